@@ -1,0 +1,65 @@
+"""Every flag of Calque, and the only reader of the process environment.
+
+>>> from calque.base import config
+>>> config.settings.sync
+False
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+
+
+def _flag(name: str, default: bool = False) -> bool:
+    return os.environ.get(name, "1" if default else "0").strip().lower() not in ("", "0", "false", "no", "off")
+
+
+def _number(name: str, default: int) -> int:
+    text = os.environ.get(name, "").strip()
+    return int(text) if text.lstrip("-").isdigit() else default
+
+
+def _default_cache() -> Path:
+    base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    return Path(os.environ.get("CALQUE_CACHE") or Path(base) / "calque")
+
+
+def _default_threads() -> int:
+    asked = _number("CALQUE_NUM_THREADS", _number("OMP_NUM_THREADS", 0))
+    return asked if asked > 0 else available_cores()
+
+
+def available_cores() -> int:
+    """Number of cores this process may use (respects CPU affinity)."""
+    if hasattr(os, "sched_getaffinity"):
+        return max(1, len(os.sched_getaffinity(0)))
+    return max(1, os.cpu_count() or 1)
+
+
+@dataclass(slots=True)
+class Settings:
+    """Process-wide settings, read once from the environment; tests may assign."""
+
+    sync: bool = field(default_factory=lambda: _flag("CALQUE_SYNC"))  # run every flush synchronously (the oracle engine)
+    verify: bool = field(default_factory=lambda: _flag("CALQUE_VERIFY"))  # re-infer every program after every pass
+    backend: str = field(default_factory=lambda: os.environ.get("CALQUE_BACKEND", "cpu"))  # "cpu" or "ref" (interpreter)
+    threads: int = field(default_factory=_default_threads)
+    cache_dir: Path = field(default_factory=_default_cache)  # object code
+    cache_bytes: int = field(default_factory=lambda: _number("CALQUE_CACHE_BYTES", 512 << 20))
+    cpu_target: str = field(default_factory=lambda: os.environ.get("CALQUE_CPU_TARGET", ""))  # "", "sse2", "avx2", "avx512"
+    max_pending_ops: int = field(default_factory=lambda: _number("CALQUE_MAX_PENDING_OPS", 20_000))
+    max_pending_bytes: int = field(default_factory=lambda: _number("CALQUE_MAX_PENDING_BYTES", 4 << 30))
+    max_trie_edges: int = field(default_factory=lambda: _number("CALQUE_MAX_TRIE_EDGES", 400_000))
+    log: str = field(default_factory=lambda: os.environ.get("CALQUE_LOG", ""))
+    checked: bool = field(default_factory=lambda: _flag("CALQUE_CHECKED"))  # NaN, overflow and domain errors raise
+    memory_limit: int = field(default_factory=lambda: _number("CALQUE_MEMORY_LIMIT", 0))  # bytes; 0 = what the machine has
+
+
+settings = Settings()
+
+
+def environment(name: str, default: str = "") -> str:
+    """Value of an environment variable of another tool (`NO_COLOR`, `CI`): the one door for such reads."""
+    return os.environ.get(name, default)

@@ -1,0 +1,63 @@
+"""Devices by name.
+
+>>> from calque.base.device import Device
+>>> Device("cpu")
+device(type='cpu')
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from calque.base.errors import DeviceError
+
+_KNOWN = ("cpu", "cuda", "meta")
+
+
+class Device:
+    """A place where tensors live: `cpu`, `cuda:i` or `meta` (shapes only). Interned: equal devices are identical."""
+
+    __slots__ = ("type", "index")
+    _interned: dict[tuple[str, int | None], "Device"] = {}
+    type: str
+    index: int | None
+
+    def __new__(cls, type: "str | Device", index: int | None = None) -> "Device":
+        if isinstance(type, Device):
+            return type
+        if not isinstance(type, str):
+            raise DeviceError(f"[device] expected a string like 'cpu' or 'cuda:0', got {type!r}")
+        name, colon, number = type.partition(":")
+        if name not in _KNOWN or (colon and not number.isdigit()):
+            raise DeviceError(f"[device] expected one of {', '.join(_KNOWN)} with an optional index, got {type!r}")
+        if colon:
+            index = int(number)
+        key = (name, index)
+        found = cls._interned.get(key)
+        if found is None:
+            found = object.__new__(cls)
+            found.type, found.index = key
+            cls._interned[key] = found
+        return found
+
+    def __repr__(self) -> str:
+        return f"device(type='{self.type}'" + (f", index={self.index})" if self.index is not None else ")")
+
+    def __str__(self) -> str:
+        return self.type if self.index is None else f"{self.type}:{self.index}"
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (isinstance(other, str) and str(self) == other)
+
+    def __hash__(self) -> int:
+        return hash((self.type, self.index))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (Device, (str(self),))
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "Device":
+        return self
+
+
+CPU = Device("cpu")
+META = Device("meta")

@@ -1,0 +1,71 @@
+"""Error classes. Each stands under the Python built-in a user would catch; messages follow `[op] expected ..., got ...; how to fix`."""
+
+from __future__ import annotations
+
+
+class CalqueError(Exception):
+    """Base of every error that Calque raises on purpose."""
+
+
+class ShapeError(CalqueError, ValueError, RuntimeError):
+    """Shapes do not fit. Also a RuntimeError, because that is what PyTorch raises for the same mistake."""
+
+
+class DTypeError(CalqueError, TypeError, RuntimeError):
+    """An element type is not accepted here."""
+
+
+class ArgumentError(CalqueError, ValueError, RuntimeError):
+    """An argument has a value outside its documented range."""
+
+
+class OutOfRangeError(CalqueError, IndexError, RuntimeError):
+    """An index or label is outside the valid range."""
+
+
+class DeviceError(CalqueError, RuntimeError):
+    """A device is missing, or tensors live on different devices."""
+
+
+class AutogradError(CalqueError, RuntimeError):
+    """The autograd graph cannot do what was asked."""
+
+
+class OutOfMemoryError(CalqueError, MemoryError, RuntimeError):
+    """An allocation does not fit; the process and every existing tensor stay usable."""
+
+
+class CompileError(CalqueError, TypeError):
+    """A program cannot be compiled."""
+
+
+class StateDictError(CalqueError, ValueError, RuntimeError):
+    """A state dict does not fit the module or optimizer; nothing was loaded."""
+
+
+class CheckpointError(CalqueError, OSError):
+    """A checkpoint cannot be written or read; what was saved before is untouched."""
+
+
+class UnsafeFileError(CheckpointError):
+    """A file would need code execution to be read; it was not opened further."""
+
+
+class CollateError(CalqueError, ValueError, RuntimeError):
+    """Samples of a batch cannot be put together."""
+
+
+class NonFiniteError(CalqueError, ArithmeticError):
+    """A NaN or infinity appeared where checked mode forbids it."""
+
+
+class DataError(CalqueError, ValueError):
+    """A dataset contradicts itself."""
+
+
+class MissingExtraError(CalqueError, ImportError):
+    """An optional dependency is not installed; the message holds the pip line."""
+
+
+class VerificationError(CalqueError, AssertionError):
+    """A program broke an invariant of the IR: a bug in Calque, never in user code."""

@@ -1,0 +1,60 @@
+"""Layout: how a tensor handle looks at its storage. Interned, so two equal layouts are the same object and compare by identity."""
+
+from __future__ import annotations
+
+from math import prod
+
+from calque.base.device import CPU, Device
+from calque.base.dtypes import DType
+from calque.base.shapes import Shape, Size, contiguous_strides, is_contiguous
+
+
+class Layout:
+    """Shape, strides and offset (in elements), dtype and device. `dense`: contiguous from offset 0, so the handle may be the whole value."""
+
+    __slots__ = ("shape", "strides", "offset", "dtype", "device", "ndim", "numel", "nbytes", "contiguous", "dense", "__weakref__")
+    shape: Size
+    strides: Shape
+    offset: int
+    dtype: DType
+    device: Device
+    ndim: int
+    numel: int
+    nbytes: int
+    contiguous: bool
+    dense: bool
+
+    def __repr__(self) -> str:
+        return f"Layout({tuple(self.shape)}, strides={self.strides}, offset={self.offset}, {self.dtype.name}, {self.device})"
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (layout, (tuple(self.shape), self.strides, self.offset, self.dtype, self.device))
+
+    def __deepcopy__(self, memo: dict[int, object]) -> "Layout":
+        return self
+
+
+_INTERNED: dict[tuple[Shape, Shape, int, DType, Device], Layout] = {}
+
+
+def layout(shape: Shape, strides: Shape, offset: int, dtype: DType, device: Device = CPU) -> Layout:
+    """The one Layout object with these fields."""
+    key = (shape, strides, offset, dtype, device)
+    found = _INTERNED.get(key)
+    if found is None:
+        found = Layout()
+        found.shape, found.strides, found.offset, found.dtype, found.device = Size(shape), strides, offset, dtype, device
+        found.ndim = len(shape)
+        found.numel = prod(shape)
+        found.nbytes = found.numel * dtype.itemsize
+        found.contiguous = is_contiguous(shape, strides)
+        found.dense = found.contiguous and offset == 0
+        if len(_INTERNED) > 500_000:  # offsets of endless distinct views: forget, identity is only an optimisation
+            _INTERNED.clear()
+        _INTERNED[key] = found
+    return found
+
+
+def dense_layout(shape: Shape, dtype: DType, device: Device = CPU) -> Layout:
+    """The row-major layout of a whole value."""
+    return layout(tuple(shape), contiguous_strides(tuple(shape)), 0, dtype, device)

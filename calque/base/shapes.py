@@ -1,0 +1,197 @@
+"""Shapes, strides and views: pure integer arithmetic, no tensors.
+
+>>> from calque.base.shapes import broadcast_shapes, view_strides
+>>> broadcast_shapes((4, 1), (3,))
+(4, 3)
+>>> view_strides((2, 3), (1, 2), (6,)) is None      # a transposed matrix cannot be viewed flat
+True
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from math import prod
+from typing import Any, SupportsIndex
+
+from calque.base.errors import OutOfRangeError, ShapeError
+
+Shape = tuple[int, ...]
+
+
+class Size(tuple[int, ...]):
+    """A shape: a tuple of ints that prints as PyTorch's."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return f"torch.Size([{', '.join(map(str, self))}])"
+
+    __str__ = __repr__
+
+    def numel(self) -> int:
+        """Number of elements."""
+        return prod(self)
+
+    def __getitem__(self, key: Any) -> Any:
+        result = tuple.__getitem__(self, key)
+        return Size(result) if isinstance(key, slice) else result
+
+    def __add__(self, other: Any) -> Any:
+        return Size(tuple.__add__(self, tuple(other)))
+
+    def __mul__(self, count: SupportsIndex) -> Any:
+        return Size(tuple.__mul__(self, count))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (Size, (tuple(self),))
+
+
+@lru_cache(maxsize=65536)
+def contiguous_strides(shape: Shape) -> Shape:
+    """Row-major strides, in elements. A dimension of size 0 counts as 1, as in PyTorch."""
+    strides = []
+    step = 1
+    for extent in reversed(shape):
+        strides.append(step)
+        step *= max(extent, 1)
+    return tuple(reversed(strides))
+
+
+def is_contiguous(shape: Shape, strides: Shape) -> bool:
+    """Whether elements lie densely in row-major order (strides of size-1 dimensions do not matter)."""
+    if 0 in shape:
+        return True
+    step = 1
+    for extent, stride in zip(reversed(shape), reversed(strides), strict=True):
+        if extent != 1:
+            if stride != step:
+                return False
+            step *= extent
+    return True
+
+
+@lru_cache(maxsize=65536)
+def broadcast_shapes(*shapes: Shape, op: str = "broadcast") -> Shape:
+    """The common shape under NumPy's broadcasting rule; raises `ShapeError` naming both shapes and the axis."""
+    result: list[int] = []
+    for shape in shapes:
+        if len(shape) > len(result):
+            result = [1] * (len(shape) - len(result)) + result
+        offset = len(result) - len(shape)
+        for i, extent in enumerate(shape):
+            current = result[offset + i]
+            if extent != current:
+                if current == 1:
+                    result[offset + i] = extent
+                elif extent != 1:
+                    axis = offset + i - len(result)
+                    listed = " and ".join(str(tuple(s)) for s in shapes)
+                    raise ShapeError(
+                        f"[{op}] expected shapes that broadcast, got {listed}: sizes {current} and {extent} differ at axis {axis}; "
+                        "aligned from the right, sizes must be equal or 1"
+                    )
+    return tuple(result)
+
+
+def broadcast_strides(shape: Shape, strides: Shape, target: Shape) -> Shape:
+    """Strides that make a tensor of `shape` look like `target`: 0 along every repeated dimension."""
+    lead = len(target) - len(shape)
+    return (0,) * lead + tuple(0 if s == 1 and t != 1 else st for s, st, t in zip(shape, strides, target[lead:], strict=True))
+
+
+def normalize_dim(dim: int, ndim: int, op: str = "dim") -> int:
+    """`dim` in 0..ndim-1; a 0-d tensor accepts 0 and -1."""
+    bound = max(ndim, 1)
+    if not -bound <= dim < bound:
+        raise OutOfRangeError(f"[{op}] Dimension out of range: expected {-bound} to {bound - 1}, got {dim}")
+    return dim % bound
+
+
+def normalize_dims(dim: int | Iterable[int] | None, ndim: int, op: str = "dim") -> Shape:
+    """Sorted distinct dims; None means all."""
+    if dim is None:
+        return tuple(range(ndim))
+    dims = [dim] if isinstance(dim, int) else list(dim)
+    if not dims:
+        return tuple(range(ndim))
+    out = [normalize_dim(d, ndim, op) for d in dims]
+    if len(set(out)) != len(out):
+        raise ShapeError(f"[{op}] expected distinct dims, got {tuple(dims)}; name each dim once (dim appears multiple times)")
+    return tuple(sorted(out)) if ndim else ()
+
+
+
+
+def reduced_shape(shape: Shape, dims: Shape, keepdim: bool) -> Shape:
+    """Shape after reducing over `dims`."""
+    if keepdim:
+        return tuple(1 if i in dims else s for i, s in enumerate(shape))
+    return tuple(s for i, s in enumerate(shape) if i not in dims)
+
+
+def infer_size(shape: Sequence[int], numel: int, op: str = "reshape") -> Shape:
+    """Replace a single -1 so that the product equals `numel`; raises with both counts otherwise."""
+    known, unknown = 1, -1
+    for i, extent in enumerate(shape):
+        if extent == -1:
+            if unknown >= 0:
+                raise ShapeError(f"[{op}] expected at most one -1, got shape {tuple(shape)}; only one dimension can be inferred")
+            unknown = i
+        elif extent < 0:
+            raise ShapeError(f"[{op}] expected sizes >= 0 or one -1, got shape {tuple(shape)}")
+        else:
+            known *= extent
+    if unknown >= 0 and known > 0 and numel % known == 0:
+        return tuple(numel // known if i == unknown else s for i, s in enumerate(shape))
+    if unknown >= 0 and known == 0 and numel == 0:
+        raise ShapeError(f"[{op}] cannot infer -1 in {tuple(shape)} for a tensor of 0 elements: every size fits; write it out")
+    if unknown >= 0 or known != numel:
+        raise ShapeError(
+            f"[{op}] expected a shape with {numel} elements, got shape {tuple(shape)} which has {known}"
+            f"{' times an unknown size' if unknown >= 0 else ' elements'} (shape is invalid for input of size {numel})"
+        )
+    return tuple(shape)
+
+
+def view_strides(shape: Shape, strides: Shape, new_shape: Shape) -> Shape | None:
+    """Strides of `new_shape` over the same memory, or None when only a copy can do it (PyTorch's `computeStride`)."""
+    if 0 in shape:
+        return strides if shape == new_shape else contiguous_strides(new_shape)
+    result = [0] * len(new_shape)
+    view = len(new_shape) - 1
+    chunk_base = strides[-1] if strides else 1
+    tensor_numel = view_numel = 1
+    for i in range(len(shape) - 1, -1, -1):
+        tensor_numel *= shape[i]
+        if i == 0 or (shape[i - 1] != 1 and strides[i - 1] != tensor_numel * chunk_base):
+            while view >= 0 and (view_numel < tensor_numel or new_shape[view] == 1):
+                result[view] = view_numel * chunk_base
+                view_numel *= new_shape[view]
+                view -= 1
+            if view_numel != tensor_numel:
+                return None
+            if i > 0:
+                chunk_base = strides[i - 1]
+                tensor_numel = view_numel = 1
+    if not shape:
+        return contiguous_strides(new_shape)
+    return tuple(result) if view == -1 else None
+
+
+def overlaps(shape: Shape, strides: Shape) -> bool:
+    """Whether two indices may name the same element (broadcast or sliding-window views)."""
+    pairs = sorted((abs(st), s) for s, st in zip(shape, strides, strict=True) if s > 1)
+    reach = 0
+    for stride, extent in pairs:
+        if stride <= reach:
+            return True
+        reach += stride * (extent - 1)
+    return False
+
+
+def view_bounds(shape: Shape, strides: Shape, offset: int) -> tuple[int, int]:
+    """Smallest and largest flat element touched by a non-empty view."""
+    low = offset + sum(st * (s - 1) for s, st in zip(shape, strides, strict=True) if st < 0)
+    high = offset + sum(st * (s - 1) for s, st in zip(shape, strides, strict=True) if st > 0)
+    return low, high

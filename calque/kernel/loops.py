@@ -1,0 +1,114 @@
+"""The loop IR: one kernel is a loop nest over parallel dims P, and for each point of P a sequence of stages over inner dims R.
+
+Grammar (all sizes are run-time parameters, so a kernel is keyed by structure alone):
+
+    kernel  ::= rank_p, rank_r, operands, accesses, stages, vector
+    operand ::= dtype, "in" | "out"                             one buffer argument
+    access  ::= operand, strides (one class per dim: P dims then R dims), indirect
+    stride  ::= "0" | "1" | "s"                                 "s": taken from the parameters
+    stage   ::= "point"  instr*                                 once per p; its values are visible to later stages
+              | "reduce" instr*                                 over R; values of its `reduce` instrs are visible to later stages
+              | "map"    instr*                                 over R (R may be empty: then once per p); stores; nothing visible later
+    instr   ::= op, dtype, args (value ids), imm                id = position in the kernel-wide numbering
+
+Instructions: the closed scalar set of `ir/scalar.py` (`const` imm=number, `index` imm=dim of P+R, `cast`, ...) and
+    load      imm=access                 value at the access (affine)
+    load_at   args=(i,)    imm=access    indirect access: index i is clamped to 0..limit-1 and adds i * index_stride
+    store     args=(v,)    imm=access
+    store_at  args=(v, i)  imm=access    indirect store; iterations over R run in order, different p never collide
+    add_at    args=(v, i)  imm=access    indirect accumulate, same rules
+    scalar    imm=k                      k-th run-time scalar argument, converted to the instr's dtype
+    reduce    args=(v,)    imm="sum" | "prod" | "max" | "min"   (any/all are max/min on bool)
+    reduce    args=(v, i)  imm="argmax" | "argmin"  result int64: index i of the first extreme v (NaN counts as extreme)
+
+A store to the operand that a later stage loads is allowed only at the same index. `vector` names the axis to vectorise: "p" (innermost P
+dim, all accesses stride 0/1 there preferred), "r" (innermost R dim) or "" (scalar code).
+
+Argument words of the native kernel, in order:
+    operand addresses; extents of P, extents of R; for each access: offset, its "s" strides in dim order, and for indirect ones
+    index_stride and limit; then the scalar arguments (float64 bits for floating ones, int64 otherwise). Strides and offsets count elements.
+
+Values of float16/bfloat16 are computed in float32 and rounded after every instruction, so fused equals unfused. Work is split over P only
+(static, by flattened p in blocks independent of the thread count). Floating sums over "r" may use several partial accumulators in a fixed
+order that depends on extents only.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from calque.base.dtypes import DType
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """One buffer argument."""
+
+    dtype: DType
+    out: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """An affine (or, if `indirect`, affine plus one run-time index) address into an operand."""
+
+    operand: int
+    strides: tuple[str, ...]
+    indirect: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Instr:
+    """One scalar instruction; `args` are ids of earlier values."""
+
+    op: str
+    dtype: DType
+    args: tuple[int, ...] = ()
+    imm: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """A run of instructions in one loop context. `first` is the kernel-wide id of `instrs[0]`."""
+
+    kind: str
+    first: int
+    instrs: tuple[Instr, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LoopKernel:
+    """The structure of a fused kernel; hashable, the key of the code cache."""
+
+    rank_p: int
+    rank_r: int
+    operands: tuple[Operand, ...]
+    accesses: tuple[Access, ...]
+    stages: tuple[Stage, ...]
+    vector: str = ""
+    scalars: tuple[DType, ...] = ()
+
+    def instructions(self) -> list[Instr]:
+        """All instructions in id order."""
+        return [i for stage in self.stages for i in stage.instrs]
+
+    def parameter_count(self) -> int:
+        """Number of integer parameter words (extents, offsets, strides, index strides and limits)."""
+        count = self.rank_p + self.rank_r
+        for a in self.accesses:
+            count += 1 + a.strides.count("s") + (2 if a.indirect else 0)
+        return count
+
+    def __str__(self) -> str:
+        lines = [f"kernel P={self.rank_p} R={self.rank_r} vector={self.vector or '-'}"]
+        for k, o in enumerate(self.operands):
+            lines.append(f"  operand {k}: {o.dtype.name}{' out' if o.out else ''}")
+        for k, a in enumerate(self.accesses):
+            lines.append(f"  access {k}: operand {a.operand} [{','.join(a.strides)}]{' indirect' if a.indirect else ''}")
+        for stage in self.stages:
+            lines.append(f"  {stage.kind}:")
+            for j, i in enumerate(stage.instrs):
+                args = ", ".join(f"v{a}" for a in i.args)
+                lines.append(f"    v{stage.first + j} = {i.op}({args}{', ' if args and i.imm is not None else ''}{'' if i.imm is None else i.imm!r}) : {i.dtype.name}")
+        return "\n".join(lines)

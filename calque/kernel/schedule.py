@@ -1,0 +1,86 @@
+"""What lowering hands to a backend: buffers and an ordered list of launches. Plain data; a backend turns it into an executable.
+
+Launches run in list order; a backend may run neighbours without a barrier only if they touch no common written buffer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from calque.base.dtypes import DType
+from calque.base.shapes import Shape
+from calque.kernel.loops import LoopKernel
+
+
+@dataclass(frozen=True, slots=True)
+class Buffer:
+    """A block of memory. `index`: input number, output number, or byte offset into the arena. An output with `donor` >= 0 reuses the memory of
+    that (donated) input in place. `constant` buffers are made once at load time from `data` (a NumPy array)."""
+
+    kind: Literal["input", "output", "arena", "constant"]
+    index: int
+    dtype: DType
+    numel: int
+    donor: int = -1
+    data: Any = None
+
+    @property
+    def nbytes(self) -> int:
+        return self.numel * self.dtype.itemsize
+
+
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """Launch of a loop kernel. `operands` are buffer ids; `params` the integer words in the order of `kernel/loops.py`; `scalars` the scalar leaf
+    indices; `dynamic` = (position in params, scalar leaf index, factor): that parameter is params[position] + factor * scalar at run time."""
+
+    kernel: LoopKernel
+    operands: tuple[int, ...]
+    params: tuple[int, ...]
+    scalars: tuple[int, ...] = ()
+    dynamic: tuple[tuple[int, int, int], ...] = ()
+    nodes: tuple[int, ...] = ()  # program positions computed here, for explanations
+
+
+@dataclass(frozen=True, slots=True)
+class Contract:
+    """Launch of a library contraction: kind ("matmul", "conv2d", "conv2d_input_grad", "conv2d_weight_grad"), `operands` buffer ids (last is the
+    output, after it the workspace if any), `offsets` element offsets added to the operand addresses, `spec` the backend-neutral parameters."""
+
+    kind: str
+    dtype: DType
+    operands: tuple[int, ...]
+    offsets: tuple[int, ...]
+    spec: Any
+    workspace: int = -1  # buffer id
+    dynamic: tuple[tuple[int, int, int], ...] = ()  # (operand position, scalar leaf index, factor) added to offsets
+    nodes: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """A step computed by the reference function of an opaque primitive (sort, for instance) on whole values."""
+
+    op: Any
+    attrs: tuple[Any, ...]
+    operands: tuple[int, ...]
+    shapes: tuple[Shape, ...]
+    output: int
+    shape: Shape
+    scalars: tuple[tuple[int, int], ...] = ()  # (operand position, scalar leaf index): operands that are run-time scalars
+    nodes: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """A lowered program. The first `check_steps` steps compute the checks; they write no donated input. `outputs[i]` is the buffer id of output i
+    and may be an input's buffer when the output is that input unchanged. `scalars` are the dtypes of the scalar leaves."""
+
+    buffers: tuple[Buffer, ...]
+    steps: tuple[Loop | Contract | Host, ...]
+    outputs: tuple[int, ...]
+    arena_bytes: int
+    scalars: tuple[DType, ...]
+    check_steps: int = 0
+    checks: tuple[int, ...] = ()  # buffer ids of the check values (int64, one element)

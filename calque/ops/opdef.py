@@ -1,0 +1,126 @@
+"""`OpDef`: one record holds everything that is true of a primitive. Adding a primitive is adding one record.
+
+`kind` supplies defaults. Lists such as "elementwise" or "has no gradient" are queries over records, never kept by hand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from calque.base.dtypes import DType
+from calque.base.shapes import Shape, broadcast_shapes
+
+Kind = Literal["leaf", "elementwise", "reduce", "movement", "contract", "index", "random", "opaque"]
+Attrs = tuple[Any, ...]
+ShapeRule = Callable[[Sequence[Shape], Attrs], Shape]
+DTypeRule = Callable[[Sequence[DType], Attrs], DType]
+Reference = Callable[..., Any]  # ref(*arrays, *attrs) -> ndarray; the caller casts to the inferred dtype and checks the shape
+
+
+@dataclass(frozen=True, slots=True)
+class Vjp:
+    """Gradient of one operand.
+
+    `rule(F, g, c)` returns the operand's gradient as a Tensor. `F` is the functional namespace (PyTorch names) plus `F.prim(op_name, *operands,
+    *attrs)`; `g` the output's gradient. `c` is the saved context: `c.x(i)` operand i and `c.out` (only those declared in `saves`; a Python number
+    operand comes back as that number), `c.attrs`, `c.shape(i)`, `c.dtype(i)`, `c.out_shape`. Elementwise rules may return the broadcast shape: the
+    engine sums it down to the operand's. Rules are written in differentiable functions, so higher orders follow.
+    `saves` lists operand positions to keep; -1 is the output.
+    """
+
+    rule: Callable[..., Any]
+    saves: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """Inputs for the generated tests: operand shapes, attrs, and the range values are drawn from. Integer-operand positions in `integers`
+    map to the exclusive upper bound of their values."""
+
+    shapes: tuple[Shape, ...]
+    attrs: Attrs = ()
+    low: float = -2.0
+    high: float = 2.0
+    integers: tuple[tuple[int, int], ...] = ()
+    differentiable: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class OpDef:
+    """A primitive. See DESIGN.md section 3.
+
+    name: unique. kind: default rules and how it is lowered. doc: one sentence. arity: operand count, -1 for any.
+    attrs: names of the static attributes, in the order of `Node.attrs`. shape/dtype: inference rules that raise the user's errors.
+    body: `body(s, *values, *attrs)` in the closed scalar set (elementwise, random). combine: reduction monoid for kind reduce
+    ("sum", "prod", "max", "min", "argmax", "argmin"). vjp: one `Vjp` (or None) per operand; empty means not differentiable.
+    ref: NumPy definition. samples: inputs for generated tests. dtypes: names of operand dtypes to test.
+    """
+
+    name: str
+    kind: Kind
+    doc: str
+    arity: int = 1
+    attrs: tuple[str, ...] = ()
+    shape: ShapeRule = field(default=lambda shapes, attrs: broadcast_shapes(*shapes))
+    dtype: DTypeRule = field(default=lambda dtypes, attrs: dtypes[0])
+    body: Callable[..., Any] | None = None
+    combine: str = ""
+    vjp: tuple[Vjp | None, ...] = ()
+    ref: Reference | None = None
+    samples: tuple[Sample, ...] = ()
+    dtypes: tuple[str, ...] = ("float32", "float64")
+    save_table: tuple[tuple[int, ...], ...] = field(init=False, default=())
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "save_table", tuple(self._saves(mask) for mask in range(1 << min(len(self.vjp), 6))))
+
+    def _saves(self, mask: int) -> tuple[int, ...]:
+        wanted: set[int] = set()
+        for i, v in enumerate(self.vjp):
+            if v is not None and mask >> i & 1:
+                wanted.update(v.saves)
+        return tuple(sorted(wanted))
+
+    def saves(self, mask: int) -> tuple[int, ...]:
+        """Operand positions (-1: output) to keep when the operands in the bit mask need gradients."""
+        return self.save_table[mask] if mask < len(self.save_table) else self._saves(mask)
+
+    def __repr__(self) -> str:
+        return f"OpDef({self.name})"
+
+    def __hash__(self) -> int:
+        return id(self)
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (get, (self.name,))
+
+
+REGISTRY: dict[str, OpDef] = {}
+
+
+def register(op: OpDef) -> OpDef:
+    """Add a record to the registry; names are unique."""
+    if op.name in REGISTRY:
+        raise ValueError(f"primitive {op.name!r} is already registered")
+    REGISTRY[op.name] = op
+    return op
+
+
+def unregister(name: str) -> None:
+    """Remove a record (tests that register a toy primitive)."""
+    del REGISTRY[name]
+
+
+def get(name: str) -> OpDef:
+    """The record called `name`."""
+    return REGISTRY[name]
+
+
+def of_kind(*kinds: str) -> list[OpDef]:
+    """All records of the given kinds, in registration order."""
+    return [op for op in REGISTRY.values() if op.kind in kinds]
