@@ -1,0 +1,52 @@
+# `make train` and `make test` need only Python 3.11-3.13 and make: each makes its own environment in .venv.
+
+PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3 python; do \
+	command -v $$p >/dev/null 2>&1 && $$p -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))' 2>/dev/null \
+	&& { echo $$p; break; }; done)
+VENV ?= .venv
+BIN := $(VENV)/bin
+PYTEST_ARGS ?=
+TRAIN_ARGS ?=
+
+.PHONY: help train test slow lint types docs bench format clean
+.DEFAULT_GOAL := help
+
+help:  ## this list
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+$(BIN)/python:
+	@test -n "$(PYTHON)" || { echo "make: no Python 3.11, 3.12 or 3.13 found on PATH; set PYTHON=/path/to/python"; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+
+# One stamp per set of extras, so that an unchanged project is not installed twice.
+$(VENV)/.installed-%: pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[$*]'
+	@touch $@
+
+train: $(VENV)/.installed-demo  ## train a small CNN on the handwritten digits (TRAIN_ARGS="--epochs 5")
+	$(BIN)/calque train digits $(TRAIN_ARGS)
+
+test: $(VENV)/.installed-dev  ## the fast test suite (PYTEST_ARGS="-k name")
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+slow: $(VENV)/.installed-dev  ## the whole test suite
+	$(BIN)/python -m pytest --slow $(PYTEST_ARGS)
+
+lint: $(VENV)/.installed-dev  ## ruff
+	$(BIN)/ruff check .
+
+format: $(VENV)/.installed-dev  ## ruff, with repairs
+	$(BIN)/ruff check --fix .
+
+types: $(VENV)/.installed-dev  ## mypy, strict on the layers below the tensor
+	$(BIN)/mypy
+
+docs: $(VENV)/.installed-dev  ## run every example of the docstrings and of README.md
+	$(BIN)/python -m tests.doc_examples
+
+bench: $(VENV)/.installed-dev  ## benchmarks; each prints its own table
+	@set -e; for script in bench/bench_*.py; do echo "== $$script"; $(BIN)/python $$script; done
+
+clean:  ## remove environments, caches and build outputs
+	rm -rf $(VENV) .venv-ci build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

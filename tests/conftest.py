@@ -1,0 +1,60 @@
+"""Shared options of the test suite: slow tests, the seed, the Hypothesis profile."""
+
+from __future__ import annotations
+
+import importlib.util
+import random
+
+import hypothesis
+import numpy as np
+import pytest
+
+# print_blob: a failing example prints the line that reproduces it. No deadline: the first call of a kernel compiles it.
+hypothesis.settings.register_profile("fast", max_examples=30, deadline=None, print_blob=True, derandomize=True)
+hypothesis.settings.register_profile("slow", max_examples=1000, deadline=None, print_blob=True)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--slow", action="store_true", help="also run the tests marked slow")
+    parser.addoption("--seed", default="0", help="seed of the random tests: a number, or 'random'")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    text = config.getoption("--seed")
+    config.calque_seed = random.SystemRandom().randrange(2**32) if text == "random" else int(text)  # type: ignore[attr-defined]
+    if config.getoption("hypothesis_profile", None) is None:
+        hypothesis.settings.load_profile("slow" if config.getoption("--slow") else "fast")
+
+
+def pytest_report_header(config: pytest.Config) -> str:
+    return f"calque: repeat the random tests with --seed {config.calque_seed}"  # type: ignore[attr-defined]
+
+
+def _has_cuda() -> bool:
+    return importlib.util.find_spec("cuda") is not None
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    skips = {}
+    if not config.getoption("--slow"):
+        skips["slow"] = pytest.mark.skip(reason="slow: run with --slow")
+    if importlib.util.find_spec("torch") is None:
+        skips["oracle"] = pytest.mark.skip(reason="oracle: PyTorch is not installed")
+    if not _has_cuda():
+        skips["gpu"] = pytest.mark.skip(reason="gpu: no CUDA device")
+    for item in items:
+        for name, skip in skips.items():
+            if name in item.keywords:
+                item.add_marker(skip)
+
+
+@pytest.fixture
+def seed(request: pytest.FixtureRequest) -> int:
+    """The seed of this run (`--seed`); it is also in the header of the report."""
+    return request.config.calque_seed  # type: ignore[attr-defined]
+
+
+@pytest.fixture
+def rng(seed: int) -> np.random.Generator:
+    """A NumPy generator that depends on `--seed` alone."""
+    return np.random.default_rng(seed)

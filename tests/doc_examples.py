@@ -1,0 +1,81 @@
+"""Run every example of the documentation: the doctests of all public modules and the Python blocks of README.md.
+
+    python -m tests.doc_examples [module prefix]
+"""
+
+from __future__ import annotations
+
+import contextlib
+import doctest
+import importlib
+import io
+import os
+import pkgutil
+import re
+import sys
+import tempfile
+import traceback
+import warnings
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+FLAGS = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS
+
+
+def module_names(prefix: str) -> list[str]:
+    import calque
+
+    names = ["calque", *(info.name for info in pkgutil.walk_packages(calque.__path__, "calque."))]
+    return [name for name in names if name.startswith(prefix) and not name.endswith("__main__")]
+
+
+def run_doctests(prefix: str) -> tuple[int, int]:
+    """Examples tried and failed over all modules whose name starts with `prefix`."""
+    import calque
+
+    tried = failed = 0
+    for name in module_names(prefix):
+        module = importlib.import_module(name)
+        result = doctest.testmod(module, extraglobs={"calque": calque}, optionflags=FLAGS)
+        tried, failed = tried + result.attempted, failed + result.failed
+        if result.failed:
+            print(f"FAILED {name}: {result.failed} of {result.attempted} examples")
+    return tried, failed
+
+
+def run_blocks(path: Path) -> tuple[int, int]:
+    """Execute the Python blocks of a Markdown file, in order and in one namespace."""
+    blocks = re.findall(r"^```python\n(.*?)^```", path.read_text(), flags=re.M | re.S)
+    namespace: dict[str, object] = {"__name__": "__main__"}
+    failed = 0
+    for number, block in enumerate(blocks, start=1):
+        output = io.StringIO()
+        try:
+            with contextlib.redirect_stdout(output):
+                exec(compile(block, f"{path.name}[{number}]", "exec"), namespace)  # noqa: S102 - our own documentation
+        except Exception:
+            failed += 1
+            print(f"FAILED {path.name}, Python block {number}:\n{output.getvalue()}{traceback.format_exc()}")
+    return len(blocks), failed
+
+
+def main() -> int:
+    prefix = sys.argv[1] if len(sys.argv) > 1 else "calque"
+    warnings.simplefilter("error")
+    # Examples may write files: let them do so in a folder of their own.
+    with tempfile.TemporaryDirectory() as folder:
+        before = Path.cwd()
+        os.chdir(folder)
+        try:
+            counts = [run_doctests(prefix)]
+            if prefix == "calque":
+                counts += [run_blocks(path) for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))]
+        finally:
+            os.chdir(before)
+    tried, failed = (sum(column) for column in zip(*counts))
+    print(f"documentation examples: {tried} run, {failed} failed")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
