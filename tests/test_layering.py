@@ -1,0 +1,287 @@
+"""The direction of dependencies and the size limits, checked on the syntax tree of every module (nothing is imported)."""
+
+from __future__ import annotations
+
+import ast
+import sys
+import tomllib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGE = ROOT / "calque"
+BUDGET = tomllib.loads((ROOT / "tests" / "layering_budget.toml").read_text())
+
+# A module may import from layers of a lower rank and from its own layer. Layers of one rank do not import each other.
+RANK = {
+    "base": 0,
+    "ir": 1,
+    "ops": 2,
+    "graph": 3,
+    "kernel": 4,
+    "backend": 5,
+    "run": 6,
+    "tensor": 7,
+    "autograd": 8,
+    "functional": 9,
+    "nn": 10,
+    "optim": 10,
+    "vision": 11,
+    "data": 11,
+    "io": 11,
+    "monitor": 11,
+    "parallel": 12,
+    "distributed": 12,
+    "train": 13,
+    "tune": 14,
+    "export": 14,
+    "cli": 15,
+    "calque": 99,  # the facade: calque/__init__.py and the public alias modules at top level
+}
+
+# What may be imported inside a function because it is optional, or (llvmlite, ctypes) loaded at the first compile.
+OPTIONAL = {
+    "llvmlite", "sklearn", "matplotlib", "tensorboardX", "wandb", "rich", "PIL", "onnx", "onnxruntime", "mpi4py", "ray", "optuna",
+    "pynvml", "cuda", "triton", "fsspec", "torch", "IPython", "scipy", "ml_dtypes", "safetensors",
+}  # fmt: skip
+ENVIRONMENT_READER = "calque/base/config.py"
+
+
+@dataclass
+class Module:
+    """One source file: its dotted name, its syntax tree and its imports."""
+
+    path: Path
+    name: str
+    tree: ast.Module
+    lines: int
+    edges: list[tuple[str, int, bool]] = field(default_factory=list)  # imported module or attribute, line, inside a function
+
+    @property
+    def label(self) -> str:
+        return self.path.relative_to(ROOT).as_posix()
+
+    @property
+    def layer(self) -> str:
+        return layer_of(self.name)
+
+
+def layer_of(name: str) -> str:
+    """Layer of a dotted name: `calque.ir.node` -> `ir`. What has no rank of its own belongs to the facade."""
+    parts = name.split(".")
+    return parts[1] if len(parts) > 1 and parts[1] in RANK else "calque"
+
+
+def module_name(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def imported(node: ast.Import | ast.ImportFrom, package: list[str]) -> Iterator[str]:
+    """Dotted names that an import statement brings in; `package` resolves relative imports."""
+    if isinstance(node, ast.Import):
+        yield from (alias.name for alias in node.names)
+    else:
+        base = package[: len(package) - node.level + 1] if node.level else []
+        prefix = ".".join([*base, *([node.module] if node.module else [])])
+        yield from (f"{prefix}.{alias.name}" for alias in node.names)
+
+
+def functions(tree: ast.AST, prefix: str = "") -> Iterator[tuple[str, ast.FunctionDef | ast.AsyncFunctionDef]]:
+    for node in ast.iter_child_nodes(tree):
+        name = f"{prefix}{node.name}" if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) else ""
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield name, node
+        yield from functions(node, f"{name}." if name else prefix)
+
+
+def read(path: Path) -> Module:
+    source = path.read_text()
+    tree = ast.parse(source, str(path))
+    module = Module(path, module_name(path), tree, source.count("\n"))
+    package = module.name.split(".") if path.name == "__init__.py" else module.name.split(".")[:-1]
+    deferred = {id(node) for _, function in functions(tree) for node in ast.walk(function)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            module.edges += [(name, node.lineno, id(node) in deferred) for name in imported(node, package)]
+    return module
+
+
+MODULES = [read(path) for path in sorted(PACKAGE.rglob("*.py"))]
+NAMES = {module.name for module in MODULES}
+
+
+def target_module(name: str) -> str | None:
+    """The module of this package that an imported name comes from, or None for other packages."""
+    while name:
+        if name in NAMES:
+            return name
+        name = name.rpartition(".")[0]
+    return None
+
+
+def listing(found: list[str]) -> str:
+    return "\n" + "\n".join(found)
+
+
+def test_every_layer_has_a_rank() -> None:
+    unknown = [path.name for path in PACKAGE.iterdir() if path.is_dir() and path.name not in RANK and any(path.glob("*.py"))]
+    assert not unknown, f"folders without a rank in tests/test_layering.py: {unknown}"
+
+
+def test_imports_point_downwards() -> None:
+    wrong = []
+    for module in MODULES:
+        for name, line, _ in module.edges:
+            target = target_module(name)
+            if target is None or layer_of(target) == module.layer:
+                continue
+            if RANK[layer_of(target)] >= RANK[module.layer]:
+                wrong.append(f"{module.label}:{line} ({module.layer}) imports {name} ({layer_of(target)})")
+    assert not wrong, listing(wrong)
+
+
+def test_no_import_cycles() -> None:
+    graph = {m.name: {t for name, _, _ in m.edges if (t := target_module(name)) and t != m.name} for m in MODULES}
+    # A package's __init__ that gathers its own modules is no cycle unless one of them imports from it.
+    state: dict[str, int] = {}
+    cycles: list[str] = []
+
+    def visit(name: str, trail: list[str]) -> None:
+        state[name] = 1
+        for other in sorted(graph[name]):
+            if state.get(other) == 1:
+                cycles.append(" -> ".join([*trail[trail.index(other) :], other]))
+            elif other not in state:
+                visit(other, [*trail, other])
+        state[name] = 2
+
+    for name in sorted(graph):
+        if name not in state:
+            visit(name, [name])
+    assert not cycles, listing(cycles)
+
+
+def test_imports_stand_at_the_top_of_the_file() -> None:
+    budget = BUDGET["deferred"]
+    wrong, used = [], set()
+    for module in MODULES:
+        for name, line, deferred in module.edges:
+            if not deferred or name.split(".")[0] in OPTIONAL:
+                continue
+            if module.label in budget:
+                used.add(module.label)
+            else:
+                wrong.append(f"{module.label}:{line} imports {name} inside a function")
+    assert not wrong, listing(wrong)
+    assert used == set(budget), f"entries of [deferred] no longer needed: {sorted(set(budget) - used)}"
+
+
+def test_third_party_imports_at_the_top_are_base_dependencies() -> None:
+    allowed = set(sys.stdlib_module_names) | {"numpy", "ml_dtypes", "safetensors", "calque"}
+    wrong = [
+        f"{module.label}:{line} imports {name}"
+        for module in MODULES
+        for name, line, deferred in module.edges
+        if not deferred
+        and name.split(".")[0] not in allowed
+        and not (name.startswith("llvmlite") and module.label.startswith("calque/backend/cpu/"))
+    ]
+    assert not wrong, listing(wrong)
+
+
+def test_environment_is_read_in_one_place() -> None:
+    wrong = [
+        f"{module.label}:{node.lineno} os.{node.attr}"
+        for module in MODULES
+        if module.label != ENVIRONMENT_READER
+        for node in ast.walk(module.tree)
+        if isinstance(node, ast.Attribute)
+        and node.attr in ("environ", "getenv", "environb", "putenv")
+        and isinstance(node.value, ast.Name)
+        and node.value.id == "os"
+    ]
+    wrong += [
+        f"{module.label}:{line} imports {name}"
+        for module in MODULES
+        for name, line, _ in module.edges
+        if module.label != ENVIRONMENT_READER and name in ("os.environ", "os.getenv")
+    ]
+    assert not wrong, listing(wrong)
+
+
+@pytest.mark.parametrize("forbidden", ["pickle", "marshal", "shelve", "dill", "cloudpickle"])
+def test_files_are_never_unpickled(forbidden: str) -> None:
+    wrong = [
+        f"{module.label}:{line}"
+        for module in MODULES
+        if module.layer in ("io", "data", "train")
+        for name, line, _ in module.edges
+        if name.split(".")[0] == forbidden
+    ]
+    assert not wrong, f"{forbidden} imported in{listing(wrong)}"
+
+
+def over(limit: int, sizes: dict[str, int], budget: dict[str, dict[str, object]]) -> list[str]:
+    """Entries above their limit, entries of the budget without a reason, and entries that are not needed."""
+    found = [f"{name}: {size} lines, limit {limit}" for name, size in sizes.items() if size > limit and name not in budget]
+    for name, entry in budget.items():
+        allowed = entry.get("lines")
+        assert isinstance(allowed, int), f"budget of {name} needs lines = number"
+        if not entry.get("reason"):
+            found.append(f"{name}: the budget gives no reason")
+        if sizes.get(name, 0) <= limit:
+            found.append(f"{name}: {sizes.get(name, 0)} lines, its budget of {allowed} is no longer needed")
+        elif sizes[name] > allowed:
+            found.append(f"{name}: {sizes[name]} lines, budget {allowed}")
+    return found
+
+
+def test_files_stay_small() -> None:
+    sizes = {module.label: module.lines for module in MODULES}
+    wrong = over(BUDGET["limits"]["file_lines"], sizes, BUDGET["files"])
+    assert not wrong, listing(wrong)
+
+
+def test_functions_stay_small() -> None:
+    sizes = {
+        f"{module.label}::{name}": (node.end_lineno or node.lineno) - node.lineno + 1
+        for module in MODULES
+        for name, node in functions(module.tree)
+    }
+    wrong = over(BUDGET["limits"]["function_lines"], sizes, BUDGET["functions"])
+    assert not wrong, listing(wrong)
+
+
+# The checks themselves: each must see the mistake it is there for.
+
+
+def test_the_checks_see_mistakes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    package = tmp_path / "calque"
+    for folder in ("base", "ir", "io"):
+        (package / folder).mkdir(parents=True)
+        (package / folder / "__init__.py").write_text("")
+    (package / "base" / "a.py").write_text("from calque.ir import b\n")
+    text = "import os\nfrom ..base import a\ndef f():\n    import calque.io\n    return os.environ\n"
+    (package / "ir" / "b.py").write_text(text)
+    (package / "io" / "c.py").write_text("import pickle, torch\n" + "\n" * 700)
+    monkeypatch.setitem(globals(), "ROOT", tmp_path)
+    modules = [read(path) for path in sorted(package.rglob("*.py"))]
+    monkeypatch.setitem(globals(), "MODULES", modules)
+    monkeypatch.setitem(globals(), "NAMES", {module.name for module in modules})
+    for check, words in [
+        (test_imports_point_downwards, ["calque/base/a.py:1", "calque/ir/b.py:4"]),
+        (test_no_import_cycles, ["calque.base.a -> calque.ir.b -> calque.base.a"]),
+        (test_imports_stand_at_the_top_of_the_file, ["calque/ir/b.py:4 imports calque.io"]),
+        (test_third_party_imports_at_the_top_are_base_dependencies, ["calque/io/c.py:1 imports torch"]),
+        (test_environment_is_read_in_one_place, ["calque/ir/b.py:5 os.environ"]),
+        (lambda: test_files_are_never_unpickled("pickle"), ["calque/io/c.py:1"]),
+        (test_files_stay_small, ["calque/io/c.py: 701 lines"]),
+    ]:
+        with pytest.raises(AssertionError) as caught:
+            check()
+        for word in words:
+            assert word in str(caught.value)
