@@ -6,7 +6,7 @@ Grammar (all sizes are run-time parameters, so a kernel is keyed by structure al
     operand ::= dtype, "in" | "out"                             one buffer argument
     access  ::= operand, strides (one class per dim: P dims then R dims), indirect
     stride  ::= "0" | "1" | "s"                                 "s": taken from the parameters
-    stage   ::= "point"  instr*                                 once per p; its values are visible to later stages
+    stage   ::= "point"  instr*                                 once per p; its values are visible to later stages; may store (strides over R are 0)
               | "reduce" instr*                                 over R; values of its `reduce` instrs are visible to later stages
               | "map"    instr*                                 over R (R may be empty: then once per p); stores; nothing visible later
     instr   ::= op, dtype, args (value ids), imm                id = position in the kernel-wide numbering
@@ -21,7 +21,8 @@ Instructions: the closed scalar set of `ir/scalar.py` (`const` imm=number, `inde
     reduce    args=(v,)    imm="sum" | "prod" | "max" | "min"   (any/all are max/min on bool)
     reduce    args=(v, i)  imm="argmax" | "argmin"  result int64: index i of the first extreme v (NaN counts as extreme)
 
-A store to the operand that a later stage loads is allowed only at the same index. `vector` names the axis to vectorise: "p" (innermost P
+A store to the operand that a later stage loads is allowed only at the same index. Two operands may be the same buffer (an in-place update): then
+every iteration reads only the element that it writes itself. `vector` names the axis to vectorise: "p" (innermost P
 dim, all accesses stride 0/1 there preferred), "r" (innermost R dim) or "" (scalar code).
 
 Argument words of the native kernel, in order:

@@ -1,6 +1,7 @@
 """What lowering hands to a backend: buffers and an ordered list of launches. Plain data; a backend turns it into an executable.
 
-Launches run in list order; a backend may run neighbours without a barrier only if they touch no common written buffer.
+Launches run in list order; a backend may run neighbours without a barrier only if they touch no common written memory (arena buffers with
+different ids may overlap: compare their byte ranges; an output with a donor is the memory of that input).
 """
 
 from __future__ import annotations
