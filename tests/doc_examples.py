@@ -1,6 +1,6 @@
 """Run every example of the documentation: the doctests of all public modules and the Python blocks of README.md.
 
-    python -m tests.doc_examples [module prefix]
+python -m tests.doc_examples [module prefix]
 """
 
 from __future__ import annotations

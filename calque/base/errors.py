@@ -47,6 +47,10 @@ class CheckpointError(CalqueError, OSError):
     """A checkpoint cannot be written or read; what was saved before is untouched."""
 
 
+class CheckpointNotFoundError(CheckpointError, FileNotFoundError):
+    """There is no checkpoint at this path; the message names the newest good one beside it."""
+
+
 class UnsafeFileError(CheckpointError):
     """A file would need code execution to be read; it was not opened further."""
 
@@ -61,6 +65,10 @@ class NonFiniteError(CalqueError, ArithmeticError):
 
 class DataError(CalqueError, ValueError):
     """A dataset contradicts itself."""
+
+
+class WorkerError(CalqueError, RuntimeError):
+    """A worker of a data loader did not answer in time."""
 
 
 class MissingExtraError(CalqueError, ImportError):

@@ -1,0 +1,226 @@
+"""Reading a checkpoint without trusting it: every size is checked against the file before anything is allocated, every byte is
+covered by a checksum, and nothing in the file can name code. Only the given path is opened.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from calque.base.errors import CheckpointError, CheckpointNotFoundError, OutOfMemoryError, UnsafeFileError
+from calque.io.layout import Damaged, Entry, Header, header_length, parse_header
+from calque.io.structure import Array, Leaf, unflatten
+
+_CHUNK = 1 << 20  # bytes read and checksummed at a time: stays in the cache
+_NEIGHBOURS = 8  # files looked at when a checkpoint is missing
+_NEIGHBOUR_BYTES = 1 << 30  # and bytes read of them
+
+CONVERT = """to convert it, run this where PyTorch is installed and the file is trusted:
+    import torch, safetensors.torch
+    state = torch.load('model.pt', weights_only=True, map_location='cpu')
+    safetensors.torch.save_file({k: v.contiguous() for k, v in state.items()}, 'model.safetensors')"""
+
+_MAGIC = (
+    (b"\x89HDF\r\n\x1a\n", "an HDF5 file (Keras .h5?); read it with h5py and pass the arrays to calque.tensor"),
+    (b"\x93NUMPY", "a NumPy .npy file; read it with numpy.load(path, allow_pickle=False)"),
+    (b"\x1f\x8b", "a gzip archive; unpack it first"),
+    (b"GGUF", "a GGUF file; convert it to safetensors first"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """Bytes of known size; `read_at(buffer, position)` fills the buffer or raises Damaged."""
+
+    size: int
+    read_at: Callable[[memoryview, int], None]
+
+    def take(self, start: int, count: int) -> bytes:
+        buffer = bytearray(min(count, max(self.size - start, 0)))
+        self.read_at(memoryview(buffer), start)
+        return bytes(buffer)
+
+
+def read_file(path: str, make: Callable[[Leaf], object]) -> Any:
+    """The value stored in the file at `path`; `make` turns its arrays into tensors."""
+    descriptor = _open(path)
+    try:
+        size = os.fstat(descriptor).st_size
+        return _read(_Source(size, lambda buffer, at: _read_descriptor(descriptor, buffer, at)), path, make)
+    except OSError as error:
+        if isinstance(error, CheckpointError):
+            raise
+        raise CheckpointError(f"[load] cannot read {path!r}: {error.strerror or error}") from error
+    finally:
+        os.close(descriptor)
+
+
+def read_stream(stream: BinaryIO, make: Callable[[Leaf], object]) -> Any:
+    """The value stored in an open binary stream, from its position to its end."""
+    content = memoryview(stream.read())
+
+    def read_at(buffer: memoryview, at: int) -> None:
+        buffer[:] = content[at : at + len(buffer)]
+
+    return _read(_Source(len(content), read_at), f"<{type(stream).__name__}>", make)
+
+
+def is_good(path: str, budget: int = _NEIGHBOUR_BYTES) -> bool:
+    """Whether `path` is a checkpoint written by Calque with all checksums right; files above `budget` bytes are not read."""
+    try:
+        descriptor = _open(path)
+    except OSError:
+        return False
+    try:
+        source = _Source(os.fstat(descriptor).st_size, lambda buffer, at: _read_descriptor(descriptor, buffer, at))
+        if not 10 <= source.size <= budget:
+            return False
+        header = _read_header(source)
+        if header.structure is None:
+            return False
+        for entry in header.entries:
+            _read_array(source, header, entry)
+        return True
+    except (OSError, Damaged, MemoryError):
+        return False
+    finally:
+        os.close(descriptor)
+
+
+def _open(path: str) -> int:
+    """Open a regular file. A pipe or device is refused, never waited for; a symbolic link counts as what it points to."""
+    try:
+        mode = os.stat(path).st_mode
+        if stat.S_ISDIR(mode):
+            raise CheckpointError(f"[load] expected a checkpoint file, got the folder {path!r}")
+        _check_regular(path, mode)
+        flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+        descriptor = os.open(path, flags)
+    except (FileNotFoundError, NotADirectoryError) as error:
+        missing = CheckpointNotFoundError(f"[load] there is no file {path!r}{_neighbour_hint(path)}")
+        missing.errno = errno.ENOENT
+        raise missing from error
+    except (OSError, ValueError) as error:
+        if isinstance(error, CheckpointError):
+            raise
+        raise CheckpointError(f"[load] cannot open {path!r}: {getattr(error, 'strerror', None) or error}") from error
+    try:
+        _check_regular(path, os.fstat(descriptor).st_mode)  # it may have been replaced since
+    except CheckpointError:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def _check_regular(path: str, mode: int) -> None:
+    if not stat.S_ISREG(mode):
+        raise CheckpointError(f"[load] expected a regular file, got {path!r}, which is a device, pipe or socket")
+
+
+def _read_descriptor(descriptor: int, buffer: memoryview, position: int) -> None:
+    while buffer:
+        count = os.preadv(descriptor, [buffer], position)
+        if count == 0:
+            raise Damaged(f"it ended at byte {position:,} while it was being read")
+        buffer, position = buffer[count:], position + count
+
+
+def _read(source: _Source, path: str, make: Callable[[Leaf], object]) -> Any:
+    if source.size == 0:
+        raise CheckpointError(f"[load] {path!r} is empty (0 bytes); was the program that wrote it stopped?")
+    try:
+        _refuse_other_formats(source, path)
+        header = _read_header(source)
+        arrays = {entry.name: _read_array(source, header, entry) for entry in header.entries}
+        if header.structure is None:
+            return {name: make(Leaf("tensor", array)) for name, array in arrays.items()}
+        return _rebuild(header.structure, arrays, make)
+    except Damaged as error:
+        raise CheckpointError(f"[load] cannot load {path!r} ({source.size:,} bytes): {error}") from None
+
+
+def _rebuild(structure: str, arrays: dict[str, Array], make: Callable[[Leaf], object]) -> Any:
+    try:
+        return unflatten(structure, arrays, make)
+    except (ValueError, RecursionError) as error:
+        if isinstance(error, Damaged):
+            raise
+        raise Damaged(f"its structure is damaged: {error}") from error
+
+
+def _read_header(source: _Source) -> Header:
+    if source.size < 10:
+        raise Damaged("it is too short for a safetensors file")
+    first = source.take(0, 8)
+    length = header_length(first, source.size)
+    try:
+        return parse_header(first, source.take(8, length), source.size)
+    except RecursionError:
+        raise Damaged("its header is nested too deeply") from None
+
+
+def _read_array(source: _Source, header: Header, entry: Entry) -> Array:
+    size = entry.end - entry.start
+    try:
+        data: Array = np.empty(size, dtype=np.uint8)
+    except MemoryError:
+        raise OutOfMemoryError(f"[load] tensor {entry.name!r} needs {size:,} bytes, more than this process can get") from None
+    crc, view = 0, data.data
+    for start in range(0, size, _CHUNK):
+        chunk = view[start : start + _CHUNK]
+        source.read_at(chunk, header.body_start + entry.start + start)
+        if entry.crc is not None:
+            crc = zlib.crc32(chunk, crc)
+    if entry.crc is not None and crc != entry.crc:
+        raise Damaged(f"tensor {entry.name!r} is damaged (checksum {entry.crc:08x} stored, {crc:08x} found)")
+    if entry.code == "BOOL" and size and data.max() > 1:
+        raise Damaged(f"tensor {entry.name!r} of booleans holds bytes other than 0 and 1")
+    return data.view(entry.dtype).reshape(entry.shape)
+
+
+def _refuse_other_formats(source: _Source, path: str) -> None:
+    """Say what a file of another program is, instead of calling it damaged. A safetensors file has "{" as its ninth byte."""
+    start = source.take(0, 128)
+    if start[8:10] in (b'{"', b"{}", b"{ ") or start[8:9] == b"{" and int.from_bytes(start[:8], "little") <= source.size:
+        return
+    if start.startswith(b"PK\x03\x04"):
+        name_length = int.from_bytes(start[26:28], "little")
+        if start[30 : 30 + name_length].endswith(b".npy"):
+            raise CheckpointError(f"[load] {path!r} is a NumPy .npz archive; read it with numpy.load(path, allow_pickle=False)")
+        what = "a zip archive as torch.save writes it"
+        raise UnsafeFileError(f"[load] {path!r} is {what}: it contains Python code, not loaded; {CONVERT}")
+    if _looks_pickled(start, source.take(max(source.size - 1, 0), 1)):
+        raise UnsafeFileError(f"[load] {path!r} is a pickle: it contains Python code, not loaded; {CONVERT}")
+    for magic, what in _MAGIC:
+        if start.startswith(magic):
+            raise CheckpointError(f"[load] {path!r} is {what}")
+
+
+def _looks_pickled(start: bytes, last: bytes) -> bool:
+    """Pickle protocols 2 to 5 by their first two bytes, protocols 0 and 1 by first and last byte."""
+    if start[:1] == b"\x80":
+        return start[1:2] in (b"\x02", b"\x03", b"\x04", b"\x05")
+    return start[:1] in b"(c]})l" and last == b"."
+
+
+def _neighbour_hint(path: str) -> str:
+    """The newest good checkpoint of the same folder, for the message about a missing one."""
+    folder = os.path.dirname(path) or "."
+    if not os.path.isdir(folder):
+        return f"; the folder {folder!r} does not exist"
+    found = []
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.is_file(follow_symlinks=False) and not entry.name.startswith("."):
+                found.append((entry.stat().st_mtime_ns, entry.path))
+    for _, candidate in sorted(found, reverse=True)[:_NEIGHBOURS]:
+        if is_good(candidate):
+            return f"; the newest good checkpoint in that folder is {candidate!r}"
+    return f"; the folder {folder!r} holds no checkpoint"

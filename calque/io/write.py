@@ -1,0 +1,180 @@
+"""Writing a file so that a crash, a full disk or a second process never leaves a damaged one under the final name.
+
+The new content goes to a temporary file in the same folder, is flushed to the disk, and takes the final name in one step;
+then the folder is flushed. Until that step the previous file is untouched. Source of the sequence: rename(2) and fsync(2).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import secrets
+import shutil
+import stat
+import time
+import zlib
+from collections.abc import Iterator
+from typing import BinaryIO
+
+import numpy as np
+
+from calque.base.errors import CheckpointError
+from calque.io.codes import DTYPES
+from calque.io.layout import Header, header_bytes
+from calque.io.structure import Array
+
+try:
+    import fcntl
+except ImportError:  # not a POSIX system: leftovers of killed processes are then not recognised
+    fcntl = None  # type: ignore[assignment]
+
+_CHUNK = 1 << 20  # bytes copied, checksummed and written at a time: stays in the cache
+_YOUNG = 10.0  # seconds: an empty temporary file younger than this may belong to a process that has not locked it yet
+
+
+def write_file(path: str, header: Header, arrays: dict[str, Array]) -> None:
+    """Write a checkpoint atomically. Raises CheckpointError, in which case the previous file is as it was."""
+    final, previous = _check_target(path)
+    folder, name = os.path.split(final)
+    prefix = f".{name[:100]}.tmp-"
+    temporary = os.path.join(folder, prefix + secrets.token_hex(6))
+    try:
+        _remove_leftovers(folder, prefix)
+        with _new_file(temporary) as file:
+            _write_content(file, header, arrays)
+            file.flush()
+            os.fsync(file.fileno())
+            os.replace(temporary, final)
+        _sync_folder(folder)
+    except OSError as error:
+        raise _write_error(path, folder, error, header.file_size, previous) from error
+
+
+def write_stream(stream: BinaryIO, header: Header, arrays: dict[str, Array]) -> None:
+    """Write a checkpoint to an open binary stream, which need not be seekable."""
+    contents = [_dense(arrays[entry.name], entry.code).tobytes() for entry in header.entries]
+    stream.write(header_bytes(header, map(zlib.crc32, contents)))
+    for content in contents:
+        stream.write(content)
+
+
+def _write_content(file: "_Complete", header: Header, arrays: dict[str, Array]) -> None:
+    """Body first, header last: the checksums are those of the very bytes that were written."""
+    crcs = []
+    file.seek(header.body_start)
+    for entry in header.entries:
+        crc = 0
+        for chunk in _chunks(_dense(arrays[entry.name], entry.code)):
+            crc = zlib.crc32(chunk, crc)
+            file.write(chunk)
+        crcs.append(crc)
+    file.seek(0)
+    file.write(header_bytes(header, crcs))
+
+
+def _dense(array: Array, code: str) -> Array:
+    """The bytes of an array in row-major, little-endian order, shape `(bytes,)`."""
+    return np.ascontiguousarray(array, dtype=DTYPES[code]).reshape(-1).view(np.uint8)
+
+
+def _chunks(data: Array) -> Iterator[bytes]:
+    # Copies, so that a tensor which another thread changes meanwhile cannot part the checksum from the bytes.
+    return (data[start : start + _CHUNK].tobytes() for start in range(0, data.size, _CHUNK))
+
+
+def _check_target(path: str) -> tuple[str, bool]:
+    """The path without symbolic links, and whether it holds a file already; refuses anything a file must not replace."""
+    final = path
+    try:
+        final = os.path.realpath(path)
+        mode = os.stat(final).st_mode
+    except FileNotFoundError:
+        return final, False
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"[save] cannot write {path!r}: {error}") from error
+    if stat.S_ISDIR(mode):
+        raise CheckpointError(f"[save] expected a file name, got the folder {path!r}; add a name such as 'model.safetensors'")
+    if not stat.S_ISREG(mode):
+        raise CheckpointError(f"[save] expected a regular file, got {path!r}, which is a device, pipe or socket")
+    return final, True
+
+
+@contextlib.contextmanager
+def _new_file(path: str) -> Iterator["_Complete"]:
+    """A new, locked file that is removed again unless it was renamed before the block ended."""
+    flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0)
+    descriptor = os.open(path, flags | getattr(os, "O_BINARY", 0), 0o666)
+    try:
+        # Unbuffered: the chunks are large already, and closing after an error must not write again.
+        with open(descriptor, "wb", buffering=0) as raw:
+            if fcntl is not None:
+                with contextlib.suppress(OSError):  # a file system without locks
+                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            yield _Complete(raw)
+    finally:
+        with contextlib.suppress(OSError):
+            os.unlink(path)
+
+
+class _Complete:
+    """A raw file whose `write` goes on until everything is written."""
+
+    def __init__(self, raw: BinaryIO) -> None:
+        self.raw = raw
+        self.seek, self.flush, self.fileno = raw.seek, raw.flush, raw.fileno
+
+    def write(self, data: bytes) -> int:
+        view = memoryview(data)
+        while view:
+            written = self.raw.write(view)
+            if not written:
+                raise OSError(errno.EIO, "the file system accepted no more bytes")
+            view = view[written:]
+        return len(data)
+
+
+def _remove_leftovers(folder: str, prefix: str) -> None:
+    """Remove temporary files of processes that were killed: those that nobody holds a lock on."""
+    if fcntl is None:
+        return
+    with os.scandir(folder) as entries:
+        candidates = [entry.path for entry in entries if entry.name.startswith(prefix) and entry.is_file(follow_symlinks=False)]
+    for path in candidates:
+        with contextlib.suppress(OSError):
+            descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                found = os.fstat(descriptor)
+                if found.st_size > 0 or time.time() - found.st_mtime > _YOUNG:
+                    os.unlink(path)
+            finally:
+                os.close(descriptor)
+
+
+def _sync_folder(folder: str) -> None:
+    if not hasattr(os, "O_DIRECTORY"):
+        return
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # file systems that cannot flush a folder
+            raise
+    finally:
+        os.close(descriptor)
+
+
+def _write_error(path: str, folder: str, error: OSError, needed: int, previous: bool) -> CheckpointError:
+    if error.errno == errno.ENOENT and not os.path.isdir(folder):
+        text = f"[save] cannot write {path!r}: the folder {folder!r} does not exist; create it with os.makedirs first"
+    else:
+        try:
+            free = f"{shutil.disk_usage(folder).free:,} bytes free"
+        except OSError:
+            free = "free space unknown"
+        kept = "the previous file is unchanged" if previous else "nothing was left behind"
+        text = f"[save] cannot write {path!r}: {error.strerror or error}; {needed:,} bytes needed, {free}; {kept}"
+    result = CheckpointError(text)
+    result.errno = error.errno
+    return result
