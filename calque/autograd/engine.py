@@ -1,0 +1,271 @@
+"""Reverse-mode differentiation over the graph of `GradNode`s: gradients are recorded like any other operation.
+
+Source: the usual accumulate-in-reverse-creation-order scheme (Griewank & Walther, "Evaluating Derivatives", ch. 3).
+"""
+
+from __future__ import annotations
+
+import heapq
+import weakref
+from collections.abc import Sequence
+from typing import Any
+
+from calque.base.errors import AutogradError
+from calque.ops.opdef import get
+from calque.run import recorder
+from calque.run.recorder import local
+from calque.run.source import user_line
+from calque.tensor import FunctionNode, GradNode, OutputNode, Tensor, record, wrap
+
+
+class SavedContext:
+    """What a gradient rule may ask: see `ops.opdef.Vjp`."""
+
+    __slots__ = ("_node", "attrs")
+
+    def __init__(self, node: GradNode) -> None:
+        self._node = node
+        self.attrs = node.edge.attrs
+
+    def x(self, position: int) -> Any:
+        """Operand `position` (a Tensor, or the Python number it was)."""
+        return self._node.saved[position]
+
+    @property
+    def out(self) -> Any:
+        """The operation's result."""
+        return self._node.saved[-1]
+
+    def shape(self, position: int) -> Any:
+        """Shape of operand `position`."""
+        lay = self._node.edge.input_layouts[position]
+        return tuple(lay.shape) if hasattr(lay, "shape") else ()
+
+    def dtype(self, position: int) -> Any:
+        """dtype of operand `position`."""
+        lay = self._node.edge.input_layouts[position]
+        return lay.dtype if hasattr(lay, "dtype") else lay
+
+    @property
+    def out_shape(self) -> Any:
+        """Shape of the result."""
+        return tuple(self._node.edge.layout.shape)
+
+    @property
+    def out_dtype(self) -> Any:
+        """dtype of the result."""
+        return self._node.edge.layout.dtype
+
+
+class Engine:
+    """Holds the functional namespace the rules are written in; `calque.functional` sets it once at import."""
+
+    functional: Any = None
+
+
+def check_saved(node: GradNode) -> None:
+    """Raise if a saved value was modified in place since it was saved, naming both lines."""
+    saved = node.saved
+    if not saved:
+        return
+    for (position, value), version in zip(saved.items(), node.versions, strict=True):
+        if isinstance(value, Tensor) and value._storage.version != version:
+            writer = value._storage.writer
+            where = writer.line if writer is not None else "an unknown line"
+            name = writer.op.name if writer is not None else "an in-place operation"
+            role = "result" if position < 0 else f"operand {position}"
+            raise AutogradError(
+                f"[backward] {node.name()} (recorded at {node.line}) needs its {role} of shape {list(value._layout.shape)}, but it has been "
+                f"modified by an inplace operation: {name} at {where}; it is at version {value._storage.version}, expected version {version} instead. "
+                "Use the out-of-place form there, or clone() the value first"
+            )
+
+
+def apply_node(node: GradNode, grad: Any, keep: bool) -> Sequence[Any]:
+    """Gradients of a node's operands (None where not needed)."""
+    if node.freed:
+        raise AutogradError(
+            f"[backward] Trying to backward through the graph a second time: {node.name()} (recorded at {node.line}) was freed by the backward "
+            f"at {node.freed}; pass retain_graph=True there if you need the graph again"
+        )
+    check_saved(node)
+    result: Sequence[Any]
+    if isinstance(node, FunctionNode):
+        grads = grad if isinstance(grad, list) else [grad]
+        result = node.backward(node, grads)
+    else:
+        result = _apply_primitive(node, grad)
+    if not keep:
+        node.freed = user_line() or "an earlier call"
+        node.saved, node.versions = None, ()
+        if isinstance(node, FunctionNode):
+            node.context = None
+            node.backward = _freed
+    return result
+
+
+def _freed(*_: Any) -> Any:
+    raise AssertionError("a freed node was applied")
+
+
+def _apply_primitive(node: GradNode, grad: Any) -> list[Any]:
+    edge = node.edge
+    op = edge.op
+    saved = node.saved
+    if saved is not None and -1 in saved and isinstance(saved[-1]._grad_fn, weakref.ref):
+        out = wrap(saved[-1]._storage, saved[-1]._layout)
+        out._grad_fn, out._requires_grad = saved[-1]._grad_fn(), True
+        node.saved = {**saved, -1: out}
+    context = SavedContext(node)
+    functional = Engine.functional
+    result: list[Any] = []
+    for position, target in enumerate(node.next):
+        if target is None:
+            result.append(None)
+            continue
+        g = op.vjp[position].rule(functional, grad, context)
+        if g is not None and op.kind == "elementwise":
+            shape = context.shape(position)
+            if tuple(g._layout.shape) != shape:
+                g = functional.sum_to_size(g, shape)
+        result.append(g)
+    if saved is not None:
+        node.saved = saved
+    return result
+
+
+def run_backward(
+    roots: Sequence[tuple[Any, Any]], keep: bool, create: bool, accumulate: bool, wanted: Sequence[Any] | None = None
+) -> dict[int, Any]:
+    """Propagate. `roots`: (node or leaf, gradient). With `accumulate` leaves receive `.grad`; otherwise gradients of `wanted`
+    (leaf tensors or nodes) are collected and returned by id."""
+    state = recorder.local.state
+    before = state.grad
+    state.grad = create
+    try:
+        return _propagate(roots, keep, accumulate, wanted)
+    finally:
+        state.grad = before
+
+
+def _propagate(roots: Sequence[tuple[Any, Any]], keep: bool, accumulate: bool, wanted: Sequence[Any] | None) -> dict[int, Any]:
+    pending: dict[int, Any] = {}  # node id -> gradient (a list for FunctionNodes with several outputs)
+    heap: list[tuple[int, int, Any]] = []
+    leaves: dict[int, tuple[Any, Any]] = {}
+    collected: dict[int, Any] = {}
+    wanted_ids = {id(w) for w in wanted} if wanted is not None else set()
+    needed = _reaches(roots, wanted_ids) if wanted is not None else None
+
+    def send(target: Any, gradient: Any, index: int = 0) -> None:
+        if target is None or gradient is None:
+            return
+        if needed is not None and id(target) not in needed:
+            return
+        key = id(target)
+        if isinstance(target, Tensor):
+            held = leaves.get(key)
+            leaves[key] = (target, gradient if held is None else held[1] + gradient)
+            return
+        if key not in pending:
+            heapq.heappush(heap, (-target.number, key, target))
+            many = isinstance(target, FunctionNode) and len(target.outputs) > 1
+            pending[key] = [None] * len(target.outputs) if many else gradient
+            if many:
+                pending[key][index] = gradient
+        elif isinstance(pending[key], list):
+            held_list = pending[key]
+            held_list[index] = gradient if held_list[index] is None else held_list[index] + gradient
+        else:
+            pending[key] = pending[key] + gradient
+
+    for root, gradient in roots:
+        send(root, gradient)
+    while heap:
+        _, key, node = heapq.heappop(heap)
+        gradient = pending.pop(key)
+        gradient = _run_hooks(node, gradient)
+        if key in wanted_ids:
+            collected[key] = gradient
+        if isinstance(node, OutputNode):
+            send(node.next[0], gradient, node.index)
+            continue
+        if needed is not None and not any(t is not None and id(t) in needed for t in node.next):
+            continue
+        gradients = apply_node(node, gradient, keep)
+        for target, g in zip(node.next, gradients, strict=True):
+            send(target, g)
+    for key, (leaf, gradient) in leaves.items():
+        gradient = _leaf_hooks(leaf, gradient)
+        if key in wanted_ids:
+            collected[key] = gradient
+        if accumulate:
+            accumulate_grad(leaf, gradient)
+    return collected
+
+
+def _reaches(roots: Sequence[tuple[Any, Any]], wanted: set[int]) -> set[int]:
+    """Ids of targets from which some wanted target can be reached (iterative depth-first search)."""
+    reaches: set[int] = set()
+    state: dict[int, int] = {}
+    stack: list[Any] = [root for root, _ in roots]
+    while stack:
+        item = stack[-1]
+        key = id(item)
+        if state.get(key) == 2:
+            stack.pop()
+            continue
+        children = [] if isinstance(item, Tensor) else [t for t in item.next if t is not None]
+        if key not in state:
+            state[key] = 1
+            stack.extend(c for c in children if id(c) not in state)
+            continue
+        stack.pop()
+        state[key] = 2
+        if key in wanted or any(id(c) in reaches for c in children):
+            reaches.add(key)
+    return reaches
+
+
+def _run_hooks(node: GradNode, gradient: Any) -> Any:
+    if node.hooks:
+        for hook in list(node.hooks.values()):
+            replaced = hook(gradient)
+            if replaced is not None:
+                gradient = replaced
+    if node.retain is not None:
+        t = node.retain()
+        if t is not None:
+            accumulate_grad(t, gradient)
+    return gradient
+
+
+def _leaf_hooks(leaf: Tensor, gradient: Any) -> Any:
+    for hook in list((leaf._hooks or {}).values()):
+        replaced = hook(gradient)
+        if replaced is not None:
+            gradient = replaced
+    return gradient
+
+
+def accumulate_grad(leaf: Tensor, gradient: Tensor) -> None:
+    """Add to `leaf.grad`, or set it to a value of its own."""
+    if leaf._grad is not None:
+        total = leaf._grad + gradient
+        if local.state.grad:
+            leaf._grad = total
+        else:
+            recorder.write(leaf._grad._storage, leaf._grad._layout, total._storage)  # in place: every alias of .grad sees it
+        return
+    if local.state.grad and gradient._requires_grad:
+        leaf._grad = gradient
+        return
+    view = gradient._layout
+    if not view.dense or view is not gradient._storage.layout:
+        gradient = record(get("copy"), (gradient,))
+        leaf._grad = wrap(gradient._storage, gradient._layout)
+    else:
+        leaf._grad = wrap(recorder.share_value(gradient._storage), view)
+    _after = getattr(leaf, "_post_accumulate", None)
+    if _after:
+        for hook in list(_after.values()):
+            hook(leaf)

@@ -1,0 +1,117 @@
+"""What the functional modules share: attaching methods, promoting operands, recording with casts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import numpy as np
+
+from calque.base import dtypes as dt
+from calque.base.errors import DTypeError
+from calque.ops.opdef import OpDef, get
+from calque.tensor import TENSOR_TYPES, Tensor, binary, record, unary
+
+Number = bool | int | float
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+CAST = get("cast")
+
+
+def method(*names: str) -> Callable[[Function], Function]:
+    """Attach a function to `Tensor` as methods of these names (its own name if none is given)."""
+
+    def attach(function: Function) -> Function:
+        for name in names or (function.__name__,):
+            setattr(Tensor, name, function)
+        return function
+
+    return attach
+
+
+def prim(name: str, *arguments: Any) -> Tensor:
+    """Record a primitive by name: tensor operands (or `(number, dtype)` pairs) first, then its attributes in order."""
+    op = get(name)
+    split = len(arguments) - len(op.attrs)
+    return record(op, tuple(arguments[:split]), tuple(arguments[split:]))
+
+
+def is_tensor(x: Any) -> bool:
+    """Whether x is a Calque tensor."""
+    return x.__class__ in TENSOR_TYPES or isinstance(x, Tensor)
+
+
+def is_number(x: Any) -> bool:
+    """Whether x is a Python or NumPy real number."""
+    return isinstance(x, (bool, int, float, np.bool_, np.integer, np.floating))
+
+
+def number(x: Any) -> Number:
+    """A plain Python number."""
+    return x.item() if isinstance(x, np.generic) else x  # type: ignore[no-any-return]
+
+
+def cast(x: Tensor, dtype: dt.DType) -> Tensor:
+    """`x` converted to `dtype`; itself if it has that type already. Differentiable between floating types."""
+    if x._layout.dtype is dtype:
+        return x
+    return record(CAST, (x,), (dtype,))
+
+
+def result_dtype(a: Any, b: Any) -> dt.DType:
+    """PyTorch's promotion for two operands, each a Tensor or a Python number."""
+    if is_tensor(a) and is_tensor(b):
+        la, lb = a._layout, b._layout
+        return dt.promote_operands(la.dtype, la.ndim, lb.dtype, lb.ndim)
+    if is_tensor(a):
+        return dt.promote_scalar(a._layout.dtype, number(b))
+    if is_tensor(b):
+        return dt.promote_scalar(b._layout.dtype, number(a))
+    return dt.promote(dt.of_scalar(number(a)), dt.of_scalar(number(b)))
+
+
+def operand(op: str, x: Any, dtype: dt.DType) -> Any:
+    """x as a recording operand of the given type: a cast tensor, or a (number, dtype) pair."""
+    if is_tensor(x):
+        return cast(x, dtype)
+    if is_number(x):
+        value = number(x)
+        if dtype.category == 1 and isinstance(value, float):
+            value = int(value)
+        return (value, dtype)
+    raise DTypeError(f"[{op}] expected a Tensor or a number, got {type(x).__name__}; convert it with calque.tensor(...)")
+
+
+def record_binary(op: OpDef, a: Any, b: Any, dtype: dt.DType | None = None) -> Tensor:
+    """Promote two operands to a common type (or `dtype`) and record."""
+    common = dtype or result_dtype(a, b)
+    if not is_tensor(a) and not is_tensor(b):
+        a = record(get("full"), ((number(a), common),), ((),))
+    return record(op, (operand(op.name, a, common), operand(op.name, b, common)))
+
+
+def binary_function(name: str, promote: Callable[[Any, Any], dt.DType] | None = None) -> Callable[[Any, Any], Tensor]:
+    """A binary elementwise function over Tensors and numbers, with the recorder's fast path. `promote` overrides the operand type rule."""
+    op = get(name)
+
+    def fallback(a: Any, b: Any) -> Tensor:
+        if not (is_tensor(a) or is_number(a)) or not (is_tensor(b) or is_number(b)):
+            return NotImplemented  # type: ignore[no-any-return]
+        return record_binary(op, a, b, promote(a, b) if promote else None)
+
+    return binary(op, fallback)
+
+
+def unary_function(name: str, to_float: bool = False) -> Callable[[Tensor], Tensor]:
+    """A unary elementwise function; with `to_float` integer inputs are converted to the default floating type first."""
+    fast = unary(get(name))
+    if not to_float:
+        return fast
+
+    def apply(input: Tensor) -> Tensor:
+        if input._layout.dtype.category != 2:
+            input = cast(input, dt.get_default_dtype())
+        return fast(input)
+
+    apply.__name__ = name
+    return apply

@@ -1,0 +1,90 @@
+"""Realised memory of a storage, possibly still being computed, possibly shared with NumPy or another framework."""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from typing import Any
+
+import numpy as np
+
+from calque.base.layout import Layout
+from calque.run.engine import Task
+
+
+class Buffer:
+    """A dense 1-D array of the storage's elements.
+
+    `task` is set while (or after) a flush fills it. `owner` is a foreign object that also sees the memory (`from_numpy`, DLPack);
+    `export` is a weak reference to the hook behind arrays handed out by `Tensor.numpy()`.
+    `number`/`trace`: position among the inputs of the trace that currently reads the buffer.
+    """
+
+    __slots__ = ("array", "task", "owner", "export", "trace", "number")
+
+    def __init__(self, array: Any, task: Task | None = None, owner: Any = None) -> None:
+        self.array: Any = array
+        self.task = task
+        self.owner = owner
+        self.export: weakref.ref[Any] | None = None
+        self.trace: Any = None
+        self.number = -1
+
+    def wait(self) -> np.ndarray[Any, Any]:
+        """The array, once it is filled; raises the error of the computation that was to fill it."""
+        task = self.task
+        if task is not None:
+            task.wait()
+            if task.error is not None:
+                if self.array is None:
+                    raise task.error
+            else:
+                self.task = None
+        result: np.ndarray[Any, Any] = self.array
+        return result
+
+    def shared(self) -> bool:
+        """Whether somebody outside Calque can read or write this memory right now."""
+        if self.owner is not None:
+            if not isinstance(self.owner, np.ndarray):
+                return True
+            root = self.owner.base
+            if sys.getrefcount(self.owner) > 3 or (root is not None and (not isinstance(root, np.ndarray) or sys.getrefcount(root) > 4)):
+                return True  # conservative: our own references are counted out, anything above is the user's
+            self.owner = None
+        return self.export is not None and self.export() is not None
+
+
+class ExportHook:
+    """Keeps a buffer alive for NumPy arrays that view it, and is the witness that such arrays exist."""
+
+    __slots__ = ("buffer", "__array_interface__", "__weakref__")
+
+    def __init__(self, buffer: Buffer, array: np.ndarray[Any, Any]) -> None:
+        self.buffer = buffer
+        self.__array_interface__ = array.__array_interface__
+
+
+def exported_view(buffer: Buffer, view: Layout) -> np.ndarray[Any, Any]:
+    """A NumPy array over the buffer's memory with the given layout; the buffer counts as shared while the array lives."""
+    array = strided(buffer.wait(), view)
+    hook = buffer.export() if buffer.export is not None else None
+    if hook is None:
+        hook = ExportHook(buffer, buffer.wait().view(np.uint8) if buffer.array.size else buffer.array)
+        buffer.export = weakref.ref(hook)
+    if array.size == 0:
+        return np.empty(view.shape, view.dtype.np)
+    root = np.asarray(hook)  # base is the hook, so every derived view keeps the hook alive
+    start = array.__array_interface__["data"][0] - buffer.array.__array_interface__["data"][0]
+    strides = tuple(s * view.dtype.itemsize for s in view.strides)
+    return np.ndarray(tuple(view.shape), view.dtype.np, root, start, strides)
+
+
+def strided(flat: np.ndarray[Any, Any], view: Layout) -> np.ndarray[Any, Any]:
+    """NumPy view of a dense 1-D array under a layout; no copy."""
+    if view.dense and view.numel == flat.size:
+        return flat.reshape(view.shape)
+    if view.numel == 0:
+        return np.empty(view.shape, flat.dtype)
+    step = flat.itemsize
+    return np.lib.stride_tricks.as_strided(flat[view.offset :], view.shape, tuple(s * step for s in view.strides))

@@ -1,0 +1,168 @@
+"""From program to running task: choose interpreter or compiled code, and hand the work to the engine.
+
+The choice is a rule on the program alone (its work, how often it was seen, whether it updates state), never on timing, so seeded runs are
+bit-reproducible: small programs without in-place state are interpreted the first few times, everything else is compiled.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from calque.base.config import settings
+from calque.base.dtypes import DType
+from calque.ir.program import Program
+from calque.run.backends import backend
+from calque.run.buffer import Buffer
+from calque.run.engine import CPU_QUEUE, Task
+
+INTERPRET_WORK = 16_384  # scalar operations below which a program is interpreted at first
+INTERPRET_TIMES = 3
+INLINE_WORK = 100_000  # scalar operations below which a wake-up of the engine thread costs more than it hides
+
+Array = np.ndarray[Any, Any]
+
+
+class Plan:
+    """An executable form of a program; `executable` is None while the program is interpreted."""
+
+    __slots__ = ("program", "executable", "seen", "work", "stateful", "lock")
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self.executable: Any = None
+        self.seen = 0
+        self.work = estimate_work(program)
+        self.stateful = bool(program.updates)
+        self.lock = threading.Lock()
+
+    def run(self, inputs: list[Array], scalars: Sequence[Any]) -> tuple[list[Array], int, int]:
+        """(outputs, failed check number or -1, its bad position)."""
+        if self.executable is None:
+            self.seen += 1
+            if settings.backend == "ref" or (self.work < INTERPRET_WORK and self.seen <= INTERPRET_TIMES and not self.stateful):
+                return interpret_plan(self.program, inputs, scalars)
+            with self.lock:
+                if self.executable is None:
+                    self.executable = backend().compile(self.program)
+        result: tuple[list[Array], int, int] = self.executable.run(inputs, scalars)
+        return result
+
+
+def make_plan(program: Program) -> Plan:
+    """A plan for a new program; compiling waits until it first runs."""
+    return Plan(program)
+
+
+def estimate_work(program: Program) -> int:
+    """Scalar operations of a program, roughly: elements times nodes, and multiply-adds for contractions."""
+    total = 0
+    for node in program.nodes:
+        if node.op.kind == "contract":
+            inner = max((program.nodes[i].numel for i in node.inputs), default=1)
+            total += 2 * node.numel * max(1, inner // max(1, node.shape[-1] if node.shape else 1))
+        elif node.op.kind != "leaf":
+            total += max([node.numel] + [program.nodes[i].numel for i in node.inputs])
+    return total
+
+
+def interpret_plan(program: Program, inputs: list[Array], scalars: Sequence[Any]) -> tuple[list[Array], int, int]:
+    """Run a program by the reference interpreter."""
+    from calque.backend.ref.interpret import interpret
+
+    shaped = [a.reshape(program.nodes[i].shape) for a, i in zip(inputs, program.inputs, strict=True)]
+    if program.checks:
+        wanted = Program(program.nodes, tuple(c.value for c in program.checks))
+        for number, value in enumerate(interpret(wanted, shaped, list(scalars))):
+            if int(value) != -1:
+                return [], number, int(value)
+    bare = Program(program.nodes, program.outputs)
+    results = []
+    for value in interpret(bare, shaped, list(scalars)):
+        fresh = new_array(value.size, None, value.dtype)
+        fresh[...] = value.reshape(-1)
+        results.append(fresh)
+    return results, -1, -1
+
+
+def new_array(numel: int, dtype: DType | None, np_dtype: Any = None) -> Array:
+    """An uninitialised 64-byte aligned 1-D array from the backend's pool; raises `OutOfMemoryError` if it cannot fit."""
+    result: Array = backend().allocate(numel, np_dtype if dtype is None else dtype.np)
+    return result
+
+
+_unreported: list[BaseException] = []
+
+
+def raise_pending() -> None:
+    """Raise the first error of earlier asynchronous work that nobody has seen yet."""
+    if _unreported:
+        raise _unreported.pop(0)
+
+
+def dispatch(
+    plan: Plan,
+    inputs: list[Buffer],
+    scalars: Sequence[Any],
+    outputs: list[Buffer],
+    errors: list[Callable[[int], Exception]],
+    line: str,
+) -> None:
+    """Queue the plan; `outputs` are filled when it has run. Outputs that already hold an array are updated in place."""
+    before = [b.task for b in inputs]
+    updates_state = any(b.array is not None for b in outputs)
+
+    def work() -> None:
+        arrays = []
+        for buffer, writer in zip(inputs, before, strict=True):
+            if writer is not None:
+                writer.wait()  # another device's queue, or already done
+                if writer.error is not None and buffer.array is None:
+                    raise writer.error
+            arrays.append(buffer.array)
+        results, failed, position = plan.run(arrays, scalars)
+        if failed >= 0:
+            raise errors[failed](position)
+        taken = {id(a) for a in arrays}  # an output that is an input unchanged, or twice the same value, needs memory of its own
+        for buffer, array in zip(outputs, results, strict=True):
+            if buffer.array is not array:
+                if id(array) in taken:
+                    copy = new_array(array.size, None, array.dtype)
+                    copy[...] = array
+                    array = copy
+                taken.add(id(array))
+                buffer.array = array
+
+    def guarded() -> None:
+        try:
+            work()
+        except Exception as error:
+            if line and not getattr(error, "calque_line", ""):
+                error.calque_line = line  # type: ignore[attr-defined]
+                error.add_note(f"recorded by the program that was run at {line}")
+            if updates_state:
+                _unreported.append(error)
+            raise
+
+    task = Task(guarded)
+    for buffer in outputs:
+        buffer.task = task
+    if plan.work < INLINE_WORK and CPU_QUEUE.idle():
+        task.run()
+    else:
+        CPU_QUEUE.submit(task)
+
+
+def synchronize() -> None:
+    """Wait for all queued work; raise what failed and was not reported yet."""
+    CPU_QUEUE.drain()
+    raise_pending()
+
+
+def element_count(shape: Sequence[int]) -> int:
+    """Number of elements of a shape."""
+    return prod(shape)

@@ -1,0 +1,503 @@
+"""The recorder: operations become edges of a trace trie; a flush turns the path since the last flush into a program and dispatches it.
+
+Recording operation number n is one dictionary look-up in the current edge: key = (op, input slots, static attributes). A hit yields the
+result's layout and the next edge. A miss (`grow`) runs shape and dtype inference and remembers the user's source line. Programs hang on
+the edge where a flush happened, keyed by what was still referenced from Python at that moment.
+
+Slots: every input, view and result of a trace has a number, in recording order. `Storage.trace is trace` means `Storage.slot` is valid.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from calque.base.config import settings
+from calque.base.layout import Layout, dense_layout, layout
+from calque.base.shapes import contiguous_strides
+from calque.ir.program import Check, Node, Program
+from calque.ops import opdef
+from calque.run.buffer import Buffer, strided
+from calque.run.dispatch import Plan, dispatch, make_plan
+from calque.run.source import user_line
+
+Number = bool | int | float
+BAKED: dict[Number, str] = {0: "0", 1: "1", -1: "-1", 2: "2", 0.5: "0.5"}  # constants that may be part of the key
+
+INPUT = opdef.get("input")
+SCALAR = opdef.get("scalar")
+CONSTANT = opdef.get("constant")
+VIEW = opdef.get("view")
+VIEW_AT = opdef.get("view_at")
+UPDATE = opdef.get("update")
+UPDATE_AT = opdef.get("update_at")
+_getrefcount = sys.getrefcount
+
+
+class Storage:
+    """The current value behind one or more tensor handles.
+
+    `layout`: dense layout of the value. `buffer` is None while the value is only recorded; `home` then is the buffer the value will replace.
+    `version` counts in-place writes. `writer` is the edge of the last in-place write.
+    """
+
+    __slots__ = ("trace", "slot", "layout", "buffer", "home", "version", "writer", "__weakref__")
+    trace: "Trace | None"
+    slot: int
+    layout: Layout
+    buffer: Buffer | None
+    home: Buffer | None
+    version: int
+    writer: "Edge | None"
+
+
+def realised(buffer: Buffer, value: Layout) -> Storage:
+    """A storage whose value exists already."""
+    storage = Storage()
+    storage.trace, storage.slot, storage.layout, storage.buffer = None, -1, value, buffer
+    storage.home, storage.version, storage.writer = None, 0, None
+    return storage
+
+
+class Edge:
+    """One recorded operation on a path of the trie. `next` holds the continuations."""
+
+    __slots__ = ("next", "parent", "op", "inputs", "attrs", "layout", "input_layouts", "line", "plans", "depth", "used", "boundary", "nbytes")
+
+    def __init__(self, parent: "Edge | None", op: Any, inputs: tuple[Any, ...], attrs: tuple[Any, ...], value: Any, line: str) -> None:
+        self.next: dict[Any, Edge] = {}
+        self.parent = parent
+        self.op = op
+        self.inputs = inputs  # slot numbers; ("s", dtype) for a run-time scalar; ("c", value, dtype) for a baked constant
+        self.attrs = attrs
+        self.layout: Layout = value
+        self.input_layouts: tuple[Any, ...] = ()
+        self.line = line
+        self.plans: dict[Any, Plan] | None = None
+        self.depth: int = 0 if parent is None else parent.depth + 1
+        self.nbytes: int = 0 if parent is None else parent.nbytes + (value.nbytes if op is not INPUT else 0)
+        self.used = 0
+        self.boundary = self.depth >= settings.max_pending_ops or self.nbytes >= settings.max_pending_bytes
+
+
+class Trace:
+    """What one thread has recorded since its last flush."""
+
+    __slots__ = ("cur", "n", "storages", "attached", "inputs", "scalars", "checks")
+
+    def __init__(self, root: Edge) -> None:
+        self.cur = root
+        self.n = 0
+        self.storages: list[Storage] = []  # values computed in this trace
+        self.attached: dict[int, Storage] = {}  # realised storages read by this trace
+        self.inputs: list[Buffer] = []
+        self.scalars: list[Number] = []
+        self.checks: list[tuple[int, Callable[[int], Exception], str]] = []
+
+
+class State:
+    """Per-thread recording state; `grad` and `inference` are autograd's modes, kept here for one look-up on the hot path."""
+
+    __slots__ = ("trace", "grad", "inference", "busy")
+
+    def __init__(self) -> None:
+        self.trace = Trace(root())
+        self.grad = True
+        self.inference = False
+        self.busy = False
+
+
+class _Local(threading.local):
+    def __init__(self) -> None:
+        self.state = State()
+
+
+class Counters:
+    """Public counters of the recorder, read by `calque.stats()`."""
+
+    edges = 0
+    flushes = 0
+    plan_hits = 0
+    plan_misses = 0
+    evictions = 0
+    reasons: dict[str, int] = {}
+
+
+_ROOT = Edge(None, None, (), (), None, "")
+_TICK = 0
+LOCK = threading.RLock()  # guards flush against evaluation from another thread
+
+
+def root() -> Edge:
+    """The empty path."""
+    return _ROOT
+
+
+local = _Local()
+
+
+def grow(trace: Trace, key: Any, op: Any, inputs: tuple[Any, ...], attrs: tuple[Any, ...], layouts: tuple[Any, ...]) -> Edge:
+    """Cold path: infer the result, check the operands and add an edge. Raises the user's errors; nothing is recorded then."""
+    shapes = [lay.shape if isinstance(lay, Layout) else () for lay in layouts]
+    dtypes = [lay.dtype if isinstance(lay, Layout) else lay for lay in layouts]
+    shape = tuple(op.shape(shapes, attrs))
+    value = dense_layout(shape, op.dtype(dtypes, attrs))
+    edge = Edge(trace.cur, op, inputs, attrs, value, user_line())
+    edge.input_layouts = layouts
+    if Counters.edges >= settings.max_trie_edges:
+        evict()
+    trace.cur.next[key] = edge
+    Counters.edges += 1
+    return edge
+
+
+def advance(trace: Trace, edge: Edge) -> Storage:
+    """Follow an edge and make the storage of its result."""
+    trace.cur = edge
+    storage = Storage()
+    storage.trace, storage.slot, storage.layout, storage.buffer = trace, trace.n, edge.layout, None
+    storage.home, storage.version, storage.writer = None, 0, None
+    trace.n += 1
+    trace.storages.append(storage)
+    return storage
+
+
+def push_scalar(trace: Trace, value: Number) -> None:
+    """Append a run-time scalar argument."""
+    trace.scalars.append(value)
+
+
+def scalar_tag(value: Number) -> Any:
+    """Key part of a Python number: a baked constant, or "s" for a run-time argument."""
+    tag = BAKED.get(value)
+    if tag is None or (value == 0 and math.copysign(1.0, value) < 0):
+        return "s"
+    return tag
+
+
+def base_slot(trace: Trace, storage: Storage) -> int:
+    """Slot of the storage's whole value in this trace, attaching it as an input if it is realised."""
+    if storage.trace is trace:
+        return storage.slot
+    buffer = storage.buffer
+    if buffer is None:
+        return _input_slot(trace, foreign_buffer(storage), storage.layout)
+    slot = _input_slot(trace, buffer, storage.layout)
+    storage.trace, storage.slot = trace, slot
+    trace.attached[id(storage)] = storage
+    return slot
+
+
+def _input_slot(trace: Trace, buffer: Buffer, value: Layout) -> int:
+    key = (INPUT, value)
+    edge = trace.cur.next.get(key)
+    if edge is None:
+        edge = Edge(trace.cur, INPUT, (), (len(trace.inputs), tuple(value.shape), value.dtype), value, "")
+        trace.cur.next[key] = edge
+        Counters.edges += 1
+    trace.cur = edge
+    buffer.trace, buffer.number = trace, len(trace.inputs)
+    trace.inputs.append(buffer)
+    slot = trace.n
+    trace.n = slot + 1
+    return slot
+
+
+def view_slot(trace: Trace, storage: Storage, view: Layout) -> int:
+    """Slot of a handle's value: the storage's value, or a view of it recorded now."""
+    buffer = storage.buffer
+    if buffer is not None and (buffer.owner is not None or buffer.export is not None) and buffer.shared():
+        return _snapshot_slot(trace, buffer, view)
+    base = base_slot(trace, storage)
+    if view is storage.layout:
+        return base
+    key = (VIEW, base, view)
+    edge = trace.cur.next.get(key)
+    if edge is None:
+        edge = _grow_view(trace, key, base, storage.layout, view)
+    if edge.op is VIEW_AT:
+        trace.scalars.append(view.offset)
+    trace.cur = edge
+    slot = trace.n
+    trace.n = slot + 1
+    return slot
+
+
+def _snapshot_slot(trace: Trace, buffer: Buffer, view: Layout) -> int:
+    """NumPy may write to shared memory at any time: copy what this operation reads, now."""
+    from calque.run.dispatch import new_array
+
+    dense = dense_layout(tuple(view.shape), view.dtype, view.device)
+    copy = new_array(dense.numel, dense.dtype)
+    copy.reshape(dense.shape)[...] = strided(buffer.wait(), view)
+    return _input_slot(trace, Buffer(copy), dense)
+
+
+def _grow_view(trace: Trace, key: Any, base: int, base_layout: Layout, view: Layout) -> Edge:
+    """A new view edge. The second distinct offset at one place turns the offset into a run-time argument."""
+    shape, strides = tuple(view.shape), view.strides
+    family = (VIEW_AT, base, shape, strides)
+    found = trace.cur.next.get(family)
+    if found is not None:
+        return found
+    dense = dense_layout(shape, view.dtype, view.device)
+    mark = ("seen", VIEW, base, shape, strides)
+    if mark in trace.cur.next:
+        edge = Edge(trace.cur, VIEW_AT, (base, ("s", opdef_int64())), (shape, strides), dense, user_line())
+        trace.cur.next[family] = edge
+    else:
+        edge = Edge(trace.cur, VIEW, (base,), (shape, strides, view.offset), dense, user_line())
+        trace.cur.next[key] = edge
+        trace.cur.next[mark] = edge
+    edge.input_layouts = (base_layout,)
+    Counters.edges += 1
+    return edge
+
+
+def opdef_int64() -> Any:
+    """int64, the type of indices and offsets."""
+    from calque.base.dtypes import int64
+
+    return int64
+
+
+def write(storage: Storage, view: Layout, value: Storage) -> None:
+    """In-place write: the storage's value becomes `value` (whole), or its old value with `value` written through `view`.
+
+    `value` is pending in this thread's trace, dense, with the view's shape.
+    """
+    state = local.state
+    trace = state.trace
+    buffer = storage.buffer
+    shared = buffer is not None and (buffer.owner is not None or buffer.export is not None) and buffer.shared()
+    home = storage.home if buffer is None else buffer
+    whole = view is storage.layout or (view.dense and view.numel == storage.layout.numel)
+    if whole:
+        slot = base_slot(trace, value)
+        edge = trace.cur
+        storage.layout = value.layout  # an alias of another shape wrote it: handles of the old shape become views
+    else:
+        slot, edge = _record_update(trace, storage, view, value)
+    if trace.attached.pop(id(storage), None) is not None or storage.trace is not trace:
+        trace.storages.append(storage)
+    storage.trace, storage.slot, storage.buffer, storage.home = trace, slot, None, home
+    storage.version += 1
+    storage.writer = edge
+    if shared:
+        assert home is not None
+        flush("write to memory shared with NumPy")
+        fresh = storage.buffer
+        assert fresh is not None
+        if fresh is not home:
+            home.wait()[...] = fresh.wait()
+            storage.buffer = home
+        storage.buffer.wait()
+
+
+def _record_update(trace: Trace, storage: Storage, view: Layout, value: Storage) -> tuple[int, Edge]:
+    base = base_slot(trace, storage)
+    source = base_slot(trace, value)
+    shape, strides = tuple(view.shape), view.strides
+    key = (UPDATE, base, source, view)
+    edge = trace.cur.next.get(key)
+    if edge is None:
+        family = (UPDATE_AT, base, source, shape, strides)
+        edge = trace.cur.next.get(family)
+        mark = ("seen", UPDATE, base, source, shape, strides)
+        if edge is None:
+            if mark in trace.cur.next:
+                inputs = (base, source, ("s", opdef_int64()))
+                edge = Edge(trace.cur, UPDATE_AT, inputs, (shape, strides), storage.layout, user_line())
+                trace.cur.next[family] = edge
+            else:
+                edge = Edge(trace.cur, UPDATE, (base, source), (shape, strides, view.offset), storage.layout, user_line())
+                trace.cur.next[key] = edge
+                trace.cur.next[mark] = edge
+            edge.input_layouts = (storage.layout, value.layout)
+            Counters.edges += 1
+    if edge.op is UPDATE_AT:
+        trace.scalars.append(view.offset)
+    trace.cur = edge
+    slot = trace.n
+    trace.n = slot + 1
+    return slot, edge
+
+
+def share_value(storage: Storage) -> Storage:
+    """A second storage with the same current value; later writes to either do not show in the other."""
+    twin = Storage()
+    twin.trace, twin.slot, twin.layout, twin.buffer = storage.trace, storage.slot, storage.layout, storage.buffer
+    twin.home, twin.version, twin.writer = None, 0, None
+    if storage.buffer is not None and storage.buffer.shared():
+        trace = local.state.trace
+        twin.slot = view_slot(trace, storage, storage.layout)
+        twin.trace, twin.buffer = trace, trace.inputs[-1]
+    if storage.trace is not None:
+        if twin.buffer is None:
+            storage.trace.storages.append(twin)
+        else:
+            storage.trace.attached[id(twin)] = twin
+    return twin
+
+
+def add_check(slot: int, make_error: Callable[[int], Exception]) -> None:
+    """Attach a run-time check on an int64 scalar value of the current trace (-1 = fine)."""
+    local.state.trace.checks.append((slot, make_error, user_line()))
+
+
+# ---------------------------------------------------------------------------------------------------------------- flush
+
+
+def flush(reason: str) -> None:
+    """Dispatch everything this thread has recorded. Returns at once; only reading waits."""
+    state = local.state
+    trace = state.trace
+    if trace.cur is _ROOT:
+        return
+    with LOCK:
+        state.trace = Trace(_ROOT)
+        _dispatch(trace, reason)
+
+
+def _dispatch(trace: Trace, reason: str) -> None:
+    global _TICK
+    Counters.flushes += 1
+    Counters.reasons[reason] = Counters.reasons.get(reason, 0) + 1
+    for storage in trace.attached.values():
+        if storage.trace is trace:
+            storage.trace = None
+    trace.attached.clear()
+    live = [st for st in trace.storages if _getrefcount(st) > 3 and st.trace is trace]  # 3: the list, `st`, the argument
+    trace.storages.clear()
+    edge = trace.cur
+    if not live and not trace.checks:
+        return
+    numbers: dict[int, int] = {}  # slot -> input that this value replaces in place, or -1
+    homes: dict[int, Buffer] = {}
+    for storage in live:
+        home = storage.home
+        if home is not None and home.trace is trace and homes.get(storage.slot) is None and _exclusive(home):
+            numbers[storage.slot], homes[storage.slot] = home.number, home
+        else:
+            numbers.setdefault(storage.slot, -1)
+    key = (tuple(numbers), tuple(numbers.values()), tuple([c[0] for c in trace.checks]))
+    _TICK += 1
+    edge.used = _TICK
+    if edge.plans is None:
+        edge.plans = {}
+    plan = edge.plans.get(key)
+    if plan is None:
+        Counters.plan_misses += 1
+        plan = edge.plans[key] = make_plan(build_program(edge, *key, [c[2] for c in trace.checks]))
+    else:
+        Counters.plan_hits += 1
+    errors = [c[1] for c in trace.checks]
+    # Storages that share a value share the buffer: it is copied on write.
+    made = {slot: homes.get(slot) or Buffer(None) for slot in numbers}
+    outputs = list(made.values())
+    lines = user_line()
+    dispatch(plan, trace.inputs, trace.scalars, outputs, errors, lines)
+    for storage in live:
+        storage.trace, storage.buffer, storage.home = None, made[storage.slot], None
+
+
+def _exclusive(buffer: Buffer) -> bool:
+    """Whether only the storage and the trace refer to the buffer, so that it may be overwritten."""
+    # storage.home, trace.inputs, the two arguments on the stack and getrefcount's own
+    return _getrefcount(buffer) <= 5 and not buffer.shared()
+
+
+def build_program(
+    edge: Edge, live: tuple[int, ...], numbers: tuple[int, ...], checks: tuple[int, ...], check_lines: list[str]
+) -> Program:
+    """The program of the path ending at `edge` that returns the live slots."""
+    path: list[Edge] = []
+    walk: Edge | None = edge
+    while walk is not None and walk.parent is not None:
+        path.append(walk)
+        walk = walk.parent
+    path.reverse()
+    nodes: list[Node] = []
+    where: list[int] = []  # slot -> node position
+    scalars = 0
+    for step in path:
+        inputs = []
+        for source in step.inputs:
+            if isinstance(source, int):
+                inputs.append(where[source])
+            elif source[0] == "s":
+                nodes.append(Node(SCALAR, (), (scalars, source[1]), (), source[1]))
+                scalars += 1
+                inputs.append(len(nodes) - 1)
+            else:
+                nodes.append(Node(CONSTANT, (), (source[1], source[2]), (), source[2]))
+                inputs.append(len(nodes) - 1)
+        where.append(len(nodes))
+        nodes.append(Node(step.op, tuple(inputs), step.attrs, tuple(step.layout.shape), step.layout.dtype, step.line))
+    found = tuple(Check(where[slot], None, line) for slot, line in zip(checks, check_lines, strict=True))
+    updates = tuple((i, n) for i, n in enumerate(numbers) if n >= 0)
+    return Program(tuple(nodes), tuple(where[s] for s in live), frozenset(n for _, n in updates), updates, found)
+
+
+def foreign_buffer(storage: Storage) -> Buffer:
+    """Value of a storage that another thread has recorded and not flushed: evaluated from a snapshot of that trace, which stays untouched."""
+    with LOCK:
+        if storage.buffer is not None:
+            return storage.buffer
+        trace, slot = storage.trace, storage.slot
+        assert trace is not None
+        count = len(trace.scalars)
+        edge = trace.cur
+        plan = make_plan(build_program(edge, (slot,), (-1,), (), []))
+        output = Buffer(None)
+        dispatch(plan, list(trace.inputs), trace.scalars[:count], [output], [], user_line())
+        return output
+
+
+def materialise(storage: Storage, reason: str) -> Buffer:
+    """The storage's buffer, flushing if it is only recorded. Does not wait."""
+    if storage.buffer is None:
+        if storage.trace is local.state.trace:
+            flush(reason)
+        if storage.buffer is None:
+            return foreign_buffer(storage)
+    return storage.buffer
+
+
+def evict() -> None:
+    """Forget the least recently used half of the first-level paths (and all paths if that does not help)."""
+    Counters.evictions += 1
+    branches = sorted(_ROOT.next.items(), key=lambda item: _latest(item[1]))
+    for key, _ in branches[: max(1, len(branches) // 2)]:
+        del _ROOT.next[key]
+    Counters.edges = sum(_count(e) for e in set(_ROOT.next.values()))
+    if Counters.edges > settings.max_trie_edges // 2:
+        _ROOT.next.clear()
+        Counters.edges = 0
+
+
+def _walk(edge: Edge) -> list[Edge]:
+    found, stack = [], [edge]
+    while stack:
+        item = stack.pop()
+        found.append(item)
+        stack.extend(set(item.next.values()))
+    return found
+
+
+def _latest(edge: Edge) -> int:
+    return max(e.used for e in _walk(edge))
+
+
+def _count(edge: Edge) -> int:
+    return len(_walk(edge))
+
+
+def new_dense(storage: Storage) -> bool:
+    """Whether the storage's value is contiguous by construction (always, by contract); kept for assertions in tests."""
+    return storage.layout.strides == contiguous_strides(tuple(storage.layout.shape)) and storage.layout is layout(
+        tuple(storage.layout.shape), storage.layout.strides, 0, storage.layout.dtype, storage.layout.device
+    )

@@ -1,0 +1,620 @@
+"""`Tensor`: a handle on (storage, layout) plus autograd metadata, and the functions that record primitives.
+
+The methods a user calls are defined in `calque.functional` and attached with `method`; this file holds what every one of them needs:
+recording with autograd (`record`, `unary`, `binary`), views (`make_view`), in-place writes (`assign`) and reading values.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from itertools import count
+from typing import Any
+
+import numpy as np
+
+from calque.base import dtypes as dt
+from calque.base.device import CPU, Device
+from calque.base.errors import AutogradError, DeviceError, DTypeError
+from calque.base.layout import Layout, dense_layout, layout
+from calque.ops.opdef import OpDef, get
+from calque.run import recorder
+from calque.run.buffer import Buffer, strided
+from calque.run.dispatch import new_array, raise_pending
+from calque.run.recorder import BAKED, Edge, Storage, Trace, grow, local, scalar_tag, view_slot
+from calque.run.source import user_line
+
+Number = bool | int | float
+_sequence = count()
+
+
+class GradNode:
+    """One node of the autograd graph. `next[i]` is where operand i's gradient goes: a GradNode, a leaf Tensor, or None.
+
+    `edge` is the trie edge of the recorded operation (operand layouts, attributes, source line); `saved` the values the gradient rule needs,
+    `versions` their versions when saved.
+    """
+
+    __slots__ = ("edge", "next", "saved", "versions", "number", "hooks", "retain", "freed", "__weakref__")
+    edge: Any
+    next: tuple[Any, ...]
+    saved: Any
+    versions: Any
+    number: int
+    hooks: Any
+    retain: Any
+    freed: str
+
+    def name(self) -> str:
+        """PyTorch's name of the node, e.g. `MulBackward0`."""
+        parts = self.edge.op.name.split("_")
+        return "".join(p.capitalize() for p in parts) + "Backward0"
+
+    @property
+    def line(self) -> str:
+        """Source line of the forward operation."""
+        result: str = self.edge.line
+        return result
+
+    @property
+    def next_functions(self) -> tuple[tuple[Any, int], ...]:
+        """PyTorch's view of the graph."""
+        return tuple((t, 0) for t in self.next)
+
+    def __repr__(self) -> str:
+        return f"<{self.name()}>"
+
+
+class FunctionNode(GradNode):
+    """A node whose gradient is a Python callable: views, composites with a formula of their own, user Functions.
+
+    `backward(node, grads)` gets the list of output gradients (None where unused) and returns one gradient per entry of `next`.
+    """
+
+    __slots__ = ("backward", "label", "outputs", "where", "context")
+    backward: Callable[..., Any]
+    label: str
+    outputs: tuple[Layout, ...]
+    where: str
+    context: Any
+
+    def name(self) -> str:
+        return self.label
+
+    @property
+    def line(self) -> str:
+        return self.where
+
+
+class OutputNode(GradNode):
+    """Output number `index` of a FunctionNode with several outputs (`next[0]`)."""
+
+    __slots__ = ("index",)
+    index: int
+
+    def name(self) -> str:
+        result: str = self.next[0].name()
+        return result
+
+    @property
+    def line(self) -> str:
+        result: str = self.next[0].line
+        return result
+
+
+class Tensor:
+    """A multi-dimensional array that records what is done with it. Same interface as `torch.Tensor`."""
+
+    __slots__ = (
+        "_storage", "_layout", "_requires_grad", "_grad_fn", "_grad", "_base", "_views", "_cache", "_hooks", "__weakref__", "__dict__",
+    )  # fmt: skip
+    _storage: Storage
+    _layout: Layout
+    _requires_grad: bool
+    _grad_fn: GradNode | None
+    _grad: "Tensor | None"
+    _base: "Tensor | None"  # the tensor this one is a differentiable view of
+    _views: Any  # weak references to views, on the base
+    _cache: Any  # (trace, base slot, slot) of the last recorded view
+    _hooks: Any
+
+    __array_priority__ = 1000
+    __hash__ = object.__hash__
+
+
+TENSOR_TYPES: set[type] = {Tensor}
+_new = object.__new__
+
+
+def register_type(cls: type) -> type:
+    """Let the recording fast path accept a Tensor subclass."""
+    TENSOR_TYPES.add(cls)
+    return cls
+
+
+def wrap(storage: Storage, view: Layout, cls: type = Tensor) -> Any:
+    """A new handle without history."""
+    t = _new(cls)
+    t._storage, t._layout, t._requires_grad = storage, view, False
+    t._grad_fn = t._grad = t._base = t._views = t._cache = t._hooks = None
+    return t
+
+
+def from_array(flat: np.ndarray[Any, Any], view: Layout, owner: Any = None) -> Tensor:
+    """A tensor over a dense 1-D array, which it takes over (or shares with `owner`)."""
+    whole = view if view.dense and view.numel == flat.size else dense_layout((flat.size,), view.dtype, view.device)
+    result: Tensor = wrap(recorder.realised(Buffer(flat, owner=owner), whole), view)
+    return result
+
+
+def slot_of(trace: Trace, t: Tensor) -> int:
+    """Slot of the tensor's value in the trace, recording a view or an input where needed."""
+    storage = t._storage
+    if storage.trace is trace and storage.layout is t._layout:
+        return storage.slot
+    cache = t._cache
+    if cache is not None and cache[0] is trace and storage.trace is trace and cache[1] == storage.slot:
+        found: int = cache[2]
+        return found
+    if storage.buffer is not None and t._requires_grad and t._grad_fn is not None and local.state.grad:
+        watch_history(t)
+    slot = view_slot(trace, storage, t._layout)
+    if t._layout is not storage.layout and storage.trace is trace:
+        t._cache = (trace, storage.slot, slot)
+    return slot
+
+
+# ------------------------------------------------------------------------------------------------------------- recording
+
+
+def _finish(trace: Trace, edge: Edge) -> Tensor:
+    """Handle of the result of `edge`, just followed."""
+    storage = _new(Storage)
+    storage.trace, storage.slot, storage.layout, storage.buffer = trace, trace.n, edge.layout, None
+    storage.home, storage.version, storage.writer = None, 0, None
+    trace.n += 1
+    trace.cur = edge
+    trace.storages.append(storage)
+    t = _new(Tensor)
+    t._storage, t._layout, t._requires_grad = storage, edge.layout, False
+    t._grad_fn = t._grad = t._base = t._views = t._cache = t._hooks = None
+    if edge.boundary:
+        recorder.flush("bound on pending work")
+    return t
+
+
+def shadow(t: Tensor) -> Tensor:
+    """A handle on the same value without autograd history; what an operation saves of its own result (no reference cycle)."""
+    s: Tensor = wrap(t._storage, t._layout)
+    s._requires_grad, s._grad_fn = t._requires_grad, None
+    return s
+
+
+def attach_node(out: Tensor, edge: Edge, op: OpDef, operands: tuple[Any, ...]) -> None:
+    """Give `out` its autograd node. Called only if some operand requires a gradient and grad mode is on."""
+    targets = []
+    mask = 0
+    bit = 1
+    vjps = op.vjp
+    for k, operand in enumerate(operands):
+        if operand.__class__ in TENSOR_TYPES and operand._requires_grad and k < len(vjps) and vjps[k] is not None:
+            targets.append(operand._grad_fn or operand)
+            mask |= bit
+        else:
+            targets.append(None)
+        bit <<= 1
+    if not mask or out._layout.dtype.category != 2:
+        return
+    node = _new(GradNode)
+    node.edge, node.next, node.number = edge, tuple(targets), next(_sequence)
+    node.hooks = node.retain = None
+    node.freed = ""
+    saves = op.save_table[mask] if mask < len(op.save_table) else op.saves(mask)
+    if saves:
+        saved: dict[int, Any] = {}
+        versions = []
+        for position in saves:
+            value = shadow(out) if position < 0 else operands[position]
+            saved[position] = value
+            versions.append(value._storage.version if value.__class__ in TENSOR_TYPES else 0)
+        node.saved, node.versions = saved, versions
+        if -1 in saved:
+            saved[-1]._grad_fn = weakref.ref(node)
+    else:
+        node.saved, node.versions = None, ()
+    out._grad_fn = node
+    out._requires_grad = True
+
+
+def record(op: OpDef, operands: tuple[Any, ...], attrs: tuple[Any, ...] = ()) -> Tensor:
+    """Record a primitive. Operands are Tensors, or Python numbers as `(number, dtype)` pairs. The general path; see `unary` and `binary`."""
+    state = local.state
+    trace = state.trace
+    inputs: list[Any] = []
+    pushed: list[Number] = []
+    plain: list[Any] = []
+    grad = False
+    for operand in operands:
+        if operand.__class__ is tuple:
+            value, dtype = operand
+            tag = scalar_tag(value)
+            inputs.append(("s", dtype) if tag == "s" else ("c", value, dtype))
+            if tag == "s":
+                pushed.append(value)
+            plain.append(value)
+        else:
+            inputs.append(slot_of(trace, operand))
+            grad = grad or operand._requires_grad
+            plain.append(operand)
+    sources = tuple(inputs)
+    key = (op, sources, attrs)
+    edge = trace.cur.next.get(key)
+    if edge is None:
+        layouts = tuple(o[1] if o.__class__ is tuple else _dense_of(o) for o in operands)
+        edge = grow(trace, key, op, sources, attrs, layouts)
+    trace.scalars.extend(pushed)
+    out = _finish(trace, edge)
+    if grad and state.grad:
+        attach_node(out, edge, op, tuple(plain))
+    return out
+
+
+def _dense_of(t: Tensor) -> Layout:
+    view = t._layout
+    return view if view.dense else dense_layout(tuple(view.shape), view.dtype, view.device)
+
+
+def unary(op: OpDef) -> Callable[[Tensor], Tensor]:
+    """The recording function of an elementwise primitive with one operand and no attributes."""
+
+    def apply(a: Tensor) -> Tensor:
+        state = local.state
+        trace = state.trace
+        storage = a._storage
+        if storage.trace is trace and storage.layout is a._layout:
+            i = storage.slot
+        else:
+            i = slot_of(trace, a)
+        key = (op, i)
+        edge = trace.cur.next.get(key)
+        if edge is None:
+            edge = grow(trace, key, op, (i,), (), (_dense_of(a),))
+        out = _finish(trace, edge)
+        if a._requires_grad and state.grad:
+            attach_node(out, edge, op, (a,))
+        return out
+
+    apply.__name__ = op.name
+    return apply
+
+
+def binary(op: OpDef, fallback: Callable[[Any, Any], Tensor], floats_only: bool = False) -> Callable[[Any, Any], Tensor]:
+    """The recording function of a binary elementwise primitive. Operands of different dtypes, and anything unusual, go to `fallback`;
+    with `floats_only` so do integer operands (they never get an edge here, so floats pay nothing for the test)."""
+    tensor_types = TENSOR_TYPES
+    save_table = op.save_table
+    baked = BAKED
+    new = _new
+
+    def apply(a: Any, b: Any) -> Tensor:
+        state = local.state
+        trace = state.trace
+        kind = b.__class__
+        if kind in tensor_types and a.__class__ in tensor_types:
+            if a._layout.dtype is not b._layout.dtype:
+                return fallback(a, b)
+            storage = a._storage
+            i = storage.slot if storage.trace is trace and storage.layout is a._layout else slot_of(trace, a)
+            storage = b._storage
+            j = storage.slot if storage.trace is trace and storage.layout is b._layout else slot_of(trace, b)
+            key = (op, i, j)
+            edge = trace.cur.next.get(key)
+            if edge is None:
+                if floats_only and a._layout.dtype.category != 2:
+                    return fallback(a, b)
+                edge = grow(trace, key, op, (i, j), (), (_dense_of(a), _dense_of(b)))
+            needs = a._requires_grad or b._requires_grad
+        elif (kind is float or kind is int) and a.__class__ in tensor_types and a._layout.dtype.category == 2:
+            if kind is int:
+                b, kind = float(b), float
+            storage = a._storage
+            i = storage.slot if storage.trace is trace and storage.layout is a._layout else slot_of(trace, a)
+            tag = baked.get(b)
+            if tag is None or b == 0.0:
+                tag = scalar_tag(b)
+            key = (op, i, tag)
+            edge = trace.cur.next.get(key)
+            if edge is None:
+                dtype = a._layout.dtype
+                second = ("s", dtype) if tag == "s" else ("c", b, dtype)
+                edge = grow(trace, key, op, (i, second), (), (_dense_of(a), dtype))
+            if tag == "s":
+                trace.scalars.append(b)
+            needs = a._requires_grad
+        else:
+            return fallback(a, b)
+        storage = new(Storage)
+        storage.trace = trace
+        storage.slot = trace.n
+        storage.layout = view = edge.layout
+        storage.buffer = storage.home = storage.writer = None
+        storage.version = 0
+        trace.n += 1
+        trace.cur = edge
+        trace.storages.append(storage)
+        out = new(Tensor)
+        out._storage = storage
+        out._layout = view
+        out._grad_fn = out._grad = out._base = out._views = out._cache = out._hooks = None
+        out._requires_grad = False
+        if edge.boundary:
+            recorder.flush("bound on pending work")
+        if needs and state.grad:
+            _attach_binary(out, edge, op, save_table, a, b, kind)
+        return out
+
+    apply.__name__ = op.name
+    return apply
+
+
+def _attach_binary(out: Tensor, edge: Edge, op: OpDef, save_table: Any, a: Any, b: Any, kind: type) -> None:
+    """`attach_node` for two operands, with nothing general left in it: this is the warm path of a training step."""
+    if not op.vjp or out._layout.dtype.category != 2:
+        return
+    first = (a._grad_fn or a) if a._requires_grad else None
+    second = (b._grad_fn or b) if kind is not float and b._requires_grad else None
+    node = _new(GradNode)
+    node.edge = edge
+    node.next = (first, second)
+    node.number = next(_sequence)
+    node.hooks = node.retain = node.saved = None
+    node.freed = ""
+    saves = save_table[(first is not None) + 2 * (second is not None)]
+    if saves:
+        saved: dict[int, Any] = {}
+        versions = []
+        for position in saves:
+            value = a if position == 0 else b if position == 1 else shadow(out)
+            saved[position] = value
+            versions.append(0 if value.__class__ is float else value._storage.version)
+        node.saved, node.versions = saved, versions
+        if -1 in saved:
+            saved[-1]._grad_fn = weakref.ref(node)
+    else:
+        node.versions = ()
+    out._grad_fn = node
+    out._requires_grad = True
+
+
+# ---------------------------------------------------------------------------------------------------- views and writing
+
+
+def make_view(t: Tensor, view: Layout, label: str, backward: Callable[[Any], Any], cls: type = Tensor) -> Tensor:
+    """A differentiable view: same storage, another layout. `backward(g)` maps the view's gradient to `t`'s."""
+    v = _new(cls)
+    v._storage, v._layout, v._requires_grad = t._storage, view, False
+    v._grad_fn = v._grad = v._views = v._cache = v._hooks = None
+    base = v._base = t if t._base is None else t._base
+    refs = base._views
+    if refs is None:
+        base._views = [weakref.ref(v)]
+    else:
+        if len(refs) > 64:
+            refs[:] = [r for r in refs if r() is not None]
+        refs.append(weakref.ref(v))
+    if t._requires_grad and local.state.grad:
+        v._grad_fn = function_node(label, (t,), (view,), lambda node, grads: (backward(grads[0]),))
+        v._requires_grad = True
+    return v
+
+
+def function_node(label: str, inputs: tuple[Any, ...], outputs: tuple[Layout, ...], backward: Callable[..., Any]) -> FunctionNode:
+    """A graph node with a Python gradient over the given input tensors."""
+    node = _new(FunctionNode)
+    node.edge = node.saved = node.hooks = node.retain = node.context = None
+    node.versions, node.freed = (), ""
+    node.next = tuple((x._grad_fn or x) if isinstance(x, Tensor) and x._requires_grad else None for x in inputs)
+    node.number = next(_sequence)
+    node.backward, node.label, node.outputs = backward, label, outputs
+    node.where = user_line() if label.startswith("User") else ""
+    return node
+
+
+def output_nodes(node: FunctionNode, count_: int) -> list[GradNode]:
+    """One node per output of a FunctionNode with several outputs."""
+    if count_ == 1:
+        return [node]
+    result: list[GradNode] = []
+    for index in range(count_):
+        out = _new(OutputNode)
+        out.edge = out.saved = out.hooks = out.retain = None
+        out.versions, out.freed, out.next, out.number, out.index = (), "", (node,), next(_sequence), index
+        result.append(out)
+    return result
+
+
+def as_strided_backward(g: Any, whole: Layout, view: Layout) -> Any:
+    """Gradient of a strided view of a dense value: scatter `g` back (accumulating where the view overlaps)."""
+    zeros = record(get("full"), ((0.0, g._layout.dtype),), (tuple(whole.shape),))
+    return record(get("update_add"), (zeros, g), (tuple(view.shape), view.strides, view.offset))
+
+
+def assign(t: Tensor, value: Tensor) -> Tensor:
+    """In-place write of `value` (same shape, dtype and device) into `t`, with PyTorch's autograd rules. Returns `t`."""
+    state = local.state
+    differentiable = state.grad and (t._requires_grad or value._requires_grad)
+    if state.grad:
+        _check_in_place(t, value)
+    if not value._layout.dense or value._storage.trace is not state.trace or value._layout is not value._storage.layout:
+        value = _with_history(record(get("copy"), (value,)), value)
+    base = t._base
+    old = _old_base(t) if differentiable and base is not None else None
+    recorder.write(t._storage, t._layout, value._storage)
+    if differentiable:
+        if base is None:
+            t._grad_fn, t._requires_grad = value._grad_fn, value._requires_grad
+            _refresh_views(t, None)
+        else:
+            _rebase(t, base, old, value)
+    return t
+
+
+def _with_history(fresh: Tensor, source: Tensor) -> Tensor:
+    if fresh._grad_fn is None:
+        fresh._grad_fn, fresh._requires_grad = source._grad_fn, source._requires_grad
+    return fresh
+
+
+def _check_in_place(t: Tensor, value: Tensor) -> None:
+    base = t if t._base is None else t._base
+    if base._requires_grad and base._grad_fn is None:
+        name = getattr(base, "_name", "")
+        what = f"parameter {name!r}" if name else f"a leaf of shape {tuple(base._layout.shape)}"
+        view = "a view of " if base is not t else ""
+        raise AutogradError(
+            f"[in-place] {view}{what} is a leaf Variable that requires grad and is being used in an in-place operation; "
+            "wrap the update in calque.no_grad() or use .detach()"
+        )
+
+
+def _old_base(t: Tensor) -> Any:
+    base = t._base
+    assert base is not None
+    return base._grad_fn
+
+
+def _rebase(t: Tensor, base: Tensor, old: Any, value: Tensor) -> None:
+    """History of a base after a write through its view `t`: its old gradient outside the view, the value's gradient inside."""
+    whole, view = base._layout, t._layout
+
+    def backward(node: Any, grads: Any) -> Any:
+        g = grads[0]
+        outside = inside = None
+        if node.next[0] is not None:
+            zero = record(get("full"), ((0.0, g._layout.dtype),), (tuple(view.shape),))
+            outside = record(get("update"), (g, zero), _relative(view, whole))
+        if node.next[1] is not None:
+            inside = record(get("view"), (g,), _relative(view, whole))
+        return outside, inside
+
+    node = function_node("CopySlices", (None, value), (whole,), backward)
+    node.next = (old, node.next[1])
+    node.where = user_line()
+    base._grad_fn, base._requires_grad = node, True
+    _refresh_views(base, t)
+
+
+def _relative(view: Layout, whole: Layout) -> tuple[Any, ...]:
+    """Attributes of `view` over the dense value of `whole` (both address the same storage)."""
+    if whole.dense:
+        return (tuple(view.shape), view.strides, view.offset)
+    raise AutogradError("[in-place] writing through a view of a non-contiguous base that needs gradients; call .contiguous() on the base first")
+
+
+def _refresh_views(base: Tensor, written: Tensor | None) -> None:
+    """Views taken before an in-place write see the new value, so their history becomes a view of the base's new history."""
+    for ref in base._views or ():
+        v = ref()
+        if v is None or v is base:
+            continue
+        if not base._requires_grad:
+            v._grad_fn, v._requires_grad = None, False
+            continue
+        attributes = _relative(v._layout, base._layout)
+        whole, view = base._layout, v._layout
+        v._grad_fn = function_node(
+            "AsStridedBackward0", (base,), (view,), lambda node, grads, whole=whole, view=view: (as_strided_backward(grads[0], whole, view),)
+        )
+        v._requires_grad = True
+        del attributes
+
+
+# --------------------------------------------------------------------------------------------------------------- reading
+
+
+def realise(t: Tensor, reason: str = "read") -> Buffer:
+    """The buffer that holds the tensor's storage, flushing if needed; does not wait for the engine."""
+    if t._layout.device is not CPU:
+        raise DeviceError(f"[{reason}] a tensor on device {t._layout.device} has no values to read")
+    return recorder.materialise(t._storage, reason)
+
+
+def read(t: Tensor, reason: str = "read") -> np.ndarray[Any, Any]:
+    """The tensor's values as a NumPy array (a view of its memory: do not write). A sync point."""
+    buffer = realise(t, reason)
+    flat = buffer.wait()
+    raise_pending()
+    return strided(flat, t._layout)
+
+
+def upload(values: np.ndarray[Any, Any], dtype: dt.DType, shape: tuple[int, ...] | None = None) -> Tensor:
+    """A new tensor with a copy of the values."""
+    dense = dense_layout(tuple(values.shape) if shape is None else shape, dtype)
+    flat = new_array(dense.numel, dtype)
+    flat.reshape(values.shape)[...] = values
+    return from_array(flat, dense)
+
+
+def require_same_device(op: str, *tensors: Tensor) -> Device:
+    """The common device; raises `DeviceError` naming the op and both devices."""
+    first = tensors[0]._layout.device
+    for t in tensors[1:]:
+        if t._layout.device is not first:
+            raise DeviceError(f"[{op}] expected all tensors on the same device, got {first} and {t._layout.device}; move one with .to(device)")
+    return first
+
+
+def require_float(op: str, t: Tensor) -> None:
+    """Raise unless the dtype can carry gradients."""
+    if t._layout.dtype.category != 2:
+        raise DTypeError(f"[{op}] expected a floating dtype, got {t._layout.dtype}; only Tensors of floating point dtype can require gradients")
+
+
+def sub_layout(view: Layout, shape: tuple[int, ...], strides: tuple[int, ...], offset: int) -> Layout:
+    """Layout of a view within the same storage."""
+    return layout(shape, strides, offset, view.dtype, view.device)
+
+
+# ---------------------------------------------------------------------------------------------------------------- leaks
+
+_history: dict[str, int] = {}
+_HISTORY_LIMIT = 50
+
+
+def watch_history(t: Tensor) -> None:
+    """A realised value with autograd history enters a new trace: once is normal, fifty times in one chain keeps every graph alive."""
+    node = t._grad_fn
+    if not isinstance(node, GradNode) or isinstance(node, OutputNode):
+        return
+    line = node.line
+    seen = _history[line] = _history.get(line, 0) + 1
+    if seen % _HISTORY_LIMIT or not line:
+        return
+    length = _chain_length(node, line)
+    if length < _HISTORY_LIMIT:
+        return
+    import sys
+    import warnings
+
+    name, frame = "", sys._getframe(1)
+    while frame is not None and not name:
+        name = next((k for k, v in frame.f_locals.items() if v is t and k not in ("t", "a", "b", "self", "other", "value")), "")
+        frame = frame.f_back  # type: ignore[assignment]
+    warnings.warn(
+        f"{name or 'a tensor'} ({line}) keeps the autograd history of {length} earlier iterations alive, so memory grows at every step; "
+        "accumulate a Python number instead: use .item() or .detach()",
+        ResourceWarning,
+        stacklevel=4,
+    )
+
+
+def _chain_length(node: Any, line: str) -> int:
+    found, seen, stack = 0, set(), [node]
+    while stack and found < 10 * _HISTORY_LIMIT:
+        item = stack.pop()
+        if id(item) in seen or not isinstance(item, GradNode):
+            continue
+        seen.add(id(item))
+        found += item.line == line
+        stack.extend(item.next)
+    return found
