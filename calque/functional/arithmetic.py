@@ -1,0 +1,578 @@
+"""Arithmetic, comparisons, logic and bits on two operands, and every Python operator of `Tensor`.
+
+Operands are Tensors or numbers; shapes broadcast, dtypes follow PyTorch's promotion. Integer division by zero raises
+`ZeroDivisionError`: at once for a number, when the result is computed for a Tensor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from calque.base import dtypes as dt
+from calque.base.errors import ArgumentError, DTypeError, ShapeError
+from calque.base.shapes import overlaps
+from calque.functional.common import cast, is_number, is_tensor, method, number, operand, prim, result_dtype
+from calque.ops.opdef import get
+from calque.run.recorder import add_check, local
+from calque.run.source import user_line
+from calque.tensor import Tensor, assign, binary, record, slot_of, unary, upload
+
+__all__ = [
+    "abs", "absolute", "add", "addcdiv", "addcmul", "bitwise_and", "bitwise_left_shift", "bitwise_not", "bitwise_or", "bitwise_right_shift",
+    "bitwise_xor", "div", "divide", "eq", "floor_divide", "fmax", "fmin", "fmod", "ge", "greater", "greater_equal", "gt", "le", "lerp", "less",
+    "less_equal", "logical_and", "logical_not", "logical_or", "logical_xor", "lt", "maximum", "minimum", "mul", "multiply", "ne", "neg",
+    "negative", "not_equal", "positive", "pow", "remainder", "rsub", "sub", "subtract", "true_divide",
+]  # fmt: skip
+
+Binary = Callable[[Any, Any], Any]
+ADD, SUB, MUL, DIV, POW = (get(name) for name in ("add", "sub", "mul", "div", "pow"))
+
+
+# ------------------------------------------------------------------------------------------------------------- operands
+
+
+def as_operand(x: Any) -> Any:
+    """A Tensor or number unchanged, a NumPy array as a Tensor, anything else as NotImplemented."""
+    if is_tensor(x) or is_number(x):
+        return x
+    if isinstance(x, np.ndarray):
+        dtype = dt.from_numpy_dtype(x.dtype)
+        if dtype is not None:
+            return upload(x, dtype)
+    return NotImplemented
+
+
+def record_numbers(op: Any, a: Any, b: Any, dtype: dt.DType) -> Tensor:
+    """Record `op` on two operands converted to `dtype`; two numbers give a 0-d tensor."""
+    if not is_tensor(a) and not is_tensor(b):
+        a = prim("full", (number(a), dtype), ())
+    return record(op, (operand(op.name, a, dtype), operand(op.name, b, dtype)))
+
+
+def _general(name: str, rule: Callable[[Any, Any], dt.DType], check: Callable[..., None] | None = None) -> Binary:
+    """The general path of a binary operation. `rule` gives the operand type; `check(name, a, b, dtype)` may refuse."""
+    op = get(name)
+
+    def fallback(a: Any, b: Any) -> Any:
+        a, b = as_operand(a), as_operand(b)
+        if a is NotImplemented or b is NotImplemented:
+            return NotImplemented
+        dtype = rule(a, b)
+        if check is not None:
+            check(name, a, b, dtype)
+        return record_numbers(op, a, b, dtype)
+
+    return fallback
+
+
+def float_result(a: Any, b: Any) -> dt.DType:
+    """The promoted type, or the default floating type if that is an integer type."""
+    dtype = result_dtype(a, b)
+    return dtype if dtype.category == 2 else dt.get_default_dtype()
+
+
+def _no_bool_minus(name: str, a: Any, b: Any, dtype: dt.DType) -> None:
+    for x in (a, b):
+        if dtype is dt.bool_ or is_tensor(x) and x._layout.dtype is dt.bool_ and not is_tensor(b if x is a else a):
+            raise DTypeError(
+                "[sub] Subtraction, the `-` operator, with a bool tensor is not supported: expected numbers, got torch.bool; "
+                "use the `^` or `logical_xor()` operator, or `~` to invert a mask"
+            )
+
+
+def _no_bool(name: str, a: Any, b: Any, dtype: dt.DType) -> None:
+    if dtype is dt.bool_:
+        raise DTypeError(f"[{name}] expected numbers, got torch.bool; convert one operand with .to(dtype)")
+
+
+def _zero_divisor(name: str, a: Any, b: Any, dtype: dt.DType) -> None:
+    """Refuse a zero divisor of an integer division: at once if it is a number, else by a check when the value is computed."""
+    _no_bool(name, a, b, dtype)
+    if dtype.category == 2:
+        return
+    if is_number(b):
+        if b == 0 and (not is_tensor(a) or a._layout.numel):
+            raise ZeroDivisionError(f"[{name}] integer division by zero: expected a divisor other than 0, got {b}, first at position 0")
+        return
+    view = b._layout
+    if not view.numel:
+        return
+    line, shape = user_line(), tuple(view.shape)
+    detached = b.detach() if b._requires_grad else b
+    where_zero = prim("where", _eq(detached, 0), prim("iota", shape, dt.int64), (view.numel, dt.int64))
+    first = prim("amin", where_zero, tuple(range(len(shape))), False) if shape else where_zero
+    bad = prim("where", prim("eq", first, (view.numel, dt.int64)), (-1, dt.int64), first)
+    slot = slot_of(local.state.trace, bad)
+
+    def error(position: int) -> Exception:
+        index = tuple(int(i) for i in np.unravel_index(position, shape)) if shape else ()
+        return ZeroDivisionError(
+            f"[{name}] integer division by zero: the divisor of shape {shape} is 0 first at position {index} (recorded at {line}); "
+            "replace zeros first or divide as floating point"
+        )
+
+    add_check(slot, error)
+
+
+# -------------------------------------------------------------------------------------- recorded functions (fast paths)
+
+
+def _build(name: str, rule: Callable[[Any, Any], dt.DType] = result_dtype, check: Any = None, floats_only: bool = False) -> Binary:
+    return binary(get(name), _general(name, rule, check), floats_only)
+
+
+_add = _build("add")
+_sub = _build("sub", check=_no_bool_minus)
+_mul = _build("mul")
+_div = _build("div", float_result, floats_only=True)
+_floor_divide = _build("floor_divide", check=_zero_divisor, floats_only=True)
+_remainder = _build("remainder", check=_zero_divisor, floats_only=True)
+_fmod = _build("fmod", check=_zero_divisor, floats_only=True)
+_pow = _build("pow")
+_maximum = _build("maximum")
+_minimum = _build("minimum")
+_lt, _le, _gt, _ge = _build("lt"), _build("le"), _build("gt"), _build("ge")
+_eq, _ne = _build("eq"), _build("ne")
+_and, _or, _xor = _build("bitwise_and"), _build("bitwise_or"), _build("bitwise_xor")
+_lshift, _rshift = _build("shift_left"), _build("shift_right")
+
+
+def reflected(function: Binary) -> Binary:
+    """`b - a` for an operator method called as `a.__rsub__(b)`."""
+
+    def apply(a: Any, b: Any) -> Any:
+        return function(b, a)
+
+    apply.__name__ = f"r{function.__name__}"
+    return apply
+
+
+def call(name: str, function: Binary, a: Any, b: Any) -> Any:
+    """Apply an operator function, raising TypeError where it declines its operands."""
+    result = function(a, b)
+    if result is NotImplemented:
+        raise DTypeError(f"[{name}] expected Tensors or numbers, got {type(a).__name__} and {type(b).__name__}; convert with calque.tensor(...)")
+    return result
+
+
+# ----------------------------------------------------------------------------------------------------------- arithmetic
+
+
+def _scaled(name: str, function: Binary, a: Any, b: Any, alpha: Any) -> Any:
+    """a + alpha b (or a - alpha b)."""
+    if alpha.__class__ is int and alpha == 1:
+        return call(name, function, a, b)
+    if is_tensor(a) and is_tensor(b) or is_tensor(a) and is_number(b):
+        common = result_dtype(a, b)
+        if common.category < 2 and isinstance(alpha, float):
+            raise DTypeError(f"[{name}] For integral input tensors, argument alpha must not be a floating point number, got {alpha}")
+        if isinstance(alpha, bool) and common.category:
+            raise DTypeError(f"[{name}] Boolean alpha only supported for Boolean results, got {common!r}")
+    return call(name, function, a, call(name, _mul, b, alpha))
+
+
+@method("add")
+def add(input: Any, other: Any, *, alpha: Any = 1) -> Tensor:
+    """`input + alpha * other`, broadcast: (*), (*) -> (*). Logical or on bool.
+
+    >>> import calque
+    >>> calque.add(calque.tensor([1, 2]), 10)
+    tensor([11, 12])
+    """
+    return _scaled("add", _add, input, other, alpha)
+
+
+@method("sub", "subtract")
+def sub(input: Any, other: Any, *, alpha: Any = 1) -> Tensor:
+    """`input - alpha * other`, broadcast: (*), (*) -> (*). Refuses bool."""
+    return _scaled("sub", _sub, input, other, alpha)
+
+
+@method()
+def rsub(input: Any, other: Any, *, alpha: Any = 1) -> Tensor:
+    """`other - alpha * input`, broadcast."""
+    return _scaled("rsub", _sub, other, input, alpha)
+
+
+@method("mul", "multiply")
+def mul(input: Any, other: Any) -> Tensor:
+    """Elementwise product, broadcast: (*), (*) -> (*). Logical and on bool."""
+    return call("mul", _mul, input, other)
+
+
+@method("div", "divide")
+def div(input: Any, other: Any, *, rounding_mode: str | None = None) -> Tensor:
+    """Elementwise quotient, broadcast. Integers give the default floating type unless rounded.
+
+    rounding_mode: None, "trunc" (towards zero) or "floor".
+
+    >>> import calque
+    >>> calque.div(calque.tensor([-7, 7]), 2, rounding_mode="trunc")
+    tensor([-3,  3])
+    """
+    if rounding_mode is None:
+        return call("div", _div, input, other)
+    if rounding_mode == "floor":
+        return call("div", _floor_divide, input, other)
+    if rounding_mode != "trunc":
+        raise ArgumentError(f"[div] expected rounding_mode None, 'trunc' or 'floor', got {rounding_mode!r}")
+    a, b = as_operand(input), as_operand(other)
+    dtype = result_dtype(a, b)
+    if dtype.category == 2:
+        return prim("trunc", call("div", _div, a, b))
+    return call("div", _floor_divide, call("div", _sub, a, call("div", _fmod, a, b)), b)  # exact: the remainder is gone
+
+
+@method()
+def true_divide(input: Any, other: Any) -> Tensor:
+    """`input / other`; integers give the default floating type."""
+    return call("true_divide", _div, input, other)
+
+
+@method()
+def floor_divide(input: Any, other: Any) -> Tensor:
+    """`floor(input / other)`, broadcast; raises ZeroDivisionError for an integer divided by zero.
+
+    >>> import calque
+    >>> calque.floor_divide(calque.tensor([7, -7]), 2)
+    tensor([ 3, -4])
+    """
+    return call("floor_divide", _floor_divide, input, other)
+
+
+@method()
+def remainder(input: Any, other: Any) -> Tensor:
+    """Remainder with the divisor's sign (Python's `%`), broadcast; ZeroDivisionError for an integer modulo zero."""
+    return call("remainder", _remainder, input, other)
+
+
+@method()
+def fmod(input: Any, other: Any) -> Tensor:
+    """Remainder with the dividend's sign (C's `fmod`), broadcast; ZeroDivisionError for an integer modulo zero."""
+    return call("fmod", _fmod, input, other)
+
+
+def power(input: Any, exponent: Any) -> Any:
+    """`input ** exponent`: the operator. Small integer exponents become multiplications."""
+    kind = exponent.__class__
+    if (kind is int or kind is float) and is_tensor(input):
+        floating = input._layout.dtype.category == 2
+        if floating or kind is int and input._layout.dtype.category == 1:
+            if exponent == 2:
+                return _mul(input, input)
+            if exponent == 3:
+                return _mul(_mul(input, input), input)
+        if floating:
+            if exponent == 1:
+                return prim("copy", input)
+            if exponent == 0.5:
+                return prim("sqrt", input)
+            if exponent == -1:
+                return prim("reciprocal", input)
+        elif kind is int and exponent < 0 and input._layout.dtype.category == 1:
+            raise ArgumentError(f"[pow] Integers to negative integer powers are not allowed, got exponent {exponent}; convert with .float()")
+    return _pow(input, exponent)
+
+
+@method()
+def pow(input: Any, exponent: Any) -> Tensor:
+    """`input ** exponent`, broadcast: (*), (*) -> (*).
+
+    >>> import calque
+    >>> calque.pow(calque.tensor([1.0, 2.0, 3.0]), 2)
+    tensor([1., 4., 9.])
+    """
+    return call("pow", power, input, exponent)
+
+
+_neg = unary(get("neg"))
+_abs = unary(get("abs"))
+
+
+def _negate(input: Tensor) -> Tensor:
+    if input._layout.dtype is dt.bool_:
+        raise DTypeError(
+            "[neg] Negation, the `-` operator, on a bool tensor is not supported: expected numbers, got torch.bool; "
+            "use the `~` or `logical_not()` operator to invert a mask"
+        )
+    return _neg(input)
+
+
+@method("neg", "negative")
+def neg(input: Tensor) -> Tensor:
+    """`-input`: (*) -> (*). Refuses bool."""
+    return _negate(input)
+
+
+@method()
+def positive(input: Tensor) -> Tensor:
+    """`+input`: the tensor itself. Refuses bool."""
+    if input._layout.dtype is dt.bool_:
+        raise DTypeError("[positive] The `+` operator, on a bool tensor is not supported: expected numbers, got torch.bool")
+    return input
+
+
+@method("abs", "absolute", "__abs__")
+def abs(input: Tensor) -> Tensor:
+    """Absolute value: (*) -> (*). The gradient at 0 is 0."""
+    if input._layout.dtype is dt.bool_:
+        raise DTypeError("[abs] expected numbers, got torch.bool; a mask has no absolute value")
+    return _abs(input)
+
+
+subtract, multiply, divide, negative, absolute = sub, mul, div, neg, abs
+
+
+@method()
+def addcmul(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: Any = 1) -> Tensor:
+    """`input + value * tensor1 * tensor2`, broadcast."""
+    product = mul(tensor1, tensor2)
+    return add(input, product if value == 1 else mul(product, value))
+
+
+@method()
+def addcdiv(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: Any = 1) -> Tensor:
+    """`input + value * tensor1 / tensor2`, broadcast; floating tensors only."""
+    if result_dtype(tensor1, tensor2).category != 2:
+        raise DTypeError(
+            f"[addcdiv] Integer division with addcdiv is no longer supported: expected floating tensors, got {tensor1._layout.dtype!r} and "
+            f"{tensor2._layout.dtype!r}; convert with .float()"
+        )
+    quotient = div(tensor1, tensor2)
+    return add(input, quotient if value == 1 else mul(quotient, value))
+
+
+@method()
+def lerp(input: Tensor, end: Tensor, weight: Any) -> Tensor:
+    """Linear interpolation `input + weight * (end - input)`, broadcast. `weight`: number or Tensor.
+
+    Written from the nearer end, so that weight 0 and 1 give the ends exactly.
+
+    >>> import calque
+    >>> calque.lerp(calque.tensor([0.0, 10.0]), calque.tensor([1.0, 20.0]), 0.5)
+    tensor([ 0.5000, 15.0000])
+    """
+    if input._layout.dtype is not end._layout.dtype:
+        raise DTypeError(f"[lerp] expected dtype {input._layout.dtype!r} for `end`, got {end._layout.dtype!r}; convert with .to(dtype)")
+    difference = _sub(end, input)
+    if is_number(weight):
+        if weight < 0.5 and weight > -0.5:
+            return _add(input, _mul(difference, weight))
+        return _sub(end, _mul(difference, 1 - weight))
+    near = _add(input, _mul(weight, difference))
+    far = _sub(end, _mul(difference, _sub(1, weight)))
+    return prim("where", _lt(prim("abs", weight), 0.5), near, far)
+
+
+# ---------------------------------------------------------------------------------------------------------- comparisons
+
+
+@method("lt", "less")
+def lt(input: Any, other: Any) -> Tensor:
+    """`input < other` as bool, broadcast."""
+    return call("lt", _lt, input, other)
+
+
+@method("le", "less_equal")
+def le(input: Any, other: Any) -> Tensor:
+    """`input <= other` as bool, broadcast."""
+    return call("le", _le, input, other)
+
+
+@method("gt", "greater")
+def gt(input: Any, other: Any) -> Tensor:
+    """`input > other` as bool, broadcast."""
+    return call("gt", _gt, input, other)
+
+
+@method("ge", "greater_equal")
+def ge(input: Any, other: Any) -> Tensor:
+    """`input >= other` as bool, broadcast."""
+    return call("ge", _ge, input, other)
+
+
+@method()
+def eq(input: Any, other: Any) -> Tensor:
+    """`input == other` as bool, broadcast.
+
+    >>> import calque
+    >>> calque.eq(calque.tensor([1, 2]), 2)
+    tensor([False,  True])
+    """
+    return call("eq", _eq, input, other)
+
+
+@method("ne", "not_equal")
+def ne(input: Any, other: Any) -> Tensor:
+    """`input != other` as bool, broadcast."""
+    return call("ne", _ne, input, other)
+
+
+less, less_equal, greater, greater_equal, not_equal = lt, le, gt, ge, ne
+
+
+@method()
+def maximum(input: Any, other: Any) -> Tensor:
+    """Larger of two, broadcast; NaN if either is NaN. Equal operands share the gradient.
+
+    >>> import calque
+    >>> calque.maximum(calque.tensor([1, 5]), calque.tensor([3, 2]))
+    tensor([3, 5])
+    """
+    return call("maximum", _maximum, input, other)
+
+
+@method()
+def minimum(input: Any, other: Any) -> Tensor:
+    """Smaller of two, broadcast; NaN if either is NaN. Equal operands share the gradient."""
+    return call("minimum", _minimum, input, other)
+
+
+def _ignoring_nan(name: str, function: Binary, a: Any, b: Any) -> Tensor:
+    dtype = result_dtype(a, b)
+    best = call(name, function, a, b)
+    if dtype.category != 2:
+        return best
+    a, b = (cast(x, dtype) if is_tensor(x) else prim("full", (number(x), dtype), ()) for x in (a, b))
+    return prim("where", _ne(a, a), b, prim("where", _ne(b, b), a, best))
+
+
+@method()
+def fmax(input: Any, other: Any) -> Tensor:
+    """Larger of two, broadcast, where NaN counts as missing."""
+    return _ignoring_nan("fmax", _maximum, input, other)
+
+
+@method()
+def fmin(input: Any, other: Any) -> Tensor:
+    """Smaller of two, broadcast, where NaN counts as missing."""
+    return _ignoring_nan("fmin", _minimum, input, other)
+
+
+# ------------------------------------------------------------------------------------------------------- logic and bits
+
+
+def truth(x: Any) -> Any:
+    """x as a bool tensor or Python bool: whether each element is not zero."""
+    return cast(x, dt.bool_) if is_tensor(x) else bool(x)
+
+
+@method()
+def logical_and(input: Any, other: Any) -> Tensor:
+    """Whether both are non-zero, broadcast; any dtype -> bool."""
+    return call("logical_and", _and, truth(input), truth(other))
+
+
+@method()
+def logical_or(input: Any, other: Any) -> Tensor:
+    """Whether either is non-zero, broadcast; any dtype -> bool."""
+    return call("logical_or", _or, truth(input), truth(other))
+
+
+@method()
+def logical_xor(input: Any, other: Any) -> Tensor:
+    """Whether exactly one is non-zero, broadcast; any dtype -> bool."""
+    return call("logical_xor", _xor, truth(input), truth(other))
+
+
+@method()
+def logical_not(input: Tensor) -> Tensor:
+    """Whether each element is zero; any dtype -> bool."""
+    return prim("logical_not", input)
+
+
+@method()
+def bitwise_and(input: Any, other: Any) -> Tensor:
+    """Bits set in both, broadcast; integers and bool."""
+    return call("bitwise_and", _and, input, other)
+
+
+@method()
+def bitwise_or(input: Any, other: Any) -> Tensor:
+    """Bits set in either, broadcast; integers and bool."""
+    return call("bitwise_or", _or, input, other)
+
+
+@method()
+def bitwise_xor(input: Any, other: Any) -> Tensor:
+    """Bits set in exactly one, broadcast; integers and bool."""
+    return call("bitwise_xor", _xor, input, other)
+
+
+@method("bitwise_not", "__invert__")
+def bitwise_not(input: Tensor) -> Tensor:
+    """All bits flipped; logical not on bool."""
+    return prim("bitwise_not", input)
+
+
+@method()
+def bitwise_left_shift(input: Any, other: Any) -> Tensor:
+    """`input * 2**other` for integers, broadcast."""
+    return call("bitwise_left_shift", _lshift, input, other)
+
+
+@method()
+def bitwise_right_shift(input: Any, other: Any) -> Tensor:
+    """`floor(input / 2**other)` for integers, broadcast."""
+    return call("bitwise_right_shift", _rshift, input, other)
+
+
+# ------------------------------------------------------------------------------------------------------------ operators
+
+
+def write_back(name: str, target: Tensor, value: Tensor) -> Tensor:
+    """Store the result of an operation in its first operand, with PyTorch's rules on dtype, shape and overlapping memory."""
+    view, new = target._layout, value._layout
+    if new.dtype is not view.dtype:
+        if new.dtype.category > view.dtype.category:
+            raise DTypeError(
+                f"[{name}] result type {new.dtype!r} can't be cast to the desired output type {view.dtype!r} of the in-place operand; "
+                "use the out-of-place form"
+            )
+        value = cast(value, view.dtype)
+    if new.shape != view.shape:
+        raise ShapeError(
+            f"[{name}] expected a result of the operand's own shape, got {tuple(new.shape)}: output with shape {list(view.shape)} doesn't match "
+            f"the broadcast shape {list(new.shape)}; use the out-of-place form"
+        )
+    if not view.contiguous and overlaps(tuple(view.shape), view.strides):
+        raise ArgumentError(
+            f"[{name}] unsupported operation: more than one element of the written-to tensor refers to a single memory location "
+            f"(shape {tuple(view.shape)}, strides {view.strides}); clone() the tensor before writing to it"
+        )
+    return assign(target, value)
+
+
+def in_place(name: str, function: Binary) -> Binary:
+    """The in-place operator of `function`, e.g. `+=`."""
+
+    def apply(a: Any, b: Any) -> Any:
+        value = function(a, b)
+        if value is NotImplemented:
+            return value
+        return write_back(name, a, value)
+
+    apply.__name__ = f"i{name}"
+    return apply
+
+
+def _attach_operators() -> None:
+    table: dict[str, tuple[Binary, str]] = {
+        "add": (_add, "radd"), "sub": (_sub, ""), "mul": (_mul, "rmul"), "truediv": (_div, ""), "floordiv": (_floor_divide, ""),
+        "mod": (_remainder, ""), "pow": (power, ""), "and": (_and, "rand"), "or": (_or, "ror"), "xor": (_xor, "rxor"),
+        "lshift": (_lshift, ""), "rshift": (_rshift, ""),
+    }  # fmt: skip
+    for name, (function, commuted) in table.items():
+        method(f"__{name}__")(function)
+        method(f"__r{name}__")(function if commuted else reflected(function))
+        method(f"__i{name}__")(in_place(name, function))
+    for name, function in (("lt", _lt), ("le", _le), ("gt", _gt), ("ge", _ge), ("eq", _eq), ("ne", _ne)):
+        method(f"__{name}__")(function)
+    method("__neg__")(_negate)
+    method("__pos__")(positive)
+
+
+_attach_operators()
