@@ -1,0 +1,23 @@
+"""Native contraction kernels: matrix product and two-dimensional convolution in its three directions.
+
+One LLVM module per dtype; sizes, strides, padding, dilation and groups are run-time words, so nothing is ever
+recompiled for a new shape. Every kernel is ``void f(i64 thread, i64 threads, ptr barrier, ptr scratch, ptr args)``:
+``args`` holds four buffer addresses (operand, operand, result, workspace) and then ``params.words()``.
+"""
+
+from calque.backend.cpu.contract.module import module_ir
+from calque.backend.cpu.contract.params import (
+           DTYPES,
+           KINDS,
+           Contraction,
+           Conv2d,
+           Conv2dInputGrad,
+           Conv2dWeightGrad,
+           Matmul,
+           symbol,
+)
+from calque.backend.cpu.contract.target import AVX2, AVX512, NEON, SCRATCH_BYTES, SSE, TargetInfo, VectorUnit, target_for_features
+
+__all__ = ["AVX2", "AVX512", "DTYPES", "KINDS", "NEON", "SCRATCH_BYTES", "SSE", "Contraction", "Conv2d",
+           "Conv2dInputGrad", "Conv2dWeightGrad", "Matmul", "TargetInfo", "VectorUnit", "module_ir", "symbol",
+           "target_for_features"]

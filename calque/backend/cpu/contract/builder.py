@@ -1,0 +1,346 @@
+"""A small writer of LLVM IR text: values are names, loops and branches are context managers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+from calque.backend.cpu.contract.target import Blocking
+
+Value = str | int
+"""An SSA name, a constant in LLVM spelling, or a Python int (an i64 constant)."""
+
+
+class Builder:
+    """Writes one void function; ``text()`` is its IR."""
+
+    def __init__(self, name: str, parameters: Sequence[str], blocking: Blocking, *, linkage: str = "internal ",
+                 attributes: str = "") -> None:
+        self.name = name
+        self.parameters = tuple(parameters)
+        self.blocking = blocking
+        self.linkage = linkage
+        self.attributes = attributes
+        self.element = blocking.element
+        self.vector = f"<{blocking.lanes} x {blocking.element}>"
+        self.mask = f"<{blocking.lanes} x i1>"
+        self._allocas: list[str] = []
+        self._lines: list[str] = []
+        self._count = 0
+        self.block = "setup"
+
+    def text(self) -> str:
+        """The finished function."""
+        head = ", ".join(self.parameters)
+        body = "\n".join(["entry:", *self._allocas, "  br label %setup", "setup:", *self._lines, "  ret void"])
+        return f"define {self.linkage}void @{self.name}({head}) {self.attributes} #0 {{\n{body}\n}}\n"
+
+    # -- plain instructions
+
+    def fresh(self, hint: str = "v") -> str:
+        """A new SSA name."""
+        self._count += 1
+        return f"%{hint}{self._count}"
+
+    def emit(self, line: str) -> None:
+        """Append one instruction without a result."""
+        self._lines.append("  " + line)
+
+    def let(self, expression: str, hint: str = "v") -> str:
+        """Append ``%new = expression`` and return the new name."""
+        name = self.fresh(hint)
+        self._lines.append(f"  {name} = {expression}")
+        return name
+
+    def label(self, name: str) -> None:
+        """Begin a basic block."""
+        self._lines.append(f"{name}:")
+        self.block = name
+
+    def fresh_label(self, hint: str) -> str:
+        """A new label."""
+        return self.fresh(hint)[1:]
+
+    # -- i64 arithmetic, folding Python constants
+
+    def add(self, a: Value, b: Value) -> Value:
+        """a + b."""
+        if isinstance(a, int) and isinstance(b, int):
+            return a + b
+        if a == 0:
+            return b
+        return a if b == 0 else self.let(f"add nsw i64 {a}, {b}")
+
+    def sub(self, a: Value, b: Value) -> Value:
+        """a - b."""
+        if isinstance(a, int) and isinstance(b, int):
+            return a - b
+        return a if b == 0 else self.let(f"sub nsw i64 {a}, {b}")
+
+    def mul(self, a: Value, b: Value) -> Value:
+        """a * b."""
+        if isinstance(a, int) and isinstance(b, int):
+            return a * b
+        if a == 1:
+            return b
+        return a if b == 1 else self.let(f"mul nsw i64 {a}, {b}")
+
+    def div(self, a: Value, b: Value) -> Value:
+        """a // b for a >= 0 and b > 0."""
+        return self.let(f"udiv i64 {a}, {b}")
+
+    def rem(self, a: Value, b: Value) -> Value:
+        """a % b for a >= 0 and b > 0."""
+        return self.let(f"urem i64 {a}, {b}")
+
+    def ceil_div(self, a: Value, b: Value) -> Value:
+        """ceil(a / b) for a >= 0 and b > 0."""
+        return self.div(self.add(a, self.sub(b, 1)), b)
+
+    def min(self, a: Value, b: Value) -> Value:
+        """The smaller of two signed integers."""
+        return self.let(f"call i64 @llvm.smin.i64(i64 {a}, i64 {b})")
+
+    def max(self, a: Value, b: Value) -> Value:
+        """The larger of two signed integers."""
+        return self.let(f"call i64 @llvm.smax.i64(i64 {a}, i64 {b})")
+
+    def clamp(self, a: Value, low: Value, high: Value) -> Value:
+        """a limited to low..high."""
+        return self.min(self.max(a, low), high)
+
+    def compare(self, predicate: str, a: Value, b: Value) -> str:
+        """An i1: ``icmp predicate``."""
+        return self.let(f"icmp {predicate} i64 {a}, {b}", "c")
+
+    def both(self, a: str, b: str) -> str:
+        """Conjunction of two i1."""
+        return self.let(f"and i1 {a}, {b}", "c")
+
+    def either(self, a: str, b: str) -> str:
+        """Disjunction of two i1."""
+        return self.let(f"or i1 {a}, {b}", "c")
+
+    def select(self, condition: str, a: Value, b: Value, kind: str = "i64") -> str:
+        """a if condition else b."""
+        return self.let(f"select i1 {condition}, {kind} {a}, {kind} {b}")
+
+    def dot(self, *pairs: tuple[Value, Value]) -> Value:
+        """The sum of products: an element offset from indices and strides."""
+        total: Value = 0
+        for index, stride in pairs:
+            total = self.add(total, self.mul(index, stride))
+        return total
+
+    # -- memory
+
+    def at(self, pointer: str, index: Value) -> str:
+        """Address of element ``index``."""
+        return pointer if index == 0 else self.let(f"getelementptr {self.element}, ptr {pointer}, i64 {index}", "p")
+
+    def byte_at(self, pointer: str, index: Value) -> str:
+        """Address ``index`` bytes on."""
+        return pointer if index == 0 else self.let(f"getelementptr i8, ptr {pointer}, i64 {index}", "p")
+
+    def word(self, pointer: str, index: int) -> str:
+        """The i64 parameter ``index`` of a parameter block."""
+        return self.let(f"load i64, ptr {self.byte_at(pointer, 8 * index)}, align 8", "w")
+
+    def pointer_word(self, pointer: str, index: int) -> str:
+        """The buffer address stored in word ``index``."""
+        return self.let(f"load ptr, ptr {self.byte_at(pointer, 8 * index)}, align 8", "q")
+
+    def load(self, pointer: str) -> str:
+        """One element."""
+        return self.let(f"load {self.element}, ptr {pointer}, align {self.blocking.item_bytes}")
+
+    def store(self, value: str, pointer: str) -> None:
+        """Store one element."""
+        self.emit(f"store {self.element} {value}, ptr {pointer}, align {self.blocking.item_bytes}")
+
+    def load_vector(self, pointer: str) -> str:
+        """One vector of consecutive elements."""
+        return self.let(f"load {self.vector}, ptr {pointer}, align {self.blocking.item_bytes}")
+
+    def store_vector(self, value: str, pointer: str) -> None:
+        """Store one vector of consecutive elements."""
+        self.emit(f"store {self.vector} {value}, ptr {pointer}, align {self.blocking.item_bytes}")
+
+    def load_masked(self, pointer: str, mask: str) -> str:
+        """Consecutive elements where the mask is set, zero elsewhere (those are not touched)."""
+        return self.let(f"call {self.vector} @llvm.masked.load.{self._suffix}.p0(ptr {pointer}, i32 "
+                        f"{self.blocking.item_bytes}, {self.mask} {mask}, {self.vector} zeroinitializer)")
+
+    def store_masked(self, value: str, pointer: str, mask: str) -> None:
+        """Store the elements whose mask is set."""
+        self.emit(f"call void @llvm.masked.store.{self._suffix}.p0({self.vector} {value}, ptr {pointer}, i32 "
+                  f"{self.blocking.item_bytes}, {self.mask} {mask})")
+
+    def gather(self, base: str, offsets: str, mask: str) -> str:
+        """The elements at ``base + offsets`` where the mask is set, zero elsewhere (those are not touched)."""
+        lanes = self.blocking.lanes
+        pointers = self.let(f"getelementptr {self.element}, ptr {base}, <{lanes} x i64> {offsets}", "g")
+        return self.let(f"call {self.vector} @llvm.masked.gather.{self._suffix}.v{lanes}p0(<{lanes} x ptr> {pointers}, "
+                        f"i32 {self.blocking.item_bytes}, {self.mask} {mask}, {self.vector} zeroinitializer)")
+
+    @property
+    def _suffix(self) -> str:
+        return f"v{self.blocking.lanes}{self.blocking.dtype}"
+
+    # -- vectors
+
+    def splat(self, value: Value, kind: str) -> str:
+        """A vector with ``value`` in every lane."""
+        lanes = self.blocking.lanes
+        one = self.let(f"insertelement <{lanes} x {kind}> poison, {kind} {value}, i32 0")
+        return self.let(f"shufflevector <{lanes} x {kind}> {one}, <{lanes} x {kind}> poison, <{lanes} x i32> zeroinitializer")
+
+    def shuffle(self, a: str, b: str, lanes: Sequence[int]) -> str:
+        """Pick lanes of the concatenation of two vectors."""
+        indices = ", ".join(f"i32 {lane}" for lane in lanes)
+        return self.let(f"shufflevector {self.vector} {a}, {self.vector} {b}, <{len(lanes)} x i32> <{indices}>")
+
+    def fma(self, a: str, b: str, c: str) -> str:
+        """a * b + c, fused where the target can."""
+        v = self.vector
+        return self.let(f"call {v} @llvm.fmuladd.{self._suffix}({v} {a}, {v} {b}, {v} {c})")
+
+    def lanes_between(self, low: Value, high: Value) -> str:
+        """The mask of lanes ``low <= lane < high``; the bounds lie in -2^31..2^31."""
+        lanes = self.blocking.lanes
+        iota = "<" + ", ".join(f"i32 {lane}" for lane in range(lanes)) + ">"
+        masks = []
+        for predicate, bound in (("sge", low), ("slt", high)):
+            if predicate == "sge" and bound == 0:
+                continue
+            narrow = self.let(f"trunc i64 {bound} to i32")
+            masks.append(self.let(f"icmp {predicate} <{lanes} x i32> {iota}, {self.splat(narrow, 'i32')}", "m"))
+        return masks[0] if len(masks) == 1 else self.let(f"and {self.mask} {masks[0]}, {masks[1]}", "m")
+
+    def lane_offsets(self, stride: Value, last: Value) -> str:
+        """The vector ``min(lane, last) * stride``: lanes beyond the last repeat it, so all are valid."""
+        lanes = self.blocking.lanes
+        iota = "<" + ", ".join(f"i64 {lane}" for lane in range(lanes)) + ">"
+        limit = self.splat(last, "i64")
+        index = self.let(f"call <{lanes} x i64> @llvm.smin.v{lanes}i64(<{lanes} x i64> {iota}, <{lanes} x i64> {limit})")
+        return self.let(f"mul <{lanes} x i64> {index}, {self.splat(stride, 'i64')}")
+
+    # -- control
+
+    def call(self, function: str, *arguments: str) -> None:
+        """Call a void function; each argument is written with its type."""
+        self.emit(f"call void @{function}({', '.join(arguments)})")
+
+    @contextmanager
+    def loop(self, start: Value, end: Value, step: Value = 1) -> Iterator[str]:
+        """``for i in range(start, end, step)`` with a positive step."""
+        head, body, done = (self.fresh_label(hint) for hint in ("head", "body", "done"))
+        before, index = self.block, self.fresh("i")
+        self.emit(f"br label %{head}")
+        self.label(head)
+        phi = len(self._lines)
+        self._lines.append("")
+        self.emit(f"br i1 {self.compare('slt', index, end)}, label %{body}, label %{done}")
+        self.label(body)
+        yield index
+        following = self.add(index, step)
+        self._lines[phi] = f"  {index} = phi i64 [{start}, %{before}], [{following}, %{self.block}]"
+        self.emit(f"br label %{head}")
+        self.label(done)
+
+    @contextmanager
+    def loop_while(self, condition: Callable[[], str]) -> Iterator[None]:
+        """``while condition()``; state lives in variables made by :meth:`variable`."""
+        head, body, done = (self.fresh_label(hint) for hint in ("head", "body", "done"))
+        self.emit(f"br label %{head}")
+        self.label(head)
+        self.emit(f"br i1 {condition()}, label %{body}, label %{done}")
+        self.label(body)
+        yield
+        self.emit(f"br label %{head}")
+        self.label(done)
+
+    @contextmanager
+    def when(self, condition: str) -> Iterator[None]:
+        """``if condition``."""
+        body, done = self.fresh_label("then"), self.fresh_label("done")
+        self.emit(f"br i1 {condition}, label %{body}, label %{done}")
+        self.label(body)
+        yield
+        self.emit(f"br label %{done}")
+        self.label(done)
+
+    def cases(self, *branches: tuple[str, Callable[[], None]], default: Callable[[], None]) -> None:
+        """The first branch whose condition holds, else the default."""
+        done = self.fresh_label("done")
+        for condition, emit_branch in branches:
+            body, otherwise = self.fresh_label("then"), self.fresh_label("else")
+            self.emit(f"br i1 {condition}, label %{body}, label %{otherwise}")
+            self.label(body)
+            emit_branch()
+            self.emit(f"br label %{done}")
+            self.label(otherwise)
+        default()
+        self.emit(f"br label %{done}")
+        self.label(done)
+
+    def return_when(self, condition: str) -> None:
+        """Leave the function early."""
+        leave, stay = self.fresh_label("leave"), self.fresh_label("stay")
+        self.emit(f"br i1 {condition}, label %{leave}, label %{stay}")
+        self.label(leave)
+        self.emit("ret void")
+        self.label(stay)
+
+    def variable(self, start: Value) -> str:
+        """A mutable i64; promoted to a register by the optimiser."""
+        name = self.fresh("var")
+        self._allocas.append(f"  {name} = alloca i64, align 8")
+        self.assign(name, start)
+        return name
+
+    def array(self, count: int) -> str:
+        """Stack space for ``count`` elements, aligned for whole vectors."""
+        name = self.fresh("array")
+        self._allocas.append(f"  {name} = alloca [{count} x {self.element}], align {self.blocking.target.vector_bytes}")
+        return name
+
+    def assign(self, variable: str, value: Value) -> None:
+        """Set a variable."""
+        self.emit(f"store i64 {value}, ptr {variable}, align 8")
+
+    def read(self, variable: str) -> str:
+        """The present value of a variable."""
+        return self.let(f"load i64, ptr {variable}, align 8")
+
+    # -- work sharing
+
+    def share(self, total: Value, thread: Value, threads: Value) -> tuple[Value, Value]:
+        """This thread's contiguous part [low, high) of ``total`` equal units."""
+        low = self.div(self.mul(total, thread), threads)
+        return low, self.div(self.mul(total, self.add(thread, 1)), threads)
+
+    def barrier(self, barrier: str, threads: str) -> None:
+        """Wait for all threads; nothing to do (and the object untouched) when alone."""
+        with self.when(self.compare("sgt", threads, 1)):
+            self.call("calque_barrier", f"ptr {barrier}", f"i64 {threads}")
+
+
+def declarations(blocking: Blocking) -> str:
+    """The intrinsics and external functions that the builder's instructions use."""
+    lanes, element, dtype = blocking.lanes, blocking.element, blocking.dtype
+    vector, mask, suffix = f"<{lanes} x {element}>", f"<{lanes} x i1>", f"v{lanes}{dtype}"
+    return "\n".join([
+        "declare void @calque_barrier(ptr, i64)",
+        "declare i64 @llvm.smin.i64(i64, i64)",
+        "declare i64 @llvm.smax.i64(i64, i64)",
+        f"declare <{lanes} x i64> @llvm.smin.v{lanes}i64(<{lanes} x i64>, <{lanes} x i64>)",
+        f"declare {vector} @llvm.fmuladd.{suffix}({vector}, {vector}, {vector})",
+        f"declare {element} @llvm.vector.reduce.fadd.{suffix}({element}, {vector})",
+        f"declare {vector} @llvm.masked.load.{suffix}.p0(ptr, i32, {mask}, {vector})",
+        f"declare void @llvm.masked.store.{suffix}.p0({vector}, ptr, i32, {mask})",
+        f"declare {vector} @llvm.masked.gather.{suffix}.v{lanes}p0(<{lanes} x ptr>, i32, {mask}, {vector})",
+        "declare void @llvm.prefetch.p0(ptr, i32, i32, i32)",
+        f'attributes #0 = {{ nounwind "prefer-vector-width"="{8 * blocking.target.vector_bytes}" }}',
+        "",
+    ])

@@ -1,0 +1,256 @@
+"""Convolution as an implicit matrix product: rows = output channels, columns = output pixels, depth = (channel, tap).
+
+The weights are packed once by all threads; each thread then packs patches of its own pixels straight from the image
+and multiplies. The input gradient is the same computation on the output gradient, one block of parameters for each
+residue class of the stride, so that no inserted zero is ever multiplied.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+
+from calque.backend.cpu.contract.builder import Builder, Value
+from calque.backend.cpu.contract.gemm import depth_block, depth_blocks, each_depth_block, panel_rows
+from calque.backend.cpu.contract.pack import PATCH_WORDS, PatchWords, first_channel, read_patch
+from calque.backend.cpu.contract.target import Blocking
+
+BUFFERS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class ConvWords:
+    """What follows the patch description in the parameter block of one convolution (steps in elements)."""
+
+    groups: int
+    rows: int
+    channels: int
+    images: int
+    image_group_step: int
+    weight_row_step: int
+    weight_channel_step: int
+    weight_tap_row_step: int
+    weight_tap_column_step: int
+    weight_group_step: int
+    weight_offset: int
+    result_batch_step: int
+    result_channel_step: int
+    result_row_step: int
+    result_column_step: int
+    result_grid_rows: int
+    result_grid_columns: int
+    result_offset: int
+    result_group_step: int
+
+    def words(self) -> tuple[int, ...]:
+        """The block in memory order."""
+        return tuple(getattr(self, field.name) for field in fields(self))
+
+
+CONV_WORDS = tuple(field.name for field in fields(ConvWords))
+BLOCK_WORDS = len(PATCH_WORDS) + len(CONV_WORDS)
+
+
+def block_words(patch: PatchWords, conv: ConvWords) -> tuple[int, ...]:
+    """One complete parameter block."""
+    return patch.words() + conv.words()
+
+
+def conv_functions(blocking: Blocking) -> str:
+    """The entry ``calque_conv2d_*`` and everything specific to it."""
+    return "".join(make(blocking) for make in (_weight_panel, _pack_weights, _scatter_tile, _conv_tile, _conv_chunk,
+                                               _convolve, _entry))
+
+
+def _read(b: Builder, block: str) -> dict[str, str]:
+    return {name: b.word(block, len(PATCH_WORDS) + index) for index, name in enumerate(CONV_WORDS)}
+
+
+def _weight_panel(blocking: Blocking) -> str:
+    """Depths [start, start + length) of ``count`` rows of weights, whatever their strides."""
+    b = Builder("weight_panel", ("ptr %source", "ptr noalias %block", "i64 %start", "i64 %length", "i64 %count",
+                                 "ptr %target"), blocking, attributes="noinline")
+    p, w = read_patch(b, "%block"), _read(b, "%block")
+    width = blocking.row_stride
+    taps = b.mul(p["tap_rows"], p["tap_columns"])
+
+    def as_matrix() -> None:
+        b.call("pack_panel", f"ptr {b.at('%source', '%start')}", f"i64 {w['weight_row_step']}", "i64 1", "i64 %count",
+               "i64 %length", "ptr %target", f"i64 {width}")
+
+    def tap_by_tap() -> None:
+        with b.loop(0, p["tap_rows"]) as u, b.loop(0, p["tap_columns"]) as v:
+            tap = b.dot((u, p["tap_columns"]), (v, 1))
+            first = first_channel(b, "%start", tap, taps)
+            end = first_channel(b, b.add("%start", "%length"), tap, taps)
+            source = b.at("%source", b.dot((u, w["weight_tap_row_step"]), (v, w["weight_tap_column_step"]),
+                                           (first, w["weight_channel_step"])))
+            place = b.at("%target", b.mul(b.sub(b.add(b.mul(first, taps), tap), "%start"), width))
+            b.call("pack_panel", f"ptr {source}", f"i64 {w['weight_row_step']}", f"i64 {w['weight_channel_step']}",
+                   "i64 %count", f"i64 {b.sub(end, first)}", f"ptr {place}", f"i64 {b.mul(taps, width)}")
+
+    matrix = b.both(b.compare("eq", w["weight_channel_step"], taps),
+                    b.both(b.compare("eq", w["weight_tap_row_step"], p["tap_columns"]),
+                           b.compare("eq", w["weight_tap_column_step"], 1)))
+    b.cases((matrix, as_matrix), default=tap_by_tap)
+    return b.text()
+
+
+def _sizes(b: Builder, p: dict[str, str], w: dict[str, str]) -> tuple[Value, Value, Value]:
+    """(depth, depth blocks, row panels) of one group."""
+    depth = b.mul(w["channels"], b.mul(p["tap_rows"], p["tap_columns"]))
+    return depth, depth_blocks(b, depth, b.blocking.depth), b.ceil_div(w["rows"], b.blocking.tile_rows)
+
+
+def _packed_weight(b: Builder, base: str, panels: Value, start: Value, length: Value, panel: Value) -> str:
+    before = b.mul(b.mul(start, panels), b.blocking.row_stride)
+    return b.at(base, b.add(before, b.mul(b.mul(panel, length), b.blocking.row_stride)))
+
+
+def _pack_weights(blocking: Blocking) -> str:
+    """This thread's share of the weight panels of one block of parameters."""
+    b = Builder("pack_weights", ("i64 %thread", "i64 %threads", "ptr %weights", "ptr noalias %block", "ptr %shared"),
+                blocking, attributes="noinline")
+    p, w = read_patch(b, "%block"), _read(b, "%block")
+    depth, blocks, panels = _sizes(b, p, w)
+    group_size = b.mul(b.mul(panels, depth), blocking.row_stride)
+    units = b.mul(blocks, panels)
+    low, high = b.share(b.mul(units, w["groups"]), "%thread", "%threads")
+    with b.loop(low, high) as unit:
+        group, rest = b.div(unit, units), b.rem(unit, units)
+        start, end = depth_block(b, depth, blocks, b.div(rest, panels))
+        panel = b.rem(rest, panels)
+        first, count = panel_rows(b, w["rows"], panels, panel)
+        source = b.at("%weights", b.dot((group, w["weight_group_step"]), (first, w["weight_row_step"]),
+                                        (w["weight_offset"], 1)))
+        base = b.at("%shared", b.mul(group, group_size))
+        target = _packed_weight(b, base, panels, start, b.sub(end, start), panel)
+        b.call("weight_panel", f"ptr {source}", "ptr %block", f"i64 {start}", f"i64 {b.sub(end, start)}",
+               f"i64 {count}", f"ptr {target}")
+    return b.text()
+
+
+def _scatter_tile(blocking: Blocking) -> str:
+    """A finished tile into the result, one run of a result row at a time."""
+    b = Builder("scatter_tile", ("ptr %tile", "i64 %rows", "i64 %columns", "ptr %result", "i64 %column",
+                                 "ptr noalias %block", "i1 %accumulate"), blocking, attributes="noinline")
+    w = _read(b, "%block")
+    size = b.mul(w["result_grid_rows"], w["result_grid_columns"])
+    done = b.variable(0)
+    with b.loop_while(lambda: b.compare("slt", b.read(done), "%columns")):
+        column = b.add("%column", b.read(done))
+        image, pixel = b.div(column, size), b.rem(column, size)
+        i, j = b.div(pixel, w["result_grid_columns"]), b.rem(pixel, w["result_grid_columns"])
+        length = b.min(b.sub(w["result_grid_columns"], j), b.sub("%columns", b.read(done)))
+        target = b.at("%result", b.dot((image, w["result_batch_step"]), (i, w["result_row_step"]),
+                                       (j, w["result_column_step"])))
+        b.call("copy_out", f"ptr {b.at('%tile', b.read(done))}", "i64 %rows", f"i64 {length}", f"ptr {target}",
+               f"i64 {w['result_channel_step']}", f"i64 {w['result_column_step']}", "i1 %accumulate")
+        b.assign(done, b.add(b.read(done), length))
+    return b.text()
+
+
+def _conv_tile(blocking: Blocking) -> str:
+    """One tile: stored in place when both of its vectors are contiguous in the result, else scattered."""
+    b = Builder("conv_tile", ("i64 %rows", "i64 %columns", "i64 %depth", "ptr %a", "ptr %b", "ptr %result",
+                              "i64 %column", "ptr noalias %block", "i1 %accumulate"), blocking, attributes="noinline")
+    w = _read(b, "%block")
+    width, lanes = blocking.tile_columns, blocking.lanes
+    tile = b.array(blocking.tile_rows * width)
+    operands = ("i64 %rows", "i64 %depth", "ptr %a", "ptr %b", f"i64 {width}")
+    size = w["result_grid_columns"]
+
+    def in_place() -> None:
+        halves = []
+        for half in (0, 1):
+            column = b.add("%column", half * lanes)
+            offset = b.dot((b.div(column, size), w["result_batch_step"]), (b.rem(column, size), 1))
+            halves.append(f"ptr {b.at('%result', offset)}")
+        b.call("outer", *operands, *halves, f"i64 {w['result_channel_step']}", "i1 %accumulate")
+
+    def by_copy() -> None:
+        b.call("outer", *operands, f"ptr {tile}", f"ptr {b.at(tile, lanes)}", f"i64 {width}", "i1 false")
+        b.call("scatter_tile", f"ptr {tile}", "i64 %rows", "i64 %columns", "ptr %result", "i64 %column", "ptr %block",
+               "i1 %accumulate")
+
+    flat = b.both(b.compare("eq", w["result_grid_rows"], 1), b.compare("eq", w["result_column_step"], 1))
+    aligned = b.both(b.compare("eq", b.rem(size, lanes), 0), b.compare("eq", "%columns", width))
+    b.cases((b.both(flat, aligned), in_place), default=by_copy)
+    return b.text()
+
+
+def _conv_chunk(blocking: Blocking) -> str:
+    """Column panels [first, stop) of one group: for each block of depth, pack their patches and multiply."""
+    b = Builder("conv_chunk", ("i64 %first", "i64 %stop", "i64 %total", "ptr %image", "ptr %weights", "ptr %result",
+                               "ptr %private", "ptr noalias %block"), blocking, attributes="noinline")
+    p, w = read_patch(b, "%block"), _read(b, "%block")
+    depth, blocks, panels = _sizes(b, p, w)
+    width = blocking.tile_columns
+    start_column = b.mul("%first", width)
+    count = b.sub(b.min(b.mul("%stop", width), "%total"), start_column)
+    with each_depth_block(b, depth, blocks) as (start, length, accumulate):
+        b.call("pack_patches", "ptr %image", "ptr %block", f"i64 {start_column}", f"i64 {count}", f"i64 {start}",
+               f"i64 {b.add(start, length)}", "ptr %private", f"i64 {width}")
+        with b.loop(0, panels) as panel:
+            first_row, rows = panel_rows(b, w["rows"], panels, panel)
+            a = _packed_weight(b, "%weights", panels, start, length, panel)
+            result = b.at("%result", b.mul(first_row, w["result_channel_step"]))
+            with b.loop("%first", "%stop") as column_panel:
+                patches = b.at("%private", b.mul(b.sub(column_panel, "%first"), b.mul(length, width)))
+                column = b.mul(column_panel, width)
+                columns = b.min(b.sub("%total", column), width)
+                b.call("conv_tile", f"i64 {rows}", f"i64 {columns}", f"i64 {length}", f"ptr {a}", f"ptr {patches}",
+                       f"ptr {result}", f"i64 {column}", "ptr %block", f"i1 {accumulate}")
+    return b.text()
+
+
+def _convolve(blocking: Blocking) -> str:
+    """This thread's share of (group, column panel) pairs of one block of parameters."""
+    b = Builder("convolve", ("i64 %thread", "i64 %threads", "ptr %private", "ptr %image", "ptr %shared", "ptr %result",
+                             "ptr noalias %block"), blocking, attributes="noinline")
+    p, w = read_patch(b, "%block"), _read(b, "%block")
+    depth, _, row_panels = _sizes(b, p, w)
+    group_size = b.mul(b.mul(row_panels, depth), blocking.row_stride)
+    total = b.mul(w["images"], b.mul(p["grid_rows"], p["grid_columns"]))
+    b.return_when(b.compare("eq", total, 0))
+    panels = b.ceil_div(total, blocking.tile_columns)
+    chunk = blocking.chunk_bytes // (blocking.depth * blocking.tile_columns * blocking.item_bytes)
+    low, high = b.share(b.mul(panels, w["groups"]), "%thread", "%threads")
+    position = b.variable(low)
+    with b.loop_while(lambda: b.compare("slt", b.read(position), high)):
+        group, first = b.div(b.read(position), panels), b.rem(b.read(position), panels)
+        count = b.min(b.min(chunk, b.sub(panels, first)), b.sub(high, b.read(position)))
+        image = b.at("%image", b.mul(group, w["image_group_step"]))
+        weights = b.at("%shared", b.mul(group, group_size))
+        result = b.at("%result", b.add(w["result_offset"], b.mul(group, w["result_group_step"])))
+        b.call("conv_chunk", f"i64 {first}", f"i64 {b.add(first, count)}", f"i64 {total}", f"ptr {image}",
+               f"ptr {weights}", f"ptr {result}", "ptr %private", "ptr %block")
+        b.assign(position, b.add(b.read(position), count))
+    return b.text()
+
+
+def _entry(blocking: Blocking) -> str:
+    """Any number of parameter blocks on the same three tensors, after one common packing of weights."""
+    b = Builder(f"calque_conv2d_{blocking.dtype}",
+                ("i64 %thread", "i64 %threads", "ptr %barrier", "ptr %scratch", "ptr %args"), blocking, linkage="")
+    image, weights, result, shared = (b.pointer_word("%args", index) for index in range(BUFFERS))
+    count, base = b.word("%args", BUFFERS), b.byte_at("%args", 8 * (BUFFERS + 1))
+    packed = b.variable(0)
+
+    def each_block(work: Callable[[str, str], None]) -> None:
+        b.assign(packed, 0)
+        with b.loop(0, count) as index:
+            block = b.byte_at(base, b.mul(index, 8 * BLOCK_WORDS))
+            place = b.at(shared, b.read(packed))
+            work(block, place)
+            w = _read(b, block)
+            depth, _, panels = _sizes(b, read_patch(b, block), w)
+            size = b.mul(b.mul(b.mul(panels, depth), blocking.row_stride), w["groups"])
+            b.assign(packed, b.add(b.read(packed), size))
+
+    each_block(lambda block, place: b.call("pack_weights", "i64 %thread", "i64 %threads", f"ptr {weights}",
+                                           f"ptr {block}", f"ptr {place}"))
+    b.barrier("%barrier", "%threads")
+    each_block(lambda block, place: b.call("convolve", "i64 %thread", "i64 %threads", "ptr %scratch", f"ptr {image}",
+                                           f"ptr {place}", f"ptr {result}", f"ptr {block}"))
+    return b.text()

@@ -1,0 +1,139 @@
+"""Register-blocked micro-kernels: the only code of this folder that multiplies matrices.
+
+``outer_R``: C[R, 2 vectors] (=|+=) sum_k A[k, R] * B[k, 2 vectors] with A packed in rows of ``row_stride`` elements.
+``dot_R``: C[R, D] (=|+=) sum_k A[R, k] * B[D, k] with k contiguous in both and a multiple of the vector width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from calque.backend.cpu.contract.builder import Builder
+from calque.backend.cpu.contract.target import Blocking
+
+OUTER_PARAMETERS = ("i64 %depth", "ptr noalias readonly %a", "ptr noalias readonly %b", "i64 %b_step",
+                    "ptr %c0", "ptr %c1", "i64 %c_step", "i1 %accumulate")
+DOT_PARAMETERS = ("i64 %depth", "ptr noalias readonly %a", "i64 %a_step", "ptr noalias readonly %b", "i64 %b_step",
+                  "ptr %c", "i64 %c_step", "i64 %columns", "i1 %accumulate")
+
+
+def outer_kernels(blocking: Blocking) -> str:
+    """All row counts of the outer-product kernel and the function that chooses among them."""
+    kernels = [_outer(rows, blocking) for rows in range(1, blocking.tile_rows + 1)]
+    return "".join([*kernels, _dispatch("outer", blocking.tile_rows, OUTER_PARAMETERS, blocking)])
+
+
+def dot_kernels(blocking: Blocking) -> str:
+    """All row counts of the dot kernel and the function that chooses among them."""
+    kernels = [_dot(rows, blocking) for rows in range(1, blocking.dot_rows + 1)]
+    return "".join([*kernels, _dispatch("dot", blocking.dot_rows, DOT_PARAMETERS, blocking)])
+
+
+def _dispatch(family: str, largest: int, parameters: tuple[str, ...], blocking: Blocking) -> str:
+    """``family(rows, ...)``: a jump table to ``family_rows(...)``."""
+    b = Builder(family, ("i64 %rows", *parameters), blocking, attributes="alwaysinline")
+    arguments = [p.replace(" noalias", "").replace(" readonly", "") for p in parameters]
+    table = " ".join(f"i64 {rows}, label %rows{rows}" for rows in range(1, largest))
+    b.emit(f"switch i64 %rows, label %rows{largest} [ {table} ]")
+    for rows in range(1, largest + 1):
+        b.label(f"rows{rows}")
+        b.call(f"{family}_{rows}", *arguments)
+        b.emit("br label %end")
+    b.label("end")
+    return b.text()
+
+
+def _accumulators(b: Builder, before: str, names: Sequence[str]) -> list[str]:
+    """Phi nodes that start at zero; ``NEXT`` and ``BACK`` are filled in once the loop body exists."""
+    for name in names:
+        b.emit(f"{name} = phi {b.vector} [zeroinitializer, %{before}], [{name}.next, %body]")
+    return [f"{name}.next" for name in names]
+
+
+def _outer(rows: int, blocking: Blocking) -> str:
+    b = Builder(f"outer_{rows}", OUTER_PARAMETERS, blocking, attributes="noinline")
+    lanes, vector = blocking.lanes, b.vector
+    sums = [[f"%s{row}.{half}" for half in (0, 1)] for row in range(rows)]
+    flat = [name for pair in sums for name in pair]
+    for row in range(rows):
+        # The rows of C are far apart, so hardware prefetchers miss them; the k loop hides the latency.
+        target = b.at("%c0", b.mul(row, "%c_step"))
+        b.emit(f"call void @llvm.prefetch.p0(ptr {target}, i32 1, i32 3, i32 1)")
+    b.emit("br label %head")
+    b.label("head")
+    b.emit("%k = phi i64 [0, %setup], [%k.next, %body]")
+    b.emit("%pa = phi ptr [%a, %setup], [%pa.next, %body]")
+    b.emit("%pb = phi ptr [%b, %setup], [%pb.next, %body]")
+    _accumulators(b, "setup", flat)
+    b.emit("%more = icmp slt i64 %k, %depth")
+    b.emit("br i1 %more, label %body, label %finish")
+    b.label("body")
+    right = [b.load_vector(b.at("%pb", half * lanes)) for half in (0, 1)]
+    for row in range(rows):
+        left = b.splat(b.load(b.at("%pa", row)), blocking.element)
+        for half in (0, 1):
+            name = sums[row][half]
+            b.emit(f"{name}.next = call {vector} @llvm.fmuladd.v{lanes}{blocking.dtype}"
+                   f"({vector} {left}, {vector} {right[half]}, {vector} {name})")
+    b.emit(f"%pa.next = getelementptr {b.element}, ptr %pa, i64 {blocking.row_stride}")
+    b.emit(f"%pb.next = getelementptr {b.element}, ptr %pb, i64 %b_step")
+    b.emit("%k.next = add nsw i64 %k, 1")
+    b.emit("br label %head")
+    b.label("finish")
+    _store_outer(b, sums)
+    return b.text()
+
+
+def _store_outer(b: Builder, sums: list[list[str]]) -> None:
+    def write(accumulate: bool) -> None:
+        for row, pair in enumerate(sums):
+            offset = b.mul(row, "%c_step")
+            for base, value in zip(("%c0", "%c1"), pair, strict=True):
+                address = b.at(base, offset)
+                total = b.let(f"fadd {b.vector} {b.load_vector(address)}, {value}") if accumulate else value
+                b.store_vector(total, address)
+
+    b.cases(("%accumulate", lambda: write(True)), default=lambda: write(False))
+
+
+def _dot(rows: int, blocking: Blocking) -> str:
+    b = Builder(f"dot_{rows}", DOT_PARAMETERS, blocking, attributes="noinline")
+    columns, vector = blocking.dot_rows, b.vector
+    # Columns beyond the last repeat it: their sums are computed and thrown away.
+    right = [b.at("%b", b.mul(b.min(column, b.sub("%columns", 1)), "%b_step")) for column in range(columns)]
+    left = [b.at("%a", b.mul(row, "%a_step")) for row in range(rows)]
+    sums = [[f"%s{row}.{column}" for column in range(columns)] for row in range(rows)]
+    b.emit("br label %head")
+    b.label("head")
+    b.emit("%k = phi i64 [0, %setup], [%k.next, %body]")
+    _accumulators(b, "setup", [name for line in sums for name in line])
+    b.emit("%more = icmp slt i64 %k, %depth")
+    b.emit("br i1 %more, label %body, label %finish")
+    b.label("body")
+    heads = [b.load_vector(b.at(pointer, "%k")) for pointer in left]
+    for column in range(columns):
+        value = b.load_vector(b.at(right[column], "%k"))
+        for row in range(rows):
+            name = sums[row][column]
+            b.emit(f"{name}.next = call {vector} @llvm.fmuladd.v{blocking.lanes}{blocking.dtype}"
+                   f"({vector} {heads[row]}, {vector} {value}, {vector} {name})")
+    b.emit(f"%k.next = add nsw i64 %k, {blocking.lanes}")
+    b.emit("br label %head")
+    b.label("finish")
+    _store_dot(b, sums)
+    return b.text()
+
+
+def _store_dot(b: Builder, sums: list[list[str]]) -> None:
+    """Add up the lanes of every sum and write the columns that exist."""
+    lanes, element = b.blocking.lanes, b.element
+    zero = "-0.0"
+    for row, line in enumerate(sums):
+        for column, name in enumerate(line):
+            total = b.let(f"call reassoc {element} @llvm.vector.reduce.fadd.v{lanes}{b.blocking.dtype}"
+                          f"({element} {zero}, {b.vector} {name})")
+            with b.when(b.compare("slt", column, "%columns")):
+                address = b.at("%c", b.add(b.mul(row, "%c_step"), column))
+                start = b.load(address)
+                summed = b.let(f"fadd {element} {start}, {total}")
+                b.store(b.select("%accumulate", summed, total, element), address)

@@ -1,0 +1,19 @@
+"""The whole library of one dtype as one LLVM module."""
+
+from __future__ import annotations
+
+from calque.backend.cpu.contract.builder import declarations
+from calque.backend.cpu.contract.conv import conv_functions
+from calque.backend.cpu.contract.gemm import gemm_functions
+from calque.backend.cpu.contract.micro import dot_kernels, outer_kernels
+from calque.backend.cpu.contract.pack import packers
+from calque.backend.cpu.contract.params import blocking_for
+from calque.backend.cpu.contract.target import VectorUnit
+from calque.backend.cpu.contract.weight_grad import weight_grad_functions
+
+
+def module_ir(dtype: str, target: VectorUnit) -> str:
+    """IR text of every contraction for ``float32`` or ``float64``; needs only ``calque_barrier`` from outside."""
+    blocking = blocking_for(dtype, target)
+    parts = (declarations, outer_kernels, dot_kernels, packers, gemm_functions, conv_functions, weight_grad_functions)
+    return "\n".join(part(blocking) for part in parts)

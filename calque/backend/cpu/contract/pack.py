@@ -1,0 +1,320 @@
+"""Moving operands into panels and tiles out of them, with any strides.
+
+``pack_lanes`` fills one vector-wide column of a panel from a strided matrix, ``pack_patches`` gathers convolution
+patches straight from the image, ``copy_out`` writes a finished tile to a strided destination.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+
+from calque.backend.cpu.contract.builder import Builder, Value
+from calque.backend.cpu.contract.target import Blocking
+
+
+def pack_lanes(blocking: Blocking) -> str:
+    """``target[k * target_step + lane] = source[lane * lane_step + k * depth_step]`` for lane < count <= lanes.
+
+    Lanes from ``count`` on receive arbitrary values.
+    """
+    b = Builder("pack_lanes", ("ptr %source", "i64 %lane_step", "i64 %depth_step", "i64 %count", "i64 %depth",
+                               "ptr %target", "i64 %target_step"), blocking, attributes="noinline")
+    lanes = blocking.lanes
+    whole_rows = b.both(b.compare("eq", "%lane_step", 1), b.compare("eq", "%count", lanes))
+    transpose = b.both(b.compare("eq", "%depth_step", 1), b.compare("sge", "%depth", lanes))
+    b.cases(
+        (whole_rows, lambda: _copy_rows(b, None)),
+        (b.compare("eq", "%lane_step", 1), lambda: _copy_rows(b, b.lanes_between(0, "%count"))),
+        (transpose, lambda: _transpose_blocks(b)),
+        default=lambda: _gather_rows(b),
+    )
+    return b.text()
+
+
+def _copy_rows(b: Builder, mask: str | None) -> None:
+    with b.loop(0, "%depth") as k:
+        source = b.at("%source", b.mul(k, "%depth_step"))
+        value = b.load_vector(source) if mask is None else b.load_masked(source, mask)
+        b.store_vector(value, b.at("%target", b.mul(k, "%target_step")))
+
+
+def _gather_rows(b: Builder) -> None:
+    offsets = b.lane_offsets("%lane_step", b.sub("%count", 1))
+    everywhere = b.lanes_between(0, b.blocking.lanes)
+    with b.loop(0, "%depth") as k:
+        source = b.at("%source", b.mul(k, "%depth_step"))
+        b.store_vector(b.gather(source, offsets, everywhere), b.at("%target", b.mul(k, "%target_step")))
+
+
+def _transpose_blocks(b: Builder) -> None:
+    """Square blocks through registers; the last block overlaps the one before instead of needing a tail."""
+    lanes = b.blocking.lanes
+    last = b.sub("%count", 1)
+    rows = [b.at("%source", b.mul(b.min(lane, last), "%lane_step")) for lane in range(lanes)]
+    final = b.sub("%depth", lanes)
+    with b.loop(0, "%depth", lanes) as start:
+        k = b.min(start, final)
+        block = transpose(b, [b.load_vector(b.at(row, k)) for row in rows])
+        target = b.at("%target", b.mul(k, "%target_step"))
+        for step, value in enumerate(block):
+            b.store_vector(value, b.at(target, b.mul(step, "%target_step")))
+
+
+def transpose(b: Builder, rows: list[str]) -> list[str]:
+    """Transpose a square of vectors: every perfect shuffle of the rows moves one address bit from row to lane."""
+    lanes = len(rows)
+    half = lanes // 2
+    low = [lane // 2 + (lane % 2) * lanes for lane in range(lanes)]
+    high = [index + half for index in low]
+    for _ in range(lanes.bit_length() - 1):
+        pairs = [(rows[i], rows[i + half]) for i in range(half)]
+        rows = [b.shuffle(first, second, order) for first, second in pairs for order in (low, high)]
+    return rows
+
+
+def copy_out(blocking: Blocking) -> str:
+    """``target[r * row_step + c * column_step] (=|+=) tile[r * 2 * lanes + c]`` for r < rows, c < columns."""
+    b = Builder("copy_out", ("ptr noalias %tile", "i64 %rows", "i64 %columns", "ptr %target", "i64 %row_step",
+                             "i64 %column_step", "i1 %accumulate"), blocking, attributes="noinline")
+    b.cases((b.compare("eq", "%column_step", 1), lambda: _copy_out_vectors(b)),
+            default=lambda: _copy_out_elements(b))
+    return b.text()
+
+
+def _copy_out_vectors(b: Builder) -> None:
+    lanes = b.blocking.lanes
+    with b.loop(0, "%columns", lanes) as column:
+        mask = b.lanes_between(0, b.min(b.sub("%columns", column), lanes))
+        with b.loop(0, "%rows") as row:
+            value = b.load_vector(b.at("%tile", b.add(b.mul(row, 2 * lanes), column)))
+            address = b.at("%target", b.add(b.mul(row, "%row_step"), column))
+
+            def add(address: str = address, value: str = value, mask: str = mask) -> None:
+                b.store_masked(b.let(f"fadd {b.vector} {b.load_masked(address, mask)}, {value}"), address, mask)
+
+            def put(address: str = address, value: str = value, mask: str = mask) -> None:
+                b.store_masked(value, address, mask)
+
+            b.cases(("%accumulate", add), default=put)
+
+
+def _copy_out_elements(b: Builder) -> None:
+    with b.loop(0, "%columns") as column, b.loop(0, "%rows") as row:
+        value = b.load(b.at("%tile", b.add(b.mul(row, 2 * b.blocking.lanes), column)))
+        address = b.at("%target", b.dot((row, "%row_step"), (column, "%column_step")))
+        total = b.let(f"fadd {b.element} {b.load(address)}, {value}")
+        b.store(b.select("%accumulate", total, value, b.element), address)
+
+
+@dataclass(frozen=True, slots=True)
+class PatchWords:
+    """The parameter block that describes the patches of an image batch, word by word.
+
+    Column ``(n, i, j)`` of a ``rows x columns`` grid and tap ``(u, v)`` meet the pixel
+    ``(i * row_stride + row_offset + u * row_dilation, ...)`` of channel c; outside the image it is zero.
+    """
+
+    batch_step: int
+    channel_step: int
+    row_step: int
+    column_step: int
+    height: int
+    width: int
+    grid_rows: int
+    grid_columns: int
+    row_stride: int
+    column_stride: int
+    row_offset: int
+    column_offset: int
+    row_dilation: int
+    column_dilation: int
+    tap_rows: int
+    tap_columns: int
+
+    def words(self) -> tuple[int, ...]:
+        """The block in memory order."""
+        return tuple(getattr(self, field.name) for field in fields(self))
+
+
+PATCH_WORDS = tuple(field.name for field in fields(PatchWords))
+
+
+def read_patch(b: Builder, block: str) -> dict[str, str]:
+    """Load every word of a patch block."""
+    return {name: b.word(block, index) for index, name in enumerate(PATCH_WORDS)}
+
+
+def pack_patches(blocking: Blocking) -> str:
+    """Patches of columns [column, column + count) and depths [depth0, depth1) into panels of ``width`` columns.
+
+    Depth index = channel * taps + tap. ``target[panel][depth - depth0][position]``; positions that no column fills
+    keep arbitrary values.
+    """
+    b = Builder("pack_patches", ("ptr %image", "ptr noalias %block", "i64 %column", "i64 %count", "i64 %depth0",
+                                 "i64 %depth1", "ptr %target", "i64 %width"), blocking, attributes="noinline")
+    b.return_when(b.compare("sle", "%count", 0))
+    p = read_patch(b, "%block")
+    taps = b.mul(p["tap_rows"], p["tap_columns"])
+    panel_step = b.mul(b.sub("%depth1", "%depth0"), "%width")
+    image_size = b.mul(p["grid_rows"], p["grid_columns"])
+    lanes = blocking.lanes
+    done, position, panel = b.variable(0), b.variable(0), b.variable(0)
+    n = b.variable(b.div("%column", image_size))
+    inside = b.rem("%column", image_size)
+    i, j = b.variable(b.div(inside, p["grid_columns"])), b.variable(b.rem(inside, p["grid_columns"]))
+    with b.loop_while(lambda: b.compare("slt", b.read(done), "%count")):
+        room = b.sub("%width", b.read(position))
+        length = b.min(b.min(b.sub(p["grid_columns"], b.read(j)), b.min(room, lanes)), b.sub("%count", b.read(done)))
+        corner = b.at("%image", b.mul(b.read(n), p["batch_step"]))
+        place = b.at("%target", b.dot((b.read(panel), panel_step), (b.read(position), 1)))
+        b.call("pack_segment", f"ptr {corner}", "ptr %block", f"i64 {b.read(i)}", f"i64 {b.read(j)}",
+               f"i64 {length}", f"i64 {room}", "i64 %depth0", "i64 %depth1", f"i64 {taps}", f"ptr {place}",
+               "i64 %width")
+        b.assign(done, b.add(b.read(done), length))
+        _advance(b, (position, "%width"), (panel, None), length)
+        _advance(b, (j, p["grid_columns"]), (i, p["grid_rows"]), length, n)
+    return b.text()
+
+
+def _advance(b: Builder, low: tuple[str, Value], high: tuple[str, Value | None], length: Value,
+             top: str | None = None) -> None:
+    """Mixed-radix counter: low += length; on reaching its limit it restarts and the next digit advances."""
+    moved = b.add(b.read(low[0]), length)
+    full = b.compare("sge", moved, low[1])
+    b.assign(low[0], b.select(full, 0, moved))
+    with b.when(full):
+        following = b.add(b.read(high[0]), 1)
+        b.assign(high[0], following)
+        if high[1] is not None and top is not None:
+            with b.when(b.compare("sge", following, high[1])):
+                b.assign(high[0], 0)
+                b.assign(top, b.add(b.read(top), 1))
+
+
+def pack_segment(blocking: Blocking) -> str:
+    """All depths of one run of at most ``lanes`` columns of one image row (columns j.. of grid row i)."""
+    b = Builder("pack_segment", ("ptr %corner", "ptr noalias %block", "i64 %i", "i64 %j", "i64 %length", "i64 %room",
+                                 "i64 %depth0", "i64 %depth1", "i64 %taps", "ptr %target", "i64 %width"),
+                blocking, attributes="noinline")
+    p = read_patch(b, "%block")
+    lanes = blocking.lanes
+    step = b.mul(p["column_stride"], p["column_step"])
+    # Taps that occur in depth0..depth1: all of them unless the block is shorter than one channel.
+    with b.loop(0, p["tap_rows"]) as u, b.loop(0, p["tap_columns"]) as v:
+        tap = b.dot((u, p["tap_columns"]), (v, 1))
+        first = first_channel(b, "%depth0", tap, "%taps")
+        end = first_channel(b, "%depth1", tap, "%taps")
+        row = b.dot((u, p["row_dilation"]), ("%i", p["row_stride"]), (p["row_offset"], 1))
+        x0 = b.dot((v, p["column_dilation"]), ("%j", p["column_stride"]), (p["column_offset"], 1))
+        low, high = _valid_lanes(b, x0, p["column_stride"], p["width"], "%length")
+        inside = b.both(b.compare("sge", row, 0), b.compare("slt", row, p["height"]))
+        high = b.select(inside, high, low)
+        source = b.at("%corner", b.dot((row, p["row_step"]), (x0, p["column_step"]), (first, p["channel_step"])))
+        place = b.at("%target", b.mul(b.sub(b.add(b.mul(first, "%taps"), tap), "%depth0"), "%width"))
+        b.call("copy_channels", f"ptr {source}", f"i64 {p['channel_step']}", f"i64 {step}", f"i64 {low}",
+               f"i64 {high}", f"ptr {place}", f"i64 {b.mul('%taps', '%width')}", f"i64 {b.sub(end, first)}",
+               f"i64 {b.select(b.compare('sge', '%room', lanes), lanes, '%length')}")
+    return b.text()
+
+
+def first_channel(b: Builder, depth: Value, tap: Value, taps: Value) -> Value:
+    """Smallest channel c >= 0 with c * taps + tap >= depth."""
+    return b.ceil_div(b.max(b.sub(depth, tap), 0), taps)
+
+
+def _valid_lanes(b: Builder, x0: Value, stride: Value, width: Value, length: Value) -> tuple[Value, Value]:
+    """The lanes l < length with 0 <= x0 + l * stride < width, as a range."""
+    low = b.min(b.ceil_div(b.max(b.sub(0, x0), 0), stride), length)
+    high = b.min(b.ceil_div(b.max(b.sub(width, x0), 0), stride), length)
+    return low, b.max(high, low)
+
+
+def copy_channels(blocking: Blocking) -> str:
+    """``target[c * target_step + lane] = source[c * channel_step + lane * step]`` for low <= lane < high, else 0.
+
+    Stores lanes < ``stored``; the inner loop of all patch packing.
+    """
+    b = Builder("copy_channels", ("ptr %source", "i64 %channel_step", "i64 %step", "i64 %low", "i64 %high",
+                                  "ptr %target", "i64 %target_step", "i64 %channels", "i64 %stored"),
+                blocking, attributes="noinline")
+    lanes = blocking.lanes
+    store_all = b.compare("eq", "%stored", lanes)
+    unit = b.compare("eq", "%step", 1)
+    whole = b.both(b.both(unit, store_all), b.both(b.compare("eq", "%low", 0), b.compare("eq", "%high", lanes)))
+    nothing = b.both(b.compare("eq", "%low", "%high"), store_all)
+    b.cases(
+        (whole, lambda: _each_channel(b, b.load_vector, None)),
+        (nothing, lambda: _each_channel(b, None, None)),
+        (unit, lambda: _unit_channels(b)),
+        (b.compare("eq", "%step", 2), lambda: _even_channels(b)),
+        default=lambda: _strided_channels(b),
+    )
+    return b.text()
+
+
+def _each_channel(b: Builder, load: Callable[[str], str] | None, stored: str | None) -> None:
+    with b.loop(0, "%channels") as c:
+        source = b.at("%source", b.mul(c, "%channel_step"))
+        value = load(source) if load else "zeroinitializer"
+        address = b.at("%target", b.mul(c, "%target_step"))
+        if stored is None:
+            b.store_vector(value, address)
+        else:
+            b.store_masked(value, address, stored)
+
+
+def _unit_channels(b: Builder) -> None:
+    mask, stored = b.lanes_between("%low", "%high"), b.lanes_between(0, "%stored")
+    _each_channel(b, lambda source: b.load_masked(source, mask), stored)
+
+
+def _even_channels(b: Builder) -> None:
+    """Stride two: two vectors side by side, of which the even elements are kept."""
+    lanes = b.blocking.lanes
+    stored = b.lanes_between(0, "%stored")
+    first, end = b.mul("%low", 2), b.sub(b.mul("%high", 2), 1)
+    left = b.lanes_between(first, end)
+    right = b.lanes_between(b.sub(first, lanes), b.sub(end, lanes))
+
+    def load(source: str) -> str:
+        a, c = b.load_masked(source, left), b.load_masked(b.at(source, lanes), right)
+        return b.shuffle(a, c, [2 * lane for lane in range(lanes)])
+
+    _each_channel(b, load, stored)
+
+
+def _strided_channels(b: Builder) -> None:
+    mask, stored = b.lanes_between("%low", "%high"), b.lanes_between(0, "%stored")
+    offsets = b.lane_offsets("%step", b.blocking.lanes)
+    _each_channel(b, lambda source: b.gather(source, offsets, mask), stored)
+
+
+def zero_tails(blocking: Blocking) -> str:
+    """Zero the columns [used, next multiple of lanes) of every row, so that whole vectors can be multiplied."""
+    b = Builder("zero_tails", ("ptr %target", "i64 %rows", "i64 %width", "i64 %used"), blocking, attributes="noinline")
+    lanes = blocking.lanes
+    extra = b.rem("%used", lanes)
+    b.return_when(b.compare("eq", extra, 0))
+    mask = b.lanes_between(extra, lanes)
+    start = b.at("%target", b.sub("%used", extra))
+    with b.loop(0, "%rows") as row:
+        b.store_masked("zeroinitializer", b.at(start, b.mul(row, "%width")), mask)
+    return b.text()
+
+
+def pack_panel(blocking: Blocking) -> str:
+    """``target[k * width + lane] = source[lane * lane_step + k * depth_step]`` for lane < count <= width."""
+    b = Builder("pack_panel", ("ptr %source", "i64 %lane_step", "i64 %depth_step", "i64 %count", "i64 %depth",
+                               "ptr %target", "i64 %width"), blocking, attributes="noinline")
+    lanes = blocking.lanes
+    with b.loop(0, "%count", lanes) as lane:
+        b.call("pack_lanes", f"ptr {b.at('%source', b.mul(lane, '%lane_step'))}", "i64 %lane_step", "i64 %depth_step",
+               f"i64 {b.min(b.sub('%count', lane), lanes)}", "i64 %depth", f"ptr {b.at('%target', lane)}", "i64 %width")
+    return b.text()
+
+
+def packers(blocking: Blocking) -> str:
+    """Every function of this file."""
+    return "".join(make(blocking) for make in (pack_lanes, pack_panel, copy_out, copy_channels, pack_segment,
+                                               pack_patches, zero_tails))

@@ -1,0 +1,248 @@
+"""The four contractions as plain data: sizes and element strides in, words of a native call out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import gcd, prod
+
+from calque.backend.cpu.contract.conv import ConvWords, block_words
+from calque.backend.cpu.contract.gemm import shared_elements
+from calque.backend.cpu.contract.pack import PatchWords
+from calque.backend.cpu.contract.target import Blocking, VectorUnit
+from calque.backend.cpu.contract.weight_grad import LANE_BLOCK, ROW_BLOCK
+
+DTYPES = {"float32": "f32", "float64": "f64"}
+KINDS = ("matmul", "conv2d", "conv2d_input_grad", "conv2d_weight_grad")
+Quad = tuple[int, int, int, int]
+Triple = tuple[int, int, int]
+Pair = tuple[int, int]
+
+
+def blocking_for(dtype: str, target: VectorUnit) -> Blocking:
+    """Block sizes for ``float32`` or ``float64``."""
+    return Blocking(DTYPES[dtype], target)
+
+
+def symbol(kind: str, dtype: str) -> str:
+    """Name of the native function of a kind: ``conv2d`` and ``conv2d_input_grad`` share one."""
+    function = {"conv2d_input_grad": "conv2d"}.get(kind, kind)
+    return f"calque_{function}_{DTYPES[dtype]}"
+
+
+@dataclass(frozen=True, slots=True)
+class Matmul:
+    """``C[b, m, n] = sum_k A[b, m, k] B[b, k, n]``; buffers (A, B, C, workspace); C is contiguous.
+
+    ``a_strides`` are the element strides of (m, k), ``b_strides`` of (k, n).
+    """
+
+    rows: int
+    columns: int
+    depth: int
+    a_strides: Pair
+    b_strides: Pair
+    batch: Triple = (1, 1, 1)
+    a_batch_strides: Triple = (0, 0, 0)
+    b_batch_strides: Triple = (0, 0, 0)
+
+    def folded(self) -> Matmul:
+        """The same product with batch dimensions over which B is constant turned into rows, innermost first."""
+        folded = self
+        while True:
+            n1, n2, n3 = folded.batch
+            a1, a2, a3 = folded.a_batch_strides
+            b1, b2, b3 = folded.b_batch_strides
+            if n3 == 1 and (n1, n2) != (1, 1):
+                folded = replace(folded, batch=(1, n1, n2), a_batch_strides=(0, a1, a2), b_batch_strides=(0, b1, b2))
+            elif n3 != 1 and b3 == 0 and (folded.rows == 1 or a3 == folded.rows * folded.a_strides[0]):
+                row_step = folded.a_strides[0] if folded.rows > 1 else a3
+                folded = replace(folded, rows=folded.rows * n3, a_strides=(row_step, folded.a_strides[1]),
+                                 batch=(n1, n2, 1), a_batch_strides=(a1, a2, 0), b_batch_strides=(b1, b2, 0))
+            else:
+                return folded
+
+    def words(self) -> tuple[int, ...]:
+        """The i64 parameters that follow the four buffers."""
+        f = self.folded()
+        return (*f.batch, *f.a_batch_strides, *f.b_batch_strides, f.rows, f.columns, f.depth, *f.a_strides,
+                *f.b_strides)
+
+    def workspace_bytes(self, dtype: str, target: VectorUnit) -> int:
+        """Size of the shared buffer: the smaller operand in packed form, twice when there is a batch."""
+        f, blocking = self.folded(), blocking_for(dtype, target)
+        copies = 2 if prod(f.batch) > 1 else 1
+        return copies * shared_elements(f.rows, f.columns, f.depth, blocking) * blocking.item_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class _Convolution:
+    """Sizes of a two-dimensional cross-correlation ``x (N, C, H, W), w (O, C/groups, KH, KW) -> y (N, O, OH, OW)``.
+
+    ``padding`` is (top, left); bottom and right follow from ``out_size``.
+    """
+
+    images: int
+    channels: int
+    size: Pair
+    out_channels: int
+    kernel: Pair
+    out_size: Pair
+    stride: Pair = (1, 1)
+    padding: Pair = (0, 0)
+    dilation: Pair = (1, 1)
+    groups: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Conv2d(_Convolution):
+    """``y = conv(x, w)``; buffers (x, w, y, workspace); y is contiguous (N, O, OH, OW)."""
+
+    x_strides: Quad = (0, 0, 0, 0)
+    w_strides: Quad = (0, 0, 0, 0)
+
+    def words(self) -> tuple[int, ...]:
+        """One parameter block behind its count."""
+        return (1, *block_words(*self._block()))
+
+    def workspace_bytes(self, dtype: str, target: VectorUnit) -> int:
+        """Size of the packed weights."""
+        return _packed_weights([self._block()], blocking_for(dtype, target))
+
+    def _block(self) -> tuple[PatchWords, ConvWords]:
+        channels, rows = self.channels // self.groups, self.out_channels // self.groups
+        (height, width), pixels = self.out_size, prod(self.out_size)
+        patch = _image_patch(self, self.x_strides)
+        words = ConvWords(
+            groups=self.groups, rows=rows, channels=channels, images=self.images,
+            image_group_step=channels * self.x_strides[1],
+            weight_row_step=self.w_strides[0], weight_channel_step=self.w_strides[1],
+            weight_tap_row_step=self.w_strides[2], weight_tap_column_step=self.w_strides[3],
+            weight_group_step=rows * self.w_strides[0], weight_offset=0,
+            result_batch_step=self.out_channels * pixels, result_channel_step=pixels, result_row_step=width,
+            result_column_step=1, result_grid_rows=height, result_grid_columns=width, result_offset=0,
+            result_group_step=rows * pixels)
+        return patch, _flat_result(words)
+
+
+@dataclass(frozen=True, slots=True)
+class Conv2dInputGrad(_Convolution):
+    """``dx`` of :class:`Conv2d`; buffers (g, w, dx, workspace); dx is contiguous (N, C, H, W)."""
+
+    g_strides: Quad = (0, 0, 0, 0)
+    w_strides: Quad = (0, 0, 0, 0)
+
+    def words(self) -> tuple[int, ...]:
+        """One parameter block for each residue class of the stride, behind their count."""
+        blocks = self._blocks()
+        return (len(blocks), *(word for patch, words in blocks for word in block_words(patch, words)))
+
+    def workspace_bytes(self, dtype: str, target: VectorUnit) -> int:
+        """Size of the packed weights."""
+        return _packed_weights(self._blocks(), blocking_for(dtype, target))
+
+    def _blocks(self) -> list[tuple[PatchWords, ConvWords]]:
+        return [self._block(row, column) for row in range(min(self.stride[0], self.size[0]))
+                for column in range(min(self.stride[1], self.size[1]))]
+
+    def _block(self, row: int, column: int) -> tuple[PatchWords, ConvWords]:
+        """Input pixels ``row + i * stride, column + j * stride``: a convolution of g with every few-th tap."""
+        channels, rows = self.out_channels // self.groups, self.channels // self.groups
+        (height, width), pixels = self.size, prod(self.size)
+        first_u, step_u, taps_u, offset_u, dilation_u = self._residue(0, row)
+        first_v, step_v, taps_v, offset_v, dilation_v = self._residue(1, column)
+        grid = (-(-(height - row) // self.stride[0]), -(-(width - column) // self.stride[1]))
+        patch = PatchWords(*self.g_strides, *self.out_size, *grid, 1, 1, offset_u, offset_v, dilation_u, dilation_v,
+                           taps_u, taps_v)
+        w_out, w_in, w_u, w_v = self.w_strides
+        words = ConvWords(
+            groups=self.groups, rows=rows, channels=channels, images=self.images,
+            image_group_step=channels * self.g_strides[1],
+            weight_row_step=w_in, weight_channel_step=w_out, weight_tap_row_step=step_u * w_u,
+            weight_tap_column_step=step_v * w_v, weight_group_step=channels * w_out,
+            weight_offset=first_u * w_u + first_v * w_v,
+            result_batch_step=self.channels * pixels, result_channel_step=pixels,
+            result_row_step=self.stride[0] * width, result_column_step=self.stride[1],
+            result_grid_rows=grid[0], result_grid_columns=grid[1], result_offset=row * width + column,
+            result_group_step=rows * pixels)
+        return _flat_patch(patch), _flat_result(words)
+
+    def _residue(self, axis: int, residue: int) -> tuple[int, int, int, int, int]:
+        """Which taps meet pixels of this residue: (first tap, tap step, taps, source offset, source step per tap)."""
+        stride, dilation, padding = self.stride[axis], self.dilation[axis], self.padding[axis]
+        step = stride // gcd(stride, dilation)
+        taps = [tap for tap in range(self.kernel[axis]) if (residue + padding - tap * dilation) % stride == 0]
+        if not taps:
+            return 0, step, 0, 0, 1
+        return taps[0], step, len(taps), (residue + padding - taps[0] * dilation) // stride, -(step * dilation // stride)
+
+
+@dataclass(frozen=True, slots=True)
+class Conv2dWeightGrad(_Convolution):
+    """``dw`` of :class:`Conv2d`; buffers (x, g, dw, workspace); dw is contiguous (O, C/groups, KH, KW)."""
+
+    x_strides: Quad = (0, 0, 0, 0)
+    g_strides: Quad = (0, 0, 0, 0)
+
+    @property
+    def splits(self) -> int:
+        """Parts into which the pixels are cut, so that about sixteen pieces of work exist; sizes alone decide."""
+        rows, lanes = self.out_channels // self.groups, self._lanes
+        pieces = self.groups * -(-rows // ROW_BLOCK) * -(-lanes // LANE_BLOCK)
+        return max(1, min(-(-16 // max(pieces, 1)), self._depth // 1024))
+
+    @property
+    def _lanes(self) -> int:
+        return self.channels // self.groups * prod(self.kernel)
+
+    @property
+    def _depth(self) -> int:
+        return self.images * prod(self.out_size)
+
+    def words(self) -> tuple[int, ...]:
+        """Sizes, then the patch blocks of x and g."""
+        rows, channels = self.out_channels // self.groups, self.channels // self.groups
+        gradient = PatchWords(*self.g_strides, *self.out_size, *self.out_size, 1, 1, 0, 0, 1, 1, 1, 1)
+        return (self.groups, rows, self._lanes, self._depth, self.splits, channels * self.x_strides[1],
+                rows * self.g_strides[1], *_image_patch(self, self.x_strides).words(), *_flat_patch(gradient).words())
+
+    def workspace_bytes(self, dtype: str, target: VectorUnit) -> int:
+        """Size of the partial results, nothing when there is one part."""
+        result = self.out_channels * self._lanes
+        return self.splits * result * blocking_for(dtype, target).item_bytes if self.splits > 1 else 0
+
+
+Contraction = Matmul | Conv2d | Conv2dInputGrad | Conv2dWeightGrad
+
+
+def _image_patch(c: _Convolution, strides: Quad) -> PatchWords:
+    """How the patches of a forward convolution lie in x."""
+    return _flat_patch(PatchWords(*strides, *c.size, *c.out_size, *c.stride, -c.padding[0], -c.padding[1],
+                                  *c.dilation, *c.kernel))
+
+
+def _flat_patch(p: PatchWords) -> PatchWords:
+    """Rows joined into one when every patch is the pixel itself and rows follow each other without a gap."""
+    itself = (p.tap_rows == p.tap_columns == p.row_stride == p.column_stride == 1
+              and p.row_offset == p.column_offset == 0)
+    whole = (p.grid_rows, p.grid_columns) == (p.height, p.width) and p.row_step == p.width * p.column_step
+    if not (itself and whole):
+        return p
+    pixels = p.height * p.width
+    return replace(p, height=1, width=pixels, grid_rows=1, grid_columns=pixels, row_step=0)
+
+
+def _flat_result(w: ConvWords) -> ConvWords:
+    """Result rows joined into one when they follow each other without a gap."""
+    if w.result_column_step != 1 or w.result_row_step != w.result_grid_columns:
+        return w
+    return replace(w, result_grid_rows=1, result_grid_columns=w.result_grid_rows * w.result_grid_columns,
+                   result_row_step=0)
+
+
+def _packed_elements(patch: PatchWords, words: ConvWords, blocking: Blocking) -> int:
+    panels = -(-words.rows // blocking.tile_rows)
+    return words.groups * panels * blocking.row_stride * words.channels * patch.tap_rows * patch.tap_columns
+
+
+def _packed_weights(blocks: list[tuple[PatchWords, ConvWords]], blocking: Blocking) -> int:
+    return sum(_packed_elements(*block, blocking) for block in blocks) * blocking.item_bytes

@@ -1,0 +1,117 @@
+"""What the contraction kernels need to know about a processor, and the block sizes that follow from it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+SCRATCH_BYTES = 4 << 20
+"""Private scratch the runtime gives to every thread."""
+
+
+class VectorUnit(Protocol):
+    """Vector registers of a processor; any richer description of a processor fits."""
+
+    @property
+    def vector_bytes(self) -> int:
+        """Width of one register in bytes."""
+
+    @property
+    def registers(self) -> int:
+        """Number of registers."""
+
+
+@dataclass(frozen=True, slots=True)
+class TargetInfo:
+    """The plainest :class:`VectorUnit`."""
+
+    name: str
+    vector_bytes: int
+    registers: int
+
+
+AVX512 = TargetInfo("avx512", 64, 32)
+AVX2 = TargetInfo("avx2", 32, 16)
+SSE = TargetInfo("sse", 16, 16)
+NEON = TargetInfo("neon", 16, 32)
+
+
+def target_for_features(architecture: str, features: frozenset[str]) -> TargetInfo:
+    """The target for an LLVM architecture name and its set of enabled features."""
+    if architecture in ("aarch64", "arm64"):
+        return NEON
+    if "avx512f" in features:
+        return AVX512
+    if "avx2" in features and "fma" in features:
+        return AVX2
+    return SSE
+
+
+@dataclass(frozen=True, slots=True)
+class Blocking:
+    """Tile and cache-block sizes of one dtype on one target; the only place where they are derived.
+
+    The outer-product micro-kernel keeps ``tile_rows x (2 * lanes)`` sums in registers, the dot micro-kernel
+    ``dot_rows x dot_rows`` vectors of partial sums.
+    """
+
+    dtype: str
+    target: VectorUnit
+
+    @property
+    def item_bytes(self) -> int:
+        """Size of one element in bytes."""
+        return {"f32": 4, "f64": 8}[self.dtype]
+
+    @property
+    def element(self) -> str:
+        """The LLVM name of the element type."""
+        return {"f32": "float", "f64": "double"}[self.dtype]
+
+    @property
+    def lanes(self) -> int:
+        """Elements per vector register."""
+        return self.target.vector_bytes // self.item_bytes
+
+    @property
+    def tile_rows(self) -> int:
+        """Rows of the outer-product tile: two registers hold a row, two hold B, one or two a broadcast of A."""
+        return (self.target.registers - 4) // 2
+
+    @property
+    def tile_columns(self) -> int:
+        """Columns of the outer-product tile: two vectors."""
+        return 2 * self.lanes
+
+    @property
+    def row_stride(self) -> int:
+        """Elements per k in a packed A panel: whole vectors, so that packing stores whole vectors."""
+        return -(-self.tile_rows // self.lanes) * self.lanes
+
+    @property
+    def dot_rows(self) -> int:
+        """Largest d such that d*d sums, d vectors of one operand and one of the other fit the registers."""
+        side = 1
+        while (side + 1) * (side + 1) + side + 2 <= self.target.registers:
+            side += 1
+        return side
+
+    @property
+    def depth(self) -> int:
+        """Longest k block of the outer-product kernel: one B panel then takes half of a 64 KiB window."""
+        return 32768 // (self.tile_columns * self.item_bytes)
+
+    @property
+    def direct_depth(self) -> int:
+        """Longest k block when B is read in place: one hardware stream and one page entry per row."""
+        return 64
+
+    @property
+    def dot_depth(self) -> int:
+        """Longest k block of the dot kernel: the panel of A takes about 20 KiB of the first-level cache."""
+        return 4096 // self.item_bytes
+
+    @property
+    def chunk_bytes(self) -> int:
+        """Packed bytes of the private operand that a thread works on: half of a 1 MiB second-level cache."""
+        return 512 << 10

@@ -1,0 +1,128 @@
+"""Compile the contraction library in memory and run it on NumPy arrays with any number of threads."""
+
+from __future__ import annotations
+
+import ctypes
+import time
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from typing import Any
+
+import llvmlite.binding as llvm
+import numpy as np
+from numpy.typing import NDArray
+
+from calque.backend.cpu.contract import SCRATCH_BYTES, Contraction, Matmul, TargetInfo, module_ir, symbol, target_for_features
+
+Array = NDArray[Any]
+KERNEL = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
+BARRIER = """
+declare i32 @sched_yield()
+define void @calque_barrier(ptr %b, i64 %n) {
+entry:
+  %gen = getelementptr i64, ptr %b, i64 8
+  %g = load atomic i64, ptr %gen acquire, align 8
+  %old = atomicrmw add ptr %b, i64 1 acq_rel
+  %last = sub i64 %n, 1
+  %is = icmp eq i64 %old, %last
+  br i1 %is, label %release, label %spin
+release:
+  store atomic i64 0, ptr %b monotonic, align 8
+  %g1 = add i64 %g, 1
+  store atomic i64 %g1, ptr %gen release, align 8
+  ret void
+spin:
+  %c = phi i64 [0, %entry], [%c1, %again], [0, %yield]
+  %now = load atomic i64, ptr %gen acquire, align 8
+  %same = icmp eq i64 %now, %g
+  br i1 %same, label %again, label %done
+again:
+  %c1 = add i64 %c, 1
+  %long = icmp ugt i64 %c1, 2000
+  br i1 %long, label %yield, label %spin
+yield:
+  call i32 @sched_yield()
+  br label %spin
+done:
+  ret void
+}
+"""
+
+
+def host_target() -> TargetInfo:
+    """The target of this machine."""
+    features = frozenset(name for name, on in llvm.get_host_cpu_features().items() if on)
+    return target_for_features(llvm.get_process_triple().split("-")[0], features)
+
+
+def aligned(count: int, dtype: Any) -> Array:
+    """An uninitialised vector on a 64-byte boundary."""
+    item = np.dtype(dtype).itemsize
+    raw = np.empty(count * item + 64, np.uint8)
+    start = -raw.ctypes.data % 64
+    return raw[start : start + count * item].view(dtype)
+
+
+class Library:
+    """The compiled library of one dtype."""
+
+    def __init__(self, dtype: str, target: TargetInfo, speed: int = 2) -> None:
+        llvm.initialize_native_target()
+        llvm.initialize_native_asmprinter()
+        self.dtype, self.target = dtype, target
+        start = time.perf_counter()
+        text = module_ir(dtype, target).replace("declare void @calque_barrier(ptr, i64)", BARRIER)
+        emitted = time.perf_counter()
+        module = llvm.parse_assembly(text)
+        module.verify()
+        self.machine = llvm.Target.from_default_triple().create_target_machine(
+            cpu=llvm.get_host_cpu_name(), features=llvm.get_host_cpu_features().flatten(), opt=speed)
+        builder = llvm.create_pass_builder(self.machine, llvm.create_pipeline_tuning_options(speed_level=speed))
+        builder.getModulePassManager().run(module, builder)
+        optimised = time.perf_counter()
+        self.module = module
+        self.engine = llvm.create_mcjit_compiler(module, self.machine)
+        self.engine.finalize_object()
+        self.seconds = (emitted - start, optimised - emitted, time.perf_counter() - optimised)
+        self.pools: dict[int, ThreadPoolExecutor] = {}
+        self.barrier = np.zeros(64, np.int64)
+        self.scratch = [aligned(SCRATCH_BYTES, np.uint8) for _ in range(4)]
+
+    def prepare(self, kind: str, params: Contraction, x: Array, y: Array, out: Array) -> Any:
+        """A function of the thread count that runs the kernel once."""
+        function = KERNEL(self.engine.get_function_address(symbol(kind, self.dtype)))
+        workspace = aligned(params.workspace_bytes(self.dtype, self.target) + 64, np.uint8)
+        words = np.array([x.ctypes.data, y.ctypes.data, out.ctypes.data, workspace.ctypes.data, *params.words()], np.int64)
+        barrier = self.barrier.ctypes.data
+
+        def run(threads: int, keep: Any = (x, y, out, workspace)) -> None:
+            pool = self.pools.setdefault(threads, ThreadPoolExecutor(max(threads - 1, 1)))
+            others = [pool.submit(function, t, threads, barrier, self.scratch[t].ctypes.data, words.ctypes.data)
+                      for t in range(1, threads)]
+            function(0, threads, barrier, self.scratch[0].ctypes.data, words.ctypes.data)
+            for other in others:
+                other.result()
+
+        return run
+
+
+@cache
+def library(dtype: str) -> Library:
+    """The library for this machine, compiled once per process."""
+    return Library(dtype, host_target())
+
+
+def strides_of(array: Array) -> tuple[int, ...]:
+    """Element strides."""
+    return tuple(step // array.itemsize for step in array.strides)
+
+
+def matmul_params(a: Array, b: Array) -> Matmul:
+    """Parameters for ``a @ b`` with up to three equal batch dimensions."""
+    lead = a.shape[:-2]
+    fill = (1,) * (3 - len(lead))
+    none = (0,) * (3 - len(lead))
+    sa, sb = strides_of(a), strides_of(b)
+    batch = (*fill, *lead)
+    return Matmul(a.shape[-2], b.shape[-1], a.shape[-1], (sa[-2], sa[-1]), (sb[-2], sb[-1]),
+                  (batch[0], batch[1], batch[2]), (*none, *sa[:-2]), (*none, *sb[:-2]))  # type: ignore[arg-type]

@@ -1,0 +1,259 @@
+"""The native contractions against naive float64 loops, for random shapes, strides and thread counts."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from calque.backend.cpu.contract import (
+    AVX2,
+    AVX512,
+    NEON,
+    SSE,
+    Conv2d,
+    Conv2dInputGrad,
+    Conv2dWeightGrad,
+    Matmul,
+    module_ir,
+    target_for_features,
+)
+from tests.backend.contract_harness import library, matmul_params, strides_of
+
+Array = NDArray[Any]
+DTYPES = ("float32", "float64")
+SETTINGS = settings(max_examples=60, deadline=None, derandomize=True)
+
+
+def strided(rng: np.random.Generator, shape: tuple[int, ...], dtype: str, order: list[int], gap: int) -> Array:
+    """Random values laid out in the given order of dimensions, every ``gap``-th element of memory."""
+    laid = [shape[dim] for dim in order]
+    block = rng.standard_normal((*laid, gap)).astype(dtype)
+    return block[..., 0].transpose(np.argsort(order))
+
+
+def check(kind: str, params: Any, x: Array, y: Array, expected: Array, depth: int) -> None:
+    """Equal to the twin within rounding, and the same bits for every thread count."""
+    dtype = x.dtype.name
+    results = []
+    for threads in (1, 2, 3):
+        out = np.full(expected.shape, np.nan, dtype)
+        library(dtype).prepare(kind, params, x, y, out)(threads)
+        results.append(out)
+    scale = max(1.0, float(np.abs(expected).max(initial=0)))
+    np.testing.assert_allclose(results[0], expected, rtol=0, atol=(depth + 8) * np.finfo(dtype).eps * scale)
+    for other in results[1:]:
+        assert results[0].tobytes() == other.tobytes()
+
+
+SIZES = st.one_of(st.integers(1, 20), st.integers(21, 150))
+
+
+@SETTINGS
+@given(st.data())
+def test_matmul(data: st.DataObject) -> None:
+    """Random sizes, layouts of both operands, and batch dimensions that may be broadcast."""
+    dtype = data.draw(st.sampled_from(DTYPES))
+    m, n, k = data.draw(SIZES), data.draw(SIZES), data.draw(st.one_of(st.just(0), SIZES, st.integers(250, 700)))
+    batch = tuple(data.draw(st.lists(st.integers(1, 4), max_size=3)))
+    rng = np.random.default_rng(data.draw(st.integers(0, 99)))
+    operands = []
+    for shape in ((m, k), (k, n)):
+        lead = tuple(1 if data.draw(st.booleans()) else size for size in batch)
+        full = (*lead, *shape)
+        order = data.draw(st.permutations(range(len(full))))
+        array = strided(rng, full, dtype, list(order), data.draw(st.integers(1, 2)))
+        operands.append(np.broadcast_to(array, (*batch, *shape)))
+    a, b = operands
+    expected = np.matmul(a.astype(np.float64), b.astype(np.float64))
+    check("matmul", matmul_params(a, b), a, b, expected, k)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", [(300, 10, 520), (10, 300, 520), (1, 1000, 300), (1000, 1, 300), (700, 40, 30),
+                                   (40, 700, 30), (1, 1, 5000), (257, 1025, 300)])
+@pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
+def test_matmul_paths(dtype: str, shape: tuple[int, int, int], layout: str) -> None:
+    """Every driver path: direct, shared A, shared B, transposed product, several blocks of depth."""
+    m, n, k = shape
+    rng = np.random.default_rng(1)
+    a = rng.standard_normal((m, k) if layout[0] == "n" else (k, m)).astype(dtype)
+    b = rng.standard_normal((k, n) if layout[1] == "n" else (n, k)).astype(dtype)
+    a, b = (a if layout[0] == "n" else a.T), (b if layout[1] == "n" else b.T)
+    check("matmul", matmul_params(a, b), a, b, a.astype(np.float64) @ b.astype(np.float64), k)
+
+
+def test_matmul_propagates_nan_and_infinity() -> None:
+    """Zero times infinity is not skipped."""
+    a, b = np.zeros((20, 30), np.float32), np.ones((30, 40), np.float32)
+    b[3, 5], b[4, 6] = np.inf, np.nan
+    out = np.empty((20, 40), np.float32)
+    library("float32").prepare("matmul", matmul_params(a, b), a, b, out)(1)
+    assert np.isnan(out[:, 5:7]).all() and not np.isnan(np.delete(out, [5, 6], 1)).any()
+
+
+def patches(x: Array, sizes: Any) -> Array:
+    """The im2col tensor (N, C, KH, KW, OH, OW) in float64, zero outside of the image."""
+    (n, c), (kh, kw), (oh, ow) = x.shape[:2], sizes.kernel, sizes.out_size
+    result = np.zeros((n, c, kh, kw, oh, ow))
+    for u, v, i, j in np.ndindex(kh, kw, oh, ow):
+        row = i * sizes.stride[0] - sizes.padding[0] + u * sizes.dilation[0]
+        column = j * sizes.stride[1] - sizes.padding[1] + v * sizes.dilation[1]
+        if 0 <= row < x.shape[2] and 0 <= column < x.shape[3]:
+            result[:, :, u, v, i, j] = x[:, :, row, column]
+    return result
+
+
+def grouped(x: Array, groups: int, axis: int) -> Array:
+    """Split one axis into (groups, rest)."""
+    return x.reshape(*x.shape[:axis], groups, x.shape[axis] // groups, *x.shape[axis + 1 :])
+
+
+def naive(kind: str, first: Array, second: Array, sizes: Any, input_shape: tuple[int, ...]) -> Array:
+    """All three directions as einsums over the im2col tensor."""
+    g, wide = sizes.groups, np.float64
+    if kind == "conv2d":
+        p, w = grouped(patches(first, sizes), g, 1), grouped(second.astype(wide), g, 0)
+        y = np.einsum("ngcuvij,gocuv->ngoij", p, w, optimize=True)
+        return y.reshape(y.shape[0], -1, *y.shape[3:])
+    if kind == "conv2d_weight_grad":
+        p, dy = grouped(patches(first, sizes), g, 1), grouped(second.astype(wide), g, 1)
+        dw = np.einsum("ngcuvij,ngoij->gocuv", p, dy, optimize=True)
+        return dw.reshape(-1, *dw.shape[2:])
+    dy, w = grouped(first.astype(wide), g, 1), grouped(second.astype(wide), g, 0)
+    spread = np.einsum("ngoij,gocuv->ngcuvij", dy, w, optimize=True)
+    spread = spread.reshape(spread.shape[0], -1, *spread.shape[3:])
+    dx = np.zeros(input_shape)
+    for u, v, i, j in np.ndindex(*sizes.kernel, *sizes.out_size):
+        row = i * sizes.stride[0] - sizes.padding[0] + u * sizes.dilation[0]
+        column = j * sizes.stride[1] - sizes.padding[1] + v * sizes.dilation[1]
+        if 0 <= row < dx.shape[2] and 0 <= column < dx.shape[3]:
+            dx[:, :, row, column] += spread[:, :, u, v, i, j]
+    return dx
+
+
+def check_convolution(kind: str, sizes: dict[str, Any], x: Array, w: Array, g: Array) -> None:
+    """Run one direction on the given operands."""
+    xs, ws, gs = strides_of(x), strides_of(w), strides_of(g)
+    twin: Any = Conv2d(**sizes)
+    depth = g.size if kind == "conv2d_weight_grad" else w.size
+    if kind == "conv2d":
+        params: Any = Conv2d(**sizes, x_strides=xs, w_strides=ws)  # type: ignore[arg-type]
+        operands = (x, w)
+    elif kind == "conv2d_input_grad":
+        params, operands = Conv2dInputGrad(**sizes, g_strides=gs, w_strides=ws), (g, w)  # type: ignore[arg-type]
+    else:
+        params, operands = Conv2dWeightGrad(**sizes, x_strides=xs, g_strides=gs), (x, g)  # type: ignore[arg-type]
+    check(kind, params, *operands, naive(kind, *operands, twin, x.shape), depth)
+
+
+def out_extent(size: int, kernel: int, stride: int, dilation: int, before: int, after: int) -> int:
+    """Output size of one dimension."""
+    return (size + before + after - dilation * (kernel - 1) - 1) // stride + 1
+
+
+PAIR = st.tuples(st.integers(1, 3), st.integers(1, 3))
+
+
+@pytest.mark.parametrize("kind", ["conv2d", "conv2d_input_grad", "conv2d_weight_grad"])
+@SETTINGS
+@given(st.data())
+def test_convolution(kind: str, data: st.DataObject) -> None:
+    """Random sizes, strides, padding (also more than the kernel), dilation, groups and memory layouts."""
+    dtype, groups = data.draw(st.sampled_from(DTYPES)), data.draw(st.sampled_from([1, 1, 2, 3]))
+    channels, out_channels = groups * data.draw(st.integers(1, 9)), groups * data.draw(st.integers(1, 20))
+    images = data.draw(st.integers(1, 4))
+    size = data.draw(st.tuples(st.integers(1, 19), st.integers(1, 40)))
+    kernel = data.draw(st.tuples(st.integers(1, 4), st.integers(1, 4)))
+    stride, dilation = data.draw(PAIR), data.draw(PAIR)
+    before = data.draw(st.tuples(st.integers(0, 4), st.integers(0, 4)))
+    after = data.draw(st.tuples(st.integers(0, 4), st.integers(0, 4)))
+    out = tuple(out_extent(*sizes) for sizes in zip(size, kernel, stride, dilation, before, after, strict=True))
+    if min(out) < 1:
+        return
+    sizes = {"images": images, "channels": channels, "size": size, "out_channels": out_channels, "kernel": kernel,
+             "out_size": out, "stride": stride, "padding": before, "dilation": dilation, "groups": groups}
+    rng = np.random.default_rng(data.draw(st.integers(0, 99)))
+    shapes = ((images, channels, *size), (out_channels, channels // groups, *kernel), (images, out_channels, *out))
+    arrays = []
+    for shape in shapes:
+        order = data.draw(st.one_of(st.just([0, 1, 2, 3]), st.just([0, 2, 3, 1]), st.permutations(range(4))))
+        arrays.append(strided(rng, shape, dtype, list(order), data.draw(st.sampled_from([1, 1, 2]))))
+    check_convolution(kind, sizes, *arrays)
+
+
+LAYERS = {
+    "3x3": (2, 40, (16, 16), 48, (3, 3), (1, 1), (1, 1), 1),
+    "deep, several blocks of depth": (2, 130, (8, 8), 40, (3, 3), (1, 1), (1, 1), 1),
+    "4x4 images": (5, 70, (4, 4), 30, (3, 3), (1, 1), (1, 1), 1),
+    "7x7 images": (3, 20, (7, 7), 30, (3, 3), (1, 1), (1, 1), 1),
+    "first layer": (1, 3, (41, 41), 20, (7, 7), (2, 2), (3, 3), 1),
+    "1x1": (3, 33, (9, 9), 35, (1, 1), (1, 1), (0, 0), 1),
+    "1x1 stride 2": (3, 33, (16, 16), 35, (1, 1), (2, 2), (0, 0), 1),
+    "3x3 stride 2": (3, 20, (32, 32), 35, (3, 3), (2, 2), (1, 1), 1),
+    "depthwise": (2, 24, (17, 33), 24, (3, 3), (1, 1), (1, 1), 24),
+    "depthwise stride 2": (2, 24, (17, 33), 24, (3, 3), (2, 2), (1, 1), 24),
+    "depthwise multiplier": (2, 8, (9, 33), 16, (5, 5), (1, 1), (2, 2), 8),
+    "patches": (2, 3, (32, 32), 40, (16, 16), (16, 16), (0, 0), 1),
+    "large kernel": (1, 2, (40, 40), 5, (31, 31), (1, 1), (15, 15), 1),
+    "long weight sum": (9, 6, (33, 33), 11, (3, 3), (1, 1), (1, 1), 1),
+}
+
+
+@pytest.mark.parametrize("kind", ["conv2d", "conv2d_input_grad", "conv2d_weight_grad"])
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("layer", LAYERS)
+def test_layers(kind: str, dtype: str, layer: str) -> None:
+    """Shapes of real networks in small, each on its own path."""
+    images, channels, size, out_channels, kernel, stride, padding, groups = LAYERS[layer]
+    out = tuple(out_extent(*s) for s in zip(size, kernel, stride, (1, 1), padding, padding, strict=True))
+    sizes = {"images": images, "channels": channels, "size": size, "out_channels": out_channels, "kernel": kernel,
+             "out_size": out, "stride": stride, "padding": padding, "groups": groups}
+    rng = np.random.default_rng(3)
+    x, w, g = (rng.standard_normal(shape).astype(dtype) for shape in (
+        (images, channels, *size), (out_channels, channels // groups, *kernel), (images, out_channels, *out)))
+    check_convolution(kind, sizes, x, w, g)
+
+
+def test_empty_results_and_sums() -> None:
+    """No rows: nothing is written; no depth: zeros."""
+    a, b = np.ones((4, 0), np.float32), np.ones((0, 5), np.float32)
+    check("matmul", matmul_params(a, b), a, b, np.zeros((4, 5)), 0)
+    a, b = np.ones((0, 3), np.float32), np.ones((3, 5), np.float32)
+    check("matmul", matmul_params(a, b), a, b, np.zeros((0, 5)), 0)
+
+
+@pytest.mark.parametrize("target", [AVX512, AVX2, SSE, NEON])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_every_target_gives_valid_ir(target: Any, dtype: str) -> None:
+    """The emitter names no processor: the text verifies for all register files."""
+    import llvmlite.binding as llvm
+
+    llvm.parse_assembly(module_ir(dtype, target)).verify()
+
+
+def test_folded_batch() -> None:
+    """Batch dimensions that B does not vary over become rows."""
+    folded = Matmul(8, 5, 4, (4, 1), (5, 1), (2, 3, 4), (96, 32, 32), (0, 0, 0)).folded()
+    assert folded.batch == (1, 2, 3) and folded.rows == 32
+    assert Matmul(8, 5, 4, (4, 1), (5, 1), (2, 3, 4), (384, 128, 32), (0, 0, 0)).folded().rows == 8 * 24
+
+
+def test_target_for_features() -> None:
+    """Instruction sets map to register files."""
+    assert target_for_features("x86_64", frozenset({"avx512f", "avx2", "fma"})) is AVX512
+    assert target_for_features("x86_64", frozenset({"avx2", "fma"})) is AVX2
+    assert target_for_features("x86_64", frozenset()) is SSE
+    assert target_for_features("aarch64", frozenset()) is NEON
+
+
+def test_import_does_not_load_llvm() -> None:
+    """Parameters and IR text need no LLVM."""
+    code = "import sys, calque.backend.cpu.contract as c; c.module_ir('float32', c.AVX2); assert 'llvmlite' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)
