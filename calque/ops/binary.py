@@ -1,0 +1,309 @@
+"""Elementwise primitives of two or three operands: arithmetic, comparisons, bits, `where`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from calque.base.dtypes import DType, bool_
+from calque.base.errors import DTypeError
+from calque.ops import bodies
+from calque.ops.opdef import Attrs, OpDef, Sample, Vjp, register
+from calque.ops.rules import Array, binary, broadcasting, comparison, floating, integral, numeric, require_equal
+
+# ---------------------------------------------------------------------------------------------------------------- arithmetic
+
+binary(
+    "add",
+    "x + y; logical or on bool.",
+    bodies.either("add", "or_"),
+    np.add,
+    (Vjp(lambda F, g, c: g), Vjp(lambda F, g, c: g)),
+    dtypes=("float32", "float64", "int64", "uint8", "bool"),
+)
+binary(
+    "sub",
+    "x - y.",
+    lambda s, x, y: s.sub(x, y),
+    np.subtract,
+    (Vjp(lambda F, g, c: g), Vjp(lambda F, g, c: -g)),
+    dtype=numeric("sub"),
+)
+binary(
+    "mul",
+    "x * y; logical and on bool.",
+    bodies.either("mul", "and_"),
+    np.multiply,
+    (Vjp(lambda F, g, c: g * c.x(1), (1,)), Vjp(lambda F, g, c: g * c.x(0), (0,))),
+    dtypes=("float32", "float64", "int64", "uint8", "bool"),
+)
+binary(
+    "div",
+    "x / y of floating operands.",
+    lambda s, x, y: s.div(x, y),
+    np.divide,
+    (Vjp(lambda F, g, c: g / c.x(1), (1,)), Vjp(lambda F, g, c: -g * ((c.x(0) / c.x(1)) / c.x(1)), (0, 1))),
+    dtype=floating("div"),
+    low=0.5,
+    dtypes=("float32", "float64"),
+)
+
+
+def integer_safe(function: Any) -> Any:
+    """An integer operation whose division by zero gives 0 (the closed set's rule)."""
+
+    def call(x: Array, y: Array) -> Array:
+        divisor = np.where(y == 0, np.ones((), y.dtype), y)
+        result: Array = np.where(y == 0, np.zeros((), x.dtype), function(x, divisor))
+        return result.astype(x.dtype)
+
+    return call
+
+
+def _floor_divide_ref(x: Array, y: Array) -> Array:
+    if x.dtype.kind in "iu":
+        result: Array = integer_safe(np.floor_divide)(x, y)
+        return result
+    m = np.fmod(x, y)
+    quotient = np.rint((x - m) / y) - ((m != 0) & ((m < 0) != (y < 0)))
+    return np.where(y == 0, x / y, quotient).astype(x.dtype)
+
+
+def _remainder_ref(x: Array, y: Array) -> Array:
+    if x.dtype.kind in "iu":
+        result: Array = integer_safe(np.mod)(x, y)
+        return result
+    m = np.fmod(x, y)
+    return np.where((m != 0) & ((m < 0) != (y < 0)), m + y, m).astype(x.dtype)
+
+
+def _fmod_ref(x: Array, y: Array) -> Array:
+    result: Array = integer_safe(np.fmod)(x, y) if x.dtype.kind in "iu" else np.fmod(x, y)
+    return result
+
+
+def _flat(F: Any, g: Any, c: Any) -> Any:
+    return F.zeros_like(g)
+
+
+binary(
+    "floor_divide",
+    "floor(x / y); an integer division by zero gives 0.",
+    bodies.floor_divide,
+    _floor_divide_ref,
+    (Vjp(_flat), Vjp(_flat)),
+    dtype=numeric("floor_divide"),
+    low=0.3,
+)
+binary(
+    "remainder",
+    "x - y floor(x / y): the sign of y, as Python's %.",
+    bodies.remainder,
+    _remainder_ref,
+    (Vjp(lambda F, g, c: g), Vjp(lambda F, g, c: -g * (c.x(0) // c.x(1)), (0, 1))),
+    dtype=numeric("remainder"),
+    low=0.3,
+)
+binary(
+    "fmod",
+    "x - y trunc(x / y): the sign of x, as C's fmod.",
+    bodies.fmod,
+    _fmod_ref,
+    (Vjp(lambda F, g, c: g), Vjp(lambda F, g, c: -g * F.trunc(c.x(0) / c.x(1)), (0, 1))),
+    dtype=numeric("fmod"),
+    low=0.3,
+)
+
+
+def _pow_ref(x: Array, y: Array) -> Array:
+    if x.dtype.kind not in "iub":
+        return np.power(x, y)
+    if x.dtype == np.bool_:
+        return x | ~y
+    raised = np.power(x, np.maximum(y, np.zeros((), y.dtype)))
+    if x.dtype.kind == "u":
+        return np.asarray(raised)
+    inverse = np.where(x == 1, 1, np.where(x == -1, np.where(y % 2 == 0, 1, -1), 0))
+    return np.where(y < 0, inverse, raised).astype(x.dtype)
+
+
+def _pow_base_gradient(F: Any, g: Any, c: Any) -> Any:
+    """y x**(y - 1), and 0 where y = 0 whatever x is."""
+    x, y = c.x(0), c.x(1)
+    if not isinstance(y, int | float):
+        return F.where(y == 0, 0.0, g * (y * F.pow(x, y - 1)))
+    if y == 0:
+        return F.zeros_like(g)
+    if y == 1:
+        return g
+    return g * (x * 2) if y == 2 else g * (F.pow(x, y - 1) * y)
+
+
+def _pow_exponent_gradient(F: Any, g: Any, c: Any) -> Any:
+    """x**y log(x), and 0 where x = 0 <= y."""
+    x, y = c.x(0), c.x(1)
+    if isinstance(x, int | float):
+        if x == 0:
+            return g * F.where(y >= 0, 0.0, c.out * -math.inf)
+        return g * (c.out * (math.log(x) if x > 0 else math.nan))
+    vanishes = (x == 0) & (y >= 0)
+    return g * F.where(vanishes, 0.0, c.out * F.log(x))
+
+
+binary(
+    "pow",
+    "x**y; integers with a negative exponent give 1, -1 or 0.",
+    bodies.power,
+    _pow_ref,
+    (Vjp(_pow_base_gradient, (0, 1)), Vjp(_pow_exponent_gradient, (0, 1, -1))),
+    low=0.2,
+    high=4.0,
+)
+binary(
+    "atan2",
+    "Angle of the point (y, x), in [-pi, pi]; operands in the order (y, x).",
+    bodies.atan2,
+    np.arctan2,
+    (
+        Vjp(lambda F, g, c: g * (c.x(1) / (c.x(0) * c.x(0) + c.x(1) * c.x(1))), (0, 1)),
+        Vjp(lambda F, g, c: -g * (c.x(0) / (c.x(0) * c.x(0) + c.x(1) * c.x(1))), (0, 1)),
+    ),
+    dtype=floating("atan2"),
+    low=0.2,
+    dtypes=("float32", "float64"),
+)
+
+# ------------------------------------------------------------------------------------------------------------------- extremes
+
+
+def _extreme_gradient(own: int, larger: bool) -> Any:
+    """The winner takes the gradient, equal operands take half each."""
+
+    def rule(F: Any, g: Any, c: Any) -> Any:
+        mine, other = c.x(own), c.x(1 - own)
+        loses = mine < other if larger else mine > other
+        return F.where(mine == other, g * 0.5, F.where(loses, 0.0, g))
+
+    return rule
+
+
+binary(
+    "maximum",
+    "Larger of x and y; NaN if either is. Equal operands share the gradient.",
+    bodies.either("max", "or_"),
+    np.maximum,
+    (Vjp(_extreme_gradient(0, True), (0, 1)), Vjp(_extreme_gradient(1, True), (0, 1))),
+    dtypes=("float32", "float64", "int64", "bool"),
+)
+binary(
+    "minimum",
+    "Smaller of x and y; NaN if either is. Equal operands share the gradient.",
+    bodies.either("min", "and_"),
+    np.minimum,
+    (Vjp(_extreme_gradient(0, False), (0, 1)), Vjp(_extreme_gradient(1, False), (0, 1))),
+    dtypes=("float32", "float64", "int64", "bool"),
+)
+
+# ---------------------------------------------------------------------------------------------------------------- comparisons
+
+for _name, _doc, _ref in (
+    ("lt", "x < y.", np.less),
+    ("le", "x <= y.", np.less_equal),
+    ("eq", "x == y.", np.equal),
+    ("ne", "x != y.", np.not_equal),
+    ("gt", "x > y.", np.greater),
+    ("ge", "x >= y.", np.greater_equal),
+):
+    binary(
+        _name, _doc, bodies.compare(_name), _ref, dtype=comparison(_name), dtypes=("float32", "float64", "int64", "uint8", "bool")
+    )
+
+# ----------------------------------------------------------------------------------------------------------------------- bits
+
+INTEGERS = ("int64", "int32", "uint8")
+binary(
+    "bitwise_and",
+    "Bits set in both; logical and on bool.",
+    lambda s, x, y: s.and_(x, y),
+    np.bitwise_and,
+    dtype=integral("bitwise_and"),
+    low=0,
+    high=100,
+    dtypes=(*INTEGERS, "bool"),
+)
+binary(
+    "bitwise_or",
+    "Bits set in either; logical or on bool.",
+    lambda s, x, y: s.or_(x, y),
+    np.bitwise_or,
+    dtype=integral("bitwise_or"),
+    low=0,
+    high=100,
+    dtypes=(*INTEGERS, "bool"),
+)
+binary(
+    "bitwise_xor",
+    "Bits set in one of the two; logical exclusive or on bool.",
+    lambda s, x, y: s.xor(x, y),
+    np.bitwise_xor,
+    dtype=integral("bitwise_xor"),
+    low=0,
+    high=100,
+    dtypes=(*INTEGERS, "bool"),
+)
+binary(
+    "shift_left",
+    "x times 2**y, wrapping; 0 <= y < bits.",
+    lambda s, x, y: s.shl(x, y),
+    np.left_shift,
+    dtype=integral("shift_left", allow_bool=False),
+    low=0,
+    high=7,
+    dtypes=INTEGERS,
+)
+binary(
+    "shift_right",
+    "floor(x / 2**y); 0 <= y < bits.",
+    lambda s, x, y: s.shr(x, y),
+    np.right_shift,
+    dtype=integral("shift_right", allow_bool=False),
+    low=0,
+    high=7,
+    dtypes=INTEGERS,
+)
+
+# ---------------------------------------------------------------------------------------------------------------------- where
+
+
+def _where_dtype(dtypes: Sequence[DType], attrs: Attrs) -> DType:
+    if dtypes[0] is not bool_:
+        raise DTypeError(f"[where] expected a condition of dtype torch.bool, got {dtypes[0]!r}; compare it with something first")
+    return require_equal("where", dtypes[1:])
+
+
+def _where_vjp(own: int) -> Vjp:
+    return Vjp(lambda F, g, c: F.where(c.x(0), g, 0.0) if own == 1 else F.where(c.x(0), 0.0, g), (0,))
+
+
+register(
+    OpDef(
+        "where",
+        "elementwise",
+        "x where the condition holds, else y.",
+        arity=3,
+        shape=broadcasting("where"),
+        dtype=_where_dtype,
+        body=lambda s, condition, x, y: s.select(condition, x, y),
+        vjp=(None, _where_vjp(1), _where_vjp(2)),
+        ref=np.where,
+        samples=(
+            Sample(((3, 4), (3, 4), (3, 4)), integers=((0, 2),)),
+            Sample(((3, 1), (4,), ()), integers=((0, 2),)),
+            Sample(((0, 2), (1, 2), ()), integers=((0, 2),)),
+        ),
+        dtypes=("float32", "float64", "int64", "bool"),
+    )
+)

@@ -1,0 +1,292 @@
+"""Reading and writing at run-time indices. Indices are int64 in 0..size-1 (the functional layer checks them); references clamp."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from calque.base.dtypes import DType
+from calque.base.errors import ShapeError
+from calque.base.shapes import Shape
+from calque.ops.opdef import Attrs, OpDef, Sample, Vjp, register
+from calque.ops.rules import Array, check_index, require_equal, widen
+
+
+def _check_dim(name: str, shape: Shape, dim: int, picked: Shape) -> None:
+    if not 0 <= dim < len(shape):
+        raise ShapeError(f"[{name}] expected a dim of a {len(shape)}-d tensor, got {dim}; use 0..{len(shape) - 1}")
+    if shape[dim] == 0 and 0 not in picked:
+        raise ShapeError(f"[{name}] expected elements in dim {dim}, got shape {shape}; nothing can be indexed there")
+
+
+def _select_shape(shapes: Sequence[Shape], attrs: Attrs) -> Shape:
+    x, i = shapes
+    dim = attrs[0]
+    _check_dim("index_select", x, dim, i)
+    return (*x[:dim], *i, *x[dim + 1 :])
+
+
+def _gather_shape(shapes: Sequence[Shape], attrs: Attrs) -> Shape:
+    x, i = shapes
+    _check_aligned("gather", x, i, attrs[0])
+    return i
+
+
+def _check_aligned(name: str, x: Shape, i: Shape, dim: int) -> None:
+    if len(x) != len(i):
+        raise ShapeError(
+            f"[{name}] expected an index with {len(x)} dims like the tensor {x}, got shape {i}; add dims with unsqueeze()"
+        )
+    _check_dim(name, x, dim, i)
+    for d, (size, wanted) in enumerate(zip(x, i, strict=True)):
+        if d != dim and wanted > size:
+            raise ShapeError(
+                f"[{name}] expected an index no larger than {x} outside dim {dim}, got shape {i}: {wanted} > {size} in dim {d}; shrink it"
+            )
+
+
+def _put_shape_rule(name: str) -> Any:
+    def rule(shapes: Sequence[Shape], attrs: Attrs) -> Shape:
+        base, i, source = shapes
+        dim = attrs[0]
+        _check_dim(name, base, dim, i)
+        expected = (*base[:dim], *i, *base[dim + 1 :])
+        if source != expected:
+            raise ShapeError(f"[{name}] expected a source of shape {expected}, got {source}; expand it first")
+        return base
+
+    return rule
+
+
+def _scatter_shape_rule(name: str) -> Any:
+    def rule(shapes: Sequence[Shape], attrs: Attrs) -> Shape:
+        base, i, source = shapes
+        _check_aligned(name, base, i, attrs[0])
+        if source != i:
+            raise ShapeError(f"[{name}] expected a source of the index's shape {i}, got {source}; narrow or expand it first")
+        return base
+
+    return rule
+
+
+def _read_dtype(name: str) -> Any:
+    def rule(dtypes: Sequence[DType], attrs: Attrs) -> DType:
+        check_index(name, dtypes[1])
+        return dtypes[0]
+
+    return rule
+
+
+def _write_dtype(name: str) -> Any:
+    def rule(dtypes: Sequence[DType], attrs: Attrs) -> DType:
+        check_index(name, dtypes[1])
+        return require_equal(name, (dtypes[0], dtypes[2]))
+
+    return rule
+
+
+# ------------------------------------------------------------------------------------------------------------------ references
+
+
+def _clamp(i: Array, size: int) -> Array:
+    return np.clip(i, 0, max(size - 1, 0))
+
+
+def _select_ref(x: Array, i: Array, dim: int) -> Array:
+    if 0 in i.shape:
+        return np.empty((*x.shape[:dim], *i.shape, *x.shape[dim + 1 :]), x.dtype)
+    return np.take(x, _clamp(i, x.shape[dim]), axis=dim)
+
+
+def _aligned_grid(shape: Shape, i: Array, dim: int) -> tuple[Array, ...]:
+    """Open index grid of `i.shape` with i itself at `dim`."""
+    grid = [np.arange(n).reshape((-1,) + (1,) * (len(i.shape) - d - 1)) for d, n in enumerate(i.shape)]
+    grid[dim] = _clamp(i, shape[dim])
+    return tuple(grid)
+
+
+def _gather_ref(x: Array, i: Array, dim: int) -> Array:
+    return np.asarray(x[_aligned_grid(x.shape, i, dim)]) if i.size else np.empty(i.shape, x.dtype)
+
+
+def _rows(base: Array, i: Array, source: Array, dim: int) -> tuple[Array, Array, Array]:
+    """Copy of base with `dim` in front, flat indices, and the source as rows."""
+    moved = np.moveaxis(base, dim, 0).copy()
+    lead, count = source.shape[:dim], prod(i.shape)
+    rows = np.moveaxis(source.reshape(*lead, count, *base.shape[dim + 1 :]), dim, 0)
+    return moved, _clamp(i.reshape(-1), base.shape[dim]), rows
+
+
+def _put_ref(base: Array, i: Array, source: Array, dim: int) -> Array:
+    moved, where, rows = _rows(base, i, source, dim)
+    if i.size:
+        last = {int(position): k for k, position in enumerate(where)}  # the last write wins
+        moved[list(last)] = rows[list(last.values())]
+    return np.ascontiguousarray(np.moveaxis(moved, 0, dim))
+
+
+def _add_ref(base: Array, i: Array, source: Array, dim: int) -> Array:
+    moved, where, rows = _rows(widen(base), i, widen(source), dim)
+    if i.size:
+        np.add.at(moved, where, rows)
+    return np.ascontiguousarray(np.moveaxis(moved, 0, dim))
+
+
+def _flat_positions(base: Array, i: Array, dim: int) -> Array:
+    """Row-major positions in `base` that an aligned index names, in iteration order."""
+    positions = np.arange(base.size).reshape(base.shape)
+    return positions[_aligned_grid(base.shape, i, dim)].reshape(-1)
+
+
+def _scatter_ref(base: Array, i: Array, source: Array, dim: int) -> Array:
+    flat = np.array(base).reshape(-1)
+    if i.size:
+        positions = _flat_positions(base, i, dim)[::-1]
+        where, first = np.unique(positions, return_index=True)  # first of the reversed order: the last write wins
+        flat[where] = source.reshape(-1)[::-1][first]
+    return flat.reshape(base.shape)
+
+
+def _scatter_add_ref(base: Array, i: Array, source: Array, dim: int) -> Array:
+    flat = np.array(widen(base)).reshape(-1)
+    if i.size:
+        np.add.at(flat, _flat_positions(base, i, dim), widen(source).reshape(-1))
+    return flat.reshape(base.shape)
+
+
+# --------------------------------------------------------------------------------------------------------------------- records
+
+
+def _zeros(F: Any, g: Any, shape: Shape) -> Any:
+    return F.zeros(tuple(shape), dtype=g.dtype, device=g.device)
+
+
+_TYPES = ("float32", "float64", "int64", "bool", "bfloat16")
+_ADDED = ("float32", "float64", "int64", "bfloat16")
+_SELECT = (
+    Sample(((5, 3), (4,)), (0,), integers=((1, 5),)),
+    Sample(((2, 5, 3), (2, 3)), (1,), integers=((1, 5),)),
+    Sample(((4,), ()), (0,), integers=((1, 4),)),
+    Sample(((4, 2), (0,)), (0,), integers=((1, 4),)),
+)
+_ALIGNED = (
+    Sample(((5, 3), (4, 3)), (0,), integers=((1, 5),)),
+    Sample(((2, 5, 3), (2, 7, 2)), (1,), integers=((1, 5),)),
+    Sample(((4,), (6,)), (0,), integers=((1, 4),)),
+    Sample(((4, 2), (0, 2)), (0,), integers=((1, 4),)),
+)
+
+
+def _put_samples() -> tuple[Sample, ...]:
+    found = []
+    for sample in _SELECT:
+        (base, i), dim = sample.shapes, sample.attrs[0]
+        found.append(Sample((base, i, (*base[:dim], *i, *base[dim + 1 :])), sample.attrs, integers=sample.integers))
+    return tuple(found)
+
+
+def _scatter_samples() -> tuple[Sample, ...]:
+    return tuple(Sample((*sample.shapes, sample.shapes[1]), sample.attrs, integers=sample.integers) for sample in _ALIGNED)
+
+
+register(
+    OpDef(
+        "index_select",
+        "index",
+        "Slices of x along dim at the positions i, an index of any shape: x.shape[:dim] + i.shape + x.shape[dim+1:].",
+        2,
+        ("dim",),
+        shape=_select_shape,
+        dtype=_read_dtype("index_select"),
+        vjp=(Vjp(lambda F, g, c: F.prim("index_add", _zeros(F, g, c.shape(0)), c.x(1), g, c.attrs[0]), (1,)), None),
+        ref=_select_ref,
+        samples=_SELECT,
+        dtypes=_TYPES,
+    )
+)
+register(
+    OpDef(
+        "gather",
+        "index",
+        "Element by element along dim: out[a, b] = x[i[a, b], b] for dim 0.",
+        2,
+        ("dim",),
+        shape=_gather_shape,
+        dtype=_read_dtype("gather"),
+        vjp=(Vjp(lambda F, g, c: F.prim("scatter_add", _zeros(F, g, c.shape(0)), c.x(1), g, c.attrs[0]), (1,)), None),
+        ref=_gather_ref,
+        samples=_ALIGNED,
+        dtypes=_TYPES,
+    )
+)
+register(
+    OpDef(
+        "index_put",
+        "index",
+        "base with the slices at positions i along dim replaced by those of the source; the last write wins.",
+        3,
+        ("dim",),
+        shape=_put_shape_rule("index_put"),
+        dtype=_write_dtype("index_put"),
+        vjp=(
+            Vjp(lambda F, g, c: F.prim("index_put", g, c.x(1), _zeros(F, g, c.shape(2)), c.attrs[0]), (1,)),
+            None,
+            Vjp(lambda F, g, c: F.prim("index_select", g, c.x(1), c.attrs[0]), (1,)),
+        ),
+        ref=_put_ref,
+        samples=_put_samples(),
+        dtypes=_TYPES,
+    )
+)
+register(
+    OpDef(
+        "index_add",
+        "index",
+        "base with the slices of the source added at positions i along dim.",
+        3,
+        ("dim",),
+        shape=_put_shape_rule("index_add"),
+        dtype=_write_dtype("index_add"),
+        vjp=(Vjp(lambda F, g, c: g), None, Vjp(lambda F, g, c: F.prim("index_select", g, c.x(1), c.attrs[0]), (1,))),
+        ref=_add_ref,
+        samples=_put_samples(),
+        dtypes=_ADDED,
+    )
+)
+register(
+    OpDef(
+        "scatter",
+        "index",
+        "base with out[i[a, b], b] = source[a, b] for dim 0; the last write wins.",
+        3,
+        ("dim",),
+        shape=_scatter_shape_rule("scatter"),
+        dtype=_write_dtype("scatter"),
+        vjp=(
+            Vjp(lambda F, g, c: F.prim("scatter", g, c.x(1), _zeros(F, g, c.shape(2)), c.attrs[0]), (1,)),
+            None,
+            Vjp(lambda F, g, c: F.prim("gather", g, c.x(1), c.attrs[0]), (1,)),
+        ),
+        ref=_scatter_ref,
+        samples=_scatter_samples(),
+        dtypes=_TYPES,
+    )
+)
+register(
+    OpDef(
+        "scatter_add",
+        "index",
+        "base with out[i[a, b], b] += source[a, b] for dim 0.",
+        3,
+        ("dim",),
+        shape=_scatter_shape_rule("scatter_add"),
+        dtype=_write_dtype("scatter_add"),
+        vjp=(Vjp(lambda F, g, c: g), None, Vjp(lambda F, g, c: F.prim("gather", g, c.x(1), c.attrs[0]), (1,))),
+        ref=_scatter_add_ref,
+        samples=_scatter_samples(),
+        dtypes=_ADDED,
+    )
+)
