@@ -118,11 +118,6 @@ def strides_of(array: Array) -> tuple[int, ...]:
 
 
 def matmul_params(a: Array, b: Array) -> Matmul:
-    """Parameters for ``a @ b`` with up to three equal batch dimensions."""
-    lead = a.shape[:-2]
-    fill = (1,) * (3 - len(lead))
-    none = (0,) * (3 - len(lead))
-    sa, sb = strides_of(a), strides_of(b)
-    batch = (*fill, *lead)
-    return Matmul(a.shape[-2], b.shape[-1], a.shape[-1], (sa[-2], sa[-1]), (sb[-2], sb[-1]),
-                  (batch[0], batch[1], batch[2]), (*none, *sa[:-2]), (*none, *sb[:-2]))  # type: ignore[arg-type]
+    """Parameters for ``a @ b`` with equal batch dimensions."""
+    (m, k), n, sa, sb = a.shape[-2:], b.shape[-1], strides_of(a), strides_of(b)
+    return Matmul(m, n, k, (sa[-2], sa[-1]), (sb[-2], sb[-1]), a.shape[:-2], sa[:-2], sb[:-2])

@@ -21,9 +21,11 @@ from calque.backend.cpu.contract import (
     Conv2dInputGrad,
     Conv2dWeightGrad,
     Matmul,
+    contraction,
     module_ir,
     target_for_features,
 )
+from calque.kernel.contract import ContractSpec
 from tests.backend.contract_harness import library, matmul_params, strides_of
 
 Array = NDArray[Any]
@@ -61,7 +63,7 @@ def test_matmul(data: st.DataObject) -> None:
     """Random sizes, layouts of both operands, and batch dimensions that may be broadcast."""
     dtype = data.draw(st.sampled_from(DTYPES))
     m, n, k = data.draw(SIZES), data.draw(SIZES), data.draw(st.one_of(st.just(0), SIZES, st.integers(250, 700)))
-    batch = tuple(data.draw(st.lists(st.integers(1, 4), max_size=3)))
+    batch = tuple(data.draw(st.lists(st.integers(1, 3), max_size=4)))
     rng = np.random.default_rng(data.draw(st.integers(0, 99)))
     operands = []
     for shape in ((m, k), (k, n)):
@@ -241,8 +243,28 @@ def test_every_target_gives_valid_ir(target: Any, dtype: str) -> None:
 def test_folded_batch() -> None:
     """Batch dimensions that B does not vary over become rows."""
     folded = Matmul(8, 5, 4, (4, 1), (5, 1), (2, 3, 4), (96, 32, 32), (0, 0, 0)).folded()
-    assert folded.batch == (1, 2, 3) and folded.rows == 32
+    assert folded.batch == (2, 3) and folded.rows == 32
     assert Matmul(8, 5, 4, (4, 1), (5, 1), (2, 3, 4), (384, 128, 32), (0, 0, 0)).folded().rows == 8 * 24
+
+
+@pytest.mark.parametrize("kind", ["conv2d", "conv2d_input_grad", "conv2d_weight_grad"])
+def test_parameters_of_a_scheduled_convolution(kind: str) -> None:
+    """A schedule's neutral description says the same as the sizes."""
+    x, w, y = (2, 4, 9, 8), (6, 2, 3, 2), (2, 6, 5, 7)
+    a, b, out = {"conv2d": (x, w, y), "conv2d_input_grad": (y, w, x), "conv2d_weight_grad": (x, y, w)}[kind]
+    steps = {"a_strides": (9, 8, 7, 6), "b_strides": (5, 4, 3, 2)}
+    spec = ContractSpec(a, steps["a_strides"], b, steps["b_strides"], out, (2, 1), (1, 0), (1, 1), 2)
+    made = contraction(kind, spec)
+    assert not isinstance(made, Matmul)
+    assert (made.images, made.channels, made.size, made.out_channels) == (2, 4, (9, 8), 6)
+    assert (made.kernel, made.out_size, made.groups, made.stride) == ((3, 2), (5, 7), 2, (2, 1))
+
+
+def test_parameters_of_a_scheduled_product() -> None:
+    """Batch dimensions come first, broadcast ones with step zero."""
+    spec = ContractSpec((2, 3, 4, 5), (60, 20, 5, 1), (2, 3, 5, 6), (30, 0, 6, 1), (2, 3, 4, 6))
+    expected = Matmul(4, 6, 5, (5, 1), (6, 1), (2, 3), (60, 20), (30, 0))
+    assert contraction("matmul", spec) == expected
 
 
 def test_target_for_features() -> None:

@@ -7,17 +7,18 @@ recompiled for a new shape. Every kernel is ``void f(i64 thread, i64 threads, pt
 
 from calque.backend.cpu.contract.module import module_ir
 from calque.backend.cpu.contract.params import (
-           DTYPES,
-           KINDS,
-           Contraction,
-           Conv2d,
-           Conv2dInputGrad,
-           Conv2dWeightGrad,
-           Matmul,
-           symbol,
+    DTYPES,
+    KINDS,
+    Contraction,
+    Conv2d,
+    Conv2dInputGrad,
+    Conv2dWeightGrad,
+    Matmul,
+    contraction,
+    symbol,
 )
 from calque.backend.cpu.contract.target import AVX2, AVX512, NEON, SCRATCH_BYTES, SSE, TargetInfo, VectorUnit, target_for_features
 
 __all__ = ["AVX2", "AVX512", "DTYPES", "KINDS", "NEON", "SCRATCH_BYTES", "SSE", "Contraction", "Conv2d",
-           "Conv2dInputGrad", "Conv2dWeightGrad", "Matmul", "TargetInfo", "VectorUnit", "module_ir", "symbol",
-           "target_for_features"]
+           "Conv2dInputGrad", "Conv2dWeightGrad", "Matmul", "TargetInfo", "VectorUnit", "contraction", "module_ir",
+           "symbol", "target_for_features"]

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from calque.backend.cpu.contract.builder import Builder, Value
 from calque.backend.cpu.contract.target import Blocking
 
-WORDS = ("batch1", "batch2", "batch3", "a1", "a2", "a3", "b1", "b2", "b3", "rows", "columns", "depth",
-         "a_row", "a_depth", "b_depth", "b_column")
+WORDS = ("rows", "columns", "depth", "a_row", "a_depth", "b_depth", "b_column", "products", "batch_dims")
+"""Followed by (size, step in A, step in B) of every batch dimension, innermost first."""
 BUFFERS = 4
 PRIVATE_SHARED_OFFSET = 1 << 20
 PRIVATE_SHARED_BYTES = 3 << 20
@@ -215,16 +215,20 @@ def _entry(blocking: Blocking) -> str:
                 ("i64 %thread", "i64 %threads", "ptr %barrier", "ptr %scratch", "ptr %args"), blocking, linkage="")
     left, right, result, shared = (b.pointer_word("%args", index) for index in range(BUFFERS))
     w = {name: b.word("%args", BUFFERS + index) for index, name in enumerate(WORDS)}
-    total = b.mul(b.mul(w["batch1"], w["batch2"]), w["batch3"])
+    total, dims = w["products"], b.byte_at("%args", 8 * (BUFFERS + len(WORDS)))
     small = b.min(w["rows"], w["columns"])
     packed = b.mul(w["depth"], b.max(b.mul(b.ceil_div(small, blocking.tile_rows), blocking.row_stride),
                                      b.mul(b.ceil_div(small, blocking.tile_columns), blocking.tile_columns)))
 
     def one(index: Value, thread: Value, threads: Value, place: str) -> None:
-        first, rest = b.div(index, b.mul(w["batch2"], w["batch3"])), b.rem(index, b.mul(w["batch2"], w["batch3"]))
-        second, third = b.div(rest, w["batch3"]), b.rem(rest, w["batch3"])
-        a = b.at(left, b.dot((first, w["a1"]), (second, w["a2"]), (third, w["a3"])))
-        right_one = b.at(right, b.dot((first, w["b1"]), (second, w["b2"]), (third, w["b3"])))
+        rest, in_a, in_b = b.variable(index), b.variable(0), b.variable(0)
+        with b.loop(0, w["batch_dims"]) as dim:
+            size, a_step, b_step = (b.word(b.byte_at(dims, b.mul(dim, 24)), word) for word in range(3))
+            position = b.rem(b.read(rest), size)
+            b.assign(rest, b.div(b.read(rest), size))
+            b.assign(in_a, b.add(b.read(in_a), b.mul(position, a_step)))
+            b.assign(in_b, b.add(b.read(in_b), b.mul(position, b_step)))
+        a, right_one = b.at(left, b.read(in_a)), b.at(right, b.read(in_b))
         c = b.at(result, b.mul(index, b.mul(w["rows"], w["columns"])))
         b.call("gemm", f"i64 {thread}", f"i64 {threads}", "ptr %barrier", "ptr %scratch", f"ptr {place}",
                f"ptr {a}", f"i64 {w['a_row']}", f"i64 {w['a_depth']}", f"ptr {right_one}", f"i64 {w['b_depth']}",

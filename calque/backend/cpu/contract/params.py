@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from math import gcd, prod
+from typing import Any
 
 from calque.backend.cpu.contract.conv import ConvWords, block_words
 from calque.backend.cpu.contract.gemm import shared_elements
 from calque.backend.cpu.contract.pack import PatchWords
 from calque.backend.cpu.contract.target import Blocking, VectorUnit
 from calque.backend.cpu.contract.weight_grad import LANE_BLOCK, ROW_BLOCK
+from calque.kernel.contract import ContractSpec
 
 DTYPES = {"float32": "f32", "float64": "f64"}
 KINDS = ("matmul", "conv2d", "conv2d_input_grad", "conv2d_weight_grad")
 Quad = tuple[int, int, int, int]
-Triple = tuple[int, int, int]
 Pair = tuple[int, int]
 
 
@@ -41,31 +42,27 @@ class Matmul:
     depth: int
     a_strides: Pair
     b_strides: Pair
-    batch: Triple = (1, 1, 1)
-    a_batch_strides: Triple = (0, 0, 0)
-    b_batch_strides: Triple = (0, 0, 0)
+    batch: tuple[int, ...] = ()
+    a_batch_strides: tuple[int, ...] = ()
+    b_batch_strides: tuple[int, ...] = ()
 
     def folded(self) -> Matmul:
-        """The same product with batch dimensions over which B is constant turned into rows, innermost first."""
-        folded = self
-        while True:
-            n1, n2, n3 = folded.batch
-            a1, a2, a3 = folded.a_batch_strides
-            b1, b2, b3 = folded.b_batch_strides
-            if n3 == 1 and (n1, n2) != (1, 1):
-                folded = replace(folded, batch=(1, n1, n2), a_batch_strides=(0, a1, a2), b_batch_strides=(0, b1, b2))
-            elif n3 != 1 and b3 == 0 and (folded.rows == 1 or a3 == folded.rows * folded.a_strides[0]):
-                row_step = folded.a_strides[0] if folded.rows > 1 else a3
-                folded = replace(folded, rows=folded.rows * n3, a_strides=(row_step, folded.a_strides[1]),
-                                 batch=(n1, n2, 1), a_batch_strides=(a1, a2, 0), b_batch_strides=(b1, b2, 0))
-            else:
-                return folded
+        """The same product with inner batch dimensions over which B is constant turned into rows."""
+        rows, row_step = self.rows, self.a_strides[0]
+        dims = [dim for dim in zip(self.batch, self.a_batch_strides, self.b_batch_strides, strict=True) if dim[0] != 1]
+        while dims and dims[-1][2] == 0 and (rows == 1 or dims[-1][1] == rows * row_step):
+            size, a_step, _ = dims.pop()
+            rows, row_step = rows * size, row_step if rows > 1 else a_step
+        batch, a_steps, b_steps = (tuple(dim[which] for dim in dims) for which in range(3))
+        return replace(self, rows=rows, a_strides=(row_step, self.a_strides[1]), batch=batch, a_batch_strides=a_steps,
+                       b_batch_strides=b_steps)
 
     def words(self) -> tuple[int, ...]:
         """The i64 parameters that follow the four buffers."""
         f = self.folded()
-        return (*f.batch, *f.a_batch_strides, *f.b_batch_strides, f.rows, f.columns, f.depth, *f.a_strides,
-                *f.b_strides)
+        dims = zip(reversed(f.batch), reversed(f.a_batch_strides), reversed(f.b_batch_strides), strict=True)
+        return (f.rows, f.columns, f.depth, *f.a_strides, *f.b_strides, prod(f.batch), len(f.batch),
+                *(word for dim in dims for word in dim))
 
     def workspace_bytes(self, dtype: str, target: VectorUnit) -> int:
         """Size of the shared buffer: the smaller operand in packed form, twice when there is a batch."""
@@ -246,3 +243,30 @@ def _packed_elements(patch: PatchWords, words: ConvWords, blocking: Blocking) ->
 
 def _packed_weights(blocks: list[tuple[PatchWords, ConvWords]], blocking: Blocking) -> int:
     return sum(_packed_elements(*block, blocking) for block in blocks) * blocking.item_bytes
+
+
+def contraction(kind: str, spec: ContractSpec) -> Contraction:
+    """Native parameters of a scheduled contraction."""
+    a, b, out = spec.a_shape, spec.b_shape, spec.out_shape
+    if kind == "matmul":
+        return Matmul(a[-2], b[-1], a[-1], _pair(spec.a_strides[-2:]), _pair(spec.b_strides[-2:]), a[:-2],
+                      spec.a_strides[:-2], spec.b_strides[:-2])
+    x, w, y = {"conv2d": (a, b, out), "conv2d_input_grad": (out, b, a), "conv2d_weight_grad": (a, out, b)}[kind]
+    sizes: dict[str, Any] = {
+        "images": x[0], "channels": x[1], "size": x[2:], "out_channels": w[0], "kernel": w[2:], "out_size": y[2:],
+        "stride": spec.stride, "padding": spec.padding, "dilation": spec.dilation, "groups": spec.groups}
+    if kind == "conv2d":
+        return Conv2d(**sizes, x_strides=_quad(spec.a_strides), w_strides=_quad(spec.b_strides))
+    if kind == "conv2d_input_grad":
+        return Conv2dInputGrad(**sizes, g_strides=_quad(spec.a_strides), w_strides=_quad(spec.b_strides))
+    return Conv2dWeightGrad(**sizes, x_strides=_quad(spec.a_strides), g_strides=_quad(spec.b_strides))
+
+
+def _pair(values: tuple[int, ...]) -> Pair:
+    first, second = values
+    return first, second
+
+
+def _quad(values: tuple[int, ...]) -> Quad:
+    first, second, third, fourth = values
+    return first, second, third, fourth
