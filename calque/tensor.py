@@ -264,24 +264,27 @@ def _dense_of(t: Tensor) -> Layout:
     return view if view.dense else dense_layout(tuple(view.shape), view.dtype, view.device)
 
 
-def unary(op: OpDef) -> Callable[[Tensor], Tensor]:
-    """The recording function of an elementwise primitive with one operand and no attributes."""
+def unary(op: OpDef, to_float: bool = False) -> Callable[[Tensor], Tensor]:
+    """The recording function of an elementwise primitive with one operand and no attributes. With `to_float` integers are first converted
+    to the default floating type (they never get an edge here, so floats pay nothing for the test)."""
 
-    def apply(a: Tensor) -> Tensor:
+    def apply(input: Tensor) -> Tensor:
         state = local.state
         trace = state.trace
-        storage = a._storage
-        if storage.trace is trace and storage.layout is a._layout:
+        storage = input._storage
+        if storage.trace is trace and storage.layout is input._layout:
             i = storage.slot
         else:
-            i = slot_of(trace, a)
+            i = slot_of(trace, input)
         key = (op, i)
         edge = trace.cur.next.get(key)
         if edge is None:
-            edge = grow(trace, key, op, (i,), (), (_dense_of(a),))
+            if to_float and input._layout.dtype.category != 2:
+                return apply(record(get("cast"), (input,), (dt.get_default_dtype(),)))
+            edge = grow(trace, key, op, (i,), (), (_dense_of(input),))
         out = _finish(trace, edge)
-        if a._requires_grad and state.grad:
-            attach_node(out, edge, op, (a,))
+        if input._requires_grad and state.grad:
+            attach_node(out, edge, op, (input,))
         return out
 
     apply.__name__ = op.name
@@ -389,8 +392,8 @@ def _attach_binary(out: Tensor, edge: Edge, op: OpDef, save_table: Any, a: Any, 
 # ---------------------------------------------------------------------------------------------------- views and writing
 
 
-def make_view(t: Tensor, view: Layout, label: str, backward: Callable[[Any], Any], cls: type = Tensor) -> Tensor:
-    """A differentiable view: same storage, another layout. `backward(g)` maps the view's gradient to `t`'s."""
+def alias(t: Tensor, view: Layout, cls: type = Tensor) -> Tensor:
+    """A handle on the same storage under another layout, registered as a view of `t`'s base; no gradient yet."""
     v = _new(cls)
     v._storage, v._layout, v._requires_grad = t._storage, view, False
     v._grad_fn = v._grad = v._views = v._cache = v._hooks = None
@@ -402,6 +405,12 @@ def make_view(t: Tensor, view: Layout, label: str, backward: Callable[[Any], Any
         if len(refs) > 64:
             refs[:] = [r for r in refs if r() is not None]
         refs.append(weakref.ref(v))
+    return v
+
+
+def make_view(t: Tensor, view: Layout, label: str, backward: Callable[[Any], Any], cls: type = Tensor) -> Tensor:
+    """A differentiable view: same storage, another layout. `backward(g)` maps the view's gradient to `t`'s."""
+    v = alias(t, view, cls)
     if t._requires_grad and local.state.grad:
         v._grad_fn = function_node(label, (t,), (view,), lambda node, grads: (backward(grads[0]),))
         v._requires_grad = True

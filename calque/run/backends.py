@@ -1,24 +1,91 @@
-"""The one place that loads a backend, on first use."""
+"""The one place that loads a backend, on first use, and speaks to it: programs go in, flat arrays come out."""
 
 from __future__ import annotations
 
 import importlib
+from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
+from calque.backend.base import Backend, CheckFailed
+from calque.backend.ref.interpret import interpret
 from calque.base.config import settings
+from calque.base.errors import DeviceError
+from calque.ir.program import Program
+from calque.run.pipeline import compile_program
 
-_loaded: dict[str, Any] = {}
-_MODULES = {"cpu": "calque.run.cpu_adapter", "ref": "calque.run.ref_adapter"}
+Array = np.ndarray[Any, Any]
+Outcome = tuple[list[Array], int, int]  # outputs, number of the failed check or -1, its bad position
+
+_MODULES = {"cpu": "calque.backend.cpu"}
 
 
-def register_backend(name: str, instance: Any) -> None:
+class Compiled:
+    """A program compiled by a schedule backend."""
+
+    def __init__(self, backend_: Backend, program: Program) -> None:
+        self.schedule = compile_program(program)
+        self.executable = backend_.compile(self.schedule)
+
+    def run(self, inputs: list[Array], scalars: Sequence[Any]) -> Outcome:
+        """Run it on flat arrays."""
+        try:
+            return self.executable.run(inputs, scalars), -1, -1
+        except CheckFailed as failure:
+            return [], failure.check, failure.position
+
+
+class Interpreted:
+    """A program run by the reference interpreter, the executable definition."""
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self.bare = Program(program.nodes, program.outputs)
+        self.checks = Program(program.nodes, tuple(c.value for c in program.checks)) if program.checks else None
+        self.shapes = [program.nodes[i].shape for i in program.inputs]
+
+    def run(self, inputs: list[Array], scalars: Sequence[Any]) -> Outcome:
+        """Run it on flat arrays."""
+        shaped = [a.reshape(shape) for a, shape in zip(inputs, self.shapes, strict=True)]
+        if self.checks is not None:
+            for number, value in enumerate(interpret(self.checks, shaped, list(scalars))):
+                if int(value) != -1:
+                    return [], number, int(value)
+        results = []
+        for value in interpret(self.bare, shaped, list(scalars)):
+            fresh = allocate(value.size, value.dtype)
+            fresh[...] = value.reshape(-1)
+            results.append(fresh)
+        return results, -1, -1
+
+
+def register_backend(name: str, instance: Backend) -> None:
     """Make a backend selectable by `settings.backend = name` (tests register toy backends)."""
     _loaded[name] = instance
 
 
-def backend() -> Any:
-    """The backend that `settings.backend` names."""
-    found = _loaded.get(settings.backend)
+_loaded: dict[str, Backend] = {}
+
+
+def backend() -> Backend:
+    """The backend that `settings.backend` names ("ref" interprets, with the CPU backend's memory)."""
+    name = "cpu" if settings.backend == "ref" else settings.backend
+    found = _loaded.get(name)
     if found is None:
-        found = _loaded[settings.backend] = importlib.import_module(_MODULES[settings.backend]).create()
+        if name not in _MODULES:
+            raise DeviceError(f"[backend] expected one of ref, {', '.join(sorted({*_MODULES, *_loaded}))}, got {name!r}; set CALQUE_BACKEND")
+        found = _loaded[name] = importlib.import_module(_MODULES[name]).create()
     return found
+
+
+def compile_or_interpret(program: Program, interpreted: bool) -> Compiled | Interpreted:
+    """An object with `run(inputs, scalars)`."""
+    return Interpreted(program) if interpreted or settings.backend == "ref" else Compiled(backend(), program)
+
+
+def allocate(numel: int, np_dtype: Any) -> Array:
+    """An uninitialised aligned 1-D array from the backend's pool; raises `OutOfMemoryError` if it cannot fit."""
+    size = np.dtype(np_dtype).itemsize * numel
+    result: Array = backend().empty(size)[:size].view(np_dtype)
+    return result

@@ -13,10 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from calque.base.config import settings
 from calque.base.dtypes import DType
 from calque.ir.program import Program
-from calque.run.backends import backend
+from calque.run.backends import allocate, compile_or_interpret
 from calque.run.buffer import Buffer
 from calque.run.engine import CPU_QUEUE, Task
 
@@ -28,13 +27,14 @@ Array = np.ndarray[Any, Any]
 
 
 class Plan:
-    """An executable form of a program; `executable` is None while the program is interpreted."""
+    """A program with its executable forms: interpreted for the first few times if it is small, compiled otherwise."""
 
-    __slots__ = ("program", "executable", "seen", "work", "stateful", "lock")
+    __slots__ = ("program", "compiled", "interpreted", "seen", "work", "stateful", "lock")
 
     def __init__(self, program: Program) -> None:
         self.program = program
-        self.executable: Any = None
+        self.compiled: Any = None
+        self.interpreted: Any = None
         self.seen = 0
         self.work = estimate_work(program)
         self.stateful = bool(program.updates)
@@ -42,15 +42,23 @@ class Plan:
 
     def run(self, inputs: list[Array], scalars: Sequence[Any]) -> tuple[list[Array], int, int]:
         """(outputs, failed check number or -1, its bad position)."""
-        if self.executable is None:
-            self.seen += 1
-            if settings.backend == "ref" or (self.work < INTERPRET_WORK and self.seen <= INTERPRET_TIMES and not self.stateful):
-                return interpret_plan(self.program, inputs, scalars)
+        form = self.compiled
+        if form is None:
             with self.lock:
-                if self.executable is None:
-                    self.executable = backend().compile(self.program)
-        result: tuple[list[Array], int, int] = self.executable.run(inputs, scalars)
+                form = self._choose()
+        result: tuple[list[Array], int, int] = form.run(inputs, scalars)
         return result
+
+    def _choose(self) -> Any:
+        self.seen += 1
+        if self.work < INTERPRET_WORK and self.seen <= INTERPRET_TIMES and not self.stateful:
+            if self.interpreted is None:
+                self.interpreted = compile_or_interpret(self.program, True)
+            return self.interpreted
+        if self.compiled is None:
+            self.compiled = compile_or_interpret(self.program, False)
+            self.interpreted = None
+        return self.compiled
 
 
 def make_plan(program: Program) -> Plan:
@@ -70,29 +78,9 @@ def estimate_work(program: Program) -> int:
     return total
 
 
-def interpret_plan(program: Program, inputs: list[Array], scalars: Sequence[Any]) -> tuple[list[Array], int, int]:
-    """Run a program by the reference interpreter."""
-    from calque.backend.ref.interpret import interpret
-
-    shaped = [a.reshape(program.nodes[i].shape) for a, i in zip(inputs, program.inputs, strict=True)]
-    if program.checks:
-        wanted = Program(program.nodes, tuple(c.value for c in program.checks))
-        for number, value in enumerate(interpret(wanted, shaped, list(scalars))):
-            if int(value) != -1:
-                return [], number, int(value)
-    bare = Program(program.nodes, program.outputs)
-    results = []
-    for value in interpret(bare, shaped, list(scalars)):
-        fresh = new_array(value.size, None, value.dtype)
-        fresh[...] = value.reshape(-1)
-        results.append(fresh)
-    return results, -1, -1
-
-
 def new_array(numel: int, dtype: DType | None, np_dtype: Any = None) -> Array:
     """An uninitialised 64-byte aligned 1-D array from the backend's pool; raises `OutOfMemoryError` if it cannot fit."""
-    result: Array = backend().allocate(numel, np_dtype if dtype is None else dtype.np)
-    return result
+    return allocate(numel, np_dtype if dtype is None else dtype.np)
 
 
 _unreported: list[BaseException] = []

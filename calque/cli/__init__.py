@@ -1,0 +1,75 @@
+"""The `calque` command.
+
+    calque train digits [--epochs N] [--seed N] [--out DIR] [--resume [CHECKPOINT]] ...
+    calque doctor
+    calque cache [--clear]
+
+Exit codes: 0 success, 1 an error with a message, 2 a wrong command line, 130 after Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+from collections.abc import Sequence
+from dataclasses import fields
+from pathlib import Path
+
+from calque.base.config import settings
+from calque.base.errors import CalqueError
+from calque.cli.doctor import clear_cache, doctor
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    top = argparse.ArgumentParser(prog="calque", description="Calque: PyTorch's interface, traced while it runs, executed as compiled programs.")
+    commands = top.add_subparsers(dest="command", required=True)
+    train = commands.add_parser("train", help="train a model that ships with Calque")
+    jobs = train.add_subparsers(dest="job", required=True)
+    digits = jobs.add_parser("digits", help="a small CNN on 1,797 real handwritten digits", formatter_class=argparse.ArgumentDefaultsHelpFormatter)
+    digits.add_argument("--epochs", type=int, default=30, help="passes over the training images")
+    digits.add_argument("--batch-size", type=int, default=64)
+    digits.add_argument("--lr", type=float, default=4e-3, help="peak learning rate of the one-cycle schedule")
+    digits.add_argument("--weight-decay", type=float, default=1e-3)
+    digits.add_argument("--seed", type=int, default=0)
+    digits.add_argument("--patience", type=int, default=12, help="epochs without improvement before stopping early")
+    digits.add_argument("--out", type=Path, default=Path("runs/digits"), help="folder for everything written")
+    digits.add_argument("--resume", nargs="?", const="", default=None, metavar="CHECKPOINT", help="continue (from OUT/last.calque if no file is named)")
+    digits.add_argument("--threads", type=int, default=settings.threads, help="CPU threads")
+    digits.add_argument("--quiet", action="store_true", help="print nothing but errors")
+    commands.add_parser("doctor", help="versions, machine, cache and optional packages")
+    cache = commands.add_parser("cache", help="the compiled-kernel cache")
+    cache.add_argument("--clear", action="store_true", help="delete every entry")
+    return top
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Entry point. Returns the exit code."""
+    options = parser().parse_args(arguments)
+    try:
+        if options.command == "doctor":
+            return doctor()
+        if options.command == "cache":
+            return clear_cache() if options.clear else doctor(cache_only=True)
+        return _train_digits(options)
+    except CalqueError as error:
+        print(f"calque: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("calque: interrupted", file=sys.stderr)
+        return 130
+
+
+def _train_digits(options: argparse.Namespace) -> int:
+    job = importlib.import_module("calque.train.digits")  # loads the whole framework: not needed for --help or doctor
+    if options.threads < 1:
+        parser().error(f"argument --threads: expected at least 1, got {options.threads}")
+    settings.threads = options.threads
+    config = job.Config(**{f.name: getattr(options, f.name) for f in fields(job.Config)})
+    code: int = job.main(config, options.out, options.resume, options.quiet)
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""Training jobs that the command line offers."""
