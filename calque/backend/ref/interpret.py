@@ -1,0 +1,84 @@
+"""The executable definition of a program: every node in order, by the NumPy reference of its record.
+
+Values are dense arrays of the node's exact dtype. Elementwise references see float16 and bfloat16 as float32; the result is rounded after every
+primitive. This file is meant to be obvious, not fast: every compiled result is tested against it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from calque.backend.ref.builder import run_body
+from calque.base.dtypes import DType
+from calque.base.errors import VerificationError
+from calque.ir.program import Node, Program
+from calque.ops.rules import widen
+
+Array = np.ndarray[Any, Any]
+Number = bool | int | float
+
+
+def interpret(program: Program, inputs: Sequence[Array], scalars: Sequence[Number] = ()) -> list[Array]:
+    """Outputs of a program; `inputs` and `scalars` are ordered by leaf number.
+
+    Values are freed after their last use. Outputs never share memory with each other or with the inputs. The program's checks are the
+    caller's to evaluate (they are values like any other).
+    """
+    values: list[Array | None] = [None] * len(program.nodes)
+    last_use = last_uses(program)
+    with np.errstate(all="ignore"):
+        for position, node in enumerate(program.nodes):
+            if last_use[position] < 0:
+                continue
+            values[position] = (
+                _leaf(node, inputs, scalars) if node.op.kind == "leaf" else _apply(node, [values[i] for i in node.inputs])
+            )
+            for source in node.inputs:
+                if last_use[source] == position:
+                    values[source] = None
+    return [np.array(values[o]) for o in program.outputs]
+
+
+def last_uses(program: Program) -> list[int]:
+    """For every node the last position that needs it: the number of nodes for outputs, -1 for dead nodes."""
+    last = [-1] * len(program.nodes)
+    for output in program.outputs:
+        last[output] = len(program.nodes)
+    for position in range(len(program.nodes) - 1, -1, -1):
+        if last[position] >= 0:
+            for source in program.nodes[position].inputs:
+                last[source] = max(last[source], position)
+    return last
+
+
+def number_as_array(value: Number, dtype: DType) -> Array:
+    """A Python number as a 0-d array of `dtype`."""
+    return np.asarray(int(value) if dtype.category == 1 else value).astype(dtype.np)
+
+
+def _leaf(node: Node, inputs: Sequence[Array], scalars: Sequence[Number]) -> Array:
+    if node.op.name == "scalar":
+        return number_as_array(scalars[node.attrs[0]], node.dtype)
+    if node.op.name == "constant":
+        return number_as_array(node.attrs[0], node.dtype)
+    value = np.asarray(inputs[node.attrs[0]])
+    if value.shape != node.shape or value.dtype != node.dtype.np:
+        raise VerificationError(
+            f"[interpret] expected input {node.attrs[0]} of {node.dtype!r} {node.shape}, got {value.dtype} {value.shape}; convert it first"
+        )
+    return value
+
+
+def _apply(node: Node, operands: Sequence[Any]) -> Array:
+    op = node.op
+    if op.ref is None:
+        return run_body(op, operands, node.attrs, node.shape, node.dtype)
+    if op.kind == "elementwise":
+        operands = [widen(x) for x in operands]
+    result = np.asarray(op.ref(*operands, *node.attrs))
+    if result.shape != tuple(node.shape):
+        raise VerificationError(f"[interpret] expected {op.name} to give shape {node.shape}, its reference gives {result.shape}")
+    return result.astype(node.dtype.np, order="C", copy=False)
