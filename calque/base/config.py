@@ -49,7 +49,7 @@ class Settings:
     cache_dir: Path = field(default_factory=_default_cache)  # object code
     cache_bytes: int = field(default_factory=lambda: _number("CALQUE_CACHE_BYTES", 512 << 20))
     cpu_target: str = field(default_factory=lambda: os.environ.get("CALQUE_CPU_TARGET", ""))  # "", "sse2", "avx2", "avx512"
-    max_pending_ops: int = field(default_factory=lambda: _number("CALQUE_MAX_PENDING_OPS", 20_000))
+    max_pending_ops: int = field(default_factory=lambda: _number("CALQUE_MAX_PENDING_OPS", 8192))
     max_pending_bytes: int = field(default_factory=lambda: _number("CALQUE_MAX_PENDING_BYTES", 4 << 30))
     max_trie_edges: int = field(default_factory=lambda: _number("CALQUE_MAX_TRIE_EDGES", 400_000))
     log: str = field(default_factory=lambda: os.environ.get("CALQUE_LOG", ""))

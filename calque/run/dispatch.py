@@ -26,6 +26,13 @@ INLINE_WORK = 100_000  # scalar operations below which a wake-up of the engine t
 Array = np.ndarray[Any, Any]
 
 
+class DispatchCounters:
+    """How many program forms were made; read by `calque.stats()`."""
+
+    compiled = 0
+    interpreted = 0
+
+
 class Plan:
     """A program with its executable forms: interpreted for the first few times if it is small, compiled otherwise."""
 
@@ -54,9 +61,11 @@ class Plan:
         if self.work < INTERPRET_WORK and self.seen <= INTERPRET_TIMES and not self.stateful:
             if self.interpreted is None:
                 self.interpreted = compile_or_interpret(self.program, True)
+                DispatchCounters.interpreted += 1
             return self.interpreted
         if self.compiled is None:
             self.compiled = compile_or_interpret(self.program, False)
+            DispatchCounters.compiled += 1
             self.interpreted = None
         return self.compiled
 

@@ -78,8 +78,9 @@ class Edge:
         self.line = line
         self.plans: dict[Any, Plan] | None = None
         self.depth: int = 0 if parent is None else parent.depth + 1
-        self.nbytes: int = 0 if parent is None else parent.nbytes + (value.nbytes if op is not INPUT else 0)
+        self.nbytes: int = 0 if parent is None else parent.nbytes + (value.nbytes if op is INPUT else 0)
         self.used = 0
+        # Pending work is bounded: by operations, and by the bytes of inputs it keeps alive (its results cost nothing until the flush).
         self.boundary = self.depth >= settings.max_pending_ops or self.nbytes >= settings.max_pending_bytes
 
 
