@@ -1,0 +1,256 @@
+"""The recorder: trie hits, run-time scalars and offsets, liveness, donation, bounded pending work, sharing with NumPy, threads, errors."""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import calque
+from calque.base.config import settings
+from calque.run import recorder
+
+
+@pytest.fixture(autouse=True)
+def _clean() -> Iterator[None]:
+    recorder.flush("test")
+    calque.synchronize()
+    yield
+    recorder.flush("test")
+    calque.synchronize()
+
+
+def edges_and_programs(action: Any) -> tuple[int, int]:
+    """How many trie edges and programs an action adds."""
+    before = calque.stats()
+    action()
+    after = calque.stats()
+    return after["trie_edges"] - before["trie_edges"], after["programs"] - before["programs"]
+
+
+def test_the_same_path_adds_nothing() -> None:
+    a, b = calque.ones(3, 4), calque.arange(4.0)
+
+    def step() -> None:
+        (a * b + a.exp()).sum().item()
+
+    step()
+    assert edges_and_programs(step) == (0, 0)
+
+
+def test_a_changing_float_does_not_recompile() -> None:
+    a = calque.ones(5)
+
+    def step(rate: float) -> float:
+        return float((a * rate).sum().item())
+
+    step(0.3)
+    assert edges_and_programs(lambda: [step(0.1 + 0.01 * k) for k in range(50)]) == (0, 0)
+    assert step(0.25) == pytest.approx(1.25)
+
+
+def test_a_changing_index_becomes_an_argument() -> None:
+    a = calque.arange(100.0) * 1.0
+    a.sum().item()
+
+    def step(i: int) -> float:
+        return float((a[i] + 1.0).item())
+
+    assert [step(i) for i in range(3)] == [1.0, 2.0, 3.0]
+    assert edges_and_programs(lambda: [step(i) for i in range(3, 100)]) == (0, 0)
+    assert step(57) == 58.0
+
+
+def test_a_changing_write_index_becomes_an_argument() -> None:
+    a = calque.zeros(50)
+
+    def step(i: int) -> None:
+        a[i] = float(i)
+        recorder.flush("test")
+
+    for i in range(4):
+        step(i)
+    assert edges_and_programs(lambda: [step(i) for i in range(4, 50)]) == (0, 0)
+    assert a.tolist() == [float(i) for i in range(50)]
+
+
+def test_dead_intermediates_are_not_materialised() -> None:
+    a = calque.ones(4)
+    b = a + 1.0
+    c = b * 2.0
+    del b
+    recorder.flush("test")
+    (plan,) = [p for e in _edges() if e.plans for p in e.plans.values() if len(p.program.outputs) == 1][-1:]
+    assert c.tolist() == [4.0] * 4
+    assert len(plan.program.outputs) == 1
+
+
+def _edges() -> list[Any]:
+    found, stack = [], [recorder.root()]
+    while stack:
+        edge = stack.pop()
+        found.append(edge)
+        stack.extend(set(edge.next.values()))
+    return sorted(found, key=lambda e: e.used)
+
+
+def test_nothing_live_runs_nothing() -> None:
+    x = calque.ones(3) + 1.0
+    del x
+    before = calque.stats()["programs"] + calque.stats()["program_hits"]
+    recorder.flush("test")
+    assert calque.stats()["programs"] + calque.stats()["program_hits"] == before
+
+
+def test_an_in_place_update_reuses_its_buffer() -> None:
+    weights = calque.ones(1000)
+    weights.sum().item()
+    address = weights.data_ptr()
+    for _ in range(3):
+        weights.mul_(2.0)
+        recorder.flush("test")
+    calque.synchronize()
+    assert weights.data_ptr() == address or settings.backend == "ref"
+    assert weights[0].item() == 8.0
+
+
+def test_a_saved_handle_keeps_the_old_value() -> None:
+    weights = calque.ones(10)
+    weights.sum().item()
+    old = weights.clone()
+    view = weights[2:4]
+    detached = weights.detach()
+    weights.mul_(3.0)
+    assert old.tolist() == [1.0] * 10
+    assert view.tolist() == [3.0, 3.0] and detached.tolist() == [3.0] * 10
+
+
+def test_pending_work_is_bounded() -> None:
+    x = calque.zeros(2)
+    before = calque.stats()["flush_reasons"].get("bound on pending work", 0)
+    for _ in range(settings.max_pending_ops + 10):
+        x = x + 1.0
+    assert calque.stats()["flush_reasons"]["bound on pending work"] == before + 1
+    assert x.tolist() == [float(settings.max_pending_ops + 10)] * 2
+
+
+def test_numpy_writes_after_recording_do_not_leak_in() -> None:
+    source = np.ones(4, np.float32)
+    t = calque.from_numpy(source)
+    doubled = t * 2.0
+    source[:] = 7.0
+    assert doubled.tolist() == [2.0] * 4
+    assert t.tolist() == [7.0] * 4
+    assert (t * 2.0).tolist() == [14.0] * 4
+
+
+def test_in_place_writes_show_in_numpy_at_once() -> None:
+    source = np.zeros(4, np.float32)
+    t = calque.from_numpy(source)
+    t.add_(1.0)
+    t[1] = 5.0
+    assert source.tolist() == [1.0, 5.0, 1.0, 1.0]
+    own = calque.zeros(3)
+    exported = own.numpy()
+    own.fill_(2.0)
+    assert exported.tolist() == [2.0] * 3
+    exported[0] = 9.0
+    assert own.tolist() == [9.0, 2.0, 2.0]
+    piece = exported[1:]
+    del exported
+    own.mul_(2.0)
+    assert piece.tolist() == [4.0, 4.0]
+
+
+def test_a_tensor_made_in_one_thread_is_used_in_another() -> None:
+    made: list[Any] = []
+
+    def produce() -> None:
+        made.append(calque.ones(3) * 2.0)
+
+    thread = threading.Thread(target=produce)
+    thread.start()
+    thread.join()
+    (t,) = made
+    assert (t + 1.0).tolist() == [3.0] * 3
+    t.add_(1.0)
+    assert t.tolist() == [3.0] * 3
+
+
+def test_threads_record_at_the_same_time() -> None:
+    shared = calque.arange(8.0) + 0.0
+    results: dict[int, list[float]] = {}
+
+    def work(k: int) -> None:
+        total = shared
+        for _ in range(200):
+            total = total + float(k)
+            if k == 2:
+                total.sum().item()
+        results[k] = total.tolist()
+
+    threads = [threading.Thread(target=work, args=(k,)) for k in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert results == {k: [i + 200.0 * k for i in range(8)] for k in range(4)}
+
+
+def test_a_failure_in_the_engine_surfaces_at_the_read_with_the_line() -> None:
+    from calque.ops.opdef import OpDef, register, unregister
+    from calque.tensor import record
+
+    def explode(x: Any) -> Any:
+        raise FloatingPointError("the kernel failed")
+
+    op = register(OpDef("explode_test", "opaque", "Fails when run.", ref=explode))
+    try:
+        a = calque.ones(3)
+        bad = record(op, (a,))
+        later = bad + 1.0
+        with pytest.raises(FloatingPointError) as caught:
+            later.tolist()
+        assert any("test_recorder.py" in note for note in caught.value.__notes__)
+        assert (a + 1.0).tolist() == [2.0] * 3  # later results are not corrupted
+    finally:
+        unregister("explode_test")
+
+
+def test_accumulating_with_history_warns_by_name() -> None:
+    w = calque.ones(3, requires_grad=True)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        total_loss: Any = calque.zeros(())
+        for _ in range(160):
+            loss = (w * w).sum()
+            total_loss = total_loss + loss
+            recorder.flush("optimizer.step")
+    messages = [str(c.message) for c in caught if issubclass(c.category, ResourceWarning)]
+    assert messages and "total_loss" in messages[0] and "test_recorder.py" in messages[0] and ".item()" in messages[0]
+
+
+def test_accumulating_without_history_is_flat() -> None:
+    total: Any = calque.zeros(())
+    value = calque.ones(())
+    for _ in range(300):
+        total = total + value
+        recorder.flush("optimizer.step")
+    assert total.item() == 300.0
+    assert len(recorder.local.state.trace.storages) == 0
+
+
+def test_the_trie_is_bounded() -> None:
+    before = settings.max_trie_edges
+    settings.max_trie_edges = calque.stats()["trie_edges"] + 200
+    try:
+        for n in range(1, 120):
+            (calque.ones(n) + 1.0).sum().item()
+        assert calque.stats()["evictions"] > 0
+        assert (calque.ones(5) + 1.0).tolist() == [2.0] * 5
+    finally:
+        settings.max_trie_edges = before
