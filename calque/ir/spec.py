@@ -1,7 +1,7 @@
 """The verifier: a program is a well-formed list of nodes whose shapes and dtypes are what its operations say.
 
-`verify` runs after every pass in tests (`CALQUE_VERIFY=1`). A violation is a bug of the pass that made the program, so the message names the
-pass and prints the nodes around the fault.
+`verify` runs after every pass in tests (`CALQUE_VERIFY=1`). A violation is a bug of the pass that made the program, so the
+message names the pass and prints the nodes around the fault.
 """
 
 from __future__ import annotations
@@ -111,8 +111,8 @@ def _check_results(program: Program, made_by: str) -> None:
 def verify(program: Program, made_by: str = "") -> Program:
     """Raise `VerificationError` unless the program is valid; returns it. `made_by` is the name of the pass to blame.
 
-    Checked: operands come earlier; operand and attribute counts; every shape and dtype inferred again from the record; leaf numbers are distinct;
-    outputs, checks, donations and updates exist and fit.
+    Checked: operands come earlier; operand and attribute counts; every shape and dtype inferred again from the record; leaf
+    numbers are distinct; outputs, checks, donations and updates exist and fit.
     """
     for position in range(len(program.nodes)):
         _check_operands(program, position, made_by)

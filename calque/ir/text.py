@@ -6,8 +6,8 @@
       check %4  # train.py:9
       return %1
 
-Floats print so that they read back exactly (`nan`, `inf` and `-inf` by name), dtypes by their bare name. The error factory of a check has no text
-and reads back as None.
+Floats print so that they read back exactly (`nan`, `inf` and `-inf` by name), dtypes by their bare name. The error factory of a
+check has no text and reads back as None.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ from calque.ir.program import Check, Node, Program
 _DTYPES = {d.name for d in ALL}
 _HEADER = re.compile(r"program (?P<name>.*?)\((?P<fields>[^()]*(?:\([^()]*\)[^()]*)*)\):$")
 _NODE = re.compile(
-    r"%(?P<position>\d+) = (?P<op>\w+)\((?P<inputs>(?:%\d+(?:, )?)*)(?P<attrs>.*)\) : (?P<dtype>\w+)\[(?P<shape>[\d, ]*)\](?:  # (?P<line>.*))?$"
+    r"%(?P<position>\d+) = (?P<op>\w+)\((?P<inputs>(?:%\d+(?:, )?)*)(?P<attrs>.*)\)"
+    r" : (?P<dtype>\w+)\[(?P<shape>[\d, ]*)\](?:  # (?P<line>.*))?$"
 )
 _CHECK = re.compile(r"check %(?P<value>\d+)(?:  # (?P<line>.*))?$")
 
@@ -112,7 +113,7 @@ def _parse_node(number: int, line: str, expected: int, lookup: Callable[[str], A
 
 
 def parse(text: str, lookup: Callable[[str], Any]) -> Program:
-    """The program that `text` describes; `lookup` maps an op's name to its record (`ops.get`). Raises `ArgumentError` with the line number."""
+    """The program that `text` describes; `lookup` maps an op's name to its record (`ops.get`). Raises `ArgumentError`."""
     lines = [(i, line.strip()) for i, line in enumerate(text.splitlines(), 1) if line.strip()]
     if not lines:
         raise ArgumentError("[parse] expected a program, got an empty text; see the example in calque/ir/text.py")

@@ -4,6 +4,6 @@ from calque.ops import binary, contract, elementwise, index, leaf, movement, opa
 from calque.ops.opdef import REGISTRY, OpDef, get, of_kind, register, unregister
 
 __all__ = [
-    "REGISTRY", "OpDef", "binary", "contract", "elementwise", "get", "index", "leaf", "movement", "of_kind", "opaque", "random", "reduce",
-    "register", "special", "unregister",
+    "REGISTRY", "OpDef", "binary", "contract", "elementwise", "get", "index", "leaf", "movement", "of_kind", "opaque", "random",
+    "reduce", "register", "special", "unregister",
 ]  # fmt: skip

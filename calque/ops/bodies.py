@@ -100,7 +100,7 @@ _SINH = [1 / math.factorial(k) for k in range(19, 2, -2)]
 
 
 def sinh(s: Builder, x: Value) -> Value:
-    """Taylor series below 1, (exp(|x|) - exp(-|x|)) / 2 above, with exp(|x|) as a square so that it overflows only with the result."""
+    """Taylor series below 1, (exp(|x|) - exp(-|x|)) / 2 above; exp(|x|) is a square, so that only the result can overflow."""
     half = like(s, x, 0.5)
     h = s.exp(s.mul(half, s.abs(x)))
     large = s.sub(s.mul(s.mul(half, h), h), s.div(s.div(half, h), h))

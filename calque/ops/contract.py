@@ -16,7 +16,7 @@ from calque.base.shapes import Shape, broadcast_shapes
 from calque.ops.opdef import Attrs, OpDef, Sample, Vjp, register
 from calque.ops.rules import Array, any_dtype, floating, widen
 
-Pair = tuple[int, int]
+Pair = tuple[int, ...]  # (height, width)
 
 # ------------------------------------------------------------------------------------------------------------------- matmul
 
@@ -29,7 +29,7 @@ def _matmul_shape(shapes: Sequence[Shape], attrs: Attrs) -> Shape:
         )
     if a[-1] != b[-2]:
         raise ShapeError(
-            f"[matmul] expected inner sizes to agree, got {a} @ {b}: {a[-1]} and {b[-2]} differ; transpose one operand or change its size "
+            f"[matmul] expected inner sizes to agree, got {a} @ {b}: {a[-1]} and {b[-2]} differ; transpose one operand "
             f"(mat1 and mat2 shapes cannot be multiplied: {prod(a[:-1])}x{a[-1]} and {b[-2]}x{prod(b[:-2]) * b[-1]})"
         )
     return (*broadcast_shapes(a[:-2], b[:-2], op="matmul"), a[-2], b[-1])
@@ -113,8 +113,9 @@ def _output_hw(name: str, hw: Pair, kernel: Pair, stride: Pair, padding: Pair, d
     for size, k, p, d in zip(hw, kernel, padding, dilation, strict=True):
         if d * (k - 1) + 1 > size + 2 * p:
             raise ShapeError(
-                f"[{name}] expected a kernel no larger than the padded input, got kernel {tuple(kernel)} (dilation {tuple(dilation)}) on input "
-                f"{tuple(hw)} with padding {tuple(padding)}; add padding or use a smaller kernel (kernel size can't be greater than actual input size)"
+                f"[{name}] expected a kernel no larger than the padded input, got kernel {tuple(kernel)} (dilation "
+                f"{tuple(dilation)}) on input {tuple(hw)} with padding {tuple(padding)}; add padding or use a smaller kernel "
+                "(kernel size can't be greater than actual input size)"
             )
     height, width = (output_size(*axis) for axis in zip(hw, kernel, stride, padding, dilation, strict=True))
     return height, width
@@ -133,8 +134,8 @@ def _conv2d_shape(shapes: Sequence[Shape], attrs: Attrs) -> Shape:
     _check_geometry("conv2d", stride, padding, dilation, groups)
     if x[1] != w[1] * groups:
         raise ShapeError(
-            f"[conv2d] expected an input with {w[1] * groups} channels (weight {w} with groups={groups}), got {x[1]} channels in shape {x}; "
-            f"change in_channels or groups (expected input to have {w[1] * groups} channels, but got {x[1]} channels instead)"
+            f"[conv2d] expected an input with {w[1] * groups} channels (weight {w}, groups={groups}), got {x[1]} channels in "
+            f"shape {x}; change in_channels or groups (expected input to have {w[1] * groups} channels, but got {x[1]})"
         )
     if w[0] % groups:
         raise ShapeError(
@@ -152,12 +153,12 @@ def _input_grad_shape(shapes: Sequence[Shape], attrs: Attrs) -> Shape:
     _check_geometry(name, stride, padding, dilation, groups)
     if g[1] != w[0] or w[0] % groups:
         raise ShapeError(
-            f"[{name}] expected {w[0]} channels divisible by groups={groups} (weight {w}), got {g[1]} in shape {g}; change one of them"
+            f"[{name}] expected {w[0]} channels divisible by groups={groups} (weight {w}), got {g[1]} in {g}; change one of them"
         )
     expected = _output_hw(name, hw, w[2:4], stride, padding, dilation)
     if g[2:] != expected:
         raise ShapeError(
-            f"[{name}] expected spatial sizes {expected} for an input of {tuple(hw)}, got {g[2:]}; change output_padding or the input size"
+            f"[{name}] expected spatial sizes {expected} for an input of {tuple(hw)}, got {g[2:]}; change output_padding"
         )
     return (g[0], w[1] * groups, *hw)
 
@@ -202,7 +203,7 @@ def conv2d_ref(x: Array, w: Array, stride: Pair, padding: Pair, dilation: Pair, 
     o, depth = w.shape[0], prod(w.shape[1:])
     out = _output_hw("conv2d", x.shape[2:4], w.shape[2:4], stride, padding, dilation)
     columns = _columns(x, w.shape[2:4], out, stride, padding, dilation, groups)
-    return np.matmul(w.reshape(groups, o // groups, depth), columns).reshape(x.shape[0], o, *out)
+    return np.asarray(np.matmul(w.reshape(groups, o // groups, depth), columns)).reshape(x.shape[0], o, *out)
 
 
 def conv2d_input_grad_ref(g: Array, w: Array, hw: Pair, stride: Pair, padding: Pair, dilation: Pair, groups: int) -> Array:
@@ -225,8 +226,9 @@ def conv2d_weight_grad_ref(x: Array, g: Array, kernel: Pair, stride: Pair, paddi
     x, g = widen(x), widen(g)
     n, o, oh, ow = g.shape
     columns = _columns(x, kernel, (oh, ow), stride, padding, dilation, groups)
-    per_image = np.matmul(g.reshape(n, groups, o // groups, oh * ow), columns.transpose(0, 1, 3, 2))
-    return per_image.sum(axis=0, dtype=np.float64).astype(g.dtype).reshape(o, x.shape[1] // groups, *kernel)
+    per_image: Array = np.matmul(g.reshape(n, groups, o // groups, oh * ow), columns.transpose(0, 1, 3, 2))
+    total: Array = per_image.sum(axis=0, dtype=np.float64).astype(g.dtype)
+    return total.reshape(o, x.shape[1] // groups, *kernel)
 
 
 def _grad_of_input(F: Any, g: Any, w: Any, shape: Shape, geometry: Attrs) -> Any:

@@ -1,4 +1,4 @@
-"""Reading and writing at run-time indices. Indices are int64 in 0..size-1 (the functional layer checks them); references clamp."""
+"""Reading and writing at run-time indices: int64 in 0..size-1 (the functional layer checks them), clamped for memory safety."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def _check_aligned(name: str, x: Shape, i: Shape, dim: int) -> None:
     for d, (size, wanted) in enumerate(zip(x, i, strict=True)):
         if d != dim and wanted > size:
             raise ShapeError(
-                f"[{name}] expected an index no larger than {x} outside dim {dim}, got shape {i}: {wanted} > {size} in dim {d}; shrink it"
+                f"[{name}] expected an index no larger than {x} outside dim {dim}, got {i}: {wanted} > {size} in dim {d}"
             )
 
 

@@ -1,4 +1,4 @@
-"""Movement of elements: strided views and writes through them, and `cat`. Strides and offsets count elements of the dense base."""
+"""Movement of elements: strided views, writes through them, `cat`. Strides and offsets count elements of the dense base."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ def _check_view(name: str, base: Shape, shape: Shape, strides: Shape, offset: in
         return
     low, high = view_bounds(shape, strides, offset or 0)
     numel = prod(base)
-    fits = high - low < numel if offset is None else 0 <= low and high < numel
+    fits = high - low < numel if offset is None else low >= 0 and high < numel
     if not fits:
         raise ShapeError(
-            f"[{name}] expected a view inside the {numel} elements of shape {base}, got shape {shape}, strides {strides} and offset "
-            f"{'any' if offset is None else offset}, which reach elements {low} to {high}; out of bounds for the storage"
+            f"[{name}] expected a view inside the {numel} elements of shape {base}, got shape {shape}, strides {strides} and "
+            f"offset {'any' if offset is None else offset}, which reach elements {low} to {high}; out of bounds for the storage"
         )
 
 
@@ -337,7 +337,8 @@ def _cat_shape(shapes: Sequence[Shape], attrs: Attrs) -> Shape:
     for i, shape in enumerate(shapes):
         if len(shape) != len(first) or any(a != b for d, (a, b) in enumerate(zip(shape, first, strict=True)) if d != dim):
             raise ShapeError(
-                f"[cat] expected equal sizes except in dim {dim}, got {first} and {shape} (tensor {i}); sizes of tensors must match"
+                f"[cat] expected equal sizes except in dim {dim}, got {first} and {shape} (tensor {i}); "
+                "sizes of tensors must match"
             )
     return (*first[:dim], sum(shape[dim] for shape in shapes), *first[dim + 1 :])
 

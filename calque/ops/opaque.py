@@ -59,7 +59,7 @@ def _earlier(F: Any, x: Any, dim: int, steps: int, fill: float) -> Any:
 
 
 def _cumprod_gradient(F: Any, g: Any, c: Any) -> Any:
-    """grad_k = (x_0 ... x_{k-1}) r_k with r_k = g_k + x_{k+1} r_{k+1}: a linear recurrence, solved by doubling; exact where x is 0."""
+    """grad_k = (x_0 ... x_{k-1}) r_k with r_k = g_k + x_{k+1} r_{k+1}: a recurrence solved by doubling, exact where x is 0."""
     shape, dim = tuple(c.shape(0)), c.attrs[0]
     if not shape or 0 in shape:
         return g

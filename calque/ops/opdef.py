@@ -23,10 +23,11 @@ Reference = Callable[..., Any]  # ref(*arrays, *attrs) -> ndarray; the caller ca
 class Vjp:
     """Gradient of one operand.
 
-    `rule(F, g, c)` returns the operand's gradient as a Tensor. `F` is the functional namespace (PyTorch names) plus `F.prim(op_name, *operands,
-    *attrs)`; `g` the output's gradient. `c` is the saved context: `c.x(i)` operand i and `c.out` (only those declared in `saves`; a Python number
-    operand comes back as that number), `c.attrs`, `c.shape(i)`, `c.dtype(i)`, `c.out_shape`. Elementwise rules may return the broadcast shape: the
-    engine sums it down to the operand's. Rules are written in differentiable functions, so higher orders follow.
+    `rule(F, g, c)` returns the operand's gradient as a Tensor. `F` is the functional namespace (PyTorch names) plus
+    `F.prim(op_name, *operands, *attrs)`; `g` the output's gradient. `c` is the saved context: `c.x(i)` operand i, `c.out` (only
+    those declared in `saves`; a Python number operand comes back as that number), `c.attrs`, `c.shape(i)`, `c.dtype(i)`,
+    `c.out_shape`. Elementwise rules may return the broadcast shape: the engine sums it down to the operand's. Rules use
+    differentiable functions, so higher orders follow.
     `saves` lists operand positions to keep; -1 is the output.
     """
 
@@ -36,7 +37,7 @@ class Vjp:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """Inputs for the generated tests: operand shapes, attrs, and the range values are drawn from. Integer-operand positions in `integers`
+    """Inputs for the generated tests: operand shapes, attrs, and the range values are drawn from. Operand positions in `integers`
     map to the exclusive upper bound of their values."""
 
     shapes: tuple[Shape, ...]
@@ -52,8 +53,9 @@ class OpDef:
     """A primitive. See DESIGN.md section 3.
 
     name: unique. kind: default rules and how it is lowered. doc: one sentence. arity: operand count, -1 for any.
-    attrs: names of the static attributes, in the order of `Node.attrs`. shape/dtype: inference rules that raise the user's errors.
-    body: `body(s, *values, *attrs)` in the closed scalar set (elementwise, random). combine: reduction monoid for kind reduce
+    attrs: names of the static attributes, in the order of `Node.attrs`. shape/dtype: inference; they raise the user's errors.
+    body: `body(s, *values, *attrs)` in the closed scalar set (elementwise, random); it sees 16-bit floats as float32 and its result
+    is rounded once. combine: reduction monoid for kind reduce
     ("sum", "prod", "max", "min", "argmax", "argmin"). vjp: one `Vjp` (or None) per operand; empty means not differentiable.
     ref: NumPy definition. samples: inputs for generated tests. dtypes: names of operand dtypes to test.
     """

@@ -15,6 +15,7 @@ from calque.base.dtypes import DType, int64
 from calque.base.errors import DTypeError
 from calque.base.shapes import Shape
 from calque.ops.opdef import Attrs, OpDef, Sample, register
+from calque.ops.rules import Array, listed
 
 Builder = Any
 Value = Any
@@ -84,13 +85,14 @@ def random_bits_ref(seed: Any, offset: Any, shape: Shape) -> np.ndarray[Any, Any
         x = (x >> half) | (x << half)
     t = x * x + z
     x = (t >> half) | (t << half)
-    return (t ^ ((x * x + y) >> half)).view(np.int64).reshape(shape)
+    bits: Array = t ^ ((x * x + y) >> half)
+    return bits.view(np.int64).reshape(shape)
 
 
 def _dtype(dtypes: Sequence[DType], attrs: Attrs) -> DType:
     if any(d is not int64 for d in dtypes):
         raise DTypeError(
-            f"[random_bits] expected seed and offset of dtype torch.int64, got {dtypes[0]!r} and {dtypes[1]!r}; convert with .long()"
+            f"[random_bits] expected seed and offset of dtype torch.int64, got {listed(dtypes)}; convert with .long()"
         )
     return int64
 

@@ -63,7 +63,7 @@ def _sum_gradient(F: Any, g: Any, c: Any) -> Any:
 
 
 def _prod_gradient(F: Any, g: Any, c: Any) -> Any:
-    """g times the product of all other elements, as (product of those before) (product of those after): exact with zeros, at any order."""
+    """g times (product of the elements before) times (product of those after): exact where elements are 0, at any order."""
     shape, dims = tuple(c.shape(0)), c.attrs[0]
     rest = tuple(d for d in range(len(shape)) if d not in dims)
     order = rest + dims

@@ -126,7 +126,7 @@ def widen(x: Array) -> Array:
 
 
 class OperandRules(tuple[Vjp | None, ...]):
-    """Gradient rules of a primitive with any number of operands: `rule_of(k)` makes the rule of operand k on demand. Such rules save nothing."""
+    """Gradient rules of a primitive with any number of operands: `rule_of(k)` makes operand k's on demand. They save nothing."""
 
     rule_of: Callable[[int], Vjp]
 

@@ -146,24 +146,23 @@ _SHIFT = 10
 
 
 def _lgamma_positive(s: Builder, x: Value) -> Value:
-    """Below 3 the rational approximation on [2, 3) and the recurrence; from 3 on Stirling's series, shifted up by 8 below 8."""
-    one, two, zero = like(s, x, 1), like(s, x, 2), like(s, x, 0)
+    """Below 8 the recurrence to [2, 3) and the rational approximation there; from 8 on Stirling's series."""
+    one, two = like(s, x, 1), like(s, x, 2)
     below_one, below_two = s.lt(x, one), s.lt(x, two)
-    next_x = s.add(x, one)
-    factor = s.select(below_one, s.mul(x, next_x), s.select(below_two, x, one))
-    lift = s.select(below_one, zero, s.select(below_two, one, two))  # x - lift = (x shifted into [2, 3)) - 2
-    t = s.sub(x, lift)
-    small = s.sub(s.mul(t, s.div(horner(s, t, _LGAMMA_P), horner(s, t, _LGAMMA_Q))), s.log(factor))
-    shifted = s.lt(x, like(s, x, 8))
-    product = x
-    for k in range(1, 8):
-        product = s.mul(product, s.add(x, like(s, x, k)))
-    y = s.select(shifted, s.add(x, like(s, x, 8)), x)
-    inverse = s.div(one, y)
+    divisor = s.select(below_one, s.mul(x, s.add(x, one)), s.select(below_two, x, one))
+    t = s.sub(x, s.select(below_one, like(s, x, 0), s.select(below_two, one, two)))  # (x shifted into [2, 3)) - 2
+    factor = one
+    for k in range(1, 6):
+        lower = s.sub(x, like(s, x, k))
+        used = s.le(two, lower)
+        factor = s.select(used, s.mul(factor, lower), factor)
+        t = s.select(used, s.sub(lower, two), t)
+    rational = s.mul(t, s.div(horner(s, t, _LGAMMA_P), horner(s, t, _LGAMMA_Q)))
+    small = s.add(rational, s.log(s.div(factor, divisor)))
+    inverse = s.div(one, x)
     series = s.mul(inverse, horner(s, s.mul(inverse, inverse), _STIRLING))
-    main = s.sub(s.mul(s.sub(y, like(s, x, 0.5)), s.sub(s.log(y), one)), like(s, x, 0.5 - HALF_LOG_2PI))
-    large = s.sub(s.add(main, series), s.log(s.select(shifted, product, one)))
-    return s.select(s.lt(x, like(s, x, 3)), small, large)
+    main = s.sub(s.mul(s.sub(x, like(s, x, 0.5)), s.sub(s.log(x), one)), like(s, x, 0.5 - HALF_LOG_2PI))
+    return s.select(s.lt(x, like(s, x, 8)), small, s.add(main, series))
 
 
 def _sin_pi(s: Builder, x: Value) -> Value:
@@ -238,7 +237,7 @@ def _integer_power(s: Builder, x: Value, n: int) -> Value:
 
 
 def _zeta_tail(order: int) -> list[float]:
-    """Euler-Maclaurin coefficients of w**(-order - 1 - 2 j + ...), j = 1, 2, ...: B_2j / (2 j)! order (order + 1) ... (order + 2 j - 2)."""
+    """Euler-Maclaurin coefficients B_2j / (2 j)! order (order + 1) ... (order + 2 j - 2) for j = 1, 2, ..."""
     found, rising = [], 1.0
     for j, b in enumerate(_BERNOULLI, 1):
         rising = float(order) if j == 1 else rising * (order + 2 * j - 3) * (order + 2 * j - 2)
@@ -260,7 +259,7 @@ def polygamma(s: Builder, x: Value, n: int) -> Value:
     series = s.mul(square, horner(s, square, _zeta_tail(order)[::-1]))
     head = s.fma(inverse, like(s, x, 0.5), like(s, x, 1 / n))
     total = s.add(total, s.mul(_integer_power(s, inverse, n), s.add(head, series)))
-    value = s.mul(total, like(s, x, (-1.0) ** (n + 1) * math.factorial(n)))
+    value = s.mul(total, like(s, x, math.copysign(math.factorial(n), (n % 2) - 0.5)))
     if n == 1:
         ratio = s.div(like(s, x, math.pi), _sin_pi(s, x))
         return s.select(reflect, s.sub(s.mul(ratio, ratio), value), value)
@@ -280,9 +279,10 @@ def polygamma_scalar(n: int, x: float) -> float:
     while x < 16:
         total += x ** -float(order)
         x += 1
-    series = sum(c * x ** (-order - 2 * j + 1.0) for j, c in enumerate(_zeta_tail(order), 1))
-    total += x ** -float(n) / n + 0.5 * x ** -float(order) + series
-    return (-1.0) ** (n + 1) * math.factorial(n) * total
+    total += x ** -float(n) / n + 0.5 * x ** -float(order)
+    for j, coefficient in enumerate(_zeta_tail(order), 1):
+        total += coefficient * x ** -float(order + 2 * j - 1)
+    return float(total * math.factorial(n) * (1 if n % 2 else -1))
 
 
 def _polygamma_ref(x: Array, n: int) -> Array:

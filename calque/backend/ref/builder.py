@@ -1,4 +1,4 @@
-"""The closed scalar set on NumPy arrays: runs an op's `body` as it stands, to check it against `ref` and to give ops without one a meaning."""
+"""The closed scalar set on NumPy arrays: runs a `body` as it stands, to check it against `ref` or in place of it."""
 
 from __future__ import annotations
 
@@ -82,11 +82,11 @@ class NumpyBuilder:
 
 
 _FUNCTIONS: dict[str, Callable[..., Any]] = {
-    "neg": np.negative, "abs": np.abs, "not_": np.invert, "sqrt": np.sqrt, "exp": np.exp, "log": np.log, "sin": np.sin, "cos": np.cos,
-    "tanh": np.tanh, "atan": np.arctan, "floor": np.floor, "ceil": np.ceil, "trunc": np.trunc, "rint": np.rint, "add": np.add,
-    "sub": np.subtract, "mul": np.multiply, "div": np.divide, "pow": np.power, "min": np.minimum, "max": np.maximum,
-    "and_": np.bitwise_and, "or_": np.bitwise_or, "xor": np.bitwise_xor, "shl": np.left_shift, "shr": np.right_shift, "lt": np.less,
-    "le": np.less_equal, "eq": np.equal, "ne": np.not_equal,
+    "neg": np.negative, "abs": np.abs, "not_": np.invert, "sqrt": np.sqrt, "exp": np.exp, "log": np.log, "sin": np.sin,
+    "cos": np.cos, "tanh": np.tanh, "atan": np.arctan, "floor": np.floor, "ceil": np.ceil, "trunc": np.trunc,
+    "rint": np.rint, "add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide, "pow": np.power,
+    "min": np.minimum, "max": np.maximum, "and_": np.bitwise_and, "or_": np.bitwise_or, "xor": np.bitwise_xor,
+    "shl": np.left_shift, "shr": np.right_shift, "lt": np.less, "le": np.less_equal, "eq": np.equal, "ne": np.not_equal,
 }  # fmt: skip
 
 

@@ -1,7 +1,7 @@
 """The executable definition of a program: every node in order, by the NumPy reference of its record.
 
-Values are dense arrays of the node's exact dtype. Elementwise references see float16 and bfloat16 as float32; the result is rounded after every
-primitive. This file is meant to be obvious, not fast: every compiled result is tested against it.
+Values are dense arrays of the node's exact dtype. Elementwise references see float16 and bfloat16 as float32; the result is
+rounded after every primitive. This file is meant to be obvious, not fast: every compiled result is tested against it.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ Number = bool | int | float
 def interpret(program: Program, inputs: Sequence[Array], scalars: Sequence[Number] = ()) -> list[Array]:
     """Outputs of a program; `inputs` and `scalars` are ordered by leaf number.
 
-    Values are freed after their last use. Outputs never share memory with each other or with the inputs. The program's checks are the
-    caller's to evaluate (they are values like any other).
+    Values are freed after their last use. Outputs never share memory with each other or with the inputs. The program's checks
+    are the caller's to evaluate (they are values like any other).
     """
     values: list[Array | None] = [None] * len(program.nodes)
     last_use = last_uses(program)
@@ -67,7 +67,7 @@ def _leaf(node: Node, inputs: Sequence[Array], scalars: Sequence[Number]) -> Arr
     value = np.asarray(inputs[node.attrs[0]])
     if value.shape != node.shape or value.dtype != node.dtype.np:
         raise VerificationError(
-            f"[interpret] expected input {node.attrs[0]} of {node.dtype!r} {node.shape}, got {value.dtype} {value.shape}; convert it first"
+            f"[interpret] expected input {node.attrs[0]} of {node.dtype!r} {node.shape}, got {value.dtype} {value.shape}"
         )
     return value
 
