@@ -61,11 +61,28 @@ def _general(name: str, rule: Callable[[Any, Any], dt.DType], check: Callable[..
         if a is NotImplemented or b is NotImplemented:
             return NotImplemented
         dtype = rule(a, b)
+        if dtype.category == 1:
+            a, b, dtype = _in_range(name, a, b, dtype)
         if check is not None:
             check(name, a, b, dtype)
         return record_numbers(op, a, b, dtype)
 
     return fallback
+
+
+COMPARISONS = ("lt", "le", "gt", "ge", "eq", "ne")
+
+
+def _in_range(name: str, a: Any, b: Any, dtype: dt.DType) -> tuple[Any, Any, dt.DType]:
+    """An integer beyond the Tensor's type wraps around as PyTorch's does; a comparison with it is made in int64."""
+    low, high = (-(1 << (dtype.bits - 1)), (1 << (dtype.bits - 1)) - 1) if dtype.is_signed else (0, (1 << dtype.bits) - 1)
+    for x in (a, b):
+        if not is_tensor(x) and not low <= x <= high:
+            if name in COMPARISONS:
+                return a, b, dt.int64
+            wrapped = (int(x) - low) % (1 << dtype.bits) + low
+            a, b = (wrapped if a is x else a), (wrapped if b is x else b)
+    return a, b, dtype
 
 
 def float_result(a: Any, b: Any) -> dt.DType:

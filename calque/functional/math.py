@@ -1,0 +1,454 @@
+"""Elementwise mathematics: functions of one operand, selection, clamping, tests for NaN and closeness.
+
+Functions with real values convert integer operands to the default floating type, as PyTorch does.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from calque.base import dtypes as dt
+from calque.base.errors import ArgumentError, DTypeError
+from calque.functional.arithmetic import abs as abs_
+from calque.functional.arithmetic import as_operand, call, float_result, mul, record_numbers
+from calque.functional.common import cast, is_number, is_tensor, method, number, operand, prim, result_dtype
+from calque.functional.elementary import _float, erf, exp, expm1, log, log1p, sigmoid, sqrt
+from calque.ops.opdef import get
+from calque.run.recorder import local
+from calque.tensor import Tensor, binary, function_node, read, record
+
+__all__ = [
+    "allclose", "arctan2", "atan2", "clamp", "clamp_max", "clamp_min", "clip", "copysign", "deg2rad", "equal", "erfc", "exp2", "float_power",
+    "fix", "frac", "heaviside", "hypot", "isclose", "isfinite", "isinf", "isnan", "isneginf", "isposinf", "ldexp", "log10", "logaddexp",
+    "logaddexp2", "logit", "nan_to_num", "rad2deg", "round", "signbit", "sinc", "square", "where", "xlogy",
+]  # fmt: skip
+
+WHERE = get("where")
+
+
+def pick(condition: Tensor, x: Any, y: Any, dtype: dt.DType) -> Tensor:
+    """`where` of operands that are Tensors or numbers, converted to `dtype`."""
+    return record(WHERE, (condition, operand("where", x, dtype), operand("where", y, dtype)))
+
+
+@method()
+def where(condition: Tensor, input: Any = None, other: Any = None) -> Any:
+    """`input` where the condition holds, else `other`: (*) bool, (*), (*) -> (*), broadcast. With the condition alone, the index tensors of its
+    True elements.
+
+    >>> import calque
+    >>> x = calque.tensor([-1.0, 2.0])
+    >>> calque.where(x > 0, x, 0.0)
+    tensor([0., 2.])
+    """
+    if input is None and other is None:
+        return condition.nonzero(as_tuple=True)  # type: ignore[attr-defined]
+    if input.__class__ is float and is_tensor(other) and other._layout.dtype.category == 2:
+        dtype = other._layout.dtype
+    elif other.__class__ is float and is_tensor(input) and input._layout.dtype.category == 2:
+        dtype = input._layout.dtype
+    else:
+        input, other = as_operand(input), as_operand(other)
+        if input is NotImplemented or other is NotImplemented:
+            raise DTypeError("[where] expected Tensors or numbers for both branches; convert with calque.tensor(...)")
+        dtype = result_dtype(input, other)
+    if condition._layout.dtype is not dt.bool_:
+        if condition._layout.dtype is not dt.uint8:
+            raise DTypeError(
+                f"[where] expected condition to be a boolean tensor, but got a tensor with dtype {condition._layout.dtype!r}; compare it first"
+            )
+        condition = cast(condition, dt.bool_)
+    return pick(condition, input, other, dtype)
+
+
+def _where_method(input: Tensor, condition: Tensor, other: Any) -> Any:
+    """`input` where the condition holds, else `other`."""
+    return where(condition, input, other)
+
+
+method("where")(_where_method)
+
+
+def with_formula(label: str, inputs: tuple[Tensor, ...], value: Callable[[], Tensor], backward: Callable[[Any], tuple[Any, ...]]) -> Tensor:
+    """A function whose gradient has a formula of its own: `value()` is recorded without history, `backward(g)` gives one gradient per input."""
+    state = local.state
+    before, state.grad = state.grad, False
+    try:
+        out = value()
+    finally:
+        state.grad = before
+    if before and any(x._requires_grad for x in inputs) and out._layout.dtype.category == 2:
+        node = function_node(label, inputs, (out._layout,), lambda node, grads: backward(grads[0]))
+        node.saved = dict(enumerate(inputs))
+        node.versions = [x._storage.version for x in inputs]
+        out._grad_fn, out._requires_grad = node, True
+    return out
+
+
+# ------------------------------------------------------------------------------------------------------------- unary
+
+
+@method()
+def square(input: Tensor) -> Tensor:
+    """`input * input`: (*) -> (*); bool gives int64."""
+    if input._layout.dtype is dt.bool_:
+        input = cast(input, dt.int64)
+    return mul(input, input)
+
+
+@method()
+def exp2(input: Tensor) -> Tensor:
+    """2**x: (*) -> (*)."""
+    x = _float(input)
+    return record(get("pow"), ((2.0, x._layout.dtype), x))
+
+
+@method()
+def log10(input: Tensor) -> Tensor:
+    """Logarithm to base 10: (*) -> (*)."""
+    return log(_float(input)) / math.log(10)
+
+
+@method()
+def frac(input: Tensor) -> Tensor:
+    """`x - trunc(x)`: (*) -> (*), the sign of x; floating tensors only."""
+    if input._layout.dtype.category != 2:
+        raise DTypeError(f"[frac] expected a floating dtype, got {input._layout.dtype!r}; integers have no fraction")
+    return input - prim("trunc", input)
+
+
+@method()
+def round(input: Tensor, *, decimals: int = 0) -> Tensor:
+    """Nearest integer, halves to even: (*) -> (*). With `decimals`, that many digits after the point are kept (before it if negative).
+
+    >>> import calque
+    >>> calque.round(calque.tensor([0.5, 1.5, 2.345]), decimals=2)
+    tensor([0.5000, 1.5000, 2.3500])
+    """
+    if decimals == 0:
+        return prim("round", input)
+    if input._layout.dtype.category != 2:
+        raise DTypeError(f"[round] expected a floating dtype with decimals={decimals}, got {input._layout.dtype!r}; convert with .float()")
+    scale = 10.0 ** int(math.fabs(decimals))
+    if decimals > 0:
+        return prim("round", input * scale) / scale
+    return prim("round", input / scale) * scale
+
+
+@method("trunc", "fix")
+def fix(input: Tensor) -> Tensor:
+    """x without its fraction: (*) -> (*). Alias of `trunc`."""
+    return prim("trunc", input)
+
+
+_ERFC = (
+    -1.3026537197817094, 6.4196979235649026e-1, 1.9476473204185836e-2, -9.561514786808631e-3, -9.46595344482036e-4, 3.66839497852761e-4,
+    4.2523324806907e-5, -2.0278578112534e-5, -1.624290004647e-6, 1.303655835580e-6, 1.5626441722e-8, -8.5238095915e-8, 6.529054439e-9,
+    5.059343495e-9, -9.91364156e-10, -2.27365122e-10, 9.6467911e-11, 2.394038e-12, -6.886027e-12, 8.94487e-13, 3.13092e-13, -1.12708e-13,
+    3.81e-16, 7.106e-15, -1.523e-15, -9.4e-17, 1.21e-16, -2.8e-17,
+)  # fmt: skip
+
+
+def _erfc_value(x: Tensor) -> Tensor:
+    z = prim("abs", x)
+    t = 2.0 / (z + 2.0)
+    y = t * 4.0 - 2.0
+    d = dd = z * 0.0
+    for coefficient in _ERFC[:0:-1]:
+        d, dd = y * d - dd + coefficient, d
+    tail = t * exp((y * d + _ERFC[0]) * 0.5 - dd - z * z)
+    return where(z < 0.5, 1.0 - erf(x), where(x < 0, 2.0 - tail, tail))
+
+
+@method()
+def erfc(input: Tensor) -> Tensor:
+    """Complementary error function `1 - erf(x)`, accurate in the tail: (*) -> (*).
+
+    Source: Chebyshev fit of W. Press et al., "Numerical Recipes", 3rd edition, section 6.2.2.
+    """
+    x = _float(input)
+    return with_formula("ErfcBackward0", (x,), lambda: _erfc_value(x), lambda g: (g * exp(-x * x) * (-2 / math.sqrt(math.pi)),))
+
+
+@method()
+def logit(input: Tensor, eps: float | None = None) -> Tensor:
+    """`log(x / (1 - x))`: (*) -> (*). With `eps`, x is first clamped to [eps, 1 - eps]; without, values outside [0, 1] give NaN."""
+    x = _float(input)
+    if eps is not None:
+        x = clamp(x, eps, 1.0 - eps)
+    return log(x / (1.0 - x))
+
+
+@method()
+def sinc(input: Tensor) -> Tensor:
+    """`sin(pi x) / (pi x)`, 1 at 0: (*) -> (*)."""
+    x = _float(input)
+    at_zero = x == 0
+    scaled = where(at_zero, 1.0, x) * math.pi
+    return where(at_zero, 1.0, prim("sin", scaled) / scaled)
+
+
+@method()
+def deg2rad(input: Tensor) -> Tensor:
+    """Degrees to radians: (*) -> (*)."""
+    return _float(input) * (math.pi / 180)
+
+
+@method()
+def rad2deg(input: Tensor) -> Tensor:
+    """Radians to degrees: (*) -> (*)."""
+    return _float(input) * (180 / math.pi)
+
+
+@method()
+def nan_to_num(input: Tensor, nan: float = 0.0, posinf: float | None = None, neginf: float | None = None) -> Tensor:
+    """NaN replaced by `nan`, infinities by `posinf` and `neginf` (default: the largest finite values): (*) -> (*).
+
+    >>> import calque
+    >>> calque.nan_to_num(calque.tensor([float("nan"), 1.0]))
+    tensor([0., 1.])
+    """
+    dtype = input._layout.dtype
+    if dtype.category != 2:
+        return prim("copy", input)
+    limits = dt.FInfo(dtype)
+    result = where(isnan(input), float(nan or 0.0), input)
+    result = where(isposinf(input), limits.max if posinf is None else float(posinf), result)
+    return where(isneginf(input), limits.min if neginf is None else float(neginf), result)
+
+
+# ------------------------------------------------------------------------------------------------------------ binary
+
+
+def _float_binary(name: str) -> Callable[[Any, Any], Any]:
+    op = get(name)
+
+    def fallback(a: Any, b: Any) -> Any:
+        a, b = as_operand(a), as_operand(b)
+        if a is NotImplemented or b is NotImplemented:
+            return NotImplemented
+        return record_numbers(op, a, b, float_result(a, b))
+
+    return binary(op, fallback, True)
+
+
+_atan2 = _float_binary("atan2")
+
+
+@method("atan2", "arctan2")
+def atan2(input: Any, other: Any) -> Tensor:
+    """Angle of the point (x=other, y=input) in [-pi, pi], broadcast: (*), (*) -> (*)."""
+    return call("atan2", _atan2, input, other)
+
+
+arctan2 = atan2
+
+
+def _both_float(name: str, a: Any, b: Any, promote: bool = True) -> tuple[Any, Any]:
+    """Both operands as Tensors of the common floating type."""
+    common = result_dtype(a, b)
+    if common.category != 2:
+        if not promote:
+            raise DTypeError(f"[{name}] expected floating tensors, got a result of type {common!r}; convert with .float()")
+        common = dt.get_default_dtype()
+    return as_tensor_of(a, common), as_tensor_of(b, common)
+
+
+def as_tensor_of(x: Any, dtype: dt.DType) -> Tensor:
+    """x as a Tensor of `dtype`; a number becomes 0-d."""
+    return cast(x, dtype) if is_tensor(x) else prim("full", (float(number(x)), dtype), ())
+
+
+@method()
+def hypot(input: Tensor, other: Tensor) -> Tensor:
+    """`sqrt(input**2 + other**2)` without overflow, broadcast: (*), (*) -> (*)."""
+    a, b = _both_float("hypot", input, other, promote=False)
+    scale = prim("maximum", abs_(a), abs_(b)).detach()  # type: ignore[attr-defined]
+    infinite = scale == math.inf
+    safe = where((scale == 0) | infinite, 1.0, scale)
+    x, y = a / safe, b / safe
+    return where(infinite, math.inf, sqrt(x * x + y * y) * safe)
+
+
+@method()
+def logaddexp(input: Tensor, other: Tensor) -> Tensor:
+    """`log(exp(input) + exp(other))` without overflow, broadcast: (*), (*) -> (*)."""
+    a, b = _both_float("logaddexp", input, other, promote=False)
+    same = a == b  # also equal infinities, whose difference is NaN
+    gap = where(same, 0.0, abs_(a - b))
+    return where(same, (a + b) * 0.5, prim("maximum", a, b)) + log1p(exp(-gap))
+
+
+@method()
+def logaddexp2(input: Tensor, other: Tensor) -> Tensor:
+    """`log2(2**input + 2**other)` without overflow, broadcast: (*), (*) -> (*)."""
+    return logaddexp(input * math.log(2), other * math.log(2)) / math.log(2)
+
+
+@method()
+def xlogy(input: Any, other: Any) -> Tensor:
+    """`input * log(other)`, and 0 where input is 0 (unless other is NaN), broadcast: (*), (*) -> (*)."""
+    x, y = _both_float("xlogy", input, other)
+    vanishes = (x == 0) & (y == y)
+    return where(vanishes, 0.0, x * log(where(vanishes, 1.0, y)))
+
+
+@method()
+def heaviside(input: Tensor, values: Tensor) -> Tensor:
+    """0 below zero, 1 above, `values` at zero, broadcast: (*), (*) -> (*)."""
+    dtype = input._layout.dtype
+    if values._layout.dtype is not dtype:
+        raise DTypeError(f"[heaviside] expected `values` of dtype {dtype!r}, got {values._layout.dtype!r}; convert with .to(dtype)")
+    return pick(input == 0, values, cast(input > 0, dtype), dtype)
+
+
+@method()
+def signbit(input: Tensor) -> Tensor:
+    """Whether the sign bit is set (also of -0.0): (*) -> (*) bool."""
+    if input._layout.dtype.category != 2:
+        return input < 0 if input._layout.dtype is not dt.bool_ else prim("ne", input, input)
+    x = input.detach()  # type: ignore[attr-defined]
+    return (x < 0) | ((x == 0) & (prim("reciprocal", x) < 0))
+
+
+@method()
+def copysign(input: Any, other: Any) -> Tensor:
+    """Magnitude of `input` with the sign of `other`, broadcast: (*), (*) -> (*)."""
+    x, y = _both_float("copysign", input, other)
+    size = abs_(x)
+    return where(signbit(y), -size, size)
+
+
+@method()
+def ldexp(input: Tensor, other: Tensor) -> Tensor:
+    """`input * 2**other`, broadcast: (*), (*) -> (*)."""
+    return mul(input, exp2(other))
+
+
+@method()
+def float_power(input: Any, exponent: Any) -> Tensor:
+    """`input ** exponent` in float64, broadcast: (*), (*) -> (*)."""
+    return record_numbers(get("pow"), input, exponent, dt.float64)
+
+
+# --------------------------------------------------------------------------------------------------------- clamping
+
+
+@method("clamp", "clip")
+def clamp(input: Tensor, min: Any = None, max: Any = None) -> Tensor:
+    """Values limited to [min, max], each a number, a Tensor that broadcasts, or None: (*) -> (*). Where min > max, the result is max.
+
+    >>> import calque
+    >>> calque.clamp(calque.tensor([-2.0, 0.5, 3.0]), 0, 1)
+    tensor([0.0000, 0.5000, 1.0000])
+    """
+    if min is None and max is None:
+        raise ArgumentError("[clamp] At least one of 'min' or 'max' must not be None; use clone() for a copy")
+    dtype = input._layout.dtype
+    for bound in (min, max):
+        if bound is not None:
+            if not is_tensor(bound) and not is_number(bound):
+                raise DTypeError(f"[clamp] expected bounds that are numbers or Tensors, got {type(bound).__name__}")
+            if is_number(bound) and number(bound) != number(bound):
+                return input * math.nan
+            dtype = dt.promote(dtype, result_dtype(input, bound))
+    result = cast(input, dtype)
+    if min is not None:
+        result = pick(_compare("lt", result, min, dtype), min, result, dtype)
+    if max is not None:
+        result = pick(_compare("gt", result, max, dtype), max, result, dtype)
+    return result
+
+
+def _compare(name: str, x: Tensor, bound: Any, dtype: dt.DType) -> Tensor:
+    return record(get(name), (x, operand("clamp", bound, dtype)))
+
+
+clip = clamp
+
+
+@method()
+def clamp_min(input: Tensor, min: Any) -> Tensor:
+    """Values below `min` replaced by it: (*) -> (*)."""
+    return clamp(input, min=min)
+
+
+@method()
+def clamp_max(input: Tensor, max: Any) -> Tensor:
+    """Values above `max` replaced by it: (*) -> (*)."""
+    return clamp(input, max=max)
+
+
+# -------------------------------------------------------------------------------------------------------- tests
+
+
+@method()
+def isnan(input: Tensor) -> Tensor:
+    """Whether each element is NaN: (*) -> (*) bool."""
+    return prim("ne", input, input)
+
+
+@method()
+def isinf(input: Tensor) -> Tensor:
+    """Whether each element is an infinity: (*) -> (*) bool."""
+    return prim("abs", input) == math.inf if input._layout.dtype.category == 2 else prim("ne", input, input)
+
+
+@method()
+def isposinf(input: Tensor) -> Tensor:
+    """Whether each element is +infinity: (*) -> (*) bool."""
+    return input == math.inf if input._layout.dtype.category == 2 else prim("ne", input, input)
+
+
+@method()
+def isneginf(input: Tensor) -> Tensor:
+    """Whether each element is -infinity: (*) -> (*) bool."""
+    return input == -math.inf if input._layout.dtype.category == 2 else prim("ne", input, input)
+
+
+@method()
+def isfinite(input: Tensor) -> Tensor:
+    """Whether each element is neither NaN nor an infinity: (*) -> (*) bool."""
+    return prim("abs", input) < math.inf if input._layout.dtype.category == 2 else prim("eq", input, input)
+
+
+@method()
+def isclose(input: Tensor, other: Tensor, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False) -> Tensor:
+    """Whether `|input - other| <= atol + rtol |other|`, broadcast: (*), (*) -> (*) bool. Equal infinities are close."""
+    if input._layout.dtype is not other._layout.dtype:
+        raise DTypeError(f"[isclose] {input._layout.dtype!r} did not match {other._layout.dtype!r}: expected equal dtypes; convert with .to(dtype)")
+    if rtol < 0 or atol < 0:
+        raise ArgumentError(f"[isclose] expected tolerances >= 0, got rtol={rtol} and atol={atol}")
+    close = prim("eq", input, other)
+    if equal_nan and input._layout.dtype.category == 2:
+        close = close | (isnan(input) & isnan(other))
+    if rtol == 0 and atol == 0:
+        return close
+    wide = input._layout.dtype if input._layout.dtype.category == 2 else dt.get_default_dtype()
+    a, b = cast(input, wide), cast(other, wide)
+    distance = prim("abs", a - b)
+    return close | ((distance < math.inf) & (distance <= prim("abs", b) * float(rtol) + float(atol)))
+
+
+@method()
+def allclose(input: Tensor, other: Tensor, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False) -> bool:
+    """Whether all elements are close (see `isclose`), as a Python bool. Reads the values.
+
+    >>> import calque
+    >>> calque.allclose(calque.tensor([1.0]), calque.tensor([1.0 + 1e-7]))
+    True
+    """
+    close = isclose(input, other, rtol, atol, equal_nan)
+    return bool(read(prim("all", close, tuple(range(close._layout.ndim)), False)))
+
+
+@method()
+def equal(input: Tensor, other: Tensor) -> bool:
+    """Whether both tensors have the same shape and values, as a Python bool. Reads the values."""
+    if input._layout.shape != other._layout.shape:
+        return False
+    return bool(np.array_equal(read(input), read(other)))

@@ -1,0 +1,450 @@
+"""Reductions: sums, means, extremes, moments, norms and truth values over one dim, several, or all.
+
+`dim`: int, sequence of ints, or None for all; negative dims count from the end. `keepdim` keeps reduced dims with size 1.
+`axis` and `keepdims` are accepted for `dim` and `keepdim`.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import warnings
+from collections.abc import Callable
+from math import prod as product
+from typing import Any
+
+from calque.base import dtypes as dt
+from calque.base.errors import ArgumentError, DTypeError, ShapeError
+from calque.base.shapes import Shape, broadcast_shapes, normalize_dim, normalize_dims, reduced_shape
+from calque.functional.arithmetic import maximum, minimum
+from calque.functional.common import cast, is_number, is_tensor, method, prim
+from calque.functional.elementary import _float, exp, log, sqrt
+from calque.functional.math import isnan, where, with_formula
+from calque.functional.results import MaxResult, MinMaxResult, MinResult
+from calque.functional.views import detach, reshape, sum_to_shape
+from calque.run.recorder import local
+from calque.tensor import Tensor
+
+__all__ = [
+    "all", "amax", "amin", "aminmax", "any", "argmax", "argmin", "count_nonzero", "logsumexp", "max", "mean", "min", "nanmean",
+    "nansum", "norm", "prod", "std", "std_mean", "sum", "sum_to_size", "var", "var_mean", "vector_norm",
+]  # fmt: skip
+
+Dims = Any
+
+
+def numpy_names(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Accept NumPy's `axis` and `keepdims` for `dim` and `keepdim`."""
+
+    @functools.wraps(function)
+    def call(*args: Any, **keywords: Any) -> Any:
+        if keywords:
+            if "axis" in keywords:
+                keywords["dim"] = keywords.pop("axis")
+            if "keepdims" in keywords:
+                keywords["keepdim"] = keywords.pop("keepdims")
+        return function(*args, **keywords)
+
+    return call
+
+
+def dims_of(op: str, x: Tensor, dim: Dims) -> Shape:
+    """Sorted dims to reduce."""
+    ndim = x._layout.ndim
+    if dim.__class__ is int:
+        found = normalize_dim(dim, ndim, op)
+        return (found,) if ndim else ()
+    if dim is not None and not isinstance(dim, (int, tuple, list)):
+        raise DTypeError(f"[{op}] expected dim as an int, a tuple of ints or None, got {type(dim).__name__}")
+    return normalize_dims(dim, ndim, op)
+
+
+def require_elements(op: str, x: Tensor, dims: Shape) -> None:
+    """Raise where a reduction without identity meets an empty range."""
+    shape = tuple(x._layout.shape)
+    empty = [d for d in dims if shape[d] == 0]
+    if empty and len(dims) == len(shape):
+        raise ShapeError(
+            f"[{op}] expected a non-empty tensor, got shape {shape} with 0 elements over axis {empty[0]}: Expected reduction dim to be "
+            "specified for input.numel() == 0; check the data or reduce over another dim"
+        )
+    if empty:
+        raise ShapeError(f"[{op}] Expected reduction dim {empty[0]} to have non-zero size, got shape {shape}; there is nothing to choose from")
+
+
+def _keep(x: Tensor, dims: Shape, keepdim: bool) -> Shape:
+    return reduced_shape(tuple(x._layout.shape), dims, keepdim)
+
+
+# ---------------------------------------------------------------------------------------------------------------- sums
+
+
+def _summable(x: Tensor, dtype: dt.DType | None) -> Tensor:
+    if dtype is not None:
+        return cast(x, dtype)
+    return cast(x, dt.int64) if x._layout.dtype.category < 2 else x
+
+
+@method()
+@numpy_names
+def sum(input: Tensor, dim: Dims = None, keepdim: bool = False, *, dtype: dt.DType | None = None) -> Tensor:
+    """Sum over `dim`: (*) -> (* without dim). Integers and bool give int64 unless `dtype` says otherwise.
+
+    >>> import calque
+    >>> calque.sum(calque.tensor([[1.0, 2.0], [3.0, 4.0]]), dim=1)
+    tensor([3., 7.])
+    """
+    x = _summable(input, dtype)
+    return prim("sum", x, dims_of("sum", x, dim), keepdim)
+
+
+@method()
+def sum_to_size(input: Tensor, *size: Any) -> Tensor:
+    """Sum the dims that were broadcast from `size`: the adjoint of `expand`."""
+    shape = tuple(size[0]) if len(size) == 1 and isinstance(size[0], (tuple, list)) else tuple(size)
+    own = tuple(input._layout.shape)
+    if own == shape:
+        return input
+    try:
+        fits = broadcast_shapes(shape, own) == own
+    except ShapeError:
+        fits = False
+    if not fits:
+        raise ShapeError(f"[sum_to_size] expected a size that broadcasts to {own}, got {shape}: size {list(shape)} is not expandable to size {list(own)}")
+    return sum_to_shape(input, shape)
+
+
+@method()
+@numpy_names
+def nansum(input: Tensor, dim: Dims = None, keepdim: bool = False, *, dtype: dt.DType | None = None) -> Tensor:
+    """Sum that counts NaN as 0."""
+    if input._layout.dtype.category == 2:
+        input = where(isnan(input), 0.0, input)
+    return sum(input, dim, keepdim, dtype=dtype)
+
+
+@method()
+@numpy_names
+def mean(input: Tensor, dim: Dims = None, keepdim: bool = False, *, dtype: dt.DType | None = None) -> Tensor:
+    """Arithmetic mean over `dim`: (*) -> (* without dim). Floating tensors only (or pass `dtype`). Of nothing: NaN, with a warning.
+
+    >>> import calque
+    >>> calque.mean(calque.tensor([[1.0, 2.0], [3.0, 4.0]]), dim=0)
+    tensor([2., 3.])
+    """
+    x = input if dtype is None else cast(input, dtype)
+    given = x._layout.dtype
+    if given.category != 2:
+        raise DTypeError(
+            f"[mean] could not infer output dtype: Input dtype must be either a floating point or complex dtype, got {given!r}; "
+            "convert with .float() or pass dtype="
+        )
+    dims = dims_of("mean", x, dim)
+    shape = x._layout.shape
+    count = product([shape[d] for d in dims])
+    if count == 0:
+        axis = next(d for d in dims if shape[d] == 0)
+        warnings.warn(f"[mean] mean of an empty range is NaN: shape {tuple(shape)}, axis {axis}", RuntimeWarning, stacklevel=3)
+    if given.itemsize == 2:  # one rounding, at the end
+        return cast(prim("sum", cast(x, dt.float32), dims, keepdim) / float(count), given)
+    return prim("sum", x, dims, keepdim) / float(count)
+
+
+@method()
+@numpy_names
+def nanmean(input: Tensor, dim: Dims = None, keepdim: bool = False, *, dtype: dt.DType | None = None) -> Tensor:
+    """Mean of the elements that are not NaN."""
+    if input._layout.dtype.category != 2:
+        raise DTypeError(f"[nanmean] expected input to have floating point or complex dtype but got {input._layout.dtype!r}; convert with .float()")
+    valid = cast(input == input, dtype or input._layout.dtype)
+    return nansum(input, dim, keepdim, dtype=dtype) / prim("sum", valid, dims_of("nanmean", input, dim), keepdim)
+
+
+@method()
+@numpy_names
+def prod(input: Tensor, dim: int | None = None, keepdim: bool = False, *, dtype: dt.DType | None = None) -> Tensor:
+    """Product over one `dim` or all: (*) -> (* without dim). Integers and bool give int64. The gradient is exact with zeros.
+
+    >>> import calque
+    >>> calque.prod(calque.tensor([2.0, 3.0, 4.0]))
+    tensor(24.)
+    """
+    x = _summable(input, dtype)
+    return prim("prod", x, dims_of("prod", x, dim), keepdim)
+
+
+@method()
+@numpy_names
+def count_nonzero(input: Tensor, dim: Dims = None) -> Tensor:
+    """Number of non-zero elements over `dim`, int64."""
+    return prim("sum", cast(prim("ne", input, _zero(input)), dt.int64), dims_of("count_nonzero", input, dim), False)
+
+
+def _zero(x: Tensor) -> tuple[Any, dt.DType]:
+    return (False if x._layout.dtype is dt.bool_ else 0, x._layout.dtype)
+
+
+@method()
+@numpy_names
+def logsumexp(input: Tensor, dim: Dims, keepdim: bool = False) -> Tensor:
+    """`log(sum(exp(x)))` over `dim` without overflow: (*) -> (* without dim). Integers give the default floating type."""
+    x = _float(input)
+    dims = dims_of("logsumexp", x, dim)
+    shape = x._layout.shape
+    if 0 in [shape[d] for d in dims]:
+        return log(prim("sum", exp(x), dims, keepdim))
+    top = prim("amax", detach(x), dims, True)
+    top = where(prim("abs", top) == math.inf, 0.0, top)
+    total = log(prim("sum", exp(x - top), dims, keepdim))
+    return total + (top if keepdim else reshape(top, _keep(x, dims, False)))
+
+
+# ------------------------------------------------------------------------------------------------------------ extremes
+
+
+def _extreme(name: str, x: Tensor, dims: Shape, keepdim: bool) -> Tensor:
+    require_elements(name, x, dims)
+    if x._layout.dtype is dt.bool_:
+        return prim("any" if name.endswith("max") else "all", x, dims, keepdim)
+    return prim("amax" if name.endswith("max") else "amin", x, dims, keepdim)
+
+
+@method()
+@numpy_names
+def amax(input: Tensor, dim: Dims = (), keepdim: bool = False) -> Tensor:
+    """Largest element over `dim` (default all); NaN wins; equal elements share the gradient: (*) -> (* without dim)."""
+    return _extreme("amax", input, dims_of("amax", input, dim), keepdim)
+
+
+@method()
+@numpy_names
+def amin(input: Tensor, dim: Dims = (), keepdim: bool = False) -> Tensor:
+    """Smallest element over `dim` (default all); NaN wins; equal elements share the gradient: (*) -> (* without dim)."""
+    return _extreme("amin", input, dims_of("amin", input, dim), keepdim)
+
+
+@method()
+@numpy_names
+def aminmax(input: Tensor, *, dim: int | None = None, keepdim: bool = False) -> Any:
+    """Smallest and largest element over one `dim` or all, as a named tuple (min, max)."""
+    dims = dims_of("aminmax", input, dim)
+    return MinMaxResult(_extreme("amin", input, dims, keepdim), _extreme("amax", input, dims, keepdim))
+
+
+def _position(name: str, x: Tensor, dims: Shape, keepdim: bool) -> Tensor:
+    require_elements(name, x, dims)
+    return prim(name, cast(x, dt.uint8) if x._layout.dtype is dt.bool_ else x, dims, keepdim)
+
+
+def _arg(name: str, x: Tensor, dim: int | None, keepdim: bool) -> Tensor:
+    if x._layout.dtype is dt.bool_:
+        raise DTypeError(f"[{name}] expected a number dtype, got torch.bool; convert with .int()")
+    if dim is not None and not isinstance(dim, int):
+        raise DTypeError(f"[{name}] expected dim as an int or None, got {type(dim).__name__}")
+    return _position(name, x, dims_of(name, x, dim), keepdim)
+
+
+@method()
+@numpy_names
+def argmax(input: Tensor, dim: int | None = None, keepdim: bool = False) -> Tensor:
+    """Position (int64) of the first largest element along `dim`, or in the flattened tensor: (*) -> (* without dim).
+
+    >>> import calque
+    >>> calque.argmax(calque.tensor([1.0, 3.0, 2.0]))
+    tensor(1)
+    """
+    return _arg("argmax", input, dim, keepdim)
+
+
+@method()
+@numpy_names
+def argmin(input: Tensor, dim: int | None = None, keepdim: bool = False) -> Tensor:
+    """Position (int64) of the first smallest element along `dim`, or in the flattened tensor: (*) -> (* without dim)."""
+    return _arg("argmin", input, dim, keepdim)
+
+
+def take_chosen(x: Tensor, indices: Tensor, dim: int, keepdim: bool) -> tuple[Tensor, Tensor]:
+    """(values, indices) for kept-dim indices along `dim`; the gradient goes to the chosen elements."""
+    values = prim("gather", x, indices, dim) if x._layout.ndim else prim("copy", x)
+    if not keepdim and x._layout.ndim:
+        shape = _keep(x, (dim,), False)
+        values, indices = reshape(values, shape), reshape(indices, shape)
+    return values, indices
+
+
+def _choose(name: str, kind: Any, input: Tensor, dim: Any, keepdim: bool, pair: Callable[[Any, Any], Tensor]) -> Any:
+    if dim is None:
+        return _extreme(name, input, tuple(range(input._layout.ndim)), False)
+    if is_tensor(dim):
+        return pair(input, dim)
+    if not isinstance(dim, int):
+        raise DTypeError(f"[{name}] expected dim as an int or a second Tensor, got {type(dim).__name__}")
+    dims = dims_of(name, input, dim)
+    indices = _position(f"arg{name}", input, dims, True)
+    return kind(*take_chosen(input, indices, dims[0] if dims else 0, keepdim))
+
+
+@method()
+@numpy_names
+def max(input: Tensor, dim: Any = None, keepdim: bool = False, *, other: Any = None) -> Any:
+    """Largest element of all; or along an int `dim` as a named tuple (values, indices); or of two tensors.
+
+    >>> import calque
+    >>> calque.max(calque.tensor([[1.0, 5.0], [4.0, 2.0]]), dim=1).indices
+    tensor([1, 0])
+    """
+    return _choose("max", MaxResult, input, dim if other is None else other, keepdim, maximum)
+
+
+@method()
+@numpy_names
+def min(input: Tensor, dim: Any = None, keepdim: bool = False, *, other: Any = None) -> Any:
+    """Smallest element of all; or along an int `dim` as a named tuple (values, indices); or of two tensors."""
+    return _choose("min", MinResult, input, dim if other is None else other, keepdim, minimum)
+
+
+# ------------------------------------------------------------------------------------------------------------- moments
+
+
+def _moments(op: str, x: Tensor, dim: Dims, unbiased: Any, correction: Any, keepdim: bool) -> tuple[Tensor, Tensor]:
+    """(variance, mean), both with reduced dims kept or not."""
+    if isinstance(dim, bool):
+        dim, unbiased = None, dim
+    if unbiased is not None:
+        correction = int(unbiased)
+    elif correction is None:
+        correction = 1
+    if x._layout.dtype.category != 2:
+        raise DTypeError(f"[{op}] std and var only support floating point and complex dtypes, got {x._layout.dtype!r}; convert with .float()")
+    dims = dims_of(op, x, dim)
+    shape = tuple(x._layout.shape)
+    count = product(shape[d] for d in dims)
+    if count - correction <= 0:
+        warnings.warn(
+            f"[{op}] degrees of freedom is <= 0: {count} elements with correction {correction} (shape {shape}, dims {dims}) give NaN",
+            UserWarning,
+            stacklevel=4,
+        )
+    freedom = float(count - correction) if count > correction else 0.0
+    middle = prim("sum", x, dims, True) / float(count)
+
+    def value() -> Tensor:
+        apart = x - middle
+        return prim("sum", apart * apart, dims, keepdim) / freedom
+
+    def backward(g: Tensor) -> tuple[Tensor]:
+        centre = prim("sum", x, dims, True) / float(count) if local.state.grad else detach(middle)
+        g = g if keepdim else reshape(g, _keep(x, dims, True))
+        return (g * ((x - centre) * (2.0 / freedom if freedom else math.nan)),)
+
+    variance = with_formula("VarBackward0", (x,), value, backward)
+    return variance, middle if keepdim else reshape(middle, _keep(x, dims, False))
+
+
+def safe_sqrt(x: Tensor) -> Tensor:
+    """Square root whose gradient at 0 is 0."""
+    at_zero = x == 0
+    return where(at_zero, 0.0, sqrt(where(at_zero, 1.0, x)))
+
+
+@method()
+@numpy_names
+def var(input: Tensor, dim: Dims = None, unbiased: bool | None = None, keepdim: bool = False, *, correction: Any = None) -> Tensor:
+    """Variance over `dim`: sum of squared deviations / (N - correction), correction 1 by default: (*) -> (* without dim).
+
+    Two passes, so it does not cancel. Source: Chan, Golub & LeVeque 1983.
+
+    >>> import calque
+    >>> calque.var(calque.tensor([1.0, 2.0, 3.0, 4.0]), correction=0)
+    tensor(1.2500)
+    """
+    return _moments("var", input, dim, unbiased, correction, keepdim)[0]
+
+
+@method()
+@numpy_names
+def std(input: Tensor, dim: Dims = None, unbiased: bool | None = None, keepdim: bool = False, *, correction: Any = None) -> Tensor:
+    """Standard deviation over `dim`, the root of `var`: (*) -> (* without dim). Its gradient is 0 where it is 0."""
+    return safe_sqrt(_moments("std", input, dim, unbiased, correction, keepdim)[0])
+
+
+@numpy_names
+def var_mean(
+    input: Tensor, dim: Dims = None, unbiased: bool | None = None, keepdim: bool = False, *, correction: Any = None
+) -> tuple[Tensor, Tensor]:
+    """(variance, mean) over `dim`."""
+    return _moments("var_mean", input, dim, unbiased, correction, keepdim)
+
+
+@numpy_names
+def std_mean(
+    input: Tensor, dim: Dims = None, unbiased: bool | None = None, keepdim: bool = False, *, correction: Any = None
+) -> tuple[Tensor, Tensor]:
+    """(standard deviation, mean) over `dim`."""
+    variance, middle = _moments("std_mean", input, dim, unbiased, correction, keepdim)
+    return safe_sqrt(variance), middle
+
+
+# --------------------------------------------------------------------------------------------------------------- norms
+
+
+@numpy_names
+def vector_norm(x: Tensor, ord: float = 2, dim: Dims = None, keepdim: bool = False, *, dtype: dt.DType | None = None) -> Tensor:
+    """`sum(|x|**ord)**(1 / ord)` over `dim` (all by default), also for ord inf, -inf and 0 (the number of non-zeros).
+
+    The gradient at a zero norm is 0.
+    """
+    x = x if dtype is None else cast(x, dtype)
+    if x._layout.dtype.category != 2:
+        raise DTypeError(f"[vector_norm] Expected a floating point or complex tensor as input, got {x._layout.dtype!r}; convert with .float()")
+    dims = dims_of("vector_norm", x, dim)
+    if ord in (math.inf, -math.inf):
+        return _extreme("amax" if ord > 0 else "amin", prim("abs", x), dims, keepdim)
+    if ord == 0:
+        return prim("sum", cast(x != 0, x._layout.dtype), dims, keepdim)
+    if ord == 1:
+        return prim("sum", prim("abs", x), dims, keepdim)
+    if ord == 2:
+        return safe_sqrt(prim("sum", x * x, dims, keepdim))
+    total = prim("sum", prim("abs", x) ** float(ord), dims, keepdim)
+    at_zero = total == 0
+    root = where(at_zero, 1.0, total) ** (1.0 / ord)
+    return where(at_zero, 0.0 if ord > 0 else math.inf, root)
+
+
+@method()
+@numpy_names
+def norm(input: Tensor, p: Any = "fro", dim: Dims = None, keepdim: bool = False, *, dtype: dt.DType | None = None) -> Tensor:
+    """Norm of order `p` over `dim` (all by default): a number, inf, -inf, or "fro" (the same as 2).
+
+    >>> import calque
+    >>> calque.norm(calque.tensor([3.0, 4.0]))
+    tensor(5.)
+    """
+    if p is None or p == "fro":
+        p = 2
+    if not is_number(p):
+        raise ArgumentError(f"[norm] expected p as a number or 'fro', got {p!r}; nuclear norms are in linalg.matrix_norm")
+    return vector_norm(input, float(p), dim, keepdim, dtype=dtype)
+
+
+# ---------------------------------------------------------------------------------------------------------------- truth
+
+
+def _truth(name: str, x: Tensor, dim: Dims, keepdim: bool) -> Tensor:
+    result = prim(name, cast(x, dt.bool_), dims_of(name, x, dim), keepdim)
+    return cast(result, dt.uint8) if x._layout.dtype is dt.uint8 else result
+
+
+@method()
+@numpy_names
+def any(input: Tensor, dim: Dims = None, keepdim: bool = False) -> Tensor:
+    """Whether any element over `dim` is non-zero; bool (uint8 for uint8): (*) -> (* without dim). Of nothing: False."""
+    return _truth("any", input, dim, keepdim)
+
+
+@method()
+@numpy_names
+def all(input: Tensor, dim: Dims = None, keepdim: bool = False) -> Tensor:
+    """Whether all elements over `dim` are non-zero; bool (uint8 for uint8): (*) -> (* without dim). Of nothing: True."""
+    return _truth("all", input, dim, keepdim)
