@@ -291,9 +291,9 @@ def unary(op: OpDef, to_float: bool = False) -> Callable[[Tensor], Tensor]:
     return apply
 
 
-def binary(op: OpDef, fallback: Callable[[Any, Any], Tensor], floats_only: bool = False) -> Callable[[Any, Any], Tensor]:
-    """The recording function of a binary elementwise primitive. Operands of different dtypes, and anything unusual, go to `fallback`;
-    with `floats_only` so do integer operands (they never get an edge here, so floats pay nothing for the test)."""
+def binary(op: OpDef, fallback: Callable[[Any, Any], Tensor], unusual: Callable[[Any, Any], bool] | None = None) -> Callable[[Any, Any], Tensor]:
+    """The recording function of a binary primitive. Operands of different dtypes, and anything unusual, go to `fallback`; so do two Tensors
+    for which `unusual` holds (they never get an edge here, so others pay nothing for the test)."""
     tensor_types = TENSOR_TYPES
     save_table = op.save_table
     baked = BAKED
@@ -313,7 +313,7 @@ def binary(op: OpDef, fallback: Callable[[Any, Any], Tensor], floats_only: bool 
             key = (op, i, j)
             edge = trace.cur.next.get(key)
             if edge is None:
-                if floats_only and a._layout.dtype.category != 2:
+                if unusual is not None and unusual(a, b):
                     return fallback(a, b)
                 edge = grow(trace, key, op, (i, j), (), (_dense_of(a), _dense_of(b)))
             needs = a._requires_grad or b._requires_grad
@@ -453,8 +453,10 @@ def assign(t: Tensor, value: Tensor) -> Tensor:
     state = local.state
     differentiable = state.grad and (t._requires_grad or value._requires_grad)
     if state.grad:
-        _check_in_place(t, value)
-    if not value._layout.dense or value._storage.trace is not state.trace or value._layout is not value._storage.layout:
+        check_in_place(t)
+    storage = value._storage
+    leaf = differentiable and value._requires_grad and value._grad_fn is None  # its gradient needs a node to arrive through
+    if leaf or storage.trace is not state.trace or value._layout is not storage.layout:
         value = _with_history(record(get("copy"), (value,)), value)
     base = t._base
     old = _old_base(t) if differentiable and base is not None else None
@@ -474,7 +476,8 @@ def _with_history(fresh: Tensor, source: Tensor) -> Tensor:
     return fresh
 
 
-def _check_in_place(t: Tensor, value: Tensor) -> None:
+def check_in_place(t: Tensor) -> None:
+    """Raise if an in-place write to `t` would lose a leaf's gradient."""
     base = t if t._base is None else t._base
     if base._requires_grad and base._grad_fn is None:
         name = getattr(base, "_name", "")

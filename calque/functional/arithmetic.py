@@ -91,6 +91,11 @@ def float_result(a: Any, b: Any) -> dt.DType:
     return dtype if dtype.category == 2 else dt.get_default_dtype()
 
 
+def not_floating(a: Tensor, b: Tensor) -> bool:
+    """Whether two Tensors of one dtype hold integers or bool."""
+    return a._layout.dtype.category != 2
+
+
 def _no_bool_minus(name: str, a: Any, b: Any, dtype: dt.DType) -> None:
     for x in (a, b):
         if dtype is dt.bool_ or is_tensor(x) and x._layout.dtype is dt.bool_ and not is_tensor(b if x is a else a):
@@ -138,7 +143,7 @@ def _zero_divisor(name: str, a: Any, b: Any, dtype: dt.DType) -> None:
 
 
 def _build(name: str, rule: Callable[[Any, Any], dt.DType] = result_dtype, check: Any = None, floats_only: bool = False) -> Binary:
-    return binary(get(name), _general(name, rule, check), floats_only)
+    return binary(get(name), _general(name, rule, check), not_floating if floats_only else None)
 
 
 _add = _build("add")

@@ -104,14 +104,4 @@ def binary_function(name: str, promote: Callable[[Any, Any], dt.DType] | None = 
 
 def unary_function(name: str, to_float: bool = False) -> Callable[[Tensor], Tensor]:
     """A unary elementwise function; with `to_float` integer inputs are converted to the default floating type first."""
-    fast = unary(get(name))
-    if not to_float:
-        return fast
-
-    def apply(input: Tensor) -> Tensor:
-        if input._layout.dtype.category != 2:
-            input = cast(input, dt.get_default_dtype())
-        return fast(input)
-
-    apply.__name__ = name
-    return apply
+    return unary(get(name), to_float)

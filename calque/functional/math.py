@@ -14,7 +14,7 @@ import numpy as np
 from calque.base import dtypes as dt
 from calque.base.errors import ArgumentError, DTypeError
 from calque.functional.arithmetic import abs as abs_
-from calque.functional.arithmetic import as_operand, call, float_result, mul, record_numbers
+from calque.functional.arithmetic import as_operand, call, float_result, mul, not_floating, record_numbers
 from calque.functional.common import cast, is_number, is_tensor, method, number, operand, prim, result_dtype
 from calque.functional.elementary import _float, erf, exp, expm1, log, log1p, sigmoid, sqrt
 from calque.ops.opdef import get
@@ -46,7 +46,7 @@ def where(condition: Tensor, input: Any = None, other: Any = None) -> Any:
     tensor([0., 2.])
     """
     if input is None and other is None:
-        return condition.nonzero(as_tuple=True)  # type: ignore[attr-defined]
+        return condition.nonzero(as_tuple=True)
     if input.__class__ is float and is_tensor(other) and other._layout.dtype.category == 2:
         dtype = other._layout.dtype
     elif other.__class__ is float and is_tensor(input) and input._layout.dtype.category == 2:
@@ -233,7 +233,7 @@ def _float_binary(name: str) -> Callable[[Any, Any], Any]:
             return NotImplemented
         return record_numbers(op, a, b, float_result(a, b))
 
-    return binary(op, fallback, True)
+    return binary(op, fallback, not_floating)
 
 
 _atan2 = _float_binary("atan2")
@@ -267,7 +267,7 @@ def as_tensor_of(x: Any, dtype: dt.DType) -> Tensor:
 def hypot(input: Tensor, other: Tensor) -> Tensor:
     """`sqrt(input**2 + other**2)` without overflow, broadcast: (*), (*) -> (*)."""
     a, b = _both_float("hypot", input, other, promote=False)
-    scale = prim("maximum", abs_(a), abs_(b)).detach()  # type: ignore[attr-defined]
+    scale = prim("maximum", abs_(a), abs_(b)).detach()
     infinite = scale == math.inf
     safe = where((scale == 0) | infinite, 1.0, scale)
     x, y = a / safe, b / safe
@@ -311,7 +311,7 @@ def signbit(input: Tensor) -> Tensor:
     """Whether the sign bit is set (also of -0.0): (*) -> (*) bool."""
     if input._layout.dtype.category != 2:
         return input < 0 if input._layout.dtype is not dt.bool_ else prim("ne", input, input)
-    x = input.detach()  # type: ignore[attr-defined]
+    x = input.detach()
     return (x < 0) | ((x == 0) & (prim("reciprocal", x) < 0))
 
 

@@ -1,0 +1,391 @@
+"""Matrix products: matmul with broadcasting and the strict family (mm, bmm, mv, dot, ...), their fused-add forms, tensordot, kron."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod as product
+from typing import Any
+
+import numpy as np
+
+from calque.base import dtypes as dt
+from calque.base.errors import ArgumentError, DTypeError, ShapeError
+from calque.base.shapes import normalize_dim
+from calque.functional.arithmetic import Binary, add, mul
+from calque.functional.common import is_tensor, method, prim
+from calque.functional.views import permute, reshape, transpose, unsqueeze
+from calque.functional.windows import diagonal
+from calque.ops.opdef import get
+from calque.tensor import Tensor, binary, upload
+
+__all__ = [
+    "addbmm", "addmm", "addmv", "addr", "baddbmm", "bmm", "chain_matmul", "dot", "ger", "inner", "kron", "matmul", "matrix_power", "mm", "mv",
+    "outer", "tensordot", "trace", "tril_indices", "triu_indices", "vdot",
+]  # fmt: skip
+
+
+def _shape(x: Tensor) -> tuple[int, ...]:
+    return tuple(x._layout.shape)
+
+
+def require_tensors(op: str, *operands: Any) -> None:
+    """Raise unless all operands are Tensors of one number dtype."""
+    for x in operands:
+        if not is_tensor(x):
+            raise DTypeError(f"[{op}] expected Tensors, got {type(x).__name__}; use * for a product with a number")
+    first = operands[0]._layout.dtype
+    for x in operands[1:]:
+        if x._layout.dtype is not first:
+            raise DTypeError(
+                f"[{op}] expected operands to have the same dtype, got {first!r} and {x._layout.dtype!r}; convert one with .to(dtype)"
+            )
+    if first is dt.bool_:
+        raise DTypeError(f"[{op}] expected a number dtype, got torch.bool; convert with .int() or .float()")
+
+
+def require_dims(op: str, ndims: tuple[int, ...], *operands: Tensor) -> None:
+    """Raise unless operand k has exactly ndims[k] dims: the strict family does not broadcast."""
+    if tuple(x._layout.ndim for x in operands) != ndims:
+        wanted = " and ".join(f"{n}D" for n in ndims)
+        given = " and ".join(f"{x._layout.ndim}D" for x in operands)
+        shapes = " and ".join(str(_shape(x)) for x in operands)
+        names = {1: "a vector", 2: "a matrix", 3: "a 3D tensor (batch of matrices)"}
+        roles = ", ".join(f"operand {k + 1} must be {names[n]}" for k, n in enumerate(ndims))
+        raise ShapeError(f"[{op}] {wanted} tensors expected, but got {given} tensors of shapes {shapes}: {roles}; matmul() broadcasts")
+
+
+def require_inner(op: str, a: Tensor, b: Tensor, inner_a: int, inner_b: int) -> None:
+    """Raise unless the contracted sizes agree."""
+    if inner_a != inner_b:
+        x, y = _shape(a), _shape(b)
+        rows = f"{product(x[:-1])}x{inner_a}" if len(x) > 1 else f"1x{inner_a}"
+        columns = f"{inner_b}x{y[-1]}" if len(y) > 1 else f"{inner_b}x1"
+        raise ShapeError(
+            f"[{op}] expected inner sizes to agree, got shapes {x} and {y}: {inner_a} and {inner_b} differ "
+            f"(mat1 and mat2 shapes cannot be multiplied ({rows} and {columns})); transpose one operand or change its size"
+        )
+
+
+# ----------------------------------------------------------------------------------------------------------------- matmul
+
+
+def _unusual(a: Tensor, b: Tensor) -> bool:
+    return a._layout.ndim < 2 or b._layout.ndim < 2 or a._layout.shape[-1] != b._layout.shape[-2] or a._layout.dtype is dt.bool_
+
+
+def _general_matmul(a: Any, b: Any) -> Any:
+    if not is_tensor(a) or not is_tensor(b):
+        return NotImplemented
+    require_tensors("matmul", a, b)
+    m, n = a._layout.ndim, b._layout.ndim
+    if m == 0 or n == 0:
+        raise ShapeError(
+            f"[matmul] both arguments to matmul need to be at least 1D, but they are {m}D and {n}D: got shapes {_shape(a)} and {_shape(b)}, "
+            "which have no inner sizes; use * for a product with a scalar"
+        )
+    require_inner("matmul", a, b, _shape(a)[-1], _shape(b)[-2 if n > 1 else -1])
+    left = unsqueeze(a, 0) if m == 1 else a
+    right = unsqueeze(b, 1) if n == 1 else b
+    out = prim("matmul", left, right)
+    shape = _shape(out)
+    if m == 1:
+        shape = (*shape[:-2], shape[-1])
+    if n == 1:
+        shape = shape[:-1]
+    return reshape(out, shape) if m == 1 or n == 1 else out
+
+
+_matmul: Binary = binary(get("matmul"), _general_matmul, _unusual)
+method("__matmul__")(_matmul)
+
+
+@method("__rmatmul__")
+def _reflected_matmul(a: Any, b: Any) -> Any:
+    return _matmul(b, a)
+
+
+@method()
+def matmul(input: Tensor, other: Tensor) -> Tensor:
+    """Matrix product: (k), (k) -> (); (n, k), (k) -> (n); (*, n, k), (*, k, m) -> (*, n, m) with broadcast batch dims.
+
+    >>> import calque
+    >>> calque.matmul(calque.tensor([[1.0, 2.0]]), calque.tensor([[3.0], [4.0]]))
+    tensor([[11.]])
+    """
+    require_tensors("matmul", input, other)
+    return _matmul(input, other)
+
+
+@method()
+def mm(input: Tensor, mat2: Tensor) -> Tensor:
+    """Matrix product of two matrices, without broadcasting: (n, k), (k, m) -> (n, m).
+
+    >>> import calque
+    >>> calque.mm(calque.tensor([[1, 2]]), calque.tensor([[3], [4]]))
+    tensor([[11]])
+    """
+    require_tensors("mm", input, mat2)
+    require_dims("mm", (2, 2), input, mat2)
+    require_inner("mm", input, mat2, _shape(input)[1], _shape(mat2)[0])
+    return _matmul(input, mat2)
+
+
+@method()
+def bmm(input: Tensor, mat2: Tensor) -> Tensor:
+    """Batched matrix product, without broadcasting: (b, n, k), (b, k, m) -> (b, n, m)."""
+    require_tensors("bmm", input, mat2)
+    require_dims("bmm", (3, 3), input, mat2)
+    if _shape(input)[0] != _shape(mat2)[0]:
+        raise ShapeError(f"[bmm] expected equal batch sizes, got shapes {_shape(input)} and {_shape(mat2)}; matmul() broadcasts a batch of 1")
+    require_inner("bmm", input, mat2, _shape(input)[2], _shape(mat2)[1])
+    return _matmul(input, mat2)
+
+
+@method()
+def mv(input: Tensor, vec: Tensor) -> Tensor:
+    """Matrix times vector: (n, k), (k) -> (n)."""
+    require_tensors("mv", input, vec)
+    require_dims("mv", (2, 1), input, vec)
+    require_inner("mv", input, vec, _shape(input)[1], _shape(vec)[0])
+    return _general_matmul(input, vec)
+
+
+@method()
+def dot(input: Tensor, tensor: Tensor) -> Tensor:
+    """Inner product of two vectors: (k), (k) -> ().
+
+    >>> import calque
+    >>> calque.dot(calque.tensor([2, 3]), calque.tensor([2, 1]))
+    tensor(7)
+    """
+    require_tensors("dot", input, tensor)
+    require_dims("dot", (1, 1), input, tensor)
+    if _shape(input) != _shape(tensor):
+        raise ShapeError(
+            f"[dot] inconsistent tensor size, expected tensor {list(_shape(input))} and src {list(_shape(tensor))} to have the same number of "
+            f"elements, got {_shape(input)[0]} and {_shape(tensor)[0]}"
+        )
+    return prim("sum", mul(input, tensor), (0,), False)
+
+
+@method()
+def vdot(input: Tensor, other: Tensor) -> Tensor:
+    """Inner product of two real vectors: (k), (k) -> ()."""
+    return dot(input, other)
+
+
+@method()
+def inner(input: Tensor, other: Tensor) -> Tensor:
+    """Sum of products over the last dim of both: (*a, k), (*b, k) -> (*a, *b); a 0-d operand multiplies."""
+    if input._layout.ndim == 0 or other._layout.ndim == 0:
+        return mul(input, other)
+    a, b = _shape(input), _shape(other)
+    if a[-1] != b[-1]:
+        raise ShapeError(
+            f"[inner] inner() the last dimension must match on both input tensors but got shapes {list(a)} and {list(b)}: {a[-1]} and {b[-1]}"
+        )
+    return tensordot(input, other, ([-1], [-1]))
+
+
+@method("outer", "ger")
+def outer(input: Tensor, vec2: Tensor) -> Tensor:
+    """All products of two vectors: (n), (m) -> (n, m)."""
+    require_dims("outer", (1, 1), input, vec2)
+    return mul(unsqueeze(input, 1), unsqueeze(vec2, 0))
+
+
+ger = outer
+
+
+# ------------------------------------------------------------------------------------------------------------ with addition
+
+
+def _combine(op: str, input: Tensor, out: Tensor, beta: Any, alpha: Any) -> Tensor:
+    """beta * input + alpha * out; beta 0 ignores the input, also its NaNs."""
+    if input._layout.dtype is not out._layout.dtype:
+        raise DTypeError(f"[{op}] expected input of dtype {out._layout.dtype!r} like the matrices, got {input._layout.dtype!r}; convert with .to(dtype)")
+    if out._layout.dtype.category != 2 and (isinstance(beta, float) or isinstance(alpha, float)):
+        raise DTypeError(f"[{op}] For integral input tensors, argument beta and alpha must not be floating point numbers, got {beta} and {alpha}")
+    scaled = out if alpha == 1 else mul(out, alpha)
+    if beta == 0:
+        return scaled
+    result = add(input if beta == 1 else mul(input, beta), scaled)
+    if _shape(result) != _shape(out):
+        raise ShapeError(f"[{op}] expected an input that broadcasts to {_shape(out)}, got shape {_shape(input)}; The expanded size must match")
+    return result
+
+
+@method()
+def addmm(input: Tensor, mat1: Tensor, mat2: Tensor, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
+    """`beta * input + alpha * (mat1 @ mat2)`: (n, m) or broadcastable, (n, k), (k, m) -> (n, m)."""
+    return _combine("addmm", input, mm(mat1, mat2), beta, alpha)
+
+
+@method()
+def addmv(input: Tensor, mat: Tensor, vec: Tensor, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
+    """`beta * input + alpha * (mat @ vec)`: (n), (n, k), (k) -> (n)."""
+    return _combine("addmv", input, mv(mat, vec), beta, alpha)
+
+
+@method()
+def addr(input: Tensor, vec1: Tensor, vec2: Tensor, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
+    """`beta * input + alpha * outer(vec1, vec2)`: (n, m), (n), (m) -> (n, m)."""
+    return _combine("addr", input, outer(vec1, vec2), beta, alpha)
+
+
+@method()
+def baddbmm(input: Tensor, batch1: Tensor, batch2: Tensor, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
+    """`beta * input + alpha * (batch1 @ batch2)`: (b, n, m), (b, n, k), (b, k, m) -> (b, n, m)."""
+    return _combine("baddbmm", input, bmm(batch1, batch2), beta, alpha)
+
+
+@method()
+def addbmm(input: Tensor, batch1: Tensor, batch2: Tensor, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
+    """`beta * input + alpha * sum over the batch of (batch1 @ batch2)`: (n, m), (b, n, k), (b, k, m) -> (n, m)."""
+    return _combine("addbmm", input, prim("sum", bmm(batch1, batch2), (0,), False), beta, alpha)
+
+
+# --------------------------------------------------------------------------------------------------------- compositions
+
+
+def tensordot(a: Tensor, b: Tensor, dims: Any = 2) -> Tensor:
+    """Sum of products over pairs of dims: an int n (last n of a with first n of b) or two lists of dims.
+
+    >>> import calque
+    >>> calque.tensordot(calque.ones(2, 3), calque.ones(3, 4), dims=1).shape
+    torch.Size([2, 4])
+    """
+    m, n = a._layout.ndim, b._layout.ndim
+    if isinstance(dims, int):
+        if not 0 <= dims <= min(m, n):
+            raise ArgumentError(f"[tensordot] expected 0 <= dims <= {min(m, n)} for shapes {_shape(a)} and {_shape(b)}, got dims={dims}")
+        left, right = list(range(m - dims, m)), list(range(dims))
+    else:
+        first, second = dims
+        left = [normalize_dim(d, m, "tensordot") for d in ([first] if isinstance(first, int) else first)]
+        right = [normalize_dim(d, n, "tensordot") for d in ([second] if isinstance(second, int) else second)]
+    x, y = _shape(a), _shape(b)
+    if len(left) != len(right) or any(x[i] != y[j] for i, j in zip(left, right, strict=True)):
+        raise ShapeError(
+            f"[tensordot] contracted dimensions need to match, got shapes {x} and {y} with dims {left} and {right}: sizes "
+            f"{[x[i] for i in left]} and {[y[j] for j in right]}"
+        )
+    rows = [d for d in range(m) if d not in left]
+    columns = [d for d in range(n) if d not in right]
+    depth = product(x[d] for d in left)
+    flat_a = reshape(permute(a, (*rows, *left)), (product(x[d] for d in rows), depth))
+    flat_b = reshape(permute(b, (*right, *columns)), (depth, product(y[d] for d in columns)))
+    return reshape(mm(flat_a, flat_b), tuple(x[d] for d in rows) + tuple(y[d] for d in columns))
+
+
+@method()
+def kron(input: Tensor, other: Tensor) -> Tensor:
+    """Kronecker product: (a1, a2, ...), (b1, b2, ...) -> (a1 b1, a2 b2, ...)."""
+    a, b = _shape(input), _shape(other)
+    rank = max(len(a), len(b))
+    a, b = (1,) * (rank - len(a)) + a, (1,) * (rank - len(b)) + b
+    wide = reshape(input, tuple(s for extent in a for s in (extent, 1)))
+    tall = reshape(other, tuple(s for extent in b for s in (1, extent)))
+    return reshape(mul(wide, tall), tuple(p * q for p, q in zip(a, b, strict=True)))
+
+
+def chain_matmul(*matrices: Tensor) -> Tensor:
+    """Product of several matrices in the cheapest order.
+
+    Source: Cormen et al., "Introduction to Algorithms", matrix-chain multiplication.
+    """
+    if not matrices:
+        raise ArgumentError("[chain_matmul] expected one or more matrices, got none")
+    if len(matrices) == 1:
+        return matrices[0]
+    sizes = [_shape(m)[0] for m in matrices] + [_shape(matrices[-1])[1]]
+    count = len(matrices)
+    cost = {(i, i): (0, i) for i in range(count)}
+    for length in range(2, count + 1):
+        for i in range(count - length + 1):
+            j = i + length - 1
+            cost[i, j] = min((cost[i, k][0] + cost[k + 1, j][0] + sizes[i] * sizes[k + 1] * sizes[j + 1], k) for k in range(i, j))
+
+    def multiply(i: int, j: int) -> Tensor:
+        return matrices[i] if i == j else mm(multiply(i, cost[i, j][1]), multiply(cost[i, j][1] + 1, j))
+
+    return multiply(0, count - 1)
+
+
+def identity_like(x: Tensor) -> Tensor:
+    """Identity matrices of x's shape (*, n, n) and dtype."""
+    size = _shape(x)[-1]
+    eye = upload(np.eye(size), x._layout.dtype)
+    return eye if x._layout.ndim == 2 else eye.expand(_shape(x))
+
+
+def require_square(op: str, x: Tensor) -> None:
+    """Raise unless the last two dims are equal."""
+    shape = _shape(x)
+    if len(shape) < 2 or shape[-1] != shape[-2]:
+        raise ShapeError(f"[{op}] A must be batches of square matrices: expected shape (*, n, n), got {shape}")
+
+
+@method()
+def matrix_power(input: Tensor, n: int) -> Tensor:
+    """`input` multiplied n times with itself (its inverse for n < 0): (*, k, k) -> (*, k, k)."""
+    require_square("matrix_power", input)
+    base, power = (input, n) if n >= 0 else (input.inverse(), -n)
+    result = None
+    while power:
+        if power & 1:
+            result = base if result is None else _matmul(result, base)
+        power >>= 1
+        if power:
+            base = _matmul(base, base)
+    return identity_like(input) if result is None else result
+
+
+@method()
+def trace(input: Tensor) -> Tensor:
+    """Sum of the main diagonal of a matrix: (n, m) -> ()."""
+    if input._layout.ndim != 2:
+        raise ShapeError(f"[trace] trace: expected a matrix, but got tensor with dim {input._layout.ndim} of shape {_shape(input)}")
+    values = diagonal(input)
+    if values._layout.dtype.category < 2:
+        values = prim("cast", values, dt.int64)
+    return prim("sum", values, (0,), False)
+
+
+def _mask_indices(rows: int, columns: int, offset: int, dtype: dt.DType | None, function: Any) -> Tensor:
+    mask = function(np.ones((rows, columns), dtype=bool), offset)
+    return upload(np.stack(np.nonzero(mask)), dtype or dt.int64)
+
+
+def tril_indices(row: int, col: int, offset: int = 0, *, dtype: dt.DType | None = None) -> Tensor:
+    """Row and column numbers of the lower triangle of a (row, col) matrix: (2, count), int64.
+
+    >>> import calque
+    >>> calque.tril_indices(2, 2)
+    tensor([[0, 1, 1],
+            [0, 0, 1]])
+    """
+    return _mask_indices(row, col, offset, dtype, np.tril)
+
+
+def triu_indices(row: int, col: int, offset: int = 0, *, dtype: dt.DType | None = None) -> Tensor:
+    """Row and column numbers of the upper triangle of a (row, col) matrix: (2, count), int64."""
+    return _mask_indices(row, col, offset, dtype, np.triu)
+
+
+def multi_dot(tensors: Sequence[Tensor]) -> Tensor:
+    """Product of several matrices in the cheapest order; the first and last may be vectors."""
+    parts = list(tensors)
+    if len(parts) < 2:
+        raise ArgumentError(f"[multi_dot] expected at least two tensors, got {len(parts)}")
+    first, last = parts[0]._layout.ndim == 1, parts[-1]._layout.ndim == 1
+    parts[0] = unsqueeze(parts[0], 0) if first else parts[0]
+    parts[-1] = unsqueeze(parts[-1], 1) if last else parts[-1]
+    out = chain_matmul(*parts)
+    shape = _shape(out)[1 if first else 0 : 1 if last else 2]
+    return reshape(out, shape) if first or last else out
+
+
+def matrix_transpose(x: Tensor) -> Tensor:
+    """The last two dims exchanged."""
+    return transpose(x, -2, -1)
