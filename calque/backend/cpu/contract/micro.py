@@ -126,14 +126,38 @@ def _dot(rows: int, blocking: Blocking) -> str:
 
 def _store_dot(b: Builder, sums: list[list[str]]) -> None:
     """Add up the lanes of every sum and write the columns that exist."""
-    lanes, element = b.blocking.lanes, b.element
-    zero = "-0.0"
-    for row, line in enumerate(sums):
-        for column, name in enumerate(line):
-            total = b.let(f"call reassoc {element} @llvm.vector.reduce.fadd.v{lanes}{b.blocking.dtype}"
-                          f"({element} {zero}, {b.vector} {name})")
-            with b.when(b.compare("slt", column, "%columns")):
-                address = b.at("%c", b.add(b.mul(row, "%c_step"), column))
-                start = b.load(address)
-                summed = b.let(f"fadd {element} {start}, {total}")
-                b.store(b.select("%accumulate", summed, total, element), address)
+    lanes = b.blocking.lanes
+    groups = range(0, b.blocking.dot_rows, lanes)
+    masks = [b.lanes_between(0, b.clamp(b.sub("%columns", first), 0, min(lanes, b.blocking.dot_rows - first)))
+             for first in groups]
+    totals = [[_lane_sums(b, line[first : first + lanes]) for first in groups] for line in sums]
+
+    def write(accumulate: bool) -> None:
+        for row, line in enumerate(totals):
+            for first, mask, total in zip(groups, masks, line, strict=True):
+                address = b.at("%c", b.add(b.mul(row, "%c_step"), first))
+                if accumulate:
+                    total = b.let(f"fadd {b.vector} {b.load_masked(address, mask)}, {total}")
+                b.store_masked(total, address, mask)
+
+    b.cases(("%accumulate", lambda: write(True)), default=lambda: write(False))
+
+
+def _lane_sums(b: Builder, vectors: list[str]) -> str:
+    """One vector whose lane i is the sum of the lanes of ``vectors[i]``, by pairwise merging."""
+    lanes, size = b.blocking.lanes, 1
+
+    def merge(x: str, y: str, size: int) -> str:
+        kept = [lane + (lanes - size if lane & size else 0) for lane in range(lanes)]
+        moved = [lane + (lanes if lane & size else size) for lane in range(lanes)]
+        return b.let(f"fadd {b.vector} {b.shuffle(x, y, kept)}, {b.shuffle(x, y, moved)}")
+
+    while len(vectors) > 1:
+        padded = [*vectors, "zeroinitializer"]
+        vectors = [merge(padded[i], padded[i + 1], size) for i in range(0, len(vectors), 2)]
+        size *= 2
+    total, distance = vectors[0], lanes // 2
+    while distance >= size:
+        turned = b.shuffle(total, total, [(lane + distance) % lanes for lane in range(lanes)])
+        total, distance = b.let(f"fadd {b.vector} {total}, {turned}"), distance // 2
+    return total

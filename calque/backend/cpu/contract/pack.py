@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields
+from functools import partial
 
 from calque.backend.cpu.contract.builder import Builder, Value
 from calque.backend.cpu.contract.target import Blocking
@@ -207,7 +208,7 @@ def pack_segment(blocking: Blocking) -> str:
         end = first_channel(b, "%depth1", tap, "%taps")
         row = b.dot((u, p["row_dilation"]), ("%i", p["row_stride"]), (p["row_offset"], 1))
         x0 = b.dot((v, p["column_dilation"]), ("%j", p["column_stride"]), (p["column_offset"], 1))
-        low, high = _valid_lanes(b, x0, p["column_stride"], p["width"], "%length")
+        low, high = valid_lanes(b, x0, p["column_stride"], p["width"], "%length")
         inside = b.both(b.compare("sge", row, 0), b.compare("slt", row, p["height"]))
         high = b.select(inside, high, low)
         source = b.at("%corner", b.dot((row, p["row_step"]), (x0, p["column_step"]), (first, p["channel_step"])))
@@ -223,7 +224,7 @@ def first_channel(b: Builder, depth: Value, tap: Value, taps: Value) -> Value:
     return b.ceil_div(b.max(b.sub(depth, tap), 0), taps)
 
 
-def _valid_lanes(b: Builder, x0: Value, stride: Value, width: Value, length: Value) -> tuple[Value, Value]:
+def valid_lanes(b: Builder, x0: Value, stride: Value, width: Value, length: Value) -> tuple[Value, Value]:
     """The lanes l < length with 0 <= x0 + l * stride < width, as a range."""
     low = b.min(b.ceil_div(b.max(b.sub(0, x0), 0), stride), length)
     high = b.min(b.ceil_div(b.max(b.sub(width, x0), 0), stride), length)
@@ -270,24 +271,158 @@ def _unit_channels(b: Builder) -> None:
 
 
 def _even_channels(b: Builder) -> None:
-    """Stride two: two vectors side by side, of which the even elements are kept."""
-    lanes = b.blocking.lanes
     stored = b.lanes_between(0, "%stored")
-    first, end = b.mul("%low", 2), b.sub(b.mul("%high", 2), 1)
-    left = b.lanes_between(first, end)
-    right = b.lanes_between(b.sub(first, lanes), b.sub(end, lanes))
-
-    def load(source: str) -> str:
-        a, c = b.load_masked(source, left), b.load_masked(b.at(source, lanes), right)
-        return b.shuffle(a, c, [2 * lane for lane in range(lanes)])
-
-    _each_channel(b, load, stored)
+    _each_channel(b, lambda source: load_even(b, source, "%low", "%high"), stored)
 
 
 def _strided_channels(b: Builder) -> None:
     mask, stored = b.lanes_between("%low", "%high"), b.lanes_between(0, "%stored")
     offsets = b.lane_offsets("%step", b.blocking.lanes)
     _each_channel(b, lambda source: b.gather(source, offsets, mask), stored)
+
+
+SHORT_ROW_VECTORS = 4
+ROW_PARAMETERS = ("ptr %image", "ptr noalias %block", "i64 %column", "i64 %count", "i64 %depth0", "i64 %depth1",
+                  "ptr %target", "i64 %width")
+
+
+def pack_rows(blocking: Blocking) -> str:
+    """Patches as rows: ``target[depth - depth0][position]`` for columns [column, column + count).
+
+    The same elements as one panel of :func:`pack_patches`, written row by row, which suits rows as long as a page.
+    Whole vectors are stored: what spills over a row is overwritten by the next one.
+    """
+    b = Builder("pack_rows", ROW_PARAMETERS, blocking, attributes="noinline")
+    b.return_when(b.compare("sle", "%count", 0))
+    p = read_patch(b, "%block")
+    unit = b.compare("eq", b.mul(p["column_stride"], p["column_step"]), 1)
+    aligned = b.both(b.compare("eq", b.rem("%column", p["grid_columns"]), 0),
+                     b.compare("eq", b.rem("%count", p["grid_columns"]), 0))
+    whole_rows = b.both(unit, aligned)
+    variants: dict[str, tuple[str, Callable[[Builder, _Row], None]]] = {
+        f"short{count}": (b.both(whole_rows, b.compare("sle", p["grid_columns"], count * blocking.lanes)),
+                          partial(_copy_short_rows, vectors=count)) for count in range(1, SHORT_ROW_VECTORS + 1)}
+    variants["unit"] = (unit, _copy_unit_runs)
+    b.cases(*((condition, partial(b.call, f"pack_rows_{name}", *ROW_PARAMETERS))
+              for name, (condition, _) in variants.items()),
+            default=lambda: b.call("pack_rows_strided", *ROW_PARAMETERS))
+    variants["strided"] = ("", _copy_strided_runs)
+    return "".join([*(_pack_rows(blocking, name, copy) for name, (_, copy) in variants.items()), b.text()])
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """One depth of the patches while its pixels are copied."""
+
+    patch: dict[str, str]
+    start: tuple[Value, Value, Value]
+    row0: Value
+    low: Value
+    high: Value
+    source: str
+    target: str
+
+
+def _pack_rows(blocking: Blocking, name: str, copy: Callable[[Builder, _Row], None]) -> str:
+    b = Builder(f"pack_rows_{name}", ROW_PARAMETERS, blocking, attributes="noinline")
+    p = read_patch(b, "%block")
+    taps = b.mul(p["tap_rows"], p["tap_columns"])
+    size = b.mul(p["grid_rows"], p["grid_columns"])
+    inside = b.rem("%column", size)
+    start = (b.div("%column", size), b.div(inside, p["grid_columns"]), b.rem(inside, p["grid_columns"]))
+    with b.loop("%depth0", "%depth1") as depth:
+        channel, tap = b.div(depth, taps), b.rem(depth, taps)
+        u, v = b.div(tap, p["tap_columns"]), b.rem(tap, p["tap_columns"])
+        x0 = b.add(b.mul(v, p["column_dilation"]), p["column_offset"])
+        low, high = valid_lanes(b, x0, p["column_stride"], p["width"], p["grid_columns"])
+        row0 = b.add(b.mul(u, p["row_dilation"]), p["row_offset"])
+        source = b.at("%image", b.dot((channel, p["channel_step"]), (x0, p["column_step"])))
+        target = b.at("%target", b.mul(b.sub(depth, "%depth0"), "%width"))
+        copy(b, _Row(p, start, row0, low, high, source, target))
+    return b.text()
+
+
+def _copy_short_rows(b: Builder, row: _Row, vectors: int) -> None:
+    """Whole image rows of at most ``vectors`` vectors: the masks are the same for all of them."""
+    p, (n, first_i, _), lanes = row.patch, row.start, b.blocking.lanes
+    masks = [b.lanes_between(b.sub(row.low, lanes * part), b.sub(row.high, lanes * part)) for part in range(vectors)]
+    line = b.variable(b.add(b.mul(first_i, p["row_stride"]), row.row0))
+    line_end = b.add(b.mul(p["grid_rows"], p["row_stride"]), row.row0)
+    image = b.variable(b.mul(n, p["batch_step"]))
+    with b.loop(0, "%count", p["grid_columns"]) as done:
+        here = b.read(line)
+        target = b.at(row.target, done)
+
+        def copy() -> None:
+            source = b.at(row.source, b.add(b.read(image), b.mul(here, p["row_step"])))
+            for part, mask in enumerate(masks):
+                b.store_vector(b.load_masked(b.at(source, lanes * part), mask), b.at(target, lanes * part))
+
+        def clear() -> None:
+            for part in range(vectors):
+                b.store_vector("zeroinitializer", b.at(target, lanes * part))
+
+        b.cases((b.let(f"icmp ult i64 {here}, {p['height']}", "c"), copy), default=clear)
+        following = b.add(here, p["row_stride"])
+        wrapped = b.compare("sge", following, line_end)
+        b.assign(line, b.select(wrapped, row.row0, following))
+        b.assign(image, b.add(b.read(image), b.select(wrapped, p["batch_step"], 0)))
+
+
+def _each_run(b: Builder, row: _Row, copy: Callable[[str, str, Value, Value, Value], None]) -> None:
+    """Runs of columns within one image row: copy(source, target, low, high, length) in columns of the run."""
+    p = row.patch
+    done, n, i, j = b.variable(0), *(b.variable(value) for value in row.start)
+    step = b.mul(p["column_stride"], p["column_step"])
+    with b.loop_while(lambda: b.compare("slt", b.read(done), "%count")):
+        start = b.read(j)
+        length = b.min(b.sub(p["grid_columns"], start), b.sub("%count", b.read(done)))
+        line = b.add(b.mul(b.read(i), p["row_stride"]), row.row0)
+        inside = b.let(f"icmp ult i64 {line}, {p['height']}", "c")
+        low, high = b.clamp(b.sub(row.low, start), 0, length), b.clamp(b.sub(row.high, start), 0, length)
+        source = b.at(row.source, b.dot((b.read(n), p["batch_step"]), (line, p["row_step"]), (start, step)))
+        copy(source, b.at(row.target, b.read(done)), low, b.select(inside, high, low), length)
+        b.assign(done, b.add(b.read(done), length))
+        _advance(b, (j, p["grid_columns"]), (i, p["grid_rows"]), length, n)
+
+
+def _copy_unit_runs(b: Builder, row: _Row) -> None:
+    lanes = b.blocking.lanes
+
+    def copy(source: str, target: str, low: Value, high: Value, length: Value) -> None:
+        with b.loop(0, length, lanes) as q:
+            begin, end = b.sub(low, q), b.sub(high, q)
+            whole = b.both(b.compare("sle", begin, 0), b.compare("sge", end, lanes))
+            b.cases((whole, lambda: b.store_vector(b.load_vector(b.at(source, q)), b.at(target, q))),
+                    default=lambda: b.store_vector(b.load_masked(b.at(source, q), b.lanes_between(begin, end)),
+                                                   b.at(target, q)))
+
+    _each_run(b, row, copy)
+
+
+def _copy_strided_runs(b: Builder, row: _Row) -> None:
+    lanes = b.blocking.lanes
+    step = b.mul(row.patch["column_stride"], row.patch["column_step"])
+    offsets = b.lane_offsets(step, lanes)
+
+    def copy(source: str, target: str, low: Value, high: Value, length: Value) -> None:
+        with b.loop(0, length, lanes) as q:
+            address, begin, end = b.at(source, b.mul(q, step)), b.sub(low, q), b.sub(high, q)
+            b.cases((b.compare("eq", step, 2),
+                     lambda: b.store_vector(load_even(b, address, begin, end), b.at(target, q))),
+                    default=lambda: b.store_vector(b.gather(address, offsets, b.lanes_between(begin, end)),
+                                                   b.at(target, q)))
+
+    _each_run(b, row, copy)
+
+
+def load_even(b: Builder, source: str, low: Value, high: Value) -> str:
+    """Lanes low <= l < high of every second element: two vectors side by side, of which the even lanes are kept."""
+    lanes = b.blocking.lanes
+    first, end = b.mul(low, 2), b.sub(b.mul(high, 2), 1)
+    left = b.load_masked(source, b.lanes_between(first, end))
+    right = b.load_masked(b.at(source, lanes), b.lanes_between(b.sub(first, lanes), b.sub(end, lanes)))
+    return b.shuffle(left, right, [2 * lane for lane in range(lanes)])
 
 
 def zero_tails(blocking: Blocking) -> str:
@@ -317,4 +452,4 @@ def pack_panel(blocking: Blocking) -> str:
 def packers(blocking: Blocking) -> str:
     """Every function of this file."""
     return "".join(make(blocking) for make in (pack_lanes, pack_panel, copy_out, copy_channels, pack_segment,
-                                               pack_patches, zero_tails))
+                                               pack_patches, pack_rows, zero_tails))

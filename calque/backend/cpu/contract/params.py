@@ -199,7 +199,8 @@ class Conv2dWeightGrad(_Convolution):
         """Sizes, then the patch blocks of x and g."""
         rows, channels = self.out_channels // self.groups, self.channels // self.groups
         gradient = PatchWords(*self.g_strides, *self.out_size, *self.out_size, 1, 1, 0, 0, 1, 1, 1, 1)
-        return (self.groups, rows, self._lanes, self._depth, self.splits, channels * self.x_strides[1],
+        unit = self.out_size[1] if 0 < self.out_size[1] <= 256 else 1
+        return (self.groups, rows, self._lanes, self._depth // unit, unit, self.splits, channels * self.x_strides[1],
                 rows * self.g_strides[1], *_image_patch(self, self.x_strides).words(), *_flat_patch(gradient).words())
 
     def workspace_bytes(self, dtype: str, target: VectorUnit) -> int:

@@ -108,8 +108,11 @@ class Blocking:
 
     @property
     def dot_depth(self) -> int:
-        """Longest k block of the dot kernel: the panel of A takes about 20 KiB of the first-level cache."""
-        return 4096 // self.item_bytes
+        """Longest k block of the dot kernel: the panel of A takes about 20 KiB of the first-level cache.
+
+        Three vectors short of 4 KiB, because rows at multiples of 4 KiB compete for the same cache sets.
+        """
+        return 4096 // self.item_bytes - 3 * self.lanes
 
     @property
     def chunk_bytes(self) -> int:

@@ -8,13 +8,13 @@ and patch rows are packed side by side, zero-padded to whole vectors. When the r
 from __future__ import annotations
 
 from calque.backend.cpu.contract.builder import Builder, Value
-from calque.backend.cpu.contract.gemm import depth_block, depth_blocks
+from calque.backend.cpu.contract.gemm import depth_block
 from calque.backend.cpu.contract.pack import PATCH_WORDS
 from calque.backend.cpu.contract.target import Blocking
 
 BUFFERS = 4
-EXTRA_WORDS = ("groups", "rows", "lanes", "depth", "splits", "image_group_step", "gradient_group_step")
-"""Followed by the patch block of the image and the patch block of the gradient."""
+EXTRA_WORDS = ("groups", "rows", "lanes", "units", "unit", "splits", "image_group_step", "gradient_group_step")
+"""The pixels are counted in units of an image row, so that blocks start with a row. Followed by the patch block of the image and the patch block of the gradient."""
 ROW_BLOCK = 256
 LANE_BLOCK = 128
 
@@ -39,22 +39,22 @@ def _dot_block(blocking: Blocking) -> str:
 
 
 def _task(blocking: Blocking) -> str:
-    """Pixels [begin, end) of one block of rows and lanes of one group."""
+    """Units of pixels [begin, end) of one block of rows and lanes of one group."""
     b = Builder("weight_grad_task", ("ptr %private", "ptr %image", "ptr noalias %image_block", "ptr %gradient",
                                      "ptr noalias %gradient_block", "i64 %row", "i64 %rows", "i64 %lane",
-                                     "i64 %lanes", "i64 %begin", "i64 %end", "ptr %c", "i64 %c_step"), blocking,
+                                     "i64 %lanes", "i64 %begin", "i64 %end", "i64 %unit", "ptr %c", "i64 %c_step"), blocking,
                 attributes="noinline")
     width = blocking.dot_depth
     patches = b.at("%private", ROW_BLOCK * width)
     total = b.sub("%end", "%begin")
-    blocks = depth_blocks(b, total, width)
+    blocks = b.max(b.ceil_div(total, b.div(width, "%unit")), 1)
     with b.loop(0, blocks) as block:
         start, stop = depth_block(b, total, blocks, block)
-        count, column = b.sub(stop, start), b.add("%begin", start)
+        count, column = b.mul(b.sub(stop, start), "%unit"), b.mul(b.add("%begin", start), "%unit")
         for source, words, first, size, target in (
                 ("%gradient", "%gradient_block", "%row", "%rows", "%private"),
                 ("%image", "%image_block", "%lane", "%lanes", patches)):
-            b.call("pack_patches", f"ptr {source}", f"ptr {words}", f"i64 {column}", f"i64 {count}", f"i64 {first}",
+            b.call("pack_rows", f"ptr {source}", f"ptr {words}", f"i64 {column}", f"i64 {count}", f"i64 {first}",
                    f"i64 {b.add(first, size)}", f"ptr {target}", f"i64 {width}")
             b.call("zero_tails", f"ptr {target}", f"i64 {size}", f"i64 {width}", f"i64 {count}")
         b.call("dot_block", "i64 %rows", "i64 %lanes", f"i64 {count}", "ptr %private", f"ptr {patches}",
@@ -99,13 +99,13 @@ def _entry(blocking: Blocking) -> str:
         group, rest = b.div(rest, b.mul(row_blocks, lane_blocks)), b.rem(rest, b.mul(row_blocks, lane_blocks))
         row, row_end = depth_block(b, w["rows"], row_blocks, b.rem(rest, row_blocks))
         lane, lane_end = depth_block(b, w["lanes"], lane_blocks, b.div(rest, row_blocks))
-        begin, end = depth_block(b, w["depth"], w["splits"], split)
+        begin, end = depth_block(b, w["units"], w["splits"], split)
         place: Value = b.dot((split, size), (group, group_size), (row, w["lanes"]), (lane, 1))
         b.call("weight_grad_task", "ptr %scratch",
                f"ptr {b.at(image, b.mul(group, w['image_group_step']))}", f"ptr {image_block}",
                f"ptr {b.at(gradient, b.mul(group, w['gradient_group_step']))}", f"ptr {gradient_block}",
                f"i64 {row}", f"i64 {b.sub(row_end, row)}", f"i64 {lane}", f"i64 {b.sub(lane_end, lane)}",
-               f"i64 {begin}", f"i64 {end}", f"ptr {b.at(destination, place)}", f"i64 {w['lanes']}")
+               f"i64 {begin}", f"i64 {end}", f"i64 {w['unit']}", f"ptr {b.at(destination, place)}", f"i64 {w['lanes']}")
     with b.when(b.compare("sgt", w["splits"], 1)):
         b.barrier("%barrier", "%threads")
         b.call("sum_splits", "i64 %thread", "i64 %threads", f"i64 {w['splits']}", f"i64 {size}", f"ptr {shared}",
