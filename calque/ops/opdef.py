@@ -54,8 +54,8 @@ class OpDef:
 
     name: unique. kind: default rules and how it is lowered. doc: one sentence. arity: operand count, -1 for any.
     attrs: names of the static attributes, in the order of `Node.attrs`. shape/dtype: inference; they raise the user's errors.
-    body: `body(s, *values, *attrs)` in the closed scalar set (elementwise, random); it sees 16-bit floats as float32 and its result
-    is rounded once. combine: reduction monoid for kind reduce
+    body: `body(s, *values, *attrs)` in the closed scalar set (elementwise, random); it sees 16-bit floats as float32, its
+    result is rounded once. combine: reduction monoid for kind reduce
     ("sum", "prod", "max", "min", "argmax", "argmin"). vjp: one `Vjp` (or None) per operand; empty means not differentiable.
     ref: NumPy definition. samples: inputs for generated tests. dtypes: names of operand dtypes to test.
     """

@@ -214,7 +214,7 @@ def digamma_scalar(x: float) -> float:
     if x == 0:
         return -math.copysign(math.inf, x)
     if x < 0:
-        if x == math.floor(x):
+        if math.isinf(x) or x == math.floor(x):
             return math.nan
         return digamma_scalar(1 - x) - math.pi / math.tan(math.pi * (x - round(x)))
     total = 0.0
@@ -267,10 +267,12 @@ def polygamma(s: Builder, x: Value, n: int) -> Value:
 
 
 def polygamma_scalar(n: int, x: float) -> float:
-    """The same definition on one Python float."""
+    """The same definition on one Python float; for x > 0 so small that x**(-n - 1) overflows the result is infinite."""
+    if 0 < x < 1e-300 ** (1 / (n + 1)):
+        return math.inf if n % 2 else -math.inf
     order = n + 1
     if x <= 0:
-        if n > 1:
+        if n > 1 or math.isinf(x):
             return math.nan
         if x == math.floor(x):
             return math.inf
