@@ -1,0 +1,73 @@
+"""The contract between the pipeline and a backend: a schedule goes in, an executable comes out.
+
+A backend is one folder with one final subclass of `Backend`. Values cross the border as flat, dense NumPy arrays.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from calque.kernel.schedule import Schedule
+
+Array = Any  # a 1-D dense numpy.ndarray
+Scalar = bool | int | float
+
+
+class CheckFailed(Exception):  # noqa: N818 - a result that unwinds the run, not an error of its own
+    """A run-time check found a bad element; nothing but the checks has run. `check` numbers `Schedule.checks`, `position` is the
+    flat position of the first bad element."""
+
+    def __init__(self, check: int, position: int) -> None:
+        super().__init__(f"check {check} failed at position {position}")
+        self.check = check
+        self.position = position
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryStats:
+    """Bytes held by live values and running programs, their highest number so far, and freed bytes kept for reuse."""
+
+    in_use: int
+    peak: int
+    cached: int
+
+
+class Executable(ABC):
+    """A compiled schedule. Safe to run from several Python threads."""
+
+    @abstractmethod
+    def run(self, inputs: Sequence[Array], scalars: Sequence[Scalar] = ()) -> list[Array]:
+        """Outputs of the schedule as flat arrays.
+
+        `inputs[i]` is the dense block of input i with the dtype the schedule states. An output with a donor is the donor's array,
+        overwritten. Raises `CheckFailed` before any donated input is written, `OutOfMemoryError` before anything runs.
+        """
+
+
+class Backend(ABC):
+    """Compiles schedules for one kind of device."""
+
+    name: str
+
+    @abstractmethod
+    def compile(self, schedule: Schedule) -> Executable:
+        """Machine code (or whatever runs fastest) for a schedule."""
+
+    @abstractmethod
+    def empty(self, nbytes: int) -> Array:
+        """A fresh block of `nbytes` uninitialised bytes (uint8), aligned for this backend's kernels."""
+
+    @abstractmethod
+    def memory(self) -> MemoryStats:
+        """Memory accounting of this device."""
+
+    @abstractmethod
+    def reset_peak(self) -> None:
+        """Start the peak anew from the bytes in use."""
+
+    @abstractmethod
+    def release_cached(self) -> int:
+        """Give freed memory kept for reuse back to the system; returns the bytes released."""

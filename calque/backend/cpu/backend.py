@@ -1,0 +1,36 @@
+"""The CPU backend behind the contract of `backend/base.py`."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from calque.backend.base import Array, Backend, Executable, MemoryStats
+from calque.backend.cpu.executable import compile_schedule
+from calque.backend.cpu.memory import POOL
+from calque.kernel.schedule import Schedule
+
+
+class CpuBackend(Backend):
+    """All cores of this machine as one device."""
+
+    name = "cpu"
+
+    def compile(self, schedule: Schedule) -> Executable:
+        """Machine code for a schedule."""
+        return compile_schedule(schedule)
+
+    def empty(self, nbytes: int) -> Array:
+        """Uninitialised bytes, aligned to 64."""
+        return POOL.empty(nbytes, np.dtype(np.uint8))
+
+    def memory(self) -> MemoryStats:
+        """Accounting of the pool."""
+        return POOL.stats()
+
+    def reset_peak(self) -> None:
+        """Start the peak anew."""
+        POOL.reset_peak()
+
+    def release_cached(self) -> int:
+        """Give freed blocks back to the system."""
+        return POOL.release_cached()

@@ -1,0 +1,327 @@
+"""Loop kernels as LLVM IR text.
+
+One kernel becomes one function of the ABI in `docs/architecture.md`. Its work is a row of *units*: one point of P (vector along R) or a block of
+the innermost P dim at one point of the outer ones (vector along P). A thread takes a contiguous part of the row. Inside a unit every stage
+opens its loops over R; the vectorised loop comes in up to three variants: several vectors per turn, one vector (masked where the processor
+can), and single elements for the tail.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+
+from calque.backend.cpu import emit_memory as memory
+from calque.backend.cpu.emit_ops import Val, bitcast, cast, constant, instruction, widen
+from calque.backend.cpu.emit_plan import STORES, Plan, levels, make_plan, scalar_stage
+from calque.backend.cpu.emit_reduce import Accumulator, Reduction
+from calque.backend.cpu.emit_text import Code, Lanes, Module
+from calque.backend.cpu.target import TargetInfo
+from calque.base.errors import CompileError
+from calque.kernel.loops import Instr, LoopKernel, Stage
+
+VERSION = 1
+"""Part of the object cache's key: raise it when the same kernel text must be compiled anew."""
+
+SIGNATURE = "void @{}(i64 %thread, i64 %threads, ptr %barrier, ptr %scratch, ptr %args)"
+
+
+@dataclass(slots=True)
+class Group:
+    """One vector of positions: its loop indices, the element offset of every access there, and the values computed so far."""
+
+    index: dict[int, str]
+    offset: dict[int, str]
+    values: dict[int, Val] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Variant:
+    """One form of the vectorised loop: `s` gives the width, `mask` the active lanes ("" for all), `count` the vectors per turn."""
+
+    s: Lanes
+    mask: str
+    count: int
+
+
+class KernelEmitter:
+    """Writes one kernel."""
+
+    def __init__(self, kernel: LoopKernel, target: TargetInfo, symbol: str) -> None:
+        self.kernel = kernel
+        self.target = target
+        self.symbol = symbol
+        self.plan: Plan = make_plan(kernel, target)
+        self.levels = levels(kernel, self.plan)
+        self.code = Code()
+        self.module = Module()
+        self.one = Lanes(self.code, self.module, 1, target.fma)
+        self.vector = Lanes(self.code, self.module, self.plan.width, target.fma) if self.plan.width > 1 else self.one
+        self.frame = memory.Frame(kernel, self.code, self.vector, self.plan.axis)
+        self.shared: dict[int, Val] = {}
+
+    def text(self) -> str:
+        """The module."""
+        self._units()
+        bits = 8 * self.target.vector_bytes
+        body = self.code.function(SIGNATURE.format(self.symbol), "#0")
+        attributes = f'attributes #0 = {{ nounwind "prefer-vector-width"="{bits}" "min-legal-vector-width"="{bits}" }}\n'
+        return body + self.module.text() + attributes
+
+    # units of work
+
+    def _units(self) -> None:
+        code, plan, extents = self.code, self.plan, self.frame.extents
+        outer = [d for d in range(self.kernel.rank_p) if not (plan.along == "p" and d == plan.axis)]
+        digits = [(d, extents[d]) for d in outer]
+        block = str(plan.block)
+        if plan.along == "p":
+            inner = extents[plan.axis]
+            if self.kernel.rank_r and plan.unroll > 1:  # few columns: smaller blocks, so that every thread gets some
+                enough = code.let(f"icmp sge i64 {inner}, {code.mul('%threads', block)}")
+                block = code.let(f"select i1 {enough}, i64 {block}, i64 {plan.width}")
+            count = code.let(f"sdiv i64 {code.add(inner, code.sub(block, '1'))}, {block}")
+            digits.insert(0 if plan.block_outermost else len(digits), (-1, count))
+        total = "1"
+        for _, count in digits:
+            total = code.mul(total, count)
+        low = code.let(f"sdiv i64 {code.mul(total, '%thread')}, %threads")
+        high = code.let(f"sdiv i64 {code.mul(total, code.add('%thread', '1'))}, %threads")
+        with code.when(code.let(f"icmp slt i64 {low}, {high}")):
+            counters = memory.Odometer(code, digits, low)
+            with code.loop(low, high) as unit:
+                index = counters.read(unit)
+                self._unit(index, block)
+                counters.advance()
+
+    def _unit(self, index: dict[int, str], block: str) -> None:
+        code, plan = self.code, self.plan
+        self.shared = {}
+        position = index.pop(-1, "")
+        group = Group(index, self.frame.start())
+        for d in index:
+            group.offset = self.frame.moved(group.offset, d, index[d], self._accesses(self.kernel.stages))
+        for stage in self.kernel.stages:
+            self._level(stage, 0, Variant(self.one, "", 1), [group])
+        if plan.along == "r":
+            for stage in self.kernel.stages:
+                self._rows(stage, group)
+            return
+        start = code.mul(position, block)
+        stop = code.minimum(code.add(start, block), self.frame.extents[plan.axis])
+        self._variants(start, stop, lambda variant, n: self._panel(variant, self._split(variant, group, n, self.kernel.stages)))
+
+    def _variants(self, start: str, stop: str, body: Callable[[Variant, str], None], width: int = 0) -> None:
+        """The vectorised loop from start to stop in all its forms."""
+        code, unroll = self.code, self.plan.unroll
+        width = width or self.plan.width
+        if width == 1:
+            with code.loop(start, stop) as n:
+                body(Variant(self.one, "", 1), n)
+            return
+        lanes = self.vector
+        if self.target.masked and unroll == 1:
+            with code.loop(start, stop, width) as n:
+                body(Variant(lanes, memory.tail_mask(lanes, n, stop), 1), n)
+            return
+        for count in dict.fromkeys((unroll, 1)):
+            if self.target.masked and count == 1:
+                break
+            whole = code.let(f"and i64 {code.sub(stop, start)}, {-width * count}")
+            middle = code.add(start, whole)
+            with code.loop(start, middle, width * count) as n:
+                body(Variant(lanes, "", count), n)
+            start = middle
+        if self.target.masked:
+            with code.loop(start, stop, width) as n:
+                body(Variant(lanes, memory.tail_mask(lanes, n, stop), 1), n)
+            return
+        with code.loop(start, stop) as n:
+            body(Variant(self.one, "", 1), n)
+
+    def _split(self, variant: Variant, group: Group, n: str, stages: tuple[Stage, ...]) -> list[Group]:
+        """One group per vector of a turn of the vectorised loop at position n."""
+        axis, used = self.plan.axis, self._accesses(stages)
+        groups = []
+        for u in range(variant.count):
+            here = self.code.add(n, str(u * variant.s.width))
+            moved = self.frame.moved(group.offset, axis, here, used)
+            groups.append(Group({**group.index, axis: here}, moved))
+        return groups
+
+    def _accesses(self, stages: tuple[Stage, ...]) -> list[int]:
+        """Accesses used in some stages."""
+        return sorted({i.imm for s in stages for i in s.instrs if i.op in ("load", "load_at", *STORES)})
+
+    # stages
+
+    def _panel(self, variant: Variant, groups: list[Group]) -> None:
+        """All stages at one or more vectors of positions along P."""
+        outer = self.shared
+        self.shared = dict(outer)
+        for stage in self.kernel.stages:
+            self._level(stage, 1, variant, groups)
+            if stage.kind == "point":
+                continue
+            accumulators = [self._accumulators(stage, variant.s) for _ in groups]
+            with ExitStack() as loops:
+                kept = self.shared
+                self.shared = dict(kept)
+                inner = [Group(g.index, g.offset, dict(g.values)) for g in groups]
+                for j in range(self.kernel.rank_r):
+                    inner = self._enter(loops, stage, inner, self.kernel.rank_p + j)
+                    self._level(stage, 2 + j, variant, inner)
+                self._accumulate(stage, variant, inner, accumulators)
+            self.shared = kept
+            for g, found in zip(groups, accumulators, strict=True):
+                for value, a in found.items():
+                    g.values[value] = a.reduction.finish(a.s, *a.read())
+        self.shared = outer
+
+    def _enter(self, loops: ExitStack, stage: Stage, groups: list[Group], dim: int) -> list[Group]:
+        """Open the loop over one R dim."""
+        r = loops.enter_context(self.code.loop("0", self.frame.extents[dim]))
+        used = self._accesses((stage,))
+        return [Group({**g.index, dim: r}, self.frame.moved(g.offset, dim, r, used), g.values) for g in groups]
+
+    def _rows(self, stage: Stage, group: Group) -> None:
+        """One stage at one point of P, with the innermost R dim vectorised."""
+        kernel, plan = self.kernel, self.plan
+        self._level(stage, 1, Variant(self.one, "", 1), [group])
+        if stage.kind == "point":
+            return
+        alone = plan.axis >= 0 and scalar_stage(kernel, stage, plan.axis)
+        partial: dict[tuple[int, int], dict[int, Accumulator]] = {}
+        for width, count in self._forms(alone):
+            for u in range(count):
+                partial[width, u] = self._accumulators(stage, self.vector if width > 1 else self.one)
+        kept = self.shared
+        with ExitStack() as loops:
+            self.shared = dict(kept)
+            inner = [Group(group.index, group.offset)]
+            for j in range(kernel.rank_r - 1):
+                inner = self._enter(loops, stage, inner, kernel.rank_p + j)
+                self._level(stage, 2 + j, Variant(self.one, "", 1), inner)
+
+            def body(variant: Variant, n: str) -> None:
+                outer = self.shared
+                self.shared = dict(outer)
+                groups = self._split(variant, inner[0], n, (stage,))
+                self._level(stage, 1 + kernel.rank_r, variant, groups)
+                self._accumulate(stage, variant, groups, [partial[variant.s.width, u] for u in range(variant.count)])
+                self.shared = outer
+
+            if plan.axis < 0:
+                self._accumulate(stage, Variant(self.one, "", 1), inner, [partial[1, 0]])
+            else:
+                self._variants("0", self.frame.extents[plan.axis], body, width=1 if alone else 0)
+        self.shared = kept
+        self._merge(partial)
+
+    def _forms(self, alone: bool) -> list[tuple[int, int]]:
+        """(width, number of accumulators) of the variants along R."""
+        plan = self.plan
+        if plan.width == 1 or alone:
+            return [(1, 1)]
+        forms = [(plan.width, plan.unroll)]
+        return forms if self.target.masked else [*forms, (1, 1)]
+
+    def _accumulators(self, stage: Stage, s: Lanes) -> dict[int, Accumulator]:
+        """Fresh accumulators of the reductions of a stage."""
+        found = {}
+        for value, instr in enumerate(stage.instrs, stage.first):
+            if instr.op == "reduce":
+                operand = self.kernel_dtype(instr.args[0])
+                varies = self.plan.along == "r" or self.plan.varying(value)
+                found[value] = Accumulator(Reduction(instr.imm, operand.dtype, instr.dtype), s if varies else self.one)
+        return found
+
+    def kernel_dtype(self, value: int) -> Instr:
+        """The instruction with an id."""
+        for stage in self.kernel.stages:
+            if stage.first <= value < stage.first + len(stage.instrs):
+                return stage.instrs[value - stage.first]
+        raise CompileError(f"[kernel] expected an earlier value, got v{value}; ids number the instructions of all stages")
+
+    def _merge(self, partial: dict[tuple[int, int], dict[int, Accumulator]]) -> None:
+        """Merge the partial results of a row in a fixed order and make them visible."""
+        wide = [found for (width, _), found in partial.items() if width > 1]
+        single = [found for (width, _), found in partial.items() if width == 1]
+        for value in (wide or single)[0]:
+            parts = [found[value] for found in wide]
+            while len(parts) > 1:
+                half = len(parts) // 2
+                for a, b in zip(parts[:half], parts[half:], strict=True):
+                    a.absorb(b.read())
+                parts = parts[:half]
+            if parts and single:
+                single[0][value].absorb(parts[0].fold_lanes())
+            result = single[0][value].read() if single else parts[0].fold_lanes()
+            reduction = (single or wide)[0][value].reduction
+            self.shared[value] = reduction.finish(self.one, *result)
+
+    # instructions
+
+    def _level(self, stage: Stage, level: int, variant: Variant, groups: list[Group]) -> None:
+        """Emit the instructions of a stage that stand at one loop level (reductions excepted)."""
+        for number, group in enumerate(groups):
+            for value, instr in enumerate(stage.instrs, stage.first):
+                if self.levels[value] != level or instr.op == "reduce":
+                    continue
+                if instr.op in STORES:
+                    if number == 0 or self._store_varies(instr):
+                        self._store(instr, variant, group)
+                elif self.plan.varying(value):
+                    group.values[value] = self._value(instr, variant, group, variant.s)
+                elif number == 0:
+                    self.shared[value] = self._value(instr, variant, group, self.one)
+
+    def _store_varies(self, instr: Instr) -> bool:
+        strides = self.kernel.accesses[instr.imm].strides
+        return strides[self.plan.axis] != "0" or any(self.plan.varying(a) for a in instr.args)
+
+    def _accumulate(self, stage: Stage, variant: Variant, groups: list[Group], accumulators: list[dict[int, Accumulator]]) -> None:
+        for group, found in zip(groups, accumulators, strict=True):
+            for value, accumulator in found.items():
+                args = [self._operand(a, group) for a in stage.instrs[value - stage.first].args]
+                accumulator.add(args, variant.mask if self.plan.along == "r" else "")
+
+    def _operand(self, value: int, group: Group) -> Val:
+        found = group.values.get(value)
+        return self.shared[value] if found is None else found
+
+    def _value(self, instr: Instr, variant: Variant, group: Group, s: Lanes) -> Val:
+        """One instruction that has a result, at width 1 or the width of the variant."""
+        op, dtype = instr.op, instr.dtype
+        if op == "const":
+            return constant(instr.imm, dtype)
+        if op == "scalar":
+            return self.frame.scalar(self.one, instr)
+        if op == "index":
+            return memory.position(s, dtype, group.index[instr.imm], instr.imm == self.plan.axis)
+        args = [self._operand(a, group) for a in instr.args]
+        if op in ("load", "load_at"):
+            index = args[0] if args else None
+            return self.frame.load(s, self.one, instr.imm, group.offset[instr.imm], index, variant.mask)
+        if op == "cast":
+            return Val(cast(s, args[0], dtype), dtype, s.width)
+        if op == "bitcast":
+            return Val(bitcast(s, args[0], dtype), dtype, s.width)
+        return Val(instruction(s, op, dtype, args), dtype, s.width)
+
+    def _store(self, instr: Instr, variant: Variant, group: Group) -> None:
+        args = [self._operand(a, group) for a in instr.args]
+        s = variant.s if self.plan.axis >= 0 and self._store_varies(instr) else self.one
+        index = args[1] if len(args) > 1 else None
+        offset = group.offset[instr.imm]
+        value = Val(cast(s, args[0], self.frame.dtype(instr.imm)), self.frame.dtype(instr.imm), s.width)
+        if instr.op == "add_at":
+            old = self.frame.load(s, s, instr.imm, offset, index, variant.mask)
+            value = Val(instruction(s, "add", value.dtype, [Val(widen(s, old), old.dtype, s.width), value]), value.dtype, s.width)
+        self.frame.store(s, instr.imm, offset, index, value, variant.mask)
+
+
+def emit_kernel(kernel: LoopKernel, target: TargetInfo, symbol: str) -> str:
+    """LLVM IR text of a module that defines `symbol`."""
+    return KernelEmitter(kernel, target, symbol).text()

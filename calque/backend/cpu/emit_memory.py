@@ -1,0 +1,189 @@
+"""Argument words, element addresses, loads and stores, and the counters that walk over P."""
+
+from __future__ import annotations
+
+from calque.backend.cpu.emit_ops import Val, cast, from_memory, memory_kind, to_memory, widen
+from calque.backend.cpu.emit_text import Code, Lanes
+from calque.base.dtypes import DType, float64, int64
+from calque.kernel.loops import Instr, LoopKernel
+
+
+def tail_mask(s: Lanes, n: str, stop: str) -> str:
+    """Lanes whose position n + lane lies before stop."""
+    left = s.code.minimum(s.code.sub(stop, n), str(s.width))
+    narrow = s.code.let(f"trunc i64 {left} to i8")
+    return s.compare("ult", "i8", s.iota("i8"), s.splat("i8", narrow))
+
+
+def position(s: Lanes, dtype: DType, index: str, varying: bool) -> Val:
+    """A loop index as a value of `dtype`, different in each lane along the vector axis."""
+    if not varying or s.width == 1:
+        return Val(cast(s, Val(index, int64), dtype), dtype, s.width)
+    lanes = s.op("add", "i64", s.splat("i64", index), s.iota("i64"))
+    return Val(cast(s, Val(lanes, int64, s.width), dtype), dtype, s.width)
+
+
+class Odometer:
+    """Mixed-radix counter over the units of work. `digits`: (dim, count), slowest first."""
+
+    def __init__(self, code: Code, digits: list[tuple[int, str]], start: str) -> None:
+        self.code = code
+        self.digits = digits
+        self.variables: list[str] = []
+        rest = start
+        if len(digits) > 1:
+            for _, count in reversed(digits):
+                self.variables.insert(0, code.variable("i64", code.let(f"urem i64 {rest}, {count}")))
+                rest = code.let(f"udiv i64 {rest}, {count}")
+
+    def read(self, unit: str) -> dict[int, str]:
+        """Present digits by dim; `unit` is the running number."""
+        if len(self.digits) <= 1:
+            return {dim: unit for dim, _ in self.digits}
+        return {dim: self.code.read("i64", v) for (dim, _), v in zip(self.digits, self.variables, strict=True)}
+
+    def advance(self) -> None:
+        """Go to the next unit."""
+        code, carry = self.code, "true"
+        for (_, count), variable in zip(reversed(self.digits), reversed(self.variables), strict=False):
+            old = code.read("i64", variable)
+            one = code.let(f"zext i1 {carry} to i64")
+            following = code.let(f"add i64 {old}, {one}")
+            carry = code.let(f"icmp eq i64 {following}, {count}")
+            code.write("i64", code.let(f"select i1 {carry}, i64 0, i64 {following}"), variable)
+
+
+class Frame:
+    """The argument words of a kernel, loaded once at entry, and the memory operations on its operands."""
+
+    def __init__(self, kernel: LoopKernel, code: Code, vector: Lanes, axis: int) -> None:
+        self.kernel = kernel
+        self.code = code
+        self.axis = axis
+        self._next = 0
+        self.bases = [self._word("ptr") for _ in kernel.operands]
+        self.extents = [self._word("i64") for _ in range(kernel.rank_p + kernel.rank_r)]
+        self.offsets: list[str] = []
+        self.strides: list[list[str]] = []
+        self.index_strides: list[str] = []
+        self.limits: list[str] = []
+        for access in kernel.accesses:
+            self.offsets.append(self._word("i64"))
+            self.strides.append([self._word("i64") if c == "s" else c for c in access.strides])
+            self.index_strides.append(self._word("i64") if access.indirect else "0")
+            self.limits.append(code.sub(self._word("i64"), "1") if access.indirect else "0")
+        self.scalars = [self._word("double" if d.is_floating_point else "i64") for d in kernel.scalars]
+        self.lane_steps = [
+            vector.op("mul", "i64", vector.iota("i64"), vector.splat("i64", s[axis])) if axis >= 0 and s[axis] not in ("0", "1") else ""
+            for s in self.strides
+        ]
+
+    def _word(self, type_: str) -> str:
+        pointer = self.code.let(f"getelementptr i64, ptr %args, i64 {self._next}")
+        self._next += 1
+        return self.code.let(f"load {type_}, ptr {pointer}, align 8")
+
+    def dtype(self, access: int) -> DType:
+        """Element type behind an access."""
+        return self.kernel.operands[self.kernel.accesses[access].operand].dtype
+
+    def scalar(self, s: Lanes, instr: Instr) -> Val:
+        """A run-time scalar argument."""
+        declared = self.kernel.scalars[instr.imm]
+        word = Val(self.scalars[instr.imm], float64 if declared.is_floating_point else int64)
+        return Val(cast(s, word, instr.dtype), instr.dtype)
+
+    def start(self) -> dict[int, str]:
+        """Element offset of every access at the origin."""
+        return dict(enumerate(self.offsets))
+
+    def moved(self, offset: dict[int, str], dim: int, index: str, used: list[int]) -> dict[int, str]:
+        """Offsets after going to `index` along a dim, for the accesses in use."""
+        return {a: self.code.add(offset[a], self.code.mul(index, self.strides[a][dim])) for a in used}
+
+    def _pointer(self, access: int, offset: str) -> str:
+        kind = memory_kind(self.dtype(access))
+        return self.code.let(f"getelementptr {kind}, ptr {self.bases[self.kernel.accesses[access].operand]}, i64 {offset}")
+
+    def _indexed(self, s: Lanes, access: int, index: Val) -> Val:
+        """Offset of an indirect index: clamped to the table, times its stride."""
+        wide = cast(s, index, int64)
+        last = s.splat("i64", self.limits[access])
+        wide = s.select("i64", s.compare("sgt", "i64", wide, last), last, wide)
+        wide = s.select("i64", s.compare("slt", "i64", wide, s.const("i64", 0)), s.const("i64", 0), wide)
+        return Val(s.op("mul", "i64", wide, s.splat("i64", self.index_strides[access])), int64, s.width)
+
+    def _place(self, s: Lanes, access: int, offset: str, index: Val | None) -> tuple[str, str]:
+        """("one" | "dense" | "spread", pointer or vector of pointers) of an access at the width of `s`."""
+        stride = self.strides[access][self.axis] if self.axis >= 0 and s.width > 1 else "0"
+        if index is not None and (index.width == 1 or s.width == 1):
+            narrow = Lanes(self.code, s.module, 1, s.has_fma)
+            offset = self.code.add(offset, self._indexed(narrow, access, index).text)
+        elif index is not None:
+            lanes = s.op("add", "i64", s.splat("i64", offset), self._indexed(s, access, index).text)
+            if stride != "0":
+                lanes = s.op("add", "i64", lanes, s.iota("i64") if stride == "1" else self.lane_steps[access])
+            return "spread", self._pointers(s, access, self.bases[self.kernel.accesses[access].operand], lanes)
+        pointer = self._pointer(access, offset)
+        if stride == "0":
+            return "one", pointer
+        if stride == "1":
+            return "dense", pointer
+        return "spread", self._pointers(s, access, pointer, self.lane_steps[access])
+
+    def _pointers(self, s: Lanes, access: int, base: str, lanes: str) -> str:
+        return self.code.let(f"getelementptr {memory_kind(self.dtype(access))}, ptr {base}, {s.type('i64')} {lanes}")
+
+    def load(self, s: Lanes, one: Lanes, access: int, offset: str, index: Val | None, mask: str) -> Val:
+        """The element (width 1 when all lanes read the same one) at an access."""
+        dtype = self.dtype(access)
+        if index is not None and s.width > 1 and index.width == 1 and self.strides[access][self.axis] == "0":
+            s = one
+        form, pointer = self._place(s, access, offset, index)
+        kind = memory_kind(dtype)
+        if form == "one":
+            value = self.code.let(f"load {kind}, ptr {pointer}, align {dtype.itemsize}")
+            if dtype.name == "bool":
+                value = one.compare("ne", "i8", value, "0")
+                return Val(value, dtype)
+            return Val(from_memory(one if one.width == 1 else _single(s), dtype, value), dtype)
+        return Val(from_memory(s, dtype, self._read_vector(s, form, kind, dtype.itemsize, pointer, mask)), dtype, s.width)
+
+    def _read_vector(self, s: Lanes, form: str, kind: str, size: int, pointer: str, mask: str) -> str:
+        vector, suffix = s.type(kind), s.suffix(kind)
+        if form == "dense" and not mask:
+            return self.code.let(f"load {vector}, ptr {pointer}, align {size}")
+        bits = s.type("i1")
+        mask = mask or s.const("i1", True)
+        if form == "dense":
+            name = s.module.declare(f"llvm.masked.load.{suffix}.p0", vector, ["ptr", "i32", bits, vector])
+            return self.code.let(f"call {vector} {name}(ptr {pointer}, i32 {size}, {bits} {mask}, {vector} zeroinitializer)")
+        pointers = f"<{s.width} x ptr>"
+        name = s.module.declare(f"llvm.masked.gather.{suffix}.v{s.width}p0", vector, [pointers, "i32", bits, vector])
+        return self.code.let(f"call {vector} {name}({pointers} {pointer}, i32 {size}, {bits} {mask}, {vector} zeroinitializer)")
+
+    def store(self, s: Lanes, access: int, offset: str, index: Val | None, value: Val, mask: str) -> None:
+        """Write an element per lane (or one, when the address is the same in all lanes)."""
+        dtype = self.dtype(access)
+        kind, size = memory_kind(dtype), dtype.itemsize
+        form, pointer = self._place(s, access, offset, index)
+        if form == "one":
+            self.code.emit(f"store {kind} {to_memory(s, dtype, value.text)}, ptr {pointer}, align {size}")
+            return
+        vector, suffix, bits = s.type(kind), s.suffix(kind), s.type("i1")
+        data = to_memory(s, dtype, widen(s, value))
+        if form == "dense" and not mask:
+            self.code.emit(f"store {vector} {data}, ptr {pointer}, align {size}")
+            return
+        mask = mask or s.const("i1", True)
+        if form == "dense":
+            name = s.module.declare(f"llvm.masked.store.{suffix}.p0", "void", [vector, "ptr", "i32", bits])
+            self.code.emit(f"call void {name}({vector} {data}, ptr {pointer}, i32 {size}, {bits} {mask})")
+            return
+        pointers = f"<{s.width} x ptr>"
+        name = s.module.declare(f"llvm.masked.scatter.{suffix}.v{s.width}p0", "void", [vector, pointers, "i32", bits])
+        self.code.emit(f"call void {name}({vector} {data}, {pointers} {pointer}, i32 {size}, {bits} {mask})")
+
+
+def _single(s: Lanes) -> Lanes:
+    return Lanes(s.code, s.module, 1, s.has_fma)

@@ -1,0 +1,180 @@
+"""What the emitter decides about a loop kernel before writing code: vector axis, width, unrolling, and where each instruction stands.
+
+Everything follows from the structure of the kernel and the target, never from extents or the number of threads.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from calque.backend.cpu.emit_text import register_kind
+from calque.backend.cpu.target import TargetInfo
+from calque.base.dtypes import bool_
+from calque.base.errors import CompileError
+from calque.kernel.loops import Access, Instr, LoopKernel, Stage
+
+STORES = ("store", "store_at", "add_at")
+COST = {"exp": 20, "log": 25, "sin": 35, "cos": 35, "tanh": 40, "erf": 50, "atan": 25, "pow": 80, "mod": 20, "floordiv": 20, "div": 4}
+MAP_BLOCK = 2048  # elements of the vector axis that one unit of work covers in kernels without R dims
+TRANSPOSED_BLOCK = 256  # the same when a strided access profits from walking the other dims first
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """`axis`: the vectorised dim of P + R or -1. `along`: "p" or "r". `depends[id]`: dims a value varies with."""
+
+    axis: int
+    along: str
+    width: int
+    unroll: int
+    depends: tuple[frozenset[int], ...]
+    written: frozenset[int]
+    block: int
+    block_outermost: bool
+
+    def varying(self, value: int) -> bool:
+        """Whether lanes differ in this value."""
+        return self.axis in self.depends[value]
+
+
+def _dependencies(kernel: LoopKernel) -> tuple[frozenset[int], ...]:
+    found: list[frozenset[int]] = []
+    inner = frozenset(range(kernel.rank_p, kernel.rank_p + kernel.rank_r))
+    for instr in kernel.instructions():
+        dims = frozenset[int]().union(*(found[a] for a in instr.args))
+        if instr.op == "index":
+            dims |= {instr.imm}
+        elif instr.op in ("load", "load_at"):
+            dims |= {d for d, stride in enumerate(kernel.accesses[instr.imm].strides) if stride != "0"}
+        elif instr.op == "reduce":
+            dims -= inner
+        found.append(dims)
+    return tuple(found)
+
+
+def scalar_stage(kernel: LoopKernel, stage: Stage, axis: int) -> bool:
+    """Whether the iterations along an R axis must run one by one."""
+    for instr in stage.instrs:
+        if instr.op in ("store_at", "add_at") or (instr.op == "store" and kernel.accesses[instr.imm].strides[axis] == "0"):
+            return True
+    return False
+
+
+def _collides(kernel: LoopKernel, axis: int) -> bool:
+    """Whether some plain store along P would write one address from several lanes."""
+    return any(i.op == "store" and kernel.accesses[i.imm].strides[axis] == "0" for i in kernel.instructions())
+
+
+def _width(kernel: LoopKernel, depends: tuple[frozenset[int], ...], axis: int, target: TargetInfo) -> int:
+    """Lanes: as many as fit a register of the commonest large type that varies along the axis."""
+    sizes = []
+    for instr, dims in zip(kernel.instructions(), depends, strict=True):
+        if instr.op == "reduce" and instr.imm.startswith("arg"):
+            sizes.append(8)
+        elif axis in dims and instr.op != "const":
+            kind = register_kind(instr.dtype)
+            sizes.append({"i1": 1, "float": 4, "double": 8}.get(kind) or int(kind[1:]) // 8)
+        if instr.op in STORES:
+            sizes.append(instr.dtype.itemsize)
+    if not sizes:
+        return target.lanes(4)
+    largest = max(sizes)
+    if largest == 8 and 3 * sizes.count(8) < len(sizes):
+        largest = 4
+    return min(64, target.lanes(largest))
+
+
+def instruction_cost(instrs: tuple[Instr, ...]) -> int:
+    """Rough number of vector instructions."""
+    total = 0
+    for i in instrs:
+        if i.op in ("const", "scalar", "index"):
+            continue
+        rounding = 8 if i.dtype.category == 2 and i.dtype.bits == 16 else 0
+        total += COST.get(i.op, 1) + rounding
+    return total
+
+
+def _unroll(kernel: LoopKernel, along: str, target: TargetInfo) -> int:
+    if along == "p":
+        cost = instruction_cost(tuple(kernel.instructions()))
+    else:
+        cost = max(instruction_cost(s.instrs) for s in kernel.stages)
+    if any(i.op in ("load_at", "store_at", "add_at") for i in kernel.instructions()):
+        cost *= 2
+    reductions = sum(i.op == "reduce" for i in kernel.instructions())
+    unroll = 4 if cost <= 8 else 2 if cost <= 16 else 1
+    while unroll > 1 and reductions * unroll * 2 > target.registers // 2:
+        unroll //= 2
+    return unroll
+
+
+def _profits_from_tiles(kernel: LoopKernel, axis: int) -> bool:
+    """Whether an access is strided along the axis and dense along another P dim (a transposition)."""
+    return any(
+        a.strides[axis] == "s" and any(a.strides[d] == "1" for d in range(kernel.rank_p) if d != axis) for a in kernel.accesses
+    )
+
+
+def _check(kernel: LoopKernel) -> None:
+    rank = kernel.rank_p + kernel.rank_r
+    for access in kernel.accesses:
+        if len(access.strides) != rank:
+            raise CompileError(f"[kernel] expected {rank} stride classes per access, got {access.strides}; one per dim of P and R")
+    if not kernel.stages:
+        raise CompileError("[kernel] expected at least one stage, got none; an empty kernel needs no launch")
+
+
+def make_plan(kernel: LoopKernel, target: TargetInfo) -> Plan:
+    """All decisions for one kernel."""
+    _check(kernel)
+    depends = _dependencies(kernel)
+    written = frozenset(kernel.accesses[i.imm].operand for i in kernel.instructions() if i.op in STORES)
+    along = "r" if kernel.rank_p == 0 or (kernel.vector == "r" and kernel.rank_r > 0) else "p"
+    axis, width, unroll = -1, 1, 1
+    if along == "p":
+        axis = kernel.rank_p - 1
+        if kernel.vector == "p" and not _collides(kernel, axis):
+            width = _width(kernel, depends, axis, target)
+            unroll = _unroll(kernel, along, target)
+    elif kernel.rank_r > 0:
+        axis = kernel.rank_p + kernel.rank_r - 1
+        if kernel.vector == "r":
+            width = _width(kernel, depends, axis, target)
+            unroll = _unroll(kernel, along, target)
+    tiles = along == "p" and kernel.rank_p > 1 and kernel.rank_r == 0 and _profits_from_tiles(kernel, axis)
+    block = width * unroll if kernel.rank_r else TRANSPOSED_BLOCK if tiles else MAP_BLOCK
+    return Plan(axis, along, width, unroll, depends, written, block, tiles)
+
+
+def deepest(kernel: LoopKernel, stage: Stage) -> int:
+    """Level (see `level_of`) at which a stage's effects happen."""
+    return 1 if stage.kind == "point" else 1 + kernel.rank_r
+
+
+def levels(kernel: LoopKernel, plan: Plan) -> list[int]:
+    """Loop level of every instruction: 0 once per unit of work, 1 once per position along P, 1 + j inside j loops over R.
+
+    Loads of a buffer that the kernel writes stay where their stage puts them, and so does everything computed from them.
+    """
+    found: list[int] = []
+    for stage in kernel.stages:
+        last = deepest(kernel, stage)
+        for value, instr in enumerate(stage.instrs, stage.first):
+            late = instr.op in STORES or instr.op == "reduce"
+            late = late or (instr.op in ("load", "load_at") and kernel.accesses[instr.imm].operand in plan.written)
+            if late:
+                found.append(last)
+                continue
+            level = 1 if plan.along == "p" and plan.axis in plan.depends[value] else 0
+            for d in plan.depends[value]:
+                level = max(level, d - kernel.rank_p + 2 if d >= kernel.rank_p else 0)
+            for a in instr.args:
+                level = max(level, found[a] if a >= stage.first else min(found[a], 1))
+            found.append(level)
+    return found
+
+
+def stride_of(access: Access, dim: int) -> str:
+    """Stride class of an access along a dim; "0" for no dim."""
+    return access.strides[dim] if dim >= 0 else "0"

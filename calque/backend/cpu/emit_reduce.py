@@ -1,0 +1,187 @@
+"""Reductions: partial accumulators, their initial values, steps and merges.
+
+Sums and products of floats accumulate in float64 lanes, so a float32 row sum is correctly rounded but for rare ties whatever its length.
+The order of every merge depends on the structure of the kernel and on extents only.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from calque.backend.cpu.emit_ops import LOGICAL, SIGNED, UNSIGNED, Val, cast, float_extreme, round_to
+from calque.backend.cpu.emit_text import FLOAT_KINDS, Lanes, register_kind
+from calque.base.dtypes import DType, bool_, float64
+
+UNSET = (1 << 63) - 1  # index of an arg-reduction that has seen nothing
+
+
+@dataclass(frozen=True, slots=True)
+class Reduction:
+    """How one `reduce` instruction accumulates: element type `dtype` of its operand, `result` type, kind of the accumulator."""
+
+    combine: str
+    dtype: DType
+    result: DType
+
+    @property
+    def indexed(self) -> bool:
+        return self.combine.startswith("arg")
+
+    @property
+    def accumulator(self) -> DType:
+        """Type the partial results are held in."""
+        if self.indexed:
+            return self.dtype
+        if self.combine in ("sum", "prod") and self.result.category == 2:
+            return float64
+        return self.result
+
+    @property
+    def kind(self) -> str:
+        return register_kind(self.accumulator)
+
+    def start(self) -> bool | int | float:
+        """The neutral element."""
+        dtype = self.accumulator
+        if self.combine == "sum":
+            return 0
+        if self.combine == "prod":
+            return 1
+        largest = self.combine in ("max", "argmax")
+        if dtype.category == 2:
+            return -math.inf if largest else math.inf
+        if dtype is bool_:
+            return not largest
+        low = -(1 << dtype.bits - 1) if dtype.is_signed else 0
+        return low if largest else low + (1 << dtype.bits) - 1
+
+    def enter(self, s: Lanes, value: Val) -> str:
+        """An element converted to the accumulator's type."""
+        return cast(s, value, self.accumulator)
+
+    def merge(self, s: Lanes, new: str, old: str) -> str:
+        """Combine two partial values; `old` may be NaN already."""
+        kind, dtype = self.kind, self.accumulator
+        name = {"sum": "add", "prod": "mul"}.get(self.combine, self.combine)
+        if kind in FLOAT_KINDS:
+            if name in ("add", "mul"):
+                return s.op("f" + name, kind, old, new)
+            return float_extreme(s, kind, new, old, "ogt" if name == "max" else "olt")
+        table = LOGICAL if dtype is bool_ else SIGNED if dtype.is_signed else UNSIGNED
+        return table[name](s, kind, old, new)
+
+    def better(self, s: Lanes, new: tuple[str, str], old: tuple[str, str], ordered: bool) -> str:
+        """Whether the (value, index) `new` replaces `old`. `ordered`: new comes later, so ties keep `old`."""
+        kind, dtype = self.kind, self.accumulator
+        if kind in FLOAT_KINDS:
+            wins = s.compare("ogt" if self.combine == "argmax" else "olt", kind, new[0], old[0])
+            new_nan, old_nan = s.compare("uno", kind, new[0], new[0]), s.compare("uno", kind, old[0], old[0])
+            wins = s.op("or", "i1", wins, s.op("and", "i1", new_nan, s.op("xor", "i1", old_nan, s.const("i1", True))))
+            equal = s.op("or", "i1", s.compare("oeq", kind, new[0], old[0]), s.op("and", "i1", new_nan, old_nan))
+        else:
+            sign = "s" if dtype.is_signed else "u"
+            wins = s.compare(sign + ("gt" if self.combine == "argmax" else "lt"), kind, new[0], old[0])
+            equal = s.compare("eq", kind, new[0], old[0])
+        unset = s.compare("eq", "i64", old[1], s.const("i64", UNSET))
+        if ordered:
+            return s.op("or", "i1", wins, unset)
+        earlier = s.op("and", "i1", equal, s.compare("slt", "i64", new[1], old[1]))
+        wins = s.op("or", "i1", s.op("or", "i1", wins, earlier), unset)
+        seen = s.compare("ne", "i64", new[1], s.const("i64", UNSET))
+        return s.op("and", "i1", wins, seen)
+
+    def finish(self, s: Lanes, value: str, index: str) -> Val:
+        """The visible result of complete accumulators of the width of `s`."""
+        if self.indexed:
+            zero = s.const("i64", 0)
+            unset = s.compare("eq", "i64", index, s.const("i64", UNSET))
+            return Val(s.select("i64", unset, zero, index), self.result, s.width)
+        if self.kind == "double" and self.result is not float64:
+            value = round_to(s, s.convert("fptrunc", "double", "float", value), self.result)
+        return Val(value, self.result, s.width)
+
+
+class Accumulator:
+    """Stack variables (promoted to registers) of one partial result of one reduction."""
+
+    def __init__(self, reduction: Reduction, s: Lanes) -> None:
+        self.reduction = reduction
+        self.s = s
+        code = s.code
+        self.type = s.type(reduction.kind)
+        self.value = code.variable(self.type)
+        self.index_type = s.type("i64")
+        self.index = code.variable(self.index_type) if reduction.indexed else ""
+        self.reset()
+
+    def reset(self) -> None:
+        """Set the neutral element."""
+        code = self.s.code
+        code.write(self.type, self.s.const(self.reduction.kind, self.reduction.start()), self.value)
+        if self.index:
+            code.write(self.index_type, self.s.const("i64", UNSET), self.index)
+
+    def read(self) -> tuple[str, str]:
+        """Present (value, index)."""
+        code = self.s.code
+        return code.read(self.type, self.value), code.read(self.index_type, self.index) if self.index else ""
+
+    def add(self, args: list[Val], mask: str) -> None:
+        """Take in one element per lane (those of the mask, if there is one)."""
+        s, reduction, code = self.s, self.reduction, self.s.code
+        old = self.read()
+        if reduction.indexed:
+            new = (reduction.enter(s, args[0]), _lanes_of(s, args[1]))
+            self._replace(reduction.better(s, new, old, ordered=True), new, old, mask)
+            return
+        merged = reduction.merge(s, reduction.enter(s, args[0]), old[0])
+        code.write(self.type, s.select(reduction.kind, mask, merged, old[0]) if mask else merged, self.value)
+
+    def absorb(self, new: tuple[str, str]) -> None:
+        """Merge another partial result of the same width."""
+        old = self.read()
+        if self.reduction.indexed:
+            self._replace(self.reduction.better(self.s, new, old, ordered=False), new, old, "")
+            return
+        self.s.code.write(self.type, self.reduction.merge(self.s, new[0], old[0]), self.value)
+
+    def _replace(self, wins: str, new: tuple[str, str], old: tuple[str, str], mask: str) -> None:
+        s = self.s
+        if mask:
+            wins = s.op("and", "i1", wins, mask)
+        s.code.write(self.type, s.select(self.reduction.kind, wins, new[0], old[0]), self.value)
+        s.code.write(self.index_type, s.select("i64", wins, new[1], old[1]), self.index)
+
+    def fold_lanes(self) -> tuple[str, str]:
+        """The lanes merged pairwise (upper half with lower half) to one scalar (value, index)."""
+        value, index = self.read()
+        code, reduction, width = self.s.code, self.reduction, self.s.width
+        while width > 1:
+            half = width // 2
+            s = Lanes(code, self.s.module, half, self.s.has_fma)
+            low, high = _halves(s, reduction.kind, value)
+            if reduction.indexed:
+                low_index, high_index = _halves(s, "i64", index)
+                wins = reduction.better(s, (high, high_index), (low, low_index), ordered=False)
+                value = s.select(reduction.kind, wins, high, low)
+                index = s.select("i64", wins, high_index, low_index)
+            else:
+                value = reduction.merge(s, high, low)
+            width = half
+        return value, index
+
+
+def _lanes_of(s: Lanes, value: Val) -> str:
+    return value.text if value.width == s.width else s.splat(value.kind, value.text)
+
+
+def _halves(s: Lanes, kind: str, value: str) -> tuple[str, str]:
+    """Lower and upper half of a vector of twice the width of `s`."""
+    full = f"<{2 * s.width} x {kind}>"
+    if s.width == 1:
+        return tuple(s.code.let(f"extractelement {full} {value}, i32 {i}") for i in (0, 1))  # type: ignore[return-value]
+    picks = [", ".join(f"i32 {i + start}" for i in range(s.width)) for start in (0, s.width)]
+    return tuple(  # type: ignore[return-value]
+        s.code.let(f"shufflevector {full} {value}, {full} poison, <{s.width} x i32> <{p}>") for p in picks
+    )

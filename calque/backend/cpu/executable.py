@@ -1,0 +1,157 @@
+"""Running a compiled schedule: argument words prepared once, addresses and scalars patched per run, one native call per stretch of launches."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from calque.backend.base import Array, CheckFailed, Executable, Scalar
+from calque.backend.cpu.host import run_contract, run_host
+from calque.backend.cpu.link import Linked, Stretch, link
+from calque.backend.cpu.memory import ALIGNMENT, POOL, rounded
+from calque.backend.cpu.runtime import RUNTIME
+from calque.base import config
+from calque.base.errors import ArgumentError
+from calque.kernel.schedule import Buffer, Host, Schedule
+
+_BYTES = np.dtype(np.uint8)
+
+
+def _address(array: Array) -> int:
+    return int(array.__array_interface__["data"][0])
+
+
+def _data_pointer_is_at_16() -> bool:
+    """Whether NumPy keeps an array's data pointer where `calque_patch` reads it (true of CPython with a global lock)."""
+    probe = np.zeros(3, np.int64)
+    return ctypes.c_int64.from_address(id(probe) + 16).value == probe.ctypes.data
+
+
+class CpuExecutable(Executable):
+    """A linked schedule and its run-time data. See `link.py` for how the words are laid out."""
+
+    def __init__(self, schedule: Schedule, linked: Linked) -> None:
+        self.schedule = schedule
+        self.linked = linked
+        self._checked = linked.stretches[: linked.check_stretches]
+        self._rest = linked.stretches[linked.check_stretches :]
+        self._fresh = [b for b in schedule.buffers if b.kind == "output" and b.donor < 0]
+        self._input_count = 1 + max(
+            (b.index if b.kind == "input" else b.donor for b in schedule.buffers if b.kind == "input" or b.donor >= 0), default=-1
+        )
+        self._place = {id(b): self._input_count + i for i, b in enumerate(self._fresh)}
+        self._arena_bytes = linked.arena_bytes
+        self._sizes = [rounded(b.nbytes) for b in self._fresh] + ([rounded(self._arena_bytes)] if self._arena_bytes else [])
+        self._new_bytes = sum(self._sizes)
+        self._records = _address(linked.records)
+        self._tables = tuple(_address(t) for t in (linked.positions, linked.sources, linked.offsets))
+        self._direct = _data_pointer_is_at_16()
+
+    @property
+    def needed_bytes(self) -> int:
+        """Bytes that a run allocates: fresh outputs and the arena."""
+        return self._new_bytes
+
+    def run(self, inputs: Sequence[Array], scalars: Sequence[Scalar] = ()) -> list[Array]:
+        """See `backend.base.Executable.run`."""
+        if config.settings.verify:
+            self._verify(inputs, scalars)
+        if self._new_bytes > ALIGNMENT << 10:
+            POOL.check(self._sizes)
+        arrays = list(inputs[: self._input_count])
+        arrays += [POOL.empty(b.numel, b.dtype.np) for b in self._fresh]
+        arrays.append(POOL.empty(self._arena_bytes, _BYTES) if self._arena_bytes else np.empty(0, np.uint8))
+        words = self._words(arrays, scalars)
+        address = _address(words)
+        for stretch in self._checked:
+            self._step(stretch, address, arrays, scalars)
+        if self.schedule.checks:
+            for number, buffer in enumerate(self.schedule.checks):
+                found = int(self.array(buffer, arrays)[0])
+                if found != -1:
+                    raise CheckFailed(number, found)
+        for stretch in self._rest:
+            self._step(stretch, address, arrays, scalars)
+        return [self._output(buffer, arrays) for buffer in self.schedule.outputs]
+
+    def _words(self, arrays: list[Array], scalars: Sequence[Scalar]) -> Array:
+        """The argument words of this run."""
+        linked = self.linked
+        words = linked.words.copy()
+        count = len(linked.positions)
+        if count:
+            if self._direct:
+                objects = np.fromiter(map(id, arrays), np.int64, len(arrays))
+                RUNTIME.native.patch(_address(words), count, *self._tables, _address(objects))
+            else:
+                addresses = np.array([_address(a) for a in arrays], np.int64)
+                words[linked.positions] = addresses[linked.sources] + linked.offsets
+        if linked.float_positions.size:
+            words.view(np.float64)[linked.float_positions] = [scalars[k] for k in linked.float_leaves]
+        if linked.int_positions.size:
+            words[linked.int_positions] = [_wrapped(scalars[k]) for k in linked.int_leaves]
+        for position, leaf, factor in linked.dynamic:
+            words[position] += factor * int(scalars[leaf])
+        return words
+
+    def _step(self, stretch: Stretch, words: int, arrays: list[Array], scalars: Sequence[Scalar]) -> None:
+        if stretch.host is None:
+            RUNTIME.run(self._records + 24 * stretch.first, stretch.count, words)
+        elif isinstance(stretch.host, Host):
+            host = stretch.host
+            run_host(host, [self.array(k, arrays) for k in host.operands], self.array(host.output, arrays), scalars, self.schedule.scalars)
+        else:
+            run_contract(stretch.host, [self.array(k, arrays) for k in stretch.host.operands], scalars)
+
+    def array(self, buffer: int, arrays: list[Array]) -> Array:
+        """The memory of a buffer in this run as a flat array."""
+        b = self.schedule.buffers[buffer]
+        if b.kind == "arena":
+            return arrays[-1][b.index : b.index + b.nbytes].view(b.dtype.np)
+        if b.kind == "constant":
+            return self.linked.constants[buffer]
+        source = b.index if b.kind == "input" else b.donor if b.donor >= 0 else self._place[id(b)]
+        return _typed(arrays[source], b)
+
+    def _output(self, buffer: int, arrays: list[Array]) -> Array:
+        found = self.array(buffer, arrays)
+        return found.copy() if self.schedule.buffers[buffer].kind in ("arena", "constant") else found
+
+    def _verify(self, inputs: Sequence[Array], scalars: Sequence[Scalar]) -> None:
+        """Debugging aid (`settings.verify`): inputs must be what the schedule was compiled for."""
+        if len(inputs) < self._input_count or len(scalars) < len(self.schedule.scalars):
+            raise ArgumentError(
+                f"[run] expected {self._input_count} inputs and {len(self.schedule.scalars)} scalars, got {len(inputs)} and {len(scalars)}; "
+                "pass them in the order of the program's leaves"
+            )
+        for b in self.schedule.buffers:
+            if b.kind == "input":
+                a = inputs[b.index]
+                if a.dtype != b.dtype.np or a.size != b.numel or not a.flags.c_contiguous:
+                    raise ArgumentError(
+                        f"[run] expected input {b.index} as {b.numel} dense elements of {b.dtype.name}, got {a.size} of {a.dtype}; "
+                        "copy it with numpy.ascontiguousarray"
+                    )
+
+
+def _typed(array: Array, buffer: Buffer) -> Array:
+    """The array itself when it fits, else a view of its first bytes."""
+    if array.dtype == buffer.dtype.np and array.size == buffer.numel and array.ndim == 1:
+        return array
+    return array.reshape(-1).view(np.uint8)[: buffer.nbytes].view(buffer.dtype.np)
+
+
+def _wrapped(value: Scalar) -> int:
+    """A number as a signed 64-bit integer."""
+    if isinstance(value, float):
+        return int(value) if math.isfinite(value) else 0
+    return (int(value) + (1 << 63)) % (1 << 64) - (1 << 63)
+
+
+def compile_schedule(schedule: Schedule) -> CpuExecutable:
+    """Machine code and argument words for a schedule."""
+    return CpuExecutable(schedule, link(schedule))
+

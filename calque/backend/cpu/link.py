@@ -1,0 +1,236 @@
+"""From a schedule to launches: addresses of compiled kernels, argument words with their patch tables, and where barriers stand."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from calque.backend.base import Array
+from calque.backend.cpu import contract, library
+from calque.backend.cpu.memory import ALIGNMENT, POOL
+from calque.backend.cpu.target import current
+from calque.base import config
+from calque.kernel.schedule import Contract, Host, Loop, Schedule
+
+Range = tuple[int, int, int, bool]  # memory object, first byte, end, written
+NATIVE_CONTRACTIONS = tuple(contract.DTYPES)
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """Launches first..first + count - 1 in one native call, or one step on the host."""
+
+    first: int
+    count: int
+    host: Host | Contract | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Linked:
+    """Everything about a schedule that does not change between runs.
+
+    `words` holds the arguments of all launches; `records` three words per launch (function, byte offset of its arguments, barrier flag).
+    Patch table: words[positions[i]] = address of memory object sources[i] + offsets[i]. Memory objects are the inputs, then the fresh outputs,
+    then the arena. `dynamic`: (position, scalar leaf, factor) added to a word.
+    """
+
+    words: Array
+    records: Array
+    positions: Array
+    sources: Array
+    offsets: Array
+    float_positions: Array
+    float_leaves: tuple[int, ...]
+    int_positions: Array
+    int_leaves: tuple[int, ...]
+    dynamic: tuple[tuple[int, int, int], ...]
+    constants: dict[int, Array]
+    stretches: tuple[Stretch, ...]
+    check_stretches: int
+    arena_bytes: int
+
+
+class Linker:
+    """Builds the words and records of one schedule."""
+
+    def __init__(self, schedule: Schedule) -> None:
+        self.schedule = schedule
+        self.words: list[int] = []
+        self.patches: list[tuple[int, int, int]] = []
+        self.floats: list[tuple[int, int]] = []
+        self.ints: list[tuple[int, int]] = []
+        self.dynamic: list[tuple[int, int, int]] = []
+        self.constants: dict[int, Array] = {}
+        self.offsets: list[int] = []
+        self.arena_bytes = -(-schedule.arena_bytes // ALIGNMENT) * ALIGNMENT
+        inputs = 1 + max((b.index if b.kind == "input" else b.donor for b in schedule.buffers if b.kind == "input" or b.donor >= 0), default=-1)
+        self.objects: dict[int, int] = {}  # buffer id -> memory object
+        fresh = inputs
+        for k, b in enumerate(schedule.buffers):
+            if b.kind == "input":
+                self.objects[k] = b.index
+            elif b.kind == "output" and b.donor >= 0:
+                self.objects[k] = b.donor
+            elif b.kind == "output":
+                self.objects[k] = fresh
+                fresh += 1
+        self.arena = fresh
+        for k, b in enumerate(schedule.buffers):
+            if b.kind == "arena":
+                self.objects[k] = self.arena
+            elif b.kind == "constant":
+                copy = POOL.empty(b.numel, b.dtype.np)
+                copy[:] = np.asarray(b.data, b.dtype.np).reshape(-1)
+                self.constants[k] = copy
+                self.objects[k] = -1 - k
+
+    def address(self, buffer: int, byte_offset: int = 0) -> None:
+        """Append the address of a buffer."""
+        b = self.schedule.buffers[buffer]
+        if b.kind == "constant":
+            self.words.append(self.constants[buffer].ctypes.data + byte_offset)
+            return
+        if b.kind == "arena":
+            byte_offset += b.index
+        self.patches.append((len(self.words), self.objects[buffer], byte_offset))
+        self.words.append(0)
+
+    def loop(self, step: Loop) -> None:
+        """Arguments of a loop kernel."""
+        self.offsets.append(8 * len(self.words))
+        for k in step.operands:
+            self.address(k)
+        start = len(self.words)
+        self.words.extend(step.params)
+        self.dynamic.extend((start + position, leaf, factor) for position, leaf, factor in step.dynamic)
+        for leaf, dtype in zip(step.scalars, step.kernel.scalars, strict=True):
+            (self.floats if dtype.is_floating_point else self.ints).append((len(self.words), leaf))
+            self.words.append(0)
+
+    def contract(self, step: Contract) -> None:
+        """Arguments of a contraction: three buffers, the workspace, the parameters."""
+        self.offsets.append(8 * len(self.words))
+        size = step.dtype.itemsize
+        native = contract.contraction(step.kind, step.spec)
+        for position, leaf, factor in step.dynamic:
+            self.dynamic.append((len(self.words) + position, leaf, factor * size))
+        offsets = (*step.offsets, 0, 0, 0)
+        for k in range(3):
+            self.address(step.operands[k], offsets[k] * size)
+        if step.workspace >= 0:
+            self.address(step.workspace)
+        else:
+            self.patches.append((len(self.words), self.arena, -(-self.schedule.arena_bytes // ALIGNMENT) * ALIGNMENT))
+            self.words.append(0)
+            needed = native.workspace_bytes(step.dtype.name, current())
+            base = -(-self.schedule.arena_bytes // ALIGNMENT) * ALIGNMENT
+            self.arena_bytes = max(self.arena_bytes, base + needed)
+        self.words.extend(native.words())
+
+    def ranges(self, step: Loop | Contract) -> list[Range]:
+        """Memory a launch touches."""
+        found: list[Range] = []
+        written = [o.out for o in step.kernel.operands] if isinstance(step, Loop) else [False, False, True, True]
+        for k, out in zip(step.operands, written, strict=False):
+            found.append(self._range(k, out))
+        if isinstance(step, Contract):
+            if step.workspace >= 0:
+                found.append(self._range(step.workspace, True))
+            else:
+                found.append((self.arena, self.schedule.arena_bytes, 1 << 62, True))
+        return found
+
+    def _range(self, buffer: int, written: bool) -> Range:
+        b = self.schedule.buffers[buffer]
+        start = b.index if b.kind == "arena" else 0
+        return self.objects[buffer], start, start + b.nbytes if b.kind == "arena" else 1 << 62, written
+
+
+def _conflict(a: list[Range], b: list[Range]) -> bool:
+    return any(
+        x[0] == y[0] and (x[3] or y[3]) and x[1] < y[2] and y[1] < x[2] for x in a for y in b
+    )
+
+
+def is_native(step: Any) -> bool:
+    """Whether a step runs as native code (opaque primitives and 16-bit or integer contractions run on the host)."""
+    return isinstance(step, Loop) or (isinstance(step, Contract) and step.dtype.name in NATIVE_CONTRACTIONS)
+
+
+def _stretches(schedule: Schedule) -> tuple[tuple[Stretch, ...], int]:
+    """Native calls and host steps in order, and how many of them compute the checks."""
+    found: list[Stretch] = []
+    checks = launches = 0
+    open_ = False
+    for number, step in enumerate(schedule.steps):
+        if schedule.check_steps and number == schedule.check_steps:
+            checks, open_ = len(found), False
+        if not is_native(step):
+            found.append(Stretch(launches, 0, step))  # type: ignore[arg-type]
+            open_ = False
+            continue
+        if open_:
+            found[-1] = Stretch(found[-1].first, found[-1].count + 1)
+        else:
+            found.append(Stretch(launches, 1))
+            open_ = True
+        launches += 1
+    if schedule.check_steps and schedule.check_steps >= len(schedule.steps):
+        checks = len(found)
+    return tuple(found), checks
+
+
+def _functions(steps: list[Loop | Contract]) -> list[int]:
+    loops = [s.kernel for s in steps if isinstance(s, Loop)]
+    compiled = iter(library.kernel_functions(loops))
+    return [next(compiled) if isinstance(s, Loop) else library.contract_function(s.kind, s.dtype.name) for s in steps]
+
+
+def link(schedule: Schedule) -> Linked:
+    """Compile the kernels of a schedule and lay out its arguments."""
+    linker = Linker(schedule)
+    native: list[Loop | Contract] = []
+    recent: list[list[Range]] = []
+    flags: list[int] = []
+    for step in schedule.steps:
+        if not is_native(step) or isinstance(step, Host):
+            continue
+        ranges = linker.ranges(step)
+        if native and any(_conflict(ranges, r) for r in recent):
+            flags[-1] = 1
+            recent = []
+        recent.append(ranges)
+        flags.append(0)
+        native.append(step)
+        if isinstance(step, Loop):
+            linker.loop(step)
+        else:
+            linker.contract(step)
+    records = np.array([_functions(native), linker.offsets, flags], np.int64).T.copy()
+    stretches, checks = _stretches(schedule)
+    patches = np.array(linker.patches, np.int64).reshape(-1, 3).T.copy()
+    words = POOL.empty(max(len(linker.words), 1), np.dtype(np.int64))
+    words[:] = linker.words or [0]
+    return Linked(
+        words=words,
+        records=records,
+        positions=patches[0].copy(),
+        sources=patches[1].copy(),
+        offsets=patches[2].copy(),
+        float_positions=np.array([p for p, _ in linker.floats], np.int64),
+        float_leaves=tuple(k for _, k in linker.floats),
+        int_positions=np.array([p for p, _ in linker.ints], np.int64),
+        int_leaves=tuple(k for _, k in linker.ints),
+        dynamic=tuple(linker.dynamic),
+        constants=linker.constants,
+        stretches=stretches,
+        check_stretches=checks,
+        arena_bytes=linker.arena_bytes,
+    )
+
+
+def target_key() -> str:
+    """What an executable was compiled for; an executable stays valid while this does not change."""
+    return f"{current().key} {config.settings.cache_dir}"

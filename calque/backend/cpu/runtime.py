@@ -1,0 +1,121 @@
+"""Worker threads and native launches.
+
+One `Runtime` per process: N - 1 native threads (no Python in them) that spin briefly and then sleep until the next job. A job is a list of
+launches that all threads walk through together. After a fork the child starts its own threads at the first job; at exit they are joined.
+"""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import os
+import threading
+from typing import Any
+
+import numpy as np
+
+from calque.backend.base import Array
+from calque.backend.cpu import library, runtime_text
+from calque.backend.cpu.memory import ALIGNMENT
+from calque.backend.cpu.target import SCRATCH_BYTES
+from calque.base import config
+from calque.base.errors import ArgumentError
+
+MAX_THREADS = 256
+_WORD = ctypes.c_int64
+
+
+class Native:
+    """Entry points of the compiled runtime module."""
+
+    def __init__(self) -> None:
+        found = library.runtime_functions()
+        self.barrier = found["calque_barrier"]
+        self.run = ctypes.CFUNCTYPE(None, *[_WORD] * 4)(found["calque_run"])
+        self.start = ctypes.CFUNCTYPE(_WORD, _WORD)(found["calque_start"])
+        self.stop = ctypes.CFUNCTYPE(None, _WORD)(found["calque_stop"])
+        self.patch = ctypes.CFUNCTYPE(None, *[_WORD] * 6)(found["calque_patch"])
+
+
+def aligned_bytes(nbytes: int) -> Array:
+    """A zeroed byte array whose data start at a multiple of 64."""
+    raw = np.zeros(nbytes + ALIGNMENT, np.uint8)
+    shift = -raw.ctypes.data % ALIGNMENT
+    return raw[shift : shift + nbytes]
+
+
+class Runtime:
+    """The threads of this process. Safe to use from several Python threads: jobs run one at a time."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._native: Native | None = None
+        self._control: Any = None
+        self._scratch: list[Array] = []
+        self._address = 0
+        self._threads = 0  # running, the caller included; 0: not started
+
+    @property
+    def native(self) -> Native:
+        """The compiled runtime (compiled or loaded on first use)."""
+        if self._native is None:
+            self._native = Native()
+        return self._native
+
+    def run(self, launches: int, count: int, words: int) -> None:
+        """Run `count` launches (address of their records, address of the argument words) and wait for them."""
+        if count == 0:
+            return
+        native = self.native
+        with self._lock:
+            if self._threads != config.settings.threads:
+                self._restart(config.settings.threads)
+            native.run(self._address, launches, count, words)
+
+    def _restart(self, threads: int) -> None:
+        if not 1 <= threads <= MAX_THREADS:
+            raise ArgumentError(f"[set_num_threads] expected 1 to {MAX_THREADS} threads, got {threads}; the machine has {os.cpu_count()}")
+        self._stop()
+        control = aligned_bytes(runtime_text.THREAD_BLOCK + threads * runtime_text.THREAD_BYTES)
+        self._scratch += [aligned_bytes(SCRATCH_BYTES) for _ in range(threads - len(self._scratch))]
+        address = control.ctypes.data
+        words = control.view(np.int64)
+        words[320 // 8] = threads
+        for i in range(threads):
+            at = (runtime_text.THREAD_BLOCK + i * runtime_text.THREAD_BYTES) // 8
+            words[at : at + 3] = address, i, self._scratch[i].ctypes.data
+        self._control, self._address = control, address
+        started = self.native.start(address)
+        words[320 // 8] = started
+        self._threads = threads if started == threads else started
+
+    def _stop(self) -> None:
+        if self._threads > 1:
+            self.native.stop(self._address)
+        self._threads = 0
+
+    def shut_down(self) -> None:
+        """Join the workers; the next job starts new ones."""
+        if self._lock.acquire(timeout=5.0):  # a job that hangs must not hang the exit
+            try:
+                self._stop()
+            finally:
+                self._lock.release()
+
+    def forget(self) -> None:
+        """In a forked child: the workers stayed in the parent, and its lock may be held by a thread that is gone."""
+        self._lock = threading.Lock()
+        self._kept = (self._control, self._scratch)  # the parent's layout, never touched again
+        self._control, self._scratch, self._threads = None, [], 0
+
+
+RUNTIME = Runtime()
+os.register_at_fork(after_in_child=RUNTIME.forget)
+atexit.register(RUNTIME.shut_down)
+
+
+def set_num_threads(threads: int) -> None:
+    """Number of threads that kernels run on; results do not depend on it."""
+    if not 1 <= threads <= MAX_THREADS:
+        raise ArgumentError(f"[set_num_threads] expected 1 to {MAX_THREADS} threads, got {threads}; the machine has {os.cpu_count()}")
+    config.settings.threads = threads

@@ -1,0 +1,283 @@
+"""The native launcher as LLVM IR: worker threads, barrier, and the loop over the launches of a program.
+
+Layout of the control block (bytes; every hot word has its own cache line):
+
+    0    i32  ticket: number of the present job; workers park on it (futex)
+    64   i32  workers parked, or about to park
+    128  i32  barrier: arrivals           (the object handed to kernels as `barrier`)
+    192  i32  barrier: generation
+    256  ptr  job: launches;  264 i64 their number;  272 ptr argument words;  280 i32 stop
+    320  i64  threads, the caller included
+    384  per thread (64 bytes each): ptr control, i64 number, ptr scratch, i64 pthread handle
+
+A launch is three words: function address, offset of its arguments in the argument words (bytes), 1 if a barrier must follow. The last launch of a
+job is always followed by a barrier, so that when the caller returns every worker has finished with the job's memory.
+"""
+
+from __future__ import annotations
+
+import platform
+
+THREAD_BLOCK = 384
+THREAD_BYTES = 64
+BARRIER = 128
+SPIN_BARRIER = 4000
+SPIN_IDLE = 3000
+
+_SYSCALL = {"x86_64": 202, "amd64": 202, "aarch64": 98, "arm64": 98}
+_PAUSE = {
+    "x86_64": "call void @llvm.x86.sse2.pause()", "amd64": "call void @llvm.x86.sse2.pause()",
+    "aarch64": "call void @llvm.aarch64.hint(i32 1)", "arm64": "call void @llvm.aarch64.hint(i32 1)",
+}  # fmt: skip
+
+_TEXT = """
+declare i32 @sched_yield()
+declare i64 @syscall(i64, ...)
+declare i32 @pthread_create(ptr, ptr, ptr, ptr)
+declare i32 @pthread_join(i64, ptr)
+DECLARE_PAUSE
+
+define void @calque_barrier(ptr %b, i64 %threads) nounwind {
+entry:
+  %alone = icmp sle i64 %threads, 1
+  br i1 %alone, label %done, label %arrive
+arrive:
+  %generation = getelementptr i8, ptr %b, i64 64
+  %g = load atomic i32, ptr %generation acquire, align 4
+  %old = atomicrmw add ptr %b, i32 1 acq_rel
+  %n = trunc i64 %threads to i32
+  %others = sub i32 %n, 1
+  %last = icmp eq i32 %old, %others
+  br i1 %last, label %release, label %spin
+release:
+  store atomic i32 0, ptr %b monotonic, align 4
+  %next = add i32 %g, 1
+  store atomic i32 %next, ptr %generation release, align 4
+  ret void
+spin:
+  %turn = phi i32 [0, %arrive], [%turn1, %pause], [SPIN_BARRIER, %yield]
+  %now = load atomic i32, ptr %generation acquire, align 4
+  %same = icmp eq i32 %now, %g
+  br i1 %same, label %wait, label %done
+wait:
+  %long = icmp uge i32 %turn, SPIN_BARRIER
+  br i1 %long, label %yield, label %pause
+pause:
+  PAUSE
+  %turn1 = add i32 %turn, 1
+  br label %spin
+yield:
+  %ignored = call i32 @sched_yield()
+  br label %spin
+done:
+  ret void
+}
+
+define internal void @job(ptr %thread) nounwind {
+entry:
+  %control = load ptr, ptr %thread
+  %numberp = getelementptr i8, ptr %thread, i64 8
+  %number = load i64, ptr %numberp
+  %scratchp = getelementptr i8, ptr %thread, i64 16
+  %scratch = load ptr, ptr %scratchp
+  %barrier = getelementptr i8, ptr %control, i64 128
+  %launchesp = getelementptr i8, ptr %control, i64 256
+  %launches = load ptr, ptr %launchesp
+  %countp = getelementptr i8, ptr %control, i64 264
+  %count = load i64, ptr %countp
+  %wordsp = getelementptr i8, ptr %control, i64 272
+  %words = load ptr, ptr %wordsp
+  %threadsp = getelementptr i8, ptr %control, i64 320
+  %threads = load i64, ptr %threadsp
+  br label %head
+head:
+  %i = phi i64 [0, %entry], [%i1, %next]
+  %more = icmp slt i64 %i, %count
+  br i1 %more, label %body, label %done
+body:
+  %row = mul i64 %i, 24
+  %launch = getelementptr i8, ptr %launches, i64 %row
+  %function = load ptr, ptr %launch
+  %offsetp = getelementptr i8, ptr %launch, i64 8
+  %offset = load i64, ptr %offsetp
+  %flagp = getelementptr i8, ptr %launch, i64 16
+  %flag = load i64, ptr %flagp
+  %args = getelementptr i8, ptr %words, i64 %offset
+  call void %function(i64 %number, i64 %threads, ptr %barrier, ptr %scratch, ptr %args)
+  %i1 = add i64 %i, 1
+  %last = icmp eq i64 %i1, %count
+  %ordered = icmp ne i64 %flag, 0
+  %must = or i1 %last, %ordered
+  br i1 %must, label %sync, label %next
+sync:
+  call void @calque_barrier(ptr %barrier, i64 %threads)
+  br label %next
+next:
+  br label %head
+done:
+  ret void
+}
+
+define internal ptr @worker(ptr %thread) nounwind {
+entry:
+  %control = load ptr, ptr %thread
+  %parked = getelementptr i8, ptr %control, i64 64
+  %stopp = getelementptr i8, ptr %control, i64 280
+  %startp = getelementptr i8, ptr %thread, i64 32
+  %start = load i32, ptr %startp
+  br label %idle
+idle:
+  %seen = phi i32 [%start, %entry], [%ticket, %work]
+  br label %spin
+spin:
+  %turn = phi i32 [0, %idle], [%turn1, %pause], [0, %woken]
+  %ticket = load atomic i32, ptr %control acquire, align 4
+  %new = icmp ne i32 %ticket, %seen
+  br i1 %new, label %leave, label %wait
+wait:
+  %long = icmp uge i32 %turn, SPIN_IDLE
+  br i1 %long, label %park, label %pause
+pause:
+  PAUSE
+  %turn1 = add i32 %turn, 1
+  br label %spin
+park:
+  %p0 = atomicrmw add ptr %parked, i32 1 seq_cst
+  %s0 = call i64 (i64, ...) @syscall(i64 FUTEX, ptr %control, i32 128, i32 %seen, ptr null)
+  %p1 = atomicrmw sub ptr %parked, i32 1 seq_cst
+  br label %woken
+woken:
+  br label %spin
+leave:
+  %stop = load atomic i32, ptr %stopp acquire, align 4
+  %stopping = icmp ne i32 %stop, 0
+  br i1 %stopping, label %done, label %work
+work:
+  call void @job(ptr %thread)
+  br label %idle
+done:
+  ret ptr null
+}
+
+define internal void @announce(ptr %control) nounwind {
+entry:
+  %t = atomicrmw add ptr %control, i32 1 seq_cst
+  %parked = getelementptr i8, ptr %control, i64 64
+  %n = load atomic i32, ptr %parked seq_cst, align 4
+  %any = icmp ne i32 %n, 0
+  br i1 %any, label %wake, label %done
+wake:
+  %s = call i64 (i64, ...) @syscall(i64 FUTEX, ptr %control, i32 129, i32 2147483647)
+  br label %done
+done:
+  ret void
+}
+
+define void @calque_run(ptr %control, ptr %launches, i64 %count, ptr %words) nounwind {
+entry:
+  %launchesp = getelementptr i8, ptr %control, i64 256
+  store ptr %launches, ptr %launchesp
+  %countp = getelementptr i8, ptr %control, i64 264
+  store i64 %count, ptr %countp
+  %wordsp = getelementptr i8, ptr %control, i64 272
+  store ptr %words, ptr %wordsp
+  %threadsp = getelementptr i8, ptr %control, i64 320
+  %threads = load i64, ptr %threadsp
+  %shared = icmp sgt i64 %threads, 1
+  br i1 %shared, label %post, label %go
+post:
+  call void @announce(ptr %control)
+  br label %go
+go:
+  %self = getelementptr i8, ptr %control, i64 384
+  call void @job(ptr %self)
+  ret void
+}
+
+define i64 @calque_start(ptr %control) nounwind {
+entry:
+  %threadsp = getelementptr i8, ptr %control, i64 320
+  %threads = load i64, ptr %threadsp
+  br label %head
+head:
+  %i = phi i64 [1, %entry], [%i1, %ok]
+  %more = icmp slt i64 %i, %threads
+  br i1 %more, label %body, label %done
+body:
+  %row = mul i64 %i, 64
+  %at = add i64 %row, 384
+  %thread = getelementptr i8, ptr %control, i64 %at
+  %handle = getelementptr i8, ptr %thread, i64 24
+  %r = call i32 @pthread_create(ptr %handle, ptr null, ptr @worker, ptr %thread)
+  %bad = icmp ne i32 %r, 0
+  br i1 %bad, label %done, label %ok
+ok:
+  %i1 = add i64 %i, 1
+  br label %head
+done:
+  ret i64 %i
+}
+
+define void @calque_stop(ptr %control) nounwind {
+entry:
+  %stopp = getelementptr i8, ptr %control, i64 280
+  store atomic i32 1, ptr %stopp release, align 4
+  call void @announce(ptr %control)
+  %threadsp = getelementptr i8, ptr %control, i64 320
+  %threads = load i64, ptr %threadsp
+  br label %head
+head:
+  %i = phi i64 [1, %entry], [%i1, %body]
+  %more = icmp slt i64 %i, %threads
+  br i1 %more, label %body, label %done
+body:
+  %row = mul i64 %i, 64
+  %at = add i64 %row, 408
+  %handlep = getelementptr i8, ptr %control, i64 %at
+  %handle = load i64, ptr %handlep
+  %r = call i32 @pthread_join(i64 %handle, ptr null)
+  %i1 = add i64 %i, 1
+  br label %head
+done:
+  ret void
+}
+
+; Addresses of array data: words[position[i]] = *(objects[source[i]] + 16) + offset[i]
+define void @calque_patch(ptr %words, i64 %count, ptr %positions, ptr %sources, ptr %offsets, ptr %objects) nounwind {
+entry:
+  br label %head
+head:
+  %i = phi i64 [0, %entry], [%i1, %body]
+  %more = icmp slt i64 %i, %count
+  br i1 %more, label %body, label %done
+body:
+  %pp = getelementptr i64, ptr %positions, i64 %i
+  %p = load i64, ptr %pp
+  %sp = getelementptr i64, ptr %sources, i64 %i
+  %s = load i64, ptr %sp
+  %op = getelementptr i64, ptr %offsets, i64 %i
+  %o = load i64, ptr %op
+  %objectp = getelementptr ptr, ptr %objects, i64 %s
+  %object = load ptr, ptr %objectp
+  %datap = getelementptr i8, ptr %object, i64 16
+  %data = load i64, ptr %datap
+  %address = add i64 %data, %o
+  %wp = getelementptr i64, ptr %words, i64 %p
+  store i64 %address, ptr %wp
+  %i1 = add i64 %i, 1
+  br label %head
+done:
+  ret void
+}
+"""
+
+ENTRY_POINTS = ("calque_barrier", "calque_run", "calque_start", "calque_stop", "calque_patch")
+
+
+def module_text() -> str:
+    """The runtime for this machine's architecture."""
+    machine = platform.machine().lower()
+    pause = _PAUSE[machine]
+    declare = "declare void @llvm.x86.sse2.pause()" if "x86" in pause else "declare void @llvm.aarch64.hint(i32)"
+    text = _TEXT.replace("DECLARE_PAUSE", declare).replace("PAUSE", pause).replace("FUTEX", str(_SYSCALL[machine]))
+    return text.replace("SPIN_BARRIER", str(SPIN_BARRIER)).replace("SPIN_IDLE", str(SPIN_IDLE))

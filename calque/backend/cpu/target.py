@@ -1,0 +1,82 @@
+"""What a generated kernel must know of the processor: vector width, registers, instruction sets.
+
+`config.settings.cpu_target` ("sse2", "avx2", "avx512") restricts the host to a smaller machine, for tests and for portable objects.
+"""
+
+from __future__ import annotations
+
+import platform
+from dataclasses import dataclass
+from functools import lru_cache
+
+from calque.base import config
+from calque.base.errors import ArgumentError
+
+SCRATCH_BYTES = 4 << 20
+"""Private, 64-byte aligned scratch memory of every worker thread."""
+
+_RESTRICTED = {  # name: (LLVM processor, vector bytes, registers)
+    "sse2": ("x86-64", 16, 16),
+    "avx2": ("x86-64-v3", 32, 16),
+    "avx512": ("x86-64-v4", 64, 32),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class TargetInfo:
+    """A processor as code generation sees it. `features` is LLVM's feature string; the rest follows from it."""
+
+    name: str
+    triple: str
+    processor: str
+    features: str
+    vector_bytes: int
+    registers: int
+    fma: bool
+    masked: bool  # loads and stores of every element size under a mask register
+    half: bool  # hardware conversion float16 <-> float32
+
+    def lanes(self, itemsize: int) -> int:
+        """Elements of `itemsize` bytes in one vector register."""
+        return max(1, self.vector_bytes // max(1, itemsize))
+
+    @property
+    def enabled(self) -> frozenset[str]:
+        """Names of the enabled features, e.g. "avx2"."""
+        return frozenset(f[1:] for f in self.features.split(",") if f.startswith("+"))
+
+    @property
+    def key(self) -> str:
+        """Text that differs whenever generated code may differ."""
+        return f"{self.name}|{self.triple}|{self.processor}|{self.features}|{self.vector_bytes}"
+
+
+def _from_features(triple: str, processor: str, features: str) -> TargetInfo:
+    on = frozenset(f[1:] for f in features.split(",") if f.startswith("+"))
+    if triple.startswith(("aarch64", "arm64")):
+        return TargetInfo("neon", triple, processor, features, 16, 32, fma=True, masked=False, half=True)
+    wide = {"avx512f", "avx512bw", "avx512dq", "avx512vl"} <= on
+    middle = {"avx2", "fma", "f16c"} <= on
+    name, width, registers = ("avx512", 64, 32) if wide else ("avx2", 32, 16) if middle else ("sse2", 16, 16)
+    return TargetInfo(name, triple, processor, features, width, registers, fma=middle, masked=wide, half=middle)
+
+
+@lru_cache(maxsize=8)
+def _target(restricted: str) -> TargetInfo:
+    import llvmlite.binding as llvm  # loaded at the first compile only
+
+    triple = llvm.get_default_triple()
+    if not restricted:
+        return _from_features(triple, llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten())
+    if restricted not in _RESTRICTED:
+        raise ArgumentError(f"[cpu_target] expected '' or one of {', '.join(_RESTRICTED)}, got {restricted!r}; unset CALQUE_CPU_TARGET")
+    if platform.machine().lower() not in ("x86_64", "amd64"):
+        raise ArgumentError(f"[cpu_target] expected '' on {platform.machine()}, got {restricted!r}; unset CALQUE_CPU_TARGET")
+    processor, width, registers = _RESTRICTED[restricted]
+    better = restricted != "sse2"
+    return TargetInfo(restricted, triple, processor, "", width, registers, fma=better, masked=restricted == "avx512", half=better)
+
+
+def current() -> TargetInfo:
+    """The processor to compile for, as the settings say now."""
+    return _target(config.settings.cpu_target)
