@@ -110,6 +110,6 @@ class LoopKernel:
         for stage in self.stages:
             lines.append(f"  {stage.kind}:")
             for j, i in enumerate(stage.instrs):
-                args = ", ".join(f"v{a}" for a in i.args)
-                lines.append(f"    v{stage.first + j} = {i.op}({args}{', ' if args and i.imm is not None else ''}{'' if i.imm is None else i.imm!r}) : {i.dtype.name}")
+                args = [f"v{a}" for a in i.args] + ([] if i.imm is None else [repr(i.imm)])
+                lines.append(f"    v{stage.first + j} = {i.op}({', '.join(args)}) : {i.dtype.name}")
         return "\n".join(lines)

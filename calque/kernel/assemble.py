@@ -1,0 +1,121 @@
+"""From groups to the ordered list of entries (launches before memory), keeping only what somebody needs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from calque.base.shapes import Shape, broadcast_strides, contiguous_strides
+from calque.ir.program import Program
+from calque.kernel.contract import ContractSpec
+from calque.kernel.emit import static_offset
+from calque.kernel.facts import Class
+from calque.kernel.group import Group
+from calque.kernel.lower import Launch, lower_group
+from calque.kernel.reader import Fusion
+
+
+@dataclass(slots=True)
+class Entry:
+    """One step before memory. `launch` (loops) or `node` (a contraction or host step; -1 otherwise). `reads` and `writes` are program nodes;
+    `bases` the (target, base) pairs whose target continues the base's value; `copy` a whole-value copy (target, source)."""
+
+    launch: Launch | None = None
+    node: int = -1
+    reads: tuple[int, ...] = ()
+    writes: tuple[int, ...] = ()
+    bases: list[tuple[int, int]] = field(default_factory=list)
+    check: bool = False
+    copy: tuple[int, int] | None = None
+
+
+def assemble(program: Program, fusion: Fusion) -> list[Entry]:
+    """Entries in execution order. Groups are lowered last to first, so that values nobody loads are not stored."""
+    facts = fusion.facts
+    needed = {facts.output_alias.get(o, o) for o in program.outputs} | {c.value for c in program.checks}
+    entries: list[Entry] = []
+    for g in reversed(fusion.groups):
+        entry = _loop_entry(fusion, g, needed) if g.kind == "loop" else _library_entry(fusion, g, needed)
+        if entry is not None:
+            entry.check = bool(program.checks) and g.order <= fusion.fence
+            needed.update(entry.reads)
+            needed.update(base for _, base in entry.bases)
+            entries.append(entry)
+    entries.reverse()
+    return entries
+
+
+def _loop_entry(fusion: Fusion, g: Group, needed: set[int]) -> Entry | None:
+    facts = fusion.facts
+    launch = lower_group(fusion, g, needed)
+    bases = []
+    empty = [m for m in g.members if m in needed and not facts.nodes[m].numel]
+    for w in g.writes:
+        if w.target in needed and facts.nodes[w.target].op.name != "cat":
+            bases.append((w.target, facts.nodes[w.target].inputs[0]))
+        elif w.target in needed:
+            empty.append(w.target)
+    if launch is None and not bases and not empty:
+        return None
+    reads = tuple(launch.reads) if launch else ()
+    writes = tuple(dict.fromkeys([*(launch.stores if launch else ()), *empty]))
+    return Entry(launch, reads=reads, writes=writes, bases=bases)
+
+
+def _library_entry(fusion: Fusion, g: Group, needed: set[int]) -> Entry | None:
+    facts = fusion.facts
+    node = g.members[0]
+    if node not in needed:
+        return None
+    reads = []
+    for operand in facts.nodes[node].inputs:
+        source = facts.nodes[operand].inputs[0] if facts.cls[operand] is Class.VIEW else operand
+        if not (g.kind == "host" and facts.nodes[source].op.name == "scalar"):
+            reads.append(source)
+    return Entry(node=node, reads=tuple(dict.fromkeys(reads)), writes=(node,))
+
+
+@dataclass(slots=True)
+class ContractCall:
+    """A contraction before memory: kind, operand nodes, offsets, parameters, and dynamic offset terms."""
+
+    kind: str
+    sources: tuple[int, int]
+    offsets: tuple[int, int]
+    spec: ContractSpec
+    dynamic: tuple[tuple[int, int, int], ...]
+
+
+def contract_call(fusion: Fusion, node: int) -> ContractCall:
+    """Parameters of a contraction: views of operands become strides."""
+    facts = fusion.facts
+    n = facts.nodes[node]
+    sources: list[int] = []
+    offsets: list[int] = []
+    strides: list[Shape] = []
+    shapes: list[Shape] = []
+    dynamic: list[tuple[int, int, int]] = []
+    for position, operand in enumerate(n.inputs):
+        o = facts.nodes[operand]
+        shapes.append(o.shape)
+        if facts.cls[operand] is Class.VIEW:
+            offset, terms = static_offset(facts.nodes, o)
+            sources.append(o.inputs[0])
+            offsets.append(offset)
+            strides.append(o.attr("strides"))
+            dynamic += [(position, leaf, factor) for leaf, factor in terms]
+        else:
+            sources.append(operand)
+            offsets.append(0)
+            strides.append(contiguous_strides(o.shape))
+    if n.op.name == "matmul":
+        for k in (0, 1):
+            target = (*n.shape[:-2], *shapes[k][-2:])
+            strides[k] = broadcast_strides(shapes[k], strides[k], target)
+            shapes[k] = target
+        spec = ContractSpec(shapes[0], strides[0], shapes[1], strides[1], n.shape)
+    else:
+        spec = ContractSpec(
+            shapes[0], strides[0], shapes[1], strides[1], n.shape,
+            tuple(n.attr("stride")), tuple(n.attr("padding")), tuple(n.attr("dilation")), n.attr("groups"),
+        )  # fmt: skip
+    return ContractCall(n.op.name, (sources[0], sources[1]), (offsets[0], offsets[1]), spec, tuple(dynamic))

@@ -1,0 +1,389 @@
+"""From a group to scalar instructions: pulls every stored value through the bodies of its primitives, stage by stage.
+
+The result is a `Draft`: instructions whose addresses are still forms over the group's iteration dims. `lower.py` makes it a `LoopKernel`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from calque.base.dtypes import DType, int64
+from calque.base.shapes import Shape, contiguous_strides
+from calque.ir import scalar
+from calque.ir.program import Node
+from calque.kernel.facts import READS_INDEXED, Class
+from calque.kernel.group import Group, Write
+from calque.kernel.index import ZERO, Coords, Form, broadcast, dense, flatten
+from calque.kernel.reader import Fusion, Reader, reduced_coords
+
+Dynamic = tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """An access before lowering: `node`'s buffer at `form`, plus (if indirect) index_stride times an index below `limit`."""
+
+    node: int
+    form: Form
+    dynamic: Dynamic = ()
+    out: bool = False
+    index_stride: int = 0
+    limit: int = -1  # >= 0: indirect
+
+
+@dataclass(slots=True)
+class Draft:
+    """Stages of (kind, instruction ids); an instruction is (op, dtype, args, imm) with `Address` or `Form` as imm where it has one."""
+
+    instrs: list[tuple[str, DType, tuple[int, ...], Any]] = field(default_factory=list)
+    stages: list[tuple[str, list[int]]] = field(default_factory=list)
+    stored: list[int] = field(default_factory=list)  # nodes whose whole value is stored
+    ordered: Form | None = None  # R must run by decreasing coefficients of this form
+
+
+class Builder:
+    """A `ScalarBuilder` that appends instructions to a draft, hoists what does not vary over R, and shares equal ones."""
+
+    def __init__(self, reduced: frozenset[int], split: bool) -> None:
+        self.draft = Draft()
+        self.reduced = reduced
+        self.split = split  # the kernel has inner dims: keep point and inner instructions apart
+        self.outer: list[bool] = []  # per instruction: does not vary over R
+        self.shared: dict[Any, int] = {}  # instructions of point stages, visible everywhere below
+        self.local: dict[Any, int] = {}
+        self.point: list[int] = []
+        self.inner: list[int] = []
+        self.coords: Coords = ()
+        self.shape: Shape = ()
+
+    def emit(self, op: str, dtype: DType, args: tuple[int, ...] = (), imm: Any = None, outer: bool = True) -> int:
+        """Append (or find) an instruction; `outer` says that its own index does not vary over R."""
+        key = (op, dtype, args, repr(imm) if op == "const" else imm)
+        found = self.shared.get(key)
+        if found is None:
+            found = self.local.get(key)
+        if found is not None:
+            return found
+        hoist = self.split and outer
+        if hoist:
+            for a in args:
+                if not self.outer[a]:
+                    hoist = False
+                    break
+        new = len(self.draft.instrs)
+        self.draft.instrs.append((op, dtype, args, imm))
+        self.outer.append(hoist)
+        (self.shared if hoist else self.local)[key] = new
+        (self.point if hoist else self.inner).append(new)
+        return new
+
+    def effect(self, op: str, dtype: DType, args: tuple[int, ...], imm: Any, point: bool) -> int:
+        """Append a store or a reduction, never shared."""
+        new = len(self.draft.instrs)
+        self.draft.instrs.append((op, dtype, args, imm))
+        self.outer.append(False)
+        (self.point if point else self.inner).append(new)
+        return new
+
+    def finish(self, kind: str) -> None:
+        """Close the current point and inner stages."""
+        if self.point:
+            self.draft.stages.append(("point", self.point))
+        if self.inner:
+            self.draft.stages.append((kind, self.inner))
+        self.point, self.inner, self.local = [], [], {}
+
+    def varies(self, form: Form) -> bool:
+        """Whether a form depends on an inner dim."""
+        reduced = self.reduced
+        return any(d in reduced for d, _ in form[1])
+
+    # ---------------------------------------------------------------- the scalar builder
+
+    def dtype(self, x: int) -> DType:
+        """Type of a value."""
+        return self.draft.instrs[x][1]
+
+    def const(self, value: bool | int | float, dtype: DType) -> int:
+        """A number. -0.0 is written as -(0.0): structures compare with ==, which cannot tell the two zeros apart."""
+        if dtype.category == 2:
+            value = float(value)
+            if value == 0 and str(value)[0] == "-":
+                return self.emit("neg", dtype, (self.const(0.0, dtype),))
+        elif dtype.category == 0:
+            value = bool(value)
+        else:
+            value = int(value)
+        return self.emit("const", dtype, (), value)
+
+    def affine(self, form: Form) -> int:
+        """An index expression as an int64 value."""
+        return self.emit("affine", int64, (), form, not self.varies(form))
+
+    def index(self, dim: int) -> int:
+        """Coordinate of the current value along one of its dims."""
+        return self.affine(self.coords[dim])
+
+    def flat_index(self) -> int:
+        """Row-major position in the current value."""
+        return self.affine(dense(self.coords, self.shape))
+
+    def cast(self, x: int, dtype: DType) -> int:
+        """Conversion; a widened 16-bit float goes back without loss."""
+        op, own, args, _ = self.draft.instrs[x]
+        if own is dtype:
+            return x
+        if op == "cast" and self.dtype(args[0]) is dtype and dtype.compute is own:
+            return args[0]
+        return self.emit("cast", dtype, (x,))
+
+    def bitcast(self, x: int, dtype: DType) -> int:
+        """Same bits, other type."""
+        return self.emit("bitcast", dtype, (x,))
+
+    def select(self, condition: int, yes: int, no: int) -> int:
+        """condition ? yes : no."""
+        return self.emit("select", self.dtype(yes), (condition, yes, no))
+
+    def fma(self, a: int, b: int, c: int) -> int:
+        """a * b + c, rounded once."""
+        return self.emit("fma", self.dtype(a), (a, b, c))
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in scalar.CLOSED_SET:
+            raise AttributeError(name)
+        compare = name in scalar.COMPARE
+
+        def instruction(*args: int) -> int:
+            return self.emit(name, scalar.bool_ if compare else self.draft.instrs[args[0]][1], args)
+
+        setattr(self, name, instruction)
+        return instruction
+
+
+class Emitter:
+    """Emits one group. `needed` are the nodes whose values somebody reads from memory."""
+
+    def __init__(self, fusion: Fusion, g: Group, needed: set[int]) -> None:
+        self.fusion = fusion
+        self.reader = Reader(fusion)
+        self.nodes = fusion.facts.nodes
+        self.cls = fusion.facts.cls
+        self.g = g
+        self.members = sorted(g.members)
+        self.stores = [m for m in self.members if m in needed and self.nodes[m].numel]
+        self.writes = [w for w in g.writes if w.target in needed and self.nodes[w.value].numel]
+        self.builder = Builder(g.reduced, bool(g.reduced))
+        self.values: dict[Any, int] = {}  # (node, coords) -> instruction, valid in the current stage
+        self.kept: dict[Any, int] = {}  # the same for values that do not vary over R
+        self.levels: dict[int, int] = {}
+
+    def run(self) -> Draft:
+        """All stages: one reduce stage per level of nested reductions, then the stores."""
+        roots = [(m, None) for m in self.stores] + [(w.value, w) for w in self.writes]
+        if self.g.reduced:
+            wanted = self._closure([*self.stores, *(o for w in self.writes for o in (w.value, w.index) if o >= 0)], {})
+            reductions = [m for m in self.members if self.cls[m] is Class.REDUCE and m in wanted]
+            for level in range(1, 1 + max((self.level(m) for m in reductions), default=0)):
+                self._reduce_stage([m for m in reductions if self.level(m) == level])
+        self._prepare([r for r, _ in roots] + [w.index for w in self.writes if w.index >= 0])
+        builder = self.builder
+        ready = [(m, self.value(m, self.g.place[m])) for m in self.stores]
+        parts = [(w, self.value(w.value, w.coords), self.index_value(w)) for w in self.writes]
+        for m, v in ready:
+            address = Address(m, dense(self.g.place[m], self.nodes[m].shape), out=True)
+            point = bool(self.g.reduced) and self.g.coverage(self.g.place[m]) == "row"
+            builder.effect("store", self.nodes[m].dtype, (v,), address, point)
+        for w, v, i in parts:
+            self._write(w, v, i)
+        builder.finish("map")
+        builder.draft.stored = self.stores
+        return builder.draft
+
+    def _write(self, w: Write, value: int, index: int) -> None:
+        dtype = self.nodes[w.target].dtype
+        varies = self.builder.varies(w.form) or (w.index >= 0 and bool(self.g.reduced))
+        point = bool(self.g.reduced) and not varies and self.g.coverage(w.coords) == "row"
+        if w.index < 0 and not w.accumulate:
+            self.builder.effect("store", dtype, (value,), Address(w.target, w.form, w.dynamic, True), point)
+            return
+        if index < 0:
+            index = self.builder.const(0, int64)
+        address = Address(w.target, w.form, w.dynamic, True, w.index_stride, w.limit)
+        self.builder.effect("add_at" if w.accumulate else "store_at", dtype, (value, index), address, point)
+        self.builder.draft.ordered = self._order_of(w)
+
+    def _order_of(self, w: Write) -> Form:
+        return dense(w.coords, self.nodes[w.value].shape)
+
+    def index_value(self, w: Write) -> int:
+        """The run-time index of a write, -1 without one."""
+        return self.value(w.index, w.index_coords) if w.index >= 0 else -1
+
+    # ---------------------------------------------------------------- stages
+
+    def _reduce_stage(self, reductions: list[int]) -> None:
+        builder = self.builder
+        self._prepare([self.nodes[m].inputs[0] for m in reductions])
+        results: list[tuple[int, int, Node]] = []
+        for m in reductions:
+            node = self.nodes[m]
+            coords = self.g.inner[m]
+            value = self.value(node.inputs[0], coords)
+            combine = node.op.combine
+            if combine in ("argmax", "argmin"):
+                shape = self.nodes[node.inputs[0]].shape
+                dims = node.attr("dims")
+                extent = tuple(shape[d] for d in dims)
+                position = flatten(tuple(coords[d] for d in dims), contiguous_strides(extent))
+                builder.draft.ordered = position
+                value = builder.cast(value, builder.dtype(value).compute)
+                results.append((m, builder.effect("reduce", int64, (value, builder.affine(position)), combine, False), node))
+                continue
+            wide = node.dtype.compute
+            value = builder.cast(value, wide)
+            results.append((m, builder.effect("reduce", wide, (value,), combine, False), node))
+        builder.finish("reduce")
+        self.values = {}
+        for m, v, node in results:
+            builder.outer[v] = True
+            self.kept[m, self.g.place[m]] = builder.cast(v, node.dtype)
+
+    def level(self, node: int) -> int:
+        """Number of nested reductions of this kernel below a value."""
+        found = self.levels.get(node)
+        if found is not None:
+            return found
+        result = 0
+        if not (node not in self.g.place and self._loads(node)):
+            for operand in self.nodes[node].inputs:
+                source = self.reader.source(operand)
+                if self.cls[source] in (Class.MAP, Class.REDUCE):
+                    result = max(result, self.level(source))
+            if self.cls[node] is Class.REDUCE:
+                result += 1
+        self.levels[node] = result
+        return result
+
+    def _loads(self, node: int) -> bool:
+        """Whether a value from outside is read from memory here."""
+        if self.cls[node] is Class.NUMBER:
+            return False
+        if self.cls[node] is Class.INPUT:
+            return True
+        stored = node in self.fusion.stored or self.cls[node] is not Class.MAP
+        return stored and self.fusion.available(node) < self.g.order
+
+    def _closure(self, roots: list[int], stop: dict[int, Any]) -> set[int]:
+        """Members (and recomputed values) that the roots need, not looking through `stop`."""
+        wanted: set[int] = set()
+        stack = list(roots)
+        while stack:
+            node = self.reader.source(stack.pop())
+            if node in wanted or node in stop or self.cls[node] is Class.NUMBER:
+                continue
+            if node not in self.g.place and self._loads(node):
+                continue
+            wanted.add(node)
+            stack.extend(self.nodes[node].inputs)
+        return wanted
+
+    def _prepare(self, roots: list[int]) -> None:
+        """Evaluate the members that the roots need in program order, so that evaluation never recurses deeply."""
+        have = {node: True for node, _ in self.kept}
+        wanted = self._closure(roots, have)
+        place = self.g.place
+        for m in self.members:
+            if m in wanted and self.cls[m] is Class.MAP:
+                self.value(m, place[m])
+
+    # ---------------------------------------------------------------- values
+
+    def value(self, operand: int, coords: Coords) -> int:
+        """The instruction that holds `operand` at `coords`."""
+        node = self.nodes[operand]
+        if self.cls[operand] is Class.VIEW:
+            return self._source(node.inputs[0], node, coords)
+        return self._source(operand, None, coords)
+
+    def address(self, src: int, view: Node | None, coords: Coords) -> Address:
+        """Where `src` read through `view` at `coords` lies in memory."""
+        if view is None:
+            return Address(src, dense(coords, self.nodes[src].shape))
+        if view.op.name == "view":
+            return Address(src, flatten(coords, view.attr("strides"), view.attr("offset")))
+        offset, dynamic = static_offset(self.nodes, view)
+        return Address(src, flatten(coords, view.attr("strides"), offset), dynamic)
+
+    def _source(self, src: int, view: Node | None, coords: Coords) -> int:
+        builder = self.builder
+        c = self.cls[src]
+        node = self.nodes[src]
+        if c is Class.NUMBER:
+            if node.op.name == "constant":
+                return builder.const(node.attrs[0], node.dtype)
+            return builder.emit("scalar", node.dtype, (), node.attrs[0])
+        inside = src in self.g.place
+        if not inside and self._loads(src):
+            address = self.address(src, view, coords)
+            return builder.emit("load", node.dtype, (), address, not builder.varies(address.form))
+        at = self.reader.at(self.g, src, view, coords)
+        assert at is not None, f"%{src} cannot be read at {coords}"
+        key = (src, at)
+        found = self.kept.get(key)
+        if found is None:
+            found = self.values.get(key)
+        if found is None:
+            found = self.compute(src, at)
+            (self.kept if builder.outer[found] else self.values)[key] = found
+        return found
+
+    def compute(self, src: int, coords: Coords) -> int:
+        """Evaluate a MAP node."""
+        node = self.nodes[src]
+        builder = self.builder
+        name = node.op.name
+        if name in ("view", "view_at"):
+            return self._source(node.inputs[0], node, coords)
+        if name in READS_INDEXED:
+            return self._indexed(node, coords)
+        if node.op.kind == "reduce":  # over dims of extent 1
+            value = self.value(node.inputs[0], reduced_coords(node, self.nodes[node.inputs[0]].shape, coords))
+            return builder.const(0, int64) if node.op.combine.startswith("arg") else value
+        assert node.op.body is not None, f"{name} has no body"
+        args = []
+        for operand in node.inputs:
+            shape = self.nodes[operand].shape
+            v = self.value(operand, broadcast(coords, shape))
+            args.append(builder.cast(v, builder.dtype(v).compute))
+        builder.coords, builder.shape = coords, node.shape
+        return builder.cast(node.op.body(builder, *args, *node.attrs), node.dtype)
+
+    def _indexed(self, node: Node, coords: Coords) -> int:
+        x, i = node.inputs
+        view = self.nodes[x] if self.cls[x] is Class.VIEW else None
+        src = self.reader.source(x)
+        shape = self.nodes[x].shape
+        dim = node.attr("dim")
+        if node.op.name == "gather":
+            index = self.value(i, coords)
+            rest = coords[:dim] + (ZERO,) + coords[dim + 1 :]
+        else:
+            rank = len(self.nodes[i].shape)
+            index = self.value(i, coords[dim : dim + rank])
+            rest = coords[:dim] + (ZERO,) + coords[dim + rank :]
+        base = self.address(src, view, rest)
+        strides = contiguous_strides(shape) if view is None else view.attr("strides")
+        address = Address(src, base.form, base.dynamic, False, strides[dim], shape[dim])
+        return self.builder.emit("load_at", node.dtype, (index,), address, not self.builder.varies(base.form))
+
+
+def static_offset(nodes: tuple[Node, ...], n: Node) -> tuple[int, Dynamic]:
+    """Static offset and dynamic terms of a view or update with a run-time offset."""
+    if "offset" in n.op.attrs:
+        return n.attr("offset"), ()
+    leaf = nodes[n.inputs[-1]]
+    if leaf.op.name == "constant":
+        return int(leaf.attrs[0]), ()
+    return 0, ((leaf.attrs[0], 1),)

@@ -1,0 +1,186 @@
+"""What fusion needs to know of every node: how it is scheduled, what it costs, who reads it."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Any
+
+from calque.base.dtypes import DType, float32, float64, int64
+from calque.base.shapes import is_contiguous
+from calque.ir import scalar
+from calque.ir.program import Node, Program
+
+
+class Class(IntEnum):
+    """How a node is scheduled."""
+
+    INPUT = 0  # a buffer that exists
+    NUMBER = 1  # scalar and constant leaves
+    VIEW = 2  # no work: readers index its source
+    MAP = 3  # one scalar expression per element
+    REDUCE = 4
+    CONTRACT = 5
+    HOST = 6
+    WRITE = 7  # update, update_at, cat: strided stores into its buffer
+    ACCUMULATE = 8  # index_add, scatter, update_add, ...: indexed stores into its buffer
+
+
+STORED = (Class.INPUT, Class.CONTRACT, Class.HOST, Class.WRITE, Class.ACCUMULATE)
+READS_INDEXED = ("index_select", "gather")
+WRITES = ("update", "update_at", "cat")
+ACCUMULATES = ("index_put", "index_add", "scatter", "scatter_add", "update_add")
+
+WEIGHTS = {
+    "exp": 20, "log": 20, "sin": 20, "cos": 20, "tanh": 20, "erf": 20, "atan": 20, "pow": 40, "div": 4, "sqrt": 4,
+    "floordiv": 8, "mod": 8, "const": 0, "index": 0, "cast": 0,
+}  # fmt: skip
+
+
+class CostBuilder:
+    """A scalar builder whose values are dtypes and whose only effect is to add up instruction weights."""
+
+    def __init__(self) -> None:
+        self.cost = 0
+
+    def dtype(self, x: DType) -> DType:
+        """The value is its type."""
+        return x
+
+    def const(self, value: Any, dtype: DType) -> DType:
+        """Free."""
+        return dtype
+
+    def index(self, dim: int) -> DType:
+        """Free."""
+        return int64
+
+    def flat_index(self) -> DType:
+        """Free."""
+        return int64
+
+    def cast(self, x: DType, dtype: DType) -> DType:
+        """Free."""
+        return dtype
+
+    bitcast = cast
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in scalar.CLOSED_SET:
+            raise AttributeError(name)
+
+        def instruction(*args: DType) -> DType:
+            self.cost += WEIGHTS.get(name, 1)
+            return scalar.result_dtype(name, args)
+
+        return instruction
+
+
+_COSTS: dict[Any, int] = {}
+
+
+def op_cost(node: Node, operands: tuple[DType, ...]) -> int:
+    """Weighted instruction count of one element."""
+    op = node.op
+    if op.body is None:
+        return 4 if op.name in READS_INDEXED else 0
+    key = (op.name, operands)
+    found = _COSTS.get(key)
+    if found is None:
+        builder = CostBuilder()
+        op.body(builder, *[d.compute for d in operands], *node.attrs)
+        found = _COSTS[key] = builder.cost
+    return found
+
+
+class Facts:
+    """Per-node tables of a program: `cls` (a view that must be copied is a MAP), `users`, `cost`, `free` (recomputed at will)."""
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self.nodes = program.nodes
+        self.users: list[list[int]] = program.users()
+        self.cls: list[Class] = [self._class(n) for n in self.nodes]
+        self.output_alias: dict[int, int] = {}  # output view -> the node whose buffer it is
+        for i, pinned in enumerate(self._pinned()):
+            if pinned:
+                self.cls[i] = Class.MAP
+        self.cost: list[int] = []
+        self.free: list[bool] = []
+        self._costs()
+
+    def _class(self, node: Node) -> Class:
+        name, kind = node.op.name, node.op.kind
+        if kind == "leaf":
+            return Class.INPUT if name == "input" else Class.NUMBER
+        if name in ("view", "view_at"):
+            if name == "view_at" and self.nodes[node.inputs[1]].op.kind != "leaf":
+                return Class.HOST
+            return Class.VIEW
+        if name in READS_INDEXED:
+            return Class.MAP
+        if name in WRITES:
+            dynamic = name == "update_at" and self.nodes[node.inputs[2]].op.name not in ("scalar", "constant")
+            return Class.HOST if dynamic else Class.WRITE
+        if name in ACCUMULATES:
+            return Class.ACCUMULATE
+        if kind in ("elementwise", "random"):
+            return Class.MAP
+        if kind == "reduce":
+            shape = self.nodes[node.inputs[0]].shape
+            return Class.MAP if all(shape[d] == 1 for d in node.attr("dims")) else Class.REDUCE
+        if kind == "contract" and node.dtype in (float32, float64):
+            return Class.CONTRACT
+        return Class.HOST
+
+    def _pinned(self) -> list[bool]:
+        """Views whose reader needs a dense value of their own."""
+        pinned = [False] * len(self.nodes)
+        for i, node in enumerate(self.nodes):
+            c = self.cls[i]
+            if c is Class.HOST:
+                dense = node.inputs
+            elif c in (Class.ACCUMULATE, Class.VIEW) or (c is Class.WRITE and node.op.name != "cat"):
+                dense = node.inputs[:1]
+            else:
+                continue
+            for source in dense:
+                if self.cls[source] is Class.VIEW:
+                    pinned[source] = True
+        taken = {o for o in self.program.outputs if self.cls[o] is not Class.VIEW}
+        for o in self.program.outputs:
+            if self.cls[o] is not Class.VIEW or pinned[o] or o in self.output_alias:
+                continue
+            source = self.nodes[o].inputs[0]
+            if self._is_whole(o) and source not in taken and self.cls[source] is not Class.NUMBER and not pinned[source]:
+                if self.cls[source] is not Class.VIEW:
+                    self.output_alias[o] = source
+                    if self.cls[source] is not Class.INPUT:
+                        taken.add(source)
+                    continue
+            pinned[o] = True
+        return pinned
+
+    def _is_whole(self, view: int) -> bool:
+        node = self.nodes[view]
+        source = self.nodes[node.inputs[0]]
+        if node.op.name != "view" or node.numel != source.numel:
+            return False
+        return bool(node.attr("offset") == 0 and is_contiguous(node.shape, node.attr("strides")))
+
+    def _costs(self) -> None:
+        for i, node in enumerate(self.nodes):
+            c = self.cls[i]
+            if c is Class.NUMBER:
+                cost, free = 0, True
+            elif c is Class.VIEW:
+                cost, free = self.cost[node.inputs[0]], self.free[node.inputs[0]]
+            elif c is Class.MAP:
+                cost = op_cost(node, tuple(self.nodes[s].dtype for s in node.inputs))
+                free = node.op.name not in READS_INDEXED and all(self.free[s] for s in node.inputs)
+                if free:
+                    cost += sum(self.cost[s] for s in node.inputs)
+                    free = cost <= 16
+            else:
+                cost, free = 1000, False
+            self.cost.append(cost)
+            self.free.append(free)

@@ -1,0 +1,284 @@
+"""From fused groups to launches: orders and merges loop dims, classifies strides, numbers everything canonically.
+
+Two groups with the same structure give equal `LoopKernel`s whatever their extents and strides are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any
+
+from calque.base.dtypes import DType, int64
+from calque.kernel.emit import Address, Draft, Emitter
+from calque.kernel.group import Group
+from calque.kernel.index import Form, Split
+from calque.kernel.loops import Access, Instr, LoopKernel, Operand, Stage
+from calque.kernel.reader import Fusion
+
+EFFECTS = ("store", "store_at", "add_at")
+
+
+@dataclass(slots=True)
+class Launch:
+    """A lowered loop group before memory is assigned. `operands` are program nodes. `reads` and `stores` list the addresses of every operand
+    (None: indirect) for the memory planner."""
+
+    kernel: LoopKernel
+    operands: tuple[int, ...]
+    params: tuple[int, ...]
+    scalars: tuple[int, ...]
+    dynamic: tuple[tuple[int, int, int], ...]
+    nodes: tuple[int, ...]
+    reads: dict[int, list[Address | None]] = field(default_factory=dict)
+    stores: dict[int, list[Address | None]] = field(default_factory=dict)
+
+
+class Lowering:
+    """Lowers one draft."""
+
+    def __init__(self, fusion: Fusion, g: Group, draft: Draft) -> None:
+        self.nodes = fusion.facts.nodes
+        self.g = g
+        self.draft = draft
+        self.addresses: list[Address] = []
+        forms: list[Form] = []
+        self._alive()
+        for _, ids in self.stages:
+            for k in ids:
+                imm = draft.instrs[k][3]
+                if type(imm) is Address:
+                    self.addresses.append(imm)
+                    forms.append(imm.form)
+                elif draft.instrs[k][0] == "affine":
+                    forms.append(imm)
+        self.forms = forms
+        self.coefs = [dict(f[1]) for f in forms]
+        self.loads = [not a.out for a in self.addresses]
+        self._order_dims()
+        self._merge_dims()
+
+    def _alive(self) -> None:
+        """Drop instructions without effect."""
+        draft = self.draft
+        alive = [False] * len(draft.instrs)
+        for op, ids in reversed(draft.stages):
+            del op
+            for k in reversed(ids):
+                name, _, args, _ = draft.instrs[k]
+                if alive[k] or name in EFFECTS:
+                    alive[k] = True
+                    for a in args:
+                        alive[a] = True
+        kept = [(kind, [k for k in ids if alive[k]]) for kind, ids in draft.stages]
+        self.stages = [(kind, ids) for kind, ids in kept if ids]
+
+    # ---------------------------------------------------------------- loop dims
+
+    def _order_dims(self) -> None:
+        """P and R from outermost to innermost: by decreasing stores' (loads') strides, with the most contiguous dim innermost."""
+        extents = self.g.extents
+        used = [d for d, e in enumerate(extents) if e != 1]
+        stores = [dict(a.form[1]) for a in self.addresses if a.out]
+        loads = [dict(a.form[1]) for a in self.addresses if not a.out]
+        weight = {d: sum(2 for c in stores if c.get(d) == 1) + sum(1 for c in loads if c.get(d) == 1) for d in used}
+        everything = sorted(stores, key=len, reverse=True) + sorted(loads, key=len, reverse=True)
+
+        def rank(d: int) -> tuple[int, int]:
+            for coefs in everything:
+                if d in coefs:
+                    return -abs(coefs[d]), d
+            return -(1 << 62), d
+
+        def arrange(dims: list[int]) -> list[int]:
+            dims = sorted(dims, key=rank)
+            if len(dims) > 1:
+                best = max(dims, key=lambda d: (weight[d], dims.index(d)))
+                dims.remove(best)
+                dims.append(best)
+            return dims
+
+        self.p = arrange([d for d in used if d not in self.g.reduced])
+        inner = [d for d in used if d in self.g.reduced]
+        if self.draft.ordered is not None:
+            order = dict(self.draft.ordered[1])
+            self.r = sorted(inner, key=lambda d: -order.get(d, 0))
+        else:
+            self.r = arrange(inner)
+        self.weight = weight
+
+    def _merge_dims(self) -> None:
+        """Neighbours that every form walks through as one dim become one dim."""
+        extents = self.g.extents
+        coefs = self.coefs
+
+        def merge(dims: list[int]) -> list[tuple[int, int]]:
+            merged: list[tuple[int, int]] = []  # (innermost dim, extent), built from the inside out
+            for d in reversed(dims):
+                if merged:
+                    inner, extent = merged[-1]
+                    for c in coefs:
+                        if c.get(d, 0) != c.get(inner, 0) * extent:
+                            break
+                    else:
+                        merged[-1] = (inner, extent * extents[d])
+                        continue
+                merged.append((d, extents[d]))
+            return merged[::-1]
+
+        self.p_dims = merge(self.p)
+        self.r_dims = merge(self.r)
+        self.dims = [d for d, _ in self.p_dims + self.r_dims]
+
+    def _classes(self, form: Form) -> tuple[tuple[str, ...], list[int]]:
+        """Stride class per dim and the run-time strides. Only innermost dims have class "1"."""
+        coefs = dict(form[1])
+        classes: list[str] = []
+        strides: list[int] = []
+        unit = (len(self.p_dims) - 1, len(self.dims) - 1)
+        for k, d in enumerate(self.dims):
+            c = coefs.get(d, 0)
+            if c == 0:
+                classes.append("0")
+            elif c == 1 and k in unit:
+                classes.append("1")
+            else:
+                classes.append("s")
+                strides.append(c)
+        return tuple(classes), strides
+
+    def _vector(self) -> str:
+        """The axis with the most unit-stride accesses. Indexed writes keep R in order, so only P may be vectorised."""
+        draft = self.draft
+        ordered = any(draft.instrs[k][0] in ("store_at", "add_at") for _, ids in self.stages for k in ids)
+
+        def score(dims: list[tuple[int, int]]) -> int:
+            if not dims:
+                return -1
+            d = dims[-1][0]
+            points = 0
+            for a in self.addresses:
+                c = dict(a.form[1]).get(d, 0)
+                weight = len(a.form[1])
+                if c == 1:
+                    points += 2 * weight
+                elif c:
+                    points -= weight
+            return points
+
+        p, r = score(self.p_dims), -1 if ordered else score(self.r_dims)
+        if max(p, r) < 0 and not (self.p_dims and not self.r_dims):
+            return ""
+        return "r" if r > p else "p" if self.p_dims else ""
+
+    # ---------------------------------------------------------------- numbering
+
+    def run(self) -> Launch:
+        """The canonical kernel and its launch parameters."""
+        draft = self.draft
+        extents = [e for _, e in self.p_dims + self.r_dims]
+        self.operands: dict[tuple[int, bool], int] = {}
+        self.accesses: dict[Address, int] = {}
+        self.access_list: list[Access] = []
+        self.params = list(extents)
+        self.dynamic: list[tuple[int, int, int]] = []
+        self.scalars: dict[int, int] = {}
+        self.scalar_types: list[DType] = []
+        self.number: dict[int, int] = {}
+        self.count = 0
+        stages: list[Stage] = []
+        for kind, ids in self.stages:
+            first = self.count
+            out: list[Instr] = []
+            for k in ids:
+                self._instruction(draft.instrs[k], k, out)
+            stages.append(Stage(kind, first, tuple(out)))
+        operands = tuple(Operand(self.nodes[n].dtype, out_) for n, out_ in self.operands)
+        kernel = LoopKernel(
+            len(self.p_dims), len(self.r_dims), operands, tuple(self.access_list), tuple(stages), self._vector(), tuple(self.scalar_types)
+        )
+        launch = Launch(
+            kernel, tuple(n for n, _ in self.operands), tuple(self.params), tuple(self.scalars), tuple(self.dynamic),
+            tuple(sorted({*self.g.members, *(w.target for w in self.g.writes)})),
+        )  # fmt: skip
+        for address in self.accesses:
+            table = launch.stores if address.out else launch.reads
+            plain = address.limit < 0 and not address.dynamic
+            table.setdefault(address.node, []).append(address if plain else None)
+        return launch
+
+    def _push(self, out: list[Instr], instr: Instr) -> int:
+        out.append(instr)
+        self.count += 1
+        return self.count - 1
+
+    def _instruction(self, instr: tuple[str, DType, tuple[int, ...], Any], k: int, out: list[Instr]) -> None:
+        op, dtype, args, imm = instr
+        if op == "affine":
+            self.number[k] = self._affine(imm, out)
+            return
+        if type(imm) is Address:
+            imm = self._access(imm)
+        elif op == "scalar":
+            if imm not in self.scalars:
+                self.scalars[imm] = len(self.scalars)
+                self.scalar_types.append(dtype)
+            imm = self.scalars[imm]
+        self.number[k] = self._push(out, Instr(op, dtype, tuple([self.number[a] for a in args]), imm))
+
+    def _access(self, address: Address) -> int:
+        found = self.accesses.get(address)
+        if found is not None:
+            return found
+        operand = self.operands.setdefault((address.node, address.out), len(self.operands))
+        classes, strides = self._classes(address.form)
+        for leaf, factor in address.dynamic:
+            self.dynamic.append((len(self.params), leaf, factor))
+        self.params.append(address.form[0])
+        self.params += strides
+        if address.limit >= 0:
+            self.params += [address.index_stride, address.limit]
+        self.access_list.append(Access(operand, classes, address.limit >= 0))
+        self.accesses[address] = len(self.accesses)
+        return len(self.accesses) - 1
+
+    def _affine(self, form: Form, out: list[Instr]) -> int:
+        """offset + sum(coef * index) in int64 instructions."""
+        total = -1
+        coefs = dict(form[1])
+        for k, d in enumerate(self.dims):
+            c = coefs.get(d, 0)
+            if c == 0:
+                continue
+            term = self._push(out, Instr("index", int64, (), k))
+            if c != 1:
+                term = self._push(out, Instr("mul", int64, (term, self._push(out, Instr("const", int64, (), c)))))
+            total = term if total < 0 else self._push(out, Instr("add", int64, (total, term)))
+        if form[0] or total < 0:
+            shift = self._push(out, Instr("const", int64, (), form[0]))
+            total = shift if total < 0 else self._push(out, Instr("add", int64, (total, shift)))
+        return total
+
+
+def lower_group(fusion: Fusion, g: Group, needed: set[int]) -> Launch | None:
+    """The launch of a loop group, or None when nobody needs anything of it."""
+    while True:
+        try:
+            draft = Emitter(fusion, g, needed).run()
+            break
+        except Split as request:
+            g.split(request)
+    if not draft.stages:
+        return None
+    return Lowering(fusion, g, draft).run()
+
+
+def intern(table: dict[LoopKernel, LoopKernel]) -> Callable[[LoopKernel], LoopKernel]:
+    """Equal kernels become one object, so that later comparisons are by identity."""
+    return lambda kernel: table.setdefault(kernel, kernel)
+
+
+def iterations(launch: Launch) -> int:
+    """Iterations of all loops together."""
+    return prod(launch.params[: launch.kernel.rank_p + launch.kernel.rank_r])

@@ -1,0 +1,175 @@
+"""Reading values inside a group: from a register, from memory, or by evaluating them again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from math import inf
+
+from calque.base.shapes import Shape, contiguous_strides
+from calque.ir.program import Node
+from calque.kernel.facts import Class, Facts
+from calque.kernel.group import Group
+from calque.kernel.index import ZERO, Coords, broadcast, flatten, unflatten
+
+MAX_RECOMPUTE = 6  # weighted instructions that may be repeated instead of storing a value
+SLACK_BYTES = 1024  # recomputing may read this much more than loading would
+
+
+@dataclass(slots=True)
+class Fusion:
+    """The decision: groups in schedule order, which nodes have a buffer and where each is computed."""
+
+    facts: Facts
+    groups: list[Group] = field(default_factory=list)
+    home: dict[int, Group] = field(default_factory=dict)
+    stored: set[int] = field(default_factory=set)
+    notes: dict[int, str] = field(default_factory=dict)
+    available_after: dict[int, float] = field(default_factory=dict)  # for values made by partial stores
+    fence: float = 0.0  # groups up to this order compute checks
+
+    def available(self, node: int) -> float:
+        """Groups of a higher order than this may load the stored node."""
+        home = self.home.get(node)
+        if home is None:
+            return -1.0 if self.facts.cls[node] is Class.INPUT else inf
+        if self.facts.cls[node] in (Class.WRITE, Class.ACCUMULATE):
+            return self.available_after.get(node, inf)
+        return home.order
+
+    def explain(self) -> str:
+        """One line per group: its space, its members and what it stores; then the fusions that were refused."""
+        nodes = self.facts.nodes
+        lines = []
+        for k, g in enumerate(self.groups):
+            space = [e for d, e in enumerate(g.extents) if d not in g.reduced]
+            inner = [e for d, e in enumerate(g.extents) if d in g.reduced]
+            stores = [m for m in g.members if m in self.stored] + [w.target for w in g.writes]
+            names = " ".join(f"%{m}:{nodes[m].op.name}" for m in g.members)
+            lines.append(f"group {k} ({g.kind}) over {space}{' reducing ' + str(inner) if inner else ''}: {names} -> stores {stores}")
+        lines += [f"%{n} {nodes[n].op.name}: {why}" for n, why in sorted(self.notes.items())]
+        return "\n".join(lines)
+
+
+class Reader:
+    """Answers whether a value can be read at given coordinates inside a group, and through which loads."""
+
+    def __init__(self, fusion: Fusion) -> None:
+        self.fusion = fusion
+        self.facts = fusion.facts
+        self.nodes = fusion.facts.nodes
+        self.cls = fusion.facts.cls
+
+    def source(self, operand: int) -> int:
+        """The value behind a transparent view."""
+        return self.nodes[operand].inputs[0] if self.cls[operand] is Class.VIEW else operand
+
+    def reads(self, node: int, coords: Coords) -> Iterator[tuple[int, Coords, bool]]:
+        """(operand, coordinates, must be stored) for every operand of a MAP node."""
+        n = self.nodes[node]
+        if n.op.name == "index_select":
+            dim = n.attr("dim") % max(len(self.nodes[n.inputs[0]].shape), 1)
+            rank = len(self.nodes[n.inputs[1]].shape)
+            yield n.inputs[1], coords[dim : dim + rank], False
+            yield n.inputs[0], coords[:dim] + (ZERO,) + coords[dim + rank :], True
+        elif n.op.name == "gather":
+            yield n.inputs[1], coords, False
+            yield n.inputs[0], coords, True
+        elif n.op.kind == "reduce":  # over dims of extent 1: see Facts
+            yield n.inputs[0], reduced_coords(n, self.nodes[n.inputs[0]].shape, coords), False
+        else:
+            for operand in n.inputs:
+                yield operand, broadcast(coords, self.nodes[operand].shape), False
+
+    def can_read(self, g: Group, operand: int, coords: Coords, loads: list[int], force: bool = False, depth: int = 0) -> bool:
+        """Whether `operand` at `coords` is readable in g; appends the values to load. Raises `Split`."""
+        if self.cls[operand] is Class.VIEW:
+            n = self.nodes[operand]
+            return self._source(g, n.inputs[0], n, coords, loads, force, depth)
+        return self._source(g, operand, None, coords, loads, force, depth)
+
+    def can_compute(self, g: Group, node: int, coords: Coords, loads: list[int], depth: int = 0) -> bool:
+        """Whether all operands of a MAP node are readable in g when the node is evaluated at `coords`."""
+        n = self.nodes[node]
+        if n.op.name in ("view", "view_at"):
+            return self._source(g, n.inputs[0], n, coords, loads, False, depth)
+        return all(self.can_read(g, o, c, loads, force, depth) for o, c, force in self.reads(node, coords))
+
+    def at(self, g: Group, source: int, view: Node | None, coords: Coords) -> Coords | None:
+        """Coordinates of `source` when it is read through `view` at `coords`."""
+        if view is None:
+            return coords
+        if view.op.name != "view":
+            return None
+        form = flatten(coords, view.attr("strides"), view.attr("offset"))
+        shape = self.nodes[source].shape
+        return unflatten(form, tuple(g.extents), shape, contiguous_strides(shape))
+
+    def _source(
+        self, g: Group, src: int, view: Node | None, coords: Coords, loads: list[int], force: bool, depth: int
+    ) -> bool:
+        c = self.cls[src]
+        if c is Class.NUMBER and not force:
+            return True
+        if c is Class.INPUT:
+            loads.append(src)
+            return True
+        fusion = self.fusion
+        outside = src not in g.place
+        early = outside and fusion.available(src) < g.order
+        if early and (src in fusion.stored or force or c is not Class.MAP):
+            loads.append(src)
+            return True
+        if force:
+            if self.facts.free[src] and outside:
+                loads.append(src)
+                return True
+            return False
+        if not outside:
+            at = self.at(g, src, view, coords)
+            if at is not None and at == g.place[src]:
+                return True
+        if c is Class.MAP and depth < 12 and self.worth_recomputing(src):
+            at = self.at(g, src, view, coords)
+            mark = len(loads)
+            if at is not None and self.can_compute(g, src, at, loads, depth + 1):
+                return True
+            del loads[mark:]
+        if outside and (early or self.facts.free[src]):
+            loads.append(src)
+            return True
+        return False
+
+    def worth_recomputing(self, node: int) -> bool:
+        """Whether a second evaluation costs few instructions and reads no more bytes than loading the value would."""
+        if self.facts.free[node]:
+            return True
+        if node in self.fusion.stored and self.nodes[node].numel > 1:
+            return False
+        cost = 0
+        frontier: dict[int, int] = {}
+        stack = [node]
+        seen = {node}
+        while stack:
+            n = stack.pop()
+            if len(self.facts.users[n]) > 1 or n == node and n in self.fusion.stored:
+                cost += self.facts.cost[n]
+            if cost > MAX_RECOMPUTE or len(seen) > 24:
+                return False
+            for operand in self.nodes[n].inputs:
+                s = self.source(operand)
+                if self.cls[s] is Class.MAP and s not in self.fusion.stored:
+                    if s not in seen:
+                        seen.add(s)
+                        stack.append(s)
+                elif self.cls[s] is not Class.NUMBER:
+                    frontier[s] = min(self.nodes[s].nbytes, self.nodes[n].numel * self.nodes[s].dtype.itemsize)
+        return sum(frontier.values()) <= self.nodes[node].nbytes + SLACK_BYTES
+
+
+def reduced_coords(n: Node, shape: Shape, coords: Coords) -> Coords:
+    """Coordinates of the operand of a reduction over dims of extent 1."""
+    if n.attr("keepdim"):
+        return coords
+    rest = iter(coords)
+    return tuple(ZERO if d in n.attr("dims") else next(rest) for d in range(len(shape)))

@@ -1,0 +1,42 @@
+"""THE ordered list of passes: a program goes in, a schedule comes out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from calque.base.config import settings
+from calque.ir.program import Program
+from calque.ir.spec import verify
+from calque.kernel.assemble import assemble
+from calque.kernel.fuse import fuse
+from calque.kernel.memory import plan
+from calque.kernel.schedule import Schedule
+
+Pass = Callable[[Program], Program]
+
+PASSES: tuple[tuple[str, Pass], ...] = ()
+
+
+def simplified(program: Program) -> Program:
+    """The program after all passes; with `settings.verify` every pass is checked."""
+    check = settings.verify
+    if check:
+        verify(program, made_by="the recorder")
+    for name, run in PASSES:
+        program = run(program)
+        if check:
+            verify(program, made_by=name)
+    return program
+
+
+def compile_program(program: Program, *, fusion: bool = True, reuse: bool = True) -> Schedule:
+    """Lower a program. `fusion=False` gives one launch per node and `reuse=False` one buffer per value: the twins used by tests."""
+    program = simplified(program)
+    groups = fuse(program, fusion)
+    return plan(program, groups, assemble(program, groups), reuse)
+
+
+def explain(program: Program) -> str:
+    """Why the program is cut into launches as it is."""
+    program = simplified(program)
+    return f"{program}\n{fuse(program).explain()}"
