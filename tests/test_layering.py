@@ -39,6 +39,7 @@ RANK = {
     "tune": 14,
     "export": 14,
     "cli": 15,
+    "utils": 98,  # PyTorch's names for things of other layers
     "calque": 99,  # the facade: calque/__init__.py and the public alias modules at top level
 }
 

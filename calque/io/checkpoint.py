@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 from typing import Any, BinaryIO
 
 from calque.io.adapter import leaf_of, value_of
@@ -50,8 +51,9 @@ def load(f: str | os.PathLike[str] | BinaryIO, map_location: Any = None, *, weig
     """
     if not weights_only:
         raise ValueError("[load] expected weights_only=True, got False; Calque never executes code from a file")
+    make = partial(value_of, location=map_location)
     if isinstance(f, str | os.PathLike):
-        return read_file(os.fspath(f), value_of)
+        return read_file(os.fspath(f), make)
     if not callable(getattr(f, "read", None)):
         raise TypeError(f"[load] expected a path or a binary file, got {type(f).__name__}")
-    return read_stream(f, value_of)
+    return read_stream(f, make)

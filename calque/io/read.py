@@ -19,6 +19,7 @@ from calque.io.layout import Damaged, Entry, Header, header_length, parse_header
 from calque.io.structure import Array, Leaf, unflatten
 
 _CHUNK = 1 << 20  # bytes read and checksummed at a time: stays in the cache
+_ALIGNMENT = 64
 _NEIGHBOURS = 8  # files looked at when a checkpoint is missing
 _NEIGHBOUR_BYTES = 1 << 30  # and bytes read of them
 
@@ -140,7 +141,7 @@ def _read(source: _Source, path: str, make: Callable[[Leaf], object]) -> Any:
         header = _read_header(source)
         arrays = {entry.name: _read_array(source, header, entry) for entry in header.entries}
         if header.structure is None:
-            return {name: make(Leaf("tensor", array)) for name, array in arrays.items()}
+            return {name: make(Leaf("tensor", array, name=name)) for name, array in arrays.items()}
         return _rebuild(header.structure, arrays, make)
     except Damaged as error:
         raise CheckpointError(f"[load] cannot load {path!r} ({source.size:,} bytes): {error}") from None
@@ -169,7 +170,7 @@ def _read_header(source: _Source) -> Header:
 def _read_array(source: _Source, header: Header, entry: Entry) -> Array:
     size = entry.end - entry.start
     try:
-        data: Array = np.empty(size, dtype=np.uint8)
+        data = _aligned(size)
     except MemoryError:
         raise OutOfMemoryError(f"[load] tensor {entry.name!r} needs {size:,} bytes, more than this process can get") from None
     crc, view = 0, data.data
@@ -183,6 +184,13 @@ def _read_array(source: _Source, header: Header, entry: Entry) -> Array:
     if entry.code == "BOOL" and size and data.max() > 1:
         raise Damaged(f"tensor {entry.name!r} of booleans holds bytes other than 0 and 1")
     return data.view(entry.dtype).reshape(entry.shape)
+
+
+def _aligned(size: int) -> Array:
+    """Uninitialised bytes that begin at a multiple of a cache line, as kernels like them."""
+    memory: Array = np.empty(size + _ALIGNMENT, dtype=np.uint8)
+    offset = -memory.__array_interface__["data"][0] % _ALIGNMENT
+    return memory[offset : offset + size]
 
 
 def _refuse_other_formats(source: _Source, path: str) -> None:

@@ -38,6 +38,7 @@ class Leaf:
     kind: str
     array: Array
     requires_grad: bool = False
+    name: str = ""  # in the file, once it is known
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,6 +181,7 @@ class _Unflattener:
         self.arrays = arrays
         self.make = make
         self.used: set[str] = set()
+        self.made: dict[tuple[str, str, bool], object] = {}
 
     def decode(self, node: Any, depth: int) -> Any:
         if depth > 2 * MAX_DEPTH + 4:  # a key of a dict adds levels of its own
@@ -222,7 +224,10 @@ class _Unflattener:
         if grad not in (True, False) or (grad and kind != "tensor") or (kind == "scalar" and array.ndim != 0):
             raise ValueError(f"the structure contradicts the tensor {name!r}")
         self.used.add(name)
-        return self.make(Leaf(kind, array, bool(grad)))
+        key = (kind, name, bool(grad))
+        if key not in self.made:  # what was one object is one object again
+            self.made[key] = self.make(Leaf(kind, array, bool(grad), name))
+        return self.made[key]
 
 
 def _decode_text(tag: str, content: str) -> object:

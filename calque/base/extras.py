@@ -1,0 +1,22 @@
+"""Optional dependencies, imported on first use.
+
+>>> from calque.base.extras import need
+>>> need("json", "json", "demo", "example").dumps([1])
+'[1]'
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from calque.base.errors import MissingExtraError
+
+
+def need(module: str, package: str, extra: str, what: str) -> Any:
+    """Import an optional module, or raise one clear error with the pip line."""
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        hint = f"run: pip install 'calque[{extra}]'"
+        raise MissingExtraError(f"[{what}] needs {package}, which is not installed; {hint}") from error

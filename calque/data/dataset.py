@@ -1,0 +1,207 @@
+"""Datasets and the ways to combine and split them; names and behaviour as in `torch.utils.data`."""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+import math
+import warnings
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Generic, TypeVar
+
+from calque.base.errors import ArgumentError, DataError, ShapeError
+from calque.data.random_source import permutation
+from calque.tensor import Tensor
+
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+
+
+class Dataset(Generic[T_co]):
+    """A map from an index to a sample: subclasses define `__getitem__`, and `__len__` for everything that has a last sample.
+
+    >>> from calque.data import Dataset
+    >>> class Squares(Dataset):
+    ...     def __len__(self): return 4
+    ...     def __getitem__(self, index): return index ** 2
+    >>> [Squares()[i] for i in range(4)]
+    [0, 1, 4, 9]
+    """
+
+    def __getitem__(self, index: Any) -> T_co:
+        raise NotImplementedError(f"[Dataset] expected {type(self).__name__} to define __getitem__(self, index)")
+
+    def __add__(self, other: "Dataset[Any]") -> "ConcatDataset[Any]":
+        return ConcatDataset([self, other])
+
+
+class IterableDataset(Dataset[T_co]):
+    """A stream of samples: subclasses define `__iter__`.
+
+    With several workers each of them iterates over all of it; use `get_worker_info()` in `__iter__` to give each its part.
+    """
+
+    def __iter__(self) -> Iterator[T_co]:
+        raise NotImplementedError(f"[IterableDataset] expected {type(self).__name__} to define __iter__(self)")
+
+    def __getitem__(self, index: Any) -> T_co:
+        raise TypeError(f"[IterableDataset] {type(self).__name__} is a stream and has no index {index!r}; iterate over it")
+
+    def __add__(self, other: Dataset[Any]) -> "ChainDataset":  # type: ignore[override]
+        return ChainDataset([self, other])
+
+
+class TensorDataset(Dataset[tuple[Tensor, ...]]):
+    """Samples that are the rows of tensors: sample `i` is `(t[i] for t in tensors)`; all tensors have the same first extent.
+
+    >>> from calque.data import TensorDataset
+    >>> data = TensorDataset(calque.zeros(3, 2), calque.arange(3))
+    >>> len(data), data[2]
+    (3, (tensor([0., 0.]), tensor(2)))
+    """
+
+    tensors: tuple[Tensor, ...]
+
+    def __init__(self, *tensors: Tensor) -> None:
+        if not tensors:
+            raise ArgumentError("[TensorDataset] expected at least one tensor, got none")
+        for position, tensor in enumerate(tensors):
+            if not isinstance(tensor, Tensor):
+                raise TypeError(
+                    f"[TensorDataset] expected tensors, got {type(tensor).__name__} as argument {position}; "
+                    "convert it with calque.as_tensor"
+                )
+        shapes = [tuple(tensor.shape) for tensor in tensors]
+        if any(not shape or shape[0] != shapes[0][0] for shape in shapes):
+            raise ShapeError(
+                f"[TensorDataset] expected tensors with the same number of rows, got the shapes {', '.join(map(str, shapes))}; "
+                "the first extent counts the samples"
+            )
+        self.tensors = tensors
+
+    def __getitem__(self, index: Any) -> tuple[Tensor, ...]:
+        return tuple(tensor[index] for tensor in self.tensors)
+
+    def __len__(self) -> int:
+        return int(self.tensors[0].shape[0])
+
+
+class Subset(Dataset[T_co]):
+    """The samples of `dataset` at `indices`, in that order."""
+
+    def __init__(self, dataset: Dataset[T_co], indices: Sequence[int]) -> None:
+        self.dataset = dataset
+        self.indices = indices
+
+    def __getitem__(self, index: Any) -> T_co:
+        if isinstance(index, list):
+            return self.dataset[[self.indices[i] for i in index]]
+        return self.dataset[self.indices[index]]
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+
+class ConcatDataset(Dataset[T_co]):
+    """Several map-style datasets one after the other; a negative index counts from the end.
+
+    >>> from calque.data import ConcatDataset
+    >>> joined = ConcatDataset([["a", "b"], ["c"]])
+    >>> len(joined), joined[2], joined[-3]
+    (3, 'c', 'a')
+    """
+
+    datasets: list[Dataset[T_co]]
+    cumulative_sizes: list[int]
+
+    def __init__(self, datasets: Iterable[Dataset[T_co]]) -> None:
+        self.datasets = list(datasets)
+        if not self.datasets:
+            raise ArgumentError("[ConcatDataset] expected at least one dataset, got none")
+        for position, dataset in enumerate(self.datasets):
+            if isinstance(dataset, IterableDataset):
+                raise TypeError(
+                    f"[ConcatDataset] expected datasets with an index, got the stream {type(dataset).__name__} at position "
+                    f"{position}; use ChainDataset"
+                )
+        self.cumulative_sizes = list(itertools.accumulate(size_of(dataset) for dataset in self.datasets))
+
+    def __len__(self) -> int:
+        return self.cumulative_sizes[-1]
+
+    def __getitem__(self, index: Any) -> T_co:
+        position = index + len(self) if index < 0 else index
+        if not 0 <= position < len(self):
+            raise IndexError(f"[ConcatDataset] expected an index in [{-len(self)}, {len(self) - 1}], got {index}")
+        part = bisect.bisect_right(self.cumulative_sizes, position)
+        return self.datasets[part][position - (self.cumulative_sizes[part - 1] if part else 0)]
+
+
+class ChainDataset(IterableDataset[Any]):
+    """Several streams one after the other."""
+
+    def __init__(self, datasets: Iterable[Dataset[Any]]) -> None:
+        self.datasets = list(datasets)
+        for position, dataset in enumerate(self.datasets):
+            if not isinstance(dataset, IterableDataset):
+                raise TypeError(
+                    f"[ChainDataset] expected streams (IterableDataset), got {type(dataset).__name__} at position {position}; "
+                    "use ConcatDataset"
+                )
+
+    def __iter__(self) -> Iterator[Any]:
+        return itertools.chain.from_iterable(self.datasets)  # type: ignore[arg-type]
+
+    def __len__(self) -> int:
+        return sum(size_of(dataset) for dataset in self.datasets)
+
+
+def random_split(dataset: Dataset[T], lengths: Sequence[int | float], generator: Any = None) -> list[Subset[T]]:
+    """Split a dataset at random into parts of the given lengths, or of the given fractions, which add up to 1.
+
+    Fractions are rounded down and what is left goes to the first parts, one sample each. The split depends on `generator`, or on
+    `calque.manual_seed`, alone.
+
+    >>> from calque.data import random_split
+    >>> [len(part) for part in random_split(range(10), [0.7, 0.3])]
+    [7, 3]
+    """
+    total = size_of(dataset)
+    sizes = _split_sizes(list(lengths), total)
+    for position, size in enumerate(sizes):
+        if size == 0:
+            warnings.warn(
+                f"[random_split] part {position} has no samples: lengths {list(lengths)} of {total} samples", stacklevel=2
+            )
+    order = permutation(total, generator).tolist()
+    ends = list(itertools.accumulate(sizes))
+    return [Subset(dataset, order[end - size : end]) for size, end in zip(sizes, ends)]
+
+
+def _split_sizes(lengths: list[int | float], total: int) -> list[int]:
+    if not lengths or not all(isinstance(n, int | float) and math.isfinite(n) and n >= 0 for n in lengths):
+        raise ArgumentError(f"[random_split] expected lengths >= 0 or fractions between 0 and 1, got {lengths}")
+    if all(isinstance(n, int) for n in lengths) and sum(lengths) == total:
+        return [int(n) for n in lengths]
+    if math.isclose(sum(lengths), 1.0) and sum(lengths) <= 1.0 + 1e-9:
+        sizes = [math.floor(total * fraction) for fraction in lengths]
+        for extra in range(total - sum(sizes)):
+            sizes[extra % len(sizes)] += 1
+        return sizes
+    raise ArgumentError(
+        f"[random_split] expected lengths that add up to the {total} samples of the dataset, or fractions that add up to 1; "
+        f"got {lengths}, which add up to {sum(lengths):g}"
+    )
+
+
+def size_of(dataset: Any) -> int:
+    """`len(dataset)` with an error that says what is missing."""
+    name = type(dataset).__name__
+    try:
+        return len(dataset)
+    except (TypeError, NotImplementedError) as error:
+        if hasattr(type(dataset), "__len__") and isinstance(error, TypeError):
+            raise
+        raise TypeError(f"[{name}] expected a dataset with __len__, got {name} without; define it, or pass sampler=") from error
+    except ValueError as error:
+        raise DataError(f"[{name}] expected __len__ to return a number >= 0 ({error})") from error

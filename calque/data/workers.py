@@ -1,0 +1,73 @@
+"""Threads that load batches ahead of the loop that uses them.
+
+A job is one batch. Job number k always goes to worker k mod n, and the loop waits for the jobs in the order in which they were
+given out, so the batches are exactly those of a loop without workers.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any
+
+from calque.data.worker_info import WorkerInfo, set_worker_info
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """Work for one worker and where its result goes."""
+
+    work: Callable[[], Any]
+    future: "Future[Any]"
+
+
+class WorkerPool:
+    """`len(infos)` daemon threads with a queue of jobs each. `init_fn(worker_id)` runs first in every thread."""
+
+    def __init__(self, infos: list[WorkerInfo], init_fn: Callable[[int], None] | None) -> None:
+        self.queues: list[queue.SimpleQueue[Job | None]] = [queue.SimpleQueue() for _ in infos]
+        # The threads hold their queue and not the pool, so a forgotten pool is collected and closes itself.
+        self.threads = [
+            threading.Thread(target=_work, args=(jobs, info, init_fn), name=f"calque-data-{info.id}", daemon=True)
+            for jobs, info in zip(self.queues, infos)
+        ]
+        for thread in self.threads:
+            thread.start()
+
+    def submit(self, worker: int, work: Callable[[], Any]) -> "Future[Any]":
+        """Have `work` done by a worker; the future gives its result or raises its exception."""
+        future: Future[Any] = Future()
+        self.queues[worker].put(Job(work, future))
+        return future
+
+    def close(self) -> None:
+        """Let every thread end after the job it is doing."""
+        for jobs in self.queues:
+            jobs.put(None)
+
+
+def _work(jobs: "queue.SimpleQueue[Job | None]", info: WorkerInfo, init_fn: Callable[[int], None] | None) -> None:
+    set_worker_info(info)
+    failure: BaseException | None = None
+    try:
+        if init_fn is not None:
+            init_fn(info.id)
+    except BaseException as error:
+        error.add_note(f"[DataLoader] raised by worker_init_fn in worker {info.id}")
+        failure = error
+    while (job := jobs.get()) is not None:
+        if job.future.set_running_or_notify_cancel():
+            _do(job, failure)
+        del job  # or the batch would live until the next one arrives
+
+
+def _do(job: Job, failure: BaseException | None) -> None:
+    try:
+        if failure is not None:
+            raise failure
+        job.future.set_result(job.work())
+    except BaseException as error:
+        job.future.set_exception(error)

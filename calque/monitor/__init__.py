@@ -1,0 +1,8 @@
+"""Watching a training run: progress bar, averages that do not wait for the device, tables, TensorBoard."""
+
+from calque.monitor.meter import AverageMeter, Meter
+from calque.monitor.progress import ProgressBar, progress
+from calque.monitor.table import format_table, print_table, table_row
+from calque.monitor.tensorboard import SummaryWriter
+
+__all__ = ["AverageMeter", "Meter", "ProgressBar", "SummaryWriter", "format_table", "print_table", "progress", "table_row"]

@@ -1,0 +1,97 @@
+"""TensorBoard event files, written by tensorboardX; names as in `torch.utils.tensorboard`."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Any
+
+from calque.base.extras import need
+from calque.monitor.host import to_host
+
+
+class SummaryWriter:
+    """Writes event files to `log_dir` (default: a new folder under `runs`) that TensorBoard shows.
+
+    Values may be numbers, NumPy arrays or tensors, which are read (a sync point). Needs the extra `monitor` or `demo`; without it
+    the constructor raises MissingExtraError, an ImportError, with the pip line.
+    """
+
+    def __init__(
+        self,
+        log_dir: str | None = None,
+        comment: str = "",
+        purge_step: int | None = None,
+        max_queue: int = 10,
+        flush_secs: int = 120,
+        filename_suffix: str = "",
+    ) -> None:
+        module = need("tensorboardX", "tensorboardX", "monitor", "SummaryWriter")
+        self._writer = module.SummaryWriter(
+            None if log_dir is None else str(log_dir),
+            comment=comment,
+            purge_step=purge_step,
+            max_queue=max_queue,
+            flush_secs=flush_secs,
+            filename_suffix=filename_suffix,
+        )
+
+    @property
+    def log_dir(self) -> str:
+        """The folder of the event files."""
+        return str(self._writer.logdir)
+
+    def add_scalar(self, tag: str, scalar_value: Any, global_step: int | None = None, walltime: float | None = None) -> None:
+        """One number at a step."""
+        self._writer.add_scalar(tag, to_host(scalar_value), global_step, walltime)
+
+    def add_scalars(
+        self, main_tag: str, tag_scalar_dict: dict[str, Any], global_step: int | None = None, walltime: float | None = None
+    ) -> None:
+        """Several curves in one picture."""
+        self._writer.add_scalars(main_tag, to_host(tag_scalar_dict), global_step, walltime)
+
+    def add_histogram(
+        self, tag: str, values: Any, global_step: int | None = None, bins: str = "tensorflow", walltime: float | None = None
+    ) -> None:
+        """The distribution of the values of a tensor of any shape."""
+        self._writer.add_histogram(tag, to_host(values), global_step, bins, walltime)
+
+    def add_image(
+        self, tag: str, img_tensor: Any, global_step: int | None = None, walltime: float | None = None, dataformats: str = "CHW"
+    ) -> None:
+        """One image: floats in 0..1 or uint8, axes as `dataformats` says. Needs pillow."""
+        self._writer.add_image(tag, to_host(img_tensor), global_step, walltime, dataformats)
+
+    def add_images(
+        self, tag: str, img_tensor: Any, global_step: int | None = None, walltime: float | None = None, dataformats: str = "NCHW"
+    ) -> None:
+        """A batch of images side by side. Needs pillow."""
+        self._writer.add_images(tag, to_host(img_tensor), global_step, walltime, dataformats)
+
+    def add_figure(
+        self, tag: str, figure: Any, global_step: int | None = None, close: bool = True, walltime: float | None = None
+    ) -> None:
+        """A matplotlib figure, or a list of them, which is closed afterwards."""
+        self._writer.add_figure(tag, figure, global_step, close, walltime)
+
+    def add_text(self, tag: str, text_string: str, global_step: int | None = None, walltime: float | None = None) -> None:
+        """Text in Markdown."""
+        self._writer.add_text(tag, text_string, global_step, walltime)
+
+    def add_hparams(self, hparam_dict: dict[str, Any], metric_dict: dict[str, Any], name: str | None = None) -> None:
+        """Hyper-parameters and what they led to, for the HPARAMS tab."""
+        self._writer.add_hparams(to_host(hparam_dict), to_host(metric_dict), name)
+
+    def flush(self) -> None:
+        """Write everything to the disk now."""
+        self._writer.flush()
+
+    def close(self) -> None:
+        """Flush and close."""
+        self._writer.close()
+
+    def __enter__(self) -> "SummaryWriter":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
