@@ -1,0 +1,40 @@
+"""Calque: a deep-learning framework with PyTorch's API that traces the program while it runs and executes compiled steps.
+
+>>> import calque
+>>> x = calque.tensor([1.0, 2.0], requires_grad=True)
+>>> (x * x).sum().backward()
+>>> x.grad
+tensor([2., 4.])
+"""
+
+from calque import functional as _functional
+from calque.autograd.modes import enable_grad, inference_mode, is_grad_enabled, is_inference_mode_enabled, no_grad, set_grad_enabled
+from calque.base.device import Device as device
+from calque.base.dtypes import (
+    DType as dtype,
+    FInfo as finfo,
+    IInfo as iinfo,
+    bfloat16,
+    bool_ as bool,
+    float16,
+    float32,
+    float64,
+    get_default_dtype,
+    int8,
+    int16,
+    int32,
+    int64,
+    set_default_dtype,
+    uint8,
+)
+from calque.base.shapes import Size
+from calque.functional import *  # noqa: F403
+from calque.tensor import Tensor
+
+__version__ = "0.1.0"
+
+half, float, double = float16, float32, float64
+short, int, long = int16, int32, int64
+strided = "torch.strided"
+contiguous_format, preserve_format, channels_last = "contiguous_format", "preserve_format", "channels_last"
+inf, nan, pi, e = 1e999, 1e999 - 1e999, 3.141592653589793, 2.718281828459045

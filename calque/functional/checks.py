@@ -1,0 +1,80 @@
+"""Checks of run-time indices: at once where the values are known, else by a check that runs with the program."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from calque.base import dtypes as dt
+from calque.base.errors import DTypeError, OutOfRangeError
+from calque.functional.common import cast, prim
+from calque.run.buffer import strided
+from calque.run.recorder import add_check, local
+from calque.run.source import user_line
+from calque.tensor import Tensor, slot_of
+
+_BIG = (1 << 63) - 1
+_HALF = 1 << 31
+
+
+def index_error(op: str, value: int, position: tuple[int, ...], size: int, low: int, line: str = "") -> OutOfRangeError:
+    """The error for one bad index."""
+    where = f" at position {list(position)}" if position else ""
+    return OutOfRangeError(
+        f"[{op}] index {value}{where} of the index tensor is out of bounds for dimension with size {size}: expected {low} to {size - 1}"
+        + (f" (recorded at {line})" if line else "")
+    )
+
+
+def known_values(index: Tensor) -> np.ndarray[Any, Any] | None:
+    """The index tensor's values if they are in memory already, without waiting."""
+    buffer = index._storage.buffer
+    if buffer is None or buffer.array is None or (buffer.task is not None and not buffer.task.done):
+        return None
+    return strided(buffer.array, index._layout)
+
+
+def check_index(op: str, index: Tensor, size: int, negative: bool = True) -> Tensor:
+    """`index` as int64 positions in 0..size-1 (negative ones counted from the end if allowed); raises or records a check."""
+    view = index._layout
+    if view.dtype.category != 1:
+        raise DTypeError(f"[{op}] tensors used as indices must be long, int, byte or bool tensors, got {view.dtype}; convert with .long()")
+    low = -size if negative else 0
+    if not view.numel:
+        return cast(index, dt.int64)
+    values = known_values(index)
+    if values is not None:
+        bad = (values < low) | (values >= size)
+        if bad.any():
+            position = tuple(int(i) for i in np.argwhere(bad)[0])
+            raise index_error(op, int(values[position]), position, size, low)
+        wide = cast(index, dt.int64)
+        return _wrapped(wide, size) if negative and bool((values < 0).any()) else wide
+    wide = cast(index, dt.int64)
+    _record_check(op, wide, size, low)
+    return _wrapped(wide, size) if negative and view.dtype.is_signed else wide
+
+
+def _wrapped(index: Tensor, size: int) -> Tensor:
+    """Negative positions counted from the end."""
+    return prim("where", prim("lt", index, (0, dt.int64)), prim("add", index, (size, dt.int64)), index)
+
+
+def _record_check(op: str, index: Tensor, size: int, low: int) -> None:
+    """A check that yields, for the first bad element, its position and value in one number: position * 2**32 + value + 2**31."""
+    shape = tuple(index._layout.shape)
+    line = user_line()
+    bad = prim("bitwise_or", prim("lt", index, (low, dt.int64)), prim("ge", index, (size, dt.int64)))
+    clipped = prim("maximum", prim("minimum", index, (_HALF - 1, dt.int64)), (-_HALF, dt.int64))
+    where = prim("mul", prim("iota", shape, dt.int64), (1 << 32, dt.int64))
+    code = prim("where", bad, prim("add", prim("add", clipped, (_HALF, dt.int64)), where), (_BIG, dt.int64))
+    first = prim("amin", code, tuple(range(len(shape))), False) if shape else code
+    found = prim("where", prim("eq", first, (_BIG, dt.int64)), (-1, dt.int64), first)
+
+    def error(packed: int) -> Exception:
+        position, value = packed >> 32, (packed & 0xFFFFFFFF) - _HALF
+        index_ = tuple(int(i) for i in np.unravel_index(position, shape)) if shape else ()
+        return index_error(op, value, index_, size, low, line)
+
+    add_check(slot_of(local.state.trace, found), error)

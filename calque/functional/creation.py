@@ -1,0 +1,413 @@
+"""Tensors made from nothing or from Python numbers, lists and NumPy arrays."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from calque.base import dtypes as dt
+from calque.base.errors import ArgumentError, DTypeError, ShapeError
+from calque.base.shapes import Shape
+from calque.functional.common import cast, is_number, is_tensor, method, number, prim
+from calque.functional.options import filled, marked, resolve_device, resolve_dtype, size_of
+from calque.functional.views import clone, detach, expand, reshape, share_array
+from calque.tensor import Tensor, upload
+
+__all__ = [
+    "arange", "as_tensor", "asarray", "empty", "empty_like", "eye", "from_numpy", "frombuffer", "full", "full_like", "linspace", "logspace",
+    "meshgrid", "ones", "ones_like", "scalar_tensor", "tensor", "zeros", "zeros_like",
+]  # fmt: skip
+
+
+# ---------------------------------------------------------------------------------------------------------- from values
+
+
+def _leaf(data: Any) -> Any:
+    """The first element of nested sequences."""
+    while isinstance(data, (list, tuple)) and data:
+        data = data[0]
+    return data
+
+
+def _plain(data: Any) -> Any:
+    """Nested sequences with every tensor inside replaced by its values."""
+    if is_tensor(data):
+        return data.detach().numpy()
+    return [_plain(x) for x in data] if isinstance(data, (list, tuple)) else data
+
+
+def _holds_tensor(data: Any) -> bool:
+    if isinstance(data, (list, tuple)):
+        return any(_holds_tensor(x) for x in data[:64])
+    return is_tensor(data)
+
+
+def _offender(data: Any, path: str = "", shape: tuple[int, ...] | None = None, depth: int = 0) -> str:
+    """Description of the first element that keeps nested data from being a rectangular array of numbers, or ""."""
+    if shape is None:
+        lengths = []
+        probe = data
+        while isinstance(probe, (list, tuple)):
+            lengths.append(len(probe))
+            probe = probe[0] if probe else None
+        shape = tuple(lengths)
+    if isinstance(data, (list, tuple)):
+        if depth >= len(shape):
+            return f"expected a number at index {path}, got a sequence of length {len(data)}"
+        if len(data) != shape[depth]:
+            return f"expected sequence of length {shape[depth]} at dim {depth} (got {len(data)}) at index {path}"
+        for i, item in enumerate(data):
+            found = _offender(item, f"{path}[{i}]", shape, depth + 1)
+            if found:
+                return found
+        return ""
+    if isinstance(data, np.ndarray):
+        return ""
+    if not is_number(data):
+        return f"expected a number at index {path or '()'}, got {type(data).__name__} {data!r}"
+    if depth < len(shape):
+        return f"expected a sequence of length {shape[depth]} at dim {depth}, got the number {data!r} at index {path}"
+    return ""
+
+
+def _refuse(data: Any, array: np.ndarray[Any, Any] | None) -> Exception:
+    """The error for data that is no rectangular array of numbers."""
+    if isinstance(data, np.ndarray):
+        first = next(((i, x) for i, x in np.ndenumerate(data) if not is_number(x)), None)
+        where = f"; first odd element: {type(first[1]).__name__} {first[1]!r} at index {list(first[0])}" if first is not None else ""
+        return DTypeError(f"[tensor] expected an array of numbers, got dtype {data.dtype}{where}; convert it with .astype(...) first")
+    reason = _offender(data)
+    if not reason and array is not None and array.dtype == object:
+        return ArgumentError("[tensor] expected integers of at most 64 bits, got a larger one: overflow when unpacking long; use floats")
+    kind = f"; dtype {array.dtype} is not supported" if array is not None else ""
+    text = f"[tensor] {reason or 'expected numbers'}{kind}; "
+    if "sequence" in reason:
+        return ShapeError(text + "rows must have equal lengths: pad them")
+    return DTypeError(text + "convert it to numbers first")
+
+
+def to_array(data: Any) -> tuple[np.ndarray[Any, Any], dt.DType]:
+    """Values and the dtype PyTorch would infer for them."""
+    if isinstance(data, (np.ndarray, np.generic)):
+        array = np.asarray(data)
+    else:
+        if isinstance(data, (list, tuple)) and _holds_tensor(data):
+            data = _plain(data)
+        elif not isinstance(data, (list, tuple, bool, int, float)) and hasattr(data, "__len__") and not hasattr(data, "__array__"):
+            data = list(data)
+        try:
+            array = np.array(data)
+        except (ValueError, OverflowError):
+            raise _refuse(data, None) from None
+    dtype = dt.from_numpy_dtype(array.dtype)
+    if dtype is None:
+        if array.dtype.kind == "u" and not isinstance(data, np.ndarray) and _leaf(data).__class__ is int:
+            raise _refuse(data, array.astype(object))
+        raise _refuse(data, array)
+    if array.size == 0 and isinstance(data, (list, tuple)):
+        return array, dt.get_default_dtype()
+    if dtype is dt.float64 and isinstance(_leaf(data), (int, float)) and not isinstance(_leaf(data), np.generic):
+        return array, dt.get_default_dtype()
+    return array, dtype
+
+
+def tensor(
+    data: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False, pin_memory: bool = False, copy: bool = True
+) -> Tensor:
+    """A new leaf with a copy of numbers, nested lists, a NumPy array or another tensor. Integers give int64, floats the default dtype.
+
+    >>> import calque
+    >>> calque.tensor([[3, 5], [10, 5]])
+    tensor([[ 3,  5],
+            [10,  5]])
+    """
+    resolve_device(device, "tensor")
+    if is_tensor(data):
+        result = detach(cast(detach(data), resolve_dtype(dtype, data._layout.dtype, "tensor")))
+        return marked(clone(result), requires_grad, "tensor")
+    array, inferred = to_array(data)
+    wanted = resolve_dtype(dtype, inferred, "tensor")
+    return marked(upload(_converted(array, wanted), wanted), requires_grad, "tensor")
+
+
+def _converted(array: np.ndarray[Any, Any], dtype: dt.DType) -> np.ndarray[Any, Any]:
+    """Values ready to be stored as `dtype`; integers that do not fit are refused."""
+    if dtype.category == 1 and array.size and array.dtype.kind in "iu" and dtype.itemsize < array.dtype.itemsize:
+        info = np.iinfo(dtype.np)
+        low, high = int(array.min()), int(array.max())
+        if array.ndim == 0 and not (info.min <= low and high <= info.max):
+            raise ArgumentError(f"[tensor] value cannot be converted to {dtype} without overflow: {low} is outside {info.min}..{info.max}")
+    if dtype.category == 0:
+        return array != 0
+    with np.errstate(all="ignore"):
+        return array.astype(dtype.np, copy=False)
+
+
+def scalar_tensor(s: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False, **_: Any) -> Tensor:
+    """A 0-d tensor of a number; of the default dtype unless one is given."""
+    resolve_device(device, "scalar_tensor")
+    return marked(filled((), s, resolve_dtype(dtype, dt.get_default_dtype(), "scalar_tensor"), "scalar_tensor"), requires_grad, "scalar_tensor")
+
+
+def from_numpy(ndarray: np.ndarray[Any, Any]) -> Tensor:
+    """A tensor that shares the array's memory. Arrays that are read-only, have negative strides or foreign byte order are copied.
+
+    >>> import calque, numpy as np
+    >>> a = np.zeros(3)
+    >>> t = calque.from_numpy(a)
+    >>> a[1] = 5.0
+    >>> t
+    tensor([0., 5., 0.], dtype=torch.float64)
+    """
+    if not isinstance(ndarray, np.ndarray):
+        raise DTypeError(f"[from_numpy] expected np.ndarray (got {type(ndarray).__name__}); use calque.tensor(...) for other data")
+    dtype = dt.from_numpy_dtype(ndarray.dtype)
+    if dtype is None:
+        if ndarray.dtype.kind in "OSU":
+            raise _refuse(ndarray, ndarray)
+        names = ", ".join(d.name for d in dt.ALL)
+        raise DTypeError(f"[from_numpy] can't convert np.ndarray of type {ndarray.dtype}; the supported types are {names}")
+    item = dtype.itemsize
+    shareable = ndarray.flags.writeable and ndarray.dtype.isnative and ndarray.ctypes.data % item == 0
+    if not shareable or any(s < 0 or s % item for s in ndarray.strides):
+        return upload(ndarray, dtype)
+    return share_array(ndarray, dtype)
+
+
+def as_tensor(data: Any, dtype: Any = None, device: Any = None) -> Tensor:
+    """The data as a tensor, sharing memory where dtype and device allow it."""
+    resolve_device(device, "as_tensor")
+    if is_tensor(data):
+        return cast(data, resolve_dtype(dtype, data._layout.dtype, "as_tensor"))
+    if not isinstance(data, (np.ndarray, np.generic, list, tuple, int, float)) and hasattr(data, "__array__"):
+        data = np.asarray(data)
+    if isinstance(data, np.ndarray):
+        shared = from_numpy(data)
+        return cast(shared, resolve_dtype(dtype, shared._layout.dtype, "as_tensor"))
+    return tensor(data, dtype=dtype)
+
+
+def asarray(obj: Any, *, dtype: Any = None, device: Any = None, copy: bool | None = None, requires_grad: bool = False) -> Tensor:
+    """`as_tensor`, or a copy if `copy` is true."""
+    made = tensor(obj, dtype=dtype, device=device) if copy else as_tensor(obj, dtype, device)
+    return marked(detach(made), requires_grad, "asarray") if requires_grad else made
+
+
+def frombuffer(buffer: Any, *, dtype: Any, count: int = -1, offset: int = 0, requires_grad: bool = False) -> Tensor:
+    """A 1-d tensor over the bytes of an object with the buffer interface; shares memory if the buffer is writable."""
+    wanted = resolve_dtype(dtype, dt.float32, "frombuffer")
+    return marked(from_numpy(np.frombuffer(buffer, wanted.np, count, offset)), requires_grad, "frombuffer")
+
+
+# ------------------------------------------------------------------------------------------------------------- constant
+
+
+def _constant(op: str, value: Any) -> Any:
+    def create(
+        *size: Any, out: Any = None, dtype: Any = None, layout: Any = None, device: Any = None, requires_grad: bool = False,
+        pin_memory: bool = False, memory_format: Any = None, **keywords: Any,
+    ) -> Tensor:  # fmt: skip
+        shape = size_of(op, size, keywords.pop("size", None))
+        if keywords:
+            raise TypeError(f"[{op}] got an unexpected keyword argument {next(iter(keywords))!r}")
+        if device is not None:
+            resolve_device(device, op)
+        result = prim("full", (value, _dtype(dtype, op)), shape)
+        if out is not None:
+            return out.copy_(result)  # type: ignore[no-any-return]
+        return marked(result, requires_grad, op) if requires_grad else result
+
+    create.__name__ = create.__qualname__ = op
+    return create
+
+
+def _dtype(dtype: Any, op: str) -> dt.DType:
+    return dtype if dtype.__class__ is dt.DType else resolve_dtype(dtype, dt.get_default_dtype(), op)
+
+
+zeros = _constant("zeros", 0.0)
+zeros.__doc__ = """A tensor of zeros; sizes as ints, a tuple, a list or `size=`.
+
+    >>> import calque
+    >>> calque.zeros(2, 3, dtype=calque.int64)
+    tensor([[0, 0, 0],
+            [0, 0, 0]])
+    """
+ones = _constant("ones", 1.0)
+ones.__doc__ = "A tensor of ones; sizes as ints, a tuple, a list or `size=`."
+empty = _constant("empty", 0.0)
+empty.__doc__ = "A tensor whose values do not matter (zeros: the result of a program never depends on old memory)."
+
+
+def full(size: Sequence[int], fill_value: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False, **_: Any) -> Tensor:
+    """A tensor of one value; its dtype follows the value unless given.
+
+    >>> import calque
+    >>> calque.full((2,), 7)
+    tensor([7, 7])
+    """
+    resolve_device(device, "full")
+    inferred = fill_value._layout.dtype if is_tensor(fill_value) else dt.of_scalar(number(fill_value))
+    shape = size_of("full", (size,))
+    return marked(filled(shape, fill_value, resolve_dtype(dtype, inferred, "full"), "full"), requires_grad, "full")
+
+
+def full_like(input: Tensor, fill_value: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False, **_: Any) -> Tensor:
+    """`full` with the shape and dtype of `input`."""
+    resolve_device(device, "full_like")
+    wanted = resolve_dtype(dtype, input._layout.dtype, "full_like")
+    return marked(filled(tuple(input._layout.shape), fill_value, wanted, "full_like"), requires_grad, "full_like")
+
+
+def zeros_like(input: Tensor, *, dtype: Any = None, device: Any = None, requires_grad: bool = False, **_: Any) -> Tensor:
+    """Zeros with the shape and dtype of `input`."""
+    return full_like(input, 0, dtype=dtype, device=device, requires_grad=requires_grad)
+
+
+def ones_like(input: Tensor, *, dtype: Any = None, device: Any = None, requires_grad: bool = False, **_: Any) -> Tensor:
+    """Ones with the shape and dtype of `input`."""
+    return full_like(input, 1, dtype=dtype, device=device, requires_grad=requires_grad)
+
+
+def empty_like(input: Tensor, *, dtype: Any = None, device: Any = None, requires_grad: bool = False, **_: Any) -> Tensor:
+    """A tensor of the shape and dtype of `input` whose values do not matter."""
+    return full_like(input, 0, dtype=dtype, device=device, requires_grad=requires_grad)
+
+
+@method("new_full")
+def new_full(input: Tensor, size: Sequence[int], fill_value: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False, **_: Any) -> Tensor:
+    """`full` with the dtype of `input`."""
+    return full(size, fill_value, dtype=resolve_dtype(dtype, input._layout.dtype, "new_full"), device=device, requires_grad=requires_grad)
+
+
+def _new(op: str, value: int) -> None:
+    def create(input: Tensor, *size: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False, **keywords: Any) -> Tensor:
+        shape = size_of(op, size, keywords.get("size"))
+        return new_full(input, shape, value, dtype=dtype, device=device, requires_grad=requires_grad)
+
+    create.__name__ = op
+    create.__doc__ = f"A tensor with the dtype of `input`, filled with {value}."
+    method(op)(create)
+
+
+_new("new_zeros", 0)
+_new("new_ones", 1)
+_new("new_empty", 0)
+
+
+@method("new_tensor")
+def new_tensor(input: Tensor, data: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False, **_: Any) -> Tensor:
+    """`tensor(data)` with the dtype of `input`."""
+    return tensor(data, dtype=resolve_dtype(dtype, input._layout.dtype, "new_tensor"), device=device, requires_grad=requires_grad)
+
+
+# ------------------------------------------------------------------------------------------------------------ sequences
+
+
+def _plain_number(op: str, name: str, value: Any) -> Any:
+    value = value.item() if is_tensor(value) else value
+    if not is_number(value):
+        raise TypeError(f"[{op}] expected a number for {name}, got {type(value).__name__}")
+    return number(value)
+
+
+def arange(
+    start: Any, end: Any = None, step: Any = 1, *, out: Any = None, dtype: Any = None, device: Any = None, requires_grad: bool = False, **_: Any
+) -> Tensor:
+    """start, start + step, ... below end: int64 if all three are integers, else the default dtype.
+
+    >>> import calque
+    >>> calque.arange(1, 2.5, 0.5)
+    tensor([1.0000, 1.5000, 2.0000])
+    """
+    resolve_device(device, "arange")
+    if end is None:
+        start, end = 0, start
+    first, last, stride = (_plain_number("arange", n, v) for n, v in (("start", start), ("end", end), ("step", step)))
+    whole = not any(isinstance(v, float) for v in (first, last, stride))
+    wanted = resolve_dtype(dtype, dt.int64 if whole else dt.get_default_dtype(), "arange")
+    if stride == 0 or not all(math.isfinite(v) for v in (first, last, stride)):
+        raise ArgumentError(f"[arange] step must be nonzero and all bounds finite, got start {first}, end {last}, step {stride}")
+    if (last - first) * stride < 0:
+        raise ArgumentError(f"[arange] upper bound and lower bound inconsistent with step sign: start {first}, end {last}, step {stride}")
+    if wanted.category == 1 and not whole:
+        first, last, stride, whole = int(first), int(last), int(stride), True
+    count = -((first - last) // stride) if whole else math.ceil((last - first) / stride)
+    kind = dt.int64 if whole else dt.float64
+    result = prim("iota", (count,), kind)
+    if stride != 1:
+        result = prim("mul", result, (stride, kind))
+    if first != 0:
+        result = prim("add", result, (first, kind))
+    return marked(cast(result, wanted), requires_grad, "arange")
+
+
+def linspace(start: Any, end: Any, steps: int, *, dtype: Any = None, device: Any = None, requires_grad: bool = False, **_: Any) -> Tensor:
+    """`steps` values from start to end, both included: () -> (steps,)."""
+    resolve_device(device, "linspace")
+    first, last = _plain_number("linspace", "start", start), _plain_number("linspace", "end", end)
+    wanted = resolve_dtype(dtype, dt.get_default_dtype(), "linspace")
+    return marked(upload(_spaced("linspace", first, last, steps, wanted), wanted), requires_grad, "linspace")
+
+
+def _spaced(op: str, first: Any, last: Any, steps: int, dtype: dt.DType) -> np.ndarray[Any, Any]:
+    """Values computed from the nearer end, so that the sequence is symmetric and ends exactly."""
+    if steps < 0:
+        raise ArgumentError(f"[{op}] number of steps must be non-negative, got {steps}")
+    if steps == 1:
+        return np.array([first]).astype(dtype.np)
+    i = np.arange(steps)
+    kind = np.dtype(np.float32) if dtype is dt.float32 else np.dtype(np.float64)
+    stride = (kind.type(last) - kind.type(first)) / kind.type(max(steps - 1, 1))
+    low, high = kind.type(first) + stride * i.astype(kind), kind.type(last) - stride * (steps - 1 - i).astype(kind)
+    return np.where(i < steps // 2, low, high).astype(dtype.np)
+
+
+def logspace(
+    start: Any, end: Any, steps: int, base: float = 10.0, *, dtype: Any = None, device: Any = None, requires_grad: bool = False, **_: Any
+) -> Tensor:
+    """base ** linspace(start, end, steps)."""
+    resolve_device(device, "logspace")
+    first, last = _plain_number("logspace", "start", start), _plain_number("logspace", "end", end)
+    wanted = resolve_dtype(dtype, dt.get_default_dtype(), "logspace")
+    values = np.power(float(base), _spaced("logspace", first, last, steps, dt.float64))
+    return marked(upload(values.astype(wanted.np), wanted), requires_grad, "logspace")
+
+
+def eye(n: int, m: int | None = None, *, dtype: Any = None, device: Any = None, requires_grad: bool = False, **_: Any) -> Tensor:
+    """The identity matrix: (n, m), square unless m is given.
+
+    >>> import calque
+    >>> calque.eye(2)
+    tensor([[1., 0.],
+            [0., 1.]])
+    """
+    resolve_device(device, "eye")
+    rows, columns = size_of("eye", (n, n if m is None else m))
+    wanted = resolve_dtype(dtype, dt.get_default_dtype(), "eye")
+    same = prim("eq", prim("iota", (rows, 1), dt.int64), prim("iota", (1, columns), dt.int64))
+    return marked(cast(same, wanted), requires_grad, "eye")
+
+
+def meshgrid(*tensors: Any, indexing: str = "ij") -> tuple[Tensor, ...]:
+    """Coordinate grids of 1-d tensors: (A,), (B,) -> two of (A, B), or (B, A) for indexing="xy"."""
+    given = tuple(tensors[0]) if len(tensors) == 1 and isinstance(tensors[0], (tuple, list)) else tensors
+    if indexing not in ("ij", "xy"):
+        raise ArgumentError(f"[meshgrid] expected indexing 'ij' or 'xy', got {indexing!r}")
+    flat = [reshape(x, (-1,)) for x in given]
+    for x in given:
+        if x._layout.ndim > 1:
+            raise ShapeError(f"[meshgrid] Expected 0D or 1D tensors, got shape {tuple(x._layout.shape)}")
+    order = [k for k, _ in enumerate(flat)]
+    if indexing == "xy" and len(flat) > 1:
+        order[0], order[1] = 1, 0
+    shape: Shape = tuple(flat[k]._layout.numel for k in order)
+    grids = []
+    for k, x in enumerate(flat):
+        aligned = [1] * len(flat)
+        aligned[order.index(k)] = x._layout.numel
+        grids.append(expand(reshape(x, tuple(aligned)), shape))
+    return tuple(grids)

@@ -1,0 +1,330 @@
+"""`x[...]` for reading and writing: integers, slices, None, Ellipsis, boolean masks and index tensors, with NumPy's and PyTorch's meaning."""
+
+from __future__ import annotations
+
+from math import prod
+from operator import index as as_int
+from typing import Any
+
+import numpy as np
+
+from calque.base import dtypes as dt
+from calque.base.errors import OutOfRangeError, ShapeError
+from calque.base.layout import Layout, dense_layout, layout
+from calque.base.shapes import Shape, broadcast_shapes, overlaps
+from calque.functional.checks import check_index, known_values
+from calque.functional.common import cast, is_number, is_tensor, method, operand, prim
+from calque.functional.creation import as_tensor
+from calque.functional.options import filled
+from calque.functional.views import Entry, expand, lookup, permute, remember, reshape
+from calque.functional.windows import selected, sliced
+from calque.functional.writing import check_target
+from calque.tensor import Tensor, assign, from_array, make_view, read
+
+__all__: list[str] = []
+
+
+# ----------------------------------------------------------------------------------------------------------- basic views
+
+
+def _bound(value: Any) -> int | None:
+    return None if value is None else value if value.__class__ is int else as_int(value)
+
+
+def basic_key(items: tuple[Any, ...]) -> tuple[Any, ...] | None:
+    """A hashable form of an index made of integers, slices, None and Ellipsis; None if it holds anything else."""
+    key: list[Any] = []
+    for item in items:
+        kind = item.__class__
+        if kind is int or item is None or item is Ellipsis:
+            key.append(item)
+        elif kind is slice:
+            key.append((_bound(item.start), _bound(item.stop), _bound(item.step)))
+        elif isinstance(item, np.integer):
+            key.append(int(item))
+        else:
+            return None
+    return tuple(key)
+
+
+def _spelled_out(key: tuple[Any, ...], view: Layout, consumed: int) -> tuple[Any, ...]:
+    """The key with its Ellipsis written as full slices. `consumed`: dims the other items take."""
+    if consumed > view.ndim:
+        raise OutOfRangeError(f"[index] too many indices for tensor of dimension {view.ndim}: shape {tuple(view.shape)}, got {consumed}")
+    full = ((None, None, None),) * (view.ndim - consumed)
+    where = next((i for i, item in enumerate(key) if item is Ellipsis), None)
+    if where is None:
+        return key + full
+    if any(item is Ellipsis for item in key[where + 1 :]):
+        raise OutOfRangeError("[index] an index can only have a single ellipsis ('...')")
+    return key[:where] + full + key[where + 1 :]
+
+
+def _apply(view: Layout, items: tuple[Any, ...]) -> Layout:
+    """Layout after integers, slices and Nones, one item per dim."""
+    d = 0
+    for item in items:
+        if item is None:
+            view = layout((*view.shape[:d], 1, *view.shape[d:]), (*view.strides[:d], 0, *view.strides[d:]), view.offset, view.dtype, view.device)
+            d += 1
+        elif item.__class__ is int:
+            view = selected(view, d, item, "index")[0]
+        else:
+            view = sliced(view, d, *item, op="index")[0]
+            d += 1
+    return view
+
+
+def _basic(view: Layout, key: tuple[Any, ...]) -> Entry:
+    items = _spelled_out(key, view, sum(item is not None and item is not Ellipsis for item in key))
+    part = _apply(view, items)
+    source = tuple(view.shape)
+    relative = _apply(dense_layout(source, view.dtype, view.device), items)
+    shape, strides, offset = tuple(relative.shape), relative.strides, relative.offset
+    name = "update_add" if overlaps(shape, strides) else "update"
+    if part.numel == view.numel and not any(item.__class__ is tuple and item != (None, None, None) for item in items):
+        return part, lambda g: reshape(g, source)
+
+    def backward(g: Any) -> Any:
+        return prim(name, prim("full", (0.0, g._layout.dtype), source), g, shape, strides, offset)
+
+    return part, backward
+
+
+def _view(input: Tensor, key: tuple[Any, ...]) -> Tensor:
+    full_key = ("index", input._layout, key)
+    found = lookup(full_key) or remember(full_key, _basic(input._layout, key))
+    return make_view(input, found[0], "SliceBackward0", found[1])
+
+
+def get(input: Tensor, index: Any) -> Tensor:
+    """`input[index]`."""
+    if index.__class__ is int:
+        key = ("select", input._layout, 0, index)
+        found = lookup(key) or remember(key, selected(input._layout, 0, index, "index"))
+        return make_view(input, found[0], "SelectBackward0", found[1])
+    items = _items(index)
+    key = basic_key(items)
+    if key is not None:
+        return _view(input, key)
+    return _read(input, items)
+
+
+def _items(index: Any) -> tuple[Any, ...]:
+    """The index as a tuple of items. A list is one index array, unless it holds slices, None or sequences of tensors, as in PyTorch."""
+    if index.__class__ is tuple or isinstance(index, tuple):
+        return tuple(index)
+    if isinstance(index, list) and any(isinstance(i, slice) or i is None or i is Ellipsis for i in index):
+        return tuple(index)
+    return (index,)
+
+
+# -------------------------------------------------------------------------------------------------------------- advanced
+
+
+def positions_of(mask: Tensor) -> tuple[Tensor, ...]:
+    """Coordinates of the true elements of a boolean tensor, one index tensor per dim. Reads the mask: a sync point."""
+    found = np.nonzero(read(mask, "nonzero")) if mask._layout.ndim else (np.nonzero(read(mask, "nonzero").reshape(1))[0],)
+    return tuple(from_array(np.ascontiguousarray(p), dense_layout(p.shape, dt.int64)) for p in found)
+
+
+def _parse(item: Any, reading: bool) -> Any:
+    """One item: an int, None, Ellipsis, a slice as a tuple, or an index tensor (int64-like or bool)."""
+    if item is None or item is Ellipsis or item.__class__ is int:
+        return item
+    if isinstance(item, slice):
+        return (_bound(item.start), _bound(item.stop), _bound(item.step))
+    if isinstance(item, (bool, np.bool_)):
+        return as_tensor(bool(item), dt.bool_)
+    if isinstance(item, np.integer):
+        return int(item)
+    if is_tensor(item):
+        found = item
+    elif isinstance(item, (list, tuple, np.ndarray, range)):
+        found = as_tensor(list(item) if isinstance(item, range) else item)
+        if not found._layout.numel and not isinstance(item, np.ndarray):
+            found = cast(found, dt.int64)
+    elif hasattr(item, "__index__"):
+        return as_int(item)
+    else:
+        raise OutOfRangeError(
+            f"[index] only integers, slices (`:`), ellipsis (`...`), None and long or byte Variables are valid indices (got {type(item).__name__})"
+        )
+    dtype = found._layout.dtype
+    if dtype.category == 2:
+        raise OutOfRangeError(f"[index] tensors used as indices must be long, int, byte or bool tensors, got {dtype}; convert with .long()")
+    if dtype.category == 1 and not found._layout.ndim and dtype is not dt.uint8 and (reading or known_values(found) is not None):
+        return int(read(found, "index").item())  # PyTorch selects, and the result is a view
+    return cast(found, dt.bool_) if dtype is dt.uint8 else found
+
+
+def _check_mask(view: Layout, mask: Tensor, source: int) -> None:
+    """The mask has the shape of the dims it stands for."""
+    shape = tuple(mask._layout.shape)
+    if shape != tuple(view.shape)[source : source + len(shape)]:
+        raise OutOfRangeError(
+            f"[index] The shape of the mask {list(shape)} at index {source} does not match the shape of the indexed tensor "
+            f"{list(view.shape)} at index {source}"
+        )
+
+
+def _consumed(item: Any) -> int:
+    """Dims of the tensor that an item stands for."""
+    if item is None or item is Ellipsis:
+        return 0
+    if is_tensor(item) and item._layout.dtype is dt.bool_:
+        ndim: int = item._layout.ndim
+        return ndim
+    return 1
+
+
+_FULL = (None, None, None)
+
+
+def _separate(input: Tensor, items: list[Any]) -> tuple[Tensor, list[tuple[int, Tensor]]]:
+    """The view that the basic items make, and (dim of that view, integer index tensor) for the others."""
+    spelled = _spelled_out(tuple(items), input._layout, sum(_consumed(item) for item in items))
+    basic: list[Any] = []
+    indices: list[tuple[int, Tensor]] = []
+    d = source = 0
+    for item in spelled:
+        if not is_tensor(item):
+            basic.append(item)
+            d += item.__class__ is not int
+            source += item is not None
+            continue
+        if item._layout.dtype is dt.bool_:
+            _check_mask(input._layout, item, source)
+            parts = positions_of(item)
+        else:
+            parts = (item,)
+        for part in parts:
+            basic.append(_FULL if _consumed(item) else None)  # a 0-d mask indexes a new dim of size 1
+            indices.append((d, part))
+            d += 1
+        source += _consumed(item)
+    return (input if all(item == _FULL for item in basic) else _view(input, tuple(basic))), indices
+
+
+class _Plan:
+    """How an index with tensors reads or writes `base`: its indexed dims are brought together, merged, and addressed by one linear index."""
+
+    def __init__(self, base: Tensor, indices: list[tuple[int, Tensor]]) -> None:
+        view = base._layout
+        dims = [d for d, _ in indices]
+        shapes = [tuple(i._layout.shape) for _, i in indices]
+        try:
+            common = broadcast_shapes(*shapes, op="index")
+        except ShapeError:
+            listed = ", ".join(str(list(s)) for s in shapes)
+            raise OutOfRangeError(f"[index] shape mismatch: indexing tensors could not be broadcast together with shapes {listed}") from None
+        adjacent = dims == list(range(dims[0], dims[0] + len(dims)))
+        self.place = dims[0] if adjacent else 0
+        rest = [d for d in range(view.ndim) if d not in dims]
+        self.order = (*rest[: self.place], *dims, *rest[self.place :])
+        self.moved = base if list(self.order) == list(range(view.ndim)) else permute(base, self.order)
+        self.index = self._linear(view, indices, common)
+        self.flat = self._merge(len(dims))
+
+    @staticmethod
+    def _linear(view: Layout, indices: list[tuple[int, Tensor]], common: Shape) -> Tensor:
+        linear: Tensor | None = None
+        for d, index in indices:
+            size = view.shape[d]
+            if not size and 0 not in common:
+                raise OutOfRangeError(f"[index] index is out of bounds for dimension {d} with size 0 (shape {tuple(view.shape)})")
+            checked = check_index("index", index, size)
+            linear = checked if linear is None else prim("add", prim("mul", linear, (size, dt.int64)), checked)
+        assert linear is not None
+        return linear if tuple(linear._layout.shape) == common else expand(linear, common)
+
+    def _merge(self, count: int) -> Tensor:
+        if count == 1:
+            return self.moved
+        shape = tuple(self.moved._layout.shape)
+        return reshape(self.moved, (*shape[: self.place], prod(shape[self.place : self.place + count]), *shape[self.place + count :]))
+
+    @property
+    def target(self) -> Shape:
+        """Shape of the indexed elements."""
+        shape = self.flat._layout.shape
+        return (*shape[: self.place], *self.index._layout.shape, *shape[self.place + 1 :])
+
+    def read(self) -> Tensor:
+        """The indexed elements."""
+        return prim("index_select", self.flat, self.index, self.place)
+
+    def written(self, source: Tensor, accumulate: bool) -> Tensor:
+        """The base's value with the source written or added."""
+        result = prim("index_add" if accumulate else "index_put", self.flat, self.index, source, self.place)
+        result = reshape(result, tuple(self.moved._layout.shape))
+        inverse = tuple(sorted(range(len(self.order)), key=lambda i: self.order[i]))
+        return result if self.moved is self.flat and inverse == tuple(range(len(inverse))) else permute(result, inverse)
+
+
+def _read(input: Tensor, items: tuple[Any, ...]) -> Tensor:
+    base, indices = _separate(input, [_parse(item, True) for item in items])
+    return _Plan(base, indices).read() if indices else base
+
+
+def fitted(op: str, value: Any, view: Layout) -> Tensor:
+    """A value to be written, converted to the dtype and broadcast to the shape of the target; extra leading 1s are dropped."""
+    if not is_tensor(value):
+        if is_number(value):
+            return filled(tuple(view.shape), value, view.dtype, op)
+        value = as_tensor(value)
+    value = cast(value, view.dtype)
+    shape, target = tuple(value._layout.shape), tuple(view.shape)
+    while len(shape) > len(target) and shape[0] == 1:
+        shape = shape[1:]
+    try:
+        return expand(reshape(value, shape), target)
+    except ShapeError:
+        raise ShapeError(
+            f"[{op}] shape mismatch: value tensor of shape {list(value._layout.shape)} cannot be broadcast to indexing result of shape "
+            f"{list(target)}; expected a number or sizes that match or are 1"
+        ) from None
+
+
+def _is_single(value: Any) -> bool:
+    return is_number(value) or (is_tensor(value) and not value._layout.ndim)
+
+
+def put(input: Tensor, items: tuple[Any, ...], value: Any, accumulate: bool = False) -> None:
+    """Write (or add) values, broadcast to the shape the index names."""
+    parsed = [_parse(item, False) for item in items]
+    if len(parsed) == 1 and is_tensor(parsed[0]) and parsed[0]._layout.dtype is dt.bool_ and _is_single(value) and not accumulate:
+        mask = parsed[0]
+        _check_mask(input._layout, mask, 0)
+        check_target("index_put_", input)
+        mask = reshape(mask, tuple(mask._layout.shape) + (1,) * (input._layout.ndim - mask._layout.ndim))
+        assign(input, prim("where", mask, operand("index_put_", value, input._layout.dtype), input))
+        return
+    base, indices = _separate(input, parsed)
+    check_target("index_put_", base)
+    if not indices:
+        source = fitted("index_put_", value, base._layout)
+        assign(base, prim("add", base, source) if accumulate else source)
+        return
+    plan = _Plan(base, indices)
+    source = fitted("index_put_", value, dense_layout(plan.target, base._layout.dtype))
+    assign(base, plan.written(source, accumulate))
+
+
+def set_item(input: Tensor, index: Any, value: Any) -> None:
+    """`input[index] = value`."""
+    items = _items(index)
+    key = basic_key(items)
+    if key is None:
+        put(input, items, value)
+        return
+    if index.__class__ is tuple and not index:
+        target = input
+    else:
+        target = get(input, index)
+    check_target("copy_", target)
+    assign(target, fitted("copy_", value, target._layout))
+
+
+method("__getitem__")(get)
+method("__setitem__")(set_item)

@@ -1,0 +1,149 @@
+"""`copy_`, `fill_`, `zero_` and the generated in-place forms (`add_`, `relu_`, ...) of elementwise functions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from calque.base import dtypes as dt
+from calque.base.errors import ArgumentError, ShapeError
+from calque.functional.common import cast, is_number, is_tensor, method, prim
+from calque.functional.creation import as_tensor
+from calque.functional.options import filled
+from calque.functional.views import expand
+from calque.functional.writing import check_target, in_place_form
+from calque.tensor import Tensor, assign
+
+__all__ = ["install"]
+
+# Functions of one result of the first operand's shape; `name_` is generated for those that exist.
+NAMES = (
+    "abs", "absolute", "acos", "acosh", "add", "addcdiv", "addcmul", "addmm", "addmv", "addr", "arccos", "arccosh", "arcsin", "arcsinh", "arctan",
+    "arctanh", "asin", "asinh", "atan", "atan2", "arctan2", "atanh", "baddbmm", "bitwise_and", "bitwise_left_shift", "bitwise_not",
+    "bitwise_or", "bitwise_right_shift", "bitwise_xor", "ceil", "celu", "clamp", "clamp_max", "clamp_min", "clip", "copysign", "cos", "cosh",
+    "cumprod", "cumsum", "deg2rad", "digamma", "div", "divide", "elu", "eq", "erf", "erfc", "erfinv", "exp", "exp2", "expm1", "fix",
+    "float_power", "floor", "floor_divide", "fmod", "frac", "gcd", "ge", "gelu", "greater", "greater_equal", "gt", "hardsigmoid", "hardswish",
+    "hardtanh", "heaviside", "hypot", "index_add", "index_copy", "index_fill", "index_put", "lcm", "le", "leaky_relu", "lerp", "less",
+    "less_equal", "lgamma", "log", "log10", "log1p", "log2", "logical_and", "logical_not", "logical_or", "logical_xor", "logit", "lt",
+    "masked_fill", "masked_scatter", "mish", "mul", "multiply", "nan_to_num", "ne", "neg", "negative", "nextafter", "not_equal", "polygamma", "pow",
+    "put", "rad2deg", "reciprocal", "relu", "relu6", "remainder", "renorm", "round", "rsqrt", "scatter", "scatter_add", "scatter_reduce", "selu",
+    "sgn", "sigmoid", "sign", "silu", "sin", "sinc", "sinh", "softplus", "sqrt", "square", "sub", "subtract", "tan", "tanh", "threshold", "tril",
+    "triu", "true_divide", "trunc", "xlogy",
+)  # fmt: skip
+# Also functions of the namespace in PyTorch, not only methods.
+FUNCTIONS = (
+    "abs", "acos", "asin", "atan", "ceil", "celu", "clamp", "cos", "cosh", "erf", "exp", "expm1", "floor", "log", "log10", "log2", "neg", "reciprocal",
+    "relu", "round", "rsqrt", "selu", "sigmoid", "sin", "sinh", "sqrt", "square", "tan", "tanh", "threshold", "trunc",
+)  # fmt: skip
+
+
+def install(namespace: Mapping[str, Any]) -> dict[str, Any]:
+    """Attach the in-place methods of the functions found in `namespace`; returns the new functions of the namespace."""
+    functions = {}
+    for name in NAMES:
+        function = namespace.get(name) or getattr(Tensor, name, None)
+        if function is None or f"{name}_" in Tensor.__dict__:
+            continue
+        form = in_place_form(f"{name}_", function)
+        method(f"{name}_")(form)
+        if name in FUNCTIONS:
+            functions[f"{name}_"] = form
+    return functions
+
+
+@method("copy_")
+def copy_(input: Tensor, src: Any, non_blocking: bool = False) -> Tensor:
+    """Write the values of `src` (converted and broadcast) into the tensor; gradients flow to `src`.
+
+    >>> import calque
+    >>> calque.zeros(2, 2).copy_(calque.tensor([1, 2]))
+    tensor([[1., 2.],
+            [1., 2.]])
+    """
+    if not is_tensor(src):
+        src = as_tensor(src)
+    value = cast(src, input._layout.dtype)
+    shape = input._layout.shape
+    if value._layout.shape != shape:
+        try:
+            value = expand(value, tuple(shape))
+        except ShapeError:
+            raise ShapeError(
+                f"[copy_] expected values that broadcast to the tensor's shape {tuple(shape)}, got shape {tuple(src._layout.shape)}; "
+                "the sizes must match or be 1, aligned from the right"
+            ) from None
+    check_target("copy_", input)
+    return assign(input, value)
+
+
+def filling(input: Tensor, value: Any, op: str) -> Tensor:
+    """A tensor of the shape of `input` that holds one value: a number or a 0-d tensor."""
+    view = input._layout
+    if is_tensor(value):
+        if value._layout.ndim:
+            raise ShapeError(
+                f"[{op}] only supports 0-dimension value tensor but got tensor with {value._layout.ndim} dimensions: shape "
+                f"{tuple(value._layout.shape)}; use copy_() for several values"
+            )
+        return prim("full", cast(value, view.dtype), tuple(view.shape))
+    if not is_number(value):
+        raise TypeError(f"[{op}] expected a number or a 0-d Tensor, got {type(value).__name__}")
+    return filled(tuple(view.shape), value, view.dtype, op)
+
+
+@method("fill_")
+def fill_(input: Tensor, value: Any) -> Tensor:
+    """Every element set to one value.
+
+    >>> import calque
+    >>> calque.zeros(3).fill_(2)
+    tensor([2., 2., 2.])
+    """
+    check_target("fill_", input)
+    return assign(input, filling(input, value, "fill_"))
+
+
+@method("zero_")
+def zero_(input: Tensor) -> Tensor:
+    """Every element set to zero."""
+    check_target("zero_", input)
+    return assign(input, prim("full", (0.0 if input._layout.dtype is not dt.bool_ else False, input._layout.dtype), tuple(input._layout.shape)))
+
+
+@method("fill_diagonal_")
+def fill_diagonal_(input: Tensor, fill_value: Any, wrap: bool = False) -> Tensor:
+    """The main diagonal set to one value."""
+    if input._layout.ndim < 2:
+        raise ShapeError(f"[fill_diagonal_] dimensions must larger than 1, got shape {tuple(input._layout.shape)}")
+    if input._layout.ndim > 2 and len(set(input._layout.shape)) > 1:
+        raise ShapeError(f"[fill_diagonal_] all dimensions of input must be of equal length, got shape {tuple(input._layout.shape)}")
+    strides, offset = input.stride(), input.storage_offset()  # type: ignore[attr-defined]
+    length = min(input._layout.shape)
+    if wrap and input._layout.ndim == 2 and input._layout.shape[0] > input._layout.shape[1]:
+        length = -(-input._layout.shape[0] // (input._layout.shape[1] + 1)) * input._layout.shape[1]
+        length = min(length, -(-input._layout.numel // (input._layout.shape[1] + 1)))
+    fill_(input.as_strided((length,), (sum(strides),), offset), fill_value)  # type: ignore[attr-defined]
+    return input
+
+
+@method("set_")
+def set_(input: Tensor, source: Tensor) -> Tensor:
+    """Let the tensor share the memory of `source`."""
+    if input._requires_grad and input._grad_fn is not None:
+        raise ArgumentError("[set_] expected a tensor without history, got one with a grad_fn; detach() it first")
+    input._storage, input._layout, input._cache = source._storage, source._layout, None
+    return input
+
+
+@method("resize_")
+def resize_(input: Tensor, *sizes: Any, memory_format: Any = None) -> Tensor:
+    """The tensor with another shape: its first elements, then zeros."""
+    shape = tuple(sizes[0]) if len(sizes) == 1 and isinstance(sizes[0], (tuple, list)) else sizes
+    count = 1
+    for extent in shape:
+        count *= extent
+    flat = input.detach().reshape(-1)  # type: ignore[attr-defined]
+    have = flat._layout.numel
+    if count > have:
+        flat = prim("cat", flat, prim("full", (0, flat._layout.dtype), (count - have,)), 0)
+    return set_(input, prim("copy", flat.narrow(0, 0, count)).reshape(shape))

@@ -1,0 +1,351 @@
+"""Taking tensors apart and putting them together: split, unbind, cat, stack, repeat, flip, roll."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from operator import index as as_int
+from typing import Any
+
+from calque.base import dtypes as dt
+from calque.base.errors import ArgumentError, ShapeError
+from calque.base.layout import Layout
+from calque.base.shapes import Shape, contiguous_strides, normalize_dim
+from calque.functional.common import cast, is_tensor, method, prim
+from calque.functional.views import atleast_1d, atleast_2d, atleast_3d, expand, int_tuple, reshape, transpose, unsqueeze
+from calque.functional.windows import narrow, selected, sliced
+from calque.run.recorder import local
+from calque.tensor import Tensor, alias, function_node, output_nodes
+
+__all__ = [
+    "cat", "chunk", "column_stack", "concat", "concatenate", "dsplit", "dstack", "flip", "fliplr", "flipud", "hsplit", "hstack", "repeat_interleave",
+    "roll", "rot90", "row_stack", "split", "split_with_sizes", "stack", "tensor_split", "tile", "unbind", "vsplit", "vstack",
+]  # fmt: skip
+
+_PARTS: dict[Any, tuple[Layout, ...]] = {}
+
+
+def _parts(input: Tensor, layouts: tuple[Layout, ...], label: str, join: Callable[[list[Any]], Any]) -> tuple[Tensor, ...]:
+    """Several views of one tensor as outputs of one graph node; `join` puts the parts' gradients together."""
+    views = tuple([alias(input, part) for part in layouts])
+    if input._requires_grad and local.state.grad and views:
+
+        def backward(node: Any, grads: Any) -> tuple[Any]:
+            like = next(g for g in grads if g is not None)
+            dtype = like._layout.dtype
+            full = [prim("full", (0.0, dtype), tuple(part.shape)) if g is None else g for g, part in zip(grads, layouts, strict=True)]
+            return (join(full),)
+
+        node = function_node(label, (input,), layouts, backward)
+        for one, out in zip(views, output_nodes(node, len(views)), strict=True):
+            one._grad_fn, one._requires_grad = out, True
+    return views
+
+
+def _remember(key: Any, layouts: tuple[Layout, ...]) -> tuple[Layout, ...]:
+    if len(_PARTS) > 20_000:
+        _PARTS.clear()
+    _PARTS[key] = layouts
+    return layouts
+
+
+def _cut(view: Layout, d: int, sizes: Sequence[int]) -> tuple[Layout, ...]:
+    layouts, start = [], 0
+    for length in sizes:
+        layouts.append(sliced(view, d, start, start + length, 1)[0])
+        start += length
+    return tuple(layouts)
+
+
+def _dim(input: Tensor, dim: int, op: str) -> int:
+    if not input._layout.ndim:
+        raise ShapeError(f"[{op}] expects at least a 1-dimensional tensor, got shape ()")
+    return normalize_dim(dim, input._layout.ndim, op)
+
+
+@method("split_with_sizes")
+def split_with_sizes(input: Tensor, split_sizes: Sequence[int], dim: int = 0) -> tuple[Tensor, ...]:
+    """Pieces of the given sizes along `dim`, as views."""
+    d = _dim(input, dim, "split")
+    sizes = int_tuple("split", (tuple(split_sizes),))
+    key = (input._layout, d, sizes)
+    found = _PARTS.get(key)
+    if found is None:
+        extent = input._layout.shape[d]
+        if sum(sizes) != extent or min(sizes, default=0) < 0:
+            raise ShapeError(
+                f"[split] split_with_sizes expects split_sizes to sum exactly to {extent} (input tensor's size at dimension {d}), but got "
+                f"split_sizes={list(sizes)}"
+            )
+        found = _remember(key, _cut(input._layout, d, sizes))
+    return _parts(input, found, "SplitWithSizesBackward0", lambda grads: prim("cat", *grads, d))
+
+
+@method("split")
+def split(tensor: Tensor, split_size_or_sections: Any, dim: int = 0) -> tuple[Tensor, ...]:
+    """Pieces of a size (the last may be smaller) or of a list of sizes, as views: (A, B) -> (s, B), (s, B), ...
+
+    >>> import calque
+    >>> [p.tolist() for p in calque.arange(5).split(2)]
+    [[0, 1], [2, 3], [4]]
+    """
+    if isinstance(split_size_or_sections, (list, tuple)):
+        return split_with_sizes(tensor, split_size_or_sections, dim)
+    size = as_int(split_size_or_sections)
+    d = _dim(tensor, dim, "split")
+    key = (tensor._layout, d, size)
+    found = _PARTS.get(key)
+    if found is None:
+        extent = tensor._layout.shape[d]
+        if size < 0 or (size == 0 and extent):
+            raise ArgumentError(f"[split] expects split_size be positive, but got split_size={size}")
+        sizes = [min(size, extent - s) for s in range(0, extent, size)] if extent else [0]
+        found = _remember(key, _cut(tensor._layout, d, sizes))
+    return _parts(tensor, found, "SplitBackward0", lambda grads: prim("cat", *grads, d))
+
+
+@method("chunk")
+def chunk(input: Tensor, chunks: int, dim: int = 0) -> tuple[Tensor, ...]:
+    """At most `chunks` pieces of equal size (the last may be smaller), as views."""
+    if chunks <= 0:
+        raise ArgumentError(f"[chunk] expects `chunks` to be greater than 0, got: {chunks}")
+    d = _dim(input, dim, "chunk")
+    extent = input._layout.shape[d]
+    if not extent:
+        return split_with_sizes(input, [0] * chunks, d)
+    return split(input, -(-extent // chunks), d)
+
+
+@method("tensor_split")
+def tensor_split(input: Tensor, indices_or_sections: Any, dim: int = 0, **keywords: Any) -> tuple[Tensor, ...]:
+    """Pieces that differ in size by at most one, or cut at the given positions."""
+    d = _dim(input, dim, "tensor_split")
+    extent = input._layout.shape[d]
+    cuts = indices_or_sections.tolist() if is_tensor(indices_or_sections) else indices_or_sections
+    if isinstance(cuts, int):
+        if cuts <= 0:
+            raise ArgumentError(f"[tensor_split] number of sections must be larger than 0, got {cuts}")
+        small, more = divmod(extent, cuts)
+        return split_with_sizes(input, [small + 1] * more + [small] * (cuts - more), d)
+    edges = [0, *cuts, extent]
+    found = tuple(sliced(input._layout, d, a, b, 1)[0] for a, b in zip(edges, edges[1:], strict=False))
+    if all(0 <= a <= b for a, b in zip(edges, edges[1:], strict=False)):
+        return _parts(input, found, "SplitBackward0", lambda grads: prim("cat", *grads, d))
+    return tuple(input[(slice(None),) * d + (slice(a, b),)] for a, b in zip(edges, edges[1:], strict=False))  # type: ignore[index]
+
+
+def _axis_split(op: str, axis: int) -> Callable[..., tuple[Tensor, ...]]:
+    def function(input: Tensor, indices_or_sections: Any) -> tuple[Tensor, ...]:
+        return tensor_split(input, indices_or_sections, axis if input._layout.ndim > axis else 0)
+
+    function.__name__ = op
+    function.__doc__ = f"`tensor_split` along dim {axis}."
+    return method(op)(function)
+
+
+hsplit, vsplit, dsplit = _axis_split("hsplit", 1), _axis_split("vsplit", 0), _axis_split("dsplit", 2)
+
+
+@method("unbind")
+def unbind(input: Tensor, dim: int = 0) -> tuple[Tensor, ...]:
+    """All slices along `dim`, as views without it: (A, B) -> A times (B,)."""
+    d = _dim(input, dim, "unbind")
+    key = (input._layout, d, None)
+    found = _PARTS.get(key)
+    if found is None:
+        found = _remember(key, tuple(selected(input._layout, d, i)[0] for i in range(input._layout.shape[d])))
+    return _parts(input, found, "UnbindBackward0", lambda grads: stack(grads, d))
+
+
+# ---------------------------------------------------------------------------------------------------------------- joining
+
+
+def _common(op: str, tensors: Any) -> list[Tensor]:
+    """The tensors converted to their common dtype."""
+    if is_tensor(tensors):
+        raise TypeError(f"[{op}] expected a tuple or list of Tensors, got a Tensor; wrap it in a list")
+    listed = list(tensors)
+    if not listed:
+        raise ArgumentError(f"[{op}] expected a non-empty list of Tensors")
+    for i, x in enumerate(listed):
+        if not is_tensor(x):
+            raise TypeError(f"[{op}] expected Tensor as element {i}, got {type(x).__name__}")
+    dtype = listed[0]._layout.dtype
+    for x in listed:
+        if x._layout.dtype is not dtype:
+            for y in listed:
+                dtype = dt.promote(dtype, y._layout.dtype)
+            return [cast(y, dtype) for y in listed]
+    return listed
+
+
+def cat(tensors: Sequence[Tensor], dim: int = 0, *, axis: int | None = None, out: Tensor | None = None) -> Tensor:
+    """Tensors joined along `dim`: (A, B), (C, B) -> (A + C, B).
+
+    >>> import calque
+    >>> calque.cat([calque.tensor([1]), calque.tensor([2, 3])])
+    tensor([1, 2, 3])
+    """
+    listed = _common("cat", tensors)
+    dim = dim if axis is None else axis
+    kept = [x for x in listed if x._layout.shape != (0,)] or listed[:1]  # PyTorch skips empty 1-d tensors
+    first = kept[0]._layout
+    if not first.ndim:
+        raise ShapeError("[cat] zero-dimensional tensor (at position 0) cannot be concatenated; use stack()")
+    d = normalize_dim(dim, first.ndim, "cat")
+    result = prim("copy", kept[0]) if len(kept) == 1 else prim("cat", *kept, d)
+    return result if out is None else out.copy_(result)  # type: ignore[attr-defined, no-any-return]
+
+
+concat = concatenate = cat
+
+
+def stack(tensors: Sequence[Tensor], dim: int = 0, *, out: Tensor | None = None) -> Tensor:
+    """Tensors of one shape joined along a new dim: N times (A, B) -> (N, A, B) for dim=0."""
+    listed = _common("stack", tensors)
+    shape = listed[0]._layout.shape
+    for i, x in enumerate(listed):
+        if x._layout.shape != shape:
+            raise ShapeError(
+                f"[stack] expects each tensor to be equal size, but got {list(shape)} at entry 0 and {list(x._layout.shape)} at entry {i}"
+            )
+    d = normalize_dim(dim, len(shape) + 1, "stack")
+    result = prim("cat", *[unsqueeze(x, d) for x in listed], d) if len(listed) > 1 else prim("copy", unsqueeze(listed[0], d))
+    return result if out is None else out.copy_(result)  # type: ignore[attr-defined, no-any-return]
+
+
+def hstack(tensors: Sequence[Tensor]) -> Tensor:
+    """Joined along dim 1 (dim 0 for 1-d tensors)."""
+    listed = atleast_1d(list(tensors))
+    return cat(listed, 0 if listed[0]._layout.ndim == 1 else 1)
+
+
+def vstack(tensors: Sequence[Tensor]) -> Tensor:
+    """Joined along dim 0, 1-d tensors as rows."""
+    return cat(atleast_2d(list(tensors)), 0)
+
+
+row_stack = vstack
+
+
+def dstack(tensors: Sequence[Tensor]) -> Tensor:
+    """Joined along dim 2."""
+    return cat(atleast_3d(list(tensors)), 2)
+
+
+def column_stack(tensors: Sequence[Tensor]) -> Tensor:
+    """Joined along dim 1, 1-d tensors as columns."""
+    return cat([reshape(x, (x._layout.numel, 1)) if x._layout.ndim <= 1 else x for x in tensors], 1)
+
+
+# ------------------------------------------------------------------------------------------------------------- repeating
+
+
+@method("repeat")
+def repeat(input: Tensor, *repeats: Any, **keywords: Any) -> Tensor:
+    """The tensor repeated along its dims (a copy): (A, B) -> (m*A, n*B) for repeats (m, n)."""
+    counts = int_tuple("repeat", repeats or (keywords.get("repeats", ()),))
+    shape = tuple(input._layout.shape)
+    lead = len(counts) - len(shape)
+    if lead < 0:
+        raise ShapeError(
+            f"[repeat] Number of dimensions of repeat dims {counts} can not be smaller than number of dimensions of tensor of shape {shape}"
+        )
+    if min(counts, default=0) < 0:
+        raise ArgumentError(f"[repeat] expected counts >= 0, got {counts}")
+    padded = (1,) * lead + shape
+    apart: Shape = tuple(v for s in padded for v in (1, s))
+    wide: Shape = tuple(v for n, s in zip(counts, padded, strict=True) for v in (n, s))
+    repeated = expand(reshape(input, apart), wide)
+    return reshape(prim("copy", repeated), tuple(n * s for n, s in zip(counts, padded, strict=True)))
+
+
+@method("tile")
+def tile(input: Tensor, *dims: Any) -> Tensor:
+    """As `repeat`, with counts padded by 1 on the left."""
+    counts = int_tuple("tile", dims)
+    return repeat(input, (1,) * (input._layout.ndim - len(counts)) + counts)
+
+
+@method("repeat_interleave")
+def repeat_interleave(input: Tensor, repeats: Any, dim: int | None = None, *, output_size: int | None = None) -> Tensor:
+    """Each element (or slice along `dim`) repeated: [a, b] -> [a, a, b, b] for repeats=2."""
+    x = reshape(input, (-1,)) if dim is None else input
+    d = 0 if dim is None else normalize_dim(dim, x._layout.ndim, "repeat_interleave")
+    shape = tuple(x._layout.shape)
+    if isinstance(repeats, int):
+        wide = expand(unsqueeze(x, d + 1), (*shape[: d + 1], repeats, *shape[d + 1 :]))
+        return reshape(prim("copy", wide), (*shape[:d], shape[d] * repeats, *shape[d + 1 :]))
+    counts = repeats.tolist() if is_tensor(repeats) else list(repeats)
+    counts = [counts] if isinstance(counts, int) else counts
+    counts = counts * shape[d] if len(counts) == 1 else counts
+    if len(counts) != shape[d]:
+        raise ShapeError(f"[repeat_interleave] repeats must have the same size as input along dim {d}: {len(counts)} and {shape[d]}")
+    positions = [i for i, n in enumerate(counts) for _ in range(n)]
+    return x.index_select(d, x.new_tensor(positions, dtype=dt.int64))  # type: ignore[attr-defined, no-any-return]
+
+
+# ---------------------------------------------------------------------------------------------------------- reordering
+
+
+@method("flip")
+def flip(input: Tensor, *dims: Any) -> Tensor:
+    """The order of elements reversed along dims (a copy).
+
+    >>> import calque
+    >>> calque.arange(3).flip(0)
+    tensor([2, 1, 0])
+    """
+    shape = tuple(input._layout.shape)
+    wanted = {normalize_dim(d, len(shape), "flip") for d in int_tuple("flip", dims)}
+    if not shape or not input._layout.numel:
+        return prim("copy", input)
+    strides = contiguous_strides(shape)
+    start = sum(strides[d] * (shape[d] - 1) for d in wanted)
+    return prim("view", input, shape, tuple(-s if d in wanted else s for d, s in enumerate(strides)), start)
+
+
+@method("fliplr")
+def fliplr(input: Tensor) -> Tensor:
+    """Columns reversed."""
+    return flip(input, 1)
+
+
+@method("flipud")
+def flipud(input: Tensor) -> Tensor:
+    """Rows reversed."""
+    return flip(input, 0)
+
+
+@method("roll")
+def roll(input: Tensor, shifts: Any, dims: Any = None) -> Tensor:
+    """Elements moved by `shifts` places along dims, those that fall off re-entering at the other end."""
+    if dims is None:
+        return reshape(roll(reshape(input, (-1,)), shifts, 0), tuple(input._layout.shape))
+    moves, axes = int_tuple("roll", (shifts,)), int_tuple("roll", (dims,))
+    if len(moves) != len(axes):
+        raise ShapeError(f"[roll] shifts and dimensions must align, got {moves} and {axes}")
+    result = input
+    for move, axis in zip(moves, axes, strict=True):
+        d = normalize_dim(axis, input._layout.ndim, "roll")
+        extent = input._layout.shape[d]
+        cut = -move % extent if extent else 0
+        if cut:
+            result = prim("cat", narrow(result, d, cut, extent - cut), narrow(result, d, 0, cut), d)
+    return prim("copy", input) if result is input else result
+
+
+@method("rot90")
+def rot90(input: Tensor, k: int = 1, dims: Sequence[int] = (0, 1)) -> Tensor:
+    """Rotated by k quarter turns from the first towards the second dim."""
+    a, b = (normalize_dim(d, input._layout.ndim, "rot90") for d in dims)
+    if a == b:
+        raise ShapeError(f"[rot90] expected two different dims, got {tuple(dims)}")
+    turns = k % 4
+    if turns == 0:
+        return prim("copy", input)
+    if turns == 2:
+        return flip(input, (a, b))
+    turned = flip(input, b if turns == 1 else a)
+    return prim("copy", transpose(turned, a, b))
+
+

@@ -1,0 +1,104 @@
+"""What creation functions share: sizes, dtypes, devices and `requires_grad` from the user's arguments."""
+
+from __future__ import annotations
+
+import ctypes.util
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from calque.base import dtypes as dt
+from calque.base.device import CPU, Device
+from calque.base.errors import ArgumentError, DeviceError, DTypeError
+from calque.base.shapes import Shape
+from calque.functional.common import is_tensor, number, prim
+from calque.functional.views import int_tuple
+from calque.tensor import Tensor
+
+
+def missing_cuda() -> str:
+    """What keeps this process from using CUDA, as a sentence."""
+    missing = []
+    if not Path("/proc/driver/nvidia/version").exists():
+        missing.append("no NVIDIA driver is loaded")
+    if ctypes.util.find_library("cuda") is None:
+        missing.append("libcuda was not found")
+    missing.append("this installation of Calque has no CUDA backend")
+    return ", ".join(missing)
+
+
+def resolve_device(device: Any, op: str) -> Device:
+    """The device a result lives on; `None` means the CPU. Raises `DeviceError` for devices this installation cannot use."""
+    if device is None or device is CPU:
+        return CPU
+    if isinstance(device, int) and not isinstance(device, bool):
+        device = f"cuda:{device}"
+    found = Device(device)
+    if found.type == "cpu":
+        return CPU
+    if found.type == "cuda":
+        raise DeviceError(f"[{op}] expected a device that exists, got {str(found)!r}: {missing_cuda()}; use device='cpu'")
+    raise DeviceError(f"[{op}] expected a device with memory, got {str(found)!r}; use device='cpu'")
+
+
+def resolve_dtype(dtype: Any, default: dt.DType, op: str) -> dt.DType:
+    """A dtype argument: a dtype, a NumPy dtype, a Python type, or None for `default`."""
+    if dtype is None:
+        return default
+    if isinstance(dtype, dt.DType):
+        return dtype
+    simple = {float: dt.get_default_dtype(), int: dt.int64, bool: dt.bool_}.get(dtype)
+    if simple is not None:
+        return simple
+    try:
+        found = dt.from_numpy_dtype(dtype)
+    except TypeError:
+        found = None
+    if found is None:
+        names = ", ".join(d.name for d in dt.ALL)
+        raise DTypeError(f"[{op}] expected a dtype, got {dtype!r}; use one of calque.{names}")
+    return found
+
+
+def size_of(op: str, size: tuple[Any, ...], keyword: Any = None) -> Shape:
+    """Shape from `(2, 3)`, `((2, 3),)`, `([2, 3],)` or the keyword `size=(2, 3)`."""
+    if not size and keyword is not None:
+        size = (keyword,)
+    shape = int_tuple(op, size)
+    for extent in shape:
+        if extent < 0:
+            raise ArgumentError(f"[{op}] Trying to create tensor with negative dimension {extent}: {list(shape)}; sizes must be >= 0")
+    return shape
+
+
+def marked(t: Tensor, requires_grad: bool, op: str) -> Tensor:
+    """`t` as a leaf that requires a gradient if asked."""
+    if requires_grad:
+        if t._layout.dtype.category != 2:
+            raise DTypeError(f"[{op}] only Tensors of floating point dtype can require gradients, got {t._layout.dtype}; pass dtype=calque.float32")
+        t._requires_grad = True
+    return t
+
+
+def fill_number(value: Any, dtype: dt.DType, op: str) -> Any:
+    """A Python number that `dtype` can hold."""
+    value = number(value)
+    if dtype.category == 2:
+        return float(value)
+    if dtype.category == 0:
+        return bool(value)
+    if isinstance(value, float) and value != value or value in (float("inf"), float("-inf")):
+        raise ArgumentError(f"[{op}] value cannot be converted to {dtype} without overflow: {value}")
+    whole = int(value)
+    info = np.iinfo(dtype.np)
+    if not info.min <= whole <= info.max:
+        raise ArgumentError(f"[{op}] value cannot be converted to {dtype} without overflow: {value} is outside {info.min}..{info.max}")
+    return whole
+
+
+def filled(shape: Shape, value: Any, dtype: dt.DType, op: str) -> Tensor:
+    """A tensor of one value: a Python number or a 0-d tensor."""
+    if is_tensor(value):
+        return prim("full", prim("cast", value.detach(), dtype), shape)
+    return prim("full", (fill_number(value, dtype, op), dtype), shape)

@@ -1,0 +1,280 @@
+"""Conversions between element types and devices, and reading single values as Python numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from calque.base import dtypes as dt
+from calque.base.device import CPU, Device
+from calque.base.errors import ArgumentError, DTypeError, ShapeError
+from calque.functional.common import cast, is_tensor, method, prim
+from calque.functional.options import resolve_device, resolve_dtype
+from calque.tensor import Tensor, read
+
+__all__ = ["can_cast", "is_floating_point", "is_nonzero", "is_tensor", "promote_types", "result_type"]
+
+
+# ----------------------------------------------------------------------------------------------------------- conversion
+
+
+@method("to")
+def to(input: Tensor, *arguments: Any, dtype: Any = None, device: Any = None, copy: bool = False, **_: Any) -> Tensor:
+    """The tensor with another dtype or device, in the forms `to(dtype)`, `to(device)`, `to(device, dtype)`, `to(other)`; itself if nothing changes.
+
+    >>> import calque
+    >>> calque.ones(2).to(calque.int64)
+    tensor([1, 1])
+    """
+    for position, given in enumerate(arguments):
+        if isinstance(given, dt.DType):
+            dtype = given
+        elif is_tensor(given):
+            dtype, device = given._layout.dtype, given._layout.device
+        elif isinstance(given, (str, Device)) or (isinstance(given, int) and not isinstance(given, bool) and position == 0):
+            device = given
+        elif isinstance(given, bool):
+            copy = copy or (position == len(arguments) - 1 and position > 0 and isinstance(arguments[position - 1], bool) and given)
+        elif given is not None:
+            dtype = resolve_dtype(given, input._layout.dtype, "to")
+    if device is not None and device is not CPU:
+        resolve_device(device, "to")
+    wanted = input._layout.dtype if dtype is None else resolve_dtype(dtype, input._layout.dtype, "to")
+    if wanted is not input._layout.dtype:
+        return cast(input, wanted)
+    return prim("copy", input) if copy else input
+
+
+def _conversion(names: tuple[str, ...], dtype: dt.DType) -> None:
+    def convert(input: Tensor, memory_format: Any = None) -> Tensor:
+        return cast(input, dtype)
+
+    convert.__name__ = names[0]
+    convert.__doc__ = f"The tensor converted to {dtype.name}."
+    method(*names)(convert)
+
+
+for _names, _dtype in (
+    (("float",), dt.float32), (("double",), dt.float64), (("half",), dt.float16), (("bfloat16",), dt.bfloat16), (("int",), dt.int32),
+    (("long",), dt.int64), (("short",), dt.int16), (("char",), dt.int8), (("byte",), dt.uint8), (("bool",), dt.bool_),
+):  # fmt: skip
+    _conversion(_names, _dtype)
+
+_LEGACY = {
+    "Float": dt.float32, "Double": dt.float64, "Half": dt.float16, "BFloat16": dt.bfloat16, "Int": dt.int32, "Long": dt.int64,
+    "Short": dt.int16, "Char": dt.int8, "Byte": dt.uint8, "Bool": dt.bool_,
+}  # fmt: skip
+_LEGACY_NAME = {dtype: name for name, dtype in _LEGACY.items()}
+
+
+@method("type")
+def type_(input: Tensor, dtype: Any = None, non_blocking: bool = False, **_: Any) -> Any:
+    """The legacy type name without an argument, else the tensor converted.
+
+    >>> import calque
+    >>> calque.ones(1).type()
+    'torch.FloatTensor'
+    """
+    if dtype is None:
+        return f"torch.{_LEGACY_NAME[input._layout.dtype]}Tensor"
+    if isinstance(dtype, str):
+        short = dtype.rpartition(".")[2].removesuffix("Tensor")
+        if short not in _LEGACY:
+            raise DTypeError(f"[type] invalid type: {dtype!r}; expected a name like 'torch.FloatTensor' or a dtype")
+        return cast(input, _LEGACY[short])
+    if not isinstance(dtype, dt.DType) and isinstance(getattr(dtype, "dtype", None), dt.DType):
+        dtype = dtype.dtype
+    return cast(input, resolve_dtype(dtype, input._layout.dtype, "type"))
+
+
+@method("type_as")
+def type_as(input: Tensor, other: Tensor) -> Tensor:
+    """`input` converted to the dtype of `other`."""
+    return cast(input, other._layout.dtype)
+
+
+@method("cpu")
+def cpu(input: Tensor, memory_format: Any = None) -> Tensor:
+    """The tensor on the CPU."""
+    return input
+
+
+@method("cuda")
+def cuda(input: Tensor, device: Any = None, non_blocking: bool = False, memory_format: Any = None) -> Tensor:
+    """The tensor on a CUDA device; raises `DeviceError` saying what is missing."""
+    resolve_device("cuda" if device is None else device, "cuda")
+    return input
+
+
+@method("get_device")
+def get_device(input: Tensor) -> int:
+    """Number of the CUDA device, -1 for the CPU."""
+    index = input._layout.device.index
+    return -1 if index is None else index
+
+
+@method("pin_memory")
+def pin_memory(input: Tensor, device: Any = None) -> Tensor:
+    """The tensor itself: without an accelerator there is nothing to pin for."""
+    return input
+
+
+@method("is_floating_point")
+def is_floating_point(input: Tensor) -> bool:
+    """Whether the dtype is a floating type."""
+    return input._layout.dtype.is_floating_point
+
+
+@method("is_complex")
+def is_complex(input: Tensor) -> bool:
+    """False: there are no complex dtypes."""
+    return False
+
+
+@method("is_signed")
+def is_signed(input: Tensor) -> bool:
+    """Whether the dtype can hold negative numbers."""
+    return input._layout.dtype.is_signed
+
+
+@method("is_pinned", "is_shared", "is_inference", "is_conj", "is_neg")
+def _no(input: Tensor) -> bool:
+    """False."""
+    return False
+
+
+@method("element_size")
+def element_size(input: Tensor) -> int:
+    """Bytes per element."""
+    return input._layout.dtype.itemsize
+
+
+def can_cast(from_: dt.DType, to: dt.DType) -> bool:
+    """Whether PyTorch's in-place rules allow writing `from_` into `to`."""
+    return from_.category <= to.category
+
+
+def promote_types(type1: dt.DType, type2: dt.DType) -> dt.DType:
+    """The smallest dtype of at least the category of both.
+
+    >>> import calque
+    >>> calque.promote_types(calque.int64, calque.float32)
+    torch.float32
+    """
+    return dt.promote(type1, type2)
+
+
+def result_type(tensor1: Any, tensor2: Any) -> dt.DType:
+    """dtype of an arithmetic operation on two operands, each a tensor or a number."""
+    from_tensor = is_tensor(tensor1), is_tensor(tensor2)
+    if all(from_tensor):
+        a, b = tensor1._layout, tensor2._layout
+        return dt.promote_operands(a.dtype, a.ndim, b.dtype, b.ndim)
+    if from_tensor[0]:
+        return dt.promote_scalar(tensor1._layout.dtype, tensor2)
+    if from_tensor[1]:
+        return dt.promote_scalar(tensor2._layout.dtype, tensor1)
+    return dt.promote(dt.of_scalar(tensor1), dt.of_scalar(tensor2))
+
+
+def _properties() -> None:
+    Tensor.dtype = property(lambda self: self._layout.dtype, doc="Element type.")  # type: ignore[attr-defined]
+    Tensor.device = property(lambda self: self._layout.device, doc="Where the tensor lives.")  # type: ignore[attr-defined]
+    Tensor.itemsize = property(lambda self: self._layout.dtype.itemsize, doc="Bytes per element.")  # type: ignore[attr-defined]
+    Tensor.nbytes = property(lambda self: self._layout.nbytes, doc="Bytes of the elements.")  # type: ignore[attr-defined]
+    for name in ("is_cuda", "is_sparse", "is_quantized", "is_meta", "is_mkldnn", "is_nested", "is_mps", "is_xpu"):
+        setattr(Tensor, name, property(lambda self: False, doc="False."))
+    Tensor.is_cpu = property(lambda self: self._layout.device is CPU, doc="Whether the tensor is on the CPU.")  # type: ignore[attr-defined]
+    Tensor.layout = property(lambda self: "torch.strided", doc="Always strided.")  # type: ignore[attr-defined]
+    Tensor._version = property(lambda self: self._storage.version, doc="In-place writes so far.")  # type: ignore[attr-defined]
+
+
+_properties()
+
+
+# ------------------------------------------------------------------------------------------------------ Python numbers
+
+
+@method("item")
+def item(input: Tensor) -> Any:
+    """The only element, as a Python number.
+
+    >>> import calque
+    >>> calque.tensor([2.5]).item()
+    2.5
+    """
+    if input._layout.numel != 1:
+        raise ShapeError(
+            f"[item] a Tensor with {input._layout.numel} elements cannot be converted to Scalar: expected one element, got shape "
+            f"{tuple(input._layout.shape)}; index it first or use .tolist()"
+        )
+    value = read(input, "item").item()
+    return float(value) if input._layout.dtype.category == 2 else value
+
+
+@method("tolist")
+def tolist(input: Tensor) -> Any:
+    """Nested lists of Python numbers; a number for a 0-d tensor."""
+    values = read(input, "tolist")
+    if input._layout.dtype.itemsize == 2 and input._layout.dtype.category == 2:
+        values = values.astype("float64")
+    return values.tolist()
+
+
+def _truth(input: Tensor) -> bool:
+    view = input._layout
+    if view.numel != 1:
+        many = "no values" if view.numel == 0 else f"{view.numel} values"
+        raise _Ambiguous(
+            f"[bool] Boolean value of Tensor with {many} is ambiguous: expected one value, got shape {tuple(view.shape)}; use .any() or .all()"
+        )
+    return bool(read(input, "bool").item())
+
+
+class _Ambiguous(ArgumentError):
+    """The truth of several values was asked for."""
+
+
+def is_nonzero(input: Tensor) -> bool:
+    """Whether the only element is not zero."""
+    return _truth(input)
+
+
+def _integer(input: Tensor) -> int:
+    if input._layout.dtype.category == 2 or input._layout.numel != 1:
+        raise TypeError(
+            f"[index] only integer tensors of a single element can be converted to an index, got shape {tuple(input._layout.shape)} of "
+            f"{input._layout.dtype}"
+        )
+    return int(read(input, "index").item())
+
+
+def _length(input: Tensor) -> int:
+    shape = input._layout.shape
+    if not shape:
+        raise TypeError("[len] len() of a 0-d tensor; use .numel() or .item()")
+    length: int = shape[0]
+    return length
+
+
+def _iterate(input: Tensor) -> Iterator[Tensor]:
+    if not input._layout.shape:
+        raise TypeError("[iter] iteration over a 0-d tensor; use .item()")
+    return iter(input.unbind(0))  # type: ignore[attr-defined]
+
+
+def _contains(input: Tensor, element: Any) -> bool:
+    if not (is_tensor(element) or isinstance(element, (bool, int, float))):
+        raise TypeError(f"[in] Tensor.__contains__ only supports Tensor or scalar, but you passed in a {type(element)}")
+    return bool((input == element).any().item())  # type: ignore[union-attr]
+
+
+method("__bool__")(_truth)
+method("is_nonzero")(_truth)
+method("__int__")(lambda self: int(item(self)))
+method("__float__")(lambda self: float(item(self)))
+method("__complex__")(lambda self: complex(item(self)))
+method("__index__")(_integer)
+method("__len__")(_length)
+method("__iter__")(_iterate)
+method("__contains__")(_contains)

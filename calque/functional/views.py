@@ -1,0 +1,566 @@
+"""Views: functions whose result shares memory with their input. Layout arithmetic is cached per (layout, arguments).
+
+A view's gradient rule maps the view's gradient to the source's; it is made once with the layout and captures no tensor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from operator import index as as_int
+from typing import Any
+
+import numpy as np
+
+from calque.base.dtypes import DType
+from calque.base.errors import ArgumentError, ShapeError
+from calque.base.layout import Layout, layout
+from calque.base.shapes import (
+    Shape,
+    broadcast_shapes,
+    broadcast_strides,
+    contiguous_strides,
+    infer_size,
+    normalize_dim,
+    view_bounds,
+    view_strides,
+)
+from calque.functional.common import method, prim
+from calque.run.buffer import exported_view
+from calque.tensor import Tensor, from_array, make_view, realise, wrap
+
+__all__ = [
+    "adjoint", "atleast_1d", "atleast_2d", "atleast_3d", "broadcast_tensors", "broadcast_to", "clone", "contiguous", "detach",
+    "expand", "expand_as", "flatten", "is_contiguous", "moveaxis", "movedim", "numel", "permute", "ravel", "reshape",
+    "reshape_as", "squeeze", "swapaxes", "swapdims", "t", "transpose", "unflatten", "unsqueeze", "view_as",
+    "sum_to_shape",
+]  # fmt: skip
+
+Entry = tuple[Layout, Callable[[Any], Any]]
+_VIEWS: dict[Any, Entry] = {}
+_LIMIT = 100_000
+
+
+def remember(key: Any, entry: Entry) -> Entry:
+    """Cache a computed view; the cache starts over when full."""
+    if len(_VIEWS) >= _LIMIT:
+        _VIEWS.clear()
+    _VIEWS[key] = entry
+    return entry
+
+
+lookup = _VIEWS.get
+
+
+def int_tuple(op: str, values: Any) -> Shape:
+    """A tuple of Python ints from varargs such as `(2, 3)`, `((2, 3),)` or `([2, 3],)`; elements may be 0-d integer tensors."""
+    if len(values) == 1 and isinstance(values[0], (tuple, list)):
+        values = values[0]
+    for v in values:
+        if v.__class__ is not int:
+            break
+    else:
+        return tuple(values)
+    try:
+        return tuple(as_int(v) for v in values)
+    except TypeError:
+        bad = next(v for v in values if not hasattr(v, "__index__"))
+        raise TypeError(f"[{op}] expected integers, got {type(bad).__name__} {bad!r}; convert sizes and dims with int()") from None
+
+
+# ---------------------------------------------------------------------------------------------------------- metadata
+
+
+@method("size")
+def size(input: Tensor, dim: int | None = None) -> Any:
+    """Shape of the tensor, or its extent along `dim`.
+
+    >>> import calque
+    >>> calque.zeros(2, 3).size(), calque.zeros(2, 3).size(-1)
+    (torch.Size([2, 3]), 3)
+    """
+    shape = input._layout.shape
+    return shape if dim is None else shape[normalize_dim(dim, len(shape), "size")]
+
+
+@method("stride")
+def stride(input: Tensor, dim: int | None = None) -> Any:
+    """Strides in elements, or the stride along `dim`."""
+    strides = input._layout.strides
+    return strides if dim is None else strides[normalize_dim(dim, len(strides), "stride")]
+
+
+@method("dim", "ndimension")
+def dim(input: Tensor) -> int:
+    """Number of dimensions."""
+    return input._layout.ndim
+
+
+@method("numel", "nelement")
+def numel(input: Tensor) -> int:
+    """Number of elements."""
+    return input._layout.numel
+
+
+@method("storage_offset")
+def storage_offset(input: Tensor) -> int:
+    """Position of the first element in the storage, in elements."""
+    return input._layout.offset
+
+
+@method("is_contiguous")
+def is_contiguous(input: Tensor, memory_format: Any = None) -> bool:
+    """Whether the elements lie densely in row-major order."""
+    return input._layout.contiguous
+
+
+@method("is_set_to")
+def is_set_to(input: Tensor, tensor: Tensor) -> bool:
+    """Whether both tensors are the same view of the same storage."""
+    return input._storage is tensor._storage and input._layout is tensor._layout
+
+
+def _install_properties() -> None:
+    shape = property(lambda self: self._layout.shape, doc="Shape of the tensor, a `Size`.")
+    Tensor.shape = shape  # type: ignore[attr-defined]
+    Tensor.ndim = property(lambda self: self._layout.ndim, doc="Number of dimensions.")  # type: ignore[attr-defined]
+    Tensor.T = property(_transpose_all, doc="The dimensions in reverse order.")  # type: ignore[attr-defined]
+    Tensor.mT = property(_matrix_transpose, doc="The last two dimensions exchanged.")  # type: ignore[attr-defined]
+    Tensor.H = property(_matrix_2d, doc="Transpose of a matrix (real element types have nothing to conjugate).")  # type: ignore[attr-defined]
+    Tensor.mH = property(_matrix_transpose, doc="The last two dimensions exchanged.")  # type: ignore[attr-defined]
+
+
+# ------------------------------------------------------------------------------------------------- view and reshape
+
+
+def _reshaped(view: Layout, shape: Shape, op: str) -> Entry | None:
+    target = infer_size(shape, view.numel, op)
+    strides = view_strides(tuple(view.shape), view.strides, target)
+    if strides is None:
+        return None
+    source = tuple(view.shape)
+    return layout(target, strides, view.offset, view.dtype, view.device), lambda g: reshape(g, source)
+
+
+@method("view")
+def view(input: Tensor, *shape: Any, **keywords: Any) -> Tensor:
+    """The same memory under another shape (ints, a tuple, a list; one -1 is inferred) or another element type.
+
+    >>> import calque
+    >>> calque.arange(6).view([-1, 3]).shape
+    torch.Size([2, 3])
+    """
+    if not shape:
+        shape = (keywords.get("size", keywords.get("dtype", ())),)
+    if len(shape) == 1 and isinstance(shape[0], DType):
+        return view_dtype(input, shape[0])
+    shape = int_tuple("view", shape)
+    key = ("view", input._layout, shape)
+    found = lookup(key)
+    if found is None:
+        found = _reshaped(input._layout, shape, "view")
+        if found is None:
+            raise ShapeError(
+                f"[view] expected a layout that fits shape {shape}, got a tensor of shape {tuple(input._layout.shape)} with strides "
+                f"{input._layout.strides}: view size is not compatible with input tensor's size and stride (at least one dimension spans "
+                "across two contiguous subspaces); use .reshape(...) instead, which copies here"
+            )
+        remember(key, found)
+    return make_view(input, found[0], "ViewBackward0", found[1])
+
+
+def view_dtype(input: Tensor, dtype: DType) -> Tensor:
+    """The same bytes read as another element type; writes to either show in the other."""
+    view = input._layout
+    if dtype is view.dtype:
+        return make_view(input, view, "AliasBackward0", lambda g: g)
+    array = exported_view(realise(input, "view"), view)
+    try:
+        array = array.view(dtype.np)
+    except ValueError:
+        raise ShapeError(
+            f"[view] expected a last dimension that {dtype} divides, got shape {tuple(view.shape)} of {view.dtype} with strides {view.strides}"
+        ) from None
+    return share_array(array, dtype)
+
+
+def share_array(array: Any, dtype: DType) -> Tensor:
+    """A tensor over the memory of a writable NumPy array with strides >= 0 that are multiples of the element size."""
+    item = dtype.itemsize
+    shape, strides = tuple(array.shape), tuple(s // item for s in array.strides)
+    extent = 0 if array.size == 0 else view_bounds(shape, strides, 0)[1] + 1
+    flat = np.lib.stride_tricks.as_strided(array, (extent,), (item,)) if array.ndim != 1 or array.strides != (item,) else array
+    if array.size == 0:
+        strides = contiguous_strides(shape)
+    return from_array(flat, layout(shape, strides, 0, dtype), owner=array)
+
+
+@method("reshape")
+def reshape(input: Tensor, *shape: Any, **keywords: Any) -> Tensor:
+    """The elements under another shape: a view where strides allow it, else a copy with memory of its own.
+
+    >>> import calque
+    >>> calque.arange(6).reshape(2, -1).shape
+    torch.Size([2, 3])
+    """
+    if not shape and "shape" in keywords:
+        shape = (keywords["shape"],)
+    shape = int_tuple("reshape", shape)
+    key = ("view", input._layout, shape)
+    found = lookup(key)
+    if found is None:
+        found = _reshaped(input._layout, shape, "reshape")
+        if found is None:
+            return reshape(clone(input), shape)
+        remember(key, found)
+    return make_view(input, found[0], "ViewBackward0", found[1])
+
+
+@method("view_as")
+def view_as(input: Tensor, other: Tensor) -> Tensor:
+    """`input.view(other.size())`."""
+    return view(input, tuple(other._layout.shape))
+
+
+@method("reshape_as")
+def reshape_as(input: Tensor, other: Tensor) -> Tensor:
+    """`input.reshape(other.size())`."""
+    return reshape(input, tuple(other._layout.shape))
+
+
+@method("flatten")
+def flatten(input: Tensor, start_dim: int = 0, end_dim: int = -1) -> Tensor:
+    """Dims `start_dim`..`end_dim` as one: (A, B, C) -> (A, B*C) for start_dim=1.
+
+    >>> import calque
+    >>> calque.zeros(2, 3, 4).flatten(1).shape
+    torch.Size([2, 12])
+    """
+    shape = input._layout.shape
+    if not shape:
+        return reshape(input, (1,))
+    first, last = normalize_dim(start_dim, len(shape), "flatten"), normalize_dim(end_dim, len(shape), "flatten")
+    if first > last:
+        raise ShapeError(f"[flatten] expected start_dim <= end_dim, got {start_dim} and {end_dim}; flatten() has invalid args")
+    if first == last:
+        return input
+    merged = 1
+    for extent in shape[first : last + 1]:
+        merged *= extent
+    return reshape(input, (*shape[:first], merged, *shape[last + 1 :]))
+
+
+@method("ravel")
+def ravel(input: Tensor) -> Tensor:
+    """The elements in one dimension; a view if the tensor is contiguous."""
+    return reshape(input, (-1,)) if input._layout.numel else reshape(input, (0,))
+
+
+@method("unflatten")
+def unflatten(input: Tensor, dim: int, sizes: Sequence[int]) -> Tensor:
+    """One dim as several: (A, B*C) -> (A, B, C) for dim=1, sizes=(B, C)."""
+    shape = input._layout.shape
+    d = normalize_dim(dim, len(shape), "unflatten")
+    parts = infer_size(int_tuple("unflatten", (tuple(sizes),)), shape[d], "unflatten")
+    return view(input, (*shape[:d], *parts, *shape[d + 1 :]))
+
+
+# ------------------------------------------------------------------------------------------------------ permutations
+
+
+def _permuted(view: Layout, dims: Shape) -> Entry:
+    inverse = tuple(sorted(range(len(dims)), key=lambda i: dims[i]))
+    moved = layout(tuple(view.shape[d] for d in dims), tuple(view.strides[d] for d in dims), view.offset, view.dtype, view.device)
+    return moved, lambda g: permute(g, inverse)
+
+
+@method("permute")
+def permute(input: Tensor, *dims: Any, **keywords: Any) -> Tensor:
+    """Dimensions in the given order: (A, B, C) -> (C, A, B) for dims=(2, 0, 1)."""
+    wanted = int_tuple("permute", dims or (keywords.get("dims", ()),))
+    key = ("permute", input._layout, wanted)
+    found = lookup(key)
+    if found is None:
+        ndim = input._layout.ndim
+        order = tuple(normalize_dim(d, ndim, "permute") for d in wanted)
+        if sorted(order) != list(range(ndim)):
+            raise ShapeError(f"[permute] expected each of the {ndim} dims of shape {tuple(input._layout.shape)} once, got {wanted}")
+        found = remember(key, _permuted(input._layout, order))
+    return make_view(input, found[0], "PermuteBackward0", found[1])
+
+
+def _exchanged(view: Layout, dim0: int, dim1: int, op: str) -> Entry:
+    a, b = normalize_dim(dim0, view.ndim, op), normalize_dim(dim1, view.ndim, op)
+    order = list(range(view.ndim))
+    if order:
+        order[a], order[b] = order[b], order[a]
+    return _permuted(view, tuple(order))
+
+
+@method("transpose", "swapaxes", "swapdims")
+def transpose(input: Tensor, dim0: int, dim1: int) -> Tensor:
+    """Two dimensions exchanged, as a view.
+
+    >>> import calque
+    >>> calque.zeros(2, 3, 4).transpose(0, 2).shape
+    torch.Size([4, 3, 2])
+    """
+    key = ("transpose", input._layout, dim0, dim1)
+    found = lookup(key) or remember(key, _exchanged(input._layout, dim0, dim1, "transpose"))
+    return make_view(input, found[0], "TransposeBackward0", found[1])
+
+
+swapaxes = swapdims = transpose
+
+
+@method("t")
+def t(input: Tensor) -> Tensor:
+    """Transpose of a matrix, as a view; tensors with fewer dimensions as they are.
+
+    >>> import calque
+    >>> calque.tensor([[1, 2], [3, 4]]).t()
+    tensor([[1, 3],
+            [2, 4]])
+    """
+    key = ("t", input._layout)
+    found = lookup(key)
+    if found is None:
+        ndim = input._layout.ndim
+        if ndim > 2:
+            raise ShapeError(
+                f"[t] expects a tensor with <= 2 dimensions, but self is {ndim}D: shape {tuple(input._layout.shape)}; use .mT or transpose()"
+            )
+        found = remember(key, _permuted(input._layout, tuple(reversed(range(ndim)))))
+    return make_view(input, found[0], "TBackward0", found[1])
+
+
+def _transpose_all(input: Tensor) -> Tensor:
+    key = ("T", input._layout)
+    found = lookup(key) or remember(key, _permuted(input._layout, tuple(reversed(range(input._layout.ndim)))))
+    return make_view(input, found[0], "PermuteBackward0", found[1])
+
+
+@method("adjoint")
+def adjoint(input: Tensor) -> Tensor:
+    """The last two dimensions exchanged."""
+    return _matrix_transpose(input)
+
+
+def _matrix_transpose(input: Tensor) -> Tensor:
+    if input._layout.ndim < 2:
+        raise ShapeError(f"[mT] expected at least 2 dimensions, got shape {tuple(input._layout.shape)}; only batches of matrices can be transposed")
+    return transpose(input, -2, -1)
+
+
+def _matrix_2d(input: Tensor) -> Tensor:
+    if input._layout.ndim not in (0, 2):
+        raise ShapeError(f"[H] expected 2 dimensions, got shape {tuple(input._layout.shape)}; use .mH for batches of matrices")
+    return _transpose_all(input)
+
+
+@method("movedim", "moveaxis")
+def movedim(input: Tensor, source: int | Sequence[int], destination: int | Sequence[int]) -> Tensor:
+    """Dims `source` moved to the places `destination`, the others in order: (A, B, C) -> (B, C, A) for 0 -> 2."""
+    ndim = input._layout.ndim
+    sources = [normalize_dim(d, ndim, "movedim") for d in ([source] if isinstance(source, int) else source)]
+    targets = [normalize_dim(d, ndim, "movedim") for d in ([destination] if isinstance(destination, int) else destination)]
+    if len(sources) != len(targets) or len(set(sources)) != len(sources) or len(set(targets)) != len(targets):
+        raise ShapeError(f"[movedim] expected as many distinct destinations as sources, got {source} -> {destination}")
+    order = [-1] * ndim
+    for s, d in zip(sources, targets, strict=True):
+        order[d] = s
+    rest = iter(d for d in range(ndim) if d not in sources)
+    return permute(input, tuple(next(rest) if d < 0 else d for d in order))
+
+
+moveaxis = movedim
+
+
+# ------------------------------------------------------------------------------------------------- squeeze and expand
+
+
+def _keep_dims(view: Layout, kept: Sequence[int]) -> Entry:
+    source = tuple(view.shape)
+    shorter = layout(tuple(source[d] for d in kept), tuple(view.strides[d] for d in kept), view.offset, view.dtype, view.device)
+    return shorter, lambda g: reshape(g, source)
+
+
+def _squeezed(view: Layout, dims: Any) -> Entry:
+    if dims is None:
+        return _keep_dims(view, [d for d in range(view.ndim) if view.shape[d] != 1])
+    listed = dims if isinstance(dims, tuple) else (dims,)
+    drop = {normalize_dim(d, view.ndim, "squeeze") for d in listed}
+    if len(drop) != len(listed):
+        raise ShapeError(f"[squeeze] expected distinct dims, got {dims}; dim appears multiple times")
+    return _keep_dims(view, [d for d in range(view.ndim) if d not in drop or view.shape[d] != 1])
+
+
+@method("squeeze")
+def squeeze(input: Tensor, dim: Any = None) -> Tensor:
+    """Without its dimensions of size 1, or without those of `dim` (an int or a tuple) that have size 1: (2, 1, 2) -> (2, 2).
+
+    >>> import calque
+    >>> calque.zeros(2, 1, 2).squeeze().shape
+    torch.Size([2, 2])
+    """
+    if dim.__class__ is list:
+        dim = tuple(dim)
+    key = ("squeeze", input._layout, dim)
+    found = lookup(key) or remember(key, _squeezed(input._layout, dim))
+    return make_view(input, found[0], "SqueezeBackward0", found[1])
+
+
+def _unsqueezed(view: Layout, dim: int) -> Entry:
+    d = normalize_dim(dim, view.ndim + 1, "unsqueeze")
+    stride = view.shape[d] * view.strides[d] if d < view.ndim else 1
+    longer = layout(
+        (*view.shape[:d], 1, *view.shape[d:]), (*view.strides[:d], stride, *view.strides[d:]), view.offset, view.dtype, view.device
+    )
+    source = tuple(view.shape)
+    return longer, lambda g: reshape(g, source)
+
+
+@method("unsqueeze")
+def unsqueeze(input: Tensor, dim: int) -> Tensor:
+    """A new dimension of size 1 at `dim`.
+
+    >>> import calque
+    >>> calque.zeros(2, 2).unsqueeze(1).shape
+    torch.Size([2, 1, 2])
+    """
+    key = ("unsqueeze", input._layout, dim)
+    found = lookup(key) or remember(key, _unsqueezed(input._layout, dim))
+    return make_view(input, found[0], "UnsqueezeBackward0", found[1])
+
+
+def sum_to_shape(g: Tensor, shape: Shape) -> Tensor:
+    """`g` summed over the dimensions that broadcasting from `shape` repeated."""
+    current = tuple(g._layout.shape)
+    if current == shape:
+        return g
+    lead = len(current) - len(shape)
+    dims = tuple(range(lead)) + tuple(lead + i for i, s in enumerate(shape) if s == 1 and current[lead + i] != 1)
+    return reshape(prim("sum", g, dims, False) if dims else g, shape)
+
+
+def _expanded(view: Layout, sizes: Shape) -> Entry:
+    source = tuple(view.shape)
+    lead = len(sizes) - len(source)
+    if lead < 0:
+        raise ShapeError(
+            f"[expand] expected at least {len(source)} sizes for a tensor of shape {source}, got {sizes}; the number of sizes provided must be "
+            "greater or equal to the number of dimensions in the tensor"
+        )
+    target = []
+    for d, wanted in enumerate(sizes):
+        have = source[d - lead] if d >= lead else None
+        if wanted == -1 and have is None:
+            raise ShapeError(f"[expand] expected a size for the new dimension {d}, got -1 in {sizes}; -1 keeps the size of an existing dimension")
+        if wanted < -1:
+            raise ShapeError(f"[expand] expected sizes >= -1, got {sizes}")
+        if have not in (None, 1, wanted) and wanted != -1:
+            raise ShapeError(
+                f"[expand] The expanded size of the tensor ({wanted}) must match the existing size ({have}) at non-singleton dimension {d}. "
+                f"Target sizes: {list(sizes)}. Tensor sizes: {list(source)}"
+            )
+        target.append(have if wanted == -1 else wanted)
+    shape = tuple(target)
+    wide = layout(shape, broadcast_strides(source, view.strides, shape), view.offset, view.dtype, view.device)
+    return wide, lambda g: sum_to_shape(g, source)
+
+
+@method("expand")
+def expand(input: Tensor, *sizes: Any, **keywords: Any) -> Tensor:
+    """Dimensions of size 1 repeated without copying: (3, 1) -> (3, 4); -1 keeps a size.
+
+    >>> import calque
+    >>> calque.tensor([[1], [2]]).expand(-1, 3)
+    tensor([[1, 1, 1],
+            [2, 2, 2]])
+    """
+    wanted = int_tuple("expand", sizes or (keywords.get("size", ()),))
+    key = ("expand", input._layout, wanted)
+    found = lookup(key) or remember(key, _expanded(input._layout, wanted))
+    return make_view(input, found[0], "ExpandBackward0", found[1])
+
+
+@method("expand_as")
+def expand_as(input: Tensor, other: Tensor) -> Tensor:
+    """`input.expand(other.size())`."""
+    return expand(input, tuple(other._layout.shape))
+
+
+@method("broadcast_to")
+def broadcast_to(input: Tensor, *size: Any, **keywords: Any) -> Tensor:
+    """`input.expand(size)`."""
+    return expand(input, *(size or (keywords["size"],)))
+
+
+def broadcast_tensors(*tensors: Any) -> tuple[Tensor, ...]:
+    """All tensors expanded to their common shape."""
+    if len(tensors) == 1 and isinstance(tensors[0], (tuple, list)):
+        tensors = tuple(tensors[0])
+    shape = broadcast_shapes(*(tuple(x._layout.shape) for x in tensors), op="broadcast_tensors")
+    return tuple(expand(x, shape) for x in tensors)
+
+
+# ------------------------------------------------------------------------------------------------ copies and handles
+
+
+@method("clone")
+def clone(input: Tensor, memory_format: Any = None) -> Tensor:
+    """A differentiable copy with memory of its own."""
+    return prim("copy", input)
+
+
+@method("contiguous")
+def contiguous(input: Tensor, memory_format: Any = None) -> Tensor:
+    """The tensor itself if its elements lie in row-major order, else a copy in that order."""
+    return input if input._layout.contiguous else prim("copy", input)
+
+
+@method("detach")
+def detach(input: Tensor) -> Tensor:
+    """The same memory without autograd history.
+
+    >>> import calque
+    >>> calque.ones(2, requires_grad=True).detach().requires_grad
+    False
+    """
+    return wrap(input._storage, input._layout)  # type: ignore[no-any-return]
+
+
+@method("detach_")
+def detach_(input: Tensor) -> Tensor:
+    """Forget the autograd history, in place."""
+    if input._base is not None and input._requires_grad:
+        raise ArgumentError("[detach_] can't detach views in-place, use detach() instead")
+    input._grad_fn, input._requires_grad = None, False
+    return input
+
+
+def atleast_1d(*tensors: Any) -> Any:
+    """Tensors with at least one dimension: () -> (1,)."""
+    return _each(tensors, lambda x: reshape(x, (1,)) if x._layout.ndim < 1 else x)
+
+
+def atleast_2d(*tensors: Any) -> Any:
+    """Tensors with at least two dimensions: (N,) -> (1, N)."""
+    return _each(tensors, lambda x: reshape(x, (1, 1)) if x._layout.ndim == 0 else unsqueeze(x, 0) if x._layout.ndim == 1 else x)
+
+
+def atleast_3d(*tensors: Any) -> Any:
+    """Tensors with at least three dimensions: (N,) -> (1, N, 1), (A, B) -> (A, B, 1)."""
+
+    def grow(x: Tensor) -> Tensor:
+        return x if x._layout.ndim > 2 else unsqueeze(atleast_2d(x), -1)
+
+    return _each(tensors, grow)
+
+
+def _each(tensors: tuple[Any, ...], function: Callable[[Any], Any]) -> Any:
+    if len(tensors) == 1 and not isinstance(tensors[0], (tuple, list)):
+        return function(tensors[0])
+    return tuple(function(x) for x in (tensors[0] if len(tensors) == 1 else tensors))
+
+
+_install_properties()

@@ -1,0 +1,167 @@
+"""Views of a strided part of a tensor: select, slices, narrow, diagonal, sliding windows, `as_strided`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from operator import index as as_int
+from typing import Any
+
+from calque.base.errors import ArgumentError, OutOfRangeError, ShapeError
+from calque.base.layout import Layout, dense_layout, layout
+from calque.base.shapes import Shape, normalize_dim, overlaps, view_bounds
+from calque.functional.common import method, prim
+from calque.functional.views import Entry, int_tuple, lookup, remember
+from calque.tensor import Tensor, make_view, sub_layout
+
+__all__ = ["as_strided", "diagonal", "narrow", "select", "unfold"]
+
+
+
+def _part(view: Layout, shape: Shape, steps: Callable[[Shape], Shape], start: Callable[[Shape], int]) -> Entry:
+    """A strided part of `view`. `steps` and `start` give strides and relative offset for given strides of the source."""
+    part = layout(shape, steps(view.strides), view.offset + start(view.strides), view.dtype, view.device)
+    source = tuple(view.shape)
+    dense = dense_layout(source, view.dtype, view.device).strides
+    strides, offset = steps(dense), start(dense)
+    name = "update_add" if overlaps(shape, strides) else "update"
+
+    def backward(g: Any) -> Any:
+        return prim(name, prim("full", (0.0, g._layout.dtype), source), g, shape, strides, offset)
+
+    return part, backward
+
+
+def selected(view: Layout, dim: int, position: int, op: str = "select") -> Entry:
+    """Layout and gradient rule of one index along one dimension."""
+    if not view.ndim:
+        raise OutOfRangeError(f"[{op}] cannot index a 0-d tensor; use .item() to read its number")
+    d = normalize_dim(dim, view.ndim, op)
+    extent = view.shape[d]
+    if not -extent <= position < extent:
+        valid = f"expected {-extent} to {extent - 1}" if extent else "the dimension is empty"
+        raise OutOfRangeError(
+            f"[{op}] index {position} is out of bounds for dimension {d} with size {extent} (shape {tuple(view.shape)}); {valid}"
+        )
+    where = position + extent if position < 0 else position
+    drop = lambda values: (*values[:d], *values[d + 1 :])  # noqa: E731
+    return _part(view, drop(tuple(view.shape)), drop, lambda strides: where * strides[d])
+
+
+@method("select")
+def select(input: Tensor, dim: int, index: int) -> Tensor:
+    """One index along `dim`, which disappears: (A, B) -> (A) for dim=1."""
+    index = as_int(index)
+    key = ("select", input._layout, dim, index)
+    found = lookup(key) or remember(key, selected(input._layout, dim, index))
+    return make_view(input, found[0], "SelectBackward0", found[1])
+
+
+def sliced(view: Layout, dim: int, start: int | None, stop: int | None, step: int | None, op: str = "slice") -> Entry:
+    """Layout and gradient rule of a slice with a positive step along one dimension."""
+    if step is not None and step <= 0:
+        raise ArgumentError(f"[{op}] slice step must be positive, got {step}; use calque.flip(x, dims) to reverse")
+    first, last, stride = slice(start, stop, step).indices(view.shape[dim])
+    count = len(range(first, last, stride))
+    replace = lambda values, new: (*values[:dim], new, *values[dim + 1 :])  # noqa: E731
+    first = min(first, view.shape[dim])
+    return _part(
+        view, replace(tuple(view.shape), count), lambda strides: replace(strides, strides[dim] * stride), lambda strides: first * strides[dim]
+    )
+
+
+@method("narrow")
+def narrow(input: Tensor, dim: int, start: int, length: int) -> Tensor:
+    """Positions start .. start + length - 1 along `dim`: (A, B) -> (A, length) for dim=1."""
+    start, length = as_int(start), as_int(length)
+    key = ("narrow", input._layout, dim, start, length)
+    found = lookup(key)
+    if found is None:
+        d = normalize_dim(dim, input._layout.ndim, "narrow") if input._layout.ndim else -1
+        if d < 0:
+            raise ShapeError("[narrow] cannot be applied to a 0-dim tensor")
+        extent = input._layout.shape[d]
+        first = start + extent if start < 0 else start
+        if length < 0 or not 0 <= first <= extent or first + length > extent:
+            raise OutOfRangeError(f"[narrow] start ({start}) + length ({length}) exceeds dimension size ({extent}) of dim {d}")
+        found = remember(key, sliced(input._layout, d, first, first + length, 1))
+    return make_view(input, found[0], "SliceBackward0", found[1])
+
+
+def _diagonal(view: Layout, offset: int, dim1: int, dim2: int) -> Entry:
+    a, b = normalize_dim(dim1, view.ndim, "diagonal"), normalize_dim(dim2, view.ndim, "diagonal")
+    if a == b:
+        raise ShapeError(f"[diagonal] expected two different dims, got {dim1} and {dim2}; diagonal dimensions cannot be identical")
+    rows, columns = view.shape[a], view.shape[b]
+    length = max(0, min(rows, columns - offset) if offset >= 0 else min(rows + offset, columns))
+    kept = [d for d in range(view.ndim) if d not in (a, b)]
+    shape = (*(view.shape[d] for d in kept), length)
+    skip = 0 if not length else offset
+
+    def steps(strides: Shape) -> Shape:
+        return (*(strides[d] for d in kept), strides[a] + strides[b])
+
+    return _part(view, shape, steps, lambda strides: skip * strides[b] if skip >= 0 else -skip * strides[a])
+
+
+@method("diagonal")
+def diagonal(input: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Tensor:
+    """The diagonal over two dims as the last dim: (N, A, A) -> (N, A) for dims 1, 2."""
+    key = ("diagonal", input._layout, offset, dim1, dim2)
+    found = lookup(key) or remember(key, _diagonal(input._layout, offset, dim1, dim2))
+    return make_view(input, found[0], "DiagonalBackward0", found[1])
+
+
+def _unfolded(view: Layout, dimension: int, size: int, step: int) -> Entry:
+    d = normalize_dim(dimension, view.ndim, "unfold")
+    extent = view.shape[d] if view.ndim else 1
+    if step <= 0 or not 0 <= size <= extent:
+        raise ArgumentError(f"[unfold] expected 0 <= size <= {extent} and step > 0, got size {size}, step {step}")
+    if not view.ndim:
+        return _part(view, (size,), lambda strides: (1,), lambda strides: 0)
+    count = (extent - size) // step + 1
+    shape = (*view.shape[:d], count, *view.shape[d + 1 :], size)
+    return _part(
+        view, shape, lambda strides: (*strides[:d], strides[d] * step, *strides[d + 1 :], strides[d]), lambda strides: 0
+    )
+
+
+@method("unfold")
+def unfold(input: Tensor, dimension: int, size: int, step: int) -> Tensor:
+    """All windows of `size` elements along `dimension` as a new last dim: (L,) -> ((L - size) // step + 1, size)."""
+    key = ("unfold", input._layout, dimension, size, step)
+    found = lookup(key) or remember(key, _unfolded(input._layout, dimension, size, step))
+    return make_view(input, found[0], "UnfoldBackward0", found[1])
+
+
+@method("as_strided")
+def as_strided(input: Tensor, size: Sequence[int], stride: Sequence[int], storage_offset: int | None = None) -> Tensor:
+    """Any strided view of the tensor's storage; strides and offset in elements."""
+    view = input._layout
+    shape, strides = int_tuple("as_strided", (tuple(size),)), int_tuple("as_strided", (tuple(stride),))
+    offset = view.offset if storage_offset is None else as_int(storage_offset)
+    total = input._storage.layout.numel
+    key = ("as_strided", view, total, shape, strides, offset)
+    found = lookup(key)
+    if found is None:
+        if len(shape) != len(strides) or min(strides, default=0) < 0 or min(shape, default=0) < 0 or offset < 0:
+            raise ArgumentError(f"[as_strided] expected as many strides >= 0 as sizes >= 0, got sizes {shape}, strides {strides}, offset {offset}")
+        if 0 not in shape and view_bounds(shape, strides, offset)[1] >= total:
+            raise ArgumentError(
+                f"[as_strided] sizes {shape}, strides {strides} and offset {offset} reach element {view_bounds(shape, strides, offset)[1]} of a "
+                f"storage of {total} elements (out of bounds for storage)"
+            )
+        target = sub_layout(view, shape, strides, offset)
+        found = remember(key, (target, _storage_backward(view, target, total)))
+    return make_view(input, found[0], "AsStridedBackward0", found[1])
+
+
+def _storage_backward(source: Layout, view: Layout, total: int) -> Callable[[Any], Any]:
+    """Gradient rule of a view that is related to its source by the storage only: scatter into the storage, read back as the source."""
+
+    def backward(g: Any) -> Any:
+        flat = prim("full", (0.0, g._layout.dtype), (total,))
+        name = "update_add" if overlaps(tuple(view.shape), view.strides) else "update"
+        flat = prim(name, flat, g, tuple(view.shape), view.strides, view.offset)
+        return prim("view", flat, tuple(source.shape), source.strides, source.offset)
+
+    return backward

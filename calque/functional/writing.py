@@ -1,0 +1,63 @@
+"""In-place writes: what every function whose name ends in an underscore shares."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from calque.base.errors import ArgumentError, DTypeError, ShapeError
+from calque.base.shapes import overlaps
+from calque.functional.common import cast, is_tensor
+from calque.run.recorder import local, share_value
+from calque.tensor import Tensor, assign, check_in_place, wrap
+
+
+def old_value(t: Tensor, *others: Any) -> Tensor:
+    """`t` as it is before an in-place write, for an operation that may save it: the saved value stays when `t` is overwritten."""
+    if not local.state.grad or not (t._requires_grad or any(is_tensor(x) and x._requires_grad for x in others)):
+        return t
+    check_in_place(t)
+    twin: Tensor = wrap(share_value(t._storage), t._layout)
+    twin._grad_fn, twin._requires_grad = t._grad_fn, t._requires_grad
+    return twin
+
+
+def check_target(name: str, target: Tensor) -> None:
+    """Refuse writes to views that show one element several times."""
+    view = target._layout
+    if not view.contiguous and overlaps(tuple(view.shape), view.strides):
+        raise ArgumentError(
+            f"[{name}] unsupported operation: more than one element of the written-to tensor refers to a single memory location "
+            f"(shape {tuple(view.shape)}, strides {view.strides}); clone() the tensor before writing to it"
+        )
+
+
+def write_back(name: str, target: Tensor, value: Tensor) -> Tensor:
+    """Store the result of an operation in its first operand, with PyTorch's rules on dtype, shape and overlapping memory."""
+    view, new = target._layout, value._layout
+    if new.dtype is not view.dtype:
+        if new.dtype.category > view.dtype.category:
+            raise DTypeError(
+                f"[{name}] result type {new.dtype!r} can't be cast to the desired output type {view.dtype!r} of the in-place operand; "
+                "use the out-of-place form"
+            )
+        value = cast(value, view.dtype)
+    if new.shape != view.shape:
+        raise ShapeError(
+            f"[{name}] expected a result of the operand's own shape, got {tuple(new.shape)}: output with shape {list(view.shape)} doesn't match "
+            f"the broadcast shape {list(new.shape)}; use the out-of-place form"
+        )
+    check_target(name, target)
+    return assign(target, value)
+
+
+def in_place_form(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    """The in-place form of an elementwise function: `name(x, ...)` stores `function(x, ...)` in x and returns x."""
+
+    def apply(input: Tensor, *arguments: Any, **keywords: Any) -> Any:
+        value = function(old_value(input, *arguments, *keywords.values()), *arguments, **keywords)
+        return value if value is NotImplemented else write_back(name, input, value)
+
+    apply.__name__ = apply.__qualname__ = name
+    apply.__doc__ = f"`{function.__name__}` with the result stored in the tensor itself."
+    return apply
