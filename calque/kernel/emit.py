@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from calque.base.dtypes import DType, int64
+from calque.base.dtypes import DType, bool_, int64
 from calque.base.shapes import Shape, contiguous_strides
 from calque.ir import scalar
 from calque.ir.program import Node
@@ -156,7 +156,7 @@ class Builder:
         compare = name in scalar.COMPARE
 
         def instruction(*args: int) -> int:
-            return self.emit(name, scalar.bool_ if compare else self.draft.instrs[args[0]][1], args)
+            return self.emit(name, bool_ if compare else self.draft.instrs[args[0]][1], args)
 
         setattr(self, name, instruction)
         return instruction

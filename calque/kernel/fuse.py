@@ -56,14 +56,16 @@ class Fuser:
                 return
             home = self.open_group(order - 0.5)
             home.closed = True
-            home.extents, home.place[src] = canonical(self.nodes[src].shape)
+            shape = self.nodes[src].shape
+            loads = self.found(home, shape, (), src)
+            home.place[src] = home.by_shape[shape]
             home.members.append(src)
             fusion.home[src] = home
-            loads: list[int] = []
-            self.reader.can_compute(home, src, home.place[src], loads)
-            assert not loads, "a free node reads nothing"
+            self.load(home, loads)
         elif self.facts.free[src] and home.closed and home.order >= order:
             home.order = order - 0.5
+            for below in home.sources:
+                self.demand(below, home.order)
         fusion.stored.add(src)
         home.first_reader = min(home.first_reader, order)
 
@@ -100,7 +102,9 @@ class Fuser:
             form = dense(g.place[src], self.nodes[src].shape)
             inner = contiguous_strides(shape)
             if through is not None:
-                if through.op.name != "view" or through.attr("offset") or not is_hierarchical(through.shape, through.attr("strides")):
+                if through.op.name != "view" or through.attr("offset") or through.numel != size:
+                    continue
+                if not is_hierarchical(through.shape, through.attr("strides")):
                     continue
                 inner = through.attr("strides")
                 if through.shape != shape:
@@ -221,14 +225,15 @@ class Fuser:
             view = n if n.op.name in ("view", "view_at") else None
             found = self.fit(g, n.shape, n.inputs[:1] if view else n.inputs, node, view)
             if found is None:
-                for m in moved:
-                    del g.place[m]
-                g.by_shape = {s: g.by_shape[s] for s in shapes}
+                self._undo(g, moved, shapes)
                 return
             g.place[node], loads = found
             g.by_shape.setdefault(n.shape, found[0])
             moved.append(node)
             everything += loads
+        if not g.sources.isdisjoint(moved) and not self._still_readable(g, everything):
+            self._undo(g, moved, shapes)
+            return
         for node in moved:
             self.fusion.home[node] = g
         g.members[:0] = moved
@@ -237,6 +242,26 @@ class Fuser:
         other.place = {}
         other.closed = True
         self.load(g, everything)
+
+    def _undo(self, g: Group, moved: list[int], shapes: dict[Shape, Coords]) -> None:
+        for m in moved:
+            del g.place[m]
+        g.by_shape = {s: g.by_shape[s] for s in shapes}
+
+    def _still_readable(self, g: Group, loads: list[int]) -> bool:
+        """Whether the members of g can read values that became members instead of loading them."""
+        reader = self.reader
+        try:
+            for m in g.members:
+                if self.cls[m] is Class.REDUCE:
+                    fits = reader.can_read(g, self.nodes[m].inputs[0], g.inner[m], loads)
+                else:
+                    fits = reader.can_compute(g, m, g.place[m], loads)
+                if not fits:
+                    return False
+            return all(reader.can_read(g, w.value, w.coords, loads) for w in g.writes)
+        except Split:
+            return False
 
     # ---------------------------------------------------------------- reductions
 
