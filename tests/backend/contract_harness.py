@@ -89,17 +89,20 @@ class Library:
         self.scratch = [aligned(SCRATCH_BYTES, np.uint8) for _ in range(4)]
 
     def prepare(self, kind: str, params: Contraction, x: Array, y: Array, out: Array) -> Any:
-        """A function of the thread count that runs the kernel once."""
+        """A function of the thread count and of how often to run the kernel (repeats are for timing only)."""
         function = KERNEL(self.engine.get_function_address(symbol(kind, self.dtype)))
         workspace = aligned(params.workspace_bytes(self.dtype, self.target) + 64, np.uint8)
         words = np.array([x.ctypes.data, y.ctypes.data, out.ctypes.data, workspace.ctypes.data, *params.words()], np.int64)
         barrier = self.barrier.ctypes.data
 
-        def run(threads: int, keep: Any = (x, y, out, workspace)) -> None:
+        def part(thread: int, threads: int, repeats: int) -> None:
+            for _ in range(repeats):
+                function(thread, threads, barrier, self.scratch[thread].ctypes.data, words.ctypes.data)
+
+        def run(threads: int, repeats: int = 1, keep: Any = (x, y, out, workspace)) -> None:
             pool = self.pools.setdefault(threads, ThreadPoolExecutor(max(threads - 1, 1)))
-            others = [pool.submit(function, t, threads, barrier, self.scratch[t].ctypes.data, words.ctypes.data)
-                      for t in range(1, threads)]
-            function(0, threads, barrier, self.scratch[0].ctypes.data, words.ctypes.data)
+            others = [pool.submit(part, thread, threads, repeats) for thread in range(1, threads)]
+            part(0, threads, repeats)
             for other in others:
                 other.result()
 

@@ -79,7 +79,7 @@ def test_matmul(data: st.DataObject) -> None:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("shape", [(300, 10, 520), (10, 300, 520), (1, 1000, 300), (1000, 1, 300), (700, 40, 30),
-                                   (40, 700, 30), (1, 1, 5000), (257, 1025, 300)])
+                                   (40, 700, 30), (1, 1, 5000), (3, 50, 640), (77, 2, 320), (5, 7, 1024), (257, 1025, 300)])
 @pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
 def test_matmul_paths(dtype: str, shape: tuple[int, int, int], layout: str) -> None:
     """Every driver path: direct, shared A, shared B, transposed product, several blocks of depth."""
@@ -202,6 +202,8 @@ LAYERS = {
     "depthwise": (2, 24, (17, 33), 24, (3, 3), (1, 1), (1, 1), 24),
     "depthwise stride 2": (2, 24, (17, 33), 24, (3, 3), (2, 2), (1, 1), 24),
     "depthwise multiplier": (2, 8, (9, 33), 16, (5, 5), (1, 1), (2, 2), 8),
+    "depthwise 1x1 stride 2": (2, 12, (16, 16), 12, (1, 1), (2, 2), (0, 0), 12),
+    "depthwise 5x7": (1, 3, (20, 50), 6, (5, 7), (1, 1), (2, 1), 3),
     "patches": (2, 3, (32, 32), 40, (16, 16), (16, 16), (0, 0), 1),
     "large kernel": (1, 2, (40, 40), 5, (31, 31), (1, 1), (15, 15), 1),
     "long weight sum": (9, 6, (33, 33), 11, (3, 3), (1, 1), (1, 1), 1),

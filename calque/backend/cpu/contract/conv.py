@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields
 
 from calque.backend.cpu.contract.builder import Builder, Value
+from calque.backend.cpu.contract.depthwise import is_depthwise
 from calque.backend.cpu.contract.gemm import depth_block, depth_blocks, each_depth_block, panel_rows
 from calque.backend.cpu.contract.pack import PATCH_WORDS, PatchWords, first_channel, read_patch
 from calque.backend.cpu.contract.target import Blocking
@@ -59,7 +60,7 @@ def block_words(patch: PatchWords, conv: ConvWords) -> tuple[int, ...]:
 def conv_functions(blocking: Blocking) -> str:
     """The entry ``calque_conv2d_*`` and everything specific to it."""
     return "".join(make(blocking) for make in (_weight_panel, _pack_weights, _scatter_tile, _conv_tile, _conv_chunk,
-                                               _convolve, _entry))
+                                               _depthwise, _convolve, _entry))
 
 
 def _read(b: Builder, block: str) -> dict[str, str]:
@@ -112,6 +113,7 @@ def _pack_weights(blocking: Blocking) -> str:
     b = Builder("pack_weights", ("i64 %thread", "i64 %threads", "ptr %weights", "ptr noalias %block", "ptr %shared"),
                 blocking, attributes="noinline")
     p, w = read_patch(b, "%block"), _read(b, "%block")
+    b.return_when(is_depthwise(b, p, w))
     depth, blocks, panels = _sizes(b, p, w)
     group_size = b.mul(b.mul(panels, depth), blocking.row_stride)
     units = b.mul(blocks, panels)
@@ -204,11 +206,35 @@ def _conv_chunk(blocking: Blocking) -> str:
     return b.text()
 
 
+def _depthwise(blocking: Blocking) -> str:
+    """This thread's share of the output planes of a convolution with one input channel per group."""
+    b = Builder("depthwise", ("i64 %thread", "i64 %threads", "ptr %image", "ptr %weights", "ptr %result",
+                              "ptr noalias %block"), blocking, attributes="noinline")
+    w = _read(b, "%block")
+    low, high = b.share(b.mul(b.mul(w["images"], w["groups"]), w["rows"]), "%thread", "%threads")
+    with b.loop(low, high) as unit:
+        channel, row = b.div(unit, w["rows"]), b.rem(unit, w["rows"])
+        image, group = b.div(channel, w["groups"]), b.rem(channel, w["groups"])
+        source = b.at("%image", b.dot((image, b.word("%block", 0)), (group, w["image_group_step"])))
+        weights = b.at("%weights", b.dot((group, w["weight_group_step"]), (row, w["weight_row_step"]),
+                                         (w["weight_offset"], 1)))
+        target = b.at("%result", b.dot((image, w["result_batch_step"]), (group, w["result_group_step"]),
+                                       (row, w["result_channel_step"]), (w["result_offset"], 1)))
+        b.call("depthwise_plane", f"ptr {source}", f"ptr {weights}", f"ptr {target}", "ptr %block",
+               f"i64 {w['weight_tap_row_step']}", f"i64 {w['weight_tap_column_step']}",
+               f"i64 {w['result_row_step']}", f"i64 {w['result_column_step']}")
+    return b.text()
+
+
 def _convolve(blocking: Blocking) -> str:
     """This thread's share of (group, column panel) pairs of one block of parameters."""
-    b = Builder("convolve", ("i64 %thread", "i64 %threads", "ptr %private", "ptr %image", "ptr %shared", "ptr %result",
-                             "ptr noalias %block"), blocking, attributes="noinline")
+    b = Builder("convolve", ("i64 %thread", "i64 %threads", "ptr %private", "ptr %image", "ptr %weights", "ptr %shared",
+                             "ptr %result", "ptr noalias %block"), blocking, attributes="noinline")
     p, w = read_patch(b, "%block"), _read(b, "%block")
+    direct = is_depthwise(b, p, w)
+    with b.when(direct):
+        b.call("depthwise", "i64 %thread", "i64 %threads", "ptr %image", "ptr %weights", "ptr %result", "ptr %block")
+    b.return_when(direct)
     depth, _, row_panels = _sizes(b, p, w)
     group_size = b.mul(b.mul(row_panels, depth), blocking.row_stride)
     total = b.mul(w["images"], b.mul(p["grid_rows"], p["grid_columns"]))
@@ -252,5 +278,5 @@ def _entry(blocking: Blocking) -> str:
                                            f"ptr {block}", f"ptr {place}"))
     b.barrier("%barrier", "%threads")
     each_block(lambda block, place: b.call("convolve", "i64 %thread", "i64 %threads", "ptr %scratch", f"ptr {image}",
-                                           f"ptr {place}", f"ptr {result}", f"ptr {block}"))
+                                           f"ptr {weights}", f"ptr {place}", f"ptr {result}", f"ptr {block}"))
     return b.text()

@@ -24,7 +24,7 @@ PRIVATE_SHARED_BYTES = 3 << 20
 def gemm_functions(blocking: Blocking) -> str:
     """The entry ``calque_matmul_*`` and everything specific to it."""
     return "".join([strided_tile(blocking), _gemm_shared(blocking, "a"), _gemm_shared(blocking, "b"),
-                    _gemm_direct(blocking), _gemm(blocking), _entry(blocking)])
+                    _gemm_direct(blocking), _gemm_dot(blocking), _gemm(blocking), _entry(blocking)])
 
 
 def depth_blocks(b: Builder, depth: Value, longest: int) -> Value:
@@ -184,6 +184,31 @@ def _gemm_direct(blocking: Blocking) -> str:
     return b.text()
 
 
+def _gemm_dot(blocking: Blocking) -> str:
+    """Few rows and k contiguous in both operands: dot products read both in place, B once."""
+    b = Builder("gemm_dot", GEMM_PARAMETERS, blocking, attributes="noinline")
+    side = blocking.dot_rows
+    tile = b.array(side * blocking.tile_columns)
+    low, high = b.share(b.ceil_div("%columns", side), "%thread", "%threads")
+    with b.loop(low, high) as panel:
+        first = b.mul(panel, side)
+        count = b.min(b.sub("%columns", first), side)
+        operands = ("i64 %rows", "i64 %depth", "ptr %a", "i64 %a_row",
+                    f"ptr {b.at('%b', b.mul(first, '%b_column'))}", "i64 %b_column")
+        c = b.at("%c", b.mul(first, "%c_column"))
+
+        def in_place(operands: tuple[str, ...] = operands, c: str = c, count: Value = count) -> None:
+            b.call("dot", *operands, f"ptr {c}", "i64 %c_row", f"i64 {count}", "i1 false")
+
+        def by_copy(operands: tuple[str, ...] = operands, c: str = c, count: Value = count) -> None:
+            b.call("dot", *operands, f"ptr {tile}", f"i64 {blocking.tile_columns}", f"i64 {count}", "i1 false")
+            b.call("copy_out", f"ptr {tile}", "i64 %rows", f"i64 {count}", f"ptr {c}", "i64 %c_row", "i64 %c_column",
+                   "i1 false")
+
+        b.cases((b.compare("eq", "%c_column", 1), in_place), default=by_copy)
+    return b.text()
+
+
 def _gemm(blocking: Blocking) -> str:
     """Choose the path; few columns and more rows are computed as the transposed product."""
     names = [parameter.split()[-1] for parameter in GEMM_PARAMETERS]
@@ -196,7 +221,11 @@ def _gemm(blocking: Blocking) -> str:
     values = {name: b.select(swap, mirror[name], name, kinds[name]) if name in mirror else name for name in names}
     arguments = [f"{kinds[name]} {values[name]}" for name in names]
     direct = b.both(b.compare("sle", values["%rows"], blocking.tile_rows), b.compare("eq", values["%b_column"], 1))
-    b.cases((direct, lambda: b.call("gemm_direct", *arguments)),
+    contiguous = b.both(b.compare("eq", values["%a_depth"], 1), b.compare("eq", values["%b_depth"], 1))
+    whole = b.compare("eq", b.rem("%depth", blocking.lanes), 0)
+    dots = b.both(b.compare("sle", values["%rows"], blocking.dot_rows), b.both(contiguous, whole))
+    b.cases((dots, lambda: b.call("gemm_dot", *arguments)),
+            (direct, lambda: b.call("gemm_direct", *arguments)),
             (b.compare("sle", values["%rows"], values["%columns"]), lambda: b.call("gemm_share_a", *arguments)),
             default=lambda: b.call("gemm_share_b", *arguments))
     return b.text()

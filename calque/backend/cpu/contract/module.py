@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from calque.backend.cpu.contract.builder import declarations
 from calque.backend.cpu.contract.conv import conv_functions
+from calque.backend.cpu.contract.depthwise import depthwise_functions
 from calque.backend.cpu.contract.gemm import gemm_functions
 from calque.backend.cpu.contract.micro import dot_kernels, outer_kernels
 from calque.backend.cpu.contract.pack import packers
@@ -15,5 +16,6 @@ from calque.backend.cpu.contract.weight_grad import weight_grad_functions
 def module_ir(dtype: str, target: VectorUnit) -> str:
     """IR text of every contraction for ``float32`` or ``float64``; needs only ``calque_barrier`` from outside."""
     blocking = blocking_for(dtype, target)
-    parts = (declarations, outer_kernels, dot_kernels, packers, gemm_functions, conv_functions, weight_grad_functions)
+    parts = (declarations, outer_kernels, dot_kernels, packers, gemm_functions, depthwise_functions, conv_functions,
+             weight_grad_functions)
     return "\n".join(part(blocking) for part in parts)

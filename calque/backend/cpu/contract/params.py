@@ -233,8 +233,7 @@ def _flat_result(w: ConvWords) -> ConvWords:
     """Result rows joined into one when they follow each other without a gap."""
     if w.result_column_step != 1 or w.result_row_step != w.result_grid_columns:
         return w
-    return replace(w, result_grid_rows=1, result_grid_columns=w.result_grid_rows * w.result_grid_columns,
-                   result_row_step=0)
+    return replace(w, result_grid_rows=1, result_grid_columns=w.result_grid_rows * w.result_grid_columns)
 
 
 def _packed_elements(patch: PatchWords, words: ConvWords, blocking: Blocking) -> int:

@@ -14,7 +14,10 @@ from calque.backend.cpu.contract.target import Blocking
 
 BUFFERS = 4
 EXTRA_WORDS = ("groups", "rows", "lanes", "units", "unit", "splits", "image_group_step", "gradient_group_step")
-"""The pixels are counted in units of an image row, so that blocks start with a row. Followed by the patch block of the image and the patch block of the gradient."""
+"""The pixels are counted in units of an image row, so that blocks start with a row.
+
+Followed by the patch block of the image and the patch block of the gradient.
+"""
 ROW_BLOCK = 256
 LANE_BLOCK = 128
 

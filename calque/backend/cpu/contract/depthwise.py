@@ -1,0 +1,112 @@
+"""Direct convolution for one input channel per group: too little arithmetic to pay for packing patches.
+
+Each vector of output pixels is summed over the taps in a register; the masks of the zero padding depend on the tap
+column and the chunk of columns only, so they are tabulated once per plane and chunk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from calque.backend.cpu.contract.builder import Builder, Value
+from calque.backend.cpu.contract.pack import read_patch, valid_lanes
+from calque.backend.cpu.contract.target import Blocking
+
+LARGEST_ROWS = 2
+LARGEST_KERNEL = 32
+PLANE_PARAMETERS = ("ptr %image", "ptr %weights", "ptr %result", "ptr noalias %block", "i64 %tap_row_step",
+                    "i64 %tap_column_step", "i64 %result_row_step", "i64 %result_column_step")
+
+
+def depthwise_functions(blocking: Blocking) -> str:
+    """``depthwise_plane`` and its variants by the element step between neighbouring output columns."""
+    variants = {"unit": _load_unit, "even": _load_even, "strided": _load_strided}
+    planes = [_plane(blocking, name, load) for name, load in variants.items()]
+    b = Builder("depthwise_plane", PLANE_PARAMETERS, blocking, attributes="noinline")
+    p = read_patch(b, "%block")
+    step = b.mul(p["column_stride"], p["column_step"])
+    b.cases((b.compare("eq", step, 1), lambda: b.call("depthwise_unit", *PLANE_PARAMETERS)),
+            (b.compare("eq", step, 2), lambda: b.call("depthwise_even", *PLANE_PARAMETERS)),
+            default=lambda: b.call("depthwise_strided", *PLANE_PARAMETERS))
+    return "".join([*planes, b.text()])
+
+
+def is_depthwise(b: Builder, patch: dict[str, str], conv: dict[str, str]) -> str:
+    """Whether a block of parameters takes this path."""
+    few = b.both(b.compare("eq", conv["channels"], 1), b.compare("sle", conv["rows"], LARGEST_ROWS))
+    # Image rows may have been joined for the patches alone; the result then has no single step between rows.
+    same_rows = b.either(b.compare("eq", patch["grid_columns"], conv["result_grid_columns"]),
+                         b.compare("eq", conv["result_grid_rows"], 1))
+    return b.both(b.both(few, same_rows), b.compare("sle", patch["tap_columns"], LARGEST_KERNEL))
+
+
+Load = Callable[[Builder, str, list[str], Value], str]
+
+
+def _load_unit(b: Builder, source: str, masks: list[str], step: Value) -> str:
+    return b.load_masked(source, masks[0])
+
+
+def _load_even(b: Builder, source: str, masks: list[str], step: Value) -> str:
+    lanes = b.blocking.lanes
+    left, right = b.load_masked(source, masks[1]), b.load_masked(b.at(source, lanes), masks[2])
+    return b.shuffle(left, right, [2 * lane for lane in range(lanes)])
+
+
+def _load_strided(b: Builder, source: str, masks: list[str], step: Value) -> str:
+    return b.gather(source, b.lane_offsets(step, b.blocking.lanes), masks[0])
+
+
+def _plane(blocking: Blocking, name: str, load: Load) -> str:
+    """One output plane from one input plane."""
+    b = Builder(f"depthwise_{name}", PLANE_PARAMETERS, blocking, attributes="noinline")
+    p, lanes = read_patch(b, "%block"), blocking.lanes
+    step = b.mul(p["column_stride"], p["column_step"])
+    # A local vector: the optimiser keeps it in a register where the loops allow it.
+    table, tile, total = b.array(6 * LARGEST_KERNEL), b.array(2 * lanes), b.array(lanes)
+    with b.loop(0, p["grid_columns"], lanes) as column:
+        length = b.min(b.sub(p["grid_columns"], column), lanes)
+        stored = b.lanes_between(0, length)
+        _tabulate(b, p, column, length, table)
+        x0 = b.add(b.mul(column, p["column_stride"]), p["column_offset"])
+        with b.loop(0, p["grid_rows"]) as i:
+            b.store_vector("zeroinitializer", total)
+            line0 = b.add(b.mul(i, p["row_stride"]), p["row_offset"])
+            with b.loop(0, p["tap_rows"]) as u:
+                line = b.add(line0, b.mul(u, p["row_dilation"]))
+                with b.when(b.let(f"icmp ult i64 {line}, {p['height']}", "c")), b.loop(0, p["tap_columns"]) as v:
+                    x = b.add(x0, b.mul(v, p["column_dilation"]))
+                    source = b.at("%image", b.dot((line, p["row_step"]), (x, p["column_step"])))
+                    value = load(b, source, _masks(b, table, v), step)
+                    weight = b.load(b.at("%weights", b.dot((u, "%tap_row_step"), (v, "%tap_column_step"))))
+                    b.store_vector(b.fma(b.splat(weight, b.element), value, b.load_vector(total)), total)
+            target = b.at("%result", b.dot((i, "%result_row_step"), (column, "%result_column_step")))
+
+            def put(target: str = target, stored: str = stored) -> None:
+                b.store_masked(b.load_vector(total), target, stored)
+
+            def spread(target: str = target, length: Value = length) -> None:
+                b.store_vector(b.load_vector(total), tile)
+                b.call("copy_out", f"ptr {tile}", "i64 1", f"i64 {length}", f"ptr {target}", "i64 0",
+                       "i64 %result_column_step", "i1 false")
+
+            b.cases((b.compare("eq", "%result_column_step", 1), put), default=spread)
+    return b.text()
+
+
+def _tabulate(b: Builder, p: dict[str, str], column: Value, length: Value, table: str) -> None:
+    """Masks of every tap column: valid lanes, and the same doubled for the two vectors of an even load."""
+    lanes = b.blocking.lanes
+    with b.loop(0, p["tap_columns"]) as v:
+        x0 = b.dot((column, p["column_stride"]), (v, p["column_dilation"]), (p["column_offset"], 1))
+        low, high = valid_lanes(b, x0, p["column_stride"], p["width"], length)
+        first, end = b.mul(low, 2), b.sub(b.mul(high, 2), 1)
+        ranges = ((low, high), (first, end), (b.sub(first, lanes), b.sub(end, lanes)))
+        for which, (begin, stop) in enumerate(ranges):
+            address = b.byte_at(table, b.add(b.mul(v, 24), 8 * which))
+            b.emit(f"store {b.mask} {b.lanes_between(begin, stop)}, ptr {address}, align 8")
+
+
+def _masks(b: Builder, table: str, v: Value) -> list[str]:
+    addresses = [b.byte_at(table, b.add(b.mul(v, 24), 8 * which)) for which in range(3)]
+    return [b.let(f"load {b.mask}, ptr {address}, align 8", "m") for address in addresses]
