@@ -223,7 +223,8 @@ def digamma_scalar(x: float) -> float:
         x += 1
     if math.isnan(x) or math.isinf(x):
         return x
-    return total + math.log(x) - 0.5 / x - sum(b / (2 * k) / x ** (2 * k) for k, b in enumerate(_BERNOULLI, 1))
+    square = 1 / x / x
+    return total + math.log(x) - 0.5 / x - sum(b / (2 * k) * square**k for k, b in enumerate(_BERNOULLI, 1))
 
 
 def _integer_power(s: Builder, x: Value, n: int) -> Value:

@@ -1,0 +1,101 @@
+"""The reference interpreter: leaves, freeing, rounding, independence of its results."""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+import numpy as np
+import pytest
+
+from calque.backend.ref.interpret import interpret, last_uses
+from calque.base.dtypes import bfloat16, float16, int64
+from calque.base.errors import VerificationError
+from calque.ir.program import Program
+from calque.ir.text import parse
+from calque.ops import OpDef, get, register, unregister
+
+CHAIN = """program chain():
+  %0 = input(index=0, shape=(2, 3), dtype=float32) : float32[2, 3]
+  %1 = scalar(index=0, dtype=float32) : float32[]
+  %2 = constant(value=2, dtype=float32) : float32[]
+  %3 = mul(%0, %1) : float32[2, 3]
+  %4 = add(%3, %2) : float32[2, 3]
+  %5 = exp(%0) : float32[2, 3]
+  return %4, %0, %4
+"""
+
+
+def test_leaves_and_results() -> None:
+    x = np.arange(6, dtype=np.float32).reshape(2, 3)
+    first, second, third = interpret(parse(CHAIN, get), [x], [3.0])
+    np.testing.assert_array_equal(first, x * 3 + 2)
+    np.testing.assert_array_equal(second, x)
+    assert not np.shares_memory(second, x) and not np.shares_memory(first, third)
+
+
+def test_dead_nodes_are_not_computed() -> None:
+    assert last_uses(parse(CHAIN, get)) == [6, 3, 4, 4, 6, -1]
+
+
+def test_values_are_freed_after_their_last_use() -> None:
+    seen: list[Any] = []
+    alive: list[int] = []
+
+    def step(x: Any) -> Any:
+        alive.append(sum(r() is not None for r in seen))
+        result = np.array(x)
+        seen.append(weakref.ref(result))
+        return result
+
+    op = register(OpDef("toy_step", "opaque", "x.", ref=step, shape=lambda shapes, attrs: shapes[0]))
+    try:
+        lines = "\n".join(f"%{i} = toy_step(%{i - 1}) : float32[3]" for i in range(1, 9))
+        text = f"program p():\n%0 = input(index=0, shape=(3,), dtype=float32) : float32[3]\n{lines}\nreturn %8"
+        interpret(parse(text, get), [np.zeros(3, np.float32)])
+    finally:
+        unregister(op.name)
+    assert max(alive) == 1
+
+
+@pytest.mark.parametrize("dtype", [float16, bfloat16], ids=["float16", "bfloat16"])
+def test_sixteen_bit_values_are_rounded_after_every_primitive(dtype: Any) -> None:
+    text = """program p():
+      %0 = input(index=0, shape=(4,), dtype=T) : T[4]
+      %1 = mul(%0, %0) : T[4]
+      %2 = sub(%1, %0) : T[4]
+      return %2""".replace("T", dtype.name)
+    x = np.array([1.01, 3.3, -0.7, 200.0]).astype(dtype.np)
+    square = (x.astype(np.float32) ** 2).astype(dtype.np)
+    want = (square.astype(np.float32) - x.astype(np.float32)).astype(dtype.np)
+    got = interpret(parse(text, get), [x])[0]
+    assert got.dtype == dtype.np
+    np.testing.assert_array_equal(got.astype(np.float32), want.astype(np.float32))
+
+
+def test_scalars_take_the_type_of_their_leaf() -> None:
+    text = "program p():\n%0 = scalar(index=0, dtype=int64) : int64[]\n%1 = scalar(index=1, dtype=bool) : bool[]\nreturn %0, %1"
+    first, second = interpret(parse(text, get), [], [2**53 + 1, 1])
+    assert first == 2**53 + 1 and first.dtype == int64.np and second.dtype == np.bool_
+
+
+def test_a_wrong_input_is_refused() -> None:
+    with pytest.raises(VerificationError) as caught:
+        interpret(parse(CHAIN, get), [np.zeros((3, 2), np.float32)], [1.0])
+    assert str(caught.value) == "[interpret] expected input 0 of torch.float32 (2, 3), got float32 (3, 2)"
+
+
+def test_a_wrong_reference_is_refused() -> None:
+    op = register(OpDef("toy_wrong", "opaque", "Wrong.", ref=lambda x: x[:1], shape=lambda shapes, attrs: shapes[0]))
+    leaf = "%0 = input(index=0, shape=(3,), dtype=float32) : float32[3]"
+    try:
+        text = f"program p():\n{leaf}\n%1 = toy_wrong(%0) : float32[3]\nreturn %1"
+        with pytest.raises(VerificationError) as caught:
+            interpret(parse(text, get), [np.zeros(3, np.float32)])
+    finally:
+        unregister(op.name)
+    assert str(caught.value) == "[interpret] expected toy_wrong to give shape (3,), its reference gives (1,)"
+
+
+def test_an_empty_program_returns_nothing() -> None:
+    assert interpret(Program((), ()), []) == []

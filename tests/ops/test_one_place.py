@@ -1,0 +1,53 @@
+"""Adding an elementwise primitive is one record: everything else follows from it. The record lives in this test alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from calque.backend.ref.builder import run_body
+from calque.base.dtypes import float32, float64
+from calque.ir.spec import verify
+from calque.ir.text import format_program, parse
+from calque.ops import OpDef, get, register, unregister
+from calque.ops.opdef import Sample, Vjp
+from tests.ops.cases import assert_near, evaluate, operands, program_of
+
+
+@pytest.fixture
+def softsign() -> Iterator[OpDef]:
+    """x / (1 + |x|): name, meaning, derivative, NumPy definition and one sample."""
+    yield register(
+        OpDef(
+            "toy_softsign",
+            "elementwise",
+            "x / (1 + |x|).",
+            body=lambda s, x: s.div(x, s.add(s.abs(x), s.const(1, s.dtype(x)))),
+            vjp=(Vjp(lambda F, g, c: g / (F.abs(c.x(0)) + 1) ** 2, (0,)),),
+            ref=lambda x: x / (1 + np.abs(x)),
+            samples=(Sample(((3, 4),)),),
+        )
+    )
+    unregister("toy_softsign")
+
+
+def test_a_record_is_enough(softsign: OpDef, rng: np.random.Generator) -> None:
+    for dtype in (float32, float64):
+        xs = operands(softsign, softsign.samples[0], dtype, rng)
+        want = evaluate(softsign, xs, ())
+        assert_near(run_body(softsign, xs, (), want.shape, dtype), want, 2, dtype)
+        program = verify(program_of(softsign, xs, ()))
+        assert parse(format_program(program), get) == program
+
+
+def test_a_record_without_reference_is_defined_by_its_body(softsign: OpDef, rng: np.random.Generator) -> None:
+    bare = OpDef("toy_bare", "elementwise", "The same.", body=softsign.body)
+    xs = operands(softsign, softsign.samples[0], float32, rng)
+    assert_near(evaluate(bare, xs, ()), evaluate(softsign, xs, ()), 2, float32)
+
+
+def test_names_are_unique(softsign: OpDef) -> None:
+    with pytest.raises(ValueError, match="primitive 'toy_softsign' is already registered"):
+        register(softsign)
