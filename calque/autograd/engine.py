@@ -10,12 +10,14 @@ import weakref
 from collections.abc import Sequence
 from typing import Any
 
-from calque.base.errors import AutogradError
+import numpy as np
+
+from calque.base.errors import AutogradError, NonFiniteError
 from calque.ops.opdef import get
 from calque.run import recorder
 from calque.run.recorder import local
 from calque.run.source import user_line
-from calque.tensor import FunctionNode, GradNode, OutputNode, Tensor, record, wrap
+from calque.tensor import FunctionNode, GradNode, OutputNode, Tensor, read, record, wrap
 
 
 class SavedContext:
@@ -61,6 +63,7 @@ class Engine:
     """Holds the functional namespace the rules are written in; `calque.functional` sets it once at import."""
 
     functional: Any = None
+    check_nan = False  # anomaly mode: read every gradient and name the first operation that makes a NaN
 
 
 def check_saved(node: GradNode) -> None:
@@ -95,7 +98,7 @@ def apply_node(node: GradNode, grad: Any, keep: bool) -> Sequence[Any]:
         result = node.backward(node, grads)
     else:
         result = _apply_primitive(node, grad)
-    if not keep:
+    if not keep and (node.saved is not None or (isinstance(node, FunctionNode) and node.context is not None)):
         node.freed = user_line() or "an earlier call"
         node.saved, node.versions = None, ()
         if isinstance(node, FunctionNode):
@@ -135,20 +138,22 @@ def _apply_primitive(node: GradNode, grad: Any) -> list[Any]:
 
 
 def run_backward(
-    roots: Sequence[tuple[Any, Any]], keep: bool, create: bool, accumulate: bool, wanted: Sequence[Any] | None = None
+    roots: Sequence[tuple[Any, Any]], keep: bool, create: bool, accumulate: bool, wanted: Sequence[Any] | None = None, stop: bool = False
 ) -> dict[int, Any]:
     """Propagate. `roots`: (node or leaf, gradient). With `accumulate` leaves receive `.grad`; otherwise gradients of `wanted`
-    (leaf tensors or nodes) are collected and returned by id."""
+    (leaf tensors or nodes) are collected and returned by id. With `stop` nothing is propagated beyond a wanted node."""
     state = recorder.local.state
     before = state.grad
     state.grad = create
     try:
-        return _propagate(roots, keep, accumulate, wanted)
+        return _propagate(roots, keep, accumulate, wanted, stop)
     finally:
         state.grad = before
 
 
-def _propagate(roots: Sequence[tuple[Any, Any]], keep: bool, accumulate: bool, wanted: Sequence[Any] | None) -> dict[int, Any]:
+def _propagate(
+    roots: Sequence[tuple[Any, Any]], keep: bool, accumulate: bool, wanted: Sequence[Any] | None, stop: bool
+) -> dict[int, Any]:
     pending: dict[int, Any] = {}  # node id -> gradient (a list for FunctionNodes with several outputs)
     heap: list[tuple[int, int, Any]] = []
     leaves: dict[int, tuple[Any, Any]] = {}
@@ -186,12 +191,16 @@ def _propagate(roots: Sequence[tuple[Any, Any]], keep: bool, accumulate: bool, w
         gradient = _run_hooks(node, gradient)
         if key in wanted_ids:
             collected[key] = gradient
+            if stop:
+                continue
         if isinstance(node, OutputNode):
             send(node.next[0], gradient, node.index)
             continue
         if needed is not None and not any(t is not None and id(t) in needed for t in node.next):
             continue
         gradients = apply_node(node, gradient, keep)
+        if Engine.check_nan:
+            _check_nan(node, gradients)
         for target, g in zip(node.next, gradients, strict=True):
             send(target, g)
     for key, (leaf, gradient) in leaves.items():
@@ -226,6 +235,15 @@ def _reaches(roots: Sequence[tuple[Any, Any]], wanted: set[int]) -> set[int]:
     return reaches
 
 
+def _check_nan(node: GradNode, gradients: Sequence[Any]) -> None:
+    for position, g in enumerate(gradients):
+        if g is not None and np.isnan(read(g, "detect_anomaly")).any():
+            raise NonFiniteError(
+                f"[detect_anomaly] Function {node.name()!r} returned nan values in its {position}th output; its forward was recorded at "
+                f"{node.line or 'an unknown line'}"
+            )
+
+
 def _run_hooks(node: GradNode, gradient: Any) -> Any:
     if node.hooks:
         for hook in list(node.hooks.values()):
@@ -248,24 +266,23 @@ def _leaf_hooks(leaf: Tensor, gradient: Any) -> Any:
 
 
 def accumulate_grad(leaf: Tensor, gradient: Tensor) -> None:
-    """Add to `leaf.grad`, or set it to a value of its own."""
-    if leaf._grad is not None:
-        total = leaf._grad + gradient
-        if local.state.grad:
+    """Add to `leaf.grad`, or set it to a value of its own; then run the post-accumulate hooks."""
+    held = leaf._grad
+    grad_mode = local.state.grad
+    if held is not None:
+        total = held + gradient
+        if grad_mode:
             leaf._grad = total
         else:
-            recorder.write(leaf._grad._storage, leaf._grad._layout, total._storage)  # in place: every alias of .grad sees it
-        return
-    if local.state.grad and gradient._requires_grad:
+            recorder.write(held._storage, held._layout, total._storage)  # in place: every alias of .grad sees it
+    elif grad_mode and gradient._requires_grad:
         leaf._grad = gradient
-        return
-    view = gradient._layout
-    if not view.dense or view is not gradient._storage.layout:
+    elif not gradient._layout.dense or gradient._layout is not gradient._storage.layout:
         gradient = record(get("copy"), (gradient,))
         leaf._grad = wrap(gradient._storage, gradient._layout)
     else:
-        leaf._grad = wrap(recorder.share_value(gradient._storage), view)
-    _after = getattr(leaf, "_post_accumulate", None)
-    if _after:
-        for hook in list(_after.values()):
+        leaf._grad = wrap(recorder.share_value(gradient._storage), gradient._layout)
+    after = leaf.__dict__.get("_post_accumulate")
+    if after:
+        for hook in list(after.values()):
             hook(leaf)

@@ -1,0 +1,373 @@
+"""`backward`, `grad` and what autograd adds to `Tensor`: requires_grad, grad, grad_fn, hooks."""
+
+from __future__ import annotations
+
+import warnings
+import weakref
+from collections.abc import Callable, Sequence
+from itertools import count
+from typing import Any
+
+from calque.autograd.engine import Engine, accumulate_grad, run_backward
+from calque.base.errors import AutogradError, DTypeError, ShapeError
+from calque.ops.opdef import get
+from calque.run.recorder import INPUT, Edge, local
+from calque.tensor import GradNode, OutputNode, Tensor, record, require_float, wrap
+
+_hook_ids = count()
+
+
+class RemovableHandle:
+    """Returned by the `register_*hook` methods; `remove()` takes the hook away, also at the end of a `with` block."""
+
+    def __init__(self, hooks: dict[int, Any], hook: Any) -> None:
+        self.id = next(_hook_ids)
+        self._hooks = hooks
+        hooks[self.id] = hook
+
+    def remove(self) -> None:
+        """Take the hook away; a second call does nothing."""
+        self._hooks.pop(self.id, None)
+
+    def __enter__(self) -> "RemovableHandle":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.remove()
+
+
+# -------------------------------------------------------------------------------------------------------- backward and grad
+
+
+def target_of(t: Tensor) -> Any:
+    """Where the gradient of `t` goes: its node, or itself if it is a leaf."""
+    return t._grad_fn or t
+
+
+def _edge_of(t: Tensor) -> Edge | None:
+    """The recorded operation that computes `t`, while it is pending in this thread's trace."""
+    storage = t._storage
+    trace = local.state.trace
+    if storage.trace is not trace or storage.buffer is not None:
+        return None
+    edge: Edge | None = trace.cur
+    while edge is not None and edge.depth > storage.slot + 1:
+        edge = edge.parent
+    return edge
+
+
+def _history_hint(t: Tensor) -> str:
+    """Where `t` was computed and from which leaves, for the error about a missing gradient."""
+    edge = _edge_of(t)
+    if edge is None or not edge.line:
+        return "no tensor it was computed from has requires_grad=True"
+    wanted = {s for s in edge.inputs if isinstance(s, int)}
+    leaves, walk = [], edge.parent
+    while walk is not None and walk.parent is not None and len(leaves) < 3:
+        if walk.depth - 1 in wanted:
+            if walk.op is INPUT:
+                leaves.append(tuple(walk.layout.shape))
+            wanted.update(s for s in walk.inputs if isinstance(s, int))
+        walk = walk.parent
+    named = ", ".join(f"a leaf of shape {shape} lacks requires_grad" for shape in leaves) or "nothing it uses has requires_grad"
+    return f"it is the result of {edge.op.name!r} recorded at {edge.line}: {named}"
+
+
+def _require_history(op: str, t: Any, index: int) -> None:
+    if not isinstance(t, Tensor):
+        raise DTypeError(f"[{op}] expected Tensors, got {type(t).__name__}")
+    if not t._requires_grad:
+        raise AutogradError(
+            f"[{op}] element {index} of tensors does not require grad and does not have a grad_fn: {_history_hint(t)}; "
+            "set requires_grad=True on a leaf before the forward pass; was it computed inside no_grad() or after detach()?"
+        )
+
+
+def _initial_gradient(op: str, t: Tensor, given: Any, index: int) -> Tensor:
+    """The gradient to start from: ones for a scalar, else the one given."""
+    view = t._layout
+    if given is None:
+        if view.numel != 1:
+            raise AutogradError(
+                f"[{op}] grad can be implicitly created only for scalar outputs, got shape {tuple(view.shape)}; pass gradient= (a tensor of that "
+                "shape), or reduce first with .sum() or .mean()"
+            )
+        return record(get("full"), ((1.0, view.dtype),), (tuple(view.shape),))
+    if not isinstance(given, Tensor):
+        raise DTypeError(f"[{op}] gradients can be either Tensors or None, but got {type(given).__name__}")
+    if tuple(given._layout.shape) != tuple(view.shape):
+        raise ShapeError(
+            f"[{op}] Mismatch in shape: grad_output[{index}] has a shape of {tuple(given._layout.shape)} and output[{index}] has a shape of "
+            f"{tuple(view.shape)}; expected equal shapes"
+        )
+    return given if given._layout.dtype is view.dtype else record(get("cast"), (given,), (view.dtype,))
+
+
+def _as_list(x: Any) -> list[Any]:
+    return [x] if isinstance(x, Tensor) or x is None else list(x)
+
+
+def _roots(op: str, tensors: Any, gradients: Any) -> list[tuple[Any, Tensor]]:
+    outputs = _as_list(tensors)
+    given = [None] * len(outputs) if gradients is None else _as_list(gradients)
+    if len(given) != len(outputs):
+        raise AutogradError(f"[{op}] got {len(outputs)} tensors and {len(given)} gradients; expected one gradient (or None) per tensor")
+    roots = []
+    for index, (t, g) in enumerate(zip(outputs, given, strict=True)):
+        _require_history(op, t, index)
+        roots.append((target_of(t), _initial_gradient(op, t, g, index)))
+    return roots
+
+
+def backward(
+    tensors: Tensor | Sequence[Tensor],
+    grad_tensors: Any = None,
+    retain_graph: bool | None = None,
+    create_graph: bool = False,
+    grad_variables: Any = None,
+    inputs: Any = None,
+) -> None:
+    """Add d(tensors)/d(leaf) to `.grad` of every leaf, or only of `inputs`.
+
+    grad_tensors: gradients of the tensors, same shapes; may be left out for scalars. retain_graph: keep the graph for a second call
+    (default: create_graph). create_graph: record the gradients too, for higher orders.
+
+    >>> import calque
+    >>> w = calque.tensor(2.0, requires_grad=True)
+    >>> calque.autograd.backward(w ** 2)
+    >>> w.grad
+    tensor(4.)
+    """
+    roots = _roots("backward", tensors, grad_tensors if grad_variables is None else grad_variables)
+    keep = create_graph if retain_graph is None else retain_graph
+    if inputs is None:
+        run_backward(roots, keep, create_graph, True)
+        return
+    wanted = _as_list(inputs)
+    if not wanted:
+        raise AutogradError("[backward] `inputs` argument to `backward()` cannot be empty; leave it out to reach all leaves")
+    for t in wanted:
+        if not t._requires_grad:
+            raise AutogradError("[backward] One of the differentiated Tensors does not require grad; set requires_grad=True on it")
+    found = run_backward(roots, keep, create_graph, True, [target_of(t) for t in wanted])
+    for t in wanted:
+        if t._grad_fn is not None and id(t._grad_fn) in found:
+            accumulate_grad(t, found[id(t._grad_fn)])
+
+
+def grad(
+    outputs: Tensor | Sequence[Tensor],
+    inputs: Tensor | Sequence[Tensor],
+    grad_outputs: Any = None,
+    retain_graph: bool | None = None,
+    create_graph: bool = False,
+    only_inputs: bool = True,
+    allow_unused: bool | None = None,
+    is_grads_batched: bool = False,
+    materialize_grads: bool = False,
+) -> tuple[Any, ...]:
+    """d(outputs)/d(inputs) as a tuple, one per input; `.grad` stays untouched.
+
+    allow_unused: None instead of an error for an input the outputs do not depend on; materialize_grads: zeros instead of None.
+    is_grads_batched: grad_outputs have a leading batch dim, and so have the results.
+
+    >>> import calque
+    >>> x = calque.tensor(3.0, requires_grad=True)
+    >>> calque.autograd.grad(x ** 3, x)
+    (tensor(27.),)
+    """
+    if is_grads_batched:
+        return _batched_grad(outputs, inputs, grad_outputs, retain_graph, create_graph, allow_unused, materialize_grads)
+    wanted = _as_list(inputs)
+    for t in wanted:
+        if not isinstance(t, Tensor):
+            raise DTypeError(f"[grad] expected inputs to be Tensors, got {type(t).__name__}")
+        if not t._requires_grad:
+            raise AutogradError(
+                f"[grad] One of the differentiated Tensors does not require grad: input of shape {tuple(t._layout.shape)}; set requires_grad=True"
+            )
+    roots = _roots("grad", outputs, grad_outputs)
+    keep = create_graph if retain_graph is None else retain_graph
+    found = run_backward(roots, keep, create_graph, False, [target_of(t) for t in wanted])
+    results: list[Any] = []
+    for t in wanted:
+        g = found.get(id(target_of(t)))
+        if g is None and materialize_grads:
+            g = zeros_like(t)
+        elif g is None and not allow_unused:
+            raise AutogradError(
+                f"[grad] One of the differentiated Tensors appears to not have been used in the graph: input of shape {tuple(t._layout.shape)}. "
+                "Set allow_unused=True if this is the desired behavior"
+            )
+        results.append(g)
+    return tuple(results)
+
+
+def zeros_like(t: Tensor) -> Tensor:
+    """Zeros of t's shape and dtype."""
+    return record(get("full"), ((0.0, t._layout.dtype),), (tuple(t._layout.shape),))
+
+
+def _batched_grad(outputs: Any, inputs: Any, gradients: Any, retain: Any, create: bool, unused: Any, materialize: bool) -> tuple[Any, ...]:
+    batches = _as_list(gradients)
+    size = batches[0]._layout.shape[0]
+    rows = []
+    for i in range(size):
+        keep = True if i < size - 1 else retain
+        rows.append(grad(outputs, inputs, [b[i] for b in batches], keep, create, True, unused, False, materialize))
+    stack = Engine.functional.stack
+    return tuple(None if column[0] is None else stack(list(column)) for column in zip(*rows, strict=True))
+
+
+# ------------------------------------------------------------------------------------------------------------ Tensor's part
+
+
+def _backward_method(
+    self: Tensor, gradient: Any = None, retain_graph: bool | None = None, create_graph: bool = False, inputs: Any = None
+) -> None:
+    """Add d(self)/d(leaf) to `.grad` of every leaf; see `autograd.backward`.
+
+    >>> import calque
+    >>> w = calque.tensor(2.0, requires_grad=True)
+    >>> z = 10 * w ** 2 + 25
+    >>> z.backward()
+    >>> w.grad
+    tensor(40.)
+    """
+    backward(self, gradient, retain_graph, create_graph, inputs=inputs)
+
+
+def _get_grad(self: Tensor) -> Tensor | None:
+    g = self._grad
+    if g is None and self._grad_fn is not None and self._requires_grad and getattr(self._grad_fn, "retain", None) is None:
+        warnings.warn(
+            "[grad] The .grad attribute of a Tensor that is not a leaf Tensor is being accessed. Its .grad attribute won't be populated during "
+            "autograd.backward(). Call .retain_grad() on it before the backward pass, or use the leaf",
+            UserWarning,
+            stacklevel=2,
+        )
+    return g
+
+
+def _set_grad(self: Tensor, value: Any) -> None:
+    if value is not None:
+        if not isinstance(value, Tensor):
+            raise DTypeError(f"[grad] assigned grad expected to be a Tensor or None but got grad of type {type(value).__name__}")
+        if value is self:
+            raise AutogradError("[grad] can't assign Variable as its own grad")
+        if value._layout.shape != self._layout.shape:
+            raise ShapeError(f"[grad] assigned grad has data of a different size: expected {tuple(self._layout.shape)}, got {tuple(value._layout.shape)}")
+        if value._layout.dtype is not self._layout.dtype:
+            raise DTypeError(f"[grad] assigned grad has data of a different type: expected {self._layout.dtype!r}, got {value._layout.dtype!r}")
+    self._grad = value
+
+
+def _delete_grad(self: Tensor) -> None:
+    self._grad = None
+
+
+def set_requires_grad(self: Tensor, value: bool = True) -> Tensor:
+    """Set whether autograd records operations on this leaf; returns it. Floating tensors only."""
+    value = bool(value)
+    if self._grad_fn is not None:
+        if not value:
+            raise AutogradError(
+                "[requires_grad] you can only change requires_grad flags of leaf variables, and this is the result of "
+                f"{self._grad_fn.name()} (recorded at {self._grad_fn.line}). If you want to use a computed variable in a subgraph that doesn't "
+                "require differentiation use var_no_grad = var.detach()"
+            )
+        return self
+    if value:
+        require_float("requires_grad", self)
+    self._requires_grad = value
+    return self
+
+
+def _assign_requires_grad(self: Tensor, value: bool) -> None:
+    set_requires_grad(self, value)
+
+
+def _get_data(self: Tensor) -> Tensor:
+    alias: Tensor = wrap(self._storage, self._layout)
+    return alias
+
+
+def _set_data(self: Tensor, value: Tensor) -> None:
+    if not isinstance(value, Tensor):
+        raise DTypeError(f"[data] expected a Tensor, got {type(value).__name__}")
+    if self._requires_grad and value._layout.dtype.category != 2:
+        raise DTypeError(f"[data] data set to a tensor that requires gradients must be floating point dtype, got {value._layout.dtype!r}")
+    self._storage, self._layout, self._cache = value._storage, value._layout, None
+
+
+def retain_grad(self: Tensor) -> None:
+    """Keep the gradient of this non-leaf tensor in `.grad` at the next backward; does nothing for a leaf."""
+    if not self._requires_grad:
+        raise AutogradError("[retain_grad] can't retain_grad on Tensor that has requires_grad=False")
+    if self._grad_fn is not None:
+        self._grad_fn.retain = weakref.ref(self)
+
+
+def register_hook(self: Tensor, hook: Callable[[Tensor], Any]) -> RemovableHandle:
+    """Call `hook(grad)` when the gradient of this tensor is known; a returned tensor replaces it.
+
+    >>> import calque
+    >>> w = calque.tensor(1.0, requires_grad=True)
+    >>> handle = w.register_hook(lambda g: g * 2)
+    >>> (w * 3).backward()
+    >>> w.grad
+    tensor(6.)
+    """
+    if not self._requires_grad:
+        raise AutogradError("[register_hook] cannot register a hook on a tensor that doesn't require gradient")
+    holder: Any = self._grad_fn
+    if holder is not None:
+        if holder.hooks is None:
+            holder.hooks = {}
+        return RemovableHandle(holder.hooks, hook)
+    if self._hooks is None:
+        self._hooks = {}
+    return RemovableHandle(self._hooks, hook)
+
+
+def register_post_accumulate_grad_hook(self: Tensor, hook: Callable[[Tensor], None]) -> RemovableHandle:
+    """Call `hook(tensor)` after a backward has added to `.grad` of this leaf."""
+    if not self._requires_grad or self._grad_fn is not None:
+        raise AutogradError("[register_post_accumulate_grad_hook] post accumulate grad hooks cannot be registered on non-leaf tensors")
+    return RemovableHandle(self.__dict__.setdefault("_post_accumulate", {}), hook)
+
+
+def _output_number(self: Tensor) -> int:
+    node = self._grad_fn
+    return node.index if isinstance(node, OutputNode) else 0
+
+
+def _attach() -> None:
+    attributes: dict[str, Any] = {
+        "backward": _backward_method,
+        "grad": property(_get_grad, _set_grad, _delete_grad, "Gradient accumulated by `backward`, or None."),
+        "grad_fn": property(lambda self: self._grad_fn, doc="Node of the autograd graph that made this tensor; None for a leaf."),
+        "requires_grad": property(lambda self: self._requires_grad, _assign_requires_grad, doc="Whether gradients are computed for it."),
+        "requires_grad_": set_requires_grad,
+        "is_leaf": property(lambda self: self._grad_fn is None, doc="Whether it was made by the user, not by a recorded operation."),
+        "retains_grad": property(lambda self: self._grad_fn is not None and self._grad_fn.retain is not None, doc="See `retain_grad`."),
+        "retain_grad": retain_grad,
+        "register_hook": register_hook,
+        "register_post_accumulate_grad_hook": register_post_accumulate_grad_hook,
+        "data": property(_get_data, _set_data, doc="The same values without autograd history; writes to it are not tracked."),
+        "output_nr": property(_output_number, doc="Position among the outputs of its grad_fn."),
+        "_version": property(lambda self: self._storage.version, doc="Number of in-place writes to its memory."),
+    }
+    for name, value in attributes.items():
+        setattr(Tensor, name, value)
+    setattr(GradNode, "register_hook", _node_hook)  # noqa: B010 - declared slots hide it from type checkers
+
+
+def _node_hook(self: GradNode, hook: Callable[..., Any]) -> RemovableHandle:
+    """Call `hook(grad)` with the gradient that reaches this node."""
+    if self.hooks is None:
+        self.hooks = {}
+    return RemovableHandle(self.hooks, hook)
+
+
+_attach()

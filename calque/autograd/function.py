@@ -1,0 +1,250 @@
+"""User-defined differentiable functions: `Function` with static `forward(ctx, ...)` and `backward(ctx, ...)`."""
+
+from __future__ import annotations
+
+import functools
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+from calque.autograd.engine import Engine
+from calque.base.errors import AutogradError, ShapeError
+from calque.ops.opdef import get
+from calque.run.recorder import local
+from calque.run.source import user_line
+from calque.tensor import FunctionNode, Tensor, function_node, output_nodes, record, shadow, wrap
+
+__all__ = ["Function", "FunctionCtx", "once_differentiable"]
+
+
+class FunctionCtx:
+    """What `forward` leaves for `backward`. Any attribute may be set on it; tensors belong into `save_for_backward`."""
+
+    needs_input_grad: tuple[bool, ...] = ()
+
+    def __init__(self) -> None:
+        self._to_save: tuple[Any, ...] = ()
+        self._dirty: tuple[Tensor, ...] = ()
+        self._fixed: tuple[Tensor, ...] = ()
+        self._materialize = True
+        self._node: Any = None  # weak reference to the graph node
+
+    def save_for_backward(self, *tensors: Any) -> None:
+        """Keep inputs or outputs (Tensors or None) for `backward`; in-place changes of them are detected there."""
+        for t in tensors:
+            if t is not None and not isinstance(t, Tensor):
+                raise TypeError(f"[save_for_backward] save_for_backward can only save variables, but argument is of type {type(t).__name__}")
+        self._to_save = tensors
+
+    save_for_forward = save_for_backward
+
+    @property
+    def saved_tensors(self) -> tuple[Any, ...]:
+        """The tensors given to `save_for_backward`."""
+        node = self._node() if self._node is not None else None
+        if node is None:
+            return self._to_save
+        if node.saved is None:
+            raise AutogradError(
+                f"[saved_tensors] Trying to backward through the graph a second time: saved values of {node.name()} (recorded at {node.line}) "
+                "have been freed; pass retain_graph=True to the first backward"
+            )
+        return tuple(_restored(t) for t in node.saved.values())
+
+    def mark_dirty(self, *tensors: Tensor) -> None:
+        """Declare inputs that `forward` changed in place and returns."""
+        self._dirty = tensors
+
+    def mark_non_differentiable(self, *tensors: Tensor) -> None:
+        """Declare outputs that have no gradient, such as indices."""
+        self._fixed = tensors
+
+    def set_materialize_grads(self, value: bool) -> None:
+        """Whether `backward` gets zeros (True, the default) or None for outputs that nobody used."""
+        self._materialize = bool(value)
+
+
+def _restored(t: Any) -> Any:
+    """A saved output gets its history back: it was saved without, to avoid a reference cycle."""
+    if t is None or not isinstance(t._grad_fn, weakref.ref):
+        return t
+    out: Tensor = wrap(t._storage, t._layout)
+    out._grad_fn, out._requires_grad = t._grad_fn(), True
+    return out
+
+
+class Function:
+    """Base of differentiable functions written by hand. Call them with `apply`.
+
+    `forward(ctx, *args)` computes the outputs (autograd does not look inside); `backward(ctx, *grads)` gets one gradient per output and
+    returns one per argument, None for what is not differentiable. Written in recorded operations, `backward` can be differentiated again.
+
+    >>> import calque
+    >>> class Sigmoid(calque.autograd.Function):
+    ...     @staticmethod
+    ...     def forward(ctx, x):
+    ...         y = 1.0 / (1.0 + (-x).exp())
+    ...         ctx.save_for_backward(y)
+    ...         return y
+    ...     @staticmethod
+    ...     def backward(ctx, grad_y):
+    ...         y, = ctx.saved_tensors
+    ...         return grad_y * y * (1.0 - y)
+    >>> x = calque.zeros(1, requires_grad=True)
+    >>> Sigmoid.apply(x).backward()
+    >>> x.grad
+    tensor([0.2500])
+    """
+
+    setup_context: Any = None
+
+    def __init__(self, *args: Any, **keywords: Any) -> None:
+        raise AutogradError(
+            f"[{type(self).__name__}] Legacy autograd function with non-static forward method is deprecated: write forward and backward as "
+            f"static methods and call {type(self).__name__}.apply(...)"
+        )
+
+    @staticmethod
+    def forward(*args: Any, **keywords: Any) -> Any:
+        """Compute the outputs; to be overridden."""
+        raise NotImplementedError("You must implement the forward function for custom autograd.Function.")
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        """Gradients of the arguments; to be overridden."""
+        raise NotImplementedError("You must implement either the backward or vjp method for your custom autograd.Function to use it.")
+
+    vjp = backward
+
+    @classmethod
+    def apply(cls, *args: Any) -> Any:
+        """Run `forward` on the arguments and record the function in the autograd graph."""
+        state = local.state
+        ctx = FunctionCtx()
+        ctx.needs_input_grad = tuple(isinstance(a, Tensor) and a._requires_grad for a in args)
+        differentiable = state.grad and any(ctx.needs_input_grad)
+        before, state.grad = state.grad, False
+        try:
+            if cls.setup_context is not None:
+                result = cls.forward(*args)
+                cls.setup_context(ctx, args, result)
+            else:
+                result = cls.forward(ctx, *args)
+        finally:
+            state.grad = before
+        outputs = list(result) if isinstance(result, (tuple, list)) else [result]
+        outputs = [_own_handle(out, args, ctx) for out in outputs]
+        if differentiable:
+            _attach_history(cls, ctx, args, outputs)
+        return tuple(outputs) if isinstance(result, (tuple, list)) else outputs[0]
+
+
+def _own_handle(out: Any, args: tuple[Any, ...], ctx: FunctionCtx) -> Any:
+    """An input returned unchanged becomes a new handle; one changed in place stays itself."""
+    if not isinstance(out, Tensor) or not any(out is a for a in args) or any(out is d for d in ctx._dirty):
+        return out
+    alias: Tensor = wrap(out._storage, out._layout)
+    return alias
+
+
+def _attach_history(cls: type[Function], ctx: FunctionCtx, args: tuple[Any, ...], outputs: list[Any]) -> None:
+    tensors = [out for out in outputs if isinstance(out, Tensor)]
+    for t in ctx._dirty:
+        if t._requires_grad and t._grad_fn is None and any(t is a for a in args):
+            raise AutogradError(f"[{cls.__name__}] a leaf Variable that requires grad is being used in an in-place operation (mark_dirty)")
+    node = function_node(
+        f"{cls.__name__}Backward", args, tuple(out._layout for out in tensors), lambda node, grads: _run(cls, node.context, node, args_count, grads)
+    )
+    args_count = len(args)
+    node.where = user_line()
+    node.context = ctx
+    for out, out_node in zip(tensors, output_nodes(node, len(tensors)), strict=True):
+        if out._layout.dtype.category == 2 and not any(out is f for f in ctx._fixed):
+            out._grad_fn, out._requires_grad = out_node, True
+    saved = {}
+    for position, t in enumerate(ctx._to_save):
+        if t is not None and any(t is out for out in tensors):
+            kept = shadow(t)
+            if t._grad_fn is not None:
+                kept._grad_fn = weakref.ref(t._grad_fn)  # type: ignore[assignment]
+            t = kept
+        saved[position] = t
+    node.saved = saved
+    node.versions = [0 if t is None else t._storage.version for t in saved.values()]
+    ctx._to_save = ()
+    ctx._node = weakref.ref(node)
+
+
+def _run(cls: type[Function], ctx: FunctionCtx, node: FunctionNode, count: int, grads: list[Any]) -> tuple[Any, ...]:
+    """Call the user's backward and check what it returns."""
+    if ctx._materialize:
+        grads = [
+            record(get("full"), ((0.0, view.dtype),), (tuple(view.shape),)) if g is None else g
+            for g, view in zip(grads, node.outputs, strict=True)
+        ]
+    rule = cls.backward if cls.backward is not Function.backward else cls.vjp
+    result = rule(ctx, *grads)
+    found = list(result) if isinstance(result, (tuple, list)) else [result]
+    if len(found) > count and all(g is None for g in found[count:]):
+        found = found[:count]
+    if len(found) != count:
+        raise AutogradError(
+            f"[{cls.__name__}] function {node.name()} returned an incorrect number of gradients (expected {count}, got {len(found)}); "
+            "return one per argument of forward, None for those without gradient"
+        )
+    return tuple(_checked(g, target, node, k) for k, (g, target) in enumerate(zip(found, node.next, strict=True)))
+
+
+def _checked(g: Any, target: Any, node: FunctionNode, index: int) -> Any:
+    """A gradient of the argument's shape; broadcast gradients are summed."""
+    if g is None or target is None:
+        return None
+    if not isinstance(g, Tensor):
+        raise AutogradError(f"[{node.name()}] expected a Tensor or None as gradient {index}, got {type(g).__name__}")
+    expected = _target_layout(target)
+    if expected is None or g._layout.shape == expected.shape:
+        return g
+    try:
+        return Engine.functional.sum_to_size(g, tuple(expected.shape))
+    except ShapeError:
+        raise AutogradError(
+            f"[{node.name()}] Function {node.name()} returned an invalid gradient at index {index} - got {list(g._layout.shape)} but expected "
+            f"shape compatible with {list(expected.shape)}"
+        ) from None
+
+
+def _target_layout(target: Any) -> Any:
+    if isinstance(target, Tensor):
+        return target._layout
+    if isinstance(target, FunctionNode):
+        return target.outputs[0] if len(target.outputs) == 1 else None
+    return target.edge.layout if target.edge is not None else None
+
+
+def once_differentiable(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Decorate `backward` to say that it cannot be differentiated: a second order raises."""
+
+    @functools.wraps(function)
+    def wrapped(ctx: Any, *grads: Any) -> Any:
+        state = local.state
+        before, state.grad = state.grad, False
+        try:
+            result = function(ctx, *grads)
+        finally:
+            state.grad = before
+        if not before or not any(isinstance(g, Tensor) and g._requires_grad for g in grads):
+            return result
+
+        def refuse(node: Any, grads: Any) -> Any:
+            raise AutogradError("[once_differentiable] trying to differentiate twice a function that was marked with @once_differentiable")
+
+        outputs = list(result) if isinstance(result, (tuple, list)) else [result]
+        for k, out in enumerate(outputs):
+            if isinstance(out, Tensor):
+                fresh: Tensor = wrap(out._storage, out._layout)
+                fresh._grad_fn = function_node("DelayedErrorBackward", grads, (out._layout,), refuse)
+                fresh._requires_grad = True
+                outputs[k] = fresh
+        return tuple(outputs) if isinstance(result, (tuple, list)) else outputs[0]
+
+    return wrapped

@@ -1,0 +1,170 @@
+"""Jacobians, Hessians and products with them, for functions of Tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from calque.autograd.api import grad, zeros_like
+from calque.autograd.engine import Engine
+from calque.autograd.modes import enable_grad
+from calque.base.errors import AutogradError, ShapeError
+from calque.tensor import Tensor, upload, wrap
+
+__all__ = ["hessian", "hvp", "jacobian", "jvp", "vhp", "vjp"]
+
+
+def _tuple(x: Any) -> tuple[Any, ...]:
+    return tuple(x) if isinstance(x, (tuple, list)) else (x,)
+
+
+def _fresh(x: Tensor, create_graph: bool) -> Tensor:
+    """An input whose gradient can be asked for: attached to x's history only if higher orders are wanted."""
+    if create_graph and x._requires_grad:
+        return Engine.functional.view_as(x, x)  # type: ignore[no-any-return]
+    alias: Tensor = wrap(x._storage, x._layout)
+    alias._requires_grad = True
+    return alias
+
+
+def _given(values: Any, like: tuple[Tensor, ...], name: str) -> tuple[Any, ...]:
+    """Vectors to multiply with, checked against the tensors they belong to."""
+    if values is None:
+        if len(like) == 1 and like[0]._layout.numel == 1:
+            return (Engine.functional.ones_like(like[0].detach()),)
+        raise AutogradError(f"[{name}] the vector v can only be None if the function has a single scalar output or input; pass v")
+    found = _tuple(values)
+    for v, x in zip(found, like, strict=True):
+        if v._layout.shape != x._layout.shape:
+            raise ShapeError(f"[{name}] expected v of shape {tuple(x._layout.shape)}, got {tuple(v._layout.shape)}")
+    return found
+
+
+def _close(results: Any, create_graph: bool) -> Any:
+    """Detach results unless they are to be differentiated further."""
+    if create_graph:
+        return results
+    if isinstance(results, tuple):
+        return tuple(_close(r, create_graph) for r in results)
+    return results.detach() if isinstance(results, Tensor) else results
+
+
+def _unpack(results: tuple[Any, ...], single: bool) -> Any:
+    return results[0] if single else results
+
+
+def vjp(func: Callable[..., Any], inputs: Any, v: Any = None, create_graph: bool = False, strict: bool = False) -> tuple[Any, Any]:
+    """(outputs, vector-Jacobian product): v of the outputs' shape -> one tensor per input.
+
+    >>> import calque
+    >>> calque.autograd.functional.vjp(lambda x: x * x, calque.tensor([1.0, 2.0]), calque.tensor([1.0, 1.0]))[1]
+    tensor([2., 4.])
+    """
+    with enable_grad():
+        arguments = tuple(_fresh(x, create_graph) for x in _tuple(inputs))
+        outputs = func(*arguments)
+        vectors = _given(v, _tuple(outputs), "vjp")
+        found = grad(_tuple(outputs), arguments, vectors, create_graph=create_graph, allow_unused=not strict, materialize_grads=not strict)
+    return _close(outputs, create_graph), _close(_unpack(found, isinstance(inputs, Tensor)), create_graph)
+
+
+def jvp(func: Callable[..., Any], inputs: Any, v: Any = None, create_graph: bool = False, strict: bool = False) -> tuple[Any, Any]:
+    """(outputs, Jacobian-vector product): v of the inputs' shape -> one tensor per output. By differentiating a vjp twice."""
+    with enable_grad():
+        arguments = tuple(_fresh(x, create_graph) for x in _tuple(inputs))
+        outputs = func(*arguments)
+        vectors = _given(v, arguments, "jvp")
+        dummies = tuple(_fresh(zeros_like(out), False) for out in _tuple(outputs))
+        pulled = grad(_tuple(outputs), arguments, dummies, create_graph=True, allow_unused=True, materialize_grads=True)
+        reached = [(p, u) for p, u in zip(pulled, vectors, strict=True) if p._requires_grad]
+        found: tuple[Any, ...] = tuple(zeros_like(out) for out in _tuple(outputs))
+        if reached:
+            found = grad(
+                [p for p, _ in reached], dummies, [u for _, u in reached], create_graph=create_graph, allow_unused=True, materialize_grads=True
+            )
+    return _close(outputs, create_graph), _close(_unpack(found, isinstance(outputs, Tensor)), create_graph)
+
+
+def jacobian(func: Callable[..., Any], inputs: Any, create_graph: bool = False, strict: bool = False, vectorize: bool = False) -> Any:
+    """d(outputs)/d(inputs): output shape + input shape; nested tuples for several outputs and inputs.
+
+    >>> import calque
+    >>> calque.autograd.functional.jacobian(lambda x: x * x, calque.tensor([1.0, 2.0]))
+    tensor([[2., 0.],
+            [0., 4.]])
+    """
+    stack = Engine.functional.stack
+    with enable_grad():
+        arguments = tuple(_fresh(x, create_graph) for x in _tuple(inputs))
+        outputs = func(*arguments)
+        rows = []
+        for out in _tuple(outputs):
+            shape, count = tuple(out._layout.shape), out._layout.numel
+            columns = []
+            for element in range(count):
+                one = np.zeros(count)
+                one[element] = 1.0
+                if not out._requires_grad:
+                    columns.append(tuple(zeros_like(x) for x in arguments))
+                    continue
+                start = upload(one.reshape(shape), out._layout.dtype)
+                columns.append(grad(out, arguments, start, True, create_graph, allow_unused=True, materialize_grads=True))
+            per_input = tuple(
+                stack([c[k] for c in columns]).reshape(shape + tuple(x._layout.shape))
+                if columns
+                else Engine.functional.zeros(shape + tuple(x._layout.shape), dtype=x._layout.dtype)
+                for k, x in enumerate(arguments)
+            )
+            rows.append(_unpack(per_input, isinstance(inputs, Tensor)))
+    return _close(_unpack(tuple(rows), isinstance(outputs, Tensor)), create_graph)
+
+
+def hessian(func: Callable[..., Any], inputs: Any, create_graph: bool = False, strict: bool = False, vectorize: bool = False) -> Any:
+    """Second derivatives of a scalar function: input shape + input shape; nested tuples for several inputs.
+
+    >>> import calque
+    >>> calque.autograd.functional.hessian(lambda x: (x ** 3).sum(), calque.tensor([1.0, 2.0]))
+    tensor([[ 6.,  0.],
+            [ 0., 12.]])
+    """
+
+    def first_order(*arguments: Any) -> Any:
+        out = func(*arguments)
+        _require_scalar("hessian", out)
+        found = grad(out, arguments, create_graph=True, allow_unused=True, materialize_grads=True)
+        return _unpack(found, isinstance(inputs, Tensor))
+
+    return jacobian(first_order, inputs, create_graph=create_graph, strict=strict)
+
+
+def _require_scalar(name: str, out: Any) -> None:
+    if not isinstance(out, Tensor) or out._layout.numel != 1:
+        raise ShapeError(f"[{name}] expected a function with one scalar output, got {getattr(out, 'shape', type(out).__name__)}; reduce it first")
+
+
+def _second_product(name: str, func: Callable[..., Any], inputs: Any, v: Any, create_graph: bool) -> tuple[Any, Any]:
+    with enable_grad():
+        arguments = tuple(_fresh(x, create_graph) for x in _tuple(inputs))
+        out = func(*arguments)
+        _require_scalar(name, out)
+        vectors = _given(v, arguments, name)
+        first = grad(out, arguments, create_graph=True, allow_unused=True, materialize_grads=True)
+        reached = [(g, u) for g, u in zip(first, vectors, strict=True) if g._requires_grad]
+        found: tuple[Any, ...] = tuple(zeros_like(x) for x in arguments)
+        if reached:
+            found = grad(
+                [g for g, _ in reached], arguments, [u for _, u in reached], create_graph=create_graph, allow_unused=True, materialize_grads=True
+            )
+    return _close(out, create_graph), _close(_unpack(found, isinstance(inputs, Tensor)), create_graph)
+
+
+def vhp(func: Callable[..., Any], inputs: Any, v: Any = None, create_graph: bool = False, strict: bool = False) -> tuple[Any, Any]:
+    """(output, v times the Hessian) of a scalar function."""
+    return _second_product("vhp", func, inputs, v, create_graph)
+
+
+def hvp(func: Callable[..., Any], inputs: Any, v: Any = None, create_graph: bool = False, strict: bool = False) -> tuple[Any, Any]:
+    """(output, the Hessian times v) of a scalar function."""
+    return _second_product("hvp", func, inputs, v, create_graph)

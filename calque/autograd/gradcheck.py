@@ -1,0 +1,155 @@
+"""Comparison of gradients with central differences, in float64."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from calque.autograd.api import grad
+from calque.base import dtypes as dt
+from calque.base.errors import AutogradError
+from calque.tensor import Tensor, read, upload
+
+__all__ = ["GradcheckError", "gradcheck", "gradgradcheck"]
+
+Array = np.ndarray[Any, Any]
+
+
+class GradcheckError(AutogradError):
+    """Analytical and numerical gradients differ."""
+
+
+def _tuple(x: Any) -> tuple[Any, ...]:
+    return tuple(x) if isinstance(x, (tuple, list)) else (x,)
+
+
+def _differentiable(outputs: Any) -> list[Tensor]:
+    return [out for out in _tuple(outputs) if isinstance(out, Tensor) and out._requires_grad]
+
+
+def _values(x: Tensor) -> Array:
+    return np.array(read(x), np.float64)
+
+
+def _call(function: Callable[..., Any], inputs: Sequence[Any], position: int, values: Array) -> list[Array]:
+    """Values of the outputs with input `position` replaced."""
+    fresh = upload(values, inputs[position]._layout.dtype)
+    fresh._requires_grad = True
+    arguments = [fresh if k == position else x for k, x in enumerate(inputs)]
+    return [_values(out) for out in _differentiable(function(*arguments))]
+
+
+def _numerical(function: Callable[..., Any], inputs: Sequence[Any], position: int, eps: float) -> list[Array]:
+    """Per output the matrix d(output)/d(input), (input elements, output elements), by central differences."""
+    base = _values(inputs[position])
+    rows: list[list[Array]] = []
+    for element in range(base.size):
+        sides = []
+        for sign in (eps, -eps):
+            moved = base.copy()
+            moved.reshape(-1)[element] += sign
+            sides.append(_call(function, inputs, position, moved))
+        rows.append([(high - low).reshape(-1) / (2 * eps) for high, low in zip(*sides, strict=True)])
+    return [np.stack(column) for column in zip(*rows, strict=True)] if rows else []
+
+
+def _analytical(output: Tensor, x: Tensor) -> Array:
+    """The same matrix from backward, one output element at a time."""
+    shape, dtype = tuple(output._layout.shape), output._layout.dtype
+    columns = []
+    for element in range(output._layout.numel):
+        one = np.zeros(output._layout.numel)
+        one[element] = 1.0
+        (g,) = grad(output, x, upload(one.reshape(shape), dtype), retain_graph=True, allow_unused=True)
+        columns.append(np.zeros(x._layout.numel) if g is None else _values(g).reshape(-1))
+    return np.stack(columns, axis=1) if columns else np.zeros((x._layout.numel, 0))
+
+
+def _compare(function: Callable[..., Any], inputs: Sequence[Any], eps: float, atol: float, rtol: float) -> str:
+    """"" or a description of the first difference."""
+    outputs = _differentiable(function(*inputs))
+    if not outputs:
+        return ""
+    for position, x in enumerate(inputs):
+        if not (isinstance(x, Tensor) and x._requires_grad) or x._layout.numel == 0:
+            continue
+        numerical = _numerical(function, inputs, position, eps)
+        for number, out in enumerate(outputs):
+            analytical = _analytical(out, x)
+            if not np.allclose(analytical, numerical[number], rtol=rtol, atol=atol, equal_nan=True):
+                worst = np.unravel_index(np.argmax(np.abs(analytical - numerical[number])), analytical.shape)
+                return (
+                    f"[gradcheck] Jacobian mismatch for output {number} with respect to input {position} (shape {tuple(x._layout.shape)}), worst at "
+                    f"input element {worst[0]}, output element {worst[1]}: numerical {numerical[number][worst]:.8g}, analytical "
+                    f"{analytical[worst]:.8g}\nnumerical:\n{numerical[number]}\nanalytical:\n{analytical}"
+                )
+    return ""
+
+
+def gradcheck(
+    func: Callable[..., Any],
+    inputs: Any,
+    *,
+    eps: float = 1e-6,
+    atol: float = 1e-5,
+    rtol: float = 1e-3,
+    raise_exception: bool = True,
+    **options: Any,
+) -> bool:
+    """Whether the gradients of `func` agree with central differences for every differentiable input and output.
+
+    inputs: a tensor or a tuple of arguments; those that require gradients must be float64. Further options of PyTorch's signature are
+    accepted and ignored.
+
+    >>> import calque
+    >>> x = calque.tensor([0.5, 1.5], dtype=calque.float64, requires_grad=True)
+    >>> calque.autograd.gradcheck(lambda t: t.sin() * t, (x,))
+    True
+    """
+    arguments = _tuple(inputs)
+    checked = [x for x in arguments if isinstance(x, Tensor) and x._requires_grad]
+    if not checked:
+        raise ValueError("[gradcheck] expects at least one input tensor to require gradient, got none; set requires_grad=True on one")
+    for x in checked:
+        if x._layout.dtype is not dt.float64 and eps < 1e-4:
+            raise ValueError(f"[gradcheck] expected float64 inputs for central differences, got {x._layout.dtype!r}; convert with .double()")
+    message = _compare(func, arguments, eps, atol, rtol)
+    if message and raise_exception:
+        raise GradcheckError(message)
+    return not message
+
+
+def gradgradcheck(
+    func: Callable[..., Any],
+    inputs: Any,
+    grad_outputs: Any = None,
+    *,
+    eps: float = 1e-6,
+    atol: float = 1e-5,
+    rtol: float = 1e-3,
+    raise_exception: bool = True,
+    **options: Any,
+) -> bool:
+    """As `gradcheck`, for the gradients of the gradients; `grad_outputs` default to random numbers."""
+    arguments = _tuple(inputs)
+    outputs = _differentiable(func(*arguments))
+    if grad_outputs is None:
+        generator = np.random.default_rng(0)
+        given = []
+        for out in outputs:
+            g = upload(generator.standard_normal(tuple(out._layout.shape)), out._layout.dtype)
+            g._requires_grad = True
+            given.append(g)
+    else:
+        given = list(_tuple(grad_outputs))
+    wanted = [k for k, x in enumerate(arguments) if isinstance(x, Tensor) and x._requires_grad]
+
+    def first_order(*all_arguments: Any) -> tuple[Any, ...]:
+        own = all_arguments[: len(arguments)]
+        found = _differentiable(func(*own))
+        gradients = grad(found, [own[k] for k in wanted], list(all_arguments[len(arguments) :]), create_graph=True, allow_unused=True)
+        return tuple(g for g in gradients if g is not None)
+
+    return gradcheck(first_order, (*arguments, *given), eps=eps, atol=atol, rtol=rtol, raise_exception=raise_exception)
