@@ -35,12 +35,12 @@ RANK = {
     "monitor": 11,
     "parallel": 12,
     "distributed": 12,
-    "train": 13,
-    "tune": 14,
-    "export": 14,
-    "cli": 15,
-    "utils": 98,  # PyTorch's names for things of other layers
-    "calque": 99,  # the facade: calque/__init__.py and the public alias modules at top level
+    "utils": 13,  # PyTorch's names for things of other layers
+    "calque": 14,  # the facade: calque/__init__.py and the modules beside it; what stands above uses it like a user
+    "train": 15,
+    "tune": 16,
+    "export": 16,
+    "cli": 17,
 }
 
 # What may be imported inside a function because it is optional, or (llvmlite, ctypes) loaded at the first compile.
@@ -179,6 +179,24 @@ def test_imports_stand_at_the_top_of_the_file() -> None:
                 wrong.append(f"{module.label}:{line} imports {name} inside a function")
     assert not wrong, listing(wrong)
     assert used == set(budget), f"entries of [deferred] no longer needed: {sorted(set(budget) - used)}"
+
+
+def test_imports_by_name_are_rare() -> None:
+    budget = BUDGET["dynamic"]
+    places = {
+        f"{module.label}:{node.lineno}": module.label
+        for module in MODULES
+        for node in ast.walk(module.tree)
+        if isinstance(node, ast.Call)
+        and (
+            getattr(node.func, "attr", None) in ("import_module", "__import__")
+            or getattr(node.func, "id", None) in ("import_module", "__import__")
+        )
+    }
+    wrong = [place for place, label in places.items() if label not in budget]
+    assert not wrong, f"imports by name: {wrong}; use calque.base.extras.need for optional dependencies"
+    unused = set(budget) - set(places.values())
+    assert not unused, f"entries of [dynamic] no longer needed: {sorted(unused)}"
 
 
 def test_third_party_imports_at_the_top_are_base_dependencies() -> None:

@@ -12,7 +12,6 @@ import os
 import secrets
 import shutil
 import stat
-import time
 import zlib
 from collections.abc import Iterator
 from typing import BinaryIO
@@ -30,7 +29,6 @@ except ImportError:  # not a POSIX system: leftovers of killed processes are the
     fcntl = None  # type: ignore[assignment]
 
 _CHUNK = 1 << 20  # bytes copied, checksummed and written at a time: stays in the cache
-_YOUNG = 10.0  # seconds: an empty temporary file younger than this may belong to a process that has not locked it yet
 
 
 def write_file(path: str, header: Header, arrays: dict[str, Array]) -> None:
@@ -103,18 +101,28 @@ def _check_target(path: str) -> tuple[str, bool]:
 @contextlib.contextmanager
 def _new_file(path: str) -> Iterator["_Complete"]:
     """A new, locked file that is removed again unless it was renamed before the block ended."""
-    flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0)
-    descriptor = os.open(path, flags | getattr(os, "O_BINARY", 0), 0o666)
+    descriptor = _create_locked(path)
     try:
         # Unbuffered: the chunks are large already, and closing after an error must not write again.
         with open(descriptor, "wb", buffering=0) as raw:
-            if fcntl is not None:
-                with contextlib.suppress(OSError):  # a file system without locks
-                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             yield _Complete(raw)
     finally:
         with contextlib.suppress(OSError):
             os.unlink(path)
+
+
+def _create_locked(path: str) -> int:
+    """Create a file and lock it. Another process may take it for a leftover in between and remove it: then once more."""
+    flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0)
+    while True:
+        descriptor = os.open(path, flags | getattr(os, "O_BINARY", 0), 0o666)
+        if fcntl is None:
+            return descriptor
+        with contextlib.suppress(OSError):  # a file system without locks
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        if os.fstat(descriptor).st_nlink > 0:
+            return descriptor
+        os.close(descriptor)
 
 
 class _Complete:
@@ -145,9 +153,7 @@ def _remove_leftovers(folder: str, prefix: str) -> None:
             descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                found = os.fstat(descriptor)
-                if found.st_size > 0 or time.time() - found.st_mtime > _YOUNG:
-                    os.unlink(path)
+                os.unlink(path)
             finally:
                 os.close(descriptor)
 

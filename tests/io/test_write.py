@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import io
 import os
 import signal
@@ -199,9 +200,27 @@ def test_kill_at_any_moment(tmp_path: Path, rng: np.random.Generator, rounds: in
 def test_leftovers_of_others_are_left_alone(tmp_path: Path) -> None:
     (tmp_path / ".other.tmp-123456").write_text("x")
     (tmp_path / ".a.tmp-dead").write_text("x")
-    (tmp_path / ".a.tmp-young").write_text("")  # not locked yet: may belong to a process that has just made it
+    with open(tmp_path / ".a.tmp-busy", "w") as busy:
+        fcntl.flock(busy, fcntl.LOCK_EX)
+        save(OLD, tmp_path / "a")
+        assert sorted(os.listdir(tmp_path)) == [".a.tmp-busy", ".other.tmp-123456", "a"]
     save(OLD, tmp_path / "a")
-    assert sorted(os.listdir(tmp_path)) == [".a.tmp-young", ".other.tmp-123456", "a"]
+    assert sorted(os.listdir(tmp_path)) == [".other.tmp-123456", "a"]
+
+
+def test_a_new_file_that_is_taken_for_a_leftover_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real, calls = fcntl.flock, []
+
+    def removed_just_before(descriptor: int, operation: int) -> None:
+        if not calls:
+            (leftover,) = tmp_path.glob(".a.tmp-*")
+            leftover.unlink()
+        calls.append(operation)
+        real(descriptor, operation)
+
+    monkeypatch.setattr(fcntl, "flock", removed_just_before)
+    save(OLD, tmp_path / "a")
+    assert calls == [fcntl.LOCK_EX] * 2 and load(tmp_path / "a")["step"] == 1 and os.listdir(tmp_path) == ["a"]
 
 
 def test_two_processes_write_the_same_file(tmp_path: Path) -> None:
