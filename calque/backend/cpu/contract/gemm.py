@@ -58,7 +58,7 @@ def strided_tile(blocking: Blocking) -> str:
                 attributes="noinline")
     width = blocking.tile_columns
     operands = ("i64 %rows", "i64 %depth", "ptr %a", "ptr %b", "i64 %b_step")
-    tile = b.array(blocking.tile_rows * width)
+    tile = b.array((blocking.tile_rows + 1) * width)
 
     def in_place() -> None:
         b.call("outer", *operands, "ptr %c", f"ptr {b.at('%c', blocking.lanes)}", "i64 %c_row", "i1 %accumulate")
@@ -188,7 +188,7 @@ def _gemm_dot(blocking: Blocking) -> str:
     """Few rows and k contiguous in both operands: dot products read both in place, B once."""
     b = Builder("gemm_dot", GEMM_PARAMETERS, blocking, attributes="noinline")
     side = blocking.dot_rows
-    tile = b.array(side * blocking.tile_columns)
+    tile = b.array((side + 1) * blocking.tile_columns)
     low, high = b.share(b.ceil_div("%columns", side), "%thread", "%threads")
     with b.loop(low, high) as panel:
         first = b.mul(panel, side)

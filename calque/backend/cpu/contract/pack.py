@@ -23,11 +23,13 @@ def pack_lanes(blocking: Blocking) -> str:
                                "ptr %target", "i64 %target_step"), blocking, attributes="noinline")
     lanes = blocking.lanes
     whole_rows = b.both(b.compare("eq", "%lane_step", 1), b.compare("eq", "%count", lanes))
-    transpose = b.both(b.compare("eq", "%depth_step", 1), b.compare("sge", "%depth", lanes))
+    contiguous = b.compare("eq", "%depth_step", 1)
+    transpose = b.both(contiguous, b.compare("sge", "%depth", lanes))
     b.cases(
         (whole_rows, lambda: _copy_rows(b, None)),
         (b.compare("eq", "%lane_step", 1), lambda: _copy_rows(b, b.lanes_between(0, "%count"))),
         (transpose, lambda: _transpose_blocks(b)),
+        (b.both(contiguous, b.compare("sge", "%depth", lanes // 4)), lambda: _transpose_part(b)),
         default=lambda: _gather_rows(b),
     )
     return b.text()
@@ -62,6 +64,16 @@ def _transpose_blocks(b: Builder) -> None:
             b.store_vector(value, b.at(target, b.mul(step, "%target_step")))
 
 
+def _transpose_part(b: Builder) -> None:
+    """One square of which only the first ``depth`` columns exist, such as the taps of one channel."""
+    lanes = b.blocking.lanes
+    last, mask = b.sub("%count", 1), b.lanes_between(0, "%depth")
+    rows = [b.load_masked(b.at("%source", b.mul(b.min(lane, last), "%lane_step")), mask) for lane in range(lanes)]
+    for step, value in enumerate(transpose(b, rows)):
+        with b.when(b.compare("sgt", "%depth", step)):
+            b.store_vector(value, b.at("%target", b.mul(step, "%target_step")))
+
+
 def transpose(b: Builder, rows: list[str]) -> list[str]:
     """Transpose a square of vectors: every perfect shuffle of the rows moves one address bit from row to lane."""
     lanes = len(rows)
@@ -79,6 +91,7 @@ def copy_out(blocking: Blocking) -> str:
     b = Builder("copy_out", ("ptr noalias %tile", "i64 %rows", "i64 %columns", "ptr %target", "i64 %row_step",
                              "i64 %column_step", "i1 %accumulate"), blocking, attributes="noinline")
     b.cases((b.compare("eq", "%column_step", 1), lambda: _copy_out_vectors(b)),
+            (b.compare("eq", "%column_step", 2), lambda: _copy_out_even(b)),
             default=lambda: _copy_out_elements(b))
     return b.text()
 
@@ -98,6 +111,23 @@ def _copy_out_vectors(b: Builder) -> None:
                 b.store_masked(value, address, mask)
 
             b.cases(("%accumulate", add), default=put)
+
+
+def _copy_out_even(b: Builder) -> None:
+    """Every second element, as the residue classes of a stride need: half-filled vectors under a mask."""
+    lanes = b.blocking.lanes
+    even = "<" + ", ".join(f"i1 {'false' if lane % 2 else 'true'}" for lane in range(lanes)) + ">"
+    with b.loop(0, "%columns", lanes // 2) as column:
+        used = b.lanes_between(0, b.min(b.mul(b.sub("%columns", column), 2), lanes))
+        mask = b.let(f"and {b.mask} {used}, {even}", "m")
+        with b.loop(0, "%rows") as row:
+            # Half a vector is used; the tile is followed by enough memory to read a whole one.
+            value = b.load_vector(b.at("%tile", b.add(b.mul(row, 2 * lanes), column)))
+            value = b.shuffle(value, value, [lane // 2 for lane in range(lanes)])
+            address = b.at("%target", b.add(b.mul(row, "%row_step"), b.mul(column, 2)))
+            old = b.load_masked(address, b.let(f"select i1 %accumulate, {b.mask} {mask}, {b.mask} zeroinitializer", "m"))
+            summed = b.let(f"fadd {b.vector} {old}, {value}")
+            b.store_masked(b.select("%accumulate", summed, value, b.vector), address, mask)
 
 
 def _copy_out_elements(b: Builder) -> None:
