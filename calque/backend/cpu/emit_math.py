@@ -160,39 +160,36 @@ def log(s: Lanes, kind: str, x: str) -> str:
     return s.select(kind, bad, s.const(kind, math.nan), y)
 
 
-def _quadrant(s: Lanes, kind: str, x: str) -> tuple[str, str]:
-    """(r, q): x = q pi/2 + r with |r| <= pi/4; q modulo 4 as an integer. Computed in float64; wrong for large |x|."""
-    wide = s.convert("fpext", kind, "double", x)
-    wide = s.select("double", s.compare("olt", "double", s.intrinsic("fabs", "double", wide), s.const("double", 2.0**30)), wide,
-                    s.const("double", 0.0))  # fmt: skip
-    n = s.intrinsic("rint", "double", s.op("fmul", "double", wide, s.const("double", 2 / math.pi)))
-    r = wide
-    if kind == "float":
-        r = s.fma("double", n, s.const("double", -PI_HALF_PARTS[0]), r)
-        r = s.fma("double", n, s.const("double", -PI_HALF_PARTS[1]), r)
-    else:
-        for part in PI_HALF_PARTS:
-            r = s.fma("double", n, s.const("double", -part), r)
-    q = s.convert("fptosi", "double", "i32", n)
-    integer = INT[kind]
-    return s.convert("fptrunc", "double", kind, r), s.convert("sext", "i32", integer, q)
+def _quadrant(s: Lanes, x: str, parts: Sequence[float]) -> tuple[str, str]:
+    """(r, q): x = q pi/2 + r with |r| <= pi/4; q modulo 4 as i32. x is float64; wrong for large |x|."""
+    kind = "double"
+    small = s.compare("olt", kind, s.intrinsic("fabs", kind, x), s.const(kind, 2.0**30))
+    r = s.select(kind, small, x, s.const(kind, 0.0))
+    n = s.intrinsic("rint", kind, s.op("fmul", kind, r, s.const(kind, 2 / math.pi)))
+    for part in parts:
+        r = s.fma(kind, n, s.const(kind, -part), r)
+    return r, s.convert("fptosi", kind, "i32", n)
 
 
 def _sin_cos(s: Lanes, kind: str, x: str, shift: int, function: str) -> str:
-    integer = INT[kind]
-    r, q = _quadrant(s, kind, x)
+    """Both polynomials at r in float64 (a float32 result is then rounded once), one picked by the quadrant."""
+    wide, integer = "double", INT[kind]
+    r, q = _quadrant(s, s.convert("fpext", kind, wide, x), PI_HALF_PARTS if kind == wide else PI_HALF_PARTS[:2])
+    q = s.convert("sext", "i32", integer, q)
     if shift:
         q = s.op("add", integer, q, s.const(integer, shift))
-    z = s.op("fmul", kind, r, r)
-    sine = s.fma(kind, s.op("fmul", kind, z, r), polynomial(s, kind, z, SIN[kind]), r)
-    cosine = s.op("fmul", kind, s.op("fmul", kind, z, z), polynomial(s, kind, z, COS[kind]))
-    half = s.op("fmul", kind, z, s.const(kind, 0.5))
-    head = s.op("fsub", kind, s.const(kind, 1.0), half)
-    lost = s.op("fsub", kind, s.op("fsub", kind, s.const(kind, 1.0), head), half)
-    cosine = s.op("fadd", kind, head, s.op("fadd", kind, lost, cosine))
+    z = s.op("fmul", wide, r, r)
+    sine = s.fma(wide, s.op("fmul", wide, z, r), polynomial(s, wide, z, SIN[kind]), r)
+    cosine = s.op("fmul", wide, s.op("fmul", wide, z, z), polynomial(s, wide, z, COS[kind]))
+    half = s.op("fmul", wide, z, s.const(wide, 0.5))
+    head = s.op("fsub", wide, s.const(wide, 1.0), half)
+    if kind == wide:
+        lost = s.op("fsub", wide, s.op("fsub", wide, s.const(wide, 1.0), head), half)
+        cosine = s.op("fadd", wide, lost, cosine)
+    cosine = s.convert("fptrunc", wide, kind, s.op("fadd", wide, head, cosine))
     odd = s.compare("ne", integer, s.op("and", integer, q, s.const(integer, 1)), s.const(integer, 0))
-    y = s.select(kind, odd, cosine, sine)
-    sign = s.op("shl", integer, s.op("and", integer, q, s.const(integer, 2)), s.const(integer, int(INT[kind][1:]) - 2))
+    y = s.select(kind, odd, cosine, s.convert("fptrunc", wide, kind, sine))
+    sign = s.op("shl", integer, s.op("and", integer, q, s.const(integer, 2)), s.const(integer, int(integer[1:]) - 2))
     y = s.convert("bitcast", integer, kind, s.op("xor", integer, s.convert("bitcast", kind, integer, y), sign))
     return _or_library(s, kind, x, y, 2.0**20, function)  # n * PI_HALF_PARTS[i] is exact below
 

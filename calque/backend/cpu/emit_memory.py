@@ -9,10 +9,14 @@ from calque.kernel.loops import Instr, LoopKernel
 
 
 def tail_mask(s: Lanes, n: str, stop: str) -> str:
-    """Lanes whose position n + lane lies before stop."""
+    """Lanes whose position n + lane lies before stop.
+
+    The comparison fills whole registers: from a narrower one LLVM 22 may spill a mask with undefined upper bits and then store through it.
+    """
+    kind = f"i{max(8, 128 // s.width)}"
     left = s.code.minimum(s.code.sub(stop, n), str(s.width))
-    narrow = s.code.let(f"trunc i64 {left} to i8")
-    return s.compare("ult", "i8", s.iota("i8"), s.splat("i8", narrow))
+    narrow = left if kind == "i64" else s.code.let(f"trunc i64 {left} to {kind}")
+    return s.compare("ult", kind, s.iota(kind), s.splat(kind, narrow))
 
 
 def position(s: Lanes, dtype: DType, index: str, varying: bool) -> Val:

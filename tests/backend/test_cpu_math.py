@@ -1,0 +1,118 @@
+"""Accuracy of the vector functions in units in the last place, against references of higher precision."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from calque.backend.cpu.executable import compile_schedule
+from calque.base import config
+from calque.base.dtypes import DType, bfloat16, float16, float32, float64
+from calque.kernel.loops import Access, Instr, LoopKernel, Operand, Stage
+from calque.kernel.schedule import Buffer, Loop, Schedule
+
+# (function, largest error in ulp for float32, for float64). Correct rounding would be 0.5.
+BOUNDS = [
+    ("exp", 1.0, 1.0), ("log", 1.0, 1.0), ("sin", 0.6, 1.7), ("cos", 0.6, 1.7), ("tanh", 1.5, 1.5), ("erf", 1.5, 1.5),
+    ("atan", 2.0, 1.6), ("sqrt", 0.5, 0.5),
+]  # fmt: skip
+WIDE_ERF = np.vectorize(math.erf, otypes=[np.float64])
+
+
+@pytest.fixture(autouse=True)
+def settings(tmp_path_factory, monkeypatch):
+    """A private cache."""
+    monkeypatch.setattr(config.settings, "cache_dir", tmp_path_factory.getbasetemp() / "cache")
+    monkeypatch.setattr(config.settings, "cpu_target", "")
+
+
+def apply(op: str, dtype: DType, *arrays):
+    """One instruction on whole arrays through a compiled kernel."""
+    count = len(arrays)
+    operands = tuple(Operand(dtype, out=k == count) for k in range(count + 1))
+    accesses = tuple(Access(k, ("1",)) for k in range(count + 1))
+    loads = tuple(Instr("load", dtype, (), k) for k in range(count))
+    instrs = (*loads, Instr(op, dtype, tuple(range(count))), Instr("store", dtype, (count,), count))
+    kernel = LoopKernel(1, 0, operands, accesses, (Stage("map", 0, instrs),), "p")
+    n = arrays[0].size
+    buffers = tuple(Buffer("output" if o.out else "input", 0 if o.out else k, dtype, n) for k, o in enumerate(operands))
+    loop = Loop(kernel, tuple(range(count + 1)), (n,) + (0,) * (count + 1))
+    return compile_schedule(Schedule(buffers, (loop,), (count,), 0, ())).run(list(arrays))[0]
+
+
+def reference(op: str, *arrays):
+    """The function in a wider type."""
+    with np.errstate(all="ignore"):
+        wide = [a.astype(np.float64 if a.dtype.itemsize < 8 else np.longdouble) for a in arrays]
+        if op == "erf":
+            return WIDE_ERF(wide[0].astype(np.float64))
+        return {"atan": np.arctan, "pow": np.power}.get(op, getattr(np, op, None))(*wide)
+
+
+def ulp_error(found, wanted):
+    """Largest distance in units in the last place of the wanted value; NaN and infinity must agree."""
+    dtype = found.dtype
+    info = np.finfo(dtype)
+    exact = np.abs(wanted.astype(np.longdouble))
+    with np.errstate(all="ignore"):
+        assert np.array_equal(np.isnan(found), np.isnan(wanted)), "NaN"
+        rounded = wanted.astype(dtype)
+        edge = np.isinf(found) | np.isinf(rounded)
+        step = np.maximum(np.exp2(np.floor(np.log2(exact)) - info.nmant), np.longdouble(info.smallest_subnormal))
+        error = np.abs(found.astype(np.longdouble) - wanted) / step
+    assert np.array_equal(found[edge & ~np.isnan(found)], rounded[edge & ~np.isnan(found)]), "infinity"
+    error[edge | np.isnan(found) | (found == wanted)] = 0
+    return float(error.max()), int(error.argmax())
+
+
+def samples(dtype: DType, rng, count: int = 40000):
+    """All magnitudes, dense around the unit interval, and special values."""
+    np_type = dtype.np
+    info = np.finfo(np_type)
+    bits = rng.integers(0, 2 ** (8 * dtype.itemsize), count, dtype=np.uint64).astype(f"u{dtype.itemsize}").view(np_type)
+    near = rng.uniform(-1, 1, count).astype(np_type)
+    middle = rng.uniform(-20, 20, count).astype(np_type)
+    far = rng.uniform(-1000, 1000, count).astype(np_type)
+    special = [0.0, -0.0, 1, -1, np.inf, -np.inf, np.nan, info.max, -info.max, info.tiny, info.smallest_subnormal, 0.5, 2, 1e-30]
+    multiples = (np.arange(-2000, 2000) * (math.pi / 4)).astype(np_type)
+    return np.concatenate([bits, near, middle, far, multiples, np.array(special, np_type)])
+
+
+@pytest.mark.parametrize("target", ["", "avx2", "sse2"])
+@pytest.mark.parametrize("dtype", [float32, float64])
+@pytest.mark.parametrize(("op", "bound32", "bound64"), BOUNDS)
+def test_functions_are_accurate_over_the_full_range(op, bound32, bound64, dtype, target, rng):
+    config.settings.cpu_target = target
+    x = samples(dtype, rng)
+    error, at = ulp_error(apply(op, dtype, x), reference(op, x))
+    assert error <= (bound32 if dtype is float32 else bound64), f"{op}({x[at]!r}) is off by {error:.2f} ulp"
+
+
+@pytest.mark.parametrize("dtype", [float32, float64])
+def test_pow_follows_c(dtype, rng):
+    x, y = samples(dtype, rng, 5000), samples(dtype, rng, 5000)
+    rng.shuffle(y)
+    few = np.array([0.0, -0.0, 1, -1, 2, -2, 3, 0.5, -0.5, np.inf, -np.inf, np.nan, -3, 1e10], dtype.np)
+    x = np.concatenate([x, np.abs(rng.uniform(0, 3, 5000)).astype(dtype.np), np.repeat(few, few.size)])
+    y = np.concatenate([y, rng.uniform(-30, 30, 5000).astype(dtype.np), np.tile(few, few.size)])
+    error, at = ulp_error(apply("pow", dtype, x, y), reference("pow", x, y))
+    assert error <= 1.0, f"pow({x[at]!r}, {y[at]!r}) is off by {error:.2f} ulp"
+
+
+@pytest.mark.parametrize("dtype", [float16, bfloat16])
+@pytest.mark.parametrize("target", ["", "sse2"])
+@pytest.mark.parametrize("op", ["exp", "tanh", "sqrt", "sin"])
+def test_16_bit_floats_round_every_value_once(op, target, dtype):
+    """All 65536 inputs: the result is the float32 function rounded to the type."""
+    config.settings.cpu_target = target
+    x = np.arange(65536, dtype=np.uint16).view(dtype.np)
+    found = apply(op, dtype, x).astype(np.float64)
+    with np.errstate(all="ignore"):
+        wanted = reference(op, x).astype(dtype.np).astype(np.float64)
+        same = (found == wanted) | (np.isnan(found) & np.isnan(wanted))
+        # a float32 result next to a rounding boundary may fall on the other side
+        close = np.abs(found - wanted) <= np.abs(wanted) * float(2.0 ** (-10 if dtype is float16 else -7)) + 6e-8
+    assert same.mean() > 0.998
+    assert (same | close).all()
