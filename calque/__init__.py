@@ -29,6 +29,8 @@ from calque.base.dtypes import (
 )
 from calque.base.shapes import Size
 from calque.functional import *  # noqa: F403
+from calque.run.dispatch import synchronize
+from calque.run.stats import get_num_threads, set_num_threads, stats
 from calque.tensor import Tensor
 
 __version__ = "0.1.0"

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from calque.base import dtypes as dt
+from calque.base.attached import Attached
 from calque.base.device import CPU, Device
 from calque.base.errors import AutogradError, DeviceError, DTypeError
 from calque.base.layout import Layout, dense_layout, layout
@@ -21,7 +22,7 @@ from calque.ops.opdef import OpDef, get
 from calque.run import recorder
 from calque.run.buffer import Buffer, strided
 from calque.run.dispatch import new_array, raise_pending
-from calque.run.recorder import BAKED, Edge, Storage, Trace, grow, local, scalar_tag, view_slot
+from calque.run.recorder import BAKED, Edge, Storage, Trace, grow, grow_constant, local, scalar_tag, view_slot
 from calque.run.source import user_line
 
 Number = bool | int | float
@@ -102,7 +103,7 @@ class OutputNode(GradNode):
         return result
 
 
-class Tensor:
+class Tensor(Attached):
     """A multi-dimensional array that records what is done with it. Same interface as `torch.Tensor`."""
 
     __slots__ = (
@@ -231,28 +232,37 @@ def record(op: OpDef, operands: tuple[Any, ...], attrs: tuple[Any, ...] = ()) ->
     state = local.state
     trace = state.trace
     inputs: list[Any] = []
-    pushed: list[Number] = []
     plain: list[Any] = []
+    baked = pushed = False
     grad = False
     for operand in operands:
         if operand.__class__ is tuple:
             value, dtype = operand
             tag = scalar_tag(value)
-            inputs.append(("s", dtype) if tag == "s" else ("c", value, dtype))
             if tag == "s":
-                pushed.append(value)
+                pushed = True
+                inputs.append(("s", dtype))
+            else:
+                baked = True
+                inputs.append(("c", value, dtype))
             plain.append(value)
         else:
             inputs.append(slot_of(trace, operand))
             grad = grad or operand._requires_grad
             plain.append(operand)
     sources = tuple(inputs)
-    key = (op, sources, attrs)
-    edge = trace.cur.next.get(key)
+    edge = trace.cur.next.get((op, sources, attrs))
     if edge is None:
         layouts = tuple(o[1] if o.__class__ is tuple else _dense_of(o) for o in operands)
-        edge = grow(trace, key, op, sources, attrs, layouts)
-    trace.scalars.extend(pushed)
+        if baked:
+            family = (op, tuple(("s", x[2]) if x.__class__ is tuple and x[0] == "c" else x for x in sources), attrs)
+            edge, _ = grow_constant(trace, family, sources, op, sources, attrs, layouts)
+        else:
+            edge = grow(trace, (op, sources, attrs), op, sources, attrs, layouts)
+    if pushed or baked:
+        for value, source in zip(plain, edge.inputs, strict=True):
+            if source.__class__ is tuple and source[0] == "s":
+                trace.scalars.append(value)
     out = _finish(trace, edge)
     if grad and state.grad:
         attach_node(out, edge, op, tuple(plain))
@@ -325,12 +335,10 @@ def binary(op: OpDef, fallback: Callable[[Any, Any], Tensor], unusual: Callable[
             tag = baked.get(b)
             if tag is None or b == 0.0:
                 tag = scalar_tag(b)
-            key = (op, i, tag)
-            edge = trace.cur.next.get(key)
+            edge = trace.cur.next.get((op, i, tag))
             if edge is None:
                 dtype = a._layout.dtype
-                second = ("s", dtype) if tag == "s" else ("c", b, dtype)
-                edge = grow(trace, key, op, (i, second), (), (_dense_of(a), dtype))
+                edge, tag = grow_constant(trace, (op, i), tag, op, (i, ("c", b, dtype)), (), (_dense_of(a), dtype))
             if tag == "s":
                 trace.scalars.append(b)
             needs = a._requires_grad

@@ -75,7 +75,7 @@ def backend() -> Backend:
     if found is None:
         if name not in _MODULES:
             raise DeviceError(f"[backend] expected one of ref, {', '.join(sorted({*_MODULES, *_loaded}))}, got {name!r}; set CALQUE_BACKEND")
-        found = _loaded[name] = importlib.import_module(_MODULES[name]).create()
+        found = _loaded[name] = importlib.import_module(_MODULES[name]).CpuBackend()
     return found
 
 

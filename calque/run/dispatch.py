@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from math import prod
 from typing import Any
 
 import numpy as np
@@ -17,6 +16,7 @@ from calque.base.dtypes import DType
 from calque.ir.program import Program
 from calque.run.backends import allocate, compile_or_interpret
 from calque.run.buffer import Buffer
+from calque.run.diagnose import Salvage
 from calque.run.engine import CPU_QUEUE, Task
 
 INTERPRET_WORK = 16_384  # scalar operations below which a program is interpreted at first
@@ -114,25 +114,22 @@ def dispatch(
     updates_state = any(b.array is not None for b in outputs)
 
     def work() -> None:
-        arrays = []
-        for buffer, writer in zip(inputs, before, strict=True):
-            if writer is not None:
-                writer.wait()  # another device's queue, or already done
-                if writer.error is not None and buffer.array is None:
-                    raise writer.error
-            arrays.append(buffer.array)
-        results, failed, position = plan.run(arrays, scalars)
+        arrays, poison = _gather(inputs, before)
+        if poison is not None:
+            _rescue(plan.program, arrays, scalars, outputs, updates_state)
+            raise poison
+        try:
+            results, failed, position = plan.run(arrays, scalars)
+        except MemoryError:
+            raise  # nothing has run; trying again by another path would not fit either
+        except Exception as error:
+            cause = _rescue(plan.program, arrays, scalars, outputs, updates_state)
+            raise (cause or error) from None
         if failed >= 0:
-            raise errors[failed](position)
-        taken = {id(a) for a in arrays}  # an output that is an input unchanged, or twice the same value, needs memory of its own
-        for buffer, array in zip(outputs, results, strict=True):
-            if buffer.array is not array:
-                if id(array) in taken:
-                    copy = new_array(array.size, None, array.dtype)
-                    copy[...] = array
-                    array = copy
-                taken.add(id(array))
-                buffer.array = array
+            error = errors[failed](position)
+            error.add_note(f"recorded at {plan.program.checks[failed].line}")
+            raise error
+        _store(outputs, results, arrays)
 
     def guarded() -> None:
         try:
@@ -140,7 +137,7 @@ def dispatch(
         except Exception as error:
             if line and not getattr(error, "calque_line", ""):
                 error.calque_line = line  # type: ignore[attr-defined]
-                error.add_note(f"recorded by the program that was run at {line}")
+                error.add_note(f"in the program that was run at {line}")
             if updates_state:
                 _unreported.append(error)
             raise
@@ -154,12 +151,51 @@ def dispatch(
         CPU_QUEUE.submit(task)
 
 
+def _gather(inputs: list[Buffer], before: list[Task | None]) -> tuple[list[Any], BaseException | None]:
+    """Arrays of the inputs (None where an earlier failure left nothing) and that failure."""
+    arrays: list[Any] = []
+    poison: BaseException | None = None
+    for buffer, writer in zip(inputs, before, strict=True):
+        if writer is not None:
+            writer.wait()  # another device's queue, or already done
+            if writer.error is not None and buffer.array is None:
+                poison = writer.error
+        arrays.append(buffer.array)
+    return arrays, poison
+
+
+def _store(outputs: list[Buffer], results: Sequence[Any], arrays: list[Any]) -> None:
+    """Hand the results over. An output that is an input unchanged, or twice the same value, gets memory of its own."""
+    taken = {id(a) for a in arrays}
+    for buffer, array in zip(outputs, results, strict=True):
+        if array is None or buffer.array is array:
+            continue
+        if id(array) in taken:
+            copy = new_array(array.size, None, array.dtype)
+            copy[...] = array
+            array = copy
+        taken.add(id(array))
+        buffer.array = array
+
+
+def _rescue(
+    program: Program, arrays: list[Any], scalars: Sequence[Any], outputs: list[Buffer], updates_state: bool
+) -> Exception | None:
+    """Compute the outputs that do not depend on the failure; returns the failure with its own source line."""
+    if updates_state:  # donated inputs may be half overwritten: keep them as they are
+        return None
+    salvage = Salvage(program, arrays, scalars)
+    _store(outputs, [None if v is None else _flat_copy(v) for v in salvage.values], arrays)
+    return salvage.error
+
+
+def _flat_copy(value: Array) -> Array:
+    fresh = new_array(value.size, None, value.dtype)
+    fresh[...] = value.reshape(-1)
+    return fresh
+
+
 def synchronize() -> None:
     """Wait for all queued work; raise what failed and was not reported yet."""
     CPU_QUEUE.drain()
     raise_pending()
-
-
-def element_count(shape: Sequence[int]) -> int:
-    """Number of elements of a shape."""
-    return prod(shape)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from calque.base.config import settings
+from calque.graph.simplify import legalize, simplify
 from calque.ir.program import Program
 from calque.ir.spec import verify
 from calque.kernel.assemble import assemble
@@ -14,7 +15,10 @@ from calque.kernel.schedule import Schedule
 
 Pass = Callable[[Program], Program]
 
-PASSES: tuple[tuple[str, Pass], ...] = ()
+PASSES: tuple[tuple[str, Pass], ...] = (
+    ("simplify", simplify),  # first: fewer nodes for everything below
+    ("legalize", legalize),  # after simplify, so that sizes are those of real reductions; fusion must see the parts
+)
 
 
 def simplified(program: Program) -> Program:

@@ -155,6 +155,30 @@ def grow(trace: Trace, key: Any, op: Any, inputs: tuple[Any, ...], attrs: tuple[
     return edge
 
 
+def grow_constant(
+    trace: Trace, family: tuple[Any, ...], tag: Any, op: Any, inputs: tuple[Any, ...], attrs: tuple[Any, ...], layouts: tuple[Any, ...]
+) -> tuple[Edge, Any]:
+    """Cold path of an operation with a Python number: (edge, tag that hit). The first constant at a place may be baked into the edge; a second
+    distinct one, or any that is not a baked value, makes the number a run-time argument for all that follow.
+
+    `family` is the key without the number: `(op, slot)` of the binary fast path, whose keys are `(op, slot, tag)`, or `(op, inputs with run-time
+    numbers, attrs)` of the general path, whose tag is the tuple of inputs.
+    """
+    general = tag.__class__ is tuple
+    following = trace.cur.next
+    free = family if general else (*family, "s")
+    found = following.get(free)
+    if found is not None:
+        return found, "s"
+    mark = ("constant", family)
+    runtime = tuple(("s", x[2]) if x.__class__ is tuple and x[0] == "c" else x for x in inputs)
+    if tag == "s" or mark in following:
+        return grow(trace, free, op, runtime, attrs, layouts), "s"
+    edge = grow(trace, (family[0], tag, attrs) if general else (*family, tag), op, inputs, attrs, layouts)
+    following[mark] = edge
+    return edge, tag
+
+
 def advance(trace: Trace, edge: Edge) -> Storage:
     """Follow an edge and make the storage of its result."""
     trace.cur = edge

@@ -33,13 +33,16 @@ def interpret(program: Program, inputs: Sequence[Array], scalars: Sequence[Numbe
         for position, node in enumerate(program.nodes):
             if last_use[position] < 0:
                 continue
-            values[position] = (
-                _leaf(node, inputs, scalars) if node.op.kind == "leaf" else _apply(node, [values[i] for i in node.inputs])
-            )
+            values[position] = run_node(node, [values[i] for i in node.inputs], inputs, scalars)
             for source in node.inputs:
                 if last_use[source] == position:
                     values[source] = None
     return [np.array(values[o]) for o in program.outputs]
+
+
+def run_node(node: Node, operands: Sequence[Any], inputs: Sequence[Array], scalars: Sequence[Number]) -> Array:
+    """The value of one node."""
+    return _leaf(node, inputs, scalars) if node.op.kind == "leaf" else _apply(node, operands)
 
 
 def last_uses(program: Program) -> list[int]:
