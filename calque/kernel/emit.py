@@ -14,7 +14,7 @@ from calque.ir import scalar
 from calque.ir.program import Node
 from calque.kernel.facts import READS_INDEXED, Class
 from calque.kernel.group import Group, Write
-from calque.kernel.index import ZERO, Coords, Form, broadcast, dense, flatten
+from calque.ir.index import ZERO, Coords, Form, broadcast, dense, flatten
 from calque.kernel.reader import Fusion, Reader, reduced_coords
 
 Dynamic = tuple[tuple[int, int], ...]

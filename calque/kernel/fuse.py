@@ -13,7 +13,7 @@ from calque.base.shapes import Shape, broadcast_strides, contiguous_strides
 from calque.ir.program import Node, Program
 from calque.kernel.facts import READS_INDEXED, Class, Facts
 from calque.kernel.group import Group, Write
-from calque.kernel.index import ZERO, Coords, Split, canonical, dense, flatten, is_hierarchical, unflatten
+from calque.ir.index import ZERO, Coords, Split, canonical, dense, flatten, is_hierarchical, unflatten
 from calque.kernel.reader import Fusion, Reader
 
 MAX_MEMBERS = 96  # per group: bounds compile time

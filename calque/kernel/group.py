@@ -7,7 +7,7 @@ from math import inf, prod
 from typing import Literal
 
 from calque.base.shapes import Shape
-from calque.kernel.index import Coords, Form, Split, dims_of, split_coords, split_form
+from calque.ir.index import Coords, Form, Split, dims_of, split_coords, split_form
 
 GroupKind = Literal["loop", "contract", "host"]
 

@@ -13,7 +13,7 @@ from typing import Any
 from calque.base.dtypes import DType, int64
 from calque.kernel.emit import Address, Draft, Emitter
 from calque.kernel.group import Group
-from calque.kernel.index import Form, Split
+from calque.ir.index import Form, Split
 from calque.kernel.loops import Access, Instr, LoopKernel, Operand, Stage
 from calque.kernel.reader import Fusion
 

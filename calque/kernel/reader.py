@@ -10,7 +10,7 @@ from calque.base.shapes import Shape, contiguous_strides
 from calque.ir.program import Node
 from calque.kernel.facts import Class, Facts
 from calque.kernel.group import Group
-from calque.kernel.index import ZERO, Coords, broadcast, flatten, unflatten
+from calque.ir.index import ZERO, Coords, broadcast, flatten, unflatten
 
 MAX_RECOMPUTE = 6  # weighted instructions that may be repeated instead of storing a value
 SLACK_BYTES = 1024  # recomputing may read this much more than loading would

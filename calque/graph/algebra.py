@@ -1,0 +1,271 @@
+"""Simplification rules. Every rule keeps the bits of floating results (NaN payloads excepted); its identity stands beside it."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from calque.base.dtypes import DType
+from calque.base.shapes import Shape, contiguous_strides, is_contiguous
+from calque.ir.index import Split, canonical, flatten, unflatten
+from calque.ir.program import Node
+from calque.ir.rewrite import Graph, Rule
+from calque.ops import opdef
+
+EXACT = frozenset(
+    {"add", "sub", "mul", "div", "neg", "abs", "cast", "maximum", "minimum", "lt", "le", "eq", "ne", "gt", "ge", "where", "floor_divide",
+     "remainder", "logical_not", "bitwise_not", "bitwise_and", "bitwise_or", "bitwise_xor", "copy", "sqrt", "floor", "ceil", "trunc"}
+)  # fmt: skip - correctly rounded everywhere, so that folding cannot change a bit
+IDEMPOTENT = ("abs", "relu", "floor", "ceil", "round", "trunc")
+
+
+def constant_of(g: Graph, position: int) -> Any:
+    """The number that every element of a value equals, or None."""
+    node = g.nodes[position]
+    while node.op.name in ("full", "view"):
+        node = g.nodes[node.inputs[0]]
+    return node.attrs[0] if node.op.name == "constant" else None
+
+
+def view_of(g: Graph, source: int, shape: Shape, strides: Shape, offset: int) -> int:
+    """A view node (simplified)."""
+    return g.add(opdef.get("view"), (source,), (tuple(shape), tuple(strides), offset), tuple(shape), g.nodes[source].dtype)
+
+
+def reshaped(g: Graph, source: int, shape: Shape) -> int:
+    """The same elements under another shape."""
+    return source if g.nodes[source].shape == shape else view_of(g, source, shape, contiguous_strides(shape), 0)
+
+
+def holds(narrow: DType, wide: DType) -> bool:
+    """Whether every value of `narrow` is a value of `wide`."""
+    if narrow is wide:
+        return True
+    if narrow.category == 0:
+        return True
+    if wide.category == 2:
+        digits = {"float16": 11, "bfloat16": 8, "float32": 24, "float64": 53}
+        if narrow.category == 2:
+            return {narrow.name, wide.name} != {"float16", "bfloat16"} and wide.bits >= narrow.bits
+        return wide.name in ("float32", "float64", "bfloat16") and narrow.bits - narrow.is_signed <= digits[wide.name]
+    if narrow.category == 1 and wide.category == 1:
+        return (wide.bits > narrow.bits and (wide.is_signed or not narrow.is_signed)) or False
+    return False
+
+
+# ------------------------------------------------------------------------------------------------------------------ elementwise
+
+
+def _same_shape(g: Graph, n: Node, kept: int) -> int | None:
+    return n.inputs[kept] if g.nodes[n.inputs[kept]].shape == n.shape else None
+
+
+def _times_one(g: Graph, n: Node) -> int | None:
+    for k in (0, 1):
+        value = constant_of(g, n.inputs[1 - k])
+        if value is not None and value == 1:
+            return _same_shape(g, n, k)
+    return None
+
+
+def _divide_by_one(g: Graph, n: Node) -> int | None:
+    value = constant_of(g, n.inputs[1])
+    return _same_shape(g, n, 0) if value is not None and value == 1 else None
+
+
+def _plus_zero(g: Graph, n: Node) -> int | None:
+    for k in (0, 1):
+        value = constant_of(g, n.inputs[1 - k])
+        if value is None or value != 0:
+            continue
+        if n.dtype.category != 2 or str(float(value))[0] == "-":
+            return _same_shape(g, n, k)
+    return None
+
+
+def _minus_zero(g: Graph, n: Node) -> int | None:
+    value = constant_of(g, n.inputs[1])
+    if value is None or value != 0 or (n.dtype.category == 2 and str(float(value))[0] == "-"):
+        return None
+    return _same_shape(g, n, 0)
+
+
+def _twice(g: Graph, n: Node) -> int | None:
+    inner = g.nodes[n.inputs[0]]
+    return inner.inputs[0] if inner.op is n.op else None
+
+
+def _idempotent(g: Graph, n: Node) -> int | None:
+    return n.inputs[0] if g.nodes[n.inputs[0]].op is n.op else None
+
+
+def _abs_of_neg(g: Graph, n: Node) -> int | None:
+    inner = g.nodes[n.inputs[0]]
+    return g.add(n.op, inner.inputs, (), n.shape, n.dtype) if inner.op.name == "neg" else None
+
+
+def _copy(g: Graph, n: Node) -> int | None:
+    return n.inputs[0]
+
+
+def _equal_branches(g: Graph, n: Node) -> int | None:
+    return _same_shape(g, n, 1) if n.inputs[1] == n.inputs[2] else None
+
+
+def _cast(g: Graph, n: Node) -> int | None:
+    source = g.nodes[n.inputs[0]]
+    if source.dtype is n.dtype:
+        return n.inputs[0]
+    if source.op.name == "cast":
+        first = g.nodes[source.inputs[0]]
+        if holds(first.dtype, source.dtype):
+            return source.inputs[0] if first.dtype is n.dtype else g.add(n.op, source.inputs, n.attrs, n.shape, n.dtype)
+    return None
+
+
+def _fold(g: Graph, n: Node) -> int | None:
+    if n.shape or not n.inputs or n.op.name not in EXACT:
+        return None
+    operands = [g.nodes[i] for i in n.inputs]
+    if any(o.op.name != "constant" for o in operands):
+        return None
+    arrays = [np.asarray(_exact(o)).astype(o.dtype.np).astype(o.dtype.compute.np) for o in operands]
+    with np.errstate(all="ignore"):
+        value = np.asarray(n.op.ref(*arrays, *n.attrs)).astype(n.dtype.np)
+    return g.add(opdef.get("constant"), (), (value.astype(n.dtype.compute.np).item(), n.dtype), (), n.dtype)
+
+
+def _exact(o: Node) -> Any:
+    return int(o.attrs[0]) if o.dtype.category == 1 else o.attrs[0]
+
+
+# ------------------------------------------------------------------------------------------------------------------ movement
+
+
+@lru_cache(maxsize=65536)
+def compose(outer: tuple[Shape, Shape, int], inner: tuple[Shape, Shape, int]) -> tuple[Shape, int] | None:
+    """(strides, offset) of the view `outer` of the dense value of the view `inner`, directly over inner's base; None if no strides do it."""
+    shape, strides, offset = outer
+    if 0 in shape:
+        return None
+    if is_contiguous(inner[0], inner[1]):
+        return strides, offset + inner[2]
+    extents, coords = canonical(shape)
+    try:
+        at = unflatten(flatten(coords, strides, offset), tuple(extents), inner[0], contiguous_strides(inner[0]))
+    except Split:
+        return None
+    if at is None:
+        return None
+    start, terms = flatten(at, inner[1], inner[2])
+    steps = dict(terms)
+    found = []
+    for k, e in enumerate(shape):
+        found.append(0 if e == 1 else steps.get(coords[k][1][0][0], 0))
+    return tuple(found), start
+
+
+def _view(g: Graph, n: Node) -> int | None:
+    source = g.nodes[n.inputs[0]]
+    shape, strides, offset = n.attrs
+    if shape == source.shape and offset == 0 and is_contiguous(shape, strides):
+        return n.inputs[0]
+    if source.op.name == "view":
+        found = compose((shape, strides, offset), source.attrs)
+        if found is not None:
+            return view_of(g, source.inputs[0], shape, *found)
+    return None
+
+
+def _view_of_full(g: Graph, n: Node) -> int | None:
+    source = g.nodes[n.inputs[0]]
+    if source.op.name != "full":
+        return None
+    return g.add(source.op, source.inputs, (n.shape,), n.shape, n.dtype) if n.shape else source.inputs[0]
+
+
+def _full_of_nothing(g: Graph, n: Node) -> int | None:
+    return n.inputs[0] if n.shape == () else None
+
+
+def _read_back(g: Graph, n: Node) -> int | None:
+    source = g.nodes[n.inputs[0]]
+    return source.inputs[1] if source.op.name == "update" and source.attrs == n.attrs else None
+
+
+def _whole_update(g: Graph, n: Node) -> int | None:
+    shape, strides, offset = n.attrs
+    if offset == 0 and prod(shape) == n.numel and is_contiguous(shape, strides):
+        return reshaped(g, n.inputs[1], n.shape)
+    return None
+
+
+def _overwritten(g: Graph, n: Node) -> int | None:
+    base = g.nodes[n.inputs[0]]
+    if base.op is n.op and base.attrs == n.attrs:
+        return g.add(n.op, (base.inputs[0], n.inputs[1]), n.attrs, n.shape, n.dtype)
+    return None
+
+
+def _single_piece(g: Graph, n: Node) -> int | None:
+    return n.inputs[0] if len(n.inputs) == 1 else None
+
+
+def _gather_inside(g: Graph, n: Node) -> int | None:
+    """Only when far fewer elements are picked than there are."""
+    source = g.nodes[n.inputs[0]]
+    dim = n.attrs[0]
+    if source.op.kind != "elementwise" or source.op.body is None or not source.inputs or n.numel * 4 > source.numel:
+        return None
+    if n.shape[:dim] + n.shape[dim + 1 :] != source.shape[:dim] + source.shape[dim + 1 :] or source.op.name in ("full", "iota"):
+        return None
+    operands = []
+    for operand in source.inputs:
+        o = g.nodes[operand]
+        if o.shape == source.shape:
+            operands.append(g.add(n.op, (operand, n.inputs[1]), n.attrs, n.shape, o.dtype))
+        elif len(o.shape) < len(source.shape) - dim or o.shape[dim - len(source.shape)] == 1:
+            operands.append(operand)
+        else:
+            return None
+    return g.add(source.op, tuple(operands), source.attrs, n.shape, n.dtype)
+
+
+# ------------------------------------------------------------------------------------------------------------------ reductions
+
+
+def _reduce_nothing(g: Graph, n: Node) -> int | None:
+    source = g.nodes[n.inputs[0]]
+    if any(source.shape[d] != 1 for d in n.attr("dims")):
+        return None
+    if n.op.combine.startswith("arg"):
+        zero = g.add(opdef.get("constant"), (), (0, n.dtype), (), n.dtype)
+        return g.add(opdef.get("full"), (zero,), (n.shape,), n.shape, n.dtype)
+    return reshaped(g, n.inputs[0], n.shape)
+
+
+RULES: tuple[Rule, ...] = (
+    Rule("fold", tuple(sorted(EXACT)), "f(constants) = constant", _fold),
+    Rule("times_one", ("mul",), "x * 1 = x", _times_one),
+    Rule("divide_by_one", ("div",), "x / 1 = x", _divide_by_one),
+    Rule("plus_zero", ("add",), "x + 0 = x for integers; x + (-0.0) = x for floats (x + 0.0 turns -0.0 into 0.0)", _plus_zero),
+    Rule("minus_zero", ("sub",), "x - 0 = x; not x - (-0.0)", _minus_zero),
+    Rule("twice", ("neg", "logical_not", "bitwise_not"), "f(f(x)) = x", _twice),
+    Rule("idempotent", IDEMPOTENT, "f(f(x)) = f(x)", _idempotent),
+    Rule("abs_of_neg", ("abs",), "|-x| = |x|", _abs_of_neg),
+    Rule("copy", ("copy",), "a value is its own copy", _copy),
+    Rule("equal_branches", ("where",), "where(c, x, x) = x", _equal_branches),
+    Rule("cast", ("cast",), "(T)(x: T) = x; (U)(T)x = (U)x when T holds every x", _cast),
+    Rule("view", ("view",), "the whole view is the value; a view of a view is a view", _view),
+    Rule("view_of_full", ("view",), "a view of equal elements has equal elements", _view_of_full),
+    Rule("full_of_nothing", ("full",), "a 0-d fill is its value", _full_of_nothing),
+    Rule("read_back", ("view",), "reading where was just written gives the written value", _read_back),
+    Rule("whole_update", ("update",), "writing every element replaces the value", _whole_update),
+    Rule("overwritten", ("update",), "of two writes to one place the second stays", _overwritten),
+    Rule("single_piece", ("cat",), "cat(x) = x", _single_piece),
+    Rule("gather_inside", ("gather",), "f(x, y)[i] = f(x[i], y[i]) for elementwise f", _gather_inside),
+    Rule("reduce_nothing", ("sum", "prod", "amax", "amin", "argmax", "argmin", "any", "all"), "a reduction over one element", _reduce_nothing),
+)

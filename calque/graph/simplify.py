@@ -1,0 +1,108 @@
+"""Simplification passes of programs."""
+
+from __future__ import annotations
+
+from math import prod
+
+from calque.base.dtypes import float32
+from calque.base.shapes import Shape, contiguous_strides, reduced_shape
+from calque.graph.algebra import RULES, reshaped, view_of
+from calque.ir.program import Node, Program
+from calque.ir.rewrite import Graph, Rule, rewrite
+from calque.ops import opdef
+
+WIDENED = ("matmul", "conv2d", "conv2d_input_grad", "conv2d_weight_grad", "index_add", "scatter_add", "update_add")
+FEW_POINTS = 16  # a reduction over contiguous elements with fewer results is split ...
+LONG = 8192  # ... from this many elements per result
+FEW_COLUMNS = 32768  # a reduction over rows (results side by side) with fewer results is split ...
+TALL = 256  # ... from this many rows
+CHUNK_ELEMENTS = 2048  # elements per result in a chunk of a long reduction
+CHUNK_ROWS = 64
+SPLIT_OPS = ("sum", "amax", "amin", "any", "all")
+
+
+def simplify(program: Program) -> Program:
+    """Algebra, constant folding, common subexpressions, dead code."""
+    return rewrite(program, RULES)
+
+
+def _widen(g: Graph, n: Node) -> int | None:
+    if n.dtype.compute is n.dtype:
+        return None
+    cast = opdef.get("cast")
+    wide = n.dtype.compute
+    inputs = []
+    for i in n.inputs:
+        source = g.nodes[i]
+        inputs.append(g.add(cast, (i,), (wide,), source.shape, wide) if source.dtype is n.dtype else i)
+    return g.add(cast, (g.add(n.op, tuple(inputs), n.attrs, n.shape, wide),), (n.dtype,), n.shape, n.dtype)
+
+
+WIDEN = Rule("widen", WIDENED, "16-bit contractions and accumulations run in float32 and round once", _widen)
+
+
+def _pieces(shape: Shape, dims: Shape) -> tuple[int, int] | None:
+    """(dim to cut, length of a chunk) when the rule on sizes asks for two steps."""
+    inner = [d for d in dims if shape[d] != 1]
+    kept = [d for d in range(len(shape)) if d not in dims and shape[d] != 1]
+    if not inner:
+        return None
+    length = prod(shape[d] for d in inner)
+    points = prod(shape[d] for d in kept)
+    if not kept or inner[-1] > kept[-1]:
+        if points >= FEW_POINTS or length < LONG:
+            return None
+        chunk = CHUNK_ELEMENTS
+    else:
+        if points >= FEW_COLUMNS or length < TALL or points == 0:
+            return None
+        chunk = CHUNK_ROWS
+    # Cut the outermost reduced dim that is long enough; the rest of the reduced dims stay inside a chunk.
+    for k, d in enumerate(inner):
+        below = prod(shape[e] for e in inner[k + 1 :])
+        rows = max(1, chunk // max(below, 1))
+        if shape[d] >= 2 * rows:
+            return d, rows
+    return None
+
+
+def _split(g: Graph, n: Node) -> int | None:
+    """Partial results of equal chunks along one dim, and of the shorter rest, then a reduction of those."""
+    source = n.inputs[0]
+    shape, dtype = g.nodes[source].shape, g.nodes[source].dtype
+    dims = n.attr("dims")
+    found = _pieces(shape, dims) if 0 not in shape else None
+    if found is None:
+        return None
+    dim, rows = found
+    if n.op.name == "sum" and n.dtype.compute is not n.dtype:
+        cast = opdef.get("cast")
+        source = g.add(cast, (source,), (float32,), shape, float32)
+        total = g.add(n.op, (source,), n.attrs, n.shape, float32)
+        return g.add(cast, (total,), (n.dtype,), n.shape, n.dtype)
+    strides = contiguous_strides(shape)
+    count = shape[dim] // rows
+    cut = (*shape[:dim], count, rows, *shape[dim + 1 :])
+    steps = (*strides[:dim], strides[dim] * rows, strides[dim], *strides[dim + 1 :])
+    inside = tuple(d + (d >= dim) for d in dims)
+    partial = view_of(g, source, cut, steps, 0)
+    partial = g.add(n.op, (partial,), (inside, False), reduced_shape(cut, inside, False), dtype)
+    place = sum(1 for d in range(dim) if d not in dims)
+    rest = reduced_shape(shape, dims, False)
+    result = g.add(n.op, (partial,), ((place,), False), rest, n.dtype)
+    tail = shape[dim] - count * rows
+    if tail:
+        end = (*shape[:dim], tail, *shape[dim + 1 :])
+        last = view_of(g, source, end, strides, strides[dim] * rows * count)
+        last = g.add(n.op, (last,), (dims, False), rest, n.dtype)
+        join = {"sum": "add", "amax": "maximum", "amin": "minimum", "any": "bitwise_or", "all": "bitwise_and"}[n.op.name]
+        result = g.add(opdef.get(join), (result, last), (), rest, n.dtype)
+    return reshaped(g, result, n.shape)
+
+
+SPLIT = Rule("split", SPLIT_OPS, "sum(x) = sum of the sums of chunks; the cut depends on sizes only", _split)
+
+
+def legalize(program: Program) -> Program:
+    """What kernels cannot do directly: 16-bit accumulation, long reductions with few results."""
+    return rewrite(program, (WIDEN, SPLIT, *RULES))
