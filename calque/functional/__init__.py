@@ -10,10 +10,14 @@ from calque.functional import inplace
 from calque.functional.arithmetic import *  # noqa: F403
 from calque.functional.common import cast, prim  # noqa: F401
 from calque.functional.creation import *  # noqa: F403
+from calque.functional.einsum import *  # noqa: F403
 from calque.functional.elementary import *  # noqa: F403
 from calque.functional.indexing import *  # noqa: F403
+from calque.functional.interop import *  # noqa: F403
 from calque.functional.joining import *  # noqa: F403
+from calque.functional.linalg import *  # noqa: F403
 from calque.functional.math import *  # noqa: F403
+from calque.functional.printing import *  # noqa: F403
 from calque.functional.reductions import *  # noqa: F403
 from calque.functional.types import *  # noqa: F403
 from calque.functional.views import *  # noqa: F403
