@@ -215,12 +215,13 @@ def attach_node(out: Tensor, edge: Edge, op: OpDef, operands: tuple[Any, ...]) -
         saved: dict[int, Any] = {}
         versions = []
         for position in saves:
-            value = shadow(out) if position < 0 else operands[position]
-            saved[position] = value
-            versions.append(value._storage.version if value.__class__ in TENSOR_TYPES else 0)
+            if position < 0:
+                saved[-1] = out._storage  # the storage alone: keeping the handle would make a reference cycle
+                versions.append(0)
+            else:
+                value = saved[position] = operands[position]
+                versions.append(value._storage.version if value.__class__ in TENSOR_TYPES else 0)
         node.saved, node.versions = saved, versions
-        if -1 in saved:
-            saved[-1]._grad_fn = weakref.ref(node)
     else:
         node.saved, node.versions = None, ()
     out._grad_fn = node
@@ -385,12 +386,13 @@ def _attach_binary(out: Tensor, edge: Edge, op: OpDef, save_table: Any, a: Any, 
         saved: dict[int, Any] = {}
         versions = []
         for position in saves:
-            value = a if position == 0 else b if position == 1 else shadow(out)
-            saved[position] = value
-            versions.append(0 if value.__class__ is float else value._storage.version)
+            if position < 0:
+                saved[-1] = out._storage
+                versions.append(0)
+            else:
+                value = saved[position] = a if position == 0 else b
+                versions.append(0 if value.__class__ is float else value._storage.version)
         node.saved, node.versions = saved, versions
-        if -1 in saved:
-            saved[-1]._grad_fn = weakref.ref(node)
     else:
         node.versions = ()
     out._grad_fn = node

@@ -6,7 +6,6 @@ Source: the usual accumulate-in-reverse-creation-order scheme (Griewank & Walthe
 from __future__ import annotations
 
 import heapq
-import weakref
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,7 +14,7 @@ import numpy as np
 from calque.base.errors import AutogradError, NonFiniteError
 from calque.ops.opdef import get
 from calque.run import recorder
-from calque.run.recorder import local
+from calque.run.recorder import Storage, local
 from calque.run.source import user_line
 from calque.tensor import FunctionNode, GradNode, OutputNode, Tensor, read, record, wrap
 
@@ -72,14 +71,16 @@ def check_saved(node: GradNode) -> None:
     if not saved:
         return
     for (position, value), version in zip(saved.items(), node.versions, strict=True):
-        if isinstance(value, Tensor) and value._storage.version != version:
-            writer = value._storage.writer
+        storage = value._storage if isinstance(value, Tensor) else value
+        if isinstance(storage, Storage) and storage.version != version:
+            shape = list(value._layout.shape if isinstance(value, Tensor) else storage.layout.shape)
+            writer = storage.writer
             where = writer.line if writer is not None else "an unknown line"
             name = writer.op.name if writer is not None else "an in-place operation"
             role = "result" if position < 0 else f"operand {position}"
             raise AutogradError(
-                f"[backward] {node.name()} (recorded at {node.line}) needs its {role} of shape {list(value._layout.shape)}, but it has been "
-                f"modified by an inplace operation: {name} at {where}; it is at version {value._storage.version}, expected version {version} instead. "
+                f"[backward] {node.name()} (recorded at {node.line}) needs its {role} of shape {shape}, but it has been "
+                f"modified by an inplace operation: {name} at {where}; it is at version {storage.version}, expected version {version} instead. "
                 "Use the out-of-place form there, or clone() the value first"
             )
 
@@ -115,9 +116,9 @@ def _apply_primitive(node: GradNode, grad: Any) -> list[Any]:
     edge = node.edge
     op = edge.op
     saved = node.saved
-    if saved is not None and -1 in saved and isinstance(saved[-1]._grad_fn, weakref.ref):
-        out = wrap(saved[-1]._storage, saved[-1]._layout)
-        out._grad_fn, out._requires_grad = saved[-1]._grad_fn(), True
+    if saved is not None and -1 in saved:
+        out = wrap(saved[-1], edge.layout)
+        out._grad_fn, out._requires_grad = node, True
         node.saved = {**saved, -1: out}
     context = SavedContext(node)
     functional = Engine.functional
