@@ -290,7 +290,7 @@ def _is_single(value: Any) -> bool:
     return is_number(value) or (is_tensor(value) and not value._layout.ndim)
 
 
-def put(input: Tensor, items: tuple[Any, ...], value: Any, accumulate: bool = False) -> None:
+def put_values(input: Tensor, items: tuple[Any, ...], value: Any, accumulate: bool = False) -> None:
     """Write (or add) values, broadcast to the shape the index names."""
     parsed = [_parse(item, False) for item in items]
     if len(parsed) == 1 and is_tensor(parsed[0]) and parsed[0]._layout.dtype is dt.bool_ and _is_single(value) and not accumulate:
@@ -316,7 +316,7 @@ def set_item(input: Tensor, index: Any, value: Any) -> None:
     items = _items(index)
     key = basic_key(items)
     if key is None:
-        put(input, items, value)
+        put_values(input, items, value)
         return
     if index.__class__ is tuple and not index:
         target = input

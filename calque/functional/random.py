@@ -1,0 +1,416 @@
+"""Random tensors. A generator is a pair (seed, offset): every call takes the next range of offsets, and the bits of an element depend on
+(seed, offset + position) alone, so values are the same on every backend and for every number of threads."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import secrets
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from calque.base import dtypes as dt
+from calque.base.errors import ArgumentError, DTypeError, OutOfRangeError, ShapeError
+from calque.base.layout import dense_layout
+from calque.base.shapes import Shape, broadcast_shapes
+from calque.functional.common import cast, is_number, is_tensor, method, number, prim
+from calque.functional.options import marked, resolve_device, resolve_dtype, size_of
+from calque.functional.views import expand
+from calque.functional.writing import write_back
+from calque.ops.opdef import get
+from calque.tensor import Tensor, from_array, read, upload
+
+__all__ = [
+    "Generator", "bernoulli", "default_generator", "fork_rng", "get_rng_state", "initial_seed", "manual_seed", "multinomial", "normal", "rand",
+    "rand_like", "randint", "randint_like", "randn", "randn_like", "randperm", "seed", "set_rng_state",
+]  # fmt: skip
+
+_START = 8  # the first offset; small numbers could be baked into a recorded program
+_DEFAULT_SEED = 67280421310721  # PyTorch's
+
+
+class Generator:
+    """A stream of random numbers with a seed of its own.
+
+    >>> import calque
+    >>> g = calque.Generator().manual_seed(3)
+    >>> a = calque.rand(2, generator=g)
+    >>> calque.equal(a, calque.rand(2, generator=calque.Generator().manual_seed(3)))
+    True
+    """
+
+    def __init__(self, device: Any = None) -> None:
+        self.device = resolve_device(device, "Generator")
+        self._seed = _DEFAULT_SEED
+        self._offset = _START
+        self._lock = threading.Lock()
+
+    def manual_seed(self, seed: int) -> "Generator":
+        """Start the stream of `seed`."""
+        value = int(seed)
+        if not -(1 << 63) <= value < 1 << 64:
+            raise OutOfRangeError(f"[manual_seed] expected a seed of at most 64 bits, got {value}: Overflow when unpacking long")
+        self._seed = value - (1 << 64) if value >= 1 << 63 else value
+        self._offset = _START
+        return self
+
+    def seed(self) -> int:
+        """Start a stream nobody can predict; returns its seed."""
+        value = secrets.randbits(52)
+        self.manual_seed(value)
+        return value
+
+    def initial_seed(self) -> int:
+        """The seed of the stream."""
+        return self._seed % (1 << 64)
+
+    def get_state(self) -> Tensor:
+        """The state as a uint8 tensor of 16 bytes: seed and offset."""
+        return upload(np.array([self._seed, self._offset], np.int64).view(np.uint8), dt.uint8)
+
+    def set_state(self, new_state: Tensor) -> "Generator":
+        """Continue from a state of `get_state`."""
+        if not is_tensor(new_state) or new_state._layout.dtype is not dt.uint8 or new_state._layout.numel != 16:
+            raise DTypeError("[set_rng_state] RNG state must be a torch.ByteTensor of 16 elements made by get_rng_state()")
+        words = np.ascontiguousarray(read(new_state, "set_rng_state")).reshape(-1).view(np.int64)
+        self._seed, self._offset = int(words[0]), int(words[1])
+        return self
+
+    def take(self, count: int) -> tuple[int, int]:
+        """(seed, first offset) of the next `count` numbers."""
+        with self._lock:
+            start = self._offset
+            self._offset = start + (count + 7 & -8)
+            return self._seed, start
+
+    def clone_state(self) -> "Generator":
+        """A generator in the same state."""
+        twin = Generator()
+        twin._seed, twin._offset = self._seed, self._offset
+        return twin
+
+
+default_generator = Generator()
+
+
+def manual_seed(seed: int) -> Generator:
+    """Start the default stream of `seed`.
+
+    >>> import calque
+    >>> calque.manual_seed(0).initial_seed()
+    0
+    """
+    return default_generator.manual_seed(seed)
+
+
+def seed() -> int:
+    """Start the default stream from an unpredictable seed; returns it."""
+    return default_generator.seed()
+
+
+def initial_seed() -> int:
+    """Seed of the default stream."""
+    return default_generator.initial_seed()
+
+
+def get_rng_state() -> Tensor:
+    """State of the default stream."""
+    return default_generator.get_state()
+
+
+def set_rng_state(new_state: Tensor) -> None:
+    """Continue the default stream from a state."""
+    default_generator.set_state(new_state)
+
+
+@contextlib.contextmanager
+def fork_rng(devices: Any = None, enabled: bool = True) -> Iterator[None]:
+    """Run a block without moving the default stream."""
+    before = default_generator.clone_state()
+    try:
+        yield
+    finally:
+        if enabled:
+            default_generator._seed, default_generator._offset = before._seed, before._offset
+
+
+# ------------------------------------------------------------------------------------------------------- distributions
+
+
+def bits(shape: Shape, generator: Generator | None) -> Tensor:
+    """64 random bits per element, int64."""
+    seed_, offset = (generator or default_generator).take(math.prod(shape))
+    return prim("random_bits", (seed_, dt.int64), (offset, dt.int64), shape)
+
+
+def uniform(shape: Shape, dtype: dt.DType, generator: Generator | None) -> Tensor:
+    """Uniform in [0, 1): 24 random bits for float32, 53 for float64, 11 and 8 for the 16-bit types (their full precision)."""
+    digits = {dt.float64: 53, dt.float32: 24, dt.float16: 11, dt.bfloat16: 8}[dtype]
+    work = dt.float64 if dtype is dt.float64 else dt.float32
+    top = prim("bitwise_and", prim("shift_right", bits(shape, generator), (64 - digits, dt.int64)), ((1 << digits) - 1, dt.int64))
+    return cast(prim("mul", cast(top, work), (2.0**-digits, work)), dtype)
+
+
+def gaussian(shape: Shape, dtype: dt.DType, generator: Generator | None) -> Tensor:
+    """Standard normal by Box and Muller (1958): sqrt(-2 log u) cos(2 pi v), u and v from the two halves of one 64-bit word."""
+    work = dt.float64 if dtype is dt.float64 else dt.float32
+    word = bits(shape, generator)
+    digits = 32 if work is dt.float64 else 24
+    mask = ((1 << digits) - 1, dt.int64)
+    high = cast(prim("bitwise_and", prim("shift_right", word, (64 - digits, dt.int64)), mask), work)
+    low = cast(prim("bitwise_and", word, mask), work)
+    scale = (2.0**-digits, work)
+    radius = prim("sqrt", prim("mul", prim("log", prim("mul", prim("add", high, (1.0, work)), scale)), (-2.0, work)))
+    angle = prim("mul", low, (2.0 * math.pi * 2.0**-digits, work))
+    return cast(prim("mul", radius, prim("cos", angle)), dtype)
+
+
+def _floating(op: str, dtype: Any, default: dt.DType | None = None) -> dt.DType:
+    found = resolve_dtype(dtype, default or dt.get_default_dtype(), op)
+    if found.category != 2:
+        raise DTypeError(f"[{op}] expected a floating dtype, got {found}: not implemented for integers; use randint()")
+    return found
+
+
+def _sized(op: str, draw: Any) -> Any:
+    def create(
+        *size: Any, generator: Generator | None = None, out: Any = None, dtype: Any = None, layout: Any = None, device: Any = None,
+        requires_grad: bool = False, pin_memory: bool = False, **keywords: Any,
+    ) -> Tensor:  # fmt: skip
+        shape = size_of(op, size, keywords.get("size"))
+        resolve_device(device, op)
+        result = draw(shape, _floating(op, dtype), generator)
+        return marked(result, requires_grad, op) if out is None else out.copy_(result)
+
+    create.__name__ = create.__qualname__ = op
+    return create
+
+
+rand = _sized("rand", uniform)
+rand.__doc__ = """Uniform numbers in [0, 1); sizes as ints, a tuple, a list or `size=`.
+
+    >>> import calque
+    >>> calque.rand(2, 3).shape
+    torch.Size([2, 3])
+    """
+randn = _sized("randn", gaussian)
+randn.__doc__ = "Standard normal numbers; sizes as ints, a tuple, a list or `size=`."
+
+
+def _like(op: str, draw: Any) -> Any:
+    def create(input: Tensor, *, dtype: Any = None, device: Any = None, requires_grad: bool = False, generator: Any = None, **_: Any) -> Tensor:
+        resolve_device(device, op)
+        return marked(draw(tuple(input._layout.shape), _floating(op, dtype, input._layout.dtype), generator), requires_grad, op)
+
+    create.__name__ = create.__qualname__ = op
+    create.__doc__ = f"`{op.removesuffix('_like')}` with the shape and dtype of `input`."
+    return create
+
+
+rand_like, randn_like = _like("rand_like", uniform), _like("randn_like", gaussian)
+
+
+def integers(low: int, high: int, shape: Shape, dtype: dt.DType, generator: Generator | None, op: str) -> Tensor:
+    """Uniform integers in [low, high): the high word of bits * range for ranges up to 2**32, else a remainder."""
+    span = high - low
+    if span <= 0:
+        raise ArgumentError(f"[{op}] expects 'from' to be less than 'to', but got from={low} >= to={high}")
+    word = bits(shape, generator)
+    if span <= 1 << 31:
+        upper = prim("bitwise_and", prim("shift_right", word, (32, dt.int64)), ((1 << 32) - 1, dt.int64))
+        drawn = prim("shift_right", prim("mul", upper, (span, dt.int64)), (32, dt.int64))
+    elif span < 1 << 63:
+        positive = prim("bitwise_and", word, ((1 << 63) - 1, dt.int64))
+        drawn = prim("remainder", positive, (span, dt.int64))
+    else:
+        drawn = word
+        low = 0
+    return cast(prim("add", drawn, (low, dt.int64)) if low else drawn, dtype)
+
+
+def _limits(op: str, low: Any, high: Any, dtype: dt.DType) -> tuple[int, int]:
+    first, last = int(low), int(high)
+    top = 1 << {dt.float32: 24, dt.float64: 53, dt.float16: 11, dt.bfloat16: 8, dt.bool_: 1}.get(dtype, 63)
+    if dtype.category == 1:
+        info = np.iinfo(dtype.np)
+        if first < info.min or last - 1 > info.max:
+            raise OutOfRangeError(f"[{op}] from={first}, to={last} is out of bounds for {dtype}: {info.min}..{info.max}")
+    elif last - 1 > top:
+        raise OutOfRangeError(f"[{op}] to - 1 = {last - 1} is out of bounds for {dtype}: at most {top}")
+    return first, last
+
+
+def randint(
+    low: Any, high: Any = None, size: Any = None, *, generator: Generator | None = None, dtype: Any = None, device: Any = None,
+    requires_grad: bool = False, **_: Any,
+) -> Tensor:  # fmt: skip
+    """Uniform integers in [low, high), int64 unless a dtype is given; `randint(high, size)` starts at 0."""
+    if size is None:
+        low, high, size = (0, low, high) if not is_number(high) or high is None else (low, high, size)
+    if size is None:
+        raise TypeError("[randint] expected a size, e.g. randint(0, 10, (2, 3))")
+    resolve_device(device, "randint")
+    wanted = resolve_dtype(dtype, dt.int64, "randint")
+    first, last = _limits("randint", low, high, wanted)
+    return marked(integers(first, last, size_of("randint", (size,)), wanted, generator, "randint"), requires_grad, "randint")
+
+
+def randint_like(input: Tensor, low: int, high: int | None = None, *, dtype: Any = None, **options: Any) -> Tensor:
+    """`randint` with the shape and dtype of `input`."""
+    low, high = (0, low) if high is None else (low, high)
+    return randint(low, high, tuple(input._layout.shape), dtype=resolve_dtype(dtype, input._layout.dtype, "randint_like"), **options)
+
+
+def _host_bits(count: int, generator: Generator | None) -> np.ndarray[Any, Any]:
+    """The same numbers as `bits`, made by NumPy at once."""
+    seed_, offset = (generator or default_generator).take(count)
+    reference = get("random_bits").ref
+    assert reference is not None
+    result: np.ndarray[Any, Any] = reference(seed_, offset, (count,))
+    return result
+
+
+def randperm(
+    n: int, *, generator: Generator | None = None, dtype: Any = None, device: Any = None, requires_grad: bool = False, **_: Any
+) -> Tensor:
+    """The numbers 0..n-1 in random order: (n,)."""
+    if n < 0:
+        raise ArgumentError(f"[randperm] n must be non-negative, got {n}")
+    resolve_device(device, "randperm")
+    order = np.argsort(_host_bits(n, generator), kind="stable")
+    made = from_array(order, dense_layout((n,), dt.int64))
+    return marked(cast(made, resolve_dtype(dtype, dt.int64, "randperm")), requires_grad, "randperm")
+
+
+def normal(mean: Any, std: Any = 1.0, size: Any = None, *, generator: Generator | None = None, out: Any = None, **options: Any) -> Tensor:
+    """Normal numbers with the given means and standard deviations (numbers or tensors), or of a `size`."""
+    if is_number(std) and number(std) < 0 or is_tensor(std) and std._layout.numel and read(std, "normal").min() < 0:
+        raise ArgumentError(f"[normal] expects std >= 0.0, but found std {std if is_number(std) else float(read(std).min())}")
+    shapes = [tuple(x._layout.shape) for x in (mean, std) if is_tensor(x)]
+    shape = size_of("normal", (size,)) if size is not None else broadcast_shapes(*shapes, op="normal")
+    given = [x._layout.dtype for x in (mean, std) if is_tensor(x)]
+    dtype = _floating("normal", options.pop("dtype", None), given[0] if given else None)
+    requires_grad = options.pop("requires_grad", False)
+    resolve_device(options.pop("device", None), "normal")
+    noise = gaussian(shape, dtype, generator)
+    result = _affine(noise, std, mean)
+    return marked(result, requires_grad, "normal") if out is None else out.copy_(result)  # type: ignore[no-any-return]
+
+
+def _affine(noise: Tensor, scale: Any, shift: Any) -> Tensor:
+    """noise * scale + shift, in the dtype of the noise."""
+    dtype = noise._layout.dtype
+    factor = cast(scale.detach(), dtype) if is_tensor(scale) else (float(scale), dtype)
+    offset = cast(shift.detach(), dtype) if is_tensor(shift) else (float(shift), dtype)
+    return prim("add", prim("mul", noise, factor), offset)
+
+
+def _check_probability(op: str, p: Any) -> None:
+    if is_number(p):
+        if not 0 <= p <= 1:
+            raise ArgumentError(f"[{op}] expects p to be in [0, 1], but got p={p}")
+
+
+@method("bernoulli")
+def bernoulli(input: Tensor, p: float | None = None, *, generator: Generator | None = None, out: Any = None) -> Tensor:
+    """1 with probability `input` (element by element), else 0, in the dtype of `input`."""
+    dtype = _floating("bernoulli", None, input._layout.dtype)
+    _check_probability("bernoulli", p)
+    shape = tuple(input._layout.shape)
+    work = dt.float64 if dtype is dt.float64 else dt.float32
+    chance = cast(input.detach(), work) if p is None else (float(p), work)
+    result = cast(prim("lt", uniform(shape, work, generator), chance), dtype)
+    return result if out is None else out.copy_(result)  # type: ignore[no-any-return]
+
+
+@method("multinomial")
+def multinomial(input: Tensor, num_samples: int, replacement: bool = False, *, generator: Generator | None = None) -> Tensor:
+    """Indices drawn with probabilities proportional to `input`: (C,) -> (num_samples,), (N, C) -> (N, num_samples). Reads the weights."""
+    if input._layout.ndim not in (1, 2):
+        raise ShapeError(f"[multinomial] prob_dist must be 1 or 2 dim, got shape {tuple(input._layout.shape)}")
+    _floating("multinomial", None, input._layout.dtype)
+    weights = read(input, "multinomial").astype(np.float64)
+    weights = weights.reshape(1, -1) if weights.ndim == 1 else weights
+    rows, classes = weights.shape
+    if num_samples <= 0:
+        raise ArgumentError(f"[multinomial] cannot sample n_sample <= 0 samples, got {num_samples}")
+    if not np.isfinite(weights).all() or (weights < 0).any():
+        raise ArgumentError("[multinomial] probability tensor contains either `inf`, `nan` or element < 0")
+    if not replacement and num_samples > classes:
+        raise ArgumentError(f"[multinomial] cannot sample n_sample > prob_dist.size(-1) samples without replacement: {num_samples} > {classes}")
+    totals = weights.sum(1, keepdims=True)
+    if (totals <= 0).any():
+        raise ArgumentError("[multinomial] invalid multinomial distribution (sum of probabilities <= 0)")
+    count = num_samples if replacement else classes
+    draws = ((_host_bits(rows * count, generator) >> 11) & ((1 << 53) - 1)).astype(np.float64).reshape(rows, count) * 2.0**-53
+    if replacement:
+        edges = np.cumsum(weights / totals, axis=1)
+        last = [np.flatnonzero(w)[-1] for w in weights]
+        found = np.stack([np.minimum(np.searchsorted(e, d, side="right"), k) for e, d, k in zip(edges, draws, last, strict=True)])
+    else:
+        with np.errstate(divide="ignore"):
+            keys = np.log(weights) - np.log(-np.log1p(-draws))  # the Gumbel trick: largest keys are a draw without replacement
+        if ((weights > 0).sum(1) < num_samples).any():
+            raise ArgumentError("[multinomial] invalid multinomial distribution (with replacement=False, not enough non-negative category to sample)")
+        found = np.argsort(-keys, axis=1, kind="stable")[:, :num_samples]
+    return upload(found.reshape(-1) if input._layout.ndim == 1 else found, dt.int64)
+
+
+# ------------------------------------------------------------------------------------------------------------- in place
+
+
+def _in_place(name: str, draw: Any) -> None:
+    def fill(input: Tensor, *arguments: Any, generator: Generator | None = None, **keywords: Any) -> Tensor:
+        value = draw(tuple(input._layout.shape), input._layout.dtype, generator, *arguments, **keywords)
+        return write_back(name, input, value)
+
+    fill.__name__ = fill.__qualname__ = name
+    fill.__doc__ = draw.__doc__
+    method(name)(fill)
+
+
+def _uniform(shape: Shape, dtype: dt.DType, generator: Any, a: float = 0.0, b: float = 1.0, **named: float) -> Tensor:
+    """Uniform numbers in [from, to), written into the tensor."""
+    low, high = float(named.get("from", a)), float(named.get("to", b))
+    if low > high:
+        raise ArgumentError(f"[uniform_] expects to return a [from, to) range, but found from={low} > to={high}")
+    return _affine(uniform(shape, _floating("uniform_", None, dtype), generator), high - low, low)
+
+
+def _normal(shape: Shape, dtype: dt.DType, generator: Any, mean: float = 0.0, std: float = 1.0) -> Tensor:
+    """Normal numbers, written into the tensor."""
+    if std < 0:
+        raise ArgumentError(f"[normal_] expects std >= 0.0, but found std {std}")
+    return _affine(gaussian(shape, _floating("normal_", None, dtype), generator), std, mean)
+
+
+def _bernoulli(shape: Shape, dtype: dt.DType, generator: Any, p: Any = 0.5) -> Tensor:
+    """1 with probability p, else 0, written into the tensor."""
+    _check_probability("bernoulli_", p)
+    work = dt.float64 if dtype is dt.float64 else dt.float32
+    chance = expand(cast(p.detach(), work), shape) if is_tensor(p) else (float(p), work)
+    return cast(prim("lt", uniform(shape, work, generator), chance), dtype)
+
+
+def _random(shape: Shape, dtype: dt.DType, generator: Any, low: int | None = None, high: int | None = None, **named: int) -> Tensor:
+    """Uniform integers in [from, to), or over all values of the dtype, written into the tensor."""
+    low, high = named.get("from", low), named.get("to", high)
+    if high is None:
+        digits = {dt.bool_: 1, dt.uint8: 8, dt.int8: 7, dt.int16: 15, dt.int32: 31, dt.int64: 63, dt.float16: 11, dt.bfloat16: 8, dt.float32: 24}
+        low, high = (0, low) if low is not None else (0, (1 << digits.get(dtype, 53)) + (dtype.category == 2))
+    return integers(*_limits("random_", low or 0, high, dtype), shape, dtype, generator, "random_")
+
+
+def _exponential(shape: Shape, dtype: dt.DType, generator: Any, lambd: float = 1.0) -> Tensor:
+    """Exponential numbers of rate lambd, written into the tensor."""
+    if lambd <= 0:
+        raise ArgumentError(f"[exponential_] expects lambda > 0.0, but found lambda={lambd}")
+    draw = uniform(shape, _floating("exponential_", None, dtype), generator)
+    return prim("mul", prim("log1p", prim("neg", draw)), (-1.0 / lambd, dtype))
+
+
+for _name, _draw in (("uniform_", _uniform), ("normal_", _normal), ("bernoulli_", _bernoulli), ("random_", _random), ("exponential_", _exponential)):
+    _in_place(_name, _draw)

@@ -1,0 +1,433 @@
+"""Reading and writing at index tensors and masks by name: index_select, gather, scatter, masked_fill, take, nonzero, tril, diag."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from calque.base import dtypes as dt
+from calque.base.errors import ArgumentError, DTypeError, OutOfRangeError, ShapeError
+from calque.base.layout import dense_layout
+from calque.base.shapes import Shape, broadcast_shapes, normalize_dim
+from calque.functional.checks import check_index
+from calque.functional.common import cast, is_number, is_tensor, method, operand, prim
+from calque.functional.indexing import fitted, positions_of, put_values
+from calque.functional.options import fill_number
+from calque.functional.views import expand, movedim, reshape
+from calque.functional.windows import diagonal as _diagonal
+from calque.functional.writing import write_back
+from calque.tensor import Tensor, assign, from_array, read, upload
+
+__all__ = [
+    "argwhere", "diag", "diag_embed", "diagflat", "diagonal_scatter", "gather", "index_add", "index_copy", "index_fill", "index_put",
+    "index_select", "masked_fill", "masked_scatter", "masked_select", "nonzero", "put", "scatter", "scatter_add", "scatter_reduce",
+    "select_scatter", "slice_scatter", "take", "take_along_dim", "tril", "tril_indices", "triu", "triu_indices",
+]  # fmt: skip
+
+
+def _flat_index(op: str, index: Any) -> Tensor:
+    if not is_tensor(index):
+        raise TypeError(f"[{op}] expected a Tensor as index, got {type(index).__name__}")
+    if index._layout.dtype not in (dt.int64, dt.int32):
+        raise DTypeError(f"[{op}] Expected dtype int32/int64 for index, got {index._layout.dtype}; convert with .long()")
+    if index._layout.ndim > 1:
+        raise OutOfRangeError(f"[{op}] Index is supposed to be a vector, got shape {tuple(index._layout.shape)}")
+    return index if index._layout.ndim else reshape(index, (1,))
+
+
+@method("index_select")
+def index_select(input: Tensor, dim: int, index: Tensor) -> Tensor:
+    """Slices along `dim` at the positions `index`: (A, B), (K,) -> (K, B) for dim=0.
+
+    >>> import calque
+    >>> calque.tensor([10, 20, 30]).index_select(0, calque.tensor([2, 0]))
+    tensor([30, 10])
+    """
+    where = _flat_index("index_select", index)
+    source = input if input._layout.ndim else reshape(input, (1,))
+    d = normalize_dim(dim, source._layout.ndim, "index_select")
+    result = prim("index_select", source, check_index("index_select", where, source._layout.shape[d], negative=False), d)
+    return result if input._layout.ndim else reshape(result, ())
+
+
+def _index_write(op: str, primitive: str, input: Tensor, dim: int, index: Tensor, source: Tensor) -> Tensor:
+    where = _flat_index(op, index)
+    base = input if input._layout.ndim else reshape(input, (1,))
+    d = normalize_dim(dim, base._layout.ndim, op)
+    shape = tuple(base._layout.shape)
+    expected = (*shape[:d], where._layout.shape[0], *shape[d + 1 :])
+    if source._layout.dtype is not input._layout.dtype:
+        raise DTypeError(f"[{op}] self ({input._layout.dtype}) and source ({source._layout.dtype}) expected to have the same dtype")
+    if not source._layout.ndim:
+        source = reshape(source, (1,) * len(shape))
+    if tuple(source._layout.shape) != expected:
+        raise ShapeError(
+            f"[{op}] expected a source of shape {expected} for an index of {where._layout.shape[0]} positions along dim {d} of shape {shape}, "
+            f"got {tuple(source._layout.shape)}"
+        )
+    result = prim(primitive, base, check_index(op, where, shape[d], negative=False), source, d)
+    return result if input._layout.ndim else reshape(result, ())
+
+
+@method("index_add")
+def index_add(input: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: Any = 1) -> Tensor:
+    """`input` with the slices of `source` added at the positions `index` along `dim`."""
+    return _index_write("index_add", "index_add", input, dim, index, source if alpha == 1 else source * alpha)  # type: ignore[operator]
+
+
+@method("index_copy")
+def index_copy(input: Tensor, dim: int, index: Tensor, source: Tensor) -> Tensor:
+    """`input` with its slices at the positions `index` along `dim` replaced by those of `source`."""
+    return _index_write("index_copy", "index_put", input, dim, index, source)
+
+
+@method("index_fill")
+def index_fill(input: Tensor, dim: int, index: Tensor, value: Any) -> Tensor:
+    """`input` with the slices at the positions `index` along `dim` set to one value."""
+    where = _flat_index("index_fill", index)
+    base = input if input._layout.ndim else reshape(input, (1,))
+    d = normalize_dim(dim, base._layout.ndim, "index_fill")
+    shape = tuple(base._layout.shape)
+    target = dense_layout((*shape[:d], where._layout.shape[0], *shape[d + 1 :]), input._layout.dtype)
+    result = prim("index_put", base, check_index("index_fill", where, shape[d]), fitted("index_fill", value, target), d)
+    return result if input._layout.ndim else reshape(result, ())
+
+
+@method("index_put")
+def index_put(input: Tensor, indices: Any, values: Any, accumulate: bool = False) -> Tensor:
+    """A copy of `input` with `copy[indices] = values`, or `+=` with `accumulate`."""
+    result = prim("copy", input)
+    put_values(result, tuple(indices), values, accumulate)
+    return result
+
+
+@method("index_put_")
+def index_put_(input: Tensor, indices: Any, values: Any, accumulate: bool = False) -> Tensor:
+    """`input[indices] = values`, or `+=` with `accumulate` (repeated indices add up)."""
+    put_values(input, tuple(indices), values, accumulate)
+    return input
+
+
+# --------------------------------------------------------------------------------------------------- gather and scatter
+
+
+def _aligned(op: str, input: Tensor, dim: int, index: Tensor) -> tuple[Tensor, Tensor, int]:
+    """(input, index, dim) with 0-d tensors as 1-d and the index checked."""
+    if index._layout.dtype not in (dt.int64, dt.int32) and index._layout.numel:
+        raise DTypeError(f"[{op}] Expected dtype int64 for index, got {index._layout.dtype}; convert with .long()")
+    base = input if input._layout.ndim else reshape(input, (1,))
+    where = index if index._layout.ndim else reshape(index, (1,))
+    d = normalize_dim(dim, base._layout.ndim, op)
+    if where._layout.numel and where._layout.ndim != base._layout.ndim:
+        raise ShapeError(
+            f"[{op}] Index tensor must have the same number of dimensions as input tensor, got shapes {tuple(index._layout.shape)} and "
+            f"{tuple(input._layout.shape)}"
+        )
+    return base, check_index(op, where, base._layout.shape[d], negative=False), d
+
+
+@method("gather")
+def gather(input: Tensor, dim: int, index: Tensor, *, sparse_grad: bool = False) -> Tensor:
+    """Elements along `dim`: out[i, j] = input[index[i, j], j] for dim=0; the result has the shape of `index`.
+
+    >>> import calque
+    >>> calque.tensor([[1, 2], [3, 4]]).gather(1, calque.tensor([[0, 0], [1, 0]]))
+    tensor([[1, 1],
+            [4, 3]])
+    """
+    base, where, d = _aligned("gather", input, dim, index)
+    if not where._layout.numel:
+        return prim("full", (0, input._layout.dtype), tuple(index._layout.shape))
+    return reshape(prim("gather", base, where, d), tuple(index._layout.shape))
+
+
+def _scattered(op: str, primitive: str, input: Tensor, dim: int, index: Tensor, src: Any) -> Tensor:
+    base, where, d = _aligned(op, input, dim, index)
+    if not where._layout.numel:
+        return prim("copy", input)
+    shape = tuple(where._layout.shape)
+    if is_tensor(src):
+        source = src if src._layout.ndim else reshape(src, (1,))
+        if source._layout.dtype is not input._layout.dtype:
+            raise DTypeError(f"[{op}] Expected self.dtype to be equal to src.dtype, got {input._layout.dtype} and {source._layout.dtype}")
+        have = tuple(source._layout.shape)
+        if len(have) != len(shape) or any(h < w for h, w in zip(have, shape, strict=True)):
+            raise ShapeError(f"[{op}] Expected index {shape} to be no larger than src {have} in every dimension")
+        if have != shape:
+            source = source[tuple(slice(0, extent) for extent in shape)]  # type: ignore[index]
+    else:
+        source = fitted(op, src, dense_layout(shape, input._layout.dtype))
+    return reshape(prim(primitive, base, where, source, d), tuple(input._layout.shape))
+
+
+@method("scatter")
+def scatter(input: Tensor, dim: int, index: Tensor, src: Any = None, *, value: Any = None, reduce: str | None = None) -> Tensor:
+    """`input` with out[index[i, j], j] = src[i, j] for dim=0; `src` may be one number."""
+    given = value if src is None else src
+    if reduce == "add":
+        if not is_tensor(given):
+            given = fitted("scatter", given, dense_layout(tuple(index._layout.shape), input._layout.dtype))
+        return _scattered("scatter", "scatter_add", input, dim, index, given)
+    if reduce is not None:
+        if not is_tensor(given):
+            given = fitted("scatter", given, dense_layout(tuple(index._layout.shape), input._layout.dtype))
+        return scatter_reduce(input, dim, index, given, {"multiply": "prod"}.get(reduce, reduce))
+    return _scattered("scatter", "scatter", input, dim, index, given)
+
+
+@method("scatter_add")
+def scatter_add(input: Tensor, dim: int, index: Tensor, src: Tensor) -> Tensor:
+    """`input` with out[index[i, j], j] += src[i, j] for dim=0."""
+    return _scattered("scatter_add", "scatter_add", input, dim, index, src)
+
+
+@method("scatter_reduce")
+def scatter_reduce(input: Tensor, dim: int, index: Tensor, src: Tensor, reduce: str, *, include_self: bool = True) -> Tensor:
+    """`input` combined with the elements of `src` that go to the same place: sum, mean, prod, amax or amin. Only sum and mean have gradients."""
+    if reduce not in ("sum", "mean", "prod", "amax", "amin"):
+        raise ArgumentError(f"[scatter_reduce] reduce argument must be either sum, prod, mean, amax or amin, got {reduce!r}")
+    if reduce in ("sum", "mean"):
+        base = input if include_self else scatter(input, dim, index, 0)
+        total = scatter_add(base, dim, index, src)
+        if reduce == "sum":
+            return total
+        ones = prim("full", (1, input._layout.dtype), tuple(input._layout.shape))
+        counts = ones if include_self else scatter(ones, dim, index, 0)
+        counts = scatter_add(counts, dim, index, prim("full", (1, input._layout.dtype), tuple(src._layout.shape)))
+        counts = prim("maximum", counts, (1, input._layout.dtype))
+        return prim("div" if input._layout.dtype.category == 2 else "floor_divide", total, counts)
+    return _reduced_on_host(input, dim, index, src, reduce, include_self)
+
+
+def _reduced_on_host(input: Tensor, dim: int, index: Tensor, src: Tensor, reduce: str, include_self: bool) -> Tensor:
+    if input._requires_grad or src._requires_grad:
+        raise ArgumentError(f"[scatter_reduce] reduce={reduce!r} has no gradient; detach() the operands or use sum or mean")
+    base, where, d = _aligned("scatter_reduce", input, dim, index)
+    combine = {"prod": np.multiply, "amax": np.maximum, "amin": np.minimum}[reduce]
+    values = np.array(read(base, "scatter_reduce"))
+    at = read(where, "scatter_reduce")
+    grid = list(np.indices(at.shape))
+    grid[d] = at
+    parts = read(src, "scatter_reduce").reshape(src._layout.shape or (1,))[tuple(slice(0, s) for s in at.shape)]
+    if not include_self:
+        limits = np.finfo(values.dtype) if values.dtype.kind == "f" else np.iinfo(values.dtype)
+        infinite = values.dtype.kind == "f"
+        start = {"prod": 1, "amax": -np.inf if infinite else limits.min, "amin": np.inf if infinite else limits.max}[reduce]
+        values[tuple(grid)] = start
+    combine.at(values, tuple(grid), parts)
+    return reshape(upload(values, input._layout.dtype), tuple(input._layout.shape))
+
+
+@method("take")
+def take(input: Tensor, index: Tensor) -> Tensor:
+    """Elements of the flattened tensor at the positions `index`."""
+    flat = reshape(input, (-1,)) if input._layout.numel else reshape(input, (0,))
+    return prim("index_select", flat, check_index("take", index, flat._layout.numel), 0)
+
+
+@method("take_along_dim")
+def take_along_dim(input: Tensor, indices: Tensor, dim: int | None = None) -> Tensor:
+    """`gather` with broadcasting of the other dims."""
+    if dim is None:
+        return gather(reshape(input, (-1,)), 0, reshape(indices, (-1,)))
+    d = normalize_dim(dim, input._layout.ndim, "take_along_dim")
+    if input._layout.ndim != indices._layout.ndim:
+        raise ShapeError(
+            f"[take_along_dim] input and indices should have the same number of dimensions, got shapes {tuple(input._layout.shape)} and "
+            f"{tuple(indices._layout.shape)}"
+        )
+    one = lambda shape: (*shape[:d], 1, *shape[d + 1 :])  # noqa: E731
+    common = broadcast_shapes(one(tuple(input._layout.shape)), one(tuple(indices._layout.shape)), op="take_along_dim")
+    sized = lambda x: expand(x, (*common[:d], x._layout.shape[d], *common[d + 1 :]))  # noqa: E731
+    index = check_index("take_along_dim", indices, input._layout.shape[d])
+    return gather(sized(input), d, sized(index))
+
+
+@method("put")
+def put(input: Tensor, index: Tensor, source: Tensor, accumulate: bool = False) -> Tensor:
+    """`input` with the elements of its flattened form at the positions `index` replaced (or added to)."""
+    flat = reshape(input, (-1,))
+    where = reshape(check_index("put", index, flat._layout.numel), (-1,))
+    result = prim("index_add" if accumulate else "index_put", flat, where, cast(reshape(source, (-1,)), input._layout.dtype), 0)
+    return reshape(result, tuple(input._layout.shape))
+
+
+# ------------------------------------------------------------------------------------------------------------------ masks
+
+
+def _mask(op: str, mask: Any) -> Tensor:
+    if not is_tensor(mask):
+        raise TypeError(f"[{op}] expected a Tensor as mask, got {type(mask).__name__}")
+    if mask._layout.dtype is dt.uint8:
+        return cast(mask, dt.bool_)
+    if mask._layout.dtype is not dt.bool_:
+        raise DTypeError(f"[{op}] only supports boolean masks, but got mask with dtype {mask._layout.dtype}; compare first, e.g. mask != 0")
+    found: Tensor = mask
+    return found
+
+
+@method("masked_fill")
+def masked_fill(input: Tensor, mask: Tensor, value: Any) -> Tensor:
+    """`input` with one value where the mask is true.
+
+    >>> import calque
+    >>> calque.tensor([1., 2.]).masked_fill(calque.tensor([True, False]), 0)
+    tensor([0., 2.])
+    """
+    condition = _mask("masked_fill", mask)
+    if is_tensor(value) and value._layout.ndim:
+        raise ShapeError(
+            f"[masked_fill] only supports a 0-dimensional value tensor, but got tensor with {value._layout.ndim} dimension(s): shape "
+            f"{tuple(value._layout.shape)}; use where()"
+        )
+    if is_number(value):
+        value = fill_number(value, input._layout.dtype, "masked_fill")
+    return prim("where", condition, operand("masked_fill", value, input._layout.dtype), input)
+
+
+@method("masked_select")
+def masked_select(input: Tensor, mask: Tensor) -> Tensor:
+    """The elements where the mask is true, in one dimension. Reads the mask."""
+    condition = _mask("masked_select", mask)
+    shape = broadcast_shapes(tuple(input._layout.shape), tuple(condition._layout.shape), op="masked_select")
+    where = np.flatnonzero(np.broadcast_to(read(condition, "masked_select"), shape))
+    return prim("index_select", reshape(expand(input, shape), (prod(shape),)), upload(where, dt.int64), 0)
+
+
+@method("masked_scatter")
+def masked_scatter(input: Tensor, mask: Tensor, source: Tensor) -> Tensor:
+    """`input` with the elements where the mask is true replaced by the first elements of `source`, in order. Reads the mask."""
+    condition = _mask("masked_scatter", mask)
+    shape = tuple(input._layout.shape)
+    target = broadcast_shapes(shape, tuple(condition._layout.shape), op="masked_scatter")
+    where = np.flatnonzero(np.broadcast_to(read(condition, "masked_scatter"), target))
+    if where.size > source._layout.numel:
+        raise ShapeError(f"[masked_scatter] expected self and source to have enough elements: {where.size} needed, got {source._layout.numel}")
+    flat = reshape(expand(input, target), (prod(target),))
+    chosen = reshape(source, (-1,))[: where.size]  # type: ignore[index]
+    return reshape(prim("index_put", flat, upload(where, dt.int64), cast(chosen, input._layout.dtype), 0), target)
+
+
+@method("nonzero")
+def nonzero(input: Tensor, *, as_tuple: bool = False) -> Any:
+    """Coordinates of the elements that are not zero: (K, ndim), or one tensor per dim. Reads the tensor."""
+    if as_tuple:
+        return positions_of(input)
+    found = np.argwhere(read(input, "nonzero"))
+    return from_array(np.ascontiguousarray(found).reshape(-1), dense_layout(found.shape, dt.int64))
+
+
+@method("argwhere")
+def argwhere(input: Tensor) -> Tensor:
+    """`nonzero(input)`."""
+    return nonzero(input)  # type: ignore[no-any-return]
+
+
+# -------------------------------------------------------------------------------------------------- triangles, diagonals
+
+
+def _triangle(op: str, comparison: str, input: Tensor, offset: int) -> Tensor:
+    shape = input._layout.shape
+    if len(shape) < 2:
+        raise ShapeError(f"[{op}] input tensor must have at least 2 dimensions, got shape {tuple(shape)}")
+    distance = prim("sub", prim("iota", (1, shape[-1]), dt.int64), prim("iota", (shape[-2], 1), dt.int64))
+    kept = prim(comparison, distance, (int(offset), dt.int64))
+    return prim("where", kept, input, (False if input._layout.dtype is dt.bool_ else 0, input._layout.dtype))
+
+
+@method("tril")
+def tril(input: Tensor, diagonal: int = 0) -> Tensor:
+    """Zeros above a diagonal of the last two dims.
+
+    >>> import calque
+    >>> calque.ones(2, 2).tril()
+    tensor([[1., 0.],
+            [1., 1.]])
+    """
+    return _triangle("tril", "le", input, diagonal)
+
+
+@method("triu")
+def triu(input: Tensor, diagonal: int = 0) -> Tensor:
+    """Zeros below a diagonal of the last two dims."""
+    return _triangle("triu", "ge", input, diagonal)
+
+
+def tril_indices(row: int, col: int, offset: int = 0, *, dtype: Any = None, device: Any = None, **_: Any) -> Tensor:
+    """Coordinates of the lower triangle: (2, K)."""
+    return upload(np.stack(np.tril_indices(row, offset, col)), dtype or dt.int64)
+
+
+def triu_indices(row: int, col: int, offset: int = 0, *, dtype: Any = None, device: Any = None, **_: Any) -> Tensor:
+    """Coordinates of the upper triangle: (2, K)."""
+    return upload(np.stack(np.triu_indices(row, offset, col)), dtype or dt.int64)
+
+
+@method("diag_embed")
+def diag_embed(input: Tensor, offset: int = 0, dim1: int = -2, dim2: int = -1) -> Tensor:
+    """The last dim as a diagonal of new dims: (N, A) -> (N, A, A)."""
+    shape = tuple(input._layout.shape)
+    side = shape[-1] + abs(offset)
+    first, second = normalize_dim(dim1, len(shape) + 1, "diag_embed"), normalize_dim(dim2, len(shape) + 1, "diag_embed")
+    lead: Shape = shape[:-1]
+    strides = []
+    step = side * side
+    for extent in reversed(lead):
+        strides.append(step)
+        step *= extent
+    start = offset if offset >= 0 else -offset * side
+    zeros = prim("full", (0, input._layout.dtype), (*lead, side, side))
+    square = prim("update", zeros, input, shape, (*reversed(strides), side + 1), start)
+    return square if (first, second) == (len(shape) - 1, len(shape)) else movedim(square, (-2, -1), (first, second))
+
+
+@method("diag")
+def diag(input: Tensor, diagonal: int = 0) -> Tensor:
+    """A vector as a diagonal matrix, or the diagonal of a matrix (a copy)."""
+    if input._layout.ndim not in (1, 2):
+        raise ShapeError(f"[diag] Supports 1D or 2D tensors, got shape {tuple(input._layout.shape)}; use diagonal() or diag_embed()")
+    return diag_embed(input, diagonal) if input._layout.ndim == 1 else prim("copy", _diagonal(input, diagonal))
+
+
+
+@method("diagflat")
+def diagflat(input: Tensor, offset: int = 0) -> Tensor:
+    """The flattened tensor as a diagonal matrix."""
+    return diag_embed(reshape(input, (-1,)), offset)
+
+
+def _written(view: Tensor, copy: Tensor, src: Tensor, op: str) -> Tensor:
+    assign(view, fitted(op, src, view._layout))
+    return copy
+
+
+@method("select_scatter")
+def select_scatter(input: Tensor, src: Tensor, dim: int, index: int) -> Tensor:
+    """A copy of `input` with `copy.select(dim, index)` set to `src`."""
+    copy = prim("copy", input)
+    return _written(copy.select(dim, index), copy, src, "select_scatter")  # type: ignore[attr-defined]
+
+
+@method("slice_scatter")
+def slice_scatter(input: Tensor, src: Tensor, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1) -> Tensor:
+    """A copy of `input` with a slice along `dim` set to `src`."""
+    copy = prim("copy", input)
+    d = normalize_dim(dim, input._layout.ndim, "slice_scatter")
+    return _written(copy[(slice(None),) * d + (slice(start, end, step),)], copy, src, "slice_scatter")  # type: ignore[index]
+
+
+@method("diagonal_scatter")
+def diagonal_scatter(input: Tensor, src: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Tensor:
+    """A copy of `input` with a diagonal set to `src`."""
+    copy = prim("copy", input)
+    return _written(_diagonal(copy, offset, dim1, dim2), copy, src, "diagonal_scatter")
+
+
+@method("map_")
+def map_(input: Tensor, tensor: Tensor, callable: Any) -> Tensor:
+    """Every element replaced by callable(own, other), on Python numbers."""
+    other = read(expand(tensor, tuple(input._layout.shape)), "map_")
+    values = np.vectorize(callable)(read(input, "map_"), other)
+    return write_back("map_", input, upload(values, input._layout.dtype))
