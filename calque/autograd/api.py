@@ -62,7 +62,8 @@ def _history_hint(t: Tensor) -> str:
     if edge is None or not edge.line:
         return "no tensor it was computed from has requires_grad=True"
     wanted = {s for s in edge.inputs if isinstance(s, int)}
-    leaves, walk = [], edge.parent
+    leaves: list[tuple[int, ...]] = []
+    walk = edge.parent
     while walk is not None and walk.parent is not None and len(leaves) < 3:
         if walk.depth - 1 in wanted:
             if walk.op is INPUT:

@@ -17,10 +17,12 @@ from calque.functional.interop import *  # noqa: F403
 from calque.functional.joining import *  # noqa: F403
 from calque.functional.linalg import *  # noqa: F403
 from calque.functional.math import *  # noqa: F403
+from calque.functional.order import *  # noqa: F403
 from calque.functional.printing import *  # noqa: F403
 from calque.functional.random import *  # noqa: F403
 from calque.functional.reductions import *  # noqa: F403
 from calque.functional.selection import *  # noqa: F403
+from calque.functional.sorting import *  # noqa: F403
 from calque.functional.types import *  # noqa: F403
 from calque.functional.views import *  # noqa: F403
 from calque.functional.windows import *  # noqa: F403

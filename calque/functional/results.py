@@ -15,7 +15,7 @@ def named_result(name: str, *fields: str) -> Any:
         body = ",\n".join(f"{field}={value!r}" for field, value in zip(fields, self, strict=True))
         return f"torch.return_types.{name}(\n{body})"
 
-    base: Any = namedtuple(name, fields)  # noqa: PYI024 - the fields are arguments
+    base: Any = namedtuple(name, fields)  # type: ignore[misc]
     return type(name, (base,), {"__slots__": (), "__repr__": text, "__doc__": f"Result of `{name}`: {', '.join(fields)}."})
 
 

@@ -1,0 +1,259 @@
+"""Order statistics and running reductions: median, quantile, mode, cumsum, cummax and relatives."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from calque.base import dtypes as dt
+from calque.base.errors import ArgumentError, DTypeError
+from calque.base.shapes import normalize_dim
+from calque.functional.arithmetic import lerp
+from calque.functional.common import cast, is_tensor, method, number, prim
+from calque.functional.elementary import _float, exp, floor, log
+from calque.functional.math import clamp, isnan, where
+from calque.functional.reductions import numpy_names, require_elements, take_chosen
+from calque.functional.results import CummaxResult, CumminResult, MedianResult, ModeResult, NanMedianResult
+from calque.functional.sorting import order_along
+from calque.functional.views import reshape
+from calque.functional.windows import narrow, select
+from calque.tensor import Tensor, read, upload
+
+__all__ = [
+    "cummax", "cummin", "cumprod", "cumsum", "logcumsumexp", "median", "mode", "nanmedian", "nanquantile", "quantile",
+]  # fmt: skip
+
+
+# ------------------------------------------------------------------------------------------------------------ running
+
+
+def _running(name: str, x: Tensor, dim: int, dtype: dt.DType | None) -> Tensor:
+    d = normalize_dim(dim, x._layout.ndim, name)
+    if dtype is not None:
+        x = cast(x, dtype)
+    elif x._layout.dtype.category < 2:
+        x = cast(x, dt.int64)
+    return prim(name, x, d)
+
+
+@method()
+@numpy_names
+def cumsum(input: Tensor, dim: int, *, dtype: dt.DType | None = None) -> Tensor:
+    """Running sum along `dim`: (*) -> (*). Integers and bool give int64.
+
+    >>> import calque
+    >>> calque.cumsum(calque.tensor([1, 2, 3]), 0)
+    tensor([1, 3, 6])
+    """
+    return _running("cumsum", input, dim, dtype)
+
+
+@method()
+@numpy_names
+def cumprod(input: Tensor, dim: int, *, dtype: dt.DType | None = None) -> Tensor:
+    """Running product along `dim`: (*) -> (*). Integers and bool give int64."""
+    return _running("cumprod", input, dim, dtype)
+
+
+@method()
+@numpy_names
+def logcumsumexp(input: Tensor, dim: int) -> Tensor:
+    """`log(cumsum(exp(x)))` along `dim`, relative to the largest element: (*) -> (*).
+
+    Prefixes more than about 87 (float32) or 700 (float64) below the maximum of the whole range give -inf.
+    """
+    x = _float(input)
+    d = normalize_dim(dim, x._layout.ndim, "logcumsumexp")
+    if x._layout.numel == 0 or not x._layout.ndim:
+        return prim("copy", x)
+    top = prim("amax", x.detach(), (d,), True)
+    top = where(prim("abs", top) == math.inf, 0.0, top)
+    return log(prim("cumsum", exp(x - top), d)) + top
+
+
+def _running_extreme(name: str, kind: Any, x: Tensor, dim: int) -> Any:
+    d = normalize_dim(dim, x._layout.ndim, name)
+    if not x._layout.ndim:
+        return kind(prim("copy", x), prim("full", (0, dt.int64), ()))
+    if not x._layout.numel:
+        return kind(prim("copy", x), prim("full", (0, dt.int64), tuple(x._layout.shape)))
+    values = np.moveaxis(read(x, name), d, 0)
+    best, indices = values[0].copy(), np.zeros(values.shape, np.int64)
+    for row in range(1, values.shape[0]):
+        new = values[row]
+        better = new >= best if name == "cummax" else new <= best
+        better = better | (new != new)
+        better &= ~((best != best) & ~(new != new))
+        indices[row] = np.where(better, row, indices[row - 1])
+        best = np.where(better, new, best)
+    chosen = upload(np.moveaxis(indices, 0, d), dt.int64)
+    return kind(*take_chosen(x, chosen, d, True))
+
+
+@method()
+@numpy_names
+def cummax(input: Tensor, dim: int) -> Any:
+    """Running maximum along `dim` and where it is: (*) -> (values (*), indices (*) int64). Reads the values."""
+    return _running_extreme("cummax", CummaxResult, input, dim)
+
+
+@method()
+@numpy_names
+def cummin(input: Tensor, dim: int) -> Any:
+    """Running minimum along `dim` and where it is: (*) -> (values (*), indices (*) int64). Reads the values."""
+    return _running_extreme("cummin", CumminResult, input, dim)
+
+
+# -------------------------------------------------------------------------------------------------------- order statistics
+
+
+def _flat(x: Tensor) -> Tensor:
+    return reshape(x, (x._layout.numel,))
+
+
+def _extent(x: Tensor, d: int) -> int:
+    return int(x._layout.shape[d]) if x._layout.ndim else 1
+
+
+def _median(name: str, kind: Any, x: Tensor, dim: int, keepdim: bool) -> Any:
+    order, d = order_along(name, x, dim)
+    if not x._layout.ndim:
+        return kind(*take_chosen(x, order, d, keepdim))
+    require_elements(name, x, (d,))
+    size = _extent(x, d)
+    if x._layout.dtype.category < 2:
+        return kind(*take_chosen(x, narrow(order, d, (size - 1) // 2, 1), d, keepdim))
+    missing = prim("sum", cast(isnan(x), dt.int64), (d,), True)  # NaN is sorted last
+    if name == "median":
+        rank = where(missing > 0, size - 1, (size - 1) // 2)
+    else:
+        rank = clamp((size - 1 - missing) // 2, min=0)
+    return kind(*take_chosen(x, prim("gather", order, cast(rank, dt.int64), d), d, keepdim))
+
+
+def _median_of(name: str, kind: Any, x: Tensor, dim: int | None, keepdim: bool) -> Any:
+    if dim is not None:
+        return _median(name, kind, x, dim, keepdim)
+    if not x._layout.numel:
+        return prim("full", (math.nan if x._layout.dtype.category == 2 else -(1 << (x._layout.dtype.bits - 1)), x._layout.dtype), ())
+    return _median(name, kind, _flat(x), 0, False).values
+
+
+@method()
+@numpy_names
+def median(input: Tensor, dim: int | None = None, keepdim: bool = False) -> Any:
+    """Middle value (the lower of two) of all elements; along `dim` a named tuple (values, indices). NaN wins.
+
+    >>> import calque
+    >>> calque.median(calque.tensor([4.0, 1.0, 3.0, 2.0]))
+    tensor(2.)
+    """
+    return _median_of("median", MedianResult, input, dim, keepdim)
+
+
+@method()
+@numpy_names
+def nanmedian(input: Tensor, dim: int | None = None, keepdim: bool = False) -> Any:
+    """As `median`, without the NaNs."""
+    return _median_of("nanmedian", NanMedianResult, input, dim, keepdim)
+
+
+@method()
+@numpy_names
+def mode(input: Tensor, dim: int = -1, keepdim: bool = False) -> Any:
+    """Most frequent value along `dim` (the smallest of several) and its last position: (values, indices). Reads the values."""
+    d = normalize_dim(dim, input._layout.ndim, "mode")
+    if not input._layout.ndim:
+        return ModeResult(prim("copy", input), prim("full", (0, dt.int64), ()))
+    require_elements("mode", input, (d,))
+    rows = np.moveaxis(read(input, "mode"), d, -1)
+    found = np.empty((*rows.shape[:-1], 1), np.int64)
+    for index in np.ndindex(*rows.shape[:-1]):
+        values, counts = np.unique(rows[index], return_counts=True)
+        found[index] = np.nonzero(rows[index] == values[np.argmax(counts)])[0][-1]
+    return ModeResult(*take_chosen(input, upload(np.moveaxis(found, -1, d), dt.int64), d, keepdim))
+
+
+_INTERPOLATIONS = ("linear", "lower", "higher", "midpoint", "nearest")
+
+
+def _quantile(name: str, x: Tensor, q: Any, dim: int | None, keepdim: bool, interpolation: str) -> Tensor:
+    if x._layout.dtype not in (dt.float32, dt.float64):
+        raise DTypeError(f"[{name}] input tensor must be either float or double dtype, got {x._layout.dtype!r}; convert with .float()")
+    if interpolation not in _INTERPOLATIONS:
+        raise ArgumentError(f"[{name}] expected interpolation among {', '.join(_INTERPOLATIONS)}, got {interpolation!r}")
+    levels = np.asarray(read(q, name) if is_tensor(q) else number(q), np.float64)
+    if levels.ndim > 1:
+        raise ArgumentError(f"[{name}] q must be a scalar or 1D tensor, got {levels.ndim} dims")
+    if levels.size and not (np.all(levels >= 0) and np.all(levels <= 1)):
+        raise ArgumentError(f"[{name}] q values must be in the range [0, 1], got {levels.tolist()}")
+    full_rank = x._layout.ndim
+    if dim is None:
+        rows, d = _flat(x), 0
+    else:
+        d = normalize_dim(dim, full_rank, name)
+        rows = x if full_rank else _flat(x)
+    require_elements(name, rows, (d,))
+    order, _ = order_along(name, rows, d)
+    values = prim("gather", rows, order, d)
+    missing = prim("sum", cast(isnan(rows), dt.int64), (d,), True)
+    last = _extent(rows, d) - 1 - missing if name == "nanquantile" else None
+    pieces = [_at_level(values, d, float(level), last, missing, interpolation) for level in levels.reshape(-1)]
+    shaped = [_finish_shape(p, x, d, dim, keepdim) for p in pieces]
+    if levels.ndim == 0:
+        return shaped[0]
+    stacked = [reshape(p, (1, *p._layout.shape)) for p in shaped]
+    return prim("cat", *stacked, 0) if stacked else reshape(values, (0,))
+
+
+def _at_level(values: Tensor, d: int, level: float, last: Tensor | None, missing: Tensor, interpolation: str) -> Tensor:
+    """One quantile of sorted values, dim kept; `last`: per row the last rank that counts, None for all."""
+    dtype = values._layout.dtype
+    size = values._layout.shape[d]
+    top = cast(clamp(last, min=0), dtype) if last is not None else prim("full", (float(size - 1), dtype), tuple(missing._layout.shape))
+    rank = top * level
+    if interpolation == "nearest":
+        rank = prim("round", rank)
+    elif interpolation == "lower":
+        rank = floor(rank)
+    elif interpolation == "higher":
+        rank = prim("ceil", rank)
+    below, above = floor(rank), prim("ceil", rank)
+    low = prim("gather", values, cast(below, dt.int64), d)
+    high = prim("gather", values, cast(above, dt.int64), d)
+    weight = where(below == above, 0.0, 0.5) if interpolation == "midpoint" else rank - below
+    result = lerp(low, high, weight)
+    if last is None:
+        return where(missing > 0, math.nan, result)
+    return where(last < 0, math.nan, result)
+
+
+def _finish_shape(piece: Tensor, x: Tensor, d: int, dim: int | None, keepdim: bool) -> Tensor:
+    if dim is None:
+        return reshape(piece, (1,) * x._layout.ndim if keepdim else ())
+    if keepdim:
+        return reshape(piece, tuple(1 if k == d else s for k, s in enumerate(x._layout.shape)))
+    return select(piece, d, 0)
+
+
+@method()
+@numpy_names
+def quantile(input: Tensor, q: Any, dim: int | None = None, keepdim: bool = False, *, interpolation: str = "linear") -> Tensor:
+    """The q-quantiles, q in [0, 1], of all elements or along `dim`; a 1-d q gives a leading dim. NaN wins.
+
+    interpolation between neighbours: linear, lower, higher, midpoint or nearest.
+
+    >>> import calque
+    >>> calque.quantile(calque.tensor([1.0, 2.0, 3.0, 5.0]), 0.5)
+    tensor(2.5000)
+    """
+    return _quantile("quantile", input, q, dim, keepdim, interpolation)
+
+
+@method()
+@numpy_names
+def nanquantile(input: Tensor, q: Any, dim: int | None = None, keepdim: bool = False, *, interpolation: str = "linear") -> Tensor:
+    """As `quantile`, without the NaNs."""
+    return _quantile("nanquantile", input, q, dim, keepdim, interpolation)

@@ -1,0 +1,238 @@
+"""Sorting, selection by rank, distinct values, histograms and searches.
+
+`sort`, `topk` and `kthvalue` are recorded and differentiable (the gradient goes to the selected elements). Functions whose result's shape
+depends on the values (`unique`, `bincount`, ...) read the values: they are sync points.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from calque.base import dtypes as dt
+from calque.base.errors import ArgumentError, DTypeError, OutOfRangeError, ShapeError
+from calque.base.shapes import normalize_dim
+from calque.functional.common import cast, is_tensor, method, number, prim
+from calque.functional.results import KthResult, SortResult, TopkResult
+from calque.functional.reductions import numpy_names, take_chosen
+from calque.functional.windows import narrow
+from calque.tensor import Tensor, read, upload
+
+__all__ = [
+    "argsort", "bincount", "bucketize", "histc", "isin", "kthvalue", "msort", "searchsorted", "sort", "topk", "unique", "unique_consecutive",
+]  # fmt: skip
+
+Array = np.ndarray[Any, Any]
+
+
+def order_along(op: str, x: Tensor, dim: int, descending: bool = False) -> tuple[Tensor, int]:
+    """(stable sorting permutation along dim, the dim as a non-negative number)."""
+    d = normalize_dim(dim, x._layout.ndim, op)
+    keys = cast(x, dt.uint8) if x._layout.dtype is dt.bool_ else x
+    return prim("argsort", keys.detach(), d, bool(descending)), d
+
+
+@method()
+@numpy_names
+def sort(input: Tensor, dim: int = -1, descending: bool = False, stable: bool = False) -> Any:
+    """Values in order along `dim` and where they came from: (*) -> (values (*), indices (*) int64). Always stable; NaN counts as largest.
+
+    >>> import calque
+    >>> calque.sort(calque.tensor([3.0, 1.0, 2.0])).indices
+    tensor([1, 2, 0])
+    """
+    order, d = order_along("sort", input, dim, descending)
+    return SortResult(*take_chosen(input, order, d, True))
+
+
+@method()
+@numpy_names
+def argsort(input: Tensor, dim: int = -1, descending: bool = False, stable: bool = False) -> Tensor:
+    """Indices (int64) that sort along `dim`: (*) -> (*). Always stable."""
+    return order_along("argsort", input, dim, descending)[0]
+
+
+@method()
+def msort(input: Tensor) -> Tensor:
+    """Values in order along the first dim: (*) -> (*)."""
+    return sort(input, 0).values  # type: ignore[no-any-return]
+
+
+@method()
+def topk(input: Tensor, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> Any:
+    """The k largest (or smallest) elements along `dim`, in order: (*, n, *) -> (values (*, k, *), indices (*, k, *) int64).
+
+    >>> import calque
+    >>> calque.topk(calque.tensor([3.0, 1.0, 2.0]), 2).values
+    tensor([3., 2.])
+    """
+    order, d = order_along("topk", input, dim, largest)
+    size = input._layout.shape[d] if input._layout.ndim else 1
+    if not 0 <= k <= size:
+        raise OutOfRangeError(f"[topk] selected index k out of range: expected 0 <= k <= {size} along dim {d} of shape {tuple(input._layout.shape)}, got {k}")
+    return TopkResult(*take_chosen(input, narrow(order, d, 0, k) if input._layout.ndim else order, d, True))
+
+
+@method()
+def kthvalue(input: Tensor, k: int, dim: int = -1, keepdim: bool = False) -> Any:
+    """The k-th smallest element along `dim`, k from 1: (*) -> (values, indices)."""
+    order, d = order_along("kthvalue", input, dim)
+    size = input._layout.shape[d] if input._layout.ndim else 1
+    if not 1 <= k <= size:
+        raise OutOfRangeError(f"[kthvalue] selected number k out of range for dimension {d}: expected 1 <= k <= {size}, got {k}")
+    return KthResult(*take_chosen(input, narrow(order, d, k - 1, 1) if input._layout.ndim else order, d, keepdim))
+
+
+# ---------------------------------------------------------------------------------------------------- distinct values
+
+
+def _rows(values: Array, dim: int) -> Array:
+    return np.moveaxis(values, dim, 0).reshape(values.shape[dim], -1)
+
+
+def _results(values: Tensor, inverse: Tensor, counts: Tensor, wanted: tuple[bool, bool]) -> Any:
+    extra = [t for t, keep in zip((inverse, counts), wanted, strict=True) if keep]
+    return (values, *extra) if extra else values
+
+
+def _distinct_rows(values: Array, dim: int) -> tuple[Array, Array, Array]:
+    """(positions of the first of each distinct slice in sorted order, inverse, counts)."""
+    rows = _rows(values, dim)
+    if rows.shape[1] == 0:
+        found = min(1, rows.shape[0])
+        return np.arange(found), np.zeros(rows.shape[0], np.int64), np.full(found, rows.shape[0])
+    _, first, inverse, counts = np.unique(rows, axis=0, return_index=True, return_inverse=True, return_counts=True)
+    return first, inverse.reshape(-1), counts
+
+
+@method()
+def unique(input: Tensor, sorted: bool = True, return_inverse: bool = False, return_counts: bool = False, dim: int | None = None) -> Any:
+    """Distinct values in increasing order, (*) -> (n), or distinct slices along `dim`; on request with the position of every element among
+    them (shape of input, or (size of dim)) and with counts (n). Reads the values.
+
+    >>> import calque
+    >>> calque.unique(calque.tensor([3, 1, 3]), return_counts=True)
+    (tensor([1, 3]), tensor([1, 2]))
+    """
+    values = read(input, "unique")
+    wanted = (return_inverse, return_counts)
+    dtype = input._layout.dtype
+    if dim is None:
+        found, inverse, counts = np.unique(values, return_inverse=True, return_counts=True, equal_nan=False)
+        return _results(upload(found, dtype), upload(inverse.reshape(values.shape), dt.int64), upload(counts, dt.int64), wanted)
+    d = normalize_dim(dim, values.ndim, "unique")
+    first, inverse, counts = _distinct_rows(values, d)
+    return _results(upload(np.take(values, first, axis=d), dtype), upload(inverse, dt.int64), upload(counts, dt.int64), wanted)
+
+
+@method()
+def unique_consecutive(input: Tensor, return_inverse: bool = False, return_counts: bool = False, dim: int | None = None) -> Any:
+    """As `unique`, but only neighbours are compared and the order is kept. Reads the values."""
+    values = read(input, "unique_consecutive")
+    flat = values.reshape(-1) if dim is None else values
+    d = 0 if dim is None else normalize_dim(dim, values.ndim, "unique_consecutive")
+    count = flat.shape[d]
+    rows = _rows(flat, d)
+    starts = np.ones(count, dtype=bool)
+    if count:
+        starts[1:] = (rows[1:] != rows[:-1]).any(axis=1)
+    first = np.nonzero(starts)[0]
+    inverse = np.cumsum(starts) - 1
+    counts = np.diff(np.append(first, count))
+    shaped = inverse.reshape(values.shape) if dim is None else inverse
+    kept = upload(np.take(flat, first, axis=d), input._layout.dtype)
+    return _results(kept, upload(shaped, dt.int64), upload(counts, dt.int64), (return_inverse, return_counts))
+
+
+@method()
+def isin(elements: Any, test_elements: Any, *, assume_unique: bool = False, invert: bool = False) -> Tensor:
+    """Whether each element is among the test elements: (*), any shape -> (*) bool. Reads the values."""
+    left = read(elements, "isin") if is_tensor(elements) else np.asarray(number(elements))
+    right = read(test_elements, "isin") if is_tensor(test_elements) else np.asarray(number(test_elements))
+    return upload(np.isin(left, right, invert=invert), dt.bool_)
+
+
+# ---------------------------------------------------------------------------------------------- histograms and searches
+
+
+@method()
+def bincount(input: Tensor, weights: Tensor | None = None, minlength: int = 0) -> Tensor:
+    """How often each value occurs (or the sum of its weights): (n) non-negative integers -> (max + 1). Reads the values."""
+    if input._layout.ndim != 1 or input._layout.dtype.category != 1:
+        raise ArgumentError(
+            f"[bincount] bincount only supports 1-d non-negative integral inputs, got shape {tuple(input._layout.shape)} and {input._layout.dtype!r}"
+        )
+    if minlength < 0:
+        raise ArgumentError(f"[bincount] minlength should be >= 0, got {minlength}")
+    values = read(input, "bincount")
+    if values.size and values.min() < 0:
+        position = int(np.argmax(values < 0))
+        raise ArgumentError(f"[bincount] bincount only supports 1-d non-negative integral inputs, got {values[position]} at position {position}")
+    if weights is None:
+        return upload(np.bincount(values, minlength=minlength), dt.int64)
+    if weights._layout.shape != input._layout.shape:
+        raise ShapeError(f"[bincount] expected weights of shape {tuple(input._layout.shape)}, got {tuple(weights._layout.shape)}")
+    dtype = weights._layout.dtype if weights._layout.dtype is dt.float32 else dt.float64
+    return upload(np.bincount(values, read(weights), minlength), dtype)
+
+
+@method()
+def histc(input: Tensor, bins: int = 100, min: float = 0, max: float = 0) -> Tensor:
+    """Counts in `bins` equal intervals of [min, max] (both 0: the data's range); values outside are ignored: (*) -> (bins). Reads the values."""
+    if input._layout.dtype.category != 2:
+        raise DTypeError(f"[histc] expected a floating dtype, got {input._layout.dtype!r}; convert with .float()")
+    if bins <= 0:
+        raise ArgumentError(f"[histc] bins must be > 0, got {bins}")
+    if max < min:
+        raise ArgumentError(f"[histc] max must be larger than min, got min={min} and max={max}")
+    values = read(input, "histc").reshape(-1).astype(np.float64)
+    low, high = float(min), float(max)
+    if low == high and values.size:
+        low, high = float(values.min()), float(values.max())
+    if not np.isfinite([low, high]).all():
+        raise ArgumentError(f"[histc] range of [{low}, {high}] is not finite")
+    if low == high:
+        low, high = low - 1, high + 1
+    inside = values[(values >= low) & (values <= high)]
+    positions = np.minimum(((inside - low) / (high - low) * bins).astype(np.int64), bins - 1)
+    return upload(np.bincount(positions, minlength=bins), input._layout.dtype)
+
+
+@method()
+def searchsorted(
+    sorted_sequence: Tensor, input: Any, *, out_int32: bool = False, right: bool = False, side: str | None = None, sorter: Tensor | None = None
+) -> Tensor:
+    """Where values would be inserted to keep the order: (*, n), (*, m) -> (*, m) int64; a 1-d sequence serves values of any shape.
+
+    right (or side="right"): after equal elements instead of before them. sorter: indices that sort the sequence. Reads the values.
+    """
+    if side not in (None, "left", "right") or (side == "left" and right):
+        raise ArgumentError(f"[searchsorted] expected side 'left' or 'right' in agreement with right={right}, got {side!r}")
+    where = "right" if right or side == "right" else "left"
+    sequence = read(sorted_sequence, "searchsorted")
+    if sorter is not None:
+        sequence = np.take_along_axis(sequence, read(sorter), -1)
+    values = read(input, "searchsorted") if is_tensor(input) else np.asarray(number(input))
+    dtype = dt.int32 if out_int32 else dt.int64
+    if sequence.ndim == 1:
+        return upload(np.searchsorted(sequence, values, where), dtype)
+    if sequence.shape[:-1] != values.shape[:-1]:
+        raise ShapeError(
+            f"[searchsorted] boundaries tensor should be 1 dimension or the first N-1 dimensions of boundaries tensor and input value tensor must "
+            f"match, got shapes {sequence.shape} and {values.shape}"
+        )
+    found = np.empty(values.shape, np.int64)
+    for index in np.ndindex(*values.shape[:-1]):
+        found[index] = np.searchsorted(sequence[index], values[index], where)
+    return upload(found, dtype)
+
+
+def bucketize(input: Any, boundaries: Tensor, *, out_int32: bool = False, right: bool = False) -> Tensor:
+    """Number of the interval between `boundaries` (n) that each value falls into: (*) -> (*) int64. Reads the values."""
+    if boundaries._layout.ndim != 1:
+        raise ShapeError(f"[bucketize] boundaries tensor must be 1 dimension, got shape {tuple(boundaries._layout.shape)}")
+    return searchsorted(boundaries, input, out_int32=out_int32, right=right)
+
+
+method("bucketize")(bucketize)
