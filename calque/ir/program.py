@@ -43,7 +43,7 @@ class Node:
 
     @property
     def nbytes(self) -> int:
-        return self.numel * self.dtype.itemsize
+        return int(self.numel * self.dtype.itemsize)
 
     def attr(self, name: str) -> Any:
         """Attribute by name, as declared in the op's record."""

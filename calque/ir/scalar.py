@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-from calque.base.dtypes import DType
+from calque.base.dtypes import DType, bool_
 
 Value = Any
 
@@ -71,8 +71,6 @@ class ScalarBuilder(Protocol):
 
 def result_dtype(name: str, operands: tuple[DType, ...]) -> DType:
     """dtype of an instruction's result; raises ValueError for operands the closed set does not allow."""
-    from calque.base.dtypes import bool_
-
     if name in COMPARE:
         if operands[0] is not operands[1]:
             raise ValueError(f"{name} wants equal operand dtypes, got {operands}")

@@ -113,7 +113,7 @@ class Facts:
         if kind == "leaf":
             return Class.INPUT if name == "input" else Class.NUMBER
         if name in ("view", "view_at"):
-            if name == "view_at" and self.nodes[node.inputs[1]].op.kind != "leaf":
+            if name == "view_at" and self.nodes[node.inputs[1]].op.name not in ("scalar", "constant"):
                 return Class.HOST
             return Class.VIEW
         if name in READS_INDEXED:
