@@ -1,6 +1,7 @@
 """Native contractions beside PyTorch on the CPU: same arrays, two threads each, taking turns.
 
-Run ``python bench/contract.py [substring ...]``; prints the best times in milliseconds, their ratio and the rate.
+Run ``python bench/contract.py [--one] [substring ...]``; prints the best times in milliseconds, their ratio and the
+rate. ``--one`` uses one thread and its processor time, which a busy machine disturbs least.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from calque.backend.cpu.contract import Conv2d, Conv2dInputGrad, Conv2dWeightGrad
 from tests.backend.contract_harness import library, matmul_params, strides_of
 
-THREADS = 2
+ONE = "--one" in sys.argv
+NAMES = [argument for argument in sys.argv[1:] if argument != "--one"]
+THREADS, CLOCK = (1, time.thread_time) if ONE else (2, time.perf_counter)
 ROUNDS = 6
 PRODUCTS = {
     "gemm 256": (256, 256, 256), "gemm 512": (512, 512, 512), "gemm 1024": (1024, 1024, 1024),
@@ -44,7 +47,7 @@ LAYERS = {  # images, channels, size, out channels, kernel, stride, padding, gro
 
 def compare(name: str, ours: Callable[[int, int], Any], theirs: Callable[[], Any], flops: float) -> None:
     """Print the best of several alternating runs; native threads loop by themselves, as in a compiled step."""
-    if sys.argv[1:] and not any(part in name for part in sys.argv[1:]):
+    if NAMES and not any(part in name for part in NAMES):
         return
     best = [float("inf"), float("inf")]
     repeat = max(1, int(4e8 / max(flops, 1)))
@@ -58,9 +61,9 @@ def compare(name: str, ours: Callable[[int, int], Any], theirs: Callable[[], Any
             time.sleep(0.02)
             function()
             for _ in range(3):
-                start = time.perf_counter()
+                start = CLOCK()
                 function()
-                best[which] = min(best[which], (time.perf_counter() - start) / repeat)
+                best[which] = min(best[which], (CLOCK() - start) / repeat)
     ratio = best[0] / best[1]
     mark = "  <<<" if ratio > 1.2 else ""
     print(f"{name:32} {best[0] * 1e3:9.3f} {best[1] * 1e3:9.3f} {ratio:6.2f} {flops / best[0] / 1e9:7.0f} GFLOP/s{mark}",

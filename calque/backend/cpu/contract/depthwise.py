@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from calque.backend.cpu.contract.builder import Builder, Value
-from calque.backend.cpu.contract.pack import read_patch, valid_lanes
+from calque.backend.cpu.contract.pack import even_masks, load_even, read_patch, valid_lanes
 from calque.backend.cpu.contract.target import Blocking
 
 LARGEST_ROWS = 2
@@ -49,9 +49,7 @@ def _load_unit(b: Builder, source: str, masks: list[str], step: Value) -> str:
 
 
 def _load_even(b: Builder, source: str, masks: list[str], step: Value) -> str:
-    lanes = b.blocking.lanes
-    left, right = b.load_masked(source, masks[1]), b.load_masked(b.at(source, lanes), masks[2])
-    return b.shuffle(left, right, [2 * lane for lane in range(lanes)])
+    return load_even(b, source, masks[1:])
 
 
 def _load_strided(b: Builder, source: str, masks: list[str], step: Value) -> str:
@@ -116,15 +114,12 @@ def _store_rows(b: Builder, target: str, rows: Value, length: Value, totals: lis
 
 def _tabulate(b: Builder, p: dict[str, str], column: Value, length: Value, table: str) -> None:
     """Masks of every tap column: valid lanes, and the same doubled for the two vectors of an even load."""
-    lanes = b.blocking.lanes
     with b.loop(0, p["tap_columns"]) as v:
         x0 = b.dot((column, p["column_stride"]), (v, p["column_dilation"]), (p["column_offset"], 1))
         low, high = valid_lanes(b, x0, p["column_stride"], p["width"], length)
-        first, end = b.mul(low, 2), b.sub(b.mul(high, 2), 1)
-        ranges = ((low, high), (first, end), (b.sub(first, lanes), b.sub(end, lanes)))
-        for which, (begin, stop) in enumerate(ranges):
+        for which, mask in enumerate([b.lanes_between(low, high), *even_masks(b, low, high)]):
             address = b.byte_at(table, b.add(b.mul(v, 24), 8 * which))
-            b.emit(f"store {b.mask} {b.lanes_between(begin, stop)}, ptr {address}, align 8")
+            b.emit(f"store {b.mask} {mask}, ptr {address}, align 8")
 
 
 def _masks(b: Builder, table: str, v: Value) -> list[str]:

@@ -17,6 +17,8 @@ from calque.backend.cpu.contract.target import Blocking
 WORDS = ("rows", "columns", "depth", "a_row", "a_depth", "b_depth", "b_column", "products", "batch_dims")
 """Followed by (size, step in A, step in B) of every batch dimension, innermost first."""
 BUFFERS = 4
+ROW_CHUNK_BYTES = 16 << 10
+ROWS_AT_ONCE = 8
 PRIVATE_SHARED_OFFSET = 1 << 20
 PRIVATE_SHARED_BYTES = 3 << 20
 
@@ -24,7 +26,7 @@ PRIVATE_SHARED_BYTES = 3 << 20
 def gemm_functions(blocking: Blocking) -> str:
     """The entry ``calque_matmul_*`` and everything specific to it."""
     return "".join([strided_tile(blocking), _gemm_shared(blocking, "a"), _gemm_shared(blocking, "b"),
-                    _gemm_direct(blocking), _gemm_dot(blocking), _gemm(blocking), _entry(blocking)])
+                    _gemm_direct(blocking), _gemm_row(blocking), _gemm_dot(blocking), _gemm(blocking), _entry(blocking)])
 
 
 def depth_blocks(b: Builder, depth: Value, longest: int) -> Value:
@@ -184,6 +186,48 @@ def _gemm_direct(blocking: Blocking) -> str:
     return b.text()
 
 
+def _gemm_row(blocking: Blocking) -> str:
+    """One row of A and row-major B: a few rows of B at a time are added to C, all of them read in sequence."""
+    b = Builder("gemm_row", GEMM_PARAMETERS, blocking, attributes="noinline")
+    lanes = blocking.lanes
+    low, high = b.share(b.ceil_div("%columns", lanes), "%thread", "%threads")
+    chunk = ROW_CHUNK_BYTES // blocking.target.vector_bytes
+    with b.loop(low, high, chunk) as first:
+        stop = b.min(b.add(first, chunk), high)
+        with b.loop(first, stop) as vector:
+            column = b.mul(vector, lanes)
+            mask = b.lanes_between(0, b.min(b.sub("%columns", column), lanes))
+            b.store_masked("zeroinitializer", b.at("%c", column), mask)
+        whole = b.sub("%depth", b.rem("%depth", ROWS_AT_ONCE))
+        with b.loop(0, whole, ROWS_AT_ONCE) as k:
+            _add_rows(b, k, ROWS_AT_ONCE, first, stop)
+        with b.loop(whole, "%depth") as k:
+            _add_rows(b, k, 1, first, stop)
+    return b.text()
+
+
+def _add_rows(b: Builder, k: Value, rows: int, first: Value, stop: Value) -> None:
+    """``c += a[k] * b[k] + a[k + 1] * b[k + 1] + ...`` for the vectors first..stop, the last one under a mask."""
+    lanes = b.blocking.lanes
+    weights = [b.splat(b.load(b.at("%a", b.mul(b.add(k, row), "%a_depth"))), b.element) for row in range(rows)]
+    lines = [b.at("%b", b.mul(b.add(k, row), "%b_depth")) for row in range(rows)]
+
+    def add(column: Value, load: Callable[[str], str], store: Callable[[str, str], None]) -> None:
+        target = b.at("%c", column)
+        total = load(target)
+        for weight, line in zip(weights, lines, strict=True):
+            total = b.fma(weight, load(b.at(line, column)), total)
+        store(total, target)
+
+    full = b.min(stop, b.div("%columns", lanes))
+    with b.loop(first, full) as vector:
+        add(b.mul(vector, lanes), b.load_vector, b.store_vector)
+    with b.when(b.compare("slt", full, stop)):
+        column = b.mul(full, lanes)
+        mask = b.lanes_between(0, b.sub("%columns", column))
+        add(column, lambda p: b.load_masked(p, mask), lambda value, p: b.store_masked(value, p, mask))
+
+
 def _gemm_dot(blocking: Blocking) -> str:
     """Few rows and k contiguous in both operands: dot products read both in place, B once."""
     b = Builder("gemm_dot", GEMM_PARAMETERS, blocking, attributes="noinline")
@@ -224,7 +268,10 @@ def _gemm(blocking: Blocking) -> str:
     contiguous = b.both(b.compare("eq", values["%a_depth"], 1), b.compare("eq", values["%b_depth"], 1))
     whole = b.compare("eq", b.rem("%depth", blocking.lanes), 0)
     dots = b.both(b.compare("sle", values["%rows"], blocking.dot_rows), b.both(contiguous, whole))
+    dense_row = b.both(b.compare("eq", values["%rows"], 1),
+                       b.both(b.compare("eq", values["%b_column"], 1), b.compare("eq", values["%c_column"], 1)))
     b.cases((dots, lambda: b.call("gemm_dot", *arguments)),
+            (dense_row, lambda: b.call("gemm_row", *arguments)),
             (direct, lambda: b.call("gemm_direct", *arguments)),
             (b.compare("sle", values["%rows"], values["%columns"]), lambda: b.call("gemm_share_a", *arguments)),
             default=lambda: b.call("gemm_share_b", *arguments))

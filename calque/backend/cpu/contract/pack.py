@@ -302,7 +302,8 @@ def _unit_channels(b: Builder) -> None:
 
 def _even_channels(b: Builder) -> None:
     stored = b.lanes_between(0, "%stored")
-    _each_channel(b, lambda source: load_even(b, source, "%low", "%high"), stored)
+    masks = even_masks(b, "%low", "%high")
+    _each_channel(b, lambda source: load_even(b, source, masks), stored)
 
 
 def _strided_channels(b: Builder) -> None:
@@ -325,13 +326,16 @@ def pack_rows(blocking: Blocking) -> str:
     b = Builder("pack_rows", ROW_PARAMETERS, blocking, attributes="noinline")
     b.return_when(b.compare("sle", "%count", 0))
     p = read_patch(b, "%block")
-    unit = b.compare("eq", b.mul(p["column_stride"], p["column_step"]), 1)
+    step = b.mul(p["column_stride"], p["column_step"])
+    unit = b.compare("eq", step, 1)
     aligned = b.both(b.compare("eq", b.rem("%column", p["grid_columns"]), 0),
                      b.compare("eq", b.rem("%count", p["grid_columns"]), 0))
-    whole_rows = b.both(unit, aligned)
-    variants: dict[str, tuple[str, Callable[[Builder, _Row], None]]] = {
-        f"short{count}": (b.both(whole_rows, b.compare("sle", p["grid_columns"], count * blocking.lanes)),
-                          partial(_copy_short_rows, vectors=count)) for count in range(1, SHORT_ROW_VECTORS + 1)}
+    variants: dict[str, tuple[str, Callable[[Builder, _Row], None]]] = {}
+    for stride in (1, 2):
+        whole_rows = b.both(aligned, b.compare("eq", step, stride))
+        for count in range(1, SHORT_ROW_VECTORS // stride + 1):
+            short = b.both(whole_rows, b.compare("sle", p["grid_columns"], count * blocking.lanes))
+            variants[f"short{count}_step{stride}"] = (short, partial(_copy_short_rows, vectors=count, step=stride))
     variants["unit"] = (unit, _copy_unit_runs)
     b.cases(*((condition, partial(b.call, f"pack_rows_{name}", *ROW_PARAMETERS))
               for name, (condition, _) in variants.items()),
@@ -372,10 +376,11 @@ def _pack_rows(blocking: Blocking, name: str, copy: Callable[[Builder, _Row], No
     return b.text()
 
 
-def _copy_short_rows(b: Builder, row: _Row, vectors: int) -> None:
+def _copy_short_rows(b: Builder, row: _Row, vectors: int, step: int) -> None:
     """Whole image rows of at most ``vectors`` vectors: the masks are the same for all of them."""
     p, (n, first_i, _), lanes = row.patch, row.start, b.blocking.lanes
-    masks = [b.lanes_between(b.sub(row.low, lanes * part), b.sub(row.high, lanes * part)) for part in range(vectors)]
+    parts = [(b.sub(row.low, lanes * part), b.sub(row.high, lanes * part)) for part in range(vectors)]
+    masks = [[b.lanes_between(low, high)] if step == 1 else even_masks(b, low, high) for low, high in parts]
     line = b.variable(b.add(b.mul(first_i, p["row_stride"]), row.row0))
     line_end = b.add(b.mul(p["grid_rows"], p["row_stride"]), row.row0)
     image = b.variable(b.mul(n, p["batch_step"]))
@@ -386,7 +391,9 @@ def _copy_short_rows(b: Builder, row: _Row, vectors: int) -> None:
         def copy() -> None:
             source = b.at(row.source, b.add(b.read(image), b.mul(here, p["row_step"])))
             for part, mask in enumerate(masks):
-                b.store_vector(b.load_masked(b.at(source, lanes * part), mask), b.at(target, lanes * part))
+                address = b.at(source, step * lanes * part)
+                value = b.load_masked(address, mask[0]) if step == 1 else load_even(b, address, mask)
+                b.store_vector(value, b.at(target, lanes * part))
 
         def clear() -> None:
             for part in range(vectors):
@@ -439,19 +446,23 @@ def _copy_strided_runs(b: Builder, row: _Row) -> None:
         with b.loop(0, length, lanes) as q:
             address, begin, end = b.at(source, b.mul(q, step)), b.sub(low, q), b.sub(high, q)
             b.cases((b.compare("eq", step, 2),
-                     lambda: b.store_vector(load_even(b, address, begin, end), b.at(target, q))),
+                     lambda: b.store_vector(load_even(b, address, even_masks(b, begin, end)), b.at(target, q))),
                     default=lambda: b.store_vector(b.gather(address, offsets, b.lanes_between(begin, end)),
                                                    b.at(target, q)))
 
     _each_run(b, row, copy)
 
 
-def load_even(b: Builder, source: str, low: Value, high: Value) -> str:
-    """Lanes low <= l < high of every second element: two vectors side by side, of which the even lanes are kept."""
-    lanes = b.blocking.lanes
+def even_masks(b: Builder, low: Value, high: Value) -> list[str]:
+    """Masks of the two vectors that hold every second element for lanes low <= l < high."""
     first, end = b.mul(low, 2), b.sub(b.mul(high, 2), 1)
-    left = b.load_masked(source, b.lanes_between(first, end))
-    right = b.load_masked(b.at(source, lanes), b.lanes_between(b.sub(first, lanes), b.sub(end, lanes)))
+    return [b.lanes_between(b.sub(first, shift), b.sub(end, shift)) for shift in (0, b.blocking.lanes)]
+
+
+def load_even(b: Builder, source: str, masks: list[str]) -> str:
+    """Every second element: two vectors side by side, of which the even lanes are kept."""
+    lanes = b.blocking.lanes
+    left, right = b.load_masked(source, masks[0]), b.load_masked(b.at(source, lanes), masks[1])
     return b.shuffle(left, right, [2 * lane for lane in range(lanes)])
 
 

@@ -103,8 +103,8 @@ class Blocking:
 
     @property
     def direct_depth(self) -> int:
-        """Longest k block when B is read in place: one hardware stream and one page entry per row."""
-        return 64
+        """Longest k block when B is read in place: each row of B is a stream for the hardware prefetcher."""
+        return 16
 
     @property
     def dot_depth(self) -> int:
