@@ -19,7 +19,7 @@ def default_collate(batch: Sequence[Any]) -> Any:
     """Turn a list of samples into one batch with a new first dimension.
 
     Tensors, NumPy arrays and NumPy scalars of shape `(...)` become a tensor `(N, ...)`; Python floats a float64 tensor `(N,)`,
-    integers int64, booleans bool; strings and bytes stay a list; dicts, named tuples, tuples and lists are collated field by
+    integers int64, booleans bool; strings and bytes stay as they are; dicts, named tuples, tuples and lists are collated field by
     field (tuples become lists, as in PyTorch).
 
     Raises CollateError, a ValueError, that names two samples which do not fit, and TypeError for anything else.
@@ -63,7 +63,7 @@ class _Collator:
         self.indices = indices
         self.word = word
 
-    def collate(self, batch: list[Any], path: str) -> Any:
+    def collate(self, batch: Sequence[Any], path: str) -> Any:
         first = batch[0]
         for kind, rule in self.rules():
             if isinstance(first, kind):
@@ -74,7 +74,7 @@ class _Collator:
             f"{type(first).__name__}{_at(path)} in sample {self.name(0)}; convert it in the dataset, {_ADVICE}"
         )
 
-    def rules(self) -> tuple[tuple[Any, Callable[[list[Any], str], Any]], ...]:
+    def rules(self) -> tuple[tuple[Any, Callable[[Sequence[Any], str], Any]], ...]:
         return (
             (Tensor, self.tensors),
             (np.ndarray, self.arrays),
@@ -87,7 +87,7 @@ class _Collator:
             (Sequence, self.sequences),
         )
 
-    def require(self, batch: list[Any], kind: Any, path: str) -> None:
+    def require(self, batch: Sequence[Any], kind: Any, path: str) -> None:
         """Every sample must be of the first one's kind; Python numbers mix freely."""
         wanted = int | float if kind in (int, float) else kind
         for position, item in enumerate(batch):
@@ -96,11 +96,11 @@ class _Collator:
                     position, path, type(batch[0]).__name__, type(item).__name__, "samples of one kind", "make them one kind"
                 )
 
-    def tensors(self, batch: list[Any], path: str) -> Tensor:
+    def tensors(self, batch: Sequence[Any], path: str) -> Tensor:
         self.equal([tuple(tensor.shape) for tensor in batch], path, "samples of equal shape", "resize or pad them")
         return stack_tensors(batch)
 
-    def arrays(self, batch: list[Any], path: str) -> Tensor:
+    def arrays(self, batch: Sequence[Any], path: str) -> Tensor:
         for position, item in enumerate(batch):
             if dtype_of(item) is None:
                 raise TypeError(
@@ -110,13 +110,13 @@ class _Collator:
         self.equal([item.shape for item in batch], path, "samples of equal shape", "resize or pad them")
         return stack_arrays(batch)
 
-    def numbers(self, batch: list[Any], path: str) -> Tensor:
+    def numbers(self, batch: Sequence[Any], path: str) -> Tensor:
         try:
             return from_numbers(batch)
         except OverflowError as error:
             raise CollateError(f"[default_collate] expected integers of 64 bits{_at(path)}, got {max(batch, key=abs)}") from error
 
-    def mappings(self, batch: list[Any], path: str) -> Any:
+    def mappings(self, batch: Sequence[Any], path: str) -> Any:
         keys = [set(item) for item in batch]
         for position, found in enumerate(keys):
             if missing := keys[0] - found:
@@ -126,16 +126,16 @@ class _Collator:
         first = batch[0]
         return _like_mapping(first, {key: self.collate([d[key] for d in batch], f"{path}[{key!r}]") for key in first})
 
-    def tuples(self, batch: list[Any], path: str) -> Any:
+    def tuples(self, batch: Sequence[Any], path: str) -> Any:
         fields = self.fields(batch, path)
         return type(batch[0])(*fields) if hasattr(batch[0], "_fields") else fields
 
-    def sequences(self, batch: list[Any], path: str) -> Any:
+    def sequences(self, batch: Sequence[Any], path: str) -> Any:
         return _like_sequence(batch[0], self.fields(batch, path))
 
-    def fields(self, batch: list[Any], path: str) -> list[Any]:
+    def fields(self, batch: Sequence[Any], path: str) -> list[Any]:
         self.equal([len(item) for item in batch], path, "lists of equal length", "pad them")
-        return [self.collate([item[i] for item in batch], f"{path}[{i}]") for i in range(len(batch[0]))]
+        return [self.collate(tuple(item[i] for item in batch), f"{path}[{i}]") for i in range(len(batch[0]))]
 
     def equal(self, found: list[Any], path: str, wanted: str, advice: str) -> None:
         for position, value in enumerate(found):

@@ -42,7 +42,8 @@ def copy_array(array: np.ndarray[Any, Any] | np.generic) -> Tensor:
 
 def stack_arrays(arrays: Sequence[Any]) -> Tensor:
     """Arrays of one shape `(...)` along a new first dimension: `(N, ...)`, in the promoted element type."""
-    dtype = reduce(promote, {dtype_of(array) for array in arrays})
+    dtypes = {dtype for array in arrays if (dtype := dtype_of(array)) is not None}
+    dtype = reduce(promote, dtypes)
     tensor, memory = empty((len(arrays), *arrays[0].shape), dtype)
     np.stack(arrays, out=memory, casting="unsafe")
     return tensor

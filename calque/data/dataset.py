@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Generic, TypeVar
 
 from calque.base.errors import ArgumentError, DataError, ShapeError
-from calque.data.random_source import permutation
+from calque.data.random_source import permutation, require_generator
 from calque.tensor import Tensor
 
 T = TypeVar("T")
@@ -166,6 +166,7 @@ def random_split(dataset: Dataset[T], lengths: Sequence[int | float], generator:
     >>> [len(part) for part in random_split(range(10), [0.7, 0.3])]
     [7, 3]
     """
+    require_generator("random_split", generator)
     total = size_of(dataset)
     sizes = _split_sizes(list(lengths), total)
     for position, size in enumerate(sizes):

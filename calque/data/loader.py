@@ -16,7 +16,7 @@ from calque.base.errors import ArgumentError, DataError, WorkerError
 from calque.data.collate import default_collate, default_convert
 from calque.data.dataset import Dataset, IterableDataset, size_of
 from calque.data.fetch import END, IndexFetcher, StreamFetcher, shorten
-from calque.data.random_source import draw_seed
+from calque.data.random_source import draw_seed, require_generator
 from calque.data.sampler import BatchSampler, RandomSampler, SequentialSampler, require_positive
 from calque.data.worker_info import WorkerInfo
 from calque.data.workers import WorkerPool
@@ -69,6 +69,7 @@ class DataLoader(Generic[T_co]):
         in_order: bool = True,
     ) -> None:
         _check_workers(num_workers, timeout, prefetch_factor, persistent_workers)
+        require_generator("DataLoader", generator)
         if multiprocessing_context is not None:
             warnings.warn("[DataLoader] multiprocessing_context has no effect: workers are threads", stacklevel=2)
         self.dataset = dataset

@@ -10,7 +10,7 @@ import numpy as np
 
 from calque.base.errors import ArgumentError
 from calque.data.dataset import size_of
-from calque.data.random_source import host_generator
+from calque.data.random_source import host_generator, require_generator
 
 T_co = TypeVar("T_co", covariant=True)
 _BLOCK = 4096  # indices made at a time: long epochs need no list of all of them
@@ -48,6 +48,7 @@ class RandomSampler(Sampler[int]):
     ) -> None:
         if not isinstance(replacement, bool):
             raise TypeError(f"[RandomSampler] expected replacement to be True or False, got {replacement!r}")
+        require_generator("RandomSampler", generator)
         self.data_source = data_source
         self.replacement = replacement
         self.generator = generator
@@ -76,6 +77,7 @@ class SubsetRandomSampler(Sampler[int]):
     """The given indices in a new random order at each pass."""
 
     def __init__(self, indices: Sequence[int], generator: Any = None) -> None:
+        require_generator("SubsetRandomSampler", generator)
         self.indices = indices
         self.generator = generator
 
@@ -96,6 +98,7 @@ class WeightedRandomSampler(Sampler[int]):
         require_positive("WeightedRandomSampler", "num_samples", num_samples)
         if not isinstance(replacement, bool):
             raise TypeError(f"[WeightedRandomSampler] expected replacement to be True or False, got {replacement!r}")
+        require_generator("WeightedRandomSampler", generator)
         self.weights = np.asarray(weights, dtype=np.float64)
         if self.weights.ndim != 1 or not np.isfinite(self.weights).all() or (self.weights < 0).any() or not self.weights.any():
             raise ArgumentError(

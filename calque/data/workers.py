@@ -13,6 +13,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
+from calque.base.errors import WorkerError
 from calque.data.worker_info import WorkerInfo, set_worker_info
 
 
@@ -51,23 +52,29 @@ class WorkerPool:
 
 def _work(jobs: "queue.SimpleQueue[Job | None]", info: WorkerInfo, init_fn: Callable[[int], None] | None) -> None:
     set_worker_info(info)
-    failure: BaseException | None = None
+    failures = _initialise(info, init_fn)
+    while (job := jobs.get()) is not None:
+        if job.future.set_running_or_notify_cancel():
+            _do(job, failures)
+        del job  # or the batch would live until the next one arrives
+
+
+def _initialise(info: WorkerInfo, init_fn: Callable[[int], None] | None) -> list[BaseException]:
+    """Run the user's function. Its exception is for the first job; the loop that gets it refers to it from then on, and a thread
+    that kept it too would keep the loop alive, and with it itself."""
     try:
         if init_fn is not None:
             init_fn(info.id)
     except BaseException as error:
         error.add_note(f"[DataLoader] raised by worker_init_fn in worker {info.id}")
-        failure = error
-    while (job := jobs.get()) is not None:
-        if job.future.set_running_or_notify_cancel():
-            _do(job, failure)
-        del job  # or the batch would live until the next one arrives
+        return [WorkerError(f"[DataLoader] expected worker {info.id} to start, but its worker_init_fn failed: {error!r}"), error]
+    return []
 
 
-def _do(job: Job, failure: BaseException | None) -> None:
+def _do(job: Job, failures: list[BaseException]) -> None:
     try:
-        if failure is not None:
-            raise failure
+        if failures:
+            raise failures.pop() if len(failures) > 1 else WorkerError(*failures[0].args)
         job.future.set_result(job.work())
     except BaseException as error:
         job.future.set_exception(error)

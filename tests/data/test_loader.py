@@ -7,6 +7,7 @@ import inspect
 import threading
 import time
 import traceback
+import warnings
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,7 @@ from calque.data import (
     Subset,
     TensorDataset,
     get_worker_info,
+    random_split,
 )
 from tests.data.test_dataset import Numbers, Sized, Stream
 
@@ -179,7 +181,9 @@ def test_streams_come_in_the_order_of_pytorch() -> None:
             worker = get_worker_info().id  # type: ignore[union-attr]
             return iter([worker * 100 + i for i in range(lengths[worker])])
 
-    theirs = [b.tolist() for b in Theirs(A(), 2, num_workers=3, multiprocessing_context="fork")]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # more workers than cores; fork with threads
+        theirs = [b.tolist() for b in Theirs(A(), 2, num_workers=3, multiprocessing_context="fork")]
     assert lists(DataLoader(B(), 2, num_workers=3)) == theirs
 
 
@@ -383,6 +387,11 @@ def test_a_failing_init_fn() -> None:
     with pytest.raises(MemoryError) as caught:
         lists(DataLoader(Numbers(3), num_workers=2, worker_init_fn=init))
     assert "raised by worker_init_fn in worker 0" in message(caught.value)
+    iterator = iter(DataLoader(Numbers(5), num_workers=1, worker_init_fn=init))
+    with pytest.raises(MemoryError):
+        next(iterator)
+    with pytest.raises(WorkerError, match=r"worker 0 to start, but its worker_init_fn failed: MemoryError\('init'\)"):
+        next(iterator)
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -474,6 +483,16 @@ def test_wrong_datasets() -> None:
         DataLoader(Numbers(0), shuffle=True)
     with pytest.raises(TypeError, match=r"__getitem__ and __len__ or an IterableDataset, got generator; wrap a generator"):
         DataLoader(x for x in range(3))  # type: ignore[arg-type]
+
+
+def test_a_generator_of_another_library() -> None:
+    for make in (
+        lambda g: DataLoader(Numbers(3), generator=g),
+        lambda g: RandomSampler(Numbers(3), generator=g),
+        lambda g: random_split(Numbers(3), [3], generator=g),
+    ):
+        with pytest.raises(TypeError, match=r"expected generator to be a calque.Generator or None, got (int|Generator)"):
+            make(42)
 
 
 def test_arguments_that_are_accepted() -> None:
