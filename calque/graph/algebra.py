@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from itertools import pairwise
 from math import prod
 from typing import Any
 
 import numpy as np
 
-from calque.base.dtypes import DType
+from calque.base.dtypes import DType, bool_
 from calque.base.shapes import Shape, contiguous_strides, is_contiguous
 from calque.ir.index import Split, canonical, flatten, unflatten
 from calque.ir.program import Node
@@ -210,6 +211,61 @@ def _overwritten(g: Graph, n: Node) -> int | None:
     return None
 
 
+Slices = tuple[int, int, list[tuple[int, int, int]]]  # zeros, dim, (start, stop, value) of every written slice
+
+
+def _slices(g: Graph, position: int) -> Slices | None:
+    """A value made of zeros by writing slices along one dim, or None."""
+    node = g.nodes[position]
+    shape = node.shape
+    strides = contiguous_strides(shape)
+    found: list[tuple[int, int, int]] = []
+    dim = -1
+    while node.op.name == "update" and len(found) < 64:
+        part, steps, offset = node.attrs
+        if steps != strides or len(part) != len(shape):
+            return None
+        cut = [d for d in range(len(shape)) if part[d] != shape[d]]
+        if len(cut) != 1 or (dim >= 0 and cut[0] != dim) or offset % strides[cut[0]]:
+            return None
+        dim = cut[0]
+        start = offset // strides[dim]
+        found.append((start, start + part[dim], node.inputs[1]))
+        position = node.inputs[0]
+        node = g.nodes[position]
+    zero = constant_of(g, position)
+    if not found or zero is None or zero != 0 or str(zero)[0] == "-":
+        return None
+    return position, dim, found
+
+
+def _add_slices(g: Graph, n: Node) -> int | None:
+    """The gradients of the slices of one value. Adding +0.0 turns -0.0 into 0.0 as the sum does."""
+    a, b = _slices(g, n.inputs[0]), _slices(g, n.inputs[1])
+    if a is None or b is None or a[1] != b[1] or g.nodes[n.inputs[0]].shape != g.nodes[n.inputs[1]].shape:
+        return None
+    parts = sorted(a[2] + b[2])
+    if any(before[1] > after[0] for before, after in pairwise(parts)):
+        return None
+    dim, strides = a[1], contiguous_strides(n.shape)
+    pieces = [_plus_positive_zero(g, value) for _, _, value in parts]
+    if parts[0][0] == 0 and parts[-1][1] == n.shape[dim] and all(x[1] == y[0] for x, y in pairwise(parts)):
+        return g.add(opdef.get("cat"), tuple(pieces), (dim,), n.shape, n.dtype)
+    result = a[0]
+    for (start, _, _), value in zip(parts, pieces, strict=True):
+        attrs = (g.nodes[value].shape, strides, start * strides[dim])
+        result = g.add(opdef.get("update"), (result, value), attrs, n.shape, n.dtype)
+    return result
+
+
+def _plus_positive_zero(g: Graph, value: int) -> int:
+    node = g.nodes[value]
+    if node.dtype.category != 2 or (node.op.name == "add" and any(constant_of(g, i) == 0 for i in node.inputs)):
+        return value
+    zero = g.add(opdef.get("constant"), (), (0.0, node.dtype), (), node.dtype)
+    return g.add(opdef.get("add"), (value, zero), (), node.shape, node.dtype)
+
+
 def _single_piece(g: Graph, n: Node) -> int | None:
     return n.inputs[0] if len(n.inputs) == 1 else None
 
@@ -232,6 +288,25 @@ def _gather_inside(g: Graph, n: Node) -> int | None:
         else:
             return None
     return g.add(source.op, tuple(operands), source.attrs, n.shape, n.dtype)
+
+
+def _scatter_one(g: Graph, n: Node) -> int | None:
+    """The gradient of picking one element per row (cross entropy). Adding +0.0 turns -0.0 into 0.0 as accumulation does."""
+    base, index, source = n.inputs
+    dim = n.attrs[0]
+    zero = constant_of(g, base)
+    at = g.nodes[index]
+    if zero is None or zero != 0 or str(zero)[0] == "-" or at.shape[dim] != 1 or n.shape[dim] == 1:
+        return None
+    if at.shape[:dim] + at.shape[dim + 1 :] != n.shape[:dim] + n.shape[dim + 1 :]:
+        return None
+    line = (n.shape[dim],) + (1,) * (len(n.shape) - dim - 1)
+    numbers = g.add(opdef.get("iota"), (), (line, at.dtype), line, at.dtype)
+    hit = g.add(opdef.get("eq"), (numbers, index), (), n.shape, bool_)
+    nothing = g.add(opdef.get("constant"), (), (zero, n.dtype), (), n.dtype)
+    if n.op.name == "scatter_add" and n.dtype.category == 2:
+        source = g.add(opdef.get("add"), (source, nothing), (), g.nodes[source].shape, n.dtype)
+    return g.add(opdef.get("where"), (hit, source, nothing), (), n.shape, n.dtype)
 
 
 # ------------------------------------------------------------------------------------------------------------------ reductions
@@ -265,7 +340,9 @@ RULES: tuple[Rule, ...] = (
     Rule("read_back", ("view",), "reading where was just written gives the written value", _read_back),
     Rule("whole_update", ("update",), "writing every element replaces the value", _whole_update),
     Rule("overwritten", ("update",), "of two writes to one place the second stays", _overwritten),
+    Rule("add_slices", ("add",), "zeros with x written at i + zeros with y written at j = zeros with both, for disjoint slices", _add_slices),
     Rule("single_piece", ("cat",), "cat(x) = x", _single_piece),
     Rule("gather_inside", ("gather",), "f(x, y)[i] = f(x[i], y[i]) for elementwise f", _gather_inside),
+    Rule("scatter_one", ("scatter", "scatter_add"), "zeros with one element per row written = where(position = index, x, 0)", _scatter_one),
     Rule("reduce_nothing", ("sum", "prod", "amax", "amin", "argmax", "argmin", "any", "all"), "a reduction over one element", _reduce_nothing),
 )

@@ -41,7 +41,36 @@ def assemble(program: Program, fusion: Fusion) -> list[Entry]:
             needed.update(base for _, base in entry.bases)
             entries.append(entry)
     entries.reverse()
-    return entries
+    return delay_updates(program, fusion, entries)
+
+
+def delay_updates(program: Program, fusion: Fusion, entries: list[Entry]) -> list[Entry]:
+    """Launches that replace a donated input go after the last read of its old value when nothing in between needs their results."""
+    facts = fusion.facts
+    inputs = {n.attrs[0]: i for i, n in enumerate(program.nodes) if n.op.name == "input"}
+    replaced: dict[int, list[int]] = {}  # node -> inputs whose memory it wants
+    for output, index in program.updates:
+        if index in program.donated:
+            replaced.setdefault(facts.output_alias.get(program.outputs[output], program.outputs[output]), []).append(inputs[index])
+    donated = {inputs[i] for i in program.donated if i in inputs}
+    readers: dict[int, list[int]] = {}
+    wanted: list[set[int]] = []
+    for t, e in enumerate(entries):
+        for node in {*e.reads, *(b for _, b in e.bases)}:
+            readers.setdefault(node, []).append(t)
+        wanted.append({i for node in e.writes for i in replaced.get(node, ())} | {b for _, b in e.bases if b in donated})
+    keys = [float(t) for t in range(len(entries))]
+    for t in range(len(entries) - 1, -1, -1):
+        old = [keys[r] for i in wanted[t] for r in readers.get(i, ()) if r != t]
+        if not old or max(old) < keys[t] or entries[t].check:
+            continue
+        users = [keys[r] for node in entries[t].writes for r in readers.get(node, ())]
+        users += [keys[r] for node, _ in entries[t].bases for r in readers.get(node, ())]
+        if not users or min(users) > max(old):
+            keys[t] = max(old) + 1e-6 * (1 + t / len(entries))
+    if all(k == t for t, k in enumerate(keys)):
+        return entries
+    return [entries[t] for t in sorted(range(len(entries)), key=lambda t: keys[t])]
 
 
 def _loop_entry(fusion: Fusion, g: Group, needed: set[int]) -> Entry | None:

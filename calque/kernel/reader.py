@@ -141,19 +141,29 @@ class Reader:
         return False
 
     def worth_recomputing(self, node: int) -> bool:
-        """Whether a second evaluation costs few instructions and reads no more bytes than loading the value would."""
+        """Whether evaluating again where the value is needed costs few instructions and reads no more bytes than the value has.
+
+        A value with a single reader is not evaluated again but later, which costs nothing and saves the store. One expensive value below may
+        become the thing that is stored instead (tanh(x) instead of 1 + tanh(x) and 1 - tanh(x)^2).
+        """
         if self.facts.free[node]:
             return True
         if node in self.fusion.stored and self.nodes[node].numel > 1:
             return False
-        cost = 0
+        users = self.facts.users
+        room = self.nodes[node].nbytes
+        cost, moved = 0, 0
         frontier: dict[int, int] = {}
         stack = [node]
         seen = {node}
         while stack:
             n = stack.pop()
-            if len(self.facts.users[n]) > 1 or n == node and n in self.fusion.stored:
-                cost += self.facts.cost[n]
+            own = 0 if len(users[n]) == 1 else self.facts.cost[n]
+            if own > MAX_RECOMPUTE and n != node and not moved and self.nodes[n].nbytes <= room:
+                moved = 1
+                frontier[n] = 0  # stored instead of `node`
+                continue
+            cost += own
             if cost > MAX_RECOMPUTE or len(seen) > 24:
                 return False
             for operand in self.nodes[n].inputs:
@@ -164,7 +174,9 @@ class Reader:
                         stack.append(s)
                 elif self.cls[s] is not Class.NUMBER:
                     frontier[s] = min(self.nodes[s].nbytes, self.nodes[n].numel * self.nodes[s].dtype.itemsize)
-        return sum(frontier.values()) <= self.nodes[node].nbytes + SLACK_BYTES
+        if len(users[node]) == 1:  # nothing is repeated, and the value is neither written nor read
+            room *= 2
+        return sum(frontier.values()) <= room + room // 8 + SLACK_BYTES
 
 
 def reduced_coords(n: Node, shape: Shape, coords: Coords) -> Coords:
