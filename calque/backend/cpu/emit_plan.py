@@ -9,14 +9,13 @@ from dataclasses import dataclass
 
 from calque.backend.cpu.emit_text import register_kind
 from calque.backend.cpu.target import TargetInfo
-from calque.base.dtypes import bool_
 from calque.base.errors import CompileError
 from calque.kernel.loops import Access, Instr, LoopKernel, Stage
 
 STORES = ("store", "store_at", "add_at")
 COST = {"exp": 20, "log": 25, "sin": 35, "cos": 35, "tanh": 40, "erf": 50, "atan": 25, "pow": 80, "mod": 20, "floordiv": 20, "div": 4}
 MAP_BLOCK = 2048  # elements of the vector axis that one unit of work covers in kernels without R dims
-TRANSPOSED_BLOCK = 256  # the same when a strided access profits from walking the other dims first
+TRANSPOSED_BLOCK = 64  # the same when a strided access profits from walking the other dims first
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ctypes
 import math
+from array import array
 from collections.abc import Sequence
+from functools import lru_cache
 
 import numpy as np
 
@@ -18,16 +20,53 @@ from calque.base.errors import ArgumentError
 from calque.kernel.schedule import Buffer, Host, Schedule
 
 _BYTES = np.dtype(np.uint8)
+CHECKED_BYTES = 1 << 20
+"""A run that allocates more than this first asks for all of it together."""
+SMALL_WORK = 32768
+"""Below this many element operations (see `link.work_of`) a stretch runs on the calling thread alone."""
 
 
 def _address(array: Array) -> int:
     return int(array.__array_interface__["data"][0])
 
 
+@lru_cache(maxsize=1)
 def _data_pointer_is_at_16() -> bool:
     """Whether NumPy keeps an array's data pointer where `calque_patch` reads it (true of CPython with a global lock)."""
     probe = np.zeros(3, np.int64)
     return ctypes.c_int64.from_address(id(probe) + 16).value == probe.ctypes.data
+
+
+class Words:
+    """The argument words of one run at a time."""
+
+    def __init__(self, linked: Linked) -> None:
+        self.linked = linked
+        self.array = linked.words.copy()
+        self.address = _address(self.array)
+        self._floats = self.array.view(np.float64)
+        self._count = len(linked.positions)
+        self._tables = tuple(_address(t) for t in (linked.positions, linked.sources, linked.offsets))
+        self._native = _data_pointer_is_at_16()
+        self._dynamic = [(p, int(self.array[p]), leaf, factor) for p, leaf, factor in linked.dynamic]
+
+    def fill(self, arrays: list[Array], scalars: Sequence[Scalar]) -> None:
+        """Set what differs between runs."""
+        linked = self.linked
+        if self._native:
+            objects = array("q", map(id, arrays))
+            RUNTIME.native.patch(self.address, self._count, *self._tables, objects.buffer_info()[0])
+        elif self._count:
+            addresses = np.array([_address(a) for a in arrays], np.int64)
+            self.array[linked.positions] = addresses[linked.sources] + linked.offsets
+        if linked.float_leaves:
+            self._floats[linked.float_positions] = [scalars[k] for k in linked.float_leaves]
+        if linked.int_leaves:
+            self.array[linked.int_positions] = [_wrapped(scalars[k]) for k in linked.int_leaves]
+        for position, base, leaf, factor in self._dynamic:
+            if position in linked.patched:
+                base = int(self.array[position])
+            self.array[position] = base + factor * int(scalars[leaf])
 
 
 class CpuExecutable(Executable):
@@ -38,17 +77,18 @@ class CpuExecutable(Executable):
         self.linked = linked
         self._checked = linked.stretches[: linked.check_stretches]
         self._rest = linked.stretches[linked.check_stretches :]
-        self._fresh = [b for b in schedule.buffers if b.kind == "output" and b.donor < 0]
+        fresh = [b for b in schedule.buffers if b.kind == "output" and b.donor < 0]
+        self._fresh = [(b.numel, b.dtype.np) for b in fresh]
         self._input_count = 1 + max(
             (b.index if b.kind == "input" else b.donor for b in schedule.buffers if b.kind == "input" or b.donor >= 0), default=-1
         )
-        self._place = {id(b): self._input_count + i for i, b in enumerate(self._fresh)}
+        self._place = {id(b): self._input_count + i for i, b in enumerate(fresh)}
         self._arena_bytes = linked.arena_bytes
-        self._sizes = [rounded(b.nbytes) for b in self._fresh] + ([rounded(self._arena_bytes)] if self._arena_bytes else [])
+        self._sizes = [rounded(b.nbytes) for b in fresh] + ([rounded(self._arena_bytes)] if self._arena_bytes else [])
         self._new_bytes = sum(self._sizes)
         self._records = _address(linked.records)
-        self._tables = tuple(_address(t) for t in (linked.positions, linked.sources, linked.offsets))
-        self._direct = _data_pointer_is_at_16()
+        self._idle: list[Words] = []  # argument words that no run is using
+        self._direct = [self._place.get(id(schedule.buffers[k]), -1) for k in schedule.outputs]
 
     @property
     def needed_bytes(self) -> int:
@@ -59,47 +99,31 @@ class CpuExecutable(Executable):
         """See `backend.base.Executable.run`."""
         if config.settings.verify:
             self._verify(inputs, scalars)
-        if self._new_bytes > ALIGNMENT << 10:
+        if self._new_bytes > CHECKED_BYTES:
             POOL.check(self._sizes)
         arrays = list(inputs[: self._input_count])
-        arrays += [POOL.empty(b.numel, b.dtype.np) for b in self._fresh]
-        arrays.append(POOL.empty(self._arena_bytes, _BYTES) if self._arena_bytes else np.empty(0, np.uint8))
-        words = self._words(arrays, scalars)
-        address = _address(words)
-        for stretch in self._checked:
-            self._step(stretch, address, arrays, scalars)
-        if self.schedule.checks:
+        for count, dtype in self._fresh:
+            arrays.append(POOL.empty(count, dtype))
+        if self._arena_bytes:
+            arrays.append(POOL.empty(self._arena_bytes, _BYTES))
+        words = self._idle.pop() if self._idle else Words(self.linked)
+        try:
+            words.fill(arrays, scalars)
+            for stretch in self._checked:
+                self._step(stretch, words.address, arrays, scalars)
             for number, buffer in enumerate(self.schedule.checks):
                 found = int(self.array(buffer, arrays)[0])
                 if found != -1:
                     raise CheckFailed(number, found)
-        for stretch in self._rest:
-            self._step(stretch, address, arrays, scalars)
-        return [self._output(buffer, arrays) for buffer in self.schedule.outputs]
-
-    def _words(self, arrays: list[Array], scalars: Sequence[Scalar]) -> Array:
-        """The argument words of this run."""
-        linked = self.linked
-        words = linked.words.copy()
-        count = len(linked.positions)
-        if count:
-            if self._direct:
-                objects = np.fromiter(map(id, arrays), np.int64, len(arrays))
-                RUNTIME.native.patch(_address(words), count, *self._tables, _address(objects))
-            else:
-                addresses = np.array([_address(a) for a in arrays], np.int64)
-                words[linked.positions] = addresses[linked.sources] + linked.offsets
-        if linked.float_positions.size:
-            words.view(np.float64)[linked.float_positions] = [scalars[k] for k in linked.float_leaves]
-        if linked.int_positions.size:
-            words[linked.int_positions] = [_wrapped(scalars[k]) for k in linked.int_leaves]
-        for position, leaf, factor in linked.dynamic:
-            words[position] += factor * int(scalars[leaf])
-        return words
+            for stretch in self._rest:
+                self._step(stretch, words.address, arrays, scalars)
+        finally:
+            self._idle.append(words)
+        return [arrays[k] if k >= 0 else self._output(b, arrays) for b, k in zip(self.schedule.outputs, self._direct, strict=True)]
 
     def _step(self, stretch: Stretch, words: int, arrays: list[Array], scalars: Sequence[Scalar]) -> None:
         if stretch.host is None:
-            RUNTIME.run(self._records + 24 * stretch.first, stretch.count, words)
+            RUNTIME.run(self._records + 24 * stretch.first, stretch.count, words, stretch.work < SMALL_WORK)
         elif isinstance(stretch.host, Host):
             host = stretch.host
             run_host(host, [self.array(k, arrays) for k in host.operands], self.array(host.output, arrays), scalars, self.schedule.scalars)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import numpy as np
 
 from calque.backend.base import Array
 from calque.backend.cpu import contract, library
+from calque.backend.cpu.emit_plan import instruction_cost
 from calque.backend.cpu.memory import ALIGNMENT, POOL
 from calque.backend.cpu.target import current
 from calque.base import config
@@ -20,10 +22,11 @@ NATIVE_CONTRACTIONS = tuple(contract.DTYPES)
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """Launches first..first + count - 1 in one native call, or one step on the host."""
+    """Launches first..first + count - 1 in one native call, or one step on the host. `work` estimates its element operations."""
 
     first: int
     count: int
+    work: int = 0
     host: Host | Contract | None = None
 
 
@@ -33,7 +36,7 @@ class Linked:
 
     `words` holds the arguments of all launches; `records` three words per launch (function, byte offset of its arguments, barrier flag).
     Patch table: words[positions[i]] = address of memory object sources[i] + offsets[i]. Memory objects are the inputs, then the fresh outputs,
-    then the arena. `dynamic`: (position, scalar leaf, factor) added to a word.
+    then the arena. `dynamic`: (position, scalar leaf, factor) added to a word; `patched`: positions that hold patched addresses.
     """
 
     words: Array
@@ -46,6 +49,7 @@ class Linked:
     int_positions: Array
     int_leaves: tuple[int, ...]
     dynamic: tuple[tuple[int, int, int], ...]
+    patched: frozenset[int]
     constants: dict[int, Array]
     stretches: tuple[Stretch, ...]
     check_stretches: int
@@ -80,6 +84,7 @@ class Linker:
         for k, b in enumerate(schedule.buffers):
             if b.kind == "arena":
                 self.objects[k] = self.arena
+                self.arena_bytes = max(self.arena_bytes, ALIGNMENT)  # also for an arena of empty buffers
             elif b.kind == "constant":
                 copy = POOL.empty(b.numel, b.dtype.np)
                 copy[:] = np.asarray(b.data, b.dtype.np).reshape(-1)
@@ -126,7 +131,7 @@ class Linker:
             self.words.append(0)
             needed = native.workspace_bytes(step.dtype.name, current())
             base = -(-self.schedule.arena_bytes // ALIGNMENT) * ALIGNMENT
-            self.arena_bytes = max(self.arena_bytes, base + needed)
+            self.arena_bytes = max(self.arena_bytes, base + needed, ALIGNMENT)
         self.words.extend(native.words())
 
     def ranges(self, step: Loop | Contract) -> list[Range]:
@@ -159,6 +164,15 @@ def is_native(step: Any) -> bool:
     return isinstance(step, Loop) or (isinstance(step, Contract) and step.dtype.name in NATIVE_CONTRACTIONS)
 
 
+def work_of(step: Any) -> int:
+    """Rough size of a native launch in simple element operations; about 20 of them take a nanosecond."""
+    if isinstance(step, Contract):
+        return int(step.spec.flops(step.kind)) // 32
+    kernel = step.kernel
+    points = prod(step.params[: kernel.rank_p + kernel.rank_r])
+    return points * max(1, sum(instruction_cost(s.instrs) for s in kernel.stages) // 4)
+
+
 def _stretches(schedule: Schedule) -> tuple[tuple[Stretch, ...], int]:
     """Native calls and host steps in order, and how many of them compute the checks."""
     found: list[Stretch] = []
@@ -168,14 +182,13 @@ def _stretches(schedule: Schedule) -> tuple[tuple[Stretch, ...], int]:
         if schedule.check_steps and number == schedule.check_steps:
             checks, open_ = len(found), False
         if not is_native(step):
-            found.append(Stretch(launches, 0, step))  # type: ignore[arg-type]
+            found.append(Stretch(launches, 0, 0, step))  # type: ignore[arg-type]
             open_ = False
             continue
-        if open_:
-            found[-1] = Stretch(found[-1].first, found[-1].count + 1)
-        else:
-            found.append(Stretch(launches, 1))
-            open_ = True
+        if not open_:
+            found.append(Stretch(launches, 0))
+        last, open_ = found[-1], True
+        found[-1] = Stretch(last.first, last.count + 1, last.work + work_of(step))
         launches += 1
     if schedule.check_steps and schedule.check_steps >= len(schedule.steps):
         checks = len(found)
@@ -224,6 +237,7 @@ def link(schedule: Schedule) -> Linked:
         int_positions=np.array([p for p, _ in linker.ints], np.int64),
         int_leaves=tuple(k for _, k in linker.ints),
         dynamic=tuple(linker.dynamic),
+        patched=frozenset(patches[0].tolist()),
         constants=linker.constants,
         stretches=stretches,
         check_stretches=checks,

@@ -6,6 +6,7 @@ anything is touched. Thread-safe.
 
 from __future__ import annotations
 
+import ctypes
 import threading
 from collections import deque
 from pathlib import Path
@@ -72,28 +73,19 @@ def available() -> int:
     return free
 
 
-class Block:
-    """A piece of memory; NumPy arrays made from it keep it alive, and its death gives the memory back."""
-
-    __slots__ = ("__array_interface__", "__weakref__", "memory", "pool", "size")
-
-    def __init__(self, pool: Pool, memory: Any, size: int, interface: dict[str, Any]) -> None:
-        self.pool = pool
-        self.memory = memory
-        self.size = size
-        self.__array_interface__ = interface
-
-    def __del__(self) -> None:
-        self.pool.returned.append((self.size, self.memory))  # atomic: may run inside any allocation, in any thread
-
-
 class Pool:
-    """A caching allocator."""
+    """A caching allocator.
+
+    An array is a NumPy view of a small ctypes object that stands for its block. NumPy keeps that object alive as long as any view of the
+    array lives, and its death puts the block's address on `returned`: an append is atomic, so it may happen inside any allocation of any thread.
+    """
 
     def __init__(self) -> None:
-        self.returned: deque[tuple[int, Any]] = deque()
+        self.returned: deque[tuple[int, int]] = deque()  # (size, address)
         self._lock = threading.Lock()
-        self._free: dict[int, list[Any]] = {}
+        self._types: dict[int, Any] = {}  # size -> ctypes type of a block
+        self._free: dict[int, list[int]] = {}  # size -> addresses
+        self._memory: dict[int, Any] = {}  # address -> the array that owns the memory
         self._in_use = 0
         self._peak = 0
         self._cached = 0
@@ -104,20 +96,29 @@ class Pool:
         nbytes = count * dtype.itemsize
         size = rounded(nbytes)
         with self._lock:
-            self._collect()
+            if self.returned:
+                self._collect()
             kept = self._free.get(size)
             if kept:
-                memory = kept.pop()
+                address = kept.pop()
                 self._cached -= size
             else:
-                self._reserve(size, size)
-                memory = np.empty(size + ALIGNMENT, np.uint8)
+                address = self._grow(size)
             self._in_use += size
             if self._in_use > self._peak:
                 self._peak = self._in_use
-        address = memory.__array_interface__["data"][0]
-        interface = {"shape": (nbytes,), "typestr": "|u1", "data": (-(-address // ALIGNMENT) * ALIGNMENT, False), "version": 3}
-        return np.asarray(Block(self, memory, size, interface)).view(dtype)
+        return np.frombuffer(self._types[size].from_address(address), dtype, count)
+
+    def _grow(self, size: int) -> int:
+        """Address of new memory from the system."""
+        self._reserve(size, size)
+        if size not in self._types:
+            self._types[size] = _block_type(size, self.returned)
+        memory = np.empty(size + ALIGNMENT, np.uint8)
+        address: int = memory.ctypes.data
+        address = -(-address // ALIGNMENT) * ALIGNMENT
+        self._memory[address] = memory
+        return address
 
     def check(self, sizes: list[int]) -> None:
         """Raise OutOfMemoryError unless blocks of all these byte counts can be had together."""
@@ -148,13 +149,16 @@ class Pool:
     def _collect(self) -> None:
         """Take in the blocks that died."""
         while self.returned:
-            size, memory = self.returned.popleft()
+            size, address = self.returned.popleft()
             self._in_use -= size
             self._cached += size
-            self._free.setdefault(size, []).append(memory)
+            self._free.setdefault(size, []).append(address)
 
     def _drop(self) -> int:
         released, self._cached = self._cached, 0
+        for addresses in self._free.values():
+            for address in addresses:
+                del self._memory[address]
         self._free.clear()
         return released
 
@@ -184,6 +188,15 @@ class Pool:
             f"[memory] expected {human(asked)} of free memory, got {human(max(free, 0))} free with {human(self._in_use)} in use; "
             "use a smaller batch, free tensors, or raise CALQUE_MEMORY_LIMIT"
         )
+
+
+def _block_type(size: int, returned: deque[tuple[int, int]]) -> Any:
+    """A ctypes type of `size` bytes whose instances report their death."""
+
+    def __del__(self: Any) -> None:
+        returned.append((size, ctypes.addressof(self)))
+
+    return type(f"Block{size}", (ctypes.c_char * size,), {"__slots__": (), "__del__": __del__})
 
 
 POOL = Pool()

@@ -31,7 +31,7 @@ class Native:
     def __init__(self) -> None:
         found = library.runtime_functions()
         self.barrier = found["calque_barrier"]
-        self.run = ctypes.CFUNCTYPE(None, *[_WORD] * 4)(found["calque_run"])
+        self.run = ctypes.CFUNCTYPE(None, *[_WORD] * 5)(found["calque_run"])
         self.start = ctypes.CFUNCTYPE(_WORD, _WORD)(found["calque_start"])
         self.stop = ctypes.CFUNCTYPE(None, _WORD)(found["calque_stop"])
         self.patch = ctypes.CFUNCTYPE(None, *[_WORD] * 6)(found["calque_patch"])
@@ -62,15 +62,16 @@ class Runtime:
             self._native = Native()
         return self._native
 
-    def run(self, launches: int, count: int, words: int) -> None:
-        """Run `count` launches (address of their records, address of the argument words) and wait for them."""
-        if count == 0:
-            return
+    def run(self, launches: int, count: int, words: int, alone: bool = False) -> None:
+        """Run `count` launches (address of their records, address of the argument words) and wait for them.
+
+        `alone`: on the calling thread only, for work that is smaller than waking a worker.
+        """
         native = self.native
         with self._lock:
             if self._threads != config.settings.threads:
                 self._restart(config.settings.threads)
-            native.run(self._address, launches, count, words)
+            native.run(self._address, launches, count, words, alone)
 
     def _restart(self, threads: int) -> None:
         if not 1 <= threads <= MAX_THREADS:

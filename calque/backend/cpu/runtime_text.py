@@ -89,6 +89,12 @@ entry:
   %words = load ptr, ptr %wordsp
   %threadsp = getelementptr i8, ptr %control, i64 320
   %threads = load i64, ptr %threadsp
+  call void @launches(i64 %number, i64 %threads, ptr %barrier, ptr %scratch, ptr %launches, i64 %count, ptr %words)
+  ret void
+}
+
+define internal void @launches(i64 %number, i64 %threads, ptr %barrier, ptr %scratch, ptr %launches, i64 %count, ptr %words) nounwind {
+entry:
   br label %head
 head:
   %i = phi i64 [0, %entry], [%i1, %next]
@@ -173,8 +179,18 @@ done:
   ret void
 }
 
-define void @calque_run(ptr %control, ptr %launches, i64 %count, ptr %words) nounwind {
+define void @calque_run(ptr %control, ptr %launches, i64 %count, ptr %words, i64 %alone) nounwind {
 entry:
+  %self = getelementptr i8, ptr %control, i64 384
+  %single = icmp ne i64 %alone, 0
+  br i1 %single, label %serial, label %together
+serial:
+  %scratchp = getelementptr i8, ptr %self, i64 16
+  %scratch = load ptr, ptr %scratchp
+  %barrier = getelementptr i8, ptr %control, i64 128
+  call void @launches(i64 0, i64 1, ptr %barrier, ptr %scratch, ptr %launches, i64 %count, ptr %words)
+  ret void
+together:
   %launchesp = getelementptr i8, ptr %control, i64 256
   store ptr %launches, ptr %launchesp
   %countp = getelementptr i8, ptr %control, i64 264
@@ -189,7 +205,6 @@ post:
   call void @announce(ptr %control)
   br label %go
 go:
-  %self = getelementptr i8, ptr %control, i64 384
   call void @job(ptr %self)
   ret void
 }
