@@ -21,12 +21,13 @@ from calque.backend.cpu.contract import (
     Conv2dInputGrad,
     Conv2dWeightGrad,
     Matmul,
+    TargetInfo,
     contraction,
     module_ir,
     target_for_features,
 )
 from calque.kernel.contract import ContractSpec
-from tests.backend.contract_harness import library, matmul_params, strides_of
+from tests.backend.contract_harness import Library, library, matmul_params, strides_of
 
 Array = NDArray[Any]
 DTYPES = ("float32", "float64")
@@ -40,13 +41,14 @@ def strided(rng: np.random.Generator, shape: tuple[int, ...], dtype: str, order:
     return block[..., 0].transpose(np.argsort(order))
 
 
-def check(kind: str, params: Any, x: Array, y: Array, expected: Array, depth: int) -> None:
+def check(kind: str, params: Any, x: Array, y: Array, expected: Array, depth: int, lib: Library | None = None) -> None:
     """Equal to the twin within rounding, and the same bits for every thread count."""
     dtype = x.dtype.name
+    lib = lib or library(dtype)
     results = []
     for threads in (1, 2, 3):
         out = np.full(expected.shape, np.nan, dtype)
-        library(dtype).prepare(kind, params, x, y, out)(threads)
+        lib.prepare(kind, params, x, y, out)(threads)
         results.append(out)
     scale = max(1.0, float(np.abs(expected).max(initial=0)))
     np.testing.assert_allclose(results[0], expected, rtol=0, atol=(depth + 8) * np.finfo(dtype).eps * scale)
@@ -140,7 +142,7 @@ def naive(kind: str, first: Array, second: Array, sizes: Any, input_shape: tuple
     return dx
 
 
-def check_convolution(kind: str, sizes: dict[str, Any], x: Array, w: Array, g: Array) -> None:
+def check_convolution(kind: str, sizes: dict[str, Any], x: Array, w: Array, g: Array, lib: Library | None = None) -> None:
     """Run one direction on the given operands."""
     xs, ws, gs = strides_of(x), strides_of(w), strides_of(g)
     twin: Any = Conv2d(**sizes)
@@ -152,7 +154,7 @@ def check_convolution(kind: str, sizes: dict[str, Any], x: Array, w: Array, g: A
         params, operands = Conv2dInputGrad(**sizes, g_strides=gs, w_strides=ws), (g, w)  # type: ignore[arg-type]
     else:
         params, operands = Conv2dWeightGrad(**sizes, x_strides=xs, g_strides=gs), (x, g)  # type: ignore[arg-type]
-    check(kind, params, *operands, naive(kind, *operands, twin, x.shape), depth)
+    check(kind, params, *operands, naive(kind, *operands, twin, x.shape), depth, lib)
 
 
 def out_extent(size: int, kernel: int, stride: int, dilation: int, before: int, after: int) -> int:
@@ -223,6 +225,23 @@ def test_layers(kind: str, dtype: str, layer: str) -> None:
     x, w, g = (rng.standard_normal(shape).astype(dtype) for shape in (
         (images, channels, *size), (out_channels, channels // groups, *kernel), (images, out_channels, *out)))
     check_convolution(kind, sizes, x, w, g)
+
+
+@pytest.mark.parametrize("target", [AVX2, SSE, NEON], ids=lambda target: target.name)
+def test_other_register_files(target: TargetInfo) -> None:
+    """Tiles derived for narrower vectors and fewer registers compute the same; any processor can run them."""
+    lib, rng = Library("float32", target), np.random.default_rng(5)
+    for m, n, k in ((50, 70, 300), (1, 33, 70), (40, 3, 64)):
+        a, b = rng.standard_normal((m, k)).astype(np.float32), rng.standard_normal((n, k)).astype(np.float32).T
+        check("matmul", matmul_params(a, b), a, b, a.astype(np.float64) @ b.astype(np.float64), k, lib)
+    for groups, stride in ((1, 1), (1, 2), (6, 1)):
+        out = out_extent(13, 3, stride, 1, 1, 1)
+        sizes = {"images": 2, "channels": 6, "size": (13, 13), "out_channels": 12, "kernel": (3, 3),
+                 "out_size": (out, out), "stride": (stride, stride), "padding": (1, 1), "groups": groups}
+        x, w, g = (rng.standard_normal(shape).astype(np.float32) for shape in (
+            (2, 6, 13, 13), (12, 6 // groups, 3, 3), (2, 12, out, out)))
+        for kind in ("conv2d", "conv2d_input_grad", "conv2d_weight_grad"):
+            check_convolution(kind, sizes, x, w, g, lib)
 
 
 def test_empty_results_and_sums() -> None:

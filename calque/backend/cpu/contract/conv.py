@@ -17,6 +17,7 @@ from calque.backend.cpu.contract.pack import PATCH_WORDS, PatchWords, first_chan
 from calque.backend.cpu.contract.target import Blocking
 
 BUFFERS = 4
+PREFETCH_CHANNELS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +97,10 @@ def _weight_panel(blocking: Blocking) -> str:
             begin = b.max(b.mul(channel, taps), "%start")
             stop = b.min(b.mul(b.add(channel, 1), taps), end)
             source = b.at("%source", b.dot((channel, w["weight_channel_step"]), (b.sub(begin, b.mul(channel, taps)), 1)))
+            # Channels lie far apart, out of reach of hardware prefetchers.
+            ahead = b.at(source, b.mul(w["weight_channel_step"], PREFETCH_CHANNELS))
+            with b.loop(0, "%count") as row:
+                b.emit(f"call void @llvm.prefetch.p0(ptr {b.at(ahead, b.mul(row, w['weight_row_step']))}, i32 0, i32 3, i32 1)")
             b.call("pack_panel", f"ptr {source}", f"i64 {w['weight_row_step']}", "i64 1", "i64 %count",
                    f"i64 {b.sub(stop, begin)}", f"ptr {b.at('%target', b.mul(b.sub(begin, '%start'), width))}",
                    f"i64 {width}")
