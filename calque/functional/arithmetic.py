@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 
 from calque.base import dtypes as dt
-from calque.base.errors import ArgumentError, DTypeError, ShapeError
-from calque.base.shapes import overlaps
+from calque.base.errors import ArgumentError, DTypeError
 from calque.functional.common import cast, is_number, is_tensor, method, number, operand, prim, result_dtype
+from calque.functional.writing import old_value, write_back
 from calque.ops.opdef import get
 from calque.run.recorder import add_check, local
 from calque.run.source import user_line
-from calque.tensor import Tensor, assign, binary, record, slot_of, unary, upload
+from calque.tensor import Tensor, binary, record, slot_of, unary, upload
 
 __all__ = [
     "abs", "absolute", "add", "addcdiv", "addcmul", "bitwise_and", "bitwise_left_shift", "bitwise_not", "bitwise_or", "bitwise_right_shift",
@@ -80,6 +80,10 @@ def _in_range(name: str, a: Any, b: Any, dtype: dt.DType) -> tuple[Any, Any, dt.
         if not is_tensor(x) and not low <= x <= high:
             if name in COMPARISONS:
                 return a, b, dt.int64
+            if name == "pow" and x is b:
+                if x > high:
+                    raise ArgumentError(f"[pow] value cannot be converted to type {dtype.name} without overflow: expected at most {high}, got {x}")
+                continue  # a negative exponent is refused by its own check
             wrapped = (int(x) - low) % (1 << dtype.bits) + low
             a, b = (wrapped if a is x else a), (wrapped if b is x else b)
     return a, b, dtype
@@ -98,11 +102,18 @@ def not_floating(a: Tensor, b: Tensor) -> bool:
 
 def _no_bool_minus(name: str, a: Any, b: Any, dtype: dt.DType) -> None:
     for x in (a, b):
-        if dtype is dt.bool_ or is_tensor(x) and x._layout.dtype is dt.bool_ and not is_tensor(b if x is a else a):
+        if isinstance(x, bool) or (is_tensor(x) and x._layout.dtype is dt.bool_):
             raise DTypeError(
                 "[sub] Subtraction, the `-` operator, with a bool tensor is not supported: expected numbers, got torch.bool; "
                 "use the `^` or `logical_xor()` operator, or `~` to invert a mask"
             )
+
+
+def _integer_power(name: str, a: Any, b: Any, dtype: dt.DType) -> None:
+    if dtype.category == 2:
+        return
+    if is_number(b) and b < 0:
+        raise ArgumentError(f"[{name}] Integers to negative integer powers are not allowed, got exponent {b}; convert with .float()")
 
 
 def _no_bool(name: str, a: Any, b: Any, dtype: dt.DType) -> None:
@@ -153,7 +164,7 @@ _div = _build("div", float_result, floats_only=True)
 _floor_divide = _build("floor_divide", check=_zero_divisor, floats_only=True)
 _remainder = _build("remainder", check=_zero_divisor, floats_only=True)
 _fmod = _build("fmod", check=_zero_divisor, floats_only=True)
-_pow = _build("pow")
+_pow = _build("pow", check=_integer_power)
 _maximum = _build("maximum")
 _minimum = _build("minimum")
 _lt, _le, _gt, _ge = _build("lt"), _build("le"), _build("gt"), _build("ge")
@@ -193,6 +204,8 @@ def _scaled(name: str, function: Binary, a: Any, b: Any, alpha: Any) -> Any:
             raise DTypeError(f"[{name}] For integral input tensors, argument alpha must not be a floating point number, got {alpha}")
         if isinstance(alpha, bool) and common.category:
             raise DTypeError(f"[{name}] Boolean alpha only supported for Boolean results, got {common!r}")
+        if common is dt.bool_:
+            alpha = bool(alpha)
     return call(name, function, a, call(name, _mul, b, alpha))
 
 
@@ -294,8 +307,6 @@ def power(input: Any, exponent: Any) -> Any:
                 return prim("sqrt", input)
             if exponent == -1:
                 return prim("reciprocal", input)
-        elif kind is int and exponent < 0 and input._layout.dtype.category == 1:
-            raise ArgumentError(f"[pow] Integers to negative integer powers are not allowed, got exponent {exponent}; convert with .float()")
     return _pow(input, exponent)
 
 
@@ -352,6 +363,11 @@ subtract, multiply, divide, negative, absolute = sub, mul, div, neg, abs
 def addcmul(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: Any = 1) -> Tensor:
     """`input + value * tensor1 * tensor2`, broadcast."""
     product = mul(tensor1, tensor2)
+    common = result_dtype(input, product)
+    if common is dt.bool_:
+        raise DTypeError("[addcmul] expected numbers, got torch.bool; convert with .int() or .float()")
+    if common.category == 1:
+        value = int(value)
     return add(input, product if value == 1 else mul(product, value))
 
 
@@ -379,6 +395,8 @@ def lerp(input: Tensor, end: Tensor, weight: Any) -> Tensor:
     """
     if input._layout.dtype is not end._layout.dtype:
         raise DTypeError(f"[lerp] expected dtype {input._layout.dtype!r} for `end`, got {end._layout.dtype!r}; convert with .to(dtype)")
+    if input._layout.dtype.category != 2:
+        raise DTypeError(f"[lerp] expected a floating dtype, got {input._layout.dtype!r}; convert with .float()")
     difference = _sub(end, input)
     if is_number(weight):
         if weight < 0.5 and weight > -0.5:
@@ -545,37 +563,12 @@ def bitwise_right_shift(input: Any, other: Any) -> Tensor:
 # ------------------------------------------------------------------------------------------------------------ operators
 
 
-def write_back(name: str, target: Tensor, value: Tensor) -> Tensor:
-    """Store the result of an operation in its first operand, with PyTorch's rules on dtype, shape and overlapping memory."""
-    view, new = target._layout, value._layout
-    if new.dtype is not view.dtype:
-        if new.dtype.category > view.dtype.category:
-            raise DTypeError(
-                f"[{name}] result type {new.dtype!r} can't be cast to the desired output type {view.dtype!r} of the in-place operand; "
-                "use the out-of-place form"
-            )
-        value = cast(value, view.dtype)
-    if new.shape != view.shape:
-        raise ShapeError(
-            f"[{name}] expected a result of the operand's own shape, got {tuple(new.shape)}: output with shape {list(view.shape)} doesn't match "
-            f"the broadcast shape {list(new.shape)}; use the out-of-place form"
-        )
-    if not view.contiguous and overlaps(tuple(view.shape), view.strides):
-        raise ArgumentError(
-            f"[{name}] unsupported operation: more than one element of the written-to tensor refers to a single memory location "
-            f"(shape {tuple(view.shape)}, strides {view.strides}); clone() the tensor before writing to it"
-        )
-    return assign(target, value)
-
-
 def in_place(name: str, function: Binary) -> Binary:
     """The in-place operator of `function`, e.g. `+=`."""
 
     def apply(a: Any, b: Any) -> Any:
-        value = function(a, b)
-        if value is NotImplemented:
-            return value
-        return write_back(name, a, value)
+        value = function(old_value(a, b), b)
+        return value if value is NotImplemented else write_back(name, a, value)
 
     apply.__name__ = f"i{name}"
     return apply

@@ -13,20 +13,14 @@ from calque.base.errors import ArgumentError, AutogradError, DTypeError
 from calque.base.layout import dense_layout
 from calque.functional.common import cast, method
 from calque.functional.creation import from_numpy
-from calque.functional.views import clone, detach, share_array
-from calque.run.buffer import exported_view
+from calque.functional.views import clone, detach, export, own_buffer, share_array
 from calque.run.recorder import local
-from calque.tensor import Tensor, from_array, read, realise, upload
+from calque.tensor import Tensor, from_array, read, upload
 
 __all__ = ["from_dlpack", "to_dlpack"]
 
 
 # ---------------------------------------------------------------------------------------------------------------- NumPy
-
-
-def _export(t: Tensor, op: str) -> np.ndarray[Any, Any]:
-    """A NumPy array over the tensor's memory."""
-    return exported_view(realise(t, op), t._layout)
 
 
 @method("numpy")
@@ -41,7 +35,7 @@ def numpy(input: Tensor, *, force: bool = False) -> np.ndarray[Any, Any]:
     """
     if input._requires_grad and not force and (local.state.grad or input._grad_fn is None):
         raise AutogradError("[numpy] Can't call numpy() on Tensor that requires grad. Use tensor.detach().numpy() instead.")
-    return _export(input, "numpy")
+    return export(input, "numpy")
 
 
 @method("__array__")
@@ -53,7 +47,7 @@ def _array(self: Tensor, dtype: Any = None, copy: bool | None = None) -> np.ndar
         if copy is False:
             raise ArgumentError(f"[__array__] expected dtype {self._layout.dtype.np} without a copy, got {wanted}; allow copying")
         return np.array(read(self, "numpy"), dtype=wanted)
-    return _export(self, "numpy")
+    return export(self, "numpy")
 
 
 # --------------------------------------------------------------------------------------------------------------- memory
@@ -62,7 +56,7 @@ def _array(self: Tensor, dtype: Any = None, copy: bool | None = None) -> np.ndar
 @method("data_ptr")
 def data_ptr(input: Tensor) -> int:
     """Address of the first element."""
-    flat = realise(input, "data_ptr").wait()
+    flat = own_buffer(input, "data_ptr").wait()
     return int(flat.ctypes.data) + input._layout.offset * input._layout.dtype.itemsize
 
 
@@ -74,7 +68,7 @@ class StorageView:
 
     def data_ptr(self) -> int:
         """Address of the memory."""
-        return int(realise(self._owner, "data_ptr").wait().ctypes.data)
+        return int(own_buffer(self._owner, "data_ptr").wait().ctypes.data)
 
     def nbytes(self) -> int:
         """Bytes of the memory."""
@@ -122,7 +116,7 @@ def _dlpack(self: Tensor, *, stream: Any = None, max_version: Any = None, dl_dev
     if stream not in (None, -1):
         raise ArgumentError(f"[__dlpack__] expected no stream for a tensor on the CPU, got {stream!r}")
     source = clone(self) if copy else self
-    array = _export(source, "dlpack")
+    array = export(source, "dlpack")
     bfloat = self._layout.dtype is dt.bfloat16
     if bfloat:
         array = array.view(np.int16)

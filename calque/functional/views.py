@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from operator import index as as_int
+from sys import getrefcount
 from typing import Any
 
 import numpy as np
@@ -25,7 +26,10 @@ from calque.base.shapes import (
     view_strides,
 )
 from calque.functional.common import method, prim
-from calque.run.buffer import exported_view
+from calque.run.buffer import Buffer, exported_view
+from calque.run.dispatch import new_array
+from calque.run.engine import CPU_QUEUE
+from calque.run.recorder import flush, local
 from calque.tensor import Tensor, from_array, make_view, realise, wrap
 
 __all__ = [
@@ -168,12 +172,32 @@ def view(input: Tensor, *shape: Any, **keywords: Any) -> Tensor:
     return make_view(input, found[0], "ViewBackward0", found[1])
 
 
+def own_buffer(t: Tensor, reason: str) -> Buffer:
+    """The tensor's realised memory, shared with no other storage. What was recorded before has run, so it cannot see later writes to it."""
+    buffer = realise(t, reason)
+    if buffer.trace is local.state.trace:
+        flush("memory shared with NumPy")
+    CPU_QUEUE.drain()
+    flat = buffer.wait()
+    # Storages that hold equal values may share a buffer until one is written: here are the storage's reference, `buffer` and the argument.
+    if not buffer.shared() and getrefcount(buffer) > 3:
+        copy = new_array(flat.size, t._storage.layout.dtype)
+        copy[...] = flat
+        buffer = t._storage.buffer = Buffer(copy)
+    return buffer
+
+
+def export(t: Tensor, reason: str) -> np.ndarray[Any, Any]:
+    """A NumPy array over the tensor's memory."""
+    return exported_view(own_buffer(t, reason), t._layout)
+
+
 def view_dtype(input: Tensor, dtype: DType) -> Tensor:
     """The same bytes read as another element type; writes to either show in the other."""
     view = input._layout
     if dtype is view.dtype:
         return make_view(input, view, "AliasBackward0", lambda g: g)
-    array = exported_view(realise(input, "view"), view)
+    array = export(input, "view")
     try:
         array = array.view(dtype.np)
     except ValueError:
