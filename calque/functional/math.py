@@ -157,7 +157,7 @@ def _erfc_value(x: Tensor) -> Tensor:
     z = prim("abs", x)
     t = 2.0 / (z + 2.0)
     y = t * 4.0 - 2.0
-    d = dd = z * 0.0
+    d = dd = t * 0.0
     for coefficient in _ERFC[:0:-1]:
         d, dd = y * d - dd + coefficient, d
     tail = t * exp((y * d + _ERFC[0]) * 0.5 - dd - z * z)
@@ -186,10 +186,16 @@ def logit(input: Tensor, eps: float | None = None) -> Tensor:
 @method()
 def sinc(input: Tensor) -> Tensor:
     """`sin(pi x) / (pi x)`, 1 at 0: (*) -> (*)."""
-    x = _float(input)
+    given = _float(input)
+    x = widened(given)
     at_zero = x == 0
     scaled = where(at_zero, 1.0, x) * math.pi
-    return where(at_zero, 1.0, prim("sin", scaled) / scaled)
+    return cast(where(at_zero, 1.0, prim("sin", scaled) / scaled), given._layout.dtype)
+
+
+def widened(x: Tensor) -> Tensor:
+    """16-bit floats as float32, so that a composite rounds once; other types unchanged."""
+    return cast(x, dt.float32) if x._layout.dtype.itemsize == 2 else x
 
 
 @method()
@@ -278,15 +284,24 @@ def hypot(input: Tensor, other: Tensor) -> Tensor:
 def logaddexp(input: Tensor, other: Tensor) -> Tensor:
     """`log(exp(input) + exp(other))` without overflow, broadcast: (*), (*) -> (*)."""
     a, b = _both_float("logaddexp", input, other, promote=False)
+    return _log_of_sum(a, b, 1.0)
+
+
+def _log_of_sum(a: Tensor, b: Tensor, scale: float) -> Tensor:
+    """log(exp(scale a) + exp(scale b)) / scale."""
+    dtype = a._layout.dtype
+    a, b = widened(a), widened(b)
     same = a == b  # also equal infinities, whose difference is NaN
     gap = where(same, 0.0, abs_(a - b))
-    return where(same, (a + b) * 0.5, prim("maximum", a, b)) + log1p(exp(-gap))
+    top = where(same, (a + b) * 0.5, prim("maximum", a, b))
+    return cast(top + log1p(exp(gap * -scale)) * (1.0 / scale), dtype)
 
 
 @method()
 def logaddexp2(input: Tensor, other: Tensor) -> Tensor:
     """`log2(2**input + 2**other)` without overflow, broadcast: (*), (*) -> (*)."""
-    return logaddexp(input * math.log(2), other * math.log(2)) / math.log(2)
+    a, b = _both_float("logaddexp2", input, other, promote=False)
+    return _log_of_sum(a, b, math.log(2))
 
 
 @method()

@@ -182,6 +182,8 @@ _INTERPOLATIONS = ("linear", "lower", "higher", "midpoint", "nearest")
 def _quantile(name: str, x: Tensor, q: Any, dim: int | None, keepdim: bool, interpolation: str) -> Tensor:
     if x._layout.dtype not in (dt.float32, dt.float64):
         raise DTypeError(f"[{name}] input tensor must be either float or double dtype, got {x._layout.dtype!r}; convert with .float()")
+    if not x._layout.numel:
+        raise ArgumentError(f"[{name}] input tensor must be non-empty, got shape {tuple(x._layout.shape)}")
     if interpolation not in _INTERPOLATIONS:
         raise ArgumentError(f"[{name}] expected interpolation among {', '.join(_INTERPOLATIONS)}, got {interpolation!r}")
     levels = np.asarray(read(q, name) if is_tensor(q) else number(q), np.float64)

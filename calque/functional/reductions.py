@@ -394,9 +394,9 @@ def vector_norm(x: Tensor, ord: float = 2, dim: Dims = None, keepdim: bool = Fal
 
     The gradient at a zero norm is 0.
     """
-    x = x if dtype is None else cast(x, dtype)
     if x._layout.dtype.category != 2:
         raise DTypeError(f"[vector_norm] Expected a floating point or complex tensor as input, got {x._layout.dtype!r}; convert with .float()")
+    x = x if dtype is None else cast(x, dtype)
     dims = dims_of("vector_norm", x, dim)
     if ord in (math.inf, -math.inf):
         return _extreme("amax" if ord > 0 else "amin", prim("abs", x), dims, keepdim)
@@ -432,7 +432,8 @@ def norm(input: Tensor, p: Any = "fro", dim: Dims = None, keepdim: bool = False,
 
 
 def _truth(name: str, x: Tensor, dim: Dims, keepdim: bool) -> Tensor:
-    result = prim(name, cast(x, dt.bool_), dims_of(name, x, dim), keepdim)
+    dims = () if dim == () else dims_of(name, x, dim)  # no dims: element by element, unlike the other reductions
+    result = prim(name, cast(x, dt.bool_), dims, keepdim)
     return cast(result, dt.uint8) if x._layout.dtype is dt.uint8 else result
 
 

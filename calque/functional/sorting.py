@@ -6,6 +6,7 @@ depends on the values (`unique`, `bincount`, ...) read the values: they are sync
 
 from __future__ import annotations
 
+from math import prod as product
 from typing import Any
 
 import numpy as np
@@ -88,7 +89,8 @@ def kthvalue(input: Tensor, k: int, dim: int = -1, keepdim: bool = False) -> Any
 
 
 def _rows(values: Array, dim: int) -> Array:
-    return np.moveaxis(values, dim, 0).reshape(values.shape[dim], -1)
+    moved = np.moveaxis(values, dim, 0)
+    return moved.reshape(moved.shape[0], product(moved.shape[1:]))
 
 
 def _results(values: Tensor, inverse: Tensor, counts: Tensor, wanted: tuple[bool, bool]) -> Any:
@@ -122,6 +124,8 @@ def unique(input: Tensor, sorted: bool = True, return_inverse: bool = False, ret
         found, inverse, counts = np.unique(values, return_inverse=True, return_counts=True, equal_nan=False)
         return _results(upload(found, dtype), upload(inverse.reshape(values.shape), dt.int64), upload(counts, dt.int64), wanted)
     d = normalize_dim(dim, values.ndim, "unique")
+    if 0 in values.shape and values.shape[d]:
+        raise ShapeError(f"[unique] There are 0 sized dimensions, and they aren't selected, so unique cannot be applied: shape {values.shape}, dim {d}")
     first, inverse, counts = _distinct_rows(values, d)
     return _results(upload(np.take(values, first, axis=d), dtype), upload(inverse, dt.int64), upload(counts, dt.int64), wanted)
 
