@@ -9,13 +9,16 @@ import os
 import signal
 import subprocess
 import sys
+import warnings
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import safetensors.numpy
 
 from calque.base.errors import CheckpointError
+from calque.io import write
 from calque.io.layout import plan
 from calque.io.read import is_good, read_file, read_stream
 from calque.io.structure import flatten, numpy_leaf
@@ -235,3 +238,47 @@ def test_a_header_beyond_the_format_is_refused(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr("calque.io.layout.MAX_HEADER", 1000)
     with pytest.raises(CheckpointError, match=r"the header would take 10,\d\d\d bytes, the format allows 1,000; keep long lists"):
         plan({}, "[" + "1," * 5000 + "1]")
+
+
+def die_at(path: Path, point: int) -> bool:
+    """Save NEW in a child that vanishes without clean-up just before system call number `point`; False if it lived to the end."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Python 3.12 warns of threads; the child does nothing but save
+        child = os.fork()
+    if child:
+        return os.waitpid(child, 0)[1] != 0
+    count = 0
+
+    def counted(call: Any) -> Any:
+        def wrapper(*args: Any, **keywords: Any) -> Any:
+            nonlocal count
+            if count == point:
+                os._exit(9)
+            count += 1
+            return call(*args, **keywords)
+
+        return wrapper
+
+    for module, names in ((os, ("open", "fsync", "replace", "unlink", "close", "scandir", "stat")), (fcntl, ("flock",))):
+        for name in names:
+            setattr(module, name, counted(getattr(module, name)))
+    write._Complete.write = counted(write._Complete.write)  # type: ignore[method-assign]
+    try:
+        save(NEW, path)
+    finally:
+        os._exit(0)
+
+
+def test_death_before_every_system_call(tmp_path: Path) -> None:
+    path, point, seen = tmp_path / "a", 0, []
+    while True:
+        save(OLD, path)
+        died = die_at(path, point)
+        seen.append(int(load(path)["step"]))
+        assert is_good(str(path))
+        if not died:
+            break
+        point += 1
+    assert seen == sorted(seen) and seen[0] == 1 and seen[-1] == 2 and len(seen) > 10
+    save(NEW, path)
+    assert os.listdir(tmp_path) == ["a"]
