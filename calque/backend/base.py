@@ -16,7 +16,7 @@ Array = Any  # a 1-D dense numpy.ndarray
 Scalar = bool | int | float
 
 
-class CheckFailed(Exception):  # noqa: N818 - a result that unwinds the run, not an error of its own
+class CheckFailed(Exception):
     """A run-time check found a bad element; nothing but the checks has run. `check` numbers `Schedule.checks`, `position` is the
     flat position of the first bad element."""
 

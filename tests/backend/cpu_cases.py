@@ -1,4 +1,5 @@
-"""Random loop kernels whose results do not depend on rounding or order, so that a compiled kernel must equal its interpreter bit for bit."""
+"""Random loop kernels whose results do not depend on rounding or order, so that a compiled kernel must equal its interpreter
+bit for bit."""
 
 from __future__ import annotations
 
@@ -63,7 +64,8 @@ class Builder:
         self.current = []
 
     def access(self, operand: int, dims: list[int], dense: bool, indirect: int = 0) -> int:
-        """Access to `operand` over `dims`: row-major (dense, last stride 1) or with gaps and reversed dims. Sets the operand's size."""
+        """Access to `operand` over `dims`: row-major (dense, last stride 1) or with gaps and reversed dims. Sets the
+        operand's size."""
         order = list(dims)
         if not dense:
             self.rng.shuffle(order)
@@ -124,7 +126,9 @@ def values(rng: np.random.Generator, dtype: DType, size: int) -> Any:
     data = rng.integers(low, 7, size).astype(dtype.np)
     if dtype.category == 2 and rng.random() < 0.3:
         special = rng.random(size) < 0.1
-        data[special] = np.array([np.nan, np.inf, -np.inf, -0.0], np.float32).astype(dtype.np)[rng.integers(0, 4, int(special.sum()))]
+        data[special] = np.array([np.nan, np.inf, -np.inf, -0.0], np.float32).astype(dtype.np)[
+            rng.integers(0, 4, int(special.sum()))
+        ]
     return data
 
 
@@ -184,7 +188,9 @@ def leaf(b: Builder, inner: bool) -> int:
         used = [d for d in dims if rng.random() < 0.8]
         if rng.random() < 0.2:
             index = b.emit("load", int64, imm=b.access(b.operand(int64), used, dense=True))
-            return b.emit("load_at", dtype, index, imm=b.access(operand, [d for d in used if rng.random() < 0.5], rng.random() < 0.5, 5))
+            return b.emit(
+                "load_at", dtype, index, imm=b.access(operand, [d for d in used if rng.random() < 0.5], rng.random() < 0.5, 5)
+            )
         return b.emit("load", dtype, imm=b.access(operand, used, dense=bool(rng.random() < 0.6)))
     if choice < 0.8:
         return b.emit("index", int64, imm=int(rng.choice(dims)))

@@ -19,10 +19,12 @@ from calque.backend.cpu.executable import compile_schedule
 from calque.backend.cpu.memory import POOL, Pool, available, rounded
 from calque.backend.cpu.runtime import RUNTIME, set_num_threads
 from calque.base import config
-from calque.base.dtypes import bool_, float32, float64, int64
+from calque.base.dtypes import bfloat16, bool_, float32, float64, int64
 from calque.base.errors import ArgumentError, OutOfMemoryError
+from calque.kernel.contract import ContractSpec
+from calque.kernel.interpret import interpret
 from calque.kernel.loops import Access, Instr, LoopKernel, Operand, Stage
-from calque.kernel.schedule import Buffer, Host, Loop, Schedule
+from calque.kernel.schedule import Buffer, Contract, Host, Loop, Schedule
 
 LINE = ("1",)
 
@@ -43,11 +45,13 @@ def kernel(*instrs: Instr, operands, scalars=()):
 
 
 ADD_ONE = kernel(
-    Instr("load", float32, (), 0), Instr("const", float32, (), 1.0), Instr("add", float32, (0, 1)), Instr("store", float32, (2,), 1),
+    Instr("load", float32, (), 0), Instr("const", float32, (), 1.0), Instr("add", float32, (0, 1)), Instr("store", float32,
+    (2,), 1),
     operands=(Operand(float32), Operand(float32, True)),
 )  # fmt: skip
 SCALE = kernel(
-    Instr("load", float32, (), 0), Instr("scalar", float32, (), 0), Instr("mul", float32, (0, 1)), Instr("store", float32, (2,), 1),
+    Instr("load", float32, (), 0), Instr("scalar", float32, (), 0), Instr("mul", float32, (0, 1)), Instr("store", float32,
+    (2,), 1),
     operands=(Operand(float32), Operand(float32, True)), scalars=(float64,),
 )  # fmt: skip
 
@@ -59,7 +63,12 @@ def step(k, n, *operands, scalars=(), dynamic=(), offset=0):
 def chain(length: int, n: int) -> Schedule:
     """x + 1, `length` times, through two arena buffers."""
     size = -(-4 * n // 64) * 64
-    buffers = (Buffer("input", 0, float32, n), Buffer("arena", 0, float32, n), Buffer("arena", size, float32, n), Buffer("output", 0, float32, n))
+    buffers = (
+        Buffer("input", 0, float32, n),
+        Buffer("arena", 0, float32, n),
+        Buffer("arena", size, float32, n),
+        Buffer("output", 0, float32, n),
+    )
     steps, source = [], 0
     for k in range(length):
         target = 3 if k == length - 1 else 1 + k % 2
@@ -75,7 +84,9 @@ def test_dependent_launches_are_ordered(threads, n):
     config.settings.threads = threads
     program = compile_schedule(chain(200 if threads < 4 else 20, n))
     for _ in range(3):
-        np.testing.assert_array_equal(program.run([np.zeros(n, np.float32)])[0], np.full(n, len(program.schedule.steps), np.float32))
+        np.testing.assert_array_equal(
+            program.run([np.zeros(n, np.float32)])[0], np.full(n, len(program.schedule.steps), np.float32)
+        )
 
 
 def test_no_barrier_between_independent_launches():
@@ -91,7 +102,12 @@ def test_no_barrier_between_independent_launches():
 def test_arena_windows_that_share_memory_are_ordered():
     """Different buffers, same bytes: the second launch must wait for the reader of the first."""
     n = 4096
-    buffers = (Buffer("input", 0, float32, n), Buffer("arena", 0, float32, n), Buffer("output", 0, float32, n), Buffer("arena", 64, float32, n))
+    buffers = (
+        Buffer("input", 0, float32, n),
+        Buffer("arena", 0, float32, n),
+        Buffer("output", 0, float32, n),
+        Buffer("arena", 64, float32, n),
+    )
     steps = (step(ADD_ONE, n, 0, 1), step(ADD_ONE, n, 1, 2), step(ADD_ONE, n, 0, 3))
     program = compile_schedule(Schedule(buffers, steps, (2,), 4 * n + 64, ()))
     assert program.linked.records[:, 2].tolist() == [1, 1, 0]
@@ -125,7 +141,8 @@ class Flip:
 
 def test_host_steps_run_between_native_ones():
     buffers = (
-        Buffer("input", 0, float32, 6), Buffer("arena", 0, float32, 6), Buffer("arena", 64, float32, 6), Buffer("output", 0, float32, 6),
+        Buffer("input", 0, float32, 6), Buffer("arena", 0, float32, 6), Buffer("arena", 64, float32, 6), Buffer("output", 0,
+        float32, 6),
         Buffer("constant", 0, float32, 6, data=np.arange(6.0)),
     )  # fmt: skip
     host = Host(Flip, (1,), (1,), ((2, 3),), 2, (2, 3), ((1, 0),))
@@ -145,7 +162,8 @@ def check_schedule() -> Schedule:
         0, 1, (Operand(float32), Operand(int64, True)), (Access(0, ("1",)), Access(1, ("0",))),
         (
             Stage("reduce", 0, (
-                Instr("load", float32, (), 0), Instr("const", float32, (), 0.0), Instr("lt", bool_, (0, 1)), Instr("index", int64, (), 0),
+                Instr("load", float32, (), 0), Instr("const", float32, (), 0.0), Instr("lt", bool_, (0, 1)), Instr("index",
+                int64, (), 0),
                 Instr("const", int64, (), 1 << 40), Instr("select", int64, (2, 3, 4)), Instr("reduce", int64, (5,), "min"),
             )),
             Stage("point", 7, (
@@ -317,3 +335,43 @@ def test_backend_facade():
     assert backend.memory().peak == backend.memory().in_use
     assert backend.release_cached() >= 0
     assert backend.compile(chain(2, 4)).run([np.zeros(4, np.float32)])[0].tolist() == [2, 2, 2, 2]
+
+
+# contractions
+
+
+def product(dtype, m, n, k, batch=(), offset=0):
+    """A matmul of (batch, m, k) by (k, n) between two loop kernels' worth of buffers."""
+    a_strides, b_strides = (*([m * k] * len(batch)), k, 1), (*([0] * len(batch)), n, 1)
+    spec = ContractSpec((*batch, m, k), a_strides, (*batch, k, n), b_strides, (*batch, m, n))
+    count = int(np.prod(batch, dtype=int))
+    buffers = (
+        Buffer("input", 0, dtype, count * m * k + offset), Buffer("input", 1, dtype, k * n),
+        Buffer("output", 0, dtype, count * m * n),
+    )  # fmt: skip
+    return Schedule(buffers, (Contract("matmul", dtype, (0, 1, 2), (offset, 0, 0), spec),), (2,), 0, ())
+
+
+@pytest.mark.parametrize("dtype", [float32, float64, bfloat16, int64])
+@pytest.mark.parametrize(("m", "n", "k", "batch"), [(3, 4, 5, ()), (70, 33, 129, (2,)), (0, 3, 4, ()), (2, 3, 0, ())])
+def test_contractions_equal_the_interpreter(dtype, m, n, k, batch, rng):
+    """Small whole numbers: products are exact. Types without a native kernel run on the host."""
+    schedule = product(dtype, m, n, k, batch, offset=7)
+    inputs = [rng.integers(-2, 3, b.numel).astype(dtype.np) for b in schedule.buffers[:2]]
+    out = compile_schedule(schedule).run(inputs)[0]
+    wanted = interpret(schedule, inputs)[0]
+    assert out.dtype == wanted.dtype
+    np.testing.assert_array_equal(out.astype(np.float64), wanted.astype(np.float64))
+
+
+def test_a_run_time_offset_into_an_operand(rng):
+    schedule = product(float32, 4, 4, 4)
+    first = schedule.steps[0]
+    assert isinstance(first, Contract)
+    shifted = Contract("matmul", float32, first.operands, (0, 0, 0), first.spec, dynamic=((0, 0, 16),))
+    buffers = (Buffer("input", 0, float32, 64), *schedule.buffers[1:])
+    program = compile_schedule(Schedule(buffers, (shifted,), (2,), 0, (int64,)))
+    a, b = rng.integers(-3, 4, 64).astype(np.float32), rng.integers(-3, 4, 16).astype(np.float32)
+    for block in (2, 0, 3):
+        wanted = a[16 * block : 16 * block + 16].reshape(4, 4) @ b.reshape(4, 4)
+        np.testing.assert_array_equal(program.run([a, b], [block])[0].reshape(4, 4), wanted)

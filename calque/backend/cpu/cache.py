@@ -1,7 +1,9 @@
 """Object code on disk, by content hash.
 
-An entry is trusted only if its directory (mode 0700) and file belong to this user, nobody else may write to it, it is a plain file and not a
-link, and its checksum and full key agree. Anything else is as good as absent: the caller compiles again. Writers use a temporary file and an
+An entry is trusted only if its directory (mode 0700) and file belong to this user, nobody else may write to it, it is a plain
+file and not a
+link, and its checksum and full key agree. Anything else is as good as absent: the caller compiles again. Writers use a
+temporary file and an
 atomic rename, so processes may share the directory. The least recently used entries go when the total passes the bound.
 """
 

@@ -1,8 +1,11 @@
 """Loop kernels as LLVM IR text.
 
-One kernel becomes one function of the ABI in `docs/architecture.md`. Its work is a row of *units*: one point of P (vector along R) or a block of
-the innermost P dim at one point of the outer ones (vector along P). A thread takes a contiguous part of the row. Inside a unit every stage
-opens its loops over R; the vectorised loop comes in up to three variants: several vectors per turn, one vector (masked where the processor
+One kernel becomes one function of the ABI in `docs/architecture.md`. Its work is a row of *units*: one point of P (vector
+along R) or a block of
+the innermost P dim at one point of the outer ones (vector along P). A thread takes a contiguous part of the row. Inside a
+unit every stage
+opens its loops over R; the vectorised loop comes in up to three variants: several vectors per turn, one vector (masked where
+the processor
 can), and single elements for the tail.
 """
 
@@ -38,7 +41,8 @@ class Group:
 
 @dataclass(slots=True)
 class Variant:
-    """One form of the vectorised loop: `s` gives the width, `mask` the active lanes ("" for all), `count` the vectors per turn."""
+    """One form of the vectorised loop: `s` gives the width, `mask` the active lanes ("" for all), `count` the vectors per
+    turn."""
 
     s: Lanes
     mask: str
@@ -281,7 +285,9 @@ class KernelEmitter:
         strides = self.kernel.accesses[instr.imm].strides
         return strides[self.plan.axis] != "0" or any(self.plan.varying(a) for a in instr.args)
 
-    def _accumulate(self, stage: Stage, variant: Variant, groups: list[Group], accumulators: list[dict[int, Accumulator]]) -> None:
+    def _accumulate(
+        self, stage: Stage, variant: Variant, groups: list[Group], accumulators: list[dict[int, Accumulator]]
+    ) -> None:
         for group, found in zip(groups, accumulators, strict=True):
             for value, accumulator in found.items():
                 args = [self._operand(a, group) for a in stage.instrs[value - stage.first].args]

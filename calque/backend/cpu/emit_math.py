@@ -1,7 +1,9 @@
 """Transcendental functions as vector code: range reduction plus polynomials, the same instructions at every width.
 
-The coefficients are interpolation polynomials at Chebyshev nodes, computed with 50 digits for the reduced intervals named below and
-rounded; leading terms are kept exact outside the polynomial. Errors are a few ulp over the full range (`tests/backend/test_cpu_math.py`
+The coefficients are interpolation polynomials at Chebyshev nodes, computed with 50 digits for the reduced intervals named
+below and
+rounded; leading terms are kept exact outside the polynomial. Errors are a few ulp over the full range
+(`tests/backend/test_cpu_math.py`
 holds the bounds). Scalar functions of the C library serve what polynomials cannot do well: sin and cos of |x| >= 2**20, float64
 pow, and fmod.
 
@@ -20,9 +22,11 @@ EXP = {
     "float": (0.5000000014286223, 0.16666666682534356, 0.04166645680967788, 0.008333310024225292, 0.0013934541928270264,
               0.0001989198131397769),
     "double": (0.5, 0.1666666666666667, 0.04166666666666667, 0.008333333333325544, 0.0013888888888883327, 0.00019841269876864356,
-               2.4801587327007187e-05, 2.755725283351691e-06, 2.75572718102198e-07, 2.5106274733573296e-08, 2.0915442297780116e-09),
+               2.4801587327007187e-05, 2.755725283351691e-06, 2.75572718102198e-07, 2.5106274733573296e-08,
+               2.0915442297780116e-09),
 }  # fmt: skip
-# float: (log(1 + f) - f + f**2 / 2) / f**3 on sqrt(1/2) <= 1 + f <= sqrt(2); double: (log(1 + f) - 2 s) / s**3 in s**2, s = f / (2 + f)
+# sqrt(1/2) <= 1 + f <= sqrt(2); float: (log(1 + f) - f + f**2 / 2) / f**3;
+# double: (log(1 + f) - 2 s) / s**3 in s**2 with s = f / (2 + f)
 LOG = {
     "float": (0.33333331180030046, -0.24999996957950882, 0.200007157488921, -0.16667802319501254, 0.1424905764569748,
               -0.12425687331451106, 0.1168541992348674, -0.11479733846637635, 0.06971611471451178),
@@ -60,7 +64,8 @@ ERF = {
     "float": (0.12837916584835093, -0.37612626666720334, 0.11283594715160218, -0.026854212010626412, 0.005189087423433974,
               -0.000801686428716587, 7.875875062685488e-05),
     "double": (0.1283791670955126, -0.37612638903183754, 0.1128379167095512, -0.02686617064512984, 0.0052239776254232985,
-               -0.000854832702193483, 0.00012055332902888736, -1.4925647567519332e-05, 1.6462045441468418e-06, -1.6364642158167616e-07,
+               -0.000854832702193483, 0.00012055332902888736, -1.4925647567519332e-05, 1.6462045441468418e-06,
+               -1.6364642158167616e-07,
                1.4792401209404813e-08, -1.216456005728345e-09, 8.709045129053106e-11, -4.230945824295338e-12),
 }  # fmt: skip
 # erfc(x) * exp(x**2) in t = (x - 2) / (x + 2), 1 <= x <= 4.1 (float), 6 (double)
@@ -69,7 +74,8 @@ ERFC = {
               0.006994266083471934, -0.0008358428865430571, -0.0009405458631950548),
     "double": (0.25539567631050575, -0.4271858474139584, 0.24165819424246646, -0.07897858101573213, 0.003732892404327764,
                0.006997461739200444, -0.0008471432509203844, -0.000981977026567889, 4.355560219515472e-05, 0.00017436116545392264,
-               2.7525480361206068e-05, -2.7579864674305787e-05, -1.396807230177146e-05, 1.392621183618803e-06, 3.789215643758464e-06,
+               2.7525480361206068e-05, -2.7579864674305787e-05, -1.396807230177146e-05, 1.392621183618803e-06,
+               3.789215643758464e-06,
                1.1780775215625583e-06, -5.322696855655786e-07, -4.215301054238321e-07),
 }  # fmt: skip
 
@@ -252,8 +258,8 @@ def atan(s: Lanes, kind: str, x: str) -> str:
     bottom = s.select(kind, steep, size, s.select(kind, middle, s.op("fadd", kind, size, one), one))
     t = s.op("fdiv", kind, top, bottom)
     zero = s.const(kind, 0.0)
-    high, low = (s.select(kind, steep, s.const(kind, PI_HALF[kind][i]), s.select(kind, middle, s.const(kind, PI_QUARTER[kind][i]), zero))
-                 for i in (0, 1))  # fmt: skip
+    halves, quarters = (tuple(s.const(kind, part) for part in table[kind]) for table in (PI_HALF, PI_QUARTER))
+    high, low = (s.select(kind, steep, a, s.select(kind, middle, b, zero)) for a, b in zip(halves, quarters, strict=True))
     z = s.op("fmul", kind, t, t)
     y = s.fma(kind, s.op("fmul", kind, z, t), polynomial(s, kind, z, ATAN[kind]), low)
     return _copysign(s, kind, s.op("fadd", kind, high, s.op("fadd", kind, t, y)), x)

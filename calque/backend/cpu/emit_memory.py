@@ -11,7 +11,8 @@ from calque.kernel.loops import Instr, LoopKernel
 def tail_mask(s: Lanes, n: str, stop: str) -> str:
     """Lanes whose position n + lane lies before stop.
 
-    The comparison fills whole registers: from a narrower one LLVM 22 may spill a mask with undefined upper bits and then store through it.
+    The comparison fills whole registers: from a narrower one LLVM 22 may spill a mask with undefined upper bits and then
+    store through it.
     """
     kind = f"i{max(8, 128 // s.width)}"
     left = s.code.minimum(s.code.sub(stop, n), str(s.width))
@@ -78,7 +79,9 @@ class Frame:
             self.limits.append(code.sub(self._word("i64"), "1") if access.indirect else "0")
         self.scalars = [self._word("double" if d.is_floating_point else "i64") for d in kernel.scalars]
         self.lane_steps = [
-            vector.op("mul", "i64", vector.iota("i64"), vector.splat("i64", s[axis])) if axis >= 0 and s[axis] not in ("0", "1") else ""
+            vector.op("mul", "i64", vector.iota("i64"), vector.splat("i64", s[axis]))
+            if axis >= 0 and s[axis] not in ("0", "1")
+            else ""
             for s in self.strides
         ]
 

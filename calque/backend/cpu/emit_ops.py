@@ -1,6 +1,7 @@
 """The closed scalar set as LLVM instructions: one table row per instruction and family of types.
 
-Every entry is `f(s, kind, *operands)` over `Lanes`; `signed` variants differ only in the tables. 16-bit floats are computed as float32 and
+Every entry is `f(s, kind, *operands)` over `Lanes`; `signed` variants differ only in the tables. 16-bit floats are computed
+as float32 and
 rounded by `round_to` after every instruction that can leave the type.
 """
 
@@ -184,6 +185,11 @@ def _same(s: Lanes, kind: str, a: str) -> str:
     return a
 
 
+def _signed_abs(s: Lanes, kind: str, a: str) -> str:
+    zero = s.const(kind, 0)
+    return s.select(kind, s.compare("slt", kind, a, zero), s.op("sub", kind, zero, a), a)
+
+
 UNSIGNED: dict[str, Op] = {
     "neg": lambda s, kind, a: s.op("sub", kind, s.const(kind, 0), a),
     "not_": lambda s, kind, a: s.op("xor", kind, a, s.const(kind, -1)),
@@ -201,7 +207,7 @@ UNSIGNED: dict[str, Op] = {
 
 SIGNED: dict[str, Op] = {
     **UNSIGNED,
-    "abs": lambda s, kind, a: s.select(kind, s.compare("slt", kind, a, s.const(kind, 0)), s.op("sub", kind, s.const(kind, 0), a), a),
+    "abs": _signed_abs,
     "div": lambda s, kind, a, b: _nonzero(s, kind, b, _signed_divide(s, kind, a, b)[0]),
     "floordiv": lambda s, kind, a, b: _signed_floor(s, kind, a, b, remainder=False),
     "mod": lambda s, kind, a, b: _signed_floor(s, kind, a, b, remainder=True),
@@ -287,7 +293,9 @@ def float_to_half(s: Lanes, value: str) -> str:
     normal = s.op("add", "i32", s.op("sub", "i32", size, s.const("i32", (112 << 23) - 0xFFF)), odd)
     normal = s.op("lshr", "i32", normal, s.const("i32", 13))
     result = s.select("i32", s.compare("ult", "i32", size, s.const("i32", 113 << 23)), small, normal)
-    special = s.select("i32", s.compare("ugt", "i32", size, s.const("i32", 0x7F800000)), s.const("i32", 0x7E00), s.const("i32", 0x7C00))
+    special = s.select(
+        "i32", s.compare("ugt", "i32", size, s.const("i32", 0x7F800000)), s.const("i32", 0x7E00), s.const("i32", 0x7C00)
+    )
     result = s.select("i32", s.compare("uge", "i32", size, s.const("i32", 143 << 23)), special, result)
     result = s.op("or", "i32", result, s.op("lshr", "i32", sign, s.const("i32", 16)))
     return s.convert("trunc", "i32", "i16", result)

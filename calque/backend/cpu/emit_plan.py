@@ -1,4 +1,5 @@
-"""What the emitter decides about a loop kernel before writing code: vector axis, width, unrolling, and where each instruction stands.
+"""What the emitter decides about a loop kernel before writing code: vector axis, width, unrolling, and where each instruction
+stands.
 
 Everything follows from the structure of the kernel and the target, never from extents or the number of threads.
 """
@@ -13,7 +14,19 @@ from calque.base.errors import CompileError
 from calque.kernel.loops import Access, Instr, LoopKernel, Stage
 
 STORES = ("store", "store_at", "add_at")
-COST = {"exp": 20, "log": 25, "sin": 35, "cos": 35, "tanh": 40, "erf": 50, "atan": 25, "pow": 80, "mod": 20, "floordiv": 20, "div": 4}
+COST = {
+    "exp": 20,
+    "log": 25,
+    "sin": 35,
+    "cos": 35,
+    "tanh": 40,
+    "erf": 50,
+    "atan": 25,
+    "pow": 80,
+    "mod": 20,
+    "floordiv": 20,
+    "div": 4,
+}
 MAP_BLOCK = 2048  # elements of the vector axis that one unit of work covers in kernels without R dims
 TRANSPOSED_BLOCK = 64  # the same when a strided access profits from walking the other dims first
 
@@ -119,7 +132,7 @@ def _check(kernel: LoopKernel) -> None:
     rank = kernel.rank_p + kernel.rank_r
     for access in kernel.accesses:
         if len(access.strides) != rank:
-            raise CompileError(f"[kernel] expected {rank} stride classes per access, got {access.strides}; one per dim of P and R")
+            raise CompileError(f"[kernel] expected {rank} stride classes per access, got {access.strides}; one per dim")
     if not kernel.stages:
         raise CompileError("[kernel] expected at least one stage, got none; an empty kernel needs no launch")
 

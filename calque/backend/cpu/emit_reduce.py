@@ -1,6 +1,7 @@
 """Reductions: partial accumulators, their initial values, steps and merges.
 
-Sums and products of floats accumulate in float64 lanes, so a float32 row sum is correctly rounded but for rare ties whatever its length.
+Sums and products of floats accumulate in float64 lanes, so a float32 row sum is correctly rounded but for rare ties whatever
+its length.
 The order of every merge depends on the structure of the kernel and on extents only.
 """
 

@@ -1,4 +1,5 @@
-"""Running a compiled schedule: argument words prepared once, addresses and scalars patched per run, one native call per stretch of launches."""
+"""Running a compiled schedule: argument words prepared once, addresses and scalars patched per run, one native call per
+stretch of launches."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ import numpy as np
 from calque.backend.base import Array, CheckFailed, Executable, Scalar
 from calque.backend.cpu.host import run_contract, run_host
 from calque.backend.cpu.link import Linked, Stretch, link
-from calque.backend.cpu.memory import ALIGNMENT, POOL, rounded
+from calque.backend.cpu.memory import POOL, rounded
 from calque.backend.cpu.runtime import RUNTIME
 from calque.base import config
 from calque.base.errors import ArgumentError
@@ -119,14 +120,22 @@ class CpuExecutable(Executable):
                 self._step(stretch, words.address, arrays, scalars)
         finally:
             self._idle.append(words)
-        return [arrays[k] if k >= 0 else self._output(b, arrays) for b, k in zip(self.schedule.outputs, self._direct, strict=True)]
+        return [
+            arrays[k] if k >= 0 else self._output(b, arrays) for b, k in zip(self.schedule.outputs, self._direct, strict=True)
+        ]
 
     def _step(self, stretch: Stretch, words: int, arrays: list[Array], scalars: Sequence[Scalar]) -> None:
         if stretch.host is None:
             RUNTIME.run(self._records + 24 * stretch.first, stretch.count, words, stretch.work < SMALL_WORK)
         elif isinstance(stretch.host, Host):
             host = stretch.host
-            run_host(host, [self.array(k, arrays) for k in host.operands], self.array(host.output, arrays), scalars, self.schedule.scalars)
+            run_host(
+                host,
+                [self.array(k, arrays) for k in host.operands],
+                self.array(host.output, arrays),
+                scalars,
+                self.schedule.scalars,
+            )
         else:
             run_contract(stretch.host, [self.array(k, arrays) for k in stretch.host.operands], scalars)
 
@@ -148,7 +157,8 @@ class CpuExecutable(Executable):
         """Debugging aid (`settings.verify`): inputs must be what the schedule was compiled for."""
         if len(inputs) < self._input_count or len(scalars) < len(self.schedule.scalars):
             raise ArgumentError(
-                f"[run] expected {self._input_count} inputs and {len(self.schedule.scalars)} scalars, got {len(inputs)} and {len(scalars)}; "
+                f"[run] expected {self._input_count} inputs and {len(self.schedule.scalars)} scalars, "
+                f"got {len(inputs)} and {len(scalars)}; "
                 "pass them in the order of the program's leaves"
             )
         for b in self.schedule.buffers:
@@ -156,7 +166,8 @@ class CpuExecutable(Executable):
                 a = inputs[b.index]
                 if a.dtype != b.dtype.np or a.size != b.numel or not a.flags.c_contiguous:
                     raise ArgumentError(
-                        f"[run] expected input {b.index} as {b.numel} dense elements of {b.dtype.name}, got {a.size} of {a.dtype}; "
+                        f"[run] expected input {b.index} as {b.numel} dense elements of {b.dtype.name}, "
+                        f"got {a.size} of {a.dtype}; "
                         "copy it with numpy.ascontiguousarray"
                     )
 
@@ -178,4 +189,3 @@ def _wrapped(value: Scalar) -> int:
 def compile_schedule(schedule: Schedule) -> CpuExecutable:
     """Machine code and argument words for a schedule."""
     return CpuExecutable(schedule, link(schedule))
-

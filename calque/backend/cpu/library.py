@@ -6,7 +6,7 @@ import hashlib
 import os
 import threading
 from collections.abc import Callable, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 
 from calque.backend.cpu import contract, llvm, runtime_text
@@ -18,6 +18,7 @@ from calque.kernel.loops import LoopKernel
 
 _lock = threading.RLock()
 _addresses: dict[str, int] = {}
+SHORT = -1  # LLVM pass list, see `llvm.compile_text`
 
 
 class Counters:
@@ -76,16 +77,16 @@ def _describe(kernel: LoopKernel) -> str:
 def kernel_functions(kernels: Sequence[LoopKernel]) -> list[int]:
     """Addresses of the compiled kernels, in order; each structure is compiled once."""
     target = current()
-    names = ["k" + content_key("loop", _describe(k), target)[:40] for k in kernels]
+    keys = [content_key("loop", _describe(k), target) for k in kernels]
     with _lock:
-        missing: dict[str, LoopKernel] = {n: k for n, k in zip(names, kernels, strict=True) if n not in _addresses}
+        missing = {key: kernel for key, kernel in zip(keys, kernels, strict=True) if key not in _addresses}
         objects = []
-        for name, kernel in missing.items():
-            key = content_key("loop", _describe(kernel), target)
-            objects.append((_object(key, lambda n=name, k=kernel: emit_kernel(k, target, n), target, -1), [name]))  # type: ignore[misc]
+        for key, kernel in missing.items():
+            symbol = "k" + key[:40]
+            objects.append((_object(key, partial(emit_kernel, kernel, target, symbol), target, SHORT), [symbol]))
         if objects:
             _addresses.update(zip(missing, llvm.LOADER.load(objects), strict=True))
-        return [_addresses[n] for n in names]
+        return [_addresses[key] for key in keys]
 
 
 def contract_function(kind: str, dtype: str) -> int:

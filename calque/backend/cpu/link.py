@@ -1,4 +1,5 @@
-"""From a schedule to launches: addresses of compiled kernels, argument words with their patch tables, and where barriers stand."""
+"""From a schedule to launches: addresses of compiled kernels, argument words with their patch tables, and where barriers
+stand."""
 
 from __future__ import annotations
 
@@ -34,9 +35,11 @@ class Stretch:
 class Linked:
     """Everything about a schedule that does not change between runs.
 
-    `words` holds the arguments of all launches; `records` three words per launch (function, byte offset of its arguments, barrier flag).
-    Patch table: words[positions[i]] = address of memory object sources[i] + offsets[i]. Memory objects are the inputs, then the fresh outputs,
-    then the arena. `dynamic`: (position, scalar leaf, factor) added to a word; `patched`: positions that hold patched addresses.
+    `words` holds the arguments of all launches; `records` three words per launch (function, byte offset of its arguments,
+    barrier flag).
+    Patch table: words[positions[i]] = address of memory object sources[i] + offsets[i]. Memory objects are the inputs, then the
+    fresh outputs, then the arena. `dynamic`: (position, scalar leaf, factor) added to a word; `patched`: where
+    addresses stand.
     """
 
     words: Array
@@ -69,7 +72,9 @@ class Linker:
         self.constants: dict[int, Array] = {}
         self.offsets: list[int] = []
         self.arena_bytes = -(-schedule.arena_bytes // ALIGNMENT) * ALIGNMENT
-        inputs = 1 + max((b.index if b.kind == "input" else b.donor for b in schedule.buffers if b.kind == "input" or b.donor >= 0), default=-1)
+        inputs = 1 + max(
+            (b.index if b.kind == "input" else b.donor for b in schedule.buffers if b.kind == "input" or b.donor >= 0), default=-1
+        )
         self.objects: dict[int, int] = {}  # buffer id -> memory object
         fresh = inputs
         for k, b in enumerate(schedule.buffers):
@@ -154,9 +159,7 @@ class Linker:
 
 
 def _conflict(a: list[Range], b: list[Range]) -> bool:
-    return any(
-        x[0] == y[0] and (x[3] or y[3]) and x[1] < y[2] and y[1] < x[2] for x in a for y in b
-    )
+    return any(x[0] == y[0] and (x[3] or y[3]) and x[1] < y[2] and y[1] < x[2] for x in a for y in b)
 
 
 def is_native(step: Any) -> bool:
@@ -170,7 +173,7 @@ def work_of(step: Any) -> int:
         return int(step.spec.flops(step.kind)) // 32
     kernel = step.kernel
     points = prod(step.params[: kernel.rank_p + kernel.rank_r])
-    return points * max(1, sum(instruction_cost(s.instrs) for s in kernel.stages) // 4)
+    return int(points) * max(1, sum(instruction_cost(s.instrs) for s in kernel.stages) // 4)
 
 
 def _stretches(schedule: Schedule) -> tuple[tuple[Stretch, ...], int]:

@@ -1,4 +1,5 @@
-"""The only module that talks to LLVM: IR text to object code, object code to addresses. llvmlite is imported at the first compile."""
+"""The only module that talks to LLVM: IR text to object code, object code to addresses. llvmlite is imported at the first
+compile."""
 
 from __future__ import annotations
 
@@ -11,7 +12,23 @@ from typing import Any
 from calque.backend.cpu.target import TargetInfo, current
 from calque.base.errors import CompileError
 
-LIBRARY_FUNCTIONS = ("sin", "cos", "pow", "fmod", "fmodf", "fma", "fmaf", "floor", "floorf", "ceil", "ceilf", "trunc", "truncf", "rint", "rintf")
+LIBRARY_FUNCTIONS = (
+    "sin",
+    "cos",
+    "pow",
+    "fmod",
+    "fmodf",
+    "fma",
+    "fmaf",
+    "floor",
+    "floorf",
+    "ceil",
+    "ceilf",
+    "trunc",
+    "truncf",
+    "rint",
+    "rintf",
+)
 """What generated code may call in the C library's mathematical part."""
 
 _lock = threading.RLock()

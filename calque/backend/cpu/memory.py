@@ -76,8 +76,10 @@ def available() -> int:
 class Pool:
     """A caching allocator.
 
-    An array is a NumPy view of a small ctypes object that stands for its block. NumPy keeps that object alive as long as any view of the
-    array lives, and its death puts the block's address on `returned`: an append is atomic, so it may happen inside any allocation of any thread.
+    An array is a NumPy view of a small ctypes object that stands for its block. NumPy keeps that object alive as long as any
+    view of the
+    array lives, and its death puts the block's address on `returned`: an append is atomic, so it may happen inside any
+    allocation of any thread.
     """
 
     def __init__(self) -> None:
@@ -193,10 +195,10 @@ class Pool:
 def _block_type(size: int, returned: deque[tuple[int, int]]) -> Any:
     """A ctypes type of `size` bytes whose instances report their death."""
 
-    def __del__(self: Any) -> None:
+    def give_back(self: Any) -> None:
         returned.append((size, ctypes.addressof(self)))
 
-    return type(f"Block{size}", (ctypes.c_char * size,), {"__slots__": (), "__del__": __del__})
+    return type(f"Block{size}", (ctypes.c_char * size,), {"__slots__": (), "__del__": give_back})
 
 
 POOL = Pool()

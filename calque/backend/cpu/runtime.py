@@ -1,7 +1,9 @@
 """Worker threads and native launches.
 
-One `Runtime` per process: N - 1 native threads (no Python in them) that spin briefly and then sleep until the next job. A job is a list of
-launches that all threads walk through together. After a fork the child starts its own threads at the first job; at exit they are joined.
+One `Runtime` per process: N - 1 native threads (no Python in them) that spin briefly and then sleep until the next job. A job
+is a list of
+launches that all threads walk through together. After a fork the child starts its own threads at the first job; at exit they
+are joined.
 """
 
 from __future__ import annotations
@@ -75,7 +77,9 @@ class Runtime:
 
     def _restart(self, threads: int) -> None:
         if not 1 <= threads <= MAX_THREADS:
-            raise ArgumentError(f"[set_num_threads] expected 1 to {MAX_THREADS} threads, got {threads}; the machine has {os.cpu_count()}")
+            raise ArgumentError(
+                f"[set_num_threads] expected 1 to {MAX_THREADS} threads, got {threads}; cores here: {os.cpu_count()}"
+            )
         self._stop()
         control = aligned_bytes(runtime_text.THREAD_BLOCK + threads * runtime_text.THREAD_BYTES)
         self._scratch += [aligned_bytes(SCRATCH_BYTES) for _ in range(threads - len(self._scratch))]
@@ -118,5 +122,5 @@ atexit.register(RUNTIME.shut_down)
 def set_num_threads(threads: int) -> None:
     """Number of threads that kernels run on; results do not depend on it."""
     if not 1 <= threads <= MAX_THREADS:
-        raise ArgumentError(f"[set_num_threads] expected 1 to {MAX_THREADS} threads, got {threads}; the machine has {os.cpu_count()}")
+        raise ArgumentError(f"[set_num_threads] expected 1 to {MAX_THREADS} threads, got {threads}; cores here: {os.cpu_count()}")
     config.settings.threads = threads

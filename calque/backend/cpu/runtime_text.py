@@ -10,7 +10,8 @@ Layout of the control block (bytes; every hot word has its own cache line):
     320  i64  threads, the caller included
     384  per thread (64 bytes each): ptr control, i64 number, ptr scratch, i64 pthread handle
 
-A launch is three words: function address, offset of its arguments in the argument words (bytes), 1 if a barrier must follow. The last launch of a
+A launch is three words: function address, offset of its arguments in the argument words (bytes), 1 if a barrier must follow.
+The last launch of a
 job is always followed by a barrier, so that when the caller returns every worker has finished with the job's memory.
 """
 
@@ -93,7 +94,8 @@ entry:
   ret void
 }
 
-define internal void @launches(i64 %number, i64 %threads, ptr %barrier, ptr %scratch, ptr %launches, i64 %count, ptr %words) nounwind {
+define internal void @launches(i64 %number, i64 %threads, ptr %barrier, ptr %scratch, ptr %launches, i64 %count, ptr %words)
+nounwind {
 entry:
   br label %head
 head:

@@ -1,6 +1,7 @@
 """What a generated kernel must know of the processor: vector width, registers, instruction sets.
 
-`config.settings.cpu_target` ("sse2", "avx2", "avx512") restricts the host to a smaller machine, for tests and for portable objects.
+`config.settings.cpu_target` ("sse2", "avx2", "avx512") restricts the host to a smaller machine, for tests and for portable
+objects.
 """
 
 from __future__ import annotations
@@ -69,7 +70,8 @@ def _target(restricted: str) -> TargetInfo:
     if not restricted:
         return _from_features(triple, llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten())
     if restricted not in _RESTRICTED:
-        raise ArgumentError(f"[cpu_target] expected '' or one of {', '.join(_RESTRICTED)}, got {restricted!r}; unset CALQUE_CPU_TARGET")
+        known = ", ".join(_RESTRICTED)
+        raise ArgumentError(f"[cpu_target] expected '' or one of {known}, got {restricted!r}; unset CALQUE_CPU_TARGET")
     if platform.machine().lower() not in ("x86_64", "amd64"):
         raise ArgumentError(f"[cpu_target] expected '' on {platform.machine()}, got {restricted!r}; unset CALQUE_CPU_TARGET")
     processor, width, registers = _RESTRICTED[restricted]
