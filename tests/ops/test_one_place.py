@@ -14,6 +14,8 @@ from calque.ir.text import format_program, parse
 from calque.ops import OpDef, get, register, unregister
 from calque.ops.opdef import Sample, Vjp
 from tests.ops.cases import assert_near, evaluate, operands, program_of
+from tests.ops.test_backends import compare
+from tests.ops.test_gradients import check_twice
 
 
 @pytest.fixture
@@ -40,6 +42,11 @@ def test_a_record_is_enough(softsign: OpDef, rng: np.random.Generator) -> None:
         assert_near(run_body(softsign, xs, (), want.shape, dtype), want, 2, dtype)
         program = verify(program_of(softsign, xs, ()))
         assert parse(format_program(program), get) == program
+        compare(softsign, [(xs, ())], 2.0)
+
+
+def test_a_record_has_a_gradient(softsign: OpDef, rng: np.random.Generator) -> None:
+    check_twice(softsign, rng.uniform(0.5, 2.0, 5), (), rng)
 
 
 def test_a_record_without_reference_is_defined_by_its_body(softsign: OpDef, rng: np.random.Generator) -> None:
