@@ -11,6 +11,8 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
+
 from calque.backend.cpu import emit_math
 from calque.backend.cpu.emit_text import FLOAT_KINDS, Lanes, is_literal, literal, register_kind
 from calque.base.dtypes import DType, bool_
@@ -379,8 +381,6 @@ def bitcast(s: Lanes, value: Val, dtype: DType) -> str:
 def constant(value: bool | int | float, dtype: DType) -> Val:
     """A literal, rounded to `dtype`."""
     if dtype.category == 2:
-        import numpy as np
-
         with np.errstate(over="ignore"):
             return Val(literal(register_kind(dtype), float(dtype.np.type(value))), dtype)
     if isinstance(value, float):
