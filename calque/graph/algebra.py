@@ -16,10 +16,13 @@ from calque.ir.program import Node
 from calque.ir.rewrite import Graph, Rule
 from calque.ops import opdef
 
+# Correctly rounded everywhere, so that folding cannot change a bit.
 EXACT = frozenset(
-    {"add", "sub", "mul", "div", "neg", "abs", "cast", "maximum", "minimum", "lt", "le", "eq", "ne", "gt", "ge", "where", "floor_divide",
-     "remainder", "logical_not", "bitwise_not", "bitwise_and", "bitwise_or", "bitwise_xor", "copy", "sqrt", "floor", "ceil", "trunc"}
-)  # fmt: skip - correctly rounded everywhere, so that folding cannot change a bit
+    {"add", "sub", "mul", "div", "neg", "abs", "cast", "maximum", "minimum", "lt", "le", "eq", "ne", "gt", "ge", "where", "copy",
+     "floor_divide", "remainder", "logical_not", "bitwise_not", "bitwise_and", "bitwise_or", "bitwise_xor", "sqrt", "floor",
+     "ceil", "trunc"}
+)  # fmt: skip
+REDUCTIONS = ("sum", "prod", "amax", "amin", "argmax", "argmin", "any", "all")
 IDEMPOTENT = ("abs", "relu", "floor", "ceil", "round", "trunc")
 
 
@@ -148,7 +151,8 @@ def _exact(o: Node) -> Any:
 
 @lru_cache(maxsize=65536)
 def compose(outer: tuple[Shape, Shape, int], inner: tuple[Shape, Shape, int]) -> tuple[Shape, int] | None:
-    """(strides, offset) of the view `outer` of the dense value of the view `inner`, directly over inner's base; None if no strides do it."""
+    """(strides, offset) of the view `outer` of the dense value of the view `inner`, directly over inner's base; None if no
+    strides do it."""
     shape, strides, offset = outer
     if 0 in shape:
         return None
@@ -319,7 +323,8 @@ def _reduce_nothing(g: Graph, n: Node) -> int | None:
     if n.op.combine.startswith("arg"):
         zero = g.add(opdef.get("constant"), (), (0, n.dtype), (), n.dtype)
         return g.add(opdef.get("full"), (zero,), (n.shape,), n.shape, n.dtype)
-    return reshaped(g, n.inputs[0], n.shape)
+    value = _plus_positive_zero(g, n.inputs[0]) if n.op.name == "sum" else n.inputs[0]  # 0 + -0.0 = 0.0
+    return reshaped(g, value, n.shape)
 
 
 RULES: tuple[Rule, ...] = (
@@ -340,9 +345,9 @@ RULES: tuple[Rule, ...] = (
     Rule("read_back", ("view",), "reading where was just written gives the written value", _read_back),
     Rule("whole_update", ("update",), "writing every element replaces the value", _whole_update),
     Rule("overwritten", ("update",), "of two writes to one place the second stays", _overwritten),
-    Rule("add_slices", ("add",), "zeros with x written at i + zeros with y written at j = zeros with both, for disjoint slices", _add_slices),
+    Rule("add_slices", ("add",), "zeros with x at i + zeros with y at j = zeros with both, for disjoint slices", _add_slices),
     Rule("single_piece", ("cat",), "cat(x) = x", _single_piece),
     Rule("gather_inside", ("gather",), "f(x, y)[i] = f(x[i], y[i]) for elementwise f", _gather_inside),
-    Rule("scatter_one", ("scatter", "scatter_add"), "zeros with one element per row written = where(position = index, x, 0)", _scatter_one),
-    Rule("reduce_nothing", ("sum", "prod", "amax", "amin", "argmax", "argmin", "any", "all"), "a reduction over one element", _reduce_nothing),
+    Rule("scatter_one", ("scatter", "scatter_add"), "zeros with x once per row = where(position = index, x, 0)", _scatter_one),
+    Rule("reduce_nothing", REDUCTIONS, "a reduction over one element is that element (a sum adds 0)", _reduce_nothing),
 )

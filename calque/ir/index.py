@@ -1,8 +1,8 @@
 """Affine index arithmetic: how the coordinates and addresses of values depend on the iteration dims of a kernel.
 
-A `Form` is `offset + sum(coef * i_dim)`, canonical: sorted by dim, no zero coefficients, no dims of extent 1. `Coords` has one form per dim of a
-value's shape. A dense value at coords c has the address `flatten(c, row-major strides)`; `unflatten` is the inverse and exists when no carry
-between digits can happen.
+A `Form` is `offset + sum(coef * i_dim)`, canonical: sorted by dim, no zero coefficients, no dims of extent 1. `Coords` has one
+form per dim of a value's shape. A dense value at coords c has the address `flatten(c, row-major strides)`; `unflatten` is the
+inverse and exists when no carry between digits can happen.
 """
 
 from __future__ import annotations
@@ -58,7 +58,8 @@ def dense(coords: Coords, shape: Shape) -> Form:
 
 @lru_cache(maxsize=65536)
 def unflatten(form: Form, extents: tuple[int, ...], shape: Shape, strides: Shape) -> Coords | None:
-    """Coordinates c in `shape` with `flatten(c, strides) == form` for all iterations, or None; raises `Split` when splitting a dim helps.
+    """Coordinates c in `shape` with `flatten(c, strides) == form` for all iterations, or None; raises `Split` when splitting a
+    dim helps.
 
     `strides` must be positive and hierarchical (a permutation of row-major), so that digits are unique.
     """

@@ -1,7 +1,7 @@
 """Rewriting by named rules: one forward pass that rebuilds a program, applies rules to every node and shares equal nodes.
 
-A rule looks at one node whose operands are already rewritten and answers with the position of an equal value, or None. Rules are data, so that
-a test can apply one alone and a trace can say which fired where.
+A rule looks at one node whose operands are already rewritten and answers with the position of an equal value, or None. Rules are
+data, so that a test can apply one alone and a trace can say which fired where.
 """
 
 from __future__ import annotations
@@ -80,7 +80,8 @@ def rewrite(program: Program, rules: Iterable[Rule], trace: list[tuple[str, int]
 
 
 def finish(program: Program, nodes: list[Node], place: list[int]) -> Program:
-    """The program with new nodes; `place` maps old positions to new ones. Dead nodes go; leaves stay, because callers number them."""
+    """The program with new nodes; `place` maps old positions to new ones. Dead nodes go; leaves stay, because callers number
+    them."""
     outputs = [place[o] for o in program.outputs]
     checks = [place[c.value] for c in program.checks]
     alive = [n.op.kind == "leaf" and n.op.name != "constant" for n in nodes]

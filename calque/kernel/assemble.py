@@ -7,17 +7,17 @@ from dataclasses import dataclass, field
 from calque.base.shapes import Shape, broadcast_strides, contiguous_strides
 from calque.ir.program import Program
 from calque.kernel.contract import ContractSpec
-from calque.kernel.emit import static_offset
 from calque.kernel.facts import Class
 from calque.kernel.group import Group
 from calque.kernel.lower import Launch, lower_group
-from calque.kernel.reader import Fusion
+from calque.kernel.reader import Fusion, static_offset
 
 
 @dataclass(slots=True)
 class Entry:
-    """One step before memory. `launch` (loops) or `node` (a contraction or host step; -1 otherwise). `reads` and `writes` are program nodes;
-    `bases` the (target, base) pairs whose target continues the base's value; `copy` a whole-value copy (target, source)."""
+    """One step before memory. `launch` (loops) or `node` (a contraction or host step; -1 otherwise). `reads` and `writes` are
+    program nodes; `bases` the (target, base) pairs whose target continues the base's value; `copy` a whole-value copy (target,
+    source)."""
 
     launch: Launch | None = None
     node: int = -1
@@ -45,13 +45,15 @@ def assemble(program: Program, fusion: Fusion) -> list[Entry]:
 
 
 def delay_updates(program: Program, fusion: Fusion, entries: list[Entry]) -> list[Entry]:
-    """Launches that replace a donated input go after the last read of its old value when nothing in between needs their results."""
+    """Launches that replace a donated input go after the last read of its old value when nothing in between needs their
+    results."""
     facts = fusion.facts
     inputs = {n.attrs[0]: i for i, n in enumerate(program.nodes) if n.op.name == "input"}
     replaced: dict[int, list[int]] = {}  # node -> inputs whose memory it wants
     for output, index in program.updates:
         if index in program.donated:
-            replaced.setdefault(facts.output_alias.get(program.outputs[output], program.outputs[output]), []).append(inputs[index])
+            node = program.outputs[output]
+            replaced.setdefault(facts.output_alias.get(node, node), []).append(inputs[index])
     donated = {inputs[i] for i in program.donated if i in inputs}
     readers: dict[int, list[int]] = {}
     wanted: list[set[int]] = []

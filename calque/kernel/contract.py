@@ -17,8 +17,8 @@ Pair = tuple[int, int]
 class ContractSpec:
     """`Contract.spec`. Shapes and strides (in elements) are those the contraction sees; the output is dense.
 
-    matmul: a (batch..., m, k), b (batch..., k, n) -> (batch..., m, n); batch dims are already broadcast (stride 0 where repeated).
-    conv2d: x (N, C, H, W), w (O, C/groups, kh, kw) -> (N, O, H', W').
+    matmul: a (batch..., m, k), b (batch..., k, n) -> (batch..., m, n); batch dims are already broadcast (stride 0 where
+    repeated). conv2d: x (N, C, H, W), w (O, C/groups, kh, kw) -> (N, O, H', W').
     conv2d_input_grad: g (N, O, H', W'), w (O, C/groups, kh, kw) -> (N, C, H, W).
     conv2d_weight_grad: x (N, C, H, W), g (N, O, H', W') -> (O, C/groups, kh, kw).
     """

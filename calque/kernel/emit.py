@@ -1,6 +1,7 @@
 """From a group to scalar instructions: pulls every stored value through the bodies of its primitives, stage by stage.
 
-The result is a `Draft`: instructions whose addresses are still forms over the group's iteration dims. `lower.py` makes it a `LoopKernel`.
+The result is a `Draft`: instructions whose addresses are still forms over the group's iteration dims. `lower.py` makes it a
+`LoopKernel`.
 """
 
 from __future__ import annotations
@@ -11,13 +12,11 @@ from typing import Any
 from calque.base.dtypes import DType, bool_, int64
 from calque.base.shapes import Shape, contiguous_strides
 from calque.ir import scalar
+from calque.ir.index import ZERO, Coords, Form, broadcast, dense, flatten
 from calque.ir.program import Node
 from calque.kernel.facts import READS_INDEXED, Class
 from calque.kernel.group import Group, Write
-from calque.ir.index import ZERO, Coords, Form, broadcast, dense, flatten
-from calque.kernel.reader import Fusion, Reader, reduced_coords
-
-Dynamic = tuple[tuple[int, int], ...]
+from calque.kernel.reader import Dynamic, Fusion, Reader, reduced_coords, static_offset
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +33,8 @@ class Address:
 
 @dataclass(slots=True)
 class Draft:
-    """Stages of (kind, instruction ids); an instruction is (op, dtype, args, imm) with `Address` or `Form` as imm where it has one."""
+    """Stages of (kind, instruction ids); an instruction is (op, dtype, args, imm) with `Address` or `Form` as imm where it has
+    one."""
 
     instrs: list[tuple[str, DType, tuple[int, ...], Any]] = field(default_factory=list)
     stages: list[tuple[str, list[int]]] = field(default_factory=list)
@@ -350,6 +350,9 @@ class Emitter:
             return self._indexed(node, coords)
         if node.op.kind == "reduce":  # over dims of extent 1
             value = self.value(node.inputs[0], reduced_coords(node, self.nodes[node.inputs[0]].shape, coords))
+            if node.op.name == "sum" and node.dtype.category == 2:  # 0 + -0.0 = 0.0
+                wide = node.dtype.compute
+                return builder.cast(builder.add(builder.cast(value, wide), builder.const(0.0, wide)), node.dtype)
             return builder.const(0, int64) if node.op.combine.startswith("arg") else value
         assert node.op.body is not None, f"{name} has no body"
         args = []
@@ -377,13 +380,3 @@ class Emitter:
         strides = contiguous_strides(shape) if view is None else view.attr("strides")
         address = Address(src, base.form, base.dynamic, False, strides[dim], shape[dim])
         return self.builder.emit("load_at", node.dtype, (index,), address, not self.builder.varies(base.form))
-
-
-def static_offset(nodes: tuple[Node, ...], n: Node) -> tuple[int, Dynamic]:
-    """Static offset and dynamic terms of a view or update with a run-time offset."""
-    if "offset" in n.op.attrs:
-        return n.attr("offset"), ()
-    leaf = nodes[n.inputs[-1]]
-    if leaf.op.name == "constant":
-        return int(leaf.attrs[0]), ()
-    return 0, ((leaf.attrs[0], 1),)

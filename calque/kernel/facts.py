@@ -146,17 +146,17 @@ class Facts:
             for source in dense:
                 if self.cls[source] is Class.VIEW:
                     pinned[source] = True
-        taken = {o for o in self.program.outputs if self.cls[o] is not Class.VIEW}
+        taken = {o for o in self.program.outputs if self.cls[o] not in (Class.VIEW, Class.INPUT)}
         for o in self.program.outputs:
             if self.cls[o] is not Class.VIEW or pinned[o] or o in self.output_alias:
                 continue
             source = self.nodes[o].inputs[0]
-            if self._is_whole(o) and source not in taken and self.cls[source] is not Class.NUMBER and not pinned[source]:
-                if self.cls[source] is not Class.VIEW:
-                    self.output_alias[o] = source
-                    if self.cls[source] is not Class.INPUT:
-                        taken.add(source)
-                    continue
+            plain = self.cls[source] not in (Class.NUMBER, Class.VIEW) and not pinned[source]
+            if plain and source not in taken and self._is_whole(o):
+                self.output_alias[o] = source
+                if self.cls[source] is not Class.INPUT:
+                    taken.add(source)
+                continue
             pinned[o] = True
         return pinned
 

@@ -1,8 +1,9 @@
 """The only place that decides fusion: which nodes are computed together, which values are stored, which are recomputed.
 
-Nodes are visited in program order. Each computing node joins an existing group when its operands can be read there and no cycle can arise
-(every operand from outside is available at an order below the group's), else it opens a group. Nothing is stored until a reader outside the
-group asks for it, so a group whose values are all recomputed elsewhere disappears. Views are never computed: readers index the source.
+Nodes are visited in program order. Each computing node joins an existing group when its operands can be read there and no cycle
+can arise (every operand from outside is available at an order below the group's), else it opens a group. Nothing is stored until
+a reader outside the group asks for it, so a group whose values are all recomputed elsewhere disappears. Views are never computed:
+readers index the source.
 """
 
 from __future__ import annotations
@@ -10,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from calque.base.shapes import Shape, broadcast_strides, contiguous_strides
+from calque.ir.index import ZERO, Coords, Split, canonical, dense, flatten, is_hierarchical, unflatten
 from calque.ir.program import Node, Program
 from calque.kernel.facts import READS_INDEXED, Class, Facts
 from calque.kernel.group import Group, Write
-from calque.ir.index import ZERO, Coords, Split, canonical, dense, flatten, is_hierarchical, unflatten
-from calque.kernel.reader import Fusion, Reader
+from calque.kernel.reader import Dynamic, Fusion, Reader, static_offset
 
 MAX_MEMBERS = 96  # per group: bounds compile time
 MAX_SOURCES = 40  # values loaded by one group
@@ -99,21 +100,19 @@ class Fuser:
                 through, src = self.nodes[operand], self.nodes[operand].inputs[0]
             if src not in g.place or self.nodes[src].numel != size:
                 continue
-            form = dense(g.place[src], self.nodes[src].shape)
-            inner = contiguous_strides(shape)
-            if through is not None:
-                if through.op.name != "view" or through.attr("offset") or through.numel != size:
-                    continue
-                if not is_hierarchical(through.shape, through.attr("strides")):
-                    continue
-                inner = through.attr("strides")
-                if through.shape != shape:
-                    if len(through.shape) > len(shape):
-                        continue
-                    inner = broadcast_strides(through.shape, inner, shape)
-            found = unflatten(form, tuple(g.extents), shape, inner)
-            if found is not None:
-                yield found
+            inner = contiguous_strides(shape) if through is None else self.bijection(through, shape, size)
+            if inner is not None:
+                form = dense(g.place[src], self.nodes[src].shape)
+                found = unflatten(form, tuple(g.extents), shape, inner)
+                if found is not None:
+                    yield found
+
+    def bijection(self, view: Node, shape: Shape, size: int) -> Shape | None:
+        """Strides, in the source of a permuting or reshaping view, for a value of `shape` that reads the view."""
+        if view.op.name != "view" or view.attr("offset") or view.numel != size or len(view.shape) > len(shape):
+            return None
+        strides: Shape = view.attr("strides")
+        return broadcast_strides(view.shape, strides, shape) if is_hierarchical(view.shape, strides) else None
 
     def joinable(self, operands: tuple[int, ...]) -> list[Group]:
         """Groups worth trying: those that compute an operand (largest first), then those that load one."""
@@ -129,12 +128,17 @@ class Fuser:
                 if id(g) not in found:
                     found[id(g)] = g
                     groups.append(g)
-        return [
-            g for g in groups
-            if not g.closed and g.order > self.fence and len(g.members) < MAX_MEMBERS and len(g.sources) < MAX_SOURCES and 0 not in g.extents
-        ]  # fmt: skip
+        return [g for g in groups if self.is_open(g)]
 
-    def fit(self, g: Group, shape: Shape, operands: tuple[int, ...], node: int = -1, view: Node | None = None) -> tuple[Coords, list[int]] | None:
+    def is_open(self, g: Group) -> bool:
+        """Whether g may take another member."""
+        if g.closed or g.order <= self.fence or 0 in g.extents:
+            return False
+        return len(g.members) < MAX_MEMBERS and len(g.sources) < MAX_SOURCES
+
+    def fit(
+        self, g: Group, shape: Shape, operands: tuple[int, ...], node: int = -1, view: Node | None = None
+    ) -> tuple[Coords, list[int]] | None:
         """Coordinates and loads with which a value of `shape` is evaluated in g: node `node`, or `operands[0]` itself."""
         size = 1
         for e in shape:
@@ -188,7 +192,8 @@ class Fuser:
         self.add(g, node, g.by_shape[n.shape], loads)
 
     def found(self, g: Group, shape: Shape, operands: tuple[int, ...], node: int = -1) -> list[int]:
-        """Start a new group over `shape`; returns the loads of `node` (or of `operands[0]` itself), which always succeed there."""
+        """Start a new group over `shape`; returns the loads of `node` (or of `operands[0]` itself), which always succeed
+        there."""
         g.extents, g.by_shape[shape] = canonical(shape)
         while True:
             loads: list[int] = []
@@ -344,21 +349,12 @@ class Fuser:
                 after = max(after, self._store(node, piece, strides, offset, (), -1))
                 offset += self.nodes[piece].shape[dim] * strides[dim]
         else:
-            offset, dynamic = self.offset(n)
+            offset, dynamic = static_offset(self.nodes, n)
             after = self._store(node, n.inputs[1], n.attr("strides"), offset, dynamic, n.inputs[0])
         self.fusion.available_after[node] = after + 0.25
         self.fusion.stored.add(node)
 
-    def offset(self, n: Node) -> tuple[int, tuple[tuple[int, int], ...]]:
-        """Static offset and dynamic terms of `update`, `update_at`, `view_at`."""
-        if n.op.name in ("update", "view", "update_add"):
-            return n.attr("offset"), ()
-        leaf = self.nodes[n.inputs[-1]]
-        if leaf.op.name == "constant":
-            return int(leaf.attrs[0]), ()
-        return 0, ((leaf.attrs[0], 1),)
-
-    def _store(self, node: int, value: int, strides: Shape, offset: int, dynamic: tuple[tuple[int, int], ...], base: int) -> float:
+    def _store(self, node: int, value: int, strides: Shape, offset: int, dynamic: Dynamic, base: int) -> float:
         """Attach one strided store to the group of its value or to a new one; returns that group's order."""
         shape = self.nodes[value].shape
         chosen: Group | None = None
@@ -435,7 +431,7 @@ class Fuser:
         loads = self.found(g, self.nodes[value].shape, (value,))
         self.load(g, loads)
         coords = g.by_shape[self.nodes[value].shape]
-        offset, _ = self.offset(n)
+        offset, _ = static_offset(self.nodes, n)
         form = flatten(coords, n.attr("strides"), offset)
         steps = dict(form[1])
         reach = 0

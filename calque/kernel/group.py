@@ -16,8 +16,8 @@ GroupKind = Literal["loop", "contract", "host"]
 class Write:
     """A strided store of node `value`, evaluated at `coords`, into the buffer of node `target` at address `form`.
 
-    `dynamic` holds (scalar leaf index, factor) terms of the address. With `index` >= 0 the address also has `index_stride` times node `index`
-    at `index_coords`, clamped below `limit`; `accumulate` adds instead of storing.
+    `dynamic` holds (scalar leaf index, factor) terms of the address. With `index` >= 0 the address also has `index_stride` times
+    node `index` at `index_coords`, clamped below `limit`; `accumulate` adds instead of storing.
     """
 
     target: int
@@ -36,9 +36,10 @@ class Write:
 class Group:
     """Nodes computed by one launch over the iteration dims `extents`; those in `reduced` are the inner dims R, the others P.
 
-    `place` gives each member its coordinates in the iteration dims; `by_shape` the coordinates of full-size values by shape; `inner`
-    the coordinates of the operand of each reduction; `writes` the partial stores into values of `update` and `cat` nodes. `order` is the position in the schedule (a float, so that a group can go before
-    another); `first_reader` the smallest order of a group that reads something stored here; `sources` the stored nodes read here.
+    `place` gives each member its coordinates in the iteration dims; `by_shape` the coordinates of full-size values by shape;
+    `inner` the coordinates of the operand of each reduction; `writes` the partial stores into values of `update` and `cat` nodes.
+    `order` is the position in the schedule (a float, so that a group can go before another); `first_reader` the smallest order of
+    a group that reads something stored here; `sources` the stored nodes read here.
     """
 
     order: float

@@ -1,8 +1,8 @@
 """The slow, obvious twin of a backend: runs loop kernels and whole schedules with NumPy.
 
-Every value is an array over the axes P + R (extent 1 where it does not vary), every instruction one NumPy call. The arena is one block of bytes,
-so a wrong lifetime shows as a wrong number. `check=True` also proves each launch free of races: a buffer that a kernel both reads and writes
-must be read at the element that the same iteration writes.
+Every value is an array over the axes P + R (extent 1 where it does not vary), every instruction one NumPy call. The arena is one
+block of bytes, so a wrong lifetime shows as a wrong number. `check=True` also proves each launch free of races: a buffer that a
+kernel both reads and writes must be read at the element that the same iteration writes.
 """
 
 from __future__ import annotations
@@ -204,7 +204,8 @@ def check_races(run: KernelRun) -> None:
                     same = source.dtype.itemsize == target.dtype.itemsize and other.op == "load"
                     shift = (source.ctypes.data - target.ctypes.data) // target.dtype.itemsize
                     read = run.accesses[other.imm][0] + shift
-                    if not (same and np.array_equal(*np.broadcast_arrays(read, written))):
+                    shown = np.broadcast_shapes(read.shape, written.shape)
+                    if not (same and np.array_equal(np.broadcast_to(read, shown), np.broadcast_to(written, shown))):
                         if np.isin(read, written).any():
                             raise ValueError(f"race: access {other.imm} reads what access {instr.imm} writes\n{kernel}")
 
@@ -282,7 +283,8 @@ def allocate(schedule: Schedule, inputs: Sequence[Array], copy_inputs: bool = Tr
 def interpret(
     schedule: Schedule, inputs: Sequence[Array], scalars: Sequence[Scalar] = (), *, check: bool = True, copy_inputs: bool = True
 ) -> list[Array]:
-    """Run a schedule; returns the outputs as flat arrays. With `copy_inputs=False` donated inputs are overwritten as in production."""
+    """Run a schedule; returns the outputs as flat arrays. With `copy_inputs=False` donated inputs are overwritten as in
+    production."""
     flat = allocate(schedule, inputs, copy_inputs)
     for step in schedule.steps:
         operands = [flat[k] for k in step.operands]

@@ -6,9 +6,10 @@ Grammar (all sizes are run-time parameters, so a kernel is keyed by structure al
     operand ::= dtype, "in" | "out"                             one buffer argument
     access  ::= operand, strides (one class per dim: P dims then R dims), indirect
     stride  ::= "0" | "1" | "s"                                 "s": taken from the parameters
-    stage   ::= "point"  instr*                                 once per p; its values are visible to later stages; may store (strides over R are 0)
+    stage   ::= "point"  instr*                                 once per p; its values are visible to later stages; may store
               | "reduce" instr*                                 over R; values of its `reduce` instrs are visible to later stages
-              | "map"    instr*                                 over R (R may be empty: then once per p); stores; nothing visible later
+              | "map"    instr*                                 over R (R may be empty: then once per p); stores; nothing visible
+              later
     instr   ::= op, dtype, args (value ids), imm                id = position in the kernel-wide numbering
 
 Instructions: the closed scalar set of `ir/scalar.py` (`const` imm=number, `index` imm=dim of P+R, `cast`, ...) and
@@ -21,17 +22,18 @@ Instructions: the closed scalar set of `ir/scalar.py` (`const` imm=number, `inde
     reduce    args=(v,)    imm="sum" | "prod" | "max" | "min"   (any/all are max/min on bool)
     reduce    args=(v, i)  imm="argmax" | "argmin"  result int64: index i of the first extreme v (NaN counts as extreme)
 
-A store to the operand that a later stage loads is allowed only at the same index. Two operands may be the same buffer (an in-place update): then
-every iteration reads only the element that it writes itself. `vector` names the axis to vectorise: "p" (innermost P
-dim, all accesses stride 0/1 there preferred), "r" (innermost R dim) or "" (scalar code).
+A store to the operand that a later stage loads is allowed only at the same index. Two operands may be the same buffer (an
+in-place update): then every iteration reads only the element that it writes itself. `vector` names the axis to vectorise: "p"
+(innermost P dim, all accesses stride 0/1 there preferred), "r" (innermost R dim) or "" (scalar code).
 
 Argument words of the native kernel, in order:
     operand addresses; extents of P, extents of R; for each access: offset, its "s" strides in dim order, and for indirect ones
-    index_stride and limit; then the scalar arguments (float64 bits for floating ones, int64 otherwise). Strides and offsets count elements.
+    index_stride and limit; then the scalar arguments (float64 bits for floating ones, int64 otherwise). Strides and offsets count
+    elements.
 
-Values of float16/bfloat16 are computed in float32 and rounded after every instruction, so fused equals unfused. Work is split over P only
-(static, by flattened p in blocks independent of the thread count). Floating sums over "r" may use several partial accumulators in a fixed
-order that depends on extents only.
+Values of float16/bfloat16 are computed in float32 and rounded after every instruction, so fused equals unfused. Work is split
+over P only (static, by flattened p in blocks independent of the thread count). Floating sums over "r" may use several partial
+accumulators in a fixed order that depends on extents only.
 """
 
 from __future__ import annotations

@@ -11,9 +11,9 @@ from math import prod
 from typing import Any
 
 from calque.base.dtypes import DType, int64
+from calque.ir.index import Form, Split
 from calque.kernel.emit import Address, Draft, Emitter
 from calque.kernel.group import Group
-from calque.ir.index import Form, Split
 from calque.kernel.loops import Access, Instr, LoopKernel, Operand, Stage
 from calque.kernel.reader import Fusion
 
@@ -22,8 +22,8 @@ EFFECTS = ("store", "store_at", "add_at")
 
 @dataclass(slots=True)
 class Launch:
-    """A lowered loop group before memory is assigned. `operands` are program nodes. `reads` and `stores` list the addresses of every operand
-    (None: indirect) for the memory planner."""
+    """A lowered loop group before memory is assigned. `operands` are program nodes. `reads` and `stores` list the addresses of
+    every operand (None: indirect) for the memory planner."""
 
     kernel: LoopKernel
     operands: tuple[int, ...]
@@ -196,8 +196,9 @@ class Lowering:
             stages.append(Stage(kind, first, tuple(out)))
         operands = tuple(Operand(self.nodes[n].dtype, out_) for n, out_ in self.operands)
         kernel = LoopKernel(
-            len(self.p_dims), len(self.r_dims), operands, tuple(self.access_list), tuple(stages), self._vector(), tuple(self.scalar_types)
-        )
+            len(self.p_dims), len(self.r_dims), operands, tuple(self.access_list), tuple(stages), self._vector(),
+            tuple(self.scalar_types),
+        )  # fmt: skip
         launch = Launch(
             kernel, tuple(n for n, _ in self.operands), tuple(self.params), tuple(self.scalars), tuple(self.dynamic),
             tuple(sorted({*self.g.members, *(w.target for w in self.g.writes)})),

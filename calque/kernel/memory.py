@@ -12,8 +12,8 @@ from calque.base.dtypes import DType
 from calque.ir.program import Program
 from calque.kernel.assemble import Entry, contract_call
 from calque.kernel.facts import Class
-from calque.kernel.lower import Launch
 from calque.kernel.loops import Access, Instr, LoopKernel, Operand, Stage
+from calque.kernel.lower import Launch
 from calque.kernel.reader import Fusion
 from calque.kernel.schedule import Buffer, Contract, Host, Loop, Schedule
 
@@ -36,7 +36,7 @@ class Block:
 
     @property
     def nbytes(self) -> int:
-        return self.numel * self.dtype.itemsize
+        return int(self.numel * self.dtype.itemsize)
 
 
 class Arena:
@@ -277,7 +277,8 @@ class Planner:
         return Schedule(tuple(buffers), tuple(steps), outputs, arena, scalars, check_steps, checks)
 
     def buffer(self, node: int) -> int:
-        """Buffer id that holds a node. An input's old value is addressed as the input even when an output takes its memory over."""
+        """Buffer id that holds a node. An input's old value is addressed as the input even when an output takes its memory
+        over."""
         if node < len(self.nodes) and self.facts.cls[node] is Class.INPUT:
             return self.input_buffer[self.nodes[node].attrs[0]]
         return self.block_of[node].buffer

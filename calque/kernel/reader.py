@@ -7,12 +7,13 @@ from dataclasses import dataclass, field
 from math import inf
 
 from calque.base.shapes import Shape, contiguous_strides
+from calque.ir.index import ZERO, Coords, broadcast, flatten, unflatten
 from calque.ir.program import Node
 from calque.kernel.facts import Class, Facts
 from calque.kernel.group import Group
-from calque.ir.index import ZERO, Coords, broadcast, flatten, unflatten
 
 MAX_RECOMPUTE = 6  # weighted instructions that may be repeated instead of storing a value
+Dynamic = tuple[tuple[int, int], ...]  # (scalar leaf index, factor) terms of an address
 SLACK_BYTES = 1024  # recomputing may read this much more than loading would
 
 
@@ -46,7 +47,8 @@ class Fusion:
             inner = [e for d, e in enumerate(g.extents) if d in g.reduced]
             stores = [m for m in g.members if m in self.stored] + [w.target for w in g.writes]
             names = " ".join(f"%{m}:{nodes[m].op.name}" for m in g.members)
-            lines.append(f"group {k} ({g.kind}) over {space}{' reducing ' + str(inner) if inner else ''}: {names} -> stores {stores}")
+            over = f"{space} reducing {inner}" if inner else f"{space}"
+            lines.append(f"group {k} ({g.kind}) over {over}: {names} -> stores {stores}")
         lines += [f"%{n} {nodes[n].op.name}: {why}" for n, why in sorted(self.notes.items())]
         return "\n".join(lines)
 
@@ -143,8 +145,8 @@ class Reader:
     def worth_recomputing(self, node: int) -> bool:
         """Whether evaluating again where the value is needed costs few instructions and reads no more bytes than the value has.
 
-        A value with a single reader is not evaluated again but later, which costs nothing and saves the store. One expensive value below may
-        become the thing that is stored instead (tanh(x) instead of 1 + tanh(x) and 1 - tanh(x)^2).
+        A value with a single reader is not evaluated again but later, which costs nothing and saves the store. One expensive
+        value below may become the thing that is stored instead (tanh(x) instead of 1 + tanh(x) and 1 - tanh(x)^2).
         """
         if self.facts.free[node]:
             return True
@@ -185,3 +187,13 @@ def reduced_coords(n: Node, shape: Shape, coords: Coords) -> Coords:
         return coords
     rest = iter(coords)
     return tuple(ZERO if d in n.attr("dims") else next(rest) for d in range(len(shape)))
+
+
+def static_offset(nodes: tuple[Node, ...], n: Node) -> tuple[int, Dynamic]:
+    """Static offset and dynamic terms of a view or update with a run-time offset."""
+    if "offset" in n.op.attrs:
+        return n.attr("offset"), ()
+    leaf = nodes[n.inputs[-1]]
+    if leaf.op.name == "constant":
+        return int(leaf.attrs[0]), ()
+    return 0, ((leaf.attrs[0], 1),)

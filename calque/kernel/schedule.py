@@ -1,7 +1,7 @@
 """What lowering hands to a backend: buffers and an ordered list of launches. Plain data; a backend turns it into an executable.
 
-Launches run in list order; a backend may run neighbours without a barrier only if they touch no common written memory (arena buffers with
-different ids may overlap: compare their byte ranges; an output with a donor is the memory of that input).
+Launches run in list order; a backend may run neighbours without a barrier only if they touch no common written memory (arena
+buffers with different ids may overlap: compare their byte ranges; an output with a donor is the memory of that input).
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from calque.kernel.loops import LoopKernel
 
 @dataclass(frozen=True, slots=True)
 class Buffer:
-    """A block of memory. `index`: input number, output number, or byte offset into the arena. An output with `donor` >= 0 reuses the memory of
-    that (donated) input in place. `constant` buffers are made once at load time from `data` (a NumPy array)."""
+    """A block of memory. `index`: input number, output number, or byte offset into the arena. An output with `donor` >= 0 reuses
+    the memory of that (donated) input in place. `constant` buffers are made once at load time from `data` (a NumPy array)."""
 
     kind: Literal["input", "output", "arena", "constant"]
     index: int
@@ -28,13 +28,14 @@ class Buffer:
 
     @property
     def nbytes(self) -> int:
-        return self.numel * self.dtype.itemsize
+        return int(self.numel * self.dtype.itemsize)
 
 
 @dataclass(frozen=True, slots=True)
 class Loop:
-    """Launch of a loop kernel. `operands` are buffer ids; `params` the integer words in the order of `kernel/loops.py`; `scalars` the scalar leaf
-    indices; `dynamic` = (position in params, scalar leaf index, factor): that parameter is params[position] + factor * scalar at run time."""
+    """Launch of a loop kernel. `operands` are buffer ids; `params` the integer words in the order of `kernel/loops.py`; `scalars`
+    the scalar leaf indices; `dynamic` = (position in params, scalar leaf index, factor): that parameter is params[position] +
+    factor * scalar at run time."""
 
     kernel: LoopKernel
     operands: tuple[int, ...]
@@ -46,8 +47,9 @@ class Loop:
 
 @dataclass(frozen=True, slots=True)
 class Contract:
-    """Launch of a library contraction: kind ("matmul", "conv2d", "conv2d_input_grad", "conv2d_weight_grad"), `operands` buffer ids (last is the
-    output, after it the workspace if any), `offsets` element offsets added to the operand addresses, `spec` the backend-neutral parameters."""
+    """Launch of a library contraction: kind ("matmul", "conv2d", "conv2d_input_grad", "conv2d_weight_grad"), `operands` buffer
+    ids (last is the output, after it the workspace if any), `offsets` element offsets added to the operand addresses, `spec` the
+    backend-neutral parameters."""
 
     kind: str
     dtype: DType
@@ -75,8 +77,9 @@ class Host:
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """A lowered program. The first `check_steps` steps compute the checks; they write no donated input. `outputs[i]` is the buffer id of output i
-    and may be an input's buffer when the output is that input unchanged. `scalars` are the dtypes of the scalar leaves."""
+    """A lowered program. The first `check_steps` steps compute the checks; they write no donated input. `outputs[i]` is the
+    buffer id of output i and may be an input's buffer when the output is that input unchanged. `scalars` are the dtypes of the
+    scalar leaves."""
 
     buffers: tuple[Buffer, ...]
     steps: tuple[Loop | Contract | Host, ...]

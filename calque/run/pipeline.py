@@ -34,7 +34,8 @@ def simplified(program: Program) -> Program:
 
 
 def compile_program(program: Program, *, fusion: bool = True, reuse: bool = True) -> Schedule:
-    """Lower a program. `fusion=False` gives one launch per node and `reuse=False` one buffer per value: the twins used by tests."""
+    """Lower a program. `fusion=False` gives one launch per node and `reuse=False` one buffer per value: the twins used by
+    tests."""
     program = simplified(program)
     groups = fuse(program, fusion)
     return plan(program, groups, assemble(program, groups), reuse)

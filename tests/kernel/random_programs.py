@@ -6,10 +6,10 @@ from math import prod
 from typing import Any
 
 import numpy as np
-from programs import Build, dense, index_array, random_array
 
 from calque.base.dtypes import DType, bfloat16, bool_, float16, float32, float64, int32, int64, uint8
 from calque.ir.program import Program
+from tests.kernel.programs import Build, dense, index_array, random_array
 
 SHAPES = ((4, 6), (6,), (2, 3, 4), (1, 6), (4, 1), (), (24,), (3, 1, 2), (8, 3))
 UNARY = ("neg", "abs", "exp", "tanh", "sqrt", "relu", "sigmoid")
@@ -31,8 +31,8 @@ class Generator:
             self.new_input()
         for _ in range(steps):
             kinds = (
-                "unary", "binary", "binary", "binary", "reduce", "view", "view", "update", "matmul", "cat", "select", "gather", "put", "cast",
-                "where", "full", "scalar", "input", "normalise", "view_at", "scan", "update_add",
+                "unary", "binary", "binary", "binary", "reduce", "view", "view", "update", "matmul", "cat", "select", "gather",
+                "put", "cast", "where", "full", "scalar", "input", "normalise", "view_at", "scan", "update_add",
             )  # fmt: skip
             getattr(self, kinds[int(self.rng.integers(len(kinds)))])()
 
@@ -125,7 +125,8 @@ class Generator:
             return new, dense(new), 0
         if kind == 3 and shape:
             d = int(self.rng.integers(len(shape)))
-            return tuple(shape_), tuple(-s if k == d else s for k, s in enumerate(strides)), (shape[d] - 1) * strides[d] if shape[d] else 0
+            turned = tuple(-s if k == d else s for k, s in enumerate(strides))
+            return tuple(shape_), turned, (shape[d] - 1) * strides[d] if shape[d] else 0
         if kind == 4 and shape:
             d = int(self.rng.integers(len(shape)))
             return (*shape_[:d], -(-shape[d] // 2), *shape_[d + 1 :]), (*strides[:d], strides[d] * 2, *strides[d + 1 :]), 0
