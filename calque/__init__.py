@@ -8,6 +8,7 @@ tensor([2., 4.])
 """
 
 from calque import functional as _functional
+from calque import linalg
 from calque.autograd.modes import enable_grad, inference_mode, is_grad_enabled, is_inference_mode_enabled, no_grad, set_grad_enabled
 from calque.base.device import Device as device
 from calque.base.dtypes import (

@@ -10,6 +10,8 @@ from calque.functional import inplace
 from calque.functional.arithmetic import *  # noqa: F403
 from calque.functional.common import cast, prim  # noqa: F401
 from calque.functional.creation import *  # noqa: F403
+from calque.functional.decompositions import *  # noqa: F403
+from calque.functional.distances import *  # noqa: F403
 from calque.functional.einsum import *  # noqa: F403
 from calque.functional.elementary import *  # noqa: F403
 from calque.functional.indexing import *  # noqa: F403

@@ -20,7 +20,7 @@ from calque.tensor import Tensor, binary, upload
 
 __all__ = [
     "addbmm", "addmm", "addmv", "addr", "baddbmm", "bmm", "chain_matmul", "dot", "ger", "inner", "kron", "matmul", "matrix_power", "mm", "mv",
-    "outer", "tensordot", "trace", "tril_indices", "triu_indices", "vdot",
+    "outer", "tensordot", "trace", "vdot",
 ]  # fmt: skip
 
 
@@ -350,27 +350,6 @@ def trace(input: Tensor) -> Tensor:
     if values._layout.dtype.category < 2:
         values = prim("cast", values, dt.int64)
     return prim("sum", values, (0,), False)
-
-
-def _mask_indices(rows: int, columns: int, offset: int, dtype: dt.DType | None, function: Any) -> Tensor:
-    mask = function(np.ones((rows, columns), dtype=bool), offset)
-    return upload(np.stack(np.nonzero(mask)), dtype or dt.int64)
-
-
-def tril_indices(row: int, col: int, offset: int = 0, *, dtype: dt.DType | None = None) -> Tensor:
-    """Row and column numbers of the lower triangle of a (row, col) matrix: (2, count), int64.
-
-    >>> import calque
-    >>> calque.tril_indices(2, 2)
-    tensor([[0, 1, 1],
-            [0, 0, 1]])
-    """
-    return _mask_indices(row, col, offset, dtype, np.tril)
-
-
-def triu_indices(row: int, col: int, offset: int = 0, *, dtype: dt.DType | None = None) -> Tensor:
-    """Row and column numbers of the upper triangle of a (row, col) matrix: (2, count), int64."""
-    return _mask_indices(row, col, offset, dtype, np.triu)
 
 
 def multi_dot(tensors: Sequence[Tensor]) -> Tensor:

@@ -1,0 +1,328 @@
+"""Inverses, determinants and factorisations, computed by NumPy (LAPACK) on the host, with gradients.
+
+Every call reads its operands: a sync point. Sources of the gradients: M. Giles, "Collected matrix derivative results for forward and
+reverse mode algorithmic differentiation" (2008); Walter & Lehmann 2018 for QR.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from calque.base import dtypes as dt
+from calque.base.errors import ArgumentError, DTypeError, ShapeError
+from calque.functional.common import is_number, method
+from calque.functional.linalg import matmul, matrix_transpose, require_square
+from calque.functional.math import where, with_formula
+from calque.functional.reductions import amax, amin, sum, vector_norm
+from calque.functional.results import named_result
+from calque.functional.views import squeeze, sum_to_shape, unsqueeze
+from calque.run.recorder import local
+from calque.tensor import Tensor, function_node, output_nodes, read, upload
+
+__all__ = ["cholesky", "det", "inverse", "logdet", "pinverse", "slogdet"]
+
+SlogdetResult = named_result("linalg_slogdet", "sign", "logabsdet")
+EighResult = named_result("linalg_eigh", "eigenvalues", "eigenvectors")
+SvdResult = named_result("linalg_svd", "U", "S", "Vh")
+QrResult = named_result("linalg_qr", "Q", "R")
+Array = np.ndarray[Any, Any]
+
+
+def _matrix(op: str, x: Tensor, square: bool = False) -> Tensor:
+    if x._layout.ndim < 2:
+        raise ShapeError(f"[{op}] The input tensor A must have at least 2 dimensions, got shape {tuple(x._layout.shape)}")
+    if x._layout.dtype not in (dt.float32, dt.float64):
+        raise DTypeError(f"[{op}] expected a float32 or float64 matrix, got {x._layout.dtype!r}; convert with .float() or .double()")
+    if square:
+        require_square(op, x)
+    return x
+
+
+def _host(op: str, x: Tensor, function: Callable[..., Any], *more: Any) -> Any:
+    """Run a NumPy routine; its failure becomes an error that names the operation."""
+    try:
+        return function(read(x, op), *more)
+    except np.linalg.LinAlgError as error:
+        hint = "The diagonal element is zero, the inversion could not be completed" if op != "cholesky" else "the input is not positive-definite"
+        raise ArgumentError(f"[linalg.{op}] {error} (shape {tuple(x._layout.shape)}): {hint}; The input matrix is singular or ill-formed") from None
+
+
+def _with_outputs(label: str, x: Tensor, arrays: list[Array], backward: Callable[[list[Tensor], list[Any]], Tensor | None]) -> list[Tensor]:
+    """Several outputs with one gradient formula `backward(outputs, grads)`; outputs are recomputed nodes of the graph, so orders above one work
+    where the formula allows it."""
+    outputs = [upload(a, x._layout.dtype) for a in arrays]
+    if not (local.state.grad and x._requires_grad):
+        return outputs
+    plain = [out.detach() for out in outputs]
+
+    def rule(node: Any, grads: list[Any]) -> tuple[Any]:
+        return (backward(plain, grads),)
+
+    node = function_node(label, (x,), tuple(out._layout for out in outputs), rule)
+    node.saved, node.versions = {0: x}, [x._storage.version]
+    for out, out_node in zip(outputs, output_nodes(node, len(outputs)), strict=True):
+        out._grad_fn, out._requires_grad = out_node, True
+    return outputs
+
+
+_t = matrix_transpose
+
+
+def inv(A: Tensor) -> Tensor:
+    """Inverse of square matrices: (*, n, n) -> (*, n, n); raises for a singular one.
+
+    >>> import calque
+    >>> calque.linalg.inv(calque.tensor([[2.0, 0.0], [0.0, 4.0]]))
+    tensor([[0.5000, 0.0000],
+            [0.0000, 0.2500]])
+    """
+    x = _matrix("inv", A, square=True)
+
+    def backward(g: Tensor) -> tuple[Tensor]:
+        inverted = inv(x)
+        return (-(_t(inverted) @ g @ _t(inverted)),)
+
+    return with_formula("LinalgInvExBackward0", (x,), lambda: upload(_host("inv", x, np.linalg.inv), x._layout.dtype), backward)
+
+
+@method("inverse")
+def inverse(input: Tensor) -> Tensor:
+    """Inverse of square matrices: (*, n, n) -> (*, n, n)."""
+    return inv(input)
+
+
+@method("det")
+def det(A: Tensor) -> Tensor:
+    """Determinant: (*, n, n) -> (*)."""
+    x = _matrix("det", A, square=True)
+
+    def backward(g: Tensor) -> tuple[Tensor]:
+        return (unsqueeze(unsqueeze(g * det(x), -1), -1) * _t(inv(x)),)
+
+    return with_formula("LinalgDetBackward0", (x,), lambda: upload(np.asarray(_host("det", x, np.linalg.det)), x._layout.dtype), backward)
+
+
+@method("slogdet")
+def slogdet(A: Tensor) -> Any:
+    """Sign and logarithm of the absolute determinant: (*, n, n) -> (*), (*)."""
+    x = _matrix("slogdet", A, square=True)
+    sign, size = _host("slogdet", x, np.linalg.slogdet)
+
+    def backward(g: Tensor) -> tuple[Tensor]:
+        return (unsqueeze(unsqueeze(g, -1), -1) * _t(inv(x)),)
+
+    logabs = with_formula("LinalgSlogdetBackward0", (x,), lambda: upload(np.asarray(size), x._layout.dtype), backward)
+    return SlogdetResult(upload(np.asarray(sign), x._layout.dtype), logabs)
+
+
+@method("logdet")
+def logdet(input: Tensor) -> Tensor:
+    """Logarithm of the determinant, NaN where it is negative: (*, n, n) -> (*)."""
+    sign, size = slogdet(input)
+    return where(sign < 0, math.nan, size)
+
+
+def solve(A: Tensor, B: Tensor, *, left: bool = True) -> Tensor:
+    """X with `A @ X = B` (or `X @ A = B` with left=False): (*, n, n), (*, n, k) or (n,) -> like B."""
+    x = _matrix("solve", A, square=True)
+    if A._layout.dtype is not B._layout.dtype:
+        raise DTypeError(f"[linalg.solve] Expected A and B to have the same dtype, but found {A._layout.dtype!r} and {B._layout.dtype!r}")
+    if not left:
+        return _t(solve(_t(A), _t(B)))
+    vector = B._layout.ndim == 1 or B._layout.shape == A._layout.shape[:-1]
+    right = unsqueeze(B, -1) if vector else B
+    if right._layout.ndim < 2 or right._layout.shape[-2] != x._layout.shape[-1]:
+        raise ShapeError(f"[linalg.solve] Incompatible shapes of A and B for the equation AX = B: {tuple(x._layout.shape)} and {tuple(B._layout.shape)}")
+
+    def value() -> Tensor:
+        return upload(_host("solve", x, np.linalg.solve, read(right)), x._layout.dtype)
+
+    def backward(g: Tensor) -> tuple[Tensor, Tensor]:
+        pulled = solve(_t(x), g)
+        grad_a = -(pulled @ _t(solve(x, right)))
+        return sum_to_shape(grad_a, tuple(x._layout.shape)), sum_to_shape(pulled, tuple(right._layout.shape))
+
+    out = with_formula("LinalgSolveExBackward0", (x, right), value, backward)
+    return squeeze(out, -1) if vector else out
+
+
+def _lower_half(x: Tensor) -> Tensor:
+    """Lower triangle with the diagonal halved."""
+    return x.tril() - x.diagonal(0, -2, -1).diag_embed() * 0.5
+
+
+@method("cholesky")
+def cholesky(input: Tensor, upper: bool = False) -> Tensor:
+    """Lower L with `L @ L^T = A` for symmetric positive-definite A: (*, n, n) -> (*, n, n)."""
+    x = _matrix("cholesky", input, square=True)
+
+    def backward(g: Tensor) -> tuple[Tensor]:
+        low = cholesky(x)
+        inverted = inv(low)
+        middle = _lower_half(_t(low) @ g)
+        full = _t(inverted) @ middle @ inverted
+        return ((full + _t(full)) * 0.5,)
+
+    low = with_formula("LinalgCholeskyExBackward0", (x,), lambda: upload(_host("cholesky", x, np.linalg.cholesky), x._layout.dtype), backward)
+    return _t(low) if upper else low
+
+
+def eigh(A: Tensor, UPLO: str = "L") -> Any:
+    """Eigenvalues (increasing) and eigenvectors of symmetric matrices: (*, n, n) -> (*, n), (*, n, n).
+
+    First-order gradients; those of the eigenvectors need distinct eigenvalues.
+    """
+    x = _matrix("eigh", A, square=True)
+    values, vectors = _host("eigh", x, np.linalg.eigh, UPLO)
+
+    def backward(plain: list[Tensor], grads: list[Any]) -> Tensor:
+        w, v = plain
+        inner = _diagonal_matrix(grads[0]) if grads[0] is not None else None
+        if grads[1] is not None:
+            gap = unsqueeze(w, -2) - unsqueeze(w, -1)
+            turn = where(gap == 0, 0.0, (_t(v) @ grads[1]) / where(gap == 0, 1.0, gap))
+            inner = turn if inner is None else inner + turn
+        return v @ inner @ _t(v)
+
+    return EighResult(*_with_outputs("LinalgEighBackward0", x, [values, vectors], backward))
+
+
+def _diagonal_matrix(x: Tensor) -> Tensor:
+    return x.diag_embed()
+
+
+def eigvalsh(A: Tensor, UPLO: str = "L") -> Tensor:
+    """Eigenvalues (increasing) of symmetric matrices: (*, n, n) -> (*, n)."""
+    return eigh(A, UPLO).eigenvalues
+
+
+def svd(A: Tensor, full_matrices: bool = True) -> Any:
+    """A = U diag(S) Vh with decreasing S: (*, n, m) -> (*, n, k), (*, k), (*, k, m), k = min(n, m) unless full_matrices.
+
+    First-order gradients for full_matrices=False; those of U and Vh need distinct singular values.
+    """
+    x = _matrix("svd", A)
+    arrays = list(_host("svd", x, np.linalg.svd, full_matrices))
+    return SvdResult(*_with_outputs("LinalgSvdBackward0", x, arrays, lambda plain, grads: _svd_gradient(x, plain, grads)))
+
+
+def _svd_gradient(x: Tensor, plain: list[Tensor], grads: list[Any]) -> Tensor:
+    u, s, vh = plain
+    gu, gs, gvh = grads
+    if u._layout.shape[-1] != s._layout.shape[-1] or vh._layout.shape[-2] != s._layout.shape[-1]:
+        raise ArgumentError("[linalg.svd] the gradient needs full_matrices=False")
+    inner = _diagonal_matrix(gs) if gs is not None else _diagonal_matrix(s * 0)
+    square = s * s
+    gap = unsqueeze(square, -2) - unsqueeze(square, -1)
+    factor = where(gap == 0, 0.0, 1.0 / where(gap == 0, 1.0, gap))
+    row, column = unsqueeze(s, -2), unsqueeze(s, -1)
+    result = None
+    if gu is not None:
+        skew = factor * (_t(u) @ gu - _t(gu) @ u)
+        inner = inner + skew * row
+        rest = gu - u @ (_t(u) @ gu)
+        result = (rest / row) @ vh
+    if gvh is not None:
+        gv = _t(gvh)
+        skew = factor * (vh @ gv - _t(gv) @ _t(vh))
+        inner = inner + column * skew
+        rest = _t(gv) - (_t(gv) @ _t(vh)) @ vh
+        extra = (u / row) @ rest
+        result = extra if result is None else result + extra
+    core = u @ inner @ vh
+    return core if result is None else core + result
+
+
+def svdvals(A: Tensor) -> Tensor:
+    """Singular values, decreasing: (*, n, m) -> (*, min(n, m))."""
+    return svd(A, full_matrices=False).S
+
+
+def qr(A: Tensor, mode: str = "reduced") -> Any:
+    """A = Q R with orthonormal columns in Q: (*, n, m) -> (*, n, k), (*, k, m). Gradient for n >= m and mode "reduced"."""
+    x = _matrix("qr", A)
+    if mode not in ("reduced", "complete", "r"):
+        raise ArgumentError(f"[linalg.qr] qr received unrecognized mode {mode!r}; expected 'reduced', 'complete' or 'r'")
+    arrays = _host("qr", x, np.linalg.qr, "reduced" if mode == "r" else mode)
+
+    def backward(plain: list[Tensor], grads: list[Any]) -> Tensor:
+        q, r = plain
+        if mode != "reduced" or r._layout.shape[-2] != r._layout.shape[-1]:
+            raise ArgumentError("[linalg.qr] the gradient needs mode='reduced' and at least as many rows as columns")
+        gq = grads[0] if grads[0] is not None else q * 0
+        gr = grads[1] if grads[1] is not None else r * 0
+        m = r @ _t(gr) - _t(gq) @ q
+        lower = m.tril()
+        symmetric = lower + _t(m.tril(-1))
+        return _t(solve(r, _t(gq + q @ symmetric)))
+
+    return QrResult(*_with_outputs("LinalgQrBackward0", x, list(arrays), backward))
+
+
+@method("pinverse")
+def pinverse(input: Tensor, rcond: float = 1e-15) -> Tensor:
+    """Moore-Penrose inverse: (*, n, m) -> (*, m, n)."""
+    return pinv(input, rtol=rcond)
+
+
+def pinv(A: Tensor, *, rtol: float | None = None) -> Tensor:
+    """Moore-Penrose inverse through the singular values above rtol times the largest: (*, n, m) -> (*, m, n)."""
+    u, s, vh = svd(A, full_matrices=False)
+    limit = rtol if rtol is not None else max(A._layout.shape[-2:]) * dt.FInfo(A._layout.dtype).eps
+    kept = s > amax(s, -1, True) * limit
+    inverted = where(kept, 1.0 / where(kept, s, 1.0), 0.0)
+    return (_t(vh) * unsqueeze(inverted, -2)) @ _t(u)
+
+
+def matrix_rank(A: Tensor, *, rtol: float | None = None) -> Tensor:
+    """Number of singular values above rtol times the largest: (*, n, m) -> (*) int64."""
+    s = svdvals(A.detach())
+    limit = rtol if rtol is not None else max(A._layout.shape[-2:]) * dt.FInfo(A._layout.dtype).eps
+    return sum(s > amax(s, -1, True) * limit, -1)
+
+
+def matrix_norm(A: Tensor, ord: Any = "fro", dim: tuple[int, int] = (-2, -1), keepdim: bool = False) -> Tensor:
+    """Norm of matrices: "fro", "nuc", 1, -1, 2, -2, inf or -inf: (*, n, m) -> (*)."""
+    if ord == "fro":
+        return vector_norm(A, 2, dim, keepdim)
+    moved = A.movedim(dim, (-2, -1))
+    if ord == "nuc":
+        result = sum(svdvals(moved), -1)
+    elif not is_number(ord) or abs(ord) not in (1, 2, math.inf):
+        raise ArgumentError(f"[linalg.matrix_norm] expected ord 'fro', 'nuc', 1, -1, 2, -2, inf or -inf, got {ord!r}")
+    elif abs(ord) == 2:
+        singular = svdvals(moved)
+        result = amax(singular, -1) if ord > 0 else amin(singular, -1)
+    else:
+        sums = sum(moved.abs(), -2 if abs(ord) == 1 else -1)
+        result = amax(sums, -1) if ord > 0 else amin(sums, -1)
+    if keepdim:
+        for d in sorted(d % A._layout.ndim for d in dim):
+            result = unsqueeze(result, d)
+    return result
+
+
+def norm(A: Tensor, ord: Any = None, dim: Any = None, keepdim: bool = False, *, dtype: dt.DType | None = None) -> Tensor:
+    """Vector norm (one dim, or ord None), or matrix norm (two dims, or a 2-d A with ord)."""
+    A = A if dtype is None else A.to(dtype)
+    pair = isinstance(dim, (tuple, list)) and len(dim) == 2
+    if ord is None or isinstance(dim, int) or (dim is None and A._layout.ndim == 1) or (isinstance(dim, (tuple, list)) and len(dim) == 1):
+        return vector_norm(A, 2 if ord is None else ord, dim, keepdim)
+    return matrix_norm(A, ord, tuple(dim) if pair else (-2, -1), keepdim)  # type: ignore[arg-type]
+
+
+def cond(A: Tensor) -> Tensor:
+    """Condition number in the 2-norm: (*, n, m) -> (*)."""
+    s = svdvals(A)
+    return amax(s, -1) / amin(s, -1)
+
+
+def lstsq(A: Tensor, B: Tensor) -> Tensor:
+    """X that minimises ||A X - B||, through the pseudo-inverse: (*, n, m), (*, n, k) -> (*, m, k)."""
+    return matmul(pinv(A), B)
+
+

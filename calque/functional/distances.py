@@ -1,0 +1,91 @@
+"""Distances and vector products: dist, cdist, cross, pairwise differences along a dim."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from calque.base.errors import ArgumentError, ShapeError
+from calque.base.shapes import broadcast_shapes, normalize_dim
+from calque.functional.arithmetic import sub
+from calque.functional.common import method, prim
+from calque.functional.reductions import vector_norm
+from calque.functional.views import expand, unsqueeze
+from calque.functional.windows import narrow
+from calque.tensor import Tensor
+
+__all__ = ["cdist", "cross", "diff", "dist", "pairwise_distance"]
+
+
+@method()
+def dist(input: Tensor, other: Tensor, p: float = 2) -> Tensor:
+    """Norm of order `p` of `input - other`: (*), (*) -> ()."""
+    return vector_norm(sub(input, other), p)
+
+
+def cdist(x1: Tensor, x2: Tensor, p: float = 2.0, compute_mode: str | None = None) -> Tensor:
+    """Distances of order `p` between all pairs of rows: (*, n, d), (*, m, d) -> (*, n, m). `compute_mode` is accepted and ignored.
+
+    >>> import calque
+    >>> calque.cdist(calque.tensor([[0.0, 0.0]]), calque.tensor([[3.0, 4.0], [0.0, 1.0]]))
+    tensor([[5., 1.]])
+    """
+    if x1._layout.ndim < 2 or x2._layout.ndim < 2 or x1._layout.shape[-1] != x2._layout.shape[-1]:
+        raise ShapeError(
+            f"[cdist] X1 and X2 must have the same number of columns and at least two dimensions, got shapes {tuple(x1._layout.shape)} and "
+            f"{tuple(x2._layout.shape)}"
+        )
+    if p < 0:
+        raise ArgumentError(f"[cdist] cdist only supports non-negative p values, got {p}")
+    return vector_norm(sub(unsqueeze(x1, -2), unsqueeze(x2, -3)), p, -1)
+
+
+def pairwise_distance(x1: Tensor, x2: Tensor, p: float = 2.0, eps: float = 1e-6, keepdim: bool = False) -> Tensor:
+    """Distances of order `p` between corresponding rows, `eps` added to the differences: (*, d), (*, d) -> (*)."""
+    return vector_norm(sub(x1, x2) + eps, p, -1, keepdim)
+
+
+@method()
+def cross(input: Tensor, other: Tensor, dim: int | None = None) -> Tensor:
+    """Vector product along a dim of size 3 (default: the first such dim): (*), (*) -> (*), broadcast.
+
+    >>> import calque
+    >>> calque.cross(calque.tensor([1, 0, 0]), calque.tensor([0, 1, 0]))
+    tensor([0, 0, 1])
+    """
+    shape = broadcast_shapes(tuple(input._layout.shape), tuple(other._layout.shape), op="cross")
+    if dim is None:
+        dim = next((d for d, extent in enumerate(shape) if extent == 3), None)
+        if dim is None:
+            raise ShapeError(f"[cross] no dimension of size 3 in input: got shape {shape}")
+    d = normalize_dim(dim, len(shape), "cross")
+    if shape[d] != 3:
+        raise ShapeError(f"[cross] inputs dimension {d} must have length 3, got shapes {tuple(input._layout.shape)} and {tuple(other._layout.shape)}")
+    a, b = expand(input, shape), expand(other, shape)
+    left = [narrow(a, d, k, 1) for k in range(3)]
+    right = [narrow(b, d, k, 1) for k in range(3)]
+    parts = [left[i] * right[j] - left[j] * right[i] for i, j in ((1, 2), (2, 0), (0, 1))]
+    return prim("cat", *parts, d)
+
+
+@method()
+def diff(input: Tensor, n: int = 1, dim: int = -1, prepend: Any = None, append: Any = None) -> Tensor:
+    """Differences of neighbours along `dim`, taken `n` times: (*, k, *) -> (*, k - n, *). Of bool: whether they differ.
+
+    >>> import calque
+    >>> calque.diff(calque.tensor([1, 4, 9]))
+    tensor([3, 5])
+    """
+    if not input._layout.ndim:
+        raise ShapeError("[diff] diff expects input to be at least one-dimensional, got a 0-d tensor")
+    if n < 0:
+        raise ArgumentError(f"[diff] order must be non-negative but got {n}")
+    d = normalize_dim(dim, input._layout.ndim, "diff")
+    parts = [x for x in (prepend, input, append) if x is not None]
+    result = prim("cat", *parts, d) if len(parts) > 1 else input
+    for _ in range(n):
+        size = result._layout.shape[d]
+        if size == 0:
+            break
+        high, low = narrow(result, d, 1, size - 1), narrow(result, d, 0, size - 1)
+        result = high ^ low if result._layout.dtype.name == "bool" else sub(high, low)
+    return prim("copy", result) if result is input else result

@@ -1,0 +1,45 @@
+"""Linear algebra with the names of `torch.linalg`. Factorisations run in NumPy on the host; products are recorded."""
+
+from calque.functional.decompositions import (
+    cholesky,
+    cond,
+    det,
+    eigh,
+    eigvalsh,
+    inv,
+    lstsq,
+    matrix_norm,
+    matrix_rank,
+    norm,
+    pinv,
+    qr,
+    slogdet,
+    solve,
+    svd,
+    svdvals,
+)
+from calque.functional.distances import cross as _cross
+from calque.functional.linalg import matmul, matrix_power, multi_dot
+from calque.functional.reductions import vector_norm
+from calque.functional.windows import diagonal as _diagonal
+from calque.tensor import Tensor
+
+__all__ = [
+    "cholesky", "cond", "cross", "det", "diagonal", "eigh", "eigvalsh", "inv", "lstsq", "matmul", "matrix_norm", "matrix_power", "matrix_rank",
+    "multi_dot", "norm", "pinv", "qr", "slogdet", "solve", "svd", "svdvals", "vecdot", "vector_norm",
+]  # fmt: skip
+
+
+def cross(input: Tensor, other: Tensor, *, dim: int = -1) -> Tensor:
+    """Vector product along a dim of size 3: (*), (*) -> (*), broadcast."""
+    return _cross(input, other, dim)
+
+
+def diagonal(A: Tensor, *, offset: int = 0, dim1: int = -2, dim2: int = -1) -> Tensor:
+    """View of the diagonals of the last two dims."""
+    return _diagonal(A, offset, dim1, dim2)
+
+
+def vecdot(x: Tensor, y: Tensor, *, dim: int = -1) -> Tensor:
+    """Inner products along a dim: (*), (*) -> (* without dim), broadcast."""
+    return (x * y).sum(dim)
