@@ -89,3 +89,9 @@ def allocate(numel: int, np_dtype: Any) -> Array:
     size = np.dtype(np_dtype).itemsize * numel
     result: Array = backend().empty(size)[:size].view(np_dtype)
     return result
+
+
+def require_memory(nbytes: int) -> None:
+    """Raise `OutOfMemoryError` unless a block of so many bytes can be had; nothing is kept."""
+    backend().empty(nbytes)
+    backend().release_cached()

@@ -20,6 +20,7 @@ from calque.base.layout import Layout, dense_layout, layout
 from calque.base.shapes import contiguous_strides
 from calque.ir.program import Check, Node, Program
 from calque.ops import opdef
+from calque.run.backends import require_memory
 from calque.run.buffer import Buffer, strided
 from calque.run.dispatch import Plan, dispatch, make_plan
 from calque.run.source import user_line
@@ -140,12 +141,18 @@ def root() -> Edge:
 local = _Local()
 
 
+_HUGE = 1 << 32  # bytes from which a new tensor is refused where it is written if it cannot fit, not where it is first read
+_FROM_NOTHING = ("full", "iota", "random_bits")
+
+
 def grow(trace: Trace, key: Any, op: Any, inputs: tuple[Any, ...], attrs: tuple[Any, ...], layouts: tuple[Any, ...]) -> Edge:
     """Cold path: infer the result, check the operands and add an edge. Raises the user's errors; nothing is recorded then."""
     shapes = [lay.shape if isinstance(lay, Layout) else () for lay in layouts]
     dtypes = [lay.dtype if isinstance(lay, Layout) else lay for lay in layouts]
     shape = tuple(op.shape(shapes, attrs))
     value = dense_layout(shape, op.dtype(dtypes, attrs))
+    if value.nbytes > _HUGE and op.name in _FROM_NOTHING:
+        require_memory(value.nbytes)
     edge = Edge(trace.cur, op, inputs, attrs, value, user_line())
     edge.input_layouts = layouts
     if Counters.edges >= settings.max_trie_edges:
