@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 import calque
+from calque.base.extras import need
 from calque.data import Dataset
-from calque.train.extras import need
 
 CLASSES = 10
 PIXEL_MEAN, PIXEL_STD = 0.3053, 0.3760  # of the training pixels scaled to 0..1

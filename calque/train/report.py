@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from calque.train.extras import need
+from calque.base.extras import need
 
 
 def confusion_matrix(labels: Any, predictions: Any, classes: int) -> Any:
