@@ -7,7 +7,7 @@
 tensor([2., 4.])
 """
 
-from calque import functional as _functional
+from calque import autograd, cuda, nn, optim, utils
 from calque import linalg
 from calque.autograd.modes import enable_grad, inference_mode, is_grad_enabled, is_inference_mode_enabled, no_grad, set_grad_enabled
 from calque.base.device import Device as device
@@ -30,6 +30,7 @@ from calque.base.dtypes import (
 )
 from calque.base.shapes import Size
 from calque.functional import *  # noqa: F403
+from calque.io import load, save
 from calque.run.dispatch import synchronize
 from calque.run.stats import get_num_threads, set_num_threads, stats
 from calque.tensor import Tensor

@@ -1,0 +1,5 @@
+"""`torch.utils.checkpoint` names; see `calque.autograd`."""
+
+from calque.autograd import checkpoint
+
+__all__ = ["checkpoint"]
