@@ -1,0 +1,33 @@
+"""Error context: which layer of which model an exception came from."""
+
+from __future__ import annotations
+
+from typing import Any
+
+_KEY = "_calque_layers"
+_NOTE = "in layer "
+
+
+def describe(module: Any) -> str:
+    """One line: class and settings, e.g. `Linear(in_features=5, out_features=2, bias=True)`."""
+    return f"{type(module).__name__}({' '.join(module.extra_repr().split())})"
+
+
+def layer_path(chain: list[Any]) -> str:
+    """Dotted name of the innermost module of a call chain (innermost first) under the outermost."""
+    parts = []
+    for child, parent in zip(chain, chain[1:]):
+        name = next((n for n, m in parent.named_modules() if m is child), "")
+        parts.append(name or f"<{type(child).__name__}>")
+    return ".".join(reversed(parts))
+
+
+def annotate(module: Any, error: Exception) -> None:
+    """Note the path and class of the failing layer on an exception that leaves `module`'s forward; inner calls extend outwards."""
+    chain: list[Any] = error.__dict__.setdefault(_KEY, [])
+    if not chain or chain[-1] is not module:
+        chain.append(module)
+    path = layer_path(chain)
+    where = f"{path!r} of {type(module).__name__}: " if path else ""
+    notes = [n for n in getattr(error, "__notes__", ()) if not n.startswith(_NOTE)]
+    error.__notes__ = [*notes, f"{_NOTE}{where}{describe(chain[0])}"]

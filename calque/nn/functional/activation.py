@@ -1,0 +1,247 @@
+"""Activation functions, elementwise: (*) -> (*). `inplace=True` writes the result into the input."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from calque import functional as T
+from calque.base.errors import ArgumentError, ShapeError
+from calque.nn.functional.rows import choose, one_dim
+from calque.nn.gradient import Saved, with_gradient
+from calque.ops.opdef import get
+from calque.tensor import Tensor, assign, unary
+
+__all__ = [
+    "celu", "celu_", "elu", "elu_", "gelu", "glu", "hardshrink", "hardsigmoid", "hardswish", "hardtanh", "hardtanh_", "leaky_relu",
+    "leaky_relu_", "logsigmoid", "mish", "prelu", "relu", "relu6", "relu_", "rrelu", "rrelu_", "selu", "selu_", "sigmoid", "silu",
+    "softplus", "softshrink", "softsign", "tanh", "tanhshrink", "threshold", "threshold_",
+]  # fmt: skip
+
+_relu = unary(get("relu"))
+_SELU_ALPHA, _SELU_SCALE = 1.6732632423543772, 1.0507009873554805
+
+
+def _result(x: Tensor, y: Tensor, inplace: bool) -> Tensor:
+    return assign(x, y) if inplace else y
+
+
+def relu(input: Tensor, inplace: bool = False) -> Tensor:
+    """max(x, 0).
+
+    >>> import calque
+    >>> calque.nn.functional.relu(calque.tensor([-1.0, 2.0]))
+    tensor([0., 2.])
+    """
+    y = _relu(input)
+    return assign(input, y) if inplace else y
+
+
+def _where_below(x: Tensor, bound: float, below: Any, above: Any) -> Tensor:
+    """`below` where x <= bound, else `above`; NaN goes to `above`."""
+    return choose(T.le(x, bound), below, above, x._layout.dtype)
+
+
+def relu6(input: Tensor, inplace: bool = False) -> Tensor:
+    """min(max(x, 0), 6)."""
+    return hardtanh(input, 0.0, 6.0, inplace)
+
+
+def hardtanh(input: Tensor, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False) -> Tensor:
+    """x limited to [min_val, max_val]; the gradient is zero at and outside the limits."""
+    if min_val > max_val:
+        raise ArgumentError(f"[hardtanh] expected min_val <= max_val, got {min_val} > {max_val}")
+    low, high = float(min_val), float(max_val)
+    kind = input._layout.dtype
+    y = choose(T.ge(input, high), high, _where_below(input, low, low, input), kind)
+    return _result(input, y, inplace)
+
+
+def elu(input: Tensor, alpha: float = 1.0, inplace: bool = False) -> Tensor:
+    """x for x > 0, else alpha (exp(x) - 1)."""
+    y = _where_below(input, 0.0, T.expm1(-_relu(-input)) * float(alpha), input)
+    return _result(input, y, inplace)
+
+
+def celu(input: Tensor, alpha: float = 1.0, inplace: bool = False) -> Tensor:
+    """max(x, 0) + min(0, alpha (exp(x / alpha) - 1))."""
+    a = float(alpha)
+    y = _where_below(input, 0.0, T.expm1(-_relu(-input) * (1.0 / a)) * a, input)
+    return _result(input, y, inplace)
+
+
+def selu(input: Tensor, inplace: bool = False) -> Tensor:
+    """Scaled ELU. Source: Klambauer et al., "Self-Normalizing Neural Networks" (2017)."""
+    y = _where_below(input, 0.0, T.expm1(-_relu(-input)) * (_SELU_ALPHA * _SELU_SCALE), input * _SELU_SCALE)
+    return _result(input, y, inplace)
+
+
+def leaky_relu(input: Tensor, negative_slope: float = 0.01, inplace: bool = False) -> Tensor:
+    """x for x > 0, else negative_slope * x."""
+    y = _where_below(input, 0.0, input * float(negative_slope), input)
+    return _result(input, y, inplace)
+
+
+def prelu(input: Tensor, weight: Tensor) -> Tensor:
+    """Leaky ReLU with a learned slope: one, or one per channel (dim 1)."""
+    channels = input._layout.shape[1] if input._layout.ndim > 1 else 1
+    count = weight._layout.numel
+    if count not in (1, channels):
+        raise ShapeError(f"[prelu] Mismatch of parameter numbers and input channel size: expected 1 or {channels} slopes, got {count}")
+    if count > 1:
+        weight = weight.reshape([-1] + [1] * (input._layout.ndim - 2))
+    return _where_below(input, 0.0, input * weight, input)
+
+
+def rrelu(input: Tensor, lower: float = 1 / 8, upper: float = 1 / 3, training: bool = False, inplace: bool = False) -> Tensor:
+    """Leaky ReLU with a random slope in [lower, upper] per element while training, else their mean."""
+    if lower > upper:
+        raise ArgumentError(f"[rrelu] Lower bound should be less than or equal to the upper bound, got {lower} > {upper}")
+    slope: Any = (lower + upper) / 2
+    if training:
+        slope = T.rand_like(input.detach()) * (upper - lower) + lower
+    return _result(input, _where_below(input, 0.0, input * slope, input), inplace)
+
+
+def threshold(input: Tensor, threshold: float, value: float, inplace: bool = False) -> Tensor:
+    """x for x > threshold, else value."""
+    return _result(input, _where_below(input, float(threshold), float(value), input), inplace)
+
+
+def _gelu_exact(saved: Saved, g: Tensor) -> tuple[Any, ...]:
+    x = saved.inputs[0]
+    density = T.exp(x * x * -0.5) * (1.0 / math.sqrt(2.0 * math.pi))
+    return (g * ((T.erf(x * math.sqrt(0.5)) + 1.0) * 0.5 + x * density),)
+
+
+_TANH_SCALE, _TANH_CUBE = math.sqrt(2.0 / math.pi), 0.044715
+
+
+def _gelu_inner(x: Tensor) -> Tensor:
+    return T.tanh((x + x * x * x * _TANH_CUBE) * _TANH_SCALE)
+
+
+def _gelu_tanh(saved: Saved, g: Tensor) -> tuple[Any, ...]:
+    x = saved.inputs[0]
+    t = _gelu_inner(x)
+    slope = (x * x * (3.0 * _TANH_CUBE) + 1.0) * _TANH_SCALE
+    return (g * ((t + 1.0) * 0.5 + x * 0.5 * (1.0 - t * t) * slope),)
+
+
+def gelu(input: Tensor, approximate: str = "none") -> Tensor:
+    """x times the normal cumulative distribution of x; `approximate="tanh"` uses Hendrycks and Gimpel's formula (2016)."""
+    if approximate == "none":
+        return with_gradient(  # type: ignore[no-any-return]
+            "GeluBackward0", lambda x: (x * 0.5 * (T.erf(x * math.sqrt(0.5)) + 1.0),), _gelu_exact, (input,)
+        )
+    if approximate == "tanh":
+        return with_gradient("GeluBackward0", lambda x: (x * 0.5 * (_gelu_inner(x) + 1.0),), _gelu_tanh, (input,))  # type: ignore[no-any-return]
+    raise ArgumentError(f"[gelu] approximate argument must be either 'none' or 'tanh', got {approximate!r}")
+
+
+def _silu_backward(saved: Saved, g: Tensor) -> tuple[Any, ...]:
+    x = saved.inputs[0]
+    s = T.sigmoid(x)
+    return (g * s * (x * (1.0 - s) + 1.0),)
+
+
+def silu(input: Tensor, inplace: bool = False) -> Tensor:
+    """x sigmoid(x). Source: Elfwing, Uchibe, Doya (2017)."""
+    y = with_gradient("SiluBackward0", lambda x: (x * T.sigmoid(x),), _silu_backward, (input,))
+    return _result(input, y, inplace)
+
+
+def mish(input: Tensor, inplace: bool = False) -> Tensor:
+    """x tanh(softplus(x))."""
+    return _result(input, input * T.tanh(softplus(input)), inplace)
+
+
+def softplus(input: Tensor, beta: float = 1.0, threshold: float = 20.0) -> Tensor:
+    """log(1 + exp(beta x)) / beta; x itself where beta x > threshold."""
+    b, limit = float(beta), float(threshold)
+    scaled = input * b
+    limited = choose(T.gt(scaled, limit), limit, scaled, scaled._layout.dtype)
+    return choose(T.gt(scaled, limit), input, T.log1p(T.exp(limited)) * (1.0 / b), input._layout.dtype)
+
+
+def logsigmoid(input: Tensor) -> Tensor:
+    """log(sigmoid(x)), computed stably."""
+
+    def backward(saved: Saved, g: Tensor) -> tuple[Any, ...]:
+        return (g * T.sigmoid(-saved.inputs[0]),)
+
+    return with_gradient(  # type: ignore[no-any-return]
+        "LogSigmoidBackward0", lambda x: (-_relu(-x) - T.log1p(T.exp(-T.abs(x))),), backward, (input,)
+    )
+
+
+def softsign(input: Tensor) -> Tensor:
+    """x / (1 + |x|)."""
+    return input / (T.abs(input) + 1.0)
+
+
+def tanh(input: Tensor) -> Tensor:
+    """Hyperbolic tangent."""
+    return T.tanh(input)
+
+
+def sigmoid(input: Tensor) -> Tensor:
+    """1 / (1 + exp(-x))."""
+    return T.sigmoid(input)
+
+
+def tanhshrink(input: Tensor) -> Tensor:
+    """x - tanh(x)."""
+    return input - T.tanh(input)
+
+
+def hardshrink(input: Tensor, lambd: float = 0.5) -> Tensor:
+    """x where |x| > lambd, else 0."""
+    return _where_below_abs(input, float(lambd), input)
+
+
+def softshrink(input: Tensor, lambd: float = 0.5) -> Tensor:
+    """x - lambd for x > lambd, x + lambd for x < -lambd, else 0."""
+    if lambd < 0:
+        raise ArgumentError(f"[softshrink] lambda must be greater or equal to 0, but found to be {lambd}")
+    return _where_below_abs(input, float(lambd), input - T.sign(input.detach()) * float(lambd))
+
+
+def _where_below_abs(x: Tensor, bound: float, above: Tensor) -> Tensor:
+    return choose(T.le(T.abs(x.detach()), bound), 0.0, above, x._layout.dtype)
+
+
+def hardsigmoid(input: Tensor, inplace: bool = False) -> Tensor:
+    """relu6(x + 3) / 6."""
+    return _result(input, relu6(input + 3.0) * (1.0 / 6.0), inplace)
+
+
+def hardswish(input: Tensor, inplace: bool = False) -> Tensor:
+    """x relu6(x + 3) / 6."""
+    return _result(input, input * relu6(input + 3.0) * (1.0 / 6.0), inplace)
+
+
+def glu(input: Tensor, dim: int = -1) -> Tensor:
+    """First half times sigmoid of the second half along `dim`: (*, 2 n, *) -> (*, n, *)."""
+    if input._layout.ndim == 0:
+        raise ShapeError("[glu] expected at least one dimension, got a 0-d tensor: glu does not support 0-dimensional tensors")
+    d = one_dim(input, dim, "glu")
+    size = input._layout.shape[d]
+    if size % 2:
+        raise ShapeError(f"[glu] Halving dimension must be even, but dimension {d} is size {size}")
+    return T.narrow(input, d, 0, size // 2) * T.sigmoid(T.narrow(input, d, size // 2, size // 2))
+
+
+def _in_place(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    def call(input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        return function(input, *args, inplace=True, **kwargs)
+
+    call.__name__ = call.__qualname__ = function.__name__ + "_"
+    call.__doc__ = f"`{function.__name__}` written into the input."
+    return call
+
+
+celu_, elu_, hardtanh_, leaky_relu_, relu_, rrelu_, selu_, threshold_ = (
+    _in_place(f) for f in (celu, elu, hardtanh, leaky_relu, relu, rrelu, selu, threshold)
+)

@@ -1,0 +1,175 @@
+"""Scaled dot-product and multi-head attention.
+
+Source: Vaswani et al., "Attention Is All You Need" (2017); Ainslie et al., "GQA" (2023) for grouped queries.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from calque import functional as T
+from calque.base.errors import ArgumentError, DTypeError, ShapeError
+from calque.nn.functional.dropout import dropout
+from calque.nn.functional.linear import linear
+from calque.nn.functional.rows import choose, positions
+from calque.nn.functional.softmax import softmax
+from calque.tensor import Tensor
+
+__all__ = ["multi_head_attention_forward", "scaled_dot_product_attention"]
+
+_LOWEST = {"float16": -65504.0, "bfloat16": -3e38, "float32": -3e38, "float64": -1e300}  # finite: a row without a key stays finite
+
+
+def _causal(rows: int, columns: int) -> Tensor:
+    """True where query i may look at key j <= i."""
+    return T.ge(T.unsqueeze(positions((rows,)), 1), positions((columns,)))
+
+
+def _check(q: Tensor, k: Tensor, v: Tensor) -> None:
+    shapes = [tuple(t._layout.shape) for t in (q, k, v)]
+    if min(len(s) for s in shapes) < 2 or shapes[0][-1] != shapes[1][-1] or shapes[1][-2] != shapes[2][-2]:
+        raise ShapeError(
+            f"[scaled_dot_product_attention] expected query (..., L, E), key (..., S, E) and value (..., S, Ev), got {shapes[0]}, {shapes[1]}, {shapes[2]}"
+        )
+    kinds = {t._layout.dtype for t in (q, k, v)}
+    if len(kinds) > 1:
+        raise DTypeError(f"[scaled_dot_product_attention] expected query, key and value of one dtype, got {[t.dtype for t in (q, k, v)]}")
+
+
+def _attend(q: Tensor, k: Tensor, v: Tensor, mask: Any, p: float, scale: float) -> tuple[Tensor, Tensor]:
+    """(output, weights). A boolean mask is True where attention is allowed; a row without any allowed key gives zeros."""
+    scores = T.matmul(q, T.transpose(k, -2, -1)) * scale
+    kind = scores._layout.dtype
+    if mask is not None and mask._layout.dtype.category == 0:
+        weights = softmax(choose(mask, scores, _LOWEST[kind.name], kind), -1)
+    else:
+        weights = softmax(scores if mask is None else scores + mask, -1)
+    if p > 0.0:
+        weights = dropout(weights, p)
+    return T.matmul(weights, v), weights
+
+
+def scaled_dot_product_attention(
+    query: Tensor, key: Tensor, value: Tensor, attn_mask: Any = None, dropout_p: float = 0.0, is_causal: bool = False,
+    scale: float | None = None, enable_gqa: bool = False,
+) -> Tensor:  # fmt: skip
+    """softmax(Q K^T scale + mask) V: (..., L, E), (..., S, E), (..., S, Ev) -> (..., L, Ev).
+
+    `attn_mask`: boolean (True = may attend) or added to the scores. `scale` defaults to 1 / sqrt(E). `enable_gqa` repeats key and value heads.
+
+    >>> import calque
+    >>> q = calque.ones(1, 2, 4)
+    >>> tuple(calque.nn.functional.scaled_dot_product_attention(q, q, q, is_causal=True).shape)
+    (1, 2, 4)
+    """
+    _check(query, key, value)
+    if is_causal and attn_mask is not None:
+        raise ArgumentError("[scaled_dot_product_attention] expected attn_mask=None with is_causal=True: Explicit attn_mask should not be set when is_causal=True")
+    if enable_gqa:
+        repeat = query._layout.shape[-3] // key._layout.shape[-3]
+        key, value = T.repeat_interleave(key, repeat, -3), T.repeat_interleave(value, repeat, -3)
+    if scale is None:
+        scale = 1.0 / math.sqrt(query._layout.shape[-1])
+    if is_causal:
+        attn_mask = _causal(query._layout.shape[-2], key._layout.shape[-2])
+        return _attend(query, key, value, attn_mask, dropout_p, float(scale))[0]
+    out, _ = _attend(query, key, value, attn_mask, dropout_p, float(scale))
+    if attn_mask is not None and attn_mask._layout.dtype.category == 0:
+        alive = T.any(attn_mask, -1, True)
+        out = choose(alive, out, 0.0, out._layout.dtype)
+    return out
+
+
+def _merged_mask(attn_mask: Any, padding: Any, batch: int, heads: int, source: int) -> Any:
+    """Masks of MultiheadAttention (True = forbidden, or added) as one mask for `_attend` over (batch, heads, L, S)."""
+    parts = []
+    if attn_mask is not None:
+        if attn_mask._layout.ndim == 3:
+            attn_mask = T.reshape(attn_mask, (batch, heads, *attn_mask._layout.shape[1:]))
+        parts.append(attn_mask)
+    if padding is not None:
+        if tuple(padding._layout.shape) != (batch, source):
+            raise ShapeError(f"[multi_head_attention] key_padding_mask should have shape ({batch}, {source}), but got {tuple(padding._layout.shape)}")
+        parts.append(T.reshape(padding, (batch, 1, 1, source)))
+    if not parts:
+        return None
+    if all(m._layout.dtype.category == 0 for m in parts):
+        forbidden = parts[0] if len(parts) == 1 else T.logical_or(parts[0], parts[1])
+        return T.logical_not(forbidden)
+    added = [choose(m, -math.inf, 0.0, _float_of(parts)) if m._layout.dtype.category == 0 else m for m in parts]
+    return added[0] if len(added) == 1 else added[0] + added[1]
+
+
+def _float_of(parts: list[Tensor]) -> Any:
+    return next(m._layout.dtype for m in parts if m._layout.dtype.category == 2)
+
+
+def _project(q: Tensor, k: Tensor, v: Tensor, weights: tuple[Any, ...], in_weight: Any, in_bias: Any) -> list[Tensor]:
+    """Query, key and value projections; one matrix product for self-attention."""
+    width = q._layout.shape[-1]
+    if in_weight is not None and q is k and k is v:
+        packed = linear(q, in_weight, in_bias)
+        return list(T.split(packed, width, -1))
+    parts = list(weights) if in_weight is None else list(T.split(in_weight, width, 0))
+    biases = [None] * 3 if in_bias is None else list(T.split(in_bias, width, 0))
+    return [linear(x, w, b) for x, w, b in zip((q, k, v), parts, biases, strict=True)]
+
+
+def _extended(x: Tensor, bias: Any, zero: bool) -> Tensor:
+    """(batch, S, E) with the learned extra key (value) and the zero one appended."""
+    batch, _, width = x._layout.shape
+    if bias is not None:
+        x = T.cat([x, T.expand(T.reshape(bias, (1, 1, width)), (batch, 1, width))], 1)
+    return T.cat([x, T.zeros((batch, 1, width), dtype=x.dtype)], 1) if zero else x
+
+
+def _longer(mask: Any, extra: int) -> Any:
+    """A mask with `extra` allowed keys appended."""
+    if mask is None or not extra:
+        return mask
+    shape = (*mask._layout.shape[:-1], extra)
+    return T.cat([mask, T.zeros(shape, dtype=mask.dtype)], -1)
+
+
+def multi_head_attention_forward(
+    query: Tensor, key: Tensor, value: Tensor, embed_dim_to_check: int, num_heads: int, in_proj_weight: Any, in_proj_bias: Any, bias_k: Any,
+    bias_v: Any, add_zero_attn: bool, dropout_p: float, out_proj_weight: Tensor, out_proj_bias: Any, training: bool = True,
+    key_padding_mask: Any = None, need_weights: bool = True, attn_mask: Any = None, use_separate_proj_weight: bool = False,
+    q_proj_weight: Any = None, k_proj_weight: Any = None, v_proj_weight: Any = None, static_k: Any = None, static_v: Any = None,
+    average_attn_weights: bool = True, is_causal: bool = False,
+) -> tuple[Tensor, Any]:  # fmt: skip
+    """Attention of `num_heads` heads: (L, N, E), (S, N, E), (S, N, E) -> ((L, N, E), weights (N, L, S) or None); without N for one sample."""
+    if query._layout.ndim == 2:
+        lifted = [T.unsqueeze(x, 1) for x in (query, key, value)]
+        lifted = [lifted[0]] * 3 if query is key and key is value else lifted
+        padding = None if key_padding_mask is None else T.unsqueeze(key_padding_mask, 0)
+        out, weights = multi_head_attention_forward(
+            *lifted, embed_dim_to_check, num_heads, in_proj_weight, in_proj_bias, bias_k, bias_v, add_zero_attn, dropout_p, out_proj_weight,
+            out_proj_bias, training, padding, need_weights, attn_mask, use_separate_proj_weight, q_proj_weight, k_proj_weight, v_proj_weight,
+            static_k, static_v, average_attn_weights, is_causal,
+        )  # fmt: skip
+        return T.squeeze(out, 1), None if weights is None else T.squeeze(weights, 0)
+    target, batch, width = query._layout.shape
+    if width != embed_dim_to_check or width % num_heads:
+        raise ShapeError(f"[multi_head_attention] was expecting embedding dimension of {embed_dim_to_check} divisible by {num_heads}, but got {width}")
+    in_weight = None if use_separate_proj_weight else in_proj_weight
+    q, k, v = _project(query, key, value, (q_proj_weight, k_proj_weight, v_proj_weight), in_weight, in_proj_bias)
+    q, k, v = (T.transpose(x, 0, 1) for x in (q, k, v))
+    k, v = _extended(k, bias_k, add_zero_attn), _extended(v, bias_v, add_zero_attn)
+    extra = int(bias_k is not None) + int(add_zero_attn)
+    attn_mask, key_padding_mask = _longer(attn_mask, extra), _longer(key_padding_mask, extra)
+    depth = width // num_heads
+    q, k, v = (T.transpose(T.reshape(x, (batch, x._layout.shape[1], num_heads, depth)), 1, 2) for x in (q, k, v))
+    if is_causal and attn_mask is None:
+        mask = _causal(target, k._layout.shape[2])
+        if key_padding_mask is not None:
+            merged = _merged_mask(T.logical_not(mask), key_padding_mask, batch, num_heads, k._layout.shape[2])
+            mask = merged
+    else:
+        mask = _merged_mask(attn_mask, key_padding_mask, batch, num_heads, k._layout.shape[2])
+    out, weights = _attend(q, k, v, mask, dropout_p if training else 0.0, 1.0 / math.sqrt(depth))
+    out = linear(T.reshape(T.transpose(out, 1, 2), (batch, target, width)), out_proj_weight, out_proj_bias)
+    if not need_weights:
+        return T.transpose(out, 0, 1), None
+    return T.transpose(out, 0, 1), T.mean(weights, 1) if average_attn_weights else weights

@@ -1,0 +1,143 @@
+"""Checks of values, made before anything changes: at once where the values exist already, else inside the recorded program."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from calque import functional as T
+from calque.base import dtypes as dt
+from calque.base.errors import ArgumentError, DTypeError, OutOfRangeError
+from calque.functional.common import cast, prim
+from calque.nn.functional.rows import choose, positions
+from calque.run.buffer import strided
+from calque.run.recorder import add_check, local
+from calque.tensor import Tensor, slot_of, wrap
+
+SMALL = 1 << 20  # elements; larger values are checked inside the program, by compiled code
+_FAR = (1 << 62) - 1
+
+
+def values_of(t: Tensor) -> Any:
+    """The tensor's values if they exist already and are not many, else None."""
+    buffer = t._storage.buffer
+    if buffer is None or buffer.array is None or t._layout.numel > SMALL or (buffer.task is not None and not buffer.task.done):
+        return None
+    return strided(buffer.array, t._layout)
+
+
+def _place(position: int, shape: Any) -> tuple[int, ...]:
+    return tuple(int(i) for i in np.unravel_index(position, tuple(shape))) if len(shape) else ()
+
+
+def check_indices(t: Tensor, size: int, skip: int | None, error: Callable[[tuple[int, ...], int], Exception]) -> bool:
+    """Raise `error(position, value)` for the first element outside 0..size-1 that is not `skip`. True if it is known that none is `skip`."""
+    shape = tuple(t._layout.shape)
+    if t._layout.numel == 0:
+        return False
+    found = values_of(t)
+    if found is not None:
+        if _all_in(found, size) and (skip is None or not 0 <= skip < size):
+            return True
+        bad = _first_bad(found, size, skip)
+        if bad >= 0:
+            raise error(_place(bad, shape), int(found.reshape(-1)[bad]))
+        return False
+    value = cast(wrap(t._storage, t._layout), dt.int64)
+    wrong = T.logical_or(value < 0, value >= size)
+    if skip is not None:
+        wrong = T.logical_and(wrong, value != skip)
+    clipped = T.minimum(T.maximum(value, _integer(-(1 << 31))), _integer((1 << 31) - 1))
+    code = positions(shape) * (1 << 32) + (clipped + (1 << 31))
+    _record(wrong, code, shape, lambda c: error(_place(c >> 32, shape), (c & 0xFFFFFFFF) - (1 << 31)))
+    return False
+
+
+def _integer(value: int) -> Tensor:
+    return prim("full", (value, dt.int64), ())
+
+
+def _all_in(found: Any, size: int) -> bool:
+    """Whether all are in 0..size-1, in one pass: as unsigned numbers negative ones are large."""
+    return found.dtype == np.int64 and found.flags.c_contiguous and int(found.view(np.uint64).max()) < size
+
+
+def _first_bad(found: Any, size: int, skip: int | None) -> int:
+    wrong = (found < 0) | (found >= size)
+    if skip is not None:
+        wrong &= found != skip
+    flat = wrong.reshape(-1)
+    first = int(flat.argmax())
+    return first if flat[first] else -1
+
+
+def _record(wrong: Tensor, code: Tensor, shape: tuple[int, ...], error: Callable[[int], Exception]) -> None:
+    """Attach a check to the program: `code` of the first wrong element, -1 if there is none."""
+    code = choose(wrong, code, _FAR, dt.int64)
+    least = prim("amin", code, tuple(range(len(shape))), False) if shape else code
+    result = choose(least == _FAR, -1, least, dt.int64)
+    add_check(slot_of(local.state.trace, result), error)
+
+
+# A recorded check reports one int64: 28 bits position, 17 bits count, 18 bits value in thousandths.
+_VALUE, _COUNT = 1 << 18, 1 << 17
+
+
+def check_unit_interval(t: Tensor, error: Callable[[tuple[int, ...], float, int], Exception]) -> None:
+    """Raise `error(position, value, count)` if elements lie outside [0, 1] (NaN passes: it is the caller's value)."""
+    shape = tuple(t._layout.shape)
+    if t._layout.numel == 0:
+        return
+    found = values_of(t)
+    if found is not None:
+        wrong = ((found < 0) | (found > 1)).reshape(-1)
+        first = int(wrong.argmax())
+        if wrong[first]:
+            raise error(_place(first, shape), float(found.reshape(-1)[first]), int(wrong.sum()))
+        return
+    x = cast(wrap(t._storage, t._layout), dt.float64)
+    wrong_now = T.logical_or(x < 0.0, x > 1.0)
+    dims = tuple(range(len(shape)))
+    ones = cast(wrong_now, dt.int64)
+    count = T.minimum(prim("sum", ones, dims, False) if shape else ones, _integer(_COUNT - 1))
+    thousandths = cast(T.round(T.minimum(T.maximum(x * 1000.0, -131071.0 + x * 0.0), 131071.0 + x * 0.0)), dt.int64)
+    code = (positions(shape) * _COUNT + count) * _VALUE + (thousandths + _VALUE // 2)
+
+    def from_code(c: int) -> Exception:
+        return error(_place(c // _VALUE // _COUNT, shape), (c % _VALUE - _VALUE // 2) / 1000, c // _VALUE % _COUNT)
+
+    _record(wrong_now, code, shape, from_code)
+
+
+def bad_label(op: str, classes: int, ignore: int | None) -> Callable[[tuple[int, ...], int], Exception]:
+    """Error of a class label that does not exist."""
+
+    def error(where: tuple[int, ...], value: int) -> Exception:
+        hint = f"; use ignore_index={value} to skip such rows" if value < 0 else "; are labels counted from 1, or is the last layer too narrow?"
+        place = f"row {where[0]}" + (f" (position {where})" if len(where) > 1 else "") if where else "the target"
+        return OutOfRangeError(f"[{op}] expected labels in 0..{classes - 1} ({classes} classes), got {value} at {place}{hint}")
+
+    return error
+
+
+def require_dtype(op: str, x: Tensor, weight: Tensor) -> None:
+    """Raise unless input and weight have one dtype."""
+    a, b = x._layout.dtype, weight._layout.dtype
+    if a is not b:
+        raise DTypeError(
+            f"[{op}] expected an input of the weight's dtype {b!r}, got {a!r}; "
+            f"convert the input with .to({b!r}) or the layer with .to({a!r})" + ("" if a.category == 2 else " (layers need floating inputs)")
+        )
+
+
+def reduced(loss: Tensor, reduction: str, op: str) -> Tensor:
+    """Mean, sum or the losses themselves."""
+    if reduction == "mean":
+        return T.mean(loss)
+    if reduction == "sum":
+        return T.sum(loss)
+    if reduction == "none":
+        return loss
+    raise ArgumentError(f"[{op}] expected reduction 'none', 'mean' or 'sum', got {reduction!r}: {reduction} is not a valid value for reduction")

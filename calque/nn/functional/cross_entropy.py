@@ -1,0 +1,196 @@
+"""Cross entropy and negative log likelihood as one graph node: forward two row sums, backward one elementwise pass."""
+
+from __future__ import annotations
+
+import warnings
+from math import prod
+from typing import Any
+
+from calque import functional as T
+from calque.base import dtypes as dt
+from calque.base.errors import ArgumentError, DTypeError, ShapeError
+from calque.functional.common import cast
+from calque.nn.functional.checks import bad_label, check_indices, reduced
+from calque.nn.functional.legacy import legacy_reduction
+from calque.nn.functional.rows import GATHER, SELECT_ROWS, choose, largest, positions, total, wide
+from calque.nn.functional.softmax import log_softmax
+from calque.nn.gradient import Saved, with_gradient
+from calque.tensor import Tensor, record
+
+__all__ = ["cross_entropy", "nll_loss"]
+
+_told: set[str] = set()
+
+
+class _Labels:
+    """Loss of integer labels. `log_probabilities`: the input is log-softmax already (NLL)."""
+
+    def __init__(self, input: Tensor, target: Tensor, weight: Any, skip: int, reduction: str, smoothing: float, log_input: bool) -> None:
+        self.dim = 0 if input._layout.ndim == 1 else 1
+        self.classes = int(input._layout.shape[self.dim])
+        op = "nll_loss" if log_input else "cross_entropy"
+        plain = check_indices(target, self.classes, skip, bad_label(op, self.classes, skip))
+        labels = T.unsqueeze(cast(target, dt.int64), self.dim)
+        self.keep = None
+        if not plain:
+            valid = T.ne(labels, skip)
+            labels = choose(valid, labels, 0, dt.int64)
+            self.keep = cast(valid, input._layout.dtype.compute)
+        self.labels = labels
+        self.weight = weight
+        self.factor = self.keep
+        if weight is not None:
+            per_row = T.reshape(record(SELECT_ROWS, (wide(weight.detach()), T.reshape(labels, (-1,))), (0,)), tuple(labels._layout.shape))
+            self.factor = per_row if self.keep is None else per_row * self.keep
+        self.rows = float(target._layout.numel)
+        self.reduction, self.smoothing, self.log_input = reduction, float(smoothing), log_input
+        self.kind = input._layout.dtype
+
+    def _class_weights(self) -> Any:
+        """Weights along the class dim, and their sum."""
+        if self.weight is None:
+            return None, float(self.classes)
+        w = wide(self.weight.detach())
+        ndim = self.labels._layout.ndim
+        return T.reshape(w, tuple(-1 if d == self.dim else 1 for d in range(ndim))), T.sum(w)
+
+    def _divisor(self) -> Any:
+        if self.reduction != "mean":
+            return None
+        return self.rows if self.factor is None else T.sum(self.factor)
+
+    def forward(self, x: Tensor) -> tuple[Any, ...]:
+        x = wide(x)
+        picked = record(GATHER, (x, self.labels), (self.dim,))
+        if self.log_input:
+            loss, peak, sums = -picked, None, None
+        else:
+            peak = largest(x, (self.dim,))
+            sums = total(T.exp(x - peak), (self.dim,))
+            loss = T.log(sums) - (picked - peak)
+        if self.factor is not None:
+            loss = loss * self.factor
+        if self.smoothing:
+            loss = loss * (1.0 - self.smoothing) + self._smooth(x, peak, sums) * (self.smoothing / self.classes)
+        divisor = self._divisor()
+        if self.reduction == "none":
+            result = T.squeeze(loss, self.dim)
+        else:
+            result = T.sum(loss)
+            result = result if divisor is None else result / divisor
+        return cast(result, self.kind), peak, sums, divisor
+
+    def _smooth(self, x: Tensor, peak: Any, sums: Any) -> Tensor:
+        """Sum over the classes of their (weighted) losses."""
+        weights, weight_sum = self._class_weights()
+        shifted = x - peak
+        value = T.log(sums) * weight_sum - total(shifted if weights is None else shifted * weights, (self.dim,))
+        return value if self.keep is None else value * self.keep
+
+    def backward(self, saved: Saved, g: Tensor) -> tuple[Any, ...]:
+        (x,), (_, peak, sums, divisor) = saved.inputs, saved.values
+        x, g = wide(x), wide(g)
+        if self.reduction == "none":
+            g = T.unsqueeze(g, self.dim)
+        scale = g if divisor is None else g / divisor
+        steps = positions((self.classes,))
+        steps = T.reshape(steps, tuple(-1 if d == self.dim else 1 for d in range(x._layout.ndim)))
+        hit = cast(T.eq(steps, self.labels), x._layout.dtype)
+        row = scale if self.factor is None else scale * self.factor
+        if self.log_input:
+            return (cast(-hit * row, self.kind),)
+        p = T.exp(x - peak) / sums
+        if not self.smoothing:
+            return (cast((p - hit) * row, self.kind),)
+        weights, weight_sum = self._class_weights()
+        smooth = p * weight_sum - (1.0 if weights is None else weights)
+        even = scale if self.keep is None else scale * self.keep
+        return (cast((p - hit) * (row * (1.0 - self.smoothing)) + smooth * (even * (self.smoothing / self.classes)), self.kind),)
+
+
+def _check(op: str, input: Tensor, target: Tensor, weight: Any) -> None:
+    shape, labels = tuple(input._layout.shape), tuple(target._layout.shape)
+    if not shape:
+        raise ShapeError(f"[{op}] expected scores with a class dim, got a 0-d input")
+    expected = shape[1:] if len(shape) == 1 else (shape[0], *shape[2:])
+    classes = shape[0] if len(shape) == 1 else shape[1]
+    kind = target._layout.dtype
+    if kind.category != 1:
+        raise DTypeError(
+            f"[{op}] expected integer labels of shape {expected}, got dtype {kind!r} and shape {labels}; convert class indices with .long(), "
+            f"or pass class probabilities of the input's shape {shape}"
+        )
+    if labels != expected:
+        raise ShapeError(
+            f"[{op}] expected one label per score row: target of shape {expected} for input {shape}, got {labels}; "
+            "Expected input batch_size to match target batch_size (squeeze or reshape the target)"
+        )
+    if weight is not None and tuple(weight._layout.shape) != (classes,):
+        raise ShapeError(f"[{op}] weight tensor should be defined either for all {classes} classes or no classes but got weight tensor of shape: {list(weight._layout.shape)}")
+
+
+def _warn_softmax(input: Tensor) -> None:
+    """Softmax of a softmax trains, slowly: say so once."""
+    dim = 0 if input._layout.ndim == 1 else 1
+    if getattr(input, "_is_softmax", None) == dim and "softmax" not in _told:
+        _told.add("softmax")
+        warnings.warn(
+            "[cross_entropy] the input is the result of softmax: its rows already sum to 1; cross_entropy applies log_softmax itself, so pass logits",
+            UserWarning,
+            stacklevel=3,
+        )
+
+
+def cross_entropy(
+    input: Tensor, target: Tensor, weight: Any = None, size_average: Any = None, ignore_index: int = -100, reduce: Any = None,
+    reduction: str = "mean", label_smoothing: float = 0.0,
+) -> Tensor:  # fmt: skip
+    """-log(softmax(input)[target]): (N, C, *) scores and (N, *) labels in 0..C-1, or (N, C, *) class probabilities -> scalar.
+
+    Raises `OutOfRangeError` (an IndexError) naming the first label outside the range; `ignore_index` marks rows to leave out.
+
+    >>> import calque
+    >>> calque.nn.functional.cross_entropy(calque.zeros(2, 4), calque.tensor([0, 3]))
+    tensor(1.3863)
+    """
+    reduction = legacy_reduction(size_average, reduce, reduction)
+    if not 0.0 <= label_smoothing <= 1.0:
+        raise ArgumentError(f"[cross_entropy] label_smoothing must be between 0.0 and 1.0. Got: {label_smoothing}")
+    _check_reduction("cross_entropy", reduction)
+    _warn_softmax(input)
+    if target._layout.dtype.category == 2 and tuple(target._layout.shape) == tuple(input._layout.shape):
+        return _probabilities(input, target, weight, reduction, float(label_smoothing))
+    _check("cross_entropy", input, target, weight)
+    node = _Labels(input, target, weight, ignore_index, reduction, label_smoothing, False)
+    return with_gradient("CrossEntropyLossBackward0", node.forward, node.backward, (input,))  # type: ignore[no-any-return]
+
+
+def _check_reduction(op: str, reduction: str) -> None:
+    if reduction not in ("none", "mean", "sum"):
+        reduced(T.zeros(()), reduction, op)
+
+
+def _probabilities(input: Tensor, target: Tensor, weight: Any, reduction: str, smoothing: float) -> Tensor:
+    dim = 0 if input._layout.ndim == 1 else 1
+    classes = input._layout.shape[dim]
+    if smoothing:
+        target = target * (1.0 - smoothing) + smoothing / classes
+    terms = log_softmax(input, dim) * target
+    if weight is not None:
+        terms = terms * T.reshape(weight, tuple(-1 if d == dim else 1 for d in range(input._layout.ndim)))
+    loss = -T.sum(terms, dim)
+    if reduction == "mean":
+        return T.sum(loss) / float(max(prod(loss._layout.shape), 1))
+    return reduced(loss, reduction, "cross_entropy")
+
+
+def nll_loss(
+    input: Tensor, target: Tensor, weight: Any = None, size_average: Any = None, ignore_index: int = -100, reduce: Any = None,
+    reduction: str = "mean",
+) -> Tensor:  # fmt: skip
+    """-input[target] for log probabilities: (N, C, *) and (N, *) labels -> scalar."""
+    reduction = legacy_reduction(size_average, reduce, reduction)
+    _check_reduction("nll_loss", reduction)
+    _check("nll_loss", input, target, weight)
+    node = _Labels(input, target, weight, ignore_index, reduction, 0.0, True)
+    return with_gradient("NllLossBackward0", node.forward, node.backward, (input,))  # type: ignore[no-any-return]

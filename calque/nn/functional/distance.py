@@ -1,0 +1,34 @@
+"""Distances and similarities between rows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from calque import functional as T
+from calque.tensor import Tensor
+
+__all__ = ["cosine_similarity", "pairwise_distance", "pdist"]
+
+
+def cosine_similarity(x1: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-8) -> Tensor:
+    """x1 . x2 / (max(|x1|, eps) max(|x2|, eps)) along `dim`, which disappears.
+
+    >>> import calque
+    >>> calque.nn.functional.cosine_similarity(calque.tensor([[1.0, 0.0]]), calque.tensor([[1.0, 1.0]]))
+    tensor([0.7071])
+    """
+    lengths = [T.clamp(T.norm(x, 2, dim, True), min=float(eps)) for x in (x1, x2)]
+    return T.sum((x1 / lengths[0]) * (x2 / lengths[1]), dim)
+
+
+def pairwise_distance(x1: Tensor, x2: Tensor, p: float = 2.0, eps: float = 1e-6, keepdim: bool = False) -> Tensor:
+    """p-norm of x1 - x2 + eps over the last dim: (N, D), (N, D) -> (N)."""
+    return T.norm(x1 - x2 + float(eps), p, -1, keepdim)
+
+
+def pdist(input: Tensor, p: float = 2.0) -> Tensor:
+    """Distances between all pairs of rows i < j: (N, D) -> (N (N - 1) / 2)."""
+    n = input._layout.shape[0]
+    rows: Any = [(i, j) for i in range(n) for j in range(i + 1, n)]
+    left, right = (T.tensor([pair[k] for pair in rows], dtype=T.tensor(0).dtype) for k in range(2))
+    return T.norm(T.index_select(input, 0, left) - T.index_select(input, 0, right), p, -1)

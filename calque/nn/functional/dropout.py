@@ -1,0 +1,89 @@
+"""Dropout: elements or whole channels set to zero at random while training, the rest scaled up so that the mean stays.
+
+Source: Srivastava et al., "Dropout" (2014); Tompson et al. (2015) for channels; Klambauer et al. (2017) for the alpha variants.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from calque import functional as T
+from calque.base.errors import ArgumentError, ShapeError
+from calque.nn.functional.rows import choose
+from calque.tensor import Tensor, assign
+
+__all__ = ["alpha_dropout", "dropout", "dropout1d", "dropout2d", "dropout3d", "feature_alpha_dropout"]
+
+_ALPHA = -1.7580993408473766  # -scale * alpha of SELU: what its inputs saturate to
+
+
+def _check(op: str, p: float) -> None:
+    if not 0.0 <= p <= 1.0:
+        raise ArgumentError(f"[{op}] dropout probability has to be between 0 and 1, but got {p}")
+
+
+def _kept(x: Tensor, shape: Any, p: float) -> Tensor:
+    """True with probability 1 - p."""
+    return T.ge(T.rand(tuple(shape)), float(p))
+
+
+def _drop(x: Tensor, shape: Any, p: float, inplace: bool) -> Tensor:
+    if p == 0.0:
+        return x
+    kind = x._layout.dtype
+    y = x * 0.0 if p == 1.0 else choose(_kept(x, shape, p), x * (1.0 / (1.0 - p)), 0.0, kind)
+    return assign(x, y) if inplace else y
+
+
+def dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
+    """Each element becomes 0 with probability p, else x / (1 - p): (*) -> (*)."""
+    _check("dropout", p)
+    return _drop(input, input._layout.shape, p, inplace) if training else input
+
+
+def _channels(op: str, n: int, input: Tensor, p: float, training: bool, inplace: bool) -> Tensor:
+    _check(op, p)
+    shape = tuple(input._layout.shape)
+    if len(shape) not in (n + 1, n + 2):
+        raise ShapeError(f"[{op}] expected an input with {n + 1} or {n + 2} dims, got shape {shape}")
+    lead = len(shape) - n
+    return _drop(input, (*shape[:lead], *(1,) * n), p, inplace) if training else input
+
+
+def dropout1d(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
+    """Whole channels become 0: (N, C, L) -> the same."""
+    return _channels("dropout1d", 1, input, p, training, inplace)
+
+
+def dropout2d(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
+    """Whole channels become 0: (N, C, H, W) -> the same."""
+    return _channels("dropout2d", 2, input, p, training, inplace)
+
+
+def dropout3d(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
+    """Whole channels become 0: (N, C, D, H, W) -> the same."""
+    return _channels("dropout3d", 3, input, p, training, inplace)
+
+
+def _alpha(op: str, input: Tensor, shape: Any, p: float, training: bool, inplace: bool) -> Tensor:
+    _check(op, p)
+    if not training or p == 0.0:
+        return input
+    if p == 1.0:
+        return assign(input, input * 0.0) if inplace else input * 0.0
+    a = 1.0 / math.sqrt((1.0 - p) * (1.0 + p * _ALPHA**2))
+    b = -a * p * _ALPHA
+    y = choose(_kept(input, shape, p), input * a + b, a * _ALPHA + b, input._layout.dtype)
+    return assign(input, y) if inplace else y
+
+
+def alpha_dropout(input: Tensor, p: float = 0.5, training: bool = False, inplace: bool = False) -> Tensor:
+    """Dropout that keeps mean and variance of SELU networks."""
+    return _alpha("alpha_dropout", input, input._layout.shape, p, training, inplace)
+
+
+def feature_alpha_dropout(input: Tensor, p: float = 0.5, training: bool = False, inplace: bool = False) -> Tensor:
+    """`alpha_dropout` of whole channels: (N, C, *) -> the same."""
+    shape = tuple(input._layout.shape)
+    return _alpha("feature_alpha_dropout", input, (*shape[:2], *(1,) * (len(shape) - 2)), p, training, inplace)

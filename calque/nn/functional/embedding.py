@@ -1,0 +1,161 @@
+"""Look-up tables and one-hot codes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from calque import functional as T
+from calque.base import dtypes as dt
+from calque.base.errors import ArgumentError, DTypeError, OutOfRangeError, ShapeError
+from calque.functional.common import cast, prim
+from calque.nn.functional.checks import check_indices, values_of
+from calque.nn.functional.rows import SELECT_ROWS, choose, constant, positions
+from calque.nn.gradient import Saved, with_gradient
+from calque.run.recorder import local
+from calque.tensor import Tensor, assign, read, record
+
+__all__ = ["embedding", "embedding_bag", "one_hot"]
+
+
+def _bad_index(op: str, size: int) -> Callable[[tuple[int, ...], int], Exception]:
+    def error(where: tuple[int, ...], value: int) -> Exception:
+        return OutOfRangeError(
+            f"[{op}] index out of range: expected indices in 0..{size - 1} (a table of {size} rows), got {value} at position {where}; "
+            "enlarge num_embeddings or map unknown tokens to one row"
+        )
+
+    return error
+
+
+def _table(op: str, input: Tensor, weight: Tensor, padding_idx: int | None) -> tuple[int, int | None]:
+    if input._layout.dtype.category != 1:
+        raise DTypeError(f"[{op}] expected integer indices, got dtype {input._layout.dtype!r}; convert with .long()")
+    if weight._layout.ndim != 2:
+        raise ShapeError(f"[{op}] expected a table (rows, width): 'weight' must be 2-D, got shape {tuple(weight._layout.shape)}")
+    rows = weight._layout.shape[0]
+    if padding_idx is not None:
+        if not -rows <= padding_idx < rows:
+            raise OutOfRangeError(f"[{op}] Padding_idx must be within num_embeddings: expected {-rows}..{rows - 1}, got {padding_idx}")
+        padding_idx %= rows
+    return rows, padding_idx
+
+
+def _renormalise(weight: Tensor, index: Tensor, max_norm: float, norm_type: float) -> None:
+    """Scale the rows in use down to `max_norm`, in place and without history."""
+    state = local.state
+    before, state.grad = state.grad, False
+    try:
+        rows = weight._layout.shape[0]
+        kind = weight._layout.dtype
+        flat = T.reshape(index, (-1,))
+        used = prim("index_put", constant(0.0, kind, (rows,)), flat, constant(1.0, kind, tuple(flat._layout.shape)), 0)
+        length = T.norm(weight.detach(), norm_type, 1)
+        scale = choose(T.gt(length * used, float(max_norm)), float(max_norm) / (length + 1e-7), 1.0, kind)
+        assign(weight.detach(), weight.detach() * T.unsqueeze(scale, 1))
+    finally:
+        state.grad = before
+
+
+def embedding(
+    input: Tensor, weight: Tensor, padding_idx: int | None = None, max_norm: float | None = None, norm_type: float = 2.0,
+    scale_grad_by_freq: bool = False, sparse: bool = False,
+) -> Tensor:  # fmt: skip
+    """Rows of a table: (*) indices, (rows, width) -> (*, width). Row `padding_idx` gets no gradient.
+
+    >>> import calque
+    >>> table = calque.tensor([[0.0, 0.0], [1.0, 2.0]])
+    >>> calque.nn.functional.embedding(calque.tensor([1, 0]), table)
+    tensor([[1., 2.],
+            [0., 0.]])
+    """
+    if sparse:
+        raise ArgumentError("[embedding] sparse gradients are not supported; use sparse=False: the gradient is dense and its update is fused")
+    rows, skip = _table("embedding", input, weight, padding_idx)
+    check_indices(input, rows, None, _bad_index("embedding", rows))
+    index = cast(input, dt.int64)
+    if max_norm is not None:
+        _renormalise(weight, index, max_norm, norm_type)
+    if skip is None and not scale_grad_by_freq:
+        return record(SELECT_ROWS, (weight, index), (0,))
+
+    def backward(saved: Saved, g: Tensor) -> tuple[Any, ...]:
+        kind = g._layout.dtype
+        if skip is not None:
+            g = choose(T.unsqueeze(T.eq(index, skip), -1), 0.0, g, kind)
+        if scale_grad_by_freq:
+            ones = constant(1.0, kind, tuple(index._layout.shape))
+            counts = prim("index_add", constant(0.0, kind, (rows,)), index, ones, 0)
+            g = g / T.unsqueeze(record(SELECT_ROWS, (counts, index), (0,)), -1)
+        return (prim("index_add", constant(0.0, kind, tuple(weight._layout.shape)), index, g, 0),)
+
+    return with_gradient("EmbeddingBackward0", lambda w: (record(SELECT_ROWS, (w, index), (0,)),), backward, (weight,))  # type: ignore[no-any-return]
+
+
+def embedding_bag(
+    input: Tensor, weight: Tensor, offsets: Any = None, max_norm: float | None = None, norm_type: float = 2.0,
+    scale_grad_by_freq: bool = False, mode: str = "mean", sparse: bool = False, per_sample_weights: Any = None,
+    include_last_offset: bool = False, padding_idx: int | None = None,
+) -> Tensor:  # fmt: skip
+    """Sum, mean or maximum of the rows of each bag: (bags, n) indices, or a flat list with `offsets` -> (bags, width)."""
+    if mode not in ("sum", "mean", "max"):
+        raise ArgumentError(f"[embedding_bag] mode has to be one of sum, mean or max, got {mode!r}")
+    if per_sample_weights is not None and mode != "sum":
+        raise ArgumentError(f"[embedding_bag] per_sample_weights is only supported with mode='sum', got mode={mode!r}")
+    if input._layout.ndim == 1:
+        if offsets is None:
+            raise ArgumentError("[embedding_bag] offsets has to be a 1D Tensor but got None for 1-d input")
+        starts = [int(o) for o in read(offsets).reshape(-1)]
+        if include_last_offset:
+            stops = starts[1:]
+            starts = starts[:-1]
+        else:
+            stops = [*starts[1:], input._layout.shape[0]]
+        bags = []
+        for a, b in zip(starts, stops, strict=True):
+            weights = None if per_sample_weights is None else T.unsqueeze(per_sample_weights[a:b], 0)
+            part = T.unsqueeze(input[a:b], 0)
+            if a == b:
+                bags.append(T.zeros((1, weight._layout.shape[1]), dtype=weight.dtype))
+                continue
+            bags.append(embedding_bag(part, weight, None, max_norm, norm_type, scale_grad_by_freq, mode, sparse, weights, False, padding_idx))
+        return T.cat(bags, 0)
+    rows = embedding(input, weight, padding_idx, max_norm, norm_type, scale_grad_by_freq, sparse)
+    if per_sample_weights is not None:
+        rows = rows * T.unsqueeze(per_sample_weights, -1)
+    if padding_idx is None:
+        return T.amax(rows, 1) if mode == "max" else T.sum(rows, 1) if mode == "sum" else T.mean(rows, 1)
+    kept = T.unsqueeze(T.ne(input, padding_idx % weight._layout.shape[0]), -1)
+    kind = rows._layout.dtype
+    if mode == "max":
+        return T.amax(choose(kept, rows, -3e38, kind), 1)
+    summed = T.sum(choose(kept, rows, 0.0, kind), 1)
+    return summed if mode == "sum" else summed / T.clamp(T.sum(cast(kept, kind), 1), min=1.0)
+
+
+def one_hot(tensor: Tensor, num_classes: int = -1) -> Tensor:
+    """int64 codes with a single 1: (*) -> (*, num_classes). With -1 the largest value decides (read at once).
+
+    >>> import calque
+    >>> calque.nn.functional.one_hot(calque.tensor([0, 2]))
+    tensor([[1, 0, 0],
+            [0, 0, 1]])
+    """
+    if tensor._layout.dtype.category != 1:
+        raise DTypeError(f"[one_hot] one_hot is only applicable to index tensor: expected integers, got {tensor._layout.dtype!r}; convert with .long()")
+    if num_classes == -1:
+        found = values_of(tensor)
+        found = read(tensor, "one_hot") if found is None else found
+        if found.size == 0:
+            raise ArgumentError("[one_hot] Can not infer total number of classes from empty tensor; pass num_classes")
+        num_classes = int(found.max()) + 1
+    if num_classes < 1:
+        raise ArgumentError(f"[one_hot] num_classes should be positive, got {num_classes}")
+
+    def error(where: tuple[int, ...], value: int) -> Exception:
+        return OutOfRangeError(
+            f"[one_hot] Class values must be smaller than num_classes and non-negative: expected 0..{num_classes - 1}, got {value} at position {where}"
+        )
+
+    check_indices(tensor, num_classes, None, error)
+    return cast(T.eq(T.unsqueeze(tensor, -1), positions((num_classes,), tensor._layout.dtype)), dt.int64)

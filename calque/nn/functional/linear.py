@@ -1,0 +1,72 @@
+"""Linear and bilinear maps."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+from calque import functional as T
+from calque.base.errors import ShapeError
+from calque.nn.functional.checks import require_dtype
+from calque.ops.opdef import get
+from calque.tensor import Tensor, record
+
+__all__ = ["bilinear", "linear"]
+
+MATMUL = get("matmul")
+
+
+def _check_linear(input: Tensor, weight: Tensor, bias: Any) -> None:
+    require_dtype("linear", input, weight)
+    x, w = input._layout, weight._layout
+    if w.ndim not in (1, 2):
+        raise ShapeError(f"[linear] expected a weight (out, in), got shape {tuple(w.shape)}")
+    if x.ndim == 0 or x.shape[-1] != w.shape[-1]:
+        raise ShapeError(
+            f"[linear] expected last dim {w.shape[-1]} (weight {tuple(w.shape)}), got shape {tuple(x.shape)}; transpose or reshape the input, or "
+            "change in_features (mat1 and mat2 shapes cannot be multiplied)"
+        )
+    if bias is not None:
+        if tuple(bias._layout.shape) not in ((w.shape[0],) if w.ndim == 2 else (), (1,)):
+            raise ShapeError(f"[linear] expected a bias of shape ({w.shape[0]},) for weight {tuple(w.shape)}, got {tuple(bias._layout.shape)}")
+        require_dtype("linear", bias, weight)
+
+
+_FITTING: set[Any] = set()  # layouts that were checked already
+
+
+def linear(input: Tensor, weight: Tensor, bias: Any = None) -> Tensor:
+    """x W^T + b: (*, in), (out, in), (out) -> (*, out).
+
+    >>> import calque
+    >>> tuple(calque.nn.functional.linear(calque.ones(2, 3), calque.ones(4, 3)).shape)
+    (2, 4)
+    """
+    key = (input._layout, weight._layout, None if bias is None else bias._layout)
+    if key not in _FITTING:
+        _check_linear(input, weight, bias)
+        _FITTING.add(key)
+    shape = tuple(input._layout.shape)
+    if weight._layout.ndim == 1:
+        y = T.sum(input * weight, -1)
+        return y if bias is None else y + bias
+    rows = input if len(shape) == 2 else T.reshape(input, (prod(shape[:-1]), shape[-1]))  # one matrix product, bias fused into it
+    y = record(MATMUL, (rows, T.t(weight)))
+    if bias is not None:
+        y = y + bias
+    return y if len(shape) == 2 else T.reshape(y, (*shape[:-1], weight._layout.shape[0]))
+
+
+def bilinear(input1: Tensor, input2: Tensor, weight: Tensor, bias: Any = None) -> Tensor:
+    """x1^T W_k x2 + b_k for every output k: (*, in1), (*, in2), (out, in1, in2) -> (*, out)."""
+    out, in1, in2 = weight._layout.shape
+    lead = tuple(input1._layout.shape[:-1])
+    if tuple(input2._layout.shape[:-1]) != lead or input1._layout.shape[-1] != in1 or input2._layout.shape[-1] != in2:
+        raise ShapeError(
+            f"[bilinear] expected inputs (*, {in1}) and (*, {in2}) with equal leading dims, got {tuple(input1._layout.shape)} and "
+            f"{tuple(input2._layout.shape)}"
+        )
+    a, b = T.reshape(input1, (-1, in1)), T.reshape(input2, (-1, in2))
+    left = T.reshape(T.matmul(a, T.reshape(T.permute(weight, (1, 0, 2)), (in1, out * in2))), (-1, out, in2))
+    y = T.reshape(T.sum(left * T.unsqueeze(b, 1), -1), (*lead, out))
+    return y if bias is None else y + bias

@@ -1,0 +1,384 @@
+"""Loss functions over pairs of tensors: (*), (*) -> scalar with reduction "mean" or "sum", (*) with "none"."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+from calque import functional as T
+from calque.base.errors import ArgumentError, DTypeError, ShapeError
+from calque.base.shapes import broadcast_shapes
+from calque.nn.functional.checks import check_unit_interval, reduced
+from calque.nn.functional.distance import pairwise_distance
+from calque.nn.functional.legacy import legacy_reduction
+from calque.nn.functional.rows import choose, positions
+from calque.nn.gradient import Saved, with_gradient
+from calque.ops.opdef import get
+from calque.tensor import Tensor, unary
+
+__all__ = [
+    "binary_cross_entropy", "binary_cross_entropy_with_logits", "cosine_embedding_loss", "gaussian_nll_loss", "hinge_embedding_loss",
+    "huber_loss", "kl_div", "l1_loss", "margin_ranking_loss", "mse_loss", "multi_margin_loss", "multilabel_soft_margin_loss",
+    "poisson_nll_loss", "smooth_l1_loss", "soft_margin_loss", "triplet_margin_loss", "triplet_margin_with_distance_loss",
+]  # fmt: skip
+
+_relu = unary(get("relu"))
+
+
+def _paired(op: str, input: Tensor, target: Tensor) -> None:
+    """Raise if the shapes differ so that broadcasting would compare every element with every other; warn if they differ otherwise."""
+    a, b = tuple(input._layout.shape), tuple(target._layout.shape)
+    if a == b:
+        return
+    common = tuple(broadcast_shapes(a, b, op=op))
+    if common != a:
+        raise ShapeError(
+            f"[{op}] expected input and target of one shape, got {a} and {b}, which would broadcast to {common}; "
+            "use squeeze() or unsqueeze() on one of them"
+        )
+    warnings.warn(
+        f"Using a target size ({target._layout.shape!r}) that is different to the input size ({input._layout.shape!r}). "
+        "This will likely lead to incorrect results due to broadcasting. Please ensure they have the same size.",
+        UserWarning,
+        stacklevel=4,
+    )
+
+
+def _pairwise(op: str, input: Tensor, target: Tensor, loss: Tensor, weight: Any, reduction: str) -> Tensor:
+    if weight is None:
+        return reduced(loss, reduction, op)
+    if tuple(weight._layout.shape) != tuple(input._layout.shape):
+        raise ShapeError(f"[{op}] expected weights of the input's shape {tuple(input._layout.shape)}, got {tuple(weight._layout.shape)}")
+    loss = loss * weight
+    return T.sum(loss) / T.sum(weight) if reduction == "mean" else reduced(loss, reduction, op)
+
+
+def mse_loss(
+    input: Tensor, target: Tensor, size_average: Any = None, reduce: Any = None, reduction: str = "mean", weight: Any = None
+) -> Tensor:
+    """Squared error (x - y) ** 2.
+
+    >>> import calque
+    >>> calque.nn.functional.mse_loss(calque.zeros(3), calque.full((3,), 2.0))
+    tensor(4.)
+    """
+    reduction = legacy_reduction(size_average, reduce, reduction)
+    _paired("mse_loss", input, target)
+    d = input - target
+    return _pairwise("mse_loss", input, target, d * d, weight, reduction)
+
+
+def l1_loss(
+    input: Tensor, target: Tensor, size_average: Any = None, reduce: Any = None, reduction: str = "mean", weight: Any = None
+) -> Tensor:
+    """Absolute error |x - y|."""
+    reduction = legacy_reduction(size_average, reduce, reduction)
+    _paired("l1_loss", input, target)
+    return _pairwise("l1_loss", input, target, T.abs(input - target), weight, reduction)
+
+
+def smooth_l1_loss(
+    input: Tensor, target: Tensor, size_average: Any = None, reduce: Any = None, reduction: str = "mean", beta: float = 1.0
+) -> Tensor:
+    """d ** 2 / (2 beta) for d = |x - y| < beta, else d - beta / 2."""
+    reduction = legacy_reduction(size_average, reduce, reduction)
+    _paired("smooth_l1_loss", input, target)
+    if beta < 0:
+        raise ArgumentError(f"[smooth_l1_loss] smooth_l1_loss does not support negative values for beta, got {beta}")
+    d = input - target
+    size = T.abs(d)
+    if beta == 0:
+        return reduced(size, reduction, "smooth_l1_loss")
+    small = d * d * (0.5 / beta)
+    return reduced(choose(T.lt(size, float(beta)), small, size - 0.5 * beta, d._layout.dtype), reduction, "smooth_l1_loss")
+
+
+def huber_loss(input: Tensor, target: Tensor, reduction: str = "mean", delta: float = 1.0, weight: Any = None) -> Tensor:
+    """d ** 2 / 2 for d = |x - y| <= delta, else delta (d - delta / 2)."""
+    _paired("huber_loss", input, target)
+    if delta <= 0:
+        raise ArgumentError(f"[huber_loss] huber_loss does not support non-positive values for delta, got {delta}")
+    d = input - target
+    size = T.abs(d)
+    loss = choose(T.le(size, float(delta)), d * d * 0.5, (size - 0.5 * delta) * float(delta), d._layout.dtype)
+    return _pairwise("huber_loss", input, target, loss, weight, reduction)
+
+
+# ------------------------------------------------------------------------------------------------------------------ binary
+
+
+def _bce_clamped(x: Tensor) -> Tensor:
+    return T.maximum(T.log(x), T.full((), -100.0, dtype=x.dtype))
+
+
+def _bce_backward(saved: Saved, g: Tensor) -> tuple[Any, ...]:
+    x, y = saved.inputs
+    gx = g * (x - y) / T.maximum((1.0 - x) * x, T.full((), 1e-12, dtype=x.dtype)) if saved.needs[0] else None
+    gy = g * (_bce_clamped(1.0 - x) - _bce_clamped(x)) if saved.needs[1] else None
+    return gx, gy
+
+
+def _same_shape(op: str, input: Tensor, target: Tensor) -> None:
+    a, b = tuple(input._layout.shape), tuple(target._layout.shape)
+    if a != b:
+        raise ShapeError(
+            f"[{op}] expected target and input of the same size, got target {b} and input {a}: Using a target size ({target._layout.shape!r}) that "
+            f"is different to the input size ({input._layout.shape!r}) is deprecated; use squeeze() or unsqueeze()"
+        )
+    if target._layout.dtype.category != 2:
+        raise DTypeError(f"[{op}] expected floating targets in [0, 1], got dtype {target._layout.dtype!r}; convert with .float()")
+
+
+def binary_cross_entropy(
+    input: Tensor, target: Tensor, weight: Any = None, size_average: Any = None, reduce: Any = None, reduction: str = "mean"
+) -> Tensor:
+    """-(y log x + (1 - y) log(1 - x)) for probabilities x in [0, 1]; logarithms are limited to -100."""
+    op = "binary_cross_entropy"
+    reduction = legacy_reduction(size_average, reduce, reduction)
+    _same_shape(op, input, target)
+
+    def outside(where: tuple[int, ...], value: float, count: int) -> Exception:
+        return ArgumentError(
+            f"[{op}] expected probabilities: all elements of input should be between 0 and 1, got {value:g} at index {where} "
+            f"({count} element(s) outside); apply sigmoid, or use binary_cross_entropy_with_logits"
+        )
+
+    check_unit_interval(input, outside)
+    check_unit_interval(target, _bad_target(op))
+    loss = with_gradient(
+        "BinaryCrossEntropyBackward0", lambda x, y: (-(y * _bce_clamped(x) + (1.0 - y) * _bce_clamped(1.0 - x)),), _bce_backward, (input, target)
+    )
+    return reduced(loss if weight is None else loss * weight, reduction, op)
+
+
+def _bad_target(op: str) -> Callable[[tuple[int, ...], float, int], Exception]:
+    def error(where: tuple[int, ...], value: float, count: int) -> Exception:
+        return ArgumentError(f"[{op}] expected targets in the range [0, 1], got {value:g} at index {where} ({count} element(s) outside); scale the labels")
+
+    return error
+
+
+def _softplus_of_minus(x: Tensor) -> Tensor:
+    return _relu(-x) + T.log1p(T.exp(-T.abs(x)))
+
+
+def _logits_forward(x: Tensor, y: Tensor, pos_weight: Any) -> tuple[Any, ...]:
+    part = _softplus_of_minus(x)
+    if pos_weight is not None:
+        part = part * ((pos_weight - 1.0) * y + 1.0)
+    return ((1.0 - y) * x + part,)
+
+
+def _logits_backward(saved: Saved, g: Tensor) -> tuple[Any, ...]:
+    x, y, pos_weight = saved.inputs
+    gx = gy = gp = None
+    if saved.needs[0]:
+        if pos_weight is None:
+            gx = g * (T.sigmoid(x) - y)
+        else:
+            gx = g * (1.0 - y - ((pos_weight - 1.0) * y + 1.0) * T.sigmoid(-x))
+    if saved.needs[1]:
+        gy = g * (-x if pos_weight is None else (pos_weight - 1.0) * _softplus_of_minus(x) - x)
+    if saved.needs[2]:
+        gp = T.sum_to_size(g * y * _softplus_of_minus(x), tuple(pos_weight._layout.shape))
+    return gx, gy, gp
+
+
+def binary_cross_entropy_with_logits(
+    input: Tensor, target: Tensor, weight: Any = None, size_average: Any = None, reduce: Any = None, reduction: str = "mean",
+    pos_weight: Any = None,
+) -> Tensor:  # fmt: skip
+    """Binary cross entropy of sigmoid(x), computed stably; `pos_weight` multiplies the loss of positive targets."""
+    op = "binary_cross_entropy_with_logits"
+    reduction = legacy_reduction(size_average, reduce, reduction)
+    if tuple(input._layout.shape) != tuple(target._layout.shape):
+        raise ShapeError(
+            f"[{op}] Target size ({target._layout.shape!r}) must be the same as input size ({input._layout.shape!r}); use squeeze() or unsqueeze()"
+        )
+    _same_shape(op, input, target)
+    check_unit_interval(target, _bad_target(op))
+    inputs = (input, target, pos_weight)
+    loss = with_gradient("BinaryCrossEntropyWithLogitsBackward0", _logits_forward, _logits_backward, inputs)
+    return reduced(loss if weight is None else loss * weight, reduction, op)
+
+
+# ------------------------------------------------------------------------------------------------------------ distributions
+
+
+def kl_div(
+    input: Tensor, target: Tensor, size_average: Any = None, reduce: Any = None, reduction: str = "mean", log_target: bool = False
+) -> Tensor:
+    """Kullback-Leibler divergence of log probabilities `input` from `target`: y (log y - x)."""
+    reduction = legacy_reduction(size_average, reduce, reduction)
+    if reduction == "mean":
+        warnings.warn(
+            "reduction: 'mean' divides the total loss by both the batch size and the support size. 'batchmean' divides only by the batch size, "
+            "and aligns with the KL div math definition.",
+            UserWarning,
+            stacklevel=2,
+        )
+    if log_target:
+        loss = T.exp(target) * (target - input)
+    else:
+        positive = T.gt(target, 0.0)
+        entropy = choose(positive, target * T.log(choose(positive, target, 1.0, target._layout.dtype)), 0.0, target._layout.dtype)
+        loss = entropy - target * input
+    if reduction == "batchmean":
+        return T.sum(loss) / float(input._layout.shape[0] if input._layout.ndim else 1)
+    return reduced(loss, reduction, "kl_div")
+
+
+def poisson_nll_loss(
+    input: Tensor, target: Tensor, log_input: bool = True, full: bool = False, size_average: Any = None, eps: float = 1e-8,
+    reduce: Any = None, reduction: str = "mean",
+) -> Tensor:  # fmt: skip
+    """Negative log likelihood of counts: exp(x) - y x, or x - y log(x + eps) without `log_input`; `full` adds Stirling's term."""
+    reduction = legacy_reduction(size_average, reduce, reduction)
+    loss = T.exp(input) - target * input if log_input else input - target * T.log(input + eps)
+    if full:
+        big = T.gt(target, 1.0)
+        safe = choose(big, target, 1.0, target._layout.dtype)
+        stirling = safe * T.log(safe) - safe + T.log(safe * (2.0 * math.pi)) * 0.5
+        loss = loss + choose(big, stirling, 0.0, target._layout.dtype)
+    return reduced(loss, reduction, "poisson_nll_loss")
+
+
+def gaussian_nll_loss(
+    input: Tensor, target: Tensor, var: Any, full: bool = False, eps: float = 1e-6, reduction: str = "mean"
+) -> Tensor:
+    """Negative log likelihood of a normal distribution with mean x and variance `var` (a number or tensor, at least `eps`)."""
+    if isinstance(var, (int, float)):
+        if var < 0:
+            raise ArgumentError("[gaussian_nll_loss] var has negative entry/entries")
+        var = T.full_like(input.detach(), float(var))
+    shape = tuple(input._layout.shape)
+    if tuple(var._layout.shape) != shape:
+        if tuple(var._layout.shape) == shape[:-1]:
+            var = T.unsqueeze(var, -1)
+        elif tuple(var._layout.shape[:-1]) != shape[:-1] or var._layout.shape[-1] != 1:
+            raise ShapeError(f"[gaussian_nll_loss] var is of incorrect size: expected {shape}, got {tuple(var._layout.shape)}")
+    limited = choose(T.lt(var.detach(), float(eps)), eps - var.detach(), 0.0, var._layout.dtype) + var
+    d = input - target
+    loss = (T.log(limited) + d * d / limited) * 0.5
+    if full:
+        loss = loss + 0.5 * math.log(2 * math.pi)
+    return reduced(loss, reduction, "gaussian_nll_loss")
+
+
+# ------------------------------------------------------------------------------------------------------------------ margins
+
+
+def hinge_embedding_loss(
+    input: Tensor, target: Tensor, margin: float = 1.0, size_average: Any = None, reduce: Any = None, reduction: str = "mean"
+) -> Tensor:
+    """x where y = 1, max(0, margin - x) where y = -1."""
+    reduction = legacy_reduction(size_average, reduce, reduction)
+    kind = input._layout.dtype
+    far = choose(T.ne(target, 1), _relu(float(margin) - input), 0.0, kind)
+    near = choose(T.ne(target, -1), input, 0.0, kind)
+    return reduced(far + near, reduction, "hinge_embedding_loss")
+
+
+def margin_ranking_loss(
+    input1: Tensor, input2: Tensor, target: Tensor, margin: float = 0.0, size_average: Any = None, reduce: Any = None, reduction: str = "mean"
+) -> Tensor:
+    """max(0, -y (x1 - x2) + margin) for y = 1 (x1 should rank higher) or -1."""
+    reduction = legacy_reduction(size_average, reduce, reduction)
+    if input1._layout.ndim != input2._layout.ndim or input1._layout.ndim != target._layout.ndim:
+        raise ShapeError(
+            "[margin_ranking_loss] : All input tensors should have same dimension but got sizes: "
+            f"input1: {input1._layout.shape!r}, input2: {input2._layout.shape!r}, target: {target._layout.shape!r} "
+        )
+    return reduced(_relu(float(margin) - target * (input1 - input2)), reduction, "margin_ranking_loss")
+
+
+def cosine_embedding_loss(
+    input1: Tensor, input2: Tensor, target: Tensor, margin: float = 0.0, size_average: Any = None, reduce: Any = None, reduction: str = "mean"
+) -> Tensor:
+    """1 - cos(x1, x2) where y = 1, max(0, cos - margin) where y = -1: (N, D), (N, D), (N) -> scalar."""
+    reduction = legacy_reduction(size_average, reduce, reduction)
+    if tuple(input1._layout.shape) != tuple(input2._layout.shape) or target._layout.ndim != input1._layout.ndim - 1:
+        raise ShapeError(
+            f"[cosine_embedding_loss] expected (N, D), (N, D) and (N), got {tuple(input1._layout.shape)}, {tuple(input2._layout.shape)} and "
+            f"{tuple(target._layout.shape)}"
+        )
+    cosine = _cosine(input1, input2)
+    kind = cosine._layout.dtype
+    loss = choose(T.eq(target, 1), 1.0 - cosine, 0.0, kind) + choose(T.eq(target, -1), _relu(cosine - float(margin)), 0.0, kind)
+    return reduced(loss, reduction, "cosine_embedding_loss")
+
+
+def _cosine(a: Tensor, b: Tensor) -> Tensor:
+    """Cosine with the smoothing that PyTorch uses in this loss."""
+    last = a._layout.ndim - 1
+    eps = 1e-12
+    return T.sum(a * b, last) / T.sqrt((T.sum(a * a, last) + eps) * (T.sum(b * b, last) + eps))
+
+
+def triplet_margin_loss(
+    anchor: Tensor, positive: Tensor, negative: Tensor, margin: float = 1.0, p: float = 2, eps: float = 1e-6, swap: bool = False,
+    size_average: Any = None, reduce: Any = None, reduction: str = "mean",
+) -> Tensor:  # fmt: skip
+    """max(0, |a - p| - |a - n| + margin). Source: Balntas et al. (2016), including the distance swap."""
+    reduction = legacy_reduction(size_average, reduce, reduction)
+
+    def distance(a: Tensor, b: Tensor) -> Tensor:
+        return pairwise_distance(a, b, p, eps)
+
+    return triplet_margin_with_distance_loss(
+        anchor, positive, negative, distance_function=distance, margin=margin, swap=swap, reduction=reduction
+    )
+
+
+def triplet_margin_with_distance_loss(
+    anchor: Tensor, positive: Tensor, negative: Tensor, *, distance_function: Any = None, margin: float = 1.0, swap: bool = False,
+    reduction: str = "mean",
+) -> Tensor:  # fmt: skip
+    """`triplet_margin_loss` with any distance."""
+    if margin <= 0:
+        raise ArgumentError(f"[triplet_margin_loss] margin must be greater than 0, got {margin}")
+    distance = distance_function or pairwise_distance
+    near, far = distance(anchor, positive), distance(anchor, negative)
+    if swap:
+        far = T.minimum(far, distance(positive, negative))
+    return reduced(_relu(near - far + float(margin)), reduction, "triplet_margin_loss")
+
+
+def soft_margin_loss(input: Tensor, target: Tensor, size_average: Any = None, reduce: Any = None, reduction: str = "mean") -> Tensor:
+    """log(1 + exp(-y x)) for y = 1 or -1."""
+    reduction = legacy_reduction(size_average, reduce, reduction)
+    return reduced(_softplus_of_minus(input * target), reduction, "soft_margin_loss")
+
+
+def multilabel_soft_margin_loss(
+    input: Tensor, target: Tensor, weight: Any = None, size_average: Any = None, reduce: Any = None, reduction: str = "mean"
+) -> Tensor:
+    """Mean over the classes of the binary cross entropies with logits: (N, C), (N, C) -> scalar."""
+    reduction = legacy_reduction(size_average, reduce, reduction)
+    loss = target * _softplus_of_minus(input) + (1.0 - target) * _softplus_of_minus(-input)
+    if weight is not None:
+        loss = loss * weight
+    return reduced(T.mean(loss, input._layout.ndim - 1), reduction, "multilabel_soft_margin_loss")
+
+
+def multi_margin_loss(
+    input: Tensor, target: Tensor, p: int = 1, margin: float = 1.0, weight: Any = None, size_average: Any = None, reduce: Any = None,
+    reduction: str = "mean",
+) -> Tensor:  # fmt: skip
+    """sum over i != y of max(0, margin - x[y] + x[i]) ** p / C: (N, C), (N) -> scalar."""
+    reduction = legacy_reduction(size_average, reduce, reduction)
+    if p not in (1, 2):
+        raise ArgumentError(f"[multi_margin_loss] only p == 1 and p == 2 supported, got {p}")
+    last = input._layout.ndim - 1
+    labels = T.unsqueeze(target, last)
+    gap = _relu(float(margin) - T.gather(input, last, labels) + input)
+    if p == 2:
+        gap = gap * gap
+    if weight is not None:
+        gap = gap * T.reshape(T.index_select(weight, 0, T.reshape(target, (-1,))), tuple(labels._layout.shape))
+    other = T.ne(positions((input._layout.shape[last],)), labels)
+    return reduced(T.sum(choose(other, gap, 0.0, gap._layout.dtype), last) / float(input._layout.shape[last]), reduction, "multi_margin_loss")
+
+

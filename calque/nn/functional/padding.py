@@ -1,0 +1,92 @@
+"""Padding: constant by a write into a filled tensor, the others by index."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from calque import functional as T
+from calque.base import dtypes as dt
+from calque.base.errors import ArgumentError, ShapeError
+from calque.base.shapes import contiguous_strides
+from calque.functional.common import prim
+from calque.nn.functional.rows import constant
+from calque.tensor import Tensor, upload
+
+__all__ = ["pad"]
+
+
+def pad(input: Tensor, pad: Sequence[int], mode: str = "constant", value: float | None = None) -> Tensor:
+    """Add (or with negative numbers remove) elements: `pad` lists (before, after) of the last dim, then of the one before it, ...
+
+    Modes: "constant" (with `value`), "reflect", "replicate", "circular".
+
+    >>> import calque
+    >>> calque.nn.functional.pad(calque.tensor([[1.0, 2.0]]), (1, 1))
+    tensor([[0., 1., 2., 0.]])
+    """
+    sides = [int(p) for p in pad]
+    ndim = input._layout.ndim
+    if len(sides) % 2 or len(sides) // 2 > ndim:
+        raise ArgumentError(f"[pad] Padding length must be divisible by 2 and at most twice the number of dims ({ndim}), got {sides}")
+    pairs = {ndim - 1 - i: (sides[2 * i], sides[2 * i + 1]) for i in range(len(sides) // 2)}
+    if mode == "constant":
+        return _constant(input, pairs, 0.0 if value is None else value)
+    if mode not in _INDEX:
+        raise NotImplementedError(f"[pad] Unrecognised padding mode {mode}; use constant, reflect, replicate or circular")
+    if value:
+        raise ArgumentError(f"[pad] Padding mode {mode!r} doesn't take in value argument, got {value}")
+    for d, (before, after) in sorted(pairs.items(), reverse=True):
+        if before or after:
+            index = _INDEX[mode](input._layout.shape[d], before, after)
+            input = prim("index_select", input, upload(index, dt.int64), d)
+    return input
+
+
+def _constant(x: Tensor, pairs: dict[int, tuple[int, int]], value: float) -> Tensor:
+    for d, (before, after) in pairs.items():
+        if before < 0 or after < 0:
+            length = x._layout.shape[d] + min(before, 0) + min(after, 0)
+            if length < 0:
+                raise ShapeError(f"[pad] The input size {x._layout.shape[d]}, plus negative padding {before} and {after}, is negative (dim {d})")
+            x = T.narrow(x, d, max(-before, 0), length)
+    grown = {d: (max(b, 0), max(a, 0)) for d, (b, a) in pairs.items()}
+    if not any(b or a for b, a in grown.values()):
+        return x if any(b < 0 or a < 0 for b, a in pairs.values()) else T.clone(x)
+    shape = tuple(x._layout.shape)
+    target = tuple(n + sum(grown.get(d, (0, 0))) for d, n in enumerate(shape))
+    strides = contiguous_strides(target)
+    offset = sum(grown[d][0] * strides[d] for d in grown)
+    kind = x._layout.dtype
+    number = float(value) if kind.category == 2 else int(value) if kind.category == 1 else bool(value)
+    return prim("update", constant(number, kind, target), x, shape, strides, offset)
+
+
+def _reflect(n: int, before: int, after: int) -> Any:
+    if before >= n or after >= n:
+        raise ShapeError(
+            f"[pad] Padding size should be less than the corresponding input dimension, but got padding ({before}, {after}) at a dimension of size {n}"
+        )
+    return _cropped(np.pad(np.arange(n), (max(before, 0), max(after, 0)), mode="reflect"), before, after)
+
+
+def _replicate(n: int, before: int, after: int) -> Any:
+    if n == 0:
+        raise ShapeError("[pad] expected a non-empty dimension to replicate, got size 0")
+    return _cropped(np.pad(np.arange(n), (max(before, 0), max(after, 0)), mode="edge"), before, after)
+
+
+def _circular(n: int, before: int, after: int) -> Any:
+    if before > n or after > n:
+        raise ShapeError(f"[pad] Padding value causes wrapping around more than once: ({before}, {after}) at a dimension of size {n}")
+    return _cropped(np.pad(np.arange(n), (max(before, 0), max(after, 0)), mode="wrap"), before, after)
+
+
+def _cropped(index: Any, before: int, after: int) -> Any:
+    stop = len(index) + min(after, 0)
+    return np.ascontiguousarray(index[max(-before, 0) : stop])
+
+
+_INDEX = {"reflect": _reflect, "replicate": _replicate, "circular": _circular}

@@ -1,0 +1,335 @@
+"""Pooling over windows: reductions of a strided view of the (padded) input.
+
+The gradient of a maximum goes to the first largest element of its window, as in PyTorch.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from calque import functional as T
+from calque.base import dtypes as dt
+from calque.base.errors import ArgumentError, ShapeError
+from calque.base.shapes import contiguous_strides
+from calque.functional.common import prim
+from calque.nn.functional.conv import sizes
+from calque.nn.functional.padding import pad
+from calque.nn.functional.rows import AMAX, ARGMAX, choose, constant, positions
+from calque.nn.gradient import Saved, with_gradient
+from calque.tensor import Tensor, record, upload
+
+__all__ = [
+    "adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_max_pool1d", "adaptive_max_pool2d", "avg_pool1d", "avg_pool2d", "lp_pool1d",
+    "lp_pool2d", "max_pool1d", "max_pool1d_with_indices", "max_pool2d", "max_pool2d_with_indices",
+]  # fmt: skip
+
+Pair = tuple[int, ...]
+
+
+class _Windows:
+    """Geometry of windows over the last two dims of (N, C, H, W)."""
+
+    def __init__(self, op: str, shape: Pair, kernel: Pair, stride: Pair, padding: Pair, dilation: Pair, ceil_mode: bool) -> None:
+        if any(2 * p > k for p, k in zip(padding, kernel, strict=True)):
+            raise ArgumentError(f"[{op}] pad should be at most half of effective kernel size, but got pad={padding} and kernel_size={kernel}")
+        self.op, self.shape, self.kernel, self.stride, self.padding, self.dilation = op, shape, kernel, stride, padding, dilation
+        hw = shape[2:]
+        self.out = tuple(self._positions(hw[i], i, ceil_mode) for i in range(2))
+        if min(self.out) < 1:
+            raise ShapeError(
+                f"[{op}] Given input size: {shape[1:]}. Calculated output size: {(shape[1], *self.out)}. Output size is too small; "
+                f"kernel {kernel}, padding {padding}: use a smaller kernel or more padding"
+            )
+        reach = tuple((self.out[i] - 1) * stride[i] + dilation[i] * (kernel[i] - 1) + 1 for i in range(2))
+        self.after = tuple(max(0, reach[i] - hw[i] - padding[i]) for i in range(2))
+        self.padded = tuple(hw[i] + padding[i] + self.after[i] for i in range(2))
+        self.view_shape = (*shape[:2], *self.out, *kernel)
+        n, c, h, w = contiguous_strides((*shape[:2], *self.padded))
+        self.view_strides = (n, c, h * stride[0], w * stride[1], h * dilation[0], w * dilation[1])
+        self.disjoint = all(s >= d * (k - 1) + 1 for s, k, d in zip(stride, kernel, dilation, strict=True))
+
+    def _positions(self, size: int, i: int, ceil_mode: bool) -> int:
+        span = size + 2 * self.padding[i] - self.dilation[i] * (self.kernel[i] - 1) - 1
+        if not ceil_mode:
+            return span // self.stride[i] + 1
+        count = -(-span // self.stride[i]) + 1
+        return count - 1 if (count - 1) * self.stride[i] >= size + self.padding[i] else count
+
+    def pad(self, x: Tensor, value: float) -> Tensor:
+        sides = (self.padding[1], self.after[1], self.padding[0], self.after[0])
+        return pad(x, sides, value=value) if any(sides) else x
+
+    def view(self, x: Tensor) -> Tensor:
+        """(N, C, oH, oW, kH, kW) of the padded input."""
+        return prim("view", x, self.view_shape, self.view_strides, 0)
+
+    def exact(self) -> bool:
+        """Windows tile the input: a reshape shows them."""
+        tiled = all(self.out[i] * self.kernel[i] == self.shape[2 + i] for i in range(2))
+        return tiled and self.stride == self.kernel and self.dilation == (1, 1) and not any(self.padding)
+
+
+_KNOWN: dict[Any, _Windows] = {}
+
+
+def _windows(op: str, x: Tensor, kernel: Any, stride: Any, padding: Any, dilation: Any, ceil_mode: bool) -> _Windows:
+    k = sizes(op, "kernel_size", kernel, 2, 1)
+    s = k if stride is None or stride == () else sizes(op, "stride", stride, 2, 1)
+    key = (op, x._layout, k, s, padding, dilation, ceil_mode)
+    found = _KNOWN.get(key)
+    if found is None:
+        p, d = sizes(op, "padding", padding, 2, 0), sizes(op, "dilation", dilation, 2, 1)
+        found = _KNOWN[key] = _Windows(op, tuple(x._layout.shape), k, s, p, d, bool(ceil_mode))
+    return found
+
+
+def _batched(op: str, x: Tensor, n: int) -> tuple[Tensor, Any]:
+    """(N, C, H, W) and the function back to the caller's rank."""
+    ndim = x._layout.ndim
+    if ndim not in (n + 1, n + 2):
+        raise ShapeError(f"[{op}] Expected {n + 1}D or {n + 2}D input, but got {list(x._layout.shape)}")
+    single = ndim == n + 1
+    if single:
+        x = T.unsqueeze(x, 0)
+    if n == 1:
+        x = T.unsqueeze(x, 2)
+
+    def back(y: Tensor) -> Tensor:
+        if n == 1:
+            y = T.squeeze(y, 2)
+        return T.squeeze(y, 0) if single else y
+
+    return x, back
+
+
+def _row(op: str, value: Any, fill: int) -> Any:
+    """A 1-d setting as a 2-d one of height `fill`."""
+    return (fill, sizes(op, "size", value, 1, 0)[0])
+
+
+def _lowest(kind: dt.DType) -> Any:
+    return -math.inf if kind.category == 2 else int(np.iinfo(kind.np).min)
+
+
+def _chosen(w: _Windows, x: Tensor) -> Tensor:
+    """Position of the first maximum inside each window, in 0 .. kH kW - 1."""
+    return record(ARGMAX, (w.view(x),), ((4, 5), False))
+
+
+def _flat_positions(w: _Windows, chosen: Tensor, width: int, origin: Pair) -> Tensor:
+    """Window positions as flat positions in an image of the given width whose row and column 0 lie at `origin` of the padded one."""
+    o = positions(w.out)
+    columns, kw = w.out[1], w.kernel[1]
+    row, column = (o, o * 0) if columns == 1 else (T.floor_divide(o, columns), T.remainder(o, columns))
+    inner_row, inner_column = (chosen, chosen * 0) if kw == 1 else (T.floor_divide(chosen, kw), T.remainder(chosen, kw))
+    rows = row * w.stride[0] + inner_row * w.dilation[0] - origin[0]
+    return rows * width + column * w.stride[1] + inner_column * w.dilation[1] - origin[1]
+
+
+def _max_windows(w: _Windows, x: Tensor) -> Tensor:
+    """Maximum per window of the padded input, with the gradient to the first maximum."""
+
+    def forward(x: Tensor) -> tuple[Any, ...]:
+        return (record(AMAX, (w.view(x),), ((4, 5), False)),)
+
+    def backward(saved: Saved, g: Tensor) -> tuple[Any, ...]:
+        x = saved.inputs[0].detach()
+        kind, shape = g._layout.dtype, tuple(x._layout.shape)
+        chosen = _chosen(w, x)
+        if w.disjoint:
+            hit = T.eq(T.reshape(chosen, (*w.view_shape[:4], 1, 1)), positions(w.kernel))
+            spread = choose(hit, T.reshape(g, (*w.view_shape[:4], 1, 1)), 0.0, kind)
+            return (prim("update", constant(0.0, kind, shape), spread, w.view_shape, w.view_strides, 0),)
+        n, c, height, width = shape
+        flat = T.reshape(_flat_positions(w, chosen, width, (0, 0)), (n, c, -1))
+        zeros = constant(0.0, kind, (n, c, height * width))
+        return (T.reshape(prim("scatter_add", zeros, flat, T.reshape(g, (n, c, -1)), 2), shape),)
+
+    return with_gradient("MaxPool2DWithIndicesBackward0", forward, backward, (x,))  # type: ignore[no-any-return]
+
+
+def _max_pool(op: str, n: int, input: Tensor, settings: tuple[Any, ...], ceil_mode: bool, indices: bool) -> Any:
+    x, back = _batched(op, input, n)
+    w = _windows(op, x, *settings, ceil_mode)
+    padded = w.pad(x, _lowest(x._layout.dtype))
+    y = back(_max_windows(w, padded))
+    if not indices:
+        return y
+    flat = _flat_positions(w, _chosen(w, padded.detach()), w.shape[3], w.padding)
+    return y, back(flat)
+
+
+def max_pool2d(
+    input: Tensor, kernel_size: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False,
+    return_indices: bool = False,
+) -> Any:  # fmt: skip
+    """Largest element of every window: (N, C, H, W) -> (N, C, H', W').
+
+    >>> import calque
+    >>> calque.nn.functional.max_pool2d(calque.arange(16.0).view(1, 1, 4, 4), 2)
+    tensor([[[[ 5.,  7.],
+              [13., 15.]]]])
+    """
+    return _max_pool("max_pool2d", 2, input, (kernel_size, stride, padding, dilation), ceil_mode, return_indices)
+
+
+def max_pool1d(
+    input: Tensor, kernel_size: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False,
+    return_indices: bool = False,
+) -> Any:  # fmt: skip
+    """Largest element of every window: (N, C, L) -> (N, C, L')."""
+    op = "max_pool1d"
+    k = _row(op, kernel_size, 1)
+    settings = (k, k if stride is None else _row(op, stride, 1), _row(op, padding, 0), _row(op, dilation, 1))
+    return _max_pool(op, 1, input, settings, ceil_mode, return_indices)
+
+
+def max_pool2d_with_indices(*args: Any, **kwargs: Any) -> Any:
+    """`max_pool2d` and the flat positions of the maxima."""
+    return max_pool2d(*args, **{**kwargs, "return_indices": True})
+
+
+def max_pool1d_with_indices(*args: Any, **kwargs: Any) -> Any:
+    """`max_pool1d` and the positions of the maxima."""
+    return max_pool1d(*args, **{**kwargs, "return_indices": True})
+
+
+def _window_sums(w: _Windows, x: Tensor) -> Tensor:
+    if w.exact():
+        n, c = w.shape[:2]
+        return T.sum(T.reshape(x, (n, c, w.out[0], w.kernel[0], w.out[1], w.kernel[1])), (3, 5))
+    return T.sum(w.view(w.pad(x, 0.0)), (4, 5))
+
+
+def _divisors(w: _Windows, include_pad: bool) -> Any:
+    """Elements counted per window: an int where all are equal, else a constant (oH, oW)."""
+    counts = []
+    for i in range(2):
+        start = np.arange(w.out[i]) * w.stride[i] - w.padding[i]
+        stop = np.minimum(start + w.kernel[i], w.shape[2 + i] + w.padding[i])
+        if not include_pad:
+            start, stop = np.maximum(start, 0), np.minimum(stop, w.shape[2 + i])
+        counts.append(stop - start)
+    table = np.outer(counts[0], counts[1])
+    return int(table[0, 0]) if (table == table[0, 0]).all() else table
+
+
+def _avg_pool(op: str, n: int, input: Tensor, settings: tuple[Any, ...], ceil_mode: bool, include_pad: bool, divisor: int | None) -> Tensor:
+    x, back = _batched(op, input, n)
+    if divisor == 0:
+        raise ArgumentError(f"[{op}] divisor must be not zero")
+    w = _windows(op, x, *settings, 1, ceil_mode)
+    count = divisor if divisor is not None else _divisors(w, include_pad)
+    if not isinstance(count, int):
+        count = upload(count.astype(x._layout.dtype.np), x._layout.dtype)
+    return back(_window_sums(w, x) / count)  # type: ignore[no-any-return]
+
+
+def avg_pool2d(
+    input: Tensor, kernel_size: Any, stride: Any = None, padding: Any = 0, ceil_mode: bool = False, count_include_pad: bool = True,
+    divisor_override: int | None = None,
+) -> Tensor:  # fmt: skip
+    """Mean of every window: (N, C, H, W) -> (N, C, H', W')."""
+    return _avg_pool("avg_pool2d", 2, input, (kernel_size, stride, padding), ceil_mode, count_include_pad, divisor_override)
+
+
+def avg_pool1d(
+    input: Tensor, kernel_size: Any, stride: Any = None, padding: Any = 0, ceil_mode: bool = False, count_include_pad: bool = True
+) -> Tensor:
+    """Mean of every window: (N, C, L) -> (N, C, L')."""
+    op = "avg_pool1d"
+    k = _row(op, kernel_size, 1)
+    settings = (k, k if stride is None else _row(op, stride, 1), _row(op, padding, 0))
+    return _avg_pool(op, 1, input, settings, ceil_mode, count_include_pad, None)
+
+
+def lp_pool2d(input: Tensor, norm_type: float, kernel_size: Any, stride: Any = None, ceil_mode: bool = False) -> Tensor:
+    """(sum of x ** p) ** (1 / p) over every window: (N, C, H, W) -> (N, C, H', W')."""
+    k = sizes("lp_pool2d", "kernel_size", kernel_size, 2, 1)
+    means = avg_pool2d(input ** float(norm_type), k, stride, 0, ceil_mode)
+    return (T.sign(means) * T.relu(T.abs(means)) * float(k[0] * k[1])) ** (1.0 / norm_type)
+
+
+def lp_pool1d(input: Tensor, norm_type: float, kernel_size: Any, stride: Any = None, ceil_mode: bool = False) -> Tensor:
+    """(sum of x ** p) ** (1 / p) over every window: (N, C, L) -> (N, C, L')."""
+    k = sizes("lp_pool1d", "kernel_size", kernel_size, 1, 1)[0]
+    means = avg_pool1d(input ** float(norm_type), k, stride, 0, ceil_mode)
+    return (T.sign(means) * T.relu(T.abs(means)) * float(k)) ** (1.0 / norm_type)
+
+
+# ------------------------------------------------------------------------------------------------------------- adaptive
+
+
+def _target(op: str, output_size: Any, hw: Pair) -> Pair:
+    wanted = (output_size,) * 2 if output_size is None or isinstance(output_size, int) else tuple(output_size)
+    out = tuple(hw[i] if n is None else int(n) for i, n in enumerate(wanted))
+    if len(out) != 2 or min(out) < 1:
+        raise ArgumentError(f"[{op}] expected output_size as one or two ints >= 1, got {output_size!r}")
+    return out
+
+
+def _averages(size: int, out: int, kind: dt.DType) -> Tensor:
+    """Matrix (out, size) whose row i averages the i-th adaptive window."""
+    table = np.zeros((out, size))
+    for i in range(out):
+        start, stop = i * size // out, -(-(i + 1) * size // out)
+        table[i, start:stop] = 1.0 / (stop - start)
+    return upload(table.astype(kind.np), kind)
+
+
+def _adaptive_average(op: str, x: Tensor, output_size: Any) -> Tensor:
+    hw = tuple(x._layout.shape[2:])
+    out = _target(op, output_size, hw)
+    if out == (1, 1):
+        return T.mean(x, (2, 3), True)
+    if all(h % o == 0 for h, o in zip(hw, out, strict=True)):
+        n, c = x._layout.shape[:2]
+        return T.mean(T.reshape(x, (n, c, out[0], hw[0] // out[0], out[1], hw[1] // out[1])), (3, 5))
+    kind = x._layout.dtype
+    return T.matmul(_averages(hw[0], out[0], kind), T.matmul(x, T.transpose(_averages(hw[1], out[1], kind), 0, 1)))
+
+
+def adaptive_avg_pool2d(input: Tensor, output_size: Any) -> Tensor:
+    """Mean over windows that divide the image into `output_size`: (N, C, H, W) -> (N, C, *output_size)."""
+    x, back = _batched("adaptive_avg_pool2d", input, 2)
+    return back(_adaptive_average("adaptive_avg_pool2d", x, output_size))  # type: ignore[no-any-return]
+
+
+def adaptive_avg_pool1d(input: Tensor, output_size: Any) -> Tensor:
+    """Mean over windows that divide the sequence into `output_size`: (N, C, L) -> (N, C, output_size)."""
+    x, back = _batched("adaptive_avg_pool1d", input, 1)
+    return back(_adaptive_average("adaptive_avg_pool1d", x, (1, sizes("adaptive_avg_pool1d", "output_size", output_size, 1, 1)[0])))  # type: ignore[no-any-return]
+
+
+def _adaptive_max(op: str, x: Tensor, output_size: Any) -> tuple[Tensor, Tensor]:
+    height, width = x._layout.shape[2:]
+    out = _target(op, output_size, (height, width))
+    values, indices = [], []
+    for i in range(out[0]):
+        top, bottom = i * height // out[0], -(-(i + 1) * height // out[0])
+        for j in range(out[1]):
+            left, right = j * width // out[1], -(-(j + 1) * width // out[1])
+            part = T.reshape(x[:, :, top:bottom, left:right], (*x._layout.shape[:2], -1))
+            value, place = T.max(part, 2)
+            values.append(value)
+            span = right - left
+            indices.append((T.floor_divide(place, span) + top) * width + T.remainder(place, span) + left)
+    shape = (*x._layout.shape[:2], *out)
+    return T.reshape(T.stack(values, 2), shape), T.reshape(T.stack(indices, 2), shape)
+
+
+def adaptive_max_pool2d(input: Tensor, output_size: Any, return_indices: bool = False) -> Any:
+    """Maximum over windows that divide the image into `output_size`: (N, C, H, W) -> (N, C, *output_size)."""
+    x, back = _batched("adaptive_max_pool2d", input, 2)
+    values, indices = _adaptive_max("adaptive_max_pool2d", x, output_size)
+    return (back(values), back(indices)) if return_indices else back(values)
+
+
+def adaptive_max_pool1d(input: Tensor, output_size: Any, return_indices: bool = False) -> Any:
+    """Maximum over windows that divide the sequence into `output_size`: (N, C, L) -> (N, C, output_size)."""
+    x, back = _batched("adaptive_max_pool1d", input, 1)
+    values, indices = _adaptive_max("adaptive_max_pool1d", x, (1, sizes("adaptive_max_pool1d", "output_size", output_size, 1, 1)[0]))
+    return (back(values), back(indices)) if return_indices else back(values)

@@ -1,0 +1,102 @@
+"""Softmax and its relatives, one pass each way: shifted by the row maximum, gradients from the result."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+from calque import functional as T
+from calque.base import dtypes as dt
+from calque.functional.common import cast
+from calque.nn.functional.rows import largest, one_dim, positions, total, wide
+from calque.nn.gradient import Saved, with_gradient
+from calque.tensor import Tensor
+
+__all__ = ["gumbel_softmax", "log_softmax", "softmax", "softmin"]
+
+
+def _default_dim(name: str, ndim: int, stacklevel: int) -> int:
+    warnings.warn(
+        f"Implicit dimension choice for {name} has been deprecated. Change the call to include dim=X as an argument.",
+        stacklevel=stacklevel,
+    )
+    return 0 if ndim in (0, 1, 3) else 1
+
+
+def _prepared(name: str, input: Tensor, dim: int | None, dtype: Any, stacklevel: int) -> tuple[Tensor, int]:
+    if dim is None:
+        dim = _default_dim(name, input._layout.ndim, stacklevel + 1)
+    if dtype is not None:
+        input = cast(input, dtype)
+    elif input._layout.dtype.category != 2:
+        input = cast(input, dt.get_default_dtype())
+    return input, one_dim(input, dim, name)
+
+
+def softmax(input: Tensor, dim: int | None = None, _stacklevel: int = 3, dtype: Any = None) -> Tensor:
+    """exp(x) / sum(exp(x)) along `dim`: (*) -> (*), values in (0, 1) that sum to 1.
+
+    >>> import calque
+    >>> calque.nn.functional.softmax(calque.zeros(4), dim=0)
+    tensor([0.2500, 0.2500, 0.2500, 0.2500])
+    """
+    input, d = _prepared("softmax", input, dim, dtype, _stacklevel)
+    dims = (d,) if input._layout.ndim else ()
+    kind = input._layout.dtype
+
+    def forward(x: Tensor) -> tuple[Any, ...]:
+        x = wide(x)
+        e = T.exp(x - largest(x, dims))
+        return (cast(e / total(e, dims), kind),)
+
+    def backward(saved: Saved, g: Tensor) -> tuple[Any, ...]:
+        y = wide(saved.values[0])
+        gy = wide(g) * y
+        return (cast(gy - y * total(gy, dims), kind),)
+
+    out = with_gradient("SoftmaxBackward0", forward, backward, (input,))
+    out._is_softmax = d
+    return out  # type: ignore[no-any-return]
+
+
+def log_softmax(input: Tensor, dim: int | None = None, _stacklevel: int = 3, dtype: Any = None) -> Tensor:
+    """log(softmax(x)) along `dim`, computed stably: (*) -> (*)."""
+    input, d = _prepared("log_softmax", input, dim, dtype, _stacklevel)
+    dims = (d,) if input._layout.ndim else ()
+    kind = input._layout.dtype
+
+    def forward(x: Tensor) -> tuple[Any, ...]:
+        x = wide(x)
+        shifted = x - largest(x, dims)
+        return (cast(shifted - T.log(total(T.exp(shifted), dims)), kind),)
+
+    def backward(saved: Saved, g: Tensor) -> tuple[Any, ...]:
+        g = wide(g)
+        return (cast(g - T.exp(wide(saved.values[0])) * total(g, dims), kind),)
+
+    return with_gradient("LogSoftmaxBackward0", forward, backward, (input,))  # type: ignore[no-any-return]
+
+
+def softmin(input: Tensor, dim: int | None = None, _stacklevel: int = 3, dtype: Any = None) -> Tensor:
+    """softmax(-x) along `dim`."""
+    if dim is None:
+        dim = _default_dim("softmin", input._layout.ndim, _stacklevel)
+    return softmax(-input, dim, _stacklevel, dtype)
+
+
+def gumbel_softmax(logits: Tensor, tau: float = 1, hard: bool = False, eps: float = 1e-10, dim: int = -1) -> Tensor:
+    """Softmax of logits plus Gumbel noise at temperature `tau`; `hard` gives one-hot samples with the soft gradient.
+
+    Source: Jang, Gu, Poole, "Categorical Reparameterization with Gumbel-Softmax" (2016).
+    """
+    uniform = T.rand_like(logits.detach())
+    tiny = 1e-30 if logits._layout.dtype.itemsize >= 4 else 1e-7
+    noise = -T.log(-T.log(uniform * (1.0 - 1e-7) + tiny))
+    soft = softmax((logits + noise) / float(tau), dim)
+    if not hard:
+        return soft
+    d = one_dim(logits, dim, "gumbel_softmax")
+    index = T.argmax(soft.detach(), d, True)
+    steps = positions((soft._layout.shape[d],)).reshape([-1 if k == d else 1 for k in range(soft._layout.ndim)])
+    chosen = cast(T.eq(steps, index), soft._layout.dtype)
+    return chosen - soft.detach() + soft

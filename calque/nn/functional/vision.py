@@ -1,0 +1,234 @@
+"""Resizing, shuffling and unfolding of images."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from calque import functional as T
+from calque.base import dtypes as dt
+from calque.base.errors import ArgumentError, ShapeError
+from calque.base.shapes import contiguous_strides
+from calque.functional.common import prim
+from calque.nn.functional.conv import sizes
+from calque.nn.functional.padding import pad
+from calque.nn.functional.pooling import adaptive_avg_pool1d, adaptive_avg_pool2d
+from calque.nn.functional.rows import constant
+from calque.tensor import Tensor, upload
+
+__all__ = [
+    "channel_shuffle", "fold", "interpolate", "pixel_shuffle", "pixel_unshuffle", "unfold", "upsample", "upsample_bilinear", "upsample_nearest",
+]  # fmt: skip
+
+_DIMS = {"nearest": (1, 2, 3), "nearest-exact": (1, 2, 3), "linear": (1,), "bilinear": (2,), "bicubic": (2,), "trilinear": (3,), "area": (1, 2)}
+
+
+def _centres(size: int, out: int, scale: float | None, align_corners: bool) -> Any:
+    """Source coordinate of every output position."""
+    i = np.arange(out, dtype=np.float64)
+    if align_corners:
+        return i * ((size - 1) / (out - 1)) if out > 1 else i * 0.0
+    return (i + 0.5) * (1.0 / scale if scale else size / out) - 0.5
+
+
+def _linear_weights(size: int, out: int, scale: float | None, align_corners: bool) -> Any:
+    """Matrix (out, size) of linear interpolation."""
+    x = np.clip(_centres(size, out, scale, align_corners), 0.0, size - 1)
+    low = np.minimum(x.astype(np.int64), size - 1)
+    high = np.minimum(low + 1, size - 1)
+    table = np.zeros((out, size))
+    np.add.at(table, (np.arange(out), low), 1.0 - (x - low))
+    np.add.at(table, (np.arange(out), high), x - low)
+    return table
+
+
+def _cubic_weights(size: int, out: int, scale: float | None, align_corners: bool) -> Any:
+    """Matrix (out, size) of cubic convolution with a = -0.75. Source: Keys, "Cubic Convolution Interpolation" (1981)."""
+    a = -0.75
+    x = _centres(size, out, scale, align_corners)
+    low = np.floor(x).astype(np.int64)
+    t = x - low
+    near = lambda d: ((a + 2) * d - (a + 3)) * d * d + 1  # noqa: E731
+    far = lambda d: ((a * d - 5 * a) * d + 8 * a) * d - 4 * a  # noqa: E731
+    table = np.zeros((out, size))
+    for offset, weight in ((-1, far(t + 1)), (0, near(t)), (1, near(1 - t)), (2, far(2 - t))):
+        np.add.at(table, (np.arange(out), np.clip(low + offset, 0, size - 1)), weight)
+    return table
+
+
+def _nearest_index(size: int, out: int, scale: float | None, exact: bool) -> Any:
+    step = np.float32(1.0 / scale if scale else size / out)
+    i = np.arange(out, dtype=np.float32)
+    return np.minimum(np.floor((i + np.float32(0.5)) * step if exact else i * step).astype(np.int64), size - 1)
+
+
+def _nearest(x: Tensor, out: list[int], scales: list[Any], exact: bool) -> Tensor:
+    shape = tuple(x._layout.shape)
+    if all(o % n == 0 for o, n in zip(out, shape[2:], strict=True)) and all(
+        s is None or s * n == o for s, n, o in zip(scales, shape[2:], out, strict=True)
+    ):
+        factors = [o // n for o, n in zip(out, shape[2:], strict=True)]
+        spaced = (*shape[:2], *(v for n in shape[2:] for v in (n, 1)))
+        target = (*shape[:2], *(v for n, f in zip(shape[2:], factors, strict=True) for v in (n, f)))
+        return T.reshape(T.expand(T.reshape(x, spaced), target), (*shape[:2], *out))
+    for d, (n, o, s) in enumerate(zip(shape[2:], out, scales, strict=True), start=2):
+        x = prim("index_select", x, upload(_nearest_index(n, o, s, exact), dt.int64), d)
+    return x
+
+
+def _separable(x: Tensor, out: list[int], scales: list[Any], weights: Callable[..., Any], align_corners: bool) -> Tensor:
+    """One interpolation matrix per spatial dim."""
+    shape = tuple(x._layout.shape)
+    kind = x._layout.dtype
+    for d, (n, o, s) in enumerate(zip(shape[2:], out, scales, strict=True), start=2):
+        matrix = upload(weights(n, o, s, align_corners).astype(kind.np), kind)
+        if d == len(shape) - 1:
+            x = T.matmul(x, T.transpose(matrix, 0, 1))
+        else:
+            x = T.transpose(T.matmul(T.transpose(x, d, -1), T.transpose(matrix, 0, 1)), d, -1)
+    return x
+
+
+def _output_sizes(hw: tuple[int, ...], size: Any, scale_factor: Any, recompute: bool) -> tuple[list[int], list[Any]]:
+    n = len(hw)
+    if (size is None) == (scale_factor is None):
+        raise ArgumentError("[interpolate] expected exactly one of size and scale_factor: only one of size or scale_factor should be defined")
+    if size is not None:
+        wanted = [size] * n if isinstance(size, int) else [int(s) for s in size]
+        scales: list[Any] = [None] * n
+    else:
+        scales = [float(scale_factor)] * n if isinstance(scale_factor, (int, float)) else [float(s) for s in scale_factor]
+        wanted = [math.floor(h * s) for h, s in zip(hw, scales)]
+    if len(wanted) != n:
+        raise ArgumentError(f"[interpolate] Input and output must have the same number of spatial dimensions: expected {n} sizes, got {len(wanted)}")
+    if min(wanted) < 1:
+        raise ShapeError(f"[interpolate] Input and output sizes should be greater than 0, but got input {hw} and output {tuple(wanted)}")
+    return wanted, [None] * n if recompute else scales
+
+
+def interpolate(
+    input: Tensor, size: Any = None, scale_factor: Any = None, mode: str = "nearest", align_corners: bool | None = None,
+    recompute_scale_factor: bool | None = None, antialias: bool = False,
+) -> Tensor:  # fmt: skip
+    """Resize: (N, C, *) -> (N, C, *size). Modes: nearest, nearest-exact, linear, bilinear, bicubic, trilinear, area.
+
+    >>> import calque
+    >>> calque.nn.functional.interpolate(calque.tensor([[[1.0, 2.0]]]), scale_factor=2)
+    tensor([[[1., 1., 2., 2.]]])
+    """
+    spatial = input._layout.ndim - 2
+    if mode not in _DIMS or spatial not in _DIMS[mode]:
+        raise NotImplementedError(
+            f"[interpolate] Got {input._layout.ndim}D input, but mode {mode!r} needs one of {sorted(_DIMS)} with matching dims "
+            "(linear: 3D, bilinear and bicubic: 4D, trilinear: 5D)"
+        )
+    if antialias:
+        raise NotImplementedError("[interpolate] antialias=True is not supported")
+    if align_corners is not None and mode in ("nearest", "nearest-exact", "area"):
+        raise ArgumentError(
+            "[interpolate] align_corners option can only be set with the interpolating modes: linear | bilinear | bicubic | trilinear"
+        )
+    out, scales = _output_sizes(tuple(input._layout.shape[2:]), size, scale_factor, bool(recompute_scale_factor))
+    if mode in ("nearest", "nearest-exact"):
+        return _nearest(input, out, scales, mode == "nearest-exact")
+    if mode == "area":
+        return adaptive_avg_pool1d(input, out[0]) if spatial == 1 else adaptive_avg_pool2d(input, out)
+    weights = _cubic_weights if mode == "bicubic" else _linear_weights
+    return _separable(input, out, scales, weights, bool(align_corners))
+
+
+def upsample(input: Tensor, size: Any = None, scale_factor: Any = None, mode: str = "nearest", align_corners: bool | None = None) -> Tensor:
+    """`interpolate`, under its old name."""
+    return interpolate(input, size, scale_factor, mode, align_corners)
+
+
+def upsample_nearest(input: Tensor, size: Any = None, scale_factor: Any = None) -> Tensor:
+    """`interpolate` with mode "nearest"."""
+    return interpolate(input, size, scale_factor)
+
+
+def upsample_bilinear(input: Tensor, size: Any = None, scale_factor: Any = None) -> Tensor:
+    """`interpolate` with mode "bilinear" and align_corners."""
+    return interpolate(input, size, scale_factor, "bilinear", True)
+
+
+def pixel_shuffle(input: Tensor, upscale_factor: int) -> Tensor:
+    """Channels to pixels: (*, C r^2, H, W) -> (*, C, H r, W r). Source: Shi et al., "Sub-Pixel CNN" (2016)."""
+    r = upscale_factor
+    *lead, channels, height, width = input._layout.shape
+    if r < 1 or channels % (r * r):
+        raise ShapeError(
+            f"[pixel_shuffle] pixel_shuffle expects its input's 'channel' dimension to be divisible by the square of upscale_factor, "
+            f"but input.size(-3)={channels} is not divisible by {r * r}"
+        )
+    n, c = len(lead), channels // (r * r)
+    split = T.reshape(input, (*lead, c, r, r, height, width))
+    moved = T.permute(split, (*range(n), n, n + 3, n + 1, n + 4, n + 2))
+    return T.reshape(moved, (*lead, c, height * r, width * r))
+
+
+def pixel_unshuffle(input: Tensor, downscale_factor: int) -> Tensor:
+    """Pixels to channels: (*, C, H r, W r) -> (*, C r^2, H, W)."""
+    r = downscale_factor
+    *lead, channels, height, width = input._layout.shape
+    if r < 1 or height % r or width % r:
+        raise ShapeError(f"[pixel_unshuffle] expects height to be divisible by downscale_factor, but {height} x {width} is not divisible by {r}")
+    n = len(lead)
+    split = T.reshape(input, (*lead, channels, height // r, r, width // r, r))
+    moved = T.permute(split, (*range(n), n, n + 2, n + 4, n + 1, n + 3))
+    return T.reshape(moved, (*lead, channels * r * r, height // r, width // r))
+
+
+def channel_shuffle(input: Tensor, groups: int) -> Tensor:
+    """Interleave the channels of the groups: (N, C, *) -> the same. Source: Zhang et al., "ShuffleNet" (2017)."""
+    batch, channels, *rest = input._layout.shape
+    if groups < 1 or channels % groups:
+        raise ShapeError(f"[channel_shuffle] Number of channels must be divisible by groups. Got {channels} channels and {groups} groups.")
+    split = T.reshape(input, (batch, groups, channels // groups, *rest))
+    return T.reshape(T.transpose(split, 1, 2), (batch, channels, *rest))
+
+
+def _columns(op: str, hw: Any, kernel: Any, dilation: Any, padding: Any, stride: Any) -> tuple[Any, ...]:
+    k, d = sizes(op, "kernel_size", kernel, 2, 1), sizes(op, "dilation", dilation, 2, 1)
+    p, s = sizes(op, "padding", padding, 2, 0), sizes(op, "stride", stride, 2, 1)
+    padded = tuple(n + 2 * q for n, q in zip(hw, p, strict=True))
+    out = tuple((n - e * (m - 1) - 1) // t + 1 for n, e, m, t in zip(padded, d, k, s, strict=True))
+    if min(out) < 1:
+        raise ShapeError(f"[{op}] expected a kernel that fits, got kernel {k} (dilation {d}) on padded size {padded}: calculated shape {out} is too small")
+    return k, d, p, s, padded, out
+
+
+def _column_view(n: int, c: int, k: Any, d: Any, s: Any, padded: Any, out: Any) -> tuple[Any, Any]:
+    a, b, h, w = contiguous_strides((n, c, *padded))
+    return (n, c, *k, *out), (a, b, h * d[0], w * d[1], h * s[0], w * s[1])
+
+
+def unfold(input: Tensor, kernel_size: Any, dilation: Any = 1, padding: Any = 0, stride: Any = 1) -> Tensor:
+    """Windows as columns: (N, C, H, W) -> (N, C kH kW, positions)."""
+    if input._layout.ndim == 3:
+        return T.squeeze(unfold(T.unsqueeze(input, 0), kernel_size, dilation, padding, stride), 0)
+    n, c, *hw = input._layout.shape
+    k, d, p, s, padded, out = _columns("unfold", hw, kernel_size, dilation, padding, stride)
+    x = pad(input, (p[1], p[1], p[0], p[0])) if any(p) else input
+    shape, strides = _column_view(n, c, k, d, s, padded, out)
+    return T.reshape(prim("view", x, shape, strides, 0), (n, c * k[0] * k[1], out[0] * out[1]))
+
+
+def fold(input: Tensor, output_size: Any, kernel_size: Any, dilation: Any = 1, padding: Any = 0, stride: Any = 1) -> Tensor:
+    """Columns added up as windows of an image, the transpose of `unfold`: (N, C kH kW, positions) -> (N, C, *output_size)."""
+    if input._layout.ndim == 2:
+        return T.squeeze(fold(T.unsqueeze(input, 0), output_size, kernel_size, dilation, padding, stride), 0)
+    hw = sizes("fold", "output_size", output_size, 2, 1)
+    k, d, p, s, padded, out = _columns("fold", hw, kernel_size, dilation, padding, stride)
+    n, columns, count = input._layout.shape
+    if columns % (k[0] * k[1]) or count != out[0] * out[1]:
+        raise ShapeError(
+            f"[fold] Given output_size={hw}, kernel_size={k}, expected input (N, C * {k[0] * k[1]}, {out[0] * out[1]}), got {tuple(input._layout.shape)}"
+        )
+    c = columns // (k[0] * k[1])
+    shape, strides = _column_view(n, c, k, d, s, padded, out)
+    image = prim("update_add", constant(0.0, input._layout.dtype, (n, c, *padded)), T.reshape(input, shape), shape, strides, 0)
+    return T.narrow(T.narrow(image, 2, p[0], hw[0]), 3, p[1], hw[1]) if any(p) else image

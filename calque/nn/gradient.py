@@ -1,0 +1,62 @@
+"""`with_gradient`: a composite function with a gradient formula of its own, as one node of the autograd graph.
+
+The forward runs without recording history. Under `create_graph` it is recomputed differentiably from the saved inputs, so a formula
+written in differentiable functions is correct at every order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from calque.run.recorder import local
+from calque.tensor import function_node, output_nodes, wrap
+
+
+class Saved:
+    """What a gradient formula may use: `inputs`, forward `values` (outputs first, then what else forward returned), `needs` per input."""
+
+    __slots__ = ("inputs", "values", "needs")
+
+    def __init__(self, inputs: tuple[Any, ...], values: tuple[Any, ...], needs: tuple[bool, ...]) -> None:
+        self.inputs = inputs
+        self.values = values
+        self.needs = needs
+
+
+Forward = Callable[..., tuple[Any, ...]]
+Backward = Callable[..., tuple[Any, ...]]
+
+
+def with_gradient(label: str, forward: Forward, backward: Backward, inputs: tuple[Any, ...], count: int = 1) -> Any:
+    """The first `count` values of `forward(*inputs)`, with `backward(saved, *grads)` as gradient.
+
+    `backward` gets one gradient per output (None where unused) and returns one per input, None where `saved.needs` is False.
+    """
+    state = local.state
+    if not state.grad or not any(x is not None and x._requires_grad for x in inputs):
+        values = forward(*inputs)
+        return values[0] if count == 1 else values[:count]
+    state.grad = False
+    try:
+        values = forward(*inputs)
+    finally:
+        state.grad = True
+    outputs = values[:count]
+    node = function_node(label, inputs, tuple(v._layout for v in outputs), _adapter(forward, backward, len(inputs)))
+    node.where = state.trace.cur.line
+    node.saved = dict(enumerate(inputs))
+    node.versions = [0 if x is None else x._storage.version for x in inputs]
+    node.context = tuple(wrap(v._storage, v._layout) for v in outputs) + tuple(values[count:])
+    for out, target in zip(outputs, output_nodes(node, count), strict=True):
+        out._grad_fn, out._requires_grad = target, True
+    return outputs[0] if count == 1 else outputs
+
+
+def _adapter(forward: Forward, backward: Backward, count: int) -> Callable[[Any, list[Any]], tuple[Any, ...]]:
+    def apply(node: Any, grads: list[Any]) -> tuple[Any, ...]:
+        inputs = tuple(node.saved[i] for i in range(count))
+        values = forward(*inputs) if local.state.grad else node.context
+        return backward(Saved(inputs, values, tuple(t is not None for t in node.next)), *grads)
+
+    return apply

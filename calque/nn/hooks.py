@@ -1,0 +1,133 @@
+"""Module hooks: handles that remove themselves, and the graph nodes behind full backward hooks."""
+
+from __future__ import annotations
+
+import weakref
+from collections import OrderedDict
+from itertools import count
+from typing import Any
+
+from calque.base.errors import AutogradError
+from calque.functional.common import is_tensor
+from calque.run.recorder import local
+from calque.tensor import Tensor, function_node, output_nodes, wrap
+
+_ids = count()
+
+
+class RemovableHandle:
+    """Removes a hook; also a context manager."""
+
+    def __init__(self, hooks: Any, *extra: Any) -> None:
+        self.id = next(_ids)
+        self._hooks = [weakref.ref(h) for h in (hooks, *extra)]
+
+    def remove(self) -> None:
+        """Forget the hook; does nothing the second time."""
+        for reference in self._hooks:
+            hooks = reference()
+            if hooks is not None and self.id in hooks:
+                del hooks[self.id]
+
+    def __enter__(self) -> "RemovableHandle":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.remove()
+
+
+class HookDict(OrderedDict[int, Any]):
+    """An ordered dict that can be referenced weakly; hooks run in the order of its items."""
+
+    def add(self, hook: Any, prepend: bool = False) -> RemovableHandle:
+        """Append (or prepend) a hook."""
+        handle = RemovableHandle(self)
+        self[handle.id] = hook
+        if prepend:
+            self.move_to_end(handle.id, last=False)
+        return handle
+
+
+def _identity(label: str, tensors: list[Tensor], backward: Any) -> list[Tensor]:
+    """Handles on the same values behind one graph node; `backward(grads) -> grads`."""
+    node = function_node(label, tuple(tensors), tuple(t._layout for t in tensors), lambda node, grads: backward(grads))
+    outs = []
+    for t, target in zip(tensors, output_nodes(node, len(tensors)), strict=True):
+        out = wrap(t._storage, t._layout)
+        if t._requires_grad:
+            out._grad_fn, out._requires_grad = target, True
+        outs.append(out)
+    return outs
+
+
+def _split(values: Any) -> tuple[list[Any], list[int]]:
+    items = list(values) if isinstance(values, (tuple, list)) else [values]
+    return items, [i for i, v in enumerate(items) if is_tensor(v)]
+
+
+class BackwardHooks:
+    """The full backward (pre-)hooks of one call: an identity node before the inputs and one after the outputs."""
+
+    def __init__(self, module: Any, pre: Any, post: Any) -> None:
+        self.module, self.pre, self.post = module, pre, post
+        self.grad_output: tuple[Any, ...] | None = None
+        self.has_inputs = False
+
+    def wrap_inputs(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Arguments with the positional tensors that need a gradient behind the input node."""
+        items, tensors = _split(args)
+        if not local.state.grad or not any(items[i]._requires_grad for i in tensors):
+            return args
+        self.has_inputs = True
+        self.input_count, self.input_positions = len(items), tensors
+        for i, out in zip(tensors, _identity("BackwardHookFunctionBackward", [items[i] for i in tensors], self._on_inputs), strict=True):
+            items[i] = out
+        return tuple(items)
+
+    def wrap_outputs(self, result: Any) -> Any:
+        """The result with its tensors behind the output node."""
+        items, tensors = _split(result)
+        if not local.state.grad or not any(items[i]._requires_grad for i in tensors):
+            return result
+        self.output_count, self.output_positions = len(items), tensors
+        for i, out in zip(tensors, _identity("BackwardHookFunctionBackward", [items[i] for i in tensors], self._on_outputs), strict=True):
+            items[i] = out
+        if not isinstance(result, (tuple, list)):
+            return items[0]
+        return type(result)(*items) if hasattr(result, "_fields") else type(result)(items)
+
+    def _spread(self, grads: Any, size: int, positions: list[int]) -> tuple[Any, ...]:
+        full: list[Any] = [None] * size
+        for i, g in zip(positions, grads, strict=True):
+            full[i] = g
+        return tuple(full)
+
+    def _on_outputs(self, grads: list[Any]) -> tuple[Any, ...]:
+        full = self._spread(grads, self.output_count, self.output_positions)
+        for hook in list(self.pre.values()):
+            full = self._replaced(hook(self.module, full), full, "pre-")
+        self.grad_output = full
+        if not self.has_inputs:
+            for hook in list(self.post.values()):
+                if hook(self.module, (), full) is not None:
+                    raise AutogradError(
+                        "[backward hook] expected None from a full backward hook of a module whose inputs need no gradient, got a value"
+                    )
+        return tuple(full[i] for i in self.output_positions)
+
+    def _on_inputs(self, grads: list[Any]) -> tuple[Any, ...]:
+        full = self._spread(grads, self.input_count, self.input_positions)
+        for hook in list(self.post.values()):
+            full = self._replaced(hook(self.module, full, self.grad_output), full, "")
+        return tuple(full[i] for i in self.input_positions)
+
+    @staticmethod
+    def _replaced(value: Any, full: tuple[Any, ...], kind: str) -> tuple[Any, ...]:
+        if value is None:
+            return full
+        value = value if isinstance(value, tuple) else (value,)
+        if len(value) != len(full):
+            raise AutogradError(
+                f"[backward hook] expected {len(full)} gradients from a full backward {kind}hook, got {len(value)}; return None to keep them"
+            )
+        return value

@@ -1,0 +1,316 @@
+"""Recurrent layers and cells."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from typing import Any
+
+import numpy as np
+
+from calque import functional as T
+from calque.base import dtypes as dt
+from calque.base.errors import ArgumentError, ShapeError
+from calque.nn import functional as F
+from calque.nn import init
+from calque.nn.functional.recurrent import gru_step, lstm_gates, lstm_scan, relu, scan
+from calque.nn.module import Module
+from calque.nn.modules.make import fresh, positive
+from calque.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
+from calque.tensor import Tensor, read, upload
+
+__all__ = ["GRU", "GRUCell", "LSTM", "LSTMCell", "RNN", "RNNBase", "RNNCell"]
+
+_GATES = {"LSTM": 4, "GRU": 3, "RNN_TANH": 1, "RNN_RELU": 1}
+
+
+class RNNBase(Module):
+    """Several layers of a recurrent cell, one or two directions: input (L, N, input_size) -> output (L, N, D * hidden_size) and last states.
+
+    With `batch_first` input and output are (N, L, *); without a batch (L, *). States are (D * num_layers, N, hidden_size).
+    """
+
+    def __init__(
+        self, mode: str, input_size: int, hidden_size: int, num_layers: int = 1, bias: bool = True, batch_first: bool = False,
+        dropout: float = 0.0, bidirectional: bool = False, proj_size: int = 0, device: Any = None, dtype: Any = None,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        name = type(self).__name__
+        positive(name, hidden_size=hidden_size, num_layers=num_layers)
+        if isinstance(dropout, bool) or not isinstance(dropout, (int, float)) or not 0 <= dropout <= 1:
+            raise ArgumentError(f"[{name}] dropout should be a number in range [0, 1] representing the probability of an element being zeroed, got {dropout!r}")
+        if dropout > 0 and num_layers == 1:
+            warnings.warn(
+                "dropout option adds dropout after all but last recurrent layer, so non-zero dropout expects num_layers greater than 1, "
+                f"but got dropout={dropout} and num_layers={num_layers}",
+                stacklevel=3,
+            )
+        if proj_size < 0 or proj_size >= hidden_size:
+            raise ArgumentError(f"[{name}] proj_size has to be in 0..{hidden_size - 1} (smaller than hidden_size), got {proj_size}")
+        if proj_size and mode != "LSTM":
+            raise ArgumentError(f"[{name}] proj_size argument is only supported for LSTM, not RNN or GRU")
+        self.mode, self.input_size, self.hidden_size, self.num_layers = mode, input_size, hidden_size, num_layers
+        self.bias, self.batch_first, self.dropout, self.bidirectional = bias, batch_first, float(dropout), bidirectional
+        self.proj_size = proj_size
+        width = proj_size or hidden_size
+        gates = _GATES[mode] * hidden_size
+        for layer in range(num_layers):
+            inputs = input_size if layer == 0 else width * (2 if bidirectional else 1)
+            for suffix in self._suffixes(layer):
+                setattr(self, "weight_ih" + suffix, fresh((gates, inputs), device, dtype))
+                setattr(self, "weight_hh" + suffix, fresh((gates, width), device, dtype))
+                if bias:
+                    setattr(self, "bias_ih" + suffix, fresh((gates,), device, dtype))
+                    setattr(self, "bias_hh" + suffix, fresh((gates,), device, dtype))
+                if proj_size:
+                    setattr(self, "weight_hr" + suffix, fresh((proj_size, hidden_size), device, dtype))
+        self.reset_parameters()
+
+    def _suffixes(self, layer: int) -> list[str]:
+        return [f"_l{layer}", f"_l{layer}_reverse"][: 2 if self.bidirectional else 1]
+
+    def reset_parameters(self) -> None:
+        """All parameters uniform in +-1 / sqrt(hidden_size)."""
+        bound = 1.0 / math.sqrt(self.hidden_size)
+        for parameter in self.parameters():
+            init.uniform_(parameter, -bound, bound)
+
+    def flatten_parameters(self) -> None:
+        """For compatibility; does nothing."""
+
+    # --------------------------------------------------------------------------------------------------------- one layer
+
+    def _direction(self, x: Tensor, state: tuple[Tensor, ...], suffix: str, alive: Any) -> tuple[Tensor, tuple[Tensor, ...]]:
+        p = self._parameters
+        w_ih, w_hh = p["weight_ih" + suffix], p["weight_hh" + suffix]
+        b_ih, b_hh = p.get("bias_ih" + suffix), p.get("bias_hh" + suffix)
+        reverse = suffix.endswith("reverse")
+        if self.mode == "GRU":
+            projected = F.linear(x, w_ih, b_ih)
+            return scan(projected, state, lambda z, s: (gru_step(z, s[0], w_hh, b_hh),), reverse, alive)
+        projected = F.linear(x, w_ih, None if b_ih is None else b_ih + b_hh)
+        if self.mode == "LSTM":
+            return self._lstm(projected, state, w_hh, p.get("weight_hr" + suffix), reverse, alive)
+        act = T.tanh if self.mode == "RNN_TANH" else relu
+        turned = T.t(w_hh)
+        return scan(projected, state, lambda z, s: (act(z + T.matmul(s[0], turned)),), reverse, alive)
+
+    @staticmethod
+    def _lstm(projected: Tensor, state: tuple[Tensor, ...], w_hh: Tensor, w_hr: Any, reverse: bool, alive: Any) -> tuple[Tensor, tuple[Tensor, ...]]:
+        h, c = state
+        if w_hr is None and alive is None:
+            if reverse:
+                projected = T.flip(projected, (0,))
+            out, c = lstm_scan(projected, h, c, w_hh)
+            last = T.select(out, 0, out._layout.shape[0] - 1)
+            return (T.flip(out, (0,)) if reverse else out), (last, c)
+        turned = T.t(w_hh)
+
+        def step(z: Tensor, s: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+            new, cell = lstm_gates(z + T.matmul(s[0], turned), s[1])[:2]
+            return (new if w_hr is None else F.linear(new, w_hr)), cell
+
+        return scan(projected, state, step, reverse, alive)
+
+    # ------------------------------------------------------------------------------------------------------- all layers
+
+    def _run(self, x: Tensor, states: tuple[Tensor, ...], alive: Any) -> tuple[Tensor, tuple[Tensor, ...]]:
+        directions = 2 if self.bidirectional else 1
+        given = [T.unbind(s, 0) for s in states]
+        finals: list[list[Tensor]] = [[] for _ in states]
+        for layer in range(self.num_layers):
+            outputs = []
+            for k, suffix in enumerate(self._suffixes(layer)):
+                start = tuple(g[layer * directions + k] for g in given)
+                out, last = self._direction(x, start, suffix, alive)
+                outputs.append(out)
+                for collected, value in zip(finals, last, strict=True):
+                    collected.append(value)
+            x = outputs[0] if directions == 1 else T.cat(outputs, 2)
+            if self.dropout and self.training and layer < self.num_layers - 1:
+                x = F.dropout(x, self.dropout)
+        return x, tuple(T.stack(values, 0) for values in finals)
+
+    def _state_sizes(self) -> tuple[int, ...]:
+        return (self.proj_size or self.hidden_size, self.hidden_size)[: 2 if self.mode == "LSTM" else 1]
+
+    def _states(self, hx: Any, batch: int, like: Tensor) -> tuple[Tensor, ...]:
+        count = self.num_layers * (2 if self.bidirectional else 1)
+        if hx is None:
+            return tuple(T.zeros((count, batch, n), dtype=like.dtype) for n in self._state_sizes())
+        given = hx if self.mode == "LSTM" else (hx,)
+        for s, n in zip(given, self._state_sizes(), strict=True):
+            if tuple(s._layout.shape) != (count, batch, n):
+                raise ShapeError(
+                    f"[{type(self).__name__}] Expected hidden size {(count, batch, n)}, got {list(s._layout.shape)}; "
+                    "states are (layers * directions, batch, size)"
+                )
+        return tuple(given)
+
+    def forward(self, input: Any, hx: Any = None) -> tuple[Any, Any]:
+        if isinstance(input, PackedSequence):
+            return self._forward_packed(input, hx)
+        ndim = input._layout.ndim
+        if ndim not in (2, 3) or input._layout.shape[-1] != self.input_size:
+            raise ShapeError(
+                f"[{type(self).__name__}] Expected a 2D or 3D input with input.size(-1) = {self.input_size}, got shape {tuple(input._layout.shape)}"
+            )
+        single = ndim == 2
+        x = T.unsqueeze(input, 1) if single else T.transpose(input, 0, 1) if self.batch_first else input
+        if single and hx is not None:
+            hx = tuple(T.unsqueeze(s, 1) for s in hx) if self.mode == "LSTM" else T.unsqueeze(hx, 1)
+        if x._layout.shape[0] == 0:
+            raise ShapeError(f"[{type(self).__name__}] Expected sequence length to be larger than 0 in RNN")
+        out, states = self._run(x, self._states(hx, x._layout.shape[1], x), None)
+        if single:
+            out, states = T.squeeze(out, 1), tuple(T.squeeze(s, 1) for s in states)
+        elif self.batch_first:
+            out = T.transpose(out, 0, 1)
+        return out, states if self.mode == "LSTM" else states[0]
+
+    def _forward_packed(self, packed: PackedSequence, hx: Any) -> tuple[PackedSequence, Any]:
+        """Packed input: run on the padded batch; a finished sequence keeps its state."""
+        inner = PackedSequence(packed.data, packed.batch_sizes)
+        x, lengths = pad_packed_sequence(inner)
+        sizes = read(lengths)
+        batch = len(sizes)
+        alive = [None if (sizes > t).all() else upload((sizes > t).reshape(batch, 1), dt.bool_) for t in range(int(sizes.max()))]
+        if hx is not None and packed.sorted_indices is not None:
+            hx = self._permuted(hx, packed.sorted_indices)
+        out, states = self._run(x, self._states(hx, batch, x), alive)
+        result = pack_padded_sequence(out, np.asarray(sizes))
+        final: Any = states if self.mode == "LSTM" else states[0]
+        if packed.unsorted_indices is not None:
+            final = self._permuted(final, packed.unsorted_indices)
+        return PackedSequence(result.data, packed.batch_sizes, packed.sorted_indices, packed.unsorted_indices), final
+
+    def _permuted(self, hx: Any, order: Tensor) -> Any:
+        return tuple(T.index_select(s, 1, order) for s in hx) if self.mode == "LSTM" else T.index_select(hx, 1, order)
+
+    def extra_repr(self) -> str:
+        text = f"{self.input_size}, {self.hidden_size}"
+        if self.proj_size != 0:
+            text += f", proj_size={self.proj_size}"
+        if self.num_layers != 1:
+            text += f", num_layers={self.num_layers}"
+        if self.bias is not True:
+            text += f", bias={self.bias}"
+        if self.batch_first is not False:
+            text += f", batch_first={self.batch_first}"
+        if self.dropout != 0:
+            text += f", dropout={self.dropout}"
+        if self.bidirectional is not False:
+            text += f", bidirectional={self.bidirectional}"
+        return text
+
+
+class RNN(RNNBase):
+    """Elman network: h' = tanh(W_ih x + b_ih + W_hh h + b_hh), or with relu."""
+
+    def __init__(self, input_size: int, hidden_size: int, num_layers: int = 1, nonlinearity: str = "tanh", *args: Any, **kwargs: Any) -> None:
+        if nonlinearity not in ("tanh", "relu"):
+            raise ArgumentError(f"[RNN] Unknown nonlinearity '{nonlinearity}'. Select from 'tanh' or 'relu'.")
+        super().__init__(f"RNN_{nonlinearity.upper()}", input_size, hidden_size, num_layers, *args, **kwargs)
+        self.nonlinearity = nonlinearity
+
+
+class LSTM(RNNBase):
+    """Long short-term memory: input (L, N, input_size), states (h, c) -> output (L, N, D * hidden_size), (h, c).
+
+    >>> import calque
+    >>> lstm = calque.nn.LSTM(3, 4, num_layers=2)
+    >>> out, (h, c) = lstm(calque.ones(5, 1, 3))
+    >>> tuple(out.shape), tuple(h.shape), tuple(c.shape)
+    ((5, 1, 4), (2, 1, 4), (2, 1, 4))
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__("LSTM", *args, **kwargs)
+
+
+class GRU(RNNBase):
+    """Gated recurrent unit: input (L, N, input_size), state h -> output (L, N, D * hidden_size), h."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__("GRU", *args, **kwargs)
+
+
+class _Cell(Module):
+    gates = 1
+
+    def __init__(self, input_size: int, hidden_size: int, bias: bool = True, device: Any = None, dtype: Any = None) -> None:
+        super().__init__()
+        self.input_size, self.hidden_size, self.bias = input_size, hidden_size, bias
+        rows = self.gates * hidden_size
+        self.weight_ih = fresh((rows, input_size), device, dtype)
+        self.weight_hh = fresh((rows, hidden_size), device, dtype)
+        for name in ("bias_ih", "bias_hh"):
+            self.register_parameter(name, fresh((rows,), device, dtype) if bias else None)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """All parameters uniform in +-1 / sqrt(hidden_size)."""
+        bound = 1.0 / math.sqrt(self.hidden_size) if self.hidden_size > 0 else 0
+        for parameter in self.parameters():
+            init.uniform_(parameter, -bound, bound)
+
+    def _batched(self, input: Tensor, states: Any) -> tuple[Tensor, list[Tensor], bool]:
+        if input._layout.ndim not in (1, 2) or input._layout.shape[-1] != self.input_size:
+            raise ShapeError(
+                f"[{type(self).__name__}] Expected input to be 1D or 2D with last dim {self.input_size}, got {tuple(input._layout.shape)}"
+            )
+        single = input._layout.ndim == 1
+        x = T.unsqueeze(input, 0) if single else input
+        if states is None:
+            count = 2 if isinstance(self, LSTMCell) else 1
+            zero = T.zeros((x._layout.shape[0], self.hidden_size), dtype=x.dtype)
+            return x, [zero] * count, single
+        return x, [T.unsqueeze(s, 0) if single else s for s in states], single
+
+    def extra_repr(self) -> str:
+        text = f"{self.input_size}, {self.hidden_size}"
+        if self.bias is not True:
+            text += f", bias={self.bias}"
+        return text
+
+
+class RNNCell(_Cell):
+    """One step of an Elman network: (N, input_size), (N, hidden_size) -> (N, hidden_size)."""
+
+    def __init__(
+        self, input_size: int, hidden_size: int, bias: bool = True, nonlinearity: str = "tanh", device: Any = None, dtype: Any = None
+    ) -> None:
+        super().__init__(input_size, hidden_size, bias, device, dtype)
+        self.nonlinearity = nonlinearity
+
+    def forward(self, input: Tensor, hx: Any = None) -> Tensor:
+        x, (h,), single = self._batched(input, None if hx is None else [hx])
+        z = F.linear(x, self.weight_ih, self.bias_ih) + F.linear(h, self.weight_hh, self.bias_hh)
+        y = T.tanh(z) if self.nonlinearity == "tanh" else relu(z)
+        return T.squeeze(y, 0) if single else y
+
+    def extra_repr(self) -> str:
+        return super().extra_repr() + (f", nonlinearity={self.nonlinearity}" if self.nonlinearity != "tanh" else "")
+
+
+class LSTMCell(_Cell):
+    """One step of an LSTM: (N, input_size), ((N, hidden_size), (N, hidden_size)) -> (h, c)."""
+
+    gates = 4
+
+    def forward(self, input: Tensor, hx: Any = None) -> tuple[Tensor, Tensor]:
+        x, (h, c), single = self._batched(input, hx)
+        z = F.linear(x, self.weight_ih, self.bias_ih) + F.linear(h, self.weight_hh, self.bias_hh)
+        h, c = lstm_gates(z, c)[:2]
+        return (T.squeeze(h, 0), T.squeeze(c, 0)) if single else (h, c)
+
+
+class GRUCell(_Cell):
+    """One step of a GRU: (N, input_size), (N, hidden_size) -> (N, hidden_size)."""
+
+    gates = 3
+
+    def forward(self, input: Tensor, hx: Any = None) -> Tensor:
+        x, (h,), single = self._batched(input, None if hx is None else [hx])
+        y = gru_step(F.linear(x, self.weight_ih, self.bias_ih), h, self.weight_hh, self.bias_hh)
+        return T.squeeze(y, 0) if single else y

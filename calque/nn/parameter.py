@@ -1,0 +1,146 @@
+"""`Parameter`, `Buffer` and parameters whose shape is not known yet."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from calque.base.dtypes import get_default_dtype
+from calque.base.errors import DTypeError, ShapeError
+from calque.functional.common import is_tensor
+from calque.tensor import Tensor, register_type, require_float, upload, wrap
+
+__all__ = ["Buffer", "Parameter", "UninitializedParameter", "is_lazy", "replace_value"]
+
+
+def _empty() -> Tensor:
+    return upload(np.zeros((0,), np.float32), get_default_dtype())
+
+
+def _handle(data: Any, cls: type, requires_grad: bool, what: str) -> Any:
+    if data is None:
+        data = _empty()
+    if not is_tensor(data):
+        raise DTypeError(f"[{what}] expected a Tensor, got {type(data).__name__}; convert it with calque.tensor(...)")
+    if requires_grad:
+        require_float(what, data)
+    result = wrap(data._storage, data._layout, cls)
+    result._requires_grad = requires_grad
+    return result
+
+
+@register_type
+class Parameter(Tensor):
+    """A Tensor that a Module registers as trainable when it is assigned to an attribute. Shares memory with `data`.
+
+    >>> import calque
+    >>> p = calque.nn.Parameter(calque.zeros(2))
+    >>> p.requires_grad, p.is_leaf
+    (True, True)
+    """
+
+    __slots__ = ()
+
+    def __new__(cls, data: Any = None, requires_grad: bool = True) -> "Parameter":
+        return _handle(data, cls, requires_grad, "Parameter")  # type: ignore[no-any-return]
+
+    def __init__(self, data: Any = None, requires_grad: bool = True) -> None:
+        pass
+
+    def __repr__(self) -> str:
+        return "Parameter containing:\n" + Tensor.__repr__(self)
+
+    __str__ = __repr__
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        if id(self) not in memo:
+            copy = type(self)(self.detach().clone(), self._requires_grad)
+            copy.__dict__.update(self.__dict__)
+            memo[id(self)] = copy
+        return memo[id(self)]
+
+    def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
+        return (_rebuild, (type(self), self.detach(), self._requires_grad, dict(self.__dict__)))
+
+
+def _rebuild(cls: type, data: Tensor, requires_grad: bool, attributes: dict[str, Any]) -> Any:
+    result = cls(data, requires_grad)
+    result.__dict__.update(attributes)
+    return result
+
+
+@register_type
+class Buffer(Tensor):
+    """A Tensor that a Module registers as a buffer when it is assigned to an attribute; `persistent=False` keeps it out of `state_dict()`."""
+
+    __slots__ = ()
+
+    def __new__(cls, data: Any = None, *, persistent: bool = True) -> "Buffer":
+        result = _handle(data, cls, False, "Buffer")
+        result.persistent = persistent
+        return result  # type: ignore[no-any-return]
+
+    def __init__(self, data: Any = None, *, persistent: bool = True) -> None:
+        pass
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        if id(self) not in memo:
+            memo[id(self)] = Buffer(self.detach().clone(), persistent=self.persistent)
+        return memo[id(self)]
+
+    def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
+        return (_rebuild_buffer, (self.detach(), self.persistent))
+
+
+def _rebuild_buffer(data: Tensor, persistent: bool) -> Buffer:
+    return Buffer(data, persistent=persistent)
+
+
+@register_type
+class UninitializedParameter(Parameter):
+    """A parameter of a lazy layer before its first call. `materialize(shape)` turns the same object into a Parameter."""
+
+    __slots__ = ()
+
+    def __new__(cls, requires_grad: bool = True, dtype: Any = None) -> "UninitializedParameter":
+        data = upload(np.zeros((0,), np.float32), dtype or get_default_dtype())
+        return _handle(data, cls, requires_grad, "UninitializedParameter")  # type: ignore[no-any-return]
+
+    def __init__(self, requires_grad: bool = True, dtype: Any = None) -> None:
+        pass
+
+    def materialize(self, value: Tensor) -> None:
+        """Take over a value of the shape found at the first call."""
+        replace_value(self, value)
+        self.__class__ = Parameter
+
+    @property
+    def shape(self) -> Any:
+        raise ShapeError(
+            "[UninitializedParameter] the shape of a lazy layer's parameter is not known yet; "
+            "call the model on one batch first (a dry run)"
+        )
+
+    def __repr__(self) -> str:
+        return "<UninitializedParameter>"
+
+    __str__ = __repr__
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        if id(self) not in memo:
+            memo[id(self)] = UninitializedParameter(self._requires_grad, self._layout.dtype)
+        return memo[id(self)]
+
+    def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
+        return (UninitializedParameter, (self._requires_grad, self._layout.dtype))
+
+
+def is_lazy(t: Any) -> bool:
+    """Whether the parameter has no shape yet."""
+    return isinstance(t, UninitializedParameter)
+
+
+def replace_value(t: Tensor, value: Tensor) -> None:
+    """Let the handle `t` show another value (other dtype, device or shape allowed); its identity and autograd flag stay."""
+    t._storage, t._layout, t._cache = value._storage, value._layout, None

@@ -1,0 +1,222 @@
+"""State dicts of modules: collecting, and loading in two steps (check everything, then copy), so that an error leaves nothing half loaded."""
+
+from __future__ import annotations
+
+import difflib
+from collections import OrderedDict, namedtuple
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from calque.autograd.modes import no_grad
+from calque.base.dtypes import from_numpy_dtype
+from calque.base.errors import StateDictError
+from calque.functional.common import is_tensor
+from calque.nn.parameter import Parameter, is_lazy
+from calque.tensor import upload
+
+EXTRA = "_extra_state"
+
+
+class IncompatibleKeys(namedtuple("IncompatibleKeys", ["missing_keys", "unexpected_keys"])):
+    """What `load_state_dict` returns: names that were missing, and names that were not used."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        if not self.missing_keys and not self.unexpected_keys:
+            return "<All keys matched successfully>"
+        return super().__repr__()
+
+    __str__ = __repr__
+
+
+# ------------------------------------------------------------------------------------------------------------------- save
+
+
+def _persistent(module: Any) -> list[tuple[str, Any]]:
+    """(name, value) of a module's own parameters and persistent buffers."""
+    hidden = module._non_persistent_buffers_set
+    own = list(module._parameters.items()) + [(n, b) for n, b in module._buffers.items() if n not in hidden]
+    return [(name, value) for name, value in own if value is not None]
+
+
+def _has_extra(module: Any) -> bool:
+    """Whether the class defines extra state (the base class's methods only raise)."""
+    for cls in type(module).__mro__:
+        if "get_extra_state" in cls.__dict__:
+            return cls.__module__ != "calque.nn.module"
+    return False
+
+
+def save_own(module: Any, destination: Any, prefix: str, keep_vars: bool) -> None:
+    """Put a module's own entries into `destination`."""
+    for name, value in _persistent(module):
+        destination[prefix + name] = value if keep_vars or is_lazy(value) else value.detach()
+    if _has_extra(module):
+        destination[prefix + EXTRA] = module.get_extra_state()
+
+
+def collect(module: Any, destination: Any, prefix: str, keep_vars: bool) -> OrderedDict[str, Any]:
+    """`Module.state_dict`."""
+    if destination is None:
+        destination = OrderedDict()
+        destination._metadata = OrderedDict()
+    local = {"version": module._version}
+    if hasattr(destination, "_metadata"):
+        destination._metadata[prefix[:-1]] = local
+    for hook in list(module._hook_dict("_state_dict_pre_hooks").values()):
+        hook(module, prefix, keep_vars)
+    module._save_to_state_dict(destination, prefix, keep_vars)
+    for name, child in module._modules.items():
+        if child is not None:
+            child.state_dict(destination=destination, prefix=f"{prefix}{name}.", keep_vars=keep_vars)
+    for hook in list(module._hook_dict("_state_dict_hooks").values()):
+        result = hook(module, destination, prefix, local)
+        if result is not None:
+            destination = result
+    return destination  # type: ignore[no-any-return]
+
+
+# ------------------------------------------------------------------------------------------------------------------- load
+
+
+@dataclass(slots=True)
+class Plan:
+    """What a load would do, and everything that speaks against it."""
+
+    strict: bool
+    copies: list[tuple[Any, str, Any, Any]] = field(default_factory=list)  # module, name, current value, new value
+    extras: list[tuple[Any, Any]] = field(default_factory=list)
+    used: set[str] = field(default_factory=set)
+    missing: list[str] = field(default_factory=list)
+    unexpected: list[str] = field(default_factory=list)
+    errors: list[str] = field(default_factory=list)
+
+
+def load(module: Any, state_dict: Any, strict: bool, assign: bool) -> IncompatibleKeys:
+    """`Module.load_state_dict`."""
+    if not isinstance(state_dict, Mapping):
+        raise TypeError(f"Expected state_dict to be dict-like, got {type(state_dict)}.")
+    metadata = getattr(state_dict, "_metadata", None)
+    entries: OrderedDict[str, Any] = OrderedDict(state_dict)
+    plan = Plan(strict)
+    _examine_tree(module, "", entries, metadata, plan)
+    plan.unexpected += [key for key in entries if key not in plan.used]
+    if plan.errors or (strict and (plan.missing or plan.unexpected)):
+        raise StateDictError(_report(module, entries, plan))
+    with no_grad():
+        for owner, name, current, value in plan.copies:
+            _put(owner, name, current, value, assign)
+    for owner, value in plan.extras:
+        owner.set_extra_state(value)
+    keys = IncompatibleKeys(plan.missing, plan.unexpected)
+    for _, part in module.named_modules():
+        for hook in list(part._hook_dict("_load_state_dict_post_hooks").values()):
+            hook(part, keys)
+    return keys
+
+
+def _examine_tree(module: Any, prefix: str, entries: Any, metadata: Any, plan: Plan) -> None:
+    local = {} if metadata is None else metadata.get(prefix[:-1], {})
+    for hook in list(module._hook_dict("_load_state_dict_pre_hooks").values()):
+        hook(module, entries, prefix, local, plan.strict, plan.missing, plan.unexpected, plan.errors)
+    upgrade = getattr(module, "_upgrade_state_dict", None)
+    if upgrade is not None:
+        upgrade(entries, prefix, local.get("version"))
+    for name, current in _persistent(module):
+        _examine_entry(module, name, current, prefix + name, entries, plan)
+    if _has_extra(module):
+        key = prefix + EXTRA
+        if key in entries:
+            plan.used.add(key)
+            plan.extras.append((module, entries[key]))
+        else:
+            plan.missing.append(key)
+    for name, child in module._modules.items():
+        if child is not None:
+            _examine_tree(child, f"{prefix}{name}.", entries, metadata, plan)
+
+
+def _examine_entry(module: Any, name: str, current: Any, key: str, entries: Any, plan: Plan) -> None:
+    if key not in entries:
+        plan.missing.append(key)
+        return
+    plan.used.add(key)
+    value = entries[key]
+    if isinstance(value, np.ndarray):
+        dtype = from_numpy_dtype(value.dtype)
+        value = value if dtype is None else upload(value, dtype)
+    if not is_tensor(value):
+        plan.errors.append(f"While copying the parameter named {key!r}, expected a Tensor from checkpoint object but received {type(entries[key])}")
+        return
+    if is_lazy(current):
+        plan.copies.append((module, name, current, value))
+        return
+    want, found = current._layout, value._layout
+    if want.ndim == 0 and tuple(found.shape) == (1,):
+        value, found = value.reshape(()), want
+    if tuple(want.shape) != tuple(found.shape):
+        plan.errors.append(
+            f"size mismatch for {key}: copying a param with shape {found.shape!r} from checkpoint, "
+            f"the shape in current model is {want.shape!r}. (expected {tuple(want.shape)}, found {tuple(found.shape)})"
+        )
+    elif plan.strict and value._layout.dtype is not want.dtype:
+        plan.errors.append(
+            f"dtype mismatch for {key}: expected {want.dtype!r}, found {value._layout.dtype!r} in the checkpoint; "
+            f"convert it with .to({want.dtype!r}), or convert the model first, or pass strict=False to convert silently"
+        )
+    else:
+        plan.copies.append((module, name, current, value))
+
+
+def _put(owner: Any, name: str, current: Any, value: Any, assign: bool) -> None:
+    if is_lazy(current):
+        current.materialize(value.detach().clone())
+    elif not assign:
+        current.copy_(value)
+    elif isinstance(current, Parameter):
+        fresh = value if isinstance(value, Parameter) else Parameter(value, requires_grad=current._requires_grad)
+        owner._parameters[name] = fresh
+    else:
+        owner._buffers[name] = value.detach()
+
+
+# ---------------------------------------------------------------------------------------------------------------- message
+
+
+def _quoted(names: list[str], others: list[str]) -> str:
+    parts = []
+    for name in names:
+        near = difflib.get_close_matches(name, others, n=1, cutoff=0.6)
+        parts.append(f'"{name}"' + (f" (near: {near[0]!r})" if near else ""))
+    return ", ".join(parts)
+
+
+def _prefix_hint(missing: list[str], unexpected: list[str]) -> str:
+    """All names differ by one leading component: say so."""
+    if not missing or not unexpected:
+        return ""
+    first = unexpected[0].split(".")[0] + "."
+    if all(k.startswith(first) for k in unexpected) and {k[len(first) :] for k in unexpected} & set(missing):
+        return f"all unexpected names start with {first!r}: remove that prefix from the state dict's keys"
+    first = missing[0].split(".")[0] + "."
+    if all(k.startswith(first) for k in missing) and {k[len(first) :] for k in missing} & set(unexpected):
+        return f"all missing names start with {first!r}: add that prefix to the state dict's keys, or load into that submodule"
+    return ""
+
+
+def _report(module: Any, entries: Any, plan: Plan) -> str:
+    lines = []
+    if plan.strict and plan.missing:
+        lines.append(f"Missing key(s) in state_dict: {_quoted(plan.missing, plan.unexpected)}. ")
+    if plan.strict and plan.unexpected:
+        lines.append(f"Unexpected key(s) in state_dict: {_quoted(plan.unexpected, plan.missing)}. ")
+    lines += plan.errors
+    hint = _prefix_hint(plan.missing, plan.unexpected) if plan.strict else ""
+    if hint:
+        lines.append(hint)
+    lines.append("Nothing was loaded.")
+    return "Error(s) in loading state_dict for {}:\n\t{}".format(type(module).__name__, "\n\t".join(lines))

@@ -1,0 +1,86 @@
+"""Limits on gradients."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Iterable
+from typing import Any
+
+from calque import functional as T
+from calque.autograd.modes import no_grad
+from calque.base.errors import ArgumentError, NonFiniteError
+from calque.functional.common import cast, is_tensor
+from calque.tensor import Tensor, assign
+
+__all__ = ["clip_grad_norm", "clip_grad_norm_", "clip_grad_value_", "clip_grads_with_norm_", "get_total_norm"]
+
+
+def _grads(parameters: Any) -> list[Tensor]:
+    listed = [parameters] if is_tensor(parameters) else list(parameters)
+    return [p._grad for p in listed if p._grad is not None]
+
+
+def get_total_norm(tensors: Iterable[Tensor], norm_type: float = 2.0, error_if_nonfinite: bool = False, foreach: bool | None = None) -> Tensor:
+    """Norm of all elements of all tensors together, as a 0-d tensor."""
+    grads = [tensors] if is_tensor(tensors) else list(tensors)
+    p = float(norm_type)
+    if not grads:
+        return T.zeros(())
+    with no_grad():
+        if p == 2.0:
+            sums = [T.sum(g * g) for g in grads]
+            total = T.sqrt(sums[0] if len(sums) == 1 else T.sum(T.stack(sums, 0)))
+        else:
+            total = T.norm(T.stack([T.norm(g, p) for g in grads], 0), p)
+    if error_if_nonfinite and not math.isfinite(total.item()):
+        raise NonFiniteError(
+            f"[clip_grad_norm_] The total norm of order {p} for gradients from `parameters` is non-finite ({total.item()}), so it cannot be "
+            "clipped. To disable this error and scale the gradients by the non-finite norm anyway, set `error_if_nonfinite=False`"
+        )
+    return total
+
+
+def clip_grads_with_norm_(parameters: Any, max_norm: float, total_norm: Tensor, foreach: bool | None = None) -> None:
+    """Scale gradients in place by max_norm / total_norm if that is below 1."""
+    with no_grad():
+        factor = T.clamp(float(max_norm) / (total_norm + 1e-6), max=1.0)
+        for g in _grads(parameters):
+            assign(g, g * cast(factor, g._layout.dtype))
+
+
+def clip_grad_norm_(
+    parameters: Any, max_norm: float, norm_type: float = 2.0, error_if_nonfinite: bool = False, foreach: bool | None = None
+) -> Tensor:
+    """Scale the gradients of all parameters together so that their norm is at most `max_norm`; returns the norm before.
+
+    >>> import calque
+    >>> w = calque.tensor([3.0, 4.0], requires_grad=True)
+    >>> (w * w / 2).sum().backward()
+    >>> calque.nn.utils.clip_grad_norm_([w], 1.0)
+    tensor(5.)
+    >>> w.grad
+    tensor([0.6000, 0.8000])
+    """
+    if isinstance(max_norm, (int, float)) and not max_norm >= 0:
+        raise ArgumentError(f"[clip_grad_norm_] expected max_norm >= 0, got {max_norm}")
+    parameters = [parameters] if is_tensor(parameters) else list(parameters)
+    if not parameters:
+        warnings.warn("`parameters` is an empty generator, no gradient clipping will occur.", stacklevel=2)
+    total = get_total_norm(_grads(parameters), norm_type, error_if_nonfinite)
+    clip_grads_with_norm_(parameters, max_norm, total)
+    return total
+
+
+def clip_grad_norm(parameters: Any, max_norm: float, norm_type: float = 2.0, error_if_nonfinite: bool = False) -> Tensor:
+    """`clip_grad_norm_`, under its old name."""
+    warnings.warn("`clip_grad_norm` is now deprecated in favor of `clip_grad_norm_`.", FutureWarning, stacklevel=2)
+    return clip_grad_norm_(parameters, max_norm, norm_type, error_if_nonfinite)
+
+
+def clip_grad_value_(parameters: Any, clip_value: float, foreach: bool | None = None) -> None:
+    """Limit every element of every gradient to [-clip_value, clip_value]."""
+    bound = float(clip_value)
+    with no_grad():
+        for g in _grads(parameters):
+            assign(g, T.clamp(g, -bound, bound))
