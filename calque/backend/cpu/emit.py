@@ -60,8 +60,8 @@ class KernelEmitter:
         self.levels = levels(kernel, self.plan)
         self.code = Code()
         self.module = Module()
-        self.one = Lanes(self.code, self.module, 1, target.fma)
-        self.vector = Lanes(self.code, self.module, self.plan.width, target.fma) if self.plan.width > 1 else self.one
+        self.one = Lanes(self.code, self.module, 1, target)
+        self.vector = Lanes(self.code, self.module, self.plan.width, target) if self.plan.width > 1 else self.one
         self.frame = memory.Frame(kernel, self.code, self.vector, self.plan.axis)
         self.shared: dict[int, Val] = {}
 

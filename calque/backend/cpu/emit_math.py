@@ -103,19 +103,27 @@ def _clamp(s: Lanes, kind: str, x: str, low: float, high: float) -> str:
 
 
 def _scale(s: Lanes, kind: str, x: str, n: str) -> str:
-    """x * 2**n for an integer n of twice the exponent range: two exact steps, so only the last one rounds."""
+    """x * 2**n for a whole float n of at most twice the exponent range, rounded once."""
+    bits = s.width * (32 if kind == "float" else 64)
+    if s.target.masked and bits in (128, 256, 512):  # one AVX-512 instruction
+        return _scale_avx512(s, kind, x, n, bits)
     integer = INT[kind]
-    half = s.op("ashr", integer, n, s.const(integer, 1))
-    for part in (half, s.op("sub", integer, n, half)):
-        bits = s.op("shl", integer, s.op("add", integer, part, s.const(integer, BIAS[kind])), s.const(integer, MANTISSA[kind]))
-        x = s.op("fmul", kind, x, s.convert("bitcast", integer, kind, bits))
+    safe = s.select(kind, s.compare("ord", kind, n, n), n, s.const(kind, 0.0))  # x is NaN then
+    whole = s.convert("fptosi", kind, integer, safe)
+    half = s.op("ashr", integer, whole, s.const(integer, 1))
+    for part in (half, s.op("sub", integer, whole, half)):  # the first step is exact
+        power = s.op("shl", integer, s.op("add", integer, part, s.const(integer, BIAS[kind])), s.const(integer, MANTISSA[kind]))
+        x = s.op("fmul", kind, x, s.convert("bitcast", integer, kind, power))
     return x
 
 
-def _to_int(s: Lanes, kind: str, n: str) -> str:
-    """The integer in a rounded float; NaN becomes an arbitrary but harmless number."""
-    safe = s.select(kind, s.compare("ord", kind, n, n), n, s.const(kind, 0.0))
-    return s.convert("fptosi", kind, INT[kind], safe)
+def _scale_avx512(s: Lanes, kind: str, x: str, n: str, bits: int) -> str:
+    type_, mask = s.type(kind), f"i{max(8, s.width)}"
+    rounding = ["i32"] if bits == 512 else []
+    name = f"llvm.x86.avx512.mask.scalef.{'ps' if kind == 'float' else 'pd'}.{bits}"
+    function = s.module.declare(name, type_, [type_, type_, type_, mask, *rounding])
+    current = ", i32 4" if bits == 512 else ""
+    return s.code.let(f"call {type_} {function}({type_} {x}, {type_} {n}, {type_} {x}, {mask} -1{current})")
 
 
 def exp(s: Lanes, kind: str, x: str) -> str:
@@ -126,7 +134,7 @@ def exp(s: Lanes, kind: str, x: str) -> str:
     r = s.fma(kind, n, s.const(kind, -LN2[kind][0]), x)
     r = s.fma(kind, n, s.const(kind, -LN2[kind][1]), r)
     tail = s.op("fmul", kind, s.op("fmul", kind, r, r), polynomial(s, kind, r, EXP[kind]))
-    return _scale(s, kind, s.op("fadd", kind, s.const(kind, 1.0), s.op("fadd", kind, r, tail)), _to_int(s, kind, n))
+    return _scale(s, kind, s.op("fadd", kind, s.const(kind, 1.0), s.op("fadd", kind, r, tail)), n)
 
 
 def _split(s: Lanes, kind: str, x: str) -> tuple[str, str]:

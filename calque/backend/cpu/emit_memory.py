@@ -124,7 +124,7 @@ class Frame:
         """("one" | "dense" | "spread", pointer or vector of pointers) of an access at the width of `s`."""
         stride = self.strides[access][self.axis] if self.axis >= 0 and s.width > 1 else "0"
         if index is not None and (index.width == 1 or s.width == 1):
-            narrow = Lanes(self.code, s.module, 1, s.has_fma)
+            narrow = Lanes(self.code, s.module, 1, s.target)
             offset = self.code.add(offset, self._indexed(narrow, access, index).text)
         elif index is not None:
             lanes = s.op("add", "i64", s.splat("i64", offset), self._indexed(s, access, index).text)
@@ -193,4 +193,4 @@ class Frame:
 
 
 def _single(s: Lanes) -> Lanes:
-    return Lanes(s.code, s.module, 1, s.has_fma)
+    return Lanes(s.code, s.module, 1, s.target)

@@ -283,7 +283,7 @@ def _bfloat_bits(s: Lanes, value: str) -> str:
 
 def float_to_half(s: Lanes, value: str) -> str:
     """float16 bits (i16) of a float32, ties to even."""
-    if s.has_fma:  # such processors convert in hardware
+    if s.target.half:
         return s.convert("bitcast", "half", "i16", s.convert("fptrunc", "float", "half", value))
     bits = s.convert("bitcast", "float", "i32", value)
     sign = s.op("and", "i32", bits, s.const("i32", 0x80000000))
@@ -305,7 +305,7 @@ def float_to_half(s: Lanes, value: str) -> str:
 
 def half_to_float(s: Lanes, value: str) -> str:
     """float32 of float16 bits (i16)."""
-    if s.has_fma:
+    if s.target.half:
         return s.convert("fpext", "half", "float", s.convert("bitcast", "i16", "half", value))
     bits = s.convert("zext", "i16", "i32", value)
     sign = s.op("shl", "i32", s.op("and", "i32", bits, s.const("i32", 0x8000)), s.const("i32", 16))

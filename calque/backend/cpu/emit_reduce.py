@@ -160,7 +160,7 @@ class Accumulator:
         code, reduction, width = self.s.code, self.reduction, self.s.width
         while width > 1:
             half = width // 2
-            s = Lanes(code, self.s.module, half, self.s.has_fma)
+            s = Lanes(code, self.s.module, half, self.s.target)
             low, high = _halves(s, reduction.kind, value)
             if reduction.indexed:
                 low_index, high_index = _halves(s, "i64", index)

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 
 import numpy as np
 
+from calque.backend.cpu.target import TargetInfo
 from calque.base.dtypes import DType
 
 SUFFIX = {"float": "f32", "double": "f64", "half": "f16"}
@@ -185,11 +186,11 @@ class Code:
 class Lanes:
     """Instructions on values of one width (1: plain scalars). The methods take and return SSA names or literals of that width."""
 
-    def __init__(self, code: Code, module: Module, width: int, fma: bool) -> None:
+    def __init__(self, code: Code, module: Module, width: int, target: TargetInfo) -> None:
         self.code = code
         self.module = module
         self.width = width
-        self.has_fma = fma
+        self.target = target
 
     def type(self, kind: str) -> str:
         """The LLVM type of a value of this width."""
@@ -230,7 +231,7 @@ class Lanes:
 
     def fma(self, kind: str, a: str, b: str, c: str) -> str:
         """a * b + c, fused when the processor can (the polynomials are accurate either way)."""
-        if self.has_fma:
+        if self.target.fma:
             return self.intrinsic("fma", kind, a, b, c)
         return self.op("fadd", kind, self.op("fmul", kind, a, b), c)
 

@@ -7,6 +7,7 @@ anything is touched. Thread-safe.
 from __future__ import annotations
 
 import ctypes
+import os
 import threading
 from collections import deque
 from pathlib import Path
@@ -148,6 +149,10 @@ class Pool:
             self._collect()
             return self._drop()
 
+    def forget(self) -> None:
+        """In a forked child: the lock may be held by a thread that is gone."""
+        self._lock = threading.Lock()
+
     def _collect(self) -> None:
         """Take in the blocks that died."""
         while self.returned:
@@ -202,3 +207,4 @@ def _block_type(size: int, returned: deque[tuple[int, int]]) -> Any:
 
 
 POOL = Pool()
+os.register_at_fork(after_in_child=POOL.forget)
