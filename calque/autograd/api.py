@@ -11,7 +11,7 @@ from typing import Any
 from calque.autograd.engine import Engine, accumulate_grad, run_backward
 from calque.base.errors import AutogradError, DTypeError, ShapeError
 from calque.ops.opdef import get
-from calque.run.recorder import INPUT, Edge, local
+from calque.run.recorder import Edge, local
 from calque.tensor import GradNode, OutputNode, Tensor, record, require_float, wrap
 
 _hook_ids = count()
@@ -66,9 +66,10 @@ def _history_hint(t: Tensor) -> str:
     walk = edge.parent
     while walk is not None and walk.parent is not None and len(leaves) < 3:
         if walk.depth - 1 in wanted:
-            if walk.op is INPUT:
+            sources = {s for s in walk.inputs if isinstance(s, int)}
+            if not sources:
                 leaves.append(tuple(walk.layout.shape))
-            wanted.update(s for s in walk.inputs if isinstance(s, int))
+            wanted |= sources
         walk = walk.parent
     named = ", ".join(f"a leaf of shape {shape} lacks requires_grad" for shape in leaves) or "nothing it uses has requires_grad"
     return f"it is the result of {edge.op.name!r} recorded at {edge.line}: {named}"
@@ -105,7 +106,7 @@ def _initial_gradient(op: str, t: Tensor, given: Any, index: int) -> Tensor:
 
 
 def _as_list(x: Any) -> list[Any]:
-    return [x] if isinstance(x, Tensor) or x is None else list(x)
+    return list(x) if isinstance(x, (list, tuple)) else [x]
 
 
 def _roots(op: str, tensors: Any, gradients: Any) -> list[tuple[Any, Tensor]]:
