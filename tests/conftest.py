@@ -16,6 +16,7 @@ hypothesis.settings.register_profile("slow", max_examples=1000, deadline=None, p
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--slow", action="store_true", help="also run the tests marked slow")
+    parser.addoption("--update-golden", action="store_true", help="rewrite the texts that golden tests compare with")
     parser.addoption("--seed", default="0", help="seed of the random tests: a number, or 'random'")
 
 

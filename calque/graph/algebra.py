@@ -289,6 +289,8 @@ def _gather_inside(g: Graph, n: Node) -> int | None:
             operands.append(g.add(n.op, (operand, n.inputs[1]), n.attrs, n.shape, o.dtype))
         elif len(o.shape) < len(source.shape) - dim or o.shape[dim - len(source.shape)] == 1:
             operands.append(operand)
+        elif len(o.shape) == 1 and dim == len(source.shape) - 1:
+            operands.append(g.add(opdef.get("index_select"), (operand, n.inputs[1]), (0,), n.shape, o.dtype))
         else:
             return None
     return g.add(source.op, tuple(operands), source.attrs, n.shape, n.dtype)

@@ -18,6 +18,7 @@ from calque.kernel.group import Group, Write
 from calque.kernel.reader import Dynamic, Fusion, Reader, static_offset
 
 MAX_MEMBERS = 96  # per group: bounds compile time
+MAX_MOVED = 32  # members that may move from one group to another
 MAX_SOURCES = 40  # values loaded by one group
 SERIAL_POINTS = 16  # a group that works in parallel does not become a reduction over fewer points than this ...
 SERIAL_SIZE = 32768  # ... unless it is smaller than this
@@ -208,56 +209,74 @@ class Fuser:
                 g.split(request)
 
     def absorb(self, g: Group, operands: tuple[int, ...]) -> None:
-        """Move the small groups of the operands into g when that breaks no order, so that their values need no buffer."""
+        """Unite g with the groups of the operands where that breaks no order, so that their values need no buffer.
+
+        A group moves later when nobody reads it before g, earlier when all it reads is there before the other group.
+        """
         for operand in operands:
             src = self.reader.source(operand)
             other = self.fusion.home.get(src)
-            if other is None or other is g or other.closed or other.writes or other.kind != "loop" or src not in other.place:
+            if other is None or other is g or other.kind != "loop" or src not in other.place or not self.is_open(other):
                 continue
-            if len(other.members) > 24 or len(g.members) + len(other.members) > MAX_MEMBERS or other.order <= self.fence:
+            if len(g.members) + len(other.members) > MAX_MEMBERS:
                 continue
-            if other.reduced or (other.order < g.order and other.first_reader < g.order):
+            late = other.order > g.order or other.first_reader >= g.order
+            if late and not other.writes and len(other.members) <= MAX_MOVED and self._move(other, g):
                 continue
-            self._move(other, g)
-
-    def _move(self, other: Group, g: Group) -> None:
-        """Move all members of `other` to g, or none."""
-        moved: list[int] = []
-        everything: list[int] = []
-        shapes = dict(g.by_shape)
-        for node in other.members:
-            n = self.nodes[node]
-            view = n if n.op.name in ("view", "view_at") else None
-            found = self.fit(g, n.shape, n.inputs[:1] if view else n.inputs, node, view)
-            if found is None:
-                self._undo(g, moved, shapes)
+            if other.order < g.order and not g.writes and len(g.members) <= MAX_MOVED and self._move(g, other):
                 return
-            g.place[node], loads = found
-            g.by_shape.setdefault(n.shape, found[0])
+
+    def _move(self, other: Group, g: Group) -> bool:
+        """Move all members of `other` to g, or none."""
+        before, shapes, reduced = list(g.members), list(g.by_shape), g.reduced
+        everything: list[int] = []
+        moved: list[int] = []
+        for node in sorted(other.members):
+            loads = self._member(g, node)
+            if loads is None:
+                break
             moved.append(node)
             everything += loads
-        if not g.sources.isdisjoint(moved) and not self._still_readable(g, everything):
-            self._undo(g, moved, shapes)
-            return
+        if len(moved) < len(other.members) or not (g.sources.isdisjoint(moved) or self._still_readable(g, before, everything)):
+            for node in moved:
+                del g.place[node]
+                g.inner.pop(node, None)
+            g.by_shape = {s: g.by_shape[s] for s in shapes}
+            if g.reduced is not reduced and not reduced:
+                g.reduced = reduced
+            return False
         for node in moved:
             self.fusion.home[node] = g
-        g.members[:0] = moved
+        g.members += moved
         g.first_reader = min(g.first_reader, other.first_reader)
-        other.members = []
-        other.place = {}
-        other.closed = True
+        other.members, other.place, other.closed = [], {}, True
         self.load(g, everything)
+        return True
 
-    def _undo(self, g: Group, moved: list[int], shapes: dict[Shape, Coords]) -> None:
-        for m in moved:
-            del g.place[m]
-        g.by_shape = {s: g.by_shape[s] for s in shapes}
+    def _member(self, g: Group, node: int) -> list[int] | None:
+        """Give a node that moves to g its place there; returns its loads, None when it does not fit."""
+        n = self.nodes[node]
+        if self.cls[node] is Class.REDUCE:
+            found = self.fit(g, self.nodes[n.inputs[0]].shape, n.inputs)
+            dims = n.attr("dims")
+            if found is None or not self._accepts(g, found[0], dims):
+                return None
+            self._place_reduction(g, node, found[0], dims)
+            return found[1]
+        view = n if n.op.name in ("view", "view_at") else None
+        operands = n.inputs[:1] if view else n.inputs[1:] if n.op.name in READS_INDEXED else n.inputs
+        found = self.fit(g, n.shape, operands, node, view)
+        if found is None:
+            return None
+        g.place[node] = found[0]
+        g.by_shape.setdefault(n.shape, found[0])
+        return found[1]
 
-    def _still_readable(self, g: Group, loads: list[int]) -> bool:
-        """Whether the members of g can read values that became members instead of loading them."""
+    def _still_readable(self, g: Group, members: list[int], loads: list[int]) -> bool:
+        """Whether `members` of g can read values that became members instead of loading them."""
         reader = self.reader
         try:
-            for m in g.members:
+            for m in members:
                 if self.cls[m] is Class.REDUCE:
                     fits = reader.can_read(g, self.nodes[m].inputs[0], g.inner[m], loads)
                 else:
@@ -301,15 +320,18 @@ class Fuser:
         return points >= SERIAL_POINTS or size <= SERIAL_SIZE
 
     def _add_reduction(self, g: Group, node: int, coords: Coords, dims: tuple[int, ...], loads: list[int]) -> None:
+        self._place_reduction(g, node, coords, dims)
+        self.add(g, node, g.place[node], loads)
+
+    def _place_reduction(self, g: Group, node: int, coords: Coords, dims: tuple[int, ...]) -> None:
         n = self.nodes[node]
         g.reduced = g.reduced | frozenset(d for k in dims for d, _ in coords[k][1])
         g.by_shape.setdefault(self.nodes[n.inputs[0]].shape, coords)
         g.inner[node] = coords
         if n.attr("keepdim"):
-            own = tuple(ZERO if k in dims else f for k, f in enumerate(coords))
+            g.place[node] = tuple(ZERO if k in dims else f for k, f in enumerate(coords))
         else:
-            own = tuple(f for k, f in enumerate(coords) if k not in dims)
-        self.add(g, node, own, loads)
+            g.place[node] = tuple(f for k, f in enumerate(coords) if k not in dims)
 
     # ---------------------------------------------------------------- library calls
 

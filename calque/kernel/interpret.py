@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from calque.base.dtypes import DType, float32
+from calque.kernel.contract import reference
 from calque.kernel.loops import Access, Instr, LoopKernel, Stage
 from calque.kernel.schedule import Contract, Host, Loop, Schedule
 
@@ -229,8 +230,6 @@ def _strided(buffer: Array, shape: Sequence[int], strides: Sequence[int], offset
 
 def run_contract(launch: Contract, buffers: Sequence[Array], scalars: Sequence[Scalar]) -> None:
     """Run a contraction through the reference function of its primitive."""
-    from calque.kernel.contract import reference
-
     offsets = list(launch.offsets)
     for position, leaf, factor in launch.dynamic:
         offsets[position] += factor * int(scalars[leaf])

@@ -196,7 +196,7 @@ class Planner:
             if index not in free or block.source >= 0 or block.output != number:
                 continue
             old = self.block_of[self.inputs[index]]
-            if len(old.nodes) == 1 and old.nbytes == block.nbytes and block.first >= 0 and self.follows(old, block):
+            if old.output < 0 and old.nbytes == block.nbytes and block.first >= 0 and self.follows(old, block):
                 block.source = index
                 free.discard(index)
 

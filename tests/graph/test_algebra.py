@@ -41,7 +41,8 @@ def _slices(b: Build, x: int) -> int:
 def _gather(b: Build, x: int) -> int:
     rows = b.reshape(x, (2, 6))
     index = b.reshape(b.cast(b.iota(attrs=((2,), int64)), attrs=(int64,)), (2, 1))
-    return b.gather(b.mul(rows, b.amax(rows, attrs=((1,), True))), index, attrs=(1,))
+    bias = b.cast(b.iota(attrs=((6,), int64)), attrs=(float32,))
+    return b.gather(plus(b, b.mul(rows, b.amax(rows, attrs=((1,), True))), bias), index, attrs=(1,))
 
 
 def _scatter(b: Build, x: int) -> int:

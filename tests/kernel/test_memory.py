@@ -1,0 +1,81 @@
+"""The arena and the memory plan."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.kernel.programs import Build
+from tests.kernel.random_programs import random_program
+
+from calque.kernel.memory import ALIGNMENT, Arena, predicted_peak
+from calque.kernel.schedule import Host, Schedule
+from calque.run.pipeline import compile_program
+
+
+@given(st.lists(st.tuples(st.integers(1, 5000), st.booleans()), max_size=60))
+def test_arena_never_hands_out_overlapping_ranges(requests: list[tuple[int, bool]]) -> None:
+    arena = Arena()
+    live: list[tuple[int, int]] = []
+    for nbytes, release in requests:
+        if release and live:
+            arena.release(*live.pop(len(live) // 2))
+            continue
+        offset = arena.allocate(nbytes)
+        assert offset % ALIGNMENT == 0
+        assert offset + nbytes <= arena.size
+        assert all(offset >= o + n or o >= offset + nbytes for o, n in live)
+        live.append((offset, nbytes))
+    for block in live:
+        arena.release(*block)
+    assert arena.free in ([(0, arena.top)], [])
+
+
+def test_freed_ranges_are_reused() -> None:
+    arena = Arena()
+    first = arena.allocate(1000)
+    arena.allocate(64)
+    arena.release(first, 1000)
+    assert arena.allocate(640) == first
+
+
+def written_before_read(schedule: Schedule) -> None:
+    """Every arena or fresh output buffer is written by an earlier step than the first that reads it."""
+    ready: set[int] = {k for k, b in enumerate(schedule.buffers) if b.kind in ("input", "constant")}
+    for step in schedule.steps:
+        if isinstance(step, Host):
+            reads, writes = list(step.operands), [step.output]
+        else:
+            flags = [o.out for o in step.kernel.operands] if hasattr(step, "kernel") else [False, False, True]
+            reads = [k for k, out in zip(step.operands, flags, strict=True) if not out]
+            writes = [k for k, out in zip(step.operands, flags, strict=True) if out]
+        assert all(k in ready for k in reads), step
+        ready.update(writes)
+    assert all(k in ready for k in schedule.outputs if schedule.buffers[k].numel)
+
+
+@given(st.integers(0, 10**9))
+def test_plan_is_consistent(seed: int) -> None:
+    program, _, _ = random_program(seed, 20)
+    planned = compile_program(program)
+    unplanned = compile_program(program, reuse=False)
+    written_before_read(planned)
+    assert planned.arena_bytes <= unplanned.arena_bytes
+    assert all(b.index + b.nbytes <= planned.arena_bytes for b in planned.buffers if b.kind == "arena")
+    assert predicted_peak(planned) <= predicted_peak(unplanned)
+
+
+def test_chain_of_large_values_needs_two_blocks() -> None:
+    b = Build()
+    x = b.input((32, 32))
+    w = b.input((32, 32))
+    for _ in range(6):
+        x = b.matmul(x, w)
+    schedule = compile_program(b.program(x))
+    assert schedule.arena_bytes == 2 * 32 * 32 * 4
+
+
+def test_elementwise_result_takes_the_place_of_its_operand() -> None:
+    b = Build()
+    x, w = b.input((32, 32)), b.input((32, 32))
+    y = b.matmul(b.exp(b.matmul(x, w)), w)
+    assert compile_program(b.program(y)).arena_bytes == 32 * 32 * 4
