@@ -93,7 +93,8 @@ def op_cost(node: Node, operands: tuple[DType, ...]) -> int:
 
 
 class Facts:
-    """Per-node tables of a program: `cls` (a view that must be copied is a MAP), `users`, `cost`, `free` (recomputed at will)."""
+    """Per-node tables of a program: `cls` (a view that must be copied is a MAP), `users`, `nbytes`,
+    `once` (every element has one reader), `cost`, `free` (recomputed at will)."""
 
     def __init__(self, program: Program) -> None:
         self.program = program
@@ -104,9 +105,23 @@ class Facts:
         for i, pinned in enumerate(self._pinned()):
             if pinned:
                 self.cls[i] = Class.MAP
+        self.nbytes: list[int] = [n.nbytes for n in self.nodes]
+        self.once: list[bool] = [self._read_once(i) for i in range(len(self.nodes))]
         self.cost: list[int] = []
         self.free: list[bool] = []
         self._costs()
+
+    def _read_once(self, node: int) -> bool:
+        """Whether every element has one reader: a single user, or slices with a single user each."""
+        users = self.users[node]
+        if len(users) == 1:
+            return True
+        covered = 0
+        for u in users:
+            if self.cls[u] is not Class.VIEW or len(self.users[u]) != 1:
+                return False
+            covered += self.nbytes[u]
+        return covered <= self.nbytes[node]
 
     def _class(self, node: Node) -> Class:
         name, kind = node.op.name, node.op.kind

@@ -148,20 +148,20 @@ class Reader:
         A value with a single reader is not evaluated again but later, which costs nothing and saves the store. One expensive
         value below may become the thing that is stored instead (tanh(x) instead of 1 + tanh(x) and 1 - tanh(x)^2).
         """
-        if self.facts.free[node]:
+        facts, stored, cls, nbytes = self.facts, self.fusion.stored, self.cls, self.facts.nbytes
+        if facts.free[node]:
             return True
-        if node in self.fusion.stored and self.nodes[node].numel > 1:
+        if node in stored and nbytes[node] > 8:
             return False
-        users = self.facts.users
-        room = self.nodes[node].nbytes
+        room = nbytes[node]
         cost, moved = 0, 0
         frontier: dict[int, int] = {}
         stack = [node]
         seen = {node}
         while stack:
             n = stack.pop()
-            own = 0 if len(users[n]) == 1 else self.facts.cost[n]
-            if own > MAX_RECOMPUTE and n != node and not moved and self.nodes[n].nbytes <= room:
+            own = 0 if facts.once[n] else facts.cost[n]
+            if own > MAX_RECOMPUTE and n != node and not moved and nbytes[n] <= room:
                 moved = 1
                 frontier[n] = 0  # stored instead of `node`
                 continue
@@ -169,14 +169,18 @@ class Reader:
             if cost > MAX_RECOMPUTE or len(seen) > 24:
                 return False
             for operand in self.nodes[n].inputs:
-                s = self.source(operand)
-                if self.cls[s] is Class.MAP and s not in self.fusion.stored:
-                    if s not in seen:
-                        seen.add(s)
-                        stack.append(s)
-                elif self.cls[s] is not Class.NUMBER:
-                    frontier[s] = min(self.nodes[s].nbytes, self.nodes[n].numel * self.nodes[s].dtype.itemsize)
-        if len(users[node]) == 1:  # nothing is repeated, and the value is neither written nor read
+                c = cls[operand]
+                if c is Class.VIEW:
+                    operand = self.nodes[operand].inputs[0]
+                    c = cls[operand]
+                if c is Class.MAP and operand not in stored:
+                    if operand not in seen:
+                        seen.add(operand)
+                        stack.append(operand)
+                elif c is not Class.NUMBER:  # no more bytes than elements of n
+                    size = self.nodes[operand].dtype.itemsize
+                    frontier[operand] = min(nbytes[operand], nbytes[n] // self.nodes[n].dtype.itemsize * size)
+        if facts.once[node]:  # nothing is repeated, and the value is neither written nor read
             room *= 2
         return sum(frontier.values()) <= room + room // 8 + SLACK_BYTES
 
