@@ -173,10 +173,14 @@ _and, _or, _xor = _build("bitwise_and"), _build("bitwise_or"), _build("bitwise_x
 _lshift, _rshift = _build("shift_left"), _build("shift_right")
 
 
-def reflected(function: Binary) -> Binary:
+def reflected(function: Binary, name: str) -> Binary:
     """`b - a` for an operator method called as `a.__rsub__(b)`."""
+    op = get(name)
 
     def apply(a: Any, b: Any) -> Any:
+        kind = b.__class__
+        if (kind is float or kind is int) and a._layout.dtype.category == 2:
+            return record(op, ((float(b), a._layout.dtype), a))
         return function(b, a)
 
     apply.__name__ = f"r{function.__name__}"
@@ -575,14 +579,14 @@ def in_place(name: str, function: Binary) -> Binary:
 
 
 def _attach_operators() -> None:
-    table: dict[str, tuple[Binary, str]] = {
-        "add": (_add, "radd"), "sub": (_sub, ""), "mul": (_mul, "rmul"), "truediv": (_div, ""), "floordiv": (_floor_divide, ""),
-        "mod": (_remainder, ""), "pow": (power, ""), "and": (_and, "rand"), "or": (_or, "ror"), "xor": (_xor, "rxor"),
-        "lshift": (_lshift, ""), "rshift": (_rshift, ""),
+    table: dict[str, tuple[Binary, str]] = {  # with the primitive's name where the order of operands matters
+        "add": (_add, ""), "sub": (_sub, "sub"), "mul": (_mul, ""), "truediv": (_div, "div"), "floordiv": (_floor_divide, "floor_divide"),
+        "mod": (_remainder, "remainder"), "pow": (power, "pow"), "and": (_and, ""), "or": (_or, ""), "xor": (_xor, ""),
+        "lshift": (_lshift, "shift_left"), "rshift": (_rshift, "shift_right"),
     }  # fmt: skip
-    for name, (function, commuted) in table.items():
+    for name, (function, primitive) in table.items():
         method(f"__{name}__")(function)
-        method(f"__r{name}__")(function if commuted else reflected(function))
+        method(f"__r{name}__")(reflected(function, primitive) if primitive else function)
         method(f"__i{name}__")(in_place(name, function))
     for name, function in (("lt", _lt), ("le", _le), ("gt", _gt), ("ge", _ge), ("eq", _eq), ("ne", _ne)):
         method(f"__{name}__")(function)

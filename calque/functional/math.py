@@ -14,7 +14,7 @@ import numpy as np
 from calque.base import dtypes as dt
 from calque.base.errors import ArgumentError, DTypeError
 from calque.functional.arithmetic import abs as abs_
-from calque.functional.arithmetic import as_operand, call, float_result, mul, not_floating, record_numbers
+from calque.functional.arithmetic import as_operand, call, float_result, gt, lt, mul, not_floating, record_numbers
 from calque.functional.common import cast, is_number, is_tensor, method, number, operand, prim, result_dtype
 from calque.functional.elementary import _float, erf, exp, expm1, log, log1p, sigmoid, sqrt
 from calque.ops.opdef import get
@@ -47,15 +47,15 @@ def where(condition: Tensor, input: Any = None, other: Any = None) -> Any:
     """
     if input is None and other is None:
         return condition.nonzero(as_tuple=True)
-    if input.__class__ is float and is_tensor(other) and other._layout.dtype.category == 2:
-        dtype = other._layout.dtype
-    elif other.__class__ is float and is_tensor(input) and input._layout.dtype.category == 2:
-        dtype = input._layout.dtype
-    else:
-        input, other = as_operand(input), as_operand(other)
-        if input is NotImplemented or other is NotImplemented:
-            raise DTypeError("[where] expected Tensors or numbers for both branches; convert with calque.tensor(...)")
-        dtype = result_dtype(input, other)
+    if condition._layout.dtype is dt.bool_:
+        if other.__class__ is float and is_tensor(input) and input._layout.dtype.category == 2:
+            return record(WHERE, (condition, input, (other, input._layout.dtype)))
+        if input.__class__ is float and is_tensor(other) and other._layout.dtype.category == 2:
+            return record(WHERE, (condition, (input, other._layout.dtype), other))
+    input, other = as_operand(input), as_operand(other)
+    if input is NotImplemented or other is NotImplemented:
+        raise DTypeError("[where] expected Tensors or numbers for both branches; convert with calque.tensor(...)")
+    dtype = result_dtype(input, other)
     if condition._layout.dtype is not dt.bool_:
         if condition._layout.dtype is not dt.uint8:
             raise DTypeError(
@@ -364,6 +364,8 @@ def clamp(input: Tensor, min: Any = None, max: Any = None) -> Tensor:
     if min is None and max is None:
         raise ArgumentError("[clamp] At least one of 'min' or 'max' must not be None; use clone() for a copy")
     dtype = input._layout.dtype
+    if dtype.category == 2 and min.__class__ in _PLAIN and max.__class__ in _PLAIN:
+        return _clamp_numbers(input, min, max, dtype)
     for bound in (min, max):
         if bound is not None:
             if not is_tensor(bound) and not is_number(bound):
@@ -377,6 +379,20 @@ def clamp(input: Tensor, min: Any = None, max: Any = None) -> Tensor:
     if max is not None:
         result = pick(_compare("gt", result, max, dtype), max, result, dtype)
     return result
+
+
+_PLAIN = (int, float, type(None))
+
+
+def _clamp_numbers(x: Tensor, low: float | None, high: float | None, dtype: dt.DType) -> Tensor:
+    """The common case: floating x, bounds that are plain numbers."""
+    if low != low or high != high:
+        return x * math.nan
+    if low is not None:
+        x = record(WHERE, (lt(x, low), (float(low), dtype), x))
+    if high is not None:
+        x = record(WHERE, (gt(x, high), (float(high), dtype), x))
+    return x
 
 
 def _compare(name: str, x: Tensor, bound: Any, dtype: dt.DType) -> Tensor:
