@@ -100,6 +100,10 @@ def not_floating(a: Tensor, b: Tensor) -> bool:
     return a._layout.dtype.category != 2
 
 
+def _are_bool(a: Tensor, b: Tensor) -> bool:
+    return a._layout.dtype is dt.bool_
+
+
 def _no_bool_minus(name: str, a: Any, b: Any, dtype: dt.DType) -> None:
     for x in (a, b):
         if isinstance(x, bool) or (is_tensor(x) and x._layout.dtype is dt.bool_):
@@ -153,17 +157,17 @@ def _zero_divisor(name: str, a: Any, b: Any, dtype: dt.DType) -> None:
 # -------------------------------------------------------------------------------------- recorded functions (fast paths)
 
 
-def _build(name: str, rule: Callable[[Any, Any], dt.DType] = result_dtype, check: Any = None, floats_only: bool = False) -> Binary:
-    return binary(get(name), _general(name, rule, check), not_floating if floats_only else None)
+def _build(name: str, rule: Callable[[Any, Any], dt.DType] = result_dtype, check: Any = None, unusual: Any = None) -> Binary:
+    return binary(get(name), _general(name, rule, check), unusual)
 
 
 _add = _build("add")
-_sub = _build("sub", check=_no_bool_minus)
+_sub = _build("sub", check=_no_bool_minus, unusual=_are_bool)
 _mul = _build("mul")
-_div = _build("div", float_result, floats_only=True)
-_floor_divide = _build("floor_divide", check=_zero_divisor, floats_only=True)
-_remainder = _build("remainder", check=_zero_divisor, floats_only=True)
-_fmod = _build("fmod", check=_zero_divisor, floats_only=True)
+_div = _build("div", float_result, unusual=not_floating)
+_floor_divide = _build("floor_divide", check=_zero_divisor, unusual=not_floating)
+_remainder = _build("remainder", check=_zero_divisor, unusual=not_floating)
+_fmod = _build("fmod", check=_zero_divisor, unusual=not_floating)
 _pow = _build("pow", check=_integer_power)
 _maximum = _build("maximum")
 _minimum = _build("minimum")
