@@ -76,7 +76,7 @@ class _Conv(Module):
         text = f"{self.in_channels}, {self.out_channels}, kernel_size={self.kernel_size}, stride={self.stride}"
         zero, one = (0,) * self.dims, (1,) * self.dims
         if self.padding != zero:
-            text += f", padding={self.padding!r}" if isinstance(self.padding, str) else f", padding={self.padding}"
+            text += f", padding={self.padding}"
         if self.dilation != one:
             text += f", dilation={self.dilation}"
         if self.output_padding != zero:

@@ -26,15 +26,17 @@ class _Running(Module):
     _version = 2
     ranks: tuple[int, ...] = ()
 
-    def __init__(self, num_features: int, eps: float, momentum: Any, affine: bool, track_running_stats: bool, device: Any, dtype: Any) -> None:
+    def __init__(
+        self, num_features: int, eps: float, momentum: Any, affine: bool, track_running_stats: bool, device: Any, dtype: Any, bias: bool
+    ) -> None:
         super().__init__()
         if not isinstance(num_features, int) or num_features < 0:
             raise ArgumentError(f"[{type(self).__name__}] expected num_features as an int >= 0, got {num_features!r}")
         self.num_features, self.eps, self.momentum = num_features, eps, momentum
         self.affine, self.track_running_stats = affine, track_running_stats
         shape = (num_features,)
-        for name in ("weight", "bias"):
-            self.register_parameter(name, fresh(shape, device, dtype) if affine else None)
+        self.register_parameter("weight", fresh(shape, device, dtype) if affine else None)
+        self.register_parameter("bias", fresh(shape, device, dtype) if affine and bias else None)
         track = track_running_stats
         self.register_buffer("running_mean", T.zeros(shape, dtype=dtype) if track else None)
         self.register_buffer("running_var", T.ones(shape, dtype=dtype) if track else None)
@@ -53,6 +55,7 @@ class _Running(Module):
         self.reset_running_stats()
         if self.affine:
             init.ones_(self.weight)
+        if self.bias is not None:
             init.zeros_(self.bias)
 
     def _check_input(self, input: Tensor) -> None:
@@ -68,16 +71,17 @@ class _Running(Module):
 
     def extra_repr(self) -> str:
         return (
-            f"{self.num_features}, eps={self.eps}, momentum={self.momentum}, affine={self.affine}, track_running_stats={self.track_running_stats}"
+            f"{self.num_features}, eps={self.eps}, momentum={self.momentum}, affine={self.affine}, bias={self.bias is not None}, "
+            f"track_running_stats={self.track_running_stats}"
         )
 
 
 class _BatchNorm(_Running):
     def __init__(
         self, num_features: int, eps: float = 1e-5, momentum: float | None = 0.1, affine: bool = True, track_running_stats: bool = True,
-        device: Any = None, dtype: Any = None,
+        device: Any = None, dtype: Any = None, *, bias: bool = True,
     ) -> None:  # fmt: skip
-        super().__init__(num_features, eps, momentum, affine, track_running_stats, device, dtype)
+        super().__init__(num_features, eps, momentum, affine, track_running_stats, device, dtype, bias)
 
     def forward(self, input: Tensor) -> Tensor:
         self._check_input(input)
@@ -117,7 +121,7 @@ class BatchNorm2d(_BatchNorm):
     >>> import calque
     >>> layer = calque.nn.BatchNorm2d(3)
     >>> layer
-    BatchNorm2d(3, eps=1e-05, momentum=0.1, affine=True, track_running_stats=True)
+    BatchNorm2d(3, eps=1e-05, momentum=0.1, affine=True, bias=True, track_running_stats=True)
     >>> tuple(layer(calque.ones(2, 3, 4, 4)).shape), layer.num_batches_tracked.item()
     ((2, 3, 4, 4), 1)
     """
@@ -136,9 +140,9 @@ class _InstanceNorm(_Running):
 
     def __init__(
         self, num_features: int, eps: float = 1e-5, momentum: float = 0.1, affine: bool = False, track_running_stats: bool = False,
-        device: Any = None, dtype: Any = None,
+        device: Any = None, dtype: Any = None, *, bias: bool = True,
     ) -> None:  # fmt: skip
-        super().__init__(num_features, eps, momentum, affine, track_running_stats, device, dtype)
+        super().__init__(num_features, eps, momentum, affine, track_running_stats, device, dtype, bias)
 
     def forward(self, input: Tensor) -> Tensor:
         self._check_input(input)
@@ -174,7 +178,7 @@ class LayerNorm(Module):
 
     >>> import calque
     >>> calque.nn.LayerNorm(4)
-    LayerNorm((4,), eps=1e-05, elementwise_affine=True)
+    LayerNorm((4,), eps=1e-05, elementwise_affine=True, bias=True)
     """
 
     def __init__(
@@ -199,8 +203,7 @@ class LayerNorm(Module):
         return F.layer_norm(input, self.normalized_shape, parameters["weight"], parameters["bias"], self.eps)
 
     def extra_repr(self) -> str:
-        text = f"{self.normalized_shape}, eps={self.eps}, elementwise_affine={self.elementwise_affine}"
-        return text + ", bias=False" if self.elementwise_affine and self.bias is None else text
+        return f"{self.normalized_shape}, eps={self.eps}, elementwise_affine={self.elementwise_affine}, bias={self.bias is not None}"
 
 
 class RMSNorm(Module):
@@ -231,27 +234,29 @@ class GroupNorm(Module):
     """Normalisation over groups of channels: (N, C, *) -> the same."""
 
     def __init__(
-        self, num_groups: int, num_channels: int, eps: float = 1e-5, affine: bool = True, device: Any = None, dtype: Any = None
-    ) -> None:
+        self, num_groups: int, num_channels: int, eps: float = 1e-5, affine: bool = True, device: Any = None, dtype: Any = None, *,
+        bias: bool = True,
+    ) -> None:  # fmt: skip
         super().__init__()
         if num_groups < 1 or num_channels % num_groups:
             raise ArgumentError(f"[GroupNorm] num_channels ({num_channels}) must be divisible by num_groups ({num_groups})")
         self.num_groups, self.num_channels, self.eps, self.affine = num_groups, num_channels, eps, affine
-        for name in ("weight", "bias"):
-            self.register_parameter(name, fresh((num_channels,), device, dtype) if affine else None)
+        self.register_parameter("weight", fresh((num_channels,), device, dtype) if affine else None)
+        self.register_parameter("bias", fresh((num_channels,), device, dtype) if affine and bias else None)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
         """Scale 1, shift 0."""
         if self.affine:
             init.ones_(self.weight)
+        if self.bias is not None:
             init.zeros_(self.bias)
 
     def forward(self, input: Tensor) -> Tensor:
         return F.group_norm(input, self.num_groups, self.weight, self.bias, self.eps)
 
     def extra_repr(self) -> str:
-        return f"{self.num_groups}, {self.num_channels}, eps={self.eps}, affine={self.affine}"
+        return f"{self.num_groups}, {self.num_channels}, eps={self.eps}, affine={self.affine}, bias={self.bias is not None}"
 
 
 class LocalResponseNorm(Module):

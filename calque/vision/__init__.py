@@ -1,0 +1,5 @@
+"""Vision: reference models."""
+
+from calque.vision import models
+
+__all__ = ["models"]

@@ -1,0 +1,139 @@
+"""Residual networks. Source: He, Zhang, Ren, Sun, "Deep Residual Learning for Image Recognition" (2015); the stride of a bottleneck lies
+in its 3x3 convolution, as in torchvision ("ResNet v1.5")."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from calque import functional as T
+from calque import nn
+from calque.base.errors import ArgumentError
+from calque.tensor import Tensor
+
+__all__ = ["BasicBlock", "Bottleneck", "ResNet", "resnet101", "resnet152", "resnet18", "resnet34", "resnet50"]
+
+
+def _conv3x3(inputs: int, outputs: int, stride: int = 1) -> Any:
+    return nn.Conv2d(inputs, outputs, 3, stride=stride, padding=1, bias=False)
+
+
+def _conv1x1(inputs: int, outputs: int, stride: int = 1) -> Any:
+    return nn.Conv2d(inputs, outputs, 1, stride=stride, bias=False)
+
+
+class BasicBlock(nn.Module):
+    """Two 3x3 convolutions and a shortcut: (N, C, H, W) -> (N, planes, H / stride, W / stride)."""
+
+    expansion = 1
+
+    def __init__(self, inplanes: int, planes: int, stride: int = 1, downsample: Any = None) -> None:
+        super().__init__()
+        self.conv1 = _conv3x3(inplanes, planes, stride)
+        self.bn1 = nn.BatchNorm2d(planes)
+        self.relu = nn.ReLU(inplace=True)
+        self.conv2 = _conv3x3(planes, planes)
+        self.bn2 = nn.BatchNorm2d(planes)
+        self.downsample = downsample
+        self.stride = stride
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = self.relu(self.bn1(self.conv1(x)))
+        out = self.bn2(self.conv2(out))
+        shortcut = x if self.downsample is None else self.downsample(x)
+        return self.relu(out + shortcut)  # type: ignore[no-any-return]
+
+
+class Bottleneck(nn.Module):
+    """1x1, 3x3 and 1x1 convolutions and a shortcut: (N, C, H, W) -> (N, 4 planes, H / stride, W / stride)."""
+
+    expansion = 4
+
+    def __init__(self, inplanes: int, planes: int, stride: int = 1, downsample: Any = None) -> None:
+        super().__init__()
+        self.conv1 = _conv1x1(inplanes, planes)
+        self.bn1 = nn.BatchNorm2d(planes)
+        self.conv2 = _conv3x3(planes, planes, stride)
+        self.bn2 = nn.BatchNorm2d(planes)
+        self.conv3 = _conv1x1(planes, planes * self.expansion)
+        self.bn3 = nn.BatchNorm2d(planes * self.expansion)
+        self.relu = nn.ReLU(inplace=True)
+        self.downsample = downsample
+        self.stride = stride
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = self.relu(self.bn1(self.conv1(x)))
+        out = self.relu(self.bn2(self.conv2(out)))
+        out = self.bn3(self.conv3(out))
+        shortcut = x if self.downsample is None else self.downsample(x)
+        return self.relu(out + shortcut)  # type: ignore[no-any-return]
+
+
+class ResNet(nn.Module):
+    """Stem, four stages of blocks, mean over positions, classifier: (N, 3, H, W) -> (N, num_classes).
+
+    >>> import calque
+    >>> from calque.vision.models import resnet18
+    >>> sum(p.numel() for p in resnet18(num_classes=1000).parameters())
+    11689512
+    """
+
+    def __init__(self, block: Any, layers: Sequence[int], num_classes: int = 1000, zero_init_residual: bool = False) -> None:
+        super().__init__()
+        self.inplanes = 64
+        self.conv1 = nn.Conv2d(3, 64, 7, stride=2, padding=3, bias=False)
+        self.bn1 = nn.BatchNorm2d(64)
+        self.relu = nn.ReLU(inplace=True)
+        self.maxpool = nn.MaxPool2d(3, stride=2, padding=1)
+        self.layer1 = self._stage(block, 64, layers[0], 1)
+        self.layer2 = self._stage(block, 128, layers[1], 2)
+        self.layer3 = self._stage(block, 256, layers[2], 2)
+        self.layer4 = self._stage(block, 512, layers[3], 2)
+        self.avgpool = nn.AdaptiveAvgPool2d((1, 1))
+        self.fc = nn.Linear(512 * block.expansion, num_classes)
+        self._initialise(zero_init_residual)
+
+    def _initialise(self, zero_init_residual: bool) -> None:
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d):
+                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+            elif isinstance(module, nn.BatchNorm2d):
+                nn.init.constant_(module.weight, 1)
+                nn.init.constant_(module.bias, 0)
+            if zero_init_residual and isinstance(module, (BasicBlock, Bottleneck)):
+                last = module.bn3 if isinstance(module, Bottleneck) else module.bn2
+                nn.init.constant_(last.weight, 0)
+
+    def _stage(self, block: Any, planes: int, blocks: int, stride: int) -> Any:
+        downsample = None
+        if stride != 1 or self.inplanes != planes * block.expansion:
+            downsample = nn.Sequential(
+                _conv1x1(self.inplanes, planes * block.expansion, stride), nn.BatchNorm2d(planes * block.expansion)
+            )
+        layers = [block(self.inplanes, planes, stride, downsample)]
+        self.inplanes = planes * block.expansion
+        layers += [block(self.inplanes, planes) for _ in range(1, blocks)]
+        return nn.Sequential(*layers)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.maxpool(self.relu(self.bn1(self.conv1(x))))
+        x = self.layer4(self.layer3(self.layer2(self.layer1(x))))
+        return self.fc(T.flatten(self.avgpool(x), 1))  # type: ignore[no-any-return]
+
+
+def _maker(name: str, block: Any, layers: Sequence[int]) -> Callable[..., ResNet]:
+    def make(*, weights: Any = None, pretrained: bool = False, progress: bool = True, **options: Any) -> ResNet:
+        if weights is not None or pretrained:
+            raise ArgumentError(f"[{name}] pretrained weights are not shipped; load a state dict with model.load_state_dict(...) instead")
+        return ResNet(block, layers, **options)
+
+    make.__name__ = make.__qualname__ = name
+    make.__doc__ = f"ResNet-{name[6:]}: {block.__name__}, {list(layers)} blocks per stage."
+    return make
+
+
+resnet18 = _maker("resnet18", BasicBlock, (2, 2, 2, 2))
+resnet34 = _maker("resnet34", BasicBlock, (3, 4, 6, 3))
+resnet50 = _maker("resnet50", Bottleneck, (3, 4, 6, 3))
+resnet101 = _maker("resnet101", Bottleneck, (3, 4, 23, 3))
+resnet152 = _maker("resnet152", Bottleneck, (3, 8, 36, 3))
