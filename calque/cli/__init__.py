@@ -4,20 +4,21 @@
     calque doctor
     calque cache [--clear]
 
-Exit codes: 0 success, 1 an error with a message, 2 a wrong command line, 130 after Ctrl-C.
+Exit codes: 0 success, 1 the computation failed (a loss of NaN), 2 a wrong command line, file or folder, 130 after Ctrl-C.
 """
 
 from __future__ import annotations
 
 import argparse
 import importlib
+import os
 import sys
 from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
 
 from calque.base.config import settings
-from calque.base.errors import CalqueError
+from calque.base.errors import CalqueError, NonFiniteError
 from calque.cli.doctor import clear_cache, doctor
 
 
@@ -53,8 +54,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.command == "cache":
             return clear_cache() if options.clear else doctor(cache_only=True)
         return _train_digits(options)
-    except CalqueError as error:
+    except NonFiniteError as error:
         print(f"calque: {error}", file=sys.stderr)
+        return 1
+    except (CalqueError, FileNotFoundError) as error:
+        print(f"calque: {error}", file=sys.stderr)
+        return 2
+    except BrokenPipeError:  # the reader of our output is gone (`| head`): no message can reach it
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - keeps the interpreter's last flush quiet
         return 1
     except KeyboardInterrupt:
         print("calque: interrupted", file=sys.stderr)
@@ -71,5 +78,3 @@ def _train_digits(options: argparse.Namespace) -> int:
     return code
 
 
-if __name__ == "__main__":
-    sys.exit(main())

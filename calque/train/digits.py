@@ -22,6 +22,7 @@ from calque.base.errors import ArgumentError, NonFiniteError
 from calque.data import DataLoader
 from calque.monitor import ProgressBar, SummaryWriter, table_row
 from calque.nn import functional as F
+from calque.train.extras import need
 from calque.train.digits_data import Digits, load_digits, split
 from calque.train.report import draw_report
 from calque.train.run import Progress, RunFolder
@@ -95,6 +96,8 @@ class Job:
     def __init__(self, config: Config, out: Path, quiet: bool = False) -> None:
         config.check()
         self.config, self.quiet = config, quiet
+        for module, package in (("sklearn", "scikit-learn"), ("matplotlib", "matplotlib"), ("tensorboardX", "tensorboardX")):
+            need(module, package, "demo", "train digits")  # told now, not after half an hour of training
         self.folder = RunFolder(out)
         images, labels = load_digits()
         train, validation, test = split(labels, config.seed)

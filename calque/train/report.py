@@ -35,7 +35,7 @@ def draw_report(path: Path, history: list[dict[str, float]], labels: Any, predic
 
 def _curves(axis: Any, history: list[dict[str, float]]) -> None:
     epochs = np.arange(1, len(history) + 1)
-    axis.plot(epochs, [h["train_loss"] for h in history], label="training loss", color="#1f77b4")
+    axis.plot(epochs, [h["train_loss"] for h in history], label="training loss (augmented, smoothed labels)", color="#1f77b4")
     axis.plot(epochs, [h["validation_loss"] for h in history], label="validation loss", color="#d62728")
     axis.set_yscale("log")
     axis.set_xlabel("epoch")
@@ -45,7 +45,7 @@ def _curves(axis: Any, history: list[dict[str, float]]) -> None:
     second.set_ylabel("accuracy (%)")
     second.set_ylim(80, 100.5)
     lines = [*axis.get_lines(), *second.get_lines()]
-    axis.legend(lines, [line.get_label() for line in lines], loc="center right")
+    axis.legend(lines, [line.get_label() for line in lines], loc="upper center", bbox_to_anchor=(0.5, -0.12), ncols=3, frameon=False)
     axis.grid(alpha=0.3)
 
 
@@ -66,7 +66,7 @@ def _mistakes(figure: Any, labels: Any, predictions: Any, images: Any) -> None:
     figure.suptitle(f"Misclassified digits ({int((labels != predictions).sum())})" if len(wrong) else "No digit was misclassified")
     if not len(wrong):
         return
-    for axis, row in zip(np.atleast_1d(figure.subplots(1, max(len(wrong), 6))), [*wrong, *[None] * 6], strict=False):
+    for axis, row in zip(np.atleast_1d(figure.subplots(1, max(len(wrong), 8))), [*wrong, *[None] * 8], strict=False):
         axis.axis("off")
         if row is not None:
             axis.imshow(images[row], cmap="gray_r")

@@ -1,0 +1,154 @@
+"""`calque train digits` as a user runs it: in a process of its own, killed, interrupted, resumed, with wrong input."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("sklearn")
+pytest.importorskip("matplotlib")
+pytest.importorskip("tensorboardX")
+
+EPOCHS = 3
+
+
+def command(out: Path, *options: str) -> list[str]:
+    return [sys.executable, "-m", "calque", "train", "digits", "--out", str(out), *options]
+
+
+def run(out: Path, *options: str, code: int = 0, **environment: str) -> subprocess.CompletedProcess[str]:
+    result = subprocess.run(
+        command(out, *options), capture_output=True, text=True, env={**os.environ, **environment}, timeout=300, check=False
+    )
+    assert result.returncode == code, result.stdout + result.stderr
+    return result
+
+
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """An undisturbed run: (folder, standard output)."""
+    out = tmp_path_factory.mktemp("digits") / "run"
+    return out, run(out, "--epochs", str(EPOCHS)).stdout
+
+
+def losses(out: Path) -> list[Any]:
+    return [json.loads(line) for line in (out / "losses.jsonl").read_text().splitlines()]
+
+
+def test_everything_promised_is_written_and_named(reference: tuple[Path, str]) -> None:
+    out, text = reference
+    best = list(out.glob("best-epoch*-accuracy0.*.calque")) + list(out.glob("best-epoch*-accuracy1.*.calque"))
+    assert len(best) == 1
+    assert json.loads((out / "index.json").read_text())["best"] == best[0].name
+    for path in (best[0], out / "last.calque", out / "report.png", out / "losses.jsonl", out / "tensorboard"):
+        assert path.exists() and str(path) in text
+    assert list((out / "tensorboard").glob("events.out.tfevents.*"))
+    assert "test accuracy" in text and "val acc" in text
+    assert (out / "report.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_one_seed_gives_bit_equal_losses_for_any_number_of_threads(reference: tuple[Path, str], tmp_path: Path) -> None:
+    run(tmp_path / "again", "--epochs", str(EPOCHS), "--quiet", "--threads", "1")
+    assert losses(tmp_path / "again") == losses(reference[0])
+
+
+def test_another_seed_gives_other_losses(reference: tuple[Path, str], tmp_path: Path) -> None:
+    run(tmp_path / "other", "--epochs", "1", "--quiet", "--seed", "7")
+    assert losses(tmp_path / "other")[0] != losses(reference[0])[0]
+
+
+def _start(out: Path, *options: str) -> subprocess.Popen[str]:
+    process = subprocess.Popen(command(out, "--epochs", str(EPOCHS), *options), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline and not (out / "last.calque").exists():
+        time.sleep(0.02)
+    return process
+
+
+def test_resume_after_a_kill_continues_to_the_same_losses(reference: tuple[Path, str], tmp_path: Path) -> None:
+    process = _start(tmp_path / "killed")
+    process.kill()
+    process.communicate()
+    run(tmp_path / "killed", "--epochs", str(EPOCHS), "--resume")
+    assert losses(tmp_path / "killed") == losses(reference[0])
+
+
+def test_ctrl_c_saves_and_resume_continues_inside_the_epoch(reference: tuple[Path, str], tmp_path: Path) -> None:
+    process = _start(tmp_path / "stopped")
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=120)
+    if process.returncode != 0:  # it may have finished first on a fast machine
+        assert process.returncode == 130 and "--resume" in errors
+    run(tmp_path / "stopped", "--epochs", str(EPOCHS), "--resume")
+    assert losses(tmp_path / "stopped") == losses(reference[0])
+
+
+def test_a_nan_loss_stops_the_run_and_keeps_the_checkpoint(tmp_path: Path) -> None:
+    result = run(tmp_path / "nan", "--epochs", "2", "--lr", "1e30", code=1)
+    assert "loss became" in result.stderr and "epoch 1" in result.stderr and "--lr" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--bogus",), ("unrecognized arguments: --bogus",)),
+        (("--epochs", "0"), ("expected epochs >= 1", "got 0")),
+        (("--epochs", "many"), ("--epochs", "many")),
+        (("--lr", "nan"), ("finite lr",)),
+        (("--batch-size", "1"), ("batch_size >= 2",)),
+        (("--threads", "0"), ("--threads",)),
+        (("--resume", "/does/not/exist"), ("/does/not/exist",)),
+    ],
+)
+def test_wrong_options_exit_with_code_2(tmp_path: Path, options: tuple[str, ...], words: tuple[str, ...]) -> None:
+    result = run(tmp_path / "wrong", *options, code=2)
+    assert all(word in result.stderr for word in words) and "Traceback" not in result.stderr
+
+
+def test_an_unwritable_folder_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("not a folder")
+    result = run(tmp_path / "file" / "run", code=2)
+    assert str(tmp_path / "file" / "run") in result.stderr and "--out" in result.stderr
+
+
+def test_resuming_with_other_options_is_refused(reference: tuple[Path, str]) -> None:
+    result = run(reference[0], "--epochs", str(EPOCHS), "--resume", "--lr", "0.5", code=2)
+    assert "saved 0.004, now 0.5" in result.stderr
+
+
+def test_a_foreign_file_is_refused(reference: tuple[Path, str], tmp_path: Path) -> None:
+    (tmp_path / "model.pt").write_bytes(b"PK\x03\x04" + bytes(100))
+    result = run(reference[0], "--epochs", str(EPOCHS), "--resume", str(tmp_path / "model.pt"), code=2)
+    assert "model.pt" in result.stderr and "Traceback" not in result.stderr
+
+
+@pytest.mark.parametrize("module", ["sklearn", "matplotlib", "tensorboardX"])
+def test_a_missing_extra_is_one_clear_error(tmp_path: Path, module: str) -> None:
+    (tmp_path / module).mkdir()
+    (tmp_path / module / "__init__.py").write_text(f"raise ImportError('no {module}')\n")
+    result = run(tmp_path / "run", "--epochs", "1", code=2, PYTHONPATH=os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]))
+    assert "pip install" in result.stderr and "Traceback" not in result.stderr
+
+
+def test_the_augmentation_is_a_function_of_seed_epoch_and_index() -> None:
+    from calque.train.digits_data import Digits, load_digits, split
+
+    images, labels = load_digits()
+    train, validation, test = split(labels, 0)
+    assert len(set(train) | set(validation) | set(test)) == 1797 == len(train) + len(validation) + len(test)
+    data = Digits(images[train], labels[train], seed=3, augment=True)
+    first = data[5][0].numpy().copy()
+    _ = data[6]
+    np.testing.assert_array_equal(data[5][0].numpy(), first)
+    data.epoch = 1
+    assert not np.array_equal(data[5][0].numpy(), first)
