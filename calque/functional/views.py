@@ -26,7 +26,7 @@ from calque.base.shapes import (
     view_strides,
 )
 from calque.functional.common import method, prim
-from calque.run.buffer import Buffer, exported_view
+from calque.run.buffer import Buffer, ForeignMemory, exported_view
 from calque.run.dispatch import new_array
 from calque.run.engine import CPU_QUEUE
 from calque.run.recorder import flush, local
@@ -207,15 +207,15 @@ def view_dtype(input: Tensor, dtype: DType) -> Tensor:
     return share_array(array, dtype)
 
 
-def share_array(array: Any, dtype: DType) -> Tensor:
+def share_array(array: np.ndarray[Any, Any], dtype: DType) -> Tensor:
     """A tensor over the memory of a writable NumPy array with strides >= 0 that are multiples of the element size."""
     item = dtype.itemsize
     shape, strides = tuple(array.shape), tuple(s // item for s in array.strides)
-    extent = 0 if array.size == 0 else view_bounds(shape, strides, 0)[1] + 1
-    flat = np.lib.stride_tricks.as_strided(array, (extent,), (item,)) if array.ndim != 1 or array.strides != (item,) else array
     if array.size == 0:
-        strides = contiguous_strides(shape)
-    return from_array(flat, layout(shape, strides, 0, dtype), owner=array)
+        return from_array(np.empty(0, dtype.np), layout(shape, contiguous_strides(shape), 0, dtype))
+    extent = view_bounds(shape, strides, 0)[1] + 1
+    memory = ForeignMemory(array, extent * item)
+    return from_array(np.asarray(memory).view(dtype.np), layout(shape, strides, 0, dtype), owner=memory)
 
 
 @method("reshape")

@@ -15,7 +15,7 @@ from calque.run.engine import Task
 class Buffer:
     """A dense 1-D array of the storage's elements.
 
-    `task` is set while (or after) a flush fills it. `owner` is a foreign object that also sees the memory (`from_numpy`, DLPack);
+    `task` is set while (or after) a flush fills it. `owner` is the `ForeignMemory` that also sees the memory (`from_numpy`, DLPack);
     `export` is a weak reference to the hook behind arrays handed out by `Tensor.numpy()`.
     `number`/`trace`: position among the inputs of the trace that currently reads the buffer.
     """
@@ -45,14 +45,32 @@ class Buffer:
 
     def shared(self) -> bool:
         """Whether somebody outside Calque can read or write this memory right now."""
-        if self.owner is not None:
-            if not isinstance(self.owner, np.ndarray):
+        owner = self.owner
+        if owner is not None:
+            if not isinstance(owner, ForeignMemory) or owner.in_use():
                 return True
-            root = self.owner.base
-            if sys.getrefcount(self.owner) > 3 or (root is not None and (not isinstance(root, np.ndarray) or sys.getrefcount(root) > 4)):
-                return True  # conservative: our own references are counted out, anything above is the user's
-            self.owner = None
+            self.owner = None  # nobody else has it any more; the array itself keeps the memory alive
         return self.export is not None and self.export() is not None
+
+
+class ForeignMemory:
+    """Memory of a NumPy array that Calque shares. It holds the only reference that Calque has to the array that owns the memory, so the
+    reference count tells whether anybody else still has it (every view of an array refers to the array that owns the memory)."""
+
+    __slots__ = ("root", "known", "__array_interface__", "__weakref__")
+
+    def __init__(self, array: np.ndarray[Any, Any], nbytes: int) -> None:
+        root = array
+        while isinstance(root.base, np.ndarray):
+            root = root.base
+        self.known = root.base is None  # memory of an unknown object may be in use for ever
+        self.root = root
+        address = array.__array_interface__["data"][0]
+        self.__array_interface__ = {"data": (address, False), "shape": (nbytes,), "typestr": "|u1", "version": 3}
+
+    def in_use(self) -> bool:
+        """Whether anybody but Calque has a reference."""
+        return not self.known or sys.getrefcount(self.root) > 2  # the attribute and the argument
 
 
 class ExportHook:

@@ -147,7 +147,7 @@ _FROM_NOTHING = ("full", "iota", "random_bits")
 
 def grow(trace: Trace, key: Any, op: Any, inputs: tuple[Any, ...], attrs: tuple[Any, ...], layouts: tuple[Any, ...]) -> Edge:
     """Cold path: infer the result, check the operands and add an edge. Raises the user's errors; nothing is recorded then."""
-    shapes = [lay.shape if isinstance(lay, Layout) else () for lay in layouts]
+    shapes = [tuple(lay.shape) if isinstance(lay, Layout) else () for lay in layouts]
     dtypes = [lay.dtype if isinstance(lay, Layout) else lay for lay in layouts]
     shape = tuple(op.shape(shapes, attrs))
     value = dense_layout(shape, op.dtype(dtypes, attrs))
