@@ -1,0 +1,168 @@
+"""NumPy, DLPack, pickle, copy, and in-place writes."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+
+import numpy as np
+import pytest
+
+import calque
+from calque.base.errors import ArgumentError, AutogradError, DTypeError, ShapeError
+
+
+def test_numpy_shares_memory_both_ways() -> None:
+    t = calque.arange(6.0).reshape(2, 3)
+    a, column = t.numpy(), t[:, 1].numpy()
+    a[0, 1] = 50.0
+    assert column[0] == 50.0 and t[0, 1].item() == 50.0
+    t.add_(1)
+    assert a.tolist() == [[1.0, 51.0, 3.0], [4.0, 5.0, 6.0]] and column.tolist() == [51.0, 5.0]
+    del a, column
+    t.zero_()
+    assert t.sum().item() == 0
+
+
+def test_a_write_by_numpy_does_not_reach_earlier_results() -> None:
+    t = calque.ones(3)
+    twice = t * 2  # recorded, not computed
+    t.numpy()[0] = 100.0
+    assert twice.tolist() == [2.0, 2.0, 2.0]
+    same = calque.zeros(3).copy_(t)
+    t.numpy()[1] = 7.0
+    assert same.tolist() == [100.0, 1.0, 1.0]
+
+
+def test_arrays_from_tensors() -> None:
+    x = calque.tensor([1, 2])
+    assert np.asarray(x).dtype == np.int64 and np.array(x, dtype=np.float32).dtype == np.float32
+    assert np.stack([x, x]).shape == (2, 2) and np.add(x, 1).tolist() == [2, 3]
+    assert np.asarray(calque.ones(2, dtype=calque.bfloat16)).astype(float).tolist() == [1.0, 1.0]
+    w = calque.ones(2, requires_grad=True)
+    for call in (w.numpy, lambda: np.asarray(w), w.__dlpack__):
+        with pytest.raises(AutogradError, match="requires? grad"):
+            call()
+    assert w.detach().numpy().tolist() == w.numpy(force=True).tolist() == [1.0, 1.0]
+    with pytest.raises(ArgumentError, match="without a copy"):
+        x.__array__(np.float32, copy=False)
+
+
+@pytest.mark.parametrize("dtype", ["bool", "uint8", "int8", "int16", "int32", "int64", "float16", "bfloat16", "float32", "float64"])
+def test_dlpack_shares_memory(dtype: str) -> None:
+    x = calque.tensor([[0, 1], [1, 0], [1, 1]]).to(getattr(calque, dtype))[:, ::1]
+    y = calque.from_dlpack(x.__dlpack__())
+    assert y.dtype is x.dtype and y.tolist() == x.tolist()
+    y[0, 0] = 1
+    assert x[0, 0].item() == 1
+    if dtype != "bfloat16":
+        assert np.from_dlpack(x).tolist() == x.tolist()
+    assert x.__dlpack_device__() == (1, 0)
+
+
+def test_dlpack_of_other_objects() -> None:
+    a = np.arange(6.0).reshape(2, 3).T
+    t = calque.from_dlpack(a)
+    assert t.stride() == (1, 3)
+    t[0, 0] = 9.0
+    assert a[0, 0] == 9.0
+    with pytest.raises(TypeError, match="expected an object with __dlpack__ or a DLPack capsule, got list"):
+        calque.from_dlpack([1])
+    with pytest.raises(DTypeError, match="can't convert"):
+        calque.from_dlpack(np.zeros(2, np.complex64))
+
+
+@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+def test_pickle(protocol: int) -> None:
+    for x in (calque.arange(6).reshape(2, 3).t(), calque.ones((), requires_grad=True), calque.zeros(0, 2), calque.ones(2, dtype=calque.bfloat16)):
+        y = pickle.loads(pickle.dumps(x, protocol))
+        assert y.tolist() == x.tolist() and y.dtype is x.dtype and y.shape == x.shape and y.requires_grad == x.requires_grad
+        y.detach().add_(1)
+
+
+def test_pickle_without_copying() -> None:
+    x = calque.arange(1000.0)
+    buffers: list[pickle.PickleBuffer] = []
+    data = pickle.dumps(x, 5, buffer_callback=buffers.append)
+    assert len(data) < 500 and len(buffers) == 1
+    assert pickle.loads(data, buffers=[bytearray(buffers[0])]).tolist() == x.tolist()
+
+
+def test_copies() -> None:
+    w = calque.ones(2, requires_grad=True)
+    w.sum().backward()
+    deep = copy.deepcopy({"a": w, "b": w})
+    assert deep["a"] is deep["b"] and deep["a"].requires_grad and deep["a"].is_leaf and deep["a"].grad.tolist() == [1.0, 1.0]
+    deep["a"].data.zero_()
+    assert w.tolist() == [1.0, 1.0]
+    shallow = copy.copy(w)
+    shallow.data.fill_(3)
+    assert w.tolist() == [3.0, 3.0]
+    for function in (copy.deepcopy, lambda x: pickle.dumps(x)):
+        with pytest.raises(AutogradError, match="leaf|leaves"):
+            function(w * 2)
+    w.data = calque.zeros(3)
+    assert w.shape == (3,) and w.requires_grad
+
+
+# --------------------------------------------------------------------------------------------------------- in-place writes
+
+
+def test_in_place_forms() -> None:
+    x = calque.tensor([1.0, -2.0])
+    assert x.add_(1) is x and x.tolist() == [2.0, -1.0]
+    assert x.relu_().mul_(3).sub_(1).clamp_(0, 4).tolist() == [4.0, 0.0]
+    assert x.copy_(calque.tensor(5)).fill_(2).tolist() == [2.0, 2.0]
+    x /= 4
+    x **= 2
+    assert x.tolist() == [0.25, 0.25]
+    assert calque.arange(4).bitwise_and_(1).tolist() == [0, 1, 0, 1]
+    assert calque.eye(2).fill_diagonal_(3.0).tolist() == [[3.0, 0.0], [0.0, 3.0]]
+    assert calque.zeros(3).masked_fill_(calque.tensor([True, False, True]), 2).tolist() == [2.0, 0.0, 2.0]
+    assert calque.ones(2).gt_(calque.tensor([0.0, 2.0])).tolist() == [1.0, 0.0]
+
+
+def test_old_values_are_kept_for_the_gradient() -> None:
+    w = calque.tensor([2.0, 3.0], requires_grad=True)
+    x = w * 1
+    x *= w  # needs the old x
+    x.exp_()
+    x.sum().backward()
+    values = np.array([2.0, 3.0])
+    assert np.allclose(w.grad.numpy(), 2 * values * np.exp(values**2))
+    w.grad = None
+    y = calque.zeros(2)
+    y[0] = w[1] * 2
+    y.sum().backward()
+    assert w.grad.tolist() == [0.0, 2.0]
+    z = calque.zeros(2).copy_(w)
+    z.sum().backward()
+    assert z.requires_grad and not z.is_leaf
+
+
+def test_a_saved_value_must_not_change() -> None:
+    w = calque.ones(2, requires_grad=True)
+    a = w * 1
+    b = a * a
+    a.add_(1)
+    with pytest.raises(AutogradError, match="modified by an inplace operation"):
+        b.sum().backward()
+
+
+@pytest.mark.parametrize(("call", "error", "words"), [
+    (lambda: calque.ones(2, dtype=calque.int64).add_(0.5), DTypeError, ["torch.float32 can't be cast", "torch.int64"]),
+    (lambda: calque.ones(2, dtype=calque.bool).add_(1), DTypeError, ["torch.int64 can't be cast", "torch.bool"]),
+    (lambda: calque.ones(3).add_(calque.ones(2, 3)), ShapeError, ["[3] doesn't match the broadcast shape [2, 3]"]),
+    (lambda: calque.ones(3).copy_(calque.ones(2)), ShapeError, ["(3,)", "(2,)"]),
+    (lambda: calque.ones(1).expand(3).add_(1), ArgumentError, ["more than one element", "strides (0,)", "clone()"]),
+    (lambda: calque.ones(3).fill_(calque.ones(3)), ShapeError, ["0-dimension value tensor", "1 dimensions"]),
+    (lambda: calque.ones(2, requires_grad=True).add_(1), AutogradError, ["leaf", "in-place", "no_grad"]),
+    (lambda: calque.ones(2, requires_grad=True)[0].zero_(), AutogradError, ["view of", "leaf"]),
+    (lambda: calque.ones(2).fill_("a"), TypeError, ["got str"]),
+    (lambda: (calque.ones(2, requires_grad=True) * 1)[0].detach_(), ArgumentError, ["use detach() instead"]),
+])  # fmt: skip
+def test_messages(call, error, words) -> None:
+    with pytest.raises(error) as caught:
+        call()
+    for word in words:
+        assert word in str(caught.value), str(caught.value)
