@@ -6,7 +6,7 @@ The gradient rules of the primitives are written in this namespace (plus `prim` 
 import sys
 
 from calque.autograd.engine import Engine
-from calque.functional import inplace
+from calque.functional import inplace, operators  # noqa: F401
 from calque.functional.arithmetic import *  # noqa: F403
 from calque.functional.common import cast, prim  # noqa: F401
 from calque.functional.creation import *  # noqa: F403
@@ -17,6 +17,7 @@ from calque.functional.elementary import *  # noqa: F403
 from calque.functional.indexing import *  # noqa: F403
 from calque.functional.interop import *  # noqa: F403
 from calque.functional.joining import *  # noqa: F403
+from calque.functional.legacy import *  # noqa: F403
 from calque.functional.linalg import *  # noqa: F403
 from calque.functional.math import *  # noqa: F403
 from calque.functional.order import *  # noqa: F403

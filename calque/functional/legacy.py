@@ -1,0 +1,58 @@
+"""PyTorch's old constructors, one per element type: `FloatTensor(2, 3)`, `LongTensor([1, 2])`, `isinstance(t, FloatTensor)`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from calque.base import dtypes as dt
+from calque.base.errors import DTypeError
+from calque.functional.common import cast, is_tensor
+from calque.functional.creation import empty, from_numpy, tensor
+from calque.tensor import Tensor
+
+__all__ = [
+    "BFloat16Tensor", "BoolTensor", "ByteTensor", "CharTensor", "DoubleTensor", "FloatTensor", "HalfTensor", "IntTensor", "LongTensor",
+    "ShortTensor",
+]  # fmt: skip
+
+
+class LegacyType(type):
+    """Type of the constructors: an instance test asks for the element type."""
+
+    dtype: dt.DType
+
+    def __instancecheck__(cls, value: object) -> bool:
+        return isinstance(value, Tensor) and value._layout.dtype is cls.dtype
+
+    def __call__(cls, *arguments: Any, device: Any = None) -> Tensor:
+        """Sizes make an uninitialised tensor; a list or an array its values; a tensor of this type shares memory."""
+        if not arguments:
+            return empty(0, dtype=cls.dtype, device=device)
+        if all(isinstance(a, int) and not isinstance(a, bool) for a in arguments):
+            return empty(arguments, dtype=cls.dtype, device=device)
+        if len(arguments) > 1:
+            raise DTypeError(f"[{cls.__name__}] expected sizes, or one list, array or tensor, got {len(arguments)} arguments")
+        data = arguments[0]
+        if is_tensor(data):
+            if data._layout.dtype is not cls.dtype:
+                raise DTypeError(f"[{cls.__name__}] expected a tensor of {cls.dtype}, got {data._layout.dtype}; convert it with .to({cls.dtype})")
+            return data.detach()  # type: ignore[no-any-return]
+        if isinstance(data, np.ndarray):
+            return cast(from_numpy(data).clone(), cls.dtype)
+        if not hasattr(data, "__len__"):
+            raise DTypeError(f"[{cls.__name__}] expected sizes, or a list, array or tensor, got {type(data).__name__} {data!r}; use calque.tensor")
+        return tensor(data, dtype=cls.dtype, device=device)
+
+
+def _make(name: str, dtype: dt.DType) -> Any:
+    made = LegacyType(f"{name}Tensor", (), {"__doc__": f"Constructor of tensors of {dtype.name}; see `LegacyType.__call__`.", "dtype": dtype})
+    made.__module__ = "calque"
+    return made
+
+
+FloatTensor, DoubleTensor, HalfTensor = _make("Float", dt.float32), _make("Double", dt.float64), _make("Half", dt.float16)
+BFloat16Tensor, BoolTensor, ByteTensor = _make("BFloat16", dt.bfloat16), _make("Bool", dt.bool_), _make("Byte", dt.uint8)
+CharTensor, ShortTensor = _make("Char", dt.int8), _make("Short", dt.int16)
+IntTensor, LongTensor = _make("Int", dt.int32), _make("Long", dt.int64)
