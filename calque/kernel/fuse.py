@@ -182,9 +182,12 @@ class Fuser:
         if n.op.name in READS_INDEXED:
             operands = n.inputs[1:]
         if self.enabled and n.numel:
-            for g in self.joinable(operands):
+            tried = self.joinable(operands)
+            self.fusion.refused[node] = tried
+            for g in tried:
                 found = self.fit(g, n.shape, operands, node, view)
                 if found is not None:
+                    del self.fusion.refused[node]
                     self.add(g, node, *found)
                     self.absorb(g, operands)
                     return
@@ -296,9 +299,12 @@ class Fuser:
         shape = self.nodes[operand].shape
         dims = tuple(d % max(len(shape), 1) for d in n.attr("dims")) if shape else ()
         if self.enabled and self.nodes[operand].numel:
-            for g in self.joinable((operand,)):
+            tried = self.joinable((operand,))
+            self.fusion.refused[node] = tried
+            for g in tried:
                 found = self.fit(g, shape, (operand,))
                 if found is not None and self._accepts(g, found[0], dims):
+                    del self.fusion.refused[node]
                     self._add_reduction(g, node, found[0], dims, found[1])
                     return
         g = self.open_group()

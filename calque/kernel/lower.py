@@ -18,6 +18,8 @@ from calque.kernel.loops import Access, Instr, LoopKernel, Operand, Stage
 from calque.kernel.reader import Fusion
 
 EFFECTS = ("store", "store_at", "add_at")
+TILE_STRIDE = 64  # elements: a column read with this stride or more touches a cache line per element
+TILES = (16, 32, 28, 24, 20, 12, 8)  # block edges to try; more than 16 rows of a power-of-two stride collide in the L1 cache
 
 
 @dataclass(slots=True)
@@ -129,7 +131,26 @@ class Lowering:
 
         self.p_dims = merge(self.p)
         self.r_dims = merge(self.r)
-        self.dims = [d for d, _ in self.p_dims + self.r_dims]
+        self.dims = [(d, 1) for d, _ in self.p_dims + self.r_dims]
+        self._tile()
+
+    def _tile(self) -> None:
+        """A transposing copy walks in blocks that stay in the cache: (.., d, .., v) -> (.., d', .., v', d'', v'')."""
+        if self.r_dims or len(self.p_dims) < 2:
+            return
+        inner, columns = self.p_dims[-1]
+        for k, (d, rows) in enumerate(self.p_dims[:-1]):
+            loads = [dict(a.form[1]) for a in self.addresses if not a.out]
+            if not any(c.get(d) == 1 and c.get(inner, 0) >= TILE_STRIDE for c in loads):
+                continue
+            high, wide = _divisor(rows), _divisor(columns)
+            if high and wide:
+                steps = [(e, 1) for e, _ in self.p_dims]
+                steps[k], steps[-1] = (d, high), (inner, wide)
+                self.dims = [*steps, (d, 1), (inner, 1)]
+                self.p_dims[k], self.p_dims[-1] = (d, rows // high), (inner, columns // wide)
+                self.p_dims += [(d, high), (inner, wide)]
+            return
 
     def _classes(self, form: Form) -> tuple[tuple[str, ...], list[int]]:
         """Stride class per dim and the run-time strides. Only innermost dims have class "1"."""
@@ -137,8 +158,8 @@ class Lowering:
         classes: list[str] = []
         strides: list[int] = []
         unit = (len(self.p_dims) - 1, len(self.dims) - 1)
-        for k, d in enumerate(self.dims):
-            c = coefs.get(d, 0)
+        for k, (d, step) in enumerate(self.dims):
+            c = coefs.get(d, 0) * step
             if c == 0:
                 classes.append("0")
             elif c == 1 and k in unit:
@@ -248,8 +269,8 @@ class Lowering:
         """offset + sum(coef * index) in int64 instructions."""
         total = -1
         coefs = dict(form[1])
-        for k, d in enumerate(self.dims):
-            c = coefs.get(d, 0)
+        for k, (d, step) in enumerate(self.dims):
+            c = coefs.get(d, 0) * step
             if c == 0:
                 continue
             term = self._push(out, Instr("index", int64, (), k))
@@ -273,6 +294,11 @@ def lower_group(fusion: Fusion, g: Group, needed: set[int]) -> Launch | None:
     if not draft.stages:
         return None
     return Lowering(fusion, g, draft).run()
+
+
+def _divisor(extent: int) -> int:
+    """Edge of a block that divides the extent; 0 for none."""
+    return next((t for t in TILES if extent % t == 0 and extent > t), 0)
 
 
 def intern(table: dict[LoopKernel, LoopKernel]) -> Callable[[LoopKernel], LoopKernel]:

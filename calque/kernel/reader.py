@@ -25,7 +25,7 @@ class Fusion:
     groups: list[Group] = field(default_factory=list)
     home: dict[int, Group] = field(default_factory=dict)
     stored: set[int] = field(default_factory=set)
-    notes: dict[int, str] = field(default_factory=dict)
+    refused: dict[int, list[Group]] = field(default_factory=dict)  # groups that could not take a node
     available_after: dict[int, float] = field(default_factory=dict)  # for values made by partial stores
     fence: float = 0.0  # groups up to this order compute checks
 
@@ -38,6 +38,21 @@ class Fusion:
             return self.available_after.get(node, inf)
         return home.order
 
+    def why_not(self, node: int, g: Group) -> str:
+        """The reason, as far as it can be told afterwards."""
+        n = self.facts.nodes[node]
+        if self.facts.cls[node] is Class.REDUCE:
+            dims = [self.facts.nodes[n.inputs[0]].shape[d] for d in n.attr("dims")]
+            if g.reduced:
+                return f"it reduces over {dims}, the group over {[g.extents[d] for d in sorted(g.reduced)]}"
+            return f"reducing over {dims} would leave the group too few points to share between threads, or another order"
+        if n.numel not in (g.size(), g.points()):
+            return f"{n.numel} elements over {g.size()} iterations"
+        late = [s for s in n.inputs if self.available(s) >= g.order and s not in g.place]
+        if late:
+            return f"it needs {', '.join(f'%{s}' for s in late)}, computed later"
+        return "it reads a value of the group at other positions than it is computed at, or the group is full"
+
     def explain(self) -> str:
         """One line per group: its space, its members and what it stores; then the fusions that were refused."""
         nodes = self.facts.nodes
@@ -49,7 +64,12 @@ class Fusion:
             names = " ".join(f"%{m}:{nodes[m].op.name}" for m in g.members)
             over = f"{space} reducing {inner}" if inner else f"{space}"
             lines.append(f"group {k} ({g.kind}) over {over}: {names} -> stores {stores}")
-        lines += [f"%{n} {nodes[n].op.name}: {why}" for n, why in sorted(self.notes.items())]
+        place = {id(g): k for k, g in enumerate(self.groups)}
+        for n, tried in sorted(self.refused.items()):
+            for g in tried:
+                if id(g) in place and n not in g.place:
+                    name = f"%{n} {nodes[n].op.name}{list(nodes[n].shape)}"
+                    lines.append(f"{name} is not in group {place[id(g)]}: {self.why_not(n, g)}")
         return "\n".join(lines)
 
 

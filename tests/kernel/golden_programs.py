@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from tests.kernel.programs import Build
-from tests.kernel.test_fusion import adam, layer_norm, mean, plus, softmax
-
 from calque.base.dtypes import bfloat16, float32, int64
 from calque.ir.program import Program
+from tests.kernel.programs import Build
+from tests.kernel.test_fusion import adam, layer_norm, mean, plus, softmax
 
 
 def elementwise() -> Program:
@@ -84,6 +83,6 @@ def bfloat16_chain() -> Program:
 
 
 GOLDEN = (
-    elementwise, transposed_read, column_sum, softmax_rows, layer_norm_rows, batch_statistics, adam_update, argmax_rows, embedding,
-    embedding_gradient, concatenation, row_update, bfloat16_chain,
+    elementwise, transposed_read, column_sum, softmax_rows, layer_norm_rows, batch_statistics, adam_update, argmax_rows,
+    embedding, embedding_gradient, concatenation, row_update, bfloat16_chain,
 )  # fmt: skip

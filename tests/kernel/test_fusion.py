@@ -289,8 +289,24 @@ def test_integer_contraction_and_scans_are_host_steps() -> None:
     assert [type(step) for step in s.steps] == [Host, Host]
 
 
+def test_explain_says_why_a_value_is_not_fused() -> None:
+    b = Build()
+    x = b.input((6, 10))
+    y = b.exp(x)
+    text = explain(b.program(b.sum(y, attrs=((1,), False)), b.sum(y, attrs=((0,), False))))
+    assert "is not in group 0: it reduces over [6], the group over [10]" in text
+
+
 def test_explain_names_groups_and_members() -> None:
     b = Build()
     text = explain(b.program(softmax(b, b.input((4, 10)), 1)))
     assert "group 0 (loop) over [4] reducing [10]" in text
     assert "amax" in text
+
+
+def test_transposing_copy_walks_in_blocks() -> None:
+    b = Build()
+    x, y = b.input((3, 96, 160)), b.input((3, 160, 96))
+    s = compiled(b.program(plus(b, b.transpose(x, 0, 2, 1), y)))
+    assert isinstance(s.steps[0], Loop)
+    assert s.steps[0].params[:5] == (3, 10, 6, 16, 16)

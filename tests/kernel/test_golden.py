@@ -6,11 +6,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.kernel.golden_programs import GOLDEN
 
 from calque.ir.program import Program
 from calque.kernel.schedule import Loop, Schedule
 from calque.run.pipeline import compile_program
+from tests.kernel.golden_programs import GOLDEN
 
 FOLDER = Path(__file__).parent / "golden"
 
@@ -21,7 +21,8 @@ def text(schedule: Schedule) -> str:
              for k, b in enumerate(schedule.buffers)]  # fmt: skip
     for step in schedule.steps:
         assert isinstance(step, Loop)
-        lines.append(f"run on {list(step.operands)} params {list(step.params)} scalars {list(step.scalars)} dynamic {list(step.dynamic)}")
+        words = f"params {list(step.params)} scalars {list(step.scalars)} dynamic {list(step.dynamic)}"
+        lines.append(f"run on {list(step.operands)} {words}")
         lines.append(str(step.kernel))
     return "\n".join(lines) + "\n"
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.kernel.programs import Build
-from tests.kernel.random_programs import random_program
 
 from calque.kernel.memory import ALIGNMENT, Arena, predicted_peak
 from calque.kernel.schedule import Host, Schedule
 from calque.run.pipeline import compile_program
+from tests.kernel.programs import Build
+from tests.kernel.random_programs import random_program
 
 
 @given(st.lists(st.tuples(st.integers(1, 5000), st.booleans()), max_size=60))
