@@ -10,6 +10,7 @@ from calque.autograd.modes import enable_grad, inference_mode, no_grad, set_grad
 from calque.tensor import Tensor as Variable
 
 __all__ = [
-    "Function", "Variable", "backward", "checkpoint", "detect_anomaly", "enable_grad", "functional", "grad", "gradcheck", "gradgradcheck",
+    "Function", "Variable", "backward", "checkpoint", "detect_anomaly", "enable_grad", "functional", "grad", "gradcheck",
+    "gradgradcheck",
     "inference_mode", "is_anomaly_enabled", "no_grad", "once_differentiable", "set_detect_anomaly", "set_grad_enabled",
 ]  # fmt: skip

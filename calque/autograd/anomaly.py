@@ -5,7 +5,7 @@ from __future__ import annotations
 from calque.autograd.engine import Engine
 
 
-class set_detect_anomaly:  # noqa: N801 - PyTorch's name
+class set_detect_anomaly:
     """Switch anomaly detection on or off, now and as a context manager that restores the previous state."""
 
     def __init__(self, mode: bool, check_nan: bool = True) -> None:
@@ -19,8 +19,9 @@ class set_detect_anomaly:  # noqa: N801 - PyTorch's name
         Engine.check_nan = self._before
 
 
-class detect_anomaly:  # noqa: N801 - PyTorch's name
-    """Inside the block every gradient is read during backward; the first NaN raises `NonFiniteError` with the line of the forward operation.
+class detect_anomaly:
+    """Inside the block every gradient is read during backward; the first NaN raises `NonFiniteError` with the line of the
+    forward operation.
 
     >>> import calque
     >>> x = calque.tensor(0.0, requires_grad=True)

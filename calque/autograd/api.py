@@ -91,7 +91,8 @@ def _initial_gradient(op: str, t: Tensor, given: Any, index: int) -> Tensor:
     if given is None:
         if view.numel != 1:
             raise AutogradError(
-                f"[{op}] grad can be implicitly created only for scalar outputs, got shape {tuple(view.shape)}; pass gradient= (a tensor of that "
+                f"[{op}] grad can be implicitly created only for scalar outputs, got shape {tuple(view.shape)}; pass gradient= "
+                "(a tensor of that "
                 "shape), or reduce first with .sum() or .mean()"
             )
         return record(get("full"), ((1.0, view.dtype),), (tuple(view.shape),))
@@ -99,7 +100,8 @@ def _initial_gradient(op: str, t: Tensor, given: Any, index: int) -> Tensor:
         raise DTypeError(f"[{op}] gradients can be either Tensors or None, but got {type(given).__name__}")
     if tuple(given._layout.shape) != tuple(view.shape):
         raise ShapeError(
-            f"[{op}] Mismatch in shape: grad_output[{index}] has a shape of {tuple(given._layout.shape)} and output[{index}] has a shape of "
+            f"[{op}] Mismatch in shape: grad_output[{index}] has a shape of {tuple(given._layout.shape)} and output[{index}] "
+            "has a shape of "
             f"{tuple(view.shape)}; expected equal shapes"
         )
     return given if given._layout.dtype is view.dtype else record(get("cast"), (given,), (view.dtype,))
@@ -113,7 +115,9 @@ def _roots(op: str, tensors: Any, gradients: Any) -> list[tuple[Any, Tensor]]:
     outputs = _as_list(tensors)
     given = [None] * len(outputs) if gradients is None else _as_list(gradients)
     if len(given) != len(outputs):
-        raise AutogradError(f"[{op}] got {len(outputs)} tensors and {len(given)} gradients; expected one gradient (or None) per tensor")
+        raise AutogradError(
+            f"[{op}] got {len(outputs)} tensors and {len(given)} gradients; expected one gradient (or None) per tensor"
+        )
     roots = []
     for index, (t, g) in enumerate(zip(outputs, given, strict=True)):
         _require_history(op, t, index)
@@ -131,7 +135,8 @@ def backward(
 ) -> None:
     """Add d(tensors)/d(leaf) to `.grad` of every leaf, or only of `inputs`.
 
-    grad_tensors: gradients of the tensors, same shapes; may be left out for scalars. retain_graph: keep the graph for a second call
+    grad_tensors: gradients of the tensors, same shapes; may be left out for scalars. retain_graph: keep the graph for a second
+    call
     (default: create_graph). create_graph: record the gradients too, for higher orders.
 
     >>> import calque
@@ -150,7 +155,9 @@ def backward(
         raise AutogradError("[backward] `inputs` argument to `backward()` cannot be empty; leave it out to reach all leaves")
     for t in wanted:
         if not t._requires_grad:
-            raise AutogradError("[backward] One of the differentiated Tensors does not require grad; set requires_grad=True on it")
+            raise AutogradError(
+                "[backward] One of the differentiated Tensors does not require grad; set requires_grad=True on it"
+            )
     found = run_backward(roots, keep, create_graph, True, [target_of(t) for t in wanted])
     for t in wanted:
         if t._grad_fn is not None and id(t._grad_fn) in found:
@@ -186,7 +193,8 @@ def grad(
             raise DTypeError(f"[grad] expected inputs to be Tensors, got {type(t).__name__}")
         if not t._requires_grad:
             raise AutogradError(
-                f"[grad] One of the differentiated Tensors does not require grad: input of shape {tuple(t._layout.shape)}; set requires_grad=True"
+                f"[grad] One of the differentiated Tensors does not require grad: input of shape {tuple(t._layout.shape)}; set "
+                "requires_grad=True"
             )
     roots = _roots("grad", outputs, grad_outputs)
     keep = create_graph if retain_graph is None else retain_graph
@@ -198,7 +206,8 @@ def grad(
             g = zeros_like(t)
         elif g is None and not allow_unused:
             raise AutogradError(
-                f"[grad] One of the differentiated Tensors appears to not have been used in the graph: input of shape {tuple(t._layout.shape)}. "
+                "[grad] One of the differentiated Tensors appears to not have been used in the graph: input of shape "
+                f"{tuple(t._layout.shape)}. "
                 "Set allow_unused=True if this is the desired behavior"
             )
         results.append(g)
@@ -210,7 +219,9 @@ def zeros_like(t: Tensor) -> Tensor:
     return record(get("full"), ((0.0, t._layout.dtype),), (tuple(t._layout.shape),))
 
 
-def _batched_grad(outputs: Any, inputs: Any, gradients: Any, retain: Any, create: bool, unused: Any, materialize: bool) -> tuple[Any, ...]:
+def _batched_grad(
+    outputs: Any, inputs: Any, gradients: Any, retain: Any, create: bool, unused: Any, materialize: bool
+) -> tuple[Any, ...]:
     batches = _as_list(gradients)
     size = batches[0]._layout.shape[0]
     rows = []
@@ -243,7 +254,8 @@ def _get_grad(self: Tensor) -> Tensor | None:
     g = self._grad
     if g is None and self._grad_fn is not None and self._requires_grad and getattr(self._grad_fn, "retain", None) is None:
         warnings.warn(
-            "[grad] The .grad attribute of a Tensor that is not a leaf Tensor is being accessed. Its .grad attribute won't be populated during "
+            "[grad] The .grad attribute of a Tensor that is not a leaf Tensor is being accessed. Its .grad attribute won't be "
+            "populated during "
             "autograd.backward(). Call .retain_grad() on it before the backward pass, or use the leaf",
             UserWarning,
             stacklevel=2,
@@ -258,9 +270,14 @@ def _set_grad(self: Tensor, value: Any) -> None:
         if value is self:
             raise AutogradError("[grad] can't assign Variable as its own grad")
         if value._layout.shape != self._layout.shape:
-            raise ShapeError(f"[grad] assigned grad has data of a different size: expected {tuple(self._layout.shape)}, got {tuple(value._layout.shape)}")
+            raise ShapeError(
+                f"[grad] assigned grad has data of a different size: expected {tuple(self._layout.shape)}, got "
+                f"{tuple(value._layout.shape)}"
+            )
         if value._layout.dtype is not self._layout.dtype:
-            raise DTypeError(f"[grad] assigned grad has data of a different type: expected {self._layout.dtype!r}, got {value._layout.dtype!r}")
+            raise DTypeError(
+                f"[grad] assigned grad has data of a different type: expected {self._layout.dtype!r}, got {value._layout.dtype!r}"
+            )
     self._grad = value
 
 
@@ -275,7 +292,8 @@ def set_requires_grad(self: Tensor, value: bool = True) -> Tensor:
         if not value:
             raise AutogradError(
                 "[requires_grad] you can only change requires_grad flags of leaf variables, and this is the result of "
-                f"{self._grad_fn.name()} (recorded at {self._grad_fn.line}). If you want to use a computed variable in a subgraph that doesn't "
+                f"{self._grad_fn.name()} (recorded at {self._grad_fn.line}). If you want to use a computed variable in a "
+                "subgraph that doesn't "
                 "require differentiation use var_no_grad = var.detach()"
             )
         return self
@@ -298,7 +316,9 @@ def _set_data(self: Tensor, value: Tensor) -> None:
     if not isinstance(value, Tensor):
         raise DTypeError(f"[data] expected a Tensor, got {type(value).__name__}")
     if self._requires_grad and value._layout.dtype.category != 2:
-        raise DTypeError(f"[data] data set to a tensor that requires gradients must be floating point dtype, got {value._layout.dtype!r}")
+        raise DTypeError(
+            f"[data] data set to a tensor that requires gradients must be floating point dtype, got {value._layout.dtype!r}"
+        )
     self._storage, self._layout, self._cache = value._storage, value._layout, None
 
 
@@ -335,7 +355,9 @@ def register_hook(self: Tensor, hook: Callable[[Tensor], Any]) -> RemovableHandl
 def register_post_accumulate_grad_hook(self: Tensor, hook: Callable[[Tensor], None]) -> RemovableHandle:
     """Call `hook(tensor)` after a backward has added to `.grad` of this leaf."""
     if not self._requires_grad or self._grad_fn is not None:
-        raise AutogradError("[register_post_accumulate_grad_hook] post accumulate grad hooks cannot be registered on non-leaf tensors")
+        raise AutogradError(
+            "[register_post_accumulate_grad_hook] post accumulate grad hooks cannot be registered on non-leaf tensors"
+        )
     return RemovableHandle(self.__dict__.setdefault("_post_accumulate", {}), hook)
 
 
@@ -349,10 +371,16 @@ def _attach() -> None:
         "backward": _backward_method,
         "grad": property(_get_grad, _set_grad, _delete_grad, "Gradient accumulated by `backward`, or None."),
         "grad_fn": property(lambda self: self._grad_fn, doc="Node of the autograd graph that made this tensor; None for a leaf."),
-        "requires_grad": property(lambda self: self._requires_grad, _assign_requires_grad, doc="Whether gradients are computed for it."),
+        "requires_grad": property(
+            lambda self: self._requires_grad, _assign_requires_grad, doc="Whether gradients are computed for it."
+        ),
         "requires_grad_": set_requires_grad,
-        "is_leaf": property(lambda self: self._grad_fn is None, doc="Whether it was made by the user, not by a recorded operation."),
-        "retains_grad": property(lambda self: self._grad_fn is not None and self._grad_fn.retain is not None, doc="See `retain_grad`."),
+        "is_leaf": property(
+            lambda self: self._grad_fn is None, doc="Whether it was made by the user, not by a recorded operation."
+        ),
+        "retains_grad": property(
+            lambda self: self._grad_fn is not None and self._grad_fn.retain is not None, doc="See `retain_grad`."
+        ),
         "retain_grad": retain_grad,
         "register_hook": register_hook,
         "register_post_accumulate_grad_hook": register_post_accumulate_grad_hook,

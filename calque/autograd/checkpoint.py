@@ -1,6 +1,7 @@
 """Rematerialisation: keep only the inputs of a function, and run it again inside backward.
 
-The function first runs with gradients on, only to see which tensors of the outside it uses; then that inner graph is dropped, so nothing
+The function first runs with gradients on, only to see which tensors of the outside it uses; then that inner graph is dropped, so
+nothing
 of it stays alive. Source: Chen et al. 2016, "Training Deep Nets with Sublinear Memory Cost".
 """
 
@@ -20,11 +21,14 @@ from calque.tensor import GradNode, Tensor, _sequence, function_node, output_nod
 __all__ = ["checkpoint", "checkpoint_sequential"]
 
 
-def checkpoint(function: Callable[..., Any], *args: Any, use_reentrant: bool = False, preserve_rng_state: bool = True, **keywords: Any) -> Any:
+def checkpoint(
+    function: Callable[..., Any], *args: Any, use_reentrant: bool = False, preserve_rng_state: bool = True, **keywords: Any
+) -> Any:
     """`function(*args, **keywords)` whose intermediate values are computed again in backward instead of being kept.
 
     function: returns a Tensor or a tuple. preserve_rng_state: dropout and other random operations repeat the same numbers.
-    use_reentrant is accepted for PyTorch's signature and changes nothing: gradients also reach the tensors that `function` captures.
+    use_reentrant is accepted for PyTorch's signature and changes nothing: gradients also reach the tensors that `function`
+    captures.
 
     >>> import calque
     >>> x = calque.tensor([1.0, 2.0], requires_grad=True)
@@ -39,7 +43,11 @@ def checkpoint(function: Callable[..., Any], *args: Any, use_reentrant: bool = F
     start = next(_sequence)
     result = function(*args, **keywords)
     outputs = list(result) if isinstance(result, (tuple, list)) else [result]
-    inner = [out for out in outputs if isinstance(out, Tensor) and out._requires_grad and out._grad_fn is not None and out._grad_fn.number > start]
+    inner = [
+        out
+        for out in outputs
+        if isinstance(out, Tensor) and out._requires_grad and out._grad_fn is not None and out._grad_fn.number > start
+    ]
     if not inner:
         return result
     given = [a for a in [*args, *keywords.values()] if isinstance(a, Tensor)]
@@ -81,7 +89,13 @@ class _Replay:
     """What backward needs to run the function again."""
 
     def __init__(
-        self, function: Callable[..., Any], args: tuple[Any, ...], keywords: dict[str, Any], sources: list[Any], random: Any, used: list[bool]
+        self,
+        function: Callable[..., Any],
+        args: tuple[Any, ...],
+        keywords: dict[str, Any],
+        sources: list[Any],
+        random: Any,
+        used: list[bool],
     ) -> None:
         self.function, self.args, self.keywords = function, args, keywords
         self.sources, self.random, self.used = sources, random, used
@@ -90,7 +104,9 @@ class _Replay:
         """Gradients of the sources, from a second run."""
         state = local.state
         create = state.grad
-        recorder.flush("checkpoint")  # a program of its own: the values of the first run must not serve (and so live until) the second
+        recorder.flush(
+            "checkpoint"
+        )  # a program of its own: the values of the first run must not serve (and so live until) the second
         now = _random_state() if self.random is not None else None
         if self.random is not None:
             _set_random_state(self.random)
@@ -104,7 +120,8 @@ class _Replay:
         outputs = list(result) if isinstance(result, (tuple, list)) else [result]
         if len(outputs) != len(self.used):
             raise AutogradError(
-                f"[checkpoint] the function (recorded at {node.line}) returned {len(self.used)} outputs at first and {len(outputs)} when run "
+                f"[checkpoint] the function (recorded at {node.line}) returned {len(self.used)} outputs at first and "
+                f"{len(outputs)} when run "
                 "again in backward; it must do the same both times"
             )
         again = [out for out, used in zip(outputs, self.used, strict=True) if used]
@@ -123,7 +140,9 @@ def _set_random_state(state: Any) -> None:
         Engine.functional.set_rng_state(state)
 
 
-def checkpoint_sequential(functions: Any, segments: int, input: Tensor, use_reentrant: bool = False, preserve_rng_state: bool = True) -> Any:
+def checkpoint_sequential(
+    functions: Any, segments: int, input: Tensor, use_reentrant: bool = False, preserve_rng_state: bool = True
+) -> Any:
     """Run a sequence of functions in `segments` checkpointed pieces; the last piece is kept."""
     parts = list(functions.children()) if hasattr(functions, "children") else list(functions)
     size = max(1, len(parts) // max(1, segments))

@@ -80,7 +80,8 @@ def check_saved(node: GradNode) -> None:
             role = "result" if position < 0 else f"operand {position}"
             raise AutogradError(
                 f"[backward] {node.name()} (recorded at {node.line}) needs its {role} of shape {shape}, but it has been "
-                f"modified by an inplace operation: {name} at {where}; it is at version {storage.version}, expected version {version} instead. "
+                f"modified by an inplace operation: {name} at {where}; it is at version {storage.version}, expected version "
+                f"{version} instead. "
                 "Use the out-of-place form there, or clone() the value first"
             )
 
@@ -89,7 +90,8 @@ def apply_node(node: GradNode, grad: Any, keep: bool) -> Sequence[Any]:
     """Gradients of a node's operands (None where not needed)."""
     if node.freed:
         raise AutogradError(
-            f"[backward] Trying to backward through the graph a second time: {node.name()} (recorded at {node.line}) was freed by the backward "
+            f"[backward] Trying to backward through the graph a second time: {node.name()} (recorded at {node.line}) was freed "
+            "by the backward "
             f"at {node.freed}; pass retain_graph=True there if you need the graph again"
         )
     check_saved(node)
@@ -139,7 +141,12 @@ def _apply_primitive(node: GradNode, grad: Any) -> list[Any]:
 
 
 def run_backward(
-    roots: Sequence[tuple[Any, Any]], keep: bool, create: bool, accumulate: bool, wanted: Sequence[Any] | None = None, stop: bool = False
+    roots: Sequence[tuple[Any, Any]],
+    keep: bool,
+    create: bool,
+    accumulate: bool,
+    wanted: Sequence[Any] | None = None,
+    stop: bool = False,
 ) -> dict[int, Any]:
     """Propagate. `roots`: (node or leaf, gradient). With `accumulate` leaves receive `.grad`; otherwise gradients of `wanted`
     (leaf tensors or nodes) are collected and returned by id. With `stop` nothing is propagated beyond a wanted node."""
@@ -152,65 +159,76 @@ def run_backward(
         state.grad = before
 
 
+class _Pass:
+    """One backward pass: gradients that wait for their node, nodes by creation (latest first), gradients of leaves."""
+
+    def __init__(self, keep: bool, wanted: Sequence[Any] | None, stop: bool, roots: Sequence[tuple[Any, Any]]) -> None:
+        self.keep, self.stop = keep, stop
+        self.pending: dict[int, Any] = {}  # node id -> gradient (a list for FunctionNodes with several outputs)
+        self.heap: list[tuple[int, int, Any]] = []
+        self.leaves: dict[int, tuple[Any, Any]] = {}
+        self.collected: dict[int, Any] = {}
+        self.wanted = {id(w) for w in wanted} if wanted is not None else set()
+        self.needed = _reaches(roots, self.wanted) if wanted is not None else None
+
+    def send(self, target: Any, gradient: Any, index: int = 0) -> None:
+        """Add a gradient to what waits for `target`."""
+        if target is None or gradient is None:
+            return
+        key = id(target)
+        if self.needed is not None and key not in self.needed:
+            return
+        if isinstance(target, Tensor):
+            held = self.leaves.get(key)
+            self.leaves[key] = (target, gradient if held is None else held[1] + gradient)
+            return
+        pending = self.pending
+        waiting = pending.get(key)
+        if waiting is None:
+            heapq.heappush(self.heap, (-target.number, key, target))
+            if isinstance(target, FunctionNode) and len(target.outputs) > 1:
+                pending[key] = [None] * len(target.outputs)
+                pending[key][index] = gradient
+            else:
+                pending[key] = gradient
+        elif waiting.__class__ is list:
+            waiting[index] = gradient if waiting[index] is None else waiting[index] + gradient
+        else:
+            pending[key] = waiting + gradient
+
+    def run(self) -> None:
+        """Work through the heap."""
+        while self.heap:
+            _, key, node = heapq.heappop(self.heap)
+            gradient = _run_hooks(node, self.pending.pop(key))
+            if key in self.wanted:
+                self.collected[key] = gradient
+                if self.stop:
+                    continue
+            if isinstance(node, OutputNode):
+                self.send(node.next[0], gradient, node.index)
+            elif self.needed is None or any(t is not None and id(t) in self.needed for t in node.next):
+                gradients = apply_node(node, gradient, self.keep)
+                if Engine.check_nan:
+                    _check_nan(node, gradients)
+                for target, g in zip(node.next, gradients, strict=True):
+                    self.send(target, g)
+
+
 def _propagate(
     roots: Sequence[tuple[Any, Any]], keep: bool, accumulate: bool, wanted: Sequence[Any] | None, stop: bool
 ) -> dict[int, Any]:
-    pending: dict[int, Any] = {}  # node id -> gradient (a list for FunctionNodes with several outputs)
-    heap: list[tuple[int, int, Any]] = []
-    leaves: dict[int, tuple[Any, Any]] = {}
-    collected: dict[int, Any] = {}
-    wanted_ids = {id(w) for w in wanted} if wanted is not None else set()
-    needed = _reaches(roots, wanted_ids) if wanted is not None else None
-
-    def send(target: Any, gradient: Any, index: int = 0) -> None:
-        if target is None or gradient is None:
-            return
-        if needed is not None and id(target) not in needed:
-            return
-        key = id(target)
-        if isinstance(target, Tensor):
-            held = leaves.get(key)
-            leaves[key] = (target, gradient if held is None else held[1] + gradient)
-            return
-        if key not in pending:
-            heapq.heappush(heap, (-target.number, key, target))
-            many = isinstance(target, FunctionNode) and len(target.outputs) > 1
-            pending[key] = [None] * len(target.outputs) if many else gradient
-            if many:
-                pending[key][index] = gradient
-        elif isinstance(pending[key], list):
-            held_list = pending[key]
-            held_list[index] = gradient if held_list[index] is None else held_list[index] + gradient
-        else:
-            pending[key] = pending[key] + gradient
-
+    work = _Pass(keep, wanted, stop, roots)
     for root, gradient in roots:
-        send(root, gradient)
-    while heap:
-        _, key, node = heapq.heappop(heap)
-        gradient = pending.pop(key)
-        gradient = _run_hooks(node, gradient)
-        if key in wanted_ids:
-            collected[key] = gradient
-            if stop:
-                continue
-        if isinstance(node, OutputNode):
-            send(node.next[0], gradient, node.index)
-            continue
-        if needed is not None and not any(t is not None and id(t) in needed for t in node.next):
-            continue
-        gradients = apply_node(node, gradient, keep)
-        if Engine.check_nan:
-            _check_nan(node, gradients)
-        for target, g in zip(node.next, gradients, strict=True):
-            send(target, g)
-    for key, (leaf, gradient) in leaves.items():
+        work.send(root, gradient)
+    work.run()
+    for key, (leaf, gradient) in work.leaves.items():
         gradient = _leaf_hooks(leaf, gradient)
-        if key in wanted_ids:
-            collected[key] = gradient
+        if key in work.wanted:
+            work.collected[key] = gradient
         if accumulate:
             accumulate_grad(leaf, gradient)
-    return collected
+    return work.collected
 
 
 def _reaches(roots: Sequence[tuple[Any, Any]], wanted: set[int]) -> set[int]:
@@ -240,7 +258,8 @@ def _check_nan(node: GradNode, gradients: Sequence[Any]) -> None:
     for position, g in enumerate(gradients):
         if g is not None and np.isnan(read(g, "detect_anomaly")).any():
             raise NonFiniteError(
-                f"[detect_anomaly] Function {node.name()!r} returned nan values in its {position}th output; its forward was recorded at "
+                f"[detect_anomaly] Function {node.name()!r} returned nan values in its {position}th output; its forward was "
+                "recorded at "
                 f"{node.line or 'an unknown line'}"
             )
 

@@ -33,7 +33,9 @@ class FunctionCtx:
         """Keep inputs or outputs (Tensors or None) for `backward`; in-place changes of them are detected there."""
         for t in tensors:
             if t is not None and not isinstance(t, Tensor):
-                raise TypeError(f"[save_for_backward] save_for_backward can only save variables, but argument is of type {type(t).__name__}")
+                raise TypeError(
+                    f"[save_for_backward] save_for_backward can only save variables, but argument is of type {type(t).__name__}"
+                )
         self._to_save = tensors
 
     save_for_forward = save_for_backward
@@ -46,7 +48,8 @@ class FunctionCtx:
             return self._to_save
         if node.saved is None:
             raise AutogradError(
-                f"[saved_tensors] Trying to backward through the graph a second time: saved values of {node.name()} (recorded at {node.line}) "
+                f"[saved_tensors] Trying to backward through the graph a second time: saved values of {node.name()} (recorded "
+                f"at {node.line}) "
                 "have been freed; pass retain_graph=True to the first backward"
             )
         return tuple(_restored(t) for t in node.saved.values())
@@ -76,8 +79,10 @@ def _restored(t: Any) -> Any:
 class Function:
     """Base of differentiable functions written by hand. Call them with `apply`.
 
-    `forward(ctx, *args)` computes the outputs (autograd does not look inside); `backward(ctx, *grads)` gets one gradient per output and
-    returns one per argument, None for what is not differentiable. Written in recorded operations, `backward` can be differentiated again.
+    `forward(ctx, *args)` computes the outputs (autograd does not look inside); `backward(ctx, *grads)` gets one gradient per
+    output and
+    returns one per argument, None for what is not differentiable. Written in recorded operations, `backward` can be
+    differentiated again.
 
     >>> import calque
     >>> class Sigmoid(calque.autograd.Function):
@@ -100,7 +105,8 @@ class Function:
 
     def __init__(self, *args: Any, **keywords: Any) -> None:
         raise AutogradError(
-            f"[{type(self).__name__}] Legacy autograd function with non-static forward method is deprecated: write forward and backward as "
+            f"[{type(self).__name__}] Legacy autograd function with non-static forward method is deprecated: write forward and "
+            "backward as "
             f"static methods and call {type(self).__name__}.apply(...)"
         )
 
@@ -112,7 +118,9 @@ class Function:
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
         """Gradients of the arguments; to be overridden."""
-        raise NotImplementedError("You must implement either the backward or vjp method for your custom autograd.Function to use it.")
+        raise NotImplementedError(
+            "You must implement either the backward or vjp method for your custom autograd.Function to use it."
+        )
 
     vjp = backward
 
@@ -151,9 +159,14 @@ def _attach_history(cls: type[Function], ctx: FunctionCtx, args: tuple[Any, ...]
     tensors = [out for out in outputs if isinstance(out, Tensor)]
     for t in ctx._dirty:
         if t._requires_grad and t._grad_fn is None and any(t is a for a in args):
-            raise AutogradError(f"[{cls.__name__}] a leaf Variable that requires grad is being used in an in-place operation (mark_dirty)")
+            raise AutogradError(
+                f"[{cls.__name__}] a leaf Variable that requires grad is being used in an in-place operation (mark_dirty)"
+            )
     node = function_node(
-        f"{cls.__name__}Backward", args, tuple(out._layout for out in tensors), lambda node, grads: _run(cls, node.context, node, args_count, grads)
+        f"{cls.__name__}Backward",
+        args,
+        tuple(out._layout for out in tensors),
+        lambda node, grads: _run(cls, node.context, node, args_count, grads),
     )
     args_count = len(args)
     node.where = user_line()
@@ -189,7 +202,8 @@ def _run(cls: type[Function], ctx: FunctionCtx, node: FunctionNode, count: int, 
         found = found[:count]
     if len(found) != count:
         raise AutogradError(
-            f"[{cls.__name__}] function {node.name()} returned an incorrect number of gradients (expected {count}, got {len(found)}); "
+            f"[{cls.__name__}] function {node.name()} returned an incorrect number of gradients (expected {count}, got "
+            f"{len(found)}); "
             "return one per argument of forward, None for those without gradient"
         )
     return tuple(_checked(g, target, node, k) for k, (g, target) in enumerate(zip(found, node.next, strict=True)))
@@ -208,7 +222,8 @@ def _checked(g: Any, target: Any, node: FunctionNode, index: int) -> Any:
         return Engine.functional.sum_to_size(g, tuple(expected.shape))
     except ShapeError:
         raise AutogradError(
-            f"[{node.name()}] Function {node.name()} returned an invalid gradient at index {index} - got {list(g._layout.shape)} but expected "
+            f"[{node.name()}] Function {node.name()} returned an invalid gradient at index {index} - got "
+            f"{list(g._layout.shape)} but expected "
             f"shape compatible with {list(expected.shape)}"
         ) from None
 
@@ -236,7 +251,9 @@ def once_differentiable(function: Callable[..., Any]) -> Callable[..., Any]:
             return result
 
         def refuse(node: Any, grads: Any) -> Any:
-            raise AutogradError("[once_differentiable] trying to differentiate twice a function that was marked with @once_differentiable")
+            raise AutogradError(
+                "[once_differentiable] trying to differentiate twice a function that was marked with @once_differentiable"
+            )
 
         outputs = list(result) if isinstance(result, (tuple, list)) else [result]
         for k, out in enumerate(outputs):

@@ -55,7 +55,9 @@ def _unpack(results: tuple[Any, ...], single: bool) -> Any:
     return results[0] if single else results
 
 
-def vjp(func: Callable[..., Any], inputs: Any, v: Any = None, create_graph: bool = False, strict: bool = False) -> tuple[Any, Any]:
+def vjp(
+    func: Callable[..., Any], inputs: Any, v: Any = None, create_graph: bool = False, strict: bool = False
+) -> tuple[Any, Any]:
     """(outputs, vector-Jacobian product): v of the outputs' shape -> one tensor per input.
 
     >>> import calque
@@ -66,11 +68,15 @@ def vjp(func: Callable[..., Any], inputs: Any, v: Any = None, create_graph: bool
         arguments = tuple(_fresh(x, create_graph) for x in _tuple(inputs))
         outputs = func(*arguments)
         vectors = _given(v, _tuple(outputs), "vjp")
-        found = grad(_tuple(outputs), arguments, vectors, create_graph=create_graph, allow_unused=not strict, materialize_grads=not strict)
+        found = grad(
+            _tuple(outputs), arguments, vectors, create_graph=create_graph, allow_unused=not strict, materialize_grads=not strict
+        )
     return _close(outputs, create_graph), _close(_unpack(found, isinstance(inputs, Tensor)), create_graph)
 
 
-def jvp(func: Callable[..., Any], inputs: Any, v: Any = None, create_graph: bool = False, strict: bool = False) -> tuple[Any, Any]:
+def jvp(
+    func: Callable[..., Any], inputs: Any, v: Any = None, create_graph: bool = False, strict: bool = False
+) -> tuple[Any, Any]:
     """(outputs, Jacobian-vector product): v of the inputs' shape -> one tensor per output. By differentiating a vjp twice."""
     with enable_grad():
         arguments = tuple(_fresh(x, create_graph) for x in _tuple(inputs))
@@ -82,12 +88,19 @@ def jvp(func: Callable[..., Any], inputs: Any, v: Any = None, create_graph: bool
         found: tuple[Any, ...] = tuple(zeros_like(out) for out in _tuple(outputs))
         if reached:
             found = grad(
-                [p for p, _ in reached], dummies, [u for _, u in reached], create_graph=create_graph, allow_unused=True, materialize_grads=True
+                [p for p, _ in reached],
+                dummies,
+                [u for _, u in reached],
+                create_graph=create_graph,
+                allow_unused=True,
+                materialize_grads=True,
             )
     return _close(outputs, create_graph), _close(_unpack(found, isinstance(outputs, Tensor)), create_graph)
 
 
-def jacobian(func: Callable[..., Any], inputs: Any, create_graph: bool = False, strict: bool = False, vectorize: bool = False) -> Any:
+def jacobian(
+    func: Callable[..., Any], inputs: Any, create_graph: bool = False, strict: bool = False, vectorize: bool = False
+) -> Any:
     """d(outputs)/d(inputs): output shape + input shape; nested tuples for several outputs and inputs.
 
     >>> import calque
@@ -121,7 +134,9 @@ def jacobian(func: Callable[..., Any], inputs: Any, create_graph: bool = False, 
     return _close(_unpack(tuple(rows), isinstance(outputs, Tensor)), create_graph)
 
 
-def hessian(func: Callable[..., Any], inputs: Any, create_graph: bool = False, strict: bool = False, vectorize: bool = False) -> Any:
+def hessian(
+    func: Callable[..., Any], inputs: Any, create_graph: bool = False, strict: bool = False, vectorize: bool = False
+) -> Any:
     """Second derivatives of a scalar function: input shape + input shape; nested tuples for several inputs.
 
     >>> import calque
@@ -141,7 +156,10 @@ def hessian(func: Callable[..., Any], inputs: Any, create_graph: bool = False, s
 
 def _require_scalar(name: str, out: Any) -> None:
     if not isinstance(out, Tensor) or out._layout.numel != 1:
-        raise ShapeError(f"[{name}] expected a function with one scalar output, got {getattr(out, 'shape', type(out).__name__)}; reduce it first")
+        raise ShapeError(
+            f"[{name}] expected a function with one scalar output, got {getattr(out, 'shape', type(out).__name__)}; reduce it "
+            "first"
+        )
 
 
 def _second_product(name: str, func: Callable[..., Any], inputs: Any, v: Any, create_graph: bool) -> tuple[Any, Any]:
@@ -155,16 +173,25 @@ def _second_product(name: str, func: Callable[..., Any], inputs: Any, v: Any, cr
         found: tuple[Any, ...] = tuple(zeros_like(x) for x in arguments)
         if reached:
             found = grad(
-                [g for g, _ in reached], arguments, [u for _, u in reached], create_graph=create_graph, allow_unused=True, materialize_grads=True
+                [g for g, _ in reached],
+                arguments,
+                [u for _, u in reached],
+                create_graph=create_graph,
+                allow_unused=True,
+                materialize_grads=True,
             )
     return _close(out, create_graph), _close(_unpack(found, isinstance(inputs, Tensor)), create_graph)
 
 
-def vhp(func: Callable[..., Any], inputs: Any, v: Any = None, create_graph: bool = False, strict: bool = False) -> tuple[Any, Any]:
+def vhp(
+    func: Callable[..., Any], inputs: Any, v: Any = None, create_graph: bool = False, strict: bool = False
+) -> tuple[Any, Any]:
     """(output, v times the Hessian) of a scalar function."""
     return _second_product("vhp", func, inputs, v, create_graph)
 
 
-def hvp(func: Callable[..., Any], inputs: Any, v: Any = None, create_graph: bool = False, strict: bool = False) -> tuple[Any, Any]:
+def hvp(
+    func: Callable[..., Any], inputs: Any, v: Any = None, create_graph: bool = False, strict: bool = False
+) -> tuple[Any, Any]:
     """(output, the Hessian times v) of a scalar function."""
     return _second_product("hvp", func, inputs, v, create_graph)

@@ -68,7 +68,7 @@ def _analytical(output: Tensor, x: Tensor) -> Array:
 
 
 def _compare(function: Callable[..., Any], inputs: Sequence[Any], eps: float, atol: float, rtol: float) -> str:
-    """"" or a description of the first difference."""
+    """ "" or a description of the first difference."""
     outputs = _differentiable(function(*inputs))
     if not outputs:
         return ""
@@ -81,7 +81,8 @@ def _compare(function: Callable[..., Any], inputs: Sequence[Any], eps: float, at
             if not np.allclose(analytical, numerical[number], rtol=rtol, atol=atol, equal_nan=True):
                 worst = np.unravel_index(np.argmax(np.abs(analytical - numerical[number])), analytical.shape)
                 return (
-                    f"[gradcheck] Jacobian mismatch for output {number} with respect to input {position} (shape {tuple(x._layout.shape)}), worst at "
+                    f"[gradcheck] Jacobian mismatch for output {number} with respect to input {position} (shape "
+                    f"{tuple(x._layout.shape)}), worst at "
                     f"input element {worst[0]}, output element {worst[1]}: numerical {numerical[number][worst]:.8g}, analytical "
                     f"{analytical[worst]:.8g}\nnumerical:\n{numerical[number]}\nanalytical:\n{analytical}"
                 )
@@ -100,7 +101,8 @@ def gradcheck(
 ) -> bool:
     """Whether the gradients of `func` agree with central differences for every differentiable input and output.
 
-    inputs: a tensor or a tuple of arguments; those that require gradients must be float64. Further options of PyTorch's signature are
+    inputs: a tensor or a tuple of arguments; those that require gradients must be float64. Further options of PyTorch's
+    signature are
     accepted and ignored.
 
     >>> import calque
@@ -111,10 +113,14 @@ def gradcheck(
     arguments = _tuple(inputs)
     checked = [x for x in arguments if isinstance(x, Tensor) and x._requires_grad]
     if not checked:
-        raise ValueError("[gradcheck] expects at least one input tensor to require gradient, got none; set requires_grad=True on one")
+        raise ValueError(
+            "[gradcheck] expects at least one input tensor to require gradient, got none; set requires_grad=True on one"
+        )
     for x in checked:
         if x._layout.dtype is not dt.float64 and eps < 1e-4:
-            raise ValueError(f"[gradcheck] expected float64 inputs for central differences, got {x._layout.dtype!r}; convert with .double()")
+            raise ValueError(
+                f"[gradcheck] expected float64 inputs for central differences, got {x._layout.dtype!r}; convert with .double()"
+            )
     message = _compare(func, arguments, eps, atol, rtol)
     if message and raise_exception:
         raise GradcheckError(message)
@@ -149,7 +155,9 @@ def gradgradcheck(
     def first_order(*all_arguments: Any) -> tuple[Any, ...]:
         own = all_arguments[: len(arguments)]
         found = _differentiable(func(*own))
-        gradients = grad(found, [own[k] for k in wanted], list(all_arguments[len(arguments) :]), create_graph=True, allow_unused=True)
+        gradients = grad(
+            found, [own[k] for k in wanted], list(all_arguments[len(arguments) :]), create_graph=True, allow_unused=True
+        )
         return tuple(g for g in gradients if g is not None)
 
     return gradcheck(first_order, (*arguments, *given), eps=eps, atol=atol, rtol=rtol, raise_exception=raise_exception)

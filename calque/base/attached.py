@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 
 class Attached:
-    """Base of `Tensor` that tells type checkers about operators and methods defined in `calque.functional` and `calque.autograd`."""
+    """Base of `Tensor` that tells type checkers about operators and methods defined in `calque.functional` and
+    `calque.autograd`."""
 
     __slots__ = ()
 

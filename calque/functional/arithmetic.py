@@ -1,4 +1,4 @@
-"""Arithmetic, comparisons, logic and bits on two operands, and every Python operator of `Tensor`.
+"""Arithmetic, comparisons, logic and bits on two operands.
 
 Operands are Tensors or numbers; shapes broadcast, dtypes follow PyTorch's promotion. Integer division by zero raises
 `ZeroDivisionError`: at once for a number, when the result is computed for a Tensor.
@@ -14,16 +14,18 @@ import numpy as np
 from calque.base import dtypes as dt
 from calque.base.errors import ArgumentError, DTypeError
 from calque.functional.common import cast, is_number, is_tensor, method, number, operand, prim, result_dtype
-from calque.functional.writing import old_value, write_back
 from calque.ops.opdef import get
 from calque.run.recorder import add_check, local
 from calque.run.source import user_line
 from calque.tensor import Tensor, binary, record, slot_of, unary, upload
 
 __all__ = [
-    "abs", "absolute", "add", "addcdiv", "addcmul", "bitwise_and", "bitwise_left_shift", "bitwise_not", "bitwise_or", "bitwise_right_shift",
-    "bitwise_xor", "div", "divide", "eq", "floor_divide", "fmax", "fmin", "fmod", "ge", "greater", "greater_equal", "gt", "le", "lerp", "less",
-    "less_equal", "logical_and", "logical_not", "logical_or", "logical_xor", "lt", "maximum", "minimum", "mul", "multiply", "ne", "neg",
+    "abs", "absolute", "add", "addcdiv", "addcmul", "bitwise_and", "bitwise_left_shift", "bitwise_not", "bitwise_or",
+    "bitwise_right_shift",
+    "bitwise_xor", "div", "divide", "eq", "floor_divide", "fmax", "fmin", "fmod", "ge", "greater", "greater_equal", "gt", "le",
+    "lerp", "less",
+    "less_equal", "logical_and", "logical_not", "logical_or", "logical_xor", "lt", "maximum", "minimum", "mul", "multiply", "ne",
+    "neg",
     "negative", "not_equal", "positive", "pow", "remainder", "rsub", "sub", "subtract", "true_divide",
 ]  # fmt: skip
 
@@ -82,7 +84,9 @@ def _in_range(name: str, a: Any, b: Any, dtype: dt.DType) -> tuple[Any, Any, dt.
                 return a, b, dt.int64
             if name == "pow" and x is b:
                 if x > high:
-                    raise ArgumentError(f"[pow] value cannot be converted to type {dtype.name} without overflow: expected at most {high}, got {x}")
+                    raise ArgumentError(
+                        f"[pow] value cannot be converted to type {dtype.name} without overflow: expected at most {high}, got {x}"
+                    )
                 continue  # a negative exponent is refused by its own check
             wrapped = (int(x) - low) % (1 << dtype.bits) + low
             a, b = (wrapped if a is x else a), (wrapped if b is x else b)
@@ -117,7 +121,9 @@ def _integer_power(name: str, a: Any, b: Any, dtype: dt.DType) -> None:
     if dtype.category == 2:
         return
     if is_number(b) and b < 0:
-        raise ArgumentError(f"[{name}] Integers to negative integer powers are not allowed, got exponent {b}; convert with .float()")
+        raise ArgumentError(
+            f"[{name}] Integers to negative integer powers are not allowed, got exponent {b}; convert with .float()"
+        )
 
 
 def _no_bool(name: str, a: Any, b: Any, dtype: dt.DType) -> None:
@@ -132,7 +138,9 @@ def _zero_divisor(name: str, a: Any, b: Any, dtype: dt.DType) -> None:
         return
     if is_number(b):
         if b == 0 and (not is_tensor(a) or a._layout.numel):
-            raise ZeroDivisionError(f"[{name}] integer division by zero: expected a divisor other than 0, got {b}, first at position 0")
+            raise ZeroDivisionError(
+                f"[{name}] integer division by zero: expected a divisor other than 0, got {b}, first at position 0"
+            )
         return
     view = b._layout
     if not view.numel:
@@ -147,7 +155,8 @@ def _zero_divisor(name: str, a: Any, b: Any, dtype: dt.DType) -> None:
     def error(position: int) -> Exception:
         index = tuple(int(i) for i in np.unravel_index(position, shape)) if shape else ()
         return ZeroDivisionError(
-            f"[{name}] integer division by zero: the divisor of shape {shape} is 0 first at position {index} (recorded at {line}); "
+            f"[{name}] integer division by zero: the divisor of shape {shape} is 0 first at position {index} (recorded at "
+            f"{line}); "
             "replace zeros first or divide as floating point"
         )
 
@@ -177,25 +186,14 @@ _and, _or, _xor = _build("bitwise_and"), _build("bitwise_or"), _build("bitwise_x
 _lshift, _rshift = _build("shift_left"), _build("shift_right")
 
 
-def reflected(function: Binary, name: str) -> Binary:
-    """`b - a` for an operator method called as `a.__rsub__(b)`."""
-    op = get(name)
-
-    def apply(a: Any, b: Any) -> Any:
-        kind = b.__class__
-        if (kind is float or kind is int) and a._layout.dtype.category == 2:
-            return record(op, ((float(b), a._layout.dtype), a))
-        return function(b, a)
-
-    apply.__name__ = f"r{function.__name__}"
-    return apply
-
-
 def call(name: str, function: Binary, a: Any, b: Any) -> Any:
     """Apply an operator function, raising TypeError where it declines its operands."""
     result = function(a, b)
     if result is NotImplemented:
-        raise DTypeError(f"[{name}] expected Tensors or numbers, got {type(a).__name__} and {type(b).__name__}; convert with calque.tensor(...)")
+        raise DTypeError(
+            f"[{name}] expected Tensors or numbers, got {type(a).__name__} and {type(b).__name__}; convert with "
+            "calque.tensor(...)"
+        )
     return result
 
 
@@ -209,7 +207,9 @@ def _scaled(name: str, function: Binary, a: Any, b: Any, alpha: Any) -> Any:
     if is_tensor(a) and is_tensor(b) or is_tensor(a) and is_number(b):
         common = result_dtype(a, b)
         if common.category < 2 and isinstance(alpha, float):
-            raise DTypeError(f"[{name}] For integral input tensors, argument alpha must not be a floating point number, got {alpha}")
+            raise DTypeError(
+                f"[{name}] For integral input tensors, argument alpha must not be a floating point number, got {alpha}"
+            )
         if isinstance(alpha, bool) and common.category:
             raise DTypeError(f"[{name}] Boolean alpha only supported for Boolean results, got {common!r}")
         if common is dt.bool_:
@@ -384,7 +384,8 @@ def addcdiv(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: Any = 1) 
     """`input + value * tensor1 / tensor2`, broadcast; floating tensors only."""
     if result_dtype(tensor1, tensor2).category != 2:
         raise DTypeError(
-            f"[addcdiv] Integer division with addcdiv is no longer supported: expected floating tensors, got {tensor1._layout.dtype!r} and "
+            "[addcdiv] Integer division with addcdiv is no longer supported: expected floating tensors, got "
+            f"{tensor1._layout.dtype!r} and "
             f"{tensor2._layout.dtype!r}; convert with .float()"
         )
     quotient = div(tensor1, tensor2)
@@ -402,7 +403,9 @@ def lerp(input: Tensor, end: Tensor, weight: Any) -> Tensor:
     tensor([ 0.5000, 15.0000])
     """
     if input._layout.dtype is not end._layout.dtype:
-        raise DTypeError(f"[lerp] expected dtype {input._layout.dtype!r} for `end`, got {end._layout.dtype!r}; convert with .to(dtype)")
+        raise DTypeError(
+            f"[lerp] expected dtype {input._layout.dtype!r} for `end`, got {end._layout.dtype!r}; convert with .to(dtype)"
+        )
     if input._layout.dtype.category != 2:
         raise DTypeError(f"[lerp] expected a floating dtype, got {input._layout.dtype!r}; convert with .float()")
     difference = _sub(end, input)
@@ -566,36 +569,3 @@ def bitwise_left_shift(input: Any, other: Any) -> Tensor:
 def bitwise_right_shift(input: Any, other: Any) -> Tensor:
     """`floor(input / 2**other)` for integers, broadcast."""
     return call("bitwise_right_shift", _rshift, input, other)
-
-
-# ------------------------------------------------------------------------------------------------------------ operators
-
-
-def in_place(name: str, function: Binary) -> Binary:
-    """The in-place operator of `function`, e.g. `+=`."""
-
-    def apply(a: Any, b: Any) -> Any:
-        value = function(old_value(a, b), b)
-        return value if value is NotImplemented else write_back(name, a, value)
-
-    apply.__name__ = f"i{name}"
-    return apply
-
-
-def _attach_operators() -> None:
-    table: dict[str, tuple[Binary, str]] = {  # with the primitive's name where the order of operands matters
-        "add": (_add, ""), "sub": (_sub, "sub"), "mul": (_mul, ""), "truediv": (_div, "div"), "floordiv": (_floor_divide, "floor_divide"),
-        "mod": (_remainder, "remainder"), "pow": (power, "pow"), "and": (_and, ""), "or": (_or, ""), "xor": (_xor, ""),
-        "lshift": (_lshift, "shift_left"), "rshift": (_rshift, "shift_right"),
-    }  # fmt: skip
-    for name, (function, primitive) in table.items():
-        method(f"__{name}__")(function)
-        method(f"__r{name}__")(reflected(function, primitive) if primitive else function)
-        method(f"__i{name}__")(in_place(name, function))
-    for name, function in (("lt", _lt), ("le", _le), ("gt", _gt), ("ge", _ge), ("eq", _eq), ("ne", _ne)):
-        method(f"__{name}__")(function)
-    method("__neg__")(_negate)
-    method("__pos__")(positive)
-
-
-_attach_operators()

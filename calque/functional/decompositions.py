@@ -1,6 +1,7 @@
 """Inverses, determinants and factorisations, computed by NumPy (LAPACK) on the host, with gradients.
 
-Every call reads its operands: a sync point. Sources of the gradients: M. Giles, "Collected matrix derivative results for forward and
+Every call reads its operands: a sync point. Sources of the gradients: M. Giles, "Collected matrix derivative results for forward
+and
 reverse mode algorithmic differentiation" (2008); Walter & Lehmann 2018 for QR.
 """
 
@@ -36,7 +37,9 @@ def _matrix(op: str, x: Tensor, square: bool = False) -> Tensor:
     if x._layout.ndim < 2:
         raise ShapeError(f"[{op}] The input tensor A must have at least 2 dimensions, got shape {tuple(x._layout.shape)}")
     if x._layout.dtype not in (dt.float32, dt.float64):
-        raise DTypeError(f"[{op}] expected a float32 or float64 matrix, got {x._layout.dtype!r}; convert with .float() or .double()")
+        raise DTypeError(
+            f"[{op}] expected a float32 or float64 matrix, got {x._layout.dtype!r}; convert with .float() or .double()"
+        )
     if square:
         require_square(op, x)
     return x
@@ -47,12 +50,21 @@ def _host(op: str, x: Tensor, function: Callable[..., Any], *more: Any) -> Any:
     try:
         return function(read(x, op), *more)
     except np.linalg.LinAlgError as error:
-        hint = "The diagonal element is zero, the inversion could not be completed" if op != "cholesky" else "the input is not positive-definite"
-        raise ArgumentError(f"[linalg.{op}] {error} (shape {tuple(x._layout.shape)}): {hint}; The input matrix is singular or ill-formed") from None
+        hint = (
+            "The diagonal element is zero, the inversion could not be completed"
+            if op != "cholesky"
+            else "the input is not positive-definite"
+        )
+        raise ArgumentError(
+            f"[linalg.{op}] {error} (shape {tuple(x._layout.shape)}): {hint}; The input matrix is singular or ill-formed"
+        ) from None
 
 
-def _with_outputs(label: str, x: Tensor, arrays: list[Array], backward: Callable[[list[Tensor], list[Any]], Tensor | None]) -> list[Tensor]:
-    """Several outputs with one gradient formula `backward(outputs, grads)`; outputs are recomputed nodes of the graph, so orders above one work
+def _with_outputs(
+    label: str, x: Tensor, arrays: list[Array], backward: Callable[[list[Tensor], list[Any]], Tensor | None]
+) -> list[Tensor]:
+    """Several outputs with one gradient formula `backward(outputs, grads)`; outputs are recomputed nodes of the graph, so orders
+    above one work
     where the formula allows it."""
     outputs = [upload(a, x._layout.dtype) for a in arrays]
     if not (local.state.grad and x._requires_grad):
@@ -103,7 +115,9 @@ def det(A: Tensor) -> Tensor:
     def backward(g: Tensor) -> tuple[Tensor]:
         return (unsqueeze(unsqueeze(g * det(x), -1), -1) * _t(inv(x)),)
 
-    return with_formula("LinalgDetBackward0", (x,), lambda: upload(np.asarray(_host("det", x, np.linalg.det)), x._layout.dtype), backward)
+    return with_formula(
+        "LinalgDetBackward0", (x,), lambda: upload(np.asarray(_host("det", x, np.linalg.det)), x._layout.dtype), backward
+    )
 
 
 @method("slogdet")
@@ -130,13 +144,18 @@ def solve(A: Tensor, B: Tensor, *, left: bool = True) -> Tensor:
     """X with `A @ X = B` (or `X @ A = B` with left=False): (*, n, n), (*, n, k) or (n,) -> like B."""
     x = _matrix("solve", A, square=True)
     if A._layout.dtype is not B._layout.dtype:
-        raise DTypeError(f"[linalg.solve] Expected A and B to have the same dtype, but found {A._layout.dtype!r} and {B._layout.dtype!r}")
+        raise DTypeError(
+            f"[linalg.solve] Expected A and B to have the same dtype, but found {A._layout.dtype!r} and {B._layout.dtype!r}"
+        )
     if not left:
         return _t(solve(_t(A), _t(B)))
     vector = B._layout.ndim == 1 or B._layout.shape == A._layout.shape[:-1]
     right = unsqueeze(B, -1) if vector else B
     if right._layout.ndim < 2 or right._layout.shape[-2] != x._layout.shape[-1]:
-        raise ShapeError(f"[linalg.solve] Incompatible shapes of A and B for the equation AX = B: {tuple(x._layout.shape)} and {tuple(B._layout.shape)}")
+        raise ShapeError(
+            f"[linalg.solve] Incompatible shapes of A and B for the equation AX = B: {tuple(x._layout.shape)} and "
+            f"{tuple(B._layout.shape)}"
+        )
 
     def value() -> Tensor:
         return upload(_host("solve", x, np.linalg.solve, read(right)), x._layout.dtype)
@@ -167,7 +186,9 @@ def cholesky(input: Tensor, upper: bool = False) -> Tensor:
         full = _t(inverted) @ middle @ inverted
         return ((full + _t(full)) * 0.5,)
 
-    low = with_formula("LinalgCholeskyExBackward0", (x,), lambda: upload(_host("cholesky", x, np.linalg.cholesky), x._layout.dtype), backward)
+    low = with_formula(
+        "LinalgCholeskyExBackward0", (x,), lambda: upload(_host("cholesky", x, np.linalg.cholesky), x._layout.dtype), backward
+    )
     return _t(low) if upper else low
 
 
@@ -310,7 +331,12 @@ def norm(A: Tensor, ord: Any = None, dim: Any = None, keepdim: bool = False, *, 
     """Vector norm (one dim, or ord None), or matrix norm (two dims, or a 2-d A with ord)."""
     A = A if dtype is None else A.to(dtype)
     pair = isinstance(dim, (tuple, list)) and len(dim) == 2
-    if ord is None or isinstance(dim, int) or (dim is None and A._layout.ndim == 1) or (isinstance(dim, (tuple, list)) and len(dim) == 1):
+    if (
+        ord is None
+        or isinstance(dim, int)
+        or (dim is None and A._layout.ndim == 1)
+        or (isinstance(dim, (tuple, list)) and len(dim) == 1)
+    ):
         return vector_norm(A, 2 if ord is None else ord, dim, keepdim)
     return matrix_norm(A, ord, tuple(dim) if pair else (-2, -1), keepdim)  # type: ignore[arg-type]
 
@@ -324,5 +350,3 @@ def cond(A: Tensor) -> Tensor:
 def lstsq(A: Tensor, B: Tensor) -> Tensor:
     """X that minimises ||A X - B||, through the pseudo-inverse: (*, n, m), (*, n, k) -> (*, m, k)."""
     return matmul(pinv(A), B)
-
-

@@ -23,7 +23,8 @@ def dist(input: Tensor, other: Tensor, p: float = 2) -> Tensor:
 
 
 def cdist(x1: Tensor, x2: Tensor, p: float = 2.0, compute_mode: str | None = None) -> Tensor:
-    """Distances of order `p` between all pairs of rows: (*, n, d), (*, m, d) -> (*, n, m). `compute_mode` is accepted and ignored.
+    """Distances of order `p` between all pairs of rows: (*, n, d), (*, m, d) -> (*, n, m). `compute_mode` is accepted and
+    ignored.
 
     >>> import calque
     >>> calque.cdist(calque.tensor([[0.0, 0.0]]), calque.tensor([[3.0, 4.0], [0.0, 1.0]]))
@@ -31,7 +32,8 @@ def cdist(x1: Tensor, x2: Tensor, p: float = 2.0, compute_mode: str | None = Non
     """
     if x1._layout.ndim < 2 or x2._layout.ndim < 2 or x1._layout.shape[-1] != x2._layout.shape[-1]:
         raise ShapeError(
-            f"[cdist] X1 and X2 must have the same number of columns and at least two dimensions, got shapes {tuple(x1._layout.shape)} and "
+            "[cdist] X1 and X2 must have the same number of columns and at least two dimensions, got shapes "
+            f"{tuple(x1._layout.shape)} and "
             f"{tuple(x2._layout.shape)}"
         )
     if p < 0:
@@ -59,7 +61,10 @@ def cross(input: Tensor, other: Tensor, dim: int | None = None) -> Tensor:
             raise ShapeError(f"[cross] no dimension of size 3 in input: got shape {shape}")
     d = normalize_dim(dim, len(shape), "cross")
     if shape[d] != 3:
-        raise ShapeError(f"[cross] inputs dimension {d} must have length 3, got shapes {tuple(input._layout.shape)} and {tuple(other._layout.shape)}")
+        raise ShapeError(
+            f"[cross] inputs dimension {d} must have length 3, got shapes {tuple(input._layout.shape)} and "
+            f"{tuple(other._layout.shape)}"
+        )
     a, b = expand(input, shape), expand(other, shape)
     left = [narrow(a, d, k, 1) for k in range(3)]
     right = [narrow(b, d, k, 1) for k in range(3)]

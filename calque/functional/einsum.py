@@ -57,12 +57,15 @@ def _spread(labels: Labels, ndim: int, equation: str, number: int) -> Labels:
     if "..." not in labels:
         if named != ndim:
             raise ShapeError(
-                f"[einsum] the number of subscripts in the equation does not match the number of dimensions for operand {number}: {named} "
+                "[einsum] the number of subscripts in the equation does not match the number of dimensions for operand "
+                f"{number}: {named} "
                 f"subscripts, {ndim} dimensions, and no ellipsis was given (equation {equation!r})"
             )
         return labels
     if named > ndim:
-        raise ShapeError(f"[einsum] operand {number} has {ndim} dimensions, fewer than its {named} subscripts (equation {equation!r})")
+        raise ShapeError(
+            f"[einsum] operand {number} has {ndim} dimensions, fewer than its {named} subscripts (equation {equation!r})"
+        )
     covered = ndim - named
     at = labels.index("...")
     return labels[:at] + [("...", covered - k) for k in range(covered)] + labels[at + 1 :]
@@ -73,7 +76,8 @@ def _order(label: Any) -> Any:
 
 
 def _output(inputs: list[Labels], given: Labels | None, equation: str) -> Labels:
-    """Output labels with the ellipsis spread; without an arrow: the ellipsis, then labels that occur once, in alphabetical order."""
+    """Output labels with the ellipsis spread; without an arrow: the ellipsis, then labels that occur once, in alphabetical
+    order."""
     seen = {label for labels in inputs for label in labels}
     dots = sorted((x for x in seen if isinstance(x, tuple)), key=_order)
     if given is None:
@@ -100,7 +104,8 @@ def _sizes(operands: Sequence[Tensor], inputs: list[Labels], equation: str) -> d
             known = sizes.get(label, 1)
             if extent != 1 and known not in (1, extent):
                 raise ShapeError(
-                    f"[einsum] subscript {label if isinstance(label, str) else '...'} has size {extent} for operand {number} of shape "
+                    f"[einsum] subscript {label if isinstance(label, str) else '...'} has size {extent} for operand {number} of "
+                    "shape "
                     f"{tuple(x._layout.shape)} which does not broadcast with previously seen size {known} (equation {equation!r})"
                 )
             sizes[label] = known if extent == 1 else extent
@@ -115,7 +120,8 @@ def _simplify(x: Tensor, labels: Labels, sizes: dict[Any, int]) -> tuple[Tensor,
         second = labels.index(label, first + 1)
         if x._layout.shape[first] != x._layout.shape[second]:
             raise ShapeError(
-                f"[einsum] subscript {label} is repeated but the sizes don't match: {x._layout.shape[first]} and {x._layout.shape[second]}"
+                f"[einsum] subscript {label} is repeated but the sizes don't match: {x._layout.shape[first]} and "
+                f"{x._layout.shape[second]}"
             )
         x = diagonal(x, 0, first, second)
         labels = [w for d, w in enumerate(labels) if d not in (first, second)] + [label]
@@ -178,7 +184,8 @@ def _from_lists(arguments: Sequence[Any]) -> tuple[str, list[Tensor]]:
 def einsum(equation: Any, *operands: Any) -> Tensor:
     """Sum of products over named dims.
 
-    equation: subscripts of every operand, then optionally `->` and those of the result. `...` stands for any number of broadcast dims, a label
+    equation: subscripts of every operand, then optionally `->` and those of the result. `...` stands for any number of broadcast
+    dims, a label
     repeated within an operand takes its diagonal, dims of size 1 broadcast.
 
     >>> import calque
@@ -199,7 +206,10 @@ def einsum(equation: Any, *operands: Any) -> Tensor:
     require_tensors("einsum", *operands)
     inputs, given = _parse(equation)
     if len(inputs) != len(operands):
-        raise _fail(equation, f"more operands were provided than specified in the equation or fewer: {len(operands)} operands, {len(inputs)} terms")
+        raise _fail(
+            equation,
+            f"more operands were provided than specified in the equation or fewer: {len(operands)} operands, {len(inputs)} terms",
+        )
     spread = [_spread(w, x._layout.ndim, equation, n) for n, (w, x) in enumerate(zip(inputs, operands, strict=True))]
     output = _output(spread, given, equation)
     sizes = _sizes(operands, spread, equation)

@@ -55,7 +55,9 @@ ceil = _define("ceil", "Smallest integer >= x", to_float=False)
 trunc = _define("trunc", "x without its fraction", to_float=False)
 
 __all__ = [
-    "acos", "acosh", "arccos", "arccosh", "arcsin", "arcsinh", "arctan", "arctanh", "asin", "asinh", "atan", "atanh", "ceil", "cos", "cosh",
-    "digamma", "erf", "erfinv", "exp", "expm1", "floor", "lgamma", "log", "log1p", "log2", "reciprocal", "relu", "rsqrt", "sgn", "sigmoid",
+    "acos", "acosh", "arccos", "arccosh", "arcsin", "arcsinh", "arctan", "arctanh", "asin", "asinh", "atan", "atanh", "ceil",
+    "cos", "cosh",
+    "digamma", "erf", "erfinv", "exp", "expm1", "floor", "lgamma", "log", "log1p", "log2", "reciprocal", "relu", "rsqrt", "sgn",
+    "sigmoid",
     "sign", "sin", "sinh", "sqrt", "tan", "tanh", "trunc",
 ]  # fmt: skip

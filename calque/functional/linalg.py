@@ -1,4 +1,5 @@
-"""Matrix products: matmul with broadcasting and the strict family (mm, bmm, mv, dot, ...), their fused-add forms, tensordot, kron."""
+"""Matrix products: matmul with broadcasting and the strict family (mm, bmm, mv, dot, ...), their fused-add forms, tensordot,
+kron."""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ from calque.ops.opdef import get
 from calque.tensor import Tensor, binary, upload
 
 __all__ = [
-    "addbmm", "addmm", "addmv", "addr", "baddbmm", "bmm", "chain_matmul", "dot", "ger", "inner", "kron", "matmul", "matrix_power", "mm", "mv",
+    "addbmm", "addmm", "addmv", "addr", "baddbmm", "bmm", "chain_matmul", "dot", "ger", "inner", "kron", "matmul", "matrix_power",
+    "mm", "mv",
     "outer", "tensordot", "trace", "vdot",
 ]  # fmt: skip
 
@@ -37,7 +39,8 @@ def require_tensors(op: str, *operands: Any) -> None:
     for x in operands[1:]:
         if x._layout.dtype is not first:
             raise DTypeError(
-                f"[{op}] expected operands to have the same dtype, got {first!r} and {x._layout.dtype!r}; convert one with .to(dtype)"
+                f"[{op}] expected operands to have the same dtype, got {first!r} and {x._layout.dtype!r}; convert one with "
+                ".to(dtype)"
             )
     if first is dt.bool_:
         raise DTypeError(f"[{op}] expected a number dtype, got torch.bool; convert with .int() or .float()")
@@ -51,7 +54,9 @@ def require_dims(op: str, ndims: tuple[int, ...], *operands: Tensor) -> None:
         shapes = " and ".join(str(_shape(x)) for x in operands)
         names = {1: "a vector", 2: "a matrix", 3: "a 3D tensor (batch of matrices)"}
         roles = ", ".join(f"operand {k + 1} must be {names[n]}" for k, n in enumerate(ndims))
-        raise ShapeError(f"[{op}] {wanted} tensors expected, but got {given} tensors of shapes {shapes}: {roles}; matmul() broadcasts")
+        raise ShapeError(
+            f"[{op}] {wanted} tensors expected, but got {given} tensors of shapes {shapes}: {roles}; matmul() broadcasts"
+        )
 
 
 def require_inner(op: str, a: Tensor, b: Tensor, inner_a: int, inner_b: int) -> None:
@@ -80,7 +85,8 @@ def _general_matmul(a: Any, b: Any) -> Any:
     m, n = a._layout.ndim, b._layout.ndim
     if m == 0 or n == 0:
         raise ShapeError(
-            f"[matmul] both arguments to matmul need to be at least 1D, but they are {m}D and {n}D: got shapes {_shape(a)} and {_shape(b)}, "
+            f"[matmul] both arguments to matmul need to be at least 1D, but they are {m}D and {n}D: got shapes {_shape(a)} and "
+            f"{_shape(b)}, "
             "which have no inner sizes; use * for a product with a scalar"
         )
     require_inner("matmul", a, b, _shape(a)[-1], _shape(b)[-2 if n > 1 else -1])
@@ -136,7 +142,9 @@ def bmm(input: Tensor, mat2: Tensor) -> Tensor:
     require_tensors("bmm", input, mat2)
     require_dims("bmm", (3, 3), input, mat2)
     if _shape(input)[0] != _shape(mat2)[0]:
-        raise ShapeError(f"[bmm] expected equal batch sizes, got shapes {_shape(input)} and {_shape(mat2)}; matmul() broadcasts a batch of 1")
+        raise ShapeError(
+            f"[bmm] expected equal batch sizes, got shapes {_shape(input)} and {_shape(mat2)}; matmul() broadcasts a batch of 1"
+        )
     require_inner("bmm", input, mat2, _shape(input)[2], _shape(mat2)[1])
     return _matmul(input, mat2)
 
@@ -162,7 +170,8 @@ def dot(input: Tensor, tensor: Tensor) -> Tensor:
     require_dims("dot", (1, 1), input, tensor)
     if _shape(input) != _shape(tensor):
         raise ShapeError(
-            f"[dot] inconsistent tensor size, expected tensor {list(_shape(input))} and src {list(_shape(tensor))} to have the same number of "
+            f"[dot] inconsistent tensor size, expected tensor {list(_shape(input))} and src {list(_shape(tensor))} to have the "
+            "same number of "
             f"elements, got {_shape(input)[0]} and {_shape(tensor)[0]}"
         )
     return prim("sum", mul(input, tensor), (0,), False)
@@ -182,7 +191,8 @@ def inner(input: Tensor, other: Tensor) -> Tensor:
     a, b = _shape(input), _shape(other)
     if a[-1] != b[-1]:
         raise ShapeError(
-            f"[inner] inner() the last dimension must match on both input tensors but got shapes {list(a)} and {list(b)}: {a[-1]} and {b[-1]}"
+            f"[inner] inner() the last dimension must match on both input tensors but got shapes {list(a)} and {list(b)}: "
+            f"{a[-1]} and {b[-1]}"
         )
     return tensordot(input, other, ([-1], [-1]))
 
@@ -203,15 +213,23 @@ ger = outer
 def _combine(op: str, input: Tensor, out: Tensor, beta: Any, alpha: Any) -> Tensor:
     """beta * input + alpha * out; beta 0 ignores the input, also its NaNs."""
     if input._layout.dtype is not out._layout.dtype:
-        raise DTypeError(f"[{op}] expected input of dtype {out._layout.dtype!r} like the matrices, got {input._layout.dtype!r}; convert with .to(dtype)")
+        raise DTypeError(
+            f"[{op}] expected input of dtype {out._layout.dtype!r} like the matrices, got {input._layout.dtype!r}; convert with "
+            ".to(dtype)"
+        )
     if out._layout.dtype.category != 2 and (isinstance(beta, float) or isinstance(alpha, float)):
-        raise DTypeError(f"[{op}] For integral input tensors, argument beta and alpha must not be floating point numbers, got {beta} and {alpha}")
+        raise DTypeError(
+            f"[{op}] For integral input tensors, argument beta and alpha must not be floating point numbers, got {beta} and "
+            f"{alpha}"
+        )
     scaled = out if alpha == 1 else mul(out, alpha)
     if beta == 0:
         return scaled
     result = add(input if beta == 1 else mul(input, beta), scaled)
     if _shape(result) != _shape(out):
-        raise ShapeError(f"[{op}] expected an input that broadcasts to {_shape(out)}, got shape {_shape(input)}; The expanded size must match")
+        raise ShapeError(
+            f"[{op}] expected an input that broadcasts to {_shape(out)}, got shape {_shape(input)}; The expanded size must match"
+        )
     return result
 
 
@@ -258,7 +276,9 @@ def tensordot(a: Tensor, b: Tensor, dims: Any = 2) -> Tensor:
     m, n = a._layout.ndim, b._layout.ndim
     if isinstance(dims, int):
         if not 0 <= dims <= min(m, n):
-            raise ArgumentError(f"[tensordot] expected 0 <= dims <= {min(m, n)} for shapes {_shape(a)} and {_shape(b)}, got dims={dims}")
+            raise ArgumentError(
+                f"[tensordot] expected 0 <= dims <= {min(m, n)} for shapes {_shape(a)} and {_shape(b)}, got dims={dims}"
+            )
         left, right = list(range(m - dims, m)), list(range(dims))
     else:
         first, second = dims
@@ -345,7 +365,9 @@ def matrix_power(input: Tensor, n: int) -> Tensor:
 def trace(input: Tensor) -> Tensor:
     """Sum of the main diagonal of a matrix: (n, m) -> ()."""
     if input._layout.ndim != 2:
-        raise ShapeError(f"[trace] trace: expected a matrix, but got tensor with dim {input._layout.ndim} of shape {_shape(input)}")
+        raise ShapeError(
+            f"[trace] trace: expected a matrix, but got tensor with dim {input._layout.ndim} of shape {_shape(input)}"
+        )
     values = diagonal(input)
     if values._layout.dtype.category < 2:
         values = prim("cast", values, dt.int64)

@@ -16,14 +16,16 @@ from calque.base.errors import ArgumentError, DTypeError
 from calque.functional.arithmetic import abs as abs_
 from calque.functional.arithmetic import as_operand, call, float_result, gt, lt, mul, not_floating, record_numbers
 from calque.functional.common import cast, is_number, is_tensor, method, number, operand, prim, result_dtype
-from calque.functional.elementary import _float, erf, exp, expm1, log, log1p, sigmoid, sqrt
+from calque.functional.elementary import _float, erf, exp, log, log1p, sqrt
 from calque.ops.opdef import get
 from calque.run.recorder import local
 from calque.tensor import Tensor, binary, function_node, read, record
 
 __all__ = [
-    "allclose", "arctan2", "atan2", "clamp", "clamp_max", "clamp_min", "clip", "copysign", "deg2rad", "equal", "erfc", "exp2", "float_power",
-    "fix", "frac", "heaviside", "hypot", "isclose", "isfinite", "isinf", "isnan", "isneginf", "isposinf", "ldexp", "log10", "logaddexp",
+    "allclose", "arctan2", "atan2", "clamp", "clamp_max", "clamp_min", "clip", "copysign", "deg2rad", "equal", "erfc", "exp2",
+    "float_power",
+    "fix", "frac", "heaviside", "hypot", "isclose", "isfinite", "isinf", "isnan", "isneginf", "isposinf", "ldexp", "log10",
+    "logaddexp",
     "logaddexp2", "logit", "nan_to_num", "rad2deg", "round", "signbit", "sinc", "square", "where", "xlogy",
 ]  # fmt: skip
 
@@ -37,7 +39,8 @@ def pick(condition: Tensor, x: Any, y: Any, dtype: dt.DType) -> Tensor:
 
 @method()
 def where(condition: Tensor, input: Any = None, other: Any = None) -> Any:
-    """`input` where the condition holds, else `other`: (*) bool, (*), (*) -> (*), broadcast. With the condition alone, the index tensors of its
+    """`input` where the condition holds, else `other`: (*) bool, (*), (*) -> (*), broadcast. With the condition alone, the index
+    tensors of its
     True elements.
 
     >>> import calque
@@ -59,7 +62,8 @@ def where(condition: Tensor, input: Any = None, other: Any = None) -> Any:
     if condition._layout.dtype is not dt.bool_:
         if condition._layout.dtype is not dt.uint8:
             raise DTypeError(
-                f"[where] expected condition to be a boolean tensor, but got a tensor with dtype {condition._layout.dtype!r}; compare it first"
+                f"[where] expected condition to be a boolean tensor, but got a tensor with dtype {condition._layout.dtype!r}; "
+                "compare it first"
             )
         condition = cast(condition, dt.bool_)
     return pick(condition, input, other, dtype)
@@ -73,8 +77,11 @@ def _where_method(input: Tensor, condition: Tensor, other: Any) -> Any:
 method("where")(_where_method)
 
 
-def with_formula(label: str, inputs: tuple[Tensor, ...], value: Callable[[], Tensor], backward: Callable[[Any], tuple[Any, ...]]) -> Tensor:
-    """A function whose gradient has a formula of its own: `value()` is recorded without history, `backward(g)` gives one gradient per input."""
+def with_formula(
+    label: str, inputs: tuple[Tensor, ...], value: Callable[[], Tensor], backward: Callable[[Any], tuple[Any, ...]]
+) -> Tensor:
+    """A function whose gradient has a formula of its own: `value()` is recorded without history, `backward(g)` gives one
+    gradient per input."""
     state = local.state
     before, state.grad = state.grad, False
     try:
@@ -123,7 +130,8 @@ def frac(input: Tensor) -> Tensor:
 
 @method()
 def round(input: Tensor, *, decimals: int = 0) -> Tensor:
-    """Nearest integer, halves to even: (*) -> (*). With `decimals`, that many digits after the point are kept (before it if negative).
+    """Nearest integer, halves to even: (*) -> (*). With `decimals`, that many digits after the point are kept (before it if
+    negative).
 
     >>> import calque
     >>> calque.round(calque.tensor([0.5, 1.5, 2.345]), decimals=2)
@@ -132,7 +140,9 @@ def round(input: Tensor, *, decimals: int = 0) -> Tensor:
     if decimals == 0:
         return prim("round", input)
     if input._layout.dtype.category != 2:
-        raise DTypeError(f"[round] expected a floating dtype with decimals={decimals}, got {input._layout.dtype!r}; convert with .float()")
+        raise DTypeError(
+            f"[round] expected a floating dtype with decimals={decimals}, got {input._layout.dtype!r}; convert with .float()"
+        )
     scale = 10.0 ** int(math.fabs(decimals))
     if decimals > 0:
         return prim("round", input * scale) / scale
@@ -146,10 +156,10 @@ def fix(input: Tensor) -> Tensor:
 
 
 _ERFC = (
-    -1.3026537197817094, 6.4196979235649026e-1, 1.9476473204185836e-2, -9.561514786808631e-3, -9.46595344482036e-4, 3.66839497852761e-4,
-    4.2523324806907e-5, -2.0278578112534e-5, -1.624290004647e-6, 1.303655835580e-6, 1.5626441722e-8, -8.5238095915e-8, 6.529054439e-9,
-    5.059343495e-9, -9.91364156e-10, -2.27365122e-10, 9.6467911e-11, 2.394038e-12, -6.886027e-12, 8.94487e-13, 3.13092e-13, -1.12708e-13,
-    3.81e-16, 7.106e-15, -1.523e-15, -9.4e-17, 1.21e-16, -2.8e-17,
+    -1.3026537197817094, 6.4196979235649026e-1, 1.9476473204185836e-2, -9.561514786808631e-3, -9.46595344482036e-4,
+    3.66839497852761e-4, 4.2523324806907e-5, -2.0278578112534e-5, -1.624290004647e-6, 1.303655835580e-6, 1.5626441722e-8,
+    -8.5238095915e-8, 6.529054439e-9, 5.059343495e-9, -9.91364156e-10, -2.27365122e-10, 9.6467911e-11, 2.394038e-12,
+    -6.886027e-12, 8.94487e-13, 3.13092e-13, -1.12708e-13, 3.81e-16, 7.106e-15, -1.523e-15, -9.4e-17, 1.21e-16, -2.8e-17,
 )  # fmt: skip
 
 
@@ -176,7 +186,8 @@ def erfc(input: Tensor) -> Tensor:
 
 @method()
 def logit(input: Tensor, eps: float | None = None) -> Tensor:
-    """`log(x / (1 - x))`: (*) -> (*). With `eps`, x is first clamped to [eps, 1 - eps]; without, values outside [0, 1] give NaN."""
+    """`log(x / (1 - x))`: (*) -> (*). With `eps`, x is first clamped to [eps, 1 - eps]; without, values outside [0, 1] give
+    NaN."""
     x = _float(input)
     if eps is not None:
         x = clamp(x, eps, 1.0 - eps)
@@ -317,7 +328,9 @@ def heaviside(input: Tensor, values: Tensor) -> Tensor:
     """0 below zero, 1 above, `values` at zero, broadcast: (*), (*) -> (*)."""
     dtype = input._layout.dtype
     if values._layout.dtype is not dtype:
-        raise DTypeError(f"[heaviside] expected `values` of dtype {dtype!r}, got {values._layout.dtype!r}; convert with .to(dtype)")
+        raise DTypeError(
+            f"[heaviside] expected `values` of dtype {dtype!r}, got {values._layout.dtype!r}; convert with .to(dtype)"
+        )
     return pick(input == 0, values, cast(input > 0, dtype), dtype)
 
 
@@ -355,7 +368,8 @@ def float_power(input: Any, exponent: Any) -> Tensor:
 
 @method("clamp", "clip")
 def clamp(input: Tensor, min: Any = None, max: Any = None) -> Tensor:
-    """Values limited to [min, max], each a number, a Tensor that broadcasts, or None: (*) -> (*). Where min > max, the result is max.
+    """Values limited to [min, max], each a number, a Tensor that broadcasts, or None: (*) -> (*). Where min > max, the result is
+    max.
 
     >>> import calque
     >>> calque.clamp(calque.tensor([-2.0, 0.5, 3.0]), 0, 1)
@@ -451,7 +465,10 @@ def isfinite(input: Tensor) -> Tensor:
 def isclose(input: Tensor, other: Tensor, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False) -> Tensor:
     """Whether `|input - other| <= atol + rtol |other|`, broadcast: (*), (*) -> (*) bool. Equal infinities are close."""
     if input._layout.dtype is not other._layout.dtype:
-        raise DTypeError(f"[isclose] {input._layout.dtype!r} did not match {other._layout.dtype!r}: expected equal dtypes; convert with .to(dtype)")
+        raise DTypeError(
+            f"[isclose] {input._layout.dtype!r} did not match {other._layout.dtype!r}: expected equal dtypes; convert with "
+            ".to(dtype)"
+        )
     if rtol < 0 or atol < 0:
         raise ArgumentError(f"[isclose] expected tolerances >= 0, got rtol={rtol} and atol={atol}")
     close = prim("eq", input, other)

@@ -137,7 +137,9 @@ def _median_of(name: str, kind: Any, x: Tensor, dim: int | None, keepdim: bool) 
     if dim is not None:
         return _median(name, kind, x, dim, keepdim)
     if not x._layout.numel:
-        return prim("full", (math.nan if x._layout.dtype.category == 2 else -(1 << (x._layout.dtype.bits - 1)), x._layout.dtype), ())
+        return prim(
+            "full", (math.nan if x._layout.dtype.category == 2 else -(1 << (x._layout.dtype.bits - 1)), x._layout.dtype), ()
+        )
     return _median(name, kind, _flat(x), 0, False).values
 
 
@@ -181,7 +183,9 @@ _INTERPOLATIONS = ("linear", "lower", "higher", "midpoint", "nearest")
 
 def _quantile(name: str, x: Tensor, q: Any, dim: int | None, keepdim: bool, interpolation: str) -> Tensor:
     if x._layout.dtype not in (dt.float32, dt.float64):
-        raise DTypeError(f"[{name}] input tensor must be either float or double dtype, got {x._layout.dtype!r}; convert with .float()")
+        raise DTypeError(
+            f"[{name}] input tensor must be either float or double dtype, got {x._layout.dtype!r}; convert with .float()"
+        )
     if not x._layout.numel:
         raise ArgumentError(f"[{name}] input tensor must be non-empty, got shape {tuple(x._layout.shape)}")
     if interpolation not in _INTERPOLATIONS:
@@ -214,7 +218,11 @@ def _at_level(values: Tensor, d: int, level: float, last: Tensor | None, missing
     """One quantile of sorted values, dim kept; `last`: per row the last rank that counts, None for all."""
     dtype = values._layout.dtype
     size = values._layout.shape[d]
-    top = cast(clamp(last, min=0), dtype) if last is not None else prim("full", (float(size - 1), dtype), tuple(missing._layout.shape))
+    top = (
+        cast(clamp(last, min=0), dtype)
+        if last is not None
+        else prim("full", (float(size - 1), dtype), tuple(missing._layout.shape))
+    )
     rank = top * level
     if interpolation == "nearest":
         rank = prim("round", rank)

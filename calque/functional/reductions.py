@@ -65,11 +65,14 @@ def require_elements(op: str, x: Tensor, dims: Shape) -> None:
     empty = [d for d in dims if shape[d] == 0]
     if empty and len(dims) == len(shape):
         raise ShapeError(
-            f"[{op}] expected a non-empty tensor, got shape {shape} with 0 elements over axis {empty[0]}: Expected reduction dim to be "
+            f"[{op}] expected a non-empty tensor, got shape {shape} with 0 elements over axis {empty[0]}: Expected reduction "
+            "dim to be "
             "specified for input.numel() == 0; check the data or reduce over another dim"
         )
     if empty:
-        raise ShapeError(f"[{op}] Expected reduction dim {empty[0]} to have non-zero size, got shape {shape}; there is nothing to choose from")
+        raise ShapeError(
+            f"[{op}] Expected reduction dim {empty[0]} to have non-zero size, got shape {shape}; there is nothing to choose from"
+        )
 
 
 def _keep(x: Tensor, dims: Shape, keepdim: bool) -> Shape:
@@ -110,7 +113,10 @@ def sum_to_size(input: Tensor, *size: Any) -> Tensor:
     except ShapeError:
         fits = False
     if not fits:
-        raise ShapeError(f"[sum_to_size] expected a size that broadcasts to {own}, got {shape}: size {list(shape)} is not expandable to size {list(own)}")
+        raise ShapeError(
+            f"[sum_to_size] expected a size that broadcasts to {own}, got {shape}: size {list(shape)} is not expandable to size "
+            f"{list(own)}"
+        )
     return sum_to_shape(input, shape)
 
 
@@ -126,7 +132,8 @@ def nansum(input: Tensor, dim: Dims = None, keepdim: bool = False, *, dtype: dt.
 @method()
 @numpy_names
 def mean(input: Tensor, dim: Dims = None, keepdim: bool = False, *, dtype: dt.DType | None = None) -> Tensor:
-    """Arithmetic mean over `dim`: (*) -> (* without dim). Floating tensors only (or pass `dtype`). Of nothing: NaN, with a warning.
+    """Arithmetic mean over `dim`: (*) -> (* without dim). Floating tensors only (or pass `dtype`). Of nothing: NaN, with a
+    warning.
 
     >>> import calque
     >>> calque.mean(calque.tensor([[1.0, 2.0], [3.0, 4.0]]), dim=0)
@@ -155,7 +162,10 @@ def mean(input: Tensor, dim: Dims = None, keepdim: bool = False, *, dtype: dt.DT
 def nanmean(input: Tensor, dim: Dims = None, keepdim: bool = False, *, dtype: dt.DType | None = None) -> Tensor:
     """Mean of the elements that are not NaN."""
     if input._layout.dtype.category != 2:
-        raise DTypeError(f"[nanmean] expected input to have floating point or complex dtype but got {input._layout.dtype!r}; convert with .float()")
+        raise DTypeError(
+            f"[nanmean] expected input to have floating point or complex dtype but got {input._layout.dtype!r}; convert with "
+            ".float()"
+        )
     valid = cast(input == input, dtype or input._layout.dtype)
     return nansum(input, dim, keepdim, dtype=dtype) / prim("sum", valid, dims_of("nanmean", input, dim), keepdim)
 
@@ -315,13 +325,16 @@ def _moments(op: str, x: Tensor, dim: Dims, unbiased: Any, correction: Any, keep
     elif correction is None:
         correction = 1
     if x._layout.dtype.category != 2:
-        raise DTypeError(f"[{op}] std and var only support floating point and complex dtypes, got {x._layout.dtype!r}; convert with .float()")
+        raise DTypeError(
+            f"[{op}] std and var only support floating point and complex dtypes, got {x._layout.dtype!r}; convert with .float()"
+        )
     dims = dims_of(op, x, dim)
     shape = tuple(x._layout.shape)
     count = product(shape[d] for d in dims)
     if count - correction <= 0:
         warnings.warn(
-            f"[{op}] degrees of freedom is <= 0: {count} elements with correction {correction} (shape {shape}, dims {dims}) give NaN",
+            f"[{op}] degrees of freedom is <= 0: {count} elements with correction {correction} (shape {shape}, dims {dims}) "
+            "give NaN",
             UserWarning,
             stacklevel=4,
         )
@@ -349,7 +362,9 @@ def safe_sqrt(x: Tensor) -> Tensor:
 
 @method()
 @numpy_names
-def var(input: Tensor, dim: Dims = None, unbiased: bool | None = None, keepdim: bool = False, *, correction: Any = None) -> Tensor:
+def var(
+    input: Tensor, dim: Dims = None, unbiased: bool | None = None, keepdim: bool = False, *, correction: Any = None
+) -> Tensor:
     """Variance over `dim`: sum of squared deviations / (N - correction), correction 1 by default: (*) -> (* without dim).
 
     Two passes, so it does not cancel. Source: Chan, Golub & LeVeque 1983.
@@ -363,7 +378,9 @@ def var(input: Tensor, dim: Dims = None, unbiased: bool | None = None, keepdim: 
 
 @method()
 @numpy_names
-def std(input: Tensor, dim: Dims = None, unbiased: bool | None = None, keepdim: bool = False, *, correction: Any = None) -> Tensor:
+def std(
+    input: Tensor, dim: Dims = None, unbiased: bool | None = None, keepdim: bool = False, *, correction: Any = None
+) -> Tensor:
     """Standard deviation over `dim`, the root of `var`: (*) -> (* without dim). Its gradient is 0 where it is 0."""
     return safe_sqrt(_moments("std", input, dim, unbiased, correction, keepdim)[0])
 
@@ -395,7 +412,9 @@ def vector_norm(x: Tensor, ord: float = 2, dim: Dims = None, keepdim: bool = Fal
     The gradient at a zero norm is 0.
     """
     if x._layout.dtype.category != 2:
-        raise DTypeError(f"[vector_norm] Expected a floating point or complex tensor as input, got {x._layout.dtype!r}; convert with .float()")
+        raise DTypeError(
+            f"[vector_norm] Expected a floating point or complex tensor as input, got {x._layout.dtype!r}; convert with .float()"
+        )
     x = x if dtype is None else cast(x, dtype)
     dims = dims_of("vector_norm", x, dim)
     if ord in (math.inf, -math.inf):

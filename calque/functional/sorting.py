@@ -1,6 +1,7 @@
 """Sorting, selection by rank, distinct values, histograms and searches.
 
-`sort`, `topk` and `kthvalue` are recorded and differentiable (the gradient goes to the selected elements). Functions whose result's shape
+`sort`, `topk` and `kthvalue` are recorded and differentiable (the gradient goes to the selected elements). Functions whose
+result's shape
 depends on the values (`unique`, `bincount`, ...) read the values: they are sync points.
 """
 
@@ -15,13 +16,14 @@ from calque.base import dtypes as dt
 from calque.base.errors import ArgumentError, DTypeError, OutOfRangeError, ShapeError
 from calque.base.shapes import normalize_dim
 from calque.functional.common import cast, is_tensor, method, number, prim
-from calque.functional.results import KthResult, SortResult, TopkResult
 from calque.functional.reductions import numpy_names, take_chosen
+from calque.functional.results import KthResult, SortResult, TopkResult
 from calque.functional.windows import narrow
 from calque.tensor import Tensor, read, upload
 
 __all__ = [
-    "argsort", "bincount", "bucketize", "histc", "isin", "kthvalue", "msort", "searchsorted", "sort", "topk", "unique", "unique_consecutive",
+    "argsort", "bincount", "bucketize", "histc", "isin", "kthvalue", "msort", "searchsorted", "sort", "topk", "unique",
+    "unique_consecutive",
 ]  # fmt: skip
 
 Array = np.ndarray[Any, Any]
@@ -37,7 +39,8 @@ def order_along(op: str, x: Tensor, dim: int, descending: bool = False) -> tuple
 @method()
 @numpy_names
 def sort(input: Tensor, dim: int = -1, descending: bool = False, stable: bool = False) -> Any:
-    """Values in order along `dim` and where they came from: (*) -> (values (*), indices (*) int64). Always stable; NaN counts as largest.
+    """Values in order along `dim` and where they came from: (*) -> (values (*), indices (*) int64). Always stable; NaN counts as
+    largest.
 
     >>> import calque
     >>> calque.sort(calque.tensor([3.0, 1.0, 2.0])).indices
@@ -71,7 +74,10 @@ def topk(input: Tensor, k: int, dim: int = -1, largest: bool = True, sorted: boo
     order, d = order_along("topk", input, dim, largest)
     size = input._layout.shape[d] if input._layout.ndim else 1
     if not 0 <= k <= size:
-        raise OutOfRangeError(f"[topk] selected index k out of range: expected 0 <= k <= {size} along dim {d} of shape {tuple(input._layout.shape)}, got {k}")
+        raise OutOfRangeError(
+            f"[topk] selected index k out of range: expected 0 <= k <= {size} along dim {d} of shape "
+            f"{tuple(input._layout.shape)}, got {k}"
+        )
     return TopkResult(*take_chosen(input, narrow(order, d, 0, k) if input._layout.ndim else order, d, True))
 
 
@@ -109,8 +115,11 @@ def _distinct_rows(values: Array, dim: int) -> tuple[Array, Array, Array]:
 
 
 @method()
-def unique(input: Tensor, sorted: bool = True, return_inverse: bool = False, return_counts: bool = False, dim: int | None = None) -> Any:
-    """Distinct values in increasing order, (*) -> (n), or distinct slices along `dim`; on request with the position of every element among
+def unique(
+    input: Tensor, sorted: bool = True, return_inverse: bool = False, return_counts: bool = False, dim: int | None = None
+) -> Any:
+    """Distinct values in increasing order, (*) -> (n), or distinct slices along `dim`; on request with the position of every
+    element among
     them (shape of input, or (size of dim)) and with counts (n). Reads the values.
 
     >>> import calque
@@ -125,7 +134,10 @@ def unique(input: Tensor, sorted: bool = True, return_inverse: bool = False, ret
         return _results(upload(found, dtype), upload(inverse.reshape(values.shape), dt.int64), upload(counts, dt.int64), wanted)
     d = normalize_dim(dim, values.ndim, "unique")
     if 0 in values.shape and values.shape[d]:
-        raise ShapeError(f"[unique] There are 0 sized dimensions, and they aren't selected, so unique cannot be applied: shape {values.shape}, dim {d}")
+        raise ShapeError(
+            "[unique] There are 0 sized dimensions, and they aren't selected, so unique cannot be applied: shape "
+            f"{values.shape}, dim {d}"
+        )
     first, inverse, counts = _distinct_rows(values, d)
     return _results(upload(np.take(values, first, axis=d), dtype), upload(inverse, dt.int64), upload(counts, dt.int64), wanted)
 
@@ -165,14 +177,17 @@ def bincount(input: Tensor, weights: Tensor | None = None, minlength: int = 0) -
     """How often each value occurs (or the sum of its weights): (n) non-negative integers -> (max + 1). Reads the values."""
     if input._layout.ndim != 1 or input._layout.dtype.category != 1:
         raise ArgumentError(
-            f"[bincount] bincount only supports 1-d non-negative integral inputs, got shape {tuple(input._layout.shape)} and {input._layout.dtype!r}"
+            f"[bincount] bincount only supports 1-d non-negative integral inputs, got shape {tuple(input._layout.shape)} and "
+            f"{input._layout.dtype!r}"
         )
     if minlength < 0:
         raise ArgumentError(f"[bincount] minlength should be >= 0, got {minlength}")
     values = read(input, "bincount")
     if values.size and values.min() < 0:
         position = int(np.argmax(values < 0))
-        raise ArgumentError(f"[bincount] bincount only supports 1-d non-negative integral inputs, got {values[position]} at position {position}")
+        raise ArgumentError(
+            f"[bincount] bincount only supports 1-d non-negative integral inputs, got {values[position]} at position {position}"
+        )
     if weights is None:
         return upload(np.bincount(values, minlength=minlength), dt.int64)
     if weights._layout.shape != input._layout.shape:
@@ -183,7 +198,8 @@ def bincount(input: Tensor, weights: Tensor | None = None, minlength: int = 0) -
 
 @method()
 def histc(input: Tensor, bins: int = 100, min: float = 0, max: float = 0) -> Tensor:
-    """Counts in `bins` equal intervals of [min, max] (both 0: the data's range); values outside are ignored: (*) -> (bins). Reads the values."""
+    """Counts in `bins` equal intervals of [min, max] (both 0: the data's range); values outside are ignored: (*) -> (bins).
+    Reads the values."""
     if input._layout.dtype.category != 2:
         raise DTypeError(f"[histc] expected a floating dtype, got {input._layout.dtype!r}; convert with .float()")
     if bins <= 0:
@@ -205,11 +221,19 @@ def histc(input: Tensor, bins: int = 100, min: float = 0, max: float = 0) -> Ten
 
 @method()
 def searchsorted(
-    sorted_sequence: Tensor, input: Any, *, out_int32: bool = False, right: bool = False, side: str | None = None, sorter: Tensor | None = None
+    sorted_sequence: Tensor,
+    input: Any,
+    *,
+    out_int32: bool = False,
+    right: bool = False,
+    side: str | None = None,
+    sorter: Tensor | None = None,
 ) -> Tensor:
-    """Where values would be inserted to keep the order: (*, n), (*, m) -> (*, m) int64; a 1-d sequence serves values of any shape.
+    """Where values would be inserted to keep the order: (*, n), (*, m) -> (*, m) int64; a 1-d sequence serves values of any
+    shape.
 
-    right (or side="right"): after equal elements instead of before them. sorter: indices that sort the sequence. Reads the values.
+    right (or side="right"): after equal elements instead of before them. sorter: indices that sort the sequence. Reads the
+    values.
     """
     if side not in (None, "left", "right") or (side == "left" and right):
         raise ArgumentError(f"[searchsorted] expected side 'left' or 'right' in agreement with right={right}, got {side!r}")
@@ -223,7 +247,8 @@ def searchsorted(
         return upload(np.searchsorted(sequence, values, where), dtype)
     if sequence.shape[:-1] != values.shape[:-1]:
         raise ShapeError(
-            f"[searchsorted] boundaries tensor should be 1 dimension or the first N-1 dimensions of boundaries tensor and input value tensor must "
+            "[searchsorted] boundaries tensor should be 1 dimension or the first N-1 dimensions of boundaries tensor and input "
+            "value tensor must "
             f"match, got shapes {sequence.shape} and {values.shape}"
         )
     found = np.empty(values.shape, np.int64)

@@ -52,7 +52,7 @@ def test_several_arguments_and_outputs() -> None:
 
         @staticmethod
         def backward(ctx: Any, first: Any, second: Any) -> Any:
-            x, y = ctx.saved_tensors
+            _x, y = ctx.saved_tensors
             return first * ctx.scale + second * y, None, None, None
 
     x, y = doubles(1.0, 2.0), calque.tensor([3.0, 4.0], dtype=calque.float64)
@@ -206,7 +206,9 @@ def test_once_differentiable() -> None:
             return g * 2 * ctx.saved_tensors[0]
 
     x = doubles(3.0)
-    (g,) = calque.autograd.grad(Square.apply(x).sum(), x, calque.tensor(1.0, dtype=calque.float64, requires_grad=True), create_graph=True)
+    (g,) = calque.autograd.grad(
+        Square.apply(x).sum(), x, calque.tensor(1.0, dtype=calque.float64, requires_grad=True), create_graph=True
+    )
     assert g.tolist() == [6.0]
     with pytest.raises(AutogradError, match="once_differentiable"):
         g.sum().backward()
@@ -320,7 +322,10 @@ def test_gradcheck_needs_float64_inputs_with_gradients() -> None:
 
 def test_anomaly_mode_names_the_operation() -> None:
     x = doubles(0.0)
-    with calque.autograd.detect_anomaly(), pytest.raises(NonFiniteError, match=r"'SqrtBackward0' returned nan values in its 0th output") as caught:
+    with (
+        calque.autograd.detect_anomaly(),
+        pytest.raises(NonFiniteError, match=r"'SqrtBackward0' returned nan values in its 0th output") as caught,
+    ):
         (x.sqrt() * 0.0).sum().backward()
     assert __file__ in str(caught.value)
     assert not calque.autograd.is_anomaly_enabled()

@@ -87,7 +87,12 @@ def test_singular_matrices_and_bad_equations() -> None:
         calque.linalg.inv(calque.zeros(2, 2))
     with pytest.raises(ArgumentError, match="positive-definite"):
         calque.linalg.cholesky(-calque.eye(2))
-    for equation, text in (("ij->ik", "does not appear"), ("ij->ii", "more than once"), ("ij,", "number of subscripts|more operands"), ("i?", "invalid subscript")):
+    for equation, text in (
+        ("ij->ik", "does not appear"),
+        ("ij->ii", "more than once"),
+        ("ij,", "number of subscripts|more operands"),
+        ("i?", "invalid subscript"),
+    ):
         with pytest.raises((ArgumentError, ShapeError), match=text):
             calque.einsum(equation, calque.ones(2, 2))
     with pytest.raises(ShapeError, match=r"operand 1 of shape \(4, 5\)"):

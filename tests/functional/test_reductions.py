@@ -20,7 +20,9 @@ def cases(draw: Any) -> tuple[Any, Any, bool]:
     """(array, dims or None, keepdim)."""
     shape = draw(SHAPES)
     values = np.random.default_rng(draw(st.integers(0, 10_000))).normal(size=shape)
-    dims = draw(st.one_of(st.none(), st.lists(st.integers(0, max(len(shape) - 1, 0)), min_size=1, max_size=3, unique=True).map(tuple)))
+    dims = draw(
+        st.one_of(st.none(), st.lists(st.integers(0, max(len(shape) - 1, 0)), min_size=1, max_size=3, unique=True).map(tuple))
+    )
     if dims is not None and draw(st.booleans()) and shape:
         dims = tuple(d - len(shape) for d in dims)
     return values, dims if shape else None, draw(st.booleans())
@@ -28,7 +30,8 @@ def cases(draw: Any) -> tuple[Any, Any, bool]:
 
 REDUCTIONS = {
     "sum": np.sum, "mean": np.mean, "amax": np.max, "amin": np.min, "any": np.any, "all": np.all,
-    "var": lambda x, axis, keepdims: np.var(x, axis=axis, keepdims=keepdims), "std": lambda x, axis, keepdims: np.std(x, axis=axis, keepdims=keepdims),
+    "var": lambda x, axis, keepdims: np.var(x, axis=axis, keepdims=keepdims), "std": lambda x, axis,
+    keepdims: np.std(x, axis=axis, keepdims=keepdims),
     "logsumexp": lambda x, axis, keepdims: np.log(np.sum(np.exp(x), axis=axis, keepdims=keepdims)),
     "norm": lambda x, axis, keepdims: np.sqrt(np.sum(x * x, axis=axis, keepdims=keepdims)),
 }  # fmt: skip
@@ -55,13 +58,17 @@ def test_choices_against_numpy(case: Any) -> None:
     found = x.max(dim, keepdim=keepdim)
     assert np.allclose(found.values.numpy(), expected.reshape(found.values.shape))
     assert np.array_equal(found.indices.numpy(), np.argmax(rows, axis=dim, keepdims=keepdim).reshape(found.indices.shape))
-    assert np.array_equal(x.argmin(dim).numpy(), np.argmin(rows, axis=dim).reshape(found.indices.shape if not keepdim else x.argmin(dim).shape))
+    assert np.array_equal(
+        x.argmin(dim).numpy(), np.argmin(rows, axis=dim).reshape(found.indices.shape if not keepdim else x.argmin(dim).shape)
+    )
     ordered = x.sort(dim)
     assert np.array_equal(ordered.values.numpy(), np.sort(rows, axis=dim).reshape(values.shape))
     assert np.array_equal(x.cumsum(dim).numpy(), np.cumsum(rows, axis=dim).reshape(values.shape)) or np.allclose(
         x.cumsum(dim).numpy(), np.cumsum(rows, axis=dim).reshape(values.shape), rtol=1e-13
     )
-    assert np.allclose(x.quantile(0.37, dim=dim).numpy(), np.quantile(rows, 0.37, axis=dim).reshape(x.quantile(0.37, dim=dim).shape))
+    assert np.allclose(
+        x.quantile(0.37, dim=dim).numpy(), np.quantile(rows, 0.37, axis=dim).reshape(x.quantile(0.37, dim=dim).shape)
+    )
 
 
 @given(st.lists(st.integers(0, 6), max_size=12))

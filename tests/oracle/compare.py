@@ -67,7 +67,7 @@ def flat(result: Any) -> list[Any]:
 
 
 def difference(label: str, call: Callable[..., Any], *names: str, rtol: float = 2e-5, atol: float = 2e-6) -> str:
-    """"" if both agree, else one line that says how they differ."""
+    """ "" if both agree, else one line that says how they differ."""
     expected_kind, expected = outcome(call, torch, names)
     kind, got = outcome(call, calque, names)
     where = f"{label}({', '.join(names)})"

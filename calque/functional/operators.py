@@ -1,0 +1,63 @@
+"""Every Python operator of `Tensor`, also reflected and in place.
+
+The common ones are the recording functions themselves, with no frame in between.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from calque.functional import arithmetic as ops
+from calque.functional.arithmetic import Binary
+from calque.functional.common import method
+from calque.functional.writing import old_value, write_back
+from calque.ops.opdef import get
+from calque.tensor import record
+
+__all__: list[str] = []
+
+
+def reflected(function: Binary, name: str) -> Binary:
+    """`b - a` for an operator method called as `a.__rsub__(b)`."""
+    op = get(name)
+
+    def apply(a: Any, b: Any) -> Any:
+        kind = b.__class__
+        if (kind is float or kind is int) and a._layout.dtype.category == 2:
+            return record(op, ((float(b), a._layout.dtype), a))
+        return function(b, a)
+
+    apply.__name__ = f"r{function.__name__}"
+    return apply
+
+
+def in_place(name: str, function: Binary) -> Binary:
+    """The in-place operator of `function`, e.g. `+=`."""
+
+    def apply(a: Any, b: Any) -> Any:
+        value = function(old_value(a, b), b)
+        return value if value is NotImplemented else write_back(name, a, value)
+
+    apply.__name__ = f"i{name}"
+    return apply
+
+
+def _attach_operators() -> None:
+    table: dict[str, tuple[Binary, str]] = {  # with the primitive's name where the order of operands matters
+        "add": (ops._add, ""), "sub": (ops._sub, "sub"), "mul": (ops._mul, ""), "truediv": (ops._div, "div"),
+        "floordiv": (ops._floor_divide, "floor_divide"),
+        "mod": (ops._remainder, "remainder"), "pow": (ops.power, "pow"), "and": (ops._and, ""), "or": (ops._or, ""),
+        "xor": (ops._xor, ""),
+        "lshift": (ops._lshift, "shift_left"), "rshift": (ops._rshift, "shift_right"),
+    }  # fmt: skip
+    for name, (function, primitive) in table.items():
+        method(f"__{name}__")(function)
+        method(f"__r{name}__")(reflected(function, primitive) if primitive else function)
+        method(f"__i{name}__")(in_place(name, function))
+    for name, function in (("lt", ops._lt), ("le", ops._le), ("gt", ops._gt), ("ge", ops._ge), ("eq", ops._eq), ("ne", ops._ne)):
+        method(f"__{name}__")(function)
+    method("__neg__")(ops._negate)
+    method("__pos__")(ops.positive)
+
+
+_attach_operators()
