@@ -13,7 +13,6 @@ from calque.backend.ref.interpret import interpret
 from calque.base.config import settings
 from calque.base.errors import DeviceError
 from calque.ir.program import Program
-from calque.run.pipeline import compile_program
 
 Array = np.ndarray[Any, Any]
 Outcome = tuple[list[Array], int, int]  # outputs, number of the failed check or -1, its bad position
@@ -25,7 +24,8 @@ class Compiled:
     """A program compiled by a schedule backend."""
 
     def __init__(self, backend_: Backend, program: Program) -> None:
-        self.schedule = compile_program(program)
+        # The compiler loads with the first program it compiles, not with `import calque`.
+        self.schedule = importlib.import_module("calque.run.pipeline").compile_program(program)
         self.executable = backend_.compile(self.schedule)
 
     def run(self, inputs: list[Array], scalars: Sequence[Any]) -> Outcome:
