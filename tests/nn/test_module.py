@@ -1,0 +1,381 @@
+"""The module system: registration, traversal, state dicts, hooks, modes, text, copies."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from collections import OrderedDict
+
+import numpy as np
+import pytest
+
+import calque
+import calque.nn as nn
+from calque.base.errors import DTypeError, StateDictError
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(3, 4)
+        self.norm = nn.BatchNorm1d(4)
+        self.second = nn.Linear(4, 2)
+        self.register_buffer("scratch", calque.zeros(2), persistent=False)
+
+    def forward(self, x):
+        return self.second(self.norm(self.first(x)).relu()) + self.scratch
+
+
+NAMES = ["first.weight", "first.bias", "norm.weight", "norm.bias", "second.weight", "second.bias"]
+
+
+def test_registration_and_traversal() -> None:
+    net = Net()
+    assert [n for n, _ in net.named_parameters()] == NAMES
+    assert [n for n, _ in net.named_buffers()] == ["scratch", "norm.running_mean", "norm.running_var", "norm.num_batches_tracked"]
+    assert [n for n, _ in net.named_modules()] == ["", "first", "norm", "second"]
+    assert [n for n, _ in net.named_children()] == ["first", "norm", "second"]
+    assert net.get_submodule("norm") is net.norm
+    assert net.get_parameter("first.weight") is net.first.weight
+    assert "scratch" not in net.state_dict()
+    with pytest.raises(AttributeError, match="'Net' object has no attribute 'third'"):
+        _ = net.third
+
+
+def test_assignment_rules() -> None:
+    net = Net()
+    with pytest.raises(TypeError, match=r"cannot assign 'int' as child module 'first' \(nn.Module or None expected\)"):
+        net.first = 3
+    with pytest.raises(TypeError, match="cannot assign 'calque.tensor.Tensor' as parameter 'weight'"):
+        net.second.weight = calque.zeros(2, 4)
+    with pytest.raises(TypeError, match="cannot assign 'str' as buffer 'scratch'"):
+        net.scratch = "text"
+    with pytest.raises(KeyError, match="attribute 'first' already exists"):
+        net.register_buffer("first", calque.zeros(1))
+    net.plain = calque.zeros(3)  # a plain tensor is an attribute and nothing else
+    assert "plain" not in dict(net.named_parameters())
+    assert "plain" not in net.state_dict()
+    net.first = nn.Identity()
+    assert [n for n, _ in net.named_parameters()] == NAMES[2:]
+    del net.first
+    assert [n for n, _ in net.named_children()] == ["norm", "second"]
+    net.second.bias = None
+    assert "bias=False" in repr(net.second)
+
+    class Early(nn.Module):
+        def __init__(self) -> None:
+            self.w = nn.Parameter(calque.zeros(1))
+
+    with pytest.raises(AttributeError, match=r"cannot assign parameters before Module.__init__\(\) call"):
+        Early()
+
+
+def test_keyword_submodules() -> None:
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__(embedding=nn.Embedding(10, 4), rnn=nn.Linear(4, 4))
+
+        def forward(self, x):
+            return self.rnn(self.embedding(x))
+
+    model = Model()
+    assert [n for n, _ in model.named_parameters()] == ["embedding.weight", "rnn.weight", "rnn.bias"]
+    assert model(calque.tensor([1, 2])).shape == (2, 4)
+    with pytest.raises(DTypeError, match=r"expected submodules as keyword arguments .* got lr=float"):
+        nn.Module(lr=0.1)
+
+
+def test_module_with_its_own_backward_runs_without_autograd() -> None:
+    class LR(nn.Module):
+        def __init__(self, dim, lr=calque.scalar_tensor(0.01)):  # noqa: B008 - as printed
+            super().__init__()
+            self.w = calque.zeros(dim, 1, dtype=calque.float)
+            self.b = calque.scalar_tensor(0)
+            self.grads = {"dw": calque.zeros(dim, 1, dtype=calque.float), "db": calque.scalar_tensor(0)}
+            self.lr = lr
+
+        def forward(self, x):
+            return self.sigmoid(calque.mm(self.w.T, x))
+
+        def sigmoid(self, z):
+            return 1 / (1 + calque.exp(-z))
+
+        def backward(self, x, yhat, y):
+            self.grads["dw"] = (1 / x.shape[1]) * calque.mm(x, (yhat - y).T)
+            self.grads["db"] = (1 / x.shape[1]) * calque.sum(yhat - y)
+
+        def optimize(self):
+            self.w = self.w - self.lr * self.grads["dw"]
+            self.b = self.b - self.lr * self.grads["db"]
+
+    rng = np.random.default_rng(0)
+    x, y = rng.standard_normal((3, 8)).astype("float32"), (rng.random((1, 8)) > 0.5).astype("float32")
+    model, w = LR(3), np.zeros((3, 1))
+    assert list(model.parameters()) == []
+    for _ in range(5):
+        yhat = model(calque.tensor(x))
+        model.backward(calque.tensor(x), yhat, calque.tensor(y))
+        model.optimize()
+        w -= 0.01 / 8 * x @ (1 / (1 + np.exp(-w.T @ x)) - y).T
+        assert not yhat.requires_grad
+    assert model.w.grad_fn is None
+    np.testing.assert_allclose(model.w.numpy(), w, rtol=1e-5, atol=1e-7)
+
+
+# ------------------------------------------------------------------------------------------------------------- state dicts
+
+
+def test_state_dict_round_trip() -> None:
+    net, other = Net(), Net()
+    net(calque.randn(5, 3))
+    state = net.state_dict()
+    assert isinstance(state, OrderedDict)
+    assert state._metadata["norm"] == {"version": 2}
+    assert not state["first.weight"].requires_grad
+    result = other.load_state_dict(state)
+    assert repr(result) == "<All keys matched successfully>"
+    for key, value in other.state_dict().items():
+        np.testing.assert_array_equal(value.numpy(), state[key].numpy())
+    assert state["first.weight"].data_ptr() == net.first.weight.data_ptr()
+
+
+def test_load_reports_everything_and_loads_nothing() -> None:
+    net = Net()
+    before = {k: v.numpy().copy() for k, v in net.state_dict().items()}
+    state = OrderedDict(net.state_dict())
+    state["frist.weight"] = state.pop("first.weight")
+    state["second.weight"] = calque.ones(2, 5)
+    state["second.bias"] = calque.ones(2, dtype=calque.float64)
+    state["extra"] = calque.ones(1)
+    for key in ("norm.weight", "first.bias"):
+        state[key] = state[key] + 1
+    with pytest.raises(StateDictError) as caught:
+        net.load_state_dict(state)
+    text = str(caught.value)
+    for fact in (
+        "Error(s) in loading state_dict for Net", 'Missing key(s) in state_dict: "first.weight" (near: \'frist.weight\')',
+        '"frist.weight" (near: \'first.weight\'), "extra"', "size mismatch for second.weight", "torch.Size([2, 5])", "expected (2, 4), found (2, 5)",
+        "dtype mismatch for second.bias: expected torch.float32, found torch.float64", "Nothing was loaded",
+    ):  # fmt: skip
+        assert fact in text
+    assert isinstance(caught.value, ValueError)
+    for key, value in net.state_dict().items():
+        np.testing.assert_array_equal(value.numpy(), before[key])
+
+
+def test_load_not_strict_and_assign() -> None:
+    net = Net()
+    result = net.load_state_dict({"first.weight": calque.ones(4, 3, dtype=calque.float64), "other": calque.ones(1)}, strict=False)
+    assert result.unexpected_keys == ["other"]
+    assert "second.bias" in result.missing_keys
+    assert net.first.weight.dtype == calque.float32
+    assert net.first.weight.sum().item() == 12
+    value = calque.ones(2)
+    state = net.state_dict()
+    state["second.bias"] = value
+    net.load_state_dict(state, assign=True)
+    assert net.second.bias.data_ptr() == value.data_ptr()
+    assert net.second.bias.requires_grad
+
+
+def test_prefix_hint() -> None:
+    net = Net()
+    with pytest.raises(StateDictError, match="all unexpected names start with 'module.': remove that prefix"):
+        net.load_state_dict({f"module.{k}": v for k, v in net.state_dict().items()})
+
+
+def test_extra_state_and_hooks_of_state_dicts() -> None:
+    class Counting(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.count = 3
+
+        def get_extra_state(self):
+            return {"count": self.count}
+
+        def set_extra_state(self, state):
+            self.count = state["count"]
+
+    a, b = Counting(), Counting()
+    a.count = 7
+    assert list(a.state_dict()) == ["_extra_state"]
+    b.load_state_dict(a.state_dict())
+    assert b.count == 7
+    seen = []
+    handle = b.register_load_state_dict_post_hook(lambda module, keys: seen.append(keys.missing_keys))
+    b.load_state_dict({}, strict=False)
+    handle.remove()
+    assert seen == [["_extra_state"]]
+
+
+# -------------------------------------------------------------------------------------------------------------------- hooks
+
+
+def test_forward_hooks() -> None:
+    layer, order = nn.Linear(2, 2), []
+    pre = layer.register_forward_pre_hook(lambda m, args: order.append("pre") or (args[0] * 2,))
+    post = layer.register_forward_hook(lambda m, args, out: order.append("post") or out + 1)
+    x = calque.ones(1, 2)
+    y = layer(x)
+    assert order == ["pre", "post"]
+    pre.remove()
+    post.remove()
+    np.testing.assert_allclose(y.detach().numpy(), layer(x * 2).detach().numpy() + 1, rtol=1e-6)
+    assert order == ["pre", "post"]
+
+
+def test_full_backward_hooks() -> None:
+    layer, seen = nn.Linear(2, 3), []
+    layer.register_full_backward_hook(lambda m, gi, go: seen.append((gi[0].shape, go[0].shape)) or (gi[0] * 2,))
+    layer.register_full_backward_pre_hook(lambda m, go: (go[0] * 3,))
+    x = calque.ones(4, 2, requires_grad=True)
+    layer(x).sum().backward()
+    assert seen == [((4, 2), (4, 3))]
+    np.testing.assert_allclose(x.grad.numpy(), np.tile(6 * layer.weight.detach().numpy().sum(0), (4, 1)), rtol=1e-6)
+    np.testing.assert_allclose(layer.bias.grad.numpy(), [12, 12, 12])
+
+
+# ------------------------------------------------------------------------------------------------------------ modes, copies
+
+
+def test_modes_and_freezing() -> None:
+    net = Net()
+    assert net.eval() is net
+    assert not net.norm.training
+    net.train()
+    assert net.norm.training
+    net.requires_grad_(False)
+    assert not any(p.requires_grad for p in net.parameters())
+    net.second.requires_grad_()
+    net(calque.randn(4, 3)).sum().backward()
+    assert net.first.weight.grad is None
+    assert net.second.weight.grad is not None
+    net.zero_grad(set_to_none=False)
+    assert net.second.weight.grad.abs().sum().item() == 0
+    net.zero_grad()
+    assert net.second.weight.grad is None
+    with pytest.raises(ValueError, match="training mode is expected to be boolean"):
+        net.train("yes")
+
+
+def test_conversion_keeps_identity() -> None:
+    net = Net()
+    weight = net.first.weight
+    assert net.double() is net
+    assert net.first.weight is weight
+    assert weight.dtype == calque.float64
+    assert net.norm.num_batches_tracked.dtype == calque.int64
+    assert net.to(calque.float32).norm.running_mean.dtype == calque.float32
+    assert net.half().second.bias.dtype == calque.float16
+    with pytest.raises(DTypeError, match="only accepts floating point dtypes"):
+        net.to(calque.int64)
+
+
+def test_apply_reaches_every_module() -> None:
+    names = []
+    Net().apply(lambda m: names.append(type(m).__name__))
+    assert names == ["Linear", "BatchNorm1d", "Linear", "Net"]
+
+
+def test_deepcopy_and_pickle() -> None:
+    net = Net()
+    x = calque.randn(4, 3)
+    for twin in (copy.deepcopy(net), pickle.loads(pickle.dumps(net))):
+        assert isinstance(twin.first.weight, nn.Parameter)
+        assert twin.first.weight is not net.first.weight
+        np.testing.assert_array_equal(twin.eval()(x).detach().numpy(), copy.deepcopy(net).eval()(x).detach().numpy())
+        with calque.no_grad():
+            twin.first.weight.zero_()
+    assert net.first.weight.abs().sum().item() > 0
+    shared = nn.Sequential(nn.Linear(2, 2))
+    shared.append(shared[0])
+    twin = copy.deepcopy(shared)
+    assert twin[0] is twin[1]
+    assert len(list(twin.parameters())) == 2
+
+
+def test_weight_tying_counts_once() -> None:
+    net = nn.Sequential(nn.Embedding(5, 3), nn.Linear(3, 5, bias=False))
+    net[1].weight = net[0].weight
+    assert [n for n, _ in net.named_parameters()] == ["0.weight"]
+    assert list(net.state_dict()) == ["0.weight", "1.weight"]
+    assert [n for n, _ in net.named_parameters(remove_duplicate=False)] == ["0.weight", "1.weight"]
+
+
+def test_parameter() -> None:
+    data = calque.zeros(2)
+    p = nn.Parameter(data)
+    data.fill_(3)
+    assert p.tolist() == [3, 3]
+    assert repr(p) == "Parameter containing:\ntensor([3., 3.], requires_grad=True)"
+    assert type(p * 1) is calque.Tensor
+    with pytest.raises(TypeError, match="floating"):
+        nn.Parameter(calque.zeros(2, dtype=calque.int64))
+    assert not nn.Parameter(calque.zeros(2, dtype=calque.int64), requires_grad=False).requires_grad
+    buffer = nn.Module()
+    buffer.b = nn.Buffer(calque.ones(1), persistent=False)
+    assert list(buffer.state_dict()) == []
+    assert [n for n, _ in buffer.named_buffers()] == ["b"]
+
+
+# ----------------------------------------------------------------------------------------------------------------- containers
+
+
+def test_sequential() -> None:
+    net = nn.Sequential(nn.Linear(2, 3), nn.ReLU())
+    net.add(nn.Linear(3, 4), nn.Tanh())
+    assert len(net) == 4
+    assert isinstance(net[1:3], nn.Sequential)
+    assert len(net[1:3]) == 2
+    assert net[-1] is net[3]
+    net.insert(1, nn.Identity())
+    assert [n for n, _ in net.named_children()] == ["0", "1", "2", "3", "4"]
+    del net[1]
+    assert isinstance(net[1], nn.ReLU)
+    assert isinstance(net.pop(3), nn.Tanh)
+    with pytest.raises(IndexError, match="out of range"):
+        net[7]
+    named = nn.Sequential(OrderedDict(a=nn.Linear(1, 1), b=nn.ReLU()))
+    assert [n for n, _ in named.named_parameters()] == ["a.weight", "a.bias"]
+    assert len(nn.Sequential(nn.ReLU()) + nn.Sequential(nn.Tanh(), nn.Tanh())) == 3
+
+
+def test_lists_and_dicts() -> None:
+    layers = nn.ModuleList([nn.Linear(2, 2)])
+    layers += [nn.ReLU()]
+    assert [type(m).__name__ for m in layers] == ["Linear", "ReLU"]
+    table = nn.ModuleDict({"a": nn.Linear(1, 1)})
+    table["b"] = nn.ReLU()
+    assert list(table) == ["a", "b"]
+    assert "a" in table
+    parameters = nn.ParameterList([calque.zeros(2), nn.Parameter(calque.ones(3))])
+    assert [n for n, _ in parameters.named_parameters()] == ["0", "1"]
+    named = nn.ParameterDict({"x": calque.zeros(2)})
+    assert isinstance(named["x"], nn.Parameter)
+    assert [n for n, _ in named.named_parameters()] == ["x"]
+
+
+def test_lazy_layers() -> None:
+    net = nn.Sequential(nn.Dense(6, activation="relu"), nn.LazyLinear(2))
+    with pytest.raises(RuntimeError, match="call the model on one batch first"):
+        _ = net[0].weight.shape
+    weight = net[0].weight
+    assert net(calque.ones(4, 3, 5)).shape == (4, 2)
+    assert net[0].weight is weight
+    assert tuple(weight.shape) == (6, 15)
+    assert type(weight) is nn.Parameter
+    assert type(net[1]) is nn.Linear
+    assert repr(net[0]) == "Dense(15 -> 6, relu)"
+    assert nn.Dense(3, flatten=False)(calque.ones(2, 5, 4)).shape == (2, 5, 3)
+
+
+def test_call_overhead(capsys: pytest.CaptureFixture[str]) -> None:
+    """The call itself costs well under a microsecond: one flag, one try, one method."""
+    import timeit
+
+    class Nothing(nn.Module):
+        def forward(self, x):
+            return x
+
+    module = Nothing()
+    assert min(timeit.repeat(lambda: module(1), number=20_000, repeat=3)) / 20_000 < 3e-6
