@@ -41,38 +41,68 @@ def assemble(program: Program, fusion: Fusion) -> list[Entry]:
             needed.update(base for _, base in entry.bases)
             entries.append(entry)
     entries.reverse()
-    return delay_updates(program, fusion, entries)
+    updates = Updates(program, fusion)
+    return updates.advance(updates.delay(entries)) if updates.donated else entries
 
 
-def delay_updates(program: Program, fusion: Fusion, entries: list[Entry]) -> list[Entry]:
-    """Launches that replace a donated input go after the last read of its old value when nothing in between needs their
-    results."""
-    facts = fusion.facts
-    inputs = {n.attrs[0]: i for i, n in enumerate(program.nodes) if n.op.name == "input"}
-    replaced: dict[int, list[int]] = {}  # node -> inputs whose memory it wants
-    for output, index in program.updates:
-        if index in program.donated:
-            node = program.outputs[output]
-            replaced.setdefault(facts.output_alias.get(node, node), []).append(inputs[index])
-    donated = {inputs[i] for i in program.donated if i in inputs}
+class Updates:
+    """Where launches that replace donated inputs go: after the last read of the old value, and then as early as possible, because they
+    need no new memory and free the gradients they read."""
+
+    def __init__(self, program: Program, fusion: Fusion) -> None:
+        facts = fusion.facts
+        inputs = {n.attrs[0]: i for i, n in enumerate(program.nodes) if n.op.name == "input"}
+        self.donated = {inputs[i] for i in program.donated if i in inputs}
+        self.replaced: dict[int, list[int]] = {}  # node -> inputs whose memory it wants
+        for output, index in program.updates:
+            if index in program.donated:
+                node = program.outputs[output]
+                self.replaced.setdefault(facts.output_alias.get(node, node), []).append(inputs[index])
+
+    def old_values(self, e: Entry) -> set[int]:
+        """Inputs that an entry wants to overwrite."""
+        return {i for node in e.writes for i in self.replaced.get(node, ())} | {b for _, b in e.bases if b in self.donated}
+
+    def delay(self, entries: list[Entry]) -> list[Entry]:
+        """Move entries behind the last read of what they overwrite when nothing in between needs their results."""
+        readers = _readers(entries)
+        keys = [float(t) for t in range(len(entries))]
+        for t in range(len(entries) - 1, -1, -1):
+            e = entries[t]
+            old = [keys[r] for i in self.old_values(e) for r in readers.get(i, ()) if r != t]
+            if not old or max(old) < keys[t] or e.check:
+                continue
+            results = {*e.writes, *(node for node, _ in e.bases)}
+            users = [keys[r] for node in results for r in readers.get(node, ())]
+            if not users or min(users) > max(old):
+                keys[t] = max(old) + 1e-6 * (1 + t / len(entries))
+        return [entries[t] for t in sorted(range(len(entries)), key=lambda t: keys[t])]
+
+    def advance(self, entries: list[Entry]) -> list[Entry]:
+        """Move entries that only replace inputs to the first place where their operands exist and the old values are read no more."""
+        readers = _readers(entries)
+        checks = sum(1 for e in entries if e.check)
+        keys = [float(t) for t in range(len(entries))]
+        written: dict[int, float] = {}
+        for t, e in enumerate(entries):
+            if e.launch is not None and not e.check and e.writes and all(node in self.replaced for node in e.writes):
+                before = [written.get(node, -1.0) for node in e.reads]
+                before += [keys[r] for i in self.old_values(e) for r in readers.get(i, ()) if r != t]
+                place = max([checks - 1.0, *before])
+                if not e.bases and place < t - 1:
+                    keys[t] = place + 1e-6 * (1 + t / len(entries))
+            for node in (*e.writes, *(node for node, _ in e.bases)):
+                written[node] = max(written.get(node, -1.0), keys[t])
+        return [entries[t] for t in sorted(range(len(entries)), key=lambda t: keys[t])]
+
+
+def _readers(entries: list[Entry]) -> dict[int, list[int]]:
+    """Entries that read a node."""
     readers: dict[int, list[int]] = {}
-    wanted: list[set[int]] = []
     for t, e in enumerate(entries):
-        for node in {*e.reads, *(b for _, b in e.bases)}:
+        for node in {*e.reads, *(base for _, base in e.bases)}:
             readers.setdefault(node, []).append(t)
-        wanted.append({i for node in e.writes for i in replaced.get(node, ())} | {b for _, b in e.bases if b in donated})
-    keys = [float(t) for t in range(len(entries))]
-    for t in range(len(entries) - 1, -1, -1):
-        old = [keys[r] for i in wanted[t] for r in readers.get(i, ()) if r != t]
-        if not old or max(old) < keys[t] or entries[t].check:
-            continue
-        users = [keys[r] for node in entries[t].writes for r in readers.get(node, ())]
-        users += [keys[r] for node, _ in entries[t].bases for r in readers.get(node, ())]
-        if not users or min(users) > max(old):
-            keys[t] = max(old) + 1e-6 * (1 + t / len(entries))
-    if all(k == t for t, k in enumerate(keys)):
-        return entries
-    return [entries[t] for t in sorted(range(len(entries)), key=lambda t: keys[t])]
+    return readers
 
 
 def _loop_entry(fusion: Fusion, g: Group, needed: set[int]) -> Entry | None:

@@ -79,3 +79,18 @@ def test_elementwise_result_takes_the_place_of_its_operand() -> None:
     x, w = b.input((32, 32)), b.input((32, 32))
     y = b.matmul(b.exp(b.matmul(x, w)), w)
     assert compile_program(b.program(y)).arena_bytes == 32 * 32 * 4
+
+
+def test_a_gradient_dies_at_its_update_and_not_at_the_end() -> None:
+    """All updates are recorded after all gradients; each runs as soon as its gradient is there."""
+    b = Build()
+    size = 64
+    x = b.input((size, size))
+    weights = [b.input((size, size)) for _ in range(5)]
+    gradients = [b.matmul(b.transpose(x, 1, 0), w) for w in weights]
+    new = [b.sub(w, d) for w, d in zip(weights, gradients, strict=True)]
+    count = range(5)
+    program = b.program(*new, donated={1 + k for k in count}, updates=tuple((k, 1 + k) for k in count))
+    schedule = compile_program(program)
+    assert all(schedule.buffers[o].donor >= 0 for o in schedule.outputs)
+    assert schedule.arena_bytes == size * size * 4  # one gradient
