@@ -64,8 +64,8 @@ def softmax() -> tuple[LoopKernel, list[int], list[int]]:
     stages = (
         Stage("reduce", 0, (Instr("load", float32, (), 0), Instr("reduce", float32, (0,), "max"))),
         Stage("reduce", 2, (
-            Instr("load", float32, (), 0), Instr("sub", float32, (2, 1)), Instr("exp", float32, (3,)), Instr("store", float32, (4,), 1),
-            Instr("reduce", float32, (4,), "sum"),
+            Instr("load", float32, (), 0), Instr("sub", float32, (2, 1)), Instr("exp", float32, (3,)),
+            Instr("store", float32, (4,), 1), Instr("reduce", float32, (4,), "sum"),
         )),
         Stage("map", 7, (Instr("load", float32, (), 1), Instr("div", float32, (7, 6)), Instr("store", float32, (8,), 1))),
     )  # fmt: skip

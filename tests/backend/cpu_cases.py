@@ -261,15 +261,15 @@ def reduce(b: Builder, value: int, empty: bool) -> int:
     rng = b.rng
     dtype = b.dtype(value)
     if dtype is bool_:
-        if rng.random() < 0.5:
+        if empty or rng.random() < 0.5:
             return b.emit("reduce", int64, b.emit("cast", int64, value), imm="sum")
-        return b.emit("reduce", bool_, value, imm="max" if empty or rng.random() < 0.5 else "min")
+        return b.emit("reduce", bool_, value, imm="max" if rng.random() < 0.5 else "min")
     kind = rng.random()
     if empty or kind < 0.3:
         return b.emit("reduce", dtype, whole(b, value, 6), imm="sum")
     if kind < 0.5:
         return b.emit("reduce", dtype, whole(b, value, 2), imm="prod")
-    if kind < 0.75 or not b.extents:
+    if kind < 0.75 or not b.extents or 0 in b.extents:
         return b.emit("reduce", dtype, value, imm=str(rng.choice(("max", "min"))))
     position = b.emit("const", int64, imm=0)
     for d in range(b.rank_p, len(b.extents)):

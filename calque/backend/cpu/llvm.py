@@ -3,6 +3,7 @@ compile."""
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import os
 import threading
@@ -119,6 +120,7 @@ class Loader:
                     cpu=current().processor, features=current().features, opt=2, reloc="pic", jit=True
                 )
                 self._engine = llvm.create_mcjit_compiler(empty, machine)
+                atexit.register(self._engine.detach)  # a thread may still run its code while the interpreter goes down
             for data, _ in objects:
                 self._engine.add_object_file(llvm.ObjectFileRef.from_data(data))
             self._engine.finalize_object()
