@@ -22,85 +22,12 @@ from calque.ops.opdef import OpDef, get
 from calque.run import recorder
 from calque.run.buffer import Buffer, strided
 from calque.run.dispatch import new_array, raise_pending
+from calque.run.nodes import FunctionNode, GradNode, OutputNode, watch_history
 from calque.run.recorder import BAKED, Edge, Storage, Trace, grow, grow_constant, local, scalar_tag, view_slot
 from calque.run.source import user_line
 
 Number = bool | int | float
 _sequence = count()
-
-
-class GradNode:
-    """One node of the autograd graph. `next[i]` is where operand i's gradient goes: a GradNode, a leaf Tensor, or None.
-
-    `edge` is the trie edge of the recorded operation (operand layouts, attributes, source line); `saved` the values the gradient rule needs,
-    `versions` their versions when saved.
-    """
-
-    __slots__ = ("edge", "next", "saved", "versions", "number", "hooks", "retain", "freed", "__weakref__")
-    edge: Any
-    next: tuple[Any, ...]
-    saved: Any
-    versions: Any
-    number: int
-    hooks: Any
-    retain: Any
-    freed: str
-
-    def name(self) -> str:
-        """PyTorch's name of the node, e.g. `MulBackward0`."""
-        parts = self.edge.op.name.split("_")
-        return "".join(p.capitalize() for p in parts) + "Backward0"
-
-    @property
-    def line(self) -> str:
-        """Source line of the forward operation."""
-        result: str = self.edge.line
-        return result
-
-    @property
-    def next_functions(self) -> tuple[tuple[Any, int], ...]:
-        """PyTorch's view of the graph."""
-        return tuple((t, 0) for t in self.next)
-
-    def __repr__(self) -> str:
-        return f"<{self.name()}>"
-
-
-class FunctionNode(GradNode):
-    """A node whose gradient is a Python callable: views, composites with a formula of their own, user Functions.
-
-    `backward(node, grads)` gets the list of output gradients (None where unused) and returns one gradient per entry of `next`.
-    """
-
-    __slots__ = ("backward", "label", "outputs", "where", "context")
-    backward: Callable[..., Any]
-    label: str
-    outputs: tuple[Layout, ...]
-    where: str
-    context: Any
-
-    def name(self) -> str:
-        return self.label
-
-    @property
-    def line(self) -> str:
-        return self.where
-
-
-class OutputNode(GradNode):
-    """Output number `index` of a FunctionNode with several outputs (`next[0]`)."""
-
-    __slots__ = ("index",)
-    index: int
-
-    def name(self) -> str:
-        result: str = self.next[0].name()
-        return result
-
-    @property
-    def line(self) -> str:
-        result: str = self.next[0].line
-        return result
 
 
 class Tensor(Attached):
@@ -302,13 +229,10 @@ def unary(op: OpDef, to_float: bool = False) -> Callable[[Tensor], Tensor]:
     return apply
 
 
-def binary(op: OpDef, fallback: Callable[[Any, Any], Tensor], unusual: Callable[[Any, Any], bool] | None = None) -> Callable[[Any, Any], Tensor]:
+def binary(op: OpDef, fallback: Callable[[Any, Any], Any], unusual: Callable[[Any, Any], bool] | None = None) -> Callable[[Any, Any], Any]:
     """The recording function of a binary primitive. Operands of different dtypes, and anything unusual, go to `fallback`; so do two Tensors
     for which `unusual` holds (they never get an edge here, so others pay nothing for the test)."""
-    tensor_types = TENSOR_TYPES
-    save_table = op.save_table
-    baked = BAKED
-    new = _new
+    tensor_types, save_table, baked, new = TENSOR_TYPES, op.save_table, BAKED, _new
 
     def apply(a: Any, b: Any) -> Tensor:
         state = local.state
@@ -346,8 +270,7 @@ def binary(op: OpDef, fallback: Callable[[Any, Any], Tensor], unusual: Callable[
         else:
             return fallback(a, b)
         storage = new(Storage)
-        storage.trace = trace
-        storage.slot = trace.n
+        storage.trace, storage.slot = trace, trace.n
         storage.layout = view = edge.layout
         storage.buffer = storage.home = storage.writer = None
         storage.version = 0
@@ -355,8 +278,7 @@ def binary(op: OpDef, fallback: Callable[[Any, Any], Tensor], unusual: Callable[
         trace.cur = edge
         trace.storages.append(storage)
         out = new(Tensor)
-        out._storage = storage
-        out._layout = view
+        out._storage, out._layout = storage, view
         out._grad_fn = out._grad = out._base = out._views = out._cache = out._hooks = None
         out._requires_grad = False
         if edge.boundary:
@@ -595,48 +517,3 @@ def require_float(op: str, t: Tensor) -> None:
 def sub_layout(view: Layout, shape: tuple[int, ...], strides: tuple[int, ...], offset: int) -> Layout:
     """Layout of a view within the same storage."""
     return layout(shape, strides, offset, view.dtype, view.device)
-
-
-# ---------------------------------------------------------------------------------------------------------------- leaks
-
-_history: dict[str, int] = {}
-_HISTORY_LIMIT = 50
-
-
-def watch_history(t: Tensor) -> None:
-    """A realised value with autograd history enters a new trace: once is normal, fifty times in one chain keeps every graph alive."""
-    node = t._grad_fn
-    if not isinstance(node, GradNode) or isinstance(node, OutputNode):
-        return
-    line = node.line
-    seen = _history[line] = _history.get(line, 0) + 1
-    if seen % _HISTORY_LIMIT or not line:
-        return
-    length = _chain_length(node, line)
-    if length < _HISTORY_LIMIT:
-        return
-    import sys
-    import warnings
-
-    name, frame = "", sys._getframe(1)
-    while frame is not None and not name:
-        name = next((k for k, v in frame.f_locals.items() if v is t and k not in ("t", "a", "b", "self", "other", "value")), "")
-        frame = frame.f_back  # type: ignore[assignment]
-    warnings.warn(
-        f"{name or 'a tensor'} ({line}) keeps the autograd history of {length} earlier iterations alive, so memory grows at every step; "
-        "accumulate a Python number instead: use .item() or .detach()",
-        ResourceWarning,
-        stacklevel=4,
-    )
-
-
-def _chain_length(node: Any, line: str) -> int:
-    found, seen, stack = 0, set(), [node]
-    while stack and found < 10 * _HISTORY_LIMIT:
-        item = stack.pop()
-        if id(item) in seen or not isinstance(item, GradNode):
-            continue
-        seen.add(id(item))
-        found += item.line == line
-        stack.extend(item.next)
-    return found

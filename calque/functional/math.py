@@ -19,6 +19,7 @@ from calque.functional.common import cast, is_number, is_tensor, method, number,
 from calque.functional.elementary import _float, erf, exp, log, log1p, sqrt
 from calque.ops.opdef import get
 from calque.run.recorder import local
+from calque.run.source import user_line
 from calque.tensor import Tensor, binary, function_node, read, record
 
 __all__ = [
@@ -90,6 +91,7 @@ def with_formula(
         state.grad = before
     if before and any(x._requires_grad for x in inputs) and out._layout.dtype.category == 2:
         node = function_node(label, inputs, (out._layout,), lambda node, grads: backward(grads[0]))
+        node.where = user_line()
         node.saved = dict(enumerate(inputs))
         node.versions = [x._storage.version for x in inputs]
         out._grad_fn, out._requires_grad = node, True
@@ -134,7 +136,7 @@ def round(input: Tensor, *, decimals: int = 0) -> Tensor:
     negative).
 
     >>> import calque
-    >>> calque.round(calque.tensor([0.5, 1.5, 2.345]), decimals=2)
+    >>> calque.round(calque.tensor([0.5, 1.5, 2.347]), decimals=2)
     tensor([0.5000, 1.5000, 2.3500])
     """
     if decimals == 0:
