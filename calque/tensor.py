@@ -51,7 +51,7 @@ class Tensor(Attached):
 
 
 TENSOR_TYPES: set[type] = {Tensor}
-_new = object.__new__
+_new: Any = object.__new__
 
 
 def register_type(cls: type) -> type:

@@ -237,7 +237,7 @@ def searchsorted(
     """
     if side not in (None, "left", "right") or (side == "left" and right):
         raise ArgumentError(f"[searchsorted] expected side 'left' or 'right' in agreement with right={right}, got {side!r}")
-    where = "right" if right or side == "right" else "left"
+    where: Any = "right" if right or side == "right" else "left"
     sequence = read(sorted_sequence, "searchsorted")
     if sorter is not None:
         sequence = np.take_along_axis(sequence, read(sorter), -1)
