@@ -406,6 +406,7 @@ def _dispatch(trace: Trace, reason: str) -> None:
     trace.storages.clear()
     edge = trace.cur
     if not live and not trace.checks:
+        trace.inputs = []
         return
     numbers: dict[int, int] = {}  # slot -> input that this value replaces in place, or -1
     homes: dict[int, Buffer] = {}
@@ -431,7 +432,8 @@ def _dispatch(trace: Trace, reason: str) -> None:
     made = {slot: homes.get(slot) or Buffer(None) for slot in numbers}
     outputs = list(made.values())
     lines = user_line()
-    dispatch(plan, trace.inputs, trace.scalars, outputs, errors, lines)
+    inputs, trace.inputs = trace.inputs, []  # buffers know their trace: a trace that kept them would be a reference cycle
+    dispatch(plan, inputs, trace.scalars, outputs, errors, lines)
     for storage in live:
         storage.trace, storage.buffer, storage.home = None, made[storage.slot], None
 

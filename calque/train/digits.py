@@ -19,10 +19,10 @@ import numpy as np
 import calque
 from calque import nn, optim
 from calque.base.errors import ArgumentError, NonFiniteError
+from calque.base.extras import need
 from calque.data import DataLoader
 from calque.monitor import ProgressBar, SummaryWriter, table_row
 from calque.nn import functional as F
-from calque.train.extras import need
 from calque.train.digits_data import Digits, load_digits, split
 from calque.train.report import draw_report
 from calque.train.run import Progress, RunFolder
