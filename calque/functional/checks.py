@@ -22,7 +22,8 @@ def index_error(op: str, value: int, position: tuple[int, ...], size: int, low: 
     """The error for one bad index."""
     where = f" at position {list(position)}" if position else ""
     return OutOfRangeError(
-        f"[{op}] index {value}{where} of the index tensor is out of bounds for dimension with size {size}: expected {low} to {size - 1}"
+        f"[{op}] index {value}{where} of the index tensor is out of bounds for dimension with size {size}: expected {low} to "
+        f"{size - 1}"
         + (f" (recorded at {line})" if line else "")
     )
 
@@ -39,7 +40,9 @@ def check_index(op: str, index: Tensor, size: int, negative: bool = True) -> Ten
     """`index` as int64 positions in 0..size-1 (negative ones counted from the end if allowed); raises or records a check."""
     view = index._layout
     if view.dtype.category != 1:
-        raise DTypeError(f"[{op}] tensors used as indices must be long, int, byte or bool tensors, got {view.dtype}; convert with .long()")
+        raise DTypeError(
+            f"[{op}] tensors used as indices must be long, int, byte or bool tensors, got {view.dtype}; convert with .long()"
+        )
     low = -size if negative else 0
     if not view.numel:
         return cast(index, dt.int64)

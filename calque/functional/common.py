@@ -29,6 +29,11 @@ def method(*names: str) -> Callable[[Function], Function]:
     return attach
 
 
+def attribute(name: str, get: Callable[[Any], Any], doc: str, put: Callable[[Any, Any], None] | None = None) -> None:
+    """Give `Tensor` a property."""
+    setattr(Tensor, name, property(get, put, doc=doc))
+
+
 def prim(name: str, *arguments: Any) -> Tensor:
     """Record a primitive by name: tensor operands (or `(number, dtype)` pairs) first, then its attributes in order."""
     op = get(name)

@@ -12,13 +12,14 @@ from calque.base import dtypes as dt
 from calque.base.errors import ArgumentError, DTypeError, ShapeError
 from calque.base.shapes import Shape
 from calque.functional.common import cast, is_number, is_tensor, method, number, prim
+from calque.functional.memory import share_array
 from calque.functional.options import filled, marked, resolve_device, resolve_dtype, size_of
-from calque.functional.views import clone, detach, expand, reshape, share_array
+from calque.functional.views import clone, detach, expand, reshape
 from calque.tensor import Tensor, upload
 
 __all__ = [
-    "arange", "as_tensor", "asarray", "empty", "empty_like", "eye", "from_numpy", "frombuffer", "full", "full_like", "linspace", "logspace",
-    "meshgrid", "ones", "ones_like", "scalar_tensor", "tensor", "zeros", "zeros_like",
+    "arange", "as_tensor", "asarray", "empty", "empty_like", "eye", "from_numpy", "frombuffer", "full", "full_like",
+    "linspace", "logspace", "meshgrid", "ones", "ones_like", "scalar_tensor", "tensor", "zeros", "zeros_like",
 ]  # fmt: skip
 
 
@@ -77,11 +78,17 @@ def _refuse(data: Any, array: np.ndarray[Any, Any] | None) -> Exception:
     """The error for data that is no rectangular array of numbers."""
     if isinstance(data, np.ndarray):
         first = next(((i, x) for i, x in np.ndenumerate(data) if not is_number(x)), None)
-        where = f"; first odd element: {type(first[1]).__name__} {first[1]!r} at index {list(first[0])}" if first is not None else ""
-        return DTypeError(f"[tensor] expected an array of numbers, got dtype {data.dtype}{where}; convert it with .astype(...) first")
+        where = (
+            f"; first odd element: {type(first[1]).__name__} {first[1]!r} at index {list(first[0])}" if first is not None else ""
+        )
+        return DTypeError(
+            f"[tensor] expected an array of numbers, got dtype {data.dtype}{where}; convert it with .astype(...) first"
+        )
     reason = _offender(data)
     if not reason and array is not None and array.dtype == object:
-        return ArgumentError("[tensor] expected integers of at most 64 bits, got a larger one: overflow when unpacking long; use floats")
+        return ArgumentError(
+            "[tensor] expected integers of at most 64 bits, got a larger one: overflow when unpacking long; use floats"
+        )
     kind = f"; dtype {array.dtype} is not supported" if array is not None else ""
     text = f"[tensor] {reason or 'expected numbers'}{kind}; "
     if "sequence" in reason:
@@ -96,7 +103,9 @@ def to_array(data: Any) -> tuple[np.ndarray[Any, Any], dt.DType]:
     else:
         if isinstance(data, (list, tuple)) and _holds_tensor(data):
             data = _plain(data)
-        elif not isinstance(data, (list, tuple, bool, int, float)) and hasattr(data, "__len__") and not hasattr(data, "__array__"):
+        elif (
+            not isinstance(data, (list, tuple, bool, int, float)) and hasattr(data, "__len__") and not hasattr(data, "__array__")
+        ):
             data = list(data)
         try:
             array = np.array(data)
@@ -117,7 +126,8 @@ def to_array(data: Any) -> tuple[np.ndarray[Any, Any], dt.DType]:
 def tensor(
     data: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False, pin_memory: bool = False, copy: bool = True
 ) -> Tensor:
-    """A new leaf with a copy of numbers, nested lists, a NumPy array or another tensor. Integers give int64, floats the default dtype.
+    """A new leaf with a copy of numbers, nested lists, a NumPy array or another tensor. Integers give int64, floats the
+    default dtype.
 
     >>> import calque
     >>> calque.tensor([[3, 5], [10, 5]])
@@ -139,7 +149,9 @@ def _converted(array: np.ndarray[Any, Any], dtype: dt.DType) -> np.ndarray[Any, 
         info = np.iinfo(dtype.np)
         low, high = int(array.min()), int(array.max())
         if array.ndim == 0 and not (info.min <= low and high <= info.max):
-            raise ArgumentError(f"[tensor] value cannot be converted to {dtype} without overflow: {low} is outside {info.min}..{info.max}")
+            raise ArgumentError(
+                f"[tensor] value cannot be converted to {dtype} without overflow: {low} is outside {info.min}..{info.max}"
+            )
     if dtype.category == 0:
         return array != 0
     with np.errstate(all="ignore"):
@@ -149,7 +161,11 @@ def _converted(array: np.ndarray[Any, Any], dtype: dt.DType) -> np.ndarray[Any, 
 def scalar_tensor(s: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False, **_: Any) -> Tensor:
     """A 0-d tensor of a number; of the default dtype unless one is given."""
     resolve_device(device, "scalar_tensor")
-    return marked(filled((), s, resolve_dtype(dtype, dt.get_default_dtype(), "scalar_tensor"), "scalar_tensor"), requires_grad, "scalar_tensor")
+    return marked(
+        filled((), s, resolve_dtype(dtype, dt.get_default_dtype(), "scalar_tensor"), "scalar_tensor"),
+        requires_grad,
+        "scalar_tensor",
+    )
 
 
 def from_numpy(ndarray: np.ndarray[Any, Any]) -> Tensor:
@@ -163,7 +179,9 @@ def from_numpy(ndarray: np.ndarray[Any, Any]) -> Tensor:
     tensor([0., 5., 0.], dtype=torch.float64)
     """
     if not isinstance(ndarray, np.ndarray):
-        raise DTypeError(f"[from_numpy] expected np.ndarray (got {type(ndarray).__name__}); use calque.tensor(...) for other data")
+        raise DTypeError(
+            f"[from_numpy] expected np.ndarray (got {type(ndarray).__name__}); use calque.tensor(...) for other data"
+        )
     dtype = dt.from_numpy_dtype(ndarray.dtype)
     if dtype is None:
         if ndarray.dtype.kind in "OSU":
@@ -242,7 +260,9 @@ empty = _constant("empty", 0.0)
 empty.__doc__ = "A tensor whose values do not matter (zeros: the result of a program never depends on old memory)."
 
 
-def full(size: Sequence[int], fill_value: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False, **_: Any) -> Tensor:
+def full(
+    size: Sequence[int], fill_value: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False, **_: Any
+) -> Tensor:
     """A tensor of one value; its dtype follows the value unless given.
 
     >>> import calque
@@ -255,7 +275,9 @@ def full(size: Sequence[int], fill_value: Any, *, dtype: Any = None, device: Any
     return marked(filled(shape, fill_value, resolve_dtype(dtype, inferred, "full"), "full"), requires_grad, "full")
 
 
-def full_like(input: Tensor, fill_value: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False, **_: Any) -> Tensor:
+def full_like(
+    input: Tensor, fill_value: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False, **_: Any
+) -> Tensor:
     """`full` with the shape and dtype of `input`."""
     resolve_device(device, "full_like")
     wanted = resolve_dtype(dtype, input._layout.dtype, "full_like")
@@ -278,13 +300,26 @@ def empty_like(input: Tensor, *, dtype: Any = None, device: Any = None, requires
 
 
 @method("new_full")
-def new_full(input: Tensor, size: Sequence[int], fill_value: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False, **_: Any) -> Tensor:
+def new_full(
+    input: Tensor,
+    size: Sequence[int],
+    fill_value: Any,
+    *,
+    dtype: Any = None,
+    device: Any = None,
+    requires_grad: bool = False,
+    **_: Any,
+) -> Tensor:
     """`full` with the dtype of `input`."""
-    return full(size, fill_value, dtype=resolve_dtype(dtype, input._layout.dtype, "new_full"), device=device, requires_grad=requires_grad)
+    return full(
+        size, fill_value, dtype=resolve_dtype(dtype, input._layout.dtype, "new_full"), device=device, requires_grad=requires_grad
+    )
 
 
 def _new(op: str, value: int) -> None:
-    def create(input: Tensor, *size: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False, **keywords: Any) -> Tensor:
+    def create(
+        input: Tensor, *size: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False, **keywords: Any
+    ) -> Tensor:
         shape = size_of(op, size, keywords.get("size"))
         return new_full(input, shape, value, dtype=dtype, device=device, requires_grad=requires_grad)
 
@@ -299,7 +334,9 @@ _new("new_empty", 0)
 
 
 @method("new_tensor")
-def new_tensor(input: Tensor, data: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False, **_: Any) -> Tensor:
+def new_tensor(
+    input: Tensor, data: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False, **_: Any
+) -> Tensor:
     """`tensor(data)` with the dtype of `input`."""
     return tensor(data, dtype=resolve_dtype(dtype, input._layout.dtype, "new_tensor"), device=device, requires_grad=requires_grad)
 
@@ -315,7 +352,15 @@ def _plain_number(op: str, name: str, value: Any) -> Any:
 
 
 def arange(
-    start: Any, end: Any = None, step: Any = 1, *, out: Any = None, dtype: Any = None, device: Any = None, requires_grad: bool = False, **_: Any
+    start: Any,
+    end: Any = None,
+    step: Any = 1,
+    *,
+    out: Any = None,
+    dtype: Any = None,
+    device: Any = None,
+    requires_grad: bool = False,
+    **_: Any,
 ) -> Tensor:
     """start, start + step, ... below end: int64 if all three are integers, else the default dtype.
 
@@ -332,7 +377,9 @@ def arange(
     if stride == 0 or not all(math.isfinite(v) for v in (first, last, stride)):
         raise ArgumentError(f"[arange] step must be nonzero and all bounds finite, got start {first}, end {last}, step {stride}")
     if (last - first) * stride < 0:
-        raise ArgumentError(f"[arange] upper bound and lower bound inconsistent with step sign: start {first}, end {last}, step {stride}")
+        raise ArgumentError(
+            f"[arange] upper bound and lower bound inconsistent with step sign: start {first}, end {last}, step {stride}"
+        )
     if wanted.category == 1 and not whole:
         first, last, stride, whole = int(first), int(last), int(stride), True
     count = -((first - last) // stride) if whole else math.ceil((last - first) / stride)
@@ -345,7 +392,9 @@ def arange(
     return marked(cast(result, wanted), requires_grad, "arange")
 
 
-def linspace(start: Any, end: Any, steps: int, *, dtype: Any = None, device: Any = None, requires_grad: bool = False, **_: Any) -> Tensor:
+def linspace(
+    start: Any, end: Any, steps: int, *, dtype: Any = None, device: Any = None, requires_grad: bool = False, **_: Any
+) -> Tensor:
     """`steps` values from start to end, both included: () -> (steps,)."""
     resolve_device(device, "linspace")
     first, last = _plain_number("linspace", "start", start), _plain_number("linspace", "end", end)
@@ -359,15 +408,23 @@ def _spaced(op: str, first: Any, last: Any, steps: int, dtype: dt.DType) -> np.n
         raise ArgumentError(f"[{op}] number of steps must be non-negative, got {steps}")
     if steps == 1:
         return np.array([first]).astype(dtype.np)
-    i = np.arange(steps)
-    kind = np.dtype(np.float32) if dtype is dt.float32 else np.dtype(np.float64)
-    stride = (kind.type(last) - kind.type(first)) / kind.type(max(steps - 1, 1))
-    low, high = kind.type(first) + stride * i.astype(kind), kind.type(last) - stride * (steps - 1 - i).astype(kind)
+    kind: Any = np.float32 if dtype is dt.float32 else np.float64
+    i: Any = np.arange(steps).astype(kind)
+    stride = (kind(last) - kind(first)) / kind(max(steps - 1, 1))
+    low, high = kind(first) + stride * i, kind(last) - stride * (kind(steps - 1) - i)
     return np.where(i < steps // 2, low, high).astype(dtype.np)
 
 
 def logspace(
-    start: Any, end: Any, steps: int, base: float = 10.0, *, dtype: Any = None, device: Any = None, requires_grad: bool = False, **_: Any
+    start: Any,
+    end: Any,
+    steps: int,
+    base: float = 10.0,
+    *,
+    dtype: Any = None,
+    device: Any = None,
+    requires_grad: bool = False,
+    **_: Any,
 ) -> Tensor:
     """base ** linspace(start, end, steps)."""
     resolve_device(device, "logspace")

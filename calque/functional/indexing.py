@@ -1,4 +1,5 @@
-"""`x[...]` for reading and writing: integers, slices, None, Ellipsis, boolean masks and index tensors, with NumPy's and PyTorch's meaning."""
+"""`x[...]` for reading and writing: integers, slices, None, Ellipsis, boolean masks and index tensors, with NumPy's and
+PyTorch's meaning."""
 
 from __future__ import annotations
 
@@ -50,7 +51,9 @@ def basic_key(items: tuple[Any, ...]) -> tuple[Any, ...] | None:
 def _spelled_out(key: tuple[Any, ...], view: Layout, consumed: int) -> tuple[Any, ...]:
     """The key with its Ellipsis written as full slices. `consumed`: dims the other items take."""
     if consumed > view.ndim:
-        raise OutOfRangeError(f"[index] too many indices for tensor of dimension {view.ndim}: shape {tuple(view.shape)}, got {consumed}")
+        raise OutOfRangeError(
+            f"[index] too many indices for tensor of dimension {view.ndim}: shape {tuple(view.shape)}, got {consumed}"
+        )
     full = ((None, None, None),) * (view.ndim - consumed)
     where = next((i for i, item in enumerate(key) if item is Ellipsis), None)
     if where is None:
@@ -65,12 +68,19 @@ def _apply(view: Layout, items: tuple[Any, ...]) -> Layout:
     d = 0
     for item in items:
         if item is None:
-            view = layout((*view.shape[:d], 1, *view.shape[d:]), (*view.strides[:d], 0, *view.strides[d:]), view.offset, view.dtype, view.device)
+            view = layout(
+                (*view.shape[:d], 1, *view.shape[d:]),
+                (*view.strides[:d], view.shape[d] * view.strides[d] if d < view.ndim else 1, *view.strides[d:]),
+                view.offset,
+                view.dtype,
+                view.device,
+            )
             d += 1
         elif item.__class__ is int:
             view = selected(view, d, item, "index")[0]
         else:
-            view = sliced(view, d, *item, op="index")[0]
+            start, stop, step = item
+            view = sliced(view, d, start, stop, step, "index")[0]
             d += 1
     return view
 
@@ -100,8 +110,8 @@ def _view(input: Tensor, key: tuple[Any, ...]) -> Tensor:
 def get(input: Tensor, index: Any) -> Tensor:
     """`input[index]`."""
     if index.__class__ is int:
-        key = ("select", input._layout, 0, index)
-        found = lookup(key) or remember(key, selected(input._layout, 0, index, "index"))
+        place = ("select", input._layout, 0, index)
+        found = lookup(place) or remember(place, selected(input._layout, 0, index, "index"))
         return make_view(input, found[0], "SelectBackward0", found[1])
     items = _items(index)
     key = basic_key(items)
@@ -111,7 +121,8 @@ def get(input: Tensor, index: Any) -> Tensor:
 
 
 def _items(index: Any) -> tuple[Any, ...]:
-    """The index as a tuple of items. A list is one index array, unless it holds slices, None or sequences of tensors, as in PyTorch."""
+    """The index as a tuple of items. A list is one index array, unless it holds slices, None or sequences of tensors, as in
+    PyTorch."""
     if index.__class__ is tuple or isinstance(index, tuple):
         return tuple(index)
     if isinstance(index, list) and any(isinstance(i, slice) or i is None or i is Ellipsis for i in index):
@@ -148,11 +159,14 @@ def _parse(item: Any, reading: bool) -> Any:
         return as_int(item)
     else:
         raise OutOfRangeError(
-            f"[index] only integers, slices (`:`), ellipsis (`...`), None and long or byte Variables are valid indices (got {type(item).__name__})"
+            "[index] only integers, slices (`:`), ellipsis (`...`), None and long or byte Variables are valid indices (got "
+            f"{type(item).__name__})"
         )
     dtype = found._layout.dtype
     if dtype.category == 2:
-        raise OutOfRangeError(f"[index] tensors used as indices must be long, int, byte or bool tensors, got {dtype}; convert with .long()")
+        raise OutOfRangeError(
+            f"[index] tensors used as indices must be long, int, byte or bool tensors, got {dtype}; convert with .long()"
+        )
     if dtype.category == 1 and not found._layout.ndim and dtype is not dt.uint8 and (reading or known_values(found) is not None):
         return int(read(found, "index").item())  # PyTorch selects, and the result is a view
     return cast(found, dt.bool_) if dtype is dt.uint8 else found
@@ -207,7 +221,8 @@ def _separate(input: Tensor, items: list[Any]) -> tuple[Tensor, list[tuple[int, 
 
 
 class _Plan:
-    """How an index with tensors reads or writes `base`: its indexed dims are brought together, merged, and addressed by one linear index."""
+    """How an index with tensors reads or writes `base`: its indexed dims are brought together, merged, and addressed by one
+    linear index."""
 
     def __init__(self, base: Tensor, indices: list[tuple[int, Tensor]]) -> None:
         view = base._layout
@@ -217,7 +232,9 @@ class _Plan:
             common = broadcast_shapes(*shapes, op="index")
         except ShapeError:
             listed = ", ".join(str(list(s)) for s in shapes)
-            raise OutOfRangeError(f"[index] shape mismatch: indexing tensors could not be broadcast together with shapes {listed}") from None
+            raise OutOfRangeError(
+                f"[index] shape mismatch: indexing tensors could not be broadcast together with shapes {listed}"
+            ) from None
         adjacent = dims == list(range(dims[0], dims[0] + len(dims)))
         self.place = dims[0] if adjacent else 0
         rest = [d for d in range(view.ndim) if d not in dims]
@@ -242,7 +259,9 @@ class _Plan:
         if count == 1:
             return self.moved
         shape = tuple(self.moved._layout.shape)
-        return reshape(self.moved, (*shape[: self.place], prod(shape[self.place : self.place + count]), *shape[self.place + count :]))
+        return reshape(
+            self.moved, (*shape[: self.place], prod(shape[self.place : self.place + count]), *shape[self.place + count :])
+        )
 
     @property
     def target(self) -> Shape:
@@ -281,7 +300,8 @@ def fitted(op: str, value: Any, view: Layout) -> Tensor:
         return expand(reshape(value, shape), target)
     except ShapeError:
         raise ShapeError(
-            f"[{op}] shape mismatch: value tensor of shape {list(value._layout.shape)} cannot be broadcast to indexing result of shape "
+            f"[{op}] shape mismatch: value tensor of shape {list(value._layout.shape)} cannot be broadcast to indexing result "
+            "of shape "
             f"{list(target)}; expected a number or sizes that match or are 1"
         ) from None
 

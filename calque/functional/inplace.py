@@ -18,22 +18,24 @@ __all__ = ["install"]
 
 # Functions of one result of the first operand's shape; `name_` is generated for those that exist.
 NAMES = (
-    "abs", "absolute", "acos", "acosh", "add", "addcdiv", "addcmul", "addmm", "addmv", "addr", "arccos", "arccosh", "arcsin", "arcsinh", "arctan",
-    "arctanh", "asin", "asinh", "atan", "atan2", "arctan2", "atanh", "baddbmm", "bitwise_and", "bitwise_left_shift", "bitwise_not",
-    "bitwise_or", "bitwise_right_shift", "bitwise_xor", "ceil", "celu", "clamp", "clamp_max", "clamp_min", "clip", "copysign", "cos", "cosh",
-    "cumprod", "cumsum", "deg2rad", "digamma", "div", "divide", "elu", "eq", "erf", "erfc", "erfinv", "exp", "exp2", "expm1", "fix",
-    "float_power", "floor", "floor_divide", "fmod", "frac", "gcd", "ge", "gelu", "greater", "greater_equal", "gt", "hardsigmoid", "hardswish",
-    "hardtanh", "heaviside", "hypot", "index_add", "index_copy", "index_fill", "index_put", "lcm", "le", "leaky_relu", "lerp", "less",
-    "less_equal", "lgamma", "log", "log10", "log1p", "log2", "logical_and", "logical_not", "logical_or", "logical_xor", "logit", "lt",
-    "masked_fill", "masked_scatter", "mish", "mul", "multiply", "nan_to_num", "ne", "neg", "negative", "nextafter", "not_equal", "polygamma", "pow",
-    "put", "rad2deg", "reciprocal", "relu", "relu6", "remainder", "renorm", "round", "rsqrt", "scatter", "scatter_add", "scatter_reduce", "selu",
-    "sgn", "sigmoid", "sign", "silu", "sin", "sinc", "sinh", "softplus", "sqrt", "square", "sub", "subtract", "tan", "tanh", "threshold", "tril",
-    "triu", "true_divide", "trunc", "xlogy",
+    "abs", "absolute", "acos", "acosh", "add", "addcdiv", "addcmul", "addmm", "addmv", "addr", "arccos", "arccosh", "arcsin",
+    "arcsinh", "arctan", "arctanh", "asin", "asinh", "atan", "atan2", "arctan2", "atanh", "baddbmm", "bitwise_and",
+    "bitwise_left_shift", "bitwise_not", "bitwise_or", "bitwise_right_shift", "bitwise_xor", "ceil", "celu", "clamp",
+    "clamp_max", "clamp_min", "clip", "copysign", "cos", "cosh", "cumprod", "cumsum", "deg2rad", "digamma", "div", "divide",
+    "elu", "eq", "erf", "erfc", "erfinv", "exp", "exp2", "expm1", "fix", "float_power", "floor", "floor_divide", "fmod",
+    "frac", "gcd", "ge", "gelu", "greater", "greater_equal", "gt", "hardsigmoid", "hardswish", "hardtanh", "heaviside",
+    "hypot", "index_add", "index_copy", "index_fill", "index_put", "lcm", "le", "leaky_relu", "lerp", "less", "less_equal",
+    "lgamma", "log", "log10", "log1p", "log2", "logical_and", "logical_not", "logical_or", "logical_xor", "logit", "lt",
+    "masked_fill", "masked_scatter", "mish", "mul", "multiply", "nan_to_num", "ne", "neg", "negative", "nextafter",
+    "not_equal", "polygamma", "pow", "put", "rad2deg", "reciprocal", "relu", "relu6", "remainder", "renorm", "round", "rsqrt",
+    "scatter", "scatter_add", "scatter_reduce", "selu", "sgn", "sigmoid", "sign", "silu", "sin", "sinc", "sinh", "softplus",
+    "sqrt", "square", "sub", "subtract", "tan", "tanh", "threshold", "tril", "triu", "true_divide", "trunc", "xlogy",
 )  # fmt: skip
 # Also functions of the namespace in PyTorch, not only methods.
 FUNCTIONS = (
-    "abs", "acos", "asin", "atan", "ceil", "celu", "clamp", "cos", "cosh", "erf", "exp", "expm1", "floor", "log", "log10", "log2", "neg", "reciprocal",
-    "relu", "round", "rsqrt", "selu", "sigmoid", "sin", "sinh", "sqrt", "square", "tan", "tanh", "threshold", "trunc",
+    "abs", "acos", "asin", "atan", "ceil", "celu", "clamp", "cos", "cosh", "erf", "exp", "expm1", "floor", "log", "log10",
+    "log2", "neg", "reciprocal", "relu", "round", "rsqrt", "selu", "sigmoid", "sin", "sinh", "sqrt", "square", "tan", "tanh",
+    "threshold", "trunc",
 )  # fmt: skip
 
 
@@ -69,7 +71,8 @@ def copy_(input: Tensor, src: Any, non_blocking: bool = False) -> Tensor:
             value = expand(value, tuple(shape))
         except ShapeError:
             raise ShapeError(
-                f"[copy_] expected values that broadcast to the tensor's shape {tuple(shape)}, got shape {tuple(src._layout.shape)}; "
+                f"[copy_] expected values that broadcast to the tensor's shape {tuple(shape)}, got shape "
+                f"{tuple(src._layout.shape)}; "
                 "the sizes must match or be 1, aligned from the right"
             ) from None
     check_target("copy_", input)
@@ -107,7 +110,10 @@ def fill_(input: Tensor, value: Any) -> Tensor:
 def zero_(input: Tensor) -> Tensor:
     """Every element set to zero."""
     check_target("zero_", input)
-    return assign(input, prim("full", (0.0 if input._layout.dtype is not dt.bool_ else False, input._layout.dtype), tuple(input._layout.shape)))
+    return assign(
+        input,
+        prim("full", (0.0 if input._layout.dtype is not dt.bool_ else False, input._layout.dtype), tuple(input._layout.shape)),
+    )
 
 
 @method("fill_diagonal_")
@@ -116,7 +122,9 @@ def fill_diagonal_(input: Tensor, fill_value: Any, wrap: bool = False) -> Tensor
     if input._layout.ndim < 2:
         raise ShapeError(f"[fill_diagonal_] dimensions must larger than 1, got shape {tuple(input._layout.shape)}")
     if input._layout.ndim > 2 and len(set(input._layout.shape)) > 1:
-        raise ShapeError(f"[fill_diagonal_] all dimensions of input must be of equal length, got shape {tuple(input._layout.shape)}")
+        raise ShapeError(
+            f"[fill_diagonal_] all dimensions of input must be of equal length, got shape {tuple(input._layout.shape)}"
+        )
     strides, offset = input.stride(), input.storage_offset()  # type: ignore[attr-defined]
     length = min(input._layout.shape)
     if wrap and input._layout.ndim == 2 and input._layout.shape[0] > input._layout.shape[1]:

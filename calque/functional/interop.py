@@ -11,9 +11,10 @@ import numpy as np
 from calque.base import dtypes as dt
 from calque.base.errors import ArgumentError, AutogradError, DTypeError
 from calque.base.layout import dense_layout
-from calque.functional.common import cast, method
+from calque.functional.common import attribute, cast, method
 from calque.functional.creation import from_numpy
-from calque.functional.views import clone, detach, export, own_buffer, share_array
+from calque.functional.memory import export, own_buffer, share_array
+from calque.functional.views import clone, detach
 from calque.run.recorder import local
 from calque.tensor import Tensor, from_array, read, upload
 
@@ -120,7 +121,9 @@ def _dlpack(self: Tensor, *, stream: Any = None, max_version: Any = None, dl_dev
     bfloat = self._layout.dtype is dt.bfloat16
     if bfloat:
         array = array.view(np.int16)
-    options = {"max_version": max_version} if max_version is not None and tuple(np.__version__.split("."))[:2] >= ("2", "1") else {}
+    options = (
+        {"max_version": max_version} if max_version is not None and tuple(np.__version__.split("."))[:2] >= ("2", "1") else {}
+    )
     capsule = array.__dlpack__(**options)  # type: ignore[arg-type]
     if bfloat:
         address, name = _pointer(capsule)
@@ -193,10 +196,16 @@ def from_dlpack(ext_tensor: Any, *, device: Any = None, copy: bool | None = None
     try:
         array = np.from_dlpack(_AsInt16(capsule) if bfloat else _Capsule(capsule))  # type: ignore[arg-type]
     except (BufferError, RuntimeError, TypeError) as reason:
-        raise DTypeError(f"[from_dlpack] expected CPU memory of a type that Calque has, got one NumPy refuses: {reason}") from None
+        raise DTypeError(
+            f"[from_dlpack] expected CPU memory of a type that Calque has, got one NumPy refuses: {reason}"
+        ) from None
     writable = np.asarray(_Foreign(array))
     if bfloat:
-        return share_array(writable.view(dt.bfloat16.np), dt.bfloat16) if writable.flags.c_contiguous else cast(from_numpy(writable), dt.bfloat16)
+        return (
+            share_array(writable.view(dt.bfloat16.np), dt.bfloat16)
+            if writable.flags.c_contiguous
+            else cast(from_numpy(writable), dt.bfloat16)
+        )
     made = from_numpy(writable)
     return clone(made) if copy else made
 
@@ -218,7 +227,7 @@ def _rebuild(values: Any, dtype: dt.DType, shape: tuple[int, ...], requires_grad
 def _reduce(self: Tensor, protocol: int) -> Any:
     if self._requires_grad and self._grad_fn is not None:
         raise AutogradError("[pickle] only leaf tensors can be pickled, a graph does not survive: detach() the tensor first")
-    values = np.ascontiguousarray(read(self, "pickle")).reshape(-1).view(np.uint8)
+    values: Any = np.ascontiguousarray(read(self, "pickle")).reshape(-1).view(np.uint8)
     data: Any = pickle.PickleBuffer(values) if protocol >= 5 else values.tobytes()
     return (_rebuild, (data, self._layout.dtype, tuple(self._layout.shape), self._requires_grad))
 
@@ -229,7 +238,10 @@ def _deepcopy(self: Tensor, memo: dict[int, Any]) -> Tensor:
         found: Tensor = memo[id(self)]
         return found
     if self._requires_grad and self._grad_fn is not None:
-        raise AutogradError("[deepcopy] Only Tensors created explicitly by the user (graph leaves) support the deepcopy protocol; detach() or clone() it")
+        raise AutogradError(
+            "[deepcopy] Only Tensors created explicitly by the user (graph leaves) support the deepcopy protocol; detach() or "
+            "clone() it"
+        )
     made = clone(detach(self))
     made._requires_grad = self._requires_grad
     if self._grad is not None:
@@ -249,4 +261,4 @@ def _set_data(self: Tensor, value: Tensor) -> None:
     self._storage, self._layout, self._cache = value._storage, value._layout, None
 
 
-Tensor.data = property(detach, _set_data, doc="The same memory without history; assigning replaces the memory.")  # type: ignore[attr-defined]
+attribute("data", detach, "The same memory without history; assigning replaces the memory.", _set_data)

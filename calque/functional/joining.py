@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from operator import index as as_int
 from typing import Any
@@ -17,8 +18,9 @@ from calque.run.recorder import local
 from calque.tensor import Tensor, alias, function_node, output_nodes
 
 __all__ = [
-    "cat", "chunk", "column_stack", "concat", "concatenate", "dsplit", "dstack", "flip", "fliplr", "flipud", "hsplit", "hstack", "repeat_interleave",
-    "roll", "rot90", "row_stack", "split", "split_with_sizes", "stack", "tensor_split", "tile", "unbind", "vsplit", "vstack",
+    "cat", "chunk", "column_stack", "concat", "concatenate", "dsplit", "dstack", "flip", "fliplr", "flipud", "hsplit",
+    "hstack", "repeat_interleave", "roll", "rot90", "row_stack", "split", "split_with_sizes", "stack", "tensor_split", "tile",
+    "unbind", "vsplit", "vstack",
 ]  # fmt: skip
 
 _PARTS: dict[Any, tuple[Layout, ...]] = {}
@@ -32,7 +34,9 @@ def _parts(input: Tensor, layouts: tuple[Layout, ...], label: str, join: Callabl
         def backward(node: Any, grads: Any) -> tuple[Any]:
             like = next(g for g in grads if g is not None)
             dtype = like._layout.dtype
-            full = [prim("full", (0.0, dtype), tuple(part.shape)) if g is None else g for g, part in zip(grads, layouts, strict=True)]
+            full = [
+                prim("full", (0.0, dtype), tuple(part.shape)) if g is None else g for g, part in zip(grads, layouts, strict=True)
+            ]
             return (join(full),)
 
         node = function_node(label, (input,), layouts, backward)
@@ -73,7 +77,8 @@ def split_with_sizes(input: Tensor, split_sizes: Sequence[int], dim: int = 0) ->
         extent = input._layout.shape[d]
         if sum(sizes) != extent or min(sizes, default=0) < 0:
             raise ShapeError(
-                f"[split] split_with_sizes expects split_sizes to sum exactly to {extent} (input tensor's size at dimension {d}), but got "
+                f"[split] split_with_sizes expects split_sizes to sum exactly to {extent} (input tensor's size at dimension "
+                f"{d}), but got "
                 f"split_sizes={list(sizes)}"
             )
         found = _remember(key, _cut(input._layout, d, sizes))
@@ -127,10 +132,10 @@ def tensor_split(input: Tensor, indices_or_sections: Any, dim: int = 0, **keywor
         small, more = divmod(extent, cuts)
         return split_with_sizes(input, [small + 1] * more + [small] * (cuts - more), d)
     edges = [0, *cuts, extent]
-    found = tuple(sliced(input._layout, d, a, b, 1)[0] for a, b in zip(edges, edges[1:], strict=False))
-    if all(0 <= a <= b for a, b in zip(edges, edges[1:], strict=False)):
+    found = tuple(sliced(input._layout, d, a, b, 1)[0] for a, b in itertools.pairwise(edges))
+    if all(0 <= a <= b for a, b in itertools.pairwise(edges)):
         return _parts(input, found, "SplitBackward0", lambda grads: prim("cat", *grads, d))
-    return tuple(input[(slice(None),) * d + (slice(a, b),)] for a, b in zip(edges, edges[1:], strict=False))  # type: ignore[index]
+    return tuple(input[(slice(None),) * d + (slice(a, b),)] for a, b in itertools.pairwise(edges))  # type: ignore[index]
 
 
 def _axis_split(op: str, axis: int) -> Callable[..., tuple[Tensor, ...]]:
@@ -206,7 +211,8 @@ def stack(tensors: Sequence[Tensor], dim: int = 0, *, out: Tensor | None = None)
     for i, x in enumerate(listed):
         if x._layout.shape != shape:
             raise ShapeError(
-                f"[stack] expects each tensor to be equal size, but got {list(shape)} at entry 0 and {list(x._layout.shape)} at entry {i}"
+                f"[stack] expects each tensor to be equal size, but got {list(shape)} at entry 0 and {list(x._layout.shape)} "
+                f"at entry {i}"
             )
     d = normalize_dim(dim, len(shape) + 1, "stack")
     result = prim("cat", *[unsqueeze(x, d) for x in listed], d) if len(listed) > 1 else prim("copy", unsqueeze(listed[0], d))
@@ -248,7 +254,8 @@ def repeat(input: Tensor, *repeats: Any, **keywords: Any) -> Tensor:
     lead = len(counts) - len(shape)
     if lead < 0:
         raise ShapeError(
-            f"[repeat] Number of dimensions of repeat dims {counts} can not be smaller than number of dimensions of tensor of shape {shape}"
+            f"[repeat] Number of dimensions of repeat dims {counts} can not be smaller than number of dimensions of tensor of "
+            f"shape {shape}"
         )
     if min(counts, default=0) < 0:
         raise ArgumentError(f"[repeat] expected counts >= 0, got {counts}")
@@ -279,7 +286,9 @@ def repeat_interleave(input: Tensor, repeats: Any, dim: int | None = None, *, ou
     counts = [counts] if isinstance(counts, int) else counts
     counts = counts * shape[d] if len(counts) == 1 else counts
     if len(counts) != shape[d]:
-        raise ShapeError(f"[repeat_interleave] repeats must have the same size as input along dim {d}: {len(counts)} and {shape[d]}")
+        raise ShapeError(
+            f"[repeat_interleave] repeats must have the same size as input along dim {d}: {len(counts)} and {shape[d]}"
+        )
     positions = [i for i, n in enumerate(counts) for _ in range(n)]
     return x.index_select(d, x.new_tensor(positions, dtype=dt.int64))  # type: ignore[attr-defined, no-any-return]
 
@@ -347,5 +356,3 @@ def rot90(input: Tensor, k: int = 1, dims: Sequence[int] = (0, 1)) -> Tensor:
         return flip(input, (a, b))
     turned = flip(input, b if turns == 1 else a)
     return prim("copy", transpose(turned, a, b))
-
-

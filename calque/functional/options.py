@@ -68,7 +68,9 @@ def size_of(op: str, size: tuple[Any, ...], keyword: Any = None) -> Shape:
     shape = int_tuple(op, size)
     for extent in shape:
         if extent < 0:
-            raise ArgumentError(f"[{op}] Trying to create tensor with negative dimension {extent}: {list(shape)}; sizes must be >= 0")
+            raise ArgumentError(
+                f"[{op}] Trying to create tensor with negative dimension {extent}: {list(shape)}; sizes must be >= 0"
+            )
     return shape
 
 
@@ -76,7 +78,10 @@ def marked(t: Tensor, requires_grad: bool, op: str) -> Tensor:
     """`t` as a leaf that requires a gradient if asked."""
     if requires_grad:
         if t._layout.dtype.category != 2:
-            raise DTypeError(f"[{op}] only Tensors of floating point dtype can require gradients, got {t._layout.dtype}; pass dtype=calque.float32")
+            raise DTypeError(
+                f"[{op}] only Tensors of floating point dtype can require gradients, got {t._layout.dtype}; pass "
+                "dtype=calque.float32"
+            )
         t._requires_grad = True
     return t
 
@@ -93,7 +98,9 @@ def fill_number(value: Any, dtype: dt.DType, op: str) -> Any:
     whole = int(value)
     info = np.iinfo(dtype.np)
     if not info.min <= whole <= info.max:
-        raise ArgumentError(f"[{op}] value cannot be converted to {dtype} without overflow: {value} is outside {info.min}..{info.max}")
+        raise ArgumentError(
+            f"[{op}] value cannot be converted to {dtype} without overflow: {value} is outside {info.min}..{info.max}"
+        )
     return whole
 
 

@@ -1,4 +1,5 @@
-"""The text of a tensor, equal to PyTorch's: one number format per tensor, summarised when large, with the metadata that is not default."""
+"""The text of a tensor, equal to PyTorch's: one number format per tensor, summarised when large, with the metadata that is
+not default."""
 
 from __future__ import annotations
 
@@ -33,7 +34,7 @@ class Options:
 
 
 OPTIONS = Options()
-_PROFILES = {
+_PROFILES: dict[str, dict[str, float]] = {
     "default": {"precision": 4, "threshold": 1000, "edgeitems": 3, "linewidth": 80},
     "short": {"precision": 2, "threshold": 1000, "edgeitems": 2, "linewidth": 80},
     "full": {"precision": 4, "threshold": math.inf, "edgeitems": 3, "linewidth": 80},
@@ -184,6 +185,7 @@ def tensor_text(t: Tensor, name: str = "tensor") -> str:
     prefix = f"{name}("
     indent = len(prefix)
     default = dt.get_default_dtype()
+    usual: tuple[dt.DType, ...]
     if t._layout.device is not CPU:
         text, usual = "...", (default,)
     elif t._layout.numel == 0:

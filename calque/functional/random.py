@@ -1,4 +1,5 @@
-"""Random tensors. A generator is a pair (seed, offset): every call takes the next range of offsets, and the bits of an element depend on
+"""Random tensors. A generator is a pair (seed, offset): every call takes the next range of offsets, and the bits of an
+element depend on
 (seed, offset + position) alone, so values are the same on every backend and for every number of threads."""
 
 from __future__ import annotations
@@ -24,8 +25,9 @@ from calque.ops.opdef import get
 from calque.tensor import Tensor, from_array, read, upload
 
 __all__ = [
-    "Generator", "bernoulli", "default_generator", "fork_rng", "get_rng_state", "initial_seed", "manual_seed", "multinomial", "normal", "rand",
-    "rand_like", "randint", "randint_like", "randn", "randn_like", "randperm", "seed", "set_rng_state",
+    "Generator", "bernoulli", "default_generator", "fork_rng", "get_rng_state", "initial_seed", "manual_seed", "multinomial",
+    "normal",
+    "rand", "rand_like", "randint", "randint_like", "randn", "randn_like", "randperm", "seed", "set_rng_state",
 ]  # fmt: skip
 
 _START = 8  # the first offset; small numbers could be baked into a recorded program
@@ -177,8 +179,8 @@ def _floating(op: str, dtype: Any, default: dt.DType | None = None) -> dt.DType:
 
 def _sized(op: str, draw: Any) -> Any:
     def create(
-        *size: Any, generator: Generator | None = None, out: Any = None, dtype: Any = None, layout: Any = None, device: Any = None,
-        requires_grad: bool = False, pin_memory: bool = False, **keywords: Any,
+        *size: Any, generator: Generator | None = None, out: Any = None, dtype: Any = None, layout: Any = None,
+        device: Any = None, requires_grad: bool = False, pin_memory: bool = False, **keywords: Any,
     ) -> Tensor:  # fmt: skip
         shape = size_of(op, size, keywords.get("size"))
         resolve_device(device, op)
@@ -201,7 +203,9 @@ randn.__doc__ = "Standard normal numbers; sizes as ints, a tuple, a list or `siz
 
 
 def _like(op: str, draw: Any) -> Any:
-    def create(input: Tensor, *, dtype: Any = None, device: Any = None, requires_grad: bool = False, generator: Any = None, **_: Any) -> Tensor:
+    def create(
+        input: Tensor, *, dtype: Any = None, device: Any = None, requires_grad: bool = False, generator: Any = None, **_: Any
+    ) -> Tensor:
         resolve_device(device, op)
         return marked(draw(tuple(input._layout.shape), _floating(op, dtype, input._layout.dtype), generator), requires_grad, op)
 
@@ -261,7 +265,9 @@ def randint(
 def randint_like(input: Tensor, low: int, high: int | None = None, *, dtype: Any = None, **options: Any) -> Tensor:
     """`randint` with the shape and dtype of `input`."""
     low, high = (0, low) if high is None else (low, high)
-    return randint(low, high, tuple(input._layout.shape), dtype=resolve_dtype(dtype, input._layout.dtype, "randint_like"), **options)
+    return randint(
+        low, high, tuple(input._layout.shape), dtype=resolve_dtype(dtype, input._layout.dtype, "randint_like"), **options
+    )
 
 
 def _host_bits(count: int, generator: Generator | None) -> np.ndarray[Any, Any]:
@@ -285,7 +291,9 @@ def randperm(
     return marked(cast(made, resolve_dtype(dtype, dt.int64, "randperm")), requires_grad, "randperm")
 
 
-def normal(mean: Any, std: Any = 1.0, size: Any = None, *, generator: Generator | None = None, out: Any = None, **options: Any) -> Tensor:
+def normal(
+    mean: Any, std: Any = 1.0, size: Any = None, *, generator: Generator | None = None, out: Any = None, **options: Any
+) -> Tensor:
     """Normal numbers with the given means and standard deviations (numbers or tensors), or of a `size`."""
     if is_number(std) and number(std) < 0 or is_tensor(std) and std._layout.numel and read(std, "normal").min() < 0:
         raise ArgumentError(f"[normal] expects std >= 0.0, but found std {std if is_number(std) else float(read(std).min())}")
@@ -328,7 +336,8 @@ def bernoulli(input: Tensor, p: float | None = None, *, generator: Generator | N
 
 @method("multinomial")
 def multinomial(input: Tensor, num_samples: int, replacement: bool = False, *, generator: Generator | None = None) -> Tensor:
-    """Indices drawn with probabilities proportional to `input`: (C,) -> (num_samples,), (N, C) -> (N, num_samples). Reads the weights."""
+    """Indices drawn with probabilities proportional to `input`: (C,) -> (num_samples,), (N, C) -> (N, num_samples). Reads
+    the weights."""
     if input._layout.ndim not in (1, 2):
         raise ShapeError(f"[multinomial] prob_dist must be 1 or 2 dim, got shape {tuple(input._layout.shape)}")
     _floating("multinomial", None, input._layout.dtype)
@@ -340,7 +349,9 @@ def multinomial(input: Tensor, num_samples: int, replacement: bool = False, *, g
     if not np.isfinite(weights).all() or (weights < 0).any():
         raise ArgumentError("[multinomial] probability tensor contains either `inf`, `nan` or element < 0")
     if not replacement and num_samples > classes:
-        raise ArgumentError(f"[multinomial] cannot sample n_sample > prob_dist.size(-1) samples without replacement: {num_samples} > {classes}")
+        raise ArgumentError(
+            f"[multinomial] cannot sample n_sample > prob_dist.size(-1) samples without replacement: {num_samples} > {classes}"
+        )
     totals = weights.sum(1, keepdims=True)
     if (totals <= 0).any():
         raise ArgumentError("[multinomial] invalid multinomial distribution (sum of probabilities <= 0)")
@@ -354,7 +365,10 @@ def multinomial(input: Tensor, num_samples: int, replacement: bool = False, *, g
         with np.errstate(divide="ignore"):
             keys = np.log(weights) - np.log(-np.log1p(-draws))  # the Gumbel trick: largest keys are a draw without replacement
         if ((weights > 0).sum(1) < num_samples).any():
-            raise ArgumentError("[multinomial] invalid multinomial distribution (with replacement=False, not enough non-negative category to sample)")
+            raise ArgumentError(
+                "[multinomial] invalid multinomial distribution (with replacement=False, not enough non-negative category to "
+                "sample)"
+            )
         found = np.argsort(-keys, axis=1, kind="stable")[:, :num_samples]
     return upload(found.reshape(-1) if input._layout.ndim == 1 else found, dt.int64)
 
@@ -395,11 +409,23 @@ def _bernoulli(shape: Shape, dtype: dt.DType, generator: Any, p: Any = 0.5) -> T
     return cast(prim("lt", uniform(shape, work, generator), chance), dtype)
 
 
-def _random(shape: Shape, dtype: dt.DType, generator: Any, low: int | None = None, high: int | None = None, **named: int) -> Tensor:
+def _random(
+    shape: Shape, dtype: dt.DType, generator: Any, low: int | None = None, high: int | None = None, **named: int
+) -> Tensor:
     """Uniform integers in [from, to), or over all values of the dtype, written into the tensor."""
     low, high = named.get("from", low), named.get("to", high)
     if high is None:
-        digits = {dt.bool_: 1, dt.uint8: 8, dt.int8: 7, dt.int16: 15, dt.int32: 31, dt.int64: 63, dt.float16: 11, dt.bfloat16: 8, dt.float32: 24}
+        digits = {
+            dt.bool_: 1,
+            dt.uint8: 8,
+            dt.int8: 7,
+            dt.int16: 15,
+            dt.int32: 31,
+            dt.int64: 63,
+            dt.float16: 11,
+            dt.bfloat16: 8,
+            dt.float32: 24,
+        }
         low, high = (0, low) if low is not None else (0, (1 << digits.get(dtype, 53)) + (dtype.category == 2))
     return integers(*_limits("random_", low or 0, high, dtype), shape, dtype, generator, "random_")
 
@@ -412,5 +438,11 @@ def _exponential(shape: Shape, dtype: dt.DType, generator: Any, lambd: float = 1
     return prim("mul", prim("log1p", prim("neg", draw)), (-1.0 / lambd, dtype))
 
 
-for _name, _draw in (("uniform_", _uniform), ("normal_", _normal), ("bernoulli_", _bernoulli), ("random_", _random), ("exponential_", _exponential)):
+for _name, _draw in (
+    ("uniform_", _uniform),
+    ("normal_", _normal),
+    ("bernoulli_", _bernoulli),
+    ("random_", _random),
+    ("exponential_", _exponential),
+):
     _in_place(_name, _draw)

@@ -1,4 +1,5 @@
-"""Reading and writing at index tensors and masks by name: index_select, gather, scatter, masked_fill, take, nonzero, tril, diag."""
+"""Reading and writing at index tensors and masks by name: index_select, gather, scatter, masked_fill, take, nonzero, tril,
+diag."""
 
 from __future__ import annotations
 
@@ -21,9 +22,10 @@ from calque.functional.writing import write_back
 from calque.tensor import Tensor, assign, from_array, read, upload
 
 __all__ = [
-    "argwhere", "diag", "diag_embed", "diagflat", "diagonal_scatter", "gather", "index_add", "index_copy", "index_fill", "index_put",
-    "index_select", "masked_fill", "masked_scatter", "masked_select", "nonzero", "put", "scatter", "scatter_add", "scatter_reduce",
-    "select_scatter", "slice_scatter", "take", "take_along_dim", "tril", "tril_indices", "triu", "triu_indices",
+    "argwhere", "diag", "diag_embed", "diagflat", "diagonal_scatter", "gather", "index_add", "index_copy", "index_fill",
+    "index_put", "index_select", "masked_fill", "masked_scatter", "masked_select", "nonzero", "put", "scatter", "scatter_add",
+    "scatter_reduce", "select_scatter", "slice_scatter", "take", "take_along_dim", "tril", "tril_indices", "triu",
+    "triu_indices",
 ]  # fmt: skip
 
 
@@ -59,12 +61,15 @@ def _index_write(op: str, primitive: str, input: Tensor, dim: int, index: Tensor
     shape = tuple(base._layout.shape)
     expected = (*shape[:d], where._layout.shape[0], *shape[d + 1 :])
     if source._layout.dtype is not input._layout.dtype:
-        raise DTypeError(f"[{op}] self ({input._layout.dtype}) and source ({source._layout.dtype}) expected to have the same dtype")
+        raise DTypeError(
+            f"[{op}] self ({input._layout.dtype}) and source ({source._layout.dtype}) expected to have the same dtype"
+        )
     if not source._layout.ndim:
         source = reshape(source, (1,) * len(shape))
     if tuple(source._layout.shape) != expected:
         raise ShapeError(
-            f"[{op}] expected a source of shape {expected} for an index of {where._layout.shape[0]} positions along dim {d} of shape {shape}, "
+            f"[{op}] expected a source of shape {expected} for an index of {where._layout.shape[0]} positions along dim {d} of "
+            f"shape {shape}, "
             f"got {tuple(source._layout.shape)}"
         )
     result = prim(primitive, base, check_index(op, where, shape[d], negative=False), source, d)
@@ -122,7 +127,8 @@ def _aligned(op: str, input: Tensor, dim: int, index: Tensor) -> tuple[Tensor, T
     d = normalize_dim(dim, base._layout.ndim, op)
     if where._layout.numel and where._layout.ndim != base._layout.ndim:
         raise ShapeError(
-            f"[{op}] Index tensor must have the same number of dimensions as input tensor, got shapes {tuple(index._layout.shape)} and "
+            f"[{op}] Index tensor must have the same number of dimensions as input tensor, got shapes "
+            f"{tuple(index._layout.shape)} and "
             f"{tuple(input._layout.shape)}"
         )
     return base, check_index(op, where, base._layout.shape[d], negative=False), d
@@ -151,7 +157,9 @@ def _scattered(op: str, primitive: str, input: Tensor, dim: int, index: Tensor, 
     if is_tensor(src):
         source = src if src._layout.ndim else reshape(src, (1,))
         if source._layout.dtype is not input._layout.dtype:
-            raise DTypeError(f"[{op}] Expected self.dtype to be equal to src.dtype, got {input._layout.dtype} and {source._layout.dtype}")
+            raise DTypeError(
+                f"[{op}] Expected self.dtype to be equal to src.dtype, got {input._layout.dtype} and {source._layout.dtype}"
+            )
         have = tuple(source._layout.shape)
         if len(have) != len(shape) or any(h < w for h, w in zip(have, shape, strict=True)):
             raise ShapeError(f"[{op}] Expected index {shape} to be no larger than src {have} in every dimension")
@@ -185,7 +193,8 @@ def scatter_add(input: Tensor, dim: int, index: Tensor, src: Tensor) -> Tensor:
 
 @method("scatter_reduce")
 def scatter_reduce(input: Tensor, dim: int, index: Tensor, src: Tensor, reduce: str, *, include_self: bool = True) -> Tensor:
-    """`input` combined with the elements of `src` that go to the same place: sum, mean, prod, amax or amin. Only sum and mean have gradients."""
+    """`input` combined with the elements of `src` that go to the same place: sum, mean, prod, amax or amin. Only sum and
+    mean have gradients."""
     if reduce not in ("sum", "mean", "prod", "amax", "amin"):
         raise ArgumentError(f"[scatter_reduce] reduce argument must be either sum, prod, mean, amax or amin, got {reduce!r}")
     if reduce in ("sum", "mean"):
@@ -235,7 +244,8 @@ def take_along_dim(input: Tensor, indices: Tensor, dim: int | None = None) -> Te
     d = normalize_dim(dim, input._layout.ndim, "take_along_dim")
     if input._layout.ndim != indices._layout.ndim:
         raise ShapeError(
-            f"[take_along_dim] input and indices should have the same number of dimensions, got shapes {tuple(input._layout.shape)} and "
+            "[take_along_dim] input and indices should have the same number of dimensions, got shapes "
+            f"{tuple(input._layout.shape)} and "
             f"{tuple(indices._layout.shape)}"
         )
     one = lambda shape: (*shape[:d], 1, *shape[d + 1 :])  # noqa: E731
@@ -263,7 +273,9 @@ def _mask(op: str, mask: Any) -> Tensor:
     if mask._layout.dtype is dt.uint8:
         return cast(mask, dt.bool_)
     if mask._layout.dtype is not dt.bool_:
-        raise DTypeError(f"[{op}] only supports boolean masks, but got mask with dtype {mask._layout.dtype}; compare first, e.g. mask != 0")
+        raise DTypeError(
+            f"[{op}] only supports boolean masks, but got mask with dtype {mask._layout.dtype}; compare first, e.g. mask != 0"
+        )
     found: Tensor = mask
     return found
 
@@ -279,7 +291,8 @@ def masked_fill(input: Tensor, mask: Tensor, value: Any) -> Tensor:
     condition = _mask("masked_fill", mask)
     if is_tensor(value) and value._layout.ndim:
         raise ShapeError(
-            f"[masked_fill] only supports a 0-dimensional value tensor, but got tensor with {value._layout.ndim} dimension(s): shape "
+            f"[masked_fill] only supports a 0-dimensional value tensor, but got tensor with {value._layout.ndim} dimension(s): "
+            "shape "
             f"{tuple(value._layout.shape)}; use where()"
         )
     if is_number(value):
@@ -304,7 +317,9 @@ def masked_scatter(input: Tensor, mask: Tensor, source: Tensor) -> Tensor:
     target = broadcast_shapes(shape, tuple(condition._layout.shape), op="masked_scatter")
     where = np.flatnonzero(np.broadcast_to(read(condition, "masked_scatter"), target))
     if where.size > source._layout.numel:
-        raise ShapeError(f"[masked_scatter] expected self and source to have enough elements: {where.size} needed, got {source._layout.numel}")
+        raise ShapeError(
+            f"[masked_scatter] expected self and source to have enough elements: {where.size} needed, got {source._layout.numel}"
+        )
     flat = reshape(expand(input, target), (prod(target),))
     chosen = reshape(source, (-1,))[: where.size]  # type: ignore[index]
     return reshape(prim("index_put", flat, upload(where, dt.int64), cast(chosen, input._layout.dtype), 0), target)
@@ -387,9 +402,10 @@ def diag_embed(input: Tensor, offset: int = 0, dim1: int = -2, dim2: int = -1) -
 def diag(input: Tensor, diagonal: int = 0) -> Tensor:
     """A vector as a diagonal matrix, or the diagonal of a matrix (a copy)."""
     if input._layout.ndim not in (1, 2):
-        raise ShapeError(f"[diag] Supports 1D or 2D tensors, got shape {tuple(input._layout.shape)}; use diagonal() or diag_embed()")
+        raise ShapeError(
+            f"[diag] Supports 1D or 2D tensors, got shape {tuple(input._layout.shape)}; use diagonal() or diag_embed()"
+        )
     return diag_embed(input, diagonal) if input._layout.ndim == 1 else prim("copy", _diagonal(input, diagonal))
-
 
 
 @method("diagflat")
@@ -411,7 +427,9 @@ def select_scatter(input: Tensor, src: Tensor, dim: int, index: int) -> Tensor:
 
 
 @method("slice_scatter")
-def slice_scatter(input: Tensor, src: Tensor, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1) -> Tensor:
+def slice_scatter(
+    input: Tensor, src: Tensor, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1
+) -> Tensor:
     """A copy of `input` with a slice along `dim` set to `src`."""
     copy = prim("copy", input)
     d = normalize_dim(dim, input._layout.ndim, "slice_scatter")

@@ -8,7 +8,7 @@ from typing import Any
 from calque.base import dtypes as dt
 from calque.base.device import CPU, Device
 from calque.base.errors import ArgumentError, DTypeError, ShapeError
-from calque.functional.common import cast, is_tensor, method, prim
+from calque.functional.common import attribute, cast, is_tensor, method, prim
 from calque.functional.options import resolve_device, resolve_dtype
 from calque.tensor import Tensor, read
 
@@ -20,7 +20,8 @@ __all__ = ["can_cast", "is_floating_point", "is_nonzero", "is_tensor", "promote_
 
 @method("to")
 def to(input: Tensor, *arguments: Any, dtype: Any = None, device: Any = None, copy: bool = False, **_: Any) -> Tensor:
-    """The tensor with another dtype or device, in the forms `to(dtype)`, `to(device)`, `to(device, dtype)`, `to(other)`; itself if nothing changes.
+    """The tensor with another dtype or device, in the forms `to(dtype)`, `to(device)`, `to(device, dtype)`, `to(other)`;
+    itself if nothing changes.
 
     >>> import calque
     >>> calque.ones(2).to(calque.int64)
@@ -34,7 +35,9 @@ def to(input: Tensor, *arguments: Any, dtype: Any = None, device: Any = None, co
         elif isinstance(given, (str, Device)) or (isinstance(given, int) and not isinstance(given, bool) and position == 0):
             device = given
         elif isinstance(given, bool):
-            copy = copy or (position == len(arguments) - 1 and position > 0 and isinstance(arguments[position - 1], bool) and given)
+            copy = copy or (
+                position == len(arguments) - 1 and position > 0 and isinstance(arguments[position - 1], bool) and given
+            )
         elif given is not None:
             dtype = resolve_dtype(given, input._layout.dtype, "to")
     if device is not None and device is not CPU:
@@ -55,8 +58,9 @@ def _conversion(names: tuple[str, ...], dtype: dt.DType) -> None:
 
 
 for _names, _dtype in (
-    (("float",), dt.float32), (("double",), dt.float64), (("half",), dt.float16), (("bfloat16",), dt.bfloat16), (("int",), dt.int32),
-    (("long",), dt.int64), (("short",), dt.int16), (("char",), dt.int8), (("byte",), dt.uint8), (("bool",), dt.bool_),
+    (("float",), dt.float32), (("double",), dt.float64), (("half",), dt.float16), (("bfloat16",), dt.bfloat16),
+    (("int",), dt.int32),    (("long",), dt.int64), (("short",), dt.int16), (("char",), dt.int8), (("byte",), dt.uint8),
+    (("bool",), dt.bool_),
 ):  # fmt: skip
     _conversion(_names, _dtype)
 
@@ -177,19 +181,15 @@ def result_type(tensor1: Any, tensor2: Any) -> dt.DType:
     return dt.promote(dt.of_scalar(tensor1), dt.of_scalar(tensor2))
 
 
-def _properties() -> None:
-    Tensor.dtype = property(lambda self: self._layout.dtype, doc="Element type.")  # type: ignore[attr-defined]
-    Tensor.device = property(lambda self: self._layout.device, doc="Where the tensor lives.")  # type: ignore[attr-defined]
-    Tensor.itemsize = property(lambda self: self._layout.dtype.itemsize, doc="Bytes per element.")  # type: ignore[attr-defined]
-    Tensor.nbytes = property(lambda self: self._layout.nbytes, doc="Bytes of the elements.")  # type: ignore[attr-defined]
-    for name in ("is_cuda", "is_sparse", "is_quantized", "is_meta", "is_mkldnn", "is_nested", "is_mps", "is_xpu"):
-        setattr(Tensor, name, property(lambda self: False, doc="False."))
-    Tensor.is_cpu = property(lambda self: self._layout.device is CPU, doc="Whether the tensor is on the CPU.")  # type: ignore[attr-defined]
-    Tensor.layout = property(lambda self: "torch.strided", doc="Always strided.")  # type: ignore[attr-defined]
-    Tensor._version = property(lambda self: self._storage.version, doc="In-place writes so far.")  # type: ignore[attr-defined]
-
-
-_properties()
+attribute("dtype", lambda self: self._layout.dtype, "Element type.")
+attribute("device", lambda self: self._layout.device, "Where the tensor lives.")
+attribute("itemsize", lambda self: self._layout.dtype.itemsize, "Bytes per element.")
+attribute("nbytes", lambda self: self._layout.nbytes, "Bytes of the elements.")
+attribute("is_cpu", lambda self: self._layout.device is CPU, "Whether the tensor is on the CPU.")
+attribute("layout", lambda self: "torch.strided", "Always strided.")
+attribute("_version", lambda self: self._storage.version, "In-place writes so far.")
+for _name in ("is_cuda", "is_sparse", "is_quantized", "is_meta", "is_mkldnn", "is_nested", "is_mps", "is_xpu"):
+    attribute(_name, lambda self: False, "False.")
 
 
 # ------------------------------------------------------------------------------------------------------ Python numbers
@@ -226,7 +226,8 @@ def _truth(input: Tensor) -> bool:
     if view.numel != 1:
         many = "no values" if view.numel == 0 else f"{view.numel} values"
         raise _Ambiguous(
-            f"[bool] Boolean value of Tensor with {many} is ambiguous: expected one value, got shape {tuple(view.shape)}; use .any() or .all()"
+            f"[bool] Boolean value of Tensor with {many} is ambiguous: expected one value, got shape {tuple(view.shape)}; use "
+            ".any() or .all()"
         )
     return bool(read(input, "bool").item())
 
@@ -243,7 +244,8 @@ def is_nonzero(input: Tensor) -> bool:
 def _integer(input: Tensor) -> int:
     if input._layout.dtype.category == 2 or input._layout.numel != 1:
         raise TypeError(
-            f"[index] only integer tensors of a single element can be converted to an index, got shape {tuple(input._layout.shape)} of "
+            "[index] only integer tensors of a single element can be converted to an index, got shape "
+            f"{tuple(input._layout.shape)} of "
             f"{input._layout.dtype}"
         )
     return int(read(input, "index").item())

@@ -7,10 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from operator import index as as_int
-from sys import getrefcount
 from typing import Any
-
-import numpy as np
 
 from calque.base.dtypes import DType
 from calque.base.errors import ArgumentError, ShapeError
@@ -19,18 +16,13 @@ from calque.base.shapes import (
     Shape,
     broadcast_shapes,
     broadcast_strides,
-    contiguous_strides,
     infer_size,
     normalize_dim,
-    view_bounds,
     view_strides,
 )
-from calque.functional.common import method, prim
-from calque.run.buffer import Buffer, ForeignMemory, exported_view
-from calque.run.dispatch import new_array
-from calque.run.engine import CPU_QUEUE
-from calque.run.recorder import flush, local
-from calque.tensor import Tensor, from_array, make_view, realise, wrap
+from calque.functional.common import attribute, method, prim
+from calque.functional.memory import export, share_array
+from calque.tensor import Tensor, make_view, wrap
 
 __all__ = [
     "adjoint", "atleast_1d", "atleast_2d", "atleast_3d", "broadcast_tensors", "broadcast_to", "clone", "contiguous", "detach",
@@ -68,7 +60,9 @@ def int_tuple(op: str, values: Any) -> Shape:
         return tuple(as_int(v) for v in values)
     except TypeError:
         bad = next(v for v in values if not hasattr(v, "__index__"))
-        raise TypeError(f"[{op}] expected integers, got {type(bad).__name__} {bad!r}; convert sizes and dims with int()") from None
+        raise TypeError(
+            f"[{op}] expected integers, got {type(bad).__name__} {bad!r}; convert sizes and dims with int()"
+        ) from None
 
 
 # ---------------------------------------------------------------------------------------------------------- metadata
@@ -123,16 +117,6 @@ def is_set_to(input: Tensor, tensor: Tensor) -> bool:
     return input._storage is tensor._storage and input._layout is tensor._layout
 
 
-def _install_properties() -> None:
-    shape = property(lambda self: self._layout.shape, doc="Shape of the tensor, a `Size`.")
-    Tensor.shape = shape  # type: ignore[attr-defined]
-    Tensor.ndim = property(lambda self: self._layout.ndim, doc="Number of dimensions.")  # type: ignore[attr-defined]
-    Tensor.T = property(_transpose_all, doc="The dimensions in reverse order.")  # type: ignore[attr-defined]
-    Tensor.mT = property(_matrix_transpose, doc="The last two dimensions exchanged.")  # type: ignore[attr-defined]
-    Tensor.H = property(_matrix_2d, doc="Transpose of a matrix (real element types have nothing to conjugate).")  # type: ignore[attr-defined]
-    Tensor.mH = property(_matrix_transpose, doc="The last two dimensions exchanged.")  # type: ignore[attr-defined]
-
-
 # ------------------------------------------------------------------------------------------------- view and reshape
 
 
@@ -164,32 +148,14 @@ def view(input: Tensor, *shape: Any, **keywords: Any) -> Tensor:
         found = _reshaped(input._layout, shape, "view")
         if found is None:
             raise ShapeError(
-                f"[view] expected a layout that fits shape {shape}, got a tensor of shape {tuple(input._layout.shape)} with strides "
-                f"{input._layout.strides}: view size is not compatible with input tensor's size and stride (at least one dimension spans "
+                f"[view] expected a layout that fits shape {shape}, got a tensor of shape {tuple(input._layout.shape)} with "
+                "strides "
+                f"{input._layout.strides}: view size is not compatible with input tensor's size and stride (at least one "
+                "dimension spans "
                 "across two contiguous subspaces); use .reshape(...) instead, which copies here"
             )
         remember(key, found)
     return make_view(input, found[0], "ViewBackward0", found[1])
-
-
-def own_buffer(t: Tensor, reason: str) -> Buffer:
-    """The tensor's realised memory, shared with no other storage. What was recorded before has run, so it cannot see later writes to it."""
-    buffer = realise(t, reason)
-    if buffer.trace is local.state.trace:
-        flush("memory shared with NumPy")
-    CPU_QUEUE.drain()
-    flat = buffer.wait()
-    # Storages that hold equal values may share a buffer until one is written: here are the storage's reference, `buffer` and the argument.
-    if not buffer.shared() and getrefcount(buffer) > 3:
-        copy = new_array(flat.size, t._storage.layout.dtype)
-        copy[...] = flat
-        buffer = t._storage.buffer = Buffer(copy)
-    return buffer
-
-
-def export(t: Tensor, reason: str) -> np.ndarray[Any, Any]:
-    """A NumPy array over the tensor's memory."""
-    return exported_view(own_buffer(t, reason), t._layout)
 
 
 def view_dtype(input: Tensor, dtype: DType) -> Tensor:
@@ -202,20 +168,10 @@ def view_dtype(input: Tensor, dtype: DType) -> Tensor:
         array = array.view(dtype.np)
     except ValueError:
         raise ShapeError(
-            f"[view] expected a last dimension that {dtype} divides, got shape {tuple(view.shape)} of {view.dtype} with strides {view.strides}"
+            f"[view] expected a last dimension that {dtype} divides, got shape {tuple(view.shape)} of {view.dtype} with "
+            f"strides {view.strides}"
         ) from None
     return share_array(array, dtype)
-
-
-def share_array(array: np.ndarray[Any, Any], dtype: DType) -> Tensor:
-    """A tensor over the memory of a writable NumPy array with strides >= 0 that are multiples of the element size."""
-    item = dtype.itemsize
-    shape, strides = tuple(array.shape), tuple(s // item for s in array.strides)
-    if array.size == 0:
-        return from_array(np.empty(0, dtype.np), layout(shape, contiguous_strides(shape), 0, dtype))
-    extent = view_bounds(shape, strides, 0)[1] + 1
-    memory = ForeignMemory(array, extent * item)
-    return from_array(np.asarray(memory).view(dtype.np), layout(shape, strides, 0, dtype), owner=memory)
 
 
 @method("reshape")
@@ -307,7 +263,9 @@ def permute(input: Tensor, *dims: Any, **keywords: Any) -> Tensor:
         ndim = input._layout.ndim
         order = tuple(normalize_dim(d, ndim, "permute") for d in wanted)
         if sorted(order) != list(range(ndim)):
-            raise ShapeError(f"[permute] expected each of the {ndim} dims of shape {tuple(input._layout.shape)} once, got {wanted}")
+            raise ShapeError(
+                f"[permute] expected each of the {ndim} dims of shape {tuple(input._layout.shape)} once, got {wanted}"
+            )
         found = remember(key, _permuted(input._layout, order))
     return make_view(input, found[0], "PermuteBackward0", found[1])
 
@@ -351,7 +309,8 @@ def t(input: Tensor) -> Tensor:
         ndim = input._layout.ndim
         if ndim > 2:
             raise ShapeError(
-                f"[t] expects a tensor with <= 2 dimensions, but self is {ndim}D: shape {tuple(input._layout.shape)}; use .mT or transpose()"
+                f"[t] expects a tensor with <= 2 dimensions, but self is {ndim}D: shape {tuple(input._layout.shape)}; use .mT "
+                "or transpose()"
             )
         found = remember(key, _permuted(input._layout, tuple(reversed(range(ndim)))))
     return make_view(input, found[0], "TBackward0", found[1])
@@ -371,7 +330,10 @@ def adjoint(input: Tensor) -> Tensor:
 
 def _matrix_transpose(input: Tensor) -> Tensor:
     if input._layout.ndim < 2:
-        raise ShapeError(f"[mT] expected at least 2 dimensions, got shape {tuple(input._layout.shape)}; only batches of matrices can be transposed")
+        raise ShapeError(
+            f"[mT] expected at least 2 dimensions, got shape {tuple(input._layout.shape)}; only batches of matrices can be "
+            "transposed"
+        )
     return transpose(input, -2, -1)
 
 
@@ -437,7 +399,11 @@ def _unsqueezed(view: Layout, dim: int) -> Entry:
     d = normalize_dim(dim, view.ndim + 1, "unsqueeze")
     stride = view.shape[d] * view.strides[d] if d < view.ndim else 1
     longer = layout(
-        (*view.shape[:d], 1, *view.shape[d:]), (*view.strides[:d], stride, *view.strides[d:]), view.offset, view.dtype, view.device
+        (*view.shape[:d], 1, *view.shape[d:]),
+        (*view.strides[:d], stride, *view.strides[d:]),
+        view.offset,
+        view.dtype,
+        view.device,
     )
     source = tuple(view.shape)
     return longer, lambda g: reshape(g, source)
@@ -471,22 +437,27 @@ def _expanded(view: Layout, sizes: Shape) -> Entry:
     lead = len(sizes) - len(source)
     if lead < 0:
         raise ShapeError(
-            f"[expand] expected at least {len(source)} sizes for a tensor of shape {source}, got {sizes}; the number of sizes provided must be "
+            f"[expand] expected at least {len(source)} sizes for a tensor of shape {source}, got {sizes}; the number of sizes "
+            "provided must be "
             "greater or equal to the number of dimensions in the tensor"
         )
-    target = []
+    target: list[int] = []
     for d, wanted in enumerate(sizes):
         have = source[d - lead] if d >= lead else None
         if wanted == -1 and have is None:
-            raise ShapeError(f"[expand] expected a size for the new dimension {d}, got -1 in {sizes}; -1 keeps the size of an existing dimension")
+            raise ShapeError(
+                f"[expand] expected a size for the new dimension {d}, got -1 in {sizes}; -1 keeps the size of an existing "
+                "dimension"
+            )
         if wanted < -1:
             raise ShapeError(f"[expand] expected sizes >= -1, got {sizes}")
         if have not in (None, 1, wanted) and wanted != -1:
             raise ShapeError(
-                f"[expand] The expanded size of the tensor ({wanted}) must match the existing size ({have}) at non-singleton dimension {d}. "
+                f"[expand] The expanded size of the tensor ({wanted}) must match the existing size ({have}) at non-singleton "
+                f"dimension {d}. "
                 f"Target sizes: {list(sizes)}. Tensor sizes: {list(source)}"
             )
-        target.append(have if wanted == -1 else wanted)
+        target.append(have if wanted == -1 and have is not None else wanted)
     shape = tuple(target)
     wide = layout(shape, broadcast_strides(source, view.strides, shape), view.offset, view.dtype, view.device)
     return wide, lambda g: sum_to_shape(g, source)
@@ -587,4 +558,9 @@ def _each(tensors: tuple[Any, ...], function: Callable[[Any], Any]) -> Any:
     return tuple(function(x) for x in (tensors[0] if len(tensors) == 1 else tensors))
 
 
-_install_properties()
+attribute("shape", lambda self: self._layout.shape, "Shape of the tensor, a `Size`.")
+attribute("ndim", lambda self: self._layout.ndim, "Number of dimensions.")
+attribute("T", _transpose_all, "The dimensions in reverse order.")
+attribute("mT", _matrix_transpose, "The last two dimensions exchanged.")
+attribute("mH", _matrix_transpose, "The last two dimensions exchanged.")
+attribute("H", _matrix_2d, "Transpose of a matrix (real element types have nothing to conjugate).")

@@ -16,7 +16,6 @@ from calque.tensor import Tensor, make_view, sub_layout
 __all__ = ["as_strided", "diagonal", "narrow", "select", "unfold"]
 
 
-
 def _part(view: Layout, shape: Shape, steps: Callable[[Shape], Shape], start: Callable[[Shape], int]) -> Entry:
     """A strided part of `view`. `steps` and `start` give strides and relative offset for given strides of the source."""
     part = layout(shape, steps(view.strides), view.offset + start(view.strides), view.dtype, view.device)
@@ -65,7 +64,10 @@ def sliced(view: Layout, dim: int, start: int | None, stop: int | None, step: in
     replace = lambda values, new: (*values[:dim], new, *values[dim + 1 :])  # noqa: E731
     first = min(first, view.shape[dim])
     return _part(
-        view, replace(tuple(view.shape), count), lambda strides: replace(strides, strides[dim] * stride), lambda strides: first * strides[dim]
+        view,
+        replace(tuple(view.shape), count),
+        lambda strides: replace(strides, strides[dim] * stride),
+        lambda strides: first * strides[dim],
     )
 
 
@@ -90,7 +92,9 @@ def narrow(input: Tensor, dim: int, start: int, length: int) -> Tensor:
 def _diagonal(view: Layout, offset: int, dim1: int, dim2: int) -> Entry:
     a, b = normalize_dim(dim1, view.ndim, "diagonal"), normalize_dim(dim2, view.ndim, "diagonal")
     if a == b:
-        raise ShapeError(f"[diagonal] expected two different dims, got {dim1} and {dim2}; diagonal dimensions cannot be identical")
+        raise ShapeError(
+            f"[diagonal] expected two different dims, got {dim1} and {dim2}; diagonal dimensions cannot be identical"
+        )
     rows, columns = view.shape[a], view.shape[b]
     length = max(0, min(rows, columns - offset) if offset >= 0 else min(rows + offset, columns))
     kept = [d for d in range(view.ndim) if d not in (a, b)]
@@ -120,9 +124,7 @@ def _unfolded(view: Layout, dimension: int, size: int, step: int) -> Entry:
         return _part(view, (size,), lambda strides: (1,), lambda strides: 0)
     count = (extent - size) // step + 1
     shape = (*view.shape[:d], count, *view.shape[d + 1 :], size)
-    return _part(
-        view, shape, lambda strides: (*strides[:d], strides[d] * step, *strides[d + 1 :], strides[d]), lambda strides: 0
-    )
+    return _part(view, shape, lambda strides: (*strides[:d], strides[d] * step, *strides[d + 1 :], strides[d]), lambda strides: 0)
 
 
 @method("unfold")
@@ -144,10 +146,13 @@ def as_strided(input: Tensor, size: Sequence[int], stride: Sequence[int], storag
     found = lookup(key)
     if found is None:
         if len(shape) != len(strides) or min(strides, default=0) < 0 or min(shape, default=0) < 0 or offset < 0:
-            raise ArgumentError(f"[as_strided] expected as many strides >= 0 as sizes >= 0, got sizes {shape}, strides {strides}, offset {offset}")
+            raise ArgumentError(
+                f"[as_strided] expected as many strides >= 0 as sizes >= 0, got sizes {shape}, strides {strides}, offset {offset}"
+            )
         if 0 not in shape and view_bounds(shape, strides, offset)[1] >= total:
             raise ArgumentError(
-                f"[as_strided] sizes {shape}, strides {strides} and offset {offset} reach element {view_bounds(shape, strides, offset)[1]} of a "
+                f"[as_strided] sizes {shape}, strides {strides} and offset {offset} reach element "
+                f"{view_bounds(shape, strides, offset)[1]} of a "
                 f"storage of {total} elements (out of bounds for storage)"
             )
         target = sub_layout(view, shape, strides, offset)
@@ -156,7 +161,8 @@ def as_strided(input: Tensor, size: Sequence[int], stride: Sequence[int], storag
 
 
 def _storage_backward(source: Layout, view: Layout, total: int) -> Callable[[Any], Any]:
-    """Gradient rule of a view that is related to its source by the storage only: scatter into the storage, read back as the source."""
+    """Gradient rule of a view that is related to its source by the storage only: scatter into the storage, read back as the
+    source."""
 
     def backward(g: Any) -> Any:
         flat = prim("full", (0.0, g._layout.dtype), (total,))

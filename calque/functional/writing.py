@@ -38,13 +38,15 @@ def write_back(name: str, target: Tensor, value: Tensor) -> Tensor:
     if new.dtype is not view.dtype:
         if new.dtype.category > view.dtype.category:
             raise DTypeError(
-                f"[{name}] result type {new.dtype!r} can't be cast to the desired output type {view.dtype!r} of the in-place operand; "
+                f"[{name}] result type {new.dtype!r} can't be cast to the desired output type {view.dtype!r} of the in-place "
+                "operand; "
                 "use the out-of-place form"
             )
         value = cast(value, view.dtype)
     if new.shape != view.shape:
         raise ShapeError(
-            f"[{name}] expected a result of the operand's own shape, got {tuple(new.shape)}: output with shape {list(view.shape)} doesn't match "
+            f"[{name}] expected a result of the operand's own shape, got {tuple(new.shape)}: output with shape "
+            f"{list(view.shape)} doesn't match "
             f"the broadcast shape {list(new.shape)}; use the out-of-place form"
         )
     check_target(name, target)

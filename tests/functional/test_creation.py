@@ -25,8 +25,10 @@ def test_dtypes_follow_the_values() -> None:
 
 
 @pytest.mark.parametrize("call", [
-    lambda: calque.zeros(2, 3), lambda: calque.zeros((2, 3)), lambda: calque.zeros([2, 3]), lambda: calque.zeros(size=(2, 3)),
-    lambda: calque.zeros(calque.Size([2, 3])), lambda: calque.zeros(np.int64(2), calque.tensor(3)), lambda: calque.zeros(2, 3, device="cpu"),
+    lambda: calque.zeros(2, 3), lambda: calque.zeros((2, 3)), lambda: calque.zeros([2, 3]),
+    lambda: calque.zeros(size=(2, 3)),
+    lambda: calque.zeros(calque.Size([2, 3])), lambda: calque.zeros(np.int64(2), calque.tensor(3)),
+    lambda: calque.zeros(2, 3, device="cpu"),
 ])  # fmt: skip
 def test_forms_of_a_size(call) -> None:
     assert call().shape == (2, 3)
@@ -43,7 +45,9 @@ def test_constants_and_likes() -> None:
     assert calque.ones_like(x, dtype=calque.float64).tolist() == [[1.0, 1.0]]
     assert calque.full_like(x, 9).tolist() == [[9, 9]]
     assert calque.empty_like(x).shape == calque.empty(1, 2).shape == (1, 2)
-    assert x.new_zeros(3).dtype is x.new_ones((2, 2)).dtype is x.new_full((2,), 4).dtype is x.new_tensor([1.0]).dtype is calque.int32
+    assert (
+        x.new_zeros(3).dtype is x.new_ones((2, 2)).dtype is x.new_full((2,), 4).dtype is x.new_tensor([1.0]).dtype is calque.int32
+    )
     assert calque.scalar_tensor(0.01).dtype is calque.float32
     assert calque.zeros(2, dtype=calque.float64, requires_grad=True).requires_grad
 
@@ -126,7 +130,9 @@ def test_a_tensor_too_large_for_memory() -> None:
     assert (calque.ones(2) + 1).tolist() == [2.0, 2.0]  # the process lives
 
 
-@pytest.mark.parametrize("call", [lambda: calque.zeros(2, device="cuda"), lambda: calque.ones(2).cuda(), lambda: calque.ones(2).to("cuda:1")])
+@pytest.mark.parametrize(
+    "call", [lambda: calque.zeros(2, device="cuda"), lambda: calque.ones(2).cuda(), lambda: calque.ones(2).to("cuda:1")]
+)
 def test_a_missing_device(call) -> None:
     with pytest.raises(DeviceError, match=r"got 'cuda(:1)?': .*no CUDA backend; use device='cpu'"):
         call()
@@ -140,7 +146,8 @@ def test_a_missing_device(call) -> None:
     (lambda: calque.arange(5, 0), "inconsistent with step sign"),
     (lambda: calque.arange("a"), "expected a number for end, got str"),
     (lambda: calque.linspace(0, 1, -1), "non-negative, got -1"),
-    (lambda: calque.ones(2, dtype=calque.int64, requires_grad=True), "only Tensors of floating point dtype can require gradients, got torch.int64"),
+    (lambda: calque.ones(2, dtype=calque.int64, requires_grad=True),
+        "only Tensors of floating point dtype can require gradients, got torch.int64"),
     (lambda: calque.zeros(2, dtype="float32x"), "expected a dtype, got 'float32x'"),
     (lambda: calque.zeros(2.5), "expected integers, got float 2.5"),
     (lambda: calque.zeros(2, colour=1), "unexpected keyword argument 'colour'"),

@@ -10,9 +10,11 @@ from calque.base.errors import DTypeError, OutOfRangeError, ShapeError
 
 X = np.arange(24).reshape(2, 3, 4)
 INDICES = [
-    0, -1, slice(1, None), (slice(None), 1), (..., 2), (None, 1), (slice(None), slice(None, None, 2), 1), [1, 0], ([0, 1], [2, 0]),
+    0, -1, slice(1, None), (slice(None), 1), (..., 2), (None, 1), (slice(None), slice(None, None, 2), 1), [1, 0],
+    ([0, 1], [2, 0]),
     ([0, 1], slice(None), [3, 1]), (slice(None), [0, 2], [1, 1]), (slice(None), [[0], [2]], [1, 3]), X > 5, (X[:, :, 0] > 3),
-    (slice(None), X[0, :, 0] > 3), (0, X[0, :, 0] > 3, slice(1, 3)), (slice(1, 2), ..., [0, 2]), (None, [1], None, slice(None)), True, (), ...,
+    (slice(None), X[0, :, 0] > 3), (0, X[0, :, 0] > 3, slice(1, 3)), (slice(1, 2), ..., [0, 2]), (None, [1], None, slice(None)),
+    True, (), ...,
     np.int64(1), (slice(None), np.array([0, -1])), (X[:, 0, 0] > 3, 1), [[0, 1], [1, 1]], (0, [1], 2),
 ]  # fmt: skip
 
@@ -66,7 +68,9 @@ def test_messages(call, words) -> None:
 def test_a_pending_index_is_checked_when_it_is_computed() -> None:
     x = calque.tensor(X)
     wrong = x[calque.tensor([0, 1, 1]) * 3]
-    with pytest.raises(OutOfRangeError, match=r"index 3 at position \[1\] .* size 2: expected -2 to 1 \(recorded at .*test_indexing.py:\d+\)"):
+    with pytest.raises(
+        OutOfRangeError, match=r"index 3 at position \[1\] .* size 2: expected -2 to 1 \(recorded at .*test_indexing.py:\d+\)"
+    ):
         wrong.tolist()
     assert x[0, 0].tolist() == [0, 1, 2, 3]
 

@@ -48,7 +48,9 @@ def test_arrays_from_tensors() -> None:
         x.__array__(np.float32, copy=False)
 
 
-@pytest.mark.parametrize("dtype", ["bool", "uint8", "int8", "int16", "int32", "int64", "float16", "bfloat16", "float32", "float64"])
+@pytest.mark.parametrize(
+    "dtype", ["bool", "uint8", "int8", "int16", "int32", "int64", "float16", "bfloat16", "float32", "float64"]
+)
 def test_dlpack_shares_memory(dtype: str) -> None:
     x = calque.tensor([[0, 1], [1, 0], [1, 1]]).to(getattr(calque, dtype))[:, ::1]
     y = calque.from_dlpack(x.__dlpack__())
@@ -74,7 +76,12 @@ def test_dlpack_of_other_objects() -> None:
 
 @pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
 def test_pickle(protocol: int) -> None:
-    for x in (calque.arange(6).reshape(2, 3).t(), calque.ones((), requires_grad=True), calque.zeros(0, 2), calque.ones(2, dtype=calque.bfloat16)):
+    for x in (
+        calque.arange(6).reshape(2, 3).t(),
+        calque.ones((), requires_grad=True),
+        calque.zeros(0, 2),
+        calque.ones(2, dtype=calque.bfloat16),
+    ):
         y = pickle.loads(pickle.dumps(x, protocol))
         assert y.tolist() == x.tolist() and y.dtype is x.dtype and y.shape == x.shape and y.requires_grad == x.requires_grad
         y.detach().add_(1)

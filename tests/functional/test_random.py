@@ -9,7 +9,8 @@ import calque
 from calque.base.errors import ArgumentError, DTypeError, OutOfRangeError
 
 DRAWS = [
-    lambda g: calque.rand(3, 4, generator=g), lambda g: calque.randn(5, generator=g), lambda g: calque.randint(0, 9, (7,), generator=g),
+    lambda g: calque.rand(3, 4, generator=g), lambda g: calque.randn(5, generator=g),
+    lambda g: calque.randint(0, 9, (7,), generator=g),
     lambda g: calque.randperm(9, generator=g), lambda g: calque.normal(0.0, 1.0, (4,), generator=g),
     lambda g: calque.bernoulli(calque.full((6,), 0.5), generator=g), lambda g: calque.multinomial(calque.ones(5), 3, generator=g),
     lambda g: calque.empty(4).uniform_(-1, 1, generator=g), lambda g: calque.empty(4).exponential_(generator=g),
@@ -51,7 +52,7 @@ def test_distributions() -> None:
     g = calque.Generator().manual_seed(0)
     n = 20_000
     u, z = calque.rand(n, generator=g).numpy(), calque.randn(n, generator=g, dtype=calque.float64).numpy()
-    assert 0 <= u.min() and u.max() < 1
+    assert u.min() >= 0 and u.max() < 1
     error = 5 / np.sqrt(n)  # five standard errors
     assert abs(u.mean() - 0.5) < error and abs(u.var() - 1 / 12) < error
     assert abs(z.mean()) < error and abs(z.var() - 1) < 2 * error and abs((z**3).mean()) < 20 * error

@@ -40,7 +40,7 @@ def test_writes_reach_every_view() -> None:
 
 def test_pieces_share_one_gradient_node() -> None:
     x = calque.arange(6.0).requires_grad_()
-    a, b, c = x.split(2)
+    a, _, c = x.split(2)
     assert a.grad_fn.next_functions[0][0] is c.grad_fn.next_functions[0][0]
     (a.sum() + 2 * c.sum()).backward()
     assert x.grad.tolist() == [1.0, 1.0, 0.0, 0.0, 2.0, 2.0]
@@ -76,7 +76,8 @@ def test_bytes_as_another_dtype() -> None:
     (lambda: calque.zeros(2, 2, 2).t(), ShapeError, ["<= 2 dimensions", "3D"]),
     (lambda: calque.zeros(2, 3).permute(0, 0), ShapeError, ["2 dims", "(0, 0)"]),
     (lambda: calque.zeros(2, 3).transpose(0, 2), OutOfRangeError, ["expected -2 to 1, got 2"]),
-    (lambda: calque.zeros(2, 3).expand(2, 4), ShapeError, ["(4) must match the existing size (3)", "dimension 1", "[2, 4]", "[2, 3]"]),
+    (lambda: calque.zeros(2, 3).expand(2, 4), ShapeError,
+        ["(4) must match the existing size (3)", "dimension 1", "[2, 4]", "[2, 3]"]),
     (lambda: calque.zeros(2, 3).expand(3), ShapeError, ["at least 2 sizes"]),
     (lambda: calque.zeros(3).narrow(0, 2, 2), OutOfRangeError, ["start (2) + length (2) exceeds dimension size (3)"]),
     (lambda: calque.zeros(3).select(0, 3), OutOfRangeError, ["index 3", "dimension 0", "size 3"]),
@@ -101,7 +102,9 @@ def test_messages(call, error, words) -> None:
 
 
 def test_truth_of_several_values() -> None:
-    with pytest.raises(ValueError, match=r"3 values is ambiguous: expected one value, got shape \(3,\); use \.any\(\) or \.all\(\)"):
+    with pytest.raises(
+        ValueError, match=r"3 values is ambiguous: expected one value, got shape \(3,\); use \.any\(\) or \.all\(\)"
+    ):
         bool(calque.ones(3))
     with pytest.raises(ValueError, match="no values"):
         bool(calque.ones(0))
@@ -109,7 +112,9 @@ def test_truth_of_several_values() -> None:
 
 
 def test_single_values() -> None:
-    assert calque.tensor([[2.5]]).item() == 2.5 and isinstance(calque.tensor(3).item(), int) and calque.tensor(True).item() is True
+    assert (
+        calque.tensor([[2.5]]).item() == 2.5 and isinstance(calque.tensor(3).item(), int) and calque.tensor(True).item() is True
+    )
     assert calque.tensor(1.5, dtype=calque.bfloat16).item() == 1.5
     assert int(calque.tensor(2.9)) == 2 and float(calque.tensor(2)) == 2.0 and [10, 20][calque.tensor(1)] == 20
     assert calque.tensor([[1, 2], [3, 4]]).tolist() == [[1, 2], [3, 4]] and calque.tensor(5).tolist() == 5

@@ -44,7 +44,21 @@ class Program:
         rng, n = self.rng, a.dim()
         kinds = ["unsqueeze", "view", "reshape", "alias"]
         if n:
-            kinds += ["transpose", "permute", "select", "slice", "narrow", "flatten", "squeeze", "expand", "unbind", "split", "chunk", "unfold", "index"]
+            kinds += [
+                "transpose",
+                "permute",
+                "select",
+                "slice",
+                "narrow",
+                "flatten",
+                "squeeze",
+                "expand",
+                "unbind",
+                "split",
+                "chunk",
+                "unfold",
+                "index",
+            ]
         if n > 1:
             kinds += ["diagonal", "t"]
         if self.grad:  # PyTorch forbids in-place writes to outputs of these while gradients are recorded
@@ -85,7 +99,15 @@ class Program:
         return table[kind]
 
     def arithmetic_step(self, a: Any) -> Any:
-        pool = [lambda x: x + 1.5, lambda x: x * 2, lambda x: x * x, lambda x: -x, lambda x: x.clone(), lambda x: x.sum(), lambda x: x.contiguous()]
+        pool = [
+            lambda x: x + 1.5,
+            lambda x: x * 2,
+            lambda x: x * x,
+            lambda x: -x,
+            lambda x: x.clone(),
+            lambda x: x.sum(),
+            lambda x: x.contiguous(),
+        ]
         k = self.small(len(pool))
         self.log.append(f"arithmetic {k}")
         return pool[k]
@@ -146,7 +168,9 @@ class Program:
             function = self.arithmetic_step(a)
             new = function(a)
             # Results of arithmetic are always contiguous in Calque; PyTorch keeps the strides of its operands.
-            self.pairs.append((new if new.is_contiguous() or new is a else new.clone(memory_format=torch.contiguous_format), function(b)))
+            self.pairs.append(
+                (new if new.is_contiguous() or new is a else new.clone(memory_format=torch.contiguous_format), function(b))
+            )
         elif what < 0.92:
             if overlaps(tuple(a.shape), tuple(a.stride())):
                 return

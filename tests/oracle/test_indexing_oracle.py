@@ -40,7 +40,9 @@ def random_index(rng: np.random.Generator, shape: tuple[int, ...]) -> list[Any]:
             d += 1
         elif kind == "array":
             bound = max(n, 1)
-            items.append(np.asarray(rng.integers(-bound, bound + (rng.random() < 0.05), size=common[int(rng.integers(len(common) + 1)) :])))
+            items.append(
+                np.asarray(rng.integers(-bound, bound + (rng.random() < 0.05), size=common[int(rng.integers(len(common) + 1)) :]))
+            )
             d += 1
         elif kind == "mask":
             k = int(rng.integers(1, 3))
@@ -54,9 +56,18 @@ def build(items: list[Any], module: Any, single: bool) -> Any:
     return made[0] if single and len(made) == 1 else tuple(made)
 
 
-def outcome(function: Any) -> Any:
+def read(x: Any, index: Any) -> Any:
+    return x[index]
+
+
+def write(target: Any, value: Any, index: Any) -> Any:
+    target[index] = value
+    return target
+
+
+def outcome(function: Any, *arguments: Any) -> Any:
     try:
-        return function()
+        return function(*arguments)
     except (IndexError, RuntimeError, ValueError, TypeError) as error:
         return type(error)
 
@@ -71,7 +82,8 @@ def test_reading_and_writing(seed: int) -> None:
         single = bool(rng.random() < 0.5)
         a, b = torch.tensor(values, requires_grad=True), calque.tensor(values, requires_grad=True)
         where = (shape, items)
-        got_a, got_b = outcome(lambda: a[build(items, torch, single)]), outcome(lambda: b[build(items, calque, single)])
+        for_a, for_b = build(items, torch, single), build(items, calque, single)
+        got_a, got_b = outcome(read, a, for_a), outcome(read, b, for_b)
         if isinstance(got_a, type):
             assert isinstance(got_b, type), where
             continue
@@ -88,17 +100,13 @@ def test_reading_and_writing(seed: int) -> None:
         number = bool(rng.random() < 0.3)
         x, y = torch.tensor(values), calque.tensor(values)
         s, t = torch.tensor(source, requires_grad=True), calque.tensor(source, requires_grad=True)
-
-        def write(target: Any, value: Any, index: Any) -> Any:
-            target[index] = value
-            return target
-
-        put_a = outcome(lambda: write(x, 2.5 if number else s, build(items, torch, single)))
-        put_b = outcome(lambda: write(y, 2.5 if number else t, build(items, calque, single)))
+        put_a, put_b = outcome(write, x, 2.5 if number else s, for_a), outcome(write, y, 2.5 if number else t, for_b)
         if isinstance(put_a, type):
             continue
         assert not isinstance(put_b, type), where
-        if not any(isinstance(i, np.ndarray) and i.dtype == np.int64 and i.size > 1 for i in items):  # which of equal positions wins is open
+        if not any(
+            isinstance(i, np.ndarray) and i.dtype == np.int64 and i.size > 1 for i in items
+        ):  # which of equal positions wins is open
             assert np.array_equal(x.detach().numpy(), y.detach().numpy()), where
             if not number:
                 x.sum().backward()

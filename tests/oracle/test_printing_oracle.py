@@ -29,7 +29,8 @@ def test_random_values(dtype: str, shape: tuple[int, ...], rng: np.random.Genera
 
 
 @pytest.mark.parametrize("options", [
-    {"precision": 2}, {"linewidth": 40}, {"threshold": 5, "edgeitems": 2}, {"sci_mode": True}, {"sci_mode": False, "precision": 8},
+    {"precision": 2}, {"linewidth": 40}, {"threshold": 5, "edgeitems": 2}, {"sci_mode": True},
+    {"sci_mode": False, "precision": 8},
     {"profile": "short"}, {"profile": "full"}, {"threshold": 3, "edgeitems": 1, "linewidth": 20},
 ], ids=str)  # fmt: skip
 def test_options(options: dict[str, object], rng: np.random.Generator) -> None:
@@ -38,7 +39,9 @@ def test_options(options: dict[str, object], rng: np.random.Generator) -> None:
     calque.set_printoptions(**options)
     try:
         assert repr(calque.tensor(values)) == repr(torch.tensor(values))
-        assert repr(calque.tensor(values, requires_grad=True).reshape(-1)) == repr(torch.tensor(values, requires_grad=True).reshape(-1))
+        assert repr(calque.tensor(values, requires_grad=True).reshape(-1)) == repr(
+            torch.tensor(values, requires_grad=True).reshape(-1)
+        )
     finally:
         torch.set_printoptions(profile="default")
         calque.set_printoptions(profile="default")
