@@ -50,7 +50,7 @@ class Tensor(Attached):
     __hash__ = object.__hash__
 
 
-TENSOR_TYPES: set[type] = {Tensor}
+TENSOR_TYPES: set[Any] = {Tensor}
 _new: Any = object.__new__
 
 
