@@ -8,6 +8,7 @@ Prints the median step time of both and the median ratio of neighbouring slices 
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import os
 import resource
@@ -24,7 +25,8 @@ SECONDS = {"mlp": 0.3, "lenet": 0.5, "resnet18-32": 1.5, "resnet18-224": 2.5, "l
 def worker(framework: str) -> None:
     """Read workload names from standard input, answer with seconds per step."""
     sys.path.insert(0, str(Path(__file__).parent))
-    from models import WORKLOADS, make_step
+    import numpy as np
+    from models import JOBS
 
     if framework == "torch":
         import torch as module
@@ -40,7 +42,10 @@ def worker(framework: str) -> None:
         if name not in steps:
             started = time.perf_counter()
             module.manual_seed(0)
-            steps[name] = make_step(WORKLOADS[name](module))
+            job = JOBS[name]
+            model = job.model(module)
+            x, y = (module.tensor(a) for a in job.batch(np.random.default_rng(0), job.batch_size))
+            steps[name] = functools.partial(job.step, module, model, job.optimizer(module, model), x, y)
             steps[name]().item()
             first = time.perf_counter() - started
             for _ in range(3):
