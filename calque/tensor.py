@@ -18,6 +18,7 @@ from calque.base.attached import Attached
 from calque.base.device import CPU, Device
 from calque.base.errors import AutogradError, DeviceError, DTypeError
 from calque.base.layout import Layout, dense_layout, layout
+from calque.base.shapes import within_dense
 from calque.ops.opdef import OpDef, get
 from calque.run import recorder
 from calque.run.buffer import Buffer, strided
@@ -329,7 +330,8 @@ def alias(t: Tensor, view: Layout, cls: type = Tensor) -> Tensor:
     v = _new(cls)
     v._storage, v._layout, v._requires_grad = t._storage, view, False
     v._grad_fn = v._grad = v._views = v._cache = v._hooks = None
-    base = v._base = t if t._base is None else t._base
+    own = t._base is None or (t._requires_grad and t._grad_fn is None)  # a leaf's views are its own, wherever its memory came from
+    base = v._base = t if own else t._base
     refs = base._views
     if refs is None:
         base._views = [weakref.ref(v)]
@@ -374,10 +376,14 @@ def output_nodes(node: FunctionNode, count_: int) -> list[GradNode]:
     return result
 
 
+def _zeros(view: Layout) -> Tensor:
+    return record(get("full"), ((0.0, view.dtype),), (tuple(view.shape),))
+
+
 def as_strided_backward(g: Any, whole: Layout, view: Layout) -> Any:
     """Gradient of a strided view of a dense value: scatter `g` back (accumulating where the view overlaps)."""
     zeros = record(get("full"), ((0.0, g._layout.dtype),), (tuple(whole.shape),))
-    return record(get("update_add"), (zeros, g), (tuple(view.shape), view.strides, view.offset))
+    return record(get("update_add"), (zeros, g), _relative(view, whole))
 
 
 def assign(t: Tensor, value: Tensor) -> Tensor:
@@ -395,7 +401,11 @@ def assign(t: Tensor, value: Tensor) -> Tensor:
     recorder.write(t._storage, t._layout, value._storage)
     if differentiable:
         if base is None:
-            t._grad_fn, t._requires_grad = value._grad_fn, value._requires_grad
+            if value._requires_grad:
+                t._grad_fn = value._grad_fn
+            else:  # the old value's gradient is zero, but PyTorch keeps the result in the graph
+                t._grad_fn = function_node("CopyBackwards", (t,), (t._layout,), lambda node, grads: (_zeros(grads[0]._layout),))
+            t._requires_grad = True
             _refresh_views(t, None)
         else:
             _rebase(t, base, old, value)
@@ -410,7 +420,7 @@ def _with_history(fresh: Tensor, source: Tensor) -> Tensor:
 
 def check_in_place(t: Tensor) -> None:
     """Raise if an in-place write to `t` would lose a leaf's gradient."""
-    base = t if t._base is None else t._base
+    base = t if t._base is None or (t._requires_grad and t._grad_fn is None) else t._base
     if base._requires_grad and base._grad_fn is None:
         name = getattr(base, "_name", "")
         what = f"parameter {name!r}" if name else f"a leaf of shape {tuple(base._layout.shape)}"
@@ -435,8 +445,7 @@ def _rebase(t: Tensor, base: Tensor, old: Any, value: Tensor) -> None:
         g = grads[0]
         outside = inside = None
         if node.next[0] is not None:
-            zero = record(get("full"), ((0.0, g._layout.dtype),), (tuple(view.shape),))
-            outside = record(get("update"), (g, zero), _relative(view, whole))
+            outside = record(get("update"), (g, _zeros(view)), _relative(view, whole))
         if node.next[1] is not None:
             inside = record(get("view"), (g,), _relative(view, whole))
         return outside, inside
@@ -452,7 +461,11 @@ def _relative(view: Layout, whole: Layout) -> tuple[Any, ...]:
     """Attributes of `view` over the dense value of `whole` (both address the same storage)."""
     if whole.dense:
         return (tuple(view.shape), view.strides, view.offset)
-    raise AutogradError("[in-place] writing through a view of a non-contiguous base that needs gradients; call .contiguous() on the base first")
+    steps = [stride if extent > 1 else 0 for extent, stride in zip(view.shape, view.strides, strict=True)]
+    found = within_dense(tuple(whole.shape), whole.strides, (*steps, view.offset - whole.offset))
+    if found is None:
+        raise AutogradError("[in-place] expected a view inside its base, got one that leaves it; write to the base or call .contiguous() first")
+    return (tuple(view.shape), found[:-1], found[-1])
 
 
 def _refresh_views(base: Tensor, written: Tensor | None) -> None:
@@ -464,13 +477,11 @@ def _refresh_views(base: Tensor, written: Tensor | None) -> None:
         if not base._requires_grad:
             v._grad_fn, v._requires_grad = None, False
             continue
-        attributes = _relative(v._layout, base._layout)
         whole, view = base._layout, v._layout
         v._grad_fn = function_node(
             "AsStridedBackward0", (base,), (view,), lambda node, grads, whole=whole, view=view: (as_strided_backward(grads[0], whole, view),)
         )
         v._requires_grad = True
-        del attributes
 
 
 # --------------------------------------------------------------------------------------------------------------- reading

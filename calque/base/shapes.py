@@ -195,3 +195,24 @@ def view_bounds(shape: Shape, strides: Shape, offset: int) -> tuple[int, int]:
     low = offset + sum(st * (s - 1) for s, st in zip(shape, strides, strict=True) if st < 0)
     high = offset + sum(st * (s - 1) for s, st in zip(shape, strides, strict=True) if st > 0)
     return low, high
+
+
+def within_dense(shape: Shape, strides: Shape, steps: Sequence[int]) -> Shape | None:
+    """Storage distances `steps` between elements of a view with `shape` and `strides`, as distances in its dense copy. None if some step is
+    no combination of the strides.
+
+    >>> within_dense((2, 3), (1, 2), (1, 2, 5))      # one row, one column, one row and two columns
+    (3, 1, 5)
+    """
+    dense = contiguous_strides(shape)
+    order = sorted((d for d in range(len(shape)) if shape[d] > 1 and strides[d] > 0), key=lambda d: -strides[d])
+    result = []
+    for step in steps:
+        total = 0
+        for d in order:
+            count, step = divmod(step, strides[d])
+            total += count * dense[d]
+        if step:
+            return None
+        result.append(total)
+    return tuple(result)

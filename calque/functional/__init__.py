@@ -36,7 +36,7 @@ globals().update(inplace.install(globals()))
 __all__ = [
     name
     for name, value in globals().items()
-    if not name.startswith("_") and callable(value) and name not in ("Engine", "prim", "cast")
+    if not name.startswith("_") and (callable(value) or name == "default_generator") and name not in ("Engine", "prim", "cast")
 ]
 
 Engine.functional = sys.modules[__name__]

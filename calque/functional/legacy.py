@@ -10,7 +10,7 @@ from calque.base import dtypes as dt
 from calque.base.errors import DTypeError
 from calque.functional.common import cast, is_tensor
 from calque.functional.creation import empty, from_numpy, tensor
-from calque.tensor import Tensor
+from calque.tensor import Tensor, register_type, wrap
 
 __all__ = [
     "BFloat16Tensor", "BoolTensor", "ByteTensor", "CharTensor", "DoubleTensor", "FloatTensor", "HalfTensor", "IntTensor", "LongTensor",
@@ -56,3 +56,18 @@ FloatTensor, DoubleTensor, HalfTensor = _make("Float", dt.float32), _make("Doubl
 BFloat16Tensor, BoolTensor, ByteTensor = _make("BFloat16", dt.bfloat16), _make("Bool", dt.bool_), _make("Byte", dt.uint8)
 CharTensor, ShortTensor = _make("Char", dt.int8), _make("Short", dt.int16)
 IntTensor, LongTensor = _make("Int", dt.int32), _make("Long", dt.int64)
+
+
+def _construct(cls: type, *arguments: Any, device: Any = None) -> Any:
+    """`Tensor(2, 3)`, `Tensor([1, 2])`: the old constructor of the default floating type."""
+    made = _make("Tensor", dt.get_default_dtype())(*arguments, device=device)
+    return wrap(made._storage, made._layout, cls)
+
+
+def _register(cls: type, **_: Any) -> None:
+    """A subclass takes part in recording like `Tensor` itself."""
+    register_type(cls)
+
+
+type.__setattr__(Tensor, "__new__", staticmethod(_construct))
+type.__setattr__(Tensor, "__init_subclass__", classmethod(_register))

@@ -159,3 +159,13 @@ def test_messages(call, text) -> None:
     with pytest.raises((TypeError, ValueError, RuntimeError)) as caught:
         call()
     assert text in str(caught.value)
+
+
+def test_the_tensor_class_makes_tensors() -> None:
+    class Marked(calque.Tensor):
+        pass
+
+    assert calque.Tensor([1, 2]).dtype is calque.float32 and calque.Tensor(2, 3).shape == (2, 3)
+    made = Marked([1.0, 2.0]).requires_grad_()
+    (made * made).sum().backward()
+    assert type(made) is Marked and made.grad.tolist() == [2.0, 4.0]
