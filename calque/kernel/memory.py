@@ -150,6 +150,9 @@ class Planner:
                 block.last = t
             for node in entry.reads:
                 self.block_of[node].last = t
+        checked = max((t for t, entry in enumerate(self.entries) if entry.check), default=-1)
+        for c in self.program.checks:  # read together, when all of them are computed
+            self.block_of[c.value].last = max(self.block_of[c.value].last, checked)
 
     def dies_into(self, entry: Entry, k: int, target: int, base: int) -> bool:
         """Whether `target` may overwrite `base` at entry k."""

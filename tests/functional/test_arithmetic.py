@@ -191,3 +191,13 @@ def test_numpy_operands() -> None:
 def test_uint8_wraps() -> None:
     assert (calque.tensor([200], dtype=calque.uint8) + 100).tolist() == [44]
     assert (calque.tensor([200], dtype=calque.uint8) < 300).tolist() == [True]
+
+
+def test_two_checks_in_one_compiled_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The values of all checks are read together: none may lie in memory that a later check reuses."""
+    monkeypatch.setattr("calque.run.dispatch.INTERPRET_WORK", 0)
+    x = calque.tensor([[4, 5], [6, 7]])
+    fine, wrong = x // calque.tensor([1, 2]), x % calque.tensor([[1, 2], [0, 0]])
+    with pytest.raises(ZeroDivisionError, match=r"\[remainder\].*position \(1, 0\)"):
+        wrong.tolist()
+    del fine
