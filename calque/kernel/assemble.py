@@ -46,8 +46,8 @@ def assemble(program: Program, fusion: Fusion) -> list[Entry]:
 
 
 class Updates:
-    """Where launches that replace donated inputs go: after the last read of the old value, and then as early as possible, because they
-    need no new memory and free the gradients they read."""
+    """Where launches that replace donated inputs go: after the last read of the old value, and then as early as possible, because
+    they need no new memory and free the gradients they read."""
 
     def __init__(self, program: Program, fusion: Fusion) -> None:
         facts = fusion.facts
@@ -79,7 +79,8 @@ class Updates:
         return [entries[t] for t in sorted(range(len(entries)), key=lambda t: keys[t])]
 
     def advance(self, entries: list[Entry]) -> list[Entry]:
-        """Move entries that only replace inputs to the first place where their operands exist and the old values are read no more."""
+        """Move entries that only replace inputs to the first place where their operands exist and the old values are read no
+        more."""
         readers = _readers(entries)
         checks = sum(1 for e in entries if e.check)
         keys = [float(t) for t in range(len(entries))]
