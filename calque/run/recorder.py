@@ -16,13 +16,14 @@ from collections.abc import Callable
 from typing import Any
 
 from calque.base.config import settings
+from calque.base.dtypes import int64
 from calque.base.layout import Layout, dense_layout, layout
 from calque.base.shapes import contiguous_strides
 from calque.ir.program import Check, Node, Program
 from calque.ops import opdef
 from calque.run.backends import require_memory
 from calque.run.buffer import Buffer, strided
-from calque.run.dispatch import Plan, dispatch, make_plan
+from calque.run.dispatch import Plan, dispatch, make_plan, new_array
 from calque.run.source import user_line
 
 Number = bool | int | float
@@ -260,8 +261,6 @@ def view_slot(trace: Trace, storage: Storage, view: Layout) -> int:
 
 def _snapshot_slot(trace: Trace, buffer: Buffer, view: Layout) -> int:
     """NumPy may write to shared memory at any time: copy what this operation reads, now."""
-    from calque.run.dispatch import new_array
-
     dense = dense_layout(tuple(view.shape), view.dtype, view.device)
     copy = new_array(dense.numel, dense.dtype)
     copy.reshape(dense.shape)[...] = strided(buffer.wait(), view)
@@ -278,7 +277,7 @@ def _grow_view(trace: Trace, key: Any, base: int, base_layout: Layout, view: Lay
     dense = dense_layout(shape, view.dtype, view.device)
     mark = ("seen", VIEW, base, shape, strides)
     if mark in trace.cur.next:
-        edge = Edge(trace.cur, VIEW_AT, (base, ("s", opdef_int64())), (shape, strides), dense, user_line())
+        edge = Edge(trace.cur, VIEW_AT, (base, ("s", int64)), (shape, strides), dense, user_line())
         trace.cur.next[family] = edge
     else:
         edge = Edge(trace.cur, VIEW, (base,), (shape, strides, view.offset), dense, user_line())
@@ -287,13 +286,6 @@ def _grow_view(trace: Trace, key: Any, base: int, base_layout: Layout, view: Lay
     edge.input_layouts = (base_layout,)
     Counters.edges += 1
     return edge
-
-
-def opdef_int64() -> Any:
-    """int64, the type of indices and offsets."""
-    from calque.base.dtypes import int64
-
-    return int64
 
 
 def write(storage: Storage, view: Layout, value: Storage) -> None:
@@ -341,7 +333,7 @@ def _record_update(trace: Trace, storage: Storage, view: Layout, value: Storage)
         mark = ("seen", UPDATE, base, source, shape, strides)
         if edge is None:
             if mark in trace.cur.next:
-                inputs = (base, source, ("s", opdef_int64()))
+                inputs = (base, source, ("s", int64))
                 edge = Edge(trace.cur, UPDATE_AT, inputs, (shape, strides), storage.layout, user_line())
                 trace.cur.next[family] = edge
             else:
