@@ -9,13 +9,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
 Arrays = tuple[np.ndarray, np.ndarray]
 
-__all__ = ["JOBS", "Job", "copy_parameters", "resnet18", "tensors"]
+__all__ = ["JOBS", "Job", "copy_parameters", "gpt", "lenet", "lstm_lm", "mlp", "resnet18", "tensors", "token_batches"]
 
 
 @dataclass(frozen=True)
@@ -101,7 +102,7 @@ def resnet18(T: Any, classes: int = 1000, small_images: bool = False) -> Any:
             self.relu = nn.ReLU(inplace=True)
             self.maxpool = nn.Identity() if small_images else nn.MaxPool2d(3, stride=2, padding=1)
             widths = (64, 64, 128, 256, 512)
-            for i, (inputs, planes) in enumerate(zip(widths, widths[1:]), start=1):
+            for i, (inputs, planes) in enumerate(pairwise(widths), start=1):
                 setattr(self, f"layer{i}", nn.Sequential(Block(inputs, planes, 1 if i == 1 else 2), Block(planes, planes, 1)))
             self.avgpool = nn.AdaptiveAvgPool2d((1, 1))
             self.fc = nn.Linear(512, classes)
@@ -146,7 +147,9 @@ def lstm_step(T: Any, model: Any, optimizer: Any, x: Any, y: Any) -> Any:
     return loss
 
 
-def _tokens(vocabulary: int, length: int, time_first: bool) -> Callable[[np.random.Generator, int], Arrays]:
+def token_batches(vocabulary: int, length: int, time_first: bool) -> Callable[[np.random.Generator, int], Arrays]:
+    """Random tokens and the same shifted by one: (L, N) each, or (N, L)."""
+
     def batch(rng: np.random.Generator, size: int) -> Arrays:
         text = rng.integers(0, vocabulary, (length + 1, size) if time_first else (size, length + 1))
         return (text[:-1], text[1:]) if time_first else (text[:, :-1].copy(), text[:, 1:].copy())
@@ -232,8 +235,8 @@ JOBS: dict[str, Job] = {
         Job("lenet", lenet, _adam, _images(1, 28, 28), classify, 64, 8),
         Job("resnet18-32", lambda T: resnet18(T, 10, True), _sgd, _images(3, 32, 32), classify, 32, 4),
         Job("resnet18-224", lambda T: resnet18(T, 1000), _sgd, _images(3, 224, 224, classes=1000), classify, 16, 2),
-        Job("lstm", lstm_lm, _plain_sgd, _tokens(10_000, 35, True), lstm_step, 20, 4),
-        Job("gpt", gpt, _adamw, _tokens(65, 256, False), classify, 8, 1),
+        Job("lstm", lstm_lm, _plain_sgd, token_batches(10_000, 35, True), lstm_step, 20, 4),
+        Job("gpt", gpt, _adamw, token_batches(65, 256, False), classify, 8, 1),
     )
 }
 

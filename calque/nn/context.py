@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 _KEY = "_calque_layers"
@@ -16,7 +17,7 @@ def describe(module: Any) -> str:
 def layer_path(chain: list[Any]) -> str:
     """Dotted name of the innermost module of a call chain (innermost first) under the outermost."""
     parts = []
-    for child, parent in zip(chain, chain[1:]):
+    for child, parent in pairwise(chain):
         name = next((n for n, m in parent.named_modules() if m is child), "")
         parts.append(name or f"<{type(child).__name__}>")
     return ".".join(reversed(parts))

@@ -65,7 +65,9 @@ def compare_function(name_or_pair: Any, inputs: list[Any], *args: Any, tolerance
     finish(a, b, out_a, out_b, [], tolerance)
 
 
-def finish(a: list[Any], b: list[Any], out_a: list[Any], out_b: list[Any], parameters: list[tuple[str, Any, Any]], tolerance: Any) -> None:
+def finish(
+    a: list[Any], b: list[Any], out_a: list[Any], out_b: list[Any], parameters: list[tuple[str, Any, Any]], tolerance: Any
+) -> None:
     assert len(out_a) == len(out_b)
     rng = np.random.default_rng(1)
     total_a = total_b = 0
@@ -105,7 +107,16 @@ def copy_state(module: Any, reference: Any) -> None:
     module.load_state_dict({k: calque.tensor(v.numpy().copy()) for k, v in state.items()})
 
 
-def compare_module(name: str, args: tuple[Any, ...], inputs: list[Any], *, train: bool = True, tolerance: Any = None, call: Any = None, **kwargs: Any) -> None:
+def compare_module(
+    name: str,
+    args: tuple[Any, ...],
+    inputs: list[Any],
+    *,
+    train: bool = True,
+    tolerance: Any = None,
+    call: Any = None,
+    **kwargs: Any,
+) -> None:
     module, reference = twins(name, *args, **kwargs)
     assert repr(module) == repr(reference)
     module.train(train)

@@ -23,7 +23,9 @@ ACTIVATIONS = [
 
 @pytest.mark.parametrize(("name", "args", "kwargs"), ACTIVATIONS, ids=lambda v: str(v))
 def test_activation(name: str, args: tuple, kwargs: dict) -> None:
-    compare_module(name, args, arrays((3, 4, 5)), tolerance=1e-7 if name in ("CELU", "Hardsigmoid") else None, **kwargs)  # PyTorch rounds their constants
+    compare_module(
+        name, args, arrays((3, 4, 5)), tolerance=1e-7 if name in ("CELU", "Hardsigmoid") else None, **kwargs
+    )  # PyTorch rounds their constants
 
 
 LAYERS = [

@@ -58,7 +58,9 @@ def test_probabilities(reduction: str) -> None:
     x, w = arrays((3, 4), (4,))
     compare_function("binary_cross_entropy", [p, q], reduction=reduction)
     compare_function("binary_cross_entropy", [p, q], weight=np.abs(w), reduction=reduction)
-    compare_function("binary_cross_entropy", [np.array([0.0, 1.0])], np.array([0.0, 0.0]), reduction=reduction, tolerance=1e-8)  # PyTorch's 1e-12 is a float32
+    compare_function(
+        "binary_cross_entropy", [np.array([0.0, 1.0])], np.array([0.0, 0.0]), reduction=reduction, tolerance=1e-8
+    )  # PyTorch's 1e-12 is a float32
     compare_function("binary_cross_entropy_with_logits", [x, q], reduction=reduction)
     compare_function("binary_cross_entropy_with_logits", [x, q], pos_weight=np.abs(w), weight=np.abs(w), reduction=reduction)
     compare_function("poisson_nll_loss", [p, 4 * q], log_input=False, full=True, reduction=reduction)
@@ -99,10 +101,14 @@ def test_loss_layers() -> None:
     compare_module("HuberLoss", (), arrays((3, 4), (3, 4)), delta=0.5)
 
 
-@pytest.mark.parametrize(("size_average", "reduce", "reduction"), [(False, None, "sum"), (None, False, "none"), (True, True, "mean")])
+@pytest.mark.parametrize(
+    ("size_average", "reduce", "reduction"), [(False, None, "sum"), (None, False, "none"), (True, True, "mean")]
+)
 def test_deprecated_reduction(size_average: object, reduce: object, reduction: str) -> None:
     x = arrays((4, 5))[0]
-    with pytest.warns(UserWarning, match=f"size_average and reduce args will be deprecated, please use reduction='{reduction}' instead"):
+    with pytest.warns(
+        UserWarning, match=f"size_average and reduce args will be deprecated, please use reduction='{reduction}' instead"
+    ):
         mine = F.nll_loss(calque.tensor(x), calque.tensor(LABELS), size_average=size_average, reduce=reduce)
     with pytest.warns(UserWarning, match="size_average and reduce"):
         close(mine, torch.nn.functional.nll_loss(torch.tensor(x), torch.tensor(LABELS), size_average=size_average, reduce=reduce))
@@ -158,7 +164,11 @@ def test_function(name: str, shapes: list, args: tuple, options: dict) -> None:
 
 def test_pool_indices_and_ties() -> None:
     x = np.round(arrays((2, 3, 7, 8))[0])  # many equal elements: the first maximum of a window wins
-    for options in ({"kernel_size": 2}, {"kernel_size": 3, "stride": 2, "padding": 1}, {"kernel_size": 2, "dilation": 2, "ceil_mode": True}):
+    for options in (
+        {"kernel_size": 2},
+        {"kernel_size": 3, "stride": 2, "padding": 1},
+        {"kernel_size": 2, "dilation": 2, "ceil_mode": True},
+    ):
         compare_function("max_pool2d", [x], return_indices=True, **options)
     compare_function("max_pool1d", [x[0]], 3, return_indices=True)
     compare_function("adaptive_max_pool2d", [x], (2, 3), return_indices=True)
@@ -177,7 +187,9 @@ def test_second_derivatives() -> None:
     def twice(T: object, function: object, *inputs: np.ndarray) -> list:
         tensors = [T.tensor(i, requires_grad=True) for i in inputs]  # type: ignore[attr-defined]
         out = function(*tensors)  # type: ignore[operator]
-        first = T.autograd.grad((out * T.tensor(y[: out.shape[0]]) if out.dim() else out).sum(), tensors, create_graph=True)  # type: ignore[attr-defined]
+        first = T.autograd.grad(
+            (out * T.tensor(y[:, : out.shape[1]].copy()) if out.dim() else out).sum(), tensors, create_graph=True
+        )  # type: ignore[attr-defined]
         second = T.autograd.grad(sum((g * g).sum() for g in first), tensors, allow_unused=True)  # type: ignore[attr-defined]
         return [T.zeros_like(t) if g is None else g for g, t in zip(second, tensors, strict=True)]  # type: ignore[attr-defined]
 
@@ -191,4 +203,9 @@ def test_second_derivatives() -> None:
         for a, c in zip(twice(calque, make(F), *inputs), twice(torch, make(torch.nn.functional), *inputs), strict=True):
             close(a, c, "second derivative", 1e-8)
     mine = twice(calque, lambda t: F.cross_entropy(t, calque.tensor(LABELS), label_smoothing=0.1), x)
-    close(mine[0], twice(torch, lambda t: torch.nn.functional.cross_entropy(t, torch.tensor(LABELS), label_smoothing=0.1), x)[0], "cross entropy", 1e-9)
+    close(
+        mine[0],
+        twice(torch, lambda t: torch.nn.functional.cross_entropy(t, torch.tensor(LABELS), label_smoothing=0.1), x)[0],
+        "cross entropy",
+        1e-9,
+    )

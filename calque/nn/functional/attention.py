@@ -18,7 +18,12 @@ from calque.tensor import Tensor
 
 __all__ = ["multi_head_attention_forward", "scaled_dot_product_attention"]
 
-_LOWEST = {"float16": -65504.0, "bfloat16": -3e38, "float32": -3e38, "float64": -1e300}  # finite: a row without a key stays finite
+_LOWEST = {
+    "float16": -65504.0,
+    "bfloat16": -3e38,
+    "float32": -3e38,
+    "float64": -1e300,
+}  # finite: a row without a key stays finite
 
 
 def _causal(rows: int, columns: int) -> Tensor:
@@ -34,7 +39,9 @@ def _check(q: Tensor, k: Tensor, v: Tensor) -> None:
         )
     kinds = {t._layout.dtype for t in (q, k, v)}
     if len(kinds) > 1:
-        raise DTypeError(f"[scaled_dot_product_attention] expected query, key and value of one dtype, got {[t.dtype for t in (q, k, v)]}")
+        raise DTypeError(
+            f"[scaled_dot_product_attention] expected query, key and value of one dtype, got {[t.dtype for t in (q, k, v)]}"
+        )
 
 
 def _attend(q: Tensor, k: Tensor, v: Tensor, mask: Any, p: float, scale: float) -> tuple[Tensor, Tensor]:
@@ -65,7 +72,9 @@ def scaled_dot_product_attention(
     """
     _check(query, key, value)
     if is_causal and attn_mask is not None:
-        raise ArgumentError("[scaled_dot_product_attention] expected attn_mask=None with is_causal=True: Explicit attn_mask should not be set when is_causal=True")
+        raise ArgumentError(
+            "[scaled_dot_product_attention] expected attn_mask=None with is_causal=True: Explicit attn_mask should not be set when is_causal=True"
+        )
     if enable_gqa:
         repeat = query._layout.shape[-3] // key._layout.shape[-3]
         key, value = T.repeat_interleave(key, repeat, -3), T.repeat_interleave(value, repeat, -3)
@@ -90,7 +99,9 @@ def _merged_mask(attn_mask: Any, padding: Any, batch: int, heads: int, source: i
         parts.append(attn_mask)
     if padding is not None:
         if tuple(padding._layout.shape) != (batch, source):
-            raise ShapeError(f"[multi_head_attention] key_padding_mask should have shape ({batch}, {source}), but got {tuple(padding._layout.shape)}")
+            raise ShapeError(
+                f"[multi_head_attention] key_padding_mask should have shape ({batch}, {source}), but got {tuple(padding._layout.shape)}"
+            )
         parts.append(T.reshape(padding, (batch, 1, 1, source)))
     if not parts:
         return None
@@ -152,7 +163,9 @@ def multi_head_attention_forward(
         return T.squeeze(out, 1), None if weights is None else T.squeeze(weights, 0)
     target, batch, width = query._layout.shape
     if width != embed_dim_to_check or width % num_heads:
-        raise ShapeError(f"[multi_head_attention] was expecting embedding dimension of {embed_dim_to_check} divisible by {num_heads}, but got {width}")
+        raise ShapeError(
+            f"[multi_head_attention] was expecting embedding dimension of {embed_dim_to_check} divisible by {num_heads}, but got {width}"
+        )
     in_weight = None if use_separate_proj_weight else in_proj_weight
     q, k, v = _project(query, key, value, (q_proj_weight, k_proj_weight, v_proj_weight), in_weight, in_proj_bias)
     q, k, v = (T.transpose(x, 0, 1) for x in (q, k, v))

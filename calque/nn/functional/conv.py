@@ -43,7 +43,9 @@ def _prepare(op: str, n: int, x: Any, w: Any, stride: Any, padding: Any, dilatio
     require_dtype(op, x, w)
     strides, dilations = sizes(op, "stride", stride, n, 1), sizes(op, "dilation", dilation, n, 1)
     if not isinstance(groups, int) or groups < 1 or kernel[0] % groups:
-        raise ArgumentError(f"[{op}] expected output channels divisible by groups >= 1, got {kernel[0]} channels and groups={groups}")
+        raise ArgumentError(
+            f"[{op}] expected output channels divisible by groups >= 1, got {kernel[0]} channels and groups={groups}"
+        )
     if shape[1] != kernel[1] * groups:
         raise ShapeError(
             f"[{op}] Given groups={groups}, weight of size {list(kernel)}, expected input{list(shape)} to have {kernel[1] * groups} channels, "
@@ -76,9 +78,7 @@ def _named_padding(op: str, name: str, strides: Any, dilations: Any, kernel: Any
     return tuple(s // 2 for s in spans), extra if any(extra) else None
 
 
-def _convolve(
-    op: str, n: int, x: Tensor, w: Tensor, bias: Any, stride: Any, padding: Any, dilation: Any, groups: int
-) -> Tensor:
+def _convolve(op: str, n: int, x: Tensor, w: Tensor, bias: Any, stride: Any, padding: Any, dilation: Any, groups: int) -> Tensor:
     key = (n, x._layout, w._layout, stride if isinstance(stride, int) else tuple(stride), dilation if isinstance(dilation, int)
            else tuple(dilation), padding if isinstance(padding, (int, str)) else tuple(padding), groups)  # fmt: skip
     found = _CHECKED.get(key)
@@ -107,7 +107,9 @@ def _convolve(
 
 def _check_ranks(op: str, n: int, x: Tensor, w: Tensor) -> None:
     if w._layout.ndim != n + 2:
-        raise ShapeError(f"[{op}] expected a weight with {n + 2} dims (O, C / groups, {'kH, kW' if n == 2 else 'k'}), got {tuple(w._layout.shape)}")
+        raise ShapeError(
+            f"[{op}] expected a weight with {n + 2} dims (O, C / groups, {'kH, kW' if n == 2 else 'k'}), got {tuple(w._layout.shape)}"
+        )
     if x._layout.ndim not in (n + 1, n + 2):
         raise ShapeError(
             f"[{op}] Expected {n + 1}D (unbatched) or {n + 2}D (batched) input to {op}, but got input of size: {list(x._layout.shape)}"
@@ -115,14 +117,26 @@ def _check_ranks(op: str, n: int, x: Tensor, w: Tensor) -> None:
 
 
 def conv1d(
-    input: Tensor, weight: Tensor, bias: Any = None, stride: Sizes = 1, padding: Sizes | str = 0, dilation: Sizes = 1, groups: int = 1
+    input: Tensor,
+    weight: Tensor,
+    bias: Any = None,
+    stride: Sizes = 1,
+    padding: Sizes | str = 0,
+    dilation: Sizes = 1,
+    groups: int = 1,
 ) -> Tensor:
     """Cross-correlation: (N, C, L), (O, C / groups, k) -> (N, O, L')."""
     return _convolve("conv1d", 1, input, weight, bias, stride, padding, dilation, groups)
 
 
 def conv2d(
-    input: Tensor, weight: Tensor, bias: Any = None, stride: Sizes = 1, padding: Sizes | str = 0, dilation: Sizes = 1, groups: int = 1
+    input: Tensor,
+    weight: Tensor,
+    bias: Any = None,
+    stride: Sizes = 1,
+    padding: Sizes | str = 0,
+    dilation: Sizes = 1,
+    groups: int = 1,
 ) -> Tensor:
     """Cross-correlation: (N, C, H, W), (O, C / groups, kH, kW) -> (N, O, H', W').
 
@@ -139,7 +153,8 @@ def conv3d(
     """Cross-correlation: (N, C, D, H, W), (O, C / groups, kD, kH, kW) -> (N, O, D', H', W'), as kD 2-d convolutions added up."""
     op = "conv3d"
     (sd, *s2), (pd, *p2), (dd, *d2) = (
-        sizes(op, name, v, 3, least) for name, v, least in (("stride", stride, 1), ("padding", padding, 0), ("dilation", dilation, 1))
+        sizes(op, name, v, 3, least)
+        for name, v, least in (("stride", stride, 1), ("padding", padding, 0), ("dilation", dilation, 1))
     )
     _check_ranks(op, 3, input, weight)
     x = pad(input, (0, 0, 0, 0, pd, pd)) if pd else input
@@ -147,7 +162,9 @@ def conv3d(
     steps = weight._layout.shape[2]
     out_depth = (depth - dd * (steps - 1) - 1) // sd + 1
     if out_depth < 1:
-        raise ShapeError(f"[{op}] Kernel size can't be greater than actual input size: kernel depth {steps}, padded input depth {depth}")
+        raise ShapeError(
+            f"[{op}] Kernel size can't be greater than actual input size: kernel depth {steps}, padded input depth {depth}"
+        )
     result: Any = None
     for step in range(steps):
         slab = x[:, :, step * dd : step * dd + (out_depth - 1) * sd + 1 : sd]
@@ -169,7 +186,9 @@ def _transpose(
     before, after = sizes(op, "padding", padding, n, 0), sizes(op, "output_padding", output_padding, n, 0)
     kernel, shape = tuple(w._layout.shape), tuple(x._layout.shape)
     if any(o >= max(s, d) for o, s, d in zip(after, strides, dilations, strict=True)):
-        raise ArgumentError(f"[{op}] output padding must be smaller than either stride or dilation, but got output_padding {after}")
+        raise ArgumentError(
+            f"[{op}] output padding must be smaller than either stride or dilation, but got output_padding {after}"
+        )
     if shape[1] != kernel[0] or groups < 1 or kernel[0] % groups:
         raise ShapeError(
             f"[{op}] Given transposed=1, weight of size {list(kernel)}, expected input{list(shape)} to have {kernel[0]} channels "

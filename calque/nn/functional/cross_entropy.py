@@ -25,7 +25,9 @@ _told: set[str] = set()
 class _Labels:
     """Loss of integer labels. `log_probabilities`: the input is log-softmax already (NLL)."""
 
-    def __init__(self, input: Tensor, target: Tensor, weight: Any, skip: int, reduction: str, smoothing: float, log_input: bool) -> None:
+    def __init__(
+        self, input: Tensor, target: Tensor, weight: Any, skip: int, reduction: str, smoothing: float, log_input: bool
+    ) -> None:
         self.dim = 0 if input._layout.ndim == 1 else 1
         self.classes = int(input._layout.shape[self.dim])
         op = "nll_loss" if log_input else "cross_entropy"
@@ -40,7 +42,9 @@ class _Labels:
         self.weight = weight
         self.factor = self.keep
         if weight is not None:
-            per_row = T.reshape(record(SELECT_ROWS, (wide(weight.detach()), T.reshape(labels, (-1,))), (0,)), tuple(labels._layout.shape))
+            per_row = T.reshape(
+                record(SELECT_ROWS, (wide(weight.detach()), T.reshape(labels, (-1,))), (0,)), tuple(labels._layout.shape)
+            )
             self.factor = per_row if self.keep is None else per_row * self.keep
         self.rows = float(target._layout.numel)
         self.reduction, self.smoothing, self.log_input = reduction, float(smoothing), log_input
@@ -126,7 +130,9 @@ def _check(op: str, input: Tensor, target: Tensor, weight: Any) -> None:
             "Expected input batch_size to match target batch_size (squeeze or reshape the target)"
         )
     if weight is not None and tuple(weight._layout.shape) != (classes,):
-        raise ShapeError(f"[{op}] weight tensor should be defined either for all {classes} classes or no classes but got weight tensor of shape: {list(weight._layout.shape)}")
+        raise ShapeError(
+            f"[{op}] weight tensor should be defined either for all {classes} classes or no classes but got weight tensor of shape: {list(weight._layout.shape)}"
+        )
 
 
 def _warn_softmax(input: Tensor) -> None:

@@ -36,7 +36,9 @@ def _table(op: str, input: Tensor, weight: Tensor, padding_idx: int | None) -> t
     rows = weight._layout.shape[0]
     if padding_idx is not None:
         if not -rows <= padding_idx < rows:
-            raise OutOfRangeError(f"[{op}] Padding_idx must be within num_embeddings: expected {-rows}..{rows - 1}, got {padding_idx}")
+            raise OutOfRangeError(
+                f"[{op}] Padding_idx must be within num_embeddings: expected {-rows}..{rows - 1}, got {padding_idx}"
+            )
         padding_idx %= rows
     return rows, padding_idx
 
@@ -70,7 +72,9 @@ def embedding(
             [0., 0.]])
     """
     if sparse:
-        raise ArgumentError("[embedding] sparse gradients are not supported; use sparse=False: the gradient is dense and its update is fused")
+        raise ArgumentError(
+            "[embedding] sparse gradients are not supported; use sparse=False: the gradient is dense and its update is fused"
+        )
     rows, skip = _table("embedding", input, weight, padding_idx)
     check_indices(input, rows, None, _bad_index("embedding", rows))
     index = cast(input, dt.int64)
@@ -118,7 +122,11 @@ def embedding_bag(
             if a == b:
                 bags.append(T.zeros((1, weight._layout.shape[1]), dtype=weight.dtype))
                 continue
-            bags.append(embedding_bag(part, weight, None, max_norm, norm_type, scale_grad_by_freq, mode, sparse, weights, False, padding_idx))
+            bags.append(
+                embedding_bag(
+                    part, weight, None, max_norm, norm_type, scale_grad_by_freq, mode, sparse, weights, False, padding_idx
+                )
+            )
         return T.cat(bags, 0)
     rows = embedding(input, weight, padding_idx, max_norm, norm_type, scale_grad_by_freq, sparse)
     if per_sample_weights is not None:
@@ -142,7 +150,9 @@ def one_hot(tensor: Tensor, num_classes: int = -1) -> Tensor:
             [0, 0, 1]])
     """
     if tensor._layout.dtype.category != 1:
-        raise DTypeError(f"[one_hot] one_hot is only applicable to index tensor: expected integers, got {tensor._layout.dtype!r}; convert with .long()")
+        raise DTypeError(
+            f"[one_hot] one_hot is only applicable to index tensor: expected integers, got {tensor._layout.dtype!r}; convert with .long()"
+        )
     if num_classes == -1:
         found = values_of(tensor)
         found = read(tensor, "one_hot") if found is None else found

@@ -14,6 +14,8 @@ def legacy_reduction(size_average: Any, reduce: Any, reduction: str, stacklevel:
     applied = True if reduce is None else bool(reduce)
     result = "none" if not applied else "mean" if average else "sum"
     warnings.warn(
-        f"size_average and reduce args will be deprecated, please use reduction='{result}' instead.", UserWarning, stacklevel=stacklevel
+        f"size_average and reduce args will be deprecated, please use reduction='{result}' instead.",
+        UserWarning,
+        stacklevel=stacklevel,
     )
     return result

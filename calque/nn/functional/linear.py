@@ -28,7 +28,9 @@ def _check_linear(input: Tensor, weight: Tensor, bias: Any) -> None:
         )
     if bias is not None:
         if tuple(bias._layout.shape) not in ((w.shape[0],) if w.ndim == 2 else (), (1,)):
-            raise ShapeError(f"[linear] expected a bias of shape ({w.shape[0]},) for weight {tuple(w.shape)}, got {tuple(bias._layout.shape)}")
+            raise ShapeError(
+                f"[linear] expected a bias of shape ({w.shape[0]},) for weight {tuple(w.shape)}, got {tuple(bias._layout.shape)}"
+            )
         require_dtype("linear", bias, weight)
 
 

@@ -50,7 +50,9 @@ def _pairwise(op: str, input: Tensor, target: Tensor, loss: Tensor, weight: Any,
     if weight is None:
         return reduced(loss, reduction, op)
     if tuple(weight._layout.shape) != tuple(input._layout.shape):
-        raise ShapeError(f"[{op}] expected weights of the input's shape {tuple(input._layout.shape)}, got {tuple(weight._layout.shape)}")
+        raise ShapeError(
+            f"[{op}] expected weights of the input's shape {tuple(input._layout.shape)}, got {tuple(weight._layout.shape)}"
+        )
     loss = loss * weight
     return T.sum(loss) / T.sum(weight) if reduction == "mean" else reduced(loss, reduction, op)
 
@@ -148,14 +150,19 @@ def binary_cross_entropy(
     check_unit_interval(input, outside)
     check_unit_interval(target, _bad_target(op))
     loss = with_gradient(
-        "BinaryCrossEntropyBackward0", lambda x, y: (-(y * _bce_clamped(x) + (1.0 - y) * _bce_clamped(1.0 - x)),), _bce_backward, (input, target)
+        "BinaryCrossEntropyBackward0",
+        lambda x, y: (-(y * _bce_clamped(x) + (1.0 - y) * _bce_clamped(1.0 - x)),),
+        _bce_backward,
+        (input, target),
     )
     return reduced(loss if weight is None else loss * weight, reduction, op)
 
 
 def _bad_target(op: str) -> Callable[[tuple[int, ...], float, int], Exception]:
     def error(where: tuple[int, ...], value: float, count: int) -> Exception:
-        return ArgumentError(f"[{op}] expected targets in the range [0, 1], got {value:g} at index {where} ({count} element(s) outside); scale the labels")
+        return ArgumentError(
+            f"[{op}] expected targets in the range [0, 1], got {value:g} at index {where} ({count} element(s) outside); scale the labels"
+        )
 
     return error
 
@@ -282,7 +289,13 @@ def hinge_embedding_loss(
 
 
 def margin_ranking_loss(
-    input1: Tensor, input2: Tensor, target: Tensor, margin: float = 0.0, size_average: Any = None, reduce: Any = None, reduction: str = "mean"
+    input1: Tensor,
+    input2: Tensor,
+    target: Tensor,
+    margin: float = 0.0,
+    size_average: Any = None,
+    reduce: Any = None,
+    reduction: str = "mean",
 ) -> Tensor:
     """max(0, -y (x1 - x2) + margin) for y = 1 (x1 should rank higher) or -1."""
     reduction = legacy_reduction(size_average, reduce, reduction)
@@ -295,7 +308,13 @@ def margin_ranking_loss(
 
 
 def cosine_embedding_loss(
-    input1: Tensor, input2: Tensor, target: Tensor, margin: float = 0.0, size_average: Any = None, reduce: Any = None, reduction: str = "mean"
+    input1: Tensor,
+    input2: Tensor,
+    target: Tensor,
+    margin: float = 0.0,
+    size_average: Any = None,
+    reduce: Any = None,
+    reduction: str = "mean",
 ) -> Tensor:
     """1 - cos(x1, x2) where y = 1, max(0, cos - margin) where y = -1: (N, D), (N, D), (N) -> scalar."""
     reduction = legacy_reduction(size_average, reduce, reduction)
@@ -346,7 +365,9 @@ def triplet_margin_with_distance_loss(
     return reduced(_relu(near - far + float(margin)), reduction, "triplet_margin_loss")
 
 
-def soft_margin_loss(input: Tensor, target: Tensor, size_average: Any = None, reduce: Any = None, reduction: str = "mean") -> Tensor:
+def soft_margin_loss(
+    input: Tensor, target: Tensor, size_average: Any = None, reduce: Any = None, reduction: str = "mean"
+) -> Tensor:
     """log(1 + exp(-y x)) for y = 1 or -1."""
     reduction = legacy_reduction(size_average, reduce, reduction)
     return reduced(_softplus_of_minus(input * target), reduction, "soft_margin_loss")
@@ -379,6 +400,6 @@ def multi_margin_loss(
     if weight is not None:
         gap = gap * T.reshape(T.index_select(weight, 0, T.reshape(target, (-1,))), tuple(labels._layout.shape))
     other = T.ne(positions((input._layout.shape[last],)), labels)
-    return reduced(T.sum(choose(other, gap, 0.0, gap._layout.dtype), last) / float(input._layout.shape[last]), reduction, "multi_margin_loss")
-
-
+    return reduced(
+        T.sum(choose(other, gap, 0.0, gap._layout.dtype), last) / float(input._layout.shape[last]), reduction, "multi_margin_loss"
+    )

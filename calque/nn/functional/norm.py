@@ -167,7 +167,9 @@ def batch_norm(
     dims = (0, *range(2, len(shape)))
     if not training:
         if running_mean is None or running_var is None:
-            raise ArgumentError("[batch_norm] expected running_mean and running_var in evaluation mode, got None; pass training=True")
+            raise ArgumentError(
+                "[batch_norm] expected running_mean and running_var in evaluation mode, got None; pass training=True"
+            )
         return _normalise_with(input, running_mean, running_var, weight, bias, affine, eps)
     count = prod(shape[d] for d in dims)
     if count == 1:
@@ -235,12 +237,16 @@ def instance_norm(
     affine = _per_channel(len(shape), shape[1])
     if not use_input_stats:
         if running_mean is None or running_var is None:
-            raise ArgumentError("[instance_norm] Expected running_mean and running_var to be defined when use_input_stats is false")
+            raise ArgumentError(
+                "[instance_norm] Expected running_mean and running_var to be defined when use_input_stats is false"
+            )
         return _normalise_with(input, running_mean, running_var, weight, bias, affine, eps)
     dims = tuple(range(2, len(shape)))
     count = prod(shape[d] for d in dims)
     if count <= 1:
-        raise ShapeError(f"[instance_norm] Expected more than 1 spatial element when training, got input size {input._layout.shape!r}")
+        raise ShapeError(
+            f"[instance_norm] Expected more than 1 spatial element when training, got input size {input._layout.shape!r}"
+        )
     kernel = _Kernel(shape, dims, affine, (0, *dims), eps)
     y = kernel("NativeBatchNormBackward0", input, weight, bias)
     if running_mean is not None:
@@ -252,7 +258,9 @@ def instance_norm(
 def local_response_norm(input: Tensor, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0) -> Tensor:
     """x / (k + alpha * mean of squares over `size` neighbouring channels) ** beta: (N, C, *) -> the same."""
     if input._layout.ndim < 3:
-        raise ShapeError(f"[local_response_norm] Expected 3D or higher dimensionality input (got {input._layout.ndim} dimensions)")
+        raise ShapeError(
+            f"[local_response_norm] Expected 3D or higher dimensionality input (got {input._layout.ndim} dimensions)"
+        )
     channels = input._layout.shape[1]
     squares = input * input
     before, after = size // 2, (size - 1) // 2
@@ -278,5 +286,3 @@ def normalize(input: Tensor, p: float = 2.0, dim: Any = 1, eps: float = 1e-12, o
     length = T.norm(input, p, dim, True)
     y = input / T.clamp(length, min=float(eps))
     return y if out is None else assign(out, y)
-
-

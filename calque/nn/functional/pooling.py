@@ -34,7 +34,9 @@ class _Windows:
 
     def __init__(self, op: str, shape: Pair, kernel: Pair, stride: Pair, padding: Pair, dilation: Pair, ceil_mode: bool) -> None:
         if any(2 * p > k for p, k in zip(padding, kernel, strict=True)):
-            raise ArgumentError(f"[{op}] pad should be at most half of effective kernel size, but got pad={padding} and kernel_size={kernel}")
+            raise ArgumentError(
+                f"[{op}] pad should be at most half of effective kernel size, but got pad={padding} and kernel_size={kernel}"
+            )
         self.op, self.shape, self.kernel, self.stride, self.padding, self.dilation = op, shape, kernel, stride, padding, dilation
         hw = shape[2:]
         self.out = tuple(self._positions(hw[i], i, ceil_mode) for i in range(2))
@@ -217,7 +219,9 @@ def _divisors(w: _Windows, include_pad: bool) -> Any:
     return int(table[0, 0]) if (table == table[0, 0]).all() else table
 
 
-def _avg_pool(op: str, n: int, input: Tensor, settings: tuple[Any, ...], ceil_mode: bool, include_pad: bool, divisor: int | None) -> Tensor:
+def _avg_pool(
+    op: str, n: int, input: Tensor, settings: tuple[Any, ...], ceil_mode: bool, include_pad: bool, divisor: int | None
+) -> Tensor:
     x, back = _batched(op, input, n)
     if divisor == 0:
         raise ArgumentError(f"[{op}] divisor must be not zero")
@@ -301,7 +305,9 @@ def adaptive_avg_pool2d(input: Tensor, output_size: Any) -> Tensor:
 def adaptive_avg_pool1d(input: Tensor, output_size: Any) -> Tensor:
     """Mean over windows that divide the sequence into `output_size`: (N, C, L) -> (N, C, output_size)."""
     x, back = _batched("adaptive_avg_pool1d", input, 1)
-    return back(_adaptive_average("adaptive_avg_pool1d", x, (1, sizes("adaptive_avg_pool1d", "output_size", output_size, 1, 1)[0])))  # type: ignore[no-any-return]
+    return back(
+        _adaptive_average("adaptive_avg_pool1d", x, (1, sizes("adaptive_avg_pool1d", "output_size", output_size, 1, 1)[0]))
+    )  # type: ignore[no-any-return]
 
 
 def _adaptive_max(op: str, x: Tensor, output_size: Any) -> tuple[Tensor, Tensor]:
@@ -331,5 +337,7 @@ def adaptive_max_pool2d(input: Tensor, output_size: Any, return_indices: bool = 
 def adaptive_max_pool1d(input: Tensor, output_size: Any, return_indices: bool = False) -> Any:
     """Maximum over windows that divide the sequence into `output_size`: (N, C, L) -> (N, C, output_size)."""
     x, back = _batched("adaptive_max_pool1d", input, 1)
-    values, indices = _adaptive_max("adaptive_max_pool1d", x, (1, sizes("adaptive_max_pool1d", "output_size", output_size, 1, 1)[0]))
+    values, indices = _adaptive_max(
+        "adaptive_max_pool1d", x, (1, sizes("adaptive_max_pool1d", "output_size", output_size, 1, 1)[0])
+    )
     return (back(values), back(indices)) if return_indices else back(values)

@@ -43,7 +43,7 @@ def _lstm_forward(projected: Tensor, h: Tensor, c: Tensor, weight: Tensor) -> tu
 
 
 def _lstm_backward(saved: Saved, g_out: Any, g_cell: Any) -> tuple[Any, ...]:
-    projected, h0, c0, weight = saved.inputs
+    _, h0, _, weight = saved.inputs
     out, _, steps = saved.values
     length = len(steps)
     grads = [None] * length if g_out is None else T.unbind(g_out, 0)

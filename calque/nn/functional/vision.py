@@ -23,7 +23,15 @@ __all__ = [
     "channel_shuffle", "fold", "interpolate", "pixel_shuffle", "pixel_unshuffle", "unfold", "upsample", "upsample_bilinear", "upsample_nearest",
 ]  # fmt: skip
 
-_DIMS = {"nearest": (1, 2, 3), "nearest-exact": (1, 2, 3), "linear": (1,), "bilinear": (2,), "bicubic": (2,), "trilinear": (3,), "area": (1, 2)}
+_DIMS = {
+    "nearest": (1, 2, 3),
+    "nearest-exact": (1, 2, 3),
+    "linear": (1,),
+    "bilinear": (2,),
+    "bicubic": (2,),
+    "trilinear": (3,),
+    "area": (1, 2),
+}
 
 
 def _centres(size: int, out: int, scale: float | None, align_corners: bool) -> Any:
@@ -95,7 +103,9 @@ def _separable(x: Tensor, out: list[int], scales: list[Any], weights: Callable[.
 def _output_sizes(hw: tuple[int, ...], size: Any, scale_factor: Any, recompute: bool) -> tuple[list[int], list[Any]]:
     n = len(hw)
     if (size is None) == (scale_factor is None):
-        raise ArgumentError("[interpolate] expected exactly one of size and scale_factor: only one of size or scale_factor should be defined")
+        raise ArgumentError(
+            "[interpolate] expected exactly one of size and scale_factor: only one of size or scale_factor should be defined"
+        )
     if size is not None:
         wanted = [size] * n if isinstance(size, int) else [int(s) for s in size]
         scales: list[Any] = [None] * n
@@ -103,9 +113,13 @@ def _output_sizes(hw: tuple[int, ...], size: Any, scale_factor: Any, recompute: 
         scales = [float(scale_factor)] * n if isinstance(scale_factor, (int, float)) else [float(s) for s in scale_factor]
         wanted = [math.floor(h * s) for h, s in zip(hw, scales)]
     if len(wanted) != n:
-        raise ArgumentError(f"[interpolate] Input and output must have the same number of spatial dimensions: expected {n} sizes, got {len(wanted)}")
+        raise ArgumentError(
+            f"[interpolate] Input and output must have the same number of spatial dimensions: expected {n} sizes, got {len(wanted)}"
+        )
     if min(wanted) < 1:
-        raise ShapeError(f"[interpolate] Input and output sizes should be greater than 0, but got input {hw} and output {tuple(wanted)}")
+        raise ShapeError(
+            f"[interpolate] Input and output sizes should be greater than 0, but got input {hw} and output {tuple(wanted)}"
+        )
     return wanted, [None] * n if recompute else scales
 
 
@@ -140,7 +154,9 @@ def interpolate(
     return _separable(input, out, scales, weights, bool(align_corners))
 
 
-def upsample(input: Tensor, size: Any = None, scale_factor: Any = None, mode: str = "nearest", align_corners: bool | None = None) -> Tensor:
+def upsample(
+    input: Tensor, size: Any = None, scale_factor: Any = None, mode: str = "nearest", align_corners: bool | None = None
+) -> Tensor:
     """`interpolate`, under its old name."""
     return interpolate(input, size, scale_factor, mode, align_corners)
 
@@ -175,7 +191,9 @@ def pixel_unshuffle(input: Tensor, downscale_factor: int) -> Tensor:
     r = downscale_factor
     *lead, channels, height, width = input._layout.shape
     if r < 1 or height % r or width % r:
-        raise ShapeError(f"[pixel_unshuffle] expects height to be divisible by downscale_factor, but {height} x {width} is not divisible by {r}")
+        raise ShapeError(
+            f"[pixel_unshuffle] expects height to be divisible by downscale_factor, but {height} x {width} is not divisible by {r}"
+        )
     n = len(lead)
     split = T.reshape(input, (*lead, channels, height // r, r, width // r, r))
     moved = T.permute(split, (*range(n), n, n + 2, n + 4, n + 1, n + 3))
@@ -186,7 +204,9 @@ def channel_shuffle(input: Tensor, groups: int) -> Tensor:
     """Interleave the channels of the groups: (N, C, *) -> the same. Source: Zhang et al., "ShuffleNet" (2017)."""
     batch, channels, *rest = input._layout.shape
     if groups < 1 or channels % groups:
-        raise ShapeError(f"[channel_shuffle] Number of channels must be divisible by groups. Got {channels} channels and {groups} groups.")
+        raise ShapeError(
+            f"[channel_shuffle] Number of channels must be divisible by groups. Got {channels} channels and {groups} groups."
+        )
     split = T.reshape(input, (batch, groups, channels // groups, *rest))
     return T.reshape(T.transpose(split, 1, 2), (batch, channels, *rest))
 
@@ -197,7 +217,9 @@ def _columns(op: str, hw: Any, kernel: Any, dilation: Any, padding: Any, stride:
     padded = tuple(n + 2 * q for n, q in zip(hw, p, strict=True))
     out = tuple((n - e * (m - 1) - 1) // t + 1 for n, e, m, t in zip(padded, d, k, s, strict=True))
     if min(out) < 1:
-        raise ShapeError(f"[{op}] expected a kernel that fits, got kernel {k} (dilation {d}) on padded size {padded}: calculated shape {out} is too small")
+        raise ShapeError(
+            f"[{op}] expected a kernel that fits, got kernel {k} (dilation {d}) on padded size {padded}: calculated shape {out} is too small"
+        )
     return k, d, p, s, padded, out
 
 

@@ -353,7 +353,9 @@ class MultiheadAttention(Module):
     ) -> None:  # fmt: skip
         super().__init__()
         if embed_dim <= 0 or num_heads <= 0:
-            raise ArgumentError(f"[MultiheadAttention] embed_dim and num_heads must be greater than 0, got {embed_dim} and {num_heads}")
+            raise ArgumentError(
+                f"[MultiheadAttention] embed_dim and num_heads must be greater than 0, got {embed_dim} and {num_heads}"
+            )
         if embed_dim % num_heads:
             raise ArgumentError(f"[MultiheadAttention] embed_dim must be divisible by num_heads, got {embed_dim} and {num_heads}")
         self.embed_dim, self.num_heads, self.dropout, self.batch_first = embed_dim, num_heads, dropout, batch_first

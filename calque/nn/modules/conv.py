@@ -29,16 +29,22 @@ class _Conv(Module):
         name, n = type(self).__name__, self.dims
         positive(name, groups=groups)
         if in_channels % groups:
-            raise ArgumentError(f"[{name}] in_channels must be divisible by groups, got in_channels={in_channels} and groups={groups}")
+            raise ArgumentError(
+                f"[{name}] in_channels must be divisible by groups, got in_channels={in_channels} and groups={groups}"
+            )
         if out_channels % groups:
-            raise ArgumentError(f"[{name}] out_channels must be divisible by groups, got out_channels={out_channels} and groups={groups}")
+            raise ArgumentError(
+                f"[{name}] out_channels must be divisible by groups, got out_channels={out_channels} and groups={groups}"
+            )
         if isinstance(padding, str):
             if padding not in ("same", "valid"):
                 raise ArgumentError(f"[{name}] Invalid padding string {padding!r}, should be one of {{'valid', 'same'}}")
             if padding == "same" and any(s != 1 for s in spread(stride, n)):
                 raise ArgumentError(f"[{name}] padding='same' is not supported for strided convolutions")
         if padding_mode not in ("zeros", "reflect", "replicate", "circular"):
-            raise ArgumentError(f"[{name}] padding_mode must be one of {{'zeros', 'reflect', 'replicate', 'circular'}}, but got padding_mode='{padding_mode}'")
+            raise ArgumentError(
+                f"[{name}] padding_mode must be one of {{'zeros', 'reflect', 'replicate', 'circular'}}, but got padding_mode='{padding_mode}'"
+            )
         self.in_channels, self.out_channels, self.groups, self.padding_mode = in_channels, out_channels, groups, padding_mode
         self.kernel_size, self.stride, self.dilation = spread(kernel_size, n), spread(stride, n), spread(dilation, n)
         self.padding = padding if isinstance(padding, str) else spread(padding, n)
@@ -155,7 +161,18 @@ class _Transposed(_Conv):
         if padding_mode != "zeros":
             raise ArgumentError(f'[{type(self).__name__}] Only "zeros" padding mode is supported for {type(self).__name__}')
         super().__init__(
-            in_channels, out_channels, kernel_size, stride, padding, output_padding, dilation, groups, bias, padding_mode, device, dtype
+            in_channels,
+            out_channels,
+            kernel_size,
+            stride,
+            padding,
+            output_padding,
+            dilation,
+            groups,
+            bias,
+            padding_mode,
+            device,
+            dtype,
         )
 
     def _extra(self, input: Tensor, output_size: Any) -> Any:
@@ -165,12 +182,17 @@ class _Transposed(_Conv):
         n = self.dims
         wanted = [int(s) for s in output_size][-n:]
         least = [
-            (input._layout.shape[i - n] - 1) * self.stride[i] - 2 * self.padding[i] + self.dilation[i] * (self.kernel_size[i] - 1) + 1
+            (input._layout.shape[i - n] - 1) * self.stride[i]
+            - 2 * self.padding[i]
+            + self.dilation[i] * (self.kernel_size[i] - 1)
+            + 1
             for i in range(n)
         ]
         if any(not low <= w < low + s for low, w, s in zip(least, wanted, self.stride, strict=True)):
             most = [low + s - 1 for low, s in zip(least, self.stride, strict=True)]
-            raise ArgumentError(f"[{type(self).__name__}] requested an output size of {wanted}, but valid sizes range from {least} to {most}")
+            raise ArgumentError(
+                f"[{type(self).__name__}] requested an output size of {wanted}, but valid sizes range from {least} to {most}"
+            )
         return tuple(w - low for w, low in zip(wanted, least, strict=True))
 
 
@@ -192,5 +214,3 @@ class ConvTranspose2d(_Transposed):
     def forward(self, input: Tensor, output_size: Any = None) -> Tensor:
         extra = self._extra(input, output_size)
         return F.conv_transpose2d(input, self.weight, self.bias, self.stride, self.padding, extra, self.groups, self.dilation)
-
-

@@ -19,7 +19,9 @@ def _row(layer: str, padding_idx: Any, rows: int) -> Any:
     if padding_idx is None:
         return None
     if not -rows <= padding_idx < rows:
-        raise ArgumentError(f"[{layer}] Padding_idx must be within num_embeddings: expected {-rows}..{rows - 1}, got {padding_idx}")
+        raise ArgumentError(
+            f"[{layer}] Padding_idx must be within num_embeddings: expected {-rows}..{rows - 1}, got {padding_idx}"
+        )
     return padding_idx % rows
 
 
@@ -35,7 +37,9 @@ class _Table(Module):
             self.reset_parameters()
         else:
             if tuple(weight._layout.shape) != shape:
-                raise ShapeError(f"[{type(self).__name__}] Shape of weight does not match num_embeddings and embedding_dim: {shape} and {tuple(weight._layout.shape)}")
+                raise ShapeError(
+                    f"[{type(self).__name__}] Shape of weight does not match num_embeddings and embedding_dim: {shape} and {tuple(weight._layout.shape)}"
+                )
             self.weight = Parameter(weight, requires_grad=not freeze)
 
     def reset_parameters(self) -> None:
@@ -64,14 +68,18 @@ class Embedding(_Table):
     ) -> None:  # fmt: skip
         super().__init__()
         if sparse:
-            raise ArgumentError("[Embedding] sparse gradients are not supported; use sparse=False: the gradient is dense and its update is fused")
+            raise ArgumentError(
+                "[Embedding] sparse gradients are not supported; use sparse=False: the gradient is dense and its update is fused"
+            )
         self.num_embeddings, self.embedding_dim = num_embeddings, embedding_dim
         self.padding_idx = _row("Embedding", padding_idx, num_embeddings)
         self.max_norm, self.norm_type, self.scale_grad_by_freq, self.sparse = max_norm, norm_type, scale_grad_by_freq, sparse
         self._setup(_weight, _freeze, device, dtype)
 
     def forward(self, input: Tensor) -> Tensor:
-        return F.embedding(input, self._parameters["weight"], self.padding_idx, self.max_norm, self.norm_type, self.scale_grad_by_freq)
+        return F.embedding(
+            input, self._parameters["weight"], self.padding_idx, self.max_norm, self.norm_type, self.scale_grad_by_freq
+        )
 
     def extra_repr(self) -> str:
         text = f"{self.num_embeddings}, {self.embedding_dim}"
@@ -92,9 +100,13 @@ class Embedding(_Table):
     ) -> "Embedding":  # fmt: skip
         """A table with given values, frozen by default."""
         if embeddings._layout.ndim != 2:
-            raise ShapeError(f"[Embedding] Embeddings parameter is expected to be 2-dimensional, got shape {tuple(embeddings._layout.shape)}")
+            raise ShapeError(
+                f"[Embedding] Embeddings parameter is expected to be 2-dimensional, got shape {tuple(embeddings._layout.shape)}"
+            )
         rows, columns = embeddings._layout.shape
-        return cls(rows, columns, padding_idx, max_norm, norm_type, scale_grad_by_freq, sparse, _weight=embeddings, _freeze=freeze)
+        return cls(
+            rows, columns, padding_idx, max_norm, norm_type, scale_grad_by_freq, sparse, _weight=embeddings, _freeze=freeze
+        )
 
 
 class EmbeddingBag(_Table):

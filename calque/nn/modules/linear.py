@@ -121,11 +121,19 @@ class Dense(LazyLinear):
     _ACTIVATIONS = {"softrelu": F.softplus, "softsign": F.softsign, "swish": F.silu}
 
     def __init__(
-        self, units: int, activation: Any = None, use_bias: bool = True, flatten: bool = True, in_units: int = 0, dtype: Any = None
+        self,
+        units: int,
+        activation: Any = None,
+        use_bias: bool = True,
+        flatten: bool = True,
+        in_units: int = 0,
+        dtype: Any = None,
     ) -> None:
         super().__init__(units, use_bias, dtype=dtype)
         if isinstance(activation, str) and activation not in self._ACTIVATIONS and not hasattr(F, activation):
-            raise ArgumentError(f"[Dense] expected the name of an activation such as 'relu', 'sigmoid' or 'tanh', got {activation!r}")
+            raise ArgumentError(
+                f"[Dense] expected the name of an activation such as 'relu', 'sigmoid' or 'tanh', got {activation!r}"
+            )
         self.activation = activation
         self.flatten = flatten
         if in_units:
@@ -175,9 +183,7 @@ class Bilinear(Module):
         return F.bilinear(input1, input2, self.weight, self.bias)
 
     def extra_repr(self) -> str:
-        return (
-            f"in1_features={self.in1_features}, in2_features={self.in2_features}, out_features={self.out_features}, bias={self.bias is not None}"
-        )
+        return f"in1_features={self.in1_features}, in2_features={self.in2_features}, out_features={self.out_features}, bias={self.bias is not None}"
 
 
 class Flatten(Module):

@@ -27,7 +27,15 @@ class _Running(Module):
     ranks: tuple[int, ...] = ()
 
     def __init__(
-        self, num_features: int, eps: float, momentum: Any, affine: bool, track_running_stats: bool, device: Any, dtype: Any, bias: bool
+        self,
+        num_features: int,
+        eps: float,
+        momentum: Any,
+        affine: bool,
+        track_running_stats: bool,
+        device: Any,
+        dtype: Any,
+        bias: bool,
     ) -> None:
         super().__init__()
         if not isinstance(num_features, int) or num_features < 0:
@@ -61,12 +69,19 @@ class _Running(Module):
     def _check_input(self, input: Tensor) -> None:
         if input._layout.ndim not in self.ranks:
             wanted = " or ".join(f"{r}D" for r in self.ranks)
-            raise ShapeError(f"[{type(self).__name__}] expected {wanted} input (got {input._layout.ndim}D input), shape {tuple(input._layout.shape)}")
+            raise ShapeError(
+                f"[{type(self).__name__}] expected {wanted} input (got {input._layout.ndim}D input), shape {tuple(input._layout.shape)}"
+            )
 
     def _upgrade_state_dict(self, entries: Any, prefix: str, version: int | None) -> None:
         """State dicts from before version 2 do not count batches."""
         key = prefix + "num_batches_tracked"
-        if (version is None or version < 2) and self.track_running_stats and key not in entries and prefix + "running_mean" in entries:
+        if (
+            (version is None or version < 2)
+            and self.track_running_stats
+            and key not in entries
+            and prefix + "running_mean" in entries
+        ):
             entries[key] = self.num_batches_tracked.detach()
 
     def extra_repr(self) -> str:
@@ -105,7 +120,14 @@ class _BatchNorm(_Running):
             return y
         keep = not self.training or self.track_running_stats
         return F.batch_norm(
-            input, mean if keep else None, variance if keep else None, parameters["weight"], parameters["bias"], training, momentum, self.eps
+            input,
+            mean if keep else None,
+            variance if keep else None,
+            parameters["weight"],
+            parameters["bias"],
+            training,
+            momentum,
+            self.eps,
         )
 
 
@@ -182,7 +204,13 @@ class LayerNorm(Module):
     """
 
     def __init__(
-        self, normalized_shape: Any, eps: float = 1e-5, elementwise_affine: bool = True, bias: bool = True, device: Any = None, dtype: Any = None
+        self,
+        normalized_shape: Any,
+        eps: float = 1e-5,
+        elementwise_affine: bool = True,
+        bias: bool = True,
+        device: Any = None,
+        dtype: Any = None,
     ) -> None:
         super().__init__()
         self.normalized_shape = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
@@ -203,14 +231,21 @@ class LayerNorm(Module):
         return F.layer_norm(input, self.normalized_shape, parameters["weight"], parameters["bias"], self.eps)
 
     def extra_repr(self) -> str:
-        return f"{self.normalized_shape}, eps={self.eps}, elementwise_affine={self.elementwise_affine}, bias={self.bias is not None}"
+        return (
+            f"{self.normalized_shape}, eps={self.eps}, elementwise_affine={self.elementwise_affine}, bias={self.bias is not None}"
+        )
 
 
 class RMSNorm(Module):
     """Division by the root mean square over the last dims: (*, normalized_shape) -> the same."""
 
     def __init__(
-        self, normalized_shape: Any, eps: float | None = None, elementwise_affine: bool = True, device: Any = None, dtype: Any = None
+        self,
+        normalized_shape: Any,
+        eps: float | None = None,
+        elementwise_affine: bool = True,
+        device: Any = None,
+        dtype: Any = None,
     ) -> None:
         super().__init__()
         self.normalized_shape = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)

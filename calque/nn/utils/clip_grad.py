@@ -21,7 +21,9 @@ def _grads(parameters: Any) -> list[Tensor]:
     return [p._grad for p in listed if p._grad is not None]
 
 
-def get_total_norm(tensors: Iterable[Tensor], norm_type: float = 2.0, error_if_nonfinite: bool = False, foreach: bool | None = None) -> Tensor:
+def get_total_norm(
+    tensors: Iterable[Tensor], norm_type: float = 2.0, error_if_nonfinite: bool = False, foreach: bool | None = None
+) -> Tensor:
     """Norm of all elements of all tensors together, as a 0-d tensor."""
     grads = [tensors] if is_tensor(tensors) else list(tensors)
     p = float(norm_type)

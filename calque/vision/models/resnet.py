@@ -124,7 +124,9 @@ class ResNet(nn.Module):
 def _maker(name: str, block: Any, layers: Sequence[int]) -> Callable[..., ResNet]:
     def make(*, weights: Any = None, pretrained: bool = False, progress: bool = True, **options: Any) -> ResNet:
         if weights is not None or pretrained:
-            raise ArgumentError(f"[{name}] pretrained weights are not shipped; load a state dict with model.load_state_dict(...) instead")
+            raise ArgumentError(
+                f"[{name}] pretrained weights are not shipped; load a state dict with model.load_state_dict(...) instead"
+            )
         return ResNet(block, layers, **options)
 
     make.__name__ = make.__qualname__ = name
