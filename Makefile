@@ -1,6 +1,6 @@
 # `make train` and `make test` need only Python 3.11-3.13 and make: each makes its own environment in .venv.
 
-PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3 python; do \
+PYTHON ?= $(shell for p in python3 python3.11 python3.12 python3.13 python; do \
 	command -v $$p >/dev/null 2>&1 && $$p -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))' 2>/dev/null \
 	&& { echo $$p; break; }; done)
 VENV ?= .venv
@@ -44,8 +44,8 @@ types: $(VENV)/.installed-dev  ## mypy, strict on the layers below the tensor
 docs: $(VENV)/.installed-dev  ## run every example of the docstrings and of README.md
 	$(BIN)/python -m tests.doc_examples
 
-bench: $(VENV)/.installed-dev  ## benchmarks; each prints its own table
-	@set -e; for script in bench/bench_*.py; do echo "== $$script"; $(BIN)/python $$script; done
+bench: $(VENV)/.installed-dev  ## benchmarks beside PyTorch where it is installed; each prints its own table
+	@set -e; for script in record steps contract cpu_kernels; do echo "== bench/$$script.py"; $(BIN)/python bench/$$script.py; done
 
 clean:  ## remove environments, caches and build outputs
 	rm -rf $(VENV) .venv-ci build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
