@@ -6,7 +6,7 @@ The gradient rules of the primitives are written in this namespace (plus `prim` 
 import sys
 
 from calque.autograd.engine import Engine
-from calque.functional import inplace, operators  # noqa: F401
+from calque.functional import inplace, operators, restride  # noqa: F401
 from calque.functional.arithmetic import *  # noqa: F403
 from calque.functional.common import cast, prim  # noqa: F401
 from calque.functional.creation import *  # noqa: F403

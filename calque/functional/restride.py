@@ -1,0 +1,44 @@
+"""In-place forms of the view functions: the same tensor, another look at its memory (`t_`, `squeeze_`, `transpose_`, ...).
+
+>>> import calque
+>>> x = calque.zeros(2, 1, 3)
+>>> x.squeeze_().shape
+torch.Size([2, 3])
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from calque.functional.common import method
+from calque.functional.views import squeeze, swapaxes, swapdims, t, transpose, unsqueeze
+from calque.run.recorder import local
+from calque.tensor import Tensor, check_in_place
+
+__all__: list[str] = []
+
+
+def restride(input: Tensor, view: Tensor) -> Tensor:
+    """Make `input` look at its storage as `view` does, with the view's history."""
+    if view is input:
+        return input
+    if local.state.grad:
+        check_in_place(input)
+    input._layout, input._cache = view._layout, None
+    if view._grad_fn is not None:
+        input._grad_fn = view._grad_fn
+    return input
+
+
+def _install(name: str, function: Callable[..., Any]) -> None:
+    def apply(input: Tensor, *arguments: Any, **keywords: Any) -> Tensor:
+        return restride(input, function(input, *arguments, **keywords))
+
+    apply.__name__ = apply.__qualname__ = name
+    apply.__doc__ = f"`{function.__name__}` on the tensor itself; returns it."
+    method(name)(apply)
+
+
+for _function in (squeeze, swapaxes, swapdims, t, transpose, unsqueeze):
+    _install(_function.__name__ + "_", _function)

@@ -1,0 +1,30 @@
+"""In-place view functions: the same tensor, another shape."""
+
+from __future__ import annotations
+
+import pytest
+
+import calque
+
+
+def test_the_same_tensor_gets_another_shape() -> None:
+    x = calque.arange(6.0).reshape(2, 1, 3).clone()
+    same = x
+    assert x.squeeze_(1) is same and tuple(x.shape) == (2, 3)
+    x.t_()
+    assert x.tolist() == [[0.0, 3.0], [1.0, 4.0], [2.0, 5.0]]
+    assert tuple(x.unsqueeze_(0).shape) == (1, 3, 2)
+    assert tuple(x.transpose_(0, 2).shape) == (2, 3, 1)
+
+
+def test_gradients_follow() -> None:
+    w = calque.arange(6.0).reshape(2, 3).requires_grad_()
+    y = w * 2.0
+    y.t_()
+    (y * calque.arange(6.0).reshape(3, 2)).sum().backward()
+    assert w.grad.tolist() == [[0.0, 4.0, 8.0], [2.0, 6.0, 10.0]]
+
+
+def test_a_leaf_that_requires_grad_is_refused() -> None:
+    with pytest.raises(RuntimeError, match="leaf"):
+        calque.zeros(2, 3, requires_grad=True).t_()
