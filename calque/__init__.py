@@ -7,16 +7,27 @@
 tensor([2., 4.])
 """
 
-from calque import autograd, cuda, nn, optim, utils
-from calque import linalg
-from calque.autograd.modes import enable_grad, inference_mode, is_grad_enabled, is_inference_mode_enabled, no_grad, set_grad_enabled
+from calque import autograd, cuda, linalg, nn, optim, utils
+from calque.autograd.modes import (
+    enable_grad,
+    inference_mode,
+    is_grad_enabled,
+    is_inference_mode_enabled,
+    no_grad,
+    set_grad_enabled,
+)
 from calque.base.device import Device as device
 from calque.base.dtypes import (
     DType as dtype,
+)
+from calque.base.dtypes import (
     FInfo as finfo,
+)
+from calque.base.dtypes import (
     IInfo as iinfo,
+)
+from calque.base.dtypes import (
     bfloat16,
-    bool_ as bool,
     float16,
     float32,
     float64,
@@ -28,9 +39,13 @@ from calque.base.dtypes import (
     set_default_dtype,
     uint8,
 )
+from calque.base.dtypes import (
+    bool_ as bool,
+)
 from calque.base.shapes import Size
-from calque.functional import *  # noqa: F403
+from calque.functional import *
 from calque.io import load, save
+from calque.nn.methods import log_softmax, softmax
 from calque.run.dispatch import synchronize
 from calque.run.stats import get_num_threads, set_num_threads, stats
 from calque.tensor import Tensor
