@@ -105,7 +105,5 @@ def _target(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
         elif not isinstance(value, bool) and value is not None:
             raise ArgumentError(f"[to] expected a device, a dtype or a Tensor, got {type(value).__name__}")
     if dtype is not None and dtype.category != 2:
-        raise DTypeError(
-            f"[to] nn.Module.to only accepts floating point dtypes, but got desired dtype={dtype!r}; use .type(dtype) to force it"
-        )
+        raise DTypeError(f"[to] nn.Module.to only accepts floating point dtypes, but got desired dtype={dtype!r}; use .type(dtype) to force it")
     return device, dtype

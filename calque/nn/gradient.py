@@ -28,9 +28,10 @@ Forward = Callable[..., tuple[Any, ...]]
 Backward = Callable[..., tuple[Any, ...]]
 
 
-def with_gradient(label: str, forward: Forward, backward: Backward, inputs: tuple[Any, ...], count: int = 1) -> Any:
+def with_gradient(label: str, forward: Forward, backward: Backward, inputs: tuple[Any, ...], count: int = 1, uses: tuple[int, ...] = ()) -> Any:
     """The first `count` values of `forward(*inputs)`, with `backward(saved, *grads)` as gradient.
 
+    `uses`: numbers of the outputs that `backward` reads, which must not be modified in place until then.
     `backward` gets one gradient per output (None where unused) and returns one per input, None where `saved.needs` is False.
     """
     state = local.state
@@ -47,6 +48,9 @@ def with_gradient(label: str, forward: Forward, backward: Backward, inputs: tupl
     node.where = state.trace.cur.line
     node.saved = dict(enumerate(inputs))
     node.versions = [0 if x is None else x._storage.version for x in inputs]
+    for k in uses:
+        node.saved[-1 - k] = outputs[k]._storage
+        node.versions.append(outputs[k]._storage.version)
     node.context = tuple(wrap(v._storage, v._layout) for v in outputs) + tuple(values[count:])
     for out, target in zip(outputs, output_nodes(node, count), strict=True):
         out._grad_fn, out._requires_grad = target, True

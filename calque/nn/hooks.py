@@ -80,9 +80,7 @@ class BackwardHooks:
             return args
         self.has_inputs = True
         self.input_count, self.input_positions = len(items), tensors
-        for i, out in zip(
-            tensors, _identity("BackwardHookFunctionBackward", [items[i] for i in tensors], self._on_inputs), strict=True
-        ):
+        for i, out in zip(tensors, _identity("BackwardHookFunctionBackward", [items[i] for i in tensors], self._on_inputs), strict=True):
             items[i] = out
         return tuple(items)
 
@@ -92,9 +90,7 @@ class BackwardHooks:
         if not local.state.grad or not any(items[i]._requires_grad for i in tensors):
             return result
         self.output_count, self.output_positions = len(items), tensors
-        for i, out in zip(
-            tensors, _identity("BackwardHookFunctionBackward", [items[i] for i in tensors], self._on_outputs), strict=True
-        ):
+        for i, out in zip(tensors, _identity("BackwardHookFunctionBackward", [items[i] for i in tensors], self._on_outputs), strict=True):
             items[i] = out
         if not isinstance(result, (tuple, list)):
             return items[0]

@@ -66,9 +66,7 @@ def calculate_gain(nonlinearity: str, param: Any = None) -> float:
 def _fans(t: Tensor) -> tuple[int, int]:
     shape = t._layout.shape
     if len(shape) < 2:
-        raise ShapeError(
-            f"[init] Fan in and fan out can not be computed for tensor with fewer than 2 dimensions, got shape {tuple(shape)}"
-        )
+        raise ShapeError(f"[init] Fan in and fan out can not be computed for tensor with fewer than 2 dimensions, got shape {tuple(shape)}")
     field = math.prod(shape[2:])
     return shape[1] * field, shape[0] * field
 
@@ -93,9 +91,7 @@ def normal_(tensor: Tensor, mean: float = 0.0, std: float = 1.0, generator: Any 
 
 
 @_silent
-def trunc_normal_(
-    tensor: Tensor, mean: float = 0.0, std: float = 1.0, a: float = -2.0, b: float = 2.0, generator: Any = None
-) -> Tensor:
+def trunc_normal_(tensor: Tensor, mean: float = 0.0, std: float = 1.0, a: float = -2.0, b: float = 2.0, generator: Any = None) -> Tensor:
     """Normal limited to [a, b] (absolute values), by inverting the distribution function."""
     if mean < a - 2 * std or mean > b + 2 * std:
         warnings.warn(
@@ -171,9 +167,7 @@ def _empty_warning(tensor: Tensor) -> bool:
     return False
 
 
-def kaiming_uniform_(
-    tensor: Tensor, a: float = 0, mode: str = "fan_in", nonlinearity: str = "leaky_relu", generator: Any = None
-) -> Tensor:
+def kaiming_uniform_(tensor: Tensor, a: float = 0, mode: str = "fan_in", nonlinearity: str = "leaky_relu", generator: Any = None) -> Tensor:
     """Uniform with variance gain^2 / fan."""
     if _empty_warning(tensor):
         return tensor
@@ -181,9 +175,7 @@ def kaiming_uniform_(
     return uniform_(tensor, -bound, bound, generator)
 
 
-def kaiming_normal_(
-    tensor: Tensor, a: float = 0, mode: str = "fan_in", nonlinearity: str = "leaky_relu", generator: Any = None
-) -> Tensor:
+def kaiming_normal_(tensor: Tensor, a: float = 0, mode: str = "fan_in", nonlinearity: str = "leaky_relu", generator: Any = None) -> Tensor:
     """Normal with variance gain^2 / fan."""
     if _empty_warning(tensor):
         return tensor

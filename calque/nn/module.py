@@ -114,9 +114,7 @@ class Module(Conversions):
         self.__dict__["_hooked"] = True
         return self._hook_dict(name).add(hook, prepend)
 
-    def register_forward_pre_hook(
-        self, hook: Callable[..., Any], *, prepend: bool = False, with_kwargs: bool = False
-    ) -> RemovableHandle:
+    def register_forward_pre_hook(self, hook: Callable[..., Any], *, prepend: bool = False, with_kwargs: bool = False) -> RemovableHandle:
         """Call `hook(module, args)` before every forward; a value it returns replaces the arguments."""
         return self._add_hook("_forward_pre_hooks", (hook, with_kwargs), prepend)
 
@@ -168,16 +166,14 @@ class Module(Conversions):
         """Add a parameter (or None) under a name; it is then an attribute."""
         self._check_name(name, "parameter", "_parameters")
         if param is not None and not isinstance(param, Parameter):
-            raise TypeError(
-                f"cannot assign '{type(param).__name__}' object to parameter '{name}' (nn.Parameter or None required)"
-            )
+            raise TypeError(f"cannot assign '{type(param).__name__}' object to parameter '{name}' (nn.Parameter or None required)")
         if param is not None and param._grad_fn is not None:
             raise ValueError(
                 f"Cannot assign non-leaf Tensor to parameter '{name}'. Model parameters must be created explicitly; "
                 "to express it as a function of another Tensor, compute the value in the forward() method."
             )
         if param is not None and "_name" not in param.__dict__:
-            param._name = name
+            param.__dict__["_name"] = name
         self._parameters[name] = param
 
     def register_buffer(self, name: str, tensor: Any, persistent: bool = True) -> None:
@@ -275,9 +271,7 @@ class Module(Conversions):
 
     # ------------------------------------------------------------------------------------------------------------ traversal
 
-    def named_modules(
-        self, memo: set[Any] | None = None, prefix: str = "", remove_duplicate: bool = True
-    ) -> Iterator[tuple[str, Any]]:
+    def named_modules(self, memo: set[Any] | None = None, prefix: str = "", remove_duplicate: bool = True) -> Iterator[tuple[str, Any]]:
         """(dotted name, module) of this module and everything below it; a shared module once."""
         memo = set() if memo is None else memo
         if self in memo:
@@ -318,9 +312,7 @@ class Module(Conversions):
                     seen.add(id(value))
                 yield f"{path}.{name}" if path else name, value
 
-    def named_parameters(
-        self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True
-    ) -> Iterator[tuple[str, Any]]:
+    def named_parameters(self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True) -> Iterator[tuple[str, Any]]:
         """(dotted name, parameter); a shared parameter once."""
         return self._named_members("_parameters", prefix, recurse, remove_duplicate)
 

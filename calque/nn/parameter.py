@@ -113,13 +113,12 @@ class UninitializedParameter(Parameter):
     def materialize(self, value: Tensor) -> None:
         """Take over a value of the shape found at the first call."""
         replace_value(self, value)
-        self.__class__ = Parameter
+        self.__class__ = Parameter  # type: ignore[assignment]
 
     @property
     def shape(self) -> Any:
         raise ShapeError(
-            "[UninitializedParameter] the shape of a lazy layer's parameter is not known yet; "
-            "call the model on one batch first (a dry run)"
+            "[UninitializedParameter] the shape of a lazy layer's parameter is not known yet; call the model on one batch first (a dry run)"
         )
 
     def __repr__(self) -> str:

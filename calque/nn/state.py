@@ -150,9 +150,7 @@ def _examine_entry(module: Any, name: str, current: Any, key: str, entries: Any,
         dtype = from_numpy_dtype(value.dtype)
         value = value if dtype is None else upload(value, dtype)
     if not is_tensor(value):
-        plan.errors.append(
-            f"While copying the parameter named {key!r}, expected a Tensor from checkpoint object but received {type(entries[key])}"
-        )
+        plan.errors.append(f"While copying the parameter named {key!r}, expected a Tensor from checkpoint object but received {type(entries[key])}")
         return
     if is_lazy(current):
         plan.copies.append((module, name, current, value))

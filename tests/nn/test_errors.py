@@ -72,9 +72,7 @@ def test_convolution() -> None:
         ["padded input size per channel: (4, 4)", "Kernel size: (5, 5)", "Conv2d(3, 4, kernel_size=(5, 5)"],
         lambda: layer(calque.ones(1, 3, 2, 2)),
     )
-    expect(
-        ValueError, ["in_channels must be divisible by groups", "in_channels=3", "groups=2"], lambda: nn.Conv2d(3, 4, 3, groups=2)
-    )
+    expect(ValueError, ["in_channels must be divisible by groups", "in_channels=3", "groups=2"], lambda: nn.Conv2d(3, 4, 3, groups=2))
     expect(
         ValueError,
         ["out_channels must be divisible by groups", "out_channels=3", "groups=2"],

@@ -65,9 +65,7 @@ def compare_function(name_or_pair: Any, inputs: list[Any], *args: Any, tolerance
     finish(a, b, out_a, out_b, [], tolerance)
 
 
-def finish(
-    a: list[Any], b: list[Any], out_a: list[Any], out_b: list[Any], parameters: list[tuple[str, Any, Any]], tolerance: Any
-) -> None:
+def finish(a: list[Any], b: list[Any], out_a: list[Any], out_b: list[Any], parameters: list[tuple[str, Any, Any]], tolerance: Any) -> None:
     assert len(out_a) == len(out_b)
     rng = np.random.default_rng(1)
     total_a = total_b = 0

@@ -12,13 +12,40 @@ from tests.oracle.nn_harness import arrays, compare_module  # noqa: E402
 pytestmark = [pytest.mark.oracle, pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel")]
 
 ACTIVATIONS = [
-    ("ReLU", (), {}), ("ReLU", (), {"inplace": False}), ("ReLU6", (), {}), ("ELU", (0.7,), {}), ("CELU", (0.7,), {}), ("SELU", (), {}), ("GELU", (), {}),
-    ("GELU", (), {"approximate": "tanh"}), ("SiLU", (), {}), ("Mish", (), {}), ("Softplus", (), {}), ("Softplus", (2.0, 1.0), {}),
-    ("Softsign", (), {}), ("Sigmoid", (), {}), ("Tanh", (), {}), ("LogSigmoid", (), {}), ("Hardtanh", (-0.5, 0.5), {}), ("Hardsigmoid", (), {}),
-    ("Hardswish", (), {}), ("Hardshrink", (), {}), ("Softshrink", (0.3,), {}), ("Tanhshrink", (), {}), ("Threshold", (0.1, 0.7), {}),
-    ("LeakyReLU", (0.2,), {}), ("PReLU", (), {}), ("PReLU", (4,), {}), ("GLU", (1,), {}), ("Softmax", (1,), {}), ("LogSoftmax", (-1,), {}),
-    ("Softmin", (1,), {}), ("Identity", (), {}), ("Flatten", (), {}), ("Unflatten", (1, (2, 2)), {}),
-]  # fmt: skip
+    ("ReLU", (), {}),
+    ("ReLU", (), {"inplace": False}),
+    ("ReLU6", (), {}),
+    ("ELU", (0.7,), {}),
+    ("CELU", (0.7,), {}),
+    ("SELU", (), {}),
+    ("GELU", (), {}),
+    ("GELU", (), {"approximate": "tanh"}),
+    ("SiLU", (), {}),
+    ("Mish", (), {}),
+    ("Softplus", (), {}),
+    ("Softplus", (2.0, 1.0), {}),
+    ("Softsign", (), {}),
+    ("Sigmoid", (), {}),
+    ("Tanh", (), {}),
+    ("LogSigmoid", (), {}),
+    ("Hardtanh", (-0.5, 0.5), {}),
+    ("Hardsigmoid", (), {}),
+    ("Hardswish", (), {}),
+    ("Hardshrink", (), {}),
+    ("Softshrink", (0.3,), {}),
+    ("Tanhshrink", (), {}),
+    ("Threshold", (0.1, 0.7), {}),
+    ("LeakyReLU", (0.2,), {}),
+    ("PReLU", (), {}),
+    ("PReLU", (4,), {}),
+    ("GLU", (1,), {}),
+    ("Softmax", (1,), {}),
+    ("LogSoftmax", (-1,), {}),
+    ("Softmin", (1,), {}),
+    ("Identity", (), {}),
+    ("Flatten", (), {}),
+    ("Unflatten", (1, (2, 2)), {}),
+]
 
 
 @pytest.mark.parametrize(("name", "args", "kwargs"), ACTIVATIONS, ids=lambda v: str(v))
@@ -29,38 +56,73 @@ def test_activation(name: str, args: tuple, kwargs: dict) -> None:
 
 
 LAYERS = [
-    ("Linear", (5, 3), [(4, 5)], {}), ("Linear", (5, 3), [(2, 3, 5)], {"bias": False}), ("Linear", (5, 3), [(5,)], {}),
+    ("Linear", (5, 3), [(4, 5)], {}),
+    ("Linear", (5, 3), [(2, 3, 5)], {"bias": False}),
+    ("Linear", (5, 3), [(5,)], {}),
     ("Bilinear", (3, 4, 2), [(5, 3), (5, 4)], {}),
-    ("Conv1d", (4, 6, 3), [(2, 4, 9)], {"stride": 2, "padding": 1}), ("Conv1d", (4, 6, 3), [(4, 9)], {"padding": "same", "groups": 2}),
-    ("Conv2d", (3, 4, 3), [(2, 3, 7, 6)], {"padding": 1}), ("Conv2d", (4, 6, (3, 2)), [(2, 4, 8, 7)], {"stride": (2, 1), "dilation": (1, 2), "groups": 2}),
-    ("Conv2d", (3, 4, (4, 3)), [(2, 3, 7, 6)], {"padding": "same", "bias": False}), ("Conv2d", (3, 4, 3), [(2, 3, 6, 6)], {"padding": 1, "padding_mode": "reflect"}),
-    ("Conv2d", (3, 4, 3), [(3, 6, 6)], {"padding": "valid"}), ("Conv2d", (2, 2, 3), [(1, 2, 5, 5)], {"padding": (2, 1), "padding_mode": "circular"}),
+    ("Conv1d", (4, 6, 3), [(2, 4, 9)], {"stride": 2, "padding": 1}),
+    ("Conv1d", (4, 6, 3), [(4, 9)], {"padding": "same", "groups": 2}),
+    ("Conv2d", (3, 4, 3), [(2, 3, 7, 6)], {"padding": 1}),
+    ("Conv2d", (4, 6, (3, 2)), [(2, 4, 8, 7)], {"stride": (2, 1), "dilation": (1, 2), "groups": 2}),
+    ("Conv2d", (3, 4, (4, 3)), [(2, 3, 7, 6)], {"padding": "same", "bias": False}),
+    ("Conv2d", (3, 4, 3), [(2, 3, 6, 6)], {"padding": 1, "padding_mode": "reflect"}),
+    ("Conv2d", (3, 4, 3), [(3, 6, 6)], {"padding": "valid"}),
+    ("Conv2d", (2, 2, 3), [(1, 2, 5, 5)], {"padding": (2, 1), "padding_mode": "circular"}),
     ("Conv3d", (2, 3, 3), [(2, 2, 5, 6, 4)], {"padding": 1, "stride": (2, 1, 1)}),
     ("ConvTranspose1d", (4, 6, 3), [(2, 4, 5)], {"stride": 2, "padding": 1, "output_padding": 1}),
     ("ConvTranspose2d", (4, 6, 3), [(2, 4, 5, 4)], {"stride": 2, "padding": 1, "output_padding": 1, "groups": 2}),
     ("ConvTranspose2d", (4, 2, (3, 2)), [(2, 4, 5, 4)], {"dilation": 2, "bias": False}),
-    ("BatchNorm1d", (4,), [(6, 4)], {}), ("BatchNorm1d", (4,), [(3, 4, 5)], {"momentum": None}), ("BatchNorm2d", (3,), [(2, 3, 4, 5)], {}),
-    ("BatchNorm2d", (3,), [(2, 3, 4, 5)], {"affine": False}), ("BatchNorm2d", (3,), [(2, 3, 4, 5)], {"track_running_stats": False}),
-    ("BatchNorm3d", (2,), [(2, 2, 3, 3, 2)], {}), ("LayerNorm", ((4, 5),), [(3, 4, 5)], {}), ("LayerNorm", (5,), [(3, 4, 5)], {"bias": False}),
-    ("LayerNorm", (5,), [(3, 5)], {"elementwise_affine": False}), ("RMSNorm", (5,), [(3, 4, 5)], {}), ("RMSNorm", (5,), [(3, 5)], {"eps": 1e-3}),
-    ("GroupNorm", (2, 6), [(3, 6, 4, 2)], {}), ("GroupNorm", (3, 6), [(3, 6)], {"affine": False}), ("BatchNorm2d", (3,), [(2, 3, 4, 5)], {"bias": False}), ("InstanceNorm1d", (3,), [(2, 3, 5)], {}),
-    ("InstanceNorm2d", (3,), [(2, 3, 4, 5)], {"affine": True, "track_running_stats": True}), ("LocalResponseNorm", (3,), [(2, 5, 4, 3)], {}),
-    ("MaxPool1d", (2,), [(2, 3, 8)], {}), ("MaxPool2d", (2,), [(2, 3, 6, 8)], {}), ("MaxPool2d", (3,), [(2, 3, 7, 8)], {"stride": 2, "padding": 1}),
-    ("MaxPool2d", ((3, 2),), [(3, 7, 8)], {"dilation": (1, 2), "ceil_mode": True}), ("MaxPool2d", (2,), [(2, 3, 7, 9)], {}),
-    ("AvgPool1d", (3,), [(2, 3, 8)], {"stride": 2, "padding": 1}), ("AvgPool2d", (2,), [(2, 3, 6, 8)], {}),
+    ("BatchNorm1d", (4,), [(6, 4)], {}),
+    ("BatchNorm1d", (4,), [(3, 4, 5)], {"momentum": None}),
+    ("BatchNorm2d", (3,), [(2, 3, 4, 5)], {}),
+    ("BatchNorm2d", (3,), [(2, 3, 4, 5)], {"affine": False}),
+    ("BatchNorm2d", (3,), [(2, 3, 4, 5)], {"track_running_stats": False}),
+    ("BatchNorm3d", (2,), [(2, 2, 3, 3, 2)], {}),
+    ("LayerNorm", ((4, 5),), [(3, 4, 5)], {}),
+    ("LayerNorm", (5,), [(3, 4, 5)], {"bias": False}),
+    ("LayerNorm", (5,), [(3, 5)], {"elementwise_affine": False}),
+    ("RMSNorm", (5,), [(3, 4, 5)], {}),
+    ("RMSNorm", (5,), [(3, 5)], {"eps": 1e-3}),
+    ("GroupNorm", (2, 6), [(3, 6, 4, 2)], {}),
+    ("GroupNorm", (3, 6), [(3, 6)], {"affine": False}),
+    ("BatchNorm2d", (3,), [(2, 3, 4, 5)], {"bias": False}),
+    ("InstanceNorm1d", (3,), [(2, 3, 5)], {}),
+    ("InstanceNorm2d", (3,), [(2, 3, 4, 5)], {"affine": True, "track_running_stats": True}),
+    ("LocalResponseNorm", (3,), [(2, 5, 4, 3)], {}),
+    ("MaxPool1d", (2,), [(2, 3, 8)], {}),
+    ("MaxPool2d", (2,), [(2, 3, 6, 8)], {}),
+    ("MaxPool2d", (3,), [(2, 3, 7, 8)], {"stride": 2, "padding": 1}),
+    ("MaxPool2d", ((3, 2),), [(3, 7, 8)], {"dilation": (1, 2), "ceil_mode": True}),
+    ("MaxPool2d", (2,), [(2, 3, 7, 9)], {}),
+    ("AvgPool1d", (3,), [(2, 3, 8)], {"stride": 2, "padding": 1}),
+    ("AvgPool2d", (2,), [(2, 3, 6, 8)], {}),
     ("AvgPool2d", (3,), [(2, 3, 7, 8)], {"stride": 2, "padding": 1, "count_include_pad": False, "ceil_mode": True}),
     ("AvgPool2d", (3,), [(2, 3, 7, 8)], {"stride": 2, "divisor_override": 5}),
-    ("AdaptiveAvgPool2d", (1,), [(2, 3, 5, 7)], {}), ("AdaptiveAvgPool2d", ((3, None),), [(2, 3, 5, 7)], {}), ("AdaptiveAvgPool1d", (4,), [(2, 3, 8)], {}),
-    ("AdaptiveMaxPool2d", ((2, 3),), [(2, 3, 5, 7)], {}), ("AdaptiveMaxPool1d", (3,), [(2, 3, 7)], {}),
-    ("LPPool1d", (3, 2), [(2, 3, 8)], {}), ("LPPool2d", (2, 3), [(2, 3, 8, 7)], {"stride": 2}),
-    ("Upsample", (), [(2, 3, 4, 5)], {"scale_factor": 2}), ("Upsample", (), [(2, 3, 4, 5)], {"size": (7, 3), "mode": "bilinear"}),
-    ("Upsample", (), [(2, 3, 4)], {"scale_factor": 1.5, "mode": "linear", "align_corners": True}), ("PixelShuffle", (2,), [(2, 8, 3, 4)], {}),
-    ("PixelUnshuffle", (2,), [(2, 2, 6, 4)], {}), ("ZeroPad2d", ((1, 2, 0, 1),), [(2, 3, 4, 5)], {}), ("ConstantPad1d", (2, 1.5), [(2, 3, 4)], {}),
-    ("ReflectionPad2d", (1,), [(2, 3, 4, 5)], {}), ("ReplicationPad1d", ((2, 1),), [(2, 3, 4)], {}), ("CircularPad2d", (1,), [(2, 3, 4, 5)], {}),
-    ("Unfold", ((2, 3),), [(2, 3, 5, 6)], {"padding": 1, "stride": 2}), ("Fold", ((5, 6), (2, 3)), [(2, 12, 16)], {}),
-    ("CosineSimilarity", (), [(4, 5), (4, 5)], {}), ("PairwiseDistance", (), [(4, 5), (4, 5)], {"keepdim": True}), ("ChannelShuffle", (2,), [(2, 4, 3, 3)], {}),
-    ("Dropout", (0.0,), [(3, 4)], {}), ("Dropout2d", (0.3,), [(2, 3, 4, 4)], {"train": False}),
-]  # fmt: skip
+    ("AdaptiveAvgPool2d", (1,), [(2, 3, 5, 7)], {}),
+    ("AdaptiveAvgPool2d", ((3, None),), [(2, 3, 5, 7)], {}),
+    ("AdaptiveAvgPool1d", (4,), [(2, 3, 8)], {}),
+    ("AdaptiveMaxPool2d", ((2, 3),), [(2, 3, 5, 7)], {}),
+    ("AdaptiveMaxPool1d", (3,), [(2, 3, 7)], {}),
+    ("LPPool1d", (3, 2), [(2, 3, 8)], {}),
+    ("LPPool2d", (2, 3), [(2, 3, 8, 7)], {"stride": 2}),
+    ("Upsample", (), [(2, 3, 4, 5)], {"scale_factor": 2}),
+    ("Upsample", (), [(2, 3, 4, 5)], {"size": (7, 3), "mode": "bilinear"}),
+    ("Upsample", (), [(2, 3, 4)], {"scale_factor": 1.5, "mode": "linear", "align_corners": True}),
+    ("PixelShuffle", (2,), [(2, 8, 3, 4)], {}),
+    ("PixelUnshuffle", (2,), [(2, 2, 6, 4)], {}),
+    ("ZeroPad2d", ((1, 2, 0, 1),), [(2, 3, 4, 5)], {}),
+    ("ConstantPad1d", (2, 1.5), [(2, 3, 4)], {}),
+    ("ReflectionPad2d", (1,), [(2, 3, 4, 5)], {}),
+    ("ReplicationPad1d", ((2, 1),), [(2, 3, 4)], {}),
+    ("CircularPad2d", (1,), [(2, 3, 4, 5)], {}),
+    ("Unfold", ((2, 3),), [(2, 3, 5, 6)], {"padding": 1, "stride": 2}),
+    ("Fold", ((5, 6), (2, 3)), [(2, 12, 16)], {}),
+    ("CosineSimilarity", (), [(4, 5), (4, 5)], {}),
+    ("PairwiseDistance", (), [(4, 5), (4, 5)], {"keepdim": True}),
+    ("ChannelShuffle", (2,), [(2, 4, 3, 3)], {}),
+    ("Dropout", (0.0,), [(3, 4)], {}),
+    ("Dropout2d", (0.3,), [(2, 3, 4, 4)], {"train": False}),
+]
 
 
 @pytest.mark.parametrize(("name", "args", "shapes", "kwargs"), LAYERS, ids=lambda v: str(v))
@@ -85,8 +147,12 @@ def test_embedding() -> None:
 
 
 RECURRENT = [
-    {}, {"num_layers": 2}, {"bidirectional": True}, {"num_layers": 2, "bidirectional": True, "batch_first": True}, {"bias": False},
-]  # fmt: skip
+    {},
+    {"num_layers": 2},
+    {"bidirectional": True},
+    {"num_layers": 2, "bidirectional": True, "batch_first": True},
+    {"bias": False},
+]
 
 
 @pytest.mark.parametrize("name", ["LSTM", "GRU", "RNN"])
@@ -132,6 +198,7 @@ def test_attention() -> None:
     x, k, v = arrays((5, 2, 8), (4, 2, 8), (4, 2, 8))
     compare_module("MultiheadAttention", (8, 2), [x, k, v])
     compare_module("MultiheadAttention", (8, 2), [x], call=lambda m, xs: m(xs[0], xs[0], xs[0], need_weights=False)[0])
+    compare_module("MultiheadAttention", (8, 2), [x[:, 0], k[:, 0], v[:, 0]])
     compare_module("MultiheadAttention", (8, 2), [x, k, v], bias=False, add_zero_attn=True)
     compare_module("MultiheadAttention", (8, 2), [x, k, v], add_bias_kv=True)
     compare_module("MultiheadAttention", (8, 2), [x, *arrays((4, 2, 6), (4, 2, 3))], kdim=6, vdim=3)

@@ -41,9 +41,13 @@ def test_nll(reduction: str) -> None:
 
 
 PAIRS = [
-    ("mse_loss", {}), ("l1_loss", {}), ("smooth_l1_loss", {"beta": 0.7}), ("huber_loss", {"delta": 0.7}),
-    ("poisson_nll_loss", {}), ("poisson_nll_loss", {"log_input": True, "full": False}),
-]  # fmt: skip
+    ("mse_loss", {}),
+    ("l1_loss", {}),
+    ("smooth_l1_loss", {"beta": 0.7}),
+    ("huber_loss", {"delta": 0.7}),
+    ("poisson_nll_loss", {}),
+    ("poisson_nll_loss", {"log_input": True, "full": False}),
+]
 
 
 @pytest.mark.parametrize(("name", "options"), PAIRS, ids=str)
@@ -101,14 +105,10 @@ def test_loss_layers() -> None:
     compare_module("HuberLoss", (), arrays((3, 4), (3, 4)), delta=0.5)
 
 
-@pytest.mark.parametrize(
-    ("size_average", "reduce", "reduction"), [(False, None, "sum"), (None, False, "none"), (True, True, "mean")]
-)
+@pytest.mark.parametrize(("size_average", "reduce", "reduction"), [(False, None, "sum"), (None, False, "none"), (True, True, "mean")])
 def test_deprecated_reduction(size_average: object, reduce: object, reduction: str) -> None:
     x = arrays((4, 5))[0]
-    with pytest.warns(
-        UserWarning, match=f"size_average and reduce args will be deprecated, please use reduction='{reduction}' instead"
-    ):
+    with pytest.warns(UserWarning, match=f"size_average and reduce args will be deprecated, please use reduction='{reduction}' instead"):
         mine = F.nll_loss(calque.tensor(x), calque.tensor(LABELS), size_average=size_average, reduce=reduce)
     with pytest.warns(UserWarning, match="size_average and reduce"):
         close(mine, torch.nn.functional.nll_loss(torch.tensor(x), torch.tensor(LABELS), size_average=size_average, reduce=reduce))
@@ -144,17 +144,31 @@ def test_grouped_attention() -> None:
 
 
 SAMPLES = [
-    ("pad", [(2, 3, 4)], ((1, 2),), {}), ("pad", [(2, 3, 4)], ((-1, 2, 1, -1),), {"value": 2.0}), ("pad", [(2, 3, 4)], ((2, 1),), {"mode": "reflect"}),
-    ("pad", [(1, 2, 3, 4)], ((2, 1, 0, 2),), {"mode": "replicate"}), ("pad", [(1, 2, 3, 4)], ((2, 1, 1, 2),), {"mode": "circular"}),
-    ("interpolate", [(1, 2, 4, 5)], (), {"size": (3, 9)}), ("interpolate", [(1, 2, 4, 5)], (), {"size": (3, 9), "mode": "nearest-exact"}),
+    ("pad", [(2, 3, 4)], ((1, 2),), {}),
+    ("pad", [(2, 3, 4)], ((-1, 2, 1, -1),), {"value": 2.0}),
+    ("pad", [(2, 3, 4)], ((2, 1),), {"mode": "reflect"}),
+    ("pad", [(1, 2, 3, 4)], ((2, 1, 0, 2),), {"mode": "replicate"}),
+    ("pad", [(1, 2, 3, 4)], ((2, 1, 1, 2),), {"mode": "circular"}),
+    ("interpolate", [(1, 2, 4, 5)], (), {"size": (3, 9)}),
+    ("interpolate", [(1, 2, 4, 5)], (), {"size": (3, 9), "mode": "nearest-exact"}),
     ("interpolate", [(1, 2, 4, 5)], (), {"scale_factor": (2.5, 1.3), "mode": "bilinear"}),
     ("interpolate", [(1, 2, 4, 5)], (), {"scale_factor": 2.6, "mode": "bilinear", "recompute_scale_factor": True}),
-    ("interpolate", [(1, 2, 4, 5)], (), {"size": (8, 3), "mode": "bicubic"}), ("interpolate", [(1, 2, 4, 5)], (), {"size": 7, "mode": "bicubic", "align_corners": True}),
-    ("interpolate", [(1, 2, 4, 5)], (), {"size": (2, 3), "mode": "area"}), ("interpolate", [(1, 2, 3, 4, 5)], (), {"size": (2, 6, 3), "mode": "trilinear"}),
-    ("normalize", [(3, 4)], (), {}), ("normalize", [(3, 4)], (), {"p": 1.0, "dim": 0}), ("glu", [(3, 4)], (), {}), ("softmin", [(3, 4)], (0,), {}),
-    ("rrelu", [(3, 4)], (), {}), ("hardtanh", [(3, 4)], (-1.0, 0.5), {}), ("threshold", [(3, 4)], (0.1, 20.0), {}), ("pdist", [(4, 3)], (), {}),
-    ("pairwise_distance", [(4, 3), (4, 3)], (), {"p": 1.0}), ("cosine_similarity", [(4, 3), (4, 3)], (), {"dim": 0}), ("relu", [(3,)], (), {}),
-]  # fmt: skip
+    ("interpolate", [(1, 2, 4, 5)], (), {"size": (8, 3), "mode": "bicubic"}),
+    ("interpolate", [(1, 2, 4, 5)], (), {"size": 7, "mode": "bicubic", "align_corners": True}),
+    ("interpolate", [(1, 2, 4, 5)], (), {"size": (2, 3), "mode": "area"}),
+    ("interpolate", [(1, 2, 3, 4, 5)], (), {"size": (2, 6, 3), "mode": "trilinear"}),
+    ("normalize", [(3, 4)], (), {}),
+    ("normalize", [(3, 4)], (), {"p": 1.0, "dim": 0}),
+    ("glu", [(3, 4)], (), {}),
+    ("softmin", [(3, 4)], (0,), {}),
+    ("rrelu", [(3, 4)], (), {}),
+    ("hardtanh", [(3, 4)], (-1.0, 0.5), {}),
+    ("threshold", [(3, 4)], (0.1, 20.0), {}),
+    ("pdist", [(4, 3)], (), {}),
+    ("pairwise_distance", [(4, 3), (4, 3)], (), {"p": 1.0}),
+    ("cosine_similarity", [(4, 3), (4, 3)], (), {"dim": 0}),
+    ("relu", [(3,)], (), {}),
+]
 
 
 @pytest.mark.parametrize(("name", "shapes", "args", "options"), SAMPLES, ids=lambda v: str(v))
@@ -187,9 +201,7 @@ def test_second_derivatives() -> None:
     def twice(T: object, function: object, *inputs: np.ndarray) -> list:
         tensors = [T.tensor(i, requires_grad=True) for i in inputs]  # type: ignore[attr-defined]
         out = function(*tensors)  # type: ignore[operator]
-        first = T.autograd.grad(
-            (out * T.tensor(y[:, : out.shape[1]].copy()) if out.dim() else out).sum(), tensors, create_graph=True
-        )  # type: ignore[attr-defined]
+        first = T.autograd.grad((out * T.tensor(y[:, : out.shape[1]].copy()) if out.dim() else out).sum(), tensors, create_graph=True)  # type: ignore[attr-defined]
         second = T.autograd.grad(sum((g * g).sum() for g in first), tensors, allow_unused=True)  # type: ignore[attr-defined]
         return [T.zeros_like(t) if g is None else g for g, t in zip(second, tensors, strict=True)]  # type: ignore[attr-defined]
 

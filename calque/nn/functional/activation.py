@@ -88,9 +88,7 @@ def prelu(input: Tensor, weight: Tensor) -> Tensor:
     channels = input._layout.shape[1] if input._layout.ndim > 1 else 1
     count = weight._layout.numel
     if count not in (1, channels):
-        raise ShapeError(
-            f"[prelu] Mismatch of parameter numbers and input channel size: expected 1 or {channels} slopes, got {count}"
-        )
+        raise ShapeError(f"[prelu] Mismatch of parameter numbers and input channel size: expected 1 or {channels} slopes, got {count}")
     if count > 1:
         weight = weight.reshape([-1] + [1] * (input._layout.ndim - 2))
     return _where_below(input, 0.0, input * weight, input)

@@ -35,13 +35,12 @@ def _check(q: Tensor, k: Tensor, v: Tensor) -> None:
     shapes = [tuple(t._layout.shape) for t in (q, k, v)]
     if min(len(s) for s in shapes) < 2 or shapes[0][-1] != shapes[1][-1] or shapes[1][-2] != shapes[2][-2]:
         raise ShapeError(
-            f"[scaled_dot_product_attention] expected query (..., L, E), key (..., S, E) and value (..., S, Ev), got {shapes[0]}, {shapes[1]}, {shapes[2]}"
+            "[scaled_dot_product_attention] expected query (..., L, E), key (..., S, E) and value (..., S, Ev), got "
+            f"{shapes[0]}, {shapes[1]}, {shapes[2]}"
         )
     kinds = {t._layout.dtype for t in (q, k, v)}
     if len(kinds) > 1:
-        raise DTypeError(
-            f"[scaled_dot_product_attention] expected query, key and value of one dtype, got {[t.dtype for t in (q, k, v)]}"
-        )
+        raise DTypeError(f"[scaled_dot_product_attention] expected query, key and value of one dtype, got {[t.dtype for t in (q, k, v)]}")
 
 
 def _attend(q: Tensor, k: Tensor, v: Tensor, mask: Any, p: float, scale: float) -> tuple[Tensor, Tensor]:
@@ -99,9 +98,7 @@ def _merged_mask(attn_mask: Any, padding: Any, batch: int, heads: int, source: i
         parts.append(attn_mask)
     if padding is not None:
         if tuple(padding._layout.shape) != (batch, source):
-            raise ShapeError(
-                f"[multi_head_attention] key_padding_mask should have shape ({batch}, {source}), but got {tuple(padding._layout.shape)}"
-            )
+            raise ShapeError(f"[multi_head_attention] key_padding_mask should have shape ({batch}, {source}), but got {tuple(padding._layout.shape)}")
         parts.append(T.reshape(padding, (batch, 1, 1, source)))
     if not parts:
         return None
@@ -143,6 +140,15 @@ def _longer(mask: Any, extra: int) -> Any:
     return T.cat([mask, T.zeros(shape, dtype=mask.dtype)], -1)
 
 
+def _head_mask(attn_mask: Any, padding: Any, is_causal: bool, batch: int, heads: int, target: int, source: int) -> Any:
+    """The mask for `_attend` of MultiheadAttention's arguments."""
+    if is_causal and attn_mask is None:
+        if padding is None:
+            return _causal(target, source)
+        attn_mask = T.logical_not(_causal(target, source))
+    return _merged_mask(attn_mask, padding, batch, heads, source)
+
+
 def multi_head_attention_forward(
     query: Tensor, key: Tensor, value: Tensor, embed_dim_to_check: int, num_heads: int, in_proj_weight: Any, in_proj_bias: Any, bias_k: Any,
     bias_v: Any, add_zero_attn: bool, dropout_p: float, out_proj_weight: Tensor, out_proj_bias: Any, training: bool = True,
@@ -151,16 +157,12 @@ def multi_head_attention_forward(
     average_attn_weights: bool = True, is_causal: bool = False,
 ) -> tuple[Tensor, Any]:  # fmt: skip
     """Attention of `num_heads` heads: (L, N, E), (S, N, E), (S, N, E) -> ((L, N, E), weights (N, L, S) or None); without N for one sample."""
-    if query._layout.ndim == 2:
-        lifted = [T.unsqueeze(x, 1) for x in (query, key, value)]
-        lifted = [lifted[0]] * 3 if query is key and key is value else lifted
-        padding = None if key_padding_mask is None else T.unsqueeze(key_padding_mask, 0)
-        out, weights = multi_head_attention_forward(
-            *lifted, embed_dim_to_check, num_heads, in_proj_weight, in_proj_bias, bias_k, bias_v, add_zero_attn, dropout_p, out_proj_weight,
-            out_proj_bias, training, padding, need_weights, attn_mask, use_separate_proj_weight, q_proj_weight, k_proj_weight, v_proj_weight,
-            static_k, static_v, average_attn_weights, is_causal,
-        )  # fmt: skip
-        return T.squeeze(out, 1), None if weights is None else T.squeeze(weights, 0)
+    single = query._layout.ndim == 2
+    if single:
+        same = query is key and key is value
+        query = T.unsqueeze(query, 1)
+        key, value = (query, query) if same else (T.unsqueeze(key, 1), T.unsqueeze(value, 1))
+        key_padding_mask = None if key_padding_mask is None else T.unsqueeze(key_padding_mask, 0)
     target, batch, width = query._layout.shape
     if width != embed_dim_to_check or width % num_heads:
         raise ShapeError(
@@ -174,15 +176,11 @@ def multi_head_attention_forward(
     attn_mask, key_padding_mask = _longer(attn_mask, extra), _longer(key_padding_mask, extra)
     depth = width // num_heads
     q, k, v = (T.transpose(T.reshape(x, (batch, x._layout.shape[1], num_heads, depth)), 1, 2) for x in (q, k, v))
-    if is_causal and attn_mask is None:
-        mask = _causal(target, k._layout.shape[2])
-        if key_padding_mask is not None:
-            merged = _merged_mask(T.logical_not(mask), key_padding_mask, batch, num_heads, k._layout.shape[2])
-            mask = merged
-    else:
-        mask = _merged_mask(attn_mask, key_padding_mask, batch, num_heads, k._layout.shape[2])
+    mask = _head_mask(attn_mask, key_padding_mask, is_causal, batch, num_heads, target, k._layout.shape[2])
     out, weights = _attend(q, k, v, mask, dropout_p if training else 0.0, 1.0 / math.sqrt(depth))
     out = linear(T.reshape(T.transpose(out, 1, 2), (batch, target, width)), out_proj_weight, out_proj_bias)
+    out = T.squeeze(out, 0) if single else T.transpose(out, 0, 1)
     if not need_weights:
-        return T.transpose(out, 0, 1), None
-    return T.transpose(out, 0, 1), T.mean(weights, 1) if average_attn_weights else weights
+        return out, None
+    weights = T.mean(weights, 1) if average_attn_weights else weights
+    return out, T.squeeze(weights, 0) if single else weights

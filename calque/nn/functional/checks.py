@@ -115,11 +115,7 @@ def bad_label(op: str, classes: int, ignore: int | None) -> Callable[[tuple[int,
     """Error of a class label that does not exist."""
 
     def error(where: tuple[int, ...], value: int) -> Exception:
-        hint = (
-            f"; use ignore_index={value} to skip such rows"
-            if value < 0
-            else "; are labels counted from 1, or is the last layer too narrow?"
-        )
+        hint = f"; use ignore_index={value} to skip such rows" if value < 0 else "; are labels counted from 1, or is the last layer too narrow?"
         place = f"row {where[0]}" + (f" (position {where})" if len(where) > 1 else "") if where else "the target"
         return OutOfRangeError(f"[{op}] expected labels in 0..{classes - 1} ({classes} classes), got {value} at {place}{hint}")
 
@@ -132,8 +128,7 @@ def require_dtype(op: str, x: Tensor, weight: Tensor) -> None:
     if a is not b:
         raise DTypeError(
             f"[{op}] expected an input of the weight's dtype {b!r}, got {a!r}; "
-            f"convert the input with .to({b!r}) or the layer with .to({a!r})"
-            + ("" if a.category == 2 else " (layers need floating inputs)")
+            f"convert the input with .to({b!r}) or the layer with .to({a!r})" + ("" if a.category == 2 else " (layers need floating inputs)")
         )
 
 
@@ -145,6 +140,4 @@ def reduced(loss: Tensor, reduction: str, op: str) -> Tensor:
         return T.sum(loss)
     if reduction == "none":
         return loss
-    raise ArgumentError(
-        f"[{op}] expected reduction 'none', 'mean' or 'sum', got {reduction!r}: {reduction} is not a valid value for reduction"
-    )
+    raise ArgumentError(f"[{op}] expected reduction 'none', 'mean' or 'sum', got {reduction!r}: {reduction} is not a valid value for reduction")

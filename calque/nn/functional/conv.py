@@ -43,12 +43,11 @@ def _prepare(op: str, n: int, x: Any, w: Any, stride: Any, padding: Any, dilatio
     require_dtype(op, x, w)
     strides, dilations = sizes(op, "stride", stride, n, 1), sizes(op, "dilation", dilation, n, 1)
     if not isinstance(groups, int) or groups < 1 or kernel[0] % groups:
-        raise ArgumentError(
-            f"[{op}] expected output channels divisible by groups >= 1, got {kernel[0]} channels and groups={groups}"
-        )
+        raise ArgumentError(f"[{op}] expected output channels divisible by groups >= 1, got {kernel[0]} channels and groups={groups}")
     if shape[1] != kernel[1] * groups:
         raise ShapeError(
-            f"[{op}] Given groups={groups}, weight of size {list(kernel)}, expected input{list(shape)} to have {kernel[1] * groups} channels, "
+            f"[{op}] Given groups={groups}, weight of size {list(kernel)}, expected input{list(shape)} to have "
+            f"{kernel[1] * groups} channels, "
             f"but got {shape[1]} channels instead; change in_channels or groups"
         )
     extra = None
@@ -60,7 +59,8 @@ def _prepare(op: str, n: int, x: Any, w: Any, stride: Any, padding: Any, dilatio
     reach = tuple(d * (k - 1) + 1 for d, k in zip(dilations, kernel[2:], strict=True))
     if any(r > s for r, s in zip(reach, padded, strict=True)):
         raise ShapeError(
-            f"[{op}] Calculated padded input size per channel: {padded}. Kernel size: {reach}. Kernel size can't be greater than actual "
+            f"[{op}] Calculated padded input size per channel: {padded}. Kernel size: {reach}. Kernel size can't be "
+            "greater than actual "
             f"input size; got input {shape} with padding {before}: use more padding or a smaller kernel"
         )
     return (strides, before, dilations, groups), extra
@@ -107,13 +107,9 @@ def _convolve(op: str, n: int, x: Tensor, w: Tensor, bias: Any, stride: Any, pad
 
 def _check_ranks(op: str, n: int, x: Tensor, w: Tensor) -> None:
     if w._layout.ndim != n + 2:
-        raise ShapeError(
-            f"[{op}] expected a weight with {n + 2} dims (O, C / groups, {'kH, kW' if n == 2 else 'k'}), got {tuple(w._layout.shape)}"
-        )
+        raise ShapeError(f"[{op}] expected a weight with {n + 2} dims (O, C / groups, {'kH, kW' if n == 2 else 'k'}), got {tuple(w._layout.shape)}")
     if x._layout.ndim not in (n + 1, n + 2):
-        raise ShapeError(
-            f"[{op}] Expected {n + 1}D (unbatched) or {n + 2}D (batched) input to {op}, but got input of size: {list(x._layout.shape)}"
-        )
+        raise ShapeError(f"[{op}] Expected {n + 1}D (unbatched) or {n + 2}D (batched) input to {op}, but got input of size: {list(x._layout.shape)}")
 
 
 def conv1d(
@@ -147,14 +143,11 @@ def conv2d(
     return _convolve("conv2d", 2, input, weight, bias, stride, padding, dilation, groups)
 
 
-def conv3d(
-    input: Tensor, weight: Tensor, bias: Any = None, stride: Sizes = 1, padding: Sizes = 0, dilation: Sizes = 1, groups: int = 1
-) -> Tensor:
+def conv3d(input: Tensor, weight: Tensor, bias: Any = None, stride: Sizes = 1, padding: Sizes = 0, dilation: Sizes = 1, groups: int = 1) -> Tensor:
     """Cross-correlation: (N, C, D, H, W), (O, C / groups, kD, kH, kW) -> (N, O, D', H', W'), as kD 2-d convolutions added up."""
     op = "conv3d"
     (sd, *s2), (pd, *p2), (dd, *d2) = (
-        sizes(op, name, v, 3, least)
-        for name, v, least in (("stride", stride, 1), ("padding", padding, 0), ("dilation", dilation, 1))
+        sizes(op, name, v, 3, least) for name, v, least in (("stride", stride, 1), ("padding", padding, 0), ("dilation", dilation, 1))
     )
     _check_ranks(op, 3, input, weight)
     x = pad(input, (0, 0, 0, 0, pd, pd)) if pd else input
@@ -162,9 +155,7 @@ def conv3d(
     steps = weight._layout.shape[2]
     out_depth = (depth - dd * (steps - 1) - 1) // sd + 1
     if out_depth < 1:
-        raise ShapeError(
-            f"[{op}] Kernel size can't be greater than actual input size: kernel depth {steps}, padded input depth {depth}"
-        )
+        raise ShapeError(f"[{op}] Kernel size can't be greater than actual input size: kernel depth {steps}, padded input depth {depth}")
     result: Any = None
     for step in range(steps):
         slab = x[:, :, step * dd : step * dd + (out_depth - 1) * sd + 1 : sd]
@@ -186,9 +177,7 @@ def _transpose(
     before, after = sizes(op, "padding", padding, n, 0), sizes(op, "output_padding", output_padding, n, 0)
     kernel, shape = tuple(w._layout.shape), tuple(x._layout.shape)
     if any(o >= max(s, d) for o, s, d in zip(after, strides, dilations, strict=True)):
-        raise ArgumentError(
-            f"[{op}] output padding must be smaller than either stride or dilation, but got output_padding {after}"
-        )
+        raise ArgumentError(f"[{op}] output padding must be smaller than either stride or dilation, but got output_padding {after}")
     if shape[1] != kernel[0] or groups < 1 or kernel[0] % groups:
         raise ShapeError(
             f"[{op}] Given transposed=1, weight of size {list(kernel)}, expected input{list(shape)} to have {kernel[0]} channels "
@@ -196,8 +185,7 @@ def _transpose(
         )
     _check_bias(op, bias, kernel[1] * groups)
     out = tuple(
-        (s - 1) * st - 2 * p + d * (k - 1) + o + 1
-        for s, st, p, d, k, o in zip(shape[2:], strides, before, dilations, kernel[2:], after, strict=True)
+        (s - 1) * st - 2 * p + d * (k - 1) + o + 1 for s, st, p, d, k, o in zip(shape[2:], strides, before, dilations, kernel[2:], after, strict=True)
     )
     if min(out) < 1:
         raise ShapeError(f"[{op}] expected a positive output size, got {out} from input {shape}; use less padding")
@@ -210,16 +198,28 @@ def _transpose(
 
 
 def conv_transpose1d(
-    input: Tensor, weight: Tensor, bias: Any = None, stride: Sizes = 1, padding: Sizes = 0, output_padding: Sizes = 0, groups: int = 1,
+    input: Tensor,
+    weight: Tensor,
+    bias: Any = None,
+    stride: Sizes = 1,
+    padding: Sizes = 0,
+    output_padding: Sizes = 0,
+    groups: int = 1,
     dilation: Sizes = 1,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """Gradient of `conv1d` with respect to its input, as a layer: (N, C, L), (C, O / groups, k) -> (N, O, L')."""
     return _transpose("conv_transpose1d", 1, input, weight, bias, stride, padding, output_padding, groups, dilation)
 
 
 def conv_transpose2d(
-    input: Tensor, weight: Tensor, bias: Any = None, stride: Sizes = 1, padding: Sizes = 0, output_padding: Sizes = 0, groups: int = 1,
+    input: Tensor,
+    weight: Tensor,
+    bias: Any = None,
+    stride: Sizes = 1,
+    padding: Sizes = 0,
+    output_padding: Sizes = 0,
+    groups: int = 1,
     dilation: Sizes = 1,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """Gradient of `conv2d` with respect to its input, as a layer: (N, C, H, W), (C, O / groups, kH, kW) -> (N, O, H', W')."""
     return _transpose("conv_transpose2d", 2, input, weight, bias, stride, padding, output_padding, groups, dilation)

@@ -25,9 +25,7 @@ _told: set[str] = set()
 class _Labels:
     """Loss of integer labels. `log_probabilities`: the input is log-softmax already (NLL)."""
 
-    def __init__(
-        self, input: Tensor, target: Tensor, weight: Any, skip: int, reduction: str, smoothing: float, log_input: bool
-    ) -> None:
+    def __init__(self, input: Tensor, target: Tensor, weight: Any, skip: int, reduction: str, smoothing: float, log_input: bool) -> None:
         self.dim = 0 if input._layout.ndim == 1 else 1
         self.classes = int(input._layout.shape[self.dim])
         op = "nll_loss" if log_input else "cross_entropy"
@@ -42,9 +40,7 @@ class _Labels:
         self.weight = weight
         self.factor = self.keep
         if weight is not None:
-            per_row = T.reshape(
-                record(SELECT_ROWS, (wide(weight.detach()), T.reshape(labels, (-1,))), (0,)), tuple(labels._layout.shape)
-            )
+            per_row = T.reshape(record(SELECT_ROWS, (wide(weight.detach()), T.reshape(labels, (-1,))), (0,)), tuple(labels._layout.shape))
             self.factor = per_row if self.keep is None else per_row * self.keep
         self.rows = float(target._layout.numel)
         self.reduction, self.smoothing, self.log_input = reduction, float(smoothing), log_input
@@ -121,7 +117,8 @@ def _check(op: str, input: Tensor, target: Tensor, weight: Any) -> None:
     kind = target._layout.dtype
     if kind.category != 1:
         raise DTypeError(
-            f"[{op}] expected integer labels of shape {expected}, got dtype {kind!r} and shape {labels}; convert class indices with .long(), "
+            f"[{op}] expected integer labels of shape {expected}, got dtype {kind!r} and shape {labels}; convert class "
+            "indices with .long(), "
             f"or pass class probabilities of the input's shape {shape}"
         )
     if labels != expected:
@@ -131,7 +128,8 @@ def _check(op: str, input: Tensor, target: Tensor, weight: Any) -> None:
         )
     if weight is not None and tuple(weight._layout.shape) != (classes,):
         raise ShapeError(
-            f"[{op}] weight tensor should be defined either for all {classes} classes or no classes but got weight tensor of shape: {list(weight._layout.shape)}"
+            f"[{op}] weight tensor should be defined either for all {classes} classes or no classes but got weight tensor "
+            f"of shape: {list(weight._layout.shape)}"
         )
 
 

@@ -21,7 +21,8 @@ __all__ = ["embedding", "embedding_bag", "one_hot"]
 def _bad_index(op: str, size: int) -> Callable[[tuple[int, ...], int], Exception]:
     def error(where: tuple[int, ...], value: int) -> Exception:
         return OutOfRangeError(
-            f"[{op}] index out of range: expected indices in 0..{size - 1} (a table of {size} rows), got {value} at position {where}; "
+            f"[{op}] index out of range: expected indices in 0..{size - 1} (a table of {size} rows), got {value} at "
+            f"position {where}; "
             "enlarge num_embeddings or map unknown tokens to one row"
         )
 
@@ -36,9 +37,7 @@ def _table(op: str, input: Tensor, weight: Tensor, padding_idx: int | None) -> t
     rows = weight._layout.shape[0]
     if padding_idx is not None:
         if not -rows <= padding_idx < rows:
-            raise OutOfRangeError(
-                f"[{op}] Padding_idx must be within num_embeddings: expected {-rows}..{rows - 1}, got {padding_idx}"
-            )
+            raise OutOfRangeError(f"[{op}] Padding_idx must be within num_embeddings: expected {-rows}..{rows - 1}, got {padding_idx}")
         padding_idx %= rows
     return rows, padding_idx
 
@@ -72,9 +71,7 @@ def embedding(
             [0., 0.]])
     """
     if sparse:
-        raise ArgumentError(
-            "[embedding] sparse gradients are not supported; use sparse=False: the gradient is dense and its update is fused"
-        )
+        raise ArgumentError("[embedding] sparse gradients are not supported; use sparse=False: the gradient is dense and its update is fused")
     rows, skip = _table("embedding", input, weight, padding_idx)
     check_indices(input, rows, None, _bad_index("embedding", rows))
     index = cast(input, dt.int64)
@@ -122,11 +119,7 @@ def embedding_bag(
             if a == b:
                 bags.append(T.zeros((1, weight._layout.shape[1]), dtype=weight.dtype))
                 continue
-            bags.append(
-                embedding_bag(
-                    part, weight, None, max_norm, norm_type, scale_grad_by_freq, mode, sparse, weights, False, padding_idx
-                )
-            )
+            bags.append(embedding_bag(part, weight, None, max_norm, norm_type, scale_grad_by_freq, mode, sparse, weights, False, padding_idx))
         return T.cat(bags, 0)
     rows = embedding(input, weight, padding_idx, max_norm, norm_type, scale_grad_by_freq, sparse)
     if per_sample_weights is not None:
@@ -164,7 +157,8 @@ def one_hot(tensor: Tensor, num_classes: int = -1) -> Tensor:
 
     def error(where: tuple[int, ...], value: int) -> Exception:
         return OutOfRangeError(
-            f"[one_hot] Class values must be smaller than num_classes and non-negative: expected 0..{num_classes - 1}, got {value} at position {where}"
+            f"[one_hot] Class values must be smaller than num_classes and non-negative: expected 0..{num_classes - 1}, "
+            f"got {value} at position {where}"
         )
 
     check_indices(tensor, num_classes, None, error)

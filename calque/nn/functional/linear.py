@@ -23,14 +23,13 @@ def _check_linear(input: Tensor, weight: Tensor, bias: Any) -> None:
         raise ShapeError(f"[linear] expected a weight (out, in), got shape {tuple(w.shape)}")
     if x.ndim == 0 or x.shape[-1] != w.shape[-1]:
         raise ShapeError(
-            f"[linear] expected last dim {w.shape[-1]} (weight {tuple(w.shape)}), got shape {tuple(x.shape)}; transpose or reshape the input, or "
+            f"[linear] expected last dim {w.shape[-1]} (weight {tuple(w.shape)}), got shape {tuple(x.shape)}; transpose "
+            "or reshape the input, or "
             "change in_features (mat1 and mat2 shapes cannot be multiplied)"
         )
     if bias is not None:
         if tuple(bias._layout.shape) not in ((w.shape[0],) if w.ndim == 2 else (), (1,)):
-            raise ShapeError(
-                f"[linear] expected a bias of shape ({w.shape[0]},) for weight {tuple(w.shape)}, got {tuple(bias._layout.shape)}"
-            )
+            raise ShapeError(f"[linear] expected a bias of shape ({w.shape[0]},) for weight {tuple(w.shape)}, got {tuple(bias._layout.shape)}")
         require_dtype("linear", bias, weight)
 
 
@@ -65,7 +64,8 @@ def bilinear(input1: Tensor, input2: Tensor, weight: Tensor, bias: Any = None) -
     lead = tuple(input1._layout.shape[:-1])
     if tuple(input2._layout.shape[:-1]) != lead or input1._layout.shape[-1] != in1 or input2._layout.shape[-1] != in2:
         raise ShapeError(
-            f"[bilinear] expected inputs (*, {in1}) and (*, {in2}) with equal leading dims, got {tuple(input1._layout.shape)} and "
+            f"[bilinear] expected inputs (*, {in1}) and (*, {in2}) with equal leading dims, got "
+            f"{tuple(input1._layout.shape)} and "
             f"{tuple(input2._layout.shape)}"
         )
     a, b = T.reshape(input1, (-1, in1)), T.reshape(input2, (-1, in2))

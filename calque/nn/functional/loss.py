@@ -50,16 +50,12 @@ def _pairwise(op: str, input: Tensor, target: Tensor, loss: Tensor, weight: Any,
     if weight is None:
         return reduced(loss, reduction, op)
     if tuple(weight._layout.shape) != tuple(input._layout.shape):
-        raise ShapeError(
-            f"[{op}] expected weights of the input's shape {tuple(input._layout.shape)}, got {tuple(weight._layout.shape)}"
-        )
+        raise ShapeError(f"[{op}] expected weights of the input's shape {tuple(input._layout.shape)}, got {tuple(weight._layout.shape)}")
     loss = loss * weight
     return T.sum(loss) / T.sum(weight) if reduction == "mean" else reduced(loss, reduction, op)
 
 
-def mse_loss(
-    input: Tensor, target: Tensor, size_average: Any = None, reduce: Any = None, reduction: str = "mean", weight: Any = None
-) -> Tensor:
+def mse_loss(input: Tensor, target: Tensor, size_average: Any = None, reduce: Any = None, reduction: str = "mean", weight: Any = None) -> Tensor:
     """Squared error (x - y) ** 2.
 
     >>> import calque
@@ -72,18 +68,14 @@ def mse_loss(
     return _pairwise("mse_loss", input, target, d * d, weight, reduction)
 
 
-def l1_loss(
-    input: Tensor, target: Tensor, size_average: Any = None, reduce: Any = None, reduction: str = "mean", weight: Any = None
-) -> Tensor:
+def l1_loss(input: Tensor, target: Tensor, size_average: Any = None, reduce: Any = None, reduction: str = "mean", weight: Any = None) -> Tensor:
     """Absolute error |x - y|."""
     reduction = legacy_reduction(size_average, reduce, reduction)
     _paired("l1_loss", input, target)
     return _pairwise("l1_loss", input, target, T.abs(input - target), weight, reduction)
 
 
-def smooth_l1_loss(
-    input: Tensor, target: Tensor, size_average: Any = None, reduce: Any = None, reduction: str = "mean", beta: float = 1.0
-) -> Tensor:
+def smooth_l1_loss(input: Tensor, target: Tensor, size_average: Any = None, reduce: Any = None, reduction: str = "mean", beta: float = 1.0) -> Tensor:
     """d ** 2 / (2 beta) for d = |x - y| < beta, else d - beta / 2."""
     reduction = legacy_reduction(size_average, reduce, reduction)
     _paired("smooth_l1_loss", input, target)
@@ -126,7 +118,8 @@ def _same_shape(op: str, input: Tensor, target: Tensor) -> None:
     a, b = tuple(input._layout.shape), tuple(target._layout.shape)
     if a != b:
         raise ShapeError(
-            f"[{op}] expected target and input of the same size, got target {b} and input {a}: Using a target size ({target._layout.shape!r}) that "
+            f"[{op}] expected target and input of the same size, got target {b} and input {a}: Using a target size "
+            f"({target._layout.shape!r}) that "
             f"is different to the input size ({input._layout.shape!r}) is deprecated; use squeeze() or unsqueeze()"
         )
     if target._layout.dtype.category != 2:
@@ -214,14 +207,13 @@ def binary_cross_entropy_with_logits(
 # ------------------------------------------------------------------------------------------------------------ distributions
 
 
-def kl_div(
-    input: Tensor, target: Tensor, size_average: Any = None, reduce: Any = None, reduction: str = "mean", log_target: bool = False
-) -> Tensor:
+def kl_div(input: Tensor, target: Tensor, size_average: Any = None, reduce: Any = None, reduction: str = "mean", log_target: bool = False) -> Tensor:
     """Kullback-Leibler divergence of log probabilities `input` from `target`: y (log y - x)."""
     reduction = legacy_reduction(size_average, reduce, reduction)
     if reduction == "mean":
         warnings.warn(
-            "reduction: 'mean' divides the total loss by both the batch size and the support size. 'batchmean' divides only by the batch size, "
+            "reduction: 'mean' divides the total loss by both the batch size and the support size. 'batchmean' divides "
+            "only by the batch size, "
             "and aligns with the KL div math definition.",
             UserWarning,
             stacklevel=2,
@@ -252,9 +244,7 @@ def poisson_nll_loss(
     return reduced(loss, reduction, "poisson_nll_loss")
 
 
-def gaussian_nll_loss(
-    input: Tensor, target: Tensor, var: Any, full: bool = False, eps: float = 1e-6, reduction: str = "mean"
-) -> Tensor:
+def gaussian_nll_loss(input: Tensor, target: Tensor, var: Any, full: bool = False, eps: float = 1e-6, reduction: str = "mean") -> Tensor:
     """Negative log likelihood of a normal distribution with mean x and variance `var` (a number or tensor, at least `eps`)."""
     if isinstance(var, (int, float)):
         if var < 0:
@@ -320,7 +310,8 @@ def cosine_embedding_loss(
     reduction = legacy_reduction(size_average, reduce, reduction)
     if tuple(input1._layout.shape) != tuple(input2._layout.shape) or target._layout.ndim != input1._layout.ndim - 1:
         raise ShapeError(
-            f"[cosine_embedding_loss] expected (N, D), (N, D) and (N), got {tuple(input1._layout.shape)}, {tuple(input2._layout.shape)} and "
+            f"[cosine_embedding_loss] expected (N, D), (N, D) and (N), got {tuple(input1._layout.shape)}, "
+            f"{tuple(input2._layout.shape)} and "
             f"{tuple(target._layout.shape)}"
         )
     cosine = _cosine(input1, input2)
@@ -346,9 +337,7 @@ def triplet_margin_loss(
     def distance(a: Tensor, b: Tensor) -> Tensor:
         return pairwise_distance(a, b, p, eps)
 
-    return triplet_margin_with_distance_loss(
-        anchor, positive, negative, distance_function=distance, margin=margin, swap=swap, reduction=reduction
-    )
+    return triplet_margin_with_distance_loss(anchor, positive, negative, distance_function=distance, margin=margin, swap=swap, reduction=reduction)
 
 
 def triplet_margin_with_distance_loss(
@@ -365,9 +354,7 @@ def triplet_margin_with_distance_loss(
     return reduced(_relu(near - far + float(margin)), reduction, "triplet_margin_loss")
 
 
-def soft_margin_loss(
-    input: Tensor, target: Tensor, size_average: Any = None, reduce: Any = None, reduction: str = "mean"
-) -> Tensor:
+def soft_margin_loss(input: Tensor, target: Tensor, size_average: Any = None, reduce: Any = None, reduction: str = "mean") -> Tensor:
     """log(1 + exp(-y x)) for y = 1 or -1."""
     reduction = legacy_reduction(size_average, reduce, reduction)
     return reduced(_softplus_of_minus(input * target), reduction, "soft_margin_loss")
@@ -385,9 +372,15 @@ def multilabel_soft_margin_loss(
 
 
 def multi_margin_loss(
-    input: Tensor, target: Tensor, p: int = 1, margin: float = 1.0, weight: Any = None, size_average: Any = None, reduce: Any = None,
+    input: Tensor,
+    target: Tensor,
+    p: int = 1,
+    margin: float = 1.0,
+    weight: Any = None,
+    size_average: Any = None,
+    reduce: Any = None,
     reduction: str = "mean",
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """sum over i != y of max(0, margin - x[y] + x[i]) ** p / C: (N, C), (N) -> scalar."""
     reduction = legacy_reduction(size_average, reduce, reduction)
     if p not in (1, 2):
@@ -400,6 +393,4 @@ def multi_margin_loss(
     if weight is not None:
         gap = gap * T.reshape(T.index_select(weight, 0, T.reshape(target, (-1,))), tuple(labels._layout.shape))
     other = T.ne(positions((input._layout.shape[last],)), labels)
-    return reduced(
-        T.sum(choose(other, gap, 0.0, gap._layout.dtype), last) / float(input._layout.shape[last]), reduction, "multi_margin_loss"
-    )
+    return reduced(T.sum(choose(other, gap, 0.0, gap._layout.dtype), last) / float(input._layout.shape[last]), reduction, "multi_margin_loss")

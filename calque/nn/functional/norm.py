@@ -167,15 +167,12 @@ def batch_norm(
     dims = (0, *range(2, len(shape)))
     if not training:
         if running_mean is None or running_var is None:
-            raise ArgumentError(
-                "[batch_norm] expected running_mean and running_var in evaluation mode, got None; pass training=True"
-            )
+            raise ArgumentError("[batch_norm] expected running_mean and running_var in evaluation mode, got None; pass training=True")
         return _normalise_with(input, running_mean, running_var, weight, bias, affine, eps)
     count = prod(shape[d] for d in dims)
     if count == 1:
         raise ShapeError(
-            f"[batch_norm] Expected more than 1 value per channel when training, got input size {input._layout.shape!r}; "
-            "use eval() or a larger batch"
+            f"[batch_norm] Expected more than 1 value per channel when training, got input size {input._layout.shape!r}; use eval() or a larger batch"
         )
     kernel = _Kernel(shape, dims, affine, dims, eps)
     y = kernel("NativeBatchNormBackward0", input, weight, bias)
@@ -216,7 +213,8 @@ def group_norm(input: Tensor, num_groups: int, weight: Any = None, bias: Any = N
     shape = tuple(input._layout.shape)
     if num_groups <= 0 or shape[1] % num_groups:
         raise ShapeError(
-            f"[group_norm] Expected number of channels in input to be divisible by num_groups, but got input of shape {list(shape)} "
+            "[group_norm] Expected number of channels in input to be divisible by num_groups, but got input of shape "
+            f"{list(shape)} "
             f"and num_groups={num_groups}"
         )
     if shape[0] and prod(shape) // shape[0] // num_groups <= 1:
@@ -237,16 +235,12 @@ def instance_norm(
     affine = _per_channel(len(shape), shape[1])
     if not use_input_stats:
         if running_mean is None or running_var is None:
-            raise ArgumentError(
-                "[instance_norm] Expected running_mean and running_var to be defined when use_input_stats is false"
-            )
+            raise ArgumentError("[instance_norm] Expected running_mean and running_var to be defined when use_input_stats is false")
         return _normalise_with(input, running_mean, running_var, weight, bias, affine, eps)
     dims = tuple(range(2, len(shape)))
     count = prod(shape[d] for d in dims)
     if count <= 1:
-        raise ShapeError(
-            f"[instance_norm] Expected more than 1 spatial element when training, got input size {input._layout.shape!r}"
-        )
+        raise ShapeError(f"[instance_norm] Expected more than 1 spatial element when training, got input size {input._layout.shape!r}")
     kernel = _Kernel(shape, dims, affine, (0, *dims), eps)
     y = kernel("NativeBatchNormBackward0", input, weight, bias)
     if running_mean is not None:
@@ -258,9 +252,7 @@ def instance_norm(
 def local_response_norm(input: Tensor, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0) -> Tensor:
     """x / (k + alpha * mean of squares over `size` neighbouring channels) ** beta: (N, C, *) -> the same."""
     if input._layout.ndim < 3:
-        raise ShapeError(
-            f"[local_response_norm] Expected 3D or higher dimensionality input (got {input._layout.ndim} dimensions)"
-        )
+        raise ShapeError(f"[local_response_norm] Expected 3D or higher dimensionality input (got {input._layout.ndim} dimensions)")
     channels = input._layout.shape[1]
     squares = input * input
     before, after = size // 2, (size - 1) // 2

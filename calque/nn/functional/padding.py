@@ -30,9 +30,7 @@ def pad(input: Tensor, pad: Sequence[int], mode: str = "constant", value: float 
     sides = [int(p) for p in pad]
     ndim = input._layout.ndim
     if len(sides) % 2 or len(sides) // 2 > ndim:
-        raise ArgumentError(
-            f"[pad] Padding length must be divisible by 2 and at most twice the number of dims ({ndim}), got {sides}"
-        )
+        raise ArgumentError(f"[pad] Padding length must be divisible by 2 and at most twice the number of dims ({ndim}), got {sides}")
     pairs = {ndim - 1 - i: (sides[2 * i], sides[2 * i + 1]) for i in range(len(sides) // 2)}
     if mode == "constant":
         return _constant(input, pairs, 0.0 if value is None else value)
@@ -52,9 +50,7 @@ def _constant(x: Tensor, pairs: dict[int, tuple[int, int]], value: float) -> Ten
         if before < 0 or after < 0:
             length = x._layout.shape[d] + min(before, 0) + min(after, 0)
             if length < 0:
-                raise ShapeError(
-                    f"[pad] The input size {x._layout.shape[d]}, plus negative padding {before} and {after}, is negative (dim {d})"
-                )
+                raise ShapeError(f"[pad] The input size {x._layout.shape[d]}, plus negative padding {before} and {after}, is negative (dim {d})")
             x = T.narrow(x, d, max(-before, 0), length)
     grown = {d: (max(b, 0), max(a, 0)) for d, (b, a) in pairs.items()}
     if not any(b or a for b, a in grown.values()):
@@ -71,7 +67,8 @@ def _constant(x: Tensor, pairs: dict[int, tuple[int, int]], value: float) -> Ten
 def _reflect(n: int, before: int, after: int) -> Any:
     if before >= n or after >= n:
         raise ShapeError(
-            f"[pad] Padding size should be less than the corresponding input dimension, but got padding ({before}, {after}) at a dimension of size {n}"
+            f"[pad] Padding size should be less than the corresponding input dimension, but got padding ({before}, "
+            f"{after}) at a dimension of size {n}"
         )
     return _cropped(np.pad(np.arange(n), (max(before, 0), max(after, 0)), mode="reflect"), before, after)
 
@@ -84,9 +81,7 @@ def _replicate(n: int, before: int, after: int) -> Any:
 
 def _circular(n: int, before: int, after: int) -> Any:
     if before > n or after > n:
-        raise ShapeError(
-            f"[pad] Padding value causes wrapping around more than once: ({before}, {after}) at a dimension of size {n}"
-        )
+        raise ShapeError(f"[pad] Padding value causes wrapping around more than once: ({before}, {after}) at a dimension of size {n}")
     return _cropped(np.pad(np.arange(n), (max(before, 0), max(after, 0)), mode="wrap"), before, after)
 
 

@@ -34,15 +34,14 @@ class _Windows:
 
     def __init__(self, op: str, shape: Pair, kernel: Pair, stride: Pair, padding: Pair, dilation: Pair, ceil_mode: bool) -> None:
         if any(2 * p > k for p, k in zip(padding, kernel, strict=True)):
-            raise ArgumentError(
-                f"[{op}] pad should be at most half of effective kernel size, but got pad={padding} and kernel_size={kernel}"
-            )
+            raise ArgumentError(f"[{op}] pad should be at most half of effective kernel size, but got pad={padding} and kernel_size={kernel}")
         self.op, self.shape, self.kernel, self.stride, self.padding, self.dilation = op, shape, kernel, stride, padding, dilation
         hw = shape[2:]
         self.out = tuple(self._positions(hw[i], i, ceil_mode) for i in range(2))
         if min(self.out) < 1:
             raise ShapeError(
-                f"[{op}] Given input size: {shape[1:]}. Calculated output size: {(shape[1], *self.out)}. Output size is too small; "
+                f"[{op}] Given input size: {shape[1:]}. Calculated output size: {(shape[1], *self.out)}. Output size is "
+                "too small; "
                 f"kernel {kernel}, padding {padding}: use a smaller kernel or more padding"
             )
         reach = tuple((self.out[i] - 1) * stride[i] + dilation[i] * (kernel[i] - 1) + 1 for i in range(2))
@@ -77,7 +76,8 @@ class _Windows:
 _KNOWN: dict[Any, _Windows] = {}
 
 
-def _windows(op: str, x: Tensor, kernel: Any, stride: Any, padding: Any, dilation: Any, ceil_mode: bool) -> _Windows:
+def _windows(op: str, x: Tensor, settings: tuple[Any, ...], ceil_mode: bool) -> _Windows:
+    kernel, stride, padding, dilation = settings
     k = sizes(op, "kernel_size", kernel, 2, 1)
     s = k if stride is None or stride == () else sizes(op, "stride", stride, 2, 1)
     key = (op, x._layout, k, s, padding, dilation, ceil_mode)
@@ -155,7 +155,7 @@ def _max_windows(w: _Windows, x: Tensor) -> Tensor:
 
 def _max_pool(op: str, n: int, input: Tensor, settings: tuple[Any, ...], ceil_mode: bool, indices: bool) -> Any:
     x, back = _batched(op, input, n)
-    w = _windows(op, x, *settings, ceil_mode)
+    w = _windows(op, x, settings, ceil_mode)
     padded = w.pad(x, _lowest(x._layout.dtype))
     y = back(_max_windows(w, padded))
     if not indices:
@@ -219,13 +219,11 @@ def _divisors(w: _Windows, include_pad: bool) -> Any:
     return int(table[0, 0]) if (table == table[0, 0]).all() else table
 
 
-def _avg_pool(
-    op: str, n: int, input: Tensor, settings: tuple[Any, ...], ceil_mode: bool, include_pad: bool, divisor: int | None
-) -> Tensor:
+def _avg_pool(op: str, n: int, input: Tensor, settings: tuple[Any, ...], ceil_mode: bool, include_pad: bool, divisor: int | None) -> Tensor:
     x, back = _batched(op, input, n)
     if divisor == 0:
         raise ArgumentError(f"[{op}] divisor must be not zero")
-    w = _windows(op, x, *settings, 1, ceil_mode)
+    w = _windows(op, x, (*settings, 1), ceil_mode)
     count = divisor if divisor is not None else _divisors(w, include_pad)
     if not isinstance(count, int):
         count = upload(count.astype(x._layout.dtype.np), x._layout.dtype)
@@ -233,9 +231,14 @@ def _avg_pool(
 
 
 def avg_pool2d(
-    input: Tensor, kernel_size: Any, stride: Any = None, padding: Any = 0, ceil_mode: bool = False, count_include_pad: bool = True,
+    input: Tensor,
+    kernel_size: Any,
+    stride: Any = None,
+    padding: Any = 0,
+    ceil_mode: bool = False,
+    count_include_pad: bool = True,
     divisor_override: int | None = None,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """Mean of every window: (N, C, H, W) -> (N, C, H', W')."""
     return _avg_pool("avg_pool2d", 2, input, (kernel_size, stride, padding), ceil_mode, count_include_pad, divisor_override)
 
@@ -305,9 +308,7 @@ def adaptive_avg_pool2d(input: Tensor, output_size: Any) -> Tensor:
 def adaptive_avg_pool1d(input: Tensor, output_size: Any) -> Tensor:
     """Mean over windows that divide the sequence into `output_size`: (N, C, L) -> (N, C, output_size)."""
     x, back = _batched("adaptive_avg_pool1d", input, 1)
-    return back(
-        _adaptive_average("adaptive_avg_pool1d", x, (1, sizes("adaptive_avg_pool1d", "output_size", output_size, 1, 1)[0]))
-    )  # type: ignore[no-any-return]
+    return back(_adaptive_average("adaptive_avg_pool1d", x, (1, sizes("adaptive_avg_pool1d", "output_size", output_size, 1, 1)[0])))  # type: ignore[no-any-return]
 
 
 def _adaptive_max(op: str, x: Tensor, output_size: Any) -> tuple[Tensor, Tensor]:
@@ -337,7 +338,5 @@ def adaptive_max_pool2d(input: Tensor, output_size: Any, return_indices: bool = 
 def adaptive_max_pool1d(input: Tensor, output_size: Any, return_indices: bool = False) -> Any:
     """Maximum over windows that divide the sequence into `output_size`: (N, C, L) -> (N, C, output_size)."""
     x, back = _batched("adaptive_max_pool1d", input, 1)
-    values, indices = _adaptive_max(
-        "adaptive_max_pool1d", x, (1, sizes("adaptive_max_pool1d", "output_size", output_size, 1, 1)[0])
-    )
+    values, indices = _adaptive_max("adaptive_max_pool1d", x, (1, sizes("adaptive_max_pool1d", "output_size", output_size, 1, 1)[0]))
     return (back(values), back(indices)) if return_indices else back(values)

@@ -56,9 +56,7 @@ def _lstm_backward(saved: Saved, g_out: Any, g_cell: Any) -> tuple[Any, ...]:
             dh = h0 * 0.0
         through = dh * o * (1.0 - squashed * squashed)
         dc = through if dc is None else dc + through
-        pieces[t] = T.cat(
-            [dc * g * i * (1.0 - i), dc * before * f * (1.0 - f), dc * i * (1.0 - g * g), dh * squashed * o * (1.0 - o)], 1
-        )
+        pieces[t] = T.cat([dc * g * i * (1.0 - i), dc * before * f * (1.0 - f), dc * i * (1.0 - g * g), dh * squashed * o * (1.0 - o)], 1)
         dh = record(MATMUL, (pieces[t], weight))
         dc = dc * f
     dz = T.stack(pieces, 0)
@@ -73,7 +71,7 @@ def _lstm_backward(saved: Saved, g_out: Any, g_cell: Any) -> tuple[Any, ...]:
 
 def lstm_scan(projected: Tensor, h: Tensor, c: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
     """LSTM over time: gate inputs (L, N, 4 H), states (N, H), recurrent weight (4 H, H) -> outputs (L, N, H), last cell state (N, H)."""
-    return with_gradient("LstmBackward0", _lstm_forward, _lstm_backward, (projected, h, c, weight), 2)  # type: ignore[no-any-return]
+    return with_gradient("LstmBackward0", _lstm_forward, _lstm_backward, (projected, h, c, weight), 2, (0,))  # type: ignore[no-any-return]
 
 
 def gru_step(projected: Tensor, h: Tensor, weight: Tensor, bias: Any) -> Tensor:

@@ -103,9 +103,7 @@ def _separable(x: Tensor, out: list[int], scales: list[Any], weights: Callable[.
 def _output_sizes(hw: tuple[int, ...], size: Any, scale_factor: Any, recompute: bool) -> tuple[list[int], list[Any]]:
     n = len(hw)
     if (size is None) == (scale_factor is None):
-        raise ArgumentError(
-            "[interpolate] expected exactly one of size and scale_factor: only one of size or scale_factor should be defined"
-        )
+        raise ArgumentError("[interpolate] expected exactly one of size and scale_factor: only one of size or scale_factor should be defined")
     if size is not None:
         wanted = [size] * n if isinstance(size, int) else [int(s) for s in size]
         scales: list[Any] = [None] * n
@@ -113,13 +111,9 @@ def _output_sizes(hw: tuple[int, ...], size: Any, scale_factor: Any, recompute: 
         scales = [float(scale_factor)] * n if isinstance(scale_factor, (int, float)) else [float(s) for s in scale_factor]
         wanted = [math.floor(h * s) for h, s in zip(hw, scales)]
     if len(wanted) != n:
-        raise ArgumentError(
-            f"[interpolate] Input and output must have the same number of spatial dimensions: expected {n} sizes, got {len(wanted)}"
-        )
+        raise ArgumentError(f"[interpolate] Input and output must have the same number of spatial dimensions: expected {n} sizes, got {len(wanted)}")
     if min(wanted) < 1:
-        raise ShapeError(
-            f"[interpolate] Input and output sizes should be greater than 0, but got input {hw} and output {tuple(wanted)}"
-        )
+        raise ShapeError(f"[interpolate] Input and output sizes should be greater than 0, but got input {hw} and output {tuple(wanted)}")
     return wanted, [None] * n if recompute else scales
 
 
@@ -154,9 +148,7 @@ def interpolate(
     return _separable(input, out, scales, weights, bool(align_corners))
 
 
-def upsample(
-    input: Tensor, size: Any = None, scale_factor: Any = None, mode: str = "nearest", align_corners: bool | None = None
-) -> Tensor:
+def upsample(input: Tensor, size: Any = None, scale_factor: Any = None, mode: str = "nearest", align_corners: bool | None = None) -> Tensor:
     """`interpolate`, under its old name."""
     return interpolate(input, size, scale_factor, mode, align_corners)
 
@@ -177,7 +169,8 @@ def pixel_shuffle(input: Tensor, upscale_factor: int) -> Tensor:
     *lead, channels, height, width = input._layout.shape
     if r < 1 or channels % (r * r):
         raise ShapeError(
-            f"[pixel_shuffle] pixel_shuffle expects its input's 'channel' dimension to be divisible by the square of upscale_factor, "
+            "[pixel_shuffle] pixel_shuffle expects its input's 'channel' dimension to be divisible by the square of "
+            "upscale_factor, "
             f"but input.size(-3)={channels} is not divisible by {r * r}"
         )
     n, c = len(lead), channels // (r * r)
@@ -191,9 +184,7 @@ def pixel_unshuffle(input: Tensor, downscale_factor: int) -> Tensor:
     r = downscale_factor
     *lead, channels, height, width = input._layout.shape
     if r < 1 or height % r or width % r:
-        raise ShapeError(
-            f"[pixel_unshuffle] expects height to be divisible by downscale_factor, but {height} x {width} is not divisible by {r}"
-        )
+        raise ShapeError(f"[pixel_unshuffle] expects height to be divisible by downscale_factor, but {height} x {width} is not divisible by {r}")
     n = len(lead)
     split = T.reshape(input, (*lead, channels, height // r, r, width // r, r))
     moved = T.permute(split, (*range(n), n, n + 2, n + 4, n + 1, n + 3))
@@ -204,9 +195,7 @@ def channel_shuffle(input: Tensor, groups: int) -> Tensor:
     """Interleave the channels of the groups: (N, C, *) -> the same. Source: Zhang et al., "ShuffleNet" (2017)."""
     batch, channels, *rest = input._layout.shape
     if groups < 1 or channels % groups:
-        raise ShapeError(
-            f"[channel_shuffle] Number of channels must be divisible by groups. Got {channels} channels and {groups} groups."
-        )
+        raise ShapeError(f"[channel_shuffle] Number of channels must be divisible by groups. Got {channels} channels and {groups} groups.")
     split = T.reshape(input, (batch, groups, channels // groups, *rest))
     return T.reshape(T.transpose(split, 1, 2), (batch, channels, *rest))
 
@@ -248,7 +237,8 @@ def fold(input: Tensor, output_size: Any, kernel_size: Any, dilation: Any = 1, p
     n, columns, count = input._layout.shape
     if columns % (k[0] * k[1]) or count != out[0] * out[1]:
         raise ShapeError(
-            f"[fold] Given output_size={hw}, kernel_size={k}, expected input (N, C * {k[0] * k[1]}, {out[0] * out[1]}), got {tuple(input._layout.shape)}"
+            f"[fold] Given output_size={hw}, kernel_size={k}, expected input (N, C * {k[0] * k[1]}, {out[0] * out[1]}), "
+            f"got {tuple(input._layout.shape)}"
         )
     c = columns // (k[0] * k[1])
     shape, strides = _column_view(n, c, k, d, s, padded, out)

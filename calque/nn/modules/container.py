@@ -236,9 +236,7 @@ class ModuleDict(Module):
     def update(self, modules: Any) -> None:
         """Add modules from a mapping or from (name, module) pairs."""
         if not isinstance(modules, Iterable):
-            raise TypeError(
-                f"ModuleDict.update should be called with an iterable of key/value pairs, but got {type(modules).__name__}"
-            )
+            raise TypeError(f"ModuleDict.update should be called with an iterable of key/value pairs, but got {type(modules).__name__}")
         for key, module in modules.items() if isinstance(modules, (Mapping, ModuleDict)) else modules:
             self[key] = module
 
@@ -335,7 +333,7 @@ class ParameterDict(Module):
 
     def get(self, key: str, default: Any = None) -> Any:
         """The value of a name, or `default`."""
-        return self[key] if key in self else default
+        return self[key] if key in self else default  # noqa: SIM401 - that is `get` itself
 
     def pop(self, key: str) -> Any:
         """Remove and return one value."""

@@ -22,20 +22,27 @@ class _Conv(Module):
     transposed = False
 
     def __init__(
-        self, in_channels: int, out_channels: int, kernel_size: Any, stride: Any, padding: Any, output_padding: Any, dilation: Any,
-        groups: int, bias: bool, padding_mode: str, device: Any, dtype: Any,
-    ) -> None:  # fmt: skip
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: Any,
+        stride: Any,
+        padding: Any,
+        output_padding: Any,
+        dilation: Any,
+        groups: int,
+        bias: bool,
+        padding_mode: str,
+        device: Any,
+        dtype: Any,
+    ) -> None:
         super().__init__()
         name, n = type(self).__name__, self.dims
         positive(name, groups=groups)
         if in_channels % groups:
-            raise ArgumentError(
-                f"[{name}] in_channels must be divisible by groups, got in_channels={in_channels} and groups={groups}"
-            )
+            raise ArgumentError(f"[{name}] in_channels must be divisible by groups, got in_channels={in_channels} and groups={groups}")
         if out_channels % groups:
-            raise ArgumentError(
-                f"[{name}] out_channels must be divisible by groups, got out_channels={out_channels} and groups={groups}"
-            )
+            raise ArgumentError(f"[{name}] out_channels must be divisible by groups, got out_channels={out_channels} and groups={groups}")
         if isinstance(padding, str):
             if padding not in ("same", "valid"):
                 raise ArgumentError(f"[{name}] Invalid padding string {padding!r}, should be one of {{'valid', 'same'}}")
@@ -47,7 +54,7 @@ class _Conv(Module):
             )
         self.in_channels, self.out_channels, self.groups, self.padding_mode = in_channels, out_channels, groups, padding_mode
         self.kernel_size, self.stride, self.dilation = spread(kernel_size, n), spread(stride, n), spread(dilation, n)
-        self.padding = padding if isinstance(padding, str) else spread(padding, n)
+        self.padding: Any = padding if isinstance(padding, str) else spread(padding, n)
         self.output_padding = spread(output_padding, n)
         if any(k < 1 for k in self.kernel_size) or any(s < 1 for s in self.stride):
             raise ArgumentError(f"[{name}] expected kernel_size and stride >= 1, got {self.kernel_size} and {self.stride}")
@@ -98,12 +105,20 @@ class _Conv(Module):
 
 class _Forward(_Conv):
     def __init__(
-        self, in_channels: int, out_channels: int, kernel_size: Any, stride: Any = 1, padding: Any = 0, dilation: Any = 1, groups: int = 1,
-        bias: bool = True, padding_mode: str = "zeros", device: Any = None, dtype: Any = None,
-    ) -> None:  # fmt: skip
-        super().__init__(
-            in_channels, out_channels, kernel_size, stride, padding, 0, dilation, groups, bias, padding_mode, device, dtype
-        )
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: Any,
+        stride: Any = 1,
+        padding: Any = 0,
+        dilation: Any = 1,
+        groups: int = 1,
+        bias: bool = True,
+        padding_mode: str = "zeros",
+        device: Any = None,
+        dtype: Any = None,
+    ) -> None:
+        super().__init__(in_channels, out_channels, kernel_size, stride, padding, 0, dilation, groups, bias, padding_mode, device, dtype)
 
     def _function(self) -> Any:
         raise NotImplementedError
@@ -182,17 +197,12 @@ class _Transposed(_Conv):
         n = self.dims
         wanted = [int(s) for s in output_size][-n:]
         least = [
-            (input._layout.shape[i - n] - 1) * self.stride[i]
-            - 2 * self.padding[i]
-            + self.dilation[i] * (self.kernel_size[i] - 1)
-            + 1
+            (input._layout.shape[i - n] - 1) * self.stride[i] - 2 * self.padding[i] + self.dilation[i] * (self.kernel_size[i] - 1) + 1
             for i in range(n)
         ]
         if any(not low <= w < low + s for low, w, s in zip(least, wanted, self.stride, strict=True)):
             most = [low + s - 1 for low, s in zip(least, self.stride, strict=True)]
-            raise ArgumentError(
-                f"[{type(self).__name__}] requested an output size of {wanted}, but valid sizes range from {least} to {most}"
-            )
+            raise ArgumentError(f"[{type(self).__name__}] requested an output size of {wanted}, but valid sizes range from {least} to {most}")
         return tuple(w - low for w, low in zip(wanted, least, strict=True))
 
 

@@ -19,9 +19,7 @@ def _row(layer: str, padding_idx: Any, rows: int) -> Any:
     if padding_idx is None:
         return None
     if not -rows <= padding_idx < rows:
-        raise ArgumentError(
-            f"[{layer}] Padding_idx must be within num_embeddings: expected {-rows}..{rows - 1}, got {padding_idx}"
-        )
+        raise ArgumentError(f"[{layer}] Padding_idx must be within num_embeddings: expected {-rows}..{rows - 1}, got {padding_idx}")
     return padding_idx % rows
 
 
@@ -38,7 +36,8 @@ class _Table(Module):
         else:
             if tuple(weight._layout.shape) != shape:
                 raise ShapeError(
-                    f"[{type(self).__name__}] Shape of weight does not match num_embeddings and embedding_dim: {shape} and {tuple(weight._layout.shape)}"
+                    f"[{type(self).__name__}] Shape of weight does not match num_embeddings and embedding_dim: {shape} "
+                    f"and {tuple(weight._layout.shape)}"
                 )
             self.weight = Parameter(weight, requires_grad=not freeze)
 
@@ -62,24 +61,29 @@ class Embedding(_Table):
     """
 
     def __init__(
-        self, num_embeddings: int, embedding_dim: int, padding_idx: int | None = None, max_norm: float | None = None, norm_type: float = 2.0,
-        scale_grad_by_freq: bool = False, sparse: bool = False, _weight: Any = None, _freeze: bool = False, device: Any = None,
+        self,
+        num_embeddings: int,
+        embedding_dim: int,
+        padding_idx: int | None = None,
+        max_norm: float | None = None,
+        norm_type: float = 2.0,
+        scale_grad_by_freq: bool = False,
+        sparse: bool = False,
+        _weight: Any = None,
+        _freeze: bool = False,
+        device: Any = None,
         dtype: Any = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__()
         if sparse:
-            raise ArgumentError(
-                "[Embedding] sparse gradients are not supported; use sparse=False: the gradient is dense and its update is fused"
-            )
+            raise ArgumentError("[Embedding] sparse gradients are not supported; use sparse=False: the gradient is dense and its update is fused")
         self.num_embeddings, self.embedding_dim = num_embeddings, embedding_dim
         self.padding_idx = _row("Embedding", padding_idx, num_embeddings)
         self.max_norm, self.norm_type, self.scale_grad_by_freq, self.sparse = max_norm, norm_type, scale_grad_by_freq, sparse
         self._setup(_weight, _freeze, device, dtype)
 
     def forward(self, input: Tensor) -> Tensor:
-        return F.embedding(
-            input, self._parameters["weight"], self.padding_idx, self.max_norm, self.norm_type, self.scale_grad_by_freq
-        )
+        return F.embedding(input, self._parameters["weight"], self.padding_idx, self.max_norm, self.norm_type, self.scale_grad_by_freq)
 
     def extra_repr(self) -> str:
         text = f"{self.num_embeddings}, {self.embedding_dim}"
@@ -95,28 +99,40 @@ class Embedding(_Table):
 
     @classmethod
     def from_pretrained(
-        cls, embeddings: Tensor, freeze: bool = True, padding_idx: int | None = None, max_norm: float | None = None, norm_type: float = 2.0,
-        scale_grad_by_freq: bool = False, sparse: bool = False,
-    ) -> "Embedding":  # fmt: skip
+        cls,
+        embeddings: Tensor,
+        freeze: bool = True,
+        padding_idx: int | None = None,
+        max_norm: float | None = None,
+        norm_type: float = 2.0,
+        scale_grad_by_freq: bool = False,
+        sparse: bool = False,
+    ) -> "Embedding":
         """A table with given values, frozen by default."""
         if embeddings._layout.ndim != 2:
-            raise ShapeError(
-                f"[Embedding] Embeddings parameter is expected to be 2-dimensional, got shape {tuple(embeddings._layout.shape)}"
-            )
+            raise ShapeError(f"[Embedding] Embeddings parameter is expected to be 2-dimensional, got shape {tuple(embeddings._layout.shape)}")
         rows, columns = embeddings._layout.shape
-        return cls(
-            rows, columns, padding_idx, max_norm, norm_type, scale_grad_by_freq, sparse, _weight=embeddings, _freeze=freeze
-        )
+        return cls(rows, columns, padding_idx, max_norm, norm_type, scale_grad_by_freq, sparse, _weight=embeddings, _freeze=freeze)
 
 
 class EmbeddingBag(_Table):
     """Sum, mean or maximum of the rows of each bag: (bags, n), or flat indices with offsets -> (bags, embedding_dim)."""
 
     def __init__(
-        self, num_embeddings: int, embedding_dim: int, max_norm: float | None = None, norm_type: float = 2.0, scale_grad_by_freq: bool = False,
-        mode: str = "mean", sparse: bool = False, _weight: Any = None, include_last_offset: bool = False, padding_idx: int | None = None,
-        device: Any = None, dtype: Any = None,
-    ) -> None:  # fmt: skip
+        self,
+        num_embeddings: int,
+        embedding_dim: int,
+        max_norm: float | None = None,
+        norm_type: float = 2.0,
+        scale_grad_by_freq: bool = False,
+        mode: str = "mean",
+        sparse: bool = False,
+        _weight: Any = None,
+        include_last_offset: bool = False,
+        padding_idx: int | None = None,
+        device: Any = None,
+        dtype: Any = None,
+    ) -> None:
         super().__init__()
         self.num_embeddings, self.embedding_dim, self.mode, self.sparse = num_embeddings, embedding_dim, mode, sparse
         self.max_norm, self.norm_type, self.scale_grad_by_freq = max_norm, norm_type, scale_grad_by_freq
@@ -125,9 +141,18 @@ class EmbeddingBag(_Table):
 
     def forward(self, input: Tensor, offsets: Any = None, per_sample_weights: Any = None) -> Tensor:
         return F.embedding_bag(
-            input, self.weight, offsets, self.max_norm, self.norm_type, self.scale_grad_by_freq, self.mode, self.sparse, per_sample_weights,
-            self.include_last_offset, self.padding_idx,
-        )  # fmt: skip
+            input,
+            self.weight,
+            offsets,
+            self.max_norm,
+            self.norm_type,
+            self.scale_grad_by_freq,
+            self.mode,
+            self.sparse,
+            per_sample_weights,
+            self.include_last_offset,
+            self.padding_idx,
+        )
 
     def extra_repr(self) -> str:
         text = f"{self.num_embeddings}, {self.embedding_dim}"

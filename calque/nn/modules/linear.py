@@ -104,7 +104,7 @@ class LazyLinear(Linear):
     def forward(self, input: Tensor) -> Tensor:
         self.initialize_parameters(input)
         if type(self) is LazyLinear:
-            self.__class__ = Linear
+            self.__class__ = Linear  # type: ignore[assignment]
         return Linear.forward(self, input)
 
 
@@ -131,9 +131,7 @@ class Dense(LazyLinear):
     ) -> None:
         super().__init__(units, use_bias, dtype=dtype)
         if isinstance(activation, str) and activation not in self._ACTIVATIONS and not hasattr(F, activation):
-            raise ArgumentError(
-                f"[Dense] expected the name of an activation such as 'relu', 'sigmoid' or 'tanh', got {activation!r}"
-            )
+            raise ArgumentError(f"[Dense] expected the name of an activation such as 'relu', 'sigmoid' or 'tanh', got {activation!r}")
         self.activation = activation
         self.flatten = flatten
         if in_units:
@@ -158,9 +156,7 @@ class Dense(LazyLinear):
 class Bilinear(Module):
     """x1^T W x2 + b: (*, in1_features), (*, in2_features) -> (*, out_features)."""
 
-    def __init__(
-        self, in1_features: int, in2_features: int, out_features: int, bias: bool = True, device: Any = None, dtype: Any = None
-    ) -> None:
+    def __init__(self, in1_features: int, in2_features: int, out_features: int, bias: bool = True, device: Any = None, dtype: Any = None) -> None:
         super().__init__()
         if in1_features <= 0:
             raise ArgumentError(f"[Bilinear] in1_features must be > 0, but got {in1_features}")

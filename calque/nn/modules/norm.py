@@ -69,19 +69,12 @@ class _Running(Module):
     def _check_input(self, input: Tensor) -> None:
         if input._layout.ndim not in self.ranks:
             wanted = " or ".join(f"{r}D" for r in self.ranks)
-            raise ShapeError(
-                f"[{type(self).__name__}] expected {wanted} input (got {input._layout.ndim}D input), shape {tuple(input._layout.shape)}"
-            )
+            raise ShapeError(f"[{type(self).__name__}] expected {wanted} input (got {input._layout.ndim}D input), shape {tuple(input._layout.shape)}")
 
     def _upgrade_state_dict(self, entries: Any, prefix: str, version: int | None) -> None:
         """State dicts from before version 2 do not count batches."""
         key = prefix + "num_batches_tracked"
-        if (
-            (version is None or version < 2)
-            and self.track_running_stats
-            and key not in entries
-            and prefix + "running_mean" in entries
-        ):
+        if (version is None or version < 2) and self.track_running_stats and key not in entries and prefix + "running_mean" in entries:
             entries[key] = self.num_batches_tracked.detach()
 
     def extra_repr(self) -> str:
@@ -93,9 +86,17 @@ class _Running(Module):
 
 class _BatchNorm(_Running):
     def __init__(
-        self, num_features: int, eps: float = 1e-5, momentum: float | None = 0.1, affine: bool = True, track_running_stats: bool = True,
-        device: Any = None, dtype: Any = None, *, bias: bool = True,
-    ) -> None:  # fmt: skip
+        self,
+        num_features: int,
+        eps: float = 1e-5,
+        momentum: float | None = 0.1,
+        affine: bool = True,
+        track_running_stats: bool = True,
+        device: Any = None,
+        dtype: Any = None,
+        *,
+        bias: bool = True,
+    ) -> None:
         super().__init__(num_features, eps, momentum, affine, track_running_stats, device, dtype, bias)
 
     def forward(self, input: Tensor) -> Tensor:
@@ -161,9 +162,17 @@ class _InstanceNorm(_Running):
     single_rank = 0
 
     def __init__(
-        self, num_features: int, eps: float = 1e-5, momentum: float = 0.1, affine: bool = False, track_running_stats: bool = False,
-        device: Any = None, dtype: Any = None, *, bias: bool = True,
-    ) -> None:  # fmt: skip
+        self,
+        num_features: int,
+        eps: float = 1e-5,
+        momentum: float = 0.1,
+        affine: bool = False,
+        track_running_stats: bool = False,
+        device: Any = None,
+        dtype: Any = None,
+        *,
+        bias: bool = True,
+    ) -> None:
         super().__init__(num_features, eps, momentum, affine, track_running_stats, device, dtype, bias)
 
     def forward(self, input: Tensor) -> Tensor:
@@ -231,9 +240,7 @@ class LayerNorm(Module):
         return F.layer_norm(input, self.normalized_shape, parameters["weight"], parameters["bias"], self.eps)
 
     def extra_repr(self) -> str:
-        return (
-            f"{self.normalized_shape}, eps={self.eps}, elementwise_affine={self.elementwise_affine}, bias={self.bias is not None}"
-        )
+        return f"{self.normalized_shape}, eps={self.eps}, elementwise_affine={self.elementwise_affine}, bias={self.bias is not None}"
 
 
 class RMSNorm(Module):
@@ -269,9 +276,16 @@ class GroupNorm(Module):
     """Normalisation over groups of channels: (N, C, *) -> the same."""
 
     def __init__(
-        self, num_groups: int, num_channels: int, eps: float = 1e-5, affine: bool = True, device: Any = None, dtype: Any = None, *,
+        self,
+        num_groups: int,
+        num_channels: int,
+        eps: float = 1e-5,
+        affine: bool = True,
+        device: Any = None,
+        dtype: Any = None,
+        *,
         bias: bool = True,
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__()
         if num_groups < 1 or num_channels % num_groups:
             raise ArgumentError(f"[GroupNorm] num_channels ({num_channels}) must be divisible by num_groups ({num_groups})")

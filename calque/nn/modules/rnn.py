@@ -43,14 +43,13 @@ class RNNBase(Module):
             )
         if dropout > 0 and num_layers == 1:
             warnings.warn(
-                "dropout option adds dropout after all but last recurrent layer, so non-zero dropout expects num_layers greater than 1, "
+                "dropout option adds dropout after all but last recurrent layer, so non-zero dropout expects num_layers "
+                "greater than 1, "
                 f"but got dropout={dropout} and num_layers={num_layers}",
                 stacklevel=3,
             )
         if proj_size < 0 or proj_size >= hidden_size:
-            raise ArgumentError(
-                f"[{name}] proj_size has to be in 0..{hidden_size - 1} (smaller than hidden_size), got {proj_size}"
-            )
+            raise ArgumentError(f"[{name}] proj_size has to be in 0..{hidden_size - 1} (smaller than hidden_size), got {proj_size}")
         if proj_size and mode != "LSTM":
             raise ArgumentError(f"[{name}] proj_size argument is only supported for LSTM, not RNN or GRU")
         self.mode, self.input_size, self.hidden_size, self.num_layers = mode, input_size, hidden_size, num_layers
@@ -100,9 +99,7 @@ class RNNBase(Module):
         return scan(projected, state, lambda z, s: (act(z + T.matmul(s[0], turned)),), reverse, alive)
 
     @staticmethod
-    def _lstm(
-        projected: Tensor, state: tuple[Tensor, ...], w_hh: Tensor, w_hr: Any, reverse: bool, alive: Any
-    ) -> tuple[Tensor, tuple[Tensor, ...]]:
+    def _lstm(projected: Tensor, state: tuple[Tensor, ...], w_hh: Tensor, w_hr: Any, reverse: bool, alive: Any) -> tuple[Tensor, tuple[Tensor, ...]]:
         h, c = state
         if w_hr is None and alive is None:
             if reverse:
@@ -213,9 +210,7 @@ class RNNBase(Module):
 class RNN(RNNBase):
     """Elman network: h' = tanh(W_ih x + b_ih + W_hh h + b_hh), or with relu."""
 
-    def __init__(
-        self, input_size: int, hidden_size: int, num_layers: int = 1, nonlinearity: str = "tanh", *args: Any, **kwargs: Any
-    ) -> None:
+    def __init__(self, input_size: int, hidden_size: int, num_layers: int = 1, nonlinearity: str = "tanh", *args: Any, **kwargs: Any) -> None:
         if nonlinearity not in ("tanh", "relu"):
             raise ArgumentError(f"[RNN] Unknown nonlinearity '{nonlinearity}'. Select from 'tanh' or 'relu'.")
         super().__init__(f"RNN_{nonlinearity.upper()}", input_size, hidden_size, num_layers, *args, **kwargs)

@@ -36,9 +36,20 @@ class _Layer(Module):
     """What encoder and decoder layers share."""
 
     def _build(
-        self, d_model: int, nhead: int, dim_feedforward: int, dropout: float, activation: Any, layer_norm_eps: float, batch_first: bool,
-        norm_first: bool, bias: bool, blocks: int, device: Any, dtype: Any,
-    ) -> None:  # fmt: skip
+        self,
+        d_model: int,
+        nhead: int,
+        dim_feedforward: int,
+        dropout: float,
+        activation: Any,
+        layer_norm_eps: float,
+        batch_first: bool,
+        norm_first: bool,
+        bias: bool,
+        blocks: int,
+        device: Any,
+        dtype: Any,
+    ) -> None:
         options = {"device": device, "dtype": dtype}
         self.self_attn = MultiheadAttention(d_model, nhead, dropout, bias, batch_first=batch_first, **options)
         if blocks == 3:
@@ -76,9 +87,7 @@ class TransformerEncoderLayer(_Layer):
         dtype: Any = None,
     ) -> None:  # fmt: skip
         super().__init__()
-        self._build(
-            d_model, nhead, dim_feedforward, dropout, activation, layer_norm_eps, batch_first, norm_first, bias, 2, device, dtype
-        )
+        self._build(d_model, nhead, dim_feedforward, dropout, activation, layer_norm_eps, batch_first, norm_first, bias, 2, device, dtype)
 
     def forward(self, src: Tensor, src_mask: Any = None, src_key_padding_mask: Any = None, is_causal: bool = False) -> Tensor:
         x = src
@@ -98,14 +107,10 @@ class TransformerDecoderLayer(_Layer):
         dtype: Any = None,
     ) -> None:  # fmt: skip
         super().__init__()
-        self._build(
-            d_model, nhead, dim_feedforward, dropout, activation, layer_norm_eps, batch_first, norm_first, bias, 3, device, dtype
-        )
+        self._build(d_model, nhead, dim_feedforward, dropout, activation, layer_norm_eps, batch_first, norm_first, bias, 3, device, dtype)
 
     def _cross_attention(self, x: Tensor, memory: Tensor, mask: Any, padding: Any, is_causal: bool) -> Tensor:
-        y = self.multihead_attn(
-            x, memory, memory, key_padding_mask=padding, need_weights=False, attn_mask=mask, is_causal=is_causal
-        )[0]
+        y = self.multihead_attn(x, memory, memory, key_padding_mask=padding, need_weights=False, attn_mask=mask, is_causal=is_causal)[0]
         return self.dropout2(y)  # type: ignore[no-any-return]
 
     def forward(
@@ -125,9 +130,7 @@ class TransformerDecoderLayer(_Layer):
 class TransformerEncoder(Module):
     """`num_layers` copies of an encoder layer."""
 
-    def __init__(
-        self, encoder_layer: Module, num_layers: int, norm: Any = None, enable_nested_tensor: bool = True, mask_check: bool = True
-    ) -> None:
+    def __init__(self, encoder_layer: Module, num_layers: int, norm: Any = None, enable_nested_tensor: bool = True, mask_check: bool = True) -> None:
         super().__init__()
         self.layers = ModuleList([copy.deepcopy(encoder_layer) for _ in range(num_layers)])
         self.num_layers, self.norm = num_layers, norm
@@ -170,10 +173,23 @@ class Transformer(Module):
     """Encoder and decoder: source (S, N, E), target (L, N, E) -> (L, N, E)."""
 
     def __init__(
-        self, d_model: int = 512, nhead: int = 8, num_encoder_layers: int = 6, num_decoder_layers: int = 6, dim_feedforward: int = 2048,
-        dropout: float = 0.1, activation: Any = "relu", custom_encoder: Any = None, custom_decoder: Any = None, layer_norm_eps: float = 1e-5,
-        batch_first: bool = False, norm_first: bool = False, bias: bool = True, device: Any = None, dtype: Any = None,
-    ) -> None:  # fmt: skip
+        self,
+        d_model: int = 512,
+        nhead: int = 8,
+        num_encoder_layers: int = 6,
+        num_decoder_layers: int = 6,
+        dim_feedforward: int = 2048,
+        dropout: float = 0.1,
+        activation: Any = "relu",
+        custom_encoder: Any = None,
+        custom_decoder: Any = None,
+        layer_norm_eps: float = 1e-5,
+        batch_first: bool = False,
+        norm_first: bool = False,
+        bias: bool = True,
+        device: Any = None,
+        dtype: Any = None,
+    ) -> None:
         super().__init__()
         settings = (
             d_model,
@@ -197,13 +213,23 @@ class Transformer(Module):
         self.d_model, self.nhead, self.batch_first = d_model, nhead, batch_first
 
     def forward(
-        self, src: Tensor, tgt: Tensor, src_mask: Any = None, tgt_mask: Any = None, memory_mask: Any = None, src_key_padding_mask: Any = None,
-        tgt_key_padding_mask: Any = None, memory_key_padding_mask: Any = None, src_is_causal: bool | None = None,
-        tgt_is_causal: bool | None = None, memory_is_causal: bool = False,
-    ) -> Tensor:  # fmt: skip
+        self,
+        src: Tensor,
+        tgt: Tensor,
+        src_mask: Any = None,
+        tgt_mask: Any = None,
+        memory_mask: Any = None,
+        src_key_padding_mask: Any = None,
+        tgt_key_padding_mask: Any = None,
+        memory_key_padding_mask: Any = None,
+        src_is_causal: bool | None = None,
+        tgt_is_causal: bool | None = None,
+        memory_is_causal: bool = False,
+    ) -> Tensor:
         if src._layout.shape[-1] != self.d_model or tgt._layout.shape[-1] != self.d_model:
             raise ShapeError(
-                f"[Transformer] the feature number of src and tgt must be equal to d_model={self.d_model}, got {tuple(src._layout.shape)} and "
+                f"[Transformer] the feature number of src and tgt must be equal to d_model={self.d_model}, got "
+                f"{tuple(src._layout.shape)} and "
                 f"{tuple(tgt._layout.shape)}"
             )
         memory = self.encoder(src, src_mask, src_key_padding_mask, src_is_causal)

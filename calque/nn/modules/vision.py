@@ -25,11 +25,7 @@ class Upsample(Module):
         super().__init__()
         self.size, self.mode, self.align_corners = size, mode, align_corners
         self.scale_factor = (
-            tuple(float(f) for f in scale_factor)
-            if isinstance(scale_factor, tuple)
-            else float(scale_factor)
-            if scale_factor
-            else None
+            tuple(float(f) for f in scale_factor) if isinstance(scale_factor, tuple) else float(scale_factor) if scale_factor else None
         )
         self.recompute_scale_factor = recompute_scale_factor
 
@@ -123,7 +119,9 @@ class Fold(Module):
         return F.fold(input, self.output_size, self.kernel_size, self.dilation, self.padding, self.stride)
 
     def extra_repr(self) -> str:
-        return f"output_size={self.output_size}, kernel_size={self.kernel_size}, dilation={self.dilation}, padding={self.padding}, stride={self.stride}"
+        return (
+            f"output_size={self.output_size}, kernel_size={self.kernel_size}, dilation={self.dilation}, padding={self.padding}, stride={self.stride}"
+        )
 
 
 class _Pad(Module):

@@ -21,11 +21,9 @@ def _grads(parameters: Any) -> list[Tensor]:
     return [p._grad for p in listed if p._grad is not None]
 
 
-def get_total_norm(
-    tensors: Iterable[Tensor], norm_type: float = 2.0, error_if_nonfinite: bool = False, foreach: bool | None = None
-) -> Tensor:
+def get_total_norm(tensors: Iterable[Tensor], norm_type: float = 2.0, error_if_nonfinite: bool = False, foreach: bool | None = None) -> Tensor:
     """Norm of all elements of all tensors together, as a 0-d tensor."""
-    grads = [tensors] if is_tensor(tensors) else list(tensors)
+    grads: list[Any] = [tensors] if is_tensor(tensors) else list(tensors)
     p = float(norm_type)
     if not grads:
         return T.zeros(())
@@ -37,7 +35,8 @@ def get_total_norm(
             total = T.norm(T.stack([T.norm(g, p) for g in grads], 0), p)
     if error_if_nonfinite and not math.isfinite(total.item()):
         raise NonFiniteError(
-            f"[clip_grad_norm_] The total norm of order {p} for gradients from `parameters` is non-finite ({total.item()}), so it cannot be "
+            f"[clip_grad_norm_] The total norm of order {p} for gradients from `parameters` is non-finite "
+            f"({total.item()}), so it cannot be "
             "clipped. To disable this error and scale the gradients by the non-finite norm anyway, set `error_if_nonfinite=False`"
         )
     return total

@@ -25,9 +25,7 @@ _Fields = namedtuple("_Fields", ["data", "batch_sizes", "sorted_indices", "unsor
 class PackedSequence(_Fields):
     """Elements of all sequences, step by step: `data` (total, *), `batch_sizes` (steps,), and the order of the batch."""
 
-    def __new__(
-        cls, data: Tensor, batch_sizes: Any = None, sorted_indices: Any = None, unsorted_indices: Any = None
-    ) -> "PackedSequence":
+    def __new__(cls, data: Tensor, batch_sizes: Any = None, sorted_indices: Any = None, unsorted_indices: Any = None) -> "PackedSequence":
         if unsorted_indices is None and sorted_indices is not None:
             unsorted_indices = invert_permutation(sorted_indices)
         return super().__new__(cls, data, batch_sizes, sorted_indices, unsorted_indices)
@@ -55,12 +53,11 @@ def pack_padded_sequence(input: Tensor, lengths: Any, batch_first: bool = False,
         input = T.transpose(input, 0, 1)
     steps, batch = input._layout.shape[:2]
     if len(sizes) != batch:
-        raise ShapeError(
-            f"[pack_padded_sequence] Expected `len(lengths)` to be equal to batch_size, but got {len(sizes)} (batch_size={batch})"
-        )
+        raise ShapeError(f"[pack_padded_sequence] Expected `len(lengths)` to be equal to batch_size, but got {len(sizes)} (batch_size={batch})")
     if sizes.min(initial=1) <= 0 or sizes.max(initial=0) > steps:
         raise ArgumentError(
-            f"[pack_padded_sequence] Length of all samples has to be greater than 0 and at most {steps}, but found an element in 'lengths' of "
+            f"[pack_padded_sequence] Length of all samples has to be greater than 0 and at most {steps}, but found an "
+            "element in 'lengths' of "
             f"{int(sizes.min())} .. {int(sizes.max())}"
         )
     order = np.argsort(-sizes, kind="stable")
@@ -71,9 +68,7 @@ def pack_padded_sequence(input: Tensor, lengths: Any, batch_first: bool = False,
             )
         order = np.arange(batch)
     batch_sizes = np.array([(sizes > t).sum() for t in range(int(sizes.max(initial=0)))], dtype=np.int64)
-    rows = (
-        np.concatenate([t * batch + order[:n] for t, n in enumerate(batch_sizes)]) if len(batch_sizes) else np.zeros(0, np.int64)
-    )
+    rows = np.concatenate([t * batch + order[:n] for t, n in enumerate(batch_sizes)]) if len(batch_sizes) else np.zeros(0, np.int64)
     flat = T.reshape(input, (steps * batch, *input._layout.shape[2:]))
     data = prim("index_select", flat, upload(np.ascontiguousarray(rows), dt.int64), 0)
     indices = None if enforce_sorted else upload(order, dt.int64)
@@ -110,9 +105,7 @@ def pad_packed_sequence(
     return T.transpose(padded, 0, 1) if batch_first else padded, upload(lengths, dt.int64)
 
 
-def pad_sequence(
-    sequences: Sequence[Tensor], batch_first: bool = False, padding_value: float = 0.0, padding_side: str = "right"
-) -> Tensor:
+def pad_sequence(sequences: Sequence[Tensor], batch_first: bool = False, padding_value: float = 0.0, padding_side: str = "right") -> Tensor:
     """Sequences (L_i, *) padded to the longest: (L, N, *), or (N, L, *) with batch_first.
 
     >>> import calque

@@ -107,9 +107,7 @@ class ResNet(nn.Module):
     def _stage(self, block: Any, planes: int, blocks: int, stride: int) -> Any:
         downsample = None
         if stride != 1 or self.inplanes != planes * block.expansion:
-            downsample = nn.Sequential(
-                _conv1x1(self.inplanes, planes * block.expansion, stride), nn.BatchNorm2d(planes * block.expansion)
-            )
+            downsample = nn.Sequential(_conv1x1(self.inplanes, planes * block.expansion, stride), nn.BatchNorm2d(planes * block.expansion))
         layers = [block(self.inplanes, planes, stride, downsample)]
         self.inplanes = planes * block.expansion
         layers += [block(self.inplanes, planes) for _ in range(1, blocks)]
@@ -124,9 +122,7 @@ class ResNet(nn.Module):
 def _maker(name: str, block: Any, layers: Sequence[int]) -> Callable[..., ResNet]:
     def make(*, weights: Any = None, pretrained: bool = False, progress: bool = True, **options: Any) -> ResNet:
         if weights is not None or pretrained:
-            raise ArgumentError(
-                f"[{name}] pretrained weights are not shipped; load a state dict with model.load_state_dict(...) instead"
-            )
+            raise ArgumentError(f"[{name}] pretrained weights are not shipped; load a state dict with model.load_state_dict(...) instead")
         return ResNet(block, layers, **options)
 
     make.__name__ = make.__qualname__ = name
