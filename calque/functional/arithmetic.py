@@ -214,6 +214,8 @@ def _scaled(name: str, function: Binary, a: Any, b: Any, alpha: Any) -> Any:
             raise DTypeError(f"[{name}] Boolean alpha only supported for Boolean results, got {common!r}")
         if common is dt.bool_:
             alpha = bool(alpha)
+        if function is _sub:
+            _no_bool_minus(name, a, b, common)
     return call(name, function, a, call(name, _mul, b, alpha))
 
 
