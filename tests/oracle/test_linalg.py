@@ -135,6 +135,12 @@ CALLS = {
     "matrix_norm": ([(3, 4)], lambda m, a: [m.linalg.matrix_norm(a, p) for p in ("fro", "nuc", 1, -1, 2, -2, float("inf"))]),
     "cdist": ([(3, 4), (2, 4)], lambda m, a, b: (m.cdist(a, b), m.cdist(a, b, p=1.0))),
     "cross": ([(2, 3), (2, 3)], lambda m, a, b: (m.linalg.cross(a, b), m.cross(a, b, dim=1))),
+    "cov": ([(3, 5)], lambda m, a: (m.cov(a), m.cov(a[0]), a.cov(correction=0), m.corrcoef(a), m.corrcoef(a[0]))),
+    "cov weights": ([(2, 3)], lambda m, a: m.cov(a, fweights=m.tensor([1, 2, 1]), aweights=m.tensor([0.5, 1.0, 2.0]))),
+    "gcd": ([()], lambda m, a: (m.gcd(m.tensor([12, 18, 0]), m.tensor([8, 12, 5])), m.lcm(m.tensor([4, 6]), m.tensor([6, 0])))),
+    "gcd floats": ([(2,), (2,)], lambda m, a, b: m.gcd(a, b)),
+    "diff": ([(3, 4)], lambda m, a: (m.diff(a), m.diff(a, n=2, dim=0), m.diff(a, prepend=a[:, :1]), m.diff(a > 0), m.diff(a, n=9))),
+    "parts": ([(3, 4)], lambda m, a: (m.real(a), a.real, m.conj(a), m.isreal(a), m.angle(a))),
     "dist": ([(2, 3), (2, 3)], lambda m, a, b: (m.dist(a, b), m.dist(a, b, 1))),
 }
 

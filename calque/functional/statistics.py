@@ -1,0 +1,124 @@
+"""Covariance and correlation, greatest common divisors, and the parts of real numbers that complex code asks for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from calque.base import dtypes as dt
+from calque.base.errors import ArgumentError, DTypeError, ShapeError
+from calque.functional.arithmetic import as_operand
+from calque.functional.common import cast, is_tensor, method, number, prim, result_dtype
+from calque.functional.elementary import _float
+from calque.functional.linalg import matmul, matrix_transpose
+from calque.functional.math import isnan, where
+from calque.functional.reductions import sum
+from calque.functional.views import reshape, unsqueeze
+from calque.tensor import Tensor, read, upload
+
+__all__ = ["angle", "conj", "corrcoef", "cov", "gcd", "isreal", "lcm", "real"]
+
+
+@method()
+def cov(input: Tensor, *, correction: int = 1, fweights: Tensor | None = None, aweights: Tensor | None = None) -> Tensor:
+    """Covariance of variables (rows) over observations (columns): (n, k) -> (n, n); (k) -> (). Weights: how often, how much each
+    counts.
+
+    >>> import calque
+    >>> calque.cov(calque.tensor([[0.0, 1.0, 2.0], [2.0, 1.0, 0.0]]))
+    tensor([[ 1., -1.],
+            [-1.,  1.]])
+    """
+    if input._layout.ndim > 2:
+        raise ShapeError(f"[cov] expected input to have two or fewer dimensions, got shape {tuple(input._layout.shape)}")
+    x = _float(input)
+    rows = x if x._layout.ndim == 2 else reshape(x, (1, x._layout.numel))
+    weights = _weights(fweights, aweights, rows)
+    count: Any = float(rows._layout.shape[1]) if weights is None else sum(weights)
+    centre = sum(rows if weights is None else rows * weights, 1, True) / count
+    apart = rows - centre
+    if aweights is not None and weights is not None:
+        extra = cast(aweights, x._layout.dtype)
+        freedom: Any = count - sum(weights * extra) / count * float(correction)
+    else:
+        freedom = count - float(correction)
+    freedom = freedom.clamp(min=0) if is_tensor(freedom) else max(freedom, 0.0)
+    product = matmul(apart if weights is None else apart * weights, matrix_transpose(apart)) / freedom
+    return product if x._layout.ndim == 2 else reshape(product, ())
+
+
+def _weights(frequencies: Tensor | None, importance: Tensor | None, rows: Tensor) -> Tensor | None:
+    weights = None
+    for name, given in (("fweights", frequencies), ("aweights", importance)):
+        if given is None:
+            continue
+        if given._layout.ndim != 1 or given._layout.numel != rows._layout.shape[1]:
+            raise ShapeError(f"[cov] expected {name} of shape ({rows._layout.shape[1]},), got {tuple(given._layout.shape)}")
+        if name == "fweights" and given._layout.dtype.category == 2:
+            raise DTypeError(f"[cov] expected fweights to have integral dtype, got {given._layout.dtype!r}")
+        converted = cast(given, rows._layout.dtype)
+        weights = converted if weights is None else weights * converted
+    return weights
+
+
+@method()
+def corrcoef(input: Tensor) -> Tensor:
+    """Correlation of variables (rows) over observations (columns), in [-1, 1]: (n, k) -> (n, n); (k) -> ()."""
+    c = cov(input)
+    if not c._layout.ndim:
+        return c / c
+    deviation = prim("sqrt", c.diagonal())
+    result = c / unsqueeze(deviation, 1) / unsqueeze(deviation, 0)
+    return where(isnan(result), result, result.clamp(-1, 1))
+
+
+def _integers(name: str, a: Any, b: Any, function: Any) -> Tensor:
+    a, b = as_operand(a), as_operand(b)
+    dtype = result_dtype(a, b)
+    if dtype.category != 1:
+        raise DTypeError(f"[{name}] expected integers, got a result of type {dtype!r}")
+    arrays = [read(x, name) if is_tensor(x) else np.asarray(number(x)) for x in (a, b)]
+    try:
+        return upload(np.asarray(function(*[x.astype(dtype.np) for x in arrays])), dtype)
+    except ValueError as error:
+        raise ArgumentError(f"[{name}] {error}") from None
+
+
+@method()
+def gcd(input: Tensor, other: Tensor) -> Tensor:
+    """Greatest common divisor of integers, broadcast: (*), (*) -> (*). Reads the values."""
+    return _integers("gcd", input, other, np.gcd)
+
+
+@method()
+def lcm(input: Tensor, other: Tensor) -> Tensor:
+    """Least common multiple of integers, broadcast: (*), (*) -> (*). Reads the values."""
+    return _integers("lcm", input, other, np.lcm)
+
+
+@method()
+def conj(input: Tensor) -> Tensor:
+    """Complex conjugate: the tensor itself, since its elements are real."""
+    return input
+
+
+@method()
+def isreal(input: Tensor) -> Tensor:
+    """Whether each element is real: True everywhere, (*) -> (*) bool."""
+    return prim("full", (True, dt.bool_), tuple(input._layout.shape))
+
+
+@method()
+def angle(input: Tensor) -> Tensor:
+    """0 for non-negative elements, pi for negative ones, NaN for NaN: (*) -> (*)."""
+    x = _float(input)
+    return where(isnan(x), x, where(x < 0, np.pi, x * 0.0))
+
+
+def real(input: Tensor) -> Tensor:
+    """Real part: the tensor itself, since its elements are real."""
+    return input
+
+
+Tensor.real = property(real, doc="Real part: the tensor itself.")
