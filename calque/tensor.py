@@ -23,7 +23,8 @@ from calque.ops.opdef import OpDef, get
 from calque.run import recorder
 from calque.run.buffer import Buffer, strided
 from calque.run.dispatch import new_array, raise_pending
-from calque.run.nodes import FunctionNode, GradNode, OutputNode, watch_history
+from calque.run.history import watch
+from calque.run.nodes import FunctionNode, GradNode, OutputNode
 from calque.run.recorder import BAKED, Edge, Storage, Trace, grow, grow_constant, local, scalar_tag, view_slot
 from calque.run.source import user_line
 
@@ -86,7 +87,7 @@ def slot_of(trace: Trace, t: Tensor) -> int:
         found: int = cache[2]
         return found
     if storage.buffer is not None and t._requires_grad and t._grad_fn is not None and local.state.grad:
-        watch_history(t)
+        watch(t)
     slot = view_slot(trace, storage, t._layout)
     if t._layout is not storage.layout and storage.trace is trace:
         t._cache = (trace, storage.slot, slot)

@@ -11,6 +11,7 @@ from typing import Any
 from calque.autograd.engine import Engine, accumulate_grad, run_backward
 from calque.base.errors import AutogradError, DTypeError, ShapeError
 from calque.ops.opdef import get
+from calque.run.history import watch_root
 from calque.run.recorder import Edge, local
 from calque.tensor import GradNode, OutputNode, Tensor, record, require_float, wrap
 
@@ -248,6 +249,7 @@ def _backward_method(
     tensor(40.)
     """
     backward(self, gradient, retain_graph, create_graph, inputs=inputs)
+    watch_root(self)
 
 
 def _get_grad(self: Tensor) -> Tensor | None:

@@ -75,5 +75,9 @@ class MissingExtraError(CalqueError, ImportError):
     """An optional dependency is not installed; the message holds the pip line."""
 
 
+class LeakWarning(UserWarning, ResourceWarning):
+    """Memory grows at every step because history is kept alive. (Python hides plain ResourceWarnings.)"""
+
+
 class VerificationError(CalqueError, AssertionError):
     """A program broke an invariant of the IR: a bug in Calque, never in user code."""

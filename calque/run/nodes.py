@@ -1,9 +1,7 @@
-"""Nodes of the autograd graph, and the warning about a graph that grows without end."""
+"""Nodes of the autograd graph."""
 
 from __future__ import annotations
 
-import sys
-import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -82,45 +80,3 @@ class OutputNode(GradNode):
     def line(self) -> str:
         result: str = self.next[0].line
         return result
-
-
-# ---------------------------------------------------------------------------------------------------------------- leaks
-
-_history: dict[str, int] = {}
-_HISTORY_LIMIT = 50
-
-
-def watch_history(t: Any) -> None:
-    """A realised value with autograd history enters a new trace: once is normal, fifty times in one chain keeps every graph alive."""
-    node = t._grad_fn
-    if not isinstance(node, GradNode) or isinstance(node, OutputNode):
-        return
-    line = node.line
-    seen = _history[line] = _history.get(line, 0) + 1
-    if seen % _HISTORY_LIMIT or not line:
-        return
-    length = _chain_length(node, line)
-    if length < _HISTORY_LIMIT:
-        return
-    name, frame = "", sys._getframe(1)
-    while frame is not None and not name:
-        name = next((k for k, v in frame.f_locals.items() if v is t and k not in ("t", "a", "b", "self", "other", "value")), "")
-        frame = frame.f_back  # type: ignore[assignment]
-    warnings.warn(
-        f"{name or 'a tensor'} ({line}) keeps the autograd history of {length} earlier iterations alive, so memory grows at every step; "
-        "accumulate a Python number instead: use .item() or .detach()",
-        ResourceWarning,
-        stacklevel=4,
-    )
-
-
-def _chain_length(node: Any, line: str) -> int:
-    found, seen, stack = 0, set(), [node]
-    while stack and found < 10 * _HISTORY_LIMIT:
-        item = stack.pop()
-        if id(item) in seen or not isinstance(item, GradNode):
-            continue
-        seen.add(id(item))
-        found += item.line == line
-        stack.extend(item.next)
-    return found

@@ -12,6 +12,7 @@ import pytest
 
 import calque
 from calque.base.config import settings
+from calque.base.errors import LeakWarning
 from calque.run import recorder
 
 
@@ -233,7 +234,7 @@ def test_accumulating_with_history_warns_by_name() -> None:
             loss = (w * w).sum()
             total_loss = total_loss + loss
             recorder.flush("optimizer.step")
-    messages = [str(c.message) for c in caught if issubclass(c.category, ResourceWarning)]
+    messages = [str(c.message) for c in caught if issubclass(c.category, LeakWarning)]
     assert messages and "total_loss" in messages[0] and "test_recorder.py" in messages[0] and ".item()" in messages[0]
 
 

@@ -1,0 +1,151 @@
+"""Warnings about autograd history that a program keeps alive without need, by variable name and source line.
+
+Two habits make memory grow at every step: accumulating a tensor that still has its history (`total += loss`), and keeping the losses
+themselves in a list. Both are found here from what a normal loop does anyway, so a warm step pays a dictionary look-up.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+import warnings
+import weakref
+from dataclasses import dataclass
+from types import FrameType
+from typing import Any
+
+from calque.base.errors import LeakWarning
+from calque.run.recorder import Counters
+from calque.run.source import inside_package, user_line
+
+REPEATS = 50  # iterations that one graph may span before it is called a leak
+LONG = 1000  # the same without any other evidence: a recurrent network may be unrolled that far, not further
+OPERATIONS = 200_000  # the same for operations of any kind, when nothing is ever read
+
+
+@dataclass(slots=True)
+class Seen:
+    """How often realised values of one source line came back, and the number of optimizer steps when the first did."""
+
+    count: int
+    steps: int
+    told: bool = False
+
+
+_seen: dict[str, Seen] = {}
+_roots: dict[str, list[weakref.ref[Any]]] = {}
+
+
+def watch(t: Any) -> None:
+    """A realised tensor with history enters a new trace. Once is normal; again and again in one graph keeps every iteration alive."""
+    node = t._grad_fn
+    line = node.line
+    if not line:
+        return
+    steps = Counters.reasons.get("optimizer.step", 0)
+    seen = _seen.get(line)
+    if seen is None:
+        seen = _seen[line] = Seen(0, steps)
+    seen.count += 1
+    if seen.told or (seen.count % REPEATS and seen.count & (seen.count - 1)):
+        return
+    same, size, freed = _survey(node)
+    trained = freed or steps - seen.steps >= REPEATS
+    if (same >= REPEATS and trained) or same >= LONG or size >= OPERATIONS:
+        seen.told = True
+        many = f"{same} earlier iterations" if same >= REPEATS else f"{size} earlier operations"
+        _warn(
+            f"{_variable(t) or 'a tensor'} ({user_line()}) keeps the autograd history of {many} alive, so memory grows at every step; "
+            "accumulate a Python number instead: use .item() or .detach()"
+        )
+
+
+def _survey(node: Any) -> tuple[int, int, bool]:
+    """Of the graph of `node`: nodes of the same recorded operation, all (up to a bound), whether a backward used some part."""
+    same = visits = 0
+    freed = False
+    seen: set[int] = set()
+    stack = [node]
+    while stack and visits < OPERATIONS:
+        item = stack.pop()
+        if id(item) in seen or not hasattr(item, "next"):
+            continue
+        seen.add(id(item))
+        visits += 1
+        same += item.edge is node.edge and item.name() == node.name()
+        freed = freed or bool(item.freed)
+        stack.extend(target for target in item.next if target is not None)
+    return same, visits, freed
+
+
+def watch_root(t: Any) -> None:
+    """A backward starts at `t`. Losses of one source line should not outlive their iteration by dozens."""
+    line = user_line()
+    if t._grad_fn is None or not line:
+        return
+    refs = _roots.get(line)
+    if refs is None:
+        refs = _roots[line] = []
+    refs.append(weakref.ref(t))
+    if len(refs) < 2 * REPEATS:
+        return
+    alive = [r for r in refs if r() is not None]
+    if len(alive) < REPEATS:
+        refs[:] = alive
+        return
+    _roots.pop(line)
+    name = _container(alive[0]())
+    _warn(
+        f"{name or 'a list'} holds {len(alive)} results of backward passes ({line}) with their autograd history, so memory grows at every step; "
+        "keep Python numbers instead: append loss.item() or loss.detach()"
+    )
+
+
+def _warn(text: str) -> None:
+    level, frame = 1, sys._getframe(0)
+    while frame is not None and inside_package(frame.f_code.co_filename):
+        level, frame = level + 1, frame.f_back  # type: ignore[assignment]
+    warnings.warn(text, LeakWarning, stacklevel=level)
+
+
+def _user_frames() -> list[FrameType]:
+    found, frame = [], sys._getframe(1)
+    while frame is not None:
+        if not inside_package(frame.f_code.co_filename):
+            found.append(frame)
+        frame = frame.f_back  # type: ignore[assignment]
+    return found
+
+
+def _variable(value: Any) -> str:
+    """The user's name of an object, or of a tensor with the same history: a variable, or an attribute or entry of one."""
+    node = getattr(value, "_grad_fn", None)
+
+    def same(held: Any) -> bool:
+        return held is value or (node is not None and type(held) is type(value) and held._grad_fn is node)
+
+    for frame in _user_frames():
+        for name, held in frame.f_locals.items():
+            if same(held):
+                return str(name)
+        for name, held in frame.f_locals.items():
+            attributes = getattr(held, "__dict__", None)
+            if isinstance(attributes, dict):
+                found = next((key for key, x in list(attributes.items()) if same(x)), None)
+                if found is not None:
+                    return f"{name}.{found}"
+            if isinstance(held, dict):
+                key = next((key for key, x in list(held.items()) if same(x)), None)
+                if key is not None:
+                    return f"{name}[{key!r}]"
+    return ""
+
+
+def _container(value: Any) -> str:
+    """Name of the variable that holds a list or dict in which `value` is."""
+    for holder in gc.get_referrers(value):
+        if isinstance(holder, (list, dict, tuple)):
+            found = _variable(holder)
+            if found:
+                return found
+    return ""
