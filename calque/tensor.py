@@ -331,8 +331,10 @@ def alias(t: Tensor, view: Layout, cls: type = Tensor) -> Tensor:
     v = _new(cls)
     v._storage, v._layout, v._requires_grad = t._storage, view, False
     v._grad_fn = v._grad = v._views = v._cache = v._hooks = None
-    own = t._base is None or (t._requires_grad and t._grad_fn is None)  # a leaf's views are its own, wherever its memory came from
-    base = v._base = t if own else t._base
+    base = t._base
+    if base is None or (t._requires_grad and t._grad_fn is None):  # a leaf's views are its own, wherever its memory came from
+        base = t
+    v._base = base
     refs = base._views
     if refs is None:
         base._views = [weakref.ref(v)]
