@@ -11,7 +11,11 @@ _NOTE = "in layer "
 
 def describe(module: Any) -> str:
     """One line: class and settings, e.g. `Linear(in_features=5, out_features=2, bias=True)`."""
-    return f"{type(module).__name__}({' '.join(module.extra_repr().split())})"
+    try:
+        settings = " ".join(module.extra_repr().split())
+    except Exception:  # a half-built module must not hide the error that is being described
+        settings = "..."
+    return f"{type(module).__name__}({settings})"
 
 
 def layer_path(chain: list[Any]) -> str:

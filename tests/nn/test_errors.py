@@ -10,6 +10,7 @@ import pytest
 import calque
 import calque.nn as nn
 import calque.nn.functional as F
+from calque.base.config import settings
 from calque.base.errors import DTypeError, OutOfRangeError, ShapeError
 
 
@@ -116,7 +117,7 @@ def test_label_types_and_shapes() -> None:
     )
 
 
-def test_softmax_into_cross_entropy_warns_once() -> None:
+def test_softmax_into_cross_entropy_warns_once(monkeypatch: pytest.MonkeyPatch) -> None:
     import sys
 
     from calque.nn.functional import cross_entropy as function
@@ -129,6 +130,8 @@ def test_softmax_into_cross_entropy_warns_once() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         function(p, labels)
+    monkeypatch.setattr(settings, "checked", True)
+    expect(ValueError, ["rows already sum to 1", "pass logits"], lambda: function(p, labels))
 
 
 @pytest.mark.parametrize("known", [True, False])

@@ -130,7 +130,7 @@ def test_dropout() -> None:
     y.sum().backward()
     np.testing.assert_allclose(x.grad.numpy(), values)
     channels = F.dropout2d(calque.ones(8, 16, 3, 3), 0.5).numpy()
-    assert ((channels == channels[:, :, :1, :1]).all())
+    assert (channels == channels[:, :, :1, :1]).all()
     assert F.dropout(x, 0.5, training=False) is x
     assert F.dropout(x, 1.0).sum().item() == 0
     seeds = []

@@ -42,7 +42,7 @@ JOBS = dict(bench.JOBS)
 JOBS["small lstm"] = dataclasses.replace(JOBS["lstm"], model=lambda T: bench.lstm_lm(T, 1000, 64), batch=bench.token_batches(1000, 20, True))
 JOBS["small gpt"] = dataclasses.replace(JOBS["gpt"], model=lambda T: bench.gpt(T, 2, 2, 64, 64), batch=bench.token_batches(65, 64, False))
 FAST = {"mlp": (32, 20), "lenet": (8, 10), "resnet18-32": (2, 3), "small lstm": (4, 8), "small gpt": (2, 8)}
-SLOW = {"mlp": (128, 20), "lenet": (64, 20), "resnet18-32": (16, 20), "resnet18-224": (4, 20), "lstm": (20, 20), "gpt": (2, 20)}
+SLOW = {"mlp": (128, 20), "lenet": (64, 20), "resnet18-32": (8, 20), "resnet18-224": (2, 20), "lstm": (8, 20), "gpt": (1, 20)}
 
 
 FLIP = 1e-3  # batch norm of few samples: one ReLU input within rounding of zero falls on the other side and moves later losses this far

@@ -8,6 +8,7 @@ from typing import Any
 
 from calque import functional as T
 from calque.base import dtypes as dt
+from calque.base.config import settings
 from calque.base.errors import ArgumentError, DTypeError, ShapeError
 from calque.functional.common import cast
 from calque.nn.functional.checks import bad_label, check_indices, reduced
@@ -136,13 +137,14 @@ def _check(op: str, input: Tensor, target: Tensor, weight: Any) -> None:
 def _warn_softmax(input: Tensor) -> None:
     """Softmax of a softmax trains, slowly: say so once."""
     dim = 0 if input._layout.ndim == 1 else 1
-    if getattr(input, "_is_softmax", None) == dim and "softmax" not in _told:
+    if getattr(input, "_is_softmax", None) != dim:
+        return
+    text = "[cross_entropy] the input is the result of softmax: its rows already sum to 1; cross_entropy applies log_softmax itself, so pass logits"
+    if settings.checked:
+        raise ArgumentError(text)
+    if "softmax" not in _told:
         _told.add("softmax")
-        warnings.warn(
-            "[cross_entropy] the input is the result of softmax: its rows already sum to 1; cross_entropy applies log_softmax itself, so pass logits",
-            UserWarning,
-            stacklevel=3,
-        )
+        warnings.warn(text, UserWarning, stacklevel=3)
 
 
 def cross_entropy(
