@@ -347,12 +347,17 @@ class ParameterDict(Module):
             self[key] = value
 
     def extra_repr(self) -> str:
-        return "\n".join(_describe(key, value) for key, value in self.items())
+        return "\n".join(_describe(key, value, legacy=True) for key, value in self.items())
 
 
-def _describe(name: str, value: Any) -> str:
+_LEGACY = {"float32": "Float", "float64": "Double", "float16": "Half", "bfloat16": "BFloat16", "int64": "Long", "int32": "Int", "bool": "Bool"}
+
+
+def _describe(name: str, value: Any, legacy: bool = False) -> str:
+    """One line of a container's text; PyTorch names the element type in two ways."""
     if not is_tensor(value):
-        return f"({name}): Object of type: {type(value).__name__}"
+        return f"  ({name}): Object of type: {type(value).__name__}"
     kind = "Parameter" if isinstance(value, Parameter) else "Tensor"
-    size = "x".join(str(n) for n in value._layout.shape)
-    return f"({name}): {kind} containing: [{value._layout.dtype!r} of size {size}]"
+    dtype = value._layout.dtype
+    text = f"torch.{_LEGACY.get(dtype.name, dtype.name)}Tensor" if legacy else repr(dtype)
+    return f"  ({name}): {kind} containing: [{text} of size {'x'.join(str(n) for n in value._layout.shape)}]"
