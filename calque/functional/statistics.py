@@ -121,4 +121,4 @@ def real(input: Tensor) -> Tensor:
     return input
 
 
-Tensor.real = property(real, doc="Real part: the tensor itself.")
+setattr(Tensor, "real", property(real, doc="Real part: the tensor itself."))  # noqa: B010
