@@ -63,6 +63,10 @@ class NonFiniteError(CalqueError, ArithmeticError):
     """A NaN or infinity appeared where checked mode forbids it."""
 
 
+class IntegerOverflowError(CalqueError, OverflowError):
+    """Integers wrapped around where checked mode forbids it."""
+
+
 class DataError(CalqueError, ValueError):
     """A dataset contradicts itself."""
 

@@ -37,6 +37,7 @@ class Buffer:
             task.wait()
             if task.error is not None:
                 if self.array is None:
+                    task.error.calque_reported = True  # type: ignore[attr-defined]
                     raise task.error
             else:
                 self.task = None

@@ -12,10 +12,12 @@ from typing import Any
 
 import numpy as np
 
+from calque.base.config import settings
 from calque.base.dtypes import DType
 from calque.ir.program import Program
 from calque.run.backends import allocate, compile_or_interpret
 from calque.run.buffer import Buffer
+from calque.run.checked import Inspection
 from calque.run.diagnose import Salvage
 from calque.run.engine import CPU_QUEUE, Task
 
@@ -97,8 +99,10 @@ _unreported: list[BaseException] = []
 
 def raise_pending() -> None:
     """Raise the first error of earlier asynchronous work that nobody has seen yet."""
-    if _unreported:
-        raise _unreported.pop(0)
+    while _unreported:
+        error = _unreported.pop(0)
+        if not getattr(error, "calque_reported", False):
+            raise error
 
 
 def dispatch(
@@ -118,6 +122,7 @@ def dispatch(
         if poison is not None:
             _rescue(plan.program, arrays, scalars, outputs, updates_state)
             raise poison
+        _check(plan.program, arrays, scalars, outputs)
         try:
             results, failed, position = plan.run(arrays, scalars)
         except MemoryError:
@@ -126,9 +131,10 @@ def dispatch(
             cause = _rescue(plan.program, arrays, scalars, outputs, updates_state)
             raise (cause or error) from None
         if failed >= 0:
-            error = errors[failed](position)
-            error.add_note(f"recorded at {plan.program.checks[failed].line}")
-            raise error
+            _keep_unrelated(plan.program, plan.program.checks[failed].value, arrays, scalars, outputs, updates_state)
+            wrong = errors[failed](position)
+            wrong.add_note(f"recorded at {plan.program.checks[failed].line}")
+            raise wrong
         _store(outputs, results, arrays)
 
     def guarded() -> None:
@@ -187,6 +193,38 @@ def _rescue(
     salvage = Salvage(program, arrays, scalars)
     _store(outputs, [None if v is None else _flat_copy(v) for v in salvage.values], arrays)
     return salvage.error
+
+
+def _check(program: Program, arrays: list[Any], scalars: Sequence[Any], outputs: list[Buffer]) -> None:
+    """Checked mode: raise what the program would do wrong, before it runs; outputs that are fine are kept."""
+    if not settings.checked:
+        return
+    found = Inspection(program, arrays, scalars)
+    if found.error is None:
+        return
+    fresh = [None if value is None or buffer.array is not None else _flat_copy(value) for value, buffer in zip(found.values, outputs, strict=True)]
+    _store(outputs, fresh, arrays)
+    raise found.error
+
+
+def _keep_unrelated(
+    program: Program, check: int, arrays: list[Any], scalars: Sequence[Any], outputs: list[Buffer], updates_state: bool
+) -> None:
+    """After a failed check: compute the outputs that use none of the inputs that were checked."""
+    checked = _sources(program, check)
+    _rescue(program, [None if k in checked else a for k, a in enumerate(arrays)], scalars, outputs, updates_state)
+
+
+def _sources(program: Program, position: int) -> set[int]:
+    """Numbers of the inputs that a value depends on."""
+    found, stack, seen = set(), [position], {position}
+    while stack:
+        node = program.nodes[stack.pop()]
+        if node.op.name == "input":
+            found.add(node.attrs[0])
+        stack.extend(i for i in node.inputs if i not in seen)
+        seen.update(node.inputs)
+    return found
 
 
 def _flat_copy(value: Array) -> Array:

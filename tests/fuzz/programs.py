@@ -72,7 +72,7 @@ class Machine:
         self.log: list[str] = []
         self.events: list[str] = []
         self.scale = 1.0
-        self.coarsest = EPS["float64"]  # of the types that gradients pass through
+        self.coarsest = EPS["float64"]  # of the types that gradients pass through or are multiplied with
         self.count = 0
         self.rng = np.random.default_rng(seed)
         for _ in range(3):
@@ -130,7 +130,7 @@ class Machine:
         self.count += 1
         value = Value(t, root, f"v{self.count}")
         self.pool.append(value)
-        if t.requires_grad:
+        if value.floating and (t.requires_grad or not root.exact):
             self.coarsest = max(self.coarsest, EPS[value.dtype])
         self.log.append(f"{value.name} = {text}  # {value.dtype} {value.shape}")
         if len(self.pool) > 24:
@@ -411,7 +411,7 @@ class Machine:
             self.new(t.abs(), f"{v.name}.abs()", [v], exact=True)
 
     def size_of(self, v: Value) -> float:
-        return self.magnitude(v.tensor) if self.track else 0.0
+        return self.magnitude(v.tensor) + v.root.err if self.track else 0.0
 
     def op_binary(self) -> None:
         v = self.pick(lambda x: x.dtype != "bool")
