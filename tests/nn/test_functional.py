@@ -159,3 +159,24 @@ def test_gumbel_softmax() -> None:
     assert np.abs(y.detach().numpy().mean(0) - 1 / 3).max() < 0.1
     (y * calque.tensor([1.0, 2.0, 3.0])).sum().backward()
     assert x.grad.abs().sum().item() > 0
+
+
+USERS = [lambda a: F.softmax(a, 1), lambda a: F.log_softmax(a, 1), lambda a: nn.LSTM(3, 3)(a.unsqueeze(0))[0]]
+
+
+@pytest.mark.parametrize("function", USERS)
+def test_overwritten_results_are_noticed(function) -> None:
+    """A gradient that reads its result refuses one that was overwritten; one that reads its input only does not mind."""
+    a = calque.randn(2, 3, requires_grad=True)
+    y = function(a * 1)
+    y.detach().mul_(2)
+    with pytest.raises(RuntimeError, match="needs its result .* modified by an inplace operation"):
+        y.sum().backward()
+    y = F.layer_norm(a * 1, (3,))
+    y.mul_(2)
+    y.sum().backward()
+    b = a * 1
+    y = F.layer_norm(b, (3,))
+    b.mul_(2)
+    with pytest.raises(RuntimeError, match="needs its operand 0"):
+        y.sum().backward()
