@@ -128,7 +128,7 @@ def require_dtype(op: str, x: Tensor, weight: Tensor) -> None:
     if a is not b:
         raise DTypeError(
             f"[{op}] expected an input of the weight's dtype {b!r}, got {a!r}; "
-            f"convert the input with .to({b!r}) or the layer with .to({a!r})" + ("" if a.category == 2 else " (layers need floating inputs)")
+            f"convert the input with .to({b!r})" + (f" or the layer with .to({a!r})" if a.category == 2 else " (layers need floating inputs)")
         )
 
 
