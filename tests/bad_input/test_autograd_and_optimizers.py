@@ -141,7 +141,8 @@ def test_row_31_no_parameters() -> None:
 def test_row_32_learning_rate(value: Any) -> None:
     parameters = list(nn.Linear(2, 2).parameters())
     for kind in (optim.SGD, optim.Adam, optim.AdamW, optim.RMSprop, optim.Adagrad):
-        refused(lambda kind=kind: kind(parameters, lr=value), ArgumentError, ValueError, f"[{kind.__name__}]", "learning rate", repr(value), "[0, inf)")
+        facts = (f"[{kind.__name__}]", "learning rate", repr(value), "[0, inf)")
+        refused(lambda kind=kind: kind(parameters, lr=value), ArgumentError, ValueError, *facts)
 
 
 def test_row_32_other_options() -> None:

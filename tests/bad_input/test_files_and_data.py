@@ -151,4 +151,5 @@ def test_row_41_samples_of_different_shape(kind: str) -> None:
 
 
 def test_missing_extra() -> None:
-    refused(lambda: need("calque_missing_module", "nowhere", "demo", "plots"), MissingExtraError, ImportError, "[plots]", "nowhere", "pip install 'calque[demo]'")
+    facts = ("[plots]", "nowhere", "pip install 'calque[demo]'")
+    refused(lambda: need("calque_missing_module", "nowhere", "demo", "plots"), MissingExtraError, ImportError, *facts)

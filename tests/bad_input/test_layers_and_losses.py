@@ -29,7 +29,7 @@ class Net(nn.Module):
 def test_row_01_linear_of_the_wrong_size() -> None:
     layer = nn.Linear(5, 2)
     with unchanged(layer):
-        refused(lambda: layer(torch.ones(4, 3)), ShapeError, ValueError, "[linear]", "expected last dim 5", "got shape (4, 3)", "Linear(in_features=5")
+        refused(lambda: layer(torch.ones(4, 3)), ShapeError, ValueError, "[linear]", "last dim 5", "got shape (4, 3)", "Linear(in_features=5")
     assert layer(torch.ones(4, 5)).shape == (4, 2)
 
 
