@@ -29,7 +29,7 @@ def test_silent_where_nobody_watches(capsys: pytest.CaptureFixture[str]) -> None
 
 
 def test_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shutil.get_terminal_size", lambda: os.terminal_size((200, 24)))
+    monkeypatch.setattr("shutil.get_terminal_size", lambda fallback=(80, 24): os.terminal_size((200, 24)))
     now = [100.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
     file = Terminal()
@@ -54,7 +54,7 @@ def test_drawn_at_most_ten_times_a_second() -> None:
 
 
 def test_lines_fit_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shutil.get_terminal_size", lambda: os.terminal_size((40, 24)))
+    monkeypatch.setattr("shutil.get_terminal_size", lambda fallback=(80, 24): os.terminal_size((40, 24)))
     file = Terminal()
     ProgressBar(10, "a" * 100, file=file).close()
     assert len(file.getvalue()) == 1 + 39 + len("\x1b[K\n")
