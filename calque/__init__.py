@@ -7,7 +7,7 @@
 tensor([2., 4.])
 """
 
-from calque import autograd, cuda, linalg, nn, optim, utils
+from calque import autograd, cuda, functional, linalg, nn, optim, utils
 from calque.autograd.modes import (
     enable_grad,
     inference_mode,
@@ -43,7 +43,28 @@ from calque.base.dtypes import (
     bool_ as bool,
 )
 from calque.base.shapes import Size
-from calque.functional import *
+from calque.functional.arithmetic import *
+from calque.functional.creation import *
+from calque.functional.decompositions import *
+from calque.functional.distances import *
+from calque.functional.einsum import *
+from calque.functional.elementary import *
+from calque.functional.indexing import *
+from calque.functional.interop import *
+from calque.functional.joining import *
+from calque.functional.legacy import *
+from calque.functional.linalg import *
+from calque.functional.math import *
+from calque.functional.order import *
+from calque.functional.printing import *
+from calque.functional.random import *
+from calque.functional.reductions import *
+from calque.functional.selection import *
+from calque.functional.sorting import *
+from calque.functional.statistics import *
+from calque.functional.types import *
+from calque.functional.views import *
+from calque.functional.windows import *
 from calque.io import load, save
 from calque.nn.methods import log_softmax, softmax
 from calque.run.dispatch import synchronize
@@ -51,6 +72,9 @@ from calque.run.stats import get_num_threads, set_num_threads, stats
 from calque.tensor import Tensor
 
 __version__ = "0.1.0"
+
+# Type checkers read the star imports above; this line adds the generated in-place functions (`relu_`, ...).
+globals().update({name: getattr(functional, name) for name in functional.__all__})
 
 half, float, double = float16, float32, float64
 short, int, long = int16, int32, int64

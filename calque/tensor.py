@@ -231,7 +231,9 @@ def unary(op: OpDef, to_float: bool = False) -> Callable[[Tensor], Tensor]:
     return apply
 
 
-def binary(op: OpDef, fallback: Callable[[Any, Any], Any], unusual: Callable[[Any, Any], bool] | None = None) -> Callable[[Any, Any], Any]:
+def binary(  # noqa: C901, PLR0915 - the hot path of recording: one frame, nothing factored out
+    op: OpDef, fallback: Callable[[Any, Any], Any], unusual: Callable[[Any, Any], bool] | None = None
+) -> Callable[[Any, Any], Any]:
     """The recording function of a binary primitive. Operands of different dtypes, and anything unusual, go to `fallback`; so do two Tensors
     for which `unusual` holds (they never get an edge here, so others pay nothing for the test)."""
     tensor_types, save_table, baked, new = TENSOR_TYPES, op.save_table, BAKED, _new

@@ -56,7 +56,7 @@ class _Mode:
         return wrapped
 
 
-class no_grad(_Mode):  # noqa: N801 - PyTorch's name
+class no_grad(_Mode):
     """Record no autograd history.
 
     >>> import calque
@@ -75,7 +75,7 @@ class no_grad(_Mode):  # noqa: N801 - PyTorch's name
         return object.__new__(cls)
 
 
-class enable_grad(_Mode):  # noqa: N801 - PyTorch's name
+class enable_grad(_Mode):
     """Record autograd history, also inside `no_grad`."""
 
     def __init__(self, function: Callable[..., Any] | None = None) -> None:
@@ -87,7 +87,7 @@ class enable_grad(_Mode):  # noqa: N801 - PyTorch's name
         return object.__new__(cls)
 
 
-class set_grad_enabled(_Mode):  # noqa: N801 - PyTorch's name
+class set_grad_enabled(_Mode):
     """Set grad mode now, and restore it when used as a context manager."""
 
     def __init__(self, mode: bool) -> None:
@@ -103,7 +103,7 @@ class set_grad_enabled(_Mode):  # noqa: N801 - PyTorch's name
         return super().__call__(function)
 
 
-class inference_mode(_Mode):  # noqa: N801 - PyTorch's name
+class inference_mode(_Mode):
     """As `no_grad`; results are marked as inference tensors."""
 
     def __init__(self, mode: Any = True) -> None:

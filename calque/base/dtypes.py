@@ -163,7 +163,7 @@ class FInfo:
         import ml_dtypes
 
         self.dtype = (dtype or _default_float).name
-        info = ml_dtypes.finfo((dtype or _default_float).np)
+        info: Any = ml_dtypes.finfo((dtype or _default_float).np)  # type: ignore[no-untyped-call, unused-ignore]
         self.bits, self.eps, self.max, self.min = info.bits, float(info.eps), float(info.max), float(info.min)
         self.tiny = self.smallest_normal = float(info.tiny)
         self.resolution = float(info.resolution)

@@ -36,7 +36,9 @@ def parser() -> argparse.ArgumentParser:
     digits.add_argument("--seed", type=int, default=0)
     digits.add_argument("--patience", type=int, default=12, help="epochs without improvement before stopping early")
     digits.add_argument("--out", type=Path, default=Path("runs/digits"), help="folder for everything written")
-    digits.add_argument("--resume", nargs="?", const="", default=None, metavar="CHECKPOINT", help="continue (from OUT/last.calque if no file is named)")
+    digits.add_argument(
+        "--resume", nargs="?", const="", default=None, metavar="CHECKPOINT", help="continue (from OUT/last.calque if no file is named)"
+    )
     digits.add_argument("--threads", type=int, default=settings.threads, help="CPU threads")
     digits.add_argument("--quiet", action="store_true", help="print nothing but errors")
     commands.add_parser("doctor", help="versions, machine, cache and optional packages")

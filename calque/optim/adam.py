@@ -23,13 +23,8 @@ class Adam(Optimizer):
         amsgrad: bool = False, *, foreach: bool | None = None, maximize: bool = False, capturable: bool = False, differentiable: bool = False,
         fused: bool | None = None, decoupled_weight_decay: bool = False,
     ) -> None:  # fmt: skip
-        super().__init__(
-            params,
-            {
-                "lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "amsgrad": amsgrad, "maximize": maximize,
-                "decoupled_weight_decay": decoupled_weight_decay or self.decoupled,
-            },  # fmt: skip
-        )
+        defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "amsgrad": amsgrad, "maximize": maximize}
+        super().__init__(params, {**defaults, "decoupled_weight_decay": decoupled_weight_decay or self.decoupled})
 
     def check_group(self, group: dict[str, Any]) -> None:
         name = type(self).__name__

@@ -173,7 +173,7 @@ class PolynomialLR(LRScheduler):
 class CosineAnnealingLR(LRScheduler):
     """lr = eta_min + (base - eta_min) (1 + cos(pi epoch / T_max)) / 2 (Loshchilov & Hutter 2017, equation 5)."""
 
-    def __init__(self, optimizer: Optimizer, T_max: int, eta_min: float = 0.0, last_epoch: int = -1) -> None:  # noqa: N803
+    def __init__(self, optimizer: Optimizer, T_max: int, eta_min: float = 0.0, last_epoch: int = -1) -> None:
         self.T_max, self.eta_min = T_max, eta_min
         super().__init__(optimizer, last_epoch)
 
@@ -185,7 +185,7 @@ class CosineAnnealingLR(LRScheduler):
 class CosineAnnealingWarmRestarts(LRScheduler):
     """Cosine annealing that restarts after T_0, T_0 T_mult, ... epochs (Loshchilov & Hutter 2017)."""
 
-    def __init__(self, optimizer: Optimizer, T_0: int, T_mult: int = 1, eta_min: float = 0.0, last_epoch: int = -1) -> None:  # noqa: N803
+    def __init__(self, optimizer: Optimizer, T_0: int, T_mult: int = 1, eta_min: float = 0.0, last_epoch: int = -1) -> None:
         if T_0 < 1 or T_mult < 1:
             raise ArgumentError(f"[CosineAnnealingWarmRestarts] expected T_0 >= 1 and T_mult >= 1, got {T_0}, {T_mult}")
         self.T_0, self.T_mult, self.eta_min = T_0, T_mult, eta_min
@@ -247,12 +247,10 @@ class OneCycleLR(LRScheduler):
     def get_lr(self) -> list[float]:
         if self.last_epoch >= self.total_steps:
             raise ArgumentError(f"[OneCycleLR] Tried to step {self.last_epoch} times. The specified number of total steps is {self.total_steps}")
-        start = 0.0
-        for end, a, b in self.phases:
-            if self.last_epoch <= end or end == self.phases[-1][0]:
-                done = (self.last_epoch - start) / (end - start) if end != start else 1.0
-                break
-            start = end
+        phase = next((k for k, (end, _, _) in enumerate(self.phases) if self.last_epoch <= end), len(self.phases) - 1)
+        start = self.phases[phase - 1][0] if phase else 0.0
+        end, a, b = self.phases[phase]
+        done = (self.last_epoch - start) / (end - start) if end != start else 1.0
         if self.cycle_momentum:
             value = self._curve(self.momenta[a], self.momenta[b], done)
             for group in self.optimizer.param_groups:

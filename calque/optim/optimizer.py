@@ -153,7 +153,9 @@ class Optimizer:
         """Restore what `state_dict` returned; checks everything before changing anything."""
         groups, saved = self.param_groups, state_dict["param_groups"]
         if len(groups) != len(saved):
-            raise StateDictError(f"[load_state_dict] loaded state dict has a different number of parameter groups: {len(saved)}, expected {len(groups)}")
+            raise StateDictError(
+                f"[load_state_dict] loaded state dict has a different number of parameter groups: {len(saved)}, expected {len(groups)}"
+            )
         for k, (group, other) in enumerate(zip(groups, saved, strict=True)):
             if len(group["params"]) != len(other["params"]):
                 raise StateDictError(
@@ -179,7 +181,8 @@ class Optimizer:
             return value
         if value._layout.ndim and tuple(value._layout.shape) != tuple(parameter._layout.shape):
             raise StateDictError(
-                f"[load_state_dict] state {name!r} has shape {list(value._layout.shape)}, its parameter {list(parameter._layout.shape)}; nothing was loaded"
+                f"[load_state_dict] state {name!r} has shape {list(value._layout.shape)}, "
+                f"its parameter {list(parameter._layout.shape)}; nothing was loaded"
             )
         return value.detach().clone()
 

@@ -124,7 +124,8 @@ class Job:
 
     def _print(self, text: str) -> None:
         if not self.quiet:
-            print(text, flush=True)
+            sys.stdout.write(text + "\n")
+            sys.stdout.flush()
 
     def save(self) -> None:
         """Write `last.calque`."""
@@ -243,7 +244,7 @@ def main(config: Config, out: Path, resume: str | None, quiet: bool = False) -> 
     elif job.folder.last.exists():
         job.folder.trim_losses(0, 0)
     if not job.train():
-        print(f"\ninterrupted; saved {job.folder.last}. Continue with: calque train digits --resume --out {out}", file=sys.stderr)
+        sys.stderr.write(f"\ninterrupted; saved {job.folder.last}. Continue with: calque train digits --resume --out {out}\n")
         return 130
     job.finish()
     return 0

@@ -43,7 +43,8 @@ class RunFolder:
             with tempfile.NamedTemporaryFile(dir=self.path):
                 pass
         except OSError as error:
-            raise CheckpointError(f"[train] expected a writable output folder, got {self.path}: {error.strerror}; choose another with --out") from error
+            message = f"[train] expected a writable output folder, got {self.path}: {error.strerror}; choose another with --out"
+            raise CheckpointError(message) from error
 
     @property
     def last(self) -> Path:

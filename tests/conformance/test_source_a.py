@@ -96,7 +96,7 @@ def test_backward_with_an_external_gradient() -> None:
 class LR(nn.Module):
     """Logistic regression with hand-written gradients (source A, indentation and names corrected)."""
 
-    def __init__(self, dim: int, lr: Any = torch.scalar_tensor(0.01)) -> None:
+    def __init__(self, dim: int, lr: Any = torch.scalar_tensor(0.01)) -> None:  # noqa: B008 - as printed in the source
         super().__init__()
         device = torch.device("cpu")
         self.w = torch.zeros(dim, 1, dtype=torch.float).to(device)

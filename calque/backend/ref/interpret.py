@@ -40,7 +40,7 @@ def interpret(program: Program, inputs: Sequence[Array], scalars: Sequence[Numbe
     return [np.array(values[o]) for o in program.outputs]
 
 
-def run_node(node: Node, operands: Sequence[Any], inputs: Sequence[Array], scalars: Sequence[Number]) -> Array:
+def run_node(node: Node, operands: Sequence[Any], inputs: Sequence[Any], scalars: Sequence[Number]) -> Array:
     """The value of one node."""
     return _leaf(node, inputs, scalars) if node.op.kind == "leaf" else _apply(node, operands)
 
