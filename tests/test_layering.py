@@ -41,6 +41,7 @@ RANK = {
     "tune": 16,
     "export": 16,
     "cli": 17,
+    "__main__": 18,
 }
 
 # What may be imported inside a function because it is optional, or (llvmlite, ctypes) loaded at the first compile.
