@@ -107,7 +107,10 @@ class CpuExecutable(Executable):
             arrays.append(POOL.empty(count, dtype))
         if self._arena_bytes:
             arrays.append(POOL.empty(self._arena_bytes, _BYTES))
-        words = self._idle.pop() if self._idle else Words(self.linked)
+        try:
+            words = self._idle.pop()
+        except IndexError:  # every set is in use by another thread
+            words = Words(self.linked)
         try:
             words.fill(arrays, scalars)
             for stretch in self._checked:
