@@ -32,7 +32,6 @@ class Counters:
 COUNTERS = Counters()
 
 
-@lru_cache(maxsize=1)
 def _sources() -> str:
     """Hash of the code generator itself, so that objects of another version never match."""
     digest = hashlib.sha256()
@@ -42,9 +41,12 @@ def _sources() -> str:
     return digest.hexdigest()
 
 
+_SOURCES = _sources()  # read while the generator itself is imported: a file edited later must not name what the old code makes
+
+
 def content_key(kind: str, text: str, target: TargetInfo) -> str:
     """Hash of everything that generated code depends on."""
-    parts = (kind, text, target.key, llvm.version(), _sources())
+    parts = (kind, text, target.key, llvm.version(), _SOURCES)
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
 
