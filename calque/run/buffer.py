@@ -35,12 +35,10 @@ class Buffer:
         task = self.task
         if task is not None:
             task.wait()
-            if task.error is not None:
-                if self.array is None:
-                    task.error.calque_reported = True  # type: ignore[attr-defined]
-                    raise task.error
-            else:
-                self.task = None
+            if task.error is not None and self.array is None:
+                task.error.calque_reported = True  # type: ignore[attr-defined]
+                raise task.error
+            self.task = None
         result: np.ndarray[Any, Any] = self.array
         return result
 

@@ -19,15 +19,15 @@ Array = np.ndarray[Any, Any]
 class Salvage:
     """`values[i]` is output i, or None if it depends on a failed operation; `error` the first failure with its source line as a note."""
 
-    def __init__(self, program: Program, inputs: Sequence[Any], scalars: Sequence[Any]) -> None:
+    def __init__(self, program: Program, inputs: Sequence[Any], scalars: Sequence[Any], lost: frozenset[int] = frozenset()) -> None:
         self.error: Exception | None = None
         found: list[Array | None] = []
         shaped = [None if a is None else a.reshape(program.nodes[i].shape) for a, i in zip(inputs, program.inputs, strict=True)]
         with np.errstate(all="ignore"):
-            for node in program.nodes:
+            for position, node in enumerate(program.nodes):
                 operands = [found[i] for i in node.inputs]
-                lost = node.op.name == "input" and shaped[node.attrs[0]] is None
-                if lost or any(o is None for o in operands):
+                missing = position in lost or (node.op.name == "input" and shaped[node.attrs[0]] is None)
+                if missing or any(o is None for o in operands):
                     found.append(None)
                     continue
                 try:
@@ -39,3 +39,19 @@ class Salvage:
                         error.calque_line = node.line  # type: ignore[attr-defined]
                         error.add_note(f"[{node.op.name}] recorded at {node.line or 'an unknown line'}")
         self.values = [found[o] for o in program.outputs]
+
+
+def accesses_by(program: Program, check: int) -> frozenset[int]:
+    """Positions of the indexed reads and writes whose indices are what the check at `check` looks at (or come from the same values)."""
+    checked = {check}
+    for position in range(check, -1, -1):
+        if position in checked:
+            checked.update(program.nodes[position].inputs)
+    related = {p for p in checked if program.nodes[p].op.name not in ("scalar", "constant")}
+    found = set()
+    for position, node in enumerate(program.nodes):
+        if any(i in related for i in node.inputs):
+            related.add(position)
+        if node.op.kind == "index" and node.inputs[1] in related:
+            found.add(position)
+    return frozenset(found)

@@ -18,7 +18,7 @@ from calque.ir.program import Program
 from calque.run.backends import allocate, compile_or_interpret
 from calque.run.buffer import Buffer
 from calque.run.checked import Inspection
-from calque.run.diagnose import Salvage
+from calque.run.diagnose import Salvage, accesses_by
 from calque.run.engine import CPU_QUEUE, Task
 
 INTERPRET_WORK = 16_384  # scalar operations below which a program is interpreted at first
@@ -112,10 +112,12 @@ def dispatch(
     outputs: list[Buffer],
     errors: list[Callable[[int], Exception]],
     line: str,
+    previous: Sequence[Buffer | None] = (),
 ) -> None:
-    """Queue the plan; `outputs` are filled when it has run. Outputs that already hold an array are updated in place."""
-    before = [b.task for b in inputs]
-    updates_state = any(b.array is not None for b in outputs)
+    """Queue the plan; `outputs` are filled when it has run. Outputs that already hold an array are updated in place; the others fall back
+    to the value of their storage before it was written (`previous`, among the inputs) if the program fails: a failure loses nothing."""
+    before = [_writer(b) for b in inputs]
+    updates_state = any(b.array is not None for b in outputs) or bool(previous)
 
     def work() -> None:
         arrays, poison = _gather(inputs, before)
@@ -144,8 +146,11 @@ def dispatch(
             if line and not getattr(error, "calque_line", ""):
                 error.calque_line = line  # type: ignore[attr-defined]
                 error.add_note(f"in the program that was run at {line}")
+            for buffer, old in zip(outputs, previous, strict=False):
+                if buffer.array is None and old is not None and old.array is not None:
+                    buffer.array = _flat_copy(old.array)
             if updates_state:
-                _unreported.append(error)
+                _unreported[:] = [e for e in _unreported if not getattr(e, "calque_reported", False)] + [error]
             raise
 
     task = Task(guarded)
@@ -155,6 +160,14 @@ def dispatch(
         task.run()
     else:
         CPU_QUEUE.submit(task)
+
+
+def _writer(buffer: Buffer) -> Task | None:
+    """Who fills the buffer. Finished writers are forgotten: an error of theirs would keep the frames that it passed through alive."""
+    task = buffer.task
+    if task is not None and task.done and buffer.array is not None:
+        task = buffer.task = None
+    return task
 
 
 def _gather(inputs: list[Buffer], before: list[Task | None]) -> tuple[list[Any], BaseException | None]:
@@ -210,21 +223,10 @@ def _check(program: Program, arrays: list[Any], scalars: Sequence[Any], outputs:
 def _keep_unrelated(
     program: Program, check: int, arrays: list[Any], scalars: Sequence[Any], outputs: list[Buffer], updates_state: bool
 ) -> None:
-    """After a failed check: compute the outputs that use none of the inputs that were checked."""
-    checked = _sources(program, check)
-    _rescue(program, [None if k in checked else a for k, a in enumerate(arrays)], scalars, outputs, updates_state)
-
-
-def _sources(program: Program, position: int) -> set[int]:
-    """Numbers of the inputs that a value depends on."""
-    found, stack, seen = set(), [position], {position}
-    while stack:
-        node = program.nodes[stack.pop()]
-        if node.op.name == "input":
-            found.add(node.attrs[0])
-        stack.extend(i for i in node.inputs if i not in seen)
-        seen.update(node.inputs)
-    return found
+    """After a failed check: compute the outputs that do not come from an access by the indices that were checked."""
+    if not updates_state:
+        salvage = Salvage(program, arrays, scalars, accesses_by(program, check))
+        _store(outputs, [None if v is None else _flat_copy(v) for v in salvage.values], arrays)
 
 
 def _flat_copy(value: Array) -> Array:

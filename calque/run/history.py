@@ -90,6 +90,9 @@ def watch_root(t: Any) -> None:
     if len(refs) < 2 * REPEATS:
         return
     alive = [r for r in refs if r() is not None]
+    if len(alive) >= REPEATS:  # or only not collected yet, after errors
+        gc.collect()
+        alive = [r for r in alive if r() is not None]
     if len(alive) < REPEATS:
         refs[:] = alive
         return

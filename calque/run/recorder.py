@@ -384,6 +384,7 @@ def flush(reason: str) -> None:
     with LOCK:
         state.trace = Trace(_ROOT)
         _dispatch(trace, reason)
+        trace.inputs, trace.scalars = [], []  # caches still point to the trace; it must not keep memory alive
 
 
 def _dispatch(trace: Trace, reason: str) -> None:
@@ -402,12 +403,17 @@ def _dispatch(trace: Trace, reason: str) -> None:
         return
     numbers: dict[int, int] = {}  # slot -> input that this value replaces in place, or -1
     homes: dict[int, Buffer] = {}
+    before: dict[int, Buffer | None] = {}  # slot -> what its storage held, if others see that memory too
     for storage in live:
         home = storage.home
-        if home is not None and home.trace is trace and homes.get(storage.slot) is None and _exclusive(home):
-            numbers[storage.slot], homes[storage.slot] = home.number, home
-        else:
-            numbers.setdefault(storage.slot, -1)
+        if home is not None and home.trace is trace:
+            if homes.get(storage.slot) is None and _exclusive(home):
+                numbers[storage.slot], homes[storage.slot] = home.number, home
+                continue
+            before[storage.slot] = None if storage.slot in numbers else home
+        elif storage.slot in before:
+            before[storage.slot] = None  # also the value of a storage that held something else
+        numbers.setdefault(storage.slot, -1)
     key = (tuple(numbers), tuple(numbers.values()), tuple([c[0] for c in trace.checks]))
     _TICK += 1
     edge.used = _TICK
@@ -425,7 +431,8 @@ def _dispatch(trace: Trace, reason: str) -> None:
     outputs = list(made.values())
     lines = user_line()
     inputs, trace.inputs = trace.inputs, []  # buffers know their trace: a trace that kept them would be a reference cycle
-    dispatch(plan, inputs, trace.scalars, outputs, errors, lines)
+    previous = [before.get(slot) for slot in numbers] if before else ()
+    dispatch(plan, inputs, trace.scalars, outputs, errors, lines, previous)
     for storage in live:
         storage.trace, storage.buffer, storage.home = None, made[storage.slot], None
 
