@@ -41,17 +41,10 @@ class Salvage:
         self.values = [found[o] for o in program.outputs]
 
 
-def accesses_by(program: Program, check: int) -> frozenset[int]:
-    """Positions of the indexed reads and writes whose indices are what the check at `check` looks at (or come from the same values)."""
-    checked = {check}
+def checked_values(program: Program, check: int) -> frozenset[int]:
+    """Positions of the values that the check at `check` is computed from: nothing that uses them can be trusted after it failed."""
+    found = {check}
     for position in range(check, -1, -1):
-        if position in checked:
-            checked.update(program.nodes[position].inputs)
-    related = {p for p in checked if program.nodes[p].op.name not in ("scalar", "constant")}
-    found = set()
-    for position, node in enumerate(program.nodes):
-        if any(i in related for i in node.inputs):
-            related.add(position)
-        if node.op.kind == "index" and node.inputs[1] in related:
-            found.add(position)
-    return frozenset(found)
+        if position in found:
+            found.update(program.nodes[position].inputs)
+    return frozenset(p for p in found if program.nodes[p].op.name not in ("scalar", "constant"))

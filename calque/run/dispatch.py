@@ -18,7 +18,7 @@ from calque.ir.program import Program
 from calque.run.backends import allocate, compile_or_interpret
 from calque.run.buffer import Buffer
 from calque.run.checked import Inspection
-from calque.run.diagnose import Salvage, accesses_by
+from calque.run.diagnose import Salvage, checked_values
 from calque.run.engine import CPU_QUEUE, Task
 
 INTERPRET_WORK = 16_384  # scalar operations below which a program is interpreted at first
@@ -170,6 +170,13 @@ def _writer(buffer: Buffer) -> Task | None:
     return task
 
 
+def _writer(buffer: Buffer) -> Task | None:
+    """The task that fills a buffer, if it still matters: the error of a finished one would keep the frames that it passed through alive."""
+    if buffer.task is not None and buffer.task.done and buffer.array is not None:
+        buffer.task = None
+    return buffer.task
+
+
 def _gather(inputs: list[Buffer], before: list[Task | None]) -> tuple[list[Any], BaseException | None]:
     """Arrays of the inputs (None where an earlier failure left nothing) and that failure."""
     arrays: list[Any] = []
@@ -223,9 +230,9 @@ def _check(program: Program, arrays: list[Any], scalars: Sequence[Any], outputs:
 def _keep_unrelated(
     program: Program, check: int, arrays: list[Any], scalars: Sequence[Any], outputs: list[Buffer], updates_state: bool
 ) -> None:
-    """After a failed check: compute the outputs that do not come from an access by the indices that were checked."""
+    """After a failed check: compute the outputs that use none of the values that were checked."""
     if not updates_state:
-        salvage = Salvage(program, arrays, scalars, accesses_by(program, check))
+        salvage = Salvage(program, arrays, scalars, checked_values(program, check))
         _store(outputs, [None if v is None else _flat_copy(v) for v in salvage.values], arrays)
 
 

@@ -316,8 +316,8 @@ def write(storage: Storage, view: Layout, value: Storage) -> None:
         fresh = storage.buffer
         assert fresh is not None
         if fresh is not home:
+            storage.buffer = home  # also if the computation failed: the old values stay
             home.wait()[...] = fresh.wait()
-            storage.buffer = home
         storage.buffer.wait()
 
 
