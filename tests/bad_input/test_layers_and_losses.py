@@ -133,6 +133,38 @@ def test_row_08_scores_survive_a_bad_label() -> None:
     assert scores.tolist() == [[2.0] * 3] * 4
 
 
+@pytest.mark.parametrize("holder", ["nobody", "copies", "numpy", "snapshot of the weight"])
+def test_weights_survive_bad_labels(holder: str) -> None:
+    """Whoever else sees the memory of the weights: failed steps leave the old values, and training goes on."""
+    torch.manual_seed(0)
+    layer = nn.Linear(4, 3)
+    optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
+    x, labels = torch.randn(6, 4), torch.arange(6) % 3
+
+    def step(target: Any) -> float:
+        loss = F.cross_entropy(layer(x), target)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        return loss.item()
+
+    first = step(labels)
+    held: list[Any] = []
+    if holder == "copies":
+        held = [value.clone() for value in layer.state_dict().values()]
+    elif holder == "numpy":
+        held = [p.detach().numpy() for p in layer.parameters()]
+    elif holder == "snapshot of the weight":
+        held = [p._storage.buffer for p in layer.parameters()]
+    before = layer.weight.tolist()
+    for shift in (3, -5, 3):
+        with pytest.raises(IndexError, match="expected labels in 0..2"):
+            step(labels + shift)
+        assert layer.weight.tolist() == before
+    assert step(labels) < first
+    assert layer.weight.tolist() != before and len(held) in (0, 2)
+
+
 def test_row_09_negative_label() -> None:
     scores = torch.zeros(4, 3)
     refused(lambda: F.cross_entropy(scores, torch.tensor([0, -1, 2, 2])), IndexError, "row 1", "got -1", "0..2", "use ignore_index=-1")
