@@ -119,29 +119,9 @@ def dispatch(
     before = [_writer(b) for b in inputs]
     updates_state = any(b.array is not None for b in outputs) or bool(previous)
 
-    def work() -> None:
-        arrays, poison = _gather(inputs, before)
-        if poison is not None:
-            _rescue(plan.program, arrays, scalars, outputs, updates_state)
-            raise poison
-        _check(plan.program, arrays, scalars, outputs)
-        try:
-            results, failed, position = plan.run(arrays, scalars)
-        except MemoryError:
-            raise  # nothing has run; trying again by another path would not fit either
-        except Exception as error:
-            cause = _rescue(plan.program, arrays, scalars, outputs, updates_state)
-            raise (cause or error) from None
-        if failed >= 0:
-            _keep_unrelated(plan.program, plan.program.checks[failed].value, arrays, scalars, outputs, updates_state)
-            wrong = errors[failed](position)
-            wrong.add_note(f"recorded at {plan.program.checks[failed].line}")
-            raise wrong
-        _store(outputs, results, arrays)
-
     def guarded() -> None:
         try:
-            work()
+            _execute(plan, inputs, before, scalars, outputs, errors)
         except Exception as error:
             if line and not getattr(error, "calque_line", ""):
                 error.calque_line = line  # type: ignore[attr-defined]
@@ -162,19 +142,42 @@ def dispatch(
         CPU_QUEUE.submit(task)
 
 
+def _execute(
+    plan: Plan,
+    inputs: list[Buffer],
+    before: list[Task | None],
+    scalars: Sequence[Any],
+    outputs: list[Buffer],
+    errors: list[Callable[[int], Exception]],
+) -> None:
+    """Run a plan and fill the outputs; `before` are the tasks that fill the inputs."""
+    updates_state = any(b.array is not None for b in outputs)
+    arrays, poison = _gather(inputs, before)
+    if poison is not None:
+        _rescue(plan.program, arrays, scalars, outputs, updates_state)
+        raise poison
+    _check(plan.program, arrays, scalars, outputs)
+    try:
+        results, failed, position = plan.run(arrays, scalars)
+    except MemoryError:
+        raise  # nothing has run; trying again by another path would not fit either
+    except Exception as error:
+        cause = _rescue(plan.program, arrays, scalars, outputs, updates_state)
+        raise (cause or error) from None
+    if failed >= 0:
+        _keep_unrelated(plan.program, plan.program.checks[failed].value, arrays, scalars, outputs, updates_state)
+        wrong = errors[failed](position)
+        wrong.add_note(f"recorded at {plan.program.checks[failed].line}")
+        raise wrong
+    _store(outputs, results, arrays)
+
+
 def _writer(buffer: Buffer) -> Task | None:
     """Who fills the buffer. Finished writers are forgotten: an error of theirs would keep the frames that it passed through alive."""
     task = buffer.task
     if task is not None and task.done and buffer.array is not None:
         task = buffer.task = None
     return task
-
-
-def _writer(buffer: Buffer) -> Task | None:
-    """The task that fills a buffer, if it still matters: the error of a finished one would keep the frames that it passed through alive."""
-    if buffer.task is not None and buffer.task.done and buffer.array is not None:
-        buffer.task = None
-    return buffer.task
 
 
 def _gather(inputs: list[Buffer], before: list[Task | None]) -> tuple[list[Any], BaseException | None]:

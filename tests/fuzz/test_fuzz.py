@@ -66,6 +66,8 @@ def test_programs_agree_with_pytorch(seed: int) -> None:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             theirs = Outcome(Machine(number, torch, torch.nn.functional, lambda: None, track=True, overlap=False).run(STEPS))
+        if any("modified by an inplace operation" in line for line in theirs.machine.log):
+            continue  # PyTorch saves results that our gradients do not need, and refuses more
         text = compare(execute(number, STEPS, overlap=False), theirs)
         if text:
             log = "\n  ".join(theirs.machine.log)

@@ -7,12 +7,15 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
+import calque
 from calque.backend.ref.builder import run_body
 from calque.base.dtypes import float32, float64
 from calque.ir.spec import verify
 from calque.ir.text import format_program, parse
 from calque.ops import OpDef, get, register, unregister
 from calque.ops.opdef import Sample, Vjp
+from calque.tensor import unary
+from tests.fuzz.check import mode
 from tests.ops.cases import assert_near, evaluate, operands, program_of
 from tests.ops.test_backends import compare
 from tests.ops.test_gradients import check_twice
@@ -53,6 +56,19 @@ def test_a_record_without_reference_is_defined_by_its_body(softsign: OpDef, rng:
     bare = OpDef("toy_bare", "elementwise", "The same.", body=softsign.body)
     xs = operands(softsign, softsign.samples[0], float32, rng)
     assert_near(evaluate(bare, xs, ()), evaluate(softsign, xs, ()), 2, float32)
+
+
+def test_a_record_is_recorded_differentiated_and_compiled(softsign: OpDef) -> None:
+    """Through Tensors: fused with its neighbours, run by the CPU backend, with its gradient."""
+    f = unary(softsign)
+    x = calque.tensor([[0.5, -1.0], [3.0, -0.25]], requires_grad=True)
+    with mode("cpu"):
+        y = f(x * 2.0) + 1.0
+        y.sum().backward()
+        found, gradient = y.tolist(), x.grad.tolist()
+    z = 2.0 * np.array(x.tolist())
+    np.testing.assert_allclose(found, z / (1 + abs(z)) + 1, rtol=1e-6)
+    np.testing.assert_allclose(gradient, 2 / (1 + abs(z)) ** 2, rtol=1e-6)
 
 
 def test_names_are_unique(softsign: OpDef) -> None:
