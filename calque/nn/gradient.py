@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from calque.base.errors import AutogradError
 from calque.run.recorder import local
 from calque.tensor import function_node, output_nodes, wrap
 
@@ -28,10 +29,12 @@ Forward = Callable[..., tuple[Any, ...]]
 Backward = Callable[..., tuple[Any, ...]]
 
 
-def with_gradient(label: str, forward: Forward, backward: Backward, inputs: tuple[Any, ...], count: int = 1, uses: tuple[int, ...] = ()) -> Any:
+def with_gradient(
+    label: str, forward: Forward, backward: Backward, inputs: tuple[Any, ...], count: int = 1, uses: tuple[int, ...] = (), reads: bool = True
+) -> Any:
     """The first `count` values of `forward(*inputs)`, with `backward(saved, *grads)` as gradient.
 
-    `uses`: numbers of the outputs that `backward` reads, which must not be modified in place until then.
+    `uses`: numbers of the outputs that `backward` reads, which must not be modified in place until then; `reads`: whether it reads inputs.
     `backward` gets one gradient per output (None where unused) and returns one per input, None where `saved.needs` is False.
     """
     state = local.state
@@ -44,23 +47,30 @@ def with_gradient(label: str, forward: Forward, backward: Backward, inputs: tupl
     finally:
         state.grad = True
     outputs = values[:count]
-    node = function_node(label, inputs, tuple(v._layout for v in outputs), _adapter(forward, backward, len(inputs)))
+    node = function_node(label, inputs, tuple(v._layout for v in outputs), _adapter(forward, backward))
     node.where = state.trace.cur.line
-    node.saved = dict(enumerate(inputs))
-    node.versions = [0 if x is None else x._storage.version for x in inputs]
+    versions = [0 if x is None else x._storage.version for x in inputs]
+    node.saved = dict(enumerate(inputs)) if reads else {}
+    node.versions = versions[:] if reads else []
     for k in uses:
         node.saved[-1 - k] = outputs[k]._storage
         node.versions.append(outputs[k]._storage.version)
-    node.context = tuple(wrap(v._storage, v._layout) for v in outputs) + tuple(values[count:])
+    node.context = (inputs, versions, tuple(wrap(v._storage, v._layout) for v in outputs) + tuple(values[count:]))
     for out, target in zip(outputs, output_nodes(node, count), strict=True):
         out._grad_fn, out._requires_grad = target, True
     return outputs[0] if count == 1 else outputs
 
 
-def _adapter(forward: Forward, backward: Backward, count: int) -> Callable[[Any, list[Any]], tuple[Any, ...]]:
+def _adapter(forward: Forward, backward: Backward) -> Callable[[Any, list[Any]], tuple[Any, ...]]:
     def apply(node: Any, grads: list[Any]) -> tuple[Any, ...]:
-        inputs = tuple(node.saved[i] for i in range(count))
-        values = forward(*inputs) if local.state.grad else node.context
+        inputs, versions, values = node.context
+        if local.state.grad:
+            if any(x is not None and x._storage.version != v for x, v in zip(inputs, versions, strict=True)):
+                raise AutogradError(
+                    f"[backward] {node.name()} (recorded at {node.line}) needs its operands for create_graph=True, but one has been modified by an "
+                    "inplace operation; use the out-of-place form there, or clone() the value first"
+                )
+            values = forward(*inputs)
         return backward(Saved(inputs, values, tuple(t is not None for t in node.next)), *grads)
 
     return apply

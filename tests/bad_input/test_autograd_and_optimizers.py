@@ -79,6 +79,16 @@ def test_row_27_result_changed_in_place(name: str) -> None:
     assert w.grad is None
 
 
+def test_row_27_softmax_needs_its_input_only_for_a_second_order() -> None:
+    w = torch.tensor([0.0, 1.0], requires_grad=True)
+    x = w * 1
+    y = F.softmax(x, 0)
+    x.zero_()
+    (first,) = torch.autograd.grad(y[0], w, retain_graph=True)
+    assert first.tolist() == pytest.approx([0.1966119, -0.1966119])
+    refused(lambda: torch.autograd.grad(y[0], w, create_graph=True), AutogradError, "SoftmaxBackward0", "create_graph=True", "clone()")
+
+
 def test_row_27_written_through_a_view() -> None:
     w = torch.ones(2, 3, requires_grad=True)
     y = w * 1

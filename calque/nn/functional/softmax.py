@@ -54,7 +54,7 @@ def softmax(input: Tensor, dim: int | None = None, _stacklevel: int = 3, dtype: 
         gy = wide(g) * y
         return (cast(gy - y * total(gy, dims), kind),)
 
-    out = with_gradient("SoftmaxBackward0", forward, backward, (input,), uses=(0,))
+    out = with_gradient("SoftmaxBackward0", forward, backward, (input,), uses=(0,), reads=False)
     out._is_softmax = d
     return out  # type: ignore[no-any-return]
 
@@ -74,7 +74,7 @@ def log_softmax(input: Tensor, dim: int | None = None, _stacklevel: int = 3, dty
         g = wide(g)
         return (cast(g - T.exp(wide(saved.values[0])) * total(g, dims), kind),)
 
-    return with_gradient("LogSoftmaxBackward0", forward, backward, (input,), uses=(0,))  # type: ignore[no-any-return]
+    return with_gradient("LogSoftmaxBackward0", forward, backward, (input,), uses=(0,), reads=False)  # type: ignore[no-any-return]
 
 
 def softmin(input: Tensor, dim: int | None = None, _stacklevel: int = 3, dtype: Any = None) -> Tensor:
