@@ -66,7 +66,7 @@ from calque.functional.types import *
 from calque.functional.views import *
 from calque.functional.windows import *
 from calque.io import load, save
-from calque.nn.methods import log_softmax, softmax
+from calque.nn.methods import *
 from calque.run.dispatch import synchronize
 from calque.run.stats import get_num_threads, set_num_threads, stats
 from calque.tensor import Tensor

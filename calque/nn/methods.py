@@ -6,9 +6,51 @@ from typing import Any
 
 from calque.functional.common import method
 from calque.nn import functional as F
+from calque.nn.functional import (
+    adaptive_avg_pool1d,
+    adaptive_max_pool1d,
+    alpha_dropout,
+    avg_pool1d,
+    bilinear,
+    celu,
+    celu_,
+    channel_shuffle,
+    conv1d,
+    conv2d,
+    conv3d,
+    conv_transpose1d,
+    conv_transpose2d,
+    cosine_similarity,
+    dropout,
+    feature_alpha_dropout,
+    group_norm,
+    hardshrink,
+    layer_norm,
+    max_pool1d,
+    max_pool2d,
+    pdist,
+    pixel_shuffle,
+    pixel_unshuffle,
+    prelu,
+    rms_norm,
+    rrelu,
+    rrelu_,
+    selu,
+    selu_,
+    threshold,
+    threshold_,
+)  # fmt: skip
 from calque.tensor import Tensor
 
-__all__ = ["log_softmax", "softmax"]
+__all__ = [
+    "adaptive_avg_pool1d", "adaptive_max_pool1d", "alpha_dropout", "avg_pool1d", "bilinear", "celu", "celu_", "channel_shuffle",
+    "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "cosine_similarity", "dropout", "feature_alpha_dropout",
+    "group_norm", "hardshrink", "layer_norm", "log_softmax", "max_pool1d", "max_pool2d", "pdist", "pixel_shuffle", "pixel_unshuffle",
+    "prelu", "rms_norm", "rrelu", "rrelu_", "selu", "selu_", "softmax", "threshold", "threshold_",
+]  # fmt: skip
+
+method()(hardshrink)
+method()(prelu)
 
 
 @method()
