@@ -31,6 +31,10 @@ class AutogradError(CalqueError, RuntimeError):
     """The autograd graph cannot do what was asked."""
 
 
+class InterruptedValueError(CalqueError, RuntimeError):
+    """A value that nobody will compute: an exception came while its program was handed over."""
+
+
 class OutOfMemoryError(CalqueError, MemoryError, RuntimeError):
     """An allocation does not fit; the process and every existing tensor stay usable."""
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from calque.base.errors import InterruptedValueError
 from calque.base.layout import Layout
 from calque.run.engine import Task
 
@@ -40,6 +41,8 @@ class Buffer:
                 raise task.error
             self.task = None
         result: np.ndarray[Any, Any] = self.array
+        if result is None:
+            raise interrupted()
         return result
 
     def shared(self) -> bool:
@@ -50,6 +53,11 @@ class Buffer:
                 return True
             self.owner = None  # nobody else has it any more; the array itself keeps the memory alive
         return self.export is not None and self.export() is not None
+
+
+def interrupted() -> InterruptedValueError:
+    """The error of a value that nobody will compute."""
+    return InterruptedValueError("[read] expected a value, got none: an exception came while its program was started; compute it again")
 
 
 class ForeignMemory:

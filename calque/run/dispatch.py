@@ -16,7 +16,7 @@ from calque.base.config import settings
 from calque.base.dtypes import DType
 from calque.ir.program import Program
 from calque.run.backends import allocate, compile_or_interpret
-from calque.run.buffer import Buffer
+from calque.run.buffer import Buffer, interrupted
 from calque.run.checked import Inspection
 from calque.run.diagnose import Salvage, checked_values
 from calque.run.engine import CPU_QUEUE, Task
@@ -189,6 +189,8 @@ def _gather(inputs: list[Buffer], before: list[Task | None]) -> tuple[list[Any],
             writer.wait()  # another device's queue, or already done
             if writer.error is not None and buffer.array is None:
                 poison = writer.error
+        if buffer.array is None and poison is None:
+            poison = interrupted()
         arrays.append(buffer.array)
     return arrays, poison
 

@@ -24,6 +24,7 @@ from calque.ops import opdef
 from calque.run.backends import require_memory
 from calque.run.buffer import Buffer, strided
 from calque.run.dispatch import Plan, dispatch, make_plan, new_array
+from calque.run.interrupt import SHIELD
 from calque.run.source import user_line
 
 Number = bool | int | float
@@ -381,10 +382,15 @@ def flush(reason: str) -> None:
     trace = state.trace
     if trace.cur is _ROOT:
         return
-    with LOCK:
-        state.trace = Trace(_ROOT)
-        _dispatch(trace, reason)
-        trace.inputs, trace.scalars = [], []  # caches still point to the trace; it must not keep memory alive
+    held = SHIELD.hold()
+    try:
+        with LOCK:
+            state.trace = Trace(_ROOT)
+            _dispatch(trace, reason)
+            trace.inputs, trace.scalars = [], []  # caches still point to the trace; it must not keep memory alive
+    finally:
+        if held:
+            SHIELD.release()
 
 
 def _dispatch(trace: Trace, reason: str) -> None:
@@ -432,9 +438,11 @@ def _dispatch(trace: Trace, reason: str) -> None:
     lines = user_line()
     inputs, trace.inputs = trace.inputs, []  # buffers know their trace: a trace that kept them would be a reference cycle
     previous = [before.get(slot) for slot in numbers] if before else ()
-    dispatch(plan, inputs, trace.scalars, outputs, errors, lines, previous)
-    for storage in live:
-        storage.trace, storage.buffer, storage.home = None, made[storage.slot], None
+    try:
+        dispatch(plan, inputs, trace.scalars, outputs, errors, lines, previous)
+    finally:  # also after an interrupt: the trace cannot be run again
+        for storage in live:
+            storage.trace, storage.buffer, storage.home = None, made[storage.slot], None
 
 
 def _exclusive(buffer: Buffer) -> bool:

@@ -1,0 +1,43 @@
+"""Ctrl-C waits while values change hands: between taking a trace and handing out its buffers it would lose the values of both.
+
+Python runs signal handlers between two instructions of the main thread, wherever that is. The functions of the C module are used because
+those of `signal` turn every result into an enumeration, which takes longer than recording an operation.
+"""
+
+from __future__ import annotations
+
+from _signal import getsignal
+from _signal import signal as set_handler
+from signal import SIGINT, default_int_handler
+from threading import get_ident, main_thread
+from types import FrameType
+
+
+class Shield:
+    """`if hold():`, then in a `finally` `release()`, which raises the `KeyboardInterrupt` that was asked for in between.
+
+    Only Python's own handler is held off: a program that has set another one decides for itself.
+    """
+
+    def __init__(self) -> None:
+        self._asked = False
+
+    def hold(self) -> bool:
+        """From now on a Ctrl-C is only noted. False, and nothing changes, outside the main thread or with a handler of the program's own."""
+        if getsignal(SIGINT) is not default_int_handler or get_ident() != main_thread().ident:
+            return False
+        self._asked = False
+        set_handler(SIGINT, self._note)
+        return True
+
+    def release(self) -> None:
+        """Back to normal; raises `KeyboardInterrupt` if Ctrl-C came meanwhile."""
+        set_handler(SIGINT, default_int_handler)
+        if self._asked:
+            raise KeyboardInterrupt
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        self._asked = True
+
+
+SHIELD = Shield()
