@@ -57,8 +57,10 @@ def version() -> str:
 @lru_cache(maxsize=8)
 def _machine(target: TargetInfo) -> Any:
     llvm = _binding()
+    # The loader places code and constants wherever the system has room, in a long-lived process more than 2 GiB apart: the small code
+    # model's 32-bit distances would then overflow, which LLVM answers by aborting. The large model addresses constants by 64 bits.
     return llvm.Target.from_triple(target.triple).create_target_machine(
-        cpu=target.processor, features=target.features, opt=2, reloc="pic", codemodel="small"
+        cpu=target.processor, features=target.features, opt=2, reloc="static", codemodel="large"
     )
 
 
