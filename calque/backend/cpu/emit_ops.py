@@ -50,10 +50,15 @@ def _intrinsic(name: str) -> Op:
     return lambda s, kind, a: s.intrinsic(name, kind, a)
 
 
+def _absolute(s: Lanes, kind: str, a: str) -> str:
+    """|a|, behind a fence that costs nothing: LLVM 20 merges comparisons of |a| with 0 into one of `a`, at times with the wrong predicate."""
+    return s.intrinsic("arithmetic.fence", kind, s.intrinsic("fabs", kind, a))
+
+
 def float_extreme(s: Lanes, kind: str, a: str, b: str, predicate: str) -> str:
     """max ("ogt") or min ("olt") that returns NaN when an operand is NaN."""
-    best = s.select(kind, s.compare(predicate, kind, a, b), a, b)  # b when either is NaN
-    return s.select(kind, s.compare("uno", kind, a, a), a, best)
+    best = s.select(kind, s.compare("u" + predicate[1:], kind, a, b), a, b)  # a when either is NaN
+    return s.select(kind, s.compare("uno", kind, b, b), b, best)  # folds away when b is a constant
 
 
 def _float_mod(s: Lanes, kind: str, a: str, b: str) -> str:
@@ -85,7 +90,7 @@ def _float_floordiv(s: Lanes, kind: str, a: str, b: str) -> str:
 
 FLOAT: dict[str, Op] = {
     "neg": lambda s, kind, a: s.fneg(kind, a),
-    "abs": _intrinsic("fabs"), "sqrt": _intrinsic("sqrt"), "floor": _intrinsic("floor"), "ceil": _intrinsic("ceil"),
+    "abs": _absolute, "sqrt": _intrinsic("sqrt"), "floor": _intrinsic("floor"), "ceil": _intrinsic("ceil"),
     "trunc": _intrinsic("trunc"), "rint": _intrinsic("rint"),
     "add": _float("fadd"), "sub": _float("fsub"), "mul": _float("fmul"), "div": _float("fdiv"),
     "floordiv": _float_floordiv, "mod": _float_mod, "pow": emit_math.pow_,
