@@ -168,6 +168,10 @@ class FInfo:
         self.tiny = self.smallest_normal = float(info.tiny)
         self.resolution = float(info.resolution)
 
+    def __repr__(self) -> str:
+        names = ("resolution", "min", "max", "eps", "smallest_normal", "tiny")
+        return f"finfo({', '.join(f'{name}={getattr(self, name):g}' for name in names)}, dtype={self.dtype})"
+
 
 class IInfo:
     """Limits of an integer type, as `torch.iinfo`."""
@@ -175,3 +179,6 @@ class IInfo:
     def __init__(self, dtype: DType) -> None:
         info = np.iinfo(dtype.np)
         self.dtype, self.bits, self.max, self.min = dtype.name, info.bits, int(info.max), int(info.min)
+
+    def __repr__(self) -> str:
+        return f"iinfo(min={self.min:g}, max={self.max:g}, dtype={self.dtype})"

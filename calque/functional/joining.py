@@ -279,7 +279,8 @@ def repeat_interleave(input: Tensor, repeats: Any, dim: int | None = None, *, ou
     x = reshape(input, (-1,)) if dim is None else input
     d = 0 if dim is None else normalize_dim(dim, x._layout.ndim, "repeat_interleave")
     shape = tuple(x._layout.shape)
-    if isinstance(repeats, int):
+    if not is_tensor(repeats) and hasattr(repeats, "__index__"):
+        repeats = as_int(repeats)
         wide = expand(unsqueeze(x, d + 1), (*shape[: d + 1], repeats, *shape[d + 1 :]))
         return reshape(prim("copy", wide), (*shape[:d], shape[d] * repeats, *shape[d + 1 :]))
     counts = repeats.tolist() if is_tensor(repeats) else list(repeats)

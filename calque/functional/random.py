@@ -283,6 +283,7 @@ def randperm(
     n: int, *, generator: Generator | None = None, dtype: Any = None, device: Any = None, requires_grad: bool = False, **_: Any
 ) -> Tensor:
     """The numbers 0..n-1 in random order: (n,)."""
+    n = int(n)
     if n < 0:
         raise ArgumentError(f"[randperm] n must be non-negative, got {n}")
     resolve_device(device, "randperm")

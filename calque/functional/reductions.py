@@ -13,6 +13,8 @@ from collections.abc import Callable
 from math import prod as product
 from typing import Any
 
+import numpy as np
+
 from calque.base import dtypes as dt
 from calque.base.errors import ArgumentError, DTypeError, ShapeError
 from calque.base.shapes import Shape, broadcast_shapes, normalize_dim, normalize_dims, reduced_shape
@@ -54,6 +56,8 @@ def dims_of(op: str, x: Tensor, dim: Dims) -> Shape:
     if dim.__class__ is int:
         found = normalize_dim(dim, ndim, op)
         return (found,) if ndim else ()
+    if isinstance(dim, np.integer):
+        dim = int(dim)
     if dim is not None and not isinstance(dim, (int, tuple, list)):
         raise DTypeError(f"[{op}] expected dim as an int, a tuple of ints or None, got {type(dim).__name__}")
     return normalize_dims(dim, ndim, op)
@@ -249,7 +253,7 @@ def _position(name: str, x: Tensor, dims: Shape, keepdim: bool) -> Tensor:
 def _arg(name: str, x: Tensor, dim: int | None, keepdim: bool) -> Tensor:
     if x._layout.dtype is dt.bool_:
         raise DTypeError(f"[{name}] expected a number dtype, got torch.bool; convert with .int()")
-    if dim is not None and not isinstance(dim, int):
+    if dim is not None and not isinstance(dim, (int, np.integer)):
         raise DTypeError(f"[{name}] expected dim as an int or None, got {type(dim).__name__}")
     return _position(name, x, dims_of(name, x, dim), keepdim)
 
@@ -287,7 +291,7 @@ def _choose(name: str, kind: Any, input: Tensor, dim: Any, keepdim: bool, pair: 
         return _extreme(name, input, tuple(range(input._layout.ndim)), False)
     if is_tensor(dim):
         return pair(input, dim)
-    if not isinstance(dim, int):
+    if not isinstance(dim, (int, np.integer)):
         raise DTypeError(f"[{name}] expected dim as an int or a second Tensor, got {type(dim).__name__}")
     dims = dims_of(name, input, dim)
     indices = _position(f"arg{name}", input, dims, True)
@@ -451,7 +455,7 @@ def norm(input: Tensor, p: Any = "fro", dim: Dims = None, keepdim: bool = False,
 
 
 def _truth(name: str, x: Tensor, dim: Dims, keepdim: bool) -> Tensor:
-    dims = () if dim == () else dims_of(name, x, dim)  # no dims: element by element, unlike the other reductions
+    dims = () if isinstance(dim, (tuple, list)) and not dim else dims_of(name, x, dim)  # no dims: element by element, unlike the other reductions
     result = prim(name, cast(x, dt.bool_), dims, keepdim)
     return cast(result, dt.uint8) if x._layout.dtype is dt.uint8 else result
 

@@ -28,7 +28,7 @@ class IncompatibleKeys(namedtuple("IncompatibleKeys", ["missing_keys", "unexpect
     def __repr__(self) -> str:
         if not self.missing_keys and not self.unexpected_keys:
             return "<All keys matched successfully>"
-        return super().__repr__()
+        return f"_{super().__repr__()}"  # PyTorch's class has the underscore
 
     __str__ = __repr__
 

@@ -6,7 +6,7 @@ those of `signal` turn every result into an enumeration, which takes longer than
 
 from __future__ import annotations
 
-from _signal import getsignal
+from _signal import getsignal  # type: ignore[import-not-found]
 from _signal import signal as set_handler
 from signal import SIGINT, default_int_handler
 from threading import get_ident, main_thread

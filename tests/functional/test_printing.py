@@ -61,3 +61,11 @@ def test_formatting() -> None:
     assert f"{calque.tensor(1.23456):.2f}" == "1.23"
     assert f"{calque.tensor([1, 2])}" == "tensor([1, 2])"
     assert f"{np.float32(2)} {calque.tensor(2)}" == "2.0 2"
+
+
+def test_limits_of_types_print_as_in_pytorch() -> None:
+    assert repr(calque.finfo(calque.float32)) == (
+        "finfo(resolution=1e-06, min=-3.40282e+38, max=3.40282e+38, eps=1.19209e-07, smallest_normal=1.17549e-38, "
+        "tiny=1.17549e-38, dtype=float32)"
+    )
+    assert repr(calque.iinfo(calque.int32)) == "iinfo(min=-2.14748e+09, max=2.14748e+09, dtype=int32)"

@@ -379,3 +379,19 @@ def test_call_overhead(capsys: pytest.CaptureFixture[str]) -> None:
 
     module = Nothing()
     assert min(timeit.repeat(lambda: module(1), number=20_000, repeat=3)) / 20_000 < 3e-6
+
+
+def test_sizes_and_dims_may_be_numpy_integers() -> None:
+    """`np.prod(shape)` as a number of features, an index of NumPy as a dim: PyTorch takes them, and shapes stay plain ints."""
+    n = np.int64
+    layer = nn.Linear(np.prod((2, 3)), n(4))
+    assert type(layer.in_features) is int and layer.weight.shape == (4, 6) and type(layer.weight.shape[1]) is int
+    assert nn.Conv1d(n(3), n(2), n(2), stride=n(1))(calque.ones(1, 3, 4)).shape == (1, 2, 3)
+    assert nn.LSTM(n(4), n(2))(calque.ones(5, 1, 4))[0].shape == (5, 1, 2)
+    assert nn.LayerNorm(n(4)).normalized_shape == (4,)
+    assert nn.BatchNorm1d(n(4))(calque.ones(3, 4)).shape == (3, 4)
+    x = calque.arange(24.0).reshape(2, 3, 4)
+    assert x.sum(n(1)).equal(x.sum(1)) and x.std(n(1)).equal(x.std(1)) and x.max(n(1)).values.equal(x.amax(1))
+    assert x.argmax(n(1)).equal(x.argmax(1)) and (x > 5).all(n(1)).equal((x > 5).all(1))
+    assert x.repeat_interleave(n(2), n(0)).shape == (4, 3, 4) and nn.functional.max_pool1d(x, n(2)).shape == (2, 3, 2)
+    assert type(calque.randperm(n(4)).shape[0]) is int

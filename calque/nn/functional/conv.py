@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from calque import functional as T
 from calque.base.errors import ArgumentError, ShapeError
 from calque.nn.functional.checks import require_dtype
@@ -24,7 +26,7 @@ _CHECKED: dict[Any, Any] = {}
 
 def sizes(op: str, name: str, value: Any, n: int, least: int) -> tuple[int, ...]:
     """n ints >= least from one int or a sequence."""
-    found = (value,) * n if isinstance(value, int) else tuple(int(v) for v in value)
+    found = (int(value),) * n if isinstance(value, (int, np.integer)) else tuple(int(v) for v in value)
     if len(found) == 1:
         found *= n
     if len(found) != n or min(found) < least:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
+
 from calque import functional as T
 from calque.base.errors import ArgumentError, ShapeError
 from calque.nn import functional as F
@@ -44,10 +46,10 @@ class Linear(Module):
     def __init__(self, in_features: int, out_features: int, bias: bool = True, device: Any = None, dtype: Any = None) -> None:
         super().__init__()
         for name, value in (("in_features", in_features), ("out_features", out_features)):
-            if not isinstance(value, int) or value < 0:
+            if not isinstance(value, (int, np.integer)) or value < 0:
                 raise ArgumentError(f"[Linear] expected {name} as an int >= 0, got {value!r}")
-        self.in_features = in_features
-        self.out_features = out_features
+        self.in_features = int(in_features)
+        self.out_features = int(out_features)
         self.weight = fresh((out_features, in_features), device, dtype)
         if bias:
             self.bias = fresh((out_features,), device, dtype)

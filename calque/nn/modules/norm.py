@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from calque import functional as T
 from calque.base import dtypes as dt
 from calque.base.errors import ArgumentError, ShapeError
@@ -38,8 +40,9 @@ class _Running(Module):
         bias: bool,
     ) -> None:
         super().__init__()
-        if not isinstance(num_features, int) or num_features < 0:
+        if not isinstance(num_features, (int, np.integer)) or num_features < 0:
             raise ArgumentError(f"[{type(self).__name__}] expected num_features as an int >= 0, got {num_features!r}")
+        num_features = int(num_features)
         self.num_features, self.eps, self.momentum = num_features, eps, momentum
         self.affine, self.track_running_stats = affine, track_running_stats
         shape = (num_features,)
@@ -222,7 +225,7 @@ class LayerNorm(Module):
         dtype: Any = None,
     ) -> None:
         super().__init__()
-        self.normalized_shape = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
+        self.normalized_shape = (int(normalized_shape),) if isinstance(normalized_shape, (int, np.integer)) else tuple(normalized_shape)
         self.eps, self.elementwise_affine = eps, elementwise_affine
         self.register_parameter("weight", fresh(self.normalized_shape, device, dtype) if elementwise_affine else None)
         self.register_parameter("bias", fresh(self.normalized_shape, device, dtype) if elementwise_affine and bias else None)
@@ -255,7 +258,7 @@ class RMSNorm(Module):
         dtype: Any = None,
     ) -> None:
         super().__init__()
-        self.normalized_shape = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
+        self.normalized_shape = (int(normalized_shape),) if isinstance(normalized_shape, (int, np.integer)) else tuple(normalized_shape)
         self.eps, self.elementwise_affine = eps, elementwise_affine
         self.register_parameter("weight", fresh(self.normalized_shape, device, dtype) if elementwise_affine else None)
         self.reset_parameters()
