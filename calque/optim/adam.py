@@ -7,28 +7,37 @@ from collections.abc import Iterable
 from typing import Any
 
 from calque.base.errors import ArgumentError
-from calque.optim.optimizer import Optimizer, check_range, gradient, replace, zeros_like
+from calque.functional.common import is_tensor
+from calque.optim.optimizer import Optimizer, check_common, check_range, gradient, replace, slot
 
 
 class Adam(Optimizer):
     """m = lerp(m, g, 1 - beta1);  v = beta2 v + (1 - beta2) g^2;  p = p - lr / c1 * m / (sqrt(v) / sqrt(c2) + eps).
 
-    c1 = 1 - beta1^t and c2 = 1 - beta2^t correct the bias towards zero at the start.
+    c1 = 1 - beta1^t and c2 = 1 - beta2^t correct the bias towards zero at the start. `amsgrad` (Reddi et al. 2018) divides by the
+    largest v so far. `foreach`, `fused` and `capturable` change nothing here, where every step is one fused program.
     """
 
-    decoupled = False
+    state_like_parameter = ("exp_avg", "exp_avg_sq", "max_exp_avg_sq")
+    state_needed = ("step", "exp_avg", "exp_avg_sq")
+    counts_steps = True
 
     def __init__(
         self, params: Iterable[Any], lr: float = 1e-3, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8, weight_decay: float = 0,
         amsgrad: bool = False, *, foreach: bool | None = None, maximize: bool = False, capturable: bool = False, differentiable: bool = False,
         fused: bool | None = None, decoupled_weight_decay: bool = False,
     ) -> None:  # fmt: skip
-        defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "amsgrad": amsgrad, "maximize": maximize}
-        super().__init__(params, {**defaults, "decoupled_weight_decay": decoupled_weight_decay or self.decoupled})
+        pair: Any = betas
+        if isinstance(pair, (tuple, list)):
+            pair = tuple(b.item() if is_tensor(b) and b._layout.numel == 1 else b for b in pair)
+        super().__init__(params, {
+            "lr": lr, "betas": pair, "eps": eps, "weight_decay": weight_decay, "amsgrad": amsgrad, "maximize": maximize, "foreach": foreach,
+            "capturable": capturable, "differentiable": differentiable, "fused": fused, "decoupled_weight_decay": decoupled_weight_decay,
+        })  # fmt: skip
 
     def check_group(self, group: dict[str, Any]) -> None:
         name = type(self).__name__
-        super().check_group(group)
+        check_common(name, group)
         check_range(name, "epsilon value", group["eps"], 0.0)
         if not isinstance(group["betas"], (tuple, list)) or len(group["betas"]) != 2:
             raise ArgumentError(f"[{name}] expected betas as a pair of numbers in [0, 1), got {group['betas']!r}")
@@ -38,27 +47,23 @@ class Adam(Optimizer):
     def update_group(self, group: dict[str, Any]) -> None:
         beta1, beta2 = (float(b) for b in group["betas"])
         lr, eps, decay = float(group["lr"]), float(group["eps"]), float(group["weight_decay"])
-        decoupled = group.get("decoupled_weight_decay", self.decoupled)
+        decoupled = group["decoupled_weight_decay"]
         for p in group["params"]:
             if p._grad is None:
                 continue
             state = self.state[p]
-            if not state:
-                state["step"] = 0
-                state["exp_avg"], state["exp_avg_sq"] = zeros_like(p), zeros_like(p)
-                if group["amsgrad"]:
-                    state["max_exp_avg_sq"] = zeros_like(p)
-            state["step"] = t = int(state["step"]) + 1
+            state["step"] = t = state.get("step", 0) + 1
             g: Any = gradient(p, group, 0.0 if decoupled else decay)
             value: Any = p * (1.0 - lr * decay) if decoupled and decay else p
-            mean, square = state["exp_avg"], state["exp_avg_sq"]
+            mean, square = slot(state, "exp_avg", p), slot(state, "exp_avg_sq", p)
             m: Any = mean + (g - mean) * (1.0 - beta1)
             v: Any = square * beta2 + (g * g) * (1.0 - beta2)
             replace(mean, m)
             replace(square, v)
             if group["amsgrad"]:
-                v = v.maximum(state["max_exp_avg_sq"])
-                replace(state["max_exp_avg_sq"], v)
+                largest = slot(state, "max_exp_avg_sq", p)
+                v = v.maximum(largest)
+                replace(largest, v)
             denominator = v.sqrt() / math.sqrt(1.0 - beta2**t) + eps
             replace(p, value - (m / denominator) * (lr / (1.0 - beta1**t)))
 
@@ -66,8 +71,17 @@ class Adam(Optimizer):
 class AdamW(Adam):
     """Adam with decoupled weight decay: p is first multiplied by 1 - lr * weight_decay."""
 
-    decoupled = True
+    def __init__(
+        self, params: Iterable[Any], lr: float = 1e-3, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8, weight_decay: float = 1e-2,
+        amsgrad: bool = False, *, maximize: bool = False, foreach: bool | None = None, capturable: bool = False, differentiable: bool = False,
+        fused: bool | None = None,
+    ) -> None:  # fmt: skip
+        super().__init__(
+            params, lr, betas, eps, weight_decay, amsgrad, foreach=foreach, maximize=maximize, capturable=capturable,
+            differentiable=differentiable, fused=fused, decoupled_weight_decay=True,
+        )  # fmt: skip
 
-    def __init__(self, params: Iterable[Any], lr: float = 1e-3, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8,
-                 weight_decay: float = 1e-2, amsgrad: bool = False, **options: Any) -> None:  # fmt: skip
-        super().__init__(params, lr, betas, eps, weight_decay, amsgrad, **options)
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        for group in self.param_groups:
+            group["decoupled_weight_decay"] = True

@@ -5,80 +5,97 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from calque.functional.common import prim
-from calque.optim.optimizer import Optimizer, check_range, gradient, replace, zeros_like
+from calque.optim.optimizer import Optimizer, check_common, check_range, gradient, replace, slot
 
 
 class RMSprop(Optimizer):
-    """v = alpha v + (1 - alpha) g^2;  p = p - lr * g / (sqrt(v) + eps), optionally centered and with momentum."""
+    """v = alpha v + (1 - alpha) g^2;  p = p - lr * g / (sqrt(v) + eps), optionally centered (Graves 2013) and with momentum."""
+
+    state_like_parameter = ("square_avg", "momentum_buffer", "grad_avg")
+    state_needed = ("step", "square_avg")
+    counts_steps = True
 
     def __init__(
         self, params: Iterable[Any], lr: float = 1e-2, alpha: float = 0.99, eps: float = 1e-8, weight_decay: float = 0, momentum: float = 0,
         centered: bool = False, capturable: bool = False, foreach: bool | None = None, maximize: bool = False, differentiable: bool = False,
     ) -> None:  # fmt: skip
-        options = {"lr": lr, "alpha": alpha, "eps": eps, "weight_decay": weight_decay, "momentum": momentum, "centered": centered}
-        super().__init__(params, {**options, "maximize": maximize})
+        super().__init__(params, {
+            "lr": lr, "momentum": momentum, "alpha": alpha, "eps": eps, "centered": centered, "weight_decay": weight_decay,
+            "capturable": capturable, "foreach": foreach, "maximize": maximize, "differentiable": differentiable,
+        })  # fmt: skip
 
     def check_group(self, group: dict[str, Any]) -> None:
-        super().check_group(group)
+        check_common("RMSprop", group)
         check_range("RMSprop", "epsilon value", group["eps"], 0.0)
         check_range("RMSprop", "momentum value", group["momentum"], 0.0)
         check_range("RMSprop", "alpha value", group["alpha"], 0.0)
 
     def update_group(self, group: dict[str, Any]) -> None:
         lr, alpha, eps, momentum = (float(group[k]) for k in ("lr", "alpha", "eps", "momentum"))
+        decay = float(group["weight_decay"])
         for p in group["params"]:
             if p._grad is None:
                 continue
             state = self.state[p]
-            if not state:
-                state["step"], state["square_avg"] = 0, zeros_like(p)
-                if momentum:
-                    state["momentum_buffer"] = zeros_like(p)
-                if group["centered"]:
-                    state["grad_avg"] = zeros_like(p)
-            state["step"] = int(state["step"]) + 1
-            g: Any = gradient(p, group, group["weight_decay"])
-            v = state["square_avg"] * alpha + (g * g) * (1.0 - alpha)
-            replace(state["square_avg"], v)
+            state["step"] = state.get("step", 0) + 1
+            g: Any = gradient(p, group, decay)
+            square: Any = slot(state, "square_avg", p)
+            v = square * alpha + (g * g) * (1.0 - alpha)
+            replace(square, v)
             spread = v
+            if momentum:
+                buffer: Any = slot(state, "momentum_buffer", p)
             if group["centered"]:
-                average = state["grad_avg"] + (g - state["grad_avg"]) * (1.0 - alpha)
-                replace(state["grad_avg"], average)
+                mean: Any = slot(state, "grad_avg", p)
+                average = mean + (g - mean) * (1.0 - alpha)
+                replace(mean, average)
                 spread = v - average * average
             update = g / (spread.sqrt() + eps)
             if momentum:
-                update = state["momentum_buffer"] * momentum + update
-                replace(state["momentum_buffer"], update)
+                update = buffer * momentum + update
+                replace(buffer, update)
             replace(p, p - update * lr)
 
 
 class Adagrad(Optimizer):
     """s = s + g^2;  p = p - lr / (1 + (t - 1) lr_decay) * g / (sqrt(s) + eps)."""
 
+    state_like_parameter = ("sum",)
+    state_needed = ("step", "sum")
+    counts_steps = True
+
     def __init__(
         self, params: Iterable[Any], lr: float = 1e-2, lr_decay: float = 0, weight_decay: float = 0, initial_accumulator_value: float = 0,
         eps: float = 1e-10, foreach: bool | None = None, *, maximize: bool = False, differentiable: bool = False, fused: bool | None = None,
     ) -> None:  # fmt: skip
-        options = {"lr": lr, "lr_decay": lr_decay, "eps": eps, "weight_decay": weight_decay, "maximize": maximize}
-        super().__init__(params, {**options, "initial_accumulator_value": initial_accumulator_value})
+        super().__init__(params, {
+            "lr": lr, "lr_decay": lr_decay, "eps": eps, "weight_decay": weight_decay, "initial_accumulator_value": initial_accumulator_value,
+            "foreach": foreach, "maximize": maximize, "differentiable": differentiable, "fused": fused,
+        })  # fmt: skip
+        for group in self.param_groups:
+            for p in group["params"]:
+                self._state_of(p, group)
+
+    def _state_of(self, p: Any, group: dict[str, Any]) -> dict[str, Any]:
+        state = self.state[p]
+        state.setdefault("step", 0)
+        slot(state, "sum", p, float(group["initial_accumulator_value"]))
+        return state
 
     def check_group(self, group: dict[str, Any]) -> None:
-        super().check_group(group)
-        for key in ("lr_decay", "initial_accumulator_value", "eps"):
-            check_range("Adagrad", key, group[key], 0.0)
+        check_common("Adagrad", group)
+        for key in ("lr_decay", "initial_accumulator_value"):
+            check_range("Adagrad", f"{key} value", group[key], 0.0)
+        check_range("Adagrad", "epsilon value", group["eps"], 0.0)
 
     def update_group(self, group: dict[str, Any]) -> None:
-        lr, eps = float(group["lr"]), float(group["eps"])
+        lr, eps, decay = float(group["lr"]), float(group["eps"]), float(group["weight_decay"])
         for p in group["params"]:
             if p._grad is None:
                 continue
-            state = self.state[p]
-            if not state:
-                start = float(group["initial_accumulator_value"])
-                state["step"], state["sum"] = 0, prim("full", (start, p._layout.dtype), tuple(p._layout.shape))
-            state["step"] = t = int(state["step"]) + 1
-            g: Any = gradient(p, group, group["weight_decay"])
+            state = self._state_of(p, group)
+            state["step"] = t = state["step"] + 1
+            g: Any = gradient(p, group, decay)
             total = state["sum"] + g * g
             replace(state["sum"], total)
             rate = lr / (1.0 + (t - 1) * float(group["lr_decay"]))

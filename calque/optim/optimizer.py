@@ -1,39 +1,107 @@
-"""`Optimizer`: parameter groups, state, and one fused program per step.
+"""`Optimizer`: parameter groups, state, hooks, and one fused program per step.
 
 `step()` records the whole update and flushes, so forward, backward and update of one iteration run as one program.
 """
 
 from __future__ import annotations
 
+import copy
+import functools
 import math
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterable
-from itertools import count
-from typing import Any
+from typing import Any, NoReturn
 
+import numpy as np
+
+from calque.autograd.api import RemovableHandle
 from calque.autograd.modes import enable_grad, no_grad
+from calque.base import dtypes as dt
 from calque.base.errors import ArgumentError, StateDictError
 from calque.functional.common import is_tensor, prim
 from calque.run import recorder
-from calque.tensor import Tensor, assign
+from calque.tensor import Tensor, assign, upload
 
-_hook_ids = count()
+Hooks = OrderedDict[int, Callable[..., Any]]
+_pre_hooks_of_all: Hooks = OrderedDict()
+_post_hooks_of_all: Hooks = OrderedDict()
 
 
-def check_range(owner: str, name: str, value: Any, low: float, high: float = math.inf, open_high: bool = True) -> None:
+class _Required:
+    def __repr__(self) -> str:
+        return "<required parameter>"
+
+
+required = _Required()  # a default that every group must override
+
+
+def check_range(owner: str, name: str, value: Any, low: float, high: float = math.inf) -> None:
     """Raise unless `value` is a number in [low, high); NaN and infinities are refused."""
+    if is_tensor(value) and value._layout.numel != 1:
+        raise ArgumentError(f"[{owner}] Invalid {name}: a Tensor must be 1-element, got shape {list(value._layout.shape)}")
     number = value.item() if is_tensor(value) else value
     valid = isinstance(number, (int, float)) and not isinstance(number, bool) and math.isfinite(number)
-    if not valid or number < low or (number >= high if open_high else number > high):
-        bracket = ")" if open_high else "]"
-        raise ArgumentError(f"[{owner}] Invalid {name}: expected a finite number in [{low:g}, {high:g}{bracket}, got {number!r}")
+    if not valid or not low <= number < high:
+        raise ArgumentError(f"[{owner}] Invalid {name}: expected a finite number in [{low:g}, {high:g}), got {number!r}")
+
+
+def check_common(owner: str, group: dict[str, Any]) -> None:
+    """What all optimizers of this package ask of a group."""
+    check_range(owner, "learning rate", group["lr"], 0.0)
+    check_range(owner, "weight_decay value", group["weight_decay"], 0.0)
+    if group.get("fused") and (group.get("differentiable") or group.get("foreach")):
+        other = "differentiable" if group.get("differentiable") else "foreach"
+        raise ArgumentError(f"[{owner}] `fused` and `{other}` cannot be `True` together; leave one out (every step is one fused program anyway)")
+
+
+def _hooked(function: Callable[..., Any]) -> Callable[..., Any]:
+    """`step` between the hooks; a `step` that calls its parent's runs them once."""
+
+    @functools.wraps(function)
+    def step(self: Optimizer, *args: Any, **kwargs: Any) -> Any:
+        if self._stepping:
+            return function(self, *args, **kwargs)
+        everything: tuple[Any, ...] = (self, *args)
+        self._stepping = self._opt_called = True
+        try:
+            for hook in (*_pre_hooks_of_all.values(), *self._optimizer_step_pre_hooks.values()):
+                changed = hook(self, everything, kwargs)
+                if changed is None:
+                    continue
+                if not isinstance(changed, tuple) or len(changed) != 2:
+                    raise ArgumentError(f"[step] a pre-hook must return None or a tuple of (new_args, new_kwargs), but got {changed!r}")
+                everything, kwargs = changed
+            result = function(*everything, **kwargs)
+            for hook in (*self._optimizer_step_post_hooks.values(), *_post_hooks_of_all.values()):
+                hook(self, everything, kwargs)
+        finally:
+            self._stepping = False
+        recorder.flush("optimizer.step")
+        return result
+
+    step._with_hooks = True  # type: ignore[attr-defined]
+    return step
 
 
 class Optimizer:
     """Base of all optimizers; same interface as `torch.optim.Optimizer`.
 
-    params: tensors, `(name, tensor)` pairs, or dicts with key "params" and options of their own.
+    params: tensors, `(name, tensor)` pairs, or dicts with key "params" and options of their own. A subclass defines `step`
+    (as for PyTorch) or `update_group`.
     """
+
+    state_like_parameter: tuple[str, ...] = ()  # state tensors of the parameter's shape and dtype; checked when loaded
+    state_needed: tuple[str, ...] = ()  # entries without which loaded state is of no use
+    counts_steps = False  # state["step"] is a Python int here and a 0-d float32 tensor in state dicts, as PyTorch's
+
+    _stepping = False
+    _opt_called = False
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        own = cls.__dict__.get("step")
+        if own is not None and not getattr(own, "_with_hooks", False):
+            cls.step = _hooked(own)  # type: ignore[method-assign]
 
     def __init__(self, params: Iterable[Any], defaults: dict[str, Any]) -> None:
         if is_tensor(params):
@@ -42,10 +110,9 @@ class Optimizer:
                 "put it in a list"
             )
         self.defaults = defaults
+        self._reset_hooks()
         self.state: defaultdict[Any, dict[str, Any]] = defaultdict(dict)
         self.param_groups: list[dict[str, Any]] = []
-        self._pre_hooks: OrderedDict[int, Any] = OrderedDict()
-        self._post_hooks: OrderedDict[int, Any] = OrderedDict()
         groups = list(params)
         if not groups:
             raise ArgumentError(f"[{type(self).__name__}] optimizer got an empty parameter list; was the iterator consumed already?")
@@ -54,25 +121,63 @@ class Optimizer:
         for group in groups:
             self.add_param_group(group)
 
-    def add_param_group(self, group: dict[str, Any]) -> None:
-        """Add parameters with options of their own."""
-        if not isinstance(group, dict):
-            raise TypeError(f"[add_param_group] param_group must be a dict, got {type(group).__name__}")
-        group = dict(group)
-        given = group["params"]
-        items = [given] if is_tensor(given) else list(given)
-        names = [item[0] for item in items if isinstance(item, tuple)]
-        group["params"] = [item[1] if isinstance(item, tuple) else item for item in items]
-        if names:
-            group["param_names"] = names
+    def _reset_hooks(self) -> None:
+        self._optimizer_step_pre_hooks: Hooks = OrderedDict()
+        self._optimizer_step_post_hooks: Hooks = OrderedDict()
+        self._optimizer_state_dict_pre_hooks: Hooks = OrderedDict()
+        self._optimizer_state_dict_post_hooks: Hooks = OrderedDict()
+        self._optimizer_load_state_dict_pre_hooks: Hooks = OrderedDict()
+        self._optimizer_load_state_dict_post_hooks: Hooks = OrderedDict()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"defaults": self.defaults, "state": self.state, "param_groups": self.param_groups}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        if "_optimizer_step_pre_hooks" not in self.__dict__:
+            self._reset_hooks()
+
+    # ------------------------------------------------------------------------------------------------------------ groups
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Add parameters with options of their own. The dict itself becomes the group, with the missing options filled in."""
+        if not isinstance(param_group, dict):
+            raise TypeError(f"[add_param_group] param_group must be a dict, but got {type(param_group).__name__}")
+        group = self._with_names(param_group)
         seen = {id(p): name for g in self.param_groups for p, name in zip(g["params"], self._names(g), strict=True)}
         for parameter, name in zip(group["params"], self._names(group), strict=True):
             self._check_parameter(parameter, name, seen)
             seen[id(parameter)] = name
         for key, value in self.defaults.items():
+            if value is required and key not in group:
+                raise ArgumentError(f"[{type(self).__name__}] parameter group didn't specify a value of required optimization parameter {key}")
             group.setdefault(key, value)
+        if any(("param_names" in g) != ("param_names" in group) for g in self.param_groups):
+            which = "with names" if "param_names" in group else "without names"
+            raise ArgumentError(
+                f"[{type(self).__name__}] all optimizer param groups should be with/without names. "
+                f"cannot add param group {which} to the optimizer"
+            )
         self.check_group(group)
-        self.param_groups.append(group)
+        param_group.update(group)
+        self.param_groups.append(param_group)
+
+    def _with_names(self, group: dict[str, Any]) -> dict[str, Any]:
+        """A copy of the group with a list of tensors, and their names if they came as pairs."""
+        group, given = dict(group), group["params"]
+        if isinstance(given, (set, frozenset)):
+            raise TypeError(
+                f"[{type(self).__name__}] optimizer parameters need to be organized in ordered collections, but the ordering of tensors in "
+                "sets will change between runs. Please use a list instead."
+            )
+        items = [given] if is_tensor(given) else list(given)
+        names = [item[0] for item in items if isinstance(item, tuple)]
+        if names and len(names) != len(items):
+            raise ArgumentError(f"[{type(self).__name__}] all optimizer params should be with/without names. Some param names are missing")
+        group["params"] = [item[1] if isinstance(item, tuple) else item for item in items]
+        if names:
+            group["param_names"] = names
+        return group
 
     @staticmethod
     def _names(group: dict[str, Any]) -> list[str]:
@@ -82,62 +187,81 @@ class Optimizer:
     def _check_parameter(self, parameter: Any, name: str, seen: dict[int, str]) -> None:
         owner = type(self).__name__
         if not is_tensor(parameter):
-            raise TypeError(f"[{owner}] optimizer can only optimize Tensors, got {type(parameter).__name__}")
-        if parameter._grad_fn is not None:
+            raise TypeError(f"[{owner}] optimizer can only optimize Tensors, but one of the params is {type(parameter).__name__}")
+        if parameter._grad_fn is not None and not self.defaults.get("differentiable") and not parameter.retains_grad:
             raise ArgumentError(f"[{owner}] can't optimize a non-leaf Tensor (parameter {name}); pass the leaf it was computed from")
         if id(parameter) in seen:
             raise ArgumentError(f"[{owner}] some parameters appear in more than one parameter group or twice: parameter {name}")
 
     def check_group(self, group: dict[str, Any]) -> None:
-        """Validate a group's options; subclasses add their own."""
-        check_range(type(self).__name__, "learning rate", group["lr"], 0.0)
-        check_range(type(self).__name__, "weight_decay", group.get("weight_decay", 0.0), 0.0)
+        """Raise if a group's options are invalid; here nothing is known about them."""
+
+    # ------------------------------------------------------------------------------------------------------------ steps
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Forget all gradients (or fill them with zeros)."""
         for group in self.param_groups:
             for parameter in group["params"]:
-                if parameter._grad is not None:
-                    if set_to_none:
-                        parameter._grad = None
-                    else:
-                        with no_grad():
-                            parameter._grad.zero_()
+                if parameter._grad is None:
+                    continue
+                if set_to_none:
+                    parameter._grad = None
+                    continue
+                if parameter._grad._grad_fn is not None:
+                    parameter._grad.detach_()
+                with no_grad():
+                    parameter._grad.zero_()
 
+    @_hooked
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Update every parameter that has a gradient. `closure` re-evaluates the model and returns the loss."""
         loss = None
         if closure is not None:
             with enable_grad():
                 loss = closure()
-        for hook in list(self._pre_hooks.values()):
-            hook(self, (), {})
         state = recorder.local.state
-        before, state.grad = state.grad, False
+        before, state.grad = state.grad, bool(self.defaults.get("differentiable"))
         try:
             for group in self.param_groups:
                 self.update_group(group)
         finally:
             state.grad = before
-        for hook in list(self._post_hooks.values()):
-            hook(self, (), {})
-        recorder.flush("optimizer.step")
         return loss
 
     def update_group(self, group: dict[str, Any]) -> None:
         """Record the update of one group."""
         raise NotImplementedError
 
-    def register_step_pre_hook(self, hook: Callable[..., Any]) -> Any:
-        """Call `hook(optimizer, args, kwargs)` before each step; the result's `remove()` takes it away."""
-        return _Handle(self._pre_hooks, hook)
+    def register_step_pre_hook(self, hook: Callable[..., Any]) -> RemovableHandle:
+        """Call `hook(optimizer, args, kwargs)` before each step; it may return new `(args, kwargs)`."""
+        return RemovableHandle(self._optimizer_step_pre_hooks, hook)
 
-    def register_step_post_hook(self, hook: Callable[..., Any]) -> Any:
+    def register_step_post_hook(self, hook: Callable[..., Any]) -> RemovableHandle:
         """Call `hook(optimizer, args, kwargs)` after each step."""
-        return _Handle(self._post_hooks, hook)
+        return RemovableHandle(self._optimizer_step_post_hooks, hook)
+
+    # ------------------------------------------------------------------------------------------------------- state dicts
+
+    def register_state_dict_pre_hook(self, hook: Callable[..., Any], prepend: bool = False) -> RemovableHandle:
+        """Call `hook(optimizer)` before `state_dict`."""
+        return _add(self._optimizer_state_dict_pre_hooks, hook, prepend)
+
+    def register_state_dict_post_hook(self, hook: Callable[..., Any], prepend: bool = False) -> RemovableHandle:
+        """Call `hook(optimizer, state_dict)` after `state_dict`; what it returns replaces the result."""
+        return _add(self._optimizer_state_dict_post_hooks, hook, prepend)
+
+    def register_load_state_dict_pre_hook(self, hook: Callable[..., Any], prepend: bool = False) -> RemovableHandle:
+        """Call `hook(optimizer, state_dict)` before `load_state_dict`; what it returns is loaded instead."""
+        return _add(self._optimizer_load_state_dict_pre_hooks, hook, prepend)
+
+    def register_load_state_dict_post_hook(self, hook: Callable[..., Any], prepend: bool = False) -> RemovableHandle:
+        """Call `hook(optimizer)` after `load_state_dict`."""
+        return _add(self._optimizer_load_state_dict_post_hooks, hook, prepend)
 
     def state_dict(self) -> dict[str, Any]:
         """{"state": {index: ...}, "param_groups": [...]} with parameters replaced by their indices, as PyTorch."""
+        for hook in self._optimizer_state_dict_pre_hooks.values():
+            hook(self)
         index: dict[int, int] = {}
         groups = []
         for group in self.param_groups:
@@ -146,78 +270,149 @@ class Optimizer:
             packed = {k: v for k, v in group.items() if k != "params"}
             packed["params"] = [index[id(p)] for p in group["params"]]
             groups.append(packed)
-        state = {index[id(p)]: dict(values) for p, values in self.state.items() if id(p) in index}
-        return {"state": state, "param_groups": groups}
+        state = {index.get(id(p), p) if is_tensor(p) else p: self._packed(values) for p, values in self.state.items()}
+        result: dict[str, Any] = {"state": state, "param_groups": groups}
+        for hook in self._optimizer_state_dict_post_hooks.values():
+            changed = hook(self, result)
+            result = result if changed is None else changed
+        return result
+
+    def _packed(self, values: Any) -> Any:
+        if self.counts_steps and isinstance(values.get("step"), int):
+            return {**values, "step": upload(np.asarray(values["step"], np.float32), dt.float32)}
+        return values
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restore what `state_dict` returned; checks everything before changing anything."""
-        groups, saved = self.param_groups, state_dict["param_groups"]
-        if len(groups) != len(saved):
-            raise StateDictError(
-                f"[load_state_dict] loaded state dict has a different number of parameter groups: {len(saved)}, expected {len(groups)}"
-            )
-        for k, (group, other) in enumerate(zip(groups, saved, strict=True)):
-            if len(group["params"]) != len(other["params"]):
-                raise StateDictError(
-                    f"[load_state_dict] loaded state dict contains a parameter group that doesn't match the size of optimizer's group: "
-                    f"group {k} has {len(group['params'])} parameters, the loaded one {len(other['params'])}"
-                )
-        parameters = {i: p for g, s in zip(groups, saved, strict=True) for i, p in zip(s["params"], g["params"], strict=True)}
+        state_dict = dict(state_dict)
+        for hook in self._optimizer_load_state_dict_pre_hooks.values():
+            changed = hook(self, state_dict)
+            state_dict = state_dict if changed is None else changed
+        missing = [key for key in ("state", "param_groups") if key not in state_dict]
+        if missing:
+            _refuse([f"the key(s) {missing} are missing from the state dict of an optimizer, found {list(state_dict)}"])
+        saved = state_dict["param_groups"]
+        self._check_sizes(saved)
+        parameters = {i: p for g, s in zip(self.param_groups, saved, strict=True) for i, p in zip(s["params"], g["params"], strict=True)}
+        names = {id(p): n for g in self.param_groups for p, n in zip(g["params"], self._names(g), strict=True)}
         loaded: defaultdict[Any, dict[str, Any]] = defaultdict(dict)
+        problems: list[str] = []
         for key, values in state_dict["state"].items():
-            parameter = parameters.get(int(key)) if isinstance(key, (int, str)) else None
+            parameter = parameters.get(int(key) if isinstance(key, str) and key.isdigit() else key)
             if parameter is None:
-                continue
-            loaded[parameter] = {name: self._restored(value, parameter, name) for name, value in values.items()}
-        for group, other in zip(groups, saved, strict=True):
-            group.update({k: tuple(v) if isinstance(group.get(k), tuple) else v for k, v in other.items() if k != "params"})
-        self.state = loaded
+                loaded[key] = _copy(values)
+            else:
+                problems += self._problems(values, parameter, f"parameter {key} ({names[id(parameter)]})")
+                loaded[parameter] = self._unpacked(values)
+        if problems:
+            _refuse(problems)
+        groups = [_merged(group, other) for group, other in zip(self.param_groups, saved, strict=True)]
+        for group in groups:
+            self.check_group(group)
+        for group, new in zip(self.param_groups, groups, strict=True):
+            group.update(new)
+        self.__setstate__({"state": loaded, "param_groups": self.param_groups})
+        for hook in self._optimizer_load_state_dict_post_hooks.values():
+            hook(self)
 
-    @staticmethod
-    def _restored(value: Any, parameter: Tensor, name: str) -> Any:
-        if name == "step":
-            return int(value.item() if is_tensor(value) else value)
-        if not is_tensor(value):
-            return value
-        if value._layout.ndim and tuple(value._layout.shape) != tuple(parameter._layout.shape):
-            raise StateDictError(
-                f"[load_state_dict] state {name!r} has shape {list(value._layout.shape)}, "
-                f"its parameter {list(parameter._layout.shape)}; nothing was loaded"
-            )
-        return value.detach().clone()
+    def _check_sizes(self, saved: list[dict[str, Any]]) -> None:
+        groups = self.param_groups
+        if len(groups) != len(saved):
+            _refuse([f"loaded state dict has a different number of parameter groups: {len(saved)}, expected {len(groups)}"])
+        wrong = [
+            f"loaded state dict contains a parameter group that doesn't match the size of optimizer's group: "
+            f"group {k} has {len(group['params'])} parameters, the loaded one {len(other['params'])}"
+            for k, (group, other) in enumerate(zip(groups, saved, strict=True))
+            if len(group["params"]) != len(other["params"])
+        ]
+        if wrong:
+            _refuse(wrong)
+
+    def _problems(self, values: Any, parameter: Tensor, what: str) -> list[str]:
+        """Why loaded state does not fit a parameter."""
+        absent = [name for name in self.state_needed if name not in values]
+        if absent:
+            return [f"{what} lacks the state {absent}, found {list(values)}; was it saved by another kind of optimizer?"]
+        want, found = parameter._layout, []
+        for name in self.state_like_parameter:
+            value = values.get(name)
+            if not is_tensor(value):
+                continue
+            have = value._layout
+            if tuple(have.shape) != tuple(want.shape):
+                found.append(f"state {name!r} of {what} has shape {list(have.shape)}, its parameter {list(want.shape)}")
+            elif have.dtype is not want.dtype:
+                found.append(f"state {name!r} of {what} has dtype {have.dtype!r}, its parameter {want.dtype!r}; convert it with .to({want.dtype!r})")
+        return found
+
+    def _unpacked(self, values: Any) -> Any:
+        result = _copy(values)
+        if self.counts_steps and is_tensor(result.get("step")):
+            result["step"] = int(result["step"].item())
+        return result
 
     def __repr__(self) -> str:
-        lines = [f"{type(self).__name__} ("]
+        text = f"{type(self).__name__} ("
         for i, group in enumerate(self.param_groups):
-            lines.append(f"Parameter Group {i}")
-            lines += [f"    {k}: {group[k]}" for k in sorted(group) if k not in ("params", "param_names")]
-        return "\n".join([*lines, ")"])
+            text += f"\nParameter Group {i}\n" + "".join(f"    {k}: {group[k]}\n" for k in sorted(group) if k != "params")
+        return text + ")"
 
 
-class _Handle:
-    def __init__(self, hooks: OrderedDict[int, Any], hook: Any) -> None:
-        self._hooks, self.id = hooks, next(_hook_ids)
-        hooks[self.id] = hook
+def register_optimizer_step_pre_hook(hook: Callable[..., Any]) -> RemovableHandle:
+    """Call `hook(optimizer, args, kwargs)` before each step of every optimizer."""
+    return RemovableHandle(_pre_hooks_of_all, hook)
 
-    def remove(self) -> None:
-        """Take the hook away."""
-        self._hooks.pop(self.id, None)
+
+def register_optimizer_step_post_hook(hook: Callable[..., Any]) -> RemovableHandle:
+    """Call `hook(optimizer, args, kwargs)` after each step of every optimizer."""
+    return RemovableHandle(_post_hooks_of_all, hook)
+
+
+def _add(hooks: Hooks, hook: Callable[..., Any], prepend: bool) -> RemovableHandle:
+    handle = RemovableHandle(hooks, hook)
+    if prepend:
+        hooks.move_to_end(handle.id, last=False)
+    return handle
+
+
+def _refuse(problems: list[str]) -> NoReturn:
+    raise StateDictError("[load_state_dict] " + ";\n  ".join(problems) + "; nothing was loaded")
+
+
+def _copy(value: Any) -> Any:
+    """A copy that shares no memory with the original."""
+    if is_tensor(value):
+        return value.detach().clone()
+    if isinstance(value, dict):
+        return {k: _copy(v) for k, v in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(_copy(v) for v in value)
+    return copy.deepcopy(value)
+
+
+def _merged(group: dict[str, Any], saved: dict[str, Any]) -> dict[str, Any]:
+    """The group with the saved options; a pair that a file format made a list is a tuple again."""
+    found = {k: _copy(v) for k, v in saved.items() if k != "params"}
+    return {**group, **{k: tuple(v) if isinstance(group.get(k), tuple) else v for k, v in found.items()}}
 
 
 def gradient(parameter: Tensor, group: dict[str, Any], decay: float = 0.0) -> Tensor:
     """The gradient, negated for `maximize`, plus L2 weight decay."""
     g: Any = parameter._grad
-    if group.get("maximize"):
+    if group["maximize"]:
         g = -g
     if decay:
-        g = g + parameter * float(decay)
+        g = g + parameter * decay
     return g  # type: ignore[no-any-return]
 
 
-def zeros_like(parameter: Tensor) -> Tensor:
-    """A zero state tensor of the parameter's shape and dtype."""
-    lay = parameter._layout
-    return prim("full", (0.0, lay.dtype), tuple(lay.shape))
+def slot(state: dict[str, Any], name: str, parameter: Tensor, value: float = 0.0) -> Tensor:
+    """The state tensor of this name; a new one has the parameter's shape and dtype, and one value everywhere."""
+    found = state.get(name)
+    if found is None:
+        lay = parameter._layout
+        found = state[name] = prim("full", (value, lay.dtype), tuple(lay.shape))
+    return found  # type: ignore[no-any-return]
 
 
 def replace(target: Tensor, value: Tensor) -> None:
@@ -225,4 +420,7 @@ def replace(target: Tensor, value: Tensor) -> None:
     assign(target, value)
 
 
-__all__ = ["Optimizer", "check_range", "gradient", "replace", "zeros_like"]
+__all__ = [
+    "Optimizer", "check_common", "check_range", "gradient", "register_optimizer_step_post_hook", "register_optimizer_step_pre_hook", "replace",
+    "required", "slot",
+]  # fmt: skip

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Iterable
+from types import GeneratorType
 from typing import Any
 
 from calque import functional as T
@@ -65,8 +66,9 @@ def clip_grad_norm_(
     """
     if isinstance(max_norm, (int, float)) and not max_norm >= 0:
         raise ArgumentError(f"[clip_grad_norm_] expected max_norm >= 0, got {max_norm}")
+    used_up = isinstance(parameters, GeneratorType)
     parameters = [parameters] if is_tensor(parameters) else list(parameters)
-    if not parameters:
+    if used_up and not parameters:
         warnings.warn("`parameters` is an empty generator, no gradient clipping will occur.", stacklevel=2)
     total = get_total_norm(_grads(parameters), norm_type, error_if_nonfinite)
     clip_grads_with_norm_(parameters, max_norm, total)

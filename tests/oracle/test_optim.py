@@ -1,0 +1,808 @@
+"""Optimizers, gradient clipping and schedules against PyTorch: values, state dicts in both directions, text, hooks, refusals.
+
+Values are float64, so that a tolerance of 1e-12 leaves no room for another formula; rates of schedules are compared exactly.
+"""
+
+from __future__ import annotations
+
+import copy
+import importlib
+import inspect
+import io
+import itertools
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import calque  # noqa: E402
+
+pytestmark = pytest.mark.oracle
+
+SIDES = (calque, torch)
+SHAPES = ((3, 2), (4,), ())
+
+
+def parameters(T: Any, dtype: str = "float64") -> list[Any]:
+    rng = np.random.default_rng(3)
+    return [T.tensor(rng.normal(size=s), dtype=getattr(T, dtype)).requires_grad_() for s in SHAPES]
+
+
+def base_module(T: Any) -> Any:
+    return importlib.import_module(f"{T.__name__}.optim.optimizer")
+
+
+def set_gradients(T: Any, ps: list[Any], step: int, skip: tuple[int, ...] = ()) -> None:
+    rng = np.random.default_rng(100 + step)
+    for i, p in enumerate(ps):
+        g = rng.normal(size=tuple(p.shape))
+        p.grad = None if i in skip else T.tensor(g, dtype=p.dtype)
+
+
+def numbers(t: Any) -> np.ndarray:
+    return t.detach().numpy()
+
+
+def check_close(a: Any, b: Any, limit: float = 1e-12) -> None:
+    np.testing.assert_allclose(numbers(a), numbers(b), rtol=limit, atol=limit)
+    assert str(numbers(a).dtype) == str(numbers(b).dtype)
+
+
+def check_same_state(mine: Any, reference: Any) -> None:
+    """Same layout, types and values."""
+    a, b = mine.state_dict(), reference.state_dict()
+    assert list(a) == list(b) == ["state", "param_groups"]
+    assert list(a["state"]) == list(b["state"])
+    for key, entries in b["state"].items():
+        assert set(a["state"][key]) == set(entries)
+        for name, value in entries.items():
+            check_close(a["state"][key][name], value)
+            assert tuple(a["state"][key][name].shape) == tuple(value.shape)
+    assert [{k: plain(v) for k, v in g.items()} for g in a["param_groups"]] == [{k: plain(v) for k, v in g.items()} for g in b["param_groups"]]
+
+
+def plain(value: Any) -> Any:
+    return value.item() if hasattr(value, "item") else value
+
+
+def grid(**options: tuple[Any, ...]) -> list[dict[str, Any]]:
+    return [dict(zip(options, values, strict=True)) for values in itertools.product(*options.values())]
+
+
+CASES: list[tuple[str, dict[str, Any]]] = [
+    *(("SGD", k) for k in grid(lr=(0.1,), momentum=(0, 0.9), weight_decay=(0, 0.1), maximize=(False, True))),
+    *(("SGD", k) for k in grid(lr=(0.1,), momentum=(0.9,), dampening=(0.3,), weight_decay=(0, 0.1))),
+    *(("SGD", k) for k in grid(lr=(0.1,), momentum=(0.9,), nesterov=(True,), weight_decay=(0, 0.1), maximize=(False, True))),
+    *(("Adam", k) for k in grid(lr=(0.1,), weight_decay=(0, 0.1), amsgrad=(False, True), maximize=(False, True))),
+    ("Adam", {"lr": 0.1, "betas": (0.5, 0.7), "eps": 1e-3, "weight_decay": 0.1, "decoupled_weight_decay": True}),
+    ("Adam", {"betas": (0.0, 0.0)}),
+    *(("AdamW", k) for k in grid(lr=(0.1,), weight_decay=(0, 0.01), amsgrad=(False, True), maximize=(False, True))),
+    ("AdamW", {}),
+    *(("RMSprop", k) for k in grid(momentum=(0, 0.9), centered=(False, True), weight_decay=(0, 0.1), maximize=(False, True))),
+    ("RMSprop", {"alpha": 0.5, "eps": 1e-2}),
+    *(("Adagrad", k) for k in grid(lr_decay=(0, 0.1), weight_decay=(0, 0.1), maximize=(False, True))),
+    ("Adagrad", {"initial_accumulator_value": 0.5, "eps": 1e-2}),
+]
+KINDS = {"SGD": {"lr": 0.1, "momentum": 0.9}, "Adam": {"amsgrad": True}, "AdamW": {}, "RMSprop": {"momentum": 0.9, "centered": True}, "Adagrad": {}}
+
+
+@pytest.mark.parametrize(("name", "options"), CASES, ids=lambda v: v if isinstance(v, str) else ",".join(f"{k}={x}" for k, x in v.items()))
+def test_every_option(name: str, options: dict[str, Any]) -> None:
+    """Values, state and text over steps; one parameter has no gradient at first, another none in the middle."""
+    both = [(T, ps, getattr(T.optim, name)(ps, **options)) for T, ps in ((T, parameters(T)) for T in SIDES)]
+    assert repr(both[0][2]) == repr(both[1][2])
+    check_same_state(both[0][2], both[1][2])
+    for step in range(6):
+        for T, ps, optimizer in both:
+            set_gradients(T, ps, step, skip=(1,) if step == 0 else (0,) if step == 3 else ())
+            assert optimizer.step() is None
+        for a, b in zip(both[0][1], both[1][1], strict=True):
+            check_close(a, b)
+    check_same_state(both[0][2], both[1][2])
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_float32_within_rounding(name: str) -> None:
+    results = []
+    for T in SIDES:
+        ps = parameters(T, "float32")
+        optimizer = getattr(T.optim, name)(ps, **KINDS[name])
+        for step in range(20):
+            set_gradients(T, ps, step)
+            optimizer.step()
+        results.append(ps)
+    for a, b in zip(*results, strict=True):
+        np.testing.assert_allclose(numbers(a), numbers(b), rtol=1e-5, atol=2e-6)
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_groups(name: str) -> None:
+    """Options of groups, a group added later, text of all groups."""
+    both = []
+    for T in SIDES:
+        ps = parameters(T)
+        optimizer = getattr(T.optim, name)([{"params": ps[0], "lr": 0.3}, {"params": [ps[1]], "weight_decay": 0.2}], **KINDS[name])
+        both.append((T, ps, optimizer))
+    for step in range(4):
+        for T, ps, optimizer in both:
+            if step == 2:
+                group = {"params": [ps[2]], "lr": 0.01}
+                optimizer.add_param_group(group)
+                assert optimizer.param_groups[2] is group
+            set_gradients(T, ps, step)
+            optimizer.step()
+    assert repr(both[0][2]) == repr(both[1][2])
+    check_same_state(both[0][2], both[1][2])
+    for a, b in zip(both[0][1], both[1][1], strict=True):
+        check_close(a, b)
+
+
+def test_named_parameters() -> None:
+    texts = []
+    for T in SIDES:
+        model = T.nn.Linear(2, 1)
+        optimizer = T.optim.SGD(model.named_parameters(), lr=0.1)
+        assert optimizer.param_groups[0]["param_names"] == ["weight", "bias"]
+        assert optimizer.state_dict()["param_groups"][0]["param_names"] == ["weight", "bias"]
+        texts.append(repr(optimizer))
+        with pytest.raises(ValueError, match="with/without names"):
+            optimizer.add_param_group({"params": [T.ones(1, requires_grad=True)]})
+        with pytest.raises(ValueError, match="Some param names are missing"):
+            T.optim.SGD([("a", T.ones(1)), T.ones(1)], lr=0.1)
+    assert texts[0] == texts[1]
+
+
+def moved(T: Any, value: Any) -> Any:
+    """A state dict with the other side's tensors."""
+    if isinstance(value, dict):
+        return {k: moved(T, v) for k, v in value.items()}
+    if isinstance(value, list):
+        return [moved(T, v) for v in value]
+    return T.tensor(numbers(value).copy()) if isinstance(value, (calque.Tensor, torch.Tensor)) else value
+
+
+@pytest.mark.parametrize("direction", ["from PyTorch", "to PyTorch"])
+@pytest.mark.parametrize("name", KINDS)
+def test_state_dict_crosses(name: str, direction: str) -> None:
+    """Four steps on one side, four more on the other, as eight on one side."""
+    first, second = (torch, calque) if direction == "from PyTorch" else (calque, torch)
+    ps = parameters(first)
+    old = getattr(first.optim, name)(ps, **KINDS[name])
+    for step in range(4):
+        set_gradients(first, ps, step)
+        old.step()
+    qs = [second.tensor(numbers(p).copy()).requires_grad_() for p in ps]
+    new = getattr(second.optim, name)(qs, lr=123.0)
+    new.load_state_dict(moved(second, old.state_dict()))
+    for step in range(4, 8):
+        for T, xs, optimizer in ((first, ps, old), (second, qs, new)):
+            set_gradients(T, xs, step)
+            optimizer.step()
+    for p, q in zip(ps, qs, strict=True):
+        check_close(q, p)
+    if first is torch:
+        check_same_state(new, old)
+    else:
+        check_same_state(old, new)
+
+
+def test_loading_copies_and_checks_first() -> None:
+    for T in SIDES:
+        ps = parameters(T)
+        old, new = (T.optim.Adam(ps) for _ in range(2))
+        set_gradients(T, ps, 0)
+        old.step()
+        state = old.state_dict()
+        new.load_state_dict(state)
+        assert T is torch or new.state[ps[0]]["exp_avg"].data_ptr() != state["state"][0]["exp_avg"].data_ptr()  # PyTorch shares memory
+        with pytest.raises(ValueError, match="different number of parameter groups"):
+            T.optim.Adam([{"params": ps[:1]}, {"params": ps[1:]}]).load_state_dict(state)
+        with pytest.raises(ValueError, match="doesn't match the size of optimizer's group"):
+            T.optim.Adam(ps[:1]).load_state_dict(state)
+
+
+def test_adamw_stays_decoupled() -> None:
+    for T in SIDES:
+        ps = parameters(T)
+        optimizer = T.optim.AdamW(ps)
+        optimizer.load_state_dict(T.optim.Adam(ps).state_dict())
+        assert optimizer.param_groups[0]["decoupled_weight_decay"] is True
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_closure(name: str) -> None:
+    """The closure runs with gradients even inside no_grad, once, and its value is returned."""
+    results = []
+    for T in SIDES:
+        w = T.tensor([1.0, -2.0], dtype=T.float64).requires_grad_()
+        optimizer = getattr(T.optim, name)([w], lr=0.1)
+        losses = []
+        for _ in range(5):
+
+            def closure(T: Any = T, w: Any = w, optimizer: Any = optimizer) -> Any:
+                assert T.is_grad_enabled()
+                optimizer.zero_grad()
+                loss = (w * w).sum() + w.sum()
+                loss.backward()
+                return loss
+
+            with T.no_grad():
+                losses.append(optimizer.step(closure).item())
+        results.append((losses, numbers(w)))
+    np.testing.assert_allclose(results[0][0], results[1][0], rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(results[0][1], results[1][1], rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.filterwarnings("ignore:Using backward.. with create_graph")
+def test_zero_grad() -> None:
+    for T in SIDES:
+        ps = parameters(T)
+        optimizer = T.optim.SGD(ps, lr=0.1)
+        set_gradients(T, ps, 0, skip=(1,))
+        kept = ps[0].grad
+        optimizer.zero_grad(set_to_none=False)
+        assert ps[0].grad is kept and ps[0].grad.tolist() == [[0.0, 0.0]] * 3 and ps[1].grad is None
+        w = T.ones(2, requires_grad=True)
+        optimizer = T.optim.SGD([w], lr=0.1)
+        (w * w * w).sum().backward(create_graph=True)
+        assert w.grad.requires_grad
+        optimizer.zero_grad(set_to_none=False)
+        assert not w.grad.requires_grad and w.grad.tolist() == [0.0, 0.0]
+        optimizer.zero_grad()
+        assert w.grad is None
+
+
+def test_hooks() -> None:
+    logs = []
+    for T in SIDES:
+        log: list[Any] = []
+        w = T.ones(1, requires_grad=True)
+        optimizer = T.optim.SGD([w], lr=0.5)
+
+        def closure(log: list[Any] = log, w: Any = w) -> float:
+            log.append("closure")
+            w.grad = w.detach() * 0 + 1
+            return 3.0
+
+        def pre(o: Any, args: Any, kwargs: Any, log: list[Any] = log) -> None:
+            log.append(("pre", type(o).__name__, len(args), sorted(kwargs)))
+
+        def post(o: Any, args: Any, kwargs: Any, log: list[Any] = log, w: Any = w) -> None:
+            log.append(("post", type(o).__name__, len(args), sorted(kwargs), w.item()))
+
+        handles = [optimizer.register_step_pre_hook(pre), optimizer.register_step_post_hook(post)]
+        assert optimizer.step(closure) == 3.0
+        optimizer.step(closure=closure)
+        optimizer.step()
+        for handle in handles:
+            handle.remove()
+        optimizer.step()
+        extra = optimizer.register_step_pre_hook(lambda o, args, kwargs, f=closure: ((o, f), {}))
+        assert optimizer.step() == 3.0
+        extra.remove()
+        everywhere = [base_module(T).register_optimizer_step_pre_hook(pre), base_module(T).register_optimizer_step_post_hook(post)]
+        optimizer.step()
+        for handle in everywhere:
+            handle.remove()
+        optimizer.step()
+        log.append(w.item())
+        logs.append(log)
+    assert logs[0] == logs[1]
+
+
+def test_state_dict_hooks() -> None:
+    logs = []
+    for T in SIDES:
+        log: list[Any] = []
+        optimizer = T.optim.SGD([T.ones(1, requires_grad=True)], lr=0.5)
+        optimizer.register_state_dict_pre_hook(lambda o, log=log: log.append("save"))
+        optimizer.register_state_dict_pre_hook(lambda o, log=log: log.append("before save"), prepend=True)
+        optimizer.register_state_dict_post_hook(lambda o, s: {**s, "more": 1})
+        optimizer.register_load_state_dict_pre_hook(lambda o, s, log=log: log.append(sorted(s)))
+        optimizer.register_load_state_dict_post_hook(lambda o, log=log: log.append("loaded"))
+        state = optimizer.state_dict()
+        optimizer.load_state_dict(state)
+        logs.append((log, sorted(state)))
+    assert logs[0] == logs[1]
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_differentiable(name: str) -> None:
+    """Gradients flow through three updates to the start value and to the gradients."""
+    results = []
+    for T in SIDES:
+        start = T.tensor([0.5, -1.5], dtype=T.float64).requires_grad_()
+        gradient = T.tensor([0.3, 0.2], dtype=T.float64).requires_grad_()
+        p = start.clone()
+        optimizer = getattr(T.optim, name)([p], lr=0.1, weight_decay=0.1, differentiable=True)
+        for k in range(3):
+            p.grad = gradient * (k + 1)
+            optimizer.step()
+        (p * p).sum().backward()
+        results.append((numbers(p), numbers(start.grad), numbers(gradient.grad)))
+    limit = 1e-4 if name.startswith("Adam") else 1e-9  # PyTorch computes 1 - beta ** step in float32 here
+    for a, b in zip(*results, strict=True):
+        np.testing.assert_allclose(a, b, rtol=limit)
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_rate_as_a_tensor(name: str) -> None:
+    results = []
+    for T in SIDES:
+        ps = parameters(T)
+        rate = T.tensor(0.25, dtype=T.float64)
+        optimizer = getattr(T.optim, name)(ps, lr=rate)
+        scheduler = T.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
+        for step in range(3):
+            set_gradients(T, ps, step)
+            optimizer.step()
+            scheduler.step()
+        assert optimizer.param_groups[0]["lr"] is rate
+        with pytest.raises(ValueError, match="1-element"):
+            getattr(T.optim, name)(ps, lr=T.ones(2))
+        results.append((ps, rate, repr(optimizer)))
+    for a, b in zip(results[0][0], results[1][0], strict=True):
+        check_close(a, b)
+    check_close(results[0][1], results[1][1])
+    assert results[0][2] == results[1][2]
+
+
+REFUSED: dict[str, Callable[[Any, list[Any]], Any]] = {
+    "Invalid learning rate": lambda T, ps: T.optim.SGD(ps, lr=-1),
+    "Invalid momentum value": lambda T, ps: T.optim.SGD(ps, momentum=-1),
+    "Invalid weight_decay value": lambda T, ps: T.optim.Adam(ps, weight_decay=-1),
+    "Invalid epsilon value": lambda T, ps: T.optim.RMSprop(ps, eps=-1),
+    "Invalid beta parameter at index 0": lambda T, ps: T.optim.AdamW(ps, betas=(1.0, 0.9)),
+    "Invalid beta parameter at index 1": lambda T, ps: T.optim.Adam(ps, betas=(0.9, 1.5)),
+    "Invalid alpha value": lambda T, ps: T.optim.RMSprop(ps, alpha=-1),
+    "Invalid lr_decay value": lambda T, ps: T.optim.Adagrad(ps, lr_decay=-1),
+    "Invalid initial_accumulator_value value": lambda T, ps: T.optim.Adagrad(ps, initial_accumulator_value=-1),
+    "Nesterov momentum requires a momentum and zero dampening": lambda T, ps: T.optim.SGD(ps, nesterov=True),
+    "optimizer got an empty parameter list": lambda T, ps: T.optim.SGD([]),
+    "some parameters appear in more than one parameter group": lambda T, ps: T.optim.SGD([{"params": ps}, {"params": ps[:1]}]),
+    "can't optimize a non-leaf Tensor": lambda T, ps: T.optim.SGD([ps[0] * 2]),
+    "`fused`": lambda T, ps: T.optim.SGD(ps, fused=True, differentiable=True),
+    "cannot be `True` together": lambda T, ps: T.optim.Adam(ps, fused=True, foreach=True),
+    "should be an iterable of Tensors or dicts": lambda T, ps: T.optim.SGD(ps[0]),
+    "optimizer can only optimize Tensors, but one of the params is": lambda T, ps: T.optim.SGD([1.0]),
+    "organized in ordered collections": lambda T, ps: T.optim.SGD([{"params": set(ps)}]),
+    "param_group must be a dict": lambda T, ps: T.optim.SGD(ps).add_param_group(ps),
+    "didn't specify a value of required optimization parameter lr": lambda T, ps: T.optim.Optimizer(ps, {"lr": base_module(T).required}),
+}
+
+
+@pytest.mark.parametrize("words", REFUSED)
+def test_refusals_in_pytorchs_words(words: str) -> None:
+    errors = []
+    for T in SIDES:
+        with pytest.raises((ValueError, TypeError, RuntimeError)) as caught:
+            REFUSED[words](T, parameters(T))
+        assert words in str(caught.value)
+        errors.append(caught.value)
+    kind = next(k for k in (ValueError, TypeError, RuntimeError) if isinstance(errors[1], k))
+    assert isinstance(errors[0], kind)
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_arguments(name: str) -> None:
+    """Same names, order and defaults of arguments."""
+    def listed(T: Any) -> list[tuple[str, Any, Any]]:
+        return [(p.name, p.default, p.kind) for p in inspect.signature(getattr(T.optim, name)).parameters.values()]
+
+    assert listed(calque) == listed(torch)
+    for option in ("foreach", "fused", "capturable", "differentiable"):
+        if option in inspect.signature(getattr(calque.optim, name)).parameters:
+            ps = [calque.ones(2).requires_grad_().clone() if option == "differentiable" else calque.ones(2, requires_grad=True)]
+            optimizer = getattr(calque.optim, name)(ps, **{option: True})
+            ps[0].grad = calque.ones(2)
+            optimizer.step()
+            assert optimizer.param_groups[0][option] is True
+
+
+def test_own_optimizer_as_written_for_pytorch() -> None:
+    results = []
+    for T in SIDES:
+
+        class Sign(T.optim.Optimizer):
+            def __init__(self, params: Any, lr: float = 0.1) -> None:
+                super().__init__(params, {"lr": lr})
+
+            @torch.no_grad()
+            @calque.no_grad()
+            def step(self, closure: Any = None) -> Any:
+                for group in self.param_groups:
+                    for p in group["params"]:
+                        state = self.state[p]
+                        if not state:
+                            state["step"], state["total"] = 0, p.detach() * 0
+                        state["step"] += 1
+                        state["total"].add_(p.grad.abs())
+                        p.add_(p.grad.sign(), alpha=-group["lr"])
+
+        ps = parameters(T)
+        optimizer = Sign(ps)
+        log: list[str] = []
+        optimizer.register_step_post_hook(lambda *_, log=log: log.append("post"))
+        scheduler = T.optim.lr_scheduler.StepLR(optimizer, 2)
+        for step in range(4):
+            set_gradients(T, ps, step)
+            optimizer.step()
+            scheduler.step()
+        state = optimizer.state_dict()
+        again = Sign(ps)
+        again.load_state_dict(state)
+        assert again.state[ps[0]]["step"] == 4 and log == ["post"] * 4
+        results.append((ps, state["state"][0]["total"], repr(again)))
+    for a, b in zip(results[0][0], results[1][0], strict=True):
+        check_close(a, b)
+    check_close(results[0][1], results[1][1])
+    assert results[0][2] == results[1][2]
+
+
+@pytest.mark.parametrize("norm_type", [2.0, 1.0, 0.5, 3, float("inf"), "inf", 0])
+@pytest.mark.parametrize("max_norm", [0.3, 100.0, 0])
+def test_clip_grad_norm(norm_type: Any, max_norm: float) -> None:
+    results = []
+    for T in SIDES:
+        ps = parameters(T)
+        set_gradients(T, ps, 0, skip=(1,))
+        results.append([T.nn.utils.clip_grad_norm_(ps, max_norm, norm_type), *(p.grad for p in ps if p.grad is not None)])
+    for a, b in zip(*results, strict=True):
+        check_close(a, b)
+
+
+def test_clip_grad_edges() -> None:
+    for T in SIDES:
+        ps = parameters(T)
+        total = T.nn.utils.clip_grad_norm_(ps, 1.0)
+        assert total.item() == 0.0 and total.dtype == T.float32
+        with pytest.warns(UserWarning, match="empty generator"):
+            T.nn.utils.clip_grad_norm_((p for p in []), 1.0)
+        assert T.nn.utils.clip_grad_norm_([], 1.0).item() == 0.0
+        set_gradients(T, ps, 0)
+        ps[0].grad[0, 0] = float("inf")
+        with pytest.raises((RuntimeError, ArithmeticError), match="is non-finite, so it cannot be clipped|non-finite"):
+            T.nn.utils.clip_grad_norm_(ps, 1.0, error_if_nonfinite=True)
+        T.nn.utils.clip_grad_norm_(ps, 1.0)
+        assert ps[0].grad.isnan().sum().item() == 1 and ps[1].grad.tolist() == [0.0] * 4
+        w = T.ones(2, dtype=T.float64, requires_grad=True)
+        w.grad = T.tensor([3.0, 4.0], dtype=T.float64)
+        assert T.nn.utils.get_total_norm(w.grad).item() == 5.0
+        T.nn.utils.clip_grads_with_norm_(w, 1.0, T.tensor(10.0, dtype=T.float64))
+        np.testing.assert_allclose(numbers(w.grad), [0.3, 0.4], rtol=1e-6)
+
+
+def test_clip_grad_value() -> None:
+    results = []
+    for T in SIDES:
+        ps = parameters(T)
+        set_gradients(T, ps, 0, skip=(1,))
+        ps[0].grad[0, 0] = float("nan")
+        kept = ps[0].grad
+        T.nn.utils.clip_grad_value_(ps, 0.5)
+        T.nn.utils.clip_grad_value_(ps[2], 0.1)
+        assert ps[0].grad is kept
+        results.append([p.grad for p in ps if p.grad is not None])
+    for a, b in zip(*results, strict=True):
+        check_close(a, b)
+
+
+# --------------------------------------------------------------------------------------------------------------- schedules
+
+
+class Wave:
+    """A callable object with state, as a rate."""
+
+    def __init__(self, height: float) -> None:
+        self.height = height
+
+    def __call__(self, epoch: int) -> float:
+        return 1.0 + self.height * (epoch % 3)
+
+
+SCHEDULES: dict[str, Callable[[Any, Any], Any]] = {
+    "step": lambda S, o: S.StepLR(o, 7, gamma=0.3),
+    "multistep": lambda S, o: S.MultiStepLR(o, [3, 10, 10, 25], gamma=0.5),
+    "exponential": lambda S, o: S.ExponentialLR(o, 0.93),
+    "lambda": lambda S, o: S.LambdaLR(o, lambda e: 0.9**e),
+    "lambdas": lambda S, o: S.LambdaLR(o, [lambda e: 1 / (1 + e), Wave(0.5)]),
+    "multiplicative": lambda S, o: S.MultiplicativeLR(o, lambda e: 0.95 if e % 2 else 1.01),
+    "constant": lambda S, o: S.ConstantLR(o, 0.25, total_iters=6),
+    "linear": lambda S, o: S.LinearLR(o, 0.1, 0.7, total_iters=13),
+    "linear default": lambda S, o: S.LinearLR(o),
+    "polynomial": lambda S, o: S.PolynomialLR(o, 30, power=2.0),
+    "cosine": lambda S, o: S.CosineAnnealingLR(o, 10, eta_min=0.001),
+    "cosine long": lambda S, o: S.CosineAnnealingLR(o, 100),
+    "restarts": lambda S, o: S.CosineAnnealingWarmRestarts(o, 7),
+    "restarts growing": lambda S, o: S.CosineAnnealingWarmRestarts(o, 3, T_mult=2, eta_min=0.01),
+    "onecycle": lambda S, o: S.OneCycleLR(o, 0.5, total_steps=50),
+    "onecycle linear": lambda S, o: S.OneCycleLR(o, [0.5, 1.0], epochs=5, steps_per_epoch=10, anneal_strategy="linear"),
+    "onecycle three": lambda S, o: S.OneCycleLR(o, 0.5, total_steps=50, three_phase=True, pct_start=0.4),
+    "onecycle three linear": lambda S, o: S.OneCycleLR(o, 0.5, total_steps=60, three_phase=True, anneal_strategy="linear", div_factor=10.0),
+    "onecycle no momentum": lambda S, o: S.OneCycleLR(o, 0.5, total_steps=50, cycle_momentum=False, final_div_factor=10.0),
+    "onecycle momenta": lambda S, o: S.OneCycleLR(o, 0.5, total_steps=50, base_momentum=[0.5, 0.6], max_momentum=0.9),
+    "cyclic": lambda S, o: S.CyclicLR(o, 0.01, 0.5, step_size_up=8),
+    "cyclic uneven": lambda S, o: S.CyclicLR(o, [0.01, 0.02], [0.5, 0.7], step_size_up=8, step_size_down=3, mode="triangular2"),
+    "cyclic exponential": lambda S, o: S.CyclicLR(o, 0.01, 0.5, step_size_up=5, mode="exp_range", gamma=0.97, cycle_momentum=False),
+    "cyclic own": lambda S, o: S.CyclicLR(o, 0.01, 0.5, step_size_up=5, scale_fn=lambda x: 1 / x, base_momentum=0.3, max_momentum=0.6),
+    "cyclic own steps": lambda S, o: S.CyclicLR(o, 0.01, 0.5, step_size_up=5, scale_fn=Wave(0.1), scale_mode="iterations"),
+    "sequential": lambda S, o: S.SequentialLR(o, [S.LinearLR(o, 0.1, total_iters=5), S.CosineAnnealingLR(o, 30)], [5]),
+    "sequential three": lambda S, o: S.SequentialLR(
+        o, [S.ConstantLR(o, 0.1, total_iters=4), S.ExponentialLR(o, 0.9), S.CosineAnnealingWarmRestarts(o, 6)], [4, 20]
+    ),
+    "sequential at once": lambda S, o: S.SequentialLR(o, [S.StepLR(o, 3), S.ExponentialLR(o, 0.9)], [1]),
+    "chained": lambda S, o: S.ChainedScheduler([S.ConstantLR(o, 0.1, total_iters=4), S.ExponentialLR(o, 0.9)]),
+    "chained three": lambda S, o: S.ChainedScheduler([S.StepLR(o, 5), S.LinearLR(o, 0.5), S.MultiStepLR(o, [9, 30])], optimizer=o),
+    "sequence of sequences": lambda S, o: S.SequentialLR(
+        o, [S.SequentialLR(o, [S.LinearLR(o), S.StepLR(o, 4)], [6]), S.ExponentialLR(o, 0.9)], [20]
+    ),
+    "sequence of chains": lambda S, o: S.SequentialLR(
+        o, [S.ChainedScheduler([S.LinearLR(o), S.StepLR(o, 4)]), S.ExponentialLR(o, 0.9)], [20]
+    ),
+}
+STEPS = 48
+
+
+def make_optimizer(T: Any, kind: str = "SGD") -> Any:
+    ps = parameters(T)
+    options = {"SGD": {"momentum": 0.9}}.get(kind, {})
+    return getattr(T.optim, kind)([{"params": ps[:1], "lr": 0.2}, {"params": ps[1:]}], lr=0.1, **options)
+
+
+def describe(optimizer: Any, scheduler: Any) -> tuple[Any, ...]:
+    groups = optimizer.param_groups
+    return [g["lr"] for g in groups], list(scheduler.get_last_lr()), [g.get("momentum") for g in groups], [g.get("betas") for g in groups]
+
+
+def run_schedule(T: Any, make: Any, steps: int = STEPS, kind: str = "SGD") -> list[Any]:
+    optimizer = make_optimizer(T, kind)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # a nested sequence steps before the optimizer, on both sides
+        scheduler = make(T.optim.lr_scheduler, optimizer)
+        history = [describe(optimizer, scheduler), repr(optimizer)]
+        for _ in range(steps):
+            optimizer.step()
+            scheduler.step()
+            history.append(describe(optimizer, scheduler))
+    return history
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_schedule(name: str) -> None:
+    assert run_schedule(calque, SCHEDULES[name]) == run_schedule(torch, SCHEDULES[name])
+
+
+@pytest.mark.parametrize("name", ["onecycle", "onecycle three", "onecycle momenta", "cyclic", "cyclic own"])
+def test_schedule_of_beta(name: str) -> None:
+    assert run_schedule(calque, SCHEDULES[name], kind="AdamW") == run_schedule(torch, SCHEDULES[name], kind="AdamW")
+
+
+@pytest.mark.filterwarnings("ignore:Detected call of")
+@pytest.mark.parametrize("at", [1, 5, 17])
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_schedule_resumed(name: str, at: int, tmp_path: Any) -> None:
+    """Save after some steps (through a file), make everything anew, load, and go on as if nothing had happened."""
+    make = SCHEDULES[name]
+    expected = run_schedule(calque, make)
+    optimizer = make_optimizer(calque)
+    scheduler = make(calque.optim.lr_scheduler, optimizer)
+    for _ in range(at):
+        optimizer.step()
+        scheduler.step()
+    calque.save({"optimizer": optimizer.state_dict(), "scheduler": scheduler.state_dict()}, tmp_path / "state")
+    saved = calque.load(tmp_path / "state")
+    optimizer = make_optimizer(calque)
+    scheduler = make(calque.optim.lr_scheduler, optimizer)
+    scheduler.load_state_dict(saved["scheduler"])
+    optimizer.load_state_dict(saved["optimizer"])
+    for k in range(at, STEPS):
+        optimizer.step()
+        scheduler.step()
+        assert describe(optimizer, scheduler) == expected[k + 2]
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_schedule_state_crosses(name: str) -> None:
+    """Same entries; PyTorch's state continues here and ours there."""
+    make = SCHEDULES[name]
+    expected = run_schedule(torch, make, 30)
+    for first, second in ((torch, calque), (calque, torch)):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            optimizer = make_optimizer(first)
+            scheduler = make(first.optim.lr_scheduler, optimizer)
+            for _ in range(11):
+                optimizer.step()
+                scheduler.step()
+            other = make_optimizer(second)
+            continued = make(second.optim.lr_scheduler, other)
+            state = scheduler.state_dict()
+            assert set(state) - OPTIONAL == set(continued.state_dict()) - OPTIONAL
+            continued.load_state_dict(copy.deepcopy(state))
+            other.load_state_dict(moved(second, optimizer.state_dict()))
+            for k in range(11, 30):
+                other.step()
+                continued.step()
+                assert describe(other, continued) == expected[k + 2]
+
+
+OPTIONAL = {"_scale_fn_ref"}  # a function; PyTorch leaves it out too
+
+
+METRICS = [5, 4, 3, 3, 3, 3, 3.1, 2.9999, *[2] * 8, 1.5, float("inf"), 1.5, 1.5, 1.5, *[1.4] * 5, -1, -1, *[-2] * 6]
+PLATEAUS: list[dict[str, Any]] = [
+    {"patience": 2},
+    {"patience": 1, "cooldown": 2, "factor": 0.5},
+    {"patience": 0, "mode": "max", "factor": 0.7},
+    {"patience": 1, "threshold_mode": "abs", "threshold": 0.05},
+    {"patience": 1, "mode": "max", "threshold_mode": "abs", "threshold": 0.5},
+    {"patience": 0, "min_lr": 0.05},
+    {"patience": 0, "min_lr": [0.05, 0.001], "eps": 0.01},
+    {"patience": 3, "threshold": 0.5},
+]
+
+
+@pytest.mark.parametrize("options", PLATEAUS, ids=str)
+def test_plateau(options: dict[str, Any]) -> None:
+    histories = []
+    for T in SIDES:
+        optimizer = make_optimizer(T)
+        scheduler = T.optim.lr_scheduler.ReduceLROnPlateau(optimizer, **options)
+        history: list[Any] = []
+        for k, metric in enumerate(METRICS):
+            scheduler.step(T.tensor(float(metric), dtype=T.float64) if k % 2 else metric)
+            history.append((describe(optimizer, scheduler), scheduler.best, scheduler.num_bad_epochs, scheduler.in_cooldown))
+            if k == 12:
+                state = scheduler.state_dict()
+                scheduler = T.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=99)
+                scheduler.load_state_dict(state)
+        histories.append((history, scheduler.state_dict()))
+    assert histories[0] == histories[1]
+    assert isinstance(scheduler, torch.optim.lr_scheduler.LRScheduler)
+    assert issubclass(calque.optim.lr_scheduler.ReduceLROnPlateau, calque.optim.lr_scheduler.LRScheduler)
+
+
+def test_schedules_of_one_optimizer_multiply() -> None:
+    """Two schedules stepped by hand, and a rate changed by hand, as in PyTorch's documentation."""
+    histories = []
+    for T in SIDES:
+        S, optimizer = T.optim.lr_scheduler, make_optimizer(T)
+        first, second = S.ExponentialLR(optimizer, 0.9), S.MultiStepLR(optimizer, [3, 8], 0.1)
+        history = []
+        for k in range(12):
+            optimizer.step()
+            first.step()
+            second.step()
+            if k == 5:
+                optimizer.param_groups[0]["lr"] = 7.0
+            history.append([describe(optimizer, s) for s in (first, second)])
+        histories.append(history)
+    assert histories[0] == histories[1]
+
+
+@pytest.mark.parametrize("name", ["step", "multistep", "exponential", "constant", "linear", "polynomial", "cosine", "lambda"])
+def test_last_epoch_and_step_to_an_epoch(name: str) -> None:
+    histories = []
+    for T in SIDES:
+        optimizer = make_optimizer(T)
+        SCHEDULES[name](T.optim.lr_scheduler, optimizer)
+        again = SCHEDULES[name](T.optim.lr_scheduler, optimizer)
+        options = {"step": (T.optim.lr_scheduler.StepLR, 7), "cosine": (T.optim.lr_scheduler.CosineAnnealingLR, 10)}
+        history = [describe(optimizer, again)]
+        if name in options:
+            kind, argument = options[name]
+            again = kind(optimizer, argument, last_epoch=8)
+            history.append(describe(optimizer, again))
+        optimizer.step()
+        for epoch in (4, 20, 2):
+            with pytest.warns(UserWarning, match="epoch parameter in `scheduler.step"):
+                again.step(epoch)
+            history.append(describe(optimizer, again))
+        histories.append(history)
+    assert histories[0] == histories[1]
+
+
+def test_restarts_at_fractions() -> None:
+    histories = []
+    for T in SIDES:
+        history = []
+        for mult in (1, 2):
+            optimizer = make_optimizer(T)
+            scheduler = T.optim.lr_scheduler.CosineAnnealingWarmRestarts(optimizer, 4, mult)
+            optimizer.step()
+            for epoch in (0.25, 3.75, 4, 9.5, 13, 31.9, 2, None, None):
+                scheduler.step(epoch)
+                history.append((describe(optimizer, scheduler), scheduler.last_epoch))
+        histories.append(history)
+    assert histories[0] == histories[1]
+
+
+def test_warnings() -> None:
+    for T in SIDES:
+        optimizer = make_optimizer(T)
+        scheduler = T.optim.lr_scheduler.StepLR(optimizer, 3)
+        with pytest.warns(UserWarning, match="before `optimizer.step"):
+            scheduler.step()
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            scheduler.step()
+        with pytest.warns(UserWarning, match="please use `get_last_lr"):
+            scheduler.get_lr()
+
+
+REFUSED_SCHEDULES: dict[str, Callable[[Any, Any], Any]] = {
+    "is not an Optimizer": lambda S, o: S.StepLR(o.param_groups, 1),
+    "Constant multiplicative factor expected to be between 0 and 1": lambda S, o: S.ConstantLR(o, 2.0),
+    "Starting multiplicative factor": lambda S, o: S.LinearLR(o, 0.0),
+    "Ending multiplicative factor": lambda S, o: S.LinearLR(o, 0.5, 1.5),
+    "Factor should be < 1.0": lambda S, o: S.ReduceLROnPlateau(o, factor=1.0),
+    "mode up is unknown!": lambda S, o: S.ReduceLROnPlateau(o, mode="up"),
+    "threshold mode up is unknown!": lambda S, o: S.ReduceLROnPlateau(o, threshold_mode="up"),
+    "define either total_steps OR (epochs AND steps_per_epoch)": lambda S, o: S.OneCycleLR(o, 0.1, epochs=3),
+    "Expected positive integer total_steps, but got 0": lambda S, o: S.OneCycleLR(o, 0.1, total_steps=0),
+    "Expected positive integer epochs": lambda S, o: S.OneCycleLR(o, 0.1, epochs=-1, steps_per_epoch=2),
+    "Expected float between 0 and 1 pct_start": lambda S, o: S.OneCycleLR(o, 0.1, total_steps=5, pct_start=1.5),
+    "anneal_strategy must be one of 'cos' or 'linear', instead got x": lambda S, o: S.OneCycleLR(o, 0.1, total_steps=5, anneal_strategy="x"),
+    "max_lr has 3 values, param_groups has 2.": lambda S, o: S.OneCycleLR(o, [0.1] * 3, total_steps=5),
+    "mode is invalid and scale_fn is None": lambda S, o: S.CyclicLR(o, 0.1, 1.0, mode="x"),
+    "when resuming scheduler": lambda S, o: S.StepLR(o, 3, last_epoch=4),
+    "does not support `ReduceLROnPlateau`": lambda S, o: S.SequentialLR(o, [S.ReduceLROnPlateau(o)], []),
+    "number of milestones to be equal to 1": lambda S, o: S.SequentialLR(o, [S.StepLR(o, 3)], [2]),
+    "but got no scheduler": lambda S, o: S.ChainedScheduler([]),
+}
+
+
+@pytest.mark.parametrize("words", REFUSED_SCHEDULES)
+def test_schedule_refusals_in_pytorchs_words(words: str) -> None:
+    errors = []
+    for T in SIDES:
+        with pytest.raises((ValueError, TypeError, KeyError)) as caught:
+            REFUSED_SCHEDULES[words](T.optim.lr_scheduler, make_optimizer(T))
+        assert words in str(caught.value)
+        errors.append(caught.value)
+    assert isinstance(errors[0], next(k for k in (ValueError, TypeError, KeyError) if isinstance(errors[1], k)))
+
+
+def test_too_many_steps_of_a_cycle() -> None:
+    for T in SIDES:
+        optimizer = make_optimizer(T)
+        scheduler = T.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=3)
+        optimizer.step()
+        for _ in range(3):
+            scheduler.step()
+        with pytest.raises(ValueError, match="Tried to step 4 times. The specified number of total steps is 3"):
+            scheduler.step()
+
+
+def test_cycle_needs_a_momentum() -> None:
+    for T in SIDES:
+        for make in (lambda S, o: S.OneCycleLR(o, 0.1, total_steps=5), lambda S, o: S.CyclicLR(o, 0.1, 1.0)):
+            with pytest.raises(ValueError, match="must support momentum or beta1 with `cycle_momentum` option enabled"):
+                make(T.optim.lr_scheduler, make_optimizer(T, "Adagrad"))
+
+
+def test_same_names() -> None:
+    mine, reference = calque.optim.lr_scheduler, torch.optim.lr_scheduler
+    assert set(mine.__all__) == set(reference.__all__)
+    for name in reference.__all__:
+        a, b = (inspect.signature(getattr(S, name)).parameters.values() for S in (mine, reference))
+        assert [(p.name, p.default) for p in a] == [(p.name, p.default) for p in b], name
+
+
+def test_optimizer_state_in_a_file() -> None:
+    """`calque.save` keeps what `load_state_dict` needs."""
+    ps = parameters(calque)
+    optimizer = calque.optim.Adam(ps)
+    set_gradients(calque, ps, 0)
+    optimizer.step()
+    stream = io.BytesIO()
+    calque.save(optimizer.state_dict(), stream)
+    stream.seek(0)
+    again = calque.optim.Adam(ps)
+    again.load_state_dict(calque.load(stream))
+    assert again.state[ps[0]]["step"] == 1
+    assert again.state[ps[0]]["exp_avg"].tolist() == optimizer.state[ps[0]]["exp_avg"].tolist()
