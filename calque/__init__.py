@@ -49,6 +49,7 @@ from calque.functional.decompositions import *
 from calque.functional.distances import *
 from calque.functional.einsum import *
 from calque.functional.elementary import *
+from calque.functional.grids import *
 from calque.functional.indexing import *
 from calque.functional.interop import *
 from calque.functional.joining import *
