@@ -45,6 +45,8 @@ def numpy_names(function: Callable[..., Any]) -> Callable[..., Any]:
                 keywords["dim"] = keywords.pop("axis")
             if "keepdims" in keywords:
                 keywords["keepdim"] = keywords.pop("keepdims")
+            if "keepdim" in keywords:
+                keywords["keepdim"] = bool(keywords["keepdim"])  # NumPy's bool equals Python's as a key, but is no int
         return function(*args, **keywords)
 
     return call

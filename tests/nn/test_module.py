@@ -395,3 +395,4 @@ def test_sizes_and_dims_may_be_numpy_integers() -> None:
     assert x.argmax(n(1)).equal(x.argmax(1)) and (x > 5).all(n(1)).equal((x > 5).all(1))
     assert x.repeat_interleave(n(2), n(0)).shape == (4, 3, 4) and nn.functional.max_pool1d(x, n(2)).shape == (2, 3, 2)
     assert type(calque.randperm(n(4)).shape[0]) is int
+    assert x.sum(1, keepdim=np.bool_(True)).equal(x.sum(1, keepdim=True))
