@@ -18,6 +18,7 @@ from calque.kernel.loops import Access, Instr, LoopKernel, Operand, Stage
 from calque.kernel.reader import Fusion
 
 EFFECTS = ("store", "store_at", "add_at")
+SHORT_R = 4  # an innermost R of at most this many elements is not worth a vector
 TILE_STRIDE = 64  # elements: a column read with this stride or more touches a cache line per element
 TILES = (16, 32, 28, 24, 20, 12, 8)  # block edges to try; more than 16 rows of a power-of-two stride collide in the L1 cache
 
@@ -170,7 +171,8 @@ class Lowering:
         return tuple(classes), strides
 
     def _vector(self) -> str:
-        """The axis with the most unit-stride accesses. Indexed writes keep R in order, so only P may be vectorised."""
+        """The axis with the most unit-stride accesses. Indexed writes keep R in order, so only P may be vectorised; a short R (a pooling
+        window) would leave most lanes empty."""
         draft = self.draft
         ordered = any(draft.instrs[k][0] in ("store_at", "add_at") for _, ids in self.stages for k in ids)
 
@@ -189,6 +191,8 @@ class Lowering:
             return points
 
         p, r = score(self.p_dims), -1 if ordered else score(self.r_dims)
+        if self.r_dims and self.p_dims and self.r_dims[-1][1] <= SHORT_R < self.p_dims[-1][1]:
+            return "p"
         if max(p, r) < 0 and not (self.p_dims and not self.r_dims):
             return ""
         return "r" if r > p else "p" if self.p_dims else ""
