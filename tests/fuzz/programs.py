@@ -154,6 +154,8 @@ class Machine:
     def new(self, t: Any, text: str, parents: Sequence[Value], gains: Sequence[float] = (), terms: int = 1, exact: bool = False) -> Value:
         """A result in memory of its own."""
         exact = exact and all(p.root.exact for p in parents) or not t.dtype.is_floating_point
+        if t.requires_grad:  # a gradient may be multiplied with what was computed on the way from any operand
+            self.coarsest = max([self.coarsest, *(EPS[p.dtype] for p in parents if p.floating)])
         root = Root(0.0 if exact else self.bound(t, parents, gains or [1.0] * len(parents), terms), exact)
         return self.keep(t, text, root)
 
