@@ -187,7 +187,8 @@ def test_a_thousand_training_steps_leak_nothing() -> None:
     size = resident()
     train(500)
     assert not grown(counts)
-    assert calque.stats()["memory"]["in_use"] == used
+    # One forgotten block per step would be 64 bytes times 1,000; what other tests of this process free or cache meanwhile is less.
+    assert calque.stats()["memory"]["in_use"] - used < 32 << 10
     assert calque.stats()["programs"] == programs
     assert resident() - size < 4 * MIB
 
