@@ -7,6 +7,7 @@ bit-reproducible: small programs without in-place state are interpreted the firs
 from __future__ import annotations
 
 import threading
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -33,6 +34,7 @@ class DispatchCounters:
 
     compiled = 0
     interpreted = 0
+    fallbacks = 0  # programs that the backend failed to compile or run and the reference computed
 
 
 class Plan:
@@ -163,6 +165,9 @@ def _execute(
         raise  # nothing has run; trying again by another path would not fit either
     except Exception as error:
         cause = _rescue(plan.program, arrays, scalars, outputs, updates_state)
+        if cause is None and not updates_state:  # the reference computes what the backend could not: a bug of ours, never a silent one
+            DispatchCounters.fallbacks += 1
+            warnings.warn(f"[run] a compiled program failed ({error}); the reference interpreter computed it", RuntimeWarning, stacklevel=2)
         raise (cause or error) from None
     if failed >= 0:
         _keep_unrelated(plan.program, plan.program.checks[failed].value, arrays, scalars, outputs, updates_state)

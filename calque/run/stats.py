@@ -19,7 +19,8 @@ def stats() -> dict[str, Any]:
     """Counters since the process started.
 
     trie_edges: size of the trace trie (bounded by trie_limit); flushes and their reasons; programs: distinct programs seen;
-    program_hits: flushes that reused one; compiled / interpreted: program forms made; evictions: times the trie was pruned;
+    program_hits: flushes that reused one; compiled / interpreted: program forms made; fallbacks: programs
+    whose compiled form failed and that the reference computed; evictions: times the trie was pruned;
     memory: bytes in use, peak and cached for reuse.
     """
     memory = backend().memory()
@@ -32,6 +33,7 @@ def stats() -> dict[str, Any]:
         "program_hits": Counters.plan_hits,
         "compiled": DispatchCounters.compiled,
         "interpreted": DispatchCounters.interpreted,
+        "fallbacks": DispatchCounters.fallbacks,
         "evictions": Counters.evictions,
         "memory": {"in_use": memory.in_use, "peak": memory.peak, "cached": memory.cached},
     }

@@ -258,3 +258,20 @@ def test_the_trie_is_bounded() -> None:
         assert (calque.ones(5) + 1.0).tolist() == [2.0] * 5
     finally:
         settings.max_trie_edges = before
+
+
+def test_a_backend_that_fails_is_never_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    from calque.run import backends, dispatch
+
+    def broken(*_: Any) -> Any:
+        raise RuntimeError("no code for this program")
+
+    monkeypatch.setattr(backends, "Compiled", broken)
+    monkeypatch.setattr(dispatch, "INTERPRET_WORK", 0)
+    before = calque.stats()["fallbacks"]
+    x = calque.arange(7.0) * 3.0 + 0.125
+    with pytest.warns(RuntimeWarning, match="no code for this program"):
+        recorder.flush("test")
+        calque.synchronize()
+    assert calque.stats()["fallbacks"] == before + 1
+    assert x.tolist() == [3.0 * k + 0.125 for k in range(7)]
