@@ -17,8 +17,7 @@ from typing import Any
 
 from calque.base.config import settings
 from calque.base.dtypes import int64
-from calque.base.layout import Layout, dense_layout, layout
-from calque.base.shapes import contiguous_strides
+from calque.base.layout import Layout, dense_layout
 from calque.ir.program import Check, Node, Program
 from calque.ops import opdef
 from calque.run.backends import require_memory
@@ -188,20 +187,6 @@ def grow_constant(
     return edge, tag
 
 
-def advance(trace: Trace, edge: Edge) -> Storage:
-    """Follow an edge and make the storage of its result."""
-    trace.cur = edge
-    storage = Storage()
-    storage.trace, storage.slot, storage.layout, storage.buffer = trace, trace.n, edge.layout, None
-    storage.home, storage.version, storage.writer = None, 0, None
-    trace.n += 1
-    trace.storages.append(storage)
-    return storage
-
-
-def push_scalar(trace: Trace, value: Number) -> None:
-    """Append a run-time scalar argument."""
-    trace.scalars.append(value)
 
 
 def scalar_tag(value: Number) -> Any:
@@ -535,10 +520,3 @@ def _latest(edge: Edge) -> int:
 
 def _count(edge: Edge) -> int:
     return len(_walk(edge))
-
-
-def new_dense(storage: Storage) -> bool:
-    """Whether the storage's value is contiguous by construction (always, by contract); kept for assertions in tests."""
-    return storage.layout.strides == contiguous_strides(tuple(storage.layout.shape)) and storage.layout is layout(
-        tuple(storage.layout.shape), storage.layout.strides, 0, storage.layout.dtype, storage.layout.device
-    )
