@@ -12,6 +12,7 @@ from calque.autograd.engine import Engine, accumulate_grad, run_backward
 from calque.base.errors import AutogradError, DTypeError, ShapeError
 from calque.ops.opdef import get
 from calque.run.history import watch_root
+from calque.run.losses import watch_loss
 from calque.run.recorder import Edge, local
 from calque.tensor import GradNode, OutputNode, Tensor, record, require_float, wrap
 
@@ -250,6 +251,7 @@ def _backward_method(
     """
     backward(self, gradient, retain_graph, create_graph, inputs=inputs)
     watch_root(self)
+    watch_loss(self)
 
 
 def _get_grad(self: Tensor) -> Tensor | None:

@@ -87,5 +87,9 @@ class LeakWarning(UserWarning, ResourceWarning):
     """Memory grows at every step because history is kept alive. (Python hides plain ResourceWarnings.)"""
 
 
+class NonFiniteWarning(RuntimeWarning):
+    """A loss became NaN or infinite."""
+
+
 class VerificationError(CalqueError, AssertionError):
     """A program broke an invariant of the IR: a bug in Calque, never in user code."""

@@ -54,9 +54,10 @@ def watch(t: Any) -> None:
     if (same >= REPEATS and trained) or same >= LONG or size >= OPERATIONS:
         seen.told = True
         many = f"{same} earlier iterations" if same >= REPEATS else f"{size} earlier operations"
-        _warn(
+        warn(
             f"{_variable(t) or 'a tensor'} ({user_line()}) keeps the autograd history of {many} alive, so memory grows at every step; "
-            "accumulate a Python number instead: use .item() or .detach()"
+            "accumulate a Python number instead: use .item() or .detach()",
+            LeakWarning,
         )
 
 
@@ -98,17 +99,19 @@ def watch_root(t: Any) -> None:
         return
     _roots.pop(line)
     name = _container(alive[0]())
-    _warn(
+    warn(
         f"{name or 'a list'} holds {len(alive)} results of backward passes ({line}) with their autograd history, so memory grows at every step; "
-        "keep Python numbers instead: append loss.item() or loss.detach()"
+        "keep Python numbers instead: append loss.item() or loss.detach()",
+        LeakWarning,
     )
 
 
-def _warn(text: str) -> None:
+def warn(text: str, category: type[Warning]) -> None:
+    """Warn at the innermost line of the user."""
     level, frame = 1, sys._getframe(0)
     while frame is not None and inside_package(frame.f_code.co_filename):
         level, frame = level + 1, frame.f_back  # type: ignore[assignment]
-    warnings.warn(text, LeakWarning, stacklevel=level)
+    warnings.warn(text, category, stacklevel=level)
 
 
 def _user_frames() -> list[FrameType]:

@@ -20,12 +20,14 @@ from calque.base.errors import (
     DTypeError,
     IntegerOverflowError,
     NonFiniteError,
+    NonFiniteWarning,
     OutOfMemoryError,
     OutOfRangeError,
     ShapeError,
 )  # fmt: skip
 from calque.base.layout import layout
 from calque.nn import functional as F
+from calque.run import losses
 from calque.tensor import require_same_device, wrap
 from tests.bad_input.refusals import refused, unchanged
 
@@ -58,6 +60,27 @@ def test_row_15_the_operation_that_makes_the_loss_nan(checked: None) -> None:
         optimizer.zero_grad()
     torch.synchronize()  # the error was reported once
     assert np.isfinite(train(-100.0))
+
+
+@pytest.mark.parametrize(("start", "shown"), [(float("nan"), "nan"), (float("inf"), "inf")])
+def test_row_15_first_bad_loss_warns_in_default_mode(start: float, shown: str) -> None:
+    losses._told.clear()  # a line is told once per process
+    w = torch.ones(3, requires_grad=True)
+    data = [torch.ones(3), torch.tensor([1.0, start, 1.0]), torch.ones(3), torch.tensor([start, 1.0, 1.0]), torch.ones(3)]
+    optimizer = torch.optim.SGD([w], lr=0.0)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for batch in data:
+            optimizer.zero_grad()
+            loss = (w * batch).sum()
+            loss.backward()
+            optimizer.step()
+            torch.synchronize()
+    messages = [c for c in caught if issubclass(c.category, NonFiniteWarning)]
+    assert len(messages) == 1, "only the first is told"
+    text = str(messages[0].message)
+    assert f"got {shown} in backward pass" in text and "test_tensors.py:" in text and "CALQUE_CHECKED=1" in text
+    assert messages[0].filename == __file__
 
 
 def test_row_15_infinite_loss(checked: None) -> None:

@@ -1,0 +1,48 @@
+"""The warning at the first loss that is NaN or infinite. Nothing waits for it: a loss is looked at when a later backward finds it computed."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from itertools import count
+from typing import Any
+
+from calque.base.errors import NonFiniteWarning
+from calque.run.history import warn
+from calque.run.source import user_line
+
+_passes = count(1)
+_pending: deque[tuple[int, str, Any]] = deque(maxlen=64)  # (number of the backward pass, its line, storage of the loss)
+_told: set[str] = set()
+
+
+def watch_loss(t: Any) -> None:
+    """A backward starts at `t`: remember its value (one number), and look at those of earlier passes that are computed by now."""
+    number = next(_passes)
+    while _pending and _computed(_pending[0][2]):
+        _inspect(*_pending.popleft())
+    storage = t._storage
+    if storage.layout.numel == 1 and storage.layout.dtype.is_floating_point:
+        line = user_line()
+        if line not in _told:
+            _pending.append((number, line, storage))
+
+
+def _computed(storage: Any) -> bool:
+    buffer = storage.buffer
+    return buffer is not None and (buffer.task is None or buffer.task.done)
+
+
+def _inspect(number: int, line: str, storage: Any) -> None:
+    array = storage.buffer.array
+    if array is None or line in _told:
+        return
+    value = float(array[0])
+    if math.isfinite(value):
+        return
+    _told.add(line)
+    warn(
+        f"[backward] expected a finite loss, got {value} in backward pass {number} of this process ({line}), the first such; lower the learning "
+        "rate, clip the gradients or check the data, or run with CALQUE_CHECKED=1 to be told the first operation that made it",
+        NonFiniteWarning,
+    )
