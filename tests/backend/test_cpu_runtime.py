@@ -256,6 +256,23 @@ def test_clean_exit_and_late_loading(tmp_path):
         assert subprocess.run([sys.executable, "-c", code], env=environment, timeout=60, check=False).returncode == 0
 
 
+def test_values_that_outlive_their_modules_die_quietly():
+    code = """
+import calque
+from calque.backend.cpu import memory
+
+w = calque.ones(3, requires_grad=True)
+for _ in range(3):
+    loss = (w * w).sum()
+    loss.backward()
+    loss.item()
+kept = memory.POOL.empty(1000, memory.np.dtype("float32"))
+memory.ctypes = None  # what the interpreter does to modules at its end
+"""
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert (result.returncode, result.stderr) == (0, "")
+
+
 def test_restart_keeps_results():
     program = compile_schedule(chain(7, 500))
     for threads in (1, 3, 2, 5, 1):

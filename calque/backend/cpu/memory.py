@@ -200,8 +200,10 @@ class Pool:
 def _block_type(size: int, returned: deque[tuple[int, int]]) -> Any:
     """A ctypes type of `size` bytes whose instances report their death."""
 
+    address_of = ctypes.addressof  # a block may die after the interpreter has emptied this module
+
     def give_back(self: Any) -> None:
-        returned.append((size, ctypes.addressof(self)))
+        returned.append((size, address_of(self)))
 
     return type(f"Block{size}", (ctypes.c_char * size,), {"__slots__": (), "__del__": give_back})
 
