@@ -7,6 +7,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PYTEST_ARGS ?=
 TRAIN_ARGS ?=
+BENCH_ARGS ?=
 
 .PHONY: help train test slow lint types docs bench format clean
 .DEFAULT_GOAL := help
@@ -44,8 +45,8 @@ types: $(VENV)/.installed-dev  ## mypy, strict on the layers below the tensor
 docs: $(VENV)/.installed-dev  ## run every example of the docstrings and of README.md
 	$(BIN)/python -m tests.doc_examples
 
-bench: $(VENV)/.installed-dev  ## benchmarks beside PyTorch where it is installed; each prints its own table
-	@set -e; for script in record steps contract cpu_kernels; do echo "== bench/$$script.py"; $(BIN)/python bench/$$script.py; done
+bench: $(VENV)/.installed-dev  ## steps, kernels and memory beside PyTorch and JAX where installed (BENCH_ARGS="--quick")
+	$(BIN)/python bench/all.py $(BENCH_ARGS)
 
 clean:  ## remove environments, caches and build outputs
 	rm -rf $(VENV) .venv-ci build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

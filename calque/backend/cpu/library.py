@@ -106,6 +106,12 @@ def contract_function(kind: str, dtype: str) -> int:
         return _addresses[name]
 
 
+def native_object(key: str, text: str, target: TargetInfo) -> bytes:
+    """Object code of a module that is written already, from the disk or the compiler."""
+    with _lock:
+        return _object(key, lambda: text, target, 1)
+
+
 def runtime_functions() -> dict[str, int]:
     """Entry points of the launcher."""
     with _lock:

@@ -75,6 +75,13 @@ class Runtime:
                 self._restart(config.settings.threads)
             native.run(self._address, launches, count, words, alone)
 
+    def threads(self) -> int:
+        """Threads that a job runs on, the caller included (starting them if need be)."""
+        with self._lock:
+            if self._threads != config.settings.threads:
+                self._restart(config.settings.threads)
+            return self._threads
+
     def _restart(self, threads: int) -> None:
         if not 1 <= threads <= MAX_THREADS:
             raise ArgumentError(
