@@ -200,8 +200,9 @@ def _stretches(schedule: Schedule) -> tuple[tuple[Stretch, ...], int]:
 
 def _functions(steps: list[Loop | Contract]) -> list[int]:
     loops = [s.kernel for s in steps if isinstance(s, Loop)]
-    compiled = iter(library.kernel_functions(loops))
-    return [next(compiled) if isinstance(s, Loop) else library.contract_function(s.kind, s.dtype.name) for s in steps]
+    calls = [(s.kind, s.dtype.name) for s in steps if not isinstance(s, Loop)]
+    kernels, contractions = (iter(found) for found in library.functions(loops, calls))
+    return [next(kernels) if isinstance(s, Loop) else next(contractions) for s in steps]
 
 
 def link(schedule: Schedule) -> Linked:

@@ -7,10 +7,14 @@ import atexit
 import ctypes
 import os
 import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 from calque.backend.cpu.target import TargetInfo, current
+from calque.base import config
 from calque.base.errors import CompileError
 
 LIBRARY_FUNCTIONS = (
@@ -54,7 +58,62 @@ def version() -> str:
     return f"llvm {'.'.join(map(str, _binding().llvm_version_info))} llvmlite {llvmlite.__version__}"
 
 
-@lru_cache(maxsize=8)
+SHORT = -1
+"""Pass list of a `Source`: the short one for explicit vector code; 0..3 are LLVM's own pipelines."""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A module to compile: `write` makes the IR text (called by the thread that compiles), `level` is the pass list."""
+
+    write: Callable[[], str]
+    level: int = SHORT
+
+
+class _Unlocked:
+    """LLVM's long calls without the global lock that llvmlite's Python layer takes around every call.
+
+    The functions are thread-safe as long as threads share neither contexts nor target machines; Python's own lock is released while they run.
+    Their prototypes are the same in all supported versions of llvmlite (0.45 to 0.47).
+    """
+
+    def __init__(self, path: str) -> None:
+        library = ctypes.CDLL(path)  # already loaded: the same code with prototypes of our own
+        pointer, message = ctypes.c_void_p, ctypes.POINTER(ctypes.c_char_p)
+        self.parse = library.LLVMPY_ParseAssembly
+        self.parse.argtypes, self.parse.restype = [pointer, ctypes.c_char_p, message], pointer
+        self.run_passes = library.LLVMPY_RunNewModulePassManager
+        self.run_passes.argtypes, self.run_passes.restype = [pointer, pointer, pointer], None
+        self.emit = library.LLVMPY_TargetMachineEmitToMemory
+        self.emit.argtypes, self.emit.restype = [pointer, pointer, ctypes.c_int, message], pointer
+        self.buffer_start = library.LLVMPY_GetBufferStart
+        self.buffer_start.argtypes, self.buffer_start.restype = [pointer], pointer
+        self.buffer_size = library.LLVMPY_GetBufferSize
+        self.buffer_size.argtypes, self.buffer_size.restype = [pointer], ctypes.c_size_t
+        self.dispose_buffer = library.LLVMPY_DisposeMemoryBuffer
+        self.dispose_buffer.argtypes, self.dispose_buffer.restype = [pointer], None
+        self.dispose_module = library.LLVMPY_DisposeModule
+        self.dispose_module.argtypes, self.dispose_module.restype = [pointer], None
+        self.dispose_text = library.LLVMPY_DisposeString
+        self.dispose_text.argtypes, self.dispose_text.restype = [ctypes.c_char_p], None
+
+    def checked(self, function: Any, *arguments: Any) -> int:
+        """The pointer a function returns; raises RuntimeError with its message if it returns none."""
+        message = ctypes.c_char_p()
+        result = function(*arguments, ctypes.byref(message))
+        text = message.value
+        if text:
+            self.dispose_text(message)
+        if not result or text:
+            raise RuntimeError((text or b"").decode(errors="replace"))
+        return int(result)
+
+
+@lru_cache(maxsize=1)
+def _unlocked() -> _Unlocked:
+    return _Unlocked(_binding().ffi.lib._name)
+
+
 def _machine(target: TargetInfo) -> Any:
     llvm = _binding()
     # The loader places code and constants wherever the system has room, in a long-lived process more than 2 GiB apart: the small code
@@ -64,33 +123,98 @@ def _machine(target: TargetInfo) -> Any:
     )
 
 
-def compile_text(text: str, target: TargetInfo, level: int = -1) -> bytes:
-    """Object code of a module. `level` -1 runs the short pass list for explicit vector code, 0..3 LLVM's own pipelines."""
-    llvm = _binding()
-    with _lock:
-        context = llvm.create_context()
-        try:
-            module = llvm.parse_assembly(text, context)
-        except RuntimeError as error:
-            raise CompileError(f"[cpu] expected valid IR, got {error}; this is a bug in the emitter") from error
-        machine = _machine(target)
-        tuning = llvm.create_pipeline_tuning_options(speed_level=max(level, 1))
+def _compile(source: Source, machine: Any) -> bytes:
+    """Object code of one module. `machine` belongs to this thread."""
+    llvm, native = _binding(), _unlocked()
+    text = source.write().encode()
+    context = llvm.create_context()
+    try:
+        module = native.checked(native.parse, context, text)
+    except RuntimeError as error:
+        raise CompileError(f"[cpu] expected valid IR, got {error}; this is a bug in the emitter") from error
+    try:
+        tuning = llvm.create_pipeline_tuning_options(speed_level=max(source.level, 1))
         tuning.loop_vectorization = tuning.slp_vectorization = False
         builder = llvm.create_pass_builder(machine, tuning)
-        if level < 0:
+        if source.level == SHORT:
             passes = llvm.create_new_module_pass_manager()
             passes.add_sroa_pass()
             passes.add_simplify_cfg_pass()
             passes.add_instruction_combine_pass()
         else:
             passes = builder.getModulePassManager()
-        passes.run(module, builder)
-        # Loop strength reduction takes a third of the time and gains nothing on these addresses.
-        llvm.set_option("calque", "-disable-lsr" if level < 0 else "-disable-lsr=false")
+        native.run_passes(passes, module, builder)
+        buffer = native.checked(native.emit, machine, module, 1)
         try:
-            return bytes(machine.emit_object(module))
+            return ctypes.string_at(native.buffer_start(buffer), native.buffer_size(buffer))
         finally:
-            llvm.set_option("calque", "-disable-lsr=false")
+            native.dispose_buffer(buffer)
+    finally:
+        native.dispose_module(module)
+
+
+class _Crew:
+    """Threads that take modules from one list until it is empty; the first error ends the work."""
+
+    def __init__(self, sources: Sequence[Source], target: TargetInfo) -> None:
+        self.sources = sources
+        self.target = target
+        self.waiting = deque(range(len(sources)))
+        self.objects: list[bytes] = [b""] * len(sources)
+        self.error: Exception | None = None
+
+    def work(self) -> None:
+        """Compile until nothing is left."""
+        try:
+            machine = _machine(self.target)
+            while self.waiting:
+                try:
+                    number = self.waiting.popleft()
+                except IndexError:
+                    return
+                self.objects[number] = _compile(self.sources[number], machine)
+        except Exception as error:
+            self.error = error
+            self.waiting.clear()
+
+    def run(self) -> list[bytes]:
+        """All objects, in order; the calling thread works too."""
+        helpers = []
+        try:
+            for _ in range(min(len(self.sources), config.settings.threads) - 1):
+                helper = threading.Thread(target=self.work, name="calque-compile", daemon=True)
+                try:
+                    helper.start()
+                except RuntimeError:  # no new threads while the interpreter goes down: the caller does it all
+                    break
+                helpers.append(helper)
+            self.work()
+        finally:
+            self.waiting.clear()
+            for helper in helpers:
+                helper.join()
+        if self.error is not None:
+            raise self.error
+        return self.objects
+
+
+def compile_all(sources: Sequence[Source], target: TargetInfo) -> list[bytes]:
+    """Object code of some modules, compiled on all cores. What a module becomes does not depend on the others or on the threads."""
+    objects: list[bytes] = [b""] * len(sources)
+    with _lock:
+        # Loop strength reduction takes a third of the time of explicit vector code and gains nothing on its addresses. The switch is one
+        # variable of the process, so modules with and without it are compiled one group after the other.
+        for short in (False, True):
+            chosen = [k for k, source in enumerate(sources) if (source.level == SHORT) is short]
+            if not chosen:
+                continue
+            _binding().set_option("calque", "-disable-lsr" if short else "-disable-lsr=false")
+            try:
+                for k, data in zip(chosen, _Crew([sources[k] for k in chosen], target).run(), strict=True):
+                    objects[k] = data
+            finally:
+                _binding().set_option("calque", "-disable-lsr=false")
+    return objects
 
 
 def export(name: str, address: int) -> None:

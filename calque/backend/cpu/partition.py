@@ -1,0 +1,84 @@
+"""One module of IR text cut into units, one per function, so that a large library compiles on all cores and only what is called is compiled.
+
+Functions marked `noinline` may stand in another unit than their callers; the others are copied into every unit that calls them. So a
+unit's code is what it would be in the whole module, up to what LLVM infers across functions that it may not inline.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+_NAME = re.compile(r"@([\w.$]+)")
+_DEFINITION = re.compile(r"^define [^\n]*?@([\w.$]+)\(", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """`functions`: text by name; `calls`: names of the module's functions that each one uses; `common`: everything that is no definition."""
+
+    functions: dict[str, str]
+    calls: dict[str, tuple[str, ...]]
+    common: str
+
+    def shared(self, name: str) -> bool:
+        """Whether a function is a unit of its own."""
+        first = self.functions[name].split("\n", 1)[0]
+        return "noinline" in first or not first.startswith(("define internal", "define private"))
+
+    def reach(self, roots: list[str]) -> list[str]:
+        """The units that some functions need, themselves included, in the order of the text."""
+        seen: set[str] = set()
+        stack = list(roots)
+        while stack:
+            name = stack.pop()
+            if name not in seen:
+                seen.add(name)
+                stack.extend(self.calls[name])
+        return [name for name in self.functions if name in seen and self.shared(name)]
+
+    def unit(self, name: str, suffix: str) -> str:
+        """IR text of a unit: its function, those copied into it, declarations of the others. Names of units get the suffix."""
+        copied = [name]
+        declared: dict[str, None] = {}
+        for function in copied:  # grows
+            for called in self.calls[function]:
+                if self.shared(called):
+                    declared[called] = None
+                elif called not in copied:
+                    copied.append(called)
+        declared.pop(name, None)
+        parts = [self.common, *[self._declaration(other) for other in declared]]
+        for function in copied:
+            text = self.functions[function]
+            parts.append(re.sub(r"^define (internal |private )?", "define ", text, count=1) if function == name else text)
+        renamed = {name, *declared}
+        return _NAME.sub(lambda m: f"{m[0]}{suffix}" if m[1] in renamed else m[0], "\n".join(parts))
+
+    def _declaration(self, name: str) -> str:
+        first = self.functions[name].split("\n", 1)[0]
+        head = re.sub(r"^define (internal |private )?", "declare ", first)
+        depth = 0
+        for position in range(head.index("("), len(head)):  # up to the parenthesis that closes the parameters
+            depth += {"(": 1, ")": -1}.get(head[position], 0)
+            if not depth:
+                return head[: position + 1]
+        raise ValueError(f"no parameter list: {first}")
+
+
+def partition(text: str) -> Partition:
+    """Cut a module. Every definition must start with `define` and end with `}` at the start of a line."""
+    functions: dict[str, str] = {}
+    common: list[str] = []
+    place = 0
+    for found in _DEFINITION.finditer(text):
+        end = text.index("\n}", found.start()) + 2
+        common.append(text[place : found.start()])
+        functions[found[1]] = text[found.start() : end]
+        place = end
+    common.append(text[place:])
+    calls = {}
+    for name, body in functions.items():
+        used = dict.fromkeys(_NAME.findall(body))
+        calls[name] = tuple(other for other in used if other in functions and other != name)
+    return Partition(functions, calls, "\n".join(part.strip("\n") for part in common if part.strip()))

@@ -1,0 +1,137 @@
+"""Parallel compilation and the partition of the contraction library: what a module becomes depends on its text alone."""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+import pytest
+
+from calque.backend.cpu import contract, library, llvm
+from calque.backend.cpu.emit import emit_kernel
+from calque.backend.cpu.partition import partition
+from calque.backend.cpu.target import current
+from calque.base import config
+from calque.base.errors import CompileError
+from calque.kernel.schedule import Loop
+from tests.backend.cpu_cases import random_case
+
+TEXT = """
+declare void @outside(ptr)
+define internal i64 @inlined(i64 %x) alwaysinline {
+  %y = call i64 @leaf(i64 %x)
+  ret i64 %y
+}
+define internal i64 @leaf(i64 %x) noinline #0 {
+  %y = add i64 %x, 1
+  ret i64 %y
+}
+define internal i64 @other(i64 %x) noinline #0 {
+  ret i64 %x
+}
+define void @root(ptr %p, i64 %x) #0 {
+  %y = call i64 @inlined(i64 %x)
+  call void @outside(ptr %p)
+  ret void
+}
+define i64 @second(i64 %x) #0 {
+  %y = call i64 @other(i64 %x)
+  ret i64 %y
+}
+attributes #0 = { nounwind }
+"""
+
+
+def test_a_partition_compiles_only_what_a_root_reaches():
+    cut = partition(TEXT)
+    assert cut.reach(["root"]) == ["leaf", "root"]
+    assert cut.reach(["second"]) == ["other", "second"]
+    unit = cut.unit("root", "_x")
+    assert "define void @root_x(" in unit and "define internal i64 @inlined(" in unit
+    assert "declare i64 @leaf_x(i64 %x)" in unit and "@leaf_x(i64 %x)\n" in unit
+    assert "@outside(ptr %p)" in unit and "@other" not in unit
+    assert "define i64 @leaf_x(" in cut.unit("leaf", "_x")  # visible to the linker
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_units_of_the_contraction_library_are_valid_and_together_complete(dtype):
+    import llvmlite.binding as binding
+
+    cut = partition(contract.module_ir(dtype, current()))
+    roots = sorted({contract.symbol(kind, dtype) for kind in contract.KINDS})
+    defined, needed = set(), set()
+    for name in cut.reach(roots):
+        module = binding.parse_assembly(cut.unit(name, "_t"), binding.create_context())
+        module.verify()
+        for function in module.functions:
+            if function.name.endswith("_t"):
+                (needed if function.is_declaration else defined).add(function.name)
+    assert needed <= defined and {root + "_t" for root in roots} <= defined
+
+
+def test_a_product_of_matrices_needs_no_convolution():
+    cut = partition(contract.module_ir("float32", current()))
+    reached = cut.reach([contract.symbol("matmul", "float32")])
+    assert reached and not [name for name in reached if "conv" in name or "weight_grad" in name]
+
+
+def sources():
+    target = current()
+    kernels = {step.kernel for seed in range(8) for step in random_case(seed).schedule.steps if isinstance(step, Loop)}
+    ordered = sorted(kernels, key=str)
+    return [llvm.Source(lambda k=k, n=n: emit_kernel(k, target, f"k{n}")) for n, k in enumerate(ordered)]
+
+
+def test_objects_do_not_depend_on_the_number_of_threads(monkeypatch):
+    made = []
+    for threads in (1, 2, 4):
+        monkeypatch.setattr(config.settings, "threads", threads)
+        made.append(llvm.compile_all([*sources(), llvm.Source(lambda: TEXT, 3)], current()))
+    assert len(made[0]) > 5 and all(made[0])
+    assert made[0] == made[1] == made[2]
+    alone = [llvm.compile_all([source], current())[0] for source in sources()]
+    assert made[0][:-1] == alone
+
+
+def test_modules_compile_on_several_threads(monkeypatch):
+    """All helpers take part: every thread must have entered before the first may leave."""
+    monkeypatch.setattr(config.settings, "threads", 3)
+    together = threading.Barrier(3, timeout=30)
+
+    def write():
+        together.wait()
+        return TEXT
+
+    llvm.compile_all([llvm.Source(write)] * 3, current())
+
+
+def test_an_error_ends_the_work_and_names_the_emitter(monkeypatch):
+    monkeypatch.setattr(config.settings, "threads", 3)
+    broken = [llvm.Source(lambda: TEXT), llvm.Source(lambda: "define void @f( {"), llvm.Source(lambda: TEXT)]
+    with pytest.raises(CompileError, match="expected valid IR"):
+        llvm.compile_all(broken, current())
+    assert llvm.compile_all([llvm.Source(lambda: TEXT)], current())[0]  # and the next batch is not affected
+
+
+def test_without_new_threads_the_caller_compiles_everything(monkeypatch):
+    """No thread can start while the interpreter goes down."""
+
+    def refuse(self):
+        raise RuntimeError("can't create new thread at interpreter shutdown")
+
+    monkeypatch.setattr(config.settings, "threads", 4)
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    assert all(llvm.compile_all([llvm.Source(lambda: TEXT)] * 3, current()))
+
+
+def test_contractions_of_two_dtypes_live_in_one_process():
+    """Units of both define functions of the same names; each call reaches its own."""
+    rng = np.random.default_rng(0)
+    import calque as cq
+
+    for dtype in (np.float32, np.float64):
+        a, b = rng.standard_normal((70, 45)).astype(dtype), rng.standard_normal((45, 50)).astype(dtype)
+        found = (cq.tensor(a) @ cq.tensor(b)).numpy()
+        np.testing.assert_allclose(found, a @ b, rtol=1e-4 if dtype is np.float32 else 1e-12)
+    loops, calls = library.functions([], [("matmul", "float32"), ("matmul", "float64"), ("conv2d", "float32"), ("conv2d_input_grad", "float32")])
+    assert not loops and len({calls[0], calls[1], calls[2]}) == 3 and calls[2] == calls[3]
