@@ -7,7 +7,7 @@
 tensor([2., 4.])
 """
 
-from calque import autograd, cuda, functional, linalg, nn, optim, utils
+from calque import autograd, cuda, functional, linalg, nn, optim, profiler, utils
 from calque.autograd.modes import (
     enable_grad,
     inference_mode,
@@ -69,6 +69,7 @@ from calque.functional.windows import *
 from calque.io import load, save
 from calque.nn.methods import *
 from calque.run.dispatch import synchronize
+from calque.run.explain import explain
 from calque.run.stats import get_num_threads, set_num_threads, stats
 from calque.tensor import Tensor
 

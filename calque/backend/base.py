@@ -46,6 +46,10 @@ class Executable(ABC):
         overwritten. Raises `CheckFailed` before any donated input is written, `OutOfMemoryError` before anything runs.
         """
 
+    def run_timed(self, inputs: Sequence[Array], scalars: Sequence[Scalar] = ()) -> tuple[list[Array], Sequence[float]]:
+        """As `run`, and the seconds of every step of the schedule, each run by itself; none if the backend cannot tell."""
+        return self.run(inputs, scalars), ()
+
 
 class Backend(ABC):
     """Compiles schedules for one kind of device."""
@@ -55,6 +59,14 @@ class Backend(ABC):
     @abstractmethod
     def compile(self, schedule: Schedule) -> Executable:
         """Machine code (or whatever runs fastest) for a schedule."""
+
+    def peak_flops(self, dtype: str) -> float:
+        """Floating-point operations per second that this device reaches on `dtype`, measured now; 0.0: unknown."""
+        return 0.0
+
+    def copy_bandwidth(self, nbytes: int) -> float:
+        """Bytes per second read and written by a copy that touches `nbytes`, measured now; 0.0: unknown."""
+        return 0.0
 
     @abstractmethod
     def empty(self, nbytes: int) -> Array:

@@ -91,5 +91,9 @@ class NonFiniteWarning(RuntimeWarning):
     """A loss became NaN or infinite."""
 
 
+class ProfileError(CalqueError, RuntimeError):
+    """A profile cannot be taken now, or holds nothing yet."""
+
+
 class VerificationError(CalqueError, AssertionError):
     """A program broke an invariant of the IR: a bug in Calque, never in user code."""

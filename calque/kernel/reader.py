@@ -64,13 +64,20 @@ class Fusion:
             names = " ".join(f"%{m}:{nodes[m].op.name}" for m in g.members)
             over = f"{space} reducing {inner}" if inner else f"{space}"
             lines.append(f"group {k} ({g.kind}) over {over}: {names} -> stores {stores}")
+        lines += [f"{name} is {why}" for name, _, why in self.refusals()]
+        return "\n".join(lines)
+
+    def refusals(self) -> tuple[tuple[str, str, str], ...]:
+        """(node, its source line, "not in group k: reason") for every group that computes or loads an operand and could not take the node."""
+        found = []
         place = {id(g): k for k, g in enumerate(self.groups)}
         for n, tried in sorted(self.refused.items()):
+            node = self.facts.nodes[n]
             for g in tried:
                 if id(g) in place and n not in g.place:
-                    name = f"%{n} {nodes[n].op.name}{list(nodes[n].shape)}"
-                    lines.append(f"{name} is not in group {place[id(g)]}: {self.why_not(n, g)}")
-        return "\n".join(lines)
+                    why = f"not in group {place[id(g)]}: {self.why_not(n, g)}"
+                    found.append((f"%{n} {node.op.name}{list(node.shape)}", node.line, why))
+        return tuple(found)
 
 
 class Reader:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from calque.backend.ref.interpret import interpret
 from calque.base.config import settings
 from calque.base.errors import DeviceError
 from calque.ir.program import Program
+from calque.run import trace as tracing
 
 Array = np.ndarray[Any, Any]
 Outcome = tuple[list[Array], int, int]  # outputs, number of the failed check or -1, its bad position
@@ -20,13 +22,46 @@ Outcome = tuple[list[Array], int, int]  # outputs, number of the failed check or
 _MODULES = {"cpu": "calque.backend.cpu"}
 
 
+def compiler() -> Any:
+    """The module of the passes. It loads with the first program that is compiled, not with `import calque`."""
+    return importlib.import_module("calque.run.pipeline")
+
+
 class Compiled:
     """A program compiled by a schedule backend."""
 
     def __init__(self, backend_: Backend, program: Program) -> None:
-        # The compiler loads with the first program it compiles, not with `import calque`.
-        self.schedule = importlib.import_module("calque.run.pipeline").compile_program(program)
+        self.source = program
+        start = tracing.clock()
+        self.schedule = compiler().compile_program(program)
+        lowered = tracing.clock()
         self.executable = backend_.compile(self.schedule)
+        if tracing.active is not None or settings.log:
+            self._report(start, lowered)
+
+    def _report(self, start: float, lowered: float) -> None:
+        end, name, steps = tracing.clock(), tracing.label(self.source), len(self.schedule.steps)
+        if tracing.active is not None:
+            tracing.active.span(f"compile {name}", "compile", start, nodes=len(self.source.nodes), launches=steps, lowering=lowered - start)
+        if tracing.logs("fuse"):
+            tracing.log("fuse", compiler().explain(self.source))
+        if tracing.logs("compile"):
+            times = f"lowered in {(lowered - start) * 1e3:.1f} ms, machine code in {(end - lowered) * 1e3:.1f} ms"
+            tracing.log("compile", f"{name}: {len(self.source.nodes)} nodes in {steps} launches, {times}")
+
+    @cached_property
+    def program(self) -> Program:
+        """The program as lowered: what the launches of `schedule` name by position."""
+        result: Program = compiler().simplified(self.source)
+        return result
+
+    def run_timed(self, inputs: list[Array], scalars: Sequence[Any]) -> tuple[Outcome, Sequence[float]]:
+        """Run it, and the seconds of every launch (none if the backend cannot tell, or a check failed)."""
+        try:
+            results, seconds = self.executable.run_timed(inputs, scalars)
+        except CheckFailed as failure:
+            return ([], failure.check, failure.position), ()
+        return (results, -1, -1), seconds
 
     def run(self, inputs: list[Array], scalars: Sequence[Any]) -> Outcome:
         """Run it on flat arrays."""
@@ -39,8 +74,10 @@ class Compiled:
 class Interpreted:
     """A program run by the reference interpreter, the executable definition."""
 
+    schedule = None  # nothing is planned
+
     def __init__(self, program: Program) -> None:
-        self.program = program
+        self.source = self.program = program
         self.bare = Program(program.nodes, program.outputs)
         self.checks = Program(program.nodes, tuple(c.value for c in program.checks)) if program.checks else None
         self.shapes = [program.nodes[i].shape for i in program.inputs]

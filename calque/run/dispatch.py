@@ -16,6 +16,7 @@ import numpy as np
 from calque.base.config import settings
 from calque.base.dtypes import DType
 from calque.ir.program import Program
+from calque.run import trace as tracing
 from calque.run.backends import allocate, compile_or_interpret
 from calque.run.buffer import Buffer, interrupted
 from calque.run.checked import Inspection
@@ -57,12 +58,15 @@ class Plan:
         if form is None:
             with self.lock:
                 form = self._choose()
+        if tracing.active is not None:
+            return tracing.active.run(form, inputs, scalars)  # type: ignore[no-any-return]
         result: tuple[list[Array], int, int] = form.run(inputs, scalars)
         return result
 
     def _choose(self) -> Any:
         self.seen += 1
-        if self.work < INTERPRET_WORK and self.seen <= INTERPRET_TIMES and not self.stateful:
+        compile_all = tracing.active is not None and tracing.active.compile_all
+        if not compile_all and self.work < INTERPRET_WORK and self.seen <= INTERPRET_TIMES and not self.stateful:
             if self.interpreted is None:
                 self.interpreted = compile_or_interpret(self.program, True)
                 DispatchCounters.interpreted += 1

@@ -11,7 +11,7 @@ from calque.ir.program import Program
 from calque.ir.spec import verify
 from calque.kernel.assemble import assemble
 from calque.kernel.fuse import fuse
-from calque.kernel.memory import plan
+from calque.kernel.memory import plan, predicted_peak
 from calque.kernel.schedule import Schedule
 
 Pass = Callable[[Program], Program]
@@ -41,6 +41,11 @@ def compile_program(program: Program, *, fusion: bool = True, reuse: bool = True
     program = simplified(program)
     groups = fuse(program, fusion)
     return plan(program, groups, assemble(program, groups), reuse)
+
+
+def fusion_report(program: Program, schedule: Schedule) -> tuple[tuple[tuple[str, str, str], ...], int]:
+    """((node, source line, why it shares no kernel with a neighbour), ...) and the predicted peak of a schedule in bytes."""
+    return fuse(simplified(program)).refusals(), predicted_peak(schedule)
 
 
 def explain(program: Program) -> str:

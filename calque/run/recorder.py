@@ -20,6 +20,7 @@ from calque.base.dtypes import int64
 from calque.base.layout import Layout, dense_layout
 from calque.ir.program import Check, Node, Program
 from calque.ops import opdef
+from calque.run import trace as tracing
 from calque.run.backends import require_memory
 from calque.run.buffer import Buffer, strided
 from calque.run.dispatch import Plan, dispatch, make_plan, new_array
@@ -368,6 +369,9 @@ def flush(reason: str) -> None:
     if trace.cur is _ROOT:
         return
     held = SHIELD.hold()
+    session = tracing.active
+    start = tracing.clock() if session is not None else 0.0
+    count = trace.n
     try:
         with LOCK:
             state.trace = Trace(_ROOT)
@@ -376,6 +380,8 @@ def flush(reason: str) -> None:
     finally:
         if held:
             SHIELD.release()
+        if session is not None:
+            session.span(f"flush: {reason}", "recording", start, slots=count, line=user_line())
 
 
 def _dispatch(trace: Trace, reason: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from calque.backend.base import Array, Backend, Executable, MemoryStats
+from calque.backend.cpu import limits
 from calque.backend.cpu.executable import compile_schedule
 from calque.backend.cpu.memory import POOL
 from calque.kernel.schedule import Schedule
@@ -18,6 +19,14 @@ class CpuBackend(Backend):
     def compile(self, schedule: Schedule) -> Executable:
         """Machine code for a schedule."""
         return compile_schedule(schedule)
+
+    def peak_flops(self, dtype: str) -> float:
+        """Multiply-adds from registers."""
+        return limits.peak_flops(dtype)
+
+    def copy_bandwidth(self, nbytes: int) -> float:
+        """The faster of cached and streamed copies."""
+        return limits.copy_bandwidth(nbytes)
 
     def empty(self, nbytes: int) -> Array:
         """Uninitialised bytes, aligned to 64."""

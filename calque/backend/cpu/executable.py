@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ctypes
 import math
+import time
 from array import array
 from collections.abc import Sequence
 from functools import lru_cache
@@ -127,6 +128,11 @@ class CpuExecutable(Executable):
             arrays[k] if k >= 0 else self._output(b, arrays) for b, k in zip(self.schedule.outputs, self._direct, strict=True)
         ]
 
+    def run_timed(self, inputs: Sequence[Array], scalars: Sequence[Scalar] = ()) -> tuple[list[Array], Sequence[float]]:
+        """See `backend.base.Executable.run_timed`."""
+        timed = _Timed(self.schedule, self.linked)
+        return timed.run(inputs, scalars), timed.seconds
+
     def _step(self, stretch: Stretch, words: int, arrays: list[Array], scalars: Sequence[Scalar]) -> None:
         if stretch.host is None:
             RUNTIME.run(self._records + 24 * stretch.first, stretch.count, words, stretch.work < SMALL_WORK)
@@ -173,6 +179,24 @@ class CpuExecutable(Executable):
                         f"got {a.size} of {a.dtype}; "
                         "copy it with numpy.ascontiguousarray"
                     )
+
+
+class _Timed(CpuExecutable):
+    """The same schedule with a clock between the launches, for profiles: each launch is a native call of its own."""
+
+    def __init__(self, schedule: Schedule, linked: Linked) -> None:
+        super().__init__(schedule, linked)
+        self._single = False  # never all launches in one go
+        self.seconds: list[float] = []
+
+    def _step(self, stretch: Stretch, words: int, arrays: list[Array], scalars: Sequence[Scalar]) -> None:
+        parts = [stretch]
+        if stretch.host is None:
+            parts = [Stretch(stretch.first + k, 1, stretch.work) for k in range(stretch.count)]
+        for part in parts:
+            start = time.perf_counter()
+            super()._step(part, words, arrays, scalars)
+            self.seconds.append(time.perf_counter() - start)
 
 
 def _typed(array: Array, buffer: Buffer) -> Array:
