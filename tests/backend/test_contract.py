@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -143,7 +144,7 @@ def naive(kind: str, first: Array, second: Array, sizes: Any, input_shape: tuple
 
 
 def check_convolution(kind: str, sizes: dict[str, Any], x: Array, w: Array, g: Array, lib: Library | None = None) -> None:
-    """Run one direction on the given operands."""
+    """Run one direction on the given operands, by every method that suits it."""
     xs, ws, gs = strides_of(x), strides_of(w), strides_of(g)
     twin: Any = Conv2d(**sizes)
     depth = g.size if kind == "conv2d_weight_grad" else w.size
@@ -154,7 +155,10 @@ def check_convolution(kind: str, sizes: dict[str, Any], x: Array, w: Array, g: A
         params, operands = Conv2dInputGrad(**sizes, g_strides=gs, w_strides=ws), (g, w)  # type: ignore[arg-type]
     else:
         params, operands = Conv2dWeightGrad(**sizes, x_strides=xs, g_strides=gs), (x, g)  # type: ignore[arg-type]
-    check(kind, params, *operands, naive(kind, *operands, twin, x.shape), depth, lib)
+    expected = naive(kind, *operands, twin, x.shape)
+    check(kind, params, *operands, expected, depth, lib)
+    if params.winograd:
+        check(kind, replace(params, direct=True), *operands, expected, depth, lib)
 
 
 def out_extent(size: int, kernel: int, stride: int, dilation: int, before: int, after: int) -> int:

@@ -15,6 +15,7 @@ from calque.backend.cpu.contract.depthwise import is_depthwise
 from calque.backend.cpu.contract.gemm import depth_block, depth_blocks, each_depth_block, panel_rows
 from calque.backend.cpu.contract.pack import PATCH_WORDS, PatchWords, first_channel, read_patch
 from calque.backend.cpu.contract.target import Blocking
+from calque.backend.cpu.contract.winograd import MARK
 
 BUFFERS = 4
 PREFETCH_CHANNELS = 3
@@ -277,6 +278,11 @@ def _entry(blocking: Blocking) -> str:
                 ("i64 %thread", "i64 %threads", "ptr %barrier", "ptr %scratch", "ptr %args"), blocking, linkage="")
     image, weights, result, shared = (b.pointer_word("%args", index) for index in range(BUFFERS))
     count, base = b.word("%args", BUFFERS), b.byte_at("%args", 8 * (BUFFERS + 1))
+    winograd = b.compare("eq", count, MARK)
+    with b.when(winograd):
+        b.call("winograd_conv", "i64 %thread", "i64 %threads", "ptr %barrier", "ptr %scratch", f"ptr {image}",
+               f"ptr {weights}", f"ptr {result}", f"ptr {shared}", f"ptr {base}")
+    b.return_when(winograd)
     packed = b.variable(0)
 
     def each_block(work: Callable[[str, str], None]) -> None:

@@ -11,6 +11,9 @@ from calque.backend.cpu.contract.gemm import shared_elements
 from calque.backend.cpu.contract.pack import PatchWords
 from calque.backend.cpu.contract.target import Blocking, VectorUnit
 from calque.backend.cpu.contract.weight_grad import LANE_BLOCK, ROW_BLOCK
+from calque.backend.cpu.contract.winograd import MARK, TILE, WinogradWords, is_winograd
+from calque.backend.cpu.contract.winograd_conv import transformed_weights
+from calque.backend.cpu.contract.winograd_weight import parts
 from calque.kernel.contract import ContractSpec
 
 DTYPES = {"float32": "f32", "float64": "f64"}
@@ -75,7 +78,7 @@ class Matmul:
 class _Convolution:
     """Sizes of a two-dimensional cross-correlation ``x (N, C, H, W), w (O, C/groups, KH, KW) -> y (N, O, OH, OW)``.
 
-    ``padding`` is (top, left); bottom and right follow from ``out_size``.
+    ``padding`` is (top, left); bottom and right follow from ``out_size``. ``direct`` keeps Winograd's method away.
     """
 
     images: int
@@ -88,6 +91,13 @@ class _Convolution:
     padding: Pair = (0, 0)
     dilation: Pair = (1, 1)
     groups: int = 1
+    direct: bool = False
+
+    @property
+    def winograd(self) -> bool:
+        """Whether Winograd's method computes it; the sizes alone decide."""
+        return not self.direct and is_winograd(self.kernel, self.stride, self.dilation, self.groups, self.channels,
+                                               self.out_channels, self.out_size)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,11 +108,15 @@ class Conv2d(_Convolution):
     w_strides: Quad = (0, 0, 0, 0)
 
     def words(self) -> tuple[int, ...]:
-        """One parameter block behind its count."""
+        """One parameter block behind its count, or that of Winograd's method behind its mark."""
+        if self.winograd:
+            return (MARK, *_winograd(self, self.x_strides, self.w_strides).words())
         return (1, *block_words(*self._block()))
 
     def workspace_bytes(self, dtype: str, target: VectorUnit) -> int:
         """Size of the packed weights."""
+        if self.winograd:
+            return _transformed_weights(self.channels, self.out_channels, blocking_for(dtype, target))
         return _packed_weights([self._block()], blocking_for(dtype, target))
 
     def _block(self) -> tuple[PatchWords, ConvWords]:
@@ -129,13 +143,25 @@ class Conv2dInputGrad(_Convolution):
     w_strides: Quad = (0, 0, 0, 0)
 
     def words(self) -> tuple[int, ...]:
-        """One parameter block for each residue class of the stride, behind their count."""
+        """One parameter block for each residue class of the stride, behind their count, or that of Winograd's method."""
+        if self.winograd:
+            return (MARK, *self._winograd().words())
         blocks = self._blocks()
         return (len(blocks), *(word for patch, words in blocks for word in block_words(patch, words)))
 
     def workspace_bytes(self, dtype: str, target: VectorUnit) -> int:
         """Size of the packed weights."""
+        if self.winograd:
+            return _transformed_weights(self.out_channels, self.channels, blocking_for(dtype, target))
         return _packed_weights(self._blocks(), blocking_for(dtype, target))
+
+    def _winograd(self) -> WinogradWords:
+        """The convolution of g with reversed taps and exchanged channels, padded so that the result has x's size."""
+        w_out, w_in, w_u, w_v = self.w_strides
+        padding = (self.kernel[0] - 1 - self.padding[0], self.kernel[1] - 1 - self.padding[1])
+        mirrored = replace(self, channels=self.out_channels, out_channels=self.channels, size=self.out_size,
+                           out_size=self.size, padding=padding)
+        return replace(_winograd(mirrored, self.g_strides, (w_in, w_out, w_u, w_v)), flipped=1)
 
     def _blocks(self) -> list[tuple[PatchWords, ConvWords]]:
         return [self._block(row, column) for row in range(min(self.stride[0], self.size[0]))
@@ -183,6 +209,8 @@ class Conv2dWeightGrad(_Convolution):
     @property
     def splits(self) -> int:
         """Parts into which the pixels are cut, so that about sixteen pieces of work exist; sizes alone decide."""
+        if self.winograd:
+            return parts(self.images, self.channels, self.out_channels, prod(-(-extent // TILE) for extent in self.out_size))
         rows, lanes = self.out_channels // self.groups, self._lanes
         pieces = self.groups * -(-rows // ROW_BLOCK) * -(-lanes // LANE_BLOCK)
         return max(1, min(-(-16 // max(pieces, 1)), self._depth // 1024))
@@ -196,7 +224,10 @@ class Conv2dWeightGrad(_Convolution):
         return self.images * prod(self.out_size)
 
     def words(self) -> tuple[int, ...]:
-        """Sizes, then the patch blocks of x and g."""
+        """Sizes, then the patch blocks of x and g; or the block of Winograd's method behind its mark."""
+        if self.winograd:
+            words = _winograd(self, self.x_strides, self.g_strides)
+            return (MARK, *replace(words, splits=self.splits).words())
         rows, channels = self.out_channels // self.groups, self.channels // self.groups
         gradient = PatchWords(*self.g_strides, *self.out_size, *self.out_size, 1, 1, 0, 0, 1, 1, 1, 1)
         unit = self.out_size[1] if 0 < self.out_size[1] <= 256 else 1
@@ -234,6 +265,17 @@ def _flat_result(w: ConvWords) -> ConvWords:
     if w.result_column_step != 1 or w.result_row_step != w.result_grid_columns:
         return w
     return replace(w, result_grid_rows=1, result_grid_columns=w.result_grid_rows * w.result_grid_columns)
+
+
+def _winograd(c: _Convolution, source: Quad, other: Quad) -> WinogradWords:
+    """Tiles of the result of a forward convolution over its source; ``other`` are the steps of the second operand."""
+    (height, width), (out_height, out_width) = c.size, c.out_size
+    return WinogradWords(c.images, c.channels, c.out_channels, *source, height, width, -c.padding[0], -c.padding[1],
+                         out_height, out_width, -(-out_height // TILE), -(-out_width // TILE), *other)
+
+
+def _transformed_weights(channels: int, rows: int, blocking: Blocking) -> int:
+    return transformed_weights(channels, rows, blocking) * blocking.item_bytes
 
 
 def _packed_elements(patch: PatchWords, words: ConvWords, blocking: Blocking) -> int:

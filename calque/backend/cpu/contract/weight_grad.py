@@ -11,6 +11,7 @@ from calque.backend.cpu.contract.builder import Builder, Value
 from calque.backend.cpu.contract.gemm import depth_block
 from calque.backend.cpu.contract.pack import PATCH_WORDS
 from calque.backend.cpu.contract.target import Blocking
+from calque.backend.cpu.contract.winograd import MARK
 
 BUFFERS = 4
 EXTRA_WORDS = ("groups", "rows", "lanes", "units", "unit", "splits", "image_group_step", "gradient_group_step")
@@ -88,6 +89,11 @@ def _entry(blocking: Blocking) -> str:
                 ("i64 %thread", "i64 %threads", "ptr %barrier", "ptr %scratch", "ptr %args"), blocking, linkage="")
     image, gradient, result, shared = (b.pointer_word("%args", index) for index in range(BUFFERS))
     w = {name: b.word("%args", BUFFERS + index) for index, name in enumerate(EXTRA_WORDS)}
+    winograd = b.compare("eq", w["groups"], MARK)
+    with b.when(winograd):
+        b.call("winograd_weight_grad", "i64 %thread", "i64 %threads", "ptr %barrier", "ptr %scratch", f"ptr {image}",
+               f"ptr {gradient}", f"ptr {result}", f"ptr {shared}", f"ptr {b.byte_at('%args', 8 * (BUFFERS + 1))}")
+    b.return_when(winograd)
     image_block = b.byte_at("%args", 8 * (BUFFERS + len(EXTRA_WORDS)))
     gradient_block = b.byte_at(image_block, 8 * len(PATCH_WORDS))
     row_blocks, lane_blocks = b.ceil_div(w["rows"], ROW_BLOCK), b.ceil_div(w["lanes"], LANE_BLOCK)

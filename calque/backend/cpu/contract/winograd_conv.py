@@ -1,0 +1,346 @@
+"""Convolution by F(2x2, 3x3): forward, and input gradient as the same with flipped weights.
+
+All threads transform the weights into row panels, 16 matrices of them. Each thread then takes blocks of a few column panels
+of tiles: it transforms their input patches straight into 16 packed column panels, multiplies, and transforms the products
+back while they lie in the second-level cache. A tile's result depends on its own sums only, so the split into blocks and
+threads never changes a bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from calque.backend.cpu.contract.builder import Builder, Value
+from calque.backend.cpu.contract.gemm import depth_block, depth_blocks, each_depth_block, panel_rows
+from calque.backend.cpu.contract.target import Blocking
+from calque.backend.cpu.contract.winograd import (
+    PATCH,
+    POSITIONS,
+    TILE,
+    both_ways,
+    patch_line,
+    read_words,
+    result_line,
+    weight_line,
+)
+
+BUFFERS = 4
+TAPS = 9
+CHUNK_CHANNELS = 32
+INPUT_BYTES = 512 << 10
+OUTPUT_BYTES = 128 << 10
+SCRATCH_OUTPUT = 3 << 20
+"""Byte offset of the products within a thread's scratch, behind the transformed inputs."""
+
+
+def winograd_conv_functions(blocking: Blocking) -> str:
+    """``winograd_conv`` and everything specific to it."""
+    return "".join(make(blocking) for make in (_weights, _input_run, _inputs, _output_run, _outputs, _block, _conv))
+
+
+def transformed_weights(channels: int, rows: int, blocking: Blocking) -> int:
+    """Elements of the transformed weights."""
+    return POSITIONS * channels * -(-rows // blocking.tile_rows) * blocking.row_stride
+
+
+def _weights(blocking: Blocking) -> str:
+    """This thread's share of the weights: ``[depth block][position][row panel][channel][row_stride]``."""
+    b = Builder("winograd_weights", ("i64 %thread", "i64 %threads", "ptr %weights", "ptr noalias %block", "ptr %shared",
+                                     "ptr noalias %private"), blocking, attributes="noinline")
+    w = read_words(b, "%block")
+    width = blocking.row_stride
+    panels, blocks = b.ceil_div(w["rows"], blocking.tile_rows), depth_blocks(b, w["channels"], blocking.depth)
+    low, high = b.share(b.mul(blocks, panels), "%thread", "%threads")
+    matrix = b.both(b.compare("eq", w["other_row_step"], 3), b.compare("eq", w["other_column_step"], 1))
+    with b.loop(low, high) as unit:
+        start, end = depth_block(b, w["channels"], blocks, b.div(unit, panels))
+        panel, length = b.rem(unit, panels), b.sub(end, start)
+        first, count = panel_rows(b, w["rows"], panels, panel)
+        source = b.at("%weights", b.mul(first, w["other_batch_step"]))
+        base = b.at("%shared", b.mul(b.mul(start, panels), POSITIONS * width))
+        with b.loop(start, end, CHUNK_CHANNELS) as channel:
+            part = b.min(b.sub(end, channel), CHUNK_CHANNELS)
+            here = b.at(source, b.mul(channel, w["other_channel_step"]))
+
+            def joined(here: str = here, part: Value = part, count: Value = count) -> None:
+                with b.loop(0, part) as k:
+                    b.call("pack_panel", f"ptr {b.at(here, b.mul(k, w['other_channel_step']))}",
+                           f"i64 {w['other_batch_step']}", "i64 1", f"i64 {count}", f"i64 {TAPS}",
+                           f"ptr {b.at('%private', b.mul(k, TAPS * width))}", f"i64 {width}")
+
+            def whole(here: str = here, part: Value = part, count: Value = count) -> None:
+                b.call("pack_panel", f"ptr {here}", f"i64 {w['other_batch_step']}", "i64 1", f"i64 {count}",
+                       f"i64 {b.mul(part, TAPS)}", "ptr %private", f"i64 {width}")
+
+            def apart(here: str = here, part: Value = part, count: Value = count) -> None:
+                for tap in range(TAPS):
+                    place = b.dot((tap // 3, w["other_row_step"]), (tap % 3, w["other_column_step"]))
+                    b.call("pack_panel", f"ptr {b.at(here, place)}", f"i64 {w['other_batch_step']}",
+                           f"i64 {w['other_channel_step']}", f"i64 {count}", f"i64 {part}",
+                           f"ptr {b.at('%private', tap * width)}", f"i64 {TAPS * width}")
+
+            dense = b.both(matrix, b.compare("eq", w["other_channel_step"], TAPS))
+            b.cases((dense, whole), (matrix, joined), default=apart)
+            step = b.mul(b.mul(panels, length), width)
+            place = b.at(base, b.mul(b.add(b.mul(panel, length), b.sub(channel, start)), width))
+            _transform_weights(b, w["flipped"], part, place, step)
+    return b.text()
+
+
+def _transform_weights(b: Builder, flipped: str, channels: Value, target: str, step: Value) -> None:
+    """G w G^T of ``channels`` packed rows of taps. Reversed taps only exchange the first and the last of four values."""
+    width, lanes = b.blocking.row_stride, b.blocking.lanes
+    reverse = b.compare("ne", flipped, 0)
+    order: list[Value] = [b.select(reverse, 3, 0), 1, 2, b.select(reverse, 0, 3)]
+    places = [[b.at(target, b.mul(b.dot((i, PATCH), (j, 1)), step)) for j in order] for i in order]
+    with b.loop(0, channels) as k:
+        for part in range(0, width, lanes):
+            source = b.at("%private", b.add(b.mul(k, TAPS * width), part))
+            taps = [[b.load_vector(b.at(source, (3 * u + v) * width)) for v in range(3)] for u in range(3)]
+            for line, values in zip(places, both_ways(b, weight_line, taps), strict=True):
+                for place, value in zip(line, values, strict=True):
+                    b.store_vector(value, b.at(place, b.add(b.mul(k, width), part)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """Tiles next to each other in one row of tiles and one column panel."""
+
+    image: Value
+    row: Value
+    column: Value
+    length: Value
+    panel: Value
+    position: Value
+
+
+@contextmanager
+def _each_run(b: Builder, w: dict[str, str], first: Value, count: Value) -> Iterator[_Run]:
+    """Walk tiles [first, first + count), of which ``first`` begins a panel, in runs of at most a vector."""
+    width, size = b.blocking.tile_columns, b.mul(w["tile_rows"], w["tile_columns"])
+    inside = b.rem(first, size)
+    done, n = b.variable(0), b.variable(b.div(first, size))
+    i, j = b.variable(b.div(inside, w["tile_columns"])), b.variable(b.rem(inside, w["tile_columns"]))
+    with b.loop_while(lambda: b.compare("slt", b.read(done), count)):
+        here = b.read(done)
+        panel, position = b.div(here, width), b.rem(here, width)
+        length = b.min(b.min(b.sub(w["tile_columns"], b.read(j)), b.sub(width, position)),
+                       b.min(b.sub(count, here), b.blocking.lanes))
+        yield _Run(b.read(n), b.read(i), b.read(j), length, panel, position)
+        b.assign(done, b.add(b.read(done), length))
+        moved = b.add(b.read(j), length)
+        row_done = b.compare("sge", moved, w["tile_columns"])
+        b.assign(j, b.select(row_done, 0, moved))
+        row = b.add(b.read(i), b.select(row_done, 1, 0))
+        image_done = b.compare("sge", row, w["tile_rows"])
+        b.assign(i, b.select(image_done, 0, row))
+        b.assign(n, b.add(b.read(n), b.select(image_done, 1, 0)))
+
+
+def _load_line(b: Builder, source: str, masks: list[str], short: bool) -> list[str]:
+    """The four columns of the patches of a run in one image row: even and odd elements from column 0 and column 2."""
+    lanes = b.blocking.lanes
+    even = [2 * lane for lane in range(lanes)]
+    odd = [index + 1 for index in even]
+    found = []
+    for shift in (0, TILE):
+        low = b.load_masked(b.at(source, shift), masks[shift])
+        high = "poison" if short else b.load_masked(b.at(source, shift + lanes), masks[shift + 1])
+        if short:
+            even, odd = ([index % lanes for index in order] for order in (even, odd))
+        found += [b.shuffle(low, high, even), b.shuffle(low, high, odd)]
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Line:
+    """One image row of the patches of a run; a row outside of the image is a vector of zeros with steps of zero."""
+
+    source: str
+    channel_step: str
+    column_step: str
+
+
+def _input_run(blocking: Blocking) -> str:
+    """Patches of ``length`` tiles at (row, column) of an image, all channels of one depth block, into V."""
+    b = Builder("winograd_input_run", ("ptr %image", "ptr noalias %block", "i64 %row", "i64 %column", "i64 %length",
+                                       "i64 %channels", "ptr %target", "i64 %step"), blocking, attributes="noinline")
+    w, lanes = read_words(b, "%block"), blocking.lanes
+    zeros = b.array(4 * lanes)
+    for part in range(4):
+        b.store_vector("zeroinitializer", b.at(zeros, part * lanes))
+    y0, x0 = b.add(b.mul("%row", TILE), w["row_offset"]), b.add(b.mul("%column", TILE), w["column_offset"])
+    unit = b.compare("eq", w["column_step"], 1)
+    rows = []
+    for r in range(PATCH):
+        y = b.add(y0, r)
+        inside = b.let(f"icmp ult i64 {y}, {w['height']}", "c")
+        source = b.at("%image", b.dot((y, w["row_step"]), (x0, w["column_step"])))
+        rows.append(_Line(b.select(inside, source, zeros, "ptr"), b.select(inside, w["channel_step"], 0),
+                          b.select(inside, w["column_step"], 0)))
+    store_mask = b.lanes_between(0, "%length")
+
+    def channels(load: Callable[[_Line, str], list[str]], whole: bool) -> None:
+        with b.loop(0, "%channels") as k:
+            patch = [load(line, b.at(line.source, b.mul(k, line.channel_step))) for line in rows]
+            values = both_ways(b, patch_line, patch)
+            place = b.at("%target", b.mul(k, blocking.tile_columns))
+            for p, value in enumerate(value for line in values for value in line):
+                address = b.at(place, b.mul("%step", p))
+                if whole:
+                    b.store_vector(value, address)
+                else:
+                    b.store_masked(value, address, store_mask)
+
+    def dense(short: bool, whole: bool) -> None:
+        # In the order in which _load_line asks: the two vectors from column 0, then those from column 2.
+        shifts = (0, lanes, TILE, TILE + lanes)
+        masks = [b.lanes_between(b.max(b.sub(-shift, x0), -1), b.clamp(b.sub(b.sub(w["width"], x0), shift), -1, lanes))
+                 for shift in shifts]
+        channels(lambda _, source: _load_line(b, source, masks, short), whole)
+
+    def spread() -> None:
+        offsets = {line.source: b.lane_offsets(b.mul(line.column_step, TILE), lanes) for line in rows}
+        masks = []
+        for column in range(PATCH):
+            x = b.add(x0, column)
+            low = b.div(b.add(b.max(b.sub(0, x), 0), 1), TILE)
+            end = b.div(b.add(b.max(b.sub(w["width"], x), 0), 1), TILE)
+            masks.append(b.lanes_between(b.min(low, lanes), b.min(end, "%length")))
+        channels(lambda line, source: [b.gather(b.at(source, b.mul(column, line.column_step)), offsets[line.source], mask)
+                                       for column, mask in enumerate(masks)], False)
+
+    full = b.both(unit, b.compare("eq", "%length", lanes))
+    short = b.both(unit, b.compare("sle", "%length", lanes // 2))
+    b.cases((full, lambda: dense(False, True)), (short, lambda: dense(True, False)), (unit, lambda: dense(False, False)),
+            default=spread)
+    return b.text()
+
+
+def _inputs(blocking: Blocking) -> str:
+    """Transformed patches of tiles [first, first + count): ``[depth block][panel][position][channel][tile]``."""
+    b = Builder("winograd_inputs", ("ptr %image", "ptr noalias %block", "i64 %first", "i64 %count", "i64 %panels",
+                                    "ptr %target"), blocking, attributes="noinline")
+    w, width = read_words(b, "%block"), blocking.tile_columns
+    blocks = depth_blocks(b, w["channels"], blocking.depth)
+    with _each_run(b, w, "%first", "%count") as run:
+        corner = b.at("%image", b.mul(run.image, w["batch_step"]))
+        with each_depth_block(b, w["channels"], blocks) as (start, length, _):
+            step = b.mul(length, width)
+            place = b.add(b.mul(b.mul(start, "%panels"), POSITIONS * width),
+                          b.add(b.mul(b.mul(run.panel, POSITIONS), step), run.position))
+            b.call("winograd_input_run", f"ptr {b.at(corner, b.mul(start, w['channel_step']))}", "ptr %block",
+                   f"i64 {run.row}", f"i64 {run.column}", f"i64 {run.length}", f"i64 {length}",
+                   f"ptr {b.at('%target', place)}", f"i64 {step}")
+    return b.text()
+
+
+def _output_run(blocking: Blocking) -> str:
+    """Outputs of ``length`` tiles at (row, column), ``rows`` channels: ``products[position][row][tile]`` to the result."""
+    b = Builder("winograd_output_run", ("ptr noalias %products", "i64 %step", "ptr noalias %block", "i64 %rows", "i64 %row",
+                                        "i64 %column", "i64 %length", "ptr %result"), blocking, attributes="noinline")
+    w, lanes = read_words(b, "%block"), blocking.lanes
+    y, x = b.mul("%row", TILE), b.mul("%column", TILE)
+    used = b.min(b.mul("%length", TILE), b.sub(w["out_width"], x))
+    masks = [b.lanes_between(0, b.clamp(b.sub(used, shift), 0, lanes)) for shift in (0, lanes)]
+    plane = b.mul(w["out_height"], w["out_width"])
+    corner = b.at("%result", b.add(b.mul(y, w["out_width"]), x))
+    second = b.compare("slt", b.add(y, 1), w["out_height"])
+    orders = [[lane // 2 + lanes * (lane % 2) + first for lane in range(lanes)] for first in (0, lanes // 2)]
+
+    def channels(whole: bool, wide: bool) -> None:
+        with b.loop(0, "%rows") as r:
+            source = b.at("%products", b.mul(r, blocking.tile_columns))
+            square = [[b.load_vector(b.at(source, b.mul("%step", PATCH * i + j))) for j in range(PATCH)] for i in range(PATCH)]
+            outputs = both_ways(b, result_line, square)
+            target = b.at(corner, b.mul(r, plane))
+
+            def put(line: list[str], address: str) -> None:
+                for part in range(TILE if wide else 1):
+                    value = b.shuffle(line[0], line[1], orders[part])
+                    place = b.at(address, part * lanes)
+                    if whole:
+                        b.store_vector(value, place)
+                    else:
+                        b.store_masked(value, place, masks[part])
+
+            put(outputs[0], target)
+            with b.when(second):
+                put(outputs[1], b.at(target, w["out_width"]))
+
+    b.cases((b.compare("eq", used, 2 * lanes), lambda: channels(True, True)),
+            (b.compare("sle", used, lanes), lambda: channels(False, False)),
+            default=lambda: channels(False, True))
+    return b.text()
+
+
+def _outputs(blocking: Blocking) -> str:
+    """All tiles [first, first + count) of some result channels."""
+    b = Builder("winograd_outputs", ("ptr %products", "ptr noalias %block", "i64 %rows", "i64 %first", "i64 %count",
+                                     "ptr %result"), blocking, attributes="noinline")
+    w, width = read_words(b, "%block"), blocking.tile_columns
+    step = b.mul("%rows", width)
+    image = b.mul(w["rows"], b.mul(w["out_height"], w["out_width"]))
+    with _each_run(b, w, "%first", "%count") as run:
+        place = b.add(b.mul(b.mul(run.panel, POSITIONS), step), run.position)
+        b.call("winograd_output_run", f"ptr {b.at('%products', place)}", f"i64 {step}", "ptr %block", "i64 %rows",
+               f"i64 {run.row}", f"i64 {run.column}", f"i64 {run.length}", f"ptr {b.at('%result', b.mul(run.image, image))}")
+    return b.text()
+
+
+def _block(blocking: Blocking) -> str:
+    """Tiles [first, first + count), ``panels`` column panels of them: transform, multiply, transform back."""
+    b = Builder("winograd_block", ("i64 %first", "i64 %count", "i64 %panels", "i64 %low_row_panel", "i64 %high_row_panel",
+                                   "ptr %image", "ptr %shared", "ptr %result", "ptr noalias %private", "ptr noalias %block"),
+                blocking, attributes="noinline")
+    w, width = read_words(b, "%block"), blocking.tile_columns
+    row_panels, blocks = b.ceil_div(w["rows"], blocking.tile_rows), depth_blocks(b, w["channels"], blocking.depth)
+    products = b.byte_at("%private", SCRATCH_OUTPUT)
+    b.call("winograd_inputs", "ptr %image", "ptr %block", "i64 %first", "i64 %count", "i64 %panels", "ptr %private")
+    panel_bytes = POSITIONS * blocking.tile_rows * width * blocking.item_bytes
+    together = b.max(b.div(OUTPUT_BYTES // panel_bytes, "%panels"), 1)
+    plane = b.mul(w["out_height"], w["out_width"])
+    with b.loop("%low_row_panel", "%high_row_panel", together) as row_block:
+        stop = b.min(b.add(row_block, together), "%high_row_panel")
+        first_row, _ = panel_rows(b, w["rows"], row_panels, row_block)
+        last_row, _ = panel_rows(b, w["rows"], row_panels, stop)
+        rows = b.sub(last_row, first_row)
+        step = b.mul(rows, width)
+        with each_depth_block(b, w["channels"], blocks) as (start, length, accumulate), b.loop(0, POSITIONS) as p:
+            weights = b.at("%shared", b.mul(b.mul(start, row_panels), POSITIONS * blocking.row_stride))
+            inputs = b.at("%private", b.mul(b.mul(start, "%panels"), POSITIONS * width))
+            with b.loop(row_block, stop) as panel:
+                row, count = panel_rows(b, w["rows"], row_panels, panel)
+                index = b.mul(b.add(b.mul(p, row_panels), panel), length)
+                a = b.at(weights, b.mul(index, blocking.row_stride))
+                with b.loop(0, "%panels") as column:
+                    place = b.add(b.mul(column, POSITIONS), p)
+                    right = b.at(inputs, b.mul(b.mul(place, length), width))
+                    c = b.at(products, b.add(b.mul(place, step), b.mul(b.sub(row, first_row), width)))
+                    b.call("outer", f"i64 {count}", f"i64 {length}", f"ptr {a}", f"ptr {right}", f"i64 {width}", f"ptr {c}",
+                           f"ptr {b.at(c, blocking.lanes)}", f"i64 {width}", f"i1 {accumulate}")
+        b.call("winograd_outputs", f"ptr {products}", "ptr %block", f"i64 {rows}", "i64 %first", "i64 %count",
+               f"ptr {b.at('%result', b.mul(first_row, plane))}")
+    return b.text()
+
+
+def _conv(blocking: Blocking) -> str:
+    """The whole convolution: operands as in the entry of the direct kernel."""
+    b = Builder("winograd_conv", ("i64 %thread", "i64 %threads", "ptr %barrier", "ptr %scratch", "ptr %image", "ptr %weights",
+                                  "ptr %result", "ptr %shared", "ptr noalias %block"), blocking, attributes="noinline")
+    w, width = read_words(b, "%block"), blocking.tile_columns
+    b.call("winograd_weights", "i64 %thread", "i64 %threads", "ptr %weights", "ptr %block", "ptr %shared", "ptr %scratch")
+    b.barrier("%barrier", "%threads")
+    total = b.mul(w["images"], b.mul(w["tile_rows"], w["tile_columns"]))
+    panels, row_panels = b.ceil_div(total, width), b.ceil_div(w["rows"], blocking.tile_rows)
+    chunk = b.max(b.div(INPUT_BYTES // (POSITIONS * width * blocking.item_bytes), w["channels"]), 1)
+    low, high = b.share(panels, "%thread", "%threads")
+    with b.loop(low, high, chunk) as panel:
+        count = b.min(b.sub(high, panel), chunk)
+        first = b.mul(panel, width)
+        tiles = b.min(b.mul(count, width), b.sub(total, first))
+        b.call("winograd_block", f"i64 {first}", f"i64 {tiles}", f"i64 {count}", "i64 0", f"i64 {row_panels}", "ptr %image",
+               "ptr %shared", "ptr %result", "ptr %scratch", "ptr %block")
+    return b.text()
