@@ -22,6 +22,7 @@ from calque.run.buffer import Buffer, interrupted
 from calque.run.checked import Inspection
 from calque.run.diagnose import Salvage, checked_values
 from calque.run.engine import CPU_QUEUE, Task
+from calque.run.source import user_line
 
 INTERPRET_WORK = 16_384  # scalar operations below which a program is interpreted at first
 INTERPRET_TIMES = 3
@@ -117,35 +118,66 @@ def dispatch(
     scalars: Sequence[Any],
     outputs: list[Buffer],
     errors: list[Callable[[int], Exception]],
-    line: str,
     previous: Sequence[Buffer | None] = (),
 ) -> None:
-    """Queue the plan; `outputs` are filled when it has run. Outputs that already hold an array are updated in place; the others fall back
-    to the value of their storage before it was written (`previous`, among the inputs) if the program fails: a failure loses nothing."""
+    """Queue the plan, or run it at once if that is cheaper; `outputs` are filled when it has run. Outputs that already hold an array are
+    updated in place; the others fall back to the value of their storage before it was written (`previous`, among the inputs) if the
+    program fails: a failure loses nothing."""
+    short = plan.work < INLINE_WORK and CPU_QUEUE.idle()
+    if short and not settings.checked:
+        arrays = _settled(inputs)
+        if arrays is not None:
+            try:
+                _compute(plan, arrays, scalars, outputs, errors)
+            except BaseException as error:
+                task = Task.failed(error)
+                for buffer in outputs:
+                    buffer.task = task
+                if not isinstance(error, Exception):  # Ctrl-C inside inline work: the user wants it now
+                    raise
+                _failed(error, user_line(), outputs, previous)
+            return
     before = [_writer(b) for b in inputs]
-    updates_state = any(b.array is not None for b in outputs) or bool(previous)
+    line = user_line()
 
     def guarded() -> None:
         try:
             _execute(plan, inputs, before, scalars, outputs, errors)
         except Exception as error:
-            if line and not getattr(error, "calque_line", ""):
-                error.calque_line = line  # type: ignore[attr-defined]
-                error.add_note(f"in the program that was run at {line}")
-            for buffer, old in zip(outputs, previous, strict=False):
-                if buffer.array is None and old is not None and old.array is not None:
-                    buffer.array = _flat_copy(old.array)
-            if updates_state:
-                _unreported[:] = [e for e in _unreported if not getattr(e, "calque_reported", False)] + [error]
+            _failed(error, line, outputs, previous)
             raise
 
     task = Task(guarded)
     for buffer in outputs:
         buffer.task = task
-    if plan.work < INLINE_WORK and CPU_QUEUE.idle():
+    if short:
         task.run()
     else:
         CPU_QUEUE.submit(task)
+
+
+def _failed(error: Exception, line: str, outputs: list[Buffer], previous: Sequence[Buffer | None]) -> None:
+    """Say where the program was run, give back old values, and remember an error that nobody may read."""
+    if line and not getattr(error, "calque_line", ""):
+        error.calque_line = line  # type: ignore[attr-defined]
+        error.add_note(f"in the program that was run at {line}")
+    updates_state = any(b.array is not None for b in outputs) or bool(previous)
+    for buffer, old in zip(outputs, previous, strict=False):
+        if buffer.array is None and old is not None and old.array is not None:
+            buffer.array = _flat_copy(old.array)
+    if updates_state:
+        _unreported[:] = [e for e in _unreported if not getattr(e, "calque_reported", False)] + [error]
+
+
+def _settled(inputs: list[Buffer]) -> list[Any] | None:
+    """The arrays of inputs that are all computed, else None."""
+    arrays = []
+    for buffer in inputs:
+        array = buffer.array
+        if array is None or (buffer.task is not None and _writer(buffer) is not None):
+            return None
+        arrays.append(array)
+    return arrays
 
 
 def _execute(
@@ -157,23 +189,30 @@ def _execute(
     errors: list[Callable[[int], Exception]],
 ) -> None:
     """Run a plan and fill the outputs; `before` are the tasks that fill the inputs."""
-    updates_state = any(b.array is not None for b in outputs)
     arrays, poison = _gather(inputs, before)
     if poison is not None:
-        _rescue(plan.program, arrays, scalars, outputs, updates_state)
+        _rescue(plan.program, arrays, scalars, outputs, any(b.array is not None for b in outputs))
         raise poison
     _check(plan.program, arrays, scalars, outputs)
+    _compute(plan, arrays, scalars, outputs, errors)
+
+
+def _compute(
+    plan: Plan, arrays: list[Any], scalars: Sequence[Any], outputs: list[Buffer], errors: list[Callable[[int], Exception]]
+) -> None:
     try:
         results, failed, position = plan.run(arrays, scalars)
     except MemoryError:
         raise  # nothing has run; trying again by another path would not fit either
     except Exception as error:
+        updates_state = any(b.array is not None for b in outputs)
         cause = _rescue(plan.program, arrays, scalars, outputs, updates_state)
         if cause is None and not updates_state:  # the reference computes what the backend could not: a bug of ours, never a silent one
             DispatchCounters.fallbacks += 1
             warnings.warn(f"[run] a compiled program failed ({error}); the reference interpreter computed it", RuntimeWarning, stacklevel=2)
         raise (cause or error) from None
     if failed >= 0:
+        updates_state = any(b.array is not None for b in outputs)
         _keep_unrelated(plan.program, plan.program.checks[failed].value, arrays, scalars, outputs, updates_state)
         wrong = errors[failed](position)
         wrong.add_note(f"recorded at {plan.program.checks[failed].line}")
@@ -206,10 +245,12 @@ def _gather(inputs: list[Buffer], before: list[Task | None]) -> tuple[list[Any],
 
 def _store(outputs: list[Buffer], results: Sequence[Any], arrays: list[Any]) -> None:
     """Hand the results over. An output that is an input unchanged, or twice the same value, gets memory of its own."""
-    taken = {id(a) for a in arrays}
+    taken: set[int] | None = None
     for buffer, array in zip(outputs, results, strict=True):
         if array is None or buffer.array is array:
             continue
+        if taken is None:
+            taken = {id(a) for a in arrays}
         if id(array) in taken:
             copy = new_array(array.size, None, array.dtype)
             copy[...] = array

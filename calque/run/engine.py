@@ -15,6 +15,10 @@ from collections.abc import Callable
 from calque.base.config import settings
 
 
+def _nothing() -> None:
+    pass
+
+
 class Task:
     """One unit of work. `error` is set if it failed; `done` tells whether it has run."""
 
@@ -25,6 +29,13 @@ class Task:
         self.done = False
         self.error: BaseException | None = None
         self._event: threading.Event | None = None
+
+    @classmethod
+    def failed(cls, error: BaseException) -> Task:
+        """A task that has run, in vain."""
+        task = cls(_nothing)
+        task.work, task.done, task.error = None, True, error
+        return task
 
     def run(self) -> None:
         """Execute and remember the outcome. Never raises."""

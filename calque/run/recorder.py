@@ -426,11 +426,10 @@ def _dispatch(trace: Trace, reason: str) -> None:
     # Storages that share a value share the buffer: it is copied on write.
     made = {slot: homes.get(slot) or Buffer(None) for slot in numbers}
     outputs = list(made.values())
-    lines = user_line()
     inputs, trace.inputs = trace.inputs, []  # buffers know their trace: a trace that kept them would be a reference cycle
     previous = [before.get(slot) for slot in numbers] if before else ()
     try:
-        dispatch(plan, inputs, trace.scalars, outputs, errors, lines, previous)
+        dispatch(plan, inputs, trace.scalars, outputs, errors, previous)
     finally:  # also after an interrupt: the trace cannot be run again
         for storage in live:
             storage.trace, storage.buffer, storage.home = None, made[storage.slot], None
@@ -485,7 +484,7 @@ def foreign_buffer(storage: Storage) -> Buffer:
         edge = trace.cur
         plan = make_plan(build_program(edge, (slot,), (-1,), (), []))
         output = Buffer(None)
-        dispatch(plan, list(trace.inputs), trace.scalars[:count], [output], [], user_line())
+        dispatch(plan, list(trace.inputs), trace.scalars[:count], [output], [])
         return output
 
 

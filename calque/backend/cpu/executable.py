@@ -9,6 +9,8 @@ import time
 from array import array
 from collections.abc import Sequence
 from functools import lru_cache
+from sys import getrefcount
+from typing import Any
 
 import numpy as np
 
@@ -17,6 +19,7 @@ from calque.backend.cpu.host import run_contract, run_host
 from calque.backend.cpu.link import Linked, Stretch, link
 from calque.backend.cpu.memory import POOL, rounded
 from calque.backend.cpu.runtime import RUNTIME
+from calque.backend.cpu.runtime_text import REQUEST
 from calque.base import config
 from calque.base.errors import ArgumentError
 from calque.kernel.schedule import Buffer, Host, Schedule
@@ -24,6 +27,8 @@ from calque.kernel.schedule import Buffer, Host, Schedule
 _BYTES = np.dtype(np.uint8)
 CHECKED_BYTES = 1 << 20
 """A run that allocates more than this first asks for all of it together."""
+KEPT_BYTES = 1024
+"""An output up to this size is used again by the next run if nobody else refers to it by then."""
 SMALL_WORK = 32768
 """Below this many element operations (see `link.work_of`) a stretch runs on the calling thread alone."""
 
@@ -39,6 +44,19 @@ def _data_pointer_is_at_16() -> bool:
     return ctypes.c_int64.from_address(id(probe) + 16).value == probe.ctypes.data
 
 
+@lru_cache(maxsize=1)
+def _lists_can_be_read() -> bool:
+    """Whether lists and floats look the way `calque_step` reads them."""
+    probe = [2.5]
+    items = ctypes.c_int64.from_address(id(probe) + 24).value
+    number = ctypes.c_int64.from_address(items).value if items else 0
+    return (
+        number == id(probe[0])
+        and ctypes.c_int64.from_address(number + 8).value == id(float)
+        and ctypes.c_double.from_address(number + 16).value == 2.5
+    )
+
+
 class Words:
     """The argument words of one run at a time."""
 
@@ -51,6 +69,19 @@ class Words:
         self._tables = tuple(_address(t) for t in (linked.positions, linked.sources, linked.offsets))
         self._native = _data_pointer_is_at_16()
         self._dynamic = [(p, int(self.array[p]), leaf, factor) for p, leaf, factor in linked.dynamic]
+        self._leaves = np.array(linked.float_leaves, np.int64)
+        self.request: Any = None
+        self.request_address = 0
+
+    def prepare(self, launches: int, count: int, alone: bool) -> None:
+        """Lay out the request of `calque_step` for launches that are all there is to a run."""
+        values = {
+            "launches": launches, "count": count, "words": self.address, "alone": alone, "patches": self._count,
+            "positions": self._tables[0], "sources": self._tables[1], "offsets": self._tables[2], "floats": len(self._leaves),
+            "float_positions": _address(self.linked.float_positions), "float_leaves": _address(self._leaves), "float_type": id(float),
+        }  # fmt: skip
+        self.request = np.array([int(values.get(name, 0)) for name in REQUEST], np.int64)
+        self.request_address = _address(self.request)
 
     def fill(self, arrays: list[Array], scalars: Sequence[Scalar]) -> None:
         """Set what differs between runs."""
@@ -91,6 +122,14 @@ class CpuExecutable(Executable):
         self._records = _address(linked.records)
         self._idle: list[Words] = []  # argument words that no run is using
         self._direct = [self._place.get(id(schedule.buffers[k]), -1) for k in schedule.outputs]
+        self._kept: list[Any] = [None] * len(fresh)  # small outputs of the last run
+        self._short = [count * dtype.itemsize <= KEPT_BYTES for count, dtype in self._fresh]
+        native = linked.stretches
+        self._alone = bool(native) and native[0].work < SMALL_WORK
+        self._single = (
+            len(native) == 1 and not schedule.checks and native[0].host is None and not linked.int_leaves and not linked.dynamic
+            and _data_pointer_is_at_16() and _lists_can_be_read()
+        )  # fmt: skip
 
     @property
     def needed_bytes(self) -> int:
@@ -104,15 +143,17 @@ class CpuExecutable(Executable):
         if self._new_bytes > CHECKED_BYTES:
             POOL.check(self._sizes)
         arrays = list(inputs[: self._input_count])
-        for count, dtype in self._fresh:
-            arrays.append(POOL.empty(count, dtype))
+        for k, (count, dtype) in enumerate(self._fresh):
+            arrays.append(self._small(k, count, dtype) if self._short[k] else POOL.empty(count, dtype))
         if self._arena_bytes:
             arrays.append(POOL.empty(self._arena_bytes, _BYTES))
         try:
             words = self._idle.pop()
         except IndexError:  # every set is in use by another thread
-            words = Words(self.linked)
+            words = self._new_words()
         try:
+            if self._single and scalars.__class__ is list and RUNTIME.step(words.request, words.request_address, arrays, scalars, self._alone):
+                return self._results(arrays)
             words.fill(arrays, scalars)
             for stretch in self._checked:
                 self._step(stretch, words.address, arrays, scalars)
@@ -124,9 +165,25 @@ class CpuExecutable(Executable):
                 self._step(stretch, words.address, arrays, scalars)
         finally:
             self._idle.append(words)
-        return [
-            arrays[k] if k >= 0 else self._output(b, arrays) for b, k in zip(self.schedule.outputs, self._direct, strict=True)
-        ]
+        return self._results(arrays)
+
+    def _results(self, arrays: list[Array]) -> list[Array]:
+        return [arrays[k] if k >= 0 else self._output(b, arrays) for b, k in zip(self.schedule.outputs, self._direct, strict=True)]
+
+    def _new_words(self) -> Words:
+        words = Words(self.linked)
+        if self._single:
+            only = self.linked.stretches[0]
+            words.prepare(self._records + 24 * only.first, only.count, self._alone)
+        return words
+
+    def _small(self, k: int, count: int, dtype: np.dtype[Any]) -> Array:
+        """Memory of a small fresh output: that of the last run if nobody has it any more (any view of it would refer to it)."""
+        kept = self._kept[k]
+        if kept is not None and getrefcount(kept) == 3:  # the list, the variable, the argument
+            return kept
+        self._kept[k] = made = POOL.empty(count, dtype)
+        return made
 
     def run_timed(self, inputs: Sequence[Array], scalars: Sequence[Scalar] = ()) -> tuple[list[Array], Sequence[float]]:
         """See `backend.base.Executable.run_timed`."""

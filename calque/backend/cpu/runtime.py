@@ -37,6 +37,8 @@ class Native:
         self.start = ctypes.CFUNCTYPE(_WORD, _WORD)(found["calque_start"])
         self.stop = ctypes.CFUNCTYPE(None, _WORD)(found["calque_stop"])
         self.patch = ctypes.CFUNCTYPE(None, *[_WORD] * 6)(found["calque_patch"])
+        self.step = ctypes.CFUNCTYPE(_WORD, *[_WORD] * 3)(found["calque_step"])
+        self.short_step = ctypes.PYFUNCTYPE(_WORD, *[_WORD] * 3)(found["calque_step"])  # keeps the interpreter's lock: getting it back costs more
 
 
 def aligned_bytes(nbytes: int) -> Array:
@@ -81,6 +83,16 @@ class Runtime:
             if self._threads != config.settings.threads:
                 self._restart(config.settings.threads)
             return self._threads
+
+    def step(self, request: Any, address: int, arrays: list[Any], scalars: list[Any], alone: bool) -> bool:
+        """One run of a program from a request of `calque_step` (its array and where it stands). False, and nothing has run, if a scalar
+        that should be a float is none."""
+        native = self.native
+        with self._lock:
+            if self._threads != config.settings.threads:
+                self._restart(config.settings.threads)
+            request[0] = self._address  # a restart moves it
+            return not (native.short_step if alone else native.step)(address, id(arrays), id(scalars))
 
     def _restart(self, threads: int) -> None:
         if not 1 <= threads <= MAX_THREADS:

@@ -286,9 +286,80 @@ body:
 done:
   ret void
 }
+
+; One run of a program: addresses, floating scalars, launches. `request` holds the words named in `REQUEST`; `arrays` and `scalars` are Python
+; lists. Returns 1, and runs nothing, if a scalar that should be a Python float is something else.
+define i64 @calque_step(ptr %request, ptr %arrays, ptr %scalars) nounwind {
+entry:
+  %wordsp = getelementptr i64, ptr %request, i64 3
+  %words = load ptr, ptr %wordsp
+  %countp = getelementptr i64, ptr %request, i64 5
+  %count = load i64, ptr %countp
+  %positionsp = getelementptr i64, ptr %request, i64 6
+  %positions = load ptr, ptr %positionsp
+  %sourcesp = getelementptr i64, ptr %request, i64 7
+  %sources = load ptr, ptr %sourcesp
+  %offsetsp = getelementptr i64, ptr %request, i64 8
+  %offsets = load ptr, ptr %offsetsp
+  %objectsp = getelementptr i8, ptr %arrays, i64 24
+  %objects = load ptr, ptr %objectsp
+  %floatsp = getelementptr i64, ptr %request, i64 9
+  %floats = load i64, ptr %floatsp
+  %atp = getelementptr i64, ptr %request, i64 10
+  %at = load ptr, ptr %atp
+  %leavesp = getelementptr i64, ptr %request, i64 11
+  %leaves = load ptr, ptr %leavesp
+  %typep = getelementptr i64, ptr %request, i64 12
+  %type = load i64, ptr %typep
+  %valuesp = getelementptr i8, ptr %scalars, i64 24
+  %values = load ptr, ptr %valuesp
+  br label %head
+head:
+  %i = phi i64 [0, %entry], [%i1, %convert]
+  %more = icmp slt i64 %i, %floats
+  br i1 %more, label %body, label %patch
+body:
+  %leafp = getelementptr i64, ptr %leaves, i64 %i
+  %leaf = load i64, ptr %leafp
+  %numberp = getelementptr ptr, ptr %values, i64 %leaf
+  %number = load ptr, ptr %numberp
+  %classp = getelementptr i8, ptr %number, i64 8
+  %class = load i64, ptr %classp
+  %good = icmp eq i64 %class, %type
+  br i1 %good, label %convert, label %odd
+convert:
+  %bitsp = getelementptr i8, ptr %number, i64 16
+  %bits = load i64, ptr %bitsp
+  %placep = getelementptr i64, ptr %at, i64 %i
+  %place = load i64, ptr %placep
+  %target = getelementptr i64, ptr %words, i64 %place
+  store i64 %bits, ptr %target
+  %i1 = add i64 %i, 1
+  br label %head
+odd:
+  ret i64 1
+patch:
+  call void @calque_patch(ptr %words, i64 %count, ptr %positions, ptr %sources, ptr %offsets, ptr %objects)
+  %control = load ptr, ptr %request
+  %launchesp = getelementptr i64, ptr %request, i64 1
+  %launches = load ptr, ptr %launchesp
+  %launchedp = getelementptr i64, ptr %request, i64 2
+  %launched = load i64, ptr %launchedp
+  %alonep = getelementptr i64, ptr %request, i64 4
+  %alone = load i64, ptr %alonep
+  call void @calque_run(ptr %control, ptr %launches, i64 %launched, ptr %words, i64 %alone)
+  ret i64 0
+}
 """
 
-ENTRY_POINTS = ("calque_barrier", "calque_run", "calque_start", "calque_stop", "calque_patch")
+REQUEST = (
+    "control", "launches", "count", "words", "alone",  # as for calque_run
+    "patches", "positions", "sources", "offsets",  # as for calque_patch
+    "floats", "float_positions", "float_leaves", "float_type",  # words[float_positions[i]] = scalars[float_leaves[i]]
+)  # fmt: skip
+"""What the words of a request of `calque_step` say."""
+
+ENTRY_POINTS = ("calque_barrier", "calque_run", "calque_start", "calque_stop", "calque_patch", "calque_step")
 
 
 def module_text() -> str:
