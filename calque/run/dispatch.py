@@ -127,6 +127,7 @@ def dispatch(
     if short and not settings.checked:
         arrays = _settled(inputs)
         if arrays is not None:
+            updates_state = _updates_state(outputs, previous)
             try:
                 _compute(plan, arrays, scalars, outputs, errors)
             except BaseException as error:
@@ -135,16 +136,16 @@ def dispatch(
                     buffer.task = task
                 if not isinstance(error, Exception):  # Ctrl-C inside inline work: the user wants it now
                     raise
-                _failed(error, user_line(), outputs, previous)
+                _failed(error, user_line(), outputs, previous, updates_state)
             return
     before = [_writer(b) for b in inputs]
-    line = user_line()
+    line, updates_state = user_line(), _updates_state(outputs, previous)
 
     def guarded() -> None:
         try:
             _execute(plan, inputs, before, scalars, outputs, errors)
         except Exception as error:
-            _failed(error, line, outputs, previous)
+            _failed(error, line, outputs, previous, updates_state)
             raise
 
     task = Task(guarded)
@@ -156,12 +157,16 @@ def dispatch(
         CPU_QUEUE.submit(task)
 
 
-def _failed(error: Exception, line: str, outputs: list[Buffer], previous: Sequence[Buffer | None]) -> None:
+def _updates_state(outputs: list[Buffer], previous: Sequence[Buffer | None]) -> bool:
+    """Whether a failure would be noticed by nobody: what the program was to write has a value already."""
+    return bool(previous) or any([b.array is not None for b in outputs])
+
+
+def _failed(error: Exception, line: str, outputs: list[Buffer], previous: Sequence[Buffer | None], updates_state: bool) -> None:
     """Say where the program was run, give back old values, and remember an error that nobody may read."""
     if line and not getattr(error, "calque_line", ""):
         error.calque_line = line  # type: ignore[attr-defined]
         error.add_note(f"in the program that was run at {line}")
-    updates_state = any(b.array is not None for b in outputs) or bool(previous)
     for buffer, old in zip(outputs, previous, strict=False):
         if buffer.array is None and old is not None and old.array is not None:
             buffer.array = _flat_copy(old.array)
