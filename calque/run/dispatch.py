@@ -159,7 +159,7 @@ def dispatch(
 
 def _updates_state(outputs: list[Buffer], previous: Sequence[Buffer | None]) -> bool:
     """Whether a failure would be noticed by nobody: what the program was to write has a value already."""
-    return bool(previous) or any([b.array is not None for b in outputs])
+    return bool(previous) or any(b.array is not None for b in outputs)
 
 
 def _failed(error: Exception, line: str, outputs: list[Buffer], previous: Sequence[Buffer | None], updates_state: bool) -> None:
