@@ -87,6 +87,8 @@ class Builder:
 
     def div(self, a: Value, b: Value) -> Value:
         """a // b for a >= 0 and b > 0."""
+        if isinstance(a, int) and isinstance(b, int):
+            return a // b
         return self.let(f"udiv i64 {a}, {b}")
 
     def rem(self, a: Value, b: Value) -> Value:

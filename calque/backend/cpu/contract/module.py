@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from calque.backend.cpu.contract.attention import attention_functions
+from calque.backend.cpu.contract.attention_grad import attention_grad_functions
 from calque.backend.cpu.contract.builder import declarations
 from calque.backend.cpu.contract.conv import conv_functions
 from calque.backend.cpu.contract.depthwise import depthwise_functions
@@ -19,5 +21,6 @@ def module_ir(dtype: str, target: VectorUnit) -> str:
     """IR text of every contraction for ``float32`` or ``float64``; needs only ``calque_barrier`` from outside."""
     blocking = blocking_for(dtype, target)
     parts = (declarations, outer_kernels, dot_kernels, packers, gemm_functions, depthwise_functions, conv_functions,
-             weight_grad_functions, winograd_conv_functions, winograd_weight_functions)
+             weight_grad_functions, winograd_conv_functions, winograd_weight_functions, attention_functions,
+             attention_grad_functions)
     return "\n".join(part(blocking) for part in parts)
