@@ -7,7 +7,7 @@ from math import gcd, prod
 from typing import Any
 
 from calque.backend.cpu.contract.attention_call import Attention
-from calque.backend.cpu.contract.conv import ConvWords, block_words
+from calque.backend.cpu.contract.conv_words import ConvWords, block_words
 from calque.backend.cpu.contract.gemm import shared_elements
 from calque.backend.cpu.contract.pack import PatchWords
 from calque.backend.cpu.contract.target import Blocking, VectorUnit
@@ -281,8 +281,9 @@ def _transformed_weights(channels: int, rows: int, blocking: Blocking) -> int:
 
 
 def _packed_elements(patch: PatchWords, words: ConvWords, blocking: Blocking) -> int:
-    panels = -(-words.rows // blocking.tile_rows)
-    return words.groups * panels * blocking.row_stride * words.channels * patch.tap_rows * patch.tap_columns
+    rows = max(-(-words.rows // blocking.tile_rows) * blocking.row_stride,
+               -(-words.rows // blocking.tile_columns) * blocking.tile_columns)
+    return words.groups * rows * words.channels * patch.tap_rows * patch.tap_columns
 
 
 def _packed_weights(blocks: list[tuple[PatchWords, ConvWords]], blocking: Blocking) -> int:
