@@ -94,6 +94,18 @@ def test_matmul_paths(dtype: str, shape: tuple[int, int, int], layout: str) -> N
     check("matmul", matmul_params(a, b), a, b, a.astype(np.float64) @ b.astype(np.float64), k)
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("layout", ["nn", "tt"])
+def test_matmul_in_chunks(dtype: str, layout: str) -> None:
+    """More rows than packed panels have room for, more columns than one chunk, two blocks of depth, odd edges."""
+    m, n, k = 3301, 1045, 397
+    rng = np.random.default_rng(2)
+    a = rng.standard_normal((m, k) if layout[0] == "n" else (k, m)).astype(dtype)
+    b = rng.standard_normal((k, n) if layout[1] == "n" else (n, k)).astype(dtype)
+    a, b = (a if layout[0] == "n" else a.T), (b if layout[1] == "n" else b.T)
+    check("matmul", matmul_params(a, b), a, b, a.astype(np.float64) @ b.astype(np.float64), k)
+
+
 def test_matmul_propagates_nan_and_infinity() -> None:
     """Zero times infinity is not skipped."""
     a, b = np.zeros((20, 30), np.float32), np.ones((30, 40), np.float32)

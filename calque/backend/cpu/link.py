@@ -154,7 +154,7 @@ class Linker:
         if isinstance(step, Contract):
             if step.workspace >= 0:
                 found.append(self._range(step.workspace, True))
-            else:
+            elif contract.contraction(step.kind, step.spec).workspace_bytes(step.dtype.name, current()):
                 found.append((self.arena, self.schedule.arena_bytes, 1 << 62, True))
         return found
 

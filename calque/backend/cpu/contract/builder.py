@@ -168,6 +168,10 @@ class Builder:
         """Store one vector of consecutive elements."""
         self.emit(f"store {self.vector} {value}, ptr {pointer}, align {self.blocking.item_bytes}")
 
+    def prefetch(self, pointer: str) -> None:
+        """Ask for the cache line at an address, which need not be valid."""
+        self.emit(f"call void @llvm.prefetch.p0(ptr {pointer}, i32 0, i32 3, i32 1)")
+
     def load_masked(self, pointer: str, mask: str) -> str:
         """Consecutive elements where the mask is set, zero elsewhere (those are not touched)."""
         return self.let(f"call {self.vector} @llvm.masked.load.{self._suffix}.p0(ptr {pointer}, i32 "

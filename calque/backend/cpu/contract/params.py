@@ -8,7 +8,6 @@ from typing import Any
 
 from calque.backend.cpu.contract.attention_call import Attention
 from calque.backend.cpu.contract.conv_words import ConvWords, block_words
-from calque.backend.cpu.contract.gemm import shared_elements
 from calque.backend.cpu.contract.pack import PatchWords
 from calque.backend.cpu.contract.target import Blocking, VectorUnit
 from calque.backend.cpu.contract.weight_grad import LANE_BLOCK, ROW_BLOCK
@@ -70,10 +69,8 @@ class Matmul:
                 *(word for dim in dims for word in dim))
 
     def workspace_bytes(self, dtype: str, target: VectorUnit) -> int:
-        """Size of the shared buffer: the smaller operand in packed form, twice when there is a batch."""
-        f, blocking = self.folded(), blocking_for(dtype, target)
-        copies = 2 if prod(f.batch) > 1 else 1
-        return copies * shared_elements(f.rows, f.columns, f.depth, blocking) * blocking.item_bytes
+        """None: every thread packs into its scratch memory."""
+        return 0
 
 
 @dataclass(frozen=True, slots=True)
