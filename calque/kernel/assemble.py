@@ -112,7 +112,7 @@ def _loop_entry(fusion: Fusion, g: Group, needed: set[int]) -> Entry | None:
     bases = []
     empty = [m for m in g.members if m in needed and not facts.nodes[m].numel]
     for w in g.writes:
-        if w.target in needed and facts.nodes[w.target].op.name != "cat":
+        if w.target in needed and not facts.covers(w.target):
             bases.append((w.target, facts.nodes[w.target].inputs[0]))
         elif w.target in needed:
             empty.append(w.target)

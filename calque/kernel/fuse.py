@@ -389,7 +389,8 @@ class Fuser:
                 offset += self.nodes[piece].shape[dim] * strides[dim]
         else:
             offset, dynamic = static_offset(self.nodes, n)
-            after = self._store(node, n.inputs[1], n.attr("strides"), offset, dynamic, n.inputs[0])
+            base = -1 if self.facts.covers(node) else n.inputs[0]
+            after = self._store(node, n.inputs[1], n.attr("strides"), offset, dynamic, base)
         self.fusion.available_after[node] = after + 0.25
         self.fusion.stored.add(node)
 

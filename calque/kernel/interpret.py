@@ -122,10 +122,11 @@ class KernelRun:
         position += 1
         for axis, stride in zip(self.axes, access.strides, strict=True):
             if stride != "0":
-                step = 1
                 if stride == "s":
                     step = params[position]
                     position += 1
+                else:
+                    step = int(stride)
                 address = address + axis * step
         if not access.indirect:
             self.accesses.append((address, 0, 0))
