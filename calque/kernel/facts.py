@@ -182,7 +182,7 @@ class Facts:
         n = self.nodes[node]
         if n.op.name == "update" and 0 < n.numel == prod(n.attr("shape")) and n.attr("offset") == 0:
             return is_hierarchical(n.attr("shape"), n.attr("strides"))
-        return n.op.name == "cat"
+        return bool(n.op.name == "cat")
 
     def _is_whole(self, view: int) -> bool:
         node = self.nodes[view]

@@ -117,9 +117,9 @@ class Lowering:
         """A contiguous dim of a few elements (the columns of a pooling window) becomes an inner loop below the next dim, which gets the
         vector when some load walks along that one alone; other short dims that such a load does not see go with it."""
         extents = self.g.extents
-        last = self.p[-1]
+        last = next((d for d in self.p if extents[d] <= SHORT_R and any(c.get(d) == 1 for c in stores)), -1)
         wide = [d for d in self.p if extents[d] > SHORT_R and any(c.get(last) == 1 and c.get(d) == extents[last] for c in stores)]
-        if extents[last] > SHORT_R or not wide:
+        if not wide:
             return
         shared = [c for c in loads if wide[0] in c and last not in c]
         if not shared:

@@ -117,7 +117,8 @@ class KernelEmitter:
         self._variants(start, stop, lambda variant, n: self._panel(variant, self._split(variant, group, n, self.kernel.stages)))
 
     def _variants(self, start: str, stop: str, body: Callable[[Variant, str], None], width: int = 0) -> None:
-        """The vectorised loop from start to stop in all its forms."""
+        """The vectorised loop from start to stop in all its forms. Masked accesses cost several times as much as plain ones (Zen 5: half
+        the speed of batch normalisation), so a mask is for the last vector only."""
         code, unroll = self.code, self.plan.unroll
         width = width or self.plan.width
         if width == 1:
@@ -125,13 +126,7 @@ class KernelEmitter:
                 body(Variant(self.one, "", 1), n)
             return
         lanes = self.vector
-        if self.target.masked and unroll == 1:
-            with code.loop(start, stop, width) as n:
-                body(Variant(lanes, self.frame.tail_mask(lanes, n, stop), 1), n)
-            return
         for count in dict.fromkeys((unroll, 1)):
-            if self.target.masked and count == 1:
-                break
             whole = code.let(f"and i64 {code.sub(stop, start)}, {-width * count}")
             middle = code.add(start, whole)
             with code.loop(start, middle, width * count) as n:

@@ -15,7 +15,6 @@ from calque.backend.cpu.emit_text import FLOAT_KINDS, Lanes, register_kind
 from calque.base.dtypes import DType, bool_, float64
 
 
-
 @dataclass(frozen=True, slots=True)
 class Reduction:
     """How one `reduce` instruction accumulates: element type `dtype` of its operand, `result` type, kind of the accumulator."""
@@ -31,7 +30,7 @@ class Reduction:
     @property
     def unset(self) -> int:
         """Index of an arg-reduction that has seen nothing."""
-        return (1 << self.result.bits - 1) - 1
+        return int((1 << self.result.bits - 1) - 1)
 
     @property
     def index_kind(self) -> str:
