@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from calque.base.dtypes import DType
 from calque.kernel.schedule import Schedule
 
 Array = Any  # a 1-D dense numpy.ndarray
@@ -59,6 +60,10 @@ class Backend(ABC):
     @abstractmethod
     def compile(self, schedule: Schedule) -> Executable:
         """Machine code (or whatever runs fastest) for a schedule."""
+
+    def workspace_bytes(self, kind: str, spec: Any, dtype: DType) -> int:
+        """Memory that a contraction wants beside its operands; the planner gives it a place in the arena (`Contract.workspace`)."""
+        return 0
 
     def peak_flops(self, dtype: str) -> float:
         """Floating-point operations per second that this device reaches on `dtype`, measured now; 0.0: unknown."""

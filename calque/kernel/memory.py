@@ -6,18 +6,23 @@
 from __future__ import annotations
 
 from bisect import insort
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from itertools import accumulate
+from typing import Any
 
-from calque.base.dtypes import DType
+from calque.base.dtypes import DType, uint8
 from calque.ir.program import Program
 from calque.kernel.assemble import Entry, contract_call
 from calque.kernel.facts import Class
+from calque.kernel.inplace import may_overwrite
 from calque.kernel.loops import Access, Instr, LoopKernel, Operand, Stage
-from calque.kernel.lower import Launch
 from calque.kernel.reader import Fusion
 from calque.kernel.schedule import Buffer, Contract, Host, Loop, Schedule
 
 ALIGNMENT = 64  # bytes: one cache line, one AVX-512 register
+SMALL_ARENA = 1 << 20  # bytes: below this, holes do not matter
+WorkspaceBytes = Callable[[str, Any, DType], int]
 
 
 @dataclass(slots=True, eq=False)
@@ -31,12 +36,21 @@ class Block:
     last: int = -1  # last entry that reads or writes it
     source: int = -1
     output: int = -1
+    heir: Block | None = None  # the block that overwrites this one in place, in the same memory
     offset: int = -1
     buffer: int = -1
 
     @property
     def nbytes(self) -> int:
         return int(self.numel * self.dtype.itemsize)
+
+    @property
+    def home(self) -> Block:
+        """The last block in the same memory."""
+        block = self
+        while block.heir is not None:
+            block = block.heir
+        return block
 
 
 class Arena:
@@ -79,24 +93,81 @@ class Arena:
             self.free[k - 1 : k + 1] = [(before[0], before[1] + size)]
 
 
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Memory of `nbytes` that is needed from entry `first` to entry `last`."""
+
+    first: int
+    last: int
+    nbytes: int
+
+
+def pack(spans: list[Span]) -> tuple[list[int], int]:
+    """Offsets such that spans that are needed at the same time do not overlap, and the size of the whole: the smaller of two layouts.
+
+    Allocation in time order is near the most that is ever needed at once when lifetimes nest, as in a training step. Where it leaves holes, the
+    largest spans are placed first, each at the lowest offset that is free for its whole life.
+    """
+    offsets, size = _in_time_order(spans)
+    if size > SMALL_ARENA and size > 1.01 * most_at_once(spans):
+        others, other = _largest_first(spans)
+        if other < size:
+            return others, other
+    return offsets, size
+
+
+def most_at_once(spans: list[Span]) -> int:
+    """The most bytes that are needed at one entry: no layout is smaller."""
+    change: dict[int, int] = {}
+    for s in spans:
+        change[s.first] = change.get(s.first, 0) + _aligned(s.nbytes)
+        change[s.last + 1] = change.get(s.last + 1, 0) - _aligned(s.nbytes)
+    return max(accumulate((change[t] for t in sorted(change)), initial=0))
+
+
+def _in_time_order(spans: list[Span]) -> tuple[list[int], int]:
+    arena = Arena()
+    offsets = [0] * len(spans)
+    ends: dict[int, list[int]] = {}
+    for k, s in enumerate(spans):
+        ends.setdefault(s.last, []).append(k)
+    pending = sorted(ends)
+    for k in sorted(range(len(spans)), key=lambda k: (spans[k].first, -spans[k].nbytes)):
+        while pending and pending[0] < spans[k].first:
+            for done in ends[pending.pop(0)]:
+                arena.release(offsets[done], spans[done].nbytes)
+        offsets[k] = arena.allocate(spans[k].nbytes)
+    return offsets, arena.size
+
+
+def _largest_first(spans: list[Span]) -> tuple[list[int], int]:
+    offsets = [0] * len(spans)
+    placed: list[int] = []  # by offset
+    size = 0
+    for k in sorted(range(len(spans)), key=lambda k: (-spans[k].nbytes, spans[k].first)):
+        s, wanted, at = spans[k], _aligned(spans[k].nbytes), 0
+        for other in placed:
+            o = spans[other]
+            if o.first <= s.last and s.first <= o.last:
+                if offsets[other] - at >= wanted:
+                    break
+                at = max(at, offsets[other] + _aligned(o.nbytes))
+        offsets[k] = at
+        insort(placed, k, key=offsets.__getitem__)
+        size = max(size, at + wanted)
+    return offsets, size
+
+
 def _aligned(nbytes: int) -> int:
     return max(ALIGNMENT, -(-nbytes // ALIGNMENT) * ALIGNMENT)
-
-
-def same_element(launch: Launch | None, read: int, write: int) -> bool:
-    """Whether the launch reads node `read` only at the element of `write` that the same iteration stores."""
-    if launch is None:
-        return False
-    stores = launch.stores.get(write, [])
-    if len(stores) != 1 or stores[0] is None:
-        return False
-    return all(a is not None and a.form == stores[0].form for a in launch.reads.get(read, []))
 
 
 class Planner:
     """Assigns blocks to nodes, then memory to blocks."""
 
-    def __init__(self, program: Program, fusion: Fusion, entries: list[Entry], reuse: bool) -> None:
+    def __init__(self, program: Program, fusion: Fusion, entries: list[Entry], reuse: bool, workspace_bytes: WorkspaceBytes | None = None) -> None:
+        self.workspace_bytes = workspace_bytes
+        self.workspaces: dict[int, Block] = {}  # entry -> the workspace of its library call
         self.program = program
         self.facts = fusion.facts
         self.fusion = fusion
@@ -160,7 +231,7 @@ class Planner:
             return False
         if sum(1 for _, b in entry.bases if b == base) > 1 or max(self.readers[base]) > k:
             return False
-        if base in entry.reads and not same_element(entry.launch, base, target):
+        if base in entry.reads and not may_overwrite(entry.launch, base, target):
             return False
         block = self.block_of[base]
         if block.source >= 0:  # also when an earlier update already took the input over
@@ -216,34 +287,62 @@ class Planner:
             return True
         reads = [n for n in old.nodes if n in entry.reads]
         writes = [n for n in new.nodes if n in entry.writes]
-        return all(same_element(entry.launch, r, w) for r in reads for w in writes)
+        return all(may_overwrite(entry.launch, r, w) for r in reads for w in writes)
 
     def lay_out(self) -> int:
         """Arena offsets; returns the arena's size."""
-        arena = Arena()
-        born: dict[int, list[Block]] = {}
+        for t, entry in enumerate(self.entries):
+            nbytes = self.workspace(entry)
+            if nbytes:
+                block = Block(uint8, nbytes, first=t, last=t)
+                self.blocks.append(block)
+                self.workspaces[t] = block
+        own = [b for b in self.blocks if b.source < 0 and b.output < 0 and b.first >= 0]
+        if not self.reuse:
+            for block in own:
+                block.last = len(self.entries)
+        else:
+            self.inherit(own)
+        starts: dict[int, int] = {}  # home -> when its memory is first written
+        for block in own:
+            key = id(block.home)
+            starts[key] = min(starts.get(key, block.first), block.first)
+        homes = [b for b in own if b.heir is None]
+        spans = [Span(starts[id(b)], b.last, b.nbytes) for b in homes]
+        offsets, size = pack(spans)
+        for block, offset in zip(homes, offsets, strict=True):
+            block.offset = offset
+        return size
+
+    def inherit(self, own: list[Block]) -> None:
+        """Let blocks that are overwritten in place pass their memory on: to another temporary, or to an output, in which they then live."""
         dying: dict[int, list[Block]] = {}
-        for block in self.blocks:
-            if block.source < 0 and block.output < 0 and block.first >= 0:
-                born.setdefault(block.first, []).append(block)
-                dying.setdefault(block.last, []).append(block)
-        for t in range(len(self.entries)):
-            leaving = dying.get(t, [])
-            for block in sorted(born.get(t, ()), key=lambda b: -b.nbytes):
-                heir = next((d for d in leaving if self.inherits(d, block)), None) if self.reuse else None
-                if heir is not None:
-                    leaving.remove(heir)
-                    block.offset = heir.offset
-                else:
-                    block.offset = arena.allocate(block.nbytes)
-            if self.reuse:
-                for block in leaving:
-                    arena.release(block.offset, block.nbytes)
-        return arena.size
+        for block in own:
+            dying.setdefault(block.last, []).append(block)
+        outputs = [b for b in self.blocks if b.output >= 0 and b.source < 0 and b.first >= 0]
+        before: dict[int, list[Block]] = {}  # blocks that already pass their memory to this one
+        for block in sorted([*own, *outputs], key=lambda b: (b.first, b.output >= 0, -b.nbytes)):
+            for old in dying.get(block.first, ()):
+                if old.heir is not None or not self.inherits(old, block):
+                    continue
+                chain = [*before.get(id(old), []), old]
+                if block.output >= 0 and any(b.dtype is not block.dtype for b in chain):
+                    continue
+                old.heir = block
+                before[id(block)] = chain
+                break
 
     def inherits(self, old: Block, new: Block) -> bool:
         """Whether `new`, first written where `old` is last read, may take its place."""
-        return old is not new and old.first < new.first and old.nbytes == new.nbytes and self.follows(old, new)
+        if old is new or not new.nodes or old.first >= new.first or old.nbytes != new.nbytes:
+            return False
+        return self.follows(old, new)
+
+    def workspace(self, entry: Entry) -> int:
+        """Bytes that the backend wants for a library call beside its operands."""
+        if self.workspace_bytes is None or entry.node < 0 or self.facts.cls[entry.node] is not Class.CONTRACT or not self.nodes[entry.node].numel:
+            return 0
+        return self.workspace_bytes(self.nodes[entry.node].op.name, contract_call(self.fusion, entry.node).spec, self.nodes[entry.node].dtype)
 
     # ---------------------------------------------------------------- result
 
@@ -262,16 +361,21 @@ class Planner:
             if block.output >= 0:
                 block.buffer = len(buffers)
                 buffers.append(Buffer("output", block.output, block.dtype, block.numel, block.source))
-            elif block.source < 0 and block.first >= 0:
+            elif block.source < 0 and block.first >= 0 and block.home.output < 0:
                 block.buffer = len(buffers)
-                buffers.append(Buffer("arena", block.offset, block.dtype, block.numel))
+                buffers.append(Buffer("arena", block.home.offset, block.dtype, block.numel))
+        for block in self.blocks:
+            if block.heir is not None and block.home.output >= 0:
+                block.buffer = block.home.buffer
         self.input_buffer = {index: k for k, index in enumerate(sorted(self.inputs))}
         kernels: dict[LoopKernel, LoopKernel] = {}
         steps: list[Loop | Contract | Host] = []
         check_steps = 0
-        for entry in self.entries:
+        for t, entry in enumerate(self.entries):
             step = self.step(entry, kernels)
             if step is not None:
+                if isinstance(step, Contract) and t in self.workspaces:
+                    step = replace(step, workspace=self.workspaces[t].buffer)
                 steps.append(step)
                 check_steps += entry.check
         scalars = tuple(self.nodes[i].dtype for i in self.program.scalars)
@@ -337,12 +441,16 @@ def copy_kernel(dtype: DType) -> LoopKernel:
     return LoopKernel(1, 0, (Operand(dtype), Operand(dtype, True)), accesses, (Stage("map", 0, body),), "p")
 
 
-def plan(program: Program, fusion: Fusion, entries: list[Entry], reuse: bool = True) -> Schedule:
-    """Assign memory."""
-    return Planner(program, fusion, entries, reuse).schedule()
+def plan(
+    program: Program, fusion: Fusion, entries: list[Entry], reuse: bool = True, workspace_bytes: WorkspaceBytes | None = None
+) -> Schedule:
+    """Assign memory. `workspace_bytes(kind, spec, dtype)`: what the backend wants for a contraction beside its operands; its place is in the
+    arena, for the time of the call."""
+    return Planner(program, fusion, entries, reuse, workspace_bytes).schedule()
 
 
-def predicted_peak(schedule: Schedule) -> int:
-    """Bytes held while the schedule runs: inputs, outputs that are not donated inputs, constants and the arena."""
-    held = sum(b.nbytes for b in schedule.buffers if b.kind != "arena" and b.donor < 0)
-    return held + schedule.arena_bytes
+def predicted_peak(schedule: Schedule, rounded: Callable[[int], int] = int) -> int:
+    """Bytes held while the schedule runs: inputs, outputs that are not donated inputs, constants and the arena. `rounded`: the size of the block
+    that the backend takes for so many bytes; then inputs are the caller's, and the rest is exactly what a run adds to the memory in use."""
+    held = sum(rounded(b.nbytes) for b in schedule.buffers if b.kind != "arena" and b.donor < 0)
+    return held + (rounded(schedule.arena_bytes) if schedule.arena_bytes else 0)

@@ -213,7 +213,7 @@ def _report(number: int, runs: list[Ran], limits: _Limits) -> ProgramReport:
         seconds = min((steps[k] for steps in timed), default=0.0)
         found = cost(step, schedule.buffers)
         kind = type(step).__name__.lower()
-        types = [schedule.buffers[b].dtype for b in reversed(step.operands)]
+        types = [schedule.buffers[b].dtype for b in reversed(step.operands) if b >= 0]
         dtype = next((t.name for t in types if t.is_floating_point), "")
         arithmetic, memory = _at_least(found.flops, limits.flops(dtype)), _at_least(found.nbytes, limits.bytes(found.nbytes))
         limit = "arithmetic" if arithmetic > memory else "memory"

@@ -11,7 +11,7 @@ from calque.ir.program import Program
 from calque.ir.spec import verify
 from calque.kernel.assemble import assemble
 from calque.kernel.fuse import fuse
-from calque.kernel.memory import plan, predicted_peak
+from calque.kernel.memory import WorkspaceBytes, plan, predicted_peak
 from calque.kernel.schedule import Schedule
 
 Pass = Callable[[Program], Program]
@@ -35,12 +35,14 @@ def simplified(program: Program) -> Program:
     return program
 
 
-def compile_program(program: Program, *, fusion: bool = True, reuse: bool = True) -> Schedule:
+def compile_program(
+    program: Program, *, fusion: bool = True, reuse: bool = True, workspace_bytes: WorkspaceBytes | None = None
+) -> Schedule:
     """Lower a program. `fusion=False` gives one launch per node and `reuse=False` one buffer per value: the twins used by
-    tests."""
+    tests. `workspace_bytes`: see `memory.plan`."""
     program = simplified(program)
     groups = fuse(program, fusion)
-    return plan(program, groups, assemble(program, groups), reuse)
+    return plan(program, groups, assemble(program, groups), reuse, workspace_bytes)
 
 
 def fusion_report(program: Program, schedule: Schedule) -> tuple[tuple[tuple[str, str, str], ...], int]:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from calque.backend.base import Array, Backend, Executable, MemoryStats
-from calque.backend.cpu import limits
+from calque.backend.cpu import contract, limits
 from calque.backend.cpu.executable import compile_schedule
+from calque.backend.cpu.link import NATIVE_CONTRACTIONS
 from calque.backend.cpu.memory import POOL
+from calque.backend.cpu.target import current
+from calque.base.dtypes import DType
 from calque.kernel.schedule import Schedule
 
 
@@ -19,6 +24,12 @@ class CpuBackend(Backend):
     def compile(self, schedule: Schedule) -> Executable:
         """Machine code for a schedule."""
         return compile_schedule(schedule)
+
+    def workspace_bytes(self, kind: str, spec: Any, dtype: DType) -> int:
+        """Packed operands and transformed tiles of a native contraction."""
+        if dtype.name not in NATIVE_CONTRACTIONS:
+            return 0
+        return contract.contraction(kind, spec).workspace_bytes(dtype.name, current())
 
     def peak_flops(self, dtype: str) -> float:
         """Multiply-adds from registers."""

@@ -24,7 +24,6 @@ from calque.base import config
 from calque.base.errors import ArgumentError
 from calque.kernel.schedule import Buffer, Host, Schedule
 
-_BYTES = np.dtype(np.uint8)
 CHECKED_BYTES = 1 << 20
 """A run that allocates more than this first asks for all of it together."""
 KEPT_BYTES = 1024
@@ -146,7 +145,7 @@ class CpuExecutable(Executable):
         for k, (count, dtype) in enumerate(self._fresh):
             arrays.append(self._small(k, count, dtype) if self._short[k] else POOL.empty(count, dtype))
         if self._arena_bytes:
-            arrays.append(POOL.empty(self._arena_bytes, _BYTES))
+            arrays.append(POOL.arena(self._arena_bytes))
         try:
             words = self._idle.pop()
         except IndexError:  # every set is in use by another thread

@@ -1,7 +1,8 @@
 """Host memory of the CPU backend: aligned blocks that return to a pool when the last array over them dies.
 
-Freed blocks are kept by size and reused, which saves the page faults of fresh memory. A request that cannot be met raises before
-anything is touched. Thread-safe.
+Freed blocks are kept and reused, which saves the page faults of fresh memory: by size for values; the arenas of programs, which live for one
+run only, in any block that is large enough. What is held (in use and kept) never grows beyond what was in use at one time: before the pool
+grows, it gives blocks back that would exceed that. A request that cannot be met raises before anything is touched. Thread-safe.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import os
 import threading
+from bisect import bisect_left, insort
 from collections import deque
 from pathlib import Path
 from typing import Any
@@ -87,10 +89,13 @@ class Pool:
         self.returned: deque[tuple[int, int]] = deque()  # (size, address)
         self._lock = threading.Lock()
         self._types: dict[int, Any] = {}  # size -> ctypes type of a block
-        self._free: dict[int, list[int]] = {}  # size -> addresses
+        self._free: dict[int, list[int]] = {}  # size -> addresses, least recently used size first
+        self._arenas: list[tuple[int, int]] = []  # (size, address) of kept arenas, sorted
+        self._capacity: dict[int, int] = {}  # address -> size of an arena, which may serve a smaller request
         self._memory: dict[int, Any] = {}  # address -> the array that owns the memory
         self._in_use = 0
         self._peak = 0
+        self._most = 0  # the same since the process began
         self._cached = 0
         self._unchecked = 0
 
@@ -107,13 +112,36 @@ class Pool:
                 self._cached -= size
             else:
                 address = self._grow(size)
-            self._in_use += size
-            if self._in_use > self._peak:
-                self._peak = self._in_use
+            self._take(size)
         return np.frombuffer(self._types[size].from_address(address), dtype, count)
+
+    def arena(self, nbytes: int) -> Array:
+        """Bytes for the temporaries of one run: the smallest kept arena that is large enough, else new memory."""
+        size = rounded(nbytes)
+        with self._lock:
+            if self.returned:
+                self._collect()
+            k = bisect_left(self._arenas, (size, 0))
+            if k < len(self._arenas):
+                capacity, address = self._arenas.pop(k)
+                self._cached -= size  # what is left over stays kept
+                if size not in self._types:
+                    self._types[size] = _block_type(size, self.returned)
+            else:
+                capacity, address = size, self._grow(size)
+            self._capacity[address] = capacity
+            self._take(size)
+        return np.frombuffer(self._types[size].from_address(address), np.uint8, nbytes)
+
+    def _take(self, size: int) -> None:
+        self._in_use += size
+        if self._in_use > self._peak:
+            self._peak = self._in_use
+            self._most = max(self._most, self._peak)
 
     def _grow(self, size: int) -> int:
         """Address of new memory from the system."""
+        self._shrink(max(self._most, self._in_use + size) - self._in_use - size)
         self._reserve(size, size)
         if size not in self._types:
             self._types[size] = _block_type(size, self.returned)
@@ -159,15 +187,35 @@ class Pool:
             size, address = self.returned.popleft()
             self._in_use -= size
             self._cached += size
-            self._free.setdefault(size, []).append(address)
+            capacity = self._capacity.get(address)
+            if capacity is not None:
+                insort(self._arenas, (capacity, address))
+                continue
+            kept = self._free.pop(size, None)  # the size used last comes last
+            if kept is None:
+                kept = []
+            kept.append(address)
+            self._free[size] = kept
+
+    def _shrink(self, allowed: int) -> None:
+        """Give kept blocks back until at most `allowed` bytes are kept: arenas that were too small first, then the sizes not used for longest."""
+        while self._cached > allowed and self._arenas:
+            size, address = self._arenas.pop(0)
+            del self._memory[address], self._capacity[address]
+            self._cached -= size
+        for size in list(self._free):
+            addresses = self._free[size]
+            while addresses and self._cached > allowed:
+                del self._memory[addresses.pop()]
+                self._cached -= size
+            if not addresses:
+                del self._free[size]
 
     def _drop(self) -> int:
-        released, self._cached = self._cached, 0
-        for addresses in self._free.values():
-            for address in addresses:
-                del self._memory[address]
-        self._free.clear()
-        return released
+        """Give all kept blocks back."""
+        before = self._cached
+        self._shrink(0)
+        return before - self._cached
 
     def _reserve(self, growth: int, asked: int, announce: bool = True) -> None:
         """Make sure that `growth` more bytes may be taken from the system."""
@@ -175,8 +223,8 @@ class Pool:
         if limit > 0:
             if self._in_use + self._cached + growth > limit:
                 self._drop()
-                if self._in_use + asked > limit:
-                    self._refuse(asked, limit - self._in_use)
+                if self._in_use + self._cached + asked > limit:
+                    self._refuse(asked, limit - self._in_use - self._cached)
             return
         self._unchecked += growth
         if growth < _SMALL and self._unchecked < _UNCHECKED_GROWTH:
