@@ -49,7 +49,8 @@ def _stores(launch: Launch, operand: int) -> list[tuple[int, Instr]]:
     ]
 
 
-Where = tuple[tuple[int, ...], tuple[int, int]]  # (offset, *strides), (index stride, limit)
+Where = tuple[tuple[int, ...], tuple[int, int], tuple[tuple[int, int], ...]]
+"""(offset, *strides), (index stride, limit), run-time terms of the offset as (scalar leaf, factor)"""
 
 
 def _decode(launch: Launch) -> list[Where]:
@@ -59,6 +60,7 @@ def _decode(launch: Launch) -> list[Where]:
     found: list[Where] = []
     for access in kernel.accesses:
         numbers = [params[at]]
+        terms = tuple((leaf, factor) for position, leaf, factor in launch.dynamic if position == at)
         at += 1
         for stride in access.strides:
             numbers.append(params[at] if stride == "s" else int(stride))
@@ -66,7 +68,7 @@ def _decode(launch: Launch) -> list[Where]:
         indirect = (0, 1)
         if access.indirect:
             indirect, at = (params[at], params[at + 1]), at + 2
-        found.append((tuple(numbers), indirect))
+        found.append((tuple(numbers), indirect, terms))
     return found
 
 
@@ -75,7 +77,7 @@ def _within_row(launch: Launch, read: Where, place: Where, access: Access) -> bo
     kernel = launch.kernel
     extents = launch.params[: kernel.rank_p + kernel.rank_r]
     split = 1 + kernel.rank_p
-    if launch.dynamic or read[0][:split] != place[0][:split]:
+    if read[0][:split] != place[0][:split] or read[2] != place[2]:
         return False
     row = 1
     for stride, extent in sorted(zip(place[0][split:], extents[kernel.rank_p :], strict=True)):

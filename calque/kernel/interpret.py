@@ -188,28 +188,55 @@ class KernelRun:
 
 
 def check_races(run: KernelRun) -> None:
-    """Raise when an iteration may read an element that another iteration writes."""
+    """Raise when an iteration may read an element that another iteration writes, or one that it has overwritten itself.
+
+    What a point of P writes it may read itself in the stages before: they are complete by then.
+    """
     kernel = run.kernel
-    for stage in kernel.stages:
+    for late, stage in enumerate(kernel.stages):
         for instr in stage.instrs:
             if instr.op != "store":
                 continue
             target = run.buffers[kernel.accesses[instr.imm].operand]
-            written = run.accesses[instr.imm][0]
-            for other_stage in kernel.stages:
+            for early, other_stage in enumerate(kernel.stages):
                 for other in other_stage.instrs:
                     if other.op not in ("load", "load_at"):
                         continue
                     source = run.buffers[kernel.accesses[other.imm].operand]
                     if not np.shares_memory(source, target) or 0 in run.extents:
                         continue
-                    same = source.dtype.itemsize == target.dtype.itemsize and other.op == "load"
-                    shift = (source.ctypes.data - target.ctypes.data) // target.dtype.itemsize
-                    read = run.accesses[other.imm][0] + shift
-                    shown = np.broadcast_shapes(read.shape, written.shape)
-                    if not (same and np.array_equal(np.broadcast_to(read, shown), np.broadcast_to(written, shown))):
-                        if np.isin(read, written).any():
-                            raise ValueError(f"race: access {other.imm} reads what access {instr.imm} writes\n{kernel}")
+                    again = kernel.accesses[other.imm].operand == kernel.accesses[instr.imm].operand
+                    if not _safe(run, other, instr.imm, early - late, again):
+                        raise ValueError(f"race: access {other.imm} reads what access {instr.imm} writes\n{kernel}")
+
+
+def _safe(run: KernelRun, load: Instr, write: int, order: int, again: bool) -> bool:
+    """Whether a load may stand `order` stages after the store to access `write` of the same memory (`again`: through the same operand)."""
+    source, target = (run.buffers[run.kernel.accesses[k].operand] for k in (load.imm, write))
+    written = run.accesses[write][0]
+    base, step, limit = run.accesses[load.imm]
+    if source.dtype.itemsize != target.dtype.itemsize:
+        return False
+    read = base + (source.ctypes.data - target.ctypes.data) // target.dtype.itemsize
+    if load.op == "load":
+        shown = np.broadcast_shapes(read.shape, written.shape)
+        if np.array_equal(np.broadcast_to(read, shown), np.broadcast_to(written, shown)):
+            return order <= 0 or again
+        if not np.isin(read, written).any():
+            return True
+    if order >= 0:
+        return False
+    points = np.arange(math.prod(run.extents[: run.kernel.rank_p]), dtype=np.int64)
+    points = points.reshape(*run.extents[: run.kernel.rank_p], *(1,) * run.kernel.rank_r)
+    owner = np.full(int(written.max()) + 1, -1, np.int64)
+    owner[np.broadcast_to(written, run.extents)] = np.broadcast_to(points, run.extents)
+    for k in range(max(limit, 1) if load.op == "load_at" else 1):
+        place = np.broadcast_to(read + k * step, run.extents)
+        inside = (place >= 0) & (place < owner.size)
+        who = owner[np.where(inside, place, 0)]
+        if (inside & (who >= 0) & (who != np.broadcast_to(points, run.extents))).any():
+            return False
+    return True
 
 
 def run_loop(launch: Loop, buffers: Sequence[Array], scalars: Sequence[Scalar], check: bool = False) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from calque.kernel.memory import ALIGNMENT, Arena, predicted_peak
+from calque.kernel import memory
+from calque.kernel.memory import ALIGNMENT, Arena, Span, _in_time_order, _largest_first, most_at_once, pack, predicted_peak
 from calque.kernel.schedule import Host, Schedule
 from calque.run.pipeline import compile_program
 from tests.kernel.programs import Build
@@ -94,3 +96,31 @@ def test_a_gradient_dies_at_its_update_and_not_at_the_end() -> None:
     schedule = compile_program(program)
     assert all(schedule.buffers[o].donor >= 0 for o in schedule.outputs)
     assert schedule.arena_bytes == size * size * 4  # one gradient
+
+
+SPANS = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 12), st.integers(1, 5000)), min_size=1, max_size=40)
+
+
+@given(SPANS)
+def test_layouts_never_overlap_and_are_no_smaller_than_what_is_live(drawn: list[tuple[int, int, int]]) -> None:
+    spans = [Span(first, first + length, nbytes) for first, length, nbytes in drawn]
+    for layout in (_in_time_order, _largest_first, pack):
+        offsets, size = layout(spans)
+        assert size >= most_at_once(spans)
+        for k, (a, x) in enumerate(zip(spans, offsets, strict=True)):
+            assert x % ALIGNMENT == 0 and x + a.nbytes <= size
+            for b, y in list(zip(spans, offsets, strict=True))[:k]:
+                assert a.last < b.first or b.last < a.first or x + a.nbytes <= y or y + b.nbytes <= x
+
+
+def test_the_most_at_once_is_counted_with_both_ends() -> None:
+    assert most_at_once([Span(0, 2, 64), Span(2, 3, 128), Span(3, 3, 64)]) == 192
+    assert most_at_once([]) == 0
+
+
+def test_holes_of_the_time_order_are_filled_by_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two small long-lived values around a large one that dies leave a hole that the next, larger value does not fit."""
+    monkeypatch.setattr(memory, "SMALL_ARENA", 0)
+    spans = [Span(0, 1, 1024), Span(1, 9, 64), Span(2, 9, 2048)]
+    assert _in_time_order(spans)[1] == 1024 + 64 + 2048
+    assert pack(spans)[1] == 64 + 2048 == most_at_once(spans)

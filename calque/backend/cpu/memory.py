@@ -45,9 +45,9 @@ def human(nbytes: int) -> str:
 
 
 def rounded(nbytes: int) -> int:
-    """Size of the block that serves a request: at most one eighth larger, so that similar requests share blocks."""
+    """Size of the block that serves a request: at most one eighth larger (large ones 1/64), so that similar requests share blocks."""
     nbytes = max(nbytes, ALIGNMENT)
-    step = max(ALIGNMENT, 1 << max(nbytes.bit_length() - 4, 0))
+    step = max(ALIGNMENT, 1 << max(nbytes.bit_length() - (4 if nbytes < _SMALL else 7), 0))
     return -(-nbytes // step) * step
 
 

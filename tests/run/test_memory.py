@@ -1,0 +1,159 @@
+"""The memory plan is kept: what a schedule predicts is exactly what its run holds, on the training steps and on random programs.
+
+Measured is the growth of the pool's memory in use, from just before a run to its highest value during the run (inputs are the caller's and do not
+count). Predicted is `predicted_peak` with the pool's block sizes, less the inputs.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib.util
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import calque
+from calque.backend.base import CheckFailed
+from calque.backend.cpu.backend import CpuBackend
+from calque.backend.cpu.executable import CpuExecutable, compile_schedule
+from calque.backend.cpu.memory import POOL, rounded
+from calque.kernel.memory import predicted_peak
+from calque.kernel.schedule import Schedule
+from calque.run.pipeline import compile_program
+from tests.kernel.programs import Build
+from tests.kernel.random_programs import random_program
+
+MODELS = Path(__file__).resolve().parents[2] / "bench" / "models.py"
+
+
+def predicted(schedule: Schedule) -> int:
+    """Bytes that a run adds to the memory in use."""
+    inputs = sum(rounded(b.nbytes) for b in schedule.buffers if b.kind == "input")
+    return predicted_peak(schedule, rounded) - inputs
+
+
+class Watch:
+    """Notes, for every run of a compiled schedule, how much the memory in use grew at most."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[int, int]] = []  # (predicted, measured)
+
+    def run(self, original: Any, form: CpuExecutable, inputs: Any, scalars: Any = ()) -> Any:
+        form._kept = [None] * len(form._kept)  # small outputs of the last run are its memory, not this one's
+        before = POOL.stats().in_use
+        POOL.reset_peak()
+        result = original(form, inputs, scalars)
+        self.seen.append((predicted(form.schedule), POOL.stats().peak - before))
+        return result
+
+
+@pytest.fixture
+def watch(monkeypatch: pytest.MonkeyPatch) -> Watch:
+    found = Watch()
+    original = CpuExecutable.run
+    monkeypatch.setattr(CpuExecutable, "run", lambda form, inputs, scalars=(): found.run(original, form, inputs, scalars))
+    return found
+
+
+@pytest.fixture(scope="module")
+def jobs() -> Iterator[dict[str, Any]]:
+    """The six training steps."""
+    spec = importlib.util.spec_from_file_location("models_for_memory", MODELS)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    yield module.JOBS
+    del sys.modules[spec.name]
+
+
+@pytest.mark.parametrize("name", ["mlp", "lenet", "resnet18-32", pytest.param("resnet18-224", marks=pytest.mark.slow), "lstm", "gpt"])
+def test_the_six_steps_hold_what_was_predicted(name: str, jobs: dict[str, Any], watch: Watch) -> None:
+    job = jobs[name]
+    calque.manual_seed(0)
+    model = job.model(calque)
+    optimizer = job.optimizer(calque, model)
+    x, y = (calque.tensor(a) for a in job.batch(np.random.default_rng(0), job.small))
+    for _ in range(3):
+        job.step(calque, model, optimizer, x, y).item()
+    steps = [pair for pair in watch.seen if pair[0] > 1 << 16]
+    assert len(steps) >= 3
+    assert all(expected == measured for expected, measured in steps), steps
+
+
+@given(st.integers(0, 10**9))
+def test_random_programs_hold_what_was_predicted(seed: int) -> None:
+    program, arrays, scalars = random_program(seed, 20)
+    schedule = compile_program(program, workspace_bytes=CpuBackend().workspace_bytes)
+    found = Watch()
+    flat = [np.ascontiguousarray(a).reshape(-1).copy() for a in arrays]
+    found.run(CpuExecutable.run, compile_schedule(schedule), flat, scalars)
+    expected, measured = found.seen[0]
+    assert expected == measured
+
+
+@given(st.integers(0, 10**9))
+def test_the_plan_changes_no_bit(seed: int) -> None:
+    """The same native kernels in memory of their own, and in planned memory."""
+    program, arrays, scalars = random_program(seed, 16)
+    results = []
+    for reuse in (True, False):
+        schedule = compile_program(program, reuse=reuse, workspace_bytes=CpuBackend().workspace_bytes)
+        flat = [np.ascontiguousarray(a).reshape(-1).copy() for a in arrays]
+        try:
+            results.append([a.tobytes() for a in compile_schedule(schedule).run(flat, scalars)])
+        except CheckFailed as failure:
+            results.append([str(failure).encode()])
+    assert results[0] == results[1]
+
+
+def test_two_programs_in_turn_share_their_arenas() -> None:
+    """What is held is at most what was in use at one time, and nothing grows while they take turns."""
+    gc.collect()
+    POOL.release_cached()
+    x = calque.randn(300, 300)
+
+    def first() -> Any:
+        return ((x @ x).relu() @ x).sum(0)
+
+    def second() -> Any:
+        return ((x[:200] @ x).exp() @ x).sum(1)
+
+    for _ in range(4):  # interpreted programs come first
+        first().numpy()
+        second().numpy()
+    POOL.reset_peak()
+    held = set()
+    for _ in range(3):
+        for step in (first, second):
+            step().numpy()
+            now = POOL.stats()
+            held.add(now.in_use + now.cached)
+    assert len(held) == 1 and held.pop() <= POOL._most
+
+
+def test_workspaces_lie_in_the_arena() -> None:
+    asked: list[str] = []
+
+    def workspace(kind: str, spec: Any, dtype: Any) -> int:
+        asked.append(kind)
+        return 1000
+
+    b = Build()
+    x, w = b.input((32, 32)), b.input((32, 32))
+    for _ in range(3):
+        x = b.matmul(x, w)
+    schedule = compile_program(b.program(x), workspace_bytes=workspace)
+    assert asked == ["matmul"] * 3
+    places = [schedule.buffers[step.workspace] for step in schedule.steps]  # type: ignore[union-attr]
+    assert all(p.kind == "arena" and p.numel == 1000 and p.index + 1000 <= schedule.arena_bytes for p in places)
+    for step, place in zip(schedule.steps, places, strict=True):
+        for k in step.operands:  # type: ignore[union-attr]
+            other = schedule.buffers[k]
+            assert other.kind != "arena" or other.index + other.nbytes <= place.index or place.index + 1000 <= other.index
