@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from enum import IntEnum
-from math import prod
 from typing import Any
 
 from calque.base.dtypes import DType, float32, float64, int64
 from calque.base.shapes import is_contiguous
 from calque.ir import scalar
-from calque.ir.index import is_hierarchical
 from calque.ir.program import Node, Program
 
 
@@ -95,7 +93,7 @@ def op_cost(node: Node, operands: tuple[DType, ...]) -> int:
 
 
 class Facts:
-    """Per-node tables of a program: `cls` (a view that must be copied is a MAP), `users`, `nbytes`,
+    """Per-node tables of a program: `cls` (a view that must be copied is a MAP), `users`, `sources`, `numel`, `itemsize`, `nbytes`,
     `once` (every element has one reader), `cost`, `free` (recomputed at will)."""
 
     def __init__(self, program: Program) -> None:
@@ -107,11 +105,19 @@ class Facts:
         for i, pinned in enumerate(self._pinned()):
             if pinned:
                 self.cls[i] = Class.MAP
-        self.nbytes: list[int] = [n.nbytes for n in self.nodes]
+        self.numel: list[int] = [n.numel for n in self.nodes]
+        self.itemsize: list[int] = [n.dtype.itemsize for n in self.nodes]
+        self.nbytes: list[int] = [count * size for count, size in zip(self.numel, self.itemsize, strict=True)]
+        self.sources: list[tuple[int, ...]] = [self._sources(n) for n in self.nodes]
         self.once: list[bool] = [self._read_once(i) for i in range(len(self.nodes))]
         self.cost: list[int] = []
         self.free: list[bool] = []
         self._costs()
+
+    def _sources(self, node: Node) -> tuple[int, ...]:
+        """What a node reads, looking through views and without numbers."""
+        through = [self.nodes[i].inputs[0] if self.cls[i] is Class.VIEW else i for i in node.inputs]
+        return tuple([i for i in through if self.cls[i] is not Class.NUMBER])
 
     def _read_once(self, node: int) -> bool:
         """Whether every element has one reader: a single user, or slices with a single user each."""
@@ -176,13 +182,6 @@ class Facts:
                 continue
             pinned[o] = True
         return pinned
-
-    def covers(self, node: int) -> bool:
-        """Whether the partial stores of a node write every element, so that there is no old value to keep."""
-        n = self.nodes[node]
-        if n.op.name == "update" and 0 < n.numel == prod(n.attr("shape")) and n.attr("offset") == 0:
-            return is_hierarchical(n.attr("shape"), n.attr("strides"))
-        return bool(n.op.name == "cat")
 
     def _is_whole(self, view: int) -> bool:
         node = self.nodes[view]

@@ -120,9 +120,21 @@ class Reader:
     def can_compute(self, g: Group, node: int, coords: Coords, loads: list[int], depth: int = 0) -> bool:
         """Whether all operands of a MAP node are readable in g when the node is evaluated at `coords`."""
         n = self.nodes[node]
-        if n.op.name in ("view", "view_at"):
-            return self._source(g, n.inputs[0], n, coords, loads, False, depth)
-        return all(self.can_read(g, o, c, loads, force, depth) for o, c, force in self.reads(node, coords))
+        if n.op.kind != "elementwise":
+            if n.op.name in ("view", "view_at"):
+                return self._source(g, n.inputs[0], n, coords, loads, False, depth)
+            return all(self.can_read(g, o, c, loads, force, depth) for o, c, force in self.reads(node, coords))
+        nodes, cls = self.nodes, self.cls
+        for operand in n.inputs:
+            o = nodes[operand]
+            at = coords if o.shape == n.shape else broadcast(coords, o.shape)
+            c = cls[operand]
+            if c is Class.VIEW:
+                if not self._source(g, o.inputs[0], o, at, loads, False, depth):
+                    return False
+            elif c is not Class.NUMBER and not self._source(g, operand, None, at, loads, False, depth):
+                return False
+        return True
 
     def at(self, g: Group, source: int, view: Node | None, coords: Coords) -> Coords | None:
         """Coordinates of `source` when it is read through `view` at `coords`."""
@@ -175,10 +187,13 @@ class Reader:
         A value with a single reader is not evaluated again but later, which costs nothing and saves the store. One expensive
         value below may become the thing that is stored instead (tanh(x) instead of 1 + tanh(x) and 1 - tanh(x)^2).
         """
-        facts, stored, cls, nbytes = self.facts, self.fusion.stored, self.cls, self.facts.nbytes
+        facts = self.facts
         if facts.free[node]:
             return True
+        stored, cls, nbytes, once, costs = self.fusion.stored, self.cls, facts.nbytes, facts.once, facts.cost
         if node in stored and nbytes[node] > 8:
+            return False
+        if costs[node] > MAX_RECOMPUTE and not once[node]:
             return False
         room = nbytes[node]
         cost, moved = 0, 0
@@ -187,7 +202,7 @@ class Reader:
         seen = {node}
         while stack:
             n = stack.pop()
-            own = 0 if facts.once[n] else facts.cost[n]
+            own = 0 if once[n] else costs[n]
             if own > MAX_RECOMPUTE and n != node and not moved and nbytes[n] <= room:
                 moved = 1
                 frontier[n] = 0  # stored instead of `node`
@@ -195,19 +210,15 @@ class Reader:
             cost += own
             if cost > MAX_RECOMPUTE or len(seen) > 24:
                 return False
-            for operand in self.nodes[n].inputs:
-                c = cls[operand]
-                if c is Class.VIEW:
-                    operand = self.nodes[operand].inputs[0]
-                    c = cls[operand]
-                if c is Class.MAP and operand not in stored:
+            for operand in facts.sources[n]:
+                if cls[operand] is Class.MAP and operand not in stored:
                     if operand not in seen:
                         seen.add(operand)
                         stack.append(operand)
-                elif c is not Class.NUMBER:  # no more bytes than elements of n
-                    size = self.nodes[operand].dtype.itemsize
-                    frontier[operand] = min(nbytes[operand], nbytes[n] // self.nodes[n].dtype.itemsize * size)
-        if facts.once[node]:  # nothing is repeated, and the value is neither written nor read
+                else:  # no more bytes than elements of n
+                    most = facts.numel[n] * facts.itemsize[operand]
+                    frontier[operand] = most if most < nbytes[operand] else nbytes[operand]
+        if once[node]:  # nothing is repeated, and the value is neither written nor read
             room *= 2
         return sum(frontier.values()) <= room + room // 8 + SLACK_BYTES
 

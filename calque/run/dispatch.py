@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from calque.base.collector import without_full_collections
 from calque.base.config import settings
 from calque.base.dtypes import DType
 from calque.ir.program import Program
@@ -73,7 +74,8 @@ class Plan:
                 DispatchCounters.interpreted += 1
             return self.interpreted
         if self.compiled is None:
-            self.compiled = compile_or_interpret(self.program, False)
+            with without_full_collections():
+                self.compiled = compile_or_interpret(self.program, False)
             DispatchCounters.compiled += 1
             self.interpreted = None
         return self.compiled

@@ -15,6 +15,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+from calque.base.collector import without_full_collections
 from calque.base.config import settings
 from calque.base.dtypes import int64
 from calque.base.layout import Layout, dense_layout
@@ -419,7 +420,8 @@ def _dispatch(trace: Trace, reason: str) -> None:
     plan = edge.plans.get(key)
     if plan is None:
         Counters.plan_misses += 1
-        plan = edge.plans[key] = make_plan(build_program(edge, *key, [c[2] for c in trace.checks]))
+        with without_full_collections():
+            plan = edge.plans[key] = make_plan(build_program(edge, *key, [c[2] for c in trace.checks]))
     else:
         Counters.plan_hits += 1
     errors = [c[1] for c in trace.checks]

@@ -1,0 +1,70 @@
+"""Compiling holds back full collections only, and gives the thresholds back."""
+
+from __future__ import annotations
+
+import gc
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+import calque
+from calque.base.collector import NEVER, without_full_collections
+
+
+@pytest.fixture(autouse=True)
+def _thresholds() -> Iterator[None]:
+    before = gc.get_threshold()
+    yield
+    assert gc.get_threshold() == before
+    gc.set_threshold(*before)
+
+
+def test_thresholds_come_back_also_when_nested_and_after_errors() -> None:
+    before = gc.get_threshold()
+    with without_full_collections():
+        with without_full_collections():
+            assert gc.get_threshold() == (*before[:2], NEVER)
+        assert gc.get_threshold()[2] == NEVER
+    assert gc.get_threshold() == before
+    with pytest.raises(ValueError, match="inside"), without_full_collections():
+        raise ValueError("inside")
+    assert gc.get_threshold() == before
+
+
+def test_what_the_user_sets_meanwhile_stays() -> None:
+    before = gc.get_threshold()
+    with without_full_collections():
+        gc.set_threshold(500, 5, 7)
+    assert gc.get_threshold() == (500, 5, 7)
+    gc.set_threshold(*before)
+    with without_full_collections():
+        gc.disable()
+    assert not gc.isenabled()
+    gc.enable()
+
+
+def test_threads_share_one_pause() -> None:
+    before = gc.get_threshold()
+    inside, leave = threading.Barrier(3, timeout=30), threading.Barrier(3, timeout=30)
+
+    def work() -> None:
+        with without_full_collections():
+            inside.wait()
+            leave.wait()
+
+    threads = [threading.Thread(target=work) for _ in range(2)]
+    for t in threads:
+        t.start()
+    inside.wait()
+    assert gc.get_threshold()[2] == NEVER
+    leave.wait()
+    for t in threads:
+        t.join()
+    assert gc.get_threshold() == before
+
+
+def test_compiling_leaves_the_thresholds_alone() -> None:
+    before = gc.get_threshold()
+    (calque.ones(40, 1000).exp() * 1.75).sum(0).numpy()
+    assert gc.get_threshold() == before
