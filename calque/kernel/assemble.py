@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from calque.base.shapes import Shape, broadcast_strides, contiguous_strides
-from calque.ir.program import Program
-from calque.kernel.contract import ContractSpec
+from calque.base.shapes import Shape, broadcast_shapes, broadcast_strides, contiguous_strides
+from calque.ir.program import Node, Program
+from calque.kernel.contract import AttentionSpec, ContractSpec, Spec
 from calque.kernel.facts import Class
 from calque.kernel.group import Group
 from calque.kernel.lower import Launch
@@ -113,7 +113,7 @@ def _loop_entry(fusion: Fusion, g: Group, needed: set[int]) -> Entry | None:
     bases = []
     empty = [m for m in g.members if m in needed and not facts.nodes[m].numel]
     for w in g.writes:
-        if w.target in needed and facts.nodes[w.target].op.name != "cat":
+        if w.target in needed and not facts.covers(w.target):
             bases.append((w.target, facts.nodes[w.target].inputs[0]))
         elif w.target in needed:
             empty.append(w.target)
@@ -127,14 +127,15 @@ def _loop_entry(fusion: Fusion, g: Group, needed: set[int]) -> Entry | None:
 def _library_entry(fusion: Fusion, g: Group, needed: set[int]) -> Entry | None:
     facts = fusion.facts
     node = g.members[0]
-    if node not in needed:
+    wanted = tuple(m for m in g.members if m in needed)  # several parts of one computation
+    if not wanted:
         return None
     reads = []
     for operand in facts.nodes[node].inputs:
         source = facts.nodes[operand].inputs[0] if facts.cls[operand] is Class.VIEW else operand
         if not (g.kind == "host" and facts.nodes[source].op.name == "scalar"):
             reads.append(source)
-    return Entry(node=node, reads=tuple(dict.fromkeys(reads)), writes=(node,))
+    return Entry(node=node, reads=tuple(dict.fromkeys(reads)), writes=wanted)
 
 
 @dataclass(slots=True)
@@ -142,9 +143,9 @@ class ContractCall:
     """A contraction before memory: kind, operand nodes, offsets, parameters, and dynamic offset terms."""
 
     kind: str
-    sources: tuple[int, int]
-    offsets: tuple[int, int]
-    spec: ContractSpec
+    sources: tuple[int, ...]
+    offsets: tuple[int, ...]
+    spec: Spec
     dynamic: tuple[tuple[int, int, int], ...]
 
 
@@ -170,15 +171,33 @@ def contract_call(fusion: Fusion, node: int) -> ContractCall:
             sources.append(operand)
             offsets.append(0)
             strides.append(contiguous_strides(o.shape))
+    return ContractCall(n.op.name, tuple(sources), tuple(offsets), _spec(n, shapes, strides), tuple(dynamic))
+
+
+def _spec(n: Node, shapes: list[Shape], strides: list[Shape]) -> Spec:
+    """Parameters of a contraction over operand views."""
+    if n.op.parts:
+        return _attention_spec(n, shapes, strides)
     if n.op.name == "matmul":
         for k in (0, 1):
             target = (*n.shape[:-2], *shapes[k][-2:])
             strides[k] = broadcast_strides(shapes[k], strides[k], target)
             shapes[k] = target
-        spec = ContractSpec(shapes[0], strides[0], shapes[1], strides[1], n.shape)
-    else:
-        spec = ContractSpec(
-            shapes[0], strides[0], shapes[1], strides[1], n.shape,
-            tuple(n.attr("stride")), tuple(n.attr("padding")), tuple(n.attr("dilation")), n.attr("groups"),
-        )  # fmt: skip
-    return ContractCall(n.op.name, (sources[0], sources[1]), (offsets[0], offsets[1]), spec, tuple(dynamic))
+        return ContractSpec(shapes[0], strides[0], shapes[1], strides[1], n.shape)
+    return ContractSpec(
+        shapes[0], strides[0], shapes[1], strides[1], n.shape,
+        tuple(n.attr("stride")), tuple(n.attr("padding")), tuple(n.attr("dilation")), n.attr("groups"),
+    )  # fmt: skip
+
+
+def _attention_spec(n: Node, shapes: list[Shape], strides: list[Shape]) -> AttentionSpec:
+    """All operands seen with the full batch; the mask as large as the scores."""
+    rows = {4: 1, 5: 1} if n.op.name.startswith("attention_grad") else {}  # operands with one number per query
+    batch = broadcast_shapes(*[shape[: len(shape) - rows.get(k, 2)] for k, shape in enumerate(shapes)], op=n.op.name)
+    views = []
+    for k, (shape, steps) in enumerate(zip(shapes, strides, strict=True)):
+        inner = shape[len(shape) - rows.get(k, 2) :]
+        if n.op.name.endswith("_masked") and k == len(shapes) - 1:
+            inner = (shapes[0][-2], shapes[1][-2])
+        views.append(((*batch, *inner), broadcast_strides(shape, steps, (*batch, *inner))))
+    return AttentionSpec(tuple(views), batch, n.attr("scale"), n.attr("causal"))

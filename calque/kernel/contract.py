@@ -1,7 +1,8 @@
-"""Backend-neutral parameters of contractions: strided operands, a dense row-major output."""
+"""Backend-neutral parameters of contractions: strided operands, dense row-major outputs."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,7 +34,7 @@ class ContractSpec:
     dilation: Pair = (1, 1)
     groups: int = 1
 
-    def operand_views(self) -> tuple[tuple[Shape, Shape], tuple[Shape, Shape]]:
+    def operand_views(self) -> tuple[tuple[Shape, Shape], ...]:
         """(shape, strides) of both operands."""
         return (self.a_shape, self.a_strides), (self.b_shape, self.b_strides)
 
@@ -46,8 +47,41 @@ class ContractSpec:
         return 2 * int(np.prod(weight, dtype=object)) * image[0] * image[2] * image[3]
 
 
-def reference(kind: str, spec: ContractSpec, a: Any, b: Any) -> Any:
-    """The contraction by the NumPy definition of its primitive."""
+@dataclass(frozen=True, slots=True)
+class AttentionSpec:
+    """`Contract.spec` of attention and its gradient: views of the operands, all with the full batch (stride 0 where repeated).
+
+    attention: q (batch..., L, E), k (batch..., S, E), v (batch..., S, Ev); outputs (batch..., L, Ev) and (batch..., L).
+    attention_grad: q, k, v, g (batch..., L, Ev), lse and delta (batch..., L); outputs for q, k and v. The last operand of the `_masked`
+    kinds is the mask (batch..., L, S). Outputs that nobody needs are left out of the launch.
+    """
+
+    views: tuple[tuple[Shape, Shape], ...]
+    batch: Shape
+    scale: float
+    causal: bool
+
+    def operand_views(self) -> tuple[tuple[Shape, Shape], ...]:
+        """(shape, strides) of every operand."""
+        return self.views
+
+    def flops(self, kind: str) -> int:
+        """Multiplications and additions of the matrix products."""
+        q, v = self.views[0][0], self.views[2][0]
+        products = 3 * q[-1] + 2 * v[-1] if "grad" in kind else q[-1] + v[-1]
+        return 2 * int(np.prod(self.batch, dtype=object)) * q[-2] * v[-2] * products // (1 + self.causal)
+
+
+Spec = ContractSpec | AttentionSpec
+
+
+def reference(kind: str, spec: Spec, arrays: Sequence[Any], part: int = 0) -> Any:
+    """Output number `part` of a contraction by the NumPy definition of its primitive."""
+    if isinstance(spec, AttentionSpec):
+        record = opdef.get(kind)
+        assert record.ref is not None
+        return record.ref(*arrays, record.parts[part], spec.scale, spec.causal)
+    a, b = arrays
     if kind == "matmul":
         return np.matmul(a, b)
     window = (spec.stride, spec.padding, spec.dilation, spec.groups)

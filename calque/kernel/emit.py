@@ -7,9 +7,10 @@ The result is a `Draft`: instructions whose addresses are still forms over the g
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from math import prod
 from typing import Any
 
-from calque.base.dtypes import DType, bool_, int64
+from calque.base.dtypes import DType, bool_, int32, int64
 from calque.base.shapes import Shape, contiguous_strides
 from calque.ir import scalar
 from calque.ir.index import ZERO, Coords, Form, broadcast, dense, flatten
@@ -239,7 +240,9 @@ class Emitter:
                 position = flatten(tuple(coords[d] for d in dims), contiguous_strides(extent))
                 builder.draft.ordered = position
                 value = builder.cast(value, builder.dtype(value).compute)
-                results.append((m, builder.effect("reduce", int64, (value, builder.affine(position)), combine, False), node))
+                kind = int32 if prod(extent) < 1 << 31 else int64  # short indices: twice the lanes
+                place = builder.cast(builder.affine(position), kind)
+                results.append((m, builder.effect("reduce", kind, (value, place), combine, False), node))
                 continue
             wide = node.dtype.compute
             value = builder.cast(value, wide)

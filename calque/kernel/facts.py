@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from enum import IntEnum
+from math import prod
 from typing import Any
 
 from calque.base.dtypes import DType, float32, float64, int64
 from calque.base.shapes import is_contiguous
 from calque.ir import scalar
+from calque.ir.index import is_hierarchical
 from calque.ir.program import Node, Program
 
 
@@ -182,6 +184,13 @@ class Facts:
                 continue
             pinned[o] = True
         return pinned
+
+    def covers(self, node: int) -> bool:
+        """Whether the partial stores of a node write every element, so that there is no old value to keep."""
+        n = self.nodes[node]
+        if n.op.name == "update" and 0 < n.numel == prod(n.attr("shape")) and n.attr("offset") == 0:
+            return is_hierarchical(n.attr("shape"), n.attr("strides"))
+        return bool(n.op.name == "cat")
 
     def _is_whole(self, view: int) -> bool:
         node = self.nodes[view]

@@ -9,6 +9,7 @@ readers index the source.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 from calque.base.shapes import Shape, broadcast_strides, contiguous_strides
 from calque.ir.index import ZERO, Coords, Split, canonical, dense, flatten, is_hierarchical, unflatten
@@ -37,6 +38,7 @@ class Fuser:
         self.next_order = 1.0
         self.fence = 0.0  # groups below this order are closed: they compute checks
         self.readers: dict[int, list[Group]] = {}
+        self.launches: dict[tuple[Any, ...], Group] = {}  # contractions with several parts, by all but the part
 
     # ---------------------------------------------------------------- bookkeeping
 
@@ -344,7 +346,16 @@ class Fuser:
     def library(self, node: int) -> None:
         """A contraction or an opaque primitive: operands in memory, one launch."""
         n = self.nodes[node]
+        twin = (n.op.name, n.inputs, n.attrs[1:]) if n.op.parts and self.cls[node] is Class.CONTRACT else None
+        if twin is not None and twin in self.launches:  # another part of the same computation: one launch gives both
+            g = self.launches[twin]
+            g.members.append(node)
+            self.fusion.home[node] = g
+            self.fusion.stored.add(node)
+            return
         g = self.open_group()
+        if twin is not None:
+            self.launches[twin] = g
         g.kind = "contract" if self.cls[node] is Class.CONTRACT else "host"
         g.closed = True
         g.members.append(node)
@@ -378,7 +389,8 @@ class Fuser:
                 offset += self.nodes[piece].shape[dim] * strides[dim]
         else:
             offset, dynamic = static_offset(self.nodes, n)
-            after = self._store(node, n.inputs[1], n.attr("strides"), offset, dynamic, n.inputs[0])
+            base = -1 if self.facts.covers(node) else n.inputs[0]
+            after = self._store(node, n.inputs[1], n.attr("strides"), offset, dynamic, base)
         self.fusion.available_after[node] = after + 0.25
         self.fusion.stored.add(node)
 

@@ -122,10 +122,11 @@ class KernelRun:
         position += 1
         for axis, stride in zip(self.axes, access.strides, strict=True):
             if stride != "0":
-                step = 1
                 if stride == "s":
                     step = params[position]
                     position += 1
+                else:
+                    step = int(stride)
                 address = address + axis * step
         if not access.indirect:
             self.accesses.append((address, 0, 0))
@@ -264,11 +265,13 @@ def run_contract(launch: Contract, buffers: Sequence[Array], scalars: Sequence[S
         _strided(b, shape, strides, offset)
         for b, offset, (shape, strides) in zip(buffers, offsets, launch.spec.operand_views(), strict=False)
     ]
-    with np.errstate(all="ignore"):
-        result = reference(launch.kind, launch.spec, *arrays)
-    out = buffers[len(arrays)]
-    start = offsets[len(arrays)]
-    out[start : start + result.size] = result.reshape(-1).astype(out.dtype)
+    for part, position in enumerate(range(launch.inputs, len(launch.operands))):
+        if launch.operands[position] < 0:
+            continue
+        with np.errstate(all="ignore"):
+            result = reference(launch.kind, launch.spec, arrays, part)
+        out, start = buffers[position], offsets[position]
+        out[start : start + result.size] = result.reshape(-1).astype(out.dtype)
 
 
 def run_host(launch: Host, buffers: Sequence[Array], output: Array, scalars: Sequence[Scalar]) -> None:
@@ -313,7 +316,7 @@ def interpret(
     production."""
     flat = allocate(schedule, inputs, copy_inputs)
     for step in schedule.steps:
-        operands = [flat[k] for k in step.operands]
+        operands = [flat[k] for k in step.operands]  # absent outputs (-1) are not looked at
         if isinstance(step, Loop):
             run_loop(step, operands, scalars, check)
         elif isinstance(step, Contract):

@@ -2,10 +2,11 @@
 
 Grammar (all sizes are run-time parameters, so a kernel is keyed by structure alone):
 
-    kernel  ::= rank_p, rank_r, operands, accesses, stages, vector
+    kernel  ::= rank_p, rank_r, operands, accesses, stages, vector, fixed
     operand ::= dtype, "in" | "out"                             one buffer argument
     access  ::= operand, strides (one class per dim: P dims then R dims), indirect
-    stride  ::= "0" | "1" | "s"                                 "s": taken from the parameters
+    stride  ::= "0" | "1" | "2" | "s"                           "s": taken from the parameters; "1", "2": only of innermost dims
+    fixed   ::= one extent per R dim                            short R dims (pooling windows): known in the kernel, else ()
     stage   ::= "point"  instr*                                 once per p; its values are visible to later stages; may store
               | "reduce" instr*                                 over R; values of its `reduce` instrs are visible to later stages
               | "map"    instr*                                 over R (R may be empty: then once per p); stores; nothing visible
@@ -20,7 +21,7 @@ Instructions: the closed scalar set of `ir/scalar.py` (`const` imm=number, `inde
     add_at    args=(v, i)  imm=access    indirect accumulate, same rules
     scalar    imm=k                      k-th run-time scalar argument, converted to the instr's dtype
     reduce    args=(v,)    imm="sum" | "prod" | "max" | "min"   (any/all are max/min on bool)
-    reduce    args=(v, i)  imm="argmax" | "argmin"  result int64: index i of the first extreme v (NaN counts as extreme)
+    reduce    args=(v, i)  imm="argmax" | "argmin"  result of i's type: index i of the first extreme v (NaN counts as extreme)
 
 A store to the operand that a later stage loads is allowed only at the same index. Two operands may be the same buffer (an
 in-place update): then every iteration reads only the element that it writes itself. `vector` names the axis to vectorise: "p"
@@ -91,6 +92,7 @@ class LoopKernel:
     stages: tuple[Stage, ...]
     vector: str = ""
     scalars: tuple[DType, ...] = ()
+    fixed: tuple[int, ...] = ()
 
     def instructions(self) -> list[Instr]:
         """All instructions in id order."""
@@ -104,7 +106,8 @@ class LoopKernel:
         return count
 
     def __str__(self) -> str:
-        lines = [f"kernel P={self.rank_p} R={self.rank_r} vector={self.vector or '-'}"]
+        fixed = f" fixed={'x'.join(map(str, self.fixed))}" if self.fixed else ""
+        lines = [f"kernel P={self.rank_p} R={self.rank_r} vector={self.vector or '-'}{fixed}"]
         for k, o in enumerate(self.operands):
             lines.append(f"  operand {k}: {o.dtype.name}{' out' if o.out else ''}")
         for k, a in enumerate(self.accesses):

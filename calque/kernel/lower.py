@@ -19,6 +19,7 @@ from calque.kernel.reader import Fusion
 
 EFFECTS = ("store", "store_at", "add_at")
 SHORT_R = 4  # an innermost R of at most this many elements is not worth a vector
+MAX_FIXED = 16  # iterations over R that a kernel may write out one by one
 TILE_STRIDE = 64  # elements: a column read with this stride or more touches a cache line per element
 TILES = (16, 32, 28, 24, 20, 12, 8)  # block edges to try; more than 16 rows of a power-of-two stride collide in the L1 cache
 
@@ -109,7 +110,25 @@ class Lowering:
             self.r = sorted(inner, key=lambda d: -order.get(d, 0))
         else:
             self.r = arrange(inner)
-        self.weight = weight
+        if not inner and self.draft.ordered is None and len(self.p) > 1:
+            self._short_dims(stores, loads)
+
+    def _short_dims(self, stores: list[dict[int, int]], loads: list[dict[int, int]]) -> None:
+        """A contiguous dim of a few elements (the columns of a pooling window) becomes an inner loop below the next dim, which gets the
+        vector when some load walks along that one alone; other short dims that such a load does not see go with it."""
+        extents = self.g.extents
+        last = next((d for d in self.p if extents[d] <= SHORT_R and any(c.get(d) == 1 for c in stores)), -1)
+        wide = [d for d in self.p if extents[d] > SHORT_R and any(c.get(last) == 1 and c.get(d) == extents[last] for c in stores)]
+        if not wide:
+            return
+        shared = [c for c in loads if wide[0] in c and last not in c]
+        if not shared:
+            return
+        short = [d for d in self.p if d != last and extents[d] <= SHORT_R and any(d not in c for c in shared)]
+        if prod(extents[d] for d in short) * extents[last] > MAX_FIXED:
+            short = []
+        self.r = [*short, last]
+        self.p = [d for d in self.p if d != wide[0] and d not in self.r] + [wide[0]]
 
     def _merge_dims(self) -> None:
         """Neighbours that every form walks through as one dim become one dim."""
@@ -154,7 +173,7 @@ class Lowering:
             return
 
     def _classes(self, form: Form) -> tuple[tuple[str, ...], list[int]]:
-        """Stride class per dim and the run-time strides. Only innermost dims have class "1"."""
+        """Stride class per dim and the run-time strides. Only innermost dims have classes "1" and "2"."""
         coefs = dict(form[1])
         classes: list[str] = []
         strides: list[int] = []
@@ -163,8 +182,8 @@ class Lowering:
             c = coefs.get(d, 0) * step
             if c == 0:
                 classes.append("0")
-            elif c == 1 and k in unit:
-                classes.append("1")
+            elif c in (1, 2) and k in unit:
+                classes.append(str(c))
             else:
                 classes.append("s")
                 strides.append(c)
@@ -220,10 +239,12 @@ class Lowering:
                 self._instruction(draft.instrs[k], k, out)
             stages.append(Stage(kind, first, tuple(out)))
         operands = tuple(Operand(self.nodes[n].dtype, out_) for n, out_ in self.operands)
+        vector = self._vector()
+        inner = tuple([e for _, e in self.r_dims])
+        fixed = inner if vector == "p" and max(inner, default=9) <= SHORT_R and prod(inner) <= MAX_FIXED else ()
         kernel = LoopKernel(
-            len(self.p_dims), len(self.r_dims), operands, tuple(self.access_list), tuple(stages), self._vector(),
-            tuple(self.scalar_types),
-        )  # fmt: skip
+            len(self.p_dims), len(self.r_dims), operands, tuple(self.access_list), tuple(stages), vector, tuple(self.scalar_types), fixed
+        )
         launch = Launch(
             kernel, tuple(n for n, _ in self.operands), tuple(self.params), tuple(self.scalars), tuple(self.dynamic),
             tuple(sorted({*self.g.members, *(w.target for w in self.g.writes)})),

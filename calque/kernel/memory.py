@@ -405,18 +405,24 @@ class Planner:
             kernel = kernels.setdefault(launch.kernel, launch.kernel)
             operands = tuple([self.buffer(n) for n in launch.operands])
             return Loop(kernel, operands, launch.params, launch.scalars, launch.dynamic, launch.nodes)
-        if entry.node < 0 or not self.nodes[entry.node].numel:
+        if entry.node < 0 or not any(self.nodes[m].numel for m in entry.writes):
             return None
-        return self.library_step(entry.node)
+        return self.library_step(entry)
 
-    def library_step(self, node: int) -> Contract | Host:
+    def library_step(self, entry: Entry) -> Contract | Host:
         """A contraction or an opaque primitive."""
+        node = entry.node
         n = self.nodes[node]
-        out = self.buffer(node)
         if self.facts.cls[node] is Class.CONTRACT:
             call = contract_call(self.fusion, node)
-            operands = (self.buffer(call.sources[0]), self.buffer(call.sources[1]), out)
-            return Contract(call.kind, n.dtype, operands, (*call.offsets, 0), call.spec, -1, call.dynamic, (node,))
+            outputs = [-1] * max(1, len(n.op.parts))
+            for member in entry.writes:
+                part = n.op.parts.index(self.nodes[member].attrs[0]) if n.op.parts else 0
+                outputs[part] = self.buffer(member)
+            operands = (*[self.buffer(s) for s in call.sources], *outputs)
+            offsets = (*call.offsets, *[0] * len(outputs))
+            return Contract(call.kind, n.dtype, operands, offsets, call.spec, -1, call.dynamic, entry.writes)
+        out = self.buffer(node)
         scalars = []
         values: list[int] = []
         for position, operand in enumerate(n.inputs):

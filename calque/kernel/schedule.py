@@ -47,8 +47,8 @@ class Loop:
 
 @dataclass(frozen=True, slots=True)
 class Contract:
-    """Launch of a library contraction: kind ("matmul", "conv2d", "conv2d_input_grad", "conv2d_weight_grad"), `operands` buffer
-    ids (last is the output, after it the workspace if any), `offsets` element offsets added to the operand addresses, `spec` the
+    """Launch of a library contraction: kind (the name of the primitive), `operands` buffer ids (as many inputs as `spec` has views,
+    then the outputs, -1 for one that nobody needs), `offsets` element offsets added to the operand addresses, `spec` the
     backend-neutral parameters."""
 
     kind: str
@@ -59,6 +59,11 @@ class Contract:
     workspace: int = -1  # buffer id
     dynamic: tuple[tuple[int, int, int], ...] = ()  # (operand position, scalar leaf index, factor) added to offsets
     nodes: tuple[int, ...] = ()
+
+    @property
+    def inputs(self) -> int:
+        """How many of the operands are read."""
+        return len(self.spec.operand_views())
 
 
 @dataclass(frozen=True, slots=True)

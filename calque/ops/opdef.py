@@ -57,7 +57,8 @@ class OpDef:
     body: `body(s, *values, *attrs)` in the closed scalar set (elementwise, random); it sees 16-bit floats as float32, its
     result is rounded once. combine: reduction monoid for kind reduce
     ("sum", "prod", "max", "min", "argmax", "argmin"). vjp: one `Vjp` (or None) per operand; empty means not differentiable.
-    ref: NumPy definition. samples: inputs for generated tests. dtypes: names of operand dtypes to test.
+    ref: NumPy definition. samples: inputs for generated tests. dtypes: names of operand dtypes to test. parts: results of one computation
+    of which the first attribute names one; nodes that differ in it alone become one launch.
     """
 
     name: str
@@ -73,6 +74,7 @@ class OpDef:
     ref: Reference | None = None
     samples: tuple[Sample, ...] = ()
     dtypes: tuple[str, ...] = ("float32", "float64")
+    parts: tuple[str, ...] = ()
     save_table: tuple[tuple[int, ...], ...] = field(init=False, default=())
 
     def __post_init__(self) -> None:

@@ -4,6 +4,7 @@ bit for bit."""
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -81,7 +82,10 @@ class Builder:
                 offset += strides[d] * (max(self.extents[d], 1) - 1)
                 strides[d] = -strides[d]
         self.sizes[operand] = max(self.sizes[operand], offset + step + 2)
-        classes = tuple("0" if s == 0 else "1" if s == 1 else "s" for s in strides)
+        known = {0: "0", 1: "1"}
+        if self.rng.random() < 0.7:
+            known[2] = "2"
+        classes = tuple(known.get(s, "s") for s in strides)
         self.accesses.append(Access(operand, classes, indirect > 0))
         words = [offset] + [s for s, c in zip(strides, classes, strict=True) if c == "s"]
         self.words.append(words + ([table, indirect] if indirect else []))
@@ -93,10 +97,11 @@ class Builder:
         return len(self.operands) - 1
 
     def finish(self, vector: str) -> Case:
+        inner = tuple(self.extents[self.rank_p :])
+        fixed = inner if vector == "p" and 0 < prod(inner) <= 16 and self.rng.random() < 0.7 else ()
         kernel = LoopKernel(
-            self.rank_p, len(self.extents) - self.rank_p, tuple(self.operands), tuple(self.accesses), tuple(self.stages), vector,
-            tuple(self.scalars),
-        )  # fmt: skip
+            self.rank_p, len(inner), tuple(self.operands), tuple(self.accesses), tuple(self.stages), vector, tuple(self.scalars), fixed
+        )
         buffers, inputs, given = [], [], []
         for operand, size in zip(self.operands, self.sizes, strict=True):
             same = [b for b in buffers if b.kind == ("output" if operand.out else "input")]

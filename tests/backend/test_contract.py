@@ -94,6 +94,18 @@ def test_matmul_paths(dtype: str, shape: tuple[int, int, int], layout: str) -> N
     check("matmul", matmul_params(a, b), a, b, a.astype(np.float64) @ b.astype(np.float64), k)
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("layout", ["nn", "tt"])
+def test_matmul_in_chunks(dtype: str, layout: str) -> None:
+    """More rows than packed panels have room for, more columns than one chunk, two blocks of depth, odd edges."""
+    m, n, k = 3301, 1045, 397
+    rng = np.random.default_rng(2)
+    a = rng.standard_normal((m, k) if layout[0] == "n" else (k, m)).astype(dtype)
+    b = rng.standard_normal((k, n) if layout[1] == "n" else (n, k)).astype(dtype)
+    a, b = (a if layout[0] == "n" else a.T), (b if layout[1] == "n" else b.T)
+    check("matmul", matmul_params(a, b), a, b, a.astype(np.float64) @ b.astype(np.float64), k)
+
+
 def test_matmul_propagates_nan_and_infinity() -> None:
     """Zero times infinity is not skipped."""
     a, b = np.zeros((20, 30), np.float32), np.ones((30, 40), np.float32)
@@ -212,6 +224,12 @@ LAYERS = {
     "depthwise 5x7": (1, 3, (20, 50), 6, (5, 7), (1, 1), (2, 1), 3),
     "patches": (2, 3, (32, 32), 40, (16, 16), (16, 16), (0, 0), 1),
     "large kernel": (1, 2, (40, 40), 5, (31, 31), (1, 1), (15, 15), 1),
+    "5x5": (3, 32, (14, 14), 64, (5, 5), (1, 1), (2, 2), 1),
+    "7 pixels wide": (2, 16, (14, 14), 60, (3, 3), (2, 2), (1, 1), 1),
+    "4 pixels wide": (5, 24, (8, 8), 32, (3, 3), (2, 2), (1, 1), 1),
+    "many output channels in groups": (2, 60, (9, 30), 96, (3, 3), (1, 1), (1, 1), 3),
+    "blocks of rows": (1, 64, (60, 50), 64, (3, 3), (2, 2), (1, 1), 1),
+    "stride 3": (1, 24, (31, 32), 64, (5, 5), (3, 3), (2, 2), 1),
     "long weight sum": (9, 6, (33, 33), 11, (3, 3), (1, 1), (1, 1), 1),
 }
 
@@ -231,6 +249,30 @@ def test_layers(kind: str, dtype: str, layer: str) -> None:
     check_convolution(kind, sizes, x, w, g)
 
 
+@pytest.mark.parametrize("kind", ["conv2d", "conv2d_input_grad", "conv2d_weight_grad"])
+@settings(max_examples=40, deadline=None, derandomize=True)
+@given(st.data())
+def test_convolution_of_many_channels(kind: str, data: st.DataObject) -> None:
+    """Channels that fill vectors, so that pixels are broadcast: strides, dilation, groups, padding, layouts."""
+    dtype, groups = data.draw(st.sampled_from(DTYPES)), data.draw(st.sampled_from([1, 1, 2]))
+    channels, out_channels = (groups * data.draw(st.sampled_from([16, 24, 31, 32, 48])) for _ in range(2))
+    size = data.draw(st.tuples(st.integers(3, 19), st.integers(4, 34)))
+    kernel = data.draw(st.tuples(st.integers(1, 4), st.integers(2, 4)))
+    stride, dilation = data.draw(PAIR), data.draw(PAIR)
+    before, after = (data.draw(st.tuples(st.integers(0, 4), st.integers(0, 4))) for _ in range(2))
+    out = tuple(out_extent(*sizes) for sizes in zip(size, kernel, stride, dilation, before, after, strict=True))
+    if min(out) < 1:
+        return
+    images = data.draw(st.integers(1, 3))
+    sizes = {"images": images, "channels": channels, "size": size, "out_channels": out_channels, "kernel": kernel,
+             "out_size": out, "stride": stride, "padding": before, "dilation": dilation, "groups": groups}
+    rng = np.random.default_rng(data.draw(st.integers(0, 99)))
+    shapes = ((images, channels, *size), (out_channels, channels // groups, *kernel), (images, out_channels, *out))
+    orders = st.sampled_from([[0, 1, 2, 3], [0, 2, 3, 1], [1, 0, 3, 2]])
+    arrays = [strided(rng, shape, dtype, data.draw(orders), data.draw(st.sampled_from([1, 1, 2]))) for shape in shapes]
+    check_convolution(kind, sizes, *arrays)
+
+
 @pytest.mark.parametrize("target", [AVX2, SSE, NEON], ids=lambda target: target.name)
 def test_other_register_files(target: TargetInfo) -> None:
     """Tiles derived for narrower vectors and fewer registers compute the same; any processor can run them."""
@@ -238,12 +280,12 @@ def test_other_register_files(target: TargetInfo) -> None:
     for m, n, k in ((50, 70, 300), (1, 33, 70), (40, 3, 64)):
         a, b = rng.standard_normal((m, k)).astype(np.float32), rng.standard_normal((n, k)).astype(np.float32).T
         check("matmul", matmul_params(a, b), a, b, a.astype(np.float64) @ b.astype(np.float64), k, lib)
-    for groups, stride in ((1, 1), (1, 2), (6, 1)):
+    for channels, rows, groups, stride in ((6, 12, 1, 1), (6, 12, 1, 2), (6, 12, 6, 1), (16, 24, 1, 2), (32, 32, 2, 1)):
         out = out_extent(13, 3, stride, 1, 1, 1)
-        sizes = {"images": 2, "channels": 6, "size": (13, 13), "out_channels": 12, "kernel": (3, 3),
+        sizes = {"images": 2, "channels": channels, "size": (13, 13), "out_channels": rows, "kernel": (3, 3),
                  "out_size": (out, out), "stride": (stride, stride), "padding": (1, 1), "groups": groups}
         x, w, g = (rng.standard_normal(shape).astype(np.float32) for shape in (
-            (2, 6, 13, 13), (12, 6 // groups, 3, 3), (2, 12, out, out)))
+            (2, channels, 13, 13), (rows, channels // groups, 3, 3), (2, rows, out, out)))
         for kind in ("conv2d", "conv2d_input_grad", "conv2d_weight_grad"):
             check_convolution(kind, sizes, x, w, g, lib)
 

@@ -76,6 +76,19 @@ def row_update() -> Program:
     return b.program(b.update_at(x, b.neg(v), at, attrs=((4,), (1,))), donated={0}, updates=((0, 0),))
 
 
+def pooling_windows() -> Program:
+    b = Build()
+    windows = b.view(b.input((3, 12, 36)), (3, 6, 18, 2, 2), (432, 72, 2, 36, 1))
+    return b.program(b.amax(windows, attrs=((3, 4), False)), b.argmax(windows, attrs=((3, 4), False)))
+
+
+def pooling_gradient() -> Program:
+    b = Build()
+    g, place = (b.view(b.input((18, 18), t), (18, 1, 18, 1), (18, 0, 1, 0)) for t in (float32, int64))
+    spread = b.where(b.eq(place, b.iota(attrs=((2, 1, 2), int64))), g, b.constant(0.0))
+    return b.program(b.reshape(spread, (36, 36)))
+
+
 def bfloat16_chain() -> Program:
     b = Build()
     x = b.input((8,), bfloat16)
@@ -84,5 +97,5 @@ def bfloat16_chain() -> Program:
 
 GOLDEN = (
     elementwise, transposed_read, column_sum, softmax_rows, layer_norm_rows, batch_statistics, adam_update, argmax_rows,
-    embedding, embedding_gradient, concatenation, row_update, bfloat16_chain,
+    embedding, embedding_gradient, concatenation, row_update, bfloat16_chain, pooling_windows, pooling_gradient,
 )  # fmt: skip

@@ -82,7 +82,7 @@ class KernelEmitter:
         block = str(plan.block)
         if plan.along == "p":
             inner = extents[plan.axis]
-            if self.kernel.rank_r and plan.unroll > 1:  # few columns: smaller blocks, so that every thread gets some
+            if self.kernel.rank_r and not self.kernel.fixed and plan.unroll > 1:  # few columns: smaller blocks, so that every thread gets some
                 enough = code.let(f"icmp sge i64 {inner}, {code.mul('%threads', block)}")
                 block = code.let(f"select i1 {enough}, i64 {block}, i64 {plan.width}")
             count = code.let(f"sdiv i64 {code.add(inner, code.sub(block, '1'))}, {block}")
@@ -117,7 +117,8 @@ class KernelEmitter:
         self._variants(start, stop, lambda variant, n: self._panel(variant, self._split(variant, group, n, self.kernel.stages)))
 
     def _variants(self, start: str, stop: str, body: Callable[[Variant, str], None], width: int = 0) -> None:
-        """The vectorised loop from start to stop in all its forms."""
+        """The vectorised loop from start to stop in all its forms. Masked accesses cost several times as much as plain ones (Zen 5: half
+        the speed of batch normalisation), so a mask is for the last vector only."""
         code, unroll = self.code, self.plan.unroll
         width = width or self.plan.width
         if width == 1:
@@ -125,13 +126,7 @@ class KernelEmitter:
                 body(Variant(self.one, "", 1), n)
             return
         lanes = self.vector
-        if self.target.masked and unroll == 1:
-            with code.loop(start, stop, width) as n:
-                body(Variant(lanes, memory.tail_mask(lanes, n, stop), 1), n)
-            return
         for count in dict.fromkeys((unroll, 1)):
-            if self.target.masked and count == 1:
-                break
             whole = code.let(f"and i64 {code.sub(stop, start)}, {-width * count}")
             middle = code.add(start, whole)
             with code.loop(start, middle, width * count) as n:
@@ -139,7 +134,7 @@ class KernelEmitter:
             start = middle
         if self.target.masked:
             with code.loop(start, stop, width) as n:
-                body(Variant(lanes, memory.tail_mask(lanes, n, stop), 1), n)
+                body(Variant(lanes, self.frame.tail_mask(lanes, n, stop), 1), n)
             return
         with code.loop(start, stop) as n:
             body(Variant(self.one, "", 1), n)
@@ -169,25 +164,36 @@ class KernelEmitter:
             if stage.kind == "point":
                 continue
             accumulators = [self._accumulators(stage, variant.s) for _ in groups]
-            with ExitStack() as loops:
-                kept = self.shared
-                self.shared = dict(kept)
-                inner = [Group(g.index, g.offset, dict(g.values)) for g in groups]
-                for j in range(self.kernel.rank_r):
-                    inner = self._enter(loops, stage, inner, self.kernel.rank_p + j)
-                    self._level(stage, 2 + j, variant, inner)
-                self._accumulate(stage, variant, inner, accumulators)
-            self.shared = kept
+            self._nest(stage, variant, groups, accumulators, 0)
             for g, found in zip(groups, accumulators, strict=True):
                 for value, a in found.items():
                     g.values[value] = a.reduction.finish(a.s, *a.read())
         self.shared = outer
 
-    def _enter(self, loops: ExitStack, stage: Stage, groups: list[Group], dim: int) -> list[Group]:
-        """Open the loop over one R dim."""
-        r = loops.enter_context(self.code.loop("0", self.frame.extents[dim]))
+    def _nest(
+        self, stage: Stage, variant: Variant, groups: list[Group], accumulators: list[dict[int, Accumulator]], depth: int
+    ) -> None:
+        """The loops of a stage over R from dim number `depth` on; dims of a fixed extent are written out."""
+        if depth == self.kernel.rank_r:
+            self._accumulate(stage, variant, groups, accumulators)
+            return
+        dim, kept = self.kernel.rank_p + depth, self.shared
+        with ExitStack() as loops:
+            if self.kernel.fixed:
+                turns = [str(r) for r in range(self.kernel.fixed[depth])]
+            else:
+                turns = [loops.enter_context(self.code.loop("0", self.frame.extents[dim]))]
+            for r in turns:
+                self.shared = dict(kept)
+                inner = self._inside(stage, groups, dim, r)
+                self._level(stage, 2 + depth, variant, inner)
+                self._nest(stage, variant, inner, accumulators, depth + 1)
+        self.shared = kept
+
+    def _inside(self, stage: Stage, groups: list[Group], dim: int, r: str) -> list[Group]:
+        """The groups at index r of one R dim."""
         used = self._accesses((stage,))
-        return [Group({**g.index, dim: r}, self.frame.moved(g.offset, dim, r, used), g.values) for g in groups]
+        return [Group({**g.index, dim: r}, self.frame.moved(g.offset, dim, r, used), dict(g.values)) for g in groups]
 
     def _rows(self, stage: Stage, group: Group) -> None:
         """One stage at one point of P, with the innermost R dim vectorised."""
@@ -205,7 +211,8 @@ class KernelEmitter:
             self.shared = dict(kept)
             inner = [Group(group.index, group.offset)]
             for j in range(kernel.rank_r - 1):
-                inner = self._enter(loops, stage, inner, kernel.rank_p + j)
+                r = loops.enter_context(self.code.loop("0", self.frame.extents[kernel.rank_p + j]))
+                inner = self._inside(stage, inner, kernel.rank_p + j, r)
                 self._level(stage, 2 + j, Variant(self.one, "", 1), inner)
 
             def body(variant: Variant, n: str) -> None:

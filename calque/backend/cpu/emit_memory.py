@@ -20,6 +20,11 @@ def tail_mask(s: Lanes, n: str, stop: str) -> str:
     return s.compare("ult", kind, s.iota(kind), s.splat(kind, narrow))
 
 
+def even(s: Lanes) -> str:
+    """Every other lane of a vector of the width of `s`."""
+    return "<" + ", ".join("i1 false" if i % 2 else "i1 true" for i in range(s.width)) + ">"
+
+
 def position(s: Lanes, dtype: DType, index: str, varying: bool) -> Val:
     """A loop index as a value of `dtype`, different in each lane along the vector axis."""
     if not varying or s.width == 1:
@@ -78,6 +83,8 @@ class Frame:
             self.index_strides.append(self._word("i64") if access.indirect else "0")
             self.limits.append(code.sub(self._word("i64"), "1") if access.indirect else "0")
         self.scalars = [self._word("double" if d.is_floating_point else "i64") for d in kernel.scalars]
+        self.pairs = axis >= 0 and vector.target.masked and any(s[axis] == "2" for s in self.strides)
+        self.wide_masks: dict[str, str] = {}
         self.lane_steps = [
             vector.op("mul", "i64", vector.iota("i64"), vector.splat("i64", s[axis]))
             if axis >= 0 and s[axis] not in ("0", "1")
@@ -89,6 +96,15 @@ class Frame:
         pointer = self.code.let(f"getelementptr i64, ptr %args, i64 {self._next}")
         self._next += 1
         return self.code.let(f"load {type_}, ptr {pointer}, align 8")
+
+    def tail_mask(self, s: Lanes, n: str, stop: str) -> str:
+        """`tail_mask`, noting the mask of the same lanes in vectors of twice the width (every other element in use)."""
+        mask = tail_mask(s, n, stop)
+        if self.pairs:
+            wide = Lanes(s.code, s.module, 2 * s.width, s.target)
+            twice = s.code.mul(s.code.sub(stop, n), "2")
+            self.wide_masks[mask] = wide.op("and", "i1", tail_mask(wide, "0", twice), even(wide))
+        return mask
 
     def dtype(self, access: int) -> DType:
         """Element type behind an access."""
@@ -121,7 +137,8 @@ class Frame:
         return Val(s.op("mul", "i64", wide, s.splat("i64", self.index_strides[access])), int64, s.width)
 
     def _place(self, s: Lanes, access: int, offset: str, index: Val | None) -> tuple[str, str]:
-        """("one" | "dense" | "spread", pointer or vector of pointers) of an access at the width of `s`."""
+        """("one" | "dense" | "pairs" | "spread", pointer or vector of pointers) of an access at the width of `s`; "pairs": every
+        other element from the pointer on."""
         stride = self.strides[access][self.axis] if self.axis >= 0 and s.width > 1 else "0"
         if index is not None and (index.width == 1 or s.width == 1):
             narrow = Lanes(self.code, s.module, 1, s.target)
@@ -136,6 +153,8 @@ class Frame:
             return "one", pointer
         if stride == "1":
             return "dense", pointer
+        if stride == "2" and self.pairs:
+            return "pairs", pointer
         return "spread", self._pointers(s, access, pointer, self.lane_steps[access])
 
     def _pointers(self, s: Lanes, access: int, base: str, lanes: str) -> str:
@@ -160,6 +179,8 @@ class Frame:
         vector, suffix = s.type(kind), s.suffix(kind)
         if form == "dense" and not mask:
             return self.code.let(f"load {vector}, ptr {pointer}, align {size}")
+        if form == "pairs":
+            return self._read_pairs(s, kind, size, pointer, mask)
         bits = s.type("i1")
         mask = mask or s.const("i1", True)
         if form == "dense":
@@ -168,6 +189,24 @@ class Frame:
         pointers = f"<{s.width} x ptr>"
         name = s.module.declare(f"llvm.masked.gather.{suffix}.v{s.width}p0", vector, [pointers, "i32", bits, vector])
         return self.code.let(f"call {vector} {name}({pointers} {pointer}, i32 {size}, {bits} {mask}, {vector} zeroinitializer)")
+
+    def _read_pairs(self, s: Lanes, kind: str, size: int, pointer: str, mask: str) -> str:
+        """Elements 0, 2, 4, ...: nothing behind the last one is touched, it may end the buffer."""
+        code, vector = self.code, s.type(kind)
+        if mask:
+            wide = Lanes(code, s.module, 2 * s.width, s.target)
+            full, bits = wide.type(kind), wide.type("i1")
+            name = s.module.declare(f"llvm.masked.load.{wide.suffix(kind)}.p0", full, ["ptr", "i32", bits, full])
+            both = code.let(
+                f"call {full} {name}(ptr {pointer}, i32 {size}, {bits} {self.wide_masks[mask]}, {full} zeroinitializer)"
+            )
+            picks = ", ".join(f"i32 {2 * i}" for i in range(s.width))
+            return code.let(f"shufflevector {full} {both}, {full} poison, <{s.width} x i32> <{picks}>")
+        low = code.let(f"load {vector}, ptr {pointer}, align {size}")
+        following = code.let(f"getelementptr {kind}, ptr {pointer}, i64 {s.width - 1}")
+        high = code.let(f"load {vector}, ptr {following}, align {size}")
+        picks = ", ".join(f"i32 {2 * i + (2 * i >= s.width)}" for i in range(s.width))
+        return code.let(f"shufflevector {vector} {low}, {vector} {high}, <{s.width} x i32> <{picks}>")
 
     def store(self, s: Lanes, access: int, offset: str, index: Val | None, value: Val, mask: str) -> None:
         """Write an element per lane (or one, when the address is the same in all lanes)."""
@@ -182,6 +221,9 @@ class Frame:
         if form == "dense" and not mask:
             self.code.emit(f"store {vector} {data}, ptr {pointer}, align {size}")
             return
+        if form == "pairs":
+            self._write_pairs(s, kind, size, pointer, data, mask)
+            return
         mask = mask or s.const("i1", True)
         if form == "dense":
             name = s.module.declare(f"llvm.masked.store.{suffix}.p0", "void", [vector, "ptr", "i32", bits])
@@ -190,6 +232,17 @@ class Frame:
         pointers = f"<{s.width} x ptr>"
         name = s.module.declare(f"llvm.masked.scatter.{suffix}.v{s.width}p0", "void", [vector, pointers, "i32", bits])
         self.code.emit(f"call void {name}({vector} {data}, {pointers} {pointer}, i32 {size}, {bits} {mask})")
+
+
+    def _write_pairs(self, s: Lanes, kind: str, size: int, pointer: str, data: str, mask: str) -> None:
+        """To elements 0, 2, 4, ..., leaving those between."""
+        wide = Lanes(self.code, s.module, 2 * s.width, s.target)
+        full, bits = wide.type(kind), wide.type("i1")
+        picks = ", ".join(f"i32 {i // 2}" for i in range(wide.width))
+        both = self.code.let(f"shufflevector {s.type(kind)} {data}, {s.type(kind)} poison, <{wide.width} x i32> <{picks}>")
+        name = s.module.declare(f"llvm.masked.store.{wide.suffix(kind)}.p0", "void", [full, "ptr", "i32", bits])
+        lanes = self.wide_masks[mask] if mask else even(wide)
+        self.code.emit(f"call void {name}({full} {both}, ptr {pointer}, i32 {size}, {bits} {lanes})")
 
 
 def _single(s: Lanes) -> Lanes:

@@ -7,6 +7,7 @@ Everything follows from the structure of the kernel and the target, never from e
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 
 from calque.backend.cpu.emit_text import register_kind
 from calque.backend.cpu.target import TargetInfo
@@ -82,7 +83,7 @@ def _width(kernel: LoopKernel, depends: tuple[frozenset[int], ...], axis: int, t
     sizes = []
     for instr, dims in zip(kernel.instructions(), depends, strict=True):
         if instr.op == "reduce" and instr.imm.startswith("arg"):
-            sizes.append(8)
+            sizes.append(instr.dtype.itemsize)
         elif axis in dims and instr.op != "const":
             kind = register_kind(instr.dtype)
             sizes.append({"i1": 1, "float": 4, "double": 8}.get(kind) or int(kind[1:]) // 8)
@@ -109,7 +110,7 @@ def instruction_cost(instrs: tuple[Instr, ...]) -> int:
 
 def _unroll(kernel: LoopKernel, along: str, target: TargetInfo) -> int:
     if along == "p":
-        cost = instruction_cost(tuple(kernel.instructions()))
+        cost = instruction_cost(tuple(kernel.instructions())) * prod(kernel.fixed)
     else:
         cost = max(instruction_cost(s.instrs) for s in kernel.stages)
     if any(i.op in ("load_at", "store_at", "add_at") for i in kernel.instructions()):
@@ -155,7 +156,7 @@ def make_plan(kernel: LoopKernel, target: TargetInfo) -> Plan:
             width = _width(kernel, depends, axis, target)
             unroll = _unroll(kernel, along, target)
     tiles = along == "p" and kernel.rank_p > 1 and kernel.rank_r == 0 and _profits_from_tiles(kernel, axis)
-    block = width * unroll if kernel.rank_r else TRANSPOSED_BLOCK if tiles else MAP_BLOCK
+    block = width * unroll if kernel.rank_r and not kernel.fixed else TRANSPOSED_BLOCK if tiles else MAP_BLOCK
     return Plan(axis, along, width, unroll, depends, written, block, tiles)
 
 

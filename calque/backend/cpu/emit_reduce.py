@@ -14,8 +14,6 @@ from calque.backend.cpu.emit_ops import LOGICAL, SIGNED, UNSIGNED, Val, cast, fl
 from calque.backend.cpu.emit_text import FLOAT_KINDS, Lanes, register_kind
 from calque.base.dtypes import DType, bool_, float64
 
-UNSET = (1 << 63) - 1  # index of an arg-reduction that has seen nothing
-
 
 @dataclass(frozen=True, slots=True)
 class Reduction:
@@ -28,6 +26,16 @@ class Reduction:
     @property
     def indexed(self) -> bool:
         return self.combine.startswith("arg")
+
+    @property
+    def unset(self) -> int:
+        """Index of an arg-reduction that has seen nothing."""
+        return int((1 << self.result.bits - 1) - 1)
+
+    @property
+    def index_kind(self) -> str:
+        """Kind of the index of an arg-reduction."""
+        return register_kind(self.result)
 
     @property
     def accumulator(self) -> DType:
@@ -84,20 +92,21 @@ class Reduction:
             sign = "s" if dtype.is_signed else "u"
             wins = s.compare(sign + ("gt" if self.combine == "argmax" else "lt"), kind, new[0], old[0])
             equal = s.compare("eq", kind, new[0], old[0])
-        unset = s.compare("eq", "i64", old[1], s.const("i64", UNSET))
+        index = self.index_kind
+        unset = s.compare("eq", index, old[1], s.const(index, self.unset))
         if ordered:
             return s.op("or", "i1", wins, unset)
-        earlier = s.op("and", "i1", equal, s.compare("slt", "i64", new[1], old[1]))
+        earlier = s.op("and", "i1", equal, s.compare("slt", index, new[1], old[1]))
         wins = s.op("or", "i1", s.op("or", "i1", wins, earlier), unset)
-        seen = s.compare("ne", "i64", new[1], s.const("i64", UNSET))
+        seen = s.compare("ne", index, new[1], s.const(index, self.unset))
         return s.op("and", "i1", wins, seen)
 
     def finish(self, s: Lanes, value: str, index: str) -> Val:
         """The visible result of complete accumulators of the width of `s`."""
         if self.indexed:
-            zero = s.const("i64", 0)
-            unset = s.compare("eq", "i64", index, s.const("i64", UNSET))
-            return Val(s.select("i64", unset, zero, index), self.result, s.width)
+            kind = self.index_kind
+            unset = s.compare("eq", kind, index, s.const(kind, self.unset))
+            return Val(s.select(kind, unset, s.const(kind, 0), index), self.result, s.width)
         if self.kind == "double" and self.result is not float64:
             value = round_to(s, s.convert("fptrunc", "double", "float", value), self.result)
         return Val(value, self.result, s.width)
@@ -112,7 +121,7 @@ class Accumulator:
         code = s.code
         self.type = s.type(reduction.kind)
         self.value = code.variable(self.type)
-        self.index_type = s.type("i64")
+        self.index_type = s.type(reduction.index_kind) if reduction.indexed else ""
         self.index = code.variable(self.index_type) if reduction.indexed else ""
         self.reset()
 
@@ -121,7 +130,7 @@ class Accumulator:
         code = self.s.code
         code.write(self.type, self.s.const(self.reduction.kind, self.reduction.start()), self.value)
         if self.index:
-            code.write(self.index_type, self.s.const("i64", UNSET), self.index)
+            code.write(self.index_type, self.s.const(self.reduction.index_kind, self.reduction.unset), self.index)
 
     def read(self) -> tuple[str, str]:
         """Present (value, index)."""
@@ -152,7 +161,7 @@ class Accumulator:
         if mask:
             wins = s.op("and", "i1", wins, mask)
         s.code.write(self.type, s.select(self.reduction.kind, wins, new[0], old[0]), self.value)
-        s.code.write(self.index_type, s.select("i64", wins, new[1], old[1]), self.index)
+        s.code.write(self.index_type, s.select(self.reduction.index_kind, wins, new[1], old[1]), self.index)
 
     def fold_lanes(self) -> tuple[str, str]:
         """The lanes merged pairwise (upper half with lower half) to one scalar (value, index)."""
@@ -163,10 +172,10 @@ class Accumulator:
             s = Lanes(code, self.s.module, half, self.s.target)
             low, high = _halves(s, reduction.kind, value)
             if reduction.indexed:
-                low_index, high_index = _halves(s, "i64", index)
+                low_index, high_index = _halves(s, reduction.index_kind, index)
                 wins = reduction.better(s, (high, high_index), (low, low_index), ordered=False)
                 value = s.select(reduction.kind, wins, high, low)
-                index = s.select("i64", wins, high_index, low_index)
+                index = s.select(reduction.index_kind, wins, high_index, low_index)
             else:
                 value = reduction.merge(s, high, low)
             width = half

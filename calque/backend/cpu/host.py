@@ -50,7 +50,10 @@ def run_contract(step: Contract, buffers: Sequence[Array], scalars: Sequence[Sca
         steps = tuple(s * buffer.itemsize for s in strides)
         view = np.lib.stride_tricks.as_strided(buffer[offset:], shape, steps, writeable=False)
         arrays.append(view.astype(wide, copy=False))
-    with np.errstate(all="ignore"):
-        result = reference(step.kind, step.spec, *arrays)
-    out, start = buffers[len(arrays)], offsets[len(arrays)]
-    out[start : start + result.size] = result.reshape(-1).astype(out.dtype)
+    for part, position in enumerate(range(step.inputs, len(step.operands))):
+        if step.operands[position] < 0:
+            continue
+        with np.errstate(all="ignore"):
+            result = reference(step.kind, step.spec, arrays, part)
+        out, start = buffers[position], offsets[position]
+        out[start : start + result.size] = result.reshape(-1).astype(out.dtype)

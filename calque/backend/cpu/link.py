@@ -120,15 +120,17 @@ class Linker:
             self.words.append(0)
 
     def contract(self, step: Contract) -> None:
-        """Arguments of a contraction: three buffers, the workspace, the parameters."""
+        """Arguments of a contraction: its buffers (0 for an output that nobody needs), the workspace, the parameters."""
         self.offsets.append(8 * len(self.words))
         size = step.dtype.itemsize
         native = contract.contraction(step.kind, step.spec)
         for position, leaf, factor in step.dynamic:
             self.dynamic.append((len(self.words) + position, leaf, factor * size))
-        offsets = (*step.offsets, 0, 0, 0)
-        for k in range(3):
-            self.address(step.operands[k], offsets[k] * size)
+        for buffer, offset in zip(step.operands, step.offsets, strict=True):
+            if buffer >= 0:
+                self.address(buffer, offset * size)
+            else:
+                self.words.append(0)
         if step.workspace >= 0:
             self.address(step.workspace)
         else:
@@ -142,13 +144,17 @@ class Linker:
     def ranges(self, step: Loop | Contract) -> list[Range]:
         """Memory a launch touches."""
         found: list[Range] = []
-        written = [o.out for o in step.kernel.operands] if isinstance(step, Loop) else [False, False, True, True]
-        for k, out in zip(step.operands, written, strict=False):
-            found.append(self._range(k, out))
+        if isinstance(step, Loop):
+            written = [o.out for o in step.kernel.operands]
+        else:
+            written = [k >= step.inputs for k in range(len(step.operands))]
+        for k, out in zip(step.operands, written, strict=True):
+            if k >= 0:
+                found.append(self._range(k, out))
         if isinstance(step, Contract):
             if step.workspace >= 0:
                 found.append(self._range(step.workspace, True))
-            else:
+            elif contract.contraction(step.kind, step.spec).workspace_bytes(step.dtype.name, current()):
                 found.append((self.arena, self.schedule.arena_bytes, 1 << 62, True))
         return found
 

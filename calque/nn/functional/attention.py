@@ -1,5 +1,7 @@
 """Scaled dot-product and multi-head attention.
 
+Without dropout and without a need for the weights, no score matrix is stored (`calque/ops/attention.py`).
+
 Source: Vaswani et al., "Attention Is All You Need" (2017); Ainslie et al., "GQA" (2023) for grouped queries.
 """
 
@@ -10,10 +12,13 @@ from typing import Any
 
 from calque import functional as T
 from calque.base.errors import ArgumentError, DTypeError, ShapeError
+from calque.functional.common import cast, prim
 from calque.nn.functional.dropout import dropout
 from calque.nn.functional.linear import linear
-from calque.nn.functional.rows import choose, positions
+from calque.nn.functional.rows import choose, positions, total, wide
 from calque.nn.functional.softmax import softmax
+from calque.nn.gradient import Saved, with_gradient
+from calque.ops.attention import MAX_HEAD_SIZE
 from calque.tensor import Tensor
 
 __all__ = ["multi_head_attention_forward", "scaled_dot_product_attention"]
@@ -56,6 +61,59 @@ def _attend(q: Tensor, k: Tensor, v: Tensor, mask: Any, p: float, scale: float) 
     return T.matmul(weights, v), weights
 
 
+def _added(mask: Any, kind: Any) -> Any:
+    """A mask as numbers to add to scores of dtype `kind`, with at least the two dims of a score matrix."""
+    if mask is None:
+        return None
+    mask = choose(mask, 0.0, -math.inf, kind) if mask._layout.dtype.category == 0 else cast(mask, kind)
+    return T.reshape(mask, (1,) * (2 - mask._layout.ndim) + tuple(mask._layout.shape)) if mask._layout.ndim < 2 else mask
+
+
+def _has_kernel(q: Tensor, v: Tensor) -> bool:
+    """Whether the primitive takes these operands: floating, and heads small enough for its blocks."""
+    return q._layout.dtype.category == 2 and max(q._layout.shape[-1], v._layout.shape[-1]) <= MAX_HEAD_SIZE
+
+
+def _blockwise(q: Tensor, k: Tensor, v: Tensor, mask: Any, causal: bool, scale: float) -> Tensor:
+    """Attention without a stored score matrix; a query without any key to look at gives zeros."""
+    kind = q._layout.dtype
+    mask = _added(mask, kind.compute)
+    masks = () if mask is None else (mask,)
+    suffix = "" if mask is None else "_masked"
+
+    def forward(*operands: Tensor) -> tuple[Any, ...]:
+        operands = tuple(wide(x) for x in operands)
+        out, lse = (prim("attention" + suffix, *operands, part, scale, causal) for part in ("out", "lse"))
+        return cast(out, kind), lse
+
+    def backward(saved: Saved, g: Tensor) -> tuple[Any, ...]:
+        operands = tuple(wide(x) for x in saved.inputs)
+        out, lse = saved.values
+        g = wide(g)
+        delta = total(g * wide(out), (g._layout.ndim - 1,), False)
+        found: list[Any] = []
+        for x, part, needed in zip(saved.inputs[:3], ("q", "k", "v"), saved.needs, strict=False):
+            if needed:
+                full = prim("attention_grad" + suffix, *operands[:3], g, lse, delta, *operands[3:], part, scale, causal)
+                found.append(cast(T.sum_to_size(full, tuple(x._layout.shape)), kind))
+            else:
+                found.append(None)
+        return (*found, *[None] * len(masks))
+
+    if mask is not None and mask._requires_grad:  # the rules of the primitive; its gradient has the size of the scores
+        return cast(prim("attention_masked", wide(q), wide(k), wide(v), mask, "out", scale, causal), kind)
+    node = "ScaledDotProductAttentionBackward0"
+    return with_gradient(node, forward, backward, (q, k, v, *masks), uses=(0,))  # type: ignore[no-any-return]
+
+
+def _grouped(q: Tensor, k: Tensor, v: Tensor, mask: Any) -> tuple[Tensor, Tensor, Tensor, Any]:
+    """Query heads as (key heads, repeats), so that every key head is read in place by all its queries."""
+    heads, groups = q._layout.shape[-3], k._layout.shape[-3]
+    if mask is not None and mask._layout.ndim > 2:
+        mask = T.unflatten(mask, -3, (groups, heads // groups)) if mask._layout.shape[-3] == heads else T.unsqueeze(mask, -3)
+    return T.unflatten(q, -3, (groups, heads // groups)), T.unsqueeze(k, -3), T.unsqueeze(v, -3), mask
+
+
 def scaled_dot_product_attention(
     query: Tensor, key: Tensor, value: Tensor, attn_mask: Any = None, dropout_p: float = 0.0, is_causal: bool = False,
     scale: float | None = None, enable_gqa: bool = False,
@@ -74,11 +132,18 @@ def scaled_dot_product_attention(
         raise ArgumentError(
             "[scaled_dot_product_attention] expected attn_mask=None with is_causal=True: Explicit attn_mask should not be set when is_causal=True"
         )
-    if enable_gqa:
-        repeat = query._layout.shape[-3] // key._layout.shape[-3]
-        key, value = T.repeat_interleave(key, repeat, -3), T.repeat_interleave(value, repeat, -3)
     if scale is None:
-        scale = 1.0 / math.sqrt(query._layout.shape[-1])
+        scale = 1.0 / math.sqrt(query._layout.shape[-1]) if query._layout.shape[-1] else 1.0
+    repeat = query._layout.shape[-3] // key._layout.shape[-3] if enable_gqa else 1
+    if dropout_p == 0.0 and _has_kernel(query, value):
+        if repeat == 1:
+            return _blockwise(query, key, value, attn_mask, is_causal, float(scale))
+        heads = query._layout.shape[-3]
+        query, key, value, attn_mask = _grouped(query, key, value, attn_mask)
+        out = _blockwise(query, key, value, attn_mask, is_causal, float(scale))
+        return T.reshape(out, (*out._layout.shape[:-4], heads, *out._layout.shape[-2:]))
+    if repeat != 1:
+        key, value = T.repeat_interleave(key, repeat, -3), T.repeat_interleave(value, repeat, -3)
     if is_causal:
         attn_mask = _causal(query._layout.shape[-2], key._layout.shape[-2])
         return _attend(query, key, value, attn_mask, dropout_p, float(scale))[0]
@@ -107,6 +172,18 @@ def _merged_mask(attn_mask: Any, padding: Any, batch: int, heads: int, source: i
         return T.logical_not(forbidden)
     added = [choose(m, -math.inf, 0.0, _float_of(parts)) if m._layout.dtype.category == 0 else m for m in parts]
     return added[0] if len(added) == 1 else added[0] + added[1]
+
+
+def _with_causal(mask: Any, causal: bool, rows: int, columns: int) -> Any:
+    """A mask (True = allowed, or added) that also forbids keys behind the query."""
+    if not causal:
+        return mask
+    allowed = _causal(rows, columns)
+    if mask is None:
+        return allowed
+    if mask._layout.dtype.category == 0:
+        return T.logical_and(mask, allowed)
+    return choose(allowed, mask, -math.inf, mask._layout.dtype)
 
 
 def _float_of(parts: list[Tensor]) -> Any:
@@ -140,13 +217,9 @@ def _longer(mask: Any, extra: int) -> Any:
     return T.cat([mask, T.zeros(shape, dtype=mask.dtype)], -1)
 
 
-def _head_mask(attn_mask: Any, padding: Any, is_causal: bool, batch: int, heads: int, target: int, source: int) -> Any:
-    """The mask for `_attend` of MultiheadAttention's arguments."""
-    if is_causal and attn_mask is None:
-        if padding is None:
-            return _causal(target, source)
-        attn_mask = T.logical_not(_causal(target, source))
-    return _merged_mask(attn_mask, padding, batch, heads, source)
+def _head_mask(attn_mask: Any, padding: Any, is_causal: bool, batch: int, heads: int, source: int) -> tuple[Any, bool]:
+    """(mask, causal) over (batch, heads, L, S) from MultiheadAttention's arguments."""
+    return _merged_mask(attn_mask, padding, batch, heads, source), is_causal and attn_mask is None
 
 
 def multi_head_attention_forward(
@@ -176,8 +249,13 @@ def multi_head_attention_forward(
     attn_mask, key_padding_mask = _longer(attn_mask, extra), _longer(key_padding_mask, extra)
     depth = width // num_heads
     q, k, v = (T.transpose(T.reshape(x, (batch, x._layout.shape[1], num_heads, depth)), 1, 2) for x in (q, k, v))
-    mask = _head_mask(attn_mask, key_padding_mask, is_causal, batch, num_heads, target, k._layout.shape[2])
-    out, weights = _attend(q, k, v, mask, dropout_p if training else 0.0, 1.0 / math.sqrt(depth))
+    mask, causal = _head_mask(attn_mask, key_padding_mask, is_causal, batch, num_heads, k._layout.shape[2])
+    p = dropout_p if training else 0.0
+    weights: Any = None
+    if p == 0.0 and not need_weights and _has_kernel(q, v):
+        out = _blockwise(q, k, v, mask, causal, 1.0 / math.sqrt(depth))
+    else:
+        out, weights = _attend(q, k, v, _with_causal(mask, causal, target, k._layout.shape[2]), p, 1.0 / math.sqrt(depth))
     out = linear(T.reshape(T.transpose(out, 1, 2), (batch, target, width)), out_proj_weight, out_proj_bias)
     out = T.squeeze(out, 0) if single else T.transpose(out, 0, 1)
     if not need_weights:

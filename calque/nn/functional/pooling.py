@@ -14,10 +14,10 @@ from calque import functional as T
 from calque.base import dtypes as dt
 from calque.base.errors import ArgumentError, ShapeError
 from calque.base.shapes import contiguous_strides
-from calque.functional.common import prim
+from calque.functional.common import cast, prim
 from calque.nn.functional.conv import sizes
 from calque.nn.functional.padding import pad
-from calque.nn.functional.rows import AMAX, ARGMAX, choose, constant, positions
+from calque.nn.functional.rows import AMAX, ARGMAX, choose, constant, positions, wide
 from calque.nn.gradient import Saved, with_gradient
 from calque.tensor import Tensor, record, upload
 
@@ -27,6 +27,7 @@ __all__ = [
 ]  # fmt: skip
 
 Pair = tuple[int, ...]
+MAX_TAPS = 16  # windows that contain an element, up to which the gradient of overlapping windows is a gather
 
 
 class _Windows:
@@ -51,6 +52,9 @@ class _Windows:
         n, c, h, w = contiguous_strides((*shape[:2], *self.padded))
         self.view_strides = (n, c, h * stride[0], w * stride[1], h * dilation[0], w * dilation[1])
         self.disjoint = all(s >= d * (k - 1) + 1 for s, k, d in zip(stride, kernel, dilation, strict=True))
+        # An element of the padded input lies in at most taps[0] * taps[1] windows; cells: the padded input in steps of the stride.
+        self.taps = tuple(-(-k // s) for k, s in zip(kernel, stride, strict=True))
+        self.cells = tuple(-(-size // s) for size, s in zip(self.padded, stride, strict=True))
 
     def _positions(self, size: int, i: int, ceil_mode: bool) -> int:
         span = size + 2 * self.padding[i] - self.dilation[i] * (self.kernel[i] - 1) - 1
@@ -66,6 +70,11 @@ class _Windows:
     def view(self, x: Tensor) -> Tensor:
         """(N, C, oH, oW, kH, kW) of the padded input."""
         return prim("view", x, self.view_shape, self.view_strides, 0)
+
+    def gathers(self) -> bool:
+        """Windows overlap, but each element lies in few of them: the gradient is a gather."""
+        plain = self.dilation == (1, 1) and all(k >= s for k, s in zip(self.kernel, self.stride, strict=True))
+        return plain and not self.disjoint and self.taps[0] * self.taps[1] <= MAX_TAPS
 
     def exact(self) -> bool:
         """Windows tile the input: a reshape shows them."""
@@ -131,6 +140,60 @@ def _flat_positions(w: _Windows, chosen: Tensor, width: int, origin: Pair) -> Te
     return rows * width + column * w.stride[1] + inner_column * w.dilation[1] - origin[1]
 
 
+def _spread(w: _Windows, shape: Pair, g: Tensor, code: Tensor | None = None) -> Tensor:
+    """Gradient of a padded input of `shape` as a gather: every element adds the gradients of the windows that contain it or, with
+    `code`, of those whose code names it: row * cells + column inside the window, with cells = stride * taps.
+
+    Element (i s + r) lies in windows i, i - 1, .. at positions r, r + s, ..: no two elements write to one place.
+    """
+    (up, left), (rows, columns), (height, width) = w.taps, w.cells, w.stride
+    kind, outer = g._layout.dtype, shape[:2]
+    g = wide(g)
+    row, column = height * up, width * left
+    sides = (left - 1, columns - w.out[1], up - 1, rows - w.out[0])
+    g = pad(g, sides, value=0.0) if any(sides) else g
+    steps = contiguous_strides(tuple(g._layout.shape))
+    view = (*outer, rows, 1, columns, 1)
+    numbers = positions((row * column,), dt.uint8 if code is None else code._layout.dtype)
+    if code is not None:
+        code = pad(code, sides, value=row * column) if any(sides) else code
+    total: Any = None
+    for a in range(up - 1, -1, -1):  # windows in increasing order: sums round as PyTorch's do
+        for b in range(left - 1, -1, -1):
+            place = ((*steps[:3], 0, steps[3], 0), (up - 1 - a) * steps[2] + (left - 1 - b) * steps[3])
+            part = prim("view", g, view, *place)
+            inside = prim("view", numbers, (height, 1, width), (column, 0, 1), a * height * column + b * width)
+            if code is not None:
+                part = choose(T.eq(prim("view", code, view, *place), inside), part, 0.0, g._layout.dtype)
+            elif a or b:
+                part = choose(_reached(w, a, b), part, 0.0, g._layout.dtype)
+            total = part if total is None else total + part
+    total = cast(T.expand(total, (*outer, rows, height, columns, width)), kind)
+    grown = (*outer, rows * height, columns * width)
+    return prim("view", T.reshape(total, grown), shape, contiguous_strides(grown), 0)
+
+
+def _reached(w: _Windows, a: int, b: int) -> Tensor:
+    """(s, 1, s): whether position r + a s of a window exists, in both dims."""
+    inside = [positions((s,), dt.int32) < w.kernel[i] - (a, b)[i] * s for i, s in enumerate(w.stride)]
+    return T.bitwise_and(T.reshape(inside[0], (-1, 1, 1)), T.reshape(inside[1], (1, 1, -1)))
+
+
+def _codes(w: _Windows, x: Tensor) -> Tensor:
+    """Window positions of the maxima as row * cells + column (see `_spread`), in one byte where they fit."""
+    columns, cells = w.kernel[1], w.stride[1] * w.taps[1]
+    kind = dt.uint8 if w.stride[0] * w.taps[0] * cells < 256 else dt.int32
+    chosen = cast(_chosen(w, x), kind)
+    if cells == columns:
+        return chosen
+    numbers = positions((w.kernel[0] * columns,), kind)
+    code = chosen
+    for row in range(1, w.kernel[0]):
+        first = prim("view", numbers, (), (), row * columns)
+        code = code + cast(T.ge(chosen, first), kind) * (cells - columns)
+    return code
+
+
 def _max_windows(w: _Windows, x: Tensor) -> Tensor:
     """Maximum per window of the padded input, with the gradient to the first maximum."""
 
@@ -140,9 +203,13 @@ def _max_windows(w: _Windows, x: Tensor) -> Tensor:
     def backward(saved: Saved, g: Tensor) -> tuple[Any, ...]:
         x = saved.inputs[0].detach()
         kind, shape = g._layout.dtype, tuple(x._layout.shape)
+        if w.gathers():
+            return (_spread(w, shape, g, _codes(w, x)),)
         chosen = _chosen(w, x)
         if w.disjoint:
-            hit = T.eq(T.reshape(chosen, (*w.view_shape[:4], 1, 1)), positions(w.kernel))
+            kind_of_place = dt.uint8 if w.kernel[0] * w.kernel[1] < 256 else dt.int32
+            chosen = cast(chosen, kind_of_place)
+            hit = T.eq(T.reshape(chosen, (*w.view_shape[:4], 1, 1)), positions(w.kernel, kind_of_place))
             spread = choose(hit, T.reshape(g, (*w.view_shape[:4], 1, 1)), 0.0, kind)
             return (prim("update", constant(0.0, kind, shape), spread, w.view_shape, w.view_strides, 0),)
         n, c, height, width = shape
@@ -203,7 +270,17 @@ def _window_sums(w: _Windows, x: Tensor) -> Tensor:
     if w.exact():
         n, c = w.shape[:2]
         return T.sum(T.reshape(x, (n, c, w.out[0], w.kernel[0], w.out[1], w.kernel[1])), (3, 5))
-    return T.sum(w.view(w.pad(x, 0.0)), (4, 5))
+    padded = w.pad(x, 0.0)
+    if not w.gathers():
+        return T.sum(w.view(padded), (4, 5))
+
+    def forward(x: Tensor) -> tuple[Any, ...]:
+        return (T.sum(w.view(x), (4, 5)),)
+
+    def backward(saved: Saved, g: Tensor) -> tuple[Any, ...]:
+        return (_spread(w, tuple(saved.inputs[0]._layout.shape), g),)
+
+    return with_gradient("AvgPool2DBackward0", forward, backward, (padded,), reads=False)  # type: ignore[no-any-return]
 
 
 def _divisors(w: _Windows, include_pad: bool) -> Any:

@@ -87,6 +87,8 @@ class Builder:
 
     def div(self, a: Value, b: Value) -> Value:
         """a // b for a >= 0 and b > 0."""
+        if isinstance(a, int) and isinstance(b, int):
+            return a // b
         return self.let(f"udiv i64 {a}, {b}")
 
     def rem(self, a: Value, b: Value) -> Value:
@@ -165,6 +167,10 @@ class Builder:
     def store_vector(self, value: str, pointer: str) -> None:
         """Store one vector of consecutive elements."""
         self.emit(f"store {self.vector} {value}, ptr {pointer}, align {self.blocking.item_bytes}")
+
+    def prefetch(self, pointer: str) -> None:
+        """Ask for the cache line at an address, which need not be valid."""
+        self.emit(f"call void @llvm.prefetch.p0(ptr {pointer}, i32 0, i32 3, i32 1)")
 
     def load_masked(self, pointer: str, mask: str) -> str:
         """Consecutive elements where the mask is set, zero elsewhere (those are not touched)."""

@@ -8,55 +8,18 @@ residue class of the stride, so that no inserted zero is ever multiplied.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields
 
 from calque.backend.cpu.contract.builder import Builder, Value
+from calque.backend.cpu.contract.conv_words import BLOCK_WORDS, read_conv
 from calque.backend.cpu.contract.depthwise import is_depthwise
+from calque.backend.cpu.contract.direct import is_direct, packed_size
 from calque.backend.cpu.contract.gemm import depth_block, depth_blocks, each_depth_block, panel_rows
-from calque.backend.cpu.contract.pack import PATCH_WORDS, PatchWords, first_channel, read_patch
+from calque.backend.cpu.contract.pack import first_channel, read_patch
 from calque.backend.cpu.contract.target import Blocking
 from calque.backend.cpu.contract.winograd import MARK
 
 BUFFERS = 4
 PREFETCH_CHANNELS = 3
-
-
-@dataclass(frozen=True, slots=True)
-class ConvWords:
-    """What follows the patch description in the parameter block of one convolution (steps in elements)."""
-
-    groups: int
-    rows: int
-    channels: int
-    images: int
-    image_group_step: int
-    weight_row_step: int
-    weight_channel_step: int
-    weight_tap_row_step: int
-    weight_tap_column_step: int
-    weight_group_step: int
-    weight_offset: int
-    result_batch_step: int
-    result_channel_step: int
-    result_row_step: int
-    result_column_step: int
-    result_grid_rows: int
-    result_grid_columns: int
-    result_offset: int
-    result_group_step: int
-
-    def words(self) -> tuple[int, ...]:
-        """The block in memory order."""
-        return tuple(getattr(self, field.name) for field in fields(self))
-
-
-CONV_WORDS = tuple(field.name for field in fields(ConvWords))
-BLOCK_WORDS = len(PATCH_WORDS) + len(CONV_WORDS)
-
-
-def block_words(patch: PatchWords, conv: ConvWords) -> tuple[int, ...]:
-    """One complete parameter block."""
-    return patch.words() + conv.words()
 
 
 def conv_functions(blocking: Blocking) -> str:
@@ -65,16 +28,12 @@ def conv_functions(blocking: Blocking) -> str:
                                                _depthwise, _convolve, _entry))
 
 
-def _read(b: Builder, block: str) -> dict[str, str]:
-    return {name: b.word(block, len(PATCH_WORDS) + index) for index, name in enumerate(CONV_WORDS)}
-
-
 def _weight_panel(blocking: Blocking) -> str:
     """Depths [start, start + length) of ``count`` rows of weights, whatever their strides."""
     b = Builder("weight_panel", ("ptr %source", "ptr noalias %block", "i64 %start", "i64 %length", "i64 %count",
-                                 "ptr %target"), blocking, attributes="noinline")
-    p, w = read_patch(b, "%block"), _read(b, "%block")
-    width = blocking.row_stride
+                                 "ptr %target", "i64 %width"), blocking, attributes="noinline")
+    p, w = read_patch(b, "%block"), read_conv(b, "%block")
+    width = "%width"
     taps = b.mul(p["tap_rows"], p["tap_columns"])
 
     def as_matrix() -> None:
@@ -129,8 +88,12 @@ def _pack_weights(blocking: Blocking) -> str:
     """This thread's share of the weight panels of one block of parameters."""
     b = Builder("pack_weights", ("i64 %thread", "i64 %threads", "ptr %weights", "ptr noalias %block", "ptr %shared"),
                 blocking, attributes="noinline")
-    p, w = read_patch(b, "%block"), _read(b, "%block")
+    p, w = read_patch(b, "%block"), read_conv(b, "%block")
     b.return_when(is_depthwise(b, p, w))
+    direct = is_direct(b, p, w)
+    with b.when(direct):
+        b.call("direct_pack_weights", "i64 %thread", "i64 %threads", "ptr %weights", "ptr %block", "ptr %shared")
+    b.return_when(direct)
     depth, blocks, panels = _sizes(b, p, w)
     group_size = b.mul(b.mul(panels, depth), blocking.row_stride)
     units = b.mul(blocks, panels)
@@ -145,7 +108,7 @@ def _pack_weights(blocking: Blocking) -> str:
         base = b.at("%shared", b.mul(group, group_size))
         target = _packed_weight(b, base, panels, start, b.sub(end, start), panel)
         b.call("weight_panel", f"ptr {source}", "ptr %block", f"i64 {start}", f"i64 {b.sub(end, start)}",
-               f"i64 {count}", f"ptr {target}")
+               f"i64 {count}", f"ptr {target}", f"i64 {blocking.row_stride}")
     return b.text()
 
 
@@ -153,7 +116,7 @@ def _scatter_tile(blocking: Blocking) -> str:
     """A finished tile into the result, one run of a result row at a time."""
     b = Builder("scatter_tile", ("ptr %tile", "i64 %rows", "i64 %columns", "ptr %result", "i64 %column",
                                  "ptr noalias %block", "i1 %accumulate"), blocking, attributes="noinline")
-    w = _read(b, "%block")
+    w = read_conv(b, "%block")
     size = b.mul(w["result_grid_rows"], w["result_grid_columns"])
     done = b.variable(0)
     with b.loop_while(lambda: b.compare("slt", b.read(done), "%columns")):
@@ -173,7 +136,7 @@ def _conv_tile(blocking: Blocking) -> str:
     """One tile: stored in place when both of its vectors are contiguous in the result, else scattered."""
     b = Builder("conv_tile", ("i64 %rows", "i64 %columns", "i64 %depth", "ptr %a", "ptr %b", "ptr %result",
                               "i64 %column", "ptr noalias %block", "i1 %accumulate"), blocking, attributes="noinline")
-    w = _read(b, "%block")
+    w = read_conv(b, "%block")
     width, lanes = blocking.tile_columns, blocking.lanes
     tile = b.array((blocking.tile_rows + 1) * width)
     operands = ("i64 %rows", "i64 %depth", "ptr %a", "ptr %b", f"i64 {width}")
@@ -202,7 +165,7 @@ def _conv_chunk(blocking: Blocking) -> str:
     """Column panels [first, stop) of one group: for each block of depth, pack their patches and multiply."""
     b = Builder("conv_chunk", ("i64 %first", "i64 %stop", "i64 %total", "ptr %image", "ptr %weights", "ptr %result",
                                "ptr %private", "ptr noalias %block"), blocking, attributes="noinline")
-    p, w = read_patch(b, "%block"), _read(b, "%block")
+    p, w = read_patch(b, "%block"), read_conv(b, "%block")
     depth, blocks, panels = _sizes(b, p, w)
     width = blocking.tile_columns
     start_column = b.mul("%first", width)
@@ -227,7 +190,7 @@ def _depthwise(blocking: Blocking) -> str:
     """This thread's share of the output planes of a convolution with one input channel per group."""
     b = Builder("depthwise", ("i64 %thread", "i64 %threads", "ptr %image", "ptr %weights", "ptr %result",
                               "ptr noalias %block"), blocking, attributes="noinline")
-    w = _read(b, "%block")
+    w = read_conv(b, "%block")
     low, high = b.share(b.mul(b.mul(w["images"], w["groups"]), w["rows"]), "%thread", "%threads")
     with b.loop(low, high) as unit:
         channel, row = b.div(unit, w["rows"]), b.rem(unit, w["rows"])
@@ -247,11 +210,16 @@ def _convolve(blocking: Blocking) -> str:
     """This thread's share of (group, column panel) pairs of one block of parameters."""
     b = Builder("convolve", ("i64 %thread", "i64 %threads", "ptr %private", "ptr %image", "ptr %weights", "ptr %shared",
                              "ptr %result", "ptr noalias %block"), blocking, attributes="noinline")
-    p, w = read_patch(b, "%block"), _read(b, "%block")
+    p, w = read_patch(b, "%block"), read_conv(b, "%block")
     direct = is_depthwise(b, p, w)
     with b.when(direct):
         b.call("depthwise", "i64 %thread", "i64 %threads", "ptr %image", "ptr %weights", "ptr %result", "ptr %block")
     b.return_when(direct)
+    whole = is_direct(b, p, w)
+    with b.when(whole):
+        b.call("direct_convolve", "i64 %thread", "i64 %threads", "ptr %private", "ptr %image", "ptr %shared", "ptr %result",
+               "ptr %block")
+    b.return_when(whole)
     depth, _, row_panels = _sizes(b, p, w)
     group_size = b.mul(b.mul(row_panels, depth), blocking.row_stride)
     total = b.mul(w["images"], b.mul(p["grid_rows"], p["grid_columns"]))
@@ -291,9 +259,9 @@ def _entry(blocking: Blocking) -> str:
             block = b.byte_at(base, b.mul(index, 8 * BLOCK_WORDS))
             place = b.at(shared, b.read(packed))
             work(block, place)
-            w = _read(b, block)
-            depth, _, panels = _sizes(b, read_patch(b, block), w)
-            size = b.mul(b.mul(b.mul(panels, depth), blocking.row_stride), w["groups"])
+            p, w = read_patch(b, block), read_conv(b, block)
+            depth, _, panels = _sizes(b, p, w)
+            size = b.max(b.mul(b.mul(b.mul(panels, depth), blocking.row_stride), w["groups"]), packed_size(b, p, w))
             b.assign(packed, b.add(b.read(packed), size))
 
     each_block(lambda block, place: b.call("pack_weights", "i64 %thread", "i64 %threads", f"ptr {weights}",

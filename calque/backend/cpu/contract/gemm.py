@@ -1,17 +1,17 @@
 """Matrix product: ``C[b, m, n] = sum_k A[b, m, k] * B[b, k, n]`` for any strides.
 
-The operand with the smaller extent is packed once by all threads together (one barrier); each thread then owns a
-contiguous range of panels of the other operand, packs them privately and needs no further agreement. Every element of
-C is summed over the same blocks of k in the same order whatever the number of threads and whichever path is taken.
+Every thread owns a rectangle of C and packs what it needs of both operands by itself: no barrier, and no packed panel
+crosses from one core to another (which costs more than packing it twice). Every element of C is summed over the same
+blocks of k in the same order whatever the number of threads and whichever path is taken.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 from calque.backend.cpu.contract.builder import Builder, Value
+from calque.backend.cpu.contract.panels import first_row, panel_packers
 from calque.backend.cpu.contract.target import Blocking
 
 WORDS = ("rows", "columns", "depth", "a_row", "a_depth", "b_depth", "b_column", "products", "batch_dims")
@@ -19,13 +19,17 @@ WORDS = ("rows", "columns", "depth", "a_row", "a_depth", "b_depth", "b_column", 
 BUFFERS = 4
 ROW_CHUNK_BYTES = 16 << 10
 ROWS_AT_ONCE = 8
-PRIVATE_SHARED_OFFSET = 1 << 20
-PRIVATE_SHARED_BYTES = 3 << 20
+COLUMN_CHUNK_BYTES = 640 << 10
+"""Packed B that one thread multiplies with all its rows: most of a 1 MiB second-level cache."""
+ROW_GROUP_BYTES = 160 << 10
+"""A panels packed at a time: what is read of one row of a transposed A then fills whole cache lines."""
+PACKED_ROWS_OFFSET = 1 << 20
+PACKED_ROWS_BYTES = 3 << 20
 
 
 def gemm_functions(blocking: Blocking) -> str:
     """The entry ``calque_matmul_*`` and everything specific to it."""
-    return "".join([strided_tile(blocking), _gemm_shared(blocking, "a"), _gemm_shared(blocking, "b"),
+    return "".join([panel_packers(blocking), strided_tile(blocking), _row_group(blocking), _gemm_part(blocking), _gemm_grid(blocking),
                     _gemm_direct(blocking), _gemm_row(blocking), _gemm_dot(blocking), _gemm(blocking), _entry(blocking)])
 
 
@@ -54,135 +58,167 @@ def panel_rows(b: Builder, rows: Value, panels: Value, panel: Value) -> tuple[Va
 
 
 def strided_tile(blocking: Blocking) -> str:
-    """One tile into C with any strides: in place when it is whole and its rows are contiguous, else by a copy."""
-    b = Builder("strided_tile", ("i64 %rows", "i64 %columns", "i64 %depth", "ptr %a", "ptr %b", "i64 %b_step",
-                                 "ptr %c", "i64 %c_row", "i64 %c_column", "i1 %accumulate"), blocking,
-                attributes="noinline")
-    width = blocking.tile_columns
-    operands = ("i64 %rows", "i64 %depth", "ptr %a", "ptr %b", "i64 %b_step")
-    tile = b.array((blocking.tile_rows + 1) * width)
+    """One tile into C with any strides: in place when it is whole and its rows are contiguous, else by a copy.
 
-    def in_place() -> None:
-        b.call("outer", *operands, "ptr %c", f"ptr {b.at('%c', blocking.lanes)}", "i64 %c_row", "i1 %accumulate")
+    ``a_row`` is 0 for a packed panel of A, else the step between its rows where they lie.
+    """
+    b = Builder("strided_tile", ("i64 %rows", "i64 %columns", "i64 %depth", "ptr %a", "i64 %a_row", "ptr %b",
+                                 "i64 %b_step", "ptr %c", "i64 %c_row", "i64 %c_column", "i1 %accumulate"), blocking,
+                attributes="noinline")
+    width, lanes = blocking.tile_columns, blocking.lanes
+    tile = b.array((blocking.tile_rows + 1) * width)
+    packed = b.compare("eq", "%a_row", 0)
+
+    def multiply(narrow: str, target: str, step: Value, accumulate: str) -> None:
+        rest = ("ptr %b", "i64 %b_step", f"ptr {target}", f"ptr {b.at(target, lanes)}", f"i64 {step}", f"i1 {accumulate}")
+        b.cases((packed, lambda: b.call(f"outer{narrow}", "i64 %rows", "i64 %depth", "ptr %a", *rest)),
+                default=lambda: b.call(f"outer_rows{narrow}", "i64 %rows", "i64 %depth", "ptr %a", "i64 %a_row", *rest))
 
     def by_copy() -> None:
-        b.call("outer", *operands, f"ptr {tile}", f"ptr {b.at(tile, blocking.lanes)}", f"i64 {width}", "i1 false")
+        b.cases((b.compare("sle", "%columns", lanes), lambda: multiply("_narrow", tile, width, "false")),
+                default=lambda: multiply("", tile, width, "false"))
         b.call("copy_out", f"ptr {tile}", "i64 %rows", "i64 %columns", "ptr %c", "i64 %c_row", "i64 %c_column",
                "i1 %accumulate")
 
-    whole = b.both(b.compare("eq", "%columns", width), b.compare("eq", "%c_column", 1))
-    b.cases((whole, in_place), default=by_copy)
+    contiguous = b.compare("eq", "%c_column", 1)
+    b.cases((b.both(b.compare("eq", "%columns", width), contiguous), lambda: multiply("", "%c", "%c_row", "%accumulate")),
+            (b.both(b.compare("eq", "%columns", lanes), contiguous),
+             lambda: multiply("_narrow", "%c", "%c_row", "%accumulate")),
+            default=by_copy)
     return b.text()
 
 
-GEMM_PARAMETERS = ("i64 %thread", "i64 %threads", "ptr %barrier", "ptr %private", "ptr %shared",
+GEMM_PARAMETERS = ("i64 %thread", "i64 %threads", "ptr %private",
                    "ptr %a", "i64 %a_row", "i64 %a_depth", "ptr %b", "i64 %b_depth", "i64 %b_column",
                    "ptr %c", "i64 %c_row", "i64 %c_column", "i64 %rows", "i64 %columns", "i64 %depth")
 
 
-@dataclass(frozen=True, slots=True)
-class _Side:
-    """One operand as seen by the driver: its panels and how to pack one of them."""
-
-    panels: Value
-    width: int
-    pack: Callable[[Value, Value, Value, str], None]
-
-
-def _a_side(b: Builder) -> _Side:
-    panels = b.ceil_div("%rows", b.blocking.tile_rows)
-
-    def pack(panel: Value, k: Value, length: Value, target: str) -> None:
-        first, count = panel_rows(b, "%rows", panels, panel)
-        source = b.at("%a", b.dot((first, "%a_row"), (k, "%a_depth")))
-        b.call("pack_panel", f"ptr {source}", "i64 %a_row", "i64 %a_depth", f"i64 {count}", f"i64 {length}",
-               f"ptr {target}", f"i64 {b.blocking.row_stride}")
-
-    return _Side(panels, b.blocking.row_stride, pack)
-
-
-def _b_side(b: Builder) -> _Side:
-    width = b.blocking.tile_columns
-
-    def pack(panel: Value, k: Value, length: Value, target: str) -> None:
-        first = b.mul(panel, width)
-        source = b.at("%b", b.dot((first, "%b_column"), (k, "%b_depth")))
-        b.call("pack_panel", f"ptr {source}", "i64 %b_column", "i64 %b_depth",
-               f"i64 {b.min(b.sub('%columns', first), width)}", f"i64 {length}", f"ptr {target}", f"i64 {width}")
-
-    return _Side(b.ceil_div("%columns", width), width, pack)
-
-
-def _tile(b: Builder, a_panels: Value, row_panel: Value, column_panel: Value, depth: Value, a: str, b_panel: str,
-          b_step: Value, accumulate: str) -> None:
-    first_row, rows = panel_rows(b, "%rows", a_panels, row_panel)
-    first_column = b.mul(column_panel, b.blocking.tile_columns)
-    columns = b.min(b.sub("%columns", first_column), b.blocking.tile_columns)
-    c = b.at("%c", b.dot((first_row, "%c_row"), (first_column, "%c_column")))
-    b.call("strided_tile", f"i64 {rows}", f"i64 {columns}", f"i64 {depth}", f"ptr {a}", f"ptr {b_panel}",
-           f"i64 {b_step}", f"ptr {c}", "i64 %c_row", "i64 %c_column", f"i1 {accumulate}")
-
-
-def _gemm_shared(blocking: Blocking, shared_name: str) -> str:
-    """The blocked product with one operand packed in common."""
-    b = Builder(f"gemm_share_{shared_name}", GEMM_PARAMETERS, blocking, attributes="noinline")
-    sides = {"a": _a_side(b), "b": _b_side(b)}
-    shared, private = sides[shared_name], sides["b" if shared_name == "a" else "a"]
-    blocks = depth_blocks(b, "%depth", blocking.depth)
-    low, high = b.share(b.mul(blocks, shared.panels), "%thread", "%threads")
-    with b.loop(low, high) as unit:
-        start, end = depth_block(b, "%depth", blocks, b.div(unit, shared.panels))
-        length, panel = b.sub(end, start), b.rem(unit, shared.panels)
-        shared.pack(panel, start, length, _shared_panel(b, shared, start, length, panel))
-    b.barrier("%barrier", "%threads")
-    chunk = blocking.chunk_bytes // (blocking.depth * private.width * blocking.item_bytes)
-    low, high = b.share(private.panels, "%thread", "%threads")
-    with b.loop(low, high, chunk) as first, each_depth_block(b, "%depth", blocks) as (start, length, accumulate):
-        stop = b.min(b.add(first, chunk), high)
-        panel_size = b.mul(length, private.width)
-        with b.loop(first, stop) as panel:
-            private.pack(panel, start, length, b.at("%private", b.mul(b.sub(panel, first), panel_size)))
-        # The panel of the outer loop stays in the first-level cache, the private chunk in the second.
-        with b.loop(0, shared.panels) as outer:
-            outer_panel = _shared_panel(b, shared, start, length, outer)
-            with b.loop(first, stop) as inner:
-                inner_panel = b.at("%private", b.mul(b.sub(inner, first), panel_size))
-                rows_first = shared_name == "a"
-                _tile(b, sides["a"].panels, outer if rows_first else inner, inner if rows_first else outer, length,
-                      outer_panel if rows_first else inner_panel, inner_panel if rows_first else outer_panel,
-                      blocking.tile_columns, accumulate)
+def _gemm_grid(blocking: Blocking) -> str:
+    """Cut C into one rectangle per thread: the grid with the least estimated time of its largest rectangle."""
+    b = Builder("gemm_grid", GEMM_PARAMETERS, blocking, attributes="noinline")
+    lanes = blocking.lanes
+    vectors = b.ceil_div("%columns", lanes)
+    best, down = b.variable(1 << 62), b.variable(1)
+    with b.loop(1, b.add("%threads", 1)) as candidate:
+        across = b.div("%threads", candidate)
+        with b.when(b.compare("eq", b.mul(across, candidate), "%threads")):
+            tall, wide = b.ceil_div("%rows", candidate), b.ceil_div(vectors, across)
+            # Tenths of a cycle per k: half a cycle for a vector of products, a third for packing an element. Where
+            # two threads meet within a row of C, prefetching pulls lines from one core to the other and back.
+            meeting = b.select(b.compare("sgt", across, 1), 16, 0)
+            estimate = b.dot((b.mul(tall, wide), 5), (tall, b.add(meeting, 3)), (wide, 3 * lanes))
+            with b.when(b.compare("slt", estimate, b.read(best))):
+                b.assign(best, estimate)
+                b.assign(down, candidate)
+    across = b.div("%threads", b.read(down))
+    low, high = b.share("%rows", b.div("%thread", across), b.read(down))
+    first, end = b.share(vectors, b.rem("%thread", across), across)
+    left, right = b.mul(first, lanes), b.min(b.mul(end, lanes), "%columns")
+    b.return_when(b.either(b.compare("sge", low, high), b.compare("sge", left, right)))
+    a, right_part = b.at("%a", b.mul(low, "%a_row")), b.at("%b", b.mul(left, "%b_column"))
+    c = b.at("%c", b.dot((low, "%c_row"), (left, "%c_column")))
+    b.call("gemm_part", "ptr %private", f"ptr {a}", "i64 %a_row", "i64 %a_depth", f"ptr {right_part}", "i64 %b_depth",
+           "i64 %b_column", f"ptr {c}", "i64 %c_row", "i64 %c_column", f"i64 {b.sub(high, low)}",
+           f"i64 {b.sub(right, left)}", "i64 %depth")
     return b.text()
 
 
-def _shared_panel(b: Builder, side: _Side, start: Value, length: Value, panel: Value) -> str:
-    before = b.mul(b.mul(start, side.panels), side.width)
-    return b.at("%shared", b.add(before, b.mul(b.mul(panel, length), side.width)))
+def _gemm_part(blocking: Blocking) -> str:
+    """One thread's rectangle, cut so that a chunk of packed B stays in the second-level cache."""
+    b = Builder("gemm_part", GEMM_PARAMETERS[2:], blocking, attributes="noinline")
+    item, width = blocking.item_bytes, blocking.tile_columns
+    blocks = depth_blocks(b, "%depth", blocking.gemm_depth)
+    longest = b.add(b.ceil_div("%depth", blocks), 1)
+    column_panels, row_panels = b.ceil_div("%columns", width), b.ceil_div("%rows", blocking.tile_rows)
+    panel_step = b.mul(longest, width)
+    room = b.max(b.div(COLUMN_CHUNK_BYTES // item, panel_step), 1)
+    chunks = b.ceil_div(column_panels, room)
+    several = b.compare("sgt", chunks, 1)
+    row_step = b.mul(longest, blocking.row_stride)
+    group = b.clamp(b.div(ROW_GROUP_BYTES // item, row_step), 1, row_panels)
+    fits = b.max(b.mul(b.div(b.div(PACKED_ROWS_BYTES // item, row_step), group), group), group)
+    row_chunk = b.select(several, fits, row_panels)
+    packed_rows = b.byte_at("%private", PACKED_ROWS_OFFSET)
+    base, extra = b.div("%rows", row_panels), b.rem("%rows", row_panels)
+    with b.loop(0, row_panels, row_chunk) as top, each_depth_block(b, "%depth", blocks) as (start, length, accumulate), \
+            b.loop(0, chunks) as chunk:
+        first, end = b.share(column_panels, chunk, chunks)
+        column = b.mul(first, width)
+        columns = b.min(b.sub("%columns", column), b.mul(b.sub(end, first), width))
+        source = b.at("%b", b.dot((column, "%b_column"), (start, "%b_depth")))
+        b.call("pack_wide", f"ptr {source}", "i64 %b_column", "i64 %b_depth", f"i64 {columns}", f"i64 {length}",
+               "ptr %private", f"i64 {panel_step}")
+        bottom = b.min(b.add(top, row_chunk), row_panels)
+        with b.loop(top, bottom, group) as panel:
+            # Panels packed for the first chunk of columns are kept for the others.
+            slot = b.select(several, b.mul(b.sub(panel, top), row_step), 0)
+            a = b.at("%a", b.mul(start, "%a_depth"))
+            c = b.at("%c", b.mul(column, "%c_column"))
+            b.call("row_group", f"ptr {b.at(packed_rows, slot)}", f"i1 {b.compare('eq', chunk, 0)}", f"ptr {a}",
+                   "i64 %a_row", "i64 %a_depth", f"i64 {panel}", f"i64 {b.min(b.add(panel, group), bottom)}",
+                   f"i64 {base}", f"i64 {extra}", "ptr %private", f"i64 {panel_step}", f"ptr {c}", "i64 %c_row",
+                   "i64 %c_column", f"i64 {columns}", f"i64 {length}", f"i1 {accumulate}")
+    return b.text()
+
+
+def _row_group(blocking: Blocking) -> str:
+    """Multiply some panels of A, packed first if asked, with one chunk of packed B.
+
+    Panel p begins at row ``p * base + min(p, extra)``: panels differ by at most one row, so no tile is mostly empty.
+    """
+    b = Builder("row_group", ("ptr %packed", "i1 %fresh", "ptr %a", "i64 %a_row", "i64 %a_depth", "i64 %low", "i64 %high",
+                              "i64 %base", "i64 %extra", "ptr %b", "i64 %b_panel", "ptr %c", "i64 %c_row",
+                              "i64 %c_column", "i64 %columns", "i64 %depth", "i1 %accumulate"), blocking,
+                attributes="noinline")
+    width = blocking.tile_columns
+    panel_step = b.mul("%depth", blocking.row_stride)
+    with b.when("%fresh"):
+        b.call("pack_tall", "ptr %a", "i64 %a_row", "i64 %a_depth", "i64 %low", "i64 %high", "i64 %base",
+               "i64 %extra", "i64 %depth", "ptr %packed")
+    with b.loop("%low", "%high") as panel:
+        row = first_row(b, panel)
+        count = b.sub(first_row(b, b.add(panel, 1)), row)
+        a = b.at("%packed", b.mul(b.sub(panel, "%low"), panel_step))
+        line = b.at("%c", b.mul(row, "%c_row"))
+        with b.loop(0, "%columns", width) as column:
+            right = b.at("%b", b.mul(b.div(column, width), "%b_panel"))
+            c = b.at(line, b.mul(column, "%c_column"))
+            b.call("strided_tile", f"i64 {count}", f"i64 {b.min(b.sub('%columns', column), width)}", "i64 %depth",
+                   f"ptr {a}", "i64 0", f"ptr {right}", f"i64 {width}", f"ptr {c}", "i64 %c_row", "i64 %c_column",
+                   "i1 %accumulate")
+    return b.text()
 
 
 def _gemm_direct(blocking: Blocking) -> str:
     """A single panel of rows: B would be used once, so it is read in place, a few rows of B at a time."""
     b = Builder("gemm_direct", GEMM_PARAMETERS, blocking, attributes="noinline")
-    a_side, b_side = _a_side(b), _b_side(b)
     blocks = depth_blocks(b, "%depth", blocking.direct_depth)
-    low, high = b.share(b_side.panels, "%thread", "%threads")
-    packed_b = b.at("%private", blocking.direct_depth * blocking.row_stride)
-    width = blocking.tile_columns
+    width, stride = blocking.tile_columns, blocking.row_stride
+    low, high = b.share(b.ceil_div("%columns", width), "%thread", "%threads")
+    packed_b = b.at("%private", blocking.direct_depth * stride)
     with each_depth_block(b, "%depth", blocks) as (start, length, accumulate):
-        a_side.pack(0, start, length, "%private")
+        b.call("pack_panel", f"ptr {b.at('%a', b.mul(start, '%a_depth'))}", "i64 %a_row", "i64 %a_depth", "i64 %rows",
+               f"i64 {length}", "ptr %private", f"i64 {stride}")
         with b.loop(low, high) as panel:
-            whole = b.compare("sge", b.sub("%columns", b.mul(panel, width)), width)
+            first = b.mul(panel, width)
+            columns = b.min(b.sub("%columns", first), width)
+            source = b.at("%b", b.dot((first, 1), (start, "%b_depth")))
+            c = b.at("%c", b.mul(first, "%c_column"))
 
-            def in_place(panel: str = panel, start: Value = start, length: Value = length,
-                         accumulate: str = accumulate) -> None:
-                source = b.at("%b", b.dot((panel, width), (start, "%b_depth")))
-                _tile(b, a_side.panels, 0, panel, length, "%private", source, "%b_depth", accumulate)
+            def tile(right: str, step: Value, columns: Value = columns, length: Value = length, c: str = c,
+                     accumulate: str = accumulate) -> None:
+                b.call("strided_tile", "i64 %rows", f"i64 {columns}", f"i64 {length}", "ptr %private", "i64 0",
+                       f"ptr {right}", f"i64 {step}", f"ptr {c}", "i64 %c_row", "i64 %c_column", f"i1 {accumulate}")
 
-            def packed(panel: str = panel, start: Value = start, length: Value = length,
-                       accumulate: str = accumulate) -> None:
-                b_side.pack(panel, start, length, packed_b)
-                _tile(b, a_side.panels, 0, panel, length, "%private", packed_b, width, accumulate)
+            def packed(source: str = source, columns: Value = columns, length: Value = length) -> None:
+                b.call("pack_panel", f"ptr {source}", "i64 1", "i64 %b_depth", f"i64 {columns}", f"i64 {length}",
+                       f"ptr {packed_b}", f"i64 {width}")
+                tile(packed_b, width)
 
-            b.cases((whole, in_place), default=packed)
+            def in_place(source: str = source) -> None:
+                tile(source, "%b_depth")
+
+            b.cases((b.compare("eq", columns, width), in_place), default=packed)
     return b.text()
 
 
@@ -272,31 +308,18 @@ def _gemm(blocking: Blocking) -> str:
                        b.both(b.compare("eq", values["%b_column"], 1), b.compare("eq", values["%c_column"], 1)))
     b.cases((dots, lambda: b.call("gemm_dot", *arguments)),
             (dense_row, lambda: b.call("gemm_row", *arguments)),
-            (direct, lambda: b.call("gemm_direct", *arguments)),
-            (b.compare("sle", values["%rows"], values["%columns"]), lambda: b.call("gemm_share_a", *arguments)),
-            default=lambda: b.call("gemm_share_b", *arguments))
+            (direct, lambda: b.call("gemm_direct", *arguments)), default=lambda: b.call("gemm_grid", *arguments))
     return b.text()
-
-
-def shared_elements(rows: int, columns: int, depth: int, blocking: Blocking) -> int:
-    """Upper bound of the packed size of the shared operand, for either choice and the transposed product."""
-    small = min(rows, columns)
-    by_rows = -(-small // blocking.tile_rows) * blocking.row_stride
-    by_columns = -(-small // blocking.tile_columns) * blocking.tile_columns
-    return max(by_rows, by_columns) * depth
 
 
 def _entry(blocking: Blocking) -> str:
     b = Builder(f"calque_matmul_{blocking.dtype}",
                 ("i64 %thread", "i64 %threads", "ptr %barrier", "ptr %scratch", "ptr %args"), blocking, linkage="")
-    left, right, result, shared = (b.pointer_word("%args", index) for index in range(BUFFERS))
+    left, right, result = (b.pointer_word("%args", index) for index in range(BUFFERS - 1))
     w = {name: b.word("%args", BUFFERS + index) for index, name in enumerate(WORDS)}
     total, dims = w["products"], b.byte_at("%args", 8 * (BUFFERS + len(WORDS)))
-    small = b.min(w["rows"], w["columns"])
-    packed = b.mul(w["depth"], b.max(b.mul(b.ceil_div(small, blocking.tile_rows), blocking.row_stride),
-                                     b.mul(b.ceil_div(small, blocking.tile_columns), blocking.tile_columns)))
 
-    def one(index: Value, thread: Value, threads: Value, place: str) -> None:
+    def one(index: Value, thread: Value, threads: Value) -> None:
         rest, in_a, in_b = b.variable(index), b.variable(0), b.variable(0)
         with b.loop(0, w["batch_dims"]) as dim:
             size, a_step, b_step = (b.word(b.byte_at(dims, b.mul(dim, 24)), word) for word in range(3))
@@ -306,24 +329,17 @@ def _entry(blocking: Blocking) -> str:
             b.assign(in_b, b.add(b.read(in_b), b.mul(position, b_step)))
         a, right_one = b.at(left, b.read(in_a)), b.at(right, b.read(in_b))
         c = b.at(result, b.mul(index, b.mul(w["rows"], w["columns"])))
-        b.call("gemm", f"i64 {thread}", f"i64 {threads}", "ptr %barrier", "ptr %scratch", f"ptr {place}",
+        b.call("gemm", f"i64 {thread}", f"i64 {threads}", "ptr %scratch",
                f"ptr {a}", f"i64 {w['a_row']}", f"i64 {w['a_depth']}", f"ptr {right_one}", f"i64 {w['b_depth']}",
                f"i64 {w['b_column']}", f"ptr {c}", f"i64 {w['columns']}", "i64 1", f"i64 {w['rows']}",
                f"i64 {w['columns']}", f"i64 {w['depth']}")
 
-    def apart() -> None:
-        low, high = b.share(total, "%thread", "%threads")
-        place = b.byte_at("%scratch", PRIVATE_SHARED_OFFSET)
-        with b.loop(low, high) as index:
-            one(index, 0, 1, place)
-
-    def together() -> None:
-        # Two shared areas in turn: one barrier per product is then enough.
-        with b.loop(0, total) as index:
-            one(index, "%thread", "%threads", b.at(shared, b.mul(b.rem(index, 2), packed)))
-
-    even = b.either(b.compare("sge", total, b.mul("%threads", 4)), b.compare("eq", b.rem(total, "%threads"), 0))
-    fits = b.compare("sle", packed, PRIVATE_SHARED_BYTES // blocking.item_bytes)
-    several = b.compare("sgt", total, 1)
-    b.cases((b.both(several, b.both(even, fits)), apart), default=together)
+    # Whole products as long as every thread gets equally many; all threads share each of the rest.
+    shared = b.rem(total, "%threads")
+    even = b.sub(total, shared)
+    low, high = b.share(even, "%thread", "%threads")
+    with b.loop(low, high) as index:
+        one(index, 0, 1)
+    with b.loop(even, total) as index:
+        one(index, "%thread", "%threads")
     return b.text()

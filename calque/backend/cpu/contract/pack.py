@@ -58,6 +58,9 @@ def _transpose_blocks(b: Builder) -> None:
     final = b.sub("%depth", lanes)
     with b.loop(0, "%depth", lanes) as start:
         k = b.min(start, final)
+        ahead = b.add(k, 4 * lanes)
+        for row in rows:
+            b.prefetch(b.at(row, ahead))
         block = transpose(b, [b.load_vector(b.at(row, k)) for row in rows])
         target = b.at("%target", b.mul(k, "%target_step"))
         for step, value in enumerate(block):
@@ -75,15 +78,48 @@ def _transpose_part(b: Builder) -> None:
 
 
 def transpose(b: Builder, rows: list[str]) -> list[str]:
-    """Transpose a square of vectors: every perfect shuffle of the rows moves one address bit from row to lane."""
+    """Transpose a square of vectors: units within groups of 16 bytes first, then whole groups.
+
+    Both are shuffles that need no index register on x86 (unpack within groups, then even and odd groups).
+    """
     lanes = len(rows)
-    half = lanes // 2
-    low = [lane // 2 + (lane % 2) * lanes for lane in range(lanes)]
-    high = [index + half for index in low]
-    for _ in range(lanes.bit_length() - 1):
-        pairs = [(rows[i], rows[i + half]) for i in range(half)]
-        rows = [b.shuffle(first, second, order) for first, second in pairs for order in (low, high)]
-    return rows
+    width = min(lanes, 16 // b.blocking.item_bytes)
+    columns: list[list[str]] = [[] for _ in range(width)]
+    for first in range(0, lanes, width):
+        for column, value in enumerate(_unpack(b, rows[first : first + width], 1)):
+            columns[column].append(value)
+    result = [""] * lanes
+    for column, values in enumerate(columns):
+        for group, value in enumerate(_gather_groups(b, values, width)):
+            result[group * width + column] = value
+    return result
+
+
+def _unpack(b: Builder, rows: list[str], unit: int) -> list[str]:
+    """Transpose every group of as many lanes as there are rows; rows hold units of ``unit`` finished lanes."""
+    if len(rows) == 1:
+        return rows
+    lanes, width = b.blocking.lanes, len(rows) * unit
+    halves: list[list[str]] = [[], []]
+    for first, second in zip(rows[::2], rows[1::2], strict=True):
+        for half in (0, 1):
+            order = [group + half * width // 2 + place // 2 * unit + lane + (lanes if place % 2 else 0)
+                     for group in range(0, lanes, width) for place in range(width // unit) for lane in range(unit)]
+            halves[half].append(b.shuffle(first, second, order))
+    return [value for half in halves for value in _unpack(b, half, 2 * unit)]
+
+
+def _gather_groups(b: Builder, values: list[str], width: int) -> list[str]:
+    """Group g of every value, side by side, for all g."""
+    if len(values) == 1:
+        return values
+    lanes = b.blocking.lanes
+    picked: list[list[str]] = []
+    for parity in (0, 1):
+        order = [group * width + lane for group in range(parity, 2 * lanes // width, 2) for lane in range(width)]
+        pairs = zip(values[::2], values[1::2], strict=True)
+        picked.append(_gather_groups(b, [b.shuffle(first, second, order) for first, second in pairs], width))
+    return [value for pair in zip(*picked, strict=True) for value in pair]
 
 
 def copy_out(blocking: Blocking) -> str:

@@ -1,4 +1,4 @@
-"""The four contractions as plain data: sizes and element strides in, words of a native call out."""
+"""Contractions as plain data: sizes and element strides in, words of a native call out."""
 
 from __future__ import annotations
 
@@ -6,18 +6,19 @@ from dataclasses import dataclass, replace
 from math import gcd, prod
 from typing import Any
 
-from calque.backend.cpu.contract.conv import ConvWords, block_words
-from calque.backend.cpu.contract.gemm import shared_elements
+from calque.backend.cpu.contract.attention_call import Attention
+from calque.backend.cpu.contract.conv_words import ConvWords, block_words
 from calque.backend.cpu.contract.pack import PatchWords
 from calque.backend.cpu.contract.target import Blocking, VectorUnit
 from calque.backend.cpu.contract.weight_grad import LANE_BLOCK, ROW_BLOCK
 from calque.backend.cpu.contract.winograd import MARK, TILE, WinogradWords, is_winograd
 from calque.backend.cpu.contract.winograd_conv import transformed_weights
 from calque.backend.cpu.contract.winograd_weight import parts
-from calque.kernel.contract import ContractSpec
+from calque.kernel.contract import AttentionSpec, Spec
 
 DTYPES = {"float32": "f32", "float64": "f64"}
-KINDS = ("matmul", "conv2d", "conv2d_input_grad", "conv2d_weight_grad")
+ATTENTION = ("attention", "attention_masked", "attention_grad", "attention_grad_masked")
+KINDS = ("matmul", "conv2d", "conv2d_input_grad", "conv2d_weight_grad", *ATTENTION)
 Quad = tuple[int, int, int, int]
 Pair = tuple[int, int]
 
@@ -68,10 +69,8 @@ class Matmul:
                 *(word for dim in dims for word in dim))
 
     def workspace_bytes(self, dtype: str, target: VectorUnit) -> int:
-        """Size of the shared buffer: the smaller operand in packed form, twice when there is a batch."""
-        f, blocking = self.folded(), blocking_for(dtype, target)
-        copies = 2 if prod(f.batch) > 1 else 1
-        return copies * shared_elements(f.rows, f.columns, f.depth, blocking) * blocking.item_bytes
+        """None: every thread packs into its scratch memory."""
+        return 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,7 +239,7 @@ class Conv2dWeightGrad(_Convolution):
         return self.splits * result * blocking_for(dtype, target).item_bytes if self.splits > 1 else 0
 
 
-Contraction = Matmul | Conv2d | Conv2dInputGrad | Conv2dWeightGrad
+Contraction = Matmul | Conv2d | Conv2dInputGrad | Conv2dWeightGrad | Attention
 
 
 def _image_patch(c: _Convolution, strides: Quad) -> PatchWords:
@@ -279,16 +278,19 @@ def _transformed_weights(channels: int, rows: int, blocking: Blocking) -> int:
 
 
 def _packed_elements(patch: PatchWords, words: ConvWords, blocking: Blocking) -> int:
-    panels = -(-words.rows // blocking.tile_rows)
-    return words.groups * panels * blocking.row_stride * words.channels * patch.tap_rows * patch.tap_columns
+    rows = max(-(-words.rows // blocking.tile_rows) * blocking.row_stride,
+               -(-words.rows // blocking.tile_columns) * blocking.tile_columns)
+    return words.groups * rows * words.channels * patch.tap_rows * patch.tap_columns
 
 
 def _packed_weights(blocks: list[tuple[PatchWords, ConvWords]], blocking: Blocking) -> int:
     return sum(_packed_elements(*block, blocking) for block in blocks) * blocking.item_bytes
 
 
-def contraction(kind: str, spec: ContractSpec) -> Contraction:
+def contraction(kind: str, spec: Spec) -> Contraction:
     """Native parameters of a scheduled contraction."""
+    if isinstance(spec, AttentionSpec):
+        return Attention(spec, kind.startswith("attention_grad"))
     a, b, out = spec.a_shape, spec.b_shape, spec.out_shape
     if kind == "matmul":
         return Matmul(a[-2], b[-1], a[-1], _pair(spec.a_strides[-2:]), _pair(spec.b_strides[-2:]), a[:-2],

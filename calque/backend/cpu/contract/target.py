@@ -102,6 +102,11 @@ class Blocking:
         return 32768 // (self.tile_columns * self.item_bytes)
 
     @property
+    def gemm_depth(self) -> int:
+        """Longest k block of a matrix product: a panel of A takes half of a 48 KiB first-level cache, B streams by."""
+        return 24576 // (self.row_stride * self.item_bytes)
+
+    @property
     def direct_depth(self) -> int:
         """Longest k block when B is read in place: each row of B is a stream for the hardware prefetcher."""
         return 16

@@ -1,0 +1,244 @@
+"""Attention forward: softmax(scale Q K' + mask) V, with scores held only for one block of keys and one panel of queries.
+
+A piece of work is a chunk of the queries of one product. Scores lie transposed (a row per key, a lane per query), so that row maxima and
+sums are plain vector operations and the weights are at once the right operand of the second product. For each block of keys: scores by the
+outer-product kernel, running maximum, exponentials, then V' times weights added to the output, which is first scaled to the new maximum.
+Keys behind the last query of a causal panel are not visited.
+
+Source: Milakov and Gimelshein, "Online normalizer calculation for softmax" (2018); Dao, "FlashAttention-2" (2023).
+"""
+
+from __future__ import annotations
+
+from calque.backend.cpu.contract.attention_call import Scratch, Words, each_unit, is_absent
+from calque.backend.cpu.contract.attention_math import (
+    LN_2,
+    LOG2_E,
+    compare,
+    constant,
+    exp2,
+    larger,
+    log,
+    number,
+    op,
+    pick,
+    rows_out,
+    scaled,
+    slots,
+)
+from calque.backend.cpu.contract.builder import Builder, Value
+from calque.backend.cpu.contract.gemm import panel_rows
+from calque.backend.cpu.contract.target import Blocking
+
+
+def attention_functions(blocking: Blocking) -> str:
+    """The entries ``calque_attention_*`` and everything specific to them."""
+    return "".join([rows_out(blocking), _panel(blocking), _softmax(blocking), _chunk(blocking, False), _chunk(blocking, True),
+                    _entry(blocking, ""), _entry(blocking, "_masked")])
+
+
+def pack(b: Builder, source: str, lane_step: Value, depth_step: Value, count: Value, depth: Value, target: str, width: int) -> None:
+    """``target[depth][width]`` from a strided matrix, lane by lane."""
+    b.call("pack_panel", f"ptr {source}", f"i64 {lane_step}", f"i64 {depth_step}", f"i64 {count}", f"i64 {depth}", f"ptr {target}",
+           f"i64 {width}")
+
+
+def pack_rows(b: Builder, source: str, lane_step: Value, depth_step: Value, rows: Value, depth: Value, target: str) -> None:
+    """All panels of the left operand of a product: ``rows`` lanes cut evenly."""
+    panels = b.ceil_div(rows, b.blocking.tile_rows)
+    with b.loop(0, panels) as panel:
+        first, count = panel_rows(b, rows, panels, panel)
+        place = b.at(target, b.mul(b.mul(panel, depth), b.blocking.row_stride))
+        pack(b, b.at(source, b.mul(first, lane_step)), lane_step, depth_step, count, depth, place, b.blocking.row_stride)
+
+
+def multiply(b: Builder, left: str, rows: Value, panels: tuple[Value, Value], packed: Value, depth: Value, right: str, target: str,
+             accumulate: str, skip: Value = 0) -> None:
+    """``target[row][tile width] (=|+=) left[row][depth] right[depth][tile width]`` for the row panels of a range.
+
+    ``packed`` is the depth the left panels were packed with, ``skip`` how much of it comes before ``right``.
+    """
+    width, total = b.blocking.tile_columns, b.ceil_div(rows, b.blocking.tile_rows)
+    with b.loop(*panels) as panel:
+        first, count = panel_rows(b, rows, total, panel)
+        place = b.at(left, b.mul(b.add(b.mul(panel, packed), skip), b.blocking.row_stride))
+        c = b.at(target, b.mul(first, width))
+        b.call("outer", f"i64 {count}", f"i64 {depth}", f"ptr {place}", f"ptr {right}", f"i64 {width}", f"ptr {c}",
+               f"ptr {b.at(c, b.blocking.lanes)}", f"i64 {width}", f"i1 {accumulate}")
+
+
+def _softmax(blocking: Blocking) -> str:
+    """Scores -> weights in place (a row per key): new maximum, exponentials, new sum, and the factor that old sums take.
+
+    Rows from ``plain`` on are masked: the query of lane l sees row j when ``l >= j - offset``.
+    """
+    b = Builder("attention_softmax", ("ptr noalias %tile", "i64 %rows", "i64 %plain", "i64 %offset", "ptr noalias %top",
+                                      "ptr noalias %total", "ptr noalias %factors"), blocking, attributes="noinline")
+    lanes, width, halves = blocking.lanes, blocking.tile_columns, (0, 1)
+    top = [b.load_vector(b.at("%top", half * lanes)) for half in halves]
+    best = slots(b, 2, "zeroinitializer")
+    for slot, value in zip(best, top, strict=True):
+        b.store_vector(value, slot)
+
+    def address(row: Value, half: int) -> str:
+        return b.at("%tile", b.add(b.mul(row, width), half * lanes))
+
+    with b.loop(0, "%plain") as row:
+        for half in halves:
+            b.store_vector(larger(b, b.load_vector(address(row, half)), b.load_vector(best[half])), best[half])
+    with b.loop("%plain", "%rows") as row:
+        for half in halves:
+            # A lane number beyond the vector hides all of it.
+            seen = b.lanes_between(b.sub(b.sub(row, "%offset"), half * lanes), lanes)
+            value = pick(b, seen, b.load_vector(address(row, half)), constant(b, float("-inf")))
+            b.store_vector(value, address(row, half))
+            b.store_vector(larger(b, value, b.load_vector(best[half])), best[half])
+    sums = slots(b, 2, "zeroinitializer")
+    # Queries that have seen no key yet have the maximum minus infinity; any finite number gives their weights 0.
+    found = [b.load_vector(slot) for slot in best]
+    used = [pick(b, compare(b, "oeq", value, constant(b, float("-inf"))), "zeroinitializer", value) for value in found]
+    with b.loop(0, "%rows") as row:
+        for half in halves:
+            value = exp2(b, op(b, "fsub", b.load_vector(address(row, half)), used[half]))
+            b.store_vector(value, address(row, half))
+            b.store_vector(op(b, "fadd", b.load_vector(sums[half]), value), sums[half])
+    for half in halves:
+        factor = exp2(b, op(b, "fsub", top[half], used[half]))
+        place = b.at("%total", half * lanes)
+        b.store_vector(b.fma(b.load_vector(place), factor, b.load_vector(sums[half])), place)
+        b.store_vector(found[half], b.at("%top", half * lanes))
+        b.store_vector(factor, b.at("%factors", half * lanes))
+    return b.text()
+
+
+PANEL_PARAMETERS = ("ptr %words", "ptr %queries", "ptr %keys", "ptr %values", "ptr %output", "ptr %top", "ptr %total", "ptr %tile",
+                    "ptr %mask", "i64 %mask_row", "i64 %mask_column", "i64 %query", "i64 %count", "i64 %start", "i64 %length",
+                    "i1 %more")
+
+
+def _panel(blocking: Blocking) -> str:
+    """One panel of queries meets one block of keys; ``more``: there were blocks before."""
+    b = Builder("attention_panel", PANEL_PARAMETERS, blocking, attributes="noinline")
+    w, width, lanes = Words(b, "%words", 0), blocking.tile_columns, blocking.lanes
+    causal = b.compare("ne", w["causal"], 0)
+    before = b.sub("%query", "%start")  # keys of the block in front of the first query
+    active = b.select(causal, b.clamp(b.add(before, width), 0, "%length"), "%length")
+    b.return_when(b.both("%more", b.compare("eq", active, 0)))
+    panels = b.ceil_div("%length", blocking.tile_rows)
+    needed = b.ceil_div(b.mul(active, panels), b.max("%length", 1))
+    multiply(b, "%keys", "%length", (0, needed), w["features"], w["features"], "%queries", "%tile", "false")
+    masks = b.at("%tile", b.mul(w["key_block"], width))
+    with b.when(b.let("xor i1 " + is_absent(b, "%mask") + ", true", "c")):
+        source = b.at("%mask", b.dot(("%query", "%mask_row"), ("%start", "%mask_column")))
+        pack(b, source, "%mask_row", "%mask_column", "%count", active, masks, width)
+        with b.loop(0, b.mul(active, width), lanes) as index:
+            place = b.at("%tile", index)
+            b.store_vector(b.fma(b.load_vector(b.at(masks, index)), constant(b, LOG2_E), b.load_vector(place)), place)
+    plain = b.select(causal, b.clamp(b.add(before, 1), 0, active), active)
+    factors = b.array(width)
+    b.call("attention_softmax", "ptr %tile", f"i64 {active}", f"i64 {plain}", f"i64 {before}", "ptr %top", "ptr %total",
+           f"ptr {factors}")
+    with b.when("%more"):
+        scaled(b, "%output", w["outputs"], [b.load_vector(b.at(factors, half * lanes)) for half in (0, 1)])
+    outputs = w["outputs"]
+    multiply(b, "%values", outputs, (0, b.ceil_div(outputs, blocking.tile_rows)), "%length", active, "%tile", "%output", "%more")
+    return b.text()
+
+
+CHUNK_PARAMETERS = ("ptr %words", "ptr %q", "ptr %k", "ptr %v", "ptr %mask", "ptr %out", "ptr %lse", "i64 %first", "ptr %scratch")
+
+
+def _chunk(blocking: Blocking, masked: bool) -> str:
+    """Queries ``first`` up to a chunk on, all keys."""
+    b = Builder("attention_chunk" + ("_masked" if masked else ""), CHUNK_PARAMETERS, blocking, attributes="noinline")
+    w, width, lanes = Words(b, "%words", 3 + masked), blocking.tile_columns, blocking.lanes
+    count = b.min(w["query_chunk"], b.sub(w["queries"], "%first"))
+    panels = b.ceil_div(count, width)
+    area = Scratch(b, "%scratch")
+    features, outputs, block = w["features"], w["outputs"], w["key_block"]
+    padded = b.mul(b.ceil_div(outputs, lanes), lanes)
+    queries = area.take(b.mul(w["query_chunk"], features))
+    output = area.take(b.mul(w["query_chunk"], padded))
+    top, total = area.take(w["query_chunk"]), area.take(w["query_chunk"])
+    keys = area.take(b.mul(b.ceil_div(block, blocking.tile_rows), b.mul(features, blocking.row_stride)))
+    values = area.take(b.mul(b.ceil_div(outputs, blocking.tile_rows), b.mul(block, blocking.row_stride)))
+    tile = area.take(0)
+    _start_queries(b, w, count, queries, (top, total))
+    limit = b.select(b.compare("ne", w["causal"], 0), b.min(w["keys"], b.add("%first", count)), w["keys"])
+    mask_row, mask_column = w.steps(3) if masked else ("0", "0")
+    (k_row, k_column), (v_row, v_column) = w.steps(1), w.steps(2)
+    with b.loop(0, b.max(b.ceil_div(limit, block), 1)) as number_:
+        start = b.mul(number_, block)
+        length = b.min(block, b.sub(limit, start))
+        pack_rows(b, b.at("%k", b.mul(start, k_row)), k_row, k_column, length, features, keys)
+        pack_rows(b, b.at("%v", b.mul(start, v_row)), v_column, v_row, outputs, length, values)
+        with b.loop(0, panels) as panel:
+            done = b.mul(panel, width)
+            b.call("attention_panel", "ptr %words", f"ptr {b.at(queries, b.mul(done, features))}", f"ptr {keys}", f"ptr {values}",
+                   f"ptr {b.at(output, b.mul(done, padded))}", f"ptr {b.at(top, done)}", f"ptr {b.at(total, done)}", f"ptr {tile}",
+                   "ptr %mask", f"i64 {mask_row}", f"i64 {mask_column}", f"i64 {b.add('%first', done)}",
+                   f"i64 {b.min(b.sub(count, done), width)}", f"i64 {start}", f"i64 {length}",
+                   f"i1 {b.compare('sgt', number_, 0)}")
+    with b.loop(0, panels) as panel:
+        done = b.mul(panel, width)
+        _finish(b, b.at(output, b.mul(done, padded)), b.at(top, done), b.at(total, done), b.min(b.sub(count, done), width), outputs,
+                b.add("%first", done))
+    return b.text()
+
+
+def _start_queries(b: Builder, w: Words, count: Value, queries: str, state: tuple[str, str]) -> None:
+    """Panels of queries, scaled so that scores are exponents of 2; no maximum, empty sums."""
+    width, lanes, features = b.blocking.tile_columns, b.blocking.lanes, w["features"]
+    q_row, q_column = w.steps(0)
+    scale = op(b, "fmul", number(b, w["scale"]), constant(b, LOG2_E))
+    with b.loop(0, count, width) as done:
+        place = b.at(queries, b.mul(done, features))
+        source = b.at("%q", b.mul(b.add("%first", done), q_row))
+        pack(b, source, q_row, q_column, b.min(b.sub(count, done), width), features, place, width)
+        scaled(b, place, features, [scale, scale])
+        for half in (0, 1):
+            for address, value in zip(state, (constant(b, float("-inf")), "zeroinitializer"), strict=True):
+                b.store_vector(value, b.at(address, b.add(done, half * lanes)))
+
+
+def _finish(b: Builder, output: str, top: str, total: str, rows: Value, outputs: Value, query: Value) -> None:
+    """Divide by the sums and write rows; queries without a key give zeros and 0 as logarithm."""
+    lanes, width = b.blocking.lanes, b.blocking.tile_columns
+    factors = b.array(width)
+    for half in (0, 1):
+        sums, highest = (b.load_vector(b.at(pointer, half * lanes)) for pointer in (total, top))
+        empty = compare(b, "oeq", sums, "zeroinitializer")
+        b.store_vector(pick(b, empty, "zeroinitializer", op(b, "fdiv", constant(b, 1.0), sums)), b.at(factors, half * lanes))
+        valid = b.clamp(b.sub(rows, half * lanes), 0, lanes)
+        with b.when(b.let("xor i1 " + is_absent(b, "%lse") + ", true", "c")):
+            value = pick(b, empty, "zeroinitializer", b.fma(highest, constant(b, LN_2), log(b, sums)))
+            b.store_masked(value, b.at("%lse", b.add(query, half * lanes)), b.lanes_between(0, valid))
+    with b.when(b.let("xor i1 " + is_absent(b, "%out") + ", true", "c")):
+        b.call("rows_out", f"ptr {output}", f"ptr {factors}", f"i64 {rows}", f"i64 {outputs}",
+               f"ptr {b.at('%out', b.mul(query, outputs))}", f"i64 {outputs}", "i1 false")
+
+
+def _entry(blocking: Blocking, masked: str) -> str:
+    b = Builder(f"calque_attention{masked}_{blocking.dtype}",
+                ("i64 %thread", "i64 %threads", "ptr %barrier", "ptr %scratch", "ptr %args"), blocking, linkage="")
+    operands = 3 + bool(masked)
+    bases = [b.pointer_word("%args", k) for k in range(operands)]
+    out, lse = b.pointer_word("%args", operands), b.pointer_word("%args", operands + 1)
+    words = b.byte_at("%args", 8 * (operands + 3))
+    w = Words(b, words, operands)
+    queries, outputs, chunk = w["queries"], w["outputs"], w["query_chunk"]
+    chunks = b.max(b.ceil_div(queries, chunk), 1)
+
+    def work(unit: Value) -> None:
+        index = b.div(unit, chunks)
+        addresses = w.product(bases, index)
+        mask = addresses[3] if masked else "null"
+        rows = b.mul(index, queries)
+        # An absent output stays the null pointer.
+        targets = [b.let(f"select i1 {is_absent(b, base)}, ptr null, ptr {b.at(base, b.mul(rows, size))}")
+                   for base, size in ((out, outputs), (lse, 1))]
+        b.call("attention_chunk" + masked, f"ptr {words}", *(f"ptr {a}" for a in addresses[:3]), f"ptr {mask}",
+               *(f"ptr {t}" for t in targets), f"i64 {b.mul(b.rem(unit, chunks), chunk)}", "ptr %scratch")
+
+    each_unit(b, b.mul(w["products"], chunks), work)
+    return b.text()

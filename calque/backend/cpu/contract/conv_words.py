@@ -1,0 +1,51 @@
+"""The parameter block of one convolution: how its patches lie in the image, then weights and result."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+from calque.backend.cpu.contract.builder import Builder
+from calque.backend.cpu.contract.pack import PATCH_WORDS, PatchWords
+
+
+@dataclass(frozen=True, slots=True)
+class ConvWords:
+    """What follows the patch description in the parameter block of one convolution (steps in elements)."""
+
+    groups: int
+    rows: int
+    channels: int
+    images: int
+    image_group_step: int
+    weight_row_step: int
+    weight_channel_step: int
+    weight_tap_row_step: int
+    weight_tap_column_step: int
+    weight_group_step: int
+    weight_offset: int
+    result_batch_step: int
+    result_channel_step: int
+    result_row_step: int
+    result_column_step: int
+    result_grid_rows: int
+    result_grid_columns: int
+    result_offset: int
+    result_group_step: int
+
+    def words(self) -> tuple[int, ...]:
+        """The block in memory order."""
+        return tuple(getattr(self, field.name) for field in fields(self))
+
+
+CONV_WORDS = tuple(field.name for field in fields(ConvWords))
+BLOCK_WORDS = len(PATCH_WORDS) + len(CONV_WORDS)
+
+
+def block_words(patch: PatchWords, conv: ConvWords) -> tuple[int, ...]:
+    """One complete parameter block."""
+    return patch.words() + conv.words()
+
+
+def read_conv(b: Builder, block: str) -> dict[str, str]:
+    """Load every word behind the patch description."""
+    return {name: b.word(block, len(PATCH_WORDS) + index) for index, name in enumerate(CONV_WORDS)}

@@ -1,0 +1,215 @@
+"""Convolution without patches: pixels are broadcast from one padded copy of the image, output channels are vectors.
+
+A thread copies the input rows of a block of output rows once, padded with zeros and with columns sorted by their residue
+modulo the stride, so that neighbouring output pixels read neighbouring elements for every tap. The whole sum over
+channels and taps stays in registers; a finished tile is turned once on its way into the result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from calque.backend.cpu.contract.builder import Builder, Value
+from calque.backend.cpu.contract.conv_words import read_conv
+from calque.backend.cpu.contract.gemm import panel_rows
+from calque.backend.cpu.contract.pack import read_patch, valid_lanes
+from calque.backend.cpu.contract.target import SCRATCH_BYTES, Blocking
+from calque.backend.cpu.contract.tiles import lines_at_once, tile_array, tile_size
+
+IMAGE_BYTES = 256 << 10
+"""Wanted size of a packed block: it shares the second-level cache with a panel of weights."""
+TABLE_BYTES = 256 << 10
+LEAST_DEPTH = 96
+LEAST_COLUMNS = 4
+UNITS_PER_THREAD = 4
+Words = Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How the rows of a block lie in private memory (in elements)."""
+
+    taps: Value
+    depth: Value
+    first_row: Value
+    first_column: Value
+    phase: Value
+    row: Value
+    rows: Value
+    channel: Value
+    block_rows: Value
+
+
+def block_layout(b: Builder, p: Words, w: Words) -> Layout:
+    """The layout for blocks of as many output rows as fit the wanted size, one at least."""
+    lanes = b.blocking.lanes
+    spread_rows, spread_columns = (b.mul(b.sub(p[f"tap_{axis}s"], 1), p[f"{axis}_dilation"]) for axis in ("row", "column"))
+    first_row = b.add(p["row_offset"], b.min(spread_rows, 0))
+    first_column = b.add(p["column_offset"], b.min(spread_columns, 0))
+    spread_rows, spread_columns = (b.max(spread, b.sub(0, spread)) for spread in (spread_rows, spread_columns))
+    phase = b.add(p["grid_columns"], b.div(spread_columns, p["column_stride"]))
+    row = b.mul(phase, p["column_stride"])
+    budget = b.div(IMAGE_BYTES // b.blocking.item_bytes, b.max(b.mul(w["channels"], row), 1))
+    wanted = b.div(b.max(b.sub(budget, spread_rows), 0), p["row_stride"])
+    most = b.clamp(wanted, 1, b.max(p["grid_rows"], 1))
+    blocks = b.ceil_div(b.max(p["grid_rows"], 1), most)
+    block_rows = b.ceil_div(p["grid_rows"], blocks)
+    rows = b.add(b.add(b.mul(b.sub(block_rows, 1), p["row_stride"]), spread_rows), 1)
+    # An odd number of vectors: channels must not compete for the same sets of the first-level cache.
+    channel = b.mul(b.let(f"or i64 {b.ceil_div(b.mul(rows, row), lanes)}, 1"), lanes)
+    taps = b.mul(p["tap_rows"], p["tap_columns"])
+    return Layout(taps, b.mul(w["channels"], taps), first_row, first_column, phase, row, rows, channel, block_rows)
+
+
+def is_direct(b: Builder, p: Words, w: Words) -> str:
+    """Whether a block of parameters takes this path: several taps, rows that fill their vectors, a long sum."""
+    layout, lanes = block_layout(b, p, w), b.blocking.lanes
+    room = (SCRATCH_BYTES - TABLE_BYTES) // b.blocking.item_bytes - 2 * lanes
+    waste = b.sub(b.mul(b.ceil_div(w["rows"], 2 * lanes), 2 * lanes), w["rows"])
+    conditions = [
+        b.compare("sgt", layout.taps, 1),
+        b.compare("sge", layout.depth, LEAST_DEPTH),
+        b.compare("sle", layout.depth, TABLE_BYTES // 4),
+        b.compare("sle", b.mul(waste, 4), w["rows"]),
+        b.compare("sge", p["grid_columns"], LEAST_COLUMNS),
+        b.compare("sle", b.mul(w["channels"], layout.channel), room),
+    ]
+    result = conditions[0]
+    for condition in conditions[1:]:
+        result = b.both(result, condition)
+    return result
+
+
+def direct_functions(blocking: Blocking) -> str:
+    """Everything specific to this path."""
+    return "".join(make(blocking) for make in (_pack_weights, _table, _pack_image, _tiles, _convolve))
+
+
+def _panels(b: Builder, w: Words) -> Value:
+    return b.ceil_div(w["rows"], b.blocking.tile_columns)
+
+
+def packed_size(b: Builder, p: Words, w: Words) -> Value:
+    """Elements of the packed weights of a block on this path."""
+    depth = b.mul(w["channels"], b.mul(p["tap_rows"], p["tap_columns"]))
+    return b.mul(b.mul(b.mul(_panels(b, w), depth), b.blocking.tile_columns), w["groups"])
+
+
+def _pack_weights(blocking: Blocking) -> str:
+    """This thread's share of ``packed[group][panel][channel, tap][2 vectors of rows]``."""
+    b = Builder("direct_pack_weights", ("i64 %thread", "i64 %threads", "ptr %weights", "ptr noalias %block", "ptr %shared"),
+                blocking, attributes="noinline")
+    p, w = read_patch(b, "%block"), read_conv(b, "%block")
+    width = blocking.tile_columns
+    depth = b.mul(w["channels"], b.mul(p["tap_rows"], p["tap_columns"]))
+    panels, parts = _panels(b, w), b.ceil_div(depth, blocking.depth)
+    low, high = b.share(b.mul(b.mul(panels, parts), w["groups"]), "%thread", "%threads")
+    with b.loop(low, high) as unit:
+        part, rest = b.rem(unit, parts), b.div(unit, parts)
+        group, panel = b.div(rest, panels), b.rem(rest, panels)
+        start, first = b.mul(part, blocking.depth), b.mul(panel, width)
+        source = b.at("%weights", b.dot((group, w["weight_group_step"]), (first, w["weight_row_step"]), (w["weight_offset"], 1)))
+        target = b.at("%shared", b.mul(b.add(b.mul(rest, depth), start), width))
+        b.call("weight_panel", f"ptr {source}", "ptr %block", f"i64 {start}", f"i64 {b.min(b.sub(depth, start), blocking.depth)}",
+               f"i64 {b.min(b.sub(w['rows'], first), width)}", f"ptr {target}", f"i64 {width}")
+    return b.text()
+
+
+def _table(blocking: Blocking) -> str:
+    """Where (channel, tap row, tap column) lies in a packed block, seen from output pixel (0, 0)."""
+    b = Builder("direct_table", ("ptr noalias %block", "ptr %table"), blocking, attributes="noinline")
+    p, w = read_patch(b, "%block"), read_conv(b, "%block")
+    layout = block_layout(b, p, w)
+    entry = b.variable(0)
+    bases = [b.max(b.mul(b.sub(1, p[f"tap_{axis}s"]), p[f"{axis}_dilation"]), 0) for axis in ("row", "column")]
+    with b.loop(0, w["channels"]) as channel, b.loop(0, p["tap_rows"]) as u, b.loop(0, p["tap_columns"]) as v:
+        y, x = b.add(bases[0], b.mul(u, p["row_dilation"])), b.add(bases[1], b.mul(v, p["column_dilation"]))
+        place = b.dot((channel, layout.channel), (y, layout.row), (b.rem(x, p["column_stride"]), layout.phase),
+                      (b.div(x, p["column_stride"]), 1))
+        here = b.read(entry)
+        b.emit(f"store i32 {b.let(f'trunc i64 {place} to i32')}, ptr {b.byte_at('%table', b.mul(here, 4))}, align 4")
+        b.assign(entry, b.add(here, 1))
+    return b.text()
+
+
+def _pack_image(blocking: Blocking) -> str:
+    """The input rows of output rows i.. of one image: ``target[channel][row][column residue][column]``."""
+    b = Builder("direct_pack_image", ("ptr %image", "ptr noalias %block", "i64 %i", "ptr %target"), blocking,
+                attributes="noinline")
+    p, w = read_patch(b, "%block"), read_conv(b, "%block")
+    layout, lanes = block_layout(b, p, w), blocking.lanes
+    stride = p["column_stride"]
+    step = b.mul(stride, p["column_step"])
+    top = b.add(b.mul("%i", p["row_stride"]), layout.first_row)
+    with b.loop(0, stride) as residue, b.loop(0, layout.phase, lanes) as column:
+        length = b.min(b.sub(layout.phase, column), lanes)
+        x0 = b.add(b.add(layout.first_column, residue), b.mul(column, stride))
+        low, high = valid_lanes(b, x0, stride, p["width"], length)
+        inner = b.dot((residue, layout.phase), (column, 1))
+        with b.loop(0, layout.rows) as row:
+            y = b.add(top, row)
+            end = b.select(b.let(f"icmp ult i64 {y}, {p['height']}", "c"), high, low)
+            source = b.at("%image", b.dot((y, p["row_step"]), (x0, p["column_step"])))
+            b.call("copy_channels", f"ptr {source}", f"i64 {p['channel_step']}", f"i64 {step}", f"i64 {low}", f"i64 {end}",
+                   f"ptr {b.at('%target', b.add(inner, b.mul(row, layout.row)))}", f"i64 {layout.channel}",
+                   f"i64 {w['channels']}", f"i64 {length}")
+    return b.text()
+
+
+def _tiles(blocking: Blocking) -> str:
+    """Panels [first, stop) of output channels for ``count`` output rows from row i on, from one packed block."""
+    b = Builder("direct_tiles", ("i64 %first", "i64 %stop", "i64 %i", "i64 %count", "ptr %packed", "ptr %table",
+                                 "ptr %weights", "ptr %result", "ptr noalias %block"), blocking, attributes="noinline")
+    p, w = read_patch(b, "%block"), read_conv(b, "%block")
+    layout, columns = block_layout(b, p, w), blocking.tile_columns
+    tile = tile_array(b)
+    width = p["grid_columns"]
+    runs, lines = b.ceil_div(width, tile_size(blocking)), lines_at_once(b, width)
+    groups = b.ceil_div("%count", lines)
+    line_step = b.mul(layout.row, p["row_stride"])
+    whole = b.compare("ne", w["result_grid_columns"], width)
+    row_step = b.select(whole, b.mul(width, w["result_column_step"]), w["result_row_step"])
+    with b.loop("%first", "%stop") as panel:
+        channel = b.mul(panel, columns)
+        channels = b.min(b.sub(w["rows"], channel), columns)
+        weights = b.at("%weights", b.mul(b.mul(panel, layout.depth), columns))
+        plane = b.at("%result", b.mul(channel, w["result_channel_step"]))
+        with b.loop(0, groups) as group, b.loop(0, runs) as run:
+            line, height = panel_rows(b, "%count", groups, group)
+            column, length = panel_rows(b, width, runs, run)
+            source = b.at("%packed", b.add(b.mul(line, line_step), column))
+            b.call("table_tile", f"i64 {height}", f"i64 {length}", f"i64 {layout.depth}", f"ptr {source}", f"i64 {line_step}",
+                   "ptr %table", f"ptr {weights}", f"ptr {tile}", "i1 false")
+            target = b.at(plane, b.dot((b.add("%i", line), row_step), (column, w["result_column_step"])))
+            b.call("tile_out", f"ptr {tile}", f"i64 {height}", f"i64 {length}", f"i64 {channels}", f"ptr {target}",
+                   f"i64 {w['result_channel_step']}", f"i64 {row_step}", f"i64 {w['result_column_step']}")
+    return b.text()
+
+
+def _convolve(blocking: Blocking) -> str:
+    """This thread's share of (group, image, block of rows, part of the panels)."""
+    b = Builder("direct_convolve", ("i64 %thread", "i64 %threads", "ptr %private", "ptr %image", "ptr %weights",
+                                    "ptr %result", "ptr noalias %block"), blocking, attributes="noinline")
+    p, w = read_patch(b, "%block"), read_conv(b, "%block")
+    layout = block_layout(b, p, w)
+    packed = b.byte_at("%private", TABLE_BYTES)
+    b.call("direct_table", "ptr %block", "ptr %private")
+    panels, blocks = _panels(b, w), b.ceil_div(p["grid_rows"], b.max(layout.block_rows, 1))
+    group_size = b.mul(b.mul(panels, layout.depth), blocking.tile_columns)
+    units = b.mul(b.mul(w["groups"], w["images"]), blocks)
+    parts = b.clamp(b.ceil_div(b.mul("%threads", UNITS_PER_THREAD), b.max(units, 1)), 1, panels)
+    low, high = b.share(b.mul(units, parts), "%thread", "%threads")
+    with b.loop(low, high) as unit:
+        part, rest = b.rem(unit, parts), b.div(unit, parts)
+        block, rest = b.rem(rest, blocks), b.div(rest, blocks)
+        image, group = b.rem(rest, w["images"]), b.div(rest, w["images"])
+        i = b.mul(block, layout.block_rows)
+        source = b.at("%image", b.dot((image, p["batch_step"]), (group, w["image_group_step"])))
+        b.call("direct_pack_image", f"ptr {source}", "ptr %block", f"i64 {i}", f"ptr {packed}")
+        target = b.at("%result", b.dot((image, w["result_batch_step"]), (group, w["result_group_step"]), (w["result_offset"], 1)))
+        first, count = panel_rows(b, panels, parts, part)
+        b.call("direct_tiles", f"i64 {first}", f"i64 {b.add(first, count)}", f"i64 {i}",
+               f"i64 {b.min(layout.block_rows, b.sub(p['grid_rows'], i))}", f"ptr {packed}", "ptr %private",
+               f"ptr {b.at('%weights', b.mul(group, group_size))}", f"ptr {target}", "ptr %block")
+    return b.text()
