@@ -20,7 +20,10 @@ from calque.backend.cpu.contract.tiles import lines_at_once, tile_array, tile_si
 IMAGE_BYTES = 256 << 10
 """Wanted size of a packed block: it shares the second-level cache with a panel of weights."""
 TABLE_BYTES = 256 << 10
-LEAST_DEPTH = 96
+PLAIN_BYTES = 1 << 20
+PLAIN_DEPTH = 128
+LEAST_DEPTH = 16
+LONG_DEPTH = 96
 LEAST_COLUMNS = 4
 UNITS_PER_THREAD = 4
 Words = Mapping[str, str]
@@ -67,9 +70,11 @@ def is_direct(b: Builder, p: Words, w: Words) -> str:
     layout, lanes = block_layout(b, p, w), b.blocking.lanes
     room = (SCRATCH_BYTES - TABLE_BYTES) // b.blocking.item_bytes - 2 * lanes
     waste = b.sub(b.mul(b.ceil_div(w["rows"], 2 * lanes), 2 * lanes), w["rows"])
+    # Tiles are turned into columns of planes; planes a multiple of 2 KiB apart compete for the same cache sets.
+    apart = b.compare("ne", b.rem(w["result_channel_step"], 2048 // b.blocking.item_bytes), 0)
     conditions = [
-        b.compare("sgt", layout.taps, 1),
-        b.compare("sge", layout.depth, LEAST_DEPTH),
+        b.either(b.compare("sgt", layout.taps, 1), _plain(b, p, w, layout)),
+        b.both(b.compare("sge", layout.depth, LEAST_DEPTH), b.either(b.compare("sge", layout.depth, LONG_DEPTH), apart)),
         b.compare("sle", layout.depth, TABLE_BYTES // 4),
         b.compare("sle", b.mul(waste, 4), w["rows"]),
         b.compare("sge", p["grid_columns"], LEAST_COLUMNS),
@@ -79,6 +84,13 @@ def is_direct(b: Builder, p: Words, w: Words) -> str:
     for condition in conditions[1:]:
         result = b.both(result, condition)
     return result
+
+
+def _plain(b: Builder, p: Words, w: Words, layout: Layout) -> str:
+    """A matrix product on whole planes: worth turning tiles only for long sums whose operand stays in the cache."""
+    flat = b.both(b.compare("eq", p["grid_rows"], 1), b.compare("eq", w["result_column_step"], 1))
+    near = b.compare("sle", b.mul(w["channels"], layout.channel), PLAIN_BYTES // b.blocking.item_bytes)
+    return b.both(b.both(flat, b.compare("eq", p["column_stride"], 1)), b.both(near, b.compare("sge", w["channels"], PLAIN_DEPTH)))
 
 
 def direct_functions(blocking: Blocking) -> str:
