@@ -229,6 +229,10 @@ LAYERS = {
     "4 pixels wide": (5, 24, (8, 8), 32, (3, 3), (2, 2), (1, 1), 1),
     "many output channels in groups": (2, 60, (9, 30), 96, (3, 3), (1, 1), (1, 1), 3),
     "blocks of rows": (1, 64, (60, 50), 64, (3, 3), (2, 2), (1, 1), 1),
+    "first layer of whole vectors": (2, 3, (41, 41), 64, (7, 7), (2, 2), (3, 3), 1),
+    "one channel": (3, 1, (28, 28), 32, (5, 5), (1, 1), (2, 2), 1),
+    "1x1 of many channels": (3, 136, (14, 14), 288, (1, 1), (1, 1), (0, 0), 1),
+    "1x1 stride 2 of many channels": (3, 64, (28, 28), 128, (1, 1), (2, 2), (0, 0), 1),
     "stride 3": (1, 24, (31, 32), 64, (5, 5), (3, 3), (2, 2), 1),
     "long weight sum": (9, 6, (33, 33), 11, (3, 3), (1, 1), (1, 1), 1),
 }
@@ -255,7 +259,7 @@ def test_layers(kind: str, dtype: str, layer: str) -> None:
 def test_convolution_of_many_channels(kind: str, data: st.DataObject) -> None:
     """Channels that fill vectors, so that pixels are broadcast: strides, dilation, groups, padding, layouts."""
     dtype, groups = data.draw(st.sampled_from(DTYPES)), data.draw(st.sampled_from([1, 1, 2]))
-    channels, out_channels = (groups * data.draw(st.sampled_from([16, 24, 31, 32, 48])) for _ in range(2))
+    channels, out_channels = (groups * data.draw(st.sampled_from([7, 16, 24, 31, 32, 48])) for _ in range(2))
     size = data.draw(st.tuples(st.integers(3, 19), st.integers(4, 34)))
     kernel = data.draw(st.tuples(st.integers(1, 4), st.integers(2, 4)))
     stride, dilation = data.draw(PAIR), data.draw(PAIR)
@@ -263,7 +267,7 @@ def test_convolution_of_many_channels(kind: str, data: st.DataObject) -> None:
     out = tuple(out_extent(*sizes) for sizes in zip(size, kernel, stride, dilation, before, after, strict=True))
     if min(out) < 1:
         return
-    images = data.draw(st.integers(1, 3))
+    images = data.draw(st.integers(1, 5))
     sizes = {"images": images, "channels": channels, "size": size, "out_channels": out_channels, "kernel": kernel,
              "out_size": out, "stride": stride, "padding": before, "dilation": dilation, "groups": groups}
     rng = np.random.default_rng(data.draw(st.integers(0, 99)))
@@ -280,14 +284,24 @@ def test_other_register_files(target: TargetInfo) -> None:
     for m, n, k in ((50, 70, 300), (1, 33, 70), (40, 3, 64)):
         a, b = rng.standard_normal((m, k)).astype(np.float32), rng.standard_normal((n, k)).astype(np.float32).T
         check("matmul", matmul_params(a, b), a, b, a.astype(np.float64) @ b.astype(np.float64), k, lib)
-    for channels, rows, groups, stride in ((6, 12, 1, 1), (6, 12, 1, 2), (6, 12, 6, 1), (16, 24, 1, 2), (32, 32, 2, 1)):
-        out = out_extent(13, 3, stride, 1, 1, 1)
-        sizes = {"images": 2, "channels": channels, "size": (13, 13), "out_channels": rows, "kernel": (3, 3),
+    for channels, rows, groups, stride in ((6, 12, 1, 1), (6, 12, 1, 2), (6, 12, 6, 1), (16, 24, 1, 2), (32, 32, 2, 1), (3, 32, 1, 1)):
+        kernel = 7 if channels == 3 else 3
+        out = out_extent(17, kernel, stride, 1, 1, 1)
+        sizes = {"images": 4, "channels": channels, "size": (17, 17), "out_channels": rows, "kernel": (kernel, kernel),
                  "out_size": (out, out), "stride": (stride, stride), "padding": (1, 1), "groups": groups}
         x, w, g = (rng.standard_normal(shape).astype(np.float32) for shape in (
-            (2, channels, 13, 13), (rows, channels // groups, 3, 3), (2, rows, out, out)))
+            (4, channels, 17, 17), (rows, channels // groups, kernel, kernel), (4, rows, out, out)))
         for kind in ("conv2d", "conv2d_input_grad", "conv2d_weight_grad"):
             check_convolution(kind, sizes, x, w, g, lib)
+
+
+@pytest.mark.parametrize(("rows", "channels", "groups", "planes"), [(32, 1, 1, 1), (64, 24, 1, 0), (64, 32, 2, 0), (8, 24, 1, None)])
+def test_weight_gradients_without_patches(rows: int, channels: int, groups: int, planes: int | None) -> None:
+    """Sizes choose: planes for few channels, pixels x channels for many, patches where vectors would be mostly empty."""
+    tiled = Conv2dWeightGrad(4, channels, (20, 20), rows, (3, 3), (18, 18), groups=groups).tiled
+    assert (tiled and tiled.planes) == planes
+    if tiled:
+        assert tiled.splits > 1 and tiled.block_images * tiled.block_rows * 18 >= 18
 
 
 def test_empty_results_and_sums() -> None:

@@ -192,7 +192,7 @@ def _tiles(blocking: Blocking) -> str:
             column, length = panel_rows(b, width, runs, run)
             source = b.at("%packed", b.add(b.mul(line, line_step), column))
             b.call("table_tile", f"i64 {height}", f"i64 {length}", f"i64 {layout.depth}", f"ptr {source}", f"i64 {line_step}",
-                   "ptr %table", f"ptr {weights}", f"ptr {tile}", "i1 false")
+                   "ptr %table", f"ptr {weights}", f"ptr {tile}", f"i64 {columns}", "i1 false")
             target = b.at(plane, b.dot((b.add("%i", line), row_step), (column, w["result_column_step"])))
             b.call("tile_out", f"ptr {tile}", f"i64 {height}", f"i64 {length}", f"i64 {channels}", f"ptr {target}",
                    f"i64 {w['result_channel_step']}", f"i64 {row_step}", f"i64 {w['result_column_step']}")

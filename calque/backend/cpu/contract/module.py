@@ -13,6 +13,7 @@ from calque.backend.cpu.contract.micro import dot_kernels, outer_kernels
 from calque.backend.cpu.contract.pack import packers
 from calque.backend.cpu.contract.params import blocking_for
 from calque.backend.cpu.contract.target import VectorUnit
+from calque.backend.cpu.contract.tile_grad import tile_grad_functions
 from calque.backend.cpu.contract.tiles import tile_functions
 from calque.backend.cpu.contract.weight_grad import weight_grad_functions
 from calque.backend.cpu.contract.winograd_conv import winograd_conv_functions
@@ -23,6 +24,6 @@ def module_ir(dtype: str, target: VectorUnit) -> str:
     """IR text of every contraction for ``float32`` or ``float64``; needs only ``calque_barrier`` from outside."""
     blocking = blocking_for(dtype, target)
     parts = (declarations, outer_kernels, dot_kernels, packers, gemm_functions, depthwise_functions, tile_functions,
-             direct_functions, conv_functions, weight_grad_functions, winograd_conv_functions, winograd_weight_functions,
-             attention_functions, attention_grad_functions)
+             direct_functions, conv_functions, tile_grad_functions, weight_grad_functions, winograd_conv_functions,
+             winograd_weight_functions, attention_functions, attention_grad_functions)
     return "\n".join(part(blocking) for part in parts)

@@ -10,6 +10,8 @@ from calque.backend.cpu.contract.attention_call import Attention
 from calque.backend.cpu.contract.conv_words import ConvWords, block_words
 from calque.backend.cpu.contract.pack import PatchWords
 from calque.backend.cpu.contract.target import Blocking, VectorUnit
+from calque.backend.cpu.contract.tile_grad import MARK as TILED
+from calque.backend.cpu.contract.tile_grad import TileGradWords, planned
 from calque.backend.cpu.contract.weight_grad import LANE_BLOCK, ROW_BLOCK
 from calque.backend.cpu.contract.winograd import MARK, TILE, WinogradWords, is_winograd
 from calque.backend.cpu.contract.winograd_conv import transformed_weights
@@ -215,6 +217,24 @@ class Conv2dWeightGrad(_Convolution):
         return max(1, min(-(-16 // max(pieces, 1)), self._depth // 1024))
 
     @property
+    def tiled(self) -> TileGradWords | None:
+        """The parameters of the way without patches, where it pays; the sizes alone decide."""
+        (batch, channel, row, column), (height, width), stride = self.x_strides, self.size, list(self.stride)
+        if self.kernel[0] == 1 and self.padding[0] == 0:
+            row, height, stride[0] = row * stride[0], -(-height // stride[0]), 1
+        if self.kernel[1] == 1 and self.padding[1] == 0:
+            column, width, stride[1] = column * stride[1], -(-width // stride[1]), 1
+        steps = ("batch", "channel", "row", "column")
+        return planned({
+            "groups": self.groups, "rows": self.out_channels // self.groups, "channels": self.channels // self.groups,
+            "images": self.images, **dict(zip([f"image_{name}" for name in steps], (batch, channel, row, column), strict=True)),
+            **dict(zip([f"gradient_{name}" for name in steps], self.g_strides, strict=True)),
+            "height": height, "width": width, "grid_rows": self.out_size[0], "grid_columns": self.out_size[1],
+            "row_stride": stride[0], "column_stride": stride[1], "row_offset": -self.padding[0],
+            "column_offset": -self.padding[1], "row_dilation": self.dilation[0], "column_dilation": self.dilation[1],
+            "tap_rows": self.kernel[0], "tap_columns": self.kernel[1]})
+
+    @property
     def _lanes(self) -> int:
         return self.channels // self.groups * prod(self.kernel)
 
@@ -227,6 +247,9 @@ class Conv2dWeightGrad(_Convolution):
         if self.winograd:
             words = _winograd(self, self.x_strides, self.g_strides)
             return (MARK, *replace(words, splits=self.splits).words())
+        tiled = self.tiled
+        if tiled:
+            return (TILED, *tiled.words())
         rows, channels = self.out_channels // self.groups, self.channels // self.groups
         gradient = PatchWords(*self.g_strides, *self.out_size, *self.out_size, 1, 1, 0, 0, 1, 1, 1, 1)
         unit = self.out_size[1] if 0 < self.out_size[1] <= 256 else 1
@@ -235,6 +258,9 @@ class Conv2dWeightGrad(_Convolution):
 
     def workspace_bytes(self, dtype: str, target: VectorUnit) -> int:
         """Size of the partial results, nothing when there is one part."""
+        tiled = None if self.winograd else self.tiled
+        if tiled:
+            return tiled.partial_elements(blocking_for(dtype, target)) * blocking_for(dtype, target).item_bytes
         result = self.out_channels * self._lanes
         return self.splits * result * blocking_for(dtype, target).item_bytes if self.splits > 1 else 0
 

@@ -1,4 +1,4 @@
-"""Register tiles fed from an offset table: ``C[i, 2 vectors] (=|+=) sum_k A[offset(k) + i] * B[k, 2 vectors]``.
+"""Register tiles fed from an offset table: ``C[i * c_step, 2 vectors] (=|+=) sum_k A[offset(k) + i] * B[k, 2 vectors]``.
 
 Where an ordinary panel of A holds every element once for each tap that meets it, the table lets all taps read one padded
 copy of the image. A tile covers ``lines`` runs of ``width`` neighbouring elements, ``line_step`` apart, so that narrow
@@ -13,7 +13,7 @@ from calque.backend.cpu.contract.target import Blocking
 
 MOST_LINES = 3
 TILE_PARAMETERS = ("i64 %depth", "ptr noalias readonly %a", "i64 %line_step", "ptr noalias readonly %table",
-                   "ptr noalias readonly %b", "ptr %c", "i1 %accumulate")
+                   "ptr noalias readonly %b", "ptr %c", "i64 %c_step", "i1 %accumulate")
 WIDEST = 64
 
 
@@ -95,8 +95,9 @@ def _tile(lines: int, width: int, blocking: Blocking) -> str:
 def _store(b: Builder, names: list[list[str]]) -> None:
     def write(accumulate: bool) -> None:
         for row, pair in enumerate(names):
+            line = b.at("%c", b.mul(row, "%c_step"))
             for half, value in enumerate(pair):
-                address = b.at("%c", row * b.blocking.tile_columns + half * b.blocking.lanes)
+                address = b.at(line, half * b.blocking.lanes)
                 total = b.let(f"fadd {b.vector} {b.load_vector(address)}, {value}") if accumulate else value
                 b.store_vector(total, address)
 

@@ -11,6 +11,7 @@ from calque.backend.cpu.contract.builder import Builder, Value
 from calque.backend.cpu.contract.gemm import depth_block
 from calque.backend.cpu.contract.pack import PATCH_WORDS
 from calque.backend.cpu.contract.target import Blocking
+from calque.backend.cpu.contract.tile_grad import MARK as TILED
 from calque.backend.cpu.contract.winograd import MARK
 
 BUFFERS = 4
@@ -94,6 +95,11 @@ def _entry(blocking: Blocking) -> str:
         b.call("winograd_weight_grad", "i64 %thread", "i64 %threads", "ptr %barrier", "ptr %scratch", f"ptr {image}",
                f"ptr {gradient}", f"ptr {result}", f"ptr {shared}", f"ptr {b.byte_at('%args', 8 * (BUFFERS + 1))}")
     b.return_when(winograd)
+    tiled = b.compare("eq", w["groups"], TILED)
+    with b.when(tiled):
+        b.call("tile_grad", "i64 %thread", "i64 %threads", "ptr %barrier", "ptr %scratch", f"ptr {image}", f"ptr {gradient}",
+               f"ptr {result}", f"ptr {shared}", f"ptr {b.byte_at('%args', 8 * (BUFFERS + 1))}")
+    b.return_when(tiled)
     image_block = b.byte_at("%args", 8 * (BUFFERS + len(EXTRA_WORDS)))
     gradient_block = b.byte_at(image_block, 8 * len(PATCH_WORDS))
     row_blocks, lane_blocks = b.ceil_div(w["rows"], ROW_BLOCK), b.ceil_div(w["lanes"], LANE_BLOCK)
