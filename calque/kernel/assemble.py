@@ -200,4 +200,4 @@ def _attention_spec(n: Node, shapes: list[Shape], strides: list[Shape]) -> Atten
         if n.op.name.endswith("_masked") and k == len(shapes) - 1:
             inner = (shapes[0][-2], shapes[1][-2])
         views.append(((*batch, *inner), broadcast_strides(shape, steps, (*batch, *inner))))
-    return AttentionSpec(tuple(views), batch, n.attr("scale"), n.attr("causal"))
+    return AttentionSpec(tuple(views), batch, n.attr("scale"), n.attr("causal"), n.attr("turned"))

@@ -53,13 +53,15 @@ class AttentionSpec:
 
     attention: q (batch..., L, E), k (batch..., S, E), v (batch..., S, Ev); outputs (batch..., L, Ev) and (batch..., L).
     attention_grad: q, k, v, g (batch..., L, Ev), lse and delta (batch..., L); outputs for q, k and v. The last operand of the `_masked`
-    kinds is the mask (batch..., L, S). Outputs that nobody needs are left out of the launch.
+    kinds is the mask (batch..., L, S). Outputs that nobody needs are left out of the launch; those of a `turned` one have their rows before the
+    last batch dim.
     """
 
     views: tuple[tuple[Shape, Shape], ...]
     batch: Shape
     scale: float
     causal: bool
+    turned: bool = False
 
     def operand_views(self) -> tuple[tuple[Shape, Shape], ...]:
         """(shape, strides) of every operand."""
@@ -80,7 +82,7 @@ def reference(kind: str, spec: Spec, arrays: Sequence[Any], part: int = 0) -> An
     if isinstance(spec, AttentionSpec):
         record = opdef.get(kind)
         assert record.ref is not None
-        return record.ref(*arrays, record.parts[part], spec.scale, spec.causal)
+        return record.ref(*arrays, record.parts[part], spec.scale, spec.causal, spec.turned)
     a, b = arrays
     if kind == "matmul":
         return np.matmul(a, b)

@@ -3,7 +3,8 @@
 With S = scale Q K' + mask (minus infinity above the diagonal when causal), lse = log(sum(exp(S))) per row and P = exp(S - lse), the parts of
 `attention` are P V and lse, those of `attention_grad` are the gradients for Q, K and V. Every record is an honest function of its
 operands: `attention_grad` takes lse and delta = sum(G * output) as numbers of their own, so that the rules hold at every order. Second
-derivatives are written in plain primitives, which do store scores.
+derivatives are written in plain primitives, which do store scores. `turned` results have their rows before the last batch dim, the heads:
+(..., L, H, E), the order in which the features of all heads of a position follow each other.
 
 Source: Dao, "FlashAttention-2" (2023), algorithms 1 and 2; Rabe and Staats, "Self-attention does not need O(n^2) memory" (2021).
 """
@@ -51,9 +52,18 @@ def _shape(name: str) -> Callable[[Sequence[Shape], Attrs], Shape]:
         q, k, v = shapes[:3]
         _check(name, q, k, v)
         rows = (*_batch(name, q, k, v, shapes[3:]), q[-2])
-        return (*rows, v[-1]) if attrs[0] == "out" else rows
+        return _result(name, (*rows, v[-1]), attrs) if attrs[0] == "out" else rows
 
     return rule
+
+
+def _result(name: str, shape: Shape, attrs: Attrs) -> Shape:
+    """The shape of a result with features."""
+    if not attrs[3]:
+        return shape
+    if len(shape) < 3:
+        raise ShapeError(f"[{name}] expected a batch dim for the heads of a turned result, got {shape}; use turned=False")
+    return (*shape[:-3], shape[-2], shape[-3], shape[-1])
 
 
 def _grad_shape(name: str) -> Callable[[Sequence[Shape], Attrs], Shape]:
@@ -64,12 +74,16 @@ def _grad_shape(name: str) -> Callable[[Sequence[Shape], Attrs], Shape]:
         rows = (*batch, q[-2])
         if (g, lse, delta) != ((*rows, v[-1]), rows, rows):
             raise ShapeError(f"[{name}] expected a gradient {(*rows, v[-1])} and row statistics {rows}, got {g}, {lse}, {delta}")
-        return (*batch, *{"q": q, "k": k, "v": v}[attrs[0]][-2:])
+        return _result(name, (*batch, *{"q": q, "k": k, "v": v}[attrs[0]][-2:]), attrs)
 
     return rule
 
 
 # ---------------------------------------------------------------------------------------------------------------- reference
+
+
+def _turned_ref(x: Array, turned: bool) -> Array:
+    return np.asarray(np.swapaxes(x, -3, -2) if turned else x)
 
 
 def _scores_ref(q: Array, k: Array, mask: Sequence[Array], scale: float, causal: bool) -> Array:
@@ -82,7 +96,7 @@ def _scores_ref(q: Array, k: Array, mask: Sequence[Array], scale: float, causal:
 
 
 def _attention_ref(q: Array, k: Array, v: Array, *rest: Any) -> Array:
-    *mask, part, scale, causal = rest
+    *mask, part, scale, causal, turned = rest
     q, k, v = widen(q), widen(k), widen(v)
     scores = _scores_ref(q, k, mask, scale, causal)
     top = np.max(scores, -1, keepdims=True, initial=-inf)
@@ -91,20 +105,20 @@ def _attention_ref(q: Array, k: Array, v: Array, *rest: Any) -> Array:
     total = weights.sum(-1, keepdims=True)
     alive = total != 0
     if part == "out":
-        return np.asarray(np.matmul(np.divide(weights, total, out=np.zeros_like(weights), where=alive), v))
+        return _turned_ref(np.matmul(np.divide(weights, total, out=np.zeros_like(weights), where=alive), v), turned)
     lse = np.where(alive, top + np.log(np.where(alive, total, 1)), 0)[..., 0]
     batch = np.broadcast_shapes(lse.shape[:-1], v.shape[:-2])
     return np.asarray(np.broadcast_to(lse, (*batch, lse.shape[-1])), q.dtype)
 
 
 def _attention_grad_ref(q: Array, k: Array, v: Array, g: Array, lse: Array, delta: Array, *rest: Any) -> Array:
-    *mask, part, scale, causal = rest
+    *mask, part, scale, causal, turned = rest
     q, k, v, g, lse, delta = (widen(x) for x in (q, k, v, g, lse, delta))
     weights = np.exp(_scores_ref(q, k, mask, scale, causal) - lse[..., None])
     if part == "v":
-        return np.asarray(np.matmul(np.swapaxes(weights, -1, -2), g))
+        return _turned_ref(np.matmul(np.swapaxes(weights, -1, -2), g), turned)
     slopes = weights * (np.matmul(g, np.swapaxes(v, -1, -2)) - delta[..., None]) * q.dtype.type(scale)
-    return np.asarray(np.matmul(slopes, k) if part == "q" else np.matmul(np.swapaxes(slopes, -1, -2), q))
+    return _turned_ref(np.matmul(slopes, k) if part == "q" else np.matmul(np.swapaxes(slopes, -1, -2), q), turned)
 
 
 # ---------------------------------------------------------------------------------------------------------------- gradients
@@ -114,9 +128,14 @@ def _turned(F: Any, x: Any) -> Any:
     return F.transpose(x, -2, -1)
 
 
+def _upright(F: Any, x: Any, turned: bool) -> Any:
+    """A result, or its gradient, as (..., H, L, E)."""
+    return F.transpose(x, -3, -2) if turned else x
+
+
 def _weights(F: Any, x: dict[str, Any], lse: Any, attrs: Attrs) -> Any:
     """P = exp(S - lse), stored."""
-    _, scale, causal = attrs
+    _, scale, causal, _ = attrs
     scores = F.matmul(x["q"], _turned(F, x["k"])) * scale
     if "mask" in x:
         scores = scores + x["mask"]
@@ -130,15 +149,16 @@ def _rule(names: Sequence[str], name: str, masked: str) -> Vjp:
     """Gradient of `attention` for one operand."""
 
     def rule(F: Any, g: Any, c: Any) -> Any:
-        part, scale, causal = c.attrs
+        part, scale, causal, turned = c.attrs
         x = {n: c.x(i) for i, n in enumerate(names)}
         operands = list(x.values())
         if part == "out":
-            lse = F.prim("attention" + masked, *operands, "lse", scale, causal)
-            delta = F.sum(g * c.out, -1)
+            lse = F.prim("attention" + masked, *operands, "lse", scale, causal, turned)
+            g = _upright(F, g, turned)
+            delta = F.sum(g * _upright(F, c.out, turned), -1)
             if name != "mask":
-                found = F.prim("attention_grad" + masked, *operands[:3], g, lse, delta, *operands[3:], name, scale, causal)
-                return F.sum_to_size(found, c.shape(names.index(name)))
+                found = F.prim("attention_grad" + masked, *operands[:3], g, lse, delta, *operands[3:], name, scale, causal, turned)
+                return F.sum_to_size(_upright(F, found, turned), c.shape(names.index(name)))
             slopes = F.matmul(g, _turned(F, x["v"])) - F.unsqueeze(delta, -1)
             return F.sum_to_size(_weights(F, x, lse, c.attrs) * slopes, c.shape(3))
         if name == "v":
@@ -158,7 +178,8 @@ def _grad_rule(names: Sequence[str], name: str) -> Vjp:
     """Gradient of `attention_grad` for one operand, in plain primitives. `h` is the gradient of the part."""
 
     def rule(F: Any, h: Any, c: Any) -> Any:
-        part, scale, _ = c.attrs
+        part, scale, _, turned = c.attrs
+        h = _upright(F, h, turned)
         x = {n: c.x(i) for i, n in enumerate(names)}
         weights = _weights(F, x, x["lse"], c.attrs)
         slopes = by_slope = None
@@ -201,29 +222,27 @@ def _grad_of(
 
 # ------------------------------------------------------------------------------------------------------------------ records
 
-# query, key, value, scale, causal, mask
-_CASES: tuple[tuple[Shape, Shape, Shape, float, bool, Shape], ...] = (
-    ((2, 3, 4), (2, 5, 4), (2, 5, 3), 0.5, False, (3, 5)),
-    ((2, 1, 5, 3), (1, 3, 4, 3), (3, 4, 2), 0.7, True, (2, 1, 1, 4)),
-    ((3, 2), (6, 2), (6, 2), -0.4, True, (3, 1)),
+# query, key, value, (scale, causal, turned), mask
+_CASES: tuple[tuple[Shape, Shape, Shape, tuple[float, bool, bool], Shape], ...] = (
+    ((2, 3, 4), (2, 5, 4), (2, 5, 3), (0.5, False, True), (3, 5)),
+    ((2, 1, 5, 3), (1, 3, 4, 3), (3, 4, 2), (0.7, True, False), (2, 1, 1, 4)),
+    ((2, 3, 5, 3), (2, 3, 5, 3), (2, 3, 5, 3), (0.7, True, True), (3, 5, 5)),
+    ((3, 2), (6, 2), (6, 2), (-0.4, True, False), (3, 1)),
+    ((2, 3, 4), (2, 0, 4), (2, 0, 3), (0.5, False, False), (3, 1)),  # no keys
+    ((2, 0, 4), (2, 3, 4), (2, 3, 3), (0.5, True, True), (1, 3)),  # no queries
 )
-# without queries or without keys
-_EMPTY: tuple[tuple[Shape, Shape, Shape, float, bool, Shape], ...] = (
-    ((2, 3, 4), (2, 0, 4), (2, 0, 3), 0.5, False, (3, 1)),
-    ((2, 0, 4), (2, 3, 4), (2, 3, 3), 0.5, True, (1, 3)),
-)
-_ATTRS = ("part", "scale", "causal")
+_ATTRS = ("part", "scale", "causal", "turned")
 
 
 def _samples(parts: Sequence[str], masked: bool, gradient: bool) -> tuple[Sample, ...]:
     found = []
-    for q, k, v, scale, causal, mask in (*_CASES, *_EMPTY):
+    for q, k, v, attrs, mask in _CASES:
         for part in parts:
             shapes = [q, k, v]
             if gradient:
                 rows = (*_batch("attention", q, k, v, [mask] if masked else []), q[-2])
                 shapes += [(*rows, v[-1]), rows, rows]
-            found.append(Sample((*shapes, *([mask] if masked else [])), (part, scale, causal), -1.0, 1.0))
+            found.append(Sample((*shapes, *([mask] if masked else [])), (part, *attrs), -1.0, 1.0))
     return tuple(found)
 
 

@@ -19,7 +19,7 @@ from calque.nn.functional.rows import choose, positions, total, wide
 from calque.nn.functional.softmax import softmax
 from calque.nn.gradient import Saved, with_gradient
 from calque.ops.attention import MAX_HEAD_SIZE
-from calque.tensor import Tensor
+from calque.tensor import Tensor, wrap
 
 __all__ = ["multi_head_attention_forward", "scaled_dot_product_attention"]
 
@@ -80,11 +80,20 @@ def _blockwise(q: Tensor, k: Tensor, v: Tensor, mask: Any, causal: bool, scale: 
     mask = _added(mask, kind.compute)
     masks = () if mask is None else (mask,)
     suffix = "" if mask is None else "_masked"
+    # As PyTorch's blockwise kernel: (N, L, H, E) in memory, so that joining the heads behind it moves nothing.
+    turned = q._layout.ndim == 4 and q._layout.shape[-1] == v._layout.shape[-1]
+    attrs = (scale, causal, turned)
+
+    def upright(x: Tensor) -> Tensor:
+        if not turned:
+            return x
+        x = T.transpose(x, -3, -2)
+        return wrap(x._storage, x._layout) if not x._requires_grad else x
 
     def forward(*operands: Tensor) -> tuple[Any, ...]:
         operands = tuple(wide(x) for x in operands)
-        out, lse = (prim("attention" + suffix, *operands, part, scale, causal) for part in ("out", "lse"))
-        return cast(out, kind), lse
+        out, lse = (prim("attention" + suffix, *operands, part, *attrs) for part in ("out", "lse"))
+        return cast(upright(out), kind), lse
 
     def backward(saved: Saved, g: Tensor) -> tuple[Any, ...]:
         operands = tuple(wide(x) for x in saved.inputs)
@@ -94,14 +103,14 @@ def _blockwise(q: Tensor, k: Tensor, v: Tensor, mask: Any, causal: bool, scale: 
         found: list[Any] = []
         for x, part, needed in zip(saved.inputs[:3], ("q", "k", "v"), saved.needs, strict=False):
             if needed:
-                full = prim("attention_grad" + suffix, *operands[:3], g, lse, delta, *operands[3:], part, scale, causal)
-                found.append(cast(T.sum_to_size(full, tuple(x._layout.shape)), kind))
+                full = prim("attention_grad" + suffix, *operands[:3], g, lse, delta, *operands[3:], part, *attrs)
+                found.append(cast(T.sum_to_size(upright(full), tuple(x._layout.shape)), kind))
             else:
                 found.append(None)
         return (*found, *[None] * len(masks))
 
     if mask is not None and mask._requires_grad:  # the rules of the primitive; its gradient has the size of the scores
-        return cast(prim("attention_masked", wide(q), wide(k), wide(v), mask, "out", scale, causal), kind)
+        return cast(upright(prim("attention_masked", wide(q), wide(k), wide(v), mask, "out", *attrs)), kind)
     node = "ScaledDotProductAttentionBackward0"
     return with_gradient(node, forward, backward, (q, k, v, *masks), uses=(0,))  # type: ignore[no-any-return]
 

@@ -181,7 +181,7 @@ def _chunk(blocking: Blocking, masked: bool) -> str:
                    f"i1 {b.compare('sgt', number_, 0)}")
     with b.loop(0, panels) as panel:
         done = b.mul(panel, width)
-        _finish(b, b.at(output, b.mul(done, padded)), b.at(top, done), b.at(total, done), b.min(b.sub(count, done), width), outputs,
+        _finish(b, w, b.at(output, b.mul(done, padded)), b.at(top, done), b.at(total, done), b.min(b.sub(count, done), width),
                 b.add("%first", done))
     return b.text()
 
@@ -201,7 +201,7 @@ def _start_queries(b: Builder, w: Words, count: Value, queries: str, state: tupl
                 b.store_vector(value, b.at(address, b.add(done, half * lanes)))
 
 
-def _finish(b: Builder, output: str, top: str, total: str, rows: Value, outputs: Value, query: Value) -> None:
+def _finish(b: Builder, w: Words, output: str, top: str, total: str, rows: Value, query: Value) -> None:
     """Divide by the sums and write rows; queries without a key give zeros and 0 as logarithm."""
     lanes, width = b.blocking.lanes, b.blocking.tile_columns
     factors = b.array(width)
@@ -214,8 +214,9 @@ def _finish(b: Builder, output: str, top: str, total: str, rows: Value, outputs:
             value = pick(b, empty, "zeroinitializer", b.fma(highest, constant(b, LN_2), log(b, sums)))
             b.store_masked(value, b.at("%lse", b.add(query, half * lanes)), b.lanes_between(0, valid))
     with b.when(b.let("xor i1 " + is_absent(b, "%out") + ", true", "c")):
-        b.call("rows_out", f"ptr {output}", f"ptr {factors}", f"i64 {rows}", f"i64 {outputs}",
-               f"ptr {b.at('%out', b.mul(query, outputs))}", f"i64 {outputs}", "i1 false")
+        step = w.row_step(w["outputs"])
+        b.call("rows_out", f"ptr {output}", f"ptr {factors}", f"i64 {rows}", f"i64 {w['outputs']}",
+               f"ptr {b.at('%out', b.mul(query, step))}", f"i64 {step}", "i1 false")
 
 
 def _entry(blocking: Blocking, masked: str) -> str:
@@ -233,10 +234,9 @@ def _entry(blocking: Blocking, masked: str) -> str:
         index = b.div(unit, chunks)
         addresses = w.product(bases, index)
         mask = addresses[3] if masked else "null"
-        rows = b.mul(index, queries)
+        places = (w.result(out, index, queries, outputs), b.at(lse, b.mul(index, queries)))
         # An absent output stays the null pointer.
-        targets = [b.let(f"select i1 {is_absent(b, base)}, ptr null, ptr {b.at(base, b.mul(rows, size))}")
-                   for base, size in ((out, outputs), (lse, 1))]
+        targets = [b.select(is_absent(b, base), "null", place, "ptr") for base, place in zip((out, lse), places, strict=True)]
         b.call("attention_chunk" + masked, f"ptr {words}", *(f"ptr {a}" for a in addresses[:3]), f"ptr {mask}",
                *(f"ptr {t}" for t in targets), f"i64 {b.mul(b.rem(unit, chunks), chunk)}", "ptr %scratch")
 

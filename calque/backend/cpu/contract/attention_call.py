@@ -11,7 +11,8 @@ from calque.backend.cpu.contract.builder import Builder, Value
 from calque.backend.cpu.contract.target import VectorUnit
 from calque.kernel.contract import AttentionSpec
 
-HEAD = ("queries", "keys", "features", "outputs", "scale", "causal", "products", "batch_dims", "query_chunk", "key_block", "splits")
+HEAD = ("queries", "keys", "features", "outputs", "scale", "causal", "products", "batch_dims", "query_chunk", "key_block", "splits",
+        "heads")
 """Followed by (step per row, step per column) of every operand, then (size, step in every operand) of every batch dim, innermost first."""
 FORWARD_BLOCKS = ((256, 256, 256), (1024, 64, 64))
 GRADIENT_BLOCKS = ((128, 256, 128), (256, 128, 128), (512, 64, 64), (1024, 32, 32))
@@ -68,7 +69,7 @@ class Attention:
         inner = [(*strides[rank:], 0)[:2] for _, strides in views]
         dims = [(batch[d], *(strides[d] for _, strides in views)) for d in reversed(range(rank)) if batch[d] != 1]
         return (*self.sizes, scale, int(self.spec.causal), prod(batch), len(dims), self.query_chunk, self.key_block, self.splits,
-                *(step for pair in inner for step in pair), *(word for dim in dims for word in dim))
+                batch[-1] if self.spec.turned else 1, *(step for pair in inner for step in pair), *(word for dim in dims for word in dim))
 
     def workspace_bytes(self, dtype: str, target: VectorUnit) -> int:
         """Sums for the gradient of the queries, when several pieces of work have a part of them."""
@@ -106,6 +107,18 @@ class Words:
             for k, offset in enumerate(offsets):
                 b.assign(offset, b.add(b.read(offset), b.mul(position, b.word(block, 1 + k))))
         return [b.at(base, b.read(offset)) for base, offset in zip(bases, offsets, strict=True)]
+
+
+    def result(self, base: str, index: Value, rows: Value, features: Value) -> str:
+        """Address of the first row of product ``index`` of a result; its rows are ``row_step(features)`` apart."""
+        b = self.b
+        heads = self["heads"]
+        first = b.mul(b.mul(b.div(index, heads), heads), b.mul(rows, features))
+        return b.at(base, b.add(first, b.mul(b.rem(index, heads), features)))
+
+    def row_step(self, features: Value) -> Value:
+        """Elements from one row of a result to the next: those of the other heads lie between."""
+        return self.b.mul(self["heads"], features)
 
 
 def each_unit(b: Builder, total: Value, work: Callable[[Value], None]) -> None:

@@ -171,9 +171,10 @@ def _query_sums(blocking: Blocking) -> str:
             right = b.at(area["scores_by_key"], b.mul(row, w["key_block"]))
             multiply(b, area["turned_keys"], features, (0, b.ceil_div(features, blocking.tile_rows)), "%length", active, right,
                      area["query_sums"], "false")
-            place = b.at("%target", b.mul(b.add("%query", row), features))
+            step = w.row_step(features)
+            place = b.at("%target", b.mul(b.add("%query", row), step))
             b.call("rows_out", f"ptr {area['query_sums']}", f"ptr {area['factors']}", f"i64 {b.min(width, b.sub('%rows', row))}",
-                   f"i64 {features}", f"ptr {place}", f"i64 {features}", "i1 true")
+                   f"i64 {features}", f"ptr {place}", f"i64 {step}", "i1 true")
     return b.text()
 
 
@@ -191,7 +192,9 @@ def _unit(blocking: Blocking, masked: bool) -> str:
     _fill(b, area["ones"], width, constant(b, 1.0))
     want_q, want_k, want_v = (_present(b, pointer) for pointer in ("%dq", "%dk", "%dv"))
     with b.when(want_q):
-        _fill(b, "%dq", b.mul(queries, features), "zeroinitializer")
+        step = w.row_step(features)
+        with b.loop(0, queries) as query:
+            _fill(b, b.at("%dq", b.mul(query, step)), features, "zeroinitializer")
     mask_row, mask_column = w.steps(MASK) if masked else ("0", "0")
     with b.loop("%first_block", "%last_block") as number_:
         start = b.mul(number_, block)
@@ -211,10 +214,10 @@ def _unit(blocking: Blocking, masked: bool) -> str:
         for wanted, sums, factors, size, target in ((want_k, "key_sums", "factors", features, "%dk"),
                                                     (want_v, "value_sums", "ones", outputs, "%dv")):
             with b.when(wanted), b.loop(0, length, width) as done:
-                padded = b.mul(b.ceil_div(size, blocking.lanes), blocking.lanes)
+                padded, step = b.mul(b.ceil_div(size, blocking.lanes), blocking.lanes), w.row_step(size)
                 b.call("rows_out", f"ptr {b.at(area[sums], b.mul(done, padded))}", f"ptr {area[factors]}",
                        f"i64 {b.min(width, b.sub(length, done))}", f"i64 {size}",
-                       f"ptr {b.at(target, b.mul(b.add(start, done), size))}", f"i64 {size}", "i1 false")
+                       f"ptr {b.at(target, b.mul(b.add(start, done), step))}", f"i64 {step}", "i1 false")
     return b.text()
 
 
@@ -290,10 +293,11 @@ def _entry(blocking: Blocking, masked: str) -> str:
     def work(unit: Value) -> None:
         index, split = b.div(unit, splits), b.rem(unit, splits)
         addresses = w.product(bases, index)
-        part = b.at(workspace, b.mul(b.add(b.mul(split, products), index), query_size))
-        own = [b.at(target, b.mul(index, size)) for target, size in zip(
-            targets, (query_size, b.mul(w["keys"], w["features"]), b.mul(w["keys"], w["outputs"])), strict=True)]
-        own[0] = b.select(several, part, own[0], "ptr")
+        # With several pieces of work each has a gradient of the queries of its own, laid out like the result.
+        part = b.at(workspace, b.mul(b.mul(split, products), query_size))
+        bases_ = (b.select(several, part, targets[0], "ptr"), *targets[1:])
+        sizes = ((w["queries"], w["features"]), (w["keys"], w["features"]), (w["keys"], w["outputs"]))
+        own = [w.result(base, index, *size) for base, size in zip(bases_, sizes, strict=True)]
         # An absent output stays the null pointer.
         given = [b.select(is_absent(b, target), "null", place, "ptr") for target, place in zip(targets, own, strict=True)]
         low, high = b.share(blocks, split, splits)
