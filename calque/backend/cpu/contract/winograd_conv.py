@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from calque.backend.cpu.contract.builder import Builder, Value
-from calque.backend.cpu.contract.gemm import depth_block, depth_blocks, each_depth_block, panel_rows
+from calque.backend.cpu.contract.gemm import depth_block, depth_blocks, panel_rows
 from calque.backend.cpu.contract.target import Blocking
 from calque.backend.cpu.contract.winograd import (
     PATCH,
@@ -29,7 +29,9 @@ from calque.backend.cpu.contract.winograd import (
 BUFFERS = 4
 TAPS = 9
 CHUNK_CHANNELS = 32
-INPUT_BYTES = 512 << 10
+PREFETCH = 6
+"""Channels ahead: the planes of an image lie in different pages, which hardware prefetchers do not cross."""
+INPUT_BYTES = 256 << 10
 OUTPUT_BYTES = 128 << 10
 SCRATCH_OUTPUT = 3 << 20
 """Byte offset of the products within a thread's scratch, behind the transformed inputs."""
@@ -182,8 +184,12 @@ def _input_run(blocking: Blocking) -> str:
                           b.select(inside, w["column_step"], 0)))
     store_mask = b.lanes_between(0, "%length")
 
-    def channels(load: Callable[[_Line, str], list[str]], whole: bool) -> None:
+    def channels(load: Callable[[_Line, str], list[str]], whole: bool, wide: bool) -> None:
         with b.loop(0, "%channels") as k:
+            for line in rows[TILE:]:
+                for part in range(2 if wide else 1):
+                    ahead = b.at(line.source, b.mul(b.add(k, PREFETCH), line.channel_step))
+                    b.emit(f"call void @llvm.prefetch.p0(ptr {b.at(ahead, 1 + part * lanes)}, i32 0, i32 3, i32 1)")
             patch = [load(line, b.at(line.source, b.mul(k, line.channel_step))) for line in rows]
             values = both_ways(b, patch_line, patch)
             place = b.at("%target", b.mul(k, blocking.tile_columns))
@@ -199,7 +205,7 @@ def _input_run(blocking: Blocking) -> str:
         shifts = (0, lanes, TILE, TILE + lanes)
         masks = [b.lanes_between(b.max(b.sub(-shift, x0), -1), b.clamp(b.sub(b.sub(w["width"], x0), shift), -1, lanes))
                  for shift in shifts]
-        channels(lambda _, source: _load_line(b, source, masks, short), whole)
+        channels(lambda _, source: _load_line(b, source, masks, short), whole, not short)
 
     def spread() -> None:
         offsets = {line.source: b.lane_offsets(b.mul(line.column_step, TILE), lanes) for line in rows}
@@ -210,13 +216,23 @@ def _input_run(blocking: Blocking) -> str:
             end = b.div(b.add(b.max(b.sub(w["width"], x), 0), 1), TILE)
             masks.append(b.lanes_between(b.min(low, lanes), b.min(end, "%length")))
         channels(lambda line, source: [b.gather(b.at(source, b.mul(column, line.column_step)), offsets[line.source], mask)
-                                       for column, mask in enumerate(masks)], False)
+                                       for column, mask in enumerate(masks)], False, False)
 
     full = b.both(unit, b.compare("eq", "%length", lanes))
     short = b.both(unit, b.compare("sle", "%length", lanes // 2))
     b.cases((full, lambda: dense(False, True)), (short, lambda: dense(True, False)), (unit, lambda: dense(False, False)),
             default=spread)
     return b.text()
+
+
+def _input_step(b: Builder, channels: Value) -> Value:
+    """Elements from one position to the next: a row more than there is, lest all positions fall into the same cache sets."""
+    return b.mul(b.add(channels, 1), b.blocking.tile_columns)
+
+
+def _input_block(b: Builder, index: Value, start: Value, panels: Value) -> Value:
+    """Elements before depth block ``index``, which begins at channel ``start``."""
+    return b.mul(b.mul(b.add(start, index), panels), POSITIONS * b.blocking.tile_columns)
 
 
 def _inputs(blocking: Blocking) -> str:
@@ -227,9 +243,11 @@ def _inputs(blocking: Blocking) -> str:
     blocks = depth_blocks(b, w["channels"], blocking.depth)
     with _each_run(b, w, "%first", "%count") as run:
         corner = b.at("%image", b.mul(run.image, w["batch_step"]))
-        with each_depth_block(b, w["channels"], blocks) as (start, length, _):
-            step = b.mul(length, width)
-            place = b.add(b.mul(b.mul(start, "%panels"), POSITIONS * width),
+        with b.loop(0, blocks) as index:
+            start, end = depth_block(b, w["channels"], blocks, index)
+            length = b.sub(end, start)
+            step = _input_step(b, length)
+            place = b.add(_input_block(b, index, start, "%panels"),
                           b.add(b.mul(b.mul(run.panel, POSITIONS), step), run.position))
             b.call("winograd_input_run", f"ptr {b.at(corner, b.mul(start, w['channel_step']))}", "ptr %block",
                    f"i64 {run.row}", f"i64 {run.column}", f"i64 {run.length}", f"i64 {length}",
@@ -308,19 +326,21 @@ def _block(blocking: Blocking) -> str:
         last_row, _ = panel_rows(b, w["rows"], row_panels, stop)
         rows = b.sub(last_row, first_row)
         step = b.mul(rows, width)
-        with each_depth_block(b, w["channels"], blocks) as (start, length, accumulate), b.loop(0, POSITIONS) as p:
+        with b.loop(0, blocks) as index, b.loop(0, POSITIONS) as p:
+            start, end = depth_block(b, w["channels"], blocks, index)
+            length = b.sub(end, start)
             weights = b.at("%shared", b.mul(b.mul(start, row_panels), POSITIONS * blocking.row_stride))
-            inputs = b.at("%private", b.mul(b.mul(start, "%panels"), POSITIONS * width))
+            inputs = b.at("%private", _input_block(b, index, start, "%panels"))
             with b.loop(row_block, stop) as panel:
                 row, count = panel_rows(b, w["rows"], row_panels, panel)
-                index = b.mul(b.add(b.mul(p, row_panels), panel), length)
-                a = b.at(weights, b.mul(index, blocking.row_stride))
+                before = b.mul(b.add(b.mul(p, row_panels), panel), length)
+                a = b.at(weights, b.mul(before, blocking.row_stride))
                 with b.loop(0, "%panels") as column:
                     place = b.add(b.mul(column, POSITIONS), p)
-                    right = b.at(inputs, b.mul(b.mul(place, length), width))
+                    right = b.at(inputs, b.mul(place, _input_step(b, length)))
                     c = b.at(products, b.add(b.mul(place, step), b.mul(b.sub(row, first_row), width)))
                     b.call("outer", f"i64 {count}", f"i64 {length}", f"ptr {a}", f"ptr {right}", f"i64 {width}", f"ptr {c}",
-                           f"ptr {b.at(c, blocking.lanes)}", f"i64 {width}", f"i1 {accumulate}")
+                           f"ptr {b.at(c, blocking.lanes)}", f"i64 {width}", f"i1 {b.compare('sgt', index, 0)}")
         b.call("winograd_outputs", f"ptr {products}", "ptr %block", f"i64 {rows}", "i64 %first", "i64 %count",
                f"ptr {b.at('%result', b.mul(first_row, plane))}")
     return b.text()
@@ -335,7 +355,10 @@ def _conv(blocking: Blocking) -> str:
     b.barrier("%barrier", "%threads")
     total = b.mul(w["images"], b.mul(w["tile_rows"], w["tile_columns"]))
     panels, row_panels = b.ceil_div(total, width), b.ceil_div(w["rows"], blocking.tile_rows)
-    chunk = b.max(b.div(INPUT_BYTES // (POSITIONS * width * blocking.item_bytes), w["channels"]), 1)
+    # Two panels even where they outgrow the second-level cache: every panel of weights is then read half as often.
+    panel_bytes = b.mul(b.add(w["channels"], depth_blocks(b, w["channels"], blocking.depth)),
+                        POSITIONS * width * blocking.item_bytes)
+    chunk = b.clamp(b.div(INPUT_BYTES, panel_bytes), 2, b.div(SCRATCH_OUTPUT, panel_bytes))
     low, high = b.share(panels, "%thread", "%threads")
     with b.loop(low, high, chunk) as panel:
         count = b.min(b.sub(high, panel), chunk)

@@ -29,7 +29,8 @@ from calque.backend.cpu.contract.winograd import (
 
 TAPS = 9
 TILES = 64
-"""Tiles per block of depth; at least one row of tiles, or a part of it."""
+"""Tiles per block of depth; at least one row of tiles, or a part of it. Room for one more between two positions keeps them out
+of the same cache sets."""
 BAND_PIXELS = 4 * (2 * TILES + 2)
 """No shape of at most TILES tiles depends on more pixels."""
 CHANNELS = 64
@@ -183,14 +184,15 @@ def _products(blocking: Blocking) -> str:
     first_row, _ = panel_rows(b, "%rows", "%row_panels", "%low")
     last_row, _ = panel_rows(b, "%rows", "%row_panels", "%high")
     line = b.mul("%column_panels", width)
-    step = b.mul(b.sub(last_row, first_row), line)
+    size = b.mul(b.sub(last_row, first_row), line)
+    step = b.add("%tiles", 1)
     with b.loop(0, POSITIONS) as p, b.loop("%low", "%high") as panel:
         row, count = panel_rows(b, "%rows", "%row_panels", panel)
         index = b.add(b.mul(b.sub(panel, "%low"), POSITIONS), p)
-        left = b.at("%gradients", b.mul(b.mul(index, "%tiles"), blocking.row_stride))
-        c = b.at("%sums", b.add(b.mul(p, step), b.mul(b.sub(row, first_row), line)))
+        left = b.at("%gradients", b.mul(b.mul(index, step), blocking.row_stride))
+        c = b.at("%sums", b.add(b.mul(p, size), b.mul(b.sub(row, first_row), line)))
         with b.loop(0, "%column_panels") as column:
-            right = b.at("%images", b.mul(b.mul(b.add(b.mul(column, POSITIONS), p), "%tiles"), width))
+            right = b.at("%images", b.mul(b.mul(b.add(b.mul(column, POSITIONS), p), step), width))
             target = b.at(c, b.mul(column, width))
             b.call("outer", f"i64 {count}", "i64 %tiles", f"ptr {left}", f"ptr {right}", f"i64 {width}", f"ptr {target}",
                    f"ptr {b.at(target, blocking.lanes)}", f"i64 {line}", "i1 %accumulate")
@@ -227,8 +229,8 @@ def _task(blocking: Blocking) -> str:
     w, width = read_words(b, "%block"), blocking.tile_columns
     row_panels = b.ceil_div(w["rows"], blocking.tile_rows)
     gradients = b.at("%private", BAND_PIXELS * blocking.lanes)
-    images = b.at(gradients, panels_together(blocking.tile_rows) * POSITIONS * TILES * blocking.row_stride)
-    sums = b.at(images, panels_together(width) * POSITIONS * TILES * width)
+    images = b.at(gradients, panels_together(blocking.tile_rows) * POSITIONS * (TILES + 1) * blocking.row_stride)
+    sums = b.at(images, panels_together(width) * POSITIONS * (TILES + 1) * width)
     pieces = b.ceil_div(w["tile_columns"], TILES)
     longest = b.ceil_div(w["tile_columns"], pieces)
     total = b.sub("%end", "%begin")
@@ -244,7 +246,7 @@ def _task(blocking: Blocking) -> str:
                 ("image", "%image", "%column_low", "%column_high", images, width),
                 ("gradient", "%gradient", "%row_low", "%row_high", gradients, blocking.row_stride)):
             b.call(f"winograd_{side}_side", f"ptr {source}", "ptr %block", f"i64 {first}", f"i64 {b.sub(last, first)}",
-                   f"i64 {low}", f"i64 {high}", f"ptr {target}", f"i64 {b.mul(tiles, panel)}", "ptr %private")
+                   f"i64 {low}", f"i64 {high}", f"ptr {target}", f"i64 {b.mul(b.add(tiles, 1), panel)}", "ptr %private")
         b.call("winograd_products", f"i64 {tiles}", f"ptr {gradients}", f"ptr {images}", f"ptr {sums}", f"i64 {w['rows']}",
                f"i64 {row_panels}", "i64 %row_low", "i64 %row_high", f"i64 {column_panels}",
                f"i1 {b.compare('sgt', block, 0)}")
