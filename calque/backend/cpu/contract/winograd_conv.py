@@ -239,7 +239,7 @@ def _inputs(blocking: Blocking) -> str:
     """Transformed patches of tiles [first, first + count): ``[depth block][panel][position][channel][tile]``."""
     b = Builder("winograd_inputs", ("ptr %image", "ptr noalias %block", "i64 %first", "i64 %count", "i64 %panels",
                                     "ptr %target"), blocking, attributes="noinline")
-    w, width = read_words(b, "%block"), blocking.tile_columns
+    w = read_words(b, "%block")
     blocks = depth_blocks(b, w["channels"], blocking.depth)
     with _each_run(b, w, "%first", "%count") as run:
         corner = b.at("%image", b.mul(run.image, w["batch_step"]))
