@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import prod
 
-from calque.base.dtypes import float32
+from calque.base.dtypes import bfloat16, float32
 from calque.base.shapes import Shape, contiguous_strides, reduced_shape
 from calque.graph.algebra import RULES, reshaped, view_of
 from calque.ir.program import Node, Program
@@ -27,7 +27,7 @@ def simplify(program: Program) -> Program:
 
 
 def _widen(g: Graph, n: Node) -> int | None:
-    if n.dtype.compute is n.dtype:
+    if n.dtype.compute is n.dtype or (n.dtype is bfloat16 and n.op.name == "matmul"):
         return None
     cast = opdef.get("cast")
     wide = n.dtype.compute
@@ -38,7 +38,7 @@ def _widen(g: Graph, n: Node) -> int | None:
     return g.add(cast, (g.add(n.op, tuple(inputs), n.attrs, n.shape, wide),), (n.dtype,), n.shape, n.dtype)
 
 
-WIDEN = Rule("widen", WIDENED, "16-bit contractions and accumulations run in float32 and round once", _widen)
+WIDEN = Rule("widen", WIDENED, "16-bit sums run in float32 and round once (products of bfloat16 do so by themselves)", _widen)
 
 
 def _pieces(shape: Shape, dims: Shape) -> tuple[int, int] | None:

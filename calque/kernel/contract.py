@@ -10,6 +10,7 @@ import numpy as np
 
 from calque.base.shapes import Shape
 from calque.ops import opdef
+from calque.ops.rules import widen
 
 Pair = tuple[int, int]
 
@@ -85,7 +86,7 @@ def reference(kind: str, spec: Spec, arrays: Sequence[Any], part: int = 0) -> An
         return record.ref(*arrays, record.parts[part], spec.scale, spec.causal, spec.turned)
     a, b = arrays
     if kind == "matmul":
-        return np.matmul(a, b)
+        return np.matmul(widen(a), widen(b))
     window = (spec.stride, spec.padding, spec.dilation, spec.groups)
     extent = () if kind == "conv2d" else (spec.out_shape[2:],)
     ref = opdef.get(kind).ref

@@ -6,7 +6,7 @@ from enum import IntEnum
 from math import prod
 from typing import Any
 
-from calque.base.dtypes import DType, float32, float64, int64
+from calque.base.dtypes import DType, bfloat16, float32, float64, int64
 from calque.base.shapes import is_contiguous
 from calque.ir import scalar
 from calque.ir.index import is_hierarchical
@@ -153,7 +153,7 @@ class Facts:
         if kind == "reduce":
             shape = self.nodes[node.inputs[0]].shape
             return Class.MAP if all(shape[d] == 1 for d in node.attr("dims")) else Class.REDUCE
-        if kind == "contract" and node.dtype in (float32, float64):
+        if kind == "contract" and (node.dtype in (float32, float64) or (node.dtype is bfloat16 and name == "matmul")):
             return Class.CONTRACT
         return Class.HOST
 

@@ -145,7 +145,7 @@ class _Limits:
 
     def flops(self, dtype: str) -> float:
         """Operations per second; float32's for what has none of its own."""
-        dtype = dtype if dtype == "float64" else "float32"
+        dtype = dtype if dtype in ("float64", "bfloat16") else "float32"
         if dtype not in self.rates:
             self.rates[dtype] = backend().peak_flops(dtype)
         return self.rates[dtype]

@@ -30,4 +30,5 @@ def test_the_arithmetic_limit_has_its_multiply_adds(restricted: str, monkeypatch
     assert limits._fma_text("float32", target).count("call") == target.registers * 3 // 4
     assert limits.peak_flops(seconds=0.0) > 0
     assert limits.peak_flops("float64", seconds=0.0) > 0
+    assert limits.peak_flops("bfloat16", seconds=0.0) > 0
     assert limits.copy_bandwidth(1 << 16, seconds=0.0) > 0

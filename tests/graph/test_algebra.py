@@ -204,8 +204,15 @@ def test_split_reductions_agree(name: str, shape: tuple[int, ...], dims: tuple[i
 
 def test_16_bit_contractions_are_widened_once() -> None:
     b = Build()
-    x, w = b.input((2, 3), bfloat16), b.input((3, 4), bfloat16)
+    x, w = b.input((2, 3), float16), b.input((3, 4), float16)
     program: Program = rewrite(b.program(b.matmul(x, w)), (WIDEN, SPLIT))
     product = next(n for n in program.nodes if n.op.name == "matmul")
     assert product.dtype is float32
-    assert program.nodes[program.outputs[0]].dtype is bfloat16
+    assert program.nodes[program.outputs[0]].dtype is float16
+
+
+def test_products_of_bfloat16_stay() -> None:
+    b = Build()
+    x, w = b.input((2, 3), bfloat16), b.input((3, 4), bfloat16)
+    program: Program = rewrite(b.program(b.matmul(x, w)), (WIDEN, SPLIT))
+    assert [n.dtype for n in program.nodes] == [bfloat16] * 3

@@ -12,6 +12,7 @@ from functools import lru_cache, partial
 import numpy as np
 
 from calque.backend.cpu import library, llvm
+from calque.backend.cpu.contract.builder import PAIR_PRODUCT
 from calque.backend.cpu.link import target_key
 from calque.backend.cpu.memory import POOL
 from calque.backend.cpu.runtime import RUNTIME
@@ -25,15 +26,23 @@ _UNROLL = 4  # vectors per turn of the copy
 
 def _fma_text(name: str, target: TargetInfo) -> str:
     """A loop of independent multiply-adds, as many as hide their latency and fit the registers. Words: iterations."""
-    scalar, size, suffix = _TYPES[name]
+    pairs = name == "bfloat16"
+    scalar, size, suffix = _TYPES["float32" if pairs else name]
     lanes = target.lanes(size)
     kind = f"<{lanes} x {scalar}>"
+    halves = f"<{2 * lanes} x bfloat>"
     count = target.registers * 3 // 4
-    lines = [f"declare {kind} @llvm.fmuladd.v{lanes}{suffix}({kind}, {kind}, {kind})", _HEAD]
-    lines += ["entry:", "  %turns = load i64, ptr %a, align 8", f"  %x = load {kind}, ptr %s, align 64", "  br label %loop", "loop:"]
+    lines = [f"declare {kind} @{PAIR_PRODUCT}({kind}, {halves}, {halves})"] if pairs else []
+    lines += [f"declare {kind} @llvm.fmuladd.v{lanes}{suffix}({kind}, {kind}, {kind})", _HEAD]
+    lines += ["entry:", "  %turns = load i64, ptr %a, align 8", f"  %x = load {kind}, ptr %s, align 64"]
+    lines += [f"  %y = load {halves}, ptr %s, align 64", "  br label %loop", "loop:"] if pairs else ["  br label %loop", "loop:"]
     lines.append("  %i = phi i64 [0, %entry], [%i1, %loop]")
     lines += [f"  %c{k} = phi {kind} [%x, %entry], [%d{k}, %loop]" for k in range(count)]
-    lines += [f"  %d{k} = call {kind} @llvm.fmuladd.v{lanes}{suffix}({kind} %x, {kind} %x, {kind} %c{k})" for k in range(count)]
+    for k in range(count):
+        product = f"@llvm.fmuladd.v{lanes}{suffix}({kind} %x, {kind} %x, {kind} %c{k})"
+        if pairs:
+            product = f"@{PAIR_PRODUCT}({kind} %c{k}, {halves} %y, {halves} %y)"
+        lines.append(f"  %d{k} = call {kind} {product}")
     lines += ["  %i1 = add i64 %i, 1", "  %more = icmp slt i64 %i1, %turns", "  br i1 %more, label %loop, label %out", "out:"]
     lines += [f"  %s{k} = fadd {kind} %{'d0' if k == 1 else f's{k - 1}'}, %d{k}" for k in range(1, count)]
     lines += [f"  store {kind} %s{count - 1}, ptr %s, align 64", "  ret void", "}"]
@@ -85,14 +94,19 @@ def _fastest(kind: str, words: list[int], repeats: int, seconds: float) -> float
 
 
 def peak_flops(dtype: str = "float32", seconds: float = 0.05) -> float:
-    """Floating-point operations per second of all threads ("float32" or "float64"), from registers: the limit of contractions.
+    """Floating-point operations per second of all threads from registers: the limit of contractions.
+
+    `dtype` is "float32", "float64" or "bfloat16"; the last means float32 where no instruction multiplies bfloat16.
 
     >>> peak_flops(seconds=0.001) > 1e9
     True
     """
-    _, size, _ = _TYPES[dtype]
     target = current()
-    per_turn = 2 * target.lanes(size) * (target.registers * 3 // 4)
+    if dtype == "bfloat16" and not target.bfloat_pairs:
+        dtype = "float32"
+    pairs = dtype == "bfloat16"
+    size = 4 if pairs else _TYPES[dtype][1]
+    per_turn = (4 if pairs else 2) * target.lanes(size) * (target.registers * 3 // 4)
     return RUNTIME.threads() * _ITERATIONS * per_turn / _fastest(dtype, [_ITERATIONS], 1, seconds)
 
 

@@ -18,7 +18,6 @@ from calque.base import config
 from calque.kernel.schedule import Contract, Host, Loop, Schedule
 
 Range = tuple[int, int, int, bool]  # memory object, first byte, end, written
-NATIVE_CONTRACTIONS = tuple(contract.DTYPES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,8 +168,8 @@ def _conflict(a: list[Range], b: list[Range]) -> bool:
 
 
 def is_native(step: Any) -> bool:
-    """Whether a step runs as native code (opaque primitives and 16-bit or integer contractions run on the host)."""
-    return isinstance(step, Loop) or (isinstance(step, Contract) and step.dtype.name in NATIVE_CONTRACTIONS)
+    """Whether a step runs as native code (opaque primitives and contractions of integers run on the host)."""
+    return isinstance(step, Loop) or (isinstance(step, Contract) and contract.is_native(step.kind, step.dtype.name))
 
 
 def work_of(step: Any) -> int:

@@ -47,6 +47,11 @@ class TargetInfo:
         return frozenset(f[1:] for f in self.features.split(",") if f.startswith("+"))
 
     @property
+    def bfloat_pairs(self) -> bool:
+        """Whether one instruction multiplies pairs of bfloat16 and adds them to float32."""
+        return self.vector_bytes == 64 and "avx512bf16" in self.enabled
+
+    @property
     def key(self) -> str:
         """Text that differs whenever generated code may differ."""
         return f"{self.name}|{self.triple}|{self.processor}|{self.features}|{self.vector_bytes}"

@@ -15,10 +15,21 @@ from calque.backend.cpu.contract.params import (
     Conv2dWeightGrad,
     Matmul,
     contraction,
+    is_native,
     symbol,
 )
-from calque.backend.cpu.contract.target import AVX2, AVX512, NEON, SCRATCH_BYTES, SSE, TargetInfo, VectorUnit, target_for_features
+from calque.backend.cpu.contract.target import (
+    AVX2,
+    AVX512,
+    AVX512_BF16,
+    NEON,
+    SCRATCH_BYTES,
+    SSE,
+    TargetInfo,
+    VectorUnit,
+    target_for_features,
+)
 
-__all__ = ["AVX2", "AVX512", "DTYPES", "KINDS", "NEON", "SCRATCH_BYTES", "SSE", "Contraction", "Conv2d",
-           "Conv2dInputGrad", "Conv2dWeightGrad", "Matmul", "TargetInfo", "VectorUnit", "contraction", "module_ir",
+__all__ = ["AVX2", "AVX512", "AVX512_BF16", "DTYPES", "KINDS", "NEON", "SCRATCH_BYTES", "SSE", "Contraction", "Conv2d",
+           "Conv2dInputGrad", "Conv2dWeightGrad", "Matmul", "TargetInfo", "VectorUnit", "contraction", "is_native", "module_ir",
            "symbol", "target_for_features"]

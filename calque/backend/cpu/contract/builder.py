@@ -140,6 +140,11 @@ class Builder:
         """Address of element ``index``."""
         return pointer if index == 0 else self.let(f"getelementptr {self.element}, ptr {pointer}, i64 {index}", "p")
 
+    def operand_at(self, pointer: str, index: Value) -> str:
+        """Address of element ``index`` of an operand or a result, which may be narrower than what is computed with."""
+        kind = self.blocking.storage
+        return pointer if index == 0 else self.let(f"getelementptr {kind}, ptr {pointer}, i64 {index}", "p")
+
     def byte_at(self, pointer: str, index: Value) -> str:
         """Address ``index`` bytes on."""
         return pointer if index == 0 else self.let(f"getelementptr i8, ptr {pointer}, i64 {index}", "p")
@@ -191,7 +196,7 @@ class Builder:
 
     @property
     def _suffix(self) -> str:
-        return f"v{self.blocking.lanes}{self.blocking.dtype}"
+        return f"v{self.blocking.lanes}{self.blocking.sum_type}"
 
     # -- vectors
 
@@ -208,8 +213,16 @@ class Builder:
 
     def fma(self, a: str, b: str, c: str) -> str:
         """a * b + c, fused where the target can."""
+        return self.let(self.product(a, b, c))
+
+    def product(self, a: str, b: str, c: str) -> str:
+        """The instruction for a * b + c; lanes of ``a`` and ``b`` that hold pairs add the products of both halves."""
         v = self.vector
-        return self.let(f"call {v} @llvm.fmuladd.{self._suffix}({v} {a}, {v} {b}, {v} {c})")
+        if not self.blocking.pairs:
+            return f"call {v} @llvm.fmuladd.{self._suffix}({v} {a}, {v} {b}, {v} {c})"
+        halves = f"<{2 * self.blocking.lanes} x bfloat>"
+        first, second = (self.let(f"bitcast {v} {value} to {halves}") for value in (a, b))
+        return f"call {v} @{PAIR_PRODUCT}({v} {c}, {halves} {first}, {halves} {second})"
 
     def lanes_between(self, low: Value, high: Value) -> str:
         """The mask of lanes ``low <= lane < high``; the bounds lie in -2^31..2^31."""
@@ -332,9 +345,12 @@ class Builder:
             self.call("calque_barrier", f"ptr {barrier}", f"i64 {threads}")
 
 
+PAIR_PRODUCT = "llvm.x86.avx512bf16.dpbf16ps.512"
+
+
 def declarations(blocking: Blocking) -> str:
     """The intrinsics and external functions that the builder's instructions use."""
-    lanes, element, dtype = blocking.lanes, blocking.element, blocking.dtype
+    lanes, element, dtype = blocking.lanes, blocking.element, blocking.sum_type
     vector, mask, suffix = f"<{lanes} x {element}>", f"<{lanes} x i1>", f"v{lanes}{dtype}"
     return "\n".join([
         "declare void @calque_barrier(ptr, i64)",
@@ -346,6 +362,7 @@ def declarations(blocking: Blocking) -> str:
         f"declare {vector} @llvm.masked.load.{suffix}.p0(ptr, i32, {mask}, {vector})",
         f"declare void @llvm.masked.store.{suffix}.p0({vector}, ptr, i32, {mask})",
         f"declare {vector} @llvm.masked.gather.{suffix}.v{lanes}p0(<{lanes} x ptr>, i32, {mask}, {vector})",
+        *([f"declare {vector} @{PAIR_PRODUCT}({vector}, <{2 * lanes} x bfloat>, <{2 * lanes} x bfloat>)"] if blocking.pairs else []),
         "declare void @llvm.prefetch.p0(ptr, i32, i32, i32)",
         f'attributes #0 = {{ nounwind "prefer-vector-width"="{8 * blocking.target.vector_bytes}" }}',
         "",

@@ -29,8 +29,8 @@ PACKED_ROWS_BYTES = 3 << 20
 
 def gemm_functions(blocking: Blocking) -> str:
     """The entry ``calque_matmul_*`` and everything specific to it."""
-    return "".join([panel_packers(blocking), strided_tile(blocking), _row_group(blocking), _gemm_part(blocking), _gemm_grid(blocking),
-                    _gemm_direct(blocking), _gemm_row(blocking), _gemm_dot(blocking), _gemm(blocking), _entry(blocking)])
+    return "".join([panel_packers(blocking), strided_tile(blocking), row_group(blocking), gemm_part(blocking), gemm_grid(blocking),
+                    _gemm_direct(blocking), _gemm_row(blocking), _gemm_dot(blocking), _gemm(blocking), matmul_entry(blocking)])
 
 
 def depth_blocks(b: Builder, depth: Value, longest: int) -> Value:
@@ -58,32 +58,27 @@ def panel_rows(b: Builder, rows: Value, panels: Value, panel: Value) -> tuple[Va
 
 
 def strided_tile(blocking: Blocking) -> str:
-    """One tile into C with any strides: in place when it is whole and its rows are contiguous, else by a copy.
-
-    ``a_row`` is 0 for a packed panel of A, else the step between its rows where they lie.
-    """
-    b = Builder("strided_tile", ("i64 %rows", "i64 %columns", "i64 %depth", "ptr %a", "i64 %a_row", "ptr %b",
-                                 "i64 %b_step", "ptr %c", "i64 %c_row", "i64 %c_column", "i1 %accumulate"), blocking,
-                attributes="noinline")
+    """One tile into C with any strides: in place when it is whole and its rows are contiguous, else by a copy."""
+    b = Builder("strided_tile", ("i64 %rows", "i64 %columns", "i64 %depth", "ptr %a", "ptr %b", "i64 %b_step", "ptr %c",
+                                 "i64 %c_row", "i64 %c_column", "i1 %accumulate"), blocking, attributes="noinline")
     width, lanes = blocking.tile_columns, blocking.lanes
     tile = b.array((blocking.tile_rows + 1) * width)
-    packed = b.compare("eq", "%a_row", 0)
 
-    def multiply(narrow: str, target: str, step: Value, accumulate: str) -> None:
-        rest = ("ptr %b", "i64 %b_step", f"ptr {target}", f"ptr {b.at(target, lanes)}", f"i64 {step}", f"i1 {accumulate}")
-        b.cases((packed, lambda: b.call(f"outer{narrow}", "i64 %rows", "i64 %depth", "ptr %a", *rest)),
-                default=lambda: b.call(f"outer_rows{narrow}", "i64 %rows", "i64 %depth", "ptr %a", "i64 %a_row", *rest))
+    def multiply(kernel: str, target: str, step: Value, accumulate: str) -> None:
+        b.call(kernel, "i64 %rows", "i64 %depth", "ptr %a", "ptr %b", "i64 %b_step", f"ptr {target}",
+               f"ptr {b.at(target, lanes)}", f"i64 {step}", f"i1 {accumulate}")
 
     def by_copy() -> None:
-        b.cases((b.compare("sle", "%columns", lanes), lambda: multiply("_narrow", tile, width, "false")),
-                default=lambda: multiply("", tile, width, "false"))
+        b.cases((b.compare("sle", "%columns", lanes), lambda: multiply("outer_narrow", tile, width, "false")),
+                default=lambda: multiply("outer", tile, width, "false"))
         b.call("copy_out", f"ptr {tile}", "i64 %rows", "i64 %columns", "ptr %c", "i64 %c_row", "i64 %c_column",
                "i1 %accumulate")
 
     contiguous = b.compare("eq", "%c_column", 1)
-    b.cases((b.both(b.compare("eq", "%columns", width), contiguous), lambda: multiply("", "%c", "%c_row", "%accumulate")),
+    b.cases((b.both(b.compare("eq", "%columns", width), contiguous),
+             lambda: multiply("outer", "%c", "%c_row", "%accumulate")),
             (b.both(b.compare("eq", "%columns", lanes), contiguous),
-             lambda: multiply("_narrow", "%c", "%c_row", "%accumulate")),
+             lambda: multiply("outer_narrow", "%c", "%c_row", "%accumulate")),
             default=by_copy)
     return b.text()
 
@@ -91,11 +86,25 @@ def strided_tile(blocking: Blocking) -> str:
 GEMM_PARAMETERS = ("i64 %thread", "i64 %threads", "ptr %private",
                    "ptr %a", "i64 %a_row", "i64 %a_depth", "ptr %b", "i64 %b_depth", "i64 %b_column",
                    "ptr %c", "i64 %c_row", "i64 %c_column", "i64 %rows", "i64 %columns", "i64 %depth")
+SUMS = ("ptr %sums", "i64 %sums_row")
+"""Where a product of narrow elements that takes several blocks of k keeps its sums (the second: step between rows)."""
 
 
-def _gemm_grid(blocking: Blocking) -> str:
+def gemm_parameters(blocking: Blocking) -> tuple[str, ...]:
+    """Parameters of every function that computes a product or one thread's part of it."""
+    return (*GEMM_PARAMETERS, *SUMS) if blocking.narrow else GEMM_PARAMETERS
+
+
+def _sums_at(b: Builder, row: Value, column: Value) -> tuple[str, ...]:
+    """The arguments for :data:`SUMS` of a part of C that begins at (row, column)."""
+    if not b.blocking.narrow:
+        return ()
+    return f"ptr {b.at('%sums', b.dot((row, '%sums_row'), (column, 1)))}", "i64 %sums_row"
+
+
+def gemm_grid(blocking: Blocking) -> str:
     """Cut C into one rectangle per thread: the grid with the least estimated time of its largest rectangle."""
-    b = Builder("gemm_grid", GEMM_PARAMETERS, blocking, attributes="noinline")
+    b = Builder("gemm_grid", gemm_parameters(blocking), blocking, attributes="noinline")
     lanes = blocking.lanes
     vectors = b.ceil_div("%columns", lanes)
     best, down = b.variable(1 << 62), b.variable(1)
@@ -115,20 +124,20 @@ def _gemm_grid(blocking: Blocking) -> str:
     first, end = b.share(vectors, b.rem("%thread", across), across)
     left, right = b.mul(first, lanes), b.min(b.mul(end, lanes), "%columns")
     b.return_when(b.either(b.compare("sge", low, high), b.compare("sge", left, right)))
-    a, right_part = b.at("%a", b.mul(low, "%a_row")), b.at("%b", b.mul(left, "%b_column"))
-    c = b.at("%c", b.dot((low, "%c_row"), (left, "%c_column")))
+    a, right_part = b.operand_at("%a", b.mul(low, "%a_row")), b.operand_at("%b", b.mul(left, "%b_column"))
+    c = b.operand_at("%c", b.dot((low, "%c_row"), (left, "%c_column")))
     b.call("gemm_part", "ptr %private", f"ptr {a}", "i64 %a_row", "i64 %a_depth", f"ptr {right_part}", "i64 %b_depth",
            "i64 %b_column", f"ptr {c}", "i64 %c_row", "i64 %c_column", f"i64 {b.sub(high, low)}",
-           f"i64 {b.sub(right, left)}", "i64 %depth")
+           f"i64 {b.sub(right, left)}", "i64 %depth", *_sums_at(b, low, left))
     return b.text()
 
 
-def _gemm_part(blocking: Blocking) -> str:
+def gemm_part(blocking: Blocking) -> str:
     """One thread's rectangle, cut so that a chunk of packed B stays in the second-level cache."""
-    b = Builder("gemm_part", GEMM_PARAMETERS[2:], blocking, attributes="noinline")
+    b = Builder("gemm_part", gemm_parameters(blocking)[2:], blocking, attributes="noinline")
     item, width = blocking.item_bytes, blocking.tile_columns
     blocks = depth_blocks(b, "%depth", blocking.gemm_depth)
-    longest = b.add(b.ceil_div("%depth", blocks), 1)
+    longest = packed_depth(b, b.add(b.ceil_div("%depth", blocks), 1))
     column_panels, row_panels = b.ceil_div("%columns", width), b.ceil_div("%rows", blocking.tile_rows)
     panel_step = b.mul(longest, width)
     room = b.max(b.div(COLUMN_CHUNK_BYTES // item, panel_step), 1)
@@ -145,33 +154,42 @@ def _gemm_part(blocking: Blocking) -> str:
         first, end = b.share(column_panels, chunk, chunks)
         column = b.mul(first, width)
         columns = b.min(b.sub("%columns", column), b.mul(b.sub(end, first), width))
-        source = b.at("%b", b.dot((column, "%b_column"), (start, "%b_depth")))
+        source = b.operand_at("%b", b.dot((column, "%b_column"), (start, "%b_depth")))
         b.call("pack_wide", f"ptr {source}", "i64 %b_column", "i64 %b_depth", f"i64 {columns}", f"i64 {length}",
                "ptr %private", f"i64 {panel_step}")
         bottom = b.min(b.add(top, row_chunk), row_panels)
         with b.loop(top, bottom, group) as panel:
             # Panels packed for the first chunk of columns are kept for the others.
             slot = b.select(several, b.mul(b.sub(panel, top), row_step), 0)
-            a = b.at("%a", b.mul(start, "%a_depth"))
-            c = b.at("%c", b.mul(column, "%c_column"))
+            a = b.operand_at("%a", b.mul(start, "%a_depth"))
+            c = b.operand_at("%c", b.mul(column, "%c_column"))
+            sums = _sums_at(b, 0, column)
+            if blocking.narrow:
+                sums += (f"i1 {b.compare('eq', b.add(start, length), '%depth')}",)
             b.call("row_group", f"ptr {b.at(packed_rows, slot)}", f"i1 {b.compare('eq', chunk, 0)}", f"ptr {a}",
                    "i64 %a_row", "i64 %a_depth", f"i64 {panel}", f"i64 {b.min(b.add(panel, group), bottom)}",
                    f"i64 {base}", f"i64 {extra}", "ptr %private", f"i64 {panel_step}", f"ptr {c}", "i64 %c_row",
-                   "i64 %c_column", f"i64 {columns}", f"i64 {length}", f"i1 {accumulate}")
+                   "i64 %c_column", f"i64 {columns}", f"i64 {length}", f"i1 {accumulate}", *sums)
     return b.text()
 
 
-def _row_group(blocking: Blocking) -> str:
+def packed_depth(b: Builder, depth: Value) -> Value:
+    """Packed elements that hold ``depth`` values of k."""
+    return b.ceil_div(depth, 2) if b.blocking.pairs else depth
+
+
+def row_group(blocking: Blocking) -> str:
     """Multiply some panels of A, packed first if asked, with one chunk of packed B.
 
     Panel p begins at row ``p * base + min(p, extra)``: panels differ by at most one row, so no tile is mostly empty.
     """
     b = Builder("row_group", ("ptr %packed", "i1 %fresh", "ptr %a", "i64 %a_row", "i64 %a_depth", "i64 %low", "i64 %high",
                               "i64 %base", "i64 %extra", "ptr %b", "i64 %b_panel", "ptr %c", "i64 %c_row",
-                              "i64 %c_column", "i64 %columns", "i64 %depth", "i1 %accumulate"), blocking,
-                attributes="noinline")
+                              "i64 %c_column", "i64 %columns", "i64 %depth", "i1 %accumulate",
+                              *((*SUMS, "i1 %last") if blocking.narrow else ())), blocking, attributes="noinline")
     width = blocking.tile_columns
-    panel_step = b.mul("%depth", blocking.row_stride)
+    packed = packed_depth(b, "%depth")
+    panel_step = b.mul(packed, blocking.row_stride)
     with b.when("%fresh"):
         b.call("pack_tall", "ptr %a", "i64 %a_row", "i64 %a_depth", "i64 %low", "i64 %high", "i64 %base",
                "i64 %extra", "i64 %depth", "ptr %packed")
@@ -179,13 +197,16 @@ def _row_group(blocking: Blocking) -> str:
         row = first_row(b, panel)
         count = b.sub(first_row(b, b.add(panel, 1)), row)
         a = b.at("%packed", b.mul(b.sub(panel, "%low"), panel_step))
-        line = b.at("%c", b.mul(row, "%c_row"))
+        line = b.operand_at("%c", b.mul(row, "%c_row"))
         with b.loop(0, "%columns", width) as column:
             right = b.at("%b", b.mul(b.div(column, width), "%b_panel"))
-            c = b.at(line, b.mul(column, "%c_column"))
-            b.call("strided_tile", f"i64 {count}", f"i64 {b.min(b.sub('%columns', column), width)}", "i64 %depth",
-                   f"ptr {a}", "i64 0", f"ptr {right}", f"i64 {width}", f"ptr {c}", "i64 %c_row", "i64 %c_column",
-                   "i1 %accumulate")
+            c = b.operand_at(line, b.mul(column, "%c_column"))
+            sums = _sums_at(b, row, column)
+            if blocking.narrow:
+                sums += ("i1 %last",)
+            b.call("strided_tile", f"i64 {count}", f"i64 {b.min(b.sub('%columns', column), width)}", f"i64 {packed}",
+                   f"ptr {a}", f"ptr {right}", f"i64 {width}", f"ptr {c}", "i64 %c_row", "i64 %c_column",
+                   "i1 %accumulate", *sums)
     return b.text()
 
 
@@ -207,7 +228,7 @@ def _gemm_direct(blocking: Blocking) -> str:
 
             def tile(right: str, step: Value, columns: Value = columns, length: Value = length, c: str = c,
                      accumulate: str = accumulate) -> None:
-                b.call("strided_tile", "i64 %rows", f"i64 {columns}", f"i64 {length}", "ptr %private", "i64 0",
+                b.call("strided_tile", "i64 %rows", f"i64 {columns}", f"i64 {length}", "ptr %private",
                        f"ptr {right}", f"i64 {step}", f"ptr {c}", "i64 %c_row", "i64 %c_column", f"i1 {accumulate}")
 
             def packed(source: str = source, columns: Value = columns, length: Value = length) -> None:
@@ -312,10 +333,10 @@ def _gemm(blocking: Blocking) -> str:
     return b.text()
 
 
-def _entry(blocking: Blocking) -> str:
+def matmul_entry(blocking: Blocking) -> str:
     b = Builder(f"calque_matmul_{blocking.dtype}",
                 ("i64 %thread", "i64 %threads", "ptr %barrier", "ptr %scratch", "ptr %args"), blocking, linkage="")
-    left, right, result = (b.pointer_word("%args", index) for index in range(BUFFERS - 1))
+    left, right, result, space = (b.pointer_word("%args", index) for index in range(BUFFERS))
     w = {name: b.word("%args", BUFFERS + index) for index, name in enumerate(WORDS)}
     total, dims = w["products"], b.byte_at("%args", 8 * (BUFFERS + len(WORDS)))
 
@@ -327,12 +348,14 @@ def _entry(blocking: Blocking) -> str:
             b.assign(rest, b.div(b.read(rest), size))
             b.assign(in_a, b.add(b.read(in_a), b.mul(position, a_step)))
             b.assign(in_b, b.add(b.read(in_b), b.mul(position, b_step)))
-        a, right_one = b.at(left, b.read(in_a)), b.at(right, b.read(in_b))
-        c = b.at(result, b.mul(index, b.mul(w["rows"], w["columns"])))
+        a, right_one = b.operand_at(left, b.read(in_a)), b.operand_at(right, b.read(in_b))
+        before = b.mul(index, b.mul(w["rows"], w["columns"]))
+        c = b.operand_at(result, before)
+        sums = (f"ptr {b.at(space, before)}", f"i64 {w['columns']}") if blocking.narrow else ()
         b.call("gemm", f"i64 {thread}", f"i64 {threads}", "ptr %scratch",
                f"ptr {a}", f"i64 {w['a_row']}", f"i64 {w['a_depth']}", f"ptr {right_one}", f"i64 {w['b_depth']}",
                f"i64 {w['b_column']}", f"ptr {c}", f"i64 {w['columns']}", "i64 1", f"i64 {w['rows']}",
-               f"i64 {w['columns']}", f"i64 {w['depth']}")
+               f"i64 {w['columns']}", f"i64 {w['depth']}", *sums)
 
     # Whole products as long as every thread gets equally many; all threads share each of the rest.
     shared = b.rem(total, "%threads")

@@ -1,8 +1,7 @@
 """Register-blocked micro-kernels: the only code of this folder that multiplies matrices.
 
 ``outer_R``: C[R, 2 vectors] (=|+=) sum_k A[k, R] * B[k, 2 vectors] with A packed in rows of ``row_stride`` elements.
-``outer_narrow_R``: the same for one vector of columns. ``outer_rows_R``, ``outer_rows_narrow_R``: A is read where it
-lies, R rows ``a_row`` elements apart with k contiguous. All of them add the products of one element in the same order.
+``outer_narrow_R``: the same for one vector of columns, with the same order of additions.
 ``dot_R``: C[R, D] (=|+=) sum_k A[R, k] * B[D, k] with k contiguous in both and a multiple of the vector width.
 """
 
@@ -15,7 +14,6 @@ from calque.backend.cpu.contract.target import Blocking
 
 OUTER_PARAMETERS = ("i64 %depth", "ptr noalias readonly %a", "ptr noalias readonly %b", "i64 %b_step",
                     "ptr %c0", "ptr %c1", "i64 %c_step", "i1 %accumulate")
-ROWS_PARAMETERS = (*OUTER_PARAMETERS[:2], "i64 %a_row", *OUTER_PARAMETERS[2:])
 DOT_PARAMETERS = ("i64 %depth", "ptr noalias readonly %a", "i64 %a_step", "ptr noalias readonly %b", "i64 %b_step",
                   "ptr %c", "i64 %c_step", "i64 %columns", "i1 %accumulate")
 
@@ -23,11 +21,9 @@ DOT_PARAMETERS = ("i64 %depth", "ptr noalias readonly %a", "i64 %a_step", "ptr n
 def outer_kernels(blocking: Blocking) -> str:
     """All row counts of the outer-product kernels and the functions that choose among them."""
     parts = []
-    for family, parameters, vectors in (("outer", OUTER_PARAMETERS, 2), ("outer_narrow", OUTER_PARAMETERS, 1),
-                                        ("outer_rows", ROWS_PARAMETERS, 2), ("outer_rows_narrow", ROWS_PARAMETERS, 1)):
-        write = _outer if parameters is OUTER_PARAMETERS else _outer_rows
-        parts += [write(f"{family}_{rows}", rows, vectors, blocking) for rows in range(1, blocking.tile_rows + 1)]
-        parts.append(_dispatch(family, blocking.tile_rows, parameters, blocking))
+    for family, vectors in (("outer", 2), ("outer_narrow", 1)):
+        parts += [_outer(f"{family}_{rows}", rows, vectors, blocking) for rows in range(1, blocking.tile_rows + 1)]
+        parts.append(_dispatch(family, blocking.tile_rows, OUTER_PARAMETERS, blocking))
     return "".join(parts)
 
 
@@ -58,21 +54,14 @@ def _accumulators(b: Builder, before: str, names: Sequence[str]) -> list[str]:
     return [f"{name}.next" for name in names]
 
 
-def _sum_names(rows: int, vectors: int) -> list[list[str]]:
-    return [[f"%s{row}.{part}" for part in range(vectors)] for row in range(rows)]
-
-
-def _prefetch_result(b: Builder, rows: int) -> None:
-    """The rows of C are far apart, so hardware prefetchers miss them; the k loop hides the latency."""
-    for row in range(rows):
-        target = b.at("%c0", b.mul(row, "%c_step"))
-        b.emit(f"call void @llvm.prefetch.p0(ptr {target}, i32 1, i32 3, i32 1)")
-
-
 def _outer(name: str, rows: int, vectors: int, blocking: Blocking) -> str:
     b = Builder(name, OUTER_PARAMETERS, blocking, attributes="noinline")
-    lanes, vector, sums = blocking.lanes, b.vector, _sum_names(rows, vectors)
-    _prefetch_result(b, rows)
+    lanes = blocking.lanes
+    sums = [[f"%s{row}.{part}" for part in range(vectors)] for row in range(rows)]
+    for row in range(rows):
+        # The rows of C are far apart, so hardware prefetchers miss them; the k loop hides the latency.
+        target = b.at("%c0", b.mul(row, "%c_step"))
+        b.emit(f"call void @llvm.prefetch.p0(ptr {target}, i32 1, i32 3, i32 1)")
     b.emit("br label %head")
     b.label("head")
     b.emit("%k = phi i64 [0, %setup], [%k.next, %body]")
@@ -86,8 +75,7 @@ def _outer(name: str, rows: int, vectors: int, blocking: Blocking) -> str:
     for row in range(rows):
         left = b.splat(b.load(b.at("%pa", row)), blocking.element)
         for part, total in enumerate(sums[row]):
-            b.emit(f"{total}.next = call {vector} @llvm.fmuladd.v{lanes}{blocking.dtype}"
-                   f"({vector} {left}, {vector} {right[part]}, {vector} {total})")
+            b.emit(f"{total}.next = {b.product(left, right[part], total)}")
     b.emit(f"%pa.next = getelementptr {b.element}, ptr %pa, i64 {blocking.row_stride}")
     b.emit(f"%pb.next = getelementptr {b.element}, ptr %pb, i64 %b_step")
     b.emit("%k.next = add nsw i64 %k, 1")
@@ -95,71 +83,6 @@ def _outer(name: str, rows: int, vectors: int, blocking: Blocking) -> str:
     b.label("finish")
     _store_outer(b, sums)
     return b.text()
-
-
-ROWS_UNROLL = 4
-
-
-def _outer_rows(name: str, rows: int, vectors: int, blocking: Blocking) -> str:
-    """Several k per turn, because every turn advances several pointers; the rest of k one by one."""
-    b = Builder(name, ROWS_PARAMETERS, blocking, attributes="noinline")
-    sums, scale = _sum_names(rows, vectors), blocking.item_bytes
-    # One pointer serves as many rows as the addressing mode base + {1, 2, 4, 8} * index reaches.
-    group = 1 + len([factor for factor in (1, 2) if factor * scale in (4, 8)])
-    starts = [b.at("%a", b.mul(first, "%a_row")) for first in range(0, rows, group)]
-    _prefetch_result(b, rows)
-    b.emit(f"%whole = and i64 %depth, {-ROWS_UNROLL}")
-    flat = [total for line in sums for total in line]
-
-    def turn(label: str, before: str, steps: int, end: str, following: str, start: dict[str, str]) -> dict[str, str]:
-        """One loop over k; returns the names of its state after the last turn."""
-        names = {old: f"{old}.{label}" for old in start}
-        b.emit(f"br label %{label}.head")
-        b.label(f"{label}.head")
-        for old, value in start.items():
-            kind = b.vector if old in flat else "i64" if old == "%k" else "ptr"
-            b.emit(f"{names[old]} = phi {kind} [{value}, %{before}], [{names[old]}.next, %{label}.body]")
-        b.emit(f"%more.{label} = icmp slt i64 {names['%k']}, {end}")
-        b.emit(f"br i1 %more.{label}, label %{label}.body, label %{following}")
-        b.label(f"{label}.body")
-        _rows_body(b, sums, names, steps, group)
-        b.emit(f"{names['%k']}.next = add nsw i64 {names['%k']}, {steps}")
-        return names
-
-    state = {"%k": "0", "%pb": "%b", **{f"%pa{index}": start for index, start in enumerate(starts)},
-             **dict.fromkeys(flat, "zeroinitializer")}
-    state = turn("many", "setup", ROWS_UNROLL, "%whole", "rest", state)
-    b.emit("br label %many.head")
-    b.label("rest")
-    state = turn("one", "rest", 1, "%depth", "finish", state)
-    b.emit("br label %one.head")
-    b.label("finish")
-    _store_outer(b, [[state[total] for total in line] for line in sums])
-    return b.text()
-
-
-def _rows_body(b: Builder, sums: list[list[str]], names: dict[str, str], steps: int, group: int) -> None:
-    """``steps`` values of k for all rows."""
-    lanes, rows, vectors = b.blocking.lanes, len(sums), len(sums[0])
-    totals = {total: names[total] for line in sums for total in line}
-    right = names["%pb"]
-    for step in range(steps):
-        columns = [b.load_vector(b.at(right, part * lanes)) for part in range(vectors)]
-        right = b.at(right, "%b_step")
-        for row in range(rows):
-            place = names[f"%pa{row // group}"]
-            if row % group:
-                kind = f"[{row % group} x {b.element}]"
-                place = b.let(f"getelementptr {kind}, ptr {place}, i64 %a_row", "p")
-            left = b.splat(b.load(b.at(place, step)), b.element)
-            for part, total in enumerate(sums[row]):
-                totals[total] = b.fma(left, columns[part], totals[total])
-    for total, value in totals.items():
-        b.emit(f"{names[total]}.next = bitcast {b.vector} {value} to {b.vector}")
-    b.emit(f"{names['%pb']}.next = getelementptr i8, ptr {right}, i64 0")
-    for index in range(-(-rows // group)):
-        pointer = names[f"%pa{index}"]
-        b.emit(f"{pointer}.next = getelementptr {b.element}, ptr {pointer}, i64 {steps}")
 
 
 def _store_outer(b: Builder, sums: list[list[str]]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from calque.backend.cpu.contract.attention import attention_functions
 from calque.backend.cpu.contract.attention_grad import attention_grad_functions
+from calque.backend.cpu.contract.bfloat import bfloat_module
 from calque.backend.cpu.contract.builder import declarations
 from calque.backend.cpu.contract.conv import conv_functions
 from calque.backend.cpu.contract.depthwise import depthwise_functions
@@ -21,8 +22,10 @@ from calque.backend.cpu.contract.winograd_weight import winograd_weight_function
 
 
 def module_ir(dtype: str, target: VectorUnit) -> str:
-    """IR text of every contraction for ``float32`` or ``float64``; needs only ``calque_barrier`` from outside."""
+    """IR text of every contraction for ``float32`` or ``float64``, of the product for ``bfloat16``; needs only ``calque_barrier`` from outside."""
     blocking = blocking_for(dtype, target)
+    if blocking.narrow:
+        return bfloat_module(blocking)
     parts = (declarations, outer_kernels, dot_kernels, packers, gemm_functions, depthwise_functions, tile_functions,
              direct_functions, conv_functions, tile_grad_functions, weight_grad_functions, winograd_conv_functions,
              winograd_weight_functions, attention_functions, attention_grad_functions)

@@ -18,7 +18,7 @@ from calque.backend.cpu.contract.winograd_conv import transformed_weights
 from calque.backend.cpu.contract.winograd_weight import parts
 from calque.kernel.contract import AttentionSpec, Spec
 
-DTYPES = {"float32": "f32", "float64": "f64"}
+DTYPES = {"float32": "f32", "float64": "f64", "bfloat16": "bf16"}
 ATTENTION = ("attention", "attention_masked", "attention_grad", "attention_grad_masked")
 KINDS = ("matmul", "conv2d", "conv2d_input_grad", "conv2d_weight_grad", *ATTENTION)
 Quad = tuple[int, int, int, int]
@@ -26,8 +26,13 @@ Pair = tuple[int, int]
 
 
 def blocking_for(dtype: str, target: VectorUnit) -> Blocking:
-    """Block sizes for ``float32`` or ``float64``."""
+    """Block sizes for ``float32``, ``float64`` or ``bfloat16``."""
     return Blocking(DTYPES[dtype], target)
+
+
+def is_native(kind: str, dtype: str) -> bool:
+    """Whether the library computes a contraction: all of them in float32 and float64, products in bfloat16 too."""
+    return dtype in DTYPES and (dtype != "bfloat16" or kind == "matmul")
 
 
 def symbol(kind: str, dtype: str) -> str:
@@ -71,8 +76,11 @@ class Matmul:
                 *(word for dim in dims for word in dim))
 
     def workspace_bytes(self, dtype: str, target: VectorUnit) -> int:
-        """None: every thread packs into its scratch memory."""
-        return 0
+        """None, as every thread packs into its scratch memory; float32 sums if narrow elements take several blocks of k."""
+        f, blocking = self.folded(), blocking_for(dtype, target)
+        if not blocking.narrow or f.depth <= blocking.gemm_depth:
+            return 0
+        return prod(f.batch) * f.rows * f.columns * blocking.item_bytes + target.vector_bytes
 
 
 @dataclass(frozen=True, slots=True)

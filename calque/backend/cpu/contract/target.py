@@ -20,6 +20,10 @@ class VectorUnit(Protocol):
     def registers(self) -> int:
         """Number of registers."""
 
+    @property
+    def bfloat_pairs(self) -> bool:
+        """Whether one instruction multiplies pairs of bfloat16 and adds them to float32 (AVX512-BF16)."""
+
 
 @dataclass(frozen=True, slots=True)
 class TargetInfo:
@@ -28,9 +32,11 @@ class TargetInfo:
     name: str
     vector_bytes: int
     registers: int
+    bfloat_pairs: bool = False
 
 
 AVX512 = TargetInfo("avx512", 64, 32)
+AVX512_BF16 = TargetInfo("avx512_bf16", 64, 32, bfloat_pairs=True)
 AVX2 = TargetInfo("avx2", 32, 16)
 SSE = TargetInfo("sse", 16, 16)
 NEON = TargetInfo("neon", 16, 32)
@@ -41,7 +47,7 @@ def target_for_features(architecture: str, features: frozenset[str]) -> TargetIn
     if architecture in ("aarch64", "arm64"):
         return NEON
     if "avx512f" in features:
-        return AVX512
+        return AVX512_BF16 if "avx512bf16" in features else AVX512
     if "avx2" in features and "fma" in features:
         return AVX2
     return SSE
@@ -59,14 +65,34 @@ class Blocking:
     target: VectorUnit
 
     @property
+    def sum_type(self) -> str:
+        """The type of sums and of packed lanes: a bfloat16 product packs float32 or, in as many bits, pairs of bfloat16."""
+        return {"bf16": "f32"}.get(self.dtype, self.dtype)
+
+    @property
     def item_bytes(self) -> int:
-        """Size of one element in bytes."""
-        return {"f32": 4, "f64": 8}[self.dtype]
+        """Size of one packed element in bytes."""
+        return {"f32": 4, "f64": 8}[self.sum_type]
 
     @property
     def element(self) -> str:
-        """The LLVM name of the element type."""
-        return {"f32": "float", "f64": "double"}[self.dtype]
+        """The LLVM name of the packed element type."""
+        return {"f32": "float", "f64": "double"}[self.sum_type]
+
+    @property
+    def storage(self) -> str:
+        """The LLVM name of an element of operands and result."""
+        return "i16" if self.narrow else self.element
+
+    @property
+    def narrow(self) -> bool:
+        """Whether operands and result are narrower than the sums."""
+        return self.dtype == "bf16"
+
+    @property
+    def pairs(self) -> bool:
+        """Whether a packed element is a pair of bfloat16 with successive k."""
+        return self.narrow and self.target.bfloat_pairs
 
     @property
     def lanes(self) -> int:
@@ -104,7 +130,9 @@ class Blocking:
     @property
     def gemm_depth(self) -> int:
         """Longest k block of a matrix product: a panel of A takes half of a 48 KiB first-level cache, B streams by."""
-        return 24576 // (self.row_stride * self.item_bytes)
+        elements = 24576 // (self.row_stride * self.item_bytes)
+        # Rounding sums to bfloat16 wants all of k in one block, so these panels may be as large as the second level bears.
+        return 3 * elements * (2 if self.pairs else 1) if self.narrow else elements
 
     @property
     def direct_depth(self) -> int:

@@ -1,0 +1,233 @@
+"""Matrix products of bfloat16: float32 sums, rounded once when all of k has been added.
+
+The blocked product of ``gemm.py`` runs on packed panels of 32-bit elements. Where the processor multiplies pairs
+(AVX512-BF16) such an element holds two values with successive k; elsewhere it holds one value as float32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from calque.backend.cpu.contract.builder import Builder, Value, declarations
+from calque.backend.cpu.contract.gemm import gemm_grid, gemm_parameters, gemm_part, matmul_entry, packed_depth, row_group
+from calque.backend.cpu.contract.micro import outer_kernels
+from calque.backend.cpu.contract.pack import copy_out, transpose
+from calque.backend.cpu.contract.panels import first_row
+from calque.backend.cpu.contract.target import Blocking
+
+DEPTH_AT_ONCE = 32
+"""Values of k that are packed for all panels before the next ones, when lanes are contiguous: their lines stay near."""
+
+
+def bfloat_module(blocking: Blocking) -> str:
+    """IR text of the matrix product of bfloat16."""
+    parts = (declarations, _declarations, outer_kernels, copy_out, _pack_lanes, _pack_wide, _pack_tall, _round_out, _tile,
+             row_group, gemm_part, gemm_grid, _gemm, matmul_entry)
+    return "\n".join(part(blocking) for part in parts)
+
+
+def _words(blocking: Blocking, kind: str = "i16") -> str:
+    return f"<{blocking.lanes} x {kind}>"
+
+
+def _declarations(blocking: Blocking) -> str:
+    lanes, words, mask = blocking.lanes, _words(blocking), f"<{blocking.lanes} x i1>"
+    return "\n".join([f"declare {words} @llvm.masked.load.v{lanes}i16.p0(ptr, i32, {mask}, {words})",
+                      f"declare void @llvm.masked.store.v{lanes}i16.p0({words}, ptr, i32, {mask})", ""])
+
+
+def _load_words(b: Builder, pointer: str, mask: str) -> str:
+    """Consecutive bfloat16 as 32-bit integers, zero where the mask is not set."""
+    words, lanes = _words(b.blocking), b.blocking.lanes
+    value = b.let(f"call {words} @llvm.masked.load.v{lanes}i16.p0(ptr {pointer}, i32 2, {b.mask} {mask}, {words} zeroinitializer)")
+    return b.let(f"zext {words} {value} to {_words(b.blocking, 'i32')}")
+
+
+def _upper(b: Builder, integers: str) -> str:
+    """Integers moved to the upper halves: as float32 they are the bfloat16 values."""
+    kind = _words(b.blocking, "i32")
+    return b.let(f"shl {kind} {integers}, {b.splat(16, 'i32')}")
+
+
+def _as_vector(b: Builder, integers: str) -> str:
+    return b.let(f"bitcast {_words(b.blocking, 'i32')} {integers} to {b.vector}")
+
+
+def _pack_lanes(blocking: Blocking) -> str:
+    """Pack ``count <= lanes`` lanes: ``target[e * target_step + lane]`` is packed element e of ``source[lane * lane_step ..]``."""
+    b = Builder("pack_lanes", ("ptr %source", "i64 %lane_step", "i64 %depth_step", "i64 %count", "i64 %depth",
+                               "ptr %target", "i64 %target_step"), blocking, attributes="noinline")
+    per = 2 if blocking.pairs else 1
+    whole = b.div("%depth", per)
+    blocks = b.div(whole, blocking.lanes)
+
+    def along_depth() -> None:
+        with b.loop(0, blocks) as block:
+            _transposed_block(b, b.mul(block, blocking.lanes), per)
+        _pack_elements(b, b.mul(blocks, blocking.lanes), per)
+
+    b.cases((b.compare("eq", "%lane_step", 1), lambda: _pack_rows(b, per)),
+            (b.compare("eq", "%depth_step", 1), along_depth), default=lambda: _pack_elements(b, 0, per))
+    return b.text()
+
+
+def _pack_rows(b: Builder, per: int) -> None:
+    """Lanes side by side: one row of the source for every k."""
+    mask, kind = b.lanes_between(0, "%count"), _words(b.blocking, "i32")
+
+    def row(k: Value) -> str:
+        return _load_words(b, b.operand_at("%source", b.mul(k, "%depth_step")), mask)
+
+    with b.loop(0, b.div("%depth", per)) as element:
+        k = b.mul(element, per)
+        value = _upper(b, row(b.add(k, per - 1)))
+        if per == 2:
+            value = b.let(f"or {kind} {row(k)}, {value}")
+        b.store_vector(_as_vector(b, value), b.at("%target", b.mul(element, "%target_step")))
+    with b.when(b.compare("ne", b.rem("%depth", per), 0)):
+        last = b.sub("%depth", 1)
+        b.store_vector(_as_vector(b, row(last)), b.at("%target", b.mul(b.div(last, per), "%target_step")))
+
+
+def _transposed_block(b: Builder, element: Value, per: int) -> None:
+    """As many packed elements as lanes, k contiguous in memory: a square through registers."""
+    lanes, last = b.blocking.lanes, b.sub("%count", 1)
+    everywhere, rows = b.lanes_between(0, lanes), []
+    for lane in range(lanes):
+        place = b.dot((b.min(lane, last), "%lane_step"), (element, per))
+        address = b.operand_at("%source", place)
+        if per == 2:
+            rows.append(b.let(f"load {b.vector}, ptr {address}, align 2"))
+        else:
+            rows.append(_as_vector(b, _upper(b, _load_words(b, address, everywhere))))
+    for step, value in enumerate(transpose(b, rows)):
+        b.store_vector(value, b.at("%target", b.mul(b.add(element, step), "%target_step")))
+
+
+def _pack_elements(b: Builder, first: Value, per: int) -> None:
+    """One packed element at a time, from packed element ``first`` on; a missing second value is zero."""
+    with b.loop(first, b.ceil_div("%depth", per)) as element, b.loop(0, "%count") as lane:
+        k = b.mul(element, per)
+        address = b.operand_at("%source", b.dot((lane, "%lane_step"), (k, "%depth_step")))
+        low = b.let(f"zext i16 {b.let(f'load i16, ptr {address}, align 2')} to i32")
+        if per == 1:
+            value = b.let(f"shl i32 {low}, 16")
+        else:
+            exists = b.compare("slt", b.add(k, 1), "%depth")
+            second = b.operand_at(address, b.select(exists, "%depth_step", 0))
+            high = b.let(f"zext i16 {b.let(f'load i16, ptr {second}, align 2')} to i32")
+            upper = b.let(f"shl i32 {b.select(exists, high, 0, 'i32')}, 16")
+            value = b.let(f"or i32 {low}, {upper}")
+        b.store(b.let(f"bitcast i32 {value} to float"), b.at("%target", b.add(b.mul(element, "%target_step"), lane)))
+
+
+def _each_stretch(b: Builder, lane_step: str, depth_step: str, source: str,
+                  pack: Callable[[str, Value, Value], None]) -> None:
+    """``pack(source, packed element, length)`` for stretches of k; the whole of k when lanes are not contiguous."""
+    stretch = b.select(b.compare("eq", lane_step, 1), DEPTH_AT_ONCE, b.max("%depth", 1))
+    with b.loop(0, "%depth", stretch) as start:
+        pack(b.operand_at(source, b.mul(start, depth_step)), packed_depth(b, start),
+             b.min(stretch, b.sub("%depth", start)))
+
+
+def _pack_wide(blocking: Blocking) -> str:
+    """Columns of B into panels ``tile_columns`` wide and ``panel_step`` packed elements apart."""
+    b = Builder("pack_wide", ("ptr %source", "i64 %lane_step", "i64 %depth_step", "i64 %count", "i64 %depth",
+                              "ptr %target", "i64 %panel_step"), blocking, attributes="noinline")
+    width, lanes = blocking.tile_columns, blocking.lanes
+
+    def pack(source: str, element: Value, length: Value) -> None:
+        with b.loop(0, "%count", lanes) as column:
+            place = b.dot((b.div(column, width), "%panel_step"), (b.rem(column, width), 1), (element, width))
+            b.call("pack_lanes", f"ptr {b.operand_at(source, b.mul(column, '%lane_step'))}", "i64 %lane_step",
+                   "i64 %depth_step", f"i64 {b.min(b.sub('%count', column), lanes)}", f"i64 {length}",
+                   f"ptr {b.at('%target', place)}", f"i64 {width}")
+
+    _each_stretch(b, "%lane_step", "%depth_step", "%source", pack)
+    return b.text()
+
+
+def _pack_tall(blocking: Blocking) -> str:
+    """Rows of A as panels low..high, one after the other."""
+    b = Builder("pack_tall", ("ptr %a", "i64 %a_row", "i64 %a_depth", "i64 %low", "i64 %high", "i64 %base", "i64 %extra",
+                              "i64 %depth", "ptr %target"), blocking, attributes="noinline")
+    stride, lanes = blocking.row_stride, blocking.lanes
+    size = b.mul(packed_depth(b, "%depth"), stride)
+
+    def pack(source: str, element: Value, length: Value) -> None:
+        with b.loop("%low", "%high") as panel:
+            row = first_row(b, panel)
+            count = b.sub(first_row(b, b.add(panel, 1)), row)
+            target = b.at("%target", b.dot((b.sub(panel, "%low"), size), (element, stride)))
+            with b.loop(0, count, lanes) as lane:
+                b.call("pack_lanes", f"ptr {b.operand_at(source, b.mul(b.add(row, lane), '%a_row'))}", "i64 %a_row",
+                       "i64 %a_depth", f"i64 {b.min(b.sub(count, lane), lanes)}", f"i64 {length}",
+                       f"ptr {b.at(target, lane)}", f"i64 {stride}")
+
+    _each_stretch(b, "%a_row", "%a_depth", "%a", pack)
+    return b.text()
+
+
+def _round_out(blocking: Blocking) -> str:
+    """Float32 sums, rows ``sums_row`` apart, rounded to the nearest bfloat16 (ties to even) into C."""
+    b = Builder("round_out", ("ptr %sums", "i64 %sums_row", "i64 %rows", "i64 %columns", "ptr %c", "i64 %c_row"),
+                blocking, attributes="noinline")
+    lanes, kind, words = blocking.lanes, _words(blocking, "i32"), _words(blocking)
+    one, half, sixteen, quiet = (b.splat(value, "i32") for value in (1, 0x7FFF, 16, 0x40))
+    with b.loop(0, "%columns", lanes) as column:
+        mask = b.lanes_between(0, b.min(b.sub("%columns", column), lanes))
+        with b.loop(0, "%rows") as row:
+            value = b.load_vector(b.at("%sums", b.dot((row, "%sums_row"), (column, 1))))
+            bits = b.let(f"bitcast {b.vector} {value} to {kind}")
+            upper = b.let(f"lshr {kind} {bits}, {sixteen}")
+            tie = b.let(f"and {kind} {upper}, {one}")
+            rounded = b.let(f"add {kind} {b.let(f'add {kind} {bits}, {half}')}, {tie}")
+            rounded = b.let(f"lshr {kind} {rounded}, {sixteen}")
+            nan = b.let(f"fcmp uno {b.vector} {value}, {value}", "m")
+            kept = b.let(f"or {kind} {upper}, {quiet}")
+            chosen = b.let(f"select {b.mask} {nan}, {kind} {kept}, {kind} {rounded}")
+            narrow = b.let(f"trunc {kind} {chosen} to {words}")
+            address = b.operand_at("%c", b.dot((row, "%c_row"), (column, 1)))
+            b.emit(f"call void @llvm.masked.store.v{lanes}i16.p0({words} {narrow}, ptr {address}, i32 2, {b.mask} {mask})")
+    return b.text()
+
+
+def _tile(blocking: Blocking) -> str:
+    """One tile: straight to C if this block is all of k, else added to the sums, which the last block rounds."""
+    b = Builder("strided_tile", ("i64 %rows", "i64 %columns", "i64 %depth", "ptr %a", "ptr %b", "i64 %b_step", "ptr %c",
+                                 "i64 %c_row", "i64 %c_column", "i1 %accumulate", "ptr %sums", "i64 %sums_row", "i1 %last"),
+                blocking, attributes="noinline")
+    width, lanes = blocking.tile_columns, blocking.lanes
+    tile = b.array((blocking.tile_rows + 1) * width)
+    narrow = b.compare("sle", "%columns", lanes)
+    for kernel, condition in (("outer_narrow", narrow), ("outer", b.let(f"xor i1 {narrow}, true", "c"))):
+        with b.when(condition):
+            b.call(kernel, "i64 %rows", "i64 %depth", "ptr %a", "ptr %b", "i64 %b_step", f"ptr {tile}",
+                   f"ptr {b.at(tile, lanes)}", f"i64 {width}", "i1 false")
+    alone = b.both("%last", b.let("xor i1 %accumulate, true", "c"))
+
+    def straight() -> None:
+        b.call("round_out", f"ptr {tile}", f"i64 {width}", "i64 %rows", "i64 %columns", "ptr %c", "i64 %c_row")
+
+    def add_up() -> None:
+        b.call("copy_out", f"ptr {tile}", "i64 %rows", "i64 %columns", "ptr %sums", "i64 %sums_row", "i64 1",
+               "i1 %accumulate")
+        with b.when("%last"):
+            b.call("round_out", "ptr %sums", "i64 %sums_row", "i64 %rows", "i64 %columns", "ptr %c", "i64 %c_row")
+
+    b.cases((alone, straight), default=add_up)
+    return b.text()
+
+
+def _gemm(blocking: Blocking) -> str:
+    """A single column is computed as a single row: its elements lie side by side."""
+    parameters = gemm_parameters(blocking)
+    b = Builder("gemm", parameters, blocking, attributes="noinline")
+    b.return_when(b.either(b.compare("eq", "%rows", 0), b.compare("eq", "%columns", 0)))
+    kinds = {parameter.split()[-1]: parameter.split()[0] for parameter in parameters}
+    mirror = {"%a": "%b", "%a_row": "%b_column", "%a_depth": "%b_depth", "%c_row": "%c_column", "%rows": "%columns"}
+    mirror |= {value: key for key, value in mirror.items()}
+    swap = b.compare("eq", "%columns", 1)
+    values = {name: b.select(swap, mirror[name], name, kind) if name in mirror else name for name, kind in kinds.items()}
+    b.call("gemm_grid", *[f"{kind} {values[name]}" for name, kind in kinds.items()])
+    return b.text()

@@ -1,0 +1,114 @@
+"""Native products of bfloat16 against float64, on this machine and with the instructions of smaller ones."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+import calque
+from calque.backend.cpu import host
+from calque.backend.cpu.contract import AVX2, AVX512, SSE, TargetInfo, is_native
+from tests.backend.contract_harness import Library, host_target, matmul_params
+
+Array = NDArray[Any]
+BFLOAT = ml_dtypes.bfloat16
+HERE = host_target()
+TARGETS = {target.name: target for target in (HERE, *((AVX512, AVX2) if HERE.vector_bytes == 64 else ()), SSE)}
+
+
+@cache
+def library(name: str) -> Library:
+    """The library of a target, compiled once."""
+    return Library("bfloat16", TARGETS[name])
+
+
+def operand(rng: np.random.Generator, rows: int, columns: int, layout: str) -> Array:
+    """Random values: "n" row-major, "t" column-major, "s" every second element of a row."""
+    if layout == "t":
+        return rng.standard_normal((columns, rows)).astype(BFLOAT).T
+    return rng.standard_normal((rows, columns * (1 + (layout == "s")))).astype(BFLOAT)[:, :: 1 + (layout == "s")]
+
+
+def check(a: Array, b: Array, name: str) -> None:
+    """Float32 sums rounded once, and the same bits for every thread count."""
+    results = []
+    for threads in (1, 2, 3):
+        out = np.full((a.shape[0], b.shape[1]), np.nan, BFLOAT)
+        library(name).prepare("matmul", matmul_params(a, b), a, b, out)(threads)
+        results.append(out)
+    exact = a.astype(np.float64) @ b.astype(np.float64)
+    size = np.abs(a.astype(np.float64)) @ np.abs(b.astype(np.float64))
+    # Half a unit of bfloat16 for the one rounding, float32's rounding of the sums besides.
+    bound = 2.0**-8 * np.abs(exact) + (a.shape[1] + 8) * 2.0**-24 * size + 1e-30
+    assert (np.abs(results[0].astype(np.float64) - exact) <= bound).all()
+    for other in results[1:]:
+        assert results[0].tobytes() == other.tobytes()
+
+
+@pytest.mark.parametrize("name", list(TARGETS))
+@settings(max_examples=40, deadline=None, derandomize=True)
+@given(data=st.data())
+def test_random_products(name: str, data: st.DataObject) -> None:
+    """Sizes around tiles, odd depths, every layout."""
+    m, n = (data.draw(st.one_of(st.integers(1, 40), st.integers(60, 130))) for _ in range(2))
+    k = data.draw(st.one_of(st.integers(0, 70), st.integers(200, 400)))
+    rng = np.random.default_rng(data.draw(st.integers(0, 99)))
+    check(operand(rng, m, k, data.draw(st.sampled_from("nts"))), operand(rng, k, n, data.draw(st.sampled_from("nts"))), name)
+
+
+@pytest.mark.parametrize("name", list(TARGETS))
+@pytest.mark.parametrize("shape", [(20, 5001, 40), (300, 1001, 1100), (700, 64, 700), (1, 300, 500), (500, 300, 1)])
+def test_blocks_of_depth_and_chunks(name: str, shape: tuple[int, int, int]) -> None:
+    """Sums of several blocks of k are kept in float32; several chunks of columns; vectors."""
+    m, k, n = shape
+    rng = np.random.default_rng(1)
+    check(operand(rng, m, k, "n"), operand(rng, k, n, "n"), name)
+    check(operand(rng, m, k, "t"), operand(rng, k, n, "t"), name)
+
+
+@pytest.mark.parametrize("name", list(TARGETS))
+def test_rounding_ties_nan_and_infinity(name: str) -> None:
+    """A product by one returns every value; sums halfway between two values go to the even one."""
+    values = np.array([np.nan, np.inf, -np.inf, 0.0, -0.0, 3e38, -1.5, 2.0**-100], BFLOAT).reshape(8, 1)
+    out = np.empty((8, 1), BFLOAT)
+    one = np.ones((1, 1), BFLOAT)
+    library(name).prepare("matmul", matmul_params(values, one), values, one, out)(1)
+    np.testing.assert_array_equal(out.astype(np.float32), (values.astype(np.float32) + np.float32(0)))
+    row, pair = np.array([[256.0, 1.0], [258.0, 1.0], [258.0, 3.0]], BFLOAT), np.ones((2, 1), BFLOAT)
+    ties = np.empty((3, 1), BFLOAT)
+    library(name).prepare("matmul", matmul_params(row, pair), row, pair, ties)(1)
+    assert ties[:, 0].astype(np.float32).tolist() == [256.0, 260.0, 260.0]  # 257 -> 256, 259 -> 260, 261 -> 260
+
+
+def test_targets_differ_in_how_they_multiply() -> None:
+    """Only the pair instruction halves the packed panels."""
+    assert TargetInfo("avx512_bf16", 64, 32, bfloat_pairs=True) != AVX512
+    assert is_native("matmul", "bfloat16") and not is_native("conv2d", "bfloat16") and not is_native("matmul", "float16")
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_16_bit_contractions_never_run_on_the_host(dtype: str) -> None:
+    """Products, batched products and convolutions with their gradients, beside PyTorch."""
+    before = host.COUNTERS.contractions
+    rng = np.random.default_rng(0)
+    a, b, x, w = (rng.standard_normal(s).astype(np.float32) for s in ((3, 20, 33), (3, 33, 17), (2, 3, 9, 9), (4, 3, 3, 3)))
+    results = []
+    for module in (calque, torch):
+        kind = getattr(module, dtype)
+        u, v, y, f = (module.tensor(value).to(kind).requires_grad_() for value in (a, b, x, w))  # type: ignore[attr-defined]
+        product, image = u @ v, module.nn.functional.conv2d(y, f, padding=1)  # type: ignore[attr-defined]
+        (product.float().sum() + image.float().square().sum()).backward()
+        found = [product, image, u.grad, v.grad, y.grad, f.grad]
+        assert all(value.dtype is kind for value in found)
+        results.append([value.detach().float().numpy() for value in found])
+    for ours, theirs in zip(*results, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=2e-2, atol=2e-2 * np.abs(theirs).max())
+    assert host.COUNTERS.contractions == before
