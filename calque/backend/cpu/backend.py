@@ -9,7 +9,6 @@ import numpy as np
 from calque.backend.base import Array, Backend, Executable, MemoryStats
 from calque.backend.cpu import contract, limits
 from calque.backend.cpu.executable import compile_schedule
-from calque.backend.cpu.link import NATIVE_CONTRACTIONS
 from calque.backend.cpu.memory import POOL
 from calque.backend.cpu.target import current
 from calque.base.dtypes import DType
@@ -27,7 +26,7 @@ class CpuBackend(Backend):
 
     def workspace_bytes(self, kind: str, spec: Any, dtype: DType) -> int:
         """Packed operands and transformed tiles of a native contraction."""
-        if dtype.name not in NATIVE_CONTRACTIONS:
+        if not contract.is_native(kind, dtype.name):
             return 0
         return contract.contraction(kind, spec).workspace_bytes(dtype.name, current())
 
