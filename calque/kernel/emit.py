@@ -15,9 +15,12 @@ from calque.base.shapes import Shape, contiguous_strides
 from calque.ir import scalar
 from calque.ir.index import ZERO, Coords, Form, broadcast, dense, flatten
 from calque.ir.program import Node
-from calque.kernel.facts import READS_INDEXED, Class
+from calque.kernel.facts import READS_INDEXED, Class, op_cost
 from calque.kernel.group import Group, Write
 from calque.kernel.reader import Dynamic, Fusion, Reader, reduced_coords, static_offset
+
+STASH_COST = 20  # weighted instructions from which a value is kept rather than evaluated in every stage ...
+STASH_BYTES = 1 << 18  # ... if what one row keeps stays in the cache
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,13 +182,58 @@ class Emitter:
         self.values: dict[Any, int] = {}  # (node, coords) -> instruction, valid in the current stage
         self.kept: dict[Any, int] = {}  # the same for values that do not vary over R
         self.levels: dict[int, int] = {}
+        self.stage = 0
+        self.computed: dict[Any, set[int]] = {}  # (node, coords) of an expensive value -> stages that evaluate it
+        self.stash: dict[Any, int] = {}  # such a value -> the output whose memory holds it from its first stage on
+        self.stashed: set[Any] = set()
 
     def run(self) -> Draft:
+        """The draft. Expensive values of several stages (the exponentials of a softmax) wait in the memory of an output."""
+        draft = self._stages()
+        self.stash = self._choose_stash()
+        if not self.stash:
+            return draft
+        self.builder = Builder(self.g.reduced, True)
+        self.values, self.kept, self.stage = {}, {}, 0
+        return self._stages()
+
+    def _choose_stash(self) -> dict[Any, int]:
+        """Where values that several stages would evaluate are kept: outputs of their type that cover every iteration. A row must fit
+        the cache, else memory is slower than the evaluation."""
+        often = [key for key, stages in self.computed.items() if len(stages) > 1]
+        if not often:
+            return {}
+        row = prod(self.g.extents[d] for d in self.g.reduced)
+        free = [m for m in self.stores if self.g.coverage(self.g.place[m]) == "full"]
+        found: dict[Any, int] = {}
+        for key in sorted(often, key=lambda k: -self.fusion.facts.cost[k[0]]):
+            dtype = self.nodes[key[0]].dtype
+            target = next((m for m in reversed(free) if self.nodes[m].dtype is dtype and self.nodes[m].numel == self.g.size()), -1)
+            if target >= 0 and row * dtype.itemsize <= STASH_BYTES and self.g.coverage(key[1]) == "full":
+                free.remove(target)
+                found[key] = target
+        return found
+
+    def _save(self) -> None:
+        """Store the values of this stage that later ones want."""
+        for key, target in self.stash.items():
+            if key in self.values and key not in self.stashed:
+                self.stashed.add(key)
+                self.builder.effect("store", self.nodes[target].dtype, (self.values[key],), self._whole(target), False)
+
+    def _whole(self, m: int) -> Address:
+        return Address(m, dense(self.g.place[m], self.nodes[m].shape), out=True)
+
+    def _stages(self) -> Draft:
         """All stages: one reduce stage per level of nested reductions, then the stores."""
         roots = [(m, None) for m in self.stores] + [(w.value, w) for w in self.writes]
         if self.g.reduced:
             wanted = self._closure([*self.stores, *(o for w in self.writes for o in (w.value, w.index) if o >= 0)], {})
             reductions = [m for m in self.members if self.cls[m] is Class.REDUCE and m in wanted]
+            if self.stash:  # what is picked from a row (the score of a label) first: a saved value may take the row's memory
+                for m in self.members:
+                    if m in wanted and self.cls[m] is Class.MAP and self.level(m) == 0 and self.g.coverage(self.g.place[m]) == "row":
+                        self.value(m, self.g.place[m])
             for level in range(1, 1 + max((self.level(m) for m in reductions), default=0)):
                 self._reduce_stage([m for m in reductions if self.level(m) == level])
         self._prepare([r for r, _ in roots] + [w.index for w in self.writes if w.index >= 0])
@@ -193,9 +241,8 @@ class Emitter:
         ready = [(m, self.value(m, self.g.place[m])) for m in self.stores]
         parts = [(w, self.value(w.value, w.coords), self.index_value(w)) for w in self.writes]
         for m, v in ready:
-            address = Address(m, dense(self.g.place[m], self.nodes[m].shape), out=True)
             point = bool(self.g.reduced) and self.g.coverage(self.g.place[m]) == "row"
-            builder.effect("store", self.nodes[m].dtype, (v,), address, point)
+            builder.effect("store", self.nodes[m].dtype, (v,), self._whole(m), point)
         for w, v, i in parts:
             self._write(w, v, i)
         builder.finish("map")
@@ -247,7 +294,9 @@ class Emitter:
             wide = node.dtype.compute
             value = builder.cast(value, wide)
             results.append((m, builder.effect("reduce", wide, (value,), combine, False), node))
+        self._save()
         builder.finish("reduce")
+        self.stage += 1
         self.values = {}
         for m, v, node in results:
             builder.outer[v] = True
@@ -338,9 +387,17 @@ class Emitter:
         if found is None:
             found = self.values.get(key)
         if found is None:
-            found = self.compute(src, at)
+            if key in self.stashed:
+                found = builder.emit("load", node.dtype, (), self._whole(self.stash[key]), False)
+            else:
+                found = self.compute(src, at)
+                if self.g.reduced and not builder.outer[found] and node.dtype.compute is node.dtype and self._expensive(node):
+                    self.computed.setdefault(key, set()).add(self.stage)
             (self.kept if builder.outer[found] else self.values)[key] = found
         return found
+
+    def _expensive(self, node: Node) -> bool:
+        return op_cost(node, tuple(self.nodes[s].dtype for s in node.inputs)) >= STASH_COST
 
     def compute(self, src: int, coords: Coords) -> int:
         """Evaluate a MAP node."""

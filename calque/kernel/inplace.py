@@ -23,10 +23,10 @@ def may_overwrite(launch: Launch | None, read: int, write: int) -> bool:
     kernel = launch.kernel
     source, target = launch.operands.index(read), launch.operands.index(write)
     found = _stores(launch, target)
-    if len(found) != 1 or found[0][1].op != "store":
-        return False
-    last, store = found[0]
     where = _decode(launch)
+    if len({where[instr.imm] for _, instr in found}) != 1 or any(instr.op != "store" for _, instr in found):
+        return False
+    last, store = found[0]  # an output may hold another value before its own
     place = where[store.imm]
     for number, stage in enumerate(kernel.stages):
         for instr in stage.instrs:

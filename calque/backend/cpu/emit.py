@@ -114,12 +114,12 @@ class KernelEmitter:
             return
         start = code.mul(position, block)
         stop = code.minimum(code.add(start, block), self.frame.extents[plan.axis])
-        self._variants(start, stop, lambda variant, n: self._panel(variant, self._split(variant, group, n, self.kernel.stages)))
+        self._variants(start, stop, lambda variant, n: self._panel(variant, self._split(variant, group, n, self.kernel.stages)), plan.unroll)
 
-    def _variants(self, start: str, stop: str, body: Callable[[Variant, str], None], width: int = 0) -> None:
+    def _variants(self, start: str, stop: str, body: Callable[[Variant, str], None], unroll: int, width: int = 0) -> None:
         """The vectorised loop from start to stop in all its forms. Masked accesses cost several times as much as plain ones (Zen 5: half
         the speed of batch normalisation), so a mask is for the last vector only."""
-        code, unroll = self.code, self.plan.unroll
+        code = self.code
         width = width or self.plan.width
         if width == 1:
             with code.loop(start, stop) as n:
@@ -203,7 +203,8 @@ class KernelEmitter:
             return
         alone = plan.axis >= 0 and scalar_stage(kernel, stage, plan.axis)
         partial: dict[tuple[int, int], dict[int, Accumulator]] = {}
-        for width, count in self._forms(alone):
+        unroll = plan.unrolls[kernel.stages.index(stage)]
+        for width, count in self._forms(alone, unroll):
             for u in range(count):
                 partial[width, u] = self._accumulators(stage, self.vector if width > 1 else self.one)
         kept = self.shared
@@ -226,16 +227,16 @@ class KernelEmitter:
             if plan.axis < 0:
                 self._accumulate(stage, Variant(self.one, "", 1), inner, [partial[1, 0]])
             else:
-                self._variants("0", self.frame.extents[plan.axis], body, width=1 if alone else 0)
+                self._variants("0", self.frame.extents[plan.axis], body, unroll, width=1 if alone else 0)
         self.shared = kept
         self._merge(partial)
 
-    def _forms(self, alone: bool) -> list[tuple[int, int]]:
+    def _forms(self, alone: bool, unroll: int) -> list[tuple[int, int]]:
         """(width, number of accumulators) of the variants along R."""
         plan = self.plan
         if plan.width == 1 or alone:
             return [(1, 1)]
-        forms = [(plan.width, plan.unroll)]
+        forms = [(plan.width, unroll)]
         return forms if self.target.masked else [*forms, (1, 1)]
 
     def _accumulators(self, stage: Stage, s: Lanes) -> dict[int, Accumulator]:

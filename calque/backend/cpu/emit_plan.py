@@ -34,12 +34,14 @@ TRANSPOSED_BLOCK = 64  # the same when a strided access profits from walking the
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """`axis`: the vectorised dim of P + R or -1. `along`: "p" or "r". `depends[id]`: dims a value varies with."""
+    """`axis`: the vectorised dim of P + R or -1. `along`: "p" or "r". `unroll`: vectors per turn along P, `unrolls` per stage.
+    `depends[id]`: dims a value varies with."""
 
     axis: int
     along: str
     width: int
     unroll: int
+    unrolls: tuple[int, ...]
     depends: tuple[frozenset[int], ...]
     written: frozenset[int]
     block: int
@@ -108,14 +110,12 @@ def instruction_cost(instrs: tuple[Instr, ...]) -> int:
     return total
 
 
-def _unroll(kernel: LoopKernel, along: str, target: TargetInfo) -> int:
-    if along == "p":
-        cost = instruction_cost(tuple(kernel.instructions())) * prod(kernel.fixed)
-    else:
-        cost = max(instruction_cost(s.instrs) for s in kernel.stages)
-    if any(i.op in ("load_at", "store_at", "add_at") for i in kernel.instructions()):
+def _unroll(instrs: tuple[Instr, ...], turns: int, target: TargetInfo) -> int:
+    """Vectors per turn of a loop over `instrs`, written out `turns` times."""
+    cost = instruction_cost(instrs) * turns
+    if any(i.op in ("load_at", "store_at", "add_at") for i in instrs):
         cost *= 2
-    reductions = sum(i.op == "reduce" for i in kernel.instructions())
+    reductions = sum(i.op == "reduce" for i in instrs)
     unroll = 4 if cost <= 8 else 2 if cost <= 16 else 1
     while unroll > 1 and reductions * unroll * 2 > target.registers // 2:
         unroll //= 2
@@ -145,19 +145,21 @@ def make_plan(kernel: LoopKernel, target: TargetInfo) -> Plan:
     written = frozenset(kernel.accesses[i.imm].operand for i in kernel.instructions() if i.op in STORES)
     along = "r" if kernel.rank_p == 0 or (kernel.vector == "r" and kernel.rank_r > 0) else "p"
     axis, width, unroll = -1, 1, 1
+    unrolls: tuple[int, ...] = ()
     if along == "p":
         axis = kernel.rank_p - 1
         if kernel.vector == "p" and not _collides(kernel, axis):
             width = _width(kernel, depends, axis, target)
-            unroll = _unroll(kernel, along, target)
+            unroll = _unroll(tuple(kernel.instructions()), prod(kernel.fixed), target)
     elif kernel.rank_r > 0:
         axis = kernel.rank_p + kernel.rank_r - 1
         if kernel.vector == "r":
             width = _width(kernel, depends, axis, target)
-            unroll = _unroll(kernel, along, target)
+            unrolls = tuple([_unroll(s.instrs, 1, target) for s in kernel.stages])
     tiles = along == "p" and kernel.rank_p > 1 and kernel.rank_r == 0 and _profits_from_tiles(kernel, axis)
     block = width * unroll if kernel.rank_r and not kernel.fixed else TRANSPOSED_BLOCK if tiles else MAP_BLOCK
-    return Plan(axis, along, width, unroll, depends, written, block, tiles)
+    unrolls = unrolls or (unroll,) * len(kernel.stages)
+    return Plan(axis, along, width, unroll, unrolls, depends, written, block, tiles)
 
 
 def deepest(kernel: LoopKernel, stage: Stage) -> int:

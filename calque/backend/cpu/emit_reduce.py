@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from calque.backend.cpu.emit_ops import LOGICAL, SIGNED, UNSIGNED, Val, cast, float_extreme, round_to
+from calque.backend.cpu.emit_ops import LOGICAL, SIGNED, UNSIGNED, Val, cast, round_to
 from calque.backend.cpu.emit_text import FLOAT_KINDS, Lanes, register_kind
 from calque.base.dtypes import DType, bool_, float64
 
@@ -76,7 +76,9 @@ class Reduction:
         if kind in FLOAT_KINDS:
             if name in ("add", "mul"):
                 return s.op("f" + name, kind, old, new)
-            return float_extreme(s, kind, new, old, "ogt" if name == "max" else "olt")
+            # One comparison on the way from old to the result, as the processor's maximum keeps an old NaN.
+            best = s.select(kind, s.compare("ogt" if name == "max" else "olt", kind, new, old), new, old)
+            return s.select(kind, s.compare("uno", kind, new, new), new, best)
         table = LOGICAL if dtype is bool_ else SIGNED if dtype.is_signed else UNSIGNED
         return table[name](s, kind, old, new)
 
