@@ -61,16 +61,20 @@ class _Kernel:
         g = wide(g)
         normal = (self._grouped(wide(x)) - mean) * scale
         result: list[Any] = [None, None, None]
-        if saved.needs[0]:
+        if saved.needs[0] and self.grouped is None and self.spread == self.dims:  # one weight per statistic: it stands outside the sums
+            average, slope = total(g, self.dims) / self.count, total(g * normal, self.dims) / self.count
+            factor = scale if weight is None else scale * T.reshape(wide(weight), self.affine)
+            result[0] = cast((g - average - normal * slope) * factor, x._layout.dtype)
+        elif saved.needs[0]:
             inner = self._grouped(g if weight is None else g * T.reshape(wide(weight), self.affine))
             average = total(inner, self.dims) / self.count
             slope = total(inner * normal, self.dims) / self.count
             result[0] = cast(self._back((inner - average - normal * slope) * scale, x), x._layout.dtype)
         if saved.needs[1]:
-            gw = total(g * self._back(normal, x), self.spread, False)
+            gw = total(g * self._back(normal, x), self.spread)
             result[1] = cast(T.reshape(gw, tuple(weight._layout.shape)), weight._layout.dtype)
         if saved.needs[2]:
-            result[2] = cast(T.reshape(total(g, self.spread, False), tuple(bias._layout.shape)), bias._layout.dtype)
+            result[2] = cast(T.reshape(total(g, self.spread), tuple(bias._layout.shape)), bias._layout.dtype)
         return tuple(result)
 
     def __call__(self, label: str, x: Tensor, weight: Any, bias: Any) -> Tensor:
