@@ -1,6 +1,6 @@
 """Cost of everything but the arithmetic: programs of a few tiny operations beside PyTorch eager, taking turns in one process.
 
-    python bench/overhead.py [--rounds 15]
+    python bench/overhead.py [--rounds 15] [--compile]
 
 Each line is the median over rounds of the mean time of one call; the ratio is the median of the rounds' ratios.
 """
@@ -75,7 +75,44 @@ def count_up(T: Any) -> Callable[[], Any]:
     return call
 
 
+def perceptron(T: Any) -> Any:
+    """Three layers of 64."""
+    T.manual_seed(0)
+    nn = T.nn
+    return nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64))
+
+
+def one_sample(T: Any, wrap: Callable[[Any], Any] = lambda f: f) -> Callable[[], Any]:
+    """The perceptron on one sample without gradients; not read."""
+    model, x = wrap(perceptron(T)), T.ones(1, 64)
+
+    def call() -> Any:
+        with T.no_grad():
+            y = model(x)
+        settle(T)
+        return y
+
+    return call
+
+
+def train_step(T: Any, wrap: Callable[[Any], Any] = lambda f: f) -> Callable[[], Any]:
+    """A whole training step of the perceptron with SGD on a batch of 8; the loss is not read."""
+    model, x = perceptron(T), T.ones(8, 64)
+    optimizer = T.optim.SGD(model.parameters(), lr=1e-6)
+
+    def step(x: Any) -> Any:
+        optimizer.zero_grad()
+        loss = (model(x) ** 2).mean()
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    run = wrap(step)
+    return lambda: run(x)
+
+
 CASES = [read_a_sum, read_three, start_three, unrolled, count_up]
+WRAPPED = [one_sample, train_step]
 
 
 def slice_of(call: Callable[[], Any], calls: int = CALLS) -> float:
@@ -102,7 +139,9 @@ def main() -> None:
     """Run and print the table."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--rounds", type=int, default=15)
-    rounds = parser.parse_args().rounds
+    parser.add_argument("--compile", action="store_true", help="also torch.compile (needs a C++ compiler)")
+    options = parser.parse_args()
+    rounds, compiler = options.rounds, options.compile
     try:
         import torch
     except ImportError:
@@ -117,6 +156,17 @@ def main() -> None:
             continue
         ratio = statistics.median(c / t for c, t in zip(times["calque"], times["torch"], strict=True))
         print(f"{case.__name__:16} {ours:10.1f} {statistics.median(times['torch']) * 1e6:10.1f} {ratio:7.2f}", flush=True)
+    print(f"\n{'case':16} {'calque':>10} {'hybridized':>10} {'torch':>10} {'compile':>10}   us")
+    for wrapped in WRAPPED:
+        contenders = {"calque": wrapped(calque), "hybridized": wrapped(calque, calque.compile)}
+        if torch is not None:
+            contenders["torch"] = wrapped(torch)
+            if compiler:
+                contenders["compile"] = wrapped(torch, torch.compile)
+        times = compare(contenders, rounds)
+        found = {name: f"{statistics.median(slices) * 1e6:.1f}" for name, slices in times.items()}
+        columns = [f"{found.get(name, '-'):>10}" for name in ("calque", "hybridized", "torch", "compile")]
+        print(f"{wrapped.__name__:16} {' '.join(columns)}", flush=True)
 
 
 if __name__ == "__main__":

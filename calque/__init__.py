@@ -7,7 +7,7 @@
 tensor([2., 4.])
 """
 
-from calque import autograd, cuda, functional, linalg, nn, optim, profiler, utils
+from calque import autograd, cuda, functional, jit, linalg, nn, optim, profiler, utils
 from calque.autograd.modes import (
     enable_grad,
     inference_mode,
@@ -66,6 +66,7 @@ from calque.functional.statistics import *
 from calque.functional.types import *
 from calque.functional.views import *
 from calque.functional.windows import *
+from calque.hybrid import compile
 from calque.io import load, save
 from calque.nn.methods import *
 from calque.run.dispatch import synchronize

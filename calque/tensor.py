@@ -24,6 +24,7 @@ from calque.run import recorder
 from calque.run.buffer import Buffer, strided
 from calque.run.dispatch import new_array, raise_pending
 from calque.run.history import watch
+from calque.run.live import LiveFloat
 from calque.run.nodes import FunctionNode, GradNode, OutputNode
 from calque.run.recorder import BAKED, Edge, Storage, Trace, grow, grow_constant, local, scalar_tag, view_slot
 from calque.run.source import user_line
@@ -60,6 +61,11 @@ def register_type(cls: type) -> type:
     """Let the recording fast path accept a Tensor subclass."""
     TENSOR_TYPES.add(cls)
     return cls
+
+
+def next_number() -> int:
+    """Number of the next autograd node: nodes made from now on have larger ones."""
+    return next(_sequence)
 
 
 def wrap(storage: Storage, view: Layout, cls: type = Tensor) -> Any:
@@ -256,12 +262,12 @@ def binary(  # noqa: C901, PLR0915 - the hot path of recording: one frame, nothi
                     return fallback(a, b)
                 edge = grow(trace, key, op, (i, j), (), (_dense_of(a), _dense_of(b)))
             needs = a._requires_grad or b._requires_grad
-        elif (kind is float or kind is int) and a.__class__ in tensor_types and a._layout.dtype.category == 2:
-            if kind is int:
-                b, kind = float(b), float
+        elif (kind is float or kind is int or kind is LiveFloat) and a.__class__ in tensor_types and a._layout.dtype.category == 2:
+            if kind is not float:
+                b, kind = float(b) if kind is int else b, float
             storage = a._storage
             i = storage.slot if storage.trace is trace and storage.layout is a._layout else slot_of(trace, a)
-            tag = baked.get(b)
+            tag = baked.get(b) if b.__class__ is float else None
             if tag is None or b == 0.0:
                 tag = scalar_tag(b)
             edge = trace.cur.next.get((op, i, tag))

@@ -29,6 +29,7 @@ RANK = {
     "functional": 9,
     "nn": 10,
     "optim": 10,
+    "hybrid": 11,
     "vision": 11,
     "data": 11,
     "io": 11,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,7 @@ import numpy as np
 from calque.base import dtypes as dt
 from calque.base.errors import DTypeError, OutOfRangeError
 from calque.functional.common import cast, prim
-from calque.run.buffer import strided
+from calque.run.capture import known_values as values_now
 from calque.run.recorder import add_check, local
 from calque.run.source import user_line
 from calque.tensor import Tensor, slot_of
@@ -30,10 +31,21 @@ def index_error(op: str, value: int, position: tuple[int, ...], size: int, low: 
 
 def known_values(index: Tensor) -> np.ndarray[Any, Any] | None:
     """The index tensor's values if they are in memory already, without waiting."""
-    buffer = index._storage.buffer
-    if buffer is None or buffer.array is None or (buffer.task is not None and not buffer.task.done):
+    if local.state.capture is not None:  # what is recorded for replay must not depend on values; see `peek`
         return None
-    return strided(buffer.array, index._layout)
+    return values_now(index._storage, index._layout)  # type: ignore[no-any-return]
+
+
+def peek(t: Tensor, verdict: Callable[[Any], Any]) -> Any:
+    """`verdict` on the values if they are in memory already, else None. A replay of the call asks again, and holds for the same verdict only."""
+    found = values_now(t._storage, t._layout)
+    if found is None:
+        return None
+    result = verdict(found)
+    capture = local.state.capture
+    if capture is not None:
+        capture.peek(t._storage, t._layout, verdict, result)
+    return result
 
 
 def check_index(op: str, index: Tensor, size: int, negative: bool = True) -> Tensor:
@@ -46,17 +58,25 @@ def check_index(op: str, index: Tensor, size: int, negative: bool = True) -> Ten
     low = -size if negative else 0
     if not view.numel:
         return cast(index, dt.int64)
-    values = known_values(index)
-    if values is not None:
-        bad = (values < low) | (values >= size)
-        if bad.any():
-            position = tuple(int(i) for i in np.argwhere(bad)[0])
-            raise index_error(op, int(values[position]), position, size, low)
+    known = peek(index, lambda values: _verdict(values, size, low, negative))
+    if known is not None:
+        position, value, wraps = known
+        if position is not None:
+            raise index_error(op, value, position, size, low)
         wide = cast(index, dt.int64)
-        return _wrapped(wide, size) if negative and bool((values < 0).any()) else wide
+        return _wrapped(wide, size) if wraps else wide
     wide = cast(index, dt.int64)
     _record_check(op, wide, size, low)
     return _wrapped(wide, size) if negative and view.dtype.is_signed else wide
+
+
+def _verdict(values: np.ndarray[Any, Any], size: int, low: int, negative: bool) -> tuple[tuple[int, ...] | None, int, bool]:
+    """Position and value of the first bad index, if any; whether some count from the end."""
+    bad = (values < low) | (values >= size)
+    if bad.any():
+        position = tuple(int(i) for i in np.argwhere(bad)[0])
+        return position, int(values[position]), False
+    return None, 0, negative and bool((values < 0).any())
 
 
 def _wrapped(index: Tensor, size: int) -> Tensor:

@@ -22,6 +22,7 @@ from calque.functional.options import marked, resolve_device, resolve_dtype, siz
 from calque.functional.views import expand
 from calque.functional.writing import write_back
 from calque.ops.opdef import get
+from calque.run.capture import abort, numbers
 from calque.tensor import Tensor, from_array, read, upload
 
 __all__ = [
@@ -52,6 +53,7 @@ class Generator:
 
     def manual_seed(self, seed: int) -> "Generator":
         """Start the stream of `seed`."""
+        abort("sets the state of a random generator")
         value = int(seed)
         if not -(1 << 63) <= value < 1 << 64:
             raise OutOfRangeError(f"[manual_seed] expected a seed of at most 64 bits, got {value}: Overflow when unpacking long")
@@ -78,15 +80,20 @@ class Generator:
         if not is_tensor(new_state) or new_state._layout.dtype is not dt.uint8 or new_state._layout.numel != 16:
             raise DTypeError("[set_rng_state] RNG state must be a torch.ByteTensor of 16 elements made by get_rng_state()")
         words = np.ascontiguousarray(read(new_state, "set_rng_state")).reshape(-1).view(np.int64)
+        abort("sets the state of a random generator")
         self._seed, self._offset = int(words[0]), int(words[1])
         return self
 
     def take(self, count: int) -> tuple[int, int]:
         """(seed, first offset) of the next `count` numbers."""
+        seed_, start = numbers(lambda: self._advance(count))
+        return seed_, start
+
+    def _advance(self, count: int) -> list[int]:
         with self._lock:
             start = self._offset
             self._offset = start + (count + 7 & -8)
-            return self._seed, start
+            return [self._seed, start]
 
     def clone_state(self) -> "Generator":
         """A generator in the same state."""
@@ -131,6 +138,7 @@ def set_rng_state(new_state: Tensor) -> None:
 @contextlib.contextmanager
 def fork_rng(devices: Any = None, enabled: bool = True) -> Iterator[None]:
     """Run a block without moving the default stream."""
+    abort("forks the state of a random generator")
     before = default_generator.clone_state()
     try:
         yield

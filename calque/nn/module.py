@@ -13,6 +13,7 @@ from calque.nn.context import annotate
 from calque.nn.convert import Conversions
 from calque.nn.hooks import BackwardHooks, HookDict, RemovableHandle
 from calque.nn.parameter import Buffer, Parameter
+from calque.run.capture import Changes
 
 __all__ = ["Module"]
 
@@ -43,6 +44,8 @@ class Module(Conversions):
 
     _version: int = 1
     _hooked: bool = False  # set once a hook is registered; keeps the call path short
+    _hybrid: Any = None  # what calls run through after `hybridize()`
+    hybridizer: Any = None  # makes that; `calque.hybrid` sets it once at import
     training: bool
     _parameters: dict[str, Any]
     _buffers: dict[str, Any]
@@ -69,6 +72,10 @@ class Module(Conversions):
     # ------------------------------------------------------------------------------------------------------------- calling
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        hybrid = self._hybrid
+        return self._call(*args, **kwargs) if hybrid is None else hybrid(*args, **kwargs)
+
+    def _call(self, *args: Any, **kwargs: Any) -> Any:
         try:
             if self._hooked:
                 return self._call_with_hooks(args, kwargs)
@@ -76,6 +83,18 @@ class Module(Conversions):
         except Exception as error:
             annotate(self, error)
             raise
+
+    def hybridize(self, active: bool = True, *, fullgraph: bool = False) -> Any:
+        """Record calls and replay them without running the Python of `forward`, as long as nothing that it reads has changed; results are
+        the same. `hybridize(False)` goes back. fullgraph: raise where a call cannot be replayed, instead of running it as written.
+
+        >>> import calque
+        >>> net = calque.nn.Sequential(calque.nn.Linear(4, 8), calque.nn.ReLU()).hybridize()
+        >>> [tuple(net(calque.ones(2, 4)).shape) for _ in range(4)][-1]
+        (2, 8)
+        """
+        self.__dict__["_hybrid"] = self.hybridizer(self, fullgraph) if active else None
+        return self
 
     def _call_with_hooks(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         for hook, with_kwargs in list(self._hook_dict("_forward_pre_hooks").values()):
@@ -112,6 +131,7 @@ class Module(Conversions):
 
     def _add_hook(self, name: str, hook: Any, prepend: bool = False) -> RemovableHandle:
         self.__dict__["_hooked"] = True
+        Changes.epoch += 1
         return self._hook_dict(name).add(hook, prepend)
 
     def register_forward_pre_hook(self, hook: Callable[..., Any], *, prepend: bool = False, with_kwargs: bool = False) -> RemovableHandle:
@@ -175,6 +195,7 @@ class Module(Conversions):
         if param is not None and "_name" not in param.__dict__:
             param.__dict__["_name"] = name
         self._parameters[name] = param
+        Changes.epoch += 1
 
     def register_buffer(self, name: str, tensor: Any, persistent: bool = True) -> None:
         """Add a tensor that belongs to the module's state but is not trained (or None)."""
@@ -182,6 +203,7 @@ class Module(Conversions):
         if tensor is not None and not is_tensor(tensor):
             raise TypeError(f"cannot assign '{type(tensor).__name__}' object to buffer '{name}' (Tensor or None required)")
         self._buffers[name] = tensor
+        Changes.epoch += 1
         if persistent:
             self._non_persistent_buffers_set.discard(name)
         else:
@@ -193,6 +215,7 @@ class Module(Conversions):
         if module is not None and not isinstance(module, Module):
             raise TypeError(f"{type(module).__name__} is not a Module subclass")
         self._modules[name] = module
+        Changes.epoch += 1
 
     register_module = add_module
 
@@ -208,6 +231,7 @@ class Module(Conversions):
 
     def __setattr__(self, name: str, value: Any) -> None:
         own = self.__dict__
+        Changes.epoch += 1
         parameters = own.get("_parameters")
         if isinstance(value, Parameter):
             if parameters is None:
@@ -255,6 +279,7 @@ class Module(Conversions):
 
     def __delattr__(self, name: str) -> None:
         own = self.__dict__
+        Changes.epoch += 1
         for registry in ("_parameters", "_buffers", "_modules"):
             if registry in own and name in own[registry]:
                 del own[registry][name]

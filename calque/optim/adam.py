@@ -9,6 +9,7 @@ from typing import Any
 from calque.base.errors import ArgumentError
 from calque.functional.common import is_tensor
 from calque.optim.optimizer import Optimizer, check_common, check_range, gradient, replace, slot
+from calque.run.capture import numbers
 
 
 class Adam(Optimizer):
@@ -21,6 +22,7 @@ class Adam(Optimizer):
     state_like_parameter = ("exp_avg", "exp_avg_sq", "max_exp_avg_sq")
     state_needed = ("step", "exp_avg", "exp_avg_sq")
     counts_steps = True
+    replays = True
 
     def __init__(
         self, params: Iterable[Any], lr: float = 1e-3, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8, weight_decay: float = 0,
@@ -44,17 +46,32 @@ class Adam(Optimizer):
         for k, beta in enumerate(group["betas"]):
             check_range(name, f"beta parameter at index {k}", beta, 0.0, 1.0)
 
-    def update_group(self, group: dict[str, Any]) -> None:
+    def _numbers(self, group: dict[str, Any], parameters: list[Any]) -> list[float]:
+        """Count a step of each parameter; per parameter: what it shrinks by, sqrt(c2) and lr / c1."""
         beta1, beta2 = (float(b) for b in group["betas"])
-        lr, eps, decay = float(group["lr"]), float(group["eps"]), float(group["weight_decay"])
-        decoupled = group["decoupled_weight_decay"]
-        for p in group["params"]:
-            if p._grad is None:
-                continue
+        lr = float(group["lr"])
+        shrink = 1.0 - lr * float(group["weight_decay"])
+        found: list[float] = []
+        last = -1
+        for p in parameters:
             state = self.state[p]
             state["step"] = t = state.get("step", 0) + 1
+            if t != last:
+                last, root, rate = t, math.sqrt(1.0 - beta2**t), lr / (1.0 - beta1**t)
+            found += (shrink, root, rate)
+        return found
+
+    def update_group(self, group: dict[str, Any]) -> None:
+        beta1, beta2 = (float(b) for b in group["betas"])
+        eps, decay = float(group["eps"]), float(group["weight_decay"])
+        decoupled = group["decoupled_weight_decay"]
+        parameters = [p for p in group["params"] if p._grad is not None]
+        found = iter(numbers(lambda: self._numbers(group, parameters)))
+        for p in parameters:
+            state = self.state[p]
+            shrink, root, rate = next(found), next(found), next(found)
             g: Any = gradient(p, group, 0.0 if decoupled else decay)
-            value: Any = p * (1.0 - lr * decay) if decoupled and decay else p
+            value: Any = p * shrink if decoupled and decay else p
             mean, square = slot(state, "exp_avg", p), slot(state, "exp_avg_sq", p)
             m: Any = mean + (g - mean) * (1.0 - beta1)
             v: Any = square * beta2 + (g * g) * (1.0 - beta2)
@@ -64,8 +81,8 @@ class Adam(Optimizer):
                 largest = slot(state, "max_exp_avg_sq", p)
                 v = v.maximum(largest)
                 replace(largest, v)
-            denominator = v.sqrt() / math.sqrt(1.0 - beta2**t) + eps
-            replace(p, value - (m / denominator) * (lr / (1.0 - beta1**t)))
+            denominator = v.sqrt() / root + eps
+            replace(p, value - (m / denominator) * rate)
 
 
 class AdamW(Adam):

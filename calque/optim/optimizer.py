@@ -62,6 +62,9 @@ def _hooked(function: Callable[..., Any]) -> Callable[..., Any]:
         if self._stepping:
             return function(self, *args, **kwargs)
         everything: tuple[Any, ...] = (self, *args)
+        capture = recorder.local.state.capture
+        if capture is not None:
+            self._check_replay(capture)
         self._stepping = self._opt_called = True
         try:
             for hook in (*_pre_hooks_of_all.values(), *self._optimizer_step_pre_hooks.values()):
@@ -92,6 +95,7 @@ class Optimizer:
 
     state_like_parameter: tuple[str, ...] = ()  # state tensors of the parameter's shape and dtype; checked when loaded
     state_needed: tuple[str, ...] = ()  # entries without which loaded state is of no use
+    replays = False  # whether everything that changes from step to step comes from `run.capture.numbers`
     counts_steps = False  # state["step"] is a Python int here and a 0-d float32 tensor in state dicts, as PyTorch's
 
     _stepping = False
@@ -227,6 +231,13 @@ class Optimizer:
         finally:
             state.grad = before
         return loss
+
+    def _check_replay(self, capture: Any) -> None:
+        """A step is being recorded for replay by `hybridize`."""
+        if not self.replays:
+            capture.abort(f"steps a {type(self).__name__}, which cannot say its numbers for a replay")
+        if _pre_hooks_of_all or _post_hooks_of_all or self._optimizer_step_pre_hooks or self._optimizer_step_post_hooks:
+            capture.abort("steps an optimizer with hooks")
 
     def update_group(self, group: dict[str, Any]) -> None:
         """Record the update of one group."""

@@ -16,6 +16,7 @@ from calque.autograd.modes import no_grad
 from calque.base.errors import ArgumentError
 from calque.functional.common import is_tensor
 from calque.optim.optimizer import Optimizer
+from calque.run.capture import abort
 
 STEP_WITH_EPOCH = (
     "The epoch parameter in `scheduler.step()` was not necessary and is being deprecated where possible. "
@@ -126,6 +127,7 @@ class LRScheduler:
         self._set(rates)
 
     def _set(self, rates: Sequence[Any]) -> None:
+        abort("steps a learning-rate schedule")
         for group, rate in zip(self.optimizer.param_groups, rates, strict=True):
             set_value(group, "lr", rate)
         self._last_lr = values_of(self.optimizer, "lr")

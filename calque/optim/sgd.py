@@ -7,6 +7,7 @@ from typing import Any
 
 from calque.base.errors import ArgumentError
 from calque.optim.optimizer import Optimizer, check_common, check_range, gradient, replace
+from calque.run.capture import numbers
 
 
 class SGD(Optimizer):
@@ -23,6 +24,7 @@ class SGD(Optimizer):
     """
 
     state_like_parameter = ("momentum_buffer",)
+    replays = True
 
     def __init__(
         self, params: Iterable[Any], lr: float = 1e-3, momentum: float = 0, dampening: float = 0, weight_decay: float = 0, nesterov: bool = False,
@@ -42,7 +44,8 @@ class SGD(Optimizer):
             )
 
     def update_group(self, group: dict[str, Any]) -> None:
-        lr, momentum, decay = float(group["lr"]), float(group["momentum"]), float(group["weight_decay"])
+        (lr,) = numbers(lambda: [float(group["lr"])])
+        momentum, decay = float(group["momentum"]), float(group["weight_decay"])
         damping = float(group["dampening"])
         for p in group["params"]:
             if p._grad is None:

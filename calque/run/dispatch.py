@@ -27,7 +27,8 @@ from calque.run.source import user_line
 
 INTERPRET_WORK = 16_384  # scalar operations below which a program is interpreted at first
 INTERPRET_TIMES = 3
-INLINE_WORK = 100_000  # scalar operations below which a wake-up of the engine thread costs more than it hides
+INLINE_WORK = 200_000  # cost (see `estimate_cost`) below which a wake-up of the engine thread takes longer than what it hides
+FLOPS_PER_OPERATION = 16  # multiply-adds of a contraction that take as long as one elementwise operation from memory
 
 Array = np.ndarray[Any, Any]
 
@@ -43,7 +44,7 @@ class DispatchCounters:
 class Plan:
     """A program with its executable forms: interpreted for the first few times if it is small, compiled otherwise."""
 
-    __slots__ = ("program", "compiled", "interpreted", "seen", "work", "stateful", "lock")
+    __slots__ = ("program", "compiled", "interpreted", "seen", "work", "cost", "stateful", "lock")
 
     def __init__(self, program: Program) -> None:
         self.program = program
@@ -51,6 +52,7 @@ class Plan:
         self.interpreted: Any = None
         self.seen = 0
         self.work = estimate_work(program)
+        self.cost = estimate_cost(program)
         self.stateful = bool(program.updates)
         self.lock = threading.Lock()
 
@@ -86,16 +88,21 @@ def make_plan(program: Program) -> Plan:
     return Plan(program)
 
 
-def estimate_work(program: Program) -> int:
+def estimate_work(program: Program, flops_per_operation: int = 1) -> int:
     """Scalar operations of a program, roughly: elements times nodes, and multiply-adds for contractions."""
     total = 0
     for node in program.nodes:
         if node.op.kind == "contract":
             inner = max((program.nodes[i].numel for i in node.inputs), default=1)
-            total += 2 * node.numel * max(1, inner // max(1, node.shape[-1] if node.shape else 1))
+            total += 2 * node.numel * max(1, inner // max(1, node.shape[-1] if node.shape else 1)) // flops_per_operation
         elif node.op.kind != "leaf":
             total += max([node.numel] + [program.nodes[i].numel for i in node.inputs])
     return total
+
+
+def estimate_cost(program: Program) -> int:
+    """The same in units of elementwise operations: contractions do many more of theirs in the same time."""
+    return estimate_work(program, FLOPS_PER_OPERATION)
 
 
 def new_array(numel: int, dtype: DType | None, np_dtype: Any = None) -> Array:
@@ -125,7 +132,7 @@ def dispatch(
     """Queue the plan, or run it at once if that is cheaper; `outputs` are filled when it has run. Outputs that already hold an array are
     updated in place; the others fall back to the value of their storage before it was written (`previous`, among the inputs) if the
     program fails: a failure loses nothing."""
-    short = plan.work < INLINE_WORK and CPU_QUEUE.idle()
+    short = plan.cost < INLINE_WORK and CPU_QUEUE.idle()
     if short and not settings.checked:
         arrays = _settled(inputs)
         if arrays is not None:

@@ -9,6 +9,7 @@ from typing import Any
 
 from calque.base.errors import NonFiniteWarning
 from calque.run.history import warn
+from calque.run.recorder import local
 from calque.run.source import user_line
 
 _passes = count(1)
@@ -18,6 +19,8 @@ _told: set[str] = set()
 
 def watch_loss(t: Any) -> None:
     """A backward starts at `t`: remember its value (one number), and look at those of earlier passes that are computed by now."""
+    if local.state.capture is not None:
+        return  # replays do not look either
     number = next(_passes)
     while _pending and _computed(_pending[0][2]):
         _inspect(*_pending.popleft())

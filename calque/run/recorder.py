@@ -26,6 +26,7 @@ from calque.run.backends import require_memory
 from calque.run.buffer import Buffer, strided
 from calque.run.dispatch import Plan, dispatch, make_plan, new_array
 from calque.run.interrupt import SHIELD
+from calque.run.live import LIVE
 from calque.run.source import user_line
 
 Number = bool | int | float
@@ -106,13 +107,14 @@ class Trace:
 class State:
     """Per-thread recording state; `grad` and `inference` are autograd's modes, kept here for one look-up on the hot path."""
 
-    __slots__ = ("trace", "grad", "inference", "busy")
+    __slots__ = ("trace", "grad", "inference", "busy", "capture")
 
     def __init__(self) -> None:
         self.trace = Trace(root())
         self.grad = True
         self.inference = False
         self.busy = False
+        self.capture: Any = None  # a `run.capture.Capture` while a call is being recorded for replay
 
 
 class _Local(threading.local):
@@ -193,6 +195,8 @@ def grow_constant(
 
 def scalar_tag(value: Number) -> Any:
     """Key part of a Python number: a baked constant, or "s" for a run-time argument."""
+    if value.__class__ in LIVE:
+        return "s"
     tag = BAKED.get(value)
     if tag is None or (value == 0 and math.copysign(1.0, value) < 0):
         return "s"
@@ -249,10 +253,18 @@ def view_slot(trace: Trace, storage: Storage, view: Layout) -> int:
 
 def _snapshot_slot(trace: Trace, buffer: Buffer, view: Layout) -> int:
     """NumPy may write to shared memory at any time: copy what this operation reads, now."""
-    dense = dense_layout(tuple(view.shape), view.dtype, view.device)
-    copy = new_array(dense.numel, dense.dtype)
-    copy.reshape(dense.shape)[...] = strided(buffer.wait(), view)
-    return _input_slot(trace, Buffer(copy), dense)
+    copy = snapshot(buffer, view)
+    capture = local.state.capture
+    if capture is not None:
+        capture.snapshot(copy, buffer, view)
+    return _input_slot(trace, copy, dense_layout(tuple(view.shape), view.dtype, view.device))
+
+
+def snapshot(buffer: Buffer, view: Layout) -> Buffer:
+    """A buffer of its own with what the view shows now."""
+    copy = new_array(view.numel, view.dtype)
+    copy.reshape(tuple(view.shape))[...] = strided(buffer.wait(), view)
+    return Buffer(copy)
 
 
 def _grow_view(trace: Trace, key: Any, base: int, base_layout: Layout, view: Layout) -> Edge:
@@ -369,6 +381,8 @@ def flush(reason: str) -> None:
     trace = state.trace
     if trace.cur is _ROOT:
         return
+    if state.capture is not None:
+        state.capture.flushing(trace, reason)
     held = SHIELD.hold()
     session = tracing.active
     start = tracing.clock() if session is not None else 0.0
@@ -437,6 +451,25 @@ def _dispatch(trace: Trace, reason: str) -> None:
             storage.trace, storage.buffer, storage.home = None, made[storage.slot], None
 
 
+def start_plan(
+    edge: Edge, plan: Plan, reason: str, inputs: list[Buffer], scalars: list[Number], outputs: list[Buffer], errors: list[Any]
+) -> None:
+    """What a flush at `edge` comes down to when everything about it is known: start the program."""
+    global _TICK
+    _TICK += 1
+    edge.used = _TICK
+    Counters.flushes += 1
+    Counters.plan_hits += 1
+    Counters.reasons[reason] = Counters.reasons.get(reason, 0) + 1
+    held = SHIELD.hold()
+    try:
+        with LOCK:
+            dispatch(plan, inputs, scalars, outputs, errors)
+    finally:
+        if held:
+            SHIELD.release()
+
+
 def _exclusive(buffer: Buffer) -> bool:
     """Whether only the storage and the trace refer to the buffer, so that it may be overwritten."""
     # storage.home, trace.inputs, the two arguments on the stack and getrefcount's own
@@ -492,6 +525,8 @@ def foreign_buffer(storage: Storage) -> Buffer:
 
 def materialise(storage: Storage, reason: str) -> Buffer:
     """The storage's buffer, flushing if it is only recorded. Does not wait."""
+    if local.state.capture is not None:
+        local.state.capture.abort(f"reads a value: {reason}")
     if storage.buffer is None:
         if storage.trace is local.state.trace:
             flush(reason)

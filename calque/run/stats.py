@@ -11,6 +11,7 @@ from typing import Any
 
 from calque.base.config import settings
 from calque.run.backends import backend
+from calque.run.capture import hybrid_counts
 from calque.run.dispatch import DispatchCounters, synchronize
 from calque.run.recorder import Counters
 
@@ -21,6 +22,7 @@ def stats() -> dict[str, Any]:
     trie_edges: size of the trace trie (bounded by trie_limit); flushes and their reasons; programs: distinct programs seen;
     program_hits: flushes that reused one; compiled / interpreted: program forms made; fallbacks: programs
     whose compiled form failed and that the reference computed; evictions: times the trie was pruned;
+    hybridize: functions, their replayed and recorded calls, and calls that ran as written with the reasons;
     memory: bytes in use, peak and cached for reuse.
     """
     memory = backend().memory()
@@ -35,6 +37,7 @@ def stats() -> dict[str, Any]:
         "interpreted": DispatchCounters.interpreted,
         "fallbacks": DispatchCounters.fallbacks,
         "evictions": Counters.evictions,
+        "hybridize": hybrid_counts(),
         "memory": {"in_use": memory.in_use, "peak": memory.peak, "cached": memory.cached},
     }
 

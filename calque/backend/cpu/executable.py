@@ -26,8 +26,10 @@ from calque.kernel.schedule import Buffer, Host, Schedule
 
 CHECKED_BYTES = 1 << 20
 """A run that allocates more than this first asks for all of it together."""
-KEPT_BYTES = 1024
-"""An output up to this size is used again by the next run if nobody else refers to it by then."""
+KEPT_BYTES = 1 << 16
+"""An output up to this size is used again by the next run if nobody else refers to it by then..."""
+KEPT_TOTAL = 16 << 20
+"""... as long as all executables together keep no more than this."""
 SMALL_WORK = 32768
 """Below this many element operations (see `link.work_of`) a stretch runs on the calling thread alone."""
 
@@ -99,6 +101,12 @@ class Words:
             if position in linked.patched:
                 base = int(self.array[position])
             self.array[position] = base + factor * int(scalars[leaf])
+
+
+class Kept:
+    """Bytes of small outputs that executables keep for their next run."""
+
+    total = 0
 
 
 class CpuExecutable(Executable):
@@ -181,8 +189,16 @@ class CpuExecutable(Executable):
         kept = self._kept[k]
         if kept is not None and getrefcount(kept) == 3:  # the list, the variable, the argument
             return kept
-        self._kept[k] = made = POOL.empty(count, dtype)
+        made = POOL.empty(count, dtype)
+        if kept is not None:
+            self._kept[k] = made
+        elif Kept.total + made.nbytes <= KEPT_TOTAL:
+            Kept.total += made.nbytes
+            self._kept[k] = made
         return made
+
+    def __del__(self) -> None:
+        Kept.total -= sum(a.nbytes for a in self.__dict__.get("_kept", ()) if a is not None)
 
     def run_timed(self, inputs: Sequence[Array], scalars: Sequence[Scalar] = ()) -> tuple[list[Array], Sequence[float]]:
         """See `backend.base.Executable.run_timed`."""

@@ -10,9 +10,9 @@ import numpy as np
 from calque import functional as T
 from calque.base import dtypes as dt
 from calque.base.errors import ArgumentError, DTypeError, OutOfRangeError
+from calque.functional.checks import known_values, peek
 from calque.functional.common import cast, prim
 from calque.nn.functional.rows import choose, positions
-from calque.run.buffer import strided
 from calque.run.recorder import add_check, local
 from calque.tensor import Tensor, slot_of, wrap
 
@@ -22,10 +22,7 @@ _FAR = (1 << 62) - 1
 
 def values_of(t: Tensor) -> Any:
     """The tensor's values if they exist already and are not many, else None."""
-    buffer = t._storage.buffer
-    if buffer is None or buffer.array is None or t._layout.numel > SMALL or (buffer.task is not None and not buffer.task.done):
-        return None
-    return strided(buffer.array, t._layout)
+    return None if t._layout.numel > SMALL else known_values(t)
 
 
 def _place(position: int, shape: Any) -> tuple[int, ...]:
@@ -37,19 +34,23 @@ def check_indices(t: Tensor, size: int, skip: int | None, error: Callable[[tuple
     shape = tuple(t._layout.shape)
     if t._layout.numel == 0:
         return False
-    found = values_of(t)
-    if found is not None:
+    def verdict(found: Any) -> tuple[bool, int, int]:
         if _all_in(found, size) and (skip is None or not 0 <= skip < size):
-            return True
+            return True, -1, 0
         bad = _first_bad(found, size, skip)
+        return False, bad, int(found.reshape(-1)[bad]) if bad >= 0 else 0
+
+    known = peek(t, verdict) if t._layout.numel <= SMALL else None
+    if known is not None:
+        plain, bad, value = known
         if bad >= 0:
-            raise error(_place(bad, shape), int(found.reshape(-1)[bad]))
-        return False
-    value = cast(wrap(t._storage, t._layout), dt.int64)
-    wrong = T.logical_or(value < 0, value >= size)
+            raise error(_place(bad, shape), value)
+        return bool(plain)
+    index = cast(wrap(t._storage, t._layout), dt.int64)
+    wrong = T.logical_or(index < 0, index >= size)
     if skip is not None:
-        wrong = T.logical_and(wrong, value != skip)
-    clipped = T.minimum(T.maximum(value, _integer(-(1 << 31))), _integer((1 << 31) - 1))
+        wrong = T.logical_and(wrong, index != skip)
+    clipped = T.minimum(T.maximum(index, _integer(-(1 << 31))), _integer((1 << 31) - 1))
     code = positions(shape) * (1 << 32) + (clipped + (1 << 31))
     _record(wrong, code, shape, lambda c: error(_place(c >> 32, shape), (c & 0xFFFFFFFF) - (1 << 31)))
     return False

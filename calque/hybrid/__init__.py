@@ -1,0 +1,54 @@
+"""Calls without Python: `Module.hybridize()`, `compile`. See `call.py` for how, `guards.py` for what a replay depends on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from calque.base.errors import ArgumentError
+from calque.hybrid.call import Hybridized
+from calque.hybrid.guards import Refused
+from calque.nn.module import Module
+
+__all__ = ["Hybridized", "Refused", "compile"]
+
+_BACKENDS = ("inductor", "calque", "eager", "aot_eager")
+_MODES = (None, "default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
+
+
+def compile(
+    model: Any = None, *, fullgraph: bool = False, dynamic: bool | None = None, backend: Any = "calque", mode: str | None = None,
+    options: dict[str, Any] | None = None, disable: bool = False,
+) -> Any:  # fmt: skip
+    """A callable that records calls of a function or module and replays them without its Python; also a decorator. Same results.
+
+    Everything is compiled anyway: this removes the Python of the calls. fullgraph: raise where a call cannot be replayed. disable, or
+    backend="eager": leave it as it is. `dynamic`, `mode`, `options` and PyTorch's other backends are accepted and change nothing.
+
+    >>> import calque
+    >>> @calque.compile
+    ... def f(x, y):
+    ...     return (x * y).sum()
+    >>> [f(calque.ones(3), calque.ones(3)).item() for _ in range(4)]
+    [3.0, 3.0, 3.0, 3.0]
+    """
+    if mode not in _MODES:
+        raise ArgumentError(f"[compile] expected mode as one of {', '.join(map(repr, _MODES))}, got {mode!r}")
+    if isinstance(backend, str) and backend not in _BACKENDS:
+        raise ArgumentError(f"[compile] expected backend as one of {', '.join(map(repr, _BACKENDS))}, got {backend!r}")
+    if model is None:
+        return lambda found: compile(
+            found, fullgraph=fullgraph, dynamic=dynamic, backend=backend, mode=mode, options=options, disable=disable
+        )
+    if not callable(model):
+        raise ArgumentError(f"[compile] expected a function or a Module, got {type(model).__name__}")
+    if disable or backend in ("eager", "aot_eager"):
+        return model
+    return model.hybridize(fullgraph=fullgraph) if isinstance(model, Module) else Hybridized(model, fullgraph=fullgraph)
+
+
+def _hybridize(module: Module, fullgraph: bool) -> Callable[..., Any]:
+    return Hybridized(module._call, [module], fullgraph)
+
+
+Module.hybridizer = staticmethod(_hybridize)

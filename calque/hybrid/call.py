@@ -1,0 +1,392 @@
+"""`Hybridized`: a function whose calls are recorded once per signature and replayed without running its Python.
+
+The first call of a signature runs as it is written. The next ones are recorded; as soon as two recordings agree, calls are replays. What a
+replay depends on is in the signature (arguments, modes) or in the guards (see `guards.py`). A call that cannot be replayed runs as it is
+written and is counted with its reason.
+"""
+
+from __future__ import annotations
+
+import functools
+import types
+from collections.abc import Callable
+from typing import Any
+
+from calque.autograd.engine import Engine
+from calque.base.config import settings
+from calque.base.dtypes import get_default_dtype
+from calque.hybrid.graph import Template, Unsupported, spent_node, stand_in
+from calque.hybrid.guards import PLAIN, Guards, Refused
+from calque.hybrid.region import Memory, Place, handle, place_of, watched
+from calque.run.capture import Counts, Macro
+from calque.run.recorder import Storage, flush, local
+from calque.tensor import TENSOR_TYPES, Tensor, next_number
+
+SIGNATURES = 64
+ENTRIES = 8  # of one signature, with different guards
+CHANGES = 4  # calls that change what they depend on
+
+
+class Entry:
+    """Everything known about calls of one signature under one state of the guards."""
+
+    def __init__(self, roots: list[Any]) -> None:
+        guards = Guards()
+        guards.collect(roots)
+        self.guards, self.roots = guards, roots
+        self.handles = [(t, t._storage, t._layout, t._requires_grad) for t in guards.tensors]
+        fixed: dict[int, Storage] = {id(st): st for _, st, _, _ in self.handles}
+        self.fixed = list(fixed.values())
+        self.known = frozenset(fixed)
+        self.leaves = [t for t, _, _, needs in self.handles if needs and t._grad_fn is None]
+        self.uses_grads = bool(self.leaves)
+        self.memory = Memory()
+        self.warm = False
+
+    def valid(self) -> bool:
+        """Whether what the function can reach is as it was."""
+        if not self.guards.hold():
+            return False
+        return all([t._storage is st and t._layout is lay and t._requires_grad is needs for t, st, lay, needs in self.handles])  # noqa: C419
+
+    def cells(self, tensors: list[Tensor]) -> list[Storage | None] | None:
+        """Storages of arguments, of what the function reaches, and of gradients; None if an argument shares memory with another or with those."""
+        found: list[Storage | None] = [t._storage for t in tensors]
+        if len(found) > 1 and len({id(st) for st in found}) < len(found):
+            return None
+        for st in found:
+            if id(st) in self.known:
+                return None
+        found += self.fixed
+        if self.uses_grads:
+            found += [None if t._grad is None else t._grad._storage for t in self.leaves]
+        return found
+
+    def key(self) -> tuple[bool, ...]:
+        """Which gradients exist, if the function touches any."""
+        return tuple([t._grad is None for t in self.leaves]) if self.uses_grads else ()
+
+
+class Outcome:
+    """What a replay gives back: `spec` describes the result, `grads` the new `.grad` of leaves, `template` the graph behind the outputs."""
+
+    __slots__ = ("spec", "places", "grads", "differentiable", "template", "spent", "single", "replaced")
+
+    def __init__(self, spec: Any, places: list[Place], grads: list[tuple[int, Place | None]], differentiable: list[int]) -> None:
+        self.spec, self.places, self.grads, self.differentiable = spec, places, grads, differentiable
+        self.template: Template | None = None
+        self.spent: Any = None
+        self.single = spec == ("tensor", 0)
+        self.replaced: list[int] = []
+
+
+class Hybridized:
+    """A callable like `function`. `roots`: what else it reaches (a module whose method it is)."""
+
+    def __init__(self, function: Callable[..., Any], roots: list[Any] | None = None, fullgraph: bool = False) -> None:
+        functools.update_wrapper(self, function)
+        self.function = function
+        self.roots = [function] if roots is None else roots
+        self.fullgraph = fullgraph
+        self.entries: dict[Any, list[Entry]] = {}
+        self.changes: dict[Any, int] = {}
+        self.refused: dict[Any, str] = {}
+        Counts.functions += 1
+
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        return self if instance is None else types.MethodType(self, instance)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (Hybridized, (self.function, None if self.roots[:1] == [self.function] else self.roots, self.fullgraph))
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        state = local.state
+        if state.capture is not None or settings.checked or Engine.check_nan:
+            return self.function(*args, **kwargs)
+        tensors: list[Tensor] = []
+        objects: list[Any] = []
+        parts: list[Any] = [state.grad, state.inference, get_default_dtype()]
+        try:
+            for value in args:
+                if value.__class__ in TENSOR_TYPES:
+                    parts += (value._layout, value._requires_grad, value.__class__)
+                    tensors.append(value)
+                else:
+                    _flatten(value, parts, tensors, objects)
+            if kwargs:
+                _flatten(kwargs, parts, tensors, objects)
+        except Refused as refusal:
+            return self._as_written(args, kwargs, str(refusal))
+        key = tuple(parts)
+        for entry in self.entries.get(key, ()):
+            if entry.valid():
+                break
+        else:
+            return self._new_entry(key, objects, args, kwargs)
+        memory = entry.memory
+        if memory.refused:
+            return self._as_written(args, kwargs, memory.refused)
+        cells = entry.cells(tensors)
+        if cells is None:
+            return self._as_written(args, kwargs, "arguments share memory")
+        macro = memory.find(entry.key(), cells)
+        if macro is None:
+            return self._record(key, entry, tensors, args, kwargs)
+        return _replayed(entry, macro, cells, tensors)
+
+    def _as_written(self, args: Any, kwargs: Any, reason: str) -> Any:
+        Counts.because(reason)
+        if self.fullgraph:
+            raise Refused(f"[compile] expected a function that can be replayed as a whole (fullgraph=True), but it {reason}; leave fullgraph out")
+        return self.function(*args, **kwargs)
+
+    def _new_entry(self, key: Any, objects: list[Any], args: Any, kwargs: Any) -> Any:
+        """First call of a signature, or what the function depends on has changed."""
+        reason = self.refused.get(key)
+        if reason is not None:
+            return self._as_written(args, kwargs, reason)
+        result = self.function(*args, **kwargs)
+        found = self.entries.get(key)
+        try:
+            entry = Entry([*self.roots, *objects])
+        except Refused as refusal:
+            self.refused[key] = str(refusal)
+            Counts.because(str(refusal))
+            return result
+        if found is None:
+            if len(self.entries) >= SIGNATURES:
+                self.entries.pop(next(iter(self.entries)))
+            found = self.entries[key] = []
+        del found[: max(0, len(found) - ENTRIES + 1)]
+        found.append(entry)
+        Counts.because("first call of a signature" if len(found) == 1 else "something that the function reads has changed")
+        return result
+
+    # ------------------------------------------------------------------------------------------------------------ recording
+
+    def _record(self, key: Any, entry: Entry, tensors: list[Tensor], args: Any, kwargs: Any) -> Any:
+        memory = entry.memory
+        cells = entry.cells(tensors)
+        assert cells is not None
+        grads_before = [t._grad for t in entry.leaves]
+        place = entry.key()
+        first = next_number()
+        proxies: dict[int, tuple[int, Any]] = {}
+        replaced: dict[int, Tensor] = {}
+        for k, t in enumerate(tensors):  # the graph keeps handles, which must not be the caller's
+            replaced[id(t)] = proxy = stand_in(t, local.state.grad)
+            if proxy._grad_fn is not None:
+                proxies[id(proxy._grad_fn)] = (k, proxy._grad_fn)
+        args = tuple(_replace(a, replaced) for a in args)
+        kwargs = {name: _replace(a, replaced) for name, a in kwargs.items()}
+        before = [(t._storage.version, t._grad_fn, t._requires_grad) for t in tensors]
+        result, capture = watched(cells, lambda: self.function(*args, **kwargs))
+        Counts.recordings += 1
+        macro = capture.finish()
+        for t, (version, node, needs) in zip(tensors, before, strict=True):
+            if t._grad_fn is not node or t._requires_grad is not needs or (needs and t._storage.version != version):
+                capture.abort("changes an argument that requires a gradient")
+        if not entry.valid():
+            return self._changed(key, entry, result)
+        if macro is None or capture.failed:
+            memory.refused = capture.failed
+            Counts.because(capture.failed)
+            return self._original(result, replaced, tensors)
+        try:
+            self._learn(entry, place, macro, capture, result, cells, grads_before, first, proxies, replaced, tensors)
+        except (Unsupported, Refused) as reason:
+            memory.refused = str(reason)
+            Counts.because(str(reason))
+        return self._original(result, replaced, tensors)
+
+    def _original(self, result: Any, replaced: dict[int, Tensor], tensors: list[Tensor]) -> Any:
+        """The result with the caller's own tensors where the function returned its arguments."""
+        return _replace(result, {id(replaced[id(t)]): t for t in tensors})
+
+    def _changed(self, key: Any, entry: Entry, result: Any) -> Any:
+        """The call changed what it depends on: once is normal (state that is made when first needed), always is a side effect."""
+        self.changes[key] = count = self.changes.get(key, 0) + 1
+        reason = f"changes what it reads: {entry.guards.first_change()}"
+        if count >= CHANGES:
+            self.refused[key] = reason
+        self.entries[key].remove(entry)
+        Counts.because(reason)
+        return result
+
+    def _learn(
+        self, entry: Entry, place: Any, macro: Macro, capture: Any, result: Any, cells: list[Any], grads_before: list[Any], first: int,
+        proxies: dict[int, tuple[int, Any]], replaced: dict[int, Tensor], tensors: list[Tensor],
+    ) -> None:  # fmt: skip
+        """Take in the recording of a call; once it is the second that agrees, its graph becomes the template of all replays."""
+        outputs: list[Tensor] = []
+        own = {id(replaced[id(t)]): ("argument", k) for k, t in enumerate(tensors)}
+        own |= {id(t): ("reached", k) for k, (t, *_) in enumerate(entry.handles)}
+        spec = _spec(result, outputs, own)
+        places = [_found(place_of(t, capture.storages, cells)) for t in outputs]
+        grads = [
+            (k, None if t._grad is None else _found(place_of(t._grad, capture.storages, cells)))
+            for k, (t, before) in enumerate(zip(entry.leaves, grads_before, strict=True))
+            if t._grad is not before
+        ]
+        touched = {c for c, _ in macro.expect}
+        start = len(cells) - len(entry.leaves)
+        if entry.uses_grads and not grads and not any(c >= start for c in touched):
+            entry.uses_grads = False
+            place = ()
+        differentiable = [k for k, t in enumerate(outputs) if t._requires_grad]
+        if any(outputs[k]._grad_fn is None for k in differentiable):
+            raise Unsupported("returns a new tensor that requires a gradient")
+        roots = [outputs[k]._grad_fn for k in differentiable]
+        outcome = Outcome(spec, places, grads, differentiable)
+        outcome.replaced = [k for k, _ in grads if start + k not in touched]
+        spent = bool(roots) and all(_is_spent(root) for root in roots)
+        needed = {p[1] for p in (*places, *(g for _, g in grads if g is not None)) if p[0] == "created"}
+        if not roots or spent:
+            if len(needed) < len(capture.storages):
+                raise Unsupported("keeps a value in a place that the guards do not reach")
+            outcome.spent = spent_node(roots[0]) if spent else None
+        mark = (spec, tuple(places), tuple(grads), tuple(differentiable), spent)
+        macro.result = outcome
+        if roots and not spent:
+            template = Template(roots, first, cells, proxies, capture.storages, needed, frozenset(id(t) for t, *_ in entry.handles))
+            if entry.memory.learn(place, macro, mark):
+                outcome.template = template
+                others = [entry.leaves[k]._grad for k, p in grads if p is not None]
+                template.take_over(outputs, differentiable, cells, tensors, others)  # type: ignore[arg-type]
+        else:
+            entry.memory.learn(place, macro, mark)
+
+
+def _found(place: Place | None) -> Place:
+    if place is None:
+        raise Unsupported("returns a tensor that was made neither by it nor by its caller")
+    return place
+
+
+def _is_spent(root: Any) -> bool:
+    """Whether a backward pass has used the graph already."""
+    seen: set[int] = set()
+    stack = [root]
+    while stack:
+        node = stack.pop()
+        if node is None or isinstance(node, Tensor) or id(node) in seen:
+            continue
+        if node.freed:
+            return True
+        seen.add(id(node))
+        stack.extend(node.next)
+    return False
+
+
+def _replayed(entry: Entry, macro: Macro, cells: list[Any], tensors: list[Tensor]) -> Any:
+    outcome: Outcome = macro.result
+    ending, leaves = macro.ending, entry.leaves
+    for k in outcome.replaced:  # old gradients that nobody reads: their memory may be used again
+        leaves[k]._grad = None
+        cells[k - len(leaves)] = None
+    created = macro.start_directly(cells) if ending else None
+    if created is None:
+        created = macro.replay(local.state.trace, cells)
+    else:
+        ending = ""
+    outputs = [handle(place, created, cells) for place in outcome.places]
+    if outcome.differentiable:
+        chosen = [outputs[k] for k in outcome.differentiable]
+        if outcome.template is not None:
+            outcome.template.attach(chosen, cells, created, tensors)
+        else:
+            for out in chosen:
+                out._grad_fn, out._requires_grad = outcome.spent, True
+    for k, place in outcome.grads:
+        leaves[k]._grad = None if place is None else handle(place, created, cells)
+    Counts.replays += 1
+    if ending:
+        del created  # what nobody keeps need not be written
+        flush(ending)
+    elif macro.end.boundary:
+        flush("bound on pending work")
+    if outcome.single:
+        return outputs[0]
+    return _build(outcome.spec, outputs, tensors, entry.handles)
+
+
+# ----------------------------------------------------------------------------------------------- structures of values
+
+
+def _flatten(value: Any, parts: list[Any], tensors: list[Tensor], objects: list[Any]) -> None:
+    """Append what tells calls apart."""
+    kind = value.__class__
+    if kind in TENSOR_TYPES:
+        parts += (value._layout, value._requires_grad, kind)
+        tensors.append(value)
+    elif kind in PLAIN:
+        parts += (kind, value if kind is not float or value == value else "nan", str(value) if kind is float and not value else "")
+    elif kind in (list, tuple) or (isinstance(value, tuple) and hasattr(value, "_fields")):
+        parts += (kind, len(value))
+        for item in value:
+            _flatten(item, parts, tensors, objects)
+    elif kind is dict:
+        parts += (kind, len(value))
+        for name, item in value.items():
+            if name.__class__ not in PLAIN:
+                raise Refused(f"got a dict with keys of type {type(name).__name__}")
+            parts.append(name)
+            _flatten(item, parts, tensors, objects)
+    elif isinstance(value, Tensor):
+        raise Refused(f"got a Tensor subclass {kind.__name__}")
+    elif kind.__module__.split(".")[0] == "numpy" or hasattr(value, "__next__"):
+        raise Refused(f"got an argument of type {kind.__module__}.{kind.__name__}")
+    else:
+        parts += ("object", id(value))
+        objects.append(value)
+
+
+def _replace(value: Any, others: dict[int, Tensor]) -> Any:
+    """The same structure with some tensors exchanged."""
+    if isinstance(value, Tensor):
+        return others.get(id(value), value)
+    if value.__class__ in (list, tuple):
+        return value.__class__([_replace(item, others) for item in value])
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return type(value)(*[_replace(item, others) for item in value])
+    if value.__class__ is dict:
+        return {k: _replace(item, others) for k, item in value.items()}
+    return value
+
+
+def _spec(value: Any, outputs: list[Tensor], own: dict[int, tuple[str, int]]) -> tuple[Any, ...]:
+    """A description of a result from which `_build` makes another."""
+    if isinstance(value, Tensor):
+        if id(value) in own:
+            return own[id(value)]
+        if type(value) is not Tensor:
+            raise Unsupported(f"returns a {type(value).__name__}")
+        for k, t in enumerate(outputs):
+            if t is value:
+                return ("tensor", k)
+        outputs.append(value)
+        return ("tensor", len(outputs) - 1)
+    kind = value.__class__
+    if kind in PLAIN:
+        return ("value", kind, value)
+    if kind in (list, tuple) or (isinstance(value, tuple) and hasattr(value, "_fields")):
+        return ("items", kind, tuple(_spec(item, outputs, own) for item in value))
+    if kind is dict or (isinstance(value, dict) and kind.__name__ == "OrderedDict"):
+        return ("dict", kind, tuple((k, _spec(item, outputs, own)) for k, item in value.items()))
+    raise Unsupported(f"returns a {kind.__name__}")
+
+
+def _build(spec: Any, outputs: list[Tensor], arguments: list[Tensor], reached: list[Any]) -> Any:
+    what, second = spec[0], spec[1]
+    if what == "tensor":
+        return outputs[second]
+    if what == "value":
+        return spec[2]
+    if what == "argument":
+        return arguments[second]
+    if what == "reached":
+        return reached[second][0]
+    if what == "items":
+        items = [_build(item, outputs, arguments, reached) for item in spec[2]]
+        return second(*items) if hasattr(second, "_fields") else second(items)
+    return second((k, _build(item, outputs, arguments, reached)) for k, item in spec[2])

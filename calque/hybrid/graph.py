@@ -1,0 +1,242 @@
+"""The autograd graph of a hybridized call: recorded once as a template, used again by every replay.
+
+A replayed call is one node of the caller's graph. Its saved values are the storages that the replay made; the node's backward is a region of
+its own: the first time it walks the template with this call's storages put in place of the recorded ones, later it replays what that recorded.
+"""
+
+from __future__ import annotations
+
+import gc
+import threading
+import types
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from calque.autograd.engine import run_backward
+from calque.base.dtypes import float32
+from calque.base.errors import AutogradError
+from calque.base.layout import Layout, dense_layout
+from calque.hybrid.region import Region
+from calque.ops.opdef import OpDef
+from calque.run.buffer import Buffer
+from calque.run.recorder import Edge, Storage, local, realised
+from calque.run.source import user_line
+from calque.tensor import FunctionNode, GradNode, Tensor, function_node, output_nodes, wrap
+
+_FIELDS = ("trace", "slot", "layout", "buffer", "home", "version", "writer")
+_LOCK = threading.RLock()
+_NOTHING = realised(Buffer(np.zeros(0, np.float32)), dense_layout((0,), float32))
+_OPAQUE = (type, types.ModuleType, types.CodeType, GradNode, Edge, OpDef, Layout, str, int, float)
+
+
+def _saved(node: Any) -> list[Storage]:
+    """Storages whose versions a node checks."""
+    values = (node.saved or {}).values()
+    return [v._storage if isinstance(v, Tensor) else v for v in values if isinstance(v, (Tensor, Storage))]
+
+
+class Unsupported(Exception):
+    """The graph cannot be used again; the text says why."""
+
+
+class Template:
+    """The graph behind the outputs of one recorded call.
+
+    `roots`: nodes of the outputs that require gradients. `leaves`: where gradients go, as (argument number or -1, node or parameter).
+    `storages`: new storages of the call in the macro's order. `saved`: cells whose values the graph needs unchanged.
+    `reached`: ids of handles that the function reaches by itself; they stay as they are.
+    """
+
+    def __init__(
+        self, roots: list[Any], first: int, cells: list[Any], stand_ins: dict[int, tuple[int, Any]], storages: list[Storage],
+        needed: set[int], reached: frozenset[int],
+    ) -> None:  # fmt: skip
+        self.roots, self.storages = roots, storages
+        self.nodes: list[Any] = []
+        self.leaves: list[tuple[int, Any]] = []
+        known = {id(st): k for k, st in enumerate(cells) if st is not None}
+        self._walk(first, known, stand_ins)
+        created = {id(st) for st in storages}
+        handles, raw = self._values()
+        values = raw | {id(t._storage) for t in handles}
+        if values - created - known.keys():
+            raise Unsupported("saves a copy of a value for its gradient")
+        if any(id(st) not in values and k not in needed for k, st in enumerate(storages)):
+            raise Unsupported("keeps a value in a place that the guards do not reach")
+        used = {known.get(id(st), -1) for node in self.nodes for st in _saved(node)}
+        self.saved = sorted(used - {-1})
+        self.handles = [(t, known[id(t._storage)]) for t in handles if id(t._storage) in known and id(t) not in reached]
+        trace = local.state.trace
+        self.views = [(t, *t._cache[1:]) for t in handles if t._cache is not None and t._cache[0] is trace and id(t) not in reached]
+        if any(i in known for i in raw):
+            raise Unsupported("differentiates a value that it writes")
+        self.region = Region()
+
+    def _walk(self, first: int, known: dict[int, int], stand_ins: dict[int, tuple[int, Any]]) -> None:
+        seen: set[int] = set()
+        stack = list(self.roots)
+        while stack:
+            item = stack.pop()
+            if item is None or id(item) in seen:
+                continue
+            seen.add(id(item))
+            if id(item) in stand_ins:
+                self.leaves.append(stand_ins[id(item)])
+                continue
+            if isinstance(item, Tensor):
+                if id(item._storage) not in known or item.__dict__.get("_post_accumulate"):
+                    raise Unsupported("differentiates a tensor that the guards do not reach")
+                self.leaves.append((-1, item))
+                continue
+            if item.number < first:
+                raise Unsupported("uses a tensor with autograd history from outside; pass it as an argument")
+            if item.hooks or item.retain is not None:
+                raise Unsupported("registers hooks on tensors")
+            if item.freed:
+                raise Unsupported("differentiates a part of its graph")
+            self.nodes.append(item)
+            stack.extend(item.next)
+
+    def _values(self) -> tuple[list[Tensor], set[int]]:
+        """Every tensor, and the ids of all bare storages, that the nodes refer to, however they keep it."""
+        handles: list[Tensor] = []
+        raw: set[int] = set()
+        seen: set[int] = set()
+        stack: list[Any] = []
+        for node in self.nodes:
+            stack.append(node.saved)
+            if isinstance(node, FunctionNode):
+                stack += [node.context, node.backward]
+        while stack:
+            item = stack.pop()
+            if item is None or id(item) in seen or isinstance(item, _OPAQUE):
+                continue
+            seen.add(id(item))
+            if isinstance(item, Storage):
+                raw.add(id(item))
+            elif isinstance(item, Tensor):
+                handles.append(item)
+            elif not (isinstance(item, dict) and "__builtins__" in item):  # the globals of a function
+                stack += gc.get_referents(item)
+        return handles, raw
+
+    def _forget(self) -> None:
+        """Keep no values alive between uses."""
+        for storage in self.storages:
+            storage.trace, storage.buffer, storage.home = None, None, None
+        for t, _ in self.handles:
+            t._storage, t._cache = _NOTHING, None
+
+    # -------------------------------------------------------------------------------------------------------------- using
+
+    def take_over(self, outputs: list[Tensor], chosen: list[int], cells: list[Any], tensors: list[Tensor], others: list[Tensor]) -> None:
+        """The recorded call becomes a call like the replays: its results move to storages of their own, the template keeps the graph.
+        `others`: further handles on new storages (gradients of leaves)."""
+        trace = local.state.trace
+        fresh: dict[int, Storage] = {}
+        for storage in self.storages:
+            copy = Storage()
+            for name in _FIELDS:
+                setattr(copy, name, getattr(storage, name))
+            if copy.trace is trace:
+                trace.storages.append(copy)
+            fresh[id(storage)] = copy
+        for t in (*outputs, *others):
+            if id(t._storage) in fresh:
+                t._storage, t._cache = fresh[id(t._storage)], None
+        created = [fresh[id(st)] for st in self.storages]
+        for _, leaf in self.leaves:
+            if not isinstance(leaf, Tensor):
+                leaf.next = (None,)
+        for t in outputs:
+            t._base = t._views = None
+        self.attach([outputs[k] for k in chosen], cells, created, tensors)
+        self._forget()
+
+    def attach(self, outputs: list[Tensor], cells: list[Any], created: list[Storage], tensors: list[Tensor]) -> None:
+        """Give the outputs of a call their node."""
+        node: Any = function_node("HybridBackward", (), tuple([t._layout for t in outputs]), self._backward)
+        node.next = tuple([leaf if k < 0 else tensors[k]._grad_fn or tensors[k] for k, leaf in self.leaves])
+        node.where = user_line()
+        node.context = (cells, created, [cells[k].version for k in self.saved], local.state.trace)
+        for out, target in zip(outputs, output_nodes(node, len(outputs)), strict=True):
+            out._grad_fn, out._requires_grad = target, True
+
+    def _backward(self, node: FunctionNode, grads: Sequence[Any]) -> Sequence[Any]:
+        cells, created, versions, trace = node.context
+        state = local.state
+        if state.grad:
+            raise AutogradError(
+                "[backward] expected create_graph=False for a hybridized call, whose gradient is a recorded program; call hybridize(False) "
+                "on the module for gradients of gradients"
+            )
+        for k, version in zip(self.saved, versions, strict=True):
+            if cells[k].version != version:
+                writer = cells[k].writer
+                raise AutogradError(
+                    f"[backward] a hybridized call ({node.line}) needs a value of shape {list(cells[k].layout.shape)} for its gradient, but it has "
+                    f"been modified by an inplace operation: {writer.op.name if writer is not None else 'a write'} at "
+                    f"{writer.line if writer is not None else 'an unknown line'}; it is at version {cells[k].version}, expected version {version} "
+                    "instead. Use the out-of-place form there, or clone() the value first"
+                )
+        present = tuple(g is not None for g in grads)
+        given = [g._storage if g is not None else None for g in grads]
+        key = (present, tuple(t is not None for t in node.next), tuple(None if g is None else g._layout for g in grads))
+        everything = [*created, *cells, *given]
+
+        def record() -> list[Any]:
+            return self._differentiate(cells, created, grads, node.next, trace)
+
+        with _LOCK:
+            return self.region.run(key, everything, record)
+
+    def _differentiate(self, cells: list[Any], created: list[Storage], grads: Sequence[Any], targets: Sequence[Any], home: Any) -> list[Any]:
+        """Walk the template as if this call had recorded it."""
+        trace = local.state.trace
+        for own, actual in zip(self.storages, created, strict=True):
+            for name in _FIELDS:
+                setattr(own, name, getattr(actual, name))
+            if own.trace is trace:
+                trace.storages.append(own)  # should a program start now, its buffer is needed
+        for t, cell in self.handles:
+            t._storage, t._cache = cells[cell], None
+        for t, base, slot in self.views:
+            held = t._storage
+            t._cache = (trace, base, slot) if trace is home and held.trace is trace and held.slot == base else None
+        for item in self.nodes:
+            if item.saved:
+                item.versions = tuple(
+                    v._storage.version if isinstance(v, Tensor) else v.version if isinstance(v, Storage) else 0 for v in item.saved.values()
+                )
+        wanted = [leaf for (_, leaf), target in zip(self.leaves, targets, strict=True) if target is not None]
+        roots = [(root, g) for root, g in zip(self.roots, grads, strict=True) if g is not None]
+        try:
+            found = run_backward(roots, True, False, False, wanted)
+        finally:
+            self._forget()
+        return [None if target is None else found.get(id(leaf)) for (_, leaf), target in zip(self.leaves, targets, strict=True)]
+
+
+def stand_in(t: Tensor, grad: bool) -> Tensor:
+    """A handle in the place of an argument; if that requires a gradient, a node passes it on."""
+    made: Tensor = wrap(t._storage, t._layout, type(t))
+    made.__dict__.update(t.__dict__)
+    if not (grad and t._requires_grad):
+        made._requires_grad = t._requires_grad
+        return made
+    made._grad_fn = function_node("HybridInput", (t,), (t._layout,), lambda node, grads: (grads[0],))
+    made._requires_grad = True
+    return made
+
+
+def spent_node(root: Any) -> FunctionNode:
+    """The node of results whose graph a backward pass inside the call has used."""
+    node = function_node(root.name(), (), (root.edge.layout,) if root.edge is not None else root.outputs, _no_more)
+    node.freed, node.where = root.freed or "the hybridized call", root.line
+    return node
+
+
+def _no_more(*_: Any) -> Any:
+    raise AssertionError("a freed node was applied")

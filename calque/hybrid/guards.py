@@ -1,0 +1,312 @@
+"""What a replay depends on besides its arguments: the Python values and tensors that a function can reach, as they were.
+
+Reached from a function are: the globals its code names, the variables it closes over, its defaults, attributes of objects (modules, optimizers
+and plain objects), items of lists, tuples and dicts, and the same of every Python function and class of the user's that it reaches. Numbers,
+strings, booleans, None and the like are compared by value, everything else by identity. Attributes of modules are looked at again only after
+some module changed (`Changes.epoch`), everything else at every call.
+"""
+
+from __future__ import annotations
+
+import builtins
+import contextlib
+import dis
+import sys
+import types
+from collections import OrderedDict
+from pathlib import Path
+from typing import Any
+
+from calque.base.device import Device
+from calque.base.dtypes import DType
+from calque.nn.module import Module
+from calque.optim.optimizer import Optimizer
+from calque.run.capture import Changes
+from calque.tensor import TENSOR_TYPES, Tensor
+
+PLAIN = (bool, int, float, complex, str, bytes, type(None), type(Ellipsis), DType, Device, slice, range, frozenset)
+_LIMIT = 20_000  # values; what reaches more runs as it is written
+_DEPTH = 12
+_MISSING: Any = object()
+_PACKAGE = str(Path(__file__).resolve().parent.parent)
+_LIBRARIES = (str(Path(types.__file__).parent), "site-packages", "dist-packages", "<frozen")
+_IMPURE_MODULES = {"random", "time", "datetime", "secrets", "uuid", "os", "socket", "threading", "subprocess", "shutil", "tempfile", "logging"}
+_IMPURE_BUILTINS = {"print", "input", "open", "next", "exec", "eval", "globals", "locals", "vars", "breakpoint", "id"}
+_CALLED = (
+    "forward", "__call__", "__getattr__", "__getattribute__", "__getitem__", "__setitem__", "__len__", "__iter__", "__contains__", "__enter__",
+    "__exit__", "__bool__", "__add__", "__radd__", "__sub__", "__rsub__", "__mul__", "__rmul__", "__truediv__", "__matmul__", "__neg__", "__eq__",
+    "__lt__", "__gt__", "__float__", "__int__",
+)  # fmt: skip
+_MADE = ("__init__", "__new__", "__post_init__", "__init_subclass__")
+
+
+class Refused(Exception):
+    """The function cannot be hybridized; the text says why."""
+
+
+class Guards:
+    """A snapshot of everything reached, and the check that it still holds."""
+
+    def __init__(self) -> None:
+        self.always: list[tuple[Any, Any, Any]] = []  # mapping, key, value
+        self.modules: list[tuple[Any, Any, Any]] = []
+        self.cells: list[tuple[Any, Any]] = []
+        self.sizes: list[tuple[Any, int]] = []
+        self.module_sizes: list[tuple[Any, int]] = []
+        self.items: list[tuple[Any, tuple[Any, ...]]] = []
+        self.sets: list[tuple[set[Any], frozenset[Any]]] = []
+        self.tensors: list[Tensor] = []
+        self.epoch = Changes.epoch
+        self._seen: dict[Any, Any] = {}
+        self._named: set[str] = set(_CALLED)  # attributes that code names
+        self._classes: list[tuple[Any, Any, set[str]]] = []  # user's classes: attributes, those that an instance uses unasked, done
+
+    # ---------------------------------------------------------------------------------------------------------- checking
+
+    def hold(self) -> bool:
+        """Whether everything is as it was."""
+        for mapping, key, value in self.always:
+            found = mapping.get(key, _MISSING)
+            if found is not value and not _same(found, value):
+                return False
+        for cell, value in self.cells:
+            if cell.cell_contents is not value and not _same(cell.cell_contents, value):
+                return False
+        for sized, length in self.sizes:
+            if len(sized) != length:
+                return False
+        for sequence, items in self.items:
+            if len(sequence) != len(items) or not all(a is b or _same(a, b) for a, b in zip(sequence, items, strict=True)):
+                return False
+        for live, copy in self.sets:
+            if live != copy:
+                return False
+        return self.epoch == Changes.epoch or self._modules_hold()
+
+    def _modules_hold(self) -> bool:
+        for mapping, key, value in self.modules:
+            found = mapping.get(key, _MISSING)
+            if found is not value and not _same(found, value):
+                return False
+        if any(len(sized) != length for sized, length in self.module_sizes):
+            return False
+        self.epoch = Changes.epoch
+        return True
+
+    def first_change(self) -> str:
+        """The name of something that changed, for the statistics."""
+        for mapping, key, value in (*self.always, *self.modules):
+            found = mapping.get(key, _MISSING)
+            if found is not value and not _same(found, value):
+                return str(key)
+        return "a variable or the length of a container"
+
+    # -------------------------------------------------------------------------------------------------------- collecting
+
+    def collect(self, roots: list[Any]) -> None:
+        """Add everything that can be reached from the roots."""
+        for root in roots:
+            self.reach(root)
+        size = -1
+        while size != len(self._seen) + len(self._named):  # code names methods, which name others
+            size = len(self._seen) + len(self._named)
+            for attributes, unasked, done in list(self._classes):
+                for name in [n for n in attributes if n not in done and (n in self._named or n in unasked)]:
+                    done.add(name)
+                    self._attribute(attributes, name)
+
+    def reach(self, value: Any, depth: int = 0) -> None:
+        """Add what can be reached from a value that the function can see."""
+        kind = value.__class__
+        if kind in PLAIN or id(value) in self._seen or isinstance(value, types.ModuleType):  # names of modules are guarded where code reads them
+            return
+        if depth > _DEPTH or len(self._seen) > _LIMIT:
+            raise Refused("reaches too many Python objects")
+        self._seen[id(value)] = value
+        if kind in TENSOR_TYPES or isinstance(value, Tensor):
+            self.tensors.append(value)
+        elif kind in (types.FunctionType, types.MethodType):
+            self.reach(getattr(value, "__self__", None), depth + 1)
+            self.function(getattr(value, "__func__", value), depth)
+        elif isinstance(value, Module):
+            self._module(value, depth)
+        elif isinstance(value, Optimizer):
+            self._optimizer(value, depth)
+        elif isinstance(value, (list, tuple)):
+            self.items.append((value, tuple(value)))
+            for item in value:
+                self.reach(item, depth + 1)
+        elif isinstance(value, (dict, types.MappingProxyType)):
+            self._mapping(value, depth, self.always, self.sizes)
+        elif isinstance(value, type):
+            self._class(value, True)
+        else:
+            self._object(value, depth)
+
+    def function(self, function: Any, depth: int = 0) -> None:
+        """Everything that the code of a Python function names."""
+        wrapped = getattr(function, "__wrapped__", None)
+        if wrapped is not None:
+            self.reach(wrapped, depth + 1)
+        code = function.__code__
+        if _foreign(code.co_filename):
+            if not _of_package(code.co_filename) and not code.co_filename.startswith("<"):
+                return
+            for found in _contents(function):  # decorators of ours close over functions of the user's
+                if callable(found[1]):
+                    self.reach(found[1], depth + 1)
+            return
+        for default in (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()):
+            self.reach(default, depth + 1)
+        for cell, found in _contents(function):
+            self.cells.append((cell, found))
+            self.reach(found, depth + 1)
+        self._names(code, function.__globals__, depth)
+
+    def _names(self, code: Any, scope: dict[str, Any], depth: int) -> None:
+        names = list(code.co_names)
+        for constant in code.co_consts:
+            if isinstance(constant, types.CodeType):
+                self._names(constant, scope, depth)
+        self._named.update(names)
+        self._named.update(c for c in code.co_consts if isinstance(c, str) and c.isidentifier())  # getattr(x, "name")
+        for name in {i.argval for i in dis.get_instructions(code) if i.opname in ("LOAD_GLOBAL", "LOAD_NAME")}:
+            if name in scope:
+                self._global(scope, name, names, depth)
+            elif name in _IMPURE_BUILTINS and hasattr(builtins, name):
+                raise Refused(f"calls {name}()")
+
+    def _global(self, scope: dict[str, Any], name: str, names: list[str], depth: int) -> None:
+        value = scope[name]
+        self.always.append((scope, name, value))
+        if isinstance(value, types.ModuleType):
+            self._python_module(value, names, depth)
+        else:
+            source = getattr(value, "__module__", None) or type(getattr(value, "__self__", None)).__module__
+            if callable(value) and isinstance(source, str) and source.split(".")[0] in _IMPURE_MODULES:
+                raise Refused(f"calls {name}() of the module {source!r}")
+            self.reach(value, depth + 1)
+
+    def _python_module(self, module: types.ModuleType, names: list[str], depth: int) -> None:
+        root = module.__name__.split(".")[0]
+        if root in _IMPURE_MODULES:
+            raise Refused(f"uses the module {module.__name__!r}")
+        if root == "numpy" and "random" in names:
+            raise Refused("uses the random numbers of NumPy")
+        file = getattr(module, "__file__", None)
+        if file is None or _foreign(file):
+            return
+        for name in names:
+            if name in module.__dict__:
+                self._global(module.__dict__, name, names, depth + 1)
+
+    def _mapping(self, mapping: Any, depth: int, entries: list[tuple[Any, Any, Any]], sizes: list[tuple[Any, int]]) -> None:
+        sizes.append((mapping, len(mapping)))
+        for key, value in mapping.items():
+            entries.append((mapping, key, value))
+            self.reach(value, depth + 1)
+
+    def _class(self, kind: type, made: bool) -> None:
+        """A class of the user's: what code names of it and of its bases. `made`: it is not only the class of an object, code may call it."""
+        for base in kind.__mro__:
+            module = sys.modules.get(base.__module__)
+            file = getattr(module, "__file__", None)
+            if base.__module__ != "__main__" and (file is None or _foreign(file)):
+                continue
+            self._classes.append((vars(base), _MADE if made else (), set()))
+
+    def _attribute(self, attributes: Any, name: str) -> None:
+        """An attribute of a class that code names."""
+        value = attributes[name]
+        self.always.append((attributes, name, value))
+        if isinstance(value, (staticmethod, classmethod)):
+            self.reach(value.__func__, 1)
+        elif isinstance(value, property):
+            for part in (value.fget, value.fset):
+                self.reach(part, 1)
+        elif not isinstance(value, (types.MemberDescriptorType, types.GetSetDescriptorType)):
+            self.reach(value, 1)
+
+    def _module(self, module: Any, depth: int) -> None:
+        if module._hooked:
+            raise Refused("has hooks")
+        self._kind(module)
+        own = module.__dict__
+        self.module_sizes.append((own, len(own)))
+        for name, value in own.items():
+            if name in ("_parameters", "_buffers", "_modules"):
+                self._mapping(value, depth, self.modules, self.module_sizes)
+            elif name not in ("_hybrid", "_non_persistent_buffers_set"):
+                self.modules.append((own, name, value))
+                self.reach(value, depth + 1)
+
+    def _optimizer(self, optimizer: Any, depth: int) -> None:
+        """Options except the learning rate, which replays ask for; state tensors and dicts."""
+        own = optimizer.__dict__
+        self.always += [(own, name, own[name]) for name in ("state", "param_groups")]
+        self._kind(optimizer)
+        self.items.append((optimizer.param_groups, tuple(optimizer.param_groups)))
+        for group in optimizer.param_groups:
+            self.always += [(group, name, value) for name, value in group.items() if name not in ("lr", "initial_lr", "params")]
+            self.items.append((group["params"], tuple(group["params"])))
+            for parameter in group["params"]:
+                self.reach(parameter, depth + 1)
+        self.sizes.append((optimizer.state, len(optimizer.state)))
+        for parameter, values in optimizer.state.items():
+            self.always.append((optimizer.state, parameter, values))
+            self.sizes.append((values, len(values)))
+            for name, value in values.items():
+                if isinstance(value, Tensor):
+                    self.always.append((values, name, value))
+                    self.reach(value, depth + 1)
+        for name, value in own.items():
+            if name.endswith("_hooks") and isinstance(value, OrderedDict):
+                self.sizes.append((value, len(value)))
+
+    def _object(self, value: Any, depth: int) -> None:
+        if isinstance(value, (types.GeneratorType, types.CoroutineType)) or hasattr(value, "__next__"):
+            raise Refused(f"reaches an iterator ({type(value).__name__})")
+        if type(value).__module__.split(".")[0] in ("numpy", "random"):
+            raise Refused(f"reaches a {type(value).__module__}.{type(value).__name__}")
+        if isinstance(value, set):
+            if any(item.__class__ not in PLAIN for item in value):
+                raise Refused("reaches a set of objects")
+            self.sets.append((value, frozenset(value)))
+            return
+        attributes = getattr(value, "__dict__", None)
+        if isinstance(attributes, dict):
+            self._mapping(attributes, depth, self.always, self.sizes)
+            self._kind(value)
+
+    def _kind(self, value: Any) -> None:
+        kind = type(value)
+        if ("class", id(kind)) not in self._seen:
+            self._seen["class", id(kind)] = kind
+            self._class(kind, False)
+
+
+def _contents(function: Any) -> list[tuple[Any, Any]]:
+    """Cells of a closure with what they hold."""
+    found = []
+    for cell in function.__closure__ or ():
+        with contextlib.suppress(ValueError):  # not assigned yet
+            found.append((cell, cell.cell_contents))
+    return found
+
+
+def _of_package(file: str) -> bool:
+    return file.startswith(_PACKAGE)
+
+
+def _foreign(file: str) -> bool:
+    """Whether source of the standard library, of an installed package or of Calque: trusted to depend on its arguments alone."""
+    return _of_package(file) or any(part in file for part in _LIBRARIES)
+
+
+def _same(a: Any, b: Any) -> bool:
+    """Equal plain values of one type."""
+    if a.__class__ is not b.__class__ or a.__class__ not in PLAIN:
+        return False
+    if a.__class__ is float:
+        return a == b or (a != a and b != b)
+    return bool(a == b)

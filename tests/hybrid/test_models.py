@@ -1,0 +1,72 @@
+"""The six benchmark models: hybridized modules and whole hybridized steps give the bits of the steps as written."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+import calque
+from calque.run import dispatch, recorder
+
+
+def _bench_models() -> ModuleType:
+    path = Path(__file__).resolve().parents[2] / "bench" / "models.py"
+    spec = importlib.util.spec_from_file_location("calque_bench_models_hybrid", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+JOBS: dict[str, Any] = dict(_bench_models().JOBS)
+SLOW = ("gpt", "resnet18-32", "resnet18-224")
+
+
+@pytest.fixture(autouse=True)
+def _compiled(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    recorder.flush("test")
+    calque.synchronize()
+    monkeypatch.setattr(dispatch, "INTERPRET_WORK", 0)
+    yield
+    calque.synchronize()
+
+
+def train(name: str, style: str, steps: int = 8) -> tuple[list[float], dict[str, Any]]:
+    """Losses and final state; the learning rate changes at every step, every second loss is read at once."""
+    job = JOBS[name]
+    calque.manual_seed(0)
+    model = job.model(calque)
+    optimizer = job.optimizer(calque, model)
+    step = calque.compile(job.step) if style == "step" else job.step
+    if style == "module":
+        model.hybridize()
+    rng = np.random.default_rng(0)
+    losses = []
+    for k in range(steps):
+        x, y = (calque.tensor(a) for a in job.batch(rng, job.small))
+        for group in optimizer.param_groups:
+            group["lr"] *= 0.9
+        loss = step(calque, model, optimizer, x, y)
+        losses.append(loss.item() if k % 2 else loss)
+    return [x if isinstance(x, float) else x.item() for x in losses], {k: v.numpy().copy() for k, v in model.state_dict().items()}
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow if n in SLOW else ()) for n in JOBS])
+def test_hybridized_training_is_the_same_bit_for_bit(name: str) -> None:
+    losses, state = train(name, "as written")
+    for style, least in (("module", 7), ("step", 5)):
+        before = calque.stats()["hybridize"]
+        got, got_state = train(name, style)
+        after = calque.stats()["hybridize"]
+        assert got == losses
+        for key, value in state.items():
+            np.testing.assert_array_equal(got_state[key], value, err_msg=f"{style}: {key}")
+        assert after["replays"] - before["replays"] >= least, after["reasons"]
