@@ -1,10 +1,9 @@
 """Object code on disk, by content hash.
 
-An entry is trusted only if its directory (mode 0700) and file belong to this user, nobody else may write to it, it is a plain
-file and not a
-link, and its checksum and full key agree. Anything else is as good as absent: the caller compiles again. Writers use a
-temporary file and an
-atomic rename, so processes may share the directory. The least recently used entries go when the total passes the bound.
+An entry is trusted only if its directory (mode 0700) and file belong to this user, nobody else may write to it, it is a plain file of
+sensible size and not a link, and its checksum and full key agree. Anything else is as good as absent: the caller compiles again. Writers use
+a temporary file and an atomic rename, so processes may share the directory. The least recently used entries go when the total passes the
+bound.
 """
 
 from __future__ import annotations
@@ -36,12 +35,12 @@ class ObjectCache:
             return None
         path = self.directory / (key + _SUFFIX)
         try:
-            handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)  # a pipe must not make us wait
         except OSError:
             return None
         try:
             status = os.fstat(handle)
-            if not stat.S_ISREG(status.st_mode) or not _ours(status):
+            if not stat.S_ISREG(status.st_mode) or not _ours(status) or status.st_size > self.limit:
                 return None
             with os.fdopen(os.dup(handle), "rb") as file:
                 data = file.read()
