@@ -86,7 +86,12 @@ class Edge:
         self.nbytes: int = 0 if parent is None else parent.nbytes + (value.nbytes if op is INPUT else 0)
         self.used = 0
         # Pending work is bounded: by operations, and by the bytes of inputs it keeps alive (its results cost nothing until the flush).
-        self.boundary = self.depth >= settings.max_pending_ops or self.nbytes >= settings.max_pending_bytes
+        # The cut comes behind a contraction if one is near: an unrolled loop is then cut at the same place of its body whatever its length is,
+        # and the kernels on both sides of the cut are always the same.
+        limit = settings.max_pending_ops
+        self.boundary = self.nbytes >= settings.max_pending_bytes or (
+            self.depth >= limit and (op.kind == "contract" or self.depth >= limit + limit // 8)
+        )
 
 
 class Trace:

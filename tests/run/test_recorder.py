@@ -135,10 +135,33 @@ def test_a_saved_handle_keeps_the_old_value() -> None:
 def test_pending_work_is_bounded() -> None:
     x = calque.zeros(2)
     before = calque.stats()["flush_reasons"].get("bound on pending work", 0)
-    for _ in range(settings.max_pending_ops + 10):
+    count = settings.max_pending_ops * 9 // 8 + 10
+    for _ in range(count):
         x = x + 1.0
     assert calque.stats()["flush_reasons"]["bound on pending work"] == before + 1
-    assert x.tolist() == [float(settings.max_pending_ops + 10)] * 2
+    assert x.tolist() == [float(count)] * 2
+
+
+def test_pending_work_is_cut_behind_a_contraction_if_one_is_near(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The cut of an unrolled loop does not depend on what was recorded before it: always the same kernels on both sides."""
+    monkeypatch.setattr(settings, "max_pending_ops", 64)
+    places = []
+    for before in range(5):
+        x, w = calque.ones(2, 2), calque.full((2, 2), 0.25)
+        recorder.flush("test")
+        for _ in range(before):
+            x = x * 1.5
+        done = calque.stats()["flush_reasons"].get("bound on pending work", 0)
+        for _ in range(100):
+            x = (x @ w).tanh().exp()
+            x = x - 0.5 * x
+            if calque.stats()["flush_reasons"].get("bound on pending work", 0) > done:
+                places.append(recorder.local.state.trace.n)
+                break
+        else:
+            raise AssertionError("no cut in 100 steps")
+        recorder.flush("test")
+    assert len(set(places)) == 1
 
 
 def test_numpy_writes_after_recording_do_not_leak_in() -> None:
