@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from calque.backend.cpu.contract import AVX2, NEON, SSE, Conv2d, Conv2dInputGrad, Conv2dWeightGrad, TargetInfo
+from calque.backend.cpu.contract.winograd import FEWEST_TILES, MOST_CHANNELS
 from tests.backend.contract_harness import Library, library, strides_of
 from tests.backend.test_contract import check_convolution, naive, strided
 
@@ -60,7 +61,7 @@ def run(kind: str, sizes: dict[str, Any], arrays: list[Array], direct: bool = Fa
     """The result of one direction."""
     first, second, out = operands(kind, *arrays)
     params = replace(parameters(kind, sizes, *arrays), direct=direct)
-    assert params.winograd is not direct
+    assert params.winograd is not direct or not sizes["images"]
     library(out.dtype.name).prepare(kind, params, first, second, out)(threads)
     return out
 
@@ -77,6 +78,8 @@ def test_random_layers(kind: str, data: st.DataObject) -> None:
     sizes = layer(data.draw(st.integers(1, 4)), channels, size, rows, *pads)
     if min(sizes["out_size"]) < 3:
         return
+    tiles = -(-sizes["out_size"][0] // 2) * -(-sizes["out_size"][1] // 2)
+    sizes["images"] = max(sizes["images"], -(-FEWEST_TILES // tiles))
     rng = np.random.default_rng(data.draw(st.integers(0, 99)))
     arrays = []
     for shape in shapes(sizes):
@@ -88,12 +91,13 @@ def test_random_layers(kind: str, data: st.DataObject) -> None:
 LAYERS = {
     "rows of one vector": layer(2, 24, (32, 32), 40),
     "several parts of the tiles": layer(8, 16, (33, 35), 17),
-    "several blocks of depth": layer(1, 300, (8, 8), 30),
+    "several blocks of depth": layer(3, 300, (8, 8), 30),
     "several blocks of channels": layer(3, 150, (8, 8), 140),
-    "4x4 images": layer(9, 70, (4, 4), 30),
+    "4x4 images": layer(13, 70, (4, 4), 30),
     "7x7 images": layer(5, 40, (7, 7), 33),
     "rows in several pieces": layer(1, 16, (5, 300), 16),
     "wider than high": layer(2, 20, (3, 140), 18, (1, 0)),
+    "most channels": layer(3, MOST_CHANNELS, (8, 8), 16),
     "one image": layer(1, 64, (14, 14), 64),
 }
 
@@ -159,7 +163,7 @@ def test_other_register_files(target: TargetInfo) -> None:
     """Narrower vectors and fewer registers; any processor can run them."""
     for dtype in ("float32", "float64"):
         lib = Library(dtype, target)
-        for sizes in (layer(2, 20, (13, 9), 19), layer(1, 16, (4, 40), 33, (0, 2))):
+        for sizes in (layer(2, 20, (13, 9), 19), layer(1, 16, (5, 60), 33, (0, 2))):
             for kind in KINDS:
                 check_convolution(kind, sizes, *values(sizes, dtype), lib)
 
@@ -167,12 +171,14 @@ def test_other_register_files(target: TargetInfo) -> None:
 def test_sizes_decide() -> None:
     """Only 3x3 kernels with stride, dilation and groups of one, and enough of everything."""
     def used(**changes: Any) -> bool:
-        return Conv2d(**{**layer(2, 16, (8, 8), 16), **changes}).winograd
+        return Conv2d(**{**layer(4, 16, (8, 8), 16), **changes}).winograd
 
     assert used()
     for changes in ({"kernel": (3, 1)}, {"stride": (1, 2)}, {"dilation": (2, 2)}, {"groups": 2}, {"channels": 8},
-                    {"out_channels": 8}, {"out_size": (8, 2)}, {"channels": 5000}, {"direct": True}):
+                    {"out_channels": 8}, {"out_size": (8, 2)}, {"channels": 5000}, {"direct": True},
+                    {"images": 1}):
         assert not used(**changes)
+    assert Conv2dWeightGrad(**layer(1, 16, (8, 8), 16)).winograd
 
 
 def test_empty_batch() -> None:

@@ -13,7 +13,7 @@ from calque.backend.cpu.contract.target import Blocking, VectorUnit
 from calque.backend.cpu.contract.tile_grad import MARK as TILED
 from calque.backend.cpu.contract.tile_grad import TileGradWords, planned
 from calque.backend.cpu.contract.weight_grad import LANE_BLOCK, ROW_BLOCK
-from calque.backend.cpu.contract.winograd import MARK, TILE, WinogradWords, is_winograd
+from calque.backend.cpu.contract.winograd import FEWEST_TILES, MARK, TILE, WinogradWords, is_winograd
 from calque.backend.cpu.contract.winograd_conv import transformed_weights
 from calque.backend.cpu.contract.winograd_weight import parts
 from calque.kernel.contract import AttentionSpec, Spec
@@ -106,7 +106,15 @@ class _Convolution:
     def winograd(self) -> bool:
         """Whether Winograd's method computes it; the sizes alone decide."""
         return not self.direct and is_winograd(self.kernel, self.stride, self.dilation, self.groups, self.channels,
-                                               self.out_channels, self.out_size)
+                                               self.out_channels, self.out_size) and self._tiles >= self._fewest_tiles
+
+    @property
+    def _tiles(self) -> int:
+        return self.images * prod(-(-extent // TILE) for extent in self.out_size)
+
+    @property
+    def _fewest_tiles(self) -> int:
+        return FEWEST_TILES
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,7 +227,7 @@ class Conv2dWeightGrad(_Convolution):
     def splits(self) -> int:
         """Parts into which the pixels are cut, so that about sixteen pieces of work exist; sizes alone decide."""
         if self.winograd:
-            return parts(self.images, self.channels, self.out_channels, prod(-(-extent // TILE) for extent in self.out_size))
+            return parts(self.channels, self.out_channels, self._tiles)
         rows, lanes = self.out_channels // self.groups, self._lanes
         pieces = self.groups * -(-rows // ROW_BLOCK) * -(-lanes // LANE_BLOCK)
         return max(1, min(-(-16 // max(pieces, 1)), self._depth // 1024))
@@ -241,6 +249,10 @@ class Conv2dWeightGrad(_Convolution):
             "row_stride": stride[0], "column_stride": stride[1], "row_offset": -self.padding[0],
             "column_offset": -self.padding[1], "row_dilation": self.dilation[0], "column_dilation": self.dilation[1],
             "tap_rows": self.kernel[0], "tap_columns": self.kernel[1]})
+
+    @property
+    def _fewest_tiles(self) -> int:
+        return 0  # no weights to transform
 
     @property
     def _lanes(self) -> int:

@@ -32,7 +32,7 @@ CHUNK_CHANNELS = 32
 PREFETCH = 6
 """Channels ahead: the planes of an image lie in different pages, which hardware prefetchers do not cross."""
 INPUT_BYTES = 256 << 10
-OUTPUT_BYTES = 128 << 10
+OUTPUT_BYTES = 64 << 10
 SCRATCH_OUTPUT = 3 << 20
 """Byte offset of the products within a thread's scratch, behind the transformed inputs."""
 
@@ -44,7 +44,18 @@ def winograd_conv_functions(blocking: Blocking) -> str:
 
 def transformed_weights(channels: int, rows: int, blocking: Blocking) -> int:
     """Elements of the transformed weights."""
-    return POSITIONS * channels * -(-rows // blocking.tile_rows) * blocking.row_stride
+    panels, blocks = -(-rows // blocking.tile_rows), max(1, -(-channels // blocking.depth))
+    return POSITIONS * (channels * panels + blocks) * blocking.row_stride
+
+
+def _weight_step(b: Builder, panels: Value, channels: Value) -> Value:
+    """Elements from one position to the next: a row more than there is, lest all positions fall into the same cache sets."""
+    return b.mul(b.add(b.mul(panels, channels), 1), b.blocking.row_stride)
+
+
+def _weight_block(b: Builder, index: Value, start: Value, panels: Value) -> Value:
+    """Elements before depth block ``index``, which begins at channel ``start``."""
+    return b.mul(b.add(b.mul(start, panels), index), POSITIONS * b.blocking.row_stride)
 
 
 def _weights(blocking: Blocking) -> str:
@@ -57,18 +68,24 @@ def _weights(blocking: Blocking) -> str:
     low, high = b.share(b.mul(blocks, panels), "%thread", "%threads")
     matrix = b.both(b.compare("eq", w["other_row_step"], 3), b.compare("eq", w["other_column_step"], 1))
     with b.loop(low, high) as unit:
-        start, end = depth_block(b, w["channels"], blocks, b.div(unit, panels))
-        panel, length = b.rem(unit, panels), b.sub(end, start)
+        index, panel = b.div(unit, panels), b.rem(unit, panels)
+        start, end = depth_block(b, w["channels"], blocks, index)
+        length = b.sub(end, start)
         first, count = panel_rows(b, w["rows"], panels, panel)
         source = b.at("%weights", b.mul(first, w["other_batch_step"]))
-        base = b.at("%shared", b.mul(b.mul(start, panels), POSITIONS * width))
+        base = b.at("%shared", _weight_block(b, index, start, panels))
         with b.loop(start, end, CHUNK_CHANNELS) as channel:
             part = b.min(b.sub(end, channel), CHUNK_CHANNELS)
             here = b.at(source, b.mul(channel, w["other_channel_step"]))
 
             def joined(here: str = here, part: Value = part, count: Value = count) -> None:
                 with b.loop(0, part) as k:
-                    b.call("pack_panel", f"ptr {b.at(here, b.mul(k, w['other_channel_step']))}",
+                    line = b.at(here, b.mul(k, w["other_channel_step"]))
+                    ahead = b.at(line, b.mul(w["other_channel_step"], PREFETCH))
+                    with b.loop(0, count) as row:
+                        place = b.at(ahead, b.mul(row, w["other_batch_step"]))
+                        b.emit(f"call void @llvm.prefetch.p0(ptr {place}, i32 0, i32 3, i32 1)")
+                    b.call("pack_panel", f"ptr {line}",
                            f"i64 {w['other_batch_step']}", "i64 1", f"i64 {count}", f"i64 {TAPS}",
                            f"ptr {b.at('%private', b.mul(k, TAPS * width))}", f"i64 {width}")
 
@@ -85,7 +102,7 @@ def _weights(blocking: Blocking) -> str:
 
             dense = b.both(matrix, b.compare("eq", w["other_channel_step"], TAPS))
             b.cases((dense, whole), (matrix, joined), default=apart)
-            step = b.mul(b.mul(panels, length), width)
+            step = _weight_step(b, panels, length)
             place = b.at(base, b.mul(b.add(b.mul(panel, length), b.sub(channel, start)), width))
             _transform_weights(b, w["flipped"], part, place, step)
     return b.text()
@@ -329,12 +346,12 @@ def _block(blocking: Blocking) -> str:
         with b.loop(0, blocks) as index, b.loop(0, POSITIONS) as p:
             start, end = depth_block(b, w["channels"], blocks, index)
             length = b.sub(end, start)
-            weights = b.at("%shared", b.mul(b.mul(start, row_panels), POSITIONS * blocking.row_stride))
+            weights = b.at("%shared", b.add(_weight_block(b, index, start, row_panels),
+                                            b.mul(p, _weight_step(b, row_panels, length))))
             inputs = b.at("%private", _input_block(b, index, start, "%panels"))
             with b.loop(row_block, stop) as panel:
                 row, count = panel_rows(b, w["rows"], row_panels, panel)
-                before = b.mul(b.add(b.mul(p, row_panels), panel), length)
-                a = b.at(weights, b.mul(before, blocking.row_stride))
+                a = b.at(weights, b.mul(b.mul(panel, length), blocking.row_stride))
                 with b.loop(0, "%panels") as column:
                     place = b.add(b.mul(column, POSITIONS), p)
                     right = b.at(inputs, b.mul(place, _input_step(b, length)))

@@ -50,10 +50,10 @@ def panels_together(width: int) -> int:
     return max(1, -(-CHANNELS // width))
 
 
-def parts(images: int, channels: int, rows: int, tiles: int) -> int:
+def parts(channels: int, rows: int, tiles: int) -> int:
     """Into how many parts the tiles are cut, so that about eight pieces of work exist."""
     blocks = max(1, -(-channels // CHANNELS) * -(-rows // CHANNELS))
-    return max(1, min(-(-PARTS // blocks), images * tiles // TILES_PER_PART))
+    return max(1, min(-(-PARTS // blocks), tiles // TILES_PER_PART))
 
 
 @dataclass(frozen=True, slots=True)
