@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import time
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from typing import Any
@@ -89,17 +90,22 @@ class Library:
         self.scratch = [aligned(SCRATCH_BYTES, np.uint8) for _ in range(4)]
 
     def prepare(self, kind: str, params: Contraction, x: Array, y: Array, out: Array) -> Any:
+        """`prepare_any` for two operands and one result."""
+        return self.prepare_any(kind, params, [x, y], [out])
+
+    def prepare_any(self, kind: str, params: Contraction, inputs: Sequence[Array], outputs: Sequence[Array | None]) -> Any:
         """A function of the thread count and of how often to run the kernel (repeats are for timing only)."""
         function = KERNEL(self.engine.get_function_address(symbol(kind, self.dtype)))
         workspace = aligned(params.workspace_bytes(self.dtype, self.target) + 64, np.uint8)
-        words = np.array([x.ctypes.data, y.ctypes.data, out.ctypes.data, workspace.ctypes.data, *params.words()], np.int64)
+        buffers = [0 if a is None else a.ctypes.data for a in (*inputs, *outputs)]
+        words = np.array([*buffers, workspace.ctypes.data, *params.words()], np.int64)
         barrier = self.barrier.ctypes.data
 
         def part(thread: int, threads: int, repeats: int) -> None:
             for _ in range(repeats):
                 function(thread, threads, barrier, self.scratch[thread].ctypes.data, words.ctypes.data)
 
-        def run(threads: int, repeats: int = 1, keep: Any = (x, y, out, workspace)) -> None:
+        def run(threads: int, repeats: int = 1, keep: Any = (inputs, outputs, workspace)) -> None:
             pool = self.pools.setdefault(threads, ThreadPoolExecutor(max(threads - 1, 1)))
             others = [pool.submit(part, thread, threads, repeats) for thread in range(1, threads)]
             part(0, threads, repeats)

@@ -9,15 +9,19 @@ import pytest
 import torch
 
 import calque
+from calque.nn.functional import attention
 from tests.oracle.nn_harness import arrays, close, compare_function
 
 Array = np.ndarray[Any, Any]
 
 
-@pytest.fixture(autouse=True)
-def _compiled(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Small programs too."""
+@pytest.fixture(autouse=True, params=["blocks", "scores"])
+def few_queries(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Everything without and with stored scores, whatever the number of queries; compiled, however small."""
     monkeypatch.setattr("calque.run.dispatch.INTERPRET_WORK", 0)
+    monkeypatch.setattr(attention, "FEW_QUERIES", 0 if request.param == "blocks" else 10**9)
+    name: str = request.param
+    return name
 
 
 def tensors(q: tuple[int, ...], k: tuple[int, ...], size: int, dtype: str = "float64") -> list[Array]:
@@ -121,6 +125,13 @@ def test_second_derivatives() -> None:
         close(x, y)
 
 
+def test_the_number_of_queries_decides(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attention, "FEW_QUERIES", 32)
+    for queries, node in ((31, "WhereBackward0"), (32, "ScaledDotProductAttentionBackward0")):
+        q = calque.zeros(2, queries, 4, requires_grad=True)
+        assert calque.nn.functional.scaled_dot_product_attention(q, q, q, attn_mask=calque.zeros(1, 1)).grad_fn.name() == node
+
+
 def test_bfloat16_computes_in_float32() -> None:
     inputs = [x.astype(np.float32) for x in tensors((2, 30, 16), (2, 30, 16), 16)]
     ours = calque.nn.functional.scaled_dot_product_attention(*[calque.tensor(x).bfloat16() for x in inputs], is_causal=True)
@@ -152,8 +163,10 @@ def test_multi_head_attention_without_weights(masks: str, causal: bool) -> None:
         close(a, b)
 
 
-def test_no_score_matrix_is_kept() -> None:
+def test_no_score_matrix_is_kept(few_queries: str) -> None:
     """Between forward and backward live the operands, the output and one number per query."""
+    if few_queries == "scores":
+        pytest.skip("scores are kept")
     q, k, v = (calque.tensor(x, requires_grad=True) for x in tensors((1, 1, 512, 8), (1, 1, 512, 8), 8, "float32"))
     out = calque.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
     held = out.grad_fn.context[2]

@@ -23,6 +23,8 @@ from calque.tensor import Tensor, wrap
 
 __all__ = ["multi_head_attention_forward", "scaled_dot_product_attention"]
 
+FEW_QUERIES = 32
+"""Below this many queries scores are stored after all: they are small, and the blockwise kernels would mostly move keys and values about."""
 _LOWEST = {
     "float16": -65504.0,
     "bfloat16": -3e38,
@@ -69,9 +71,12 @@ def _added(mask: Any, kind: Any) -> Any:
     return T.reshape(mask, (1,) * (2 - mask._layout.ndim) + tuple(mask._layout.shape)) if mask._layout.ndim < 2 else mask
 
 
-def _has_kernel(q: Tensor, v: Tensor) -> bool:
-    """Whether the primitive takes these operands: floating, and heads small enough for its blocks."""
-    return q._layout.dtype.category == 2 and max(q._layout.shape[-1], v._layout.shape[-1]) <= MAX_HEAD_SIZE
+def _in_blocks(q: Tensor, v: Tensor) -> bool:
+    """Whether to use the primitive: floating operands, heads small enough for its blocks, and enough queries (any number for 16-bit
+    floats, because the primitive keeps float32 in between, and without keys, where there is no maximum)."""
+    kind = q._layout.dtype
+    fits = kind.category == 2 and max(q._layout.shape[-1], v._layout.shape[-1]) <= MAX_HEAD_SIZE
+    return fits and (q._layout.shape[-2] >= FEW_QUERIES or kind.itemsize == 2 or v._layout.shape[-2] == 0)
 
 
 def _blockwise(q: Tensor, k: Tensor, v: Tensor, mask: Any, causal: bool, scale: float) -> Tensor:
@@ -144,7 +149,7 @@ def scaled_dot_product_attention(
     if scale is None:
         scale = 1.0 / math.sqrt(query._layout.shape[-1]) if query._layout.shape[-1] else 1.0
     repeat = query._layout.shape[-3] // key._layout.shape[-3] if enable_gqa else 1
-    if dropout_p == 0.0 and _has_kernel(query, value):
+    if dropout_p == 0.0 and _in_blocks(query, value):
         if repeat == 1:
             return _blockwise(query, key, value, attn_mask, is_causal, float(scale))
         heads = query._layout.shape[-3]
@@ -156,11 +161,14 @@ def scaled_dot_product_attention(
     if is_causal:
         attn_mask = _causal(query._layout.shape[-2], key._layout.shape[-2])
         return _attend(query, key, value, attn_mask, dropout_p, float(scale))[0]
+    if attn_mask is None:
+        return _attend(query, key, value, None, dropout_p, float(scale))[0]
+    boolean = attn_mask._layout.dtype.category == 0
+    alive = T.any(attn_mask if boolean else T.gt(attn_mask, -math.inf), -1, True)
+    if not boolean:  # a row of minus infinity has no softmax: any other numbers will do
+        attn_mask = choose(alive, attn_mask, 0.0, attn_mask._layout.dtype)
     out, _ = _attend(query, key, value, attn_mask, dropout_p, float(scale))
-    if attn_mask is not None and attn_mask._layout.dtype.category == 0:
-        alive = T.any(attn_mask, -1, True)
-        out = choose(alive, out, 0.0, out._layout.dtype)
-    return out
+    return choose(alive, out, 0.0, out._layout.dtype)
 
 
 def _merged_mask(attn_mask: Any, padding: Any, batch: int, heads: int, source: int) -> Any:
@@ -261,7 +269,7 @@ def multi_head_attention_forward(
     mask, causal = _head_mask(attn_mask, key_padding_mask, is_causal, batch, num_heads, k._layout.shape[2])
     p = dropout_p if training else 0.0
     weights: Any = None
-    if p == 0.0 and not need_weights and _has_kernel(q, v):
+    if p == 0.0 and not need_weights and _in_blocks(q, v):
         out = _blockwise(q, k, v, mask, causal, 1.0 / math.sqrt(depth))
     else:
         out, weights = _attend(q, k, v, _with_causal(mask, causal, target, k._layout.shape[2]), p, 1.0 / math.sqrt(depth))

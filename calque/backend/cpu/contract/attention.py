@@ -10,7 +10,7 @@ Source: Milakov and Gimelshein, "Online normalizer calculation for softmax" (201
 
 from __future__ import annotations
 
-from calque.backend.cpu.contract.attention_call import Scratch, Words, each_unit, is_absent
+from calque.backend.cpu.contract.attention_call import Sizes, Words, areas, each_unit, is_absent, left_size, whole_vectors
 from calque.backend.cpu.contract.attention_math import (
     LN_2,
     LOG2_E,
@@ -145,24 +145,29 @@ def _panel(blocking: Blocking) -> str:
     return b.text()
 
 
+def forward_sizes(b: Builder, features: Value, outputs: Value, block: Value, chunk: Value) -> Sizes:
+    """Scratch memory of one piece of work: for its queries, and for one block of keys."""
+    width = b.blocking.tile_columns
+    return {
+        "queries": b.mul(chunk, features), "output": b.mul(chunk, whole_vectors(b, outputs)), "top": chunk, "total": chunk,
+        "keys": left_size(b, block, features), "values": left_size(b, outputs, block), "tile": b.mul(block, width),
+        "mask": b.mul(block, width),
+    }  # fmt: skip
+
+
 CHUNK_PARAMETERS = ("ptr %words", "ptr %q", "ptr %k", "ptr %v", "ptr %mask", "ptr %out", "ptr %lse", "i64 %first", "ptr %scratch")
 
 
 def _chunk(blocking: Blocking, masked: bool) -> str:
     """Queries ``first`` up to a chunk on, all keys."""
     b = Builder("attention_chunk" + ("_masked" if masked else ""), CHUNK_PARAMETERS, blocking, attributes="noinline")
-    w, width, lanes = Words(b, "%words", 3 + masked), blocking.tile_columns, blocking.lanes
+    w, width = Words(b, "%words", 3 + masked), blocking.tile_columns
     count = b.min(w["query_chunk"], b.sub(w["queries"], "%first"))
     panels = b.ceil_div(count, width)
-    area = Scratch(b, "%scratch")
     features, outputs, block = w["features"], w["outputs"], w["key_block"]
-    padded = b.mul(b.ceil_div(outputs, lanes), lanes)
-    queries = area.take(b.mul(w["query_chunk"], features))
-    output = area.take(b.mul(w["query_chunk"], padded))
-    top, total = area.take(w["query_chunk"]), area.take(w["query_chunk"])
-    keys = area.take(b.mul(b.ceil_div(block, blocking.tile_rows), b.mul(features, blocking.row_stride)))
-    values = area.take(b.mul(b.ceil_div(outputs, blocking.tile_rows), b.mul(block, blocking.row_stride)))
-    tile = area.take(0)
+    padded = whole_vectors(b, outputs)
+    area = areas(b, "%scratch", forward_sizes(b, features, outputs, block, w["query_chunk"]))
+    queries, output, top, total, keys, values, tile, _ = area.values()
     _start_queries(b, w, count, queries, (top, total))
     limit = b.select(b.compare("ne", w["causal"], 0), b.min(w["keys"], b.add("%first", count)), w["keys"])
     mask_row, mask_column = w.steps(3) if masked else ("0", "0")

@@ -132,19 +132,28 @@ def each_unit(b: Builder, total: Value, work: Callable[[Value], None]) -> None:
             work(unit)
 
 
-class Scratch:
-    """Consecutive areas of a thread's scratch memory, in elements; each a whole number of vectors. With sizes that are Python ints,
-    `used` is one too."""
+Sizes = dict[str, Value]
+"""Elements of every area of a thread's scratch memory, in order; each a whole number of vectors."""
 
-    def __init__(self, b: Builder, base: str) -> None:
-        self.b, self.base = b, base
-        self.used: Value = 0
 
-    def take(self, elements: Value) -> str:
-        """The next area."""
-        address = self.b.at(self.base, self.used)
-        self.used = self.b.add(self.used, elements)
-        return address
+def whole_vectors(b: Builder, count: Value) -> Value:
+    """Elements rounded up to whole vectors."""
+    return b.mul(b.ceil_div(count, b.blocking.lanes), b.blocking.lanes)
+
+
+def left_size(b: Builder, rows: Value, depth: Value) -> Value:
+    """Elements of the packed left operand of a product."""
+    return b.mul(b.ceil_div(rows, b.blocking.tile_rows), b.mul(depth, b.blocking.row_stride))
+
+
+def areas(b: Builder, base: str, sizes: Sizes) -> dict[str, str]:
+    """The address of every area."""
+    found: dict[str, str] = {}
+    used: Value = 0
+    for name, size in sizes.items():
+        found[name] = b.at(base, used)
+        used = b.add(used, size)
+    return found
 
 
 def is_absent(b: Builder, pointer: str) -> str:

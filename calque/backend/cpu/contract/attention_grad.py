@@ -11,18 +11,13 @@ Source: Dao, "FlashAttention-2" (2023), algorithm 2.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from calque.backend.cpu.contract.attention import multiply, pack, pack_rows
-from calque.backend.cpu.contract.attention_call import Scratch, Words, each_unit, is_absent
+from calque.backend.cpu.contract.attention_call import Sizes, Words, areas, each_unit, is_absent, left_size, whole_vectors
 from calque.backend.cpu.contract.attention_math import LOG2_E, compare, constant, exp2, number, op, pick
 from calque.backend.cpu.contract.builder import Builder, Value
 from calque.backend.cpu.contract.target import Blocking
 
 Q, K, V, G, LSE, DELTA, MASK = range(7)
-AREAS = ("keys", "values", "turned_keys", "key_sums", "value_sums", "queries", "slopes", "turned_queries", "turned_slopes", "lse", "delta",
-         "weights", "scores_by_key", "query_sums", "factors", "ones")  # fmt: skip
-"""Private memory of one piece of work: right operands K' and V', left operands K, sums, left operands of the queries, one panel of D and P."""
 
 
 def attention_grad_functions(blocking: Blocking) -> str:
@@ -43,39 +38,23 @@ def _fill(b: Builder, target: str, count: Value, value: str) -> None:
         b.store_masked(value, b.at(target, index), b.lanes_between(0, b.min(b.sub(count, index), lanes)))
 
 
-@dataclass(frozen=True, slots=True)
-class _Areas:
-    """Addresses of the areas, from the pointer to the first."""
+def gradient_sizes(b: Builder, features: Value, outputs: Value, block: Value, chunk: Value) -> Sizes:
+    """Scratch memory of one piece of work: right operands K' and V', left operand K, and sums of a block of keys; left operands of a
+    block of queries, both ways; one panel of weights P and of slopes D, D with keys as rows, and a panel of the gradient of the queries."""
+    width = b.blocking.tile_columns
+    wide, wide_out = whole_vectors(b, features), whole_vectors(b, outputs)
+    return {
+        "keys": b.mul(block, features), "values": b.mul(block, outputs), "turned_keys": left_size(b, features, block),
+        "key_sums": b.mul(block, wide), "value_sums": b.mul(block, wide_out),
+        "queries": left_size(b, chunk, features), "gradients": left_size(b, chunk, outputs),
+        "turned_queries": left_size(b, features, chunk), "turned_gradients": left_size(b, outputs, chunk),
+        "lse": chunk, "delta": chunk, "weights": b.mul(chunk, width), "slopes": b.mul(chunk, width), "mask": b.mul(chunk, width),
+        "slopes_by_key": b.mul(chunk, block), "query_sums": b.mul(wide, width), "factors": width, "ones": width,
+    }  # fmt: skip
 
-    of: dict[str, str]
 
-    @classmethod
-    def at(cls, b: Builder, w: Words, base: str) -> _Areas:
-        """Lay out all areas from ``base``."""
-        blocking = b.blocking
-        features, outputs, block, chunk = w["features"], w["outputs"], w["key_block"], w["query_chunk"]
-        stride, tall = blocking.row_stride, blocking.tile_rows
-
-        def lanes(count: Value) -> Value:
-            return b.mul(b.ceil_div(count, blocking.lanes), blocking.lanes)
-
-        def left(rows: Value, depth: Value) -> Value:
-            return b.mul(b.ceil_div(rows, tall), b.mul(depth, stride))
-
-        width = blocking.tile_columns
-        sizes = (
-            b.mul(block, features), b.mul(block, outputs), left(features, block), b.mul(block, lanes(features)),
-            b.mul(block, lanes(outputs)), left(chunk, features), left(chunk, outputs), left(features, chunk), left(outputs, chunk),
-            chunk, chunk, b.mul(chunk, width), b.mul(chunk, block), b.mul(lanes(features), width), width, width,
-        )  # fmt: skip
-        area = Scratch(b, base)
-        found = {name: area.take(size) for name, size in zip(AREAS, sizes, strict=True)}
-        found["panel"] = area.take(b.mul(chunk, width))
-        found["mask"] = area.take(b.mul(chunk, width))
-        return cls(found)
-
-    def __getitem__(self, name: str) -> str:
-        return self.of[name]
+def _areas(b: Builder, w: Words) -> dict[str, str]:
+    return areas(b, "%scratch", gradient_sizes(b, w["features"], w["outputs"], w["key_block"], w["query_chunk"]))
 
 
 def _slopes(blocking: Blocking) -> str:
@@ -119,7 +98,7 @@ def _tile(blocking: Blocking) -> str:
     """A block of queries meets one panel of keys: additions to the gradients of K and V, and D turned for that of Q."""
     b = Builder("attention_grad_tile", TILE_PARAMETERS, blocking, attributes="noinline")
     w, width, tall = Words(b, "%words", 0), blocking.tile_columns, blocking.tile_rows
-    area = _Areas.at(b, w, "%scratch")
+    area = _areas(b, w)
     features, outputs, lanes = w["features"], w["outputs"], blocking.lanes
     causal = b.compare("ne", w["causal"], 0)
     done = b.mul("%panel", width)
@@ -129,9 +108,9 @@ def _tile(blocking: Blocking) -> str:
     panels = b.ceil_div("%rows", tall)
     some = (b.div(b.mul(skip, panels), "%rows"), panels)
     keys, values = (b.at(area[name], b.mul(done, size)) for name, size in (("keys", features), ("values", outputs)))
-    weights, slopes = area["weights"], area["panel"]
+    weights, slopes = area["weights"], area["slopes"]
     multiply(b, area["queries"], "%rows", some, features, features, keys, weights, "false")
-    multiply(b, area["slopes"], "%rows", some, outputs, outputs, values, slopes, "false")
+    multiply(b, area["gradients"], "%rows", some, outputs, outputs, values, slopes, "false")
     with b.when(_present(b, "%mask")):
         source = b.at("%mask", b.dot((b.add("%query", skip), "%mask_row"), (b.add("%start", done), "%mask_column")))
         count = b.sub("%rows", skip)
@@ -145,14 +124,14 @@ def _tile(blocking: Blocking) -> str:
     b.call("attention_slopes", f"ptr {weights}", f"ptr {slopes}", f"ptr {area['lse']}", f"ptr {area['delta']}", f"i64 {skip}",
            f"i64 {plain}", "i64 %rows", f"i64 {offset}")
     depth = b.sub("%rows", skip)
-    for wanted, left, size, right, sums in (("%want_v", "turned_slopes", outputs, weights, "value_sums"),
+    for wanted, left, size, right, sums in (("%want_v", "turned_gradients", outputs, weights, "value_sums"),
                                             ("%want_k", "turned_queries", features, slopes, "key_sums")):
         with b.when(wanted):
-            padded = b.mul(b.ceil_div(size, lanes), lanes)
+            padded = whole_vectors(b, size)
             multiply(b, area[left], size, (0, b.ceil_div(size, tall)), "%rows", depth, b.at(right, b.mul(skip, width)),
                      b.at(area[sums], b.mul(done, padded)), "true", skip)
     with b.when("%want_q"), b.loop(skip, "%rows", width) as row:
-        target = b.at(area["scores_by_key"], b.add(b.mul(row, w["key_block"]), b.mul(done, width)))
+        target = b.at(area["slopes_by_key"], b.add(b.mul(row, w["key_block"]), b.mul(done, width)))
         pack(b, b.at(slopes, b.mul(row, width)), width, 1, b.min(width, b.sub("%rows", row)), width, target, width)
     return b.text()
 
@@ -162,13 +141,13 @@ def _query_sums(blocking: Blocking) -> str:
     b = Builder("attention_grad_queries", ("ptr %words", "ptr %scratch", "ptr %target", "i64 %query", "i64 %rows", "i64 %start",
                                            "i64 %length"), blocking, attributes="noinline")
     w, width = Words(b, "%words", 0), blocking.tile_columns
-    area = _Areas.at(b, w, "%scratch")
+    area = _areas(b, w)
     features, causal = w["features"], b.compare("ne", w["causal"], 0)
     with b.loop(0, "%rows", width) as row:
         before = b.sub(b.add(b.add("%query", row), width), "%start")
         active = b.select(causal, b.clamp(before, 0, "%length"), "%length")
         with b.when(b.compare("sgt", active, 0)):
-            right = b.at(area["scores_by_key"], b.mul(row, w["key_block"]))
+            right = b.at(area["slopes_by_key"], b.mul(row, w["key_block"]))
             multiply(b, area["turned_keys"], features, (0, b.ceil_div(features, blocking.tile_rows)), "%length", active, right,
                      area["query_sums"], "false")
             step = w.row_step(features)
@@ -186,7 +165,7 @@ def _unit(blocking: Blocking, masked: bool) -> str:
     """A range of key blocks of one product; ``dq`` receives the sum over this range."""
     b = Builder("attention_grad_unit" + ("_masked" if masked else ""), UNIT_PARAMETERS, blocking, attributes="noinline")
     w, width = Words(b, "%words", 6 + masked), blocking.tile_columns
-    area = _Areas.at(b, w, "%scratch")
+    area = _areas(b, w)
     features, outputs, block, chunk, queries = w["features"], w["outputs"], w["key_block"], w["query_chunk"], w["queries"]
     _fill(b, area["factors"], width, number(b, w["scale"]))
     _fill(b, area["ones"], width, constant(b, 1.0))
@@ -214,32 +193,32 @@ def _unit(blocking: Blocking, masked: bool) -> str:
         for wanted, sums, factors, size, target in ((want_k, "key_sums", "factors", features, "%dk"),
                                                     (want_v, "value_sums", "ones", outputs, "%dv")):
             with b.when(wanted), b.loop(0, length, width) as done:
-                padded, step = b.mul(b.ceil_div(size, blocking.lanes), blocking.lanes), w.row_step(size)
+                padded, step = whole_vectors(b, size), w.row_step(size)
                 b.call("rows_out", f"ptr {b.at(area[sums], b.mul(done, padded))}", f"ptr {area[factors]}",
                        f"i64 {b.min(width, b.sub(length, done))}", f"i64 {size}",
                        f"ptr {b.at(target, b.mul(b.add(start, done), step))}", f"i64 {step}", "i1 false")
     return b.text()
 
 
-def _start_keys(b: Builder, w: Words, area: _Areas, start: Value, length: Value) -> None:
+def _start_keys(b: Builder, w: Words, area: dict[str, str], start: Value, length: Value) -> None:
     """Pack a block of keys and values; empty sums for their gradients."""
-    width, lanes = b.blocking.tile_columns, b.blocking.lanes
+    width = b.blocking.tile_columns
     for operand, name, size, sums in ((K, "keys", w["features"], "key_sums"), (V, "values", w["outputs"], "value_sums")):
         row, column = w.steps(operand)
         source = b.at("%k" if operand == K else "%v", b.mul(start, row))
         with b.loop(0, length, width) as done:
             pack(b, b.at(source, b.mul(done, row)), row, column, b.min(width, b.sub(length, done)), size,
                  b.at(area[name], b.mul(done, size)), width)
-        padded = b.mul(b.ceil_div(size, lanes), lanes)
+        padded = whole_vectors(b, size)
         _fill(b, area[sums], b.mul(b.mul(b.ceil_div(length, width), width), padded), "zeroinitializer")
     row, column = w.steps(K)
     pack_rows(b, b.at("%k", b.mul(start, row)), column, row, w["features"], length, area["turned_keys"])
 
 
-def _start_queries(b: Builder, w: Words, area: _Areas, query: Value, rows: Value) -> None:
+def _start_queries(b: Builder, w: Words, area: dict[str, str], query: Value, rows: Value) -> None:
     """Pack a block of queries and output gradients both ways; statistics of their rows, in units of base 2."""
     blocking = b.blocking
-    for operand, name, turned, size in ((Q, "queries", "turned_queries", w["features"]), (G, "slopes", "turned_slopes", w["outputs"])):
+    for operand, name, turned, size in ((Q, "queries", "turned_queries", w["features"]), (G, "gradients", "turned_gradients", w["outputs"])):
         row, column = w.steps(operand)
         source = b.at("%q" if operand == Q else "%g", b.mul(query, row))
         pack_rows(b, source, row, column, rows, size, area[name])
