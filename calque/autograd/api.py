@@ -11,6 +11,7 @@ from typing import Any
 from calque.autograd.engine import Engine, accumulate_grad, run_backward
 from calque.base.errors import AutogradError, DTypeError, ShapeError
 from calque.ops.opdef import get
+from calque.run.capture import Changes
 from calque.run.history import watch_root
 from calque.run.losses import watch_loss
 from calque.run.recorder import Edge, local
@@ -353,6 +354,7 @@ def register_hook(self: Tensor, hook: Callable[[Tensor], Any]) -> RemovableHandl
         return RemovableHandle(holder.hooks, hook)
     if self._hooks is None:
         self._hooks = {}
+    Changes.hooks += 1
     return RemovableHandle(self._hooks, hook)
 
 
@@ -362,6 +364,7 @@ def register_post_accumulate_grad_hook(self: Tensor, hook: Callable[[Tensor], No
         raise AutogradError(
             "[register_post_accumulate_grad_hook] post accumulate grad hooks cannot be registered on non-leaf tensors"
         )
+    Changes.hooks += 1
     return RemovableHandle(self.__dict__.setdefault("_post_accumulate", {}), hook)
 
 

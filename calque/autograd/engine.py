@@ -14,6 +14,7 @@ import numpy as np
 from calque.base.errors import AutogradError, NonFiniteError
 from calque.ops.opdef import get
 from calque.run import recorder
+from calque.run.capture import abort
 from calque.run.recorder import Storage, local
 from calque.run.source import user_line
 from calque.tensor import FunctionNode, GradNode, OutputNode, Tensor, read, record, wrap
@@ -266,6 +267,7 @@ def _check_nan(node: GradNode, gradients: Sequence[Any]) -> None:
 
 def _run_hooks(node: GradNode, gradient: Any) -> Any:
     if node.hooks:
+        abort("runs a hook of a tensor")
         for hook in list(node.hooks.values()):
             replaced = hook(gradient)
             if replaced is not None:
@@ -278,6 +280,8 @@ def _run_hooks(node: GradNode, gradient: Any) -> Any:
 
 
 def _leaf_hooks(leaf: Tensor, gradient: Any) -> Any:
+    if leaf._hooks:
+        abort("runs a hook of a tensor")
     for hook in list((leaf._hooks or {}).values()):
         replaced = hook(gradient)
         if replaced is not None:
@@ -304,5 +308,6 @@ def accumulate_grad(leaf: Tensor, gradient: Tensor) -> None:
         leaf._grad = wrap(recorder.share_value(gradient._storage), gradient._layout)
     after = leaf.__dict__.get("_post_accumulate")
     if after:
+        abort("runs a hook of a tensor")
         for hook in list(after.values()):
             hook(leaf)

@@ -18,12 +18,13 @@ from calque.base.dtypes import get_default_dtype
 from calque.hybrid.graph import Template, Unsupported, spent_node, stand_in
 from calque.hybrid.guards import PLAIN, Guards, Refused
 from calque.hybrid.region import Memory, Place, handle, place_of, watched
-from calque.run.capture import Counts, Macro
+from calque.run.capture import Changes, Counts, Macro
 from calque.run.recorder import Storage, flush, local
 from calque.tensor import TENSOR_TYPES, Tensor, next_number
 
 SIGNATURES = 64
 ENTRIES = 8  # of one signature, with different guards
+MISSES = 200  # new signatures without a replay in between, after which no more are recorded
 CHANGES = 4  # calls that change what they depend on
 
 
@@ -41,11 +42,15 @@ class Entry:
         self.leaves = [t for t, _, _, needs in self.handles if needs and t._grad_fn is None]
         self.uses_grads = bool(self.leaves)
         self.memory = Memory()
-        self.warm = False
+        self.hooks = Changes.hooks
+
+    def current(self) -> bool:
+        """Whether the tensors are those of old; values that were exchanged hardly come back."""
+        return all(t._storage is st for t, st, _, _ in self.handles)
 
     def valid(self) -> bool:
         """Whether what the function can reach is as it was."""
-        if not self.guards.hold():
+        if not self.guards.hold() or self.hooks != Changes.hooks:
             return False
         return all([t._storage is st and t._layout is lay and t._requires_grad is needs for t, st, lay, needs in self.handles])  # noqa: C419
 
@@ -91,6 +96,7 @@ class Hybridized:
         self.entries: dict[Any, list[Entry]] = {}
         self.changes: dict[Any, int] = {}
         self.refused: dict[Any, str] = {}
+        self.misses = 0  # new signatures since the last replay
         Counts.functions += 1
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
@@ -132,6 +138,7 @@ class Hybridized:
         macro = memory.find(entry.key(), cells)
         if macro is None:
             return self._record(key, entry, tensors, args, kwargs)
+        self.misses = 0
         return _replayed(entry, macro, cells, tensors)
 
     def _as_written(self, args: Any, kwargs: Any, reason: str) -> Any:
@@ -142,9 +149,14 @@ class Hybridized:
 
     def _new_entry(self, key: Any, objects: list[Any], args: Any, kwargs: Any) -> Any:
         """First call of a signature, or what the function depends on has changed."""
-        reason = self.refused.get(key)
+        reason = self.refused.get(key) or ("is never called twice alike" if self.misses > MISSES else None)
         if reason is not None:
             return self._as_written(args, kwargs, reason)
+        self.misses += 1
+        if len(self.refused) > SIGNATURES:
+            self.refused.clear()
+        if len(self.changes) > SIGNATURES:
+            self.changes.clear()
         result = self.function(*args, **kwargs)
         found = self.entries.get(key)
         try:
@@ -157,7 +169,7 @@ class Hybridized:
             if len(self.entries) >= SIGNATURES:
                 self.entries.pop(next(iter(self.entries)))
             found = self.entries[key] = []
-        del found[: max(0, len(found) - ENTRIES + 1)]
+        found[:] = [e for e in found if e.current()][1 - ENTRIES :]
         found.append(entry)
         Counts.because("first call of a signature" if len(found) == 1 else "something that the function reads has changed")
         return result
@@ -180,7 +192,10 @@ class Hybridized:
         args = tuple(_replace(a, replaced) for a in args)
         kwargs = {name: _replace(a, replaced) for name, a in kwargs.items()}
         before = [(t._storage.version, t._grad_fn, t._requires_grad) for t in tensors]
+        modes = (local.state.grad, local.state.inference, get_default_dtype())
         result, capture = watched(cells, lambda: self.function(*args, **kwargs))
+        if modes != (local.state.grad, local.state.inference, get_default_dtype()):
+            capture.abort("changes a mode or the default dtype")
         Counts.recordings += 1
         macro = capture.finish()
         for t, (version, node, needs) in zip(tensors, before, strict=True):

@@ -210,11 +210,16 @@ class Template:
                 item.versions = tuple(
                     v._storage.version if isinstance(v, Tensor) else v.version if isinstance(v, Storage) else 0 for v in item.saved.values()
                 )
+        hooks = [(leaf, leaf._hooks) for _, leaf in self.leaves if isinstance(leaf, Tensor) and leaf._hooks]
+        for leaf, _ in hooks:  # the caller's graph runs them
+            leaf._hooks = None
         wanted = [leaf for (_, leaf), target in zip(self.leaves, targets, strict=True) if target is not None]
         roots = [(root, g) for root, g in zip(self.roots, grads, strict=True) if g is not None]
         try:
             found = run_backward(roots, True, False, False, wanted)
         finally:
+            for leaf, held in hooks:
+                leaf._hooks = held
             self._forget()
         return [None if target is None else found.get(id(leaf)) for (_, leaf), target in zip(self.leaves, targets, strict=True)]
 

@@ -26,16 +26,16 @@ from calque.tensor import TENSOR_TYPES, Tensor
 
 PLAIN = (bool, int, float, complex, str, bytes, type(None), type(Ellipsis), DType, Device, slice, range, frozenset)
 _LIMIT = 20_000  # values; what reaches more runs as it is written
-_DEPTH = 12
+_DEPTH = 60
 _MISSING: Any = object()
 _PACKAGE = str(Path(__file__).resolve().parent.parent)
-_LIBRARIES = (str(Path(types.__file__).parent), "site-packages", "dist-packages", "<frozen")
+_LIBRARY = str(Path(types.__file__).parent)
 _IMPURE_MODULES = {"random", "time", "datetime", "secrets", "uuid", "os", "socket", "threading", "subprocess", "shutil", "tempfile", "logging"}
 _IMPURE_BUILTINS = {"print", "input", "open", "next", "exec", "eval", "globals", "locals", "vars", "breakpoint", "id"}
 _CALLED = (
     "forward", "__call__", "__getattr__", "__getattribute__", "__getitem__", "__setitem__", "__len__", "__iter__", "__contains__", "__enter__",
     "__exit__", "__bool__", "__add__", "__radd__", "__sub__", "__rsub__", "__mul__", "__rmul__", "__truediv__", "__matmul__", "__neg__", "__eq__",
-    "__lt__", "__gt__", "__float__", "__int__",
+    "__lt__", "__gt__", "__float__", "__int__", "backward", "setup_context",
 )  # fmt: skip
 _MADE = ("__init__", "__new__", "__post_init__", "__init_subclass__")
 
@@ -299,8 +299,9 @@ def _of_package(file: str) -> bool:
 
 
 def _foreign(file: str) -> bool:
-    """Whether source of the standard library, of an installed package or of Calque: trusted to depend on its arguments alone."""
-    return _of_package(file) or any(part in file for part in _LIBRARIES)
+    """Whether source of the standard library, of NumPy or of Calque: trusted to depend on its arguments alone."""
+    installed = "site-packages" in file or "dist-packages" in file
+    return _of_package(file) or file.startswith("<frozen") or (file.startswith(_LIBRARY) and not installed) or (installed and "/numpy/" in file)
 
 
 def _same(a: Any, b: Any) -> bool:

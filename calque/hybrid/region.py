@@ -11,7 +11,7 @@ from typing import Any
 
 from calque.base.layout import Layout
 from calque.run.capture import Capture, Counts, Macro, plain_numbers
-from calque.run.recorder import Storage, flush, local, root
+from calque.run.recorder import Counters, Storage, flush, local, root
 from calque.tensor import Tensor, wrap
 
 PLACES = 8  # places of a trace that were met once; with more of them a call starts a new trace, whose beginning is always the same place
@@ -48,10 +48,15 @@ class Memory:
         self.waiting: dict[Any, tuple[Any, ...]] = {}  # fingerprint of the last recording from a place
         self.strikes = 0
         self.refused = ""
+        self.generation = Counters.evictions
 
     def find(self, key: Any, cells: Sequence[Any]) -> Macro | None:
         """The recording that fits here."""
         trace = local.state.trace
+        if self.generation != Counters.evictions:  # what follows the stretches could not be evicted any more
+            self.generation = Counters.evictions
+            self.macros.clear()
+            self.waiting.clear()
         for macro in self.macros.get((key, trace.cur), ()):
             if macro.fits(trace, cells):  # type: ignore[arg-type]
                 return macro

@@ -11,6 +11,7 @@ from calque.base.device import Device
 from calque.base.errors import ArgumentError, DTypeError
 from calque.functional.common import is_tensor
 from calque.nn.parameter import is_lazy, replace_value
+from calque.run.capture import Changes
 
 
 class Conversions:
@@ -24,6 +25,7 @@ class Conversions:
         if recurse:
             for module in self.children():  # type: ignore[attr-defined]
                 module._apply(fn)
+        Changes.epoch += 1
         with no_grad():
             for parameter in self._parameters.values():
                 if parameter is None or is_lazy(parameter):

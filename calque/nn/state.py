@@ -15,6 +15,7 @@ from calque.base.dtypes import from_numpy_dtype
 from calque.base.errors import StateDictError
 from calque.functional.common import is_tensor
 from calque.nn.parameter import Parameter, is_lazy
+from calque.run.capture import Changes
 from calque.tensor import upload
 
 EXTRA = "_extra_state"
@@ -173,6 +174,7 @@ def _examine_entry(module: Any, name: str, current: Any, key: str, entries: Any,
 
 
 def _put(owner: Any, name: str, current: Any, value: Any, assign: bool) -> None:
+    Changes.epoch += 1
     if is_lazy(current):
         current.materialize(value.detach().clone())
     elif not assign:

@@ -23,9 +23,10 @@ ENDINGS = ("optimizer.step",)  # flushes that a replay repeats: nobody reads any
 
 
 class Changes:
-    """`epoch` grows when a module changes: what was checked before holds until then."""
+    """`epoch` grows when a module changes, `hooks` when a leaf gets a hook: what was checked before holds until then."""
 
     epoch = 0
+    hooks = 0
 
 
 class Counts:

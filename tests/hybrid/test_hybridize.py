@@ -15,6 +15,7 @@ import pytest
 
 import calque
 from calque import nn
+from calque.autograd.checkpoint import checkpoint
 from calque.base.errors import AutogradError
 from calque.hybrid import Refused
 from calque.run import dispatch, recorder
@@ -721,3 +722,137 @@ def test_ten_thousand_calls_in_constant_memory(style: str) -> None:
     assert after[0] - before[0] < 1 << 14
     assert after[1] == before[1]
     assert after[2] - before[2] < 200
+
+
+def test_hooks_on_leaves_run_once_per_gradient() -> None:
+    plain, hybrid = perceptron(), perceptron().hybridize()
+    seen: list[str] = []
+    for k in range(12):
+        if k == 4:
+            for name, net in (("plain", plain), ("hybrid", hybrid)):
+                net[0].weight.register_hook(lambda g, name=name: (seen.append(name), g * 2.0)[1])
+        for net in (plain, hybrid):
+            net.zero_grad()
+            net(batch(k)).sum().item()
+            net(batch(k)).sum().backward()
+        same(plain[0].weight.grad, hybrid[0].weight.grad)
+    assert seen.count("plain") == seen.count("hybrid") == 8
+
+
+def test_hooks_inside_a_hybridized_step_run_at_every_call() -> None:
+    net = perceptron()
+    optimizer = calque.optim.SGD(net.parameters(), lr=0.1)
+    seen: list[int] = []
+
+    @calque.compile
+    def step(x: Any) -> None:
+        optimizer.zero_grad()
+        net(x).sum().backward()
+        optimizer.step()
+
+    for k in range(12):
+        if k == 6:
+            net[0].weight.register_post_accumulate_grad_hook(lambda p: seen.append(1))
+        step(batch(k))
+    assert len(seen) == 6
+
+
+def test_state_that_is_assigned_or_taken_out_is_noticed() -> None:
+    plain, hybrid = perceptron(), perceptron().hybridize()
+    with calque.no_grad():
+        for k in range(16):
+            if k == 5:
+                other = {name: value * 2.0 for name, value in plain.state_dict().items()}
+                for net in (plain, hybrid):
+                    net.load_state_dict({name: value.clone() for name, value in other.items()}, assign=True)
+            if k == 9:
+                for net in (plain, hybrid):
+                    net.double().float()
+            if k == 12:
+                for net in (plain, hybrid):
+                    del net[1]
+            same(plain(batch(k)), hybrid(batch(k)))
+
+
+def test_modes_changed_inside_stay_changed() -> None:
+    @calque.compile
+    def function(x: Any) -> Any:
+        calque.set_grad_enabled(False)
+        return x * 2.0
+
+    try:
+        for _ in range(6):
+            calque.set_grad_enabled(True)
+            function(calque.ones(1))
+            assert not calque.is_grad_enabled()
+    finally:
+        calque.set_grad_enabled(True)
+
+
+def test_calls_that_are_never_alike_stop_being_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("calque.hybrid.call.MISSES", 10)
+    hybrid = calque.compile(lambda x, k: x * k)
+    for k in range(30):
+        assert hybrid(calque.ones(1), float(k)).item() == float(k)
+    assert "never called twice alike" in reasons(lambda: hybrid(calque.ones(1), 99.0))
+
+
+def test_eviction_of_the_trie_forgets_recordings(monkeypatch: pytest.MonkeyPatch) -> None:
+    net = perceptron().hybridize()
+    with calque.no_grad():
+        expected = perceptron()(batch(0))
+        assert learned(lambda: net(batch(0))) == 1
+        recorder.evict()
+        for _ in range(5):
+            same(net(batch(0)), expected)
+        assert learned(lambda: net(batch(0))) == 1
+
+
+class _Cube(calque.autograd.Function):
+    factor = 1.0
+
+    @staticmethod
+    def forward(ctx: Any, x: Any) -> Any:
+        ctx.save_for_backward(x)
+        return x * x * x
+
+    @staticmethod
+    def backward(ctx: Any, g: Any) -> Any:
+        (x,) = ctx.saved_tensors
+        return g * x * x * (3.0 * _Cube.factor)
+
+
+def test_functions_with_gradients_of_the_users() -> None:
+    hybrid = calque.compile(lambda x: _Cube.apply(x * 1.5))
+    try:
+        for k in range(14):
+            _Cube.factor = 1.0 + k // 7
+            x, y = batch(k).requires_grad_(), batch(k).requires_grad_()
+            hybrid(x).sum().backward()
+            _Cube.apply(y * 1.5).sum().backward()
+            same(x.grad, y.grad)
+    finally:
+        _Cube.factor = 1.0
+
+
+def test_checkpointed_parts() -> None:
+    def make() -> Any:
+        net = perceptron()
+
+        class Net(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.net = net
+
+            def forward(self, x: Any) -> Any:
+                return checkpoint(self.net, x, use_reentrant=False).sum()
+
+        return Net()
+
+    plain, hybrid = make(), make().hybridize()
+    for k in range(7):
+        for net in (plain, hybrid):
+            net.zero_grad()
+            net(batch(k).requires_grad_()).backward()
+        for p, q in zip(plain.parameters(), hybrid.parameters(), strict=True):
+            same(p.grad, q.grad)

@@ -128,7 +128,8 @@ class CpuExecutable(Executable):
         self._new_bytes = sum(self._sizes)
         self._records = _address(linked.records)
         self._idle: list[Words] = []  # argument words that no run is using
-        self._direct = [self._place.get(id(schedule.buffers[k]), -1) for k in schedule.outputs]
+        inputs = {b.index: b for b in schedule.buffers if b.kind == "input"}
+        self._direct = [self._position(schedule.buffers[k], inputs) for k in schedule.outputs]
         self._kept: list[Any] = [None] * len(fresh)  # small outputs of the last run
         self._short = [count * dtype.itemsize <= KEPT_BYTES for count, dtype in self._fresh]
         native = linked.stretches
@@ -137,6 +138,13 @@ class CpuExecutable(Executable):
             len(native) == 1 and not schedule.checks and native[0].host is None and not linked.int_leaves and not linked.dynamic
             and _data_pointer_is_at_16() and _lists_can_be_read()
         )  # fmt: skip
+
+    def _position(self, b: Buffer, inputs: dict[int, Buffer]) -> int:
+        """Where an output's array stands among those of a run as it is, or -1."""
+        given = inputs.get(b.donor) if b.kind == "output" and b.donor >= 0 else None
+        if given is not None:
+            return b.donor if given.dtype is b.dtype and given.numel == b.numel else -1
+        return self._place.get(id(b), -1)
 
     @property
     def needed_bytes(self) -> int:

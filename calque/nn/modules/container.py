@@ -11,6 +11,7 @@ from calque.base.errors import OutOfRangeError
 from calque.functional.common import is_tensor
 from calque.nn.module import Module
 from calque.nn.parameter import Parameter
+from calque.run.capture import Changes
 
 __all__ = ["ModuleDict", "ModuleList", "ParameterDict", "ParameterList", "Sequential"]
 
@@ -202,6 +203,7 @@ class ModuleDict(Module):
         self.add_module(key, module)
 
     def __delitem__(self, key: str) -> None:
+        Changes.epoch += 1
         del self._modules[key]
 
     def __len__(self) -> int:
@@ -215,10 +217,12 @@ class ModuleDict(Module):
 
     def clear(self) -> None:
         """Remove all modules."""
+        Changes.epoch += 1
         self._modules.clear()
 
     def pop(self, key: str) -> Any:
         """Remove and return one module."""
+        Changes.epoch += 1
         return self._modules.pop(key)
 
     def keys(self) -> Any:
