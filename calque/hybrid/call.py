@@ -185,22 +185,29 @@ class Hybridized:
         first = next_number()
         proxies: dict[int, tuple[int, Any]] = {}
         replaced: dict[int, Tensor] = {}
-        for k, t in enumerate(tensors):  # the graph keeps handles, which must not be the caller's
+        for k, t in enumerate(tensors):  # the graph keeps handles, which must not be the caller's; leaves are known by identity
+            if local.state.grad and t._requires_grad and t._grad_fn is None:
+                continue
             replaced[id(t)] = proxy = stand_in(t, local.state.grad)
             if proxy._grad_fn is not None:
                 proxies[id(proxy._grad_fn)] = (k, proxy._grad_fn)
         args = tuple(_replace(a, replaced) for a in args)
         kwargs = {name: _replace(a, replaced) for name, a in kwargs.items()}
-        before = [(t._storage.version, t._grad_fn, t._requires_grad) for t in tensors]
+        before = [(t._storage.version, t._grad, t._requires_grad) for t in tensors]
+        nodes = {i: proxy._grad_fn for i, proxy in replaced.items()}
         modes = (local.state.grad, local.state.inference, get_default_dtype())
         result, capture = watched(cells, lambda: self.function(*args, **kwargs))
         if modes != (local.state.grad, local.state.inference, get_default_dtype()):
             capture.abort("changes a mode or the default dtype")
         Counts.recordings += 1
         macro = capture.finish()
-        for t, (version, node, needs) in zip(tensors, before, strict=True):
-            if t._grad_fn is not node or t._requires_grad is not needs or (needs and t._storage.version != version):
-                capture.abort("changes an argument that requires a gradient")
+        for t, (version, grad, needs) in zip(tensors, before, strict=True):
+            proxy = replaced.get(id(t), t)
+            changed = proxy._grad_fn is not nodes.get(id(t)) or proxy._requires_grad is not needs or (proxy is not t and proxy._grad is not None)
+            if proxy is not t and changed:  # the caller's tensor becomes what the call made of it
+                t._grad_fn, t._requires_grad, t._grad = proxy._grad_fn, proxy._requires_grad, proxy._grad
+            if changed or t._grad is not grad or (needs and t._storage.version != version):
+                capture.abort("changes the gradient or the history of an argument")
         if not entry.valid():
             return self._changed(key, entry, result)
         if macro is None or capture.failed:
@@ -216,7 +223,7 @@ class Hybridized:
 
     def _original(self, result: Any, replaced: dict[int, Tensor], tensors: list[Tensor]) -> Any:
         """The result with the caller's own tensors where the function returned its arguments."""
-        return _replace(result, {id(replaced[id(t)]): t for t in tensors})
+        return _replace(result, {id(replaced[id(t)]): t for t in tensors if id(t) in replaced})
 
     def _changed(self, key: Any, entry: Entry, result: Any) -> Any:
         """The call changed what it depends on: once is normal (state that is made when first needed), always is a side effect."""
@@ -234,7 +241,7 @@ class Hybridized:
     ) -> None:  # fmt: skip
         """Take in the recording of a call; once it is the second that agrees, its graph becomes the template of all replays."""
         outputs: list[Tensor] = []
-        own = {id(replaced[id(t)]): ("argument", k) for k, t in enumerate(tensors)}
+        own = {id(replaced.get(id(t), t)): ("argument", k) for k, t in enumerate(tensors)}
         own |= {id(t): ("reached", k) for k, (t, *_) in enumerate(entry.handles)}
         spec = _spec(result, outputs, own)
         places = [_found(place_of(t, capture.storages, cells)) for t in outputs]
@@ -263,7 +270,7 @@ class Hybridized:
         mark = (spec, tuple(places), tuple(grads), tuple(differentiable), spent)
         macro.result = outcome
         if roots and not spent:
-            template = Template(roots, first, cells, proxies, capture.storages, needed, frozenset(id(t) for t, *_ in entry.handles))
+            template = Template(roots, first, cells, proxies, capture.storages, needed, frozenset(id(t) for t, *_ in entry.handles), tensors)
             if entry.memory.learn(place, macro, mark):
                 outcome.template = template
                 others = [entry.leaves[k]._grad for k, p in grads if p is not None]

@@ -51,8 +51,9 @@ class Template:
 
     def __init__(
         self, roots: list[Any], first: int, cells: list[Any], stand_ins: dict[int, tuple[int, Any]], storages: list[Storage],
-        needed: set[int], reached: frozenset[int],
+        needed: set[int], reached: frozenset[int], tensors: list[Tensor],
     ) -> None:  # fmt: skip
+        self.arguments = {id(t): (k, t) for k, t in enumerate(tensors) if t._requires_grad and t._grad_fn is None}  # by identity, they live on
         self.roots, self.storages = roots, storages
         self.nodes: list[Any] = []
         self.leaves: list[tuple[int, Any]] = []
@@ -88,7 +89,7 @@ class Template:
             if isinstance(item, Tensor):
                 if id(item._storage) not in known or item.__dict__.get("_post_accumulate"):
                     raise Unsupported("differentiates a tensor that the guards do not reach")
-                self.leaves.append((-1, item))
+                self.leaves.append((self.arguments.get(id(item), (-1, item))[0], item))
                 continue
             if item.number < first:
                 raise Unsupported("uses a tensor with autograd history from outside; pass it as an argument")
@@ -127,7 +128,8 @@ class Template:
         for storage in self.storages:
             storage.trace, storage.buffer, storage.home = None, None, None
         for t, _ in self.handles:
-            t._storage, t._cache = _NOTHING, None
+            if id(t) not in self.arguments:
+                t._storage, t._cache = _NOTHING, None
 
     # -------------------------------------------------------------------------------------------------------------- using
 
@@ -200,6 +202,7 @@ class Template:
                 setattr(own, name, getattr(actual, name))
             if own.trace is trace:
                 trace.storages.append(own)  # should a program start now, its buffer is needed
+        lent = [(t, t._storage) for t, _ in self.handles if id(t) in self.arguments]  # leaves of the caller's that were arguments then
         for t, cell in self.handles:
             t._storage, t._cache = cells[cell], None
         for t, base, slot in self.views:
@@ -218,8 +221,10 @@ class Template:
         try:
             found = run_backward(roots, True, False, False, wanted)
         finally:
-            for leaf, held in hooks:
-                leaf._hooks = held
+            for t, storage in lent:
+                t._storage, t._cache = storage, None
+            for leaf, held_hooks in hooks:
+                leaf._hooks = held_hooks
             self._forget()
         return [None if target is None else found.get(id(leaf)) for (_, leaf), target in zip(self.leaves, targets, strict=True)]
 

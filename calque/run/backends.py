@@ -36,6 +36,7 @@ class Compiled:
         self.schedule = compiler().compile_program(program, workspace_bytes=backend_.workspace_bytes)
         lowered = tracing.clock()
         self.executable = backend_.compile(self.schedule)
+        self.distinct: bool = getattr(self.executable, "distinct", False)
         if tracing.active is not None or settings.log:
             self._report(start, lowered)
 
@@ -75,6 +76,7 @@ class Interpreted:
     """A program run by the reference interpreter, the executable definition."""
 
     schedule = None  # nothing is planned
+    distinct = False  # whether results are arrays of their own, each once
 
     def __init__(self, program: Program) -> None:
         self.source = self.program = program

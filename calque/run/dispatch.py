@@ -231,7 +231,12 @@ def _compute(
         wrong = errors[failed](position)
         wrong.add_note(f"recorded at {plan.program.checks[failed].line}")
         raise wrong
-    _store(outputs, results, arrays)
+    form = plan.compiled
+    if form is not None and form.distinct:
+        for buffer, array in zip(outputs, results, strict=True):
+            buffer.array = array
+    else:
+        _store(outputs, results, arrays)
 
 
 def _writer(buffer: Buffer) -> Task | None:

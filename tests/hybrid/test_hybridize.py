@@ -856,3 +856,50 @@ def test_checkpointed_parts() -> None:
             net(batch(k).requires_grad_()).backward()
         for p, q in zip(plain.parameters(), hybrid.parameters(), strict=True):
             same(p.grad, q.grad)
+
+
+def test_steps_on_leaves_that_are_arguments() -> None:
+    def plain(w: Any, x: Any) -> Any:
+        loss = ((w * x) ** 2).sum()
+        loss.backward()
+        with calque.no_grad():
+            w -= 0.1 * w.grad
+        w.grad = None
+        return loss
+
+    hybrid = calque.compile(plain)
+    v, w = calque.ones(3, requires_grad=True), calque.ones(3, requires_grad=True)
+    for k in range(8):
+        x = calque.full((3,), 1.0 + k / 10)
+        same(plain(v, x), hybrid(w, x))
+        same(v, w)
+        assert w.is_leaf and w.grad is None
+
+
+def test_arguments_that_become_leaves_inside() -> None:
+    def gradient(x: Any) -> Any:
+        x.requires_grad_()
+        (x**3).sum().backward()
+        return x.grad
+
+    hybrid = calque.compile(gradient)
+    for k in range(8):
+        x = calque.full((2,), float(k))
+        got = hybrid(x)
+        assert got.tolist() == [3.0 * k * k] * 2
+        assert x.requires_grad and x.grad.tolist() == got.tolist()
+
+
+def test_gradients_of_leaves_and_of_results_as_arguments() -> None:
+    def plain(w: Any, h: Any, x: Any) -> Any:
+        return (w * h).exp() * x
+
+    hybrid = calque.compile(plain)
+    for _ in range(8):
+        found = []
+        for function in (plain, hybrid):
+            w, x = calque.full((3,), 0.5, requires_grad=True), calque.full((3,), 2.0)
+            base = calque.full((3,), 0.25, requires_grad=True)
+            function(w, base * 2.0, x).sum().backward()
+            found.append((w.grad.tolist(), base.grad.tolist(), w.tolist()))
+        assert found[0] == found[1]

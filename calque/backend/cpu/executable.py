@@ -71,6 +71,7 @@ class Words:
         self._native = _data_pointer_is_at_16()
         self._dynamic = [(p, int(self.array[p]), leaf, factor) for p, leaf, factor in linked.dynamic]
         self._leaves = np.array(linked.float_leaves, np.int64)
+        self.arena: Any = None  # kept if it is small
         self.request: Any = None
         self.request_address = 0
 
@@ -132,6 +133,7 @@ class CpuExecutable(Executable):
         self._direct = [self._position(schedule.buffers[k], inputs) for k in schedule.outputs]
         self._kept: list[Any] = [None] * len(fresh)  # small outputs of the last run
         self._short = [count * dtype.itemsize <= KEPT_BYTES for count, dtype in self._fresh]
+        self.distinct = min(self._direct, default=0) >= 0 and len(set(self._direct)) == len(self._direct)
         native = linked.stretches
         self._alone = bool(native) and native[0].work < SMALL_WORK
         self._single = (
@@ -160,12 +162,12 @@ class CpuExecutable(Executable):
         arrays = list(inputs[: self._input_count])
         for k, (count, dtype) in enumerate(self._fresh):
             arrays.append(self._small(k, count, dtype) if self._short[k] else POOL.empty(count, dtype))
-        if self._arena_bytes:
-            arrays.append(POOL.arena(self._arena_bytes))
         try:
             words = self._idle.pop()
         except IndexError:  # every set is in use by another thread
             words = self._new_words()
+        if self._arena_bytes:
+            arrays.append(POOL.arena(self._arena_bytes) if words.arena is None else words.arena)
         try:
             if self._single and scalars.__class__ is list and RUNTIME.step(words.request, words.request_address, arrays, scalars, self._alone):
                 return self._results(arrays)
@@ -187,6 +189,9 @@ class CpuExecutable(Executable):
 
     def _new_words(self) -> Words:
         words = Words(self.linked)
+        if 0 < self._arena_bytes <= KEPT_BYTES and Kept.total + self._arena_bytes <= KEPT_TOTAL:
+            Kept.total += self._arena_bytes
+            words.arena = POOL.empty(self._arena_bytes, np.dtype(np.uint8))
         if self._single:
             only = self.linked.stretches[0]
             words.prepare(self._records + 24 * only.first, only.count, self._alone)
@@ -206,7 +211,8 @@ class CpuExecutable(Executable):
         return made
 
     def __del__(self) -> None:
-        Kept.total -= sum(a.nbytes for a in self.__dict__.get("_kept", ()) if a is not None)
+        held = [*self.__dict__.get("_kept", ()), *(words.arena for words in self.__dict__.get("_idle", ()))]
+        Kept.total -= sum(a.nbytes for a in held if a is not None)
 
     def run_timed(self, inputs: Sequence[Array], scalars: Sequence[Scalar] = ()) -> tuple[list[Array], Sequence[float]]:
         """See `backend.base.Executable.run_timed`."""
