@@ -11,8 +11,8 @@ from collections.abc import Callable
 
 from calque.backend.cpu.contract.builder import Builder, Value
 from calque.backend.cpu.contract.conv_words import BLOCK_WORDS, read_conv
-from calque.backend.cpu.contract.depthwise import is_depthwise
 from calque.backend.cpu.contract.direct import is_direct, packed_size
+from calque.backend.cpu.contract.flat import is_flat
 from calque.backend.cpu.contract.gemm import depth_block, depth_blocks, each_depth_block, panel_rows
 from calque.backend.cpu.contract.pack import first_channel, read_patch
 from calque.backend.cpu.contract.target import Blocking
@@ -25,7 +25,7 @@ PREFETCH_CHANNELS = 3
 def conv_functions(blocking: Blocking) -> str:
     """The entry ``calque_conv2d_*`` and everything specific to it."""
     return "".join(make(blocking) for make in (_weight_panel, _pack_weights, _scatter_tile, _conv_tile, _conv_chunk,
-                                               _depthwise, _convolve, _entry))
+                                               _convolve, _entry))
 
 
 def _weight_panel(blocking: Blocking) -> str:
@@ -89,7 +89,7 @@ def _pack_weights(blocking: Blocking) -> str:
     b = Builder("pack_weights", ("i64 %thread", "i64 %threads", "ptr %weights", "ptr noalias %block", "ptr %shared"),
                 blocking, attributes="noinline")
     p, w = read_patch(b, "%block"), read_conv(b, "%block")
-    b.return_when(is_depthwise(b, p, w))
+    b.return_when(is_flat(b, p, w))
     direct = is_direct(b, p, w)
     with b.when(direct):
         b.call("direct_pack_weights", "i64 %thread", "i64 %threads", "ptr %weights", "ptr %block", "ptr %shared")
@@ -186,35 +186,16 @@ def _conv_chunk(blocking: Blocking) -> str:
     return b.text()
 
 
-def _depthwise(blocking: Blocking) -> str:
-    """This thread's share of the output planes of a convolution with one input channel per group."""
-    b = Builder("depthwise", ("i64 %thread", "i64 %threads", "ptr %image", "ptr %weights", "ptr %result",
-                              "ptr noalias %block"), blocking, attributes="noinline")
-    w = read_conv(b, "%block")
-    low, high = b.share(b.mul(b.mul(w["images"], w["groups"]), w["rows"]), "%thread", "%threads")
-    with b.loop(low, high) as unit:
-        channel, row = b.div(unit, w["rows"]), b.rem(unit, w["rows"])
-        image, group = b.div(channel, w["groups"]), b.rem(channel, w["groups"])
-        source = b.at("%image", b.dot((image, b.word("%block", 0)), (group, w["image_group_step"])))
-        weights = b.at("%weights", b.dot((group, w["weight_group_step"]), (row, w["weight_row_step"]),
-                                         (w["weight_offset"], 1)))
-        target = b.at("%result", b.dot((image, w["result_batch_step"]), (group, w["result_group_step"]),
-                                       (row, w["result_channel_step"]), (w["result_offset"], 1)))
-        b.call("depthwise_plane", f"ptr {source}", f"ptr {weights}", f"ptr {target}", "ptr %block",
-               f"i64 {w['weight_tap_row_step']}", f"i64 {w['weight_tap_column_step']}",
-               f"i64 {w['result_row_step']}", f"i64 {w['result_column_step']}")
-    return b.text()
-
-
 def _convolve(blocking: Blocking) -> str:
     """This thread's share of (group, column panel) pairs of one block of parameters."""
     b = Builder("convolve", ("i64 %thread", "i64 %threads", "ptr %private", "ptr %image", "ptr %weights", "ptr %shared",
                              "ptr %result", "ptr noalias %block"), blocking, attributes="noinline")
     p, w = read_patch(b, "%block"), read_conv(b, "%block")
-    direct = is_depthwise(b, p, w)
-    with b.when(direct):
-        b.call("depthwise", "i64 %thread", "i64 %threads", "ptr %image", "ptr %weights", "ptr %result", "ptr %block")
-    b.return_when(direct)
+    flat = is_flat(b, p, w)
+    with b.when(flat):
+        b.call("flat_convolve", "i64 %thread", "i64 %threads", "ptr %private", "ptr %image", "ptr %weights", "ptr %result",
+               "ptr %block")
+    b.return_when(flat)
     whole = is_direct(b, p, w)
     with b.when(whole):
         b.call("direct_convolve", "i64 %thread", "i64 %threads", "ptr %private", "ptr %image", "ptr %shared", "ptr %result",

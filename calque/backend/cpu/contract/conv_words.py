@@ -10,7 +10,11 @@ from calque.backend.cpu.contract.pack import PATCH_WORDS, PatchWords
 
 @dataclass(frozen=True, slots=True)
 class ConvWords:
-    """What follows the patch description in the parameter block of one convolution (steps in elements)."""
+    """What follows the patch description in the parameter block of one convolution (steps in elements).
+
+    With upsampling, rows and columns of the image count as that far apart, zeros between them; only few output channels
+    per group know it.
+    """
 
     groups: int
     rows: int
@@ -31,6 +35,8 @@ class ConvWords:
     result_grid_columns: int
     result_offset: int
     result_group_step: int
+    row_upsampling: int = 1
+    column_upsampling: int = 1
 
     def words(self) -> tuple[int, ...]:
         """The block in memory order."""

@@ -181,8 +181,36 @@ class Conv2dInputGrad(_Convolution):
         return replace(_winograd(mirrored, self.g_strides, (w_in, w_out, w_u, w_v)), flipped=1)
 
     def _blocks(self) -> list[tuple[PatchWords, ConvWords]]:
+        if self._apart:
+            return [self._apart_block()]
         return [self._block(row, column) for row in range(min(self.stride[0], self.size[0]))
                 for column in range(min(self.stride[1], self.size[1]))]
+
+    @property
+    def _apart(self) -> bool:
+        """Whether g with zeros between its pixels is convolved as a whole: little arithmetic, and the result written once."""
+        few = max(self.channels, self.out_channels) <= 2 * self.groups and max(self.stride) == 2
+        spread = [dilation * (taps - 1) for dilation, taps in zip(self.dilation, self.kernel, strict=True)]
+        reach = [(extent - 1) * stride - padding < size for extent, stride, padding, size
+                 in zip(self.out_size, self.stride, self.padding, self.size, strict=True)]
+        inside = all(padding <= around for padding, around in zip(self.padding, spread, strict=True)) and all(reach)
+        small = (1 + spread[0]) * (self.size[1] + spread[1]) <= 1 << 14 and prod(self.kernel) <= 1 << 12
+        return few and inside and small and min(self.size) > 0 and 2 * spread[1] <= 3 * self.size[1] and prod(self.kernel) > 1
+
+    def _apart_block(self) -> tuple[PatchWords, ConvWords]:
+        """All taps on g with ``stride - 1`` zeros behind each pixel."""
+        channels, rows = self.out_channels // self.groups, self.channels // self.groups
+        pixels, (w_out, w_in, w_u, w_v) = prod(self.size), self.w_strides
+        patch = PatchWords(*self.g_strides, *self.out_size, *self.size, 1, 1, *self.padding, -self.dilation[0],
+                           -self.dilation[1], *self.kernel)
+        words = ConvWords(
+            groups=self.groups, rows=rows, channels=channels, images=self.images,
+            image_group_step=channels * self.g_strides[1], weight_row_step=w_in, weight_channel_step=w_out,
+            weight_tap_row_step=w_u, weight_tap_column_step=w_v, weight_group_step=channels * w_out, weight_offset=0,
+            result_batch_step=self.channels * pixels, result_channel_step=pixels, result_row_step=self.size[1],
+            result_column_step=1, result_grid_rows=self.size[0], result_grid_columns=self.size[1], result_offset=0,
+            result_group_step=rows * pixels, row_upsampling=self.stride[0], column_upsampling=self.stride[1])
+        return patch, words
 
     def _block(self, row: int, column: int) -> tuple[PatchWords, ConvWords]:
         """Input pixels ``row + i * stride, column + j * stride``: a convolution of g with every few-th tap."""

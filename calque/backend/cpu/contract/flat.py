@@ -1,0 +1,333 @@
+"""Convolution with few output channels per group (depthwise above all): pixels fill vectors, weights are broadcast.
+
+A thread copies a block of input rows once, padded with zeros and sorted by the residues of row and column modulo the
+strides. In that copy the pixel of a tap lies at a fixed distance from its output pixel, rows included, so that output
+pixels are counted straight through the rows and short rows cost no masks; what is computed between the rows is dropped.
+The gradient of a stride is the same on a copy with zeros inserted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from calque.backend.cpu.contract.builder import Builder, Value
+from calque.backend.cpu.contract.conv_words import read_conv
+from calque.backend.cpu.contract.pack import even_masks, load_even, read_patch, valid_lanes
+from calque.backend.cpu.contract.target import SCRATCH_BYTES, Blocking
+
+MOST_ROWS = 25
+"""Output channels per group; with more, :mod:`direct` fills its vectors with them."""
+MOST_DEPTH = 1 << 14
+MOST_WEIGHTS = 1 << 16
+TABLE_BYTES = 4 * MOST_DEPTH
+WEIGHT_BYTES = 8 * MOST_WEIGHTS
+SUM_BYTES = 512 << 10
+PLANES_AT = TABLE_BYTES + WEIGHT_BYTES + SUM_BYTES
+NEAR_BYTES = 24 << 10
+FAR_BYTES = 256 << 10
+ROWS_AT_ONCE = (4, 2, 1)
+TILE_PARAMETERS = ("i64 %depth", "ptr noalias readonly %source", "ptr noalias readonly %table",
+                   "ptr noalias readonly %weights", "ptr %sums", "i64 %sum_step")
+Words = Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How a block of input rows lies in private memory (in elements)."""
+
+    taps: Value
+    first_row: Value
+    first_column: Value
+    columns: Value
+    rows: Value
+    block_rows: Value
+    channel: Value
+
+
+def vectors_at_once(blocking: Blocking, rows: int) -> int:
+    """Vectors of pixels of a tile: sums, one vector of pixels and one of weights stay in registers."""
+    return {1: 8, 2: 6, 4: 4}[rows] if blocking.target.registers >= 32 else {1: 8, 2: 4, 4: 2}[rows]
+
+
+def block_layout(b: Builder, p: Words, channels: Value) -> Layout:
+    """The layout for blocks of as many output rows as suit the caches, one at least."""
+    spread = [b.mul(b.sub(p[f"tap_{axis}s"], 1), p[f"{axis}_dilation"]) for axis in ("row", "column")]
+    first_row, first_column = (b.add(p[f"{axis}_offset"], b.min(s, 0)) for axis, s in zip(("row", "column"), spread, strict=True))
+    rows_around, columns_around = (b.div(b.max(s, b.sub(0, s)), p[f"{axis}_stride"])
+                                   for axis, s in zip(("row", "column"), spread, strict=True))
+    columns = b.add(p["grid_columns"], columns_around)
+    residues = b.mul(p["row_stride"], p["column_stride"])
+    wanted = b.select(b.compare("eq", channels, 1), NEAR_BYTES // b.blocking.item_bytes, FAR_BYTES // b.blocking.item_bytes)
+    budget = b.div(wanted, b.max(b.mul(b.mul(channels, columns), residues), 1))
+    most = b.clamp(b.sub(budget, rows_around), 1, b.max(p["grid_rows"], 1))
+    blocks = b.ceil_div(b.max(p["grid_rows"], 1), most)
+    block_rows = b.max(b.ceil_div(p["grid_rows"], blocks), 1)
+    rows = b.add(block_rows, rows_around)
+    channel = b.mul(b.mul(residues, rows), columns)
+    return Layout(b.mul(p["tap_rows"], p["tap_columns"]), first_row, first_column, columns, rows, block_rows, channel)
+
+
+def is_flat(b: Builder, p: Words, w: Words) -> str:
+    """Whether a block of parameters takes this path."""
+    layout, item = block_layout(b, p, w["channels"]), b.blocking.item_bytes
+    slack = 16 * b.blocking.lanes
+    depth = b.mul(w["channels"], layout.taps)
+    sums = b.mul(b.add(b.mul(layout.block_rows, layout.columns), slack), 4 * item)
+    planes = b.mul(b.add(b.mul(w["channels"], layout.channel), slack), item)
+    conditions = [
+        b.compare("sle", w["rows"], MOST_ROWS),
+        b.either(b.compare("sgt", layout.taps, 1), b.compare("eq", w["channels"], 1)),
+        b.compare("eq", w["result_column_step"], 1),
+        b.compare("sle", b.mul(layout.columns, 2), b.mul(p["grid_columns"], 5)),
+        b.compare("sle", depth, MOST_DEPTH),
+        b.compare("sgt", depth, 0),
+        b.compare("sle", b.mul(depth, b.add(w["rows"], 3)), MOST_WEIGHTS),
+        b.compare("sle", sums, SUM_BYTES),
+        b.compare("sle", planes, SCRATCH_BYTES - PLANES_AT),
+    ]
+    result = conditions[0]
+    for condition in conditions[1:]:
+        result = b.both(result, condition)
+    return result
+
+
+def flat_functions(blocking: Blocking) -> str:
+    """Everything specific to this path."""
+    tiles = [_tile(rows, vectors, blocking) for rows in ROWS_AT_ONCE for vectors in range(1, vectors_at_once(blocking, rows) + 1)]
+    return "".join([*tiles, _choose(blocking), _table(blocking), _pack_weights(blocking), _pack_plane(blocking),
+                    _pack_apart(blocking), _convolve(blocking)])
+
+
+def _tile(rows: int, vectors: int, blocking: Blocking) -> str:
+    """``sums[row][vector] = sum_k weights[k][row] * source[table[k] + vector]``."""
+    b = Builder(f"flat_tile_{rows}x{vectors}", TILE_PARAMETERS, blocking, attributes="noinline")
+    lanes, vector = blocking.lanes, b.vector
+    names = [[f"%s{row}.{column}" for column in range(vectors)] for row in range(rows)]
+    b.emit("br label %head")
+    b.label("head")
+    b.emit("%k = phi i64 [0, %setup], [%k.next, %body]")
+    b.emit("%pw = phi ptr [%weights, %setup], [%pw.next, %body]")
+    for line in names:
+        for name in line:
+            b.emit(f"{name} = phi {vector} [zeroinitializer, %setup], [{name}.next, %body]")
+    b.emit("%more = icmp slt i64 %k, %depth")
+    b.emit("br i1 %more, label %body, label %finish")
+    b.label("body")
+    b.emit("%place = getelementptr i32, ptr %table, i64 %k")
+    b.emit("%narrow = load i32, ptr %place, align 4")
+    b.emit("%offset = sext i32 %narrow to i64")
+    source = b.at("%source", "%offset")
+    weights = [b.splat(b.load(b.at("%pw", row)), blocking.element) for row in range(rows)]
+    for column in range(vectors):
+        pixels = b.load_vector(b.at(source, column * lanes))
+        for row in range(rows):
+            name = names[row][column]
+            b.emit(f"{name}.next = call {vector} @llvm.fmuladd.v{lanes}{blocking.dtype}"
+                   f"({vector} {weights[row]}, {vector} {pixels}, {vector} {name})")
+    b.emit(f"%pw.next = getelementptr {b.element}, ptr %pw, i64 {rows}")
+    b.emit("%k.next = add nsw i64 %k, 1")
+    b.emit("br label %head")
+    b.label("finish")
+    for row, line in enumerate(names):
+        target = b.at("%sums", b.mul(row, "%sum_step"))
+        for column, name in enumerate(line):
+            b.store_vector(name, b.at(target, column * lanes))
+    return b.text()
+
+
+def _choose(blocking: Blocking) -> str:
+    """``flat_tile(rows, vectors, ...)``: a jump table."""
+    b = Builder("flat_tile", ("i64 %rows", "i64 %vectors", *TILE_PARAMETERS), blocking, attributes="noinline")
+    shapes = [(rows, vectors) for rows in ROWS_AT_ONCE for vectors in range(1, vectors_at_once(blocking, rows) + 1)]
+    arguments = [parameter.replace(" noalias", "").replace(" readonly", "") for parameter in TILE_PARAMETERS]
+    key = b.add(b.mul("%rows", 16), "%vectors")
+    cases = " ".join(f"i64 {rows * 16 + vectors}, label %tile{rows}x{vectors}" for rows, vectors in shapes)
+    b.emit(f"switch i64 {key}, label %end [ {cases} ]")
+    for rows, vectors in shapes:
+        b.label(f"tile{rows}x{vectors}")
+        b.call(f"flat_tile_{rows}x{vectors}", *arguments)
+        b.emit("br label %end")
+    b.label("end")
+    return b.text()
+
+
+def _table(blocking: Blocking) -> str:
+    """Where (channel, tap row, tap column) lies in a packed block, seen from output pixel (0, 0)."""
+    b = Builder("flat_table", ("ptr noalias %block", "i64 %channels", "ptr %table"), blocking, attributes="noinline")
+    p = read_patch(b, "%block")
+    layout = block_layout(b, p, "%channels")
+    entry = b.variable(0)
+    bases = [b.max(b.mul(b.sub(1, p[f"tap_{axis}s"]), p[f"{axis}_dilation"]), 0) for axis in ("row", "column")]
+    plane = b.mul(layout.rows, layout.columns)
+    with b.loop(0, "%channels") as channel, b.loop(0, p["tap_rows"]) as u, b.loop(0, p["tap_columns"]) as v:
+        y, x = b.add(bases[0], b.mul(u, p["row_dilation"])), b.add(bases[1], b.mul(v, p["column_dilation"]))
+        residue = b.add(b.mul(b.rem(y, p["row_stride"]), p["column_stride"]), b.rem(x, p["column_stride"]))
+        place = b.dot((channel, layout.channel), (residue, plane), (b.div(y, p["row_stride"]), layout.columns),
+                      (b.div(x, p["column_stride"]), 1))
+        here = b.read(entry)
+        b.emit(f"store i32 {b.let(f'trunc i64 {place} to i32')}, ptr {b.byte_at('%table', b.mul(here, 4))}, align 4")
+        b.assign(entry, b.add(here, 1))
+    return b.text()
+
+
+def _pack_weights(blocking: Blocking) -> str:
+    """The weights of one group as ``target[rows in parts of 4, 2, 1][channel, tap][row of the part]``."""
+    b = Builder("flat_pack_weights", ("ptr %weights", "ptr noalias %block", "ptr %target"), blocking, attributes="noinline")
+    p, w = read_patch(b, "%block"), read_conv(b, "%block")
+    done, place = b.variable(0), b.variable(0)
+    with b.loop_while(lambda: b.compare("slt", b.read(done), w["rows"])):
+        first = b.read(done)
+        count = _part(b, b.sub(w["rows"], first))
+        with b.loop(0, w["channels"]) as channel, b.loop(0, p["tap_rows"]) as u, b.loop(0, p["tap_columns"]) as v:
+            source = b.at("%weights", b.dot((first, w["weight_row_step"]), (channel, w["weight_channel_step"]),
+                                            (u, w["weight_tap_row_step"]), (v, w["weight_tap_column_step"])))
+            with b.loop(0, count) as row:
+                here = b.read(place)
+                b.store(b.load(b.at(source, b.mul(row, w["weight_row_step"]))), b.at("%target", here))
+                b.assign(place, b.add(here, 1))
+        b.assign(done, b.add(first, count))
+    return b.text()
+
+
+def _part(b: Builder, left: Value) -> Value:
+    """How many of the rows that are left are computed together: 4, 2 or 1."""
+    return b.select(b.compare("sge", left, 4), 4, b.select(b.compare("sge", left, 2), 2, 1))
+
+
+def _store_rows(b: Builder, target: str, step: Value, low: Value, high: Value, mask: str, value: str = "zeroinitializer") -> None:
+    with b.loop(low, high) as row:
+        b.store_masked(value, b.at(target, b.mul(row, step)), mask)
+
+
+PLANE_PARAMETERS = ("ptr %image", "i64 %row_step", "i64 %column_step", "i64 %height", "i64 %width", "i64 %row_stride",
+                    "i64 %column_stride", "i64 %top", "i64 %left", "i64 %rows", "i64 %columns", "ptr %target")
+
+
+def _pack_plane(blocking: Blocking) -> str:
+    """``target[row residue][column residue][row][column]`` of one channel from (top, left) on, zero outside of it."""
+    b = Builder("flat_pack_plane", PLANE_PARAMETERS, blocking, attributes="noinline")
+    lanes = blocking.lanes
+    step, line = b.mul("%column_step", "%column_stride"), b.mul("%row_step", "%row_stride")
+    with b.loop(0, "%row_stride") as above, b.loop(0, "%column_stride") as before:
+        y0 = b.add("%top", above)
+        first, last = valid_lanes(b, y0, "%row_stride", "%height", "%rows")
+        plane = b.at("%target", b.mul(b.add(b.mul(above, "%column_stride"), before), b.mul("%rows", "%columns")))
+        with b.loop(0, "%columns", lanes) as column:
+            length = b.min(b.sub("%columns", column), lanes)
+            x0 = b.add(b.add("%left", before), b.mul(column, "%column_stride"))
+            low, high = valid_lanes(b, x0, "%column_stride", "%width", length)
+            target, stored = b.at(plane, column), b.lanes_between(0, length)
+            source = b.at("%image", b.dot((y0, "%row_step"), (x0, "%column_step")))
+            _store_rows(b, target, "%columns", 0, first, stored)
+            _copy_rows(b, source, line, step, (low, high), target, (first, last), stored)
+            _store_rows(b, target, "%columns", last, "%rows", stored)
+    return b.text()
+
+
+def _copy_rows(b: Builder, source: str, line: Value, step: Value, valid: tuple[Value, Value], target: str,
+               rows: tuple[Value, Value], stored: str) -> None:
+    """One vector of columns of the rows that exist."""
+    def unit() -> None:
+        mask = b.lanes_between(*valid)
+        with b.loop(*rows) as row:
+            b.store_masked(b.load_masked(b.at(source, b.mul(row, line)), mask), b.at(target, b.mul(row, "%columns")), stored)
+
+    def even() -> None:
+        masks = even_masks(b, *valid)
+        with b.loop(*rows) as row:
+            b.store_masked(load_even(b, b.at(source, b.mul(row, line)), masks), b.at(target, b.mul(row, "%columns")), stored)
+
+    def strided() -> None:
+        mask, offsets = b.lanes_between(*valid), b.lane_offsets(step, b.blocking.lanes)
+        with b.loop(*rows) as row:
+            value = b.gather(b.at(source, b.mul(row, line)), offsets, mask)
+            b.store_masked(value, b.at(target, b.mul(row, "%columns")), stored)
+
+    b.cases((b.compare("eq", step, 1), unit), (b.compare("eq", step, 2), even), default=strided)
+
+
+def _pack_apart(blocking: Blocking) -> str:
+    """One channel with its rows and columns ``row_stride`` and ``column_stride`` apart and zeros between them."""
+    b = Builder("flat_pack_apart", PLANE_PARAMETERS, blocking, attributes="noinline")
+    lanes = blocking.lanes
+    with b.loop(0, b.mul("%rows", "%columns"), lanes) as place:
+        b.store_vector("zeroinitializer", b.at("%target", place))
+    first = b.ceil_div(b.max("%top", 0), "%row_stride")
+    end = b.min("%height", b.ceil_div(b.max(b.add("%top", "%rows"), 0), "%row_stride"))
+    with b.loop(first, end) as row:
+        line = b.at("%target", b.sub(b.mul(b.sub(b.mul(row, "%row_stride"), "%top"), "%columns"), "%left"))
+        source = b.at("%image", b.mul(row, "%row_step"))
+        with b.loop(0, "%width") as column:
+            value = b.load(b.at(source, b.mul(column, "%column_step")))
+            b.store(value, b.at(line, b.mul(column, "%column_stride")))
+    return b.text()
+
+
+def _compute(b: Builder, w: Words, layout: Layout, depth: Value, lines: Value, width: Value, places: tuple[str, str, str, str],
+             result: str, row_step: Value) -> None:
+    """All output channels of one packed block, some at a time; rows of sums without what lies between them."""
+    table, weights, sums, planes = places
+    lanes = b.blocking.lanes
+    vectors = b.ceil_div(b.mul(lines, layout.columns), lanes)
+    sum_step = b.mul(b.add(vectors, 8), lanes)
+    done = b.variable(0)
+    with b.loop_while(lambda: b.compare("slt", b.read(done), w["rows"])):
+        first = b.read(done)
+        count = _part(b, b.sub(w["rows"], first))
+        most = b.select(b.compare("eq", count, 4), vectors_at_once(b.blocking, 4),
+                        b.select(b.compare("eq", count, 2), vectors_at_once(b.blocking, 2), vectors_at_once(b.blocking, 1)))
+        with b.loop(0, vectors, most) as vector:
+            place = b.mul(vector, lanes)
+            b.call("flat_tile", f"i64 {count}", f"i64 {b.min(most, b.sub(vectors, vector))}", f"i64 {depth}",
+                   f"ptr {b.at(planes, place)}", f"ptr {table}", f"ptr {b.at(weights, b.mul(first, depth))}",
+                   f"ptr {b.at(sums, place)}", f"i64 {sum_step}")
+        with b.loop(0, count) as row:
+            source = b.at(sums, b.mul(row, sum_step))
+            target = b.at(result, b.mul(b.add(first, row), w["result_channel_step"]))
+            with b.loop(0, width, lanes) as column:
+                mask = b.lanes_between(0, b.min(b.sub(width, column), lanes))
+                with b.loop(0, lines) as line:
+                    value = b.load_vector(b.at(source, b.add(b.mul(line, layout.columns), column)))
+                    b.store_masked(value, b.at(target, b.add(b.mul(line, row_step), column)), mask)
+        b.assign(done, b.add(first, count))
+
+
+def _convolve(blocking: Blocking) -> str:
+    """This thread's share of (group, image, block of rows)."""
+    b = Builder("flat_convolve", ("i64 %thread", "i64 %threads", "ptr %private", "ptr %image", "ptr %weights", "ptr %result",
+                                  "ptr noalias %block"), blocking, attributes="noinline")
+    p, w = read_patch(b, "%block"), read_conv(b, "%block")
+    layout, width = block_layout(b, p, w["channels"]), p["grid_columns"]
+    depth = b.mul(w["channels"], layout.taps)
+    packed, sums, planes = (b.byte_at("%private", place) for place in (TABLE_BYTES, TABLE_BYTES + WEIGHT_BYTES, PLANES_AT))
+    b.call("flat_table", "ptr %block", f"i64 {w['channels']}", "ptr %private")
+    joined = b.compare("ne", w["result_grid_columns"], width)
+    row_step = b.select(joined, width, w["result_row_step"])
+    apart = b.compare("sgt", b.mul(w["row_upsampling"], w["column_upsampling"]), 1)
+    blocks = b.ceil_div(p["grid_rows"], layout.block_rows)
+    low, high = b.share(b.mul(b.mul(w["groups"], w["images"]), blocks), "%thread", "%threads")
+    ready = b.variable(-1)
+    with b.loop(low, high) as unit:
+        block, rest = b.rem(unit, blocks), b.div(unit, blocks)
+        image, group = b.rem(rest, w["images"]), b.div(rest, w["images"])
+        with b.when(b.compare("ne", b.read(ready), group)):
+            source = b.at("%weights", b.dot((group, w["weight_group_step"]), (w["weight_offset"], 1)))
+            b.call("flat_pack_weights", f"ptr {source}", "ptr %block", f"ptr {packed}")
+            b.assign(ready, group)
+        i = b.mul(block, layout.block_rows)
+        top = b.add(b.mul(i, p["row_stride"]), layout.first_row)
+        source = b.at("%image", b.dot((image, p["batch_step"]), (group, w["image_group_step"])))
+        with b.loop(0, w["channels"]) as channel:
+            steps = [b.select(apart, w[f"{axis}_upsampling"], p[f"{axis}_stride"]) for axis in ("row", "column")]
+            arguments = (f"ptr {b.at(source, b.mul(channel, p['channel_step']))}", f"i64 {p['row_step']}",
+                         f"i64 {p['column_step']}", f"i64 {p['height']}", f"i64 {p['width']}", f"i64 {steps[0]}",
+                         f"i64 {steps[1]}", f"i64 {top}", f"i64 {layout.first_column}", f"i64 {layout.rows}",
+                         f"i64 {layout.columns}", f"ptr {b.at(planes, b.mul(channel, layout.channel))}")
+            pack = b.select(apart, "@flat_pack_apart", "@flat_pack_plane", "ptr")
+            b.emit(f"call void {pack}({', '.join(arguments)})")
+        target = b.at("%result", b.dot((image, w["result_batch_step"]), (group, w["result_group_step"]),
+                                       (w["result_offset"], 1), (i, row_step)))
+        lines = b.min(layout.block_rows, b.sub(p["grid_rows"], i))
+        _compute(b, w, layout, depth, lines, width, ("%private", packed, sums, planes), target, row_step)
+    return b.text()
