@@ -50,16 +50,20 @@ def vectors_at_once(blocking: Blocking, rows: int) -> int:
     return {1: 8, 2: 6, 4: 4}[rows] if blocking.target.registers >= 32 else {1: 8, 2: 4, 4: 2}[rows]
 
 
-def block_layout(b: Builder, p: Words, channels: Value) -> Layout:
-    """The layout for blocks of as many output rows as suit the caches, one at least."""
+def wanted_bytes(b: Builder, channels: Value) -> Value:
+    """Packed bytes per block: the first-level cache for one channel, else a part of the second."""
+    return b.select(b.compare("eq", channels, 1), NEAR_BYTES, FAR_BYTES)
+
+
+def block_layout(b: Builder, p: Words, channels: Value, wanted: Value) -> Layout:
+    """The layout for blocks of as many output rows as fit the wanted bytes, one at least."""
     spread = [b.mul(b.sub(p[f"tap_{axis}s"], 1), p[f"{axis}_dilation"]) for axis in ("row", "column")]
     first_row, first_column = (b.add(p[f"{axis}_offset"], b.min(s, 0)) for axis, s in zip(("row", "column"), spread, strict=True))
     rows_around, columns_around = (b.div(b.max(s, b.sub(0, s)), p[f"{axis}_stride"])
                                    for axis, s in zip(("row", "column"), spread, strict=True))
     columns = b.add(p["grid_columns"], columns_around)
     residues = b.mul(p["row_stride"], p["column_stride"])
-    wanted = b.select(b.compare("eq", channels, 1), NEAR_BYTES // b.blocking.item_bytes, FAR_BYTES // b.blocking.item_bytes)
-    budget = b.div(wanted, b.max(b.mul(b.mul(channels, columns), residues), 1))
+    budget = b.div(b.div(wanted, b.blocking.item_bytes), b.max(b.mul(b.mul(channels, columns), residues), 1))
     most = b.clamp(b.sub(budget, rows_around), 1, b.max(p["grid_rows"], 1))
     blocks = b.ceil_div(b.max(p["grid_rows"], 1), most)
     block_rows = b.max(b.ceil_div(p["grid_rows"], blocks), 1)
@@ -70,7 +74,7 @@ def block_layout(b: Builder, p: Words, channels: Value) -> Layout:
 
 def is_flat(b: Builder, p: Words, w: Words) -> str:
     """Whether a block of parameters takes this path."""
-    layout, item = block_layout(b, p, w["channels"]), b.blocking.item_bytes
+    layout, item = block_layout(b, p, w["channels"], wanted_bytes(b, w["channels"])), b.blocking.item_bytes
     slack = 16 * b.blocking.lanes
     depth = b.mul(w["channels"], layout.taps)
     sums = b.mul(b.add(b.mul(layout.block_rows, layout.columns), slack), 4 * item)
@@ -154,9 +158,9 @@ def _choose(blocking: Blocking) -> str:
 
 def _table(blocking: Blocking) -> str:
     """Where (channel, tap row, tap column) lies in a packed block, seen from output pixel (0, 0)."""
-    b = Builder("flat_table", ("ptr noalias %block", "i64 %channels", "ptr %table"), blocking, attributes="noinline")
+    b = Builder("flat_table", ("ptr noalias %block", "i64 %channels", "i64 %wanted", "ptr %table"), blocking, attributes="noinline")
     p = read_patch(b, "%block")
-    layout = block_layout(b, p, "%channels")
+    layout = block_layout(b, p, "%channels", "%wanted")
     entry = b.variable(0)
     bases = [b.max(b.mul(b.sub(1, p[f"tap_{axis}s"]), p[f"{axis}_dilation"]), 0) for axis in ("row", "column")]
     plane = b.mul(layout.rows, layout.columns)
@@ -207,16 +211,26 @@ PLANE_PARAMETERS = ("ptr %image", "i64 %row_step", "i64 %column_step", "i64 %hei
 def _pack_plane(blocking: Blocking) -> str:
     """``target[row residue][column residue][row][column]`` of one channel from (top, left) on, zero outside of it."""
     b = Builder("flat_pack_plane", PLANE_PARAMETERS, blocking, attributes="noinline")
+    unit = b.both(b.compare("eq", "%row_stride", 1), b.compare("eq", "%column_stride", 1))
+    b.cases((unit, lambda: b.call("flat_pack_dense", *PLANE_PARAMETERS)),
+            default=lambda: b.call("flat_pack_strided", *PLANE_PARAMETERS))
+    variants = (("dense", 1, 1), ("strided", "%row_stride", "%column_stride"))
+    return "".join([*(_pack_by(blocking, *variant) for variant in variants), b.text()])
+
+
+def _pack_by(blocking: Blocking, name: str, row_stride: Value, column_stride: Value) -> str:
+    """With constant strides no division is left."""
+    b = Builder(f"flat_pack_{name}", PLANE_PARAMETERS, blocking, attributes="noinline")
     lanes = blocking.lanes
-    step, line = b.mul("%column_step", "%column_stride"), b.mul("%row_step", "%row_stride")
-    with b.loop(0, "%row_stride") as above, b.loop(0, "%column_stride") as before:
+    step, line = b.mul("%column_step", column_stride), b.mul("%row_step", row_stride)
+    with b.loop(0, row_stride) as above, b.loop(0, column_stride) as before:
         y0 = b.add("%top", above)
-        first, last = valid_lanes(b, y0, "%row_stride", "%height", "%rows")
-        plane = b.at("%target", b.mul(b.add(b.mul(above, "%column_stride"), before), b.mul("%rows", "%columns")))
+        first, last = valid_lanes(b, y0, row_stride, "%height", "%rows")
+        plane = b.at("%target", b.mul(b.add(b.mul(above, column_stride), before), b.mul("%rows", "%columns")))
         with b.loop(0, "%columns", lanes) as column:
             length = b.min(b.sub("%columns", column), lanes)
-            x0 = b.add(b.add("%left", before), b.mul(column, "%column_stride"))
-            low, high = valid_lanes(b, x0, "%column_stride", "%width", length)
+            x0 = b.add(b.add("%left", before), b.mul(column, column_stride))
+            low, high = valid_lanes(b, x0, column_stride, "%width", length)
             target, stored = b.at(plane, column), b.lanes_between(0, length)
             source = b.at("%image", b.dot((y0, "%row_step"), (x0, "%column_step")))
             _store_rows(b, target, "%columns", 0, first, stored)
@@ -298,10 +312,10 @@ def _convolve(blocking: Blocking) -> str:
     b = Builder("flat_convolve", ("i64 %thread", "i64 %threads", "ptr %private", "ptr %image", "ptr %weights", "ptr %result",
                                   "ptr noalias %block"), blocking, attributes="noinline")
     p, w = read_patch(b, "%block"), read_conv(b, "%block")
-    layout, width = block_layout(b, p, w["channels"]), p["grid_columns"]
+    layout, width = block_layout(b, p, w["channels"], wanted_bytes(b, w["channels"])), p["grid_columns"]
     depth = b.mul(w["channels"], layout.taps)
     packed, sums, planes = (b.byte_at("%private", place) for place in (TABLE_BYTES, TABLE_BYTES + WEIGHT_BYTES, PLANES_AT))
-    b.call("flat_table", "ptr %block", f"i64 {w['channels']}", "ptr %private")
+    b.call("flat_table", "ptr %block", f"i64 {w['channels']}", f"i64 {wanted_bytes(b, w['channels'])}", "ptr %private")
     joined = b.compare("ne", w["result_grid_columns"], width)
     row_step = b.select(joined, width, w["result_row_step"])
     apart = b.compare("sgt", b.mul(w["row_upsampling"], w["column_upsampling"]), 1)

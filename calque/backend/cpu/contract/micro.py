@@ -131,7 +131,7 @@ def _store_dot(b: Builder, sums: list[list[str]]) -> None:
     groups = range(0, b.blocking.dot_rows, lanes)
     masks = [b.lanes_between(0, b.clamp(b.sub("%columns", first), 0, min(lanes, b.blocking.dot_rows - first)))
              for first in groups]
-    totals = [[_lane_sums(b, line[first : first + lanes]) for first in groups] for line in sums]
+    totals = [[lane_sums(b, line[first : first + lanes]) for first in groups] for line in sums]
 
     def write(accumulate: bool) -> None:
         for row, line in enumerate(totals):
@@ -144,7 +144,7 @@ def _store_dot(b: Builder, sums: list[list[str]]) -> None:
     b.cases(("%accumulate", lambda: write(True)), default=lambda: write(False))
 
 
-def _lane_sums(b: Builder, vectors: list[str]) -> str:
+def lane_sums(b: Builder, vectors: list[str]) -> str:
     """One vector whose lane i is the sum of the lanes of ``vectors[i]``, by pairwise merging."""
     lanes, size = b.blocking.lanes, 1
 

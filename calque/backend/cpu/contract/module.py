@@ -9,6 +9,7 @@ from calque.backend.cpu.contract.builder import declarations
 from calque.backend.cpu.contract.conv import conv_functions
 from calque.backend.cpu.contract.direct import direct_functions
 from calque.backend.cpu.contract.flat import flat_functions
+from calque.backend.cpu.contract.flat_grad import flat_grad_functions
 from calque.backend.cpu.contract.gemm import gemm_functions
 from calque.backend.cpu.contract.micro import dot_kernels, outer_kernels
 from calque.backend.cpu.contract.pack import packers
@@ -27,6 +28,6 @@ def module_ir(dtype: str, target: VectorUnit) -> str:
     if blocking.narrow:
         return bfloat_module(blocking)
     parts = (declarations, outer_kernels, dot_kernels, packers, gemm_functions, flat_functions, tile_functions,
-             direct_functions, conv_functions, tile_grad_functions, weight_grad_functions, winograd_conv_functions,
+             direct_functions, conv_functions, tile_grad_functions, flat_grad_functions, weight_grad_functions, winograd_conv_functions,
              winograd_weight_functions, attention_functions, attention_grad_functions)
     return "\n".join(part(blocking) for part in parts)

@@ -8,6 +8,8 @@ from typing import Any
 
 from calque.backend.cpu.contract.attention_call import Attention
 from calque.backend.cpu.contract.conv_words import ConvWords, block_words
+from calque.backend.cpu.contract.flat_grad import MARK as FLAT
+from calque.backend.cpu.contract.flat_grad import FlatGradWords, flat_splits
 from calque.backend.cpu.contract.pack import PatchWords
 from calque.backend.cpu.contract.target import Blocking, VectorUnit
 from calque.backend.cpu.contract.tile_grad import MARK as TILED
@@ -283,6 +285,16 @@ class Conv2dWeightGrad(_Convolution):
         return 0  # no weights to transform
 
     @property
+    def _patch(self) -> PatchWords:
+        return PatchWords(*self.x_strides, *self.size, *self.out_size, *self.stride, -self.padding[0], -self.padding[1],
+                          *self.dilation, *self.kernel)
+
+    @property
+    def _flat_splits(self) -> int | None:
+        """Parts into which the images of few channels per group are cut, None for other convolutions."""
+        return flat_splits(self.out_channels // self.groups, self.channels // self.groups, self.groups, self.images, self._patch)
+
+    @property
     def _lanes(self) -> int:
         return self.channels // self.groups * prod(self.kernel)
 
@@ -299,6 +311,10 @@ class Conv2dWeightGrad(_Convolution):
         if tiled:
             return (TILED, *tiled.words())
         rows, channels = self.out_channels // self.groups, self.channels // self.groups
+        flat = self._flat_splits
+        if flat:
+            flat_words = FlatGradWords(self.groups, rows, channels, self.images, flat, channels * self.x_strides[1], *self.g_strides)
+            return (FLAT, *flat_words.words(), *self._patch.words())
         gradient = PatchWords(*self.g_strides, *self.out_size, *self.out_size, 1, 1, 0, 0, 1, 1, 1, 1)
         unit = self.out_size[1] if 0 < self.out_size[1] <= 256 else 1
         return (self.groups, rows, self._lanes, self._depth // unit, unit, self.splits, channels * self.x_strides[1],
@@ -310,7 +326,8 @@ class Conv2dWeightGrad(_Convolution):
         if tiled:
             return tiled.partial_elements(blocking_for(dtype, target)) * blocking_for(dtype, target).item_bytes
         result = self.out_channels * self._lanes
-        return self.splits * result * blocking_for(dtype, target).item_bytes if self.splits > 1 else 0
+        splits = self.splits if self.winograd else self._flat_splits or self.splits
+        return splits * result * blocking_for(dtype, target).item_bytes if splits > 1 else 0
 
 
 Contraction = Matmul | Conv2d | Conv2dInputGrad | Conv2dWeightGrad | Attention

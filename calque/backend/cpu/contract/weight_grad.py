@@ -8,6 +8,7 @@ and patch rows are packed side by side, zero-padded to whole vectors. When the r
 from __future__ import annotations
 
 from calque.backend.cpu.contract.builder import Builder, Value
+from calque.backend.cpu.contract.flat_grad import MARK as FLAT
 from calque.backend.cpu.contract.gemm import depth_block
 from calque.backend.cpu.contract.pack import PATCH_WORDS
 from calque.backend.cpu.contract.target import Blocking
@@ -100,6 +101,11 @@ def _entry(blocking: Blocking) -> str:
         b.call("tile_grad", "i64 %thread", "i64 %threads", "ptr %barrier", "ptr %scratch", f"ptr {image}", f"ptr {gradient}",
                f"ptr {result}", f"ptr {shared}", f"ptr {b.byte_at('%args', 8 * (BUFFERS + 1))}")
     b.return_when(tiled)
+    flat = b.compare("eq", w["groups"], FLAT)
+    with b.when(flat):
+        b.call("flat_grad", "i64 %thread", "i64 %threads", "ptr %barrier", "ptr %scratch", f"ptr {image}", f"ptr {gradient}",
+               f"ptr {result}", f"ptr {shared}", f"ptr {b.byte_at('%args', 8 * (BUFFERS + 1))}")
+    b.return_when(flat)
     image_block = b.byte_at("%args", 8 * (BUFFERS + len(EXTRA_WORDS)))
     gradient_block = b.byte_at(image_block, 8 * len(PATCH_WORDS))
     row_blocks, lane_blocks = b.ceil_div(w["rows"], ROW_BLOCK), b.ceil_div(w["lanes"], LANE_BLOCK)

@@ -1,0 +1,197 @@
+"""Weight gradient with few channels and rows per group (depthwise above all): one dot product of planes per tap.
+
+x is packed as in :mod:`flat`, g as planes of the same row length with zeros between the rows, so that every tap is one
+dot product of two runs, shifted by the tap's distance. A group belongs to one thread, which adds blocks in their order;
+where groups are few, images are cut into ``splits``, a function of the sizes alone. A value of x that is not finite also
+meets zeros between the rows of g.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+from calque.backend.cpu.contract.builder import Builder
+from calque.backend.cpu.contract.flat import NEAR_BYTES, PLANES_AT, TABLE_BYTES, WEIGHT_BYTES, block_layout
+from calque.backend.cpu.contract.gemm import depth_block
+from calque.backend.cpu.contract.micro import lane_sums
+from calque.backend.cpu.contract.pack import PatchWords, read_patch
+from calque.backend.cpu.contract.target import Blocking
+
+MARK = -2
+"""Stands where other weight gradients have their number of groups."""
+MOST_TAPS = 9
+MOST_CHANNELS = 8
+MOST_SUMS = 512
+TASKS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class FlatGradWords:
+    """What stands between the mark and the patch description of x (steps in elements)."""
+
+    groups: int
+    rows: int
+    channels: int
+    images: int
+    splits: int
+    image_group_step: int
+    gradient_batch: int
+    gradient_channel: int
+    gradient_row: int
+    gradient_column: int
+
+    def words(self) -> tuple[int, ...]:
+        """The block in memory order."""
+        return tuple(getattr(self, field.name) for field in fields(self))
+
+
+WORDS = tuple(field.name for field in fields(FlatGradWords))
+
+
+def flat_splits(rows: int, channels: int, groups: int, images: int, patch: PatchWords) -> int | None:
+    """Parts into which the images are cut, or None where this path does not pay."""
+    taps = patch.tap_rows * patch.tap_columns
+    if max(rows, channels) > MOST_CHANNELS or rows * channels * taps > MOST_SUMS or min(rows * channels * taps, images) < 1:
+        return None
+    around = [(taps - 1) * dilation // stride for taps, dilation, stride in (
+        (patch.tap_rows, patch.row_dilation, patch.row_stride), (patch.tap_columns, patch.column_dilation, patch.column_stride))]
+    columns = patch.grid_columns + around[1]
+    line = columns * patch.row_stride * patch.column_stride * channels
+    if 2 * columns > 5 * patch.grid_columns or columns * rows > 1 << 15 or line * (1 + around[0]) > 1 << 17 or not patch.grid_rows:
+        return None
+    return max(1, min(-(-TASKS // groups), images))
+
+
+def flat_grad_functions(blocking: Blocking) -> str:
+    """``flat_grad`` and everything specific to it."""
+    dots = [_dots(taps, blocking) for taps in range(1, MOST_TAPS + 1)]
+    return "".join([*dots, _choose(blocking), _block(blocking), _sum_lanes(blocking), _run(blocking)])
+
+
+DOT_PARAMETERS = ("i64 %vectors", "ptr noalias readonly %gradient", "ptr noalias readonly %source",
+                  "ptr noalias readonly %table", "ptr %sums")
+
+
+def _dots(taps: int, blocking: Blocking) -> str:
+    """``sums[tap] += gradient[vector] * source[table[tap] + vector]`` for all vectors."""
+    b = Builder(f"flat_dots_{taps}", DOT_PARAMETERS, blocking, attributes="noinline")
+    lanes, vector = blocking.lanes, b.vector
+    sources, starts, names = [], [], [f"%s{tap}" for tap in range(taps)]
+    for tap in range(taps):
+        narrow = b.let(f"load i32, ptr {b.byte_at('%table', 4 * tap)}, align 4")
+        sources.append(b.at("%source", b.let(f"sext i32 {narrow} to i64")))
+        starts.append(b.load_vector(b.at("%sums", tap * lanes)))
+    end = b.mul("%vectors", lanes)
+    b.emit("br label %head")
+    b.label("head")
+    b.emit("%k = phi i64 [0, %setup], [%k.next, %body]")
+    for name, start in zip(names, starts, strict=True):
+        b.emit(f"{name} = phi {vector} [{start}, %setup], [{name}.next, %body]")
+    b.emit(f"%more = icmp slt i64 %k, {end}")
+    b.emit("br i1 %more, label %body, label %finish")
+    b.label("body")
+    gradient = b.load_vector(b.at("%gradient", "%k"))
+    for name, source in zip(names, sources, strict=True):
+        b.emit(f"{name}.next = call {vector} @llvm.fmuladd.v{lanes}{blocking.dtype}"
+               f"({vector} {gradient}, {vector} {b.load_vector(b.at(source, '%k'))}, {vector} {name})")
+    b.emit(f"%k.next = add nsw i64 %k, {lanes}")
+    b.emit("br label %head")
+    b.label("finish")
+    for tap, name in enumerate(names):
+        b.store_vector(name, b.at("%sums", tap * lanes))
+    return b.text()
+
+
+def _choose(blocking: Blocking) -> str:
+    """``flat_dots(taps, ...)``: a jump table."""
+    b = Builder("flat_dots", ("i64 %taps", *DOT_PARAMETERS), blocking, attributes="noinline")
+    arguments = [parameter.replace(" noalias", "").replace(" readonly", "") for parameter in DOT_PARAMETERS]
+    cases = " ".join(f"i64 {taps}, label %taps{taps}" for taps in range(1, MOST_TAPS + 1))
+    b.emit(f"switch i64 %taps, label %end [ {cases} ]")
+    for taps in range(1, MOST_TAPS + 1):
+        b.label(f"taps{taps}")
+        b.call(f"flat_dots_{taps}", *arguments)
+        b.emit("br label %end")
+    b.label("end")
+    return b.text()
+
+
+def _read(b: Builder) -> tuple[dict[str, str], str]:
+    return {name: b.word("%block", index) for index, name in enumerate(WORDS)}, b.byte_at("%block", 8 * len(WORDS))
+
+
+def _block(blocking: Blocking) -> str:
+    """Output rows i.. of one image and one group into the sums of the group, one vector for each weight."""
+    b = Builder("flat_grad_block", ("ptr %private", "ptr %image", "ptr %gradient", "i64 %i", "ptr noalias %block"), blocking,
+                attributes="noinline")
+    (w, patch), lanes = _read(b), blocking.lanes
+    p = read_patch(b, patch)
+    layout = block_layout(b, p, w["channels"], NEAR_BYTES)
+    sums, gradients, planes = (b.byte_at("%private", place) for place in (TABLE_BYTES, TABLE_BYTES + WEIGHT_BYTES, PLANES_AT))
+    top = b.add(b.mul("%i", p["row_stride"]), layout.first_row)
+    lines = b.min(layout.block_rows, b.sub(p["grid_rows"], "%i"))
+    size = b.mul(lines, layout.columns)
+    vectors = b.ceil_div(size, lanes)
+    plane = b.mul(vectors, lanes)
+    with b.loop(0, w["channels"]) as channel:
+        b.call("flat_pack_plane", f"ptr {b.at('%image', b.mul(channel, p['channel_step']))}", f"i64 {p['row_step']}",
+               f"i64 {p['column_step']}", f"i64 {p['height']}", f"i64 {p['width']}", f"i64 {p['row_stride']}",
+               f"i64 {p['column_stride']}", f"i64 {top}", f"i64 {layout.first_column}", f"i64 {layout.rows}",
+               f"i64 {layout.columns}", f"ptr {b.at(planes, b.mul(channel, layout.channel))}")
+    # What the last vectors read behind the planes meets zeros of g and must be finite.
+    behind = b.at(planes, b.mul(w["channels"], layout.channel))
+    with b.loop(0, b.add(b.sub(layout.columns, p["grid_columns"]), lanes), lanes) as place:
+        b.store_vector("zeroinitializer", b.at(behind, place))
+    with b.loop(0, w["rows"]) as row:
+        target = b.at(gradients, b.mul(row, plane))
+        b.store_vector("zeroinitializer", b.at(target, b.sub(plane, lanes)))
+        b.call("flat_pack_plane", f"ptr {b.at('%gradient', b.mul(row, w['gradient_channel']))}", f"i64 {w['gradient_row']}",
+               f"i64 {w['gradient_column']}", f"i64 {p['grid_rows']}", f"i64 {p['grid_columns']}", "i64 1", "i64 1", "i64 %i",
+               "i64 0", f"i64 {lines}", f"i64 {layout.columns}", f"ptr {target}")
+    depth = b.mul(w["channels"], layout.taps)
+    with b.loop(0, w["rows"]) as row, b.loop(0, depth, MOST_TAPS) as first:
+        b.call("flat_dots", f"i64 {b.min(b.sub(depth, first), MOST_TAPS)}", f"i64 {vectors}",
+               f"ptr {b.at(gradients, b.mul(row, plane))}", f"ptr {planes}", f"ptr {b.byte_at('%private', b.mul(first, 4))}",
+               f"ptr {b.at(sums, b.mul(b.add(b.mul(row, depth), first), lanes))}")
+    return b.text()
+
+
+def _sum_lanes(blocking: Blocking) -> str:
+    """``target[i] =`` the lanes of ``sums[i]``, added in a fixed order."""
+    b = Builder("flat_sum_lanes", ("ptr %sums", "i64 %count", "ptr %target"), blocking, attributes="noinline")
+    with b.loop(0, "%count") as index:
+        total = lane_sums(b, [b.load_vector(b.at("%sums", b.mul(index, blocking.lanes)))])
+        b.store(b.let(f"extractelement {b.vector} {total}, i32 0"), b.at("%target", index))
+    return b.text()
+
+
+def _run(blocking: Blocking) -> str:
+    """This thread's share of (split, group), then of the sums over splits."""
+    b = Builder("flat_grad", ("i64 %thread", "i64 %threads", "ptr %barrier", "ptr %private", "ptr %image", "ptr %gradient",
+                              "ptr %result", "ptr %shared", "ptr noalias %block"), blocking, attributes="noinline")
+    (w, patch), lanes = _read(b), blocking.lanes
+    p = read_patch(b, patch)
+    layout = block_layout(b, p, w["channels"], NEAR_BYTES)
+    b.call("flat_table", f"ptr {patch}", f"i64 {w['channels']}", f"i64 {NEAR_BYTES}", "ptr %private")
+    sums = b.byte_at("%private", TABLE_BYTES)
+    count = b.mul(w["rows"], b.mul(w["channels"], layout.taps))
+    size = b.mul(count, w["groups"])
+    several = b.compare("sgt", w["splits"], 1)
+    destination = b.select(several, "%shared", "%result", "ptr")
+    low, high = b.share(b.mul(w["groups"], w["splits"]), "%thread", "%threads")
+    with b.loop(low, high) as task:
+        split, group = b.div(task, w["groups"]), b.rem(task, w["groups"])
+        begin, end = depth_block(b, w["images"], w["splits"], split)
+        with b.loop(0, b.mul(count, lanes), lanes) as place:
+            b.store_vector("zeroinitializer", b.at(sums, place))
+        image = b.at("%image", b.mul(group, w["image_group_step"]))
+        gradient = b.at("%gradient", b.mul(b.mul(group, w["rows"]), w["gradient_channel"]))
+        with b.loop(begin, end) as n, b.loop(0, p["grid_rows"], layout.block_rows) as i:
+            b.call("flat_grad_block", "ptr %private", f"ptr {b.at(image, b.mul(n, p['batch_step']))}",
+                   f"ptr {b.at(gradient, b.mul(n, w['gradient_batch']))}", f"i64 {i}", "ptr %block")
+        target = b.at(destination, b.dot((split, size), (group, count)))
+        b.call("flat_sum_lanes", f"ptr {sums}", f"i64 {count}", f"ptr {target}")
+    with b.when(several):
+        b.barrier("%barrier", "%threads")
+        b.call("sum_splits", "i64 %thread", "i64 %threads", f"i64 {w['splits']}", f"i64 {size}", "ptr %shared", "ptr %result")
+    return b.text()
