@@ -310,6 +310,18 @@ def test_weight_gradients_without_patches(rows: int, channels: int, groups: int,
         assert tiled.splits > 1 and tiled.block_images * tiled.block_rows * 18 >= 18
 
 
+@pytest.mark.parametrize(("rows", "groups", "chosen"), [(1, 32, True), (1, 1, True), (4, 8, True), (16, 2, False)])
+def test_weight_gradients_of_few_channels(rows: int, groups: int, chosen: bool) -> None:
+    """Few channels and rows per group: planes; splits make work for threads where groups are few."""
+    params = Conv2dWeightGrad(6, rows * groups, (12, 12), rows * groups, (3, 3), (10, 10), groups=groups,
+                              x_strides=(1, 1, 1, 1), g_strides=(1, 1, 1, 1))
+    mark, *_ = params.words()
+    assert (mark == -2) == chosen
+    if chosen:
+        assert params.workspace_bytes("float32", AVX512) == (6 * 9 * 4 if groups == 1 else params.words()[5] * groups * rows * rows * 36
+                                                            if params.words()[5] > 1 else 0)
+
+
 def test_empty_results_and_sums() -> None:
     """No rows: nothing is written; no depth: zeros."""
     a, b = np.ones((4, 0), np.float32), np.ones((0, 5), np.float32)

@@ -89,7 +89,10 @@ def _pack_weights(blocking: Blocking) -> str:
     b = Builder("pack_weights", ("i64 %thread", "i64 %threads", "ptr %weights", "ptr noalias %block", "ptr %shared"),
                 blocking, attributes="noinline")
     p, w = read_patch(b, "%block"), read_conv(b, "%block")
-    b.return_when(is_flat(b, p, w))
+    flat = is_flat(b, p, w)
+    with b.when(flat):
+        b.call("flat_pack_weights", "i64 %thread", "i64 %threads", "ptr %weights", "ptr %block", "ptr %shared")
+    b.return_when(flat)
     direct = is_direct(b, p, w)
     with b.when(direct):
         b.call("direct_pack_weights", "i64 %thread", "i64 %threads", "ptr %weights", "ptr %block", "ptr %shared")
@@ -193,7 +196,7 @@ def _convolve(blocking: Blocking) -> str:
     p, w = read_patch(b, "%block"), read_conv(b, "%block")
     flat = is_flat(b, p, w)
     with b.when(flat):
-        b.call("flat_convolve", "i64 %thread", "i64 %threads", "ptr %private", "ptr %image", "ptr %weights", "ptr %result",
+        b.call("flat_convolve", "i64 %thread", "i64 %threads", "ptr %private", "ptr %image", "ptr %shared", "ptr %result",
                "ptr %block")
     b.return_when(flat)
     whole = is_direct(b, p, w)

@@ -8,7 +8,7 @@ The gradient of a stride is the same on a copy with zeros inserted.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from calque.backend.cpu.contract.builder import Builder, Value
@@ -19,13 +19,13 @@ from calque.backend.cpu.contract.target import SCRATCH_BYTES, Blocking
 MOST_ROWS = 25
 """Output channels per group; with more, :mod:`direct` fills its vectors with them."""
 MOST_DEPTH = 1 << 14
-MOST_WEIGHTS = 1 << 16
-TABLE_BYTES = 4 * MOST_DEPTH
-WEIGHT_BYTES = 8 * MOST_WEIGHTS
-SUM_BYTES = 512 << 10
-PLANES_AT = TABLE_BYTES + WEIGHT_BYTES + SUM_BYTES
+SUMS_AT = 4 * MOST_DEPTH
+"""Behind the table of distances."""
+SUM_BYTES = 1 << 20
+PLANES_AT = SUMS_AT + SUM_BYTES
 NEAR_BYTES = 24 << 10
 FAR_BYTES = 256 << 10
+MOST_UNITS = 16
 ROWS_AT_ONCE = (4, 2, 1)
 TILE_PARAMETERS = ("i64 %depth", "ptr noalias readonly %source", "ptr noalias readonly %table",
                    "ptr noalias readonly %weights", "ptr %sums", "i64 %sum_step")
@@ -86,7 +86,6 @@ def is_flat(b: Builder, p: Words, w: Words) -> str:
         b.compare("sle", b.mul(layout.columns, 2), b.mul(p["grid_columns"], 5)),
         b.compare("sle", depth, MOST_DEPTH),
         b.compare("sgt", depth, 0),
-        b.compare("sle", b.mul(depth, b.add(w["rows"], 3)), MOST_WEIGHTS),
         b.compare("sle", sums, SUM_BYTES),
         b.compare("sle", planes, SCRATCH_BYTES - PLANES_AT),
     ]
@@ -176,21 +175,30 @@ def _table(blocking: Blocking) -> str:
 
 
 def _pack_weights(blocking: Blocking) -> str:
-    """The weights of one group as ``target[rows in parts of 4, 2, 1][channel, tap][row of the part]``."""
-    b = Builder("flat_pack_weights", ("ptr %weights", "ptr noalias %block", "ptr %target"), blocking, attributes="noinline")
+    """This thread's share of ``shared[group][rows in parts of 4, 2, 1][channel, tap][row of the part]``."""
+    b = Builder("flat_pack_weights", ("i64 %thread", "i64 %threads", "ptr %weights", "ptr noalias %block", "ptr %shared"),
+                blocking, attributes="noinline")
     p, w = read_patch(b, "%block"), read_conv(b, "%block")
-    done, place = b.variable(0), b.variable(0)
-    with b.loop_while(lambda: b.compare("slt", b.read(done), w["rows"])):
-        first = b.read(done)
-        count = _part(b, b.sub(w["rows"], first))
-        with b.loop(0, w["channels"]) as channel, b.loop(0, p["tap_rows"]) as u, b.loop(0, p["tap_columns"]) as v:
-            source = b.at("%weights", b.dot((first, w["weight_row_step"]), (channel, w["weight_channel_step"]),
-                                            (u, w["weight_tap_row_step"]), (v, w["weight_tap_column_step"])))
-            with b.loop(0, count) as row:
-                here = b.read(place)
-                b.store(b.load(b.at(source, b.mul(row, w["weight_row_step"]))), b.at("%target", here))
-                b.assign(place, b.add(here, 1))
-        b.assign(done, b.add(first, count))
+    place = b.variable(0)
+    depth = b.mul(w["channels"], b.mul(p["tap_rows"], p["tap_columns"]))
+    low, high = b.share(w["groups"], "%thread", "%threads")
+    with b.loop(low, high) as group:
+        weights = b.at("%weights", b.dot((group, w["weight_group_step"]), (w["weight_offset"], 1)))
+        target = b.at("%shared", b.mul(group, b.mul(w["rows"], depth)))
+        b.assign(place, 0)
+        done = b.variable(0)
+        b.assign(done, 0)
+        with b.loop_while(lambda: b.compare("slt", b.read(done), w["rows"])):
+            first = b.read(done)
+            count = _part(b, b.sub(w["rows"], first))
+            with b.loop(0, w["channels"]) as channel, b.loop(0, p["tap_rows"]) as u, b.loop(0, p["tap_columns"]) as v:
+                source = b.at(weights, b.dot((first, w["weight_row_step"]), (channel, w["weight_channel_step"]),
+                                             (u, w["weight_tap_row_step"]), (v, w["weight_tap_column_step"])))
+                with b.loop(0, count) as row:
+                    here = b.read(place)
+                    b.store(b.load(b.at(source, b.mul(row, w["weight_row_step"]))), b.at(target, here))
+                    b.assign(place, b.add(here, 1))
+            b.assign(done, b.add(first, count))
     return b.text()
 
 
@@ -205,7 +213,8 @@ def _store_rows(b: Builder, target: str, step: Value, low: Value, high: Value, m
 
 
 PLANE_PARAMETERS = ("ptr %image", "i64 %row_step", "i64 %column_step", "i64 %height", "i64 %width", "i64 %row_stride",
-                    "i64 %column_stride", "i64 %top", "i64 %left", "i64 %rows", "i64 %columns", "ptr %target")
+                    "i64 %column_stride", "i64 %top", "i64 %left", "i64 %rows", "i64 %columns", "i64 %planes", "i64 %plane_step",
+                    "i64 %target_step", "ptr %target")
 
 
 def _pack_plane(blocking: Blocking) -> str:
@@ -233,30 +242,34 @@ def _pack_by(blocking: Blocking, name: str, row_stride: Value, column_stride: Va
             low, high = valid_lanes(b, x0, column_stride, "%width", length)
             target, stored = b.at(plane, column), b.lanes_between(0, length)
             source = b.at("%image", b.dot((y0, "%row_step"), (x0, "%column_step")))
-            _store_rows(b, target, "%columns", 0, first, stored)
+            with b.loop(0, "%planes") as which:
+                _store_rows(b, b.at(target, b.mul(which, "%target_step")), "%columns", 0, first, stored)
             _copy_rows(b, source, line, step, (low, high), target, (first, last), stored)
-            _store_rows(b, target, "%columns", last, "%rows", stored)
+            with b.loop(0, "%planes") as which:
+                _store_rows(b, b.at(target, b.mul(which, "%target_step")), "%columns", last, "%rows", stored)
     return b.text()
 
 
 def _copy_rows(b: Builder, source: str, line: Value, step: Value, valid: tuple[Value, Value], target: str,
                rows: tuple[Value, Value], stored: str) -> None:
-    """One vector of columns of the rows that exist."""
+    """One vector of columns of the rows that exist, in all planes."""
+    def each(load: Callable[[str], str]) -> None:
+        with b.loop(0, "%planes") as which:
+            above, below = b.at(source, b.mul(which, "%plane_step")), b.at(target, b.mul(which, "%target_step"))
+            with b.loop(*rows) as row:
+                b.store_masked(load(b.at(above, b.mul(row, line))), b.at(below, b.mul(row, "%columns")), stored)
+
     def unit() -> None:
         mask = b.lanes_between(*valid)
-        with b.loop(*rows) as row:
-            b.store_masked(b.load_masked(b.at(source, b.mul(row, line)), mask), b.at(target, b.mul(row, "%columns")), stored)
+        each(lambda address: b.load_masked(address, mask))
 
     def even() -> None:
         masks = even_masks(b, *valid)
-        with b.loop(*rows) as row:
-            b.store_masked(load_even(b, b.at(source, b.mul(row, line)), masks), b.at(target, b.mul(row, "%columns")), stored)
+        each(lambda address: load_even(b, address, masks))
 
     def strided() -> None:
         mask, offsets = b.lanes_between(*valid), b.lane_offsets(step, b.blocking.lanes)
-        with b.loop(*rows) as row:
-            value = b.gather(b.at(source, b.mul(row, line)), offsets, mask)
-            b.store_masked(value, b.at(target, b.mul(row, "%columns")), stored)
+        each(lambda address: b.gather(address, offsets, mask))
 
     b.cases((b.compare("eq", step, 1), unit), (b.compare("eq", step, 2), even), default=strided)
 
@@ -265,83 +278,124 @@ def _pack_apart(blocking: Blocking) -> str:
     """One channel with its rows and columns ``row_stride`` and ``column_stride`` apart and zeros between them."""
     b = Builder("flat_pack_apart", PLANE_PARAMETERS, blocking, attributes="noinline")
     lanes = blocking.lanes
-    with b.loop(0, b.mul("%rows", "%columns"), lanes) as place:
-        b.store_vector("zeroinitializer", b.at("%target", place))
     first = b.ceil_div(b.max("%top", 0), "%row_stride")
     end = b.min("%height", b.ceil_div(b.max(b.add("%top", "%rows"), 0), "%row_stride"))
-    with b.loop(first, end) as row:
-        line = b.at("%target", b.sub(b.mul(b.sub(b.mul(row, "%row_stride"), "%top"), "%columns"), "%left"))
-        source = b.at("%image", b.mul(row, "%row_step"))
-        with b.loop(0, "%width") as column:
-            value = b.load(b.at(source, b.mul(column, "%column_step")))
-            b.store(value, b.at(line, b.mul(column, "%column_stride")))
+    with b.loop(0, "%planes") as which:
+        image, plane = b.at("%image", b.mul(which, "%plane_step")), b.at("%target", b.mul(which, "%target_step"))
+        with b.loop(0, b.mul("%rows", "%columns"), lanes) as place:
+            b.store_vector("zeroinitializer", b.at(plane, place))
+        with b.loop(first, end) as row:
+            line = b.at(plane, b.sub(b.mul(b.sub(b.mul(row, "%row_stride"), "%top"), "%columns"), "%left"))
+            source = b.at(image, b.mul(row, "%row_step"))
+            with b.loop(0, "%width") as column:
+                value = b.load(b.at(source, b.mul(column, "%column_step")))
+                b.store(value, b.at(line, b.mul(column, "%column_stride")))
     return b.text()
 
 
-def _compute(b: Builder, w: Words, layout: Layout, depth: Value, lines: Value, width: Value, places: tuple[str, str, str, str],
-             result: str, row_step: Value) -> None:
-    """All output channels of one packed block, some at a time; rows of sums without what lies between them."""
-    table, weights, sums, planes = places
-    lanes = b.blocking.lanes
-    vectors = b.ceil_div(b.mul(lines, layout.columns), lanes)
-    sum_step = b.mul(b.add(vectors, 8), lanes)
-    done = b.variable(0)
-    with b.loop_while(lambda: b.compare("slt", b.read(done), w["rows"])):
-        first = b.read(done)
-        count = _part(b, b.sub(w["rows"], first))
-        most = b.select(b.compare("eq", count, 4), vectors_at_once(b.blocking, 4),
-                        b.select(b.compare("eq", count, 2), vectors_at_once(b.blocking, 2), vectors_at_once(b.blocking, 1)))
+@dataclass(frozen=True, slots=True)
+class _Batch:
+    """Neighbouring groups of one image: their masks are common, and loads that straddle stores come long after them."""
+
+    p: Words
+    w: Words
+    layout: Layout
+    depth: Value
+    row_step: Value
+    sums: str
+    planes: str
+    image: Value
+    group: Value
+    i: Value
+    units: Value
+
+    def sum_step(self, b: Builder) -> Value:
+        """Elements between the sums of two output channels."""
+        return b.mul(_vectors(b, self.layout), b.blocking.lanes)
+
+
+def _vectors(b: Builder, layout: Layout) -> Value:
+    """Vectors of sums of one output channel."""
+    return b.ceil_div(b.mul(layout.block_rows, layout.columns), b.blocking.lanes)
+
+
+def _pack(b: Builder, batch: _Batch) -> None:
+    p, w, layout = batch.p, batch.w, batch.layout
+    top = b.add(b.mul(batch.i, p["row_stride"]), layout.first_row)
+    source = b.at("%image", b.dot((batch.image, p["batch_step"]), (batch.group, w["image_group_step"])))
+    apart = b.compare("sgt", b.mul(w["row_upsampling"], w["column_upsampling"]), 1)
+    steps = [b.select(apart, w[f"{axis}_upsampling"], p[f"{axis}_stride"]) for axis in ("row", "column")]
+    arguments = (f"ptr {source}", f"i64 {p['row_step']}", f"i64 {p['column_step']}", f"i64 {p['height']}", f"i64 {p['width']}",
+                 f"i64 {steps[0]}", f"i64 {steps[1]}", f"i64 {top}", f"i64 {layout.first_column}", f"i64 {layout.rows}",
+                 f"i64 {layout.columns}", f"i64 {b.mul(batch.units, w['channels'])}", f"i64 {p['channel_step']}",
+                 f"i64 {layout.channel}", f"ptr {batch.planes}")
+    b.cases((apart, lambda: b.call("flat_pack_apart", *arguments)), default=lambda: b.call("flat_pack_plane", *arguments))
+
+
+def _multiply(b: Builder, batch: _Batch, first: Value, count: Value) -> None:
+    """The sums of some output channels of every group."""
+    lanes, vectors, sum_step = b.blocking.lanes, _vectors(b, batch.layout), batch.sum_step(b)
+    most = b.select(b.compare("eq", count, 4), vectors_at_once(b.blocking, 4),
+                    b.select(b.compare("eq", count, 2), vectors_at_once(b.blocking, 2), vectors_at_once(b.blocking, 1)))
+    plane = b.mul(batch.w["channels"], batch.layout.channel)
+    with b.loop(0, batch.units) as slot:
+        weights = b.at("%weights", b.mul(b.add(b.mul(b.add(batch.group, slot), batch.w["rows"]), first), batch.depth))
+        sums, planes = b.at(batch.sums, b.mul(b.mul(slot, count), sum_step)), b.at(batch.planes, b.mul(slot, plane))
         with b.loop(0, vectors, most) as vector:
-            place = b.mul(vector, lanes)
-            b.call("flat_tile", f"i64 {count}", f"i64 {b.min(most, b.sub(vectors, vector))}", f"i64 {depth}",
-                   f"ptr {b.at(planes, place)}", f"ptr {table}", f"ptr {b.at(weights, b.mul(first, depth))}",
-                   f"ptr {b.at(sums, place)}", f"i64 {sum_step}")
-        with b.loop(0, count) as row:
-            source = b.at(sums, b.mul(row, sum_step))
-            target = b.at(result, b.mul(b.add(first, row), w["result_channel_step"]))
-            with b.loop(0, width, lanes) as column:
-                mask = b.lanes_between(0, b.min(b.sub(width, column), lanes))
-                with b.loop(0, lines) as line:
-                    value = b.load_vector(b.at(source, b.add(b.mul(line, layout.columns), column)))
-                    b.store_masked(value, b.at(target, b.add(b.mul(line, row_step), column)), mask)
-        b.assign(done, b.add(first, count))
+            start = b.mul(vector, lanes)
+            b.call("flat_tile", f"i64 {count}", f"i64 {b.min(most, b.sub(vectors, vector))}", f"i64 {batch.depth}",
+                   f"ptr {b.at(planes, start)}", "ptr %private", f"ptr {weights}", f"ptr {b.at(sums, start)}", f"i64 {sum_step}")
+
+
+def _write(b: Builder, batch: _Batch, first: Value, count: Value) -> None:
+    """The rows of sums without what lies between them into the result."""
+    p, w, layout, lanes = batch.p, batch.w, batch.layout, b.blocking.lanes
+    lines, width = b.min(layout.block_rows, b.sub(p["grid_rows"], batch.i)), p["grid_columns"]
+    result = b.at("%result", b.dot((batch.image, w["result_batch_step"]), (batch.group, w["result_group_step"]),
+                                   (w["result_offset"], 1), (batch.i, batch.row_step), (first, w["result_channel_step"])))
+    with b.loop(0, width, lanes) as column:
+        mask = b.lanes_between(0, b.min(b.sub(width, column), lanes))
+        with b.loop(0, batch.units) as slot, b.loop(0, count) as row:
+            source = b.at(batch.sums, b.add(b.mul(b.add(b.mul(slot, count), row), batch.sum_step(b)), column))
+            target = b.at(result, b.dot((slot, w["result_group_step"]), (row, w["result_channel_step"]), (column, 1)))
+            with b.loop(0, lines) as line:
+                value = b.load_vector(b.at(source, b.mul(line, layout.columns)))
+                b.store_masked(value, b.at(target, b.mul(line, batch.row_step)), mask)
+
+
+def batch_size(b: Builder, elements: Value) -> Value:
+    """Groups whose packed form fits the first-level cache together."""
+    return b.clamp(b.div(NEAR_BYTES // b.blocking.item_bytes, b.max(elements, 1)), 1, MOST_UNITS)
 
 
 def _convolve(blocking: Blocking) -> str:
-    """This thread's share of (group, image, block of rows)."""
+    """This thread's share of (image, block of rows, group): neighbouring groups are neighbours in memory."""
     b = Builder("flat_convolve", ("i64 %thread", "i64 %threads", "ptr %private", "ptr %image", "ptr %weights", "ptr %result",
                                   "ptr noalias %block"), blocking, attributes="noinline")
     p, w = read_patch(b, "%block"), read_conv(b, "%block")
-    layout, width = block_layout(b, p, w["channels"], wanted_bytes(b, w["channels"])), p["grid_columns"]
-    depth = b.mul(w["channels"], layout.taps)
-    packed, sums, planes = (b.byte_at("%private", place) for place in (TABLE_BYTES, TABLE_BYTES + WEIGHT_BYTES, PLANES_AT))
+    layout = block_layout(b, p, w["channels"], wanted_bytes(b, w["channels"]))
     b.call("flat_table", "ptr %block", f"i64 {w['channels']}", f"i64 {wanted_bytes(b, w['channels'])}", "ptr %private")
-    joined = b.compare("ne", w["result_grid_columns"], width)
-    row_step = b.select(joined, width, w["result_row_step"])
-    apart = b.compare("sgt", b.mul(w["row_upsampling"], w["column_upsampling"]), 1)
+    joined = b.compare("ne", w["result_grid_columns"], p["grid_columns"])
+    row_step, depth = b.select(joined, p["grid_columns"], w["result_row_step"]), b.mul(w["channels"], layout.taps)
+    sums, planes = b.byte_at("%private", SUMS_AT), b.byte_at("%private", PLANES_AT)
     blocks = b.ceil_div(p["grid_rows"], layout.block_rows)
     low, high = b.share(b.mul(b.mul(w["groups"], w["images"]), blocks), "%thread", "%threads")
-    ready = b.variable(-1)
-    with b.loop(low, high) as unit:
-        block, rest = b.rem(unit, blocks), b.div(unit, blocks)
-        image, group = b.rem(rest, w["images"]), b.div(rest, w["images"])
-        with b.when(b.compare("ne", b.read(ready), group)):
-            source = b.at("%weights", b.dot((group, w["weight_group_step"]), (w["weight_offset"], 1)))
-            b.call("flat_pack_weights", f"ptr {source}", "ptr %block", f"ptr {packed}")
-            b.assign(ready, group)
-        i = b.mul(block, layout.block_rows)
-        top = b.add(b.mul(i, p["row_stride"]), layout.first_row)
-        source = b.at("%image", b.dot((image, p["batch_step"]), (group, w["image_group_step"])))
-        with b.loop(0, w["channels"]) as channel:
-            steps = [b.select(apart, w[f"{axis}_upsampling"], p[f"{axis}_stride"]) for axis in ("row", "column")]
-            arguments = (f"ptr {b.at(source, b.mul(channel, p['channel_step']))}", f"i64 {p['row_step']}",
-                         f"i64 {p['column_step']}", f"i64 {p['height']}", f"i64 {p['width']}", f"i64 {steps[0]}",
-                         f"i64 {steps[1]}", f"i64 {top}", f"i64 {layout.first_column}", f"i64 {layout.rows}",
-                         f"i64 {layout.columns}", f"ptr {b.at(planes, b.mul(channel, layout.channel))}")
-            pack = b.select(apart, "@flat_pack_apart", "@flat_pack_plane", "ptr")
-            b.emit(f"call void {pack}({', '.join(arguments)})")
-        target = b.at("%result", b.dot((image, w["result_batch_step"]), (group, w["result_group_step"]),
-                                       (w["result_offset"], 1), (i, row_step)))
-        lines = b.min(layout.block_rows, b.sub(p["grid_rows"], i))
-        _compute(b, w, layout, depth, lines, width, ("%private", packed, sums, planes), target, row_step)
+    sum_size = b.mul(_vectors(b, layout), blocking.lanes)
+    most = batch_size(b, b.add(b.mul(w["channels"], layout.channel), sum_size))
+    position, done = b.variable(low), b.variable(0)
+    with b.loop_while(lambda: b.compare("slt", b.read(position), high)):
+        unit = b.read(position)
+        group, rest = b.rem(unit, w["groups"]), b.div(unit, w["groups"])
+        image, i = b.div(rest, blocks), b.mul(b.rem(rest, blocks), layout.block_rows)
+        units = b.min(b.min(most, b.sub(high, unit)), b.sub(w["groups"], group))
+        batch = _Batch(p, w, layout, depth, row_step, sums, planes, image, group, i, units)
+        _pack(b, batch)
+        b.assign(done, 0)
+        with b.loop_while(lambda: b.compare("slt", b.read(done), w["rows"])):
+            first = b.read(done)
+            count = _part(b, b.sub(w["rows"], first))
+            _multiply(b, batch, first, count)
+            _write(b, batch, first, count)
+            b.assign(done, b.add(first, count))
+        b.assign(position, b.add(unit, units))
     return b.text()

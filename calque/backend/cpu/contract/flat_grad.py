@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 
 from calque.backend.cpu.contract.builder import Builder
-from calque.backend.cpu.contract.flat import NEAR_BYTES, PLANES_AT, TABLE_BYTES, WEIGHT_BYTES, block_layout
+from calque.backend.cpu.contract.flat import NEAR_BYTES, PLANES_AT, SUMS_AT, batch_size, block_layout
 from calque.backend.cpu.contract.gemm import depth_block
 from calque.backend.cpu.contract.micro import lane_sums
 from calque.backend.cpu.contract.pack import PatchWords, read_patch
@@ -23,6 +23,7 @@ MOST_TAPS = 9
 MOST_CHANNELS = 8
 MOST_SUMS = 512
 TASKS = 16
+GRADIENTS_AT = SUMS_AT + (128 << 10)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +35,7 @@ class FlatGradWords:
     channels: int
     images: int
     splits: int
+    chunk: int
     image_group_step: int
     gradient_batch: int
     gradient_channel: int
@@ -46,6 +48,11 @@ class FlatGradWords:
 
 
 WORDS = tuple(field.name for field in fields(FlatGradWords))
+
+
+def flat_chunk(rows: int, channels: int, groups: int, taps: int) -> int:
+    """Groups whose sums stay in the first-level cache together, few enough to make about sixteen pieces of work."""
+    return max(1, min(MOST_SUMS // (rows * channels * taps), groups // TASKS))
 
 
 def flat_splits(rows: int, channels: int, groups: int, images: int, patch: PatchWords) -> int | None:
@@ -121,38 +128,38 @@ def _read(b: Builder) -> tuple[dict[str, str], str]:
 
 
 def _block(blocking: Blocking) -> str:
-    """Output rows i.. of one image and one group into the sums of the group, one vector for each weight."""
-    b = Builder("flat_grad_block", ("ptr %private", "ptr %image", "ptr %gradient", "i64 %i", "ptr noalias %block"), blocking,
-                attributes="noinline")
+    """Output rows i.. of ``units`` groups of one image into the sums of the groups, one vector for each weight."""
+    b = Builder("flat_grad_block", ("ptr %private", "ptr %image", "ptr %gradient", "i64 %i", "i64 %units", "ptr %sums",
+                                    "ptr noalias %block"), blocking, attributes="noinline")
     (w, patch), lanes = _read(b), blocking.lanes
     p = read_patch(b, patch)
     layout = block_layout(b, p, w["channels"], NEAR_BYTES)
-    sums, gradients, planes = (b.byte_at("%private", place) for place in (TABLE_BYTES, TABLE_BYTES + WEIGHT_BYTES, PLANES_AT))
+    gradients, planes = b.byte_at("%private", GRADIENTS_AT), b.byte_at("%private", PLANES_AT)
     top = b.add(b.mul("%i", p["row_stride"]), layout.first_row)
     lines = b.min(layout.block_rows, b.sub(p["grid_rows"], "%i"))
-    size = b.mul(lines, layout.columns)
-    vectors = b.ceil_div(size, lanes)
+    vectors = b.ceil_div(b.mul(lines, layout.columns), lanes)
     plane = b.mul(vectors, lanes)
-    with b.loop(0, w["channels"]) as channel:
-        b.call("flat_pack_plane", f"ptr {b.at('%image', b.mul(channel, p['channel_step']))}", f"i64 {p['row_step']}",
-               f"i64 {p['column_step']}", f"i64 {p['height']}", f"i64 {p['width']}", f"i64 {p['row_stride']}",
-               f"i64 {p['column_stride']}", f"i64 {top}", f"i64 {layout.first_column}", f"i64 {layout.rows}",
-               f"i64 {layout.columns}", f"ptr {b.at(planes, b.mul(channel, layout.channel))}")
+    channels, rows = b.mul("%units", w["channels"]), b.mul("%units", w["rows"])
+    b.call("flat_pack_plane", "ptr %image", f"i64 {p['row_step']}", f"i64 {p['column_step']}", f"i64 {p['height']}",
+           f"i64 {p['width']}", f"i64 {p['row_stride']}", f"i64 {p['column_stride']}", f"i64 {top}",
+           f"i64 {layout.first_column}", f"i64 {layout.rows}", f"i64 {layout.columns}", f"i64 {channels}",
+           f"i64 {p['channel_step']}", f"i64 {layout.channel}", f"ptr {planes}")
     # What the last vectors read behind the planes meets zeros of g and must be finite.
-    behind = b.at(planes, b.mul(w["channels"], layout.channel))
+    behind = b.at(planes, b.mul(channels, layout.channel))
     with b.loop(0, b.add(b.sub(layout.columns, p["grid_columns"]), lanes), lanes) as place:
         b.store_vector("zeroinitializer", b.at(behind, place))
-    with b.loop(0, w["rows"]) as row:
-        target = b.at(gradients, b.mul(row, plane))
-        b.store_vector("zeroinitializer", b.at(target, b.sub(plane, lanes)))
-        b.call("flat_pack_plane", f"ptr {b.at('%gradient', b.mul(row, w['gradient_channel']))}", f"i64 {w['gradient_row']}",
-               f"i64 {w['gradient_column']}", f"i64 {p['grid_rows']}", f"i64 {p['grid_columns']}", "i64 1", "i64 1", "i64 %i",
-               "i64 0", f"i64 {lines}", f"i64 {layout.columns}", f"ptr {target}")
+    with b.loop(0, rows) as row:
+        b.store_vector("zeroinitializer", b.at(gradients, b.sub(b.mul(b.add(row, 1), plane), lanes)))
+    b.call("flat_pack_plane", "ptr %gradient", f"i64 {w['gradient_row']}", f"i64 {w['gradient_column']}",
+           f"i64 {p['grid_rows']}", f"i64 {p['grid_columns']}", "i64 1", "i64 1", "i64 %i", "i64 0", f"i64 {lines}",
+           f"i64 {layout.columns}", f"i64 {rows}", f"i64 {w['gradient_channel']}", f"i64 {plane}", f"ptr {gradients}")
     depth = b.mul(w["channels"], layout.taps)
-    with b.loop(0, w["rows"]) as row, b.loop(0, depth, MOST_TAPS) as first:
+    with b.loop(0, "%units") as slot, b.loop(0, w["rows"]) as inner, b.loop(0, depth, MOST_TAPS) as first:
+        plane_row = b.add(b.mul(slot, w["rows"]), inner)
+        source = b.at(planes, b.mul(b.mul(slot, w["channels"]), layout.channel))
         b.call("flat_dots", f"i64 {b.min(b.sub(depth, first), MOST_TAPS)}", f"i64 {vectors}",
-               f"ptr {b.at(gradients, b.mul(row, plane))}", f"ptr {planes}", f"ptr {b.byte_at('%private', b.mul(first, 4))}",
-               f"ptr {b.at(sums, b.mul(b.add(b.mul(row, depth), first), lanes))}")
+               f"ptr {b.at(gradients, b.mul(plane_row, plane))}", f"ptr {source}", f"ptr {b.byte_at('%private', b.mul(first, 4))}",
+               f"ptr {b.at('%sums', b.mul(b.add(b.mul(plane_row, depth), first), lanes))}")
     return b.text()
 
 
@@ -166,31 +173,37 @@ def _sum_lanes(blocking: Blocking) -> str:
 
 
 def _run(blocking: Blocking) -> str:
-    """This thread's share of (split, group), then of the sums over splits."""
+    """This thread's share of (split, chunk of groups), then of the sums over splits."""
     b = Builder("flat_grad", ("i64 %thread", "i64 %threads", "ptr %barrier", "ptr %private", "ptr %image", "ptr %gradient",
                               "ptr %result", "ptr %shared", "ptr noalias %block"), blocking, attributes="noinline")
     (w, patch), lanes = _read(b), blocking.lanes
     p = read_patch(b, patch)
     layout = block_layout(b, p, w["channels"], NEAR_BYTES)
     b.call("flat_table", f"ptr {patch}", f"i64 {w['channels']}", f"i64 {NEAR_BYTES}", "ptr %private")
-    sums = b.byte_at("%private", TABLE_BYTES)
+    sums = b.byte_at("%private", SUMS_AT)
     count = b.mul(w["rows"], b.mul(w["channels"], layout.taps))
     size = b.mul(count, w["groups"])
     several = b.compare("sgt", w["splits"], 1)
     destination = b.select(several, "%shared", "%result", "ptr")
-    low, high = b.share(b.mul(w["groups"], w["splits"]), "%thread", "%threads")
+    chunks = b.ceil_div(w["groups"], w["chunk"])
+    size_of = b.add(b.mul(w["channels"], layout.channel), b.mul(w["rows"], b.mul(layout.block_rows, layout.columns)))
+    units = batch_size(b, b.add(size_of, b.mul(w["rows"], lanes)))
+    low, high = b.share(b.mul(chunks, w["splits"]), "%thread", "%threads")
     with b.loop(low, high) as task:
-        split, group = b.div(task, w["groups"]), b.rem(task, w["groups"])
+        split, first = b.div(task, chunks), b.mul(b.rem(task, chunks), w["chunk"])
         begin, end = depth_block(b, w["images"], w["splits"], split)
-        with b.loop(0, b.mul(count, lanes), lanes) as place:
+        last = b.min(b.add(first, w["chunk"]), w["groups"])
+        total = b.mul(b.sub(last, first), count)
+        with b.loop(0, b.mul(total, lanes), lanes) as place:
             b.store_vector("zeroinitializer", b.at(sums, place))
-        image = b.at("%image", b.mul(group, w["image_group_step"]))
-        gradient = b.at("%gradient", b.mul(b.mul(group, w["rows"]), w["gradient_channel"]))
-        with b.loop(begin, end) as n, b.loop(0, p["grid_rows"], layout.block_rows) as i:
-            b.call("flat_grad_block", "ptr %private", f"ptr {b.at(image, b.mul(n, p['batch_step']))}",
-                   f"ptr {b.at(gradient, b.mul(n, w['gradient_batch']))}", f"i64 {i}", "ptr %block")
-        target = b.at(destination, b.dot((split, size), (group, count)))
-        b.call("flat_sum_lanes", f"ptr {sums}", f"i64 {count}", f"ptr {target}")
+        # Neighbouring groups are neighbours in memory, so images come outside.
+        with b.loop(begin, end) as n, b.loop(0, p["grid_rows"], layout.block_rows) as i, b.loop(first, last, units) as group:
+            image = b.at("%image", b.dot((n, p["batch_step"]), (group, w["image_group_step"])))
+            gradient = b.at("%gradient", b.dot((n, w["gradient_batch"]), (b.mul(group, w["rows"]), w["gradient_channel"])))
+            b.call("flat_grad_block", "ptr %private", f"ptr {image}", f"ptr {gradient}", f"i64 {i}",
+                   f"i64 {b.min(units, b.sub(last, group))}", f"ptr {b.at(sums, b.mul(b.sub(group, first), b.mul(count, lanes)))}", "ptr %block")
+        target = b.at(destination, b.dot((split, size), (first, count)))
+        b.call("flat_sum_lanes", f"ptr {sums}", f"i64 {total}", f"ptr {target}")
     with b.when(several):
         b.barrier("%barrier", "%threads")
         b.call("sum_splits", "i64 %thread", "i64 %threads", f"i64 {w['splits']}", f"i64 {size}", "ptr %shared", "ptr %result")

@@ -9,7 +9,7 @@ from typing import Any
 from calque.backend.cpu.contract.attention_call import Attention
 from calque.backend.cpu.contract.conv_words import ConvWords, block_words
 from calque.backend.cpu.contract.flat_grad import MARK as FLAT
-from calque.backend.cpu.contract.flat_grad import FlatGradWords, flat_splits
+from calque.backend.cpu.contract.flat_grad import FlatGradWords, flat_chunk, flat_splits
 from calque.backend.cpu.contract.pack import PatchWords
 from calque.backend.cpu.contract.target import Blocking, VectorUnit
 from calque.backend.cpu.contract.tile_grad import MARK as TILED
@@ -313,7 +313,9 @@ class Conv2dWeightGrad(_Convolution):
         rows, channels = self.out_channels // self.groups, self.channels // self.groups
         flat = self._flat_splits
         if flat:
-            flat_words = FlatGradWords(self.groups, rows, channels, self.images, flat, channels * self.x_strides[1], *self.g_strides)
+            chunk = flat_chunk(rows, channels, self.groups, prod(self.kernel))
+            flat_words = FlatGradWords(self.groups, rows, channels, self.images, flat, chunk, channels * self.x_strides[1],
+                                       *self.g_strides)
             return (FLAT, *flat_words.words(), *self._patch.words())
         gradient = PatchWords(*self.g_strides, *self.out_size, *self.out_size, 1, 1, 0, 0, 1, 1, 1, 1)
         unit = self.out_size[1] if 0 < self.out_size[1] <= 256 else 1
