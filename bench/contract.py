@@ -1,7 +1,8 @@
 """Native contractions beside PyTorch on the CPU: same arrays, two threads each, taking turns.
 
-Run ``python bench/contract.py [--one] [substring ...]``; prints the best times in milliseconds, their ratio and the
-rate. ``--one`` uses one thread and its processor time, which a busy machine disturbs least.
+Run ``python bench/contract.py [--one] [substring ...]``; prints the best times in milliseconds, their ratio, the rate and
+its share of the best rate of multiply-adds from registers seen so far. ``--one`` uses one thread and its processor time,
+which a busy machine disturbs least.
 """
 
 from __future__ import annotations
@@ -17,12 +18,15 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from calque.backend.cpu.contract import Conv2d, Conv2dInputGrad, Conv2dWeightGrad
+from calque.backend.cpu.limits import peak_flops
+from calque.backend.cpu.runtime import RUNTIME
 from tests.backend.contract_harness import library, matmul_params, strides_of
 
 ONE = "--one" in sys.argv
 NAMES = [argument for argument in sys.argv[1:] if argument != "--one"]
 THREADS, CLOCK = (1, time.thread_time) if ONE else (2, time.perf_counter)
 ROUNDS = 6
+PEAKS: list[float] = []
 PRODUCTS = {
     "gemm 256": (256, 256, 256), "gemm 512": (512, 512, 512), "gemm 1024": (1024, 1024, 1024),
     "gemm 2048": (2048, 2048, 2048), "mlp 128x784x512": (128, 784, 512), "mlp 128x512x10": (128, 512, 10),
@@ -82,6 +86,7 @@ def compare(name: str, ours: Callable[[int, int], Any], theirs: Callable[[], Any
             theirs()
 
     for _ in range(ROUNDS):
+        PEAKS.append(peak_flops(seconds=0.01) / RUNTIME.threads() * THREADS)
         for which, function in enumerate((lambda: ours(THREADS, repeat), repeat_theirs)):
             # PyTorch's idle workers spin for a while after a call and would occupy a core of the next one.
             time.sleep(0.02)
@@ -92,7 +97,8 @@ def compare(name: str, ours: Callable[[int, int], Any], theirs: Callable[[], Any
                 best[which] = min(best[which], (CLOCK() - start) / repeat)
     ratio = best[0] / best[1]
     mark = "  <<<" if ratio > 1.2 else ""
-    print(f"{name:32} {best[0] * 1e3:9.3f} {best[1] * 1e3:9.3f} {ratio:6.2f} {flops / best[0] / 1e9:7.0f} GFLOP/s{mark}",
+    print(f"{name:32} {best[0] * 1e3:9.3f} {best[1] * 1e3:9.3f} {ratio:6.2f} {flops / best[0] / 1e9:7.0f} GFLOP/s "
+          f"{100 * flops / best[0] / max(PEAKS):4.0f} %{mark}",
           flush=True)
 
 
