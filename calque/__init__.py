@@ -7,7 +7,15 @@
 tensor([2., 4.])
 """
 
-from calque import autograd, cuda, functional, jit, linalg, nn, optim, profiler, utils
+from calque import amp, autograd, cuda, functional, jit, linalg, nn, optim, profiler, utils
+from calque.autograd.autocast import (
+    autocast,
+    get_autocast_dtype,
+    is_autocast_available,
+    is_autocast_enabled,
+    set_autocast_dtype,
+    set_autocast_enabled,
+)
 from calque.autograd.modes import (
     enable_grad,
     inference_mode,

@@ -20,6 +20,7 @@ from calque.functional.decompositions import (
 )
 from calque.functional.distances import cross as _cross
 from calque.functional.linalg import matmul, matrix_power, multi_dot
+from calque.functional.precision import lower_precision
 from calque.functional.reductions import vector_norm
 from calque.functional.windows import diagonal as _diagonal
 from calque.tensor import Tensor
@@ -41,6 +42,7 @@ def diagonal(A: Tensor, *, offset: int = 0, dim1: int = -2, dim2: int = -1) -> T
     return _diagonal(A, offset, dim1, dim2)
 
 
+@lower_precision
 def vecdot(x: Tensor, y: Tensor, *, dim: int = -1) -> Tensor:
     """Inner products along a dim: (*), (*) -> (* without dim), broadcast."""
     return (x * y).sum(dim)

@@ -99,6 +99,7 @@ class _Replay:
     ) -> None:
         self.function, self.args, self.keywords = function, args, keywords
         self.sources, self.random, self.used = sources, random, used
+        self.autocast = local.state.autocast
 
     def backward(self, node: Any, grads: list[Any]) -> tuple[Any, ...]:
         """Gradients of the sources, from a second run."""
@@ -110,11 +111,11 @@ class _Replay:
         now = _random_state() if self.random is not None else None
         if self.random is not None:
             _set_random_state(self.random)
-        state.grad = True
+        around, state.grad, state.autocast = state.autocast, True, self.autocast
         try:
             result = self.function(*self.args, **self.keywords)
         finally:
-            state.grad = create
+            state.grad, state.autocast = create, around
             if self.random is not None:
                 _set_random_state(now)
         outputs = list(result) if isinstance(result, (tuple, list)) else [result]

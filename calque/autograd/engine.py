@@ -152,12 +152,12 @@ def run_backward(
     """Propagate. `roots`: (node or leaf, gradient). With `accumulate` leaves receive `.grad`; otherwise gradients of `wanted`
     (leaf tensors or nodes) are collected and returned by id. With `stop` nothing is propagated beyond a wanted node."""
     state = recorder.local.state
-    before = state.grad
-    state.grad = create
+    before = state.grad, state.autocast
+    state.grad, state.autocast = create, None  # gradients have the types of the forward pass
     try:
         return _propagate(roots, keep, accumulate, wanted, stop)
     finally:
-        state.grad = before
+        state.grad, state.autocast = before
 
 
 class _Pass:

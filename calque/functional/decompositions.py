@@ -18,6 +18,7 @@ from calque.base.errors import ArgumentError, DTypeError, ShapeError
 from calque.functional.common import is_number, method
 from calque.functional.linalg import matmul, matrix_transpose, require_square
 from calque.functional.math import where, with_formula
+from calque.functional.precision import full_precision
 from calque.functional.reductions import amax, amin, sum, vector_norm
 from calque.functional.results import named_result
 from calque.functional.views import squeeze, sum_to_shape, unsqueeze
@@ -84,6 +85,7 @@ def _with_outputs(
 _t = matrix_transpose
 
 
+@full_precision
 def inv(A: Tensor) -> Tensor:
     """Inverse of square matrices: (*, n, n) -> (*, n, n); raises for a singular one.
 
@@ -102,6 +104,7 @@ def inv(A: Tensor) -> Tensor:
 
 
 @method("inverse")
+@full_precision
 def inverse(input: Tensor) -> Tensor:
     """Inverse of square matrices: (*, n, n) -> (*, n, n)."""
     return inv(input)
@@ -140,6 +143,7 @@ def logdet(input: Tensor) -> Tensor:
     return where(sign < 0, math.nan, size)
 
 
+@full_precision
 def solve(A: Tensor, B: Tensor, *, left: bool = True) -> Tensor:
     """X with `A @ X = B` (or `X @ A = B` with left=False): (*, n, n), (*, n, k) or (n,) -> like B."""
     x = _matrix("solve", A, square=True)
@@ -175,6 +179,7 @@ def _lower_half(x: Tensor) -> Tensor:
 
 
 @method("cholesky")
+@full_precision
 def cholesky(input: Tensor, upper: bool = False) -> Tensor:
     """Lower L with `L @ L^T = A` for symmetric positive-definite A: (*, n, n) -> (*, n, n)."""
     x = _matrix("cholesky", input, square=True)
@@ -192,6 +197,7 @@ def cholesky(input: Tensor, upper: bool = False) -> Tensor:
     return _t(low) if upper else low
 
 
+@full_precision
 def eigh(A: Tensor, UPLO: str = "L") -> Any:
     """Eigenvalues (increasing) and eigenvectors of symmetric matrices: (*, n, n) -> (*, n), (*, n, n).
 
@@ -216,11 +222,13 @@ def _diagonal_matrix(x: Tensor) -> Tensor:
     return x.diag_embed()
 
 
+@full_precision
 def eigvalsh(A: Tensor, UPLO: str = "L") -> Tensor:
     """Eigenvalues (increasing) of symmetric matrices: (*, n, n) -> (*, n)."""
     return eigh(A, UPLO).eigenvalues
 
 
+@full_precision
 def svd(A: Tensor, full_matrices: bool = True) -> Any:
     """A = U diag(S) Vh with decreasing S: (*, n, m) -> (*, n, k), (*, k), (*, k, m), k = min(n, m) unless full_matrices.
 
@@ -258,11 +266,13 @@ def _svd_gradient(x: Tensor, plain: list[Tensor], grads: list[Any]) -> Tensor:
     return core if result is None else core + result
 
 
+@full_precision
 def svdvals(A: Tensor) -> Tensor:
     """Singular values, decreasing: (*, n, m) -> (*, min(n, m))."""
     return svd(A, full_matrices=False).S
 
 
+@full_precision
 def qr(A: Tensor, mode: str = "reduced") -> Any:
     """A = Q R with orthonormal columns in Q: (*, n, m) -> (*, n, k), (*, k, m). Gradient for n >= m and mode "reduced"."""
     x = _matrix("qr", A)
@@ -285,6 +295,7 @@ def qr(A: Tensor, mode: str = "reduced") -> Any:
 
 
 @method("pinverse")
+@full_precision
 def pinverse(input: Tensor, rcond: float = 1e-15) -> Tensor:
     """Moore-Penrose inverse: (*, n, m) -> (*, m, n)."""
     return pinv(input, rtol=rcond)
@@ -299,6 +310,7 @@ def pinv(A: Tensor, *, rtol: float | None = None) -> Tensor:
     return (_t(vh) * unsqueeze(inverted, -2)) @ _t(u)
 
 
+@full_precision
 def matrix_rank(A: Tensor, *, rtol: float | None = None) -> Tensor:
     """Number of singular values above rtol times the largest: (*, n, m) -> (*) int64."""
     s = svdvals(A.detach())
@@ -341,12 +353,14 @@ def norm(A: Tensor, ord: Any = None, dim: Any = None, keepdim: bool = False, *, 
     return matrix_norm(A, ord, tuple(dim) if pair else (-2, -1), keepdim)  # type: ignore[arg-type]
 
 
+@full_precision
 def cond(A: Tensor) -> Tensor:
     """Condition number in the 2-norm: (*, n, m) -> (*)."""
     s = svdvals(A)
     return amax(s, -1) / amin(s, -1)
 
 
+@full_precision
 def lstsq(A: Tensor, B: Tensor) -> Tensor:
     """X that minimises ||A X - B||, through the pseudo-inverse: (*, n, m), (*, n, k) -> (*, m, k)."""
     return matmul(pinv(A), B)

@@ -8,6 +8,7 @@ from calque.base.errors import ArgumentError, ShapeError
 from calque.base.shapes import broadcast_shapes, normalize_dim
 from calque.functional.arithmetic import sub
 from calque.functional.common import method, prim
+from calque.functional.precision import full_precision
 from calque.functional.reductions import vector_norm
 from calque.functional.views import expand, unsqueeze
 from calque.functional.windows import narrow
@@ -22,6 +23,7 @@ def dist(input: Tensor, other: Tensor, p: float = 2) -> Tensor:
     return vector_norm(sub(input, other), p)
 
 
+@full_precision
 def cdist(x1: Tensor, x2: Tensor, p: float = 2.0, compute_mode: str | None = None) -> Tensor:
     """Distances of order `p` between all pairs of rows: (*, n, d), (*, m, d) -> (*, n, m). `compute_mode` is accepted and
     ignored.

@@ -10,6 +10,7 @@ from calque.base.errors import ArgumentError, ShapeError
 from calque.functional.arithmetic import mul
 from calque.functional.common import prim
 from calque.functional.linalg import matmul, require_tensors
+from calque.functional.precision import lower_precision
 from calque.functional.views import permute, reshape
 from calque.functional.windows import diagonal
 from calque.tensor import Tensor
@@ -181,6 +182,7 @@ def _from_lists(arguments: Sequence[Any]) -> tuple[str, list[Tensor]]:
     return equation, operands
 
 
+@lower_precision
 def einsum(equation: Any, *operands: Any) -> Tensor:
     """Sum of products over named dims.
 

@@ -14,6 +14,7 @@ from calque.base.errors import ArgumentError, DTypeError, ShapeError
 from calque.base.shapes import normalize_dim
 from calque.functional.arithmetic import Binary, add, mul
 from calque.functional.common import is_tensor, method, prim
+from calque.functional.precision import full_precision, lower_precision
 from calque.functional.views import permute, reshape, transpose, unsqueeze
 from calque.functional.windows import diagonal
 from calque.ops.opdef import get
@@ -102,15 +103,16 @@ def _general_matmul(a: Any, b: Any) -> Any:
 
 
 _matmul: Binary = binary(get("matmul"), _general_matmul, _unusual)
-method("__matmul__")(_matmul)
+_matmul_operator = method("__matmul__")(lower_precision(_matmul))
 
 
 @method("__rmatmul__")
 def _reflected_matmul(a: Any, b: Any) -> Any:
-    return _matmul(b, a)
+    return _matmul_operator(b, a)
 
 
 @method()
+@lower_precision
 def matmul(input: Tensor, other: Tensor) -> Tensor:
     """Matrix product: (k), (k) -> (); (n, k), (k) -> (n); (*, n, k), (*, k, m) -> (*, n, m) with broadcast batch dims.
 
@@ -123,6 +125,7 @@ def matmul(input: Tensor, other: Tensor) -> Tensor:
 
 
 @method()
+@lower_precision
 def mm(input: Tensor, mat2: Tensor) -> Tensor:
     """Matrix product of two matrices, without broadcasting: (n, k), (k, m) -> (n, m).
 
@@ -137,6 +140,7 @@ def mm(input: Tensor, mat2: Tensor) -> Tensor:
 
 
 @method()
+@lower_precision
 def bmm(input: Tensor, mat2: Tensor) -> Tensor:
     """Batched matrix product, without broadcasting: (b, n, k), (b, k, m) -> (b, n, m)."""
     require_tensors("bmm", input, mat2)
@@ -184,6 +188,7 @@ def vdot(input: Tensor, other: Tensor) -> Tensor:
 
 
 @method()
+@lower_precision
 def inner(input: Tensor, other: Tensor) -> Tensor:
     """Sum of products over the last dim of both: (*a, k), (*b, k) -> (*a, *b); a 0-d operand multiplies."""
     if input._layout.ndim == 0 or other._layout.ndim == 0:
@@ -234,6 +239,7 @@ def _combine(op: str, input: Tensor, out: Tensor, beta: Any, alpha: Any) -> Tens
 
 
 @method()
+@lower_precision
 def addmm(input: Tensor, mat1: Tensor, mat2: Tensor, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
     """`beta * input + alpha * (mat1 @ mat2)`: (n, m) or broadcastable, (n, k), (k, m) -> (n, m)."""
     return _combine("addmm", input, mm(mat1, mat2), beta, alpha)
@@ -252,12 +258,14 @@ def addr(input: Tensor, vec1: Tensor, vec2: Tensor, *, beta: Any = 1, alpha: Any
 
 
 @method()
+@lower_precision
 def baddbmm(input: Tensor, batch1: Tensor, batch2: Tensor, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
     """`beta * input + alpha * (batch1 @ batch2)`: (b, n, m), (b, n, k), (b, k, m) -> (b, n, m)."""
     return _combine("baddbmm", input, bmm(batch1, batch2), beta, alpha)
 
 
 @method()
+@lower_precision
 def addbmm(input: Tensor, batch1: Tensor, batch2: Tensor, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
     """`beta * input + alpha * sum over the batch of (batch1 @ batch2)`: (n, m), (b, n, k), (b, k, m) -> (n, m)."""
     return _combine("addbmm", input, prim("sum", bmm(batch1, batch2), (0,), False), beta, alpha)
@@ -266,6 +274,7 @@ def addbmm(input: Tensor, batch1: Tensor, batch2: Tensor, *, beta: Any = 1, alph
 # --------------------------------------------------------------------------------------------------------- compositions
 
 
+@lower_precision
 def tensordot(a: Tensor, b: Tensor, dims: Any = 2) -> Tensor:
     """Sum of products over pairs of dims: an int n (last n of a with first n of b) or two lists of dims.
 
@@ -309,6 +318,7 @@ def kron(input: Tensor, other: Tensor) -> Tensor:
     return reshape(mul(wide, tall), tuple(p * q for p, q in zip(a, b, strict=True)))
 
 
+@lower_precision
 def chain_matmul(*matrices: Tensor) -> Tensor:
     """Product of several matrices in the cheapest order.
 
@@ -347,6 +357,7 @@ def require_square(op: str, x: Tensor) -> None:
 
 
 @method()
+@lower_precision
 def matrix_power(input: Tensor, n: int) -> Tensor:
     """`input` multiplied n times with itself (its inverse for n < 0): (*, k, k) -> (*, k, k)."""
     require_square("matrix_power", input)
@@ -362,6 +373,7 @@ def matrix_power(input: Tensor, n: int) -> Tensor:
 
 
 @method()
+@full_precision
 def trace(input: Tensor) -> Tensor:
     """Sum of the main diagonal of a matrix: (n, m) -> ()."""
     if input._layout.ndim != 2:
@@ -374,6 +386,7 @@ def trace(input: Tensor) -> Tensor:
     return prim("sum", values, (0,), False)
 
 
+@lower_precision
 def multi_dot(tensors: Sequence[Tensor]) -> Tensor:
     """Product of several matrices in the cheapest order; the first and last may be vectors."""
     parts = list(tensors)

@@ -14,6 +14,7 @@ from calque.functional.arithmetic import lerp
 from calque.functional.common import cast, is_tensor, method, number, prim
 from calque.functional.elementary import _float, exp, floor, log
 from calque.functional.math import clamp, isnan, where
+from calque.functional.precision import full_precision
 from calque.functional.reductions import numpy_names, require_elements, take_chosen
 from calque.functional.results import CummaxResult, CumminResult, MedianResult, ModeResult, NanMedianResult
 from calque.functional.sorting import order_along
@@ -250,6 +251,7 @@ def _finish_shape(piece: Tensor, x: Tensor, d: int, dim: int | None, keepdim: bo
 
 @method()
 @numpy_names
+@full_precision
 def quantile(input: Tensor, q: Any, dim: int | None = None, keepdim: bool = False, *, interpolation: str = "linear") -> Tensor:
     """The q-quantiles, q in [0, 1], of all elements or along `dim`; a 1-d q gives a leading dim. NaN wins.
 
@@ -264,6 +266,7 @@ def quantile(input: Tensor, q: Any, dim: int | None = None, keepdim: bool = Fals
 
 @method()
 @numpy_names
+@full_precision
 def nanquantile(input: Tensor, q: Any, dim: int | None = None, keepdim: bool = False, *, interpolation: str = "linear") -> Tensor:
     """As `quantile`, without the NaNs."""
     return _quantile("nanquantile", input, q, dim, keepdim, interpolation)

@@ -22,6 +22,7 @@ from calque.functional.arithmetic import maximum, minimum
 from calque.functional.common import cast, is_number, is_tensor, method, prim
 from calque.functional.elementary import _float, exp, log, sqrt
 from calque.functional.math import isnan, where, with_formula
+from calque.functional.precision import full_precision
 from calque.functional.results import MaxResult, MinMaxResult, MinResult
 from calque.functional.views import detach, reshape, sum_to_shape
 from calque.run.recorder import local
@@ -178,6 +179,7 @@ def nanmean(input: Tensor, dim: Dims = None, keepdim: bool = False, *, dtype: dt
 
 @method()
 @numpy_names
+@full_precision
 def prod(input: Tensor, dim: int | None = None, keepdim: bool = False, *, dtype: dt.DType | None = None) -> Tensor:
     """Product over one `dim` or all: (*) -> (* without dim). Integers and bool give int64. The gradient is exact with zeros.
 

@@ -111,7 +111,7 @@ class Hybridized:
             return self.function(*args, **kwargs)
         tensors: list[Tensor] = []
         objects: list[Any] = []
-        parts: list[Any] = [state.grad, state.inference, get_default_dtype()]
+        parts: list[Any] = [state.grad, state.inference, state.autocast, get_default_dtype()]
         try:
             for value in args:
                 if value.__class__ in TENSOR_TYPES:

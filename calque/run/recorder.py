@@ -17,7 +17,7 @@ from typing import Any
 
 from calque.base.collector import without_full_collections
 from calque.base.config import settings
-from calque.base.dtypes import int64
+from calque.base.dtypes import DType, int64
 from calque.base.layout import Layout, dense_layout
 from calque.ir.program import Check, Node, Program
 from calque.ops import opdef
@@ -110,15 +110,17 @@ class Trace:
 
 
 class State:
-    """Per-thread recording state; `grad` and `inference` are autograd's modes, kept here for one look-up on the hot path."""
+    """Per-thread recording state; `grad`, `inference` and `autocast` (the lower dtype, or None) are modes, kept here for one look-up on the hot
+    path."""
 
-    __slots__ = ("trace", "grad", "inference", "busy", "capture")
+    __slots__ = ("trace", "grad", "inference", "busy", "capture", "autocast")
 
     def __init__(self) -> None:
         self.trace = Trace(root())
         self.grad = True
         self.inference = False
         self.busy = False
+        self.autocast: DType | None = None
         self.capture: Any = None  # a `run.capture.Capture` while a call is being recorded for replay
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from calque import functional as T
 from calque.base.errors import ArgumentError, ShapeError
+from calque.functional.precision import lower_precision
 from calque.nn.functional.rows import choose, one_dim
 from calque.nn.gradient import Saved, with_gradient
 from calque.ops.opdef import get
@@ -83,6 +84,7 @@ def leaky_relu(input: Tensor, negative_slope: float = 0.01, inplace: bool = Fals
     return _result(input, y, inplace)
 
 
+@lower_precision
 def prelu(input: Tensor, weight: Tensor) -> Tensor:
     """Leaky ReLU with a learned slope: one, or one per channel (dim 1)."""
     channels = input._layout.shape[1] if input._layout.ndim > 1 else 1

@@ -13,6 +13,7 @@ from typing import Any
 from calque import functional as T
 from calque.base.errors import ArgumentError, DTypeError, ShapeError
 from calque.functional.common import cast, prim
+from calque.functional.precision import lower_precision
 from calque.nn.functional.dropout import dropout
 from calque.nn.functional.linear import linear
 from calque.nn.functional.rows import choose, positions, total, wide
@@ -128,6 +129,7 @@ def _grouped(q: Tensor, k: Tensor, v: Tensor, mask: Any) -> tuple[Tensor, Tensor
     return T.unflatten(q, -3, (groups, heads // groups)), T.unsqueeze(k, -3), T.unsqueeze(v, -3), mask
 
 
+@lower_precision
 def scaled_dot_product_attention(
     query: Tensor, key: Tensor, value: Tensor, attn_mask: Any = None, dropout_p: float = 0.0, is_causal: bool = False,
     scale: float | None = None, enable_gqa: bool = False,

@@ -12,6 +12,7 @@ import numpy as np
 
 from calque import functional as T
 from calque.base.errors import ArgumentError, ShapeError
+from calque.functional.precision import lower_precision
 from calque.nn.functional.checks import require_dtype
 from calque.nn.functional.padding import pad
 from calque.ops.opdef import get
@@ -114,6 +115,7 @@ def _check_ranks(op: str, n: int, x: Tensor, w: Tensor) -> None:
         raise ShapeError(f"[{op}] Expected {n + 1}D (unbatched) or {n + 2}D (batched) input to {op}, but got input of size: {list(x._layout.shape)}")
 
 
+@lower_precision
 def conv1d(
     input: Tensor,
     weight: Tensor,
@@ -127,6 +129,7 @@ def conv1d(
     return _convolve("conv1d", 1, input, weight, bias, stride, padding, dilation, groups)
 
 
+@lower_precision
 def conv2d(
     input: Tensor,
     weight: Tensor,
@@ -145,6 +148,7 @@ def conv2d(
     return _convolve("conv2d", 2, input, weight, bias, stride, padding, dilation, groups)
 
 
+@lower_precision
 def conv3d(input: Tensor, weight: Tensor, bias: Any = None, stride: Sizes = 1, padding: Sizes = 0, dilation: Sizes = 1, groups: int = 1) -> Tensor:
     """Cross-correlation: (N, C, D, H, W), (O, C / groups, kD, kH, kW) -> (N, O, D', H', W'), as kD 2-d convolutions added up."""
     op = "conv3d"
@@ -199,6 +203,7 @@ def _transpose(
     return y if bias is None else y + T.reshape(bias, (1, -1, *(1,) * n))
 
 
+@lower_precision
 def conv_transpose1d(
     input: Tensor,
     weight: Tensor,
@@ -213,6 +218,7 @@ def conv_transpose1d(
     return _transpose("conv_transpose1d", 1, input, weight, bias, stride, padding, output_padding, groups, dilation)
 
 
+@lower_precision
 def conv_transpose2d(
     input: Tensor,
     weight: Tensor,

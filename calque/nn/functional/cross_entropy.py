@@ -11,6 +11,7 @@ from calque.base import dtypes as dt
 from calque.base.config import settings
 from calque.base.errors import ArgumentError, DTypeError, ShapeError
 from calque.functional.common import cast
+from calque.functional.precision import full_precision
 from calque.nn.functional.checks import bad_label, check_indices, reduced
 from calque.nn.functional.legacy import legacy_reduction
 from calque.nn.functional.rows import GATHER, SELECT_ROWS, choose, largest, positions, total, wide
@@ -147,6 +148,7 @@ def _warn_softmax(input: Tensor) -> None:
         warnings.warn(text, UserWarning, stacklevel=3)
 
 
+@full_precision
 def cross_entropy(
     input: Tensor, target: Tensor, weight: Any = None, size_average: Any = None, ignore_index: int = -100, reduce: Any = None,
     reduction: str = "mean", label_smoothing: float = 0.0,
@@ -190,6 +192,7 @@ def _probabilities(input: Tensor, target: Tensor, weight: Any, reduction: str, s
     return reduced(loss, reduction, "cross_entropy")
 
 
+@full_precision
 def nll_loss(
     input: Tensor, target: Tensor, weight: Any = None, size_average: Any = None, ignore_index: int = -100, reduce: Any = None,
     reduction: str = "mean",

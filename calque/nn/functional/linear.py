@@ -7,6 +7,7 @@ from typing import Any
 
 from calque import functional as T
 from calque.base.errors import ShapeError
+from calque.functional.precision import as_given, lower_precision
 from calque.nn.functional.checks import require_dtype
 from calque.ops.opdef import get
 from calque.tensor import Tensor, record
@@ -36,6 +37,7 @@ def _check_linear(input: Tensor, weight: Tensor, bias: Any) -> None:
 _FITTING: set[Any] = set()  # layouts that were checked already
 
 
+@lower_precision
 def linear(input: Tensor, weight: Tensor, bias: Any = None) -> Tensor:
     """x W^T + b: (*, in), (out, in), (out) -> (*, out).
 
@@ -58,6 +60,7 @@ def linear(input: Tensor, weight: Tensor, bias: Any = None) -> Tensor:
     return y if len(shape) == 2 else T.reshape(y, (*shape[:-1], weight._layout.shape[0]))
 
 
+@as_given
 def bilinear(input1: Tensor, input2: Tensor, weight: Tensor, bias: Any = None) -> Tensor:
     """x1^T W_k x2 + b_k for every output k: (*, in1), (*, in2), (out, in1, in2) -> (*, out)."""
     out, in1, in2 = weight._layout.shape

@@ -10,6 +10,7 @@ from typing import Any
 from calque import functional as T
 from calque.base.errors import ArgumentError, DTypeError, ShapeError
 from calque.base.shapes import broadcast_shapes
+from calque.functional.precision import full_precision
 from calque.nn.functional.checks import check_unit_interval, reduced
 from calque.nn.functional.distance import pairwise_distance
 from calque.nn.functional.legacy import legacy_reduction
@@ -55,6 +56,7 @@ def _pairwise(op: str, input: Tensor, target: Tensor, loss: Tensor, weight: Any,
     return T.sum(loss) / T.sum(weight) if reduction == "mean" else reduced(loss, reduction, op)
 
 
+@full_precision
 def mse_loss(input: Tensor, target: Tensor, size_average: Any = None, reduce: Any = None, reduction: str = "mean", weight: Any = None) -> Tensor:
     """Squared error (x - y) ** 2.
 
@@ -68,6 +70,7 @@ def mse_loss(input: Tensor, target: Tensor, size_average: Any = None, reduce: An
     return _pairwise("mse_loss", input, target, d * d, weight, reduction)
 
 
+@full_precision
 def l1_loss(input: Tensor, target: Tensor, size_average: Any = None, reduce: Any = None, reduction: str = "mean", weight: Any = None) -> Tensor:
     """Absolute error |x - y|."""
     reduction = legacy_reduction(size_average, reduce, reduction)
@@ -75,6 +78,7 @@ def l1_loss(input: Tensor, target: Tensor, size_average: Any = None, reduce: Any
     return _pairwise("l1_loss", input, target, T.abs(input - target), weight, reduction)
 
 
+@full_precision
 def smooth_l1_loss(input: Tensor, target: Tensor, size_average: Any = None, reduce: Any = None, reduction: str = "mean", beta: float = 1.0) -> Tensor:
     """d ** 2 / (2 beta) for d = |x - y| < beta, else d - beta / 2."""
     reduction = legacy_reduction(size_average, reduce, reduction)
@@ -89,6 +93,7 @@ def smooth_l1_loss(input: Tensor, target: Tensor, size_average: Any = None, redu
     return reduced(choose(T.lt(size, float(beta)), small, size - 0.5 * beta, d._layout.dtype), reduction, "smooth_l1_loss")
 
 
+@full_precision
 def huber_loss(input: Tensor, target: Tensor, reduction: str = "mean", delta: float = 1.0, weight: Any = None) -> Tensor:
     """d ** 2 / 2 for d = |x - y| <= delta, else delta (d - delta / 2)."""
     _paired("huber_loss", input, target)
@@ -126,6 +131,7 @@ def _same_shape(op: str, input: Tensor, target: Tensor) -> None:
         raise DTypeError(f"[{op}] expected floating targets in [0, 1], got dtype {target._layout.dtype!r}; convert with .float()")
 
 
+@full_precision
 def binary_cross_entropy(
     input: Tensor, target: Tensor, weight: Any = None, size_average: Any = None, reduce: Any = None, reduction: str = "mean"
 ) -> Tensor:
@@ -186,6 +192,7 @@ def _logits_backward(saved: Saved, g: Tensor) -> tuple[Any, ...]:
     return gx, gy, gp
 
 
+@full_precision
 def binary_cross_entropy_with_logits(
     input: Tensor, target: Tensor, weight: Any = None, size_average: Any = None, reduce: Any = None, reduction: str = "mean",
     pos_weight: Any = None,
@@ -207,6 +214,7 @@ def binary_cross_entropy_with_logits(
 # ------------------------------------------------------------------------------------------------------------ distributions
 
 
+@full_precision
 def kl_div(input: Tensor, target: Tensor, size_average: Any = None, reduce: Any = None, reduction: str = "mean", log_target: bool = False) -> Tensor:
     """Kullback-Leibler divergence of log probabilities `input` from `target`: y (log y - x)."""
     reduction = legacy_reduction(size_average, reduce, reduction)
@@ -229,6 +237,7 @@ def kl_div(input: Tensor, target: Tensor, size_average: Any = None, reduce: Any 
     return reduced(loss, reduction, "kl_div")
 
 
+@full_precision
 def poisson_nll_loss(
     input: Tensor, target: Tensor, log_input: bool = True, full: bool = False, size_average: Any = None, eps: float = 1e-8,
     reduce: Any = None, reduction: str = "mean",
@@ -267,6 +276,7 @@ def gaussian_nll_loss(input: Tensor, target: Tensor, var: Any, full: bool = Fals
 # ------------------------------------------------------------------------------------------------------------------ margins
 
 
+@full_precision
 def hinge_embedding_loss(
     input: Tensor, target: Tensor, margin: float = 1.0, size_average: Any = None, reduce: Any = None, reduction: str = "mean"
 ) -> Tensor:
@@ -278,6 +288,7 @@ def hinge_embedding_loss(
     return reduced(far + near, reduction, "hinge_embedding_loss")
 
 
+@full_precision
 def margin_ranking_loss(
     input1: Tensor,
     input2: Tensor,
@@ -297,6 +308,7 @@ def margin_ranking_loss(
     return reduced(_relu(float(margin) - target * (input1 - input2)), reduction, "margin_ranking_loss")
 
 
+@full_precision
 def cosine_embedding_loss(
     input1: Tensor,
     input2: Tensor,
@@ -327,6 +339,7 @@ def _cosine(a: Tensor, b: Tensor) -> Tensor:
     return T.sum(a * b, last) / T.sqrt((T.sum(a * a, last) + eps) * (T.sum(b * b, last) + eps))
 
 
+@full_precision
 def triplet_margin_loss(
     anchor: Tensor, positive: Tensor, negative: Tensor, margin: float = 1.0, p: float = 2, eps: float = 1e-6, swap: bool = False,
     size_average: Any = None, reduce: Any = None, reduction: str = "mean",
@@ -354,6 +367,7 @@ def triplet_margin_with_distance_loss(
     return reduced(_relu(near - far + float(margin)), reduction, "triplet_margin_loss")
 
 
+@full_precision
 def soft_margin_loss(input: Tensor, target: Tensor, size_average: Any = None, reduce: Any = None, reduction: str = "mean") -> Tensor:
     """log(1 + exp(-y x)) for y = 1 or -1."""
     reduction = legacy_reduction(size_average, reduce, reduction)
@@ -371,6 +385,7 @@ def multilabel_soft_margin_loss(
     return reduced(T.mean(loss, input._layout.ndim - 1), reduction, "multilabel_soft_margin_loss")
 
 
+@full_precision
 def multi_margin_loss(
     input: Tensor,
     target: Tensor,

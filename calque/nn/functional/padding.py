@@ -12,6 +12,7 @@ from calque.base import dtypes as dt
 from calque.base.errors import ArgumentError, ShapeError
 from calque.base.shapes import contiguous_strides
 from calque.functional.common import prim
+from calque.functional.precision import widened
 from calque.nn.functional.rows import constant
 from calque.tensor import Tensor, upload
 
@@ -38,6 +39,8 @@ def pad(input: Tensor, pad: Sequence[int], mode: str = "constant", value: float 
         raise NotImplementedError(f"[pad] Unrecognised padding mode {mode}; use constant, reflect, replicate or circular")
     if value:
         raise ArgumentError(f"[pad] Padding mode {mode!r} doesn't take in value argument, got {value}")
+    if mode != "circular":
+        input = widened(input)
     for d, (before, after) in sorted(pairs.items(), reverse=True):
         if before or after:
             index = _INDEX[mode](input._layout.shape[d], before, after)

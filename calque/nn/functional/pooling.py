@@ -15,6 +15,7 @@ from calque.base import dtypes as dt
 from calque.base.errors import ArgumentError, ShapeError
 from calque.base.shapes import contiguous_strides
 from calque.functional.common import cast, prim
+from calque.functional.precision import as_given
 from calque.nn.functional.conv import sizes
 from calque.nn.functional.padding import pad
 from calque.nn.functional.rows import AMAX, ARGMAX, choose, constant, positions, wide
@@ -364,6 +365,7 @@ def _averages(size: int, out: int, kind: dt.DType) -> Tensor:
     return upload(table.astype(kind.np), kind)
 
 
+@as_given
 def _adaptive_average(op: str, x: Tensor, output_size: Any) -> Tensor:
     hw = tuple(x._layout.shape[2:])
     out = _target(op, output_size, hw)

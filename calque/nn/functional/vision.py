@@ -13,6 +13,7 @@ from calque.base import dtypes as dt
 from calque.base.errors import ArgumentError, ShapeError
 from calque.base.shapes import contiguous_strides
 from calque.functional.common import prim
+from calque.functional.precision import as_given
 from calque.nn.functional.conv import sizes
 from calque.nn.functional.padding import pad
 from calque.nn.functional.pooling import adaptive_avg_pool1d, adaptive_avg_pool2d
@@ -87,6 +88,7 @@ def _nearest(x: Tensor, out: list[int], scales: list[Any], exact: bool) -> Tenso
     return x
 
 
+@as_given
 def _separable(x: Tensor, out: list[int], scales: list[Any], weights: Callable[..., Any], align_corners: bool) -> Tensor:
     """One interpolation matrix per spatial dim."""
     shape = tuple(x._layout.shape)

@@ -11,6 +11,7 @@ import numpy as np
 from calque import functional as T
 from calque.base import dtypes as dt
 from calque.base.errors import ArgumentError, ShapeError
+from calque.functional.precision import lowered
 from calque.nn import functional as F
 from calque.nn import init
 from calque.nn.functional.recurrent import gru_step, lstm_gates, lstm_scan, relu, scan
@@ -93,7 +94,8 @@ class RNNBase(Module):
             return scan(projected, state, lambda z, s: (gru_step(z, s[0], w_hh, b_hh),), reverse, alive)
         projected = F.linear(x, w_ih, None if b_ih is None else b_ih + b_hh)
         if self.mode == "LSTM":
-            return self._lstm(projected, state, w_hh, p.get("weight_hr" + suffix), reverse, alive)
+            state, w_hh, w_hr = lowered(tuple(state), w_hh, p.get("weight_hr" + suffix))
+            return self._lstm(projected, state, w_hh, w_hr, reverse, alive)
         act = T.tanh if self.mode == "RNN_TANH" else relu
         turned = T.t(w_hh)
         return scan(projected, state, lambda z, s: (act(z + T.matmul(s[0], turned)),), reverse, alive)

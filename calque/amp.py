@@ -1,0 +1,250 @@
+"""`torch.amp`: autocast, and scaling of losses so that small gradients survive float16.
+
+>>> import calque
+>>> model = calque.nn.Linear(4, 2)
+>>> optimizer = calque.optim.SGD(model.parameters(), lr=0.1)
+>>> scaler = calque.amp.GradScaler("cpu", init_scale=8.0)
+>>> with calque.amp.autocast("cpu", dtype=calque.float16):
+...     loss = model(calque.ones(3, 4)).float().square().mean()
+>>> scaler.scale(loss).backward()
+>>> scaler.step(optimizer)
+>>> scaler.update()
+>>> scaler.get_scale()
+8.0
+"""
+
+from __future__ import annotations
+
+import functools
+import warnings
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from calque import functional as T
+from calque.autograd.autocast import autocast, is_autocast_available
+from calque.autograd.modes import no_grad
+from calque.base.dtypes import DType, float16
+from calque.base.errors import ArgumentError, AutogradError
+from calque.functional.precision import converted
+from calque.run.recorder import local
+from calque.tensor import Tensor
+
+__all__ = ["GradScaler", "autocast", "custom_bwd", "custom_fwd", "is_autocast_available"]
+
+READY, UNSCALED, STEPPED = "ready", "unscaled", "stepped"
+
+
+class _Pending:
+    """What happened to one optimizer since the last update."""
+
+    def __init__(self) -> None:
+        self.stage = READY
+        self.finite: Tensor | None = None  # 0-d bool: whether all its gradients are finite
+
+
+class GradScaler:
+    """Multiply the loss by a scale, divide the gradients by it before the optimizer's step, and skip steps with infinite gradients.
+
+    Each `update` multiplies the scale by `backoff_factor` if some gradient was infinite or NaN since the last one, and by `growth_factor` after
+    `growth_interval` updates in a row without. device: "cpu"; for others a warning says so and the scaler is disabled: every method then
+    passes its argument through, as with enabled=False. Source: PyTorch documentation, `torch.amp.GradScaler`; Micikevicius et al. 2018,
+    "Mixed Precision Training".
+
+    >>> import calque
+    >>> w = calque.ones(2, requires_grad=True)
+    >>> scaler, optimizer = calque.amp.GradScaler(), calque.optim.SGD([w], lr=1.0)
+    >>> scaler.scale((w - 1).sqrt().sum()).backward()  # an infinite gradient
+    >>> scaler.step(optimizer); scaler.update()
+    >>> w.tolist(), scaler.get_scale()
+    ([1.0, 1.0], 32768.0)
+    """
+
+    def __init__(
+        self, device: str = "cpu", init_scale: float = 65536.0, growth_factor: float = 2.0, backoff_factor: float = 0.5,
+        growth_interval: int = 2000, enabled: bool = True,
+    ) -> None:  # fmt: skip
+        if enabled and not is_autocast_available(device):
+            warnings.warn(
+                f"GradScaler is enabled for {device!r}, but {device.upper()} is not available. Disabling; use GradScaler('cpu')",
+                UserWarning,
+                stacklevel=2,
+            )
+            enabled = False
+        if enabled and growth_factor <= 1.0:
+            raise ArgumentError(f"[GradScaler] The growth factor must be > 1.0, got {growth_factor}")
+        if enabled and backoff_factor >= 1.0:
+            raise ArgumentError(f"[GradScaler] The backoff factor must be < 1.0, got {backoff_factor}")
+        self._enabled, self._scale, self._streak = enabled, float(init_scale), 0
+        self._growth, self._backoff, self._interval = float(growth_factor), float(backoff_factor), int(growth_interval)
+        self._pending: dict[int, _Pending] = {}
+
+    def scale(self, outputs: Any) -> Any:
+        """A tensor, or the tensors of nested iterables, times the scale."""
+        if not self._enabled:
+            return outputs
+        if isinstance(outputs, Tensor):
+            return outputs * self._scale
+        if isinstance(outputs, Iterable):
+            scaled = [self.scale(output) for output in outputs]
+            return tuple(scaled) if isinstance(outputs, tuple) else scaled
+        raise ArgumentError(f"[GradScaler.scale] outputs must be a Tensor or an iterable of Tensors, got {type(outputs).__name__}")
+
+    def unscale_(self, optimizer: Any) -> None:
+        """Divide the gradients of an optimizer by the scale, for instance before clipping; `step` does it where nobody did."""
+        if not self._enabled:
+            return
+        pending = self._pending.setdefault(id(optimizer), _Pending())
+        if pending.stage == UNSCALED:
+            raise AutogradError("[GradScaler.unscale_] unscale_() has already been called on this optimizer since the last update()")
+        if pending.stage == STEPPED:
+            raise AutogradError("[GradScaler.unscale_] unscale_() is being called after step(); call update() first")
+        pending.finite, pending.stage = self._divide(optimizer), UNSCALED
+
+    def _divide(self, optimizer: Any) -> Tensor | None:
+        """Unscale the gradients in place; whether all are finite, None without gradients."""
+        finite: Tensor | None = None
+        with no_grad():
+            for group in optimizer.param_groups:
+                for parameter in group["params"]:
+                    gradient = parameter.grad
+                    if gradient is None:
+                        continue
+                    if gradient.dtype is float16:
+                        raise ArgumentError("[GradScaler.unscale_] Attempting to unscale FP16 gradients; keep the parameters in float32")
+                    gradient.mul_(1.0 / self._scale)
+                    good = T.all(T.isfinite(gradient))
+                    finite = good if finite is None else T.logical_and(finite, good)
+        return finite
+
+    def step(self, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+        """`optimizer.step(*args, **kwargs)` if all its gradients are finite, else nothing. Waits for the gradients."""
+        if not self._enabled:
+            return optimizer.step(*args, **kwargs)
+        if "closure" in kwargs:
+            raise ArgumentError("[GradScaler.step] Closure use is not currently supported if GradScaler is enabled")
+        pending = self._pending.setdefault(id(optimizer), _Pending())
+        if pending.stage == STEPPED:
+            raise AutogradError("[GradScaler.step] step() has already been called since the last update()")
+        if pending.stage == READY:
+            self.unscale_(optimizer)
+        if pending.finite is None:
+            raise AutogradError("[GradScaler.step] No inf checks were recorded for this optimizer: none of its parameters has a gradient")
+        pending.stage = STEPPED
+        return optimizer.step(*args, **kwargs) if bool(pending.finite.item()) else None
+
+    def update(self, new_scale: Any = None) -> None:
+        """Adjust the scale once all optimizers have stepped; `new_scale` (a number or a one-element tensor) sets it instead."""
+        if not self._enabled:
+            return
+        if new_scale is not None:
+            self._scale = float(new_scale.item() if isinstance(new_scale, Tensor) else new_scale)
+        else:
+            checks = [pending.finite for pending in self._pending.values() if pending.finite is not None]
+            if not checks:
+                raise AutogradError("[GradScaler.update] No inf checks were recorded prior to update; call step() or unscale_() first")
+            if not all(bool(check.item()) for check in checks):
+                self._scale, self._streak = self._scale * self._backoff, 0
+            else:
+                self._streak += 1
+                if self._streak == self._interval:
+                    self._scale, self._streak = self._scale * self._growth, 0
+        self._pending.clear()
+
+    def is_enabled(self) -> bool:
+        """Whether the scaler does anything."""
+        return self._enabled
+
+    def get_scale(self) -> float:
+        """The present scale, 1.0 if disabled."""
+        return self._scale if self._enabled else 1.0
+
+    def get_growth_factor(self) -> float:
+        """Factor of the scale after `growth_interval` good updates."""
+        return self._growth
+
+    def set_growth_factor(self, new_factor: float) -> None:
+        """Set the growth factor."""
+        self._growth = float(new_factor)
+
+    def get_backoff_factor(self) -> float:
+        """Factor of the scale after an infinite gradient."""
+        return self._backoff
+
+    def set_backoff_factor(self, new_factor: float) -> None:
+        """Set the backoff factor."""
+        self._backoff = float(new_factor)
+
+    def get_growth_interval(self) -> int:
+        """Number of good updates in a row before the scale grows."""
+        return self._interval
+
+    def set_growth_interval(self, new_interval: int) -> None:
+        """Set the growth interval."""
+        self._interval = int(new_interval)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Scale, factors and streak under PyTorch's names; empty if disabled."""
+        if not self._enabled:
+            return {}
+        return {
+            "scale": self._scale, "growth_factor": self._growth, "backoff_factor": self._backoff, "growth_interval": self._interval,
+            "_growth_tracker": self._streak,
+        }  # fmt: skip
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Restore what `state_dict` returned."""
+        if not self._enabled:
+            return
+        if not state_dict:
+            raise AutogradError(
+                "[GradScaler.load_state_dict] The source state dict is empty, possibly because it was saved from a disabled instance of GradScaler"
+            )
+        self._scale, self._streak = float(state_dict["scale"]), int(state_dict["_growth_tracker"])
+        self._growth, self._backoff = float(state_dict["growth_factor"]), float(state_dict["backoff_factor"])
+        self._interval = int(state_dict["growth_interval"])
+
+
+def custom_fwd(fwd: Callable[..., Any] | None = None, *, device_type: str = "cpu", cast_inputs: DType | None = None) -> Any:
+    """Decorator for `forward` of a `calque.autograd.Function`: backward sees the same autocast; `cast_inputs` converts and switches it off.
+
+    >>> import calque
+    >>> class Half(calque.autograd.Function):
+    ...     @staticmethod
+    ...     @calque.amp.custom_fwd(device_type="cpu", cast_inputs=calque.float32)
+    ...     def forward(ctx, x):
+    ...         return x * 0.5
+    ...     @staticmethod
+    ...     @calque.amp.custom_bwd(device_type="cpu")
+    ...     def backward(ctx, g):
+    ...         return g * 0.5
+    >>> with calque.autocast("cpu"):
+    ...     Half.apply(calque.ones(1).bfloat16()).dtype
+    torch.float32
+    """
+    if fwd is None:
+        return functools.partial(custom_fwd, device_type=device_type, cast_inputs=cast_inputs)
+
+    @functools.wraps(fwd)
+    def wrapped(ctx: Any, *args: Any, **kwargs: Any) -> Any:
+        ctx._autocast = present = local.state.autocast
+        if cast_inputs is None or present is None:
+            return fwd(ctx, *args, **kwargs)
+        ctx._autocast = None
+        with autocast(device_type, enabled=False):
+            return fwd(ctx, *converted(args, cast_inputs), **{name: converted(a, cast_inputs) for name, a in kwargs.items()})
+
+    return wrapped
+
+
+def custom_bwd(bwd: Callable[..., Any] | None = None, *, device_type: str = "cpu") -> Any:
+    """Decorator for `backward` of a `calque.autograd.Function` whose forward has `custom_fwd`: runs under forward's autocast."""
+    if bwd is None:
+        return functools.partial(custom_bwd, device_type=device_type)
+
+    @functools.wraps(bwd)
+    def wrapped(ctx: Any, *args: Any, **kwargs: Any) -> Any:
+        kind = ctx._autocast
+        with autocast(device_type, dtype=kind, enabled=kind is not None):
+            return bwd(ctx, *args, **kwargs)
+
+    return wrapped
