@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import torch
 
@@ -31,6 +32,7 @@ PRODUCTS = {
     "gemm 256": (256, 256, 256), "gemm 512": (512, 512, 512), "gemm 1024": (1024, 1024, 1024),
     "gemm 2048": (2048, 2048, 2048), "mlp 128x784x512": (128, 784, 512), "mlp 128x512x10": (128, 512, 10),
     "gpt 2048x384x1536": (2048, 384, 1536), "gpt 2048x1536x384": (2048, 1536, 384),
+    "lstm 700x10000x200": (700, 10000, 200), "lstm 200x700x10000": (200, 700, 10000),
 }
 LAYERS = {  # images, channels, size, out channels, kernel, stride, padding, groups
     "first 3x32 k3": (32, 3, 32, 64, 3, 1, 1, 1),
@@ -102,17 +104,19 @@ def compare(name: str, ours: Callable[[int, int], Any], theirs: Callable[[], Any
           flush=True)
 
 
-def product(name: str, shape: tuple[int, int, int], batch: tuple[int, ...] = (), layout: str = "nn") -> None:
-    """A matrix product."""
+def product(name: str, shape: tuple[int, int, int], batch: tuple[int, ...] = (), layout: str = "nn", dtype: str = "float32") -> None:
+    """A matrix product, in float32 or bfloat16."""
     m, k, n = shape
     rng = np.random.default_rng(0)
     a = rng.standard_normal((*batch, *((m, k) if layout[0] == "n" else (k, m)))).astype(np.float32)
     b = rng.standard_normal((*batch, *((k, n) if layout[1] == "n" else (n, k)))).astype(np.float32)
     a, b = (a if layout[0] == "n" else a.swapaxes(-1, -2)), (b if layout[1] == "n" else b.swapaxes(-1, -2))
-    out = np.empty((*batch, m, n), np.float32)
-    run = library("float32").prepare("matmul", matmul_params(a, b), a, b, out)
-    ta, tb, tout = torch.from_numpy(a), torch.from_numpy(b), torch.from_numpy(np.empty_like(out))
-    compare(f"{name} {layout}", run, lambda: torch.matmul(ta, tb, out=tout),
+    kind: Any = np.float32 if dtype == "float32" else ml_dtypes.bfloat16
+    ta, tb = (torch.from_numpy(value).to(getattr(torch, dtype)) for value in (a, b))
+    a, b, out = a.astype(kind), b.astype(kind), np.empty((*batch, m, n), kind)
+    tout = torch.empty(out.shape, dtype=ta.dtype)
+    run = library(dtype).prepare("matmul", matmul_params(a, b), a, b, out)
+    compare(f"{name} {layout} {dtype}", run, lambda: torch.matmul(ta, tb, out=tout),
             2 * m * n * k * max(1, int(np.prod(batch))))
 
 
@@ -158,6 +162,8 @@ def main() -> None:
     for name in ("mlp 128x784x512", "gpt 2048x384x1536"):
         product(name, PRODUCTS[name], layout="nt")
         product(name, PRODUCTS[name], layout="tn")
+    for name in ("gemm 1024", "gemm 2048", "gpt 2048x384x1536"):
+        product(name, PRODUCTS[name], layout="nt", dtype="bfloat16")
     product("bmm 48x256x64x256", (256, 64, 256), (48,))
     product("bmm 48x256x64x256", (256, 64, 256), (48,), "nt")
     product("bmm 48x256x256x64", (256, 256, 64), (48,))
