@@ -26,7 +26,7 @@ from calque.run.engine import CPU_QUEUE, Task
 from calque.run.source import user_line
 
 INTERPRET_WORK = 16_384  # scalar operations below which a program is interpreted at first
-INTERPRET_TIMES = 3
+INTERPRET_TIMES = 16  # compiling takes as long as interpreting some hundred times; a loop that goes on has soon earned it back
 INLINE_WORK = 200_000  # cost (see `estimate_cost`) below which a wake-up of the engine thread takes longer than what it hides
 FLOPS_PER_OPERATION = 16  # multiply-adds of a contraction that take as long as one elementwise operation from memory
 
@@ -92,7 +92,9 @@ def estimate_work(program: Program, flops_per_operation: int = 1) -> int:
     """Scalar operations of a program, roughly: elements times nodes, and multiply-adds for contractions."""
     total = 0
     for node in program.nodes:
-        if node.op.kind == "contract":
+        if node.op.name == "matmul":
+            total += 2 * node.numel * program.nodes[node.inputs[0]].shape[-1] // flops_per_operation
+        elif node.op.kind == "contract":
             inner = max((program.nodes[i].numel for i in node.inputs), default=1)
             total += 2 * node.numel * max(1, inner // max(1, node.shape[-1] if node.shape else 1)) // flops_per_operation
         elif node.op.kind != "leaf":

@@ -99,6 +99,31 @@ def test_no_barrier_between_independent_launches():
     assert [a[0] for a in out] == [1, 2, 3]
 
 
+def test_a_conflict_with_an_earlier_launch_of_the_same_stretch_counts():
+    """The third launch reads what the first wrote; the second has nothing to do with either."""
+    n = 100
+    buffers = tuple(Buffer("input", k, float32, n) for k in range(2)) + tuple(Buffer("output", k, float32, n) for k in range(3))
+    steps = (step(ADD_ONE, n, 0, 2), step(ADD_ONE, n, 1, 3), step(ADD_ONE, n, 2, 4))
+    program = compile_schedule(Schedule(buffers, steps, (2, 3, 4), 0, ()))
+    assert program.linked.records[:, 2].tolist() == [0, 1, 0]
+
+
+def test_launches_wait_for_all_threads(monkeypatch):
+    """Each launch reads, backwards, what the one before wrote: every thread needs the results of another. Four threads on a few cores
+    arrive at very different times."""
+    monkeypatch.setattr(config.settings, "threads", 4)
+    n, launches = 1 << 17, 12
+    instrs = (Instr("load", float32, (), 0), Instr("const", float32, (), 1.0), Instr("add", float32, (0, 1)), Instr("store", float32, (2,), 1))
+    backwards = LoopKernel(1, 0, ADD_ONE.operands, (Access(0, ("s",)), Access(1, LINE)), (Stage("map", 0, instrs),), "p")
+    buffers = (Buffer("input", 0, float32, n), *(Buffer("output", k, float32, n) for k in range(launches)))
+    steps = tuple(Loop(backwards, (k, k + 1), (n, n - 1, -1, 0)) for k in range(launches))
+    program = compile_schedule(Schedule(buffers, steps, tuple(range(1, launches + 1)), 0, ()))
+    for turn in range(10):
+        x = np.arange(n, dtype=np.float32) + turn
+        for k, found in enumerate(program.run([x]), start=1):
+            np.testing.assert_array_equal(found, (x[::-1] if k % 2 else x) + k)
+
+
 def test_arena_windows_that_share_memory_are_ordered():
     """Different buffers, same bytes: the second launch must wait for the reader of the first."""
     n = 4096

@@ -312,3 +312,13 @@ def test_transposing_copy_walks_in_blocks() -> None:
     s = compiled(b.program(plus(b, b.transpose(x, 0, 2, 1), y)))
     assert isinstance(s.steps[0], Loop)
     assert s.steps[0].params[:5] == (3, 10, 6, 16, 16)
+
+
+def test_a_sum_that_is_read_across_its_rows_is_not_taken_from_its_row() -> None:
+    """x * x.sum(1) of a square x: element (i, j) needs the sum of row j, not of row i."""
+    b = Build()
+    x = b.input((4, 4))
+    y = b.add("mul", x, b.add("sum", x, attrs=((1,), False)))
+    value = np.arange(16, dtype=np.float32).reshape(4, 4)
+    (found,) = interpret(compile_program(Program(tuple(b.nodes), (y,))), [value.reshape(-1).copy()], [])
+    np.testing.assert_array_equal(found.reshape(4, 4), value * value.sum(1))

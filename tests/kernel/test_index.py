@@ -79,3 +79,11 @@ def test_merged_dims_ask_for_a_split() -> None:
 def test_a_diagonal_has_no_digits() -> None:
     coords: Coords | None = unflatten((0, ((0, 5),)), (4,), (4, 4), (4, 1))
     assert coords is None
+
+
+def test_unflatten_refuses_to_leave_the_shape_by_one() -> None:
+    """Four rows from row 1 on reach row 4 of a value that has rows 0 to 3."""
+    rows = (3, ((0, 3),))
+    assert unflatten(rows, (4,), (4, 3), (3, 1)) is None
+    assert unflatten(rows, (3,), (4, 3), (3, 1)) == ((1, ((0, 1),)), (0, ()))
+    assert unflatten((-3, ((0, 3),)), (4,), (4, 3), (3, 1)) is None

@@ -81,6 +81,19 @@ def test_different_numbers_are_different_groups(pair: tuple[float, float], fresh
     assert fresh.misses == 2
 
 
+def test_what_is_stored_is_part_of_the_structure() -> None:
+    """The same nodes, with one result and with two."""
+    x = np.linspace(-1, 1, 6, dtype=np.float32)
+    for count in (1, 2, 1):
+        b = Build()
+        y = b.add("exp", b.input((6,)))
+        z = b.add("mul", y, b.constant(3.0))
+        found = interpret(compile_program(Program(tuple(b.nodes), (z, y)[:count])), [x.copy()], [])
+        assert len(found) == count
+        for value, wanted in zip(found, (np.exp(x) * np.float32(3), np.exp(x)), strict=False):
+            np.testing.assert_allclose(value, wanted, rtol=1e-6)
+
+
 def test_two_views_of_one_value_keep_their_places(fresh: memo.Memory) -> None:
     """x[0] - x[1] and x[1] - x[0] and x[1] - x[1]: equal structure up to which offset is which."""
     x = np.arange(8, dtype=np.float32) ** 2

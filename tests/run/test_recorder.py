@@ -56,6 +56,13 @@ def test_a_changing_float_does_not_recompile() -> None:
     assert step(0.25) == pytest.approx(1.25)
 
 
+def test_zeros_of_both_signs_at_one_place_are_different_numbers() -> None:
+    a = calque.ones(3)
+    recorder.flush("test")
+    signs = [np.signbit((a * zero).numpy()).all() for zero in (0.0, -0.0, 0.0, -0.0)]
+    assert signs == [False, True, False, True]
+
+
 def test_a_changing_index_becomes_an_argument() -> None:
     a = calque.arange(100.0) * 1.0
     a.sum().item()

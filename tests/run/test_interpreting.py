@@ -1,0 +1,54 @@
+"""Which programs are interpreted: small ones without state, the first 16 times."""
+
+from __future__ import annotations
+
+import numpy as np
+
+import calque
+from calque.run import dispatch, recorder
+from calque.run.dispatch import INTERPRET_TIMES, estimate_work
+from tests.kernel.programs import Build
+
+
+def counts() -> tuple[int, int]:
+    stats = calque.stats()
+    return stats["compiled"], stats["interpreted"]
+
+
+def test_a_small_expression_is_compiled_after_its_sixteenth_run() -> None:
+    x = calque.arange(7.0) * 1.0
+    x.tolist()
+    recorder.flush("test")
+    calque.synchronize()
+    compiled, interpreted = counts()
+    values = [(x * 1.0625 - 3.0).sum().item() for _ in range(INTERPRET_TIMES)]
+    assert counts() == (compiled, interpreted + 1)
+    values.append((x * 1.0625 - 3.0).sum().item())
+    assert counts() == (compiled + 1, interpreted + 1)
+    assert values == [np.float32(21 * 1.0625 - 21)] * len(values)
+
+
+def test_a_small_product_of_matrices_is_interpreted_first() -> None:
+    """Work counts multiplications once per inner element: 20 x 30 by 30 x 5 is 6000 operations."""
+    b = Build()
+    x, w = b.input((20, 30)), b.input((30, 5))
+    b.add("matmul", x, w)
+    assert estimate_work(b.program(2)) == 2 * 20 * 30 * 5
+    a, c = calque.randn(20, 30), calque.randn(30, 5)
+    a.numpy(), c.numpy()
+    calque.synchronize()
+    compiled, interpreted = counts()
+    np.testing.assert_allclose((a @ c).numpy(), a.numpy() @ c.numpy(), rtol=1e-5, atol=1e-5)
+    assert counts() == (compiled, interpreted + 1)
+
+
+def test_large_programs_and_updates_are_compiled_at_once() -> None:
+    x, state = calque.ones(200, 200), calque.ones(4)
+    x.numpy(), state.numpy()
+    calque.synchronize()
+    compiled, interpreted = counts()
+    (x * 0.3125 + 2.0).numpy()
+    state.mul_(1.3125)
+    state.numpy()
+    assert counts() == (compiled + 2, interpreted)
+    assert dispatch.INTERPRET_WORK < 200 * 200
