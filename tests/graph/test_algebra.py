@@ -216,3 +216,15 @@ def test_products_of_bfloat16_stay() -> None:
     x, w = b.input((2, 3), bfloat16), b.input((3, 4), bfloat16)
     program: Program = rewrite(b.program(b.matmul(x, w)), (WIDEN, SPLIT))
     assert [n.dtype for n in program.nodes] == [bfloat16] * 3
+
+
+def test_differences_both_ways_round_are_two_values() -> None:
+    """x - y and y - x are no common subexpression; x + y and y + x are one."""
+    b = Build()
+    x, y = b.input((3,)), b.input((3,))
+    program = b.program(b.sub(x, y), b.sub(y, x), b.add("add", x, y), b.add("add", y, x))
+    p, q = np.array([1.0, 2.0, 5.0], np.float32), np.array([3.0, 7.0, -1.0], np.float32)
+    simple = simplify(program)
+    assert len(simple.nodes) == 5
+    for found, wanted in zip(reference(simple, [p, q], []), (p - q, q - p, p + q, p + q), strict=True):
+        np.testing.assert_array_equal(found, wanted)
