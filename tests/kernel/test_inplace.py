@@ -93,3 +93,13 @@ def test_a_product_lives_in_the_output_that_is_computed_from_it() -> None:
     for results in (interpret(schedule, arrays, []), compile_schedule(schedule).run(flat)):
         for found, expected in zip(results, wanted, strict=True):
             np.testing.assert_allclose(found.reshape(expected.shape), expected, rtol=2e-4, atol=1e-4)
+
+
+def test_a_value_kept_in_an_output_forbids_what_is_read_later() -> None:
+    """The exponentials of a row lie in the output: its memory may be that of the scores only when no later stage reads them."""
+    accesses = (Access(0, ("s", "1")), Access(1, ("s", "1")))
+    first = Stage("reduce", 0, (load(0), Instr("exp", float32, (0,)), Instr("reduce", float32, (1,), "sum"), Instr("store", float32, (1,), 1)))
+    last = Stage("map", 4, (load(1), Instr("div", float32, (4, 2)), Instr("store", float32, (5,), 1)))
+    again = Stage("map", 4, (load(0), load(1), Instr("div", float32, (5, 2)), Instr("sub", float32, (6, 4)), Instr("store", float32, (7,), 1)))
+    assert may_overwrite(launch((first, last), accesses, (*SIZES, 0, 10, 0, 10)), 7, 8)
+    assert not may_overwrite(launch((first, again), accesses, (*SIZES, 0, 10, 0, 10)), 7, 8)

@@ -110,13 +110,16 @@ def instruction_cost(instrs: tuple[Instr, ...]) -> int:
     return total
 
 
-def _unroll(instrs: tuple[Instr, ...], turns: int, target: TargetInfo) -> int:
-    """Vectors per turn of a loop over `instrs`, written out `turns` times."""
+def _unroll(instrs: tuple[Instr, ...], turns: int, target: TargetInfo, columns: bool = False) -> int:
+    """Vectors per turn of a loop over `instrs`, written out `turns` times. Loops down `columns` go to another row, often another page,
+    at every step: they take several vectors of a row along."""
     cost = instruction_cost(instrs) * turns
     if any(i.op in ("load_at", "store_at", "add_at") for i in instrs):
         cost *= 2
     reductions = sum(i.op == "reduce" for i in instrs)
     unroll = 4 if cost <= 8 else 2 if cost <= 16 else 1
+    if columns:
+        unroll = 4 if cost <= 40 else 2
     while unroll > 1 and reductions * unroll * 2 > target.registers // 2:
         unroll //= 2
     return unroll
@@ -150,7 +153,7 @@ def make_plan(kernel: LoopKernel, target: TargetInfo) -> Plan:
         axis = kernel.rank_p - 1
         if kernel.vector == "p" and not _collides(kernel, axis):
             width = _width(kernel, depends, axis, target)
-            unroll = _unroll(tuple(kernel.instructions()), prod(kernel.fixed), target)
+            unroll = _unroll(tuple(kernel.instructions()), prod(kernel.fixed), target, bool(kernel.rank_r and not kernel.fixed))
     elif kernel.rank_r > 0:
         axis = kernel.rank_p + kernel.rank_r - 1
         if kernel.vector == "r":
