@@ -16,7 +16,7 @@ from calque.backend.cpu.contract.tile_grad import MARK as TILED
 from calque.backend.cpu.contract.tile_grad import TileGradWords, planned
 from calque.backend.cpu.contract.weight_grad import LANE_BLOCK, ROW_BLOCK
 from calque.backend.cpu.contract.winograd import FEWEST_TILES, MARK, TILE, WinogradWords, is_winograd
-from calque.backend.cpu.contract.winograd_conv import transformed_weights
+from calque.backend.cpu.contract.winograd_conv import shared_elements, takes_rows
 from calque.backend.cpu.contract.winograd_weight import parts
 from calque.kernel.contract import AttentionSpec, Spec
 
@@ -129,13 +129,13 @@ class Conv2d(_Convolution):
     def words(self) -> tuple[int, ...]:
         """One parameter block behind its count, or that of Winograd's method behind its mark."""
         if self.winograd:
-            return (MARK, *_winograd(self, self.x_strides, self.w_strides).words())
+            return (MARK, *self._winograd().words())
         return (1, *block_words(*self._block()))
 
     def workspace_bytes(self, dtype: str, target: VectorUnit) -> int:
         """Size of the packed weights."""
         if self.winograd:
-            return _transformed_weights(self.channels, self.out_channels, blocking_for(dtype, target))
+            return _winograd_bytes(self._winograd(), blocking_for(dtype, target))
         return _packed_weights([self._block()], blocking_for(dtype, target))
 
     def _block(self) -> tuple[PatchWords, ConvWords]:
@@ -152,6 +152,10 @@ class Conv2d(_Convolution):
             result_column_step=1, result_grid_rows=height, result_grid_columns=width, result_offset=0,
             result_group_step=rows * pixels)
         return patch, _flat_result(words)
+
+    def _winograd(self) -> WinogradWords:
+        words = _winograd(self, self.x_strides, self.w_strides)
+        return replace(words, by_rows=int(takes_rows(words.channels, words.rows, _tiles(words))))
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +175,7 @@ class Conv2dInputGrad(_Convolution):
     def workspace_bytes(self, dtype: str, target: VectorUnit) -> int:
         """Size of the packed weights."""
         if self.winograd:
-            return _transformed_weights(self.out_channels, self.channels, blocking_for(dtype, target))
+            return _winograd_bytes(self._winograd(), blocking_for(dtype, target))
         return _packed_weights(self._blocks(), blocking_for(dtype, target))
 
     def _winograd(self) -> WinogradWords:
@@ -180,7 +184,8 @@ class Conv2dInputGrad(_Convolution):
         padding = (self.kernel[0] - 1 - self.padding[0], self.kernel[1] - 1 - self.padding[1])
         mirrored = replace(self, channels=self.out_channels, out_channels=self.channels, size=self.out_size,
                            out_size=self.size, padding=padding)
-        return replace(_winograd(mirrored, self.g_strides, (w_in, w_out, w_u, w_v)), flipped=1)
+        words = _winograd(mirrored, self.g_strides, (w_in, w_out, w_u, w_v))
+        return replace(words, flipped=1, by_rows=int(takes_rows(words.channels, words.rows, _tiles(words))))
 
     def _blocks(self) -> list[tuple[PatchWords, ConvWords]]:
         if self._apart:
@@ -366,8 +371,12 @@ def _winograd(c: _Convolution, source: Quad, other: Quad) -> WinogradWords:
                          out_height, out_width, -(-out_height // TILE), -(-out_width // TILE), *other)
 
 
-def _transformed_weights(channels: int, rows: int, blocking: Blocking) -> int:
-    return transformed_weights(channels, rows, blocking) * blocking.item_bytes
+def _tiles(words: WinogradWords) -> int:
+    return words.images * words.tile_rows * words.tile_columns
+
+
+def _winograd_bytes(words: WinogradWords, blocking: Blocking) -> int:
+    return shared_elements(words.channels, words.rows, _tiles(words), blocking) * blocking.item_bytes
 
 
 def _packed_elements(patch: PatchWords, words: ConvWords, blocking: Blocking) -> int:

@@ -59,6 +59,7 @@ class WinogradWords:
     other_column_step: int
     flipped: int = 0
     splits: int = 1
+    by_rows: int = 0
 
     def words(self) -> tuple[int, ...]:
         """The block in memory order."""

@@ -2,8 +2,9 @@
 
 All threads transform the weights into row panels, 16 matrices of them. Each thread then takes blocks of a few column panels
 of tiles: it transforms their input patches straight into 16 packed column panels, multiplies, and transforms the products
-back while they lie in the second-level cache. A tile's result depends on its own sums only, so the split into blocks and
-threads never changes a bit.
+back while they lie in the second-level cache. Where few tiles meet many weights it is the other way round: the tiles are
+transformed in common and each thread transforms the weights of its own rows. A tile's result depends on its own sums only,
+so the split into blocks and threads never changes a bit.
 """
 
 from __future__ import annotations
@@ -34,12 +35,32 @@ PREFETCH = 6
 INPUT_BYTES = 256 << 10
 OUTPUT_BYTES = 64 << 10
 SCRATCH_OUTPUT = 3 << 20
-"""Byte offset of the products within a thread's scratch, behind the transformed inputs."""
+SCRATCH_TAPS = 2 << 20
+"""Byte offsets within a thread's scratch: of the products behind the transformed inputs, and of weights while they are packed
+behind the transformed ones of ROW_PANELS row panels."""
+ROW_PANELS = 2
+MOST_TILES = 256
+"""The products of ROW_PANELS row panels then take half of the second-level cache."""
+LARGE_WEIGHTS = 512 * 256
 
 
 def winograd_conv_functions(blocking: Blocking) -> str:
     """``winograd_conv`` and everything specific to it."""
-    return "".join(make(blocking) for make in (_weights, _input_run, _inputs, _output_run, _outputs, _block, _conv))
+    return "".join(make(blocking) for make in (_weight_panel, _weights, _input_run, _inputs, _output_run, _outputs, _block,
+                                               _by_columns, _rows, _by_rows, _conv))
+
+
+def takes_rows(channels: int, rows: int, tiles: int) -> bool:
+    """Whether the threads share rows and not tiles: when few tiles would read a great many transformed weights."""
+    return tiles <= MOST_TILES and channels * rows >= LARGE_WEIGHTS
+
+
+def shared_elements(channels: int, rows: int, tiles: int, blocking: Blocking) -> int:
+    """Elements of what is transformed in common: the weights, or the tiles where threads share rows."""
+    if takes_rows(channels, rows, tiles):
+        panels, blocks = -(-tiles // blocking.tile_columns), max(1, -(-channels // blocking.depth))
+        return POSITIONS * (channels + blocks) * panels * blocking.tile_columns
+    return transformed_weights(channels, rows, blocking)
 
 
 def transformed_weights(channels: int, rows: int, blocking: Blocking) -> int:
@@ -58,53 +79,59 @@ def _weight_block(b: Builder, index: Value, start: Value, panels: Value) -> Valu
     return b.mul(b.add(b.mul(start, panels), index), POSITIONS * b.blocking.row_stride)
 
 
+def _weight_panel(blocking: Blocking) -> str:
+    """Transformed weights of a row panel, channels [start, end): ``target[position * step + channel * row_stride + row]``."""
+    b = Builder("winograd_weight_panel", ("ptr %weights", "ptr noalias %block", "i64 %panel", "i64 %start", "i64 %end",
+                                          "ptr %target", "i64 %step", "ptr noalias %private"), blocking, attributes="noinline")
+    w, width = read_words(b, "%block"), blocking.row_stride
+    first, count = panel_rows(b, w["rows"], b.ceil_div(w["rows"], blocking.tile_rows), "%panel")
+    source = b.at("%weights", b.mul(first, w["other_batch_step"]))
+    matrix = b.both(b.compare("eq", w["other_row_step"], 3), b.compare("eq", w["other_column_step"], 1))
+    with b.loop("%start", "%end", CHUNK_CHANNELS) as channel:
+        part = b.min(b.sub("%end", channel), CHUNK_CHANNELS)
+        here = b.at(source, b.mul(channel, w["other_channel_step"]))
+
+        def joined() -> None:
+            with b.loop(0, part) as k:
+                line = b.at(here, b.mul(k, w["other_channel_step"]))
+                ahead = b.at(line, b.mul(w["other_channel_step"], PREFETCH))
+                with b.loop(0, count) as row:
+                    place = b.at(ahead, b.mul(row, w["other_batch_step"]))
+                    b.emit(f"call void @llvm.prefetch.p0(ptr {place}, i32 0, i32 3, i32 1)")
+                b.call("pack_panel", f"ptr {line}", f"i64 {w['other_batch_step']}", "i64 1", f"i64 {count}", f"i64 {TAPS}",
+                       f"ptr {b.at('%private', b.mul(k, TAPS * width))}", f"i64 {width}")
+
+        def whole() -> None:
+            b.call("pack_panel", f"ptr {here}", f"i64 {w['other_batch_step']}", "i64 1", f"i64 {count}",
+                   f"i64 {b.mul(part, TAPS)}", "ptr %private", f"i64 {width}")
+
+        def apart() -> None:
+            for tap in range(TAPS):
+                place = b.dot((tap // 3, w["other_row_step"]), (tap % 3, w["other_column_step"]))
+                b.call("pack_panel", f"ptr {b.at(here, place)}", f"i64 {w['other_batch_step']}",
+                       f"i64 {w['other_channel_step']}", f"i64 {count}", f"i64 {part}",
+                       f"ptr {b.at('%private', tap * width)}", f"i64 {TAPS * width}")
+
+        dense = b.both(matrix, b.compare("eq", w["other_channel_step"], TAPS))
+        b.cases((dense, whole), (matrix, joined), default=apart)
+        _transform_weights(b, w["flipped"], part, b.at("%target", b.mul(b.sub(channel, "%start"), width)), "%step")
+    return b.text()
+
+
 def _weights(blocking: Blocking) -> str:
     """This thread's share of the weights: ``[depth block][position][row panel][channel][row_stride]``."""
     b = Builder("winograd_weights", ("i64 %thread", "i64 %threads", "ptr %weights", "ptr noalias %block", "ptr %shared",
                                      "ptr noalias %private"), blocking, attributes="noinline")
     w = read_words(b, "%block")
-    width = blocking.row_stride
     panels, blocks = b.ceil_div(w["rows"], blocking.tile_rows), depth_blocks(b, w["channels"], blocking.depth)
     low, high = b.share(b.mul(blocks, panels), "%thread", "%threads")
-    matrix = b.both(b.compare("eq", w["other_row_step"], 3), b.compare("eq", w["other_column_step"], 1))
     with b.loop(low, high) as unit:
         index, panel = b.div(unit, panels), b.rem(unit, panels)
         start, end = depth_block(b, w["channels"], blocks, index)
         length = b.sub(end, start)
-        first, count = panel_rows(b, w["rows"], panels, panel)
-        source = b.at("%weights", b.mul(first, w["other_batch_step"]))
-        base = b.at("%shared", _weight_block(b, index, start, panels))
-        with b.loop(start, end, CHUNK_CHANNELS) as channel:
-            part = b.min(b.sub(end, channel), CHUNK_CHANNELS)
-            here = b.at(source, b.mul(channel, w["other_channel_step"]))
-
-            def joined(here: str = here, part: Value = part, count: Value = count) -> None:
-                with b.loop(0, part) as k:
-                    line = b.at(here, b.mul(k, w["other_channel_step"]))
-                    ahead = b.at(line, b.mul(w["other_channel_step"], PREFETCH))
-                    with b.loop(0, count) as row:
-                        place = b.at(ahead, b.mul(row, w["other_batch_step"]))
-                        b.emit(f"call void @llvm.prefetch.p0(ptr {place}, i32 0, i32 3, i32 1)")
-                    b.call("pack_panel", f"ptr {line}",
-                           f"i64 {w['other_batch_step']}", "i64 1", f"i64 {count}", f"i64 {TAPS}",
-                           f"ptr {b.at('%private', b.mul(k, TAPS * width))}", f"i64 {width}")
-
-            def whole(here: str = here, part: Value = part, count: Value = count) -> None:
-                b.call("pack_panel", f"ptr {here}", f"i64 {w['other_batch_step']}", "i64 1", f"i64 {count}",
-                       f"i64 {b.mul(part, TAPS)}", "ptr %private", f"i64 {width}")
-
-            def apart(here: str = here, part: Value = part, count: Value = count) -> None:
-                for tap in range(TAPS):
-                    place = b.dot((tap // 3, w["other_row_step"]), (tap % 3, w["other_column_step"]))
-                    b.call("pack_panel", f"ptr {b.at(here, place)}", f"i64 {w['other_batch_step']}",
-                           f"i64 {w['other_channel_step']}", f"i64 {count}", f"i64 {part}",
-                           f"ptr {b.at('%private', tap * width)}", f"i64 {TAPS * width}")
-
-            dense = b.both(matrix, b.compare("eq", w["other_channel_step"], TAPS))
-            b.cases((dense, whole), (matrix, joined), default=apart)
-            step = _weight_step(b, panels, length)
-            place = b.at(base, b.mul(b.add(b.mul(panel, length), b.sub(channel, start)), width))
-            _transform_weights(b, w["flipped"], part, place, step)
+        place = b.add(_weight_block(b, index, start, panels), b.mul(b.mul(panel, length), blocking.row_stride))
+        b.call("winograd_weight_panel", "ptr %weights", "ptr %block", f"i64 {panel}", f"i64 {start}", f"i64 {end}",
+               f"ptr {b.at('%shared', place)}", f"i64 {_weight_step(b, panels, length)}", "ptr %private")
     return b.text()
 
 
@@ -253,9 +280,12 @@ def _input_block(b: Builder, index: Value, start: Value, panels: Value) -> Value
 
 
 def _inputs(blocking: Blocking) -> str:
-    """Transformed patches of tiles [first, first + count): ``[depth block][panel][position][channel][tile]``."""
-    b = Builder("winograd_inputs", ("ptr %image", "ptr noalias %block", "i64 %first", "i64 %count", "i64 %panels",
-                                    "ptr %target"), blocking, attributes="noinline")
+    """Transformed patches of tiles [first, first + count): ``[depth block][panel][position][channel][tile]``.
+
+    The first of them begins panel ``panel`` of the ``panels`` there.
+    """
+    b = Builder("winograd_inputs", ("ptr %image", "ptr noalias %block", "i64 %first", "i64 %count", "i64 %panel",
+                                    "i64 %panels", "ptr %target"), blocking, attributes="noinline")
     w = read_words(b, "%block")
     blocks = depth_blocks(b, w["channels"], blocking.depth)
     with _each_run(b, w, "%first", "%count") as run:
@@ -265,7 +295,7 @@ def _inputs(blocking: Blocking) -> str:
             length = b.sub(end, start)
             step = _input_step(b, length)
             place = b.add(_input_block(b, index, start, "%panels"),
-                          b.add(b.mul(b.mul(run.panel, POSITIONS), step), run.position))
+                          b.add(b.mul(b.mul(b.add(run.panel, "%panel"), POSITIONS), step), run.position))
             b.call("winograd_input_run", f"ptr {b.at(corner, b.mul(start, w['channel_step']))}", "ptr %block",
                    f"i64 {run.row}", f"i64 {run.column}", f"i64 {run.length}", f"i64 {length}",
                    f"ptr {b.at('%target', place)}", f"i64 {step}")
@@ -327,18 +357,18 @@ def _outputs(blocking: Blocking) -> str:
 
 def _block(blocking: Blocking) -> str:
     """Tiles [first, first + count), ``panels`` column panels of them: transform, multiply, transform back."""
-    b = Builder("winograd_block", ("i64 %first", "i64 %count", "i64 %panels", "i64 %low_row_panel", "i64 %high_row_panel",
-                                   "ptr %image", "ptr %shared", "ptr %result", "ptr noalias %private", "ptr noalias %block"),
-                blocking, attributes="noinline")
+    b = Builder("winograd_block", ("i64 %first", "i64 %count", "i64 %panels", "ptr %image", "ptr %shared",
+                                   "ptr %result", "ptr noalias %private", "ptr noalias %block"), blocking,
+                attributes="noinline")
     w, width = read_words(b, "%block"), blocking.tile_columns
     row_panels, blocks = b.ceil_div(w["rows"], blocking.tile_rows), depth_blocks(b, w["channels"], blocking.depth)
     products = b.byte_at("%private", SCRATCH_OUTPUT)
-    b.call("winograd_inputs", "ptr %image", "ptr %block", "i64 %first", "i64 %count", "i64 %panels", "ptr %private")
+    b.call("winograd_inputs", "ptr %image", "ptr %block", "i64 %first", "i64 %count", "i64 0", "i64 %panels", "ptr %private")
     panel_bytes = POSITIONS * blocking.tile_rows * width * blocking.item_bytes
     together = b.max(b.div(OUTPUT_BYTES // panel_bytes, "%panels"), 1)
     plane = b.mul(w["out_height"], w["out_width"])
-    with b.loop("%low_row_panel", "%high_row_panel", together) as row_block:
-        stop = b.min(b.add(row_block, together), "%high_row_panel")
+    with b.loop(0, row_panels, together) as row_block:
+        stop = b.min(b.add(row_block, together), row_panels)
         first_row, _ = panel_rows(b, w["rows"], row_panels, row_block)
         last_row, _ = panel_rows(b, w["rows"], row_panels, stop)
         rows = b.sub(last_row, first_row)
@@ -363,15 +393,18 @@ def _block(blocking: Blocking) -> str:
     return b.text()
 
 
-def _conv(blocking: Blocking) -> str:
-    """The whole convolution: operands as in the entry of the direct kernel."""
-    b = Builder("winograd_conv", ("i64 %thread", "i64 %threads", "ptr %barrier", "ptr %scratch", "ptr %image", "ptr %weights",
-                                  "ptr %result", "ptr %shared", "ptr noalias %block"), blocking, attributes="noinline")
+OPERANDS = ("i64 %thread", "i64 %threads", "ptr %barrier", "ptr %scratch", "ptr %image", "ptr %weights", "ptr %result",
+            "ptr %shared", "ptr noalias %block")
+
+
+def _by_columns(blocking: Blocking) -> str:
+    """Weights transformed in common, tiles by each thread for itself."""
+    b = Builder("winograd_by_columns", OPERANDS, blocking, attributes="noinline")
     w, width = read_words(b, "%block"), blocking.tile_columns
     b.call("winograd_weights", "i64 %thread", "i64 %threads", "ptr %weights", "ptr %block", "ptr %shared", "ptr %scratch")
     b.barrier("%barrier", "%threads")
     total = b.mul(w["images"], b.mul(w["tile_rows"], w["tile_columns"]))
-    panels, row_panels = b.ceil_div(total, width), b.ceil_div(w["rows"], blocking.tile_rows)
+    panels = b.ceil_div(total, width)
     # Two panels even where they outgrow the second-level cache: every panel of weights is then read half as often.
     panel_bytes = b.mul(b.add(w["channels"], depth_blocks(b, w["channels"], blocking.depth)),
                         POSITIONS * width * blocking.item_bytes)
@@ -381,6 +414,67 @@ def _conv(blocking: Blocking) -> str:
         count = b.min(b.sub(high, panel), chunk)
         first = b.mul(panel, width)
         tiles = b.min(b.mul(count, width), b.sub(total, first))
-        b.call("winograd_block", f"i64 {first}", f"i64 {tiles}", f"i64 {count}", "i64 0", f"i64 {row_panels}", "ptr %image",
+        b.call("winograd_block", f"i64 {first}", f"i64 {tiles}", f"i64 {count}", "ptr %image", "ptr %shared", "ptr %result",
+               "ptr %scratch", "ptr %block")
+    return b.text()
+
+
+def _rows(blocking: Blocking) -> str:
+    """Row panels [first, stop) of all tiles: transform their weights, multiply, transform back."""
+    b = Builder("winograd_rows", ("i64 %first", "i64 %stop", "i64 %total", "ptr %weights", "ptr %shared", "ptr %result",
+                                  "ptr noalias %private", "ptr noalias %block"), blocking, attributes="noinline")
+    w, width = read_words(b, "%block"), blocking.tile_columns
+    row_panels, blocks = b.ceil_div(w["rows"], blocking.tile_rows), depth_blocks(b, w["channels"], blocking.depth)
+    products, taps = b.byte_at("%private", SCRATCH_OUTPUT), b.byte_at("%private", SCRATCH_TAPS)
+    panels, several = b.ceil_div("%total", width), b.sub("%stop", "%first")
+    first_row, _ = panel_rows(b, w["rows"], row_panels, "%first")
+    last_row, _ = panel_rows(b, w["rows"], row_panels, "%stop")
+    rows = b.sub(last_row, first_row)
+    with b.loop(0, blocks) as index:
+        start, end = depth_block(b, w["channels"], blocks, index)
+        length = b.sub(end, start)
+        step, size = _weight_step(b, several, length), b.mul(length, blocking.row_stride)
+        with b.loop("%first", "%stop") as panel:
+            b.call("winograd_weight_panel", "ptr %weights", "ptr %block", f"i64 {panel}", f"i64 {start}", f"i64 {end}",
+                   f"ptr {b.at('%private', b.mul(b.sub(panel, '%first'), size))}", f"i64 {step}", f"ptr {taps}")
+        inputs = b.at("%shared", _input_block(b, index, start, panels))
+        with b.loop(0, b.mul(panels, POSITIONS)) as place:
+            right = b.at(inputs, b.mul(place, _input_step(b, length)))
+            left = b.at("%private", b.mul(b.rem(place, POSITIONS), step))
+            with b.loop("%first", "%stop") as panel:
+                row, count = panel_rows(b, w["rows"], row_panels, panel)
+                c = b.at(products, b.mul(b.add(b.mul(place, rows), b.sub(row, first_row)), width))
+                b.call("outer", f"i64 {count}", f"i64 {length}", f"ptr {b.at(left, b.mul(b.sub(panel, '%first'), size))}",
+                       f"ptr {right}", f"i64 {width}", f"ptr {c}", f"ptr {b.at(c, blocking.lanes)}", f"i64 {width}",
+                       f"i1 {b.compare('sgt', index, 0)}")
+    plane = b.mul(w["out_height"], w["out_width"])
+    b.call("winograd_outputs", f"ptr {products}", "ptr %block", f"i64 {rows}", "i64 0", "i64 %total",
+           f"ptr {b.at('%result', b.mul(first_row, plane))}")
+    return b.text()
+
+
+def _by_rows(blocking: Blocking) -> str:
+    """Tiles transformed in common, weights by each thread for itself: for few tiles and many channels."""
+    b = Builder("winograd_by_rows", OPERANDS, blocking, attributes="noinline")
+    w, width = read_words(b, "%block"), blocking.tile_columns
+    total = b.mul(w["images"], b.mul(w["tile_rows"], w["tile_columns"]))
+    panels = b.ceil_div(total, width)
+    low, high = b.share(panels, "%thread", "%threads")
+    first = b.mul(low, width)
+    b.call("winograd_inputs", "ptr %image", "ptr %block", f"i64 {first}",
+           f"i64 {b.sub(b.min(b.mul(high, width), total), first)}", f"i64 {low}", f"i64 {panels}", "ptr %shared")
+    b.barrier("%barrier", "%threads")
+    low, high = b.share(b.ceil_div(w["rows"], blocking.tile_rows), "%thread", "%threads")
+    with b.loop(low, high, ROW_PANELS) as panel:
+        b.call("winograd_rows", f"i64 {panel}", f"i64 {b.min(b.add(panel, ROW_PANELS), high)}", f"i64 {total}", "ptr %weights",
                "ptr %shared", "ptr %result", "ptr %scratch", "ptr %block")
+    return b.text()
+
+
+def _conv(blocking: Blocking) -> str:
+    """The whole convolution: operands as in the entry of the direct kernel."""
+    b = Builder("winograd_conv", OPERANDS, blocking, attributes="noinline")
+    names = [operand.replace(" noalias", "") for operand in OPERANDS]
+    by_rows = b.compare("ne", read_words(b, "%block")["by_rows"], 0)
+    b.cases((by_rows, lambda: b.call("winograd_by_rows", *names)), default=lambda: b.call("winograd_by_columns", *names))
     return b.text()
