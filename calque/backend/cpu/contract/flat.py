@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from calque.backend.cpu.contract.builder import Builder, Value
 from calque.backend.cpu.contract.conv_words import read_conv
@@ -287,10 +288,27 @@ def _pack_apart(blocking: Blocking) -> str:
         with b.loop(first, end) as row:
             line = b.at(plane, b.sub(b.mul(b.sub(b.mul(row, "%row_stride"), "%top"), "%columns"), "%left"))
             source = b.at(image, b.mul(row, "%row_step"))
-            with b.loop(0, "%width") as column:
-                value = b.load(b.at(source, b.mul(column, "%column_step")))
-                b.store(value, b.at(line, b.mul(column, "%column_stride")))
+            doubled = b.both(b.compare("eq", "%column_stride", 2), b.compare("eq", "%column_step", 1))
+            b.cases((doubled, partial(_every_second, b, source, line)), default=partial(_each_apart, b, source, line))
     return b.text()
+
+
+def _each_apart(b: Builder, source: str, line: str) -> None:
+    with b.loop(0, "%width") as column:
+        value = b.load(b.at(source, b.mul(column, "%column_step")))
+        b.store(value, b.at(line, b.mul(column, "%column_stride")))
+
+
+def _every_second(b: Builder, source: str, line: str) -> None:
+    """Whole vectors: the zeros that spill over the end of a row fall on zeros or on rows that are still to come."""
+    lanes = b.blocking.lanes
+    with b.loop(0, "%width", lanes) as column:
+        value = b.load_masked(b.at(source, column), b.lanes_between(0, b.min(b.sub("%width", column), lanes)))
+        target = b.at(line, b.mul(column, 2))
+        for half in (0, 1):
+            # An even lane is a pixel, an odd one a zero.
+            order = [half * lanes // 2 + lane // 2 if lane % 2 == 0 else lanes for lane in range(lanes)]
+            b.store_vector(b.shuffle(value, "zeroinitializer", order), b.at(target, half * lanes))
 
 
 @dataclass(frozen=True, slots=True)
