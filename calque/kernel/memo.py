@@ -118,11 +118,11 @@ class Description:
         return tuple(rows), tuple(writes), stores, tuple(g.extents), g.reduced, self.named
 
     def _row(self, node: int, n: Node) -> Any:
+        if n.op.name == "scalar":  # also where the group itself stands for the number
+            return "scalar", self._scalar(n.attrs[0]), n.dtype
         if node in self.leaves:
             if self.cls[node] is not Class.NUMBER:
                 return n.shape, n.dtype
-            if n.op.name == "scalar":
-                return "scalar", self._scalar(n.attrs[0]), n.dtype
             return "constant", repr(n.attrs[0]), n.dtype
         number = self.number
         inputs = tuple([number[i] for i in n.inputs])

@@ -10,7 +10,7 @@ import pytest
 
 import calque
 from calque.backend.cpu import executable
-from calque.run import recorder
+from calque.run import dispatch, recorder
 from calque.run.buffer import strided
 
 
@@ -111,3 +111,14 @@ def test_an_error_of_work_done_at_once_comes_at_the_read() -> None:
         with pytest.raises(IndexError) as caught:
             picked.tolist()
         assert any("in the program that was run at" in note for note in caught.value.__notes__)
+
+
+def test_a_program_that_is_one_number_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dispatch, "INTERPRET_WORK", 0)
+    before = calque.stats()["fallbacks"]
+    for value in (20.25, 21.5):
+        for shape in ((), (1,), (3,)):
+            x = calque.full(shape, value)
+            recorder.flush("test")
+            assert x.sum().item() == value * max(1, x.numel())
+    assert calque.stats()["fallbacks"] == before
