@@ -32,6 +32,7 @@ RESULTS = HERE / "RESULTS.md"
 PEERS = ("torch", "torch.compile", "jax")
 OURS = ("calque", "calque hybrid")
 SECONDS = {"mlp": 0.3, "lenet": 0.5, "resnet18-32": 1.5, "resnet18-224": 2.5, "lstm": 0.6, "gpt": 2.5}  # of one slice
+BUSY = 0.5  # load average above which the machine is not quiet
 PATIENCE = 300.0  # seconds until a contender that does not answer is stopped
 
 
@@ -110,6 +111,7 @@ class Session:
     def __init__(self, contenders: list[str], threads: int, slices: int, scale: float) -> None:
         self.workers = {name: Worker(name, threads) for name in contenders}
         self.threads, self.slices, self.scale = threads, slices, scale
+        self.load = os.getloadavg()[0]
         self.versions: dict[str, str] = {}
         self.absent: dict[str, str] = {}
         for name in list(self.workers):
@@ -234,7 +236,9 @@ def heading(session: Session) -> str:
     """What the numbers were measured on."""
     versions = ", ".join(session.versions.values())
     text = f"{machine()}; Python {platform.python_version()}; {versions}; {session.threads} threads; {session.slices} slices; commit {commit()}; "
-    text += datetime.now(UTC).strftime("%Y-%m-%d") + "."
+    text += datetime.now(UTC).strftime("%Y-%m-%d") + f"; load before the run {session.load:.1f}."
+    if session.load > BUSY:
+        text += " **Other work ran at the same time**: threads that wait for each other (PyTorch's most of all) lose far more than their share."
     return text + "".join(f" Without {name}: {why}." for name, why in session.absent.items())
 
 
