@@ -192,7 +192,9 @@ def cat(tensors: Sequence[Tensor], dim: int = 0, *, axis: int | None = None, out
     """
     listed = _common("cat", tensors)
     dim = dim if axis is None else axis
-    kept = [x for x in listed if x._layout.shape != (0,)] or listed[:1]  # PyTorch skips empty 1-d tensors
+    kept = listed
+    if any(x._layout.ndim != 1 for x in listed):  # PyTorch skips empty 1-d tensors among others
+        kept = [x for x in listed if x._layout.shape != (0,)] or listed[:1]
     first = kept[0]._layout
     if not first.ndim:
         raise ShapeError("[cat] zero-dimensional tensor (at position 0) cannot be concatenated; use stack()")

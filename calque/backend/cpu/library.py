@@ -166,7 +166,6 @@ def runtime_functions() -> dict[str, int]:
             module = Module(content_key("runtime", text, target), tuple(runtime_text.ENTRY_POINTS), llvm.Source(lambda: text, 1))
             _load([module], target)
             _runtime.update(_loaded[module.key])
-            llvm.export("calque_barrier", _runtime["calque_barrier"])
         return _runtime
 
 

@@ -5,14 +5,18 @@ from __future__ import annotations
 
 import atexit
 import ctypes
+import importlib.metadata
+import importlib.util
 import os
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
+from calque.backend.cpu.objects import Memory, UnsupportedObject, library_function, parse
 from calque.backend.cpu.target import TargetInfo, current
 from calque.base import config
 from calque.base.errors import CompileError
@@ -45,17 +49,21 @@ def _binding() -> Any:
 
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
-    library = ctypes.CDLL("libm.so.6")
     for name in LIBRARY_FUNCTIONS:
-        llvm.add_symbol(name, ctypes.cast(getattr(library, name), ctypes.c_void_p).value)
+        llvm.add_symbol(name, library_function(name))
     return llvm
 
 
+@lru_cache(maxsize=1)
 def version() -> str:
-    """Versions of LLVM and of its Python binding: part of every cache key."""
-    import llvmlite
-
-    return f"llvm {'.'.join(map(str, _binding().llvm_version_info))} llvmlite {llvmlite.__version__}"
+    """Which LLVM compiles: part of every cache key. Read from the files of llvmlite, which is imported only to compile."""
+    found = importlib.util.find_spec("llvmlite")
+    if found is None or not found.submodule_search_locations:
+        raise CompileError("[cpu] expected llvmlite, got no such package; install it with: pip install llvmlite")
+    folder = Path(next(iter(found.submodule_search_locations)))
+    files = sorted((folder / "binding").glob("*llvmlite.*"))  # the compiled library; its size and age tell builds of one version apart
+    stamps = [f"{f.name} {f.stat().st_size} {f.stat().st_mtime_ns}" for f in files]
+    return f"llvmlite {importlib.metadata.version('llvmlite')} {' '.join(stamps)}"
 
 
 SHORT = -1
@@ -217,11 +225,6 @@ def compile_all(sources: Sequence[Source], target: TargetInfo) -> list[bytes]:
     return objects
 
 
-def export(name: str, address: int) -> None:
-    """Let generated code call a function by name."""
-    _binding().add_symbol(name, address)
-
-
 def _after_fork() -> None:
     global _lock
     _lock = threading.RLock()
@@ -231,15 +234,29 @@ os.register_at_fork(after_in_child=_after_fork)
 
 
 class Loader:
-    """Holds machine code in executable memory until the process ends."""
+    """Holds machine code in executable memory until the process ends. Objects may call functions of objects loaded before."""
 
     def __init__(self) -> None:
         self._engine: Any = None
+        self._memory = Memory()
+        self._known: dict[str, int] = {}
 
     def load(self, objects: list[tuple[bytes, list[str]]]) -> list[int]:
         """Addresses of the named functions of some objects, in order."""
+        with _lock:
+            try:
+                found = self._memory.load([parse(data) for data, _ in objects], self._known)
+            except UnsupportedObject:
+                found = self._by_llvm(objects)
+            self._known.update(found)
+            return [found[name] for _, names in objects for name in names]
+
+    def _by_llvm(self, objects: list[tuple[bytes, list[str]]]) -> dict[str, int]:
+        """The same by LLVM's loader, for objects that ours does not take."""
         llvm = _binding()
         with _lock:
+            for name, address in self._known.items():
+                llvm.add_symbol(name, address)
             if self._engine is None:
                 empty = llvm.parse_assembly(f'target triple = "{current().triple}"', llvm.create_context())
                 machine = llvm.Target.from_triple(current().triple).create_target_machine(
@@ -250,7 +267,7 @@ class Loader:
             for data, _ in objects:
                 self._engine.add_object_file(llvm.ObjectFileRef.from_data(data))
             self._engine.finalize_object()
-            return [int(self._engine.get_function_address(name)) for _, names in objects for name in names]
+            return {name: int(self._engine.get_function_address(name)) for _, names in objects for name in names}
 
 
 LOADER = Loader()

@@ -6,10 +6,13 @@ objects.
 
 from __future__ import annotations
 
+import hashlib
 import platform
 from dataclasses import dataclass
 from functools import lru_cache
+from pathlib import Path
 
+from calque.backend.cpu.cache import ObjectCache
 from calque.base import config
 from calque.base.errors import ArgumentError
 
@@ -67,13 +70,40 @@ def _from_features(triple: str, processor: str, features: str) -> TargetInfo:
     return TargetInfo(name, triple, processor, features, width, registers, fma=middle, masked=wide, half=middle)
 
 
-@lru_cache(maxsize=8)
-def _target(restricted: str) -> TargetInfo:
+def _ask_llvm() -> tuple[str, str, str]:
+    """Triple, processor and features of this machine."""
     import llvmlite.binding as llvm  # loaded at the first compile only
 
-    triple = llvm.get_default_triple()
+    return llvm.get_default_triple(), llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten()
+
+
+_OF_ONE_CORE = ("cpu MHz", "bogomips", "processor", "core id", "apicid", "initial apicid", "physical id")
+
+
+def _host() -> tuple[str, str, str]:
+    """What LLVM says of this machine. The answer is kept beside the kernels, under everything that the system says of the processor, so that a
+    process that compiles nothing need not load LLVM."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().split("\n\n")[0].splitlines()
+    except OSError:
+        return _ask_llvm()
+    stable = [line for line in lines if not line.startswith(_OF_ONE_CORE)]
+    text = "\0".join(("host", platform.machine(), platform.release(), *stable))
+    key = hashlib.sha256(text.encode()).hexdigest()
+    disk = ObjectCache(config.settings.cache_dir / "cpu", config.settings.cache_bytes)
+    kept = (disk.get(key) or b"").decode(errors="replace").split("\n")
+    if len(kept) == 3:
+        return kept[0], kept[1], kept[2]
+    found = _ask_llvm()
+    disk.put(key, "\n".join(found).encode())
+    return found
+
+
+@lru_cache(maxsize=8)
+def _target(restricted: str) -> TargetInfo:
+    triple, processor, features = _host()
     if not restricted:
-        return _from_features(triple, llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten())
+        return _from_features(triple, processor, features)
     if restricted not in _RESTRICTED:
         known = ", ".join(_RESTRICTED)
         raise ArgumentError(f"[cpu_target] expected '' or one of {known}, got {restricted!r}; unset CALQUE_CPU_TARGET")
