@@ -197,3 +197,11 @@ def test_zero_norm_and_zero_deviation_have_gradient_zero() -> None:
         x = calque.zeros(3, requires_grad=True)
         function(x).backward()
         assert x.grad.tolist() == [0.0, 0.0, 0.0]
+
+
+def test_an_empty_part_of_a_cat_keeps_its_history() -> None:
+    empty = calque.zeros(0, requires_grad=True)
+    y = calque.cat([empty, calque.ones(2)])
+    assert y.requires_grad and y.tolist() == [1.0, 1.0]
+    y.sum().backward()
+    assert empty.grad is not None and empty.grad.shape == (0,)

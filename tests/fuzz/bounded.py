@@ -350,11 +350,19 @@ def gradients(outputs: Sequence[tuple[Var, Array]], leaves: Sequence[Var]) -> li
                 visit(p)
             order.append(v)
 
-    grads: dict[int, B] = {}
+    grads: dict[int, list[B]] = {}
 
     def give(v: Var, g: B) -> None:
         if v.tracked and v.b is not None:
-            grads[id(v)] = g if id(v) not in grads else grads[id(v)] + g
+            grads.setdefault(id(v), []).append(g)
+
+    def total(v: Var) -> B | None:
+        """The sum of what came, in any order: terms that cancel leave their rounding behind."""
+        parts = grads.get(id(v))
+        if parts is None or len(parts) == 1:
+            return parts[0] if parts else None
+        value, bound, size = (sum(a) for a in zip(*((p.v, p.e, np.abs(p.v)) for p in parts), strict=True))
+        return parts[0].like(value, bound, size, 2.0 * len(parts))
 
     for v, _ in outputs:
         visit(v)
@@ -362,7 +370,8 @@ def gradients(outputs: Sequence[tuple[Var, Array]], leaves: Sequence[Var]) -> li
         assert v.b is not None
         give(v, B(weight, np.zeros(weight.shape), v.b.eps, v.b.tiny))
     for v in reversed(order):
-        if id(v) in grads and v.back is not None:
-            for p, g in zip(v.parents, v.back(grads[id(v)]), strict=True):
+        found = total(v)
+        if found is not None and v.back is not None:
+            for p, g in zip(v.parents, v.back(found), strict=True):
                 give(p, g)
-    return [grads.get(id(v)) for v in leaves]
+    return [total(v) for v in leaves]

@@ -131,6 +131,16 @@ def test_bounds_of_graphs_are_narrow(seed: int) -> None:
     assert narrow > 0.9 * total, narrow / total
 
 
+def test_terms_that_cancel_leave_their_rounding_in_the_bound() -> None:
+    """The gradient of x - x + f(x) may be summed in any order."""
+    x = leaf(np.asarray([0.25]), "float32")
+    x.tracked = True
+    o = Oracle()
+    weight = np.asarray([1000.0])
+    found = gradients([(o.sub(x, x), weight), (o.sin(x), np.asarray([1.0]))], [x])[0]
+    assert found is not None and abs(found.v[0] - np.cos(0.25)) < 1e-9 and found.e[0] > 1000 * 2.0**-23
+
+
 def test_the_oracle_differentiates(seed: int) -> None:
     """Its gradients agree with differences of its own values, in float64."""
     rng = np.random.default_rng(seed)
