@@ -14,6 +14,7 @@ from calque.backend.cpu.contract.target import Blocking
 
 OUTER_PARAMETERS = ("i64 %depth", "ptr noalias readonly %a", "ptr noalias readonly %b", "i64 %b_step",
                     "ptr %c0", "ptr %c1", "i64 %c_step", "i1 %accumulate")
+FEW_ROWS = 2
 DOT_PARAMETERS = ("i64 %depth", "ptr noalias readonly %a", "i64 %a_step", "ptr noalias readonly %b", "i64 %b_step",
                   "ptr %c", "i64 %c_step", "i64 %columns", "i1 %accumulate")
 
@@ -103,6 +104,7 @@ def _dot(rows: int, blocking: Blocking) -> str:
     # Columns beyond the last repeat it: their sums are computed and thrown away.
     right = [b.at("%b", b.mul(b.min(column, b.sub("%columns", 1)), "%b_step")) for column in range(columns)]
     left = [b.at("%a", b.mul(row, "%a_step")) for row in range(rows)]
+    ahead = b.mul("%b_step", columns)
     sums = [[f"%s{row}.{column}" for column in range(columns)] for row in range(rows)]
     b.emit("br label %head")
     b.label("head")
@@ -113,7 +115,10 @@ def _dot(rows: int, blocking: Blocking) -> str:
     b.label("body")
     heads = [b.load_vector(b.at(pointer, "%k")) for pointer in left]
     for column in range(columns):
-        value = b.load_vector(b.at(right[column], "%k"))
+        place = b.at(right[column], "%k")
+        if rows <= FEW_ROWS:  # memory sets the pace: the same place of the next columns, which lie in other pages
+            b.prefetch(b.at(place, ahead))
+        value = b.load_vector(place)
         for row in range(rows):
             name = sums[row][column]
             b.emit(f"{name}.next = call {vector} @llvm.fmuladd.v{blocking.lanes}{blocking.dtype}"
