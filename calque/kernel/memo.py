@@ -63,6 +63,9 @@ class Description:
                 continue
             seen.add(node)
             c = cls[node]
+            if c is Class.NUMBER:  # also one that is a result itself
+                leaves.add(node)
+                continue
             if node not in place:
                 if c <= Class.NUMBER or (c is not Class.VIEW and (node in stored or c is not Class.MAP) and fusion.available(node) < g.order):
                     leaves.add(node)

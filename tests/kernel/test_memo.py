@@ -121,3 +121,17 @@ def test_the_memory_is_bounded(monkeypatch: pytest.MonkeyPatch, fresh: memo.Memo
         y = b.add("exp", b.input((k + 2,)))
         compile_program(Program(tuple(b.nodes), (y,)))
     assert fresh.misses == 30 and len(fresh.templates) <= 8
+
+
+def test_results_that_are_numbers_themselves() -> None:
+    """A run-time scalar or a constant as a result needs a launch that stores it, whatever its position among the scalars."""
+    for unused in (0, 1, 2):
+        b = Build()
+        x = b.input((3,))
+        for _ in range(unused):
+            x = b.add("mul", x, b.scalar())
+        results = (x, b.scalar(), b.add("constant", attrs=(2.5, float32)))
+        program = Program(tuple(b.nodes), results)
+        scalars = [3.0] * unused + [7.0]
+        found = interpret(compile_program(program), [np.ones(3, np.float32)], scalars)
+        assert [np.asarray(f).reshape(-1)[0] for f in found] == [3.0**unused, 7.0, 2.5]
