@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import math
-import warnings
 from collections.abc import Callable
 from math import prod as product
 from typing import Any
@@ -26,6 +25,7 @@ from calque.functional.precision import full_precision
 from calque.functional.results import MaxResult, MinMaxResult, MinResult
 from calque.functional.views import detach, reshape, sum_to_shape
 from calque.run.recorder import local
+from calque.run.source import warn_user
 from calque.tensor import Tensor
 
 __all__ = [
@@ -158,7 +158,7 @@ def mean(input: Tensor, dim: Dims = None, keepdim: bool = False, *, dtype: dt.DT
     count = product([shape[d] for d in dims])
     if count == 0:
         axis = next(d for d in dims if shape[d] == 0)
-        warnings.warn(f"[mean] mean of an empty range is NaN: shape {tuple(shape)}, axis {axis}", RuntimeWarning, stacklevel=3)
+        warn_user(f"[mean] mean of an empty range is NaN: shape {tuple(shape)}, axis {axis}", RuntimeWarning)
     if given.itemsize == 2:  # one rounding, at the end
         return cast(prim("sum", cast(x, dt.float32), dims, keepdim) / float(count), given)
     return prim("sum", x, dims, keepdim) / float(count)
@@ -340,11 +340,9 @@ def _moments(op: str, x: Tensor, dim: Dims, unbiased: Any, correction: Any, keep
     shape = tuple(x._layout.shape)
     count = product(shape[d] for d in dims)
     if count - correction <= 0:
-        warnings.warn(
+        warn_user(
             f"[{op}] degrees of freedom is <= 0: {count} elements with correction {correction} (shape {shape}, dims {dims}) "
-            "give NaN",
-            UserWarning,
-            stacklevel=4,
+            "give NaN"
         )
     freedom = float(count - correction) if count > correction else 0.0
     middle = prim("sum", x, dims, True) / float(count)

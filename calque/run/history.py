@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import gc
 import sys
-import warnings
 import weakref
 from dataclasses import dataclass
 from types import FrameType
@@ -16,7 +15,7 @@ from typing import Any
 
 from calque.base.errors import LeakWarning
 from calque.run.recorder import Counters
-from calque.run.source import inside_package, user_line
+from calque.run.source import inside_package, user_line, warn_user
 
 REPEATS = 50  # iterations that one graph may span before it is called a leak
 LONG = 1000  # the same without any other evidence: a recurrent network may be unrolled that far, not further
@@ -54,7 +53,7 @@ def watch(t: Any) -> None:
     if (same >= REPEATS and trained) or same >= LONG or size >= OPERATIONS:
         seen.told = True
         many = f"{same} earlier iterations" if same >= REPEATS else f"{size} earlier operations"
-        warn(
+        warn_user(
             f"{_variable(t) or 'a tensor'} ({user_line()}) keeps the autograd history of {many} alive, so memory grows at every step; "
             "accumulate a Python number instead: use .item() or .detach()",
             LeakWarning,
@@ -99,19 +98,11 @@ def watch_root(t: Any) -> None:
         return
     _roots.pop(line)
     name = _container(alive[0]())
-    warn(
+    warn_user(
         f"{name or 'a list'} holds {len(alive)} results of backward passes ({line}) with their autograd history, so memory grows at every step; "
         "keep Python numbers instead: append loss.item() or loss.detach()",
         LeakWarning,
     )
-
-
-def warn(text: str, category: type[Warning]) -> None:
-    """Warn at the innermost line of the user."""
-    level, frame = 1, sys._getframe(0)
-    while frame is not None and inside_package(frame.f_code.co_filename):
-        level, frame = level + 1, frame.f_back  # type: ignore[assignment]
-    warnings.warn(text, category, stacklevel=level)
 
 
 def _user_frames() -> list[FrameType]:

@@ -8,9 +8,8 @@ from itertools import count
 from typing import Any
 
 from calque.base.errors import NonFiniteWarning
-from calque.run.history import warn
 from calque.run.recorder import local
-from calque.run.source import user_line
+from calque.run.source import user_line, warn_user
 
 _passes = count(1)
 _pending: deque[tuple[int, str, Any]] = deque(maxlen=64)  # (number of the backward pass, its line, storage of the loss)
@@ -44,7 +43,7 @@ def _inspect(number: int, line: str, storage: Any) -> None:
     if math.isfinite(value):
         return
     _told.add(line)
-    warn(
+    warn_user(
         f"[backward] expected a finite loss, got {value} in backward pass {number} of this process ({line}), the first such; lower the learning "
         "rate, clip the gradients or check the data, or run with CALQUE_CHECKED=1 to be told the first operation that made it",
         NonFiniteWarning,

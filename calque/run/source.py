@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import warnings
 from pathlib import Path
 
 _PACKAGE = str(Path(__file__).resolve().parent.parent)
@@ -25,3 +26,11 @@ def user_line() -> str:
             break
         frame = back
     return ""
+
+
+def warn_user(text: str, category: type[Warning] = UserWarning) -> None:
+    """Warn at the innermost line of the user, however many frames of ours lie between."""
+    level, frame = 1, sys._getframe(0)
+    while frame is not None and inside_package(frame.f_code.co_filename):
+        level, frame = level + 1, frame.f_back  # type: ignore[assignment]
+    warnings.warn(text, category, stacklevel=level)

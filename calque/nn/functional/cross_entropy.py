@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from math import prod
 from typing import Any
 
@@ -17,6 +16,7 @@ from calque.nn.functional.legacy import legacy_reduction
 from calque.nn.functional.rows import GATHER, SELECT_ROWS, choose, largest, positions, total, wide
 from calque.nn.functional.softmax import log_softmax
 from calque.nn.gradient import Saved, with_gradient
+from calque.run.source import warn_user
 from calque.tensor import Tensor, record
 
 __all__ = ["cross_entropy", "nll_loss"]
@@ -145,7 +145,7 @@ def _warn_softmax(input: Tensor) -> None:
         raise ArgumentError(text)
     if "softmax" not in _told:
         _told.add("softmax")
-        warnings.warn(text, UserWarning, stacklevel=3)
+        warn_user(text)
 
 
 @full_precision

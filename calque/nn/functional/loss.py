@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -17,6 +16,7 @@ from calque.nn.functional.legacy import legacy_reduction
 from calque.nn.functional.rows import choose, positions
 from calque.nn.gradient import Saved, with_gradient
 from calque.ops.opdef import get
+from calque.run.source import warn_user
 from calque.tensor import Tensor, unary
 
 __all__ = [
@@ -39,11 +39,9 @@ def _paired(op: str, input: Tensor, target: Tensor) -> None:
             f"[{op}] expected input and target of one shape, got {a} and {b}, which would broadcast to {common}; "
             "use squeeze() or unsqueeze() on one of them"
         )
-    warnings.warn(
+    warn_user(
         f"Using a target size ({target._layout.shape!r}) that is different to the input size ({input._layout.shape!r}). "
         "This will likely lead to incorrect results due to broadcasting. Please ensure they have the same size.",
-        UserWarning,
-        stacklevel=4,
     )
 
 
@@ -219,12 +217,10 @@ def kl_div(input: Tensor, target: Tensor, size_average: Any = None, reduce: Any 
     """Kullback-Leibler divergence of log probabilities `input` from `target`: y (log y - x)."""
     reduction = legacy_reduction(size_average, reduce, reduction)
     if reduction == "mean":
-        warnings.warn(
+        warn_user(
             "reduction: 'mean' divides the total loss by both the batch size and the support size. 'batchmean' divides "
             "only by the batch size, "
             "and aligns with the KL div math definition.",
-            UserWarning,
-            stacklevel=2,
         )
     if log_target:
         loss = T.exp(target) * (target - input)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
 from calque import functional as T
@@ -10,22 +9,22 @@ from calque.base import dtypes as dt
 from calque.functional.common import cast
 from calque.nn.functional.rows import largest, one_dim, positions, total, wide
 from calque.nn.gradient import Saved, with_gradient
+from calque.run.source import warn_user
 from calque.tensor import Tensor
 
 __all__ = ["gumbel_softmax", "log_softmax", "softmax", "softmin"]
 
 
-def _default_dim(name: str, ndim: int, stacklevel: int) -> int:
-    warnings.warn(
-        f"Implicit dimension choice for {name} has been deprecated. Change the call to include dim=X as an argument.",
-        stacklevel=stacklevel,
+def _default_dim(name: str, ndim: int) -> int:
+    warn_user(
+        f"Implicit dimension choice for {name} has been deprecated. Change the call to include dim=X as an argument."
     )
     return 0 if ndim in (0, 1, 3) else 1
 
 
-def _prepared(name: str, input: Tensor, dim: int | None, dtype: Any, stacklevel: int) -> tuple[Tensor, int]:
+def _prepared(name: str, input: Tensor, dim: int | None, dtype: Any) -> tuple[Tensor, int]:
     if dim is None:
-        dim = _default_dim(name, input._layout.ndim, stacklevel + 1)
+        dim = _default_dim(name, input._layout.ndim)
     if dtype is not None:
         input = cast(input, dtype)
     elif input._layout.dtype.category != 2:
@@ -40,7 +39,7 @@ def softmax(input: Tensor, dim: int | None = None, _stacklevel: int = 3, dtype: 
     >>> calque.nn.functional.softmax(calque.zeros(4), dim=0)
     tensor([0.2500, 0.2500, 0.2500, 0.2500])
     """
-    input, d = _prepared("softmax", input, dim, dtype, _stacklevel)
+    input, d = _prepared("softmax", input, dim, dtype)
     dims = (d,) if input._layout.ndim else ()
     kind = input._layout.dtype
 
@@ -61,7 +60,7 @@ def softmax(input: Tensor, dim: int | None = None, _stacklevel: int = 3, dtype: 
 
 def log_softmax(input: Tensor, dim: int | None = None, _stacklevel: int = 3, dtype: Any = None) -> Tensor:
     """log(softmax(x)) along `dim`, computed stably: (*) -> (*)."""
-    input, d = _prepared("log_softmax", input, dim, dtype, _stacklevel)
+    input, d = _prepared("log_softmax", input, dim, dtype)
     dims = (d,) if input._layout.ndim else ()
     kind = input._layout.dtype
 
@@ -80,7 +79,7 @@ def log_softmax(input: Tensor, dim: int | None = None, _stacklevel: int = 3, dty
 def softmin(input: Tensor, dim: int | None = None, _stacklevel: int = 3, dtype: Any = None) -> Tensor:
     """softmax(-x) along `dim`."""
     if dim is None:
-        dim = _default_dim("softmin", input._layout.ndim, _stacklevel)
+        dim = _default_dim("softmin", input._layout.ndim)
     return softmax(-input, dim, _stacklevel, dtype)
 
 
