@@ -24,6 +24,7 @@ RANK = {
     "kernel": 4,
     "backend": 5,
     "run": 6,
+    "profiler": 7,
     "tensor": 7,
     "autograd": 8,
     "functional": 9,

@@ -20,6 +20,7 @@ from calque.data.random_source import draw_seed, require_generator
 from calque.data.sampler import BatchSampler, RandomSampler, SequentialSampler, require_positive
 from calque.data.worker_info import WorkerInfo
 from calque.data.workers import WorkerPool
+from calque.run import trace as tracing
 
 T_co = TypeVar("T_co", covariant=True)
 _DEFAULT_PREFETCH = 2
@@ -160,6 +161,16 @@ class _SerialIterator:
         return self
 
     def __next__(self) -> Any:
+        session = tracing.active
+        if session is None:
+            return self.load()
+        start = tracing.clock()
+        batch = self.load()
+        session.span("load a batch", tracing.LOADER, start)
+        return batch
+
+    def load(self) -> Any:
+        """The next batch."""
         if not self.loader.streamed:
             return self.fetch(next(self.requests))
         batch = self.stream()
@@ -247,6 +258,8 @@ class _ThreadedIterator:
 
     def wait(self, future: "Future[Any]", worker: int, asked: str) -> BaseException | None:
         """The exception of a job or None, once it is done."""
+        session = tracing.active if not future.done() else None
+        start = session.begin() if session is not None else 0.0
         try:
             return future.exception(self.loader.timeout or None)
         except FutureTimeout:
@@ -254,6 +267,9 @@ class _ThreadedIterator:
                 f"[DataLoader] expected a batch within timeout={self.loader.timeout:g} seconds, got none from worker {worker}, "
                 f"which loads {asked}; raise timeout= or look for what blocks there"
             ) from None
+        finally:
+            if session is not None:
+                session.end("wait for a batch", start)
 
 
 class _StreamCount:

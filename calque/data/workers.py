@@ -15,6 +15,7 @@ from typing import Any
 
 from calque.base.errors import WorkerError
 from calque.data.worker_info import WorkerInfo, set_worker_info
+from calque.run import trace as tracing
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +76,10 @@ def _do(job: Job, failures: list[BaseException]) -> None:
     try:
         if failures:
             raise failures.pop() if len(failures) > 1 else WorkerError(*failures[0].args)
-        job.future.set_result(job.work())
+        session, start = tracing.active, tracing.clock()
+        batch = job.work()
+        if session is not None:
+            session.span("load a batch", tracing.LOADER, start)
+        job.future.set_result(batch)
     except BaseException as error:
         job.future.set_exception(error)

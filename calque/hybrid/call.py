@@ -19,6 +19,7 @@ from calque.hybrid.graph import Template, Unsupported, spent_node, stand_in
 from calque.hybrid.guards import PLAIN, Guards, Refused
 from calque.hybrid.region import Memory, Place, handle, place_of, watched
 from calque.run.capture import Changes, Counts, Macro
+from calque.run.causes import guard_missed
 from calque.run.recorder import Storage, flush, local
 from calque.tensor import TENSOR_TYPES, Tensor, next_number
 
@@ -153,6 +154,8 @@ class Hybridized:
         if reason is not None:
             return self._as_written(args, kwargs, reason)
         self.misses += 1
+        if key in self.entries:
+            guard_missed(local.state.trace)
         if len(self.refused) > SIGNATURES:
             self.refused.clear()
         if len(self.changes) > SIGNATURES:

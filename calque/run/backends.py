@@ -37,18 +37,17 @@ class Compiled:
         lowered = tracing.clock()
         self.executable = backend_.compile(self.schedule)
         self.distinct: bool = getattr(self.executable, "distinct", False)
-        if tracing.active is not None or settings.log:
-            self._report(start, lowered)
+        self.lowering = lowered - start
+        if settings.log:
+            self._report(tracing.clock() - lowered)
 
-    def _report(self, start: float, lowered: float) -> None:
-        end, name, steps = tracing.clock(), tracing.label(self.source), len(self.schedule.steps)
-        if tracing.active is not None:
-            tracing.active.span(f"compile {name}", "compile", start, nodes=len(self.source.nodes), launches=steps, lowering=lowered - start)
+    def _report(self, machine_code: float) -> None:
         if tracing.logs("fuse"):
             tracing.log("fuse", compiler().explain(self.source))
         if tracing.logs("compile"):
-            times = f"lowered in {(lowered - start) * 1e3:.1f} ms, machine code in {(end - lowered) * 1e3:.1f} ms"
-            tracing.log("compile", f"{name}: {len(self.source.nodes)} nodes in {steps} launches, {times}")
+            times = f"lowered in {self.lowering * 1e3:.1f} ms, machine code in {machine_code * 1e3:.1f} ms"
+            launches = len(self.schedule.steps)
+            tracing.log("compile", f"{tracing.label(self.source)}: {len(self.source.nodes)} nodes in {launches} launches, {times}")
 
     @cached_property
     def program(self) -> Program:
@@ -77,6 +76,7 @@ class Interpreted:
 
     schedule = None  # nothing is planned
     distinct = False  # whether results are arrays of their own, each once
+    lowering = 0.0
 
     def __init__(self, program: Program) -> None:
         self.source = self.program = program

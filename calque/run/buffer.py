@@ -10,6 +10,7 @@ import numpy as np
 
 from calque.base.errors import InterruptedValueError
 from calque.base.layout import Layout
+from calque.run import trace as tracing
 from calque.run.engine import Task
 
 
@@ -35,7 +36,10 @@ class Buffer:
         """The array, once it is filled; raises the error of the computation that was to fill it."""
         task = self.task
         if task is not None:
-            task.wait()
+            if tracing.active is None or task.done:
+                task.wait()
+            else:
+                _wait_seen(tracing.active, task)
             if task.error is not None and self.array is None:
                 task.error.calque_reported = True  # type: ignore[attr-defined]
                 raise task.error
@@ -53,6 +57,15 @@ class Buffer:
                 return True
             self.owner = None  # nobody else has it any more; the array itself keeps the memory alive
         return self.export is not None and self.export() is not None
+
+
+def _wait_seen(session: tracing.Session, task: Task) -> None:
+    """Wait under a profile."""
+    start = session.begin()
+    try:
+        task.wait()
+    finally:
+        session.end("wait for a value", start)
 
 
 def interrupted() -> InterruptedValueError:

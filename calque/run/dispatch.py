@@ -20,6 +20,7 @@ from calque.ir.program import Program
 from calque.run import trace as tracing
 from calque.run.backends import allocate, compile_or_interpret
 from calque.run.buffer import Buffer, interrupted
+from calque.run.causes import compiled
 from calque.run.checked import Inspection
 from calque.run.diagnose import Salvage, checked_values
 from calque.run.engine import CPU_QUEUE, Task
@@ -27,6 +28,7 @@ from calque.run.source import user_line
 
 INTERPRET_WORK = 16_384  # scalar operations below which a program is interpreted at first
 INTERPRET_TIMES = 16  # compiling takes as long as interpreting some hundred times; a loop that goes on has soon earned it back
+QUEUE_FULL = 1e-3  # seconds from which handing a task over is shown in a profile
 INLINE_WORK = 200_000  # cost (see `estimate_cost`) below which a wake-up of the engine thread takes longer than what it hides
 FLOPS_PER_OPERATION = 16  # multiply-adds of a contraction that take as long as one elementwise operation from memory
 
@@ -44,10 +46,11 @@ class DispatchCounters:
 class Plan:
     """A program with its executable forms: interpreted for the first few times if it is small, compiled otherwise."""
 
-    __slots__ = ("program", "compiled", "interpreted", "seen", "work", "cost", "stateful", "lock")
+    __slots__ = ("program", "compiled", "interpreted", "seen", "work", "cost", "stateful", "lock", "cause")
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: Program, cause: str = "new program") -> None:
         self.program = program
+        self.cause = cause
         self.compiled: Any = None
         self.interpreted: Any = None
         self.seen = 0
@@ -76,16 +79,26 @@ class Plan:
                 DispatchCounters.interpreted += 1
             return self.interpreted
         if self.compiled is None:
+            start = tracing.clock()
             with without_full_collections():
                 self.compiled = compile_or_interpret(self.program, False)
             DispatchCounters.compiled += 1
+            self._report(start)
             self.interpreted = None
         return self.compiled
 
+    def _report(self, start: float) -> None:
+        seconds, form = tracing.clock() - start, self.compiled
+        launches = 0 if form.schedule is None else len(form.schedule.steps)
+        compiled(self.program, self.cause, launches, seconds, form.lowering)
+        if tracing.active is not None:
+            facts = {"cause": self.cause, "nodes": len(self.program.nodes), "launches": launches, "lowering": form.lowering}
+            tracing.active.span(f"compile {tracing.label(self.program)}", tracing.COMPILE, start, **facts)
 
-def make_plan(program: Program) -> Plan:
-    """A plan for a new program; compiling waits until it first runs."""
-    return Plan(program)
+
+def make_plan(program: Program, cause: str = "new program") -> Plan:
+    """A plan for a new program and why there was none; compiling waits until it first runs."""
+    return Plan(program, cause)
 
 
 def estimate_work(program: Program, flops_per_operation: int = 1) -> int:
@@ -152,7 +165,12 @@ def dispatch(
     before = [_writer(b) for b in inputs]
     line, updates_state = user_line(), _updates_state(outputs, previous)
 
+    session = tracing.active
+    flow = tracing.where.flow if session is not None else 0
+
     def guarded() -> None:
+        if session is not None:
+            tracing.where.flow = flow
         try:
             _execute(plan, inputs, before, scalars, outputs, errors)
         except Exception as error:
@@ -164,8 +182,19 @@ def dispatch(
         buffer.task = task
     if short:
         task.run()
-    else:
+    elif session is None:
         CPU_QUEUE.submit(task)
+    else:
+        _submit(session, task)
+
+
+def _submit(session: tracing.Session, task: Task) -> None:
+    """Queue the task under a profile: how full the queue is, and whether it was so full that this thread had to wait."""
+    start = tracing.clock()
+    CPU_QUEUE.submit(task)
+    session.depth(CPU_QUEUE.name, CPU_QUEUE.depth())
+    if tracing.clock() - start > QUEUE_FULL:
+        session.span(f"{CPU_QUEUE.name} queue is full", tracing.RECORDING, start)
 
 
 def _updates_state(outputs: list[Buffer], previous: Sequence[Buffer | None]) -> bool:
@@ -320,5 +349,11 @@ def _flat_copy(value: Array) -> Array:
 
 def synchronize() -> None:
     """Wait for all queued work; raise what failed and was not reported yet."""
-    CPU_QUEUE.drain()
+    session = tracing.active if not CPU_QUEUE.idle() else None
+    start = session.begin() if session is not None else 0.0
+    try:
+        CPU_QUEUE.drain()
+    finally:
+        if session is not None:
+            session.end("synchronize", start)
     raise_pending()

@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable
 
 from calque.base.config import settings
+from calque.run import trace as tracing
 
 
 def _nothing() -> None:
@@ -84,6 +85,10 @@ class Queue:
         """Whether nothing is queued or running."""
         return self._busy == 0 or self._pid != os.getpid()
 
+    def depth(self) -> int:
+        """Tasks that wait or run."""
+        return self._busy if self._pid == os.getpid() else 0
+
     def submit(self, task: Task) -> None:
         """Queue the task; blocks while `bound` tasks are waiting (pending work is bounded)."""
         if settings.sync or threading.current_thread() is self._worker:
@@ -106,6 +111,7 @@ class Queue:
         self._worker.start()
 
     def _loop(self) -> None:
+        tracing.where.queue = self.name
         while True:
             with self._wake:
                 while not self._tasks:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from calque.base.errors import ProfileError
-from calque.kernel.cost import cost, describe, lines
-from calque.kernel.schedule import Schedule
+from calque.kernel.cost import Cost, cost, describe, lines
+from calque.kernel.schedule import Host, Schedule
 from calque.run import recorder
 from calque.run.backends import backend, compiler
 from calque.run.dispatch import synchronize
@@ -137,8 +137,8 @@ def _plain(p: ProgramReport) -> dict[str, Any]:
     return {**own, "refused": refused, "kernels": kernels}
 
 
-class _Limits:
-    """The machine's limits, each measured once per explanation; sizes are rounded up to powers of four."""
+class Limits:
+    """The machine's limits, each measured once per instance; sizes are rounded up to powers of four."""
 
     def __init__(self) -> None:
         self.rates: dict[Any, float] = {}
@@ -158,6 +158,14 @@ class _Limits:
         if size not in self.rates:
             self.rates[size] = backend().copy_bandwidth(size)
         return self.rates[size]
+
+    def least(self, step: Any, schedule: Schedule) -> tuple[Cost, float, str]:
+        """What a launch costs, the seconds that it takes at the limit that binds it, and which one that is ("arithmetic" or "memory")."""
+        found = cost(step, schedule.buffers)
+        types = [schedule.buffers[b].dtype for b in reversed((*step.operands, *([step.output] if isinstance(step, Host) else []))) if b >= 0]
+        dtype = next((t.name for t in types if t.is_floating_point), "")
+        arithmetic, memory = _at_least(found.flops, self.flops(dtype)), _at_least(found.nbytes, self.bytes(found.nbytes))
+        return found, max(arithmetic, memory), "arithmetic" if arithmetic > memory else "memory"
 
 
 def explain(fn: Callable[..., Any], *inputs: Any, repeats: int = 1) -> Explanation:
@@ -195,11 +203,11 @@ def explain(fn: Callable[..., Any], *inputs: Any, repeats: int = 1) -> Explanati
     forms: dict[int, list[Ran]] = {}
     for ran in session.runs:
         forms.setdefault(id(ran.form), []).append(ran)
-    limits = _Limits()
+    limits = Limits()
     return Explanation([_report(number, runs, limits) for number, runs in enumerate(forms.values())], peak, result)
 
 
-def _report(number: int, runs: list[Ran], limits: _Limits) -> ProgramReport:
+def _report(number: int, runs: list[Ran], limits: Limits) -> ProgramReport:
     form = runs[0].form
     program = form.program
     line = next((n.line for n in reversed(form.source.nodes) if n.line), "")
@@ -211,13 +219,9 @@ def _report(number: int, runs: list[Ran], limits: _Limits) -> ProgramReport:
     kernels = []
     for k, step in enumerate(schedule.steps):
         seconds = min((steps[k] for steps in timed), default=0.0)
-        found = cost(step, schedule.buffers)
         kind = type(step).__name__.lower()
-        types = [schedule.buffers[b].dtype for b in reversed(step.operands) if b >= 0]
-        dtype = next((t.name for t in types if t.is_floating_point), "")
-        arithmetic, memory = _at_least(found.flops, limits.flops(dtype)), _at_least(found.nbytes, limits.bytes(found.nbytes))
-        limit = "arithmetic" if arithmetic > memory else "memory"
-        share = max(arithmetic, memory) / seconds if seconds and max(arithmetic, memory) > 0 else float("nan")
+        found, least, limit = limits.least(step, schedule)
+        share = least / seconds if seconds and least > 0 else float("nan")
         names = tuple(f"%{n} {program.nodes[n].op.name}{list(program.nodes[n].shape)}" for n in step.nodes)
         where = lines(step, program.nodes)
         kernels.append(Kernel(number, describe(step, program.nodes), kind, where, names, found.flops, found.nbytes, seconds, limit, share))

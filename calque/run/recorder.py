@@ -24,6 +24,7 @@ from calque.ops import opdef
 from calque.run import trace as tracing
 from calque.run.backends import require_memory
 from calque.run.buffer import Buffer, strided
+from calque.run.causes import cause_of, flushed
 from calque.run.dispatch import Plan, dispatch, make_plan, new_array
 from calque.run.interrupt import SHIELD
 from calque.run.live import LIVE
@@ -270,7 +271,11 @@ def _snapshot_slot(trace: Trace, buffer: Buffer, view: Layout) -> int:
 def snapshot(buffer: Buffer, view: Layout) -> Buffer:
     """A buffer of its own with what the view shows now."""
     copy = new_array(view.numel, view.dtype)
-    copy.reshape(tuple(view.shape))[...] = strided(buffer.wait(), view)
+    source = buffer.wait()
+    start = tracing.clock()
+    copy.reshape(tuple(view.shape))[...] = strided(source, view)
+    if tracing.active is not None:
+        tracing.active.span("copy of memory shared with NumPy", tracing.COPIES, start, bytes=copy.nbytes)
     return Buffer(copy)
 
 
@@ -392,8 +397,9 @@ def flush(reason: str) -> None:
         state.capture.flushing(trace, reason)
     held = SHIELD.hold()
     session = tracing.active
-    start = tracing.clock() if session is not None else 0.0
     count = trace.n
+    start = session.begin(count - len(trace.inputs)) if session is not None else 0.0
+    flow = session.flow() if session is not None else 0
     try:
         with LOCK:
             state.trace = Trace(_ROOT)
@@ -403,13 +409,14 @@ def flush(reason: str) -> None:
         if held:
             SHIELD.release()
         if session is not None:
-            session.span(f"flush: {reason}", "recording", start, slots=count, line=user_line())
+            session.end(f"flush: {reason}", start, flow, slots=count, line=user_line())
 
 
 def _dispatch(trace: Trace, reason: str) -> None:
     global _TICK
     Counters.flushes += 1
     Counters.reasons[reason] = Counters.reasons.get(reason, 0) + 1
+    flushed(reason)
     for storage in trace.attached.values():
         if storage.trace is trace:
             storage.trace = None
@@ -442,7 +449,8 @@ def _dispatch(trace: Trace, reason: str) -> None:
     if plan is None:
         Counters.plan_misses += 1
         with without_full_collections():
-            plan = edge.plans[key] = make_plan(build_program(edge, *key, [c[2] for c in trace.checks]))
+            program = build_program(edge, *key, [c[2] for c in trace.checks])
+            plan = edge.plans[key] = make_plan(program, cause_of(program, trace))
     else:
         Counters.plan_hits += 1
     errors = [c[1] for c in trace.checks]
@@ -468,13 +476,19 @@ def start_plan(
     Counters.flushes += 1
     Counters.plan_hits += 1
     Counters.reasons[reason] = Counters.reasons.get(reason, 0) + 1
+    flushed(reason)
     held = SHIELD.hold()
+    session = tracing.active
+    start = session.begin() if session is not None else 0.0
+    flow = session.flow() if session is not None else 0
     try:
         with LOCK:
             dispatch(plan, inputs, scalars, outputs, errors)
     finally:
         if held:
             SHIELD.release()
+        if session is not None:
+            session.end(f"replay: {reason}", start, flow, slots=len(plan.program.nodes), line=user_line())
 
 
 def _exclusive(buffer: Buffer) -> bool:
@@ -524,7 +538,8 @@ def foreign_buffer(storage: Storage) -> Buffer:
         assert trace is not None
         count = len(trace.scalars)
         edge = trace.cur
-        plan = make_plan(build_program(edge, (slot,), (-1,), (), []))
+        program = build_program(edge, (slot,), (-1,), (), [])
+        plan = make_plan(program, cause_of(program))
         output = Buffer(None)
         dispatch(plan, list(trace.inputs), trace.scalars[:count], [output], [])
         return output

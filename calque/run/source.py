@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import warnings
 from pathlib import Path
+from types import CodeType, FrameType
 
 _PACKAGE = str(Path(__file__).resolve().parent.parent)
 
@@ -12,6 +13,38 @@ _PACKAGE = str(Path(__file__).resolve().parent.parent)
 def inside_package(file: str) -> bool:
     """Whether a source file belongs to Calque (or to the import machinery)."""
     return file.startswith((_PACKAGE, "<frozen"))
+
+
+_inside: dict[str, bool] = {}  # source file -> whether it is ours
+
+
+def user_site() -> tuple[CodeType | None, int]:
+    """Where the code that called into Calque stands, as (code object, instruction); cheaper than a line, which `line_of` makes of it."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        code = frame.f_code
+        inside = _inside.get(code.co_filename)
+        if inside is None:
+            if len(_inside) > _FILES:
+                _inside.clear()
+            inside = _inside[code.co_filename] = inside_package(code.co_filename)
+        if not inside:
+            return code, frame.f_lasti
+        frame = frame.f_back
+    return None, 0
+
+
+_FILES = 4096
+
+
+def line_of(code: CodeType | None, position: int) -> str:
+    """`file:line` of an instruction, or "" without code."""
+    if code is None:
+        return ""
+    for start, end, line in code.co_lines():
+        if start <= position < end and line is not None:
+            return f"{code.co_filename}:{line}"
+    return f"{code.co_filename}:{code.co_firstlineno}"
 
 
 def user_line() -> str:

@@ -1,4 +1,4 @@
-"""Public counters: what was recorded, flushed, compiled and evicted, and why.
+"""Public counters: what was recorded, flushed, compiled, guarded and evicted, and why.
 
 >>> import calque
 >>> calque.stats()["trie_edges"] >= 0
@@ -7,39 +7,151 @@ True
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from calque.base.config import settings
 from calque.run.backends import backend
 from calque.run.capture import hybrid_counts
+from calque.run.causes import Causes, Compilation, flush_lines
 from calque.run.dispatch import DispatchCounters, synchronize
+from calque.run.engine import CPU_QUEUE
 from calque.run.recorder import Counters
 
+ROWS = 8  # of each list in the printed form
 
-def stats() -> dict[str, Any]:
-    """Counters since the process started.
 
-    trie_edges: size of the trace trie (bounded by trie_limit); flushes and their reasons; programs: distinct programs seen;
-    program_hits: flushes that reused one; compiled / interpreted: program forms made; fallbacks: programs
-    whose compiled form failed and that the reference computed; evictions: times the trie was pruned;
-    hybridize: functions, their replayed and recorded calls, and calls that ran as written with the reasons;
-    memory: bytes in use, peak and cached for reuse.
+class Stats(dict[str, Any]):
+    """The counters as a dictionary whose entries are attributes too; printing it gives a page of text.
+
+    traces: {"new": traces that gave a program not met before, "reused": traces that found theirs}; flushes: programs started,
+    flush_reasons: by reason, flush_lines: by (reason, line), most frequent first; compiles: by cause (see below),
+    compilations: the last ones, each with its line, cause, sizes and seconds; interpreted: small programs that were not compiled (yet);
+    guard_misses: calls of hybridized functions that found what they depend on changed; hybridize: functions, their replayed and recorded calls, and
+    calls that ran as written with the reasons; fallbacks: programs whose compiled form failed and that the reference computed; queues: tasks that
+    wait or run now, per device; memory: bytes in use, their peak, and bytes cached for reuse; trie_edges, trie_limit: size of the trace trie now and
+    its bound; evictions: times the trie was pruned. `programs`, `program_hits` and `compiled` are the sums of `traces` and `compiles`.
+
+    Causes of a compilation: "new program", "new shape" (the same operations), "new dtype", "new constant" (a number or attribute that is part of the
+    program), "other results" (other values were still referenced), "guard miss" (of a hybridized function), "seen before" (forgotten since).
+
+    >>> import calque
+    >>> before = calque.stats().flushes
+    >>> calque.ones(3).sum().item()
+    3.0
+    >>> calque.stats().flushes - before
+    1
     """
-    memory = backend().memory()
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self[name]
+        except KeyError:
+            raise AttributeError(f"[stats] expected one of {', '.join(self)}, got {name!r}") from None
+
+    def __repr__(self) -> str:
+        memory, hybrid = self["memory"], self["hybridize"]
+        out = [
+            f"traces      {self['traces']['new']} new, {self['traces']['reused']} reused; trie {self['trie_edges']} of {self['trie_limit']} edges, "
+            f"{self['evictions']} evictions",
+            f"flushes     {self['flushes']}",
+            *(f"  {times:8d}  {reason:<28} {_short(line)}" for (reason, line), times in _most(self["flush_lines"])),
+            f"compiles    {self['compiled']} ({_counts(self['compiles'])}); {self['interpreted']} interpreted, {self['fallbacks']} fallbacks",
+            *(_compilation(c) for c in self["compilations"][-ROWS:]),
+            f"hybridize   {hybrid['functions']} functions: {hybrid['replays']} replays, {hybrid['recordings']} recordings, "
+            f"{hybrid['imperative']} calls as written; {self['guard_misses']} guard misses",
+            *(f"  {times:8d}  {reason}" for reason, times in _most(hybrid["reasons"])),
+            f"queues      {_counts(self['queues'])}",
+            f"memory      {_mib(memory['in_use'])} in use, {_mib(memory['peak'])} at most, {_mib(memory['cached'])} cached",
+        ]
+        return "\n".join(out)
+
+
+def _compilation(c: Compilation) -> str:
+    return f"  {c.seconds * 1e3:6.1f} ms  {c.cause:<28} {_short(c.line)}  ({c.nodes} nodes, {c.launches} launches)"
+
+
+def _most(counted: dict[Any, int]) -> list[tuple[Any, int]]:
+    return sorted(counted.items(), key=lambda item: -item[1])[:ROWS]
+
+
+def _counts(counted: dict[str, int]) -> str:
+    return ", ".join(f"{name}: {times}" for name, times in counted.items()) or "none"
+
+
+def _mib(nbytes: int) -> str:
+    return f"{nbytes / (1 << 20):.1f} MiB"
+
+
+def _short(line: str) -> str:
+    return Path(line).name
+
+
+def _totals() -> dict[str, Any]:
+    """Counters since the process began."""
     return {
-        "trie_edges": Counters.edges,
-        "trie_limit": settings.max_trie_edges,
-        "flushes": Counters.flushes,
-        "flush_reasons": dict(Counters.reasons),
-        "programs": Counters.plan_misses,
-        "program_hits": Counters.plan_hits,
-        "compiled": DispatchCounters.compiled,
-        "interpreted": DispatchCounters.interpreted,
-        "fallbacks": DispatchCounters.fallbacks,
-        "evictions": Counters.evictions,
-        "hybridize": hybrid_counts(),
-        "memory": {"in_use": memory.in_use, "peak": memory.peak, "cached": memory.cached},
-    }
+        "new": Counters.plan_misses, "reused": Counters.plan_hits, "flushes": Counters.flushes, "flush_reasons": dict(Counters.reasons),
+        "flush_lines": flush_lines(), "compiled": DispatchCounters.compiled, "compiles": dict(Causes.compiled),
+        "interpreted": DispatchCounters.interpreted, "fallbacks": DispatchCounters.fallbacks, "evictions": Counters.evictions,
+        "guard_misses": Causes.guard_misses, "hybridize": hybrid_counts(),
+    }  # fmt: skip
+
+
+def _minus(value: Any, before: Any) -> Any:
+    """What was counted since `before`; lists of reasons drop those that did not occur."""
+    if not isinstance(value, dict):
+        return value - before
+    found = {key: _minus(x, before.get(key, {} if isinstance(x, dict) else 0)) for key, x in value.items()}
+    return {key: x for key, x in found.items() if x or key in _FIXED}
+
+
+_FIXED = (
+    "new", "reused", "flushes", "flush_reasons", "flush_lines", "compiled", "compiles", "interpreted", "fallbacks", "evictions", "guard_misses",
+    "hybridize", "functions", "replays", "recordings", "imperative", "reasons",
+)  # fmt: skip
+_base: dict[str, Any] = {}
+
+
+def stats(reset: bool = False) -> Stats:
+    """Counters since the process began or the last reset; `reset=True` returns them and starts anew (the peak of the memory too). See `Stats`.
+
+    Nothing is counted per operation: keeping the counters costs about 0.4 us per flush.
+
+    >>> import calque
+    >>> _ = calque.stats(reset=True)
+    >>> calque.stats().flushes, calque.stats().compiles
+    (0, {})
+    """
+    totals = _totals()
+    found = _minus(totals, _base)
+    memory = backend().memory()
+    records = list(Causes.records)
+    result = Stats(
+        traces={"new": found["new"], "reused": found["reused"]},
+        trie_edges=Counters.edges,
+        trie_limit=settings.max_trie_edges,
+        evictions=found["evictions"],
+        flushes=found["flushes"],
+        flush_reasons=found["flush_reasons"],
+        flush_lines=dict(sorted(found["flush_lines"].items(), key=lambda item: -item[1])),
+        programs=found["new"],
+        program_hits=found["reused"],
+        compiled=found["compiled"],
+        compiles=found["compiles"],
+        compilations=records,
+        interpreted=found["interpreted"],
+        fallbacks=found["fallbacks"],
+        guard_misses=found["guard_misses"],
+        hybridize=found["hybridize"],
+        queues={CPU_QUEUE.name: CPU_QUEUE.depth()},
+        memory={"in_use": memory.in_use, "peak": memory.peak, "cached": memory.cached},
+    )
+    if reset:
+        _base.clear()
+        _base.update(totals)
+        Causes.records.clear()
+        backend().reset_peak()
+    return result
 
 
 def set_num_threads(threads: int) -> None:

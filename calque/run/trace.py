@@ -6,13 +6,13 @@ writes what is fused and compiled to standard error, without a session.
 
 from __future__ import annotations
 
-import json
-import os
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +23,15 @@ from calque.kernel.cost import cost, describe, lines
 
 clock = time.perf_counter
 
+RECORDING, RANGES, COMPILE, COPIES, LOADER, KERNELS = "recording", "ranges", "compile", "copies", "loader", "kernels"
+EVENTS = 1_000_000  # of one session; a profile that is left running must not take all memory
+
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something that took `seconds` from `start` (both of `time.perf_counter`) on a row: "recording", "compile", "cpu queue" or "kernels"."""
+    """Something that took `seconds` from `start` (both of `time.perf_counter`) on a row of a thread. Rows: "ranges" (the user's own), "recording"
+    (Python, flushes, waits), "compile", "copies", "loader", one "<device> queue" per device, "kernels". Events with the same `flow` (not 0) belong
+    together: a flush, and the run that it started."""
 
     name: str
     row: str
@@ -34,32 +39,67 @@ class Event:
     seconds: float
     thread: str
     facts: dict[str, Any] = field(default_factory=dict)
+    flow: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """One run of a program in one of its forms (`backends.Compiled` or `Interpreted`). `steps`: seconds of every launch, if measured."""
+    """One run of a program in one of its forms (`backends.Compiled` or `Interpreted`). `steps`: seconds of every launch, if measured; `held`: bytes
+    in use when it began; `queue`: name of the device queue."""
 
     form: Any
     start: float
     seconds: float
     steps: tuple[float, ...]
+    held: int = 0
+    queue: str = "cpu"
+
+
+@dataclass(slots=True, eq=False)
+class Value:
+    """Memory of one array that the session saw: made at `start` (of the session: before it) by node `node` of `form` (None: not by a program of the
+    session), given back at `end` (infinity: still alive)."""
+
+    nbytes: int
+    dtype: str
+    start: float
+    end: float
+    form: Any
+    node: int
+
+
+class _Where(threading.local):
+    """What this thread is doing. `queue`: the device queue whose work it runs; `flow`: the flush whose program it starts or runs; `inside`: depth of
+    open spans on its recording row."""
+
+    queue = "cpu"
+    flow = 0
+    inside = 0
+
+
+where = _Where()
+_flows = count(1)
 
 
 class Session:
     """Collects events between `start` and `stop`.
 
-    `kernels`: time every launch by itself, which takes longer. `compile_all`: compile also what would be interpreted at first.
-    `in_use` reads the bytes that are held.
+    `kernels`: time every launch by itself, which takes longer. `compile_all`: compile also what would be interpreted at first. `values`: note
+    which arrays live how long. `in_use` reads the bytes that are held.
     """
 
-    def __init__(self, in_use: Callable[[], int], kernels: bool = False, compile_all: bool = False) -> None:
+    def __init__(self, in_use: Callable[[], int], kernels: bool = False, compile_all: bool = False, values: bool = False) -> None:
         self.in_use = in_use
-        self.kernels, self.compile_all = kernels, compile_all
+        self.kernels, self.compile_all, self.track = kernels, compile_all, values
         self.events: list[Event] = []
         self.runs: list[Ran] = []
         self.memory: list[tuple[float, int]] = []
-        self.began = clock()
+        self.depths: list[tuple[float, str, int]] = []  # (moment, queue, tasks that wait or run)
+        self.values: list[Value] = []
+        self.dropped = 0
+        self.began = self.ended = clock()
+        self._alive: dict[int, tuple[Any, Value]] = {}  # id of an array -> (weak reference, what it is)
+        self._last: dict[int, float] = {}  # thread -> end of its last event on the recording row
 
     def start(self) -> None:
         """Become the active session."""
@@ -68,52 +108,132 @@ class Session:
             if active is not None:
                 raise ProfileError("[profiler] expected no profile to be running, got a second one; leave the first `with` block (or explain) before")
             active = self
-        self.began = clock()
+        self.began = self.ended = clock()
+        self._last[threading.get_ident()] = self.began
         self.sample()
 
     def stop(self) -> None:
         """Stop collecting."""
         global active
         self.sample()
-        active = None
+        self.ended = clock()
+        for _, value in self._alive.values():
+            if value.end == _FOR_EVER:
+                value.end = self.ended
+        self._alive.clear()
+        if active is self:
+            active = None
 
     def sample(self) -> None:
         """Note the memory in use."""
-        self.memory.append((clock(), self.in_use()))
+        if len(self.memory) < EVENTS:
+            self.memory.append((clock(), self.in_use()))
 
-    def span(self, name: str, row: str, start: float, **facts: Any) -> None:
+    def depth(self, queue: str, tasks: int) -> None:
+        """Note how much waits in a queue, running tasks included."""
+        if len(self.depths) < EVENTS:
+            self.depths.append((clock(), queue, tasks))
+
+    def add(self, event: Event) -> None:
+        """Keep an event."""
+        if len(self.events) < EVENTS:
+            self.events.append(event)
+        else:
+            self.dropped += 1
+
+    def span(self, name: str, row: str, start: float, flow: int = 0, **facts: Any) -> None:
         """Something that began at `start` and ends now."""
-        self.events.append(Event(name, row, start, clock() - start, threading.current_thread().name, facts))
+        self.add(Event(name, row, start, clock() - start, threading.current_thread().name, facts, flow))
+
+    # ------------------------------------------------------------------------------------------------ threads that record
+
+    def begin(self, operations: int = 0) -> float:
+        """A span of this thread's recording row begins now. What was before it since the last one was Python, with so many operations recorded."""
+        now = clock()
+        if where.inside == 0:
+            before = self._last.get(threading.get_ident())
+            if before is not None and now - before > GAP:
+                name = "Python" if not operations else f"Python, {operations} values recorded"
+                self.add(Event(name, RECORDING, before, now - before, threading.current_thread().name, {"recorded": operations}))
+        where.inside += 1
+        return now
+
+    def end(self, name: str, start: float, flow: int = 0, **facts: Any) -> None:
+        """The span that `begin` opened ends now."""
+        now = clock()
+        where.inside -= 1
+        if flow:
+            where.flow = 0
+        self._last[threading.get_ident()] = now
+        self.add(Event(name, RECORDING, start, now - start, threading.current_thread().name, facts, flow))
+
+    def flow(self) -> int:
+        """A number for a flush of this thread and the run that it starts."""
+        where.flow = number = next(_flows)
+        return number
+
+    # ------------------------------------------------------------------------------------------------------- device queues
 
     def run(self, form: Any, inputs: Sequence[Any], scalars: Sequence[Any]) -> Any:
         """Run a compiled or interpreted program and note how long it took."""
-        self.sample()
+        held = self.in_use()
+        queue, flow = where.queue, where.flow
         start = clock()
+        self.memory.append((start, held))
+        needed = getattr(getattr(form, "executable", None), "needed_bytes", 0)
+        self.memory.append((start, held + needed))
+        if self.track:
+            self._know(inputs, self.began, None, ())
         steps: Sequence[float] = ()
         if self.kernels and form.schedule is not None:
             result, steps = form.run_timed(inputs, scalars)
         else:
             result = form.run(inputs, scalars)
         seconds = clock() - start
-        self.span(label(form.source), "cpu queue", start, nodes=len(form.source.nodes), form="interpreted" if form.schedule is None else "compiled")
-        self.runs.append(Ran(form, start, seconds, tuple(steps)))
+        facts = {"nodes": len(form.source.nodes), "form": "interpreted"}
+        if form.schedule is not None:
+            facts |= {"form": "compiled", "launches": len(form.schedule.steps), "timed": "launches" if steps else "program"}
+        self.add(Event(label(form.source), f"{queue} queue", start, seconds, threading.current_thread().name, facts, flow))
+        self.runs.append(Ran(form, start, seconds, tuple(steps), held, queue))
+        self.memory.append((start + seconds, held + needed))
         if steps:
-            self._kernel_events(form, start, steps)
+            self._kernel_events(form, start, steps, queue)
+        if self.track:
+            self._know(result[0], start, form, form.source.outputs)
         self.sample()
         return result
 
-    def _kernel_events(self, form: Any, start: float, steps: Sequence[float]) -> None:
+    def _know(self, arrays: Sequence[Any], start: float, form: Any, nodes: Sequence[int]) -> None:
+        """Follow the lives of arrays."""
+        alive = self._alive
+        for k, array in enumerate(arrays):
+            key = id(array)
+            known = alive.get(key)
+            if array is None or (known is not None and known[0]() is array) or len(self.values) >= EVENTS:
+                continue
+            value = Value(array.nbytes, str(array.dtype), start, _FOR_EVER, form, nodes[k] if nodes else -1)
+            alive[key] = (weakref.ref(array, lambda _, value=value: _died(value)), value)  # type: ignore[misc]
+            self.values.append(value)
+
+    def _kernel_events(self, form: Any, start: float, steps: Sequence[float], queue: str) -> None:
         thread = threading.current_thread().name
         nodes = form.program.nodes
         for step, seconds in zip(form.schedule.steps, steps, strict=True):
             found = cost(step, form.schedule.buffers)
-            facts = {"lines": list(lines(step, nodes)), "flops": found.flops, "bytes": found.nbytes}
-            self.events.append(Event(describe(step, nodes), "kernels", start, seconds, thread, facts))
+            facts = {"lines": list(lines(step, nodes)), "flops": found.flops, "bytes": found.nbytes, "device": queue}
+            self.add(Event(describe(step, nodes), KERNELS, start, seconds, thread, facts))
             start += seconds
 
 
+GAP = 2e-6  # seconds: shorter stretches of Python between two events are not shown
+_FOR_EVER = float("inf")
 active: Session | None = None
 _LOCK = threading.Lock()
+
+
+def _died(value: Value) -> None:
+    if value.end == _FOR_EVER:
+        value.end = clock()
 
 
 def label(program: Program) -> str:
@@ -131,34 +251,3 @@ def log(topic: str, text: str) -> None:
     """Write to standard error."""
     for part in text.splitlines():
         sys.stderr.write(f"calque {topic}: {part}\n")
-
-
-def chrome_trace(session: Session) -> dict[str, Any]:
-    """The session in the Trace Event Format that Perfetto and chrome://tracing open: one row per kind and thread, and a memory counter.
-    Times are microseconds since the session began. Source: https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU"""
-    pid = os.getpid()
-    order = ("recording", "compile", "cpu queue", "kernels")
-    rows = sorted({(order.index(e.row), e.row, e.thread) for e in session.events})
-    rows = rows or [(0, "recording", threading.current_thread().name)]
-    numbers = {(row, thread): k for k, (_, row, thread) in enumerate(rows, start=1)}
-    found: list[dict[str, Any]] = [{"ph": "M", "name": "process_name", "pid": pid, "tid": 0, "args": {"name": "calque"}}]
-    for (row, thread), tid in numbers.items():
-        found.append({"ph": "M", "name": "thread_name", "pid": pid, "tid": tid, "args": {"name": f"{row} ({thread})"}})
-        found.append({"ph": "M", "name": "thread_sort_index", "pid": pid, "tid": tid, "args": {"sort_index": tid}})
-
-    def at(moment: float) -> float:
-        return round((moment - session.began) * 1e6, 3)
-
-    for e in sorted(session.events, key=lambda e: (e.start, -e.seconds)):
-        found.append(
-            {"ph": "X", "name": e.name, "cat": e.row, "ts": max(0.0, at(e.start)), "dur": round(e.seconds * 1e6, 3), "pid": pid,
-             "tid": numbers[e.row, e.thread], "args": e.facts}
-        )  # fmt: skip
-    for moment, held in session.memory:
-        found.append({"ph": "C", "name": "memory", "ts": max(0.0, at(moment)), "pid": pid, "tid": 0, "args": {"bytes in use": held}})
-    return {"traceEvents": found, "displayTimeUnit": "ms"}
-
-
-def export(session: Session, path: str | Path) -> None:
-    """Write the session as JSON."""
-    Path(path).write_text(json.dumps(chrome_trace(session)))
