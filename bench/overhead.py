@@ -1,6 +1,6 @@
 """Cost of everything but the arithmetic: programs of a few tiny operations beside PyTorch eager, taking turns in one process.
 
-    python bench/overhead.py [--rounds 15] [--compile]
+    python bench/overhead.py [--rounds 15] [--compile] [--only read,one]
 
 Each line is the median over rounds of the mean time of one call; the ratio is the median of the rounds' ratios.
 """
@@ -11,6 +11,7 @@ import argparse
 import statistics
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import calque
@@ -35,6 +36,12 @@ def read_three(T: Any) -> Callable[[], Any]:
     """(x * y + 1.5).sum().item()."""
     x, y = T.ones(64), T.ones(64)
     return lambda: (x * y + 1.5).sum().item()
+
+
+def read_array(rows: int, T: Any) -> Callable[[], Any]:
+    """(x + 1).numpy() of (rows, 256)."""
+    x = T.ones(rows, 256)
+    return lambda: (x + 1).numpy()
 
 
 def start_three(T: Any) -> Callable[[], Any]:
@@ -111,7 +118,10 @@ def train_step(T: Any, wrap: Callable[[Any], Any] = lambda f: f) -> Callable[[],
     return lambda: run(x)
 
 
-CASES = [read_a_sum, read_three, start_three, unrolled, count_up]
+CASES: dict[str, Callable[[Any], Callable[[], Any]]] = {
+    **{case.__name__: case for case in (read_a_sum, read_three, start_three, unrolled, count_up)},
+    **{f"read_array {rows}": partial(read_array, rows) for rows in (1, 16, 64, 256, 1024, 2048)},
+}
 WRAPPED = [one_sample, train_step]
 
 
@@ -140,6 +150,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--compile", action="store_true", help="also torch.compile (needs a C++ compiler)")
+    parser.add_argument("--only", default="", help="parts of names, separated by commas")
     options = parser.parse_args()
     rounds, compiler = options.rounds, options.compile
     try:
@@ -147,17 +158,21 @@ def main() -> None:
     except ImportError:
         torch = None
     print(f"{'case':16} {'calque us':>10} {'torch us':>10} {'ratio':>7}")
-    for case in CASES:
+    for name, case in CASES.items():
+        if options.only and not any(word in name for word in options.only.split(",")):
+            continue
         contenders = {"calque": case(calque)} | ({"torch": case(torch)} if torch is not None else {})
         times = compare(contenders, rounds)
         ours = statistics.median(times["calque"]) * 1e6
         if torch is None:
-            print(f"{case.__name__:16} {ours:10.1f}")
+            print(f"{name:16} {ours:10.1f}")
             continue
         ratio = statistics.median(c / t for c, t in zip(times["calque"], times["torch"], strict=True))
-        print(f"{case.__name__:16} {ours:10.1f} {statistics.median(times['torch']) * 1e6:10.1f} {ratio:7.2f}", flush=True)
+        print(f"{name:16} {ours:10.1f} {statistics.median(times['torch']) * 1e6:10.1f} {ratio:7.2f}", flush=True)
     print(f"\n{'case':16} {'calque':>10} {'hybridized':>10} {'torch':>10} {'compile':>10}   us")
     for wrapped in WRAPPED:
+        if options.only and not any(word in wrapped.__name__ for word in options.only.split(",")):
+            continue
         contenders = {"calque": wrapped(calque), "hybridized": wrapped(calque, calque.compile)}
         if torch is not None:
             contenders["torch"] = wrapped(torch)

@@ -499,7 +499,7 @@ def _refresh_views(base: Tensor, written: Tensor | None) -> None:
 
 
 def realise(t: Tensor, reason: str = "read") -> Buffer:
-    """The buffer that holds the tensor's storage, flushing if needed; does not wait for the engine."""
+    """The buffer that holds the tensor's storage, flushing if needed. For callers that wait for it at once."""
     if t._layout.device is not CPU:
         raise DeviceError(f"[{reason}] a tensor on device {t._layout.device} has no values to read")
     return recorder.materialise(t._storage, reason)

@@ -30,6 +30,7 @@ INTERPRET_WORK = 16_384  # scalar operations below which a program is interprete
 INTERPRET_TIMES = 16  # compiling takes as long as interpreting some hundred times; a loop that goes on has soon earned it back
 QUEUE_FULL = 1e-3  # seconds from which handing a task over is shown in a profile
 INLINE_WORK = 200_000  # cost (see `estimate_cost`) below which a wake-up of the engine thread takes longer than what it hides
+INLINE_READ_WORK = 4_000_000  # the same for a thread that waits for the result anyway: a millisecond or two, in which no other thread flushes
 FLOPS_PER_OPERATION = 16  # multiply-adds of a contraction that take as long as one elementwise operation from memory
 
 Array = np.ndarray[Any, Any]
@@ -143,11 +144,12 @@ def dispatch(
     outputs: list[Buffer],
     errors: list[Callable[[int], Exception]],
     previous: Sequence[Buffer | None] = (),
+    awaited: bool = False,
 ) -> None:
-    """Queue the plan, or run it at once if that is cheaper; `outputs` are filled when it has run. Outputs that already hold an array are
-    updated in place; the others fall back to the value of their storage before it was written (`previous`, among the inputs) if the
-    program fails: a failure loses nothing."""
-    short = plan.cost < INLINE_WORK and CPU_QUEUE.idle()
+    """Queue the plan, or run it at once if that is cheaper (`awaited`: this thread will wait for the result anyway); `outputs` are filled
+    when it has run. Outputs that already hold an array are updated in place; the others fall back to the value of their storage before it was
+    written (`previous`, among the inputs) if the program fails: a failure loses nothing."""
+    short = (plan.cost < INLINE_WORK or (awaited and plan.cost < INLINE_READ_WORK and plan.compiled is not None)) and CPU_QUEUE.idle()
     if short and not settings.checked:
         arrays = _settled(inputs)
         if arrays is not None:

@@ -387,8 +387,8 @@ def add_check(slot: int, make_error: Callable[[int], Exception]) -> None:
 # ---------------------------------------------------------------------------------------------------------------- flush
 
 
-def flush(reason: str) -> None:
-    """Dispatch everything this thread has recorded. Returns at once; only reading waits."""
+def flush(reason: str, awaited: bool = False) -> None:
+    """Dispatch everything this thread has recorded. Returns at once; only reading waits (`awaited`: the caller is about to)."""
     state = local.state
     trace = state.trace
     if trace.cur is _ROOT:
@@ -403,7 +403,7 @@ def flush(reason: str) -> None:
     try:
         with LOCK:
             state.trace = Trace(_ROOT)
-            _dispatch(trace, reason)
+            _dispatch(trace, reason, awaited)
             trace.inputs, trace.scalars = [], []  # caches still point to the trace; it must not keep memory alive
     finally:
         if held:
@@ -412,7 +412,7 @@ def flush(reason: str) -> None:
             session.end(f"flush: {reason}", start, flow, slots=count, line=user_line())
 
 
-def _dispatch(trace: Trace, reason: str) -> None:
+def _dispatch(trace: Trace, reason: str, awaited: bool) -> None:
     global _TICK
     Counters.flushes += 1
     Counters.reasons[reason] = Counters.reasons.get(reason, 0) + 1
@@ -460,7 +460,7 @@ def _dispatch(trace: Trace, reason: str) -> None:
     inputs, trace.inputs = trace.inputs, []  # buffers know their trace: a trace that kept them would be a reference cycle
     previous = [before.get(slot) for slot in numbers] if before else ()
     try:
-        dispatch(plan, inputs, trace.scalars, outputs, errors, previous)
+        dispatch(plan, inputs, trace.scalars, outputs, errors, previous, awaited)
     finally:  # also after an interrupt: the trace cannot be run again
         for storage in live:
             storage.trace, storage.buffer, storage.home = None, made[storage.slot], None
@@ -546,12 +546,12 @@ def foreign_buffer(storage: Storage) -> Buffer:
 
 
 def materialise(storage: Storage, reason: str) -> Buffer:
-    """The storage's buffer, flushing if it is only recorded. Does not wait."""
+    """The storage's buffer, flushing if it is only recorded. The caller is about to wait for it."""
     if local.state.capture is not None:
         local.state.capture.abort(f"reads a value: {reason}")
     if storage.buffer is None:
         if storage.trace is local.state.trace:
-            flush(reason)
+            flush(reason, awaited=True)
         if storage.buffer is None:
             return foreign_buffer(storage)
     return storage.buffer
