@@ -61,6 +61,13 @@ class Backend(ABC):
     def compile(self, schedule: Schedule) -> Executable:
         """Machine code (or whatever runs fastest) for a schedule."""
 
+    def expect(self, nodes: int) -> None:  # noqa: B027 (most backends have nothing to prepare)
+        """A program of so many nodes will be compiled soon: the backend may prepare itself while the program is planned."""
+
+    def compile_counts(self) -> dict[str, Any]:
+        """Counters of the compiler for `calque.stats()`."""
+        return {}
+
     def workspace_bytes(self, kind: str, spec: Any, dtype: DType) -> int:
         """Memory that a contraction wants beside its operands; the planner gives it a place in the arena (`Contract.workspace`)."""
         return 0

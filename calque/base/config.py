@@ -48,6 +48,7 @@ class Settings:
     threads: int = field(default_factory=_default_threads)
     cache_dir: Path = field(default_factory=_default_cache)  # object code
     cache_bytes: int = field(default_factory=lambda: _number("CALQUE_CACHE_BYTES", 512 << 20))
+    compile_in_process: bool = field(default_factory=lambda: _flag("CALQUE_COMPILE_IN_PROCESS"))  # else LLVM runs in processes of its own
     cpu_target: str = field(default_factory=lambda: os.environ.get("CALQUE_CPU_TARGET", ""))  # "", "sse2", "avx2", "avx512"
     max_pending_ops: int = field(default_factory=lambda: _number("CALQUE_MAX_PENDING_OPS", 8192))
     max_pending_bytes: int = field(default_factory=lambda: _number("CALQUE_MAX_PENDING_BYTES", 4 << 30))
@@ -63,3 +64,8 @@ settings = Settings()
 def environment(name: str, default: str = "") -> str:
     """Value of an environment variable of another tool (`NO_COLOR`, `CI`): the one door for such reads."""
     return os.environ.get(name, default)
+
+
+def whole_environment() -> dict[str, str]:
+    """The environment for a process that this one starts."""
+    return dict(os.environ)

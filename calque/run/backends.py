@@ -33,6 +33,7 @@ class Compiled:
     def __init__(self, backend_: Backend, program: Program) -> None:
         self.source = program
         start = tracing.clock()
+        backend_.expect(len(program.nodes))
         self.schedule = compiler().compile_program(program, workspace_bytes=backend_.workspace_bytes)
         lowered = tracing.clock()
         self.executable = backend_.compile(self.schedule)

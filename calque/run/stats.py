@@ -29,8 +29,10 @@ class Stats(dict[str, Any]):
     compilations: the last ones, each with its line, cause, sizes and seconds; interpreted: small programs that were not compiled (yet);
     guard_misses: calls of hybridized functions that found what they depend on changed; hybridize: functions, their replayed and recorded calls, and
     calls that ran as written with the reasons; fallbacks: programs whose compiled form failed and that the reference computed; queues: tasks that
-    wait or run now, per device; memory: bytes in use, their peak, and bytes cached for reuse; trie_edges, trie_limit: size of the trace trie now and
-    its bound; evictions: times the trie was pruned. `programs`, `program_hits` and `compiled` are the sums of `traces` and `compiles`.
+    wait or run now, per device; memory: bytes in use, their peak, and bytes cached for reuse; compiler (since the process began): processes started to
+    compile, modules that they compiled, modules compiled in this process instead and the reasons, the most memory (MiB) that one of the processes
+    held; trie_edges, trie_limit: size of the trace trie now and its bound; evictions: times the trie was pruned. `programs`, `program_hits` and
+    `compiled` are the sums of `traces` and `compiles`.
 
     Causes of a compilation: "new program", "new shape" (the same operations), "new dtype", "new constant" (a number or attribute that is part of the
     program), "other results" (other values were still referenced), "guard miss" (of a hybridized function), "seen before" (forgotten since).
@@ -58,6 +60,7 @@ class Stats(dict[str, Any]):
             *(f"  {times:8d}  {reason:<28} {_short(line)}" for (reason, line), times in _most(self["flush_lines"])),
             f"compiles    {self['compiled']} ({_counts(self['compiles'])}); {self['interpreted']} interpreted, {self['fallbacks']} fallbacks",
             *(_compilation(c) for c in self["compilations"][-ROWS:]),
+            *(f"  {modules:8d}  modules compiled in this process: {reason}" for reason, modules in _most(self["compiler"].get("reasons", {}))),
             f"hybridize   {hybrid['functions']} functions: {hybrid['replays']} replays, {hybrid['recordings']} recordings, "
             f"{hybrid['imperative']} calls as written; {self['guard_misses']} guard misses",
             *(f"  {times:8d}  {reason}" for reason, times in _most(hybrid["reasons"])),
@@ -145,6 +148,7 @@ def stats(reset: bool = False) -> Stats:
         hybridize=found["hybridize"],
         queues={CPU_QUEUE.name: CPU_QUEUE.depth()},
         memory={"in_use": memory.in_use, "peak": memory.peak, "cached": memory.cached},
+        compiler=backend().compile_counts(),
     )
     if reset:
         _base.clear()

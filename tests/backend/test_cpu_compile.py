@@ -7,7 +7,7 @@ import threading
 import numpy as np
 import pytest
 
-from calque.backend.cpu import contract, library, llvm
+from calque.backend.cpu import contract, library, llvm, processes
 from calque.backend.cpu.emit import emit_kernel
 from calque.backend.cpu.partition import partition
 from calque.backend.cpu.target import current
@@ -82,13 +82,14 @@ def sources():
     return [llvm.Source(lambda k=k, n=n: emit_kernel(k, target, f"k{n}")) for n, k in enumerate(ordered)]
 
 
-def test_objects_do_not_depend_on_the_number_of_threads(monkeypatch):
+def test_objects_do_not_depend_on_who_compiles_them(monkeypatch):
     made = []
-    for threads in (1, 2, 4):
+    for threads, in_process in ((1, True), (2, True), (4, True), (1, False), (4, False)):
         monkeypatch.setattr(config.settings, "threads", threads)
+        monkeypatch.setattr(config.settings, "compile_in_process", in_process)
         made.append(llvm.compile_all([*sources(), llvm.Source(lambda: TEXT, 3)], current()))
     assert len(made[0]) > 5 and all(made[0])
-    assert made[0] == made[1] == made[2]
+    assert all(other == made[0] for other in made[1:])
     alone = [llvm.compile_all([source], current())[0] for source in sources()]
     assert made[0][:-1] == alone
 
@@ -96,6 +97,7 @@ def test_objects_do_not_depend_on_the_number_of_threads(monkeypatch):
 def test_modules_compile_on_several_threads(monkeypatch):
     """All helpers take part: every thread must have entered before the first may leave."""
     monkeypatch.setattr(config.settings, "threads", 3)
+    monkeypatch.setattr(config.settings, "compile_in_process", True)
     together = threading.Barrier(3, timeout=30)
 
     def write():
@@ -105,21 +107,26 @@ def test_modules_compile_on_several_threads(monkeypatch):
     llvm.compile_all([llvm.Source(write)] * 3, current())
 
 
-def test_an_error_ends_the_work_and_names_the_emitter(monkeypatch):
+@pytest.mark.parametrize("in_process", [True, False])
+def test_an_error_ends_the_work_and_names_the_emitter(monkeypatch, in_process):
     monkeypatch.setattr(config.settings, "threads", 3)
+    monkeypatch.setattr(config.settings, "compile_in_process", in_process)
     broken = [llvm.Source(lambda: TEXT), llvm.Source(lambda: "define void @f( {"), llvm.Source(lambda: TEXT)]
     with pytest.raises(CompileError, match="expected valid IR"):
         llvm.compile_all(broken, current())
     assert llvm.compile_all([llvm.Source(lambda: TEXT)], current())[0]  # and the next batch is not affected
 
 
-def test_without_new_threads_the_caller_compiles_everything(monkeypatch):
+@pytest.mark.parametrize("in_process", [True, False])
+def test_without_new_threads_the_caller_compiles_everything(monkeypatch, in_process):
     """No thread can start while the interpreter goes down."""
 
     def refuse(self):
         raise RuntimeError("can't create new thread at interpreter shutdown")
 
     monkeypatch.setattr(config.settings, "threads", 4)
+    monkeypatch.setattr(config.settings, "compile_in_process", in_process)
+    processes.POOL.close()
     monkeypatch.setattr(threading.Thread, "start", refuse)
     assert all(llvm.compile_all([llvm.Source(lambda: TEXT)] * 3, current()))
 

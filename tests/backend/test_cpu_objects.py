@@ -133,7 +133,8 @@ print('llvmlite.binding' in sys.modules)
 """
 
 
-def test_a_warm_process_loads_no_compiler(tmp_path: Path) -> None:
-    environment = {**os.environ, "CALQUE_CACHE": str(tmp_path), "PYTHONPATH": str(ROOT)}
+@pytest.mark.parametrize("in_process", [True, False])
+def test_a_process_loads_no_compiler_unless_it_compiles(tmp_path: Path, in_process: bool) -> None:
+    environment = {**os.environ, "CALQUE_CACHE": str(tmp_path), "PYTHONPATH": str(ROOT), "CALQUE_COMPILE_IN_PROCESS": str(int(in_process))}
     cold, warm = (subprocess.run([sys.executable, "-c", STEP], env=environment, capture_output=True, text=True, check=True).stdout for _ in range(2))
-    assert cold.strip() == "True" and warm.strip() == "False"
+    assert cold.strip() == str(in_process) and warm.strip() == "False"

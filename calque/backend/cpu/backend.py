@@ -10,7 +10,8 @@ from calque.backend.base import Array, Backend, Executable, MemoryStats
 from calque.backend.cpu import contract, limits
 from calque.backend.cpu.executable import compile_schedule
 from calque.backend.cpu.memory import POOL
-from calque.backend.cpu.target import current
+from calque.backend.cpu.processes import COUNTERS
+from calque.backend.cpu.target import current, expect
 from calque.base.dtypes import DType
 from calque.kernel.schedule import Schedule
 
@@ -23,6 +24,20 @@ class CpuBackend(Backend):
     def compile(self, schedule: Schedule) -> Executable:
         """Machine code for a schedule."""
         return compile_schedule(schedule)
+
+    def expect(self, nodes: int) -> None:
+        """Start compilers if the kernel cache is empty."""
+        expect(nodes // 4 + 1)
+
+    def compile_counts(self) -> dict[str, Any]:
+        """See `processes.Counters`."""
+        return {
+            "processes": COUNTERS.processes,
+            "modules": COUNTERS.modules,
+            "in_process": COUNTERS.alone,
+            "reasons": dict(COUNTERS.reasons),
+            "peak_mib": COUNTERS.peak_mib,
+        }
 
     def workspace_bytes(self, kind: str, spec: Any, dtype: DType) -> int:
         """Packed operands and transformed tiles of a native contraction."""

@@ -81,9 +81,12 @@ def _objects(modules: Sequence[Module], target: TargetInfo) -> list[bytes]:
     missing.sort(key=lambda k: -modules[k].weight)  # the longest first, so that the cores finish together
     COUNTERS.from_disk += len(modules) - len(missing)
     COUNTERS.compiled += len(missing)
-    for k, data in zip(missing, llvm.compile_all([modules[k].source for k in missing], target), strict=True):
-        objects[k] = data
-        disk.put(modules[k].key, data)
+
+    def finished(number: int, data: bytes) -> None:
+        objects[missing[number]] = data
+        disk.put(modules[missing[number]].key, data)
+
+    llvm.compile_all([modules[k].source for k in missing], target, finished)
     return [data for data in objects if data is not None]
 
 

@@ -1,22 +1,22 @@
-"""The only module that talks to LLVM: IR text to object code, object code to addresses. llvmlite is imported at the first
-compile."""
+"""IR text to object code, object code to addresses: in other processes and by our own loader, or else by LLVM in this process, which is imported
+at the first such need."""
 
 from __future__ import annotations
 
 import atexit
-import ctypes
 import importlib.metadata
-import importlib.util
 import os
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
+from calque.backend.cpu import compiler
+from calque.backend.cpu.compiler import SHORT
 from calque.backend.cpu.objects import Memory, UnsupportedObject, library_function, parse
+from calque.backend.cpu.processes import COUNTERS, POOL, Job, llvmlite_folder
 from calque.backend.cpu.target import TargetInfo, current
 from calque.base import config
 from calque.base.errors import CompileError
@@ -45,10 +45,8 @@ _lock = threading.RLock()
 
 @lru_cache(maxsize=1)
 def _binding() -> Any:
-    import llvmlite.binding as llvm
-
-    llvm.initialize_native_target()
-    llvm.initialize_native_asmprinter()
+    """llvmlite in this process."""
+    llvm = compiler.binding()
     for name in LIBRARY_FUNCTIONS:
         llvm.add_symbol(name, library_function(name))
     return llvm
@@ -57,114 +55,24 @@ def _binding() -> Any:
 @lru_cache(maxsize=1)
 def version() -> str:
     """Which LLVM compiles: part of every cache key. Read from the files of llvmlite, which is imported only to compile."""
-    found = importlib.util.find_spec("llvmlite")
-    if found is None or not found.submodule_search_locations:
-        raise CompileError("[cpu] expected llvmlite, got no such package; install it with: pip install llvmlite")
-    folder = Path(next(iter(found.submodule_search_locations)))
+    folder = llvmlite_folder()
     files = sorted((folder / "binding").glob("*llvmlite.*"))  # the compiled library; its size and age tell builds of one version apart
     stamps = [f"{f.name} {f.stat().st_size} {f.stat().st_mtime_ns}" for f in files]
     return f"llvmlite {importlib.metadata.version('llvmlite')} {' '.join(stamps)}"
 
 
-SHORT = -1
-"""Pass list of a `Source`: the short one for explicit vector code; 0..3 are LLVM's own pipelines."""
-
-
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A module to compile: `write` makes the IR text (called by the thread that compiles), `level` is the pass list."""
+    """A module to compile: `write` makes the IR text (called shortly before it is compiled), `level` is the pass list (see `compiler.py`)."""
 
     write: Callable[[], str]
     level: int = SHORT
 
 
-class _Unlocked:
-    """LLVM's long calls without the global lock that llvmlite's Python layer takes around every call.
-
-    The functions are thread-safe as long as threads share neither contexts nor target machines; Python's own lock is released while they run.
-    Their prototypes are the same in all supported versions of llvmlite (0.45 to 0.47).
-    """
-
-    def __init__(self, path: str) -> None:
-        library = ctypes.CDLL(path)  # already loaded: the same code with prototypes of our own
-        pointer, message = ctypes.c_void_p, ctypes.POINTER(ctypes.c_char_p)
-        self.parse = library.LLVMPY_ParseAssembly
-        self.parse.argtypes, self.parse.restype = [pointer, ctypes.c_char_p, message], pointer
-        self.run_passes = library.LLVMPY_RunNewModulePassManager
-        self.run_passes.argtypes, self.run_passes.restype = [pointer, pointer, pointer], None
-        self.emit = library.LLVMPY_TargetMachineEmitToMemory
-        self.emit.argtypes, self.emit.restype = [pointer, pointer, ctypes.c_int, message], pointer
-        self.buffer_start = library.LLVMPY_GetBufferStart
-        self.buffer_start.argtypes, self.buffer_start.restype = [pointer], pointer
-        self.buffer_size = library.LLVMPY_GetBufferSize
-        self.buffer_size.argtypes, self.buffer_size.restype = [pointer], ctypes.c_size_t
-        self.dispose_buffer = library.LLVMPY_DisposeMemoryBuffer
-        self.dispose_buffer.argtypes, self.dispose_buffer.restype = [pointer], None
-        self.dispose_module = library.LLVMPY_DisposeModule
-        self.dispose_module.argtypes, self.dispose_module.restype = [pointer], None
-        self.dispose_text = library.LLVMPY_DisposeString
-        self.dispose_text.argtypes, self.dispose_text.restype = [ctypes.c_char_p], None
-
-    def checked(self, function: Any, *arguments: Any) -> int:
-        """The pointer a function returns; raises RuntimeError with its message if it returns none."""
-        message = ctypes.c_char_p()
-        result = function(*arguments, ctypes.byref(message))
-        text = message.value
-        if text:
-            self.dispose_text(message)
-        if not result or text:
-            raise RuntimeError((text or b"").decode(errors="replace"))
-        return int(result)
-
-
-@lru_cache(maxsize=1)
-def _unlocked() -> _Unlocked:
-    return _Unlocked(_binding().ffi.lib._name)
-
-
-def _machine(target: TargetInfo) -> Any:
-    llvm = _binding()
-    # The loader places code and constants wherever the system has room, in a long-lived process more than 2 GiB apart: the small code
-    # model's 32-bit distances would then overflow, which LLVM answers by aborting. The large model addresses constants by 64 bits.
-    return llvm.Target.from_triple(target.triple).create_target_machine(
-        cpu=target.processor, features=target.features, opt=2, reloc="static", codemodel="large"
-    )
-
-
-def _compile(source: Source, machine: Any) -> bytes:
-    """Object code of one module. `machine` belongs to this thread."""
-    llvm, native = _binding(), _unlocked()
-    text = source.write().encode()
-    context = llvm.create_context()
-    try:
-        module = native.checked(native.parse, context, text)
-    except RuntimeError as error:
-        raise CompileError(f"[cpu] expected valid IR, got {error}; this is a bug in the emitter") from error
-    try:
-        tuning = llvm.create_pipeline_tuning_options(speed_level=max(source.level, 1))
-        tuning.loop_vectorization = tuning.slp_vectorization = False
-        builder = llvm.create_pass_builder(machine, tuning)
-        if source.level == SHORT:
-            passes = llvm.create_new_module_pass_manager()
-            passes.add_sroa_pass()
-            passes.add_simplify_cfg_pass()
-            passes.add_instruction_combine_pass()
-        else:
-            passes = builder.getModulePassManager()
-        native.run_passes(passes, module, builder)
-        buffer = native.checked(native.emit, machine, module, 1)
-        try:
-            return ctypes.string_at(native.buffer_start(buffer), native.buffer_size(buffer))
-        finally:
-            native.dispose_buffer(buffer)
-    finally:
-        native.dispose_module(module)
-
-
 class _Crew:
     """Threads that take modules from one list until it is empty; the first error ends the work."""
 
-    def __init__(self, sources: Sequence[Source], target: TargetInfo) -> None:
+    def __init__(self, sources: Sequence[Source], target: compiler.Target) -> None:
         self.sources = sources
         self.target = target
         self.waiting = deque(range(len(sources)))
@@ -174,13 +82,17 @@ class _Crew:
     def work(self) -> None:
         """Compile until nothing is left."""
         try:
-            machine = _machine(self.target)
+            machine = compiler.machine_for(self.target)
             while self.waiting:
                 try:
                     number = self.waiting.popleft()
                 except IndexError:
                     return
-                self.objects[number] = _compile(self.sources[number], machine)
+                source = self.sources[number]
+                self.objects[number] = compiler.object_code(source.write().encode(), source.level, machine)
+        except compiler.InvalidText as error:
+            self.error = CompileError(f"[cpu] expected valid IR, got {error}; this is a bug in the emitter")
+            self.waiting.clear()
         except Exception as error:
             self.error = error
             self.waiting.clear()
@@ -206,22 +118,54 @@ class _Crew:
         return self.objects
 
 
-def compile_all(sources: Sequence[Source], target: TargetInfo) -> list[bytes]:
-    """Object code of some modules, compiled on all cores. What a module becomes does not depend on the others or on the threads."""
+def _compile_here(sources: Sequence[Source], target: compiler.Target) -> list[bytes]:
+    """Object code of some modules, compiled in this process on all cores."""
     objects: list[bytes] = [b""] * len(sources)
+    for short in (False, True):  # the switch is one variable of the process: modules with and without it go one group after the other
+        chosen = [k for k, source in enumerate(sources) if (source.level == SHORT) is short]
+        if not chosen:
+            continue
+        compiler.reduce_strength(not short)
+        try:
+            for k, data in zip(chosen, _Crew([sources[k] for k in chosen], target).run(), strict=True):
+                objects[k] = data
+        finally:
+            compiler.reduce_strength(True)
+    return objects
+
+
+def _count(modules: int) -> None:
+    """Remember why this process compiled."""
+    why = POOL.refusal() or POOL.failure
+    COUNTERS.alone += modules
+    COUNTERS.reasons[why] = COUNTERS.reasons.get(why, 0) + modules
+
+
+def _nothing(number: int, data: bytes) -> None:
+    """Whoever asks for no object before all are there."""
+
+
+def compile_all(sources: Sequence[Source], target: TargetInfo, finished: Callable[[int, bytes], None] = _nothing) -> list[bytes]:
+    """Object code of some modules, compiled on all cores: in other processes (`processes.py`), else in this one. `finished(number, object)` is
+    called for each as soon as it is there. What a module becomes does not depend on the others, on the cores or on who compiles."""
+    objects: list[bytes] = [b""] * len(sources)
+    described = (target.triple, target.processor, target.features)
+
+    def job(source: Source) -> Job:
+        return lambda: (source.level, source.write().encode())
+
+    def arrived(number: int, data: bytes) -> None:
+        objects[number] = data
+        finished(number, data)
+
     with _lock:
-        # Loop strength reduction takes a third of the time of explicit vector code and gains nothing on its addresses. The switch is one
-        # variable of the process, so modules with and without it are compiled one group after the other.
-        for short in (False, True):
-            chosen = [k for k, source in enumerate(sources) if (source.level == SHORT) is short]
-            if not chosen:
-                continue
-            _binding().set_option("calque", "-disable-lsr" if short else "-disable-lsr=false")
-            try:
-                for k, data in zip(chosen, _Crew([sources[k] for k in chosen], target).run(), strict=True):
-                    objects[k] = data
-            finally:
-                _binding().set_option("calque", "-disable-lsr=false")
+        left = list(range(len(sources)))
+        if left and not POOL.refusal():
+            left = POOL.compile([job(source) for source in sources], described, arrived)
+        if left:
+            _count(len(left))
+            for number, data in zip(left, _compile_here([sources[k] for k in left], described), strict=True):
+                arrived(number, data)
     return objects
 
 

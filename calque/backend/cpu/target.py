@@ -13,6 +13,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from calque.backend.cpu.cache import ObjectCache
+from calque.backend.cpu.processes import POOL
 from calque.base import config
 from calque.base.errors import ArgumentError
 
@@ -70,33 +71,38 @@ def _from_features(triple: str, processor: str, features: str) -> TargetInfo:
     return TargetInfo(name, triple, processor, features, width, registers, fma=middle, masked=wide, half=middle)
 
 
-def _ask_llvm() -> tuple[str, str, str]:
-    """Triple, processor and features of this machine."""
-    import llvmlite.binding as llvm  # loaded at the first compile only
-
-    return llvm.get_default_triple(), llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten()
-
-
 _OF_ONE_CORE = ("cpu MHz", "bogomips", "processor", "core id", "apicid", "initial apicid", "physical id")
 
 
-def _host() -> tuple[str, str, str]:
-    """What LLVM says of this machine. The answer is kept beside the kernels, under everything that the system says of the processor, so that a
-    process that compiles nothing need not load LLVM."""
+def _kept_host() -> tuple[ObjectCache, str, list[str]]:
+    """What LLVM said of this machine, kept beside the kernels under everything that the system says of the processor, so that a process that
+    compiles nothing need not load LLVM: the cache, the key (empty if the system says nothing), and three lines, or less if nothing is kept."""
+    disk = ObjectCache(config.settings.cache_dir / "cpu", config.settings.cache_bytes)
     try:
         lines = Path("/proc/cpuinfo").read_text().split("\n\n")[0].splitlines()
     except OSError:
-        return _ask_llvm()
+        return disk, "", []
     stable = [line for line in lines if not line.startswith(_OF_ONE_CORE)]
     text = "\0".join(("host", platform.machine(), platform.release(), *stable))
     key = hashlib.sha256(text.encode()).hexdigest()
-    disk = ObjectCache(config.settings.cache_dir / "cpu", config.settings.cache_bytes)
-    kept = (disk.get(key) or b"").decode(errors="replace").split("\n")
+    return disk, key, (disk.get(key) or b"").decode(errors="replace").split("\n")
+
+
+@lru_cache(maxsize=1)
+def _host() -> tuple[str, str, str]:
+    disk, key, kept = _kept_host()
     if len(kept) == 3:
         return kept[0], kept[1], kept[2]
-    found = _ask_llvm()
-    disk.put(key, "\n".join(found).encode())
+    found = POOL.host()
+    if key:
+        disk.put(key, "\n".join(found).encode())
     return found
+
+
+def expect(modules: int) -> None:
+    """A program that needs about so many kernels is on its way. With an empty cache they will be missing: compilers start while it is planned."""
+    if _host.cache_info().currsize == 0 and len(_kept_host()[2]) < 3:
+        POOL.prepare(modules)
 
 
 @lru_cache(maxsize=8)
