@@ -11,7 +11,7 @@ from calque.ir.program import Node, Program
 from calque.ir.rewrite import Graph, Rule, rewrite
 from calque.ops import opdef
 
-WIDENED = ("matmul", "conv2d", "conv2d_input_grad", "conv2d_weight_grad", "index_add", "scatter_add", "update_add")
+WIDENED = ("matmul", "conv2d", "conv2d_input_grad", "conv2d_weight_grad", "lstm", "lstm_grad", "index_add", "scatter_add", "update_add")
 FEW_POINTS = 16  # a reduction over contiguous elements with fewer results is split ...
 LONG = 8192  # ... from this many elements per result
 FEW_COLUMNS = 32768  # a reduction over rows (results side by side) with fewer results is split ...

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 
 from calque.base.shapes import Shape, broadcast_shapes, broadcast_strides, contiguous_strides
 from calque.ir.program import Node, Program
-from calque.kernel.contract import AttentionSpec, ContractSpec, Spec
-from calque.kernel.facts import Class
+from calque.kernel.contract import AttentionSpec, ContractSpec, RecurrentSpec, Spec
+from calque.kernel.facts import RECURRENT, Class
 from calque.kernel.group import Group
 from calque.kernel.lower import Launch
 from calque.kernel.memo import MEMORY
@@ -176,6 +176,9 @@ def contract_call(fusion: Fusion, node: int) -> ContractCall:
 
 def _spec(n: Node, shapes: list[Shape], strides: list[Shape]) -> Spec:
     """Parameters of a contraction over operand views."""
+    if n.op.name in RECURRENT:
+        steps, rows, units = shapes[0 if n.op.name == "lstm" else 1]
+        return RecurrentSpec(tuple(zip(map(tuple, shapes), map(tuple, strides), strict=True)), (steps, rows, units // 4))
     if n.op.parts:
         return _attention_spec(n, shapes, strides)
     if n.op.name == "matmul":

@@ -75,7 +75,28 @@ class AttentionSpec:
         return 2 * int(np.prod(self.batch, dtype=object)) * q[-2] * v[-2] * products // (1 + self.causal)
 
 
-Spec = ContractSpec | AttentionSpec
+@dataclass(frozen=True, slots=True)
+class RecurrentSpec:
+    """`Contract.spec` of `lstm` and `lstm_grad`: views of their operands, all but the weight with contiguous units; outputs are dense.
+
+    lstm: x (L, N, 4 H), h and c (N, H), weight (4 H, H); outputs (L, N, H) twice and (L, N, 4 H). lstm_grad: weight, gates (L, N, 4 H),
+    cells (L, N, H), c (N, H), gradients (L, N, H) and (N, H); outputs (L, N, 4 H) and (N, H) twice. `sizes`: L, N, H.
+    """
+
+    views: tuple[tuple[Shape, Shape], ...]
+    sizes: tuple[int, int, int]
+
+    def operand_views(self) -> tuple[tuple[Shape, Shape], ...]:
+        """(shape, strides) of every operand."""
+        return self.views
+
+    def flops(self, kind: str) -> int:
+        """Multiplications and additions of the matrix products."""
+        steps, rows, units = self.sizes
+        return 8 * steps * rows * units * units
+
+
+Spec = ContractSpec | AttentionSpec | RecurrentSpec
 
 
 def reference(kind: str, spec: Spec, arrays: Sequence[Any], part: int = 0) -> Any:
@@ -84,6 +105,10 @@ def reference(kind: str, spec: Spec, arrays: Sequence[Any], part: int = 0) -> An
         record = opdef.get(kind)
         assert record.ref is not None
         return record.ref(*arrays, record.parts[part], spec.scale, spec.causal, spec.turned)
+    if isinstance(spec, RecurrentSpec):
+        record = opdef.get(kind)
+        assert record.ref is not None
+        return record.ref(*arrays, record.parts[part])
     a, b = arrays
     if kind == "matmul":
         return np.matmul(widen(a), widen(b))

@@ -91,8 +91,8 @@ def _accesses(kernel: LoopKernel, params: Sequence[int]) -> set[tuple[int, tuple
 def describe(step: Step, nodes: Sequence[Node]) -> str:
     """A short name: the primitives computed here, or the contraction with its shapes."""
     if isinstance(step, Contract):
-        spec = step.spec
-        return f"{step.kind} {list(spec.a_shape)} x {list(spec.b_shape)}"
+        (left, _), (right, _) = step.spec.operand_views()[:2]
+        return f"{step.kind} {list(left)} x {list(right)}"
     names = [nodes[n].op.name for n in step.nodes]
     if not names:
         return "copy"

@@ -30,6 +30,7 @@ class Class(IntEnum):
 STORED = (Class.INPUT, Class.CONTRACT, Class.HOST, Class.WRITE, Class.ACCUMULATE)
 READS_INDEXED = ("index_select", "gather")
 WRITES = ("update", "update_at", "cat")
+RECURRENT = ("lstm", "lstm_grad")
 ACCUMULATES = ("index_put", "index_add", "scatter", "scatter_add", "update_add")
 
 WEIGHTS = {
@@ -164,6 +165,8 @@ class Facts:
             c = self.cls[i]
             if c is Class.HOST:
                 dense = node.inputs
+            elif node.op.name in RECURRENT:
+                dense = tuple([k for k in node.inputs if not self._unit_stride(k) and k != node.inputs[3 if node.op.name == "lstm" else 0]])
             elif c in (Class.ACCUMULATE, Class.VIEW) or (c is Class.WRITE and node.op.name != "cat"):
                 dense = node.inputs[:1]
             else:
@@ -184,6 +187,11 @@ class Facts:
                 continue
             pinned[o] = True
         return pinned
+
+    def _unit_stride(self, node: int) -> bool:
+        """Whether a view, if it is one, has contiguous elements along its last dim."""
+        n = self.nodes[node]
+        return self.cls[node] is not Class.VIEW or n.shape[-1] == 1 or n.attr("strides")[-1] == 1
 
     def covers(self, node: int) -> bool:
         """Whether the partial stores of a node write every element, so that there is no old value to keep."""

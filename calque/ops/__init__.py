@@ -1,9 +1,9 @@
 """All primitives. Importing this package registers every record; see `opdef.py` for what a record holds."""
 
-from calque.ops import attention, binary, contract, elementwise, index, leaf, movement, opaque, random, reduce, special
+from calque.ops import attention, binary, contract, elementwise, index, leaf, movement, opaque, random, recurrent, reduce, special
 from calque.ops.opdef import REGISTRY, OpDef, get, of_kind, register, unregister
 
 __all__ = [
     "REGISTRY", "OpDef", "attention", "binary", "contract", "elementwise", "get", "index", "leaf", "movement", "of_kind", "opaque", "random",
-    "reduce", "register", "special", "unregister",
+    "recurrent", "reduce", "register", "special", "unregister",
 ]  # fmt: skip

@@ -108,6 +108,9 @@ def estimate_work(program: Program, flops_per_operation: int = 1) -> int:
     for node in program.nodes:
         if node.op.name == "matmul":
             total += 2 * node.numel * program.nodes[node.inputs[0]].shape[-1] // flops_per_operation
+        elif node.op.name in ("lstm", "lstm_grad"):
+            gates, weight = (program.nodes[node.inputs[k]] for k in ((0, 3) if node.op.name == "lstm" else (1, 0)))
+            total += 2 * gates.numel * weight.shape[1] // flops_per_operation if node.attrs[0] == node.op.parts[0] else node.numel
         elif node.op.kind == "contract":
             inner = max((program.nodes[i].numel for i in node.inputs), default=1)
             total += 2 * node.numel * max(1, inner // max(1, node.shape[-1] if node.shape else 1)) // flops_per_operation

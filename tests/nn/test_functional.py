@@ -63,6 +63,36 @@ def test_lstm_gradients() -> None:
     assert calque.autograd.gradcheck(lambda x: lstm(x)[1][1], tensors((4, 2, 2)))
 
 
+def test_lstm_second_gradients() -> None:
+    lstm = nn.LSTM(2, 3).double()
+    assert calque.autograd.gradgradcheck(lambda x, h, c: lstm(x, (h, c))[0], tensors((3, 2, 2), (1, 2, 3), (1, 2, 3)))
+    assert calque.autograd.gradgradcheck(lambda x: lstm(x)[1][1], tensors((3, 2, 2)))
+
+
+def test_lstm_is_one_launch_whatever_its_length() -> None:
+    """Nothing is unrolled: the trie grows no more for 100 steps than for 3."""
+    lstm = nn.LSTM(4, 5)
+    grown = []
+    for length in (3, 100):
+        before = calque.stats()["trie_edges"]
+        lstm(calque.ones(length, 2, 4))[0].sum().backward()
+        grown.append(calque.stats()["trie_edges"] - before)
+    assert max(grown) < 60
+
+
+def test_lstm_steps_in_plain_functions_are_the_same() -> None:
+    """What `create_graph` differentiates is what the primitives compute."""
+    lstm = nn.LSTM(3, 4).double()
+    (x,) = tensors((6, 2, 3))
+    found = []
+    for create in (False, True):
+        out, (h, c) = lstm(x)
+        loss = (out * out).sum() + h.sum() + (c * c * c).sum()
+        found.append(calque.autograd.grad(loss, [x, *lstm.parameters()], create_graph=create))
+    for a, b in zip(*found, strict=True):
+        np.testing.assert_allclose(a.detach().numpy(), b.detach().numpy(), rtol=1e-12, atol=1e-14)
+
+
 def test_padding_row_gets_no_gradient() -> None:
     (w,) = tensors((3, 4))
     F.embedding(calque.tensor([[0, 2], [2, 1]]), w, padding_idx=2).sum().backward()

@@ -21,6 +21,24 @@ from tests.ops.cases import assert_near, epsilon, evaluate, every_case, infer, o
 
 Array = np.ndarray[Any, Any]
 
+def lstm_formula(x: Array, h: Array, c: Array, weight: Array, part: str) -> Array:
+    """Gate by gate and unit by unit, with a sigmoid by the hyperbolic tangent."""
+    steps, rows, units = x.shape[0], *h.shape
+    found = {"out": np.empty((steps, rows, units)), "cells": np.empty((steps, rows, units)), "gates": np.empty((steps, rows, 4 * units))}
+    h, c = h.astype(np.float64), c.astype(np.float64)
+    for t, n in itertools.product(range(steps), range(rows)):
+        before = h[n].copy()
+        for j in range(units):
+            z = [float(x[t, n, k * units + j]) + math.fsum(before * weight[k * units + j]) for k in range(4)]
+            i, f, o = (0.5 + 0.5 * math.tanh(0.5 * z[k]) for k in (0, 1, 3))
+            g = math.tanh(z[2])
+            c[n, j] = f * c[n, j] + i * g
+            h[n, j] = o * math.tanh(c[n, j])
+            found["gates"][t, n, j::units] = i, f, g, o
+        found["out"][t, n], found["cells"][t, n] = h[n], c[n]
+    return found[part]
+
+
 # Independent definitions, evaluated in float64 (or exactly, for integers).
 FORMULAS: dict[str, Callable[..., Any]] = {
     "neg": lambda x: 0 - x,
@@ -80,6 +98,7 @@ FORMULAS: dict[str, Callable[..., Any]] = {
     "matmul": lambda a, b: np.einsum("...ij,...jk->...ik", a, b),
     "cumsum": lambda x, dim: np.add.accumulate(x, axis=dim) if x.ndim else x,
     "cumprod": lambda x, dim: np.multiply.accumulate(x, axis=dim) if x.ndim else x,
+    "lstm": lambda *args: lstm_formula(*args),
     "cat": lambda *xs: np.concatenate(xs[:-1], axis=xs[-1]),
 }
 
@@ -89,6 +108,7 @@ ABSOLUTE = {
     "digamma": 4.0,
     "polygamma": 4.0,
     "matmul": 16.0,
+    "lstm": 64.0,
     "sum": 16.0,
     "cumsum": 16.0,
     "fmod": 8.0,

@@ -1,4 +1,5 @@
-"""Recurrent layers over time. The LSTM is one graph node: backward through time by hand, with one matrix product for the weight gradient.
+"""Recurrent layers over time. The LSTM is one graph node and two primitives (`ops/recurrent.py`), whatever the length is: all steps, and
+backward through time, with one matrix product for the weight gradient. Under `create_graph` both are written step by step in plain functions.
 
 Source: Hochreiter and Schmidhuber, "Long Short-Term Memory" (1997); Cho et al. (2014) for the GRU (with PyTorch's reset gate).
 """
@@ -14,9 +15,11 @@ from calque.nn.functional.linear import MATMUL
 from calque.nn.functional.rows import choose
 from calque.nn.gradient import Saved, with_gradient
 from calque.ops.opdef import get
+from calque.run.recorder import local
 from calque.tensor import Tensor, record, unary
 
 relu = unary(get("relu"))
+LSTM, LSTM_GRAD = get("lstm"), get("lstm_grad")
 State = tuple[Tensor, ...]
 Step = Callable[[Tensor, State], State]
 
@@ -31,7 +34,8 @@ def lstm_gates(z: Tensor, c: Tensor) -> tuple[Tensor, ...]:
     return o * squashed, c, i, f, g, o, squashed
 
 
-def _lstm_forward(projected: Tensor, h: Tensor, c: Tensor, weight: Tensor) -> tuple[Any, ...]:
+def _lstm_steps(projected: Tensor, h: Tensor, c: Tensor, weight: Tensor) -> tuple[Any, ...]:
+    """`_lstm_forward` in differentiable functions."""
     turned = T.t(weight)
     outputs, steps = [], []
     for x in T.unbind(projected, 0):
@@ -42,9 +46,17 @@ def _lstm_forward(projected: Tensor, h: Tensor, c: Tensor, weight: Tensor) -> tu
     return T.stack(outputs, 0), c, tuple(steps)
 
 
-def _lstm_backward(saved: Saved, g_out: Any, g_cell: Any) -> tuple[Any, ...]:
-    _, h0, _, weight = saved.inputs
-    out, _, steps = saved.values
+def _lstm_forward(projected: Tensor, h: Tensor, c: Tensor, weight: Tensor) -> tuple[Any, ...]:
+    """(all states, last cell, all cells, all gates); with history, (all states, last cell, values of the steps)."""
+    inputs = (projected, h, c, weight)
+    if local.state.grad and any(x._requires_grad for x in inputs):
+        return _lstm_steps(*inputs)
+    out, cells, gates = (record(LSTM, inputs, (part,)) for part in LSTM.parts)
+    return out, T.select(cells, 0, cells._layout.shape[0] - 1), cells, gates
+
+
+def _back_through_steps(weight: Tensor, h: Tensor, steps: Any, g_out: Any, g_cell: Any) -> tuple[Any, ...]:
+    """Gradients of gate inputs, first state and first cell in differentiable functions."""
     length = len(steps)
     grads = [None] * length if g_out is None else T.unbind(g_out, 0)
     dh, dc = None, g_cell
@@ -53,16 +65,29 @@ def _lstm_backward(saved: Saved, g_out: Any, g_cell: Any) -> tuple[Any, ...]:
         before, i, f, g, o, squashed = steps[t]
         dh = grads[t] if dh is None else dh if grads[t] is None else grads[t] + dh
         if dh is None:
-            dh = h0 * 0.0
+            dh = h * 0.0
         through = dh * o * (1.0 - squashed * squashed)
         dc = through if dc is None else dc + through
         pieces[t] = T.cat([dc * g * i * (1.0 - i), dc * before * f * (1.0 - f), dc * i * (1.0 - g * g), dh * squashed * o * (1.0 - o)], 1)
         dh = record(MATMUL, (pieces[t], weight))
         dc = dc * f
-    dz = T.stack(pieces, 0)
+    return T.stack(pieces, 0), dh, dc
+
+
+def _lstm_backward(saved: Saved, g_out: Any, g_cell: Any) -> tuple[Any, ...]:
+    _, h, c, weight = saved.inputs
+    out, _, *rest = saved.values
+    if local.state.grad:
+        dz, dh, dc = _back_through_steps(weight, h, rest[0], g_out, g_cell)
+    else:
+        cells, gates = rest
+        g_out = T.zeros_like(out) if g_out is None else g_out
+        g_cell = T.zeros_like(c) if g_cell is None else g_cell
+        dz, dh, dc = (record(LSTM_GRAD, (weight, gates, cells, c, g_out, g_cell), (part,)) for part in LSTM_GRAD.parts)
     dw = None
     if saved.needs[3]:
-        previous = T.cat([T.unsqueeze(h0, 0), T.narrow(out, 0, 0, length - 1)], 0) if length > 1 else T.unsqueeze(h0, 0)
+        length = out._layout.shape[0]
+        previous = T.cat([T.unsqueeze(h, 0), T.narrow(out, 0, 0, length - 1)], 0) if length > 1 else T.unsqueeze(h, 0)
         rows = prod(dz._layout.shape[:2])
         left = T.reshape(dz, (rows, dz._layout.shape[2]))
         dw = record(MATMUL, (T.t(left), T.reshape(previous, (rows, previous._layout.shape[2]))))

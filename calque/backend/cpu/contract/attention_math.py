@@ -80,6 +80,19 @@ def exp2(b: Builder, t: str) -> str:
     return pick(b, tiny, "zeroinitializer", value)
 
 
+def power_minus_one(b: Builder, t: str) -> str:
+    """2**t - 1 for t <= 1 or so, accurate near 0; NaN stays NaN."""
+    kind, mantissa = b.element, MANTISSA[b.element]
+    integer = f"<{b.blocking.lanes} x {INTEGER[kind]}>"
+    large = 1.5 * 2.0**mantissa + BIAS[kind]
+    t = larger(b, constant(b, -100.0), t)
+    rounded = op(b, "fadd", t, constant(b, large))
+    f = op(b, "fsub", t, op(b, "fsub", rounded, constant(b, large)))
+    bits = b.let(f"shl {integer} {b.let(f'bitcast {b.vector} {rounded} to {integer}')}, {_integers(b, mantissa)}")
+    power = b.let(f"bitcast {integer} {bits} to {b.vector}")
+    return b.fma(op(b, "fmul", f, horner(b, f, EXP2[kind])), power, op(b, "fsub", power, constant(b, 1.0)))
+
+
 def log(b: Builder, x: str) -> str:
     """Natural logarithm of normal positive numbers: x = 2**k (1 + f), log(1 + f) = 2 s + s**3 P(s**2) with s = f / (2 + f)."""
     kind = b.element

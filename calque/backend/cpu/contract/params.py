@@ -11,6 +11,7 @@ from calque.backend.cpu.contract.conv_words import ConvWords, block_words
 from calque.backend.cpu.contract.flat_grad import MARK as FLAT
 from calque.backend.cpu.contract.flat_grad import FlatGradWords, flat_chunk, flat_splits
 from calque.backend.cpu.contract.pack import PatchWords
+from calque.backend.cpu.contract.recurrent import Recurrent
 from calque.backend.cpu.contract.target import Blocking, VectorUnit
 from calque.backend.cpu.contract.tile_grad import MARK as TILED
 from calque.backend.cpu.contract.tile_grad import TileGradWords, planned
@@ -18,11 +19,11 @@ from calque.backend.cpu.contract.weight_grad import LANE_BLOCK, ROW_BLOCK
 from calque.backend.cpu.contract.winograd import FEWEST_TILES, MARK, TILE, WinogradWords, is_winograd
 from calque.backend.cpu.contract.winograd_conv import shared_elements, takes_rows
 from calque.backend.cpu.contract.winograd_weight import parts
-from calque.kernel.contract import AttentionSpec, Spec
+from calque.kernel.contract import AttentionSpec, RecurrentSpec, Spec
 
 DTYPES = {"float32": "f32", "float64": "f64", "bfloat16": "bf16"}
 ATTENTION = ("attention", "attention_masked", "attention_grad", "attention_grad_masked")
-KINDS = ("matmul", "conv2d", "conv2d_input_grad", "conv2d_weight_grad", *ATTENTION)
+KINDS = ("matmul", "conv2d", "conv2d_input_grad", "conv2d_weight_grad", *ATTENTION, "lstm", "lstm_grad")
 Quad = tuple[int, int, int, int]
 Pair = tuple[int, int]
 
@@ -337,7 +338,7 @@ class Conv2dWeightGrad(_Convolution):
         return splits * result * blocking_for(dtype, target).item_bytes if splits > 1 else 0
 
 
-Contraction = Matmul | Conv2d | Conv2dInputGrad | Conv2dWeightGrad | Attention
+Contraction = Matmul | Conv2d | Conv2dInputGrad | Conv2dWeightGrad | Attention | Recurrent
 
 
 def _image_patch(c: _Convolution, strides: Quad) -> PatchWords:
@@ -393,6 +394,8 @@ def contraction(kind: str, spec: Spec) -> Contraction:
     """Native parameters of a scheduled contraction."""
     if isinstance(spec, AttentionSpec):
         return Attention(spec, kind.startswith("attention_grad"))
+    if isinstance(spec, RecurrentSpec):
+        return Recurrent(spec, kind == "lstm_grad")
     a, b, out = spec.a_shape, spec.b_shape, spec.out_shape
     if kind == "matmul":
         return Matmul(a[-2], b[-1], a[-1], _pair(spec.a_strides[-2:]), _pair(spec.b_strides[-2:]), a[:-2],
