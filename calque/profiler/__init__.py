@@ -11,6 +11,7 @@
 
 from calque.profiler.averages import Average, Averages, Lines
 from calque.profiler.costs import Row
+from calque.profiler.peak import Held, Peak
 from calque.profiler.profile import (
     ProfilerAction,
     ProfilerActivity,
@@ -23,6 +24,6 @@ from calque.profiler.ranges import record_function
 from calque.run.trace import Event
 
 __all__ = [
-    "Average", "Averages", "Event", "Lines", "ProfilerAction", "ProfilerActivity", "Row", "profile", "record_function", "schedule",
+    "Average", "Averages", "Event", "Held", "Lines", "Peak", "ProfilerAction", "ProfilerActivity", "Row", "profile", "record_function", "schedule",
     "supported_activities", "tensorboard_trace_handler",
 ]  # fmt: skip

@@ -22,8 +22,8 @@ _DEVICES = ("cuda", "xpu", "mtia", "hpu", "privateuseone", "device")
 @dataclass(slots=True)
 class Average:
     """All events of one key. Times are microseconds, as in PyTorch. `kind`: "op" (work on a device), "range" (of `record_function`), "recording",
-    "compile", "copy" or "loader" (time of a Python thread; ranges contain others). `share`: of the machine's limit, NaN if unknown; `kernels`: in
-    which launches the operation was computed, and how often; `exact`: whether launches were timed one by one."""
+    "compile", "copy" or "loader" (time of a Python thread; ranges contain others). `kernels`: in which launches the operation was computed, and how
+    often; `exact`: whether launches were timed one by one; `share`: of the machine's limit, NaN if they were not or it is unknown."""
 
     key: str
     kind: str
@@ -85,7 +85,7 @@ class Averages(list[Average]):
         lines = []
         for a in chosen:
             percent = f"{100 * a.cpu_time_total / total:.1f}%" if a.kind == "op" and total else "-"
-            rates = [_rate(a.flops, a.cpu_time_total), _rate(a.bytes, a.cpu_time_total)]
+            rates = [_rate(a.flops, a.cpu_time_total), _rate(a.bytes, a.cpu_time_total)] if a.exact else ["-", "-"]
             share = "-" if a.share != a.share else f"{100 * a.share:.0f}%"
             name = a.key if a.kind in ("op", "range") else f"({a.kind}) {a.key}"
             cells = [_cut(name, max_name_column_width), percent, _time(a.cpu_time_total), _time(a.cpu_time), str(a.count), *rates, share]

@@ -61,8 +61,8 @@ class Row:
 
     @property
     def share(self) -> float:
-        """Time at the machine's limits divided by the time it took; NaN if unknown."""
-        return self.least / self.seconds if self.least > 0 and self.seconds > 0 else float("nan")
+        """Time at the machine's limits divided by the time it took; NaN if launches were not timed or the limits are unknown."""
+        return self.least / self.seconds if self.exact and self.least > 0 and self.seconds > 0 else float("nan")
 
 
 def shares(positions: Iterable[int], program: Program) -> list[Share]:

@@ -12,9 +12,10 @@ from types import TracebackType
 from typing import Any
 
 from calque.base.errors import ProfileError
-from calque.profiler import chrome
+from calque.profiler import chrome, report
 from calque.profiler.averages import Averages, Lines, averages
 from calque.profiler.costs import Costs
+from calque.profiler.peak import Peak, peak
 from calque.run import recorder, trace
 from calque.run.backends import backend
 from calque.run.dispatch import synchronize
@@ -232,6 +233,28 @@ class profile:
         """Write the timeline as JSON, to be opened in https://ui.perfetto.dev or chrome://tracing; compressed if the name ends in .gz. Raises
         ProfileError if nothing was profiled."""
         chrome.export(self._found("export_chrome_trace"), path, self._metadata)
+
+    def peak(self) -> Peak:
+        """The moment with the most memory in use, and what was alive then by source line (nothing with `profile_memory=False`)."""
+        found = peak(self._found("peak"))
+        assert found is not None  # a session takes a sample when it begins
+        return found
+
+    def export_html(self, path: str | Path) -> None:
+        """Write a page that needs nothing else: timeline, memory with what was alive at the peak, costs by line and operation, compilations with
+        their causes, flushes with their reasons. Raises ProfileError if nothing was profiled.
+
+        >>> import calque, tempfile, pathlib
+        >>> with calque.profiler.profile() as p:
+        ...     _ = calque.ones(300, 300).exp().sum().item()
+        >>> page = pathlib.Path(tempfile.mkdtemp()) / "profile.html"
+        >>> p.export_html(page)
+        >>> "Cost by source line" in page.read_text()
+        True
+        """
+        session = self._found("export_html")
+        by_name = averages(session.events, self._costs.rows(session.runs, lambda s: s.op).values(), False, False)
+        report.write(path, session, self.lines(), by_name, peak(session), self._metadata)
 
     # ------------------------------------------------------------------------------------------------------------ internals
 
