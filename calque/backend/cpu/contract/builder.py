@@ -303,6 +303,16 @@ class Builder:
         self.emit(f"br label %{done}")
         self.label(done)
 
+    def jump_table(self, key: Value, choices: Sequence[tuple[int, str, str]], arguments: Sequence[str], default: str = "end") -> None:
+        """Call the function of the choice (number, label, function) whose number is ``key``; other keys go to the label ``default``."""
+        table = " ".join(f"i64 {number}, label %{label}" for number, label, _ in choices if label != default)
+        self.emit(f"switch i64 {key}, label %{default} [ {table} ]")
+        for _, label, function in choices:
+            self.label(label)
+            self.call(function, *arguments)
+            self.emit("br label %end")
+        self.label("end")
+
     def return_when(self, condition: str) -> None:
         """Leave the function early."""
         leave, stay = self.fresh_label("leave"), self.fresh_label("stay")
@@ -343,6 +353,11 @@ class Builder:
         """Wait for all threads; nothing to do (and the object untouched) when alone."""
         with self.when(self.compare("sgt", threads, 1)):
             self.call("calque_barrier", f"ptr {barrier}", f"i64 {threads}")
+
+
+def passed_on(parameters: Sequence[str]) -> list[str]:
+    """The arguments of a call that hands all parameters on."""
+    return [parameter.replace(" noalias", "").replace(" readonly", "") for parameter in parameters]
 
 
 PAIR_PRODUCT = "llvm.x86.avx512bf16.dpbf16ps.512"

@@ -12,10 +12,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
-from calque.backend.cpu.contract.builder import Builder, Value
+from calque.backend.cpu.contract.builder import Builder, Value, passed_on
 from calque.backend.cpu.contract.conv_words import read_conv
 from calque.backend.cpu.contract.pack import even_masks, load_even, read_patch, valid_lanes
 from calque.backend.cpu.contract.target import SCRATCH_BYTES, Blocking
+from calque.backend.cpu.contract.tiles import table_loop
 
 MOST_ROWS = 25
 """Output channels per group; with more, :mod:`direct` fills its vectors with them."""
@@ -108,31 +109,15 @@ def _tile(rows: int, vectors: int, blocking: Blocking) -> str:
     b = Builder(f"flat_tile_{rows}x{vectors}", TILE_PARAMETERS, blocking, attributes="noinline")
     lanes, vector = blocking.lanes, b.vector
     names = [[f"%s{row}.{column}" for column in range(vectors)] for row in range(rows)]
-    b.emit("br label %head")
-    b.label("head")
-    b.emit("%k = phi i64 [0, %setup], [%k.next, %body]")
-    b.emit("%pw = phi ptr [%weights, %setup], [%pw.next, %body]")
-    for line in names:
-        for name in line:
-            b.emit(f"{name} = phi {vector} [zeroinitializer, %setup], [{name}.next, %body]")
-    b.emit("%more = icmp slt i64 %k, %depth")
-    b.emit("br i1 %more, label %body, label %finish")
-    b.label("body")
-    b.emit("%place = getelementptr i32, ptr %table, i64 %k")
-    b.emit("%narrow = load i32, ptr %place, align 4")
-    b.emit("%offset = sext i32 %narrow to i64")
-    source = b.at("%source", "%offset")
-    weights = [b.splat(b.load(b.at("%pw", row)), blocking.element) for row in range(rows)]
-    for column in range(vectors):
-        pixels = b.load_vector(b.at(source, column * lanes))
-        for row in range(rows):
-            name = names[row][column]
-            b.emit(f"{name}.next = call {vector} @llvm.fmuladd.v{lanes}{blocking.dtype}"
-                   f"({vector} {weights[row]}, {vector} {pixels}, {vector} {name})")
-    b.emit(f"%pw.next = getelementptr {b.element}, ptr %pw, i64 {rows}")
-    b.emit("%k.next = add nsw i64 %k, 1")
-    b.emit("br label %head")
-    b.label("finish")
+    with table_loop(b, names, "%pw", "%weights", rows):
+        source = b.at("%source", "%offset")
+        weights = [b.splat(b.load(b.at("%pw", row)), blocking.element) for row in range(rows)]
+        for column in range(vectors):
+            pixels = b.load_vector(b.at(source, column * lanes))
+            for row in range(rows):
+                name = names[row][column]
+                b.emit(f"{name}.next = call {vector} @llvm.fmuladd.v{lanes}{blocking.dtype}"
+                       f"({vector} {weights[row]}, {vector} {pixels}, {vector} {name})")
     for row, line in enumerate(names):
         target = b.at("%sums", b.mul(row, "%sum_step"))
         for column, name in enumerate(line):
@@ -144,15 +129,8 @@ def _choose(blocking: Blocking) -> str:
     """``flat_tile(rows, vectors, ...)``: a jump table."""
     b = Builder("flat_tile", ("i64 %rows", "i64 %vectors", *TILE_PARAMETERS), blocking, attributes="noinline")
     shapes = [(rows, vectors) for rows in ROWS_AT_ONCE for vectors in range(1, vectors_at_once(blocking, rows) + 1)]
-    arguments = [parameter.replace(" noalias", "").replace(" readonly", "") for parameter in TILE_PARAMETERS]
-    key = b.add(b.mul("%rows", 16), "%vectors")
-    cases = " ".join(f"i64 {rows * 16 + vectors}, label %tile{rows}x{vectors}" for rows, vectors in shapes)
-    b.emit(f"switch i64 {key}, label %end [ {cases} ]")
-    for rows, vectors in shapes:
-        b.label(f"tile{rows}x{vectors}")
-        b.call(f"flat_tile_{rows}x{vectors}", *arguments)
-        b.emit("br label %end")
-    b.label("end")
+    choices = [(rows * 16 + vectors, f"tile{rows}x{vectors}", f"flat_tile_{rows}x{vectors}") for rows, vectors in shapes]
+    b.jump_table(b.add(b.mul("%rows", 16), "%vectors"), choices, passed_on(TILE_PARAMETERS))
     return b.text()
 
 

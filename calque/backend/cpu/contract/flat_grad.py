@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 
-from calque.backend.cpu.contract.builder import Builder
+from calque.backend.cpu.contract.builder import Builder, passed_on
 from calque.backend.cpu.contract.flat import NEAR_BYTES, PLANES_AT, SUMS_AT, batch_size, block_layout
 from calque.backend.cpu.contract.gemm import depth_block
 from calque.backend.cpu.contract.micro import lane_sums
@@ -112,14 +112,7 @@ def _dots(taps: int, blocking: Blocking) -> str:
 def _choose(blocking: Blocking) -> str:
     """``flat_dots(taps, ...)``: a jump table."""
     b = Builder("flat_dots", ("i64 %taps", *DOT_PARAMETERS), blocking, attributes="noinline")
-    arguments = [parameter.replace(" noalias", "").replace(" readonly", "") for parameter in DOT_PARAMETERS]
-    cases = " ".join(f"i64 {taps}, label %taps{taps}" for taps in range(1, MOST_TAPS + 1))
-    b.emit(f"switch i64 %taps, label %end [ {cases} ]")
-    for taps in range(1, MOST_TAPS + 1):
-        b.label(f"taps{taps}")
-        b.call(f"flat_dots_{taps}", *arguments)
-        b.emit("br label %end")
-    b.label("end")
+    b.jump_table("%taps", [(taps, f"taps{taps}", f"flat_dots_{taps}") for taps in range(1, MOST_TAPS + 1)], passed_on(DOT_PARAMETERS))
     return b.text()
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from calque.backend.cpu.contract.builder import Builder
+from calque.backend.cpu.contract.builder import Builder, passed_on
 from calque.backend.cpu.contract.target import Blocking
 
 OUTER_PARAMETERS = ("i64 %depth", "ptr noalias readonly %a", "ptr noalias readonly %b", "i64 %b_step",
@@ -37,14 +37,8 @@ def dot_kernels(blocking: Blocking) -> str:
 def _dispatch(family: str, largest: int, parameters: tuple[str, ...], blocking: Blocking) -> str:
     """``family(rows, ...)``: a jump table to ``family_rows(...)``."""
     b = Builder(family, ("i64 %rows", *parameters), blocking, attributes="alwaysinline")
-    arguments = [p.replace(" noalias", "").replace(" readonly", "") for p in parameters]
-    table = " ".join(f"i64 {rows}, label %rows{rows}" for rows in range(1, largest))
-    b.emit(f"switch i64 %rows, label %rows{largest} [ {table} ]")
-    for rows in range(1, largest + 1):
-        b.label(f"rows{rows}")
-        b.call(f"{family}_{rows}", *arguments)
-        b.emit("br label %end")
-    b.label("end")
+    choices = [(rows, f"rows{rows}", f"{family}_{rows}") for rows in range(1, largest + 1)]
+    b.jump_table("%rows", choices, passed_on(parameters), default=f"rows{largest}")
     return b.text()
 
 

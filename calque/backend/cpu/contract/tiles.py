@@ -7,7 +7,10 @@ images still fill the registers.
 
 from __future__ import annotations
 
-from calque.backend.cpu.contract.builder import Builder, Value
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from calque.backend.cpu.contract.builder import Builder, Value, passed_on
 from calque.backend.cpu.contract.pack import transpose
 from calque.backend.cpu.contract.target import Blocking
 
@@ -44,16 +47,32 @@ def lines_at_once(b: Builder, width: Value) -> Value:
 def _choose(shapes: list[tuple[int, int]], blocking: Blocking) -> str:
     """``table_tile(lines, width, ...)``: a jump table."""
     b = Builder("table_tile", ("i64 %lines", "i64 %width", *TILE_PARAMETERS), blocking, attributes="noinline")
-    arguments = [parameter.replace(" noalias", "").replace(" readonly", "") for parameter in TILE_PARAMETERS]
-    key = b.add(b.mul("%lines", WIDEST), "%width")
-    cases = " ".join(f"i64 {lines * WIDEST + width}, label %tile{lines}x{width}" for lines, width in shapes)
-    b.emit(f"switch i64 {key}, label %end [ {cases} ]")
-    for lines, width in shapes:
-        b.label(f"tile{lines}x{width}")
-        b.call(f"table_tile_{lines}x{width}", *arguments)
-        b.emit("br label %end")
-    b.label("end")
+    choices = [(lines * WIDEST + width, f"tile{lines}x{width}", f"table_tile_{lines}x{width}") for lines, width in shapes]
+    b.jump_table(b.add(b.mul("%lines", WIDEST), "%width"), choices, passed_on(TILE_PARAMETERS))
     return b.text()
+
+
+@contextmanager
+def table_loop(b: Builder, sums: list[list[str]], pointer: str, start: str, step: int) -> Iterator[None]:
+    """``%k`` from 0 to ``%depth``: ``%offset = table[k]``, ``pointer`` is ``step`` elements further each time, ``sums`` start at zero."""
+    b.emit("br label %head")
+    b.label("head")
+    b.emit("%k = phi i64 [0, %setup], [%k.next, %body]")
+    b.emit(f"{pointer} = phi ptr [{start}, %setup], [{pointer}.next, %body]")
+    for line in sums:
+        for name in line:
+            b.emit(f"{name} = phi {b.vector} [zeroinitializer, %setup], [{name}.next, %body]")
+    b.emit("%more = icmp slt i64 %k, %depth")
+    b.emit("br i1 %more, label %body, label %finish")
+    b.label("body")
+    b.emit("%place = getelementptr i32, ptr %table, i64 %k")
+    b.emit("%narrow = load i32, ptr %place, align 4")
+    b.emit("%offset = sext i32 %narrow to i64")
+    yield
+    b.emit(f"{pointer}.next = getelementptr {b.element}, ptr {pointer}, i64 {step}")
+    b.emit("%k.next = add nsw i64 %k, 1")
+    b.emit("br label %head")
+    b.label("finish")
 
 
 def _tile(lines: int, width: int, blocking: Blocking) -> str:
@@ -63,31 +82,15 @@ def _tile(lines: int, width: int, blocking: Blocking) -> str:
     starts = ["%a"]
     for _ in range(1, lines):
         starts.append(b.at(starts[-1], "%line_step"))
-    b.emit("br label %head")
-    b.label("head")
-    b.emit("%k = phi i64 [0, %setup], [%k.next, %body]")
-    b.emit("%pb = phi ptr [%b, %setup], [%pb.next, %body]")
-    for pair in names:
-        for name in pair:
-            b.emit(f"{name} = phi {vector} [zeroinitializer, %setup], [{name}.next, %body]")
-    b.emit("%more = icmp slt i64 %k, %depth")
-    b.emit("br i1 %more, label %body, label %finish")
-    b.label("body")
-    b.emit("%place = getelementptr i32, ptr %table, i64 %k")
-    b.emit("%narrow = load i32, ptr %place, align 4")
-    b.emit("%offset = sext i32 %narrow to i64")
-    right = [b.load_vector(b.at("%pb", half * lanes)) for half in (0, 1)]
-    for line, start in enumerate(starts):
-        source = b.at(start, "%offset")
-        for column in range(width):
-            left = b.splat(b.load(b.at(source, column)), blocking.element)
-            for half, name in enumerate(names[line * width + column]):
-                b.emit(f"{name}.next = call {vector} @llvm.fmuladd.v{lanes}{blocking.dtype}"
-                       f"({vector} {left}, {vector} {right[half]}, {vector} {name})")
-    b.emit(f"%pb.next = getelementptr {b.element}, ptr %pb, i64 {blocking.tile_columns}")
-    b.emit("%k.next = add nsw i64 %k, 1")
-    b.emit("br label %head")
-    b.label("finish")
+    with table_loop(b, names, "%pb", "%b", blocking.tile_columns):
+        right = [b.load_vector(b.at("%pb", half * lanes)) for half in (0, 1)]
+        for line, start in enumerate(starts):
+            source = b.at(start, "%offset")
+            for column in range(width):
+                left = b.splat(b.load(b.at(source, column)), blocking.element)
+                for half, name in enumerate(names[line * width + column]):
+                    b.emit(f"{name}.next = call {vector} @llvm.fmuladd.v{lanes}{blocking.dtype}"
+                           f"({vector} {left}, {vector} {right[half]}, {vector} {name})")
     _store(b, names)
     return b.text()
 
