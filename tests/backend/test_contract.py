@@ -106,6 +106,29 @@ def test_matmul_in_chunks(dtype: str, layout: str) -> None:
     check("matmul", matmul_params(a, b), a, b, a.astype(np.float64) @ b.astype(np.float64), k)
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", [(16, 16, 16), (8, 8, 8), (4, 30, 64), (5, 17, 33), (33, 65, 31), (13, 400, 49), (64, 3, 17), (9, 1, 100), (40, 7, 12)])
+@pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
+def test_many_small_products(dtype: str, shape: tuple[int, int, int], layout: str) -> None:
+    """Batches of several dimensions, one of them broadcast, and operands with gaps, computed without packing A."""
+    m, k, n = shape
+    rng = np.random.default_rng(3)
+    a = strided(rng, (3, 5, m, k), dtype, [1, 0, 2, 3] if layout[0] == "n" else [0, 1, 3, 2], 1)
+    b = strided(rng, (1, 5, k, n + 1), dtype, [0, 1, 2, 3] if layout[1] == "n" else [0, 1, 3, 2], 1)[..., :n]
+    b = np.broadcast_to(b, (3, 5, k, n))
+    check("matmul", matmul_params(a, b), a, b, np.matmul(a.astype(np.float64), b.astype(np.float64)), k)
+
+
+@pytest.mark.parametrize("unit", [AVX512, AVX2, SSE])
+def test_small_products_of_other_registers(unit: TargetInfo) -> None:
+    """The tiles of narrower and fewer registers run on this machine as well."""
+    lib = Library("float32", unit, 1)
+    rng = np.random.default_rng(4)
+    for m, k, n in ((16, 16, 16), (7, 9, 5), (19, 31, 21), (4, 20, 130)):
+        a, b = rng.standard_normal((9, m, k)).astype("f"), rng.standard_normal((9, k, n)).astype("f")
+        check("matmul", matmul_params(a, b), a, b, np.matmul(a.astype(np.float64), b.astype(np.float64)), k, lib)
+
+
 def test_matmul_propagates_nan_and_infinity() -> None:
     """Zero times infinity is not skipped."""
     a, b = np.zeros((20, 30), np.float32), np.ones((30, 40), np.float32)

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 
 from calque.backend.cpu.contract.builder import Builder, Value
 from calque.backend.cpu.contract.panels import first_row, panel_packers
+from calque.backend.cpu.contract.small import is_near, is_small, small_functions
 from calque.backend.cpu.contract.target import Blocking
 
 WORDS = ("rows", "columns", "depth", "a_row", "a_depth", "b_depth", "b_column", "products", "batch_dims")
@@ -30,7 +31,7 @@ PACKED_ROWS_BYTES = 3 << 20
 def gemm_functions(blocking: Blocking) -> str:
     """The entry ``calque_matmul_*`` and everything specific to it."""
     return "".join([panel_packers(blocking), strided_tile(blocking), row_group(blocking), gemm_part(blocking), gemm_grid(blocking),
-                    _gemm_direct(blocking), _gemm_row(blocking), _gemm_dot(blocking), _gemm(blocking), matmul_entry(blocking)])
+                    small_functions(blocking), _gemm_direct(blocking), _gemm_row(blocking), _gemm_dot(blocking), _gemm(blocking), matmul_entry(blocking)])
 
 
 def depth_blocks(b: Builder, depth: Value, longest: int) -> Value:
@@ -138,6 +139,14 @@ def gemm_part(blocking: Blocking) -> str:
     item, width = blocking.item_bytes, blocking.tile_columns
     blocks = depth_blocks(b, "%depth", blocking.gemm_depth)
     longest = packed_depth(b, b.add(b.ceil_div("%depth", blocks), 1))
+    if not blocking.narrow:
+        # The same order of additions: one block of k.
+        whole = b.both(b.compare("eq", blocks, 1), b.both(b.compare("eq", "%c_column", 1), b.compare("sge", "%columns", blocking.lanes)))
+        small = b.both(whole, is_near(b, "%rows", "%columns", "%depth", "%b_column"))
+        with b.when(small):
+            b.call("small_product", "ptr %private", "ptr %a", "i64 %a_row", "i64 %a_depth", "ptr %b", "i64 %b_depth", "i64 %b_column",
+                   "ptr %c", "i64 %c_row", "i64 %rows", "i64 %columns", "i64 %depth")
+        b.return_when(small)
     column_panels, row_panels = b.ceil_div("%columns", width), b.ceil_div("%rows", blocking.tile_rows)
     panel_step = b.mul(longest, width)
     room = b.max(b.div(COLUMN_CHUNK_BYTES // item, panel_step), 1)
@@ -357,6 +366,13 @@ def matmul_entry(blocking: Blocking) -> str:
                f"i64 {w['b_column']}", f"ptr {c}", f"i64 {w['columns']}", "i64 1", f"i64 {w['rows']}",
                f"i64 {w['columns']}", f"i64 {w['depth']}", *sums)
 
+    if not blocking.narrow:
+        small = is_small(b, w)
+        with b.when(small):
+            low, high = b.share(total, "%thread", "%threads")
+            b.call("small_products", f"i64 {low}", f"i64 {high}", "ptr %scratch", f"ptr {left}", f"ptr {right}", f"ptr {result}",
+                   f"ptr {b.byte_at('%args', 8 * BUFFERS)}")
+        b.return_when(small)
     # Whole products as long as every thread gets equally many; all threads share each of the rest.
     shared = b.rem(total, "%threads")
     even = b.sub(total, shared)
