@@ -107,7 +107,8 @@ def test_matmul_in_chunks(dtype: str, layout: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("shape", [(16, 16, 16), (8, 8, 8), (4, 30, 64), (5, 17, 33), (33, 65, 31), (13, 400, 49), (64, 3, 17), (9, 1, 100), (40, 7, 12)])
+@pytest.mark.parametrize("shape", [(16, 16, 16), (8, 8, 8), (4, 30, 64), (5, 17, 33), (33, 65, 31), (13, 400, 49), (64, 3, 17), (9, 1, 100),
+                                   (40, 7, 12)])
 @pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
 def test_many_small_products(dtype: str, shape: tuple[int, int, int], layout: str) -> None:
     """Batches of several dimensions, one of them broadcast, and operands with gaps, computed without packing A."""

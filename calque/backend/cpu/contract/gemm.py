@@ -12,11 +12,9 @@ from contextlib import contextmanager
 
 from calque.backend.cpu.contract.builder import Builder, Value
 from calque.backend.cpu.contract.panels import first_row, panel_packers
-from calque.backend.cpu.contract.small import is_near, is_small, small_functions
+from calque.backend.cpu.contract.small import WORDS, is_near, is_small, small_functions
 from calque.backend.cpu.contract.target import Blocking
 
-WORDS = ("rows", "columns", "depth", "a_row", "a_depth", "b_depth", "b_column", "products", "batch_dims")
-"""Followed by (size, step in A, step in B) of every batch dimension, innermost first."""
 BUFFERS = 4
 ROW_CHUNK_BYTES = 16 << 10
 ROWS_AT_ONCE = 8
@@ -31,7 +29,8 @@ PACKED_ROWS_BYTES = 3 << 20
 def gemm_functions(blocking: Blocking) -> str:
     """The entry ``calque_matmul_*`` and everything specific to it."""
     return "".join([panel_packers(blocking), strided_tile(blocking), row_group(blocking), gemm_part(blocking), gemm_grid(blocking),
-                    small_functions(blocking), _gemm_direct(blocking), _gemm_row(blocking), _gemm_dot(blocking), _gemm(blocking), matmul_entry(blocking)])
+                    small_functions(blocking), _gemm_direct(blocking), _gemm_row(blocking), _gemm_dot(blocking), _gemm(blocking),
+                    matmul_entry(blocking)])
 
 
 def depth_blocks(b: Builder, depth: Value, longest: int) -> Value:

@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from calque.backend.cpu.contract.builder import Builder, Value, passed_on
 from calque.backend.cpu.contract.target import Blocking
 
+WORDS = ("rows", "columns", "depth", "a_row", "a_depth", "b_depth", "b_column", "products", "batch_dims")
+"""The words of a matrix product; followed by (size, step in A, step in B) of every batch dimension, innermost first."""
 READ_BYTES = 384 << 10
 """Largest A and B together that are read in place from the second-level cache."""
 PACKED_BYTES = 128 << 10
@@ -141,8 +143,6 @@ def _one(blocking: Blocking) -> str:
 
 def _products(blocking: Blocking) -> str:
     """Products low..high of a batch, in runs along its innermost dimension."""
-    from calque.backend.cpu.contract.gemm import WORDS
-
     b = Builder("small_products", BATCH_PARAMETERS, blocking, attributes="noinline")
     w = {name: b.word("%words", index) for index, name in enumerate(WORDS)}
     dims = b.byte_at("%words", 8 * len(WORDS))
