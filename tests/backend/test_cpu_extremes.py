@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import calque
+from calque.base import config
 from tests.fuzz.check import mode
 
 VALUES = [-1.5, 0.0, float("nan"), 2.0, -0.0, float("inf"), -float("inf"), 1e-40]
@@ -64,3 +65,19 @@ def test_one_value(source: str) -> None:
                     x = calque.tensor(value)
                     results.append(float(f(SOURCES[source](x), calque.zeros(())).item()))
             assert np.array_equal(*map(np.array, results), equal_nan=True), f"{name} of {source} of {value}: {results}"
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
+@pytest.mark.parametrize("dim", [0, 1])
+@pytest.mark.parametrize("target", ["", "avx2"])
+def test_a_nan_anywhere_is_the_extreme(target: str, dim: int, dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The processor's maximum forgets a NaN at the next number: one NaN (of either sign) at every place of rows of several lengths."""
+    monkeypatch.setattr(config.settings, "cpu_target", target)
+    for length in (5, 37, 150):
+        x = np.tile(np.linspace(-3, 4, length, dtype=np.float32), (length + 1, 1))
+        x[np.arange(length), np.arange(length)] = np.where(np.arange(length) % 2, np.nan, -np.float32(np.nan))
+        x[-1, 1], x[-1, 2] = np.inf, -np.inf
+        y = calque.tensor(x if dim else x.T.copy()).to(getattr(calque, dtype))
+        largest, smallest = (np.array(found.tolist()) for found in (y.amax(dim), y.amin(dim)))
+        assert np.isnan(largest[:-1]).all() and np.isnan(smallest[:-1]).all()
+        assert (largest[-1], smallest[-1]) == (np.inf, -np.inf)

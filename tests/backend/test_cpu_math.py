@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from calque.backend.cpu.executable import compile_schedule
+from calque.backend.cpu.target import current
 from calque.base import config
 from calque.base.dtypes import DType, bfloat16, float16, float32, float64
 from calque.kernel.loops import Access, Instr, LoopKernel, Operand, Stage
@@ -116,3 +117,34 @@ def test_16_bit_floats_round_every_value_once(op, target, dtype):
         close = np.abs(found - wanted) <= np.abs(wanted) * float(2.0 ** (-10 if dtype is float16 else -7)) + 6e-8
     assert same.mean() > 0.998
     assert (same | close).all()
+
+
+@pytest.mark.parametrize("op", ["exp", "tanh", "erf"])
+def test_the_width_of_a_kernel_does_not_change_a_bit(op, rng):
+    """A value per row (one lane), beside 64-bit numbers (half a register) and alone (a whole one): the same function."""
+    x = samples(float32, rng, 2000)
+    with np.errstate(all="ignore"):
+        whole = apply(op, float32, x)
+    loads = (Instr("load", float32, (), 0), Instr(op, float32, (0,)))
+    store = Stage("map", 2, (Instr("store", float32, (1,), 1),))
+    point = LoopKernel(
+        1, 1, (Operand(float32), Operand(float32, out=True)), (Access(0, ("1", "0")), Access(1, ("1", "0"))),
+        (Stage("point", 0, loads), store), "r",
+    )  # fmt: skip
+    half = LoopKernel(
+        1, 0, (Operand(float32), Operand(float64, out=True)), (Access(0, ("1",)), Access(1, ("1",))),
+        (Stage("map", 0, (*loads, Instr("cast", float64, (1,)), Instr("add", float64, (2, 2)), Instr("store", float64, (3,), 1))),), "p",
+    )  # fmt: skip
+    for kernel, params in ((point, (x.size, 1, 0, 0)), (half, (x.size, 0, 0))):
+        buffers = (Buffer("input", 0, float32, x.size), Buffer("output", 0, kernel.operands[1].dtype, x.size))
+        found = compile_schedule(Schedule(buffers, (Loop(kernel, (0, 1), params),), (1,), 0, ())).run([x])[0]
+        wanted = whole if kernel is point else 2 * whole.astype(np.float64)
+        assert np.array_equal(found, wanted, equal_nan=True)
+
+
+def test_exp_is_within_six_tenths_of_a_unit(rng):
+    """Where a table of sixteen powers serves."""
+    if not current().masked:
+        pytest.skip("only with AVX-512")
+    x = rng.uniform(-87, 88, 300_000).astype(np.float32)
+    assert ulp_error(apply("exp", float32, x), reference("exp", x))[0] <= 0.6

@@ -3,6 +3,8 @@
 Sums and products of floats accumulate in float64 lanes, so a float32 row sum is correctly rounded but for rare ties whatever
 its length.
 The order of every merge depends on the structure of the kernel and on extents only.
+
+The largest or smallest of floats is found by the processor's own instruction, which drops NaN; a NaN waits beside it until the end.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ import math
 from dataclasses import dataclass
 
 from calque.backend.cpu.emit_ops import LOGICAL, SIGNED, UNSIGNED, Val, cast, round_to
-from calque.backend.cpu.emit_text import FLOAT_KINDS, Lanes, register_kind
+from calque.backend.cpu.emit_text import FLOAT_KINDS, Lanes, literal, register_kind
 from calque.base.dtypes import DType, bool_, float64
 
 
@@ -50,6 +52,21 @@ class Reduction:
     def kind(self) -> str:
         return register_kind(self.accumulator)
 
+    @property
+    def guarded(self) -> bool:
+        """Whether a NaN is kept beside the value."""
+        return self.combine in ("max", "min") and self.kind in FLOAT_KINDS
+
+    @property
+    def second_kind(self) -> str:
+        """Kind of what stands beside the value: the index of an arg-reduction, a NaN (or 0), or "" for nothing."""
+        return self.index_kind if self.indexed else self.kind if self.guarded else ""
+
+    @property
+    def second_start(self) -> int:
+        """What stands there at the beginning."""
+        return self.unset if self.indexed else 0
+
     def start(self) -> bool | int | float:
         """The neutral element."""
         dtype = self.accumulator
@@ -70,17 +87,19 @@ class Reduction:
         return cast(s, value, self.accumulator)
 
     def merge(self, s: Lanes, new: str, old: str) -> str:
-        """Combine two partial values; `old` may be NaN already."""
+        """Combine two partial values; a NaN among `new` is dropped by max and min."""
         kind, dtype = self.kind, self.accumulator
         name = {"sum": "add", "prod": "mul"}.get(self.combine, self.combine)
         if kind in FLOAT_KINDS:
             if name in ("add", "mul"):
                 return s.op("f" + name, kind, old, new)
-            # One comparison on the way from old to the result, as the processor's maximum keeps an old NaN.
-            best = s.select(kind, s.compare("ogt" if name == "max" else "olt", kind, new, old), new, old)
-            return s.select(kind, s.compare("uno", kind, new, new), new, best)
+            return s.select(kind, s.compare("ogt" if name == "max" else "olt", kind, new, old), new, old)
         table = LOGICAL if dtype is bool_ else SIGNED if dtype.is_signed else UNSIGNED
         return table[name](s, kind, old, new)
+
+    def keep(self, s: Lanes, new: str, old: str) -> str:
+        """`new` where it is NaN, else `old`."""
+        return s.select(self.kind, s.compare("uno", self.kind, new, new), new, old)
 
     def better(self, s: Lanes, new: tuple[str, str], old: tuple[str, str], ordered: bool) -> str:
         """Whether the (value, index) `new` replaces `old`. `ordered`: new comes later, so ties keep `old`."""
@@ -109,6 +128,8 @@ class Reduction:
             kind = self.index_kind
             unset = s.compare("eq", kind, index, s.const(kind, self.unset))
             return Val(s.select(kind, unset, s.const(kind, 0), index), self.result, s.width)
+        if self.guarded:
+            value = self.keep(s, index, value)
         if self.kind == "double" and self.result is not float64:
             value = round_to(s, s.convert("fptrunc", "double", "float", value), self.result)
         return Val(value, self.result, s.width)
@@ -123,8 +144,8 @@ class Accumulator:
         code = s.code
         self.type = s.type(reduction.kind)
         self.value = code.variable(self.type)
-        self.index_type = s.type(reduction.index_kind) if reduction.indexed else ""
-        self.index = code.variable(self.index_type) if reduction.indexed else ""
+        self.index_type = s.type(reduction.second_kind) if reduction.second_kind else ""
+        self.index = code.variable(self.index_type) if reduction.second_kind else ""
         self.reset()
 
     def reset(self) -> None:
@@ -132,7 +153,7 @@ class Accumulator:
         code = self.s.code
         code.write(self.type, self.s.const(self.reduction.kind, self.reduction.start()), self.value)
         if self.index:
-            code.write(self.index_type, self.s.const(self.reduction.index_kind, self.reduction.unset), self.index)
+            code.write(self.index_type, self.s.const(self.reduction.second_kind, self.reduction.second_start), self.index)
 
     def read(self) -> tuple[str, str]:
         """Present (value, index)."""
@@ -147,8 +168,14 @@ class Accumulator:
             new = (reduction.enter(s, args[0]), _lanes_of(s, args[1]))
             self._replace(reduction.better(s, new, old, ordered=True), new, old, mask)
             return
-        merged = reduction.merge(s, reduction.enter(s, args[0]), old[0])
+        element = reduction.enter(s, args[0])
+        if mask and reduction.guarded:  # outside the mask the neutral element changes nothing
+            element = s.select(reduction.kind, mask, element, s.const(reduction.kind, reduction.start()))
+            mask = ""
+        merged = reduction.merge(s, element, old[0])
         code.write(self.type, s.select(reduction.kind, mask, merged, old[0]) if mask else merged, self.value)
+        if reduction.guarded:
+            code.write(self.type, reduction.keep(s, element, old[1]), self.index)
 
     def absorb(self, new: tuple[str, str]) -> None:
         """Merge another partial result of the same width."""
@@ -157,6 +184,8 @@ class Accumulator:
             self._replace(self.reduction.better(self.s, new, old, ordered=False), new, old, "")
             return
         self.s.code.write(self.type, self.reduction.merge(self.s, new[0], old[0]), self.value)
+        if self.reduction.guarded:
+            self.s.code.write(self.type, self.reduction.keep(self.s, new[1], old[1]), self.index)
 
     def _replace(self, wins: str, new: tuple[str, str], old: tuple[str, str], mask: str) -> None:
         s = self.s
@@ -169,6 +198,10 @@ class Accumulator:
         """The lanes merged pairwise (upper half with lower half) to one scalar (value, index)."""
         value, index = self.read()
         code, reduction, width = self.s.code, self.reduction, self.s.width
+        if reduction.guarded:
+            found = self.s.any(self.s.compare("uno", reduction.kind, index, index))
+            nan, zero = literal(reduction.kind, math.nan), literal(reduction.kind, 0)
+            index = code.let(f"select i1 {found}, {reduction.kind} {nan}, {reduction.kind} {zero}")
         while width > 1:
             half = width // 2
             s = Lanes(code, self.s.module, half, self.s.target)

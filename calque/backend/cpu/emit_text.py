@@ -6,7 +6,7 @@ A value is an SSA name or a literal (plain text). A *kind* is an LLVM element ty
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 import numpy as np
@@ -69,6 +69,7 @@ class Code:
     def __init__(self) -> None:
         self.lines: list[str] = []
         self.allocas: list[str] = []
+        self.held: dict[str, str] = {}  # expressions evaluated once at entry and their names
         self.block = "start"
         self._count = 0
 
@@ -99,7 +100,8 @@ class Code:
 
     def function(self, signature: str, attributes: str) -> str:
         """The finished void function."""
-        body = "\n".join(["entry:", *self.allocas, "  br label %start", "start:", *self.lines, "  ret void"])
+        held = [f"  {name} = {expression}" for expression, name in self.held.items()]
+        body = "\n".join(["entry:", *self.allocas, *held, "  br label %start", "start:", *self.lines, "  ret void"])
         return f"define {signature} {attributes} {{\n{body}\n}}\n"
 
     # 64-bit integer arithmetic that folds 0 and 1
@@ -156,20 +158,20 @@ class Code:
 
     @contextmanager
     def loop(self, start: str, stop: str, step: int = 1) -> Iterator[str]:
-        """`for i in range(start, stop, step)`."""
-        head, body, done = self.fresh_labels("head", "body", "done")
+        """`for i in range(start, stop, step)`: the test stands at the end, behind one before the first turn, so that LLVM may move what does not
+        vary in front of the loop."""
+        body, done = self.fresh_labels("body", "done")
         before, index = self.block, self.name()
-        self.emit(f"br label %{head}")
-        self.label(head)
+        some = self.let(f"icmp slt i64 {start}, {stop}")
+        self.emit(f"br i1 {some}, label %{body}, label %{done}")
+        self.label(body)
         phi = len(self.lines)
         self.lines.append("")
-        more = self.let(f"icmp slt i64 {index}, {stop}")
-        self.emit(f"br i1 {more}, label %{body}, label %{done}")
-        self.label(body)
         yield index
         following = self.let(f"add nsw i64 {index}, {step}")
         self.lines[phi] = f"  {index} = phi i64 [{start}, %{before}], [{following}, %{self.block}]"
-        self.emit(f"br label %{head}")
+        more = self.let(f"icmp slt i64 {following}, {stop}")
+        self.emit(f"br i1 {more}, label %{body}, label %{done}")
         self.label(done)
 
     @contextmanager
@@ -204,6 +206,54 @@ class Lanes:
     def const(self, kind: str, value: bool | int | float) -> str:
         """A constant in every lane."""
         return self.splat_literal(kind, literal(kind, value))
+
+    def held(self, kind: str, value: float) -> str:
+        """A float constant of an inner loop, in a register from the entry of the function on. LLVM would load it anew in every turn, by an
+        address of 64 bits; the fence keeps it from seeing that the value is a constant."""
+        if self.width == 1:
+            return self.const(kind, value)
+        type_ = self.type(kind)
+        fence = self.module.declare(f"llvm.arithmetic.fence.{self.suffix(kind)}", type_, [type_])
+        expression = f"call {type_} {fence}({type_} {self.const(kind, value)})"
+        return self.code.held.setdefault(expression, f"%held{len(self.code.held)}")
+
+    def held_vector(self, kind: str, values: Sequence[float]) -> str:
+        """The same for a constant that differs from lane to lane."""
+        type_ = self.type(kind)
+        fence = self.module.declare(f"llvm.arithmetic.fence.{self.suffix(kind)}", type_, [type_])
+        lanes = ", ".join(f"{kind} {literal(kind, v)}" for v in values)
+        return self.code.held.setdefault(f"call {type_} {fence}({type_} <{lanes}>)", f"%held{len(self.code.held)}")
+
+    def pick(self, kind: str, table: str, index: str) -> str:
+        """Entries of a table of 16 floats by the last four bits of i32 indices, on AVX-512."""
+        function = self.module.declare("llvm.x86.avx512.permvar.sf.512", self.type(kind), [self.type(kind), self.type("i32")])
+        return self.code.let(f"call {self.type(kind)} {function}({self.type(kind)} {table}, {self.type('i32')} {index})")
+
+    def in_registers(self, kind: str, x: str, function: Callable[[Lanes, str], str]) -> str:
+        """A function written for whole registers at this width, so that its results do not depend on the width."""
+        full = self.target.lanes(4 if kind == "float" else 8)
+        whole = self if self.width == full else Lanes(self.code, self.module, full, self.target)
+        if self.width == full:
+            return function(self, x)
+        if self.width == 1:
+            one = self.code.let(f"insertelement {whole.type(kind)} zeroinitializer, {kind} {x}, i32 0")
+            return self.code.let(f"extractelement {whole.type(kind)} {function(whole, one)}, i32 0")
+        parts = [function(whole, self._piece(kind, x, start, full)) for start in range(0, self.width, full)]
+        width = full
+        while len(parts) > 1:
+            picks = ", ".join(f"i32 {i}" for i in range(2 * width))
+            pairs = zip(parts[::2], parts[1::2], strict=True)
+            parts = [self.code.let(f"shufflevector <{width} x {kind}> {a}, <{width} x {kind}> {b}, <{2 * width} x i32> <{picks}>") for a, b in pairs]
+            width *= 2
+        if width == self.width:
+            return parts[0]
+        picks = ", ".join(f"i32 {i}" for i in range(self.width))
+        return self.code.let(f"shufflevector <{width} x {kind}> {parts[0]}, <{width} x {kind}> poison, <{self.width} x i32> <{picks}>")
+
+    def _piece(self, kind: str, x: str, start: int, count: int) -> str:
+        """`count` lanes of x from `start` on; lanes that x does not have are 0."""
+        picks = ", ".join(f"i32 {min(start + i, self.width)}" for i in range(count))
+        return self.code.let(f"shufflevector {self.type(kind)} {x}, {self.type(kind)} zeroinitializer, <{count} x i32> <{picks}>")
 
     def splat_literal(self, kind: str, text: str) -> str:
         """A literal in every lane."""
