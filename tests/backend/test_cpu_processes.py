@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from calque.backend.cpu import compiler, llvm, processes
+from calque.backend.cpu import compiler, llvm, objects, processes
 from calque.backend.cpu.llvm import Source, compile_all
 from calque.backend.cpu.processes import COUNTERS, Compiler, Pool
 from calque.backend.cpu.target import current
@@ -132,7 +132,7 @@ def test_a_frozen_program_is_not_started_again(pool: Pool, monkeypatch: pytest.M
 
 
 def test_other_platforms_compile_in_this_process(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(processes.platform, "machine", lambda: "aarch64")
+    monkeypatch.setattr(objects.platform, "machine", lambda: "aarch64")
     assert pool.refusal() == "objects of this platform are loaded by LLVM"
     monkeypatch.undo()
     monkeypatch.setattr(processes, "_SCRIPT", Path("/nonexistent/compiler.py"))

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import threading
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
 
-from calque.backend.cpu import contract, llvm, runtime_text
+from calque.backend.cpu import contract, llvm, objects, runtime_text
 from calque.backend.cpu.cache import ObjectCache
 from calque.backend.cpu.emit import emit_kernel
 from calque.backend.cpu.partition import Partition, partition
@@ -19,8 +20,13 @@ from calque.base import config
 from calque.kernel.loops import LoopKernel
 
 _lock = threading.RLock()
-_loaded: dict[str, dict[str, int]] = {}  # addresses of the functions of every module in this process, by key
+_loaded: dict[str, dict[str, int]] = {}  # addresses of the functions of every module in this process, by key and variant
+_taken: dict[tuple[str, str], frozenset[str]] = {}  # ways of a contraction (by symbol and target) that this process has loaded
 _runtime: dict[str, int] = {}
+
+
+Contraction = tuple[str, str, frozenset[str] | None]
+"""Kind, dtype, and the ways it takes (see `contract/ways.py`; None: any)."""
 
 
 class Counters:
@@ -65,40 +71,49 @@ def disk_cache() -> ObjectCache:
 
 @dataclass(frozen=True, slots=True)
 class Module:
-    """One unit of native code: the key of its object, the functions it defines, how to compile it, how long that takes (in any unit)."""
+    """One unit of native code: the key of its object, the functions it defines, how to compile it, how long that takes (in any unit).
+
+    One object may be loaded more than once, with other functions behind it: as another variant.
+    """
 
     key: str
     symbols: tuple[str, ...]
     source: llvm.Source
     weight: int = 0
+    variant: str = ""
+
+    @property
+    def place(self) -> str:
+        """What tells it from everything else in this process."""
+        return self.key + self.variant
 
 
 def _objects(modules: Sequence[Module], target: TargetInfo) -> list[bytes]:
     """Object code of modules, in order: from the disk, or else compiled together on all cores."""
     disk = disk_cache()
-    objects = [disk.get(module.key) for module in modules]
-    missing = [k for k, data in enumerate(objects) if data is None]
+    found = [disk.get(module.key) for module in modules]
+    missing = [k for k, data in enumerate(found) if data is None]
     missing.sort(key=lambda k: -modules[k].weight)  # the longest first, so that the cores finish together
     COUNTERS.from_disk += len(modules) - len(missing)
     COUNTERS.compiled += len(missing)
 
     def finished(number: int, data: bytes) -> None:
-        objects[missing[number]] = data
+        found[missing[number]] = data
         disk.put(modules[missing[number]].key, data)
 
     llvm.compile_all([modules[k].source for k in missing], target, finished)
-    return [data for data in objects if data is not None]
+    return [data for data in found if data is not None]
 
 
-def _load(modules: Sequence[Module], target: TargetInfo) -> None:
+def _load(modules: Sequence[Module], target: TargetInfo, absent: Set[str] = frozenset()) -> None:
     """Make sure that modules are in this process."""
-    wanted = list({m.key: m for m in modules if m.key not in _loaded}.values())
+    wanted = list({m.place: m for m in modules if m.place not in _loaded}.values())
     if not wanted:
         return
-    objects = _objects(wanted, target)
-    found = iter(llvm.LOADER.load([(data, list(m.symbols)) for data, m in zip(objects, wanted, strict=True)]))
+    code = _objects(wanted, target)
+    found = iter(llvm.LOADER.load([(data, list(m.symbols)) for data, m in zip(code, wanted, strict=True)], absent))
     for module in wanted:
-        _loaded[module.key] = {symbol: next(found) for symbol in module.symbols}
+        _loaded[module.place] = {symbol: next(found) for symbol in module.symbols}
 
 
 def _loop(kernel: LoopKernel, target: TargetInfo) -> Module:
@@ -113,46 +128,84 @@ def _contractions(dtype: str, target: TargetInfo) -> Partition:
     return partition(contract.module_ir(dtype, target))
 
 
-@lru_cache(maxsize=64)
-def _contraction(kind: str, dtype: str, target: TargetInfo) -> tuple[Module, ...]:
-    """The units behind a contraction, the one to call last. Which they are is kept on disk: a warm process writes no text."""
+def _absent(kind: str, taken: Set[str], library: Partition) -> frozenset[str]:
+    """Functions that only other ways call. A function that has another caller than was known when `ways.py` was written counts as called."""
+    unused = {f for way, functions in contract.FUNCTIONS.get(kind, {}).items() if way not in taken for f in functions}
+    return frozenset(f for f in unused if [re.sub("_b?f[0-9]+$", "", c) for c in library.callers(f)] == [contract.CALLERS[f]])
+
+
+@dataclass(frozen=True, slots=True)
+class Units:
+    """The units behind a contraction in the ways it takes, the one to call last, and the functions left out."""
+
+    modules: tuple[Module, ...]
+    absent: frozenset[str]
+
+
+def _listing(kind: str, dtype: str, target: TargetInfo, taken: frozenset[str]) -> str:
+    """Per unit its name, the length of its text and whether it stands above a choice of ways; then the functions left out, each in a line."""
+    library = _contractions(dtype, target)
+    absent = _absent(kind, taken, library)
+    choices = {f for functions in contract.FUNCTIONS.get(kind, {}).values() for f in functions}
+    lines = []
+    for name in library.reach([contract.symbol(kind, dtype)], absent):
+        above = not choices.isdisjoint(library.reach(library.calls[name]))
+        lines.append(f"{name} {len(library.functions[name])} {int(above)}")
+    return "\n".join([*lines, *sorted(absent)])
+
+
+@lru_cache(maxsize=256)
+def _contraction(kind: str, dtype: str, target: TargetInfo, taken: frozenset[str]) -> Units:
+    """The units behind a contraction. Which they are is kept on disk: a warm process writes no text."""
     root = contract.symbol(kind, dtype)
-    index = content_key("contraction", root, target)
+    ways = " ".join(sorted(taken))
+    index = content_key("contraction", f"{root} {ways}", target)
     listed = disk_cache().get(index)
     if listed is None:
-        library = _contractions(dtype, target)
-        listed = "\n".join(f"{name} {len(library.functions[name])}" for name in library.reach([root])).encode()
+        listed = _listing(kind, dtype, target, taken).encode()
         disk_cache().put(index, listed)
     suffix = "_" + content_key("contractions", dtype, target)[:20]
 
-    def module(name: str, length: str) -> Module:
+    def module(name: str, length: str, above: str) -> Module:
         def write() -> str:
             return _contractions(dtype, target).unit(name, suffix)
 
-        return Module(content_key("unit", f"{dtype} {name}", target), (name + suffix,), llvm.Source(write, 3), int(length))
+        key = content_key("unit", f"{dtype} {name}", target)
+        return Module(key, (name + suffix,), llvm.Source(write, 3), int(length), f" {root} {ways}" if above == "1" else "")
 
-    units = [module(*line.split(" ")) for line in listed.decode().split("\n")]
-    return tuple(sorted(units, key=lambda unit: unit.symbols == (root + suffix,)))
+    lines = [line.split(" ") for line in listed.decode().split("\n")]
+    units = [module(*line) for line in lines if len(line) == 3]
+    units.sort(key=lambda unit: unit.symbols == (root + suffix,))
+    return Units(tuple(units), frozenset(line[0] + suffix for line in lines if len(line) == 1))
 
 
-def functions(kernels: Sequence[LoopKernel], contractions: Sequence[tuple[str, str]]) -> tuple[list[int], list[int]]:
-    """Addresses of loop kernels and of contractions (kind, dtype), in order. What is missing is compiled together."""
+def _wanted(contractions: Sequence[Contraction], target: TargetInfo) -> list[Units]:
+    """The units of every contraction, in order: those of the ways it takes and of all ways that were taken before."""
+    for kind, dtype, ways in contractions:
+        place = contract.symbol(kind, dtype), target.key
+        everything = frozenset(contract.FUNCTIONS.get(kind, {}))
+        _taken[place] = _taken.get(place, frozenset()) | (everything if ways is None or not objects.can_load() else ways)
+    return [_contraction(kind, dtype, target, _taken[contract.symbol(kind, dtype), target.key]) for kind, dtype, _ in contractions]
+
+
+def functions(kernels: Sequence[LoopKernel], contractions: Sequence[Contraction]) -> tuple[list[int], list[int]]:
+    """Addresses of loop kernels and of contractions, in order. What is missing is compiled together."""
     target = current()
     with _lock:
-        modules: list[Module] = []
-        for kind, dtype in dict.fromkeys(contractions):
-            modules += _contraction(kind, dtype, target)
-        if modules:
-            runtime_functions()  # they call the barrier
         described: dict[LoopKernel, Module] = {}
         for kernel in kernels:
             if kernel not in described:
                 described[kernel] = _loop(kernel, target)
         loops = [described[kernel] for kernel in kernels]
-        COUNTERS.kernels += sum(m.key not in _loaded for m in {m.key: m for m in described.values()}.values())
-        _load([*modules, *described.values()], target)
-        called = [_contraction(kind, dtype, target)[-1] for kind, dtype in contractions]
-        return [_loaded[m.key][m.symbols[0]] for m in loops], [_loaded[m.key][m.symbols[0]] for m in called]
+        COUNTERS.kernels += sum(m.place not in _loaded for m in {m.key: m for m in described.values()}.values())
+        wanted = _wanted(contractions, target)
+        if wanted:
+            runtime_functions()  # they call the barrier
+        modules = [module for units in {id(units): units for units in wanted}.values() for module in units.modules]
+        absent = {name for units in wanted for name in units.absent}
+        _load([*modules, *described.values()], target, absent)
+        called = [units.modules[-1] for units in wanted]
+        return [_loaded[m.place][m.symbols[0]] for m in loops], [_loaded[m.place][m.symbols[0]] for m in called]
 
 
 def native_object(key: str, text: str, target: TargetInfo) -> bytes:
@@ -168,7 +221,7 @@ def runtime_functions() -> dict[str, int]:
             text, target = runtime_text.module_text(), current()
             module = Module(content_key("runtime", text, target), tuple(runtime_text.ENTRY_POINTS), llvm.Source(lambda: text, 1))
             _load([module], target)
-            _runtime.update(_loaded[module.key])
+            _runtime.update(_loaded[module.place])
         return _runtime
 
 

@@ -205,7 +205,12 @@ def _stretches(schedule: Schedule) -> tuple[tuple[Stretch, ...], int]:
 
 def _functions(steps: list[Loop | Contract]) -> list[int]:
     loops = [s.kernel for s in steps if isinstance(s, Loop)]
-    calls = [(s.kind, s.dtype.name) for s in steps if not isinstance(s, Loop)]
+    target = current()
+    calls: list[library.Contraction] = []
+    for step in steps:
+        if not isinstance(step, Loop):
+            ways = contract.ways_of(step.kind, contract.contraction(step.kind, step.spec), step.dtype.name, target)
+            calls.append((step.kind, step.dtype.name, ways))
     kernels, contractions = (iter(found) for found in library.functions(loops, calls))
     return [next(kernels) if isinstance(s, Loop) else next(contractions) for s in steps]
 

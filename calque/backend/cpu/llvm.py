@@ -8,7 +8,7 @@ import importlib.metadata
 import os
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -185,12 +185,14 @@ class Loader:
         self._memory = Memory()
         self._known: dict[str, int] = {}
 
-    def load(self, objects: list[tuple[bytes, list[str]]]) -> list[int]:
-        """Addresses of the named functions of some objects, in order."""
+    def load(self, objects: list[tuple[bytes, list[str]]], absent: Set[str] = frozenset()) -> list[int]:
+        """Addresses of the named functions of some objects, in order. `absent`: functions that will not be called (see `Memory.load`)."""
         with _lock:
             try:
-                found = self._memory.load([parse(data) for data, _ in objects], self._known)
-            except UnsupportedObject:
+                found = self._memory.load([parse(data) for data, _ in objects], self._known, absent)
+            except UnsupportedObject as error:
+                if absent:  # LLVM's loader takes a name once for all
+                    raise CompileError(f"[cpu] expected to load machine code, got: {error}; allow executable memory") from error
                 found = self._by_llvm(objects)
             self._known.update(found)
             return [found[name] for _, names in objects for name in names]

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import ctypes
 import mmap
+import platform
 import struct
-from collections.abc import Mapping
+import sys
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 from functools import lru_cache
 
@@ -18,6 +20,11 @@ _MACHINES = {62: 1}  # ELF machine -> its relocation "absolute address, 64 bits"
 _ALLOCATED, _WRITABLE = 2, 1  # section flags
 _NOBITS, _RELA, _REL, _SYMTAB = 8, 4, 9, 2  # kinds of sections
 _HEADER, _SECTION, _SYMBOL, _ENTRY = struct.Struct("<16xHHIQQQIHHHHHH"), struct.Struct("<IIQQQQIIQQ"), struct.Struct("<IBBHQQ"), struct.Struct("<QQq")
+
+
+def can_load() -> bool:
+    """Whether objects for this machine are of the kind that this loader takes."""
+    return sys.platform == "linux" and platform.machine().lower() in ("x86_64", "amd64")
 
 
 class UnsupportedObject(Exception):
@@ -135,8 +142,9 @@ class Memory:
     """Executable memory: written first, then made executable and never written again. It is never given back, not even when the interpreter goes
     down, because a thread may still run its code then."""
 
-    def load(self, objects: list[Object], known: Mapping[str, int]) -> dict[str, int]:
-        """Addresses of all functions that the objects define. `known`: functions of objects loaded before.
+    def load(self, objects: list[Object], known: Mapping[str, int], absent: Set[str] = frozenset()) -> dict[str, int]:
+        """Addresses of all functions that the objects define. `known`: functions of objects loaded before. `absent`: functions that will not be
+        called; if they are defined nowhere, a call of them ends the process.
 
         Raises `UnsupportedObject`, before anything is loaded, if a name is defined nowhere.
         """
@@ -148,7 +156,7 @@ class Memory:
                 places.append((o, s, size))
                 size += s.size
         own = {name for o in objects for name, k, _ in o.symbols if 0 < k < len(o.sections)}
-        outside = {name: _resolve(name, known) for o in objects for name in o.needs() - own}
+        outside = {name: _resolve(name, known, absent) for o in objects for name in o.needs() - own}
         base = _reserve(size)
         content = bytearray(size)
         for o, s, at in places:
@@ -168,8 +176,8 @@ class Memory:
         return defined
 
 
-def _resolve(name: str, known: Mapping[str, int]) -> int:
-    address = known.get(name) or library_function(name)
+def _resolve(name: str, known: Mapping[str, int], absent: Set[str]) -> int:
+    address = known.get(name) or library_function("abort" if name in absent else name)
     if not address:
         raise UnsupportedObject(f"nobody defines {name}")
     return address

@@ -7,6 +7,7 @@ unit's code is what it would be in the whole module, up to what LLVM infers acro
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Set
 from dataclasses import dataclass
 
 _NAME = re.compile(r"@([\w.$]+)")
@@ -26,16 +27,20 @@ class Partition:
         first = self.functions[name].split("\n", 1)[0]
         return "noinline" in first or not first.startswith(("define internal", "define private"))
 
-    def reach(self, roots: list[str]) -> list[str]:
-        """The units that some functions need, themselves included, in the order of the text."""
-        seen: set[str] = set()
+    def callers(self, name: str) -> list[str]:
+        """The functions that call a function."""
+        return [caller for caller, called in self.calls.items() if name in called]
+
+    def reach(self, roots: Iterable[str], without: Set[str] = frozenset()) -> list[str]:
+        """The units that some functions need, themselves included, in the order of the text. Functions `without` which they do are left out."""
+        seen: set[str] = set(without)
         stack = list(roots)
         while stack:
             name = stack.pop()
             if name not in seen:
                 seen.add(name)
                 stack.extend(self.calls[name])
-        return [name for name in self.functions if name in seen and self.shared(name)]
+        return [name for name in self.functions if name in seen and name not in without and self.shared(name)]
 
     def unit(self, name: str, suffix: str) -> str:
         """IR text of a unit: its function, those copied into it, declarations of the others. Names of units get the suffix."""

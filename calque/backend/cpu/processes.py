@@ -14,7 +14,6 @@ import contextlib
 import fcntl
 import importlib.util
 import os
-import platform
 import re
 import select
 import signal
@@ -28,6 +27,7 @@ from pathlib import Path
 
 from calque.backend.cpu import compiler
 from calque.backend.cpu.compiler import Target
+from calque.backend.cpu.objects import can_load
 from calque.base import config
 from calque.base.errors import CompileError
 
@@ -215,7 +215,7 @@ class Pool:
             return "settings.compile_in_process is set"
         if self._failures >= FAILURES:
             return self._failure
-        if sys.platform != "linux" or platform.machine().lower() not in ("x86_64", "amd64"):
+        if not can_load():
             return "objects of this platform are loaded by LLVM"  # so it is here anyway
         if getattr(sys, "frozen", False) or not sys.executable or not _PYTHON.match(os.path.basename(sys.executable)):
             return f"no Python interpreter to start (sys.executable is {sys.executable!r})"

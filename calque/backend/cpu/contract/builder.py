@@ -107,6 +107,10 @@ class Builder:
         """The larger of two signed integers."""
         return self.let(f"call i64 @llvm.smax.i64(i64 {a}, i64 {b})")
 
+    def bits_or(self, a: Value, b: Value) -> Value:
+        """Bits of either."""
+        return self.let(f"or i64 {a}, {b}")
+
     def clamp(self, a: Value, low: Value, high: Value) -> Value:
         """a limited to low..high."""
         return self.min(self.max(a, low), high)

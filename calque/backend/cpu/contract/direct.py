@@ -60,7 +60,7 @@ def block_layout(b: Builder, p: Words, w: Words) -> Layout:
     block_rows = b.ceil_div(p["grid_rows"], blocks)
     rows = b.add(b.add(b.mul(b.sub(block_rows, 1), p["row_stride"]), spread_rows), 1)
     # An odd number of vectors: channels must not compete for the same sets of the first-level cache.
-    channel = b.mul(b.let(f"or i64 {b.ceil_div(b.mul(rows, row), lanes)}, 1"), lanes)
+    channel = b.mul(b.bits_or(b.ceil_div(b.mul(rows, row), lanes), 1), lanes)
     taps = b.mul(p["tap_rows"], p["tap_columns"])
     return Layout(taps, b.mul(w["channels"], taps), first_row, first_column, phase, row, rows, channel, block_rows)
 
