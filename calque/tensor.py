@@ -323,7 +323,7 @@ def _attach_binary(out: Tensor, edge: Edge, op: OpDef, save_table: Any, a: Any, 
                 versions.append(0)
             else:
                 value = saved[position] = a if position == 0 else b
-                versions.append(0 if value.__class__ is float else value._storage.version)
+                versions.append(0 if position and kind is float else value._storage.version)
         node.saved, node.versions = saved, versions
     else:
         node.versions = ()
@@ -511,6 +511,14 @@ def read(t: Tensor, reason: str = "read") -> np.ndarray[Any, Any]:
     flat = buffer.wait()
     raise_pending()
     return strided(flat, t._layout)
+
+
+def read_number(t: Tensor, reason: str, convert: Callable[[Any], Any]) -> Any:
+    """`convert` applied to the values: what Python decides on. While a call is recorded for replay, the replay looks again."""
+    capture = local.state.capture
+    if capture is None or t._layout.device is not CPU:
+        return convert(read(t, reason))
+    return capture.read(t._storage, t._layout, reason, convert)
 
 
 def upload(values: np.ndarray[Any, Any], dtype: dt.DType, shape: tuple[int, ...] | None = None) -> Tensor:

@@ -15,6 +15,7 @@ from calque.base import dtypes as dt
 from calque.base.errors import ArgumentError, DTypeError
 from calque.functional.common import cast, is_number, is_tensor, method, number, operand, prim, result_dtype
 from calque.ops.opdef import get
+from calque.run.live import LiveFloat
 from calque.run.recorder import add_check, local
 from calque.run.source import user_line
 from calque.tensor import Tensor, binary, record, slot_of, unary, upload
@@ -303,6 +304,8 @@ def fmod(input: Any, other: Any) -> Tensor:
 def power(input: Any, exponent: Any) -> Any:
     """`input ** exponent`: the operator. Small integer exponents become multiplications."""
     kind = exponent.__class__
+    if kind is LiveFloat:  # which way it goes depends on the value
+        exponent, kind = float(exponent), float
     if (kind is int or kind is float) and is_tensor(input):
         floating = input._layout.dtype.category == 2
         if floating or kind is int and input._layout.dtype.category == 1:

@@ -20,7 +20,7 @@ from calque.functional.options import filled
 from calque.functional.views import Entry, expand, lookup, permute, remember, reshape
 from calque.functional.windows import selected, sliced
 from calque.functional.writing import check_target
-from calque.tensor import Tensor, assign, from_array, make_view, read
+from calque.tensor import Tensor, assign, from_array, make_view, read, read_number
 
 __all__: list[str] = []
 
@@ -168,7 +168,7 @@ def _parse(item: Any, reading: bool) -> Any:
             f"[index] tensors used as indices must be long, int, byte or bool tensors, got {dtype}; convert with .long()"
         )
     if dtype.category == 1 and not found._layout.ndim and dtype is not dt.uint8 and (reading or known_values(found) is not None):
-        return int(read(found, "index").item())  # PyTorch selects, and the result is a view
+        return int(read_number(found, "index", lambda values: values.item()))  # PyTorch selects, and the result is a view
     return cast(found, dt.bool_) if dtype is dt.uint8 else found
 
 

@@ -10,7 +10,7 @@ from calque.base.device import CPU, Device
 from calque.base.errors import ArgumentError, DTypeError, ShapeError
 from calque.functional.common import attribute, cast, is_tensor, method, prim
 from calque.functional.options import resolve_device, resolve_dtype
-from calque.tensor import Tensor, read
+from calque.tensor import Tensor, read_number
 
 __all__ = ["can_cast", "is_floating_point", "is_nonzero", "is_tensor", "promote_types", "result_type"]
 
@@ -208,17 +208,32 @@ def item(input: Tensor) -> Any:
             f"[item] a Tensor with {input._layout.numel} elements cannot be converted to Scalar: expected one element, got shape "
             f"{tuple(input._layout.shape)}; index it first or use .tolist()"
         )
-    value = read(input, "item").item()
-    return float(value) if input._layout.dtype.category == 2 else value
+    return read_number(input, "item", _element)
 
 
 @method("tolist")
 def tolist(input: Tensor) -> Any:
     """Nested lists of Python numbers; a number for a 0-d tensor."""
-    values = read(input, "tolist")
-    if input._layout.dtype.itemsize == 2 and input._layout.dtype.category == 2:
+    return read_number(input, "tolist", _nested)
+
+
+def _element(values: Any) -> Any:
+    value = values.item()
+    return float(value) if values.dtype.kind not in "biu" else value
+
+
+def _nested(values: Any) -> Any:
+    if values.dtype.itemsize == 2 and values.dtype.kind not in "biu":
         values = values.astype("float64")
     return values.tolist()
+
+
+def _is_true(values: Any) -> bool:
+    return bool(values.item())
+
+
+def _position(values: Any) -> int:
+    return int(values.item())
 
 
 def _truth(input: Tensor) -> bool:
@@ -229,7 +244,7 @@ def _truth(input: Tensor) -> bool:
             f"[bool] Boolean value of Tensor with {many} is ambiguous: expected one value, got shape {tuple(view.shape)}; use "
             ".any() or .all()"
         )
-    return bool(read(input, "bool").item())
+    return bool(read_number(input, "bool", _is_true))
 
 
 class _Ambiguous(ArgumentError):
@@ -248,7 +263,7 @@ def _integer(input: Tensor) -> int:
             f"{tuple(input._layout.shape)} of "
             f"{input._layout.dtype}"
         )
-    return int(read(input, "index").item())
+    return int(read_number(input, "index", _position))
 
 
 def _length(input: Tensor) -> int:
@@ -275,7 +290,7 @@ method("__bool__")(_truth)
 method("is_nonzero")(_truth)
 method("__int__")(lambda self: int(item(self)))
 method("__float__")(lambda self: float(item(self)))
-method("__complex__")(lambda self: complex(item(self)))
+method("__complex__")(lambda self: complex(float(item(self))))
 method("__index__")(_integer)
 method("__len__")(_length)
 method("__iter__")(_iterate)

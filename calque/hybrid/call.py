@@ -17,15 +17,18 @@ from calque.base.config import settings
 from calque.base.dtypes import get_default_dtype
 from calque.hybrid.graph import Template, Unsupported, spent_node, stand_in
 from calque.hybrid.guards import PLAIN, Guards, Refused
-from calque.hybrid.region import Memory, Place, handle, place_of, watched
-from calque.run.capture import Changes, Counts, Macro
+from calque.hybrid.region import MISSES, Memory, Place, handle, place_of, watched
+from calque.hybrid.walk import Walk
+from calque.run.capture import Changes, Counts, Script
 from calque.run.causes import guard_missed
+from calque.run.live import LiveFloat, plain
+from calque.run.macro import Macro
 from calque.run.recorder import Storage, flush, local
 from calque.tensor import TENSOR_TYPES, Tensor, next_number
 
 SIGNATURES = 64
 ENTRIES = 8  # of one signature, with different guards
-MISSES = 200  # new signatures without a replay in between, after which no more are recorded
+STRANGERS = 200  # new signatures without a replay in between, after which no more are recorded
 CHANGES = 4  # calls that change what they depend on
 
 
@@ -140,7 +143,27 @@ class Hybridized:
         if macro is None:
             return self._record(key, entry, tensors, args, kwargs)
         self.misses = 0
+        if macro.result is None:
+            return self._walk(key, entry, macro, cells, tensors, args, kwargs)
         return _replayed(entry, macro, cells, tensors)
+
+    def _walk(self, key: Any, entry: Entry, macro: Macro, cells: list[Any], tensors: list[Tensor], args: Any, kwargs: Any) -> Any:
+        """A call that looks at values. Where it goes a way that is not known, Python goes on."""
+        walk = Walk(cells)
+        last = walk.go(macro, entry.memory.tick)
+        if last is not None:
+            Counts.replays += 1
+            return _given(entry, last.result, cells, [walk.cells[k] for k in last.kept or ()], tensors, walk.known)
+        Counts.continued += 1
+        test = walk.steps[-1][0].test if walk.steps else None
+        if test is not None and test.misses >= MISSES:
+            entry.memory.refused = f"goes another way at every call, because of a value ({test.line})"
+        script = walk.take_back()
+        try:
+            return self._record(key, entry, tensors, args, kwargs, script)
+        finally:
+            if script.broken:
+                walk.restore()
 
     def _as_written(self, args: Any, kwargs: Any, reason: str) -> Any:
         Counts.because(reason)
@@ -150,7 +173,7 @@ class Hybridized:
 
     def _new_entry(self, key: Any, objects: list[Any], args: Any, kwargs: Any) -> Any:
         """First call of a signature, or what the function depends on has changed."""
-        reason = self.refused.get(key) or ("is never called twice alike" if self.misses > MISSES else None)
+        reason = self.refused.get(key) or ("is never called twice alike" if self.misses > STRANGERS else None)
         if reason is not None:
             return self._as_written(args, kwargs, reason)
         self.misses += 1
@@ -179,7 +202,7 @@ class Hybridized:
 
     # ------------------------------------------------------------------------------------------------------------ recording
 
-    def _record(self, key: Any, entry: Entry, tensors: list[Tensor], args: Any, kwargs: Any) -> Any:
+    def _record(self, key: Any, entry: Entry, tensors: list[Tensor], args: Any, kwargs: Any, script: Script | None = None) -> Any:
         memory = entry.memory
         cells = entry.cells(tensors)
         assert cells is not None
@@ -198,9 +221,9 @@ class Hybridized:
         kwargs = {name: _replace(a, replaced) for name, a in kwargs.items()}
         before = [(t._storage.version, t._grad, t._requires_grad) for t in tensors]
         nodes = {i: proxy._grad_fn for i, proxy in replaced.items()}
-        modes = (local.state.grad, local.state.inference, get_default_dtype())
-        result, capture = watched(cells, lambda: self.function(*args, **kwargs))
-        if modes != (local.state.grad, local.state.inference, get_default_dtype()):
+        modes = _modes()
+        result, capture = watched(cells, lambda: self.function(*args, **kwargs), True, True, not entry.guards.inexact, script)
+        if modes != _modes():
             capture.abort("changes a mode or the default dtype")
         Counts.recordings += 1
         macro = capture.finish()
@@ -222,7 +245,9 @@ class Hybridized:
         except (Unsupported, Refused) as reason:
             memory.refused = str(reason)
             Counts.because(str(reason))
-        return self._original(result, replaced, tensors)
+        result = self._original(result, replaced, tensors)
+        capture.release()
+        return result
 
     def _original(self, result: Any, replaced: dict[int, Tensor], tensors: list[Tensor]) -> Any:
         """The result with the caller's own tensors where the function returned its arguments."""
@@ -247,13 +272,14 @@ class Hybridized:
         own = {id(replaced.get(id(t), t)): ("argument", k) for k, t in enumerate(tensors)}
         own |= {id(t): ("reached", k) for k, (t, *_) in enumerate(entry.handles)}
         spec = _spec(result, outputs, own)
+        mine = capture.entries
         places = [_found(place_of(t, capture.storages, cells)) for t in outputs]
         grads = [
             (k, None if t._grad is None else _found(place_of(t._grad, capture.storages, cells)))
             for k, (t, before) in enumerate(zip(entry.leaves, grads_before, strict=True))
             if t._grad is not before
         ]
-        touched = {c for c, _ in macro.expect}
+        touched = {c for segment in capture.segments for c, *_ in (*segment.expect, *segment.inputs, *segment.written) if c < mine}
         start = len(cells) - len(entry.leaves)
         if entry.uses_grads and not grads and not any(c >= start for c in touched):
             entry.uses_grads = False
@@ -274,12 +300,12 @@ class Hybridized:
         macro.result = outcome
         if roots and not spent:
             template = Template(roots, first, cells, proxies, capture.storages, needed, frozenset(id(t) for t, *_ in entry.handles), tensors)
-            if entry.memory.learn(place, macro, mark):
+            if entry.memory.learn(place, capture, mark):
                 outcome.template = template
                 others = [entry.leaves[k]._grad for k, p in grads if p is not None]
-                template.take_over(outputs, differentiable, cells, tensors, others)  # type: ignore[arg-type]
+                template.take_over(outputs, differentiable, cells, tensors, others, capture.values)  # type: ignore[arg-type]
         else:
-            entry.memory.learn(place, macro, mark)
+            entry.memory.learn(place, capture, mark)
 
 
 def _found(place: Place | None) -> Place:
@@ -309,30 +335,45 @@ def _replayed(entry: Entry, macro: Macro, cells: list[Any], tensors: list[Tensor
     for k in outcome.replaced:  # old gradients that nobody reads: their memory may be used again
         leaves[k]._grad = None
         cells[k - len(leaves)] = None
-    created = macro.start_directly(cells) if ending else None
+    known: list[Any] = []
+    if macro.definitions:
+        macro.define(known, [])
+    created = macro.start_directly(cells, known) if ending else None
     if created is None:
-        created = macro.replay(local.state.trace, cells)
+        created = macro.replay(local.state.trace, cells, known)
     else:
         ending = ""
-    outputs = [handle(place, created, cells) for place in outcome.places]
-    if outcome.differentiable:
-        chosen = [outputs[k] for k in outcome.differentiable]
-        if outcome.template is not None:
-            outcome.template.attach(chosen, cells, created, tensors)
-        else:
-            for out in chosen:
-                out._grad_fn, out._requires_grad = outcome.spent, True
-    for k, place in outcome.grads:
-        leaves[k]._grad = None if place is None else handle(place, created, cells)
+    result = _given(entry, outcome, cells, created, tensors, known)
     Counts.replays += 1
     if ending:
         del created  # what nobody keeps need not be written
         flush(ending)
     elif macro.end.boundary:
         flush("bound on pending work")
+    return result
+
+
+def _given(entry: Entry, outcome: Outcome, cells: list[Any], created: list[Any], tensors: list[Tensor], known: list[Any]) -> Any:
+    """What a replayed call gives: results with their gradients' history, and the new `.grad` of leaves."""
+    leaves = entry.leaves
+    outputs = [handle(place, created, cells) for place in outcome.places]
+    if outcome.differentiable:
+        chosen = [outputs[k] for k in outcome.differentiable]
+        if outcome.template is not None:
+            outcome.template.attach(chosen, cells, created, tensors, known)
+        else:
+            for out in chosen:
+                out._grad_fn, out._requires_grad = outcome.spent, True
+    for k, place in outcome.grads:
+        leaves[k]._grad = None if place is None else handle(place, created, cells)
     if outcome.single:
         return outputs[0]
-    return _build(outcome.spec, outputs, tensors, entry.handles)
+    return _build(outcome.spec, outputs, tensors, entry.handles, known)
+
+
+def _modes() -> tuple[Any, ...]:
+    state = local.state
+    return (state.grad, state.inference, state.autocast, get_default_dtype())
 
 
 # ----------------------------------------------------------------------------------------------- structures of values
@@ -370,6 +411,8 @@ def _replace(value: Any, others: dict[int, Tensor]) -> Any:
     """The same structure with some tensors exchanged."""
     if isinstance(value, Tensor):
         return others.get(id(value), value)
+    if value.__class__ is LiveFloat:
+        return plain(value)
     if value.__class__ in (list, tuple):
         return value.__class__([_replace(item, others) for item in value])
     if isinstance(value, tuple) and hasattr(value, "_fields"):
@@ -392,6 +435,8 @@ def _spec(value: Any, outputs: list[Tensor], own: dict[int, tuple[str, int]]) ->
         outputs.append(value)
         return ("tensor", len(outputs) - 1)
     kind = value.__class__
+    if kind is LiveFloat:
+        return ("number", value.index)
     if kind in PLAIN:
         return ("value", kind, value)
     if kind in (list, tuple) or (isinstance(value, tuple) and hasattr(value, "_fields")):
@@ -401,10 +446,12 @@ def _spec(value: Any, outputs: list[Tensor], own: dict[int, tuple[str, int]]) ->
     raise Unsupported(f"returns a {kind.__name__}")
 
 
-def _build(spec: Any, outputs: list[Tensor], arguments: list[Tensor], reached: list[Any]) -> Any:
+def _build(spec: Any, outputs: list[Tensor], arguments: list[Tensor], reached: list[Any], known: list[Any]) -> Any:
     what, second = spec[0], spec[1]
     if what == "tensor":
         return outputs[second]
+    if what == "number":
+        return known[second]
     if what == "value":
         return spec[2]
     if what == "argument":
@@ -412,6 +459,6 @@ def _build(spec: Any, outputs: list[Tensor], arguments: list[Tensor], reached: l
     if what == "reached":
         return reached[second][0]
     if what == "items":
-        items = [_build(item, outputs, arguments, reached) for item in spec[2]]
+        items = [_build(item, outputs, arguments, reached, known) for item in spec[2]]
         return second(*items) if hasattr(second, "_fields") else second(items)
-    return second((k, _build(item, outputs, arguments, reached)) for k, item in spec[2])
+    return second((k, _build(item, outputs, arguments, reached, known)) for k, item in spec[2])

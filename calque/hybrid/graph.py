@@ -21,6 +21,8 @@ from calque.base.layout import Layout, dense_layout
 from calque.hybrid.region import Region
 from calque.ops.opdef import OpDef
 from calque.run.buffer import Buffer
+from calque.run.capture import numbers
+from calque.run.live import LiveFloat, plain
 from calque.run.recorder import Edge, Storage, local, realised
 from calque.run.source import user_line
 from calque.tensor import FunctionNode, GradNode, Tensor, function_node, output_nodes, wrap
@@ -70,6 +72,8 @@ class Template:
         self.saved = sorted(used - {-1})
         self.handles = [(t, known[id(t._storage)]) for t in handles if id(t._storage) in known and id(t) not in reached]
         trace = local.state.trace
+        self.numbers = [(node, place, v.index) for node in self.nodes for place, v in (node.saved or {}).items() if v.__class__ is LiveFloat]
+        self.present: list[Any] = []
         self.views = [(t, *t._cache[1:]) for t in handles if t._cache is not None and t._cache[0] is trace and id(t) not in reached]
         if any(i in known for i in raw):
             raise Unsupported("differentiates a value that it writes")
@@ -106,12 +110,15 @@ class Template:
         raw: set[int] = set()
         seen: set[int] = set()
         stack: list[Any] = []
+        saved = {id(v) for node in self.nodes for v in (node.saved or {}).values()}
         for node in self.nodes:
             stack.append(node.saved)
             if isinstance(node, FunctionNode):
                 stack += [node.context, node.backward]
         while stack:
             item = stack.pop()
+            if item.__class__ is LiveFloat and id(item) not in saved:
+                raise Unsupported("keeps a number that changes from call to call for its gradient")
             if item is None or id(item) in seen or isinstance(item, _OPAQUE):
                 continue
             seen.add(id(item))
@@ -133,7 +140,9 @@ class Template:
 
     # -------------------------------------------------------------------------------------------------------------- using
 
-    def take_over(self, outputs: list[Tensor], chosen: list[int], cells: list[Any], tensors: list[Tensor], others: list[Tensor]) -> None:
+    def take_over(
+        self, outputs: list[Tensor], chosen: list[int], cells: list[Any], tensors: list[Tensor], others: list[Tensor], known: list[Any]
+    ) -> None:
         """The recorded call becomes a call like the replays: its results move to storages of their own, the template keeps the graph.
         `others`: further handles on new storages (gradients of leaves)."""
         trace = local.state.trace
@@ -154,20 +163,21 @@ class Template:
                 leaf.next = (None,)
         for t in outputs:
             t._base = t._views = None
-        self.attach([outputs[k] for k in chosen], cells, created, tensors)
+        self.attach([outputs[k] for k in chosen], cells, created, tensors, known)
         self._forget()
 
-    def attach(self, outputs: list[Tensor], cells: list[Any], created: list[Storage], tensors: list[Tensor]) -> None:
+    def attach(self, outputs: list[Tensor], cells: list[Any], created: list[Storage], tensors: list[Tensor], known: list[Any]) -> None:
         """Give the outputs of a call their node."""
         node: Any = function_node("HybridBackward", (), tuple([t._layout for t in outputs]), self._backward)
         node.next = tuple([leaf if k < 0 else tensors[k]._grad_fn or tensors[k] for k, leaf in self.leaves])
         node.where = user_line()
-        node.context = (cells, created, [cells[k].version for k in self.saved], local.state.trace)
+        present = [known[index] for _, _, index in self.numbers]
+        node.context = (cells, created, [cells[k].version for k in self.saved], local.state.trace, present)
         for out, target in zip(outputs, output_nodes(node, len(outputs)), strict=True):
             out._grad_fn, out._requires_grad = target, True
 
     def _backward(self, node: FunctionNode, grads: Sequence[Any]) -> Sequence[Any]:
-        cells, created, versions, trace = node.context
+        cells, created, versions, trace, values = node.context
         state = local.state
         if state.grad:
             raise AutogradError(
@@ -192,7 +202,19 @@ class Template:
             return self._differentiate(cells, created, grads, node.next, trace)
 
         with _LOCK:
+            self.present = values
             return self.region.run(key, everything, record)
+
+    def _set_saved(self) -> None:
+        """Numbers and versions of the present call."""
+        if self.numbers:
+            for (item, place, _), value in zip(self.numbers, numbers(lambda: self.present, False), strict=True):
+                item.saved[place] = value
+        for item in self.nodes:
+            if item.saved:
+                item.versions = tuple(
+                    v._storage.version if isinstance(v, Tensor) else v.version if isinstance(v, Storage) else 0 for v in item.saved.values()
+                )
 
     def _differentiate(self, cells: list[Any], created: list[Storage], grads: Sequence[Any], targets: Sequence[Any], home: Any) -> list[Any]:
         """Walk the template as if this call had recorded it."""
@@ -208,11 +230,7 @@ class Template:
         for t, base, slot in self.views:
             held = t._storage
             t._cache = (trace, base, slot) if trace is home and held.trace is trace and held.slot == base else None
-        for item in self.nodes:
-            if item.saved:
-                item.versions = tuple(
-                    v._storage.version if isinstance(v, Tensor) else v.version if isinstance(v, Storage) else 0 for v in item.saved.values()
-                )
+        self._set_saved()
         hooks = [(leaf, leaf._hooks) for _, leaf in self.leaves if isinstance(leaf, Tensor) and leaf._hooks]
         for leaf, _ in hooks:  # the caller's graph runs them
             leaf._hooks = None
@@ -225,6 +243,8 @@ class Template:
                 t._storage, t._cache = storage, None
             for leaf, held_hooks in hooks:
                 leaf._hooks = held_hooks
+            for item, place, _ in self.numbers:
+                item.saved[place] = plain(item.saved[place])
             self._forget()
         return [None if target is None else found.get(id(leaf)) for (_, leaf), target in zip(self.leaves, targets, strict=True)]
 

@@ -37,6 +37,12 @@ _CALLED = (
     "__exit__", "__bool__", "__add__", "__radd__", "__sub__", "__rsub__", "__mul__", "__rmul__", "__truediv__", "__matmul__", "__neg__", "__eq__",
     "__lt__", "__gt__", "__float__", "__int__", "backward", "setup_context",
 )  # fmt: skip
+_EXACT_BUILTINS = {
+    "abs", "all", "any", "bool", "callable", "classmethod", "dict", "divmod", "enumerate", "filter", "float", "format", "frozenset", "getattr",
+    "hasattr", "int", "isinstance", "issubclass", "iter", "len", "list", "map", "max", "min", "object", "pow", "property", "range", "repr",
+    "reversed", "round", "set", "setattr", "slice", "sorted", "staticmethod", "str", "sum", "super", "tuple", "zip", "Ellipsis", "NotImplemented",
+    "__build_class__", "__name__", "__debug__",
+}  # fmt: skip
 _MADE = ("__init__", "__new__", "__post_init__", "__init_subclass__")
 
 
@@ -57,6 +63,7 @@ class Guards:
         self.sets: list[tuple[set[Any], frozenset[Any]]] = []
         self.tensors: list[Tensor] = []
         self.epoch = Changes.epoch
+        self.inexact = ""  # why Python may use a number without anybody noticing, if it may
         self._seen: dict[Any, Any] = {}
         self._named: set[str] = set(_CALLED)  # attributes that code names
         self._classes: list[tuple[Any, Any, set[str]]] = []  # user's classes: attributes, those that an instance uses unasked, done
@@ -118,14 +125,24 @@ class Guards:
     def reach(self, value: Any, depth: int = 0) -> None:
         """Add what can be reached from a value that the function can see."""
         kind = value.__class__
-        if kind in PLAIN or id(value) in self._seen or isinstance(value, types.ModuleType):  # names of modules are guarded where code reads them
+        if isinstance(value, types.ModuleType):  # names of modules are guarded where code reads them
+            self._library(value)
+            return
+        if kind in PLAIN or id(value) in self._seen:
+            if kind is complex:
+                self._unknown("reaches a complex number")
             return
         if depth > _DEPTH or len(self._seen) > _LIMIT:
             raise Refused("reaches too many Python objects")
         self._seen[id(value)] = value
         if kind in TENSOR_TYPES or isinstance(value, Tensor):
             self.tensors.append(value)
-        elif kind in (types.FunctionType, types.MethodType):
+        else:
+            self._inside(value, depth)
+
+    def _inside(self, value: Any, depth: int) -> None:
+        """Add what can be reached from an object."""
+        if value.__class__ in (types.FunctionType, types.MethodType):
             self.reach(getattr(value, "__self__", None), depth + 1)
             self.function(getattr(value, "__func__", value), depth)
         elif isinstance(value, Module):
@@ -151,6 +168,7 @@ class Guards:
         code = function.__code__
         if _foreign(code.co_filename):
             if not _of_package(code.co_filename) and not code.co_filename.startswith("<"):
+                self._unknown(f"calls {function.__qualname__}")
                 return
             for found in _contents(function):  # decorators of ours close over functions of the user's
                 if callable(found[1]):
@@ -168,13 +186,34 @@ class Guards:
         for constant in code.co_consts:
             if isinstance(constant, types.CodeType):
                 self._names(constant, scope, depth)
+            elif isinstance(constant, complex):
+                self._unknown("computes with complex numbers")
         self._named.update(names)
         self._named.update(c for c in code.co_consts if isinstance(c, str) and c.isidentifier())  # getattr(x, "name")
-        for name in {i.argval for i in dis.get_instructions(code) if i.opname in ("LOAD_GLOBAL", "LOAD_NAME")}:
+        instructions = list(dis.get_instructions(code))
+        if any(isinstance(c, (str, tuple)) and "%" in str(c) for c in code.co_consts) and any(i.argrepr in ("%", "%=") for i in instructions):
+            self._unknown("formats with %")
+        for name in {i.argval for i in instructions if i.opname == "IMPORT_NAME"}:
+            found = sys.modules.get(name)
+            if found is None:
+                raise Refused(f"imports {name}")
+            self._python_module(found, names, depth)
+        for name in {i.argval for i in instructions if i.opname in ("LOAD_GLOBAL", "LOAD_NAME")}:
             if name in scope:
                 self._global(scope, name, names, depth)
             elif name in _IMPURE_BUILTINS and hasattr(builtins, name):
                 raise Refused(f"calls {name}()")
+            elif name not in _EXACT_BUILTINS and not _is_error(getattr(builtins, name, None)):
+                self._unknown(f"calls {name}()")
+
+    def _unknown(self, reason: str) -> None:
+        """Python may use a float without its operators: what it read is then compared as a whole."""
+        self.inexact = self.inexact or reason
+
+    def _library(self, module: types.ModuleType) -> None:
+        file = getattr(module, "__file__", None)
+        if file is None or (_foreign(file) and not _of_package(file)):
+            self._unknown(f"uses the module {module.__name__!r}")
 
     def _global(self, scope: dict[str, Any], name: str, names: list[str], depth: int) -> None:
         value = scope[name]
@@ -193,6 +232,7 @@ class Guards:
             raise Refused(f"uses the module {module.__name__!r}")
         if root == "numpy" and "random" in names:
             raise Refused("uses the random numbers of NumPy")
+        self._library(module)
         file = getattr(module, "__file__", None)
         if file is None or _foreign(file):
             return
@@ -208,6 +248,10 @@ class Guards:
 
     def _class(self, kind: type, made: bool) -> None:
         """A class of the user's: what code names of it and of its bases. `made`: it is not only the class of an object, code may call it."""
+        root = kind.__module__.split(".")[0]
+        known = kind.__name__ in _EXACT_BUILTINS or _is_error(kind) if root == "builtins" else root == "calque"
+        if not known and root != "__main__" and _foreign(getattr(sys.modules.get(kind.__module__), "__file__", None) or "<frozen"):
+            self._unknown(f"reaches a {root}.{kind.__name__}")
         for base in kind.__mro__:
             module = sys.modules.get(base.__module__)
             file = getattr(module, "__file__", None)
@@ -273,16 +317,20 @@ class Guards:
                 raise Refused("reaches a set of objects")
             self.sets.append((value, frozenset(value)))
             return
+        self._kind(value)
         attributes = getattr(value, "__dict__", None)
         if isinstance(attributes, dict):
             self._mapping(attributes, depth, self.always, self.sizes)
-            self._kind(value)
 
     def _kind(self, value: Any) -> None:
         kind = type(value)
         if ("class", id(kind)) not in self._seen:
             self._seen["class", id(kind)] = kind
             self._class(kind, False)
+
+
+def _is_error(kind: Any) -> bool:
+    return isinstance(kind, type) and issubclass(kind, BaseException)
 
 
 def _contents(function: Any) -> list[tuple[Any, Any]]:

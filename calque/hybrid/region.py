@@ -1,7 +1,7 @@
 """A region: a function of storages that is recorded the first times it runs and replayed afterwards.
 
 A recording is used once a second call from the same place of the trace recorded exactly the same. Recordings hang on (key, edge of the trace at
-entry); there are several only if values were looked at (`Capture.peek`).
+entry); there are several only if values were looked at (`Capture.peek`). A recording that looks at values is a tree, see `walk.py`.
 """
 
 from __future__ import annotations
@@ -10,14 +10,17 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from calque.base.layout import Layout
-from calque.run.capture import Capture, Counts, Macro, plain_numbers
+from calque.run.capture import Capture, Counts, Script, plain_numbers
+from calque.run.macro import Macro
 from calque.run.recorder import Counters, Storage, flush, local, root
 from calque.tensor import Tensor, wrap
 
 PLACES = 8  # places of a trace that were met once; with more of them a call starts a new trace, whose beginning is always the same place
-MACROS = 64
+MACROS = 64  # places
 VARIANTS = 4
+NODES = 4096  # stretches; with more of them the least recently used half is forgotten
 STRIKES = 6  # recordings that may differ from the one before
+MISSES = 64  # calls in a row that may go another way at one place than all before
 
 
 Place = tuple[str, int, Layout]  # "created" or "cell", its number, layout of the handle
@@ -44,63 +47,132 @@ class Memory:
     """Recordings of one region."""
 
     def __init__(self) -> None:
-        self.macros: dict[Any, list[Macro]] = {}
-        self.waiting: dict[Any, tuple[Any, ...]] = {}  # fingerprint of the last recording from a place
+        self.roots: dict[Any, list[Macro]] = {}
+        self.nodes = 0
+        self.tick = 0
         self.strikes = 0
         self.refused = ""
         self.generation = Counters.evictions
+
+    def __del__(self) -> None:
+        Counts.nodes -= self.nodes
 
     def find(self, key: Any, cells: Sequence[Any]) -> Macro | None:
         """The recording that fits here."""
         trace = local.state.trace
         if self.generation != Counters.evictions:  # what follows the stretches could not be evicted any more
             self.generation = Counters.evictions
-            self.macros.clear()
-            self.waiting.clear()
-        for macro in self.macros.get((key, trace.cur), ()):
-            if macro.fits(trace, cells):  # type: ignore[arg-type]
+            self.roots.clear()
+            self._grown(-self.nodes)
+        for macro in self.roots.get((key, trace.cur), ()):
+            if macro.ready and macro.fits(trace, cells):  # type: ignore[arg-type]
+                self.tick = macro.used = self.tick + 1
                 return macro
-        if trace.n and ((key, root()) in self.macros or self.crowded()):
+        if trace.n and (any(m.ready for m in self.roots.get((key, root()), ())) or self.crowded()):
             flush("hybridize")
             return self.find(key, cells)
         return None
 
-    def learn(self, key: Any, macro: Macro, mark: tuple[Any, ...]) -> bool:
-        """Take in a recording; True if it is used from now on."""
-        where = (key, macro.start)
-        known = self.waiting.get(where)
-        fingerprint = (*macro.fingerprint(), mark)
-        if known != fingerprint:
-            if known is not None:
-                self.strikes += 1
-                if self.strikes >= STRIKES:
-                    self.refused = "records something else at every call"
-            if len(self.waiting) >= MACROS:
-                self.waiting.clear()
-            self.waiting[where] = fingerprint
+    def learn(self, key: Any, capture: Capture, mark: tuple[Any, ...]) -> bool:
+        """Take in a recording; True if its last stretch is used from now on."""
+        where = (key, capture.segments[0].start)
+        if len(self.roots) >= MACROS and where not in self.roots:
+            self._grown(-sum(_count(m) for m in self.roots.pop(next(iter(self.roots)))))
+        if self.nodes > NODES:
+            self._prune()
+        level = self.roots.setdefault(where, [])
+        *inner, last = capture.segments
+        self.tick += 1
+        for macro, branch in zip(inner, capture.keys, strict=True):
+            macro.print = macro.fingerprint() if macro.print is None else macro.print
+            level = self._merge(level, macro).children.setdefault(branch, [])
+        last.print = (last.fingerprint(), mark)
+        known = next((m for m in level if m.print == last.print), None)
+        if known is None:
+            self._merge(level, last)
             return False
-        if len(self.macros) >= MACROS and where not in self.macros:
-            self.macros.pop(next(iter(self.macros)))
-        variants = self.macros.setdefault(where, [])
-        del variants[: max(0, len(variants) - VARIANTS + 1)]
-        variants.append(macro)
+        if known.ready:
+            return False
+        level[level.index(known)] = last
+        last.ready, last.used = True, self.tick
         self.strikes = 0
         return True
 
+    def _merge(self, level: list[Macro], macro: Macro) -> Macro:
+        """The node of a stretch; a second one like it makes it ready."""
+        for known in level:
+            if known is macro or known.print == macro.print:
+                known.ready, known.used = True, self.tick
+                return known
+        waiting = [m for m in level if not m.ready]
+        if waiting:
+            self.strikes += 1
+            if self.strikes >= STRIKES:
+                self.refused = "records something else at every call"
+        ready = [m for m in level if m.ready][1 - VARIANTS :]
+        before = sum(_count(m) for m in level)
+        level[:] = [*ready, macro]
+        macro.used = self.tick
+        self._grown(sum(_count(m) for m in level) - before)
+        return macro
+
+    def _grown(self, nodes: int) -> None:
+        self.nodes += nodes
+        Counts.nodes += nodes
+
+    def _prune(self) -> None:
+        """Forget the half that was not used for the longest time. What leads to a stretch was used as lately as the stretch itself."""
+        ticks: list[int] = []
+        stack = [m for level in self.roots.values() for m in level]
+        while stack:
+            macro = stack.pop()
+            ticks.append(macro.used)
+            stack += [m for level in macro.children.values() for m in level]
+        oldest = sorted(ticks)[len(ticks) // 2]
+
+        def kept(levels: dict[Any, list[Macro]]) -> dict[Any, list[Macro]]:
+            found = {key: [m for m in level if m.used > oldest] for key, level in levels.items()}
+            return {key: level for key, level in found.items() if level}
+
+        self.roots = kept(self.roots)
+        stack = [m for level in self.roots.values() for m in level]
+        nodes = 0
+        while stack:
+            macro = stack.pop()
+            nodes += 1
+            macro.children = kept(macro.children)
+            stack += [m for level in macro.children.values() for m in level]
+        self._grown(nodes - self.nodes)
+
     def crowded(self) -> bool:
         """Whether the region was met at so many places, once each, that the trace should start anew before it."""
-        return len(self.waiting) - len(self.macros) >= PLACES
+        if len(self.roots) < PLACES:
+            return False
+        return sum(not any(m.ready for m in level) for level in self.roots.values()) >= PLACES
 
 
-def watched(cells: list[Any], function: Callable[[], Any], closed: bool = True) -> tuple[Any, Capture]:
+def _count(macro: Macro) -> int:
+    found, stack = 0, [macro]
+    while stack:
+        found += 1
+        stack += [m for level in stack.pop().children.values() for m in level]
+    return found
+
+
+def watched(
+    cells: list[Any], function: Callable[[], Any], closed: bool = True, tree: bool = False, exact: bool = False, script: Script | None = None
+) -> tuple[Any, Capture]:
     """Run `function` under a capture."""
     state = local.state
-    capture = Capture(cells, closed)
+    capture = Capture(cells, closed, tree, exact, script)
     state.capture = capture
     try:
         return function(), capture
     except BaseException:
         plain_numbers(state.trace)
+        if script is not None:
+            script.broken = len(capture.segments) < script.flushed
+        capture.release()
         raise
     finally:
         state.capture = None
@@ -119,7 +191,9 @@ class Region:
         macro = memory.find(key, cells)
         if macro is not None:
             trace = state.trace
-            created = macro.replay(trace, cells)
+            known: list[Any] = []
+            macro.define(known, [])
+            created = macro.replay(trace, cells, known)
             Counts.replays += 1
             if macro.end.boundary:
                 flush("bound on pending work")
@@ -138,5 +212,6 @@ class Region:
             memory.refused = "returns a tensor that is not its own"
             return result
         macro.result = places
-        memory.learn(key, macro, tuple(places))
+        memory.learn(key, capture, tuple(places))
+        capture.release()
         return result

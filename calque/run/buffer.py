@@ -22,7 +22,7 @@ class Buffer:
     `number`/`trace`: position among the inputs of the trace that currently reads the buffer.
     """
 
-    __slots__ = ("array", "task", "owner", "export", "trace", "number")
+    __slots__ = ("array", "task", "owner", "export", "trace", "number", "__weakref__")
 
     def __init__(self, array: Any, task: Task | None = None, owner: Any = None) -> None:
         self.array: Any = array

@@ -1,25 +1,28 @@
-"""What a function records between its entry and its exit, in a form that can be recorded again without running it.
+"""What a function records between its entry and its exit, as macros that can be recorded again without running it.
 
-A `Capture` watches one call; `close` turns what the trace gained into a `Macro`: the stretch of trie edges, where its inputs and numbers come
-from, and which values outlive it. `Macro.replay` moves the trace along the stretch in one go. Storages that exist before the call are `cells`;
-macros refer to them by position, so a replay may use others.
+A `Capture` watches one call. Where a program starts, or Python looks at a value, one stretch ends and another begins; `finish` gives the list.
+If a replay has done the beginning already (it came to a value that was never seen twice), the call runs again with a `Script` of that: what it
+records is compared and bound to what exists, and from there on it is recorded as ever. So nothing happens twice.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from sys import getrefcount
 from typing import Any
+from weakref import ref
 
 from calque.base.layout import Layout
 from calque.run.buffer import Buffer, strided
-from calque.run.live import LIVE, LiveFloat, LiveInt, live
-from calque.run.recorder import INPUT, Edge, Storage, Trace, flush, local, snapshot, start_plan
+from calque.run.dispatch import raise_pending
+from calque.run.live import LIVE, LiveFloat, LiveInt, live, plain
+from calque.run.macro import ABSENT, ELSEWHERE, Macro, Number, Test, key_of, known_values, state_of
+from calque.run.recorder import INPUT, Edge, Storage, Trace, flush, local, materialise, root
 from calque.run.source import user_line
 
-REALISED, SHARED, ELSEWHERE, ABSENT = -1, -2, -3, -4
-ENDINGS = ("optimizer.step",)  # flushes that a replay repeats: nobody reads anything there
+BOUND = "bound on pending work"
+ENDINGS = ("optimizer.step", BOUND)  # flushes that a replay repeats: nobody reads anything there
+LARGEST = 256  # elements of a value that Python may read
 
 
 class Changes:
@@ -36,6 +39,8 @@ class Counts:
     replays = 0
     recordings = 0
     imperative = 0
+    continued = 0
+    nodes = 0
     reasons: dict[str, int] = {}
 
     @classmethod
@@ -53,217 +58,241 @@ def hybrid_counts() -> dict[str, Any]:
     """The counters, for `calque.stats()`."""
     return {
         "functions": Counts.functions, "replays": Counts.replays, "recordings": Counts.recordings, "imperative": Counts.imperative,
-        "reasons": dict(Counts.reasons),
+        "continued": Counts.continued, "stretches": Counts.nodes, "reasons": dict(Counts.reasons),
     }  # fmt: skip
 
 
-def state_of(trace: Trace, storage: Storage | None) -> int:
-    """Slot of a storage in the trace, or how its value could enter it."""
-    if storage is None:
-        return ABSENT
-    if storage.trace is trace:
-        return storage.slot
-    buffer = storage.buffer
-    if buffer is None:
-        return ELSEWHERE
-    return SHARED if (buffer.owner is not None or buffer.export is not None) and buffer.shared() else REALISED
+class Diverged(RuntimeError):
+    """A call that was run again took another path: it depends on something that the guards do not see."""
 
 
-@dataclass(slots=True)
-class Macro:
-    """A stretch of the trie. `reads`: (cell, slot) of cells whose value enters the trace here; `expect`: how cells must stand at entry."""
+class Script:
+    """What a replay has done of a call: the stretches with what their tests gave, and what sources of numbers said.
 
-    start: Edge
-    end: Edge
-    slots: int  # number of slots after the stretch
-    inputs: list[tuple[int, int, Layout | None]]  # cell, slot, view if the memory is copied because others see it
-    expect: list[tuple[int, int]]
-    scalars: list[Any]
-    numbers: list[tuple[int, int, int]]  # position among the scalars, source, position in what the source returns
-    sources: list[Callable[[], Any]]
-    checks: list[Any]
-    created: list[tuple[int, Layout]]  # slot and layout of new storages that outlive the call
-    written: list[tuple[int, int, int, Layout, Any]]  # cell, slot, versions, layout, writer
-    ending: str
-    peeks: list[tuple[int, Layout, Callable[[Any], Any], Any]] = field(default_factory=list)
-    result: Any = None  # what the caller makes of it
-    plan: Any = None  # the program of a stretch that is a whole trace, False if it cannot be started directly
+    `slots` gives, for stretch number k, what its storages became: slot -> buffer.
+    """
 
-    def fingerprint(self) -> tuple[Any, ...]:
-        """Equal for two calls that recorded the same."""
-        asked = {position for position, _, _ in self.numbers}
-        constant = [None if k in asked else (type(x), x) for k, x in enumerate(self.scalars)]
-        return (
-            id(self.start), id(self.end), self.inputs, self.expect, constant, self.numbers, len(self.sources),
-            [c[0] for c in self.checks], self.created, [w[:4] for w in self.written], self.ending, [(p[0], p[3]) for p in self.peeks],
-        )  # fmt: skip
-
-    def fits(self, trace: Trace, cells: list[Storage | None]) -> bool:
-        """Whether the cells stand as they stood when this was recorded."""
-        for cell, wanted in self.expect:
-            storage = cells[cell]
-            if wanted == REALISED:
-                if storage is None or storage.trace is trace:
-                    return False
-                buffer = storage.buffer
-                if buffer is None or ((buffer.owner is not None or buffer.export is not None) and buffer.shared()):
-                    return False
-            elif state_of(trace, storage) != wanted:
-                return False
-        for cell, view, verdict, result in self.peeks:
-            storage = cells[cell]
-            values = None if storage is None else known_values(storage, view)
-            if values is None or verdict(values) != result:
-                return False
-        return True
-
-    def replay(self, trace: Trace, cells: list[Any]) -> list[Storage]:
-        """Record the stretch; returns the new storages that outlive it. The caller flushes if there is an `ending`."""
-        inputs, attached = trace.inputs, trace.attached
-        number = len(inputs)
-        for cell, slot, view in self.inputs:
-            storage = cells[cell]
-            buffer = storage.buffer
-            if view is not None:
-                buffer = snapshot(buffer, view)
-            else:
-                storage.trace, storage.slot = trace, slot
-                attached[id(storage)] = storage
-            buffer.trace, buffer.number = trace, number
-            inputs.append(buffer)
-            number += 1
-        trace.scalars += self._scalars()
-        if self.checks:
-            trace.checks += self.checks
-        storages = trace.storages
-        created = []
-        for slot, layout in self.created:
-            storage = _new(Storage)
-            storage.trace, storage.slot, storage.layout, storage.version = trace, slot, layout, 0
-            storage.buffer = storage.home = storage.writer = None
-            storages.append(storage)
-            created.append(storage)
-        for cell, slot, versions, layout, writer in self.written:
-            storage = cells[cell]
-            if attached.pop(id(storage), None) is not None or storage.trace is not trace:
-                storages.append(storage)
-            if storage.buffer is not None:
-                storage.home, storage.buffer = storage.buffer, None
-            storage.trace, storage.slot, storage.layout, storage.writer = trace, slot, layout, writer
-            storage.version += versions
-        trace.cur, trace.n = self.end, self.slots
-        return created
-
-
-    def start_directly(self, cells: list[Any]) -> list[Storage] | None:
-        """`replay` and the flush in one, without the trace, if the stretch is a whole trace that updates state in place; else None."""
-        plan = self.plan
-        if plan is None:
-            plan = self.plan = self._find_plan()
-        if not plan:
-            return None
-        inputs = [cells[cell].buffer for cell, _, _ in self.inputs]
-        outputs = [Buffer(None) for _ in self.created]
-        for written in self.written:
-            buffer = cells[written[0]].buffer
-            if getrefcount(buffer) > 4:  # the storage, `inputs`, the variable, the argument: somebody else sees it, it must be copied
-                return None
-            outputs.append(buffer)
-        created = []
-        for k, (_, layout) in enumerate(self.created):
-            storage = _new(Storage)
-            storage.trace, storage.slot, storage.layout, storage.version = None, -1, layout, 0
-            storage.buffer, storage.home, storage.writer = outputs[k], None, None
-            created.append(storage)
-        for cell, _, versions, layout, writer in self.written:
-            storage = cells[cell]
-            storage.layout, storage.writer = layout, writer
-            storage.version += versions
-        start_plan(self.end, plan, self.ending, inputs, self._scalars(), outputs, [c[1] for c in self.checks])
-        return created
-
-    def _find_plan(self) -> Any:
-        """The plan that a flush of this stretch uses when it may overwrite what it writes; None while there is none, False if never."""
-        number = {cell: k for k, (cell, _, _) in enumerate(self.inputs)}
-        slots = [slot for slot, _ in self.created] + [w[1] for w in self.written]
-        whole = self.ending and self.start.parent is None and len(set(slots)) == len(slots) and all(w[0] in number for w in self.written)
-        if not whole or any(view is not None for _, _, view in self.inputs) or any(stood != REALISED for _, stood in self.expect):
-            return False
-        key = (tuple(slots), (*(-1 for _ in self.created), *(number[w[0]] for w in self.written)), tuple(c[0] for c in self.checks))
-        return (self.end.plans or {}).get(key)
-
-    def _scalars(self) -> list[Any]:
-        if not self.sources:
-            return self.scalars
-        scalars = self.scalars.copy()
-        found = [source() for source in self.sources]
-        for position, source_, k in self.numbers:
-            scalars[position] = found[source_][k]
-        return scalars
-
-
-_new: Any = object.__new__
-
-
-def known_values(storage: Storage, view: Layout) -> Any:
-    """The values if they exist already, else None."""
-    buffer = storage.buffer
-    if buffer is None or buffer.array is None or (buffer.task is not None and not buffer.task.done):
-        return None
-    return strided(buffer.array, view)
+    def __init__(self) -> None:
+        self.steps: list[tuple[Macro, Any]] = []
+        self.asked: list[list[Any]] = []
+        self.slots: list[dict[int, Buffer]] = []
+        self.flushed = 0  # stretches that are in programs that were started
+        self.broken = False
 
 
 class Capture:
     """Watches one call of a function. `failed` says why it cannot be replayed, if so.
 
     `closed`: the function reaches values only through the cells. Otherwise it may also name older slots of the trace, which the place of entry
-    determines.
+    determines. `tree`: it may look at values. `exact`: what it does with floats is known, so they may stay numbers.
     """
 
-    def __init__(self, cells: list[Storage | None], closed: bool = True) -> None:
-        self.closed = closed
-        trace = local.state.trace
+    def __init__(
+        self, cells: list[Storage | None], closed: bool = True, tree: bool = False, exact: bool = False, script: Script | None = None
+    ) -> None:
+        self.closed, self.tree, self.exact, self.script = closed, tree, exact, script
+        self.active = True
         self.failed = ""
+        self.known: list[Any] = list(cells)  # references to those made in the call are weak
+        self.entries = len(cells)
+        self.values: list[Any] = []  # the numbers of the call
+        self.asked: list[range] = []
+        self.used: set[int] = set()
+        self.segments: list[Macro] = []
+        self.keys: list[Any] = []  # what the tests at the ends of the segments gave
+        self.storages: list[Storage] = []  # new ones, alive when the call ended
+        self.given: list[list[Any]] = [] if script is None else list(script.asked)
+        self.reading = False
+        self.target: Storage | None = None  # what Python is about to look at
+        self._open()
+        self.entry_trace, self.entry_first = self.trace, self.first
+        self.entry_slots = {s for s in self.stood if s >= 0}
+
+    def _open(self) -> None:
+        """Begin a stretch."""
+        trace = local.state.trace
         self.trace, self.start, self.first = trace, trace.cur, trace.n
         self.marks = (len(trace.inputs), len(trace.scalars), len(trace.checks), len(trace.storages))
-        self.cells = cells
+        self.begun = len(self.known)
+        cells = [self.cell(k) for k in range(self.begun)]
         self.place = {id(st): k for k, st in enumerate(cells) if st is not None}
         self.stood = [state_of(trace, st) for st in cells]
         self.versions = [0 if st is None else st.version for st in cells]
-        self.buffers = {id(st.buffer): k for k, st in enumerate(cells) if st is not None and st.buffer is not None}
-        self.sources: list[Callable[[], Any]] = []
-        self.asked: set[int] = set()
+        self.buffers = {id(st.buffer): (ref(st.buffer), k) for k, st in enumerate(cells) if st is not None and st.buffer is not None}
+        self.definitions: list[Number] = []
         self.snapshots: dict[int, tuple[Any, Any, Layout]] = {}
         self.peeks: list[tuple[Storage, Layout, Callable[[Any], Any], Any]] = []
-        self.ending = ""
-        self.macro: Macro | None = None
-        self.storages: list[Storage] = []  # new ones, alive when the stretch ended
+
+    def cell(self, k: int) -> Storage | None:
+        """Storage number k, None if nobody has it any more."""
+        found = self.known[k]
+        return found() if found.__class__ is ref else found
 
     def abort(self, reason: str) -> None:
         """This call runs as it is written, and so will the next ones."""
         if not self.failed:
             self.failed = f"{reason} ({user_line()})"
+            if self.scripted():
+                raise Diverged(
+                    f"[hybridize] expected a call to do again what calls like it did, but it {self.failed}; call hybridize(False), or pass what it "
+                    "depends on as an argument"
+                )
+
+    def scripted(self) -> bool:
+        """Whether what runs now has been done already."""
+        return self.script is not None and len(self.segments) < len(self.script.steps)
 
     # --------------------------------------------------------------------------- told by the recorder and by higher layers
 
-    def flushing(self, trace: Trace, reason: str) -> None:
-        """A program is about to be started."""
-        if reason not in ENDINGS:
+    def flushing(self, trace: Trace, reason: str) -> bool:
+        """A program is about to be started; True if it need not be, because it was."""
+        if not self.active:
+            return False
+        if reason not in ENDINGS and not self.reading:
             self.abort(f"starts a program: {reason}")
-        elif self.macro is not None:
+        elif not self.tree and self.segments:
             self.abort("starts more than one program")
-        if not self.failed and trace is self.trace:
-            self.ending = reason
-            self.close()
+        elif trace is not self.trace:
+            self.abort("recorded in another trace")
+        done = False
+        if not self.failed:
+            done = self.script is not None and len(self.segments) < self.script.flushed
+            self.close(reason)
         plain_numbers(trace)
+        if done and not self.failed:
+            self._bind(trace)
+            self.flushed()
+        return done
 
-    def numbers(self, source: Callable[[], list[Any]], values: list[Any]) -> list[Any]:
-        """`values` as numbers that a replay asks `source` for."""
-        index = len(self.sources)
-        self.sources.append(source)
-        if values:
-            self.asked.add(index)
-        return [live(LiveInt if isinstance(v, int) else LiveFloat, v, index, k, self) for k, v in enumerate(values)]
+    def flushed(self) -> None:
+        """The program was started."""
+        if self.active and not self.failed and not self.reading and self.tree:
+            self.keys.append(())
+            self._open()
+
+    def _bind(self, trace: Trace) -> None:
+        """Give the storages of the trace what they became when a replay ran it, and begin a new trace."""
+        assert self.script is not None
+        slots = self.script.slots[len(self.segments) - 1]
+        for storage in trace.attached.values():
+            if storage.trace is trace:
+                storage.trace = None
+                if storage.slot in slots:  # it was computed in the beginning of that trace
+                    storage.buffer = slots[storage.slot]
+        for storage in trace.storages:
+            if storage.trace is trace:
+                storage.trace, storage.home = None, None
+                storage.buffer = slots.get(storage.slot) or Buffer(None)  # values that nobody has any more
+        trace.storages.clear()
+        trace.attached.clear()
+        trace.inputs = []
+        local.state.trace = Trace(root())
+
+    def numbers(self, source: Callable[[], list[Any]], needed: bool = True) -> list[Any]:
+        """What `source` says, as numbers that a replay asks it for. `needed`: some of them must be used, else they were lost."""
+        values = self.given.pop(0) if self.given else source()
+        if not self.active:
+            return values
+        first = self._define(Number(source, len(values)), values)
+        if values and needed:
+            self.asked.append(range(first, len(self.values)))
+        return [live(LiveInt if isinstance(v, int) else LiveFloat, v, first + k, self) for k, v in enumerate(values)]
+
+    def _define(self, number: Number, values: list[Any]) -> int:
+        self.definitions.append(number)
+        self.values += values
+        return len(self.values) - len(values)
+
+    def computed(self, function: Callable[..., Any], arguments: tuple[Any, ...], result: Any) -> Any:
+        """Python computed something from a live number: another number, or a decision."""
+        if self.failed or not self.active:
+            return result
+        self.used.update(a.index for a in arguments if a.__class__ in LIVE)
+        if any(a.__class__ is LiveInt for a in arguments):
+            self.abort("computes with a number that changes from call to call")
+            return result
+        number = Number(function, 1, tuple(("live", a.index) if a.__class__ in LIVE else a for a in arguments))
+        if result.__class__ is float and function is not _FLOAT:
+            return live(LiveFloat, result, self._define(number, [result]), self)
+        if not self.tree:
+            self.abort("computes with a number that changes from call to call")
+            return result
+        self._test(Test(-1, None, _nothing, False, number, user_line()), result)
+        return result
+
+    def read(self, storage: Storage, view: Layout, reason: str, convert: Callable[[Any], Any]) -> Any:
+        """A value that Python looks at: `convert` makes it of the array."""
+        if self.tree and not self.failed and view.numel <= LARGEST:
+            value = self._read(storage, view, reason, convert)
+            if value is not _MISSING:
+                return value
+        else:
+            self.abort(f"reads {'many values' if self.tree else 'a value'}: {reason}")
+        return _value(storage, view, reason, convert)
+
+    def _read(self, storage: Storage, view: Layout, reason: str, convert: Callable[[Any], Any]) -> Any:
+        if storage.buffer is None and storage.trace is not local.state.trace:
+            self.abort("reads a value that another thread has recorded")
+            return _MISSING
+        scripted = self.scripted()
+        self.reading, self.target = True, storage
+        try:
+            if storage.buffer is None:
+                flush(reason, awaited=True)
+            else:
+                self.close("")
+        finally:
+            self.reading, self.target = False, None
+        cell = self._number_of(storage)
+        if cell < 0:
+            self.abort("reads a value of a tensor that the guards do not reach")
+        if self.failed:
+            return _MISSING
+        if scripted:
+            assert self.script is not None
+            value = self.script.steps[len(self.segments) - 1][1]
+            if isinstance(value, BaseException):
+                self.active, self.failed = False, f"raises {type(value).__name__}"
+                raise value
+        else:
+            try:
+                value = _value(storage, view, reason, convert)
+            except BaseException as error:
+                self.abort(f"raises {type(error).__name__}")
+                raise
+        floats = value.__class__ is float or (value.__class__ is list and view.dtype.category == 2)
+        test = Test(cell, view, convert, self.exact and floats, None, user_line())
+        return self._test(test, value, scripted)
+
+    def _number_of(self, storage: Storage) -> int:
+        """The number of a cell; those that the last stretch made included."""
+        for k in range(len(self.known) - 1, -1, -1):
+            if self.cell(k) is storage:
+                return k
+        return -1
+
+    def _test(self, test: Test, value: Any, scripted: bool | None = None) -> Any:
+        """The call goes on as it does because of `value`."""
+        if scripted is None:  # a decision on numbers, in the middle of recording
+            self.close("")
+            if self.failed:
+                return value
+        if self.script is not None and len(self.segments) <= len(self.script.steps):
+            self._compare(self.script.steps[len(self.segments) - 1][0].test, test)
+        else:
+            self.segments[-1].test = test
+        if test.live:
+            first, values = len(self.values), leaves(value)
+            self.values += values
+            numbers = iter([live(LiveFloat, v, first + k, self) for k, v in enumerate(values)])
+            value = _rebuilt(value, numbers)
+        self.keys.append(() if test.live else key_of(value))
+        self._open()
+        return value
+
+    def _compare(self, expected: Test | None, found: Test) -> None:
+        if expected is None or expected.fingerprint() != found.fingerprint():
+            self.abort(f"looks at something else than before at {'its end' if expected is None else expected.line}")
 
     def snapshot(self, copy: Any, buffer: Any, view: Layout) -> None:
         """Memory that others see was copied."""
@@ -275,49 +304,84 @@ class Capture:
 
     # ------------------------------------------------------------------------------------------------------------ the end
 
-    def close(self) -> None:
-        """Make the macro of what was recorded so far."""
+    def close(self, ending: str) -> None:
+        """Make the macro of what was recorded since the last one."""
         trace = self.trace
         inputs0, scalars0, checks0, storages0 = self.marks
         edges = self._edges()
         inputs = self._inputs(trace, inputs0, edges)
         scalars = trace.scalars[scalars0:]
-        numbers = [(k, v.source, v.position) for k, v in enumerate(scalars) if v.__class__ in LIVE]
-        if {source for _, source, _ in numbers} != self.asked:
-            self.abort("loses a number that changes from call to call")
+        numbers = [(k, v.index) for k, v in enumerate(scalars) if v.__class__ in LIVE]
+        self.used.update(index for _, index in numbers)
         self._known_slots(edges)
         created: list[Storage] = []
-        for k in range(storages0, len(trace.storages)):
+        dropped: list[int] = []
+        for k in range(len(trace.storages)):
             st = trace.storages[k]
-            if id(st) in self.place or st.trace is not trace or getrefcount(st) <= 3:  # the list, `st` and the argument
+            if st.trace is not trace:
                 continue
-            if st.home is not None:
-                self.abort("writes to a tensor that the guards do not reach")
-            created.append(st)
-        del st
+            number = self.place.get(id(st), -1)
+            alone = getrefcount(st) <= 3  # the list, `st` and the argument
+            if number >= 0 and self.cell(number) is st:
+                if number >= self.entries and alone:
+                    dropped.append(number)
+            elif k >= storages0 and not alone:
+                if st.home is not None:
+                    self.abort("writes to a tensor that the guards do not reach")
+                created.append(st)
+        st = None  # type: ignore[assignment]
+        cells = [self.cell(k) for k in range(self.begun)]
+        dropped += [k for k in range(self.entries, self.begun) if cells[k] is None and self.stood[k] != ABSENT]
         written = [
-            (k, c.slot, c.version - v, c.layout, c.writer)
-            for k, (c, v) in enumerate(zip(self.cells, self.versions, strict=True))
+            (k, c.slot, c.version - v, c.layout, c.writer) for k, (c, v) in enumerate(zip(cells, self.versions, strict=True))
             if c is not None and c.version != v
-        ]
-        if any(self.cells[w[0]].trace is not trace for w in written):  # type: ignore[union-attr]
+        ]  # fmt: skip
+        if any(cells[w[0]].trace is not trace for w in written):  # type: ignore[union-attr]
             self.abort("writes to a tensor whose value leaves the call")
-        used = {cell for cell, _, _ in inputs} | {w[0] for w in written} | {k for k, s in enumerate(self.stood) if s >= 0}
-        peeks = []
+        used = self._used(inputs, written)
+        peeks = self._peeks(used)
+        expect = [(k, self.stood[k]) for k in sorted(used)]
+        if any(s in (ELSEWHERE, ABSENT) for _, s in expect):
+            self.abort("uses a tensor that another thread has recorded")
+        macro = Macro(
+            self.start, trace.cur, trace.n, inputs, expect, [plain(v) for v in scalars], numbers, self.definitions, trace.checks[checks0:],
+            [(st.slot, st.layout) for st in created], written, ending, peeks, sorted(set(dropped)),
+        )  # fmt: skip
+        cells = []
+        self._add(macro, created)
+
+    def _add(self, macro: Macro, created: list[Storage]) -> None:
+        """One more segment; what was done already must be what was done."""
+        if self.scripted():
+            assert self.script is not None
+            old = self.script.steps[len(self.segments)][0]
+            if old.stretch() != macro.stretch():
+                self.abort("records something else than before")
+            macro = old
+        self.segments.append(macro)
+        self.known += [ref(st) for st in created]
+
+    def _used(self, inputs: list[Any], written: list[Any]) -> set[int]:
+        """Cells from outside the call whose state at entry matters."""
+        used = {cell for cell, _, _ in inputs} | {w[0] for w in written}
+        if not self.segments:
+            used.update(k for k, s in enumerate(self.stood) if s >= 0)
+        elif self.trace is self.entry_trace:
+            used.update(k for k, s in enumerate(self.stood) if 0 <= s < self.entry_first)
+        if self.target is not None:
+            used.add(self.place.get(id(self.target), -1))
+        return {k for k in used if 0 <= k < self.entries}
+
+    def _peeks(self, used: set[int]) -> list[Any]:
+        found = []
         for storage, view, verdict, result in self.peeks:
             cell = self.place.get(id(storage), -1)
             if cell < 0:
                 self.abort("checks values of a tensor that the guards do not reach")
-            used.add(cell)
-            peeks.append((cell, view, verdict, result))
-        expect = [(k, self.stood[k]) for k in sorted(used) if k >= 0]
-        if any(s in (ELSEWHERE, ABSENT) for _, s in expect):
-            self.abort("uses a tensor that another thread has recorded")
-        self.storages = created
-        self.macro = Macro(
-            self.start, trace.cur, trace.n, inputs, expect, [_plain(v) for v in scalars], numbers, self.sources, trace.checks[checks0:],
-            [(st.slot, st.layout) for st in created], written, self.ending, peeks,
-        )  # fmt: skip
+            else:
+                used.add(cell)
+            found.append((cell, view, verdict, result))
+        return found
 
     def _edges(self) -> list[Edge]:
         found: list[Edge] = []
@@ -340,9 +404,10 @@ class Capture:
             buffer = trace.inputs[first + k]
             copied = self.snapshots.get(id(buffer))
             source = buffer if copied is None else copied[1]
-            cell = self.buffers.get(id(source), -1)
-            storage = self.cells[cell] if cell >= 0 else None
-            if storage is None or (storage.buffer is not source and storage.home is not source):
+            held, cell = self.buffers.get(id(source), (None, -1))
+            storage = self.cell(cell) if cell >= 0 else None
+            gone = storage is None and cell >= self.entries  # made by the call, which has no more use for it
+            if held is None or held() is not source or not (gone or (storage is not None and (storage.buffer is source or storage.home is source))):
                 self.abort("uses a tensor made inside from Python or NumPy data, or one that the guards do not reach")
                 continue
             found.append((cell, slot, None if copied is None else copied[2]))
@@ -350,46 +415,88 @@ class Capture:
 
     def _known_slots(self, edges: list[Edge]) -> None:
         """Every older slot that the stretch uses must belong to a cell."""
-        if not self.first or not self.closed:
+        if not self.entry_first or not self.closed or self.trace is not self.entry_trace:
             return
-        known = {s for s in self.stood if s >= 0}
         for edge in edges:
             for source in edge.inputs:
-                if isinstance(source, int) and source < self.first and source not in known:
+                if isinstance(source, int) and source < self.entry_first and source not in self.entry_slots:
                     self.abort("uses a value recorded earlier that the guards do not reach")
                     return
 
+    def release(self) -> None:
+        """The call is over: numbers that are kept somewhere must keep nothing alive."""
+        self.active = False
+        self.known, self.storages, self.segments, self.peeks, self.script = [], [], [], [], None
+        self.buffers, self.place = {}, {}
+
     def finish(self) -> Macro | None:
-        """The macro of the whole call, without storages that died with the call's local variables. None if it cannot be replayed."""
+        """The last macro of the call, without storages that died with the call's local variables. None if it cannot be replayed."""
         trace = local.state.trace
-        if self.macro is None:
+        if not self.failed and self.scripted():
+            self.abort("ends earlier than before")
+        if self.segments and self.segments[-1].test is None and self._idle():
+            self.keys = self.keys[: len(self.segments) - 1]
+        elif not self.failed:
             if trace is not self.trace:
                 self.abort("recorded in another trace")
-            if not self.failed:
-                self.close()
-            plain_numbers(trace)
-        elif trace.n:
-            self.abort("records after the end of its program")
-        macro = self.macro
-        if self.failed or macro is None:
+            else:
+                self.close("")
+        plain_numbers(trace)
+        self.active = False
+        if not self.failed and any(not self.used.intersection(numbers) for numbers in self.asked):
+            self.abort("loses a number that changes from call to call")
+        if self.failed or not self.segments:
             return None
-        extra = 1 if macro.ending == "" else 0  # the trace's own list
-        keep = [k for k in range(len(self.storages)) if getrefcount(self.storages[k]) > 2 + extra]
-        macro.created = [macro.created[k] for k in keep]
-        self.storages = [self.storages[k] for k in keep]
+        return self._finished(self.segments[-1])
+
+    def _idle(self) -> bool:
+        """Whether nothing was recorded since the last program was started."""
+        return not local.state.trace.n and not self.definitions and not self.peeks
+
+    def _finished(self, macro: Macro) -> Macro:
+        if self.script is not None and len(self.segments) <= len(self.script.steps):
+            self.abort("ends earlier than before")
+        first = len(self.known) - len(macro.created)
+        alive = [k for k in range(self.entries, len(self.known)) if self._held(k)]
+        kept, keep = [k for k in alive if k < first], [k for k in alive if k >= first]
+        macro.created = [macro.created[k - first] for k in keep]
+        self.storages = [self.cell(k) for k in alive]  # type: ignore[misc]
+        macro.kept = [*kept, *range(first, first + len(keep))] if len(self.segments) > 1 else None
         return macro
 
+    def _held(self, k: int) -> bool:
+        """Whether somebody other than the trace has a storage that the call made."""
+        st = self.cell(k)
+        return st is not None and getrefcount(st) > (3 if st.trace is local.state.trace else 2)
 
-def _plain(value: Any) -> Any:
-    if value.__class__ is LiveFloat:
-        return float.__float__(value)
-    return int.__int__(value) if value.__class__ is LiveInt else value
+
+_MISSING: Any = object()
+_FLOAT = float.__float__
+
+
+def _nothing(value: Any) -> Any:
+    return value
+
+
+def _value(storage: Storage, view: Layout, reason: str, convert: Callable[[Any], Any]) -> Any:
+    flat = (storage.buffer or materialise(storage, reason)).wait()
+    raise_pending()
+    return convert(strided(flat, view))
+
+
+def leaves(value: Any) -> list[Any]:
+    """The numbers in nested lists."""
+    return [x for item in value for x in leaves(item)] if value.__class__ is list else [value]
+
+
+def _rebuilt(value: Any, numbers: Any) -> Any:
+    return [_rebuilt(item, numbers) for item in value] if value.__class__ is list else next(numbers)
 
 
 def plain_numbers(trace: Trace) -> None:
     """Live numbers have done their work: programs want plain ones."""
     if any(v.__class__ in LIVE for v in trace.scalars):
-        trace.scalars[:] = [_plain(v) for v in trace.scalars]
+        trace.scalars[:] = [plain(v) for v in trace.scalars]
 
 
 def abort(reason: str) -> None:
@@ -399,11 +506,10 @@ def abort(reason: str) -> None:
         capture.abort(reason)
 
 
-def numbers(source: Callable[[], list[Any]]) -> list[Any]:
+def numbers(source: Callable[[], list[Any]], needed: bool = True) -> list[Any]:
     """`source()`; under a capture as numbers that a replay asks `source` for again."""
-    values = source()
     capture = local.state.capture
-    return values if capture is None else capture.numbers(source, values)
+    return source() if capture is None else capture.numbers(source, needed)
 
 
-__all__ = ["Capture", "Changes", "Macro", "abort", "flush", "numbers", "state_of"]
+__all__ = ["Capture", "Changes", "Diverged", "Macro", "Script", "abort", "flush", "known_values", "numbers", "state_of"]

@@ -1,4 +1,10 @@
-"""Numbers of which a hybridized call remembers where they come from, so that a replay asks for them again instead of using them again."""
+"""Numbers of which a hybridized call remembers where they come from, so that a replay asks for them again instead of using them again.
+
+A live number is entry `index` of what a call knows when it has got there: a number that a source was asked for (a learning rate, the offset of
+a random generator), a float that was read from a tensor, or what Python computed from such numbers. Arithmetic on it gives another live number;
+anything that gives something else (a comparison, `int`, `str`, a dict look-up) is a decision: a replay takes it again and goes on where the call
+went on that decided the same. Once the call is over a live number is a float like any other.
+"""
 
 from __future__ import annotations
 
@@ -6,49 +12,68 @@ from typing import Any
 
 
 class LiveFloat(float):
-    """Number `position` of what `source` returns. Only operations on tensors may take it: what else is computed from it is not remembered."""
+    """A float that is number `index` of the call that `capture` watches."""
 
-    __slots__ = ("source", "position", "capture")
-    source: int
-    position: int
+    __slots__ = ("index", "capture")
+    index: int
     capture: Any
+
+    def __reduce__(self) -> Any:
+        return (float, (float(self),))
+
+    def __copy__(self) -> Any:
+        return self
+
+    def __deepcopy__(self, memo: Any) -> Any:
+        return self
 
 
 class LiveInt(int):
-    """The same for integers."""
+    """The same for integers. Only operations on tensors may take it."""
 
-    source: int
-    position: int
+    index: int
     capture: Any
 
 
 LIVE = (LiveFloat, LiveInt)
 _ARITHMETIC = [
-    "add", "radd", "sub", "rsub", "mul", "rmul", "truediv", "rtruediv", "floordiv", "rfloordiv", "mod", "rmod", "pow", "rpow", "neg", "abs", "lt",
-    "le", "gt", "ge", "eq", "ne", "bool", "int", "float", "round", "trunc", "index", "and", "rand", "or", "ror", "xor", "rxor", "lshift",
-    "rlshift", "rshift", "rrshift",
+    "add", "radd", "sub", "rsub", "mul", "rmul", "truediv", "rtruediv", "floordiv", "rfloordiv", "mod", "rmod", "pow", "rpow", "divmod", "rdivmod",
+    "neg", "pos", "abs", "lt", "le", "gt", "ge", "eq", "ne", "bool", "int", "float", "round", "trunc", "floor", "ceil", "index", "and", "rand",
+    "or", "ror", "xor", "rxor", "lshift", "rlshift", "rshift", "rrshift", "hash", "repr", "str", "format",
 ]  # fmt: skip
+_METHODS = ["is_integer", "hex", "as_integer_ratio", "conjugate"]
 
 
 def _watched(kind: type, name: str) -> Any:
     plain = getattr(kind, name)
 
     def apply(self: Any, *others: Any) -> Any:
-        self.capture.abort("computes with a number that changes from call to call")
-        return plain(self, *others)
+        capture = self.capture
+        result = plain(self, *others)
+        if not capture.active or result is NotImplemented:
+            return result
+        return capture.computed(plain, (self, *others), result)
 
     return apply
 
 
 for _kind, _plain in ((LiveFloat, float), (LiveInt, int)):
-    for _name in _ARITHMETIC:
-        if hasattr(_plain, f"__{_name}__"):
-            setattr(_kind, f"__{_name}__", _watched(_plain, f"__{_name}__"))
-    _kind.__hash__ = _plain.__hash__  # type: ignore[method-assign]
+    for _name in [f"__{n}__" for n in _ARITHMETIC] + _METHODS:
+        if hasattr(_plain, _name):
+            setattr(_kind, _name, _watched(_plain, _name))
+for _name in ("real", "imag"):
+    setattr(LiveFloat, _name, property(_watched(float, "conjugate") if _name == "real" else lambda self: 0.0))
 
 
-def live(kind: Any, value: Any, source: int, position: int, capture: Any) -> Any:
+def live(kind: Any, value: Any, index: int, capture: Any) -> Any:
     """A live number of class `kind`."""
-    number = kind(value)
-    number.source, number.position, number.capture = source, position, capture
+    number = kind.__new__(kind, value)
+    number.index, number.capture = index, capture
     return number
+
+
+def plain(value: Any) -> Any:
+    """A live number as an ordinary one, anything else as it is. Decides nothing."""
+    if value.__class__ is LiveFloat:
+        return float.__float__(value)
+    return int.__int__(value) if value.__class__ is LiveInt else value

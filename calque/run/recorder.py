@@ -393,8 +393,8 @@ def flush(reason: str, awaited: bool = False) -> None:
     trace = state.trace
     if trace.cur is _ROOT:
         return
-    if state.capture is not None:
-        state.capture.flushing(trace, reason)
+    if state.capture is not None and state.capture.flushing(trace, reason):
+        return  # a call that runs again: its program has been started
     held = SHIELD.hold()
     session = tracing.active
     count = trace.n
@@ -410,6 +410,8 @@ def flush(reason: str, awaited: bool = False) -> None:
             SHIELD.release()
         if session is not None:
             session.end(f"flush: {reason}", start, flow, slots=count, line=user_line())
+    if state.capture is not None:
+        state.capture.flushed()
 
 
 def _dispatch(trace: Trace, reason: str, awaited: bool) -> None:

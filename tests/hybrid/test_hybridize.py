@@ -416,7 +416,8 @@ def test_a_branch_on_a_value_is_taken_anew_every_time() -> None:
             sign = 1.0 if k % 2 else -1.0
             assert function(calque.full((2,), sign)).tolist() == ([2.0, 2.0] if k % 2 else [-2.0, -2.0])
 
-    assert "reads a value" in reasons(check)
+    check()
+    assert replays(check) == 12
 
 
 @pytest.mark.parametrize("read", [lambda t: t.item(), float, lambda t: t.tolist()[0], lambda t: t.numpy()[0], lambda t: int(t), bool])
@@ -609,7 +610,7 @@ def test_options_of_compile() -> None:
         return x * 2.0
 
     assert [function(calque.ones(1)).item() for _ in range(5)] == [2.0] * 5
-    reading = calque.compile(lambda x: x * x.item(), fullgraph=True)
+    reading = calque.compile(lambda x: x * random.random(), fullgraph=True)
     with pytest.raises(Refused, match="fullgraph=True"):
         for _ in range(6):
             reading(calque.ones(1))
@@ -790,7 +791,7 @@ def test_modes_changed_inside_stay_changed() -> None:
 
 
 def test_calls_that_are_never_alike_stop_being_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("calque.hybrid.call.MISSES", 10)
+    monkeypatch.setattr("calque.hybrid.call.STRANGERS", 10)
     hybrid = calque.compile(lambda x, k: x * k)
     for k in range(30):
         assert hybrid(calque.ones(1), float(k)).item() == float(k)

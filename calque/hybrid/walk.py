@@ -1,0 +1,191 @@
+"""Replaying a call that looks at values: stretch after stretch, at each test along the branch that was recorded for what the test gives.
+
+Where no branch fits, Python takes over. The call runs from its beginning, but what the walk did is not done again: stretches that are only
+recorded are taken back, and those whose programs were started are compared and bound to what came out (see `Script`).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from calque.run.buffer import Buffer, strided
+from calque.run.capture import Script, leaves
+from calque.run.dispatch import raise_pending
+from calque.run.macro import Macro, key_of
+from calque.run.recorder import Storage, Trace, flush, local, root
+
+
+class Walk:
+    """One replay. `cells` grows by what the stretches make; `known` are the numbers of the call so far."""
+
+    def __init__(self, cells: list[Any]) -> None:
+        self.entries = len(cells)
+        self.cells = list(cells)
+        self.known: list[Any] = []
+        self.asked: list[list[Any]] = []
+        self.steps: list[tuple[Macro, Any]] = []
+        self.saved: list[list[tuple[Any, ...]]] = []
+        self.trace = trace = local.state.trace
+        self.start, self.first = trace.cur, trace.n
+        self.marks = (len(trace.inputs), len(trace.scalars), len(trace.checks), len(trace.storages))
+        self.pending: list[tuple[Storage, int, bool]] = []  # cells that are in the trace already, and whether they have a value too
+        if trace.n:
+            self.pending = [(st, st.slot, st.buffer is not None) for st in self.cells if st is not None and st.trace is trace]
+        self.after: list[tuple[Any, ...]] = []  # what storages that the walk wrote are now
+
+    # ------------------------------------------------------------------------------------------------------------ forward
+
+    def go(self, macro: Macro, tick: int) -> Macro | None:
+        """Replay from `macro` on; the last stretch of the call, or None if Python has to take over."""
+        cells = self.cells
+        while True:
+            macro.used = tick
+            try:
+                macro.define(self.known, self.asked)
+            except Exception:  # Python will raise it where it belongs
+                return None
+            self._replay(macro)
+            if macro.result is not None:
+                return macro
+            found: Any = None
+            key: Any = ()
+            test = macro.test
+            self.steps.append((macro, None))
+            if test is not None:
+                try:
+                    found, key = self._look(test)
+                except Exception as error:
+                    self.steps[-1] = (macro, error)
+                    return None
+                self.steps[-1] = (macro, found)
+            trace = local.state.trace
+            following = next((m for m in macro.children.get(key, ()) if m.ready and m.fits(trace, cells)), None)
+            if following is None:
+                if test is not None:
+                    test.misses += 1
+                return None
+            if test is not None:
+                test.misses = 0
+            macro = following
+
+    def _look(self, test: Any) -> tuple[Any, Any]:
+        """What a test gives: (value, key of the branch)."""
+        decision = test.decision
+        if decision is not None:
+            return None, key_of(decision.function(*[self.known[a[1]] if a.__class__ is tuple else a for a in decision.arguments]))
+        value = test.convert(strided(self.cells[test.cell].buffer.wait(), test.view))
+        raise_pending()
+        if test.live:
+            self.known += leaves(value)
+            return value, ()
+        return value, key_of(value)
+
+    def _replay(self, macro: Macro) -> None:
+        """Do one stretch."""
+        cells = self.cells
+        self.saved.append(
+            [(k, st.trace, st.slot, st.layout, st.version, st.writer, st.buffer is not None) for k, *_ in macro.written for st in (cells[k],)]
+        )
+        created = macro.start_directly(cells, self.known) if macro.ending else None
+        started = created is not None
+        if created is None:
+            created = macro.replay(local.state.trace, cells, self.known)
+        cells += created
+        del created
+        for k in macro.dropped:
+            cells[k] = None
+        if macro.ending and not started:
+            flush(macro.ending, awaited=macro.test is not None)
+
+    # ----------------------------------------------------------------------------------------------------------- backward
+
+    def take_back(self) -> Script:
+        """Leave everything as it was before the call, except for the programs that were started: the script tells what they gave."""
+        script = Script()
+        script.steps, script.asked = self.steps, self.asked
+        script.flushed = max((k + 1 for k, (macro, _) in enumerate(self.steps) if macro.ending), default=0)
+        self._undo(script.flushed)
+        if not script.flushed:
+            return script
+        script.slots = self._slots(script.flushed)
+        self._rewind(script.flushed)
+        return script
+
+    def _undo(self, flushed: int) -> None:
+        """Take stretches back that are in no program yet."""
+        trace = local.state.trace
+        cells = self.cells
+        for k in range(len(self.saved) - 1, flushed - 1, -1):
+            macro = self.steps[k][0]
+            for cell, home, slot, layout, version, writer, had in self.saved[k]:
+                storage = cells[cell]
+                if storage is None:
+                    continue
+                storage.trace, storage.slot, storage.layout, storage.version, storage.writer = home, slot, layout, version, writer
+                if had:
+                    storage.buffer, storage.home = storage.home, None
+                    if home is trace:
+                        trace.attached[id(storage)] = storage
+            for cell, _, view in macro.inputs:
+                storage = cells[cell]
+                if view is None and storage is not None and trace.attached.pop(id(storage), None) is not None:
+                    storage.trace, storage.slot = None, -1
+        inputs, scalars, checks, storages = self.marks if not flushed else (0, 0, 0, 0)
+        for buffer in trace.inputs[inputs:]:
+            if buffer.trace is trace:
+                buffer.trace = None
+        del trace.inputs[inputs:], trace.scalars[scalars:], trace.checks[checks:], trace.storages[storages:]
+        trace.cur, trace.n = (root(), 0) if flushed else (self.start, self.first)
+
+    def _slots(self, flushed: int) -> list[dict[int, Buffer]]:
+        """What the storages of each stretch became."""
+        found: list[dict[int, Buffer]] = []
+        slots: dict[int, Buffer] = {slot: st.buffer for st, slot, had in self.pending if not had and st.buffer is not None}
+        number = self.entries
+        for macro, _ in self.steps[:flushed]:
+            places = [(number + k, slot) for k, (slot, _) in enumerate(macro.created)] + [(w[0], w[1]) for w in macro.written]
+            for k, slot in places:
+                storage = self.cells[k]
+                if storage is not None and storage.buffer is not None:
+                    slots[slot] = storage.buffer
+            number += len(macro.created)
+            found.append(slots)
+            if macro.ending:
+                slots = {}
+        return found
+
+    def _rewind(self, flushed: int) -> None:
+        """Storages that the programs wrote look as before the call; nobody reads them until they are bound again."""
+        before: dict[int, tuple[Any, ...]] = {}
+        for saved in self.saved[:flushed]:
+            for item in saved:
+                if item[0] < self.entries:
+                    before.setdefault(item[0], item)
+        written = {id(self.cells[k]) for k in before}
+        for k, home, slot, layout, version, writer, _ in before.values():
+            storage = self.cells[k]
+            self.after.append((storage, storage.layout, storage.version, storage.writer, storage.buffer))
+            storage.trace, storage.slot = (home, slot) if home is self.trace and slot < self.first else (None, -1)
+            storage.layout, storage.version, storage.writer, storage.buffer, storage.home = layout, version, writer, Buffer(None), None
+        trace = Trace(root())
+        if self.first:  # handles remember their slots of this very trace
+            trace = self.trace
+            trace.cur, trace.n = self.start, self.first
+            trace.inputs, trace.scalars, trace.checks, trace.storages, trace.attached = [], [], [], [], {}
+        for storage, slot, had in self.pending:
+            if id(storage) not in written:
+                self.after.append((storage, storage.layout, storage.version, storage.writer, storage.buffer))
+            storage.trace, storage.slot = trace, slot
+            if had:
+                trace.attached[id(storage)] = storage
+            else:
+                storage.buffer = None
+                trace.storages.append(storage)
+        local.state.trace = trace
+
+    def restore(self) -> None:
+        """The call was broken off while it did again what the walk had done: what that gave holds."""
+        for storage, layout, version, writer, buffer in self.after:
+            storage.trace, storage.slot, storage.layout, storage.version, storage.writer = None, -1, layout, version, writer
+            storage.buffer, storage.home = buffer, None
+        local.state.trace = Trace(root())

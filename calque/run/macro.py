@@ -1,0 +1,238 @@
+"""A stretch of the trace trie in a form that can be recorded again without running what recorded it.
+
+Storages that exist before the stretch are `cells`; a macro refers to them by position, so a replay may use others. A call is one macro, or a
+tree of them: a macro that ends with a `Test` goes on with one of several others, depending on what the test gives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from sys import getrefcount
+from typing import Any
+
+from calque.base.layout import Layout
+from calque.run.buffer import Buffer, strided
+from calque.run.recorder import Edge, Storage, Trace, snapshot, start_plan
+
+REALISED, SHARED, ELSEWHERE, ABSENT = -1, -2, -3, -4
+
+
+def state_of(trace: Trace, storage: Storage | None) -> int:
+    """Slot of a storage in the trace, or how its value could enter it."""
+    if storage is None:
+        return ABSENT
+    if storage.trace is trace:
+        return storage.slot
+    buffer = storage.buffer
+    if buffer is None:
+        return ELSEWHERE
+    return SHARED if (buffer.owner is not None or buffer.export is not None) and buffer.shared() else REALISED
+
+
+@dataclass(slots=True, frozen=True)
+class Number:
+    """How a number comes about: `function()` gives `count` numbers, or (`arguments` set) `function(*arguments)` gives one; a pair
+    ("live", index) among the arguments is an earlier number."""
+
+    function: Callable[..., Any]
+    count: int
+    arguments: tuple[Any, ...] | None = None
+
+    def fingerprint(self) -> Any:
+        """Equal for numbers that come about in the same way."""
+        return self.count if self.arguments is None else (self.function, tuple(key_of(a) for a in self.arguments))
+
+
+@dataclass(slots=True)
+class Test:
+    """What Python looked at between two stretches. `read`: a value of cell `cell` through `view`, converted; else a `decision` on numbers.
+
+    `live`: what was read is one more number and whatever it is, the call goes on the same way.
+    """
+
+    cell: int
+    view: Layout | None
+    convert: Callable[[Any], Any]
+    live: bool
+    decision: Number | None
+    line: str
+    misses: int = 0
+
+    def fingerprint(self) -> Any:
+        """Equal for tests that look at the same."""
+        return (self.cell, self.view, self.convert, self.live, None if self.decision is None else self.decision.fingerprint())
+
+
+@dataclass(slots=True)
+class Macro:
+    """A stretch of the trie. `inputs`: (cell, slot, view) of cells whose value enters the trace here; `expect`: how cells stand at entry."""
+
+    start: Edge
+    end: Edge
+    slots: int  # number of slots after the stretch
+    inputs: list[tuple[int, int, Layout | None]]  # cell, slot, view if the memory is copied because others see it
+    expect: list[tuple[int, int]]
+    scalars: list[Any]
+    numbers: list[tuple[int, int]]  # position among the scalars, which of the call's numbers
+    definitions: list[Number]  # numbers that the stretch adds
+    checks: list[Any]
+    created: list[tuple[int, Layout]]  # slot and layout of new storages that outlive the stretch
+    written: list[tuple[int, int, int, Layout, Any]]  # cell, slot, versions, layout, writer
+    ending: str  # reason of the flush at its end, if there is one
+    peeks: list[tuple[int, Layout, Callable[[Any], Any], Any]] = field(default_factory=list)
+    dropped: list[int] = field(default_factory=list)  # cells made earlier in the call that nobody has any more at its end
+    test: Test | None = None
+    children: dict[Any, list["Macro"]] = field(default_factory=dict)
+    kept: list[int] | None = None  # of the last one of several: cells made in the call that outlive it
+    print: Any = None  # its fingerprint, with the caller's mark
+    ready: bool = False  # recorded twice alike
+    used: int = 0
+    result: Any = None  # what the caller makes of it, if the call ends here
+    plan: Any = None  # the program of a stretch that is a whole trace, False if it cannot be started directly
+
+    def fingerprint(self) -> tuple[Any, ...]:
+        """Equal for two calls that recorded the same."""
+        return (self.stretch(), None if self.test is None else self.test.fingerprint(), self.kept)
+
+    def stretch(self) -> tuple[Any, ...]:
+        """The same, without what comes after it."""
+        asked = {position for position, _ in self.numbers}
+        constant = [None if k in asked else key_of(x) for k, x in enumerate(self.scalars)]
+        return (
+            id(self.start), id(self.end), self.inputs, self.expect, constant, self.numbers, [d.fingerprint() for d in self.definitions],
+            [c[0] for c in self.checks], self.created, [w[:4] for w in self.written], self.ending, [(p[0], p[3]) for p in self.peeks],
+            self.dropped,
+        )  # fmt: skip
+
+    def fits(self, trace: Trace, cells: list[Storage | None]) -> bool:
+        """Whether the cells stand as they stood when this was recorded."""
+        for cell, wanted in self.expect:
+            storage = cells[cell]
+            if wanted == REALISED:
+                if storage is None or storage.trace is trace:
+                    return False
+                buffer = storage.buffer
+                if buffer is None or ((buffer.owner is not None or buffer.export is not None) and buffer.shared()):
+                    return False
+            elif state_of(trace, storage) != wanted:
+                return False
+        for cell, view, verdict, result in self.peeks:
+            storage = cells[cell]
+            values = None if storage is None else known_values(storage, view)
+            if values is None or verdict(values) != result:
+                return False
+        return True
+
+    def define(self, known: list[Any], asked: list[Any]) -> None:
+        """Add the numbers of this stretch to those `known`; `asked` gets what sources said."""
+        for number in self.definitions:
+            if number.arguments is None:
+                found = number.function()
+                asked.append(found)
+                known += found
+            else:
+                known.append(number.function(*[known[a[1]] if a.__class__ is tuple else a for a in number.arguments]))
+
+    def replay(self, trace: Trace, cells: list[Any], known: list[Any]) -> list[Storage]:
+        """Record the stretch; returns the new storages that outlive it. The caller flushes if there is an `ending`."""
+        inputs, attached = trace.inputs, trace.attached
+        number = len(inputs)
+        for cell, slot, view in self.inputs:
+            storage = cells[cell]
+            buffer = storage.buffer
+            if view is not None:
+                buffer = snapshot(buffer, view)
+            else:
+                storage.trace, storage.slot = trace, slot
+                attached[id(storage)] = storage
+            buffer.trace, buffer.number = trace, number
+            inputs.append(buffer)
+            number += 1
+        trace.scalars += self._scalars(known)
+        if self.checks:
+            trace.checks += self.checks
+        storages = trace.storages
+        created = []
+        for slot, layout in self.created:
+            storage = _new(Storage)
+            storage.trace, storage.slot, storage.layout, storage.version = trace, slot, layout, 0
+            storage.buffer = storage.home = storage.writer = None
+            storages.append(storage)
+            created.append(storage)
+        for cell, slot, versions, layout, writer in self.written:
+            storage = cells[cell]
+            if attached.pop(id(storage), None) is not None or storage.trace is not trace:
+                storages.append(storage)
+            if storage.buffer is not None:
+                storage.home, storage.buffer = storage.buffer, None
+            storage.trace, storage.slot, storage.layout, storage.writer = trace, slot, layout, writer
+            storage.version += versions
+        trace.cur, trace.n = self.end, self.slots
+        return created
+
+    def start_directly(self, cells: list[Any], known: list[Any]) -> list[Storage] | None:
+        """`replay` and the flush in one, without the trace, if the stretch is a whole trace that updates state in place; else None."""
+        plan = self.plan
+        if plan is None:
+            plan = self.plan = self._find_plan()
+        if not plan:
+            return None
+        inputs = [cells[cell].buffer for cell, _, _ in self.inputs]
+        outputs = [Buffer(None) for _ in self.created]
+        for written in self.written:
+            buffer = cells[written[0]].buffer
+            if getrefcount(buffer) > 4:  # the storage, `inputs`, the variable, the argument: somebody else sees it, it must be copied
+                return None
+            outputs.append(buffer)
+        created = []
+        for k, (_, layout) in enumerate(self.created):
+            storage = _new(Storage)
+            storage.trace, storage.slot, storage.layout, storage.version = None, -1, layout, 0
+            storage.buffer, storage.home, storage.writer = outputs[k], None, None
+            created.append(storage)
+        for cell, _, versions, layout, writer in self.written:
+            storage = cells[cell]
+            storage.layout, storage.writer = layout, writer
+            storage.version += versions
+        start_plan(self.end, plan, self.ending, inputs, self._scalars(known), outputs, [c[1] for c in self.checks])
+        return created
+
+    def _find_plan(self) -> Any:
+        """The plan that a flush of this stretch uses when it may overwrite what it writes; None while there is none, False if never."""
+        number = {cell: k for k, (cell, _, _) in enumerate(self.inputs)}
+        slots = [slot for slot, _ in self.created] + [w[1] for w in self.written]
+        whole = self.ending and self.start.parent is None and len(set(slots)) == len(slots) and all(w[0] in number for w in self.written)
+        if not whole or any(view is not None for _, _, view in self.inputs) or any(stood != REALISED for _, stood in self.expect):
+            return False
+        key = (tuple(slots), (*(-1 for _ in self.created), *(number[w[0]] for w in self.written)), tuple(c[0] for c in self.checks))
+        return (self.end.plans or {}).get(key)
+
+    def _scalars(self, known: list[Any]) -> list[Any]:
+        if not self.numbers:
+            return self.scalars
+        scalars = self.scalars.copy()
+        for position, index in self.numbers:
+            scalars[position] = known[index]
+        return scalars
+
+
+_new: Any = object.__new__
+
+
+def known_values(storage: Storage, view: Layout) -> Any:
+    """The values if they exist already, else None."""
+    buffer = storage.buffer
+    if buffer is None or buffer.array is None or (buffer.task is not None and not buffer.task.done):
+        return None
+    return strided(buffer.array, view)
+
+
+def key_of(value: Any) -> Any:
+    """Equal for values that no operation tells apart: 1, 1.0 and True differ, so do the zeros."""
+    kind = value.__class__
+    if kind is float:
+        return (float, value.hex())
+    if kind in (list, tuple):
+        return (kind, *[key_of(item) for item in value])
+    return (kind, value)
