@@ -170,15 +170,18 @@ def step_table(rows: list[Row]) -> str:
     mine = [c for c in OURS if c in everybody]
     lines = []
     for r in rows:
-        ratios = [cell(r.ratio("torch", c)) for c in mine]
+        peer = r.best_peer()
+        ratios = [cell(r.ratio("torch", c)) for c in mine] + [peer or "-"] + [cell(r.ratio(peer, c)) for c in mine]
         first = ", ".join(cell(r.first.get(c, float("nan"))) for c in ("calque", "torch"))
         lines.append([r.name, *(cell(r.median(c) * 1e3) for c in everybody), *ratios, first])
-    title = ["", *(f"{c} ms" for c in everybody), *(f"torch / {c}" for c in mine), "first s (calque, torch)"]
+    title = ["", *(f"{c} ms" for c in everybody), *(f"torch / {c}" for c in mine), "best peer", *(f"best peer / {c}" for c in mine),
+             "first s (calque, torch)"]  # fmt: skip
     text = table(title, lines)
     for c in mine:
-        known = [x for r in rows if (x := r.ratio("torch", c)) == x]
-        if known:
-            text += f"\n\nGeometric mean of torch / {c}: {statistics.geometric_mean(known):.2f}, smallest {min(known):.2f}."
+        for who in ("torch", "best peer"):
+            known = [x for r in rows if (x := r.ratio(r.best_peer() if who == "best peer" else who, c)) == x]
+            if known:
+                text += f"\n\nGeometric mean of {who} / {c}: {statistics.geometric_mean(known):.2f}, smallest {min(known):.2f}."
     return text
 
 

@@ -93,3 +93,40 @@ def test_a_contender_that_fails_is_an_answer(modules: dict[str, Any]) -> None:
     unknown = modules["all"].Session(["no such contender"], 1, 1, 1.0)
     unknown.close()
     assert "KeyError" in unknown.absent["no such contender"]
+
+
+def test_the_hybrid_contender_replays_its_steps(modules: dict[str, Any]) -> None:
+    worker = modules["worker"]
+    hybrid = worker.Hybrid("calque hybrid", 1)
+    calque.stats(reset=True)
+    job = modules["models"].JOBS["mlp"]
+    x, y = (calque.tensor(a) for a in job.batch(np.random.default_rng(0), 4))
+    model = job.model(calque)
+    run = hybrid.wrap_step(job, model, job.optimizer(calque, model), x, y)
+    losses = [run() for _ in range(5)]
+    assert calque.stats()["hybridize"]["replays"] >= 2
+    hybrid.check()
+    assert losses[-1] < losses[0]
+
+
+def test_a_hybrid_contender_that_is_not_replayed_says_so(modules: dict[str, Any]) -> None:
+    hybrid = modules["worker"].Hybrid("calque hybrid", 1)
+    calque.stats(reset=True)
+    with pytest.raises(RuntimeError, match="no call was replayed"):
+        hybrid.check()
+
+
+def test_the_step_table_names_the_best_peer(modules: dict[str, Any]) -> None:
+    row = modules["all"].Row("step", "x", {"torch": [4.0], "jax": [3.0], "calque": [1.0], "calque hybrid": [0.5]})
+    text = modules["all"].step_table([row])
+    assert "| jax | 3.00 | 6.00 |" in text
+    assert "Geometric mean of best peer / calque hybrid: 6.00" in text
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("name", ["mlp", "lenet", "resnet18-32", "lstm", "gpt"])
+def test_the_jax_steps_compute_what_the_torch_steps_do(modules: dict[str, Any], name: str) -> None:
+    pytest.importorskip("jax")
+    torch = pytest.importorskip("torch")
+    jax_steps = importlib.import_module("jax_steps")
+    jax_steps.compare(name, torch, 2)
