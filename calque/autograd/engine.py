@@ -103,7 +103,7 @@ def apply_node(node: GradNode, grad: Any, keep: bool) -> Sequence[Any]:
     else:
         result = _apply_primitive(node, grad)
     if not keep and (node.saved is not None or (isinstance(node, FunctionNode) and node.context is not None)):
-        node.freed = user_line() or "an earlier call"
+        node.freed = local.state.started or "an earlier call"
         node.saved, node.versions = None, ()
         if isinstance(node, FunctionNode):
             node.context = None
@@ -152,12 +152,13 @@ def run_backward(
     """Propagate. `roots`: (node or leaf, gradient). With `accumulate` leaves receive `.grad`; otherwise gradients of `wanted`
     (leaf tensors or nodes) are collected and returned by id. With `stop` nothing is propagated beyond a wanted node."""
     state = recorder.local.state
-    before = state.grad, state.autocast
+    before = state.grad, state.autocast, state.applied, state.started
     state.grad, state.autocast = create, None  # gradients have the types of the forward pass
+    state.applied, state.started = None, user_line()
     try:
         return _propagate(roots, keep, accumulate, wanted, stop)
     finally:
-        state.grad, state.autocast = before
+        state.grad, state.autocast, state.applied, state.started = before
 
 
 class _Pass:
@@ -199,6 +200,7 @@ class _Pass:
 
     def run(self) -> None:
         """Work through the heap."""
+        state = local.state
         while self.heap:
             _, key, node = heapq.heappop(self.heap)
             gradient = _run_hooks(node, self.pending.pop(key))
@@ -209,7 +211,9 @@ class _Pass:
             if isinstance(node, OutputNode):
                 self.send(node.next[0], gradient, node.index)
             elif self.needed is None or any(t is not None and id(t) in self.needed for t in node.next):
+                state.applied = node
                 gradients = apply_node(node, gradient, self.keep)
+                state.applied = None
                 if Engine.check_nan:
                     _check_nan(node, gradients)
                 for target, g in zip(node.next, gradients, strict=True):

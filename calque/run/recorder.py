@@ -114,7 +114,7 @@ class State:
     """Per-thread recording state; `grad`, `inference` and `autocast` (the lower dtype, or None) are modes, kept here for one look-up on the hot
     path."""
 
-    __slots__ = ("trace", "grad", "inference", "busy", "capture", "autocast")
+    __slots__ = ("trace", "grad", "inference", "busy", "capture", "autocast", "applied", "started")
 
     def __init__(self) -> None:
         self.trace = Trace(root())
@@ -123,6 +123,8 @@ class State:
         self.busy = False
         self.autocast: DType | None = None
         self.capture: Any = None  # a `run.capture.Capture` while a call is being recorded for replay
+        self.applied: Any = None  # the graph node whose gradient is being recorded...
+        self.started = ""  # ... by the backward pass that the user started on this line
 
 
 class _Local(threading.local):
@@ -158,6 +160,18 @@ _HUGE = 1 << 32  # bytes from which a new tensor is refused where it is written 
 _FROM_NOTHING = ("full", "iota", "random_bits")
 
 
+def recording_line() -> str:
+    """The user's line that records now. A gradient is recorded where its forward operation was, unless code of the user records it."""
+    line, state = user_line(), local.state
+    if state.applied is None or line != state.started:
+        return line
+    forward: str = state.applied.line
+    return line if not forward else forward if forward.endswith(BACKWARD) else forward + BACKWARD
+
+
+BACKWARD = " (backward)"
+
+
 def grow(trace: Trace, key: Any, op: Any, inputs: tuple[Any, ...], attrs: tuple[Any, ...], layouts: tuple[Any, ...]) -> Edge:
     """Cold path: infer the result, check the operands and add an edge. Raises the user's errors; nothing is recorded then."""
     shapes = [tuple(lay.shape) if isinstance(lay, Layout) else () for lay in layouts]
@@ -166,7 +180,7 @@ def grow(trace: Trace, key: Any, op: Any, inputs: tuple[Any, ...], attrs: tuple[
     value = dense_layout(shape, op.dtype(dtypes, attrs))
     if value.nbytes > _HUGE and op.name in _FROM_NOTHING:
         require_memory(value.nbytes)
-    edge = Edge(trace.cur, op, inputs, attrs, value, user_line())
+    edge = Edge(trace.cur, op, inputs, attrs, value, recording_line())
     edge.input_layouts = layouts
     if Counters.edges >= settings.max_trie_edges:
         evict()
@@ -289,10 +303,10 @@ def _grow_view(trace: Trace, key: Any, base: int, base_layout: Layout, view: Lay
     dense = dense_layout(shape, view.dtype, view.device)
     mark = ("seen", VIEW, base, shape, strides)
     if mark in trace.cur.next:
-        edge = Edge(trace.cur, VIEW_AT, (base, ("s", int64)), (shape, strides), dense, user_line())
+        edge = Edge(trace.cur, VIEW_AT, (base, ("s", int64)), (shape, strides), dense, recording_line())
         trace.cur.next[family] = edge
     else:
-        edge = Edge(trace.cur, VIEW, (base,), (shape, strides, view.offset), dense, user_line())
+        edge = Edge(trace.cur, VIEW, (base,), (shape, strides, view.offset), dense, recording_line())
         trace.cur.next[key] = edge
         trace.cur.next[mark] = edge
     edge.input_layouts = (base_layout,)
@@ -346,10 +360,10 @@ def _record_update(trace: Trace, storage: Storage, view: Layout, value: Storage)
         if edge is None:
             if mark in trace.cur.next:
                 inputs = (base, source, ("s", int64))
-                edge = Edge(trace.cur, UPDATE_AT, inputs, (shape, strides), storage.layout, user_line())
+                edge = Edge(trace.cur, UPDATE_AT, inputs, (shape, strides), storage.layout, recording_line())
                 trace.cur.next[family] = edge
             else:
-                edge = Edge(trace.cur, UPDATE, (base, source), (shape, strides, view.offset), storage.layout, user_line())
+                edge = Edge(trace.cur, UPDATE, (base, source), (shape, strides, view.offset), storage.layout, recording_line())
                 trace.cur.next[key] = edge
                 trace.cur.next[mark] = edge
             edge.input_layouts = (storage.layout, value.layout)

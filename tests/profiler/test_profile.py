@@ -259,3 +259,30 @@ def test_failures_leave_no_profile_behind() -> None:
     with pytest.raises(IndexError), profile() as p:
         (calque.ones(3)[calque.tensor([7])]).sum().item()
     assert trace.active is None and p.events() is not None
+
+
+def test_gradients_belong_to_the_line_of_their_forward_operation() -> None:
+    class Cube(calque.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Any) -> Any:
+            ctx.save_for_backward(x)
+            return x * x * x
+
+        @staticmethod
+        def backward(ctx: Any, g: Any) -> Any:
+            (x,) = ctx.saved_tensors
+            return g * 3.0 * x * x  # the user's own gradient has its own line
+
+    here = Cube.backward.__code__.co_firstlineno + 3
+    x = calque.randn(N, N, requires_grad=True)
+    w = calque.randn(N, N, requires_grad=True)
+    with profile() as p:
+        product = x @ w
+        total = Cube.apply(product).sum()
+        total.backward()
+        assert x.grad is not None and w.grad is not None
+        (x.grad + w.grad).sum().item()
+    lines = {row.line.removeprefix(__file__ + ":"): set(row.ops) for row in p.lines()}
+    forward = next(line for line, ops in lines.items() if ops == {"matmul"} and "backward" not in line)
+    assert lines[f"{forward} (backward)"] == {"matmul"} and "mul" in lines[f"{here}"], lines
+    assert sum("matmul" in ops for ops in lines.values()) == 2

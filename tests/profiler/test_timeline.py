@@ -127,6 +127,22 @@ def test_the_recording_row_shows_python_flushes_and_waits() -> None:
     assert any(e.name == "wait for a value" for e in mine)
 
 
+def test_python_goes_on_while_programs_run() -> None:
+    """The loop that waits for nothing is ahead of the device: its own work lies beside the runs, not between them."""
+    a = calque.randn(900, 900)
+    (a @ a).sum().item()
+    sums = []
+    with calque.profiler.profile() as p:
+        for _ in range(6):
+            time.sleep(0.01)
+            sums.append((a @ a).sum())
+            recorder.flush("test")
+    runs = [(e.start, e.start + e.seconds) for e in p.events() if e.row == "cpu queue" and e.thread == "calque-cpu"]
+    python = [(e.start, e.start + e.seconds) for e in p.events() if e.name.startswith("Python")]
+    beside = sum(max(0.0, min(r[1], s[1]) - max(r[0], s[0])) for r in runs for s in python)
+    assert len(runs) == 6 and beside > 0.3 * min(0.05, sum(end - start for start, end in runs))
+
+
 def test_the_loader_has_rows_of_its_own(tmp_path: Path) -> None:
     class Slow:
         def __len__(self) -> int:

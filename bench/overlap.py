@@ -1,0 +1,155 @@
+"""Whether Python and loading overlap with computation: a training step beside Python work or a data loader that takes a quarter of its time.
+
+    python bench/overlap.py [--slices 9]
+
+The loops take turns: the step alone, and with work before every step: Python that holds the interpreter's lock, sleeping (what a disk looks like),
+in the loop or in the workers of a DataLoader; without reading losses, reading each at once, and reading each one step later.
+Prints medians per step and the ratio to the step alone: 1.0 is complete overlap, 1.25 none. Python that computes needs a core: with as many
+threads as cores it takes its time from the step, whatever overlaps (run with CALQUE_NUM_THREADS one below the cores to see the overlap alone).
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+import calque
+from calque import nn
+from calque.data import DataLoader, Dataset
+
+STEPS = 12
+
+
+def trainer() -> Callable[[Any, Any], Any]:
+    """A step of about 20 ms on two cores: forward, backward, SGD with momentum on an MLP."""
+    model = nn.Sequential(nn.Linear(1024, 1536), nn.ReLU(), nn.Linear(1536, 1536), nn.ReLU(), nn.Linear(1536, 10))
+    optimizer = calque.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9)
+
+    def step(x: Any, y: Any) -> Any:
+        loss = nn.functional.cross_entropy(model(x), y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    return step
+
+
+def busy(seconds: float) -> None:
+    """Python that holds the interpreter's lock."""
+    end, total = time.perf_counter() + seconds, 0
+    while time.perf_counter() < end:
+        total += 1
+
+
+class Samples(Dataset[Any]):
+    """Batches that take some work each."""
+
+    def __init__(self, x: Any, y: Any, work: Callable[[], None]) -> None:
+        self.x, self.y, self.work = x, y, work
+
+    def __len__(self) -> int:
+        return STEPS
+
+    def __getitem__(self, index: int) -> Any:
+        self.work()
+        return self.x, self.y
+
+
+Loop = Callable[[], None]
+Step = Callable[[Any, Any], Any]
+
+
+def alone(step: Step, x: Any, y: Any) -> Loop:
+    """Nothing but steps. Every loop runs STEPS of them and ends when all is computed."""
+
+    def loop() -> None:
+        for _ in range(STEPS):
+            loss = step(x, y)
+        loss.item()
+
+    return loop
+
+
+def beside(step: Step, x: Any, y: Any, work: Callable[[], None], read: int) -> Loop:
+    """Work before every step. `read`: 0, no loss is read before the end; 1, each at once; 2, each after the next step was recorded."""
+
+    def loop() -> None:
+        before = None
+        for _ in range(STEPS):
+            work()
+            loss = step(x, y)
+            if read == 1:
+                loss.item()
+            elif read == 2 and before is not None:
+                before.item()
+            before = loss
+        loss.item()
+
+    return loop
+
+
+def loaded(step: Step, x: Any, y: Any, work: Callable[[], None], workers: int) -> Loop:
+    """Work in the dataset."""
+    loader: Any = DataLoader(Samples(x, y, work), batch_size=None, num_workers=workers)
+
+    def loop() -> None:
+        for inputs, labels in loader:
+            loss = step(inputs, labels)
+        loss.item()
+
+    return loop
+
+
+def loops(seconds: float, step: Step, x: Any, y: Any) -> dict[str, Loop]:
+    """The contenders."""
+    python, sleep = functools.partial(busy, seconds), functools.partial(time.sleep, seconds)
+    return {
+        "step alone": alone(step, x, y),
+        "Python beside it": beside(step, x, y, python, 0),
+        "Python, loss of the step before read": beside(step, x, y, python, 2),
+        "Python, loss read at once": beside(step, x, y, python, 1),
+        "sleep beside it": beside(step, x, y, sleep, 0),
+        "loader without workers, Python": loaded(step, x, y, python, 0),
+        "loader, 1 worker, Python": loaded(step, x, y, python, 1),
+        "loader, 1 worker, sleep": loaded(step, x, y, sleep, 1),
+    }
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--slices", type=int, default=9)
+    arguments = parser.parse_args()
+    calque.manual_seed(0)
+    step = trainer()
+    x, y = calque.randn(192, 1024), calque.randint(0, 10, (192,))
+    for _ in range(5):
+        step(x, y).item()
+    times = []
+    for _ in range(9):
+        start = time.perf_counter()
+        step(x, y).item()
+        times.append(time.perf_counter() - start)
+    once = statistics.median(times)
+    contenders = loops(once / 4, step, x, y)
+    found: dict[str, list[float]] = {name: [] for name in contenders}
+    for _ in range(arguments.slices):
+        for name, loop in contenders.items():
+            start = time.perf_counter()
+            loop()
+            found[name].append((time.perf_counter() - start) / STEPS)
+    base = found["step alone"]
+    print(f"step {once * 1e3:.1f} ms, work {once / 4 * 1e3:.1f} ms, {calque.get_num_threads()} threads")
+    print(f"{'ms per step':>12} {'/ step alone':>13}")
+    for name, mine in found.items():
+        ratio = statistics.median(a / b for a, b in zip(mine, base, strict=True))
+        print(f"{statistics.median(mine) * 1e3:12.2f} {ratio:13.3f}  {name}")
+
+
+if __name__ == "__main__":
+    main()
