@@ -28,6 +28,7 @@ from calque.run.causes import cause_of, flushed
 from calque.run.dispatch import Plan, dispatch, make_plan, new_array
 from calque.run.interrupt import SHIELD
 from calque.run.live import LIVE
+from calque.run.paths import edge_count, latest_use
 from calque.run.source import user_line
 
 Number = bool | int | float
@@ -211,8 +212,6 @@ def grow_constant(
     edge = grow(trace, (family[0], tag, attrs) if general else (*family, tag), op, inputs, attrs, layouts)
     following[mark] = edge
     return edge, tag
-
-
 
 
 def scalar_tag(value: Number) -> Any:
@@ -576,27 +575,10 @@ def materialise(storage: Storage, reason: str) -> Buffer:
 def evict() -> None:
     """Forget the least recently used half of the first-level paths (and all paths if that does not help)."""
     Counters.evictions += 1
-    branches = sorted(_ROOT.next.items(), key=lambda item: _latest(item[1]))
+    branches = sorted(_ROOT.next.items(), key=lambda item: latest_use(item[1]))
     for key, _ in branches[: max(1, len(branches) // 2)]:
         del _ROOT.next[key]
-    Counters.edges = sum(_count(e) for e in set(_ROOT.next.values()))
+    Counters.edges = sum(edge_count(e) for e in set(_ROOT.next.values()))
     if Counters.edges > settings.max_trie_edges // 2:
         _ROOT.next.clear()
         Counters.edges = 0
-
-
-def _walk(edge: Edge) -> list[Edge]:
-    found, stack = [], [edge]
-    while stack:
-        item = stack.pop()
-        found.append(item)
-        stack.extend(set(item.next.values()))
-    return found
-
-
-def _latest(edge: Edge) -> int:
-    return max(e.used for e in _walk(edge))
-
-
-def _count(edge: Edge) -> int:
-    return len(_walk(edge))
