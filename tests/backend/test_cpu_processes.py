@@ -39,7 +39,7 @@ def pool(monkeypatch: pytest.MonkeyPatch) -> Iterator[Pool]:
 
 
 def sources(count: int = 40) -> list[Source]:
-    return [Source(lambda k=k: TEXT.format(k), k % 4 - 1) for k in range(count)]  # type: ignore[misc]
+    return [Source(lambda k=k: TEXT.format(k), k % 5 - 2) for k in range(count)]  # type: ignore[misc]
 
 
 def alive(pid: int) -> bool:

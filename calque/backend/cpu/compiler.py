@@ -15,8 +15,9 @@ import sys
 from functools import lru_cache
 from typing import Any
 
-SHORT = -1
-"""Pass list for explicit vector code; 0..3 are LLVM's own pipelines."""
+SHORT, LOOPS = -1, -2
+"""Pass lists of our own. `SHORT`: for explicit vector code. `LOOPS`: for hand-written loops around it, functions inlined where they must be; code
+generation then moves what is constant out of them. 1..3 are LLVM's own pipelines."""
 COMPILE, HOST = 0, 1
 """Kinds of requests: text to object code; triple, processor and features of this machine."""
 DONE, INVALID, FAILED = 0, 1, 2
@@ -105,6 +106,21 @@ def reduce_strength(on: bool) -> None:
     binding().set_option("calque", "-disable-lsr=false" if on else "-disable-lsr")
 
 
+def _passes(llvm: Any, level: int) -> Any:
+    """One of our own pass lists."""
+    passes = llvm.create_new_module_pass_manager()
+    if level == LOOPS:
+        passes.add_always_inliner_pass()
+    passes.add_sroa_pass()
+    passes.add_simplify_cfg_pass()
+    passes.add_instruction_combine_pass()
+    if level == LOOPS:
+        passes.add_loop_rotate_pass()
+        passes.add_simplify_cfg_pass()
+        passes.add_instruction_combine_pass()
+    return passes
+
+
 def object_code(text: bytes, level: int, machine: Any) -> bytes:
     """Object code of one module, with loop strength reduction as it is switched. Raises `InvalidText`."""
     llvm, library = binding(), native()
@@ -117,13 +133,7 @@ def object_code(text: bytes, level: int, machine: Any) -> bytes:
         tuning = llvm.create_pipeline_tuning_options(speed_level=max(level, 1))
         tuning.loop_vectorization = tuning.slp_vectorization = False
         builder = llvm.create_pass_builder(machine, tuning)
-        if level == SHORT:
-            passes = llvm.create_new_module_pass_manager()
-            passes.add_sroa_pass()
-            passes.add_simplify_cfg_pass()
-            passes.add_instruction_combine_pass()
-        else:
-            passes = builder.getModulePassManager()
+        passes = builder.getModulePassManager() if level > 0 else _passes(llvm, level)
         library.run_passes(passes, module, builder)
         buffer = library.checked(library.emit, machine, module, 1)
         try:

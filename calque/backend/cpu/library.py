@@ -13,6 +13,7 @@ from pathlib import Path
 
 from calque.backend.cpu import contract, llvm, objects, runtime_text
 from calque.backend.cpu.cache import ObjectCache
+from calque.backend.cpu.compiler import LOOPS
 from calque.backend.cpu.emit import emit_kernel
 from calque.backend.cpu.partition import Partition, partition
 from calque.backend.cpu.target import TargetInfo, current
@@ -171,7 +172,7 @@ def _contraction(kind: str, dtype: str, target: TargetInfo, taken: frozenset[str
             return _contractions(dtype, target).unit(name, suffix)
 
         key = content_key("unit", f"{dtype} {name}", target)
-        return Module(key, (name + suffix,), llvm.Source(write, 3), int(length), f" {root} {ways}" if above == "1" else "")
+        return Module(key, (name + suffix,), llvm.Source(write, LOOPS), int(length), f" {root} {ways}" if above == "1" else "")
 
     lines = [line.split(" ") for line in listed.decode().split("\n")]
     units = [module(*line) for line in lines if len(line) == 3]
