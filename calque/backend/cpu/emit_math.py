@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
+from calque.backend.cpu import emit_tables
 from calque.backend.cpu.emit_text import Lanes
 
 # (exp(r) - 1 - r) / r**2 on |r| <= log(2) / 2
@@ -79,21 +80,6 @@ ERFC = {
                1.1780775215625583e-06, -5.322696855655786e-07, -4.215301054238321e-07),
 }  # fmt: skip
 
-# float32 exp by table (AVX-512): 2**(j / 16), what these lack, and ((exp(r) - 1) / r - 1) / r on |r| <= log(2) / 32
-EXP_TABLE = (
-    1.0, 1.0442737340927124, 1.0905077457427979, 1.1387885808944702, 1.1892070770263672, 1.2418577671051025, 1.2968395948410034,
-    1.3542555570602417, 1.4142135381698608, 1.4768261909484863, 1.5422108173370361, 1.610490322113037, 1.6817928552627563,
-    1.7562521696090698, 1.8340080976486206, 1.9152065515518188,
-)  # fmt: skip
-EXP_TABLE_REST = (
-    0.0, 4.8334701574503924e-08, -1.3077539939843064e-08, 5.386222312608879e-08, 3.797635272917432e-08, 4.496838101886169e-08,
-    -4.018999533172973e-08, -1.0123349269974824e-08, 2.4203234971764687e-08, -4.500898853621038e-08, 8.070904833346049e-09,
-    9.836217174097328e-09, -2.4755326677450284e-08, -9.235770370707996e-09, -1.1239277952768134e-08, 9.845328108326612e-09,
-)  # fmt: skip
-EXP_SHORT = (0.5000162124633789, 0.16667057573795319)
-EXP_MAGIC = 1.5 * 2.0**19  # adding it rounds to multiples of 1/16
-LN2_PARTS = (0.6931471824645996, -1.904654299957768e-09)  # 24 bits and the rest
-
 LN2 = {"float": (0.693145751953125, 1.428606765330187e-06), "double": (0.6931471805592082, 7.371002565167799e-13)}
 PI_HALF = {"float": (1.570796251296997, 7.549790126404332e-08), "double": (1.5707963267948966, 6.123233995736766e-17)}
 PI_QUARTER = {"float": (0.7853981256484985, 3.774895063202166e-08), "double": (0.7853981633974483, 3.061616997868383e-17)}
@@ -122,7 +108,7 @@ def _scale(s: Lanes, kind: str, x: str, n: str) -> str:
     """x * 2**n for a whole float n of at most twice the exponent range, rounded once."""
     bits = s.width * (32 if kind == "float" else 64)
     if s.target.masked and bits in (128, 256, 512):  # one AVX-512 instruction
-        return _scale_avx512(s, kind, x, n, bits)
+        return emit_tables.scale(s, kind, x, n, bits)
     integer = INT[kind]
     safe = s.select(kind, s.compare("ord", kind, n, n), n, s.const(kind, 0.0))  # x is NaN then
     whole = s.convert("fptosi", kind, integer, safe)
@@ -133,39 +119,10 @@ def _scale(s: Lanes, kind: str, x: str, n: str) -> str:
     return x
 
 
-def _scale_avx512(s: Lanes, kind: str, x: str, n: str, bits: int) -> str:
-    type_, mask = s.type(kind), f"i{max(8, s.width)}"
-    rounding = ["i32"] if bits == 512 else []
-    name = f"llvm.x86.avx512.mask.scalef.{'ps' if kind == 'float' else 'pd'}.{bits}"
-    function = s.module.declare(name, type_, [type_, type_, type_, mask, *rounding])
-    current = ", i32 4" if bits == 512 else ""
-    return s.code.let(f"call {type_} {function}({type_} {x}, {type_} {n}, {type_} {x}, {mask} -1{current})")
-
-
-def _exp_table(s: Lanes, x: str) -> str:
-    """e**x of 16 floats in few instructions with a short chain between x and the result (long chains fill the processor's queues):
-    x = n log(2) + r with 16 n whole, e**x = 2**n' T[j] e**r. Largest error 0.6 ulp.
-
-    Where |x| is large (infinities and NaN included) the polynomial is left out and scaling alone gives 0, infinity or NaN.
-    """
-    kind = "float"
-    magic = s.held(kind, EXP_MAGIC)
-    rounded = s.fma(kind, x, s.held(kind, 1.4426950408889634), magic)
-    n = s.op("fsub", kind, rounded, magic)
-    r = s.fma(kind, n, s.held(kind, -LN2_PARTS[0]), x)  # exact
-    index = s.convert("bitcast", kind, "i32", rounded)  # its last four bits count sixteenths
-    power, rest = (s.pick(kind, s.held_vector(kind, table), index) for table in (EXP_TABLE, EXP_TABLE_REST))
-    corrected = s.fma(kind, n, s.held(kind, -LN2_PARTS[1]), r)
-    slope = s.fma(kind, s.fma(kind, r, s.held(kind, EXP_SHORT[1]), s.held(kind, EXP_SHORT[0])), r, s.held(kind, 1.0))
-    small = s.compare("olt", kind, s.intrinsic("fabs", kind, n), s.held(kind, 256.0))
-    y = s.fma(kind, s.fma(kind, power, corrected, rest), slope, power)
-    return _scale(s, kind, s.select(kind, small, y, power), n)
-
-
 def exp(s: Lanes, kind: str, x: str) -> str:
     """e**x. Largest error about 1 ulp; exact limits 0 and inf."""
     if kind == "float" and s.target.masked:
-        return s.in_registers(kind, x, _exp_table)
+        return s.in_registers(kind, x, emit_tables.exp)
     low, high = (-104.5, 89.0) if kind == "float" else (-746.0, 710.0)
     x = _clamp(s, kind, x, low, high)
     n = s.intrinsic("rint", kind, s.op("fmul", kind, x, s.held(kind, 1.4426950408889634)))
@@ -283,6 +240,8 @@ def tanh(s: Lanes, kind: str, x: str) -> str:
 
 def erf(s: Lanes, kind: str, x: str) -> str:
     """Error function: odd polynomial for |x| < 1, else 1 - exp(-x**2) Q."""
+    if kind == "float" and s.target.masked:
+        return s.in_registers(kind, x, emit_tables.erf)
     size = s.intrinsic("fabs", kind, x)
     z = s.op("fmul", kind, x, x)
     near = s.fma(kind, polynomial(s, kind, z, ERF[kind]), x, x)
