@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from calque.backend.base import Array
-from calque.backend.cpu import contract, library
+from calque.backend.cpu import contract, interleave, library
 from calque.backend.cpu.emit_plan import instruction_cost
 from calque.backend.cpu.memory import ALIGNMENT, POOL
 from calque.backend.cpu.target import current
@@ -35,7 +35,7 @@ class Linked:
     """Everything about a schedule that does not change between runs.
 
     `words` holds the arguments of all launches; `records` three words per launch (function, byte offset of its arguments,
-    barrier flag).
+    flags: see `interleave.flags`).
     Patch table: words[positions[i]] = address of memory object sources[i] + offsets[i]. Memory objects are the inputs, then the
     fresh outputs, then the arena. `dynamic`: (position, scalar leaf, factor) added to a word; `patched`: where
     addresses stand.
@@ -235,8 +235,9 @@ def link(schedule: Schedule) -> Linked:
             linker.loop(step)
         else:
             linker.contract(step)
-    records = np.array([_functions(native), linker.offsets, flags], np.int64).T.copy()
     stretches, checks = _stretches(schedule)
+    starts = frozenset(s.first for s in stretches)
+    records = np.array([_functions(native), linker.offsets, interleave.flags(schedule, native, flags, starts)], np.int64).T.copy()
     patches = np.array(linker.patches, np.int64).reshape(-1, 3).T.copy()
     words = POOL.empty(max(len(linker.words), 1), np.dtype(np.int64))
     words[:] = linker.words or [0]

@@ -10,9 +10,9 @@ Layout of the control block (bytes; every hot word has its own cache line):
     320  i64  threads, the caller included
     384  per thread (64 bytes each): ptr control, i64 number, ptr scratch, i64 pthread handle
 
-A launch is three words: function address, offset of its arguments in the argument words (bytes), 1 if a barrier must follow.
-The last launch of a
-job is always followed by a barrier, so that when the caller returns every worker has finished with the job's memory.
+A launch is three words: function address, offset of its arguments in the argument words (bytes), flags. Flags: 1 if a barrier must follow;
+twice the number of launches behind this one that take turns with it, and 256 times the number of parts (`interleave.py`). The last launch of
+a job is always followed by a barrier, so that when the caller returns every worker has finished with the job's memory.
 """
 
 from __future__ import annotations
@@ -111,10 +111,55 @@ body:
   %flagp = getelementptr i8, ptr %launch, i64 16
   %flag = load i64, ptr %flagp
   %args = getelementptr i8, ptr %words, i64 %offset
+  %shifted = lshr i64 %flag, 1
+  %followers = and i64 %shifted, 127
+  %final = add i64 %i, %followers
+  %complete = icmp slt i64 %final, %count
+  %several = icmp ne i64 %followers, 0
+  %turns = and i1 %several, %complete
+  br i1 %turns, label %together, label %one
+one:
   call void %function(i64 %number, i64 %threads, ptr %barrier, ptr %scratch, ptr %args)
-  %i1 = add i64 %i, 1
+  br label %finished
+together:
+  %parts = lshr i64 %flag, 8
+  %from = mul i64 %parts, %number
+  %low = udiv i64 %from, %threads
+  %up = add i64 %from, %parts
+  %high = udiv i64 %up, %threads
+  br label %part
+part:
+  %c = phi i64 [%low, %together], [%c1, %partdone]
+  %another = icmp slt i64 %c, %high
+  br i1 %another, label %turn, label %lastrow
+turn:
+  %k = phi i64 [%i, %part], [%k1, %turn]
+  %krow = mul i64 %k, 24
+  %klaunch = getelementptr i8, ptr %launches, i64 %krow
+  %kfunction = load ptr, ptr %klaunch
+  %koffsetp = getelementptr i8, ptr %klaunch, i64 8
+  %koffset = load i64, ptr %koffsetp
+  %kargs = getelementptr i8, ptr %words, i64 %koffset
+  call void %kfunction(i64 %c, i64 %parts, ptr %barrier, ptr %scratch, ptr %kargs)
+  %k1 = add i64 %k, 1
+  %over = icmp sgt i64 %k1, %final
+  br i1 %over, label %partdone, label %turn
+partdone:
+  %c1 = add i64 %c, 1
+  br label %part
+lastrow:
+  %lrow = mul i64 %final, 24
+  %llaunch = getelementptr i8, ptr %launches, i64 %lrow
+  %lflagp = getelementptr i8, ptr %llaunch, i64 16
+  %lflag = load i64, ptr %lflagp
+  br label %finished
+finished:
+  %at = phi i64 [%i, %one], [%final, %lastrow]
+  %sign = phi i64 [%flag, %one], [%lflag, %lastrow]
+  %i1 = add i64 %at, 1
   %last = icmp eq i64 %i1, %count
-  %ordered = icmp ne i64 %flag, 0
+  %low1 = and i64 %sign, 1
+  %ordered = icmp ne i64 %low1, 0
   %must = or i1 %last, %ordered
   br i1 %must, label %sync, label %next
 sync:

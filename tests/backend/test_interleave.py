@@ -1,0 +1,68 @@
+"""Launches that take turns: which do, and that nothing but their speed depends on it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import calque
+from calque.backend.cpu import executable, interleave, link
+from calque.base import config
+from calque.run import recorder
+
+
+def _captured(monkeypatch: pytest.MonkeyPatch, rows: int, columns: int) -> tuple[Any, list[Any], list[Any]]:
+    """The compiled backward pass of a layer norm and what it runs on."""
+    found: list[tuple[Any, list[Any], list[Any]]] = []
+    run = executable.CpuExecutable.run
+
+    def watch(self: Any, inputs: Any, scalars: Any = ()) -> Any:
+        found.append((self, list(inputs), list(scalars)))
+        return run(self, inputs, scalars)
+
+    x, w, b, g = (calque.randn(*s) for s in ((rows, columns), (columns,), (columns,), (rows, columns)))
+    for t in (x, w, b):
+        t.requires_grad_()
+    y = calque.nn.functional.layer_norm(x, (columns,), w, b)
+    y.sum().item()
+    monkeypatch.setattr(executable.CpuExecutable, "run", watch)
+    for _ in range(4):  # compiled when it comes back
+        gradients = calque.autograd.grad(y, [x, w, b], g, retain_graph=True)
+        recorder.flush("test")
+        calque.synchronize()
+        del gradients
+    monkeypatch.setattr(executable.CpuExecutable, "run", run)
+    return found[-1]
+
+
+def _flags(compiled: Any) -> list[int]:
+    return [int(f) for f in compiled.linked.records[:, 2]]
+
+
+def test_the_gradients_of_a_layer_norm_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled, inputs, scalars = _captured(monkeypatch, 2048, 512)
+    words = _flags(compiled)
+    assert any((f >> 1) & 127 == 1 and f >> 8 > 1 for f in words), words
+    with monkeypatch.context() as patch:
+        patch.setattr(interleave, "flags", lambda schedule, steps, barriers, starts: list(barriers))
+        apart = executable.CpuExecutable(compiled.schedule, link.link(compiled.schedule))
+    assert max(_flags(apart)) <= 1
+    wanted = [a.copy() for a in apart.run(inputs, scalars)]
+    threads = config.settings.threads
+    try:
+        for count in (1, 2, 3, 4):
+            calque.set_num_threads(count)
+            for a, b in zip(compiled.run(inputs, scalars), wanted, strict=True):
+                assert np.array_equal(a, b)
+        timed, seconds = compiled.run_timed(inputs, scalars)  # one launch at a time: no turns
+        assert len(seconds) == len(words)
+        assert all(np.array_equal(a, b) for a, b in zip(timed, wanted, strict=True))
+    finally:
+        calque.set_num_threads(threads)
+
+
+def test_small_operands_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled, _, _ = _captured(monkeypatch, 512, 64)
+    assert max(_flags(compiled)) <= 1
