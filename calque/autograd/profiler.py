@@ -20,8 +20,8 @@ class profile:
     >>> import calque
     >>> with calque.autograd.profiler.profile() as p:
     ...     _ = calque.ones(300, 300).exp().sum().item()
-    >>> sorted(a.key for a in p.key_averages() if a.kind == "op" and a.cpu_time > 0)[:2]
-    ['exp', 'full']
+    >>> "exp" in {a.key for a in p.key_averages()}
+    True
     """
 
     def __init__(
