@@ -46,6 +46,9 @@ class profile:
         if self.enabled:
             self._profile.__exit__(kind, value, where)
 
+    def __repr__(self) -> str:
+        return self.table() if self._profile.recorded else "<profile that has not run>"
+
     @property
     def function_events(self) -> list[profiler.Event]:
         """What took time."""

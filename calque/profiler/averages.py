@@ -74,6 +74,7 @@ class Averages(list[Average]):
         """The averages as text. `sort_by`: one of "cpu_time", "cpu_time_total", "self_cpu_time_total", "count", "flops", "bytes", "share" (default:
         the work of devices before the time of threads, longest first); `row_limit` -1 shows all rows.
         Raises ProfileError for another name, such as that of a device that was not profiled."""
+        _require_rows(row_limit)
         chosen = sorted(self, key=_sorter(sort_by))
         if top_level_events_only:
             chosen = [a for a in chosen if a.kind in ("op", "range")]
@@ -130,6 +131,7 @@ class Lines(list[Row]):
 
     def table(self, row_limit: int = 30, kernels: bool = True) -> str:
         """The lines as text; with `kernels` each is followed by the launches it was fused into. `row_limit` -1 shows all."""
+        _require_rows(row_limit)
         total = sum(x.seconds for x in self)
         chosen = self[:row_limit] if row_limit >= 0 else self
         names = ["ms", "%", "launches", "MFLOP", "MiB", "% of limit", "line", "operations"]
@@ -158,6 +160,11 @@ class Lines(list[Row]):
 def short(line: str) -> str:
     """A line by its file name alone."""
     return Path(line).name if line else "(no line)"
+
+
+def _require_rows(row_limit: int) -> None:
+    if isinstance(row_limit, bool) or not isinstance(row_limit, int):
+        raise ProfileError(f"[table] expected row_limit to be an integer (-1 shows all rows), got {row_limit!r}")
 
 
 def _sorter(name: str | None) -> Any:

@@ -258,6 +258,11 @@ class profile:
 
     # ------------------------------------------------------------------------------------------------------------ internals
 
+    @property
+    def recorded(self) -> bool:
+        """Whether there is anything to show yet."""
+        return self._session is not None
+
     def _found(self, what: str) -> Session:
         if self._session is None:
             raise ProfileError(f"[{what}] expected a profile, got one that never ran; use `with calque.profiler.profile() as p:` first")
@@ -305,7 +310,7 @@ class profile:
 def _check_activities(activities: Iterable[Any] | None) -> None:
     if activities is None:
         return
-    chosen = set(activities)
+    chosen = {activities} if isinstance(activities, str) else set(activities)
     wrong = [a for a in chosen if not isinstance(a, ProfilerActivity)]
     if wrong or not chosen:
         raise ProfileError(f"[profile] expected activities from ProfilerActivity, got {wrong or 'none'}; use activities=[ProfilerActivity.CPU]")

@@ -115,7 +115,7 @@ _FIXED = (
 _base: dict[str, Any] = {}
 
 
-def stats(reset: bool = False) -> Stats:
+def stats(*, reset: bool = False) -> Stats:
     """Counters since the process began or the last reset; `reset=True` returns them and starts anew (the peak of the memory too). See `Stats`.
 
     Nothing is counted per operation: keeping the counters costs about 0.4 us per flush.

@@ -32,3 +32,4 @@ def test_the_arithmetic_limit_has_its_multiply_adds(restricted: str, monkeypatch
     assert limits.peak_flops("float64", seconds=0.0) > 0
     assert limits.peak_flops("bfloat16", seconds=0.0) > 0
     assert limits.copy_bandwidth(1 << 16, seconds=0.0) > 0
+    assert limits.copy_bandwidth(1 << 16, seconds=0.01, alone=True) > 1e9  # however busy the other cores are

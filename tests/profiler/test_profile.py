@@ -161,6 +161,9 @@ def test_the_table_sorts_cuts_and_refuses() -> None:
         assert "matmul" in found.table(sort_by=name)
     with pytest.raises(ProfileError, match=r"got 'cuda_time_total'; no cuda activity was profiled; use sort_by='cpu_time_total'"):
         found.table(sort_by="cuda_time_total")
+    for table in (found.table, p.lines().table):
+        with pytest.raises(ProfileError, match=r"\[table\] expected row_limit to be an integer \(-1 shows all rows\), got '3'"):
+            table(row_limit="3")  # type: ignore[arg-type]
     with pytest.raises(ProfileError, match=r"\[key_averages\] expected a profile with record_shapes=True"):
         p.key_averages(group_by_input_shape=True)
     with pytest.raises(ProfileError, match=r"\[key_averages\] expected a profile with with_stack=True"):
@@ -200,7 +203,7 @@ def test_arguments_that_are_not_supported_say_so() -> None:
         profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA])
     with pytest.raises(ProfileError, match=r"expected ProfilerActivity.CPU among the activities, got CUDA"):
         profile(activities=[ProfilerActivity.CUDA])
-    for wrong in ([], ["cpu"]):
+    for wrong in ([], ["cpu"], "cpu"):
         with pytest.raises(ProfileError, match=r"expected activities from ProfilerActivity"):
             profile(activities=wrong)  # type: ignore[arg-type]
     for name in ("with_modules", "experimental_config", "execution_trace_observer"):
@@ -236,10 +239,10 @@ def test_the_older_names() -> None:
     with calque.autograd.profiler.profile(record_shapes=True) as p, calque.autograd.profiler.record_function("mine"):
         work()
     assert "matmul" in p.key_averages(group_by_input_shape=True).table(sort_by="self_cpu_time_total")
-    assert "matmul" in p.table() and p.total_average().count > 0 and p.self_cpu_time_total > 0
+    assert repr(p) == p.table() and "matmul" in p.table() and p.total_average().count > 0 and p.self_cpu_time_total > 0
     with calque.autograd.profiler.profile(enabled=False) as off:
         work()
-    assert trace.active is None
+    assert trace.active is None and repr(off) == "<profile that has not run>"
     with pytest.raises(ProfileError, match="got one that never ran"):
         off.key_averages()
     with pytest.raises(ProfileError, match=r"\[profile\] use_cuda=True is not supported"):

@@ -16,6 +16,9 @@ from calque.base.dtypes import DType
 from calque.kernel.schedule import Schedule
 
 
+ALONE = 1 << 20  # bytes below which waiting for other threads may take longer than copying alone
+
+
 class CpuBackend(Backend):
     """All cores of this machine as one device."""
 
@@ -51,7 +54,7 @@ class CpuBackend(Backend):
 
     def copy_bandwidth(self, nbytes: int) -> float:
         """The faster of cached and streamed copies."""
-        return limits.copy_bandwidth(nbytes)
+        return limits.copy_bandwidth(nbytes, alone=nbytes <= ALONE)
 
     def empty(self, nbytes: int) -> Array:
         """Uninitialised bytes, aligned to 64."""

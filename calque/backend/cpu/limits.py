@@ -78,15 +78,15 @@ def _function(kind: str, _: str) -> int:
     return llvm.LOADER.load([(data, ["limit"])])[0]
 
 
-def _fastest(kind: str, words: list[int], repeats: int, seconds: float) -> float:
-    """Shortest time of one launch: `repeats` launches in one native call, again and again for `seconds`."""
+def _fastest(kind: str, words: list[int], repeats: int, seconds: float, alone: bool = False) -> float:
+    """Shortest time of one launch: `repeats` launches in one native call, again and again for `seconds`; `alone`: on the calling thread."""
     function = _function(kind, target_key())
     arguments = np.array(words, np.int64)
     records = np.array([[function, 0, 1]] * repeats, np.int64)
     best, stop = float("inf"), time.perf_counter() + seconds
     while True:
         start = time.perf_counter()
-        RUNTIME.run(records.ctypes.data, repeats, arguments.ctypes.data)
+        RUNTIME.run(records.ctypes.data, repeats, arguments.ctypes.data, alone)
         now = time.perf_counter()
         best = min(best, (now - start) / repeats)
         if now > stop:
@@ -110,9 +110,9 @@ def peak_flops(dtype: str = "float32", seconds: float = 0.05) -> float:
     return RUNTIME.threads() * _ITERATIONS * per_turn / _fastest(dtype, [_ITERATIONS], 1, seconds)
 
 
-def copy_bandwidth(nbytes: int = 256 << 20, seconds: float = 0.05) -> float:
+def copy_bandwidth(nbytes: int = 256 << 20, seconds: float = 0.05, alone: bool = False) -> float:
     """Bytes read and written per second by all threads while half of `nbytes` is copied to the other half: the limit of kernels that
-    touch `nbytes` of memory once. Small sizes measure the caches.
+    touch `nbytes` of memory once. Small sizes measure the caches; `alone`: or one thread alone, if that is faster, as small programs run.
 
     >>> copy_bandwidth(1 << 20, seconds=0.001) > 1e8
     True
@@ -124,4 +124,7 @@ def copy_bandwidth(nbytes: int = 256 << 20, seconds: float = 0.05) -> float:
     words = [source.ctypes.data, target.ctypes.data, turns]
     repeats = max(1, min(64, (4 << 20) // (turns * turn)))
     kinds = ("copy", "stream") if nbytes >= 8 << 20 else ("copy",)  # streamed stores go past the caches
-    return 2 * turns * turn / min(_fastest(kind, words, repeats, seconds / len(kinds)) for kind in kinds)
+    times = [_fastest(kind, words, repeats, seconds / len(kinds)) for kind in kinds]
+    if alone:
+        times.append(_fastest("copy", words, repeats, seconds / 4, alone=True))
+    return 2 * turns * turn / min(times)
