@@ -15,7 +15,6 @@ from calque.backend.cpu.target import current, expect
 from calque.base.dtypes import DType
 from calque.kernel.schedule import Schedule
 
-
 ALONE = 1 << 20  # bytes below which waiting for other threads may take longer than copying alone
 
 
