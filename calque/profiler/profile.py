@@ -310,7 +310,7 @@ class profile:
 def _check_activities(activities: Iterable[Any] | None) -> None:
     if activities is None:
         return
-    chosen = {activities} if isinstance(activities, str) else set(activities)
+    chosen: set[Any] = {activities} if isinstance(activities, str) else set(activities)
     wrong = [a for a in chosen if not isinstance(a, ProfilerActivity)]
     if wrong or not chosen:
         raise ProfileError(f"[profile] expected activities from ProfilerActivity, got {wrong or 'none'}; use activities=[ProfilerActivity.CPU]")
