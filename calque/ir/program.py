@@ -65,7 +65,8 @@ class Program:
     """Nodes in topological order, the values to return, and which inputs may be overwritten.
 
     `outputs[i]` is the position of output i. `donated` holds input indices whose buffers nobody reads afterwards; `updates` maps an output
-    index to the input index whose storage it replaces (same size: the natural target of an in-place update).
+    index to the input index whose storage it replaces (same size: the natural target of an in-place update). `late` holds (node, other node):
+    the first is computed no earlier than the second, although its operands are there before (`graph/rematerialise.py`).
     """
 
     nodes: tuple[Node, ...]
@@ -74,6 +75,7 @@ class Program:
     updates: tuple[tuple[int, int], ...] = ()
     checks: tuple[Check, ...] = ()
     name: str = field(default="program", compare=False)
+    late: tuple[tuple[int, int], ...] = field(default=(), compare=False)
 
     @property
     def inputs(self) -> tuple[int, ...]:

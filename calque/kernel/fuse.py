@@ -38,6 +38,7 @@ class Fuser:
         self.next_order = 1.0
         self.fence = 0.0  # groups below this order are closed: they compute checks
         self.readers: dict[int, list[Group]] = {}
+        self.late = dict(program.late)
         self.launches: dict[tuple[Any, ...], Group] = {}  # contractions with several parts, by all but the part
 
     # ---------------------------------------------------------------- bookkeeping
@@ -133,6 +134,11 @@ class Fuser:
                     groups.append(g)
         return [g for g in groups if self.is_open(g)]
 
+    def not_before(self, node: int) -> list[Group]:
+        """The group of a node, which values that are computed late join, if it is open."""
+        g = self.fusion.home.get(node)
+        return [g] if g is not None and g.kind == "loop" and self.is_open(g) else []
+
     def is_open(self, g: Group) -> bool:
         """Whether g may take another member."""
         if g.closed or g.order <= self.fence or 0 in g.extents:
@@ -184,14 +190,15 @@ class Fuser:
         if n.op.name in READS_INDEXED:
             operands = n.inputs[1:]
         if self.enabled and n.numel:
-            tried = self.joinable(operands)
+            tried = self.joinable(operands) if node not in self.late else self.not_before(self.late[node])
             self.fusion.refused[node] = tried
             for g in tried:
                 found = self.fit(g, n.shape, operands, node, view)
                 if found is not None:
                     del self.fusion.refused[node]
                     self.add(g, node, *found)
-                    self.absorb(g, operands)
+                    if node not in self.late:
+                        self.absorb(g, operands)
                     return
         g = self.open_group()
         loads = self.found(g, n.shape, operands, node)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from calque.base.config import settings
 from calque.graph.orient import orient
+from calque.graph.rematerialise import rematerialise
 from calque.graph.simplify import legalize, simplify
 from calque.ir.program import Program
 from calque.ir.spec import verify
@@ -20,6 +21,7 @@ PASSES: tuple[tuple[str, Pass], ...] = (
     ("simplify", simplify),  # first: fewer nodes for everything below
     ("orient", orient),  # before reductions are cut, after views of views are views
     ("legalize", legalize),  # after simplify, so that sizes are those of real reductions; fusion must see the parts
+    ("rematerialise", rematerialise),  # last: equal nodes become one in every other pass
 )
 
 

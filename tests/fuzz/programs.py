@@ -262,6 +262,8 @@ class Machine:
     def wrote(self, v: Value, text: str, err: float, exact: bool) -> None:
         v.root.exact = v.root.exact and (exact or not v.floating)
         v.root.err = 0.0 if v.root.exact else max(v.root.err, err)
+        if v.floating and v.tensor.requires_grad:  # also a value that had no history before
+            self.coarsest = max(self.coarsest, EPS[v.dtype])
         self.log.append(f"{v.name}.{text}")
 
     def op_inplace_number(self) -> None:
