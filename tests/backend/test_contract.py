@@ -307,6 +307,46 @@ def test_convolution_of_many_channels(kind: str, data: st.DataObject) -> None:
     check_convolution(kind, sizes, *arrays)
 
 
+@pytest.mark.parametrize("kind", ["conv2d", "conv2d_input_grad", "conv2d_weight_grad"])
+@settings(max_examples=40, deadline=None, derandomize=True)
+@given(st.data())
+def test_depthwise_convolution_of_small_planes(kind: str, data: st.DataObject) -> None:
+    """Channels as lanes: a last block that is not full, strides, dilation, any padding, rows with gaps, channels last."""
+    dtype, channels = data.draw(st.sampled_from(DTYPES)), data.draw(st.sampled_from([8, 16, 20, 33]))
+    size = data.draw(st.tuples(st.integers(1, 9), st.integers(1, 14)))
+    kernel = data.draw(st.tuples(st.integers(1, 5), st.integers(1, 5)))
+    stride, dilation = data.draw(PAIR), data.draw(PAIR)
+    before, after = (data.draw(st.tuples(st.integers(0, 4), st.integers(0, 4))) for _ in range(2))
+    out = tuple(out_extent(*sizes) for sizes in zip(size, kernel, stride, dilation, before, after, strict=True))
+    if min(out) < 1:
+        return
+    images = data.draw(st.integers(1, 4))
+    sizes = {"images": images, "channels": channels, "size": size, "out_channels": channels, "kernel": kernel,
+             "out_size": out, "stride": stride, "padding": before, "dilation": dilation, "groups": channels}
+    rng = np.random.default_rng(data.draw(st.integers(0, 99)))
+    shapes = ((images, channels, *size), (channels, 1, *kernel), (images, channels, *out))
+    orders = st.sampled_from([[0, 1, 2, 3], [0, 1, 2, 3], [0, 2, 3, 1], [1, 0, 2, 3]])
+    arrays = [strided(rng, shape, dtype, data.draw(orders), data.draw(st.sampled_from([1, 1, 2]))) for shape in shapes]
+    arrays[0] = np.pad(arrays[0], [(0, 0)] * 3 + [(0, 3)])[..., : size[1]] if data.draw(st.booleans()) else arrays[0]
+    check_convolution(kind, sizes, *arrays)
+
+
+def test_depthwise_channels_do_not_meet() -> None:
+    """What is not finite stays in its own channel, however channels share vectors."""
+    x, w, y = (np.ones(shape, np.float32) for shape in ((2, 37, 7, 7), (37, 1, 3, 3), (2, 37, 7, 7)))
+    x[1, 20, 6, 6], w[5, 0, 0, 0] = np.nan, np.inf
+    sizes = {"images": 2, "channels": 37, "size": (7, 7), "out_channels": 37, "kernel": (3, 3), "out_size": (7, 7), "padding": (1, 1),
+             "groups": 37}
+    forward = Conv2d(**sizes, x_strides=strides_of(x), w_strides=strides_of(w))  # type: ignore[arg-type]
+    library("float32").prepare("conv2d", forward, x, w, y)(2)
+    spoilt = ~np.isfinite(y)
+    assert spoilt[1, 20, 5:, 5:].all() and spoilt[1, 20].sum() == 4 and spoilt[:, 5].all() and spoilt.sum() == 4 + 2 * 49
+    dw = np.empty_like(w)
+    gradient = Conv2dWeightGrad(**sizes, x_strides=strides_of(x), g_strides=strides_of(x))  # type: ignore[arg-type]
+    library("float32").prepare("conv2d_weight_grad", gradient, x, np.ones_like(x), dw)(2)
+    assert np.isnan(dw[20]).any() and np.isfinite(np.delete(dw, 20, 0)).all()
+
+
 @pytest.mark.parametrize("target", [AVX2, SSE, NEON], ids=lambda target: target.name)
 def test_other_register_files(target: TargetInfo) -> None:
     """Tiles derived for narrower vectors and fewer registers compute the same; any processor can run them."""
@@ -323,6 +363,11 @@ def test_other_register_files(target: TargetInfo) -> None:
             (4, channels, 17, 17), (rows, channels // groups, kernel, kernel), (4, rows, out, out)))
         for kind in ("conv2d", "conv2d_input_grad", "conv2d_weight_grad"):
             check_convolution(kind, sizes, x, w, g, lib)
+    for kind in ("conv2d", "conv2d_input_grad", "conv2d_weight_grad"):
+        sizes = {"images": 2, "channels": 21, "size": (5, 7), "out_channels": 21, "kernel": (3, 3), "out_size": (5, 7), "padding": (1, 1),
+                 "groups": 21}
+        x, w, g = (rng.standard_normal(shape).astype(np.float32) for shape in ((2, 21, 5, 7), (21, 1, 3, 3), (2, 21, 5, 7)))
+        check_convolution(kind, sizes, x, w, g, lib)
 
 
 @pytest.mark.parametrize(("rows", "channels", "groups", "planes"), [(32, 1, 1, 1), (64, 24, 1, 0), (64, 32, 2, 0), (8, 24, 1, None)])

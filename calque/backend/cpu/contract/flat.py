@@ -14,6 +14,7 @@ from functools import partial
 
 from calque.backend.cpu.contract.builder import Builder, Value, passed_on
 from calque.backend.cpu.contract.conv_words import read_conv
+from calque.backend.cpu.contract.lanes import is_lanes, lanes_functions
 from calque.backend.cpu.contract.pack import even_masks, load_even, read_patch, valid_lanes
 from calque.backend.cpu.contract.target import SCRATCH_BYTES, Blocking
 from calque.backend.cpu.contract.tiles import table_loop
@@ -101,7 +102,7 @@ def flat_functions(blocking: Blocking) -> str:
     """Everything specific to this path."""
     tiles = [_tile(rows, vectors, blocking) for rows in ROWS_AT_ONCE for vectors in range(1, vectors_at_once(blocking, rows) + 1)]
     return "".join([*tiles, _choose(blocking), _table(blocking), _pack_weights(blocking), _pack_plane(blocking),
-                    _pack_apart(blocking), _convolve(blocking)])
+                    _pack_apart(blocking), lanes_functions(blocking), _convolve(blocking)])
 
 
 def _tile(rows: int, vectors: int, blocking: Blocking) -> str:
@@ -369,6 +370,10 @@ def _convolve(blocking: Blocking) -> str:
     b = Builder("flat_convolve", ("i64 %thread", "i64 %threads", "ptr %private", "ptr %image", "ptr %weights", "ptr %result",
                                   "ptr noalias %block"), blocking, attributes="noinline")
     p, w = read_patch(b, "%block"), read_conv(b, "%block")
+    lanes_path = is_lanes(b, p, w)
+    with b.when(lanes_path):
+        b.call("lanes_convolve", "i64 %thread", "i64 %threads", "ptr %private", "ptr %image", "ptr %weights", "ptr %result", "ptr %block")
+    b.return_when(lanes_path)
     layout = block_layout(b, p, w["channels"], wanted_bytes(b, w["channels"]))
     b.call("flat_table", "ptr %block", f"i64 {w['channels']}", f"i64 {wanted_bytes(b, w['channels'])}", "ptr %private")
     joined = b.compare("ne", w["result_grid_columns"], p["grid_columns"])

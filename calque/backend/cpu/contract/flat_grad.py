@@ -13,6 +13,7 @@ from dataclasses import dataclass, fields
 from calque.backend.cpu.contract.builder import Builder, passed_on
 from calque.backend.cpu.contract.flat import NEAR_BYTES, PLANES_AT, SUMS_AT, batch_size, block_layout
 from calque.backend.cpu.contract.gemm import depth_block
+from calque.backend.cpu.contract.lanes import takes_lanes
 from calque.backend.cpu.contract.micro import lane_sums
 from calque.backend.cpu.contract.pack import PatchWords, read_patch
 from calque.backend.cpu.contract.target import Blocking
@@ -72,7 +73,7 @@ def flat_splits(rows: int, channels: int, groups: int, images: int, patch: Patch
 def flat_grad_functions(blocking: Blocking) -> str:
     """``flat_grad`` and everything specific to it."""
     dots = [_dots(taps, blocking) for taps in range(1, MOST_TAPS + 1)]
-    return "".join([*dots, _choose(blocking), _block(blocking), _sum_lanes(blocking), _run(blocking)])
+    return "".join([*dots, _choose(blocking), _block(blocking), _sum_lanes(blocking), _by_lanes(blocking), _run(blocking)])
 
 
 DOT_PARAMETERS = ("i64 %vectors", "ptr noalias readonly %gradient", "ptr noalias readonly %source",
@@ -165,6 +166,27 @@ def _sum_lanes(blocking: Blocking) -> str:
     return b.text()
 
 
+def _by_lanes(blocking: Blocking) -> str:
+    """This thread's share of (split, block of channels) where channels are lanes (:mod:`lanes`)."""
+    b = Builder("flat_grad_lanes", ("i64 %thread", "i64 %threads", "ptr %private", "ptr %image", "ptr %gradient", "ptr %destination",
+                                    "ptr noalias %block"), blocking, attributes="noinline")
+    (w, patch), lanes = _read(b), blocking.lanes
+    p = read_patch(b, patch)
+    taps, blocks = b.mul(p["tap_rows"], p["tap_columns"]), b.ceil_div(w["groups"], lanes)
+    b.call("lanes_start", f"ptr {patch}", "ptr %private")
+    low, high = b.share(b.mul(blocks, w["splits"]), "%thread", "%threads")
+    with b.loop(low, high) as task:
+        split, group = b.div(task, blocks), b.mul(b.rem(task, blocks), lanes)
+        begin, end = depth_block(b, w["images"], w["splits"], split)
+        count = b.min(b.sub(w["groups"], group), lanes)
+        b.call("lanes_gradient", "ptr %private", f"ptr {b.at('%image', b.mul(group, w['image_group_step']))}", f"i64 {w['image_group_step']}",
+               f"ptr {b.at('%gradient', b.mul(group, w['gradient_channel']))}", f"i64 {w['gradient_batch']}", f"i64 {w['gradient_channel']}",
+               f"i64 {w['gradient_row']}", f"i64 {begin}", f"i64 {end}", f"i64 {count}", f"ptr {patch}")
+        target = b.at("%destination", b.mul(b.add(b.mul(split, w["groups"]), group), taps))
+        b.call("lanes_sums_out", "ptr %private", f"i64 {taps}", f"i64 {count}", f"ptr {target}")
+    return b.text()
+
+
 def _run(blocking: Blocking) -> str:
     """This thread's share of (split, chunk of groups), then of the sums over splits."""
     b = Builder("flat_grad", ("i64 %thread", "i64 %threads", "ptr %barrier", "ptr %private", "ptr %image", "ptr %gradient",
@@ -178,7 +200,12 @@ def _run(blocking: Blocking) -> str:
     size = b.mul(count, w["groups"])
     several = b.compare("sgt", w["splits"], 1)
     destination = b.select(several, "%shared", "%result", "ptr")
-    chunks = b.ceil_div(w["groups"], w["chunk"])
+    single = b.both(b.both(b.compare("eq", w["rows"], 1), b.compare("eq", w["channels"], 1)), b.compare("eq", w["gradient_column"], 1))
+    by_lanes = b.both(single, takes_lanes(b, p, w["groups"]))
+    with b.when(by_lanes):
+        b.call("flat_grad_lanes", "i64 %thread", "i64 %threads", "ptr %private", "ptr %image", "ptr %gradient", f"ptr {destination}",
+               "ptr %block")
+    chunks = b.select(by_lanes, 0, b.ceil_div(w["groups"], w["chunk"]))  # without tasks nothing is left to do but the sums
     size_of = b.add(b.mul(w["channels"], layout.channel), b.mul(w["rows"], b.mul(layout.block_rows, layout.columns)))
     units = batch_size(b, b.add(size_of, b.mul(w["rows"], lanes)))
     low, high = b.share(b.mul(chunks, w["splits"]), "%thread", "%threads")
