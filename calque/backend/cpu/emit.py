@@ -64,6 +64,7 @@ class KernelEmitter:
         self.vector = Lanes(self.code, self.module, self.plan.width, target) if self.plan.width > 1 else self.one
         self.frame = memory.Frame(kernel, self.code, self.vector, self.plan.axis)
         self.shared: dict[int, Val] = {}
+        self.waiting: dict[tuple[int, int], tuple[str, Val]] = {}  # stores that the next turn completes, by access and number of the group
 
     def text(self) -> str:
         """The module."""
@@ -283,7 +284,7 @@ class KernelEmitter:
                     continue
                 if instr.op in STORES:
                     if number == 0 or self._store_varies(instr):
-                        self._store(instr, variant, group)
+                        self._store(instr, variant, group, number)
                 elif self.plan.varying(value):
                     group.values[value] = self._value(instr, variant, group, variant.s)
                 elif number == 0:
@@ -324,7 +325,7 @@ class KernelEmitter:
             return Val(bitcast(s, args[0], dtype), dtype, s.width)
         return Val(instruction(s, op, dtype, args), dtype, s.width)
 
-    def _store(self, instr: Instr, variant: Variant, group: Group) -> None:
+    def _store(self, instr: Instr, variant: Variant, group: Group, number: int) -> None:
         args = [self._operand(a, group) for a in instr.args]
         s = variant.s if self.plan.axis >= 0 and self._store_varies(instr) else self.one
         index = args[1] if len(args) > 1 else None
@@ -333,6 +334,13 @@ class KernelEmitter:
         if instr.op == "add_at":
             old = self.frame.load(s, s, instr.imm, offset, index, variant.mask)
             value = Val(instruction(s, "add", value.dtype, [Val(widen(s, old), old.dtype, s.width), value]), value.dtype, s.width)
+        if instr.op == "store" and s.width > 1 and self.frame.twins(instr.imm):
+            if group.index[self.kernel.rank_p + self.kernel.rank_r - 1] == "0":
+                self.waiting[instr.imm, number] = offset, value
+            else:
+                first, other = self.waiting.pop((instr.imm, number))
+                self.frame.store_twins(s, instr.imm, first, other, value, variant.mask)
+            return
         self.frame.store(s, instr.imm, offset, index, value, variant.mask)
 
 

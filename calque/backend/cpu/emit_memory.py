@@ -85,6 +85,7 @@ class Frame:
         self.scalars = [self._word("double" if d.is_floating_point else "i64") for d in kernel.scalars]
         self.pairs = axis >= 0 and vector.target.masked and any(s[axis] == "2" for s in self.strides)
         self.wide_masks: dict[str, str] = {}
+        self.twin_masks: dict[str, str] = {}
         self.lane_steps = [
             vector.op("mul", "i64", vector.iota("i64"), vector.splat("i64", s[axis]))
             if axis >= 0 and s[axis] not in ("0", "1")
@@ -98,12 +99,12 @@ class Frame:
         return self.code.let(f"load {type_}, ptr {pointer}, align 8")
 
     def tail_mask(self, s: Lanes, n: str, stop: str) -> str:
-        """`tail_mask`, noting the mask of the same lanes in vectors of twice the width (every other element in use)."""
+        """`tail_mask`, noting the masks of the same lanes in vectors of twice the width (all elements, or every other one in use)."""
         mask = tail_mask(s, n, stop)
         if self.pairs:
             wide = Lanes(s.code, s.module, 2 * s.width, s.target)
-            twice = s.code.mul(s.code.sub(stop, n), "2")
-            self.wide_masks[mask] = wide.op("and", "i1", tail_mask(wide, "0", twice), even(wide))
+            self.twin_masks[mask] = tail_mask(wide, "0", s.code.mul(s.code.sub(stop, n), "2"))
+            self.wide_masks[mask] = wide.op("and", "i1", self.twin_masks[mask], even(wide))
         return mask
 
     def dtype(self, access: int) -> DType:
@@ -233,6 +234,26 @@ class Frame:
         name = s.module.declare(f"llvm.masked.scatter.{suffix}.v{s.width}p0", "void", [vector, pointers, "i32", bits])
         self.code.emit(f"call void {name}({vector} {data}, {pointers} {pointer}, i32 {size}, {bits} {mask})")
 
+    def twins(self, access: int) -> bool:
+        """Whether two turns of the innermost loop, written out, fill what each leaves between its elements."""
+        kernel, strides = self.kernel, self.strides[access]
+        return self.pairs and kernel.fixed[-1:] == (2,) and strides[self.axis] == "2" and strides[-1] == "1"
+
+    def store_twins(self, s: Lanes, access: int, offset: str, even_: Val, odd: Val, mask: str) -> None:
+        """Write the elements of two turns, of which those of the first lie at the offset, one after another."""
+        dtype, code = self.dtype(access), self.code
+        kind, size = memory_kind(dtype), dtype.itemsize
+        wide = Lanes(code, s.module, 2 * s.width, s.target)
+        full, bits = wide.type(kind), wide.type("i1")
+        parts = [f"{s.type(kind)} {to_memory(s, dtype, widen(s, value))}" for value in (even_, odd)]
+        picks = ", ".join(f"i32 {i // 2 + (i % 2) * s.width}" for i in range(wide.width))
+        both = code.let(f"shufflevector {parts[0]}, {parts[1]}, <{wide.width} x i32> <{picks}>")
+        pointer = self._pointer(access, offset)
+        if not mask:
+            code.emit(f"store {full} {both}, ptr {pointer}, align {size}")
+            return
+        name = s.module.declare(f"llvm.masked.store.{wide.suffix(kind)}.p0", "void", [full, "ptr", "i32", bits])
+        code.emit(f"call void {name}({full} {both}, ptr {pointer}, i32 {size}, {bits} {self.twin_masks[mask]})")
 
     def _write_pairs(self, s: Lanes, kind: str, size: int, pointer: str, data: str, mask: str) -> None:
         """To elements 0, 2, 4, ..., leaving those between."""
