@@ -8,9 +8,10 @@ from typing import Any
 from calque.base.errors import ArgumentError
 from calque.hybrid.call import Hybridized
 from calque.hybrid.guards import Refused
+from calque.hybrid.symbol import Symbol
 from calque.nn.module import Module
 
-__all__ = ["Hybridized", "Refused", "compile"]
+__all__ = ["Hybridized", "Refused", "Symbol", "compile"]
 
 _BACKENDS = ("inductor", "calque", "eager", "aot_eager")
 _MODES = (None, "default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
@@ -21,6 +22,8 @@ def compile(
     options: dict[str, Any] | None = None, disable: bool = False,
 ) -> Any:  # fmt: skip
     """A callable that records calls of a function or module and replays them without its Python; also a decorator. Same results.
+
+    A text such as "c = a + b" gives a program that is called with keywords (see `Symbol`).
 
     Everything is compiled anyway: this removes the Python of the calls. fullgraph: raise where a call cannot be replayed. disable, or
     backend="eager": leave it as it is. `dynamic`, `mode`, `options` and PyTorch's other backends are accepted and change nothing.
@@ -40,8 +43,10 @@ def compile(
         return lambda found: compile(
             found, fullgraph=fullgraph, dynamic=dynamic, backend=backend, mode=mode, options=options, disable=disable
         )
+    if isinstance(model, str):
+        return Symbol(model)
     if not callable(model):
-        raise ArgumentError(f"[compile] expected a function or a Module, got {type(model).__name__}")
+        raise ArgumentError(f"[compile] expected a function, a Module or a text such as 'c = a + b', got {type(model).__name__}")
     if disable or backend in ("eager", "aot_eager"):
         return model
     return model.hybridize(fullgraph=fullgraph) if isinstance(model, Module) else Hybridized(model, fullgraph=fullgraph)

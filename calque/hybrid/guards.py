@@ -36,6 +36,7 @@ _CALLED = (
     "forward", "__call__", "__getattr__", "__getattribute__", "__getitem__", "__setitem__", "__len__", "__iter__", "__contains__", "__enter__",
     "__exit__", "__bool__", "__add__", "__radd__", "__sub__", "__rsub__", "__mul__", "__rmul__", "__truediv__", "__matmul__", "__neg__", "__eq__",
     "__lt__", "__gt__", "__float__", "__int__", "backward", "setup_context",
+    "hybrid_forward", "update_group",
 )  # fmt: skip
 _EXACT_BUILTINS = {
     "abs", "all", "any", "bool", "callable", "classmethod", "dict", "divmod", "enumerate", "filter", "float", "format", "frozenset", "getattr",

@@ -11,6 +11,7 @@ from typing import Any
 from calque.run.buffer import Buffer, strided
 from calque.run.capture import Script, leaves
 from calque.run.dispatch import raise_pending
+from calque.run.losses import watch_value
 from calque.run.macro import Macro, key_of
 from calque.run.recorder import Storage, Trace, flush, local, root
 
@@ -75,6 +76,8 @@ class Walk:
             return None, key_of(decision.function(*[self.known[a[1]] if a.__class__ is tuple else a for a in decision.arguments]))
         value = test.convert(strided(self.cells[test.cell].buffer.wait(), test.view))
         raise_pending()
+        if test.loss:
+            watch_value(value, test.loss)
         if test.live:
             self.known += leaves(value)
             return value, ()

@@ -101,6 +101,7 @@ class Capture:
         self.segments: list[Macro] = []
         self.keys: list[Any] = []  # what the tests at the ends of the segments gave
         self.storages: list[Storage] = []  # new ones, alive when the call ended
+        self.losses: list[tuple[Any, str]] = []  # where backward passes started
         self.given: list[list[Any]] = [] if script is None else list(script.asked)
         self.reading = False
         self.target: Storage | None = None  # what Python is about to look at
@@ -261,7 +262,8 @@ class Capture:
                 self.abort(f"raises {type(error).__name__}")
                 raise
         floats = value.__class__ is float or (value.__class__ is list and view.dtype.category == 2)
-        test = Test(cell, view, convert, self.exact and floats, None, user_line())
+        loss = next((line for held, line in self.losses if held() is storage and value.__class__ is float), "")
+        test = Test(cell, view, convert, self.exact and floats, None, user_line(), loss)
         return self._test(test, value, scripted)
 
     def _number_of(self, storage: Storage) -> int:

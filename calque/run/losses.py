@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import weakref
 from collections import deque
 from itertools import count
 from typing import Any
@@ -18,16 +19,36 @@ _told: set[str] = set()
 
 def watch_loss(t: Any) -> None:
     """A backward starts at `t`: remember its value (one number), and look at those of earlier passes that are computed by now."""
-    if local.state.capture is not None:
-        return  # replays do not look either
+    storage = t._storage
+    single = storage.layout.numel == 1 and storage.layout.dtype.is_floating_point
+    capture = local.state.capture
+    if capture is not None:  # its replays look: a reference here would make the loss outlive the call
+        if single:
+            capture.losses.append((weakref.ref(storage), user_line()))
+        return
     number = next(_passes)
     while _pending and _computed(_pending[0][2]):
         _inspect(*_pending.popleft())
-    storage = t._storage
-    if storage.layout.numel == 1 and storage.layout.dtype.is_floating_point:
+    if single:
         line = user_line()
         if line not in _told:
             _pending.append((number, line, storage))
+
+
+def watch_replayed(storage: Any, line: str) -> None:
+    """A replayed call has run a backward from this value."""
+    number = next(_passes)
+    while _pending and _computed(_pending[0][2]):
+        _inspect(*_pending.popleft())
+    if line not in _told:
+        _pending.append((number, line, storage))
+
+
+def watch_value(value: float, line: str) -> None:
+    """A replayed call has run a backward from this number, which it has read."""
+    number = next(_passes)
+    if not math.isfinite(value):
+        _tell(number, line, value)
 
 
 def _computed(storage: Any) -> bool:
@@ -40,7 +61,12 @@ def _inspect(number: int, line: str, storage: Any) -> None:
     if array is None or line in _told:
         return
     value = float(array[0])
-    if math.isfinite(value):
+    if not math.isfinite(value):
+        _tell(number, line, value)
+
+
+def _tell(number: int, line: str, value: float) -> None:
+    if line in _told:
         return
     _told.add(line)
     warn_user(

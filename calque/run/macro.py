@@ -57,6 +57,7 @@ class Test:
     live: bool
     decision: Number | None
     line: str
+    loss: str = ""  # line of the backward pass that started at what is read
     misses: int = 0
 
     def fingerprint(self) -> Any:

@@ -617,7 +617,7 @@ def test_options_of_compile() -> None:
     for options in ({"mode": "fast"}, {"backend": "other"}):
         with pytest.raises(ValueError, match=r"\[compile\] expected"):
             calque.compile(function, **options)
-    with pytest.raises(ValueError, match="expected a function or a Module"):
+    with pytest.raises(ValueError, match="expected a function, a Module or a text"):
         calque.compile(3)
     assert calque.compile(perceptron(), disable=True)._hybrid is None
 

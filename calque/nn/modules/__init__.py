@@ -1,6 +1,7 @@
 """All layers."""
 
 from calque.nn.modules.activation import *  # noqa: F403
+from calque.nn.modules.block import *  # noqa: F403
 from calque.nn.modules.container import *  # noqa: F403
 from calque.nn.modules.conv import *  # noqa: F403
 from calque.nn.modules.dropout import *  # noqa: F403
