@@ -26,6 +26,7 @@ from calque.autograd.modes import no_grad
 from calque.base.dtypes import DType, float16
 from calque.base.errors import ArgumentError, AutogradError
 from calque.functional.precision import converted
+from calque.run.capture import again, numbers
 from calque.run.recorder import local
 from calque.tensor import Tensor
 
@@ -59,6 +60,8 @@ class GradScaler:
     ([1.0, 1.0], 32768.0)
     """
 
+    replayed_state = ("_scale", "_streak")  # replays of a hybridized step keep them up to date
+
     def __init__(
         self, device: str = "cpu", init_scale: float = 65536.0, growth_factor: float = 2.0, backoff_factor: float = 0.5,
         growth_interval: int = 2000, enabled: bool = True,
@@ -83,7 +86,7 @@ class GradScaler:
         if not self._enabled:
             return outputs
         if isinstance(outputs, Tensor):
-            return outputs * self._scale
+            return outputs * numbers(lambda: [self._scale])[0]
         if isinstance(outputs, Iterable):
             scaled = [self.scale(output) for output in outputs]
             return tuple(scaled) if isinstance(outputs, tuple) else scaled
@@ -103,6 +106,7 @@ class GradScaler:
     def _divide(self, optimizer: Any) -> Tensor | None:
         """Unscale the gradients in place; whether all are finite, None without gradients."""
         finite: Tensor | None = None
+        (inverse,) = numbers(lambda: [1.0 / self._scale])
         with no_grad():
             for group in optimizer.param_groups:
                 for parameter in group["params"]:
@@ -111,7 +115,7 @@ class GradScaler:
                         continue
                     if gradient.dtype is float16:
                         raise ArgumentError("[GradScaler.unscale_] Attempting to unscale FP16 gradients; keep the parameters in float32")
-                    gradient.mul_(1.0 / self._scale)
+                    gradient.mul_(inverse)
                     good = T.all(T.isfinite(gradient))
                     finite = good if finite is None else T.logical_and(finite, good)
         return finite
@@ -137,18 +141,27 @@ class GradScaler:
         if not self._enabled:
             return
         if new_scale is not None:
-            self._scale = float(new_scale.item() if isinstance(new_scale, Tensor) else new_scale)
+            scale = float(new_scale.item() if isinstance(new_scale, Tensor) else new_scale)
+            again(lambda: self._set(scale))
         else:
             checks = [pending.finite for pending in self._pending.values() if pending.finite is not None]
             if not checks:
                 raise AutogradError("[GradScaler.update] No inf checks were recorded prior to update; call step() or unscale_() first")
-            if not all(bool(check.item()) for check in checks):
-                self._scale, self._streak = self._scale * self._backoff, 0
-            else:
-                self._streak += 1
-                if self._streak == self._interval:
-                    self._scale, self._streak = self._scale * self._growth, 0
+            good = all(bool(check.item()) for check in checks)
+            again(lambda: self._adjust(good))
         self._pending.clear()
+
+    def _set(self, scale: float) -> None:
+        self._scale = scale
+
+    def _adjust(self, good: bool) -> None:
+        """Scale and streak after an update."""
+        if not good:
+            self._scale, self._streak = self._scale * self._backoff, 0
+            return
+        self._streak += 1
+        if self._streak == self._interval:
+            self._scale, self._streak = self._scale * self._growth, 0
 
     def is_enabled(self) -> bool:
         """Whether the scaler does anything."""
@@ -156,7 +169,7 @@ class GradScaler:
 
     def get_scale(self) -> float:
         """The present scale, 1.0 if disabled."""
-        return self._scale if self._enabled else 1.0
+        return numbers(lambda: [self._scale], False)[0] if self._enabled else 1.0  # type: ignore[no-any-return]
 
     def get_growth_factor(self) -> float:
         """Factor of the scale after `growth_interval` good updates."""

@@ -65,6 +65,8 @@ class Guards:
         self.tensors: list[Tensor] = []
         self.epoch = Changes.epoch
         self.inexact = ""  # why Python may use a number without anybody noticing, if it may
+        self._changing: set[str] = set()  # attributes that replays change
+        self._rates: list[dict[str, Any]] = []  # groups of optimizers
         self._seen: dict[Any, Any] = {}
         self._named: set[str] = set(_CALLED)  # attributes that code names
         self._classes: list[tuple[Any, Any, set[str]]] = []  # user's classes: attributes, those that an instance uses unasked, done
@@ -122,6 +124,11 @@ class Guards:
                 for name in [n for n in attributes if n not in done and (n in self._named or n in unasked)]:
                     done.add(name)
                     self._attribute(attributes, name)
+        read = self._changing & self._named
+        if read:
+            raise Refused(f"reads {min(read)}, which replays change")
+        for group in self._rates if self._named & {"lr", "initial_lr"} else ():
+            self.always += [(group, name, group[name]) for name in ("lr", "initial_lr") if name in group]
 
     def reach(self, value: Any, depth: int = 0) -> None:
         """Add what can be reached from a value that the function can see."""
@@ -294,6 +301,7 @@ class Guards:
         for group in optimizer.param_groups:
             self.always += [(group, name, value) for name, value in group.items() if name not in ("lr", "initial_lr", "params")]
             self.items.append((group["params"], tuple(group["params"])))
+            self._rates.append(group)
             for parameter in group["params"]:
                 self.reach(parameter, depth + 1)
         self.sizes.append((optimizer.state, len(optimizer.state)))
@@ -321,7 +329,21 @@ class Guards:
         self._kind(value)
         attributes = getattr(value, "__dict__", None)
         if isinstance(attributes, dict):
-            self._mapping(attributes, depth, self.always, self.sizes)
+            changing = getattr(type(value), "replayed_state", ())
+            if changing:
+                self._replayed_object(attributes, attributes.keys() if changing is True else changing, depth)
+            else:
+                self._mapping(attributes, depth, self.always, self.sizes)
+
+    def _replayed_object(self, attributes: dict[str, Any], changing: Any, depth: int) -> None:
+        """An object of ours some of whose attributes replays keep up to date; code that reads them by name cannot be replayed."""
+        for name, value in attributes.items():
+            if name not in changing:
+                self.always.append((attributes, name, value))
+            if name not in changing or isinstance(value, Optimizer):
+                self.reach(value, depth + 1)
+            else:
+                self._changing.add(name)
 
     def _kind(self, value: Any) -> None:
         kind = type(value)

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from calque.optim.optimizer import Optimizer, check_common, check_range, gradient, replace, slot
+from calque.run.capture import numbers
 
 
 class RMSprop(Optimizer):
@@ -14,6 +15,7 @@ class RMSprop(Optimizer):
     state_like_parameter = ("square_avg", "momentum_buffer", "grad_avg")
     state_needed = ("step", "square_avg")
     counts_steps = True
+    replays = True
 
     def __init__(
         self, params: Iterable[Any], lr: float = 1e-2, alpha: float = 0.99, eps: float = 1e-8, weight_decay: float = 0, momentum: float = 0,
@@ -30,14 +32,20 @@ class RMSprop(Optimizer):
         check_range("RMSprop", "momentum value", group["momentum"], 0.0)
         check_range("RMSprop", "alpha value", group["alpha"], 0.0)
 
-    def update_group(self, group: dict[str, Any]) -> None:
-        lr, alpha, eps, momentum = (float(group[k]) for k in ("lr", "alpha", "eps", "momentum"))
-        decay = float(group["weight_decay"])
-        for p in group["params"]:
-            if p._grad is None:
-                continue
+    def _numbers(self, group: dict[str, Any], parameters: list[Any]) -> list[float]:
+        """Count a step of each parameter; the rate."""
+        for p in parameters:
             state = self.state[p]
             state["step"] = state.get("step", 0) + 1
+        return [float(group["lr"])]
+
+    def update_group(self, group: dict[str, Any]) -> None:
+        alpha, eps, momentum = (float(group[k]) for k in ("alpha", "eps", "momentum"))
+        decay = float(group["weight_decay"])
+        parameters = [p for p in group["params"] if p._grad is not None]
+        (lr,) = numbers(lambda: self._numbers(group, parameters), bool(parameters))
+        for p in parameters:
+            state = self.state[p]
             g: Any = gradient(p, group, decay)
             square: Any = slot(state, "square_avg", p)
             v = square * alpha + (g * g) * (1.0 - alpha)
@@ -63,6 +71,7 @@ class Adagrad(Optimizer):
     state_like_parameter = ("sum",)
     state_needed = ("step", "sum")
     counts_steps = True
+    replays = True
 
     def __init__(
         self, params: Iterable[Any], lr: float = 1e-2, lr_decay: float = 0, weight_decay: float = 0, initial_accumulator_value: float = 0,
@@ -88,15 +97,22 @@ class Adagrad(Optimizer):
             check_range("Adagrad", f"{key} value", group[key], 0.0)
         check_range("Adagrad", "epsilon value", group["eps"], 0.0)
 
-    def update_group(self, group: dict[str, Any]) -> None:
-        lr, eps, decay = float(group["lr"]), float(group["eps"]), float(group["weight_decay"])
-        for p in group["params"]:
-            if p._grad is None:
-                continue
+    def _numbers(self, group: dict[str, Any], parameters: list[Any]) -> list[float]:
+        """Count a step of each parameter; its rate."""
+        lr, decay = float(group["lr"]), float(group["lr_decay"])
+        found: list[float] = []
+        for p in parameters:
             state = self._state_of(p, group)
             state["step"] = t = state["step"] + 1
+            found.append(lr / (1.0 + (t - 1) * decay))
+        return found
+
+    def update_group(self, group: dict[str, Any]) -> None:
+        eps, decay = float(group["eps"]), float(group["weight_decay"])
+        parameters = [p for p in group["params"] if p._grad is not None]
+        for p, rate in zip(parameters, numbers(lambda: self._numbers(group, parameters)), strict=True):
+            state = self.state[p]
             g: Any = gradient(p, group, decay)
             total = state["sum"] + g * g
             replace(state["sum"], total)
-            rate = lr / (1.0 + (t - 1) * float(group["lr_decay"]))
             replace(p, p - (g / (total.sqrt() + eps)) * rate)

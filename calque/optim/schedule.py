@@ -16,7 +16,7 @@ from calque.autograd.modes import no_grad
 from calque.base.errors import ArgumentError
 from calque.functional.common import is_tensor
 from calque.optim.optimizer import Optimizer
-from calque.run.capture import abort
+from calque.run.capture import abort, again
 
 STEP_WITH_EPOCH = (
     "The epoch parameter in `scheduler.step()` was not necessary and is being deprecated where possible. "
@@ -64,6 +64,7 @@ class LRScheduler:
 
     _get_lr_called_within_step = False
     _is_initial = False
+    replayed_state = True  # replays call `step` again: nobody need compare what it changes
 
     def __init__(self, optimizer: Optimizer, last_epoch: int = -1) -> None:
         require_optimizer(type(self).__name__, optimizer)
@@ -98,6 +99,7 @@ class LRScheduler:
 
     def get_last_lr(self) -> list[Any]:
         """Rates set by the last `step()`."""
+        abort("asks a learning-rate schedule")
         return self._last_lr
 
     def step(self, epoch: int | None = None) -> None:
@@ -110,9 +112,15 @@ class LRScheduler:
                 UserWarning,
                 stacklevel=2,
             )
-        self._step_count += 1
         if epoch is not None:
             warnings.warn(STEP_WITH_EPOCH, UserWarning, stacklevel=2)
+        if any(is_tensor(group["lr"]) for group in self.optimizer.param_groups):
+            self._next(epoch)
+        else:
+            again(lambda: self._next(epoch))
+
+    def _next(self, epoch: int | None) -> None:
+        self._step_count += 1
         self._update_lr(epoch)
 
     def _update_lr(self, epoch: int | None = None) -> None:

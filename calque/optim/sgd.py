@@ -44,7 +44,7 @@ class SGD(Optimizer):
             )
 
     def update_group(self, group: dict[str, Any]) -> None:
-        (lr,) = numbers(lambda: [float(group["lr"])])
+        (lr,) = numbers(lambda: [float(group["lr"])], any(p._grad is not None for p in group["params"]))
         momentum, decay = float(group["momentum"]), float(group["weight_decay"])
         damping = float(group["dampening"])
         for p in group["params"]:

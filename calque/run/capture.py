@@ -514,4 +514,19 @@ def numbers(source: Callable[[], list[Any]], needed: bool = True) -> list[Any]:
     return source() if capture is None else capture.numbers(source, needed)
 
 
-__all__ = ["Capture", "Changes", "Diverged", "Macro", "Script", "abort", "flush", "known_values", "numbers", "state_of"]
+def again(action: Callable[[], Any]) -> None:
+    """Do something to Python state that a replay has to do as well."""
+    state = local.state
+
+    def act() -> list[Any]:
+        held, state.capture = state.capture, None
+        try:
+            action()
+        finally:
+            state.capture = held
+        return []
+
+    numbers(act, False)
+
+
+__all__ = ["Capture", "Changes", "Diverged", "Macro", "Script", "abort", "again", "flush", "known_values", "numbers", "state_of"]
