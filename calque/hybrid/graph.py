@@ -18,10 +18,11 @@ from calque.autograd.engine import run_backward
 from calque.base.dtypes import float32
 from calque.base.errors import AutogradError
 from calque.base.layout import Layout, dense_layout
+from calque.hybrid.expand import Copy
 from calque.hybrid.region import Region
 from calque.ops.opdef import OpDef
 from calque.run.buffer import Buffer
-from calque.run.capture import numbers
+from calque.run.capture import Counts, numbers
 from calque.run.live import LiveFloat, plain
 from calque.run.recorder import Edge, Storage, local, realised
 from calque.run.source import user_line
@@ -56,7 +57,7 @@ class Template:
         needed: set[int], reached: frozenset[int], tensors: list[Tensor],
     ) -> None:  # fmt: skip
         self.arguments = {id(t): (k, t) for k, t in enumerate(tensors) if t._requires_grad and t._grad_fn is None}  # by identity, they live on
-        self.roots, self.storages = roots, storages
+        self.roots, self.storages, self.reached = roots, storages, set(reached)
         self.nodes: list[Any] = []
         self.leaves: list[tuple[int, Any]] = []
         known = {id(st): k for k, st in enumerate(cells) if st is not None}
@@ -178,12 +179,6 @@ class Template:
 
     def _backward(self, node: FunctionNode, grads: Sequence[Any]) -> Sequence[Any]:
         cells, created, versions, trace, values = node.context
-        state = local.state
-        if state.grad:
-            raise AutogradError(
-                "[backward] expected create_graph=False for a hybridized call, whose gradient is a recorded program; call hybridize(False) "
-                "on the module for gradients of gradients"
-            )
         for k, version in zip(self.saved, versions, strict=True):
             if cells[k].version != version:
                 writer = cells[k].writer
@@ -193,6 +188,8 @@ class Template:
                     f"{writer.line if writer is not None else 'an unknown line'}; it is at version {cells[k].version}, expected version {version} "
                     "instead. Use the out-of-place form there, or clone() the value first"
                 )
+        if local.state.grad:
+            return self._as_written(cells, created, grads, node.next, values)
         present = tuple(g is not None for g in grads)
         given = [g._storage if g is not None else None for g in grads]
         key = (present, tuple(t is not None for t in node.next), tuple(None if g is None else g._layout for g in grads))
@@ -204,6 +201,22 @@ class Template:
         with _LOCK:
             self.present = values
             return self.region.run(key, everything, record)
+
+    def _as_written(
+        self, cells: list[Any], created: list[Storage], grads: Sequence[Any], targets: Sequence[Any], values: list[Any]
+    ) -> list[Any]:
+        """Gradients that can be differentiated again: through a copy of the graph."""
+        Counts.because("is differentiated more than once")
+        storages = {id(own): actual for own, actual in zip(self.storages, created, strict=True)}
+        handles = {id(t): cells[cell] for t, cell in self.handles}
+        graph = Copy([leaf for _, leaf in self.leaves], targets, storages, handles, self.reached)
+        kept: dict[int, dict[int, Any]] = {}
+        for (item, place, _), value in zip(self.numbers, values, strict=True):
+            kept.setdefault(id(item), {})[place] = value
+        graph.nodes(self.nodes, kept)
+        roots = [(graph.memo.get(id(root)) or graph.ends[id(root)], g) for root, g in zip(self.roots, grads, strict=True) if g is not None]
+        found = run_backward(roots, True, True, False, graph.inputs, True)
+        return [None if target is None else found.get(id(end)) for end, target in zip(graph.inputs, targets, strict=True)]
 
     def _set_saved(self) -> None:
         """Numbers and versions of the present call."""

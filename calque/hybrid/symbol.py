@@ -76,7 +76,7 @@ class Symbol:
         self.text = "\n".join(ast.unparse(line) for line in tree.body)
         self._call = Hybridized(self._run, [])
 
-    def _check(self, node: ast.expr, assigned: set[str]) -> None:
+    def _check(self, node: ast.AST, assigned: set[str]) -> None:
         """Raise unless an expression is of the allowed kinds; collects the inputs."""
         if isinstance(node, ast.Name):
             if node.id not in assigned and node.id not in self.inputs:
@@ -96,9 +96,9 @@ class Symbol:
         )
         if not known:
             raise _refused(node)
-        for part in ast.iter_child_nodes(node):
-            if isinstance(part, ast.expr):
-                self._check(part, assigned)
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.expr):
+                self._check(child, assigned)
 
     def __call__(self, **values: Any) -> Any:
         """The value of the last line."""

@@ -294,8 +294,7 @@ def test_the_graph_behaves_like_a_graph() -> None:
     x = batch(0).requires_grad_()
     learned(lambda: hybrid(x))
     y = hybrid(x)
-    with pytest.raises(AutogradError, match="create_graph=False for a hybridized call"):
-        calque.autograd.grad(y.sum(), x, create_graph=True)
+    assert "differentiated more than once" in reasons(lambda: calque.autograd.grad(y.sum(), x, create_graph=True))
     y = hybrid(x)
     with calque.no_grad():
         hybrid[2].weight.add_(1.0)

@@ -355,3 +355,55 @@ def test_many_elements_are_not_branches() -> None:
     for _ in range(5):
         assert hybrid(calque.ones(500)).sum().item() == 250_000.0
     assert "reads many values" in reasons(lambda: hybrid(calque.ones(500)))
+
+
+# ---------------------------------------------------------------------------------------------- gradients of gradients
+
+
+class _Square(calque.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Any) -> Any:
+        ctx.save_for_backward(x)
+        ctx.factor = 2.0
+        return x * x
+
+    @staticmethod
+    def backward(ctx: Any, g: Any) -> Any:
+        (x,) = ctx.saved_tensors
+        return g * x * ctx.factor
+
+
+@pytest.mark.parametrize("kind", ["plain", "read", "norm", "function", "checkpoint"])
+def test_gradients_of_gradients(kind: str) -> None:
+    def make() -> Any:
+        calque.manual_seed(0)
+        return nn.Sequential(nn.Linear(3, 4), nn.LayerNorm(4), nn.Tanh(), nn.Linear(4, 1))
+
+    def penalty(net: Any, call: Callable[[Any], Any], x: Any) -> Any:
+        net.zero_grad()
+        y = call(x * 1.0)
+        (g,) = calque.autograd.grad(y.sum(), x, create_graph=True)
+        ((g * g).sum() + (y * y).sum()).backward()
+        return [x.grad.tolist(), *(None if p.grad is None else p.grad.tolist() for p in net.parameters())]
+
+    nets = [make(), make()]
+
+    def function_of(net: Any) -> Callable[[Any], Any]:
+        functions: dict[str, Callable[[Any], Any]] = {
+            "plain": lambda x: net(x) ** 3,
+            "read": lambda x: net(x) * net(x).sum().item() if net[3].bias.sum() < 1e9 else x,
+            "norm": lambda x: nn.functional.normalize(net[0](x), dim=-1).exp().cumsum(0),
+            "function": lambda x: _Square.apply(net(x)) * x,
+            "checkpoint": lambda x: nn.functional.gelu(net[0](x)).logsumexp(-1) ** 2,
+        }
+        return functions[kind]
+
+    calls = [function_of(nets[0]), calque.compile(function_of(nets[1]))]
+    rng = np.random.default_rng(0)
+    for k in range(8):
+        values = rng.standard_normal((2, 3)).astype(np.float32)
+        found = [penalty(net, call, calque.tensor(values).requires_grad_()) for net, call in zip(nets, calls, strict=True)]
+        for a, b in zip(*found, strict=True):  # the sums over paths are taken in another order
+            assert (a is None) == (b is None)
+            np.testing.assert_allclose(np.array(a or 0.0), np.array(b or 0.0), rtol=1e-4, atol=1e-6, err_msg=str(k))
+    assert replays(lambda: calls[1](calque.tensor(values).requires_grad_() * 1.0)) == 1
