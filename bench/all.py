@@ -19,6 +19,7 @@ import select
 import statistics
 import subprocess
 import sys
+import tempfile
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -39,8 +40,8 @@ PATIENCE = 300.0  # seconds until a contender that does not answer is stopped
 class Worker:
     """The process of a contender; starts when it is first asked, and again after it died."""
 
-    def __init__(self, name: str, threads: int) -> None:
-        self.name, self.threads = name, threads
+    def __init__(self, name: str, threads: int, more: dict[str, str] | None = None) -> None:
+        self.name, self.threads, self.more = name, threads, more or {}
         self.process: subprocess.Popen[str] | None = None
 
     def ask(self, kind: str, name: str = "", seconds: float = 0.0) -> dict[str, Any]:
@@ -50,6 +51,7 @@ class Worker:
             environment = {**os.environ, "OMP_NUM_THREADS": threads, "CALQUE_NUM_THREADS": threads, "KMP_BLOCKTIME": "0", "MKL_NUM_THREADS": threads}
             # XLA takes as many threads as there are processors
             environment["XLA_FLAGS"] = f"--xla_cpu_multi_thread_eigen={'true' if self.threads > 1 else 'false'} " + os.environ.get("XLA_FLAGS", "")
+            environment |= self.more
             command = [sys.executable, str(HERE / "worker.py"), self.name, threads]
             self.process = subprocess.Popen(
                 command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environment
@@ -138,13 +140,15 @@ class Session:
         return row
 
     def memory(self, name: str) -> dict[str, float]:
-        """Peak resident MiB of a step per contender, each in a fresh process."""
+        """Peak resident MiB of a step per contender, each in a fresh process; of ours with an empty kernel cache too."""
         found = {}
-        for contender in ("torch", "calque"):
-            worker = Worker(contender, self.threads)
-            answer = worker.ask("memory", name)
-            worker.close()
-            found[contender] = answer.get("mib", float("nan"))
+        with tempfile.TemporaryDirectory() as empty:
+            for label, more in (("torch", {}), ("calque", {}), ("cold", {"CALQUE_CACHE": empty})):
+                worker = Worker("torch" if label == "torch" else "calque", self.threads, more)
+                answer = worker.ask("memory", name)
+                worker.close()
+                found[label] = answer.get("mib", float("nan"))
+        found["compilers"] = answer.get("compilers_mib", float("nan"))
         return found
 
     def close(self) -> None:
@@ -207,8 +211,13 @@ def kernel_table(rows: list[Row]) -> str:
 
 def memory_table(found: dict[str, dict[str, float]]) -> str:
     """Peak resident memory of a step."""
-    lines = [[n, cell(m["calque"], 0), cell(m["torch"], 0), cell(m["calque"] / m["torch"])] for n, m in found.items()]
-    return table(["step", "calque MiB", "torch MiB", "calque / torch"], lines)
+    lines = [
+        [n, *(cell(m[c], 0) for c in ("calque", "cold", "compilers", "torch")), cell(m["calque"] / m["torch"]), cell(m["cold"] / m["torch"]),
+         cell((m["cold"] + m["compilers"]) / m["torch"])]
+        for n, m in found.items()
+    ]  # fmt: skip
+    title = ["step", "calque MiB", "empty cache", "compilers", "torch MiB", "calque / torch", "empty cache / torch", "with compilers / torch"]
+    return table(title, lines) + "\n\nCompilers: processes that compile missing kernels and end two seconds later; the sum of what each held at most."
 
 
 def machine() -> str:

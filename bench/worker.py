@@ -93,6 +93,10 @@ class Framework:
         """`run`, and wait."""
         return run
 
+    def compilers(self) -> float:
+        """MiB that processes beside this one held at most, together."""
+        return 0.0
+
 
 class Compiled(Framework):
     """torch.compile."""
@@ -134,6 +138,11 @@ class Calque(Framework):
             return results
 
         return complete
+
+    def compilers(self) -> float:
+        """The processes that compile missing kernels, as if each held its most at the same time."""
+        told = self.T.stats()["compiler"]
+        return float(told["processes"] * told["peak_mib"])
 
 
 class Hybrid(Calque):
@@ -243,7 +252,7 @@ def memory(framework: Framework, name: str) -> dict[str, float]:
     run = framework.step(JOBS[name])
     for _ in range(5):
         run()
-    return {"mib": resident("VmHWM") - before, "import_mib": before}
+    return {"mib": resident("VmHWM") - before, "import_mib": before, "compilers_mib": framework.compilers()}
 
 
 class Server:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes.util
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,8 @@ from calque.tensor import Tensor
 
 def missing_cuda() -> str:
     """What keeps this process from using CUDA, as a sentence."""
+    import ctypes.util  # starts with eight modules that nobody else needs
+
     missing = []
     if not Path("/proc/driver/nvidia/version").exists():
         missing.append("no NVIDIA driver is loaded")

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-import secrets
+import os
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -63,7 +63,7 @@ class Generator:
 
     def seed(self) -> int:
         """Start a stream nobody can predict; returns its seed."""
-        value = secrets.randbits(52)
+        value = int.from_bytes(os.urandom(8)) >> 12
         self.manual_seed(value)
         return value
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import secrets
 import shutil
 import stat
 import zlib
@@ -36,7 +35,7 @@ def write_file(path: str, header: Header, arrays: dict[str, Array]) -> None:
     final, previous = _check_target(path)
     folder, name = os.path.split(final)
     prefix = f".{name[:100]}.tmp-"
-    temporary = os.path.join(folder, prefix + secrets.token_hex(6))
+    temporary = os.path.join(folder, prefix + os.urandom(6).hex())
     try:
         _remove_leftovers(folder, prefix)
         with _new_file(temporary) as file:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import enum
 import os
-import socket
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -98,7 +97,7 @@ def tensorboard_trace_handler(dir_name: str | Path, worker_name: str | None = No
     def handler(p: profile) -> None:
         directory = Path(dir_name)
         directory.mkdir(parents=True, exist_ok=True)
-        worker = worker_name or f"{socket.gethostname()}_{os.getpid()}"
+        worker = worker_name or f"{os.uname().nodename}_{os.getpid()}"
         p.export_chrome_trace(directory / f"{worker}.{time.time_ns()}.pt.trace.json{'.gz' if use_gzip else ''}")
 
     return handler

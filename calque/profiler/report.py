@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 from html import escape
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +48,7 @@ def write(path: str | Path, session: Session, lines: Sequence[Row], averages: Se
 
 
 def _resource(name: str) -> str:
-    return files("calque.profiler").joinpath("page", name).read_text(encoding="utf-8")
+    return Path(__file__).with_name("page").joinpath(name).read_text(encoding="utf-8")
 
 
 # ------------------------------------------------------------------------------------------------------- what the script draws

@@ -13,6 +13,7 @@ import llvmlite.binding as llvm
 import numpy as np
 from numpy.typing import NDArray
 
+from calque.backend.cpu.compiler import LOOPS, pass_list
 from calque.backend.cpu.contract import SCRATCH_BYTES, Contraction, Matmul, TargetInfo, module_ir, symbol, target_for_features
 
 Array = NDArray[Any]
@@ -79,7 +80,7 @@ class Library:
         self.machine = llvm.Target.from_default_triple().create_target_machine(
             cpu=llvm.get_host_cpu_name(), features=llvm.get_host_cpu_features().flatten(), opt=speed)
         builder = llvm.create_pass_builder(self.machine, llvm.create_pipeline_tuning_options(speed_level=speed))
-        builder.getModulePassManager().run(module, builder)
+        pass_list(LOOPS).run(module, builder)  # as the library is compiled
         optimised = time.perf_counter()
         self.module = module
         self.engine = llvm.create_mcjit_compiler(module, self.machine)

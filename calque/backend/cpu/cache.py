@@ -12,7 +12,6 @@ import contextlib
 import hashlib
 import os
 import stat
-import tempfile
 from pathlib import Path
 
 MAGIC = b"calque object 1\n"
@@ -58,7 +57,9 @@ class ObjectCache:
             return
         temporary = ""
         try:
-            handle, temporary = tempfile.mkstemp(prefix=".new-", dir=self.directory)  # mode 0600, O_EXCL
+            path = str(self.directory / f".new-{os.urandom(8).hex()}")
+            handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+            temporary = path
             with os.fdopen(handle, "wb") as file:
                 file.write(_pack(key, data))
             os.replace(temporary, self.directory / (key + _SUFFIX))

@@ -106,9 +106,9 @@ def reduce_strength(on: bool) -> None:
     binding().set_option("calque", "-disable-lsr=false" if on else "-disable-lsr")
 
 
-def _passes(llvm: Any, level: int) -> Any:
-    """One of our own pass lists."""
-    passes = llvm.create_new_module_pass_manager()
+def pass_list(level: int) -> Any:
+    """One of our own pass lists, `SHORT` or `LOOPS`."""
+    passes = binding().create_new_module_pass_manager()
     if level == LOOPS:
         passes.add_always_inliner_pass()
     passes.add_sroa_pass()
@@ -133,7 +133,7 @@ def object_code(text: bytes, level: int, machine: Any) -> bytes:
         tuning = llvm.create_pipeline_tuning_options(speed_level=max(level, 1))
         tuning.loop_vectorization = tuning.slp_vectorization = False
         builder = llvm.create_pass_builder(machine, tuning)
-        passes = builder.getModulePassManager() if level > 0 else _passes(llvm, level)
+        passes = builder.getModulePassManager() if level > 0 else pass_list(level)
         library.run_passes(passes, module, builder)
         buffer = library.checked(library.emit, machine, module, 1)
         try:

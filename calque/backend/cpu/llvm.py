@@ -4,7 +4,6 @@ at the first such need."""
 from __future__ import annotations
 
 import atexit
-import importlib.metadata
 import os
 import threading
 from collections import deque
@@ -58,7 +57,8 @@ def version() -> str:
     folder = llvmlite_folder()
     files = sorted((folder / "binding").glob("*llvmlite.*"))  # the compiled library; its size and age tell builds of one version apart
     stamps = [f"{f.name} {f.stat().st_size} {f.stat().st_mtime_ns}" for f in files]
-    return f"llvmlite {importlib.metadata.version('llvmlite')} {' '.join(stamps)}"
+    names = sorted(f.name for f in folder.parent.glob("llvmlite-*.*-info"))  # what importlib.metadata would read, which takes 10 ms to import
+    return " ".join([*names, *stamps])
 
 
 @dataclass(frozen=True, slots=True)
