@@ -142,7 +142,7 @@ class Calque(Framework):
     def compilers(self) -> float:
         """The processes that compile missing kernels, as if each held its most at the same time."""
         told = self.T.stats()["compiler"]
-        return float(told["processes"] * told["peak_mib"])
+        return float(told["at_once"] * told["peak_mib"])
 
 
 class Hybrid(Calque):

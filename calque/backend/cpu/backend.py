@@ -35,6 +35,7 @@ class CpuBackend(Backend):
         """See `processes.Counters`."""
         return {
             "processes": COUNTERS.processes,
+            "at_once": COUNTERS.at_once,
             "modules": COUNTERS.modules,
             "in_process": COUNTERS.alone,
             "reasons": dict(COUNTERS.reasons),

@@ -62,6 +62,7 @@ class Counters:
 
     def __init__(self) -> None:
         self.processes = 0  # started
+        self.at_once = 0  # the most that lived together
         self.modules = 0  # compiled by them
         self.alone = 0  # compiled in this process
         self.reasons: dict[str, int] = {}  # why, and how many
@@ -235,6 +236,7 @@ class Pool:
                 except OSError as error:
                     self._fail(f"no new process: {error}", None)
                     break
+            COUNTERS.at_once = max(COUNTERS.at_once, len(self._compilers))
             self._rest()
 
     def host(self) -> Target:
