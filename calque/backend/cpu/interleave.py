@@ -39,7 +39,7 @@ def flags(schedule: Schedule, steps: Sequence[Loop | Contract], barriers: Sequen
 
 def _walked(schedule: Schedule, step: Loop | Contract) -> dict[int, int]:
     """Large buffers that a loop reads from one end to the other while it goes through its units of work, and the extent of its outermost dim."""
-    if not isinstance(step, Loop) or not step.kernel.rank_p or make_plan(step.kernel, current()).block_outermost:
+    if not isinstance(step, Loop) or not step.kernel.rank_p:
         return {}
     kernel, found = step.kernel, {}
     extent, at = step.params[0], kernel.rank_p + kernel.rank_r
@@ -50,7 +50,7 @@ def _walked(schedule: Schedule, step: Loop | Contract) -> dict[int, int]:
         b = schedule.buffers[buffer]
         if not kernel.operands[access.operand].out and stride * extent == b.numel and b.nbytes >= SHARED_BYTES:
             found[buffer] = extent
-    return found
+    return {} if found and make_plan(kernel, current()).block_outermost else found  # the plan last: it takes longest
 
 
 def _parts(schedule: Schedule, steps: Sequence[Loop | Contract], extent: int) -> int:
