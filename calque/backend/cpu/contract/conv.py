@@ -25,7 +25,7 @@ PREFETCH_CHANNELS = 3
 def conv_functions(blocking: Blocking) -> str:
     """The entry ``calque_conv2d_*`` and everything specific to it."""
     return "".join(make(blocking) for make in (_weight_panel, _pack_weights, _scatter_tile, _conv_tile, _conv_chunk,
-                                               _convolve, _entry))
+                                               _convolve, _clear_share, _entry))
 
 
 def _weight_panel(blocking: Blocking) -> str:
@@ -224,17 +224,32 @@ def _convolve(blocking: Blocking) -> str:
     return b.text()
 
 
+def _clear_share(blocking: Blocking) -> str:
+    """This thread's share of zeros where no tap meets a part of the result: one pass over memory instead of one for each such part."""
+    b = Builder("clear_share", ("i64 %thread", "i64 %threads", "ptr %result", "i64 %size"), blocking, attributes="noinline")
+    lanes = blocking.lanes
+    low, high = b.share(b.ceil_div("%size", lanes), "%thread", "%threads")
+    whole = b.min(high, b.div("%size", lanes))
+    with b.loop(low, whole) as vector:
+        b.store_vector("zeroinitializer", b.at("%result", b.mul(vector, lanes)))
+    with b.when(b.compare("slt", b.max(whole, low), high)):
+        place = b.mul(b.sub(high, 1), lanes)
+        b.store_masked("zeroinitializer", b.at("%result", place), b.lanes_between(0, b.sub("%size", place)))
+    return b.text()
+
+
 def _entry(blocking: Blocking) -> str:
     """Any number of parameter blocks on the same three tensors, after one common packing of weights."""
     b = Builder(f"calque_conv2d_{blocking.dtype}",
                 ("i64 %thread", "i64 %threads", "ptr %barrier", "ptr %scratch", "ptr %args"), blocking, linkage="")
     image, weights, result, shared = (b.pointer_word("%args", index) for index in range(BUFFERS))
-    count, base = b.word("%args", BUFFERS), b.byte_at("%args", 8 * (BUFFERS + 1))
+    count, base = b.word("%args", BUFFERS), b.byte_at("%args", 8 * (BUFFERS + 2))
     winograd = b.compare("eq", count, MARK)
     with b.when(winograd):
         b.call("winograd_conv", "i64 %thread", "i64 %threads", "ptr %barrier", "ptr %scratch", f"ptr {image}",
-               f"ptr {weights}", f"ptr {result}", f"ptr {shared}", f"ptr {base}")
+               f"ptr {weights}", f"ptr {result}", f"ptr {shared}", f"ptr {b.byte_at('%args', 8 * (BUFFERS + 1))}")
     b.return_when(winograd)
+    b.call("clear_share", "i64 %thread", "i64 %threads", f"ptr {result}", f"i64 {b.word('%args', BUFFERS + 1)}")
     packed = b.variable(0)
 
     def each_block(work: Callable[[str, str], None]) -> None:

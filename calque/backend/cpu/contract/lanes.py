@@ -21,6 +21,8 @@ PACKED_BYTES = 24 << 10
 """Largest padded image of a block of channels: with its result it stays in the first-level cache."""
 MOST_TAPS = 49
 MOST_PIXELS = 1 << 12
+PIXELS_AT_ONCE = 8
+"""Output pixels of a tile: enough independent sums."""
 MOST_SUMS = 9
 """Taps of the weight gradient whose sums stay in registers."""
 TAPS_AT, INPUT_AT, PIXELS_AT = 0, 1 << 10, 1 << 15
@@ -43,11 +45,6 @@ class Layout:
     rows: Value
     columns: Value
     taps: Value
-
-
-def pixels_at_once(blocking: Blocking) -> int:
-    """Output pixels of a tile: their sums and a weight stay in registers."""
-    return 14 if blocking.target.registers >= 32 else 8
 
 
 def layout_of(b: Builder, p: Words) -> Layout:
@@ -87,9 +84,9 @@ def is_lanes(b: Builder, p: Words, w: Words) -> str:
 
 def lanes_functions(blocking: Blocking) -> str:
     """Everything specific to this path."""
-    tiles = [_tile(count, blocking) for count in range(1, pixels_at_once(blocking) + 1)]
+    tiles = [_tile(count, blocking) for count in range(1, PIXELS_AT_ONCE + 1)]
     dots = [_dots(count, blocking) for count in range(1, MOST_SUMS + 1)]
-    choosers = [_choose("lanes_tile", pixels_at_once(blocking), TILE_PARAMETERS, blocking),
+    choosers = [_choose("lanes_tile", PIXELS_AT_ONCE, TILE_PARAMETERS, blocking),
                 _choose("lanes_dots", MOST_SUMS, DOT_PARAMETERS, blocking)]
     runs = [_pack_run(blocking, placed) for placed in (False, True)]
     rest = (make(blocking) for make in (_start, _pack, _write, _convolve, _gradient, _sums_out))
@@ -267,7 +264,7 @@ def _convolve(blocking: Blocking) -> str:
     b.call("lanes_start", "ptr %block", "ptr %private")
     packed, result, weights = (b.byte_at("%private", at) for at in (PACKED_AT, RESULT_AT, WEIGHTS_AT))
     low, high = b.share(b.mul(b.ceil_div(w["groups"], lanes), w["images"]), "%thread", "%threads")
-    runs = b.ceil_div(width, pixels_at_once(blocking))
+    runs = b.ceil_div(width, PIXELS_AT_ONCE)
     step, line = b.mul(p["column_stride"], lanes), b.mul(b.mul(p["row_stride"], layout.columns), lanes)
     with b.loop(low, high) as unit:
         group, image = b.mul(b.div(unit, w["images"]), lanes), b.rem(unit, w["images"])

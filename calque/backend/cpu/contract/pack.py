@@ -30,6 +30,7 @@ def pack_lanes(blocking: Blocking) -> str:
         (b.compare("eq", "%lane_step", 1), lambda: _copy_rows(b, b.lanes_between(0, "%count"))),
         (transpose, lambda: _transpose_blocks(b)),
         (b.both(contiguous, b.compare("sge", "%depth", lanes // 4)), lambda: _transpose_part(b)),
+        (b.both(b.compare("eq", "%depth_step", 2), b.compare("sge", "%depth", lanes)), lambda: _transpose_blocks(b, 2)),
         default=lambda: _gather_rows(b),
     )
     return b.text()
@@ -50,8 +51,11 @@ def _gather_rows(b: Builder) -> None:
         b.store_vector(b.gather(source, offsets, everywhere), b.at("%target", b.mul(k, "%target_step")))
 
 
-def _transpose_blocks(b: Builder) -> None:
-    """Square blocks through registers; the last block overlaps the one before instead of needing a tail."""
+def _transpose_blocks(b: Builder, step: int = 1) -> None:
+    """Square blocks through registers; the last block overlaps the one before instead of needing a tail.
+
+    With step 2 every second element of twice as many is taken, the last one behind them never touched.
+    """
     lanes = b.blocking.lanes
     last = b.sub("%count", 1)
     rows = [b.at("%source", b.mul(b.min(lane, last), "%lane_step")) for lane in range(lanes)]
@@ -60,11 +64,17 @@ def _transpose_blocks(b: Builder) -> None:
         k = b.min(start, final)
         ahead = b.add(k, 4 * lanes)
         for row in rows:
-            b.prefetch(b.at(row, ahead))
-        block = transpose(b, [b.load_vector(b.at(row, k)) for row in rows])
+            b.prefetch(b.at(row, b.mul(ahead, step)))
+        places = [b.at(row, b.mul(k, step)) for row in rows]
+        if step == 1:
+            block = [b.load_vector(place) for place in places]
+        else:
+            inside = b.lanes_between(0, lanes - 1)
+            halves = [(b.load_vector(place), b.load_masked(b.at(place, lanes), inside)) for place in places]
+            block = [b.shuffle(*pair, [2 * lane for lane in range(lanes)]) for pair in halves]
         target = b.at("%target", b.mul(k, "%target_step"))
-        for step, value in enumerate(block):
-            b.store_vector(value, b.at(target, b.mul(step, "%target_step")))
+        for index, value in enumerate(transpose(b, block)):
+            b.store_vector(value, b.at(target, b.mul(index, "%target_step")))
 
 
 def _transpose_part(b: Builder) -> None:

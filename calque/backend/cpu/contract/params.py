@@ -128,10 +128,10 @@ class Conv2d(_Convolution):
     w_strides: Quad = (0, 0, 0, 0)
 
     def words(self) -> tuple[int, ...]:
-        """One parameter block behind its count, or that of Winograd's method behind its mark."""
+        """One parameter block behind its count and 0 elements to clear, or that of Winograd's method behind its mark."""
         if self.winograd:
             return (MARK, *self._winograd().words())
-        return (1, *block_words(*self._block()))
+        return (1, 0, *block_words(*self._block()))
 
     def workspace_bytes(self, dtype: str, target: VectorUnit) -> int:
         """Size of the packed weights."""
@@ -167,11 +167,14 @@ class Conv2dInputGrad(_Convolution):
     w_strides: Quad = (0, 0, 0, 0)
 
     def words(self) -> tuple[int, ...]:
-        """One parameter block for each residue class of the stride, behind their count, or that of Winograd's method."""
+        """One parameter block for each residue class of the stride that taps meet, behind their count and the number of elements to
+        clear first, as the others are zero; or the block of Winograd's method."""
         if self.winograd:
             return (MARK, *self._winograd().words())
         blocks = self._blocks()
-        return (len(blocks), *(word for patch, words in blocks for word in block_words(patch, words)))
+        unmet = not self._apart and len(blocks) < len(self._classes)
+        cleared = self.images * self.channels * prod(self.size) if unmet else 0
+        return (len(blocks), cleared, *(word for patch, words in blocks for word in block_words(patch, words)))
 
     def workspace_bytes(self, dtype: str, target: VectorUnit) -> int:
         """Size of the packed weights."""
@@ -191,6 +194,11 @@ class Conv2dInputGrad(_Convolution):
     def _blocks(self) -> list[tuple[PatchWords, ConvWords]]:
         if self._apart:
             return [self._apart_block()]
+        return [block for block in self._classes if block[0].tap_rows * block[0].tap_columns]
+
+    @property
+    def _classes(self) -> list[tuple[PatchWords, ConvWords]]:
+        """The blocks of all residue classes; those that no tap meets are zero."""
         return [self._block(row, column) for row in range(min(self.stride[0], self.size[0]))
                 for column in range(min(self.stride[1], self.size[1]))]
 

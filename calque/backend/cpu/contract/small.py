@@ -19,7 +19,8 @@ READ_BYTES = 384 << 10
 PACKED_BYTES = 128 << 10
 """The same where B is packed, which A's panels then pay for as well."""
 FEWEST_PRODUCTS = 8
-FEWEST_ROWS = 4
+ROW_UNIT = 4
+"""Tiles have a multiple of so many rows; the last one overlaps the one before, so smaller products do not come here."""
 TILE_PARAMETERS = ("i64 %depth", "ptr noalias readonly %a", "i64 %a_row", "i64 %a_depth", "ptr noalias readonly %b", "i64 %b_step",
                    "i64 %b_last", "ptr noalias %c", "i64 %c_step", "i64 %c_last")
 ONE_PARAMETERS = ("ptr %private", "ptr %a", "i64 %a_row", "i64 %a_depth", "ptr %b", "i64 %b_depth", "i64 %b_column", "ptr %c",
@@ -29,12 +30,13 @@ BATCH_PARAMETERS = ("i64 %low", "i64 %high", "ptr %private", "ptr %left", "ptr %
 
 def rows_at_once(blocking: Blocking) -> dict[int, int]:
     """Most rows of a tile by its vectors of columns: the sums, a row of B and a broadcast of A stay in registers."""
-    return {1: 16, 2: 12, 3: 8} if blocking.target.registers >= 32 else {1: 8, 2: 6}
+    return {1: 16, 2: 12, 3: 8} if blocking.target.registers >= 32 else {1: 8, 2: 4}
 
 
 def small_functions(blocking: Blocking) -> str:
     """``small_products`` and everything specific to it."""
-    shapes = [(rows, vectors) for vectors, most in rows_at_once(blocking).items() for rows in range(1, most + 1)]
+    shapes = [(rows, vectors) for vectors, most in rows_at_once(blocking).items()
+              for rows in range(ROW_UNIT, most + 1, ROW_UNIT)]
     return "".join([*(_tile(*shape, blocking) for shape in shapes), _choose(shapes, blocking), _one(blocking), _products(blocking)])
 
 
@@ -42,7 +44,7 @@ def is_near(b: Builder, rows: Value, columns: Value, depth: Value, b_column: Val
     """Whether a product (or a rectangle of one) is small."""
     bytes_ = b.select(b.compare("eq", b_column, 1), READ_BYTES, PACKED_BYTES)
     near = b.compare("sle", b.mul(b.mul(depth, b.add(rows, columns)), b.blocking.item_bytes), bytes_)
-    return b.both(near, b.compare("sge", depth, 1))
+    return b.both(near, b.both(b.compare("sge", depth, 1), b.compare("sge", rows, ROW_UNIT)))
 
 
 def is_small(b: Builder, w: Mapping[str, str]) -> str:
@@ -50,7 +52,7 @@ def is_small(b: Builder, w: Mapping[str, str]) -> str:
     rows, columns, lanes = w["rows"], w["columns"], b.blocking.lanes
     # Few rows meet contiguous columns best in dot products, few columns are rows of the transposed product.
     tall = b.either(b.compare("sgt", rows, b.blocking.dot_rows),
-                    b.both(b.compare("eq", w["b_column"], 1), b.compare("sge", rows, FEWEST_ROWS)))
+                    b.both(b.compare("eq", w["b_column"], 1), b.compare("sge", rows, ROW_UNIT)))
     wide = b.either(b.compare("sge", columns, lanes), b.both(b.compare("sge", columns, max(lanes // 2, 2)), b.compare("sle", rows, columns)))
     several = b.compare("sge", w["products"], FEWEST_PRODUCTS)
     return b.both(b.both(tall, wide), b.both(several, is_near(b, rows, columns, w["depth"], w["b_column"])))
@@ -122,10 +124,10 @@ def _one(blocking: Blocking) -> str:
         tallest: Value = most[1]
         for wide in range(2, max(most) + 1):
             tallest = b.select(b.compare("sge", count, wide), most[wide], tallest)
-        strips = b.ceil_div("%rows", tallest)
-        with b.loop(0, strips) as strip:
-            row = b.div(b.mul("%rows", strip), strips)
-            height = b.sub(b.div(b.mul("%rows", b.add(strip, 1)), strips), row)
+        even = b.ceil_div("%rows", b.mul(b.ceil_div("%rows", tallest), ROW_UNIT))
+        height = b.mul(b.min(even, b.div("%rows", ROW_UNIT)), ROW_UNIT)
+        with b.loop(0, "%rows", height) as start:
+            row = b.min(start, b.sub("%rows", height))
             operands = (f"i64 {height}", f"i64 {count}", "i64 %depth", f"ptr {b.at('%a', b.mul(row, '%a_row'))}", "i64 %a_row",
                         "i64 %a_depth", f"ptr {b.at(right, column)}", f"i64 {step}", f"i64 {right_last}")
             target = b.at("%c", b.dot((row, "%c_row"), (column, 1)))
@@ -133,7 +135,7 @@ def _one(blocking: Blocking) -> str:
             def in_place(operands: tuple[str, ...] = operands, target: str = target, last: Value = last) -> None:
                 b.call("small_tile", *operands, f"ptr {target}", "i64 %c_row", f"i64 {last}")
 
-            def by_copy(operands: tuple[str, ...] = operands, target: str = target, height: Value = height) -> None:
+            def by_copy(operands: tuple[str, ...] = operands, target: str = target) -> None:
                 b.call("small_tile", *operands, f"ptr {tile}", f"i64 {width}", "i64 0")
                 b.call("copy_out", f"ptr {tile}", f"i64 {height}", "i64 %columns", f"ptr {target}", "i64 %c_row", "i64 1", "i1 false")
 

@@ -129,4 +129,4 @@ def ways_of(kind: str, native: Contraction, dtype: str, target: VectorUnit) -> f
     if words[0] == MARK:
         return frozenset({"winograd"})
     blocking = blocking_for(dtype, target)
-    return frozenset(_block_way(words[at : at + BLOCK_WORDS], blocking) for at in range(1, 1 + words[0] * BLOCK_WORDS, BLOCK_WORDS))
+    return frozenset(_block_way(words[at : at + BLOCK_WORDS], blocking) for at in range(2, 2 + words[0] * BLOCK_WORDS, BLOCK_WORDS))
