@@ -49,6 +49,7 @@ class Settings:
     cache_dir: Path = field(default_factory=_default_cache)  # object code
     cache_bytes: int = field(default_factory=lambda: _number("CALQUE_CACHE_BYTES", 512 << 20))
     compile_in_process: bool = field(default_factory=lambda: _flag("CALQUE_COMPILE_IN_PROCESS"))  # else LLVM runs in processes of its own
+    tune: bool = field(default_factory=lambda: _flag("CALQUE_TUNE"))  # time candidate schedules of contractions on first use
     cpu_target: str = field(default_factory=lambda: os.environ.get("CALQUE_CPU_TARGET", ""))  # "", "sse2", "avx2", "avx512"
     max_pending_ops: int = field(default_factory=lambda: _number("CALQUE_MAX_PENDING_OPS", 8192))
     max_pending_bytes: int = field(default_factory=lambda: _number("CALQUE_MAX_PENDING_BYTES", 4 << 30))

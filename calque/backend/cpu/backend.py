@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from calque.backend.base import Array, Backend, Executable, MemoryStats
-from calque.backend.cpu import contract, limits
+from calque.backend.cpu import contract, limits, tune
 from calque.backend.cpu.executable import compile_schedule
 from calque.backend.cpu.memory import POOL
 from calque.backend.cpu.processes import COUNTERS
@@ -46,7 +46,7 @@ class CpuBackend(Backend):
         """Packed operands and transformed tiles of a native contraction."""
         if not contract.is_native(kind, dtype.name):
             return 0
-        return contract.contraction(kind, spec).workspace_bytes(dtype.name, current())
+        return tune.contraction(kind, spec, dtype.name).workspace_bytes(dtype.name, current())
 
     def peak_flops(self, dtype: str) -> float:
         """Multiply-adds from registers."""

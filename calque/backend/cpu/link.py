@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from calque.backend.base import Array
-from calque.backend.cpu import contract, interleave, library
+from calque.backend.cpu import contract, interleave, library, tune
 from calque.backend.cpu.emit_plan import instruction_cost
 from calque.backend.cpu.memory import ALIGNMENT, POOL
 from calque.backend.cpu.target import current
@@ -122,7 +122,7 @@ class Linker:
         """Arguments of a contraction: its buffers (0 for an output that nobody needs), the workspace, the parameters."""
         self.offsets.append(8 * len(self.words))
         size = step.dtype.itemsize
-        native = contract.contraction(step.kind, step.spec)
+        native = _contraction(self.schedule, step)
         for position, leaf, factor in step.dynamic:
             self.dynamic.append((len(self.words) + position, leaf, factor * size))
         for buffer, offset in zip(step.operands, step.offsets, strict=True):
@@ -153,7 +153,7 @@ class Linker:
         if isinstance(step, Contract):
             if step.workspace >= 0:
                 found.append(self._range(step.workspace, True))
-            elif contract.contraction(step.kind, step.spec).workspace_bytes(step.dtype.name, current()):
+            elif _contraction(self.schedule, step).workspace_bytes(step.dtype.name, current()):
                 found.append((self.arena, self.schedule.arena_bytes, 1 << 62, True))
         return found
 
@@ -203,13 +203,21 @@ def _stretches(schedule: Schedule) -> tuple[tuple[Stretch, ...], int]:
     return tuple(found), checks
 
 
-def _functions(steps: list[Loop | Contract]) -> list[int]:
+def _contraction(schedule: Schedule, step: Contract) -> contract.Contraction:
+    """The native schedule of a step: the cost model's if the plan left too little room for a tuned one (it was made before tuning was on)."""
+    native = tune.contraction(step.kind, step.spec, step.dtype.name)
+    if step.workspace >= 0 and schedule.buffers[step.workspace].nbytes < native.workspace_bytes(step.dtype.name, current()):
+        return contract.contraction(step.kind, step.spec)
+    return native
+
+
+def _functions(schedule: Schedule, steps: list[Loop | Contract]) -> list[int]:
     loops = [s.kernel for s in steps if isinstance(s, Loop)]
     target = current()
     calls: list[library.Contraction] = []
     for step in steps:
         if not isinstance(step, Loop):
-            ways = contract.ways_of(step.kind, contract.contraction(step.kind, step.spec), step.dtype.name, target)
+            ways = contract.ways_of(step.kind, _contraction(schedule, step), step.dtype.name, target)
             calls.append((step.kind, step.dtype.name, ways))
     kernels, contractions = (iter(found) for found in library.functions(loops, calls))
     return [next(kernels) if isinstance(s, Loop) else next(contractions) for s in steps]
@@ -237,7 +245,7 @@ def link(schedule: Schedule) -> Linked:
             linker.contract(step)
     stretches, checks = _stretches(schedule)
     starts = frozenset(s.first for s in stretches)
-    records = np.array([_functions(native), linker.offsets, interleave.flags(schedule, native, flags, starts)], np.int64).T.copy()
+    records = np.array([_functions(schedule, native), linker.offsets, interleave.flags(schedule, native, flags, starts)], np.int64).T.copy()
     patches = np.array(linker.patches, np.int64).reshape(-1, 3).T.copy()
     words = POOL.empty(max(len(linker.words), 1), np.dtype(np.int64))
     words[:] = linker.words or [0]

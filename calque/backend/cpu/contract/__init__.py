@@ -5,6 +5,7 @@ recompiled for a new shape. Every kernel is ``void f(i64 thread, i64 threads, pt
 ``args`` holds four buffer addresses (operand, operand, result, workspace) and then ``params.words()``.
 """
 
+from calque.backend.cpu.contract.candidates import candidates
 from calque.backend.cpu.contract.module import module_ir
 from calque.backend.cpu.contract.params import (
     DTYPES,
@@ -32,5 +33,5 @@ from calque.backend.cpu.contract.target import (
 from calque.backend.cpu.contract.ways import CALLERS, FUNCTIONS, ways_of
 
 __all__ = ["AVX2", "AVX512", "AVX512_BF16", "CALLERS", "DTYPES", "FUNCTIONS", "KINDS", "NEON", "SCRATCH_BYTES", "SSE", "Contraction", "Conv2d",
-           "Conv2dInputGrad", "Conv2dWeightGrad", "Matmul", "TargetInfo", "VectorUnit", "contraction", "is_native", "module_ir",
+           "Conv2dInputGrad", "Conv2dWeightGrad", "Matmul", "TargetInfo", "VectorUnit", "candidates", "contraction", "is_native", "module_ir",
            "symbol", "target_for_features", "ways_of"]

@@ -13,7 +13,7 @@ class ConvWords:
     """What follows the patch description in the parameter block of one convolution (steps in elements).
 
     With upsampling, rows and columns of the image count as that far apart, zeros between them; only few output channels
-    per group know it.
+    per group know it. ``patches``: the other two ways are kept away.
     """
 
     groups: int
@@ -37,6 +37,7 @@ class ConvWords:
     result_group_step: int
     row_upsampling: int = 1
     column_upsampling: int = 1
+    patches: int = 0
 
     def words(self) -> tuple[int, ...]:
         """The block in memory order."""

@@ -73,6 +73,7 @@ def is_direct(b: Builder, p: Words, w: Words) -> str:
     # Tiles are turned into columns of planes; planes a multiple of 2 KiB apart compete for the same cache sets.
     apart = b.compare("ne", b.rem(w["result_channel_step"], 2048 // b.blocking.item_bytes), 0)
     conditions = [
+        b.compare("eq", w["patches"], 0),
         b.either(b.compare("sgt", layout.taps, 1), _plain(b, p, w, layout)),
         b.both(b.compare("sge", layout.depth, LEAST_DEPTH), b.either(b.compare("sge", layout.depth, LONG_DEPTH), apart)),
         b.compare("sle", layout.depth, TABLE_BYTES // 4),

@@ -83,6 +83,7 @@ def is_flat(b: Builder, p: Words, w: Words) -> str:
     sums = b.mul(b.add(b.mul(layout.block_rows, layout.columns), slack), 4 * item)
     planes = b.mul(b.add(b.mul(w["channels"], layout.channel), slack), item)
     conditions = [
+        b.compare("eq", w["patches"], 0),
         b.compare("sle", w["rows"], MOST_ROWS),
         b.either(b.compare("sgt", layout.taps, 1), b.compare("eq", w["channels"], 1)),
         b.compare("eq", w["result_column_step"], 1),

@@ -14,7 +14,7 @@ from calque.backend.cpu.contract.pack import PatchWords
 from calque.backend.cpu.contract.recurrent import Recurrent
 from calque.backend.cpu.contract.target import Blocking, VectorUnit
 from calque.backend.cpu.contract.tile_grad import MARK as TILED
-from calque.backend.cpu.contract.tile_grad import TileGradWords, planned
+from calque.backend.cpu.contract.tile_grad import PIXELS, TileGradWords, planned
 from calque.backend.cpu.contract.weight_grad import LANE_BLOCK, ROW_BLOCK
 from calque.backend.cpu.contract.winograd import FEWEST_TILES, MARK, TILE, WinogradWords, is_winograd
 from calque.backend.cpu.contract.winograd_conv import shared_elements, takes_rows
@@ -90,7 +90,8 @@ class Matmul:
 class _Convolution:
     """Sizes of a two-dimensional cross-correlation ``x (N, C, H, W), w (O, C/groups, KH, KW) -> y (N, O, OH, OW)``.
 
-    ``padding`` is (top, left); bottom and right follow from ``out_size``. ``direct`` keeps Winograd's method away.
+    ``padding`` is (top, left); bottom and right follow from ``out_size``. ``direct`` keeps Winograd's method away, ``patches`` all
+    ways but that of packed patches.
     """
 
     images: int
@@ -104,6 +105,7 @@ class _Convolution:
     dilation: Pair = (1, 1)
     groups: int = 1
     direct: bool = False
+    patches: bool = False
 
     @property
     def winograd(self) -> bool:
@@ -151,7 +153,7 @@ class Conv2d(_Convolution):
             weight_group_step=rows * self.w_strides[0], weight_offset=0,
             result_batch_step=self.out_channels * pixels, result_channel_step=pixels, result_row_step=width,
             result_column_step=1, result_grid_rows=height, result_grid_columns=width, result_offset=0,
-            result_group_step=rows * pixels)
+            result_group_step=rows * pixels, patches=int(self.patches))
         return patch, _flat_result(words)
 
     def _winograd(self) -> WinogradWords:
@@ -209,6 +211,8 @@ class Conv2dInputGrad(_Convolution):
         spread = [dilation * (taps - 1) for dilation, taps in zip(self.dilation, self.kernel, strict=True)]
         reach = [(extent - 1) * stride - padding < size for extent, stride, padding, size
                  in zip(self.out_size, self.stride, self.padding, self.size, strict=True)]
+        if self.patches:
+            return False
         inside = all(padding <= around for padding, around in zip(self.padding, spread, strict=True)) and all(reach)
         small = (1 + spread[0]) * (self.size[1] + spread[1]) <= 1 << 14 and prod(self.kernel) <= 1 << 12
         return few and inside and small and min(self.size) > 0 and 2 * spread[1] <= 3 * self.size[1] and prod(self.kernel) > 1
@@ -247,7 +251,7 @@ class Conv2dInputGrad(_Convolution):
             result_batch_step=self.channels * pixels, result_channel_step=pixels,
             result_row_step=self.stride[0] * width, result_column_step=self.stride[1],
             result_grid_rows=grid[0], result_grid_columns=grid[1], result_offset=row * width + column,
-            result_group_step=rows * pixels)
+            result_group_step=rows * pixels, patches=int(self.patches))
         return _flat_patch(patch), _flat_result(words)
 
     def _residue(self, axis: int, residue: int) -> tuple[int, int, int, int, int]:
@@ -266,6 +270,7 @@ class Conv2dWeightGrad(_Convolution):
 
     x_strides: Quad = (0, 0, 0, 0)
     g_strides: Quad = (0, 0, 0, 0)
+    pixels: int = PIXELS
 
     @property
     def splits(self) -> int:
@@ -279,6 +284,8 @@ class Conv2dWeightGrad(_Convolution):
     @property
     def tiled(self) -> TileGradWords | None:
         """The parameters of the way without patches, where it pays; the sizes alone decide."""
+        if self.patches:
+            return None
         (batch, channel, row, column), (height, width), stride = self.x_strides, self.size, list(self.stride)
         if self.kernel[0] == 1 and self.padding[0] == 0:
             row, height, stride[0] = row * stride[0], -(-height // stride[0]), 1
@@ -292,7 +299,7 @@ class Conv2dWeightGrad(_Convolution):
             "height": height, "width": width, "grid_rows": self.out_size[0], "grid_columns": self.out_size[1],
             "row_stride": stride[0], "column_stride": stride[1], "row_offset": -self.padding[0],
             "column_offset": -self.padding[1], "row_dilation": self.dilation[0], "column_dilation": self.dilation[1],
-            "tap_rows": self.kernel[0], "tap_columns": self.kernel[1]})
+            "tap_rows": self.kernel[0], "tap_columns": self.kernel[1]}, self.pixels)
 
     @property
     def _fewest_tiles(self) -> int:
@@ -306,6 +313,8 @@ class Conv2dWeightGrad(_Convolution):
     @property
     def _flat_splits(self) -> int | None:
         """Parts into which the images of few channels per group are cut, None for other convolutions."""
+        if self.patches:
+            return None
         return flat_splits(self.out_channels // self.groups, self.channels // self.groups, self.groups, self.images, self._patch)
 
     @property

@@ -83,8 +83,8 @@ class TileGradWords:
 WORDS = tuple(field.name for field in fields(TileGradWords))
 
 
-def planned(sizes: dict[str, int]) -> TileGradWords | None:
-    """Blocks for these sizes (every field in front of ``planes``), or None where this path does not pay."""
+def planned(sizes: dict[str, int], pixels: int = PIXELS) -> TileGradWords | None:
+    """Blocks of about so many pixels for these sizes (every field in front of ``planes``), or None where this path does not pay."""
     rows, channels, taps = sizes["rows"], sizes["channels"], sizes["tap_rows"] * sizes["tap_columns"]
     grid = sizes["grid_rows"] * sizes["grid_columns"]
     waste = -rows % COLUMN_UNIT
@@ -103,10 +103,10 @@ def planned(sizes: dict[str, int]) -> TileGradWords | None:
         span_rows = (lines - 1) * sizes["row_stride"] + (sizes["tap_rows"] - 1) * sizes["row_dilation"] + 1
         return images * span_rows * span_columns * depth + images * lines * sizes["grid_columns"] * row_block, span_rows
 
-    images, lines = max(1, min(sizes["images"], PIXELS // grid)), sizes["grid_rows"]
+    images, lines = max(1, min(sizes["images"], pixels // grid)), sizes["grid_rows"]
     while images > 1 and elements(images, lines)[0] > BLOCK_ELEMENTS:
         images -= 1
-    while lines > 1 and (elements(images, lines)[0] > BLOCK_ELEMENTS or lines * sizes["grid_columns"] > 2 * PIXELS):
+    while lines > 1 and (elements(images, lines)[0] > BLOCK_ELEMENTS or lines * sizes["grid_columns"] > 2 * pixels):
         lines -= 1
     lines = -(-sizes["grid_rows"] // -(-sizes["grid_rows"] // lines))
     needed, span_rows = elements(images, lines)

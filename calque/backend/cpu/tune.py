@@ -1,0 +1,113 @@
+"""Opt-in: candidate schedules of a contraction are timed when it is first planned, and the fastest is kept beside the object code.
+
+Without `CALQUE_TUNE=1` (`config.settings.tune`) sizes alone decide, as always. Tuned choices depend on the machine and the moment, so results
+may differ in their last bits between thread counts or caches. A stored choice counts only for the same contraction, machine, number of
+threads, compiler and version of the generator; anything that does not name a candidate is measured again.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from typing import Any
+
+import numpy as np
+
+from calque.backend.base import Array
+from calque.backend.cpu import contract, library
+from calque.backend.cpu.memory import ALIGNMENT
+from calque.backend.cpu.runtime import RUNTIME
+from calque.backend.cpu.target import current
+from calque.base import config
+
+MAGIC = "calque schedule 1"
+REPEATS = 3
+WORTH = 0.97  # of the model's time: a candidate that is hardly faster is noise
+_clock = time.perf_counter
+_chosen: dict[tuple[Any, ...], contract.Contraction] = {}
+_lock = threading.RLock()
+_cache = library.disk_cache
+
+
+def contraction(kind: str, spec: Any, dtype: str) -> contract.Contraction:
+    """The schedule of a contraction: the cost model's, or a tuned one."""
+    if not config.settings.tune and not _chosen:
+        return contract.contraction(kind, spec)
+    threads, target = config.settings.threads, current()
+    place = (kind, spec, dtype, threads, target.key)
+    found = _chosen.get(place)
+    if found is not None:
+        return found
+    model = contract.contraction(kind, spec)
+    if not config.settings.tune or not contract.is_native(kind, dtype):
+        return model
+    with _lock:
+        if place not in _chosen:
+            candidates = contract.candidates(model)
+            _chosen[place] = candidates[_label(kind, spec, dtype, threads, candidates) if len(candidates) > 1 else "model"]
+        return _chosen[place]
+
+
+def _label(kind: str, spec: Any, dtype: str, threads: int, candidates: dict[str, contract.Contraction]) -> str:
+    """The winner: as stored, or measured now."""
+    name = library.content_key("schedule", f"{kind} {dtype} {threads} threads {spec}", current())
+    label = _stored(name)
+    if label not in candidates:
+        label = fastest({label: seconds(kind, spec, dtype, native) for label, native in candidates.items()})
+        _cache().put(name, f"{MAGIC}\n{label}".encode())
+    return label
+
+
+def _stored(name: str) -> str:
+    """The label on disk, or an empty one."""
+    data = _cache().get(name)
+    magic, _, label = (data or b"").decode("utf-8", "replace").partition("\n")
+    return label if magic == MAGIC else ""
+
+
+def fastest(times: dict[str, float]) -> str:
+    """The label with the least time; the model's unless another one is clearly faster.
+
+    >>> fastest({"model": 1.0, "direct": 0.99}), fastest({"model": 1.0, "direct": 0.5})
+    ('model', 'direct')
+    """
+    best = min(times, key=lambda label: times[label])
+    return best if times[best] < WORTH * times["model"] else "model"
+
+
+def _filled(elements: int, dtype: str) -> Array:
+    """An aligned block of ones: memory that was never written would all be one page."""
+    item = np.dtype(dtype).itemsize
+    raw = np.empty(elements * item + ALIGNMENT, np.uint8)
+    start = -raw.ctypes.data % ALIGNMENT
+    block = raw[start : start + elements * item].view(dtype)
+    block.fill(1)
+    return block
+
+
+def seconds(kind: str, spec: Any, dtype: str, native: contract.Contraction) -> float:
+    """Shortest time of a call on operands of these sizes and strides."""
+    target = current()
+    call = (kind, dtype, contract.ways_of(kind, native, dtype, target))
+    address = library.functions([], [call])[1][0]
+    spans = [1 + sum((size - 1) * abs(step) for size, step in zip(*view, strict=True) if size > 1) for view in spec.operand_views()]
+    blocks = [_filled(elements, dtype) for elements in (*spans, int(np.prod(spec.out_shape)))]
+    blocks.append(_filled(native.workspace_bytes(dtype, target) // np.dtype(dtype).itemsize + 64, dtype))
+    words = np.array([*(block.ctypes.data for block in blocks), *native.words()], np.int64)
+    record = np.array([[address, 0, 1]], np.int64)
+    best = float("inf")
+    for turn in range(1 + REPEATS):  # the first one warms up
+        start = _clock()
+        RUNTIME.run(record.ctypes.data, 1, words.ctypes.data)
+        elapsed = _clock() - start
+        best = min(best, elapsed) if turn else best
+    return best
+
+
+def _after_fork() -> None:
+    global _lock
+    _lock = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_after_fork)

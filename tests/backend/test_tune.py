@@ -1,0 +1,176 @@
+"""The opt-in tuner: off unless asked for, measured once, kept on disk, and distrustful of what it finds there."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import chain, repeat
+from typing import Any
+
+import numpy as np
+import pytest
+
+import calque
+from calque.backend.cpu import contract, library, tune
+from calque.backend.cpu.contract import Conv2d, Conv2dInputGrad, Conv2dWeightGrad, Matmul
+from calque.base import config
+from calque.kernel.contract import ContractSpec
+from tests.backend.test_contract import check, naive, strides_of
+
+SHAPE = ((2, 16, 12, 12), (16, 16, 3, 3), (2, 16, 12, 12))
+
+
+def spec_of(x: tuple[int, ...] = SHAPE[0], w: tuple[int, ...] = SHAPE[1], y: tuple[int, ...] = SHAPE[2]) -> ContractSpec:
+    steps = [tuple(int(np.prod(shape[k + 1 :])) for k in range(4)) for shape in (x, w)]
+    return ContractSpec(x, steps[0], w, steps[1], y, padding=(1, 1))
+
+
+@pytest.fixture
+def tuned(tmp_path, monkeypatch):
+    """Tuning with an empty memory and an empty folder; compiled code is shared with the other tests."""
+    monkeypatch.setattr(config.settings, "tune", True)
+    monkeypatch.setattr(tune, "_chosen", {})
+    cache = library.ObjectCache(tmp_path / "schedules", 1 << 20)
+    monkeypatch.setattr(tune, "_cache", lambda: cache)
+    return cache
+
+
+def clock_of(monkeypatch, *durations: float) -> None:
+    """A clock by which the timed calls of successive candidates take so long."""
+    ticks: list[float] = []
+    now = 0.0
+    for duration in durations:
+        for _ in range(1 + tune.REPEATS):
+            ticks += [now, now + duration]
+            now += 1 + duration
+    readings = iter(ticks)
+    monkeypatch.setattr(tune, "_clock", lambda: next(readings))
+
+
+def no_clock(monkeypatch) -> None:
+    def refuse() -> float:
+        raise AssertionError("measured again")
+
+    monkeypatch.setattr(tune, "_clock", refuse)
+
+
+def test_off_unless_asked_for(monkeypatch):
+    monkeypatch.setattr(tune, "_chosen", {})
+    no_clock(monkeypatch)
+    assert not config.Settings().tune
+    assert tune.contraction("conv2d", spec_of(), "float32") == contract.contraction("conv2d", spec_of())
+
+
+def test_the_environment_turns_it_on(monkeypatch):
+    monkeypatch.setenv("CALQUE_TUNE", "1")
+    assert config.Settings().tune
+
+
+def test_the_fastest_candidate_is_kept_in_memory_and_on_disk(tuned, monkeypatch):
+    model = contract.contraction("conv2d", spec_of())
+    assert list(contract.candidates(model)) == ["model", "direct", "patches"]
+    clock_of(monkeypatch, 5.0, 2.0, 3.0)
+    expected = replace(model, direct=True)
+    assert tune.contraction("conv2d", spec_of(), "float32") == expected
+    no_clock(monkeypatch)
+    assert tune.contraction("conv2d", spec_of(), "float32") == expected
+    tune._chosen.clear()
+    assert tune.contraction("conv2d", spec_of(), "float32") == expected
+
+
+def test_a_candidate_that_is_hardly_faster_does_not_win(tuned, monkeypatch):
+    clock_of(monkeypatch, 5.0, 4.9, 4.95)
+    assert tune.contraction("conv2d", spec_of(), "float32") == contract.contraction("conv2d", spec_of())
+
+
+def test_every_thread_count_is_measured_by_itself(tuned, monkeypatch):
+    clock_of(monkeypatch, 5.0, 2.0, 3.0)
+    first = tune.contraction("conv2d", spec_of(), "float32")
+    monkeypatch.setattr(config.settings, "threads", 1 if config.settings.threads > 1 else 2)
+    clock_of(monkeypatch, 2.0, 5.0, 3.0)
+    assert tune.contraction("conv2d", spec_of(), "float32") != first
+
+
+@pytest.mark.parametrize("spoil", [lambda data: b"", lambda data: data[:-1], lambda data: b"x" + data[1:], lambda data: data + b"more"])
+def test_spoilt_entries_are_measured_again(tuned, monkeypatch, spoil):
+    clock_of(monkeypatch, 5.0, 2.0, 3.0)
+    tune.contraction("conv2d", spec_of(), "float32")
+    (entry,) = tuned.directory.glob("*.o")
+    entry.write_bytes(spoil(entry.read_bytes()))
+    tune._chosen.clear()
+    clock_of(monkeypatch, 2.0, 5.0, 3.0)
+    assert tune.contraction("conv2d", spec_of(), "float32") == contract.contraction("conv2d", spec_of())
+
+
+@pytest.mark.parametrize("content", [b"direct", b"calque schedule 1\nfaster", b"calque schedule 2\ndirect", b"\xff\xfe", b""])
+def test_foreign_entries_are_measured_again(tuned, monkeypatch, content):
+    clock_of(monkeypatch, 5.0, 2.0, 3.0)
+    tune.contraction("conv2d", spec_of(), "float32")
+    (entry,) = tuned.directory.glob("*.o")
+    tuned.put(entry.name.removesuffix(".o"), content)
+    tune._chosen.clear()
+    clock_of(monkeypatch, 2.0, 5.0, 3.0)
+    assert tune.contraction("conv2d", spec_of(), "float32") == contract.contraction("conv2d", spec_of())
+
+
+def test_products_have_one_schedule_and_are_not_measured(tuned, monkeypatch):
+    no_clock(monkeypatch)
+    spec = ContractSpec((8, 8), (8, 1), (8, 8), (8, 1), (8, 8))
+    assert isinstance(tune.contraction("matmul", spec, "float32"), Matmul)
+
+
+def test_a_tuned_program_computes_the_same(tuned, monkeypatch):
+    rng = np.random.default_rng(0)
+    x, w = rng.standard_normal((3, 20, 11, 11)).astype("f"), rng.standard_normal((24, 20, 3, 3)).astype("f")
+
+    def gradients() -> list[Any]:
+        a, b = calque.tensor(x).requires_grad_(), calque.tensor(w).requires_grad_()
+        y = calque.nn.functional.conv2d(a, b, padding=1)
+        (y * y).sum().backward()
+        return [y.detach().numpy(), a.grad.numpy(), b.grad.numpy()]
+
+    durations = chain(repeat(5.0, 1 + tune.REPEATS), repeat(1.0))
+    state = {"now": 0.0, "open": False}
+
+    def clock() -> float:
+        state["now"] += next(durations) if state["open"] else 0.0
+        state["open"] = not state["open"]
+        return state["now"]
+
+    monkeypatch.setattr(tune, "_clock", clock)
+    found = gradients()
+    assert tune._chosen
+    monkeypatch.setattr(config.settings, "tune", False)
+    monkeypatch.setattr(tune, "_chosen", {})
+    for one, other in zip(found, gradients(), strict=True):
+        np.testing.assert_allclose(one, other, rtol=0, atol=2e-5 * np.abs(other).max())
+
+
+LAYERS = {
+    "winograd": ((2, 16, 12, 12), (16, 16, 3, 3), 1, 1, 1),
+    "tiled": ((5, 32, 17, 17), (64, 32, 3, 3), 2, 1, 1),
+    "few channels": ((2, 12, 9, 9), (12, 1, 3, 3), 1, 1, 12),
+    "depthwise stride 2": ((2, 20, 15, 15), (20, 1, 3, 3), 2, 1, 20),
+    "1x1": ((4, 40, 14, 14), (64, 40, 1, 1), 1, 0, 1),
+}
+
+
+@pytest.mark.parametrize("kind", ["conv2d", "conv2d_input_grad", "conv2d_weight_grad"])
+@pytest.mark.parametrize("layer", LAYERS)
+def test_every_candidate_computes_the_same(kind, layer):
+    x_shape, w_shape, stride, padding, groups = LAYERS[layer]
+    extent = (x_shape[2] + 2 * padding - w_shape[2]) // stride + 1
+    y_shape = (x_shape[0], w_shape[0], extent, extent)
+    rng = np.random.default_rng(1)
+    x, w, g = (rng.standard_normal(shape).astype("f") for shape in (x_shape, w_shape, y_shape))
+    sizes: dict[str, Any] = {"images": x_shape[0], "channels": x_shape[1], "size": x_shape[2:], "out_channels": w_shape[0],
+                             "kernel": w_shape[2:], "out_size": (extent, extent), "stride": (stride, stride),
+                             "padding": (padding, padding), "groups": groups}
+    models = {"conv2d": (Conv2d(**sizes, x_strides=strides_of(x), w_strides=strides_of(w)), (x, w)),
+              "conv2d_input_grad": (Conv2dInputGrad(**sizes, g_strides=strides_of(g), w_strides=strides_of(w)), (g, w)),
+              "conv2d_weight_grad": (Conv2dWeightGrad(**sizes, x_strides=strides_of(x), g_strides=strides_of(g)), (x, g))}
+    model, operands = models[kind]
+    expected = naive(kind, *operands, Conv2d(**sizes), x.shape)
+    found = contract.candidates(model)
+    assert len(found) >= 2
+    for native in found.values():
+        check(kind, native, *operands, expected, g.size if kind == "conv2d_weight_grad" else w.size)
