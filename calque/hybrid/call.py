@@ -25,6 +25,7 @@ from calque.run.live import LiveFloat, plain
 from calque.run.losses import watch_replayed
 from calque.run.macro import Macro
 from calque.run.recorder import Storage, flush, local
+from calque.run.source import user_line
 from calque.tensor import TENSOR_TYPES, Tensor, next_number
 
 SIGNATURES = 64
@@ -58,6 +59,12 @@ class Entry:
         if not self.guards.hold() or self.hooks != Changes.hooks:
             return False
         return all([t._storage is st and t._layout is lay and t._requires_grad is needs for t, st, lay, needs in self.handles])  # noqa: C419
+
+    def first_change(self) -> str:
+        """The name of something that is not as it was."""
+        if all(t._storage is st and t._layout is lay and t._requires_grad is needs for t, st, lay, needs in self.handles):
+            return self.guards.first_change() if self.hooks == Changes.hooks else "the hooks of a tensor"
+        return "a tensor that the function reaches"
 
     def cells(self, tensors: list[Tensor]) -> list[Storage | None] | None:
         """Storages of arguments, of what the function reaches, and of gradients; None if an argument shares memory with another or with those."""
@@ -185,8 +192,9 @@ class Hybridized:
             self.refused.clear()
         if len(self.changes) > SIGNATURES:
             self.changes.clear()
-        result = self.function(*args, **kwargs)
         found = self.entries.get(key)
+        changed = found[-1].first_change() if found else ""
+        result = self.function(*args, **kwargs)
         try:
             entry = Entry([*self.roots, *objects])
         except Refused as refusal:
@@ -199,7 +207,7 @@ class Hybridized:
             found = self.entries[key] = []
         found[:] = [e for e in found if e.current()][1 - ENTRIES :]
         found.append(entry)
-        Counts.because("first call of a signature" if len(found) == 1 else "something that the function reads has changed")
+        Counts.because(f"{changed} has changed ({user_line()})" if changed else "first call of a signature")
         return result
 
     # ------------------------------------------------------------------------------------------------------------ recording

@@ -41,10 +41,11 @@ class Walk:
         cells = self.cells
         while True:
             macro.used = tick
-            try:
-                macro.define(self.known, self.asked)
-            except Exception:  # Python will raise it where it belongs
-                return None
+            if macro.definitions:
+                try:
+                    macro.define(self.known, self.asked)
+                except Exception:  # Python will raise it where it belongs
+                    return None
             self._replay(macro)
             if macro.result is not None:
                 return macro
@@ -60,8 +61,10 @@ class Walk:
                     return None
                 self.steps[-1] = (macro, found)
             trace = local.state.trace
-            following = next((m for m in macro.children.get(key, ()) if m.ready and m.fits(trace, cells)), None)
-            if following is None:
+            for following in macro.children.get(key, ()):
+                if following.ready and following.fits(trace, cells):
+                    break
+            else:
                 if test is not None:
                     test.misses += 1
                 return None
@@ -86,6 +89,11 @@ class Walk:
     def _replay(self, macro: Macro) -> None:
         """Do one stretch."""
         cells = self.cells
+        if macro.start is macro.end and not (macro.created or macro.written or macro.ending or macro.checks):  # only two looks at values
+            for k in macro.dropped:
+                cells[k] = None
+            self.saved.append([])
+            return
         self.saved.append(
             [(k, st.trace, st.slot, st.layout, st.version, st.writer, st.buffer is not None) for k, *_ in macro.written for st in (cells[k],)]
         )
@@ -110,7 +118,7 @@ class Walk:
         self._undo(script.flushed)
         if not script.flushed:
             return script
-        script.slots = self._slots(script.flushed)
+        script.buffers = {k: st.buffer for k, st in enumerate(self.cells) if st is not None and st.buffer is not None}
         self._rewind(script.flushed)
         return script
 
@@ -139,23 +147,6 @@ class Walk:
                 buffer.trace = None
         del trace.inputs[inputs:], trace.scalars[scalars:], trace.checks[checks:], trace.storages[storages:]
         trace.cur, trace.n = (root(), 0) if flushed else (self.start, self.first)
-
-    def _slots(self, flushed: int) -> list[dict[int, Buffer]]:
-        """What the storages of each stretch became."""
-        found: list[dict[int, Buffer]] = []
-        slots: dict[int, Buffer] = {slot: st.buffer for st, slot, had in self.pending if not had and st.buffer is not None}
-        number = self.entries
-        for macro, _ in self.steps[:flushed]:
-            places = [(number + k, slot) for k, (slot, _) in enumerate(macro.created)] + [(w[0], w[1]) for w in macro.written]
-            for k, slot in places:
-                storage = self.cells[k]
-                if storage is not None and storage.buffer is not None:
-                    slots[slot] = storage.buffer
-            number += len(macro.created)
-            found.append(slots)
-            if macro.ending:
-                slots = {}
-        return found
 
     def _rewind(self, flushed: int) -> None:
         """Storages that the programs wrote look as before the call; nobody reads them until they are bound again."""

@@ -69,13 +69,13 @@ class Diverged(RuntimeError):
 class Script:
     """What a replay has done of a call: the stretches with what their tests gave, and what sources of numbers said.
 
-    `slots` gives, for stretch number k, what its storages became: slot -> buffer.
+    `buffers`: what the cells became, those that somebody still has.
     """
 
     def __init__(self) -> None:
         self.steps: list[tuple[Macro, Any]] = []
         self.asked: list[list[Any]] = []
-        self.slots: list[dict[int, Buffer]] = []
+        self.buffers: dict[int, Buffer] = {}
         self.flushed = 0  # stretches that are in programs that were started
         self.broken = False
 
@@ -121,6 +121,7 @@ class Capture:
         self.versions = [0 if st is None else st.version for st in cells]
         self.buffers = {id(st.buffer): (ref(st.buffer), k) for k, st in enumerate(cells) if st is not None and st.buffer is not None}
         self.definitions: list[Number] = []
+        self.entered: dict[int, int] = {}  # slot -> cell whose value enters the trace there
         self.snapshots: dict[int, tuple[Any, Any, Layout]] = {}
         self.peeks: list[tuple[Storage, Layout, Callable[[Any], Any], Any]] = []
 
@@ -174,16 +175,15 @@ class Capture:
     def _bind(self, trace: Trace) -> None:
         """Give the storages of the trace what they became when a replay ran it, and begin a new trace."""
         assert self.script is not None
-        slots = self.script.slots[len(self.segments) - 1]
+        cells = {id(st): k for k in range(len(self.known)) for st in (self.cell(k),) if st is not None}
         for storage in trace.attached.values():
             if storage.trace is trace:
                 storage.trace = None
-                if storage.slot in slots:  # it was computed in the beginning of that trace
-                    storage.buffer = slots[storage.slot]
         for storage in trace.storages:
             if storage.trace is trace:
                 storage.trace, storage.home = None, None
-                storage.buffer = slots.get(storage.slot) or Buffer(None)  # values that nobody has any more
+                number = cells.get(id(storage), -1)
+                storage.buffer = self.script.buffers.get(number) or Buffer(None)  # a value that nobody has any more
         trace.storages.clear()
         trace.attached.clear()
         trace.inputs = []
@@ -296,6 +296,12 @@ class Capture:
         if expected is None or expected.fingerprint() != found.fingerprint():
             self.abort(f"looks at something else than before at {'its end' if expected is None else expected.line}")
 
+    def enter(self, storage: Storage, slot: int) -> None:
+        """The value of a storage has entered the trace."""
+        number = self.place.get(id(storage), -1) if self.active else -1
+        if number >= 0 and self.cell(number) is storage:
+            self.entered[slot] = number
+
     def snapshot(self, copy: Any, buffer: Any, view: Layout) -> None:
         """Memory that others see was copied."""
         self.snapshots[id(copy)] = (copy, buffer, view)
@@ -405,14 +411,20 @@ class Capture:
         for k, slot in enumerate(slots):
             buffer = trace.inputs[first + k]
             copied = self.snapshots.get(id(buffer))
-            source = buffer if copied is None else copied[1]
+            if copied is None:
+                if slot in self.entered:
+                    found.append((self.entered[slot], slot, None))
+                else:
+                    self.abort(_MADE)
+                continue
+            source = copied[1]
             held, cell = self.buffers.get(id(source), (None, -1))
             storage = self.cell(cell) if cell >= 0 else None
             gone = storage is None and cell >= self.entries  # made by the call, which has no more use for it
             if held is None or held() is not source or not (gone or (storage is not None and (storage.buffer is source or storage.home is source))):
-                self.abort("uses a tensor made inside from Python or NumPy data, or one that the guards do not reach")
+                self.abort(_MADE)
                 continue
-            found.append((cell, slot, None if copied is None else copied[2]))
+            found.append((cell, slot, copied[2]))
         return found
 
     def _known_slots(self, edges: list[Edge]) -> None:
@@ -473,6 +485,7 @@ class Capture:
 
 
 _MISSING: Any = object()
+_MADE = "uses a tensor made inside from Python or NumPy data, or one that the guards do not reach"
 _FLOAT = float.__float__
 
 

@@ -196,7 +196,8 @@ class Macro:
             storage = cells[cell]
             storage.layout, storage.writer = layout, writer
             storage.version += versions
-        start_plan(self.end, plan, self.ending, inputs, self._scalars(known), outputs, [c[1] for c in self.checks])
+        awaited = self.test is not None  # a value is read next
+        start_plan(self.end, plan, self.ending, inputs, self._scalars(known), outputs, [c[1] for c in self.checks], awaited)
         return created
 
     def _find_plan(self) -> Any:

@@ -234,6 +234,9 @@ def base_slot(trace: Trace, storage: Storage) -> int:
     slot = _input_slot(trace, buffer, storage.layout)
     storage.trace, storage.slot = trace, slot
     trace.attached[id(storage)] = storage
+    capture = local.state.capture
+    if capture is not None:
+        capture.enter(storage, slot)
     return slot
 
 
@@ -482,7 +485,7 @@ def _dispatch(trace: Trace, reason: str, awaited: bool) -> None:
 
 
 def start_plan(
-    edge: Edge, plan: Plan, reason: str, inputs: list[Buffer], scalars: list[Number], outputs: list[Buffer], errors: list[Any]
+    edge: Edge, plan: Plan, reason: str, inputs: list[Buffer], scalars: list[Number], outputs: list[Buffer], errors: list[Any], awaited: bool = False
 ) -> None:
     """What a flush at `edge` comes down to when everything about it is known: start the program."""
     global _TICK
@@ -498,7 +501,7 @@ def start_plan(
     flow = session.flow() if session is not None else 0
     try:
         with LOCK:
-            dispatch(plan, inputs, scalars, outputs, errors)
+            dispatch(plan, inputs, scalars, outputs, errors, (), awaited)
     finally:
         if held:
             SHIELD.release()

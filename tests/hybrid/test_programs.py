@@ -133,3 +133,13 @@ def test_random_programs(lines: list[str], number: int) -> None:
 @settings(max_examples=1500, deadline=None, suppress_health_check=list(HealthCheck))
 def test_many_random_programs(lines: list[str], number: int) -> None:
     check(lines, number)
+
+
+def test_a_copy_of_an_argument_before_a_new_way() -> None:
+    """The value of the argument is the new value of the state, but their memory is not the same."""
+    check(["x = x * 1.5 + y", "s.copy_(y.detach())", "n3 = 0", "while n3 < 3 and x.sum() > 0:", "    n3 += 1", "    x = x * 1.5 + y"], 32)
+
+
+def test_two_tensors_of_one_value_that_part_later() -> None:
+    lines = ["n3 = 0", "while n3 < 3 and x.sum() > 0:", "    n3 += 1", "    x = x * 1.5 + y", "    y = x / (1.0 + abs(v))", "    s.copy_(y.detach())"]
+    check([*lines, "s.add_(y.detach())", "v = float(y.mean())"], 0)
