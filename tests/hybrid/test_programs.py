@@ -22,6 +22,9 @@ from calque.run import dispatch, recorder
 NUMBER = itertools.count()
 
 
+pytestmark = pytest.mark.filterwarnings("ignore::calque.base.errors.NonFiniteWarning")  # random programs overflow now and then
+
+
 @pytest.fixture(autouse=True)
 def _compiled(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     recorder.flush("test")
