@@ -12,6 +12,7 @@ KERNEL = ("tests/kernel/test_fusion.py", "tests/kernel/test_memory.py", "tests/k
 INDEX = ("tests/kernel/test_index.py", *KERNEL)
 CODE = ("tests/backend/test_cpu_kernels.py", "tests/backend/test_cpu_extremes.py", "tests/backend/test_cpu_runtime.py")
 STORE = ("tests/backend/test_cpu_cache.py", "tests/backend/test_cpu_compile.py", "tests/backend/test_cpu_cache_attacks.py")
+COMPILING = ("tests/backend/test_cpu_processes.py", "tests/backend/test_cpu_compile.py", "tests/backend/test_contract_ways.py")
 RECORD = ("tests/run/test_recorder.py", "tests/run/test_memory.py", "tests/functional/test_indexing.py")
 GRAD = ("tests/autograd", "tests/functional/test_gradients.py", "tests/ops/test_gradients.py")
 OPS = ("tests/ops/test_ops.py", "tests/ops/test_definitions.py", "tests/ops/test_gradients.py")
@@ -177,7 +178,13 @@ MUTANTS: tuple[Mutant, ...] = (
         'earlier = s.op("and", "i1", equal, s.compare("sgt", index, new[1], old[1]))',
         CODE,
     ),
-    Mutant("NaN loses in max", CPU + "emit_reduce.py", 'return s.select(kind, s.compare("uno", kind, new, new), new, best)', "return best", CODE),
+    Mutant(
+        "NaN loses in max",
+        CPU + "emit_reduce.py",
+        'return s.select(self.kind, s.compare("uno", self.kind, new, new), new, old)',
+        "return old",
+        CODE,
+    ),
     Mutant("half of the partial sums", CPU + "emit.py", "            if parts and single:\n", "            if False:\n", CODE),
     # ------------------------------------------------------------------------------------------------------- cache and compiling
     Mutant(
@@ -199,9 +206,48 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "objects in the order of their end",
         CPU + "llvm.py",
-        "self.objects[number] = _compile(self.sources[number], machine)",
-        "self.objects[-1 - number] = _compile(self.sources[number], machine)",
+        "self.objects[number] = compiler.object_code(",
+        "self.objects[-1 - number] = compiler.object_code(",
         STORE,
+    ),
+    Mutant(
+        "the modules of a lost process are forgotten",
+        CPU + "processes.py",
+        "number for number in c.pending if number >= 0]))\n            self._fail(str",
+        "number for number in c.pending if number > 99]))\n            self._fail(str",
+        COMPILING,
+    ),
+    Mutant(
+        "answers to a failed batch are believed",
+        CPU + "processes.py",
+        "c.pending = deque([-1] * len(c.pending))",
+        "c.pending = deque(c.pending)",
+        COMPILING,
+    ),
+    Mutant(
+        "compilers stay for ever",
+        CPU + "processes.py",
+        "if time.monotonic() - self._used >= IDLE:",
+        "if time.monotonic() - self._used >= 1e9:",
+        COMPILING,
+    ),
+    Mutant("an embedding program is started", CPU + "processes.py", 'r"python[\\d.]*[a-z]*$"', 'r".*"', COMPILING),
+    Mutant(
+        "strength reduction stays as it was", CPU + "compiler.py", "if self.reducing is not (level != SHORT):", "if self.reducing is None:", COMPILING
+    ),
+    Mutant(
+        "direct convolutions count as those of patches",
+        CPU + "contract/ways.py",
+        'return "direct" if is_direct',
+        'return "patches" if is_direct',
+        COMPILING,
+    ),
+    Mutant(
+        "a choice of ways is never made anew",
+        CPU + "library.py",
+        "above = not choices.isdisjoint",
+        "above = False and not choices.isdisjoint",
+        COMPILING,
     ),
     # ---------------------------------------------------------------------------------------------------------------- recorder
     Mutant(
@@ -246,10 +292,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "calque/graph/simplify.py",
         "    tail = shape[dim] - count * rows\n",
         "    tail = 0\n",
-        ("tests/graph",
-         "tests/backend/test_cpu_extremes.py",
-         "tests/functional/test_reductions.py",
-         "tests/oracle/test_reductions.py"),
+        ("tests/graph", "tests/backend/test_cpu_extremes.py", "tests/functional/test_reductions.py", "tests/oracle/test_reductions.py"),
     ),
     # ---------------------------------------------------------------------------------------------------------------- autograd
     Mutant(
