@@ -20,6 +20,7 @@ from calque.run.trace import COMPILE, RECORDING, Event, Session
 EVENTS = 200_000  # the longest are drawn if there are more
 SAMPLES = 20_000  # of the memory curve; the highest of each stretch are drawn if there are more
 TABLE_ROWS = 40
+RATES = [("GFLOP/s", True), ("GB/s", True), ("limit", True)]
 ESTIMATED = (
     '<p class="faint">Times of programs, divided among their operations by their work; <code>profile(kernels=True)</code> times every launch '
     "and tells its rates.</p>"
@@ -175,16 +176,17 @@ def _lines(lines: Sequence[Row]) -> str:
     total = sum(r.seconds for r in lines) or 1.0
     most = max((r.seconds for r in lines), default=0.0) or 1.0
     heads = [("time", False), ("%", True), ("line", False), ("operations", False), ("launches", True)]
-    heads += [("GFLOP/s", True), ("GB/s", True), ("limit", True)]
+    known = any(r.exact for r in lines)
+    heads += RATES if known else []
     body = []
     for r in lines[:TABLE_ROWS]:
         ops = ", ".join(sorted(r.ops, key=lambda name: -r.ops[name])[:8]) + (" ..." if len(r.ops) > 8 else "")
         kernels = sorted(r.kernels.items(), key=lambda item: -item[1])
         inside = "<br>".join(f"{times} x {escape(name)}" for name, times in kernels[:12])
         fused = f"<details><summary>{escape(ops)}</summary>computed in<br>{inside}</details>"
-        rates = [_rate(r.flops, r.seconds), _rate(r.bytes, r.seconds)] if r.exact else ["-", "-"]
+        rates = [_rate(r.flops * r.exact, r.seconds), _rate(r.bytes * r.exact, r.seconds), _share(r.share)] if known else []
         time = _bar(_seconds(r.seconds), r.seconds / most)
-        body.append([time, f"{100 * r.seconds / total:.1f}", _line(r.line), fused, str(r.launches), *rates, _share(r.share)])
+        body.append([time, f"{100 * r.seconds / total:.1f}", _line(r.line), fused, str(r.launches), *rates])
     note = "" if all(r.exact for r in lines) else ESTIMATED
     return note + _table(heads, body, "no program ran") + _more(len(lines))
 
@@ -192,13 +194,19 @@ def _lines(lines: Sequence[Row]) -> str:
 def _ops(averages: Sequence[Average]) -> str:
     ops = [a for a in averages if a.kind == "op"]
     most = max((a.cpu_time_total for a in ops), default=0.0) or 1.0
-    heads = [("time", False), ("operation", False), ("calls", True), ("each", True), ("GFLOP/s", True), ("GB/s", True), ("limit", True)]
+    known = any(a.exact for a in ops)
+    heads = [("time", False), ("operation", False), ("calls", True), ("each", True), *(RATES if known else [])]
     body = [
         [_bar(_seconds(a.cpu_time_total / 1e6), a.cpu_time_total / most), f"<code>{escape(a.key)}</code>", str(a.count), _seconds(a.cpu_time / 1e6),
-         _rate(a.flops * a.exact, a.cpu_time_total / 1e6), _rate(a.bytes * a.exact, a.cpu_time_total / 1e6), _share(a.share)]
+         *(_rates(a) if known else [])]
         for a in ops[:TABLE_ROWS]
     ]  # fmt: skip
     return _table(heads, body, "no program ran") + _more(len(ops))
+
+
+def _rates(a: Average) -> list[str]:
+    seconds = a.cpu_time_total / 1e6
+    return [_rate(a.flops * a.exact, seconds), _rate(a.bytes * a.exact, seconds), _share(a.share)]
 
 
 def _compiles(session: Session) -> str:
