@@ -195,6 +195,18 @@ def test_replayed_calls_are_flushes_too() -> None:
     assert len([e for e in p.events() if e.row == "cpu queue"]) == 3
 
 
+def test_a_profile_that_is_left_running_stays_bounded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(trace, "EVENTS", 20)
+    with calque.profiler.profile() as p:
+        for k in range(50):
+            assert (calque.ones(3) * k).sum().item() == 3 * k
+    session = p._found("test")
+    assert len(p.events()) == 20 and len(session.runs) == 20 and len(session.memory) <= 4 * 20 and len(session.values) <= 20
+    assert session.dropped > 50
+    p.export_chrome_trace(tmp_path / "trace.json")
+    assert int(validated(tmp_path / "trace.json")["otherData"]["events left out"]) == session.dropped
+
+
 def test_a_compressed_file(tmp_path: Path) -> None:
     with calque.profiler.profile() as p:
         work()
