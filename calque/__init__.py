@@ -7,7 +7,7 @@
 tensor([2., 4.])
 """
 
-from calque import amp, autograd, cuda, functional, jit, linalg, nn, optim, profiler, utils
+from calque import amp, autograd, cuda, functional, jit, kvstore, linalg, nn, optim, parallel, profiler, utils
 from calque.autograd.autocast import (
     autocast,
     get_autocast_dtype,
@@ -71,12 +71,14 @@ from calque.functional.reductions import *
 from calque.functional.selection import *
 from calque.functional.sorting import *
 from calque.functional.statistics import *
+from calque.functional.transfers import *
 from calque.functional.types import *
 from calque.functional.views import *
 from calque.functional.windows import *
 from calque.hybrid import compile
 from calque.io import load, save
 from calque.nn.methods import *
+from calque.run.devices import device_count, memory_stats, set_logical_devices, waitall
 from calque.run.dispatch import synchronize
 from calque.run.explain import explain
 from calque.run.stats import get_num_threads, set_num_threads, stats

@@ -15,7 +15,7 @@ import numpy as np
 
 from calque.base import dtypes as dt
 from calque.base.attached import Attached
-from calque.base.device import CPU, Device
+from calque.base.device import CPU, META, Device
 from calque.base.errors import AutogradError, DeviceError, DTypeError
 from calque.base.layout import Layout, dense_layout, layout
 from calque.base.shapes import within_dense
@@ -26,6 +26,7 @@ from calque.run.dispatch import new_array, raise_pending
 from calque.run.history import watch
 from calque.run.live import LiveFloat
 from calque.run.nodes import FunctionNode, GradNode, OutputNode
+from calque.run.queues import on
 from calque.run.recorder import BAKED, Edge, Storage, Trace, grow, grow_constant, local, scalar_tag, view_slot
 from calque.run.source import user_line
 
@@ -103,7 +104,7 @@ def slot_of(trace: Trace, t: Tensor) -> int:
 # ------------------------------------------------------------------------------------------------------------- recording
 
 
-def _finish(trace: Trace, edge: Edge) -> Tensor:
+def finish(trace: Trace, edge: Edge) -> Tensor:
     """Handle of the result of `edge`, just followed."""
     storage = _new(Storage)
     storage.trace, storage.slot, storage.layout, storage.buffer = trace, trace.n, edge.layout, None
@@ -187,19 +188,20 @@ def record(op: OpDef, operands: tuple[Any, ...], attrs: tuple[Any, ...] = ()) ->
             grad = grad or operand._requires_grad
             plain.append(operand)
     sources = tuple(inputs)
-    edge = trace.cur.next.get((op, sources, attrs))
+    there = attrs if state.device is None else (attrs, state.device)  # values from nothing go where somebody asked
+    edge = trace.cur.next.get((op, sources, there))
     if edge is None:
         layouts = tuple(o[1] if o.__class__ is tuple else _dense_of(o) for o in operands)
         if baked:
-            family = (op, tuple(("s", x[2]) if x.__class__ is tuple and x[0] == "c" else x for x in sources), attrs)
+            family = (op, tuple(("s", x[2]) if x.__class__ is tuple and x[0] == "c" else x for x in sources), there)
             edge, _ = grow_constant(trace, family, sources, op, sources, attrs, layouts)
         else:
-            edge = grow(trace, (op, sources, attrs), op, sources, attrs, layouts)
+            edge = grow(trace, (op, sources, there), op, sources, attrs, layouts)
     if pushed or baked:
         for value, source in zip(plain, edge.inputs, strict=True):
             if source.__class__ is tuple and source[0] == "s":
                 trace.scalars.append(value)
-    out = _finish(trace, edge)
+    out = finish(trace, edge)
     if grad and state.grad:
         attach_node(out, edge, op, tuple(plain))
     return out
@@ -228,7 +230,7 @@ def unary(op: OpDef, to_float: bool = False) -> Callable[[Tensor], Tensor]:
             if to_float and input._layout.dtype.category != 2:
                 return apply(record(get("cast"), (input,), (dt.get_default_dtype(),)))
             edge = grow(trace, key, op, (i,), (), (_dense_of(input),))
-        out = _finish(trace, edge)
+        out = finish(trace, edge)
         if input._requires_grad and state.grad:
             attach_node(out, edge, op, (input,))
         return out
@@ -387,8 +389,19 @@ def output_nodes(node: FunctionNode, count_: int) -> list[GradNode]:
     return result
 
 
+def constant(value: Number, view: Layout) -> Tensor:
+    """A tensor of one value, with the shape, dtype and device of `view`."""
+    state = local.state
+    before = state.device
+    state.device = None if view.device is CPU else view.device
+    try:
+        return record(get("full"), ((value, view.dtype),), (tuple(view.shape),))
+    finally:
+        state.device = before
+
+
 def _zeros(view: Layout) -> Tensor:
-    return record(get("full"), ((0.0, view.dtype),), (tuple(view.shape),))
+    return constant(0.0, view)
 
 
 def as_strided_backward(g: Any, whole: Layout, view: Layout) -> Any:
@@ -397,9 +410,17 @@ def as_strided_backward(g: Any, whole: Layout, view: Layout) -> Any:
     return record(get("update_add"), (zeros, g), _relative(view, whole))
 
 
+class Moving:
+    """`move(tensor, device)`, which `calque.autograd.moving` sets once at import."""
+
+    move: Any = None
+
+
 def assign(t: Tensor, value: Tensor) -> Tensor:
     """In-place write of `value` (same shape, dtype and device) into `t`, with PyTorch's autograd rules. Returns `t`."""
     state = local.state
+    if value._layout.device is not t._layout.device:
+        value = Moving.move(value, t._layout.device)
     differentiable = state.grad and (t._requires_grad or value._requires_grad)
     if state.grad:
         check_in_place(t)
@@ -498,11 +519,11 @@ def _refresh_views(base: Tensor, written: Tensor | None) -> None:
 # --------------------------------------------------------------------------------------------------------------- reading
 
 
-def realise(t: Tensor, reason: str = "read") -> Buffer:
-    """The buffer that holds the tensor's storage, flushing if needed. For callers that wait for it at once."""
-    if t._layout.device is not CPU:
-        raise DeviceError(f"[{reason}] a tensor on device {t._layout.device} has no values to read")
-    return recorder.materialise(t._storage, reason)
+def realise(t: Tensor, reason: str = "read", awaited: bool = True) -> Buffer:
+    """The buffer that holds the tensor's storage, flushing if needed. `awaited`: the caller waits for it at once."""
+    if t._layout.device is META:
+        raise DeviceError(f"[{reason}] Cannot copy out of meta tensor; no data! It has a shape and a dtype only; make it on a device with memory")
+    return recorder.materialise(t._storage, reason, awaited)
 
 
 def read(t: Tensor, reason: str = "read") -> np.ndarray[Any, Any]:
@@ -522,11 +543,20 @@ def read_number(t: Tensor, reason: str, convert: Callable[[Any], Any]) -> Any:
 
 
 def upload(values: np.ndarray[Any, Any], dtype: dt.DType, shape: tuple[int, ...] | None = None) -> Tensor:
-    """A new tensor with a copy of the values."""
-    dense = dense_layout(tuple(values.shape) if shape is None else shape, dtype)
-    flat = new_array(dense.numel, dtype)
+    """A new tensor with a copy of the values, on the device that somebody asked for (`State.device`); without one, on the CPU, but free to go
+    wherever it is used."""
+    device = local.state.device
+    dense = dense_layout(tuple(values.shape) if shape is None else shape, dtype, device or CPU)
+    if device is META:
+        return constant(0.0, dense)
+    flat = on(device or CPU, lambda: new_array(dense.numel, dtype))
     flat.reshape(values.shape)[...] = values
-    return from_array(flat, dense)
+    made = from_array(flat, dense)
+    if device is None:
+        buffer = made._storage.buffer
+        assert buffer is not None
+        buffer.floating = True
+    return made
 
 
 def require_same_device(op: str, *tensors: Tensor) -> Device:

@@ -15,7 +15,7 @@ from calque.run.capture import Changes
 from calque.run.history import watch_root
 from calque.run.losses import watch_loss
 from calque.run.recorder import Edge, local
-from calque.tensor import GradNode, OutputNode, Tensor, record, require_float, wrap
+from calque.tensor import GradNode, OutputNode, Tensor, constant, record, require_float, wrap
 
 _hook_ids = count()
 
@@ -98,7 +98,7 @@ def _initial_gradient(op: str, t: Tensor, given: Any, index: int) -> Tensor:
                 "(a tensor of that "
                 "shape), or reduce first with .sum() or .mean()"
             )
-        return record(get("full"), ((1.0, view.dtype),), (tuple(view.shape),))
+        return constant(1.0, view)
     if not isinstance(given, Tensor):
         raise DTypeError(f"[{op}] gradients can be either Tensors or None, but got {type(given).__name__}")
     if tuple(given._layout.shape) != tuple(view.shape):
@@ -219,7 +219,7 @@ def grad(
 
 def zeros_like(t: Tensor) -> Tensor:
     """Zeros of t's shape and dtype."""
-    return record(get("full"), ((0.0, t._layout.dtype),), (tuple(t._layout.shape),))
+    return constant(0.0, t._layout)
 
 
 def _batched_grad(

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from calque.autograd.moving import move
 from calque.base.errors import AutogradError, NonFiniteError
 from calque.ops.opdef import get
 from calque.run import recorder
@@ -295,6 +296,8 @@ def _leaf_hooks(leaf: Tensor, gradient: Any) -> Any:
 
 def accumulate_grad(leaf: Tensor, gradient: Tensor) -> None:
     """Add to `leaf.grad`, or set it to a value of its own; then run the post-accumulate hooks."""
+    if gradient._layout.device is not leaf._layout.device:
+        gradient = move(gradient, leaf._layout.device)
     held = leaf._grad
     grad_mode = local.state.grad
     if held is not None:

@@ -9,10 +9,9 @@ from typing import Any
 
 from calque.autograd.engine import Engine
 from calque.base.errors import AutogradError, ShapeError
-from calque.ops.opdef import get
 from calque.run.recorder import local
 from calque.run.source import user_line
-from calque.tensor import FunctionNode, Tensor, function_node, output_nodes, record, shadow, wrap
+from calque.tensor import FunctionNode, Tensor, constant, function_node, output_nodes, shadow, wrap
 
 __all__ = ["Function", "FunctionCtx", "once_differentiable"]
 
@@ -192,7 +191,7 @@ def _run(cls: type[Function], ctx: FunctionCtx, node: FunctionNode, count: int, 
     """Call the user's backward and check what it returns."""
     if ctx._materialize:
         grads = [
-            record(get("full"), ((0.0, view.dtype),), (tuple(view.shape),)) if g is None else g
+            constant(0.0, view) if g is None else g
             for g, view in zip(grads, node.outputs, strict=True)
         ]
     rule = cls.backward if cls.backward is not Function.backward else cls.vjp

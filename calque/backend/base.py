@@ -84,9 +84,13 @@ class Backend(ABC):
     def empty(self, nbytes: int) -> Array:
         """A fresh block of `nbytes` uninitialised bytes (uint8), aligned for this backend's kernels."""
 
+    def enter(self, index: int | None) -> int | None:
+        """Let the calling thread work on logical device `index` (None: the device as a whole); returns where it worked before."""
+        return None
+
     @abstractmethod
-    def memory(self) -> MemoryStats:
-        """Memory accounting of this device."""
+    def memory(self, index: int | None = None) -> MemoryStats:
+        """Memory accounting of one logical device, or of all together."""
 
     @abstractmethod
     def reset_peak(self) -> None:

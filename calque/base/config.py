@@ -46,6 +46,7 @@ class Settings:
     verify: bool = field(default_factory=lambda: _flag("CALQUE_VERIFY"))  # re-infer every program after every pass
     backend: str = field(default_factory=lambda: os.environ.get("CALQUE_BACKEND", "cpu"))  # "cpu" or "ref" (interpreter)
     threads: int = field(default_factory=_default_threads)
+    logical_devices: int = field(default_factory=lambda: max(1, _number("CALQUE_LOGICAL_DEVICES", 1)))  # cpu:0..n-1 share the threads
     cache_dir: Path = field(default_factory=_default_cache)  # object code
     cache_bytes: int = field(default_factory=lambda: _number("CALQUE_CACHE_BYTES", 512 << 20))
     compile_in_process: bool = field(default_factory=lambda: _flag("CALQUE_COMPILE_IN_PROCESS"))  # else LLVM runs in processes of its own

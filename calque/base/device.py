@@ -1,4 +1,4 @@
-"""Devices by name.
+"""Devices by name: `cpu` (all threads), `cpu:0`, `cpu:1`, ... (logical devices that share out the threads), `cuda:i`, `meta`.
 
 >>> from calque.base.device import Device
 >>> Device("cpu")
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from calque.base.config import settings
 from calque.base.errors import DeviceError
 
 _KNOWN = ("cpu", "cuda", "meta")
@@ -61,3 +62,27 @@ class Device:
 
 CPU = Device("cpu")
 META = Device("meta")
+
+
+class InUse:
+    """`several`: whether values live anywhere but on the CPU as a whole. Until then nobody needs to ask where."""
+
+    several = False
+
+
+def known(device: Device) -> Device:
+    """The device whose memory a value really has: with a single logical device, `cpu:0` is the CPU. Raises `DeviceError` for logical devices
+    that do not exist."""
+    if device.type == "cpu" and device.index is not None:
+        count = settings.logical_devices
+        if device.index >= count:
+            names = "cpu and cpu:0 (which are the same)" if count == 1 else "cpu, " + ", ".join(f"cpu:{i}" for i in range(count))
+            raise DeviceError(
+                f"[device] expected a device that exists, got {str(device)!r}: there are {names}; "
+                f"calque.set_logical_devices({device.index + 1}) makes more"
+            )
+        if count == 1:
+            return CPU
+    if device is not CPU:
+        InUse.several = True
+    return device

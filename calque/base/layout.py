@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import prod
 
-from calque.base.device import CPU, Device
+from calque.base.device import CPU, Device, InUse
 from calque.base.dtypes import DType
 from calque.base.shapes import Shape, Size, contiguous_strides, is_contiguous
 
@@ -46,6 +46,8 @@ def layout(shape: Shape, strides: Shape, offset: int, dtype: DType, device: Devi
         found.shape, found.strides, found.offset, found.dtype, found.device = Size(shape), strides, offset, dtype, device
         found.ndim = len(shape)
         found.numel = prod(shape)
+        if device is not CPU:
+            InUse.several = True
         found.nbytes = found.numel * dtype.itemsize
         found.contiguous = is_contiguous(shape, strides)
         found.dense = found.contiguous and offset == 0

@@ -14,6 +14,7 @@ from calque.base.shapes import Shape
 from calque.functional.common import cast, is_number, is_tensor, method, number, prim
 from calque.functional.memory import share_array
 from calque.functional.options import filled, marked, resolve_device, resolve_dtype, size_of
+from calque.functional.placing import placed, placed_like
 from calque.functional.views import clone, detach, expand, reshape
 from calque.tensor import Tensor, upload
 
@@ -123,6 +124,7 @@ def to_array(data: Any) -> tuple[np.ndarray[Any, Any], dt.DType]:
     return array, dtype
 
 
+@placed
 def tensor(
     data: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False, pin_memory: bool = False, copy: bool = True
 ) -> Tensor:
@@ -158,6 +160,7 @@ def _converted(array: np.ndarray[Any, Any], dtype: dt.DType) -> np.ndarray[Any, 
         return array.astype(dtype.np, copy=False)
 
 
+@placed
 def scalar_tensor(s: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False, **_: Any) -> Tensor:
     """A 0-d tensor of a number; of the default dtype unless one is given."""
     resolve_device(device, "scalar_tensor")
@@ -195,6 +198,7 @@ def from_numpy(ndarray: np.ndarray[Any, Any]) -> Tensor:
     return share_array(ndarray, dtype)
 
 
+@placed
 def as_tensor(data: Any, dtype: Any = None, device: Any = None) -> Tensor:
     """The data as a tensor, sharing memory where dtype and device allow it."""
     resolve_device(device, "as_tensor")
@@ -239,7 +243,7 @@ def _constant(op: str, value: Any) -> Any:
         return marked(result, requires_grad, op) if requires_grad else result
 
     create.__name__ = create.__qualname__ = op
-    return create
+    return placed(create)
 
 
 def _dtype(dtype: Any, op: str) -> dt.DType:
@@ -260,6 +264,7 @@ empty = _constant("empty", 0.0)
 empty.__doc__ = "A tensor whose values do not matter (zeros: the result of a program never depends on old memory)."
 
 
+@placed
 def full(
     size: Sequence[int], fill_value: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False, **_: Any
 ) -> Tensor:
@@ -275,6 +280,7 @@ def full(
     return marked(filled(shape, fill_value, resolve_dtype(dtype, inferred, "full"), "full"), requires_grad, "full")
 
 
+@placed_like
 def full_like(
     input: Tensor, fill_value: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False, **_: Any
 ) -> Tensor:
@@ -300,6 +306,7 @@ def empty_like(input: Tensor, *, dtype: Any = None, device: Any = None, requires
 
 
 @method("new_full")
+@placed_like
 def new_full(
     input: Tensor,
     size: Sequence[int],
@@ -334,6 +341,7 @@ _new("new_empty", 0)
 
 
 @method("new_tensor")
+@placed_like
 def new_tensor(
     input: Tensor, data: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False, **_: Any
 ) -> Tensor:
@@ -351,6 +359,7 @@ def _plain_number(op: str, name: str, value: Any) -> Any:
     return number(value)
 
 
+@placed
 def arange(
     start: Any,
     end: Any = None,
@@ -392,6 +401,7 @@ def arange(
     return marked(cast(result, wanted), requires_grad, "arange")
 
 
+@placed
 def linspace(
     start: Any, end: Any, steps: int, *, dtype: Any = None, device: Any = None, requires_grad: bool = False, **_: Any
 ) -> Tensor:
@@ -415,6 +425,7 @@ def _spaced(op: str, first: Any, last: Any, steps: int, dtype: dt.DType) -> np.n
     return np.where(i < steps // 2, low, high).astype(dtype.np)
 
 
+@placed
 def logspace(
     start: Any,
     end: Any,
@@ -434,6 +445,7 @@ def logspace(
     return marked(upload(values.astype(wanted.np), wanted), requires_grad, "logspace")
 
 
+@placed
 def eye(n: int, m: int | None = None, *, dtype: Any = None, device: Any = None, requires_grad: bool = False, **_: Any) -> Tensor:
     """The identity matrix: (n, m), square unless m is given.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from calque.autograd.moving import move
 from calque.base import dtypes as dt
 from calque.base.errors import ArgumentError, ShapeError
 from calque.functional.common import cast, is_number, is_tensor, method, prim
@@ -64,7 +65,7 @@ def copy_(input: Tensor, src: Any, non_blocking: bool = False) -> Tensor:
     """
     if not is_tensor(src):
         src = as_tensor(src)
-    value = cast(src, input._layout.dtype)
+    value = cast(move(src, input._layout.device), input._layout.dtype)
     shape = input._layout.shape
     if value._layout.shape != shape:
         try:

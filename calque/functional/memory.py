@@ -12,7 +12,7 @@ from calque.base.layout import layout
 from calque.base.shapes import contiguous_strides, view_bounds
 from calque.run.buffer import Buffer, ForeignMemory, exported_view
 from calque.run.dispatch import new_array
-from calque.run.engine import CPU_QUEUE
+from calque.run.engine import drain
 from calque.run.recorder import flush, local
 from calque.tensor import Tensor, from_array, realise
 
@@ -23,7 +23,7 @@ def own_buffer(t: Tensor, reason: str) -> Buffer:
     buffer = realise(t, reason)
     if buffer.trace is local.state.trace:
         flush("memory shared with NumPy")
-    CPU_QUEUE.drain()
+    drain()
     flat = buffer.wait()
     # Storages that hold equal values may share a buffer until one is written: here are the storage's reference, `buffer` and
     # the argument.

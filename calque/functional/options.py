@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from calque.base import dtypes as dt
-from calque.base.device import CPU, Device
+from calque.base.device import CPU, Device, known
 from calque.base.errors import ArgumentError, DeviceError, DTypeError
 from calque.base.shapes import Shape
 from calque.functional.common import is_tensor, number, prim
@@ -36,11 +36,9 @@ def resolve_device(device: Any, op: str) -> Device:
     if isinstance(device, int) and not isinstance(device, bool):
         device = f"cuda:{device}"
     found = Device(device)
-    if found.type == "cpu":
-        return CPU
     if found.type == "cuda":
         raise DeviceError(f"[{op}] expected a device that exists, got {str(found)!r}: {missing_cuda()}; use device='cpu'")
-    raise DeviceError(f"[{op}] expected a device with memory, got {str(found)!r}; use device='cpu'")
+    return known(found)
 
 
 def resolve_dtype(dtype: Any, default: dt.DType, op: str) -> dt.DType:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from calque.base import dtypes as dt
-from calque.base.device import CPU
+from calque.base.device import CPU, META
 from calque.base.errors import ArgumentError
 from calque.functional.common import method
 from calque.tensor import GradNode, Tensor, read
@@ -168,7 +168,7 @@ def _suffixes(t: Tensor, default_dtypes: tuple[dt.DType, ...]) -> list[str]:
     found = []
     if view.device is not CPU:
         found.append(f"device='{view.device}'")
-    if view.numel == 0 and view.ndim != 1 or view.numel and not OPTIONS.edgeitems:
+    if view.device is META or view.numel == 0 and view.ndim != 1 or view.numel and not OPTIONS.edgeitems:
         found.append(f"size={tuple(view.shape)}")
     if view.dtype not in default_dtypes:
         found.append(f"dtype={view.dtype!r}")
@@ -186,7 +186,7 @@ def tensor_text(t: Tensor, name: str = "tensor") -> str:
     indent = len(prefix)
     default = dt.get_default_dtype()
     usual: tuple[dt.DType, ...]
-    if t._layout.device is not CPU:
+    if t._layout.device is META:
         text, usual = "...", (default,)
     elif t._layout.numel == 0:
         text, usual = "[]", (default,)

@@ -14,16 +14,17 @@ from typing import Any
 import numpy as np
 
 from calque.base import dtypes as dt
+from calque.base.device import InUse
 from calque.base.errors import ArgumentError, DTypeError, OutOfRangeError, ShapeError
-from calque.base.layout import dense_layout
 from calque.base.shapes import Shape, broadcast_shapes
 from calque.functional.common import cast, is_number, is_tensor, method, number, prim
 from calque.functional.options import marked, resolve_device, resolve_dtype, size_of
+from calque.functional.placing import made_on, placed, placed_like
 from calque.functional.views import expand
 from calque.functional.writing import write_back
 from calque.ops.opdef import get
 from calque.run.capture import abort, numbers
-from calque.tensor import Tensor, from_array, read, upload
+from calque.tensor import Tensor, read, upload
 
 __all__ = [
     "Generator", "bernoulli", "default_generator", "fork_rng", "get_rng_state", "initial_seed", "manual_seed", "multinomial",
@@ -196,7 +197,7 @@ def _sized(op: str, draw: Any) -> Any:
         return marked(result, requires_grad, op) if out is None else out.copy_(result)
 
     create.__name__ = create.__qualname__ = op
-    return create
+    return placed(create)
 
 
 rand = _sized("rand", uniform)
@@ -219,7 +220,7 @@ def _like(op: str, draw: Any) -> Any:
 
     create.__name__ = create.__qualname__ = op
     create.__doc__ = f"`{op.removesuffix('_like')}` with the shape and dtype of `input`."
-    return create
+    return placed_like(create)
 
 
 rand_like, randn_like = _like("rand_like", uniform), _like("randn_like", gaussian)
@@ -255,6 +256,7 @@ def _limits(op: str, low: Any, high: Any, dtype: dt.DType) -> tuple[int, int]:
     return first, last
 
 
+@placed
 def randint(
     low: Any, high: Any = None, size: Any = None, *, generator: Generator | None = None, dtype: Any = None, device: Any = None,
     requires_grad: bool = False, **_: Any,
@@ -270,6 +272,7 @@ def randint(
     return marked(integers(first, last, size_of("randint", (size,)), wanted, generator, "randint"), requires_grad, "randint")
 
 
+@placed_like
 def randint_like(input: Tensor, low: int, high: int | None = None, *, dtype: Any = None, **options: Any) -> Tensor:
     """`randint` with the shape and dtype of `input`."""
     low, high = (0, low) if high is None else (low, high)
@@ -287,6 +290,7 @@ def _host_bits(count: int, generator: Generator | None) -> np.ndarray[Any, Any]:
     return result
 
 
+@placed
 def randperm(
     n: int, *, generator: Generator | None = None, dtype: Any = None, device: Any = None, requires_grad: bool = False, **_: Any
 ) -> Tensor:
@@ -296,10 +300,11 @@ def randperm(
         raise ArgumentError(f"[randperm] n must be non-negative, got {n}")
     resolve_device(device, "randperm")
     order = np.argsort(_host_bits(n, generator), kind="stable")
-    made = from_array(order, dense_layout((n,), dt.int64))
+    made = upload(order, dt.int64)
     return marked(cast(made, resolve_dtype(dtype, dt.int64, "randperm")), requires_grad, "randperm")
 
 
+@placed
 def normal(
     mean: Any, std: Any = 1.0, size: Any = None, *, generator: Generator | None = None, out: Any = None, **options: Any
 ) -> Tensor:
@@ -387,7 +392,8 @@ def multinomial(input: Tensor, num_samples: int, replacement: bool = False, *, g
 
 def _in_place(name: str, draw: Any) -> None:
     def fill(input: Tensor, *arguments: Any, generator: Generator | None = None, **keywords: Any) -> Tensor:
-        value = draw(tuple(input._layout.shape), input._layout.dtype, generator, *arguments, **keywords)
+        given = (tuple(input._layout.shape), input._layout.dtype, generator, *arguments)
+        value = made_on(input._layout.device, draw, given, keywords) if InUse.several else draw(*given, **keywords)
         return write_back(name, input, value)
 
     fill.__name__ = fill.__qualname__ = name

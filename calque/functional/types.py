@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from calque.autograd.moving import move
 from calque.base import dtypes as dt
-from calque.base.device import CPU, Device
+from calque.base.device import CPU, META, Device
 from calque.base.errors import ArgumentError, DTypeError, ShapeError
 from calque.functional.common import attribute, cast, is_tensor, method, prim
 from calque.functional.options import resolve_device, resolve_dtype
@@ -40,9 +41,11 @@ def to(input: Tensor, *arguments: Any, dtype: Any = None, device: Any = None, co
             )
         elif given is not None:
             dtype = resolve_dtype(given, input._layout.dtype, "to")
-    if device is not None and device is not CPU:
-        resolve_device(device, "to")
     wanted = input._layout.dtype if dtype is None else resolve_dtype(dtype, input._layout.dtype, "to")
+    if device is not None:
+        where = resolve_device(device, "to")
+        if where is not input._layout.device:
+            return cast(move(input, where), wanted)
     if wanted is not input._layout.dtype:
         return cast(input, wanted)
     return prim("copy", input) if copy else input
@@ -100,7 +103,7 @@ def type_as(input: Tensor, other: Tensor) -> Tensor:
 @method("cpu")
 def cpu(input: Tensor, memory_format: Any = None) -> Tensor:
     """The tensor on the CPU."""
-    return input
+    return move(input, CPU)
 
 
 @method("cuda")
@@ -112,7 +115,7 @@ def cuda(input: Tensor, device: Any = None, non_blocking: bool = False, memory_f
 
 @method("get_device")
 def get_device(input: Tensor) -> int:
-    """Number of the CUDA device, -1 for the CPU."""
+    """Number of the CUDA or logical device, -1 for the CPU as a whole."""
     index = input._layout.device.index
     return -1 if index is None else index
 
@@ -185,10 +188,11 @@ attribute("dtype", lambda self: self._layout.dtype, "Element type.")
 attribute("device", lambda self: self._layout.device, "Where the tensor lives.")
 attribute("itemsize", lambda self: self._layout.dtype.itemsize, "Bytes per element.")
 attribute("nbytes", lambda self: self._layout.nbytes, "Bytes of the elements.")
-attribute("is_cpu", lambda self: self._layout.device is CPU, "Whether the tensor is on the CPU.")
+attribute("is_cpu", lambda self: self._layout.device.type == "cpu", "Whether the tensor is on the CPU or one of its logical devices.")
+attribute("is_meta", lambda self: self._layout.device is META, "Whether the tensor has a shape and a dtype only.")
 attribute("layout", lambda self: "torch.strided", "Always strided.")
 attribute("_version", lambda self: self._storage.version, "In-place writes so far.")
-for _name in ("is_cuda", "is_sparse", "is_quantized", "is_meta", "is_mkldnn", "is_nested", "is_mps", "is_xpu"):
+for _name in ("is_cuda", "is_sparse", "is_quantized", "is_mkldnn", "is_nested", "is_mps", "is_xpu"):
     attribute(_name, lambda self: False, "False.")
 
 

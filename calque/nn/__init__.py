@@ -7,9 +7,10 @@
 58
 """
 
-from calque.nn import functional, init, utils
+from calque.nn import functional, init, parallel, utils
 from calque.nn.module import Module
 from calque.nn.modules import *  # noqa: F403
+from calque.nn.parallel import DataParallel
 from calque.nn.parameter import Buffer, Parameter, UninitializedParameter
 
-__all__ = ["Buffer", "Module", "Parameter", "UninitializedParameter", "functional", "init", "utils"]
+__all__ = ["Buffer", "DataParallel", "Module", "Parameter", "UninitializedParameter", "functional", "init", "parallel", "utils"]

@@ -10,6 +10,7 @@ from calque.base import dtypes as dt
 from calque.base.device import Device
 from calque.base.errors import ArgumentError, DTypeError
 from calque.functional.common import is_tensor
+from calque.functional.creation import zeros_like
 from calque.nn.parameter import is_lazy, replace_value
 from calque.run.capture import Changes
 
@@ -83,7 +84,7 @@ class Conversions:
 
     def to_empty(self, *, device: Any = None, recurse: bool = True) -> Any:
         """Move to a device without copying the values (they are zeros)."""
-        return self._apply(lambda t: t.to(device) * 0 if device is not None else t * 0, recurse)
+        return self._apply(lambda t: zeros_like(t, device=device), recurse)
 
     def share_memory(self) -> Any:
         """For compatibility; returns the module."""

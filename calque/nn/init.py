@@ -17,6 +17,7 @@ import numpy as np
 from calque import functional as T
 from calque.autograd.modes import no_grad
 from calque.base import dtypes as dt
+from calque.base.device import META
 from calque.base.errors import ArgumentError, ShapeError
 from calque.functional.common import cast
 from calque.tensor import Tensor, assign, upload
@@ -32,9 +33,11 @@ def _silent(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
     """Without autograd history."""
 
     @functools.wraps(function)
-    def call(*args: Any, **kwargs: Any) -> Tensor:
+    def call(tensor: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        if tensor._layout.device is META:
+            return tensor  # there is nothing to write to
         with no_grad():
-            return function(*args, **kwargs)
+            return function(tensor, *args, **kwargs)
 
     return call
 

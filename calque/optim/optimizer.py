@@ -18,9 +18,9 @@ from calque.autograd.api import RemovableHandle
 from calque.autograd.modes import enable_grad, no_grad
 from calque.base import dtypes as dt
 from calque.base.errors import ArgumentError, StateDictError
-from calque.functional.common import is_tensor, prim
+from calque.functional.common import is_tensor
 from calque.run import recorder
-from calque.tensor import Tensor, assign, upload
+from calque.tensor import Tensor, assign, constant, upload
 
 Hooks = OrderedDict[int, Callable[..., Any]]
 _pre_hooks_of_all: Hooks = OrderedDict()
@@ -422,7 +422,7 @@ def slot(state: dict[str, Any], name: str, parameter: Tensor, value: float = 0.0
     found = state.get(name)
     if found is None:
         lay = parameter._layout
-        found = state[name] = prim("full", (value, lay.dtype), tuple(lay.shape))
+        found = state[name] = constant(value, lay)
     return found  # type: ignore[no-any-return]
 
 

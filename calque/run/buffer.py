@@ -19,10 +19,11 @@ class Buffer:
 
     `task` is set while (or after) a flush fills it. `owner` is the `ForeignMemory` that also sees the memory (`from_numpy`, DLPack);
     `export` is a weak reference to the hook behind arrays handed out by `Tensor.numpy()`.
-    `number`/`trace`: position among the inputs of the trace that currently reads the buffer.
+    `number`/`trace`: position among the inputs of the trace that currently reads the buffer. `readers`: tasks that read it since it was
+    written; `pins`: references that tasks hold. `floating`: a table or constant of our own, which may go to any device.
     """
 
-    __slots__ = ("array", "task", "owner", "export", "trace", "number", "__weakref__")
+    __slots__ = ("array", "task", "owner", "export", "trace", "number", "readers", "pins", "floating", "__weakref__")
 
     def __init__(self, array: Any, task: Task | None = None, owner: Any = None) -> None:
         self.array: Any = array
@@ -31,6 +32,9 @@ class Buffer:
         self.export: weakref.ref[Any] | None = None
         self.trace: Any = None
         self.number = -1
+        self.readers: list[Task] | None = None
+        self.pins = 0
+        self.floating = False
 
     def wait(self) -> np.ndarray[Any, Any]:
         """The array, once it is filled; raises the error of the computation that was to fill it."""

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import threading
 import warnings
+import weakref
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -15,6 +17,7 @@ import numpy as np
 
 from calque.base.collector import without_full_collections
 from calque.base.config import settings
+from calque.base.device import CPU, Device
 from calque.base.dtypes import DType
 from calque.ir.program import Program
 from calque.run import trace as tracing
@@ -23,7 +26,8 @@ from calque.run.buffer import Buffer, interrupted
 from calque.run.causes import compiled
 from calque.run.checked import Inspection
 from calque.run.diagnose import Salvage, checked_values
-from calque.run.engine import CPU_QUEUE, Task
+from calque.run.engine import CPU_QUEUE, ENGINE, Queue, Task, depths, drain, forget_frames
+from calque.run.queues import at, queue_of
 from calque.run.source import user_line
 
 INTERPRET_WORK = 16_384  # scalar operations below which a program is interpreted at first
@@ -47,17 +51,19 @@ class DispatchCounters:
 class Plan:
     """A program with its executable forms: interpreted for the first few times if it is small, compiled otherwise."""
 
-    __slots__ = ("program", "compiled", "interpreted", "seen", "work", "cost", "stateful", "lock", "cause")
+    __slots__ = ("program", "device", "compiled", "interpreted", "seen", "work", "cost", "stateful", "lock", "cause", "floating")
 
-    def __init__(self, program: Program, cause: str = "new program") -> None:
+    def __init__(self, program: Program, cause: str = "new program", device: Device = CPU) -> None:
         self.program = program
         self.cause = cause
+        self.device = device
         self.compiled: Any = None
         self.interpreted: Any = None
         self.seen = 0
         self.work = estimate_work(program)
         self.cost = estimate_cost(program)
         self.stateful = bool(program.updates)
+        self.floating: tuple[int, ...] = ()  # outputs computed from constants alone (see `places`)
         self.lock = threading.Lock()
 
     def run(self, inputs: list[Array], scalars: Sequence[Any]) -> tuple[list[Array], int, int]:
@@ -96,10 +102,9 @@ class Plan:
             facts = {"cause": self.cause, "nodes": len(self.program.nodes), "launches": launches, "lowering": form.lowering}
             tracing.active.span(f"compile {tracing.label(self.program)}", tracing.COMPILE, start, **facts)
 
-
-def make_plan(program: Program, cause: str = "new program") -> Plan:
+def make_plan(program: Program, cause: str = "new program", device: Device = CPU) -> Plan:
     """A plan for a new program and why there was none; compiling waits until it first runs."""
-    return Plan(program, cause)
+    return Plan(program, cause, device)
 
 
 def estimate_work(program: Program, flops_per_operation: int = 1) -> int:
@@ -129,7 +134,10 @@ def new_array(numel: int, dtype: DType | None, np_dtype: Any = None) -> Array:
     return allocate(numel, np_dtype if dtype is None else dtype.np)
 
 
-_unreported: list[BaseException] = []
+_unreported: list[BaseException] = []  # raised at the next read: they have kept state from being written
+# Raised by `synchronize` unless somebody has met the error before, or nobody has the values any more that could not be computed.
+_unseen: deque[tuple[BaseException, list[weakref.ref[Buffer]]]] = deque(maxlen=64)
+_UNSEEN_LOCK = threading.Lock()
 
 
 def raise_pending() -> None:
@@ -152,20 +160,13 @@ def dispatch(
     """Queue the plan, or run it at once if that is cheaper (`awaited`: this thread will wait for the result anyway); `outputs` are filled
     when it has run. Outputs that already hold an array are updated in place; the others fall back to the value of their storage before it was
     written (`previous`, among the inputs) if the program fails: a failure loses nothing."""
-    short = (plan.cost < INLINE_WORK or (awaited and plan.cost < INLINE_READ_WORK and plan.compiled is not None)) and CPU_QUEUE.idle()
+    queue = CPU_QUEUE if plan.device is CPU else queue_of(plan.device)
+    short = plan.cost < INLINE_WORK or (awaited and plan.cost < INLINE_READ_WORK and plan.compiled is not None)
+    short = short and queue.idle() and not (ENGINE.tracking and _read_elsewhere(outputs))
     if short and not settings.checked:
         arrays = _settled(inputs)
         if arrays is not None:
-            updates_state = _updates_state(outputs, previous)
-            try:
-                _compute(plan, arrays, scalars, outputs, errors)
-            except BaseException as error:
-                task = Task.failed(error)
-                for buffer in outputs:
-                    buffer.task = task
-                if not isinstance(error, Exception):  # Ctrl-C inside inline work: the user wants it now
-                    raise
-                _failed(error, user_line(), outputs, previous, updates_state)
+            _run_here(plan, arrays, scalars, outputs, errors, previous)
             return
     before = [_writer(b) for b in inputs]
     line, updates_state = user_line(), _updates_state(outputs, previous)
@@ -183,40 +184,85 @@ def dispatch(
             raise
 
     task = Task(guarded)
-    for buffer in outputs:
-        buffer.task = task
-    if short:
-        task.run()
-    elif session is None:
-        CPU_QUEUE.submit(task)
+    if short and all(w is None or w.done for w in before):
+        for buffer in outputs:
+            buffer.task = task
+        there = at(plan.device)
+        try:
+            task.run()
+        finally:
+            at(there)
+        return
+    task.hold(inputs, outputs)
+    if session is None:
+        queue.submit(task, inputs, outputs)
     else:
-        _submit(session, task)
+        _submit(session, queue, task, inputs, outputs)
 
 
-def _submit(session: tracing.Session, task: Task) -> None:
+def _run_here(
+    plan: Plan,
+    arrays: list[Any],
+    scalars: Sequence[Any],
+    outputs: list[Buffer],
+    errors: list[Callable[[int], Exception]],
+    previous: Sequence[Buffer | None],
+) -> None:
+    """Run the plan on this thread; its inputs are there."""
+    updates_state = _updates_state(outputs, previous)
+    there = at(plan.device)
+    try:
+        _compute(plan, arrays, scalars, outputs, errors)
+    except BaseException as error:
+        task = Task.failed(error)
+        for buffer in outputs:
+            buffer.task = task
+        if not isinstance(error, Exception):  # Ctrl-C inside inline work: the user wants it now
+            raise
+        _failed(error, user_line(), outputs, previous, updates_state)
+        forget_frames(error)
+    finally:
+        at(there)
+
+
+def _submit(session: tracing.Session, queue: Queue, task: Task, inputs: list[Buffer], outputs: list[Buffer]) -> None:
     """Queue the task under a profile: how full the queue is, and whether it was so full that this thread had to wait."""
     start = tracing.clock()
-    CPU_QUEUE.submit(task)
-    session.depth(CPU_QUEUE.name, CPU_QUEUE.depth())
+    queue.submit(task, inputs, outputs)
+    session.depth(queue.name, queue.depth)
     if tracing.clock() - start > QUEUE_FULL:
-        session.span(f"{CPU_QUEUE.name} queue is full", tracing.RECORDING, start)
+        session.span(f"{queue.name} queue is full", tracing.RECORDING, start)
+
+
+def _read_elsewhere(outputs: list[Buffer]) -> bool:
+    """Whether a task of some queue still reads what is to be overwritten."""
+    return any(any(not r.done for r in b.readers) for b in outputs if b.readers)
 
 
 def _updates_state(outputs: list[Buffer], previous: Sequence[Buffer | None]) -> bool:
     """Whether a failure would be noticed by nobody: what the program was to write has a value already."""
-    return bool(previous) or any(b.array is not None for b in outputs)
+    return bool(previous) or any(b.array is not None or b.task is not None for b in outputs)
 
 
 def _failed(error: Exception, line: str, outputs: list[Buffer], previous: Sequence[Buffer | None], updates_state: bool) -> None:
     """Say where the program was run, give back old values, and remember an error that nobody may read."""
-    if line and not getattr(error, "calque_line", ""):
-        error.calque_line = line  # type: ignore[attr-defined]
-        error.add_note(f"in the program that was run at {line}")
     for buffer, old in zip(outputs, previous, strict=False):
         if buffer.array is None and old is not None and old.array is not None:
             buffer.array = _flat_copy(old.array)
+    remember(error, line, [b for b in outputs if b.array is None])
     if updates_state:
         _unreported[:] = [e for e in _unreported if not getattr(e, "calque_reported", False)] + [error]
+
+
+def remember(error: Exception, line: str, failed: list[Buffer] | None = None) -> None:
+    """Note where asynchronous work was started, and let `synchronize` raise its error unless somebody meets it before; if there are `failed`
+    values, only as long as somebody has one of them."""
+    if line and not getattr(error, "calque_line", ""):
+        error.calque_line = line  # type: ignore[attr-defined]
+        error.add_note(f"in the program that was run at {line}")
+    if failed is None or failed:
+        with _UNSEEN_LOCK:
+            _unseen.append((error, [weakref.ref(b) for b in failed or ()]))
 
 
 def _settled(inputs: list[Buffer]) -> list[Any] | None:
@@ -268,11 +314,16 @@ def _compute(
         wrong.add_note(f"recorded at {plan.program.checks[failed].line}")
         raise wrong
     form = plan.compiled
-    if form is not None and form.distinct:
-        for buffer, array in zip(outputs, results, strict=True):
-            buffer.array = array
-    else:
-        _store(outputs, results, arrays)
+    with ENGINE.pins:
+        if form is not None and form.distinct:
+            _fill(outputs, results)
+        else:
+            _store(outputs, results, arrays)
+
+
+def _fill(outputs: list[Buffer], results: Sequence[Any]) -> None:
+    for buffer, array in zip(outputs, results, strict=True):
+        buffer.array = array
 
 
 def _writer(buffer: Buffer) -> Task | None:
@@ -285,11 +336,18 @@ def _writer(buffer: Buffer) -> Task | None:
 
 def _gather(inputs: list[Buffer], before: list[Task | None]) -> tuple[list[Any], BaseException | None]:
     """Arrays of the inputs (None where an earlier failure left nothing) and that failure."""
+    for writer in before:
+        if writer is not None:
+            writer.wait()  # done already, unless there is no engine (`settings.sync`)
+    with ENGINE.pins:
+        return _arrays(inputs, before)
+
+
+def _arrays(inputs: list[Buffer], before: list[Task | None]) -> tuple[list[Any], BaseException | None]:
     arrays: list[Any] = []
     poison: BaseException | None = None
     for buffer, writer in zip(inputs, before, strict=True):
         if writer is not None:
-            writer.wait()  # another device's queue, or already done
             if writer.error is not None and buffer.array is None:
                 poison = writer.error
         if buffer.array is None and poison is None:
@@ -353,12 +411,23 @@ def _flat_copy(value: Array) -> Array:
 
 
 def synchronize() -> None:
-    """Wait for all queued work; raise what failed and was not reported yet."""
-    session = tracing.active if not CPU_QUEUE.idle() else None
+    """Wait for all queued work of all devices; raise what failed and was not reported yet."""
+    session = tracing.active if any(depths().values()) else None
     start = session.begin() if session is not None else 0.0
     try:
-        CPU_QUEUE.drain()
+        drain()
     finally:
         if session is not None:
             session.end("synchronize", start)
     raise_pending()
+    with _UNSEEN_LOCK:
+        unseen = [e for e, values in _unseen if not getattr(e, "calque_reported", False) and _matters(values)]
+        _unseen.clear()
+    if unseen:
+        unseen[0].calque_reported = True  # type: ignore[attr-defined]
+        raise unseen[0]
+
+
+def _matters(values: list[weakref.ref[Buffer]]) -> bool:
+    return not values or any((b := value()) is not None and b.array is None for value in values)
+

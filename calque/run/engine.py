@@ -1,34 +1,55 @@
-"""The engine: one queue per device. A task is a closure; tasks of one device run in submission order, so results never depend on timing.
+"""The engine: one queue and one worker thread per device; a task is a closure plus the buffers it reads and writes.
 
-`settings.sync` makes `submit` run the closure at once: the naive engine that tests compare with. An exception of a task is kept and
-raised at the first read of a buffer the task was to fill.
+Order follows from the buffers alone: a task waits for the tasks that write what it reads, and for those that read or write what it
+overwrites, whatever queue they are in. Among the tasks of a queue that wait for nothing, the highest priority runs first, then the oldest.
+So work of different devices overlaps, and results never depend on timing. `settings.sync` makes `submit` run the closure at once: the naive
+engine that tests compare with. An exception of a task is kept and raised at the first read of a buffer the task was to fill.
 """
 
 from __future__ import annotations
 
 import atexit
+import heapq
 import os
 import threading
-from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from traceback import format_tb
+from typing import Any
 
 from calque.base.config import settings
+from calque.base.errors import CalqueError
 from calque.run import trace as tracing
+
+BOUND = 64  # tasks that may wait in one queue: pending work, and with it the memory it holds, is bounded
 
 
 def _nothing() -> None:
     pass
 
 
+def forget_frames(error: BaseException) -> None:
+    """Drop the traceback of an error that is kept: its frames, and those that called them, would keep all their values alive. Where an error is
+    not one of ours, what it said becomes text."""
+    if not isinstance(error, CalqueError) and error.__traceback__ is not None:
+        error.add_note("".join(format_tb(error.__traceback__)).rstrip())
+    error.__traceback__ = None
+
+
 class Task:
-    """One unit of work. `error` is set if it failed; `done` tells whether it has run."""
+    """One unit of work. `error` is set if it failed; `done` tells whether it has run. `held`: lists of buffers that it keeps alive."""
 
-    __slots__ = ("work", "done", "error", "_event")
+    __slots__ = ("work", "done", "error", "queue", "priority", "number", "blockers", "followers", "held", "_event")
 
-    def __init__(self, work: Callable[[], None]) -> None:
+    def __init__(self, work: Callable[[], None], priority: int = 0) -> None:
         self.work: Callable[[], None] | None = work
         self.done = False
         self.error: BaseException | None = None
+        self.queue: Queue | None = None
+        self.priority = priority
+        self.number = 0
+        self.blockers = 0
+        self.followers: list[Task] | None = None
+        self.held: tuple[list[Any], ...] = ()
         self._event: threading.Event | None = None
 
     @classmethod
@@ -43,107 +64,263 @@ class Task:
         assert self.work is not None
         try:
             self.work()
-        except Exception as error:  # kept, and raised at the read
+        except Exception as error:  # kept, and raised at the read; what its frames hold is not
             self.error = error
+            forget_frames(error)
         except BaseException as error:  # Ctrl-C inside inline work: the user wants it now
             self.error = error
             raise
         finally:
             self.work = None
+            if self.held:
+                self._let_go()
             self.done = True
             if self._event is not None:
                 self._event.set()
+
+    def hold(self, *buffers: list[Any]) -> None:
+        """Count references of this task to buffers, so that others can tell them from those of tensors (`Buffer.pins`)."""
+        with ENGINE.pins:
+            _pin(buffers, 1)
+            self.held = buffers
+
+    def _let_go(self) -> None:
+        with ENGINE.pins:
+            _pin(self.held, -1)
+            for group in self.held:
+                group.clear()
+            self.held = ()
 
     def wait(self) -> None:
         """Block until done (interruptible by Ctrl-C in the main thread)."""
         if self.done:
             return
-        with _LOCK:
+        with ENGINE.events:
             if self._event is None:
                 self._event = threading.Event()
         if not self.done:
             self._event.wait()
 
 
-_LOCK = threading.Lock()
+def _pin(groups: tuple[list[Any], ...], by: int) -> None:
+    """A function of its own: its variables, references too, are gone when it returns."""
+    for group in groups:
+        for buffer in group:
+            buffer.pins += by
+
+
+class Engine:
+    """All queues of the process, and the locks that guard them. `pins` is held while tasks take or drop references to buffers, and while
+    somebody judges them."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.events = threading.Lock()
+        self.pins = threading.Lock()
+        self.queues: list[Queue] = []
+        self.tracking = False  # whether buffers remember who reads them; one queue alone is in order anyway
+        self.numbers = 0
+        self.finished = 0
+
+    def track(self) -> None:
+        """From now on tasks may overtake each other: what was submitted before has run."""
+        if not self.tracking:
+            drain()
+            self.tracking = True
+
+    def reset(self) -> None:
+        """In a forked child: threads do not survive, and locks may be held by threads that are gone."""
+        self.lock, self.events, self.pins = threading.Lock(), threading.Lock(), threading.Lock()
+        for queue in self.queues:
+            queue.reset()
+
+
+ENGINE = Engine()
 
 
 class Queue:
-    """First in, first out, with one worker thread that starts at the first task and ends with the process."""
+    """The tasks of one device, with a worker thread that starts at the first task and ends with the process.
 
-    def __init__(self, name: str, bound: int = 64) -> None:
+    `enter` is called in the worker before its first task.
+    """
+
+    def __init__(self, name: str, bound: int = BOUND, enter: Callable[[], None] = _nothing) -> None:
         self.name = name
         self.bound = bound
-        self._tasks: deque[Task] = deque()
-        self._wake = threading.Condition(threading.Lock())
-        self._busy = 0
+        self.enter = enter
+        if ENGINE.queues:
+            ENGINE.track()
+        ENGINE.queues.append(self)
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget everything that was queued."""
+        self._ready: list[tuple[int, int, Task]] = []
+        self._wake = threading.Condition(ENGINE.lock)
+        self._room = threading.Condition(ENGINE.lock)
+        self._busy = 0  # tasks that are queued or running
         self._worker: threading.Thread | None = None
-        self._pid = 0
         self._stop = False
+
+    @property
+    def depth(self) -> int:
+        """Tasks that are queued or running."""
+        return self._busy
 
     def idle(self) -> bool:
         """Whether nothing is queued or running."""
-        return self._busy == 0 or self._pid != os.getpid()
+        return self._busy == 0
 
-    def depth(self) -> int:
-        """Tasks that wait or run."""
-        return self._busy if self._pid == os.getpid() else 0
-
-    def submit(self, task: Task) -> None:
-        """Queue the task; blocks while `bound` tasks are waiting (pending work is bounded)."""
+    def submit(self, task: Task, reads: Iterable[Any] = (), writes: Iterable[Any] = ()) -> None:
+        """Queue the task; blocks while `bound` tasks are waiting. `reads` and `writes` are buffers; those written get `task` as their writer."""
+        task.queue = self
         if settings.sync or threading.current_thread() is self._worker:
-            task.run()
+            self._run_now(task, reads, writes)
             return
-        if self._pid != os.getpid():  # first use, or the first use after a fork: threads do not survive one
+        if task.priority and not ENGINE.tracking:
+            ENGINE.track()
+        if self._worker is None:
             self._start()
-        with self._wake:
+        with ENGINE.lock:
             while self._busy >= self.bound:
-                self._wake.wait()
-            self._tasks.append(task)
+                self._room.wait()
+            ENGINE.numbers = task.number = ENGINE.numbers + 1
+            if ENGINE.tracking:
+                _link(task, reads, writes)
+            for buffer in writes:
+                buffer.task = task
             self._busy += 1
-            self._wake.notify_all()
+            if not task.blockers:
+                self.push(task)
+
+    def _run_now(self, task: Task, reads: Iterable[Any], writes: Iterable[Any]) -> None:
+        for buffer in (*reads, *writes):
+            writer = buffer.task
+            if writer is not None and writer is not task:
+                writer.wait()
+        for buffer in writes:
+            for reader in buffer.readers or ():
+                reader.wait()
+            buffer.task = task
+        task.run()
+        with ENGINE.lock:
+            self._release(task)
+
+    def _release(self, task: Task) -> None:
+        """Start what waited for a task that has run. The caller holds the lock."""
+        for follower in task.followers or ():
+            follower.blockers -= 1
+            if not follower.blockers:
+                assert follower.queue is not None
+                follower.queue.push(follower)
+        task.followers = None
+        ENGINE.finished += 1
+
+    def push(self, task: Task) -> None:
+        """A task that waits for nothing. The caller holds the lock."""
+        heapq.heappush(self._ready, (-task.priority, task.number, task))
+        self._wake.notify()
 
     def _start(self) -> None:
-        self._tasks.clear()
-        self._wake = threading.Condition(threading.Lock())
-        self._busy, self._stop, self._pid = 0, False, os.getpid()
-        self._worker = threading.Thread(target=self._loop, name=f"calque-{self.name}", daemon=True)
-        self._worker.start()
+        with ENGINE.lock:
+            if self._worker is None:
+                self._stop = False
+                self._worker = threading.Thread(target=self._loop, name=f"calque-{self.name}", daemon=True)
+                self._worker.start()
 
     def _loop(self) -> None:
         tracing.where.queue = self.name
+        self.enter()
         while True:
-            with self._wake:
-                while not self._tasks:
+            with ENGINE.lock:
+                while not self._ready:
                     if self._stop:
                         return
                     self._wake.wait()
-                task = self._tasks.popleft()
+                task = heapq.heappop(self._ready)[2]
             task.run()
-            del task
-            with self._wake:
+            with ENGINE.lock:
+                self._release(task)
                 self._busy -= 1
-                self._wake.notify_all()
+                self._room.notify_all()
+            del task
 
     def drain(self) -> None:
         """Wait until everything submitted so far has run."""
-        if self._pid != os.getpid() or threading.current_thread() is self._worker:
+        if self._worker is None or threading.current_thread() is self._worker:
             return
-        with self._wake:
+        with ENGINE.lock:
             while self._busy:
-                self._wake.wait()
+                self._room.wait()
 
     def close(self) -> None:
         """Finish the queued work and end the worker."""
-        if self._pid != os.getpid() or self._worker is None:
+        worker = self._worker
+        if worker is None:
             return
         self.drain()
-        with self._wake:
+        with ENGINE.lock:
             self._stop = True
             self._wake.notify_all()
-        self._worker.join(timeout=5)
-        self._pid = 0
+        worker.join(timeout=5)
+        self._worker = None
+
+
+def _link(task: Task, reads: Iterable[Any], writes: Iterable[Any]) -> None:
+    """Make the task wait for those it depends on. The caller holds the lock."""
+    before: set[Task] = set()
+    for buffer in reads:
+        writer = buffer.task
+        if writer is not None and not writer.done:
+            before.add(writer)
+        readers = buffer.readers
+        if readers is None:
+            buffer.readers = [task]
+        else:
+            if len(readers) > 8:
+                readers[:] = [r for r in readers if not r.done]
+            readers.append(task)
+    for buffer in writes:
+        writer = buffer.task
+        if writer is not None and not writer.done:
+            before.add(writer)
+        if buffer.readers is not None:
+            before.update(r for r in buffer.readers if not r.done)
+            buffer.readers = None
+    before.discard(task)
+    for other in before:
+        if other.queue is None:
+            continue  # run by the thread that made it
+        if other.followers is None:
+            other.followers = [task]
+        else:
+            other.followers.append(task)
+        task.blockers += 1
+
+
+def drain() -> None:
+    """Wait until all queues are empty. A worker that calls this waits for the others."""
+    for queue in list(ENGINE.queues):
+        queue.drain()
+
+
+def depths() -> dict[str, int]:
+    """Tasks queued or running, by queue."""
+    return {queue.name: queue.depth for queue in ENGINE.queues}
+
+
+def _before_fork() -> None:
+    """A value that is still being computed would never be there in the child."""
+    if all(queue._worker is not threading.current_thread() for queue in ENGINE.queues):
+        drain()
+
+
+def _close() -> None:
+    drain()
+    for queue in ENGINE.queues:
+        queue.close()
 
 
 CPU_QUEUE = Queue("cpu")
-atexit.register(CPU_QUEUE.close)
+atexit.register(_close)
+os.register_at_fork(before=_before_fork, after_in_child=ENGINE.reset)

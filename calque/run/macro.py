@@ -13,6 +13,7 @@ from typing import Any
 
 from calque.base.layout import Layout
 from calque.run.buffer import Buffer, strided
+from calque.run.places import SEVERAL
 from calque.run.recorder import Edge, Storage, Trace, snapshot, start_plan
 
 REALISED, SHARED, ELSEWHERE, ABSENT = -1, -2, -3, -4
@@ -183,7 +184,7 @@ class Macro:
         outputs = [Buffer(None) for _ in self.created]
         for written in self.written:
             buffer = cells[written[0]].buffer
-            if getrefcount(buffer) > 4:  # the storage, `inputs`, the variable, the argument: somebody else sees it, it must be copied
+            if getrefcount(buffer) > 4 + buffer.pins:  # the storage, `inputs`, the variable, the argument: somebody else sees it: copied
                 return None
             outputs.append(buffer)
         created = []
@@ -202,6 +203,8 @@ class Macro:
 
     def _find_plan(self) -> Any:
         """The plan that a flush of this stretch uses when it may overwrite what it writes; None while there is none, False if never."""
+        if self.end.place is SEVERAL:  # programs of several devices may not all overwrite what they write
+            return False
         number = {cell: k for k, (cell, _, _) in enumerate(self.inputs)}
         slots = [slot for slot, _ in self.created] + [w[1] for w in self.written]
         whole = self.ending and self.start.parent is None and len(set(slots)) == len(slots) and all(w[0] in number for w in self.written)

@@ -17,26 +17,26 @@ from typing import Any
 
 from calque.base.collector import without_full_collections
 from calque.base.config import settings
+from calque.base.device import CPU, META, Device, InUse
 from calque.base.dtypes import DType, int64
 from calque.base.layout import Layout, dense_layout
-from calque.ir.program import Check, Node, Program
 from calque.ops import opdef
 from calque.run import trace as tracing
 from calque.run.backends import require_memory
 from calque.run.buffer import Buffer, strided
 from calque.run.causes import cause_of, flushed
-from calque.run.dispatch import Plan, dispatch, make_plan, new_array
+from calque.run.dispatch import dispatch, make_plan, new_array
+from calque.run.engine import ENGINE
 from calque.run.interrupt import SHIELD
 from calque.run.live import LIVE
 from calque.run.paths import edge_count, latest_use
+from calque.run.places import SEVERAL, Split, build_program, floating_outputs, no_values, place_of, split
 from calque.run.source import user_line
 
 Number = bool | int | float
 BAKED: dict[Number, str] = {0: "0", 1: "1", -1: "-1", 2: "2", 0.5: "0.5"}  # constants that may be part of the key
 
 INPUT = opdef.get("input")
-SCALAR = opdef.get("scalar")
-CONSTANT = opdef.get("constant")
 VIEW = opdef.get("view")
 VIEW_AT = opdef.get("view_at")
 UPDATE = opdef.get("update")
@@ -72,7 +72,10 @@ def realised(buffer: Buffer, value: Layout) -> Storage:
 class Edge:
     """One recorded operation on a path of the trie. `next` holds the continuations."""
 
-    __slots__ = ("next", "parent", "op", "inputs", "attrs", "layout", "input_layouts", "line", "plans", "depth", "used", "boundary", "nbytes")
+    __slots__ = (
+        "next", "parent", "op", "inputs", "attrs", "layout", "input_layouts", "line", "plans", "depth", "used", "boundary", "nbytes", "place",
+        "fixed",
+    )  # fmt: skip
 
     def __init__(self, parent: "Edge | None", op: Any, inputs: tuple[Any, ...], attrs: tuple[Any, ...], value: Any, line: str) -> None:
         self.next: dict[Any, Edge] = {}
@@ -83,9 +86,13 @@ class Edge:
         self.layout: Layout = value
         self.input_layouts: tuple[Any, ...] = ()
         self.line = line
-        self.plans: dict[Any, Plan] | None = None
+        self.plans: dict[Any, Any] | None = None
         self.depth: int = 0 if parent is None else parent.depth + 1
-        self.nbytes: int = 0 if parent is None else parent.nbytes + (value.nbytes if op is INPUT else 0)
+        self.nbytes: int = 0 if parent is None else parent.nbytes + (value.nbytes if op is INPUT and value.device is not META else 0)
+        # Device of all work on the path so far; whether somebody asked for the device of this value, rather than of its operands.
+        before = None if parent is None else parent.place
+        self.place: Any = None if parent is None else value.device if before is None or before is value.device else SEVERAL
+        self.fixed = False
         self.used = 0
         # Pending work is bounded: by operations, and by the bytes of inputs it keeps alive (its results cost nothing until the flush).
         # The cut comes behind a contraction if one is near: an unrolled loop is then cut at the same place of its body whatever its length is,
@@ -115,7 +122,7 @@ class State:
     """Per-thread recording state; `grad`, `inference` and `autocast` (the lower dtype, or None) are modes, kept here for one look-up on the hot
     path."""
 
-    __slots__ = ("trace", "grad", "inference", "busy", "capture", "autocast", "applied", "started")
+    __slots__ = ("trace", "grad", "inference", "busy", "capture", "autocast", "applied", "started", "device")
 
     def __init__(self) -> None:
         self.trace = Trace(root())
@@ -123,6 +130,7 @@ class State:
         self.inference = False
         self.busy = False
         self.autocast: DType | None = None
+        self.device: Device | None = None  # where values that are made from nothing go, if somebody asked
         self.capture: Any = None  # a `run.capture.Capture` while a call is being recorded for replay
         self.applied: Any = None  # the graph node whose gradient is being recorded...
         self.started = ""  # ... by the backward pass that the user started on this line
@@ -173,15 +181,22 @@ def recording_line() -> str:
 BACKWARD = " (backward)"
 
 
-def grow(trace: Trace, key: Any, op: Any, inputs: tuple[Any, ...], attrs: tuple[Any, ...], layouts: tuple[Any, ...]) -> Edge:
-    """Cold path: infer the result, check the operands and add an edge. Raises the user's errors; nothing is recorded then."""
+def grow(
+    trace: Trace, key: Any, op: Any, inputs: tuple[Any, ...], attrs: tuple[Any, ...], layouts: tuple[Any, ...], device: Device | None = None
+) -> Edge:
+    """Cold path: infer the result, check the operands and add an edge. Raises the user's errors; nothing is recorded then. `device`: of the
+    result, whatever those of the operands are."""
     shapes = [tuple(lay.shape) if isinstance(lay, Layout) else () for lay in layouts]
     dtypes = [lay.dtype if isinstance(lay, Layout) else lay for lay in layouts]
     shape = tuple(op.shape(shapes, attrs))
-    value = dense_layout(shape, op.dtype(dtypes, attrs))
-    if value.nbytes > _HUGE and op.name in _FROM_NOTHING:
+    forced = device is not None
+    if device is None:
+        device = place_of(trace, op, inputs, layouts, local.state.device) if InUse.several else CPU
+    value = dense_layout(shape, op.dtype(dtypes, attrs), device)
+    if value.nbytes > _HUGE and op.name in _FROM_NOTHING and device is not META:
         require_memory(value.nbytes)
     edge = Edge(trace.cur, op, inputs, attrs, value, recording_line())
+    edge.fixed = forced or (local.state.device is not None and not any(isinstance(source, int) for source in inputs))
     edge.input_layouts = layouts
     if Counters.edges >= settings.max_trie_edges:
         evict()
@@ -197,7 +212,7 @@ def grow_constant(
     distinct one, or any that is not a baked value, makes the number a run-time argument for all that follow.
 
     `family` is the key without the number: `(op, slot)` of the binary fast path, whose keys are `(op, slot, tag)`, or `(op, inputs with run-time
-    numbers, attrs)` of the general path, whose tag is the tuple of inputs.
+    numbers, attrs, perhaps a device)` of the general path, whose tag is the tuple of inputs.
     """
     general = tag.__class__ is tuple
     following = trace.cur.next
@@ -209,7 +224,7 @@ def grow_constant(
     runtime = tuple(("s", x[2]) if x.__class__ is tuple and x[0] == "c" else x for x in inputs)
     if tag == "s" or mark in following:
         return grow(trace, free, op, runtime, attrs, layouts), "s"
-    edge = grow(trace, (family[0], tag, attrs) if general else (*family, tag), op, inputs, attrs, layouts)
+    edge = grow(trace, (family[0], tag, *family[2:]) if general else (*family, tag), op, inputs, attrs, layouts)
     following[mark] = edge
     return edge, tag
 
@@ -403,8 +418,9 @@ def add_check(slot: int, make_error: Callable[[int], Exception]) -> None:
 # ---------------------------------------------------------------------------------------------------------------- flush
 
 
-def flush(reason: str, awaited: bool = False) -> None:
-    """Dispatch everything this thread has recorded. Returns at once; only reading waits (`awaited`: the caller is about to)."""
+def flush(reason: str, awaited: bool = False, wanted: tuple[int, ...] = ()) -> None:
+    """Dispatch everything this thread has recorded. Returns at once; only reading waits (`awaited`: the caller is about to). `wanted`: slots
+    for which other devices wait."""
     state = local.state
     trace = state.trace
     if trace.cur is _ROOT:
@@ -419,7 +435,7 @@ def flush(reason: str, awaited: bool = False) -> None:
     try:
         with LOCK:
             state.trace = Trace(_ROOT)
-            _dispatch(trace, reason, awaited)
+            _dispatch(trace, reason, awaited, wanted)
             trace.inputs, trace.scalars = [], []  # caches still point to the trace; it must not keep memory alive
     finally:
         if held:
@@ -430,7 +446,7 @@ def flush(reason: str, awaited: bool = False) -> None:
         state.capture.flushed()
 
 
-def _dispatch(trace: Trace, reason: str, awaited: bool) -> None:
+def _dispatch(trace: Trace, reason: str, awaited: bool, wanted: tuple[int, ...]) -> None:
     global _TICK
     Counters.flushes += 1
     Counters.reasons[reason] = Counters.reasons.get(reason, 0) + 1
@@ -448,44 +464,65 @@ def _dispatch(trace: Trace, reason: str, awaited: bool) -> None:
     numbers: dict[int, int] = {}  # slot -> input that this value replaces in place, or -1
     homes: dict[int, Buffer] = {}
     before: dict[int, Buffer | None] = {}  # slot -> what its storage held, if others see that memory too
-    for storage in live:
-        home = storage.home
-        if home is not None and home.trace is trace:
-            if homes.get(storage.slot) is None and _exclusive(home):
-                numbers[storage.slot], homes[storage.slot] = home.number, home
-                continue
-            before[storage.slot] = None if storage.slot in numbers else home
-        elif storage.slot in before:
-            before[storage.slot] = None  # also the value of a storage that held something else
-        numbers.setdefault(storage.slot, -1)
+    with ENGINE.pins:
+        _judge(trace, live, numbers, homes, before)
     key = (tuple(numbers), tuple(numbers.values()), tuple([c[0] for c in trace.checks]))
     _TICK += 1
     edge.used = _TICK
     if edge.plans is None:
         edge.plans = {}
-    plan = edge.plans.get(key)
+    plan: Any = edge.plans.get((key, wanted) if wanted else key)
     if plan is None:
         Counters.plan_misses += 1
         with without_full_collections():
             program = build_program(edge, *key, [c[2] for c in trace.checks])
-            plan = edge.plans[key] = make_plan(program, cause_of(program, trace))
+            whole, cause = edge.place is not SEVERAL and edge.place is not META and not wanted, cause_of(program, trace)
+            plan = make_plan(program, cause, edge.place) if whole else split(program, cause, edge, key[0], key[2], wanted)
+            plan.floating = floating_outputs(trace, edge, key[0], key[1]) if InUse.several else ()
+            edge.plans[(key, wanted) if wanted else key] = plan
     else:
         Counters.plan_hits += 1
     errors = [c[1] for c in trace.checks]
+    if plan.__class__ is Split:
+        for k in plan.fresh:
+            slot = key[0][k]
+            before[slot] = homes.pop(slot)
     # Storages that share a value share the buffer: it is copied on write.
     made = {slot: homes.get(slot) or Buffer(None) for slot in numbers}
     outputs = list(made.values())
+    for k in plan.floating:
+        outputs[k].floating = True
     inputs, trace.inputs = trace.inputs, []  # buffers know their trace: a trace that kept them would be a reference cycle
     previous = [before.get(slot) for slot in numbers] if before else ()
     try:
-        dispatch(plan, inputs, trace.scalars, outputs, errors, previous, awaited)
+        if plan.__class__ is Split:
+            plan.start(inputs, trace.scalars, outputs, errors, previous)
+        else:
+            dispatch(plan, inputs, trace.scalars, outputs, errors, previous, awaited)
     finally:  # also after an interrupt: the trace cannot be run again
         for storage in live:
             storage.trace, storage.buffer, storage.home = None, made[storage.slot], None
 
 
+def _judge(
+    trace: Trace, live: list[Storage], numbers: dict[int, int], homes: dict[int, Buffer], before: dict[int, Buffer | None]
+) -> None:
+    """Decide which values may overwrite the buffers that they replace (`numbers`, `homes`); see `_dispatch`."""
+    for storage in live:
+        home = storage.home
+        if home is not None and home.trace is trace:
+            if homes.get(storage.slot) is None and _exclusive(home):
+                numbers[storage.slot], homes[storage.slot] = home.number, home
+                home.floating = False
+                continue
+            before[storage.slot] = None if storage.slot in numbers else home
+        elif storage.slot in before:
+            before[storage.slot] = None  # also the value of a storage that held something else
+        numbers.setdefault(storage.slot, -1)
+
+
 def start_plan(
-    edge: Edge, plan: Plan, reason: str, inputs: list[Buffer], scalars: list[Number], outputs: list[Buffer], errors: list[Any], awaited: bool = False
+    edge: Edge, plan: Any, reason: str, inputs: list[Buffer], scalars: list[Number], outputs: list[Buffer], errors: list[Any], awaited: bool = False
 ) -> None:
     """What a flush at `edge` comes down to when everything about it is known: start the program."""
     global _TICK
@@ -501,7 +538,10 @@ def start_plan(
     flow = session.flow() if session is not None else 0
     try:
         with LOCK:
-            dispatch(plan, inputs, scalars, outputs, errors, (), awaited)
+            if plan.__class__ is Split:
+                plan.start(inputs, scalars, outputs, errors, ())
+            else:
+                dispatch(plan, inputs, scalars, outputs, errors, (), awaited)
     finally:
         if held:
             SHIELD.release()
@@ -512,39 +552,8 @@ def start_plan(
 def _exclusive(buffer: Buffer) -> bool:
     """Whether only the storage and the trace refer to the buffer, so that it may be overwritten."""
     # storage.home, trace.inputs, the two arguments on the stack and getrefcount's own
-    return _getrefcount(buffer) <= 5 and not buffer.shared()
-
-
-def build_program(
-    edge: Edge, live: tuple[int, ...], numbers: tuple[int, ...], checks: tuple[int, ...], check_lines: list[str]
-) -> Program:
-    """The program of the path ending at `edge` that returns the live slots."""
-    path: list[Edge] = []
-    walk: Edge | None = edge
-    while walk is not None and walk.parent is not None:
-        path.append(walk)
-        walk = walk.parent
-    path.reverse()
-    nodes: list[Node] = []
-    where: list[int] = []  # slot -> node position
-    scalars = 0
-    for step in path:
-        inputs = []
-        for source in step.inputs:
-            if isinstance(source, int):
-                inputs.append(where[source])
-            elif source[0] == "s":
-                nodes.append(Node(SCALAR, (), (scalars, source[1]), (), source[1]))
-                scalars += 1
-                inputs.append(len(nodes) - 1)
-            else:
-                nodes.append(Node(CONSTANT, (), (source[1], source[2]), (), source[2]))
-                inputs.append(len(nodes) - 1)
-        where.append(len(nodes))
-        nodes.append(Node(step.op, tuple(inputs), step.attrs, tuple(step.layout.shape), step.layout.dtype, step.line))
-    found = tuple(Check(where[slot], None, line) for slot, line in zip(checks, check_lines, strict=True))
-    updates = tuple((i, n) for i, n in enumerate(numbers) if n >= 0)
-    return Program(tuple(nodes), tuple(where[s] for s in live), frozenset(n for _, n in updates), updates, found)
+    # (what tasks hold counts apart: they run before the program that overwrites)
+    return _getrefcount(buffer) <= 5 + buffer.pins and not buffer.shared()
 
 
 def foreign_buffer(storage: Storage) -> Buffer:
@@ -556,20 +565,22 @@ def foreign_buffer(storage: Storage) -> Buffer:
         assert trace is not None
         count = len(trace.scalars)
         edge = trace.cur
+        if storage.layout.device is META:
+            raise no_values()
         program = build_program(edge, (slot,), (-1,), (), [])
-        plan = make_plan(program, cause_of(program))
+        plan = make_plan(program, cause_of(program), storage.layout.device)
         output = Buffer(None)
         dispatch(plan, list(trace.inputs), trace.scalars[:count], [output], [])
         return output
 
 
-def materialise(storage: Storage, reason: str) -> Buffer:
-    """The storage's buffer, flushing if it is only recorded. The caller is about to wait for it."""
+def materialise(storage: Storage, reason: str, awaited: bool = True) -> Buffer:
+    """The storage's buffer, flushing if it is only recorded. `awaited`: the caller is about to wait for it."""
     if local.state.capture is not None:
         local.state.capture.abort(f"reads a value: {reason}")
     if storage.buffer is None:
         if storage.trace is local.state.trace:
-            flush(reason, awaited=True)
+            flush(reason, awaited, () if awaited else (storage.slot,))
         if storage.buffer is None:
             return foreign_buffer(storage)
     return storage.buffer

@@ -15,7 +15,7 @@ from calque.run.backends import backend
 from calque.run.capture import hybrid_counts
 from calque.run.causes import Causes, Compilation, flush_lines
 from calque.run.dispatch import DispatchCounters, synchronize
-from calque.run.engine import CPU_QUEUE
+from calque.run.engine import depths
 from calque.run.recorder import Counters
 
 ROWS = 8  # of each list in the printed form
@@ -146,7 +146,7 @@ def stats(*, reset: bool = False) -> Stats:
         fallbacks=found["fallbacks"],
         guard_misses=found["guard_misses"],
         hybridize=found["hybridize"],
-        queues={CPU_QUEUE.name: CPU_QUEUE.depth()},
+        queues=depths(),
         memory={"in_use": memory.in_use, "peak": memory.peak, "cached": memory.cached},
         compiler=backend().compile_counts(),
     )

@@ -56,7 +56,7 @@ class ToyBackend(Backend):
     def empty(self, nbytes: int) -> Any:
         return np.empty(nbytes, np.uint8)
 
-    def memory(self) -> MemoryStats:
+    def memory(self, index: int | None = None) -> MemoryStats:
         return MemoryStats(0, 0, 0)
 
     def reset_peak(self) -> None:

@@ -21,9 +21,9 @@ def submitted(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
     seen: list[Any] = []
     submit = Queue.submit
 
-    def counted(self: Queue, task: Any) -> None:
+    def counted(self: Queue, task: Any, *buffers: Any) -> None:
         seen.append(task)
-        submit(self, task)
+        submit(self, task, *buffers)
 
     monkeypatch.setattr(Queue, "submit", counted)
     yield seen

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import calque
-from calque.backend.cpu import executable
+from calque.backend.cpu import executable, memory
 from calque.run import dispatch, recorder
 from calque.run.buffer import strided
 
@@ -44,7 +44,7 @@ def test_a_small_result_that_somebody_has_is_not_overwritten() -> None:
 
 def test_every_view_of_a_pooled_array_refers_to_it() -> None:
     """What `CpuExecutable._small` relies on: the reference count of the array sees all of its views."""
-    flat = executable.POOL.empty(12, np.dtype(np.float32))
+    flat = memory.POOL.empty(12, np.dtype(np.float32))
     for view in (flat.reshape(3, 4), flat[2:5], flat.reshape(3, 4).T[1:], flat.view(np.uint8)):
         assert view.base is flat
     assert np.lib.stride_tricks.as_strided(flat[1:], (2, 2), (4, 8)).base is not None

@@ -145,7 +145,8 @@ def test_fallbacks(monkeypatch: pytest.MonkeyPatch, compiled: None) -> None:
 
 
 def test_queue_depth() -> None:
-    assert calque.stats().queues == {"cpu": 0}
+    queues = calque.stats().queues
+    assert "cpu" in queues and not any(queues.values())
     CPU_QUEUE.submit(Task(lambda: time.sleep(0.2)))
     CPU_QUEUE.submit(Task(lambda: None))
     assert calque.stats().queues["cpu"] == 2

@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 
 from calque.backend.base import Array, Backend, Executable, MemoryStats
-from calque.backend.cpu import contract, limits, tune
+from calque.backend.cpu import contract, limits, place, tune
 from calque.backend.cpu.executable import compile_schedule
-from calque.backend.cpu.memory import POOL
+from calque.backend.cpu.memory import POOL, POOLS
+from calque.backend.cpu.place import HERE
 from calque.backend.cpu.processes import COUNTERS
 from calque.backend.cpu.target import current, expect
 from calque.base.dtypes import DType
@@ -19,7 +20,7 @@ ALONE = 1 << 20  # bytes below which waiting for other threads may take longer t
 
 
 class CpuBackend(Backend):
-    """All cores of this machine as one device."""
+    """The cores of this machine, as one device or shared out among logical ones."""
 
     name = "cpu"
 
@@ -58,16 +59,25 @@ class CpuBackend(Backend):
 
     def empty(self, nbytes: int) -> Array:
         """Uninitialised bytes, aligned to 64."""
-        return POOL.empty(nbytes, np.dtype(np.uint8))
+        return HERE.pool.empty(nbytes, np.dtype(np.uint8))
 
-    def memory(self) -> MemoryStats:
-        """Accounting of the pool."""
-        return POOL.stats()
+    def enter(self, index: int | None) -> int | None:
+        """Let the calling thread work on a logical device."""
+        return place.enter(index)
+
+    def memory(self, index: int | None = None) -> MemoryStats:
+        """Accounting of a logical device (-1: of the CPU as a whole), or of all together (with the sum of their peaks, which need not have been
+        at one time)."""
+        if index is not None:
+            return (POOL if index < 0 else place.place(index).pool).stats()
+        found = [pool.stats() for pool in POOLS]
+        return MemoryStats(sum(s.in_use for s in found), sum(s.peak for s in found), sum(s.cached for s in found))
 
     def reset_peak(self) -> None:
-        """Start the peak anew."""
-        POOL.reset_peak()
+        """Start the peaks anew."""
+        for pool in POOLS:
+            pool.reset_peak()
 
     def release_cached(self) -> int:
         """Give freed blocks back to the system."""
-        return POOL.release_cached()
+        return sum(pool.release_cached() for pool in POOLS)

@@ -17,8 +17,8 @@ import numpy as np
 from calque.backend.base import Array, CheckFailed, Executable, Scalar
 from calque.backend.cpu.host import run_contract, run_host
 from calque.backend.cpu.link import Linked, Stretch, link
-from calque.backend.cpu.memory import POOL, rounded
-from calque.backend.cpu.runtime import RUNTIME
+from calque.backend.cpu.memory import rounded
+from calque.backend.cpu.place import HERE
 from calque.backend.cpu.runtime_text import REQUEST
 from calque.base import config
 from calque.base.errors import ArgumentError
@@ -90,7 +90,7 @@ class Words:
         linked = self.linked
         if self._native:
             objects = array("q", map(id, arrays))
-            RUNTIME.native.patch(self.address, self._count, *self._tables, objects.buffer_info()[0])
+            HERE.runtime.native.patch(self.address, self._count, *self._tables, objects.buffer_info()[0])
         elif self._count:
             addresses = np.array([_address(a) for a in arrays], np.int64)
             self.array[linked.positions] = addresses[linked.sources] + linked.offsets
@@ -158,18 +158,18 @@ class CpuExecutable(Executable):
         if config.settings.verify:
             self._verify(inputs, scalars)
         if self._new_bytes > CHECKED_BYTES:
-            POOL.check(self._sizes)
+            HERE.pool.check(self._sizes)
         arrays = list(inputs[: self._input_count])
         for k, (count, dtype) in enumerate(self._fresh):
-            arrays.append(self._small(k, count, dtype) if self._short[k] else POOL.empty(count, dtype))
+            arrays.append(self._small(k, count, dtype) if self._short[k] else HERE.pool.empty(count, dtype))
         try:
             words = self._idle.pop()
         except IndexError:  # every set is in use by another thread
             words = self._new_words()
         if self._arena_bytes:
-            arrays.append(POOL.arena(self._arena_bytes) if words.arena is None else words.arena)
+            arrays.append(HERE.pool.arena(self._arena_bytes) if words.arena is None else words.arena)
         try:
-            if self._single and scalars.__class__ is list and RUNTIME.step(words.request, words.request_address, arrays, scalars, self._alone):
+            if self._single and scalars.__class__ is list and HERE.runtime.step(words.request, words.request_address, arrays, scalars, self._alone):
                 return self._results(arrays)
             words.fill(arrays, scalars)
             for stretch in self._checked:
@@ -191,7 +191,7 @@ class CpuExecutable(Executable):
         words = Words(self.linked)
         if 0 < self._arena_bytes <= KEPT_BYTES and Kept.total + self._arena_bytes <= KEPT_TOTAL:
             Kept.total += self._arena_bytes
-            words.arena = POOL.empty(self._arena_bytes, np.dtype(np.uint8))
+            words.arena = HERE.pool.empty(self._arena_bytes, np.dtype(np.uint8))
         if self._single:
             only = self.linked.stretches[0]
             words.prepare(self._records + 24 * only.first, only.count, self._alone)
@@ -202,7 +202,7 @@ class CpuExecutable(Executable):
         kept = self._kept[k]
         if kept is not None and getrefcount(kept) == 3:  # the list, the variable, the argument
             return kept
-        made = POOL.empty(count, dtype)
+        made = HERE.pool.empty(count, dtype)
         if kept is not None:
             self._kept[k] = made
         elif Kept.total + made.nbytes <= KEPT_TOTAL:
@@ -221,7 +221,7 @@ class CpuExecutable(Executable):
 
     def _step(self, stretch: Stretch, words: int, arrays: list[Array], scalars: Sequence[Scalar]) -> None:
         if stretch.host is None:
-            RUNTIME.run(self._records + 24 * stretch.first, stretch.count, words, stretch.work < SMALL_WORK)
+            HERE.runtime.run(self._records + 24 * stretch.first, stretch.count, words, stretch.work < SMALL_WORK)
         elif isinstance(stretch.host, Host):
             host = stretch.host
             run_host(

@@ -82,10 +82,10 @@ class Pool:
     An array is a NumPy view of a small ctypes object that stands for its block. NumPy keeps that object alive as long as any
     view of the
     array lives, and its death puts the block's address on `returned`: an append is atomic, so it may happen inside any
-    allocation of any thread.
+    allocation of any thread. `family`: the pools with which it shares the limit on memory; it joins them.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, family: list[Pool] | None = None) -> None:
         self.returned: deque[tuple[int, int]] = deque()  # (size, address)
         self._lock = threading.Lock()
         self._types: dict[int, Any] = {}  # size -> ctypes type of a block
@@ -98,6 +98,9 @@ class Pool:
         self._most = 0  # the same since the process began
         self._cached = 0
         self._unchecked = 0
+        self._family: list[Pool] = [self] if family is None else family
+        if family is not None:
+            family.append(self)
 
     def empty(self, count: int, dtype: np.dtype[Any]) -> Array:
         """A 1-D uninitialised array, aligned to 64 bytes, with at least 64 readable bytes behind its address."""
@@ -217,14 +220,18 @@ class Pool:
         self._shrink(0)
         return before - self._cached
 
+    def _held(self) -> int:
+        """Bytes in use and kept, of all devices."""
+        return sum(pool._in_use + pool._cached for pool in self._family)
+
     def _reserve(self, growth: int, asked: int, announce: bool = True) -> None:
         """Make sure that `growth` more bytes may be taken from the system."""
         limit = config.settings.memory_limit
         if limit > 0:
-            if self._in_use + self._cached + growth > limit:
+            if self._held() + growth > limit:
                 self._drop()
-                if self._in_use + self._cached + asked > limit:
-                    self._refuse(asked, limit - self._in_use - self._cached)
+                if self._held() + asked > limit:
+                    self._refuse(asked, limit - self._held())
             return
         self._unchecked += growth
         if growth < _SMALL and self._unchecked < _UNCHECKED_GROWTH:
@@ -256,5 +263,6 @@ def _block_type(size: int, returned: deque[tuple[int, int]]) -> Any:
     return type(f"Block{size}", (ctypes.c_char * size,), {"__slots__": (), "__del__": give_back})
 
 
-POOL = Pool()
+POOLS: list[Pool] = []
+POOL = Pool(POOLS)
 os.register_at_fork(after_in_child=POOL.forget)

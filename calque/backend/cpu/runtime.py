@@ -1,9 +1,8 @@
 """Worker threads and native launches.
 
-One `Runtime` per process: N - 1 native threads (no Python in them) that spin briefly and then sleep until the next job. A job
-is a list of
-launches that all threads walk through together. After a fork the child starts its own threads at the first job; at exit they
-are joined.
+One `Runtime` for the CPU as a whole and one for every logical device in use (`place.py`): N - 1 native threads (no Python in them) that spin
+briefly and then sleep until the next job. A job is a list of launches that all threads walk through together. After a fork the child starts
+its own threads at the first job; at exit they are joined.
 """
 
 from __future__ import annotations
@@ -12,6 +11,8 @@ import atexit
 import ctypes
 import os
 import threading
+from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -48,12 +49,22 @@ def aligned_bytes(nbytes: int) -> Array:
     return raw[shift : shift + nbytes]
 
 
-class Runtime:
-    """The threads of this process. Safe to use from several Python threads: jobs run one at a time."""
+def _all_threads() -> int:
+    return config.settings.threads
 
-    def __init__(self) -> None:
+
+@lru_cache(maxsize=1)
+def native() -> Native:
+    """The compiled runtime (compiled or loaded on first use)."""
+    return Native()
+
+
+class Runtime:
+    """A team of threads. Safe to use from several Python threads: its jobs run one at a time. `wanted` tells how many threads it should have."""
+
+    def __init__(self, wanted: Callable[[], int] = _all_threads) -> None:
+        self.wanted = wanted
         self._lock = threading.Lock()
-        self._native: Native | None = None
         self._control: Any = None
         self._scratch: list[Array] = []
         self._address = 0
@@ -61,10 +72,8 @@ class Runtime:
 
     @property
     def native(self) -> Native:
-        """The compiled runtime (compiled or loaded on first use)."""
-        if self._native is None:
-            self._native = Native()
-        return self._native
+        """The entry points, the same for all teams."""
+        return native()
 
     def run(self, launches: int, count: int, words: int, alone: bool = False) -> None:
         """Run `count` launches (address of their records, address of the argument words) and wait for them.
@@ -73,15 +82,17 @@ class Runtime:
         """
         native = self.native
         with self._lock:
-            if self._threads != config.settings.threads:
-                self._restart(config.settings.threads)
+            wanted = self.wanted()
+            if self._threads != wanted:
+                self._restart(wanted)
             native.run(self._address, launches, count, words, alone)
 
     def threads(self) -> int:
         """Threads that a job runs on, the caller included (starting them if need be)."""
         with self._lock:
-            if self._threads != config.settings.threads:
-                self._restart(config.settings.threads)
+            wanted = self.wanted()
+            if self._threads != wanted:
+                self._restart(wanted)
             return self._threads
 
     def step(self, request: Any, address: int, arrays: list[Any], scalars: list[Any], alone: bool) -> bool:
@@ -89,8 +100,9 @@ class Runtime:
         that should be a float is none."""
         native = self.native
         with self._lock:
-            if self._threads != config.settings.threads:
-                self._restart(config.settings.threads)
+            wanted = self.wanted()
+            if self._threads != wanted:
+                self._restart(wanted)
             request[0] = self._address  # a restart moves it
             return not (native.short_step if alone else native.step)(address, id(arrays), id(scalars))
 

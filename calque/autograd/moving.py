@@ -1,0 +1,55 @@
+"""Tensors on other devices: copies through which gradients flow back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from calque.base.device import Device
+from calque.base.layout import dense_layout
+from calque.ops.opdef import get
+from calque.run.copies import copy_values
+from calque.run.places import floating, path_of
+from calque.run.recorder import grow, local
+from calque.tensor import Moving, Tensor, finish, function_node, slot_of, wrap
+
+COPY = get("copy")
+
+
+def move(t: Tensor, device: Device) -> Tensor:
+    """The tensor on `device` (as `base.device.known` gives it); itself if it is there. Work that is pending is started, nothing is waited for."""
+    here = t._layout.device
+    if here is device:
+        return t
+    moved = _sent(t, device)
+    if moved is None:
+        storage = copy_values([(t._storage, t._layout)], device)[0]
+        moved = wrap(storage, storage.layout)
+    if t._requires_grad and local.state.grad:
+        moved._grad_fn = function_node("ToCopyBackward0", (t,), (moved._layout,), lambda node, grads: (move(grads[0], here),))
+        moved._requires_grad = True
+    return moved
+
+
+def move_all(tensors: Sequence[Tensor], device: Device) -> list[Tensor]:
+    """Copies of all on `device`, without history, by one task."""
+    found = copy_values([(t._storage, t._layout) for t in tensors], device)
+    return [wrap(storage, storage.layout) for storage in found]
+
+
+def _sent(t: Tensor, device: Device) -> Tensor | None:
+    """What was computed from constants alone is computed there: no copy, and nothing has to start."""
+    trace = local.state.trace
+    storage = t._storage
+    buffer = storage.buffer
+    if (buffer is None or not buffer.floating) and (storage.trace is not trace or not floating(trace, path_of(trace.cur), storage.slot)):
+        return None
+    slot = slot_of(trace, t)
+    key = (COPY, (slot,), device)
+    edge = trace.cur.next.get(key)
+    if edge is None:
+        view = t._layout
+        edge = grow(trace, key, COPY, (slot,), (), (dense_layout(tuple(view.shape), view.dtype, view.device),), device)
+    return finish(trace, edge)
+
+
+Moving.move = move

@@ -1,0 +1,71 @@
+"""`DataParallel`: a module whose batch is split over the logical devices."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from calque.base.config import settings
+from calque.base.errors import DeviceError
+from calque.nn.module import Module
+from calque.nn.parallel.primitives import device_of, devices_of, gather, parallel_apply, scatter
+from calque.nn.parallel.replicate import replicate
+
+
+def data_parallel(
+    module: Any, inputs: Any, device_ids: Sequence[Any] | None = None, output_device: Any = None, dim: int = 0,
+    module_kwargs: dict[str, Any] | None = None,
+) -> Any:  # fmt: skip
+    """`module(*inputs, **module_kwargs)` with the batch (dim `dim` of every tensor) split over the devices. Without devices it is just that call.
+
+    device_ids: devices, their names, or numbers of logical devices; None means all logical devices if there are several. output_device:
+    where the results are put together; None means where the module's parameters live.
+    """
+    arguments = inputs if isinstance(inputs, tuple) else (inputs,)
+    keywords = module_kwargs or {}
+    if device_ids is None and settings.logical_devices > 1:
+        device_ids = list(range(settings.logical_devices))
+    if not device_ids:
+        return module(*arguments, **keywords)
+    devices = devices_of(device_ids, "data_parallel")
+    home = _home(module, devices[0]) if output_device is None else device_of(output_device, "data_parallel")
+    given = scatter(arguments, devices, dim) if arguments else []
+    named = scatter(keywords, devices, dim) if keywords else []
+    count = max(1, min(len(part) for part in (given, named) if part) if given or named else 1)
+    given = list(given)[:count] or [()] * count
+    named = list(named)[:count] or [{}] * count
+    replicas = replicate(module, devices[:count])
+    return gather(parallel_apply(replicas, given, named, devices[:count]), home, dim)
+
+
+def _home(module: Any, otherwise: Any) -> Any:
+    """The one device where the module's parameters live."""
+    found = {p._layout.device for p in module.parameters()}
+    if len(found) > 1:
+        names = ", ".join(sorted(map(str, found)))
+        raise DeviceError(f"[data_parallel] expected all parameters on one device, got {names}; move them with .to(device), or pass output_device")
+    return found.pop() if found else otherwise
+
+
+class DataParallel(Module):
+    """A module that splits its batch over devices: replicas of `module` work at the same time on a part each, and the results are put together
+    on `output_device`. Gradients are summed into the parameters of `module`. Without devices (one logical device, or `device_ids=[]`) it
+    calls `module`. A loss computed inside `module` is computed on each device; the result is then one number per device.
+
+    >>> import calque
+    >>> from calque import nn
+    >>> model = nn.DataParallel(nn.Linear(10, 2))
+    >>> tuple(model(calque.ones(6, 10)).shape)
+    (6, 2)
+    """
+
+    def __init__(self, module: Any, device_ids: Sequence[Any] | None = None, output_device: Any = None, dim: int = 0) -> None:
+        super().__init__()
+        self.module = module
+        self.device_ids = None if device_ids is None else devices_of(device_ids, "DataParallel") if device_ids else []
+        self.output_device = output_device
+        self.dim = dim
+
+    def forward(self, *inputs: Any, **kwargs: Any) -> Any:
+        """The module's result for the whole batch."""
+        return data_parallel(self.module, inputs, self.device_ids, self.output_device, self.dim, kwargs)

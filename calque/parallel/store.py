@@ -1,0 +1,163 @@
+"""A key-value store of tensors that several devices push to and pull from. Same use as MXNet's `kvstore`.
+
+What is pushed under a key from several devices is summed; then the optimizer updates the stored value with it, or, without an optimizer, the
+sum replaces the value. All of it is queued like any other work: `push` and `pull` return at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from calque.autograd.modes import no_grad
+from calque.autograd.moving import move
+from calque.base.errors import ArgumentError
+from calque.functional.common import is_tensor
+from calque.functional.inplace import copy_
+from calque.functional.views import clone, detach
+from calque.optim.optimizer import Optimizer
+from calque.tensor import Tensor
+
+KINDS = ("local", "device")
+Updater = Callable[[Any, Tensor, Tensor], Any]
+
+
+def create(name: str = "local") -> "KVStore":
+    """A store: "local" sums on the CPU, "device" on the device of the stored value.
+
+    >>> import calque
+    >>> kv = calque.kvstore.create("local")
+    >>> kv.init(3, calque.ones(2))
+    >>> kv.push(3, [calque.ones(2), calque.ones(2) * 4])
+    >>> out = calque.zeros(2)
+    >>> kv.pull(3, out=out)
+    >>> out
+    tensor([5., 5.])
+    """
+    if name not in KINDS:
+        raise ArgumentError(f"[kvstore] expected one of {', '.join(KINDS)}, got {name!r}; stores over several machines do not exist yet")
+    return KVStore(name)
+
+
+class KVStore:
+    """Tensors by key (a string or an int). Every method takes one key with its value, or a list of keys with a list of values."""
+
+    rank = 0
+    num_workers = 1
+
+    def __init__(self, kind: str) -> None:
+        self.type = kind
+        self._values: dict[Any, Tensor] = {}
+        self._updater: Updater | None = None
+        self._make: Callable[[Tensor], Optimizer] | None = None
+        self._optimizers: dict[Any, Optimizer] = {}
+
+    def keys(self) -> list[Any]:
+        """The keys that were initialised."""
+        return list(self._values)
+
+    def init(self, key: Any, value: Any) -> None:
+        """Set the first value of a key; the store keeps a copy."""
+        for k, v in _pairs("init", key, value):
+            if k in self._values:
+                raise ArgumentError(f"[kvstore] expected a new key, got {k!r}, which was initialised before; use push")
+            source = v[0] if isinstance(v, (list, tuple)) else v
+            held = clone(detach(source))
+            self._values[k] = held.cpu() if self.type == "local" else held  # type: ignore[attr-defined]
+
+    def push(self, key: Any, value: Any, priority: int = 0) -> None:
+        """Add up the values of a key (one tensor, or a list with one per device) and update the stored value with the sum."""
+        for k, v in _pairs("push", key, value):
+            held = self._held(k)
+            parts = list(v) if isinstance(v, (list, tuple)) else [v]
+            with no_grad():
+                total = move(detach(parts[0]), held._layout.device)
+                for part in parts[1:]:
+                    total = total + move(detach(part), held._layout.device)
+                self._update(k, total, held)
+
+    def pull(self, key: Any, out: Any, priority: int = 0) -> None:
+        """Write the stored value into `out` (one tensor, or a list with one per device)."""
+        for k, v in _pairs("pull", key, out):
+            held = self._held(k)
+            with no_grad():
+                for target in v if isinstance(v, (list, tuple)) else [v]:
+                    copy_(detach(target), held)
+
+    def pushpull(self, key: Any, value: Any, out: Any = None, priority: int = 0) -> None:
+        """`push`, then `pull` into `out` (by default into what was pushed)."""
+        self.push(key, value, priority)
+        self.pull(key, value if out is None else out, priority)
+
+    def broadcast(self, key: Any, value: Any, out: Any, priority: int = 0) -> None:
+        """`init`, then `pull`."""
+        self.init(key, value)
+        self.pull(key, out, priority)
+
+    def set_updater(self, updater: Updater) -> None:
+        """Call `updater(key, sum of what was pushed, stored value)` at every push; it changes the stored value in place."""
+        self._updater = updater
+
+    def set_optimizer(self, optimizer: Any) -> None:
+        """Update the stored values with an optimizer: an instance (its class and options are used), or a function that makes one from a list of
+        parameters, such as `functools.partial(calque.optim.SGD, lr=0.1)`. What is pushed is then a gradient."""
+        if isinstance(optimizer, Optimizer):
+            kind, options = type(optimizer), dict(optimizer.param_groups[0])
+            known = {name: options[name] for name in optimizer.defaults if name in options}
+            self._make = lambda weight: kind([weight], **known)
+        elif callable(optimizer):
+            self._make = lambda weight: optimizer([weight])
+        else:
+            raise ArgumentError(f"[kvstore] expected an optimizer or a function that makes one, got {type(optimizer).__name__}")
+        self._optimizers = {}
+
+    def set_learning_rate(self, lr: float) -> None:
+        """Change the rate of the optimizer for all keys."""
+        make = self._make
+        if make is None:
+            raise ArgumentError("[kvstore] expected an optimizer to be set before its learning rate; call set_optimizer")
+
+        def changed(weight: Tensor) -> Optimizer:
+            made = make(weight)
+            made.param_groups[0]["lr"] = lr
+            return made
+
+        self._make = changed
+        for optimizer in self._optimizers.values():
+            optimizer.param_groups[0]["lr"] = lr
+
+    def _held(self, key: Any) -> Tensor:
+        found = self._values.get(key)
+        if found is None:
+            raise ArgumentError(f"[kvstore] expected an initialised key, got {key!r}; call init(key, value) first")
+        return found
+
+    def _update(self, key: Any, total: Tensor, held: Tensor) -> None:
+        if self._updater is not None:
+            self._updater(key, total, held)
+        elif self._make is not None:
+            optimizer = self._optimizers.get(key)
+            if optimizer is None:
+                held._requires_grad = True
+                optimizer = self._optimizers[key] = self._make(held)
+            held._grad = total
+            optimizer.step()
+            held._grad = None
+        else:
+            copy_(held, total)
+
+
+def _pairs(op: str, key: Any, value: Any) -> list[tuple[Any, Any]]:
+    if isinstance(key, (list, tuple)):
+        if not isinstance(value, (list, tuple)) or len(value) != len(key):
+            raise ArgumentError(f"[kvstore] {op} expected as many values as keys, got {len(key)} keys")
+        found = list(zip(key, value, strict=True))
+    else:
+        found = [(key, value)]
+    for k, v in found:
+        for t in v if isinstance(v, (list, tuple)) else [v]:
+            if not is_tensor(t):
+                raise ArgumentError(f"[kvstore] {op} expected tensors for key {k!r}, got {type(t).__name__}")
+    return found
+
+

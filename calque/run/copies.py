@@ -1,0 +1,87 @@
+"""Copies between devices: tasks on the queue of the device that receives. Nothing waits for them but what uses the copy."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from calque.base.device import META, Device
+from calque.base.layout import Layout, dense_layout
+from calque.run import recorder
+from calque.run.buffer import Buffer, interrupted, strided
+from calque.run.dispatch import new_array
+from calque.run.engine import Task
+from calque.run.places import no_values
+from calque.run.queues import on, queue_of
+from calque.run.recorder import LOCK, Storage, realised
+
+URGENT = 1  # another device waits for a copy: it overtakes computations
+
+
+class CopyCounters:
+    """What was moved between devices; read by `calque.stats()`."""
+
+    copies = 0
+    nbytes = 0
+
+
+def copy_values(sources: Sequence[tuple[Storage, Layout]], device: Device) -> list[Storage]:
+    """New storages on `device` with what the layouts show of the storages: one task for all. What is pending is dispatched first."""
+    if device is META:
+        return [_meta(view) for _, view in sources]
+    if any(view.device is META for _, view in sources):
+        raise no_values()
+    state = recorder.local.state
+    pending = sorted({storage.slot for storage, _ in sources if storage.buffer is None and storage.trace is state.trace})
+    if pending:
+        if state.capture is not None:
+            state.capture.abort("copies a value between devices")
+        recorder.flush("copy between devices", wanted=tuple(pending))
+    found = [(_buffer(storage), view) for storage, view in sources]
+    made = [Buffer(None) for _ in found]
+    targets = [dense_layout(tuple(view.shape), view.dtype, device) for _, view in found]
+    inputs, outputs = [buffer for buffer, _ in found], list(made)
+    views = [view for _, view in found]
+
+    def work() -> None:
+        on(device, lambda: _fill(inputs, views, outputs))
+
+    CopyCounters.copies += len(made)
+    CopyCounters.nbytes += sum(target.nbytes for target in targets)
+    task = Task(work, URGENT)
+    task.hold(inputs, outputs)
+    with LOCK:
+        queue_of(device).submit(task, inputs, outputs)
+    return [realised(buffer, target) for buffer, target in zip(made, targets, strict=True)]
+
+
+def _buffer(storage: Storage) -> Buffer:
+    buffer = recorder.materialise(storage, "copy between devices", awaited=False)
+    if buffer.owner is not None or buffer.export is not None:
+        buffer.wait()
+        if buffer.shared():  # NumPy may write to it at any time: what is copied is what it holds now
+            return recorder.snapshot(buffer, storage.layout)
+    return buffer
+
+
+def _fill(sources: list[Buffer], views: list[Layout], targets: list[Buffer]) -> None:
+    """Make the copies; a source that failed is reported when the others are done."""
+    failed: BaseException | None = None
+    for source, view, target in zip(sources, views, targets, strict=True):
+        if source.array is None:
+            failed = source.task.error if source.task is not None and source.task.error is not None else interrupted()
+        else:
+            target.array = _copied(source, view)
+    if failed is not None:
+        raise failed
+
+
+def _copied(buffer: Buffer, view: Layout) -> Any:
+    fresh = new_array(view.numel, view.dtype)
+    fresh.reshape(tuple(view.shape))[...] = strided(buffer.array, view)
+    return fresh
+
+
+def _meta(view: Layout) -> Storage:
+    buffer = Buffer(None, Task.failed(no_values()))
+    return realised(buffer, dense_layout(tuple(view.shape), view.dtype, META))

@@ -1,0 +1,104 @@
+"""The devices of this process, as a user sees them: how many there are, their memory, and work of the host beside theirs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from calque.base.config import settings
+from calque.base.device import Device, known
+from calque.base.errors import DeviceError
+from calque.run.backends import backend
+from calque.run.buffer import Buffer
+from calque.run.dispatch import remember, synchronize
+from calque.run.engine import Queue, Task
+from calque.run.recorder import flush
+from calque.run.source import user_line
+
+_HOST: list[Queue] = []
+
+
+def set_logical_devices(count: int) -> None:
+    """Share the threads of the CPU out among devices `cpu:0` to `cpu:count-1`, which work at the same time: each gets an equal part of
+    `get_num_threads()`, at least one. `cpu` still means all threads. Call it before tensors are put on them; 1 makes `cpu:0` the CPU itself.
+    The environment variable `CALQUE_LOGICAL_DEVICES` sets the first value.
+
+    >>> import calque
+    >>> calque.set_logical_devices(2)
+    >>> calque.device_count(), calque.ones(2, device="cpu:1")
+    (2, tensor([1., 1.], device='cpu:1'))
+    >>> calque.set_logical_devices(1)
+    """
+    if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+        raise ValueError(f"[set_logical_devices] expected a positive integer, got {count!r}")
+    synchronize()
+    settings.logical_devices = count
+
+
+def device_count() -> int:
+    """Number of logical CPU devices."""
+    return settings.logical_devices
+
+
+def memory_stats(device: Any = None) -> dict[str, int]:
+    """Bytes in use, their peak, and freed bytes kept for reuse: of one device, or without an argument of all together.
+
+    >>> import calque
+    >>> sorted(calque.memory_stats("cpu"))
+    ['cached', 'in_use', 'peak']
+    """
+    where = None if device is None else known(Device(device))
+    if where is not None and where.type != "cpu":
+        raise DeviceError(f"[memory_stats] expected a device with memory, got {str(where)!r}; use 'cpu'")
+    found = backend().memory() if where is None else backend().memory(-1 if where.index is None else where.index)
+    return {"in_use": found.in_use, "peak": found.peak, "cached": found.cached}
+
+
+def waitall() -> None:
+    """Start what this thread has recorded and wait until everything has run, on all devices; raise what failed and was not reported yet.
+
+    >>> import calque
+    >>> x = calque.ones(3) + 1
+    >>> calque.waitall()
+    """
+    flush("waitall")
+    synchronize()
+
+
+class Callback:
+    """A function that runs beside the devices once values are there (`call_when_ready`)."""
+
+    def __init__(self, task: Task) -> None:
+        self._task = task
+
+    @property
+    def done(self) -> bool:
+        """Whether it has run."""
+        return self._task.done
+
+    def wait(self) -> None:
+        """Block until it has run; raises what it raised."""
+        self._task.wait()
+        if self._task.error is not None:
+            self._task.error.calque_reported = True  # type: ignore[attr-defined]
+            raise self._task.error
+
+
+def call_on_host(function: Callable[..., Any], buffers: list[Buffer], views: Callable[[list[Any]], list[Any]]) -> Callback:
+    """Queue `function(*views(arrays))` behind the tasks that fill the buffers, on a thread of the host."""
+    inputs = list(buffers)
+    line = user_line()
+
+    def work() -> None:
+        try:
+            function(*views([b.wait() for b in inputs]))
+        except Exception as error:
+            remember(error, line)
+            raise
+
+    if not _HOST:
+        _HOST.append(Queue("host"))
+    task = Task(work)
+    task.hold(inputs)
+    _HOST[0].submit(task, inputs)
+    return Callback(task)

@@ -1,0 +1,406 @@
+"""The engine: order by buffers, errors, callbacks, bounds, fork, exit; random programs agree with the synchronous twin."""
+
+from __future__ import annotations
+
+import gc
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import calque
+from calque.base.config import settings
+from calque.run.buffer import Buffer
+from calque.run.engine import ENGINE, Queue, Task, drain
+
+WIDTH = 4
+
+
+@pytest.fixture
+def queues() -> Iterator[list[Queue]]:
+    made = [Queue(f"test {k}") for k in range(3)]
+    yield made
+    for queue in made:
+        queue.close()
+        ENGINE.queues.remove(queue)
+
+
+@pytest.fixture(autouse=True)
+def two_devices() -> Iterator[None]:
+    before = settings.logical_devices
+    calque.set_logical_devices(2)
+    yield
+    calque.synchronize()
+    settings.logical_devices = before
+
+
+def _program(seed: int, queues: list[Queue], count: int, priorities: bool) -> list[int]:
+    """Random tasks over eight buffers: each writes a hash of what it reads, so any wrong order shows in the values."""
+    rng = random.Random(seed)
+    buffers = [Buffer([k + 1]) for k in range(8)]
+
+    def work(task: tuple[int, list[Buffer], list[Buffer]]) -> None:
+        number, reads, writes = task
+        total = number
+        for b in reads:
+            total = (total * 1_000_003 + b.array[0]) % (1 << 61)
+        if number % 7 == 0:
+            time.sleep(0)  # another thread may go on
+        for b in writes:
+            b.array[0] = (b.array[0] * 31 + total) % (1 << 61)
+
+    for number in range(count):
+        reads, writes = rng.sample(buffers, rng.randrange(4)), rng.sample(buffers, rng.randrange(3))
+        inputs, outputs = [*reads, *writes], list(writes)
+        task = Task(lambda given=(number, reads, writes): work(given), rng.randrange(3) * priorities)  # type: ignore[misc]
+        rng.choice(queues).submit(task, inputs, outputs)
+    for queue in queues:
+        queue.drain()
+    return [b.array[0] for b in buffers]
+
+
+@pytest.mark.parametrize("programs", [300, pytest.param(10_000, marks=pytest.mark.slow)])
+def test_random_programs_agree_with_the_synchronous_twin(queues: list[Queue], programs: int) -> None:
+    for seed in range(programs):
+        count = 5 + seed % 40
+        found = _program(seed, queues, count, seed % 2 == 1)
+        settings.sync = True
+        try:
+            expected = _program(seed, queues, count, False)
+        finally:
+            settings.sync = False
+        assert found == expected, seed
+
+
+@pytest.mark.parametrize("tasks", [30_000, pytest.param(1_000_000, marks=pytest.mark.slow)])
+def test_many_tasks_leave_nothing_behind(queues: list[Queue], tasks: int) -> None:
+    buffers = [Buffer([0]) for _ in range(4)]
+
+    def add(target: Buffer) -> None:
+        target.array[0] += 1
+
+    def rounds(count: int) -> None:
+        for k in range(count):
+            target = buffers[k % 4]
+            inputs = [target, buffers[(k + 1) % 4]]
+            task = Task(lambda target=target: add(target))  # type: ignore[misc]
+            task.hold(inputs, [target])
+            queues[k % 3].submit(task, inputs, [target])
+        drain()
+
+    rounds(2000)
+    gc.collect()
+    before = len(gc.get_objects())
+    rounds(tasks)
+    gc.collect()
+    assert [b.array[0] for b in buffers] == [(tasks + 2000) // 4] * 4
+    assert len(gc.get_objects()) - before < 200
+    assert all(b.pins == 0 and len(b.readers or ()) <= 10 for b in buffers)
+
+
+def test_priorities_order_what_is_ready(queues: list[Queue]) -> None:
+    gate, seen = threading.Event(), []
+    queues[0].submit(Task(gate.wait))  # type: ignore[arg-type]
+    for k, priority in enumerate((0, 2, 1, 2)):
+        queues[0].submit(Task(lambda k=k: seen.append(k), priority))  # type: ignore[misc]
+    gate.set()
+    queues[0].drain()
+    assert seen == [1, 3, 2, 0]
+
+
+def test_a_full_queue_blocks_the_sender() -> None:
+    queue = Queue("small", bound=2)
+    gate, sent = threading.Event(), []
+
+    def send() -> None:
+        for k in range(5):
+            queue.submit(Task(gate.wait))  # type: ignore[arg-type]
+            sent.append(k)
+
+    sender = threading.Thread(target=send)
+    sender.start()
+    time.sleep(0.1)
+    assert len(sent) == 2 and queue.depth == 2
+    gate.set()
+    sender.join(5)
+    queue.close()
+    ENGINE.queues.remove(queue)
+    assert len(sent) == 5
+
+
+def _tensor_program(seed: int) -> list[list[float]]:
+    """Random work on three devices with copies and in-place writes."""
+    rng = random.Random(seed)
+    names = ("cpu", "cpu:0", "cpu:1")
+    held = [calque.arange(float(WIDTH)).to(n) + k for k, n in enumerate(names * 2)]
+    for step in range(rng.randrange(4, 14)):
+        a = rng.choice(held)
+        mates = [t for t in held if t.device == a.device]
+        kind = rng.randrange(6)
+        if kind == 0:
+            held[rng.randrange(len(held))] = a.to(rng.choice(names))
+        elif kind == 1:
+            a.mul_(0.5).add_(float(step))
+        elif kind == 2:
+            held[rng.randrange(len(held))] = a * 0.25 + rng.choice(mates)
+        elif kind == 3:
+            a[1:3] = rng.choice(mates)[:2] - 1.0
+        elif kind == 4:
+            a.copy_(rng.choice(held))
+        else:
+            rng.choice(held).sum().item()
+    return [t.tolist() for t in held]
+
+
+@pytest.mark.parametrize("programs", [100, pytest.param(2000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("early", [False, True])
+def test_random_tensor_programs_agree_with_the_synchronous_twin(programs: int, early: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    from calque.run import dispatch, places
+
+    if early:  # whatever a copy need not wait for becomes a program of its own
+        monkeypatch.setattr(places, "LATE_WORK", -1)
+        monkeypatch.setattr(places, "LATE_SHARE", -1.0)
+    monkeypatch.setattr(dispatch, "INLINE_WORK", 0)  # everything goes through the queues
+    monkeypatch.setattr(dispatch, "INLINE_READ_WORK", 0)
+    for seed in range(programs):
+        found = _tensor_program(seed)
+        monkeypatch.setattr(settings, "sync", True)
+        expected = _tensor_program(seed)
+        monkeypatch.setattr(settings, "sync", False)
+        assert found == expected, seed
+
+
+@pytest.mark.parametrize("inline", [True, False])
+def test_forced_failures_are_reported_where_they_were_recorded(inline: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """100 bad indices at random points of a program: each names its line, and what does not depend on it is right."""
+    from calque.run import dispatch
+
+    if not inline:
+        monkeypatch.setattr(dispatch, "INLINE_WORK", 0)
+        monkeypatch.setattr(dispatch, "INLINE_READ_WORK", 0)
+    rng = random.Random(5)
+    for round_ in range(100):
+        device = f"cpu:{round_ % 2}"
+        table = calque.arange(10.0, device=device)
+        at = rng.randrange(6)
+        good, bad, line = [], None, 0
+        for step in range(6):
+            if step == at:
+                where = calque.tensor([1, 10 + step], device=device) * 1  # not known before it runs
+                bad = calque.index_select(table, 0, where) * 2.0  # the bad line
+                line = sys._getframe().f_lineno - 1
+            good.append((table + step).to(f"cpu:{(round_ + step) % 2}"))
+            if rng.random() < 0.3:
+                calque.run.recorder.flush("test")  # type: ignore[attr-defined]
+        assert bad is not None
+        after = bad + 1.0
+        with pytest.raises(IndexError) as caught:
+            after.tolist() if round_ % 3 else after.to("cpu").tolist()
+        text = str(caught.value) + "".join(getattr(caught.value, "__notes__", []))
+        assert re.search(rf"{re.escape(__file__)}:{line}\b", text), text
+        for step, value in enumerate(good):
+            assert value.tolist() == [k + step for k in range(10)]
+
+
+def test_waitall_raises_what_nobody_has_read() -> None:
+    x = calque.arange(4.0, device="cpu:1")
+    bad = calque.index_select(x, 0, calque.tensor([8], device="cpu:1") + 1)
+    later = [(bad + k).to("cpu:0") for k in range(3)]
+    fine = x * 2
+    with pytest.raises(IndexError, match="9"):
+        calque.waitall()
+    calque.waitall()  # once
+    assert fine.tolist() == [0.0, 2.0, 4.0, 6.0]
+    for value in later:
+        with pytest.raises(IndexError, match="9"):
+            value.wait_to_read()
+
+
+def test_callbacks_run_when_values_are_there() -> None:
+    seen: list[float] = []
+    x = calque.ones(1 << 16, device="cpu:1")
+    for k in range(5):
+        calque.call_when_ready(lambda total, k=k: seen.append(float(total) + k), x.sum())
+        x = x + 1.0
+    calque.synchronize()
+    assert seen == [(1 << 16) * (k + 1) + k for k in range(5)]
+    handle = calque.call_when_ready(lambda value: 1 / 0, x)
+    with pytest.raises(ZeroDivisionError):
+        handle.wait()
+    assert handle.done
+    calque.call_when_ready(lambda value: 1 / 0, x)
+    with pytest.raises(ZeroDivisionError):
+        calque.synchronize()
+
+
+def test_updates_stay_in_place_while_earlier_steps_still_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What tasks hold must not look like a second owner: no new plans, no copies, one buffer for ever."""
+    from calque.run import dispatch
+
+    monkeypatch.setattr(dispatch, "INLINE_WORK", 0)
+    w = calque.zeros(1 << 18)
+    step = calque.ones(1 << 18)
+    calque.waitall()
+    buffer = id(w._storage.buffer)
+
+    def advance(count: int) -> None:
+        for _ in range(count):
+            w.add_(step)
+            calque.run.recorder.flush("test")  # type: ignore[attr-defined]
+
+    advance(3)
+    calque.synchronize()
+    before = calque.stats()["programs"]
+    advance(40)
+    assert id(w._storage.buffer) == buffer
+    assert calque.stats()["programs"] == before
+    assert w[:3].tolist() == [43.0] * 3
+
+
+def test_threads_may_share_devices() -> None:
+    failures: list[BaseException] = []
+
+    def train(number: int) -> None:
+        try:
+            device = f"cpu:{number % 2}"
+            x = calque.full((32, 32), float(number + 1), device=device)
+            for _ in range(20):
+                x = (x @ x).clamp(max=2.0).to(f"cpu:{(number + 1) % 2}").to(device) * 0.5
+            assert x.cpu().flatten()[0].item() == 1.0
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=train, args=(k,)) for k in range(4)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join(60)
+    assert not failures, failures
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="fork")
+def test_a_forked_child_has_an_engine_of_its_own() -> None:
+    x = calque.ones(1 << 18, device="cpu:1")
+    y = [(x * k).to("cpu:0") for k in range(8)]
+    pid = os.fork()
+    if pid == 0:
+        status = 1
+        try:
+            ok = all(t[5].item() == k for k, t in enumerate(y))
+            ok = ok and (x.to("cpu:0") + 1.0).sum().item() == 2 << 18
+            status = 0 if ok else 2
+        finally:
+            os._exit(status)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    assert y[7][0].item() == 7.0
+
+
+EXIT = """
+import calque
+calque.set_logical_devices(2)
+x = calque.ones(512, 512, device="cpu:1")
+for _ in range(30):
+    x = (x @ x).clamp(max=1.0).to("cpu:0").to("cpu:1")
+calque.call_when_ready(lambda v: print("seen", v[0, 0]), x)
+{end}
+"""
+
+
+@pytest.mark.parametrize(("end", "status"), [("", 0), ("raise SystemExit(3)", 3), ("1 / 0", 1)])
+def test_the_interpreter_exits_cleanly(end: str, status: int) -> None:
+    done = subprocess.run([sys.executable, "-c", EXIT.format(end=end)], capture_output=True, text=True, timeout=120)
+    assert done.returncode == status, done.stderr
+    assert "seen 1.0" in done.stdout
+    assert not done.stderr or "ZeroDivisionError" in done.stderr, done.stderr
+
+
+INTERRUPT = """
+import sys, calque
+calque.set_logical_devices(2)
+x = calque.ones(400, 400, device="cpu:1")
+calque.synchronize()
+print("ready", flush=True)
+steps = 0
+try:
+    while True:
+        x = (x @ x).clamp(max=1.0).to("cpu:0").to("cpu:1")
+        steps += 1
+except KeyboardInterrupt:
+    pass
+assert calque.ones(3, device="cpu:1").sum().item() == 3.0
+try:
+    value = x[0, 0].item()
+except RuntimeError as error:
+    value = 1.0 if "interrupt" in type(error).__name__.lower() else 0.0
+print("alive", steps > 0, value, flush=True)
+"""
+
+
+@pytest.mark.parametrize("delay", [0.0, 0.05, 0.21])
+def test_ctrl_c_leaves_a_working_engine(delay: float) -> None:
+    child = subprocess.Popen([sys.executable, "-c", INTERRUPT], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert child.stdout is not None
+    assert child.stdout.readline() == "ready\n"
+    time.sleep(0.3 + delay)
+    child.send_signal(signal.SIGINT)
+    out, err = child.communicate(timeout=120)
+    assert child.returncode == 0 and "alive True 1.0" in out, (out, err)
+
+
+def test_work_on_two_devices_overlaps(queues: list[Queue]) -> None:
+    """Recorded serially, run at the same time: the tasks of both devices are under way together."""
+    spans: dict[str, list[tuple[float, float]]] = {"a": [], "b": []}
+
+    def busy(name: str) -> None:
+        start = time.perf_counter()
+        time.sleep(0.02)
+        spans[name].append((start, time.perf_counter()))
+
+    first, second = Buffer([0]), Buffer([0])
+    for _ in range(5):
+        queues[0].submit(Task(lambda: busy("a")), [first], [first])
+        queues[1].submit(Task(lambda: busy("b")), [second], [second])
+    drain()
+    overlap = sum(max(0.0, min(e1, e2) - max(s1, s2)) for (s1, e1), (s2, e2) in zip(spans["a"], spans["b"], strict=True))
+    assert overlap > 0.05
+
+
+def test_a_copy_waits_for_its_value_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A, B, C, D: C's device gets A while B, recorded before C, still runs."""
+    from calque.run import places, recorder
+
+    made: list[Any] = []
+    monkeypatch.setattr(recorder, "split", lambda *given: made.append(places.split(*given)) or made[-1])
+    w = calque.randn(256, 256, device="cpu:0") * 0.05
+    start = calque.ones(128, 256, device="cpu:0")
+    calque.waitall()
+    a = start * 2.0
+    b = ((a + 1.0) @ w).tanh() @ w
+    c = a.to("cpu:1") + 2.0
+    d = b * c.to("cpu:0")
+    parts = [[str(part.device) for part in split.parts] for split in made]
+    assert parts[0] == ["cpu:0", "cpu:0"], parts
+    early, late = made[0].parts
+    assert early.plan.cost < late.plan.cost / 10
+    held = (start.numpy() * 2.0).astype(np.float64)
+    weights = w.cpu().numpy().astype(np.float64)
+    np.testing.assert_allclose(d.cpu().numpy(), np.tanh((held + 1.0) @ weights) @ weights * (held + 2.0), rtol=1e-3, atol=1e-3)
+
+
+def test_results_do_not_depend_on_the_share_of_threads() -> None:
+    x: Any = np.random.default_rng(0).standard_normal((64, 512)).astype(np.float32)
+    found = []
+    for count in (1, 2, 3):
+        calque.set_logical_devices(count)
+        t = calque.tensor(x, device=f"cpu:{count - 1}")
+        found.append(((t @ t.t()).softmax(-1).sum(0) + t.mean()).cpu().numpy().copy())
+    assert all(np.array_equal(found[0], other) for other in found[1:])
