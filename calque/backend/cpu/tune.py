@@ -22,7 +22,7 @@ from calque.backend.cpu.target import current
 from calque.base import config
 
 MAGIC = "calque schedule 1"
-REPEATS = 3
+REPEATS = 5
 WORTH = 0.97  # of the model's time: a candidate that is hardly faster is noise
 _clock = time.perf_counter
 _chosen: dict[tuple[Any, ...], contract.Contraction] = {}
@@ -54,7 +54,7 @@ def _label(kind: str, spec: Any, dtype: str, threads: int, candidates: dict[str,
     name = library.content_key("schedule", f"{kind} {dtype} {threads} threads {spec}", current())
     label = _stored(name)
     if label not in candidates:
-        label = fastest({label: seconds(kind, spec, dtype, native) for label, native in candidates.items()})
+        label = fastest(race(kind, spec, dtype, candidates))
         _cache().put(name, f"{MAGIC}\n{label}".encode())
     return label
 
@@ -86,22 +86,25 @@ def _filled(elements: int, dtype: str) -> Array:
     return block
 
 
-def seconds(kind: str, spec: Any, dtype: str, native: contract.Contraction) -> float:
-    """Shortest time of a call on operands of these sizes and strides."""
+def race(kind: str, spec: Any, dtype: str, candidates: dict[str, contract.Contraction]) -> dict[str, float]:
+    """Shortest time of a call of every candidate on operands of these sizes and strides. They take turns, so that what disturbs one disturbs
+    all, and the first round warms up."""
     target = current()
-    call = (kind, dtype, contract.ways_of(kind, native, dtype, target))
-    address = library.functions([], [call])[1][0]
     spans = [1 + sum((size - 1) * abs(step) for size, step in zip(*view, strict=True) if size > 1) for view in spec.operand_views()]
     blocks = [_filled(elements, dtype) for elements in (*spans, int(np.prod(spec.out_shape)))]
-    blocks.append(_filled(native.workspace_bytes(dtype, target) // np.dtype(dtype).itemsize + 64, dtype))
-    words = np.array([*(block.ctypes.data for block in blocks), *native.words()], np.int64)
-    record = np.array([[address, 0, 1]], np.int64)
-    best = float("inf")
-    for turn in range(1 + REPEATS):  # the first one warms up
-        start = _clock()
-        RUNTIME.run(record.ctypes.data, 1, words.ctypes.data)
-        elapsed = _clock() - start
-        best = min(best, elapsed) if turn else best
+    calls: dict[str, tuple[Array, ...]] = {}
+    for label, native in candidates.items():
+        address = library.functions([], [(kind, dtype, contract.ways_of(kind, native, dtype, target))])[1][0]
+        space = _filled(native.workspace_bytes(dtype, target) // np.dtype(dtype).itemsize + 64, dtype)
+        words = np.array([*(block.ctypes.data for block in (*blocks, space)), *native.words()], np.int64)
+        calls[label] = (np.array([[address, 0, 1]], np.int64), words, space)
+    best = dict.fromkeys(calls, float("inf"))
+    for turn in range(1 + REPEATS):
+        for label, (record, words, _) in calls.items():
+            start = _clock()
+            RUNTIME.run(record.ctypes.data, 1, words.ctypes.data)
+            elapsed = _clock() - start
+            best[label] = min(best[label], elapsed) if turn else best[label]
     return best
 
 
