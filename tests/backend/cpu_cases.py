@@ -100,8 +100,9 @@ class Builder:
         inner = tuple(self.extents[self.rank_p :])
         fixed = inner if vector == "p" and 0 < prod(inner) <= 16 and self.rng.random() < 0.7 else ()
         kernel = LoopKernel(
-            self.rank_p, len(inner), tuple(self.operands), tuple(self.accesses), tuple(self.stages), vector, tuple(self.scalars), fixed
-        )
+            self.rank_p, len(inner), tuple(self.operands), tuple(self.accesses), tuple(self.stages), vector, tuple(self.scalars), fixed,
+            panels=vector == "p" and not fixed and bool(self.rng.random() < 0.6),
+        )  # fmt: skip
         buffers, inputs, given = [], [], []
         for operand, size in zip(self.operands, self.sizes, strict=True):
             same = [b for b in buffers if b.kind == ("output" if operand.out else "input")]

@@ -16,6 +16,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 
 from calque.backend.cpu import emit_memory as memory
+from calque.backend.cpu import emit_panel
 from calque.backend.cpu.emit_ops import Val, bitcast, cast, constant, instruction, widen
 from calque.backend.cpu.emit_plan import STORES, Plan, levels, make_plan, scalar_stage
 from calque.backend.cpu.emit_reduce import Accumulator, Reduction
@@ -58,10 +59,12 @@ class KernelEmitter:
         self.symbol = symbol
         self.plan: Plan = make_plan(kernel, target)
         self.levels = levels(kernel, self.plan)
+        self.panels = emit_panel.suits(kernel, self.plan)
         self.code = Code()
         self.module = Module()
         self.one = Lanes(self.code, self.module, 1, target)
         self.vector = Lanes(self.code, self.module, self.plan.width, target) if self.plan.width > 1 else self.one
+        self.scalar_variant = Variant(self.one, "", 1)
         self.frame = memory.Frame(kernel, self.code, self.vector, self.plan.axis)
         self.shared: dict[int, Val] = {}
         self.waiting: dict[tuple[int, int], tuple[str, Val]] = {}  # stores that the next turn completes, by access and number of the group
@@ -83,7 +86,9 @@ class KernelEmitter:
         block = str(plan.block)
         if plan.along == "p":
             inner = extents[plan.axis]
-            if self.kernel.rank_r and not self.kernel.fixed and plan.unroll > 1:  # few columns: smaller blocks, so that every thread gets some
+            if self.panels:
+                block = self._panel_columns(inner, outer)
+            elif self.kernel.rank_r and not self.kernel.fixed and plan.unroll > 1:  # few columns: smaller blocks, so that every thread gets some
                 enough = code.let(f"icmp sge i64 {inner}, {code.mul('%threads', block)}")
                 block = code.let(f"select i1 {enough}, i64 {block}, i64 {plan.width}")
             count = code.let(f"sdiv i64 {code.add(inner, code.sub(block, '1'))}, {block}")
@@ -100,6 +105,15 @@ class KernelEmitter:
                 self._unit(index, block)
                 counters.advance()
 
+    def _panel_columns(self, inner: str, outer: list[int]) -> str:
+        """Columns of a panel: so many that every thread gets one, within bounds."""
+        code, total = self.code, inner
+        for d in outer:
+            total = code.mul(total, self.frame.extents[d])
+        share = code.let(f"sdiv i64 {code.add(total, code.sub('%threads', '1'))}, %threads")
+        whole = code.let(f"and i64 {code.add(share, str(emit_panel.LEAST - 1))}, {-emit_panel.LEAST}")
+        return code.minimum(code.maximum(whole, str(emit_panel.LEAST)), str(emit_panel.columns(self.kernel)))
+
     def _unit(self, index: dict[int, str], block: str) -> None:
         code, plan = self.code, self.plan
         self.shared = {}
@@ -108,16 +122,19 @@ class KernelEmitter:
         for d in index:
             group.offset = self.frame.moved(group.offset, d, index[d], self._accesses(self.kernel.stages))
         for stage in self.kernel.stages:
-            self._level(stage, 0, Variant(self.one, "", 1), [group])
+            self.level(stage, 0, Variant(self.one, "", 1), [group])
         if plan.along == "r":
             for stage in self.kernel.stages:
                 self._rows(stage, group)
             return
         start = code.mul(position, block)
         stop = code.minimum(code.add(start, block), self.frame.extents[plan.axis])
-        self._variants(start, stop, lambda variant, n: self._panel(variant, self._split(variant, group, n, self.kernel.stages)), plan.unroll)
+        if self.panels:
+            emit_panel.Panel(self, start, stop).write(group)
+            return
+        self.variants(start, stop, lambda variant, n: self._panel(variant, self.split(variant, group, n, self.kernel.stages)), plan.unroll)
 
-    def _variants(self, start: str, stop: str, body: Callable[[Variant, str], None], unroll: int, width: int = 0) -> None:
+    def variants(self, start: str, stop: str, body: Callable[[Variant, str], None], unroll: int, width: int = 0) -> None:
         """The vectorised loop from start to stop in all its forms. Masked accesses cost several times as much as plain ones (Zen 5: half
         the speed of batch normalisation), so a mask is for the last vector only."""
         code = self.code
@@ -140,7 +157,7 @@ class KernelEmitter:
         with code.loop(start, stop) as n:
             body(Variant(self.one, "", 1), n)
 
-    def _split(self, variant: Variant, group: Group, n: str, stages: tuple[Stage, ...]) -> list[Group]:
+    def split(self, variant: Variant, group: Group, n: str, stages: tuple[Stage, ...]) -> list[Group]:
         """One group per vector of a turn of the vectorised loop at position n."""
         axis, used = self.plan.axis, self._accesses(stages)
         groups = []
@@ -161,7 +178,7 @@ class KernelEmitter:
         outer = self.shared
         self.shared = dict(outer)
         for stage in self.kernel.stages:
-            self._level(stage, 1, variant, groups)
+            self.level(stage, 1, variant, groups)
             if stage.kind == "point":
                 continue
             accumulators = [self._accumulators(stage, variant.s) for _ in groups]
@@ -176,7 +193,7 @@ class KernelEmitter:
     ) -> None:
         """The loops of a stage over R from dim number `depth` on; dims of a fixed extent are written out."""
         if depth == self.kernel.rank_r:
-            self._accumulate(stage, variant, groups, accumulators)
+            self.accumulate(stage, variant, groups, accumulators)
             return
         dim, kept = self.kernel.rank_p + depth, self.shared
         with ExitStack() as loops:
@@ -186,12 +203,12 @@ class KernelEmitter:
                 turns = [loops.enter_context(self.code.loop("0", self.frame.extents[dim]))]
             for r in turns:
                 self.shared = dict(kept)
-                inner = self._inside(stage, groups, dim, r)
-                self._level(stage, 2 + depth, variant, inner)
+                inner = self.inside(stage, groups, dim, r)
+                self.level(stage, 2 + depth, variant, inner)
                 self._nest(stage, variant, inner, accumulators, depth + 1)
         self.shared = kept
 
-    def _inside(self, stage: Stage, groups: list[Group], dim: int, r: str) -> list[Group]:
+    def inside(self, stage: Stage, groups: list[Group], dim: int, r: str) -> list[Group]:
         """The groups at index r of one R dim."""
         used = self._accesses((stage,))
         return [Group({**g.index, dim: r}, self.frame.moved(g.offset, dim, r, used), dict(g.values)) for g in groups]
@@ -199,7 +216,7 @@ class KernelEmitter:
     def _rows(self, stage: Stage, group: Group) -> None:
         """One stage at one point of P, with the innermost R dim vectorised."""
         kernel, plan = self.kernel, self.plan
-        self._level(stage, 1, Variant(self.one, "", 1), [group])
+        self.level(stage, 1, Variant(self.one, "", 1), [group])
         if stage.kind == "point":
             return
         alone = plan.axis >= 0 and scalar_stage(kernel, stage, plan.axis)
@@ -214,21 +231,21 @@ class KernelEmitter:
             inner = [Group(group.index, group.offset)]
             for j in range(kernel.rank_r - 1):
                 r = loops.enter_context(self.code.loop("0", self.frame.extents[kernel.rank_p + j]))
-                inner = self._inside(stage, inner, kernel.rank_p + j, r)
-                self._level(stage, 2 + j, Variant(self.one, "", 1), inner)
+                inner = self.inside(stage, inner, kernel.rank_p + j, r)
+                self.level(stage, 2 + j, Variant(self.one, "", 1), inner)
 
             def body(variant: Variant, n: str) -> None:
                 outer = self.shared
                 self.shared = dict(outer)
-                groups = self._split(variant, inner[0], n, (stage,))
-                self._level(stage, 1 + kernel.rank_r, variant, groups)
-                self._accumulate(stage, variant, groups, [partial[variant.s.width, u] for u in range(variant.count)])
+                groups = self.split(variant, inner[0], n, (stage,))
+                self.level(stage, 1 + kernel.rank_r, variant, groups)
+                self.accumulate(stage, variant, groups, [partial[variant.s.width, u] for u in range(variant.count)])
                 self.shared = outer
 
             if plan.axis < 0:
-                self._accumulate(stage, Variant(self.one, "", 1), inner, [partial[1, 0]])
+                self.accumulate(stage, Variant(self.one, "", 1), inner, [partial[1, 0]])
             else:
-                self._variants("0", self.frame.extents[plan.axis], body, unroll, width=1 if alone else 0)
+                self.variants("0", self.frame.extents[plan.axis], body, unroll, width=1 if alone else 0)
         self.shared = kept
         self._merge(partial)
 
@@ -276,11 +293,14 @@ class KernelEmitter:
 
     # instructions
 
-    def _level(self, stage: Stage, level: int, variant: Variant, groups: list[Group]) -> None:
-        """Emit the instructions of a stage that stand at one loop level (reductions excepted)."""
+    def level(self, stage: Stage, level: int, variant: Variant, groups: list[Group], varying: bool | None = None) -> None:
+        """Emit the instructions of a stage that stand at one loop level (reductions excepted): all, or only those that differ (stores count
+        among them) or do not differ from lane to lane."""
         for number, group in enumerate(groups):
             for value, instr in enumerate(stage.instrs, stage.first):
                 if self.levels[value] != level or instr.op == "reduce":
+                    continue
+                if varying is not None and varying != (instr.op in STORES or self.plan.varying(value)):
                     continue
                 if instr.op in STORES:
                     if number == 0 or self._store_varies(instr):
@@ -294,7 +314,7 @@ class KernelEmitter:
         strides = self.kernel.accesses[instr.imm].strides
         return strides[self.plan.axis] != "0" or any(self.plan.varying(a) for a in instr.args)
 
-    def _accumulate(
+    def accumulate(
         self, stage: Stage, variant: Variant, groups: list[Group], accumulators: list[dict[int, Accumulator]]
     ) -> None:
         for group, found in zip(groups, accumulators, strict=True):

@@ -161,6 +161,8 @@ def make_plan(kernel: LoopKernel, target: TargetInfo) -> Plan:
             unrolls = tuple([_unroll(s.instrs, 1, target) for s in kernel.stages])
     tiles = along == "p" and kernel.rank_p > 1 and kernel.rank_r == 0 and _profits_from_tiles(kernel, axis)
     block = width * unroll if kernel.rank_r and not kernel.fixed else TRANSPOSED_BLOCK if tiles else MAP_BLOCK
+    if along == "p" and kernel.panels and width > 1:
+        unrolls = tuple([min(2, _unroll(s.instrs, 1, target)) for s in kernel.stages])
     unrolls = unrolls or (unroll,) * len(kernel.stages)
     return Plan(axis, along, width, unroll, unrolls, depends, written, block, tiles)
 

@@ -136,15 +136,18 @@ class Reduction:
 
 
 class Accumulator:
-    """Stack variables (promoted to registers) of one partial result of one reduction."""
+    """Variables of one partial result of one reduction: on the stack (promoted to registers), or where `places` say."""
 
-    def __init__(self, reduction: Reduction, s: Lanes) -> None:
+    def __init__(self, reduction: Reduction, s: Lanes, places: tuple[str, str] | None = None) -> None:
         self.reduction = reduction
         self.s = s
         code = s.code
         self.type = s.type(reduction.kind)
-        self.value = code.variable(self.type)
         self.index_type = s.type(reduction.second_kind) if reduction.second_kind else ""
+        if places is not None:
+            self.value, self.index = places
+            return
+        self.value = code.variable(self.type)
         self.index = code.variable(self.index_type) if reduction.second_kind else ""
         self.reset()
 

@@ -148,11 +148,11 @@ class Code:
 
     def read(self, type_: str, variable: str) -> str:
         """Present value of a variable."""
-        return self.let(f"load {type_}, ptr {variable}")
+        return self.let(f"load {type_}, ptr {variable}, align 1")
 
     def write(self, type_: str, value: str, variable: str) -> None:
         """Set a variable."""
-        self.emit(f"store {type_} {value}, ptr {variable}")
+        self.emit(f"store {type_} {value}, ptr {variable}, align 1")
 
     # control
 

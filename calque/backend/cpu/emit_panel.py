@@ -1,0 +1,169 @@
+"""Kernels that reduce down columns, walked row by row.
+
+A unit of work is a panel: some hundred columns at one point of the outer P dims. Its rows are read from left to right, as they lie in memory, and
+what a column knows so far waits in the thread's scratch memory. With the sums in registers instead, a unit is a few vectors wide, and every row
+costs the processor a new page and its prefetchers a new start: fine only for few columns. The order of every sum is the same in both forms.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from calque.backend.cpu.emit_ops import Val
+from calque.backend.cpu.emit_plan import STORES, Plan, levels, scalar_stage
+from calque.backend.cpu.emit_reduce import Accumulator, Reduction
+from calque.backend.cpu.emit_text import Lanes, register_kind
+from calque.kernel.loops import LoopKernel, Stage
+
+if TYPE_CHECKING:
+    from calque.backend.cpu.emit import Group, KernelEmitter, Variant
+
+WIDE, NARROW = 1024, 256  # columns of a panel: of a kernel with one loop over the rows; with several, so that its rows stay in the cache
+LEAST = 64  # columns of a panel that is cut so that every thread gets one
+MOST_SLOTS = 12
+
+
+def columns(kernel: LoopKernel) -> int:
+    """Columns of a panel at most."""
+    return WIDE if sum(stage.kind != "point" for stage in kernel.stages) == 1 else NARROW
+
+
+def suits(kernel: LoopKernel, plan: Plan) -> bool:
+    """Whether a kernel is written this way: lowering asks for it, and everything that waits is a number that differs from column to column."""
+    if not kernel.panels or plan.along != "p" or plan.width == 1 or kernel.rank_r != 1 or kernel.fixed:
+        return False
+    reductions = [v for v, i in enumerate(kernel.instructions()) if i.op == "reduce"]
+    if not all(plan.varying(v) for v in reductions) or any(scalar_stage(kernel, stage, plan.axis) for stage in kernel.stages):
+        return False
+    waiting = _waiting(kernel, plan)
+    instrs, level = kernel.instructions(), levels(kernel, plan)
+    if any(level[v] == 1 and not plan.varying(v) and i.op not in STORES for v, i in enumerate(instrs)):
+        return False
+    return len(waiting) + 2 * len(reductions) <= MOST_SLOTS and not any(register_kind(instrs[v].dtype) == "i1" for v in (*waiting, *reductions))
+
+
+def _waiting(kernel: LoopKernel, plan: Plan) -> list[int]:
+    """Values of a column that another loop over the columns uses: of an earlier stage, or of the part of a stage before its rows."""
+    found: set[int] = set()
+    level = levels(kernel, plan)
+    for stage in kernel.stages:
+        for value, instr in enumerate(stage.instrs, stage.first):
+            for a in instr.args:
+                if plan.varying(a) and (a < stage.first or level[a] != level[value]):
+                    found.add(a)
+    return sorted(found)
+
+
+class Panel:
+    """Writes one unit of work of a kernel that `suits`."""
+
+    def __init__(self, emitter: KernelEmitter, start: str, stop: str) -> None:
+        self.e, self.start, self.stop = emitter, start, stop
+        kernel, plan = emitter.kernel, emitter.plan
+        self.waiting = _waiting(kernel, plan)
+        reductions = [v for v, i in enumerate(kernel.instructions()) if i.op == "reduce"]
+        self.slots = {("value", v): k for k, v in enumerate(self.waiting)}
+        for v in reductions:
+            self.slots["sum", v] = len(self.slots)
+            self.slots["second", v] = len(self.slots)
+
+    def write(self, group: Group) -> None:
+        """All stages. A stage is a loop over the columns for what does not vary with the rows, then the rows, then the ends of its sums."""
+        for stage in self.e.kernel.stages:
+            self._columns(stage, group, 1, before=True)
+            if stage.kind == "point":
+                continue
+            self._rows(stage, group)
+            if any(i.op == "reduce" for i in stage.instrs):
+                self._columns(stage, group, 1, before=False)
+
+    def _rows(self, stage: Stage, group: Group) -> None:
+        e, dim = self.e, self.e.kernel.rank_p
+        kept = e.shared
+        with e.code.loop("0", e.frame.extents[dim]) as r:
+            e.shared = dict(kept)
+            inner = e.inside(stage, [group], dim, r)[0]
+            e.level(stage, 2, e.scalar_variant, [inner], varying=False)
+
+            def body(variant: Variant, n: str) -> None:
+                outer = e.shared
+                e.shared = dict(outer)
+                groups = e.split(variant, inner, n, (stage,))
+                self._fetch(stage, 2, variant, groups, n)
+                e.level(stage, 2, variant, groups, varying=True)
+                e.accumulate(stage, variant, groups, [self._accumulators(stage, variant.s, self._at(n, u, variant)) for u in range(len(groups))])
+                e.shared = outer
+
+            e.variants(self.start, self.stop, body, e.plan.unrolls[e.kernel.stages.index(stage)])
+        e.shared = kept
+
+    def _columns(self, stage: Stage, group: Group, level: int, before: bool) -> None:
+        """The loop over the columns in front of the rows of a stage, or behind them."""
+        e = self.e
+        sums = [v for v, i in enumerate(stage.instrs, stage.first) if i.op == "reduce"]
+        if before:
+            work = [v for v, i in enumerate(stage.instrs, stage.first) if e.levels[v] == level and i.op != "reduce" and self._concerns(i.op, v)]
+            if not work and not sums:
+                return
+
+        def body(variant: Variant, n: str) -> None:
+            outer = e.shared
+            e.shared = dict(outer)
+            groups = e.split(variant, group, n, (stage,))
+            if before:
+                self._fetch(stage, level, variant, groups, n)
+                e.level(stage, level, variant, groups, varying=True)
+            for u, g in enumerate(groups):
+                at = self._at(n, u, variant)
+                for value, accumulator in self._accumulators(stage, variant.s, at).items():
+                    if before:
+                        accumulator.reset()
+                    else:
+                        g.values[value] = accumulator.reduction.finish(variant.s, *accumulator.read())
+                for value in self.waiting:
+                    if value in g.values and (value in sums) is not before and stage.first <= value < stage.first + len(stage.instrs):
+                        self._keep(variant.s, value, g.values[value], at)
+            e.shared = outer
+
+        e.variants(self.start, self.stop, body, 1)
+
+    def _concerns(self, op: str, value: int) -> bool:
+        return op in STORES or self.e.plan.varying(value)
+
+    # scratch memory: one slot of eight bytes per column for every value
+
+    def _at(self, n: str, u: int, variant: Variant) -> str:
+        """Number of a vector's first column within the panel."""
+        code = self.e.code
+        return code.add(code.sub(n, self.start), str(u * variant.s.width))
+
+    def _place(self, what: str, value: int, kind: str, at: str) -> str:
+        code = self.e.code
+        base = code.let(f"getelementptr i8, ptr %scratch, i64 {self.slots[what, value] * columns(self.e.kernel) * 8}")
+        return code.let(f"getelementptr {kind}, ptr {base}, i64 {at}")
+
+    def _accumulators(self, stage: Stage, s: Lanes, at: str) -> dict[int, Accumulator]:
+        found = {}
+        for value, instr in enumerate(stage.instrs, stage.first):
+            if instr.op == "reduce":
+                reduction = Reduction(instr.imm, self.e.kernel_dtype(instr.args[0]).dtype, instr.dtype)
+                second = self._place("second", value, reduction.second_kind, at) if reduction.second_kind else ""
+                found[value] = Accumulator(reduction, s, (self._place("sum", value, reduction.kind, at), second))
+        return found
+
+    def _keep(self, s: Lanes, value: int, found: Val, at: str) -> None:
+        self.e.code.emit(f"store {s.type(found.kind)} {found.text}, ptr {self._place('value', value, found.kind, at)}, align 8")
+
+    def _fetch(self, stage: Stage, level: int, variant: Variant, groups: list[Group], n: str) -> None:
+        """Load what the instructions of a level want and other loops left."""
+        e = self.e
+        wanted = [a for v, i in enumerate(stage.instrs, stage.first) if e.levels[v] == level for a in i.args if a in self.waiting]
+        for value in sorted(set(wanted)):
+            if value >= stage.first and e.levels[value] == level and e.kernel_dtype(value).op != "reduce":
+                continue
+            dtype = e.kernel_dtype(value).dtype
+            kind = register_kind(dtype)
+            for u, group in enumerate(groups):
+                place = self._place("value", value, kind, self._at(n, u, variant))
+                text = e.code.let(f"load {variant.s.type(kind)}, ptr {place}, align 8")
+                group.values[value] = Val(text, dtype, variant.s.width)
