@@ -13,11 +13,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass, field
 
 from calque.backend.cpu import emit_memory as memory
 from calque.backend.cpu import emit_panel
 from calque.backend.cpu.emit_ops import Val, bitcast, cast, constant, instruction, widen
+from calque.backend.cpu.emit_panel import Group, Variant
 from calque.backend.cpu.emit_plan import STORES, Plan, levels, make_plan, scalar_stage
 from calque.backend.cpu.emit_reduce import Accumulator, Reduction
 from calque.backend.cpu.emit_text import Code, Lanes, Module
@@ -29,25 +29,6 @@ VERSION = 1
 """Part of the object cache's key: raise it when the same kernel text must be compiled anew."""
 
 SIGNATURE = "void @{}(i64 %thread, i64 %threads, ptr %barrier, ptr %scratch, ptr %args)"
-
-
-@dataclass(slots=True)
-class Group:
-    """One vector of positions: its loop indices, the element offset of every access there, and the values computed so far."""
-
-    index: dict[int, str]
-    offset: dict[int, str]
-    values: dict[int, Val] = field(default_factory=dict)
-
-
-@dataclass(slots=True)
-class Variant:
-    """One form of the vectorised loop: `s` gives the width, `mask` the active lanes ("" for all), `count` the vectors per
-    turn."""
-
-    s: Lanes
-    mask: str
-    count: int
 
 
 class KernelEmitter:

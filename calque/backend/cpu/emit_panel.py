@@ -7,16 +7,16 @@ costs the processor a new page and its prefetchers a new start: fine only for fe
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Protocol
 
+from calque.backend.cpu.emit_memory import Frame
 from calque.backend.cpu.emit_ops import Val
 from calque.backend.cpu.emit_plan import STORES, Plan, levels, scalar_stage
 from calque.backend.cpu.emit_reduce import Accumulator, Reduction
-from calque.backend.cpu.emit_text import Lanes, register_kind
-from calque.kernel.loops import LoopKernel, Stage
-
-if TYPE_CHECKING:
-    from calque.backend.cpu.emit import Group, KernelEmitter, Variant
+from calque.backend.cpu.emit_text import Code, Lanes, register_kind
+from calque.kernel.loops import Instr, LoopKernel, Stage
 
 WIDE, NARROW = 1024, 256  # columns of a panel: of a kernel with one loop over the rows; with several, so that its rows stay in the cache
 LEAST = 64  # columns of a panel that is cut so that every thread gets one
@@ -54,10 +54,59 @@ def _waiting(kernel: LoopKernel, plan: Plan) -> list[int]:
     return sorted(found)
 
 
+@dataclass(slots=True)
+class Group:
+    """One vector of positions: its loop indices, the element offset of every access there, and the values computed so far."""
+
+    index: dict[int, str]
+    offset: dict[int, str]
+    values: dict[int, Val] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Variant:
+    """One form of the vectorised loop: `s` gives the width, `mask` the active lanes ("" for all), `count` the vectors per
+    turn."""
+
+    s: Lanes
+    mask: str
+    count: int
+
+
+class Emitter(Protocol):
+    """What a panel needs of the emitter of its kernel (`emit.KernelEmitter`)."""
+
+    kernel: LoopKernel
+    plan: Plan
+    levels: list[int]
+    code: Code
+    frame: Frame
+    shared: dict[int, Val]
+    scalar_variant: Variant
+
+    def inside(self, stage: Stage, groups: list[Group], dim: int, r: str) -> list[Group]:
+        """The groups at index r of one R dim."""
+
+    def split(self, variant: Variant, group: Group, n: str, stages: tuple[Stage, ...]) -> list[Group]:
+        """One group per vector of a turn of the vectorised loop at position n."""
+
+    def variants(self, start: str, stop: str, body: Callable[[Variant, str], None], unroll: int, width: int = 0) -> None:
+        """The vectorised loop from start to stop in all its forms."""
+
+    def level(self, stage: Stage, level: int, variant: Variant, groups: list[Group], varying: bool | None = None) -> None:
+        """The instructions of a stage that stand at one loop level."""
+
+    def accumulate(self, stage: Stage, variant: Variant, groups: list[Group], accumulators: list[dict[int, Accumulator]]) -> None:
+        """Take the values of a turn into its sums."""
+
+    def kernel_dtype(self, value: int) -> Instr:
+        """The instruction with an id."""
+
+
 class Panel:
     """Writes one unit of work of a kernel that `suits`."""
 
-    def __init__(self, emitter: KernelEmitter, start: str, stop: str) -> None:
+    def __init__(self, emitter: Emitter, start: str, stop: str) -> None:
         self.e, self.start, self.stop = emitter, start, stop
         kernel, plan = emitter.kernel, emitter.plan
         self.waiting = _waiting(kernel, plan)
