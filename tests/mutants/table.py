@@ -10,7 +10,12 @@ from dataclasses import dataclass
 
 KERNEL = ("tests/kernel/test_fusion.py", "tests/kernel/test_memory.py", "tests/kernel/test_memo.py", "tests/kernel/test_random_programs.py")
 INDEX = ("tests/kernel/test_index.py", *KERNEL)
-CODE = ("tests/backend/test_cpu_kernels.py", "tests/backend/test_cpu_extremes.py", "tests/backend/test_cpu_runtime.py")
+CODE = (
+    "tests/backend/test_cpu_tails.py",
+    "tests/backend/test_cpu_kernels.py",
+    "tests/backend/test_cpu_extremes.py",
+    "tests/backend/test_cpu_runtime.py",
+)
 STORE = ("tests/backend/test_cpu_cache.py", "tests/backend/test_cpu_compile.py", "tests/backend/test_cpu_cache_attacks.py")
 COMPILING = ("tests/backend/test_cpu_processes.py", "tests/backend/test_cpu_compile.py", "tests/backend/test_contract_ways.py")
 RECORD = ("tests/run/test_recorder.py", "tests/run/test_memory.py", "tests/functional/test_indexing.py")
