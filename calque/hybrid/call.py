@@ -22,7 +22,7 @@ from calque.hybrid.walk import Walk
 from calque.run.capture import Changes, Counts, Script
 from calque.run.causes import guard_missed
 from calque.run.live import LiveFloat, plain
-from calque.run.losses import watch_replayed
+from calque.run.losses import ReplayedLoss
 from calque.run.macro import Macro
 from calque.run.recorder import Storage, flush, local
 from calque.run.source import user_line
@@ -95,7 +95,7 @@ class Outcome:
         self.spent: Any = None
         self.single = spec == ("tensor", 0)
         self.replaced: list[int] = []
-        self.losses: list[tuple[int, str]] = []  # new storages from which backward passes started
+        self.losses: list[tuple[int, ReplayedLoss]] = []  # new storages from which backward passes started
 
 
 class Hybridized:
@@ -306,7 +306,7 @@ class Hybridized:
             if len(needed) < len(capture.storages):
                 raise Unsupported("keeps a value in a place that the guards do not reach")
             outcome.spent = spent_node(roots[0]) if spent else None
-        outcome.losses = [(k, line) for held, line in capture.losses for k, st in enumerate(capture.storages) if held() is st]
+        outcome.losses = [(k, ReplayedLoss(line)) for held, line in capture.losses for k, st in enumerate(capture.storages) if held() is st]
         mark = (spec, tuple(places), tuple(grads), tuple(differentiable), spent)
         macro.result = outcome
         if roots and not spent:
@@ -377,8 +377,8 @@ def _given(entry: Entry, outcome: Outcome, cells: list[Any], created: list[Any],
                 out._grad_fn, out._requires_grad = outcome.spent, True
     for k, place in outcome.grads:
         leaves[k]._grad = None if place is None else handle(place, created, cells)
-    for k, line in outcome.losses:
-        watch_replayed(created[k], line)
+    for k, watch in outcome.losses:
+        watch.next(created[k])
     if outcome.single:
         return outputs[0]
     return _build(outcome.spec, outputs, tensors, entry.handles, known)

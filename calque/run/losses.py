@@ -35,13 +35,34 @@ def watch_loss(t: Any) -> None:
             _pending.append((number, line, storage))
 
 
-def watch_replayed(storage: Any, line: str) -> None:
-    """A replayed call has run a backward from this value."""
-    number = next(_passes)
-    while _pending and _computed(_pending[0][2]):
-        _inspect(*_pending.popleft())
-    if line not in _told:
-        _pending.append((number, line, storage))
+class ReplayedLoss:
+    """The losses from which replays of one call start a backward: each is looked at at once if it is computed, else when the next is made."""
+
+    __slots__ = ("line", "held", "number")
+
+    def __init__(self, line: str) -> None:
+        self.line, self.number = line, 0
+        self.held: Any = None
+
+    def next(self, storage: Any) -> None:
+        """A replay has made another one."""
+        if self.held is not None:
+            self._look(self.held)
+        self.number = next(_passes)
+        buffer = storage.buffer
+        if buffer is None or buffer.task is not None or buffer.array is None:
+            self.held = storage
+        else:  # a reference would keep its memory from the next step
+            self.held = None
+            self._look(storage)
+
+    def _look(self, storage: Any) -> None:
+        if not _computed(storage):
+            _pending.append((self.number, self.line, storage))  # some later backward looks at it
+        elif storage.buffer.array is not None:
+            value = storage.buffer.array.item(0)
+            if value - value != 0.0:
+                _tell(self.number, self.line, float(value))
 
 
 def watch_value(value: float, line: str) -> None:
