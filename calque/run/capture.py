@@ -411,20 +411,17 @@ class Capture:
         for k, slot in enumerate(slots):
             buffer = trace.inputs[first + k]
             copied = self.snapshots.get(id(buffer))
-            if copied is None:
-                if slot in self.entered:
-                    found.append((self.entered[slot], slot, None))
-                else:
-                    self.abort(_MADE)
+            if copied is None and slot in self.entered:
+                found.append((self.entered[slot], slot, None))
                 continue
-            source = copied[1]
+            source = buffer if copied is None else copied[1]  # a template's own storages show the memory of cells
             held, cell = self.buffers.get(id(source), (None, -1))
             storage = self.cell(cell) if cell >= 0 else None
             gone = storage is None and cell >= self.entries  # made by the call, which has no more use for it
             if held is None or held() is not source or not (gone or (storage is not None and (storage.buffer is source or storage.home is source))):
                 self.abort(_MADE)
                 continue
-            found.append((cell, slot, copied[2]))
+            found.append((cell, slot, None if copied is None else copied[2]))
         return found
 
     def _known_slots(self, edges: list[Edge]) -> None:

@@ -407,3 +407,17 @@ def test_gradients_of_gradients(kind: str) -> None:
             assert (a is None) == (b is None)
             np.testing.assert_allclose(np.array(a or 0.0), np.array(b or 0.0), rtol=1e-4, atol=1e-6, err_msg=str(k))
     assert replays(lambda: calls[1](calque.tensor(values).requires_grad_() * 1.0)) == 1
+
+
+def test_the_gradient_of_a_call_whose_result_was_read_is_a_recording() -> None:
+    calque.manual_seed(0)
+    net = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1)).hybridize()
+
+    def step(k: int) -> None:
+        loss = net(vector(k + 1.0, 2.0, 3.0).reshape(1, 3)).sum()
+        loss.item()
+        loss.backward()
+
+    for k in range(6):
+        step(k)
+    assert replays(lambda: step(7)) == 2
