@@ -27,8 +27,9 @@ class Stats(dict[str, Any]):
     traces: {"new": traces that gave a program not met before, "reused": traces that found theirs}; flushes: programs started,
     flush_reasons: by reason, flush_lines: by (reason, line), most frequent first; compiles: by cause (see below),
     compilations: the last ones, each with its line, cause, sizes and seconds; interpreted: small programs that were not compiled (yet);
-    guard_misses: calls of hybridized functions that found what they depend on changed; hybridize: functions, their replayed and recorded calls, replays that Python took over ("continued"),
-    the recorded "stretches" held, and calls that ran as written with the reasons; fallbacks: programs whose compiled form failed and that the reference computed; queues: tasks that
+    guard_misses: calls of hybridized functions that found what they depend on changed; hybridize: functions, their replayed and recorded calls,
+    replays that Python took over ("continued"), the recorded "stretches" held, and calls that ran as written with the reasons;
+    fallbacks: programs whose compiled form failed and that the reference computed; queues: tasks that
     wait or run now, per device; memory: bytes in use, their peak, and bytes cached for reuse; compiler (since the process began): processes started
     to compile, how many at once, modules that they compiled, modules compiled in this process instead and the reasons, the most memory (MiB) that one
     of the processes held; trie_edges, trie_limit: size of the trace trie now and its bound; evictions: times the trie was pruned. `programs`,
