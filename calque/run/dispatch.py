@@ -136,7 +136,8 @@ def new_array(numel: int, dtype: DType | None, np_dtype: Any = None) -> Array:
 
 _unreported: list[BaseException] = []  # raised at the next read: they have kept state from being written
 # Raised by `synchronize` unless somebody has met the error before, or nobody has the values any more that could not be computed.
-_unseen: deque[tuple[BaseException, list[weakref.ref[Buffer]]]] = deque(maxlen=64)
+# A value's error is asked of the value: kept here it would keep alive the frames that met it.
+_unseen: deque[tuple[BaseException | None, list[weakref.ref[Buffer]]]] = deque(maxlen=64)
 _UNSEEN_LOCK = threading.Lock()
 
 
@@ -262,7 +263,7 @@ def remember(error: Exception, line: str, failed: list[Buffer] | None = None) ->
         error.add_note(f"in the program that was run at {line}")
     if failed is None or failed:
         with _UNSEEN_LOCK:
-            _unseen.append((error, [weakref.ref(b) for b in failed or ()]))
+            _unseen.append((None if failed else error, [weakref.ref(b) for b in failed or ()]))
 
 
 def _settled(inputs: list[Buffer]) -> list[Any] | None:
@@ -421,13 +422,17 @@ def synchronize() -> None:
             session.end("synchronize", start)
     raise_pending()
     with _UNSEEN_LOCK:
-        unseen = [e for e, values in _unseen if not getattr(e, "calque_reported", False) and _matters(values)]
+        unseen = [e for error, values in _unseen for e in [error or _error_of(values)] if e is not None and not getattr(e, "calque_reported", False)]
         _unseen.clear()
     if unseen:
         unseen[0].calque_reported = True  # type: ignore[attr-defined]
         raise unseen[0]
 
 
-def _matters(values: list[weakref.ref[Buffer]]) -> bool:
-    return not values or any((b := value()) is not None and b.array is None for value in values)
-
+def _error_of(values: list[weakref.ref[Buffer]]) -> BaseException | None:
+    """Why a value is missing that somebody still has."""
+    for value in values:
+        buffer = value()
+        if buffer is not None and buffer.array is None and buffer.task is not None and buffer.task.error is not None:
+            return buffer.task.error
+    return None
