@@ -8,6 +8,7 @@ from typing import Any
 from calque.base.device import META, Device
 from calque.base.layout import Layout, dense_layout
 from calque.run import recorder
+from calque.run import trace as tracing
 from calque.run.buffer import Buffer, interrupted, strided
 from calque.run.dispatch import new_array
 from calque.run.engine import Task
@@ -43,8 +44,14 @@ def copy_values(sources: Sequence[tuple[Storage, Layout]], device: Device) -> li
     inputs, outputs = [buffer for buffer, _ in found], list(made)
     views = [view for _, view in found]
 
+    session = tracing.active
+
     def work() -> None:
+        start = tracing.clock()
         on(device, lambda: _fill(inputs, views, outputs))
+        if session is not None:
+            nbytes = sum(target.nbytes for target in targets)
+            session.span(f"copy to {device}", tracing.COPIES, start, bytes=nbytes, values=len(targets))
 
     CopyCounters.copies += len(made)
     CopyCounters.nbytes += sum(target.nbytes for target in targets)

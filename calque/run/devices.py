@@ -8,6 +8,7 @@ from typing import Any
 from calque.base.config import settings
 from calque.base.device import Device, known
 from calque.base.errors import DeviceError
+from calque.run import trace as tracing
 from calque.run.backends import backend
 from calque.run.buffer import Buffer
 from calque.run.dispatch import remember, synchronize
@@ -91,7 +92,11 @@ def call_on_host(function: Callable[..., Any], buffers: list[Buffer], views: Cal
 
     def work() -> None:
         try:
-            function(*views([b.wait() for b in inputs]))
+            arrays = [b.wait() for b in inputs]
+            session, start = tracing.active, tracing.clock()
+            function(*views(arrays))
+            if session is not None:
+                session.span(f"callback {getattr(function, '__name__', 'of the user')}", "host queue", start, line=line)
         except Exception as error:
             remember(error, line)
             raise

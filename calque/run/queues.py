@@ -8,6 +8,7 @@ from typing import Any
 
 from calque.base.device import CPU, META, Device
 from calque.base.errors import DeviceError
+from calque.run import trace as tracing
 from calque.run.backends import backend
 from calque.run.engine import CPU_QUEUE, Queue
 
@@ -44,6 +45,7 @@ def at(device: Device) -> Device:
     before = _AT.device
     if device is not before:
         backend().enter(device.index)
+        tracing.where.queue = str(device)
         _AT.device = device
     return before
 

@@ -14,6 +14,7 @@ from calque.base.config import settings
 from calque.run.backends import backend
 from calque.run.capture import hybrid_counts
 from calque.run.causes import Causes, Compilation, flush_lines
+from calque.run.copies import CopyCounters
 from calque.run.dispatch import DispatchCounters, synchronize
 from calque.run.engine import depths
 from calque.run.recorder import Counters
@@ -30,9 +31,9 @@ class Stats(dict[str, Any]):
     guard_misses: calls of hybridized functions that found what they depend on changed; hybridize: functions, their replayed and recorded calls,
     replays that Python took over ("continued"), the recorded "stretches" held, and calls that ran as written with the reasons;
     fallbacks: programs whose compiled form failed and that the reference computed; queues: tasks that
-    wait or run now, per device; memory: bytes in use, their peak, and bytes cached for reuse; compiler (since the process began): processes started
-    to compile, how many at once, modules that they compiled, modules compiled in this process instead and the reasons, the most memory (MiB) that one
-    of the processes held; trie_edges, trie_limit: size of the trace trie now and its bound; evictions: times the trie was pruned. `programs`,
+    wait or run now, per device; copies: values and bytes moved between devices; memory: bytes in use, their peak, and bytes cached for reuse;
+    compiler (since the process began): processes started to compile, how many at once, modules that they compiled, modules compiled in this
+    process instead and the reasons, the most memory (MiB) that one of the processes held; trie_edges, trie_limit: size of the trace trie now and its bound; evictions: times the trie was pruned. `programs`,
     `program_hits` and `compiled` are the sums of `traces` and `compiles`.
 
     Causes of a compilation: "new program", "new shape" (the same operations), "new dtype", "new constant" (a number or attribute that is part of the
@@ -66,6 +67,7 @@ class Stats(dict[str, Any]):
             f"{hybrid['imperative']} calls as written; {self['guard_misses']} guard misses",
             *(f"  {times:8d}  {reason}" for reason, times in _most(hybrid["reasons"])),
             f"queues      {_counts(self['queues'])}",
+            f"copies      {self['copies']['count']} between devices, {_mib(self['copies']['bytes'])}",
             f"memory      {_mib(memory['in_use'])} in use, {_mib(memory['peak'])} at most, {_mib(memory['cached'])} cached",
         ]
         return "\n".join(out)
@@ -97,7 +99,7 @@ def _totals() -> dict[str, Any]:
         "new": Counters.plan_misses, "reused": Counters.plan_hits, "flushes": Counters.flushes, "flush_reasons": dict(Counters.reasons),
         "flush_lines": flush_lines(), "compiled": DispatchCounters.compiled, "compiles": dict(Causes.compiled),
         "interpreted": DispatchCounters.interpreted, "fallbacks": DispatchCounters.fallbacks, "evictions": Counters.evictions,
-        "guard_misses": Causes.guard_misses, "hybridize": hybrid_counts(),
+        "guard_misses": Causes.guard_misses, "hybridize": hybrid_counts(), "copies": {"count": CopyCounters.copies, "bytes": CopyCounters.nbytes},
     }  # fmt: skip
 
 
@@ -111,7 +113,7 @@ def _minus(value: Any, before: Any) -> Any:
 
 _FIXED = (
     "new", "reused", "flushes", "flush_reasons", "flush_lines", "compiled", "compiles", "interpreted", "fallbacks", "evictions", "guard_misses",
-    "hybridize", "functions", "replays", "recordings", "imperative", "reasons",
+    "hybridize", "copies", "count", "bytes", "functions", "replays", "recordings", "imperative", "reasons",
 )  # fmt: skip
 _base: dict[str, Any] = {}
 
@@ -148,6 +150,7 @@ def stats(*, reset: bool = False) -> Stats:
         guard_misses=found["guard_misses"],
         hybridize=found["hybridize"],
         queues=depths(),
+        copies=found["copies"],
         memory={"in_use": memory.in_use, "peak": memory.peak, "cached": memory.cached},
         compiler=backend().compile_counts(),
     )
