@@ -2,8 +2,8 @@
 
     python bench/overlap.py [--slices 9]
 
-The loops take turns: the step alone, and with work before every step: Python that holds the interpreter's lock, sleeping (what a disk looks like),
-in the loop or in the workers of a DataLoader; without reading losses, reading each at once, and reading each one step later.
+The loops take turns: the step alone, and with work before every step: Python that computes, the interpreter's lock held without computing (what
+the lock alone costs), sleeping (what a disk looks like), in the loop or in the workers of a DataLoader; without reading losses, reading each at once, and reading each one step later.
 Prints medians per step and the ratio to the step alone: 1.0 is complete overlap, 1.25 none. Python that computes needs a core: with as many
 threads as cores it takes its time from the step, whatever overlaps (run with CALQUE_NUM_THREADS one below the cores to see the overlap alone).
 """
@@ -11,6 +11,7 @@ threads as cores it takes its time from the step, whatever overlaps (run with CA
 from __future__ import annotations
 
 import argparse
+import ctypes
 import functools
 import statistics
 import time
@@ -44,6 +45,15 @@ def busy(seconds: float) -> None:
     end, total = time.perf_counter() + seconds, 0
     while time.perf_counter() < end:
         total += 1
+
+
+def holding(seconds: float) -> None:
+    """Holds the interpreter's lock without using a core, in pieces as long as a Python function: what the lock alone costs."""
+    for _ in range(max(1, int(seconds / 5e-4))):
+        _C.usleep(500)
+
+
+_C = ctypes.PyDLL(None)  # its calls keep the lock
 
 
 class Samples(Dataset[Any]):
@@ -113,6 +123,7 @@ def loops(seconds: float, step: Step, x: Any, y: Any) -> dict[str, Loop]:
         "Python beside it": beside(step, x, y, python, 0),
         "Python, loss of the step before read": beside(step, x, y, python, 2),
         "Python, loss read at once": beside(step, x, y, python, 1),
+        "the lock held beside it": beside(step, x, y, functools.partial(holding, seconds), 0),
         "sleep beside it": beside(step, x, y, sleep, 0),
         "loader without workers, Python": loaded(step, x, y, python, 0),
         "loader, 1 worker, Python": loaded(step, x, y, python, 1),
