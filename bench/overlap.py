@@ -3,7 +3,8 @@
     python bench/overlap.py [--slices 9]
 
 The loops take turns: the step alone, and with work before every step: Python that computes, the interpreter's lock held without computing (what
-the lock alone costs), sleeping (what a disk looks like), in the loop or in the workers of a DataLoader; without reading losses, reading each at once, and reading each one step later.
+the lock alone costs), sleeping (what a disk looks like), in the loop or in the workers of a DataLoader; without reading losses, reading each at
+once, and reading each one step later.
 Prints medians per step and the ratio to the step alone: 1.0 is complete overlap, 1.25 none. Python that computes needs a core: with as many
 threads as cores it takes its time from the step, whatever overlaps (run with CALQUE_NUM_THREADS one below the cores to see the overlap alone).
 """
