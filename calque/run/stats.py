@@ -33,7 +33,8 @@ class Stats(dict[str, Any]):
     fallbacks: programs whose compiled form failed and that the reference computed; queues: tasks that
     wait or run now, per device; copies: values and bytes moved between devices; memory: bytes in use, their peak, and bytes cached for reuse;
     compiler (since the process began): processes started to compile, how many at once, modules that they compiled, modules compiled in this
-    process instead and the reasons, the most memory (MiB) that one of the processes held; trie_edges, trie_limit: size of the trace trie now and its bound; evictions: times the trie was pruned. `programs`,
+    process instead and the reasons, the most memory (MiB) that one of the processes held; trie_edges, trie_limit: size of the trace trie
+    now and its bound; evictions: times the trie was pruned. `programs`,
     `program_hits` and `compiled` are the sums of `traces` and `compiles`.
 
     Causes of a compilation: "new program", "new shape" (the same operations), "new dtype", "new constant" (a number or attribute that is part of the
