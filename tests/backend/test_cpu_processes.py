@@ -256,7 +256,8 @@ def test_standard_streams_may_be_closed() -> None:
 
 
 PROGRAM = """
-import os, sys, time, calque
+import os, signal, sys, time, calque
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job of a shell starts with the signal ignored
 from calque.backend.cpu import processes
 processes.IDLE = 60.0
 x = calque.randn(300, 300)
