@@ -100,11 +100,15 @@ class Symbol:
             if isinstance(child, ast.expr):
                 self._check(child, assigned)
 
-    def __call__(self, **values: Any) -> Any:
+    def __call__(self, *unnamed: Any, **values: Any) -> Any:
         """The value of the last line."""
-        if values.keys() != set(self.inputs):
-            raise ArgumentError(f"[compile] expected the inputs {', '.join(self.inputs)} by keyword, got {', '.join(values) or 'none'}")
+        if unnamed or values.keys() != set(self.inputs):
+            raise ArgumentError(f"[compile] expected the inputs {', '.join(self.inputs)} by keyword, got {self._given(unnamed, values)}")
         return self._call(**values)
+
+    @staticmethod
+    def _given(unnamed: tuple[Any, ...], values: dict[str, Any]) -> str:
+        return ", ".join([*([f"{len(unnamed)} without a name"] if unnamed else []), *values]) or "none"
 
     def _run(self, **values: Any) -> Any:
         found: Any = None

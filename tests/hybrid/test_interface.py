@@ -92,6 +92,8 @@ def test_anything_else_is_refused(text: str, tmp_path: Path) -> None:
 def test_wrong_inputs_of_a_program() -> None:
     with pytest.raises(ValueError, match="expected the inputs a, b by keyword, got a"):
         calque.compile("c = a + b")(a=1)
+    with pytest.raises(ValueError, match="expected the inputs a, b by keyword, got 2 without a name"):
+        calque.compile("c = a + b")(1, 2)
 
 
 # ------------------------------------------------------------------------------------------------------- Gluon's names
