@@ -104,18 +104,17 @@ def _totals() -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _minus(value: Any, before: Any) -> Any:
+def _minus(value: Any, before: Any, name: str = "") -> Any:
     """What was counted since `before`; lists of reasons drop those that did not occur."""
     if not isinstance(value, dict):
-        return value - before
-    found = {key: _minus(x, before.get(key, {} if isinstance(x, dict) else 0)) for key, x in value.items()}
-    return {key: x for key, x in found.items() if x or key in _FIXED}
+        return value if name in _HELD else value - before
+    listed = name in _LISTS
+    found = {key: _minus(x, before.get(key, {} if isinstance(x, dict) else 0), "" if listed else key) for key, x in value.items()}
+    return {key: x for key, x in found.items() if x or not listed}
 
 
-_FIXED = (
-    "new", "reused", "flushes", "flush_reasons", "flush_lines", "compiled", "compiles", "interpreted", "fallbacks", "evictions", "guard_misses",
-    "hybridize", "copies", "count", "bytes", "functions", "replays", "recordings", "imperative", "reasons",
-)  # fmt: skip
+_LISTS = ("flush_reasons", "flush_lines", "compiles", "reasons")  # entries come and go
+_HELD = ("stretches",)  # what there is now, not a count of events
 _base: dict[str, Any] = {}
 
 

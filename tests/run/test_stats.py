@@ -186,6 +186,17 @@ def test_a_reset_returns_the_old_counts_and_changes_nothing_else() -> None:
     assert calque.stats().flushes == 1
 
 
+def test_a_reset_forgets_a_reason_that_is_called_like_a_counter() -> None:
+    """`hybridize` is a reason of a flush and a group of counters: the reason stayed behind with 0 once it had occurred."""
+    step = calque.compile(lambda x: x + 1)
+    for _ in range(4):
+        step(calque.ones(3)).sum().item()
+    recorder.Counters.reasons["hybridize"] = recorder.Counters.reasons.get("hybridize", 0) + 1
+    held = calque.stats(reset=True).hybridize["stretches"]
+    after = calque.stats()
+    assert after.flush_reasons == {} and after.hybridize["continued"] == 0 and after.hybridize["stretches"] == held
+
+
 def test_it_prints() -> None:
     calque.ones(3).sum().item()
     text = repr(calque.stats())
