@@ -211,7 +211,8 @@ def _run_here(
 ) -> None:
     """Run the plan on this thread; its inputs are there."""
     updates_state = _updates_state(outputs, previous)
-    there = at(plan.device)
+    several = ENGINE.tracking  # without it there is one device, and this thread is there
+    there = at(plan.device) if several else plan.device
     try:
         _compute(plan, arrays, scalars, outputs, errors)
     except BaseException as error:
@@ -223,7 +224,8 @@ def _run_here(
         _failed(error, user_line(), outputs, previous, updates_state)
         forget_frames(error)
     finally:
-        at(there)
+        if several:
+            at(there)
 
 
 def _submit(session: tracing.Session, queue: Queue, task: Task, inputs: list[Buffer], outputs: list[Buffer]) -> None:
