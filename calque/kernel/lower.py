@@ -88,7 +88,12 @@ class Lowering:
         used = [d for d, e in enumerate(extents) if e != 1]
         stores = [dict(a.form[1]) for a in self.addresses if a.out]
         loads = [dict(a.form[1]) for a in self.addresses if not a.out]
-        weight = {d: sum(2 for c in stores if c.get(d) == 1) + sum(1 for c in loads if c.get(d) == 1) for d in used}
+        weight = dict.fromkeys(used, 0)
+        for share, forms in ((2, stores), (1, loads)):
+            for c in forms:  # by size: many parameters per channel do not outweigh the pixels
+                for d, step in c.items():
+                    if step == 1:
+                        weight[d] += share * prod([extents[k] for k in c])
         everything = sorted(stores, key=len, reverse=True) + sorted(loads, key=len, reverse=True)
 
         def rank(d: int) -> tuple[int, int]:

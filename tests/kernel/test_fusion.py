@@ -57,6 +57,17 @@ def layer_norm(b: Build, x: int, w: int, bias: int, count: int) -> tuple[int, in
     return plus(b, b.mul(normal, w), bias), normal, scale
 
 
+def test_pixels_stay_innermost_under_many_parameters_per_channel() -> None:
+    """Batch norm for inference: four vectors of channels are read, but it is the image that must be walked in order."""
+    b = Build()
+    x = b.input((4, 16, 6, 6))
+    mean_, variance, weight, bias = (b.view(b.input((16,)), (1, 16, 1, 1), (16, 1, 1, 1)) for _ in range(4))
+    y = plus(b, b.mul(b.sub(x, mean_), b.mul(b.rsqrt(b.exp(variance)), weight)), bias)
+    step = compiled(b.program(b.relu(y))).steps[0]
+    assert isinstance(step, Loop) and step.params[: step.kernel.rank_p] == (4, 16, 36)
+    assert all(a.strides[-1] == ("1" if a.strides[0] != "0" else "0") for a in step.kernel.accesses)
+
+
 def test_elementwise_chain_is_one_kernel() -> None:
     b = Build()
     x = y = b.input((5, 7))
