@@ -9,7 +9,6 @@ from typing import Any
 from calque.base.errors import ArgumentError
 from calque.functional.common import is_tensor
 from calque.optim.optimizer import Optimizer, check_common, check_range, gradient, replace, slot
-from calque.run.capture import numbers
 
 
 class Adam(Optimizer):
@@ -46,7 +45,7 @@ class Adam(Optimizer):
         for k, beta in enumerate(group["betas"]):
             check_range(name, f"beta parameter at index {k}", beta, 0.0, 1.0)
 
-    def _numbers(self, group: dict[str, Any], parameters: list[Any]) -> list[float]:
+    def step_numbers(self, group: dict[str, Any], parameters: list[Any]) -> list[float]:
         """Count a step of each parameter; per parameter: what it shrinks by, sqrt(c2) and lr / c1."""
         beta1, beta2 = (float(b) for b in group["betas"])
         lr = float(group["lr"])
@@ -66,7 +65,7 @@ class Adam(Optimizer):
         eps, decay = float(group["eps"]), float(group["weight_decay"])
         decoupled = group["decoupled_weight_decay"]
         parameters = [p for p in group["params"] if p._grad is not None]
-        found = iter(numbers(lambda: self._numbers(group, parameters)))
+        found = iter(self.changing(group, parameters))
         for p in parameters:
             state = self.state[p]
             shrink, root, rate = next(found), next(found), next(found)

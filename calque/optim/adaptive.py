@@ -6,7 +6,6 @@ from collections.abc import Iterable
 from typing import Any
 
 from calque.optim.optimizer import Optimizer, check_common, check_range, gradient, replace, slot
-from calque.run.capture import numbers
 
 
 class RMSprop(Optimizer):
@@ -32,7 +31,7 @@ class RMSprop(Optimizer):
         check_range("RMSprop", "momentum value", group["momentum"], 0.0)
         check_range("RMSprop", "alpha value", group["alpha"], 0.0)
 
-    def _numbers(self, group: dict[str, Any], parameters: list[Any]) -> list[float]:
+    def step_numbers(self, group: dict[str, Any], parameters: list[Any]) -> list[float]:
         """Count a step of each parameter; the rate."""
         for p in parameters:
             state = self.state[p]
@@ -43,7 +42,7 @@ class RMSprop(Optimizer):
         alpha, eps, momentum = (float(group[k]) for k in ("alpha", "eps", "momentum"))
         decay = float(group["weight_decay"])
         parameters = [p for p in group["params"] if p._grad is not None]
-        (lr,) = numbers(lambda: self._numbers(group, parameters), bool(parameters))
+        (lr,) = self.changing(group, parameters)
         for p in parameters:
             state = self.state[p]
             g: Any = gradient(p, group, decay)
@@ -97,7 +96,7 @@ class Adagrad(Optimizer):
             check_range("Adagrad", f"{key} value", group[key], 0.0)
         check_range("Adagrad", "epsilon value", group["eps"], 0.0)
 
-    def _numbers(self, group: dict[str, Any], parameters: list[Any]) -> list[float]:
+    def step_numbers(self, group: dict[str, Any], parameters: list[Any]) -> list[float]:
         """Count a step of each parameter; its rate."""
         lr, decay = float(group["lr"]), float(group["lr_decay"])
         found: list[float] = []
@@ -110,7 +109,7 @@ class Adagrad(Optimizer):
     def update_group(self, group: dict[str, Any]) -> None:
         eps, decay = float(group["eps"]), float(group["weight_decay"])
         parameters = [p for p in group["params"] if p._grad is not None]
-        for p, rate in zip(parameters, numbers(lambda: self._numbers(group, parameters)), strict=True):
+        for p, rate in zip(parameters, self.changing(group, parameters), strict=True):
             state = self.state[p]
             g: Any = gradient(p, group, decay)
             total = state["sum"] + g * g

@@ -19,7 +19,9 @@ from calque.autograd.modes import enable_grad, no_grad
 from calque.base import dtypes as dt
 from calque.base.errors import ArgumentError, StateDictError
 from calque.functional.common import is_tensor
+from calque.optim.again import update_again
 from calque.run import recorder
+from calque.run.capture import numbers
 from calque.tensor import Tensor, assign, constant, upload
 
 Hooks = OrderedDict[int, Callable[..., Any]]
@@ -100,6 +102,8 @@ class Optimizer:
 
     _stepping = False
     _opt_called = False
+    _updates: Any = None  # see `optim.again`
+    _given: list[list[float]] | None = None  # numbers of the groups, for an update whose replay has asked for them already
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -226,11 +230,22 @@ class Optimizer:
         state = recorder.local.state
         before, state.grad = state.grad, bool(self.defaults.get("differentiable"))
         try:
-            for group in self.param_groups:
-                self.update_group(group)
+            if not update_again(self):
+                for group in self.param_groups:
+                    self.update_group(group)
         finally:
             state.grad = before
         return loss
+
+    def changing(self, group: dict[str, Any], parameters: list[Any]) -> list[float]:
+        """The numbers of a group that change from step to step, for `update_group`; see `step_numbers`."""
+        if self._given:
+            return self._given.pop(0)
+        return numbers(lambda: self.step_numbers(group, parameters), bool(parameters))
+
+    def step_numbers(self, group: dict[str, Any], parameters: list[Any]) -> list[float]:
+        """Count a step of the parameters, which have gradients; what changes in their update from step to step."""
+        raise NotImplementedError
 
     def _check_replay(self, capture: Any) -> None:
         """A step is being recorded for replay by `hybridize`."""

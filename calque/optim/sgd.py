@@ -7,7 +7,6 @@ from typing import Any
 
 from calque.base.errors import ArgumentError
 from calque.optim.optimizer import Optimizer, check_common, check_range, gradient, replace
-from calque.run.capture import numbers
 
 
 class SGD(Optimizer):
@@ -43,13 +42,16 @@ class SGD(Optimizer):
                 f"[SGD] Nesterov momentum requires a momentum and zero dampening, got momentum={group['momentum']}, dampening={group['dampening']}"
             )
 
+    def step_numbers(self, group: dict[str, Any], parameters: list[Any]) -> list[float]:
+        """The rate."""
+        return [float(group["lr"])]
+
     def update_group(self, group: dict[str, Any]) -> None:
-        (lr,) = numbers(lambda: [float(group["lr"])], any(p._grad is not None for p in group["params"]))
+        parameters = [p for p in group["params"] if p._grad is not None]
+        (lr,) = self.changing(group, parameters)
         momentum, decay = float(group["momentum"]), float(group["weight_decay"])
         damping = float(group["dampening"])
-        for p in group["params"]:
-            if p._grad is None:
-                continue
+        for p in parameters:
             g: Any = gradient(p, group, decay)
             if momentum:
                 state = self.state[p]

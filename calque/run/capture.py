@@ -17,7 +17,7 @@ from calque.run.buffer import Buffer, strided
 from calque.run.dispatch import raise_pending
 from calque.run.live import LIVE, LiveFloat, LiveInt, live, plain
 from calque.run.macro import ABSENT, ELSEWHERE, Macro, Number, Test, key_of, known_values, state_of
-from calque.run.recorder import INPUT, Edge, Storage, Trace, flush, local, materialise, root
+from calque.run.recorder import INPUT, Edge, Storage, Trace, flush, local, materialise, root, scalar_tag
 from calque.run.source import user_line
 
 BOUND = "bound on pending work"
@@ -84,13 +84,15 @@ class Capture:
     """Watches one call of a function. `failed` says why it cannot be replayed, if so.
 
     `closed`: the function reaches values only through the cells. Otherwise it may also name older slots of the trace, which the place of entry
-    determines. `tree`: it may look at values. `exact`: what it does with floats is known, so they may stay numbers.
+    determines. `tree`: it may look at values. `exact`: what it does with floats is known, so they may stay numbers. `constants`: a number that is a
+    constant of the program when nobody watches stays one.
     """
 
     def __init__(
-        self, cells: list[Storage | None], closed: bool = True, tree: bool = False, exact: bool = False, script: Script | None = None
-    ) -> None:
-        self.closed, self.tree, self.exact, self.script = closed, tree, exact, script
+        self, cells: list[Storage | None], closed: bool = True, tree: bool = False, exact: bool = False, script: Script | None = None,
+        constants: bool = False,
+    ) -> None:  # fmt: skip
+        self.closed, self.tree, self.exact, self.script, self.constants = closed, tree, exact, script, constants
         self.active = True
         self.failed = ""
         self.known: list[Any] = list(cells)  # references to those made in the call are weak
@@ -195,9 +197,11 @@ class Capture:
         if not self.active:
             return values
         first = self._define(Number(source, len(values)), values)
-        if values and needed:
+        baked = [self.constants and scalar_tag(v) != "s" for v in values]
+        if needed and not all(baked):
             self.asked.append(range(first, len(self.values)))
-        return [live(LiveInt if isinstance(v, int) else LiveFloat, v, first + k, self) for k, v in enumerate(values)]
+        kinds = [LiveInt if isinstance(v, int) else LiveFloat for v in values]
+        return [v if baked[k] else live(kinds[k], v, first + k, self) for k, v in enumerate(values)]
 
     def _define(self, number: Number, values: list[Any]) -> int:
         self.definitions.append(number)
@@ -344,6 +348,8 @@ class Capture:
             (k, c.slot, c.version - v, c.layout, c.writer) for k, (c, v) in enumerate(zip(cells, self.versions, strict=True))
             if c is not None and c.version != v
         ]  # fmt: skip
+        order = {id(st): k for k, st in enumerate(trace.storages)}  # a replay lists them as the call did: programs depend on it
+        written.sort(key=lambda w: order.get(id(cells[w[0]]), -1))
         if any(cells[w[0]].trace is not trace for w in written):  # type: ignore[union-attr]
             self.abort("writes to a tensor whose value leaves the call")
         used = self._used(inputs, written)

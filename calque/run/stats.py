@@ -18,6 +18,7 @@ from calque.run.copies import CopyCounters
 from calque.run.dispatch import DispatchCounters, synchronize
 from calque.run.engine import depths
 from calque.run.recorder import Counters
+from calque.run.stretches import stretch_counts
 
 ROWS = 8  # of each list in the printed form
 
@@ -30,7 +31,8 @@ class Stats(dict[str, Any]):
     compilations: the last ones, each with its line, cause, sizes and seconds; interpreted: small programs that were not compiled (yet);
     guard_misses: calls of hybridized functions that found what they depend on changed; hybridize: functions, their replayed and recorded calls,
     replays that Python took over ("continued"), the recorded "stretches" held, and calls that ran as written with the reasons;
-    fallbacks: programs whose compiled form failed and that the reference computed; queues: tasks that
+    macros: steps of optimizers and backward passes that were recorded again without their Python ("replays") and those that were watched for it
+    ("recordings"); fallbacks: programs whose compiled form failed and that the reference computed; queues: tasks that
     wait or run now, per device; copies: values and bytes moved between devices; memory: bytes in use, their peak, and bytes cached for reuse;
     compiler (since the process began): processes started to compile, how many at once, modules that they compiled, modules compiled in this
     process instead and the reasons, the most memory (MiB) that one of the processes held; trie_edges, trie_limit: size of the trace trie
@@ -67,6 +69,7 @@ class Stats(dict[str, Any]):
             f"hybridize   {hybrid['functions']} functions: {hybrid['replays']} replays, {hybrid['recordings']} recordings, "
             f"{hybrid['imperative']} calls as written; {self['guard_misses']} guard misses",
             *(f"  {times:8d}  {reason}" for reason, times in _most(hybrid["reasons"])),
+            f"macros      {_counts(self['macros'])}",
             f"queues      {_counts(self['queues'])}",
             f"copies      {self['copies']['count']} between devices, {_mib(self['copies']['bytes'])}",
             f"memory      {_mib(memory['in_use'])} in use, {_mib(memory['peak'])} at most, {_mib(memory['cached'])} cached",
@@ -100,7 +103,8 @@ def _totals() -> dict[str, Any]:
         "new": Counters.plan_misses, "reused": Counters.plan_hits, "flushes": Counters.flushes, "flush_reasons": dict(Counters.reasons),
         "flush_lines": flush_lines(), "compiled": DispatchCounters.compiled, "compiles": dict(Causes.compiled),
         "interpreted": DispatchCounters.interpreted, "fallbacks": DispatchCounters.fallbacks, "evictions": Counters.evictions,
-        "guard_misses": Causes.guard_misses, "hybridize": hybrid_counts(), "copies": {"count": CopyCounters.copies, "bytes": CopyCounters.nbytes},
+        "guard_misses": Causes.guard_misses, "hybridize": hybrid_counts(), "macros": stretch_counts(),
+        "copies": {"count": CopyCounters.copies, "bytes": CopyCounters.nbytes},
     }  # fmt: skip
 
 
@@ -149,6 +153,7 @@ def stats(*, reset: bool = False) -> Stats:
         fallbacks=found["fallbacks"],
         guard_misses=found["guard_misses"],
         hybridize=found["hybridize"],
+        macros=found["macros"],
         queues=depths(),
         copies=found["copies"],
         memory={"in_use": memory.in_use, "peak": memory.peak, "cached": memory.cached},

@@ -1,0 +1,143 @@
+"""Updates of optimizers, recorded again without running their Python.
+
+The update of a step is a function of the options, the parameters, gradients and state tensors it finds, and of a few numbers that change from step to
+step (`Optimizer.step_numbers`). The second step that finds the same at the same place of the trace is recorded, later ones are replays: the
+same operations, with other numbers. Where something is unusual the update runs as it is written.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from calque.base.dtypes import get_default_dtype
+from calque.run.live import plain
+from calque.run.recorder import local, scalar_tag
+from calque.run.stretches import Stretch, StretchCounts, Stretches, generalised, possible, takes_constants, watch
+from calque.tensor import TENSOR_TYPES
+
+_FREE = ("params", "lr", "initial_lr", "param_names")  # what an update takes from `step_numbers` or does not look at
+_OPTIONS = (bool, int, str, type(None))
+_PACKAGE = __name__.rpartition(".")[0]
+
+
+class Update:
+    """What the update of a step depends on: `parts` compared with those of a recording, `cells` the storages, by group its parameters."""
+
+    __slots__ = ("parts", "cells", "groups")
+
+    def __init__(self, optimizer: Any) -> None:
+        state = local.state
+        self.parts: list[Any] = [type(optimizer).update_group, state.autocast, state.device, get_default_dtype()]
+        self.cells: list[Any] = []
+        self.groups: list[tuple[dict[str, Any], list[Any]]] = []
+
+    def collect(self, optimizer: Any) -> bool:
+        """Look at everything; False if something is unusual."""
+        parts, cells, states = self.parts, self.cells, optimizer.state
+        for group in optimizer.param_groups:
+            if not self._options(group):
+                return False
+            parameters = []
+            for p in group["params"]:
+                g = p._grad
+                if g is None:
+                    parts.append(None)
+                    continue
+                storage, held = p._storage, g._storage
+                layout = p._layout
+                if storage.layout is not layout or held.layout is not g._layout:  # views of larger memory
+                    return False
+                parameters.append(p)
+                parts += (layout, p.__class__, g._layout, g.__class__)
+                cells += (storage, held)
+                values = states.get(p)
+                if values:
+                    for name, value in values.items():
+                        if value.__class__ in TENSOR_TYPES:
+                            storage = value._storage
+                            if storage.layout is not value._layout:
+                                return False
+                            parts += (name, value._layout)
+                            cells.append(storage)
+                        else:
+                            parts += (name, value.__class__)
+            self.groups.append((group, parameters))
+        return bool(cells) and len(set(cells)) == len(cells)
+
+    def _options(self, group: dict[str, Any]) -> bool:
+        """Add the options of a group; numbers and names only."""
+        parts = self.parts
+        parts.append(tuple(group))
+        for name, value in group.items():
+            kind = value.__class__
+            if name in _FREE:
+                if name == "lr" and kind is not float and kind is not int:
+                    return False
+            elif kind is float:
+                parts.append(value or str(value))  # the zeros differ
+            elif kind in _OPTIONS:
+                parts.append(value)
+            elif kind is tuple or kind is list:
+                if any(number.__class__ is not float for number in value):
+                    return False
+                parts += [number or str(number) for number in value]
+            else:
+                return False
+        return True
+
+    def record(self, optimizer: Any, stretch: Stretch) -> None:
+        """Update as it is written, and learn from it."""
+        _, macro, capture = watch(self.cells, lambda: self._as_written(optimizer), True)
+        if macro is not None and not macro.created and [d.arguments for d in macro.definitions] == [None] * len(self.groups):
+            constants = [(k, plain(v)) for k, v in enumerate(capture.values) if scalar_tag(plain(v)) != "s"]
+            macro.definitions = []  # they know the optimizer, which would never be freed
+            stretch.macro, stretch.result = macro, (constants, generalised(macro))
+        capture.release()
+
+    def replay(self, optimizer: Any, stretch: Stretch) -> None:
+        """Update by the recording, unless the numbers of this step would have been recorded differently."""
+        macro: Any = stretch.macro
+        given = [optimizer.step_numbers(group, parameters) for group, parameters in self.groups]
+        known = [number for found in given for number in found]
+        constants, guarded = stretch.result
+        differs = any(known[k] != value for k, value in constants)
+        if differs or (guarded and takes_constants(macro, known)):
+            if differs:
+                stretch.macro = None
+            optimizer._given = given
+            try:
+                self._as_written(optimizer)
+            finally:
+                optimizer._given = None
+            return
+        macro.replay(local.state.trace, self.cells, known)
+        StretchCounts.replays += 1
+
+    @staticmethod
+    def _as_written(optimizer: Any) -> None:
+        for group in optimizer.param_groups:
+            optimizer.update_group(group)
+
+
+def update_again(optimizer: Any) -> bool:
+    """Update by a replay, or under a recording; False if nothing was done: the update is to run as it is written."""
+    state = local.state
+    kind = type(optimizer)
+    if state.grad or not optimizer.replays or not possible() or kind.__module__.rpartition(".")[0] != _PACKAGE:
+        return False
+    if "update_group" in optimizer.__dict__ or "step_numbers" in optimizer.__dict__:  # put there by somebody
+        return False
+    update = Update(optimizer)
+    if not update.collect(optimizer):
+        return False
+    table = optimizer._updates
+    if table is None:
+        table = optimizer._updates = Stretches()
+    stretch = table.here(update.parts)
+    if stretch.macro is not None and stretch.macro.fits(state.trace, update.cells):
+        update.replay(optimizer, stretch)
+    elif stretch.due():
+        update.record(optimizer, stretch)
+    else:
+        return False
+    return True

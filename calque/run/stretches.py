@@ -1,0 +1,120 @@
+"""What code of the library records between its entry and its exit, recorded again without running it.
+
+A training loop that is not hybridized still calls the same library functions at the same places of its trace: `optimizer.step()`, `backward()`.
+What such a function records is determined by a few facts that its caller knows (`parts`), by its place in the trace and by how the storages that it
+reaches (`cells`) stand there. `Stretches` keeps a macro for each; the caller decides what a replay has to do besides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from calque.base.config import settings
+from calque.run.capture import Capture, plain_numbers
+from calque.run.macro import Macro
+from calque.run.recorder import BAKED, Counters, Edge, Storage, local
+
+PLACES = 256  # places of the trace; with more of them the one that was met first is forgotten
+VARIANTS = 4  # of one place
+
+
+class StretchCounts:
+    """What became of calls, for `calque.stats()`."""
+
+    replays = 0
+    recordings = 0
+
+
+def stretch_counts() -> dict[str, int]:
+    """The counters, for `calque.stats()`."""
+    return {"replays": StretchCounts.replays, "recordings": StretchCounts.recordings}
+
+
+class Stretch:
+    """What a function records at one place under the conditions `parts`."""
+
+    __slots__ = ("parts", "calls", "macro", "result")
+
+    def __init__(self, parts: list[Any]) -> None:
+        self.parts = parts
+        self.calls = 0
+        self.macro: Macro | None = None
+        self.result: Any = None  # what the caller makes of it
+
+    def due(self) -> bool:
+        """Count a call that cannot be a replay; True if it should be recorded: the second one, and ever more rarely if nothing comes of it."""
+        self.calls += 1
+        return self.calls > 1 and not self.calls & (self.calls - 1)
+
+
+class Stretches:
+    """The stretches of one function."""
+
+    __slots__ = ("places", "generation")
+
+    def __init__(self) -> None:
+        self.places: dict[Edge, list[Stretch]] = {}
+        self.generation = Counters.evictions
+
+    def here(self, parts: list[Any]) -> Stretch:
+        """The stretch that begins at the trace's place under these conditions."""
+        if self.generation != Counters.evictions:  # what was evicted must not be kept alive
+            self.generation = Counters.evictions
+            self.places.clear()
+        place = local.state.trace.cur
+        level = self.places.get(place)
+        if level is None:
+            if len(self.places) >= PLACES:
+                del self.places[next(iter(self.places))]
+            level = self.places[place] = []
+        for stretch in level:
+            if stretch.parts == parts:
+                return stretch
+        if len(level) >= VARIANTS:
+            del level[0]
+        level.append(Stretch(parts))
+        return level[-1]
+
+
+def possible() -> bool:
+    """Whether calls may be recorded or replayed now."""
+    return settings.macros and local.state.capture is None and not settings.checked
+
+
+def watch(cells: list[Storage | None], function: Callable[[], Any], closed: bool) -> tuple[Any, Macro | None, Capture]:
+    """Run `function`: its result, and its macro if it is one stretch that only records."""
+    state = local.state
+    capture = Capture(cells, closed, constants=True)
+    state.capture = capture
+    try:
+        result = function()
+    except BaseException:
+        plain_numbers(state.trace)
+        capture.release()
+        raise
+    finally:
+        state.capture = None
+    macro = capture.finish()
+    StretchCounts.recordings += 1
+    if macro is None or len(capture.segments) > 1 or macro.ending or macro.checks or macro.peeks or macro.dropped:
+        return result, None, capture
+    return result, macro, capture
+
+
+def generalised(macro: Macro) -> bool:
+    """Whether some operation on a run-time number exists beside one that has a constant in its place: which is taken depends on the number."""
+    edge: Edge | None = macro.end
+    while edge is not None and edge is not macro.start:
+        parent = edge.parent
+        if parent is not None and any(source.__class__ is tuple and source[0] == "s" for source in edge.inputs):
+            op = edge.op
+            if any(key.__class__ is tuple and key[0] == "constant" and key[1][0] is op for key in parent.next):
+                return True
+        edge = parent
+    return False
+
+
+def takes_constants(macro: Macro, known: list[Any]) -> bool:
+    """Whether a number of a replay could be a constant of the program."""
+    return any(known[index] in BAKED for _, index in macro.numbers)
