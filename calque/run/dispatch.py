@@ -34,6 +34,10 @@ INTERPRET_WORK = 16_384  # scalar operations below which a program is interprete
 INTERPRET_TIMES = 16  # compiling takes as long as interpreting some hundred times; a loop that goes on has soon earned it back
 QUEUE_FULL = 1e-3  # seconds from which handing a task over is shown in a profile
 INLINE_WORK = 200_000  # cost (see `estimate_cost`) below which a wake-up of the engine thread takes longer than what it hides
+INLINE_HABIT_WORK = 100_000_000  # the same for a program whose result was always waited for at once: some ten milliseconds
+AT_ONCE = 1e-4  # seconds between the start of a program and a wait for it, in which next to nothing overlaps
+HABIT = 8  # times in a row that make a habit
+TRUSTED = 64  # starts after which a habit has to be shown again
 INLINE_READ_WORK = 4_000_000  # the same for a thread that waits for the result anyway: a millisecond or two, in which no other thread flushes
 FLOPS_PER_OPERATION = 16  # multiply-adds of a contraction that take as long as one elementwise operation from memory
 
@@ -51,7 +55,7 @@ class DispatchCounters:
 class Plan:
     """A program with its executable forms: interpreted for the first few times if it is small, compiled otherwise."""
 
-    __slots__ = ("program", "device", "compiled", "interpreted", "seen", "work", "cost", "stateful", "lock", "cause", "floating")
+    __slots__ = ("program", "device", "compiled", "interpreted", "seen", "work", "cost", "stateful", "lock", "cause", "floating", "habit")
 
     def __init__(self, program: Program, cause: str = "new program", device: Device = CPU) -> None:
         self.program = program
@@ -65,6 +69,24 @@ class Plan:
         self.stateful = bool(program.updates)
         self.floating: tuple[int, ...] = ()  # outputs computed from constants alone (see `places`)
         self.lock = threading.Lock()
+        self.habit = 0  # how often in a row somebody waited for the result at once; from HABIT on, starts left until that is looked at again
+
+    def watch(self, task: Task) -> None:
+        """Learn whether somebody waits for the task as soon as it is queued: then nothing was gained by queueing it."""
+        row, self.habit, since = self.habit, 0, tracing.clock()
+
+        def waited() -> None:
+            if tracing.clock() - since < AT_ONCE:
+                self.habit = row + 1 if row + 1 < HABIT else HABIT + TRUSTED
+
+        task.waited = waited
+
+    def habitual(self) -> bool:
+        """Whether the result was waited for at once so often that the program may as well run where it is started."""
+        if self.habit < HABIT or self.compiled is None:
+            return False
+        self.habit -= 1
+        return True
 
     def run(self, inputs: list[Array], scalars: Sequence[Any]) -> tuple[list[Array], int, int]:
         """(outputs, failed check number or -1, its bad position)."""
@@ -163,7 +185,7 @@ def dispatch(
     written (`previous`, among the inputs) if the program fails: a failure loses nothing."""
     queue = CPU_QUEUE if plan.device is CPU else queue_of(plan.device)
     short = plan.cost < INLINE_WORK or (awaited and plan.cost < INLINE_READ_WORK and plan.compiled is not None)
-    short = short and queue.idle() and not (ENGINE.tracking and _read_elsewhere(outputs))
+    short = (short or plan.habitual()) and queue.idle() and not (ENGINE.tracking and _read_elsewhere(outputs))
     if short and not settings.checked:
         arrays = _settled(inputs)
         if arrays is not None:
@@ -194,6 +216,8 @@ def dispatch(
         finally:
             at(there)
         return
+    if plan.cost < INLINE_HABIT_WORK:
+        plan.watch(task)
     task.hold(inputs, outputs)
     if session is None:
         queue.submit(task, inputs, outputs)

@@ -38,7 +38,7 @@ def forget_frames(error: BaseException) -> None:
 class Task:
     """One unit of work. `error` is set if it failed; `done` tells whether it has run. `held`: lists of buffers that it keeps alive."""
 
-    __slots__ = ("work", "done", "error", "queue", "priority", "number", "blockers", "followers", "held", "_event")
+    __slots__ = ("work", "done", "error", "queue", "priority", "number", "blockers", "followers", "held", "waited", "_event")
 
     def __init__(self, work: Callable[[], None], priority: int = 0) -> None:
         self.work: Callable[[], None] | None = work
@@ -50,6 +50,7 @@ class Task:
         self.blockers = 0
         self.followers: list[Task] | None = None
         self.held: tuple[list[Any], ...] = ()
+        self.waited: Callable[[], None] | None = None  # told that somebody waits, as long as the task has not run
         self._event: threading.Event | None = None
 
     @classmethod
@@ -95,6 +96,8 @@ class Task:
         """Block until done (interruptible by Ctrl-C in the main thread)."""
         if self.done:
             return
+        if self.waited is not None:
+            self.waited()
         with ENGINE.events:
             if self._event is None:
                 self._event = threading.Event()

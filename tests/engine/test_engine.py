@@ -179,6 +179,41 @@ def test_random_tensor_programs_agree_with_the_synchronous_twin(programs: int, e
         assert found == expected, seed
 
 
+def test_a_program_that_is_always_waited_for_runs_where_it_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only as long as it is: work that nobody waits for goes through the queue."""
+    from calque.run import dispatch, recorder
+
+    monkeypatch.setattr(dispatch, "AT_ONCE", 60.0)  # a busy machine is slow between two lines
+    run, here = dispatch.Plan.run, threading.current_thread()
+
+    def slowly(*arguments: Any) -> Any:
+        if threading.current_thread() is not here:
+            time.sleep(0.05)  # so that the reader waits, and not for nothing
+        return run(*arguments)
+
+    monkeypatch.setattr(dispatch.Plan, "run", slowly)
+    x = calque.ones(256, 256)
+
+    def start() -> tuple[Any, bool]:
+        calque.synchronize()
+        before = ENGINE.numbers
+        y = (x @ x @ x @ x).sum()
+        recorder.flush("test")
+        return y, ENGINE.numbers > before
+
+    def queued_when_read() -> bool:
+        y, queued = start()
+        assert y.item() == 256.0**4 * 256
+        return queued
+
+    calque.synchronize()
+    found = [queued_when_read() for _ in range(40)]
+    assert found[:3] == [True] * 3  # compiling, and no habit yet
+    assert not any(found[-20:])
+    free = [start()[1] for _ in range(dispatch.TRUSTED + 12)]
+    assert not free[0] and all(free[-10:])
+
+
 @pytest.mark.parametrize("inline", [True, False])
 def test_forced_failures_are_reported_where_they_were_recorded(inline: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """100 bad indices at random points of a program: each names its line, and what does not depend on it is right."""
