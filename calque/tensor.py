@@ -24,7 +24,7 @@ from calque.run import recorder
 from calque.run.buffer import Buffer, strided
 from calque.run.dispatch import new_array, raise_pending
 from calque.run.history import watch
-from calque.run.live import LiveFloat
+from calque.run.live import LiveFloat, holds_live
 from calque.run.nodes import FunctionNode, GradNode, OutputNode
 from calque.run.queues import on
 from calque.run.recorder import BAKED, Edge, Storage, Trace, grow, grow_constant, local, scalar_tag, view_slot
@@ -537,7 +537,7 @@ def read(t: Tensor, reason: str = "read") -> np.ndarray[Any, Any]:
 def read_number(t: Tensor, reason: str, convert: Callable[[Any], Any]) -> Any:
     """`convert` applied to the values: what Python decides on. While a call is recorded for replay, the replay looks again."""
     capture = local.state.capture
-    if capture is None or t._layout.device is not CPU:
+    if capture is None or t._layout.device is META:
         return convert(read(t, reason))
     return capture.read(t._storage, t._layout, reason, convert)
 
@@ -556,6 +556,17 @@ def upload(values: np.ndarray[Any, Any], dtype: dt.DType, shape: tuple[int, ...]
         buffer = made._storage.buffer
         assert buffer is not None
         buffer.floating = True
+    return made
+
+
+def upload_known(values: np.ndarray[Any, Any], dtype: dt.DType, made_of: Any = ()) -> Tensor:
+    """`upload` of values that follow from shapes and from Python values that code names (`made_of`): a call that is recorded for replay has them
+    as a constant."""
+    made, capture = upload(values, dtype), local.state.capture
+    if capture is not None and made._layout.device is not META:
+        if holds_live(made_of):
+            capture.abort("makes a tensor from a number that changes from call to call")
+        capture.constant(made._storage)
     return made
 
 

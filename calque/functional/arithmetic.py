@@ -18,7 +18,7 @@ from calque.ops.opdef import get
 from calque.run.live import LiveFloat
 from calque.run.recorder import add_check, local
 from calque.run.source import user_line
-from calque.tensor import Tensor, binary, record, slot_of, unary, upload
+from calque.tensor import Tensor, binary, record, slot_of, unary, upload_known
 
 __all__ = [
     "abs", "absolute", "add", "addcdiv", "addcmul", "bitwise_and", "bitwise_left_shift", "bitwise_not", "bitwise_or",
@@ -44,7 +44,7 @@ def as_operand(x: Any) -> Any:
     if isinstance(x, np.ndarray):
         dtype = dt.from_numpy_dtype(x.dtype)
         if dtype is not None:
-            return upload(x, dtype)
+            return upload_known(x, dtype)
     return NotImplemented
 
 

@@ -16,7 +16,8 @@ from calque.functional.memory import share_array
 from calque.functional.options import filled, marked, resolve_device, resolve_dtype, size_of
 from calque.functional.placing import placed, placed_like
 from calque.functional.views import clone, detach, expand, reshape
-from calque.tensor import Tensor, upload
+from calque.run.live import LiveFloat
+from calque.tensor import Tensor, upload_known
 
 __all__ = [
     "arange", "as_tensor", "asarray", "empty", "empty_like", "eye", "from_numpy", "frombuffer", "full", "full_like",
@@ -140,9 +141,11 @@ def tensor(
     if is_tensor(data):
         result = detach(cast(detach(data), resolve_dtype(dtype, data._layout.dtype, "tensor")))
         return marked(clone(result), requires_grad, "tensor")
+    if data.__class__ is LiveFloat and dtype is None:  # a replay has another number
+        return marked(filled((), data, dt.get_default_dtype(), "tensor"), requires_grad, "tensor")
     array, inferred = to_array(data)
     wanted = resolve_dtype(dtype, inferred, "tensor")
-    return marked(upload(_converted(array, wanted), wanted), requires_grad, "tensor")
+    return marked(upload_known(_converted(array, wanted), wanted, data), requires_grad, "tensor")
 
 
 def _converted(array: np.ndarray[Any, Any], dtype: dt.DType) -> np.ndarray[Any, Any]:
@@ -194,7 +197,7 @@ def from_numpy(ndarray: np.ndarray[Any, Any]) -> Tensor:
     item = dtype.itemsize
     shareable = ndarray.flags.writeable and ndarray.dtype.isnative and ndarray.ctypes.data % item == 0
     if not shareable or any(s < 0 or s % item for s in ndarray.strides):
-        return upload(ndarray, dtype)
+        return upload_known(ndarray, dtype)
     return share_array(ndarray, dtype)
 
 
@@ -409,7 +412,7 @@ def linspace(
     resolve_device(device, "linspace")
     first, last = _plain_number("linspace", "start", start), _plain_number("linspace", "end", end)
     wanted = resolve_dtype(dtype, dt.get_default_dtype(), "linspace")
-    return marked(upload(_spaced("linspace", first, last, steps, wanted), wanted), requires_grad, "linspace")
+    return marked(upload_known(_spaced("linspace", first, last, steps, wanted), wanted, (first, last)), requires_grad, "linspace")
 
 
 def _spaced(op: str, first: Any, last: Any, steps: int, dtype: dt.DType) -> np.ndarray[Any, Any]:
@@ -442,7 +445,7 @@ def logspace(
     first, last = _plain_number("logspace", "start", start), _plain_number("logspace", "end", end)
     wanted = resolve_dtype(dtype, dt.get_default_dtype(), "logspace")
     values = np.power(float(base), _spaced("logspace", first, last, steps, dt.float64))
-    return marked(upload(values.astype(wanted.np), wanted), requires_grad, "logspace")
+    return marked(upload_known(values.astype(wanted.np), wanted, (first, last, base)), requires_grad, "logspace")
 
 
 @placed

@@ -18,7 +18,7 @@ from calque.functional.precision import full_precision, lower_precision
 from calque.functional.views import permute, reshape, transpose, unsqueeze
 from calque.functional.windows import diagonal
 from calque.ops.opdef import get
-from calque.tensor import Tensor, binary, upload
+from calque.tensor import Tensor, binary, upload_known
 
 __all__ = [
     "addbmm", "addmm", "addmv", "addr", "baddbmm", "bmm", "chain_matmul", "dot", "ger", "inner", "kron", "matmul", "matrix_power",
@@ -345,7 +345,7 @@ def chain_matmul(*matrices: Tensor) -> Tensor:
 def identity_like(x: Tensor) -> Tensor:
     """Identity matrices of x's shape (*, n, n) and dtype."""
     size = _shape(x)[-1]
-    eye = upload(np.eye(size), x._layout.dtype)
+    eye = upload_known(np.eye(size), x._layout.dtype)
     return eye if x._layout.ndim == 2 else eye.expand(_shape(x))
 
 

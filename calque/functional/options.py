@@ -13,6 +13,7 @@ from calque.base.errors import ArgumentError, DeviceError, DTypeError
 from calque.base.shapes import Shape
 from calque.functional.common import is_tensor, number, prim
 from calque.functional.views import int_tuple
+from calque.run.live import LiveFloat
 from calque.tensor import Tensor
 
 
@@ -89,7 +90,7 @@ def fill_number(value: Any, dtype: dt.DType, op: str) -> Any:
     """A Python number that `dtype` can hold."""
     value = number(value)
     if dtype.category == 2:
-        return float(value)
+        return value if value.__class__ is LiveFloat else float(value)
     if dtype.category == 0:
         return bool(value)
     if isinstance(value, float) and value != value or value in (float("inf"), float("-inf")):

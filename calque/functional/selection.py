@@ -19,7 +19,7 @@ from calque.functional.options import fill_number
 from calque.functional.views import expand, movedim, reshape
 from calque.functional.windows import diagonal as _diagonal
 from calque.functional.writing import write_back
-from calque.tensor import Tensor, assign, from_array, read, upload
+from calque.tensor import Tensor, assign, from_array, read, upload, upload_known
 
 __all__ = [
     "argwhere", "diag", "diag_embed", "diagflat", "diagonal_scatter", "gather", "index_add", "index_copy", "index_fill",
@@ -372,12 +372,12 @@ def triu(input: Tensor, diagonal: int = 0) -> Tensor:
 
 def tril_indices(row: int, col: int, offset: int = 0, *, dtype: Any = None, device: Any = None, **_: Any) -> Tensor:
     """Coordinates of the lower triangle: (2, K)."""
-    return upload(np.stack(np.tril_indices(row, offset, col)), dtype or dt.int64)
+    return upload_known(np.stack(np.tril_indices(row, offset, col)), dtype or dt.int64)
 
 
 def triu_indices(row: int, col: int, offset: int = 0, *, dtype: Any = None, device: Any = None, **_: Any) -> Tensor:
     """Coordinates of the upper triangle: (2, K)."""
-    return upload(np.stack(np.triu_indices(row, offset, col)), dtype or dt.int64)
+    return upload_known(np.stack(np.triu_indices(row, offset, col)), dtype or dt.int64)
 
 
 @method("diag_embed")

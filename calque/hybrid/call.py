@@ -152,7 +152,7 @@ class Hybridized:
         if macro is None:
             return self._record(key, entry, tensors, args, kwargs)
         self.misses = 0
-        if macro.result is None:
+        if macro.result is None or macro.fresh:
             return self._walk(key, entry, macro, cells, tensors, args, kwargs)
         return _replayed(entry, macro, cells, tensors)
 

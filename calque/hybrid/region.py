@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from calque.base.layout import Layout
+from calque.hybrid.walk import Walk
 from calque.run.capture import Capture, Counts, Script, plain_numbers
 from calque.run.macro import Macro
 from calque.run.recorder import Counters, Storage, flush, local, root
@@ -160,11 +161,11 @@ def _count(macro: Macro) -> int:
 
 
 def watched(
-    cells: list[Any], function: Callable[[], Any], closed: bool = True, tree: bool = False, exact: bool = False, script: Script | None = None
+    cells: list[Any], function: Callable[[], Any], closed: bool = True, looks: bool = False, exact: bool = False, script: Script | None = None
 ) -> tuple[Any, Capture]:
     """Run `function` under a capture."""
     state = local.state
-    capture = Capture(cells, closed, tree, exact, script)
+    capture = Capture(cells, closed, True, exact, script, looks)
     state.capture = capture
     try:
         return function(), capture
@@ -190,14 +191,9 @@ class Region:
         memory = self.memory
         macro = memory.find(key, cells)
         if macro is not None:
-            trace = state.trace
-            known: list[Any] = []
-            macro.define(known, [])
-            created = macro.replay(trace, cells, known)
-            Counts.replays += 1
-            if macro.end.boundary:
-                flush("bound on pending work")
-            return [None if place is None else handle(place, created, cells) for place in macro.result]
+            replayed = self._replayed(macro, cells)
+            if replayed is not None:
+                return replayed
         if memory.refused or state.capture is not None:
             return function()
         result, capture = watched(cells, function, closed=False)
@@ -215,3 +211,20 @@ class Region:
         memory.learn(key, capture, tuple(places))
         capture.release()
         return result
+
+    def _replayed(self, macro: Macro, cells: list[Any]) -> list[Any] | None:
+        """The results of a replay. None if it came to a place where no recording fits; the values it has made are forgotten then."""
+        if macro.result is None or macro.fresh:  # values move between devices
+            walk = Walk(cells)
+            last = walk.go(macro, self.memory.tick)
+            if last is None:
+                return None
+            created = [walk.cells[k] for k in last.kept or ()]
+        else:
+            known: list[Any] = []
+            macro.define(known, [])
+            created, last = macro.replay(local.state.trace, cells, known), macro
+        Counts.replays += 1
+        if last.end.boundary:
+            flush("bound on pending work")
+        return [None if place is None else handle(place, created, cells) for place in last.result]

@@ -10,6 +10,7 @@ from typing import Any
 
 from calque.run.buffer import Buffer, strided
 from calque.run.capture import Script, leaves
+from calque.run.copies import copy_values
 from calque.run.dispatch import raise_pending
 from calque.run.losses import watch_value
 from calque.run.macro import Macro, key_of
@@ -89,15 +90,18 @@ class Walk:
     def _replay(self, macro: Macro) -> None:
         """Do one stretch."""
         cells = self.cells
+        for fresh in macro.fresh:
+            cells.append(fresh.make(cells))
         if macro.start is macro.end and not (macro.created or macro.written or macro.ending or macro.checks):  # only two looks at values
             for k in macro.dropped:
                 cells[k] = None
             self.saved.append([])
+            self._copy(macro)
             return
         self.saved.append(
             [(k, st.trace, st.slot, st.layout, st.version, st.writer, st.buffer is not None) for k, *_ in macro.written for st in (cells[k],)]
         )
-        created = macro.start_directly(cells, self.known) if macro.ending else None
+        created = macro.start_directly(cells, self.known) if macro.ending and macro.copies is None else None
         started = created is not None
         if created is None:
             created = macro.replay(local.state.trace, cells, self.known)
@@ -105,8 +109,15 @@ class Walk:
         del created
         for k in macro.dropped:
             cells[k] = None
-        if macro.ending and not started:
+        if macro.ending and not started and macro.copies is None:
             flush(macro.ending, awaited=macro.test is not None)
+        self._copy(macro)
+
+    def _copy(self, macro: Macro) -> None:
+        """Send values to another device; starts what is recorded if they have to be computed first."""
+        if macro.copies is not None:
+            sources, device = macro.copies
+            self.cells += copy_values([(self.cells[k], view) for k, view in sources], device)
 
     # ----------------------------------------------------------------------------------------------------------- backward
 

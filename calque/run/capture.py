@@ -7,59 +7,25 @@ records is compared and bound to what exists, and from there on it is recorded a
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from sys import getrefcount
 from typing import Any
 from weakref import ref
 
+from calque.base.device import Device
 from calque.base.layout import Layout
 from calque.run.buffer import Buffer, strided
+from calque.run.counts import Changes, Counts, hybrid_counts
 from calque.run.dispatch import raise_pending
 from calque.run.live import LIVE, LiveFloat, LiveInt, live, plain
-from calque.run.macro import ABSENT, ELSEWHERE, Macro, Number, Test, key_of, known_values, state_of
+from calque.run.macro import ABSENT, ELSEWHERE, REALISED, Fresh, Macro, Number, Test, key_of, known_values, state_of
 from calque.run.recorder import INPUT, Edge, Storage, Trace, flush, local, materialise, root, scalar_tag
 from calque.run.source import user_line
 
 BOUND = "bound on pending work"
-ENDINGS = ("optimizer.step", BOUND)  # flushes that a replay repeats: nobody reads anything there
+ENDINGS = ("optimizer.step", BOUND, "parallel_apply", "pipeline")  # flushes that a replay repeats: nobody reads anything there
+LARGEST_CONSTANT = 1 << 16  # elements of a tensor that is made of Python data
 LARGEST = 256  # elements of a value that Python may read
-
-
-class Changes:
-    """`epoch` grows when a module changes, `hooks` when a leaf gets a hook: what was checked before holds until then."""
-
-    epoch = 0
-    hooks = 0
-
-
-class Counts:
-    """What became of calls of hybridized functions."""
-
-    functions = 0
-    replays = 0
-    recordings = 0
-    imperative = 0
-    continued = 0
-    nodes = 0
-    reasons: dict[str, int] = {}
-
-    @classmethod
-    def because(cls, reason: str) -> None:
-        """A call ran as it is written."""
-        cls.imperative += 1
-        if len(cls.reasons) < MAX_REASONS or reason in cls.reasons:
-            cls.reasons[reason] = cls.reasons.get(reason, 0) + 1
-
-
-MAX_REASONS = 256
-
-
-def hybrid_counts() -> dict[str, Any]:
-    """The counters, for `calque.stats()`."""
-    return {
-        "functions": Counts.functions, "replays": Counts.replays, "recordings": Counts.recordings, "imperative": Counts.imperative,
-        "continued": Counts.continued, "stretches": Counts.nodes, "reasons": dict(Counts.reasons),
-    }  # fmt: skip
 
 
 class Diverged(RuntimeError):
@@ -84,15 +50,15 @@ class Capture:
     """Watches one call of a function. `failed` says why it cannot be replayed, if so.
 
     `closed`: the function reaches values only through the cells. Otherwise it may also name older slots of the trace, which the place of entry
-    determines. `tree`: it may look at values. `exact`: what it does with floats is known, so they may stay numbers. `constants`: a number that is a
-    constant of the program when nobody watches stays one.
+    determines. `tree`: it may start several programs, and (`looks`) look at values. `exact`: what it does with floats is known, so they may stay
+    numbers. `constants`: a number that is a constant of the program when nobody watches stays one.
     """
 
     def __init__(
         self, cells: list[Storage | None], closed: bool = True, tree: bool = False, exact: bool = False, script: Script | None = None,
-        constants: bool = False,
+        looks: bool = True, constants: bool = False,
     ) -> None:  # fmt: skip
-        self.closed, self.tree, self.exact, self.script, self.constants = closed, tree, exact, script, constants
+        self.closed, self.tree, self.exact, self.script, self.looks, self.constants = closed, tree, exact, script, tree and looks, constants
         self.active = True
         self.failed = ""
         self.known: list[Any] = list(cells)  # references to those made in the call are weak
@@ -106,7 +72,7 @@ class Capture:
         self.losses: list[tuple[Any, str]] = []  # where backward passes started
         self.given: list[list[Any]] = [] if script is None else list(script.asked)
         self.reading = False
-        self.target: Storage | None = None  # what Python is about to look at
+        self.targets: list[Storage] = []  # what Python is about to look at, or to copy to another device
         self._open()
         self.entry_trace, self.entry_first = self.trace, self.first
         self.entry_slots = {s for s in self.stood if s >= 0}
@@ -123,6 +89,8 @@ class Capture:
         self.versions = [0 if st is None else st.version for st in cells]
         self.buffers = {id(st.buffer): (ref(st.buffer), k) for k, st in enumerate(cells) if st is not None and st.buffer is not None}
         self.definitions: list[Number] = []
+        self.fresh: list[Fresh] = []
+        self.shared: list[int] = []  # cells whose value others have too
         self.entered: dict[int, int] = {}  # slot -> cell whose value enters the trace there
         self.snapshots: dict[int, tuple[Any, Any, Layout]] = {}
         self.peeks: list[tuple[Storage, Layout, Callable[[Any], Any], Any]] = []
@@ -219,7 +187,7 @@ class Capture:
         number = Number(function, 1, tuple(("live", a.index) if a.__class__ in LIVE else a for a in arguments))
         if result.__class__ is float and function is not _FLOAT:
             return live(LiveFloat, result, self._define(number, [result]), self)
-        if not self.tree:
+        if not self.looks:
             self.abort("computes with a number that changes from call to call")
             return result
         self._test(Test(-1, None, _nothing, False, number, user_line()), result)
@@ -227,12 +195,12 @@ class Capture:
 
     def read(self, storage: Storage, view: Layout, reason: str, convert: Callable[[Any], Any]) -> Any:
         """A value that Python looks at: `convert` makes it of the array."""
-        if self.tree and not self.failed and view.numel <= LARGEST:
+        if self.looks and not self.failed and view.numel <= LARGEST:
             value = self._read(storage, view, reason, convert)
             if value is not _MISSING:
                 return value
         else:
-            self.abort(f"reads {'many values' if self.tree else 'a value'}: {reason}")
+            self.abort(f"reads {'many values' if self.looks else 'a value'}: {reason}")
         return _value(storage, view, reason, convert)
 
     def _read(self, storage: Storage, view: Layout, reason: str, convert: Callable[[Any], Any]) -> Any:
@@ -240,14 +208,7 @@ class Capture:
             self.abort("reads a value that another thread has recorded")
             return _MISSING
         scripted = self.scripted()
-        self.reading, self.target = True, storage
-        try:
-            if storage.buffer is None:
-                flush(reason, awaited=True)
-            else:
-                self.close("")
-        finally:
-            self.reading, self.target = False, None
+        self._stop([storage], reason, True, ())
         cell = self._number_of(storage)
         if cell < 0:
             self.abort("reads a value of a tensor that the guards do not reach")
@@ -269,6 +230,49 @@ class Capture:
         loss = next((line for held, line in self.losses if held() is storage and value.__class__ is float), "")
         test = Test(cell, view, convert, self.exact and floats, None, user_line(), loss)
         return self._test(test, value, scripted)
+
+    def _stop(self, targets: list[Storage], reason: str, awaited: bool, wanted: tuple[int, ...]) -> None:
+        """End a stretch because something is done with the values of the targets: their program is started if they have none yet."""
+        self.reading, self.targets = True, targets
+        try:
+            if any(storage.buffer is None for storage in targets):
+                flush(reason, awaited, wanted)
+            else:
+                self.close("")
+        finally:
+            self.reading, self.targets = False, []
+
+    def copied(
+        self, sources: Sequence[tuple[Storage, Layout]], device: Device, reason: str, wanted: tuple[int, ...],
+        start: Callable[[list[Buffer] | None], list[Storage]],
+    ) -> list[Storage]:  # fmt: skip
+        """Values go to another device. `start` copies them, or takes what it is given for the copies."""
+        if not self.failed:
+            if not self.tree or not self.active:
+                self.abort("copies a value between devices")
+            elif any(storage.buffer is None and storage.trace is not local.state.trace for storage, _ in sources):
+                self.abort("copies a value that another thread has recorded")
+        if self.failed:
+            return start(None)
+        scripted = self.scripted()
+        self._stop([storage for storage, _ in sources], reason, False, wanted)
+        copies = ([(self._number_of(storage), view) for storage, view in sources], device)
+        if any(cell < 0 for cell, _ in copies[0]):
+            self.abort("copies a value that the guards do not reach")
+        if self.failed:
+            return start(None)
+        macro = self.segments[-1]
+        if scripted and macro.copies != copies:
+            self.abort("copies something else than before")
+        macro.copies = copies
+        given: list[Buffer] | None = None
+        if self.script is not None and len(self.segments) <= self.script.flushed:
+            given = [self.script.buffers.get(len(self.known) + k) or Buffer(None) for k in range(len(sources))]
+        made = start(given)
+        self.known += [ref(storage) for storage in made]
+        self.keys.append(())
+        self._open()
+        return made
 
     def _number_of(self, storage: Storage) -> int:
         """The number of a cell; those that the last stretch made included."""
@@ -313,6 +317,33 @@ class Capture:
     def peek(self, storage: Storage, view: Layout, verdict: Callable[[Any], Any], result: Any) -> None:
         """A decision was made on values that existed already."""
         self.peeks.append((storage, view, verdict, result))
+
+    def constant(self, storage: Storage) -> None:
+        """The values of a new storage follow from what the guards compare: a replay makes them again."""
+        buffer = storage.buffer
+        if self.active and self.tree and buffer is not None:
+            if buffer.array.size > LARGEST_CONSTANT:
+                self.abort("makes a large tensor from Python data")
+            self._adopt(storage, Fresh(-1, buffer.array.copy(), storage.layout, buffer.floating))
+
+    def twin(self, source: Storage, storage: Storage) -> None:
+        """A new storage has the value of another that exists already."""
+        number = self.place.get(id(source), -1) if self.active and self.tree else -1
+        if number >= 0 and self.cell(number) is source:
+            self.shared.append(number)
+            self._adopt(storage, Fresh(number, None, storage.layout))
+
+    def _adopt(self, storage: Storage, fresh: Fresh) -> None:
+        """A cell that comes up in the middle of a stretch; a replay makes it at its beginning."""
+        number = len(self.known)
+        self.fresh.append(fresh)
+        self.known.append(ref(storage))
+        self.place[id(storage)] = number
+        self.stood.append(REALISED)
+        self.versions.append(storage.version)
+        if fresh.source < 0 and storage.buffer is not None:
+            self.buffers[id(storage.buffer)] = (ref(storage.buffer), number)
+        self.begun += 1
 
     # ------------------------------------------------------------------------------------------------------------ the end
 
@@ -359,7 +390,7 @@ class Capture:
             self.abort("uses a tensor that another thread has recorded")
         macro = Macro(
             self.start, trace.cur, trace.n, inputs, expect, [plain(v) for v in scalars], numbers, self.definitions, trace.checks[checks0:],
-            [(st.slot, st.layout) for st in created], written, ending, peeks, sorted(set(dropped)),
+            [(st.slot, st.layout) for st in created], written, ending, peeks, sorted(set(dropped)), self.fresh,
         )  # fmt: skip
         cells = []
         self._add(macro, created)
@@ -382,20 +413,33 @@ class Capture:
             used.update(k for k, s in enumerate(self.stood) if s >= 0)
         elif self.trace is self.entry_trace:
             used.update(k for k, s in enumerate(self.stood) if 0 <= s < self.entry_first)
-        if self.target is not None:
-            used.add(self.place.get(id(self.target), -1))
+        used.update(self.place.get(id(storage), -1) for storage in self.targets)
+        used.update(self.shared)
         return {k for k in used if 0 <= k < self.entries}
 
     def _peeks(self, used: set[int]) -> list[Any]:
         found = []
-        for storage, view, verdict, result in self.peeks:
-            cell = self.place.get(id(storage), -1)
+        peeks, self.peeks = self.peeks, []  # a reference here would make the values outlive the call
+        for storage, view, verdict, result in peeks:
+            cell = self._standing(self.place.get(id(storage), -1))
+            if cell is None:
+                continue
             if cell < 0:
                 self.abort("checks values of a tensor that the guards do not reach")
             else:
                 used.add(cell)
             found.append((cell, view, verdict, result))
         return found
+
+    def _standing(self, cell: int) -> int | None:
+        """The cell that holds the value of this one when the stretch begins; None for constants."""
+        first = self.begun - len(self.fresh)
+        while cell >= first:
+            fresh = self.fresh[cell - first]
+            if fresh.source < 0:
+                return None
+            cell = fresh.source
+        return cell
 
     def _edges(self) -> list[Edge]:
         found: list[Edge] = []
@@ -451,7 +495,7 @@ class Capture:
         trace = local.state.trace
         if not self.failed and self.scripted():
             self.abort("ends earlier than before")
-        if self.segments and self.segments[-1].test is None and self._idle():
+        if self.segments and self.segments[-1].test is None and self.segments[-1].copies is None and self._idle():
             self.keys = self.keys[: len(self.segments) - 1]
         elif not self.failed:
             if trace is not self.trace:
@@ -478,7 +522,7 @@ class Capture:
         kept, keep = [k for k in alive if k < first], [k for k in alive if k >= first]
         macro.created = [macro.created[k - first] for k in keep]
         self.storages = [self.cell(k) for k in alive]  # type: ignore[misc]
-        macro.kept = [*kept, *range(first, first + len(keep))] if len(self.segments) > 1 else None
+        macro.kept = [*kept, *range(first, first + len(keep))] if first > self.entries or len(self.segments) > 1 else None
         return macro
 
     def _held(self, k: int) -> bool:
@@ -545,4 +589,6 @@ def again(action: Callable[[], Any]) -> None:
     numbers(act, False)
 
 
-__all__ = ["Capture", "Changes", "Diverged", "Macro", "Script", "abort", "again", "flush", "known_values", "numbers", "state_of"]
+__all__ = [
+    "Capture", "Changes", "Counts", "Diverged", "Macro", "Script", "abort", "again", "flush", "hybrid_counts", "known_values", "numbers", "state_of",
+]  # fmt: skip

@@ -16,6 +16,7 @@ from calque.run.places import no_values
 from calque.run.queues import on, queue_of
 from calque.run.recorder import LOCK, Storage, realised
 
+REASON = "copy between devices"
 URGENT = 1  # another device waits for a copy: it overtakes computations
 
 
@@ -28,19 +29,33 @@ class CopyCounters:
 
 def copy_values(sources: Sequence[tuple[Storage, Layout]], device: Device) -> list[Storage]:
     """New storages on `device` with what the layouts show of the storages: one task for all. What is pending is dispatched first."""
+    state = recorder.local.state
+    pending = tuple(sorted({storage.slot for storage, _ in sources if storage.buffer is None and storage.trace is state.trace}))
+    if state.capture is not None:
+
+        def start(given: list[Buffer] | None) -> list[Storage]:
+            return _start(sources, device) if given is None else [realised(b, _target(v, device)) for b, (_, v) in zip(given, sources, strict=True)]
+
+        made: list[Storage] = state.capture.copied(sources, device, REASON, pending, start)
+        return made
+    if pending and device is not META:
+        recorder.flush(REASON, wanted=pending)
+    return _start(sources, device)
+
+
+def _target(view: Layout, device: Device) -> Layout:
+    return dense_layout(tuple(view.shape), view.dtype, device)
+
+
+def _start(sources: Sequence[tuple[Storage, Layout]], device: Device) -> list[Storage]:
+    """Queue the copies."""
     if device is META:
         return [_meta(view) for _, view in sources]
     if any(view.device is META for _, view in sources):
         raise no_values()
-    state = recorder.local.state
-    pending = sorted({storage.slot for storage, _ in sources if storage.buffer is None and storage.trace is state.trace})
-    if pending:
-        if state.capture is not None:
-            state.capture.abort("copies a value between devices")
-        recorder.flush("copy between devices", wanted=tuple(pending))
     found = [(_buffer(storage), view) for storage, view in sources]
     made = [Buffer(None) for _ in found]
-    targets = [dense_layout(tuple(view.shape), view.dtype, device) for _, view in found]
+    targets = [_target(view, device) for _, view in found]
     inputs, outputs = [buffer for buffer, _ in found], list(made)
     views = [view for _, view in found]
 
@@ -63,7 +78,7 @@ def copy_values(sources: Sequence[tuple[Storage, Layout]], device: Device) -> li
 
 
 def _buffer(storage: Storage) -> Buffer:
-    buffer = recorder.materialise(storage, "copy between devices", awaited=False)
+    buffer = storage.buffer or recorder.materialise(storage, REASON, awaited=False)
     if buffer.owner is not None or buffer.export is not None:
         buffer.wait()
         if buffer.shared():  # NumPy may write to it at any time: what is copied is what it holds now

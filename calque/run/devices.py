@@ -11,6 +11,7 @@ from calque.base.errors import DeviceError
 from calque.run import trace as tracing
 from calque.run.backends import backend
 from calque.run.buffer import Buffer
+from calque.run.counts import Changes
 from calque.run.dispatch import remember, synchronize
 from calque.run.engine import Queue, Task
 from calque.run.recorder import flush
@@ -34,6 +35,7 @@ def set_logical_devices(count: int) -> None:
         raise ValueError(f"[set_logical_devices] expected a positive integer, got {count!r}")
     synchronize()
     settings.logical_devices = count
+    Changes.hooks += 1  # what was recorded for replay may have shared its work out among the devices
 
 
 def device_count() -> int:

@@ -77,3 +77,8 @@ def plain(value: Any) -> Any:
     if value.__class__ is LiveFloat:
         return float.__float__(value)
     return int.__int__(value) if value.__class__ is LiveInt else value
+
+
+def holds_live(value: Any) -> bool:
+    """Whether a value, or something in nested lists and tuples, is a live number."""
+    return value.__class__ in LIVE or (isinstance(value, (list, tuple)) and any(holds_live(item) for item in value))

@@ -11,10 +11,13 @@ from dataclasses import dataclass, field
 from sys import getrefcount
 from typing import Any
 
+from calque.base.device import Device
 from calque.base.layout import Layout
 from calque.run.buffer import Buffer, strided
+from calque.run.dispatch import new_array
 from calque.run.places import SEVERAL
-from calque.run.recorder import Edge, Storage, Trace, snapshot, start_plan
+from calque.run.queues import on
+from calque.run.recorder import Edge, Storage, Trace, realised, share_value, snapshot, start_plan
 
 REALISED, SHARED, ELSEWHERE, ABSENT = -1, -2, -3, -4
 
@@ -66,6 +69,30 @@ class Test:
         return (self.cell, self.view, self.convert, self.live, None if self.decision is None else self.decision.fingerprint())
 
 
+@dataclass(slots=True, frozen=True)
+class Fresh:
+    """A cell that a stretch begins with: another handle on the value of cell `source`, or (-1) the same `values` every time."""
+
+    source: int
+    values: Any
+    layout: Layout
+    floating: bool = False
+
+    def fingerprint(self) -> Any:
+        """Equal for those that look the same."""
+        return (self.source, None if self.values is None else self.values.tobytes(), self.layout, self.floating)
+
+    def make(self, cells: list[Any]) -> Storage:
+        """The storage."""
+        if self.source >= 0:
+            return share_value(cells[self.source])
+        flat = on(self.layout.device, lambda: new_array(self.values.size, self.layout.dtype))
+        flat[...] = self.values
+        buffer = Buffer(flat)
+        buffer.floating = self.floating
+        return realised(buffer, self.layout)
+
+
 @dataclass(slots=True)
 class Macro:
     """A stretch of the trie. `inputs`: (cell, slot, view) of cells whose value enters the trace here; `expect`: how cells stand at entry."""
@@ -84,7 +111,9 @@ class Macro:
     ending: str  # reason of the flush at its end, if there is one
     peeks: list[tuple[int, Layout, Callable[[Any], Any], Any]] = field(default_factory=list)
     dropped: list[int] = field(default_factory=list)  # cells made earlier in the call that nobody has any more at its end
+    fresh: list[Fresh] = field(default_factory=list)
     test: Test | None = None
+    copies: tuple[list[tuple[int, Layout]], Device] | None = None  # cells whose values go to a device next, as new cells
     children: dict[Any, list["Macro"]] = field(default_factory=dict)
     kept: list[int] | None = None  # of the last one of several: cells made in the call that outlive it
     print: Any = None  # its fingerprint, with the caller's mark
@@ -95,7 +124,7 @@ class Macro:
 
     def fingerprint(self) -> tuple[Any, ...]:
         """Equal for two calls that recorded the same."""
-        return (self.stretch(), None if self.test is None else self.test.fingerprint(), self.kept)
+        return (self.stretch(), None if self.test is None else self.test.fingerprint(), self.copies, self.kept)
 
     def stretch(self) -> tuple[Any, ...]:
         """The same, without what comes after it."""
@@ -104,7 +133,7 @@ class Macro:
         return (
             id(self.start), id(self.end), self.inputs, self.expect, constant, self.numbers, [d.fingerprint() for d in self.definitions],
             [c[0] for c in self.checks], self.created, [w[:4] for w in self.written], self.ending, [(p[0], p[3]) for p in self.peeks],
-            self.dropped,
+            self.dropped, [f.fingerprint() for f in self.fresh],
         )  # fmt: skip
 
     def fits(self, trace: Trace, cells: list[Storage | None]) -> bool:

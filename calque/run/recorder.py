@@ -407,6 +407,8 @@ def share_value(storage: Storage) -> Storage:
             storage.trace.storages.append(twin)
         else:
             storage.trace.attached[id(twin)] = twin
+    if local.state.capture is not None and twin.buffer is storage.buffer is not None:
+        local.state.capture.twin(storage, twin)
     return twin
 
 

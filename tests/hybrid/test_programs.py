@@ -17,6 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import calque
+from calque.base import config
 from calque.run import dispatch, recorder
 
 NUMBER = itertools.count()
@@ -28,11 +29,13 @@ pytestmark = pytest.mark.filterwarnings("ignore::calque.base.errors.NonFiniteWar
 @pytest.fixture(autouse=True)
 def _compiled(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     recorder.flush("test")
-    calque.synchronize()
+    before = config.settings.logical_devices
+    calque.set_logical_devices(2)
     monkeypatch.setattr(dispatch, "INTERPRET_WORK", 0)
     yield
     recorder.flush("test")
     calque.synchronize()
+    config.settings.logical_devices = before
 
 
 NUMBERS = [
@@ -48,6 +51,10 @@ STATEMENTS = [
     "x = x + calque.rand(3)", "y = x[1:].sum() + y", "x = x.clone()", "s[1] = v", "x = nn.functional.dropout(x, 0.5)", "y = y.detach() * 2",
     "x = x * int(v)", "s.sub_(x.detach() * v)", "y = x.relu() - y * v", "x = x / x.norm().clamp(min=0.5).item()", "w = y.sum() * v; y = y + w",
     "(x * v).sum().backward(retain_graph=True)", "s.copy_(y.detach())", "t = s; t.add_(1.0)", "y = calque.full((3,), v) + y", "x = x + v * v / 3",
+    "x = x * calque.tensor([1.0, 2.0, -0.5])", "t = calque.tensor([0.0, 1.0, 2.0]); t.add_(y.detach()); y = y + t",
+    "y = y * calque.linspace(0, 1, 3)", "t = calque.tensor(v); y = y + t", "x = (x.to('cpu:1') * 2).to('cpu')",
+    "s.copy_(x.detach().to('cpu:1'))", "s.add_((s.to('cpu:1') + 1).to('cpu'))", "t = y.to('cpu:1'); y = y + t.sum().item()",
+    "y = (y.to('cpu:1').tanh() + calque.ones(3, device='cpu:1')).to('cpu') * x",
 ]  # fmt: skip
 
 

@@ -14,7 +14,7 @@ from calque.base.shapes import contiguous_strides
 from calque.functional.common import prim
 from calque.functional.precision import widened
 from calque.nn.functional.rows import constant
-from calque.tensor import Tensor, upload
+from calque.tensor import Tensor, upload_known
 
 __all__ = ["pad"]
 
@@ -44,7 +44,7 @@ def pad(input: Tensor, pad: Sequence[int], mode: str = "constant", value: float 
     for d, (before, after) in sorted(pairs.items(), reverse=True):
         if before or after:
             index = _INDEX[mode](input._layout.shape[d], before, after)
-            input = prim("index_select", input, upload(index, dt.int64), d)
+            input = prim("index_select", input, upload_known(index, dt.int64), d)
     return input
 
 

@@ -20,7 +20,7 @@ from calque.nn.functional.conv import sizes
 from calque.nn.functional.padding import pad
 from calque.nn.functional.rows import AMAX, ARGMAX, choose, constant, positions, wide
 from calque.nn.gradient import Saved, with_gradient
-from calque.tensor import Tensor, record, upload
+from calque.tensor import Tensor, record, upload_known
 
 __all__ = [
     "adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_max_pool1d", "adaptive_max_pool2d", "avg_pool1d", "avg_pool2d", "lp_pool1d",
@@ -304,7 +304,7 @@ def _avg_pool(op: str, n: int, input: Tensor, settings: tuple[Any, ...], ceil_mo
     w = _windows(op, x, (*settings, 1), ceil_mode)
     count = divisor if divisor is not None else _divisors(w, include_pad)
     if not isinstance(count, int):
-        count = upload(count.astype(x._layout.dtype.np), x._layout.dtype)
+        count = upload_known(count.astype(x._layout.dtype.np), x._layout.dtype)
     return back(_window_sums(w, x) / count)  # type: ignore[no-any-return]
 
 
@@ -362,7 +362,7 @@ def _averages(size: int, out: int, kind: dt.DType) -> Tensor:
     for i in range(out):
         start, stop = i * size // out, -(-(i + 1) * size // out)
         table[i, start:stop] = 1.0 / (stop - start)
-    return upload(table.astype(kind.np), kind)
+    return upload_known(table.astype(kind.np), kind)
 
 
 @as_given

@@ -18,7 +18,7 @@ from calque.nn.functional.conv import sizes
 from calque.nn.functional.padding import pad
 from calque.nn.functional.pooling import adaptive_avg_pool1d, adaptive_avg_pool2d
 from calque.nn.functional.rows import constant
-from calque.tensor import Tensor, upload
+from calque.tensor import Tensor, upload_known
 
 __all__ = [
     "channel_shuffle", "fold", "interpolate", "pixel_shuffle", "pixel_unshuffle", "unfold", "upsample", "upsample_bilinear", "upsample_nearest",
@@ -84,7 +84,7 @@ def _nearest(x: Tensor, out: list[int], scales: list[Any], exact: bool) -> Tenso
         target = (*shape[:2], *(v for n, f in zip(shape[2:], factors, strict=True) for v in (n, f)))
         return T.reshape(T.expand(T.reshape(x, spaced), target), (*shape[:2], *out))
     for d, (n, o, s) in enumerate(zip(shape[2:], out, scales, strict=True), start=2):
-        x = prim("index_select", x, upload(_nearest_index(n, o, s, exact), dt.int64), d)
+        x = prim("index_select", x, upload_known(_nearest_index(n, o, s, exact), dt.int64, s), d)
     return x
 
 
@@ -94,7 +94,7 @@ def _separable(x: Tensor, out: list[int], scales: list[Any], weights: Callable[.
     shape = tuple(x._layout.shape)
     kind = x._layout.dtype
     for d, (n, o, s) in enumerate(zip(shape[2:], out, scales, strict=True), start=2):
-        matrix = upload(weights(n, o, s, align_corners).astype(kind.np), kind)
+        matrix = upload_known(weights(n, o, s, align_corners).astype(kind.np), kind, s)
         if d == len(shape) - 1:
             x = T.matmul(x, T.transpose(matrix, 0, 1))
         else:
