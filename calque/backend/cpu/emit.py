@@ -11,21 +11,21 @@ can), and single elements for the tail.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 
 from calque.backend.cpu import emit_memory as memory
 from calque.backend.cpu import emit_panel
 from calque.backend.cpu.emit_ops import Val, bitcast, cast, constant, instruction, widen
 from calque.backend.cpu.emit_panel import Group, Variant
 from calque.backend.cpu.emit_plan import STORES, Plan, levels, make_plan, scalar_stage
-from calque.backend.cpu.emit_reduce import Accumulator, Reduction
+from calque.backend.cpu.emit_reduce import BLOCK, Accumulator, Reduction
 from calque.backend.cpu.emit_text import Code, Lanes, Module
 from calque.backend.cpu.target import TargetInfo
 from calque.base.errors import CompileError
 from calque.kernel.loops import Instr, LoopKernel, Stage
 
-VERSION = 1
+VERSION = 2
 """Part of the object cache's key: raise it when the same kernel text must be compiled anew."""
 
 SIGNATURE = "void @{}(i64 %thread, i64 %threads, ptr %barrier, ptr %scratch, ptr %args)"
@@ -115,9 +115,12 @@ class KernelEmitter:
             return
         self.variants(start, stop, lambda variant, n: self._panel(variant, self.split(variant, group, n, self.kernel.stages)), plan.unroll)
 
-    def variants(self, start: str, stop: str, body: Callable[[Variant, str], None], unroll: int, width: int = 0) -> None:
+    def variants(
+        self, start: str, stop: str, body: Callable[[Variant, str], None], unroll: int, width: int = 0, after: Callable[[], None] | None = None
+    ) -> None:
         """The vectorised loop from start to stop in all its forms. Masked accesses cost several times as much as plain ones (Zen 5: half
-        the speed of batch normalisation), so a mask is for the last vector only."""
+        the speed of batch normalisation), so a mask is for the last vector only. `after` is for every block of turns; less than a block may
+        follow the last one."""
         code = self.code
         width = width or self.plan.width
         if width == 1:
@@ -128,8 +131,12 @@ class KernelEmitter:
         for count in dict.fromkeys((unroll, 1)):
             whole = code.let(f"and i64 {code.sub(stop, start)}, {-width * count}")
             middle = code.add(start, whole)
-            with code.loop(start, middle, width * count) as n:
-                body(Variant(lanes, "", count), n)
+            if after is not None and count == unroll:
+                with self.blocks(start, middle, width * count, after) as n:
+                    body(Variant(lanes, "", count), n)
+            else:
+                with code.loop(start, middle, width * count) as n:
+                    body(Variant(lanes, "", count), n)
             start = middle
         if self.target.masked:
             with code.loop(start, stop, width) as n:
@@ -137,6 +144,15 @@ class KernelEmitter:
             return
         with code.loop(start, stop) as n:
             body(Variant(self.one, "", 1), n)
+
+    @contextmanager
+    def blocks(self, start: str, stop: str, step: int, after: Callable[[], None]) -> Iterator[str]:
+        """`Code.loop` with something to do after every `BLOCK` turns."""
+        code = self.code
+        with code.loop(start, stop, step * BLOCK) as first:
+            with code.loop(first, code.minimum(code.add(first, str(step * BLOCK)), stop), step) as n:
+                yield n
+            after()
 
     def split(self, variant: Variant, group: Group, n: str, stages: tuple[Stage, ...]) -> list[Group]:
         """One group per vector of a turn of the vectorised loop at position n."""
@@ -177,9 +193,17 @@ class KernelEmitter:
             self.accumulate(stage, variant, groups, accumulators)
             return
         dim, kept = self.kernel.rank_p + depth, self.shared
+
+        def flush() -> None:
+            for found in accumulators:
+                for a in found.values():
+                    a.flush()
+
         with ExitStack() as loops:
             if self.kernel.fixed:
                 turns = [str(r) for r in range(self.kernel.fixed[depth])]
+            elif depth == self.kernel.rank_r - 1 and any(a.part_type for a in accumulators[0].values()):
+                turns = [loops.enter_context(self.blocks("0", self.frame.extents[dim], 1, flush))]
             else:
                 turns = [loops.enter_context(self.code.loop("0", self.frame.extents[dim]))]
             for r in turns:
@@ -223,10 +247,19 @@ class KernelEmitter:
                 self.accumulate(stage, variant, groups, [partial[variant.s.width, u] for u in range(variant.count)])
                 self.shared = outer
 
+            wide = [found for (width, _), found in partial.items() if width > 1]
+
+            def flush() -> None:
+                for value, a in wide[0].items():
+                    a.flush([found[value] for found in wide[1:]])
+
+            blocked = wide and any(a.part_type for a in wide[0].values())
             if plan.axis < 0:
                 self.accumulate(stage, Variant(self.one, "", 1), inner, [partial[1, 0]])
             else:
-                self.variants("0", self.frame.extents[plan.axis], body, unroll, width=1 if alone else 0)
+                self.variants("0", self.frame.extents[plan.axis], body, unroll, width=1 if alone else 0, after=flush if blocked else None)
+                if blocked:
+                    flush()
         self.shared = kept
         self._merge(partial)
 
@@ -245,7 +278,8 @@ class KernelEmitter:
             if instr.op == "reduce":
                 operand = self.kernel_dtype(instr.args[0])
                 varies = self.plan.along == "r" or self.plan.varying(value)
-                found[value] = Accumulator(Reduction(instr.imm, operand.dtype, instr.dtype), s if varies else self.one)
+                reduction = Reduction(instr.imm, operand.dtype, instr.dtype)
+                found[value] = Accumulator(reduction, s if varies else self.one, blocked=self.kernel.rank_r > 0 and not self.kernel.fixed)
         return found
 
     def kernel_dtype(self, value: int) -> Instr:
@@ -261,6 +295,8 @@ class KernelEmitter:
         single = [found for (width, _), found in partial.items() if width == 1]
         for value in (wide or single)[0]:
             parts = [found[value] for found in wide]
+            if parts and parts[0].part_type:  # the first has taken in all
+                parts = parts[:1]
             while len(parts) > 1:
                 half = len(parts) // 2
                 for a, b in zip(parts[:half], parts[half:], strict=True):

@@ -8,6 +8,7 @@ costs the processor a new page and its prefetchers a new start: fine only for fe
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -90,8 +91,13 @@ class Emitter(Protocol):
     def split(self, variant: Variant, group: Group, n: str, stages: tuple[Stage, ...]) -> list[Group]:
         """One group per vector of a turn of the vectorised loop at position n."""
 
-    def variants(self, start: str, stop: str, body: Callable[[Variant, str], None], unroll: int, width: int = 0) -> None:
+    def variants(
+        self, start: str, stop: str, body: Callable[[Variant, str], None], unroll: int, width: int = 0, after: Callable[[], None] | None = None
+    ) -> None:
         """The vectorised loop from start to stop in all its forms."""
+
+    def blocks(self, start: str, stop: str, step: int, after: Callable[[], None]) -> AbstractContextManager[str]:
+        """A counted loop with something to do after every block of turns."""
 
     def level(self, stage: Stage, level: int, variant: Variant, groups: list[Group], varying: bool | None = None) -> None:
         """The instructions of a stage that stand at one loop level."""
@@ -129,7 +135,18 @@ class Panel:
     def _rows(self, stage: Stage, group: Group) -> None:
         e, dim = self.e, self.e.kernel.rank_p
         kept = e.shared
-        with e.code.loop("0", e.frame.extents[dim]) as r:
+
+        def flush() -> None:
+            def body(variant: Variant, n: str) -> None:
+                for u in range(variant.count):
+                    for a in self._accumulators(stage, variant.s, self._at(n, u, variant)).values():
+                        a.flush()
+
+            e.variants(self.start, self.stop, body, 1)
+
+        blocked = any(self._reduction(stage, v).widens for v, i in enumerate(stage.instrs, stage.first) if i.op == "reduce")
+        rows = e.blocks("0", e.frame.extents[dim], 1, flush) if blocked else e.code.loop("0", e.frame.extents[dim])
+        with rows as r:
             e.shared = dict(kept)
             inner = e.inside(stage, [group], dim, r)[0]
             e.level(stage, 2, e.scalar_variant, [inner], varying=False)
@@ -191,13 +208,18 @@ class Panel:
         base = code.let(f"getelementptr i8, ptr %scratch, i64 {self.slots[what, value] * columns(self.e.kernel) * 8}")
         return code.let(f"getelementptr {kind}, ptr {base}, i64 {at}")
 
+    def _reduction(self, stage: Stage, value: int) -> Reduction:
+        instr = stage.instrs[value - stage.first]
+        return Reduction(instr.imm, self.e.kernel_dtype(instr.args[0]).dtype, instr.dtype)
+
     def _accumulators(self, stage: Stage, s: Lanes, at: str) -> dict[int, Accumulator]:
         found = {}
         for value, instr in enumerate(stage.instrs, stage.first):
             if instr.op == "reduce":
-                reduction = Reduction(instr.imm, self.e.kernel_dtype(instr.args[0]).dtype, instr.dtype)
+                reduction = self._reduction(stage, value)
                 second = self._place("second", value, reduction.second_kind, at) if reduction.second_kind else ""
-                found[value] = Accumulator(reduction, s, (self._place("sum", value, reduction.kind, at), second))
+                part = self._place("second", value, "float", at) if reduction.widens and s.width > 1 else ""
+                found[value] = Accumulator(reduction, s, (self._place("sum", value, reduction.kind, at), second, part), blocked=True)
         return found
 
     def _keep(self, s: Lanes, value: int, found: Val, at: str) -> None:

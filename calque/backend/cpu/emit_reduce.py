@@ -1,7 +1,8 @@
 """Reductions: partial accumulators, their initial values, steps and merges.
 
-Sums and products of floats accumulate in float64 lanes, so a float32 row sum is correctly rounded but for rare ties whatever
-its length.
+Sums and products of floats accumulate in float64 lanes. Widening a float32 costs several times as much as adding it, so vectors of float32 are
+added in float32 for at most `BLOCK` turns of a loop; the sum of those goes into the float64 lanes (decision 0045). The error of a row sum does not
+grow with the length of the row.
 The order of every merge depends on the structure of the kernel and on extents only.
 
 The largest or smallest of floats is found by the processor's own instruction, which drops NaN; a NaN waits beside it until the end.
@@ -10,11 +11,14 @@ The largest or smallest of floats is found by the processor's own instruction, w
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from calque.backend.cpu.emit_ops import LOGICAL, SIGNED, UNSIGNED, Val, cast, round_to
+from calque.backend.cpu.emit_ops import LOGICAL, SIGNED, UNSIGNED, Val, cast, round_to, widen
 from calque.backend.cpu.emit_text import FLOAT_KINDS, Lanes, literal, register_kind
 from calque.base.dtypes import DType, bool_, float64
+
+BLOCK = 8  # float32 values per lane that are added before their sum is widened
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +55,11 @@ class Reduction:
     @property
     def kind(self) -> str:
         return register_kind(self.accumulator)
+
+    @property
+    def widens(self) -> bool:
+        """Whether float32 values are summed in float64."""
+        return self.combine == "sum" and self.kind == "double" and register_kind(self.dtype) == "float"
 
     @property
     def guarded(self) -> bool:
@@ -136,36 +145,46 @@ class Reduction:
 
 
 class Accumulator:
-    """Variables of one partial result of one reduction: on the stack (promoted to registers), or where `places` say."""
+    """Variables of one partial result of one reduction: on the stack (promoted to registers), or where `places` say. A `blocked` one, if it
+    `widens`, has a third: `part`, the float32 sum of the present block of turns, which `flush` takes in."""
 
-    def __init__(self, reduction: Reduction, s: Lanes, places: tuple[str, str] | None = None) -> None:
+    def __init__(self, reduction: Reduction, s: Lanes, places: tuple[str, str, str] | None = None, blocked: bool = False) -> None:
         self.reduction = reduction
         self.s = s
         code = s.code
         self.type = s.type(reduction.kind)
         self.index_type = s.type(reduction.second_kind) if reduction.second_kind else ""
+        self.part_type = s.type("float") if blocked and reduction.widens and s.width > 1 else ""
         if places is not None:
-            self.value, self.index = places
+            self.value, self.index, self.part = places
             return
         self.value = code.variable(self.type)
-        self.index = code.variable(self.index_type) if reduction.second_kind else ""
+        self.index = code.variable(self.index_type) if self.index_type else ""
+        self.part = code.variable(self.part_type) if self.part_type else ""
         self.reset()
 
     def reset(self) -> None:
         """Set the neutral element."""
         code = self.s.code
         code.write(self.type, self.s.const(self.reduction.kind, self.reduction.start()), self.value)
-        if self.index:
+        if self.index_type:
             code.write(self.index_type, self.s.const(self.reduction.second_kind, self.reduction.second_start), self.index)
+        if self.part_type:
+            code.write(self.part_type, self.s.const("float", 0.0), self.part)
 
     def read(self) -> tuple[str, str]:
         """Present (value, index)."""
         code = self.s.code
-        return code.read(self.type, self.value), code.read(self.index_type, self.index) if self.index else ""
+        return code.read(self.type, self.value), code.read(self.index_type, self.index) if self.index_type else ""
 
     def add(self, args: list[Val], mask: str) -> None:
         """Take in one element per lane (those of the mask, if there is one)."""
         s, reduction, code = self.s, self.reduction, self.s.code
+        if self.part_type:
+            part = code.read(self.part_type, self.part)
+            merged = s.op("fadd", "float", part, widen(s, args[0]))
+            code.write(self.part_type, s.select("float", mask, merged, part) if mask else merged, self.part)
+            return
         old = self.read()
         if reduction.indexed:
             new = (reduction.enter(s, args[0]), _lanes_of(s, args[1]))
@@ -179,6 +198,19 @@ class Accumulator:
         code.write(self.type, s.select(reduction.kind, mask, merged, old[0]) if mask else merged, self.value)
         if reduction.guarded:
             code.write(self.type, reduction.keep(s, element, old[1]), self.index)
+
+    def flush(self, others: Sequence[Accumulator] = ()) -> None:
+        """Take in the float32 sums of a block of turns, this one's and those of `others`, and begin new ones."""
+        if not self.part_type:
+            return
+        s, code = self.s, self.s.code
+        parts = [code.read(self.part_type, a.part) for a in (self, *others)]
+        while len(parts) > 1:
+            half = len(parts) // 2
+            parts = [s.op("fadd", "float", a, b) for a, b in zip(parts[:half], parts[half:], strict=True)]
+        for a in (self, *others):
+            code.write(self.part_type, s.const("float", 0.0), a.part)
+        code.write(self.type, s.op("fadd", "double", code.read(self.type, self.value), s.convert("fpext", "float", "double", parts[0])), self.value)
 
     def absorb(self, new: tuple[str, str]) -> None:
         """Merge another partial result of the same width."""
