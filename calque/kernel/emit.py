@@ -184,18 +184,31 @@ class Emitter:
         self.levels: dict[int, int] = {}
         self.stage = 0
         self.computed: dict[Any, set[int]] = {}  # (node, coords) of an expensive value -> stages that evaluate it
+        self.early: list[int] = []  # whole values that the first reduce stage stores
         self.stash: dict[Any, int] = {}  # such a value -> the output whose memory holds it from its first stage on
         self.stashed: set[Any] = set()
 
     def run(self) -> Draft:
-        """The draft. Expensive values of several stages (the exponentials of a softmax) wait in the memory of an output."""
+        """The draft. Expensive values of several stages (the exponentials of a softmax) wait in the memory of an output. If nothing that is
+        stored depends on a reduction (gradients of a product and of a broadcast operand), the first reduce stage stores it, and there is no
+        other loop over R."""
+        whole = [m for m in self.stores if self.g.coverage(self.g.place[m]) == "full"]
+        if self.g.reduced and not self.writes and all(self.level(m) == 0 for m in whole):
+            self.early = whole
         draft = self._stages()
-        self.stash = self._choose_stash()
-        if not self.stash:
+        if not any(len(stages) > 1 for stages in self.computed.values()):
             return draft
-        self.builder = Builder(self.g.reduced, True)
-        self.values, self.kept, self.stage = {}, {}, 0
+        if self.early:  # their memory may be worth more to values of several stages
+            self.early = []
+            self._restart()
+            self._stages()
+        self.stash = self._choose_stash()
+        self._restart()
         return self._stages()
+
+    def _restart(self) -> None:
+        self.builder = Builder(self.g.reduced, bool(self.g.reduced))
+        self.values, self.kept, self.stage = {}, {}, 0
 
     def _choose_stash(self) -> dict[Any, int]:
         """Where values that several stages would evaluate are kept: outputs of their type that cover every iteration. A row must fit
@@ -226,7 +239,6 @@ class Emitter:
 
     def _stages(self) -> Draft:
         """All stages: one reduce stage per level of nested reductions, then the stores."""
-        roots = [(m, None) for m in self.stores] + [(w.value, w) for w in self.writes]
         if self.g.reduced:
             wanted = self._closure([*self.stores, *(o for w in self.writes for o in (w.value, w.index) if o >= 0)], {})
             reductions = [m for m in self.members if self.cls[m] is Class.REDUCE and m in wanted]
@@ -236,9 +248,12 @@ class Emitter:
                         self.value(m, self.g.place[m])
             for level in range(1, 1 + max((self.level(m) for m in reductions), default=0)):
                 self._reduce_stage([m for m in reductions if self.level(m) == level])
-        self._prepare([r for r, _ in roots] + [w.index for w in self.writes if w.index >= 0])
+        if not self.stage:  # no reduction is left
+            self.early = []
+        late = [m for m in self.stores if m not in self.early]
+        self._prepare([*late, *(w.value for w in self.writes), *(w.index for w in self.writes if w.index >= 0)])
         builder = self.builder
-        ready = [(m, self.value(m, self.g.place[m])) for m in self.stores]
+        ready = [(m, self.value(m, self.g.place[m])) for m in late]
         parts = [(w, self.value(w.value, w.coords), self.index_value(w)) for w in self.writes]
         for m, v in ready:
             point = bool(self.g.reduced) and self.g.coverage(self.g.place[m]) == "row"
@@ -273,7 +288,8 @@ class Emitter:
 
     def _reduce_stage(self, reductions: list[int]) -> None:
         builder = self.builder
-        self._prepare([self.nodes[m].inputs[0] for m in reductions])
+        early = self.early if self.stage == 0 else []
+        self._prepare([*(self.nodes[m].inputs[0] for m in reductions), *early])
         results: list[tuple[int, int, Node]] = []
         for m in reductions:
             node = self.nodes[m]
@@ -294,6 +310,8 @@ class Emitter:
             wide = node.dtype.compute
             value = builder.cast(value, wide)
             results.append((m, builder.effect("reduce", wide, (value,), combine, False), node))
+        for m in early:
+            builder.effect("store", self.nodes[m].dtype, (self.value(m, self.g.place[m]),), self._whole(m), False)
         self._save()
         builder.finish("reduce")
         self.stage += 1

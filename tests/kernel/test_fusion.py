@@ -98,6 +98,26 @@ def test_softmax_backward_is_one_kernel() -> None:
     assert len(compiled(b.program(b.mul(y, b.sub(g, inner)))).steps) == 1
 
 
+def test_values_known_before_the_reductions_are_stored_with_them() -> None:
+    """The gradients of x * b for a row b: one loop over the rows, not one for the sum and one for the store."""
+    b = Build()
+    x, row, g = b.input((64, 40)), b.input((40,)), b.input((64, 40))
+    s = compiled(b.program(b.mul(g, row), b.sum(b.mul(g, x), attrs=((0,), False))))
+    (step,) = s.steps
+    assert isinstance(step, Loop)
+    assert [stage.kind for stage in step.kernel.stages if stage.kind != "point"] == ["reduce"]
+
+
+@pytest.mark.parametrize("shape", [(8, 24), (6, 4)])  # a loop over R, and one that is written out
+def test_memory_of_a_stored_value_does_not_serve_another_one_too(shape: tuple[int, int]) -> None:
+    """tanh(y) is evaluated twice, and y's memory could hold it between, if y were not stored before."""
+    b = Build()
+    y = b.add("neg", b.input(shape))
+    t = b.tanh(y)
+    shifted = b.sub(t, b.amax(t, attrs=((1,), True)))
+    compiled(b.program(y, b.sum(shifted, attrs=((1,), False))))
+
+
 def test_layer_norm_is_one_kernel_forward_and_two_with_backward() -> None:
     b = Build()
     x, w, bias = b.input((8, 32)), b.input((32,)), b.input((32,))
