@@ -40,14 +40,14 @@ class Executable(ABC):
     """A compiled schedule. Safe to run from several Python threads."""
 
     @abstractmethod
-    def run(self, inputs: Sequence[Array], scalars: Sequence[Scalar] = ()) -> list[Array]:
+    def run(self, inputs: Sequence[Array], scalars: Sequence[Scalar] = ()) -> Sequence[Array]:
         """Outputs of the schedule as flat arrays.
 
         `inputs[i]` is the dense block of input i with the dtype the schedule states. An output with a donor is the donor's array,
         overwritten. Raises `CheckFailed` before any donated input is written, `OutOfMemoryError` before anything runs.
         """
 
-    def run_timed(self, inputs: Sequence[Array], scalars: Sequence[Scalar] = ()) -> tuple[list[Array], Sequence[float]]:
+    def run_timed(self, inputs: Sequence[Array], scalars: Sequence[Scalar] = ()) -> tuple[Sequence[Array], Sequence[float]]:
         """As `run`, and the seconds of every step of the schedule, each run by itself; none if the backend cannot tell."""
         return self.run(inputs, scalars), ()
 

@@ -17,7 +17,7 @@ from calque.ir.program import Program
 from calque.run import trace as tracing
 
 Array = np.ndarray[Any, Any]
-Outcome = tuple[list[Array], int, int]  # outputs, number of the failed check or -1, its bad position
+Outcome = tuple[Sequence[Array], int, int]  # outputs, number of the failed check or -1, its bad position
 
 _MODULES = {"cpu": "calque.backend.cpu"}
 
@@ -38,6 +38,7 @@ class Compiled:
         lowered = tracing.clock()
         self.executable = backend_.compile(self.schedule)
         self.distinct: bool = getattr(self.executable, "distinct", False)
+        self.plain = self.distinct and not program.checks  # nothing but results comes out of `executable`
         self.lowering = lowered - start
         if settings.log:
             self._report(tracing.clock() - lowered)
@@ -76,7 +77,7 @@ class Interpreted:
     """A program run by the reference interpreter, the executable definition."""
 
     schedule = None  # nothing is planned
-    distinct = False  # whether results are arrays of their own, each once
+    distinct = plain = False  # whether results are arrays of their own, each once
     lowering = 0.0
 
     def __init__(self, program: Program) -> None:

@@ -88,7 +88,7 @@ class Plan:
         self.habit -= 1
         return True
 
-    def run(self, inputs: list[Array], scalars: Sequence[Any]) -> tuple[list[Array], int, int]:
+    def run(self, inputs: list[Array], scalars: Sequence[Any]) -> tuple[Sequence[Array], int, int]:
         """(outputs, failed check number or -1, its bad position)."""
         form = self.compiled
         if form is None:
@@ -96,7 +96,7 @@ class Plan:
                 form = self._choose()
         if tracing.active is not None:
             return tracing.active.run(form, inputs, scalars)  # type: ignore[no-any-return]
-        result: tuple[list[Array], int, int] = form.run(inputs, scalars)
+        result: tuple[Sequence[Array], int, int] = form.run(inputs, scalars)
         return result
 
     def _choose(self) -> Any:
@@ -234,18 +234,28 @@ def _run_here(
     previous: Sequence[Buffer | None],
 ) -> None:
     """Run the plan on this thread; its inputs are there."""
-    updates_state = _updates_state(outputs, previous)
     several = ENGINE.tracking  # without it there is one device, and this thread is there
     there = at(plan.device) if several else plan.device
     try:
-        _compute(plan, arrays, scalars, outputs, errors)
+        form = plan.compiled
+        if form is None or not form.plain or tracing.active is not None:
+            _compute(plan, arrays, scalars, outputs, errors)
+        else:
+            try:
+                results = form.executable.run(arrays, scalars)
+            except MemoryError:
+                raise
+            except Exception as error:
+                raise _cause(error, plan, arrays, scalars, outputs) from None
+            for buffer, array in zip(outputs, results, strict=True):  # nobody judges references meanwhile: the thread that flushes is here
+                buffer.array = array
     except BaseException as error:
         task = Task.failed(error)
         for buffer in outputs:
             buffer.task = task
         if not isinstance(error, Exception):  # Ctrl-C inside inline work: the user wants it now
             raise
-        _failed(error, user_line(), outputs, previous, updates_state)
+        _failed(error, user_line(), outputs, previous, bool(previous) or plan.stateful)
         forget_frames(error)
     finally:
         if several:
@@ -328,12 +338,7 @@ def _compute(
     except MemoryError:
         raise  # nothing has run; trying again by another path would not fit either
     except Exception as error:
-        updates_state = any(b.array is not None for b in outputs)
-        cause = _rescue(plan.program, arrays, scalars, outputs, updates_state)
-        if cause is None and not updates_state:  # the reference computes what the backend could not: a bug of ours, never a silent one
-            DispatchCounters.fallbacks += 1
-            warnings.warn(f"[run] a compiled program failed ({error}); the reference interpreter computed it", RuntimeWarning, stacklevel=2)
-        raise (cause or error) from None
+        raise _cause(error, plan, arrays, scalars, outputs) from None
     if failed >= 0:
         updates_state = any(b.array is not None for b in outputs)
         _keep_unrelated(plan.program, plan.program.checks[failed].value, arrays, scalars, outputs, updates_state)
@@ -346,6 +351,16 @@ def _compute(
             _fill(outputs, results)
         else:
             _store(outputs, results, arrays)
+
+
+def _cause(error: Exception, plan: Plan, arrays: list[Any], scalars: Sequence[Any], outputs: list[Buffer]) -> Exception:
+    """What to raise for a program that failed, once the outputs are computed that do not depend on that."""
+    updates_state = any(b.array is not None for b in outputs)
+    cause = _rescue(plan.program, arrays, scalars, outputs, updates_state)
+    if cause is None and not updates_state:  # the reference computes what the backend could not: a bug of ours, never a silent one
+        DispatchCounters.fallbacks += 1
+        warnings.warn(f"[run] a compiled program failed ({error}); the reference interpreter computed it", RuntimeWarning, stacklevel=3)
+    return cause or error
 
 
 def _fill(outputs: list[Buffer], results: Sequence[Any]) -> None:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import calque
+from calque.backend.cpu import callable as callable_
 from calque.backend.cpu import executable, memory
 from calque.run import dispatch, recorder
 from calque.run.buffer import strided
@@ -67,7 +68,7 @@ def test_numbers_that_are_no_floats_are_converted() -> None:
 
 @pytest.mark.parametrize("native", [True, False])
 def test_both_ways_of_filling_the_words_agree(native: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(executable, "_lists_can_be_read", lambda: native)
+    monkeypatch.setattr(callable_, "supported", lambda: native)
     x = calque.arange(7.0) + 1.0
     shift = 1.25 if native else 2.25  # a program of its own
 

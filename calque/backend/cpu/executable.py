@@ -3,22 +3,23 @@ stretch of launches."""
 
 from __future__ import annotations
 
-import ctypes
 import math
 import time
 from array import array
-from collections.abc import Sequence
-from functools import lru_cache
+from collections.abc import Callable, Sequence
+from operator import itemgetter
 from sys import getrefcount
 from typing import Any
 
 import numpy as np
 
 from calque.backend.base import Array, CheckFailed, Executable, Scalar
+from calque.backend.cpu import callable as native_calls
 from calque.backend.cpu.host import run_contract, run_host
 from calque.backend.cpu.link import Linked, Stretch, link
 from calque.backend.cpu.memory import rounded
 from calque.backend.cpu.place import HERE
+from calque.backend.cpu.runtime import control_alone, native
 from calque.backend.cpu.runtime_text import REQUEST
 from calque.base import config
 from calque.base.errors import ArgumentError
@@ -34,28 +35,15 @@ SMALL_WORK = 32768
 """Below this many element operations (see `link.work_of`) a stretch runs on the calling thread alone."""
 
 
+def _chooser(positions: list[int]) -> Callable[[list[Any]], Sequence[Any]]:
+    """A function that picks these items of a list."""
+    if len(positions) > 1:
+        return itemgetter(*positions)
+    return lambda items: [items[k] for k in positions]
+
+
 def _address(array: Array) -> int:
     return int(array.__array_interface__["data"][0])
-
-
-@lru_cache(maxsize=1)
-def _data_pointer_is_at_16() -> bool:
-    """Whether NumPy keeps an array's data pointer where `calque_patch` reads it (true of CPython with a global lock)."""
-    probe = np.zeros(3, np.int64)
-    return ctypes.c_int64.from_address(id(probe) + 16).value == probe.ctypes.data
-
-
-@lru_cache(maxsize=1)
-def _lists_can_be_read() -> bool:
-    """Whether lists and floats look the way `calque_step` reads them."""
-    probe = [2.5]
-    items = ctypes.c_int64.from_address(id(probe) + 24).value
-    number = ctypes.c_int64.from_address(items).value if items else 0
-    return (
-        number == id(probe[0])
-        and ctypes.c_int64.from_address(number + 8).value == id(float)
-        and ctypes.c_double.from_address(number + 16).value == 2.5
-    )
 
 
 class Words:
@@ -68,22 +56,25 @@ class Words:
         self._floats = self.array.view(np.float64)
         self._count = len(linked.positions)
         self._tables = tuple(_address(t) for t in (linked.positions, linked.sources, linked.offsets))
-        self._native = _data_pointer_is_at_16()
+        self._native = native_calls.data_pointer_is_at_16()
         self._dynamic = [(p, int(self.array[p]), leaf, factor) for p, leaf, factor in linked.dynamic]
         self._leaves = np.array(linked.float_leaves, np.int64)
         self.arena: Any = None  # kept if it is small
         self.request: Any = None
-        self.request_address = 0
+        self.call: Any = None
 
     def prepare(self, launches: int, count: int, alone: bool) -> None:
-        """Lay out the request of `calque_step` for launches that are all there is to a run."""
+        """Lay out the request of `calque_step` for launches that are all there is to a run, and bind it to that. `alone`: they are over sooner than
+        the interpreter's lock would be back."""
+        save, restore = (0, 0) if alone else native_calls.lock_functions()
         values = {
-            "launches": launches, "count": count, "words": self.address, "alone": alone, "patches": self._count,
-            "positions": self._tables[0], "sources": self._tables[1], "offsets": self._tables[2], "floats": len(self._leaves),
-            "float_positions": _address(self.linked.float_positions), "float_leaves": _address(self._leaves), "float_type": id(float),
+            "control": control_alone() if alone else 0, "launches": launches, "count": count, "words": self.address, "alone": alone,
+            "patches": self._count, "positions": self._tables[0], "sources": self._tables[1], "offsets": self._tables[2],
+            "floats": len(self._leaves), "float_positions": _address(self.linked.float_positions), "float_leaves": _address(self._leaves),
+            "float_type": id(float), "save": save, "restore": restore,
         }  # fmt: skip
-        self.request = np.array([int(values.get(name, 0)) for name in REQUEST], np.int64)
-        self.request_address = _address(self.request)
+        self.request = np.array([int(values[name]) for name in REQUEST], np.int64)
+        self.call = native_calls.bound(native().step, self.request)
 
     def fill(self, arrays: list[Array], scalars: Sequence[Scalar]) -> None:
         """Set what differs between runs."""
@@ -134,11 +125,12 @@ class CpuExecutable(Executable):
         self._kept: list[Any] = [None] * len(fresh)  # small outputs of the last run
         self._short = [count * dtype.itemsize <= KEPT_BYTES for count, dtype in self._fresh]
         self.distinct = min(self._direct, default=0) >= 0 and len(set(self._direct)) == len(self._direct)
+        self._chosen = _chooser(self._direct)
         native = linked.stretches
         self._alone = bool(native) and native[0].work < SMALL_WORK
         self._single = (
             len(native) == 1 and not schedule.checks and native[0].host is None and not linked.int_leaves and not linked.dynamic
-            and _data_pointer_is_at_16() and _lists_can_be_read()
+            and native_calls.supported()
         )  # fmt: skip
 
     def _position(self, b: Buffer, inputs: dict[int, Buffer]) -> int:
@@ -153,15 +145,18 @@ class CpuExecutable(Executable):
         """Bytes that a run allocates: fresh outputs and the arena."""
         return self._new_bytes
 
-    def run(self, inputs: Sequence[Array], scalars: Sequence[Scalar] = ()) -> list[Array]:
+    def run(self, inputs: Sequence[Array], scalars: Sequence[Scalar] = ()) -> Sequence[Array]:
         """See `backend.base.Executable.run`."""
         if config.settings.verify:
             self._verify(inputs, scalars)
         if self._new_bytes > CHECKED_BYTES:
             HERE.pool.check(self._sizes)
-        arrays = list(inputs[: self._input_count])
-        for k, (count, dtype) in enumerate(self._fresh):
-            arrays.append(self._small(k, count, dtype) if self._short[k] else HERE.pool.empty(count, dtype))
+        kept = self._kept
+        arrays = [*inputs[: self._input_count], *kept]
+        if kept and max(map(getrefcount, kept)) > 3:  # `kept`, `arrays`, the argument: somebody else has one, or there is none
+            del arrays[-len(kept) :]
+            for k, (count, dtype) in enumerate(self._fresh):
+                arrays.append(self._small(k, count, dtype) if self._short[k] else HERE.pool.empty(count, dtype))
         try:
             words = self._idle.pop()
         except IndexError:  # every set is in use by another thread
@@ -169,23 +164,30 @@ class CpuExecutable(Executable):
         if self._arena_bytes:
             arrays.append(HERE.pool.arena(self._arena_bytes) if words.arena is None else words.arena)
         try:
-            if self._single and scalars.__class__ is list and HERE.runtime.step(words.request, words.request_address, arrays, scalars, self._alone):
-                return self._results(arrays)
-            words.fill(arrays, scalars)
-            for stretch in self._checked:
-                self._step(stretch, words.address, arrays, scalars)
-            for number, buffer in enumerate(self.schedule.checks):
-                found = int(self.array(buffer, arrays)[0])
-                if found != -1:
-                    raise CheckFailed(number, found)
-            for stretch in self._rest:
-                self._step(stretch, words.address, arrays, scalars)
+            if not (self._single and scalars.__class__ is list and self._started(words, arrays, scalars)):
+                self._stepwise(words, arrays, scalars)
         finally:
             self._idle.append(words)
-        return self._results(arrays)
-
-    def _results(self, arrays: list[Array]) -> list[Array]:
+        if self.distinct:
+            return self._chosen(arrays)
         return [arrays[k] if k >= 0 else self._output(b, arrays) for b, k in zip(self.schedule.outputs, self._direct, strict=True)]
+
+    def _started(self, words: Words, arrays: list[Array], scalars: list[Any]) -> bool:
+        """Run all launches in one native call; False, and nothing has run, if a scalar is not of the class it should be."""
+        if self._alone:
+            return words.call(arrays, scalars) is arrays
+        return HERE.runtime.step(words.call, words.request, arrays, scalars)
+
+    def _stepwise(self, words: Words, arrays: list[Array], scalars: Sequence[Scalar]) -> None:
+        words.fill(arrays, scalars)
+        for stretch in self._checked:
+            self._step(stretch, words.address, arrays, scalars)
+        for number, buffer in enumerate(self.schedule.checks):
+            found = int(self.array(buffer, arrays)[0])
+            if found != -1:
+                raise CheckFailed(number, found)
+        for stretch in self._rest:
+            self._step(stretch, words.address, arrays, scalars)
 
     def _new_words(self) -> Words:
         words = Words(self.linked)
@@ -214,7 +216,7 @@ class CpuExecutable(Executable):
         held = [*self.__dict__.get("_kept", ()), *(words.arena for words in self.__dict__.get("_idle", ()))]
         Kept.total -= sum(a.nbytes for a in held if a is not None)
 
-    def run_timed(self, inputs: Sequence[Array], scalars: Sequence[Scalar] = ()) -> tuple[list[Array], Sequence[float]]:
+    def run_timed(self, inputs: Sequence[Array], scalars: Sequence[Scalar] = ()) -> tuple[Sequence[Array], Sequence[float]]:
         """See `backend.base.Executable.run_timed`."""
         timed = _Timed(self.schedule, self.linked)
         return timed.run(inputs, scalars), timed.seconds

@@ -38,8 +38,7 @@ class Native:
         self.start = ctypes.CFUNCTYPE(_WORD, _WORD)(found["calque_start"])
         self.stop = ctypes.CFUNCTYPE(None, _WORD)(found["calque_stop"])
         self.patch = ctypes.CFUNCTYPE(None, *[_WORD] * 6)(found["calque_patch"])
-        self.step = ctypes.CFUNCTYPE(_WORD, *[_WORD] * 3)(found["calque_step"])
-        self.short_step = ctypes.PYFUNCTYPE(_WORD, *[_WORD] * 3)(found["calque_step"])  # keeps the interpreter's lock: getting it back costs more
+        self.step = found["calque_step"]  # see `callable.py`
 
 
 def aligned_bytes(nbytes: int) -> Array:
@@ -95,16 +94,15 @@ class Runtime:
                 self._restart(wanted)
             return self._threads
 
-    def step(self, request: Any, address: int, arrays: list[Any], scalars: list[Any], alone: bool) -> bool:
-        """One run of a program from a request of `calque_step` (its array and where it stands). False, and nothing has run, if a scalar
-        that should be a float is none."""
-        native = self.native
+    def step(self, call: Callable[..., Any], request: Any, arrays: list[Any], scalars: list[Any]) -> bool:
+        """One run of a program: `call` is `calque_step` bound to this request. False, and nothing has run, if a scalar that should be a float is
+        none."""
         with self._lock:
             wanted = self.wanted()
             if self._threads != wanted:
                 self._restart(wanted)
             request[0] = self._address  # a restart moves it
-            return not (native.short_step if alone else native.step)(address, id(arrays), id(scalars))
+            return call(arrays, scalars) is arrays
 
     def _restart(self, threads: int) -> None:
         if not 1 <= threads <= MAX_THREADS:
@@ -112,14 +110,9 @@ class Runtime:
                 f"[set_num_threads] expected 1 to {MAX_THREADS} threads, got {threads}; cores here: {os.cpu_count()}"
             )
         self._stop()
-        control = aligned_bytes(runtime_text.THREAD_BLOCK + threads * runtime_text.THREAD_BYTES)
         self._scratch += [aligned_bytes(SCRATCH_BYTES) for _ in range(threads - len(self._scratch))]
-        address = control.ctypes.data
+        control, address = _control_block(self._scratch[:threads])
         words = control.view(np.int64)
-        words[320 // 8] = threads
-        for i in range(threads):
-            at = (runtime_text.THREAD_BLOCK + i * runtime_text.THREAD_BYTES) // 8
-            words[at : at + 3] = address, i, self._scratch[i].ctypes.data
         self._control, self._address = control, address
         started = self.native.start(address)
         words[320 // 8] = started
@@ -143,6 +136,29 @@ class Runtime:
         self._lock = threading.Lock()
         self._kept = (self._control, self._scratch)  # the parent's layout, never touched again
         self._control, self._scratch, self._threads = None, [], 0
+
+
+def _control_block(scratch: list[Array]) -> tuple[Array, int]:
+    """A control block (see `runtime_text`) for threads with this scratch memory, and where it stands."""
+    control = aligned_bytes(runtime_text.THREAD_BLOCK + len(scratch) * runtime_text.THREAD_BYTES)
+    address: int = control.ctypes.data
+    words = control.view(np.int64)
+    words[320 // 8] = len(scratch)
+    for i, memory in enumerate(scratch):
+        at = (runtime_text.THREAD_BLOCK + i * runtime_text.THREAD_BYTES) // 8
+        words[at : at + 3] = address, i, memory.ctypes.data
+    return control, address
+
+
+@lru_cache(maxsize=1)
+def _alone() -> tuple[Array, int, Array]:
+    scratch = aligned_bytes(SCRATCH_BYTES)
+    return *_control_block([scratch]), scratch
+
+
+def control_alone() -> int:
+    """Control block of launches that run on the calling thread, whichever that is, while it holds the interpreter's lock."""
+    return _alone()[1]
 
 
 RUNTIME = Runtime()

@@ -333,8 +333,9 @@ done:
 }
 
 ; One run of a program: addresses, floating scalars, launches. `request` holds the words named in `REQUEST`; `arrays` and `scalars` are Python
-; lists. Returns 1, and runs nothing, if a scalar that should be a Python float is something else.
-define i64 @calque_step(ptr %request, ptr %arrays, ptr %scalars) nounwind {
+; lists. Returns 1, and runs nothing, if a scalar that should be a Python float is something else. The launches run without the interpreter's
+; lock if `save` and `restore` (of the thread's state) are there.
+define internal i64 @step(ptr %request, ptr %arrays, ptr %scalars) nounwind {
 entry:
   %wordsp = getelementptr i64, ptr %request, i64 3
   %words = load ptr, ptr %wordsp
@@ -392,8 +393,38 @@ patch:
   %launched = load i64, ptr %launchedp
   %alonep = getelementptr i64, ptr %request, i64 4
   %alone = load i64, ptr %alonep
+  %savep = getelementptr i64, ptr %request, i64 13
+  %save = load ptr, ptr %savep
+  %keep = icmp eq ptr %save, null
+  br i1 %keep, label %kept, label %released
+kept:
   call void @calque_run(ptr %control, ptr %launches, i64 %launched, ptr %words, i64 %alone)
   ret i64 0
+released:
+  %state = call ptr %save()
+  call void @calque_run(ptr %control, ptr %launches, i64 %launched, ptr %words, i64 %alone)
+  %restorep = getelementptr i64, ptr %request, i64 14
+  %restore = load ptr, ptr %restorep
+  call void %restore(ptr %state)
+  ret i64 0
+}
+
+; The same as a function that Python calls with (arrays, scalars), bound to the array of the request: what is returned, a new reference, is
+; the first list, or the second if nothing ran.
+define ptr @calque_step(ptr %self, ptr %arguments, i64 %count) nounwind {
+entry:
+  %requestp = getelementptr i8, ptr %self, i64 16
+  %request = load ptr, ptr %requestp
+  %arrays = load ptr, ptr %arguments
+  %second = getelementptr i8, ptr %arguments, i64 8
+  %scalars = load ptr, ptr %second
+  %odd = call i64 @step(ptr %request, ptr %arrays, ptr %scalars)
+  %failed = icmp ne i64 %odd, 0
+  %result = select i1 %failed, ptr %scalars, ptr %arrays
+  %references = load i64, ptr %result
+  %more = add i64 %references, 1
+  store i64 %more, ptr %result
+  ret ptr %result
 }
 """
 
@@ -401,6 +432,7 @@ REQUEST = (
     "control", "launches", "count", "words", "alone",  # as for calque_run
     "patches", "positions", "sources", "offsets",  # as for calque_patch
     "floats", "float_positions", "float_leaves", "float_type",  # words[float_positions[i]] = scalars[float_leaves[i]]
+    "save", "restore",  # functions that give the interpreter's lock away and take it back, or 0
 )  # fmt: skip
 """What the words of a request of `calque_step` say."""
 
