@@ -379,6 +379,35 @@ def test_weight_gradients_without_patches(rows: int, channels: int, groups: int,
         assert tiled.splits > 1 and tiled.block_images * tiled.block_rows * 18 >= 18
 
 
+@pytest.mark.parametrize(("rows", "channels", "groups", "size", "stride"), [
+    (64, 256, 1, 14, 1), (256, 64, 1, 7, 1), (32, 32, 2, 20, 1), (33, 31, 1, 23, 1), (300, 290, 1, 6, 1), (56, 64, 1, 31, 2), (64, 56, 1, 28, 2),
+    (128, 32, 1, 57, 3), (32, 64, 2, 30, 2)])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_weight_gradients_of_one_tap(dtype: str, rows: int, channels: int, groups: int, size: int, stride: int, rng: np.random.Generator) -> None:
+    """Either operand in place, whole and partly filled panels and vectors, parts of images, strides, groups; also views of larger arrays."""
+    out = (size - 1) // stride + 1
+    sizes: dict[str, Any] = {"images": 3, "channels": channels * groups, "size": (size, size), "out_channels": rows * groups, "kernel": (1, 1),
+                             "out_size": (out, out), "stride": (stride, stride), "groups": groups}
+    for spare in (0, 3):
+        x = rng.standard_normal((3, channels * groups + spare, size + spare * (stride - 1), size))[:, : channels * groups, :size].astype(dtype)
+        w = np.empty((rows * groups, channels, 1, 1), dtype)
+        g = rng.standard_normal((3, rows * groups + spare, out, out)).astype(dtype)[:, : rows * groups]
+        params = Conv2dWeightGrad(**sizes, x_strides=strides_of(x), g_strides=strides_of(g))  # type: ignore[arg-type]
+        assert params.planes and params.words()[0] == -4
+        check_convolution("conv2d_weight_grad", sizes, x, w, g)
+        check("conv2d_weight_grad", replace(params, patches=True), x, g, naive("conv2d_weight_grad", x, g, params, x.shape), g.size)
+
+
+def test_weight_gradients_of_one_tap_that_are_packed() -> None:
+    """Few channels, channels innermost, very long strided rows: the other ways."""
+    for rows, channels, width, stride, step in ((8, 64, 20, 1, 1), (64, 64, 20, 1, 64), (64, 64, 300, 2, 1)):
+        out = (width - 1) // stride + 1
+        params = Conv2dWeightGrad(2, channels, (20, width), rows, (1, 1), ((19 // stride) + 1, out), (stride, stride),
+                                  x_strides=(20 * width * channels, 20 * width if step == 1 else 1, width * step, step),
+                                  g_strides=(((19 // stride) + 1) * out * rows, ((19 // stride) + 1) * out, out, 1))
+        assert params.planes is None
+
+
 @pytest.mark.parametrize(("rows", "groups", "chosen"), [(1, 32, True), (1, 1, True), (4, 8, True), (16, 2, False)])
 def test_weight_gradients_of_few_channels(rows: int, groups: int, chosen: bool) -> None:
     """Few channels and rows per group: planes; splits make work for threads where groups are few."""

@@ -11,6 +11,8 @@ from calque.backend.cpu.contract.conv_words import ConvWords, block_words
 from calque.backend.cpu.contract.flat_grad import MARK as FLAT
 from calque.backend.cpu.contract.flat_grad import FlatGradWords, flat_chunk, flat_splits
 from calque.backend.cpu.contract.pack import PatchWords
+from calque.backend.cpu.contract.plane_grad import MARK as PLANES
+from calque.backend.cpu.contract.plane_grad import PlaneGradWords, planes_of
 from calque.backend.cpu.contract.recurrent import Recurrent
 from calque.backend.cpu.contract.target import Blocking, VectorUnit
 from calque.backend.cpu.contract.tile_grad import MARK as TILED
@@ -282,6 +284,13 @@ class Conv2dWeightGrad(_Convolution):
         return max(1, min(-(-16 // max(pieces, 1)), self._depth // 1024))
 
     @property
+    def planes(self) -> PlaneGradWords | None:
+        """The parameters of dot products of planes where they lie, if they can; the sizes alone decide."""
+        if self.patches:
+            return None
+        return planes_of(self.out_channels // self.groups, self.channels // self.groups, self.groups, self.images, self._patch, self.g_strides)
+
+    @property
     def tiled(self) -> TileGradWords | None:
         """The parameters of the way without patches, where it pays; the sizes alone decide."""
         if self.patches:
@@ -330,6 +339,9 @@ class Conv2dWeightGrad(_Convolution):
         if self.winograd:
             words = _winograd(self, self.x_strides, self.g_strides)
             return (MARK, *replace(words, splits=self.splits).words())
+        planes = self.planes
+        if planes:
+            return (PLANES, *planes.words(), *self._patch.words())
         tiled = self.tiled
         if tiled:
             return (TILED, *tiled.words())
@@ -347,9 +359,11 @@ class Conv2dWeightGrad(_Convolution):
 
     def workspace_bytes(self, dtype: str, target: VectorUnit) -> int:
         """Size of the partial results, nothing when there is one part."""
-        tiled = None if self.winograd else self.tiled
-        if tiled:
-            return tiled.partial_elements(blocking_for(dtype, target)) * blocking_for(dtype, target).item_bytes
+        planes = None if self.winograd else self.planes
+        tiled = None if self.winograd or planes else self.tiled
+        blocked = planes or tiled
+        if blocked:
+            return blocked.partial_elements(blocking_for(dtype, target)) * blocking_for(dtype, target).item_bytes
         result = self.out_channels * self._lanes
         splits = self.splits if self.winograd else self._flat_splits or self.splits
         return splits * result * blocking_for(dtype, target).item_bytes if splits > 1 else 0

@@ -91,11 +91,13 @@ def _tile(lines: int, width: int, blocking: Blocking) -> str:
                 for half, name in enumerate(names[line * width + column]):
                     b.emit(f"{name}.next = call {vector} @llvm.fmuladd.v{lanes}{blocking.dtype}"
                            f"({vector} {left}, {vector} {right[half]}, {vector} {name})")
-    _store(b, names)
+    store_sums(b, names)
     return b.text()
 
 
-def _store(b: Builder, names: list[list[str]]) -> None:
+def store_sums(b: Builder, names: list[list[str]]) -> None:
+    """The sums to rows of ``%c`` that are ``%c_step`` apart, added to what is there if ``%accumulate``."""
+
     def write(accumulate: bool) -> None:
         for row, pair in enumerate(names):
             line = b.at("%c", b.mul(row, "%c_step"))

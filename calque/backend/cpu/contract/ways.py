@@ -18,6 +18,7 @@ from calque.backend.cpu.contract.flat import is_flat
 from calque.backend.cpu.contract.flat_grad import MARK as FLAT
 from calque.backend.cpu.contract.pack import PATCH_WORDS
 from calque.backend.cpu.contract.params import Contraction, blocking_for
+from calque.backend.cpu.contract.plane_grad import MARK as PLANES
 from calque.backend.cpu.contract.target import Blocking, VectorUnit
 from calque.backend.cpu.contract.tile_grad import MARK as TILED
 from calque.backend.cpu.contract.winograd import MARK
@@ -33,6 +34,7 @@ FUNCTIONS: dict[str, dict[str, tuple[str, ...]]] = {
         "winograd": ("winograd_weight_grad",),
         "tiled": ("tile_grad",),
         "flat": ("flat_grad",),
+        "planes": ("plane_grad",),
         "patches": ("weight_grad_task",),
     },
 }
@@ -48,6 +50,7 @@ CALLERS = {
     "winograd_weight_grad": "calque_conv2d_weight_grad",
     "tile_grad": "calque_conv2d_weight_grad",
     "flat_grad": "calque_conv2d_weight_grad",
+    "plane_grad": "calque_conv2d_weight_grad",
     "weight_grad_task": "calque_conv2d_weight_grad",
 }
 """The only caller of each of these functions (up to the dtype at the end): it calls them under the conditions that are evaluated here."""
@@ -125,7 +128,7 @@ def ways_of(kind: str, native: Contraction, dtype: str, target: VectorUnit) -> f
         return frozenset()
     words = native.words()
     if kind == "conv2d_weight_grad":
-        return frozenset({{MARK: "winograd", TILED: "tiled", FLAT: "flat"}.get(words[0], "patches")})
+        return frozenset({{MARK: "winograd", TILED: "tiled", FLAT: "flat", PLANES: "planes"}.get(words[0], "patches")})
     if words[0] == MARK:
         return frozenset({"winograd"})
     blocking = blocking_for(dtype, target)

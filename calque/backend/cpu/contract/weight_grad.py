@@ -11,6 +11,7 @@ from calque.backend.cpu.contract.builder import Builder, Value
 from calque.backend.cpu.contract.flat_grad import MARK as FLAT
 from calque.backend.cpu.contract.gemm import depth_block
 from calque.backend.cpu.contract.pack import PATCH_WORDS
+from calque.backend.cpu.contract.plane_grad import MARK as PLANES
 from calque.backend.cpu.contract.target import Blocking
 from calque.backend.cpu.contract.tile_grad import MARK as TILED
 from calque.backend.cpu.contract.winograd import MARK
@@ -101,6 +102,11 @@ def _entry(blocking: Blocking) -> str:
         b.call("tile_grad", "i64 %thread", "i64 %threads", "ptr %barrier", "ptr %scratch", f"ptr {image}", f"ptr {gradient}",
                f"ptr {result}", f"ptr {shared}", f"ptr {b.byte_at('%args', 8 * (BUFFERS + 1))}")
     b.return_when(tiled)
+    planes = b.compare("eq", w["groups"], PLANES)
+    with b.when(planes):
+        b.call("plane_grad", "i64 %thread", "i64 %threads", "ptr %barrier", "ptr %scratch", f"ptr {image}", f"ptr {gradient}",
+               f"ptr {result}", f"ptr {shared}", f"ptr {b.byte_at('%args', 8 * (BUFFERS + 1))}")
+    b.return_when(planes)
     flat = b.compare("eq", w["groups"], FLAT)
     with b.when(flat):
         b.call("flat_grad", "i64 %thread", "i64 %threads", "ptr %barrier", "ptr %scratch", f"ptr {image}", f"ptr {gradient}",
