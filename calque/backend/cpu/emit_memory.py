@@ -220,6 +220,10 @@ class Frame:
         vector, suffix, bits = s.type(kind), s.suffix(kind), s.type("i1")
         data = to_memory(s, dtype, widen(s, value))
         if form == "dense" and not mask:
+            if access in self.kernel.streams:
+                s.module.define("nontemporal", "!0 = !{i32 1}\n")
+                self.code.emit(f"store {vector} {data}, ptr {pointer}, align 64, !nontemporal !0")
+                return
             self.code.emit(f"store {vector} {data}, ptr {pointer}, align {size}")
             return
         if form == "pairs":

@@ -13,6 +13,7 @@ from calque.backend.base import Array
 from calque.backend.cpu import contract, interleave, library, tune
 from calque.backend.cpu.emit_plan import instruction_cost
 from calque.backend.cpu.memory import ALIGNMENT, POOL
+from calque.backend.cpu.streams import with_streams
 from calque.backend.cpu.target import current
 from calque.base import config
 from calque.kernel.schedule import Contract, Host, Loop, Schedule
@@ -212,8 +213,8 @@ def _contraction(schedule: Schedule, step: Contract) -> contract.Contraction:
 
 
 def _functions(schedule: Schedule, steps: list[Loop | Contract]) -> list[int]:
-    loops = [s.kernel for s in steps if isinstance(s, Loop)]
     target = current()
+    loops = [with_streams(schedule, s, target) for s in steps if isinstance(s, Loop)]
     calls: list[library.Contraction] = []
     for step in steps:
         if not isinstance(step, Loop):

@@ -1,0 +1,75 @@
+"""Results that are written past the caches.
+
+A store to a line that no cache holds first reads the line. Where a result is larger than the caches, so that nobody will find it there, stores of
+whole lines that say so ("non-temporal") spare that third of the traffic of a copy.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import prod
+
+from calque.backend.cpu.emit_plan import STORES, Plan, make_plan
+from calque.backend.cpu.memory import ALIGNMENT
+from calque.backend.cpu.target import TargetInfo
+from calque.kernel.loops import LoopKernel
+from calque.kernel.schedule import Loop, Schedule
+
+STREAM_BYTES = 24 << 20  # from this size on
+LINE = 64
+
+
+def with_streams(schedule: Schedule, step: Loop, target: TargetInfo) -> LoopKernel:
+    """The kernel of a launch, told which of its stores are streamed."""
+    kernel = step.kernel
+    large = [k for k, o in enumerate(kernel.operands) if o.out and schedule.buffers[step.operands[k]].nbytes >= STREAM_BYTES]
+    large = [k for k in large if _is_fresh(schedule, step, k)]
+    if not large or not target.masked or target.vector_bytes != LINE or kernel.fixed:
+        return kernel
+    plan, where = make_plan(kernel, target), _words(step)
+    streams = tuple(a for k in large for a in [_only_store(kernel, k)] if a >= 0 and _whole_lines(step, plan, a, where[a]))
+    return replace(kernel, streams=streams) if streams else kernel
+
+
+def _is_fresh(schedule: Schedule, step: Loop, operand: int) -> bool:
+    """Whether an output's memory is aligned and holds nothing that the launch reads."""
+    b = schedule.buffers[step.operands[operand]]
+    if b.kind == "output":
+        return b.donor < 0 and ALIGNMENT % LINE == 0
+    if b.kind != "arena" or b.index % LINE:
+        return False
+    others = [schedule.buffers[k] for n, k in enumerate(step.operands) if n != operand]
+    return all(o.kind != "arena" or o.index >= b.index + b.nbytes or b.index >= o.index + o.nbytes for o in others)
+
+
+def _only_store(kernel: LoopKernel, operand: int) -> int:
+    """The access through which one plain store, and nothing else, touches an operand, or -1."""
+    found = [i for i in kernel.instructions() if i.op in ("load", "load_at", *STORES) and kernel.accesses[i.imm].operand == operand]
+    return found[0].imm if len(found) == 1 and found[0].op == "store" else -1
+
+
+def _words(step: Loop) -> list[int]:
+    """Where the parameters of every access begin."""
+    at, found = step.kernel.rank_p + step.kernel.rank_r, []
+    for access in step.kernel.accesses:
+        found.append(at)
+        at += 1 + access.strides.count("s") + 2 * access.indirect
+    return found
+
+
+def _whole_lines(step: Loop, plan: Plan, access: int, at: int) -> bool:
+    """Whether every vector of an access is one line: units of work and turns of the vectorised loop begin at multiples of its width."""
+    kernel, params = step.kernel, step.params
+    strides = kernel.accesses[access].strides
+    size = kernel.operands[kernel.accesses[access].operand].dtype.itemsize
+    if plan.axis < 0 or strides[plan.axis] != "1" or plan.width * size != LINE or any(position == at for position, _, _ in step.dynamic):
+        return False
+    if params[at] * size % LINE:
+        return False
+    at += 1
+    for dim, stride in enumerate(strides):
+        step_ = params[at] if stride == "s" else int(stride)
+        at += stride == "s"
+        if dim != plan.axis and step_ * size % LINE and params[dim] > 1:
+            return False
+    return prod(params[: kernel.rank_p + kernel.rank_r]) > 0
