@@ -25,7 +25,7 @@ from calque.run.buffer import Buffer, strided
 from calque.run.dispatch import new_array, raise_pending
 from calque.run.history import watch
 from calque.run.live import LiveFloat, holds_live
-from calque.run.nodes import FunctionNode, GradNode, OutputNode
+from calque.run.nodes import FunctionNode, GradNode, OutputNode, view_rule
 from calque.run.queues import on
 from calque.run.recorder import BAKED, Edge, Storage, Trace, grow, grow_constant, local, scalar_tag, view_slot
 from calque.run.source import user_line
@@ -356,10 +356,11 @@ def alias(t: Tensor, view: Layout, cls: type = Tensor) -> Tensor:
 
 
 def make_view(t: Tensor, view: Layout, label: str, backward: Callable[[Any], Any], cls: type = Tensor) -> Tensor:
-    """A differentiable view: same storage, another layout. `backward(g)` maps the view's gradient to `t`'s."""
+    """A differentiable view: same storage, another layout. `backward(g)` maps the view's gradient to `t`'s; it is the same object whenever
+    it does the same, and holds no tensor (what backward passes depend on is remembered)."""
     v = alias(t, view, cls)
     if t._requires_grad and local.state.grad:
-        v._grad_fn = function_node(label, (t,), (view,), lambda node, grads: (backward(grads[0]),))
+        v._grad_fn = function_node(label, (t,), (view,), view_rule(backward))
         v._requires_grad = True
     return v
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from itertools import count
 from typing import Any
 
+from calque.autograd.again import backward_again
 from calque.autograd.engine import Engine, accumulate_grad, run_backward
 from calque.base.errors import AutogradError, DTypeError, ShapeError
 from calque.ops.opdef import get
@@ -148,11 +149,19 @@ def backward(
     >>> w.grad
     tensor(4.)
     """
-    roots = _roots("backward", tensors, grad_tensors if grad_variables is None else grad_variables)
-    keep = create_graph if retain_graph is None else retain_graph
+    gradients = grad_tensors if grad_variables is None else grad_variables
+    keep = bool(create_graph if retain_graph is None else retain_graph)
     if inputs is None:
-        run_backward(roots, keep, create_graph, True)
+        outputs = _as_list(tensors)
+
+        def walk() -> None:
+            run_backward(_roots("backward", outputs, gradients), keep, create_graph, True)
+
+        given = [None] * len(outputs) if gradients is None else _as_list(gradients)
+        if create_graph or Engine.check_nan or not backward_again(outputs, given, keep, walk):
+            walk()
         return
+    roots = _roots("backward", tensors, gradients)
     wanted = _as_list(inputs)
     if not wanted:
         raise AutogradError("[backward] `inputs` argument to `backward()` cannot be empty; leave it out to reach all leaves")

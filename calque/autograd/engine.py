@@ -104,12 +104,17 @@ def apply_node(node: GradNode, grad: Any, keep: bool) -> Sequence[Any]:
     else:
         result = _apply_primitive(node, grad)
     if not keep and (node.saved is not None or (isinstance(node, FunctionNode) and node.context is not None)):
-        node.freed = local.state.started or "an earlier call"
-        node.saved, node.versions = None, ()
-        if isinstance(node, FunctionNode):
-            node.context = None
-            node.backward = _freed
+        free(node, local.state.started)
     return result
+
+
+def free(node: GradNode, line: str) -> None:
+    """Forget what a node saved, for the pass started on `line`."""
+    node.freed = line or "an earlier call"
+    node.saved, node.versions = None, ()
+    if isinstance(node, FunctionNode):
+        node.context = None
+        node.backward = _freed
 
 
 def _freed(*_: Any) -> Any:

@@ -71,6 +71,7 @@ class Capture:
         self.storages: list[Storage] = []  # new ones, alive when the call ended
         self.losses: list[tuple[Any, str]] = []  # where backward passes started
         self.given: list[list[Any]] = [] if script is None else list(script.asked)
+        self.mixed = False  # whether a replay lists the storages that the last stretch makes and writes in another order
         self.reading = False
         self.targets: list[Storage] = []  # what Python is about to look at, or to copy to another device
         self._open()
@@ -381,6 +382,8 @@ class Capture:
         ]  # fmt: skip
         order = {id(st): k for k, st in enumerate(trace.storages)}  # a replay lists them as the call did: programs depend on it
         written.sort(key=lambda w: order.get(id(cells[w[0]]), -1))
+        appended = [order[id(cells[w[0]])] for w in written if order.get(id(cells[w[0]]), -1) >= storages0]
+        self.mixed = bool(created and appended) and order[id(created[-1])] > min(appended)
         if any(cells[w[0]].trace is not trace for w in written):  # type: ignore[union-attr]
             self.abort("writes to a tensor whose value leaves the call")
         used = self._used(inputs, written)

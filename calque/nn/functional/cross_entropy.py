@@ -47,6 +47,9 @@ class _Labels:
         self.rows = float(target._layout.numel)
         self.reduction, self.smoothing, self.log_input = reduction, float(smoothing), log_input
         self.kind = input._layout.dtype
+        # What `backward` depends on, see `autograd.again`.
+        self.facts = (self.dim, self.classes, self.rows, reduction, self.smoothing, log_input, self.kind)
+        self.held = (self.labels, self.weight, self.factor, self.keep)
 
     def _class_weights(self) -> Any:
         """Weights along the class dim, and their sum."""

@@ -25,13 +25,15 @@ __all__ = ["batch_norm", "group_norm", "instance_norm", "layer_norm", "local_res
 class _Kernel:
     """Normalise over `dims` of `view(x)`, then scale and shift with parameters shaped `affine`, whose gradients sum over `spread`."""
 
-    __slots__ = ("dims", "spread", "affine", "grouped", "eps", "count", "stats")
+    __slots__ = ("dims", "spread", "affine", "grouped", "eps", "count", "stats", "facts")
+    held = ()
 
     def __init__(self, shape: Dims, dims: Dims, affine: Dims, spread: Dims, eps: float, grouped: Dims | None = None) -> None:
         self.dims, self.affine, self.spread, self.eps, self.grouped = dims, affine, spread, float(eps), grouped
         over = shape if grouped is None else grouped
         self.count = float(prod(over[d] for d in dims))
         self.stats: tuple[Any, ...] = ()
+        self.facts = (dims, spread, affine, grouped, self.eps, self.count)  # what `backward` depends on, see `autograd.again`
 
     def _grouped(self, x: Tensor) -> Tensor:
         return x if self.grouped is None else T.reshape(x, self.grouped)

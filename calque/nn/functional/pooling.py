@@ -56,6 +56,7 @@ class _Windows:
         # An element of the padded input lies in at most taps[0] * taps[1] windows; cells: the padded input in steps of the stride.
         self.taps = tuple(-(-k // s) for k, s in zip(kernel, stride, strict=True))
         self.cells = tuple(-(-size // s) for size, s in zip(self.padded, stride, strict=True))
+        self.facts, self.held = (op, shape, kernel, stride, padding, dilation, ceil_mode), ()  # what gradients depend on, see `autograd.again`
 
     def _positions(self, size: int, i: int, ceil_mode: bool) -> int:
         span = size + 2 * self.padding[i] - self.dilation[i] * (self.kernel[i] - 1) - 1
