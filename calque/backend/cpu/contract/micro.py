@@ -7,13 +7,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from calque.backend.cpu.contract.builder import Builder, passed_on
 from calque.backend.cpu.contract.target import Blocking
 
 OUTER_PARAMETERS = ("i64 %depth", "ptr noalias readonly %a", "ptr noalias readonly %b", "i64 %b_step",
                     "ptr %c0", "ptr %c1", "i64 %c_step", "i1 %accumulate")
+FETCHED_BEFORE = 64
+"""Steps of k before the end of a tile at which its part of C is fetched: longer than memory takes, shorter than the first-level cache keeps."""
 FEW_ROWS = 2
 DOT_PARAMETERS = ("i64 %depth", "ptr noalias readonly %a", "i64 %a_step", "ptr noalias readonly %b", "i64 %b_step",
                   "ptr %c", "i64 %c_step", "i64 %columns", "i1 %accumulate")
@@ -53,31 +56,54 @@ def _outer(name: str, rows: int, vectors: int, blocking: Blocking) -> str:
     b = Builder(name, OUTER_PARAMETERS, blocking, attributes="noinline")
     lanes = blocking.lanes
     sums = [[f"%s{row}.{part}" for part in range(vectors)] for row in range(rows)]
-    for row in range(rows):
-        # The rows of C are far apart, so hardware prefetchers miss them; the k loop hides the latency.
-        target = b.at("%c0", b.mul(row, "%c_step"))
-        b.emit(f"call void @llvm.prefetch.p0(ptr {target}, i32 1, i32 3, i32 1)")
+    with _two_stretches(b, [name for line in sums for name in line], vectors, rows):
+        right = [b.load_vector(b.at("%pb", part * lanes)) for part in range(vectors)]
+        for row in range(rows):
+            left = b.splat(b.load(b.at("%pa", row)), blocking.element)
+            for part, total in enumerate(sums[row]):
+                b.emit(f"{total}.next = {b.product(left, right[part], total)}")
+    _store_outer(b, sums)
+    return b.text()
+
+
+@contextmanager
+def _two_stretches(b: Builder, sums: list[str], vectors: int, rows: int) -> Iterator[None]:
+    """``%k`` from 0 to ``%depth`` in one loop that is entered twice; between the two C's tile is fetched.
+
+    The rows of C are far apart, so hardware prefetchers miss them. What is fetched much earlier is gone from the first-level cache when it
+    is needed: the panel of B streams through it.
+    """
+    early = b.max(b.sub("%depth", FETCHED_BEFORE), 0)
+    b.emit("br label %stretch")
+    b.label("stretch")
+    b.emit("%from = phi i64 [0, %setup], [%limit, %fetch]")
+    b.emit(f"%limit = phi i64 [{early}, %setup], [%depth, %fetch]")
+    for name, start in (("%pa", "%a"), ("%pb", "%b")):
+        b.emit(f"{name}.from = phi ptr [{start}, %setup], [{name}, %fetch]")
+    for name in sums:
+        b.emit(f"{name}.from = phi {b.vector} [zeroinitializer, %setup], [{name}, %fetch]")
     b.emit("br label %head")
     b.label("head")
-    b.emit("%k = phi i64 [0, %setup], [%k.next, %body]")
-    b.emit("%pa = phi ptr [%a, %setup], [%pa.next, %body]")
-    b.emit("%pb = phi ptr [%b, %setup], [%pb.next, %body]")
-    _accumulators(b, "setup", [name for line in sums for name in line])
-    b.emit("%more = icmp slt i64 %k, %depth")
-    b.emit("br i1 %more, label %body, label %finish")
+    b.emit("%k = phi i64 [%from, %stretch], [%k.next, %body]")
+    for name in ("%pa", "%pb"):
+        b.emit(f"{name} = phi ptr [{name}.from, %stretch], [{name}.next, %body]")
+    for name in sums:
+        b.emit(f"{name} = phi {b.vector} [{name}.from, %stretch], [{name}.next, %body]")
+    b.emit(f"br i1 {b.compare('slt', '%k', '%limit')}, label %body, label %leave")
     b.label("body")
-    right = [b.load_vector(b.at("%pb", part * lanes)) for part in range(vectors)]
-    for row in range(rows):
-        left = b.splat(b.load(b.at("%pa", row)), blocking.element)
-        for part, total in enumerate(sums[row]):
-            b.emit(f"{total}.next = {b.product(left, right[part], total)}")
-    b.emit(f"%pa.next = getelementptr {b.element}, ptr %pa, i64 {blocking.row_stride}")
+    yield
+    b.emit(f"%pa.next = getelementptr {b.element}, ptr %pa, i64 {b.blocking.row_stride}")
     b.emit(f"%pb.next = getelementptr {b.element}, ptr %pb, i64 %b_step")
     b.emit("%k.next = add nsw i64 %k, 1")
     b.emit("br label %head")
+    b.label("leave")
+    b.emit(f"br i1 {b.compare('eq', '%limit', '%depth')}, label %finish, label %fetch")
+    b.label("fetch")
+    for row in range(rows):
+        for base in ("%c0", "%c1")[:vectors]:
+            b.emit(f"call void @llvm.prefetch.p0(ptr {b.at(base, b.mul(row, '%c_step'))}, i32 1, i32 3, i32 1)")
+    b.emit("br label %stretch")
     b.label("finish")
-    _store_outer(b, sums)
-    return b.text()
 
 
 def _store_outer(b: Builder, sums: list[list[str]]) -> None:
