@@ -14,7 +14,7 @@ from calque.base.shapes import Shape
 from calque.functional.common import cast, is_number, is_tensor, method, number, prim
 from calque.functional.memory import share_array
 from calque.functional.options import filled, marked, resolve_device, resolve_dtype, size_of
-from calque.functional.placing import placed, placed_like
+from calque.functional.placing import placed, placed_like, placed_like_or_third
 from calque.functional.views import clone, detach, expand, reshape
 from calque.run.live import LiveFloat
 from calque.tensor import Tensor, upload_known
@@ -125,7 +125,7 @@ def to_array(data: Any) -> tuple[np.ndarray[Any, Any], dt.DType]:
     return array, dtype
 
 
-@placed
+@placed_like
 def tensor(
     data: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False, pin_memory: bool = False, copy: bool = True
 ) -> Tensor:
@@ -201,7 +201,7 @@ def from_numpy(ndarray: np.ndarray[Any, Any]) -> Tensor:
     return share_array(ndarray, dtype)
 
 
-@placed
+@placed_like_or_third
 def as_tensor(data: Any, dtype: Any = None, device: Any = None) -> Tensor:
     """The data as a tensor, sharing memory where dtype and device allow it."""
     resolve_device(device, "as_tensor")
@@ -217,7 +217,7 @@ def as_tensor(data: Any, dtype: Any = None, device: Any = None) -> Tensor:
 
 def asarray(obj: Any, *, dtype: Any = None, device: Any = None, copy: bool | None = None, requires_grad: bool = False) -> Tensor:
     """`as_tensor`, or a copy if `copy` is true."""
-    made = tensor(obj, dtype=dtype, device=device) if copy else as_tensor(obj, dtype, device)
+    made = tensor(obj, dtype=dtype, device=device) if copy else as_tensor(obj, dtype, device=device)
     return marked(detach(made), requires_grad, "asarray") if requires_grad else made
 
 

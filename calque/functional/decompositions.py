@@ -8,16 +8,19 @@ reverse mode algorithmic differentiation" (2008); Walter & Lehmann 2018 for QR.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from calque.base import dtypes as dt
+from calque.base.device import META
 from calque.base.errors import ArgumentError, DTypeError, ShapeError
+from calque.base.shapes import Shape, broadcast_shapes
 from calque.functional.common import is_number, method
 from calque.functional.linalg import matmul, matrix_transpose, require_square
 from calque.functional.math import where, with_formula
+from calque.functional.placing import beside_input
 from calque.functional.precision import full_precision
 from calque.functional.reductions import amax, amin, sum, vector_norm
 from calque.functional.results import named_result
@@ -46,10 +49,20 @@ def _matrix(op: str, x: Tensor, square: bool = False) -> Tensor:
     return x
 
 
-def _host(op: str, x: Tensor, function: Callable[..., Any], *more: Any) -> Any:
-    """Run a NumPy routine; its failure becomes an error that names the operation."""
+def _extents(x: Tensor) -> tuple[Shape, int, int]:
+    """(extents of the batch, rows, columns) of matrices."""
+    *batch, rows, columns = x._layout.shape
+    return tuple(batch), rows, columns
+
+
+def _host(op: str, x: Tensor, function: Callable[..., Any], shapes: Sequence[Shape], *more: Any) -> list[Array]:
+    """The results of a NumPy routine, of known shapes (on `meta` nothing more is known of them); its failure becomes an error that names the
+    operation. Tensors in `more` are read."""
+    if x._layout.device is META:
+        return [np.broadcast_to(x._layout.dtype.np.type(0), shape) for shape in shapes]
     try:
-        return function(read(x, op), *more)
+        found = function(read(x, op), *[read(m, op) if isinstance(m, Tensor) else m for m in more])
+        return [np.asarray(a) for a in (found if isinstance(found, tuple) else (found,))]
     except np.linalg.LinAlgError as error:
         hint = (
             "The diagonal element is zero, the inversion could not be completed"
@@ -82,10 +95,16 @@ def _with_outputs(
     return outputs
 
 
+def _result(op: str, x: Tensor, function: Callable[..., Any], shape: Shape, *more: Any) -> Tensor:
+    """The only result of a NumPy routine, as a tensor."""
+    return upload(_host(op, x, function, [shape], *more)[0], x._layout.dtype)
+
+
 _t = matrix_transpose
 
 
 @full_precision
+@beside_input
 def inv(A: Tensor) -> Tensor:
     """Inverse of square matrices: (*, n, n) -> (*, n, n); raises for a singular one.
 
@@ -100,7 +119,7 @@ def inv(A: Tensor) -> Tensor:
         inverted = inv(x)
         return (-(_t(inverted) @ g @ _t(inverted)),)
 
-    return with_formula("LinalgInvExBackward0", (x,), lambda: upload(_host("inv", x, np.linalg.inv), x._layout.dtype), backward)
+    return with_formula("LinalgInvExBackward0", (x,), lambda: _result("inv", x, np.linalg.inv, tuple(x._layout.shape)), backward)
 
 
 @method("inverse")
@@ -111,6 +130,7 @@ def inverse(input: Tensor) -> Tensor:
 
 
 @method("det")
+@beside_input
 def det(A: Tensor) -> Tensor:
     """Determinant: (*, n, n) -> (*)."""
     x = _matrix("det", A, square=True)
@@ -118,22 +138,22 @@ def det(A: Tensor) -> Tensor:
     def backward(g: Tensor) -> tuple[Tensor]:
         return (unsqueeze(unsqueeze(g * det(x), -1), -1) * _t(inv(x)),)
 
-    return with_formula(
-        "LinalgDetBackward0", (x,), lambda: upload(np.asarray(_host("det", x, np.linalg.det)), x._layout.dtype), backward
-    )
+    return with_formula("LinalgDetBackward0", (x,), lambda: _result("det", x, np.linalg.det, _extents(x)[0]), backward)
 
 
 @method("slogdet")
+@beside_input
 def slogdet(A: Tensor) -> Any:
     """Sign and logarithm of the absolute determinant: (*, n, n) -> (*), (*)."""
     x = _matrix("slogdet", A, square=True)
-    sign, size = _host("slogdet", x, np.linalg.slogdet)
+    batch = _extents(x)[0]
+    sign, size = _host("slogdet", x, np.linalg.slogdet, [batch, batch])
 
     def backward(g: Tensor) -> tuple[Tensor]:
         return (unsqueeze(unsqueeze(g, -1), -1) * _t(inv(x)),)
 
-    logabs = with_formula("LinalgSlogdetBackward0", (x,), lambda: upload(np.asarray(size), x._layout.dtype), backward)
-    return SlogdetResult(upload(np.asarray(sign), x._layout.dtype), logabs)
+    logabs = with_formula("LinalgSlogdetBackward0", (x,), lambda: upload(size, x._layout.dtype), backward)
+    return SlogdetResult(upload(sign, x._layout.dtype), logabs)
 
 
 @method("logdet")
@@ -144,6 +164,7 @@ def logdet(input: Tensor) -> Tensor:
 
 
 @full_precision
+@beside_input
 def solve(A: Tensor, B: Tensor, *, left: bool = True) -> Tensor:
     """X with `A @ X = B` (or `X @ A = B` with left=False): (*, n, n), (*, n, k) or (n,) -> like B."""
     x = _matrix("solve", A, square=True)
@@ -162,7 +183,8 @@ def solve(A: Tensor, B: Tensor, *, left: bool = True) -> Tensor:
         )
 
     def value() -> Tensor:
-        return upload(_host("solve", x, np.linalg.solve, read(right)), x._layout.dtype)
+        batch = broadcast_shapes(_extents(x)[0], _extents(right)[0], op="linalg.solve")
+        return _result("solve", x, np.linalg.solve, (*batch, *right._layout.shape[-2:]), right)
 
     def backward(g: Tensor) -> tuple[Tensor, Tensor]:
         pulled = solve(_t(x), g)
@@ -180,6 +202,7 @@ def _lower_half(x: Tensor) -> Tensor:
 
 @method("cholesky")
 @full_precision
+@beside_input
 def cholesky(input: Tensor, upper: bool = False) -> Tensor:
     """Lower L with `L @ L^T = A` for symmetric positive-definite A: (*, n, n) -> (*, n, n)."""
     x = _matrix("cholesky", input, square=True)
@@ -191,20 +214,21 @@ def cholesky(input: Tensor, upper: bool = False) -> Tensor:
         full = _t(inverted) @ middle @ inverted
         return ((full + _t(full)) * 0.5,)
 
-    low = with_formula(
-        "LinalgCholeskyExBackward0", (x,), lambda: upload(_host("cholesky", x, np.linalg.cholesky), x._layout.dtype), backward
-    )
+    shape = tuple(x._layout.shape)
+    low = with_formula("LinalgCholeskyExBackward0", (x,), lambda: _result("cholesky", x, np.linalg.cholesky, shape), backward)
     return _t(low) if upper else low
 
 
 @full_precision
+@beside_input
 def eigh(A: Tensor, UPLO: str = "L") -> Any:
     """Eigenvalues (increasing) and eigenvectors of symmetric matrices: (*, n, n) -> (*, n), (*, n, n).
 
     First-order gradients; those of the eigenvectors need distinct eigenvalues.
     """
     x = _matrix("eigh", A, square=True)
-    values, vectors = _host("eigh", x, np.linalg.eigh, UPLO)
+    shape = tuple(x._layout.shape)
+    values, vectors = _host("eigh", x, np.linalg.eigh, [shape[:-1], shape], UPLO)
 
     def backward(plain: list[Tensor], grads: list[Any]) -> Tensor:
         w, v = plain
@@ -229,13 +253,17 @@ def eigvalsh(A: Tensor, UPLO: str = "L") -> Tensor:
 
 
 @full_precision
+@beside_input
 def svd(A: Tensor, full_matrices: bool = True) -> Any:
     """A = U diag(S) Vh with decreasing S: (*, n, m) -> (*, n, k), (*, k), (*, k, m), k = min(n, m) unless full_matrices.
 
     First-order gradients for full_matrices=False; those of U and Vh need distinct singular values.
     """
     x = _matrix("svd", A)
-    arrays = list(_host("svd", x, np.linalg.svd, full_matrices))
+    batch, n, m = _extents(x)
+    k = min(n, m)
+    shapes = [(*batch, n, n if full_matrices else k), (*batch, k), (*batch, m if full_matrices else k, m)]
+    arrays = _host("svd", x, np.linalg.svd, shapes, full_matrices)
     return SvdResult(*_with_outputs("LinalgSvdBackward0", x, arrays, lambda plain, grads: _svd_gradient(x, plain, grads)))
 
 
@@ -273,12 +301,15 @@ def svdvals(A: Tensor) -> Tensor:
 
 
 @full_precision
+@beside_input
 def qr(A: Tensor, mode: str = "reduced") -> Any:
     """A = Q R with orthonormal columns in Q: (*, n, m) -> (*, n, k), (*, k, m). Gradient for n >= m and mode "reduced"."""
     x = _matrix("qr", A)
     if mode not in ("reduced", "complete", "r"):
         raise ArgumentError(f"[linalg.qr] qr received unrecognized mode {mode!r}; expected 'reduced', 'complete' or 'r'")
-    arrays = _host("qr", x, np.linalg.qr, "reduced" if mode == "r" else mode)
+    batch, n, m = _extents(x)
+    k = n if mode == "complete" else min(n, m)
+    arrays = _host("qr", x, np.linalg.qr, [(*batch, n, k), (*batch, k, m)], "reduced" if mode == "r" else mode)
 
     def backward(plain: list[Tensor], grads: list[Any]) -> Tensor:
         q, r = plain
@@ -291,7 +322,7 @@ def qr(A: Tensor, mode: str = "reduced") -> Any:
         symmetric = lower + _t(m.tril(-1))
         return _t(solve(r, _t(gq + q @ symmetric)))
 
-    return QrResult(*_with_outputs("LinalgQrBackward0", x, list(arrays), backward))
+    return QrResult(*_with_outputs("LinalgQrBackward0", x, arrays, backward))
 
 
 @method("pinverse")

@@ -9,7 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from calque.autograd.moving import move
 from calque.base import dtypes as dt
+from calque.base.device import CPU
 from calque.base.errors import OutOfRangeError, ShapeError
 from calque.base.layout import Layout, dense_layout, layout
 from calque.base.shapes import Shape, broadcast_shapes, overlaps
@@ -17,10 +19,11 @@ from calque.functional.checks import check_index, known_values
 from calque.functional.common import cast, is_number, is_tensor, method, operand, prim
 from calque.functional.creation import as_tensor
 from calque.functional.options import filled
+from calque.functional.placing import beside_input
 from calque.functional.views import Entry, expand, lookup, permute, remember, reshape
 from calque.functional.windows import selected, sliced
 from calque.functional.writing import check_target
-from calque.tensor import Tensor, assign, from_array, make_view, read, read_number
+from calque.tensor import Tensor, assign, make_view, read, read_number, upload
 
 __all__: list[str] = []
 
@@ -133,10 +136,16 @@ def _items(index: Any) -> tuple[Any, ...]:
 # -------------------------------------------------------------------------------------------------------------- advanced
 
 
+@beside_input
 def positions_of(mask: Tensor) -> tuple[Tensor, ...]:
     """Coordinates of the true elements of a boolean tensor, one index tensor per dim. Reads the mask: a sync point."""
     found = np.nonzero(read(mask, "nonzero")) if mask._layout.ndim else (np.nonzero(read(mask, "nonzero").reshape(1))[0],)
-    return tuple(from_array(np.ascontiguousarray(p), dense_layout(p.shape, dt.int64)) for p in found)
+    return tuple(upload(p, dt.int64) for p in found)
+
+
+def _brought(index: Tensor, input: Tensor) -> Tensor:
+    """An index of the CPU beside the tensor that it is for, wherever that lives."""
+    return move(index, input._layout.device) if index._layout.device is CPU else index
 
 
 def _parse(item: Any, reading: bool) -> Any:
@@ -214,7 +223,7 @@ def _separate(input: Tensor, items: list[Any]) -> tuple[Tensor, list[tuple[int, 
             parts = (item,)
         for part in parts:
             basic.append(_FULL if _consumed(item) else None)  # a 0-d mask indexes a new dim of size 1
-            indices.append((d, part))
+            indices.append((d, _brought(part, input)))
             d += 1
         source += _consumed(item)
     return (input if all(item == _FULL for item in basic) else _view(input, tuple(basic))), indices
@@ -317,6 +326,7 @@ def put_values(input: Tensor, items: tuple[Any, ...], value: Any, accumulate: bo
         mask = parsed[0]
         _check_mask(input._layout, mask, 0)
         check_target("index_put_", input)
+        mask = _brought(mask, input)
         mask = reshape(mask, tuple(mask._layout.shape) + (1,) * (input._layout.ndim - mask._layout.ndim))
         assign(input, prim("where", mask, operand("index_put_", value, input._layout.dtype), input))
         return

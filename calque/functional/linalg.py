@@ -14,6 +14,7 @@ from calque.base.errors import ArgumentError, DTypeError, ShapeError
 from calque.base.shapes import normalize_dim
 from calque.functional.arithmetic import Binary, add, mul
 from calque.functional.common import is_tensor, method, prim
+from calque.functional.placing import beside_input
 from calque.functional.precision import full_precision, lower_precision
 from calque.functional.views import permute, reshape, transpose, unsqueeze
 from calque.functional.windows import diagonal
@@ -358,6 +359,7 @@ def require_square(op: str, x: Tensor) -> None:
 
 @method()
 @lower_precision
+@beside_input
 def matrix_power(input: Tensor, n: int) -> Tensor:
     """`input` multiplied n times with itself (its inverse for n < 0): (*, k, k) -> (*, k, k)."""
     require_square("matrix_power", input)

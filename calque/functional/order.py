@@ -8,19 +8,21 @@ from typing import Any
 import numpy as np
 
 from calque.base import dtypes as dt
+from calque.base.device import META
 from calque.base.errors import ArgumentError, DTypeError
 from calque.base.shapes import normalize_dim
 from calque.functional.arithmetic import lerp
 from calque.functional.common import cast, is_tensor, method, number, prim
 from calque.functional.elementary import _float, exp, floor, log
 from calque.functional.math import clamp, isnan, where
+from calque.functional.placing import beside_input, host_values
 from calque.functional.precision import full_precision
 from calque.functional.reductions import numpy_names, require_elements, take_chosen
 from calque.functional.results import CummaxResult, CumminResult, MedianResult, ModeResult, NanMedianResult
 from calque.functional.sorting import order_along
 from calque.functional.views import reshape
 from calque.functional.windows import narrow, select
-from calque.tensor import Tensor, read, upload
+from calque.tensor import Tensor, read
 
 __all__ = [
     "cummax", "cummin", "cumprod", "cumsum", "logcumsumexp", "median", "mode", "nanmedian", "nanquantile", "quantile",
@@ -74,13 +76,20 @@ def logcumsumexp(input: Tensor, dim: int) -> Tensor:
     return log(prim("cumsum", exp(x - top), d)) + top
 
 
+@beside_input
 def _running_extreme(name: str, kind: Any, x: Tensor, dim: int) -> Any:
     d = normalize_dim(dim, x._layout.ndim, name)
     if not x._layout.ndim:
         return kind(prim("copy", x), prim("full", (0, dt.int64), ()))
     if not x._layout.numel:
         return kind(prim("copy", x), prim("full", (0, dt.int64), tuple(x._layout.shape)))
-    values = np.moveaxis(read(x, name), d, 0)
+    chosen = host_values(tuple(x._layout.shape), dt.int64, lambda: _extreme_so_far(name, read(x, name), d))
+    return kind(*take_chosen(x, chosen, d, True))
+
+
+def _extreme_so_far(name: str, array: np.ndarray[Any, Any], d: int) -> np.ndarray[Any, Any]:
+    """Index along dim d of the extreme of the elements up to each; the last of several, NaN before all."""
+    values = np.moveaxis(array, d, 0)
     best, indices = values[0].copy(), np.zeros(values.shape, np.int64)
     for row in range(1, values.shape[0]):
         new = values[row]
@@ -89,8 +98,7 @@ def _running_extreme(name: str, kind: Any, x: Tensor, dim: int) -> Any:
         better &= ~((best != best) & ~(new != new))
         indices[row] = np.where(better, row, indices[row - 1])
         best = np.where(better, new, best)
-    chosen = upload(np.moveaxis(indices, 0, d), dt.int64)
-    return kind(*take_chosen(x, chosen, d, True))
+    return np.moveaxis(indices, 0, d)
 
 
 @method()
@@ -134,6 +142,7 @@ def _median(name: str, kind: Any, x: Tensor, dim: int, keepdim: bool) -> Any:
     return kind(*take_chosen(x, prim("gather", order, cast(rank, dt.int64), d), d, keepdim))
 
 
+@beside_input
 def _median_of(name: str, kind: Any, x: Tensor, dim: int | None, keepdim: bool) -> Any:
     if dim is not None:
         return _median(name, kind, x, dim, keepdim)
@@ -165,18 +174,26 @@ def nanmedian(input: Tensor, dim: int | None = None, keepdim: bool = False) -> A
 
 @method()
 @numpy_names
+@beside_input
 def mode(input: Tensor, dim: int = -1, keepdim: bool = False) -> Any:
     """Most frequent value along `dim` (the smallest of several) and its last position: (values, indices). Reads the values."""
     d = normalize_dim(dim, input._layout.ndim, "mode")
     if not input._layout.ndim:
         return ModeResult(prim("copy", input), prim("full", (0, dt.int64), ()))
     require_elements("mode", input, (d,))
-    rows = np.moveaxis(read(input, "mode"), d, -1)
+    shape = tuple(1 if k == d else extent for k, extent in enumerate(input._layout.shape))
+    chosen = host_values(shape, dt.int64, lambda: _last_most_frequent(read(input, "mode"), d))
+    return ModeResult(*take_chosen(input, chosen, d, keepdim))
+
+
+def _last_most_frequent(array: np.ndarray[Any, Any], d: int) -> np.ndarray[Any, Any]:
+    """Last position along dim d, which is kept, of the most frequent value."""
+    rows = np.moveaxis(array, d, -1)
     found = np.empty((*rows.shape[:-1], 1), np.int64)
     for index in np.ndindex(*rows.shape[:-1]):
         values, counts = np.unique(rows[index], return_counts=True)
         found[index] = np.nonzero(rows[index] == values[np.argmax(counts)])[0][-1]
-    return ModeResult(*take_chosen(input, upload(np.moveaxis(found, -1, d), dt.int64), d, keepdim))
+    return np.moveaxis(found, -1, d)
 
 
 _INTERPOLATIONS = ("linear", "lower", "higher", "midpoint", "nearest")
@@ -191,7 +208,10 @@ def _quantile(name: str, x: Tensor, q: Any, dim: int | None, keepdim: bool, inte
         raise ArgumentError(f"[{name}] input tensor must be non-empty, got shape {tuple(x._layout.shape)}")
     if interpolation not in _INTERPOLATIONS:
         raise ArgumentError(f"[{name}] expected interpolation among {', '.join(_INTERPOLATIONS)}, got {interpolation!r}")
-    levels = np.asarray(read(q, name) if is_tensor(q) else number(q), np.float64)
+    if is_tensor(q) and q._layout.device is META:
+        levels = np.zeros(tuple(q._layout.shape))  # which levels makes no difference to a shape
+    else:
+        levels = np.asarray(read(q, name) if is_tensor(q) else number(q), np.float64)
     if levels.ndim > 1:
         raise ArgumentError(f"[{name}] q must be a scalar or 1D tensor, got {levels.ndim} dims")
     if levels.size and not (np.all(levels >= 0) and np.all(levels <= 1)):

@@ -7,28 +7,35 @@ from collections.abc import Callable
 from sys import _getframe
 from typing import Any, TypeVar
 
+import numpy as np
+
 from calque.autograd.moving import move
-from calque.base.device import CPU, Device, InUse
+from calque.base import dtypes as dt
+from calque.base.device import CPU, META, Device, InUse
+from calque.base.layout import dense_layout
 from calque.functional.options import resolve_device
 from calque.run.recorder import local
 from calque.run.source import inside_package
-from calque.tensor import Tensor
+from calque.tensor import Tensor, constant, upload
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
-def placed(function: Function, like: bool = False) -> Function:
-    """Let a function that makes a tensor put it on its `device` argument: without one on the device of its first argument if it makes things
-    `like` it, else, for a user, on the CPU. What our own functions make without a device goes where it is used."""
+def placed(function: Function, like: bool = False, position: int | None = None) -> Function:
+    """Let a function that makes a tensor put it on its `device` argument: without one on the device of the first tensor it is given if
+    it makes things `like` that, else, for a user, on the CPU. What our own functions make without a device goes where it is used. `position`:
+    of a `device` that may be given without its name."""
 
     @functools.wraps(function)
     def create(*args: Any, device: Any = None, **keywords: Any) -> Any:
+        if position is not None and len(args) > position:
+            device, args = args[position], args[:position]
         if device is None and not InUse.several:
             return function(*args, **keywords)
         if device is not None:
             where = resolve_device(device, function.__name__)
         else:
-            where = args[0]._layout.device if like else local.state.device or CPU
+            where = (_first_place(args, keywords) if like else None) or local.state.device or CPU
             if where is CPU and inside_package(_getframe(1).f_code.co_filename):
                 return function(*args, **keywords)
         if not InUse.several:
@@ -39,8 +46,17 @@ def placed(function: Function, like: bool = False) -> Function:
 
 
 def placed_like(function: Function) -> Function:
-    """`placed` for functions that make something like their first argument."""
+    """`placed` for functions that make something like a tensor they are given."""
     return placed(function, like=True)
+
+
+def placed_like_or_third(function: Function) -> Function:
+    """`placed_like` for functions whose third argument is the device."""
+    return placed(function, like=True, position=2)
+
+
+def _first_place(args: tuple[Any, ...], keywords: dict[str, Any]) -> Device | None:
+    return next((x._layout.device for x in (*args, *keywords.values()) if isinstance(x, Tensor)), None)
 
 
 def made_on(where: Device, function: Callable[..., Any], args: Any, keywords: Any) -> Any:
@@ -57,3 +73,30 @@ def made_on(where: Device, function: Callable[..., Any], args: Any, keywords: An
     moved = move(made.detach(), where)  # type: ignore[attr-defined]
     moved._requires_grad = made._requires_grad
     return moved
+
+
+def beside_input(function: Function) -> Function:
+    """Let a function that computes on the host (or from nothing) put what it makes beside its first tensor."""
+
+    @functools.wraps(function)
+    def compute(*args: Any, **keywords: Any) -> Any:
+        if not InUse.several:
+            return function(*args, **keywords)
+        where = _first_place(args, keywords)
+        state = local.state
+        before = state.device
+        state.device = None if where is CPU else where
+        try:
+            return function(*args, **keywords)
+        finally:
+            state.device = before
+
+    return compute  # type: ignore[return-value]
+
+
+def host_values(shape: tuple[int, ...], dtype: dt.DType, values: Callable[[], np.ndarray[Any, Any]]) -> Tensor:
+    """What the host computes, as a tensor of a shape that is known before; inside `beside_input`. On `meta` there is nothing to compute with,
+    so the shape is all."""
+    if local.state.device is META:
+        return constant(0, dense_layout(shape, dtype, META))
+    return upload(values(), dtype)

@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 
 from calque.base import dtypes as dt
-from calque.base.device import InUse
+from calque.base.device import META, InUse
 from calque.base.errors import ArgumentError, DTypeError, OutOfRangeError, ShapeError
 from calque.base.shapes import Shape, broadcast_shapes
 from calque.functional.common import cast, is_number, is_tensor, method, number, prim
 from calque.functional.options import marked, resolve_device, resolve_dtype, size_of
-from calque.functional.placing import made_on, placed, placed_like
+from calque.functional.placing import beside_input, host_values, made_on, placed, placed_like
 from calque.functional.views import expand
 from calque.functional.writing import write_back
 from calque.ops.opdef import get
@@ -304,12 +304,13 @@ def randperm(
     return marked(cast(made, resolve_dtype(dtype, dt.int64, "randperm")), requires_grad, "randperm")
 
 
-@placed
+@placed_like
 def normal(
     mean: Any, std: Any = 1.0, size: Any = None, *, generator: Generator | None = None, out: Any = None, **options: Any
 ) -> Tensor:
     """Normal numbers with the given means and standard deviations (numbers or tensors), or of a `size`."""
-    if is_number(std) and number(std) < 0 or is_tensor(std) and std._layout.numel and read(std, "normal").min() < 0:
+    known = is_tensor(std) and std._layout.numel and std._layout.device is not META
+    if is_number(std) and number(std) < 0 or known and read(std, "normal").min() < 0:
         raise ArgumentError(f"[normal] expects std >= 0.0, but found std {std if is_number(std) else float(read(std).min())}")
     shapes = [tuple(x._layout.shape) for x in (mean, std) if is_tensor(x)]
     shape = size_of("normal", (size,)) if size is not None else broadcast_shapes(*shapes, op="normal")
@@ -349,23 +350,32 @@ def bernoulli(input: Tensor, p: float | None = None, *, generator: Generator | N
 
 
 @method("multinomial")
+@beside_input
 def multinomial(input: Tensor, num_samples: int, replacement: bool = False, *, generator: Generator | None = None) -> Tensor:
     """Indices drawn with probabilities proportional to `input`: (C,) -> (num_samples,), (N, C) -> (N, num_samples). Reads
     the weights."""
     if input._layout.ndim not in (1, 2):
         raise ShapeError(f"[multinomial] prob_dist must be 1 or 2 dim, got shape {tuple(input._layout.shape)}")
     _floating("multinomial", None, input._layout.dtype)
-    weights = read(input, "multinomial").astype(np.float64)
-    weights = weights.reshape(1, -1) if weights.ndim == 1 else weights
-    rows, classes = weights.shape
     if num_samples <= 0:
         raise ArgumentError(f"[multinomial] cannot sample n_sample <= 0 samples, got {num_samples}")
-    if not np.isfinite(weights).all() or (weights < 0).any():
-        raise ArgumentError("[multinomial] probability tensor contains either `inf`, `nan` or element < 0")
+    classes = input._layout.shape[-1]
     if not replacement and num_samples > classes:
         raise ArgumentError(
             f"[multinomial] cannot sample n_sample > prob_dist.size(-1) samples without replacement: {num_samples} > {classes}"
         )
+    shape = (*input._layout.shape[:-1], num_samples)
+    return host_values(
+        shape, dt.int64, lambda: _drawn(read(input, "multinomial").reshape(-1, classes), num_samples, replacement, generator).reshape(shape)
+    )
+
+
+def _drawn(given: np.ndarray[Any, Any], num_samples: int, replacement: bool, generator: Generator | None) -> np.ndarray[Any, Any]:
+    """Indices (rows, num_samples) drawn with probabilities proportional to the rows."""
+    weights = given.astype(np.float64)
+    rows, classes = weights.shape
+    if not np.isfinite(weights).all() or (weights < 0).any():
+        raise ArgumentError("[multinomial] probability tensor contains either `inf`, `nan` or element < 0")
     totals = weights.sum(1, keepdims=True)
     if (totals <= 0).any():
         raise ArgumentError("[multinomial] invalid multinomial distribution (sum of probabilities <= 0)")
@@ -374,17 +384,14 @@ def multinomial(input: Tensor, num_samples: int, replacement: bool = False, *, g
     if replacement:
         edges = np.cumsum(weights / totals, axis=1)
         last = [np.flatnonzero(w)[-1] for w in weights]
-        found = np.stack([np.minimum(np.searchsorted(e, d, side="right"), k) for e, d, k in zip(edges, draws, last, strict=True)])
-    else:
-        with np.errstate(divide="ignore"):
-            keys = np.log(weights) - np.log(-np.log1p(-draws))  # the Gumbel trick: largest keys are a draw without replacement
-        if ((weights > 0).sum(1) < num_samples).any():
-            raise ArgumentError(
-                "[multinomial] invalid multinomial distribution (with replacement=False, not enough non-negative category to "
-                "sample)"
-            )
-        found = np.argsort(-keys, axis=1, kind="stable")[:, :num_samples]
-    return upload(found.reshape(-1) if input._layout.ndim == 1 else found, dt.int64)
+        return np.stack([np.minimum(np.searchsorted(e, d, side="right"), k) for e, d, k in zip(edges, draws, last, strict=True)])
+    with np.errstate(divide="ignore"):
+        keys = np.log(weights) - np.log(-np.log1p(-draws))  # the Gumbel trick: largest keys are a draw without replacement
+    if ((weights > 0).sum(1) < num_samples).any():
+        raise ArgumentError(
+            "[multinomial] invalid multinomial distribution (with replacement=False, not enough non-negative category to sample)"
+        )
+    return np.argsort(-keys, axis=1, kind="stable")[:, :num_samples]
 
 
 # ------------------------------------------------------------------------------------------------------------- in place

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from calque.base import dtypes as dt
+from calque.base.device import META
 from calque.base.errors import ArgumentError, DTypeError, OutOfRangeError, ShapeError
 from calque.base.layout import dense_layout
 from calque.base.shapes import Shape, broadcast_shapes, normalize_dim
@@ -16,10 +17,11 @@ from calque.functional.checks import check_index
 from calque.functional.common import cast, is_number, is_tensor, method, operand, prim
 from calque.functional.indexing import fitted, positions_of, put_values
 from calque.functional.options import fill_number
+from calque.functional.placing import beside_input, placed
 from calque.functional.views import expand, movedim, reshape
 from calque.functional.windows import diagonal as _diagonal
 from calque.functional.writing import write_back
-from calque.tensor import Tensor, assign, from_array, read, upload, upload_known
+from calque.tensor import Tensor, assign, read, upload, upload_known
 
 __all__ = [
     "argwhere", "diag", "diag_embed", "diagflat", "diagonal_scatter", "gather", "index_add", "index_copy", "index_fill",
@@ -135,6 +137,7 @@ def _aligned(op: str, input: Tensor, dim: int, index: Tensor) -> tuple[Tensor, T
 
 
 @method("gather")
+@beside_input
 def gather(input: Tensor, dim: int, index: Tensor, *, sparse_grad: bool = False) -> Tensor:
     """Elements along `dim`: out[i, j] = input[index[i, j], j] for dim=0; the result has the shape of `index`.
 
@@ -210,11 +213,14 @@ def scatter_reduce(input: Tensor, dim: int, index: Tensor, src: Tensor, reduce: 
     return _reduced_on_host(input, dim, index, src, reduce, include_self)
 
 
+@beside_input
 def _reduced_on_host(input: Tensor, dim: int, index: Tensor, src: Tensor, reduce: str, include_self: bool) -> Tensor:
     if input._requires_grad or src._requires_grad:
         raise ArgumentError(f"[scatter_reduce] reduce={reduce!r} has no gradient; detach() the operands or use sum or mean")
     base, where, d = _aligned("scatter_reduce", input, dim, index)
     combine = {"prod": np.multiply, "amax": np.maximum, "amin": np.minimum}[reduce]
+    if base._layout.device is META:
+        return prim("copy", input)
     values = np.array(read(base, "scatter_reduce"))
     at = read(where, "scatter_reduce")
     grid = list(np.indices(at.shape))
@@ -301,6 +307,7 @@ def masked_fill(input: Tensor, mask: Tensor, value: Any) -> Tensor:
 
 
 @method("masked_select")
+@beside_input
 def masked_select(input: Tensor, mask: Tensor) -> Tensor:
     """The elements where the mask is true, in one dimension. Reads the mask."""
     condition = _mask("masked_select", mask)
@@ -310,12 +317,16 @@ def masked_select(input: Tensor, mask: Tensor) -> Tensor:
 
 
 @method("masked_scatter")
+@beside_input
 def masked_scatter(input: Tensor, mask: Tensor, source: Tensor) -> Tensor:
     """`input` with the elements where the mask is true replaced by the first elements of `source`, in order. Reads the mask."""
     condition = _mask("masked_scatter", mask)
     shape = tuple(input._layout.shape)
     target = broadcast_shapes(shape, tuple(condition._layout.shape), op="masked_scatter")
-    where = np.flatnonzero(np.broadcast_to(read(condition, "masked_scatter"), target))
+    if input._layout.device is META:  # how many are replaced is unknown, but not the shape
+        where = np.broadcast_to(np.int64(0), (min(prod(target), source._layout.numel),))
+    else:
+        where = np.flatnonzero(np.broadcast_to(read(condition, "masked_scatter"), target))
     if where.size > source._layout.numel:
         raise ShapeError(
             f"[masked_scatter] expected self and source to have enough elements: {where.size} needed, got {source._layout.numel}"
@@ -326,12 +337,12 @@ def masked_scatter(input: Tensor, mask: Tensor, source: Tensor) -> Tensor:
 
 
 @method("nonzero")
+@beside_input
 def nonzero(input: Tensor, *, as_tuple: bool = False) -> Any:
     """Coordinates of the elements that are not zero: (K, ndim), or one tensor per dim. Reads the tensor."""
     if as_tuple:
         return positions_of(input)
-    found = np.argwhere(read(input, "nonzero"))
-    return from_array(np.ascontiguousarray(found).reshape(-1), dense_layout(found.shape, dt.int64))
+    return upload(np.argwhere(read(input, "nonzero")), dt.int64)
 
 
 @method("argwhere")
@@ -370,11 +381,13 @@ def triu(input: Tensor, diagonal: int = 0) -> Tensor:
     return _triangle("triu", "ge", input, diagonal)
 
 
+@placed
 def tril_indices(row: int, col: int, offset: int = 0, *, dtype: Any = None, device: Any = None, **_: Any) -> Tensor:
     """Coordinates of the lower triangle: (2, K)."""
     return upload_known(np.stack(np.tril_indices(row, offset, col)), dtype or dt.int64)
 
 
+@placed
 def triu_indices(row: int, col: int, offset: int = 0, *, dtype: Any = None, device: Any = None, **_: Any) -> Tensor:
     """Coordinates of the upper triangle: (2, K)."""
     return upload_known(np.stack(np.triu_indices(row, offset, col)), dtype or dt.int64)

@@ -16,6 +16,7 @@ from calque.base import dtypes as dt
 from calque.base.errors import ArgumentError, DTypeError, OutOfRangeError, ShapeError
 from calque.base.shapes import normalize_dim
 from calque.functional.common import cast, is_tensor, method, number, prim
+from calque.functional.placing import beside_input, host_values
 from calque.functional.reductions import numpy_names, take_chosen
 from calque.functional.results import KthResult, SortResult, TopkResult
 from calque.functional.windows import narrow
@@ -115,6 +116,7 @@ def _distinct_rows(values: Array, dim: int) -> tuple[Array, Array, Array]:
 
 
 @method()
+@beside_input
 def unique(
     input: Tensor, sorted: bool = True, return_inverse: bool = False, return_counts: bool = False, dim: int | None = None
 ) -> Any:
@@ -143,6 +145,7 @@ def unique(
 
 
 @method()
+@beside_input
 def unique_consecutive(input: Tensor, return_inverse: bool = False, return_counts: bool = False, dim: int | None = None) -> Any:
     """As `unique`, but only neighbours are compared and the order is kept. Reads the values."""
     values = read(input, "unique_consecutive")
@@ -162,17 +165,22 @@ def unique_consecutive(input: Tensor, return_inverse: bool = False, return_count
 
 
 @method()
+@beside_input
 def isin(elements: Any, test_elements: Any, *, assume_unique: bool = False, invert: bool = False) -> Tensor:
     """Whether each element is among the test elements: (*), any shape -> (*) bool. Reads the values."""
-    left = read(elements, "isin") if is_tensor(elements) else np.asarray(number(elements))
-    right = read(test_elements, "isin") if is_tensor(test_elements) else np.asarray(number(test_elements))
-    return upload(np.isin(left, right, invert=invert), dt.bool_)
+
+    def found() -> Array:
+        left, right = (read(x, "isin") if is_tensor(x) else np.asarray(number(x)) for x in (elements, test_elements))
+        return np.isin(left, right, invert=invert)
+
+    return host_values(tuple(elements._layout.shape) if is_tensor(elements) else (), dt.bool_, found)
 
 
 # ---------------------------------------------------------------------------------------------- histograms and searches
 
 
 @method()
+@beside_input
 def bincount(input: Tensor, weights: Tensor | None = None, minlength: int = 0) -> Tensor:
     """How often each value occurs (or the sum of its weights): (n) non-negative integers -> (max + 1). Reads the values."""
     if input._layout.ndim != 1 or input._layout.dtype.category != 1:
@@ -193,10 +201,11 @@ def bincount(input: Tensor, weights: Tensor | None = None, minlength: int = 0) -
     if weights._layout.shape != input._layout.shape:
         raise ShapeError(f"[bincount] expected weights of shape {tuple(input._layout.shape)}, got {tuple(weights._layout.shape)}")
     dtype = weights._layout.dtype if weights._layout.dtype is dt.float32 else dt.float64
-    return upload(np.bincount(values, read(weights), minlength), dtype)
+    return upload(np.bincount(values, read(weights, "bincount"), minlength), dtype)
 
 
 @method()
+@beside_input
 def histc(input: Tensor, bins: int = 100, min: float = 0, max: float = 0) -> Tensor:
     """Counts in `bins` equal intervals of [min, max] (both 0: the data's range); values outside are ignored: (*) -> (bins).
     Reads the values."""
@@ -206,8 +215,11 @@ def histc(input: Tensor, bins: int = 100, min: float = 0, max: float = 0) -> Ten
         raise ArgumentError(f"[histc] bins must be > 0, got {bins}")
     if max < min:
         raise ArgumentError(f"[histc] max must be larger than min, got min={min} and max={max}")
-    values = read(input, "histc").reshape(-1).astype(np.float64)
-    low, high = float(min), float(max)
+    return host_values((bins,), input._layout.dtype, lambda: _histogram(read(input, "histc"), bins, float(min), float(max)))
+
+
+def _histogram(array: Array, bins: int, low: float, high: float) -> Array:
+    values = array.reshape(-1).astype(np.float64)
     if low == high and values.size:
         low, high = float(values.min()), float(values.max())
     if not np.isfinite([low, high]).all():
@@ -216,10 +228,11 @@ def histc(input: Tensor, bins: int = 100, min: float = 0, max: float = 0) -> Ten
         low, high = low - 1, high + 1
     inside = values[(values >= low) & (values <= high)]
     positions = np.minimum(((inside - low) / (high - low) * bins).astype(np.int64), bins - 1)
-    return upload(np.bincount(positions, minlength=bins), input._layout.dtype)
+    return np.bincount(positions, minlength=bins)
 
 
 @method()
+@beside_input
 def searchsorted(
     sorted_sequence: Tensor,
     input: Any,
@@ -238,23 +251,27 @@ def searchsorted(
     if side not in (None, "left", "right") or (side == "left" and right):
         raise ArgumentError(f"[searchsorted] expected side 'left' or 'right' in agreement with right={right}, got {side!r}")
     where: Any = "right" if right or side == "right" else "left"
-    sequence = read(sorted_sequence, "searchsorted")
-    if sorter is not None:
-        sequence = np.take_along_axis(sequence, read(sorter), -1)
-    values = read(input, "searchsorted") if is_tensor(input) else np.asarray(number(input))
-    dtype = dt.int32 if out_int32 else dt.int64
-    if sequence.ndim == 1:
-        return upload(np.searchsorted(sequence, values, where), dtype)
-    if sequence.shape[:-1] != values.shape[:-1]:
+    rows = tuple(sorted_sequence._layout.shape)
+    shape = tuple(input._layout.shape) if is_tensor(input) else ()
+    if len(rows) != 1 and rows[:-1] != shape[:-1]:
         raise ShapeError(
             "[searchsorted] boundaries tensor should be 1 dimension or the first N-1 dimensions of boundaries tensor and input "
-            "value tensor must "
-            f"match, got shapes {sequence.shape} and {values.shape}"
+            f"value tensor must match, got shapes {rows} and {shape}"
         )
-    found = np.empty(values.shape, np.int64)
-    for index in np.ndindex(*values.shape[:-1]):
-        found[index] = np.searchsorted(sequence[index], values[index], where)
-    return upload(found, dtype)
+
+    def places() -> Array:
+        sequence = read(sorted_sequence, "searchsorted")
+        if sorter is not None:
+            sequence = np.take_along_axis(sequence, read(sorter, "searchsorted"), -1)
+        values = read(input, "searchsorted") if is_tensor(input) else np.asarray(number(input))
+        if sequence.ndim == 1:
+            return np.asarray(np.searchsorted(sequence, values, where))
+        found = np.empty(values.shape, np.int64)
+        for index in np.ndindex(*values.shape[:-1]):
+            found[index] = np.searchsorted(sequence[index], values[index], where)
+        return found
+
+    return host_values(shape, dt.int32 if out_int32 else dt.int64, places)
 
 
 def bucketize(input: Any, boundaries: Tensor, *, out_int32: bool = False, right: bool = False) -> Tensor:

@@ -7,15 +7,17 @@ from typing import Any
 import numpy as np
 
 from calque.base import dtypes as dt
-from calque.base.errors import ArgumentError, DTypeError, ShapeError
+from calque.base.errors import DTypeError, ShapeError
+from calque.base.shapes import broadcast_shapes
 from calque.functional.arithmetic import as_operand
 from calque.functional.common import cast, is_tensor, method, number, prim, result_dtype
 from calque.functional.elementary import _float
 from calque.functional.linalg import matmul, matrix_transpose
 from calque.functional.math import isnan, where
+from calque.functional.placing import beside_input, host_values
 from calque.functional.reductions import sum
 from calque.functional.views import reshape, unsqueeze
-from calque.tensor import Tensor, read, upload
+from calque.tensor import Tensor, read
 
 __all__ = ["angle", "conj", "corrcoef", "cov", "gcd", "isreal", "lcm", "real"]
 
@@ -73,16 +75,19 @@ def corrcoef(input: Tensor) -> Tensor:
     return where(isnan(result), result, result.clamp(-1, 1))
 
 
+@beside_input
 def _integers(name: str, a: Any, b: Any, function: Any) -> Tensor:
     a, b = as_operand(a), as_operand(b)
     dtype = result_dtype(a, b)
     if dtype.category != 1:
         raise DTypeError(f"[{name}] expected integers, got a result of type {dtype!r}")
-    arrays = [read(x, name) if is_tensor(x) else np.asarray(number(x)) for x in (a, b)]
-    try:
-        return upload(np.asarray(function(*[x.astype(dtype.np) for x in arrays])), dtype)
-    except ValueError as error:
-        raise ArgumentError(f"[{name}] {error}") from None
+    shape = broadcast_shapes(*[tuple(x._layout.shape) if is_tensor(x) else () for x in (a, b)], op=name)
+
+    def found() -> np.ndarray[Any, Any]:
+        arrays = [read(x, name) if is_tensor(x) else np.asarray(number(x)) for x in (a, b)]
+        return np.asarray(function(*[x.astype(dtype.np) for x in arrays]))
+
+    return host_values(shape, dtype, found)
 
 
 @method()
@@ -104,6 +109,7 @@ def conj(input: Tensor) -> Tensor:
 
 
 @method()
+@beside_input
 def isreal(input: Tensor) -> Tensor:
     """Whether each element is real: True everywhere, (*) -> (*) bool."""
     return prim("full", (True, dt.bool_), tuple(input._layout.shape))

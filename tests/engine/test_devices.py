@@ -134,6 +134,82 @@ def test_numbers_and_tables_go_where_they_are_used() -> None:
     assert F.cross_entropy(b, calque.tensor([0, 1, 2], device="cpu:1")).device == b.device
 
 
+HOSTED = {
+    "nonzero": lambda x: (x.nonzero(), *x.nonzero(as_tuple=True), calque.argwhere(x)),
+    "unique": lambda x: (*calque.unique(x, return_inverse=True, return_counts=True), *calque.unique(x, dim=0, return_counts=True)),
+    "unique_consecutive": lambda x: calque.unique_consecutive(x, return_inverse=True),
+    "isin": lambda x: (calque.isin(x, x[0]), calque.isin(x, 2.0)),
+    "bincount": lambda x: calque.bincount(x.long().flatten(), x.flatten()),
+    "histc": lambda x: calque.histc(x, 4),
+    "searchsorted": lambda x: (calque.searchsorted(x, x), calque.bucketize(x, x[0])),
+    "masked_select": lambda x: x.masked_select(x > 3),
+    "masked_scatter": lambda x: x.masked_scatter(x > 3, -x),
+    "mode": lambda x: (*x.mode(0), *x[0, 0].mode()),
+    "cummax": lambda x: (*x.cummax(1), *x.cummin(0), *x[:0].cummax(0)),
+    "multinomial": lambda x: (calque.manual_seed(1), calque.multinomial(x, 2))[1],
+    "gcd": lambda x: calque.gcd(x.long(), x[0].long()),
+    "scatter_reduce": lambda x: x.scatter_reduce(0, x.long() % 3, x, "amax"),
+    "inv": lambda x: (calque.linalg.inv(regular(x)), calque.det(regular(x)), *calque.slogdet(regular(x))),
+    "solve": lambda x: (calque.linalg.solve(regular(x), x[:, :2]), calque.linalg.lstsq(x, x[:, :1])),
+    "cholesky": lambda x: (calque.linalg.cholesky(regular(x)), *calque.linalg.eigh(regular(x)), calque.linalg.eigvalsh(regular(x))),
+    "svd": lambda x: (*calque.linalg.svd(x), calque.linalg.svdvals(x), calque.linalg.matrix_rank(x), calque.pinverse(x)),
+    "qr": lambda x: (*calque.linalg.qr(x), *calque.linalg.qr(x, "r")),
+    "matrix_power": lambda x: (x.matrix_power(0), regular(x).matrix_power(-2)),
+    "a mask": lambda x: (x[x > 3], x[x[0] > 2], written(x, x > 5, 0), written(x, x[0] > 2, x[0])),
+    "a mask of the CPU": lambda x: (x[(x > 3).cpu()], written(x, (x > 5).cpu(), 0.0), written(x, (x[0] > 2).cpu(), x[0])),
+    "positions of the CPU": lambda x: (x[calque.tensor([2, 0])], x[:, calque.tensor([1])], written(x, calque.tensor([1, 1]), 4.0)),
+    "0-d positions": lambda x: (x[x[0, 1].long()], x[calque.tensor(1)], x[True]),
+}  # fmt: skip
+
+
+def regular(x: calque.Tensor) -> calque.Tensor:
+    return x @ x.t() + x.new_tensor([[9.0, 0.0, 0.0], [0.0, 7.0, 0.0], [0.0, 0.0, 5.0]])
+
+
+def written(x: calque.Tensor, index: Any, value: Any) -> calque.Tensor:
+    x = x.clone()
+    x[index] = value
+    return x
+
+
+@pytest.mark.parametrize("name", HOSTED)
+def test_what_the_host_computes_lives_beside_its_input(name: str) -> None:
+    values = [[1.0, 2.0, 6.0], [4.0, 0.0, 6.0], [7.0, 2.0, 3.0]]
+    expected = HOSTED[name](calque.tensor(values))
+    got = HOSTED[name](calque.tensor(values, device="cpu:1"))
+    for ours, theirs in zip(*[x if isinstance(x, tuple) else (x,) for x in (got, expected)], strict=True):
+        assert str(ours.device) == "cpu:1" and ours.dtype == theirs.dtype
+        np.testing.assert_array_equal(ours.cpu().numpy(), theirs.numpy())
+        assert str((ours + ours).device) == "cpu:1"
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda x: x.masked_select(x > 3), lambda x: x[x > 3] ** 2, lambda x: calque.linalg.inv(regular(x)), lambda x: x.cummax(1).values * 2,
+        lambda x: calque.linalg.solve(regular(x), x), lambda x: calque.linalg.qr(x).Q, lambda x: x[calque.tensor([2, 2, 0])] * x,
+        lambda x: calque.linalg.eigh(regular(x)).eigenvectors ** 2, lambda x: calque.slogdet(regular(x)).logabsdet, lambda x: x.mode(0).values,
+        lambda x: x.masked_scatter(x > 3, x * 3), lambda x: calque.linalg.cholesky(regular(x)), lambda x: calque.linalg.svdvals(x),
+    ],
+)  # fmt: skip
+def test_gradients_of_what_the_host_computes(call: Any) -> None:
+    grads = []
+    for device in ("cpu", "cpu:1"):
+        x = calque.tensor([[1.0, 2.0, 6.0], [4.0, 0.5, 6.0], [7.0, 2.0, 3.0]], device=device, requires_grad=True)
+        out = call(x)
+        (out * calque.arange(1.0, out.numel() + 1, device=device).reshape(out.shape)).sum().backward()
+        assert x.grad is not None and x.grad.device == x.device
+        grads.append(x.grad.cpu().numpy())
+    np.testing.assert_array_equal(*grads)
+
+
+def test_positions_on_another_device_are_refused() -> None:
+    x, i = calque.arange(12.0).reshape(3, 4), calque.tensor([0, 2], device="cpu:1")
+    for wrong in (lambda: x[i], lambda: x.to("cpu:0")[i], lambda: written(x, i, 1.0), lambda: x[x.to("cpu:1")[:, 0] > 3]):
+        with pytest.raises(DeviceError, match="same device"):
+            wrong()
+
+
 def test_work_of_two_devices_in_one_trace() -> None:
     """One flush, one program per device; state of both is updated."""
     a, b = calque.zeros(4, device="cpu:0"), calque.zeros(4, device="cpu:1")
