@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from calque.kernel.schedule import Contract, Host
+from calque.kernel.schedule import Buffer, Contract, Host, Schedule
 from calque.run.trace import Ran, Session
 
 KEPT, TEMPORARY, BEFORE, OTHER = "kept", "temporary", "made before", "other"
@@ -79,16 +79,7 @@ def _running(session: Session, moment: float) -> Ran | None:
 def temporaries(form: Any) -> Iterator[tuple[str, str, int]]:
     """(line, description, bytes) of the intermediate values that a program holds when it holds most of them."""
     schedule, nodes = form.schedule, form.program.nodes
-    life: dict[int, tuple[int, int]] = {}
-    for k, step in enumerate(schedule.steps):
-        used = [*step.operands]
-        if isinstance(step, Host):
-            used.append(step.output)
-        if isinstance(step, Contract):
-            used.append(step.workspace)
-        for b in used:
-            if b >= 0 and schedule.buffers[b].kind == "arena":
-                life[b] = (life[b][0], k) if b in life else (k, k)
+    life = _lives(schedule)
     change = [0] * (len(schedule.steps) + 1)
     for b, (first, last) in life.items():
         change[first] += schedule.buffers[b].nbytes
@@ -107,6 +98,29 @@ def temporaries(form: Any) -> Iterator[tuple[str, str, int]]:
                 continue
             node = next((n for n in reversed(made) if n.nbytes == nbytes), made[-1] if made else None)
             yield ("", "copy", nbytes) if node is None else (node.line, f"{node.op.name} {list(node.shape)} {node.dtype.name}", nbytes)
+
+
+def _lives(schedule: Schedule) -> dict[int, tuple[int, int]]:
+    """{buffer in the arena: its first and its last step}. What its last step overwrites in place is dead by then: the bytes are the new
+    buffer's."""
+    life: dict[int, tuple[int, int]] = {}
+    for k, step in enumerate(schedule.steps):
+        used = [*step.operands]
+        if isinstance(step, Host):
+            used.append(step.output)
+        if isinstance(step, Contract):
+            used.append(step.workspace)
+        for b in used:
+            if b >= 0 and schedule.buffers[b].kind == "arena":
+                life[b] = (life[b][0], k) if b in life else (k, k)
+    new: dict[int, list[Buffer]] = {}
+    for b, (first, _) in life.items():
+        new.setdefault(first, []).append(schedule.buffers[b])
+    for b, (first, last) in life.items():
+        old = schedule.buffers[b]
+        if first < last and any(n.index < old.index + old.nbytes and old.index < n.index + n.nbytes for n in new.get(last, ())):
+            life[b] = (first, last - 1)
+    return life
 
 
 def _size(nbytes: int) -> str:

@@ -15,6 +15,7 @@ from calque import nn
 from calque.base.errors import ProfileError
 from calque.data import DataLoader, TensorDataset
 from calque.profiler import profile, record_function
+from calque.profiler.peak import temporaries
 from tests.profiler.browser import Page, find_browser, opened
 
 BROWSER = find_browser()
@@ -106,6 +107,25 @@ def test_the_peak_is_attributed_to_lines() -> None:
     assert any("test_page.py:" in h.line for h in short) and sum(h.nbytes for h in short) >= 1 << 20
     assert sum(h.nbytes for h in found.held) >= 0.99 * found.nbytes
     assert found.running.startswith(__file__)
+
+
+def test_temporaries_that_share_memory_are_counted_once() -> None:
+    """What a program holds at most fits into its arena, also where values overwrite one another in place."""
+    calque.manual_seed(0)
+    layers = nn.Sequential(nn.Conv2d(3, 16, 3), nn.BatchNorm2d(16), nn.ReLU(), nn.Conv2d(16, 16, 3), nn.BatchNorm2d(16), nn.ReLU())
+    model = nn.Sequential(layers, nn.MaxPool2d(2), nn.Flatten(), nn.Linear(16 * 36, 10))
+    optimizer = calque.optim.Adam(model.parameters())
+    x = calque.randn(64, 3, 16, 16)
+    with profile() as p:
+        for _ in range(2):
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(x), calque.arange(64) % 10).backward()
+            optimizer.step()
+        calque.synchronize()
+    forms = [run.form for run in p._session.runs if run.form.schedule is not None]
+    held = [(sum(size for _, _, size in temporaries(form)), form.schedule.arena_bytes) for form in forms]
+    assert max(arena for _, arena in held) > 1 << 20 and any(most > arena / 2 for most, arena in held)
+    assert all(most <= arena for most, arena in held), held
 
 
 def test_without_following_values_the_page_says_so(tmp_path: Path) -> None:
