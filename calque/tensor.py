@@ -239,11 +239,10 @@ def unary(op: OpDef, to_float: bool = False) -> Callable[[Tensor], Tensor]:
     return apply
 
 
-def binary(  # noqa: C901, PLR0915 - the hot path of recording: one frame, nothing factored out
+def binary(  # noqa: C901 - the hot path of recording: one frame, nothing factored out
     op: OpDef, fallback: Callable[[Any, Any], Any], unusual: Callable[[Any, Any], bool] | None = None
 ) -> Callable[[Any, Any], Any]:
-    """The recording function of a binary primitive. Operands of different dtypes, and anything unusual, go to `fallback`; so do two Tensors
-    for which `unusual` holds (they never get an edge here, so others pay nothing for the test)."""
+    """Recording of a binary primitive. Different dtypes and what is `unusual` go to `fallback` (and get no edge, so others pay no test)."""
     tensor_types, save_table, baked, new = TENSOR_TYPES, op.save_table, BAKED, _new
 
     def apply(a: Any, b: Any) -> Tensor:
@@ -282,10 +281,9 @@ def binary(  # noqa: C901, PLR0915 - the hot path of recording: one frame, nothi
         else:
             return fallback(a, b)
         storage = new(Storage)
-        storage.trace, storage.slot = trace, trace.n
+        storage.trace, storage.slot, storage.version = trace, trace.n, 0
         storage.layout = view = edge.layout
         storage.buffer = storage.home = storage.writer = None
-        storage.version = 0
         trace.n += 1
         trace.cur = edge
         trace.storages.append(storage)
