@@ -16,6 +16,7 @@ from calque.functional.common import is_tensor
 from calque.functional.inplace import copy_
 from calque.functional.views import clone, detach
 from calque.optim.optimizer import Optimizer
+from calque.run.copies import copies_of_priority
 from calque.tensor import Tensor
 
 KINDS = ("local", "device")
@@ -66,21 +67,23 @@ class KVStore:
             self._values[k] = held.cpu() if self.type == "local" else held  # type: ignore[attr-defined]
 
     def push(self, key: Any, value: Any, priority: int = 0) -> None:
-        """Add up the values of a key (one tensor, or a list with one per device) and update the stored value with the sum."""
+        """Add up the values of a key (one tensor, or a list with one per device) and update the stored value with the sum. Of the copies that wait
+        for a device, those of the highest `priority` run first."""
         for k, v in _pairs("push", key, value):
             held = self._held(k)
             parts = list(v) if isinstance(v, (list, tuple)) else [v]
-            with no_grad():
+            with no_grad(), copies_of_priority(priority):
                 total = move(detach(parts[0]), held._layout.device)
                 for part in parts[1:]:
                     total = total + move(detach(part), held._layout.device)
                 self._update(k, total, held)
 
     def pull(self, key: Any, out: Any, priority: int = 0) -> None:
-        """Write the stored value into `out` (one tensor, or a list with one per device)."""
+        """Write the stored value into `out` (one tensor, or a list with one per device). Of the copies that wait for a device, those of the highest
+        `priority` run first."""
         for k, v in _pairs("pull", key, out):
             held = self._held(k)
-            with no_grad():
+            with no_grad(), copies_of_priority(priority):
                 for target in v if isinstance(v, (list, tuple)) else [v]:
                     copy_(detach(target), held)
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from calque.base.device import META, Device
@@ -18,6 +20,30 @@ from calque.run.recorder import LOCK, Storage, realised
 
 REASON = "copy between devices"
 URGENT = 1  # another device waits for a copy: it overtakes computations
+
+
+class _Wanted(threading.local):
+    priority = 0
+
+
+_WANTED = _Wanted()
+
+
+@contextmanager
+def copies_of_priority(priority: int) -> Iterator[None]:
+    """Of the copies that wait for a device, those begun inside run by their priority, the highest first; others count as 0. Against computations
+    it makes no difference: every copy overtakes them."""
+    before = _WANTED.priority
+    _WANTED.priority = priority
+    try:
+        yield
+    finally:
+        _WANTED.priority = before
+
+
+def _urgency() -> float:
+    """A number in (0, 2) that grows with the priority."""
+    return URGENT + _WANTED.priority / (1 + abs(_WANTED.priority))
 
 
 class CopyCounters:
@@ -70,7 +96,7 @@ def _start(sources: Sequence[tuple[Storage, Layout]], device: Device) -> list[St
 
     CopyCounters.copies += len(made)
     CopyCounters.nbytes += sum(target.nbytes for target in targets)
-    task = Task(work, URGENT)
+    task = Task(work, _urgency())
     task.hold(inputs, outputs)
     with LOCK:
         queue_of(device).submit(task, inputs, outputs)

@@ -40,7 +40,7 @@ class Task:
 
     __slots__ = ("work", "done", "error", "queue", "priority", "number", "blockers", "followers", "held", "waited", "_event")
 
-    def __init__(self, work: Callable[[], None], priority: int = 0) -> None:
+    def __init__(self, work: Callable[[], None], priority: float = 0) -> None:
         self.work: Callable[[], None] | None = work
         self.done = False
         self.error: BaseException | None = None
@@ -158,7 +158,7 @@ class Queue:
 
     def reset(self) -> None:
         """Forget everything that was queued."""
-        self._ready: list[tuple[int, int, Task]] = []
+        self._ready: list[tuple[float, int, Task]] = []
         self._wake = threading.Condition(ENGINE.lock)
         self._room = threading.Condition(ENGINE.lock)
         self._busy = 0  # tasks that are queued or running

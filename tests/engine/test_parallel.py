@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -13,6 +14,9 @@ import calque as torch  # the programs of the sources as printed
 from calque import nn
 from calque.base.config import settings
 from calque.base.errors import ArgumentError, DeviceError
+from calque.run import recorder
+from calque.run.engine import Task
+from calque.run.queues import queue_of
 from calque.vision.models.resnet import Bottleneck, ResNet
 
 F = nn.functional
@@ -377,6 +381,28 @@ def test_key_value_store(kind: str) -> None:
         kv.push(3, 1.0)
     with pytest.raises(ArgumentError, match="one of local, device"):
         torch.kvstore.create("dist_sync")
+
+
+def test_priorities_of_a_store_order_its_copies() -> None:
+    """Of the copies that wait for a device the most urgent run first; all of them before the computations that wait there."""
+    kv = torch.kvstore.create("device")
+    values = [torch.full((100 + key,), float(key), device="cpu:0") for key in range(5)]
+    kv.init(list(range(5)), values)
+    outs = [torch.zeros(100 + key, device="cpu:1") for key in range(5)]
+    busy = torch.ones(3, device="cpu:1")
+    torch.synchronize()
+    gate, queue = threading.Event(), queue_of(torch.device("cpu:1"))
+    with torch.profiler.profile() as p:
+        queue.submit(Task(lambda: gate.wait() and None))
+        busy = busy + 1.0
+        recorder.flush("test")
+        for key, priority in enumerate((-3, -1, -2, 7, 0)):
+            kv.pull(key, outs[key], priority=priority)
+        gate.set()
+        torch.synchronize()
+    copies = sorted((e for e in p.events() if e.name == "copy to cpu:1"), key=lambda e: e.start)
+    assert [e.facts["bytes"] // 4 - 100 for e in copies] == [3, 4, 1, 2, 0]
+    assert [out.tolist() for out in outs] == [value.tolist() for value in values] and busy.tolist() == [2.0] * 3
 
 
 @pytest.mark.parametrize("give", ["partial", "instance"])
