@@ -8,7 +8,8 @@ x and g are transposed, and the sums of all taps stay in registers while the pix
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 
@@ -104,25 +105,32 @@ def _distance(b: Builder, table: str, index: Value) -> str:
     return b.let(f"sext i32 {b.let(f'load i32, ptr {b.byte_at(table, b.mul(index, 4))}, align 4')} to i64")
 
 
+@contextmanager
+def _summing(b: Builder, sums: Sequence[tuple[str, str]], limit: str) -> Iterator[None]:
+    """``for %k in range(limit)`` with the (name, start) of vectors that stay in registers: the body names each one's next value ``name.next``."""
+    b.emit("br label %head")
+    b.label("head")
+    b.emit("%k = phi i64 [0, %setup], [%k.next, %body]")
+    for name, start in sums:
+        b.emit(f"{name} = phi {b.vector} [{start}, %setup], [{name}.next, %body]")
+    b.emit(f"%more = icmp slt i64 %k, {limit}")
+    b.emit("br i1 %more, label %body, label %finish")
+    b.label("body")
+    yield
+    b.emit("%k.next = add nsw i64 %k, 1")
+    b.emit("br label %head")
+    b.label("finish")
+
+
 def _tile(count: int, blocking: Blocking) -> str:
     """``target[pixel] = sum over taps of weights[tap] * packed[table[tap] + pixel * step]``, vectors of channels."""
     b = Builder(f"lanes_tile_{count}", TILE_PARAMETERS, blocking, attributes="noinline")
     names = [f"%s{pixel}" for pixel in range(count)]
     steps = [b.mul(pixel, "%step") for pixel in range(count)]
-    b.emit("br label %head")
-    b.label("head")
-    b.emit("%k = phi i64 [0, %setup], [%k.next, %body]")
-    for name in names:
-        b.emit(f"{name} = phi {b.vector} [zeroinitializer, %setup], [{name}.next, %body]")
-    b.emit("%more = icmp slt i64 %k, %taps")
-    b.emit("br i1 %more, label %body, label %finish")
-    b.label("body")
-    source, weight = b.at("%packed", _distance(b, "%table", "%k")), b.load_vector(b.at("%weights", b.mul("%k", blocking.lanes)))
-    for name, step in zip(names, steps, strict=True):
-        b.emit(f"{name}.next = {b.product(weight, b.load_vector(b.at(source, step)), name)}")
-    b.emit("%k.next = add nsw i64 %k, 1")
-    b.emit("br label %head")
-    b.label("finish")
+    with _summing(b, [(name, "zeroinitializer") for name in names], "%taps"):
+        source, weight = b.at("%packed", _distance(b, "%table", "%k")), b.load_vector(b.at("%weights", b.mul("%k", blocking.lanes)))
+        for name, step in zip(names, steps, strict=True):
+            b.emit(f"{name}.next = {b.product(weight, b.load_vector(b.at(source, step)), name)}")
     for pixel, name in enumerate(names):
         b.store_vector(name, b.at("%target", pixel * blocking.lanes))
     return b.text()
@@ -134,21 +142,11 @@ def _dots(count: int, blocking: Blocking) -> str:
     names = [f"%s{tap}" for tap in range(count)]
     taps = [_distance(b, "%table", tap) for tap in range(count)]
     starts = [b.load_vector(b.at("%sums", tap * blocking.lanes)) for tap in range(count)]
-    b.emit("br label %head")
-    b.label("head")
-    b.emit("%k = phi i64 [0, %setup], [%k.next, %body]")
-    for name, start in zip(names, starts, strict=True):
-        b.emit(f"{name} = phi {b.vector} [{start}, %setup], [{name}.next, %body]")
-    b.emit("%more = icmp slt i64 %k, %pixels")
-    b.emit("br i1 %more, label %body, label %finish")
-    b.label("body")
-    gradient = b.load_vector(b.at("%gradient", b.mul("%k", blocking.lanes)))
-    source = b.at("%packed", _distance(b, "%places", "%k"))
-    for name, tap in zip(names, taps, strict=True):
-        b.emit(f"{name}.next = {b.product(gradient, b.load_vector(b.at(source, tap)), name)}")
-    b.emit("%k.next = add nsw i64 %k, 1")
-    b.emit("br label %head")
-    b.label("finish")
+    with _summing(b, list(zip(names, starts, strict=True)), "%pixels"):
+        gradient = b.load_vector(b.at("%gradient", b.mul("%k", blocking.lanes)))
+        source = b.at("%packed", _distance(b, "%places", "%k"))
+        for name, tap in zip(names, taps, strict=True):
+            b.emit(f"{name}.next = {b.product(gradient, b.load_vector(b.at(source, tap)), name)}")
     for index, name in enumerate(names):
         b.store_vector(name, b.at("%sums", index * blocking.lanes))
     return b.text()
