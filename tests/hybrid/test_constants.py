@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -10,29 +10,21 @@ import pytest
 
 import calque
 from calque import nn
-from calque.run import capture, dispatch, recorder
+from calque.run import capture
+from tests.hybrid.common import counts
 
 F = nn.functional
 OPTIONS = {"shift": [1.0, 2.0, 3.0]}
-
-
-@pytest.fixture(autouse=True)
-def _compiled(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    recorder.flush("test")
-    monkeypatch.setattr(dispatch, "INTERPRET_WORK", 0)
-    yield
-    recorder.flush("test")
-    calque.synchronize()
 
 
 def agree(function: Callable[..., Any], make: Callable[[int], Any], calls: int = 12) -> dict[str, Any]:
     """Compare hybridized calls with calls as written; the counters of the hybridized ones."""
     inputs = [make(k) for k in range(calls)]
     expected = [function(*x).tolist() for x in inputs]
-    before = calque.stats()["hybridize"]
+    before = counts()
     compiled = calque.compile(function)
     assert [compiled(*x).tolist() for x in inputs] == expected
-    after = calque.stats()["hybridize"]
+    after = counts()
     found = {name: after[name] - before[name] for name in ("replays", "imperative", "continued")}
     found["reasons"] = [r for r, n in after["reasons"].items() if n > before["reasons"].get(r, 0)]
     return found
@@ -91,7 +83,7 @@ def test_results_are_new_tensors() -> None:
         made += k
         kept.append(made)
     assert [t.tolist() for t in kept] == [[1.0 + k, 2.0 + k] for k in range(8)]
-    assert calque.stats()["hybridize"]["replays"] > 0
+    assert counts()["replays"] > 0
 
 
 def test_changed_data_is_seen() -> None:

@@ -10,21 +10,17 @@ import pytest
 import calque
 from calque import nn
 from calque.base.config import settings
-from calque.run import dispatch, recorder
 
 F = nn.functional
 FIRST, SECOND = "cpu:0", "cpu:1"
 
 
 @pytest.fixture(autouse=True)
-def two_devices(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    recorder.flush("test")
+def two_devices(_compiled: None) -> Iterator[None]:
     before = settings.logical_devices
     calque.set_logical_devices(2)
-    monkeypatch.setattr(dispatch, "INTERPRET_WORK", 0)
     calque.stats(reset=True)
     yield
-    recorder.flush("test")
     calque.synchronize()
     settings.logical_devices = before
 

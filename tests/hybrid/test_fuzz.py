@@ -10,7 +10,7 @@ import pytest
 
 import calque
 from calque import nn
-from calque.run import dispatch, recorder
+from calque.run import recorder
 
 ACTIONS = ["train"] * 8 + ["big", "eval", "read", "two", "accumulate", "rate", "write", "load", "values", "flush", "freeze", "evict"]
 
@@ -92,8 +92,7 @@ class Session:
 
 
 @pytest.mark.parametrize("number", [*range(4), *(pytest.param(n, marks=pytest.mark.slow) for n in range(4, 40))])
-def test_random_sessions(number: int, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dispatch, "INTERPRET_WORK", 0)
+def test_random_sessions(number: int, seed: int) -> None:
     choice = random.Random(1000 * seed + number)
     optimizer = choice.choice(["SGD", "Adam", "AdamW", "RMSprop"])
     actions = [choice.choice(ACTIONS) for _ in range(60)]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,22 +14,8 @@ import calque
 from calque import nn
 from calque.base.errors import LeakWarning, NonFiniteWarning
 from calque.hybrid import Symbol
-from calque.run import dispatch, history, losses, recorder
-
-
-@pytest.fixture(autouse=True)
-def _compiled(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    recorder.flush("test")
-    calque.synchronize()
-    monkeypatch.setattr(dispatch, "INTERPRET_WORK", 0)
-    yield
-    recorder.flush("test")
-    calque.synchronize()
-
-
-def replays() -> int:
-    return int(calque.stats()["hybridize"]["replays"])
-
+from calque.run import history, losses
+from tests.hybrid.common import counts
 
 # ----------------------------------------------------------------------------------------------------- programs as text
 
@@ -40,9 +25,9 @@ def test_the_example_of_the_lecture() -> None:
     assert program(a=1, b=2) == 3
     for k in range(6):
         assert program(a=calque.full((2,), float(k)), b=calque.ones(2)).tolist() == [k + 1.0] * 2
-    before = replays()
+    before = counts()["replays"]
     program(a=calque.ones(2), b=calque.ones(2)).tolist()
-    assert replays() == before + 1
+    assert counts()["replays"] == before + 1
     assert str(program) == "program(a, b) -> c:\n    c = a + b"
 
 
@@ -116,9 +101,9 @@ def test_gluon_blocks() -> None:
     net.hybridize()
     for _ in range(5):
         assert net(x).tolist() == expected
-    before = replays()
+    before = counts()["replays"]
     net(x).sum().backward()
-    assert replays() >= before + 1 and net[0].gain.grad is not None
+    assert counts()["replays"] >= before + 1 and net[0].gain.grad is not None
     with calque.no_grad():
         net[0].gain.zero_()
     assert net(x).tolist() == [net[1].bias.tolist()] * 3
@@ -165,13 +150,13 @@ def test_a_loss_of_a_replayed_step_that_is_not_finite_is_told(read: bool) -> Non
     step, _ = step_of(read)
     for _ in range(6):
         step(calque.tensor([1.0, 1.0, 1.0]))
-    before = replays()
+    before = counts()["replays"]
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         for value in (1.0, float("inf"), 1.0, float("nan"), 1.0):
             step(calque.tensor([1.0, value, 1.0]))
             calque.synchronize()
-        assert replays() == before + 5
+        assert counts()["replays"] == before + 5
     told = [str(c.message) for c in caught if issubclass(c.category, NonFiniteWarning)]
     assert len(told) == 1 and "got inf" in told[0] and "test_interface.py" in told[0]
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -13,7 +12,7 @@ import numpy as np
 import pytest
 
 import calque
-from calque.run import dispatch, recorder
+from tests.hybrid.common import counts
 
 
 def _bench_models() -> ModuleType:
@@ -28,15 +27,6 @@ def _bench_models() -> ModuleType:
 
 JOBS: dict[str, Any] = dict(_bench_models().JOBS)
 SLOW = ("gpt", "resnet18-32", "resnet18-224")
-
-
-@pytest.fixture(autouse=True)
-def _compiled(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    recorder.flush("test")
-    calque.synchronize()
-    monkeypatch.setattr(dispatch, "INTERPRET_WORK", 0)
-    yield
-    calque.synchronize()
 
 
 def train(name: str, style: str, steps: int = 8) -> tuple[list[float], dict[str, Any]]:
@@ -63,9 +53,9 @@ def train(name: str, style: str, steps: int = 8) -> tuple[list[float], dict[str,
 def test_hybridized_training_is_the_same_bit_for_bit(name: str) -> None:
     losses, state = train(name, "as written")
     for style, least in (("module", 7), ("step", 5)):
-        before = calque.stats()["hybridize"]
+        before = counts()
         got, got_state = train(name, style)
-        after = calque.stats()["hybridize"]
+        after = counts()
         assert got == losses
         for key, value in state.items():
             np.testing.assert_array_equal(got_state[key], value, err_msg=f"{style}: {key}")

@@ -18,7 +18,6 @@ from hypothesis import strategies as st
 
 import calque
 from calque.base import config
-from calque.run import dispatch, recorder
 
 NUMBER = itertools.count()
 
@@ -27,13 +26,10 @@ pytestmark = pytest.mark.filterwarnings("ignore::calque.base.errors.NonFiniteWar
 
 
 @pytest.fixture(autouse=True)
-def _compiled(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    recorder.flush("test")
+def _two_devices(_compiled: None) -> Iterator[None]:
     before = config.settings.logical_devices
     calque.set_logical_devices(2)
-    monkeypatch.setattr(dispatch, "INTERPRET_WORK", 0)
     yield
-    recorder.flush("test")
     calque.synchronize()
     config.settings.logical_devices = before
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -10,17 +10,7 @@ import pytest
 
 import calque
 from calque import nn
-from calque.run import dispatch, recorder
-
-
-@pytest.fixture(autouse=True)
-def _compiled(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    recorder.flush("test")
-    calque.synchronize()
-    monkeypatch.setattr(dispatch, "INTERPRET_WORK", 0)
-    yield
-    recorder.flush("test")
-    calque.synchronize()
+from tests.hybrid.common import counts
 
 
 def batches(count: int, rows: int = 4, scale: float = 1.0) -> list[Any]:
@@ -36,9 +26,9 @@ def perceptron() -> Any:
 def compare(run: Callable[[Callable[[Any], Any]], Any], least: int) -> None:
     """`run(wrap)` gives the same as written and hybridized, with at least so many replays."""
     expected = run(lambda f: f)
-    before = calque.stats()["hybridize"]
+    before = counts()
     got = run(calque.compile)
-    after = calque.stats()["hybridize"]
+    after = counts()
     assert repr(expected) == repr(got)
     assert after["replays"] - before["replays"] >= least, after["reasons"]
 
@@ -229,6 +219,6 @@ def test_a_cache_that_grows_and_one_of_fixed_size() -> None:
         return f
 
     expected = run(wrapped)
-    before = calque.stats()["hybridize"]["replays"]
+    before = counts()["replays"]
     assert run(lambda net: net.hybridize()) == expected
-    assert calque.stats()["hybridize"]["replays"] - before >= 15
+    assert counts()["replays"] - before >= 15

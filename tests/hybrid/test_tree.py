@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -11,35 +11,7 @@ import pytest
 
 import calque
 from calque import nn
-from calque.run import dispatch, recorder
-
-
-@pytest.fixture(autouse=True)
-def _compiled(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """No interpretation of the first runs: compiled programs are compared bit for bit."""
-    recorder.flush("test")
-    calque.synchronize()
-    monkeypatch.setattr(dispatch, "INTERPRET_WORK", 0)
-    yield
-    recorder.flush("test")
-    calque.synchronize()
-
-
-def counts() -> dict[str, Any]:
-    found: dict[str, Any] = calque.stats()["hybridize"]
-    return found
-
-
-def replays(action: Callable[[], Any]) -> int:
-    before = counts()["replays"]
-    action()
-    return int(counts()["replays"]) - before
-
-
-def reasons(action: Callable[[], Any]) -> str:
-    before = counts()["reasons"]
-    action()
-    return "; ".join(r for r, n in counts()["reasons"].items() if n > before.get(r, 0))
+from tests.hybrid.common import counts, reasons, replays
 
 
 def vector(*values: float) -> Any:
