@@ -1,12 +1,14 @@
-"""Whether Python and loading overlap with computation: a training step beside Python work or a data loader that takes a quarter of its time.
+"""Whether Python and loading overlap with computation: a training step of about 20 ms beside 5 ms of Python work or of a data loader.
 
     python bench/overlap.py [--slices 9]
 
 The loops take turns: the step alone, and with work before every step: Python that computes, the interpreter's lock held without computing (what
 the lock alone costs), sleeping (what a disk looks like), in the loop or in the workers of a DataLoader; without reading losses, reading each at
 once, and reading each one step later.
-Prints medians per step and the ratio to the step alone: 1.0 is complete overlap, 1.25 none. Python that computes needs a core: with as many
-threads as cores it takes its time from the step, whatever overlaps (run with CALQUE_NUM_THREADS one below the cores to see the overlap alone).
+The batch grows or shrinks until the step takes 18 to 22 ms on this machine. Prints medians per step and the ratio to the step alone: 1.0 is
+complete overlap, 1.25 none. Python that computes needs a core: with as many threads as cores it takes its 5 ms from the step. On two cores a
+step of 20 ms is 40 ms of work and 45 ms with Python's, so the best that any division of work can reach is 22.5 ms, 1.125 (and 1.25 where a
+thread that lost its core keeps its half). With CALQUE_NUM_THREADS one below the cores the overlap alone is seen.
 """
 
 from __future__ import annotations
@@ -24,10 +26,12 @@ from calque import nn
 from calque.data import DataLoader, Dataset
 
 STEPS = 12
+WORK = 5e-3  # seconds of Python or loading per step
+WANTED = (18e-3, 22e-3)  # seconds of a step
 
 
 def trainer() -> Callable[[Any, Any], Any]:
-    """A step of about 20 ms on two cores: forward, backward, SGD with momentum on an MLP."""
+    """Forward, backward, SGD with momentum on an MLP."""
     model = nn.Sequential(nn.Linear(1024, 1536), nn.ReLU(), nn.Linear(1536, 1536), nn.ReLU(), nn.Linear(1536, 10))
     optimizer = calque.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9)
 
@@ -132,6 +136,29 @@ def loops(seconds: float, step: Step, x: Any, y: Any) -> dict[str, Loop]:
     }
 
 
+def seconds_of(step: Step, x: Any, y: Any) -> float:
+    """Median time of a step that is waited for."""
+    times = []
+    for k in range(12):
+        start = time.perf_counter()
+        step(x, y).item()
+        if k > 2:
+            times.append(time.perf_counter() - start)
+    return statistics.median(times)
+
+
+def sized(step: Step) -> tuple[Any, Any, float]:
+    """A batch whose step takes as long as wanted, and how long that is."""
+    rows = 192
+    for _ in range(8):
+        x, y = calque.randn(rows, 1024), calque.randint(0, 10, (rows,))
+        once = seconds_of(step, x, y)
+        if WANTED[0] <= once <= WANTED[1]:
+            break
+        rows = max(16, round(rows * statistics.mean(WANTED) / once / 16) * 16)
+    return x, y, once
+
+
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -139,16 +166,8 @@ def main() -> None:
     arguments = parser.parse_args()
     calque.manual_seed(0)
     step = trainer()
-    x, y = calque.randn(192, 1024), calque.randint(0, 10, (192,))
-    for _ in range(5):
-        step(x, y).item()
-    times = []
-    for _ in range(9):
-        start = time.perf_counter()
-        step(x, y).item()
-        times.append(time.perf_counter() - start)
-    once = statistics.median(times)
-    contenders = loops(once / 4, step, x, y)
+    x, y, once = sized(step)
+    contenders = loops(WORK, step, x, y)
     found: dict[str, list[float]] = {name: [] for name in contenders}
     for _ in range(arguments.slices):
         for name, loop in contenders.items():
@@ -156,7 +175,7 @@ def main() -> None:
             loop()
             found[name].append((time.perf_counter() - start) / STEPS)
     base = found["step alone"]
-    print(f"step {once * 1e3:.1f} ms, work {once / 4 * 1e3:.1f} ms, {calque.get_num_threads()} threads")
+    print(f"batch of {x.shape[0]}: step {once * 1e3:.1f} ms, work {WORK * 1e3:.1f} ms, {calque.get_num_threads()} threads")
     print(f"{'ms per step':>12} {'/ step alone':>13}")
     for name, mine in found.items():
         ratio = statistics.median(a / b for a, b in zip(mine, base, strict=True))
