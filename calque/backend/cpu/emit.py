@@ -232,7 +232,7 @@ class KernelEmitter:
         for width, count in self._forms(alone, unroll):
             for u in range(count):
                 partial[width, u] = self._accumulators(stage, self.vector if width > 1 else self.one)
-        kept = self.shared
+        kept, last = self.shared, [s for s in kernel.stages if s.kind != "point"][-1]
         with ExitStack() as loops:
             self.shared = dict(kept)
             inner = [Group(group.index, group.offset)]
@@ -247,6 +247,8 @@ class KernelEmitter:
                 groups = self.split(variant, inner[0], n, (stage,))
                 self.level(stage, 1 + kernel.rank_r, variant, groups)
                 self.accumulate(stage, variant, groups, [partial[variant.s.width, u] for u in range(variant.count)])
+                if stage is last:
+                    self._ask_ahead(variant, group, n)
                 self.shared = outer
 
             wide = [found for (width, _), found in partial.items() if width > 1]
@@ -264,6 +266,15 @@ class KernelEmitter:
                     flush()
         self.shared = kept
         self._merge(partial)
+
+    def _ask_ahead(self, variant: Variant, group: Group, n: str) -> None:
+        """Fetch the next row while the last loop over this one runs, where so much is computed between two rows that the first loop over a long
+        row would wait for memory each time."""
+        last = self.kernel.rank_p - 1
+        for a in () if variant.mask else self.plan.ahead:
+            start = self.code.add(group.offset[a], self.frame.strides[a][last])
+            for u in range(variant.count):
+                self.frame.prefetch(variant.s, a, self.code.add(start, self.code.add(n, str(u * variant.s.width))))
 
     def _forms(self, alone: bool, unroll: int) -> list[tuple[int, int]]:
         """(width, number of accumulators) of the variants along R."""

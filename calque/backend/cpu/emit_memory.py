@@ -238,6 +238,11 @@ class Frame:
         name = s.module.declare(f"llvm.masked.scatter.{suffix}.v{s.width}p0", "void", [vector, pointers, "i32", bits])
         self.code.emit(f"call void {name}({vector} {data}, {pointers} {pointer}, i32 {size}, {bits} {mask})")
 
+    def prefetch(self, s: Lanes, access: int, offset: str) -> None:
+        """Ask for the line of an element, which may lie outside the operand."""
+        function = s.module.declare("llvm.prefetch.p0", "void", ["ptr", "i32", "i32", "i32"])
+        self.code.emit(f"call void {function}(ptr {self._pointer(access, offset)}, i32 0, i32 2, i32 1)")
+
     def twins(self, access: int) -> bool:
         """Whether two turns of the innermost loop, written out, fill what each leaves between its elements."""
         kernel, strides = self.kernel, self.strides[access]

@@ -29,13 +29,14 @@ COST = {
     "div": 4,
 }
 MAP_BLOCK = 2048  # elements of the vector axis that one unit of work covers in kernels without R dims
+AHEAD_COST = 20  # of a loop's instructions (see `instruction_cost`), from which memory has time to fetch another row
 TRANSPOSED_BLOCK = 64  # the same when a strided access profits from walking the other dims first
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
     """`axis`: the vectorised dim of P + R or -1. `along`: "p" or "r". `unroll`: vectors per turn along P, `unrolls` per stage.
-    `depends[id]`: dims a value varies with."""
+    `depends[id]`: dims a value varies with. `ahead`: accesses of which the next row is asked for while this one is computed."""
 
     axis: int
     along: str
@@ -46,6 +47,7 @@ class Plan:
     written: frozenset[int]
     block: int
     block_outermost: bool
+    ahead: tuple[int, ...] = ()
 
     def varying(self, value: int) -> bool:
         """Whether lanes differ in this value."""
@@ -141,6 +143,16 @@ def _check(kernel: LoopKernel) -> None:
         raise CompileError("[kernel] expected at least one stage, got none; an empty kernel needs no launch")
 
 
+def _ahead(kernel: LoopKernel, axis: int) -> tuple[int, ...]:
+    """Rows that a kernel of several loops over them, one with an expensive function, reads first: the processor fetches ahead within a row, but
+    not so far."""
+    loops = [s for s in kernel.stages if s.kind != "point"]
+    if len(loops) < 2 or kernel.rank_r != 1 or not kernel.rank_p or max(instruction_cost(s.instrs) for s in loops) < AHEAD_COST:
+        return ()
+    found = dict.fromkeys(i.imm for i in loops[0].instrs if i.op == "load")
+    return tuple(a for a in found if kernel.accesses[a].strides[axis] == "1" and kernel.accesses[a].strides[kernel.rank_p - 1] != "0")
+
+
 def make_plan(kernel: LoopKernel, target: TargetInfo) -> Plan:
     """All decisions for one kernel."""
     _check(kernel)
@@ -164,7 +176,8 @@ def make_plan(kernel: LoopKernel, target: TargetInfo) -> Plan:
     if along == "p" and kernel.panels and width > 1:
         unrolls = tuple([min(2, _unroll(s.instrs, 1, target)) for s in kernel.stages])
     unrolls = unrolls or (unroll,) * len(kernel.stages)
-    return Plan(axis, along, width, unroll, unrolls, depends, written, block, tiles)
+    ahead = _ahead(kernel, axis) if along == "r" and width > 1 else ()
+    return Plan(axis, along, width, unroll, unrolls, depends, written, block, tiles, ahead)
 
 
 def deepest(kernel: LoopKernel, stage: Stage) -> int:

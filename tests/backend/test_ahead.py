@@ -1,0 +1,45 @@
+"""Rows that are asked for before their turn: where the loops over a row take long, and never with another result."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from calque.backend.cpu import executable
+from calque.backend.cpu.emit import emit_kernel
+from calque.backend.cpu.emit_plan import make_plan
+from calque.backend.cpu.target import current
+from calque.base.dtypes import float32
+from calque.kernel.interpret import interpret
+from calque.kernel.loops import Access, Instr, LoopKernel, Operand, Stage
+from calque.kernel.schedule import Buffer, Loop, Schedule
+
+
+def _kernel(function: str) -> LoopKernel:
+    """out[p] = sum over r of function(x[p, r] - max over r of x[p, r])."""
+    stages = (
+        Stage("reduce", 0, (Instr("load", float32, (), 0), Instr("reduce", float32, (0,), "max"))),
+        Stage("reduce", 2, (
+            Instr("load", float32, (), 0), Instr("sub", float32, (2, 1)), Instr(function, float32, (3,)), Instr("reduce", float32, (4,), "sum"),
+        )),
+        Stage("point", 6, (Instr("store", float32, (5,), 1),)),
+    )  # fmt: skip
+    return LoopKernel(1, 1, (Operand(float32), Operand(float32, True)), (Access(0, ("s", "1")), Access(1, ("1", "0"))), stages, "r")
+
+
+def test_only_where_a_row_takes_long() -> None:
+    assert make_plan(_kernel("exp"), current()).ahead == (0,)
+    assert make_plan(_kernel("neg"), current()).ahead == ()
+    assert "llvm.prefetch" in emit_kernel(_kernel("exp"), current(), "k")
+    assert "llvm.prefetch" not in emit_kernel(_kernel("neg"), current(), "k")
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(1, 1), (3, 15), (5, 16), (7, 513), (2, 70_001)])
+def test_results_do_not_change(rows: int, columns: int, rng: np.random.Generator) -> None:
+    kernel = _kernel("exp")
+    buffers = (Buffer("input", 0, float32, rows * columns), Buffer("output", 0, float32, rows))
+    schedule = Schedule(buffers, (Loop(kernel, (0, 1), (rows, columns, 0, columns, 0)),), (1,), 0, ())
+    inputs = [rng.standard_normal(rows * columns).astype(np.float32)]
+    (got,) = executable.compile_schedule(schedule).run(inputs)
+    (wanted,) = interpret(schedule, inputs, (), check=False)
+    np.testing.assert_allclose(got, wanted, rtol=1e-5)
