@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import types
 from collections.abc import Callable
+from sys import getrefcount
 from typing import Any
 
 from calque.autograd.engine import Engine
@@ -58,7 +59,10 @@ class Entry:
         """Whether what the function can reach is as it was."""
         if not self.guards.hold() or self.hooks != Changes.hooks:
             return False
-        return all([t._storage is st and t._layout is lay and t._requires_grad is needs for t, st, lay, needs in self.handles])  # noqa: C419
+        for t, st, lay, needs in self.handles:
+            if t._storage is not st or t._layout is not lay or t._requires_grad is not needs:
+                return False
+        return True
 
     def first_change(self) -> str:
         """The name of something that is not as it was."""
@@ -94,7 +98,7 @@ class Outcome:
         self.template: Template | None = None
         self.spent: Any = None
         self.single = spec == ("tensor", 0)
-        self.replaced: list[int] = []
+        self.replaced: list[tuple[int, int]] = []  # leaves whose old gradient nobody reads, and the new storage of the new one or -1
         self.losses: list[tuple[int, ReplayedLoss]] = []  # new storages from which backward passes started
 
 
@@ -162,7 +166,7 @@ class Hybridized:
         last = walk.go(macro, entry.memory.tick)
         if last is not None:
             Counts.replays += 1
-            return _given(entry, last.result, cells, [walk.cells[k] for k in last.kept or ()], tensors, walk.known)
+            return _given(entry, last.result, cells, [walk.cells[k] for k in last.kept or ()], tensors, walk.known, {})
         Counts.continued += 1
         test = walk.steps[-1][0].test if walk.steps else None
         if test is not None and test.misses >= MISSES:
@@ -299,7 +303,9 @@ class Hybridized:
             raise Unsupported("returns a new tensor that requires a gradient")
         roots = [outputs[k]._grad_fn for k in differentiable]
         outcome = Outcome(spec, places, grads, differentiable)
-        outcome.replaced = [k for k, _ in grads if start + k not in touched]
+        outcome.replaced = [
+            (k, p[1] if p is not None and p[0] == "created" else -1) for k, p in grads if start + k not in touched
+        ]
         spent = bool(roots) and all(_is_spent(root) for root in roots)
         needed = {p[1] for p in (*places, *(g for _, g in grads if g is not None)) if p[0] == "created"}
         if not roots or spent:
@@ -343,18 +349,30 @@ def _is_spent(root: Any) -> bool:
 def _replayed(entry: Entry, macro: Macro, cells: list[Any], tensors: list[Tensor]) -> Any:
     outcome: Outcome = macro.result
     ending, leaves = macro.ending, entry.leaves
-    for k in outcome.replaced:  # old gradients that nobody reads: their memory may be used again
-        leaves[k]._grad = None
+    spares: dict[int, Storage] = {}  # old gradients that nobody has are used again: handles, storages, and their memory
+    handles: dict[int, Tensor] = {}
+    for k, number in outcome.replaced:
+        leaf = leaves[k]
+        old, leaf._grad = leaf._grad, None
         cells[k - len(leaves)] = None
+        if number < 0 or old is None or getrefcount(old) > 2 or old.__class__ is not Tensor or old.__weakref__ is not None or old.__dict__:
+            continue
+        handles[k] = old
+        storage = old._storage
+        if getrefcount(storage) == 3 and storage.__weakref__ is None:
+            spares[number] = storage
+        del storage
+    old = None
     known: list[Any] = []
     if macro.definitions:
         macro.define(known, [])
-    created = macro.start_directly(cells, known) if ending else None
+    created = macro.start_directly(cells, known, spares) if ending else None
     if created is None:
+        spares.clear()
         created = macro.replay(local.state.trace, cells, known)
     else:
         ending = ""
-    result = _given(entry, outcome, cells, created, tensors, known)
+    result = _given(entry, outcome, cells, created, tensors, known, handles)
     Counts.replays += 1
     if ending:
         del created  # what nobody keeps need not be written
@@ -364,8 +382,11 @@ def _replayed(entry: Entry, macro: Macro, cells: list[Any], tensors: list[Tensor
     return result
 
 
-def _given(entry: Entry, outcome: Outcome, cells: list[Any], created: list[Any], tensors: list[Tensor], known: list[Any]) -> Any:
-    """What a replayed call gives: results with their gradients' history, and the new `.grad` of leaves."""
+def _given(
+    entry: Entry, outcome: Outcome, cells: list[Any], created: list[Any], tensors: list[Tensor], known: list[Any], handles: dict[int, Tensor]
+) -> Any:
+    """What a replayed call gives: results with their gradients' history, and the new `.grad` of leaves, in `handles` that nobody has if there are
+    such."""
     leaves = entry.leaves
     outputs = [handle(place, created, cells) for place in outcome.places]
     if outcome.differentiable:
@@ -376,7 +397,13 @@ def _given(entry: Entry, outcome: Outcome, cells: list[Any], created: list[Any],
             for out in chosen:
                 out._grad_fn, out._requires_grad = outcome.spent, True
     for k, place in outcome.grads:
-        leaves[k]._grad = None if place is None else handle(place, created, cells)
+        again = handles.get(k)
+        if place is None or again is None:
+            leaves[k]._grad = None if place is None else handle(place, created, cells)
+        else:
+            again._storage, again._layout, again._requires_grad = created[place[1]], place[2], False
+            again._grad_fn = again._grad = again._base = again._views = again._cache = again._hooks = None
+            leaves[k]._grad = again
     for k, watch in outcome.losses:
         watch.next(created[k])
     if outcome.single:

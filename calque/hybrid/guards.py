@@ -14,6 +14,7 @@ import dis
 import sys
 import types
 from collections import OrderedDict
+from operator import is_, itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +66,7 @@ class Guards:
         self.tensors: list[Tensor] = []
         self.epoch = Changes.epoch
         self.inexact = ""  # why Python may use a number without anybody noticing, if it may
+        self._quick: _Quick | None = None
         self._changing: set[str] = set()  # attributes that replays change
         self._rates: list[dict[str, Any]] = []  # groups of optimizers
         self._seen: dict[Any, Any] = {}
@@ -75,6 +77,17 @@ class Guards:
 
     def hold(self) -> bool:
         """Whether everything is as it was."""
+        if self._quick is None:
+            self._quick = _Quick(self)
+        if not (self._quick.same() or self._always_hold()):
+            return False
+        for live, copy in self.sets:
+            if live != copy:
+                return False
+        return self.epoch == Changes.epoch or self._modules_hold()
+
+    def _always_hold(self) -> bool:
+        """What `_Quick.same` compares by identity, plain values by value."""
         for mapping, key, value in self.always:
             found = mapping.get(key, _MISSING)
             if found is not value and not _same(found, value):
@@ -88,10 +101,7 @@ class Guards:
         for sequence, items in self.items:
             if len(sequence) != len(items) or not all(a is b or _same(a, b) for a, b in zip(sequence, items, strict=True)):
                 return False
-        for live, copy in self.sets:
-            if live != copy:
-                return False
-        return self.epoch == Changes.epoch or self._modules_hold()
+        return True
 
     def _modules_hold(self) -> bool:
         for mapping, key, value in self.modules:
@@ -350,6 +360,51 @@ class Guards:
         if ("class", id(kind)) not in self._seen:
             self._seen["class", id(kind)] = kind
             self._class(kind, False)
+
+
+class _Quick:
+    """What guards look at by identity at every call, laid out so that no Python runs per value."""
+
+    def __init__(self, guards: Guards) -> None:
+        named: dict[int, tuple[Any, list[Any], list[Any]]] = {}
+        self.mappings: list[tuple[Any, Any, tuple[Any, ...]]] = []
+        self.single: list[tuple[Any, Any, Any]] = []
+        self.usual = True  # all mappings are of kinds without code of their own
+        for mapping, key, value in guards.always:
+            self.usual = self.usual and mapping.__class__ in (dict, OrderedDict, types.MappingProxyType)
+            _, keys, values = named.setdefault(id(mapping), (mapping, [], []))
+            keys.append(key)
+            values.append(value)
+        for mapping, keys, values in named.values():
+            if len(keys) == 1:
+                self.single.append((mapping, keys[0], values[0]))
+            else:
+                self.mappings.append((mapping, itemgetter(*keys), tuple(values)))
+        self.cells = guards.cells
+        self.sized = [sized for sized, _ in guards.sizes]
+        self.lengths = [length for _, length in guards.sizes]
+        self.items = guards.items
+
+    def same(self) -> bool:
+        """Whether everything is the same object as before; False is only a suspicion."""
+        if not self.usual or list(map(len, self.sized)) != self.lengths:
+            return False
+        try:
+            for mapping, chosen, values in self.mappings:
+                if not all(map(is_, chosen(mapping), values)):
+                    return False
+            for mapping, key, value in self.single:
+                if mapping[key] is not value:
+                    return False
+        except KeyError:
+            return False
+        for cell, value in self.cells:
+            if cell.cell_contents is not value:
+                return False
+        for sequence, items in self.items:
+            if len(sequence) != len(items) or not all(map(is_, sequence, items)):
+                return False
+        return True
 
 
 def _is_error(kind: Any) -> bool:

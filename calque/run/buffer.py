@@ -24,6 +24,7 @@ class Buffer:
     """
 
     __slots__ = ("array", "task", "owner", "export", "trace", "number", "readers", "pins", "floating", "__weakref__")
+    __weakref__: Any
 
     def __init__(self, array: Any, task: Task | None = None, owner: Any = None) -> None:
         self.array: Any = array

@@ -50,9 +50,9 @@ _known: OrderedDict[int, tuple[set[int], ...]] = OrderedDict()  # structure -> d
 _LOCK = Lock()
 
 
-def flushed(reason: str) -> None:
-    """Count a flush by its reason and the user's line."""
-    code, position = user_site()
+def flushed(reason: str, frames: int = 1) -> None:
+    """Count a flush by its reason and the user's line, which is at least so many frames up."""
+    code, position = user_site(frames + 1)
     key = (reason, code, position)
     sites = Causes.sites
     found = sites.get(key)

@@ -27,6 +27,7 @@ from calque.run.causes import compiled
 from calque.run.checked import Inspection
 from calque.run.diagnose import Salvage, checked_values
 from calque.run.engine import CPU_QUEUE, ENGINE, Queue, Task, depths, drain, forget_frames
+from calque.run.interrupt import SHIELD
 from calque.run.queues import at, queue_of
 from calque.run.source import user_line
 
@@ -191,6 +192,19 @@ def dispatch(
         if arrays is not None:
             _run_here(plan, arrays, scalars, outputs, errors, previous)
             return
+    held = SHIELD.hold()
+    try:
+        _hand_over(plan, queue, short, inputs, scalars, outputs, errors, previous)
+    finally:
+        if held:
+            SHIELD.release()
+
+
+def _hand_over(
+    plan: Plan, queue: Queue, short: bool, inputs: list[Buffer], scalars: Sequence[Any], outputs: list[Buffer],
+    errors: list[Callable[[int], Exception]], previous: Sequence[Buffer | None],
+) -> None:  # fmt: skip
+    """Make a task of the plan, and queue it unless it is `short`."""
     before = [_writer(b) for b in inputs]
     line, updates_state = user_line(), _updates_state(outputs, previous)
 
@@ -223,6 +237,29 @@ def dispatch(
         queue.submit(task, inputs, outputs)
     else:
         _submit(session, queue, task, inputs, outputs)
+
+
+def run_at_once(plan: Plan, inputs: list[Buffer], scalars: list[Any], awaited: bool) -> Sequence[Any] | None:
+    """Results of a compiled program that overwrites nothing, as `dispatch` would run it on this thread; None, and nothing has happened, if it would
+    not, or if the program fails."""
+    form = plan.compiled
+    if form is None or not form.plain or plan.stateful or settings.checked or plan.cost >= (INLINE_READ_WORK if awaited else INLINE_WORK):
+        return None
+    several = ENGINE.tracking
+    if not (CPU_QUEUE if plan.device is CPU else queue_of(plan.device)).idle():
+        return None
+    arrays = _settled(inputs)
+    if arrays is None:
+        return None
+    there = at(plan.device) if several else plan.device
+    try:
+        result: Sequence[Any] = form.executable.run(arrays, scalars)
+    except Exception:  # again the long way, which knows what to do
+        return None
+    finally:
+        if several:
+            at(there)
+    return result
 
 
 def _run_here(

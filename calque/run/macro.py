@@ -14,10 +14,11 @@ from typing import Any
 from calque.base.device import Device
 from calque.base.layout import Layout
 from calque.run.buffer import Buffer, strided
+from calque.run.direct import start_plan
 from calque.run.dispatch import new_array
 from calque.run.places import SEVERAL
 from calque.run.queues import on
-from calque.run.recorder import Edge, Storage, Trace, realised, share_value, snapshot, start_plan
+from calque.run.recorder import Edge, Storage, Trace, realised, share_value, snapshot
 
 REALISED, SHARED, ELSEWHERE, ABSENT = -1, -2, -3, -4
 
@@ -202,31 +203,39 @@ class Macro:
         trace.cur, trace.n = self.end, self.slots
         return created
 
-    def start_directly(self, cells: list[Any], known: list[Any]) -> list[Storage] | None:
-        """`replay` and the flush in one, without the trace, if the stretch is a whole trace that updates state in place; else None."""
+    def start_directly(self, cells: list[Any], known: list[Any], spares: dict[int, Storage] | None = None) -> list[Storage] | None:
+        """`replay` and the flush in one, without the trace, if the stretch is a whole trace that updates state in place; else None. `spares`:
+        storages that nobody has any more, to be used for new ones (by their number)."""
         plan = self.plan
         if plan is None:
             plan = self.plan = self._find_plan()
         if not plan:
             return None
         inputs = [cells[cell].buffer for cell, _, _ in self.inputs]
-        outputs = [Buffer(None) for _ in self.created]
-        for written in self.written:
-            buffer = cells[written[0]].buffer
-            if getrefcount(buffer) > 4 + buffer.pins:  # the storage, `inputs`, the variable, the argument: somebody else sees it: copied
-                return None
-            outputs.append(buffer)
+        written = [cells[w[0]].buffer for w in self.written]
+        # Four references: the storage, `inputs`, `written`, the argument. More: somebody else sees what would be overwritten.
+        if written and max(map(getrefcount, written)) > 4 and any(getrefcount(b) > 5 + b.pins for b in written):
+            return None
+        made: dict[int, Buffer] = {}
         created = []
-        for k, (_, layout) in enumerate(self.created):
-            storage = _new(Storage)
+        for k, (slot, layout) in enumerate(self.created):
+            spare = spares.pop(k, None) if spares else None
+            if slot in made:  # storages that share a value share the buffer
+                buffer, storage = made[slot], _new(Storage)
+            elif spare is None:
+                buffer, storage = Buffer(None), _new(Storage)
+            else:
+                buffer, storage = _emptied(spare), spare
+            made[slot] = buffer
             storage.trace, storage.slot, storage.layout, storage.version = None, -1, layout, 0
-            storage.buffer, storage.home, storage.writer = outputs[k], None, None
+            storage.buffer, storage.home, storage.writer = buffer, None, None
             created.append(storage)
         for cell, _, versions, layout, writer in self.written:
             storage = cells[cell]
             storage.layout, storage.writer = layout, writer
             storage.version += versions
         awaited = self.test is not None  # a value is read next
+        outputs = [*made.values(), *written]
         start_plan(self.end, plan, self.ending, inputs, self._scalars(known), outputs, [c[1] for c in self.checks], awaited)
         return created
 
@@ -235,11 +244,13 @@ class Macro:
         if self.end.place is SEVERAL:  # programs of several devices may not all overwrite what they write
             return False
         number = {cell: k for k, (cell, _, _) in enumerate(self.inputs)}
-        slots = [slot for slot, _ in self.created] + [w[1] for w in self.written]
+        slots = [*dict.fromkeys(slot for slot, _ in self.created)]
+        fresh = len(slots)
+        slots += [w[1] for w in self.written]
         whole = self.ending and self.start.parent is None and len(set(slots)) == len(slots) and all(w[0] in number for w in self.written)
         if not whole or any(view is not None for _, _, view in self.inputs) or any(stood != REALISED for _, stood in self.expect):
             return False
-        key = (tuple(slots), (*(-1 for _ in self.created), *(number[w[0]] for w in self.written)), tuple(c[0] for c in self.checks))
+        key = (tuple(slots), ((-1,) * fresh + tuple(number[w[0]] for w in self.written)), tuple(c[0] for c in self.checks))
         return (self.end.plans or {}).get(key)
 
     def _scalars(self, known: list[Any]) -> list[Any]:
@@ -252,6 +263,16 @@ class Macro:
 
 
 _new: Any = object.__new__
+
+
+def _emptied(storage: Storage) -> Buffer:
+    """A buffer for a new value in this storage, which nobody else has: its own if nobody has that either."""
+    buffer = storage.buffer
+    if buffer is None or getrefcount(buffer) > 3 or buffer.owner is not None or buffer.export is not None or buffer.__weakref__ is not None:
+        return Buffer(None)
+    buffer.array = buffer.task = buffer.trace = buffer.readers = None
+    buffer.number, buffer.floating = -1, False
+    return buffer
 
 
 def known_values(storage: Storage, view: Layout) -> Any:

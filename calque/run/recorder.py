@@ -25,8 +25,8 @@ from calque.run import trace as tracing
 from calque.run.backends import require_memory
 from calque.run.buffer import Buffer, strided
 from calque.run.causes import cause_of, flushed
-from calque.run.dispatch import dispatch, make_plan, new_array
-from calque.run.engine import ENGINE
+from calque.run.dispatch import dispatch, make_plan, new_array, run_at_once
+from calque.run.exclusive import judge
 from calque.run.interrupt import SHIELD
 from calque.run.live import LIVE
 from calque.run.paths import edge_count, latest_use
@@ -59,6 +59,7 @@ class Storage:
     home: Buffer | None
     version: int
     writer: "Edge | None"
+    __weakref__: Any
 
 
 def realised(buffer: Buffer, value: Layout) -> Storage:
@@ -429,8 +430,14 @@ def flush(reason: str, awaited: bool = False, wanted: tuple[int, ...] = ()) -> N
         return
     if state.capture is not None and state.capture.flushing(trace, reason):
         return  # a call that runs again: its program has been started
-    held = SHIELD.hold()
     session = tracing.active
+    if session is None and not wanted:
+        done = _flush_at_once(state, trace, reason, awaited)
+        if done and state.capture is not None:
+            state.capture.flushed()
+        if done or state.trace is not trace:  # code that an interrupt has run flushed
+            return
+    held = SHIELD.hold()
     count = trace.n
     start = session.begin(count - len(trace.inputs)) if session is not None else 0.0
     flow = session.flow() if session is not None else 0
@@ -448,29 +455,66 @@ def flush(reason: str, awaited: bool = False, wanted: tuple[int, ...] = ()) -> N
         state.capture.flushed()
 
 
-def _dispatch(trace: Trace, reason: str, awaited: bool, wanted: tuple[int, ...]) -> None:
+def count_flush(edge: Edge, reason: str, frames: int) -> None:
+    """A flush at `edge`, `frames` frames of ours below the one that may be the user's."""
     global _TICK
+    _TICK += 1
+    edge.used = _TICK
     Counters.flushes += 1
     Counters.reasons[reason] = Counters.reasons.get(reason, 0) + 1
-    flushed(reason)
+    flushed(reason, frames + 1)
+
+
+def _flush_at_once(state: State, trace: Trace, reason: str, awaited: bool) -> bool:
+    """Run what is recorded here and now if it comes to a program that is known and short and overwrites nothing; else False, and nothing has
+    happened. Whatever interrupts this loses no value: what is recorded goes when the results are there."""
+    edge, inputs, scalars = trace.cur, trace.inputs, trace.scalars
+    if trace.checks or not edge.plans:
+        return False
+    with LOCK:
+        live = [st for st in trace.storages if _getrefcount(st) > 3 and st.trace is trace]  # 3: the list, `st`, the argument
+        for storage in live:
+            if storage.home is not None:
+                return False
+        made = dict.fromkeys([st.slot for st in live])
+        plan = edge.plans.get((tuple(made), (-1,) * len(made), ()))
+        if plan is None or plan.__class__ is Split or plan.floating:
+            return False
+        results, fresh = run_at_once(plan, inputs, scalars, awaited), Trace(_ROOT)
+        if results is None or trace.cur is not edge or state.trace is not trace:  # code that an interrupt has run may have recorded something
+            return False
+        state.trace = fresh  # until the end of this, values of the old trace can be had as those of another thread can
+        count_flush(edge, reason, 3)
+        Counters.plan_hits += 1
+        for slot, array in zip(made, results, strict=True):
+            made[slot] = Buffer(array)
+        for storage in live:
+            if storage.trace is trace:
+                storage.trace, storage.buffer = None, made[storage.slot]
+        for storage in trace.attached.values():
+            if storage.trace is trace:
+                storage.trace = None
+        trace.inputs, trace.scalars, trace.attached, trace.storages = [], [], {}, []  # caches still point to the trace
+    return True
+
+
+def _dispatch(trace: Trace, reason: str, awaited: bool, wanted: tuple[int, ...]) -> None:
+    edge = trace.cur
+    count_flush(edge, reason, 3)
     for storage in trace.attached.values():
         if storage.trace is trace:
             storage.trace = None
     trace.attached.clear()
     live = [st for st in trace.storages if _getrefcount(st) > 3 and st.trace is trace]  # 3: the list, `st`, the argument
     trace.storages.clear()
-    edge = trace.cur
     if not live and not trace.checks:
         trace.inputs = []
         return
     numbers: dict[int, int] = {}  # slot -> input that this value replaces in place, or -1
     homes: dict[int, Buffer] = {}
     before: dict[int, Buffer | None] = {}  # slot -> what its storage held, if others see that memory too
-    with ENGINE.pins:
-        _judge(trace, live, numbers, homes, before)
+    judge(trace, live, numbers, homes, before)
     key = (tuple(numbers), tuple(numbers.values()), tuple([c[0] for c in trace.checks]))
-    _TICK += 1
-    edge.used = _TICK
     if edge.plans is None:
         edge.plans = {}
     plan: Any = edge.plans.get((key, wanted) if wanted else key)
@@ -504,58 +548,6 @@ def _dispatch(trace: Trace, reason: str, awaited: bool, wanted: tuple[int, ...])
     finally:  # also after an interrupt: the trace cannot be run again
         for storage in live:
             storage.trace, storage.buffer, storage.home = None, made[storage.slot], None
-
-
-def _judge(
-    trace: Trace, live: list[Storage], numbers: dict[int, int], homes: dict[int, Buffer], before: dict[int, Buffer | None]
-) -> None:
-    """Decide which values may overwrite the buffers that they replace (`numbers`, `homes`); see `_dispatch`."""
-    for storage in live:
-        home = storage.home
-        if home is not None and home.trace is trace:
-            if homes.get(storage.slot) is None and _exclusive(home):
-                numbers[storage.slot], homes[storage.slot] = home.number, home
-                home.floating = False
-                continue
-            before[storage.slot] = None if storage.slot in numbers else home
-        elif storage.slot in before:
-            before[storage.slot] = None  # also the value of a storage that held something else
-        numbers.setdefault(storage.slot, -1)
-
-
-def start_plan(
-    edge: Edge, plan: Any, reason: str, inputs: list[Buffer], scalars: list[Number], outputs: list[Buffer], errors: list[Any], awaited: bool = False
-) -> None:
-    """What a flush at `edge` comes down to when everything about it is known: start the program."""
-    global _TICK
-    _TICK += 1
-    edge.used = _TICK
-    Counters.flushes += 1
-    Counters.plan_hits += 1
-    Counters.reasons[reason] = Counters.reasons.get(reason, 0) + 1
-    flushed(reason)
-    held = SHIELD.hold()
-    session = tracing.active
-    start = session.begin() if session is not None else 0.0
-    flow = session.flow() if session is not None else 0
-    try:
-        with LOCK:
-            if plan.__class__ is Split:
-                plan.start(inputs, scalars, outputs, errors, ())
-            else:
-                dispatch(plan, inputs, scalars, outputs, errors, (), awaited)
-    finally:
-        if held:
-            SHIELD.release()
-        if session is not None:
-            session.end(f"replay: {reason}", start, flow, slots=len(plan.program.nodes), line=user_line())
-
-
-def _exclusive(buffer: Buffer) -> bool:
-    """Whether only the storage and the trace refer to the buffer, so that it may be overwritten."""
-    # storage.home, trace.inputs, the two arguments on the stack and getrefcount's own
-    # (what tasks hold counts apart: they run before the program that overwrites)
-    return _getrefcount(buffer) <= 5 + buffer.pins and not buffer.shared()
 
 
 def foreign_buffer(storage: Storage) -> Buffer:

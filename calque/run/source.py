@@ -18,9 +18,13 @@ def inside_package(file: str) -> bool:
 _inside: dict[str, bool] = {}  # source file -> whether it is ours
 
 
-def user_site() -> tuple[CodeType | None, int]:
-    """Where the code that called into Calque stands, as (code object, instruction); cheaper than a line, which `line_of` makes of it."""
-    frame: FrameType | None = sys._getframe(1)
+def user_site(frames: int = 1) -> tuple[CodeType | None, int]:
+    """Where the code that called into Calque stands, as (code object, instruction); cheaper than a line, which `line_of` makes of it. `frames`:
+    so many are ours for sure."""
+    try:
+        frame: FrameType | None = sys._getframe(frames)
+    except ValueError:  # called by nobody's Python
+        return None, 0
     while frame is not None:
         code = frame.f_code
         inside = _inside.get(code.co_filename)

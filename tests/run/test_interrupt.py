@@ -8,12 +8,13 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
 
+import numpy as np
 import pytest
 
 import calque
 from calque import nn
 from calque.base.errors import InterruptedValueError
-from calque.run import recorder
+from calque.run import direct, recorder
 from calque.run.interrupt import SHIELD
 
 F = nn.functional
@@ -89,6 +90,93 @@ def test_ctrl_c_inside_a_flush_loses_nothing(python_handler: None) -> None:
         assert calque.isfinite(layer.weight).all()
         assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
         number += 23
+    assert stopped >= 5
+
+
+def test_ctrl_c_inside_a_flush_that_runs_at_once_leaves_everything_as_it_was_or_done(python_handler: None) -> None:
+    x = calque.arange(5.0)
+
+    def work(k: int) -> tuple[calque.Tensor, calque.Tensor]:
+        return x * (k + 0.3), (x + float(k)).sum()
+
+    for k in range(40):
+        a, b = work(k)
+        a.tolist()
+    for number in range(1, 200):
+        a, b = work(number)
+        with _Trap(recorder._flush_at_once, number, lambda: signal.raise_signal(signal.SIGINT)) as trap:
+            try:
+                b.item()
+                assert not trap.sprung
+            except KeyboardInterrupt:
+                pass
+        if not trap.sprung:
+            break
+        later = b * 2.0 + a.sum()
+        assert b.item() == 10.0 + 5 * number
+        expected = np.arange(5.0, dtype=np.float32) * np.float32(number + 0.3)
+        np.testing.assert_array_equal(a.numpy(), expected)
+        np.testing.assert_allclose(later.item(), 2 * b.item() + expected.sum(), rtol=1e-6)
+    assert 20 < number < 199
+
+
+def test_code_that_an_interrupt_runs_may_record_and_flush(python_handler: None) -> None:
+    x = calque.arange(5.0)
+    total = calque.zeros(())
+
+    def act() -> None:
+        total.add_(1.0)
+        kept.append(total * 3.0)
+        if number % 2:
+            kept[-1].item()
+
+    for k in range(40):
+        ((x * (k + 0.5)).sum() + total).item()
+    for number in range(1, 200):
+        kept: list[calque.Tensor] = []
+        value = (x * (number + 0.5)).sum() + total
+        with _Trap(recorder._flush_at_once, number, act) as trap:
+            value.item()
+        if not trap.sprung:
+            break
+        assert value.item() == 10.0 * (number + 0.5) + number - 1
+        assert kept[0].item() == 3.0 * number and total.item() == number
+    assert 20 < number < 199
+
+
+def _replayed() -> tuple[nn.Linear, Callable[[], float]]:
+    layer, _ = _training()
+    optimizer = calque.optim.Adam(layer.parameters(), lr=0.01)
+    x, labels = calque.randn(6, 4), calque.arange(6) % 3
+
+    def step(x: calque.Tensor, labels: calque.Tensor) -> calque.Tensor:
+        loss = F.cross_entropy(layer(x), labels)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    run = calque.compile(step)
+    return layer, lambda: run(x, labels).item()
+
+
+def test_ctrl_c_while_a_replay_starts_its_program(python_handler: None) -> None:
+    number, stopped = 1, 0
+    while True:
+        layer, run = _replayed()
+        losses = [run() for _ in range(20)]
+        with _Trap(direct.start_plan, number, lambda: signal.raise_signal(signal.SIGINT)) as trap:
+            try:
+                run()
+                losses.append(run())
+            except KeyboardInterrupt:
+                stopped += 1
+        if not trap.sprung:
+            break
+        losses += [run() for _ in range(3)]
+        assert losses == sorted(losses, reverse=True)
+        assert calque.isfinite(layer.weight).all() and calque.isfinite(layer.weight.grad).all()
+        number += 7
     assert stopped >= 5
 
 

@@ -210,7 +210,7 @@ def test_it_prints() -> None:
 def test_recording_an_operation_counts_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """The counters are touched when programs start, not when operations are recorded."""
     calls: list[str] = []
-    monkeypatch.setattr(recorder, "flushed", lambda reason: calls.append(reason))
+    monkeypatch.setattr(recorder, "flushed", lambda reason, frames: calls.append(reason))
     x = calque.ones(3)
     for _ in range(50):
         x = x + 1

@@ -1,0 +1,36 @@
+"""Starting a program about which everything is known, without a trace."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from calque.run import trace as tracing
+from calque.run.buffer import Buffer
+from calque.run.dispatch import dispatch
+from calque.run.interrupt import SHIELD
+from calque.run.places import Split
+from calque.run.recorder import LOCK, Counters, Edge, Number, count_flush
+from calque.run.source import user_line
+
+
+def start_plan(
+    edge: Edge, plan: Any, reason: str, inputs: list[Buffer], scalars: list[Number], outputs: list[Buffer], errors: list[Any], awaited: bool = False
+) -> None:
+    """What a flush at `edge` comes down to when everything about it is known: start the program."""
+    count_flush(edge, reason, 3)
+    Counters.plan_hits += 1
+    session = tracing.active
+    start = session.begin() if session is not None else 0.0
+    flow = session.flow() if session is not None else 0
+    held = plan.__class__ is Split and SHIELD.hold()  # one program alone runs as a whole or not at all
+    try:
+        with LOCK:
+            if plan.__class__ is Split:
+                plan.start(inputs, scalars, outputs, errors, ())
+            else:
+                dispatch(plan, inputs, scalars, outputs, errors, (), awaited)
+    finally:
+        if held:
+            SHIELD.release()
+        if session is not None:
+            session.end(f"replay: {reason}", start, flow, slots=len(plan.program.nodes), line=user_line())

@@ -1,0 +1,119 @@
+"""Replayed steps put new gradients where nobody has the old ones any more; whoever has one, or a part of it, keeps what it was."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import calque
+from calque import nn
+from calque.run import dispatch
+
+
+@pytest.fixture(autouse=True)
+def compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is interpreted, so equal means equal to the bit."""
+    monkeypatch.setattr(dispatch, "INTERPRET_WORK", 0)
+
+
+def _job(wrap: Callable[[Any], Any], recurrent: bool = False) -> tuple[nn.Module, Callable[[], Any]]:
+    calque.manual_seed(0)
+    model: nn.Module = nn.Sequential(nn.Linear(5, 4), nn.Tanh(), nn.Linear(4, 3))
+    x = calque.randn(6, 5)
+    if recurrent:  # two biases whose gradients are one value
+        model, x = nn.LSTM(5, 4), calque.randn(3, 2, 5)
+    optimizer = calque.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+
+    def step(x: calque.Tensor) -> calque.Tensor:
+        optimizer.zero_grad()
+        out = model(x)
+        loss = ((out[0] if recurrent else out) ** 2).mean()
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    run = wrap(step)
+    return model, lambda: run(x)
+
+
+def _values(model: nn.Module) -> list[Any]:
+    return [a.copy() for p in model.parameters() for a in (p.detach().numpy(), p.grad.detach().numpy())]
+
+
+@pytest.mark.parametrize("recurrent", [False, True])
+def test_state_and_gradients_are_those_of_the_step_as_written(recurrent: bool) -> None:
+    plain, written = _job(lambda f: f, recurrent)
+    model, replayed = _job(calque.compile, recurrent)
+    before = calque.stats()["hybridize"]["replays"]
+    for _ in range(60):
+        assert written().item() == replayed().item()
+        for a, b in zip(_values(plain), _values(model), strict=True):
+            np.testing.assert_array_equal(a, b)
+    assert calque.stats()["hybridize"]["replays"] - before > 40
+
+
+def test_gradients_are_written_where_the_old_ones_were() -> None:
+    model, step = _job(calque.compile)
+    for _ in range(60):
+        step()
+    calque.synchronize()
+    parameters = list(model.parameters())
+    handles, storages = ([id(f(p.grad)) for p in parameters] for f in (lambda g: g, lambda g: g._storage))
+    step()
+    assert [id(p.grad) for p in parameters] == handles and [id(p.grad._storage) for p in parameters] == storages
+
+
+@pytest.mark.parametrize(
+    "hold",
+    [lambda g: g, lambda g: g[0], lambda g: g.detach(), lambda g: g.numpy(), lambda g: g.numpy().reshape(-1)[1:], lambda g: g * 1.0, lambda g: [g]],
+)
+def test_what_somebody_has_stays(hold: Callable[[Any], Any]) -> None:
+    model, step = _job(calque.compile)
+    for _ in range(60):
+        step()
+    for _ in range(4):
+        parameters = list(model.parameters())
+        expected = [np.array(p.grad.numpy()) for p in parameters]
+        held = [hold(p.grad) for p in parameters]
+        shown = [np.array(hold(calque.tensor(e))[0] if isinstance(h, list) else hold(calque.tensor(e))) for e, h in zip(expected, held, strict=True)]
+        step()
+        step()
+        for h, e in zip(held, shown, strict=True):
+            np.testing.assert_array_equal(np.array(h[0] if isinstance(h, list) else h), e)
+
+
+def test_what_was_done_to_an_old_gradient_does_not_show_in_the_new_one() -> None:
+    plain, written = _job(lambda f: f)
+    model, replayed = _job(calque.compile)
+    for k in range(80):
+        written()
+        replayed()
+        for p in (*plain.parameters(), *model.parameters()):
+            g = p.grad
+            assert not g.requires_grad and g.grad_fn is None and g._version == 0 and not g.__dict__
+            if k % 5 == 1:
+                g.mul_(0.5)
+            elif k % 5 == 2:
+                g.requires_grad_()
+                g.register_hook(lambda found: found)
+                (g * 2.0).sum().backward()
+            elif k % 5 == 3:
+                g.mark = "seen"
+            elif k % 5 == 4:
+                p.grad = g.reshape(-1).reshape(g.shape) + 0.0
+        for a, b in zip(_values(plain), _values(model), strict=True):
+            np.testing.assert_array_equal(a, b)
+
+
+def test_a_weak_reference_to_an_old_gradient_dies() -> None:
+    model, step = _job(calque.compile)
+    for _ in range(60):
+        step()
+    p = next(iter(model.parameters()))
+    seen = [weakref.ref(p.grad), weakref.ref(p.grad._storage)]
+    step()
+    assert [r() for r in seen] == [None, None]
