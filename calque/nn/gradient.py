@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from calque.autograd.again import COMPOSITES
+from calque.autograd.composite import call
 from calque.base.errors import AutogradError
 from calque.run.recorder import local
 from calque.tensor import function_node, output_nodes, wrap
@@ -31,20 +32,22 @@ Backward = Callable[..., tuple[Any, ...]]
 
 
 def with_gradient(
-    label: str, forward: Forward, backward: Backward, inputs: tuple[Any, ...], count: int = 1, uses: tuple[int, ...] = (), reads: bool = True
-) -> Any:
-    """The first `count` values of `forward(*inputs)`, with `backward(saved, *grads)` as gradient.
+    label: str, forward: Forward, backward: Backward, inputs: tuple[Any, ...], count: int = 1, uses: tuple[int, ...] = (), reads: bool = True,
+    every: bool = False,
+) -> Any:  # fmt: skip
+    """The first `count` values of `forward(*inputs)` (all if `every`), with `backward(saved, *grads)` as gradient.
 
+    `forward` depends on nothing but its operands and what it closes over, and changes nothing (see `autograd.composite`).
     `uses`: numbers of the outputs that `backward` reads, which must not be modified in place until then; `reads`: whether it reads inputs.
     `backward` gets one gradient per output (None where unused) and returns one per input, None where `saved.needs` is False.
     """
     state = local.state
     if not state.grad or not any(x is not None and x._requires_grad for x in inputs):
-        values = forward(*inputs)
-        return values[0] if count == 1 else values[:count]
+        values = call(forward, inputs)
+        return values if every else values[0] if count == 1 else values[:count]
     state.grad = False
     try:
-        values = forward(*inputs)
+        values = call(forward, inputs)
     finally:
         state.grad = True
     outputs = values[:count]
@@ -59,7 +62,7 @@ def with_gradient(
     node.context = (inputs, versions, tuple(wrap(v._storage, v._layout) for v in outputs) + tuple(values[count:]))
     for out, target in zip(outputs, output_nodes(node, count), strict=True):
         out._grad_fn, out._requires_grad = target, True
-    return outputs[0] if count == 1 else outputs
+    return values if every else outputs[0] if count == 1 else outputs
 
 
 def _adapter(forward: Forward, backward: Backward) -> Callable[[Any, list[Any]], tuple[Any, ...]]:
@@ -77,4 +80,5 @@ def _adapter(forward: Forward, backward: Backward) -> Callable[[Any, list[Any]],
     return apply
 
 
-COMPOSITES.add(_adapter(print, print).__code__)  # type: ignore[attr-defined, arg-type]
+_code = _adapter(print, print).__code__  # type: ignore[attr-defined, arg-type]
+COMPOSITES[_code] = _code.co_freevars.index("backward")

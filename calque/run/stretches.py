@@ -51,30 +51,45 @@ class Stretch:
 class Stretches:
     """The stretches of one function."""
 
-    __slots__ = ("places", "generation")
+    __slots__ = ("places", "generation", "most")
 
-    def __init__(self) -> None:
+    def __init__(self, most: int = PLACES) -> None:
+        self.most = most
         self.places: dict[Edge, list[Stretch]] = {}
         self.generation = Counters.evictions
 
-    def here(self, parts: list[Any]) -> Stretch:
-        """The stretch that begins at the trace's place under these conditions."""
-        if self.generation != Counters.evictions:  # what was evicted must not be kept alive
-            self.generation = Counters.evictions
-            self.places.clear()
+    def met(self) -> bool:
+        """Whether the function was called at the trace's place before; the first call is only counted."""
         place = local.state.trace.cur
-        level = self.places.get(place)
-        if level is None:
-            if len(self.places) >= PLACES:
-                del self.places[next(iter(self.places))]
-            level = self.places[place] = []
+        if place in self.places and self.generation == Counters.evictions:
+            return True
+        self._level(place)
+        return False
+
+    def here(self, parts: list[Any], calls: int = 0) -> Stretch:
+        """The stretch that begins at the trace's place under these conditions. `calls`: how often the first of a place was met before."""
+        level = self._level(local.state.trace.cur)
         for stretch in level:
             if stretch.parts == parts:
                 return stretch
         if len(level) >= VARIANTS:
             del level[0]
-        level.append(Stretch(parts))
-        return level[-1]
+        made = Stretch(parts)
+        if not level:
+            made.calls = calls
+        level.append(made)
+        return made
+
+    def _level(self, place: Edge) -> list[Stretch]:
+        if self.generation != Counters.evictions:  # what was evicted must not be kept alive
+            self.generation = Counters.evictions
+            self.places.clear()
+        level = self.places.get(place)
+        if level is None:
+            if len(self.places) >= self.most:
+                del self.places[next(iter(self.places))]
+            level = self.places[place] = []
+        return level
 
 
 def possible() -> bool:

@@ -11,6 +11,7 @@ from math import prod
 from typing import Any
 
 from calque import functional as T
+from calque.autograd.composite import call
 from calque.base.errors import ArgumentError, ShapeError
 from calque.functional.common import cast
 from calque.nn.functional.checks import require_dtype
@@ -32,7 +33,7 @@ class _Kernel:
         self.dims, self.affine, self.spread, self.eps, self.grouped = dims, affine, spread, float(eps), grouped
         over = shape if grouped is None else grouped
         self.count = float(prod(over[d] for d in dims))
-        self.stats: tuple[Any, ...] = ()
+        self.stats: tuple[Any, ...] = ()  # mean and variance of the call
         self.facts = (dims, spread, affine, grouped, self.eps, self.count)  # what `backward` depends on, see `autograd.again`
 
     def _grouped(self, x: Tensor) -> Tensor:
@@ -53,13 +54,11 @@ class _Kernel:
             y = y * T.reshape(wide(weight), self.affine)
         if bias is not None:
             y = y + T.reshape(wide(bias), self.affine)
-        if not self.stats:
-            self.stats = (mean, variance)
-        return cast(y, kind), mean, scale
+        return cast(y, kind), mean, scale, variance
 
     def backward(self, saved: Saved, g: Tensor) -> tuple[Any, ...]:
         x, weight, bias = saved.inputs
-        _, mean, scale = saved.values
+        _, mean, scale, _ = saved.values
         g = wide(g)
         normal = (self._grouped(wide(x)) - mean) * scale
         result: list[Any] = [None, None, None]
@@ -80,7 +79,9 @@ class _Kernel:
         return tuple(result)
 
     def __call__(self, label: str, x: Tensor, weight: Any, bias: Any) -> Tensor:
-        return with_gradient(label, self.forward, self.backward, (x, weight, bias))  # type: ignore[no-any-return]
+        y, mean, _, variance = with_gradient(label, self.forward, self.backward, (x, weight, bias), every=True)
+        self.stats = (mean, variance)
+        return y  # type: ignore[no-any-return]
 
 
 def _trailing(op: str, input: Tensor, normalized_shape: Sequence[int], weight: Any, bias: Any) -> tuple[Dims, Dims, Dims]:
@@ -203,14 +204,19 @@ def _update_running(stats: tuple[Any, ...], running_mean: Tensor, running_var: T
     state = local.state
     before, state.grad = state.grad, False
     try:
-        mean, variance = (T.reshape(v, tuple(running_mean._layout.shape)) for v in stats)
-        variance = variance * (count / (count - 1))
-        for running, new in ((running_mean, mean), (running_var, variance)):
-            kind = running._layout.dtype
-            new = cast(new, kind)
-            assign(running, cast(running * (1.0 - momentum) + new * momentum, kind))
+        call(_averaged, (*stats, running_mean, running_var, momentum, count / (count - 1)))
     finally:
         state.grad = before
+
+
+def _averaged(mean: Tensor, variance: Tensor, running_mean: Tensor, running_var: Tensor, momentum: Any, unbiased: float) -> tuple[Any, ...]:
+    mean, variance = (T.reshape(v, tuple(running_mean._layout.shape)) for v in (mean, variance))
+    variance = variance * unbiased
+    for running, new in ((running_mean, mean), (running_var, variance)):
+        kind = running._layout.dtype
+        new = cast(new, kind)
+        assign(running, cast(running * (1.0 - momentum) + new * momentum, kind))
+    return ()
 
 
 def group_norm(input: Tensor, num_groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> Tensor:

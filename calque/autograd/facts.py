@@ -1,0 +1,126 @@
+"""What library code depends on, as a flat list that is compared with that of an earlier call: see `run/stretches.py`.
+
+Tensors stand in the list by layout and by the number of their storage among the `cells`; how those stand in the trace is checked by the macro. Code
+stands for functions, with what they close over; objects of ours that functions use say what they depend on (`facts`, plain values, and `held`,
+tensors). Whatever else comes up is `Unknown`.
+"""
+
+from __future__ import annotations
+
+from types import FunctionType, MethodType
+from typing import Any
+
+from calque.base.device import Device
+from calque.base.dtypes import DType, get_default_dtype
+from calque.base.layout import Layout
+from calque.ops.opdef import OpDef
+from calque.run.recorder import Storage, Trace, local
+from calque.tensor import TENSOR_TYPES, Tensor
+
+_PLAIN = (bool, int, str, type(None), Layout, DType, Device, OpDef)
+_DEPTH = 8
+
+
+class Unknown(Exception):
+    """Something is not understood."""
+
+
+class Facts:
+    """`parts` are compared, `cells` are the storages, `views` handles that may remember their slot in the trace."""
+
+    __slots__ = ("parts", "cells", "places", "views", "trace")
+
+    def __init__(self) -> None:
+        state = local.state
+        self.trace: Trace = state.trace
+        self.parts: list[Any] = [state.autocast, state.device, get_default_dtype()]
+        self.cells: list[Any] = []
+        self.places: dict[int, int] = {}
+        self.views: list[Tensor] = []
+
+    def values(self, values: Any) -> None:
+        """Add what tells values from others, tensors first of all."""
+        parts, places = self.parts, self.places
+        parts.append(len(values))
+        for value in values:
+            if value is None:
+                parts.append(None)
+            elif value.__class__ in TENSOR_TYPES:
+                storage, view = value._storage, value._layout
+                number = places.get(id(storage))
+                if number is None:
+                    number = places[id(storage)] = len(self.cells)
+                    self.cells.append(storage)
+                if view is storage.layout:
+                    parts += (number, view)
+                else:
+                    self._view(number, value)
+            else:
+                self.value(value)
+
+    def _view(self, number: int, t: Any) -> None:
+        storage, cache, trace = t._storage, t._cache, self.trace
+        current = cache is not None and cache[0] is trace and storage.trace is trace and cache[1] == storage.slot
+        self.parts += (number, t._layout, storage.layout, cache[2] if current else -1)
+        self.views.append(t)
+
+    def value(self, value: Any, depth: int = 0) -> None:
+        """Add what tells a value from others."""
+        kind = value.__class__
+        parts = self.parts
+        parts.append(kind)
+        if kind in TENSOR_TYPES:
+            self.values((value,))
+        elif kind in _PLAIN:
+            parts.append(value)
+        elif kind is float:
+            parts.append(value or str(value))  # the zeros differ
+        elif kind is Storage:
+            number = self.places.setdefault(id(value), len(self.cells))
+            if number == len(self.cells):
+                self.cells.append(value)
+            parts.append(number)
+        elif depth > _DEPTH:
+            raise Unknown
+        elif kind is tuple or kind is list:
+            parts.append(len(value))
+            for item in value:
+                self.value(item, depth + 1)
+        elif kind is FunctionType:
+            self._function(value, depth)
+        elif kind is MethodType:
+            parts.append(value.__func__)
+            self._object(value.__self__)
+        else:
+            self._object(value)
+
+    def _function(self, function: Any, depth: int) -> None:
+        if not function.__module__.startswith("calque.") or function.__kwdefaults__ is not None:
+            raise Unknown
+        self.parts.append(function.__code__)
+        for content in function.__defaults__ or ():
+            self.value(content, depth + 1)
+        for cell in function.__closure__ or ():
+            self.value(cell.cell_contents, depth + 1)
+
+    def _object(self, value: Any) -> None:
+        """An object of ours that says what it depends on: `facts` are plain, `held` tensors."""
+        facts = getattr(value, "facts", None) if value.__class__.__module__.startswith("calque.") else None
+        if facts.__class__ is not tuple:
+            raise Unknown
+        self.parts.append(facts)
+        if value.held:
+            self.values(value.held)
+
+    def caches(self) -> list[Any]:
+        """What the views remember now."""
+        return [t._cache for t in self.views]
+
+    def remembered(self, before: list[Any]) -> list[tuple[int, int, int]]:
+        """(view, base slot, slot) of those that remember something else than `before`."""
+        return [(k, *t._cache[1:]) for k, (t, old) in enumerate(zip(self.views, before, strict=True)) if t._cache is not old]
+
+    def remember(self, found: list[tuple[int, int, int]]) -> None:
+        """Let views remember what they did when the call was recorded."""
+        for k, base, slot in found:
+            self.views[k]._cache = (self.trace, base, slot)
