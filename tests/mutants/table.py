@@ -264,9 +264,9 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "shared buffers are overwritten",
-        "calque/run/recorder.py",
-        "return _getrefcount(buffer) <= 5 + buffer.pins and not buffer.shared()",
-        "return _getrefcount(buffer) <= 6 + buffer.pins",
+        "calque/run/exclusive.py",
+        "return getrefcount(buffer) <= 5 + buffer.pins and not buffer.shared()",
+        "return getrefcount(buffer) <= 6 + buffer.pins",
         (*RECORD, "tests/functional", "tests/oracle/test_aliasing.py"),
     ),
     Mutant("the version does not count writes", "calque/run/recorder.py", "    storage.version += 1\n", "", (*RECORD, "tests/autograd")),

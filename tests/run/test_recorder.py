@@ -215,6 +215,32 @@ def test_a_tensor_made_in_one_thread_is_used_in_another() -> None:
     assert t.tolist() == [3.0] * 3
 
 
+@pytest.mark.parametrize("replayed", [False, True])
+def test_what_another_thread_still_has_to_read_is_not_overwritten(replayed: bool) -> None:
+    x = calque.arange(4.0) + 0
+    update = calque.compile(lambda: x.add_(1)) if replayed else lambda: x.add_(1)
+    for _ in range(4):
+        update()
+        x.sum().item()
+    found: list[Any] = []
+    recorded, changed = threading.Event(), threading.Event()
+
+    def work() -> None:
+        y = x * 2
+        recorded.set()
+        changed.wait(30)
+        found.append(y.tolist())
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    assert recorded.wait(30)
+    update()
+    assert x.tolist() == [5.0, 6.0, 7.0, 8.0]
+    changed.set()
+    thread.join()
+    assert found == [[8.0, 10.0, 12.0, 14.0]]
+
+
 def test_threads_record_at_the_same_time() -> None:
     shared = calque.arange(8.0) + 0.0
     results: dict[int, list[float]] = {}
