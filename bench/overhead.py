@@ -2,7 +2,9 @@
 
     python bench/overhead.py [--rounds 15] [--compile] [--only read,one]
 
-Each line is the median over rounds of the mean time of one call; the ratio is the median of the rounds' ratios.
+Each line is the median over rounds of the mean time of one call; the ratio is the median of the rounds' ratios. Of hybridized calls also the time
+of their launches alone (`kernels`: on one thread, the least of many runs) and what the fastest round took over that: run them with
+CALQUE_NUM_THREADS=1.
 """
 
 from __future__ import annotations
@@ -15,6 +17,8 @@ from functools import partial
 from typing import Any
 
 import calque
+from calque.backend.cpu.executable import CpuExecutable
+from calque.backend.cpu.runtime import control_alone, native
 from calque.run import recorder
 
 CALLS = 300
@@ -118,19 +122,70 @@ def train_step(T: Any, wrap: Callable[[Any], Any] = lambda f: f) -> Callable[[],
     return lambda: run(x)
 
 
+def lstm_step(T: Any, wrap: Callable[[Any], Any] = lambda f: f) -> Callable[[], Any]:
+    """A training step of a language model (50 words, an LSTM of 16) with SGD on 2 rows of 8 words; the loss is not read."""
+    T.manual_seed(0)
+    nn = T.nn
+    table, layer, head = nn.Embedding(50, 16), nn.LSTM(16, 16, batch_first=True), nn.Linear(16, 50)
+    optimizer = T.optim.SGD([*table.parameters(), *layer.parameters(), *head.parameters()], lr=1e-6)
+    words, following = T.arange(16).reshape(2, 8) * 3, T.arange(16).reshape(2, 8) * 3 + 1
+
+    def step(words: Any, following: Any) -> Any:
+        optimizer.zero_grad()
+        scores = head(layer(table(words))[0])
+        loss = nn.functional.cross_entropy(scores.reshape(-1, 50), following.reshape(-1))
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    run = wrap(step)
+    return lambda: run(words, following)
+
+
+def kernels(call: Callable[[], Any]) -> float:
+    """Seconds that the launches of one call take: all those of a program in one native call, as in the call itself, on one thread."""
+    ran: list[tuple[CpuExecutable, Any, Any]] = []
+    started = CpuExecutable._started
+
+    def seen(self: CpuExecutable, words: Any, arrays: Any, scalars: Any) -> bool:
+        ran.append((self, words, arrays))  # the arrays stay where the words say
+        return started(self, words, arrays, scalars)
+
+    CpuExecutable._started = seen  # type: ignore[method-assign]
+    try:
+        call()
+        calque.synchronize()
+    finally:
+        CpuExecutable._started = started  # type: ignore[method-assign]
+    run, control, total = native().run, control_alone(), 0.0
+    for executable, words, _ in ran:
+        launches, count = executable._records, executable.linked.stretches[0].count
+        times = []
+        for number in (count, 0):  # without launches: what the native call costs
+            least = float("inf")
+            for _ in range(2000):
+                start = time.perf_counter()
+                run(control, launches, number, words.address, 1)
+                least = min(least, time.perf_counter() - start)
+            times.append(least)
+        total += times[0] - times[1]
+    return total
+
+
 CASES: dict[str, Callable[[Any], Callable[[], Any]]] = {
     **{case.__name__: case for case in (read_a_sum, read_three, start_three, unrolled, count_up)},
     **{f"read_array {rows}": partial(read_array, rows) for rows in (1, 16, 64, 256, 1024, 2048)},
 }
-WRAPPED = [one_sample, train_step]
+WRAPPED = [one_sample, train_step, lstm_step]
 
 
 def slice_of(call: Callable[[], Any], calls: int = CALLS) -> float:
-    """Mean seconds per call."""
-    start = time.perf_counter()
+    """Mean seconds per call; of processor time where there is one thread, which other processes disturb less."""
+    clock = time.process_time if calque.get_num_threads() == 1 else time.perf_counter
+    start = clock()
     for _ in range(calls):
         call()
-    return (time.perf_counter() - start) / calls
+    return (clock() - start) / calls
 
 
 def compare(contenders: dict[str, Callable[[], Any]], rounds: int) -> dict[str, list[float]]:
@@ -155,6 +210,9 @@ def main() -> None:
     rounds, compiler = options.rounds, options.compile
     try:
         import torch
+
+        if calque.get_num_threads() == 1:
+            torch.set_num_threads(1)
     except ImportError:
         torch = None
     print(f"{'case':16} {'calque us':>10} {'torch us':>10} {'ratio':>7}")
@@ -169,7 +227,7 @@ def main() -> None:
             continue
         ratio = statistics.median(c / t for c, t in zip(times["calque"], times["torch"], strict=True))
         print(f"{name:16} {ours:10.1f} {statistics.median(times['torch']) * 1e6:10.1f} {ratio:7.2f}", flush=True)
-    print(f"\n{'case':16} {'calque':>10} {'hybridized':>10} {'torch':>10} {'compile':>10}   us")
+    print(f"\n{'case':16} {'calque':>10} {'hybridized':>10} {'torch':>10} {'compile':>10} {'kernels':>10} {'over':>7}   us")
     for wrapped in WRAPPED:
         if options.only and not any(word in wrapped.__name__ for word in options.only.split(",")):
             continue
@@ -180,7 +238,9 @@ def main() -> None:
                 contenders["compile"] = wrapped(torch, torch.compile)
         times = compare(contenders, rounds)
         found = {name: f"{statistics.median(slices) * 1e6:.1f}" for name, slices in times.items()}
+        alone = kernels(contenders["hybridized"]) * 1e6
         columns = [f"{found.get(name, '-'):>10}" for name in ("calque", "hybridized", "torch", "compile")]
+        columns += [f"{alone:10.1f}", f"{min(times['hybridized']) * 1e6 - alone:7.1f}"]
         print(f"{wrapped.__name__:16} {' '.join(columns)}", flush=True)
 
 

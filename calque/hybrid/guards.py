@@ -14,7 +14,7 @@ import dis
 import sys
 import types
 from collections import OrderedDict
-from operator import is_, itemgetter
+from operator import is_
 from pathlib import Path
 from typing import Any
 
@@ -363,37 +363,26 @@ class Guards:
 
 
 class _Quick:
-    """What guards look at by identity at every call, laid out so that no Python runs per value."""
+    """What guards look at by identity at every call: the usual case without a call of Python's per value."""
 
     def __init__(self, guards: Guards) -> None:
-        named: dict[int, tuple[Any, list[Any], list[Any]]] = {}
-        self.mappings: list[tuple[Any, Any, tuple[Any, ...]]] = []
-        self.single: list[tuple[Any, Any, Any]] = []
-        self.usual = True  # all mappings are of kinds without code of their own
-        for mapping, key, value in guards.always:
-            self.usual = self.usual and mapping.__class__ in (dict, OrderedDict, types.MappingProxyType)
-            _, keys, values = named.setdefault(id(mapping), (mapping, [], []))
-            keys.append(key)
-            values.append(value)
-        for mapping, keys, values in named.values():
-            if len(keys) == 1:
-                self.single.append((mapping, keys[0], values[0]))
-            else:
-                self.mappings.append((mapping, itemgetter(*keys), tuple(values)))
-        self.cells = guards.cells
+        usual = (dict, OrderedDict, types.MappingProxyType)  # reading them runs no code of the user's
+        self.usual = all(mapping.__class__ in usual for mapping, _, _ in guards.always)
+        self.plain = [entry for entry in guards.always if entry[0].__class__ is dict]
+        self.others = [entry for entry in guards.always if entry[0].__class__ is not dict]
+        self.cells, self.items = guards.cells, guards.items
         self.sized = [sized for sized, _ in guards.sizes]
         self.lengths = [length for _, length in guards.sizes]
-        self.items = guards.items
 
     def same(self) -> bool:
         """Whether everything is the same object as before; False is only a suspicion."""
         if not self.usual or list(map(len, self.sized)) != self.lengths:
             return False
         try:
-            for mapping, chosen, values in self.mappings:
-                if not all(map(is_, chosen(mapping), values)):
+            for mapping, key, value in self.plain:
+                if mapping[key] is not value:
                     return False
-            for mapping, key, value in self.single:
+            for mapping, key, value in self.others:
                 if mapping[key] is not value:
                     return False
         except KeyError:

@@ -186,6 +186,8 @@ def dispatch(
     written (`previous`, among the inputs) if the program fails: a failure loses nothing."""
     queue = CPU_QUEUE if plan.device is CPU else queue_of(plan.device)
     short = plan.cost < INLINE_WORK or (awaited and plan.cost < INLINE_READ_WORK and plan.compiled is not None)
+    if short and not queue.idle() and queue.light() and not ENGINE.tracking:
+        queue.drain()  # one short program behind another would stay there for ever: each call would find the one before it
     short = (short or plan.habitual()) and queue.idle() and not (ENGINE.tracking and _read_elsewhere(outputs))
     if short and not settings.checked:
         arrays = _settled(inputs)
@@ -221,6 +223,7 @@ def _hand_over(
             raise
 
     task = Task(guarded)
+    task.light = plan.cost < INLINE_WORK and plan.compiled is not None
     if short and all(w is None or w.done for w in before):
         for buffer in outputs:
             buffer.task = task

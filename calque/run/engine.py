@@ -36,9 +36,10 @@ def forget_frames(error: BaseException) -> None:
 
 
 class Task:
-    """One unit of work. `error` is set if it failed; `done` tells whether it has run. `held`: lists of buffers that it keeps alive."""
+    """One unit of work. `error` is set if it failed; `done` tells whether it has run. `held`: lists of buffers that it keeps alive. `light`: it will
+    have run before a thread that waits for it would have woken another."""
 
-    __slots__ = ("work", "done", "error", "queue", "priority", "number", "blockers", "followers", "held", "waited", "_event")
+    __slots__ = ("work", "done", "error", "queue", "priority", "number", "blockers", "followers", "held", "waited", "light", "_event")
 
     def __init__(self, work: Callable[[], None], priority: float = 0) -> None:
         self.work: Callable[[], None] | None = work
@@ -51,6 +52,7 @@ class Task:
         self.followers: list[Task] | None = None
         self.held: tuple[list[Any], ...] = ()
         self.waited: Callable[[], None] | None = None  # told that somebody waits, as long as the task has not run
+        self.light = False
         self._event: threading.Event | None = None
 
     @classmethod
@@ -162,6 +164,7 @@ class Queue:
         self._wake = threading.Condition(ENGINE.lock)
         self._room = threading.Condition(ENGINE.lock)
         self._busy = 0  # tasks that are queued or running
+        self._heavy = 0  # those of them that are not light
         self._worker: threading.Thread | None = None
         self._stop = False
 
@@ -173,6 +176,10 @@ class Queue:
     def idle(self) -> bool:
         """Whether nothing is queued or running."""
         return self._busy == 0
+
+    def light(self) -> bool:
+        """Whether everything that is queued or running is over soon."""
+        return self._heavy == 0
 
     def submit(self, task: Task, reads: Iterable[Any] = (), writes: Iterable[Any] = ()) -> None:
         """Queue the task; blocks while `bound` tasks are waiting. `reads` and `writes` are buffers; those written get `task` as their writer."""
@@ -193,6 +200,7 @@ class Queue:
             for buffer in writes:
                 buffer.task = task
             self._busy += 1
+            self._heavy += not task.light
             if not task.blockers:
                 self.push(task)
 
@@ -245,6 +253,7 @@ class Queue:
             with ENGINE.lock:
                 self._release(task)
                 self._busy -= 1
+                self._heavy -= not task.light
                 self._room.notify_all()
             del task
 

@@ -220,13 +220,10 @@ class Macro:
         created = []
         for k, (slot, layout) in enumerate(self.created):
             spare = spares.pop(k, None) if spares else None
-            if slot in made:  # storages that share a value share the buffer
-                buffer, storage = made[slot], _new(Storage)
-            elif spare is None:
-                buffer, storage = Buffer(None), _new(Storage)
-            else:
-                buffer, storage = _emptied(spare), spare
-            made[slot] = buffer
+            storage = _new(Storage) if spare is None else spare
+            buffer = made.get(slot)  # storages that share a value share the buffer
+            if buffer is None:
+                buffer = made[slot] = Buffer(None) if spare is None else _emptied(spare)
             storage.trace, storage.slot, storage.layout, storage.version = None, -1, layout, 0
             storage.buffer, storage.home, storage.writer = buffer, None, None
             created.append(storage)

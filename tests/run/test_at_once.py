@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 import calque
 from calque.run import dispatch, recorder
 from calque.run.causes import flush_lines
+from calque.run.engine import CPU_QUEUE, Task
 
 _OPS: list[Any] = [
     lambda a, b: a * b + 0.25, lambda a, b: (a - b).tanh(), lambda a, b: a + b.sum(), lambda a, b: a.reshape(2, 3).t().reshape(6) - b,
@@ -79,3 +81,28 @@ def test_other_threads_and_other_handles_see_the_same_value() -> None:
         assert twin.tolist() == a.tolist() and view.tolist() == a.tolist()[1:3]
         twin.add_(1.0)
         assert a.tolist() == [i * (k + 0.5) + 1.0 for i in range(4)] and view.tolist() == a.tolist()[1:3]
+
+
+@pytest.mark.parametrize("light", [True, False])
+def test_a_short_program_waits_for_short_ones_only(light: bool) -> None:
+    """Behind another short program it would stay in the queue at every call of a loop; behind a long one waiting would cost the overlap."""
+    x = calque.ones(4)
+
+    def start() -> calque.Tensor:
+        made = x * 0.3 + 1.0
+        recorder.flush("test")
+        return made
+
+    for _ in range(40):
+        start()
+    calque.synchronize()
+    gate = threading.Event()
+    task = Task(lambda: gate.wait() and None)
+    task.light = light
+    CPU_QUEUE.submit(task)
+    threading.Timer(0.05, gate.set).start()
+    made = start()
+    assert (made._storage.buffer.array is not None) is light and task.done is light
+    assert made.tolist() == [np.float32(1.3)] * 4
+    calque.synchronize()
+    assert CPU_QUEUE.idle() and CPU_QUEUE.light()

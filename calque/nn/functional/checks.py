@@ -17,6 +17,7 @@ from calque.run.recorder import add_check, local
 from calque.tensor import Tensor, slot_of, wrap
 
 SMALL = 1 << 20  # elements; larger values are checked inside the program, by compiled code
+_FEW = 64
 _FAR = (1 << 62) - 1
 
 
@@ -61,8 +62,13 @@ def _integer(value: int) -> Tensor:
 
 
 def _all_in(found: Any, size: int) -> bool:
-    """Whether all are in 0..size-1, in one pass: as unsigned numbers negative ones are large."""
-    return found.dtype == np.int64 and found.flags.c_contiguous and int(found.view(np.uint64).max()) < size
+    """Whether all are in 0..size-1, in one pass: as unsigned numbers negative ones are large. A few are sooner looked at one by one."""
+    if found.dtype != np.int64 or not found.flags.c_contiguous:
+        return False
+    if found.size > _FEW:
+        return int(found.view(np.uint64).max()) < size
+    numbers = found.reshape(-1).tolist()
+    return min(numbers) >= 0 and max(numbers) < size
 
 
 def _first_bad(found: Any, size: int, skip: int | None) -> int:
