@@ -111,10 +111,66 @@ def test_foreign_entries_are_measured_again(tuned, monkeypatch, content):
     assert tune.contraction("conv2d", spec_of(), "float32") == contract.contraction("conv2d", spec_of())
 
 
-def test_products_have_one_schedule_and_are_not_measured(tuned, monkeypatch):
+def product(rows: int, depth: int, columns: int, steps: tuple[int, int] | None = None) -> ContractSpec:
+    return ContractSpec((rows, depth), (depth, 1), (depth, columns), steps or (columns, 1), (rows, columns))
+
+
+def test_products_of_few_rows_have_one_schedule_and_are_not_measured(tuned, monkeypatch):
     no_clock(monkeypatch)
-    spec = ContractSpec((8, 8), (8, 1), (8, 8), (8, 1), (8, 8))
-    assert isinstance(tune.contraction("matmul", spec, "float32"), Matmul)
+    assert isinstance(tune.contraction("matmul", product(8, 900, 64), "float32"), Matmul)
+
+
+def test_the_fastest_schedule_of_a_product_is_kept_in_memory_and_on_disk(tuned, monkeypatch):
+    spec = product(32, 300, 48)
+    model = contract.contraction("matmul", spec)
+    found = contract.candidates(model)
+    assert list(found) == ["model", "rows", "columns", "blocks of 256", "blocks of 800", "packed", "in place", "columns in place"]
+    clock_of(monkeypatch, 5.0, 4.0, 3.0, 4.0, 4.0, 2.0, 4.0, 4.0)
+    assert tune.contraction("matmul", spec, "float32") == found["packed"] != model
+    no_clock(monkeypatch)
+    tune._chosen.clear()
+    assert tune.contraction("matmul", spec, "float32") == found["packed"]
+    monkeypatch.setattr(config.settings, "tune", False)
+    tune._chosen.clear()
+    assert tune.contraction("matmul", spec, "float32") == model
+
+
+def test_candidates_of_products_follow_from_their_sizes():
+    def labels(spec: ContractSpec) -> set[str]:
+        return set(contract.candidates(contract.contraction("matmul", spec)))
+
+    transposed = labels(product(128, 900, 64, (1, 900)))
+    assert transposed == {"model", "rows", "columns", *(f"blocks of {block}" for block in (256, 384, 512, 800))} - {"blocks of 512"}
+    assert labels(product(64, 100, 64)) == {"model", "rows", "columns", "packed", "in place", "columns in place"}
+    assert labels(product(2000, 200, 4000)) == {"model", "rows", "columns"}
+    batch = ContractSpec((5, 40, 20), (800, 20, 1), (5, 20, 40), (800, 40, 1), (5, 40, 40))
+    assert labels(batch) == {"model", "packed", "in place"}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("layout", ["nn", "nt", "tn"])
+@pytest.mark.parametrize("shape", [(70, 900, 50), (300, 130, 33), (17, 385, 17)])
+def test_every_candidate_of_a_product_computes_the_same(dtype, layout, shape):
+    m, k, n = shape
+    rng = np.random.default_rng(2)
+    a = rng.standard_normal((m, k)).astype(dtype) if layout[0] == "n" else rng.standard_normal((k, m)).astype(dtype).T
+    b = rng.standard_normal((k, n)).astype(dtype) if layout[1] == "n" else rng.standard_normal((n, k)).astype(dtype).T
+    expected = a.astype(np.float64) @ b.astype(np.float64)
+    found = contract.candidates(Matmul(m, n, k, strides_of(a), strides_of(b)))
+    assert len(found) >= 3
+    for native in found.values():
+        check("matmul", native, a, b, expected, k)
+
+
+def test_a_tuned_product_of_bfloat16_has_room_for_its_sums(tuned, monkeypatch):
+    rng = np.random.default_rng(3)
+    a, b = (calque.tensor(rng.standard_normal(shape).astype("f")).bfloat16() for shape in ((40, 900), (900, 48)))
+    monkeypatch.setattr(tune, "fastest", lambda times: "blocks of 256")
+    found = (a @ b).float().numpy()
+    monkeypatch.setattr(config.settings, "tune", False)
+    monkeypatch.setattr(tune, "_chosen", {})
+    expected = (a @ b).float().numpy()
+    np.testing.assert_allclose(found, expected, rtol=2.0**-7, atol=2.0**-7)
 
 
 def test_a_tuned_program_computes_the_same(tuned, monkeypatch):

@@ -12,7 +12,8 @@ from contextlib import contextmanager
 
 from calque.backend.cpu.contract.builder import Builder, Value
 from calque.backend.cpu.contract.panels import first_row, panel_packers
-from calque.backend.cpu.contract.small import WORDS, is_near, is_small, small_functions
+from calque.backend.cpu.contract.schedule import CUT_COLUMNS, CUT_ROWS
+from calque.backend.cpu.contract.small import FEW_ROWS, WORDS, is_near, is_small, small_functions
 from calque.backend.cpu.contract.target import Blocking
 
 BUFFERS = 4
@@ -24,6 +25,8 @@ ROW_GROUP_BYTES = 160 << 10
 """A panels packed at a time: what is read of one row of a transposed A then fills whole cache lines."""
 PACKED_ROWS_OFFSET = 1 << 20
 PACKED_ROWS_BYTES = 3 << 20
+WHOLE_BYTES = 2 << 20
+"""A and B up to which k may be one block, so that threads can read their parts in place."""
 
 
 def gemm_functions(blocking: Blocking) -> str:
@@ -39,10 +42,13 @@ def depth_blocks(b: Builder, depth: Value, longest: int) -> Value:
 
 
 @contextmanager
-def each_depth_block(b: Builder, depth: Value, blocks: Value) -> Iterator[tuple[Value, Value, str]]:
-    """Loop over (first k, length, whether to add to what is there)."""
+def each_depth_block(b: Builder, depth: Value, blocks: Value, unit: int = 1) -> Iterator[tuple[Value, Value, str]]:
+    """Loop over (first k, length, whether to add to what is there); blocks but the last end at multiples of ``unit``."""
     with b.loop(0, blocks) as block:
         start, end = depth_block(b, depth, blocks, block)
+        if unit > 1:
+            last = b.compare("eq", b.add(block, 1), blocks)
+            start, end = b.mul(b.div(start, unit), unit), b.select(last, depth, b.mul(b.div(end, unit), unit))
         yield start, b.sub(end, start), b.compare("sgt", block, 0)
 
 
@@ -83,9 +89,10 @@ def strided_tile(blocking: Blocking) -> str:
     return b.text()
 
 
-GEMM_PARAMETERS = ("i64 %thread", "i64 %threads", "ptr %private",
-                   "ptr %a", "i64 %a_row", "i64 %a_depth", "ptr %b", "i64 %b_depth", "i64 %b_column",
-                   "ptr %c", "i64 %c_row", "i64 %c_column", "i64 %rows", "i64 %columns", "i64 %depth")
+PRODUCT = ("ptr %private", "ptr %a", "i64 %a_row", "i64 %a_depth", "ptr %b", "i64 %b_depth", "i64 %b_column",
+           "ptr %c", "i64 %c_row", "i64 %c_column", "i64 %rows", "i64 %columns", "i64 %depth")
+GEMM_PARAMETERS = ("i64 %thread", "i64 %threads", *PRODUCT, "i64 %block", "i64 %cut", "i64 %near")
+"""The last three are the words of :mod:`schedule`."""
 SUMS = ("ptr %sums", "i64 %sums_row")
 """Where a product of narrow elements that takes several blocks of k keeps its sums (the second: step between rows)."""
 
@@ -107,18 +114,22 @@ def gemm_grid(blocking: Blocking) -> str:
     b = Builder("gemm_grid", gemm_parameters(blocking), blocking, attributes="noinline")
     lanes = blocking.lanes
     vectors = b.ceil_div("%columns", lanes)
+    blocks = _blocks(b)
+    # Where two threads meet within a row of C, prefetching pulls lines from one core to the other, and back if sums are added to them.
+    where_met = b.select(b.compare("sgt", blocks, 1), 16, 4)
     best, down = b.variable(1 << 62), b.variable(1)
     with b.loop(1, b.add("%threads", 1)) as candidate:
         across = b.div("%threads", candidate)
         with b.when(b.compare("eq", b.mul(across, candidate), "%threads")):
             tall, wide = b.ceil_div("%rows", candidate), b.ceil_div(vectors, across)
-            # Tenths of a cycle per k: half a cycle for a vector of products, a third for packing an element. Where
-            # two threads meet within a row of C, prefetching pulls lines from one core to the other and back.
-            meeting = b.select(b.compare("sgt", across, 1), 16, 0)
+            # Tenths of a cycle per k: half a cycle for a vector of products, a third for packing an element.
+            meeting = b.select(b.compare("sgt", across, 1), where_met, 0)
             estimate = b.dot((b.mul(tall, wide), 5), (tall, b.add(meeting, 3)), (wide, 3 * lanes))
             with b.when(b.compare("slt", estimate, b.read(best))):
                 b.assign(best, estimate)
                 b.assign(down, candidate)
+    b.assign(down, b.select(b.compare("eq", "%cut", CUT_ROWS), "%threads", b.read(down)))
+    b.assign(down, b.select(b.compare("eq", "%cut", CUT_COLUMNS), 1, b.read(down)))
     across = b.div("%threads", b.read(down))
     low, high = b.share("%rows", b.div("%thread", across), b.read(down))
     first, end = b.share(vectors, b.rem("%thread", across), across)
@@ -128,20 +139,33 @@ def gemm_grid(blocking: Blocking) -> str:
     c = b.operand_at("%c", b.dot((low, "%c_row"), (left, "%c_column")))
     b.call("gemm_part", "ptr %private", f"ptr {a}", "i64 %a_row", "i64 %a_depth", f"ptr {right_part}", "i64 %b_depth",
            "i64 %b_column", f"ptr {c}", "i64 %c_row", "i64 %c_column", f"i64 {b.sub(high, low)}",
-           f"i64 {b.sub(right, left)}", "i64 %depth", *_sums_at(b, low, left))
+           f"i64 {b.sub(right, left)}", "i64 %depth", f"i64 {blocks}", "i64 %near", *_sums_at(b, low, left))
     return b.text()
+
+
+def _blocks(b: Builder) -> Value:
+    """Into how many blocks k is cut; the sizes and strides of the whole product decide, so that no thread adds in another order."""
+    blocking = b.blocking
+    longest: Value = blocking.gemm_depth
+    if not blocking.narrow:
+        # Fetching B then costs more than a panel of A that does not stay in the first-level cache.
+        near = b.compare("sle", b.mul(b.mul("%depth", b.add("%rows", "%columns")), blocking.item_bytes), WHOLE_BYTES)
+        short = b.both(b.compare("sle", "%rows", FEW_ROWS), b.compare("sle", "%depth", blocking.whole_depth))
+        short = b.both(short, b.either(near, b.compare("ne", "%b_column", 1)))
+        longest = b.select(short, blocking.whole_depth, longest)
+    return b.max(b.ceil_div("%depth", b.select(b.compare("sgt", "%block", 0), "%block", longest)), 1)
 
 
 def gemm_part(blocking: Blocking) -> str:
     """One thread's rectangle, cut so that a chunk of packed B stays in the second-level cache."""
-    b = Builder("gemm_part", gemm_parameters(blocking)[2:], blocking, attributes="noinline")
-    item, width = blocking.item_bytes, blocking.tile_columns
-    blocks = depth_blocks(b, "%depth", blocking.gemm_depth)
-    longest = packed_depth(b, b.add(b.ceil_div("%depth", blocks), 1))
+    parameters = (*PRODUCT, "i64 %blocks", "i64 %near", *(SUMS if blocking.narrow else ()))
+    b = Builder("gemm_part", parameters, blocking, attributes="noinline")
+    item, width, blocks = blocking.item_bytes, blocking.tile_columns, "%blocks"
+    longest = packed_depth(b, b.add(b.ceil_div("%depth", blocks), blocking.lanes))
     if not blocking.narrow:
         # The same order of additions: one block of k.
         whole = b.both(b.compare("eq", blocks, 1), b.both(b.compare("eq", "%c_column", 1), b.compare("sge", "%columns", blocking.lanes)))
-        small = b.both(whole, is_near(b, "%rows", "%columns", "%depth", "%b_column"))
+        small = b.both(whole, is_near(b, "%rows", "%columns", "%depth", ("%b_depth", "%b_column"), "%near"))
         with b.when(small):
             b.call("small_product", "ptr %private", "ptr %a", "i64 %a_row", "i64 %a_depth", "ptr %b", "i64 %b_depth", "i64 %b_column",
                    "ptr %c", "i64 %c_row", "i64 %rows", "i64 %columns", "i64 %depth")
@@ -157,7 +181,7 @@ def gemm_part(blocking: Blocking) -> str:
     row_chunk = b.select(several, fits, row_panels)
     packed_rows = b.byte_at("%private", PACKED_ROWS_OFFSET)
     base, extra = b.div("%rows", row_panels), b.rem("%rows", row_panels)
-    with b.loop(0, row_panels, row_chunk) as top, each_depth_block(b, "%depth", blocks) as (start, length, accumulate), \
+    with b.loop(0, row_panels, row_chunk) as top, each_depth_block(b, "%depth", blocks, blocking.lanes) as (start, length, accumulate), \
             b.loop(0, chunks) as chunk:
         first, end = b.share(column_panels, chunk, chunks)
         column = b.mul(first, width)
@@ -363,7 +387,7 @@ def matmul_entry(blocking: Blocking) -> str:
         b.call("gemm", f"i64 {thread}", f"i64 {threads}", "ptr %scratch",
                f"ptr {a}", f"i64 {w['a_row']}", f"i64 {w['a_depth']}", f"ptr {right_one}", f"i64 {w['b_depth']}",
                f"i64 {w['b_column']}", f"ptr {c}", f"i64 {w['columns']}", "i64 1", f"i64 {w['rows']}",
-               f"i64 {w['columns']}", f"i64 {w['depth']}", *sums)
+               f"i64 {w['columns']}", f"i64 {w['depth']}", *(f"i64 {w[name]}" for name in ("block", "cut", "near")), *sums)
 
     if not blocking.narrow:
         small = is_small(b, w)

@@ -14,6 +14,7 @@ from calque.backend.cpu.contract.pack import PatchWords
 from calque.backend.cpu.contract.plane_grad import MARK as PLANES
 from calque.backend.cpu.contract.plane_grad import PlaneGradWords, planes_of
 from calque.backend.cpu.contract.recurrent import Recurrent
+from calque.backend.cpu.contract.schedule import UNTUNED, ProductSchedule
 from calque.backend.cpu.contract.target import Blocking, VectorUnit
 from calque.backend.cpu.contract.tile_grad import MARK as TILED
 from calque.backend.cpu.contract.tile_grad import PIXELS, TileGradWords, planned
@@ -61,6 +62,7 @@ class Matmul:
     batch: tuple[int, ...] = ()
     a_batch_strides: tuple[int, ...] = ()
     b_batch_strides: tuple[int, ...] = ()
+    schedule: ProductSchedule = UNTUNED
 
     def folded(self) -> Matmul:
         """The same product with inner batch dimensions over which B is constant turned into rows."""
@@ -77,13 +79,13 @@ class Matmul:
         """The i64 parameters that follow the four buffers."""
         f = self.folded()
         dims = zip(reversed(f.batch), reversed(f.a_batch_strides), reversed(f.b_batch_strides), strict=True)
-        return (f.rows, f.columns, f.depth, *f.a_strides, *f.b_strides, prod(f.batch), len(f.batch),
+        return (f.rows, f.columns, f.depth, *f.a_strides, *f.b_strides, prod(f.batch), len(f.batch), *f.schedule.words(),
                 *(word for dim in dims for word in dim))
 
     def workspace_bytes(self, dtype: str, target: VectorUnit) -> int:
         """None, as every thread packs into its scratch memory; float32 sums if narrow elements take several blocks of k."""
         f, blocking = self.folded(), blocking_for(dtype, target)
-        if not blocking.narrow or f.depth <= blocking.gemm_depth:
+        if not blocking.narrow or f.depth <= (f.schedule.block or blocking.gemm_depth):
             return 0
         return prod(f.batch) * f.rows * f.columns * blocking.item_bytes + target.vector_bytes
 

@@ -12,10 +12,18 @@ from collections.abc import Mapping
 from calque.backend.cpu.contract.builder import Builder, Value, passed_on
 from calque.backend.cpu.contract.target import Blocking
 
-WORDS = ("rows", "columns", "depth", "a_row", "a_depth", "b_depth", "b_column", "products", "batch_dims")
-"""The words of a matrix product; followed by (size, step in A, step in B) of every batch dimension, innermost first."""
+WORDS = ("rows", "columns", "depth", "a_row", "a_depth", "b_depth", "b_column", "products", "batch_dims",
+         "block", "cut", "near")
+"""The words of a matrix product, the last three those of :mod:`schedule`; followed by (size, step in A, step in B) of every batch dimension,
+innermost first."""
 READ_BYTES = 384 << 10
 """Largest A and B together that are read in place from the second-level cache."""
+FEW_ROWS = 256
+FAR_BYTES = 1536 << 10
+"""The same for few rows, which read B so rarely that it may come from further away ..."""
+SET_BYTES = 4 << 10
+FEW_ROWS_IN_ONE_SET = 64
+"""... unless its rows lie so far apart that they compete for the same sets of the caches."""
 PACKED_BYTES = 128 << 10
 """The same where B is packed, which A's panels then pay for as well."""
 FEWEST_PRODUCTS = 8
@@ -40,11 +48,15 @@ def small_functions(blocking: Blocking) -> str:
     return "".join([*(_tile(*shape, blocking) for shape in shapes), _choose(shapes, blocking), _one(blocking), _products(blocking)])
 
 
-def is_near(b: Builder, rows: Value, columns: Value, depth: Value, b_column: Value) -> str:
-    """Whether a product (or a rectangle of one) is small."""
-    bytes_ = b.select(b.compare("eq", b_column, 1), READ_BYTES, PACKED_BYTES)
-    near = b.compare("sle", b.mul(b.mul(depth, b.add(rows, columns)), b.blocking.item_bytes), bytes_)
-    return b.both(near, b.both(b.compare("sge", depth, 1), b.compare("sge", rows, ROW_UNIT)))
+def is_near(b: Builder, rows: Value, columns: Value, depth: Value, b_steps: tuple[Value, Value], near: Value) -> str:
+    """Whether a product (or a rectangle of one) is small: the usual limits, or ``near`` bytes where that is not zero."""
+    b_depth, b_column = b_steps
+    in_one_set = b.compare("eq", b.rem(b.mul(b_depth, b.blocking.item_bytes), SET_BYTES), 0)
+    few = b.compare("sle", rows, b.select(in_one_set, FEW_ROWS_IN_ONE_SET, FEW_ROWS))
+    limit = b.select(b.compare("eq", near, 0), b.select(few, FAR_BYTES, READ_BYTES), near)
+    bytes_ = b.select(b.compare("eq", b_column, 1), limit, b.min(limit, PACKED_BYTES))
+    fits = b.compare("sle", b.mul(b.mul(depth, b.add(rows, columns)), b.blocking.item_bytes), bytes_)
+    return b.both(fits, b.both(b.compare("sge", depth, 1), b.compare("sge", rows, ROW_UNIT)))
 
 
 def is_small(b: Builder, w: Mapping[str, str]) -> str:
@@ -55,7 +67,7 @@ def is_small(b: Builder, w: Mapping[str, str]) -> str:
                     b.both(b.compare("eq", w["b_column"], 1), b.compare("sge", rows, ROW_UNIT)))
     wide = b.either(b.compare("sge", columns, lanes), b.both(b.compare("sge", columns, max(lanes // 2, 2)), b.compare("sle", rows, columns)))
     several = b.compare("sge", w["products"], FEWEST_PRODUCTS)
-    return b.both(b.both(tall, wide), b.both(several, is_near(b, rows, columns, w["depth"], w["b_column"])))
+    return b.both(b.both(tall, wide), b.both(several, is_near(b, rows, columns, w["depth"], (w["b_depth"], w["b_column"]), w["near"])))
 
 
 def _tile(rows: int, vectors: int, blocking: Blocking) -> str:

@@ -135,6 +135,11 @@ class Blocking:
         return 3 * elements * (2 if self.pairs else 1) if self.narrow else elements
 
     @property
+    def whole_depth(self) -> int:
+        """Longest k that may be one block where that saves more than a panel of A in the first-level cache."""
+        return 3200 // self.item_bytes
+
+    @property
     def direct_depth(self) -> int:
         """Longest k block when B is read in place: each row of B is a stream for the hardware prefetcher."""
         return 16
