@@ -85,7 +85,7 @@ def test_matmul(data: st.DataObject) -> None:
                                    (40, 700, 30), (1, 1, 5000), (3, 50, 640), (77, 2, 320), (5, 7, 1024), (257, 1025, 300), (100, 500, 700)])
 @pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
 def test_matmul_paths(dtype: str, shape: tuple[int, int, int], layout: str) -> None:
-    """Every driver path: direct, packed, transposed product, several blocks of depth; the last is packed alone and read in place by several threads."""
+    """Every driver path: direct, packed, transposed product, several blocks of depth; the last is packed by one thread, read in place by several."""
     m, n, k = shape
     rng = np.random.default_rng(1)
     a = rng.standard_normal((m, k) if layout[0] == "n" else (k, m)).astype(dtype)
