@@ -153,7 +153,8 @@ def _blocks(b: Builder) -> Value:
         short = b.both(b.compare("sle", "%rows", FEW_ROWS), b.compare("sle", "%depth", blocking.whole_depth))
         short = b.both(short, b.either(near, b.compare("ne", "%b_column", 1)))
         longest = b.select(short, blocking.whole_depth, longest)
-    return b.max(b.ceil_div("%depth", b.select(b.compare("sgt", "%block", 0), "%block", longest)), 1)
+    tuned = b.min("%block", blocking.most_depth)  # what is packed must fit the scratch memory
+    return b.max(b.ceil_div("%depth", b.select(b.compare("sgt", "%block", 0), tuned, longest)), 1)
 
 
 def gemm_part(blocking: Blocking) -> str:

@@ -85,7 +85,7 @@ class Matmul:
     def workspace_bytes(self, dtype: str, target: VectorUnit) -> int:
         """None, as every thread packs into its scratch memory; float32 sums if narrow elements take several blocks of k."""
         f, blocking = self.folded(), blocking_for(dtype, target)
-        if not blocking.narrow or f.depth <= (f.schedule.block or blocking.gemm_depth):
+        if not blocking.narrow or f.depth <= min(f.schedule.block or blocking.gemm_depth, blocking.most_depth):
             return 0
         return prod(f.batch) * f.rows * f.columns * blocking.item_bytes + target.vector_bytes
 

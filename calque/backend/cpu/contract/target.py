@@ -140,6 +140,11 @@ class Blocking:
         return 3200 // self.item_bytes
 
     @property
+    def most_depth(self) -> int:
+        """Longest block of k of any matrix product."""
+        return self.gemm_depth if self.narrow else max(self.gemm_depth, self.whole_depth)
+
+    @property
     def direct_depth(self) -> int:
         """Longest k block when B is read in place: each row of B is a stream for the hardware prefetcher."""
         return 16
