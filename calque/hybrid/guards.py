@@ -9,12 +9,16 @@ some module changed (`Changes.epoch`), everything else at every call.
 from __future__ import annotations
 
 import builtins
+import collections
 import contextlib
 import dis
+import functools
+import re
 import sys
+import threading
 import types
 from collections import OrderedDict
-from operator import is_
+from operator import attrgetter, is_, itemgetter, methodcaller
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +49,14 @@ _EXACT_BUILTINS = {
     "reversed", "round", "set", "setattr", "slice", "sorted", "staticmethod", "str", "sum", "super", "tuple", "zip", "Ellipsis", "NotImplemented",
     "__build_class__", "__name__", "__debug__",
 }  # fmt: skip
+_HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE
+_TRANSPARENT = (  # objects without state that could change
+    types.BuiltinFunctionType, types.MethodWrapperType, types.WrapperDescriptorType, types.MethodDescriptorType, types.ClassMethodDescriptorType,
+    types.GetSetDescriptorType, types.MemberDescriptorType, types.CodeType, types.GenericAlias, types.UnionType, types.NotImplementedType, property,
+    staticmethod, classmethod, super, re.Pattern, type(threading.Lock()), type(threading.RLock()), itemgetter, attrgetter,
+    methodcaller,
+)  # fmt: skip
+_TRANSPARENT_MODULES = {"datetime", "decimal", "fractions", "pathlib", "typing", "zoneinfo"}
 _MADE = ("__init__", "__new__", "__post_init__", "__init_subclass__")
 
 
@@ -62,12 +74,19 @@ class Guards:
         self.sizes: list[tuple[Any, int]] = []
         self.module_sizes: list[tuple[Any, int]] = []
         self.items: list[tuple[Any, tuple[Any, ...]]] = []
-        self.sets: list[tuple[set[Any], frozenset[Any]]] = []
+        self.orders: list[tuple[Any, tuple[Any, ...]]] = []  # dicts and their keys
+        self.copies: list[tuple[Any, Any]] = []  # what is compared with a copy: sets, bytearrays
+        self.functions: list[tuple[Any, Any, Any, Any]] = []  # function, its code, defaults, defaults of keywords
+        self.slots: list[tuple[Any, str, Any]] = []  # object, attribute, value
+        self.kinds: list[tuple[Any, type]] = []
+        self.module_kinds: list[tuple[Any, type]] = []
         self.tensors: list[Tensor] = []
         self.epoch = Changes.epoch
         self.inexact = ""  # why Python may use a number without anybody noticing, if it may
         self._quick: _Quick | None = None
+        self.objects = False  # whether there are copies, orders, slots or kinds
         self._changing: set[str] = set()  # attributes that replays change
+        self._own: list[tuple[Any, Any, Any]] = []  # attributes of the user's modules
         self._rates: list[dict[str, Any]] = []  # groups of optimizers
         self._seen: dict[Any, Any] = {}
         self._named: set[str] = set(_CALLED)  # attributes that code names
@@ -81,10 +100,22 @@ class Guards:
             self._quick = _Quick(self)
         if not (self._quick.same() or self._always_hold()):
             return False
-        for live, copy in self.sets:
-            if live != copy:
+        for function, code, defaults, named in self.functions:
+            if function.__code__ is not code or function.__defaults__ is not defaults or function.__kwdefaults__ is not named:
                 return False
-        return self.epoch == Changes.epoch or self._modules_hold()
+        return (not self.objects or self._objects_hold()) and (self.epoch == Changes.epoch or self._modules_hold())
+
+    def _objects_hold(self) -> bool:
+        if any(live != copy for live, copy in self.copies) or any(held.__class__ is not kind for held, kind in self.kinds):
+            return False
+        for mapping, keys in self.orders:
+            if len(mapping) != len(keys) or tuple(mapping) != keys:
+                return False
+        for held, name, value in self.slots:
+            found = getattr(held, name, _MISSING)
+            if found is not value and not _same(found, value):
+                return False
+        return True
 
     def _always_hold(self) -> bool:
         """What `_Quick.same` compares by identity, plain values by value."""
@@ -108,7 +139,7 @@ class Guards:
             found = mapping.get(key, _MISSING)
             if found is not value and not _same(found, value):
                 return False
-        if any(len(sized) != length for sized, length in self.module_sizes):
+        if any(len(sized) != length for sized, length in self.module_sizes) or any(m.__class__ is not kind for m, kind in self.module_kinds):
             return False
         self.epoch = Changes.epoch
         return True
@@ -119,7 +150,7 @@ class Guards:
             found = mapping.get(key, _MISSING)
             if found is not value and not _same(found, value):
                 return str(key)
-        return "a variable or the length of a container"
+        return "a variable, a function or the length of a container"
 
     # -------------------------------------------------------------------------------------------------------- collecting
 
@@ -134,6 +165,9 @@ class Guards:
                 for name in [n for n in attributes if n not in done and (n in self._named or n in unasked)]:
                     done.add(name)
                     self._attribute(attributes, name)
+        for entry in self._own:  # what code names may be written past `__setattr__`
+            (self.always if entry[1] in self._named else self.modules).append(entry)
+        self.objects = bool(self.copies or self.orders or self.slots or self.kinds)
         read = self._changing & self._named
         if read:
             raise Refused(f"reads {min(read)}, which replays change")
@@ -167,12 +201,20 @@ class Guards:
             self._module(value, depth)
         elif isinstance(value, Optimizer):
             self._optimizer(value, depth)
-        elif isinstance(value, (list, tuple)):
+        elif isinstance(value, (list, tuple, collections.deque)):
             self.items.append((value, tuple(value)))
             for item in value:
                 self.reach(item, depth + 1)
+            self._attributes(value, depth)
         elif isinstance(value, (dict, types.MappingProxyType)):
-            self._mapping(value, depth, self.always, self.sizes)
+            self.orders.append((value, tuple(value)))
+            self._mapping(value, depth, self.always, [])
+            self._attributes(value, depth)
+        elif isinstance(value, functools.partial):
+            self.reach(value.func, depth + 1)
+            self.reach(value.args, depth + 1)
+            self._inside(value.keywords, depth + 1)
+            self._attributes(value, depth)
         elif isinstance(value, type):
             self._class(value, True)
         else:
@@ -184,6 +226,8 @@ class Guards:
         if wrapped is not None:
             self.reach(wrapped, depth + 1)
         code = function.__code__
+        if (function.__module__ or "").split(".")[0] in _IMPURE_MODULES:
+            raise Refused(f"calls {function.__name__}() of the module {function.__module__!r}")
         if _foreign(code.co_filename):
             if not _of_package(code.co_filename) and not code.co_filename.startswith("<"):
                 self._unknown(f"calls {function.__qualname__}")
@@ -192,6 +236,10 @@ class Guards:
                 if callable(found[1]):
                     self.reach(found[1], depth + 1)
             return
+        self.functions.append((function, code, function.__defaults__, function.__kwdefaults__))
+        if function.__kwdefaults__:
+            self._mapping(function.__kwdefaults__, depth, self.always, self.sizes)
+        self._mapping(function.__dict__, depth, self.always, self.sizes)
         for default in (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()):
             self.reach(default, depth + 1)
         for cell, found in _contents(function):
@@ -251,12 +299,21 @@ class Guards:
         if root == "numpy" and "random" in names:
             raise Refused("uses the random numbers of NumPy")
         self._library(module)
-        file = getattr(module, "__file__", None)
-        if file is None or _foreign(file):
+        if (id(module), id(names)) in self._seen:
             return
+        self._seen[id(module), id(names)] = (module, names)
+        file = getattr(module, "__file__", None)
+        foreign = file is None or _foreign(file)
         for name in names:
-            if name in module.__dict__:
+            value = module.__dict__.get(name, _MISSING)
+            if value is _MISSING:
+                continue
+            if not foreign:
                 self._global(module.__dict__, name, names, depth + 1)
+            elif not name.startswith("__"):  # trusted to depend on arguments alone, but somebody may put another one there
+                self.always.append((module.__dict__, name, value))
+                if isinstance(value, types.ModuleType):
+                    self._python_module(value, names, depth + 1)
 
     def _mapping(self, mapping: Any, depth: int, entries: list[tuple[Any, Any, Any]], sizes: list[tuple[Any, int]]) -> None:
         sizes.append((mapping, len(mapping)))
@@ -267,6 +324,8 @@ class Guards:
     def _class(self, kind: type, made: bool) -> None:
         """A class of the user's: what code names of it and of its bases. `made`: it is not only the class of an object, code may call it."""
         root = kind.__module__.split(".")[0]
+        if made and root in _IMPURE_MODULES:
+            raise Refused(f"uses {kind.__name__} of the module {kind.__module__!r}")
         known = kind.__name__ in _EXACT_BUILTINS or _is_error(kind) if root == "builtins" else root == "calque"
         if not known and root != "__main__" and _foreign(getattr(sys.modules.get(kind.__module__), "__file__", None) or "<frozen"):
             self._unknown(f"reaches a {root}.{kind.__name__}")
@@ -295,11 +354,14 @@ class Guards:
         self._kind(module)
         own = module.__dict__
         self.module_sizes.append((own, len(own)))
+        self.module_kinds.append((module, type(module)))
+        entries = self.modules if type(module).__module__.split(".")[0] == "calque" else self._own
         for name, value in own.items():
             if name in ("_parameters", "_buffers", "_modules"):
+                self.modules.append((own, name, value))
                 self._mapping(value, depth, self.modules, self.module_sizes)
             elif name not in ("_hybrid", "_non_persistent_buffers_set"):
-                self.modules.append((own, name, value))
+                entries.append((own, name, value))
                 self.reach(value, depth + 1)
 
     def _optimizer(self, optimizer: Any, depth: int) -> None:
@@ -326,7 +388,17 @@ class Guards:
             if name.endswith("_hooks") and isinstance(value, OrderedDict):
                 self.sizes.append((value, len(value)))
 
+    def _builtin(self, value: Any, depth: int) -> None:
+        """A function in C: of a module, or a method of something."""
+        owner, module = value.__self__, (getattr(value, "__module__", None) or "").lstrip("_").split(".")[0]
+        if module in _IMPURE_MODULES or (module == "builtins" and value.__name__ in _IMPURE_BUILTINS):
+            raise Refused(f"calls {value.__name__}() of the module {module!r}")
+        if owner is not None and not isinstance(owner, types.ModuleType):
+            self.reach(owner, depth + 1)
+
     def _object(self, value: Any, depth: int) -> None:
+        if isinstance(value, (types.BuiltinFunctionType, types.MethodWrapperType)):
+            self._builtin(value, depth)
         if isinstance(value, (types.GeneratorType, types.CoroutineType)) or hasattr(value, "__next__"):
             raise Refused(f"reaches an iterator ({type(value).__name__})")
         if type(value).__module__.split(".")[0] in ("numpy", "random"):
@@ -334,16 +406,37 @@ class Guards:
         if isinstance(value, set):
             if any(item.__class__ not in PLAIN for item in value):
                 raise Refused("reaches a set of objects")
-            self.sets.append((value, frozenset(value)))
+            self.copies.append((value, frozenset(value)))
             return
+        if isinstance(value, bytearray):
+            self.copies.append((value, bytes(value)))
+            return
+        if isinstance(value, threading.local):
+            raise Refused("reaches state of a thread (threading.local)")
         self._kind(value)
+        kind = type(value)
+        if not (self._attributes(value, depth) or isinstance(value, _TRANSPARENT) or _of_calque(kind) or _user_class(kind)):
+            if kind.__module__.split(".")[0] not in _TRANSPARENT_MODULES:
+                raise Refused(f"reaches a {kind.__module__}.{kind.__qualname__}, whose state cannot be compared")
+
+    def _attributes(self, value: Any, depth: int) -> bool:
+        """Attributes of an object, wherever they are kept; False if there are none."""
+        known = False
         attributes = getattr(value, "__dict__", None)
         if isinstance(attributes, dict):
             changing = getattr(type(value), "replayed_state", ())
             if changing:
                 self._replayed_object(attributes, attributes.keys() if changing is True else changing, depth)
             else:
+                self.kinds.append((value, type(value)))
                 self._mapping(attributes, depth, self.always, self.sizes)
+            known = True
+        for name in _slots(type(value)):
+            found = getattr(value, name, _MISSING)
+            self.slots.append((value, name, found))
+            self.reach(found, depth + 1)
+            known = True
+        return known
 
     def _replayed_object(self, attributes: dict[str, Any], changing: Any, depth: int) -> None:
         """An object of ours some of whose attributes replays keep up to date; code that reads them by name cannot be replayed."""
@@ -394,6 +487,29 @@ class _Quick:
             if len(sequence) != len(items) or not all(map(is_, sequence, items)):
                 return False
         return True
+
+
+def _of_calque(kind: type) -> bool:
+    return kind.__module__.split(".")[0] == "calque"
+
+
+def _user_class(kind: type) -> bool:
+    """Whether a class is made by a class statement outside the standard library, NumPy and Calque."""
+    module = sys.modules.get(kind.__module__)
+    file = getattr(module, "__file__", None)
+    if not kind.__flags__ & _HEAP_TYPE:
+        return False
+    return kind.__module__ == "__main__" or module is None or (file is not None and file.endswith(".py") and not _foreign(file))
+
+
+def _slots(kind: type) -> list[str]:
+    """Attributes that instances of the user's class keep outside `__dict__`."""
+    found: list[str] = []
+    for base in kind.__mro__:
+        if _user_class(base):
+            names = base.__dict__.get("__slots__", ())
+            found += [names] if isinstance(names, str) else list(names)
+    return [name for name in found if name not in ("__dict__", "__weakref__")]
 
 
 def _is_error(kind: Any) -> bool:

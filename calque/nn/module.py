@@ -13,6 +13,7 @@ from calque.nn.context import annotate
 from calque.nn.convert import Conversions
 from calque.nn.hooks import BackwardHooks, HookDict, RemovableHandle
 from calque.nn.parameter import Buffer, Parameter
+from calque.nn.registry import Registry
 from calque.run.capture import Changes
 
 __all__ = ["Module"]
@@ -55,7 +56,7 @@ class Module(Conversions):
         set_attribute = super().__setattr__
         set_attribute("training", True)
         for name in ("_parameters", "_buffers", "_modules"):
-            set_attribute(name, {})
+            set_attribute(name, Registry())
         set_attribute("_non_persistent_buffers_set", set())
         for name, module in submodules.items():
             if not isinstance(module, Module):
