@@ -25,11 +25,12 @@ from typing import Any
 from calque.base.device import Device
 from calque.base.dtypes import DType
 from calque.nn.module import Module
-from calque.optim.optimizer import Optimizer
+from calque.optim.optimizer import Optimizer, cycles
 from calque.run.capture import Changes
 from calque.tensor import TENSOR_TYPES, Tensor
 
 PLAIN = (bool, int, float, complex, str, bytes, type(None), type(Ellipsis), DType, Device, slice, range, frozenset)
+_RATES, _MOMENTA = ("lr", "initial_lr"), ("momentum", "betas")  # options of optimizers that schedules change
 _LIMIT = 20_000  # values; what reaches more runs as it is written
 _DEPTH = 60
 _MISSING: Any = object()
@@ -171,8 +172,8 @@ class Guards:
         read = self._changing & self._named
         if read:
             raise Refused(f"reads {min(read)}, which replays change")
-        for group in self._rates if self._named & {"lr", "initial_lr"} else ():
-            self.always += [(group, name, group[name]) for name in ("lr", "initial_lr") if name in group]
+        for group in self._rates if self._named & {*_RATES, *_MOMENTA} else ():
+            self.always += [(group, name, group[name]) for name in _RATES + _MOMENTA if name in group]
 
     def reach(self, value: Any, depth: int = 0) -> None:
         """Add what can be reached from a value that the function can see."""
@@ -371,7 +372,8 @@ class Guards:
         self._kind(optimizer)
         self.items.append((optimizer.param_groups, tuple(optimizer.param_groups)))
         for group in optimizer.param_groups:
-            self.always += [(group, name, value) for name, value in group.items() if name not in ("lr", "initial_lr", "params")]
+            numbers = _RATES + _MOMENTA if cycles(group) else _RATES
+            self.always += [(group, name, value) for name, value in group.items() if name not in (*numbers, "params")]
             self.items.append((group["params"], tuple(group["params"])))
             self._rates.append(group)
             for parameter in group["params"]:

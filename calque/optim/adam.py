@@ -8,7 +8,7 @@ from typing import Any
 
 from calque.base.errors import ArgumentError
 from calque.functional.common import is_tensor
-from calque.optim.optimizer import Optimizer, check_common, check_range, gradient, replace, slot
+from calque.optim.optimizer import Optimizer, check_common, check_range, cycles, gradient, replace, slot
 
 
 class Adam(Optimizer):
@@ -46,11 +46,11 @@ class Adam(Optimizer):
             check_range(name, f"beta parameter at index {k}", beta, 0.0, 1.0)
 
     def step_numbers(self, group: dict[str, Any], parameters: list[Any]) -> list[float]:
-        """Count a step of each parameter; per parameter: what it shrinks by, sqrt(c2) and lr / c1."""
+        """Count a step of each parameter; betas that a schedule moves; per parameter: what it shrinks by, sqrt(c2) and lr / c1."""
         beta1, beta2 = (float(b) for b in group["betas"])
         lr = float(group["lr"])
         shrink = 1.0 - lr * float(group["weight_decay"])
-        found: list[float] = []
+        found: list[float] = [beta1, beta2] if cycles(group) else []
         last = -1
         for p in parameters:
             state = self.state[p]
@@ -61,11 +61,11 @@ class Adam(Optimizer):
         return found
 
     def update_group(self, group: dict[str, Any]) -> None:
-        beta1, beta2 = (float(b) for b in group["betas"])
         eps, decay = float(group["eps"]), float(group["weight_decay"])
         decoupled = group["decoupled_weight_decay"]
         parameters = [p for p in group["params"] if p._grad is not None]
         found = iter(self.changing(group, parameters))
+        beta1, beta2 = (next(found), next(found)) if cycles(group) else (float(b) for b in group["betas"])
         for p in parameters:
             state = self.state[p]
             shrink, root, rate = next(found), next(found), next(found)

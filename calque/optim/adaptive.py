@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from calque.optim.optimizer import Optimizer, check_common, check_range, gradient, replace, slot
+from calque.optim.optimizer import Optimizer, check_common, check_range, cycles, gradient, replace, slot
 
 
 class RMSprop(Optimizer):
@@ -32,17 +32,19 @@ class RMSprop(Optimizer):
         check_range("RMSprop", "alpha value", group["alpha"], 0.0)
 
     def step_numbers(self, group: dict[str, Any], parameters: list[Any]) -> list[float]:
-        """Count a step of each parameter; the rate."""
+        """Count a step of each parameter; the rate, and a momentum that a schedule moves."""
         for p in parameters:
             state = self.state[p]
             state["step"] = state.get("step", 0) + 1
-        return [float(group["lr"])]
+        return [float(group["lr"]), *([float(group["momentum"])] if cycles(group) else [])]
 
     def update_group(self, group: dict[str, Any]) -> None:
         alpha, eps, momentum = (float(group[k]) for k in ("alpha", "eps", "momentum"))
         decay = float(group["weight_decay"])
         parameters = [p for p in group["params"] if p._grad is not None]
-        (lr,) = self.changing(group, parameters)
+        lr, *moved = self.changing(group, parameters)
+        momentum = moved[0] if moved else momentum
+        moves = bool(momentum)
         for p in parameters:
             state = self.state[p]
             g: Any = gradient(p, group, decay)
@@ -50,7 +52,7 @@ class RMSprop(Optimizer):
             v = square * alpha + (g * g) * (1.0 - alpha)
             replace(square, v)
             spread = v
-            if momentum:
+            if moves:
                 buffer: Any = slot(state, "momentum_buffer", p)
             if group["centered"]:
                 mean: Any = slot(state, "grad_avg", p)
@@ -58,7 +60,7 @@ class RMSprop(Optimizer):
                 replace(mean, average)
                 spread = v - average * average
             update = g / (spread.sqrt() + eps)
-            if momentum:
+            if moves:
                 update = buffer * momentum + update
                 replace(buffer, update)
             replace(p, p - update * lr)

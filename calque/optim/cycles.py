@@ -53,6 +53,9 @@ class CosineAnnealingWarmRestarts(LRScheduler):
 
     def step(self, epoch: float | None = None) -> None:
         """Go to the next epoch, or to a given one such as `epoch + batch / batches`."""
+        self._repeat(lambda: self._go(epoch), epoch)
+
+    def _go(self, epoch: float | None) -> None:
         if epoch is None and self.last_epoch >= 0:
             epoch = self.last_epoch + 1
             self.T_cur += 1

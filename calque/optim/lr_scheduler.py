@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from calque.base.errors import ArgumentError
+from calque.functional.common import is_tensor
 from calque.optim.cycles import CosineAnnealingLR, CosineAnnealingWarmRestarts, CyclicLR, OneCycleLR
 from calque.optim.optimizer import Optimizer
 from calque.optim.schedule import (
@@ -34,6 +35,9 @@ from calque.optim.schedule import (
     set_value,
     values_of,
 )
+from calque.run.capture import abort
+from calque.run.effects import told
+from calque.run.live import LIVE, plain
 
 
 class LambdaLR(LRScheduler):
@@ -223,6 +227,9 @@ class SequentialLR(Several):
         """Step the schedule whose turn it is."""
         if epoch is not None:
             raise TypeError("[SequentialLR] step() takes no epoch")
+        self._repeat(self._advance)
+
+    def _advance(self) -> None:
         self.last_epoch += 1
         index = bisect_right(self._milestones, self.last_epoch)
         scheduler = self._schedulers[index]
@@ -253,6 +260,9 @@ class ChainedScheduler(Several):
         """Step all of them."""
         if epoch is not None:
             raise TypeError("[ChainedScheduler] step() takes no epoch")
+        self._repeat(self._advance)
+
+    def _advance(self) -> None:
         for scheduler in self._schedulers:
             scheduler.step()
         self._last_lr = self._rates()
@@ -260,6 +270,8 @@ class ChainedScheduler(Several):
 
 class ReduceLROnPlateau(LRScheduler):
     """Multiply the rate by `factor` when a metric has not improved for `patience` epochs. Call `step(metric)`."""
+
+    replayed_state = ("last_epoch", "_last_lr", "best", "num_bad_epochs", "cooldown_counter", "min_lrs")  # type: ignore[assignment]
 
     def __init__(
         self, optimizer: Optimizer, mode: str = "min", factor: float = 0.1, patience: int = 10, threshold: float = 1e-4,
@@ -298,11 +310,20 @@ class ReduceLROnPlateau(LRScheduler):
 
     def step(self, metrics: Any, epoch: int | None = None) -> None:  # type: ignore[override]
         """Report the metric of one epoch (a number or a one-element tensor)."""
-        value = float(metrics)
-        if math.isnan(value):
-            warnings.warn("[ReduceLROnPlateau] the metric is NaN and counts as no improvement", RuntimeWarning, stacklevel=2)
+        if is_tensor(metrics):
+            metrics = metrics.item()
+        value = metrics if metrics.__class__ in LIVE else float(metrics)
         if epoch is not None:
             warnings.warn(STEP_WITH_EPOCH, UserWarning, stacklevel=2)
+        if any(is_tensor(group["lr"]) for group in self.optimizer.param_groups):
+            abort("steps a learning-rate schedule")
+            self._observe(plain(value), epoch)
+        else:
+            told(self._observe, value, epoch)
+
+    def _observe(self, value: float, epoch: int | None) -> None:
+        if math.isnan(value):
+            warnings.warn("[ReduceLROnPlateau] the metric is NaN and counts as no improvement", RuntimeWarning, stacklevel=3)
         self.last_epoch = self.last_epoch + 1 if epoch is None else epoch
         if self._is_better(value, self.best):
             self.best, self.num_bad_epochs = value, 0

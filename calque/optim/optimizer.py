@@ -56,6 +56,11 @@ def check_common(owner: str, group: dict[str, Any]) -> None:
         raise ArgumentError(f"[{owner}] `fused` and `{other}` cannot be `True` together; leave one out (every step is one fused program anyway)")
 
 
+def cycles(group: dict[str, Any]) -> bool:
+    """Whether a schedule moves the momentum (or the betas) of a group: it is then a number of every step, like the rate."""
+    return "max_momentum" in group
+
+
 def _hooked(function: Callable[..., Any]) -> Callable[..., Any]:
     """`step` between the hooks; a `step` that calls its parent's runs them once."""
 

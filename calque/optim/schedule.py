@@ -17,6 +17,7 @@ from calque.base.errors import ArgumentError
 from calque.functional.common import is_tensor
 from calque.optim.optimizer import Optimizer
 from calque.run.capture import abort, again
+from calque.run.live import LIVE
 
 STEP_WITH_EPOCH = (
     "The epoch parameter in `scheduler.step()` was not necessary and is being deprecated where possible. "
@@ -114,10 +115,16 @@ class LRScheduler:
             )
         if epoch is not None:
             warnings.warn(STEP_WITH_EPOCH, UserWarning, stacklevel=2)
+        self._repeat(lambda: self._next(epoch), epoch)
+
+    def _repeat(self, action: Callable[[], None], epoch: Any = None) -> None:
+        """Do something to this schedule that replays of a hybridized call have to do as well."""
         if any(is_tensor(group["lr"]) for group in self.optimizer.param_groups):
-            self._next(epoch)
+            action()
         else:
-            again(lambda: self._next(epoch))
+            if epoch.__class__ in LIVE:
+                abort("gives a learning-rate schedule an epoch that changes from call to call")
+            again(action)
 
     def _next(self, epoch: int | None) -> None:
         self._step_count += 1

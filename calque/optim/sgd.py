@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from calque.base.errors import ArgumentError
-from calque.optim.optimizer import Optimizer, check_common, check_range, gradient, replace
+from calque.optim.optimizer import Optimizer, check_common, check_range, cycles, gradient, replace
 
 
 class SGD(Optimizer):
@@ -43,17 +43,17 @@ class SGD(Optimizer):
             )
 
     def step_numbers(self, group: dict[str, Any], parameters: list[Any]) -> list[float]:
-        """The rate."""
-        return [float(group["lr"])]
+        """The rate; a momentum that a schedule moves."""
+        return [float(group["lr"]), *([float(group["momentum"])] if cycles(group) else [])]
 
     def update_group(self, group: dict[str, Any]) -> None:
         parameters = [p for p in group["params"] if p._grad is not None]
-        (lr,) = self.changing(group, parameters)
-        momentum, decay = float(group["momentum"]), float(group["weight_decay"])
-        damping = float(group["dampening"])
+        lr, *moved = self.changing(group, parameters)
+        momentum, decay = moved[0] if moved else float(group["momentum"]), float(group["weight_decay"])
+        damping, moves = float(group["dampening"]), bool(momentum)
         for p in parameters:
             g: Any = gradient(p, group, decay)
-            if momentum:
+            if moves:
                 state = self.state[p]
                 buffer = state.get("momentum_buffer")
                 if buffer is None:

@@ -38,7 +38,7 @@ def state_of(trace: Trace, storage: Storage | None) -> int:
 @dataclass(slots=True, frozen=True)
 class Number:
     """How a number comes about: `function()` gives `count` numbers, or (`arguments` set) `function(*arguments)` gives one; a pair
-    ("live", index) among the arguments is an earlier number."""
+    ("live", index) among the arguments is an earlier number. A function of arguments that gives none changes Python state (`effects.told`)."""
 
     function: Callable[..., Any]
     count: int
@@ -164,7 +164,8 @@ class Macro:
                 asked.append(found)
                 known += found
             else:
-                known.append(number.function(*[known[a[1]] if a.__class__ is tuple else a for a in number.arguments]))
+                value = number.function(*[known[a[1]] if a.__class__ is tuple else a for a in number.arguments])
+                (known if number.count else asked).append(value)
 
     def replay(self, trace: Trace, cells: list[Any], known: list[Any]) -> list[Storage]:
         """Record the stretch; returns the new storages that outlive it. The caller flushes if there is an `ending`."""

@@ -1,0 +1,30 @@
+"""Changes of Python state that depend on numbers a call has read, and that a replay repeats with the numbers that it reads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from calque.run.live import LIVE, plain
+from calque.run.macro import Number
+from calque.run.recorder import local
+
+
+def told(action: Callable[..., None], *arguments: Any) -> None:
+    """`action(*arguments)`, with live numbers as plain ones; replays do it again. Equal actions are the same (a bound method, not a closure)."""
+    state = local.state
+    capture = state.capture
+    if capture is None:
+        action(*arguments)
+        return
+    if capture.given:  # a replay has done it
+        capture.given.pop(0)
+    else:
+        state.capture = None
+        try:
+            action(*[plain(a) for a in arguments])
+        finally:
+            state.capture = capture
+    if capture.active:
+        capture.used.update(a.index for a in arguments if a.__class__ in LIVE)
+        capture.definitions.append(Number(action, 0, tuple(("live", a.index) if a.__class__ in LIVE else a for a in arguments)))
