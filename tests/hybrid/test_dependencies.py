@@ -18,7 +18,7 @@ import threading
 import time
 import types
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -26,7 +26,6 @@ import pytest
 
 import calque
 from calque import nn
-from calque.run import dispatch, recorder
 
 Case = Callable[[], tuple[Callable[[Any], Any], Callable[[], Any]]]
 CASES: dict[str, Case] = {}
@@ -39,15 +38,6 @@ REFUSED = {  # what cannot be compared
 FACTOR = 2.0
 TABLE = {"a": [1.0, {"b": 2.0}]}
 HELPERS = types.SimpleNamespace(twice=lambda x: x * 2)
-
-
-@pytest.fixture(autouse=True)
-def _compiled(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    recorder.flush("test")
-    monkeypatch.setattr(dispatch, "INTERPRET_WORK", 0)
-    yield
-    recorder.flush("test")
-    calque.synchronize()
 
 
 def case(function: Case) -> Case:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -10,6 +12,10 @@ import pytest
 import calque
 from calque import nn
 from calque.base.config import settings
+from calque.functional.options import resolve_device
+from calque.run import recorder
+from calque.run.engine import Task
+from calque.run.queues import queue_of
 
 F = nn.functional
 FIRST, SECOND = "cpu:0", "cpu:1"
@@ -252,3 +258,102 @@ def test_hybridized_networks_and_a_trainer() -> None:
     calque.stats(reset=True)
     assert run(True) == expected
     assert replays(2) >= 8
+
+
+@contextlib.contextmanager
+def busy(device: str) -> Iterator[threading.Event]:
+    """A device whose queue stands still until the block is left (or 30 seconds are over, then the event is set)."""
+    gate, late = threading.Event(), threading.Event()
+
+    def stand_still() -> None:
+        if not gate.wait(30):
+            late.set()
+
+    with recorder.LOCK:
+        queue_of(resolve_device(device, "test")).submit(Task(stand_still), [], [])
+    try:
+        yield late
+    finally:
+        gate.set()
+
+
+@pytest.mark.parametrize("hybridized", [False, True])
+def test_branches_on_two_devices_do_not_wait_for_each_other(hybridized: bool) -> None:
+    """What was recorded serially for the second device is finished while the first stands still; what joins them is not."""
+    weights = {d: calque.randn(64, 64, device=d) * 0.1 for d in (FIRST, SECOND)}
+
+    def program(x: Any) -> Any:
+        a = x * 2.0
+        there = a.to(SECOND)
+        b, c = a + 1.0, there + 2.0
+        for _ in range(3):
+            b = (b @ weights[FIRST]).tanh()
+            c = (c @ weights[SECOND]).tanh()
+        return b, c, b * c.to(FIRST)
+
+    call = calque.compile(program) if hybridized else program
+    x = calque.randn(64, 64, device=SECOND).to(FIRST)
+    for _ in range(5):
+        expected = bits(*program(x))
+        assert bits(*call(x)) == expected
+    calque.waitall()
+
+    def apart(x: Any, y: Any) -> Any:
+        return (x @ weights[FIRST]).tanh() @ weights[FIRST], (y @ weights[SECOND]).tanh() @ weights[SECOND]
+
+    call = calque.compile(apart) if hybridized else apart
+    y = calque.randn(64, 64, device=SECOND)
+    for _ in range(5):
+        expected = [t.tolist() for t in call(x, y)]
+    calque.waitall()
+    with busy(FIRST) as late:
+        first, second = call(x, y)
+        recorder.flush("test")
+        found = second.tolist()  # (`numpy()` would wait for all devices: nobody may write to the memory later)
+        assert not late.is_set() and first._storage.buffer.array is None
+    assert [first.tolist(), found] == expected
+    if hybridized:
+        assert replays(2) >= 4
+
+
+def test_the_two_device_network_of_the_sources() -> None:
+    """The hand-written two-layer network on two devices with its weights on the CPU, statement by statement, as written and hybridized."""
+    lr, label = 0.1, calque.randn(100, 2)
+    data = calque.randn(100, 6)
+    rows = {FIRST: slice(0, 50), SECOND: slice(50, 100)}
+
+    def forward(x: Any, weight: Any) -> Any:
+        return x @ weight
+
+    def backward(ograd: Any, x: Any, weight: Any) -> Any:
+        return ograd @ weight.t(), x.t() @ ograd
+
+    def run(hybridized: bool) -> list[bytes]:
+        calque.manual_seed(0)
+        start = [calque.randn(6, 8), calque.randn(8, 2)]
+        weight = {d: [w.to(d) if d != "cpu" else w.clone() for w in start] for d in ("cpu", FIRST, SECOND)}
+
+        def step(batch: Any, wanted: Any) -> None:
+            wgrad = {}
+            for d in (FIRST, SECOND):
+                x, y = batch[rows[d]].to(d), wanted[rows[d]].to(d)
+                fc1 = forward(x, weight[d][0])
+                fc2 = forward(fc1, weight[d][1])
+                fc2_ograd = (fc2 - y) / 100
+                fc1_ograd, fc2_wgrad = backward(fc2_ograd, fc1, weight[d][1])
+                _, fc1_wgrad = backward(fc1_ograd, x, weight[d][0])
+                wgrad[d] = fc1_wgrad, fc2_wgrad
+            for k in (0, 1):
+                weight["cpu"][k] -= lr * (wgrad[FIRST][k].to("cpu") + wgrad[SECOND][k].to("cpu"))
+                weight["cpu"][k].copyto(weight[FIRST][k], weight[SECOND][k])
+
+        call = calque.compile(step) if hybridized else step
+        for _ in range(8):
+            call(data, label)
+        return [b for d in ("cpu", FIRST, SECOND) for b in bits(*weight[d])]
+
+    expected = run(False)
+    assert expected[:2] == expected[2:4] == expected[4:]
+    calque.stats(reset=True)
+    assert run(True) == expected
+    assert replays() >= 5

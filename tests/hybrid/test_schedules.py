@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 import calque
 from calque import nn
-from calque.run import dispatch, recorder
 
 F = nn.functional
 L = calque.optim.lr_scheduler
@@ -35,15 +34,6 @@ OPTIMIZERS: dict[str, Callable[[Any], Any]] = {
     "adam": lambda p: calque.optim.AdamW(p, lr=0.05),
     "rmsprop": lambda p: calque.optim.RMSprop(p, lr=0.05, momentum=0.9),
 }
-
-
-@pytest.fixture(autouse=True)
-def _compiled(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    recorder.flush("test")
-    monkeypatch.setattr(dispatch, "INTERPRET_WORK", 0)
-    yield
-    recorder.flush("test")
-    calque.synchronize()
 
 
 def train(schedule: str, optimizer: str, hybridized: bool, metric: Callable[[Any], Any], middle: Callable[..., None]) -> str:
