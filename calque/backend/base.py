@@ -6,7 +6,7 @@ A backend is one folder with one final subclass of `Backend`. Values cross the b
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -71,6 +71,10 @@ class Backend(ABC):
     def workspace_bytes(self, kind: str, spec: Any, dtype: DType) -> int:
         """Memory that a contraction wants beside its operands; the planner gives it a place in the arena (`Contract.workspace`)."""
         return 0
+
+    def notes(self, schedule: Schedule) -> Mapping[int, str]:
+        """What there is to say about how steps run, by number: which follow another part by part, which do not and why."""
+        return {}
 
     def peak_flops(self, dtype: str) -> float:
         """Floating-point operations per second that this device reaches on `dtype`, measured now; 0.0: unknown."""

@@ -20,7 +20,8 @@ MIB = 1 << 20
 @dataclass(frozen=True, slots=True)
 class Kernel:
     """One launch. `nodes`: the primitives computed in it; `seconds`: the shortest of the runs; `limit`: which of the machine's limits binds it
-    ("arithmetic" or "memory"); `share`: limit / seconds, at most about 1 (NaN if a limit is unknown)."""
+    ("arithmetic" or "memory"); `share`: limit / seconds, at most about 1 (NaN if a limit is unknown); `note`: whether a loop runs part by part
+    behind the contraction before it, and why not."""
 
     program: int
     name: str
@@ -32,6 +33,7 @@ class Kernel:
     seconds: float
     limit: str
     share: float
+    note: str = ""
 
     @property
     def gflops(self) -> float:
@@ -108,7 +110,7 @@ class Explanation:
             for k in p.kernels:
                 share = "-" if k.share != k.share else f"{100 * k.share:.0f}"
                 numbers = f"{k.seconds * 1e3:10.4f} {k.flops / 1e6:10.3f} {k.bytes / MIB:9.3f} {k.gflops:8.1f} {k.gbytes:7.1f}"
-                out.append(f"{numbers} {k.limit:>10} {share:>4}  {k.name}{_where(k.lines)}")
+                out.append(f"{numbers} {k.limit:>10} {share:>4}  {k.name}{_where(k.lines)}{f'; {k.note}' if k.note else ''}")
             if p.refused:
                 out.append("not fused:")
                 out += [f"  {node}{_where((line,) if line else ())}: {why}" for node, line, why in p.refused]
@@ -128,7 +130,7 @@ def _where(places: Sequence[str]) -> str:
 def _plain(p: ProgramReport) -> dict[str, Any]:
     """A report as a dict."""
     kernels = [
-        {name: getattr(k, name) for name in ("name", "kind", "flops", "bytes", "seconds", "gflops", "gbytes", "limit")}
+        {name: getattr(k, name) for name in ("name", "kind", "flops", "bytes", "seconds", "gflops", "gbytes", "limit", "note")}
         | {"share": None if k.share != k.share else k.share, "lines": list(k.lines), "nodes": list(k.nodes)}
         for k in p.kernels
     ]
@@ -217,6 +219,7 @@ def _report(number: int, runs: list[Ran], limits: Limits) -> ProgramReport:
     schedule: Schedule = form.schedule
     timed = [r.steps for r in runs if len(r.steps) == len(schedule.steps)]
     kernels = []
+    notes = backend().notes(schedule)
     for k, step in enumerate(schedule.steps):
         seconds = min((steps[k] for steps in timed), default=0.0)
         kind = type(step).__name__.lower()
@@ -224,7 +227,8 @@ def _report(number: int, runs: list[Ran], limits: Limits) -> ProgramReport:
         share = least / seconds if seconds and least > 0 else float("nan")
         names = tuple(f"%{n} {program.nodes[n].op.name}{list(program.nodes[n].shape)}" for n in step.nodes)
         where = lines(step, program.nodes)
-        kernels.append(Kernel(number, describe(step, program.nodes), kind, where, names, found.flops, found.nbytes, seconds, limit, share))
+        name, note = describe(step, program.nodes), notes.get(k, "")
+        kernels.append(Kernel(number, name, kind, where, names, found.flops, found.nbytes, seconds, limit, share, note))
     refused, peak = compiler().fusion_report(form.source, schedule)
     return ProgramReport(line, len(program.nodes), len(runs), best, peak, refused, tuple(kernels), str(program))
 

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from calque.backend.cpu.compiler import LOOPS, pass_list
 from calque.backend.cpu.contract import SCRATCH_BYTES, Contraction, Matmul, TargetInfo, module_ir, symbol, target_for_features
+from calque.backend.cpu.runtime_text import BEHIND_SCRATCH
 
 Array = NDArray[Any]
 KERNEL = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
@@ -88,7 +89,9 @@ class Library:
         self.seconds = (emitted - start, optimised - emitted, time.perf_counter() - optimised)
         self.pools: dict[int, ThreadPoolExecutor] = {}
         self.barrier = np.zeros(64, np.int64)
-        self.scratch = [aligned(SCRATCH_BYTES, np.uint8) for _ in range(4)]
+        self.scratch = [aligned(SCRATCH_BYTES + BEHIND_SCRATCH, np.uint8) for _ in range(4)]
+        for scratch in self.scratch:
+            scratch[SCRATCH_BYTES:] = 0  # no epilogue
 
     def prepare(self, kind: str, params: Contraction, x: Array, y: Array, out: Array) -> Any:
         """`prepare_any` for two operands and one result."""

@@ -11,6 +11,8 @@ import calque
 from calque.backend.cpu import executable, interleave, link
 from calque.base import config
 from calque.run import recorder
+from calque.run.pipeline import compile_program
+from tests.kernel.programs import Build
 
 
 def _captured(monkeypatch: pytest.MonkeyPatch, rows: int, columns: int) -> tuple[Any, list[Any], list[Any]]:
@@ -66,3 +68,19 @@ def test_the_gradients_of_a_layer_norm_take_turns(monkeypatch: pytest.MonkeyPatc
 def test_small_operands_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
     compiled, _, _ = _captured(monkeypatch, 512, 64)
     assert max(_flags(compiled)) <= 1
+
+
+def test_an_optimizer_is_one_native_call_without_barriers() -> None:
+    """Updates of different parameters touch no common memory: every thread goes through all of them at its own pace."""
+    b = Build()
+    updates, outputs = [], []
+    for shape in [(64, 32), (64,), (16, 64, 3, 3), (16,), (1,)] * 6:
+        parameter, momentum, gradient = (b.input(shape) for _ in range(3))
+        moved = b.add("add", b.mul(momentum, b.constant(0.9)), gradient)
+        for old, new in ((parameter, b.sub(parameter, b.mul(moved, b.constant(0.1)))), (momentum, moved)):
+            updates.append((len(outputs), b.nodes[old].attrs[0]))
+            outputs.append(new)
+    program = b.program(*outputs, donated={index for _, index in updates}, updates=tuple(updates))
+    linked = link.link(compile_program(program))
+    assert len(linked.stretches) == 1 and linked.stretches[0].count == 30
+    assert not any(linked.records[:, 2] & 1)

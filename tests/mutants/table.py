@@ -149,9 +149,23 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "barriers only at the end",
         CPU + "link.py",
-        "            flags[-1] = 1\n",
-        "            flags[-1] = 0\n",
+        "            flags[-1] |= 1\n",
+        "            flags[-1] |= 0\n",
         ("tests/backend/test_cpu_runtime.py", "tests/backend/test_cpu_kernels.py"),
+    ),
+    Mutant(
+        "parts of a result that begin at its first row",
+        CPU + "contract/finish.py",
+        "b.add(b.word(slot, ROW), row)",
+        "b.add(0, row)",
+        ("tests/backend/test_epilogue.py",),
+    ),
+    Mutant(
+        "loops over results that lie elsewhere",
+        K + "epilogue.py",
+        "return same if same & written else set()",
+        "return same",
+        ("tests/kernel/test_epilogue.py",),
     ),
     Mutant(
         "conflicts only with the last launch",

@@ -50,6 +50,16 @@ def test_what_is_not_fused_says_why_and_where() -> None:
     assert "not fused:" in str(found)
 
 
+def test_loops_behind_contractions_say_how_they_run() -> None:
+    x, w, bias, other = (calque.ones(*shape) for shape in ((300, 64), (64, 256), (256,), (300, 256)))
+    found = calque.explain(lambda: (x @ w + bias).relu())
+    assert found.kernels[1].note == "runs part by part behind the contraction (timed apart here)"
+    assert found.kernels[1].note in str(found) and found.to_dict()["programs"][0]["kernels"][1]["note"] == found.kernels[1].note
+    found = calque.explain(lambda: (x @ w + other).relu())
+    assert found.kernels[1].note.startswith("a pass of its own behind the contraction: it reads or writes 307200 bytes beside the result")
+    assert not found.kernels[0].note
+
+
 def test_the_table_and_the_dict_hold_the_same_kernels() -> None:
     found = calque.explain(chain, calque.randn(8, 8), calque.randn(8, 8))
     plain = json.loads(json.dumps(found.to_dict()))

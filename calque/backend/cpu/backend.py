@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ import numpy as np
 from calque.backend.base import Array, Backend, Executable, MemoryStats
 from calque.backend.cpu import contract, limits, place, tune
 from calque.backend.cpu.executable import compile_schedule
+from calque.backend.cpu.link import notes
 from calque.backend.cpu.memory import POOL, POOLS
 from calque.backend.cpu.place import HERE
 from calque.backend.cpu.processes import COUNTERS
@@ -48,6 +50,10 @@ class CpuBackend(Backend):
         if not contract.is_native(kind, dtype.name):
             return 0
         return tune.contraction(kind, spec, dtype.name).workspace_bytes(dtype.name, current())
+
+    def notes(self, schedule: Schedule) -> Mapping[int, str]:
+        """Loops behind contractions."""
+        return notes(schedule)
 
     def peak_flops(self, dtype: str) -> float:
         """Multiply-adds from registers."""

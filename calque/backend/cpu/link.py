@@ -10,12 +10,13 @@ from typing import Any
 import numpy as np
 
 from calque.backend.base import Array
-from calque.backend.cpu import contract, interleave, library, tune
+from calque.backend.cpu import contract, follow, interleave, library, tune
 from calque.backend.cpu.emit_plan import instruction_cost
 from calque.backend.cpu.memory import ALIGNMENT, POOL
 from calque.backend.cpu.streams import with_streams
 from calque.backend.cpu.target import current
 from calque.base import config
+from calque.kernel.epilogue import NOT_READ, Epilogue
 from calque.kernel.schedule import Contract, Host, Loop, Schedule
 
 Range = tuple[int, int, int, bool]  # memory object, first byte, end, written
@@ -119,6 +120,12 @@ class Linker:
             (self.floats if dtype.is_floating_point else self.ints).append((len(self.words), leaf))
             self.words.append(0)
 
+    def follower(self, pair: Epilogue) -> None:
+        """Arguments of a loop that runs on parts of the result before it."""
+        self.words.extend(follow.before(pair.loop))
+        self.loop(pair.loop)
+        self.words.extend(follow.behind(pair))
+
     def contract(self, step: Contract) -> None:
         """Arguments of a contraction: its buffers (0 for an output that nobody needs), the workspace, the parameters."""
         self.offsets.append(8 * len(self.words))
@@ -150,15 +157,16 @@ class Linker:
             written = [k >= step.inputs for k in range(len(step.operands))]
         for k, out in zip(step.operands, written, strict=True):
             if k >= 0:
-                found.append(self._range(k, out))
+                found.append(self.range_of(k, out))
         if isinstance(step, Contract):
             if step.workspace >= 0:
-                found.append(self._range(step.workspace, True))
+                found.append(self.range_of(step.workspace, True))
             elif _contraction(self.schedule, step).workspace_bytes(step.dtype.name, current()):
                 found.append((self.arena, self.schedule.arena_bytes, 1 << 62, True))
         return found
 
-    def _range(self, buffer: int, written: bool) -> Range:
+    def range_of(self, buffer: int, written: bool) -> Range:
+        """Memory of a buffer."""
         b = self.schedule.buffers[buffer]
         start = b.index if b.kind == "arena" else 0
         return self.objects[buffer], start, start + b.nbytes if b.kind == "arena" else 1 << 62, written
@@ -212,9 +220,10 @@ def _contraction(schedule: Schedule, step: Contract) -> contract.Contraction:
     return native
 
 
-def _functions(schedule: Schedule, steps: list[Loop | Contract]) -> list[int]:
+def _functions(schedule: Schedule, steps: list[Loop | Contract], flags: list[int]) -> list[int]:
     target = current()
-    loops = [with_streams(schedule, s, target) for s in steps if isinstance(s, Loop)]
+    parts = [k > 0 and flags[k - 1] & follow.FOLLOWED for k in range(len(steps))]  # they may begin anywhere in a line
+    loops = [s.kernel if parts[k] else with_streams(schedule, s, target) for k, s in enumerate(steps) if isinstance(s, Loop)]
     calls: list[library.Contraction] = []
     for step in steps:
         if not isinstance(step, Loop):
@@ -224,18 +233,60 @@ def _functions(schedule: Schedule, steps: list[Loop | Contract]) -> list[int]:
     return [next(kernels) if isinstance(s, Loop) else next(contractions) for s in steps]
 
 
-def link(schedule: Schedule) -> Linked:
-    """Compile the kernels of a schedule and lay out its arguments."""
-    linker = Linker(schedule)
+def epilogues(schedule: Schedule) -> dict[int, Epilogue]:
+    """Number of a contraction among the steps -> the next step as its epilogue."""
+    return {number: pair for number, pair in _behind(schedule).items() if isinstance(pair, Epilogue)}
+
+
+def notes(schedule: Schedule) -> dict[int, str]:
+    """Number of a loop right behind a contraction -> whether it runs part by part behind it, or why not."""
+    alone = "a pass of its own behind the contraction"
+    texts = {number + 1: f"{alone}: {pair}" if isinstance(pair, str) else follow.TOGETHER for number, pair in _behind(schedule).items()}
+    return {number: texts[number] for number in texts if not texts[number].endswith(NOT_READ)}
+
+
+def _behind(schedule: Schedule) -> dict[int, Epilogue | str]:
+    """For every native contraction before a loop: the loop as its epilogue, or why it is none."""
+    found: dict[int, Epilogue | str] = {}
+    linker: Linker | None = None
+    for number, (step, after) in enumerate(zip(schedule.steps, schedule.steps[1:], strict=False)):
+        if not isinstance(step, Contract) or not isinstance(after, Loop) or not is_native(step) or number + 1 == schedule.check_steps:
+            continue
+        pair = follow.epilogue(step, after, schedule.buffers, _contraction(schedule, step))
+        if isinstance(pair, Epilogue):
+            linker = linker or Linker(schedule)
+            if not _apart(linker, step, pair.loop):
+                pair = "it writes what the contraction still reads"
+        found[number] = pair
+    return found
+
+
+def _apart(linker: Linker, step: Any, loop: Loop) -> bool:
+    """Whether the loop touches nothing that the contraction still needs: their common memory is the result, or what both only read."""
+    result = linker.range_of(step.operands[step.inputs], True)
+    others = [r for r in linker.ranges(step) if r != result]
+    return not any(_conflict([r], others) for r in linker.ranges(loop))
+
+
+def _launches(schedule: Schedule, linker: Linker) -> tuple[list[Loop | Contract], list[int]]:
+    """The native launches with their arguments, and for each whether a barrier must stand behind it (or a loop follows it block by block)."""
     native: list[Loop | Contract] = []
     recent: list[list[Range]] = []
     flags: list[int] = []
-    for step in schedule.steps:
+    pairs = epilogues(schedule)
+    for number, step in enumerate(schedule.steps):
         if not is_native(step) or isinstance(step, Host):
             continue
-        ranges = linker.ranges(step)
+        before, pair = pairs.get(number - 1), pairs.get(number)
+        if before is not None:  # the barrier is for whoever runs the two one by one
+            flags[-1] = 1 | follow.FOLLOWED
+            linker.follower(before)
+            native.append(before.loop)
+            flags.append(0)
+            continue
+        ranges = linker.ranges(step) + (linker.ranges(pair.loop) if pair is not None else [])
         if native and any(_conflict(ranges, r) for r in recent):
-            flags[-1] = 1
+            flags[-1] |= 1
             recent = []
         recent.append(ranges)
         flags.append(0)
@@ -244,9 +295,16 @@ def link(schedule: Schedule) -> Linked:
             linker.loop(step)
         else:
             linker.contract(step)
+    return native, flags
+
+
+def link(schedule: Schedule) -> Linked:
+    """Compile the kernels of a schedule and lay out its arguments."""
+    linker = Linker(schedule)
+    native, flags = _launches(schedule, linker)
     stretches, checks = _stretches(schedule)
     starts = frozenset(s.first for s in stretches)
-    records = np.array([_functions(schedule, native), linker.offsets, interleave.flags(schedule, native, flags, starts)], np.int64).T.copy()
+    records = np.array([_functions(schedule, native, flags), linker.offsets, interleave.flags(schedule, native, flags, starts)], np.int64).T.copy()
     patches = np.array(linker.patches, np.int64).reshape(-1, 3).T.copy()
     words = POOL.empty(max(len(linker.words), 1), np.dtype(np.int64))
     words[:] = linker.words or [0]

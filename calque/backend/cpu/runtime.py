@@ -48,6 +48,11 @@ def aligned_bytes(nbytes: int) -> Array:
     return raw[shift : shift + nbytes]
 
 
+def _new_scratch() -> Array:
+    """Scratch memory of a thread, and what the launcher keeps behind it."""
+    return aligned_bytes(SCRATCH_BYTES + runtime_text.BEHIND_SCRATCH)
+
+
 def _all_threads() -> int:
     return config.settings.threads
 
@@ -110,7 +115,7 @@ class Runtime:
                 f"[set_num_threads] expected 1 to {MAX_THREADS} threads, got {threads}; cores here: {os.cpu_count()}"
             )
         self._stop()
-        self._scratch += [aligned_bytes(SCRATCH_BYTES) for _ in range(threads - len(self._scratch))]
+        self._scratch += [_new_scratch() for _ in range(threads - len(self._scratch))]
         control, address = _control_block(self._scratch[:threads])
         words = control.view(np.int64)
         self._control, self._address = control, address
@@ -152,7 +157,7 @@ def _control_block(scratch: list[Array]) -> tuple[Array, int]:
 
 @lru_cache(maxsize=1)
 def _alone() -> tuple[Array, int, Array]:
-    scratch = aligned_bytes(SCRATCH_BYTES)
+    scratch = _new_scratch()
     return *_control_block([scratch]), scratch
 
 

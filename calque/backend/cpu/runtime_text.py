@@ -11,7 +11,8 @@ Layout of the control block (bytes; every hot word has its own cache line):
     384  per thread (64 bytes each): ptr control, i64 number, ptr scratch, i64 pthread handle
 
 A launch is three words: function address, offset of its arguments in the argument words (bytes), flags. Flags: 1 if a barrier must follow;
-twice the number of launches behind this one that take turns with it, and 256 times the number of parts (`interleave.py`). The last launch of
+twice the number of launches behind this one that take turns with it, and 256 times the number of parts (`interleave.py`); or 2 and no parts if
+the next launch is a loop over the result of this one, part by part (`follow.py`). The last launch of
 a job is always followed by a barrier, so that when the caller returns every worker has finished with the job's memory.
 """
 
@@ -19,11 +20,16 @@ from __future__ import annotations
 
 import platform
 
+from calque.backend.cpu.target import SCRATCH_BYTES
+
 THREAD_BLOCK = 384
 THREAD_BYTES = 64
 BARRIER = 128
 SPIN_BARRIER = 4000
 SPIN_IDLE = 3000
+LOCAL_WORDS = 8
+BEHIND_SCRATCH = 4096
+"""Bytes behind a thread's scratch memory: the words of `contract/finish.py`, from `LOCAL_WORDS` on the arguments of a loop on part of a result."""
 
 _SYSCALL = {"x86_64": 202, "amd64": 202, "aarch64": 98, "arm64": 98}
 _PAUSE = {
@@ -123,13 +129,41 @@ one:
   br label %finished
 together:
   %parts = lshr i64 %flag, 8
+  %undivided = icmp eq i64 %parts, 0
+  br i1 %undivided, label %follow, label %turns_begin
+follow:
+  %slot = getelementptr i8, ptr %scratch, i64 SCRATCH_BYTES
+  %frow = mul i64 %final, 24
+  %flaunch = getelementptr i8, ptr %launches, i64 %frow
+  %ffunction = load ptr, ptr %flaunch
+  %foffsetp = getelementptr i8, ptr %flaunch, i64 8
+  %foffset = load i64, ptr %foffsetp
+  %fargs = getelementptr i8, ptr %words, i64 %foffset
+  %loopp = getelementptr i64, ptr %slot, i64 1
+  store ptr %ffunction, ptr %loopp
+  %loopargsp = getelementptr i64, ptr %slot, i64 2
+  store ptr %fargs, ptr %loopargsp
+  %begunp = getelementptr i64, ptr %slot, i64 3
+  store i64 0, ptr %begunp
+  store ptr @calque_finish, ptr %slot
+  call void %function(i64 %number, i64 %threads, ptr %barrier, ptr %scratch, ptr %args)
+  %begun = load i64, ptr %begunp
+  store i64 0, ptr %begunp
+  store ptr null, ptr %slot
+  %finished_already = icmp ne i64 %begun, 0
+  br i1 %finished_already, label %lastrow, label %afterwards
+afterwards:
+  call void @calque_barrier(ptr %barrier, i64 %threads)
+  call void %ffunction(i64 %number, i64 %threads, ptr %barrier, ptr %scratch, ptr %fargs)
+  br label %lastrow
+turns_begin:
   %from = mul i64 %parts, %number
   %low = udiv i64 %from, %threads
   %up = add i64 %from, %parts
   %high = udiv i64 %up, %threads
   br label %part
 part:
-  %c = phi i64 [%low, %together], [%c1, %partdone]
+  %c = phi i64 [%low, %turns_begin], [%c1, %partdone]
   %another = icmp slt i64 %c, %high
   br i1 %another, label %turn, label %lastrow
 turn:
@@ -168,6 +202,73 @@ sync:
 next:
   br label %head
 done:
+  ret void
+}
+
+; A part of a contraction's result is complete: the loop behind it, on this part. `slot`: behind the scratch memory of this thread. The three
+; words before the loop's arguments: how many operands, accesses and words these have. Behind them, for each access: the position of its offset
+; and its steps.
+define internal void @calque_finish(ptr %slot, i64 %batch, i64 %row, i64 %rows, i64 %column, i64 %columns) nounwind {
+entry:
+  %loopp = getelementptr i64, ptr %slot, i64 1
+  %loop = load ptr, ptr %loopp
+  %argsp = getelementptr i64, ptr %slot, i64 2
+  %args = load ptr, ptr %argsp
+  %operandsp = getelementptr i64, ptr %args, i64 -3
+  %operands = load i64, ptr %operandsp
+  %accessesp = getelementptr i64, ptr %args, i64 -2
+  %accesses = load i64, ptr %accessesp
+  %countp = getelementptr i64, ptr %args, i64 -1
+  %count = load i64, ptr %countp
+  %local = getelementptr i64, ptr %slot, i64 LOCAL_WORDS
+  br label %copy
+copy:
+  %i = phi i64 [0, %entry], [%i1, %copybody]
+  %more = icmp slt i64 %i, %count
+  br i1 %more, label %copybody, label %extents
+copybody:
+  %fromp = getelementptr i64, ptr %args, i64 %i
+  %word = load i64, ptr %fromp
+  %top = getelementptr i64, ptr %local, i64 %i
+  store i64 %word, ptr %top
+  %i1 = add i64 %i, 1
+  br label %copy
+extents:
+  %e0 = getelementptr i64, ptr %local, i64 %operands
+  store i64 1, ptr %e0
+  %e1 = getelementptr i64, ptr %e0, i64 1
+  store i64 %rows, ptr %e1
+  %e2 = getelementptr i64, ptr %e0, i64 2
+  store i64 %columns, ptr %e2
+  %table = getelementptr i64, ptr %args, i64 %count
+  br label %shift
+shift:
+  %k = phi i64 [0, %extents], [%k1, %shiftbody]
+  %another = icmp slt i64 %k, %accesses
+  br i1 %another, label %shiftbody, label %ready
+shiftbody:
+  %k4 = mul i64 %k, 4
+  %entryp = getelementptr i64, ptr %table, i64 %k4
+  %position = load i64, ptr %entryp
+  %s0p = getelementptr i64, ptr %entryp, i64 1
+  %s0 = load i64, ptr %s0p
+  %s1p = getelementptr i64, ptr %entryp, i64 2
+  %s1 = load i64, ptr %s1p
+  %s2p = getelementptr i64, ptr %entryp, i64 3
+  %s2 = load i64, ptr %s2p
+  %m0 = mul i64 %s0, %batch
+  %m1 = mul i64 %s1, %row
+  %m2 = mul i64 %s2, %column
+  %a1 = add i64 %m0, %m1
+  %a2 = add i64 %a1, %m2
+  %placep = getelementptr i64, ptr %local, i64 %position
+  %old = load i64, ptr %placep
+  %new = add i64 %old, %a2
+  store i64 %new, ptr %placep
+  %k1 = add i64 %k, 1
+  br label %shift
+ready:
+  call void %loop(i64 0, i64 1, ptr null, ptr null, ptr %local)
   ret void
 }
 
@@ -445,4 +546,7 @@ def module_text() -> str:
     pause = _PAUSE[machine]
     declare = "declare void @llvm.x86.sse2.pause()" if "x86" in pause else "declare void @llvm.aarch64.hint(i32)"
     text = _TEXT.replace("DECLARE_PAUSE", declare).replace("PAUSE", pause).replace("FUTEX", str(_SYSCALL[machine]))
-    return text.replace("SPIN_BARRIER", str(SPIN_BARRIER)).replace("SPIN_IDLE", str(SPIN_IDLE))
+    numbers = {"SPIN_BARRIER": SPIN_BARRIER, "SPIN_IDLE": SPIN_IDLE, "SCRATCH_BYTES": SCRATCH_BYTES, "LOCAL_WORDS": LOCAL_WORDS}
+    for name, number in numbers.items():
+        text = text.replace(name, str(number))
+    return text

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from calque.backend.cpu.contract.builder import Builder, Value
 from calque.backend.cpu.contract.conv_words import BLOCK_WORDS, read_conv
 from calque.backend.cpu.contract.direct import is_direct, packed_size
+from calque.backend.cpu.contract.finish import WHOLE, begin, finish, note
 from calque.backend.cpu.contract.flat import is_flat
 from calque.backend.cpu.contract.gemm import depth_block, depth_blocks, each_depth_block, panel_rows
 from calque.backend.cpu.contract.pack import first_channel, read_patch
@@ -204,6 +205,7 @@ def _convolve(blocking: Blocking) -> str:
         b.call("direct_convolve", "i64 %thread", "i64 %threads", "ptr %private", "ptr %image", "ptr %shared", "ptr %result",
                "ptr %block")
     b.return_when(whole)
+    begin(b, "%private")
     depth, _, row_panels = _sizes(b, p, w)
     group_size = b.mul(b.mul(row_panels, depth), blocking.row_stride)
     total = b.mul(w["images"], b.mul(p["grid_rows"], p["grid_columns"]))
@@ -220,8 +222,21 @@ def _convolve(blocking: Blocking) -> str:
         result = b.at("%result", b.add(w["result_offset"], b.mul(group, w["result_group_step"])))
         b.call("conv_chunk", f"i64 {first}", f"i64 {b.add(first, count)}", f"i64 {total}", f"ptr {image}",
                f"ptr {weights}", f"ptr {result}", "ptr %private", "ptr %block")
+        _finish_columns(b, b.mul(first, blocking.tile_columns), b.min(b.mul(b.add(first, count), blocking.tile_columns), total),
+                        b.mul(p["grid_rows"], p["grid_columns"]), b.mul(group, w["rows"]), w["rows"])
         b.assign(position, b.add(b.read(position), count))
     return b.text()
+
+
+def _finish_columns(b: Builder, start: Value, end: Value, pixels: Value, row: Value, rows: Value) -> None:
+    """Columns [start, end), which count the pixels of one image after the other, are complete."""
+    done = b.variable(start)
+    with b.loop_while(lambda: b.compare("slt", b.read(done), end)):
+        here = b.read(done)
+        pixel = b.rem(here, pixels)
+        length = b.min(b.sub(pixels, pixel), b.sub(end, here))
+        finish(b, "%private", row, rows, pixel, length, b.div(here, pixels))
+        b.assign(done, b.add(here, length))
 
 
 def _clear_share(blocking: Blocking) -> str:
@@ -245,11 +260,16 @@ def _entry(blocking: Blocking) -> str:
     image, weights, result, shared = (b.pointer_word("%args", index) for index in range(BUFFERS))
     count, base = b.word("%args", BUFFERS), b.byte_at("%args", 8 * (BUFFERS + 2))
     winograd = b.compare("eq", count, MARK)
+    note(b, "%scratch", WHOLE, 0)
     with b.when(winograd):
         b.call("winograd_conv", "i64 %thread", "i64 %threads", "ptr %barrier", "ptr %scratch", f"ptr {image}",
                f"ptr {weights}", f"ptr {result}", f"ptr {shared}", f"ptr {b.byte_at('%args', 8 * (BUFFERS + 1))}")
     b.return_when(winograd)
     b.call("clear_share", "i64 %thread", "i64 %threads", f"ptr {result}", f"i64 {b.word('%args', BUFFERS + 1)}")
+    with b.when(b.compare("eq", count, 1)):
+        w = read_conv(b, base)
+        joined = b.both(b.compare("eq", w["result_grid_rows"], 1), b.compare("eq", w["result_column_step"], 1))
+        note(b, "%scratch", WHOLE, b.select(joined, 1, 0))
     packed = b.variable(0)
 
     def each_block(work: Callable[[str, str], None]) -> None:

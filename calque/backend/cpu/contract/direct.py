@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from calque.backend.cpu.contract.builder import Builder, Value
 from calque.backend.cpu.contract.conv_words import read_conv
+from calque.backend.cpu.contract.finish import begin, finish
 from calque.backend.cpu.contract.gemm import panel_rows
 from calque.backend.cpu.contract.pack import read_patch, valid_lanes
 from calque.backend.cpu.contract.target import SCRATCH_BYTES, Blocking
@@ -205,6 +206,7 @@ def _convolve(blocking: Blocking) -> str:
     b = Builder("direct_convolve", ("i64 %thread", "i64 %threads", "ptr %private", "ptr %image", "ptr %weights",
                                     "ptr %result", "ptr noalias %block"), blocking, attributes="noinline")
     p, w = read_patch(b, "%block"), read_conv(b, "%block")
+    begin(b, "%private")
     layout = block_layout(b, p, w)
     packed = b.byte_at("%private", TABLE_BYTES)
     b.call("direct_table", "ptr %block", "ptr %private")
@@ -222,7 +224,11 @@ def _convolve(blocking: Blocking) -> str:
         b.call("direct_pack_image", f"ptr {source}", "ptr %block", f"i64 {i}", f"ptr {packed}")
         target = b.at("%result", b.dot((image, w["result_batch_step"]), (group, w["result_group_step"]), (w["result_offset"], 1)))
         first, count = panel_rows(b, panels, parts, part)
-        b.call("direct_tiles", f"i64 {first}", f"i64 {b.add(first, count)}", f"i64 {i}",
-               f"i64 {b.min(layout.block_rows, b.sub(p['grid_rows'], i))}", f"ptr {packed}", "ptr %private",
+        lines = b.min(layout.block_rows, b.sub(p["grid_rows"], i))
+        b.call("direct_tiles", f"i64 {first}", f"i64 {b.add(first, count)}", f"i64 {i}", f"i64 {lines}", f"ptr {packed}", "ptr %private",
                f"ptr {b.at('%weights', b.mul(group, group_size))}", f"ptr {target}", "ptr %block")
+        channel = b.mul(first, blocking.tile_columns)
+        channels = b.min(b.mul(count, blocking.tile_columns), b.sub(w["rows"], channel))
+        finish(b, "%private", b.add(b.mul(group, w["rows"]), channel), channels, b.mul(i, p["grid_columns"]),
+               b.mul(lines, p["grid_columns"]), image)
     return b.text()

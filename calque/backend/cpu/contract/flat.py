@@ -14,6 +14,7 @@ from functools import partial
 
 from calque.backend.cpu.contract.builder import Builder, Value, passed_on
 from calque.backend.cpu.contract.conv_words import read_conv
+from calque.backend.cpu.contract.finish import begin, finish
 from calque.backend.cpu.contract.lanes import is_lanes, lanes_functions
 from calque.backend.cpu.contract.pack import even_masks, load_even, read_patch, valid_lanes
 from calque.backend.cpu.contract.target import SCRATCH_BYTES, Blocking
@@ -371,6 +372,7 @@ def _convolve(blocking: Blocking) -> str:
     b = Builder("flat_convolve", ("i64 %thread", "i64 %threads", "ptr %private", "ptr %image", "ptr %weights", "ptr %result",
                                   "ptr noalias %block"), blocking, attributes="noinline")
     p, w = read_patch(b, "%block"), read_conv(b, "%block")
+    begin(b, "%private")
     lanes_path = is_lanes(b, p, w)
     with b.when(lanes_path):
         b.call("lanes_convolve", "i64 %thread", "i64 %threads", "ptr %private", "ptr %image", "ptr %weights", "ptr %result", "ptr %block")
@@ -399,5 +401,7 @@ def _convolve(blocking: Blocking) -> str:
             _multiply(b, batch, first, count)
             _write(b, batch, first, count)
             b.assign(done, b.add(first, count))
+        lines = b.min(layout.block_rows, b.sub(p["grid_rows"], i))
+        finish(b, "%private", b.mul(group, w["rows"]), b.mul(units, w["rows"]), b.mul(i, p["grid_columns"]), b.mul(lines, p["grid_columns"]), image)
         b.assign(position, b.add(unit, units))
     return b.text()

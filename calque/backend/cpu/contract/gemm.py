@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from calque.backend.cpu.contract.builder import Builder, Value
+from calque.backend.cpu.contract.finish import BATCH, WHOLE, begin, finish, note
 from calque.backend.cpu.contract.panels import first_row, panel_packers
 from calque.backend.cpu.contract.schedule import CUT_COLUMNS, CUT_ROWS
 from calque.backend.cpu.contract.small import FEW_ROWS, WORDS, is_near, is_small, small_functions
@@ -134,6 +135,7 @@ def gemm_grid(blocking: Blocking) -> str:
     low, high = b.share("%rows", b.div("%thread", across), b.read(down))
     first, end = b.share(vectors, b.rem("%thread", across), across)
     left, right = b.mul(first, lanes), b.min(b.mul(end, lanes), "%columns")
+    begin(b, "%private", low, left)
     b.return_when(b.either(b.compare("sge", low, high), b.compare("sge", left, right)))
     a, right_part = b.operand_at("%a", b.mul(low, "%a_row")), b.operand_at("%b", b.mul(left, "%b_column"))
     c = b.operand_at("%c", b.dot((low, "%c_row"), (left, "%c_column")))
@@ -170,6 +172,7 @@ def gemm_part(blocking: Blocking) -> str:
         with b.when(small):
             b.call("small_product", "ptr %private", "ptr %a", "i64 %a_row", "i64 %a_depth", "ptr %b", "i64 %b_depth", "i64 %b_column",
                    "ptr %c", "i64 %c_row", "i64 %rows", "i64 %columns", "i64 %depth")
+            finish(b, "%private", 0, "%rows", 0, "%columns")
         b.return_when(small)
     column_panels, row_panels = b.ceil_div("%columns", width), b.ceil_div("%rows", blocking.tile_rows)
     panel_step = b.mul(longest, width)
@@ -203,6 +206,10 @@ def gemm_part(blocking: Blocking) -> str:
                    "i64 %a_row", "i64 %a_depth", f"i64 {panel}", f"i64 {b.min(b.add(panel, group), bottom)}",
                    f"i64 {base}", f"i64 {extra}", "ptr %private", f"i64 {panel_step}", f"ptr {c}", "i64 %c_row",
                    "i64 %c_column", f"i64 {columns}", f"i64 {length}", f"i1 {accumulate}", *sums)
+            with b.when(b.compare("eq", b.add(start, length), "%depth")):
+                end_panel = b.min(b.add(panel, group), bottom)
+                rows = [b.add(b.mul(p, base), b.min(p, extra)) for p in (panel, end_panel)]
+                finish(b, "%private", rows[0], b.sub(rows[1], rows[0]), column, columns)
     return b.text()
 
 
@@ -360,6 +367,7 @@ def _gemm(blocking: Blocking) -> str:
     dots = b.both(b.compare("sle", values["%rows"], blocking.dot_rows), b.both(contiguous, whole))
     dense_row = b.both(b.compare("eq", values["%rows"], 1),
                        b.both(b.compare("eq", values["%b_column"], 1), b.compare("eq", values["%c_column"], 1)))
+    note(b, "%private", WHOLE, b.select(swap, 0, 1))
     b.cases((dots, lambda: b.call("gemm_dot", *arguments)),
             (dense_row, lambda: b.call("gemm_row", *arguments)),
             (direct, lambda: b.call("gemm_direct", *arguments)), default=lambda: b.call("gemm_grid", *arguments))
@@ -384,6 +392,7 @@ def matmul_entry(blocking: Blocking) -> str:
         a, right_one = b.operand_at(left, b.read(in_a)), b.operand_at(right, b.read(in_b))
         before = b.mul(index, b.mul(w["rows"], w["columns"]))
         c = b.operand_at(result, before)
+        note(b, "%scratch", BATCH, index)
         sums = (f"ptr {b.at(space, before)}", f"i64 {w['columns']}") if blocking.narrow else ()
         b.call("gemm", f"i64 {thread}", f"i64 {threads}", "ptr %scratch",
                f"ptr {a}", f"i64 {w['a_row']}", f"i64 {w['a_depth']}", f"ptr {right_one}", f"i64 {w['b_depth']}",

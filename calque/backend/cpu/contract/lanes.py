@@ -15,6 +15,7 @@ from functools import partial
 
 from calque.backend.cpu.contract.builder import Builder, Value, passed_on
 from calque.backend.cpu.contract.conv_words import read_conv
+from calque.backend.cpu.contract.finish import finish
 from calque.backend.cpu.contract.pack import read_patch, transpose
 from calque.backend.cpu.contract.target import Blocking
 
@@ -281,6 +282,7 @@ def _convolve(blocking: Blocking) -> str:
                    f"ptr {b.at(result, b.mul(b.add(b.mul(row, width), first), lanes))}")
         target = b.at("%result", b.mul(b.add(b.mul(image, w["groups"]), group), pixels))
         b.call("lanes_write", f"ptr {result}", f"i64 {pixels}", f"i64 {count}", f"ptr {target}")
+        finish(b, "%private", group, count, 0, pixels, image)
     return b.text()
 
 
