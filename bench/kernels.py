@@ -19,7 +19,7 @@ MIB = 1 << 20
 
 @dataclass(frozen=True)
 class Case:
-    """One kernel. `flops` > 0: its limit is the rate of multiply-adds, else the bandwidth of a copy that moves `nbytes`."""
+    """One kernel. Its limit is the bandwidth of a copy that moves `nbytes` or, if that takes longer, the rate of multiply-adds."""
 
     name: str
     group: str

@@ -208,15 +208,14 @@ class Jax(Framework):
 
 
 class Limits(Calque):
-    """What the machine can do: asked for by the floating-point operations or the bytes of a kernel."""
+    """What the machine can do: asked for by the floating-point operations and the bytes of a kernel, whichever take longer."""
 
     def limit(self, name: str) -> float:
         """Seconds that the kernel takes at least."""
         limits = importlib.import_module("calque.backend.cpu.limits")
         case = cases()[name]
-        if case.flops:
-            return float(case.flops / limits.peak_flops())
-        return float(case.nbytes / limits.copy_bandwidth(int(min(case.copies * case.nbytes, 512 << 20))))
+        moved = case.nbytes / limits.copy_bandwidth(int(min(case.copies * case.nbytes, 512 << 20)))
+        return float(max(moved, case.flops / limits.peak_flops()) if case.flops else moved)
 
 
 CONTENDERS: dict[str, type[Framework]] = {
