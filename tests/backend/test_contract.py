@@ -26,6 +26,7 @@ from calque.backend.cpu.contract import (
     contraction,
     module_ir,
     target_for_features,
+    ways_of,
 )
 from calque.kernel.contract import ContractSpec
 from tests.backend.contract_harness import Library, library, matmul_params, strides_of
@@ -396,6 +397,45 @@ def test_weight_gradients_of_one_tap(dtype: str, rows: int, channels: int, group
         assert params.planes and params.words()[0] == -4
         check_convolution("conv2d_weight_grad", sizes, x, w, g)
         check("conv2d_weight_grad", replace(params, patches=True), x, g, naive("conv2d_weight_grad", x, g, params, x.shape), g.size)
+
+
+@pytest.mark.parametrize(("rows", "channels", "groups", "size"), [(64, 40, 1, 28), (33, 300, 2, 12), (48, 530, 1, 20), (7, 64, 3, 36)])
+@pytest.mark.parametrize("kind", ["conv2d", "conv2d_input_grad"])
+def test_planes_where_they_lie(kind: str, rows: int, channels: int, groups: int, size: int, rng: np.random.Generator) -> None:
+    """Planes of whole vectors, half-filled panels, several blocks of depth, groups; the same numbers as from packed patches."""
+    inner, outer = (channels, rows) if kind == "conv2d" else (rows, channels)
+    sizes: dict[str, Any] = {"images": 3, "channels": inner * groups, "size": (size, size), "out_channels": outer * groups, "kernel": (1, 1),
+                             "out_size": (size, size), "groups": groups}
+    x, w, g = (rng.standard_normal(shape).astype(np.float32) for shape in (
+        (3, inner * groups, size, size), (outer * groups, inner, 1, 1), (3, outer * groups, size, size)))
+    params: Any = (Conv2d(**sizes, x_strides=strides_of(x), w_strides=strides_of(w)) if kind == "conv2d"  # type: ignore[arg-type]
+                   else Conv2dInputGrad(**sizes, g_strides=strides_of(g), w_strides=strides_of(w)))  # type: ignore[arg-type]
+    if rows * groups > 25:
+        assert ways_of(kind, params, "float32", library("float32").target) == {"near"}
+    check_convolution(kind, sizes, x, w, g)
+    operands = (x, w) if kind == "conv2d" else (g, w)
+    check(kind, replace(params, patches=True), *operands, naive(kind, *operands, params, x.shape), w.size)
+
+
+@pytest.mark.parametrize(("rows", "channels", "groups", "size", "kernel", "padding", "dilation"), [
+    (64, 64, 1, (28, 28), 3, 1, 1), (27, 70, 1, (15, 14), 3, 1, 1), (32, 64, 2, (9, 33), 3, 0, 1), (64, 65, 1, (13, 29), 2, 0, 1),
+    (31, 64, 1, (20, 11), 5, 2, 1), (32, 64, 1, (17, 18), 3, 2, 2), (32, 64, 1, (16, 66), 4, 1, 1), (32, 300, 1, (40, 40), 3, 1, 3)])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_residue_classes_together(dtype: str, rows: int, channels: int, groups: int, size: tuple[int, int], kernel: int, padding: int,
+                                  dilation: int, rng: np.random.Generator) -> None:
+    """Input gradients of stride 2: odd sizes, rows that no output meets, several blocks of rows, taps of one parity, groups, other layouts."""
+    out = tuple(out_extent(extent, kernel, 2, dilation, padding, padding) for extent in size)
+    sizes: dict[str, Any] = {"images": 2, "channels": rows * groups, "size": size, "out_channels": channels * groups, "kernel": (kernel, kernel),
+                             "out_size": out, "stride": (2, 2), "padding": (padding, padding), "dilation": (dilation, dilation), "groups": groups}
+    x = np.empty((2, rows * groups, *size), dtype)
+    for order in ([0, 1, 2, 3], [0, 2, 3, 1]):
+        w = strided(rng, (channels * groups, rows, kernel, kernel), dtype, order, 1)
+        g = strided(rng, (2, channels * groups, *out), dtype, order, 1)
+        params = Conv2dInputGrad(**sizes, g_strides=strides_of(g), w_strides=strides_of(w))  # type: ignore[arg-type]
+        assert ways_of("conv2d_input_grad", params, dtype, library(dtype).target) == {"joint"}
+        check_convolution("conv2d_input_grad", sizes, x, w, g)
+        apart = replace(params, patches=True)
+        check("conv2d_input_grad", apart, g, w, naive("conv2d_input_grad", g, w, params, x.shape), w.size)
 
 
 def test_weight_gradients_of_one_tap_that_are_packed() -> None:

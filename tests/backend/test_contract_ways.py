@@ -19,6 +19,7 @@ from calque.backend.cpu.contract.builder import Builder
 from calque.backend.cpu.contract.conv_words import CONV_WORDS, read_conv
 from calque.backend.cpu.contract.direct import is_direct
 from calque.backend.cpu.contract.flat import is_flat
+from calque.backend.cpu.contract.near import is_near
 from calque.backend.cpu.contract.pack import PATCH_WORDS, read_patch
 from calque.backend.cpu.contract.params import blocking_for
 from calque.backend.cpu.target import current
@@ -28,11 +29,11 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def decision() -> int:
-    """Address of a native function (block, result): 2 for flat, 1 for direct, 0 else."""
+    """Address of a native function (block, result): 3 for flat, 2 for direct, 1 for near, 0 else."""
     b = Builder("decide", ("ptr %block", "ptr %result"), blocking_for("float32", current()), linkage="")
     p, w = read_patch(b, "%block"), read_conv(b, "%block")
-    flat, direct = is_flat(b, p, w), is_direct(b, p, w)
-    b.emit(f"store i64 {b.select(flat, 2, b.select(direct, 1, 0))}, ptr %result")
+    flat, direct, near = is_flat(b, p, w), is_direct(b, p, w), is_near(b, p, w)
+    b.emit(f"store i64 {b.select(flat, 3, b.select(direct, 2, b.select(near, 1, 0)))}, ptr %result")
     text = b.text().replace("#0", "nounwind")
     data = llvm.compile_all([llvm.Source(lambda: text, 1)], current())[0]
     return llvm.Loader().load([(data, ["decide"])])[0]
@@ -50,20 +51,24 @@ def random_block(rng: random.Random) -> list[int]:
     values |= {"row_dilation": rng.choice([1, 2, -1]), "column_dilation": rng.choice([1, 2, -1])}
     values |= {"channels": rng.choice([1, 3, 16, 64, 512]), "rows": rng.choice([1, 2, 4, 10, 32, 64, 512])}
     values |= {"result_column_step": rng.choice([1, 1, 1, 2])}
+    if rng.random() < 0.25:  # a matrix product on planes
+        values |= dict.fromkeys(("tap_rows", "tap_columns", "column_stride", "column_step", "grid_rows", "result_grid_rows"), 1)
+        values |= dict.fromkeys(("patches", "row_offset", "column_offset"), 0)
+        values |= {"grid_columns": size * size, "channel_step": size * size}
     return [values[name] for name in (*PATCH_WORDS, *CONV_WORDS)]
 
 
 def test_the_evaluated_choice_is_the_native_one(seed: int) -> None:
     native = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)(decision())
     rng, found = random.Random(seed), []
-    for _ in range(3000):
+    for _ in range(5000):
         block = random_block(rng)
         words, result = (ctypes.c_int64 * len(block))(*block), ctypes.c_int64(-1)
         native(ctypes.addressof(words), ctypes.addressof(result))
         way = ways._block_way(tuple(block), blocking_for("float32", current()))
-        assert way == ("patches", "direct", "flat")[result.value], block
+        assert way == ("patches", "near", "direct", "flat")[result.value], block
         found.append(way)
-    assert min(found.count(way) for way in ("patches", "direct", "flat")) > 100
+    assert min(found.count(way) for way in ("patches", "near", "direct", "flat")) > 100
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])

@@ -177,9 +177,9 @@ class Builder:
         """Store one vector of consecutive elements."""
         self.emit(f"store {self.vector} {value}, ptr {pointer}, align {self.blocking.item_bytes}")
 
-    def prefetch(self, pointer: str) -> None:
-        """Ask for the cache line at an address, which need not be valid."""
-        self.emit(f"call void @llvm.prefetch.p0(ptr {pointer}, i32 0, i32 3, i32 1)")
+    def prefetch(self, pointer: str, level: int = 1) -> None:
+        """Ask for the cache line at an address, which need not be valid, into the cache of this level and those behind it."""
+        self.emit(f"call void @llvm.prefetch.p0(ptr {pointer}, i32 0, i32 {4 - level}, i32 1)")
 
     def load_masked(self, pointer: str, mask: str) -> str:
         """Consecutive elements where the mask is set, zero elsewhere (those are not touched)."""

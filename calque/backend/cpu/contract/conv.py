@@ -1,8 +1,9 @@
 """Convolution as an implicit matrix product: rows = output channels, columns = output pixels, depth = (channel, tap).
 
 The weights are packed once by all threads; each thread then packs patches of its own pixels straight from the image
-and multiplies. The input gradient is the same computation on the output gradient, one block of parameters for each
-residue class of the stride, so that no inserted zero is ever multiplied.
+and multiplies, or multiplies the planes of a 1x1 convolution where they lie. The input gradient is the same computation
+on the output gradient, one block of parameters for each residue class of the stride, so that no inserted zero is ever
+multiplied.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from calque.backend.cpu.contract.direct import is_direct, packed_size
 from calque.backend.cpu.contract.finish import WHOLE, begin, finish, note
 from calque.backend.cpu.contract.flat import is_flat
 from calque.backend.cpu.contract.gemm import depth_block, depth_blocks, each_depth_block, panel_rows
+from calque.backend.cpu.contract.joint import MARK as JOINT
+from calque.backend.cpu.contract.near import is_near
 from calque.backend.cpu.contract.pack import first_channel, read_patch
 from calque.backend.cpu.contract.target import Blocking
 from calque.backend.cpu.contract.winograd import MARK
@@ -200,6 +203,10 @@ def _convolve(blocking: Blocking) -> str:
         b.call("flat_convolve", "i64 %thread", "i64 %threads", "ptr %private", "ptr %image", "ptr %shared", "ptr %result",
                "ptr %block")
     b.return_when(flat)
+    near = is_near(b, p, w)
+    with b.when(near):
+        b.call("near_convolve", "i64 %thread", "i64 %threads", "ptr %image", "ptr %shared", "ptr %result", "ptr %block")
+    b.return_when(near)
     whole = is_direct(b, p, w)
     with b.when(whole):
         b.call("direct_convolve", "i64 %thread", "i64 %threads", "ptr %private", "ptr %image", "ptr %shared", "ptr %result",
@@ -265,6 +272,11 @@ def _entry(blocking: Blocking) -> str:
         b.call("winograd_conv", "i64 %thread", "i64 %threads", "ptr %barrier", "ptr %scratch", f"ptr {image}",
                f"ptr {weights}", f"ptr {result}", f"ptr {shared}", f"ptr {b.byte_at('%args', 8 * (BUFFERS + 1))}")
     b.return_when(winograd)
+    joint = b.compare("eq", count, JOINT)
+    with b.when(joint):
+        b.call("joint_grad", "i64 %thread", "i64 %threads", "ptr %barrier", "ptr %scratch", f"ptr {image}", f"ptr {weights}",
+               f"ptr {result}", f"ptr {shared}", f"ptr {b.byte_at('%args', 8 * (BUFFERS + 1))}")
+    b.return_when(joint)
     b.call("clear_share", "i64 %thread", "i64 %threads", f"ptr {result}", f"i64 {b.word('%args', BUFFERS + 1)}")
     with b.when(b.compare("eq", count, 1)):
         w = read_conv(b, base)

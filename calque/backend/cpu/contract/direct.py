@@ -14,6 +14,7 @@ from calque.backend.cpu.contract.builder import Builder, Value
 from calque.backend.cpu.contract.conv_words import read_conv
 from calque.backend.cpu.contract.finish import begin, finish
 from calque.backend.cpu.contract.gemm import panel_rows
+from calque.backend.cpu.contract.near import SAME_SETS_BYTES, is_near
 from calque.backend.cpu.contract.pack import read_patch, valid_lanes
 from calque.backend.cpu.contract.target import SCRATCH_BYTES, Blocking
 from calque.backend.cpu.contract.tiles import lines_at_once, tile_array, tile_size
@@ -72,7 +73,7 @@ def is_direct(b: Builder, p: Words, w: Words) -> str:
     room = (SCRATCH_BYTES - TABLE_BYTES) // b.blocking.item_bytes - 2 * lanes
     waste = b.sub(b.mul(b.ceil_div(w["rows"], 2 * lanes), 2 * lanes), w["rows"])
     # Tiles are turned into columns of planes; planes a multiple of 2 KiB apart compete for the same cache sets.
-    apart = b.compare("ne", b.rem(w["result_channel_step"], 2048 // b.blocking.item_bytes), 0)
+    apart = b.compare("ne", b.rem(w["result_channel_step"], SAME_SETS_BYTES // b.blocking.item_bytes), 0)
     conditions = [
         b.compare("eq", w["patches"], 0),
         b.either(b.compare("sgt", layout.taps, 1), _plain(b, p, w, layout)),
@@ -89,10 +90,11 @@ def is_direct(b: Builder, p: Words, w: Words) -> str:
 
 
 def _plain(b: Builder, p: Words, w: Words, layout: Layout) -> str:
-    """A matrix product on whole planes: worth turning tiles only for long sums whose operand stays in the cache."""
+    """A matrix product on whole planes that cannot be read in place: worth turning tiles only for long sums whose operand stays in the cache."""
     flat = b.both(b.compare("eq", p["grid_rows"], 1), b.compare("eq", w["result_column_step"], 1))
     near = b.compare("sle", b.mul(w["channels"], layout.channel), PLAIN_BYTES // b.blocking.item_bytes)
-    return b.both(b.both(flat, b.compare("eq", p["column_stride"], 1)), b.both(near, b.compare("sge", w["channels"], PLAIN_DEPTH)))
+    packed = b.compare("eq", b.select(is_near(b, p, w), 0, 1), 1)
+    return b.both(packed, b.both(b.both(flat, b.compare("eq", p["column_stride"], 1)), b.both(near, b.compare("sge", w["channels"], PLAIN_DEPTH))))
 
 
 def direct_functions(blocking: Blocking) -> str:

@@ -11,7 +11,9 @@ from calque.backend.cpu.contract.direct import direct_functions
 from calque.backend.cpu.contract.flat import flat_functions
 from calque.backend.cpu.contract.flat_grad import flat_grad_functions
 from calque.backend.cpu.contract.gemm import gemm_functions
+from calque.backend.cpu.contract.joint import joint_functions
 from calque.backend.cpu.contract.micro import dot_kernels, outer_kernels
+from calque.backend.cpu.contract.near import near_functions
 from calque.backend.cpu.contract.pack import packers
 from calque.backend.cpu.contract.params import blocking_for
 from calque.backend.cpu.contract.plane_grad import plane_grad_functions
@@ -29,7 +31,8 @@ def module_ir(dtype: str, target: VectorUnit) -> str:
     blocking = blocking_for(dtype, target)
     if blocking.narrow:
         return bfloat_module(blocking)
-    parts = (declarations, outer_kernels, dot_kernels, packers, gemm_functions, flat_functions, tile_functions,
-             direct_functions, conv_functions, tile_grad_functions, flat_grad_functions, plane_grad_functions, weight_grad_functions,
-             winograd_conv_functions, winograd_weight_functions, attention_functions, attention_grad_functions, recurrent_functions)
+    parts = (declarations, outer_kernels, dot_kernels, packers, gemm_functions, flat_functions, tile_functions, direct_functions,
+             joint_functions, near_functions, conv_functions, tile_grad_functions, flat_grad_functions, plane_grad_functions,
+             weight_grad_functions, winograd_conv_functions, winograd_weight_functions, attention_functions, attention_grad_functions,
+             recurrent_functions)
     return "\n".join(part(blocking) for part in parts)

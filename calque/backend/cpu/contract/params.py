@@ -10,6 +10,8 @@ from calque.backend.cpu.contract.attention_call import Attention
 from calque.backend.cpu.contract.conv_words import ConvWords, block_words
 from calque.backend.cpu.contract.flat_grad import MARK as FLAT
 from calque.backend.cpu.contract.flat_grad import FlatGradWords, flat_chunk, flat_splits
+from calque.backend.cpu.contract.joint import MARK as JOINT
+from calque.backend.cpu.contract.joint import JointWords, pays
 from calque.backend.cpu.contract.pack import PatchWords
 from calque.backend.cpu.contract.plane_grad import MARK as PLANES
 from calque.backend.cpu.contract.plane_grad import PlaneGradWords, planes_of
@@ -177,6 +179,9 @@ class Conv2dInputGrad(_Convolution):
         clear first, as the others are zero; or the block of Winograd's method."""
         if self.winograd:
             return (MARK, *self._winograd().words())
+        joint = self.joint
+        if joint:
+            return (JOINT, *joint.words())
         blocks = self._blocks()
         unmet = not self._apart and len(blocks) < len(self._classes)
         cleared = self.images * self.channels * prod(self.size) if unmet else 0
@@ -186,7 +191,27 @@ class Conv2dInputGrad(_Convolution):
         """Size of the packed weights."""
         if self.winograd:
             return _winograd_bytes(self._winograd(), blocking_for(dtype, target))
-        return _packed_weights(self._blocks(), blocking_for(dtype, target))
+        joint, blocking = self.joint, blocking_for(dtype, target)
+        return joint.packed_elements(blocking) * blocking.item_bytes if joint else _packed_weights(self._blocks(), blocking)
+
+    @property
+    def joint(self) -> JointWords | None:
+        """The parameters of all classes of stride 2 together, where it pays; the sizes alone decide."""
+        if self.patches or self.stride != (2, 2) or not self.images * prod(self.size) * prod(self.out_size):
+            return None
+        rows, channels = self.channels // self.groups, self.out_channels // self.groups
+        found = [[self._residue(axis, residue) for residue in (0, 1)] for axis in (0, 1)]
+        ends = [[offset + dilation * (taps - 1) for _, _, taps, offset, dilation in axis if taps] for axis in found]
+        starts = [[offset for _, _, taps, offset, _ in axis if taps] for axis in found]
+        low = [min(*a, *z) for a, z in zip(starts, ends, strict=True)]
+        halo = [max(*a, *z) - first for a, z, first in zip(starts, ends, low, strict=True)]
+        if not pays(rows, channels, self.kernel, -(-self.size[1] // 2), max(halo)):
+            return None
+        residues = tuple(word for axis, first in zip(found, low, strict=True) for start, step, taps, offset, dilation in axis
+                         for word in (start, step, taps, offset - first, dilation))
+        w_out, w_in, w_u, w_v = self.w_strides
+        return JointWords(self.groups, rows, channels, self.images, *self.out_size, *self.g_strides, w_in, w_out, w_u, w_v, *self.kernel,
+                          *self.size, low[0], low[1], halo[0], halo[1], residues)
 
     def _winograd(self) -> WinogradWords:
         """The convolution of g with reversed taps and exchanged channels, padded so that the result has x's size."""

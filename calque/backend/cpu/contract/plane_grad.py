@@ -99,8 +99,14 @@ def planes_of(rows: int, channels: int, groups: int, images: int, patch: PatchWo
 
 def plane_grad_functions(blocking: Blocking) -> str:
     """``plane_grad`` and everything specific to it."""
-    tiles = [_tile(rows, blocking) for rows in range(1, blocking.tile_rows + 1)]
+    tiles = [_tile(rows, blocking) for rows in _heights(blocking)]
     return "".join([*tiles, *(make(blocking) for make in (_choose, _fetch, _tiles, _task, _finish, _run))])
+
+
+def _heights(blocking: Blocking) -> range:
+    """Rows of tiles: a block of tall channels is cut into equal parts, so short ones do not occur."""
+    size = blocking.tile_rows
+    return range(min(rows // -(-rows // size) for rows in range(FEWEST, TALL_BLOCK + 1)), size + 1)
 
 
 def _tile(rows: int, blocking: Blocking) -> str:
@@ -141,7 +147,7 @@ def _tile(rows: int, blocking: Blocking) -> str:
 def _choose(blocking: Blocking) -> str:
     """``plane_tile(rows, ...)``: a jump table."""
     b = Builder("plane_tile", ("i64 %rows", *TILE_PARAMETERS), blocking, attributes="noinline")
-    choices = [(rows, f"rows{rows}", f"plane_tile_{rows}") for rows in range(1, blocking.tile_rows + 1)]
+    choices = [(rows, f"rows{rows}", f"plane_tile_{rows}") for rows in _heights(blocking)]
     b.jump_table("%rows", choices, passed_on(TILE_PARAMETERS))
     return b.text()
 
@@ -151,7 +157,7 @@ def _fetch(blocking: Blocking) -> str:
     b = Builder("plane_fetch", ("ptr %source", "i64 %step", "i64 %low", "i64 %high", "i64 %row_step", "i64 %rows", "i64 %length"), blocking,
                 attributes="noinline")
     with b.loop("%low", "%high") as plane, b.loop(0, "%rows") as row, b.loop(0, "%length", blocking.lanes) as place:
-        b.prefetch(b.at("%source", b.add(b.dot((plane, "%step"), (row, "%row_step")), place)))
+        b.prefetch(b.at("%source", b.add(b.dot((plane, "%step"), (row, "%row_step")), place)), 2)
     return b.text()
 
 

@@ -16,6 +16,8 @@ from calque.backend.cpu.contract.conv_words import BLOCK_WORDS, CONV_WORDS
 from calque.backend.cpu.contract.direct import is_direct
 from calque.backend.cpu.contract.flat import is_flat
 from calque.backend.cpu.contract.flat_grad import MARK as FLAT
+from calque.backend.cpu.contract.joint import MARK as JOINT
+from calque.backend.cpu.contract.near import is_near
 from calque.backend.cpu.contract.pack import PATCH_WORDS
 from calque.backend.cpu.contract.params import Contraction, blocking_for
 from calque.backend.cpu.contract.plane_grad import MARK as PLANES
@@ -28,6 +30,8 @@ FUNCTIONS: dict[str, dict[str, tuple[str, ...]]] = {
         "winograd": ("winograd_conv",),
         "flat": ("flat_pack_weights", "flat_convolve"),
         "direct": ("direct_pack_weights", "direct_convolve"),
+        "joint": ("joint_grad",),
+        "near": ("near_convolve",),
         "patches": ("conv_chunk",),
     },
     "conv2d_weight_grad": {
@@ -46,6 +50,8 @@ CALLERS = {
     "direct_pack_weights": "pack_weights",
     "flat_convolve": "convolve",
     "direct_convolve": "convolve",
+    "joint_grad": "calque_conv2d",
+    "near_convolve": "convolve",
     "conv_chunk": "convolve",
     "winograd_weight_grad": "calque_conv2d_weight_grad",
     "tile_grad": "calque_conv2d_weight_grad",
@@ -119,7 +125,9 @@ def _block_way(words: tuple[int, ...], blocking: Blocking) -> str:
     w: dict[str, Any] = dict(zip(CONV_WORDS, words[len(PATCH_WORDS) :], strict=True))
     if is_flat(b, p, w) == "1":
         return "flat"
-    return "direct" if is_direct(b, p, w) == "1" else "patches"
+    if is_direct(b, p, w) == "1":
+        return "direct"
+    return "near" if is_near(b, p, w) == "1" else "patches"
 
 
 def ways_of(kind: str, native: Contraction, dtype: str, target: VectorUnit) -> frozenset[str]:
@@ -129,7 +137,7 @@ def ways_of(kind: str, native: Contraction, dtype: str, target: VectorUnit) -> f
     words = native.words()
     if kind == "conv2d_weight_grad":
         return frozenset({{MARK: "winograd", TILED: "tiled", FLAT: "flat", PLANES: "planes"}.get(words[0], "patches")})
-    if words[0] == MARK:
-        return frozenset({"winograd"})
+    if words[0] in (MARK, JOINT):
+        return frozenset({"winograd" if words[0] == MARK else "joint"})
     blocking = blocking_for(dtype, target)
     return frozenset(_block_way(words[at : at + BLOCK_WORDS], blocking) for at in range(2, 2 + words[0] * BLOCK_WORDS, BLOCK_WORDS))
