@@ -17,6 +17,7 @@ from calque.tensor import Tensor, slot_of
 
 _BIG = (1 << 63) - 1
 _HALF = 1 << 31
+_FEW = 64
 
 
 def index_error(op: str, value: int, position: tuple[int, ...], size: int, low: int, line: str = "") -> OutOfRangeError:
@@ -72,6 +73,10 @@ def check_index(op: str, index: Tensor, size: int, negative: bool = True) -> Ten
 
 def _verdict(values: np.ndarray[Any, Any], size: int, low: int, negative: bool) -> tuple[tuple[int, ...] | None, int, bool]:
     """Position and value of the first bad index, if any; whether some count from the end."""
+    if values.size <= _FEW:  # sooner looked at one by one
+        numbers = values.reshape(-1).tolist()
+        if min(numbers) >= low and max(numbers) < size:
+            return None, 0, negative and min(numbers) < 0
     bad = (values < low) | (values >= size)
     if bad.any():
         position = tuple(int(i) for i in np.argwhere(bad)[0])

@@ -63,10 +63,10 @@ def _integer(value: int) -> Tensor:
 
 def _all_in(found: Any, size: int) -> bool:
     """Whether all are in 0..size-1, in one pass: as unsigned numbers negative ones are large. A few are sooner looked at one by one."""
-    if found.dtype != np.int64 or not found.flags.c_contiguous:
+    if found.dtype != np.int64:
         return False
     if found.size > _FEW:
-        return int(found.view(np.uint64).max()) < size
+        return found.flags.c_contiguous and int(found.view(np.uint64).max()) < size
     numbers = found.reshape(-1).tolist()
     return min(numbers) >= 0 and max(numbers) < size
 
