@@ -24,6 +24,7 @@ from calque.ops.opdef import Attrs, OpDef, Sample, Vjp, register
 from calque.ops.rules import Array, floating, widen
 
 MAX_HEAD_SIZE = 1024  # blocks of one head's rows have to fit into a thread's scratch memory
+MOST_QUERIES_IN_PLACE = 2  # up to so many, keys and values are read where they lie: packing them is worth more products than they have
 PARTS = ("out", "lse")
 GRAD_PARTS = ("q", "k", "v")
 OPERANDS = ("q", "k", "v", "g", "lse", "delta", "mask")

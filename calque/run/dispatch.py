@@ -19,7 +19,7 @@ from calque.base.collector import without_full_collections
 from calque.base.config import settings
 from calque.base.device import CPU, Device
 from calque.base.dtypes import DType
-from calque.ir.program import Program
+from calque.ir.program import Node, Program
 from calque.run import trace as tracing
 from calque.run.backends import allocate, compile_or_interpret
 from calque.run.buffer import Buffer, interrupted
@@ -139,12 +139,21 @@ def estimate_work(program: Program, flops_per_operation: int = 1) -> int:
         elif node.op.name in ("lstm", "lstm_grad"):
             gates, weight = (program.nodes[node.inputs[k]] for k in ((0, 3) if node.op.name == "lstm" else (1, 0)))
             total += 2 * gates.numel * weight.shape[1] // flops_per_operation if node.attrs[0] == node.op.parts[0] else node.numel
+        elif node.op.name.startswith("attention"):
+            total += _attention_work(program, node) // flops_per_operation
         elif node.op.kind == "contract":
             inner = max((program.nodes[i].numel for i in node.inputs), default=1)
             total += 2 * node.numel * max(1, inner // max(1, node.shape[-1] if node.shape else 1)) // flops_per_operation
         elif node.op.kind != "leaf":
             total += max([node.numel] + [program.nodes[i].numel for i in node.inputs])
     return total
+
+
+def _attention_work(program: Program, node: Node) -> int:
+    """Operations of one part: of the five products of a gradient each part has about two, as the result has."""
+    queries, keys = (program.nodes[node.inputs[k]].shape[-2] for k in (0, 1))
+    part = node.attrs[0]
+    return node.numel if part == "lse" else 4 * node.numel * (keys if part in ("out", "q") else queries)
 
 
 def estimate_cost(program: Program) -> int:

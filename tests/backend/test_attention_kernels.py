@@ -13,11 +13,12 @@ from hypothesis import strategies as st
 from calque.backend.cpu.contract import AVX2, AVX512, NEON, SCRATCH_BYTES, SSE, TargetInfo, contraction
 from calque.backend.cpu.contract.attention import forward_sizes
 from calque.backend.cpu.contract.attention_call import Attention
+from calque.backend.cpu.contract.attention_few import few_sizes
 from calque.backend.cpu.contract.attention_grad import gradient_sizes
 from calque.backend.cpu.contract.builder import Builder
 from calque.backend.cpu.contract.params import blocking_for
 from calque.kernel.contract import AttentionSpec, reference
-from calque.ops.attention import MAX_HEAD_SIZE
+from calque.ops.attention import MAX_HEAD_SIZE, MOST_QUERIES_IN_PLACE
 from tests.backend.contract_harness import Library, host_target, library, strides_of
 
 Array = np.ndarray[Any, Any]
@@ -94,6 +95,52 @@ def test_narrow_vectors(target: TargetInfo) -> None:
     check("attention_grad_masked", backward, spec_of(backward, (2,), 0.2, True), (True, True, True), lib)
 
 
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(st.data())
+def test_few_queries(data: st.DataObject) -> None:
+    """Keys and values read in place, however long their rows and whatever lies between them; columns that are apart take the other path."""
+    queries, keys = data.draw(st.integers(1, MOST_QUERIES_IN_PLACE)), data.draw(st.one_of(st.integers(0, 40), st.integers(250, 700)))
+    width = st.one_of(st.integers(1, 40), st.sampled_from([64, 65, 127, 128, 200, 256, 257]))
+    sizes = (queries, keys, data.draw(width), data.draw(width))
+    batch = tuple(data.draw(st.lists(st.integers(1, 3), min_size=1, max_size=2)))
+    dtype, masked, causal, turned = data.draw(st.tuples(st.sampled_from(DTYPES), st.booleans(), st.booleans(), st.booleans()))
+    forward, _ = operands(np.random.default_rng(data.draw(st.integers(0, 9))), dtype, batch, sizes, masked, 0.3, causal)
+    if data.draw(st.booleans()):
+        forward[2] = np.ascontiguousarray(forward[2].swapaxes(-1, -2)).swapaxes(-1, -2)
+    wanted = data.draw(st.sampled_from([(True, True), (True, False), (False, True)]))
+    check("attention" + "_masked" * masked, forward, spec_of(forward, batch, 0.3, causal, turned), wanted)
+
+
+@pytest.mark.parametrize("target", [AVX2, SSE], ids=lambda target: target.name)
+@pytest.mark.parametrize("sizes", [(1, 300, 33, 20), (3, 37, 64, 100)])
+def test_few_queries_with_narrow_vectors(target: TargetInfo, sizes: tuple[int, int, int, int]) -> None:
+    if host_target() is NEON:
+        pytest.skip("an x86 processor is needed")
+    forward, _ = operands(np.random.default_rng(0), "float32", (2,), sizes, True, 0.2, True)
+    check("attention_masked", forward, spec_of(forward, (2,), 0.2, True), (True, True), Library("float32", target))
+
+
+def test_few_queries_stay_inside_their_operands() -> None:
+    """Nothing beside the rows is read or written: NaN around keys and values changes nothing, results end where they end."""
+    rng = np.random.default_rng(0)
+    for keys, features, outputs in ((1, 1, 1), (17, 5, 7), (40, 33, 70), (300, 20, 129)):
+        around = [np.full((2, keys + 2, width + 40), np.nan, np.float32) for width in (features, outputs)]
+        k, v = around[0][:, 1:-1, 20:-20], around[1][:, 1:-1, 20:-20]
+        k[...], v[...] = rng.standard_normal(k.shape), rng.standard_normal(v.shape)
+        q = rng.standard_normal((2, 2, features)).astype(np.float32)
+        check("attention", [q, k, v], spec_of([q, k, v], (2,), 0.4, False), (True, True))
+
+
+def test_nan_with_few_queries() -> None:
+    forward, _ = operands(np.random.default_rng(0), "float32", (1,), (3, 90, 16, 16), False, 0.3, True)
+    q, k, v = (x.copy() for x in forward)
+    q[0, 0], k[0, 2, 1] = np.nan, np.nan
+    out = np.empty((1, 3, 16), np.float32)
+    spec = spec_of([q, k, v], (1,), 0.3, True)
+    library("float32").prepare_any("attention", contraction("attention", spec), [q, k, v], [out, None])(1)
+    assert np.isnan(out).all(-1)[0].tolist() == [True, False, True] and np.isfinite(out[0, 1]).all()
+
+
 @pytest.mark.parametrize("target", [AVX512, AVX2, SSE, NEON], ids=lambda target: target.name)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("gradient", [False, True])
@@ -107,7 +154,9 @@ def test_blocks_fit_into_scratch_memory(gradient: bool, dtype: str, target: Targ
         assert call.key_block % blocking.tile_columns == call.query_chunk % blocking.tile_columns == 0
         sizes = (gradient_sizes if gradient else forward_sizes)(b, width, width, call.key_block, call.query_chunk)
         assert all(isinstance(size, int) and size % blocking.lanes == 0 for size in sizes.values())
-        assert sum(sizes.values()) * blocking.item_bytes <= SCRATCH_BYTES  # type: ignore[arg-type]
+        few = few_sizes(b, width, width, call.key_block)
+        assert all(isinstance(size, int) and size % blocking.lanes == 0 for size in few.values())
+        assert max(sum(sizes.values()), sum(few.values())) * blocking.item_bytes <= SCRATCH_BYTES  # type: ignore[arg-type, type-var]
 
 
 def test_nan_stays_in_its_rows() -> None:

@@ -171,3 +171,44 @@ def test_no_score_matrix_is_kept(few_queries: str) -> None:
     out = calque.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
     held = out.grad_fn.context[2]
     assert sum(int(np.prod(x.shape)) for x in held) == 512 * 8 + 512
+
+
+def _decoding(rng: np.random.Generator) -> tuple[list[Any], dict[str, Any]]:
+    """Operands of one step of decoding: a part of a cache, one or two queries, sometimes grouped heads, masks, or columns that are apart."""
+    batch, groups, repeat = (int(n) for n in rng.integers(1, 4, 3))
+    queries, keys, width, size = int(rng.integers(1, 3)), int(rng.integers(1, 300)), int(rng.integers(1, 70)), int(rng.integers(1, 70))
+    kind = str(rng.choice(["float32", "float64"]))
+    cache = [rng.standard_normal((batch, groups, keys + 9, n)).astype(kind) for n in (width, size)]
+    q = rng.standard_normal((batch, queries, groups * repeat, width)).astype(kind)
+    k, v = (calque.tensor(c)[:, :, 3 : 3 + keys] for c in cache)
+    if rng.random() < 0.2:
+        v = v.mT.contiguous().mT
+    options: dict[str, Any] = {"enable_gqa": repeat > 1}
+    chance = rng.random()
+    if chance < 0.3:
+        options["attn_mask"] = calque.tensor(rng.random((batch, 1, queries, keys)) < 0.7)
+    elif chance < 0.5:
+        options["attn_mask"] = calque.tensor(rng.standard_normal((queries, keys)).astype(kind))
+    elif chance < 0.7:
+        options["is_causal"] = True
+    return [calque.tensor(q).transpose(1, 2), k, v], options
+
+
+def test_one_or_two_queries(rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keys and values that are read in place give what stored scores give; gradients come from stored scores."""
+    monkeypatch.setattr(attention, "FEW_QUERIES", 32)
+    attend = calque.nn.functional.scaled_dot_product_attention
+    for _ in range(60):
+        operands, options = _decoding(rng)
+        found = []
+        for most in (attention.MOST_QUERIES_IN_PLACE, 0):
+            with monkeypatch.context() as patch:
+                patch.setattr(attention, "MOST_QUERIES_IN_PLACE", most)
+                found.append(attend(*operands, **options))
+        assert found[0].shape == found[1].shape and found[0].dtype == found[1].dtype
+        close(*found)
+    q, k, v = (x.requires_grad_() for x in [calque.randn(2, 3, 1, 8), calque.randn(2, 3, 20, 8), calque.randn(2, 3, 20, 8)])
+    attend(q, k, v).sum().backward()
+    with calque.no_grad():
+        close(attend(q, k, v), attend(q, k, v.clone()))
+    assert all(x.grad is not None for x in (q, k, v))

@@ -42,6 +42,15 @@ def test_a_small_product_of_matrices_is_interpreted_first() -> None:
     assert counts() == (compiled, interpreted + 1)
 
 
+def test_attention_counts_two_products_whatever_the_number_of_heads() -> None:
+    b = Build()
+    q, k, v = b.input((4, 6, 2, 16)), b.input((4, 6, 50, 16)), b.input((4, 6, 50, 8))
+    b.add("attention", q, k, v, attrs=("out", 0.25, False, True))
+    assert estimate_work(b.program(3)) == 4 * (4 * 6 * 2 * 8) * 50
+    b.add("attention", q, k, v, attrs=("lse", 0.25, False, True))
+    assert estimate_work(b.program(4)) == 4 * (4 * 6 * 2 * 8) * 50 + 4 * 6 * 2
+
+
 def test_large_programs_and_updates_are_compiled_at_once() -> None:
     x, state = calque.ones(200, 200), calque.ones(4)
     x.numpy(), state.numpy()

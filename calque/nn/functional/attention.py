@@ -19,13 +19,15 @@ from calque.nn.functional.linear import linear
 from calque.nn.functional.rows import choose, positions, total, wide
 from calque.nn.functional.softmax import softmax
 from calque.nn.gradient import Saved, with_gradient
-from calque.ops.attention import MAX_HEAD_SIZE
+from calque.ops.attention import MAX_HEAD_SIZE, MOST_QUERIES_IN_PLACE
+from calque.run.recorder import local
 from calque.tensor import Tensor, wrap
 
 __all__ = ["multi_head_attention_forward", "scaled_dot_product_attention"]
 
 FEW_QUERIES = 32
-"""Below this many queries scores are stored after all: they are small, and the blockwise kernels would mostly move keys and values about."""
+"""Below this many queries scores are stored after all: they are small, and the blockwise kernels would mostly move keys and values about. Very
+few (`MOST_QUERIES_IN_PLACE`) have a kernel that moves nothing, without a gradient."""
 _LOWEST = {
     "float16": -65504.0,
     "bfloat16": -3e38,
@@ -72,12 +74,23 @@ def _added(mask: Any, kind: Any) -> Any:
     return T.reshape(mask, (1,) * (2 - mask._layout.ndim) + tuple(mask._layout.shape)) if mask._layout.ndim < 2 else mask
 
 
-def _in_blocks(q: Tensor, v: Tensor) -> bool:
+def _in_blocks(q: Tensor, k: Tensor, v: Tensor, mask: Any) -> bool:
     """Whether to use the primitive: floating operands, heads small enough for its blocks, and enough queries (any number for 16-bit
-    floats, because the primitive keeps float32 in between, and without keys, where there is no maximum)."""
-    kind = q._layout.dtype
+    floats, because the primitive keeps float32 in between, and without keys, where there is no maximum), or very few."""
+    kind, queries = q._layout.dtype, q._layout.shape[-2]
     fits = kind.category == 2 and max(q._layout.shape[-1], v._layout.shape[-1]) <= MAX_HEAD_SIZE
-    return fits and (q._layout.shape[-2] >= FEW_QUERIES or kind.itemsize == 2 or v._layout.shape[-2] == 0)
+    return fits and (queries >= FEW_QUERIES or kind.itemsize == 2 or v._layout.shape[-2] == 0 or _read_in_place(q, k, v, mask))
+
+
+def _needs_gradient(*tensors: Any) -> bool:
+    return local.state.grad and any(t is not None and t._requires_grad for t in tensors)
+
+
+def _read_in_place(q: Tensor, k: Tensor, v: Tensor, mask: Any) -> bool:
+    """Whether the kernel for very few queries reads keys and values where they lie. It has no gradient of its own."""
+    if _needs_gradient(q, k, v, mask):
+        return False
+    return q._layout.shape[-2] <= MOST_QUERIES_IN_PLACE and all(t._layout.shape[-1] == 1 or t._layout.strides[-1] == 1 for t in (k, v))
 
 
 def _blockwise(q: Tensor, k: Tensor, v: Tensor, mask: Any, causal: bool, scale: float) -> Tensor:
@@ -115,8 +128,9 @@ def _blockwise(q: Tensor, k: Tensor, v: Tensor, mask: Any, causal: bool, scale: 
                 found.append(None)
         return (*found, *[None] * len(masks))
 
-    if mask is not None and mask._requires_grad:  # the rules of the primitive; its gradient has the size of the scores
-        return cast(upright(prim("attention_masked", wide(q), wide(k), wide(v), mask, "out", *attrs)), kind)
+    if not _needs_gradient(q, k, v, mask) or (mask is not None and mask._requires_grad):
+        # Plain values, or the rules of the primitive: the gradient of a mask has the size of the scores.
+        return cast(upright(prim("attention" + suffix, *[wide(x) for x in (q, k, v, *masks)], "out", *attrs)), kind)
     node = "ScaledDotProductAttentionBackward0"
     return with_gradient(node, forward, backward, (q, k, v, *masks), uses=(0,))  # type: ignore[no-any-return]
 
@@ -151,7 +165,7 @@ def scaled_dot_product_attention(
     if scale is None:
         scale = 1.0 / math.sqrt(query._layout.shape[-1]) if query._layout.shape[-1] else 1.0
     repeat = query._layout.shape[-3] // key._layout.shape[-3] if enable_gqa else 1
-    if dropout_p == 0.0 and _in_blocks(query, value):
+    if dropout_p == 0.0 and _in_blocks(query, key, value, attn_mask):
         if repeat == 1:
             return _blockwise(query, key, value, attn_mask, is_causal, float(scale))
         heads = query._layout.shape[-3]
@@ -271,7 +285,7 @@ def multi_head_attention_forward(
     mask, causal = _head_mask(attn_mask, key_padding_mask, is_causal, batch, num_heads, k._layout.shape[2])
     p = dropout_p if training else 0.0
     weights: Any = None
-    if p == 0.0 and not need_weights and _in_blocks(q, v):
+    if p == 0.0 and not need_weights and _in_blocks(q, k, v, mask):
         out = _blockwise(q, k, v, mask, causal, 1.0 / math.sqrt(depth))
     else:
         out, weights = _attend(q, k, v, _with_causal(mask, causal, target, k._layout.shape[2]), p, 1.0 / math.sqrt(depth))

@@ -11,6 +11,7 @@ Source: Milakov and Gimelshein, "Online normalizer calculation for softmax" (201
 from __future__ import annotations
 
 from calque.backend.cpu.contract.attention_call import Sizes, Words, areas, each_unit, is_absent, left_size, whole_vectors
+from calque.backend.cpu.contract.attention_few import few_functions, few_products, is_few
 from calque.backend.cpu.contract.attention_math import (
     LN_2,
     LOG2_E,
@@ -33,8 +34,8 @@ from calque.backend.cpu.contract.target import Blocking
 
 def attention_functions(blocking: Blocking) -> str:
     """The entries ``calque_attention_*`` and everything specific to them."""
-    return "".join([rows_out(blocking), _panel(blocking), _softmax(blocking), _chunk(blocking, False), _chunk(blocking, True),
-                    _entry(blocking, ""), _entry(blocking, "_masked")])
+    return "".join([few_functions(blocking), rows_out(blocking), _panel(blocking), _softmax(blocking), _chunk(blocking, False),
+                    _chunk(blocking, True), _entry(blocking, ""), _entry(blocking, "_masked")])
 
 
 def pack(b: Builder, source: str, lane_step: Value, depth_step: Value, count: Value, depth: Value, target: str, width: int) -> None:
@@ -245,5 +246,9 @@ def _entry(blocking: Blocking, masked: str) -> str:
         b.call("attention_chunk" + masked, f"ptr {words}", *(f"ptr {a}" for a in addresses[:3]), f"ptr {mask}",
                *(f"ptr {t}" for t in targets), f"i64 {b.mul(b.rem(unit, chunks), chunk)}", "ptr %scratch")
 
-    each_unit(b, b.mul(w["products"], chunks), work)
+    few = is_few(b, w)
+    with b.when(few):
+        few_products(b, w, bases, out, lse)
+    with b.when(b.let(f"xor i1 {few}, true", "c")):
+        each_unit(b, b.mul(w["products"], chunks), work)
     return b.text()
