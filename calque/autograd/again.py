@@ -20,10 +20,11 @@ from calque.run.capture import Changes
 from calque.run.nodes import VIEW_RULE, FunctionNode, GradNode, OutputNode
 from calque.run.recorder import Storage, local
 from calque.run.source import user_line
-from calque.run.stretches import Stretch, StretchCounts, Stretches, possible, watch
+from calque.run.stretches import Stretch, StretchCounts, Stretches, possible, replay, watch
 from calque.tensor import TENSOR_TYPES, Tensor, wrap
 
 COMPOSITES: dict[CodeType, int] = {}  # rules whose context is (inputs, their versions, values), and which cell holds the gradient's formula
+_NODES = (GradNode, FunctionNode, OutputNode)
 _by_number = attrgetter("number")
 
 
@@ -64,6 +65,8 @@ class Graph(Facts):
         nodes, leaves = self.nodes, self.leaves
         seen = {id(None)}
         nodes += {id(root._grad_fn): root._grad_fn for root in roots}.values()
+        if any(node.__class__ not in _NODES for node in nodes):
+            raise Unknown
         seen.update(map(id, nodes))
         for node in nodes:  # it grows
             for target in node.next:
@@ -71,10 +74,13 @@ class Graph(Facts):
                 if key in seen:
                     continue
                 seen.add(key)
-                if target.__class__ in TENSOR_TYPES:
+                kind = target.__class__
+                if kind in TENSOR_TYPES:
                     leaves.append(target)
-                else:
+                elif kind in _NODES:
                     nodes.append(target)
+                else:
+                    raise Unknown
         nodes.sort(key=_by_number, reverse=True)
         numbers: dict[int, int | None] = dict(zip(map(id, nodes), range(len(nodes)), strict=True))
         numbers.update(zip(map(id, leaves), range(-1, -1 - len(leaves), -1), strict=True))
@@ -95,10 +101,8 @@ class Graph(Facts):
                     self.values(node.saved.values())
             elif kind is FunctionNode:
                 self._rule(node)
-            elif kind is OutputNode:
-                parts.append(node.index)
             else:
-                raise Unknown
+                parts.append(node.index)
 
     def _rule(self, node: Any) -> None:
         parts = self.parts
@@ -157,7 +161,7 @@ class Graph(Facts):
         macro: Any = stretch.macro
         grads, spent, seen = stretch.result
         leaves, nodes = self.leaves, self.nodes
-        created = macro.replay(self.trace, self.cells, [])
+        created = replay(macro, self.trace, self.cells, [])
         for k, place, layout in grads:
             leaves[k]._grad = wrap(created[place], layout)
         if seen:

@@ -12,10 +12,11 @@ from typing import Any
 
 from calque.autograd.facts import Facts, Unknown
 from calque.run.recorder import local
-from calque.run.stretches import Stretch, StretchCounts, Stretches, possible, watch
+from calque.run.stretches import Stretch, StretchCounts, Stretches, possible, replay, watch
 from calque.tensor import TENSOR_TYPES, Tensor, wrap
 
 PLACES = 4096
+SHORT = 6  # operations, views and inputs that are recorded in the time in which a replay is found
 
 
 class _Tables(threading.local):
@@ -45,8 +46,11 @@ def call(function: Callable[..., tuple[Any, ...]], inputs: tuple[Any, ...]) -> t
 
 def _record(stretch: Stretch, facts: Facts, function: Callable[..., tuple[Any, ...]], inputs: tuple[Any, ...]) -> tuple[Any, ...]:
     caches = facts.caches()
+    place, first = facts.trace.cur, facts.trace.n
     values, macro, capture = watch(facts.cells, lambda: function(*inputs), False)
-    if macro is not None and not macro.definitions and not capture.mixed:
+    if macro is not None and macro.slots - first <= SHORT:
+        _tables.calls.leave(place)
+    elif macro is not None and not macro.definitions and not capture.mixed:
         found = {id(st): k for k, st in enumerate(capture.storages)}
         results = [_result(value, found, facts) for value in values]
         made = [place for place, _, _ in results if place >= 0]
@@ -72,7 +76,7 @@ def _replay(stretch: Stretch, facts: Facts) -> tuple[Any, ...]:
     results, seen = stretch.result
     macro: Any = stretch.macro
     trace = facts.trace
-    created = macro.replay(trace, facts.cells, [])
+    created = replay(macro, trace, facts.cells, [])
     if seen:
         facts.remember(seen)
     StretchCounts.replays += 1

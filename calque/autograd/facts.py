@@ -95,17 +95,21 @@ class Facts:
             self._object(value)
 
     def _function(self, function: Any, depth: int) -> None:
-        if not function.__module__.startswith("calque.") or function.__kwdefaults__ is not None:
+        if not str(function.__module__).startswith("calque.") or function.__kwdefaults__ is not None:
             raise Unknown
         self.parts.append(function.__code__)
         for content in function.__defaults__ or ():
             self.value(content, depth + 1)
         for cell in function.__closure__ or ():
-            self.value(cell.cell_contents, depth + 1)
+            try:
+                content = cell.cell_contents
+            except ValueError:  # not assigned yet
+                raise Unknown from None
+            self.value(content, depth + 1)
 
     def _object(self, value: Any) -> None:
         """An object of ours that says what it depends on: `facts` are plain, `held` tensors."""
-        facts = getattr(value, "facts", None) if value.__class__.__module__.startswith("calque.") else None
+        facts = getattr(value, "facts", None) if str(value.__class__.__module__).startswith("calque.") else None
         if facts.__class__ is not tuple:
             raise Unknown
         self.parts.append(facts)

@@ -12,7 +12,7 @@ from typing import Any
 from calque.base.dtypes import get_default_dtype
 from calque.run.live import plain
 from calque.run.recorder import local, scalar_tag
-from calque.run.stretches import Stretch, StretchCounts, Stretches, generalised, possible, takes_constants, watch
+from calque.run.stretches import Stretch, StretchCounts, Stretches, generalised, possible, replay, takes_constants, watch
 from calque.tensor import TENSOR_TYPES
 
 _FREE = ("params", "lr", "initial_lr", "param_names")  # what an update takes from `step_numbers` or does not look at
@@ -110,7 +110,7 @@ class Update:
             finally:
                 optimizer._given = None
             return
-        macro.replay(local.state.trace, self.cells, known)
+        replay(macro, local.state.trace, self.cells, known)
         StretchCounts.replays += 1
 
     @staticmethod

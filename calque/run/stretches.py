@@ -12,8 +12,9 @@ from typing import Any
 
 from calque.base.config import settings
 from calque.run.capture import Capture, plain_numbers
+from calque.run.interrupt import SHIELD
 from calque.run.macro import Macro
-from calque.run.recorder import BAKED, Counters, Edge, Storage, local
+from calque.run.recorder import BAKED, Counters, Edge, Storage, Trace, local
 
 PLACES = 256  # places of the trace; with more of them the one that was met first is forgotten
 VARIANTS = 4  # of one place
@@ -55,16 +56,20 @@ class Stretches:
 
     def __init__(self, most: int = PLACES) -> None:
         self.most = most
-        self.places: dict[Edge, list[Stretch]] = {}
+        self.places: dict[Edge, list[Stretch] | None] = {}  # None: calls at this place are left alone
         self.generation = Counters.evictions
 
     def met(self) -> bool:
-        """Whether the function was called at the trace's place before; the first call is only counted."""
+        """Whether the function was called at the trace's place before and is not left alone there; the first call is only counted."""
         place = local.state.trace.cur
         if place in self.places and self.generation == Counters.evictions:
-            return True
+            return self.places[place] is not None
         self._level(place)
         return False
+
+    def leave(self, place: Edge) -> None:
+        """Calls at this place are not worth a replay."""
+        self.places[place] = None
 
     def here(self, parts: list[Any], calls: int = 0) -> Stretch:
         """The stretch that begins at the trace's place under these conditions. `calls`: how often the first of a place was met before."""
@@ -115,6 +120,16 @@ def watch(cells: list[Storage | None], function: Callable[[], Any], closed: bool
     if macro is None or len(capture.segments) > 1 or macro.ending or macro.checks or macro.peeks or macro.dropped:
         return result, None, capture
     return result, macro, capture
+
+
+def replay(macro: Macro, trace: Trace, cells: list[Any], known: list[Any]) -> list[Storage]:
+    """Record the stretch; a Ctrl-C waits until the trace is whole again."""
+    held = SHIELD.hold()
+    try:
+        return macro.replay(trace, cells, known)
+    finally:
+        if held:
+            SHIELD.release()
 
 
 def generalised(macro: Macro) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import importlib.util
+import signal
 import sys
 import weakref
 from collections.abc import Callable, Iterator
@@ -18,8 +19,10 @@ from calque import nn, optim
 from calque.base.config import settings
 from calque.base.errors import AutogradError
 from calque.run import dispatch, recorder
+from calque.run.macro import Macro
 from calque.run.recorder import Counters
 from calque.run.stretches import StretchCounts
+from calque.tensor import wrap
 
 
 @pytest.fixture(autouse=True)
@@ -331,3 +334,43 @@ def test_nothing_is_kept_alive() -> None:
         assert model() is None
     finally:
         gc.enable()
+
+
+def test_leaves_of_other_classes() -> None:
+    class Own(calque.Tensor):
+        pass
+
+    for k in range(6):
+        leaf = wrap(calque.ones(2)._storage, calque.ones(2)._layout, Own)
+        leaf._requires_grad = True
+        calque.mul(calque.ones(2, requires_grad=True), float(k)).add(leaf.view(2)).sum().backward()
+        np.testing.assert_array_equal(leaf.grad.numpy(), np.ones(2, np.float32))
+        recorder.flush("test")
+
+
+def test_ctrl_c_inside_a_replay_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        loop = Loop()
+        expected = Loop()
+        for k in range(6):
+            plain(loop, k), loop.optimizer.step(), loop.optimizer.zero_grad()
+            plain(expected, k), expected.optimizer.step(), expected.optimizer.zero_grad()
+        real = Macro.replay
+
+        def interrupted(self: Any, *args: Any) -> Any:
+            created = real(self, *args)
+            signal.raise_signal(signal.SIGINT)
+            return created
+
+        plain(loop, 6)
+        monkeypatch.setattr(Macro, "replay", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            loop.optimizer.step()
+        monkeypatch.undo()
+        plain(expected, 6)
+        expected.optimizer.step()
+        for a, b in zip(loop.model.parameters(), expected.model.parameters(), strict=True):
+            np.testing.assert_array_equal(a.detach().numpy(), b.detach().numpy())
+    finally:
+        signal.signal(signal.SIGINT, before)
