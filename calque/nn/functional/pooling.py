@@ -6,7 +6,7 @@ The gradient of a maximum goes to the first largest element of its window, as in
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -29,6 +29,33 @@ __all__ = [
 
 Pair = tuple[int, ...]
 MAX_TAPS = 16  # windows that contain an element, up to which the gradient of overlapping windows is a gather
+MAX_PIECES = 9  # parts of the output whose windows are cut off alike, up to which no padded input is made
+
+
+class _Segment(NamedTuple):
+    """Neighbouring positions of a window along one dim, and which of its taps lie inside the input there. `inner`: memory goes on at both ends
+    of the rows in these windows."""
+
+    first: int
+    outputs: int
+    tap: int
+    taps: int
+    inner: bool = False
+
+
+def _segments(w: _Windows, i: int) -> list[_Segment]:
+    found: list[_Segment] = []
+    size, stride, padding = w.shape[2 + i], w.stride[i], w.padding[i]
+    for o in range(w.out[i]):
+        tap = max(0, padding - o * stride)
+        taps = min(w.kernel[i], size + padding - o * stride) - tap
+        top = o * stride - padding + tap
+        inner = i == 0 and (top > 0 or not w.padding[1]) and (top + taps < size or not w.after[1])
+        if found and found[-1][2:] == (tap, taps, inner):
+            found[-1] = found[-1]._replace(outputs=found[-1].outputs + 1)
+        else:
+            found.append(_Segment(o, 1, tap, taps, inner))
+    return found
 
 
 class _Windows:
@@ -57,6 +84,17 @@ class _Windows:
         self.taps = tuple(-(-k // s) for k, s in zip(kernel, stride, strict=True))
         self.cells = tuple(-(-size // s) for size, s in zip(self.padded, stride, strict=True))
         self.facts, self.held = (op, shape, kernel, stride, padding, dilation, ceil_mode), ()  # what gradients depend on, see `autograd.again`
+        self.pieces = self._pieces()
+
+    def _pieces(self) -> tuple[tuple[_Segment, _Segment], ...]:
+        """Parts of the output whose windows reach equally far into the padding, if there are few and the gradient is a gather; else none. Where
+        memory goes on beside the rows, one part covers whole rows."""
+        if not (self.gathers() and any((*self.padding, *self.after))) or max(self.padding[1], self.after[1]) > self.shape[3]:
+            return ()
+        rows, columns = _segments(self, 0), _segments(self, 1)
+        whole = [_Segment(0, self.out[1], 0, self.kernel[1])]
+        found = tuple((a, b) for a in rows for b in (whole if a.inner else columns))
+        return found if len(found) <= MAX_PIECES and all(t.taps > 0 for t in (*rows, *columns)) else ()
 
     def _positions(self, size: int, i: int, ceil_mode: bool) -> int:
         span = size + 2 * self.padding[i] - self.dilation[i] * (self.kernel[i] - 1) - 1
@@ -72,6 +110,22 @@ class _Windows:
     def view(self, x: Tensor) -> Tensor:
         """(N, C, oH, oW, kH, kW) of the padded input."""
         return prim("view", x, self.view_shape, self.view_strides, 0)
+
+    def piece(self, x: Tensor, rows: _Segment, columns: _Segment) -> Tensor:
+        """(N, C, oH', oW', kH', kW') of the input itself: the windows of a piece without what lies in the padding, or with the lowest value
+        there."""
+        n, c, h, w = contiguous_strides(self.shape)
+        top = rows.first * self.stride[0] - self.padding[0] + rows.tap
+        left = columns.first * self.stride[1] - self.padding[1] + columns.tap
+        shape = (*self.shape[:2], rows.outputs, columns.outputs, rows.taps, columns.taps)
+        windows = prim("view", x, shape, (n, c, h * self.stride[0], w * self.stride[1], h, w), top * h + left * w)
+        if not rows.inner or not (self.padding[1] or self.after[1]):
+            return windows
+        place = T.reshape(positions((columns.outputs,), dt.int32) * self.stride[1], (-1, 1, 1)) + positions((columns.taps,), dt.int32)
+        inside = T.ge(place, self.padding[1])
+        if self.after[1]:
+            inside = T.bitwise_and(inside, T.lt(place, self.padding[1] + self.shape[3]))
+        return choose(inside, windows, _lowest(x._layout.dtype), x._layout.dtype)
 
     def gathers(self) -> bool:
         """Windows overlap, but each element lies in few of them: the gradient is a gather."""
@@ -144,7 +198,7 @@ def _flat_positions(w: _Windows, chosen: Tensor, width: int, origin: Pair) -> Te
 
 def _spread(w: _Windows, shape: Pair, g: Tensor, code: Tensor | None = None) -> Tensor:
     """Gradient of a padded input of `shape` as a gather: every element adds the gradients of the windows that contain it or, with
-    `code`, of those whose code names it: row * cells + column inside the window, with cells = stride * taps.
+    `code` (see `_codes`), of those whose code names it: row * cells + column inside the window, with cells = stride * taps.
 
     Element (i s + r) lies in windows i, i - 1, .. at positions r, r + s, ..: no two elements write to one place.
     """
@@ -152,13 +206,11 @@ def _spread(w: _Windows, shape: Pair, g: Tensor, code: Tensor | None = None) -> 
     kind, outer = g._layout.dtype, shape[:2]
     g = wide(g)
     row, column = height * up, width * left
-    sides = (left - 1, columns - w.out[1], up - 1, rows - w.out[0])
+    sides = _sides(w)
     g = pad(g, sides, value=0.0) if any(sides) else g
     steps = contiguous_strides(tuple(g._layout.shape))
     view = (*outer, rows, 1, columns, 1)
     numbers = positions((row * column,), dt.uint8 if code is None else code._layout.dtype)
-    if code is not None:
-        code = pad(code, sides, value=row * column) if any(sides) else code
     total: Any = None
     for a in range(up - 1, -1, -1):  # windows in increasing order: sums round as PyTorch's do
         for b in range(left - 1, -1, -1):
@@ -175,38 +227,69 @@ def _spread(w: _Windows, shape: Pair, g: Tensor, code: Tensor | None = None) -> 
     return prim("view", T.reshape(total, grown), shape, contiguous_strides(grown), 0)
 
 
+def _sides(w: _Windows) -> Pair:
+    """How far the gather of `_spread` reads over the edges of the output: left, right, top, bottom."""
+    (up, left), (rows, columns) = w.taps, w.cells
+    return left - 1, columns - w.out[1], up - 1, rows - w.out[0]
+
+
 def _reached(w: _Windows, a: int, b: int) -> Tensor:
     """(s, 1, s): whether position r + a s of a window exists, in both dims."""
     inside = [positions((s,), dt.int32) < w.kernel[i] - (a, b)[i] * s for i, s in enumerate(w.stride)]
     return T.bitwise_and(T.reshape(inside[0], (-1, 1, 1)), T.reshape(inside[1], (1, 1, -1)))
 
 
+def _code(w: _Windows, windows: Tensor, kind: dt.DType, rows: _Segment, columns: _Segment) -> Tensor:
+    """Places of the maxima in windows of these taps as row * cells + column (see `_spread`)."""
+    cells, inner = w.stride[1] * w.taps[1], columns.taps
+    code = chosen = cast(record(ARGMAX, (windows,), ((4, 5), False)), kind)
+    numbers = positions((w.stride[0] * w.taps[0] * cells + 1,), kind)
+    if cells != inner:
+        for row in range(1, rows.taps):
+            code = code + cast(T.ge(chosen, prim("view", numbers, (), (), row * inner)), kind) * (cells - inner)
+    cut = rows.tap * cells + columns.tap
+    return code + prim("view", numbers, (), (), cut) if cut else code
+
+
 def _codes(w: _Windows, x: Tensor) -> Tensor:
-    """Window positions of the maxima as row * cells + column (see `_spread`), in one byte where they fit."""
-    columns, cells = w.kernel[1], w.stride[1] * w.taps[1]
-    kind = dt.uint8 if w.stride[0] * w.taps[0] * cells < 256 else dt.int32
-    chosen = cast(_chosen(w, x), kind)
-    if cells == columns:
-        return chosen
-    numbers = positions((w.kernel[0] * columns,), kind)
-    code = chosen
-    for row in range(1, w.kernel[0]):
-        first = prim("view", numbers, (), (), row * columns)
-        code = code + cast(T.ge(chosen, first), kind) * (cells - columns)
-    return code
+    """The codes of all windows, in one byte where they fit, with windows around them whose code names no element."""
+    row, column = (s * t for s, t in zip(w.stride, w.taps, strict=True))
+    kind = dt.uint8 if row * column < 256 else dt.int32
+    left, right, top, bottom = sides = _sides(w)
+    if not w.pieces:
+        whole = [_Segment(0, w.out[i], 0, w.kernel[i]) for i in range(2)]
+        code = _code(w, w.view(x), kind, *whole)
+        return pad(code, sides, value=row * column) if any(sides) else code
+    full = (*w.shape[:2], w.out[0] + top + bottom, w.out[1] + left + right)
+    return _joined(w, constant(row * column, kind, full), (top, left), [_code(w, w.piece(x, a, b), kind, a, b) for a, b in w.pieces])
+
+
+def _joined(w: _Windows, base: Tensor, origin: Pair, parts: list[Tensor]) -> Tensor:
+    """Pieces of the output written into `base`, in which the output begins at `origin`."""
+    strides = contiguous_strides(tuple(base._layout.shape))
+    for part, (rows, columns) in zip(parts, w.pieces, strict=True):
+        start = (origin[0] + rows.first) * strides[2] + (origin[1] + columns.first) * strides[3]
+        base = prim("update", base, part, tuple(part._layout.shape), strides, start)
+    return base
 
 
 def _max_windows(w: _Windows, x: Tensor) -> Tensor:
-    """Maximum per window of the padded input, with the gradient to the first maximum."""
+    """Maximum per window of the input (the padded one, unless there are `pieces`), with the gradient to the first maximum."""
 
     def forward(x: Tensor) -> tuple[Any, ...]:
+        if w.pieces:
+            parts = [record(AMAX, (w.piece(x, rows, columns),), ((4, 5), False)) for rows, columns in w.pieces]
+            return (_joined(w, constant(0, x._layout.dtype, (*w.shape[:2], *w.out)), (0, 0), parts),)
         return (record(AMAX, (w.view(x),), ((4, 5), False)),)
 
     def backward(saved: Saved, g: Tensor) -> tuple[Any, ...]:
         x = saved.inputs[0].detach()
         kind, shape = g._layout.dtype, tuple(x._layout.shape)
         if w.gathers():
-            return (_spread(w, shape, g, _codes(w, x)),)
+            padded = (*shape[:2], *w.padded)
+            whole = _spread(w, padded, g, _codes(w, x))
+            steps = contiguous_strides(padded)
+            return (prim("view", whole, shape, steps, w.padding[0] * steps[2] + w.padding[1]) if w.pieces else whole,)
         chosen = _chosen(w, x)
         if w.disjoint:
             kind_of_place = dt.uint8 if w.kernel[0] * w.kernel[1] < 256 else dt.int32
@@ -225,8 +308,8 @@ def _max_windows(w: _Windows, x: Tensor) -> Tensor:
 def _max_pool(op: str, n: int, input: Tensor, settings: tuple[Any, ...], ceil_mode: bool, indices: bool) -> Any:
     x, back = _batched(op, input, n)
     w = _windows(op, x, settings, ceil_mode)
-    padded = w.pad(x, _lowest(x._layout.dtype))
-    y = back(_max_windows(w, padded))
+    padded = w.pad(x, _lowest(x._layout.dtype)) if indices or not w.pieces else x
+    y = back(_max_windows(w, x if w.pieces else padded))
     if not indices:
         return y
     flat = _flat_positions(w, _chosen(w, padded.detach()), w.shape[3], w.padding)

@@ -1,0 +1,72 @@
+"""Max pooling without a padded input: the same bits as with one, forward and backward, for random geometries."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import calque
+from calque.nn.functional import pooling
+from tests.fuzz.check import mode
+
+
+@pytest.fixture(autouse=True)
+def fresh_geometry() -> Any:
+    """Geometries are remembered; these tests change how they are made."""
+    pooling._KNOWN.clear()
+    yield
+    pooling._KNOWN.clear()
+
+
+def _pooled(x: np.ndarray, settings: dict[str, Any]) -> tuple[bytes, bytes, int]:
+    """Result, gradient and number of pieces."""
+    t = calque.tensor(x).requires_grad_()
+    y = calque.nn.functional.max_pool2d(t, **settings)
+    weights = calque.arange(y.numel(), dtype=calque.float32).reshape(y.shape)
+    (y * weights).sum().backward()
+    assert t.grad is not None
+    (w,) = pooling._KNOWN.values()
+    return y.detach().numpy().tobytes(), t.grad.numpy().tobytes(), len(w.pieces)
+
+
+def _random_settings(rng: np.random.Generator) -> dict[str, Any]:
+    kernel = [int(k) for k in rng.integers(1, 6, 2)]
+    return {
+        "kernel_size": tuple(kernel), "stride": tuple(int(rng.integers(1, k + 1)) for k in kernel),
+        "padding": tuple(int(rng.integers(0, k // 2 + 1)) for k in kernel), "ceil_mode": bool(rng.integers(0, 2)),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("way", ["ref", "cpu"])
+def test_pieces_and_padding_agree(way: str, monkeypatch: pytest.MonkeyPatch, rng: np.random.Generator) -> None:
+    pieces = 0
+    with mode(way):
+        for _ in range(25):
+            settings = _random_settings(rng)
+            x = rng.integers(-4, 5, (2, 3, *rng.integers(5, 23, 2))).astype(np.float32)  # many equal maxima
+            x[rng.random(x.shape) < 0.02] = rng.choice([np.nan, np.inf, -np.inf])
+            pooling._KNOWN.clear()
+            *found, count = _pooled(x, settings)
+            pieces += count > 0
+            with monkeypatch.context() as patch:
+                patch.setattr(pooling, "MAX_PIECES", 0)
+                pooling._KNOWN.clear()
+                *wanted, none = _pooled(x, settings)
+            assert none == 0
+            assert found == wanted, (settings, x.shape)
+    assert pieces > 5
+
+
+def test_the_geometry_of_residual_networks_is_three_pieces(rng: np.random.Generator) -> None:
+    """The row and the column that the padding cuts off, and all other windows, which read what lies in memory in front of a row and leave it out."""
+    *_, count = _pooled(rng.standard_normal((1, 2, 12, 12)).astype(np.float32), {"kernel_size": 3, "stride": 2, "padding": 1})
+    assert count == 3
+
+
+def test_a_network_keeps_no_padded_input(rng: np.random.Generator) -> None:
+    x = rng.standard_normal((2, 3, 12, 12)).astype(np.float32)
+    t = calque.tensor(x).requires_grad_()
+    y = calque.nn.functional.max_pool2d(t, 3, 2, 1)
+    assert y.grad_fn is not None and "Pad" not in repr(y.grad_fn.next_functions)
