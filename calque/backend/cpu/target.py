@@ -17,7 +17,7 @@ from calque.backend.cpu.processes import POOL
 from calque.base import config
 from calque.base.errors import ArgumentError
 
-SCRATCH_BYTES = 4 << 20
+SCRATCH_BYTES = 5 << 20
 """Private, 64-byte aligned scratch memory of every worker thread."""
 
 _RESTRICTED = {  # name: (LLVM processor, vector bytes, registers)

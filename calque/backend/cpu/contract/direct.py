@@ -16,7 +16,7 @@ from calque.backend.cpu.contract.finish import begin, finish
 from calque.backend.cpu.contract.gemm import panel_rows
 from calque.backend.cpu.contract.near import SAME_SETS_BYTES, is_near
 from calque.backend.cpu.contract.pack import read_patch, valid_lanes
-from calque.backend.cpu.contract.target import SCRATCH_BYTES, Blocking
+from calque.backend.cpu.contract.target import CONVOLUTION_BYTES, Blocking
 from calque.backend.cpu.contract.tiles import lines_at_once, tile_array, tile_size
 
 IMAGE_BYTES = 256 << 10
@@ -70,7 +70,7 @@ def block_layout(b: Builder, p: Words, w: Words) -> Layout:
 def is_direct(b: Builder, p: Words, w: Words) -> str:
     """Whether a block of parameters takes this path: several taps, rows that fill their vectors, a long sum."""
     layout, lanes = block_layout(b, p, w), b.blocking.lanes
-    room = (SCRATCH_BYTES - TABLE_BYTES) // b.blocking.item_bytes - 2 * lanes
+    room = (CONVOLUTION_BYTES - TABLE_BYTES) // b.blocking.item_bytes - 2 * lanes
     waste = b.sub(b.mul(b.ceil_div(w["rows"], 2 * lanes), 2 * lanes), w["rows"])
     # Tiles are turned into columns of planes; planes a multiple of 2 KiB apart compete for the same cache sets.
     apart = b.compare("ne", b.rem(w["result_channel_step"], SAME_SETS_BYTES // b.blocking.item_bytes), 0)

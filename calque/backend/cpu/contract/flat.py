@@ -17,7 +17,7 @@ from calque.backend.cpu.contract.conv_words import read_conv
 from calque.backend.cpu.contract.finish import begin, finish
 from calque.backend.cpu.contract.lanes import is_lanes, lanes_functions
 from calque.backend.cpu.contract.pack import even_masks, load_even, read_patch, valid_lanes
-from calque.backend.cpu.contract.target import SCRATCH_BYTES, Blocking
+from calque.backend.cpu.contract.target import CONVOLUTION_BYTES, Blocking
 from calque.backend.cpu.contract.tiles import table_loop
 
 MOST_ROWS = 25
@@ -92,7 +92,7 @@ def is_flat(b: Builder, p: Words, w: Words) -> str:
         b.compare("sle", depth, MOST_DEPTH),
         b.compare("sgt", depth, 0),
         b.compare("sle", sums, SUM_BYTES),
-        b.compare("sle", planes, SCRATCH_BYTES - PLANES_AT),
+        b.compare("sle", planes, CONVOLUTION_BYTES - PLANES_AT),
     ]
     result = conditions[0]
     for condition in conditions[1:]:

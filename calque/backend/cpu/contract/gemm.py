@@ -25,7 +25,8 @@ COLUMN_CHUNK_BYTES = 640 << 10
 ROW_GROUP_BYTES = 160 << 10
 """A panels packed at a time: what is read of one row of a transposed A then fills whole cache lines."""
 PACKED_ROWS_OFFSET = 1 << 20
-PACKED_ROWS_BYTES = 3 << 20
+PACKED_ROWS_BYTES = 4 << 20
+"""More than 2048 rows with the longest usual block of k: 4096 rows on two threads pack B once."""
 WHOLE_BYTES = 2 << 20
 """A and B up to which k may be one block, so that threads can read their parts in place."""
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-SCRATCH_BYTES = 4 << 20
+SCRATCH_BYTES = 5 << 20
 """Private scratch the runtime gives to every thread."""
+CONVOLUTION_BYTES = 4 << 20
+"""What convolutions fill of it at most."""
 
 
 class VectorUnit(Protocol):

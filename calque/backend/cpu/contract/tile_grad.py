@@ -15,7 +15,7 @@ from functools import partial
 from calque.backend.cpu.contract.builder import Builder, Value
 from calque.backend.cpu.contract.gemm import depth_block, panel_rows
 from calque.backend.cpu.contract.pack import valid_lanes
-from calque.backend.cpu.contract.target import SCRATCH_BYTES, Blocking
+from calque.backend.cpu.contract.target import CONVOLUTION_BYTES, Blocking
 from calque.backend.cpu.contract.tiles import lines_at_once, tile_array, tile_size
 
 MARK = -1
@@ -28,7 +28,7 @@ FEW_CHANNELS = 8
 PIXELS = 256
 """Wanted pixels per block: their panel of g takes at most 32 KiB of the first-level cache."""
 BLOCK_ELEMENTS = 96 << 10
-ROOM = (SCRATCH_BYTES - TABLE_BYTES) // 8 - 1024
+ROOM = (CONVOLUTION_BYTES - TABLE_BYTES) // 8 - 1024
 TASKS = 16
 Words = Mapping[str, str]
 
