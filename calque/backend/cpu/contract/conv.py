@@ -205,7 +205,7 @@ def _convolve(blocking: Blocking) -> str:
     b.return_when(flat)
     near = is_near(b, p, w)
     with b.when(near):
-        b.call("near_convolve", "i64 %thread", "i64 %threads", "ptr %image", "ptr %shared", "ptr %result", "ptr %block")
+        b.call("near_convolve", "i64 %thread", "i64 %threads", "ptr %private", "ptr %image", "ptr %shared", "ptr %result", "ptr %block")
     b.return_when(near)
     whole = is_direct(b, p, w)
     with b.when(whole):

@@ -12,6 +12,7 @@ from functools import partial
 
 from calque.backend.cpu.contract.builder import Builder, Value
 from calque.backend.cpu.contract.conv_words import read_conv
+from calque.backend.cpu.contract.finish import begin, finish
 from calque.backend.cpu.contract.gemm import depth_block, depth_blocks, panel_rows
 from calque.backend.cpu.contract.pack import read_patch
 from calque.backend.cpu.contract.target import Blocking
@@ -77,9 +78,10 @@ def _near_chunk(blocking: Blocking) -> str:
 
 def _near_convolve(blocking: Blocking) -> str:
     """This thread's share of (group, image, some columns) of one block of parameters that is read where it lies."""
-    b = Builder("near_convolve", ("i64 %thread", "i64 %threads", "ptr %image", "ptr %shared", "ptr %result", "ptr noalias %block"), blocking,
-                attributes="noinline")
+    b = Builder("near_convolve", ("i64 %thread", "i64 %threads", "ptr %private", "ptr %image", "ptr %shared", "ptr %result",
+                                  "ptr noalias %block"), blocking, attributes="noinline")
     p, w, width = read_patch(b, "%block"), read_conv(b, "%block"), blocking.tile_columns
+    begin(b, "%private")
     group_size = b.mul(b.mul(_parts(b, w)[1], w["channels"]), blocking.row_stride)
     total = b.ceil_div(p["grid_columns"], width)
     chunks = b.ceil_div(total, NEAR_PANELS)
@@ -100,4 +102,5 @@ def _near_convolve(blocking: Blocking) -> str:
         result = b.at("%result", b.dot((n, w["result_batch_step"]), (group, w["result_group_step"]), (w["result_offset"], 1), (column, 1)))
         b.call("near_chunk", f"i64 {count}", f"ptr {source}", f"ptr {b.at('%shared', b.mul(group, group_size))}",
                f"ptr {result}", f"ptr {following}", "ptr %block")
+        finish(b, "%private", b.mul(group, w["rows"]), w["rows"], column, count, n)
     return b.text()
