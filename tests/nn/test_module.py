@@ -369,18 +369,6 @@ def test_lazy_layers() -> None:
     assert nn.Dense(3, flatten=False)(calque.ones(2, 5, 4)).shape == (2, 5, 3)
 
 
-def test_call_overhead(capsys: pytest.CaptureFixture[str]) -> None:
-    """The call itself costs well under a microsecond: one flag, one try, one method."""
-    import timeit
-
-    class Nothing(nn.Module):
-        def forward(self, x):
-            return x
-
-    module = Nothing()
-    assert min(timeit.repeat(lambda: module(1), number=20_000, repeat=3)) / 20_000 < 3e-6
-
-
 def test_sizes_and_dims_may_be_numpy_integers() -> None:
     """`np.prod(shape)` as a number of features, an index of NumPy as a dim: PyTorch takes them, and shapes stay plain ints."""
     n = np.int64
