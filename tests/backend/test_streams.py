@@ -95,6 +95,23 @@ def test_small_results_and_updates_in_place_are_not(monkeypatch: pytest.MonkeyPa
     assert sum(_streamed(schedule)) == 0
 
 
+def test_launches_that_move_much_stream_smaller_results(monkeypatch: pytest.MonkeyPatch, rng: np.random.Generator) -> None:
+    x = rng.standard_normal((64, 48)).astype(np.float32)
+    other = calque.tensor(x)
+    index = calque.tensor(np.arange(4).repeat(12))
+    programs: list[tuple[Callable[[Any], Any], int, int]] = [
+        (lambda t: t * 2, 3, 0),  # moves two arrays
+        (lambda t: t * other, 3, 1),
+        (lambda t: (t * other).sum(1), 2, 0),  # the result is small
+        (lambda t: t[index[:16]] * 2, 1, 0),  # of an operand that is gathered from, only what is read counts
+    ]
+    monkeypatch.setattr(streams, "PART_BYTES", x.nbytes // 4)
+    for program, arrays, count in programs:
+        monkeypatch.setattr(streams, "MOVED_BYTES", arrays * x.nbytes)
+        ((schedule, _, _),) = _made(monkeypatch, program, x)
+        assert sum(_streamed(schedule)) == count
+
+
 @given(st.integers(0, 2**32 - 1))
 def test_random_kernels_equal_the_interpreter(seed: int) -> None:
     case = random_case(seed)

@@ -1,7 +1,8 @@
 """Results that are written past the caches.
 
 A store to a line that no cache holds first reads the line. Where a result is larger than the caches, so that nobody will find it there, stores of
-whole lines that say so ("non-temporal") spare that third of the traffic of a copy.
+whole lines that say so ("non-temporal") spare that third of the traffic of a copy. The same holds for a smaller result of a launch that moves more
+than the caches hold: its reader begins with what the rest of the launch has driven out.
 """
 
 from __future__ import annotations
@@ -16,19 +17,29 @@ from calque.kernel.loops import LoopKernel
 from calque.kernel.schedule import Loop, Schedule
 
 STREAM_BYTES = 24 << 20  # from this size on
+MOVED_BYTES = 36 << 20  # of all that a launch reads and writes: a little more than a last cache, from here on ...
+PART_BYTES = 8 << 20  # ... results of this size are streamed too
 LINE = 64
 
 
 def with_streams(schedule: Schedule, step: Loop, target: TargetInfo) -> LoopKernel:
     """The kernel of a launch, told which of its stores are streamed."""
     kernel = step.kernel
-    large = [k for k, o in enumerate(kernel.operands) if o.out and schedule.buffers[step.operands[k]].nbytes >= STREAM_BYTES]
+    least = PART_BYTES if _moved(schedule, step) >= MOVED_BYTES else STREAM_BYTES
+    large = [k for k, o in enumerate(kernel.operands) if o.out and schedule.buffers[step.operands[k]].nbytes >= least]
     large = [k for k in large if _is_fresh(schedule, step, k)]
     if not large or not target.masked or target.vector_bytes != LINE or kernel.fixed:
         return kernel
     plan, where = make_plan(kernel, target), _words(step)
     streams = tuple(a for k in large for a in [_only_store(kernel, k)] if a >= 0 and _whole_lines(step, plan, a, where[a]))
     return replace(kernel, streams=streams) if streams else kernel
+
+
+def _moved(schedule: Schedule, step: Loop) -> int:
+    """The bytes that a launch reads and writes, each counted once."""
+    turns = prod(step.params[: step.kernel.rank_p + step.kernel.rank_r])
+    buffers = [schedule.buffers[k] for k in set(step.operands)]
+    return sum(min(b.numel, turns) * b.dtype.itemsize for b in buffers)
 
 
 def _is_fresh(schedule: Schedule, step: Loop, operand: int) -> bool:
