@@ -27,6 +27,36 @@ def _kernel(function: str) -> LoopKernel:
     return LoopKernel(1, 1, (Operand(float32), Operand(float32, True)), (Access(0, ("s", "1")), Access(1, ("1", "0"))), stages, "r")
 
 
+def _down(function: str, loops: int = 1) -> LoopKernel:
+    """out[p] = sum over r of function(x[r, p]), in panels, and what is stored on the way: y[r, p] = function(x[r, p])."""
+    summed = Stage("reduce", 0, (
+        Instr("load", float32, (), 0), Instr(function, float32, (0,)), Instr("reduce", float32, (1,), "sum"), Instr("store", float32, (1,), 1),
+    ))  # fmt: skip
+    again = Stage("map", 4, (Instr("load", float32, (), 0), Instr("sub", float32, (4, 2)), Instr("store", float32, (5,), 1)))
+    first = 4 if loops == 1 else 7
+    stages = (summed, *((again,) if loops == 2 else ()), Stage("point", first, (Instr("store", float32, (2,), 2),)))
+    accesses = (Access(0, ("1", "s")), Access(1, ("1", "s")), Access(2, ("1", "0")))
+    return LoopKernel(1, 1, (Operand(float32), Operand(float32, True), Operand(float32, True)), accesses, stages, "p", panels=True)
+
+
+def test_panels_ask_for_the_next_row_of_their_only_loop() -> None:
+    assert make_plan(_down("exp"), current()).ahead == (0,)
+    assert make_plan(_down("neg"), current()).ahead == ()
+    assert make_plan(_down("exp", 2), current()).ahead == ()  # the panel stays in the cache for its second loop
+    assert "llvm.prefetch" in emit_kernel(_down("exp"), current(), "k")
+    assert "llvm.prefetch" not in emit_kernel(_down("neg"), current(), "k")
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(1, 1), (3, 15), (5, 16), (7, 513), (50, 1041)])
+def test_results_of_panels_do_not_change(rows: int, columns: int, rng: np.random.Generator) -> None:
+    buffers = (Buffer("input", 0, float32, rows * columns), Buffer("output", 0, float32, rows * columns), Buffer("output", 1, float32, columns))
+    schedule = Schedule(buffers, (Loop(_down("exp"), (0, 1, 2), (columns, rows, 0, columns, 0, columns, 0)),), (1, 2), 0, ())
+    inputs = [rng.standard_normal(rows * columns).astype(np.float32)]
+    got = executable.compile_schedule(schedule).run(inputs)
+    for a, b in zip(got, interpret(schedule, inputs, (), check=False), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5)
+
+
 def test_only_where_a_row_takes_long() -> None:
     assert make_plan(_kernel("exp"), current()).ahead == (0,)
     assert make_plan(_kernel("neg"), current()).ahead == ()

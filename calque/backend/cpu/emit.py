@@ -248,7 +248,7 @@ class KernelEmitter:
                 self.level(stage, 1 + kernel.rank_r, variant, groups)
                 self.accumulate(stage, variant, groups, [partial[variant.s.width, u] for u in range(variant.count)])
                 if stage is last:
-                    self._ask_ahead(variant, group, n)
+                    self.ask_ahead(variant, group, n, kernel.rank_p - 1)
                 self.shared = outer
 
             wide = [found for (width, _), found in partial.items() if width > 1]
@@ -267,12 +267,11 @@ class KernelEmitter:
         self.shared = kept
         self._merge(partial)
 
-    def _ask_ahead(self, variant: Variant, group: Group, n: str) -> None:
-        """Fetch the next row while the last loop over this one runs, where so much is computed between two rows that the first loop over a long
-        row would wait for memory each time."""
-        last = self.kernel.rank_p - 1
+    def ask_ahead(self, variant: Variant, group: Group, n: str, dim: int) -> None:
+        """Fetch the next row, one further in `dim`, while the last loop over this one runs, where so much is computed between two rows that the first
+        loop over a long row would wait for memory each time."""
         for a in () if variant.mask else self.plan.ahead:
-            start = self.code.add(group.offset[a], self.frame.strides[a][last])
+            start = self.code.add(group.offset[a], self.frame.strides[a][dim])
             for u in range(variant.count):
                 self.frame.prefetch(variant.s, a, self.code.add(start, self.code.add(n, str(u * variant.s.width))))
 

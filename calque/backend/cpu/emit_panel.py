@@ -105,6 +105,9 @@ class Emitter(Protocol):
     def accumulate(self, stage: Stage, variant: Variant, groups: list[Group], accumulators: list[dict[int, Accumulator]]) -> None:
         """Take the values of a turn into its sums."""
 
+    def ask_ahead(self, variant: Variant, group: Group, n: str, dim: int) -> None:
+        """Fetch the next row in `dim`, if the plan says so."""
+
     def kernel_dtype(self, value: int) -> Instr:
         """The instruction with an id."""
 
@@ -134,7 +137,7 @@ class Panel:
 
     def _rows(self, stage: Stage, group: Group) -> None:
         e, dim = self.e, self.e.kernel.rank_p
-        kept = e.shared
+        kept, last = e.shared, [s for s in e.kernel.stages if s.kind != "point"][-1]
 
         def flush() -> None:
             def body(variant: Variant, n: str) -> None:
@@ -158,6 +161,8 @@ class Panel:
                 self._fetch(stage, 2, variant, groups, n)
                 e.level(stage, 2, variant, groups, varying=True)
                 e.accumulate(stage, variant, groups, [self._accumulators(stage, variant.s, self._at(n, u, variant)) for u in range(len(groups))])
+                if stage is last:
+                    e.ask_ahead(variant, inner, n, dim)
                 e.shared = outer
 
             e.variants(self.start, self.stop, body, e.plan.unrolls[e.kernel.stages.index(stage)])

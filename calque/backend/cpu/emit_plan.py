@@ -145,12 +145,16 @@ def _check(kernel: LoopKernel) -> None:
 
 def _ahead(kernel: LoopKernel, axis: int) -> tuple[int, ...]:
     """Rows that a kernel of several loops over them, one with an expensive function, reads first: the processor fetches ahead within a row, but
-    not so far."""
+    not so far. In panels it is one loop that goes down the rows, and only a part of every row."""
     loops = [s for s in kernel.stages if s.kind != "point"]
-    if len(loops) < 2 or kernel.rank_r != 1 or not kernel.rank_p or max(instruction_cost(s.instrs) for s in loops) < AHEAD_COST:
+    panels = axis < kernel.rank_p
+    down = kernel.rank_p if panels else kernel.rank_p - 1  # the dim that counts rows
+    if not loops or (len(loops) == 1) != panels or kernel.rank_r != 1 or not kernel.rank_p:
+        return ()
+    if max(instruction_cost(s.instrs) for s in loops) < AHEAD_COST:
         return ()
     found = dict.fromkeys(i.imm for i in loops[0].instrs if i.op == "load")
-    return tuple(a for a in found if kernel.accesses[a].strides[axis] == "1" and kernel.accesses[a].strides[kernel.rank_p - 1] != "0")
+    return tuple(a for a in found if kernel.accesses[a].strides[axis] == "1" and kernel.accesses[a].strides[down] != "0")
 
 
 def make_plan(kernel: LoopKernel, target: TargetInfo) -> Plan:
@@ -176,7 +180,7 @@ def make_plan(kernel: LoopKernel, target: TargetInfo) -> Plan:
     if along == "p" and kernel.panels and width > 1:
         unrolls = tuple([min(2, _unroll(s.instrs, 1, target)) for s in kernel.stages])
     unrolls = unrolls or (unroll,) * len(kernel.stages)
-    ahead = _ahead(kernel, axis) if along == "r" and width > 1 else ()
+    ahead = _ahead(kernel, axis) if (along == "r" or kernel.panels) and width > 1 else ()
     return Plan(axis, along, width, unroll, unrolls, depends, written, block, tiles, ahead)
 
 
