@@ -10,12 +10,12 @@ from __future__ import annotations
 import functools
 import types
 from collections.abc import Callable
-from sys import getrefcount
 from typing import Any
 
 from calque.autograd.engine import Engine
 from calque.base.config import settings
 from calque.base.dtypes import get_default_dtype
+from calque.hybrid.gradients import Gradients
 from calque.hybrid.graph import Template, Unsupported, spent_node, stand_in
 from calque.hybrid.guards import PLAIN, Guards, Refused
 from calque.hybrid.region import MISSES, Memory, Place, handle, place_of, watched
@@ -48,6 +48,7 @@ class Entry:
         self.known = frozenset(fixed)
         self.leaves = [t for t, _, _, needs in self.handles if needs and t._grad_fn is None]
         self.uses_grads = bool(self.leaves)
+        self.complete = (False,) * len(self.leaves)  # the key if all gradients exist
         self.memory = Memory()
         self.hooks = Changes.hooks
 
@@ -70,8 +71,9 @@ class Entry:
             return self.guards.first_change() if self.hooks == Changes.hooks else "the hooks of a tensor"
         return "a tensor that the function reaches"
 
-    def cells(self, tensors: list[Tensor]) -> list[Storage | None] | None:
-        """Storages of arguments, of what the function reaches, and of gradients; None if an argument shares memory with another or with those."""
+    def cells(self, tensors: list[Tensor]) -> tuple[list[Storage | None], tuple[bool, ...]] | None:
+        """Storages of arguments, of what the function reaches, and of gradients, with which of these do not exist, if the function touches any; None
+        if an argument shares memory with another or with those."""
         found: list[Storage | None] = [t._storage for t in tensors]
         if len(found) > 1 and len({id(st) for st in found}) < len(found):
             return None
@@ -79,26 +81,31 @@ class Entry:
             if id(st) in self.known:
                 return None
         found += self.fixed
-        if self.uses_grads:
-            found += [None if t._grad is None else t._grad._storage for t in self.leaves]
-        return found
-
-    def key(self) -> tuple[bool, ...]:
-        """Which gradients exist, if the function touches any."""
-        return tuple([t._grad is None for t in self.leaves]) if self.uses_grads else ()
+        if not self.uses_grads:
+            return found, ()
+        missing = False
+        for t in self.leaves:
+            grad = t._grad
+            if grad is None:
+                missing = True
+                found.append(None)
+            else:
+                found.append(grad._storage)
+        return found, tuple([t._grad is None for t in self.leaves]) if missing else self.complete
 
 
 class Outcome:
     """What a replay gives back: `spec` describes the result, `grads` the new `.grad` of leaves, `template` the graph behind the outputs."""
 
-    __slots__ = ("spec", "places", "grads", "differentiable", "template", "spent", "single", "replaced", "losses")
+    __slots__ = ("spec", "places", "grads", "differentiable", "template", "spent", "single", "unread", "gradients", "losses")
 
     def __init__(self, spec: Any, places: list[Place], grads: list[tuple[int, Place | None]], differentiable: list[int]) -> None:
         self.spec, self.places, self.grads, self.differentiable = spec, places, grads, differentiable
         self.template: Template | None = None
         self.spent: Any = None
         self.single = spec == ("tensor", 0)
-        self.replaced: list[tuple[int, int]] = []  # leaves whose old gradient nobody reads, and the new storage of the new one or -1
+        self.unread: set[int] = set()  # leaves whose old gradient nobody reads
+        self.gradients: Gradients | None = None  # made for the first replay without looks at values
         self.losses: list[tuple[int, ReplayedLoss]] = []  # new storages from which backward passes started
 
 
@@ -149,10 +156,11 @@ class Hybridized:
         memory = entry.memory
         if memory.refused:
             return self._as_written(args, kwargs, memory.refused)
-        cells = entry.cells(tensors)
-        if cells is None:
+        found = entry.cells(tensors)
+        if found is None:
             return self._as_written(args, kwargs, "arguments share memory")
-        macro = memory.find(entry.key(), cells)
+        cells, place = found
+        macro = memory.find(place, cells)
         if macro is None:
             return self._record(key, entry, tensors, args, kwargs)
         self.misses = 0
@@ -166,7 +174,10 @@ class Hybridized:
         last = walk.go(macro, entry.memory.tick)
         if last is not None:
             Counts.replays += 1
-            return _given(entry, last.result, cells, [walk.cells[k] for k in last.kept or ()], tensors, walk.known, {})
+            outcome, created = last.result, [walk.cells[k] for k in last.kept or ()]
+            for k, place in outcome.grads:
+                entry.leaves[k]._grad = None if place is None else handle(place, created, cells)
+            return _given(entry, outcome, cells, created, tensors, walk.known)
         Counts.continued += 1
         test = walk.steps[-1][0].test if walk.steps else None
         if test is not None and test.misses >= MISSES:
@@ -218,10 +229,10 @@ class Hybridized:
 
     def _record(self, key: Any, entry: Entry, tensors: list[Tensor], args: Any, kwargs: Any, script: Script | None = None) -> Any:
         memory = entry.memory
-        cells = entry.cells(tensors)
-        assert cells is not None
+        found = entry.cells(tensors)
+        assert found is not None
+        cells, place = found
         grads_before = [t._grad for t in entry.leaves]
-        place = entry.key()
         first = next_number()
         proxies: dict[int, tuple[int, Any]] = {}
         replaced: dict[int, Tensor] = {}
@@ -303,9 +314,7 @@ class Hybridized:
             raise Unsupported("returns a new tensor that requires a gradient")
         roots = [outputs[k]._grad_fn for k in differentiable]
         outcome = Outcome(spec, places, grads, differentiable)
-        outcome.replaced = [
-            (k, p[1] if p is not None and p[0] == "created" else -1) for k, p in grads if start + k not in touched
-        ]
+        outcome.unread = {k for k, _ in grads if start + k not in touched}
         spent = bool(roots) and all(_is_spent(root) for root in roots)
         needed = {p[1] for p in (*places, *(g for _, g in grads if g is not None)) if p[0] == "created"}
         if not roots or spent:
@@ -348,31 +357,25 @@ def _is_spent(root: Any) -> bool:
 
 def _replayed(entry: Entry, macro: Macro, cells: list[Any], tensors: list[Tensor]) -> Any:
     outcome: Outcome = macro.result
-    ending, leaves = macro.ending, entry.leaves
-    spares: dict[int, Storage] = {}  # old gradients that nobody has are used again: handles, storages, and their memory
-    handles: dict[int, Tensor] = {}
-    for k, number in outcome.replaced:
-        leaf = leaves[k]
-        old, leaf._grad = leaf._grad, None
-        cells[k - len(leaves)] = None
-        if number < 0 or old is None or getrefcount(old) > 2 or old.__class__ is not Tensor or old.__weakref__ is not None or old.__dict__:
-            continue
-        handles[k] = old
-        storage = old._storage
-        if getrefcount(storage) == 3 and storage.__weakref__ is None:
-            spares[number] = storage
-        del storage
-    old = None
+    ending, gradients, storages = macro.ending, None, None
+    if outcome.grads:
+        gradients = outcome.gradients
+        if gradients is None:
+            values = [layout for _, layout in macro.created]
+            gradients = outcome.gradients = Gradients(entry.leaves, outcome.grads, outcome.unread, values)
+        storages, handles = gradients.take(cells)
     known: list[Any] = []
     if macro.definitions:
         macro.define(known, [])
-    created = macro.start_directly(cells, known, spares) if ending else None
+    created = macro.start_directly(cells, known, storages) if ending else None
     if created is None:
-        spares.clear()
         created = macro.replay(local.state.trace, cells, known)
     else:
         ending = ""
-    result = _given(entry, outcome, cells, created, tensors, known, handles)
+    del storages
+    if gradients is not None:
+        gradients.give(created, cells, handles)
+    result = _given(entry, outcome, cells, created, tensors, known)
     Counts.replays += 1
     if ending:
         del created  # what nobody keeps need not be written
@@ -382,12 +385,8 @@ def _replayed(entry: Entry, macro: Macro, cells: list[Any], tensors: list[Tensor
     return result
 
 
-def _given(
-    entry: Entry, outcome: Outcome, cells: list[Any], created: list[Any], tensors: list[Tensor], known: list[Any], handles: dict[int, Tensor]
-) -> Any:
-    """What a replayed call gives: results with their gradients' history, and the new `.grad` of leaves, in `handles` that nobody has if there are
-    such."""
-    leaves = entry.leaves
+def _given(entry: Entry, outcome: Outcome, cells: list[Any], created: list[Any], tensors: list[Tensor], known: list[Any]) -> Any:
+    """What a replayed call gives back: results with their gradients' history."""
     outputs = [handle(place, created, cells) for place in outcome.places]
     if outcome.differentiable:
         chosen = [outputs[k] for k in outcome.differentiable]
@@ -396,14 +395,6 @@ def _given(
         else:
             for out in chosen:
                 out._grad_fn, out._requires_grad = outcome.spent, True
-    for k, place in outcome.grads:
-        again = handles.get(k)
-        if place is None or again is None:
-            leaves[k]._grad = None if place is None else handle(place, created, cells)
-        else:
-            again._storage, again._layout, again._requires_grad = created[place[1]], place[2], False
-            again._grad_fn = again._grad = again._base = again._views = again._cache = again._hooks = None
-            leaves[k]._grad = again
     for k, watch in outcome.losses:
         watch.next(created[k])
     if outcome.single:

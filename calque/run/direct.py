@@ -17,7 +17,7 @@ def start_plan(
     edge: Edge, plan: Any, reason: str, inputs: list[Buffer], scalars: list[Number], outputs: list[Buffer], errors: list[Any], awaited: bool = False
 ) -> None:
     """What a flush at `edge` comes down to when everything about it is known: start the program."""
-    count_flush(edge, reason, 3)
+    count_flush(edge, reason, 5)  # this, `Macro.start_directly` and the two that lead there
     Counters.plan_hits += 1
     session = tracing.active
     start = session.begin() if session is not None else 0.0

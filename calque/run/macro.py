@@ -94,6 +94,17 @@ class Fresh:
         return realised(buffer, self.layout)
 
 
+@dataclass(slots=True, frozen=True)
+class Direct:
+    """How a stretch that is a whole trace is started without the trace."""
+
+    plan: Any
+    inputs: list[int]  # cells that the program reads...
+    written: list[int]  # ... and overwrites
+    firsts: list[int]  # new storages whose values the program gives
+    twins: list[tuple[int, int]]  # new storages that have the value of another
+
+
 @dataclass(slots=True)
 class Macro:
     """A stretch of the trie. `inputs`: (cell, slot, view) of cells whose value enters the trace here; `expect`: how cells stand at entry."""
@@ -121,7 +132,13 @@ class Macro:
     ready: bool = False  # recorded twice alike
     used: int = 0
     result: Any = None  # what the caller makes of it, if the call ends here
-    plan: Any = None  # the program of a stretch that is a whole trace, False if it cannot be started directly
+    start_up: Any = None  # its `Direct`, False if it cannot be started directly
+    realised: list[int] = field(init=False, repr=False)  # `expect`, the usual...
+    unusual: list[tuple[int, int]] = field(init=False, repr=False)  # ... and the others
+
+    def __post_init__(self) -> None:
+        self.realised = [cell for cell, stood in self.expect if stood == REALISED]
+        self.unusual = [(cell, stood) for cell, stood in self.expect if stood != REALISED]
 
     def fingerprint(self) -> tuple[Any, ...]:
         """Equal for two calls that recorded the same."""
@@ -139,15 +156,15 @@ class Macro:
 
     def fits(self, trace: Trace, cells: list[Storage | None]) -> bool:
         """Whether the cells stand as they stood when this was recorded."""
-        for cell, wanted in self.expect:
+        for cell in self.realised:  # `state_of` without a call each
             storage = cells[cell]
-            if wanted == REALISED:
-                if storage is None or storage.trace is trace:
-                    return False
-                buffer = storage.buffer
-                if buffer is None or ((buffer.owner is not None or buffer.export is not None) and buffer.shared()):
-                    return False
-            elif state_of(trace, storage) != wanted:
+            if storage is None or storage.trace is trace:
+                return False
+            buffer = storage.buffer
+            if buffer is None or ((buffer.owner is not None or buffer.export is not None) and buffer.shared()):
+                return False
+        for cell, wanted in self.unusual:
+            if state_of(trace, cells[cell]) != wanted:
                 return False
         for cell, view, verdict, result in self.peeks:
             storage = cells[cell]
@@ -204,41 +221,36 @@ class Macro:
         trace.cur, trace.n = self.end, self.slots
         return created
 
-    def start_directly(self, cells: list[Any], known: list[Any], spares: dict[int, Storage] | None = None) -> list[Storage] | None:
-        """`replay` and the flush in one, without the trace, if the stretch is a whole trace that updates state in place; else None. `spares`:
-        storages that nobody has any more, to be used for new ones (by their number)."""
-        plan = self.plan
-        if plan is None:
-            plan = self.plan = self._find_plan()
-        if not plan:
+    def start_directly(self, cells: list[Any], known: list[Any], storages: list[Any] | None = None) -> list[Storage] | None:
+        """`replay` and the flush in one, without the trace, if the stretch is a whole trace that updates state in place; else None. `storages`:
+        the new ones, as far as the caller has made them (they have buffers without a value); the list is filled up."""
+        direct = self.start_up
+        if direct is None:
+            direct = self.start_up = self._find_direct()
+        if not direct:
             return None
-        inputs = [cells[cell].buffer for cell, _, _ in self.inputs]
-        written = [cells[w[0]].buffer for w in self.written]
+        inputs = [cells[cell].buffer for cell in direct.inputs]
+        written = [cells[cell].buffer for cell in direct.written]
         # Four references: the storage, `inputs`, `written`, the argument. More: somebody else sees what would be overwritten.
         if written and max(map(getrefcount, written)) > 4 and any(getrefcount(b) > 5 + b.pins for b in written):
             return None
-        made: dict[int, Buffer] = {}
-        created = []
-        for k, (slot, layout) in enumerate(self.created):
-            spare = spares.pop(k, None) if spares else None
-            storage = _new(Storage) if spare is None else spare
-            buffer = made.get(slot)  # storages that share a value share the buffer
-            if buffer is None:
-                buffer = made[slot] = Buffer(None) if spare is None else _emptied(spare)
-            storage.trace, storage.slot, storage.layout, storage.version = None, -1, layout, 0
-            storage.buffer, storage.home, storage.writer = buffer, None, None
-            created.append(storage)
+        created: list[Any] = [None] * len(self.created) if storages is None else storages
+        for k, storage in enumerate(created):
+            if storage is None:
+                created[k] = realised(Buffer(None), self.created[k][1])
+        for k, first in direct.twins:
+            created[k].buffer = created[first].buffer
         for cell, _, versions, layout, writer in self.written:
             storage = cells[cell]
             storage.layout, storage.writer = layout, writer
             storage.version += versions
         awaited = self.test is not None  # a value is read next
-        outputs = [*made.values(), *written]
-        start_plan(self.end, plan, self.ending, inputs, self._scalars(known), outputs, [c[1] for c in self.checks], awaited)
+        outputs = [*[created[k].buffer for k in direct.firsts], *written]
+        start_plan(self.end, direct.plan, self.ending, inputs, self._scalars(known), outputs, [c[1] for c in self.checks], awaited)
         return created
 
-    def _find_plan(self) -> Any:
-        """The plan that a flush of this stretch uses when it may overwrite what it writes; None while there is none, False if never."""
+    def _find_direct(self) -> Any:
+        """How this stretch is started when it may overwrite what it writes; None while that is not known, False if it never can be."""
         if self.end.place is SEVERAL:  # programs of several devices may not all overwrite what they write
             return False
         number = {cell: k for k, (cell, _, _) in enumerate(self.inputs)}
@@ -246,10 +258,17 @@ class Macro:
         fresh = len(slots)
         slots += [w[1] for w in self.written]
         whole = self.ending and self.start.parent is None and len(set(slots)) == len(slots) and all(w[0] in number for w in self.written)
-        if not whole or any(view is not None for _, _, view in self.inputs) or any(stood != REALISED for _, stood in self.expect):
+        if not whole or any(view is not None for _, _, view in self.inputs) or self.unusual:
             return False
         key = (tuple(slots), ((-1,) * fresh + tuple(number[w[0]] for w in self.written)), tuple(c[0] for c in self.checks))
-        return (self.end.plans or {}).get(key)
+        plan = (self.end.plans or {}).get(key)
+        if plan is None:
+            return None
+        first: dict[int, int] = {}
+        for k, (slot, _) in enumerate(self.created):
+            first.setdefault(slot, k)
+        twins = [(k, first[slot]) for k, (slot, _) in enumerate(self.created) if first[slot] != k]
+        return Direct(plan, [cell for cell, _, _ in self.inputs], [w[0] for w in self.written], [*first.values()], twins)
 
     def _scalars(self, known: list[Any]) -> list[Any]:
         if not self.numbers:
@@ -261,16 +280,6 @@ class Macro:
 
 
 _new: Any = object.__new__
-
-
-def _emptied(storage: Storage) -> Buffer:
-    """A buffer for a new value in this storage, which nobody else has: its own if nobody has that either."""
-    buffer = storage.buffer
-    if buffer is None or getrefcount(buffer) > 3 or buffer.owner is not None or buffer.export is not None or buffer.__weakref__ is not None:
-        return Buffer(None)
-    buffer.array = buffer.task = buffer.trace = buffer.readers = None
-    buffer.number, buffer.floating = -1, False
-    return buffer
 
 
 def known_values(storage: Storage, view: Layout) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 
 import calque
 from calque import nn
+from calque.hybrid import call
 from calque.run import dispatch
 
 
@@ -117,3 +119,41 @@ def test_a_weak_reference_to_an_old_gradient_dies() -> None:
     seen = [weakref.ref(p.grad), weakref.ref(p.grad._storage)]
     step()
     assert [r() for r in seen] == [None, None]
+
+
+def _stop_inside(function: Any, number: int) -> Callable[[Any, str, Any], None]:
+    """For `sys.setprofile`: a KeyboardInterrupt at the n-th call or return inside a function."""
+    left, inside = number, False
+
+    def seen(frame: Any, event: str, arg: Any) -> None:
+        nonlocal left, inside
+        if frame.f_code is function.__code__ and event in ("call", "return"):
+            inside = event == "call"
+        left -= inside
+        if left == 0:
+            sys.setprofile(None)
+            raise KeyboardInterrupt
+
+    return seen
+
+
+def test_an_interrupted_replay_leaves_gradients_whole_or_none() -> None:
+    model, step = _job(calque.compile)
+    for _ in range(20):
+        step()
+    number, missing, stopped = 0, 0, True
+    while stopped:
+        number, stopped = number + 1, False
+        sys.setprofile(_stop_inside(call._replayed, number))
+        try:
+            step()
+        except KeyboardInterrupt:
+            stopped = True
+        finally:
+            sys.setprofile(None)
+        missing += any(p.grad is None for p in model.parameters())
+        assert all(calque.isfinite(p.grad).all() for p in model.parameters() if p.grad is not None)
+        for _ in range(3):
+            step()
+            assert all(calque.isfinite(p.grad).all() and calque.isfinite(p).all() for p in model.parameters())
+    assert missing > 5 and number > 20
