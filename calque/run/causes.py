@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections import OrderedDict, deque
 from dataclasses import dataclass
 from threading import Lock
-from types import CodeType
 from typing import Any
 
 from calque.ir.program import Program
@@ -39,7 +38,7 @@ class Compilation:
 class Causes:
     """The counters."""
 
-    sites: dict[tuple[str, CodeType | None, int], int] = {}
+    sites: dict[tuple[str, int, int], list[Any]] = {}  # reason, code by its id (its hash goes over all of it), instruction: times, code
     compiled: dict[str, int] = {}
     records: deque[Compilation] = deque(maxlen=RECORDS)
     guard_misses = 0
@@ -53,19 +52,19 @@ _LOCK = Lock()
 def flushed(reason: str, frames: int = 1) -> None:
     """Count a flush by its reason and the user's line, which is at least so many frames up."""
     code, position = user_site(frames + 1)
-    key = (reason, code, position)
+    key = (reason, id(code), position)
     sites = Causes.sites
     found = sites.get(key)
     if found is not None:
-        sites[key] = found + 1
+        found[0] += 1
     elif len(sites) < SITES:
-        sites[key] = 1
+        sites[key] = [1, code]
 
 
 def flush_lines() -> dict[tuple[str, str], int]:
     """How often each (reason, line) flushed."""
     found: dict[tuple[str, str], int] = {}
-    for (reason, code, position), times in list(Causes.sites.items()):
+    for (reason, _, position), (times, code) in list(Causes.sites.items()):
         key = (reason, line_of(code, position))
         found[key] = found.get(key, 0) + times
     return found

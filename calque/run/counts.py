@@ -13,26 +13,24 @@ class Changes:
     hooks = 0
 
 
-class Counts:
-    """What became of calls of hybridized functions."""
+class _Counts:
+    """What became of calls of hybridized functions. One object, for the reason that `recorder.Counters` is one."""
 
-    functions = 0
-    replays = 0
-    recordings = 0
-    imperative = 0
-    continued = 0
-    nodes = 0
-    reasons: dict[str, int] = {}
+    __slots__ = ("functions", "replays", "recordings", "imperative", "continued", "nodes", "reasons")
 
-    @classmethod
-    def because(cls, reason: str) -> None:
+    def __init__(self) -> None:
+        self.functions = self.replays = self.recordings = self.imperative = self.continued = self.nodes = 0
+        self.reasons: dict[str, int] = {}
+
+    def because(self, reason: str) -> None:
         """A call ran as it is written."""
-        cls.imperative += 1
-        if len(cls.reasons) < MAX_REASONS or reason in cls.reasons:
-            cls.reasons[reason] = cls.reasons.get(reason, 0) + 1
+        self.imperative += 1
+        if len(self.reasons) < MAX_REASONS or reason in self.reasons:
+            self.reasons[reason] = self.reasons.get(reason, 0) + 1
 
 
 MAX_REASONS = 256
+Counts = _Counts()
 
 
 def hybrid_counts() -> dict[str, Any]:

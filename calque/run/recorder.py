@@ -142,15 +142,18 @@ class _Local(threading.local):
         self.state = State()
 
 
-class Counters:
-    """Public counters of the recorder, read by `calque.stats()`."""
+class _Counters:
+    """Public counters of the recorder, read by `calque.stats()`. There is one object, as a write to an attribute of a class empties the interpreter's
+    caches of it."""
 
-    edges = 0
-    flushes = 0
-    plan_hits = 0
-    plan_misses = 0
-    evictions = 0
-    reasons: dict[str, int] = {}
+    __slots__ = ("edges", "flushes", "plan_hits", "plan_misses", "evictions", "reasons")
+
+    def __init__(self) -> None:
+        self.edges = self.flushes = self.plan_hits = self.plan_misses = self.evictions = 0
+        self.reasons: dict[str, int] = {}
+
+
+Counters = _Counters()
 
 
 _ROOT = Edge(None, None, (), (), None, "")
