@@ -464,10 +464,13 @@ class _Quick:
         usual = (dict, OrderedDict, types.MappingProxyType)  # reading them runs no code of the user's
         self.usual = all(mapping.__class__ in usual for mapping, _, _ in guards.always)
         self.plain = [entry for entry in guards.always if entry[0].__class__ is dict]
-        self.others = [entry for entry in guards.always if entry[0].__class__ is not dict]
-        self.cells, self.items = guards.cells, guards.items
-        self.sized = [sized for sized, _ in guards.sizes]
-        self.lengths = [length for _, length in guards.sizes]
+        lists = [(held, items) for held, items in guards.items if held.__class__ is list]
+        self.cells = guards.cells
+        self.others: list[tuple[Any, Any, Any]] = [entry for entry in guards.always if entry[0].__class__ is not dict]
+        self.others += [(held, k, item) for held, items in lists for k, item in enumerate(items)]
+        self.items = [(held, items) for held, items in guards.items if held.__class__ not in (list, tuple)]  # what a tuple holds cannot change
+        self.sized = [sized for sized, _ in (*guards.sizes, *lists)]
+        self.lengths = [*(length for _, length in guards.sizes), *(len(items) for _, items in lists)]
 
     def same(self) -> bool:
         """Whether everything is the same object as before; False is only a suspicion."""
@@ -480,7 +483,7 @@ class _Quick:
             for mapping, key, value in self.others:
                 if mapping[key] is not value:
                     return False
-        except KeyError:
+        except LookupError:
             return False
         for cell, value in self.cells:
             if cell.cell_contents is not value:

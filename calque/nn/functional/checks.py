@@ -18,6 +18,7 @@ from calque.tensor import Tensor, slot_of, wrap
 
 SMALL = 1 << 20  # elements; larger values are checked inside the program, by compiled code
 _FEW = 64
+_INT64 = np.dtype(np.int64)
 _FAR = (1 << 62) - 1
 
 
@@ -36,7 +37,7 @@ def check_indices(t: Tensor, size: int, skip: int | None, error: Callable[[tuple
     if t._layout.numel == 0:
         return False
     def verdict(found: Any) -> tuple[bool, int, int]:
-        if _all_in(found, size) and (skip is None or not 0 <= skip < size):
+        if (skip is None or not 0 <= skip < size) and _all_in(found, size):
             return True, -1, 0
         bad = _first_bad(found, size, skip)
         return False, bad, int(found.reshape(-1)[bad]) if bad >= 0 else 0
@@ -63,11 +64,11 @@ def _integer(value: int) -> Tensor:
 
 def _all_in(found: Any, size: int) -> bool:
     """Whether all are in 0..size-1, in one pass: as unsigned numbers negative ones are large. A few are sooner looked at one by one."""
-    if found.dtype != np.int64:
+    if found.dtype is not _INT64 and found.dtype != _INT64:
         return False
     if found.size > _FEW:
         return found.flags.c_contiguous and int(found.view(np.uint64).max()) < size
-    numbers = found.reshape(-1).tolist()
+    numbers = (found if found.ndim == 1 else found.reshape(-1)).tolist()
     return min(numbers) >= 0 and max(numbers) < size
 
 
