@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 import random
+import sys
+from collections.abc import Iterator
 
 import hypothesis
 import numpy as np
@@ -47,6 +49,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for name, skip in skips.items():
             if name in item.keywords:
                 item.add_marker(skip)
+
+
+@pytest.fixture(autouse=True)
+def _no_lock_is_kept() -> Iterator[None]:
+    """A test that leaves the lock of flushes behind would let the next one with threads wait for ever."""
+    yield
+    recorder = sys.modules.get("calque.run.recorder")
+    assert recorder is None or not recorder.LOCK._is_owned()
 
 
 @pytest.fixture

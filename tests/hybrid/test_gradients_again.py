@@ -122,14 +122,15 @@ def test_a_weak_reference_to_an_old_gradient_dies() -> None:
 
 
 def _stop_inside(function: Any, number: int) -> Callable[[Any, str, Any], None]:
-    """For `sys.setprofile`: a KeyboardInterrupt at the n-th call or return inside a function."""
+    """For `sys.setprofile`: a KeyboardInterrupt at the n-th call or return inside a function; not before a builtin function is called: no signal is
+    handled there, and a lock whose release is kept from running stays locked."""
     left, inside = number, False
 
     def seen(frame: Any, event: str, arg: Any) -> None:
         nonlocal left, inside
         if frame.f_code is function.__code__ and event in ("call", "return"):
             inside = event == "call"
-        left -= inside
+        left -= inside and event != "c_call"
         if left == 0:
             sys.setprofile(None)
             raise KeyboardInterrupt
