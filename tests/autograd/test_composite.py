@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -12,38 +12,11 @@ import pytest
 
 import calque
 from calque import nn
-from calque.base.config import settings
-from calque.run import dispatch, recorder
-from calque.run.recorder import Counters
+from calque.run import recorder
 from calque.run.stretches import StretchCounts
+from tests.autograd.both_ways import compare, fresh  # noqa: F401
 
 F = nn.functional
-
-
-@pytest.fixture(autouse=True)
-def _fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    recorder.flush("test")
-    monkeypatch.setattr(dispatch, "INTERPRET_WORK", 0)  # programs met for the first time are not interpreted: both ways run the same code
-    yield
-    settings.macros = True
-    recorder.flush("test")
-    calque.synchronize()
-
-
-def compare(run: Callable[[], list[np.ndarray]], least: int) -> None:
-    """Both ways, in this order: whatever the second way records must be in the trie already, and its programs must exist."""
-    settings.macros = False
-    expected = run()
-    recorder.flush("test")
-    edges, programs, replays = Counters.edges, Counters.plan_misses, StretchCounts.replays
-    settings.macros = True
-    got = run()
-    recorder.flush("test")
-    assert len(got) == len(expected)
-    for a, b in zip(got, expected, strict=True):
-        np.testing.assert_array_equal(a, b)
-    assert (Counters.edges, Counters.plan_misses) == (edges, programs)
-    assert StretchCounts.replays - replays >= least
 
 
 def values(rng: np.random.Generator, *shape: int) -> Any:
