@@ -26,7 +26,7 @@ from calque.run.buffer import Buffer, interrupted
 from calque.run.causes import compiled
 from calque.run.checked import Inspection
 from calque.run.diagnose import Salvage, checked_values
-from calque.run.engine import CPU_QUEUE, ENGINE, Queue, Task, depths, drain, forget_frames
+from calque.run.engine import CPU_QUEUE, ENGINE, Queue, Task, depths, drain, forget_frames, somebody_waits
 from calque.run.interrupt import SHIELD
 from calque.run.queues import at, queue_of
 from calque.run.source import user_line
@@ -506,6 +506,7 @@ def synchronize() -> None:
     session = tracing.active if any(depths().values()) else None
     start = session.begin() if session is not None else 0.0
     try:
+        somebody_waits()
         drain()
     finally:
         if session is not None:

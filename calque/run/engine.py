@@ -165,6 +165,7 @@ class Queue:
         self._room = threading.Condition(ENGINE.lock)
         self._busy = 0  # tasks that are queued or running
         self._heavy = 0  # those of them that are not light
+        self.last: Task | None = None  # that was queued
         self._worker: threading.Thread | None = None
         self._stop = False
 
@@ -201,6 +202,7 @@ class Queue:
                 buffer.task = task
             self._busy += 1
             self._heavy += not task.light
+            self.last = task
             if not task.blockers:
                 self.push(task)
 
@@ -254,6 +256,8 @@ class Queue:
                 self._release(task)
                 self._busy -= 1
                 self._heavy -= not task.light
+                if self.last is task:
+                    self.last = None
                 self._room.notify_all()
             del task
 
@@ -314,6 +318,14 @@ def drain() -> None:
     """Wait until all queues are empty. A worker that calls this waits for the others."""
     for queue in list(ENGINE.queues):
         queue.drain()
+
+
+def somebody_waits() -> None:
+    """Tell the last task of every queue, if it has not run, that somebody waits for it."""
+    for queue in list(ENGINE.queues):
+        task = queue.last
+        if task is not None and not task.done and task.waited is not None:
+            task.waited()
 
 
 def depths() -> dict[str, int]:

@@ -9,7 +9,7 @@ from calque.backend.cpu import executable
 from calque.backend.cpu.emit import emit_kernel
 from calque.backend.cpu.emit_plan import make_plan
 from calque.backend.cpu.target import current
-from calque.base.dtypes import float32
+from calque.base.dtypes import float32, int64
 from calque.kernel.interpret import interpret
 from calque.kernel.loops import Access, Instr, LoopKernel, Operand, Stage
 from calque.kernel.schedule import Buffer, Loop, Schedule
@@ -73,3 +73,30 @@ def test_results_do_not_change(rows: int, columns: int, rng: np.random.Generator
     (got,) = executable.compile_schedule(schedule).run(inputs)
     (wanted,) = interpret(schedule, inputs, (), check=False)
     np.testing.assert_allclose(got, wanted, rtol=1e-5)
+
+
+def _looked_up(written: bool = False) -> LoopKernel:
+    """out[p, q] = table[index[p], q]; if `written`, the index is a result of the kernel itself."""
+    store = (Instr("load", int64, (), 0), Instr("store", int64, (0,), 3)) if written else ()
+    first = len(store)
+    row = (Instr("load", int64, (), 3 if written else 0), Instr("load_at", float32, (first,), 1), Instr("store", float32, (first + 1,), 2))
+    operands = (Operand(int64), Operand(float32), Operand(float32, True), *((Operand(int64, True),) if written else ()))
+    accesses = (Access(0, ("s", "0")), Access(1, ("0", "1"), True), Access(2, ("s", "1")), *((Access(3, ("s", "0")),) if written else ()))
+    return LoopKernel(2, 0, operands, accesses, (Stage("point", 0, (*store, *row)),), "p")
+
+
+def test_rows_that_an_index_chooses_are_asked_for() -> None:
+    assert make_plan(_looked_up(), current()).lookups == ((1, 0),)
+    assert make_plan(_looked_up(written=True), current()).lookups == ()  # the next index may not be there yet
+    assert "llvm.prefetch" in emit_kernel(_looked_up(), current(), "k")
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(1, 1), (3, 15), (5, 16), (7, 513), (2, 70_001)])
+def test_rows_that_were_looked_up_do_not_change(rows: int, columns: int, rng: np.random.Generator) -> None:
+    words = 11
+    sizes = (("input", 0, int64, rows), ("input", 1, float32, words * columns), ("output", 0, float32, rows * columns))
+    parameters = (rows, columns, 0, 1, 0, columns, words, 0, columns)
+    schedule = Schedule(tuple(Buffer(*b) for b in sizes), (Loop(_looked_up(), (0, 1, 2), parameters),), (2,), 0, ())
+    index, table = rng.integers(-2, words + 2, rows), rng.standard_normal((words, columns)).astype(np.float32)
+    (got,) = executable.compile_schedule(schedule).run([index, table.reshape(-1)])
+    np.testing.assert_array_equal(got.reshape(rows, columns), table[np.clip(index, 0, words - 1)])

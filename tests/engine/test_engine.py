@@ -179,8 +179,9 @@ def test_random_tensor_programs_agree_with_the_synchronous_twin(programs: int, e
         assert found == expected, seed
 
 
-def test_a_program_that_is_always_waited_for_runs_where_it_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only as long as it is: work that nobody waits for goes through the queue."""
+@pytest.mark.parametrize("how", ["read", "synchronize"])
+def test_a_program_that_is_always_waited_for_runs_where_it_is_started(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only as long as it is: work that nobody waits for at once goes through the queue."""
     from calque.run import dispatch, recorder
 
     monkeypatch.setattr(dispatch, "AT_ONCE", 60.0)  # a busy machine is slow between two lines
@@ -203,6 +204,8 @@ def test_a_program_that_is_always_waited_for_runs_where_it_is_started(monkeypatc
 
     def queued_when_read() -> bool:
         y, queued = start()
+        if how == "synchronize":
+            calque.synchronize()
         assert y.item() == 256.0**4 * 256
         return queued
 
@@ -210,6 +213,7 @@ def test_a_program_that_is_always_waited_for_runs_where_it_is_started(monkeypatc
     found = [queued_when_read() for _ in range(40)]
     assert found[:3] == [True] * 3  # compiling, and no habit yet
     assert not any(found[-20:])
+    monkeypatch.setattr(dispatch, "AT_ONCE", 0.0)
     free = [start()[1] for _ in range(dispatch.TRUSTED + 12)]
     assert not free[0] and all(free[-10:])
 

@@ -25,7 +25,7 @@ from calque.backend.cpu.target import TargetInfo
 from calque.base.errors import CompileError
 from calque.kernel.loops import Instr, LoopKernel, Stage
 
-VERSION = 2
+VERSION = 3
 """Part of the object cache's key: raise it when the same kernel text must be compiled anew."""
 
 SIGNATURE = "void @{}(i64 %thread, i64 %threads, ptr %barrier, ptr %scratch, ptr %args)"
@@ -115,7 +115,28 @@ class KernelEmitter:
         if self.panels:
             emit_panel.Panel(self, start, stop).write(group)
             return
-        self.variants(start, stop, lambda variant, n: self._panel(variant, self.split(variant, group, n, self.kernel.stages)), plan.unroll)
+        following = self._next_rows(group)
+
+        def body(variant: Variant, n: str) -> None:
+            self._panel(variant, self.split(variant, group, n, self.kernel.stages))
+            for access, row in following.items() if not variant.mask else ():
+                for u in range(variant.count):
+                    self.frame.prefetch(variant.s, access, code.add(row, code.add(n, str(u * variant.s.width))))
+
+        self.variants(start, stop, body, plan.unroll)
+
+    def _next_rows(self, group: Group) -> dict[int, str]:
+        """Where the rows begin that the next point of the dim before the vectorised one looks up; this point's own at the end of that dim."""
+        code, frame, dim, found = self.code, self.frame, self.plan.axis - 1, {}
+        for access, index in self.plan.lookups:
+            last = code.let(f"icmp eq i64 {code.add(group.index[dim], '1')}, {frame.extents[dim]}")
+            step = code.let(f"select i1 {last}, i64 0, i64 1")
+            source = self.kernel_dtype(index).imm
+            here = code.add(group.offset[source], code.mul(step, frame.strides[source][dim]))
+            chosen = frame.load(self.one, self.one, source, here, None, "")
+            base = code.add(group.offset[access], code.mul(step, frame.strides[access][dim]))
+            found[access] = code.add(base, frame.indexed(self.one, access, chosen).text)
+        return found
 
     def variants(
         self, start: str, stop: str, body: Callable[[Variant, str], None], unroll: int, width: int = 0, after: Callable[[], None] | None = None

@@ -129,7 +129,7 @@ class Frame:
         kind = memory_kind(self.dtype(access))
         return self.code.let(f"getelementptr {kind}, ptr {self.bases[self.kernel.accesses[access].operand]}, i64 {offset}")
 
-    def _indexed(self, s: Lanes, access: int, index: Val) -> Val:
+    def indexed(self, s: Lanes, access: int, index: Val) -> Val:
         """Offset of an indirect index: clamped to the table, times its stride."""
         wide = cast(s, index, int64)
         last = s.splat("i64", self.limits[access])
@@ -143,9 +143,9 @@ class Frame:
         stride = self.strides[access][self.axis] if self.axis >= 0 and s.width > 1 else "0"
         if index is not None and (index.width == 1 or s.width == 1):
             narrow = Lanes(self.code, s.module, 1, s.target)
-            offset = self.code.add(offset, self._indexed(narrow, access, index).text)
+            offset = self.code.add(offset, self.indexed(narrow, access, index).text)
         elif index is not None:
-            lanes = s.op("add", "i64", s.splat("i64", offset), self._indexed(s, access, index).text)
+            lanes = s.op("add", "i64", s.splat("i64", offset), self.indexed(s, access, index).text)
             if stride != "0":
                 lanes = s.op("add", "i64", lanes, s.iota("i64") if stride == "1" else self.lane_steps[access])
             return "spread", self._pointers(s, access, self.bases[self.kernel.accesses[access].operand], lanes)

@@ -36,7 +36,8 @@ TRANSPOSED_BLOCK = 64  # the same when a strided access profits from walking the
 @dataclass(frozen=True, slots=True)
 class Plan:
     """`axis`: the vectorised dim of P + R or -1. `along`: "p" or "r". `unroll`: vectors per turn along P, `unrolls` per stage.
-    `depends[id]`: dims a value varies with. `ahead`: accesses of which the next row is asked for while this one is computed."""
+    `depends[id]`: dims a value varies with. `ahead`: accesses of which the next row is asked for while this one is computed; `lookups`: accesses
+    whose rows are looked up by an index that is loaded, with the id of that load."""
 
     axis: int
     along: str
@@ -48,6 +49,7 @@ class Plan:
     block: int
     block_outermost: bool
     ahead: tuple[int, ...] = ()
+    lookups: tuple[tuple[int, int], ...] = ()
 
     def varying(self, value: int) -> bool:
         """Whether lanes differ in this value."""
@@ -157,6 +159,20 @@ def _ahead(kernel: LoopKernel, axis: int) -> tuple[int, ...]:
     return tuple(a for a in found if kernel.accesses[a].strides[axis] == "1" and kernel.accesses[a].strides[down] != "0")
 
 
+def _lookups(kernel: LoopKernel, axis: int, written: frozenset[int]) -> tuple[tuple[int, int], ...]:
+    """Rows that an index chooses, one per point of the dim before the vectorised one: the processor cannot know where the next one lies."""
+    found: dict[int, int] = {}
+    instrs, row = kernel.instructions(), axis - 1
+    for instr in instrs if kernel.rank_r == 0 and row >= 0 else ():
+        if instr.op != "load_at" or kernel.accesses[instr.imm].strides[axis] != "1":
+            continue
+        index = instr.args[0]
+        source = kernel.accesses[instrs[index].imm] if instrs[index].op == "load" else None
+        if source is not None and source.strides[axis] == "0" and source.strides[row] != "0" and source.operand not in written:
+            found[instr.imm] = index
+    return tuple(found.items())
+
+
 def make_plan(kernel: LoopKernel, target: TargetInfo) -> Plan:
     """All decisions for one kernel."""
     _check(kernel)
@@ -181,7 +197,8 @@ def make_plan(kernel: LoopKernel, target: TargetInfo) -> Plan:
         unrolls = tuple([min(2, _unroll(s.instrs, 1, target)) for s in kernel.stages])
     unrolls = unrolls or (unroll,) * len(kernel.stages)
     ahead = _ahead(kernel, axis) if (along == "r" or kernel.panels) and width > 1 else ()
-    return Plan(axis, along, width, unroll, unrolls, depends, written, block, tiles, ahead)
+    lookups = _lookups(kernel, axis, written) if along == "p" and width > 1 and not tiles else ()
+    return Plan(axis, along, width, unroll, unrolls, depends, written, block, tiles, ahead, lookups)
 
 
 def deepest(kernel: LoopKernel, stage: Stage) -> int:
