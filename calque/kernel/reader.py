@@ -184,7 +184,8 @@ class Reader:
     def worth_recomputing(self, node: int) -> bool:
         """Whether evaluating again where the value is needed costs few instructions and reads no more bytes than the value has.
 
-        A value with a single reader is not evaluated again but later, which costs nothing and saves the store. One expensive
+        A value with a single reader is not evaluated again but later, which costs nothing and saves the store; below a value with several it is
+        evaluated as often as that, which counts if it is expensive (the random bits behind a mask of dropout). One expensive
         value below may become the thing that is stored instead (tanh(x) instead of 1 + tanh(x) and 1 - tanh(x)^2).
         """
         facts = self.facts
@@ -195,14 +196,14 @@ class Reader:
             return False
         if costs[node] > MAX_RECOMPUTE and not once[node]:
             return False
-        room = nbytes[node]
+        room, single = nbytes[node], once[node]
         cost, moved = 0, 0
         frontier: dict[int, int] = {}
         stack = [node]
         seen = {node}
         while stack:
             n = stack.pop()
-            own = 0 if once[n] else costs[n]
+            own = 0 if once[n] and (single or costs[n] <= MAX_RECOMPUTE) else costs[n]
             if own > MAX_RECOMPUTE and n != node and not moved and nbytes[n] <= room:
                 moved = 1
                 frontier[n] = 0  # stored instead of `node`
@@ -218,7 +219,7 @@ class Reader:
                 else:  # no more bytes than elements of n
                     most = facts.numel[n] * facts.itemsize[operand]
                     frontier[operand] = most if most < nbytes[operand] else nbytes[operand]
-        if once[node]:  # nothing is repeated, and the value is neither written nor read
+        if single:  # nothing is repeated, and the value is neither written nor read
             room *= 2
         return sum(frontier.values()) <= room + room // 8 + SLACK_BYTES
 

@@ -200,6 +200,20 @@ def test_cross_entropy_keeps_no_log_probabilities() -> None:
     assert s.arena_bytes <= 128  # a few numbers per row
 
 
+def test_the_mask_of_dropout_is_kept_for_its_gradient() -> None:
+    """One byte per element; its random bits take fifty times as long as reading it."""
+    b = Build()
+    x, w, g = b.input((64, 32)), b.input((32, 16)), b.input((64, 16))
+    bits = b.random_bits(b.constant(1, int64), b.constant(7, int64), attrs=((64, 32),))
+    kept = b.lt(b.cast(b.bitwise_and(bits, b.constant(255, int64)), attrs=(float32,)), b.constant(100.0))
+    zero = b.constant(0.0)
+    y = b.matmul(b.where(kept, x, zero), w)
+    back = b.matmul(plus(b, y, g), b.transpose(w, 1, 0))
+    s = compiled(b.program(y, b.where(kept, back, zero)), tolerance=1e-3)
+    drawing = [k for k in s.steps if isinstance(k, Loop) and any(i.op == "xor" for i in k.kernel.instructions())]
+    assert len(drawing) == 1 and len([k for k in s.steps if isinstance(k, Loop)]) == 3
+
+
 def test_attention_reads_heads_through_strides() -> None:
     b = Build()
     B, T, H, D = 2, 6, 2, 4
