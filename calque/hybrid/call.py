@@ -17,12 +17,12 @@ from calque.base.config import settings
 from calque.base.dtypes import get_default_dtype
 from calque.hybrid.gradients import Gradients
 from calque.hybrid.graph import Template, Unsupported, spent_node, stand_in
-from calque.hybrid.guards import PLAIN, Guards, Refused
+from calque.hybrid.guards import Guards, Refused
 from calque.hybrid.region import MISSES, Memory, Place, handle, place_of, watched
+from calque.hybrid.structure import Lent, build, containers, describe, flatten
 from calque.hybrid.walk import Walk
 from calque.run.capture import Changes, Counts, Script
 from calque.run.causes import guard_missed
-from calque.run.live import LiveFloat, plain
 from calque.run.losses import ReplayedLoss
 from calque.run.macro import Macro
 from calque.run.recorder import Storage, flush, local
@@ -33,6 +33,7 @@ SIGNATURES = 64
 ENTRIES = 8  # of one signature, with different guards
 STRANGERS = 200  # new signatures without a replay in between, after which no more are recorded
 CHANGES = 4  # calls that change what they depend on
+_KEYWORDS = object()
 
 
 class Entry:
@@ -112,6 +113,8 @@ class Outcome:
 class Hybridized:
     """A callable like `function`. `roots`: what else it reaches (a module whose method it is)."""
 
+    not_guarded = frozenset({"entries", "changes", "refused", "misses"})  # a function that calls this one does not depend on what it has learned
+
     def __init__(self, function: Callable[..., Any], roots: list[Any] | None = None, fullgraph: bool = False) -> None:
         functools.update_wrapper(self, function)
         self.function = function
@@ -142,9 +145,10 @@ class Hybridized:
                     parts += (value._layout, value._requires_grad, value.__class__)
                     tensors.append(value)
                 else:
-                    _flatten(value, parts, tensors, objects)
+                    flatten(value, parts, tensors, objects)
             if kwargs:
-                _flatten(kwargs, parts, tensors, objects)
+                parts.append(_KEYWORDS)  # f(x, {"y": z}) is another call than f(x, y=z)
+                flatten(kwargs, parts, tensors, objects)
         except Refused as refusal:
             return self._as_written(args, kwargs, str(refusal))
         key = tuple(parts)
@@ -242,41 +246,38 @@ class Hybridized:
             replaced[id(t)] = proxy = stand_in(t, local.state.grad)
             if proxy._grad_fn is not None:
                 proxies[id(proxy._grad_fn)] = (k, proxy._grad_fn)
-        args = tuple(_replace(a, replaced) for a in args)
-        kwargs = {name: _replace(a, replaced) for name, a in kwargs.items()}
         before = [(t._storage.version, t._grad, t._requires_grad) for t in tensors]
         nodes = {i: proxy._grad_fn for i, proxy in replaced.items()}
         modes = _modes()
-        result, capture = watched(cells, lambda: self.function(*args, **kwargs), True, True, not entry.guards.inexact, script)
+        lent = Lent(args, kwargs, replaced, tensors)
+        try:
+            result, capture = watched(cells, lambda: self.function(*lent.args, **lent.kwargs), True, True, not entry.guards.inexact, script)
+        finally:
+            changed = lent.give_back()
+        if changed:
+            capture.abort("changes a list or dict that it is given")
         if modes != _modes():
             capture.abort("changes a mode or the default dtype")
         Counts.recordings += 1
         macro = capture.finish()
-        for t, (version, grad, needs) in zip(tensors, before, strict=True):
-            proxy = replaced.get(id(t), t)
-            changed = proxy._grad_fn is not nodes.get(id(t)) or proxy._requires_grad is not needs or (proxy is not t and proxy._grad is not None)
-            if proxy is not t and changed:  # the caller's tensor becomes what the call made of it
-                t._grad_fn, t._requires_grad, t._grad = proxy._grad_fn, proxy._requires_grad, proxy._grad
-            if changed or t._grad is not grad or (needs and t._storage.version != version):
-                capture.abort("changes the gradient or the history of an argument")
+        if _histories_changed(tensors, before, replaced, nodes):
+            capture.abort("changes the gradient or the history of an argument")
         if not entry.valid():
-            return self._changed(key, entry, result)
+            return self._changed(key, entry, lent.original(result))
         if macro is None or capture.failed:
             memory.refused = capture.failed
             Counts.because(capture.failed)
-            return self._original(result, replaced, tensors)
+            return lent.original(result)
         try:
+            if lent.within(result) or any(entry.guards.reached(value) for value in containers(result)):
+                raise Unsupported("returns a list or dict that somebody else has, too")
             self._learn(entry, place, macro, capture, result, cells, grads_before, first, proxies, replaced, tensors)
         except (Unsupported, Refused) as reason:
             memory.refused = str(reason)
             Counts.because(str(reason))
-        result = self._original(result, replaced, tensors)
+        result = lent.original(result)
         capture.release()
         return result
-
-    def _original(self, result: Any, replaced: dict[int, Tensor], tensors: list[Tensor]) -> Any:
-        """The result with the caller's own tensors where the function returned its arguments."""
-        return _replace(result, {id(replaced[id(t)]): t for t in tensors if id(t) in replaced})
 
     def _changed(self, key: Any, entry: Entry, result: Any) -> Any:
         """The call changed what it depends on: once is normal (state that is made when first needed), always is a side effect."""
@@ -296,7 +297,7 @@ class Hybridized:
         outputs: list[Tensor] = []
         own = {id(replaced.get(id(t), t)): ("argument", k) for k, t in enumerate(tensors)}
         own |= {id(t): ("reached", k) for k, (t, *_) in enumerate(entry.handles)}
-        spec = _spec(result, outputs, own)
+        spec = describe(result, outputs, own)
         mine = capture.entries
         places = [_found(place_of(t, capture.storages, cells)) for t in outputs]
         grads = [
@@ -332,6 +333,18 @@ class Hybridized:
                 template.take_over(outputs, differentiable, cells, tensors, others, capture.values)  # type: ignore[arg-type]
         else:
             entry.memory.learn(place, capture, mark)
+
+
+def _histories_changed(tensors: list[Tensor], before: list[Any], replaced: dict[int, Tensor], nodes: dict[int, Any]) -> bool:
+    """Whether a call gave an argument another history or gradient; the caller's tensor becomes what the call made of it."""
+    found = False
+    for t, (version, grad, needs) in zip(tensors, before, strict=True):
+        proxy = replaced.get(id(t), t)
+        changed = proxy._grad_fn is not nodes.get(id(t)) or proxy._requires_grad is not needs or (proxy is not t and proxy._grad is not None)
+        if proxy is not t and changed:
+            t._grad_fn, t._requires_grad, t._grad = proxy._grad_fn, proxy._requires_grad, proxy._grad
+        found = found or changed or t._grad is not grad or (needs and t._storage.version != version)
+    return found
 
 
 def _found(place: Place | None) -> Place:
@@ -399,97 +412,9 @@ def _given(entry: Entry, outcome: Outcome, cells: list[Any], created: list[Any],
         watch.next(created[k])
     if outcome.single:
         return outputs[0]
-    return _build(outcome.spec, outputs, tensors, entry.handles, known)
+    return build(outcome.spec, outputs, tensors, entry.handles, known)
 
 
 def _modes() -> tuple[Any, ...]:
     state = local.state
     return (state.grad, state.inference, state.autocast, get_default_dtype())
-
-
-# ----------------------------------------------------------------------------------------------- structures of values
-
-
-def _flatten(value: Any, parts: list[Any], tensors: list[Tensor], objects: list[Any]) -> None:
-    """Append what tells calls apart."""
-    kind = value.__class__
-    if kind in TENSOR_TYPES:
-        parts += (value._layout, value._requires_grad, kind)
-        tensors.append(value)
-    elif kind in PLAIN:
-        parts += (kind, value if kind is not float or value == value else "nan", str(value) if kind is float and not value else "")
-    elif kind in (list, tuple) or (isinstance(value, tuple) and hasattr(value, "_fields")):
-        parts += (kind, len(value))
-        for item in value:
-            _flatten(item, parts, tensors, objects)
-    elif kind is dict:
-        parts += (kind, len(value))
-        for name, item in value.items():
-            if name.__class__ not in PLAIN:
-                raise Refused(f"got a dict with keys of type {type(name).__name__}")
-            parts.append(name)
-            _flatten(item, parts, tensors, objects)
-    elif isinstance(value, Tensor):
-        raise Refused(f"got a Tensor subclass {kind.__name__}")
-    elif kind.__module__.split(".")[0] == "numpy" or hasattr(value, "__next__"):
-        raise Refused(f"got an argument of type {kind.__module__}.{kind.__name__}")
-    else:
-        parts += ("object", id(value))
-        objects.append(value)
-
-
-def _replace(value: Any, others: dict[int, Tensor]) -> Any:
-    """The same structure with some tensors exchanged."""
-    if isinstance(value, Tensor):
-        return others.get(id(value), value)
-    if value.__class__ is LiveFloat:
-        return plain(value)
-    if value.__class__ in (list, tuple):
-        return value.__class__([_replace(item, others) for item in value])
-    if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return type(value)(*[_replace(item, others) for item in value])
-    if value.__class__ is dict:
-        return {k: _replace(item, others) for k, item in value.items()}
-    return value
-
-
-def _spec(value: Any, outputs: list[Tensor], own: dict[int, tuple[str, int]]) -> tuple[Any, ...]:
-    """A description of a result from which `_build` makes another."""
-    if isinstance(value, Tensor):
-        if id(value) in own:
-            return own[id(value)]
-        if type(value) is not Tensor:
-            raise Unsupported(f"returns a {type(value).__name__}")
-        for k, t in enumerate(outputs):
-            if t is value:
-                return ("tensor", k)
-        outputs.append(value)
-        return ("tensor", len(outputs) - 1)
-    kind = value.__class__
-    if kind is LiveFloat:
-        return ("number", value.index)
-    if kind in PLAIN:
-        return ("value", kind, value)
-    if kind in (list, tuple) or (isinstance(value, tuple) and hasattr(value, "_fields")):
-        return ("items", kind, tuple(_spec(item, outputs, own) for item in value))
-    if kind is dict or (isinstance(value, dict) and kind.__name__ == "OrderedDict"):
-        return ("dict", kind, tuple((k, _spec(item, outputs, own)) for k, item in value.items()))
-    raise Unsupported(f"returns a {kind.__name__}")
-
-
-def _build(spec: Any, outputs: list[Tensor], arguments: list[Tensor], reached: list[Any], known: list[Any]) -> Any:
-    what, second = spec[0], spec[1]
-    if what == "tensor":
-        return outputs[second]
-    if what == "number":
-        return known[second]
-    if what == "value":
-        return spec[2]
-    if what == "argument":
-        return arguments[second]
-    if what == "reached":
-        return reached[second][0]
-    if what == "items":
-        items = [_build(item, outputs, arguments, reached, known) for item in spec[2]]
-        return second(*items) if hasattr(second, "_fields") else second(items)
-    return second((k, _build(item, outputs, arguments, reached, known)) for k, item in spec[2])

@@ -40,6 +40,12 @@ def _saved(node: Any) -> list[Storage]:
     return [v._storage if isinstance(v, Tensor) else v for v in values if isinstance(v, (Tensor, Storage))]
 
 
+def _versions(node: Any) -> list[int]:
+    """The versions that those had."""
+    values = (node.saved or {}).values()
+    return [version for v, version in zip(values, node.versions, strict=True) if isinstance(v, (Tensor, Storage))]
+
+
 class Unsupported(Exception):
     """The graph cannot be used again; the text says why."""
 
@@ -48,7 +54,8 @@ class Template:
     """The graph behind the outputs of one recorded call.
 
     `roots`: nodes of the outputs that require gradients. `leaves`: where gradients go, as (argument number or -1, node or parameter).
-    `storages`: new storages of the call in the macro's order. `saved`: cells whose values the graph needs unchanged.
+    `storages`: new storages of the call in the macro's order. `saved`, `kept`: cells and new storages whose values the graph needs unchanged,
+    `reads`: which of these the gradient of each root needs.
     `reached`: ids of handles that the function reaches by itself; they stay as they are.
     """
 
@@ -69,8 +76,13 @@ class Template:
             raise Unsupported("saves a copy of a value for its gradient")
         if any(id(st) not in values and k not in needed for k, st in enumerate(storages)):
             raise Unsupported("keeps a value in a place that the guards do not reach")
-        used = {known.get(id(st), -1) for node in self.nodes for st in _saved(node)}
-        self.saved = sorted(used - {-1})
+        used = [st for node in self.nodes for st in _saved(node)]
+        if any(st.version != version for node in self.nodes for st, version in zip(_saved(node), _versions(node), strict=True)):
+            raise Unsupported("changes a value that its gradient needs")
+        self.saved = sorted({known[id(st)] for st in used if id(st) in known})
+        self.kept = sorted({k for k, st in enumerate(storages) if any(st is v for v in used)})
+        places = [id(cells[k]) for k in self.saved] + [id(storages[k]) for k in self.kept]
+        self.reads = [{places.index(id(st)) for node in self._behind(root) for st in _saved(node)} for root in roots]
         self.handles = [(t, known[id(t._storage)]) for t in handles if id(t._storage) in known and id(t) not in reached]
         trace = local.state.trace
         self.numbers = [(node, place, v.index) for node in self.nodes for place, v in (node.saved or {}).items() if v.__class__ is LiveFloat]
@@ -104,6 +116,17 @@ class Template:
                 raise Unsupported("differentiates a part of its graph")
             self.nodes.append(item)
             stack.extend(item.next)
+
+    def _behind(self, root: Any) -> list[Any]:
+        """The call's nodes that a gradient of this output reaches."""
+        own = {id(node) for node in self.nodes}
+        found, seen = [root], {id(root)}
+        for node in found:  # it grows
+            for item in node.next:
+                if id(item) in own and id(item) not in seen:
+                    seen.add(id(item))
+                    found.append(item)
+        return found
 
     def _values(self) -> tuple[list[Tensor], set[int]]:
         """Every tensor, and the ids of all bare storages, that the nodes refer to, however they keep it."""
@@ -173,21 +196,17 @@ class Template:
         node.next = tuple([leaf if k < 0 else tensors[k]._grad_fn or tensors[k] for k, leaf in self.leaves])
         node.where = user_line()
         present = [known[index] for _, _, index in self.numbers]
-        node.context = (cells, created, [cells[k].version for k in self.saved], local.state.trace, present)
+        versions = [cells[k].version for k in self.saved] + [created[k].version for k in self.kept]
+        node.context = (cells, created, versions, local.state.trace, present)
         for out, target in zip(outputs, output_nodes(node, len(outputs)), strict=True):
             out._grad_fn, out._requires_grad = target, True
 
     def _backward(self, node: FunctionNode, grads: Sequence[Any]) -> Sequence[Any]:
         cells, created, versions, trace, values = node.context
-        for k, version in zip(self.saved, versions, strict=True):
-            if cells[k].version != version:
-                writer = cells[k].writer
-                raise AutogradError(
-                    f"[backward] a hybridized call ({node.line}) needs a value of shape {list(cells[k].layout.shape)} for its gradient, but it has "
-                    f"been modified by an inplace operation: {writer.op.name if writer is not None else 'a write'} at "
-                    f"{writer.line if writer is not None else 'an unknown line'}; it is at version {cells[k].version}, expected version {version} "
-                    "instead. Use the out-of-place form there, or clone() the value first"
-                )
+        needed = [cells[k] for k in self.saved] + [created[k] for k in self.kept]
+        for k, (storage, version) in enumerate(zip(needed, versions, strict=True)):
+            if storage.version != version and any(g is not None and k in reads for g, reads in zip(grads, self.reads, strict=True)):
+                raise _overwritten(node, storage, version)
         if local.state.grad:
             return self._as_written(cells, created, grads, node.next, values)
         present = tuple(g is not None for g in grads)
@@ -260,6 +279,16 @@ class Template:
                 item.saved[place] = plain(item.saved[place])
             self._forget()
         return [None if target is None else found.get(id(leaf)) for (_, leaf), target in zip(self.leaves, targets, strict=True)]
+
+
+def _overwritten(node: FunctionNode, storage: Storage, version: int) -> AutogradError:
+    writer = storage.writer
+    return AutogradError(
+        f"[backward] a hybridized call ({node.line}) needs a value of shape {list(storage.layout.shape)} for its gradient, but it has "
+        f"been modified by an inplace operation: {writer.op.name if writer is not None else 'a write'} at "
+        f"{writer.line if writer is not None else 'an unknown line'}; it is at version {storage.version}, expected version {version} "
+        "instead. Use the out-of-place form there, or clone() the value first"
+    )
 
 
 def stand_in(t: Tensor, grad: bool) -> Tensor:

@@ -27,6 +27,7 @@ from calque.base.dtypes import DType
 from calque.nn.module import Module
 from calque.optim.optimizer import Optimizer, cycles
 from calque.run.capture import Changes
+from calque.run.macro import key_of
 from calque.tensor import TENSOR_TYPES, Tensor
 
 PLAIN = (bool, int, float, complex, str, bytes, type(None), type(Ellipsis), DType, Device, slice, range, frozenset)
@@ -55,7 +56,7 @@ _TRANSPARENT = (  # objects without state that could change
     types.BuiltinFunctionType, types.MethodWrapperType, types.WrapperDescriptorType, types.MethodDescriptorType, types.ClassMethodDescriptorType,
     types.GetSetDescriptorType, types.MemberDescriptorType, types.CodeType, types.GenericAlias, types.UnionType, types.NotImplementedType, property,
     staticmethod, classmethod, super, re.Pattern, type(threading.Lock()), type(threading.RLock()), itemgetter, attrgetter,
-    methodcaller,
+    methodcaller, type(vars(dis.Instruction.__base__)["opname"]),  # a field of a named tuple
 )  # fmt: skip
 _TRANSPARENT_MODULES = {"datetime", "decimal", "fractions", "pathlib", "typing", "zoneinfo"}
 _MADE = ("__init__", "__new__", "__post_init__", "__init_subclass__")
@@ -145,12 +146,16 @@ class Guards:
         self.epoch = Changes.epoch
         return True
 
+    def reached(self, value: Any) -> bool:
+        """Whether the function can reach this object."""
+        return self._seen.get(id(value)) is value
+
     def first_change(self) -> str:
         """The name of something that changed, for the statistics."""
         for mapping, key, value in (*self.always, *self.modules):
             found = mapping.get(key, _MISSING)
             if found is not value and not _same(found, value):
-                return str(key)
+                return f"the state of a {type(key).__name__}" if isinstance(key, Tensor) else str(key)  # no values are read for a statistic
         return "a variable, a function or the length of a container"
 
     # -------------------------------------------------------------------------------------------------------- collecting
@@ -425,7 +430,12 @@ class Guards:
         """Attributes of an object, wherever they are kept; False if there are none."""
         known = False
         attributes = getattr(value, "__dict__", None)
-        if isinstance(attributes, dict):
+        internal = getattr(type(value), "not_guarded", None)
+        if internal is not None and isinstance(attributes, dict):
+            self._mapping({name: found for name, found in attributes.items() if name not in internal}, depth, [], [])
+            self.always += [(attributes, name, found) for name, found in attributes.items() if name not in internal]
+            known = True
+        elif isinstance(attributes, dict):
             changing = getattr(type(value), "replayed_state", ())
             if changing:
                 self._replayed_object(attributes, attributes.keys() if changing is True else changing, depth)
@@ -542,8 +552,4 @@ def _foreign(file: str) -> bool:
 
 def _same(a: Any, b: Any) -> bool:
     """Equal plain values of one type."""
-    if a.__class__ is not b.__class__ or a.__class__ not in PLAIN:
-        return False
-    if a.__class__ is float:
-        return a == b or (a != a and b != b)
-    return bool(a == b)
+    return a.__class__ is b.__class__ and a.__class__ in PLAIN and bool(key_of(a) == key_of(b))

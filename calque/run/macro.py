@@ -297,4 +297,10 @@ def key_of(value: Any) -> Any:
         return (float, value.hex())
     if kind in (list, tuple):
         return (kind, *[key_of(item) for item in value])
+    if kind is complex:
+        return (kind, repr(value))
+    if kind is slice or kind is range:
+        return (kind, key_of(value.start), key_of(value.stop), key_of(value.step))
+    if kind is frozenset:
+        return (kind, frozenset([key_of(item) for item in value]))
     return (kind, value)
