@@ -13,18 +13,19 @@ from calque import functional as T
 from calque.base.errors import ArgumentError
 from calque.functional.common import is_tensor
 from calque.nn.module import Module
-from calque.nn.parallel.primitives import gather
+from calque.nn.parallel.primitives import gather, number_of_parts, rebuilt
 from calque.run.recorder import flush
 
 
-def _pieces(value: Any, count: int) -> list[Any]:
-    """`count` pieces of every tensor inside; what is no tensor goes to all."""
+def _pieces(value: Any, wanted: int, count: int) -> list[Any]:
+    """`count` pieces of every tensor inside, as `chunk` cuts it into at most `wanted`; what is no tensor, or has no dims, goes to all."""
     if is_tensor(value):
-        return list(T.chunk(value, count, 0)) if value._layout.ndim else [value] * count
+        return list(T.chunk(value, wanted, 0)) if value._layout.ndim else [value] * count
     if isinstance(value, (tuple, list)) and value:
-        return [type(value)(items) for items in zip(*[_pieces(v, count) for v in value], strict=False)]
+        return [rebuilt(value, items) for items in zip(*[_pieces(v, wanted, count) for v in value], strict=True)]
     if isinstance(value, dict) and value:
-        return [dict(items) for items in zip(*[[(k, p) for p in _pieces(v, count)] for k, v in value.items()], strict=False)]
+        rows = zip(*[_pieces(v, wanted, count) for v in value.values()], strict=True)
+        return [dict(zip(value, items, strict=True)) for items in rows]
     return [value] * count
 
 
@@ -43,15 +44,18 @@ class Pipeline(Module):
         super().__init__()
         if isinstance(micro_batches, bool) or not isinstance(micro_batches, int) or micro_batches < 1:
             raise ArgumentError(f"[pipeline] expected a positive number of micro-batches, got {micro_batches!r}; 4 per device is a good start")
+        if not callable(module):
+            raise ArgumentError(f"[pipeline] expected a module, got {type(module).__name__}")
         self.module = module
         self.micro_batches = micro_batches
 
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
         """The module's result for the whole batch, computed piece by piece."""
-        positional, named = _pieces(inputs, self.micro_batches), _pieces(kwargs, self.micro_batches)
+        wanted = self.micro_batches
+        count = number_of_parts("pipeline", (inputs, kwargs), wanted)
         outputs = []
-        for k in range(min(len(positional), len(named))):
-            outputs.append(self.module(*positional[k], **named[k]))
+        for positional, named in zip(_pieces(inputs, wanted, count), _pieces(kwargs, wanted, count), strict=True):
+            outputs.append(self.module(*positional, **named))
             flush("pipeline")
         example = _first(outputs[0])
         if example is None:

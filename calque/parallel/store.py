@@ -11,11 +11,11 @@ from typing import Any
 
 from calque.autograd.modes import no_grad
 from calque.autograd.moving import move
-from calque.base.errors import ArgumentError
+from calque.base.errors import ArgumentError, ShapeError
 from calque.functional.common import is_tensor
 from calque.functional.inplace import copy_
 from calque.functional.views import clone, detach
-from calque.optim.optimizer import Optimizer
+from calque.optim.optimizer import Optimizer, check_range
 from calque.run.copies import copies_of_priority
 from calque.tensor import Tensor
 
@@ -71,7 +71,7 @@ class KVStore:
         for a device, those of the highest `priority` run first."""
         for k, v in _pairs("push", key, value):
             held = self._held(k)
-            parts = list(v) if isinstance(v, (list, tuple)) else [v]
+            parts = self._fitting("push", k, v)
             with no_grad(), copies_of_priority(priority):
                 total = move(detach(parts[0]), held._layout.device)
                 for part in parts[1:]:
@@ -83,8 +83,9 @@ class KVStore:
         `priority` run first."""
         for k, v in _pairs("pull", key, out):
             held = self._held(k)
+            targets = self._fitting("pull", k, v)
             with no_grad(), copies_of_priority(priority):
-                for target in v if isinstance(v, (list, tuple)) else [v]:
+                for target in targets:
                     copy_(detach(target), held)
 
     def pushpull(self, key: Any, value: Any, out: Any = None, priority: int = 0) -> None:
@@ -99,6 +100,8 @@ class KVStore:
 
     def set_updater(self, updater: Updater) -> None:
         """Call `updater(key, sum of what was pushed, stored value)` at every push; it changes the stored value in place."""
+        if not callable(updater):
+            raise ArgumentError(f"[kvstore] expected a function updater(key, sum, stored), got {type(updater).__name__}")
         self._updater = updater
 
     def set_optimizer(self, optimizer: Any) -> None:
@@ -119,6 +122,7 @@ class KVStore:
         make = self._make
         if make is None:
             raise ArgumentError("[kvstore] expected an optimizer to be set before its learning rate; call set_optimizer")
+        check_range("kvstore", "learning rate", lr, 0.0)
 
         def changed(weight: Tensor) -> Optimizer:
             made = make(weight)
@@ -133,6 +137,15 @@ class KVStore:
         found = self._values.get(key)
         if found is None:
             raise ArgumentError(f"[kvstore] expected an initialised key, got {key!r}; call init(key, value) first")
+        return found
+
+    def _fitting(self, op: str, key: Any, value: Any) -> list[Any]:
+        """The tensors of a key as a list; each must have the shape of the stored value, or it would be spread over it."""
+        shape = tuple(self._held(key).shape)
+        found = list(value) if isinstance(value, (list, tuple)) else [value]
+        for t in found:
+            if tuple(t.shape) != shape:
+                raise ShapeError(f"[kvstore] {op} expected the shape {shape} that key {key!r} was initialised with, got {tuple(t.shape)}")
         return found
 
     def _update(self, key: Any, total: Tensor, held: Tensor) -> None:
@@ -158,6 +171,8 @@ def _pairs(op: str, key: Any, value: Any) -> list[tuple[Any, Any]]:
     else:
         found = [(key, value)]
     for k, v in found:
+        if isinstance(v, (list, tuple)) and not v:
+            raise ArgumentError(f"[kvstore] {op} expected one tensor or more for key {k!r}, got an empty {type(v).__name__}")
         for t in v if isinstance(v, (list, tuple)) else [v]:
             if not is_tensor(t):
                 raise ArgumentError(f"[kvstore] {op} expected tensors for key {k!r}, got {type(t).__name__}")

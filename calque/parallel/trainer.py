@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,6 +10,7 @@ from calque import optim
 from calque.autograd.modes import no_grad
 from calque.base.errors import ArgumentError
 from calque.functional.common import is_tensor
+from calque.functional.creation import zeros
 from calque.nn.module import Module
 from calque.nn.parallel.primitives import scatter
 from calque.parallel.store import KVStore, create
@@ -39,6 +41,7 @@ def _optimizer(optimizer: Any, options: dict[str, Any]) -> Any:
     if "beta1" in given or "beta2" in given:
         given["betas"] = (given.pop("beta1", 0.9), given.pop("beta2", 0.999))
     kind = getattr(optim, names[optimizer.lower()])
+    kind([zeros(1, requires_grad=True)], **given)  # refuses wrong options now, not at the first step
     return lambda parameters: kind(parameters, **given)
 
 
@@ -59,13 +62,16 @@ class Trainer:
 
     def __init__(self, params: Any, optimizer: Any, optimizer_params: dict[str, Any] | None = None, kvstore: str | KVStore = "device") -> None:
         self._rows = _rows(params)
+        options = dict(optimizer_params or {})
+        make = _optimizer(optimizer, options)
+        if not isinstance(kvstore, (str, KVStore)):
+            raise ArgumentError(f"[Trainer] expected kvstore to be 'device', 'local' or a store, got {kvstore!r}")
         self._store = create(kvstore) if isinstance(kvstore, str) else kvstore
         for key, row in enumerate(self._rows):
             self._store.init(key, row[0])
             self._store.pull(key, row)
-        options = dict(optimizer_params or {})
         self._rate = options.get("learning_rate", options.get("lr"))
-        self._store.set_optimizer(_optimizer(optimizer, options))
+        self._store.set_optimizer(make)
 
     @property
     def learning_rate(self) -> Any:
@@ -74,23 +80,26 @@ class Trainer:
 
     def set_learning_rate(self, lr: float) -> None:
         """Change the rate."""
-        self._rate = lr
         self._store.set_learning_rate(lr)
+        self._rate = lr
 
     def step(self, batch_size: int, ignore_stale_grad: bool = False) -> None:
-        """Update all parameters with their gradients divided by `batch_size`, and clear the gradients. A parameter without a gradient is an error
-        unless `ignore_stale_grad`."""
-        for key, row in enumerate(self._rows):
-            found = [p._grad for p in row if p._grad is not None]
-            if not found:
-                if not ignore_stale_grad:
-                    raise ArgumentError(
-                        f"[Trainer] expected a gradient for every parameter, got none for number {key} of shape {tuple(row[0].shape)}; call "
-                        "backward() first, or pass ignore_stale_grad=True"
-                    )
+        """Update all parameters with their gradients divided by `batch_size`, a positive number, and clear the gradients. A parameter without a
+        gradient is an error unless `ignore_stale_grad`."""
+        if isinstance(batch_size, bool) or not isinstance(batch_size, (int, float)) or not 0 < batch_size < math.inf:
+            raise ArgumentError(f"[Trainer] expected batch_size to be a positive number, got {batch_size!r}; 1 for a loss that is a mean")
+        found = [[p._grad for p in row if p._grad is not None] for row in self._rows]
+        if not ignore_stale_grad and not all(found):
+            key = next(key for key, given in enumerate(found) if not given)
+            raise ArgumentError(
+                f"[Trainer] expected a gradient for every parameter, got none for number {key} of shape {tuple(self._rows[key][0].shape)}; call "
+                "backward() first, or pass ignore_stale_grad=True"
+            )
+        for key, (row, gradients) in enumerate(zip(self._rows, found, strict=True)):
+            if not gradients:
                 continue
             with no_grad():
-                self._store.push(key, [g / batch_size for g in found], priority=-key)
+                self._store.push(key, [g / batch_size for g in gradients], priority=-key)
                 self._store.pull(key, row, priority=-key)
             for p in row:
                 p._grad = None

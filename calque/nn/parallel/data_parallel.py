@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from calque.base.config import settings
-from calque.base.errors import DeviceError
+from calque.base.errors import ArgumentError, DeviceError
 from calque.nn.module import Module
 from calque.nn.parallel.primitives import device_of, devices_of, gather, parallel_apply, scatter
 from calque.nn.parallel.replicate import replicate
@@ -29,13 +29,9 @@ def data_parallel(
         return module(*arguments, **keywords)
     devices = devices_of(device_ids, "data_parallel")
     home = _home(module, devices[0]) if output_device is None else device_of(output_device, "data_parallel")
-    given = scatter(arguments, devices, dim) if arguments else []
-    named = scatter(keywords, devices, dim) if keywords else []
-    count = max(1, min(len(part) for part in (given, named) if part) if given or named else 1)
-    given = list(given)[:count] or [()] * count
-    named = list(named)[:count] or [{}] * count
-    replicas = replicate(module, devices[:count])
-    return gather(parallel_apply(replicas, given, named, devices[:count]), home, dim)
+    parts = scatter((arguments, keywords), devices, dim)
+    replicas = replicate(module, devices[: len(parts)])
+    return gather(parallel_apply(replicas, [a for a, _ in parts], [k for _, k in parts], devices[: len(parts)]), home, dim)
 
 
 def _home(module: Any, otherwise: Any) -> Any:
@@ -61,8 +57,10 @@ class DataParallel(Module):
 
     def __init__(self, module: Any, device_ids: Sequence[Any] | None = None, output_device: Any = None, dim: int = 0) -> None:
         super().__init__()
+        if not isinstance(module, Module):
+            raise ArgumentError(f"[DataParallel] expected a Module, got {type(module).__name__}; wrap what it computes in a class with forward")
         self.module = module
-        self.device_ids = None if device_ids is None else devices_of(device_ids, "DataParallel") if device_ids else []
+        self.device_ids = None if device_ids is None else devices_of(device_ids, "DataParallel") if device_ids or device_ids == 0 else []
         self.output_device = output_device
         self.dim = dim
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from calque import functional as T
@@ -12,6 +13,7 @@ from calque.base.errors import ArgumentError
 from calque.functional.common import is_tensor
 from calque.functional.options import resolve_device
 from calque.run.recorder import flush
+from calque.tensor import Tensor
 
 
 def device_of(device: Any, op: str) -> Device:
@@ -23,6 +25,8 @@ def device_of(device: Any, op: str) -> Device:
 
 def devices_of(devices: Sequence[Any], op: str) -> list[Device]:
     """Several device arguments, each device once."""
+    if not isinstance(devices, Iterable) or isinstance(devices, str) or any(d is None for d in devices):
+        raise ArgumentError(f"[{op}] expected a list of devices, got {devices!r}; write for example ['cpu:0', 'cpu:1']")
     found = [device_of(d, op) for d in devices]
     if not found or len(set(found)) < len(found):
         raise ArgumentError(f"[{op}] expected one or more different devices, got {[str(d) for d in found]}; name each device once")
@@ -33,31 +37,66 @@ def _is_named_tuple(value: Any) -> bool:
     return isinstance(value, tuple) and hasattr(value, "_fields")
 
 
-def _rebuilt(like: Any, values: Any) -> Any:
+def tensors_in(value: Any) -> Iterator[Any]:
+    """The tensors inside tuples, lists and dicts."""
+    if is_tensor(value):
+        yield value
+    elif isinstance(value, (tuple, list, dict)):
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from tensors_in(item)
+
+
+def number_of_parts(op: str, batch: Any, wanted: int, dim: int = 0) -> int:
+    """Into how many parts `chunk` cuts the tensors of a batch. They must agree: of a longer one rows would be left out."""
+    sizes = {t._layout.shape[dim] for t in tensors_in(batch) if -t._layout.ndim <= dim < t._layout.ndim}
+    found = {n: math.ceil(n / math.ceil(n / wanted)) if n else wanted for n in sorted(sizes)}
+    if len(set(found.values())) > 1:
+        given = ", ".join(f"{n} ({parts} of {wanted} parts)" for n, parts in found.items())
+        raise ArgumentError(f"[{op}] expected tensors of one batch, got sizes {given} in dim {dim}; expand() what is the same for all samples")
+    return next(iter(found.values()), wanted)
+
+
+def rebuilt(like: Any, values: Any) -> Any:
+    """A tuple or list of the same class with other items."""
     return type(like)(*values) if _is_named_tuple(like) else type(like)(values)
 
 
 def scatter(inputs: Any, target_gpus: Sequence[Any], dim: int = 0) -> Any:
     """Split every tensor inside `inputs` (tensors, tuples, lists, dicts) along `dim` into a part per device, as `chunk` does, and send it there; what
-    is no tensor goes to all. Returns one structure per device; fewer where the batch is too small for all. Gradients flow back.
+    is no tensor goes to all. Returns one structure per device; fewer where the batch is too small for all. Gradients flow back. Raises
+    ArgumentError if the tensors would be cut into different numbers of parts.
 
     >>> import calque
     >>> calque.nn.parallel.scatter(calque.arange(3), ["cpu"])
     (tensor([0, 1, 2]),)
     """
     devices = devices_of(target_gpus, "scatter")
+    wanted = len(devices)
+    devices = devices[: number_of_parts("scatter", inputs, wanted, dim)]
 
     def parts(value: Any) -> list[Any]:
         if is_tensor(value):
-            return [move(piece, device) for piece, device in zip(T.chunk(value, len(devices), dim), devices, strict=False)]
+            return [move(piece, device) for piece, device in zip(T.chunk(value, wanted, dim), devices, strict=True)]
         if isinstance(value, (tuple, list)) and len(value):
-            return [_rebuilt(value, items) for items in zip(*map(parts, value), strict=False)]
+            return [rebuilt(value, items) for items in zip(*map(parts, value), strict=True)]
         if isinstance(value, dict) and value:
-            return [type(value)(items) for items in zip(*[[(k, p) for p in parts(v)] for k, v in value.items()], strict=False)]
+            return [type(value)(items) for items in zip(*[[(k, p) for p in parts(v)] for k, v in value.items()], strict=True)]
         return [value for _ in devices]
 
     found = parts(inputs)
     return tuple(found) if is_tensor(inputs) else found
+
+
+def _alike(values: Sequence[Any]) -> None:
+    """Whether the results of all devices have one structure."""
+    first = values[0]
+    kinds = [Tensor if is_tensor(v) else type(v) for v in values]
+    if len(set(kinds)) > 1:
+        raise ArgumentError(f"[gather] expected results of one structure, got {' and '.join(dict.fromkeys(k.__name__ for k in kinds))}")
+    if isinstance(first, dict) and any(v.keys() != first.keys() for v in values):
+        raise ArgumentError("[gather] All dicts must have the same keys")
+    if isinstance(first, (tuple, list)) and any(len(v) != len(first) for v in values):
+        raise ArgumentError(f"[gather] expected results of one structure, got {first.__class__.__name__}s of {[len(v) for v in values]} items")
 
 
 def gather(outputs: Sequence[Any], target_device: Any, dim: int = 0) -> Any:
@@ -75,17 +114,16 @@ def gather(outputs: Sequence[Any], target_device: Any, dim: int = 0) -> Any:
 
     def together(values: Sequence[Any]) -> Any:
         first = values[0]
+        _alike(values)
         if is_tensor(first):
             moved = [move(v if v._layout.ndim else T.unsqueeze(v, 0), device) for v in values]
             return moved[0] if len(moved) == 1 and first._layout.ndim else T.cat(moved, dim if first._layout.ndim else 0)
         if first is None:
             return None
         if isinstance(first, dict):
-            if any(v.keys() != first.keys() for v in values):
-                raise ArgumentError("[gather] All dicts must have the same keys")
             return type(first)((k, together([v[k] for v in values])) for k in first)
         if isinstance(first, (tuple, list)):
-            return _rebuilt(first, [together(items) for items in zip(*values, strict=True)])
+            return rebuilt(first, [together(items) for items in zip(*values, strict=True)])
         raise ArgumentError(f"[gather] expected tensors, tuples, lists, dicts or None, got {type(first).__name__}; return one of these")
 
     return together(results)
@@ -98,15 +136,18 @@ def parallel_apply(
     """Call every module on its input: `modules[i](*inputs[i], **kwargs_tup[i])` (an input that is no tuple is the only argument). The calls are
     recorded one after the other and run at the same time, each on the device of its module; there are no Python threads.
     """
-    if len(modules) != len(inputs) or (kwargs_tup is not None and len(kwargs_tup) != len(modules)):
+    if len(modules) != len(inputs):
         raise ArgumentError(
             f"[parallel_apply] expected as many inputs as modules, got {len(inputs)} inputs for {len(modules)} modules; "
             "take modules[:len(inputs)] for a small batch"
         )
+    for name, given in (("kwargs_tup", kwargs_tup), ("devices", devices)):
+        if given is not None and len(given) != len(modules):
+            raise ArgumentError(f"[parallel_apply] expected {name} to have one item per module, got {len(given)} for {len(modules)} modules")
     outputs = []
-    for k, (module, given) in enumerate(zip(modules, inputs, strict=True)):
+    for k, (module, arguments) in enumerate(zip(modules, inputs, strict=True)):
         try:
-            outputs.append(module(*(given if isinstance(given, (tuple, list)) else (given,)), **(kwargs_tup[k] if kwargs_tup else {})))
+            outputs.append(module(*(arguments if isinstance(arguments, (tuple, list)) else (arguments,)), **(kwargs_tup[k] if kwargs_tup else {})))
         except Exception as error:
             error.add_note(f"in replica {k}" + (f" on device {devices[k]}" if devices else ""))
             raise

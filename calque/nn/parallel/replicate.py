@@ -7,7 +7,9 @@ from typing import Any
 
 from calque.autograd.moving import move, move_all
 from calque.base.device import Device
+from calque.base.errors import ArgumentError
 from calque.functional.views import detach
+from calque.nn.module import Module
 from calque.nn.parallel.primitives import devices_of
 from calque.run.recorder import local
 from calque.tensor import Tensor, function_node, output_nodes
@@ -17,6 +19,8 @@ def replicate(network: Any, devices: Sequence[Any], detach: bool = False) -> lis
     """Copies of `network`, one per device: same modules, parameters and buffers copied there by one task per device. Gradients of all copies are
     summed into the parameters (unless `detach`). The copy for the device where a parameter lives uses it itself, with the buffers: what a
     forward writes into them (statistics) stays. Make new copies after every optimizer step."""
+    if not isinstance(network, Module):
+        raise ArgumentError(f"[replicate] expected a Module, got {type(network).__name__}; only modules have parameters to copy")
     where = devices_of(devices, "replicate")
     parameters = list(dict.fromkeys(p for p in network.parameters()))
     buffers = list(dict.fromkeys(b for b in network.buffers()))
