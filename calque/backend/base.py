@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from calque.base.dtypes import DType
+from calque.base.shapes import Shape
 from calque.kernel.schedule import Schedule
 
 Array = Any  # a 1-D dense numpy.ndarray
@@ -71,6 +72,10 @@ class Backend(ABC):
     def workspace_bytes(self, kind: str, spec: Any, dtype: DType) -> int:
         """Memory that a contraction wants beside its operands; the planner gives it a place in the arena (`Contract.workspace`)."""
         return 0
+
+    def narrow(self, kind: str, shapes: tuple[Shape, ...], attrs: tuple[Any, ...]) -> bool:
+        """Whether a convolution of bfloat16 (shapes of operands and result) is computed as such; else it runs in float32 between two casts."""
+        return False
 
     def notes(self, schedule: Schedule) -> Mapping[int, str]:
         """What there is to say about how steps run, by number: which follow another part by part, which do not and why."""

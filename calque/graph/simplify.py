@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from math import prod
+from typing import Any
 
 from calque.base.dtypes import bfloat16, float32
 from calque.base.shapes import Shape, contiguous_strides, reduced_shape
@@ -11,7 +14,10 @@ from calque.ir.program import Node, Program
 from calque.ir.rewrite import Graph, Rule, rewrite
 from calque.ops import opdef
 
-WIDENED = ("matmul", "conv2d", "conv2d_input_grad", "conv2d_weight_grad", "lstm", "lstm_grad", "index_add", "scatter_add", "update_add")
+Narrow = Callable[[str, tuple[Shape, ...], tuple[Any, ...]], bool]
+"""Whether a convolution of bfloat16 (primitive, shapes of operands and result, attributes) is computed as such."""
+CONVOLUTIONS = ("conv2d", "conv2d_input_grad", "conv2d_weight_grad")
+WIDENED = ("matmul", *CONVOLUTIONS, "lstm", "lstm_grad", "index_add", "scatter_add", "update_add")
 FEW_POINTS = 16  # a reduction over contiguous elements with fewer results is split ...
 LONG = 8192  # ... from this many elements per result
 FEW_COLUMNS = 32768  # a reduction over rows (results side by side) with fewer results is split ...
@@ -103,6 +109,15 @@ def _split(g: Graph, n: Node) -> int | None:
 SPLIT = Rule("split", SPLIT_OPS, "sum(x) = sum of the sums of chunks; the cut depends on sizes only", _split)
 
 
-def legalize(program: Program) -> Program:
-    """What kernels cannot do directly: 16-bit accumulation, long reductions with few results."""
-    return rewrite(program, (WIDEN, SPLIT, *RULES))
+def legalize(program: Program, narrow: Narrow | None = None) -> Program:
+    """What kernels cannot do directly: 16-bit accumulation, long reductions with few results. `narrow`: which convolutions of bfloat16 the
+    backend computes as such (none if not given)."""
+
+    def widen(g: Graph, n: Node) -> int | None:
+        if narrow is not None and n.dtype is bfloat16 and n.op.name in CONVOLUTIONS:
+            shapes = (*(g.nodes[i].shape for i in n.inputs), n.shape)
+            if narrow(n.op.name, shapes, n.attrs):
+                return None
+        return _widen(g, n)
+
+    return rewrite(program, (replace(WIDEN, apply=widen), SPLIT, *RULES))

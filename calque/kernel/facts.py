@@ -30,6 +30,7 @@ class Class(IntEnum):
 STORED = (Class.INPUT, Class.CONTRACT, Class.HOST, Class.WRITE, Class.ACCUMULATE)
 READS_INDEXED = ("index_select", "gather")
 WRITES = ("update", "update_at", "cat")
+NARROW = ("matmul", "conv2d", "conv2d_input_grad", "conv2d_weight_grad")  # of bfloat16, where legalization left them
 RECURRENT = ("lstm", "lstm_grad")
 ACCUMULATES = ("index_put", "index_add", "scatter", "scatter_add", "update_add")
 
@@ -154,7 +155,7 @@ class Facts:
         if kind == "reduce":
             shape = self.nodes[node.inputs[0]].shape
             return Class.MAP if all(shape[d] == 1 for d in node.attr("dims")) else Class.REDUCE
-        if kind == "contract" and (node.dtype in (float32, float64) or (node.dtype is bfloat16 and name == "matmul")):
+        if kind == "contract" and (node.dtype in (float32, float64) or (node.dtype is bfloat16 and name in NARROW)):
             return Class.CONTRACT
         return Class.HOST
 

@@ -31,10 +31,10 @@ class Compiled:
     """A program compiled by a schedule backend."""
 
     def __init__(self, backend_: Backend, program: Program) -> None:
-        self.source = program
+        self.source, self.narrow = program, backend_.narrow
         start = tracing.clock()
         backend_.expect(len(program.nodes))
-        self.schedule = compiler().compile_program(program, workspace_bytes=backend_.workspace_bytes)
+        self.schedule = compiler().compile_program(program, workspace_bytes=backend_.workspace_bytes, narrow=backend_.narrow)
         lowered = tracing.clock()
         self.executable = backend_.compile(self.schedule)
         self.distinct: bool = getattr(self.executable, "distinct", False)
@@ -45,7 +45,7 @@ class Compiled:
 
     def _report(self, machine_code: float) -> None:
         if tracing.logs("fuse"):
-            tracing.log("fuse", compiler().explain(self.source))
+            tracing.log("fuse", compiler().explain(self.source, self.narrow))
         if tracing.logs("compile"):
             times = f"lowered in {self.lowering * 1e3:.1f} ms, machine code in {machine_code * 1e3:.1f} ms"
             launches = len(self.schedule.steps)
@@ -54,7 +54,7 @@ class Compiled:
     @cached_property
     def program(self) -> Program:
         """The program as lowered: what the launches of `schedule` name by position."""
-        result: Program = compiler().simplified(self.source)
+        result: Program = compiler().simplified(self.source, self.narrow)
         return result
 
     def run_timed(self, inputs: list[Array], scalars: Sequence[Any]) -> tuple[Outcome, Sequence[float]]:

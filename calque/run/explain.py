@@ -229,7 +229,7 @@ def _report(number: int, runs: list[Ran], limits: Limits) -> ProgramReport:
         where = lines(step, program.nodes)
         name, note = describe(step, program.nodes), notes.get(k, "")
         kernels.append(Kernel(number, name, kind, where, names, found.flops, found.nbytes, seconds, limit, share, note))
-    refused, peak = compiler().fusion_report(form.source, schedule)
+    refused, peak = compiler().fusion_report(form.source, schedule, form.narrow)
     return ProgramReport(line, len(program.nodes), len(runs), best, peak, refused, tuple(kernels), str(program))
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from calque.base.config import settings
 from calque.graph.orient import orient
 from calque.graph.rematerialise import rematerialise
-from calque.graph.simplify import legalize, simplify
+from calque.graph.simplify import Narrow, legalize, simplify
 from calque.ir.program import Program
 from calque.ir.spec import verify
 from calque.kernel.assemble import assemble
@@ -25,34 +25,35 @@ PASSES: tuple[tuple[str, Pass], ...] = (
 )
 
 
-def simplified(program: Program) -> Program:
-    """The program after all passes; with `settings.verify` every pass is checked."""
+def simplified(program: Program, narrow: Narrow | None = None) -> Program:
+    """The program after all passes; with `settings.verify` every pass is checked. `narrow`: see `Backend.narrow`."""
     check = settings.verify
     if check:
         verify(program, made_by="the recorder")
     for name, run in PASSES:
-        program = run(program)
+        program = legalize(program, narrow) if run is legalize else run(program)  # the one pass that asks the backend
         if check:
             verify(program, made_by=name)
     return program
 
 
 def compile_program(
-    program: Program, *, fusion: bool = True, reuse: bool = True, workspace_bytes: WorkspaceBytes | None = None
+    program: Program, *, fusion: bool = True, reuse: bool = True, workspace_bytes: WorkspaceBytes | None = None,
+    narrow: Narrow | None = None,
 ) -> Schedule:
     """Lower a program. `fusion=False` gives one launch per node and `reuse=False` one buffer per value: the twins used by
     tests. `workspace_bytes`: see `memory.plan`."""
-    program = simplified(program)
+    program = simplified(program, narrow)
     groups = fuse(program, fusion)
     return plan(program, groups, assemble(program, groups), reuse, workspace_bytes)
 
 
-def fusion_report(program: Program, schedule: Schedule) -> tuple[tuple[tuple[str, str, str], ...], int]:
+def fusion_report(program: Program, schedule: Schedule, narrow: Narrow | None = None) -> tuple[tuple[tuple[str, str, str], ...], int]:
     """((node, source line, why it shares no kernel with a neighbour), ...) and the predicted peak of a schedule in bytes."""
-    return fuse(simplified(program)).refusals(), predicted_peak(schedule)
+    return fuse(simplified(program, narrow)).refusals(), predicted_peak(schedule)
 
 
-def explain(program: Program) -> str:
+def explain(program: Program, narrow: Narrow | None = None) -> str:
     """Why the program is cut into launches as it is."""
-    program = simplified(program)
+    program = simplified(program, narrow)
     return f"{program}\n{fuse(program).explain()}"

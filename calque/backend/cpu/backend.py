@@ -16,6 +16,8 @@ from calque.backend.cpu.place import HERE
 from calque.backend.cpu.processes import COUNTERS
 from calque.backend.cpu.target import current, expect
 from calque.base.dtypes import DType
+from calque.base.shapes import Shape, contiguous_strides
+from calque.kernel.contract import ContractSpec
 from calque.kernel.schedule import Schedule
 
 ALONE = 1 << 20  # bytes below which waiting for other threads may take longer than copying alone
@@ -50,6 +52,11 @@ class CpuBackend(Backend):
         if not contract.is_native(kind, dtype.name):
             return 0
         return tune.contraction(kind, spec, dtype.name).workspace_bytes(dtype.name, current())
+
+    def narrow(self, kind: str, shapes: tuple[Shape, ...], attrs: tuple[Any, ...]) -> bool:
+        """Where the processor multiplies pairs."""
+        a, b, out = shapes
+        return contract.narrow(kind, ContractSpec(a, contiguous_strides(a), b, contiguous_strides(b), out, *attrs[-4:]), current())
 
     def notes(self, schedule: Schedule) -> Mapping[int, str]:
         """Loops behind contractions."""

@@ -216,7 +216,7 @@ def _contraction(schedule: Schedule, step: Contract) -> contract.Contraction:
     """The native schedule of a step: the cost model's if the plan left too little room for a tuned one (it was made before tuning was on)."""
     native = tune.contraction(step.kind, step.spec, step.dtype.name)
     if step.workspace >= 0 and schedule.buffers[step.workspace].nbytes < native.workspace_bytes(step.dtype.name, current()):
-        return contract.contraction(step.kind, step.spec)
+        return contract.contraction(step.kind, step.spec, step.dtype.name)
     return native
 
 

@@ -33,13 +33,13 @@ _cache = library.disk_cache
 def contraction(kind: str, spec: Any, dtype: str) -> contract.Contraction:
     """The schedule of a contraction: the cost model's, or a tuned one."""
     if not config.settings.tune and not _chosen:
-        return contract.contraction(kind, spec)
+        return contract.contraction(kind, spec, dtype)
     threads, target = config.settings.threads, current()
     place = (kind, spec, dtype, threads, target.key)
     found = _chosen.get(place)
     if found is not None:
         return found
-    model = contract.contraction(kind, spec)
+    model = contract.contraction(kind, spec, dtype)
     if not config.settings.tune or not contract.is_native(kind, dtype):
         return model
     with _lock:

@@ -30,8 +30,8 @@ from calque.backend.cpu.contract.target import (
     VectorUnit,
     target_for_features,
 )
-from calque.backend.cpu.contract.ways import CALLERS, FUNCTIONS, ways_of
+from calque.backend.cpu.contract.ways import CALLERS, FUNCTIONS, narrow, suits_pairs, ways_of
 
 __all__ = ["AVX2", "AVX512", "AVX512_BF16", "CALLERS", "DTYPES", "FUNCTIONS", "KINDS", "NEON", "SCRATCH_BYTES", "SSE", "Contraction", "Conv2d",
            "Conv2dInputGrad", "Conv2dWeightGrad", "Matmul", "TargetInfo", "VectorUnit", "candidates", "contraction", "is_native", "module_ir",
-           "symbol", "target_for_features", "ways_of"]
+           "narrow", "suits_pairs", "symbol", "target_for_features", "ways_of"]

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from calque.backend.cpu.contract.bfloat_conv import bfloat_convolutions
 from calque.backend.cpu.contract.builder import Builder, Value, declarations
 from calque.backend.cpu.contract.gemm import gemm_grid, gemm_parameters, gemm_part, matmul_entry, packed_depth, row_group
+from calque.backend.cpu.contract.halves import as_vector, half_declarations, load_words, store_rounded, upper, words
 from calque.backend.cpu.contract.micro import outer_kernels
 from calque.backend.cpu.contract.pack import copy_out, transpose
 from calque.backend.cpu.contract.panels import first_row
@@ -20,37 +22,10 @@ DEPTH_AT_ONCE = 32
 
 
 def bfloat_module(blocking: Blocking) -> str:
-    """IR text of the matrix product of bfloat16."""
-    parts = (declarations, _declarations, outer_kernels, copy_out, _pack_lanes, _pack_wide, _pack_tall, _round_out, _tile,
-             row_group, gemm_part, gemm_grid, _gemm, matmul_entry)
+    """IR text of the contractions of bfloat16."""
+    parts = (declarations, half_declarations, outer_kernels, copy_out, _pack_lanes, _pack_wide, _pack_tall, _round_out, _tile,
+             row_group, gemm_part, gemm_grid, _gemm, matmul_entry, bfloat_convolutions)
     return "\n".join(part(blocking) for part in parts)
-
-
-def _words(blocking: Blocking, kind: str = "i16") -> str:
-    return f"<{blocking.lanes} x {kind}>"
-
-
-def _declarations(blocking: Blocking) -> str:
-    lanes, words, mask = blocking.lanes, _words(blocking), f"<{blocking.lanes} x i1>"
-    return "\n".join([f"declare {words} @llvm.masked.load.v{lanes}i16.p0(ptr, i32, {mask}, {words})",
-                      f"declare void @llvm.masked.store.v{lanes}i16.p0({words}, ptr, i32, {mask})", ""])
-
-
-def _load_words(b: Builder, pointer: str, mask: str) -> str:
-    """Consecutive bfloat16 as 32-bit integers, zero where the mask is not set."""
-    words, lanes = _words(b.blocking), b.blocking.lanes
-    value = b.let(f"call {words} @llvm.masked.load.v{lanes}i16.p0(ptr {pointer}, i32 2, {b.mask} {mask}, {words} zeroinitializer)")
-    return b.let(f"zext {words} {value} to {_words(b.blocking, 'i32')}")
-
-
-def _upper(b: Builder, integers: str) -> str:
-    """Integers moved to the upper halves: as float32 they are the bfloat16 values."""
-    kind = _words(b.blocking, "i32")
-    return b.let(f"shl {kind} {integers}, {b.splat(16, 'i32')}")
-
-
-def _as_vector(b: Builder, integers: str) -> str:
-    return b.let(f"bitcast {_words(b.blocking, 'i32')} {integers} to {b.vector}")
 
 
 def _pack_lanes(blocking: Blocking) -> str:
@@ -73,20 +48,20 @@ def _pack_lanes(blocking: Blocking) -> str:
 
 def _pack_rows(b: Builder, per: int) -> None:
     """Lanes side by side: one row of the source for every k."""
-    mask, kind = b.lanes_between(0, "%count"), _words(b.blocking, "i32")
+    mask, kind = b.lanes_between(0, "%count"), words(b.blocking, "i32")
 
     def row(k: Value) -> str:
-        return _load_words(b, b.operand_at("%source", b.mul(k, "%depth_step")), mask)
+        return load_words(b, b.operand_at("%source", b.mul(k, "%depth_step")), mask)
 
     with b.loop(0, b.div("%depth", per)) as element:
         k = b.mul(element, per)
-        value = _upper(b, row(b.add(k, per - 1)))
+        value = upper(b, row(b.add(k, per - 1)))
         if per == 2:
             value = b.let(f"or {kind} {row(k)}, {value}")
-        b.store_vector(_as_vector(b, value), b.at("%target", b.mul(element, "%target_step")))
+        b.store_vector(as_vector(b, value), b.at("%target", b.mul(element, "%target_step")))
     with b.when(b.compare("ne", b.rem("%depth", per), 0)):
         last = b.sub("%depth", 1)
-        b.store_vector(_as_vector(b, row(last)), b.at("%target", b.mul(b.div(last, per), "%target_step")))
+        b.store_vector(as_vector(b, row(last)), b.at("%target", b.mul(b.div(last, per), "%target_step")))
 
 
 def _transposed_block(b: Builder, element: Value, per: int) -> None:
@@ -99,7 +74,7 @@ def _transposed_block(b: Builder, element: Value, per: int) -> None:
         if per == 2:
             rows.append(b.let(f"load {b.vector}, ptr {address}, align 2"))
         else:
-            rows.append(_as_vector(b, _upper(b, _load_words(b, address, everywhere))))
+            rows.append(as_vector(b, upper(b, load_words(b, address, everywhere))))
     for step, value in enumerate(transpose(b, rows)):
         b.store_vector(value, b.at("%target", b.mul(b.add(element, step), "%target_step")))
 
@@ -172,23 +147,13 @@ def _round_out(blocking: Blocking) -> str:
     """Float32 sums, rows ``sums_row`` apart, rounded to the nearest bfloat16 (ties to even) into C."""
     b = Builder("round_out", ("ptr %sums", "i64 %sums_row", "i64 %rows", "i64 %columns", "ptr %c", "i64 %c_row"),
                 blocking, attributes="noinline")
-    lanes, kind, words = blocking.lanes, _words(blocking, "i32"), _words(blocking)
-    one, half, sixteen, quiet = (b.splat(value, "i32") for value in (1, 0x7FFF, 16, 0x40))
+    lanes = blocking.lanes
     with b.loop(0, "%columns", lanes) as column:
         mask = b.lanes_between(0, b.min(b.sub("%columns", column), lanes))
         with b.loop(0, "%rows") as row:
             value = b.load_vector(b.at("%sums", b.dot((row, "%sums_row"), (column, 1))))
-            bits = b.let(f"bitcast {b.vector} {value} to {kind}")
-            upper = b.let(f"lshr {kind} {bits}, {sixteen}")
-            tie = b.let(f"and {kind} {upper}, {one}")
-            rounded = b.let(f"add {kind} {b.let(f'add {kind} {bits}, {half}')}, {tie}")
-            rounded = b.let(f"lshr {kind} {rounded}, {sixteen}")
-            nan = b.let(f"fcmp uno {b.vector} {value}, {value}", "m")
-            kept = b.let(f"or {kind} {upper}, {quiet}")
-            chosen = b.let(f"select {b.mask} {nan}, {kind} {kept}, {kind} {rounded}")
-            narrow = b.let(f"trunc {kind} {chosen} to {words}")
             address = b.operand_at("%c", b.dot((row, "%c_row"), (column, 1)))
-            b.emit(f"call void @llvm.masked.store.v{lanes}i16.p0({words} {narrow}, ptr {address}, i32 2, {b.mask} {mask})")
+            store_rounded(b, value, address, mask)
     return b.text()
 
 

@@ -23,7 +23,7 @@ def candidates(model: Contraction) -> dict[str, Contraction]:
     found: dict[str, Contraction] = {"model": model}
     if isinstance(model, Matmul):
         return found | {label: replace(model, schedule=schedule) for label, schedule in _schedules(model.folded()).items()}
-    if not isinstance(model, Conv2d | Conv2dInputGrad | Conv2dWeightGrad):
+    if not isinstance(model, Conv2d | Conv2dInputGrad | Conv2dWeightGrad) or model.pairs:
         return found
     plain = replace(model, direct=True)
     if model.winograd:

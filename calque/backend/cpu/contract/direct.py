@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from calque.backend.cpu.contract.builder import Builder, Value
 from calque.backend.cpu.contract.conv_words import read_conv
 from calque.backend.cpu.contract.finish import begin, finish
-from calque.backend.cpu.contract.gemm import panel_rows
+from calque.backend.cpu.contract.gemm import packed_depth, panel_rows
 from calque.backend.cpu.contract.near import SAME_SETS_BYTES, is_near
 from calque.backend.cpu.contract.pack import read_patch, valid_lanes
 from calque.backend.cpu.contract.target import CONVOLUTION_BYTES, Blocking
@@ -28,7 +29,7 @@ LEAST_DEPTH = 16
 LONG_DEPTH = 96
 LEAST_COLUMNS = 4
 UNITS_PER_THREAD = 4
-Words = Mapping[str, str]
+Words = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +45,12 @@ class Layout:
     rows: Value
     channel: Value
     block_rows: Value
+
+
+def read_words(b: Builder, block: str = "%block") -> tuple[dict[str, Value], dict[str, Value]]:
+    """The words of a block. Channels are packed ones (those of bfloat16 hold two), all of them are ``inputs``."""
+    p, w = read_patch(b, block), read_conv(b, block)
+    return {**p}, {**w, "channels": packed_depth(b, w["channels"]), "inputs": w["channels"]}
 
 
 def block_layout(b: Builder, p: Words, w: Words) -> Layout:
@@ -72,12 +79,9 @@ def is_direct(b: Builder, p: Words, w: Words) -> str:
     layout, lanes = block_layout(b, p, w), b.blocking.lanes
     room = (CONVOLUTION_BYTES - TABLE_BYTES) // b.blocking.item_bytes - 2 * lanes
     waste = b.sub(b.mul(b.ceil_div(w["rows"], 2 * lanes), 2 * lanes), w["rows"])
-    # Tiles are turned into columns of planes; planes a multiple of 2 KiB apart compete for the same cache sets.
-    apart = b.compare("ne", b.rem(w["result_channel_step"], SAME_SETS_BYTES // b.blocking.item_bytes), 0)
     conditions = [
         b.compare("eq", w["patches"], 0),
-        b.either(b.compare("sgt", layout.taps, 1), _plain(b, p, w, layout)),
-        b.both(b.compare("sge", layout.depth, LEAST_DEPTH), b.either(b.compare("sge", layout.depth, LONG_DEPTH), apart)),
+        *_worth(b, p, w, layout),
         b.compare("sle", layout.depth, TABLE_BYTES // 4),
         b.compare("sle", b.mul(waste, 4), w["rows"]),
         b.compare("sge", p["grid_columns"], LEAST_COLUMNS),
@@ -87,6 +91,16 @@ def is_direct(b: Builder, p: Words, w: Words) -> str:
     for condition in conditions[1:]:
         result = b.both(result, condition)
     return result
+
+
+def _worth(b: Builder, p: Words, w: Words, layout: Layout) -> tuple[str, ...]:
+    """Against the ways that pack patches, which bfloat16 has not."""
+    if b.blocking.narrow:
+        return ()
+    # Tiles are turned into columns of planes; planes a multiple of 2 KiB apart compete for the same cache sets.
+    apart = b.compare("ne", b.rem(w["result_channel_step"], SAME_SETS_BYTES // b.blocking.item_bytes), 0)
+    return (b.either(b.compare("sgt", layout.taps, 1), _plain(b, p, w, layout)),
+            b.both(b.compare("sge", layout.depth, LEAST_DEPTH), b.either(b.compare("sge", layout.depth, LONG_DEPTH), apart)))
 
 
 def _plain(b: Builder, p: Words, w: Words, layout: Layout) -> str:
@@ -116,7 +130,7 @@ def _pack_weights(blocking: Blocking) -> str:
     """This thread's share of ``packed[group][panel][channel, tap][2 vectors of rows]``."""
     b = Builder("direct_pack_weights", ("i64 %thread", "i64 %threads", "ptr %weights", "ptr noalias %block", "ptr %shared"),
                 blocking, attributes="noinline")
-    p, w = read_patch(b, "%block"), read_conv(b, "%block")
+    p, w = read_words(b)
     width = blocking.tile_columns
     depth = b.mul(w["channels"], b.mul(p["tap_rows"], p["tap_columns"]))
     panels, parts = _panels(b, w), b.ceil_div(depth, blocking.depth)
@@ -125,7 +139,7 @@ def _pack_weights(blocking: Blocking) -> str:
         part, rest = b.rem(unit, parts), b.div(unit, parts)
         group, panel = b.div(rest, panels), b.rem(rest, panels)
         start, first = b.mul(part, blocking.depth), b.mul(panel, width)
-        source = b.at("%weights", b.dot((group, w["weight_group_step"]), (first, w["weight_row_step"]), (w["weight_offset"], 1)))
+        source = b.operand_at("%weights", b.dot((group, w["weight_group_step"]), (first, w["weight_row_step"]), (w["weight_offset"], 1)))
         target = b.at("%shared", b.mul(b.add(b.mul(rest, depth), start), width))
         b.call("weight_panel", f"ptr {source}", "ptr %block", f"i64 {start}", f"i64 {b.min(b.sub(depth, start), blocking.depth)}",
                f"i64 {b.min(b.sub(w['rows'], first), width)}", f"ptr {target}", f"i64 {width}")
@@ -135,7 +149,7 @@ def _pack_weights(blocking: Blocking) -> str:
 def _table(blocking: Blocking) -> str:
     """Where (channel, tap row, tap column) lies in a packed block, seen from output pixel (0, 0)."""
     b = Builder("direct_table", ("ptr noalias %block", "ptr %table"), blocking, attributes="noinline")
-    p, w = read_patch(b, "%block"), read_conv(b, "%block")
+    p, w = read_words(b)
     layout = block_layout(b, p, w)
     entry = b.variable(0)
     bases = [b.max(b.mul(b.sub(1, p[f"tap_{axis}s"]), p[f"{axis}_dilation"]), 0) for axis in ("row", "column")]
@@ -153,7 +167,7 @@ def _pack_image(blocking: Blocking) -> str:
     """The input rows of output rows i.. of one image: ``target[channel][row][column residue][column]``."""
     b = Builder("direct_pack_image", ("ptr %image", "ptr noalias %block", "i64 %i", "ptr %target"), blocking,
                 attributes="noinline")
-    p, w = read_patch(b, "%block"), read_conv(b, "%block")
+    p, w = read_words(b)
     layout, lanes = block_layout(b, p, w), blocking.lanes
     stride = p["column_stride"]
     step = b.mul(stride, p["column_step"])
@@ -166,10 +180,10 @@ def _pack_image(blocking: Blocking) -> str:
         with b.loop(0, layout.rows) as row:
             y = b.add(top, row)
             end = b.select(b.let(f"icmp ult i64 {y}, {p['height']}", "c"), high, low)
-            source = b.at("%image", b.dot((y, p["row_step"]), (x0, p["column_step"])))
+            source = b.operand_at("%image", b.dot((y, p["row_step"]), (x0, p["column_step"])))
             b.call("copy_channels", f"ptr {source}", f"i64 {p['channel_step']}", f"i64 {step}", f"i64 {low}", f"i64 {end}",
                    f"ptr {b.at('%target', b.add(inner, b.mul(row, layout.row)))}", f"i64 {layout.channel}",
-                   f"i64 {w['channels']}", f"i64 {length}")
+                   f"i64 {w['inputs']}", f"i64 {length}")
     return b.text()
 
 
@@ -177,7 +191,7 @@ def _tiles(blocking: Blocking) -> str:
     """Panels [first, stop) of output channels for ``count`` output rows from row i on, from one packed block."""
     b = Builder("direct_tiles", ("i64 %first", "i64 %stop", "i64 %i", "i64 %count", "ptr %packed", "ptr %table",
                                  "ptr %weights", "ptr %result", "ptr noalias %block"), blocking, attributes="noinline")
-    p, w = read_patch(b, "%block"), read_conv(b, "%block")
+    p, w = read_words(b)
     layout, columns = block_layout(b, p, w), blocking.tile_columns
     tile = tile_array(b)
     width = p["grid_columns"]
@@ -190,14 +204,14 @@ def _tiles(blocking: Blocking) -> str:
         channel = b.mul(panel, columns)
         channels = b.min(b.sub(w["rows"], channel), columns)
         weights = b.at("%weights", b.mul(b.mul(panel, layout.depth), columns))
-        plane = b.at("%result", b.mul(channel, w["result_channel_step"]))
+        plane = b.operand_at("%result", b.mul(channel, w["result_channel_step"]))
         with b.loop(0, groups) as group, b.loop(0, runs) as run:
             line, height = panel_rows(b, "%count", groups, group)
             column, length = panel_rows(b, width, runs, run)
             source = b.at("%packed", b.add(b.mul(line, line_step), column))
             b.call("table_tile", f"i64 {height}", f"i64 {length}", f"i64 {layout.depth}", f"ptr {source}", f"i64 {line_step}",
                    "ptr %table", f"ptr {weights}", f"ptr {tile}", f"i64 {columns}", "i1 false")
-            target = b.at(plane, b.dot((b.add("%i", line), row_step), (column, w["result_column_step"])))
+            target = b.operand_at(plane, b.dot((b.add("%i", line), row_step), (column, w["result_column_step"])))
             b.call("tile_out", f"ptr {tile}", f"i64 {height}", f"i64 {length}", f"i64 {channels}", f"ptr {target}",
                    f"i64 {w['result_channel_step']}", f"i64 {row_step}", f"i64 {w['result_column_step']}")
     return b.text()
@@ -207,7 +221,7 @@ def _convolve(blocking: Blocking) -> str:
     """This thread's share of (group, image, block of rows, part of the panels)."""
     b = Builder("direct_convolve", ("i64 %thread", "i64 %threads", "ptr %private", "ptr %image", "ptr %weights",
                                     "ptr %result", "ptr noalias %block"), blocking, attributes="noinline")
-    p, w = read_patch(b, "%block"), read_conv(b, "%block")
+    p, w = read_words(b)
     begin(b, "%private")
     layout = block_layout(b, p, w)
     packed = b.byte_at("%private", TABLE_BYTES)
@@ -222,9 +236,9 @@ def _convolve(blocking: Blocking) -> str:
         block, rest = b.rem(rest, blocks), b.div(rest, blocks)
         image, group = b.rem(rest, w["images"]), b.div(rest, w["images"])
         i = b.mul(block, layout.block_rows)
-        source = b.at("%image", b.dot((image, p["batch_step"]), (group, w["image_group_step"])))
+        source = b.operand_at("%image", b.dot((image, p["batch_step"]), (group, w["image_group_step"])))
         b.call("direct_pack_image", f"ptr {source}", "ptr %block", f"i64 {i}", f"ptr {packed}")
-        target = b.at("%result", b.dot((image, w["result_batch_step"]), (group, w["result_group_step"]), (w["result_offset"], 1)))
+        target = b.operand_at("%result", b.dot((image, w["result_batch_step"]), (group, w["result_group_step"]), (w["result_offset"], 1)))
         first, count = panel_rows(b, panels, parts, part)
         lines = b.min(layout.block_rows, b.sub(p["grid_rows"], i))
         b.call("direct_tiles", f"i64 {first}", f"i64 {b.add(first, count)}", f"i64 {i}", f"i64 {lines}", f"ptr {packed}", "ptr %private",

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 
 from calque.backend.cpu.contract.builder import Builder, Value
-from calque.backend.cpu.contract.gemm import panel_rows
+from calque.backend.cpu.contract.gemm import packed_depth, panel_rows
 from calque.backend.cpu.contract.pack import transpose
 from calque.backend.cpu.contract.target import SCRATCH_BYTES, Blocking
 from calque.backend.cpu.contract.tiles import lines_at_once, tile_size
@@ -68,7 +68,8 @@ class JointWords:
     def packed_elements(self, blocking: Blocking) -> int:
         """Size of the packed weights."""
         panels = -(-self.rows // blocking.tile_columns)
-        return self.groups * panels * blocking.tile_columns * self.channels * self.tap_rows * self.tap_columns
+        channels = -(-self.channels // 2) if blocking.pairs else self.channels
+        return self.groups * panels * blocking.tile_columns * channels * self.tap_rows * self.tap_columns
 
 
 WORDS = tuple(field.name for field in fields(JointWords) if field.name != "residues")
@@ -85,14 +86,15 @@ def pays(rows: int, channels: int, kernel: tuple[int, int], columns: int, halo: 
 
 def joint_functions(blocking: Blocking) -> str:
     """Everything specific to this path."""
-    return "".join(make(blocking) for make in (_pack_weights, _table, _out, _fetch, _tiles, _convolve, _run))
+    out = () if blocking.narrow else (_out,)
+    return "".join(make(blocking) for make in (_pack_weights, _table, *out, _fetch, _tiles, _convolve, _run))
 
 
 @dataclass(frozen=True, slots=True)
 class _Block:
     """The words of a block, the residues by axis, and the layout of the padded copy (in elements)."""
 
-    w: dict[str, str]
+    w: dict[str, Value]
     residues: list[list[dict[str, str]]]
     taps: Value
     columns: Value
@@ -104,7 +106,8 @@ class _Block:
 
 
 def _read(b: Builder) -> _Block:
-    w = {name: b.word("%block", index) for index, name in enumerate(WORDS)}
+    w: dict[str, Value] = {name: b.word("%block", index) for index, name in enumerate(WORDS)}
+    w |= {"channels": packed_depth(b, w["channels"]), "inputs": w["channels"]}  # packed ones, and all of them
     words = iter(range(len(WORDS), len(WORDS) + 4 * len(RESIDUE)))
     residues = [[{name: b.word("%block", next(words)) for name in RESIDUE} for _ in range(2)] for _ in range(2)]
     columns = b.add(b.ceil_div(w["result_columns"], 2), w["halo_columns"])
@@ -125,29 +128,36 @@ def _pack_weights(blocking: Blocking) -> str:
     """This thread's share of ``packed[group][panel][class][tap][channel][2 vectors of rows]``; a channel's taps are turned together."""
     b = Builder("joint_pack_weights", ("i64 %thread", "i64 %threads", "ptr %weights", "ptr noalias %block", "ptr %shared"), blocking,
                 attributes="noinline")
-    o, width, lanes = _read(b), blocking.tile_columns, blocking.lanes
+    o, width, lanes, per = _read(b), blocking.tile_columns, blocking.lanes, 2 if blocking.pairs else 1
     w = o.w
     turned = b.array(MOST_TAPS * width)
     joined = b.both(b.compare("eq", w["weight_tap_column_step"], 1), b.compare("eq", w["weight_tap_row_step"], w["tap_columns"]))
+
+    def panel(source: str, step: Value, count: Value, depth: Value, target: str, whole: str) -> None:
+        extra = (f"i64 {b.select(whole, depth, 0)}",) if blocking.pairs else ()
+        second = (f"i64 {w['weight_channel_step']}",) if blocking.pairs else ()
+        b.call("pair_panel" if blocking.pairs else "pack_panel", f"ptr {source}", *second, f"i64 {w['weight_row_step']}", f"i64 {step}",
+               f"i64 {count}", *extra, f"i64 {depth}", f"ptr {target}", f"i64 {width}")
+
     low, high = b.share(b.mul(b.mul(o.panels, w["channels"]), w["groups"]), "%thread", "%threads")
     with b.loop(low, high) as unit:
         channel, rest = b.rem(unit, w["channels"]), b.div(unit, w["channels"])
         group, first = b.div(rest, o.panels), b.mul(b.rem(rest, o.panels), width)
         count = b.min(b.sub(w["rows"], first), width)
-        source = b.at("%weights", b.dot((b.add(b.mul(group, w["channels"]), channel), w["weight_channel_step"]), (first, w["weight_row_step"])))
+        place = b.add(b.mul(group, w["inputs"]), b.mul(channel, per))
+        source = b.operand_at("%weights", b.dot((place, w["weight_channel_step"]), (first, w["weight_row_step"])))
+        whole = b.compare("slt", b.add(b.mul(channel, per), 1), w["inputs"])
 
-        def together(source: str = source, count: Value = count) -> None:
-            ahead = b.at(source, b.mul(w["weight_channel_step"], PREFETCH_CHANNELS))
+        def together(source: str = source, count: Value = count, whole: str = whole) -> None:
+            ahead = b.operand_at(source, b.mul(w["weight_channel_step"], PREFETCH_CHANNELS * per))
             with b.loop(0, b.mul(count, w["weight_row_step"]), lanes) as place:
-                b.prefetch(b.at(ahead, place))
-            b.call("pack_panel", f"ptr {source}", f"i64 {w['weight_row_step']}", "i64 1", f"i64 {count}", f"i64 {o.taps}", f"ptr {turned}",
-                   f"i64 {width}")
+                b.prefetch(b.operand_at(ahead, place))
+            panel(source, 1, count, o.taps, turned, whole)
 
-        def one_by_one(source: str = source, count: Value = count) -> None:
+        def one_by_one(source: str = source, count: Value = count, whole: str = whole) -> None:
             with b.loop(0, w["tap_rows"]) as u:
-                line = b.at(source, b.mul(u, w["weight_tap_row_step"]))
-                b.call("pack_panel", f"ptr {line}", f"i64 {w['weight_row_step']}", f"i64 {w['weight_tap_column_step']}", f"i64 {count}",
-                       f"i64 {w['tap_columns']}", f"ptr {b.at(turned, b.mul(u, b.mul(w['tap_columns'], width)))}", f"i64 {width}")
+                line = b.operand_at(source, b.mul(u, w["weight_tap_row_step"]))
+                panel(line, w["weight_tap_column_step"], count, w["tap_columns"], b.at(turned, b.mul(u, b.mul(w["tap_columns"], width))), whole)
 
         b.cases((joined, together), default=one_by_one)
         step = b.mul(w["channels"], width)
@@ -205,9 +215,9 @@ def _fetch(blocking: Blocking) -> str:
     b = Builder("joint_fetch", ("ptr %target", "i64 %channels", "i64 %channel_step", "i64 %rows", "i64 %row_step", "i64 %length"), blocking,
                 attributes="noinline")
     with b.loop(0, "%channels") as channel, b.loop(0, "%rows") as row:
-        line = b.at("%target", b.dot((channel, "%channel_step"), (row, "%row_step")))
-        with b.loop(0, "%length", blocking.lanes) as place:
-            b.emit(f"call void @llvm.prefetch.p0(ptr {b.at(line, place)}, i32 1, i32 3, i32 1)")
+        line = b.operand_at("%target", b.dot((channel, "%channel_step"), (row, "%row_step")))
+        with b.loop(0, "%length", blocking.lanes * (2 if blocking.pairs else 1)) as place:
+            b.emit(f"call void @llvm.prefetch.p0(ptr {b.operand_at(line, place)}, i32 1, i32 3, i32 1)")
     return b.text()
 
 
@@ -229,7 +239,7 @@ def _tiles(blocking: Blocking) -> str:
         column, length = panel_rows(b, grid_columns, runs, run)
         source = b.at("%packed", b.dot((line, o.columns), (column, 1)))
         top = b.mul(b.add("%i", line), 2)
-        corner = b.at("%result", b.dot((channel, plane), (top, w["result_columns"]), (column, 2)))
+        corner = b.operand_at("%result", b.dot((channel, plane), (top, w["result_columns"]), (column, 2)))
         b.call("joint_fetch", f"ptr {corner}", f"i64 {channels}", f"i64 {plane}", f"i64 {b.mul(height, 2)}", f"i64 {w['result_columns']}",
                f"i64 {b.mul(length, 2)}")
         done: Value = 0
@@ -245,7 +255,7 @@ def _tiles(blocking: Blocking) -> str:
                 with b.when(b.compare("slt", b.add(top, below), w["result_rows"])):
                     b.call("joint_out", *(f"ptr {b.at(tile, place)}" for tile in tiles),
                            f"i64 {b.min(b.mul(length, 2), b.sub(w['result_columns'], b.mul(column, 2)))}", f"i64 {channels}",
-                           f"ptr {b.at(corner, b.mul(below, w['result_columns']))}", f"i64 {plane}")
+                           f"ptr {b.operand_at(corner, b.mul(below, w['result_columns']))}", f"i64 {plane}")
     return b.text()
 
 
@@ -266,11 +276,11 @@ def _convolve(blocking: Blocking) -> str:
         i, rest = b.mul(b.rem(rest, o.blocks), o.block_rows), b.div(rest, o.blocks)
         image, group = b.rem(rest, w["images"]), b.div(rest, w["images"])
         first, count = panel_rows(b, o.panels, parts, part)
-        source = b.at("%image", b.dot((image, w["batch_step"]), (b.mul(group, w["channels"]), w["channel_step"])))
+        source = b.operand_at("%image", b.dot((image, w["batch_step"]), (b.mul(group, w["inputs"]), w["channel_step"])))
         b.call("flat_pack_plane", f"ptr {source}", f"i64 {w['row_step']}", f"i64 {w['column_step']}", f"i64 {w['height']}", f"i64 {w['width']}",
-               "i64 1", "i64 1", f"i64 {b.add(i, w['top'])}", f"i64 {w['left']}", f"i64 {o.rows}", f"i64 {o.columns}", f"i64 {w['channels']}",
+               "i64 1", "i64 1", f"i64 {b.add(i, w['top'])}", f"i64 {w['left']}", f"i64 {o.rows}", f"i64 {o.columns}", f"i64 {w['inputs']}",
                f"i64 {w['channel_step']}", f"i64 {o.channel}", f"ptr {packed}")
-        target = b.at("%result", b.mul(b.add(b.mul(image, w["groups"]), group), b.mul(w["rows"], plane)))
+        target = b.operand_at("%result", b.mul(b.add(b.mul(image, w["groups"]), group), b.mul(w["rows"], plane)))
         b.call("joint_tiles", f"i64 {first}", f"i64 {b.add(first, count)}", f"i64 {i}", f"i64 {b.min(o.block_rows, b.sub(grid_rows, i))}",
                f"ptr {packed}", "ptr %private", f"ptr {b.at('%weights', b.mul(group, group_size))}", f"ptr {target}", "ptr %block")
     return b.text()

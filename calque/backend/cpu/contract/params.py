@@ -18,8 +18,8 @@ from calque.backend.cpu.contract.plane_grad import PlaneGradWords, planes_of
 from calque.backend.cpu.contract.recurrent import Recurrent
 from calque.backend.cpu.contract.schedule import UNTUNED, ProductSchedule
 from calque.backend.cpu.contract.target import Blocking, VectorUnit
+from calque.backend.cpu.contract.tile_grad import LEAST_PIXELS, PIXELS, TileGradWords, planned
 from calque.backend.cpu.contract.tile_grad import MARK as TILED
-from calque.backend.cpu.contract.tile_grad import PIXELS, TileGradWords, planned
 from calque.backend.cpu.contract.weight_grad import LANE_BLOCK, ROW_BLOCK
 from calque.backend.cpu.contract.winograd import FEWEST_TILES, MARK, TILE, WinogradWords, is_winograd
 from calque.backend.cpu.contract.winograd_conv import shared_elements, takes_rows
@@ -39,8 +39,9 @@ def blocking_for(dtype: str, target: VectorUnit) -> Blocking:
 
 
 def is_native(kind: str, dtype: str) -> bool:
-    """Whether the library computes a contraction: all of them in float32 and float64, products in bfloat16 too."""
-    return dtype in DTYPES and (dtype != "bfloat16" or kind == "matmul")
+    """Whether the library computes a contraction: all of them in float32 and float64, products and convolutions (as far as they are not
+    done in float32 between casts, see `narrow`) in bfloat16."""
+    return dtype in DTYPES and (dtype != "bfloat16" or kind == "matmul" or kind.startswith("conv2d"))
 
 
 def symbol(kind: str, dtype: str) -> str:
@@ -97,7 +98,7 @@ class _Convolution:
     """Sizes of a two-dimensional cross-correlation ``x (N, C, H, W), w (O, C/groups, KH, KW) -> y (N, O, OH, OW)``.
 
     ``padding`` is (top, left); bottom and right follow from ``out_size``. ``direct`` keeps Winograd's method away, ``patches`` all
-    ways but that of packed patches.
+    ways but that of packed patches. ``pairs``: the operands are bfloat16, multiplied in pairs (see `pairs.py`).
     """
 
     images: int
@@ -112,11 +113,12 @@ class _Convolution:
     groups: int = 1
     direct: bool = False
     patches: bool = False
+    pairs: bool = False
 
     @property
     def winograd(self) -> bool:
         """Whether Winograd's method computes it; the sizes alone decide."""
-        return not self.direct and is_winograd(self.kernel, self.stride, self.dilation, self.groups, self.channels,
+        return not (self.direct or self.pairs) and is_winograd(self.kernel, self.stride, self.dilation, self.groups, self.channels,
                                                self.out_channels, self.out_size) and self._tiles >= self._fewest_tiles
 
     @property
@@ -150,7 +152,7 @@ class Conv2d(_Convolution):
     def _block(self) -> tuple[PatchWords, ConvWords]:
         channels, rows = self.channels // self.groups, self.out_channels // self.groups
         (height, width), pixels = self.out_size, prod(self.out_size)
-        patch = _image_patch(self, self.x_strides)
+        patch = _patch_words(self, self.x_strides)
         words = ConvWords(
             groups=self.groups, rows=rows, channels=channels, images=self.images,
             image_group_step=channels * self.x_strides[1],
@@ -160,7 +162,7 @@ class Conv2d(_Convolution):
             result_batch_step=self.out_channels * pixels, result_channel_step=pixels, result_row_step=width,
             result_column_step=1, result_grid_rows=height, result_grid_columns=width, result_offset=0,
             result_group_step=rows * pixels, patches=int(self.patches))
-        return patch, _flat_result(words)
+        return (patch, words) if self.pairs else (_flat_patch(patch), _flat_result(words))
 
     def _winograd(self) -> WinogradWords:
         words = _winograd(self, self.x_strides, self.w_strides)
@@ -240,7 +242,7 @@ class Conv2dInputGrad(_Convolution):
         spread = [dilation * (taps - 1) for dilation, taps in zip(self.dilation, self.kernel, strict=True)]
         reach = [(extent - 1) * stride - padding < size for extent, stride, padding, size
                  in zip(self.out_size, self.stride, self.padding, self.size, strict=True)]
-        if self.patches:
+        if self.patches or self.pairs:
             return False
         inside = all(padding <= around for padding, around in zip(self.padding, spread, strict=True)) and all(reach)
         small = (1 + spread[0]) * (self.size[1] + spread[1]) <= 1 << 14 and prod(self.kernel) <= 1 << 12
@@ -281,7 +283,7 @@ class Conv2dInputGrad(_Convolution):
             result_row_step=self.stride[0] * width, result_column_step=self.stride[1],
             result_grid_rows=grid[0], result_grid_columns=grid[1], result_offset=row * width + column,
             result_group_step=rows * pixels, patches=int(self.patches))
-        return _flat_patch(patch), _flat_result(words)
+        return (patch, words) if self.pairs else (_flat_patch(patch), _flat_result(words))
 
     def _residue(self, axis: int, residue: int) -> tuple[int, int, int, int, int]:
         """Which taps meet pixels of this residue: (first tap, tap step, taps, source offset, source step per tap)."""
@@ -313,7 +315,7 @@ class Conv2dWeightGrad(_Convolution):
     @property
     def planes(self) -> PlaneGradWords | None:
         """The parameters of dot products of planes where they lie, if they can; the sizes alone decide."""
-        if self.patches:
+        if self.patches or self.pairs:
             return None
         return planes_of(self.out_channels // self.groups, self.channels // self.groups, self.groups, self.images, self._patch, self.g_strides)
 
@@ -323,6 +325,7 @@ class Conv2dWeightGrad(_Convolution):
         if self.patches:
             return None
         (batch, channel, row, column), (height, width), stride = self.x_strides, self.size, list(self.stride)
+        per = 2 if self.pairs else 1
         if self.kernel[0] == 1 and self.padding[0] == 0:
             row, height, stride[0] = row * stride[0], -(-height // stride[0]), 1
         if self.kernel[1] == 1 and self.padding[1] == 0:
@@ -330,12 +333,12 @@ class Conv2dWeightGrad(_Convolution):
         steps = ("batch", "channel", "row", "column")
         return planned({
             "groups": self.groups, "rows": self.out_channels // self.groups, "channels": self.channels // self.groups,
-            "images": self.images, **dict(zip([f"image_{name}" for name in steps], (batch, channel, row, column), strict=True)),
-            **dict(zip([f"gradient_{name}" for name in steps], self.g_strides, strict=True)),
+            "images": -(-self.images // per), **dict(zip([f"image_{name}" for name in steps], (batch * per, channel, row, column), strict=True)),
+            **dict(zip([f"gradient_{name}" for name in steps], (self.g_strides[0] * per, *self.g_strides[1:]), strict=True)),
             "height": height, "width": width, "grid_rows": self.out_size[0], "grid_columns": self.out_size[1],
             "row_stride": stride[0], "column_stride": stride[1], "row_offset": -self.padding[0],
             "column_offset": -self.padding[1], "row_dilation": self.dilation[0], "column_dilation": self.dilation[1],
-            "tap_rows": self.kernel[0], "tap_columns": self.kernel[1]}, self.pixels)
+            "tap_rows": self.kernel[0], "tap_columns": self.kernel[1]}, self.pixels, LEAST_PIXELS // per, self.images % per)
 
     @property
     def _fewest_tiles(self) -> int:
@@ -343,8 +346,7 @@ class Conv2dWeightGrad(_Convolution):
 
     @property
     def _patch(self) -> PatchWords:
-        return PatchWords(*self.x_strides, *self.size, *self.out_size, *self.stride, -self.padding[0], -self.padding[1],
-                          *self.dilation, *self.kernel)
+        return _patch_words(self, self.x_strides)
 
     @property
     def _flat_splits(self) -> int | None:
@@ -372,6 +374,7 @@ class Conv2dWeightGrad(_Convolution):
         tiled = self.tiled
         if tiled:
             return (TILED, *tiled.words())
+        assert not self.pairs, "a weight gradient of bfloat16 that `narrow` should have refused"
         rows, channels = self.out_channels // self.groups, self.channels // self.groups
         flat = self._flat_splits
         if flat:
@@ -382,7 +385,7 @@ class Conv2dWeightGrad(_Convolution):
         gradient = PatchWords(*self.g_strides, *self.out_size, *self.out_size, 1, 1, 0, 0, 1, 1, 1, 1)
         unit = self.out_size[1] if 0 < self.out_size[1] <= 256 else 1
         return (self.groups, rows, self._lanes, self._depth // unit, unit, self.splits, channels * self.x_strides[1],
-                rows * self.g_strides[1], *_image_patch(self, self.x_strides).words(), *_flat_patch(gradient).words())
+                rows * self.g_strides[1], *_flat_patch(_patch_words(self, self.x_strides)).words(), *_flat_patch(gradient).words())
 
     def workspace_bytes(self, dtype: str, target: VectorUnit) -> int:
         """Size of the partial results, nothing when there is one part."""
@@ -399,10 +402,9 @@ class Conv2dWeightGrad(_Convolution):
 Contraction = Matmul | Conv2d | Conv2dInputGrad | Conv2dWeightGrad | Attention | Recurrent
 
 
-def _image_patch(c: _Convolution, strides: Quad) -> PatchWords:
+def _patch_words(c: _Convolution, strides: Quad) -> PatchWords:
     """How the patches of a forward convolution lie in x."""
-    return _flat_patch(PatchWords(*strides, *c.size, *c.out_size, *c.stride, -c.padding[0], -c.padding[1],
-                                  *c.dilation, *c.kernel))
+    return PatchWords(*strides, *c.size, *c.out_size, *c.stride, -c.padding[0], -c.padding[1], *c.dilation, *c.kernel)
 
 
 def _flat_patch(p: PatchWords) -> PatchWords:
@@ -441,15 +443,16 @@ def _winograd_bytes(words: WinogradWords, blocking: Blocking) -> int:
 def _packed_elements(patch: PatchWords, words: ConvWords, blocking: Blocking) -> int:
     rows = max(-(-words.rows // blocking.tile_rows) * blocking.row_stride,
                -(-words.rows // blocking.tile_columns) * blocking.tile_columns)
-    return words.groups * rows * words.channels * patch.tap_rows * patch.tap_columns
+    channels = -(-words.channels // 2) if blocking.pairs else words.channels
+    return words.groups * rows * channels * patch.tap_rows * patch.tap_columns
 
 
 def _packed_weights(blocks: list[tuple[PatchWords, ConvWords]], blocking: Blocking) -> int:
     return sum(_packed_elements(*block, blocking) for block in blocks) * blocking.item_bytes
 
 
-def contraction(kind: str, spec: Spec) -> Contraction:
-    """Native parameters of a scheduled contraction."""
+def contraction(kind: str, spec: Spec, dtype: str = "float32") -> Contraction:
+    """Native parameters of a scheduled contraction of elements of this type."""
     if isinstance(spec, AttentionSpec):
         return Attention(spec, kind.startswith("attention_grad"))
     if isinstance(spec, RecurrentSpec):
@@ -461,7 +464,7 @@ def contraction(kind: str, spec: Spec) -> Contraction:
     x, w, y = {"conv2d": (a, b, out), "conv2d_input_grad": (out, b, a), "conv2d_weight_grad": (a, out, b)}[kind]
     sizes: dict[str, Any] = {
         "images": x[0], "channels": x[1], "size": x[2:], "out_channels": w[0], "kernel": w[2:], "out_size": y[2:],
-        "stride": spec.stride, "padding": spec.padding, "dilation": spec.dilation, "groups": spec.groups}
+        "stride": spec.stride, "padding": spec.padding, "dilation": spec.dilation, "groups": spec.groups, "pairs": dtype == "bfloat16"}
     if kind == "conv2d":
         return Conv2d(**sizes, x_strides=_quad(spec.a_strides), w_strides=_quad(spec.b_strides))
     if kind == "conv2d_input_grad":

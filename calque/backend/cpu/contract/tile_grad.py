@@ -15,6 +15,7 @@ from functools import partial
 from calque.backend.cpu.contract.builder import Builder, Value
 from calque.backend.cpu.contract.gemm import depth_block, panel_rows
 from calque.backend.cpu.contract.pack import valid_lanes
+from calque.backend.cpu.contract.pairs import ALONE
 from calque.backend.cpu.contract.target import CONVOLUTION_BYTES, Blocking
 from calque.backend.cpu.contract.tiles import lines_at_once, tile_array, tile_size
 
@@ -27,6 +28,7 @@ CHANNEL_UNIT = 16
 FEW_CHANNELS = 8
 PIXELS = 256
 """Wanted pixels per block: their panel of g takes at most 32 KiB of the first-level cache."""
+LEAST_PIXELS = 256
 BLOCK_ELEMENTS = 96 << 10
 ROOM = (CONVOLUTION_BYTES - TABLE_BYTES) // 8 - 1024
 TASKS = 16
@@ -35,7 +37,10 @@ Words = Mapping[str, str]
 
 @dataclass(frozen=True, slots=True)
 class TileGradWords:
-    """The parameter block behind the mark (steps in elements; ``planes``: whether x is packed as planes)."""
+    """The parameter block behind the mark (steps in elements; ``planes``: whether x is packed as planes).
+
+    Of bfloat16 an image is two, half of a step apart; the second half of the last one is missing where ``single``.
+    """
 
     groups: int
     rows: int
@@ -69,6 +74,7 @@ class TileGradWords:
     row_block: int
     channel_block: int
     splits: int
+    single: int = 0
 
     def words(self) -> tuple[int, ...]:
         """The block in memory order."""
@@ -83,13 +89,14 @@ class TileGradWords:
 WORDS = tuple(field.name for field in fields(TileGradWords))
 
 
-def planned(sizes: dict[str, int], pixels: int = PIXELS) -> TileGradWords | None:
-    """Blocks of about so many pixels for these sizes (every field in front of ``planes``), or None where this path does not pay."""
+def planned(sizes: dict[str, int], pixels: int = PIXELS, least: int = LEAST_PIXELS, single: int = 0) -> TileGradWords | None:
+    """Blocks of about so many pixels for these sizes (every field in front of ``planes``), or None where this path does not pay
+    (with fewer than ``least`` pixels of all images)."""
     rows, channels, taps = sizes["rows"], sizes["channels"], sizes["tap_rows"] * sizes["tap_columns"]
     grid = sizes["grid_rows"] * sizes["grid_columns"]
     waste = -rows % COLUMN_UNIT
     planes = channels < FEW_CHANNELS
-    if 4 * waste > rows or grid * sizes["images"] < PIXELS or (planes and sizes["column_dilation"] != 1):
+    if 4 * waste > rows or grid * sizes["images"] < least or (planes and sizes["column_dilation"] != 1):
         return None
     if planes and sizes["tap_columns"] < 3:
         return None
@@ -116,13 +123,29 @@ def planned(sizes: dict[str, int], pixels: int = PIXELS) -> TileGradWords | None
     pieces = sizes["groups"] * -(-rows // row_block) * -(-channels // channel_block)
     splits = max(1, min(-(-TASKS // pieces), blocks))
     return TileGradWords(**sizes, planes=int(planes), block_images=images, block_rows=lines, packed_rows=span_rows,
-                         packed_columns=span_columns, row_block=row_block, channel_block=channel_block, splits=splits)
+                         packed_columns=span_columns, row_block=row_block, channel_block=channel_block, splits=splits, single=single)
 
 
 def tile_grad_functions(blocking: Blocking) -> str:
     """``tile_grad`` and everything specific to it."""
     return "".join(make(blocking) for make in (_pack_pixels, _clear, _pack_image, _pack_planes, _pack_gradient, _table,
                                                _channel_tiles, _plane_tiles, _task, _finish, _run))
+
+
+def _second(blocking: Blocking) -> tuple[str, ...]:
+    """One more parameter of everything that packs bfloat16: how far behind an image the second one lies, or `ALONE`."""
+    return ("i64 %second",) if blocking.pairs else ()
+
+
+def _panel(b: Builder, source: str, steps: tuple[Value, Value], count: Value, depth: Value, target: str, width: Value) -> None:
+    """``target[k * width + lane]`` for ``count`` lanes and ``depth`` values of k, ``steps`` apart in the source."""
+    lane, along = steps
+    if b.blocking.pairs:
+        whole = b.select(b.compare("ne", "%second", ALONE), depth, 0)
+        b.call("pair_panel", f"ptr {source}", "i64 %second", f"i64 {lane}", f"i64 {along}", f"i64 {count}", f"i64 {whole}", f"i64 {depth}",
+               f"ptr {target}", f"i64 {width}")
+    else:
+        b.call("pack_panel", f"ptr {source}", f"i64 {lane}", f"i64 {along}", f"i64 {count}", f"i64 {depth}", f"ptr {target}", f"i64 {width}")
 
 
 def _read(b: Builder) -> dict[str, str]:
@@ -141,15 +164,15 @@ def _plane(b: Builder, w: Words) -> Value:
 def _pack_pixels(blocking: Blocking) -> str:
     """``target[(row, column) * width + lane]`` of a strided image; rows that follow each other are one long row."""
     b = Builder("pack_pixels", ("ptr %source", "i64 %lane_step", "i64 %row_step", "i64 %column_step", "i64 %rows",
-                                "i64 %columns", "i64 %count", "ptr %target", "i64 %width"), blocking, attributes="noinline")
+                                "i64 %columns", "i64 %count", "ptr %target", "i64 %width", *_second(blocking)), blocking,
+                attributes="noinline")
 
     def pack(source: str, depth: Value, target: str) -> None:
-        b.call("pack_panel", f"ptr {source}", "i64 %lane_step", "i64 %column_step", "i64 %count", f"i64 {depth}",
-               f"ptr {target}", "i64 %width")
+        _panel(b, source, ("%lane_step", "%column_step"), "%count", depth, target, "%width")
 
     def each_row() -> None:
         with b.loop(0, "%rows") as row:
-            pack(b.at("%source", b.mul(row, "%row_step")), "%columns", b.at("%target", b.mul(b.mul(row, "%columns"), "%width")))
+            pack(b.operand_at("%source", b.mul(row, "%row_step")), "%columns", b.at("%target", b.mul(b.mul(row, "%columns"), "%width")))
 
     joined = b.compare("eq", "%row_step", b.mul("%columns", "%column_step"))
     b.cases((joined, lambda: pack("%source", b.mul("%rows", "%columns"), "%target")), default=each_row)
@@ -169,7 +192,7 @@ PACK_PARAMETERS = ("ptr %image", "ptr noalias %block", "i64 %i", "i64 %count", "
 
 def _pack_image(blocking: Blocking) -> str:
     """The rows of one image that output rows i.. meet, as pixels x ``count`` channels, zero outside of the image."""
-    b = Builder("grad_pack_image", PACK_PARAMETERS, blocking, attributes="noinline")
+    b = Builder("grad_pack_image", (*PACK_PARAMETERS, *_second(blocking)), blocking, attributes="noinline")
     w = _read(b)
     step, columns = _channel_step(b, w), w["packed_columns"]
     line = b.mul(columns, step)
@@ -180,15 +203,14 @@ def _pack_image(blocking: Blocking) -> str:
     whole = b.both(inside, b.both(b.compare("eq", w["column_offset"], 0), b.compare("eq", columns, w["width"])))
 
     def at_once() -> None:
-        b.call("pack_pixels", f"ptr {b.at('%image', b.mul(top, w['image_row']))}", f"i64 {w['image_channel']}",
+        b.call("pack_pixels", f"ptr {b.operand_at('%image', b.mul(top, w['image_row']))}", f"i64 {w['image_channel']}",
                f"i64 {w['image_row']}", f"i64 {w['image_column']}", f"i64 {w['packed_rows']}", f"i64 {columns}",
-               "i64 %count", "ptr %target", f"i64 {step}")
+               "i64 %count", "ptr %target", f"i64 {step}", *_second(blocking))
 
     def one_row(y: Value, target: str) -> None:
         b.call("clear_elements", f"ptr {target}", f"i64 {b.mul(low, step)}")
-        source = b.at("%image", b.dot((y, w["image_row"]), (b.add(low, w["column_offset"]), w["image_column"])))
-        b.call("pack_panel", f"ptr {source}", f"i64 {w['image_channel']}", f"i64 {w['image_column']}", "i64 %count",
-               f"i64 {b.sub(high, low)}", f"ptr {b.at(target, b.mul(low, step))}", f"i64 {step}")
+        source = b.operand_at("%image", b.dot((y, w["image_row"]), (b.add(low, w["column_offset"]), w["image_column"])))
+        _panel(b, source, (w["image_channel"], w["image_column"]), "%count", b.sub(high, low), b.at(target, b.mul(low, step)), step)
         b.call("clear_elements", f"ptr {b.at(target, b.mul(high, step))}", f"i64 {b.mul(b.sub(columns, high), step)}")
 
     def by_rows() -> None:
@@ -203,7 +225,7 @@ def _pack_image(blocking: Blocking) -> str:
 
 def _pack_planes(blocking: Blocking) -> str:
     """The same rows as planes of one channel each."""
-    b = Builder("grad_pack_planes", PACK_PARAMETERS, blocking, attributes="noinline")
+    b = Builder("grad_pack_planes", (*PACK_PARAMETERS, *_second(blocking)), blocking, attributes="noinline")
     w, lanes = _read(b), blocking.lanes
     top, columns = b.add(b.mul("%i", w["row_stride"]), w["row_offset"]), w["packed_columns"]
     with b.loop(0, columns, lanes) as column:
@@ -212,23 +234,23 @@ def _pack_planes(blocking: Blocking) -> str:
         with b.loop(0, w["packed_rows"]) as row:
             y = b.add(top, row)
             end = b.select(b.let(f"icmp ult i64 {y}, {w['height']}", "c"), high, low)
-            source = b.at("%image", b.dot((y, w["image_row"]), (x0, w["image_column"])))
+            source = b.operand_at("%image", b.dot((y, w["image_row"]), (x0, w["image_column"])))
             target = b.at("%target", b.add(b.mul(row, columns), column))
-            b.call("copy_channels", f"ptr {source}", f"i64 {w['image_channel']}", f"i64 {w['image_column']}", f"i64 {low}",
-                   f"i64 {end}", f"ptr {target}", f"i64 {_plane(b, w)}", "i64 %count", f"i64 {length}")
+            b.call("pair_rows" if blocking.pairs else "copy_channels", f"ptr {source}", *_second(blocking), f"i64 {w['image_channel']}",
+                   f"i64 {w['image_column']}", f"i64 {low}", f"i64 {end}", f"ptr {target}", f"i64 {_plane(b, w)}", "i64 %count", f"i64 {length}")
     return b.text()
 
 
 def _pack_gradient(blocking: Blocking) -> str:
     """``rows`` output rows of one image of g as panels: ``target[panel][pixel][2 vectors of channels]``."""
     b = Builder("grad_pack_gradient", ("ptr %gradient", "ptr noalias %block", "i64 %rows", "i64 %count", "ptr %target",
-                                       "i64 %panel_step"), blocking, attributes="noinline")
+                                       "i64 %panel_step", *_second(blocking)), blocking, attributes="noinline")
     w, width = _read(b), blocking.tile_columns
     with b.loop(0, "%count", width) as first:
-        b.call("pack_pixels", f"ptr {b.at('%gradient', b.mul(first, w['gradient_channel']))}", f"i64 {w['gradient_channel']}",
+        b.call("pack_pixels", f"ptr {b.operand_at('%gradient', b.mul(first, w['gradient_channel']))}", f"i64 {w['gradient_channel']}",
                f"i64 {w['gradient_row']}", f"i64 {w['gradient_column']}", "i64 %rows", f"i64 {w['grid_columns']}",
                f"i64 {b.min(b.sub('%count', first), width)}",
-               f"ptr {b.at('%target', b.mul(b.div(first, width), '%panel_step'))}", f"i64 {width}")
+               f"ptr {b.at('%target', b.mul(b.div(first, width), '%panel_step'))}", f"i64 {width}", *_second(blocking))
     return b.text()
 
 
@@ -306,19 +328,28 @@ def _task(blocking: Blocking) -> str:
         lines = b.min(b.sub(w["grid_rows"], i), w["block_rows"])
         pixels = b.mul(lines, line)
         with b.loop(0, images) as image:
-            source = b.at("%image", b.mul(b.add(n, image), w["image_batch"]))
+            source = b.operand_at("%image", b.mul(b.add(n, image), w["image_batch"]))
             arguments = (f"ptr {source}", "ptr %block", f"i64 {i}", "i64 %channels",
-                         f"ptr {b.at(packed, b.mul(image, image_size))}")
+                         f"ptr {b.at(packed, b.mul(image, image_size))}", *_behind(b, w, b.add(n, image), "image_batch"))
             b.cases((planes, _later(b, "grad_pack_planes", arguments)), default=_later(b, "grad_pack_image", arguments))
-            gradient = b.at("%gradient", b.dot((b.add(n, image), w["gradient_batch"]), (i, w["gradient_row"])))
+            gradient = b.operand_at("%gradient", b.dot((b.add(n, image), w["gradient_batch"]), (i, w["gradient_row"])))
             b.call("grad_pack_gradient", f"ptr {gradient}", "ptr %block", f"i64 {lines}", "i64 %rows",
-                   f"ptr {b.at(panels, b.mul(b.mul(image, pixels), width))}", f"i64 {panel_size}")
+                   f"ptr {b.at(panels, b.mul(b.mul(image, pixels), width))}", f"i64 {panel_size}",
+                   *_behind(b, w, b.add(n, image), "gradient_batch"))
         with b.loop(0, b.ceil_div("%rows", width)) as panel:
             operands = (f"i64 {b.mul(images, pixels)}", "i64 %channels", f"ptr {packed}", "ptr %private",
                         f"ptr {b.at(panels, b.mul(panel, panel_size))}", f"ptr {b.at('%partial', b.mul(panel, partial_step))}",
                         "ptr %block", f"i1 {b.compare('sgt', index, '%begin')}")
             b.cases((planes, _later(b, "grad_plane_tiles", operands)), default=_later(b, "grad_channel_tiles", operands))
     return b.text()
+
+
+def _behind(b: Builder, w: Words, image: Value, step: str) -> tuple[str, ...]:
+    """How far behind an image its second half lies."""
+    if not b.blocking.pairs:
+        return ()
+    missing = b.both(b.compare("eq", w["single"], 1), b.compare("eq", b.add(image, 1), w["images"]))
+    return (f"i64 {b.select(missing, ALONE, b.div(w[step], 2))}",)
 
 
 def _later(b: Builder, function: str, arguments: tuple[str, ...]) -> Callable[[], None]:
@@ -349,7 +380,7 @@ def _finish(blocking: Blocking) -> str:
         row = b.mul(panel, width)
         corner = b.dot((b.add(b.mul(group, w["rows"]), row), depth), (first, 1))
         b.call("tile_out", f"ptr {tile}", "i64 1", f"i64 {count}", f"i64 {b.min(b.sub(w['rows'], row), width)}",
-               f"ptr {b.at('%result', corner)}", f"i64 {depth}", "i64 0", "i64 1")
+               f"ptr {b.operand_at('%result', corner)}", f"i64 {depth}", "i64 0", "i64 1")
     return b.text()
 
 
@@ -369,8 +400,8 @@ def _run(blocking: Blocking) -> str:
         row, rest = b.mul(b.rem(rest, row_blocks), w["row_block"]), b.div(rest, row_blocks)
         group, split = b.rem(rest, w["groups"]), b.div(rest, w["groups"])
         begin, end = depth_block(b, blocks, w["splits"], split)
-        image = b.at("%image", b.mul(b.add(b.mul(group, w["channels"]), channel), w["image_channel"]))
-        gradient = b.at("%gradient", b.mul(b.add(b.mul(group, w["rows"]), row), w["gradient_channel"]))
+        image = b.operand_at("%image", b.mul(b.add(b.mul(group, w["channels"]), channel), w["image_channel"]))
+        gradient = b.operand_at("%gradient", b.mul(b.add(b.mul(group, w["rows"]), row), w["gradient_channel"]))
         panel = b.add(b.mul(rest, panels), b.div(row, width))
         place = b.mul(b.dot((panel, depth), (channel, taps)), width)
         b.call("grad_task", "ptr %private", f"ptr {image}", f"i64 {b.min(b.sub(w['channels'], channel), w['channel_block'])}",

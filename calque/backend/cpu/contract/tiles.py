@@ -32,10 +32,10 @@ def tile_array(b: Builder) -> str:
 
 
 def tile_functions(blocking: Blocking) -> str:
-    """Every tile, the function that chooses among them, and the way of a tile into a result."""
+    """Every tile, the function that chooses among them, and the way of a tile into a result of the type of its sums."""
     shapes = [(lines, width) for lines in range(1, MOST_LINES + 1) for width in range(1, tile_size(blocking) // lines + 1)]
-    return "".join([*(_tile(lines, width, blocking) for lines, width in shapes), _choose(shapes, blocking),
-                    _transpose_tile(blocking), _tile_out(blocking)])
+    out = () if blocking.narrow else (_transpose_tile(blocking), _tile_out(blocking))
+    return "".join([*(_tile(lines, width, blocking) for lines, width in shapes), _choose(shapes, blocking), *out])
 
 
 def lines_at_once(b: Builder, width: Value) -> Value:
@@ -77,7 +77,7 @@ def table_loop(b: Builder, sums: list[list[str]], pointer: str, start: str, step
 
 def _tile(lines: int, width: int, blocking: Blocking) -> str:
     b = Builder(f"table_tile_{lines}x{width}", TILE_PARAMETERS, blocking, attributes="noinline")
-    lanes, vector = blocking.lanes, b.vector
+    lanes = blocking.lanes
     names = [[f"%s{row}.{half}" for half in (0, 1)] for row in range(lines * width)]
     starts = ["%a"]
     for _ in range(1, lines):
@@ -89,8 +89,7 @@ def _tile(lines: int, width: int, blocking: Blocking) -> str:
             for column in range(width):
                 left = b.splat(b.load(b.at(source, column)), blocking.element)
                 for half, name in enumerate(names[line * width + column]):
-                    b.emit(f"{name}.next = call {vector} @llvm.fmuladd.v{lanes}{blocking.dtype}"
-                           f"({vector} {left}, {vector} {right[half]}, {vector} {name})")
+                    b.emit(f"{name}.next = {b.product(left, right[half], name)}")
     store_sums(b, names)
     return b.text()
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable
 from functools import lru_cache
+from math import prod
 from typing import Any
 
 from calque.backend.cpu.contract.builder import Builder, Value
@@ -16,14 +17,16 @@ from calque.backend.cpu.contract.conv_words import BLOCK_WORDS, CONV_WORDS
 from calque.backend.cpu.contract.direct import is_direct
 from calque.backend.cpu.contract.flat import is_flat
 from calque.backend.cpu.contract.flat_grad import MARK as FLAT
+from calque.backend.cpu.contract.gemm import packed_depth
 from calque.backend.cpu.contract.joint import MARK as JOINT
 from calque.backend.cpu.contract.near import is_near
 from calque.backend.cpu.contract.pack import PATCH_WORDS
-from calque.backend.cpu.contract.params import Contraction, blocking_for
+from calque.backend.cpu.contract.params import Contraction, Conv2dWeightGrad, blocking_for, contraction
 from calque.backend.cpu.contract.plane_grad import MARK as PLANES
 from calque.backend.cpu.contract.target import Blocking, VectorUnit
 from calque.backend.cpu.contract.tile_grad import MARK as TILED
 from calque.backend.cpu.contract.winograd import MARK
+from calque.kernel.contract import ContractSpec
 
 FUNCTIONS: dict[str, dict[str, tuple[str, ...]]] = {
     "conv2d": {
@@ -117,6 +120,29 @@ class Evaluator(Builder):
         return a if condition == "1" else b
 
 
+@lru_cache(maxsize=1024)
+def narrow(kind: str, spec: ContractSpec, target: VectorUnit) -> bool:
+    """Whether a convolution of bfloat16 is computed as such; others are computed in float32 between two casts. Sizes alone decide."""
+    if not target.bfloat_pairs or not prod((*spec.a_shape, *spec.b_shape, *spec.out_shape)):
+        return False
+    return suits_pairs(contraction(kind, spec, "bfloat16"), target)
+
+
+def suits_pairs(native: Contraction, target: VectorUnit) -> bool:
+    """Whether every block of a convolution of bfloat16 takes a way that multiplies pairs."""
+    if isinstance(native, Conv2dWeightGrad):
+        return native.tiled is not None
+    words = native.words()
+    return words[0] == JOINT or all(_is_direct(words[at : at + BLOCK_WORDS], target) for at in range(2, 2 + words[0] * BLOCK_WORDS, BLOCK_WORDS))
+
+
+def _is_direct(words: tuple[int, ...], target: VectorUnit) -> bool:
+    b = Evaluator(blocking_for("bfloat16", target))
+    p: dict[str, Any] = dict(zip(PATCH_WORDS, words, strict=False))
+    w: dict[str, Any] = dict(zip(CONV_WORDS, words[len(PATCH_WORDS) :], strict=True))
+    return is_direct(b, p, w | {"channels": packed_depth(b, w["channels"])}) == "1"
+
+
 @lru_cache(maxsize=256)
 def _block_way(words: tuple[int, ...], blocking: Blocking) -> str:
     """The way of one block of parameters, as `convolve` and `pack_weights` choose it."""
@@ -135,6 +161,8 @@ def ways_of(kind: str, native: Contraction, dtype: str, target: VectorUnit) -> f
     if kind not in FUNCTIONS:
         return frozenset()
     words = native.words()
+    if dtype == "bfloat16":
+        return frozenset({"tiled" if kind == "conv2d_weight_grad" else "joint" if words[0] == JOINT else "direct"})
     if kind == "conv2d_weight_grad":
         return frozenset({{MARK: "winograd", TILED: "tiled", FLAT: "flat", PLANES: "planes"}.get(words[0], "patches")})
     if words[0] in (MARK, JOINT):
