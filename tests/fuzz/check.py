@@ -15,7 +15,8 @@ import calque
 import calque.nn.functional
 from calque.base.config import settings
 from calque.run import dispatch, pipeline, recorder
-from tests.fuzz.programs import EPS, Machine, Value, array_of
+from tests.fuzz.pool import EPS, Value, array_of
+from tests.fuzz.programs import Machine
 
 
 def forget() -> None:

@@ -12,7 +12,8 @@ import pytest
 import calque
 from calque.backend.cpu import executable
 from tests.fuzz.check import Outcome, compare, execute, mismatch, mode, report
-from tests.fuzz.programs import Machine, array_of
+from tests.fuzz.pool import array_of
+from tests.fuzz.programs import Machine
 
 STEPS = 16
 FAST = 300
