@@ -46,11 +46,16 @@ def _urgency() -> float:
     return URGENT + _WANTED.priority / (1 + abs(_WANTED.priority))
 
 
-class CopyCounters:
-    """What was moved between devices; read by `calque.stats()`."""
+class _CopyCounters:
+    """What was moved between devices; read by `calque.stats()`. One object, for the reason that `recorder.Counters` is one."""
 
-    copies = 0
-    nbytes = 0
+    __slots__ = ("copies", "nbytes")
+
+    def __init__(self) -> None:
+        self.copies = self.nbytes = 0
+
+
+CopyCounters = _CopyCounters()
 
 
 def copy_values(sources: Sequence[tuple[Storage, Layout]], device: Device) -> list[Storage]:

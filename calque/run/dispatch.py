@@ -45,12 +45,17 @@ FLOPS_PER_OPERATION = 16  # multiply-adds of a contraction that take as long as 
 Array = np.ndarray[Any, Any]
 
 
-class DispatchCounters:
-    """How many program forms were made; read by `calque.stats()`."""
+class _DispatchCounters:
+    """How many program forms were made; read by `calque.stats()`. One object, for the reason that `recorder.Counters` is one."""
 
-    compiled = 0
-    interpreted = 0
-    fallbacks = 0  # programs that the backend failed to compile or run and the reference computed
+    __slots__ = ("compiled", "interpreted", "fallbacks")
+
+    def __init__(self) -> None:
+        self.compiled = self.interpreted = 0
+        self.fallbacks = 0  # programs that the backend failed to compile or run and the reference computed
+
+
+DispatchCounters = _DispatchCounters()
 
 
 class Plan:

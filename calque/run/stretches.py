@@ -20,11 +20,16 @@ PLACES = 256  # places of the trace; with more of them the one that was met firs
 VARIANTS = 4  # of one place
 
 
-class StretchCounts:
-    """What became of calls, for `calque.stats()`."""
+class _StretchCounts:
+    """What became of calls, for `calque.stats()`. One object, for the reason that `recorder.Counters` is one."""
 
-    replays = 0
-    recordings = 0
+    __slots__ = ("replays", "recordings")
+
+    def __init__(self) -> None:
+        self.replays = self.recordings = 0
+
+
+StretchCounts = _StretchCounts()
 
 
 def stretch_counts() -> dict[str, int]:
