@@ -208,6 +208,14 @@ class Several(LRScheduler):
                 )
         self._schedulers, self.optimizer = list(schedulers), optimizer or schedulers[0].optimizer
 
+    def _initial_step(self) -> None:
+        """A part that is a sequence or a chain steps its parts: no user has called them too early, so nobody is warned."""
+        called, self.optimizer._opt_called = self.optimizer._opt_called, True
+        try:
+            super()._initial_step()
+        finally:
+            self.optimizer._opt_called = called
+
     def state_dict(self) -> dict[str, Any]:
         return {**super().state_dict(), "_schedulers": [s.state_dict() for s in self._schedulers]}
 

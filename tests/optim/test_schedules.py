@@ -230,6 +230,20 @@ class Ramp:
         return float(self.calls)
 
 
+@pytest.mark.parametrize("inner", [lambda o: S.ChainedScheduler([S.StepLR(o, 2), S.LinearLR(o)]), lambda o: S.SequentialLR(o, [S.StepLR(o, 2)], [])])
+def test_a_sequence_of_sequences_is_made_without_a_warning(inner: Callable[[Any], Any]) -> None:
+    optimizer = optimizer_of()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        schedule = S.SequentialLR(optimizer, [inner(optimizer), S.ExponentialLR(optimizer, 0.9)], [5])
+    assert not optimizer._opt_called
+    early = S.StepLR(optimizer, 2)
+    with pytest.warns(UserWarning, match="before `optimizer.step"):
+        early.step()
+    optimizer.step()
+    schedule.step()
+
+
 def test_callable_objects_are_saved_and_functions_are_not() -> None:
     optimizer = optimizer_of()
     schedule = S.LambdaLR(optimizer, Ramp())
