@@ -170,7 +170,7 @@ def start(count: int, folder: Path) -> subprocess.Popen[str]:
 
 
 def finish(process):
-    out, _ = process.communicate(timeout=120)
+    out, _ = process.communicate(timeout=300)
     assert process.returncode == 0
     digest, compiled, loaded, took = out.split()
     return digest, int(compiled), int(loaded), float(took)

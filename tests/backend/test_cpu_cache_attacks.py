@@ -40,7 +40,7 @@ print("right" if right else "wrong", library.COUNTERS.compiled, library.COUNTERS
 def run(folder: Path) -> tuple[str, int, int]:
     """(right or wrong, modules compiled, modules from the disk) of a process with this cache."""
     environment = {**os.environ, "CALQUE_CACHE": str(folder), "PYTHONPATH": str(ROOT)}
-    done = subprocess.run([sys.executable, "-c", PROGRAM], env=environment, capture_output=True, text=True, timeout=120, check=True)
+    done = subprocess.run([sys.executable, "-c", PROGRAM], env=environment, capture_output=True, text=True, timeout=300, check=True)
     assert not done.stderr  # silently
     verdict, compiled, loaded = done.stdout.split()
     return verdict, int(compiled), int(loaded)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import inspect
 import threading
@@ -46,7 +47,7 @@ def message(error: BaseException) -> str:
 @pytest.fixture(autouse=True)
 def no_thread_is_left() -> Any:
     yield
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 60
     while any(t.name.startswith("calque-data-") for t in threading.enumerate()) and time.monotonic() < deadline:
         gc.collect()
         time.sleep(0.01)
@@ -256,22 +257,23 @@ def test_workers_load_ahead_but_not_too_far() -> None:
     data = Counting(100)
     iterator = iter(DataLoader(data, 1, num_workers=2, prefetch_factor=3))
     next(iterator)
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 60
     while data.loaded < 7 and time.monotonic() < deadline:
         time.sleep(0.01)
     time.sleep(0.05)
     assert data.loaded == 7  # 2 workers x 3 ahead, and the one taken
 
 
-def test_workers_overlap_with_the_loop() -> None:
-    class Slow(Numbers):
+def test_workers_load_at_the_same_time() -> None:
+    together = threading.Barrier(4, timeout=60)
+
+    class Meeting(Numbers):
         def __getitem__(self, index: Any) -> int:
-            time.sleep(0.02)
+            if index % 2 == 0:  # the first of every batch of two ends when four workers are at one
+                together.wait()
             return int(index)
 
-    began = time.perf_counter()
-    assert sum(lists(DataLoader(Slow(24), 2, num_workers=4)), []) == list(range(24))
-    assert time.perf_counter() - began < 0.4  # 0.48 s one after the other
+    assert sum(lists(DataLoader(Meeting(24), 2, num_workers=4)), []) == list(range(24))
 
 
 def test_random_delays_never_change_the_order(rng: np.random.Generator) -> None:
@@ -297,15 +299,17 @@ def test_a_pass_that_is_given_up_stops_its_workers() -> None:
 
     data = Counting(10_000)
     for keep in (False, True):
-        loader = DataLoader(data, 1, num_workers=2, persistent_workers=keep, prefetch_factor=50)
+        data.loaded = 0
+        loader = DataLoader(data, 1, num_workers=2, persistent_workers=keep, prefetch_factor=400)
         iterator = iter(loader)
         next(iterator)
         del iterator
         gc.collect()
-        time.sleep(0.05)
-        before = data.loaded
-        time.sleep(0.05)
-        assert data.loaded - before <= 2
+        seen, deadline = -1, time.monotonic() + 60
+        while data.loaded > seen and time.monotonic() < deadline:
+            seen = data.loaded
+            time.sleep(0.1)
+        assert seen == data.loaded < 800  # two seconds of work were asked for ahead
         del loader
 
 
@@ -315,18 +319,23 @@ def test_timeout() -> None:
     class Stuck(Numbers):
         def __getitem__(self, index: Any) -> int:
             if index == 2:
-                release.wait(20)
+                release.wait(60)
             return int(index)
 
+    def patient() -> int:
+        while True:  # on a busy machine everything may take too long
+            with contextlib.suppress(WorkerError):
+                return int(next(iterator))
+
     iterator = iter(DataLoader(Stuck(4), 1, num_workers=2, timeout=0.1))
-    assert [next(iterator).item() for _ in range(2)] == [0, 1]
-    began = time.monotonic()
+    assert [patient(), patient()] == [0, 1]
     words = r"within timeout=0.1 seconds, got none from worker 0, which loads the sample indices \[2\]; raise timeout="
     with pytest.raises(WorkerError, match=words) as caught:
         next(iterator)
-    assert time.monotonic() - began < 1.1 and isinstance(caught.value, RuntimeError)
+    assert isinstance(caught.value, RuntimeError)
     release.set()
-    assert [batch.item() for batch in iterator] == [2, 3]  # nothing is lost
+    assert [patient(), patient()] == [2, 3]  # nothing is lost
+    assert list(iterator) == []
 
 
 # Errors of the user's code

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 NAMES = ("chromium-headless-shell", "chrome-headless-shell", "chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+PATIENCE = 120.0  # seconds for an answer: the machine may be busy
 
 
 def find_browser() -> str | None:
@@ -62,7 +63,7 @@ class Page:
         self.number += 1
         message = {"id": self.number, "method": method, "params": parameters, **({"sessionId": self.session} if self.session else {})}
         os.write(self.pipes[0], json.dumps(message).encode() + b"\0")
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + PATIENCE
         while True:
             answer = self.receive(deadline)
             if answer.get("id") == self.number:
@@ -76,7 +77,7 @@ class Page:
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.call("Emulation.setEmulatedMedia", features=[scheme])
         self.call("Page.navigate", url=path.resolve().as_uri())
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + PATIENCE
         while self.run("document.readyState") != "complete":
             assert time.monotonic() < deadline
         self.settle()

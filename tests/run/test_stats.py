@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import time
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -147,9 +147,11 @@ def test_fallbacks(monkeypatch: pytest.MonkeyPatch, compiled: None) -> None:
 def test_queue_depth() -> None:
     queues = calque.stats().queues
     assert "cpu" in queues and not any(queues.values())
-    CPU_QUEUE.submit(Task(lambda: time.sleep(0.2)))
+    gate = threading.Event()
+    CPU_QUEUE.submit(Task(lambda: gate.wait(60) and None))
     CPU_QUEUE.submit(Task(lambda: None))
     assert calque.stats().queues["cpu"] == 2
+    gate.set()
     calque.synchronize()
     assert calque.stats().queues["cpu"] == 0
 
