@@ -6,6 +6,9 @@ PYTHON ?= $(shell for p in python3 python3.11 python3.12 python3.13 python; do \
 VENV ?= .venv
 BIN := $(VENV)/bin
 PYTEST_ARGS ?=
+# Test processes: one per core, at most four (each runs its kernels on all cores and takes about 2 GB). PYTEST_ARGS="-n 0" runs in one.
+WORKERS ?= $(shell n=$$(nproc 2>/dev/null || echo 1); [ $$n -lt 4 ] && echo $$n || echo 4)
+PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 TRAIN_ARGS ?=
 BENCH_ARGS ?=
 
@@ -28,10 +31,10 @@ train: $(VENV)/.installed-demo  ## train a small CNN on the handwritten digits (
 	$(BIN)/calque train digits $(TRAIN_ARGS)
 
 test: $(VENV)/.installed-dev  ## the fast test suite (PYTEST_ARGS="-k name")
-	$(BIN)/python -m pytest $(PYTEST_ARGS)
+	$(PYTEST) $(PYTEST_ARGS)
 
 slow: $(VENV)/.installed-dev  ## the whole test suite
-	$(BIN)/python -m pytest --slow $(PYTEST_ARGS)
+	$(PYTEST) --slow $(PYTEST_ARGS)
 
 lint: $(VENV)/.installed-dev  ## ruff
 	$(BIN)/ruff check .

@@ -25,6 +25,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     text = config.getoption("--seed")
     config.calque_seed = random.SystemRandom().randrange(2**32) if text == "random" else int(text)  # type: ignore[attr-defined]
+    config.option.seed = str(config.calque_seed)  # what the processes of pytest-xdist are started with
     if config.getoption("hypothesis_profile", None) is None:
         hypothesis.settings.load_profile("slow" if config.getoption("--slow") else "fast")
 
