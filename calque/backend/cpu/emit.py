@@ -202,11 +202,27 @@ class KernelEmitter:
             if stage.kind == "point":
                 continue
             accumulators = [self._accumulators(stage, variant.s) for _ in groups]
+            known = self._found_with_places(stage)
+            for found in accumulators:
+                for value in known:
+                    del found[value]
             self._nest(stage, variant, groups, accumulators, 0)
             for g, found in zip(groups, accumulators, strict=True):
                 for value, a in found.items():
                     g.values[value] = a.reduction.finish(a.s, *a.read())
+                for value, place in known.items():
+                    g.values[value] = Val(found[place].read()[0], self.kernel_dtype(value).dtype, found[place].s.width)
         self.shared = outer
+
+    def _found_with_places(self, stage: Stage) -> dict[int, int]:
+        """Extremes whose place is wanted too, with the id of what finds it: that holds the extreme."""
+        found = {}
+        for value, instr in enumerate(stage.instrs, stage.first):
+            if instr.op == "reduce" and instr.imm in ("max", "min") and self.kernel_dtype(instr.args[0]).dtype is instr.dtype:
+                for place, other in enumerate(stage.instrs, stage.first):
+                    if other.op == "reduce" and other.imm == "arg" + instr.imm and other.args[0] == instr.args[0]:
+                        found[value] = place
+        return found
 
     def _nest(
         self, stage: Stage, variant: Variant, groups: list[Group], accumulators: list[dict[int, Accumulator]], depth: int

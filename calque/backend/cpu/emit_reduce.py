@@ -110,8 +110,17 @@ class Reduction:
         """`new` where it is NaN, else `old`."""
         return s.select(self.kind, s.compare("uno", self.kind, new, new), new, old)
 
-    def better(self, s: Lanes, new: tuple[str, str], old: tuple[str, str], ordered: bool) -> str:
-        """Whether the (value, index) `new` replaces `old`. `ordered`: new comes later, so ties keep `old`."""
+    def later_wins(self, s: Lanes, new: str, old: str) -> str:
+        """Whether a value replaces one that came before it: it is more extreme, or the first NaN. Where nothing is more extreme than the neutral
+        element, the index stays unset, which stands for the first."""
+        kind, largest = self.kind, self.combine == "argmax"
+        if kind in FLOAT_KINDS:
+            beyond = s.compare("ugt" if largest else "ult", kind, new, old)
+            return s.op("and", "i1", beyond, s.compare("ord", kind, old, old))
+        return s.compare(("s" if self.accumulator.is_signed else "u") + ("gt" if largest else "lt"), kind, new, old)
+
+    def better(self, s: Lanes, new: tuple[str, str], old: tuple[str, str]) -> str:
+        """Whether the (value, index) `new` of one part of the elements replaces `old` of another."""
         kind, dtype = self.kind, self.accumulator
         if kind in FLOAT_KINDS:
             wins = s.compare("ogt" if self.combine == "argmax" else "olt", kind, new[0], old[0])
@@ -123,13 +132,8 @@ class Reduction:
             wins = s.compare(sign + ("gt" if self.combine == "argmax" else "lt"), kind, new[0], old[0])
             equal = s.compare("eq", kind, new[0], old[0])
         index = self.index_kind
-        unset = s.compare("eq", index, old[1], s.const(index, self.unset))
-        if ordered:
-            return s.op("or", "i1", wins, unset)
         earlier = s.op("and", "i1", equal, s.compare("slt", index, new[1], old[1]))
-        wins = s.op("or", "i1", s.op("or", "i1", wins, earlier), unset)
-        seen = s.compare("ne", index, new[1], s.const(index, self.unset))
-        return s.op("and", "i1", wins, seen)
+        return s.op("or", "i1", wins, earlier)
 
     def finish(self, s: Lanes, value: str, index: str) -> Val:
         """The visible result of complete accumulators of the width of `s`."""
@@ -188,7 +192,7 @@ class Accumulator:
         old = self.read()
         if reduction.indexed:
             new = (reduction.enter(s, args[0]), _lanes_of(s, args[1]))
-            self._replace(reduction.better(s, new, old, ordered=True), new, old, mask)
+            self._replace(reduction.later_wins(s, new[0], old[0]), new, old, mask)
             return
         element = reduction.enter(s, args[0])
         if mask and reduction.guarded:  # outside the mask the neutral element changes nothing
@@ -216,7 +220,7 @@ class Accumulator:
         """Merge another partial result of the same width."""
         old = self.read()
         if self.reduction.indexed:
-            self._replace(self.reduction.better(self.s, new, old, ordered=False), new, old, "")
+            self._replace(self.reduction.better(self.s, new, old), new, old, "")
             return
         self.s.code.write(self.type, self.reduction.merge(self.s, new[0], old[0]), self.value)
         if self.reduction.guarded:
@@ -243,7 +247,7 @@ class Accumulator:
             low, high = _halves(s, reduction.kind, value)
             if reduction.indexed:
                 low_index, high_index = _halves(s, reduction.index_kind, index)
-                wins = reduction.better(s, (high, high_index), (low, low_index), ordered=False)
+                wins = reduction.better(s, (high, high_index), (low, low_index))
                 value = s.select(reduction.kind, wins, high, low)
                 index = s.select(reduction.index_kind, wins, high_index, low_index)
             else:

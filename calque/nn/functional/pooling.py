@@ -20,6 +20,7 @@ from calque.nn.functional.conv import sizes
 from calque.nn.functional.padding import pad
 from calque.nn.functional.rows import AMAX, ARGMAX, choose, constant, positions, wide
 from calque.nn.gradient import Saved, with_gradient
+from calque.run.recorder import local
 from calque.tensor import Tensor, record, upload_known
 
 __all__ = [
@@ -186,14 +187,25 @@ def _chosen(w: _Windows, x: Tensor) -> Tensor:
     return record(ARGMAX, (w.view(x),), ((4, 5), False))
 
 
-def _flat_positions(w: _Windows, chosen: Tensor, width: int, origin: Pair) -> Tensor:
-    """Window positions as flat positions in an image of the given width whose row and column 0 lie at `origin` of the padded one."""
-    o = positions(w.out)
-    columns, kw = w.out[1], w.kernel[1]
-    row, column = (o, o * 0) if columns == 1 else (T.floor_divide(o, columns), T.remainder(o, columns))
-    inner_row, inner_column = (chosen, chosen * 0) if kw == 1 else (T.floor_divide(chosen, kw), T.remainder(chosen, kw))
-    rows = row * w.stride[0] + inner_row * w.dilation[0] - origin[0]
-    return rows * width + column * w.stride[1] + inner_column * w.dilation[1] - origin[1]
+def _position_type(w: _Windows) -> dt.DType:
+    """Type in which positions in the image are computed: half the vectors of int64, where they fit."""
+    return dt.int32 if (w.padded[0] + 1) * (w.padded[1] + 1) < 1 << 31 else dt.int64
+
+
+def _flat_positions(w: _Windows, places: Tensor, columns: int, width: int, origin: Pair) -> Tensor:
+    """Places inside windows (row * columns + column) as flat positions in an image of the given width whose row and column 0 lie at `origin` of
+    the padded one."""
+    kind = _position_type(w)
+    place = cast(places, kind)
+    if w.kernel[0] <= MAX_TAPS:  # integers are divided one by one
+        row: Any = constant(0, kind)
+        for r in range(1, w.kernel[0]):
+            row = row + cast(T.ge(place, constant(r * columns, kind)), kind)
+    else:
+        row = T.floor_divide(place, constant(columns, kind))
+    column = place - row * columns
+    rows = T.reshape(positions((w.out[0],), kind) * w.stride[0] - origin[0], (-1, 1)) + row * w.dilation[0]
+    return cast(rows * width + (positions((w.out[1],), kind) * w.stride[1] - origin[1]) + column * w.dilation[1], dt.int64)
 
 
 def _spread(w: _Windows, shape: Pair, g: Tensor, code: Tensor | None = None) -> Tensor:
@@ -251,17 +263,25 @@ def _code(w: _Windows, windows: Tensor, kind: dt.DType, rows: _Segment, columns:
     return code + prim("view", numbers, (), (), cut) if cut else code
 
 
-def _codes(w: _Windows, x: Tensor) -> Tensor:
-    """The codes of all windows, in one byte where they fit, with windows around them whose code names no element."""
+def _codes(w: _Windows, parts: list[Tensor]) -> Tensor:
+    """The codes of all windows (of the `pieces`, if there are any), in one byte where they fit, with windows around them whose code names no
+    element."""
     row, column = (s * t for s, t in zip(w.stride, w.taps, strict=True))
     kind = dt.uint8 if row * column < 256 else dt.int32
     left, right, top, bottom = sides = _sides(w)
     if not w.pieces:
         whole = [_Segment(0, w.out[i], 0, w.kernel[i]) for i in range(2)]
-        code = _code(w, w.view(x), kind, *whole)
+        code = _code(w, parts[0], kind, *whole)
         return pad(code, sides, value=row * column) if any(sides) else code
     full = (*w.shape[:2], w.out[0] + top + bottom, w.out[1] + left + right)
-    return _joined(w, constant(row * column, kind, full), (top, left), [_code(w, w.piece(x, a, b), kind, a, b) for a, b in w.pieces])
+    return _joined(w, constant(row * column, kind, full), (top, left), [_code(w, x, kind, a, b) for x, (a, b) in zip(parts, w.pieces, strict=True)])
+
+
+def _inner(w: _Windows, codes: Tensor) -> Tensor:
+    """The codes without what stands around them."""
+    left, _, top, _ = _sides(w)
+    strides = contiguous_strides(tuple(codes._layout.shape))
+    return prim("view", codes, (*w.shape[:2], *w.out), strides, top * strides[2] + left)  # type: ignore[no-any-return]
 
 
 def _joined(w: _Windows, base: Tensor, origin: Pair, parts: list[Tensor]) -> Tensor:
@@ -273,21 +293,25 @@ def _joined(w: _Windows, base: Tensor, origin: Pair, parts: list[Tensor]) -> Ten
     return base
 
 
-def _max_windows(w: _Windows, x: Tensor) -> Tensor:
-    """Maximum per window of the input (the padded one, unless there are `pieces`), with the gradient to the first maximum."""
+def _max_windows(w: _Windows, x: Tensor, places: bool) -> tuple[Tensor, Any]:
+    """Maximum per window of the input (the padded one, unless there are `pieces`), with the gradient to the first maximum; and, if they are wanted or
+    the gradient will want them, the codes of the maxima (see `_codes`) where the gradient is a gather, else None."""
+    coded = w.gathers() and (places or (local.state.grad and x._requires_grad))
 
     def forward(x: Tensor) -> tuple[Any, ...]:
-        if w.pieces:
-            parts = [record(AMAX, (w.piece(x, rows, columns),), ((4, 5), False)) for rows, columns in w.pieces]
-            return (_joined(w, constant(0, x._layout.dtype, (*w.shape[:2], *w.out)), (0, 0), parts),)
-        return (record(AMAX, (w.view(x),), ((4, 5), False)),)
+        windows, parts = [], []
+        for piece in w.pieces or (None,):  # a piece and its maxima one after the other: so every group can write where those before it did
+            windows.append(w.view(x) if piece is None else w.piece(x, *piece))
+            parts.append(record(AMAX, (windows[-1],), ((4, 5), False)))
+        y = _joined(w, constant(0, x._layout.dtype, (*w.shape[:2], *w.out)), (0, 0), parts) if w.pieces else parts[0]
+        return (y, _codes(w, windows)) if coded else (y,)
 
     def backward(saved: Saved, g: Tensor) -> tuple[Any, ...]:
         x = saved.inputs[0].detach()
         kind, shape = g._layout.dtype, tuple(x._layout.shape)
         if w.gathers():
             padded = (*shape[:2], *w.padded)
-            whole = _spread(w, padded, g, _codes(w, x))
+            whole = _spread(w, padded, g, saved.values[1])
             steps = contiguous_strides(padded)
             return (prim("view", whole, shape, steps, w.padding[0] * steps[2] + w.padding[1]) if w.pieces else whole,)
         chosen = _chosen(w, x)
@@ -298,22 +322,26 @@ def _max_windows(w: _Windows, x: Tensor) -> Tensor:
             spread = choose(hit, T.reshape(g, (*w.view_shape[:4], 1, 1)), 0.0, kind)
             return (prim("update", constant(0.0, kind, shape), spread, w.view_shape, w.view_strides, 0),)
         n, c, height, width = shape
-        flat = T.reshape(_flat_positions(w, chosen, width, (0, 0)), (n, c, -1))
+        flat = T.reshape(_flat_positions(w, chosen, w.kernel[1], width, (0, 0)), (n, c, -1))
         zeros = constant(0.0, kind, (n, c, height * width))
         return (T.reshape(prim("scatter_add", zeros, flat, T.reshape(g, (n, c, -1)), 2), shape),)
 
-    return with_gradient("MaxPool2DWithIndicesBackward0", forward, backward, (x,))  # type: ignore[no-any-return]
+    values = with_gradient("MaxPool2DWithIndicesBackward0", forward, backward, (x,), every=True)
+    return values[0], values[1] if coded else None
 
 
 def _max_pool(op: str, n: int, input: Tensor, settings: tuple[Any, ...], ceil_mode: bool, indices: bool) -> Any:
     x, back = _batched(op, input, n)
     w = _windows(op, x, settings, ceil_mode)
-    padded = w.pad(x, _lowest(x._layout.dtype)) if indices or not w.pieces else x
-    y = back(_max_windows(w, x if w.pieces else padded))
+    x = x if w.pieces else w.pad(x, _lowest(x._layout.dtype))
+    y, codes = _max_windows(w, x, indices)
     if not indices:
-        return y
-    flat = _flat_positions(w, _chosen(w, padded.detach()), w.shape[3], w.padding)
-    return y, back(flat)
+        return back(y)
+    if codes is None:
+        flat = _flat_positions(w, cast(_chosen(w, x.detach()), _position_type(w)), w.kernel[1], w.shape[3], w.padding)
+    else:
+        flat = _flat_positions(w, _inner(w, codes), w.stride[1] * w.taps[1], w.shape[3], w.padding)
+    return back(y), back(flat)
 
 
 def max_pool2d(
