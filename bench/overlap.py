@@ -1,14 +1,13 @@
 """Whether Python and loading overlap with computation: a training step of about 20 ms beside 5 ms of Python work or of a data loader.
 
-    python bench/overlap.py [--slices 9]
+    python bench/overlap.py [--threads 2 1] [--slices 7]
 
 The loops take turns: the step alone, and with work before every step: Python that computes, the interpreter's lock held without computing (what
-the lock alone costs), sleeping (what a disk looks like), in the loop or in the workers of a DataLoader; without reading losses, reading each at
-once, and reading each one step later.
-The batch grows or shrinks until the step takes 18 to 22 ms on this machine. Prints medians per step and the ratio to the step alone: 1.0 is
-complete overlap, 1.25 none. Python that computes needs a core: with as many threads as cores it takes its 5 ms from the step. On two cores a
-step of 20 ms is 40 ms of work and 45 ms with Python's, so the best that any division of work can reach is 22.5 ms, 1.125 (and 1.25 where a
-thread that lost its core keeps its half). With CALQUE_NUM_THREADS one below the cores the overlap alone is seen.
+the lock alone costs), sleeping (what a disk looks like), in the loop or in the worker of a DataLoader (a thread; there are no worker processes);
+without reading losses, reading each at once, and reading each one step later.
+The batch grows or shrinks until the step takes 18 to 22 ms on that many threads. Prints medians per step, the ratio to the step alone, the longer
+of both (1.0 is complete overlap, 1.25 none), and the ratio that no division of work can beat: Python that computes needs a core, so on two
+cores 40 ms of two threads and its 5 ms are 22.5 ms, 1.125.
 """
 
 from __future__ import annotations
@@ -16,6 +15,7 @@ from __future__ import annotations
 import argparse
 import ctypes
 import functools
+import os
 import statistics
 import time
 from collections.abc import Callable
@@ -124,16 +124,28 @@ def loops(seconds: float, step: Step, x: Any, y: Any) -> dict[str, Loop]:
     """The contenders."""
     python, sleep = functools.partial(busy, seconds), functools.partial(time.sleep, seconds)
     return {
-        "step alone": alone(step, x, y),
+        ALONE: alone(step, x, y),
         "Python beside it": beside(step, x, y, python, 0),
         "Python, loss of the step before read": beside(step, x, y, python, 2),
         "Python, loss read at once": beside(step, x, y, python, 1),
         "the lock held beside it": beside(step, x, y, functools.partial(holding, seconds), 0),
         "sleep beside it": beside(step, x, y, sleep, 0),
-        "loader without workers, Python": loaded(step, x, y, python, 0),
-        "loader, 1 worker, Python": loaded(step, x, y, python, 1),
-        "loader, 1 worker, sleep": loaded(step, x, y, sleep, 1),
+        "loader in the loop, Python": loaded(step, x, y, python, 0),
+        "loader in the loop, sleep": loaded(step, x, y, sleep, 0),
+        "loader with a worker, Python": loaded(step, x, y, python, 1),
+        "loader with a worker, sleep": loaded(step, x, y, sleep, 1),
     }
+
+
+ALONE = "step alone"
+
+
+def least(name: str, threads: int, seconds: float) -> float:
+    """The ratio to the step alone below which no loop can get: all that computes, on all cores; what waits for a loss hides nothing."""
+    if "at once" in name:
+        return 1 + WORK / seconds
+    computes = "Python" in name
+    return max(1.0, (threads * seconds + WORK * computes) / (seconds * len(os.sched_getaffinity(0))))
 
 
 def seconds_of(step: Step, x: Any, y: Any) -> float:
@@ -159,27 +171,35 @@ def sized(step: Step) -> tuple[Any, Any, float]:
     return x, y, once
 
 
-def main() -> None:
-    """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--slices", type=int, default=9)
-    arguments = parser.parse_args()
-    calque.manual_seed(0)
+def table(threads: int, slices: int) -> None:
+    """Measure and print with so many kernel threads."""
+    calque.set_num_threads(threads)
     step = trainer()
-    x, y, once = sized(step)
+    x, y, _ = sized(step)
     contenders = loops(WORK, step, x, y)
     found: dict[str, list[float]] = {name: [] for name in contenders}
-    for _ in range(arguments.slices):
+    for _ in range(slices):
         for name, loop in contenders.items():
             start = time.perf_counter()
             loop()
             found[name].append((time.perf_counter() - start) / STEPS)
-    base = found["step alone"]
-    print(f"batch of {x.shape[0]}: step {once * 1e3:.1f} ms, work {WORK * 1e3:.1f} ms, {calque.get_num_threads()} threads")
-    print(f"{'ms per step':>12} {'/ step alone':>13}")
+    base = found[ALONE]
+    print(f"{threads} kernel threads, batch of {x.shape[0]}, work {WORK * 1e3:.1f} ms")
+    print(f"{'ms per step':>12} {'/ step alone':>13} {'least':>7}")
     for name, mine in found.items():
         ratio = statistics.median(a / b for a, b in zip(mine, base, strict=True))
-        print(f"{statistics.median(mine) * 1e3:12.2f} {ratio:13.3f}  {name}")
+        print(f"{statistics.median(mine) * 1e3:12.2f} {ratio:13.3f} {least(name, threads, statistics.median(base)):7.3f}  {name}", flush=True)
+
+
+def main() -> None:
+    """Print the tables."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--threads", type=int, nargs="+", default=[2, 1])
+    parser.add_argument("--slices", type=int, default=7)
+    arguments = parser.parse_args()
+    calque.manual_seed(0)
+    for threads in arguments.threads:
+        table(threads, arguments.slices)
 
 
 if __name__ == "__main__":

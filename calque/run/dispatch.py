@@ -26,7 +26,7 @@ from calque.run.buffer import Buffer, interrupted
 from calque.run.causes import compiled
 from calque.run.checked import Inspection
 from calque.run.diagnose import Salvage, checked_values
-from calque.run.engine import CPU_QUEUE, ENGINE, Queue, Task, depths, drain, forget_frames, somebody_waits
+from calque.run.engine import CPU_QUEUE, ENGINE, Queue, Task, alone, depths, drain, forget_frames, somebody_waits
 from calque.run.interrupt import SHIELD
 from calque.run.queues import at, queue_of
 from calque.run.source import user_line
@@ -78,11 +78,12 @@ class Plan:
         self.habit = 0  # how often in a row somebody waited for the result at once; from HABIT on, starts left until that is looked at again
 
     def watch(self, task: Task) -> None:
-        """Learn whether somebody waits for the task as soon as it is queued: then nothing was gained by queueing it."""
+        """Learn whether somebody waits for the task as soon as it is queued, and no other device works meanwhile: then nothing was gained by
+        queueing it."""
         row, self.habit, since = self.habit, 0, tracing.clock()
 
         def waited() -> None:
-            if tracing.clock() - since < AT_ONCE:
+            if tracing.clock() - since < AT_ONCE and alone(task.queue):
                 self.habit = row + 1 if row + 1 < HABIT else HABIT + TRUSTED
 
         task.waited = waited

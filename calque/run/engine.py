@@ -11,6 +11,7 @@ from __future__ import annotations
 import atexit
 import heapq
 import os
+import sys
 import threading
 from collections.abc import Callable, Iterable
 from traceback import format_tb
@@ -20,6 +21,9 @@ from calque.base.config import settings
 from calque.base.errors import CalqueError
 from calque.run import trace as tracing
 
+SWITCH_SECONDS = 2e-4
+"""How long a thread that computes in Python may keep the interpreter's lock when another wants it (see `_hand_over_sooner`)."""
+USUAL_SWITCH_SECONDS = 5e-3  # Python's own
 BOUND = 64  # tasks that may wait in one queue: pending work, and with it the memory it holds, is bounded
 
 
@@ -112,6 +116,13 @@ def _pin(groups: tuple[list[Any], ...], by: int) -> None:
     for group in groups:
         for buffer in group:
             buffer.pins += by
+
+
+def _hand_over_sooner() -> None:
+    """Between two tasks a queue needs the interpreter's lock for a moment, while its cores have nothing to do: with Python's 5 ms, a loop that
+    computes in Python beside the queue would keep them waiting that long at every program. An interval that somebody has chosen is kept."""
+    if sys.getswitchinterval() == USUAL_SWITCH_SECONDS:
+        sys.setswitchinterval(SWITCH_SECONDS)
 
 
 class Engine:
@@ -235,6 +246,7 @@ class Queue:
         self._wake.notify()
 
     def _start(self) -> None:
+        _hand_over_sooner()
         with ENGINE.lock:
             if self._worker is None:
                 self._stop = False
@@ -326,6 +338,11 @@ def somebody_waits() -> None:
         task = queue.last
         if task is not None and not task.done and task.waited is not None:
             task.waited()
+
+
+def alone(queue: Queue | None) -> bool:
+    """Whether no other queue has anything to do."""
+    return all(other is queue or other.idle() for other in ENGINE.queues)
 
 
 def depths() -> dict[str, int]:

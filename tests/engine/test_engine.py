@@ -183,6 +183,36 @@ def test_random_tensor_programs_agree_with_the_synchronous_twin(programs: int, e
 
 
 @pytest.mark.parametrize("how", ["read", "synchronize"])
+def test_a_program_that_overlaps_with_another_device_stays_in_its_queue(how: str, queues: list[Queue], monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is always waited for, but the thread that would run it has to record what the other device does meanwhile."""
+    from calque.run import dispatch, recorder
+
+    monkeypatch.setattr(dispatch, "AT_ONCE", 60.0)
+    run, found = dispatch.Plan.run, list[int]()
+
+    def slowly(*arguments: Any) -> Any:
+        time.sleep(0.02)  # so that the reader waits
+        return run(*arguments)
+
+    monkeypatch.setattr(dispatch.Plan, "run", slowly)
+    monkeypatch.setattr(dispatch.Plan, "habitual", lambda plan: found.append(plan.habit) or False)
+    x = calque.ones(256, 256, device="cpu:0")
+    for _ in range(12):
+        calque.synchronize()
+        gate = threading.Event()
+        y = (x @ x @ x @ x).sum()
+        queues[0].submit(Task(lambda gate=gate: gate.wait() and None))  # type: ignore[misc]
+        recorder.flush("test")
+        opener = threading.Timer(0.1, gate.set)
+        opener.start()
+        if how == "synchronize":
+            calque.synchronize()
+        assert y.item() == 256.0**4 * 256
+        opener.join()
+    assert len(found) >= 12 and not any(found)
+
+
+@pytest.mark.parametrize("how", ["read", "synchronize"])
 def test_a_program_that_is_always_waited_for_runs_where_it_is_started(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Only as long as it is: work that nobody waits for at once goes through the queue."""
     from calque.run import dispatch, recorder
@@ -355,6 +385,23 @@ for _ in range(30):
 calque.call_when_ready(lambda v: print("seen", v[0, 0]), x)
 {end}
 """
+
+
+@pytest.mark.parametrize(("chosen", "expected"), [(None, 2e-4), (0.01, 0.01)])
+def test_python_hands_the_interpreter_over_soon_unless_somebody_chose_otherwise(chosen: float | None, expected: float) -> None:
+    code = f"""
+import sys
+import calque
+assert sys.getswitchinterval() == 0.005  # importing changes nothing
+if {chosen} is not None:
+    sys.setswitchinterval({chosen})
+from calque.run.engine import CPU_QUEUE, Task
+CPU_QUEUE.submit(Task(lambda: None))
+CPU_QUEUE.drain()
+print(sys.getswitchinterval())
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0 and float(done.stdout) == pytest.approx(expected), done.stderr
 
 
 @pytest.mark.parametrize(("end", "status"), [("", 0), ("raise SystemExit(3)", 3), ("1 / 0", 1)])
