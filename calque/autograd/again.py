@@ -14,6 +14,7 @@ from operator import attrgetter
 from types import CodeType
 from typing import Any
 
+from calque.autograd.chain import Chain, expand, held_by
 from calque.autograd.engine import free
 from calque.autograd.facts import Facts, Unknown
 from calque.run.capture import Changes
@@ -24,7 +25,7 @@ from calque.run.stretches import Stretch, StretchCounts, Stretches, possible, re
 from calque.tensor import TENSOR_TYPES, Tensor, wrap
 
 COMPOSITES: dict[CodeType, int] = {}  # rules whose context is (inputs, their versions, values), and which cell holds the gradient's formula
-_NODES = (GradNode, FunctionNode, OutputNode)
+_NODES = (GradNode, FunctionNode, OutputNode, Chain)
 _by_number = attrgetter("number")
 
 
@@ -50,7 +51,7 @@ class Graph(Facts):
         """Look at everything; False if the pass has to be walked."""
         self.parts += (keep, len(roots))
         try:
-            numbers = self._collect(roots)
+            numbers = self._collect(roots, keep)
             for root, gradient in zip(roots, given, strict=True):
                 self.parts += (numbers[id(root._grad_fn)], root._layout)
                 self.value(gradient)
@@ -60,8 +61,8 @@ class Graph(Facts):
             return False
         return True
 
-    def _collect(self, roots: Sequence[Tensor]) -> dict[int, int | None]:
-        """Find nodes and leaves; by id the position of a node, and of a leaf counted down from -1."""
+    def _collect(self, roots: Sequence[Tensor], keep: bool) -> dict[int, int | None]:
+        """Find nodes and leaves; by id the position of a node, and of a leaf counted down from -1. A chain stays one if the pass spends it."""
         nodes, leaves = self.nodes, self.leaves
         seen = {id(None)}
         nodes += {id(root._grad_fn): root._grad_fn for root in roots}.values()
@@ -69,7 +70,7 @@ class Graph(Facts):
             raise Unknown
         seen.update(map(id, nodes))
         for node in nodes:  # it grows
-            for target in node.next:
+            for target in held_by(node).ends.values() if node.__class__ is Chain and not keep else node.next:
                 key = id(target)
                 if key in seen:
                     continue
@@ -90,6 +91,9 @@ class Graph(Facts):
     def _nodes(self, numbers: dict[int, int | None]) -> None:
         parts = self.parts
         for node in self.nodes:
+            if node.__class__ is Chain:
+                self._chain(node, numbers)
+                continue
             if node.retain is not None or node.freed or node.hooks:
                 raise Unknown
             kind = node.__class__
@@ -103,6 +107,15 @@ class Graph(Facts):
                 self._rule(node)
             else:
                 parts.append(node.index)
+
+    def _chain(self, node: Any, numbers: dict[int, int | None]) -> None:
+        held, parts = held_by(node), self.parts
+        if held.freed or not held.intact():
+            raise Unknown
+        parts += (held.template, held.trace is self.trace, *[numbers[id(target)] for target in held.ends.values()])
+        self.values([t for t, _, _ in held.needed.values()])
+        for storage in held.kept.values():
+            parts.append(self.cell(storage))
 
     def _rule(self, node: Any) -> None:
         parts = self.parts
@@ -147,12 +160,14 @@ class Graph(Facts):
         """Walk the graph, and learn from it."""
         had = [leaf._grad for leaf in self.leaves]
         caches = self.caches()
+        chains = {k: [n for n in expand(node) if n.saved is not None] for k, node in enumerate(self.nodes) if node.__class__ is Chain}
         _, macro, capture = watch(self.cells, walk, False)
         new = [k for k, (leaf, old) in enumerate(zip(self.leaves, had, strict=True)) if leaf._grad is not old]
         found = {id(st): k for k, st in enumerate(capture.storages)}
         grads = [(k, found.pop(id(self.leaves[k]._grad._storage), -1), self.leaves[k]._grad._layout) for k in new]
-        if macro is not None and not macro.definitions and not capture.mixed and not found and all(place >= 0 for _, place, _ in grads):
-            spent = [k for k, node in enumerate(self.nodes) if node.freed]
+        whole = all(node.freed for nodes in chains.values() for node in nodes)
+        if whole and macro is not None and not macro.definitions and not capture.mixed and not found and all(place >= 0 for _, place, _ in grads):
+            spent = [k for k, node in enumerate(self.nodes) if node.freed or k in chains]
             stretch.macro, stretch.result = macro, (grads, spent, self.remembered(caches))
         capture.release()
 
@@ -169,7 +184,11 @@ class Graph(Facts):
         if spent:
             line = user_line()
             for k in spent:
-                free(nodes[k], line)
+                node = nodes[k]
+                if node.__class__ is Chain:
+                    held_by(node).free(line)
+                else:
+                    free(node, line)
         StretchCounts.replays += 1
 
 

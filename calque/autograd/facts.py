@@ -58,6 +58,13 @@ class Facts:
             else:
                 self.value(value)
 
+    def cell(self, storage: Storage) -> int:
+        """The number of a storage among the cells."""
+        number = self.places.setdefault(id(storage), len(self.cells))
+        if number == len(self.cells):
+            self.cells.append(storage)
+        return number
+
     def _view(self, number: int, t: Any) -> None:
         storage, cache, trace = t._storage, t._cache, self.trace
         current = cache is not None and cache[0] is trace and storage.trace is trace and cache[1] == storage.slot
@@ -76,10 +83,7 @@ class Facts:
         elif kind is float:
             parts.append(value or str(value))  # the zeros differ
         elif kind is Storage:
-            number = self.places.setdefault(id(value), len(self.cells))
-            if number == len(self.cells):
-                self.cells.append(value)
-            parts.append(number)
+            parts.append(self.cell(value))
         elif depth > _DEPTH:
             raise Unknown
         elif kind is tuple or kind is list:

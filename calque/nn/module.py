@@ -95,6 +95,7 @@ class Module(Conversions):
         (2, 8)
         """
         self.__dict__["_hybrid"] = self.hybridizer(self, fullgraph) if active else None
+        Changes.epoch += 1
         return self
 
     def _call_with_hooks(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -8,6 +8,7 @@ from calque import functional as T
 from calque.base.errors import ArgumentError
 from calque.nn import functional as F
 from calque.nn import init
+from calque.nn.again import replayable
 from calque.nn.module import Module
 from calque.nn.modules.linear import Linear
 from calque.nn.modules.make import fresh
@@ -32,6 +33,7 @@ class _InPlace(Module):
         return "inplace=True" if self.inplace else ""
 
 
+@replayable
 class ReLU(_InPlace):
     """max(x, 0).
 
@@ -44,6 +46,7 @@ class ReLU(_InPlace):
         return F.relu(input, self.inplace)
 
 
+@replayable
 class SELU(_InPlace):
     """Scaled ELU."""
 
@@ -51,6 +54,7 @@ class SELU(_InPlace):
         return F.selu(input, self.inplace)
 
 
+@replayable
 class SiLU(_InPlace):
     """x sigmoid(x)."""
 
@@ -113,6 +117,7 @@ class ReLU6(Hardtanh):
         return "inplace=True" if self.inplace else ""
 
 
+@replayable
 class ELU(Module):
     """x for x > 0, else alpha (exp(x) - 1)."""
 
@@ -134,6 +139,7 @@ class CELU(ELU):
         return F.celu(input, self.alpha, self.inplace)
 
 
+@replayable
 class LeakyReLU(Module):
     """x for x > 0, else negative_slope x."""
 
@@ -224,6 +230,7 @@ class GLU(Module):
         return f"dim={self.dim}"
 
 
+@replayable
 class Sigmoid(Module):
     """1 / (1 + exp(-x))."""
 
@@ -231,6 +238,7 @@ class Sigmoid(Module):
         return T.sigmoid(input)
 
 
+@replayable
 class Tanh(Module):
     """Hyperbolic tangent."""
 

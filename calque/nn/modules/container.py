@@ -9,6 +9,7 @@ from typing import Any
 
 from calque.base.errors import OutOfRangeError
 from calque.functional.common import is_tensor
+from calque.nn.again import chain_again, replayable_chain
 from calque.nn.module import Module
 from calque.nn.parameter import Parameter
 from calque.run.capture import Changes
@@ -21,6 +22,12 @@ def _position(index: Any, size: int) -> int:
     if not -size <= i < size:
         raise OutOfRangeError(f"index {i} is out of range: expected {-size} to {size - 1}")
     return i % size
+
+
+def _through(modules: Mapping[str, Any], input: Any) -> Any:
+    for module in modules.values():
+        input = module(input)
+    return input
 
 
 class _List(Module):
@@ -79,6 +86,7 @@ class _List(Module):
         raise NotImplementedError
 
 
+@replayable_chain
 class Sequential(_List):
     """Modules called one after the other. Takes modules, or one ordered dict of named modules; slices are Sequentials.
 
@@ -111,9 +119,8 @@ class Sequential(_List):
         return self
 
     def forward(self, input: Any) -> Any:
-        for module in self._modules.values():
-            input = module(input)
-        return input
+        again = chain_again(self, input, _through)
+        return _through(self._modules, input) if again is None else again
 
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):

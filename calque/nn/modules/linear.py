@@ -11,6 +11,7 @@ from calque import functional as T
 from calque.base.errors import ArgumentError, ShapeError
 from calque.nn import functional as F
 from calque.nn import init
+from calque.nn.again import replayable
 from calque.nn.module import Module
 from calque.nn.modules.make import fresh
 from calque.nn.parameter import UninitializedParameter, is_lazy
@@ -19,6 +20,7 @@ from calque.tensor import Tensor
 __all__ = ["Bilinear", "Dense", "Flatten", "Identity", "LazyLinear", "Linear", "Unflatten"]
 
 
+@replayable
 class Identity(Module):
     """Returns its input; accepts and ignores any arguments."""
 
@@ -29,6 +31,7 @@ class Identity(Module):
         return input
 
 
+@replayable
 class Linear(Module):
     """x W^T + b: (*, in_features) -> (*, out_features). Weights start uniform in +-1 / sqrt(in_features).
 
@@ -184,6 +187,7 @@ class Bilinear(Module):
         return f"in1_features={self.in1_features}, in2_features={self.in2_features}, out_features={self.out_features}, bias={self.bias is not None}"
 
 
+@replayable
 class Flatten(Module):
     """Merge dims start_dim .. end_dim: (N, C, H, W) -> (N, C H W) by default."""
 
