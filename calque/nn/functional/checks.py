@@ -17,7 +17,7 @@ from calque.run.recorder import add_check, local
 from calque.tensor import Tensor, slot_of, wrap
 
 SMALL = 1 << 20  # elements; larger values are checked inside the program, by compiled code
-_FEW = 64
+_FEW = 256  # behind a program that has used all caches, what NumPy's `max` loads costs more than looking at so many
 _INT64 = np.dtype(np.int64)
 _FAR = (1 << 62) - 1
 
