@@ -13,6 +13,10 @@ from functools import partial
 from calque.backend.cpu.contract.builder import Builder, Value
 from calque.backend.cpu.contract.target import Blocking
 
+SQUARES_AHEAD = 8
+"""How far ahead rows are asked for, never behind their end (which may be another head's): into the second-level cache, because rows a power of
+two apart share few sets of the first."""
+
 
 def pack_lanes(blocking: Blocking) -> str:
     """``target[k * target_step + lane] = source[lane * lane_step + k * depth_step]`` for lane < count <= lanes.
@@ -62,9 +66,9 @@ def _transpose_blocks(b: Builder, step: int = 1) -> None:
     final = b.sub("%depth", lanes)
     with b.loop(0, "%depth", lanes) as start:
         k = b.min(start, final)
-        ahead = b.add(k, 4 * lanes)
+        ahead = b.min(b.add(k, SQUARES_AHEAD * lanes), final)
         for row in rows:
-            b.prefetch(b.at(row, b.mul(ahead, step)))
+            b.prefetch(b.at(row, b.mul(ahead, step)), 2)
         places = [b.at(row, b.mul(k, step)) for row in rows]
         if step == 1:
             block = [b.load_vector(place) for place in places]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from calque.backend.cpu.contract.builder import Builder, Value
 from calque.backend.cpu.contract.target import Blocking
 
-DEPTH_AT_ONCE = 16
-"""Rows of a transposed A that are copied for all panels of a group before the next rows: their lines stay near."""
+DEPTH_AT_ONCE = 8
+"""Rows of a transposed A that are copied for all panels of a group before the next rows: their lines and those asked for stay near."""
 ROWS_AHEAD = 4
 """Rows of B that are prefetched: every row lies in another page, where hardware prefetchers start anew."""
 
