@@ -1,7 +1,7 @@
 """Register-blocked micro-kernels: the only code of this folder that multiplies matrices.
 
 ``outer_R``: C[R, 2 vectors] (=|+=) sum_k A[k, R] * B[k, 2 vectors] with A packed in rows of ``row_stride`` elements.
-``outer_narrow_R``: the same for one vector of columns, with the same order of additions.
+``outer_narrow_R``: the same for one vector of columns, with the same order of additions. ``outer_half_R``: for half a vector.
 ``dot_R``: C[R, D] (=|+=) sum_k A[R, k] * B[D, k] with k contiguous in both and a multiple of the vector width.
 """
 
@@ -28,6 +28,12 @@ def outer_kernels(blocking: Blocking) -> str:
     for family, vectors in (("outer", 2), ("outer_narrow", 1)):
         parts += [_outer(f"{family}_{rows}", rows, vectors, blocking) for rows in range(1, blocking.tile_rows + 1)]
         parts.append(_dispatch(family, blocking.tile_rows, OUTER_PARAMETERS, blocking))
+    half = blocking.half
+    if half is not None:
+        kind = f"<{half.lanes} x {half.element}>"
+        parts.insert(0, f"declare {kind} @llvm.fmuladd.v{half.lanes}{half.dtype}({kind}, {kind}, {kind})\n")
+        parts += [_outer(f"outer_half_{rows}", rows, 1, half) for rows in range(1, blocking.tile_rows + 1)]
+        parts.append(_dispatch("outer_half", blocking.tile_rows, OUTER_PARAMETERS, blocking))
     return "".join(parts)
 
 

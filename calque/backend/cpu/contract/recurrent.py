@@ -11,6 +11,7 @@ Source: Appleyard et al., "Optimizing performance of recurrent neural networks o
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 from calque.backend.cpu.contract.attention_call import is_absent
 from calque.backend.cpu.contract.attention_math import compare, constant, exp2, op, pick, power_minus_one
@@ -225,8 +226,16 @@ def _cell_grad(blocking: Blocking) -> str:
         with b.loop(0, b.mul("%rows", width), lanes) as index:
             b.store_vector("zeroinitializer", b.at(tile, index))
 
-    b.cases(("%more", lambda: b.call("outer", "i64 %rows", f"i64 {b.mul('%units', GATES)}", "ptr %left", "ptr %weight", f"i64 {width}", f"ptr {tile}",
-                                     f"ptr {b.at(tile, lanes)}", f"i64 {width}", "i1 false")), default=none_yet)
+    few = [("outer_narrow", lanes)] + ([("outer_half", blocking.half.lanes)] if blocking.half is not None else [])
+
+    def product() -> None:
+        """Kernels as narrow as the valid units allow; what they leave of the tile is not looked at."""
+        operands = ("i64 %rows", f"i64 {b.mul('%units', GATES)}", "ptr %left", "ptr %weight", f"i64 {width}", f"ptr {tile}",
+                    f"ptr {b.at(tile, lanes)}", f"i64 {width}", "i1 false")
+        b.cases(*((b.compare("sle", valid, most), partial(b.call, kernel, *operands)) for kernel, most in reversed(few)),
+                default=partial(b.call, "outer", *operands))
+
+    b.cases(("%more", product), default=none_yet)
     with b.when("%last"):
         for half in (0, lanes):
             mask = b.lanes_between(0, b.clamp(b.sub(valid, half), 0, lanes))

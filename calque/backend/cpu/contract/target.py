@@ -112,6 +112,13 @@ class Blocking:
         return 2 * self.lanes
 
     @property
+    def half(self) -> Blocking | None:
+        """Vectors of half the width over the same panels of A, for results whose last vector is at most half full; None where panels would differ."""
+        target = TargetInfo("half", self.target.vector_bytes // 2, self.target.registers)
+        half = Blocking(self.dtype, target)
+        return half if not self.narrow and half.lanes > 1 and half.row_stride == self.row_stride else None
+
+    @property
     def row_stride(self) -> int:
         """Elements per k in a packed A panel: whole vectors, so that packing stores whole vectors."""
         return -(-self.tile_rows // self.lanes) * self.lanes
