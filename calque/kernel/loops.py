@@ -2,13 +2,14 @@
 
 Grammar (all sizes are run-time parameters, so a kernel is keyed by structure alone):
 
-    kernel  ::= rank_p, rank_r, operands, accesses, stages, vector, fixed, panels, streams
+    kernel  ::= rank_p, rank_r, operands, accesses, stages, vector, fixed, panels, streams, peeled
     operand ::= dtype, "in" | "out"                             one buffer argument
     access  ::= operand, strides (one class per dim: P dims then R dims), indirect
     stride  ::= "0" | "1" | "2" | "s"                           "s": taken from the parameters; "1", "2": only of innermost dims
     fixed   ::= one extent per R dim                            short R dims (pooling windows): known in the kernel, else ()
     panels  ::= bool                                            advice: many columns (the "p" axis), best walked row by row
-    streams ::= accesses                                        advice of a backend to itself: stores past the caches
+    streams ::= accesses                                        advice of a backend to itself: stores past the caches ...
+    peeled  ::= bool                                            ... whose rows may begin anywhere in a line
     stage   ::= "point"  instr*                                 once per p; its values are visible to later stages; may store
               | "reduce" instr*                                 over R; values of its `reduce` instrs are visible to later stages
               | "map"    instr*                                 over R (R may be empty: then once per p); stores; nothing visible
@@ -97,6 +98,7 @@ class LoopKernel:
     fixed: tuple[int, ...] = ()
     panels: bool = False
     streams: tuple[int, ...] = ()
+    peeled: bool = False
 
     def instructions(self) -> list[Instr]:
         """All instructions in id order."""
@@ -113,7 +115,7 @@ class LoopKernel:
         fixed = f" fixed={'x'.join(map(str, self.fixed))}" if self.fixed else ""
         lines = [f"kernel P={self.rank_p} R={self.rank_r} vector={self.vector or '-'}{fixed}{' panels' if self.panels else ''}"]
         if self.streams:
-            lines[0] += f" streams={','.join(map(str, self.streams))}"
+            lines[0] += f" streams={','.join(map(str, self.streams))}{' peeled' if self.peeled else ''}"
         for k, o in enumerate(self.operands):
             lines.append(f"  operand {k}: {o.dtype.name}{' out' if o.out else ''}")
         for k, a in enumerate(self.accesses):

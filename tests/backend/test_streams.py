@@ -61,10 +61,11 @@ def _streamed(schedule: Schedule) -> list[int]:
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_the_same_bits(name: str, monkeypatch: pytest.MonkeyPatch, rng: np.random.Generator) -> None:
-    for shape in ((64, 48), (37, 1040), (33, 50), (5, 7)):
+    for shape in ((64, 48), (37, 1040), (9, 1043), (33, 50), (5, 7)):
         for schedule, inputs, scalars in _made(monkeypatch, PROGRAMS[name], rng.standard_normal(shape).astype(np.float32)):
             wanted = [a.copy() for a in compile_schedule(schedule).run([a.copy() for a in inputs], scalars)]
             monkeypatch.setattr(streams, "STREAM_BYTES", 0)
+            monkeypatch.setattr(streams, "LONG_ROW", 1)
             for count in (1, 2, 5):
                 monkeypatch.setattr(config.settings, "threads", count)
                 for a, b in zip(compile_schedule(schedule).run([a.copy() for a in inputs], scalars), wanted, strict=True):
@@ -76,13 +77,24 @@ def test_the_same_bits(name: str, monkeypatch: pytest.MonkeyPatch, rng: np.rando
     ("name", "shape", "count"),
     [
         ("elementwise", (64, 48), 1), ("elementwise", (5, 7), 1),  # one dim after merging: only the tail is no whole line
-        ("rows", (64, 48), 1), ("rows", (33, 50), 0), ("two results", (64, 48), 2), ("softmax", (64, 48), 0), ("narrow", (64, 48), 0),
+        ("rows", (64, 48), 1), ("rows", (33, 50), 0), ("rows", (5, 1043), 1), ("columns", (5, 1043), 0),
+        ("two results", (64, 48), 2), ("softmax", (64, 48), 0), ("narrow", (64, 48), 0),
     ],
 )  # fmt: skip
 def test_what_is_streamed(name: str, shape: tuple[int, int], count: int, monkeypatch: pytest.MonkeyPatch, rng: np.random.Generator) -> None:
     monkeypatch.setattr(streams, "STREAM_BYTES", 0)
     ((schedule, _, _),) = _made(monkeypatch, PROGRAMS[name], rng.standard_normal(shape).astype(np.float32))
     assert sum(_streamed(schedule)) == count
+
+
+def test_rows_that_begin_anywhere_are_streamed_from_their_first_line_on(monkeypatch: pytest.MonkeyPatch, rng: np.random.Generator) -> None:
+    monkeypatch.setattr(streams, "STREAM_BYTES", 0)
+    for columns, peeled in ((1040, False), (1043, True)):
+        ((schedule, _, _),) = _made(monkeypatch, PROGRAMS["rows"], rng.standard_normal((5, columns)).astype(np.float32))
+        (step,) = schedule.steps
+        assert isinstance(step, Loop)
+        kernel = streams.with_streams(schedule, step, current())
+        assert kernel.streams and kernel.peeled == peeled
 
 
 def test_small_results_and_updates_in_place_are_not(monkeypatch: pytest.MonkeyPatch, rng: np.random.Generator) -> None:

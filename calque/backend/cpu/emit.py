@@ -298,11 +298,24 @@ class KernelEmitter:
             if plan.axis < 0:
                 self.accumulate(stage, Variant(self.one, "", 1), inner, [partial[1, 0]])
             else:
-                self.variants("0", self.frame.extents[plan.axis], body, unroll, width=1 if alone else 0, after=flush if blocked else None)
+                start = "0" if alone else self._first_line(stage, inner[0], body)
+                self.variants(start, self.frame.extents[plan.axis], body, unroll, width=1 if alone else 0, after=flush if blocked else None)
                 if blocked:
                     flush()
         self.shared = kept
         self._merge(partial)
+
+    def _first_line(self, stage: Stage, row: Group, body: Callable[[Variant, str], None]) -> str:
+        """Where the loop over a row begins: with the first whole line of what it streams, if rows may begin anywhere, after writing what lies before
+        that."""
+        streamed = [i.imm for i in stage.instrs if i.op == "store" and i.imm in self.kernel.streams]
+        if not streamed or not self.kernel.peeled:
+            return "0"
+        code = self.code
+        before = code.minimum(self.frame.before_line(streamed[0], row.offset[streamed[0]]), self.frame.extents[self.plan.axis])
+        with code.when(code.let(f"icmp sgt i64 {before}, 0")):
+            body(Variant(self.vector, self.frame.tail_mask(self.vector, "0", before), 1), "0")
+        return before
 
     def ask_ahead(self, variant: Variant, group: Group, n: str, dim: int) -> None:
         """Fetch the next row, one further in `dim`, while the last loop over this one runs, where so much is computed between two rows that the first

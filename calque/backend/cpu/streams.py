@@ -20,6 +20,7 @@ STREAM_BYTES = 24 << 20  # from this size on
 MOVED_BYTES = 36 << 20  # of all that a launch reads and writes: a little more than a last cache, from here on ...
 PART_BYTES = 8 << 20  # ... results of this size are streamed too
 LINE = 64
+LONG_ROW = 1024  # elements of a row that may begin anywhere in a line, from which its two ends do not count
 
 
 def with_streams(schedule: Schedule, step: Loop, target: TargetInfo) -> LoopKernel:
@@ -31,8 +32,10 @@ def with_streams(schedule: Schedule, step: Loop, target: TargetInfo) -> LoopKern
     if not large or not target.masked or target.vector_bytes != LINE or kernel.fixed:
         return kernel
     plan, where = make_plan(kernel, target), _words(step)
-    streams = tuple(a for k in large for a in [_only_store(kernel, k)] if a >= 0 and _whole_lines(step, plan, a, where[a]))
-    return replace(kernel, streams=streams) if streams else kernel
+    stores = [a for k in large for a in [_only_store(kernel, k)] if a >= 0]
+    streams = tuple(a for a in stores if _whole_lines(step, plan, a, where[a]))
+    rows = tuple(a for a in stores[:1] if not streams and _long_rows(step, plan, a))
+    return replace(kernel, streams=streams or rows, peeled=bool(rows)) if streams or rows else kernel
 
 
 def _moved(schedule: Schedule, step: Loop) -> int:
@@ -66,6 +69,16 @@ def _words(step: Loop) -> list[int]:
         found.append(at)
         at += 1 + access.strides.count("s") + 2 * access.indirect
     return found
+
+
+def _long_rows(step: Loop, plan: Plan, access: int) -> bool:
+    """Whether an access goes along rows, each in a loop that sums nothing: it may begin with the first whole line of the row."""
+    kernel, strides = step.kernel, step.kernel.accesses[access].strides
+    size = kernel.operands[kernel.accesses[access].operand].dtype.itemsize
+    if plan.along != "r" or plan.axis < 0 or kernel.rank_r != 1 or strides[plan.axis] != "1" or plan.width * size != LINE:
+        return False
+    stages = [s for s in kernel.stages if any(i.op == "store" and i.imm == access for i in s.instrs)]
+    return all(s.kind == "map" for s in stages) and step.params[plan.axis] >= LONG_ROW
 
 
 def _whole_lines(step: Loop, plan: Plan, access: int, at: int) -> bool:
