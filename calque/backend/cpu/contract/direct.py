@@ -28,6 +28,9 @@ PLAIN_DEPTH = 128
 LEAST_DEPTH = 16
 LONG_DEPTH = 96
 LEAST_COLUMNS = 4
+FEW_ROWS = 4
+FEW_CHANNELS = 8
+"""Fewer rows of a block share what is computed for a vector of all channels; fewer channels are copied one after the other."""
 UNITS_PER_THREAD = 4
 Words = Mapping[str, Any]
 
@@ -155,7 +158,7 @@ def _table(blocking: Blocking) -> str:
     bases = [b.max(b.mul(b.sub(1, p[f"tap_{axis}s"]), p[f"{axis}_dilation"]), 0) for axis in ("row", "column")]
     with b.loop(0, w["channels"]) as channel, b.loop(0, p["tap_rows"]) as u, b.loop(0, p["tap_columns"]) as v:
         y, x = b.add(bases[0], b.mul(u, p["row_dilation"])), b.add(bases[1], b.mul(v, p["column_dilation"]))
-        place = b.dot((channel, layout.channel), (y, layout.row), (b.rem(x, p["column_stride"]), layout.phase),
+        place = b.dot((channel, layout.channel), (b.rem(x, p["column_stride"]), b.mul(layout.rows, layout.phase)), (y, layout.phase),
                       (b.div(x, p["column_stride"]), 1))
         here = b.read(entry)
         b.emit(f"store i32 {b.let(f'trunc i64 {place} to i32')}, ptr {b.byte_at('%table', b.mul(here, 4))}, align 4")
@@ -164,27 +167,46 @@ def _table(blocking: Blocking) -> str:
 
 
 def _pack_image(blocking: Blocking) -> str:
-    """The input rows of output rows i.. of one image: ``target[channel][row][column residue][column]``."""
+    """The input rows of output rows i.. of one image: ``target[channel][column residue][row][column]``."""
     b = Builder("direct_pack_image", ("ptr %image", "ptr noalias %block", "i64 %i", "ptr %target"), blocking,
                 attributes="noinline")
     p, w = read_words(b)
-    layout, lanes = block_layout(b, p, w), blocking.lanes
-    stride = p["column_stride"]
-    step = b.mul(stride, p["column_step"])
+    layout = block_layout(b, p, w)
     top = b.add(b.mul("%i", p["row_stride"]), layout.first_row)
+    if blocking.narrow:
+        _pack_row_by_row(b, p, w, layout, top)
+    else:
+        b.cases((b.compare("sge", layout.rows, FEW_ROWS), lambda: _pack_planes(b, p, w, layout, top)),
+                default=lambda: _pack_row_by_row(b, p, w, layout, top))
+    return b.text()
+
+
+def _pack_planes(b: Builder, p: Words, w: Words, layout: Layout, top: Value) -> None:
+    """All rows of a part of a channel before the next one. Many channels share what is computed for that part, but not where they compete for
+    the same cache sets."""
+    same_sets = b.compare("eq", b.rem(p["channel_step"], SAME_SETS_BYTES // b.blocking.item_bytes), 0)
+    alone = b.either(b.compare("slt", w["channels"], FEW_CHANNELS), same_sets)
+    planes = b.select(alone, 1, w["channels"])
+    with b.loop(0, w["channels"], planes) as channel:
+        b.call("flat_pack_plane", f"ptr {b.at('%image', b.mul(channel, p['channel_step']))}", f"i64 {p['row_step']}", f"i64 {p['column_step']}",
+               f"i64 {p['height']}", f"i64 {p['width']}", "i64 1", f"i64 {p['column_stride']}", f"i64 {top}", f"i64 {layout.first_column}",
+               f"i64 {layout.rows}", f"i64 {layout.phase}", f"i64 {planes}", f"i64 {p['channel_step']}", f"i64 {layout.channel}",
+               f"ptr {b.at('%target', b.mul(channel, layout.channel))}")
+
+
+def _pack_row_by_row(b: Builder, p: Words, w: Words, layout: Layout, top: Value) -> None:
+    """One vector of a row of all channels at a time."""
+    stride, lanes = p["column_stride"], b.blocking.lanes
     with b.loop(0, stride) as residue, b.loop(0, layout.phase, lanes) as column:
         length = b.min(b.sub(layout.phase, column), lanes)
         x0 = b.add(b.add(layout.first_column, residue), b.mul(column, stride))
         low, high = valid_lanes(b, x0, stride, p["width"], length)
-        inner = b.dot((residue, layout.phase), (column, 1))
         with b.loop(0, layout.rows) as row:
-            y = b.add(top, row)
+            y, inner = b.add(top, row), b.dot((b.add(b.mul(residue, layout.rows), row), layout.phase), (column, 1))
             end = b.select(b.let(f"icmp ult i64 {y}, {p['height']}", "c"), high, low)
-            source = b.operand_at("%image", b.dot((y, p["row_step"]), (x0, p["column_step"])))
-            b.call("copy_channels", f"ptr {source}", f"i64 {p['channel_step']}", f"i64 {step}", f"i64 {low}", f"i64 {end}",
-                   f"ptr {b.at('%target', b.add(inner, b.mul(row, layout.row)))}", f"i64 {layout.channel}",
-                   f"i64 {w['inputs']}", f"i64 {length}")
-    return b.text()
+            b.call("copy_channels", f"ptr {b.operand_at('%image', b.dot((y, p['row_step']), (x0, p['column_step'])))}",
+                   f"i64 {p['channel_step']}", f"i64 {b.mul(stride, p['column_step'])}", f"i64 {low}", f"i64 {end}",
+                   f"ptr {b.at('%target', inner)}", f"i64 {layout.channel}", f"i64 {w['inputs']}", f"i64 {length}")
 
 
 def _tiles(blocking: Blocking) -> str:
@@ -197,7 +219,7 @@ def _tiles(blocking: Blocking) -> str:
     width = p["grid_columns"]
     runs, lines = b.ceil_div(width, tile_size(blocking)), lines_at_once(b, width)
     groups = b.ceil_div("%count", lines)
-    line_step = b.mul(layout.row, p["row_stride"])
+    line_step = b.mul(layout.phase, p["row_stride"])
     whole = b.compare("ne", w["result_grid_columns"], width)
     row_step = b.select(whole, b.mul(width, w["result_column_step"]), w["result_row_step"])
     with b.loop("%first", "%stop") as panel:

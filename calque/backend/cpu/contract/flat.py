@@ -224,10 +224,10 @@ def _pack_by(blocking: Blocking, name: str, row_stride: Value, column_stride: Va
             low, high = valid_lanes(b, x0, column_stride, "%width", length)
             target, stored = b.at(plane, column), b.lanes_between(0, length)
             source = b.at("%image", b.dot((y0, "%row_step"), (x0, "%column_step")))
-            with b.loop(0, "%planes") as which:
+            with b.when(b.compare("sgt", first, 0)), b.loop(0, "%planes") as which:
                 _store_rows(b, b.at(target, b.mul(which, "%target_step")), "%columns", 0, first, stored)
             _copy_rows(b, source, line, step, (low, high), target, (first, last), stored)
-            with b.loop(0, "%planes") as which:
+            with b.when(b.compare("slt", last, "%rows")), b.loop(0, "%planes") as which:
                 _store_rows(b, b.at(target, b.mul(which, "%target_step")), "%columns", last, "%rows", stored)
     return b.text()
 
