@@ -258,6 +258,8 @@ LAYERS = {
     "one channel": (3, 1, (28, 28), 32, (5, 5), (1, 1), (2, 2), 1),
     "1x1 of many channels": (3, 136, (14, 14), 288, (1, 1), (1, 1), (0, 0), 1),
     "1x1 stride 2 of many channels": (3, 64, (28, 28), 128, (1, 1), (2, 2), (0, 0), 1),
+    "1x1 to few output channels": (3, 96, (13, 12), 24, (1, 1), (1, 1), (0, 0), 1),
+    "1x1 from few channels, stride 2": (3, 18, (16, 16), 61, (1, 1), (2, 2), (0, 0), 1),
     "few output channels": (2, 20, (12, 15), 7, (3, 3), (1, 1), (1, 1), 1),
     "few channels in groups, stride 2": (2, 12, (13, 15), 18, (3, 3), (2, 2), (1, 1), 3),
     "depthwise, blocks of rows": (1, 3, (130, 120), 3, (3, 3), (1, 1), (1, 1), 3),

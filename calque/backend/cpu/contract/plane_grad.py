@@ -1,9 +1,10 @@
 """Weight gradient of a 1x1 convolution: ``dw[o, c] = sum over images and pixels of g[o, pixel] * x[c, pixel]`` with one operand in place.
 
 Planes are contiguous in both operands, but only one of them must be turned into pixels x channels, where channels are vectors: the one with
-fewer channels ("wide"). Elements of the other ("tall") are broadcast from its planes where they lie, those that come next being fetched
-meanwhile. If the convolution has a stride, the pixels of x that count are brought together first. Sums over a part of an image stay in registers
-and are added to ``partial[split][group][panel][tall row][2 vectors]``; splits, a function of the sizes alone, are added in order at the end.
+fewer channels, or the other if those would leave vectors empty ("wide"). Elements of the other ("tall") are broadcast from its planes where they
+lie, those that come next being fetched meanwhile. If the convolution has a stride, the pixels of x that count are brought together first. Sums
+over a part of an image stay in registers and are added to ``partial[split][group][panel][tall row][2 vectors]``; splits, a function of the sizes
+alone, are added in order at the end.
 """
 
 from __future__ import annotations
@@ -78,23 +79,30 @@ WORDS = tuple(field.name for field in fields(PlaneGradWords))
 
 def planes_of(rows: int, channels: int, groups: int, images: int, patch: PatchWords, gradient: tuple[int, ...]) -> PlaneGradWords | None:
     """The parameters for a patch of one tap and the steps of g (batch, channel, row, column), or None where this path does not pay."""
-    pixels, wide = patch.grid_rows * patch.grid_columns, min(rows, channels)
+    pixels, (fewer, more) = patch.grid_rows * patch.grid_columns, sorted((rows, channels))
+    swapped = not _fills(fewer)  # more is turned then, but vectors are full
+    tall, wide = (fewer, more) if swapped else (more, fewer)
     alone = patch.tap_rows == patch.tap_columns == 1 and patch.row_offset == patch.column_offset == 0
     whole = gradient[3] == 1 and (gradient[2] == patch.grid_columns or patch.grid_rows == 1)
-    if not (alone and whole) or wide < FEWEST or 4 * (-wide % COLUMN_UNIT) > wide or pixels < FEWEST_PIXELS or not images * groups:
+    if not (alone and whole) or fewer < FEWEST or not _fills(wide) or pixels < FEWEST_PIXELS or not images * groups:
         return None
     dense = (patch.row_stride == patch.column_stride == 1
              and (patch.row_step == patch.width == patch.grid_columns or patch.grid_rows == 1))
     if patch.column_step != 1 or not (dense or patch.grid_columns <= LONGEST_ROW):
         return None
-    turned = channels > rows
+    turned = (channels > rows) != swapped
     image = (patch.batch_step, patch.channel_step, channels * patch.channel_step)
     other = (*gradient[:2], rows * gradient[1])
-    tall, broad = (image, other) if turned else (other, image)
-    pieces = groups * -(-max(rows, channels) // TALL_BLOCK) * -(-wide // WIDE_BLOCK)
+    high, broad = (image, other) if turned else (other, image)
+    pieces = groups * -(-tall // TALL_BLOCK) * -(-wide // WIDE_BLOCK)
     splits = max(1, min(-(-TASKS // pieces), images, images * pixels // PIXELS))
     unit = UNIT if dense else patch.grid_columns
-    return PlaneGradWords(groups, max(rows, channels), wide, images, pixels, unit, splits, int(turned), int(dense), *tall, *broad)
+    return PlaneGradWords(groups, tall, wide, images, pixels, unit, splits, int(turned), int(dense), *high, *broad)
+
+
+def _fills(channels: int) -> bool:
+    """Whether most lanes of their panels are filled."""
+    return 4 * (-channels % COLUMN_UNIT) <= channels
 
 
 def plane_grad_functions(blocking: Blocking) -> str:
