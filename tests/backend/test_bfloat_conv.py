@@ -9,7 +9,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -71,27 +71,26 @@ PAIR = st.tuples(st.integers(1, 3), st.integers(1, 3))
 
 @paired
 @pytest.mark.parametrize("kind", KINDS)
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=30, deadline=None, derandomize=True)
 @given(data=st.data())
 def test_random_convolutions(kind: str, data: st.DataObject) -> None:
     """Strides, dilation, groups, padding, odd channels and batches, layouts."""
     groups = data.draw(st.sampled_from([1, 1, 2]))
-    choices = st.sampled_from([26, 31, 32, 48, 61, 64, 65])
-    channels, out_channels = (groups * data.draw(st.one_of(choices, st.integers(1, 40))) for _ in range(2))
-    size = data.draw(st.tuples(st.integers(3, 24), st.integers(6, 40)))
+    full, other = groups * data.draw(st.sampled_from([27, 30, 31, 32, 59, 61, 64])), groups * data.draw(st.integers(1, 70))
+    channels, out_channels = (full, other) if kind == "conv2d_input_grad" else (other, full)
+    size = data.draw(st.tuples(st.integers(7, 24), st.integers(9, 40)))
     kernel = data.draw(st.tuples(st.integers(1, 4), st.integers(1, 4)))
     stride, dilation = data.draw(st.one_of(st.just((1, 1)), st.just((2, 2)), PAIR)), data.draw(st.one_of(st.just((1, 1)), PAIR))
     before, after = (data.draw(st.tuples(st.integers(0, 3), st.integers(0, 3))) for _ in range(2))
     out = tuple(out_extent(*sizes) for sizes in zip(size, kernel, stride, dilation, before, after, strict=True))
-    if min(out) < 1:
-        return
+    assume(min(out) >= 1)
     images = data.draw(st.integers(1, 5))
     sizes = {"images": images, "channels": channels, "size": size, "out_channels": out_channels, "kernel": kernel,
              "out_size": out, "stride": stride, "padding": before, "dilation": dilation, "groups": groups}
     rng = np.random.default_rng(data.draw(st.integers(0, 99)))
     shapes = ((images, channels, *size), (out_channels, channels // groups, *kernel), (images, out_channels, *out))
     orders = st.sampled_from([[0, 1, 2, 3], [0, 1, 2, 3], [0, 2, 3, 1], [1, 0, 3, 2]])
-    check(kind, sizes, *(laid_out(rng, shape, data.draw(orders), data.draw(st.sampled_from([1, 1, 2]))) for shape in shapes))
+    assume(check(kind, sizes, *(laid_out(rng, shape, data.draw(orders), data.draw(st.sampled_from([1, 1, 2]))) for shape in shapes)))
 
 
 @paired
