@@ -79,15 +79,18 @@ def strided_tile(blocking: Blocking) -> str:
     def by_copy() -> None:
         few = [(b.compare("sle", "%columns", lanes), lambda: multiply("outer_narrow", tile, width, "false"))]
         if blocking.half is not None:
-            few.insert(0, (b.compare("sle", "%columns", blocking.half.lanes), lambda: multiply("outer_half", tile, width, "false")))
+            suits = b.both(tall, b.compare("sle", "%columns", blocking.half.lanes))
+            few.insert(0, (suits, lambda: multiply("outer_half", tile, width, "false")))
         b.cases(*few, default=lambda: multiply("outer", tile, width, "false"))
         b.call("copy_out", f"ptr {tile}", "i64 %rows", "i64 %columns", "ptr %c", "i64 %c_row", "i64 %c_column",
                "i1 %accumulate")
 
+    tall = b.compare("sge", "%rows", blocking.half_rows)
     contiguous = b.compare("eq", "%c_column", 1)
     half = []
     if blocking.half is not None:
-        half = [(b.both(b.compare("eq", "%columns", blocking.half.lanes), contiguous), lambda: multiply("outer_half", "%c", "%c_row", "%accumulate"))]
+        suits = b.both(tall, b.both(b.compare("eq", "%columns", blocking.half.lanes), contiguous))
+        half = [(suits, lambda: multiply("outer_half", "%c", "%c_row", "%accumulate"))]
     b.cases((b.both(b.compare("eq", "%columns", width), contiguous),
              lambda: multiply("outer", "%c", "%c_row", "%accumulate")),
             (b.both(b.compare("eq", "%columns", lanes), contiguous),

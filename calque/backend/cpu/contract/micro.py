@@ -1,7 +1,8 @@
 """Register-blocked micro-kernels: the only code of this folder that multiplies matrices.
 
 ``outer_R``: C[R, 2 vectors] (=|+=) sum_k A[k, R] * B[k, 2 vectors] with A packed in rows of ``row_stride`` elements.
-``outer_narrow_R``: the same for one vector of columns, with the same order of additions. ``outer_half_R``: for half a vector.
+``outer_narrow_R``: the same for one vector of columns, with the same order of additions. ``outer_half_R``: for half a vector, where there are
+enough rows.
 ``dot_R``: C[R, D] (=|+=) sum_k A[R, k] * B[D, k] with k contiguous in both and a multiple of the vector width.
 """
 
@@ -32,8 +33,8 @@ def outer_kernels(blocking: Blocking) -> str:
     if half is not None:
         kind = f"<{half.lanes} x {half.element}>"
         parts.insert(0, f"declare {kind} @llvm.fmuladd.v{half.lanes}{half.dtype}({kind}, {kind}, {kind})\n")
-        parts += [_outer(f"outer_half_{rows}", rows, 1, half) for rows in range(1, blocking.tile_rows + 1)]
-        parts.append(_dispatch("outer_half", blocking.tile_rows, OUTER_PARAMETERS, blocking))
+        parts += [_outer(f"outer_half_{rows}", rows, 1, half) for rows in range(blocking.half_rows, blocking.tile_rows + 1)]
+        parts.append(_dispatch("outer_half", blocking.tile_rows, OUTER_PARAMETERS, blocking, blocking.half_rows))
     return "".join(parts)
 
 
@@ -43,10 +44,10 @@ def dot_kernels(blocking: Blocking) -> str:
     return "".join([*kernels, _dispatch("dot", blocking.dot_rows, DOT_PARAMETERS, blocking)])
 
 
-def _dispatch(family: str, largest: int, parameters: tuple[str, ...], blocking: Blocking) -> str:
-    """``family(rows, ...)``: a jump table to ``family_rows(...)``."""
+def _dispatch(family: str, largest: int, parameters: tuple[str, ...], blocking: Blocking, fewest: int = 1) -> str:
+    """``family(rows, ...)``: a jump table to ``family_rows(...)`` for ``fewest`` to ``largest`` rows."""
     b = Builder(family, ("i64 %rows", *parameters), blocking, attributes="alwaysinline")
-    choices = [(rows, f"rows{rows}", f"{family}_{rows}") for rows in range(1, largest + 1)]
+    choices = [(rows, f"rows{rows}", f"{family}_{rows}") for rows in range(fewest, largest + 1)]
     b.jump_table("%rows", choices, passed_on(parameters), default=f"rows{largest}")
     return b.text()
 

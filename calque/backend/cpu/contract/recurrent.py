@@ -226,14 +226,16 @@ def _cell_grad(blocking: Blocking) -> str:
         with b.loop(0, b.mul("%rows", width), lanes) as index:
             b.store_vector("zeroinitializer", b.at(tile, index))
 
-    few = [("outer_narrow", lanes)] + ([("outer_half", blocking.half.lanes)] if blocking.half is not None else [])
+    few = [("outer_narrow", b.compare("sle", valid, lanes))]
+    if blocking.half is not None:
+        tall = b.compare("sge", "%rows", blocking.half_rows)
+        few.insert(0, ("outer_half", b.both(tall, b.compare("sle", valid, blocking.half.lanes))))
 
     def product() -> None:
         """Kernels as narrow as the valid units allow; what they leave of the tile is not looked at."""
         operands = ("i64 %rows", f"i64 {b.mul('%units', GATES)}", "ptr %left", "ptr %weight", f"i64 {width}", f"ptr {tile}",
                     f"ptr {b.at(tile, lanes)}", f"i64 {width}", "i1 false")
-        b.cases(*((b.compare("sle", valid, most), partial(b.call, kernel, *operands)) for kernel, most in reversed(few)),
-                default=partial(b.call, "outer", *operands))
+        b.cases(*((suits, partial(b.call, kernel, *operands)) for kernel, suits in few), default=partial(b.call, "outer", *operands))
 
     b.cases(("%more", product), default=none_yet)
     with b.when("%last"):

@@ -119,6 +119,11 @@ class Blocking:
         return half if not self.narrow and half.lanes > 1 and half.row_stride == self.row_stride else None
 
     @property
+    def half_rows(self) -> int:
+        """Fewest rows of a tile that uses half vectors: most tiles are as tall, and every kernel has to be compiled."""
+        return max(self.tile_rows - 4, 1)
+
+    @property
     def row_stride(self) -> int:
         """Elements per k in a packed A panel: whole vectors, so that packing stores whole vectors."""
         return -(-self.tile_rows // self.lanes) * self.lanes
