@@ -37,6 +37,40 @@ class MemoryStats:
     cached: int
 
 
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """What an argument has to be like: a handle of class `kind` with this layout, need of a gradient and layout of its storage; or (`kind` is None)
+    the object `layout` itself."""
+
+    kind: Any
+    layout: Any
+    needs: Any = None
+    value: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """Under which conditions a program runs again with the memory of the run before; see `Executable.standing`.
+
+    `inputs`, `outputs`: where the arrays come from: a number (of an argument; of a result behind those; of a `fixed` array behind those), or the
+    array itself, which stays. `rows`: what must be as it is, as (fact, object, detail): its "slots" are these objects, so many have "references", it
+    is of its "kind", is "unseen" (no weak references), "bare" (no attributes of the user's), its "data" stand where they do. An object that the
+    caller does not keep alive follows a row about another that refers to it. `strangers`: storages that no argument may have, as no two may have the
+    same; `indices`: (number of an array, byte offset, how many, size) of integers that must be at least 0 and less than the size; `results`: length
+    and dtype of results; `classes`: of tensors, storages, buffers and tasks.
+    """
+
+    inputs: Sequence[Any]
+    outputs: Sequence[Any]
+    rows: Sequence[tuple[str, Any, Any]]
+    arguments: Sequence[Argument]
+    strangers: Sequence[Any]
+    indices: Sequence[tuple[int, int, int, int]]
+    results: Sequence[tuple[int, Any]]
+    fixed: Sequence[Any]
+    classes: tuple[type, type, type, type]
+
+
 class Executable(ABC):
     """A compiled schedule. Safe to run from several Python threads."""
 
@@ -52,6 +86,12 @@ class Executable(ABC):
         """As `run`, and the seconds of every step of the schedule, each run by itself; none if the backend cannot tell."""
         return self.run(inputs, scalars), ()
 
+    def standing(self, facts: Standing) -> Any:
+        """What runs the schedule again with the memory of then, without Python in between, as long as the objects behind it stand as
+        `facts` say: an object with `call(arguments)`, whether they do; `results()`, arrays that nobody has; and `run(arguments, scalars, results)`,
+        which runs if they do and tells whether it has. None if this backend has none."""
+        return None
+
 
 class Backend(ABC):
     """Compiles schedules for one kind of device."""
@@ -64,6 +104,14 @@ class Backend(ABC):
 
     def expect(self, nodes: int) -> None:  # noqa: B027 (most backends have nothing to prepare)
         """A program of so many nodes will be compiled soon: the backend may prepare itself while the program is planned."""
+
+    def same(
+        self, entries: Sequence[tuple[Any, Any, Any]], lists: Sequence[tuple[Any, Sequence[Any]]], cells: Sequence[tuple[Any, Any]],
+        sizes: Sequence[tuple[Any, int]], functions: Sequence[tuple[Any, Any, Any, Any]], slots: Sequence[tuple[Any, dict[str, Any]]],
+    ) -> Any:  # fmt: skip
+        """An object whose `hold()` tells whether all of this is the same object by object: (mapping, key, value), (list, items), (cell, contents),
+        (container, length), (function, code, defaults, defaults of keywords), (object, its slots); None if this backend cannot tell."""
+        return None
 
     def compile_counts(self) -> dict[str, Any]:
         """Counters of the compiler for `calque.stats()`."""

@@ -49,6 +49,18 @@ def peek(t: Tensor, verdict: Callable[[Any], Any]) -> Any:
     return result
 
 
+class Within:
+    """A verdict on integers that is `good` if and only if all of them are in 0..size-1: a replay may look at that alone."""
+
+    __slots__ = ("size", "good", "verdict")
+
+    def __init__(self, size: int, good: Any, verdict: Callable[[Any], Any]) -> None:
+        self.size, self.good, self.verdict = size, good, verdict
+
+    def __call__(self, values: Any) -> Any:
+        return self.verdict(values)
+
+
 def check_index(op: str, index: Tensor, size: int, negative: bool = True) -> Tensor:
     """`index` as int64 positions in 0..size-1 (negative ones counted from the end if allowed); raises or records a check."""
     view = index._layout
@@ -59,7 +71,7 @@ def check_index(op: str, index: Tensor, size: int, negative: bool = True) -> Ten
     low = -size if negative else 0
     if not view.numel:
         return cast(index, dt.int64)
-    known = peek(index, lambda values: _verdict(values, size, low, negative))
+    known = peek(index, Within(size, (None, 0, False), lambda values: _verdict(values, size, low, negative)))
     if known is not None:
         position, value, wraps = known
         if position is not None:

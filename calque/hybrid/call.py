@@ -18,9 +18,12 @@ from calque.base.dtypes import get_default_dtype
 from calque.hybrid.gradients import Gradients
 from calque.hybrid.graph import Template, Unsupported, spent_node, stand_in
 from calque.hybrid.guards import Guards, Refused
+from calque.hybrid.outcome import Outcome, given
 from calque.hybrid.region import MISSES, Memory, Place, handle, place_of, watched
-from calque.hybrid.structure import Lent, build, containers, describe, flatten
+from calque.hybrid.repeat import FIRST, LAST, MISSED, USEFUL, Interrupted, Repeat, repeat_of
+from calque.hybrid.structure import Lent, containers, describe, flatten
 from calque.hybrid.walk import Walk
+from calque.run.backends import backend
 from calque.run.capture import Changes, Counts, Script
 from calque.run.causes import guard_missed
 from calque.run.losses import ReplayedLoss
@@ -32,6 +35,7 @@ from calque.tensor import TENSOR_TYPES, Tensor, next_number
 SIGNATURES = 64
 ENTRIES = 8  # of one signature, with different guards
 STRANGERS = 200  # new signatures without a replay in between, after which no more are recorded
+LOOKS = 6  # at the guards of an entry, before native code takes that over
 CHANGES = 4  # calls that change what they depend on
 _KEYWORDS = object()
 
@@ -52,6 +56,8 @@ class Entry:
         self.complete = (False,) * len(self.leaves)  # the key if all gradients exist
         self.memory = Memory()
         self.hooks = Changes.hooks
+        self.looks = 0  # until the table below is made
+        self.same: Any = None  # what native code compares of all this; False if it cannot
 
     def current(self) -> bool:
         """Whether the tensors are those of old; values that were exchanged hardly come back."""
@@ -59,6 +65,23 @@ class Entry:
 
     def valid(self) -> bool:
         """Whether what the function can reach is as it was."""
+        same = self.same
+        if same is None:
+            self._look()
+        elif same and same.hold() and self.hooks == Changes.hooks and self.guards.rest_holds():
+            return True
+        return self._compared()
+
+    def _look(self) -> None:
+        """Calls that are replayed again and again are worth a table."""
+        self.looks += 1
+        if self.looks >= LOOKS:
+            table = self.guards.table()
+            slots = [(t, {"_storage": st, "_layout": lay, "_requires_grad": needs}) for t, st, lay, needs in self.handles]
+            self.same = (table is not None and backend().same(*table, slots=slots)) or False
+
+    def _compared(self) -> bool:
+        """The same, compared by Python."""
         if not self.guards.hold() or self.hooks != Changes.hooks:
             return False
         for t, st, lay, needs in self.handles:
@@ -95,25 +118,10 @@ class Entry:
         return found, tuple([t._grad is None for t in self.leaves]) if missing else self.complete
 
 
-class Outcome:
-    """What a replay gives back: `spec` describes the result, `grads` the new `.grad` of leaves, `template` the graph behind the outputs."""
-
-    __slots__ = ("spec", "places", "grads", "differentiable", "template", "spent", "single", "unread", "gradients", "losses")
-
-    def __init__(self, spec: Any, places: list[Place], grads: list[tuple[int, Place | None]], differentiable: list[int]) -> None:
-        self.spec, self.places, self.grads, self.differentiable = spec, places, grads, differentiable
-        self.template: Template | None = None
-        self.spent: Any = None
-        self.single = spec == ("tensor", 0)
-        self.unread: set[int] = set()  # leaves whose old gradient nobody reads
-        self.gradients: Gradients | None = None  # made for the first replay without looks at values
-        self.losses: list[tuple[int, ReplayedLoss]] = []  # new storages from which backward passes started
-
-
 class Hybridized:
     """A callable like `function`. `roots`: what else it reaches (a module whose method it is)."""
 
-    not_guarded = frozenset({"entries", "changes", "refused", "misses"})  # a function that calls this one does not depend on what it has learned
+    not_guarded = frozenset({"entries", "changes", "refused", "misses", "repeat", "wait", "pause"})  # callers do not depend on what it has learned
 
     def __init__(self, function: Callable[..., Any], roots: list[Any] | None = None, fullgraph: bool = False) -> None:
         functools.update_wrapper(self, function)
@@ -124,6 +132,8 @@ class Hybridized:
         self.changes: dict[Any, int] = {}
         self.refused: dict[Any, str] = {}
         self.misses = 0  # new signatures since the last replay
+        self.repeat: Repeat | None = None
+        self.wait = self.pause = FIRST  # replays until another repeat is looked for
         Counts.functions += 1
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
@@ -136,6 +146,18 @@ class Hybridized:
         state = local.state
         if state.capture is not None or settings.checked or Engine.check_nan:
             return self.function(*args, **kwargs)
+        repeat = self.repeat
+        if repeat is not None and not kwargs:
+            result = repeat(args)
+            if result.__class__ is Interrupted:
+                return self._interrupted(repeat, args, result.known)
+            if result is not MISSED:
+                self.misses = 0
+                return result
+        return self._found(state, args, kwargs)
+
+    def _found(self, state: Any, args: Any, kwargs: Any) -> Any:
+        """A call whose recording has to be found, if there is one."""
         tensors: list[Tensor] = []
         objects: list[Any] = []
         parts: list[Any] = [state.grad, state.inference, state.autocast, get_default_dtype()]
@@ -170,7 +192,27 @@ class Hybridized:
         self.misses = 0
         if macro.result is None or macro.fresh:
             return self._walk(key, entry, macro, cells, tensors, args, kwargs)
-        return _replayed(entry, macro, cells, tensors)
+        result = _replayed(entry, macro, cells, tensors)
+        if macro.start_up:
+            self._look_for_repeat(entry, macro, args, kwargs)
+        return result
+
+    def _look_for_repeat(self, entry: Entry, macro: Macro, args: Any, kwargs: Any) -> None:
+        """Calls go on being replayed: perhaps the next ones find everything as this one has left it."""
+        self.wait -= not kwargs
+        if self.wait:
+            return
+        useful = self.repeat is not None and self.repeat.hits >= USEFUL
+        self.wait = self.pause = FIRST if useful else min(2 * self.pause, LAST)
+        self.repeat = repeat_of(entry, macro, args)
+
+    def _interrupted(self, repeat: Repeat, args: Any, known: list[Any]) -> Any:
+        """A repeat that could not go on after it had drawn its numbers."""
+        tensors = [args[k] for k in repeat.arguments]
+        found = repeat.entry.cells(tensors)
+        if found is None:
+            return self._as_written(args, {}, "arguments share memory")
+        return _replayed(repeat.entry, repeat.macro, found[0], tensors, known)
 
     def _walk(self, key: Any, entry: Entry, macro: Macro, cells: list[Any], tensors: list[Tensor], args: Any, kwargs: Any) -> Any:
         """A call that looks at values. Where it goes a way that is not known, Python goes on."""
@@ -181,7 +223,7 @@ class Hybridized:
             outcome, created = last.result, [walk.cells[k] for k in last.kept or ()]
             for k, place in outcome.grads:
                 entry.leaves[k]._grad = None if place is None else handle(place, created, cells)
-            return _given(entry, outcome, cells, created, tensors, walk.known)
+            return given(entry.handles, outcome, cells, created, tensors, walk.known)
         Counts.continued += 1
         test = walk.steps[-1][0].test if walk.steps else None
         if test is not None and test.misses >= MISSES:
@@ -205,6 +247,7 @@ class Hybridized:
         if reason is not None:
             return self._as_written(args, kwargs, reason)
         self.misses += 1
+        self.repeat = None
         if key in self.entries:
             guard_missed(local.state.trace)
         if len(self.refused) > SIGNATURES:
@@ -281,6 +324,7 @@ class Hybridized:
 
     def _changed(self, key: Any, entry: Entry, result: Any) -> Any:
         """The call changed what it depends on: once is normal (state that is made when first needed), always is a side effect."""
+        self.repeat = None
         self.changes[key] = count = self.changes.get(key, 0) + 1
         reason = f"changes what it reads: {entry.guards.first_change()}"
         if count >= CHANGES:
@@ -368,7 +412,8 @@ def _is_spent(root: Any) -> bool:
     return False
 
 
-def _replayed(entry: Entry, macro: Macro, cells: list[Any], tensors: list[Tensor]) -> Any:
+def _replayed(entry: Entry, macro: Macro, cells: list[Any], tensors: list[Tensor], numbers: list[Any] | None = None) -> Any:
+    """`numbers`: those of the call, if they have been drawn already."""
     outcome: Outcome = macro.result
     ending, gradients, storages = macro.ending, None, None
     if outcome.grads:
@@ -377,8 +422,8 @@ def _replayed(entry: Entry, macro: Macro, cells: list[Any], tensors: list[Tensor
             values = [layout for _, layout in macro.created]
             gradients = outcome.gradients = Gradients(entry.leaves, outcome.grads, outcome.unread, values)
         storages, handles = gradients.take(cells)
-    known: list[Any] = []
-    if macro.definitions:
+    known: list[Any] = numbers or []
+    if macro.definitions and numbers is None:
         macro.define(known, [])
     created = macro.start_directly(cells, known, storages) if ending else None
     if created is None:
@@ -388,7 +433,7 @@ def _replayed(entry: Entry, macro: Macro, cells: list[Any], tensors: list[Tensor
     del storages
     if gradients is not None:
         gradients.give(created, cells, handles)
-    result = _given(entry, outcome, cells, created, tensors, known)
+    result = given(entry.handles, outcome, cells, created, tensors, known)
     Counts.replays += 1
     if ending:
         del created  # what nobody keeps need not be written
@@ -396,23 +441,6 @@ def _replayed(entry: Entry, macro: Macro, cells: list[Any], tensors: list[Tensor
     elif macro.end.boundary:
         flush("bound on pending work")
     return result
-
-
-def _given(entry: Entry, outcome: Outcome, cells: list[Any], created: list[Any], tensors: list[Tensor], known: list[Any]) -> Any:
-    """What a replayed call gives back: results with their gradients' history."""
-    outputs = [handle(place, created, cells) for place in outcome.places]
-    if outcome.differentiable:
-        chosen = [outputs[k] for k in outcome.differentiable]
-        if outcome.template is not None:
-            outcome.template.attach(chosen, cells, created, tensors, known)
-        else:
-            for out in chosen:
-                out._grad_fn, out._requires_grad = outcome.spent, True
-    for k, watch in outcome.losses:
-        watch.next(created[k])
-    if outcome.single:
-        return outputs[0]
-    return build(outcome.spec, outputs, tensors, entry.handles, known)
 
 
 def _modes() -> tuple[Any, ...]:

@@ -105,7 +105,19 @@ class Guards:
         for function, code, defaults, named in self.functions:
             if function.__code__ is not code or function.__defaults__ is not defaults or function.__kwdefaults__ is not named:
                 return False
+        return self.rest_holds()
+
+    def rest_holds(self) -> bool:
+        """Whether that is as it was which no table of `table` compares."""
         return (not self.objects or self._objects_hold()) and (self.epoch == Changes.epoch or self._modules_hold())
+
+    def table(self) -> tuple[Any, Any, Any, Any, Any] | None:
+        """What is compared object by object at every call, as `Backend.same` wants it; None if Python has to look at something itself."""
+        quick = self._quick
+        if quick is None or not quick.usual or quick.items:
+            return None
+        lists = [(held, items) for held, items in self.items if held.__class__ is list]
+        return self.always, lists, self.cells, self.sizes, self.functions
 
     def _objects_hold(self) -> bool:
         if any(live != copy for live, copy in self.copies) or any(held.__class__ is not kind for held, kind in self.kinds):

@@ -199,7 +199,7 @@ class Macro:
             buffer.trace, buffer.number = trace, number
             inputs.append(buffer)
             number += 1
-        trace.scalars += self._scalars(known)
+        trace.scalars += self.numbered(known)
         if self.checks:
             trace.checks += self.checks
         storages = trace.storages
@@ -246,7 +246,7 @@ class Macro:
             storage.version += versions
         awaited = self.test is not None  # a value is read next
         outputs = [*[created[k].buffer for k in direct.firsts], *written]
-        start_plan(self.end, direct.plan, self.ending, inputs, self._scalars(known), outputs, [c[1] for c in self.checks], awaited)
+        start_plan(self.end, direct.plan, self.ending, inputs, self.numbered(known), outputs, [c[1] for c in self.checks], awaited)
         return created
 
     def _find_direct(self) -> Any:
@@ -270,7 +270,8 @@ class Macro:
         twins = [(k, first[slot]) for k, (slot, _) in enumerate(self.created) if first[slot] != k]
         return Direct(plan, [cell for cell, _, _ in self.inputs], [w[0] for w in self.written], [*first.values()], twins)
 
-    def _scalars(self, known: list[Any]) -> list[Any]:
+    def numbered(self, known: list[Any]) -> list[Any]:
+        """The scalars of the program, given the numbers of the call."""
         if not self.numbers:
             return self.scalars
         scalars = self.scalars.copy()

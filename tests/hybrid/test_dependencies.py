@@ -13,6 +13,7 @@ import pytest
 
 import calque
 from calque import nn
+from calque.hybrid import call as hybrid_call
 from tests.hybrid.dependency_cases import CASES, Case, case, restored
 
 UNSEEN: dict[str, Case] = {}  # documented in docs/decisions/0047: what nobody compares
@@ -158,8 +159,11 @@ def _run(make: Case, hybridized: bool) -> list[Any]:
         getattr(call, "undo", lambda: None)()
 
 
+@pytest.mark.parametrize("looks", [1, 1000], ids=["native", "python"])
 @pytest.mark.parametrize("name", CASES)
-def test_a_change_is_never_missed(name: str) -> None:
+def test_a_change_is_never_missed(name: str, looks: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`looks`: from which call on native code compares."""
+    monkeypatch.setattr(hybrid_call, "LOOKS", looks)
     make = CASES[name]
     try:
         with restored():

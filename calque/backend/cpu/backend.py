@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from calque.backend.base import Array, Backend, Executable, MemoryStats
-from calque.backend.cpu import contract, limits, place, tune
+from calque.backend.cpu import contract, limits, place, same, tune
 from calque.backend.cpu.executable import compile_schedule
 from calque.backend.cpu.link import notes
 from calque.backend.cpu.memory import POOL, POOLS
@@ -31,6 +31,14 @@ class CpuBackend(Backend):
     def compile(self, schedule: Schedule) -> Executable:
         """Machine code for a schedule."""
         return compile_schedule(schedule)
+
+    def same(
+        self, entries: Sequence[tuple[Any, Any, Any]], lists: Sequence[tuple[Any, Sequence[Any]]], cells: Sequence[tuple[Any, Any]],
+        sizes: Sequence[tuple[Any, int]], functions: Sequence[tuple[Any, Any, Any, Any]], slots: Sequence[tuple[Any, dict[str, Any]]],
+    ) -> Any:  # fmt: skip
+        """Compared by native code, if that knows where CPython keeps such things."""
+        found = same.Same(entries, lists, cells, sizes, functions, slots) if same.supported() else None
+        return found if found is not None and found.whole else None
 
     def expect(self, nodes: int) -> None:
         """Start compilers if the kernel cache is empty."""

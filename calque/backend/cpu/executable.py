@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from calque.backend.base import Array, CheckFailed, Executable, Scalar
+from calque.backend.base import Array, CheckFailed, Executable, Scalar, Standing
+from calque.backend.cpu import again, same
 from calque.backend.cpu import callable as native_calls
 from calque.backend.cpu.host import run_contract, run_host
 from calque.backend.cpu.link import Linked, Stretch, link
@@ -62,19 +63,23 @@ class Words:
         self.arena: Any = None  # kept if it is small
         self.request: Any = None
         self.call: Any = None
+        self.held: Any = None
 
     def prepare(self, launches: int, count: int, alone: bool) -> None:
-        """Lay out the request of `calque_step` for launches that are all there is to a run, and bind it to that. `alone`: they are over sooner than
-        the interpreter's lock would be back."""
+        """Lay out the request of `calque_step` for launches that are all there is to a run, and bind it to that."""
+        self.request = np.array(self.laid_out(launches, count, alone, self._count, self._tables), np.int64)
+        self.call = native_calls.bound(native().step, self.request)
+
+    def laid_out(self, launches: int, count: int, alone: bool, patches: int, tables: Sequence[int]) -> list[int]:
+        """A request. `alone`: the launches are over sooner than the interpreter's lock would be back."""
         save, restore = (0, 0) if alone else native_calls.lock_functions()
         values = {
             "control": control_alone() if alone else 0, "launches": launches, "count": count, "words": self.address, "alone": alone,
-            "patches": self._count, "positions": self._tables[0], "sources": self._tables[1], "offsets": self._tables[2],
+            "patches": patches, "positions": tables[0], "sources": tables[1], "offsets": tables[2],
             "floats": len(self._leaves), "float_positions": _address(self.linked.float_positions), "float_leaves": _address(self._leaves),
             "float_type": id(float), "save": save, "restore": restore,
         }  # fmt: skip
-        self.request = np.array([int(values[name]) for name in REQUEST], np.int64)
-        self.call = native_calls.bound(native().step, self.request)
+        return [int(values[name]) for name in REQUEST]
 
     def fill(self, arrays: list[Array], scalars: Sequence[Scalar]) -> None:
         """Set what differs between runs."""
@@ -176,7 +181,38 @@ class CpuExecutable(Executable):
         """Run all launches in one native call; False, and nothing has run, if a scalar is not of the class it should be."""
         if self._alone:
             return words.call(arrays, scalars) is arrays
-        return HERE.runtime.step(words.call, words.request, arrays, scalars)
+        return HERE.runtime.step(words.call, words.request, arrays, scalars) is arrays
+
+    def standing(self, facts: Standing) -> Any:
+        """See `backend.base.Executable.standing`."""
+        if not self._single or not self.distinct or not same.supported() or self._arena_bytes > KEPT_BYTES:
+            return None
+        fresh = {place: source for place, source in zip(self._direct, facts.outputs, strict=True) if place >= self._input_count}
+        sources = [*facts.inputs[: self._input_count], *(fresh.get(self._input_count + k) for k in range(len(self._fresh)))]
+        if any(source is None for source in sources) or Kept.total + self._arena_bytes > KEPT_TOTAL:
+            return None
+        arrays = [np.empty(0, np.int8) if isinstance(source, int) else source for source in sources]
+        words = Words(self.linked)
+        if self._arena_bytes:
+            words.arena = HERE.pool.empty(self._arena_bytes, np.dtype(np.uint8))
+            arrays.append(words.arena)
+        words.fill(arrays, [0.0] * (max(self.linked.float_leaves, default=-1) + 1))
+        changing = np.array([isinstance(source, int) for source in sources] + [False], bool)[self.linked.sources]
+        numbers = np.array([source if isinstance(source, int) else 0 for source in sources] + [0], np.int64)
+        words.held = held = [
+            self.linked.positions[changing].copy(), numbers[self.linked.sources[changing]].copy(), self.linked.offsets[changing].copy(),
+        ]  # fmt: skip
+        only = self.linked.stretches[0]
+        request = words.laid_out(self._records + 24 * only.first, only.count, self._alone, len(held[0]), [_address(t) for t in held])
+        kept = [] if self._alone else [source for source in sources if not isinstance(source, int)]
+        made = again.Again(facts, (self, words), request, self._alone, kept)
+        if not made.whole:
+            return None
+        for k, kept in enumerate(self._kept):  # memory that stays with whom it is now
+            if kept is not None and any(kept is source for source in sources):
+                Kept.total -= kept.nbytes
+                self._kept[k] = None
+        return made
 
     def _stepwise(self, words: Words, arrays: list[Array], scalars: Sequence[Scalar]) -> None:
         words.fill(arrays, scalars)

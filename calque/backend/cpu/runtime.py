@@ -38,7 +38,7 @@ class Native:
         self.start = ctypes.CFUNCTYPE(_WORD, _WORD)(found["calque_start"])
         self.stop = ctypes.CFUNCTYPE(None, _WORD)(found["calque_stop"])
         self.patch = ctypes.CFUNCTYPE(None, *[_WORD] * 6)(found["calque_patch"])
-        self.step = found["calque_step"]  # see `callable.py`
+        self.step, self.same, self.again = (found[f"calque_{name}"] for name in ("step", "same", "again"))  # see `callable.py`
 
 
 def aligned_bytes(nbytes: int) -> Array:
@@ -99,15 +99,14 @@ class Runtime:
                 self._restart(wanted)
             return self._threads
 
-    def step(self, call: Callable[..., Any], request: Any, arrays: list[Any], scalars: list[Any]) -> bool:
-        """One run of a program: `call` is `calque_step` bound to this request. False, and nothing has run, if a scalar that should be a float is
-        none."""
+    def step(self, call: Callable[..., Any], request: Any, *arguments: Any) -> Any:
+        """What `call` returns for one run of a program: `calque_step` or `calque_again`, bound to this request."""
         with self._lock:
             wanted = self.wanted()
             if self._threads != wanted:
                 self._restart(wanted)
             request[0] = self._address  # a restart moves it
-            return call(arrays, scalars) is arrays
+            return call(*arguments)
 
     def _restart(self, threads: int) -> None:
         if not 1 <= threads <= MAX_THREADS:

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import platform
 
+from calque.backend.cpu.same_text import same_text
 from calque.backend.cpu.target import SCRATCH_BYTES
 
 THREAD_BLOCK = 384
@@ -433,10 +434,10 @@ done:
   ret void
 }
 
-; One run of a program: addresses, floating scalars, launches. `request` holds the words named in `REQUEST`; `arrays` and `scalars` are Python
-; lists. Returns 1, and runs nothing, if a scalar that should be a Python float is something else. The launches run without the interpreter's
+; One run of a program: addresses, floating scalars, launches. `request` holds the words named in `REQUEST`; `objects` are the arrays, `scalars` is a
+; Python list. Returns 1, and runs nothing, if a scalar that should be a Python float is something else. The launches run without the interpreter's
 ; lock if `save` and `restore` (of the thread's state) are there.
-define internal i64 @step(ptr %request, ptr %arrays, ptr %scalars) nounwind {
+define internal i64 @step(ptr %request, ptr %objects, ptr %scalars) nounwind {
 entry:
   %wordsp = getelementptr i64, ptr %request, i64 3
   %words = load ptr, ptr %wordsp
@@ -448,8 +449,6 @@ entry:
   %sources = load ptr, ptr %sourcesp
   %offsetsp = getelementptr i64, ptr %request, i64 8
   %offsets = load ptr, ptr %offsetsp
-  %objectsp = getelementptr i8, ptr %arrays, i64 24
-  %objects = load ptr, ptr %objectsp
   %floatsp = getelementptr i64, ptr %request, i64 9
   %floats = load i64, ptr %floatsp
   %atp = getelementptr i64, ptr %request, i64 10
@@ -519,7 +518,9 @@ entry:
   %arrays = load ptr, ptr %arguments
   %second = getelementptr i8, ptr %arguments, i64 8
   %scalars = load ptr, ptr %second
-  %odd = call i64 @step(ptr %request, ptr %arrays, ptr %scalars)
+  %objectsp = getelementptr i8, ptr %arrays, i64 24
+  %objects = load ptr, ptr %objectsp
+  %odd = call i64 @step(ptr %request, ptr %objects, ptr %scalars)
   %failed = icmp ne i64 %odd, 0
   %result = select i1 %failed, ptr %scalars, ptr %arrays
   %references = load i64, ptr %result
@@ -537,7 +538,7 @@ REQUEST = (
 )  # fmt: skip
 """What the words of a request of `calque_step` say."""
 
-ENTRY_POINTS = ("calque_barrier", "calque_run", "calque_start", "calque_stop", "calque_patch", "calque_step")
+ENTRY_POINTS = ("calque_barrier", "calque_run", "calque_start", "calque_stop", "calque_patch", "calque_step", "calque_same", "calque_again")
 
 
 def module_text() -> str:
@@ -545,7 +546,7 @@ def module_text() -> str:
     machine = platform.machine().lower()
     pause = _PAUSE[machine]
     declare = "declare void @llvm.x86.sse2.pause()" if "x86" in pause else "declare void @llvm.aarch64.hint(i32)"
-    text = _TEXT.replace("DECLARE_PAUSE", declare).replace("PAUSE", pause).replace("FUTEX", str(_SYSCALL[machine]))
+    text = (_TEXT + same_text(len(REQUEST))).replace("DECLARE_PAUSE", declare).replace("PAUSE", pause).replace("FUTEX", str(_SYSCALL[machine]))
     numbers = {"SPIN_BARRIER": SPIN_BARRIER, "SPIN_IDLE": SPIN_IDLE, "SCRATCH_BYTES": SCRATCH_BYTES, "LOCAL_WORDS": LOCAL_WORDS}
     for name, number in numbers.items():
         text = text.replace(name, str(number))

@@ -10,7 +10,7 @@ import numpy as np
 from calque import functional as T
 from calque.base import dtypes as dt
 from calque.base.errors import ArgumentError, DTypeError, OutOfRangeError
-from calque.functional.checks import known_values, peek
+from calque.functional.checks import Within, known_values, peek
 from calque.functional.common import cast, prim
 from calque.nn.functional.rows import choose, positions
 from calque.run.recorder import add_check, local
@@ -42,7 +42,7 @@ def check_indices(t: Tensor, size: int, skip: int | None, error: Callable[[tuple
         bad = _first_bad(found, size, skip)
         return False, bad, int(found.reshape(-1)[bad]) if bad >= 0 else 0
 
-    known = peek(t, verdict) if t._layout.numel <= SMALL else None
+    known = peek(t, Within(size, (True, -1, 0), verdict)) if t._layout.numel <= SMALL else None
     if known is not None:
         plain, bad, value = known
         if bad >= 0:

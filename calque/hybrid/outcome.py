@@ -1,0 +1,44 @@
+"""What a replay gives back to its caller."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from calque.hybrid.gradients import Gradients
+from calque.hybrid.graph import Template
+from calque.hybrid.region import Place, handle
+from calque.hybrid.structure import build
+from calque.run.losses import ReplayedLoss
+from calque.tensor import Tensor
+
+
+class Outcome:
+    """What a replay gives back: `spec` describes the result, `grads` the new `.grad` of leaves, `template` the graph behind the outputs."""
+
+    __slots__ = ("spec", "places", "grads", "differentiable", "template", "spent", "single", "unread", "gradients", "losses")
+
+    def __init__(self, spec: Any, places: list[Place], grads: list[tuple[int, Place | None]], differentiable: list[int]) -> None:
+        self.spec, self.places, self.grads, self.differentiable = spec, places, grads, differentiable
+        self.template: Template | None = None
+        self.spent: Any = None
+        self.single = spec == ("tensor", 0)
+        self.unread: set[int] = set()  # leaves whose old gradient nobody reads
+        self.gradients: Gradients | None = None  # made for the first replay without looks at values
+        self.losses: list[tuple[int, ReplayedLoss]] = []  # new storages from which backward passes started
+
+
+def given(reached: list[Any], outcome: Outcome, cells: list[Any], created: list[Any], tensors: list[Tensor], known: list[Any]) -> Any:
+    """What a replayed call gives back: results with their gradients' history."""
+    outputs = [handle(place, created, cells) for place in outcome.places]
+    if outcome.differentiable:
+        chosen = [outputs[k] for k in outcome.differentiable]
+        if outcome.template is not None:
+            outcome.template.attach(chosen, cells, created, tensors, known)
+        else:
+            for out in chosen:
+                out._grad_fn, out._requires_grad = outcome.spent, True
+    for k, watch in outcome.losses:
+        watch.next(created[k])
+    if outcome.single:
+        return outputs[0]
+    return build(outcome.spec, outputs, tensors, reached, known)

@@ -1,0 +1,238 @@
+"""A replay that finds every object as the replay before it left it: gradients nobody has looked at, parameters that only the model has, arguments of
+the same kind.
+
+Then next to nothing is left to do in Python: native code compares all that (`Executable.standing`) and runs the program on the memory of the run
+before. No gradient changes hands: handle, storage, buffer and memory of each are the ones that `Gradients` would have put there. Whatever is not as
+it was makes the call an ordinary replay, the twin of this one.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from calque.backend.base import Argument, Standing
+from calque.base.config import settings
+from calque.base.dtypes import get_default_dtype, int64
+from calque.functional.checks import Within
+from calque.hybrid.guards import PLAIN
+from calque.hybrid.outcome import Outcome, given
+from calque.run import trace as tracing
+from calque.run.buffer import Buffer
+from calque.run.counts import Counts
+from calque.run.dispatch import INLINE_WORK, Plan
+from calque.run.engine import ENGINE, Task
+from calque.run.macro import Direct, Macro
+from calque.run.queues import at, on, queue_of
+from calque.run.recorder import LOCK, Counters, Storage, count_flush, local, realised
+from calque.tensor import TENSOR_TYPES, Tensor
+
+MISSED: Any = object()
+_NONE: list[Any] = []
+FIRST = 3  # ordinary replays before the first attempt; after each attempt twice as many wait for the next
+LAST = 4096
+USEFUL = 16  # repeats that pay for an attempt
+
+Fact = tuple[str, Any, Any]
+
+
+class Repeat:
+    """Repeats of one call. `hits`: how often it was one."""
+
+    def __init__(self, entry: Any, macro: Macro, again: Any, arguments: list[int], written: list[Storage]) -> None:
+        state = local.state
+        self.entry, self.macro, self.again, self.arguments = entry, macro, again, arguments
+        self.modes = (state.grad, state.inference, state.autocast, get_default_dtype())
+        self.written = [(storage, versions) for storage, (_, _, versions, _, _) in zip(written, macro.written, strict=True)]
+        numbers = _gradients(macro)
+        self.results = [(k, macro.created[k][1]) for k in macro.start_up.firsts if k not in numbers]
+        self.twins = [(k, first) for k, first in macro.start_up.twins if k not in numbers]
+        self.device = macro.start_up.plan.device
+        self.queue = queue_of(self.device)
+        self.generation = Counters.evictions
+        self.hits = 0
+
+    def __call__(self, args: tuple[Any, ...]) -> Any:
+        """The result of the call; `MISSED`, and nothing has happened, if something is not as it was."""
+        state, macro, again, grad = local.state, self.macro, self.again, self.modes
+        if (
+            state.trace.cur is not macro.start or state.grad is not grad[0] or state.inference is not grad[1] or state.autocast is not grad[2]
+            or get_default_dtype() is not grad[3] or tracing.active is not None or settings.verify
+            or Counters.evictions != self.generation or not self.queue.idle() or again.call(args) is not True or not self.entry.valid()
+        ):  # fmt: skip
+            return MISSED
+        known: list[Any] = []
+        if macro.definitions:
+            macro.define(known, [])
+        scalars = macro.numbered(known)
+        created: list[Any] = [None] * len(macro.created)
+        with LOCK:
+            for storage, versions in self.written:
+                storage.version += versions
+            several = ENGINE.tracking  # without it there is one device, and this thread is there
+            there = at(self.device) if several else self.device
+            try:
+                arrays = again.results()
+                if not self.queue.idle() or not again.run(args, scalars, arrays):
+                    return Interrupted(known)
+            finally:
+                if several:
+                    at(there)
+            for (k, layout), array in zip(self.results, arrays, strict=True):
+                created[k] = realised(Buffer(array), layout)
+        for k, first in self.twins:
+            created[k] = realised(created[first].buffer, macro.created[k][1])
+        self.hits += 1
+        Counts.replays += 1
+        Counters.plan_hits += 1
+        memory = self.entry.memory
+        memory.tick = macro.used = memory.tick + 1
+        count_flush(macro.end, macro.ending, 3)
+        return given(self.entry.handles, macro.result, _NONE, created, [args[k] for k in self.arguments], known)
+
+
+class Interrupted:
+    """Something changed after the numbers of a call were drawn: it goes on as an ordinary replay with those."""
+
+    __slots__ = ("known",)
+
+    def __init__(self, known: list[Any]) -> None:
+        self.known = known
+
+
+def repeat_of(entry: Any, macro: Macro, args: tuple[Any, ...]) -> Repeat | None:
+    """How to repeat a call that has just been replayed with these arguments, if that is possible."""
+    direct, outcome = macro.start_up, macro.result
+    if direct.__class__ is not Direct or not _plain(macro, direct, outcome):
+        return None
+    tensors = [k for k, a in enumerate(args) if a.__class__ in TENSOR_TYPES]
+    few, all_ = len(tensors), len(tensors) + len(entry.fixed)
+    used = sorted({*direct.inputs, *direct.written, *macro.realised})
+    if any(c >= all_ for c in used) or any(c < few for c in direct.written):
+        return None
+    if any(a.__class__ not in PLAIN for a in args if a.__class__ not in TENSOR_TYPES):
+        return None
+    if any(args[k]._requires_grad for k in tensors):
+        return None
+    storages = [args[k]._storage for k in tensors] + entry.fixed
+    if any(_array(storages[c]) is None for c in used):
+        return None
+    rows, grads = _gradient_facts(entry, outcome) if outcome.grads else ([], {})
+    if grads is None:
+        return None
+    for c in used:
+        if c >= few:
+            rows += _state_facts(storages[c], c in direct.written)
+    return _made(entry, macro, args, tensors, storages, rows, grads)
+
+
+def _plain(macro: Macro, direct: Direct, outcome: Outcome) -> bool:
+    """Whether the call is one short program whose results are gradients of leaves that nobody reads, and new tensors."""
+    plan, gradients = direct.plan, _gradients(macro)
+    if plan.__class__ is not Plan or plan.compiled is None or not plan.compiled.plain or plan.cost >= INLINE_WORK:
+        return False
+    if outcome.template is not None or macro.checks or macro.unusual or macro.test is not None:
+        return False
+    if outcome.gradients is not None and (outcome.gradients.dropped or outcome.gradients.others):
+        return False
+    if any((k in gradients) is not (first in gradients) for k, first in direct.twins):
+        return False
+    return all(place[0] == "created" and place[1] not in gradients for place in outcome.places) and not any(k in gradients for k, _ in outcome.losses)
+
+
+def _gradients(macro: Macro) -> set[int]:
+    """Numbers of the new storages that are gradients."""
+    found = macro.result.gradients
+    return set() if found is None else {number for _, _, number, _, _ in found.rows}
+
+
+def _array(storage: Storage) -> Any:
+    """The array of a value that is there, and that nobody outside sees."""
+    buffer = storage.buffer
+    if storage.trace is not None or buffer is None or buffer.task is not None or buffer.owner is not None or buffer.export is not None:
+        return None
+    return buffer.array
+
+
+def _state_facts(storage: Storage, written: bool) -> list[Fact]:
+    buffer: Any = storage.buffer
+    rows: list[Fact] = [("slots", storage, {"trace": None, "layout": storage.layout, "buffer": buffer})]
+    if written:
+        rows += [("slots", storage, {"home": None, "writer": storage.writer}), ("references", buffer, 1)]
+        rows.append(("slots", buffer, {"pins": 0, "readers": None}))
+    rows += [("slots", buffer, {"array": buffer.array, "task": None, "owner": None, "export": None}), ("data", buffer.array, None)]
+    return rows
+
+
+def _gradient_facts(entry: Any, outcome: Outcome) -> tuple[list[Fact], Any]:
+    """What the gradients of the leaves have to be like, and their arrays by number; None for those if one is not what a replay leaves."""
+    rows: list[Fact] = []
+    arrays: dict[int, Any] = {}
+    assert outcome.gradients is not None
+    given_ = {id(leaf): (number, value, view) for leaf, _, number, value, view in outcome.gradients.rows}
+    buffers = [leaf._grad._storage.buffer for leaf in entry.leaves if id(leaf) in given_ and leaf._grad is not None]
+    for leaf in entry.leaves:
+        grad = leaf._grad
+        rows.append(("slots", leaf, {"_grad": grad}))
+        if id(leaf) not in given_:
+            continue
+        number, value, view = given_[id(leaf)]
+        if grad is None or grad.__class__ is not Tensor or grad._storage.layout is not value or _array(grad._storage) is None:
+            return rows, None
+        storage: Any = grad._storage
+        buffer = storage.buffer
+        arrays[number] = buffer.array
+        rows += _handle_facts(grad, storage, view)
+        rows += _value_facts(storage, buffer, value, sum(b is buffer for b in buffers))
+    return rows, arrays
+
+
+def _handle_facts(grad: Tensor, storage: Storage, view: Any) -> list[Fact]:
+    bare = dict.fromkeys(("_grad_fn", "_grad", "_base", "_views", "_cache", "_hooks"))
+    return [
+        ("references", grad, 1), ("kind", grad, None), ("unseen", grad, None), ("bare", grad, None),
+        ("slots", grad, {"_storage": storage, "_layout": view, "_requires_grad": False, **bare}),
+    ]  # fmt: skip
+
+
+def _value_facts(storage: Storage, buffer: Buffer, value: Any, sharing: int) -> list[Fact]:
+    """`sharing`: so many gradients are this value."""
+    return [
+        ("references", storage, 1), ("kind", storage, None), ("unseen", storage, None),
+        ("slots", storage, {"trace": None, "slot": -1, "layout": value, "buffer": buffer, "home": None, "version": 0, "writer": None}),
+        ("references", buffer, sharing), ("kind", buffer, None), ("unseen", buffer, None),
+        ("slots", buffer, {"array": buffer.array, "task": None, "owner": None, "export": None, "trace": None, "readers": None}),
+        ("slots", buffer, {"number": -1, "pins": 0, "floating": False}),
+        ("references", buffer.array, 1), ("data", buffer.array, None),
+    ]  # fmt: skip
+
+
+def _made(
+    entry: Any, macro: Macro, args: tuple[Any, ...], tensors: list[int], storages: list[Storage], rows: list[Fact], grads: dict[int, Any]
+) -> Repeat | None:
+    """The repeat, with what the backend makes of it."""
+    direct, few = macro.start_up, len(tensors)
+    fresh = [k for k in direct.firsts if k not in grads]
+    first_fixed = len(args) + len(fresh)
+    fixed: list[Any] = []
+    indices = []
+    for cell, view, verdict, result in macro.peeks:
+        storage = storages[cell]
+        if verdict.__class__ is not Within or result != verdict.good or view.dtype is not int64 or not view.contiguous:
+            return None
+        if cell >= few:
+            rows += _state_facts(storage, False)
+            fixed.append(_array(storage))
+        number = tensors[cell] if cell < few else first_fixed + len(fixed) - 1
+        indices.append((number, 8 * view.offset, view.numel, verdict.size))
+    if any(array is None for array in fixed):
+        return None
+    inputs = [tensors[c] if c < few else _array(storages[c]) for c in direct.inputs]
+    outputs = [grads[k] if k in grads else len(args) + fresh.index(k) for k in direct.firsts] + [_array(storages[c]) for c in direct.written]
+    arguments = [
+        Argument(a.__class__, a._layout, a._requires_grad, a._storage.layout) if a.__class__ in TENSOR_TYPES else Argument(None, a) for a in args
+    ]
+    results = [(macro.created[k][1].numel, macro.created[k][1].dtype.np) for k in fresh]
+    facts = Standing(inputs, outputs, rows, arguments, entry.fixed, indices, results, fixed, (Tensor, Storage, Buffer, Task))
+    plan = direct.plan
+    again = on(plan.device, lambda: plan.compiled.executable.standing(facts))
+    return None if again is None else Repeat(entry, macro, again, tensors, [storages[c] for c in direct.written])
