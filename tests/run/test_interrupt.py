@@ -14,6 +14,8 @@ import pytest
 import calque
 from calque import nn
 from calque.base.errors import InterruptedValueError
+from calque.hybrid import call as hybrid_call
+from calque.hybrid import repeat
 from calque.run import direct, recorder
 from calque.run.interrupt import SHIELD
 
@@ -161,12 +163,16 @@ def _replayed() -> tuple[nn.Linear, Callable[[], float]]:
     return layer, lambda: run(x, labels).item()
 
 
-def test_ctrl_c_while_a_replay_starts_its_program(python_handler: None) -> None:
+@pytest.mark.parametrize("repeats", [False, True])
+def test_ctrl_c_while_a_replay_starts_its_program(repeats: bool, python_handler: None, monkeypatch: pytest.MonkeyPatch) -> None:
     number, stopped = 1, 0
+    inside: Any = repeat.Repeat.__call__ if repeats else direct.start_plan
+    if not repeats:
+        monkeypatch.setattr(hybrid_call, "repeat_of", lambda *call: None)
     while True:
         layer, run = _replayed()
         losses = [run() for _ in range(20)]
-        with _Trap(direct.start_plan, number, lambda: signal.raise_signal(signal.SIGINT)) as trap:
+        with _Trap(inside, number, lambda: signal.raise_signal(signal.SIGINT)) as trap:
             try:
                 run()
                 losses.append(run())
