@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from inspect import signature
 from typing import Any
 
 from calque import optim
@@ -41,6 +42,10 @@ def _optimizer(optimizer: Any, options: dict[str, Any]) -> Any:
     if "beta1" in given or "beta2" in given:
         given["betas"] = (given.pop("beta1", 0.9), given.pop("beta2", 0.999))
     kind = getattr(optim, names[optimizer.lower()])
+    accepted = [name for name in signature(kind).parameters if name != "params"]
+    unknown = [name for name in given if name not in accepted]
+    if unknown:
+        raise ArgumentError(f"[Trainer] expected options of {kind.__name__}, got {unknown[0]!r}; there are {', '.join(accepted)}")
     kind([zeros(1, requires_grad=True)], **given)  # refuses wrong options now, not at the first step
     return lambda parameters: kind(parameters, **given)
 

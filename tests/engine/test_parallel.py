@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import threading
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -173,13 +173,21 @@ def test_structures_are_split_and_put_together() -> None:
     assert [str(p[1]["x"].device) for p in parts] == DEVICES
 
 
-def test_buffers_of_the_first_replica_are_kept() -> None:
-    norm = nn.BatchNorm1d(3).to("cpu:0")
-    x = torch.randn(8, 3, device="cpu:0")
-    nn.DataParallel(norm, DEVICES)(x)
-    expected = 0.1 * x[:4].mean(0)
-    np.testing.assert_allclose(norm.running_mean.cpu().numpy(), expected.cpu().numpy(), rtol=1e-5, atol=1e-6)
-    assert norm.num_batches_tracked.item() == 1
+@pytest.mark.parametrize("home", ["cpu", "cpu:0", "cpu:1"])
+@pytest.mark.parametrize("hybrid", [False, True])
+def test_buffers_of_the_first_replica_are_kept(home: str, hybrid: bool) -> None:
+    norm = nn.BatchNorm1d(3).to(home)
+    parallel = nn.DataParallel(norm, DEVICES)
+    if hybrid:
+        parallel.hybridize()
+    expected = torch.zeros(3)
+    for k in range(6):
+        x = torch.randn(8, 3)
+        parallel(x.to(home))
+        expected = 0.9 * expected + 0.1 * x[:4].mean(0)
+        np.testing.assert_allclose(norm.running_mean.cpu().numpy(), expected.numpy(), rtol=1e-4, atol=1e-6)
+        assert norm.num_batches_tracked.item() == k + 1
+        assert str(norm.running_mean.device) == home
 
 
 def test_wrong_uses_are_named() -> None:
@@ -451,3 +459,27 @@ def test_trainer_in_gluon_style(kind: str) -> None:
         trainer.step(10)
     with pytest.raises(ArgumentError, match="name of an optimizer"):
         torch.parallel.Trainer(plain, "sgdd")
+
+
+class _Named(NamedTuple):
+    x: Any
+    scale: Any
+
+
+def test_a_pipeline_splits_named_tuples() -> None:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__(first=nn.Linear(4, 3), second=nn.Linear(3, 2).to("cpu:1"))
+
+        def forward(self, pair: Any) -> Any:
+            return _Named(self.second(self.first(pair.x).to("cpu:1")), pair.scale * 2.0)
+
+    net, given = Net(), _Named(torch.randn(5, 4), torch.ones(5, 1))
+    out, whole = torch.parallel.pipeline(net, 3)(given), net(given)
+    assert type(out) is _Named
+    _agree([out.x.detach().cpu().numpy(), out.scale.cpu().numpy()], [whole.x.detach().cpu().numpy(), whole.scale.numpy()], 1e-6)
+
+
+def test_options_that_an_optimizer_does_not_have() -> None:
+    with pytest.raises(ArgumentError, match=r"\[Trainer\] expected options of SGD, got 'gamma'; there are lr, momentum"):
+        torch.parallel.Trainer(nn.Linear(2, 1), "sgd", {"learning_rate": 0.1, "gamma": 1.0})

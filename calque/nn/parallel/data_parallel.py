@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from calque.autograd.modes import no_grad
+from calque.autograd.moving import move
 from calque.base.config import settings
 from calque.base.errors import ArgumentError, DeviceError
+from calque.functional.inplace import copy_
 from calque.nn.module import Module
 from calque.nn.parallel.primitives import device_of, devices_of, gather, parallel_apply, scatter
 from calque.nn.parallel.replicate import replicate
@@ -31,7 +34,17 @@ def data_parallel(
     home = _home(module, devices[0]) if output_device is None else device_of(output_device, "data_parallel")
     parts = scatter((arguments, keywords), devices, dim)
     replicas = replicate(module, devices[: len(parts)])
-    return gather(parallel_apply(replicas, [a for a, _ in parts], [k for _, k in parts], devices[: len(parts)]), home, dim)
+    outputs = parallel_apply(replicas, [a for a, _ in parts], [k for _, k in parts], devices[: len(parts)])
+    _keep_statistics(module, replicas[0])
+    return gather(outputs, home, dim)
+
+
+def _keep_statistics(module: Any, replica: Any) -> None:
+    """What the forward of the first replica wrote into buffers is the module's, also where the module lives on none of the devices."""
+    with no_grad():
+        for own, copy in zip(module.buffers(), replica.buffers(), strict=True):
+            if copy is not own and copy._storage.version:
+                copy_(own, move(copy, own._layout.device))
 
 
 def _home(module: Any, otherwise: Any) -> Any:
