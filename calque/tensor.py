@@ -16,7 +16,7 @@ import numpy as np
 from calque.base import dtypes as dt
 from calque.base.attached import Attached
 from calque.base.device import CPU, META, Device
-from calque.base.errors import AutogradError, DeviceError, DTypeError
+from calque.base.errors import AutogradError, DeviceError, DTypeError, no_tensor
 from calque.base.layout import Layout, dense_layout, layout
 from calque.base.shapes import within_dense
 from calque.ops.opdef import OpDef, get
@@ -219,7 +219,10 @@ def unary(op: OpDef, to_float: bool = False) -> Callable[[Tensor], Tensor]:
     def apply(input: Tensor) -> Tensor:
         state = local.state
         trace = state.trace
-        storage = input._storage
+        try:
+            storage = input._storage
+        except AttributeError as error:
+            raise no_tensor(op.name, error) or error from None
         if storage.trace is trace and storage.layout is input._layout:
             i = storage.slot
         else:

@@ -33,6 +33,8 @@ class Device:
             raise DeviceError(f"[device] expected one of {', '.join(_KNOWN)} with an optional index, got {type!r}")
         if colon:
             index = int(number)
+        if index is not None and (index.__class__ is not int or index < 0):
+            raise DeviceError(f"[device] expected an index >= 0, got {index!r}; the first device of a kind is {name}:0")
         key = (name, index)
         found = cls._interned.get(key)
         if found is None:

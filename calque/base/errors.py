@@ -97,3 +97,14 @@ class ProfileError(CalqueError, RuntimeError):
 
 class VerificationError(CalqueError, AssertionError):
     """A program broke an invariant of the IR: a bug in Calque, never in user code."""
+
+
+_INSIDE_TENSORS = ("_layout", "_storage", "_requires_grad", "_grad_fn")
+
+
+def no_tensor(name: str, error: AttributeError) -> DTypeError | None:
+    """What to raise instead of `error` if it comes from something that is no Tensor in the place of one. Looking at types beforehand would cost every
+    call."""
+    if error.name not in _INSIDE_TENSORS:
+        return None
+    return DTypeError(f"[{name}] expected a Tensor, got {type(error.obj).__name__}; convert it with calque.tensor(...)")

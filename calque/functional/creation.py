@@ -278,6 +278,8 @@ def full(
     tensor([7, 7])
     """
     resolve_device(device, "full")
+    if not is_tensor(fill_value) and not is_number(fill_value):
+        raise DTypeError(f"[full] expected fill_value as a number, got {type(fill_value).__name__}; use calque.tensor(...) for other data")
     inferred = fill_value._layout.dtype if is_tensor(fill_value) else dt.of_scalar(number(fill_value))
     shape = size_of("full", (size,))
     return marked(filled(shape, fill_value, resolve_dtype(dtype, inferred, "full"), "full"), requires_grad, "full")

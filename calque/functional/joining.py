@@ -308,7 +308,10 @@ def flip(input: Tensor, *dims: Any) -> Tensor:
     tensor([2, 1, 0])
     """
     shape = tuple(input._layout.shape)
-    wanted = {normalize_dim(d, len(shape), "flip") for d in int_tuple("flip", dims)}
+    wanted = [normalize_dim(d, len(shape), "flip") for d in int_tuple("flip", dims)]
+    if len(set(wanted)) < len(wanted):
+        twice = max(wanted, key=wanted.count)
+        raise ArgumentError(f"[flip] expected different dims, got {tuple(wanted)}: dim {twice} appears multiple times; name it once")
     if not shape or not input._layout.numel:
         return prim("copy", input)
     strides = contiguous_strides(shape)

@@ -6,6 +6,7 @@ import functools
 from typing import Any
 
 from calque.base import dtypes as dt
+from calque.base.errors import no_tensor
 from calque.functional.common import Function, cast, is_tensor
 from calque.run.recorder import local
 
@@ -41,13 +42,24 @@ def _within(function: Any, dtype: dt.DType, args: tuple[Any, ...], kwargs: dict[
         state.autocast = before
 
 
+def _explain(function: Any, error: AttributeError) -> None:
+    """Raise what is meant if an argument is no tensor."""
+    meant = no_tensor(function.__name__, error)
+    if meant is not None:
+        raise meant from None
+
+
 def lower_precision(function: Function) -> Function:
     """A function that autocast runs in its lower dtype."""
 
     @functools.wraps(function)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
         kind = local.state.autocast
-        return function(*args, **kwargs) if kind is None else _within(function, kind, args, kwargs)
+        try:
+            return function(*args, **kwargs) if kind is None else _within(function, kind, args, kwargs)
+        except AttributeError as error:
+            _explain(function, error)
+            raise
 
     return wrapped  # type: ignore[return-value]
 
@@ -61,6 +73,9 @@ def as_given(function: Function) -> Function:
         before, state.autocast = state.autocast, None
         try:
             return function(*args, **kwargs)
+        except AttributeError as error:
+            _explain(function, error)
+            raise
         finally:
             state.autocast = before
 
@@ -72,6 +87,10 @@ def full_precision(function: Function) -> Function:
 
     @functools.wraps(function)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
-        return function(*args, **kwargs) if local.state.autocast is None else _within(function, dt.float32, args, kwargs)
+        try:
+            return function(*args, **kwargs) if local.state.autocast is None else _within(function, dt.float32, args, kwargs)
+        except AttributeError as error:
+            _explain(function, error)
+            raise
 
     return wrapped  # type: ignore[return-value]

@@ -5,6 +5,8 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import Any
 
+from calque.base.errors import no_tensor
+
 _KEY = "_calque_layers"
 _NOTE = "in layer "
 
@@ -27,8 +29,10 @@ def layer_path(chain: list[Any]) -> str:
     return ".".join(reversed(parts))
 
 
-def annotate(module: Any, error: Exception) -> None:
-    """Note the path and class of the failing layer on an exception that leaves `module`'s forward; inner calls extend outwards."""
+def annotate(module: Any, error: Exception) -> Exception:
+    """The exception that leaves `module`'s forward, with a note of the path and class of the failing layer; inner calls extend outwards."""
+    if isinstance(error, AttributeError):
+        error = no_tensor(type(module).__name__, error) or error
     chain: list[Any] = error.__dict__.setdefault(_KEY, [])
     if not chain or chain[-1] is not module:
         chain.append(module)
@@ -36,3 +40,4 @@ def annotate(module: Any, error: Exception) -> None:
     where = f"{path!r} of {type(module).__name__}: " if path else ""
     notes = [n for n in getattr(error, "__notes__", ()) if not n.startswith(_NOTE)]
     error.__notes__ = [*notes, f"{_NOTE}{where}{describe(chain[0])}"]
+    return error

@@ -82,7 +82,9 @@ class Module(Conversions):
                 return self._call_with_hooks(args, kwargs)
             return self.forward(*args, **kwargs)
         except Exception as error:
-            annotate(self, error)
+            meant = annotate(self, error)
+            if meant is not error:
+                raise meant from None
             raise
 
     def hybridize(self, active: bool = True, *, fullgraph: bool = False) -> Any:

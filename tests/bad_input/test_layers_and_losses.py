@@ -6,6 +6,7 @@ import importlib
 import warnings
 from typing import Any
 
+import numpy as np
 import pytest
 
 import calque as torch
@@ -234,3 +235,24 @@ def test_row_21_dtype_of_a_layer(dtype: str) -> None:
 
 def test_row_21_dtypes_of_a_product() -> None:
     refused(lambda: torch.ones(2, 3) @ torch.ones(3, 2, dtype=torch.float64), DTypeError, "torch.float32", "torch.float64", ".to(dtype)")
+
+
+@pytest.mark.parametrize("value", [np.ones((4, 5), np.float32), [1.0] * 5, None, "text"], ids=lambda v: type(v).__name__)
+def test_what_is_no_tensor_in_the_place_of_one(value: Any) -> None:
+    kind = type(value).__name__
+    layer, net, x = nn.Linear(5, 2), nn.Sequential(nn.Flatten(0), nn.MaxPool2d(2)), torch.ones(4, 5)
+    with unchanged(layer, x):
+        refused(lambda: layer(value), DTypeError, TypeError, "[linear]", f"expected a Tensor, got {kind}", "calque.tensor(...)", "Linear(in")
+        refused(lambda: net(value), TypeError, "[Flatten]", f"expected a Tensor, got {kind}", "layer '0' of Sequential")
+        refused(lambda: F.mse_loss(x, value), TypeError, "[mse_loss]", f"expected a Tensor, got {kind}")
+        refused(lambda: F.cross_entropy(x, value), TypeError, "[cross_entropy]", f"expected a Tensor, got {kind}")
+        refused(lambda: torch.exp(value), TypeError, "[exp]", f"expected a Tensor, got {kind}")
+        refused(lambda: layer.hybridize()(value), TypeError, "[linear]", f"expected a Tensor, got {kind}")
+
+
+def test_attributes_that_a_module_lacks_are_named_as_ever() -> None:
+    class Broken(nn.Module):
+        def forward(self, x: Any) -> Any:
+            return self.missing(x)
+
+    refused(lambda: Broken()(torch.ones(1)), AttributeError, "'Broken' object has no attribute 'missing'")

@@ -286,3 +286,10 @@ def test_axes_out_of_range(dim: int) -> None:
         refused(call, OutOfRangeError, IndexError, "Dimension out of range")
     refused(lambda: a.transpose(0, dim), IndexError, "Dimension out of range", "-2 to 1")
     refused(lambda: a.permute(0, 0), ShapeError, "(2, 3)", "(0, 0)")
+
+
+def test_values_and_dims_of_the_wrong_kind() -> None:
+    refused(lambda: torch.full((2,), "a"), TypeError, "[full] expected fill_value as a number, got str")
+    refused(lambda: torch.ones(2, 3).flip(0, -2), RuntimeError, "[flip] expected different dims, got (0, 0)", "dim 0 appears multiple times")
+    refused(lambda: torch.device("cpu", -2), RuntimeError, "[device] expected an index >= 0, got -2")
+    refused(lambda: torch.nn.utils.rnn.pad_sequence([]), RuntimeError, "[pad_sequence] expected one sequence or more", "empty list")

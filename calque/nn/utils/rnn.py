@@ -117,6 +117,8 @@ def pad_sequence(sequences: Sequence[Tensor], batch_first: bool = False, padding
     if padding_side not in ("left", "right"):
         raise ArgumentError(f"[pad_sequence] expected padding_side 'left' or 'right', got {padding_side!r}")
     items = list(sequences)
+    if not items:
+        raise ArgumentError("[pad_sequence] expected one sequence or more, received an empty list of sequences; is the batch empty?")
     longest = max(s._layout.shape[0] for s in items)
     rows = []
     for s in items:
