@@ -17,11 +17,12 @@ from typing import Any
 from calque.autograd.chain import Chain, expand, held_by
 from calque.autograd.engine import free
 from calque.autograd.facts import Facts, Unknown
+from calque.base.config import settings
 from calque.run.capture import Changes
 from calque.run.nodes import VIEW_RULE, FunctionNode, GradNode, OutputNode
 from calque.run.recorder import Storage, local
 from calque.run.source import user_line
-from calque.run.stretches import Stretch, StretchCounts, Stretches, possible, replay, watch
+from calque.run.stretches import Stretch, StretchCounts, Stretches, possible, replay, verify, watch
 from calque.tensor import TENSOR_TYPES, Tensor, wrap
 
 COMPOSITES: dict[CodeType, int] = {}  # rules whose context is (inputs, their versions, values), and which cell holds the gradient's formula
@@ -207,7 +208,10 @@ def backward_again(roots: Sequence[Any], given: Sequence[Any], keep: bool, walk:
         return False
     stretch = _tables.passes.here(graph.parts)
     if stretch.macro is not None and stretch.macro.fits(state.trace, graph.cells):
-        graph.replay(stretch)
+        if settings.verify:
+            verify(stretch.macro, graph.cells, walk, False, "a backward pass")
+        else:
+            graph.replay(stretch)
     elif stretch.due():
         graph.record(stretch, walk)
     else:

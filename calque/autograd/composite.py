@@ -11,8 +11,9 @@ from collections.abc import Callable
 from typing import Any
 
 from calque.autograd.facts import Facts, Unknown
+from calque.base.config import settings
 from calque.run.recorder import local
-from calque.run.stretches import Stretch, StretchCounts, Stretches, possible, replay, watch
+from calque.run.stretches import Stretch, StretchCounts, Stretches, possible, replay, verify, watch
 from calque.tensor import TENSOR_TYPES, Tensor, wrap
 
 PLACES = 4096
@@ -40,6 +41,9 @@ def call(function: Callable[..., tuple[Any, ...]], inputs: tuple[Any, ...]) -> t
         return function(*inputs)
     stretch = _tables.calls.here(facts.parts, 1)
     if stretch.macro is not None and stretch.macro.fits(facts.trace, facts.cells):
+        if settings.verify:
+            name = getattr(function, "__qualname__", type(function).__name__)
+            return verify(stretch.macro, facts.cells, lambda: function(*inputs), False, name)  # type: ignore[no-any-return]
         return _replay(stretch, facts)
     return _record(stretch, facts, function, inputs) if stretch.due() else function(*inputs)
 

@@ -43,7 +43,7 @@ class Settings:
     """Process-wide settings, read once from the environment; tests may assign."""
 
     sync: bool = field(default_factory=lambda: _flag("CALQUE_SYNC"))  # run every flush synchronously (the oracle engine)
-    verify: bool = field(default_factory=lambda: _flag("CALQUE_VERIFY"))  # re-infer every program after every pass
+    verify: bool = field(default_factory=lambda: _flag("CALQUE_VERIFY"))  # infer programs again after every pass; run library code instead of replays
     backend: str = field(default_factory=lambda: os.environ.get("CALQUE_BACKEND", "cpu"))  # "cpu" or "ref" (interpreter)
     threads: int = field(default_factory=_default_threads)
     logical_devices: int = field(default_factory=lambda: max(1, _number("CALQUE_LOGICAL_DEVICES", 1)))  # cpu:0..n-1 share the threads

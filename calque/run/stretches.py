@@ -127,6 +127,18 @@ def watch(cells: list[Storage | None], function: Callable[[], Any], closed: bool
     return result, macro, capture
 
 
+def verify(macro: Macro, cells: list[Storage | None], function: Callable[[], Any], closed: bool, name: str) -> Any:
+    """Instead of a replay (`settings.verify`): run `function`, which must record again what the macro holds. If it does not, it depends on something
+    that its caller does not compare, or changes something, and replays of it were wrong."""
+    result, again, capture = watch(cells, function, closed)
+    capture.release()
+    if again is None or again.stretch() != macro.stretch():
+        raise AssertionError(
+            f"{name} recorded something else than a call with the same operands: it must depend on its operands and on what it closes over alone"
+        )
+    return result
+
+
 def replay(macro: Macro, trace: Trace, cells: list[Any], known: list[Any]) -> list[Storage]:
     """Record the stretch; a Ctrl-C waits until the trace is whole again."""
     held = SHIELD.hold()

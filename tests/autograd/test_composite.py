@@ -127,3 +127,59 @@ def test_nothing_is_kept_alive() -> None:
         assert StretchCounts.replays > before
     finally:
         gc.enable()
+
+
+OUTSIDE = {"more": 1}
+
+
+def _pure(x: Any, y: Any) -> tuple[Any, ...]:
+    for _ in range(8):
+        x = (x * y).tanh()
+    return (x,)
+
+
+def _impure(x: Any, y: Any) -> tuple[Any, ...]:
+    for _ in range(7 + OUTSIDE["more"]):
+        x = (x * y).tanh()
+    return (x,)
+
+
+@pytest.mark.parametrize("impure", [False, True])
+def test_functions_that_depend_on_more_than_their_operands_are_found(impure: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recorder.settings, "verify", True)
+    function = _impure if impure else _pure
+    for f in (_pure, _impure):
+        monkeypatch.setattr(f, "__module__", "calque.test")  # only functions of the library are recorded again
+
+    def run() -> Any:
+        recorder.flush("test")
+        with calque.no_grad():
+            return calque.autograd.composite.call(function, (values(np.random.default_rng(1), 3, 3), values(np.random.default_rng(2), 3, 3)))
+
+    for _ in range(5):
+        run()
+    monkeypatch.setitem(OUTSIDE, "more", 2)
+    if impure:
+        with pytest.raises(AssertionError, match="_impure recorded something else than a call with the same operands"):
+            run()
+    else:
+        run()
+
+
+def test_the_composites_of_a_network_depend_on_their_operands_alone(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+    monkeypatch.setattr(recorder.settings, "verify", True)
+    rng = np.random.default_rng(seed)
+    found = StretchCounts.recordings
+    for name, case in CASES.items():
+        for k in range(6):
+            recorder.flush("test")
+            x = values(rng, 4, 6).requires_grad_()
+            (case(x, k // 3) * 1.0).sum().backward()
+            assert x.grad is not None, name
+    net = Images()
+    optimizer = calque.optim.Adam(net.parameters(), lr=0.01)
+    for _ in range(6):
+        optimizer.zero_grad()
+        F.mse_loss(net(values(rng, 2, 2, 8, 8)), values(rng, 2, 2, 4, 4)).backward()
+        optimizer.step()
+    assert StretchCounts.recordings > found + 50
