@@ -399,9 +399,15 @@ def test_priorities_of_a_store_order_its_copies() -> None:
     outs = [torch.zeros(100 + key, device="cpu:1") for key in range(5)]
     busy = torch.ones(3, device="cpu:1")
     torch.synchronize()
-    gate, queue = threading.Event(), queue_of(torch.device("cpu:1"))
+    gate, begun, queue = threading.Event(), threading.Event(), queue_of(torch.device("cpu:1"))
+
+    def hold() -> None:
+        begun.set()
+        gate.wait()
+
     with torch.profiler.profile() as p:
-        queue.submit(Task(lambda: gate.wait() and None))
+        queue.submit(Task(hold))
+        begun.wait()  # before that a copy would be taken first
         busy = busy + 1.0
         recorder.flush("test")
         for key, priority in enumerate((-3, -1, -2, 7, 0)):
