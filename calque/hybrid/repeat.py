@@ -46,6 +46,7 @@ class Repeat:
         numbers = _gradients(macro)
         self.results = [(k, macro.created[k][1]) for k in macro.start_up.firsts if k not in numbers]
         self.twins = [(k, first) for k, first in macro.start_up.twins if k not in numbers]
+        self.layouts = [storage.layout for storage in entry.fixed]  # known by their addresses, which no others may get
         self.device = macro.start_up.plan.device
         self.queue = queue_of(self.device)
         self.generation = Counters.evictions
