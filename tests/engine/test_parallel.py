@@ -412,6 +412,7 @@ def test_priorities_of_a_store_order_its_copies() -> None:
         recorder.flush("test")
         for key, priority in enumerate((-3, -1, -2, 7, 0)):
             kv.pull(key, outs[key], priority=priority)
+        queue_of(torch.device("cpu:0")).drain()  # before that not all copies are ready, and one that is would be taken
         gate.set()
         torch.synchronize()
     copies = sorted((e for e in p.events() if e.name == "copy to cpu:1"), key=lambda e: e.start)
