@@ -26,7 +26,7 @@ def test_the_example_of_the_lecture() -> None:
     for k in range(6):
         assert program(a=calque.full((2,), float(k)), b=calque.ones(2)).tolist() == [k + 1.0] * 2
     before = counts()["replays"]
-    program(a=calque.ones(2), b=calque.ones(2)).tolist()
+    program(a=calque.full((2,), 7.0), b=calque.ones(2)).tolist()
     assert counts()["replays"] == before + 1
     assert str(program) == "program(a, b) -> c:\n    c = a + b"
 
