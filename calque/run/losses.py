@@ -27,8 +27,8 @@ def watch_loss(t: Any) -> None:
             capture.losses.append((weakref.ref(storage), user_line()))
         return
     number = next(_passes)
-    while _pending and _computed(_pending[0][2]):
-        _inspect(*_pending.popleft())
+    while (found := _taken()) is not None:
+        _inspect(*found)
     if single:
         line = user_line()
         if line not in _told:
@@ -77,8 +77,23 @@ def _computed(storage: Any) -> bool:
     return buffer is not None and (buffer.task is None or buffer.task.done)
 
 
+def _taken() -> tuple[int, str, Any] | None:
+    """The oldest loss if it is computed. Other threads look, too: what was first may be gone before it is taken."""
+    try:
+        if not _computed(_pending[0][2]):
+            return None
+        found = _pending.popleft()
+    except IndexError:
+        return None
+    if _computed(found[2]):
+        return found
+    _pending.appendleft(found)
+    return None
+
+
 def _inspect(number: int, line: str, storage: Any) -> None:
-    array = storage.buffer.array
+    buffer = storage.buffer
+    array = None if buffer is None else buffer.array
     if array is None or line in _told:
         return
     value = float(array[0])

@@ -293,3 +293,24 @@ def test_values_and_dims_of_the_wrong_kind() -> None:
     refused(lambda: torch.ones(2, 3).flip(0, -2), RuntimeError, "[flip] expected different dims, got (0, 0)", "dim 0 appears multiple times")
     refused(lambda: torch.device("cpu", -2), RuntimeError, "[device] expected an index >= 0, got -2")
     refused(lambda: torch.nn.utils.rnn.pad_sequence([]), RuntimeError, "[pad_sequence] expected one sequence or more", "empty list")
+
+
+def test_losses_that_another_thread_looks_at_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    done, waiting, x = torch.ones(()), torch.ones(()), torch.ones(2, requires_grad=True)
+    assert done.item() == 1.0
+    held = losses.deque([(1, "a", done._storage), (2, "b", (waiting * 2.0)._storage)])
+    last = held[1][2]
+    computed = losses._computed
+
+    def slowly(storage: Any) -> bool:
+        found = computed(storage)
+        if held and storage is done._storage and held[0][2] is storage:
+            held.popleft()  # as another thread would between the look and the taking
+        return found
+
+    assert computed(done._storage)
+    monkeypatch.setattr(losses, "_pending", held)
+    monkeypatch.setattr(losses, "_computed", slowly)
+    x.sum().backward()
+    assert [entry[2] for entry in held][0] is last
+    assert x.grad.tolist() == [1.0, 1.0]
