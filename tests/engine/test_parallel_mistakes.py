@@ -126,7 +126,7 @@ def test_a_store_spreads_nothing_over_a_value(kind: str) -> None:
 
 def test_a_trainer_refuses_before_it_changes_anything() -> None:
     net = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 1))
-    with pytest.raises(TypeError, match="learning_rat"):
+    with pytest.raises(ArgumentError, match="learning_rat"):
         calque.parallel.Trainer(net, "sgd", {"learning_rat": 0.1})
     with pytest.raises(ArgumentError, match="expected kvstore to be 'device', 'local' or a store, got 3"):
         calque.parallel.Trainer(net, "sgd", {"learning_rate": 0.1}, kvstore=3)  # type: ignore[arg-type]
