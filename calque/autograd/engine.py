@@ -157,10 +157,10 @@ def run_backward(
 ) -> dict[int, Any]:
     """Propagate. `roots`: (node or leaf, gradient). With `accumulate` leaves receive `.grad`; otherwise gradients of `wanted`
     (leaf tensors or nodes) are collected and returned by id. With `stop` nothing is propagated beyond a wanted node."""
-    state = recorder.local.state
+    state, line = recorder.local.state, user_line()
     before = state.grad, state.autocast, state.applied, state.started
-    state.grad, state.autocast = create, None  # gradients have the types of the forward pass
-    state.applied, state.started = None, user_line()
+    # No call between this and `try`: a Ctrl-C there would leave the modes as they are now. Gradients have the types of the forward pass.
+    state.grad, state.autocast, state.applied, state.started = create, None, None, line
     try:
         return _propagate(roots, keep, accumulate, wanted, stop)
     finally:

@@ -215,3 +215,18 @@ def test_a_handler_of_the_program_is_left_alone() -> None:
         assert signal.getsignal(signal.SIGINT) is handler
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+def test_ctrl_c_at_the_start_of_a_backward_pass_leaves_the_modes(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted() -> str:
+        raise KeyboardInterrupt
+
+    x = calque.ones(2, requires_grad=True)
+    y = (x * 2.0).sum()
+    monkeypatch.setattr("calque.autograd.engine.user_line", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        y.backward()
+    monkeypatch.undo()
+    assert calque.is_grad_enabled()
+    (x * 3.0).sum().backward()
+    assert x.grad.tolist() == [3.0, 3.0]
