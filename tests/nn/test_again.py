@@ -297,6 +297,6 @@ def test_intermediate_values_die_with_the_backward_pass() -> None:
         loss.backward()
         recorder.flush("test")
     assert type(y.grad_fn) is Chain
-    assert not [st for st in gc.get_objects() if isinstance(st, recorder.Storage) and st.layout.shape == (4, 8)]
+    assert not [st for st in gc.get_objects() if issubclass(type(st), recorder.Storage) and st.layout.shape == (4, 8)]  # isinstance wakes others
     with pytest.raises(RuntimeError, match="a second time"):
         loss.backward()
