@@ -70,3 +70,16 @@ def seed(request: pytest.FixtureRequest) -> int:
 def rng(seed: int) -> np.random.Generator:
     """A NumPy generator that depends on `--seed` alone."""
     return np.random.default_rng(seed)
+
+
+@pytest.fixture
+def two_devices() -> Iterator[None]:
+    """Two logical devices during a test, or all tests of a file by `pytest.mark.usefixtures`."""
+    import calque
+    from calque.base.config import settings
+
+    before = settings.logical_devices
+    calque.set_logical_devices(2)
+    yield
+    calque.synchronize()
+    settings.logical_devices = before

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from calque.base import dtypes as dt
-from calque.base.errors import ArgumentError, DTypeError, ShapeError
+from calque.base.errors import ArgumentError, DTypeError, ShapeError, no_tensor
 from calque.base.shapes import Shape, broadcast_shapes, normalize_dim, normalize_dims, reduced_shape
 from calque.functional.arithmetic import maximum, minimum
 from calque.functional.common import cast, is_number, is_tensor, method, prim
@@ -55,7 +55,10 @@ def numpy_names(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def dims_of(op: str, x: Tensor, dim: Dims) -> Shape:
     """Sorted dims to reduce."""
-    ndim = x._layout.ndim
+    try:
+        ndim = x._layout.ndim
+    except AttributeError as error:
+        raise no_tensor(op, error) or error from None
     if dim.__class__ is int:
         found = normalize_dim(dim, ndim, op)
         return (found,) if ndim else ()

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from calque.base import dtypes as dt
-from calque.base.errors import ArgumentError, DTypeError, OutOfRangeError, ShapeError
+from calque.base.errors import ArgumentError, DTypeError, OutOfRangeError, ShapeError, no_tensor
 from calque.base.shapes import normalize_dim
 from calque.functional.common import cast, is_tensor, method, number, prim
 from calque.functional.placing import beside_input, host_values
@@ -32,7 +32,10 @@ Array = np.ndarray[Any, Any]
 
 def order_along(op: str, x: Tensor, dim: int, descending: bool = False) -> tuple[Tensor, int]:
     """(stable sorting permutation along dim, the dim as a non-negative number)."""
-    d = normalize_dim(dim, x._layout.ndim, op)
+    try:
+        d = normalize_dim(dim, x._layout.ndim, op)
+    except AttributeError as error:
+        raise no_tensor(op, error) or error from None
     keys = cast(x, dt.uint8) if x._layout.dtype is dt.bool_ else x
     return prim("argsort", keys.detach(), d, bool(descending)), d
 

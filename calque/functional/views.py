@@ -10,7 +10,7 @@ from operator import index as as_int
 from typing import Any
 
 from calque.base.dtypes import DType
-from calque.base.errors import ArgumentError, ShapeError
+from calque.base.errors import ArgumentError, ShapeError, no_tensor
 from calque.base.layout import Layout, layout
 from calque.base.shapes import (
     Shape,
@@ -185,7 +185,10 @@ def reshape(input: Tensor, *shape: Any, **keywords: Any) -> Tensor:
     if not shape and "shape" in keywords:
         shape = (keywords["shape"],)
     shape = int_tuple("reshape", shape)
-    key = ("view", input._layout, shape)
+    try:
+        key = ("view", input._layout, shape)
+    except AttributeError as error:
+        raise no_tensor("reshape", error) or error from None
     found = lookup(key)
     if found is None:
         found = _reshaped(input._layout, shape, "reshape")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -18,14 +17,7 @@ from calque.run.copies import CopyCounters
 F = nn.functional
 
 
-@pytest.fixture(autouse=True)
-def two_devices() -> Iterator[None]:
-    before = settings.logical_devices
-    calque.set_logical_devices(2)
-    yield
-    calque.synchronize()
-    settings.logical_devices = before
-
+pytestmark = pytest.mark.usefixtures("two_devices")
 
 def test_results_live_where_their_operands_live() -> None:
     a = calque.ones(3, 4, device="cpu:1")

@@ -34,14 +34,7 @@ def queues() -> Iterator[list[Queue]]:
         ENGINE.queues.remove(queue)
 
 
-@pytest.fixture(autouse=True)
-def two_devices() -> Iterator[None]:
-    before = settings.logical_devices
-    calque.set_logical_devices(2)
-    yield
-    calque.synchronize()
-    settings.logical_devices = before
-
+pytestmark = pytest.mark.usefixtures("two_devices")
 
 def _program(seed: int, queues: list[Queue], count: int, priorities: bool) -> list[int]:
     """Random tasks over eight buffers: each writes a hash of what it reads, so any wrong order shows in the values."""

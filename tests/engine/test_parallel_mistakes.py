@@ -2,27 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import pytest
 
 import calque
 from calque import nn
-from calque.base.config import settings
 from calque.base.errors import ArgumentError, ShapeError
 
 DEVICES = ["cpu:0", "cpu:1"]
 
 
-@pytest.fixture(autouse=True)
-def two_devices() -> Iterator[None]:
-    before = settings.logical_devices
-    calque.set_logical_devices(2)
-    yield
-    calque.synchronize()
-    settings.logical_devices = before
-
+pytestmark = pytest.mark.usefixtures("two_devices")
 
 @pytest.mark.parametrize("call", ["scatter", "data parallel", "keywords", "pipeline", "pipeline, keywords"])
 def test_no_row_is_left_out(call: str) -> None:

@@ -13,25 +13,15 @@ pytest.importorskip("torch")
 
 import calque
 from calque import functional
-from calque.base.config import settings
 from calque.base.errors import DeviceError
 from tests.oracle import test_elementwise, test_indexing_oracle, test_linalg, test_nn_layers, test_nn_losses, test_reductions
 from tests.oracle.compare import ARRAYS
 
-pytestmark = [pytest.mark.oracle, pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel")]
+pytestmark = [pytest.mark.oracle, pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel"), pytest.mark.usefixtures("two_devices")]
 OTHER = "cpu:1"
 Call = Callable[..., Any]
 # Functions whose result's shape, or whether they return at all, depends on the values.
 DATA_DEPENDENT = "unique unique_consecutive bincount masked_select nonzero argwhere allclose equal is_nonzero singular repeat_interleave"
-
-
-@pytest.fixture(autouse=True)
-def two_devices() -> Iterator[None]:
-    before = settings.logical_devices
-    calque.set_logical_devices(2)
-    yield
-    calque.synchronize()
-    settings.logical_devices = before
 
 
 class On:

@@ -3,25 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 import calque
-from calque.base.config import settings
 from calque.profiler import profile
 from tests.profiler.test_timeline import validated
 
-
-@pytest.fixture(autouse=True)
-def two_devices() -> Iterator[None]:
-    before = settings.logical_devices
-    calque.set_logical_devices(2)
-    yield
-    calque.synchronize()
-    settings.logical_devices = before
-
+pytestmark = pytest.mark.usefixtures("two_devices")
 
 def test_every_device_has_a_row_also_for_what_runs_at_once(tmp_path: Path) -> None:
     a, b = calque.randn(700, 700, device="cpu:0"), calque.randn(700, 700, device="cpu:1")

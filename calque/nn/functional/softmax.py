@@ -6,6 +6,7 @@ from typing import Any
 
 from calque import functional as T
 from calque.base import dtypes as dt
+from calque.base.errors import no_tensor
 from calque.functional.common import cast
 from calque.nn.functional.rows import largest, one_dim, positions, total, wide
 from calque.nn.gradient import Saved, with_gradient
@@ -23,11 +24,15 @@ def _default_dim(name: str, ndim: int) -> int:
 
 
 def _prepared(name: str, input: Tensor, dim: int | None, dtype: Any) -> tuple[Tensor, int]:
+    try:
+        layout = input._layout
+    except AttributeError as error:
+        raise no_tensor(name, error) or error from None
     if dim is None:
-        dim = _default_dim(name, input._layout.ndim)
+        dim = _default_dim(name, layout.ndim)
     if dtype is not None:
         input = cast(input, dtype)
-    elif input._layout.dtype.category != 2:
+    elif layout.dtype.category != 2:
         input = cast(input, dt.get_default_dtype())
     return input, one_dim(input, dim, name)
 
