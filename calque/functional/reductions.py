@@ -107,7 +107,10 @@ def sum(input: Tensor, dim: Dims = None, keepdim: bool = False, *, dtype: dt.DTy
     >>> calque.sum(calque.tensor([[1.0, 2.0], [3.0, 4.0]]), dim=1)
     tensor([3., 7.])
     """
-    x = _summable(input, dtype)
+    try:
+        x = _summable(input, dtype)
+    except AttributeError as error:
+        raise no_tensor("sum", error) or error from None
     return prim("sum", x, dims_of("sum", x, dim), keepdim)
 
 
@@ -149,8 +152,11 @@ def mean(input: Tensor, dim: Dims = None, keepdim: bool = False, *, dtype: dt.DT
     >>> calque.mean(calque.tensor([[1.0, 2.0], [3.0, 4.0]]), dim=0)
     tensor([2., 3.])
     """
-    x = input if dtype is None else cast(input, dtype)
-    given = x._layout.dtype
+    try:
+        x = input if dtype is None else cast(input, dtype)
+        given = x._layout.dtype
+    except AttributeError as error:
+        raise no_tensor("mean", error) or error from None
     if given.category != 2:
         raise DTypeError(
             f"[mean] could not infer output dtype: Input dtype must be either a floating point or complex dtype, got {given!r}; "

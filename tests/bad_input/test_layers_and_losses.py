@@ -251,6 +251,8 @@ def test_what_is_no_tensor_in_the_place_of_one(value: Any) -> None:
         refused(lambda: F.log_softmax(value, 0), TypeError, "[log_softmax]", f"expected a Tensor, got {kind}")
         refused(lambda: F.max_pool2d(value, 2), TypeError, "[max_pool2d]", f"expected a Tensor, got {kind}")
         refused(lambda: torch.argsort(value), TypeError, "[argsort]", f"expected a Tensor, got {kind}")
+        refused(lambda: torch.sum(value), TypeError, "[sum]", f"expected a Tensor, got {kind}")
+        refused(lambda: torch.mean(value), TypeError, "[mean]", f"expected a Tensor, got {kind}")
         refused(lambda: torch.amax(value), TypeError, "[amax]", f"expected a Tensor, got {kind}")
         refused(lambda: torch.reshape(value, (1, -1)), TypeError, "[reshape]", f"expected a Tensor, got {kind}")
 
