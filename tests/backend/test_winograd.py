@@ -22,17 +22,17 @@ SETTINGS = settings(max_examples=40, deadline=None, derandomize=True)
 
 
 def layer(images: int, channels: int, size: tuple[int, int], rows: int, padding: tuple[int, int] = (1, 1),
-          after: tuple[int, int] | None = None) -> dict[str, Any]:
-    """Sizes of a 3x3 convolution; ``after`` is the padding at the end, if another."""
+          after: tuple[int, int] | None = None, taps: int = 3) -> dict[str, Any]:
+    """Sizes of a 3x3 (or 5x5) convolution; ``after`` is the padding at the end, if another."""
     last = padding if after is None else after
-    return {"images": images, "channels": channels, "size": size, "out_channels": rows, "kernel": (3, 3), "padding": padding,
-            "out_size": (size[0] + padding[0] + last[0] - 2, size[1] + padding[1] + last[1] - 2)}
+    return {"images": images, "channels": channels, "size": size, "out_channels": rows, "kernel": (taps, taps), "padding": padding,
+            "out_size": tuple(size[axis] + padding[axis] + last[axis] - taps + 1 for axis in (0, 1))}
 
 
 def shapes(sizes: dict[str, Any]) -> tuple[tuple[int, ...], ...]:
     """Shapes of x, w and the output gradient."""
     images, channels, rows = sizes["images"], sizes["channels"], sizes["out_channels"]
-    return (images, channels, *sizes["size"]), (rows, channels, 3, 3), (images, rows, *sizes["out_size"])
+    return (images, channels, *sizes["size"]), (rows, channels, *sizes["kernel"]), (images, rows, *sizes["out_size"])
 
 
 def values(sizes: dict[str, Any], dtype: str = "float32", seed: int = 0) -> list[Array]:
@@ -75,7 +75,7 @@ def test_random_layers(kind: str, data: st.DataObject) -> None:
     size = data.draw(st.tuples(st.integers(3, 20), st.one_of(st.integers(3, 20), st.integers(30, 80))))
     pads = [data.draw(st.tuples(st.integers(0, 4), st.integers(0, 4))) for _ in range(2)]
     channels, rows = data.draw(st.integers(16, 70)), data.draw(st.integers(16, 70))
-    sizes = layer(data.draw(st.integers(1, 4)), channels, size, rows, *pads)
+    sizes = layer(data.draw(st.integers(1, 4)), channels, size, rows, *pads, data.draw(st.sampled_from([3, 5])))
     if min(sizes["out_size"]) < 3:
         return
     tiles = -(-sizes["out_size"][0] // 2) * -(-sizes["out_size"][1] // 2)
@@ -100,6 +100,13 @@ LAYERS = {
     "threads share rows": layer(3, 400, (8, 8), 330),
     "most channels": layer(3, MOST_CHANNELS, (8, 8), 16),
     "one image": layer(1, 64, (14, 14), 64),
+    "5x5": layer(4, 32, (14, 14), 64, (2, 2), taps=5),
+    "5x5, rows of one vector": layer(2, 24, (32, 32), 40, (2, 2), taps=5),
+    "5x5, several parts of the tiles": layer(8, 16, (33, 35), 17, taps=5),
+    "5x5, several blocks of depth": layer(3, 150, (8, 8), 30, (2, 2), taps=5),
+    "5x5, several blocks of channels": layer(3, 150, (8, 8), 140, (2, 2), taps=5),
+    "5x5, rows in several pieces": layer(1, 16, (5, 300), 16, (2, 2), taps=5),
+    "5x5, threads share rows": layer(3, 256, (8, 8), 256, (2, 2), taps=5),
 }
 
 
@@ -121,9 +128,9 @@ def test_thread_counts_give_the_same_bits(kind: str, name: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_error_stays_near_the_direct_kernel(kind: str) -> None:
-    """Root mean square error against float64, on a layer of ResNet-18: at most three times that of the definition."""
-    sizes = layer(8, 64, (32, 32), 64)
+@pytest.mark.parametrize("sizes", [layer(8, 64, (32, 32), 64), layer(32, 32, (14, 14), 64, (2, 2), taps=5)], ids=["ResNet-18", "LeNet"])
+def test_error_stays_near_the_direct_kernel(kind: str, sizes: dict[str, Any]) -> None:
+    """Root mean square error against float64, on a layer of a network: at most three times that of the definition."""
     arrays = values(sizes)
     arrays[0] += 1  # inputs with a mean, as behind a ReLU
     first, second, _ = operands(kind, *arrays)
@@ -163,18 +170,20 @@ def test_weight_gradient_of_values_that_are_not_finite(value: float) -> None:
 def test_other_register_files(target: TargetInfo) -> None:
     """Narrower vectors and fewer registers; any processor can run them."""
     lib = Library("float32", target)
-    for sizes in (layer(2, 20, (13, 9), 19), layer(1, 16, (5, 60), 33, (0, 2)), LAYERS["threads share rows"]):
+    for sizes in (layer(2, 20, (13, 9), 19), layer(1, 16, (5, 60), 33, (0, 2)), LAYERS["threads share rows"],
+                  layer(3, 20, (13, 9), 19, (2, 2), taps=5), LAYERS["5x5, threads share rows"]):
         for kind in KINDS:
             check_convolution(kind, sizes, *values(sizes), lib)
 
 
 def test_sizes_decide() -> None:
-    """Only 3x3 kernels with stride, dilation and groups of one, and enough of everything."""
+    """Only 3x3 and 5x5 kernels with stride, dilation and groups of one, and enough of everything."""
     def used(**changes: Any) -> bool:
         return Conv2d(**{**layer(4, 16, (8, 8), 16), **changes}).winograd
 
-    assert used()
-    for changes in ({"kernel": (3, 1)}, {"stride": (1, 2)}, {"dilation": (2, 2)}, {"groups": 2}, {"channels": 8},
+    assert used() and used(kernel=(5, 5))
+    for changes in ({"kernel": (3, 1)}, {"kernel": (5, 3)}, {"kernel": (5, 5), "channels": 257},
+                    {"stride": (1, 2)}, {"dilation": (2, 2)}, {"groups": 2}, {"channels": 8},
                     {"out_channels": 8}, {"out_size": (8, 2)}, {"channels": 5000}, {"direct": True},
                     {"images": 1}):
         assert not used(**changes)

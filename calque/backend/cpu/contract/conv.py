@@ -20,7 +20,7 @@ from calque.backend.cpu.contract.joint import MARK as JOINT
 from calque.backend.cpu.contract.near import is_near
 from calque.backend.cpu.contract.pack import first_channel, read_patch
 from calque.backend.cpu.contract.target import Blocking
-from calque.backend.cpu.contract.winograd import MARK
+from calque.backend.cpu.contract.winograd import FORMS
 
 BUFFERS = 4
 PREFETCH_CHANNELS = 3
@@ -266,12 +266,13 @@ def _entry(blocking: Blocking) -> str:
                 ("i64 %thread", "i64 %threads", "ptr %barrier", "ptr %scratch", "ptr %args"), blocking, linkage="")
     image, weights, result, shared = (b.pointer_word("%args", index) for index in range(BUFFERS))
     count, base = b.word("%args", BUFFERS), b.byte_at("%args", 8 * (BUFFERS + 2))
-    winograd = b.compare("eq", count, MARK)
     note(b, "%scratch", WHOLE, 0)
-    with b.when(winograd):
-        b.call("winograd_conv", "i64 %thread", "i64 %threads", "ptr %barrier", "ptr %scratch", f"ptr {image}",
-               f"ptr {weights}", f"ptr {result}", f"ptr {shared}", f"ptr {b.byte_at('%args', 8 * (BUFFERS + 1))}")
-    b.return_when(winograd)
+    for form in FORMS.values():
+        winograd = b.compare("eq", count, form.mark)
+        with b.when(winograd):
+            b.call(f"{form.prefix}_conv", "i64 %thread", "i64 %threads", "ptr %barrier", "ptr %scratch", f"ptr {image}",
+                   f"ptr {weights}", f"ptr {result}", f"ptr {shared}", f"ptr {b.byte_at('%args', 8 * (BUFFERS + 1))}")
+        b.return_when(winograd)
     joint = b.compare("eq", count, JOINT)
     with b.when(joint):
         b.call("joint_grad", "i64 %thread", "i64 %threads", "ptr %barrier", "ptr %scratch", f"ptr {image}", f"ptr {weights}",

@@ -21,7 +21,7 @@ from calque.backend.cpu.contract.target import Blocking, VectorUnit
 from calque.backend.cpu.contract.tile_grad import LEAST_PIXELS, PIXELS, TileGradWords, planned
 from calque.backend.cpu.contract.tile_grad import MARK as TILED
 from calque.backend.cpu.contract.weight_grad import LANE_BLOCK, ROW_BLOCK
-from calque.backend.cpu.contract.winograd import FEWEST_TILES, MARK, TILE, WinogradWords, is_winograd
+from calque.backend.cpu.contract.winograd import FEWEST_TILES, FORMS, TILE, WinogradWords, is_winograd
 from calque.backend.cpu.contract.winograd_conv import shared_elements, takes_rows
 from calque.backend.cpu.contract.winograd_weight import parts
 from calque.kernel.contract import AttentionSpec, RecurrentSpec, Spec
@@ -140,13 +140,13 @@ class Conv2d(_Convolution):
     def words(self) -> tuple[int, ...]:
         """One parameter block behind its count and 0 elements to clear, or that of Winograd's method behind its mark."""
         if self.winograd:
-            return (MARK, *self._winograd().words())
+            return (FORMS[self.kernel].mark, *self._winograd().words())
         return (1, 0, *block_words(*self._block()))
 
     def workspace_bytes(self, dtype: str, target: VectorUnit) -> int:
         """Size of the packed weights."""
         if self.winograd:
-            return _winograd_bytes(self._winograd(), blocking_for(dtype, target))
+            return _winograd_bytes(self.kernel, self._winograd(), blocking_for(dtype, target))
         return _packed_weights([self._block()], blocking_for(dtype, target))
 
     def _block(self) -> tuple[PatchWords, ConvWords]:
@@ -166,7 +166,7 @@ class Conv2d(_Convolution):
 
     def _winograd(self) -> WinogradWords:
         words = _winograd(self, self.x_strides, self.w_strides)
-        return replace(words, by_rows=int(takes_rows(words.channels, words.rows, _tiles(words))))
+        return replace(words, by_rows=int(takes_rows(FORMS[self.kernel], words.channels, words.rows, _tiles(words))))
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +180,7 @@ class Conv2dInputGrad(_Convolution):
         """One parameter block for each residue class of the stride that taps meet, behind their count and the number of elements to
         clear first, as the others are zero; or the block of Winograd's method."""
         if self.winograd:
-            return (MARK, *self._winograd().words())
+            return (FORMS[self.kernel].mark, *self._winograd().words())
         joint = self.joint
         if joint:
             return (JOINT, *joint.words())
@@ -192,7 +192,7 @@ class Conv2dInputGrad(_Convolution):
     def workspace_bytes(self, dtype: str, target: VectorUnit) -> int:
         """Size of the packed weights."""
         if self.winograd:
-            return _winograd_bytes(self._winograd(), blocking_for(dtype, target))
+            return _winograd_bytes(self.kernel, self._winograd(), blocking_for(dtype, target))
         joint, blocking = self.joint, blocking_for(dtype, target)
         return joint.packed_elements(blocking) * blocking.item_bytes if joint else _packed_weights(self._blocks(), blocking)
 
@@ -222,7 +222,7 @@ class Conv2dInputGrad(_Convolution):
         mirrored = replace(self, channels=self.out_channels, out_channels=self.channels, size=self.out_size,
                            out_size=self.size, padding=padding)
         words = _winograd(mirrored, self.g_strides, (w_in, w_out, w_u, w_v))
-        return replace(words, flipped=1, by_rows=int(takes_rows(words.channels, words.rows, _tiles(words))))
+        return replace(words, flipped=1, by_rows=int(takes_rows(FORMS[self.kernel], words.channels, words.rows, _tiles(words))))
 
     def _blocks(self) -> list[tuple[PatchWords, ConvWords]]:
         if self._apart:
@@ -367,7 +367,7 @@ class Conv2dWeightGrad(_Convolution):
         """Sizes, then the patch blocks of x and g; or the block of Winograd's method behind its mark."""
         if self.winograd:
             words = _winograd(self, self.x_strides, self.g_strides)
-            return (MARK, *replace(words, splits=self.splits).words())
+            return (FORMS[self.kernel].mark, *replace(words, splits=self.splits).words())
         planes = self.planes
         if planes:
             return (PLANES, *planes.words(), *self._patch.words())
@@ -436,8 +436,8 @@ def _tiles(words: WinogradWords) -> int:
     return words.images * words.tile_rows * words.tile_columns
 
 
-def _winograd_bytes(words: WinogradWords, blocking: Blocking) -> int:
-    return shared_elements(words.channels, words.rows, _tiles(words), blocking) * blocking.item_bytes
+def _winograd_bytes(kernel: Pair, words: WinogradWords, blocking: Blocking) -> int:
+    return shared_elements(FORMS[kernel], words.channels, words.rows, _tiles(words), blocking) * blocking.item_bytes
 
 
 def _packed_elements(patch: PatchWords, words: ConvWords, blocking: Blocking) -> int:

@@ -25,12 +25,12 @@ from calque.backend.cpu.contract.params import Contraction, Conv2dWeightGrad, bl
 from calque.backend.cpu.contract.plane_grad import MARK as PLANES
 from calque.backend.cpu.contract.target import Blocking, VectorUnit
 from calque.backend.cpu.contract.tile_grad import MARK as TILED
-from calque.backend.cpu.contract.winograd import MARK
+from calque.backend.cpu.contract.winograd import FORMS
 from calque.kernel.contract import ContractSpec
 
 FUNCTIONS: dict[str, dict[str, tuple[str, ...]]] = {
     "conv2d": {
-        "winograd": ("winograd_conv",),
+        **{form.prefix: (f"{form.prefix}_conv",) for form in FORMS.values()},
         "flat": ("flat_pack_weights", "flat_convolve"),
         "direct": ("direct_pack_weights", "direct_convolve"),
         "joint": ("joint_grad",),
@@ -38,7 +38,7 @@ FUNCTIONS: dict[str, dict[str, tuple[str, ...]]] = {
         "patches": ("conv_chunk",),
     },
     "conv2d_weight_grad": {
-        "winograd": ("winograd_weight_grad",),
+        **{form.prefix: (f"{form.prefix}_weight_grad",) for form in FORMS.values()},
         "tiled": ("tile_grad",),
         "flat": ("flat_grad",),
         "planes": ("plane_grad",),
@@ -48,7 +48,7 @@ FUNCTIONS: dict[str, dict[str, tuple[str, ...]]] = {
 """Kind of contraction -> way -> the functions that only this way calls. Other kinds have one way."""
 FUNCTIONS["conv2d_input_grad"] = FUNCTIONS["conv2d"]
 CALLERS = {
-    "winograd_conv": "calque_conv2d",
+    **{f"{form.prefix}_conv": "calque_conv2d" for form in FORMS.values()},
     "flat_pack_weights": "pack_weights",
     "direct_pack_weights": "pack_weights",
     "flat_convolve": "convolve",
@@ -56,7 +56,7 @@ CALLERS = {
     "joint_grad": "calque_conv2d",
     "near_convolve": "convolve",
     "conv_chunk": "convolve",
-    "winograd_weight_grad": "calque_conv2d_weight_grad",
+    **{f"{form.prefix}_weight_grad": "calque_conv2d_weight_grad" for form in FORMS.values()},
     "tile_grad": "calque_conv2d_weight_grad",
     "flat_grad": "calque_conv2d_weight_grad",
     "plane_grad": "calque_conv2d_weight_grad",
@@ -64,6 +64,8 @@ CALLERS = {
 }
 """The only caller of each of these functions (up to the dtype at the end): it calls them under the conditions that are evaluated here."""
 
+WINOGRAD = {form.mark: form.prefix for form in FORMS.values()}
+"""First word -> way."""
 _WORD = 1 << 64
 _COMPARE: dict[str, Callable[[int, int], bool]] = {
     "eq": operator.eq, "ne": operator.ne, "slt": operator.lt, "sle": operator.le, "sgt": operator.gt, "sge": operator.ge,
@@ -164,8 +166,8 @@ def ways_of(kind: str, native: Contraction, dtype: str, target: VectorUnit) -> f
     if dtype == "bfloat16":
         return frozenset({"tiled" if kind == "conv2d_weight_grad" else "joint" if words[0] == JOINT else "direct"})
     if kind == "conv2d_weight_grad":
-        return frozenset({{MARK: "winograd", TILED: "tiled", FLAT: "flat", PLANES: "planes"}.get(words[0], "patches")})
-    if words[0] in (MARK, JOINT):
-        return frozenset({"winograd" if words[0] == MARK else "joint"})
+        return frozenset({{**WINOGRAD, TILED: "tiled", FLAT: "flat", PLANES: "planes"}.get(words[0], "patches")})
+    if words[0] == JOINT or words[0] in WINOGRAD:
+        return frozenset({WINOGRAD.get(words[0], "joint")})
     blocking = blocking_for(dtype, target)
     return frozenset(_block_way(words[at : at + BLOCK_WORDS], blocking) for at in range(2, 2 + words[0] * BLOCK_WORDS, BLOCK_WORDS))

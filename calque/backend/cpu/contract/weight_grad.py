@@ -14,7 +14,7 @@ from calque.backend.cpu.contract.pack import PATCH_WORDS
 from calque.backend.cpu.contract.plane_grad import MARK as PLANES
 from calque.backend.cpu.contract.target import Blocking
 from calque.backend.cpu.contract.tile_grad import MARK as TILED
-from calque.backend.cpu.contract.winograd import MARK
+from calque.backend.cpu.contract.winograd import FORMS
 
 BUFFERS = 4
 EXTRA_WORDS = ("groups", "rows", "lanes", "units", "unit", "splits", "image_group_step", "gradient_group_step")
@@ -92,11 +92,12 @@ def _entry(blocking: Blocking) -> str:
                 ("i64 %thread", "i64 %threads", "ptr %barrier", "ptr %scratch", "ptr %args"), blocking, linkage="")
     image, gradient, result, shared = (b.pointer_word("%args", index) for index in range(BUFFERS))
     w = {name: b.word("%args", BUFFERS + index) for index, name in enumerate(EXTRA_WORDS)}
-    winograd = b.compare("eq", w["groups"], MARK)
-    with b.when(winograd):
-        b.call("winograd_weight_grad", "i64 %thread", "i64 %threads", "ptr %barrier", "ptr %scratch", f"ptr {image}",
-               f"ptr {gradient}", f"ptr {result}", f"ptr {shared}", f"ptr {b.byte_at('%args', 8 * (BUFFERS + 1))}")
-    b.return_when(winograd)
+    for form in FORMS.values():
+        winograd = b.compare("eq", w["groups"], form.mark)
+        with b.when(winograd):
+            b.call(f"{form.prefix}_weight_grad", "i64 %thread", "i64 %threads", "ptr %barrier", "ptr %scratch", f"ptr {image}",
+                   f"ptr {gradient}", f"ptr {result}", f"ptr {shared}", f"ptr {b.byte_at('%args', 8 * (BUFFERS + 1))}")
+        b.return_when(winograd)
     tiled = b.compare("eq", w["groups"], TILED)
     with b.when(tiled):
         b.call("tile_grad", "i64 %thread", "i64 %threads", "ptr %barrier", "ptr %scratch", f"ptr {image}", f"ptr {gradient}",

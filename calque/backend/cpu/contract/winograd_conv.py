@@ -1,4 +1,4 @@
-"""Convolution by F(2x2, 3x3): forward, and input gradient as the same with flipped weights.
+"""Convolution by F(2x2, 3x3) or F(2x2, 5x5): forward, and input gradient as the same with flipped weights.
 
 All threads transform the weights into row panels, 16 matrices of them. Each thread then takes blocks of a few column panels
 of tiles: it transforms their input patches straight into 16 packed column panels, multiplies, and transforms the products
@@ -17,18 +17,20 @@ from calque.backend.cpu.contract.builder import Builder, Value
 from calque.backend.cpu.contract.gemm import depth_block, depth_blocks, panel_rows
 from calque.backend.cpu.contract.target import Blocking
 from calque.backend.cpu.contract.winograd import (
+    ABSENT,
     PATCH,
     POSITIONS,
+    THREE,
     TILE,
+    Form,
     both_ways,
-    patch_line,
+    patch_values,
     read_words,
     result_line,
     weight_line,
 )
 
 BUFFERS = 4
-TAPS = 9
 CHUNK_CHANNELS = 32
 PREFETCH = 6
 """Channels ahead: the planes of an image lie in different pages, which hardware prefetchers do not cross."""
@@ -44,49 +46,61 @@ MOST_TILES = 256
 LARGE_WEIGHTS = 512 * 256
 
 
-def winograd_conv_functions(blocking: Blocking) -> str:
-    """``winograd_conv`` and everything specific to it."""
-    return "".join(make(blocking) for make in (_weight_panel, _weights, _input_run, _inputs, _output_run, _outputs, _block,
-                                               _by_columns, _rows, _by_rows, _conv))
+def winograd_conv_functions(blocking: Blocking, form: Form) -> str:
+    """``winograd_conv`` of kernels of a size and everything specific to it."""
+    shared = "".join(make(blocking) for make in (_output_run, _outputs)) if form is THREE else ""
+    return shared + "".join(make(blocking, form) for make in (_weight_panel, _weights, _input_run, _inputs, _block, _by_columns, _rows, _by_rows,
+                                                              _conv))
 
 
-def takes_rows(channels: int, rows: int, tiles: int) -> bool:
+def takes_rows(form: Form, channels: int, rows: int, tiles: int) -> bool:
     """Whether the threads share rows and not tiles: when few tiles would read a great many transformed weights."""
-    return tiles <= MOST_TILES and channels * rows >= LARGE_WEIGHTS
+    return tiles <= MOST_TILES and channels * rows * form.all_slots >= LARGE_WEIGHTS * POSITIONS
 
 
-def shared_elements(channels: int, rows: int, tiles: int, blocking: Blocking) -> int:
+def shared_elements(form: Form, channels: int, rows: int, tiles: int, blocking: Blocking) -> int:
     """Elements of what is transformed in common: the weights, or the tiles where threads share rows."""
-    if takes_rows(channels, rows, tiles):
-        panels, blocks = -(-tiles // blocking.tile_columns), max(1, -(-channels // blocking.depth))
-        return POSITIONS * (channels + blocks) * panels * blocking.tile_columns
-    return transformed_weights(channels, rows, blocking)
+    blocks = max(1, -(-channels // _depth(form, blocking)))
+    if takes_rows(form, channels, rows, tiles):
+        panels = -(-tiles // blocking.tile_columns)
+        return (form.all_slots * channels + POSITIONS * blocks) * panels * blocking.tile_columns
+    return (form.all_slots * channels * -(-rows // blocking.tile_rows) + POSITIONS * blocks) * blocking.row_stride
 
 
-def transformed_weights(channels: int, rows: int, blocking: Blocking) -> int:
-    """Elements of the transformed weights."""
-    panels, blocks = -(-rows // blocking.tile_rows), max(1, -(-channels // blocking.depth))
-    return POSITIONS * (channels * panels + blocks) * blocking.row_stride
+def _depth(form: Form, blocking: Blocking) -> int:
+    """Longest block of channels."""
+    return blocking.depth // form.most_slots
 
 
-def _weight_step(b: Builder, panels: Value, channels: Value) -> Value:
-    """Elements from one position to the next: a row more than there is, lest all positions fall into the same cache sets."""
-    return b.mul(b.add(b.mul(panels, channels), 1), b.blocking.row_stride)
+def _blocks(b: Builder, form: Form, channels: Value) -> Value:
+    return depth_blocks(b, channels, _depth(form, b.blocking))
 
 
-def _weight_block(b: Builder, index: Value, start: Value, panels: Value) -> Value:
+def _weight_block(b: Builder, form: Form, index: Value, start: Value, panels: Value) -> Value:
     """Elements before depth block ``index``, which begins at channel ``start``."""
-    return b.mul(b.add(b.mul(start, panels), index), POSITIONS * b.blocking.row_stride)
+    return b.mul(b.add(b.mul(b.mul(start, panels), form.all_slots), b.mul(index, POSITIONS)), b.blocking.row_stride)
 
 
-def _weight_panel(blocking: Blocking) -> str:
-    """Transformed weights of a row panel, channels [start, end): ``target[position * step + channel * row_stride + row]``."""
-    b = Builder("winograd_weight_panel", ("ptr %weights", "ptr noalias %block", "i64 %panel", "i64 %start", "i64 %end",
-                                          "ptr %target", "i64 %step", "ptr noalias %private"), blocking, attributes="noinline")
-    w, width = read_words(b, "%block"), blocking.row_stride
+def _weight_place(b: Builder, slots: tuple[Value, Value], position: Value, panel: Value, panels: Value, channels: Value) -> Value:
+    """Elements before a row panel of a position of a depth block, ``slots`` of which are (before the position, of it).
+
+    Behind each position is a row more than there is, lest all positions fall into the same cache sets.
+    """
+    return b.mul(b.add(b.mul(b.add(b.mul(slots[0], panels), b.mul(slots[1], panel)), channels), position), b.blocking.row_stride)
+
+
+def _weight_panel(blocking: Blocking, form: Form) -> str:
+    """Transformed weights of a row panel, channels [start, end): ``[position][row panel][slot][channel][row]``.
+
+    The panel takes the place ``place`` of the ``places`` there.
+    """
+    b = Builder(f"{form.prefix}_weight_panel", ("ptr %weights", "ptr noalias %block", "i64 %panel", "i64 %start", "i64 %end", "ptr %target",
+                                                "i64 %place", "i64 %places", "ptr noalias %private"), blocking, attributes="noinline")
+    w, width, taps = read_words(b, "%block"), blocking.row_stride, form.taps**2
     first, count = panel_rows(b, w["rows"], b.ceil_div(w["rows"], blocking.tile_rows), "%panel")
     source = b.at("%weights", b.mul(first, w["other_batch_step"]))
-    matrix = b.both(b.compare("eq", w["other_row_step"], 3), b.compare("eq", w["other_column_step"], 1))
+    matrix = b.both(b.compare("eq", w["other_row_step"], form.taps), b.compare("eq", w["other_column_step"], 1))
+    length = b.sub("%end", "%start")
     with b.loop("%start", "%end", CHUNK_CHANNELS) as channel:
         part = b.min(b.sub("%end", channel), CHUNK_CHANNELS)
         here = b.at(source, b.mul(channel, w["other_channel_step"]))
@@ -98,56 +112,63 @@ def _weight_panel(blocking: Blocking) -> str:
                 with b.loop(0, count) as row:
                     place = b.at(ahead, b.mul(row, w["other_batch_step"]))
                     b.emit(f"call void @llvm.prefetch.p0(ptr {place}, i32 0, i32 3, i32 1)")
-                b.call("pack_panel", f"ptr {line}", f"i64 {w['other_batch_step']}", "i64 1", f"i64 {count}", f"i64 {TAPS}",
-                       f"ptr {b.at('%private', b.mul(k, TAPS * width))}", f"i64 {width}")
+                b.call("pack_panel", f"ptr {line}", f"i64 {w['other_batch_step']}", "i64 1", f"i64 {count}", f"i64 {taps}",
+                       f"ptr {b.at('%private', b.mul(k, taps * width))}", f"i64 {width}")
 
         def whole() -> None:
             b.call("pack_panel", f"ptr {here}", f"i64 {w['other_batch_step']}", "i64 1", f"i64 {count}",
-                   f"i64 {b.mul(part, TAPS)}", "ptr %private", f"i64 {width}")
+                   f"i64 {b.mul(part, taps)}", "ptr %private", f"i64 {width}")
 
         def apart() -> None:
-            for tap in range(TAPS):
-                place = b.dot((tap // 3, w["other_row_step"]), (tap % 3, w["other_column_step"]))
+            for tap in range(taps):
+                place = b.dot((tap // form.taps, w["other_row_step"]), (tap % form.taps, w["other_column_step"]))
                 b.call("pack_panel", f"ptr {b.at(here, place)}", f"i64 {w['other_batch_step']}",
                        f"i64 {w['other_channel_step']}", f"i64 {count}", f"i64 {part}",
-                       f"ptr {b.at('%private', tap * width)}", f"i64 {TAPS * width}")
+                       f"ptr {b.at('%private', tap * width)}", f"i64 {taps * width}")
 
-        dense = b.both(matrix, b.compare("eq", w["other_channel_step"], TAPS))
+        dense = b.both(matrix, b.compare("eq", w["other_channel_step"], taps))
         b.cases((dense, whole), (matrix, joined), default=apart)
-        _transform_weights(b, w["flipped"], part, b.at("%target", b.mul(b.sub(channel, "%start"), width)), "%step")
+        _transform_weights(b, form, w["flipped"], part, b.at("%target", b.mul(b.sub(channel, "%start"), width)), length)
     return b.text()
 
 
-def _weights(blocking: Blocking) -> str:
-    """This thread's share of the weights: ``[depth block][position][row panel][channel][row_stride]``."""
-    b = Builder("winograd_weights", ("i64 %thread", "i64 %threads", "ptr %weights", "ptr noalias %block", "ptr %shared",
-                                     "ptr noalias %private"), blocking, attributes="noinline")
+def _weights(blocking: Blocking, form: Form) -> str:
+    """This thread's share of the weights: ``[depth block][position][row panel][slot][channel][row_stride]``."""
+    b = Builder(f"{form.prefix}_weights", ("i64 %thread", "i64 %threads", "ptr %weights", "ptr noalias %block", "ptr %shared",
+                                           "ptr noalias %private"), blocking, attributes="noinline")
     w = read_words(b, "%block")
-    panels, blocks = b.ceil_div(w["rows"], blocking.tile_rows), depth_blocks(b, w["channels"], blocking.depth)
+    panels, blocks = b.ceil_div(w["rows"], blocking.tile_rows), _blocks(b, form, w["channels"])
     low, high = b.share(b.mul(blocks, panels), "%thread", "%threads")
     with b.loop(low, high) as unit:
         index, panel = b.div(unit, panels), b.rem(unit, panels)
         start, end = depth_block(b, w["channels"], blocks, index)
-        length = b.sub(end, start)
-        place = b.add(_weight_block(b, index, start, panels), b.mul(b.mul(panel, length), blocking.row_stride))
-        b.call("winograd_weight_panel", "ptr %weights", "ptr %block", f"i64 {panel}", f"i64 {start}", f"i64 {end}",
-               f"ptr {b.at('%shared', place)}", f"i64 {_weight_step(b, panels, length)}", "ptr %private")
+        b.call(f"{form.prefix}_weight_panel", "ptr %weights", "ptr %block", f"i64 {panel}", f"i64 {start}", f"i64 {end}",
+               f"ptr {b.at('%shared', _weight_block(b, form, index, start, panels))}", f"i64 {panel}", f"i64 {panels}", "ptr %private")
     return b.text()
 
 
-def _transform_weights(b: Builder, flipped: str, channels: Value, target: str, step: Value) -> None:
-    """G w G^T of ``channels`` packed rows of taps. Reversed taps only exchange the first and the last of four values."""
-    width, lanes = b.blocking.row_stride, b.blocking.lanes
+def _transform_weights(b: Builder, form: Form, flipped: str, channels: Value, target: str, length: Value) -> None:
+    """G w G^T of ``channels`` of the ``length`` channels of a depth block: packed rows of taps, read backwards if they are reversed."""
+    width, lanes, taps = b.blocking.row_stride, b.blocking.lanes, form.taps**2
     reverse = b.compare("ne", flipped, 0)
-    order: list[Value] = [b.select(reverse, 3, 0), 1, 2, b.select(reverse, 0, 3)]
-    places = [[b.at(target, b.mul(b.dot((i, PATCH), (j, 1)), step)) for j in order] for i in order]
+    first, step = b.select(reverse, (taps - 1) * width, 0), b.select(reverse, -width, width)
+    targets = []
+    for number, part in enumerate(form.parts):
+        found = {}
+        for p in range(POSITIONS):
+            if form.uses(part, p):
+                place = _weight_place(b, (form.before(p), form.slots[p]), p, "%place", "%places", length)
+                found[p] = b.at(target, b.add(place, b.mul(b.mul(length, form.slot(number, p)), width)))
+        targets.append(found)
     with b.loop(0, channels) as k:
-        for part in range(0, width, lanes):
-            source = b.at("%private", b.add(b.mul(k, TAPS * width), part))
-            taps = [[b.load_vector(b.at(source, (3 * u + v) * width)) for v in range(3)] for u in range(3)]
-            for line, values in zip(places, both_ways(b, weight_line, taps), strict=True):
-                for place, value in zip(line, values, strict=True):
-                    b.store_vector(value, b.at(place, b.add(b.mul(k, width), part)))
+        for lane in range(0, width, lanes):
+            source = b.at("%private", b.add(b.add(b.mul(k, taps * width), lane), first))
+            for part, places in zip(form.parts, targets, strict=True):
+                square = [[b.load_vector(b.at(source, b.mul(step, form.taps * (part.row + u) + part.column + v))) for v in range(part.columns)]
+                          for u in range(part.rows)]
+                for p, value in enumerate(value for line in both_ways(b, weight_line, square) for value in line):
+                    if value != ABSENT:
+                        b.store_vector(value, b.at(places[p], b.add(b.mul(k, width), lane)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,12 +207,12 @@ def _each_run(b: Builder, w: dict[str, str], first: Value, count: Value) -> Iter
 
 
 def _load_line(b: Builder, source: str, masks: list[str], short: bool) -> list[str]:
-    """The four columns of the patches of a run in one image row: even and odd elements from column 0 and column 2."""
+    """The columns of the patches of a run in one image row: even and odd elements from every second column on."""
     lanes = b.blocking.lanes
     even = [2 * lane for lane in range(lanes)]
     odd = [index + 1 for index in even]
     found = []
-    for shift in (0, TILE):
+    for shift in range(0, len(masks), TILE):
         low = b.load_masked(b.at(source, shift), masks[shift])
         high = "poison" if short else b.load_masked(b.at(source, shift + lanes), masks[shift + 1])
         if short:
@@ -209,10 +230,10 @@ class _Line:
     column_step: str
 
 
-def _input_run(blocking: Blocking) -> str:
+def _input_run(blocking: Blocking, form: Form) -> str:
     """Patches of ``length`` tiles at (row, column) of an image, all channels of one depth block, into V."""
-    b = Builder("winograd_input_run", ("ptr %image", "ptr noalias %block", "i64 %row", "i64 %column", "i64 %length",
-                                       "i64 %channels", "ptr %target", "i64 %step"), blocking, attributes="noinline")
+    b = Builder(f"{form.prefix}_input_run", ("ptr %image", "ptr noalias %block", "i64 %row", "i64 %column", "i64 %length",
+                                             "i64 %channels", "ptr %target"), blocking, attributes="noinline")
     w, lanes = read_words(b, "%block"), blocking.lanes
     zeros = b.array(4 * lanes)
     for part in range(4):
@@ -220,7 +241,7 @@ def _input_run(blocking: Blocking) -> str:
     y0, x0 = b.add(b.mul("%row", TILE), w["row_offset"]), b.add(b.mul("%column", TILE), w["column_offset"])
     unit = b.compare("eq", w["column_step"], 1)
     rows = []
-    for r in range(PATCH):
+    for r in range(form.patch):
         y = b.add(y0, r)
         inside = b.let(f"icmp ult i64 {y}, {w['height']}", "c")
         source = b.at("%image", b.dot((y, w["row_step"]), (x0, w["column_step"])))
@@ -230,23 +251,22 @@ def _input_run(blocking: Blocking) -> str:
 
     def channels(load: Callable[[_Line, str], list[str]], whole: bool, wide: bool) -> None:
         with b.loop(0, "%channels") as k:
-            for line in rows[TILE:]:
+            for line in rows[-TILE:]:
                 for part in range(2 if wide else 1):
                     ahead = b.at(line.source, b.mul(b.add(k, PREFETCH), line.channel_step))
                     b.emit(f"call void @llvm.prefetch.p0(ptr {b.at(ahead, 1 + part * lanes)}, i32 0, i32 3, i32 1)")
             patch = [load(line, b.at(line.source, b.mul(k, line.channel_step))) for line in rows]
-            values = both_ways(b, patch_line, patch)
             place = b.at("%target", b.mul(k, blocking.tile_columns))
-            for p, value in enumerate(value for line in values for value in line):
-                address = b.at(place, b.mul("%step", p))
+            for p, slot, value in patch_values(b, form, patch):
+                address = b.at(place, _input_place(b, (form.before(p) + slot, 1), p, "%channels"))
                 if whole:
                     b.store_vector(value, address)
                 else:
                     b.store_masked(value, address, store_mask)
 
     def dense(short: bool, whole: bool) -> None:
-        # In the order in which _load_line asks: the two vectors from column 0, then those from column 2.
-        shifts = (0, lanes, TILE, TILE + lanes)
+        # In the order in which _load_line asks: the two vectors from column 0, then those from column 2 and so on.
+        shifts = [shift + part for shift in range(0, form.patch, TILE) for part in (0, lanes)]
         masks = [b.lanes_between(b.max(b.sub(-shift, x0), -1), b.clamp(b.sub(b.sub(w["width"], x0), shift), -1, lanes))
                  for shift in shifts]
         channels(lambda _, source: _load_line(b, source, masks, short), whole, not short)
@@ -254,7 +274,7 @@ def _input_run(blocking: Blocking) -> str:
     def spread() -> None:
         offsets = {line.source: b.lane_offsets(b.mul(line.column_step, TILE), lanes) for line in rows}
         masks = []
-        for column in range(PATCH):
+        for column in range(form.patch):
             x = b.add(x0, column)
             low = b.div(b.add(b.max(b.sub(0, x), 0), 1), TILE)
             end = b.div(b.add(b.max(b.sub(w["width"], x), 0), 1), TILE)
@@ -269,36 +289,39 @@ def _input_run(blocking: Blocking) -> str:
     return b.text()
 
 
-def _input_step(b: Builder, channels: Value) -> Value:
-    """Elements from one position to the next: a row more than there is, lest all positions fall into the same cache sets."""
-    return b.mul(b.add(channels, 1), b.blocking.tile_columns)
+def _input_place(b: Builder, slots: tuple[Value, Value], position: Value, channels: Value) -> Value:
+    """Elements before a position of a column panel; a row more than there is keeps positions out of the same cache sets."""
+    return b.mul(b.add(b.mul(slots[0], channels), position), b.blocking.tile_columns)
 
 
-def _input_block(b: Builder, index: Value, start: Value, panels: Value) -> Value:
+def _input_panel(b: Builder, form: Form, channels: Value) -> Value:
+    """Elements of a column panel of a depth block."""
+    return b.mul(b.add(b.mul(channels, form.all_slots), POSITIONS), b.blocking.tile_columns)
+
+
+def _input_block(b: Builder, form: Form, index: Value, start: Value, panels: Value) -> Value:
     """Elements before depth block ``index``, which begins at channel ``start``."""
-    return b.mul(b.mul(b.add(start, index), panels), POSITIONS * b.blocking.tile_columns)
+    return b.mul(b.mul(b.add(b.mul(start, form.all_slots), b.mul(index, POSITIONS)), panels), b.blocking.tile_columns)
 
 
-def _inputs(blocking: Blocking) -> str:
-    """Transformed patches of tiles [first, first + count): ``[depth block][panel][position][channel][tile]``.
+def _inputs(blocking: Blocking, form: Form) -> str:
+    """Transformed patches of tiles [first, first + count): ``[depth block][panel][position][slot][channel][tile]``.
 
     The first of them begins panel ``panel`` of the ``panels`` there.
     """
-    b = Builder("winograd_inputs", ("ptr %image", "ptr noalias %block", "i64 %first", "i64 %count", "i64 %panel",
-                                    "i64 %panels", "ptr %target"), blocking, attributes="noinline")
+    b = Builder(f"{form.prefix}_inputs", ("ptr %image", "ptr noalias %block", "i64 %first", "i64 %count", "i64 %panel",
+                                          "i64 %panels", "ptr %target"), blocking, attributes="noinline")
     w = read_words(b, "%block")
-    blocks = depth_blocks(b, w["channels"], blocking.depth)
+    blocks = _blocks(b, form, w["channels"])
     with _each_run(b, w, "%first", "%count") as run:
         corner = b.at("%image", b.mul(run.image, w["batch_step"]))
         with b.loop(0, blocks) as index:
             start, end = depth_block(b, w["channels"], blocks, index)
             length = b.sub(end, start)
-            step = _input_step(b, length)
-            place = b.add(_input_block(b, index, start, "%panels"),
-                          b.add(b.mul(b.mul(b.add(run.panel, "%panel"), POSITIONS), step), run.position))
-            b.call("winograd_input_run", f"ptr {b.at(corner, b.mul(start, w['channel_step']))}", "ptr %block",
-                   f"i64 {run.row}", f"i64 {run.column}", f"i64 {run.length}", f"i64 {length}",
-                   f"ptr {b.at('%target', place)}", f"i64 {step}")
+            place = b.add(_input_block(b, form, index, start, "%panels"),
+                          b.add(b.mul(b.add(run.panel, "%panel"), _input_panel(b, form, length)), run.position))
+            b.call(f"{form.prefix}_input_run", f"ptr {b.at(corner, b.mul(start, w['channel_step']))}", "ptr %block",
+                   f"i64 {run.row}", f"i64 {run.column}", f"i64 {run.length}", f"i64 {length}", f"ptr {b.at('%target', place)}")
     return b.text()
 
 
@@ -355,15 +378,15 @@ def _outputs(blocking: Blocking) -> str:
     return b.text()
 
 
-def _block(blocking: Blocking) -> str:
+def _block(blocking: Blocking, form: Form) -> str:
     """Tiles [first, first + count), ``panels`` column panels of them: transform, multiply, transform back."""
-    b = Builder("winograd_block", ("i64 %first", "i64 %count", "i64 %panels", "ptr %image", "ptr %shared",
-                                   "ptr %result", "ptr noalias %private", "ptr noalias %block"), blocking,
+    b = Builder(f"{form.prefix}_block", ("i64 %first", "i64 %count", "i64 %panels", "ptr %image", "ptr %shared",
+                                         "ptr %result", "ptr noalias %private", "ptr noalias %block"), blocking,
                 attributes="noinline")
     w, width = read_words(b, "%block"), blocking.tile_columns
-    row_panels, blocks = b.ceil_div(w["rows"], blocking.tile_rows), depth_blocks(b, w["channels"], blocking.depth)
+    row_panels, blocks = b.ceil_div(w["rows"], blocking.tile_rows), _blocks(b, form, w["channels"])
     products = b.byte_at("%private", SCRATCH_OUTPUT)
-    b.call("winograd_inputs", "ptr %image", "ptr %block", "i64 %first", "i64 %count", "i64 0", "i64 %panels", "ptr %private")
+    b.call(f"{form.prefix}_inputs", "ptr %image", "ptr %block", "i64 %first", "i64 %count", "i64 0", "i64 %panels", "ptr %private")
     panel_bytes = POSITIONS * blocking.tile_rows * width * blocking.item_bytes
     together = b.max(b.div(OUTPUT_BYTES // panel_bytes, "%panels"), 1)
     plane = b.mul(w["out_height"], w["out_width"])
@@ -375,18 +398,18 @@ def _block(blocking: Blocking) -> str:
         step = b.mul(rows, width)
         with b.loop(0, blocks) as index, b.loop(0, POSITIONS) as p:
             start, end = depth_block(b, w["channels"], blocks, index)
-            length = b.sub(end, start)
-            weights = b.at("%shared", b.add(_weight_block(b, index, start, row_panels),
-                                            b.mul(p, _weight_step(b, row_panels, length))))
-            inputs = b.at("%private", _input_block(b, index, start, "%panels"))
+            length, slots = b.sub(end, start), form.slots_at(b, p)
+            depth = b.mul(length, slots[1])
+            weights = b.at("%shared", _weight_block(b, form, index, start, row_panels))
+            inputs = b.at("%private", b.add(_input_block(b, form, index, start, "%panels"), _input_place(b, slots, p, length)))
             with b.loop(row_block, stop) as panel:
                 row, count = panel_rows(b, w["rows"], row_panels, panel)
-                a = b.at(weights, b.mul(b.mul(panel, length), blocking.row_stride))
+                a = b.at(weights, _weight_place(b, slots, p, panel, row_panels, length))
                 with b.loop(0, "%panels") as column:
                     place = b.add(b.mul(column, POSITIONS), p)
-                    right = b.at(inputs, b.mul(place, _input_step(b, length)))
+                    right = b.at(inputs, b.mul(column, _input_panel(b, form, length)))
                     c = b.at(products, b.add(b.mul(place, step), b.mul(b.sub(row, first_row), width)))
-                    b.call("outer", f"i64 {count}", f"i64 {length}", f"ptr {a}", f"ptr {right}", f"i64 {width}", f"ptr {c}",
+                    b.call("outer", f"i64 {count}", f"i64 {depth}", f"ptr {a}", f"ptr {right}", f"i64 {width}", f"ptr {c}",
                            f"ptr {b.at(c, blocking.lanes)}", f"i64 {width}", f"i1 {b.compare('sgt', index, 0)}")
         b.call("winograd_outputs", f"ptr {products}", "ptr %block", f"i64 {rows}", "i64 %first", "i64 %count",
                f"ptr {b.at('%result', b.mul(first_row, plane))}")
@@ -397,34 +420,34 @@ OPERANDS = ("i64 %thread", "i64 %threads", "ptr %barrier", "ptr %scratch", "ptr 
             "ptr %shared", "ptr noalias %block")
 
 
-def _by_columns(blocking: Blocking) -> str:
+def _by_columns(blocking: Blocking, form: Form) -> str:
     """Weights transformed in common, tiles by each thread for itself."""
-    b = Builder("winograd_by_columns", OPERANDS, blocking, attributes="noinline")
+    b = Builder(f"{form.prefix}_by_columns", OPERANDS, blocking, attributes="noinline")
     w, width = read_words(b, "%block"), blocking.tile_columns
-    b.call("winograd_weights", "i64 %thread", "i64 %threads", "ptr %weights", "ptr %block", "ptr %shared", "ptr %scratch")
+    b.call(f"{form.prefix}_weights", "i64 %thread", "i64 %threads", "ptr %weights", "ptr %block", "ptr %shared", "ptr %scratch")
     b.barrier("%barrier", "%threads")
     total = b.mul(w["images"], b.mul(w["tile_rows"], w["tile_columns"]))
     panels = b.ceil_div(total, width)
     # Two panels even where they outgrow the second-level cache: every panel of weights is then read half as often.
-    panel_bytes = b.mul(b.add(w["channels"], depth_blocks(b, w["channels"], blocking.depth)),
-                        POSITIONS * width * blocking.item_bytes)
+    elements = b.add(b.mul(w["channels"], form.all_slots), b.mul(_blocks(b, form, w["channels"]), POSITIONS))
+    panel_bytes = b.mul(elements, width * blocking.item_bytes)
     chunk = b.clamp(b.div(INPUT_BYTES, panel_bytes), 2, b.div(SCRATCH_OUTPUT, panel_bytes))
     low, high = b.share(panels, "%thread", "%threads")
     with b.loop(low, high, chunk) as panel:
         count = b.min(b.sub(high, panel), chunk)
         first = b.mul(panel, width)
         tiles = b.min(b.mul(count, width), b.sub(total, first))
-        b.call("winograd_block", f"i64 {first}", f"i64 {tiles}", f"i64 {count}", "ptr %image", "ptr %shared", "ptr %result",
+        b.call(f"{form.prefix}_block", f"i64 {first}", f"i64 {tiles}", f"i64 {count}", "ptr %image", "ptr %shared", "ptr %result",
                "ptr %scratch", "ptr %block")
     return b.text()
 
 
-def _rows(blocking: Blocking) -> str:
+def _rows(blocking: Blocking, form: Form) -> str:
     """Row panels [first, stop) of all tiles: transform their weights, multiply, transform back."""
-    b = Builder("winograd_rows", ("i64 %first", "i64 %stop", "i64 %total", "ptr %weights", "ptr %shared", "ptr %result",
-                                  "ptr noalias %private", "ptr noalias %block"), blocking, attributes="noinline")
+    b = Builder(f"{form.prefix}_rows", ("i64 %first", "i64 %stop", "i64 %total", "ptr %weights", "ptr %shared", "ptr %result",
+                                        "ptr noalias %private", "ptr noalias %block"), blocking, attributes="noinline")
     w, width = read_words(b, "%block"), blocking.tile_columns
-    row_panels, blocks = b.ceil_div(w["rows"], blocking.tile_rows), depth_blocks(b, w["channels"], blocking.depth)
+    row_panels, blocks = b.ceil_div(w["rows"], blocking.tile_rows), _blocks(b, form, w["channels"])
     products, taps = b.byte_at("%private", SCRATCH_OUTPUT), b.byte_at("%private", SCRATCH_TAPS)
     panels, several = b.ceil_div("%total", width), b.sub("%stop", "%first")
     first_row, _ = panel_rows(b, w["rows"], row_panels, "%first")
@@ -433,18 +456,20 @@ def _rows(blocking: Blocking) -> str:
     with b.loop(0, blocks) as index:
         start, end = depth_block(b, w["channels"], blocks, index)
         length = b.sub(end, start)
-        step, size = _weight_step(b, several, length), b.mul(length, blocking.row_stride)
         with b.loop("%first", "%stop") as panel:
-            b.call("winograd_weight_panel", "ptr %weights", "ptr %block", f"i64 {panel}", f"i64 {start}", f"i64 {end}",
-                   f"ptr {b.at('%private', b.mul(b.sub(panel, '%first'), size))}", f"i64 {step}", f"ptr {taps}")
-        inputs = b.at("%shared", _input_block(b, index, start, panels))
+            b.call(f"{form.prefix}_weight_panel", "ptr %weights", "ptr %block", f"i64 {panel}", f"i64 {start}", f"i64 {end}",
+                   "ptr %private", f"i64 {b.sub(panel, '%first')}", f"i64 {several}", f"ptr {taps}")
+        inputs = b.at("%shared", _input_block(b, form, index, start, panels))
         with b.loop(0, b.mul(panels, POSITIONS)) as place:
-            right = b.at(inputs, b.mul(place, _input_step(b, length)))
-            left = b.at("%private", b.mul(b.rem(place, POSITIONS), step))
+            column, p = b.div(place, POSITIONS), b.rem(place, POSITIONS)
+            slots = form.slots_at(b, p)
+            depth = b.mul(length, slots[1])
+            right = b.at(inputs, b.add(b.mul(column, _input_panel(b, form, length)), _input_place(b, slots, p, length)))
             with b.loop("%first", "%stop") as panel:
                 row, count = panel_rows(b, w["rows"], row_panels, panel)
                 c = b.at(products, b.mul(b.add(b.mul(place, rows), b.sub(row, first_row)), width))
-                b.call("outer", f"i64 {count}", f"i64 {length}", f"ptr {b.at(left, b.mul(b.sub(panel, '%first'), size))}",
+                left = b.at("%private", _weight_place(b, slots, p, b.sub(panel, "%first"), several, length))
+                b.call("outer", f"i64 {count}", f"i64 {depth}", f"ptr {left}",
                        f"ptr {right}", f"i64 {width}", f"ptr {c}", f"ptr {b.at(c, blocking.lanes)}", f"i64 {width}",
                        f"i1 {b.compare('sgt', index, 0)}")
     plane = b.mul(w["out_height"], w["out_width"])
@@ -453,28 +478,29 @@ def _rows(blocking: Blocking) -> str:
     return b.text()
 
 
-def _by_rows(blocking: Blocking) -> str:
+def _by_rows(blocking: Blocking, form: Form) -> str:
     """Tiles transformed in common, weights by each thread for itself: for few tiles and many channels."""
-    b = Builder("winograd_by_rows", OPERANDS, blocking, attributes="noinline")
+    b = Builder(f"{form.prefix}_by_rows", OPERANDS, blocking, attributes="noinline")
     w, width = read_words(b, "%block"), blocking.tile_columns
     total = b.mul(w["images"], b.mul(w["tile_rows"], w["tile_columns"]))
     panels = b.ceil_div(total, width)
     low, high = b.share(panels, "%thread", "%threads")
     first = b.mul(low, width)
-    b.call("winograd_inputs", "ptr %image", "ptr %block", f"i64 {first}",
+    b.call(f"{form.prefix}_inputs", "ptr %image", "ptr %block", f"i64 {first}",
            f"i64 {b.sub(b.min(b.mul(high, width), total), first)}", f"i64 {low}", f"i64 {panels}", "ptr %shared")
     b.barrier("%barrier", "%threads")
     low, high = b.share(b.ceil_div(w["rows"], blocking.tile_rows), "%thread", "%threads")
     with b.loop(low, high, ROW_PANELS) as panel:
-        b.call("winograd_rows", f"i64 {panel}", f"i64 {b.min(b.add(panel, ROW_PANELS), high)}", f"i64 {total}", "ptr %weights",
+        b.call(f"{form.prefix}_rows", f"i64 {panel}", f"i64 {b.min(b.add(panel, ROW_PANELS), high)}", f"i64 {total}", "ptr %weights",
                "ptr %shared", "ptr %result", "ptr %scratch", "ptr %block")
     return b.text()
 
 
-def _conv(blocking: Blocking) -> str:
+def _conv(blocking: Blocking, form: Form) -> str:
     """The whole convolution: operands as in the entry of the direct kernel."""
-    b = Builder("winograd_conv", OPERANDS, blocking, attributes="noinline")
+    b = Builder(f"{form.prefix}_conv", OPERANDS, blocking, attributes="noinline")
     names = [operand.replace(" noalias", "") for operand in OPERANDS]
     by_rows = b.compare("ne", read_words(b, "%block")["by_rows"], 0)
-    b.cases((by_rows, lambda: b.call("winograd_by_rows", *names)), default=lambda: b.call("winograd_by_columns", *names))
+    b.cases((by_rows, lambda: b.call(f"{form.prefix}_by_rows", *names)),
+            default=lambda: b.call(f"{form.prefix}_by_columns", *names))
     return b.text()

@@ -1,9 +1,9 @@
-"""Weight gradient of a 3x3 convolution by Winograd's method: ``dw = G^T [ sum over tiles (A g A^T) * (B^T d B) ] G``.
+"""Weight gradient of a 3x3 or 5x5 convolution by Winograd's method: ``dw = G^T [ sum over tiles (A g A^T) * (B^T d B) ] G``.
 
-The sum over tiles is 16 matrix products whose depth is the tile, so here the lanes of a vector are channels: a band of image
-rows is transposed once and 4x4 patches of it are transformed into packed panels. Work is cut into blocks of (output channels,
-input channels) and, when those are few, into parts of the tiles whose gradients are added in a fixed order at the end; the
-sizes alone decide, so the thread count never changes a bit.
+The sum over tiles is 16 matrix products (49 for the four parts of a 5x5 kernel) whose depth is the tile, so here the lanes of a
+vector are channels: a band of image rows is transposed once and patches of it are transformed into packed panels. Work is cut
+into blocks of (output channels, input channels) and, when those are few, into parts of the tiles whose gradients are added in a
+fixed order at the end; the sizes alone decide, so the thread count never changes a bit.
 """
 
 from __future__ import annotations
@@ -17,32 +17,38 @@ from calque.backend.cpu.contract.gemm import depth_block, panel_rows
 from calque.backend.cpu.contract.pack import transpose
 from calque.backend.cpu.contract.target import Blocking
 from calque.backend.cpu.contract.winograd import (
+    ABSENT,
     PATCH,
     POSITIONS,
+    THREE,
     TILE,
+    Form,
     both_ways,
     gradient_line,
-    patch_line,
+    patch_values,
     read_words,
     taps_line,
 )
 
-TAPS = 9
 TILES = 64
 """Tiles per block of depth; at least one row of tiles, or a part of it. Room for one more between two positions keeps them out
 of the same cache sets."""
-BAND_PIXELS = 4 * (2 * TILES + 2)
-"""No shape of at most TILES tiles depends on more pixels."""
 CHANNELS = 64
 """About how many output and how many input channels a block has."""
 PARTS = 8
 TILES_PER_PART = 256
 
 
-def winograd_weight_functions(blocking: Blocking) -> str:
-    """``winograd_weight_grad`` and everything specific to it."""
-    return "".join((_lanes(blocking, True), _lanes(blocking, False), _side(blocking, True), _side(blocking, False),
-                    _products(blocking), _taps(blocking), _task(blocking), _weight_grad(blocking)))
+def winograd_weight_functions(blocking: Blocking, form: Form) -> str:
+    """``winograd_weight_grad`` of kernels of a size and everything specific to it."""
+    shared = "".join((_lanes(blocking, None), _side(blocking, None))) if form is THREE else ""
+    return shared + "".join((_lanes(blocking, form), _side(blocking, form), _products(blocking, form), _taps(blocking, form),
+                             _task(blocking, form), _weight_grad(blocking, form)))
+
+
+def band_pixels(form: Form) -> int:
+    """No shape of at most TILES tiles depends on more pixels."""
+    return form.patch * (TILE * (TILES - 1) + form.patch)
 
 
 def panels_together(width: int) -> int:
@@ -69,12 +75,12 @@ class _Band:
     width: Value
 
 
-def _lanes(blocking: Blocking, image: bool) -> str:
-    """Transform the tiles (row.., column..) of one vector of channels of one image, tile after tile.
+def _lanes(blocking: Blocking, form: Form | None) -> str:
+    """Transform the tiles (row.., column..) of one vector of channels of one image (or, without a form, of the gradient), tile after tile.
 
-    ``target[position * step + tile * tile_step + lane]``. Pixels outside of the source are read from zeros.
+    ``target[(slots before the position + slot) * step + tile * tile_step + lane]``. Pixels outside of the source are read from zeros.
     """
-    name, extent = ("winograd_image_lanes", PATCH) if image else ("winograd_gradient_lanes", TILE)
+    name, extent = (f"{form.prefix}_image_lanes", form.patch) if form else ("winograd_gradient_lanes", TILE)
     b = Builder(name, ("ptr %band", "i64 %top", "i64 %left", "i64 %bottom", "i64 %right", "i64 %y", "i64 %x", "i64 %rows",
                        "i64 %columns", "ptr %target", "i64 %step", "i64 %tile_step"), blocking, attributes="noinline")
     lanes = blocking.lanes
@@ -95,10 +101,13 @@ def _lanes(blocking: Blocking, image: bool) -> str:
                 for line, (inside, start) in zip(square, lines, strict=True):
                     address = b.at("%band", b.add(start, b.mul(x, lanes)))
                     line.append(b.load_vector(b.select(b.both(inside, inside_column), address, zeros, "ptr")))
-            values = both_ways(b, patch_line if image else gradient_line, square)
             place = b.at("%target", b.mul(b.add(b.mul(i, "%columns"), j), "%tile_step"))
-            for p, value in enumerate(value for line in values for value in line):
-                b.store_vector(value, b.at(place, b.mul("%step", p)))
+            if form:
+                values = [(form.before(p) + slot, value) for p, slot, value in patch_values(b, form, square)]
+            else:
+                values = list(enumerate(value for line in both_ways(b, gradient_line, square) for value in line))
+            for slot, value in values:
+                b.store_vector(value, b.at(place, b.mul("%step", slot)))
     return b.text()
 
 
@@ -127,14 +136,15 @@ def _each_band(b: Builder, w: dict[str, str], image: bool) -> Iterator[tuple[Val
         b.assign(done, b.add(b.read(done), rows))
 
 
-def _side(blocking: Blocking, image: bool) -> str:
-    """Transformed tiles of ``channels`` channels into packed panels: ``target[panel][position][tile][width]``."""
-    name = "winograd_image_side" if image else "winograd_gradient_side"
-    b = Builder(name, ("ptr %source", "ptr noalias %block", "i64 %first", "i64 %count", "i64 %low", "i64 %high",
+def _side(blocking: Blocking, form: Form | None) -> str:
+    """Transformed tiles of some channels of the image (or, without a form, of the gradient) into packed panels:
+    ``target[panel][position and slot][tile][width]``."""
+    image = form is not None
+    prefix, extent, slots = (f"{form.prefix}_image", form.patch, form.all_slots) if form else ("winograd_gradient", TILE, POSITIONS)
+    b = Builder(f"{prefix}_side", ("ptr %source", "ptr noalias %block", "i64 %first", "i64 %count", "i64 %low", "i64 %high",
                        "ptr %target", "i64 %step", "ptr noalias %band"), blocking, attributes="noinline")
     w, lanes = read_words(b, "%block"), blocking.lanes
     width = blocking.tile_columns if image else blocking.row_stride
-    extent = PATCH if image else TILE
     key = "" if image else "other_"
     steps = {name: w[f"{key}{name}_step"] for name in ("batch", "channel", "row", "column")}
     height, length = (w["height"], w["width"]) if image else (w["out_height"], w["out_width"])
@@ -166,18 +176,18 @@ def _side(blocking: Blocking, image: bool) -> str:
                         b.call("pack_lanes", f"ptr {source}", f"i64 {steps['channel']}", f"i64 {steps['column']}",
                                f"i64 {here}", f"i64 {run}", f"ptr {b.at('%band', b.mul(line, b.mul(pixels, lanes)))}",
                                f"i64 {lanes}")
-                    place = b.add(b.mul(b.mul(b.sub(panel, "%low"), POSITIONS), "%step"),
+                    place = b.add(b.mul(b.mul(b.sub(panel, "%low"), slots), "%step"),
                                   b.add(b.mul(before, width), part * lanes))
-                    b.call("winograd_image_lanes" if image else "winograd_gradient_lanes", "ptr %band", f"i64 {top}",
+                    b.call(f"{prefix}_lanes", "ptr %band", f"i64 {top}",
                            f"i64 {left}", f"i64 {bottom}", f"i64 {right}", f"i64 {band.top}", f"i64 {band.left}",
                            f"i64 {band.rows}", f"i64 {band.columns}", f"ptr {b.at('%target', place)}", "i64 %step",
                            f"i64 {width}")
     return b.text()
 
 
-def _products(blocking: Blocking) -> str:
-    """``sums[position][row][column] (=|+=)`` over ``tiles`` tiles of packed gradient and image panels."""
-    b = Builder("winograd_products", ("i64 %tiles", "ptr %gradients", "ptr %images", "ptr %sums", "i64 %rows",
+def _products(blocking: Blocking, form: Form) -> str:
+    """``sums[position and slot][row][column] (=|+=)`` over ``tiles`` tiles of packed gradient and image panels."""
+    b = Builder(f"{form.prefix}_products", ("i64 %tiles", "ptr %gradients", "ptr %images", "ptr %sums", "i64 %rows",
                                       "i64 %row_panels", "i64 %low", "i64 %high", "i64 %column_panels", "i1 %accumulate"),
                 blocking, attributes="noinline")
     width = blocking.tile_columns
@@ -187,50 +197,57 @@ def _products(blocking: Blocking) -> str:
     size = b.mul(b.sub(last_row, first_row), line)
     step = b.add("%tiles", 1)
     with b.loop(0, POSITIONS) as p, b.loop("%low", "%high") as panel:
+        before, several = form.slots_at(b, p)
         row, count = panel_rows(b, "%rows", "%row_panels", panel)
         index = b.add(b.mul(b.sub(panel, "%low"), POSITIONS), p)
         left = b.at("%gradients", b.mul(b.mul(index, step), blocking.row_stride))
-        c = b.at("%sums", b.add(b.mul(p, size), b.mul(b.sub(row, first_row), line)))
-        with b.loop(0, "%column_panels") as column:
-            right = b.at("%images", b.mul(b.mul(b.add(b.mul(column, POSITIONS), p), step), width))
-            target = b.at(c, b.mul(column, width))
-            b.call("outer", f"i64 {count}", "i64 %tiles", f"ptr {left}", f"ptr {right}", f"i64 {width}", f"ptr {target}",
-                   f"ptr {b.at(target, blocking.lanes)}", f"i64 {line}", "i1 %accumulate")
+        with b.loop(before, b.add(before, several)) as slot:
+            c = b.at("%sums", b.add(b.mul(slot, size), b.mul(b.sub(row, first_row), line)))
+            with b.loop(0, "%column_panels") as column:
+                right = b.at("%images", b.mul(b.mul(b.add(b.mul(column, form.all_slots), slot), step), width))
+                target = b.at(c, b.mul(column, width))
+                b.call("outer", f"i64 {count}", "i64 %tiles", f"ptr {left}", f"ptr {right}", f"i64 {width}", f"ptr {target}",
+                       f"ptr {b.at(target, blocking.lanes)}", f"i64 {line}", "i1 %accumulate")
     return b.text()
 
 
-def _taps(blocking: Blocking) -> str:
-    """G^T S G of a block of sums: nine taps of ``rows x columns`` pairs of channels, written tap by tap."""
-    b = Builder("winograd_taps", ("ptr %sums", "i64 %rows", "i64 %columns", "i64 %line", "ptr %result", "i64 %row_step"),
+def _taps(blocking: Blocking, form: Form) -> str:
+    """G^T S G of a block of sums: the taps of ``rows x columns`` pairs of channels, written tap by tap."""
+    b = Builder(f"{form.prefix}_taps", ("ptr %sums", "i64 %rows", "i64 %columns", "i64 %line", "ptr %result", "i64 %row_step"),
                 blocking, attributes="noinline")
-    lanes = blocking.lanes
+    lanes, count = blocking.lanes, form.taps**2
     step = b.mul("%rows", "%line")
     with b.loop(0, "%rows") as row, b.loop(0, "%columns", lanes) as column:
         source = b.at("%sums", b.add(b.mul(row, "%line"), column))
-        square = [[b.load_vector(b.at(source, b.mul(step, PATCH * i + j))) for j in range(PATCH)] for i in range(PATCH)]
-        taps = [value for line in both_ways(b, taps_line, square) for value in line]
-        target = b.at("%result", b.add(b.mul(row, "%row_step"), b.mul(column, TAPS)))
+        taps = [ABSENT] * count
+        for number, part in enumerate(form.parts):
+            sums = [b.load_vector(b.at(source, b.mul(step, form.before(p) + form.slot(number, p)))) if form.uses(part, p) else ABSENT
+                    for p in range(POSITIONS)]
+            for u, line in enumerate(both_ways(b, taps_line, [sums[PATCH * i : PATCH * (i + 1)] for i in range(PATCH)])):
+                start = (part.row + u) * form.taps + part.column
+                taps[start : start + len(line)] = line
+        target = b.at("%result", b.add(b.mul(row, "%row_step"), b.mul(column, count)))
         left = b.sub("%columns", column)
-        for first in range(0, TAPS, lanes):
+        for first in range(0, count, lanes):
             group = taps[first : first + lanes]
             turned = transpose(b, [*group, *["zeroinitializer"] * (lanes - len(group))])
             mask = b.lanes_between(0, len(group))
             for lane, value in enumerate(turned):
                 with b.when(b.compare("sgt", left, lane)):
-                    b.store_masked(value, b.at(target, lane * TAPS + first), mask)
+                    b.store_masked(value, b.at(target, lane * count + first), mask)
     return b.text()
 
 
-def _task(blocking: Blocking) -> str:
+def _task(blocking: Blocking, form: Form) -> str:
     """One block of channels over pieces [begin, end) of the rows of tiles."""
-    b = Builder("winograd_weight_task", ("ptr %image", "ptr %gradient", "ptr noalias %block", "i64 %row_low", "i64 %row_high",
+    b = Builder(f"{form.prefix}_weight_task", ("ptr %image", "ptr %gradient", "ptr noalias %block", "i64 %row_low", "i64 %row_high",
                                          "i64 %column_low", "i64 %column_high", "i64 %begin", "i64 %end", "ptr %result",
                                          "ptr noalias %private"), blocking, attributes="noinline")
     w, width = read_words(b, "%block"), blocking.tile_columns
     row_panels = b.ceil_div(w["rows"], blocking.tile_rows)
-    gradients = b.at("%private", BAND_PIXELS * blocking.lanes)
+    gradients = b.at("%private", band_pixels(form) * blocking.lanes)
     images = b.at(gradients, panels_together(blocking.tile_rows) * POSITIONS * (TILES + 1) * blocking.row_stride)
-    sums = b.at(images, panels_together(width) * POSITIONS * (TILES + 1) * width)
+    sums = b.at(images, panels_together(width) * form.all_slots * (TILES + 1) * width)
     pieces = b.ceil_div(w["tile_columns"], TILES)
     longest = b.ceil_div(w["tile_columns"], pieces)
     total = b.sub("%end", "%begin")
@@ -243,26 +260,26 @@ def _task(blocking: Blocking) -> str:
         ends = [b.add(b.mul(b.div(q, pieces), w["tile_columns"]), b.mul(b.rem(q, pieces), longest)) for q in (first, last)]
         tiles = b.sub(ends[1], ends[0])
         for side, source, low, high, target, panel in (
-                ("image", "%image", "%column_low", "%column_high", images, width),
-                ("gradient", "%gradient", "%row_low", "%row_high", gradients, blocking.row_stride)):
-            b.call(f"winograd_{side}_side", f"ptr {source}", "ptr %block", f"i64 {first}", f"i64 {b.sub(last, first)}",
+                (f"{form.prefix}_image", "%image", "%column_low", "%column_high", images, width),
+                ("winograd_gradient", "%gradient", "%row_low", "%row_high", gradients, blocking.row_stride)):
+            b.call(f"{side}_side", f"ptr {source}", "ptr %block", f"i64 {first}", f"i64 {b.sub(last, first)}",
                    f"i64 {low}", f"i64 {high}", f"ptr {target}", f"i64 {b.mul(b.add(tiles, 1), panel)}", "ptr %private")
-        b.call("winograd_products", f"i64 {tiles}", f"ptr {gradients}", f"ptr {images}", f"ptr {sums}", f"i64 {w['rows']}",
+        b.call(f"{form.prefix}_products", f"i64 {tiles}", f"ptr {gradients}", f"ptr {images}", f"ptr {sums}", f"i64 {w['rows']}",
                f"i64 {row_panels}", "i64 %row_low", "i64 %row_high", f"i64 {column_panels}",
                f"i1 {b.compare('sgt', block, 0)}")
     first_row, _ = panel_rows(b, w["rows"], row_panels, "%row_low")
     last_row, _ = panel_rows(b, w["rows"], row_panels, "%row_high")
     column = b.mul("%column_low", width)
     columns = b.min(b.sub(w["channels"], column), b.mul(column_panels, width))
-    target = b.at("%result", b.mul(b.add(b.mul(first_row, w["channels"]), column), TAPS))
-    b.call("winograd_taps", f"ptr {sums}", f"i64 {b.sub(last_row, first_row)}", f"i64 {columns}",
-           f"i64 {b.mul(column_panels, width)}", f"ptr {target}", f"i64 {b.mul(w['channels'], TAPS)}")
+    target = b.at("%result", b.mul(b.add(b.mul(first_row, w["channels"]), column), form.taps**2))
+    b.call(f"{form.prefix}_taps", f"ptr {sums}", f"i64 {b.sub(last_row, first_row)}", f"i64 {columns}",
+           f"i64 {b.mul(column_panels, width)}", f"ptr {target}", f"i64 {b.mul(w['channels'], form.taps**2)}")
     return b.text()
 
 
-def _weight_grad(blocking: Blocking) -> str:
+def _weight_grad(blocking: Blocking, form: Form) -> str:
     """The whole weight gradient: operands as in the entry of the direct kernel."""
-    b = Builder("winograd_weight_grad", ("i64 %thread", "i64 %threads", "ptr %barrier", "ptr %scratch", "ptr %image",
+    b = Builder(f"{form.prefix}_weight_grad", ("i64 %thread", "i64 %threads", "ptr %barrier", "ptr %scratch", "ptr %image",
                                          "ptr %gradient", "ptr %result", "ptr %shared", "ptr noalias %block"), blocking,
                 attributes="noinline")
     w = read_words(b, "%block")
@@ -271,7 +288,7 @@ def _weight_grad(blocking: Blocking) -> str:
     column_blocks = b.ceil_div(column_panels, panels_together(blocking.tile_columns))
     per_part = b.mul(row_blocks, column_blocks)
     pieces = b.mul(b.mul(w["images"], w["tile_rows"]), b.ceil_div(w["tile_columns"], TILES))
-    size = b.mul(b.mul(w["rows"], w["channels"]), TAPS)
+    size = b.mul(b.mul(w["rows"], w["channels"]), form.taps**2)
     destination = b.select(b.compare("eq", w["splits"], 1), "%result", "%shared", "ptr")
     low, high = b.share(b.mul(per_part, w["splits"]), "%thread", "%threads")
     with b.loop(low, high) as task:
@@ -279,7 +296,7 @@ def _weight_grad(blocking: Blocking) -> str:
         row_low, row_high = depth_block(b, row_panels, row_blocks, b.rem(rest, row_blocks))
         column_low, column_high = depth_block(b, column_panels, column_blocks, b.div(rest, row_blocks))
         begin, end = depth_block(b, pieces, w["splits"], part)
-        b.call("winograd_weight_task", "ptr %image", "ptr %gradient", "ptr %block", f"i64 {row_low}", f"i64 {row_high}",
+        b.call(f"{form.prefix}_weight_task", "ptr %image", "ptr %gradient", "ptr %block", f"i64 {row_low}", f"i64 {row_high}",
                f"i64 {column_low}", f"i64 {column_high}", f"i64 {begin}", f"i64 {end}",
                f"ptr {b.at(destination, b.mul(part, size))}", "ptr %scratch")
     with b.when(b.compare("sgt", w["splits"], 1)):
