@@ -12,8 +12,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from calque.backend.cpu import library
+from calque.backend.cpu import library, llvm
 from calque.backend.cpu.cache import ObjectCache
+from calque.base.errors import CompileError
 
 KEY = "a" * 64
 
@@ -147,7 +148,7 @@ PROGRAM = """
 import sys, time
 import numpy as np
 from calque.base import config
-from calque.backend.cpu import library
+from calque.backend.cpu import library, llvm
 from calque.backend.cpu.executable import compile_schedule
 from tests.backend.cpu_cases import random_case
 import hashlib
@@ -196,3 +197,30 @@ def test_keys_depend_on_everything(monkeypatch):
     assert base != library.content_key("loop", "text2", target)
     monkeypatch.setattr(library.config.settings, "cpu_target", "sse2")
     assert base != library.content_key("loop", "text", library.current())
+
+
+def _module(key, write):
+    return library.Module(key, (), llvm.Source(write))
+
+
+def test_modules_that_are_missing_are_compiled_meanwhile(monkeypatch, tmp_path):
+    monkeypatch.setattr(library.config.settings, "cache_dir", tmp_path)
+    written = threading.Event()
+
+    def text() -> str:
+        written.set()
+        return "define void @f() {\n  ret void\n}\n"
+
+    code = library._Objects([_module("c" * 64, text)], library.current())
+    assert code.meanwhile(lambda: written.wait(60))
+    assert code.all()[0].startswith(b"\x7fELF") or not library.objects.can_load()
+    again = library._Objects([_module("c" * 64, lambda: "not read")], library.current())
+    assert again.meanwhile(lambda: 1) == 1 and again.all() == code.all()
+
+
+def test_errors_of_compiling_meanwhile_reach_whoever_waits(monkeypatch, tmp_path):
+    monkeypatch.setattr(library.config.settings, "cache_dir", tmp_path)
+    code = library._Objects([_module("d" * 64, lambda: "define nonsense")], library.current())
+    assert code.meanwhile(lambda: "done") == "done"
+    with pytest.raises(CompileError, match=r"expected valid IR"):
+        code.all()

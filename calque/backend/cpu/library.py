@@ -6,10 +6,11 @@ import hashlib
 import os
 import re
 import threading
-from collections.abc import Sequence, Set
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
+from typing import TypeVar
 
 from calque.backend.cpu import contract, llvm, objects, runtime_text
 from calque.backend.cpu.cache import ObjectCache
@@ -19,6 +20,8 @@ from calque.backend.cpu.partition import Partition, partition
 from calque.backend.cpu.target import TargetInfo, current
 from calque.base import config
 from calque.kernel.loops import LoopKernel
+
+T = TypeVar("T")
 
 _lock = threading.RLock()
 _loaded: dict[str, dict[str, int]] = {}  # addresses of the functions of every module in this process, by key and variant
@@ -89,31 +92,65 @@ class Module:
         return self.key + self.variant
 
 
-def _objects(modules: Sequence[Module], target: TargetInfo) -> list[bytes]:
-    """Object code of modules, in order: from the disk, or else compiled together on all cores."""
-    disk = disk_cache()
-    found = [disk.get(module.key) for module in modules]
-    missing = [k for k, data in enumerate(found) if data is None]
-    missing.sort(key=lambda k: -modules[k].weight)  # the longest first, so that the cores finish together
-    COUNTERS.from_disk += len(modules) - len(missing)
-    COUNTERS.compiled += len(missing)
+class _Objects:
+    """Object code of modules: from the disk, or else compiled together on all cores; `meanwhile` the caller may do something else."""
 
-    def finished(number: int, data: bytes) -> None:
-        found[missing[number]] = data
-        disk.put(modules[missing[number]].key, data)
+    def __init__(self, modules: Sequence[Module], target: TargetInfo) -> None:
+        self.modules = modules
+        self.target = target
+        disk = disk_cache()
+        self.found = [disk.get(module.key) for module in modules]
+        self.missing = [k for k, data in enumerate(self.found) if data is None]
+        self.missing.sort(key=lambda k: -modules[k].weight)  # the longest first, so that the cores finish together
+        self.error: BaseException | None = None
+        COUNTERS.from_disk += len(modules) - len(self.missing)
+        COUNTERS.compiled += len(self.missing)
 
-    llvm.compile_all([modules[k].source for k in missing], target, finished)
-    return [data for data in found if data is not None]
+    def _finished(self, number: int, data: bytes) -> None:
+        self.found[self.missing[number]] = data
+        disk_cache().put(self.modules[self.missing[number]].key, data)
+
+    def _compile(self) -> None:
+        llvm.compile_all([self.modules[k].source for k in self.missing], self.target, self._finished)
+
+    def _work(self) -> None:
+        try:
+            self._compile()
+        except BaseException as error:  # whoever waits for the objects raises it
+            self.error = error
+
+    def meanwhile(self, action: Callable[[], T]) -> T:
+        """What the action returns; modules that are missing are compiled while it runs."""
+        helper = threading.Thread(target=self._work, name="calque-compile", daemon=True)
+        try:
+            if self.missing:
+                helper.start()
+        except RuntimeError:  # no new threads while the interpreter goes down
+            self._work()
+        try:
+            return action()
+        finally:
+            if helper.ident is not None:
+                helper.join()
+
+    def all(self) -> list[bytes]:
+        """In order."""
+        if self.error is not None:
+            raise self.error
+        if None in self.found:
+            self._compile()
+        return [data for data in self.found if data is not None]
 
 
-def _load(modules: Sequence[Module], target: TargetInfo, absent: Set[str] = frozenset()) -> None:
-    """Make sure that modules are in this process."""
-    wanted = list({m.place: m for m in modules if m.place not in _loaded}.values())
-    if not wanted:
-        return
-    code = _objects(wanted, target)
-    found = iter(llvm.LOADER.load([(data, list(m.symbols)) for data, m in zip(code, wanted, strict=True)], absent))
-    for module in wanted:
+def _absentees(modules: Sequence[Module]) -> list[Module]:
+    """Those that are not in this process, each once."""
+    return list({m.place: m for m in modules if m.place not in _loaded}.values())
+
+
+def _load(modules: Sequence[Module], code: Sequence[bytes], absent: Set[str] = frozenset()) -> None:
+    """Bring object code into this process."""
+    found = iter(llvm.LOADER.load([(data, list(m.symbols)) for data, m in zip(code, modules, strict=True)], absent))
+    for module in modules:
         _loaded[module.place] = {symbol: next(found) for symbol in module.symbols}
 
 
@@ -199,29 +236,39 @@ def functions(kernels: Sequence[LoopKernel], contractions: Sequence[Contraction]
                 described[kernel] = _loop(kernel, target)
         loops = [described[kernel] for kernel in kernels]
         COUNTERS.kernels += sum(m.place not in _loaded for m in {m.key: m for m in described.values()}.values())
-        wanted = _wanted(contractions, target)
-        if wanted:
-            runtime_functions()  # they call the barrier
-        modules = [module for units in {id(units): units for units in wanted}.values() for module in units.modules]
-        absent = {name for units in wanted for name in units.absent}
-        _load([*modules, *described.values()], target, absent)
-        called = [units.modules[-1] for units in wanted]
+        first = _absentees([*([_runtime_module(target)] if contractions else []), *described.values()])  # contractions call the barrier
+        code = _Objects(first, target)
+        wanted = code.meanwhile(lambda: _wanted(contractions, target))  # which may write the text of the whole library
+        units = _absentees([module for found in {id(found): found for found in wanted}.values() for module in found.modules])
+        absent = {name for found in wanted for name in found.absent}
+        compiled = code.all()
+        if first or units:
+            _load([*first, *units], [*compiled, *_Objects(units, target).all()], absent)
+        called = [found.modules[-1] for found in wanted]
         return [_loaded[m.place][m.symbols[0]] for m in loops], [_loaded[m.place][m.symbols[0]] for m in called]
 
 
 def native_object(key: str, text: str, target: TargetInfo) -> bytes:
     """Object code of a module that is written already, from the disk or the compiler."""
     with _lock:
-        return _objects([Module(key, (), llvm.Source(lambda: text, 1))], target)[0]
+        return _Objects([Module(key, (), llvm.Source(lambda: text, 1))], target).all()[0]
+
+
+def _runtime_module(target: TargetInfo) -> Module:
+    text = runtime_text.module_text()
+    key = content_key("runtime", text, target)
+    return Module(key, tuple(runtime_text.ENTRY_POINTS), llvm.Source(lambda: text, LOOPS), 2 * len(text))
 
 
 def runtime_functions() -> dict[str, int]:
     """Entry points of the launcher: one for the whole process."""
     with _lock:
         if not _runtime:
-            text, target = runtime_text.module_text(), current()
-            module = Module(content_key("runtime", text, target), tuple(runtime_text.ENTRY_POINTS), llvm.Source(lambda: text, 1))
-            _load([module], target)
+            target = current()
+            module = _runtime_module(target)
+            missing = _absentees([module])
+            if missing:
+                _load(missing, _Objects(missing, target).all())
             _runtime.update(_loaded[module.place])
         return _runtime
 
