@@ -13,6 +13,7 @@ from calque.autograd.engine import Engine, accumulate_grad, run_backward
 from calque.base.errors import AutogradError, DTypeError, ShapeError
 from calque.ops.opdef import get
 from calque.run.capture import Changes
+from calque.run.effects import gradients_matter
 from calque.run.history import watch_root
 from calque.run.losses import watch_loss
 from calque.run.recorder import Edge, local
@@ -151,6 +152,7 @@ def backward(
     """
     gradients = grad_tensors if grad_variables is None else grad_variables
     keep = bool(create_graph if retain_graph is None else retain_graph)
+    gradients_matter()
     if inputs is None:
         outputs = _as_list(tensors)
 
@@ -265,6 +267,7 @@ def _backward_method(
 
 
 def _get_grad(self: Tensor) -> Tensor | None:
+    gradients_matter()
     g = self._grad
     if g is None and self._grad_fn is not None and self._requires_grad and getattr(self._grad_fn, "retain", None) is None:
         warnings.warn(
@@ -292,10 +295,12 @@ def _set_grad(self: Tensor, value: Any) -> None:
             raise DTypeError(
                 f"[grad] assigned grad has data of a different type: expected {self._layout.dtype!r}, got {value._layout.dtype!r}"
             )
+    gradients_matter()
     self._grad = value
 
 
 def _delete_grad(self: Tensor) -> None:
+    gradients_matter()
     self._grad = None
 
 

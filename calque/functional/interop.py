@@ -15,6 +15,7 @@ from calque.functional.common import attribute, cast, method
 from calque.functional.creation import from_numpy
 from calque.functional.memory import export, own_buffer, share_array
 from calque.functional.views import clone, detach
+from calque.run.effects import gradients_matter
 from calque.run.recorder import local
 from calque.tensor import Tensor, from_array, read, upload
 
@@ -244,6 +245,7 @@ def _deepcopy(self: Tensor, memo: dict[int, Any]) -> Tensor:
         )
     made = clone(detach(self))
     made._requires_grad = self._requires_grad
+    gradients_matter()
     if self._grad is not None:
         made._grad = _deepcopy(self._grad, memo)
     memo[id(self)] = made

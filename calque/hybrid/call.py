@@ -23,6 +23,7 @@ from calque.hybrid.region import MISSES, Memory, Place, handle, place_of, watche
 from calque.hybrid.repeat import FIRST, LAST, MISSED, USEFUL, Interrupted, Repeat, repeat_of
 from calque.hybrid.structure import Lent, containers, describe, flatten
 from calque.hybrid.walk import Walk
+from calque.nn.parameter import Parameter
 from calque.run.backends import backend
 from calque.run.capture import Changes, Counts, Script
 from calque.run.causes import guard_missed
@@ -51,8 +52,9 @@ class Entry:
         fixed: dict[int, Storage] = {id(st): st for _, st, _, _ in self.handles}
         self.fixed = list(fixed.values())
         self.known = frozenset(fixed)
-        self.leaves = [t for t, _, _, needs in self.handles if needs and t._grad_fn is None]
+        self.leaves = [t for t, _, _, needs in self.handles if (needs or isinstance(t, Parameter)) and t._grad_fn is None]  # frozen ones, too
         self.uses_grads = bool(self.leaves)
+        self.grads_matter = False  # whether some call has looked which ones exist
         self.complete = (False,) * len(self.leaves)  # the key if all gradients exist
         self.memory = Memory()
         self.hooks = Changes.hooks
@@ -95,9 +97,17 @@ class Entry:
             return self.guards.first_change() if self.hooks == Changes.hooks else "the hooks of a tensor"
         return "a tensor that the function reaches"
 
+    def needs_gradients(self, capture: Any) -> bool:
+        """Whether a recorded call has looked at gradients that are not among the cells; they will be, from now on."""
+        self.grads_matter = self.grads_matter or capture.gradients
+        if not self.grads_matter or self.uses_grads or not self.leaves:
+            return False
+        self.uses_grads = True
+        return True
+
     def cells(self, tensors: list[Tensor]) -> tuple[list[Storage | None], tuple[bool, ...]] | None:
-        """Storages of arguments, of what the function reaches, and of gradients, with which of these do not exist, if the function touches any; None
-        if an argument shares memory with another or with those."""
+        """Storages of arguments, of what the function reaches, and of gradients, with which of these do not exist or look unusual, if the function
+        touches any; None if some of all these share memory."""
         found: list[Storage | None] = [t._storage for t in tensors]
         if len(found) > 1 and len({id(st) for st in found}) < len(found):
             return None
@@ -107,15 +117,20 @@ class Entry:
         found += self.fixed
         if not self.uses_grads:
             return found, ()
-        missing = False
+        usual = True
         for t in self.leaves:
             grad = t._grad
             if grad is None:
-                missing = True
+                usual = False
                 found.append(None)
             else:
-                found.append(grad._storage)
-        return found, tuple([t._grad is None for t in self.leaves]) if missing else self.complete
+                storage = grad._storage
+                usual = usual and grad._layout is t._layout and storage.layout is t._layout and not grad._requires_grad
+                found.append(storage)
+        given = [id(st) for st in found if st is not None]
+        if len(set(given)) < len(given):
+            return None
+        return found, self.complete if usual else tuple([_look_of(t) for t in self.leaves])
 
 
 class Hybridized:
@@ -307,6 +322,8 @@ class Hybridized:
             capture.abort("changes the gradient or the history of an argument")
         if not entry.valid():
             return self._changed(key, entry, lent.original(result))
+        if entry.needs_gradients(capture):
+            return lent.original(result)
         if macro is None or capture.failed:
             memory.refused = capture.failed
             Counts.because(capture.failed)
@@ -351,7 +368,7 @@ class Hybridized:
         ]
         touched = {c for segment in capture.segments for c, *_ in (*segment.expect, *segment.inputs, *segment.written) if c < mine}
         start = len(cells) - len(entry.leaves)
-        if entry.uses_grads and not grads and not any(c >= start for c in touched):
+        if entry.uses_grads and not (entry.grads_matter or grads or any(c >= start for c in touched)):
             entry.uses_grads = False
             place = ()
         differentiable = [k for k, t in enumerate(outputs) if t._requires_grad]
@@ -377,6 +394,16 @@ class Hybridized:
                 template.take_over(outputs, differentiable, cells, tensors, others, capture.values)  # type: ignore[arg-type]
         else:
             entry.memory.learn(place, capture, mark)
+
+
+def _look_of(leaf: Tensor) -> Any:
+    """What the gradient of a leaf is like: False for the usual."""
+    grad: Any = leaf._grad
+    if grad is None:
+        return True
+    layout, storage = grad._layout, grad._storage
+    usual = layout is leaf._layout and storage.layout is leaf._layout and not grad._requires_grad
+    return False if usual else (layout, storage.layout, grad._requires_grad)
 
 
 def _histories_changed(tensors: list[Tensor], before: list[Any], replaced: dict[int, Tensor], nodes: dict[int, Any]) -> bool:

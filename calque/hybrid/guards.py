@@ -348,11 +348,8 @@ class Guards:
         if not known and root != "__main__" and _foreign(getattr(sys.modules.get(kind.__module__), "__file__", None) or "<frozen"):
             self._unknown(f"reaches a {root}.{kind.__name__}")
         for base in kind.__mro__:
-            module = sys.modules.get(base.__module__)
-            file = getattr(module, "__file__", None)
-            if base.__module__ != "__main__" and (file is None or _foreign(file)):
-                continue
-            self._classes.append((vars(base), _MADE if made else (), set()))
+            if not _foreign_class(base):
+                self._classes.append((vars(base), _MADE if made else (), set()))
 
     def _attribute(self, attributes: Any, name: str) -> None:
         """An attribute of a class that code names."""
@@ -520,13 +517,26 @@ def _of_calque(kind: type) -> bool:
     return kind.__module__.split(".")[0] == "calque"
 
 
-def _user_class(kind: type) -> bool:
-    """Whether a class is made by a class statement outside the standard library, NumPy and Calque."""
+def _foreign_class(kind: type) -> bool:
+    """Whether a class is of the interpreter, the standard library, NumPy or Calque."""
     module = sys.modules.get(kind.__module__)
-    file = getattr(module, "__file__", None)
-    if not kind.__flags__ & _HEAP_TYPE:
+    if module is None or kind.__module__ == "__main__":  # None: code that runs in a dict (`exec`), or a module that was not registered
         return False
-    return kind.__module__ == "__main__" or module is None or (file is not None and file.endswith(".py") and not _foreign(file))
+    file = getattr(module, "__file__", None)
+    if file is not None:
+        return _foreign(file)
+    if getattr(getattr(module, "__spec__", None), "origin", None) not in ("built-in", "frozen"):
+        return False
+    named_by_default = kind.__module__ == "builtins" and kind.__flags__ & _HEAP_TYPE  # the dict has no `__name__`
+    return not named_by_default or getattr(builtins, kind.__name__, None) is kind
+
+
+def _user_class(kind: type) -> bool:
+    """Whether a class is made by a class statement outside those."""
+    if not kind.__flags__ & _HEAP_TYPE or _foreign_class(kind):
+        return False
+    file = getattr(sys.modules.get(kind.__module__), "__file__", None)
+    return file is None or kind.__module__ == "__main__" or file.endswith(".py")
 
 
 def _slots(kind: type) -> list[str]:

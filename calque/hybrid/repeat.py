@@ -117,7 +117,7 @@ def repeat_of(entry: Any, macro: Macro, args: tuple[Any, ...]) -> Repeat | None:
     storages = [args[k]._storage for k in tensors] + entry.fixed
     if any(_array(storages[c]) is None for c in used):
         return None
-    rows, grads = _gradient_facts(entry, outcome) if outcome.grads else ([], {})
+    rows, grads = _gradient_facts(entry, outcome) if entry.uses_grads else ([], {})
     if grads is None:
         return None
     for c in used:
@@ -168,8 +168,8 @@ def _gradient_facts(entry: Any, outcome: Outcome) -> tuple[list[Fact], Any]:
     """What the gradients of the leaves have to be like, and their arrays by number; None for those if one is not what a replay leaves."""
     rows: list[Fact] = []
     arrays: dict[int, Any] = {}
-    assert outcome.gradients is not None
-    given_ = {id(leaf): (number, value, view) for leaf, _, number, value, view in outcome.gradients.rows}
+    changed = outcome.gradients.rows if outcome.gradients is not None else ()
+    given_ = {id(leaf): (number, value, view) for leaf, _, number, value, view in changed}
     buffers = [leaf._grad._storage.buffer for leaf in entry.leaves if id(leaf) in given_ and leaf._grad is not None]
     for leaf in entry.leaves:
         grad = leaf._grad

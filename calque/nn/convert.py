@@ -13,6 +13,7 @@ from calque.functional.common import is_tensor
 from calque.functional.creation import zeros_like
 from calque.nn.parameter import is_lazy, replace_value
 from calque.run.capture import Changes
+from calque.run.effects import gradients_matter
 
 
 class Conversions:
@@ -27,6 +28,7 @@ class Conversions:
             for module in self.children():  # type: ignore[attr-defined]
                 module._apply(fn)
         Changes.epoch += 1
+        gradients_matter()
         with no_grad():
             for parameter in self._parameters.values():
                 if parameter is None or is_lazy(parameter):

@@ -15,6 +15,7 @@ from calque.nn.hooks import BackwardHooks, HookDict, RemovableHandle
 from calque.nn.parameter import Buffer, Parameter
 from calque.nn.registry import Registry
 from calque.run.capture import Changes
+from calque.run.effects import gradients_matter
 
 __all__ = ["Module"]
 
@@ -452,6 +453,7 @@ class Module(Conversions):
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Drop (or set to zero) the gradients of all parameters."""
+        gradients_matter()
         for parameter in self.parameters():
             if parameter._grad is not None:
                 if set_to_none:

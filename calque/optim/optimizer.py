@@ -22,6 +22,7 @@ from calque.functional.common import is_tensor
 from calque.optim.again import update_again
 from calque.run import recorder
 from calque.run.capture import numbers
+from calque.run.effects import gradients_matter
 from calque.tensor import Tensor, assign, constant, upload
 
 Hooks = OrderedDict[int, Callable[..., Any]]
@@ -72,6 +73,7 @@ def _hooked(function: Callable[..., Any]) -> Callable[..., Any]:
         capture = recorder.local.state.capture
         if capture is not None:
             self._check_replay(capture)
+            gradients_matter()
         self._stepping = self._opt_called = True
         try:
             for hook in (*_pre_hooks_of_all.values(), *self._optimizer_step_pre_hooks.values()):
@@ -213,6 +215,7 @@ class Optimizer:
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Forget all gradients (or fill them with zeros)."""
+        gradients_matter()
         for group in self.param_groups:
             for parameter in group["params"]:
                 if parameter._grad is None:

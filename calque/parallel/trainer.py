@@ -15,6 +15,7 @@ from calque.functional.creation import zeros
 from calque.nn.module import Module
 from calque.nn.parallel.primitives import scatter
 from calque.parallel.store import KVStore, create
+from calque.run.effects import gradients_matter
 
 _RENAMED = {"learning_rate": "lr", "wd": "weight_decay", "beta1": None, "beta2": None, "epsilon": "eps"}
 
@@ -93,6 +94,7 @@ class Trainer:
         gradient is an error unless `ignore_stale_grad`."""
         if isinstance(batch_size, bool) or not isinstance(batch_size, (int, float)) or not 0 < batch_size < math.inf:
             raise ArgumentError(f"[Trainer] expected batch_size to be a positive number, got {batch_size!r}; 1 for a loss that is a mean")
+        gradients_matter()
         found = [[p._grad for p in row if p._grad is not None] for row in self._rows]
         if not ignore_stale_grad and not all(found):
             key = next(key for key, given in enumerate(found) if not given)

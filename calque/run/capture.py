@@ -73,6 +73,7 @@ class Capture:
         self.given: list[list[Any]] = [] if script is None else list(script.asked)
         self.mixed = False  # whether a replay lists the storages that the last stretch makes and writes in another order
         self.reading = False
+        self.gradients = False  # whether somebody has looked which leaves have one
         self.targets: list[Storage] = []  # what Python is about to look at, or to copy to another device
         self._open()
         self.entry_trace, self.entry_first = self.trace, self.first

@@ -1,4 +1,5 @@
-"""Changes of Python state that depend on numbers a call has read, and that a replay repeats with the numbers that it reads."""
+"""What higher layers tell a capture: changes of Python state that depend on numbers a call has read, and that a replay repeats with the numbers
+that it reads; that gradients matter."""
 
 from __future__ import annotations
 
@@ -8,6 +9,13 @@ from typing import Any
 from calque.run.live import LIVE, plain
 from calque.run.macro import Number
 from calque.run.recorder import local
+
+
+def gradients_matter() -> None:
+    """Whoever looks for gradients of leaves, or gives them some, says so: which ones exist then decides what a call does."""
+    capture = local.state.capture
+    if capture is not None:
+        capture.gradients = True
 
 
 def told(action: Callable[..., None], *arguments: Any) -> None:

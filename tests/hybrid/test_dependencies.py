@@ -145,6 +145,40 @@ def _optimizer_options() -> Any:
     return call, change
 
 
+_TEXT = """
+def made():
+    flags = [2.0]
+    class Model(nn.Module):
+        factor = 3.0
+        def forward(self, x):
+            return x * flags[0] * self.factor * (1 if flags[0] > 1 else -1)
+    class Plain:
+        factor = 3.0
+        def __call__(self, x):
+            return x * self.factor + flags[0]
+    return flags, Model, Plain
+"""
+
+
+def _code_in_a_dict(name: str | None, kind: int, change: Callable[[Any, Any], Any]) -> Case:
+    """Classes of code that runs in a dict: of a module that nobody can import, or (`name` is None) seemingly of the builtins."""
+
+    def make() -> Any:
+        scope: dict[str, Any] = {"nn": nn} if name is None else {"nn": nn, "__name__": name}
+        exec(_TEXT, scope)  # noqa: S102 - the text above
+        flags, *kinds = scope["made"]()
+        model = kinds[kind]()
+        return (model if kind == 0 else lambda x: model(x)), lambda: change(flags, kinds[kind])
+
+    return make
+
+
+for _name in ("loaded_by_hand", None):
+    for _kind in (0, 1):
+        CASES[f"list behind a class of {_name}, {_kind}"] = _code_in_a_dict(_name, _kind, lambda flags, kind: flags.__setitem__(0, 0.5))
+        CASES[f"attribute of a class of {_name}, {_kind}"] = _code_in_a_dict(_name, _kind, lambda flags, kind: setattr(kind, "factor", 7.0))
+
+
 def _run(make: Case, hybridized: bool) -> list[Any]:
     """Results before and after the change."""
     calque.manual_seed(0)

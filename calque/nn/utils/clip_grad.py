@@ -12,12 +12,14 @@ from calque import functional as T
 from calque.autograd.modes import no_grad
 from calque.base.errors import ArgumentError, NonFiniteError
 from calque.functional.common import cast, is_tensor
+from calque.run.effects import gradients_matter
 from calque.tensor import Tensor, assign
 
 __all__ = ["clip_grad_norm", "clip_grad_norm_", "clip_grad_value_", "clip_grads_with_norm_", "get_total_norm"]
 
 
 def _grads(parameters: Any) -> list[Tensor]:
+    gradients_matter()
     listed = [parameters] if is_tensor(parameters) else list(parameters)
     return [p._grad for p in listed if p._grad is not None]
 
