@@ -28,6 +28,7 @@ from calque.backend.cpu.contract import (
     target_for_features,
     ways_of,
 )
+from calque.backend.cpu.contract.params import blocking_for
 from calque.kernel.contract import ContractSpec
 from tests.backend.contract_harness import Library, library, matmul_params, strides_of
 
@@ -83,10 +84,12 @@ def test_matmul(data: st.DataObject) -> None:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("shape", [(300, 10, 520), (10, 300, 520), (1, 1000, 300), (1000, 1, 300), (700, 40, 30),
-                                   (40, 700, 30), (1, 1, 5000), (3, 50, 640), (77, 2, 320), (5, 7, 1024), (257, 1025, 300), (100, 500, 700)])
+                                   (40, 700, 30), (1, 1, 5000), (3, 50, 640), (77, 2, 320), (5, 7, 1024), (257, 1025, 300), (100, 500, 700),
+                                   (1, 301, 1024), (2, 301, 1024), (301, 2, 1024)])
 @pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
 def test_matmul_paths(dtype: str, shape: tuple[int, int, int], layout: str) -> None:
-    """Every driver path: direct, packed, transposed product, several blocks of depth; the last is packed by one thread, read in place by several."""
+    """Every driver path: direct, packed, transposed product, several blocks of depth; one that is packed by one thread, read in place by several;
+    few rows against more of B than the second-level cache holds."""
     m, n, k = shape
     rng = np.random.default_rng(1)
     a = rng.standard_normal((m, k) if layout[0] == "n" else (k, m)).astype(dtype)
@@ -129,6 +132,18 @@ def test_small_products_of_other_registers(unit: TargetInfo) -> None:
     for m, k, n in ((16, 16, 16), (7, 9, 5), (19, 31, 21), (4, 20, 130)):
         a, b = rng.standard_normal((9, m, k)).astype("f"), rng.standard_normal((9, k, n)).astype("f")
         check("matmul", matmul_params(a, b), a, b, np.matmul(a.astype(np.float64), b.astype(np.float64)), k, lib)
+    for m in (1, 2, 3):
+        a, b = rng.standard_normal((m, 1024)).astype("f"), rng.standard_normal((299, 1024)).astype("f").T
+        check("matmul", matmul_params(a, b), a, b, a.astype(np.float64) @ b.astype(np.float64), 1024, lib)
+
+
+@pytest.mark.parametrize("unit", [AVX512, AVX2, SSE, NEON])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_tiles_of_dot_products_have_room(unit: TargetInfo, dtype: str) -> None:
+    """A tile that is copied out has a row's columns side by side."""
+    blocking = blocking_for(dtype, unit)
+    assert max(blocking.dot_rows, blocking.stream_columns) <= blocking.tile_columns
+    assert blocking.stream_rows <= blocking.dot_rows
 
 
 def test_matmul_propagates_nan_and_infinity() -> None:

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from calque.backend.base import CheckFailed
-from calque.backend.cpu import CpuBackend, executable
+from calque.backend.cpu import CpuBackend, executable, memory
 from calque.backend.cpu.executable import compile_schedule
 from calque.backend.cpu.memory import POOL, Pool, available, rounded
 from calque.backend.cpu.runtime import RUNTIME, set_num_threads
@@ -364,6 +364,22 @@ def test_a_run_that_does_not_fit_changes_nothing(monkeypatch):
     assert not x.any()
     monkeypatch.setattr(config.settings, "memory_limit", 0)
     assert program.run([x])[1][0] == 2
+
+
+def test_memory_that_is_kept_is_not_asked_for(monkeypatch):
+    """Small outputs keep their memory from run to run, however many there are: later runs do not ask the system for any."""
+    n, count = 1 << 14, 24
+    buffers = (Buffer("input", 0, float32, n), *(Buffer("output", k, float32, n) for k in range(count)))
+    steps = tuple(step(ADD_ONE, n, 0, 1 + k) for k in range(count))
+    program = compile_schedule(Schedule(buffers, steps, tuple(range(1, 1 + count)), 0, ()))
+    x = np.zeros(n, np.float32)
+    program.run([x])
+    POOL.release_cached()
+    asked = []
+    monkeypatch.setattr(memory, "available", lambda: asked.append(None) or 1 << 40)
+    for _ in range(3):
+        assert all(result[-1] == 1 for result in program.run([x]))
+    assert not asked
 
 
 def test_more_than_the_machine_has_is_refused():

@@ -154,11 +154,12 @@ class CpuExecutable(Executable):
         """See `backend.base.Executable.run`."""
         if config.settings.verify:
             self._verify(inputs, scalars)
-        if self._new_bytes > CHECKED_BYTES:
-            HERE.pool.check(self._sizes)
         kept = self._kept
         arrays = [*inputs[: self._input_count], *kept]
-        if kept and max(map(getrefcount, kept)) > 3:  # `kept`, `arrays`, the argument: somebody else has one, or there is none
+        renewed = bool(kept) and max(map(getrefcount, kept)) > 3  # `kept`, `arrays`, the argument: somebody else has one, or there is none
+        if self._new_bytes > CHECKED_BYTES and (renewed or self._arena_bytes > KEPT_BYTES):
+            HERE.pool.check(self._sizes if renewed else self._sizes[-1:])
+        if renewed:
             del arrays[-len(kept) :]
             for k, (count, dtype) in enumerate(self._fresh):
                 arrays.append(self._small(k, count, dtype) if self._short[k] else HERE.pool.empty(count, dtype))

@@ -181,6 +181,10 @@ class Builder:
         """Ask for the cache line at an address, which need not be valid, into the cache of this level and those behind it."""
         self.emit(f"call void @llvm.prefetch.p0(ptr {pointer}, i32 0, i32 {4 - level}, i32 1)")
 
+    def prefetch_for_writing(self, pointer: str) -> None:
+        """The same for a line that will be written."""
+        self.emit(f"call void @llvm.prefetch.p0(ptr {pointer}, i32 1, i32 3, i32 1)")
+
     def load_masked(self, pointer: str, mask: str) -> str:
         """Consecutive elements where the mask is set, zero elsewhere (those are not touched)."""
         return self.let(f"call {self.vector} @llvm.masked.load.{self._suffix}.p0(ptr {pointer}, i32 "

@@ -27,6 +27,8 @@ ROW_GROUP_BYTES = 160 << 10
 PACKED_ROWS_OFFSET = 1 << 20
 PACKED_ROWS_BYTES = 4 << 20
 """More than 2048 rows with the longest usual block of k: 4096 rows on two threads pack B once."""
+STREAM_BYTES = 1 << 20
+"""B up to which the second-level cache may hold it, so that fetching it would only cost instructions."""
 WHOLE_BYTES = 2 << 20
 """A and B up to which k may be one block, so that threads can read their parts in place."""
 
@@ -338,8 +340,10 @@ def _add_rows(b: Builder, k: Value, rows: int, first: Value, stop: Value) -> Non
 def _gemm_dot(blocking: Blocking) -> str:
     """Few rows and k contiguous in both operands: dot products read both in place, B once."""
     b = Builder("gemm_dot", GEMM_PARAMETERS, blocking, attributes="noinline")
-    side = blocking.dot_rows
-    tile = b.array((side + 1) * blocking.tile_columns)
+    far = b.compare("sgt", b.mul(b.mul("%columns", "%depth"), blocking.item_bytes), STREAM_BYTES)
+    streamed = b.both(far, b.compare("sle", "%rows", blocking.stream_rows))
+    side = b.select(streamed, blocking.stream_columns, blocking.dot_rows)
+    tile = b.array((blocking.dot_rows + 1) * blocking.tile_columns)
     low, high = b.share(b.ceil_div("%columns", side), "%thread", "%threads")
     with b.loop(low, high) as panel:
         first = b.mul(panel, side)
@@ -348,11 +352,14 @@ def _gemm_dot(blocking: Blocking) -> str:
                     f"ptr {b.at('%b', b.mul(first, '%b_column'))}", "i64 %b_column")
         c = b.at("%c", b.mul(first, "%c_column"))
 
+        def dots(*operands: str) -> None:
+            b.cases((streamed, lambda: b.call("stream", *operands)), default=lambda: b.call("dot", *operands))
+
         def in_place(operands: tuple[str, ...] = operands, c: str = c, count: Value = count) -> None:
-            b.call("dot", *operands, f"ptr {c}", "i64 %c_row", f"i64 {count}", "i1 false")
+            dots(*operands, f"ptr {c}", "i64 %c_row", f"i64 {count}", "i1 false")
 
         def by_copy(operands: tuple[str, ...] = operands, c: str = c, count: Value = count) -> None:
-            b.call("dot", *operands, f"ptr {tile}", f"i64 {blocking.tile_columns}", f"i64 {count}", "i1 false")
+            dots(*operands, f"ptr {tile}", f"i64 {blocking.tile_columns}", f"i64 {count}", "i1 false")
             b.call("copy_out", f"ptr {tile}", "i64 %rows", f"i64 {count}", f"ptr {c}", "i64 %c_row", "i64 %c_column",
                    "i1 false")
 

@@ -3,7 +3,8 @@
 ``outer_R``: C[R, 2 vectors] (=|+=) sum_k A[k, R] * B[k, 2 vectors] with A packed in rows of ``row_stride`` elements.
 ``outer_narrow_R``: the same for one vector of columns, with the same order of additions. ``outer_half_R``: for half a vector, where there are
 enough rows.
-``dot_R``: C[R, D] (=|+=) sum_k A[R, k] * B[D, k] with k contiguous in both and a multiple of the vector width.
+``dot_R``: C[R, D] (=|+=) sum_k A[R, k] * B[D, k] with k contiguous in both and a multiple of the vector width. ``stream_R``: the same for so
+few rows that reading B takes longer than multiplying: more columns at a time, those that come next fetched meanwhile.
 """
 
 from __future__ import annotations
@@ -18,7 +19,6 @@ OUTER_PARAMETERS = ("i64 %depth", "ptr noalias readonly %a", "ptr noalias readon
                     "ptr %c0", "ptr %c1", "i64 %c_step", "i1 %accumulate")
 FETCHED_BEFORE = 64
 """Steps of k before the end of a tile at which its part of C is fetched: longer than memory takes, shorter than the first-level cache keeps."""
-FEW_ROWS = 2
 DOT_PARAMETERS = ("i64 %depth", "ptr noalias readonly %a", "i64 %a_step", "ptr noalias readonly %b", "i64 %b_step",
                   "ptr %c", "i64 %c_step", "i64 %columns", "i1 %accumulate")
 
@@ -39,9 +39,12 @@ def outer_kernels(blocking: Blocking) -> str:
 
 
 def dot_kernels(blocking: Blocking) -> str:
-    """All row counts of the dot kernel and the function that chooses among them."""
-    kernels = [_dot(rows, blocking) for rows in range(1, blocking.dot_rows + 1)]
-    return "".join([*kernels, _dispatch("dot", blocking.dot_rows, DOT_PARAMETERS, blocking)])
+    """All row counts of the dot kernels and the functions that choose among them."""
+    parts = []
+    for family, most, columns in (("dot", blocking.dot_rows, blocking.dot_rows), ("stream", blocking.stream_rows, blocking.stream_columns)):
+        parts += [_dot(f"{family}_{rows}", rows, columns, family == "stream", blocking) for rows in range(1, most + 1)]
+        parts.append(_dispatch(family, most, DOT_PARAMETERS, blocking))
+    return "".join(parts)
 
 
 def _dispatch(family: str, largest: int, parameters: tuple[str, ...], blocking: Blocking, fewest: int = 1) -> str:
@@ -125,13 +128,13 @@ def _store_outer(b: Builder, sums: list[list[str]]) -> None:
     b.cases(("%accumulate", lambda: write(True)), default=lambda: write(False))
 
 
-def _dot(rows: int, blocking: Blocking) -> str:
-    b = Builder(f"dot_{rows}", DOT_PARAMETERS, blocking, attributes="noinline")
-    columns, vector = blocking.dot_rows, b.vector
+def _dot(name: str, rows: int, columns: int, fetch: bool, blocking: Blocking) -> str:
+    b = Builder(name, DOT_PARAMETERS, blocking, attributes="noinline")
+    vector = b.vector
     # Columns beyond the last repeat it: their sums are computed and thrown away.
     right = [b.at("%b", b.mul(b.min(column, b.sub("%columns", 1)), "%b_step")) for column in range(columns)]
     left = [b.at("%a", b.mul(row, "%a_step")) for row in range(rows)]
-    ahead = b.mul("%b_step", columns)
+    following = b.mul("%b_step", columns)
     sums = [[f"%s{row}.{column}" for column in range(columns)] for row in range(rows)]
     b.emit("br label %head")
     b.label("head")
@@ -143,8 +146,8 @@ def _dot(rows: int, blocking: Blocking) -> str:
     heads = [b.load_vector(b.at(pointer, "%k")) for pointer in left]
     for column in range(columns):
         place = b.at(right[column], "%k")
-        if rows <= FEW_ROWS:  # memory sets the pace: the same place of the next columns, which lie in other pages
-            b.prefetch(b.at(place, ahead))
+        if fetch:  # into the second-level cache: rows a power of two apart have too few sets of the first to wait there
+            b.prefetch(b.at(place, following), 2)
         value = b.load_vector(place)
         for row in range(rows):
             name = sums[row][column]
@@ -159,9 +162,9 @@ def _dot(rows: int, blocking: Blocking) -> str:
 
 def _store_dot(b: Builder, sums: list[list[str]]) -> None:
     """Add up the lanes of every sum and write the columns that exist."""
-    lanes = b.blocking.lanes
-    groups = range(0, b.blocking.dot_rows, lanes)
-    masks = [b.lanes_between(0, b.clamp(b.sub("%columns", first), 0, min(lanes, b.blocking.dot_rows - first)))
+    lanes, columns = b.blocking.lanes, len(sums[0])
+    groups = range(0, columns, lanes)
+    masks = [b.lanes_between(0, b.clamp(b.sub("%columns", first), 0, min(lanes, columns - first)))
              for first in groups]
     totals = [[lane_sums(b, line[first : first + lanes]) for first in groups] for line in sums]
 

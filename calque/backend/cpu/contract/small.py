@@ -31,6 +31,11 @@ ROW_UNIT = 4
 """Tiles have a multiple of so many rows; the last one overlaps the one before, so smaller products do not come here."""
 TILE_PARAMETERS = ("i64 %depth", "ptr noalias readonly %a", "i64 %a_row", "i64 %a_depth", "ptr noalias readonly %b", "i64 %b_step",
                    "i64 %b_last", "ptr noalias %c", "i64 %c_step", "i64 %c_last")
+LINE_BYTES = 64
+STEPS_AHEAD = 16
+"""How many steps of k before its use a row of B is fetched: about as long as memory takes."""
+DEPTH_TO_FETCH = 64
+"""Shortest sum for which fetching C costs less than it saves."""
 ONE_PARAMETERS = ("ptr %private", "ptr %a", "i64 %a_row", "i64 %a_depth", "ptr %b", "i64 %b_depth", "i64 %b_column", "ptr %c",
                   "i64 %c_row", "i64 %rows", "i64 %columns", "i64 %depth")
 BATCH_PARAMETERS = ("i64 %low", "i64 %high", "ptr %private", "ptr %left", "ptr %right", "ptr %result", "ptr %words")
@@ -71,23 +76,40 @@ def is_small(b: Builder, w: Mapping[str, str]) -> str:
 
 
 def _tile(rows: int, vectors: int, blocking: Blocking) -> str:
-    """``c[row][vector] = sum_k a[row, k] * b[k][vector]``; the last vector begins at ``b_last`` and ``c_last``."""
+    """``c[row][vector] = sum_k a[row, k] * b[k][vector]``; the last vector begins at ``b_last`` and ``c_last``.
+
+    Operands of large batches come from memory, and every row of theirs makes hardware prefetchers start anew. Meanwhile C, the rows of B
+    that come next and, for each step of k, one line of the next tile's A (the first line of a row if rows lie apart) are fetched.
+    """
     b = Builder(f"small_tile_{rows}x{vectors}", TILE_PARAMETERS, blocking, attributes="noinline")
     lanes = blocking.lanes
     sums = [[f"%s{row}.{part}" for part in range(vectors)] for row in range(rows)]
     steps = [b.mul(row, "%a_row") for row in range(rows)]
+    following, ahead = b.at("%a", b.mul(rows, "%a_row")), b.mul("%b_step", STEPS_AHEAD)
+    with b.when(b.compare("sge", "%depth", DEPTH_TO_FETCH)):
+        for row in range(rows):
+            for part in range(vectors):
+                b.prefetch_for_writing(b.at("%c", b.add(b.mul(row, "%c_step"), part * lanes)))
+    next_line = b.select(b.compare("eq", "%a_row", "%depth"), LINE_BYTES // blocking.item_bytes, "%a_row")
+    next_step = b.select(b.compare("eq", "%a_depth", 1), next_line, "%a_depth")
+    before = b.block
     b.emit("br label %head")
     b.label("head")
-    b.emit("%k = phi i64 [0, %setup], [%k.next, %body]")
-    b.emit("%pa = phi ptr [%a, %setup], [%pa.next, %body]")
-    b.emit("%pb = phi ptr [%b, %setup], [%pb.next, %body]")
+    b.emit(f"%k = phi i64 [0, %{before}], [%k.next, %body]")
+    b.emit(f"%pn = phi ptr [{following}, %{before}], [%pn.next, %body]")
+    b.emit(f"%pa = phi ptr [%a, %{before}], [%pa.next, %body]")
+    b.emit(f"%pb = phi ptr [%b, %{before}], [%pb.next, %body]")
     for line in sums:
         for name in line:
-            b.emit(f"{name} = phi {b.vector} [zeroinitializer, %setup], [{name}.next, %body]")
+            b.emit(f"{name} = phi {b.vector} [zeroinitializer, %{before}], [{name}.next, %body]")
     b.emit("%more = icmp slt i64 %k, %depth")
     b.emit("br i1 %more, label %body, label %finish")
     b.label("body")
-    right = [b.load_vector(b.at("%pb", part * lanes if part < vectors - 1 else "%b_last")) for part in range(vectors)]
+    places = [b.at("%pb", part * lanes if part < vectors - 1 else "%b_last") for part in range(vectors)]
+    right = [b.load_vector(place) for place in places]
+    for place in places:
+        b.prefetch(b.at(place, ahead))
+    b.prefetch("%pn", 2)
     for row in range(rows):
         left = b.splat(b.load(b.at("%pa", steps[row])), blocking.element)
         for part, total in enumerate(sums[row]):
@@ -95,6 +117,7 @@ def _tile(rows: int, vectors: int, blocking: Blocking) -> str:
     b.emit(f"%pa.next = getelementptr {b.element}, ptr %pa, i64 %a_depth")
     b.emit(f"%pb.next = getelementptr {b.element}, ptr %pb, i64 %b_step")
     b.emit("%k.next = add nsw i64 %k, 1")
+    b.emit(f"%pn.next = getelementptr {b.element}, ptr %pn, i64 {next_step}")
     b.emit("br label %head")
     b.label("finish")
     for row, line in enumerate(sums):

@@ -130,11 +130,22 @@ class Blocking:
 
     @property
     def dot_rows(self) -> int:
-        """Largest d such that d*d sums, d vectors of one operand and one of the other fit the registers."""
+        """Largest d such that d*d sums, d vectors of one operand and one of the other fit the registers, and d columns a tile."""
         side = 1
         while (side + 1) * (side + 1) + side + 2 <= self.target.registers:
             side += 1
-        return side
+        return min(side, self.tile_columns)
+
+    @property
+    def stream_rows(self) -> int:
+        """Most rows for which reading B takes longer than multiplying."""
+        return 2
+
+    @property
+    def stream_columns(self) -> int:
+        """Columns of B that are read side by side for so few rows, each a stream for the hardware prefetcher."""
+        rows = self.stream_rows
+        return min(8 if 8 * rows + rows + 1 <= self.target.registers else 4, self.tile_columns)
 
     @property
     def depth(self) -> int:
