@@ -36,7 +36,7 @@ INTERPRET_TIMES = 16  # compiling takes as long as interpreting some hundred tim
 QUEUE_FULL = 1e-3  # seconds from which handing a task over is shown in a profile
 INLINE_WORK = 200_000  # cost (see `estimate_cost`) below which a wake-up of the engine thread takes longer than what it hides
 INLINE_HABIT_WORK = 100_000_000  # the same for a program whose result was always waited for at once: some ten milliseconds
-AT_ONCE = 1e-4  # seconds between the start of a program and a wait for it, in which next to nothing overlaps
+AT_ONCE = 3e-4  # seconds between the start of a program and a wait for it in which less is done than queueing costs
 HABIT = 8  # times in a row that make a habit
 TRUSTED = 64  # starts after which a habit has to be shown again
 INLINE_READ_WORK = 4_000_000  # the same for a thread that waits for the result anyway: a millisecond or two, in which no other thread flushes
@@ -195,8 +195,8 @@ def dispatch(
     errors: list[Callable[[int], Exception]],
     previous: Sequence[Buffer | None] = (),
     awaited: bool = False,
-) -> None:
-    """Queue the plan, or run it at once if that is cheaper (`awaited`: this thread will wait for the result anyway); `outputs` are filled
+) -> bool:
+    """Queue the plan, or run it at once (True) if that is cheaper (`awaited`: this thread will wait for the result anyway); `outputs` are filled
     when it has run. Outputs that already hold an array are updated in place; the others fall back to the value of their storage before it was
     written (`previous`, among the inputs) if the program fails: a failure loses nothing."""
     queue = CPU_QUEUE if plan.device is CPU else queue_of(plan.device)
@@ -205,16 +205,17 @@ def dispatch(
         queue.drain()  # one short program behind another would stay there for ever: each call would find the one before it
     short = (short or plan.habitual()) and queue.idle() and not (ENGINE.tracking and _read_elsewhere(outputs))
     if short and not settings.checked:
-        arrays = _settled(inputs)
+        arrays = settled(inputs)
         if arrays is not None:
             _run_here(plan, arrays, scalars, outputs, errors, previous)
-            return
+            return True
     held = SHIELD.hold()
     try:
         _hand_over(plan, queue, short, inputs, scalars, outputs, errors, previous)
     finally:
         if held:
             SHIELD.release()
+    return False
 
 
 def _hand_over(
@@ -266,7 +267,7 @@ def run_at_once(plan: Plan, inputs: list[Buffer], scalars: list[Any], awaited: b
     several = ENGINE.tracking
     if not (CPU_QUEUE if plan.device is CPU else queue_of(plan.device)).idle():
         return None
-    arrays = _settled(inputs)
+    arrays = settled(inputs)
     if arrays is None:
         return None
     there = at(plan.device) if several else plan.device
@@ -357,7 +358,7 @@ def remember(error: Exception, line: str, failed: list[Buffer] | None = None) ->
             _unseen.append((None if failed else error, [weakref.ref(b) for b in failed or ()]))
 
 
-def _settled(inputs: list[Buffer]) -> list[Any] | None:
+def settled(inputs: list[Buffer]) -> list[Any] | None:
     """The arrays of inputs that are all computed, else None."""
     arrays = []
     for buffer in inputs:

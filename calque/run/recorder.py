@@ -26,6 +26,7 @@ from calque.run.backends import require_memory
 from calque.run.buffer import Buffer, strided
 from calque.run.causes import cause_of, flushed
 from calque.run.dispatch import dispatch, make_plan, new_array, run_at_once
+from calque.run.early import in_vain, learn
 from calque.run.exclusive import judge
 from calque.run.interrupt import SHIELD
 from calque.run.live import LIVE
@@ -107,7 +108,7 @@ class Edge:
 class Trace:
     """What one thread has recorded since its last flush."""
 
-    __slots__ = ("cur", "n", "storages", "attached", "inputs", "scalars", "checks")
+    __slots__ = ("cur", "n", "storages", "attached", "inputs", "scalars", "checks", "passed", "early")
 
     def __init__(self, root: Edge) -> None:
         self.cur = root
@@ -117,6 +118,8 @@ class Trace:
         self.inputs: list[Buffer] = []
         self.scalars: list[Number] = []
         self.checks: list[tuple[int, Callable[[int], Exception], str]] = []
+        self.passed: list[tuple[Any, int]] = []  # stretches that were replayed, and how many inputs there were then
+        self.early: Any = None  # what was begun of the program that is expected (see `early`)
 
 
 class State:
@@ -154,8 +157,6 @@ class _Counters:
 
 
 Counters = _Counters()
-
-
 _ROOT = Edge(None, None, (), (), None, "")
 _TICK = 0
 LOCK = threading.RLock()  # guards flush against evaluation from another thread
@@ -167,8 +168,6 @@ def root() -> Edge:
 
 
 local = _Local()
-
-
 _HUGE = 1 << 32  # bytes from which a new tensor is refused where it is written if it cannot fit, not where it is first read
 _FROM_NOTHING = ("full", "iota", "random_bits")
 
@@ -436,6 +435,8 @@ def flush(reason: str, awaited: bool = False, wanted: tuple[int, ...] = ()) -> N
     session = tracing.active
     if session is None and not wanted:
         done = _flush_at_once(state, trace, reason, awaited)
+        if done and trace.early is not None:
+            in_vain(trace)
         if done and state.capture is not None:
             state.capture.flushed()
         if done or state.trace is not trace:  # code that an interrupt has run flushed
@@ -450,6 +451,8 @@ def flush(reason: str, awaited: bool = False, wanted: tuple[int, ...] = ()) -> N
             _dispatch(trace, reason, awaited, wanted)
             trace.inputs, trace.scalars = [], []  # caches still point to the trace; it must not keep memory alive
     finally:
+        if trace.early is not None:
+            in_vain(trace)
         if held:
             SHIELD.release()
         if session is not None:
@@ -547,7 +550,8 @@ def _dispatch(trace: Trace, reason: str, awaited: bool, wanted: tuple[int, ...])
         if plan.__class__ is Split:
             plan.start(inputs, trace.scalars, outputs, errors, previous)
         else:
-            dispatch(plan, inputs, trace.scalars, outputs, errors, previous, awaited)
+            if dispatch(plan, inputs, trace.scalars, outputs, errors, previous, awaited) and trace.passed:
+                learn(trace.passed, plan)
     finally:  # also after an interrupt: the trace cannot be run again
         for storage in live:
             storage.trace, storage.buffer, storage.home = None, made[storage.slot], None

@@ -12,6 +12,7 @@ from typing import Any
 
 from calque.base.config import settings
 from calque.run.capture import Capture, plain_numbers
+from calque.run.early import begin
 from calque.run.interrupt import SHIELD
 from calque.run.macro import Macro
 from calque.run.recorder import BAKED, Counters, Edge, Storage, Trace, local
@@ -143,10 +144,14 @@ def replay(macro: Macro, trace: Trace, cells: list[Any], known: list[Any]) -> li
     """Record the stretch; a Ctrl-C waits until the trace is whole again."""
     held = SHIELD.hold()
     try:
-        return macro.replay(trace, cells, known)
+        created = macro.replay(trace, cells, known)
     finally:
         if held:
             SHIELD.release()
+    trace.passed.append((macro, len(trace.inputs)))
+    if macro.guess is not None and trace.early is None:
+        trace.early = begin(macro.guess, trace.inputs)
+    return created
 
 
 def generalised(macro: Macro) -> bool:

@@ -19,6 +19,7 @@ import pytest
 
 import calque
 from calque.base.config import settings
+from calque.ir.program import Program
 from calque.run.buffer import Buffer
 from calque.run.engine import ENGINE, Queue, Task, drain
 
@@ -203,6 +204,25 @@ def test_a_program_that_overlaps_with_another_device_stays_in_its_queue(how: str
         assert y.item() == 256.0**4 * 256
         opener.join()
     assert len(found) >= 12 and not any(found)
+
+
+@pytest.mark.parametrize(("seconds", "habit"), [(0.0, True), (2.5e-4, True), (1e-3, False)])
+def test_what_queueing_costs_is_no_work_of_the_user(seconds: float, habit: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between the start of a program and the line that waits for it the queue itself takes a quarter of a millisecond when caches are cold."""
+    from calque.run import dispatch
+
+    clock = [0.0]
+    monkeypatch.setattr(dispatch.tracing, "clock", lambda: clock[0])
+    plan = dispatch.Plan(Program((), ()))
+    plan.compiled = object()
+    for _ in range(dispatch.HABIT):
+        assert not plan.habitual()
+        task = Task(lambda: None)
+        plan.watch(task)
+        clock[0] += seconds
+        assert task.waited is not None
+        task.waited()
+    assert plan.habitual() is habit
 
 
 @pytest.mark.parametrize("how", ["read", "synchronize"])

@@ -16,6 +16,7 @@ import numpy as np
 from calque.backend.base import Array, CheckFailed, Executable, Scalar, Standing
 from calque.backend.cpu import again, same
 from calque.backend.cpu import callable as native_calls
+from calque.backend.cpu.early import Early, lead_of
 from calque.backend.cpu.host import run_contract, run_host
 from calque.backend.cpu.link import Linked, Stretch, link
 from calque.backend.cpu.memory import rounded
@@ -64,6 +65,7 @@ class Words:
         self.request: Any = None
         self.call: Any = None
         self.held: Any = None
+        self.early: Any = None  # see `early.py`
 
     def prepare(self, launches: int, count: int, alone: bool) -> None:
         """Lay out the request of `calque_step` for launches that are all there is to a run, and bind it to that."""
@@ -77,7 +79,7 @@ class Words:
             "control": control_alone() if alone else 0, "launches": launches, "count": count, "words": self.address, "alone": alone,
             "patches": patches, "positions": tables[0], "sources": tables[1], "offsets": tables[2],
             "floats": len(self._leaves), "float_positions": _address(self.linked.float_positions), "float_leaves": _address(self._leaves),
-            "float_type": id(float), "save": save, "restore": restore,
+            "float_type": id(float), "save": save, "restore": restore, "early": 0,
         }  # fmt: skip
         return [int(values[name]) for name in REQUEST]
 
@@ -137,6 +139,10 @@ class CpuExecutable(Executable):
             len(native) == 1 and not schedule.checks and native[0].host is None and not linked.int_leaves and not linked.dynamic
             and native_calls.supported()
         )  # fmt: skip
+        whole = self._single and not self._alone and self._arena_bytes
+        self._lead = lead_of(schedule, linked, self._input_count + len(fresh)) if whole else None
+        self.leading = 0 if self._lead is None else 1 + max(self._lead.inputs, default=-1)
+        self._begun: list[Early] = []
 
     def _position(self, b: Buffer, inputs: dict[int, Buffer]) -> int:
         """Where an output's array stands among those of a run as it is, or -1."""
@@ -163,11 +169,11 @@ class CpuExecutable(Executable):
             del arrays[-len(kept) :]
             for k, (count, dtype) in enumerate(self._fresh):
                 arrays.append(self._small(k, count, dtype) if self._short[k] else HERE.pool.empty(count, dtype))
-        try:
-            words = self._idle.pop()
-        except IndexError:  # every set is in use by another thread
-            words = self._new_words()
-        if self._arena_bytes:
+        early = self._taken_over(inputs) if self._begun else None
+        words = self._free_words() if early is None else early.words
+        if early is not None:
+            arrays.append(early.arena)
+        elif self._arena_bytes:
             arrays.append(HERE.pool.arena(self._arena_bytes) if words.arena is None else words.arena)
         try:
             if not (self._single and scalars.__class__ is list and self._started(words, arrays, scalars)):
@@ -177,6 +183,47 @@ class CpuExecutable(Executable):
         if self.distinct:
             return self._chosen(arrays)
         return [arrays[k] if k >= 0 else self._output(b, arrays) for b, k in zip(self.schedule.outputs, self._direct, strict=True)]
+
+    def begin(self, inputs: Sequence[Array]) -> Early | None:
+        """See `backend.base.Executable.begin`."""
+        if self._begun or self._lead is None or HERE.runtime.early is not None:
+            return None
+        words = self._free_words()
+        arena = HERE.pool.arena(self._arena_bytes) if words.arena is None else words.arena
+        early = Early(self._lead, words, arena, inputs, HERE.runtime, self._drop)
+        self._begun.append(early)
+        if early.begins():
+            return early
+        self._begun.remove(early)
+        self._idle.append(words)
+        return None
+
+    def _taken_over(self, inputs: Sequence[Array]) -> Early | None:
+        """What has been begun with these inputs."""
+        try:
+            early = self._begun.pop()
+        except IndexError:
+            return None
+        if early.suits(inputs) and HERE.runtime is early.runtime:
+            return early
+        early.runtime.forget_early(early)
+        self._idle.append(early.words)
+        return None
+
+    def _drop(self, early: Early) -> bool:
+        try:
+            self._begun.remove(early)
+        except ValueError:  # a run has taken it over
+            return False
+        early.runtime.forget_early(early)
+        self._idle.append(early.words)
+        return True
+
+    def _free_words(self) -> Words:
+        try:
+            return self._idle.pop()
+        except IndexError:  # every set is in use by another thread
+            return self._new_words()
 
     def _started(self, words: Words, arrays: list[Array], scalars: list[Any]) -> bool:
         """Run all launches in one native call; False, and nothing has run, if a scalar is not of the class it should be."""

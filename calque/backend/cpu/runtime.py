@@ -26,6 +26,7 @@ from calque.base.errors import ArgumentError
 
 MAX_THREADS = 256
 _WORD = ctypes.c_int64
+_EARLY = runtime_text.REQUEST.index("early")
 
 
 class Native:
@@ -38,7 +39,9 @@ class Native:
         self.start = ctypes.CFUNCTYPE(_WORD, _WORD)(found["calque_start"])
         self.stop = ctypes.CFUNCTYPE(None, _WORD)(found["calque_stop"])
         self.patch = ctypes.CFUNCTYPE(None, *[_WORD] * 6)(found["calque_patch"])
-        self.step, self.same, self.again = (found[f"calque_{name}"] for name in ("step", "same", "again"))  # see `callable.py`
+        self.settle = ctypes.CFUNCTYPE(_WORD, _WORD, _WORD)(found["calque_settle"])
+        names = ("step", "same", "again", "early")  # see `callable.py`
+        self.step, self.same, self.again, self.early = (found[f"calque_{name}"] for name in names)
 
 
 def aligned_bytes(nbytes: int) -> Array:
@@ -73,6 +76,7 @@ class Runtime:
         self._scratch: list[Array] = []
         self._address = 0
         self._threads = 0  # running, the caller included; 0: not started
+        self.early: Any = None  # what the workers have begun (`early.Early`), kept as long as they may touch its memory
 
     @property
     def native(self) -> Native:
@@ -89,6 +93,8 @@ class Runtime:
             wanted = self.wanted()
             if self._threads != wanted:
                 self._restart(wanted)
+            if self.early is not None:
+                self._settle()
             native.run(self._address, launches, count, words, alone)
 
     def threads(self) -> int:
@@ -106,7 +112,45 @@ class Runtime:
             if self._threads != wanted:
                 self._restart(wanted)
             request[0] = self._address  # a restart moves it
-            return call(*arguments)
+            early = self.early
+            if early is None:
+                return call(*arguments)
+            if early.request is not request:
+                self._settle()
+                return call(*arguments)
+            request[_EARLY] = early.lead.count
+            found = call(*arguments)
+            if request[_EARLY]:  # nothing has run
+                request[_EARLY] = 0
+                self._settle()
+            self.early = None
+            return found
+
+    def begin(self, early: Any, call: tuple[Callable[..., Any], Any]) -> bool:
+        """Let the workers begin; False, and nothing has happened, if the team has something else to do."""
+        if not self._lock.acquire(blocking=False):
+            return False
+        try:
+            if self.early is not None or self._threads < 2 or self._threads != self.wanted():
+                return False
+            self.early = early  # first of all: whatever interrupts this, the memory stays
+            function, request = call
+            request[0] = self._address
+            function(early.arrays)
+            return True
+        finally:
+            self._lock.release()
+
+    def forget_early(self, early: Any) -> None:
+        """Let go of what the workers have begun, if they have."""
+        if self.early is early:
+            with self._lock:
+                if self.early is early:
+                    self._settle()
+
+    def _settle(self) -> None:
+        self.native.settle(self._address, 0)
+        self.early = None
 
     def _restart(self, threads: int) -> None:
         if not 1 <= threads <= MAX_THREADS:
@@ -125,7 +169,7 @@ class Runtime:
     def _stop(self) -> None:
         if self._threads > 1:
             self.native.stop(self._address)
-        self._threads = 0
+        self._threads, self.early = 0, None
 
     def shut_down(self) -> None:
         """Join the workers; the next job starts new ones."""
@@ -139,7 +183,7 @@ class Runtime:
         """In a forked child: the workers stayed in the parent, and its lock may be held by a thread that is gone."""
         self._lock = threading.Lock()
         self._kept = (self._control, self._scratch)  # the parent's layout, never touched again
-        self._control, self._scratch, self._threads = None, [], 0
+        self._control, self._scratch, self._threads, self.early = None, [], 0, None
 
 
 def _control_block(scratch: list[Array]) -> tuple[Array, int]:

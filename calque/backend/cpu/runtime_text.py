@@ -2,13 +2,16 @@
 
 Layout of the control block (bytes; every hot word has its own cache line):
 
-    0    i32  ticket: number of the present job; workers park on it (futex)
+    0    i32  ticket: number of what was posted last; workers park on it (futex)
     64   i32  workers parked, or about to park
     128  i32  barrier: arrivals           (the object handed to kernels as `barrier`)
     192  i32  barrier: generation
-    256  ptr  job: launches;  264 i64 their number;  272 ptr argument words;  280 i32 stop
+    256  ptr  job: launches;  264 i64 their number;  272 ptr argument words;  280 i32 stop;  284 i32 number of the job
     320  i64  threads, the caller included
-    384  per thread (64 bytes each): ptr control, i64 number, ptr scratch, i64 pthread handle
+    384  launches that are begun early (`early_text.py`)
+    576  per thread (64 bytes each): ptr control, i64 number, ptr scratch, i64 pthread handle
+
+What is posted is a job, in which every thread takes part, or an early beginning, which a worker may miss.
 
 A launch is three words: function address, offset of its arguments in the argument words (bytes), flags. Flags: 1 if a barrier must follow;
 twice the number of launches behind this one that take turns with it, and 256 times the number of parts (`interleave.py`); or 2 and no parts if
@@ -20,10 +23,11 @@ from __future__ import annotations
 
 import platform
 
+from calque.backend.cpu.early_text import CLOSED, EARLY, EARLY_BYTES, early_text
 from calque.backend.cpu.same_text import same_text
 from calque.backend.cpu.target import SCRATCH_BYTES
 
-THREAD_BLOCK = 384
+THREAD_BLOCK = EARLY + EARLY_BYTES
 THREAD_BYTES = 64
 BARRIER = 128
 SPIN_BARRIER = 4000
@@ -282,7 +286,8 @@ entry:
   %start = load i32, ptr %startp
   br label %idle
 idle:
-  %seen = phi i32 [%start, %entry], [%ticket, %work]
+  %seen = phi i32 [%start, %entry], [%ticket, %job], [%ticket, %early]
+  %seenjob = phi i32 [%start, %entry], [%now, %job], [%seenjob, %early]
   br label %spin
 spin:
   %turn = phi i32 [0, %idle], [%turn1, %pause], [0, %woken]
@@ -308,7 +313,17 @@ leave:
   %stopping = icmp ne i32 %stop, 0
   br i1 %stopping, label %done, label %work
 work:
+  %nowp = getelementptr i8, ptr %control, i64 284
+  %now = load atomic i32, ptr %nowp acquire, align 4
+  %posted = icmp ne i32 %now, %seenjob
+  br i1 %posted, label %job, label %early
+job:
   call void @job(ptr %thread)
+  br label %idle
+early:
+  %scratchp = getelementptr i8, ptr %thread, i64 16
+  %scratch = load ptr, ptr %scratchp
+  call void @early_units(ptr %control, ptr %scratch)
   br label %idle
 done:
   ret ptr null
@@ -330,7 +345,7 @@ done:
 
 define void @calque_run(ptr %control, ptr %launches, i64 %count, ptr %words, i64 %alone) nounwind {
 entry:
-  %self = getelementptr i8, ptr %control, i64 384
+  %self = getelementptr i8, ptr %control, i64 THREAD_BLOCK
   %single = icmp ne i64 %alone, 0
   br i1 %single, label %serial, label %together
 serial:
@@ -351,6 +366,10 @@ together:
   %shared = icmp sgt i64 %threads, 1
   br i1 %shared, label %post, label %go
 post:
+  %jobp = getelementptr i8, ptr %control, i64 284
+  %before = load i32, ptr %jobp
+  %number = add i32 %before, 1
+  store atomic i32 %number, ptr %jobp release, align 4
   call void @announce(ptr %control)
   br label %go
 go:
@@ -360,6 +379,8 @@ go:
 
 define i64 @calque_start(ptr %control) nounwind {
 entry:
+  %earlyp = getelementptr i8, ptr %control, i64 EARLY_AT
+  store i64 EARLY_CLOSED, ptr %earlyp
   %threadsp = getelementptr i8, ptr %control, i64 320
   %threads = load i64, ptr %threadsp
   br label %head
@@ -369,7 +390,7 @@ head:
   br i1 %more, label %body, label %done
 body:
   %row = mul i64 %i, 64
-  %at = add i64 %row, 384
+  %at = add i64 %row, THREAD_BLOCK
   %thread = getelementptr i8, ptr %control, i64 %at
   %handle = getelementptr i8, ptr %thread, i64 24
   %r = call i32 @pthread_create(ptr %handle, ptr null, ptr @worker, ptr %thread)
@@ -384,6 +405,7 @@ done:
 
 define void @calque_stop(ptr %control) nounwind {
 entry:
+  %begun = call i64 @calque_settle(ptr %control, i64 0)
   %stopp = getelementptr i8, ptr %control, i64 280
   store atomic i32 1, ptr %stopp release, align 4
   call void @announce(ptr %control)
@@ -396,7 +418,7 @@ head:
   br i1 %more, label %body, label %done
 body:
   %row = mul i64 %i, 64
-  %at = add i64 %row, 408
+  %at = add i64 %row, THREAD_HANDLE
   %handlep = getelementptr i8, ptr %control, i64 %at
   %handle = load i64, ptr %handlep
   %r = call i32 @pthread_join(i64 %handle, ptr null)
@@ -502,7 +524,21 @@ kept:
   ret i64 0
 released:
   %state = call ptr %save()
-  call void @calque_run(ptr %control, ptr %launches, i64 %launched, ptr %words, i64 %alone)
+  %earlyp = getelementptr i64, ptr %request, i64 15
+  %early = load i64, ptr %earlyp
+  %expected = icmp ne i64 %early, 0
+  br i1 %expected, label %join, label %rest
+join:
+  store i64 0, ptr %earlyp
+  %begun = call i64 @calque_settle(ptr %control, i64 1)
+  %skipped = mul i64 %begun, %early
+  br label %rest
+rest:
+  %skip = phi i64 [0, %released], [%skipped, %join]
+  %row = mul i64 %skip, 24
+  %first = getelementptr i8, ptr %launches, i64 %row
+  %left = sub i64 %launched, %skip
+  call void @calque_run(ptr %control, ptr %first, i64 %left, ptr %words, i64 %alone)
   %restorep = getelementptr i64, ptr %request, i64 14
   %restore = load ptr, ptr %restorep
   call void %restore(ptr %state)
@@ -535,10 +571,14 @@ REQUEST = (
     "patches", "positions", "sources", "offsets",  # as for calque_patch
     "floats", "float_positions", "float_leaves", "float_type",  # words[float_positions[i]] = scalars[float_leaves[i]]
     "save", "restore",  # functions that give the interpreter's lock away and take it back, or 0
+    "early",  # launches that have been begun, or 0
 )  # fmt: skip
 """What the words of a request of `calque_step` say."""
 
-ENTRY_POINTS = ("calque_barrier", "calque_run", "calque_start", "calque_stop", "calque_patch", "calque_step", "calque_same", "calque_again")
+ENTRY_POINTS = (
+    "calque_barrier", "calque_run", "calque_start", "calque_stop", "calque_patch", "calque_step", "calque_same", "calque_again",
+    "calque_early", "calque_settle",
+)  # fmt: skip
 
 
 def module_text() -> str:
@@ -546,8 +586,10 @@ def module_text() -> str:
     machine = platform.machine().lower()
     pause = _PAUSE[machine]
     declare = "declare void @llvm.x86.sse2.pause()" if "x86" in pause else "declare void @llvm.aarch64.hint(i32)"
-    text = (_TEXT + same_text(len(REQUEST))).replace("DECLARE_PAUSE", declare).replace("PAUSE", pause).replace("FUTEX", str(_SYSCALL[machine]))
+    text = (_TEXT + early_text() + same_text(len(REQUEST))).replace("DECLARE_PAUSE", declare).replace("PAUSE", pause)
+    text = text.replace("FUTEX", str(_SYSCALL[machine]))
     numbers = {"SPIN_BARRIER": SPIN_BARRIER, "SPIN_IDLE": SPIN_IDLE, "SCRATCH_BYTES": SCRATCH_BYTES, "LOCAL_WORDS": LOCAL_WORDS}
+    numbers |= {"EARLY_AT": EARLY, "EARLY_CLOSED": CLOSED, "THREAD_BLOCK": THREAD_BLOCK, "THREAD_HANDLE": THREAD_BLOCK + 24}
     for name, number in numbers.items():
         text = text.replace(name, str(number))
     return text

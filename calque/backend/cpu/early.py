@@ -1,0 +1,119 @@
+"""Programs whose first launches begin before all of the program is known.
+
+A launch that reads inputs which are there and writes to the arena alone changes nothing that anybody sees. So the workers may compute it while
+the thread that records still runs Python: if the program comes to run with these inputs, it goes on from there, and if it does not, nothing has
+happened. What is computed is the same, bit for bit: kernels give the same results however they are divided.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from calque.backend.base import Array
+from calque.backend.cpu import callable as native_calls
+from calque.backend.cpu import contract
+from calque.backend.cpu.early_text import EARLY_REQUEST
+from calque.backend.cpu.link import Linked, work_of
+from calque.backend.cpu.runtime import Runtime, native
+from calque.kernel.schedule import Contract, Loop, Schedule
+
+LEAST_WORK = 1 << 20  # of all launches that begin early (see `link.work_of`): some 0.3 ms of one thread, of which Python hides a part
+ENOUGH_WORK = 1 << 21  # no further launches from here on
+PARTS = 6  # units of each launch
+
+
+@dataclass(frozen=True, slots=True)
+class Lead:
+    """The launches at the beginning of a program that may be begun early: how many, the inputs they read, and where addresses of those (then of
+    the arena) go among the argument words."""
+
+    count: int
+    inputs: tuple[int, ...]
+    positions: Array
+    sources: Array
+    offsets: Array
+
+
+def lead_of(schedule: Schedule, linked: Linked, arena: int) -> Lead | None:
+    """The lead of a program that is one native call, None if there is none worth it. `arena`: its number among the memory objects."""
+    count = work = 0
+    for step, (_, _, flags) in zip(schedule.steps, linked.records.tolist(), strict=False):
+        if flags & ~1 or not _plain(step, schedule):
+            break
+        count, work = count + 1, work + work_of(step)
+        if work >= ENOUGH_WORK:
+            break
+    if work < LEAST_WORK:
+        return None
+    records = linked.records
+    end = records[count, 1] // 8 if count < len(records) else len(linked.words)
+    chosen = linked.positions < end
+    sources = linked.sources[chosen]
+    objects = sorted({*sources.tolist()} - {arena})
+    numbers = {held: k for k, held in enumerate([*objects, arena])}
+    table = np.array([numbers[held] for held in sources.tolist()], np.int64)
+    return Lead(count, tuple(objects), linked.positions[chosen].copy(), table, linked.offsets[chosen].copy())
+
+
+def _plain(step: Any, schedule: Schedule) -> bool:
+    """Whether a launch reads inputs and the arena, writes to the arena, takes no numbers, and may be divided in any way: loops and products."""
+    if isinstance(step, Loop):
+        written = [o.out for o in step.kernel.operands]
+        if step.scalars:
+            return False
+    elif isinstance(step, Contract) and step.kind == "matmul" and contract.is_native(step.kind, step.dtype.name):
+        written = [k >= step.inputs for k in range(len(step.operands))]
+    else:
+        return False
+    if step.dynamic:
+        return False
+    for number, out in zip(step.operands, written, strict=True):
+        kind = schedule.buffers[number].kind if number >= 0 else ""
+        if number >= 0 and kind != "arena" and (out or kind not in ("input", "constant")):
+            return False
+    return True
+
+
+class Early:
+    """What has been begun: it keeps all memory that the workers touch. `arena`: of the run that is expected."""
+
+    __slots__ = ("lead", "words", "arena", "arrays", "request", "runtime", "call", "_drop")
+
+    def __init__(
+        self, lead: Lead, words: Any, arena: Array, inputs: Sequence[Array], runtime: Runtime, drop: Callable[[Early], bool]
+    ) -> None:
+        """`drop` forgets it, and tells whether it was still there."""
+        self.lead, self.words, self.arena, self.runtime = lead, words, arena, runtime
+        self._drop = drop
+        self.arrays = [*[inputs[k] for k in lead.inputs], arena]
+        self.request = words.request
+        if words.early is None:
+            words.early = _bound(words, lead)
+        self.call = words.early
+
+    def begins(self) -> bool:
+        """Start the workers; False, and nothing has happened, if they have something else to do."""
+        return self.runtime.begin(self, self.call)
+
+    def give_up(self) -> bool:
+        """Forget it, unless a run has taken it over. Whether it was forgotten."""
+        return self._drop(self)
+
+    def suits(self, inputs: Sequence[Array]) -> bool:
+        """Whether a run with these inputs may go on with it."""
+        return self.runtime.early is self and all(inputs[k] is a for k, a in zip(self.lead.inputs, self.arrays, strict=False))
+
+
+def _bound(words: Any, lead: Lead) -> Any:
+    """The native function that begins with these argument words, and its request."""
+    launches = int(words.request[1])
+    values = {
+        "control": 0, "launches": launches, "units": PARTS * lead.count, "words": words.address, "parts": PARTS, "patches": len(lead.positions),
+        "positions": lead.positions.ctypes.data, "sources": lead.sources.ctypes.data, "offsets": lead.offsets.ctypes.data,
+    }  # fmt: skip
+    request = np.array([values[name] for name in EARLY_REQUEST], np.int64)
+    return native_calls.bound(native().early, request), request

@@ -1,0 +1,152 @@
+"""The first launches of a program, begun by the workers while the rest is still recorded, as LLVM IR (see `early.py`).
+
+The launches are cut into units, which whoever is free takes one after the other from a counter; a unit of a launch begins when all units of the
+launches before it are done. The counter is closed as long as nothing has been begun, so a worker that comes late takes nothing. Fields of the
+control block, bytes from `EARLY` on:
+
+    0    i64  the unit that is taken next, at least `CLOSED` if there is none
+    64   i64  units that are done
+    128  ptr  launches;  136 i64 units;  144 ptr argument words;  152 i64 units of each launch
+
+They change only while the counter is closed and every unit that was taken is done.
+"""
+
+from __future__ import annotations
+
+EARLY = 384
+EARLY_BYTES = 192
+CLOSED = 1 << 40
+
+_TEXT = """
+define internal void @early_units(ptr %control, ptr %scratch) nounwind {
+entry:
+  %barrier = getelementptr i8, ptr %control, i64 128
+  %nextp = getelementptr i8, ptr %control, i64 EARLY
+  %donep = getelementptr i8, ptr %nextp, i64 64
+  %launchesp = getelementptr i8, ptr %nextp, i64 128
+  %unitsp = getelementptr i8, ptr %nextp, i64 136
+  %wordsp = getelementptr i8, ptr %nextp, i64 144
+  %partsp = getelementptr i8, ptr %nextp, i64 152
+  br label %take
+take:
+  %unit = atomicrmw add ptr %nextp, i64 1 acq_rel
+  %closed = icmp uge i64 %unit, CLOSED
+  br i1 %closed, label %over, label %open
+open:
+  %units = load i64, ptr %unitsp
+  %mine = icmp ult i64 %unit, %units
+  br i1 %mine, label %begin, label %over
+begin:
+  %parts = load i64, ptr %partsp
+  %number = udiv i64 %unit, %parts
+  %part = urem i64 %unit, %parts
+  %before = mul i64 %number, %parts
+  call void @early_wait(ptr %donep, i64 %before)
+  %launches = load ptr, ptr %launchesp
+  %row = mul i64 %number, 24
+  %launch = getelementptr i8, ptr %launches, i64 %row
+  %function = load ptr, ptr %launch
+  %offsetp = getelementptr i8, ptr %launch, i64 8
+  %offset = load i64, ptr %offsetp
+  %words = load ptr, ptr %wordsp
+  %args = getelementptr i8, ptr %words, i64 %offset
+  call void %function(i64 %part, i64 %parts, ptr %barrier, ptr %scratch, ptr %args)
+  %finished = atomicrmw add ptr %donep, i64 1 acq_rel
+  br label %take
+over:
+  ret void
+}
+
+define internal void @early_wait(ptr %donep, i64 %wanted) nounwind {
+entry:
+  br label %look
+look:
+  %turn = phi i32 [0, %entry], [%turn1, %pause], [SPIN_BARRIER, %yield]
+  %done = load atomic i64, ptr %donep acquire, align 8
+  %enough = icmp uge i64 %done, %wanted
+  br i1 %enough, label %over, label %wait
+wait:
+  %long = icmp uge i32 %turn, SPIN_BARRIER
+  br i1 %long, label %yield, label %pause
+pause:
+  PAUSE
+  %turn1 = add i32 %turn, 1
+  br label %look
+yield:
+  %ignored = call i32 @sched_yield()
+  br label %look
+over:
+  ret void
+}
+
+; Nothing more is taken, and what was taken is done. `join`: everything is done, with the help of this thread. Returns 1 if something had been begun.
+define i64 @calque_settle(ptr %control, i64 %join) nounwind {
+entry:
+  %nextp = getelementptr i8, ptr %control, i64 EARLY
+  %donep = getelementptr i8, ptr %nextp, i64 64
+  %unitsp = getelementptr i8, ptr %nextp, i64 136
+  %now = load atomic i64, ptr %nextp acquire, align 8
+  %nothing = icmp uge i64 %now, CLOSED
+  br i1 %nothing, label %idle, label %begun
+begun:
+  %helps = icmp ne i64 %join, 0
+  br i1 %helps, label %help, label %close
+help:
+  %scratchp = getelementptr i8, ptr %control, i64 FIRST_SCRATCH
+  %scratch = load ptr, ptr %scratchp
+  call void @early_units(ptr %control, ptr %scratch)
+  br label %close
+close:
+  %old = atomicrmw xchg ptr %nextp, i64 CLOSED acq_rel
+  %units = load i64, ptr %unitsp
+  %all = icmp ugt i64 %old, %units
+  %taken = select i1 %all, i64 %units, i64 %old
+  call void @early_wait(ptr %donep, i64 %taken)
+  ret i64 1
+idle:
+  ret i64 0
+}
+
+; Called by Python with (list of arrays), bound to the array of a request: addresses, then the workers begin. Returns the list.
+define ptr @calque_early(ptr %self, ptr %arguments, i64 %count) nounwind {
+entry:
+  %requestp = getelementptr i8, ptr %self, i64 16
+  %request = load ptr, ptr %requestp
+LOAD_EARLY
+  %arrays = load ptr, ptr %arguments
+  %objectsp = getelementptr i8, ptr %arrays, i64 24
+  %objects = load ptr, ptr %objectsp
+  call void @calque_patch(ptr %words, i64 %patches, ptr %positions, ptr %sources, ptr %offsets, ptr %objects)
+  %nextp = getelementptr i8, ptr %control, i64 EARLY
+  %donep = getelementptr i8, ptr %nextp, i64 64
+  %launchesp = getelementptr i8, ptr %nextp, i64 128
+  %unitsp = getelementptr i8, ptr %nextp, i64 136
+  %wordsp = getelementptr i8, ptr %nextp, i64 144
+  %partsp = getelementptr i8, ptr %nextp, i64 152
+  store ptr %launches, ptr %launchesp
+  store i64 %units, ptr %unitsp
+  store ptr %words, ptr %wordsp
+  store i64 %parts, ptr %partsp
+  store i64 0, ptr %donep
+  store atomic i64 0, ptr %nextp release, align 8
+  call void @announce(ptr %control)
+  %references = load i64, ptr %arrays
+  %more = add i64 %references, 1
+  store i64 %more, ptr %arrays
+  ret ptr %arrays
+}
+"""
+
+EARLY_REQUEST = ("control", "launches", "units", "words", "parts", "patches", "positions", "sources", "offsets")
+"""What the words of a request of `calque_early` say; the last four as for `calque_patch`."""
+_NUMBERS = ("units", "parts", "patches")
+
+
+def early_text() -> str:
+    """The functions."""
+    lines = []
+    for k, name in enumerate(EARLY_REQUEST):
+        lines.append(f"  %{name}.at = getelementptr i64, ptr %request, i64 {k}")
+        lines.append(f"  %{name} = load {'i64' if name in _NUMBERS else 'ptr'}, ptr %{name}.at")
+    text = _TEXT.replace("LOAD_EARLY", "\n".join(lines)).replace("EARLY", str(EARLY)).replace("CLOSED", str(CLOSED))
+    return text.replace("FIRST_SCRATCH", str(EARLY + EARLY_BYTES + 16))
