@@ -7,6 +7,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
+
 from calque.base.device import META, Device
 from calque.base.layout import Layout, dense_layout
 from calque.run import recorder
@@ -14,11 +16,14 @@ from calque.run import trace as tracing
 from calque.run.buffer import Buffer, interrupted, strided
 from calque.run.dispatch import new_array
 from calque.run.engine import Task
+from calque.run.interrupt import SHIELD
 from calque.run.places import no_values
 from calque.run.queues import on, queue_of
 from calque.run.recorder import LOCK, Storage, realised
 
 REASON = "copy between devices"
+INLINE_BYTES = 1 << 20  # up to which waking another thread takes longer than the copy
+BRIEF_BYTES = 64 << 20  # copied in some ten milliseconds
 URGENT = 1  # another device waits for a copy: it overtakes computations
 
 
@@ -96,16 +101,33 @@ def _start(sources: Sequence[tuple[Storage, Layout]], device: Device) -> list[St
         start = tracing.clock()
         on(device, lambda: _fill(inputs, views, outputs))
         if session is not None:
-            nbytes = sum(target.nbytes for target in targets)
             session.span(f"copy to {device}", tracing.COPIES, start, bytes=nbytes, values=len(targets))
 
+    nbytes = sum(target.nbytes for target in targets)
     CopyCounters.copies += len(made)
-    CopyCounters.nbytes += sum(target.nbytes for target in targets)
+    CopyCounters.nbytes += nbytes
     task = Task(work, _urgency())
-    task.hold(inputs, outputs)
+    task.brief = nbytes <= BRIEF_BYTES
     with LOCK:
-        queue_of(device).submit(task, inputs, outputs)
+        queue = queue_of(device)
+        if nbytes <= INLINE_BYTES and queue.idle() and all(buffer.task is None or buffer.task.done for buffer in inputs):
+            _run_here(task, outputs)
+        else:
+            task.hold(inputs, outputs)
+            queue.submit(task, inputs, outputs)
     return [realised(buffer, target) for buffer, target in zip(made, targets, strict=True)]
+
+
+def _run_here(task: Task, outputs: list[Buffer]) -> None:
+    """Make the copies on this thread."""
+    for buffer in outputs:
+        buffer.task = task
+    held = SHIELD.hold()
+    try:
+        task.run()
+    finally:
+        if held:
+            SHIELD.release()
 
 
 def _buffer(storage: Storage) -> Buffer:
@@ -131,7 +153,11 @@ def _fill(sources: list[Buffer], views: list[Layout], targets: list[Buffer]) -> 
 
 def _copied(buffer: Buffer, view: Layout) -> Any:
     fresh = new_array(view.numel, view.dtype)
-    fresh.reshape(tuple(view.shape))[...] = strided(buffer.array, view)
+    if view.dense and view.nbytes <= INLINE_BYTES and view.numel == buffer.array.size:
+        # NumPy would give the interpreter's lock away, and wait for it longer than this takes
+        fresh.view(np.uint8).data[:] = buffer.array.view(np.uint8).data
+    else:
+        fresh.reshape(tuple(view.shape))[...] = strided(buffer.array, view)
     return fresh
 
 

@@ -240,6 +240,7 @@ def _hand_over(
 
     task = Task(guarded)
     task.light = plan.cost < INLINE_WORK and plan.compiled is not None
+    task.brief = plan.cost < INLINE_HABIT_WORK and plan.compiled is not None
     if short and all(w is None or w.done for w in before):
         for buffer in outputs:
             buffer.task = task

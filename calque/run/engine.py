@@ -2,8 +2,10 @@
 
 Order follows from the buffers alone: a task waits for the tasks that write what it reads, and for those that read or write what it
 overwrites, whatever queue they are in. Among the tasks of a queue that wait for nothing, the highest priority runs first, then the oldest.
-So work of different devices overlaps, and results never depend on timing. `settings.sync` makes `submit` run the closure at once: the naive
-engine that tests compare with. An exception of a task is kept and raised at the first read of a buffer the task was to fill.
+So work of different devices overlaps, and results never depend on timing. Which thread runs a task does not matter to it: one that has nothing
+to do in its own queue, and one that waits for values, takes what is ready in the queue of a device that nobody serves. `settings.sync` makes
+`submit` run the closure at once: the naive engine that tests compare with. An exception of a task is kept and raised at the first read of a
+buffer the task was to fill.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from typing import Any
 from calque.base.config import settings
 from calque.base.errors import CalqueError
 from calque.run import trace as tracing
+from calque.run.interrupt import SHIELD
 
 SWITCH_SECONDS = 2e-4
 """How long a thread that computes in Python may keep the interpreter's lock when another wants it (see `_hand_over_sooner`)."""
@@ -41,9 +44,10 @@ def forget_frames(error: BaseException) -> None:
 
 class Task:
     """One unit of work. `error` is set if it failed; `done` tells whether it has run. `held`: lists of buffers that it keeps alive. `light`: it will
-    have run before a thread that waits for it would have woken another."""
+    have run before a thread that waits for it would have woken another. `brief`: over in some ten milliseconds, so that a thread which waits may
+    run it, and Ctrl-C wait for that."""
 
-    __slots__ = ("work", "done", "error", "queue", "priority", "number", "blockers", "followers", "held", "waited", "light", "_event")
+    __slots__ = ("work", "done", "error", "queue", "priority", "number", "blockers", "followers", "held", "waited", "light", "brief", "_event")
 
     def __init__(self, work: Callable[[], None], priority: float = 0) -> None:
         self.work: Callable[[], None] | None = work
@@ -56,7 +60,7 @@ class Task:
         self.followers: list[Task] | None = None
         self.held: tuple[list[Any], ...] = ()
         self.waited: Callable[[], None] | None = None  # told that somebody waits, as long as the task has not run
-        self.light = False
+        self.light = self.brief = False
         self._event: threading.Event | None = None
 
     @classmethod
@@ -104,6 +108,8 @@ class Task:
             return
         if self.waited is not None:
             self.waited()
+        if ENGINE.tracking:
+            _assist(self)
         with ENGINE.events:
             if self._event is None:
                 self._event = threading.Event()
@@ -155,15 +161,16 @@ ENGINE = Engine()
 
 
 class Queue:
-    """The tasks of one device, with a worker thread that starts at the first task and ends with the process.
+    """The tasks of one device, with a worker thread that starts at the first task and ends with the process. One of them runs at a time.
 
-    `enter` is called in the worker before its first task.
+    `move` takes a thread to a place, here `device`, and returns where it was; without it nobody but the worker runs what is queued.
     """
 
-    def __init__(self, name: str, bound: int = BOUND, enter: Callable[[], None] = _nothing) -> None:
+    def __init__(self, name: str, bound: int = BOUND, device: Any = None, move: Callable[[Any], Any] | None = None) -> None:
         self.name = name
         self.bound = bound
-        self.enter = enter
+        self.device = device
+        self.move = move
         if ENGINE.queues:
             ENGINE.track()
         ENGINE.queues.append(self)
@@ -177,7 +184,9 @@ class Queue:
         self._busy = 0  # tasks that are queued or running
         self._heavy = 0  # those of them that are not light
         self.last: Task | None = None  # that was queued
+        self.runner = 0  # the thread that runs a task
         self._worker: threading.Thread | None = None
+        self._parked = False  # whether the worker sleeps, and nobody has woken it
         self._stop = False
 
     @property
@@ -196,7 +205,7 @@ class Queue:
     def submit(self, task: Task, reads: Iterable[Any] = (), writes: Iterable[Any] = ()) -> None:
         """Queue the task; blocks while `bound` tasks are waiting. `reads` and `writes` are buffers; those written get `task` as their writer."""
         task.queue = self
-        if settings.sync or threading.current_thread() is self._worker:
+        if settings.sync or threading.get_ident() == self.runner:
             self._run_now(task, reads, writes)
             return
         if task.priority and not ENGINE.tracking:
@@ -215,7 +224,8 @@ class Queue:
             self._heavy += not task.light
             self.last = task
             if not task.blockers:
-                self.push(task)
+                self._push(task)
+                self.rouse()
 
     def _run_now(self, task: Task, reads: Iterable[Any], writes: Iterable[Any]) -> None:
         for buffer in (*reads, *writes):
@@ -228,22 +238,28 @@ class Queue:
             buffer.task = task
         task.run()
         with ENGINE.lock:
-            self._release(task)
+            for queue in _release(task):
+                queue.rouse()
 
-    def _release(self, task: Task) -> None:
-        """Start what waited for a task that has run. The caller holds the lock."""
-        for follower in task.followers or ():
-            follower.blockers -= 1
-            if not follower.blockers:
-                assert follower.queue is not None
-                follower.queue.push(follower)
-        task.followers = None
-        ENGINE.finished += 1
-
-    def push(self, task: Task) -> None:
-        """A task that waits for nothing. The caller holds the lock."""
+    def _push(self, task: Task) -> None:
+        """A task that waits for nothing. The caller holds the lock, and sees to it that somebody runs the task."""
         heapq.heappush(self._ready, (-task.priority, task.number, task))
-        self._wake.notify()
+
+    def first(self) -> Task | None:
+        """The task that whoever serves this queue runs next; None if there is none, or somebody serves it. The caller holds the lock."""
+        return self._ready[0][2] if self._ready and not self.runner else None
+
+    def rouse(self) -> None:
+        """Wake a thread if a task waits for one. The caller holds the lock. Threads that are awake look for work before they sleep, and there are at
+        least as many workers as queues that nobody serves, so no task is forgotten if none sleeps."""
+        if self.first() is None:
+            return
+        sleeper = self
+        if not self._parked and self.move is not None:
+            sleeper = next((queue for queue in ENGINE.queues if queue._parked and queue.move is not None), self)
+        if sleeper._parked:
+            sleeper._parked = False
+            sleeper._wake.notify()
 
     def _start(self) -> None:
         _hand_over_sooner()
@@ -253,29 +269,66 @@ class Queue:
                 self._worker = threading.Thread(target=self._loop, name=f"calque-{self.name}", daemon=True)
                 self._worker.start()
 
+    def take(self) -> Task:
+        """The first task, which this thread will run. The caller holds the lock."""
+        self.runner = threading.get_ident()
+        return heapq.heappop(self._ready)[2]
+
+    def finish(self, task: Task) -> list[Queue]:
+        """The task that was taken has run; returns the queues that may need a thread now. The caller holds the lock."""
+        self.runner = 0
+        self._busy -= 1
+        self._heavy -= not task.light
+        if self.last is task:
+            self.last = None
+        self._room.notify_all()
+        return [self, *_release(task)]
+
+    def _found(self, served: Queue) -> Queue | None:
+        """Where the worker, who has served that queue, goes on. The caller holds the lock."""
+        for queue in (served, self):
+            if queue.first() is not None:
+                return queue
+        if self.move is None:
+            return None
+        return next((queue for queue in ENGINE.queues if queue.move is not None and queue.first() is not None), None)
+
+    def _sleep(self) -> None:
+        """Wait until there may be work. The caller holds the lock."""
+        self._parked = True
+        self._wake.wait()
+        self._parked = False
+
     def _loop(self) -> None:
-        tracing.where.queue = self.name
-        self.enter()
+        served, task = self, None
+        self._enter()
         while True:
             with ENGINE.lock:
-                while not self._ready:
+                left = served.finish(task) if task is not None else list[Queue]()
+                found = self._found(served)
+                task = found.take() if found is not None else None
+                for queue in left:
+                    queue.rouse()
+                while found is None:
                     if self._stop:
                         return
-                    self._wake.wait()
-                task = heapq.heappop(self._ready)[2]
+                    self._sleep()
+                    found = self._found(served)
+                    task = found.take() if found is not None else None
+            assert task is not None
+            if found is not served:
+                served = found
+                served._enter()
             task.run()
-            with ENGINE.lock:
-                self._release(task)
-                self._busy -= 1
-                self._heavy -= not task.light
-                if self.last is task:
-                    self.last = None
-                self._room.notify_all()
-            del task
+
+    def _enter(self) -> None:
+        tracing.where.queue = self.name
+        if self.move is not None:
+            self.move(self.device)
 
     def drain(self) -> None:
         """Wait until everything submitted so far has run."""
-        if self._worker is None or threading.current_thread() is self._worker:
+        if self._worker is None or threading.get_ident() == self.runner:
             return
         with ENGINE.lock:
             while self._busy:
@@ -292,6 +345,83 @@ class Queue:
             self._wake.notify_all()
         worker.join(timeout=5)
         self._worker = None
+
+
+def _release(task: Task) -> list[Queue]:
+    """Queues with tasks that waited for one that has run, and need not any more. The caller holds the lock."""
+    found: list[Queue] = []
+    for follower in task.followers or ():
+        follower.blockers -= 1
+        if not follower.blockers:
+            assert follower.queue is not None
+            follower.queue._push(follower)
+            found.append(follower.queue)
+    task.followers = None
+    ENGINE.finished += 1
+    return found
+
+
+def _assist(wanted: Task | None = None) -> None:
+    """This thread is about to wait: until nothing is left that it may take, it runs what is ready in queues that nobody serves; if it waits for one
+    task, only what that needs. The newest first: for older ones somebody has been woken. Ctrl-C waits for the task that runs."""
+    here = threading.get_ident()
+    if settings.sync or any(queue.runner == here for queue in ENGINE.queues):
+        return
+    left: list[Queue] = []
+    while True:
+        shielded = SHIELD.hold()
+        try:
+            with ENGINE.lock:
+                found = _offered(wanted)
+                task = found.take() if found is not None else None
+                for queue in left:
+                    queue.rouse()
+            if found is None or task is None:
+                return
+            try:
+                _run_for(found, task)
+            finally:
+                with ENGINE.lock:
+                    left = found.finish(task)
+        finally:
+            if shielded:
+                SHIELD.release()
+
+
+def _offered(wanted: Task | None) -> Queue | None:
+    """The queue whose first task a thread may take that waits. The caller holds the lock."""
+    best, number = None, 0
+    for queue in ENGINE.queues:
+        task = queue.first() if queue.move is not None else None
+        if task is not None and task.brief and task.number > number and (wanted is None or _leads(task, wanted)):
+            best, number = queue, task.number
+    return best
+
+
+def _leads(task: Task, wanted: Task) -> bool:
+    """Whether a task waits for another, directly or not, or is it. The caller holds the lock."""
+    seen, pending = {task}, [task]
+    while pending:
+        one = pending.pop()
+        if one is wanted:
+            return True
+        for follower in one.followers or ():
+            if follower not in seen:
+                seen.add(follower)
+                pending.append(follower)
+    return False
+
+
+def _run_for(queue: Queue, task: Task) -> None:
+    """Run a task of the queue on this thread, at the place of the queue."""
+    flow, move = tracing.where.flow, queue.move
+    assert move is not None
+    before = move(queue.device)
+    try:
+        task.run()
+    finally:
+        move(before)
+        tracing.where.flow = flow
 
 
 def _link(task: Task, reads: Iterable[Any], writes: Iterable[Any]) -> None:
@@ -328,6 +458,8 @@ def _link(task: Task, reads: Iterable[Any], writes: Iterable[Any]) -> None:
 
 def drain() -> None:
     """Wait until all queues are empty. A worker that calls this waits for the others."""
+    if ENGINE.tracking:
+        _assist()
     for queue in list(ENGINE.queues):
         queue.drain()
 
@@ -352,7 +484,7 @@ def depths() -> dict[str, int]:
 
 def _before_fork() -> None:
     """A value that is still being computed would never be there in the child."""
-    if all(queue._worker is not threading.current_thread() for queue in ENGINE.queues):
+    if all(queue.runner != threading.get_ident() for queue in ENGINE.queues):
         drain()
 
 

@@ -25,12 +25,8 @@ def queue_of(device: Device) -> Queue:
         with _LOCK:
             found = _QUEUES.get(device)
             if found is None:
-                found = _QUEUES[device] = Queue(str(device), enter=lambda: _enter(device))
+                found = _QUEUES[device] = Queue(str(device), device=device, move=at)
     return found
-
-
-def _enter(device: Device) -> None:
-    at(device)
 
 
 class _At(threading.local):
@@ -48,6 +44,9 @@ def at(device: Device) -> Device:
         tracing.where.queue = str(device)
         _AT.device = device
     return before
+
+
+CPU_QUEUE.device, CPU_QUEUE.move = CPU, at
 
 
 def on(device: Device, work: Callable[[], Any]) -> Any:

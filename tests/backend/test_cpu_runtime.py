@@ -382,6 +382,35 @@ def test_memory_that_is_kept_is_not_asked_for(monkeypatch):
     assert not asked
 
 
+def test_the_system_is_asked_for_its_free_memory_once_per_growth(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two programs that take turns, and whose arenas displace each other, grow the pool in every run; asking takes longer than many a program."""
+    asked: list[int] = []
+
+    def free() -> int:
+        asked.append(1)
+        return 4 << 30
+
+    monkeypatch.setattr(memory, "available", free)
+    pool = Pool()
+    for k in range(40):
+        sizes = [(1 << 20) * (k % 2 + 1)]
+        pool.check(sizes)
+        held = pool.empty(sizes[0], np.dtype(np.uint8))
+        del held
+        pool.release_cached()
+    assert len(asked) == 1
+    for _ in range(8):
+        pool.check([40 << 20])
+        held = pool.empty(40 << 20, np.dtype(np.uint8))
+        del held
+        pool.release_cached()
+    assert len(asked) >= 4
+    monkeypatch.setattr(memory, "available", lambda: 32 << 20)  # others have taken it: what is large beside that is always asked for
+    pool.check([31 << 20])
+    with pytest.raises(OutOfMemoryError, match="got 32.0 MiB free"):
+        pool.check([33 << 20])
+
+
 def test_more_than_the_machine_has_is_refused():
     assert available() > 1 << 20
     with pytest.raises(OutOfMemoryError, match="PiB"):

@@ -56,14 +56,19 @@ def _program(seed: int, queues: list[Queue], count: int, priorities: bool) -> li
         reads, writes = rng.sample(buffers, rng.randrange(4)), rng.sample(buffers, rng.randrange(3))
         inputs, outputs = [*reads, *writes], list(writes)
         task = Task(lambda given=(number, reads, writes): work(given), rng.randrange(3) * priorities)  # type: ignore[misc]
+        task.brief = number % 3 == 0
         rng.choice(queues).submit(task, inputs, outputs)
-    for queue in queues:
-        queue.drain()
+        if number % 11 == 10:
+            task.wait()
+    drain()
     return [b.array[0] for b in buffers]
 
 
 @pytest.mark.parametrize("programs", [300, pytest.param(10_000, marks=pytest.mark.slow)])
-def test_random_programs_agree_with_the_synchronous_twin(queues: list[Queue], programs: int) -> None:
+@pytest.mark.parametrize("shared", [False, True])
+def test_random_programs_agree_with_the_synchronous_twin(queues: list[Queue], programs: int, shared: bool) -> None:
+    for queue in queues:
+        queue.move = (lambda place: place) if shared else None  # any thread may serve it
     for seed in range(programs):
         count = 5 + seed % 40
         found = _program(seed, queues, count, seed % 2 == 1)
