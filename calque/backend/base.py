@@ -72,7 +72,9 @@ class Standing:
 
 
 class Executable(ABC):
-    """A compiled schedule. Safe to run from several Python threads."""
+    """A compiled schedule. Safe to run from several Python threads. `launches`: how many steps it has."""
+
+    launches = 0
 
     @abstractmethod
     def run(self, inputs: Sequence[Array], scalars: Sequence[Scalar] = ()) -> Sequence[Array]:
@@ -110,6 +112,13 @@ class Backend(ABC):
     @abstractmethod
     def compile(self, schedule: Schedule) -> Executable:
         """Machine code (or whatever runs fastest) for a schedule."""
+
+    def recall(self, program: bytes) -> Executable | None:
+        """What `keep` was given for an equal program, now or in an earlier process; None if there is nothing."""
+        return None
+
+    def keep(self, program: bytes, executable: Executable) -> None:  # noqa: B027 (a backend may remember nothing)
+        """Remember the executable of a program (see `run/fingerprint.py`) for later processes."""
 
     def expect(self, nodes: int) -> None:  # noqa: B027 (most backends have nothing to prepare)
         """A program of so many nodes will be compiled soon: the backend may prepare itself while the program is planned."""

@@ -48,10 +48,9 @@ def resolve_dtype(dtype: Any, default: dt.DType, op: str) -> dt.DType:
         return default
     if isinstance(dtype, dt.DType):
         return dtype
-    if isinstance(dtype, type):
-        simple = {float: dt.get_default_dtype(), int: dt.int64, bool: dt.bool_}.get(dtype)
-        if simple is not None:
-            return simple
+    simple = {float: dt.get_default_dtype(), int: dt.int64, bool: dt.bool_}.get(dtype)
+    if simple is not None:
+        return simple
     try:
         found = dt.from_numpy_dtype(dtype)
     except TypeError:

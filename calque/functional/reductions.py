@@ -15,10 +15,9 @@ from typing import Any
 import numpy as np
 
 from calque.base import dtypes as dt
-from calque.base.errors import ArgumentError, DTypeError, ShapeError
+from calque.base.errors import ArgumentError, DTypeError, ShapeError, no_tensor
 from calque.base.shapes import Shape, broadcast_shapes, normalize_dim, normalize_dims, reduced_shape
 from calque.functional.arithmetic import maximum, minimum
-from calque.functional.blame import answer, answering
 from calque.functional.common import cast, is_number, is_tensor, method, prim
 from calque.functional.elementary import _float, exp, log, sqrt
 from calque.functional.math import isnan, where, with_formula
@@ -40,7 +39,6 @@ Dims = Any
 def numpy_names(function: Callable[..., Any]) -> Callable[..., Any]:
     """Accept NumPy's `axis` and `keepdims` for `dim` and `keepdim`."""
 
-    @answering
     @functools.wraps(function)
     def call(*args: Any, **keywords: Any) -> Any:
         if keywords:
@@ -50,18 +48,17 @@ def numpy_names(function: Callable[..., Any]) -> Callable[..., Any]:
                 keywords["keepdim"] = keywords.pop("keepdims")
             if "keepdim" in keywords:
                 keywords["keepdim"] = bool(keywords["keepdim"])  # NumPy's bool equals Python's as a key, but is no int
-        try:
-            return function(*args, **keywords)
-        except Exception as error:
-            answer(function.__name__, function, args, keywords, error)
-            raise
+        return function(*args, **keywords)
 
     return call
 
 
 def dims_of(op: str, x: Tensor, dim: Dims) -> Shape:
     """Sorted dims to reduce."""
-    ndim = x._layout.ndim
+    try:
+        ndim = x._layout.ndim
+    except AttributeError as error:
+        raise no_tensor(op, error) or error from None
     if dim.__class__ is int:
         found = normalize_dim(dim, ndim, op)
         return (found,) if ndim else ()
@@ -110,7 +107,10 @@ def sum(input: Tensor, dim: Dims = None, keepdim: bool = False, *, dtype: dt.DTy
     >>> calque.sum(calque.tensor([[1.0, 2.0], [3.0, 4.0]]), dim=1)
     tensor([3., 7.])
     """
-    x = _summable(input, dtype)
+    try:
+        x = _summable(input, dtype)
+    except AttributeError as error:
+        raise no_tensor("sum", error) or error from None
     return prim("sum", x, dims_of("sum", x, dim), keepdim)
 
 
@@ -152,8 +152,11 @@ def mean(input: Tensor, dim: Dims = None, keepdim: bool = False, *, dtype: dt.DT
     >>> calque.mean(calque.tensor([[1.0, 2.0], [3.0, 4.0]]), dim=0)
     tensor([2., 3.])
     """
-    x = input if dtype is None else cast(input, dtype)
-    given = x._layout.dtype
+    try:
+        x = input if dtype is None else cast(input, dtype)
+        given = x._layout.dtype
+    except AttributeError as error:
+        raise no_tensor("mean", error) or error from None
     if given.category != 2:
         raise DTypeError(
             f"[mean] could not infer output dtype: Input dtype must be either a floating point or complex dtype, got {given!r}; "

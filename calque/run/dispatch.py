@@ -125,7 +125,7 @@ class Plan:
 
     def _report(self, start: float) -> None:
         seconds, form = tracing.clock() - start, self.compiled
-        launches = 0 if form.schedule is None else len(form.schedule.steps)
+        launches = form.launches
         compiled(self.program, self.cause, launches, seconds, form.lowering)
         if tracing.active is not None:
             facts = {"cause": self.cause, "nodes": len(self.program.nodes), "launches": launches, "lowering": form.lowering}

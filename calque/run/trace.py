@@ -188,14 +188,14 @@ class Session:
         if self.track:
             self._know(inputs, self.began, None, ())
         steps: Sequence[float] = ()
-        if self.kernels and form.schedule is not None:
+        if self.kernels and form.planned:
             result, steps = form.run_timed(inputs, scalars)
         else:
             result = form.run(inputs, scalars)
         seconds = clock() - start
         facts = {"nodes": len(form.source.nodes), "form": "interpreted"}
-        if form.schedule is not None:
-            facts |= {"form": "compiled", "launches": len(form.schedule.steps), "timed": "launches" if steps else "program"}
+        if form.planned:
+            facts |= {"form": "compiled", "launches": form.launches, "timed": "launches" if steps else "program"}
         self.add(Event(label(form.source), f"{queue} queue", start, seconds, threading.current_thread().name, facts, flow))
         self.runs.append(Ran(form, start, seconds, tuple(steps), held, queue))
         self.memory.append((start + seconds, held + needed))

@@ -17,6 +17,7 @@ import pytest
 import calque
 from calque.backend.cpu import library
 from calque.kernel.loops import LoopKernel
+from calque.run import fingerprint
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "bench"))
 import models
@@ -27,15 +28,16 @@ SIZES = {"mlp": (6, 7, 13), "lenet": (5, 6, 9), "resnet18-32": (5, 6, 7), "lstm"
 @pytest.fixture
 def structures(monkeypatch: pytest.MonkeyPatch) -> set[LoopKernel]:
     """The structures of kernels that were needed, whether or not the process had them."""
-    needed: set[LoopKernel] = set()
-    functions = library.functions
+    met: set[LoopKernel] = set()
+    needed = library.needed
 
-    def watched(kernels: Sequence[LoopKernel], contractions: Sequence[tuple[str, str]]) -> tuple[list[int], list[int]]:
-        needed.update(kernels)
-        return functions(kernels, contractions)
+    def watched(kernels: Sequence[LoopKernel], contractions: Sequence[library.Contraction]) -> library.Needed:
+        met.update(kernels)
+        return needed(kernels, contractions)
 
-    monkeypatch.setattr(library, "functions", watched)
-    return needed
+    monkeypatch.setattr(library, "needed", watched)
+    monkeypatch.setattr(fingerprint, "LONG", sys.maxsize)  # all is planned here
+    return met
 
 
 def trainer(name: str) -> Callable[[int], None]:

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from calque.backend.base import Array, Backend, Executable, MemoryStats
-from calque.backend.cpu import contract, limits, place, same, tune
-from calque.backend.cpu.executable import compile_schedule
+from calque.backend.cpu import contract, limits, place, plans, same, tune
+from calque.backend.cpu.executable import CpuExecutable, compile_schedule
 from calque.backend.cpu.link import notes
 from calque.backend.cpu.memory import POOL, POOLS
 from calque.backend.cpu.place import HERE
@@ -31,6 +31,15 @@ class CpuBackend(Backend):
     def compile(self, schedule: Schedule) -> Executable:
         """Machine code for a schedule."""
         return compile_schedule(schedule)
+
+    def recall(self, program: bytes) -> Executable | None:
+        """From the disk."""
+        return plans.recall(program)
+
+    def keep(self, program: bytes, executable: Executable) -> None:
+        """On the disk."""
+        if isinstance(executable, CpuExecutable):
+            plans.keep(program, executable)
 
     def same(
         self, entries: Sequence[tuple[Any, Any, Any]], lists: Sequence[tuple[Any, Sequence[Any]]], cells: Sequence[tuple[Any, Any]],

@@ -38,8 +38,8 @@ class Lead:
     offsets: Array
 
 
-def lead_of(schedule: Schedule, linked: Linked, arena: int) -> Lead | None:
-    """The lead of a program that is one native call, None if there is none worth it. `arena`: its number among the memory objects."""
+def leading(schedule: Schedule, linked: Linked) -> int:
+    """How many launches at the beginning of a program that is one native call may begin early; 0 if they are not worth it."""
     count = work = 0
     for step, (_, _, flags) in zip(schedule.steps, linked.records.tolist(), strict=False):
         if flags & ~1 or not _plain(step, schedule):
@@ -47,7 +47,12 @@ def lead_of(schedule: Schedule, linked: Linked, arena: int) -> Lead | None:
         count, work = count + 1, work + work_of(step)
         if work >= ENOUGH_WORK:
             break
-    if work < LEAST_WORK:
+    return count if work >= LEAST_WORK else 0
+
+
+def lead_of(count: int, linked: Linked, arena: int) -> Lead | None:
+    """So many launches as a lead; None if there are none. `arena`: its number among the memory objects."""
+    if not count:
         return None
     records = linked.records
     end = records[count, 1] // 8 if count < len(records) else len(linked.words)

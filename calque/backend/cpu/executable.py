@@ -16,7 +16,7 @@ import numpy as np
 from calque.backend.base import Array, CheckFailed, Executable, Scalar, Standing
 from calque.backend.cpu import again, same
 from calque.backend.cpu import callable as native_calls
-from calque.backend.cpu.early import Early, lead_of
+from calque.backend.cpu.early import Early, lead_of, leading
 from calque.backend.cpu.host import run_contract, run_host
 from calque.backend.cpu.link import Linked, Stretch, link
 from calque.backend.cpu.memory import rounded
@@ -109,11 +109,13 @@ class Kept:
 
 
 class CpuExecutable(Executable):
-    """A linked schedule and its run-time data. See `link.py` for how the words are laid out."""
+    """A linked schedule and its run-time data. See `link.py` for how the words are laid out. `lead`: how many launches may begin early, if that is
+    known already; then nothing reads the steps of the schedule."""
 
-    def __init__(self, schedule: Schedule, linked: Linked) -> None:
+    def __init__(self, schedule: Schedule, linked: Linked, lead: int | None = None) -> None:
         self.schedule = schedule
         self.linked = linked
+        self.launches = sum(s.count or 1 for s in linked.stretches)
         self._checked = linked.stretches[: linked.check_stretches]
         self._rest = linked.stretches[linked.check_stretches :]
         fresh = [b for b in schedule.buffers if b.kind == "output" and b.donor < 0]
@@ -140,7 +142,10 @@ class CpuExecutable(Executable):
             and native_calls.supported()
         )  # fmt: skip
         whole = self._single and not self._alone and self._arena_bytes
-        self._lead = lead_of(schedule, linked, self._input_count + len(fresh)) if whole else None
+        if lead is None:
+            lead = leading(schedule, linked) if whole else 0
+        self.lead_launches = lead
+        self._lead = lead_of(lead, linked, self._input_count + len(fresh))
         self.leading = 0 if self._lead is None else 1 + max(self._lead.inputs, default=-1)
         self._begun: list[Early] = []
 

@@ -226,26 +226,68 @@ def _wanted(contractions: Sequence[Contraction], target: TargetInfo) -> list[Uni
     return [_contraction(kind, dtype, target, _taken[contract.symbol(kind, dtype), target.key]) for kind, dtype, _ in contractions]
 
 
-def functions(kernels: Sequence[LoopKernel], contractions: Sequence[Contraction]) -> tuple[list[int], list[int]]:
-    """Addresses of loop kernels and of contractions, in order. What is missing is compiled together."""
+@dataclass(frozen=True, slots=True)
+class Needed:
+    """Native code that is in this process: the modules behind some kernels and contractions, one per kernel and one per contraction, in order; all
+    modules, and the functions that contractions will not call."""
+
+    loops: tuple[Module, ...]
+    called: tuple[Module, ...]
+    modules: tuple[Module, ...]
+    absent: frozenset[str]
+
+
+def needed(kernels: Sequence[LoopKernel], contractions: Sequence[Contraction]) -> Needed:
+    """Bring loop kernels and contractions into this process. What is missing is compiled together."""
     target = current()
     with _lock:
         described: dict[LoopKernel, Module] = {}
         for kernel in kernels:
             if kernel not in described:
                 described[kernel] = _loop(kernel, target)
-        loops = [described[kernel] for kernel in kernels]
-        COUNTERS.kernels += sum(m.place not in _loaded for m in {m.key: m for m in described.values()}.values())
+        _count_kernels(list(described.values()))
         first = _absentees([*([_runtime_module(target)] if contractions else []), *described.values()])  # contractions call the barrier
         code = _Objects(first, target)
         wanted = code.meanwhile(lambda: _wanted(contractions, target))  # which may write the text of the whole library
-        units = _absentees([module for found in {id(found): found for found in wanted}.values() for module in found.modules])
-        absent = {name for found in wanted for name in found.absent}
+        units = [module for found in {id(found): found for found in wanted}.values() for module in found.modules]
+        missing = _absentees(units)
+        absent = frozenset(name for found in wanted for name in found.absent)
         compiled = code.all()
-        if first or units:
-            _load([*first, *units], [*compiled, *_Objects(units, target).all()], absent)
-        called = [found.modules[-1] for found in wanted]
-        return [_loaded[m.place][m.symbols[0]] for m in loops], [_loaded[m.place][m.symbols[0]] for m in called]
+        if first or missing:
+            _load([*first, *missing], [*compiled, *_Objects(missing, target).all()], absent)
+        loops = tuple([described[kernel] for kernel in kernels])
+        return Needed(loops, tuple([found.modules[-1] for found in wanted]), (*dict.fromkeys(units), *described.values()), absent)
+
+
+def recall(modules: Sequence[Module], kernels: Sequence[Module], absent: frozenset[str]) -> bool:
+    """Bring modules (some of them loop kernels) into this process if all of them are on the disk."""
+    with _lock:
+        runtime_functions()
+        missing = _absentees(modules)
+        found = [disk_cache().get(module.key) for module in missing]
+        code = [data for data in found if data is not None]
+        if len(code) < len(missing):
+            return False
+        _count_kernels(kernels)
+        COUNTERS.from_disk += len(missing)
+        if missing:
+            _load(missing, code, absent)
+        return True
+
+
+def _count_kernels(modules: Sequence[Module]) -> None:
+    COUNTERS.kernels += sum(m.place not in _loaded for m in {m.key: m for m in modules}.values())
+
+
+def address(module: Module) -> int:
+    """Where the first function of a module stands in this process."""
+    return _loaded[module.place][module.symbols[0]]
+
+
+def functions(kernels: Sequence[LoopKernel], contractions: Sequence[Contraction]) -> tuple[list[int], list[int]]:
+    """Addresses of loop kernels and of contractions, in order."""
+    found = needed(kernels, contractions)
+    return list(map(address, found.loops)), list(map(address, found.called))
 
 
 def native_object(key: str, text: str, target: TargetInfo) -> bytes:

@@ -58,6 +58,8 @@ class Linked:
     stretches: tuple[Stretch, ...]
     check_stretches: int
     arena_bytes: int
+    launched: tuple[library.Module, ...]  # whose first function a launch calls
+    needed: library.Needed
 
 
 class Linker:
@@ -220,7 +222,8 @@ def _contraction(schedule: Schedule, step: Contract) -> contract.Contraction:
     return native
 
 
-def _functions(schedule: Schedule, steps: list[Loop | Contract], flags: list[int]) -> list[int]:
+def _functions(schedule: Schedule, steps: list[Loop | Contract], flags: list[int]) -> tuple[library.Needed, tuple[library.Module, ...]]:
+    """The native code behind some launches, and the module of each."""
     target = current()
     parts = [k > 0 and flags[k - 1] & follow.FOLLOWED for k in range(len(steps))]  # they may begin anywhere in a line
     loops = [s.kernel if parts[k] else with_streams(schedule, s, target) for k, s in enumerate(steps) if isinstance(s, Loop)]
@@ -229,8 +232,9 @@ def _functions(schedule: Schedule, steps: list[Loop | Contract], flags: list[int
         if not isinstance(step, Loop):
             ways = contract.ways_of(step.kind, _contraction(schedule, step), step.dtype.name, target)
             calls.append((step.kind, step.dtype.name, ways))
-    kernels, contractions = (iter(found) for found in library.functions(loops, calls))
-    return [next(kernels) if isinstance(s, Loop) else next(contractions) for s in steps]
+    needed = library.needed(loops, calls)
+    kernels, contractions = iter(needed.loops), iter(needed.called)
+    return needed, tuple([next(kernels) if isinstance(s, Loop) else next(contractions) for s in steps])
 
 
 def epilogues(schedule: Schedule) -> dict[int, Epilogue]:
@@ -268,21 +272,10 @@ def _apart(linker: Linker, step: Any, loop: Loop) -> bool:
     return not any(_conflict([r], others) for r in linker.ranges(loop))
 
 
-def _begins_with(schedule: Schedule, native: list[Loop | Contract], step: Loop | Contract, last: int, recent: list[tuple[int, list[Range]]]) -> int:
-    """The launch in front of which a barrier stands between `last` and a step: the step itself, or the first of those behind `last` that take turns
-    with it."""
-    first, behind = len(native), step
-    for number, _ in reversed(recent):
-        if number <= last or number + 1 != first or not interleave.walk_together(schedule, native[number], behind):
-            break
-        first, behind = number, native[number]
-    return first
-
-
 def _launches(schedule: Schedule, linker: Linker) -> tuple[list[Loop | Contract], list[int]]:
     """The native launches with their arguments, and for each whether a barrier must stand behind it (or a loop follows it block by block)."""
     native: list[Loop | Contract] = []
-    recent: list[tuple[int, list[Range]]] = []  # since the last barrier: number of a launch, its memory
+    recent: list[list[Range]] = []
     flags: list[int] = []
     pairs = epilogues(schedule)
     for number, step in enumerate(schedule.steps):
@@ -296,12 +289,10 @@ def _launches(schedule: Schedule, linker: Linker) -> tuple[list[Loop | Contract]
             flags.append(0)
             continue
         ranges = linker.ranges(step) + (linker.ranges(pair.loop) if pair is not None else [])
-        conflicts = [first for first, r in recent if _conflict(ranges, r)]
-        if conflicts:
-            first = _begins_with(schedule, native, step, conflicts[-1], recent)
-            flags[first - 1] |= 1
-            recent = [r for r in recent if r[0] >= first]
-        recent.append((len(native), ranges))
+        if native and any(_conflict(ranges, r) for r in recent):
+            flags[-1] |= 1
+            recent = []
+        recent.append(ranges)
         flags.append(0)
         native.append(step)
         if isinstance(step, Loop):
@@ -317,7 +308,9 @@ def link(schedule: Schedule) -> Linked:
     native, flags = _launches(schedule, linker)
     stretches, checks = _stretches(schedule)
     starts = frozenset(s.first for s in stretches)
-    records = np.array([_functions(schedule, native, flags), linker.offsets, interleave.flags(schedule, native, flags, starts)], np.int64).T.copy()
+    needed, launched = _functions(schedule, native, flags)
+    functions = [library.address(module) for module in launched]
+    records = np.array([functions, linker.offsets, interleave.flags(schedule, native, flags, starts)], np.int64).T.copy()
     patches = np.array(linker.patches, np.int64).reshape(-1, 3).T.copy()
     words = POOL.empty(max(len(linker.words), 1), np.dtype(np.int64))
     words[:] = linker.words or [0]
@@ -337,6 +330,8 @@ def link(schedule: Schedule) -> Linked:
         stretches=stretches,
         check_stretches=checks,
         arena_bytes=linker.arena_bytes,
+        launched=launched,
+        needed=needed,
     )
 
 

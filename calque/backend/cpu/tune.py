@@ -30,9 +30,14 @@ _lock = threading.RLock()
 _cache = library.disk_cache
 
 
+def used() -> bool:
+    """Whether contractions have, or would get, another schedule than the cost model's."""
+    return config.settings.tune or bool(_chosen)
+
+
 def contraction(kind: str, spec: Any, dtype: str) -> contract.Contraction:
     """The schedule of a contraction: the cost model's, or a tuned one."""
-    if not config.settings.tune and not _chosen:
+    if not used():
         return contract.contraction(kind, spec, dtype)
     threads, target = config.settings.threads, current()
     place = (kind, spec, dtype, threads, target.key)
