@@ -107,7 +107,7 @@ def _start(sources: Sequence[tuple[Storage, Layout]], device: Device) -> list[St
     CopyCounters.copies += len(made)
     CopyCounters.nbytes += nbytes
     task = Task(work, _urgency())
-    task.brief = nbytes <= BRIEF_BYTES
+    task.brief, task.aside = nbytes <= BRIEF_BYTES, True
     with LOCK:
         queue = queue_of(device)
         if nbytes <= INLINE_BYTES and queue.idle() and all(buffer.task is None or buffer.task.done for buffer in inputs):

@@ -45,9 +45,11 @@ def forget_frames(error: BaseException) -> None:
 class Task:
     """One unit of work. `error` is set if it failed; `done` tells whether it has run. `held`: lists of buffers that it keeps alive. `light`: it will
     have run before a thread that waits for it would have woken another. `brief`: over in some ten milliseconds, so that a thread which waits may
-    run it, and Ctrl-C wait for that."""
+    run it, and Ctrl-C wait for that. `aside`: it may run beside another task of its queue."""
 
-    __slots__ = ("work", "done", "error", "queue", "priority", "number", "blockers", "followers", "held", "waited", "light", "brief", "_event")
+    __slots__ = (
+        "work", "done", "error", "queue", "priority", "number", "blockers", "followers", "held", "waited", "light", "brief", "aside", "_event",
+    )  # fmt: skip
 
     def __init__(self, work: Callable[[], None], priority: float = 0) -> None:
         self.work: Callable[[], None] | None = work
@@ -60,7 +62,7 @@ class Task:
         self.followers: list[Task] | None = None
         self.held: tuple[list[Any], ...] = ()
         self.waited: Callable[[], None] | None = None  # told that somebody waits, as long as the task has not run
-        self.light = self.brief = False
+        self.light = self.brief = self.aside = False
         self._event: threading.Event | None = None
 
     @classmethod
@@ -161,7 +163,8 @@ ENGINE = Engine()
 
 
 class Queue:
-    """The tasks of one device, with a worker thread that starts at the first task and ends with the process. One of them runs at a time.
+    """The tasks of one device, with a worker thread that starts at the first task and ends with the process. One of them runs at a time, and
+    beside it what somebody else takes of those that may (`Task.aside`).
 
     `move` takes a thread to a place, here `device`, and returns where it was; without it nobody but the worker runs what is queued.
     """
@@ -184,7 +187,7 @@ class Queue:
         self._busy = 0  # tasks that are queued or running
         self._heavy = 0  # those of them that are not light
         self.last: Task | None = None  # that was queued
-        self.runner = 0  # the thread that runs a task
+        self.runner = 0  # the thread that serves it
         self._worker: threading.Thread | None = None
         self._parked = False  # whether the worker sleeps, and nobody has woken it
         self._stop = False
@@ -246,8 +249,9 @@ class Queue:
         heapq.heappush(self._ready, (-task.priority, task.number, task))
 
     def first(self) -> Task | None:
-        """The task that whoever serves this queue runs next; None if there is none, or somebody serves it. The caller holds the lock."""
-        return self._ready[0][2] if self._ready and not self.runner else None
+        """The task that another thread may run next; None if there is none, or somebody serves the queue. The caller holds the lock."""
+        task = self._ready[0][2] if self._ready else None
+        return task if task is None or not self.runner or (task.aside and self.move is not None) else None
 
     def rouse(self) -> None:
         """Wake a thread if a task waits for one. The caller holds the lock. Threads that are awake look for work before they sleep, and there are at
@@ -271,12 +275,14 @@ class Queue:
 
     def take(self) -> Task:
         """The first task, which this thread will run. The caller holds the lock."""
-        self.runner = threading.get_ident()
+        if not self.runner:
+            self.runner = threading.get_ident()
         return heapq.heappop(self._ready)[2]
 
     def finish(self, task: Task) -> list[Queue]:
         """The task that was taken has run; returns the queues that may need a thread now. The caller holds the lock."""
-        self.runner = 0
+        if self.runner == threading.get_ident():
+            self.runner = 0
         self._busy -= 1
         self._heavy -= not task.light
         if self.last is task:
@@ -368,24 +374,32 @@ def _assist(wanted: Task | None = None) -> None:
     if settings.sync or any(queue.runner == here for queue in ENGINE.queues):
         return
     left: list[Queue] = []
-    while True:
-        shielded = SHIELD.hold()
-        try:
-            with ENGINE.lock:
-                found = _offered(wanted)
-                task = found.take() if found is not None else None
-                for queue in left:
-                    queue.rouse()
-            if found is None or task is None:
-                return
+    away = _Away()
+    try:
+        while True:
+            shielded = SHIELD.hold()
             try:
-                _run_for(found, task)
-            finally:
                 with ENGINE.lock:
-                    left = found.finish(task)
-        finally:
-            if shielded:
-                SHIELD.release()
+                    found = _offered(wanted)
+                    task = found.take() if found is not None else None
+                    for queue in left:
+                        queue.rouse()
+                if found is None or task is None:
+                    return
+                try:
+                    away.go(found)
+                    task.run()
+                finally:
+                    with ENGINE.lock:
+                        left = found.finish(task)
+            finally:
+                if shielded:
+                    SHIELD.release()
+    finally:
+        away.back()
+        with ENGINE.lock:
+            for queue in left:
+                queue.rouse()
 
 
 def _offered(wanted: Task | None) -> Queue | None:
@@ -412,16 +426,27 @@ def _leads(task: Task, wanted: Task) -> bool:
     return False
 
 
-def _run_for(queue: Queue, task: Task) -> None:
-    """Run a task of the queue on this thread, at the place of the queue."""
-    flow, move = tracing.where.flow, queue.move
-    assert move is not None
-    before = move(queue.device)
-    try:
-        task.run()
-    finally:
-        move(before)
-        tracing.where.flow = flow
+class _Away:
+    """Where a thread that assists was before."""
+
+    def __init__(self) -> None:
+        self._flow = tracing.where.flow
+        self._move: Callable[[Any], Any] | None = None
+        self._home: Any = None
+
+    def go(self, queue: Queue) -> None:
+        """To the place of the queue."""
+        move = queue.move
+        assert move is not None
+        before = move(queue.device)
+        if self._move is None:
+            self._move, self._home = move, before
+
+    def back(self) -> None:
+        """To where it was."""
+        if self._move is not None:
+            self._move(self._home)
+            tracing.where.flow = self._flow
 
 
 def _link(task: Task, reads: Iterable[Any], writes: Iterable[Any]) -> None:

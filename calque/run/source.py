@@ -28,14 +28,18 @@ def user_site(frames: int = 1) -> tuple[CodeType | None, int]:
     while frame is not None:
         code = frame.f_code
         inside = _inside.get(code.co_filename)
-        if inside is None:
-            if len(_inside) > _FILES:
-                _inside.clear()
-            inside = _inside[code.co_filename] = inside_package(code.co_filename)
-        if not inside:
+        if not (_asked(code.co_filename) if inside is None else inside):
             return code, frame.f_lasti
         frame = frame.f_back
     return None, 0
+
+
+def _asked(file: str) -> bool:
+    """`inside_package`, remembered."""
+    if len(_inside) > _FILES:
+        _inside.clear()
+    found = _inside[file] = inside_package(file)
+    return found
 
 
 _FILES = 4096
@@ -53,15 +57,13 @@ def line_of(code: CodeType | None, position: int) -> str:
 
 def user_line() -> str:
     """`file:line` of the code that called into Calque, or "" when there is none."""
-    frame = sys._getframe(1)
+    frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         name = frame.f_code.co_filename
-        if not inside_package(name):
+        inside = _inside.get(name)
+        if not (_asked(name) if inside is None else inside):
             return f"{name}:{frame.f_lineno}"
-        back = frame.f_back
-        if back is None:
-            break
-        frame = back
+        frame = frame.f_back
     return ""
 
 

@@ -139,3 +139,21 @@ def test_small_copies_of_values_that_are_there_are_made_at_once(count: int, queu
     assert y.device == calque.device("cpu:1")
     t = calque.arange(12.0, device="cpu:0").reshape(3, 4).t().to("cpu:1")
     assert t.tolist() == [[0.0, 4.0, 8.0], [1.0, 5.0, 9.0], [2.0, 6.0, 10.0], [3.0, 7.0, 11.0]]
+
+
+def test_copies_run_beside_a_task_of_their_queue(queues: list[Queue]) -> None:
+    """A thread with nothing to do makes the copy that the device will need next while the device still computes."""
+    ran: list[tuple[str, Any]] = []
+    gate, started = threading.Event(), threading.Event()
+    queues[0].submit(Task(lambda: started.set() or gate.wait() and None))
+    assert started.wait(60)
+    waiting = _noted(ran, "waiting", brief=False)
+    queues[0].submit(waiting)
+    copy = _noted(ran, "copy")
+    copy.aside, copy.priority = True, 1
+    queues[0].submit(copy)
+    copy.wait()
+    assert [name for name, _ in ran] == ["copy"] and queues[0].depth == 2 and not waiting.done
+    gate.set()
+    drain()
+    assert [name for name, _ in ran] == ["copy", "waiting"] and queues[0].idle()

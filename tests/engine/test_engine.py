@@ -56,7 +56,7 @@ def _program(seed: int, queues: list[Queue], count: int, priorities: bool) -> li
         reads, writes = rng.sample(buffers, rng.randrange(4)), rng.sample(buffers, rng.randrange(3))
         inputs, outputs = [*reads, *writes], list(writes)
         task = Task(lambda given=(number, reads, writes): work(given), rng.randrange(3) * priorities)  # type: ignore[misc]
-        task.brief = number % 3 == 0
+        task.brief, task.aside = number % 3 == 0, number % 5 == 0
         rng.choice(queues).submit(task, inputs, outputs)
         if number % 11 == 10:
             task.wait()
