@@ -52,6 +52,7 @@ from calque.base.dtypes import (
 )
 from calque.base.shapes import Size
 from calque.functional.arithmetic import *
+from calque.functional.blame import public as _public
 from calque.functional.creation import *
 from calque.functional.decompositions import *
 from calque.functional.distances import *
@@ -88,6 +89,10 @@ __version__ = "0.1.0"
 
 # Type checkers read the star imports above; this line adds the generated in-place functions (`relu_`, ...).
 globals().update({name: getattr(functional, name) for name in functional.__all__})
+globals().update(_public(globals(), __name__))
+for _name, _function in _public(vars(Tensor), "calque.Tensor").items():
+    if len(_function.__wrapped__.__annotations__) > 2:  # `self` is a Tensor: Python has found the method there
+        setattr(Tensor, _name, _function)
 
 half, float, double = float16, float32, float64
 short, int, long = int16, int32, int64

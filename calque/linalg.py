@@ -1,5 +1,7 @@
 """Linear algebra with the names of `torch.linalg`. Factorisations run in NumPy on the host; products are recorded."""
 
+from calque.functional.blame import public
+from calque.functional.common import require_tensors
 from calque.functional.decompositions import (
     cholesky,
     cond,
@@ -45,4 +47,8 @@ def diagonal(A: Tensor, *, offset: int = 0, dim1: int = -2, dim2: int = -1) -> T
 @lower_precision
 def vecdot(x: Tensor, y: Tensor, *, dim: int = -1) -> Tensor:
     """Inner products along a dim: (*), (*) -> (* without dim), broadcast."""
+    require_tensors("vecdot", x, y)
     return (x * y).sum(dim)
+
+
+globals().update(public({name: globals()[name] for name in __all__}, __name__))

@@ -107,4 +107,4 @@ def no_tensor(name: str, error: AttributeError) -> DTypeError | None:
     call."""
     if error.name not in _INSIDE_TENSORS:
         return None
-    return DTypeError(f"[{name}] expected a Tensor, got {type(error.obj).__name__}; convert it with calque.tensor(...)")
+    return DTypeError(f"[{name}] expected a Tensor, got {type(error.obj).__name__}; convert it with calque.as_tensor(...)")

@@ -13,7 +13,7 @@ import numpy as np
 
 from calque.base import dtypes as dt
 from calque.base.errors import ArgumentError, DTypeError
-from calque.functional.common import cast, is_number, is_tensor, method, number, operand, prim, result_dtype
+from calque.functional.common import Operand, cast, is_number, is_tensor, method, number, operand, prim, require_tensors, result_dtype
 from calque.ops.opdef import get
 from calque.run.live import LiveFloat
 from calque.run.recorder import add_check, local
@@ -55,13 +55,15 @@ def record_numbers(op: Any, a: Any, b: Any, dtype: dt.DType) -> Tensor:
     return record(op, (operand(op.name, a, dtype), operand(op.name, b, dtype)))
 
 
-def _general(name: str, rule: Callable[[Any, Any], dt.DType], check: Callable[..., None] | None = None) -> Binary:
-    """The general path of a binary operation. `rule` gives the operand type; `check(name, a, b, dtype)` may refuse."""
+def _general(name: str, rule: Callable[[Any, Any], dt.DType], check: Callable[..., None] | None, arrays: bool) -> Binary:
+    """The general path of a binary operation. `rule` gives the operand type; `check(name, a, b, dtype)` may refuse. `arrays`: NumPy arrays are
+    operands, too."""
     op = get(name)
 
     def fallback(a: Any, b: Any) -> Any:
-        a, b = as_operand(a), as_operand(b)
-        if a is NotImplemented or b is NotImplemented:
+        if arrays:
+            a, b = as_operand(a), as_operand(b)
+        if not (is_tensor(a) or is_number(a)) or not (is_tensor(b) or is_number(b)):
             return NotImplemented
         dtype = rule(a, b)
         if dtype.category == 1:
@@ -167,8 +169,14 @@ def _zero_divisor(name: str, a: Any, b: Any, dtype: dt.DType) -> None:
 # -------------------------------------------------------------------------------------- recorded functions (fast paths)
 
 
+OPERATORS: dict[Binary, Binary] = {}
+
+
 def _build(name: str, rule: Callable[[Any, Any], dt.DType] = result_dtype, check: Any = None, unusual: Any = None) -> Binary:
-    return binary(get(name), _general(name, rule, check), unusual)
+    """The function, which takes Tensors and numbers; `OPERATORS` holds the operator, which takes NumPy arrays as well."""
+    function = binary(get(name), _general(name, rule, check, False), unusual)
+    OPERATORS[function] = binary(get(name), _general(name, rule, check, True), unusual)
+    return function
 
 
 _add = _build("add")
@@ -193,7 +201,7 @@ def call(name: str, function: Binary, a: Any, b: Any) -> Any:
     if result is NotImplemented:
         raise DTypeError(
             f"[{name}] expected Tensors or numbers, got {type(a).__name__} and {type(b).__name__}; convert with "
-            "calque.tensor(...)"
+            "calque.as_tensor(...)"
         )
     return result
 
@@ -221,7 +229,7 @@ def _scaled(name: str, function: Binary, a: Any, b: Any, alpha: Any) -> Any:
 
 
 @method("add")
-def add(input: Any, other: Any, *, alpha: Any = 1) -> Tensor:
+def add(input: Operand, other: Operand, *, alpha: Any = 1) -> Tensor:
     """`input + alpha * other`, broadcast: (*), (*) -> (*). Logical or on bool.
 
     >>> import calque
@@ -232,25 +240,25 @@ def add(input: Any, other: Any, *, alpha: Any = 1) -> Tensor:
 
 
 @method("sub", "subtract")
-def sub(input: Any, other: Any, *, alpha: Any = 1) -> Tensor:
+def sub(input: Operand, other: Operand, *, alpha: Any = 1) -> Tensor:
     """`input - alpha * other`, broadcast: (*), (*) -> (*). Refuses bool."""
     return _scaled("sub", _sub, input, other, alpha)
 
 
 @method()
-def rsub(input: Any, other: Any, *, alpha: Any = 1) -> Tensor:
+def rsub(input: Operand, other: Operand, *, alpha: Any = 1) -> Tensor:
     """`other - alpha * input`, broadcast."""
     return _scaled("rsub", _sub, other, input, alpha)
 
 
 @method("mul", "multiply")
-def mul(input: Any, other: Any) -> Tensor:
+def mul(input: Operand, other: Operand) -> Tensor:
     """Elementwise product, broadcast: (*), (*) -> (*). Logical and on bool."""
     return call("mul", _mul, input, other)
 
 
 @method("div", "divide")
-def div(input: Any, other: Any, *, rounding_mode: str | None = None) -> Tensor:
+def div(input: Operand, other: Operand, *, rounding_mode: str | None = None) -> Tensor:
     """Elementwise quotient, broadcast. Integers give the default floating type unless rounded.
 
     rounding_mode: None, "trunc" (towards zero) or "floor".
@@ -265,21 +273,20 @@ def div(input: Any, other: Any, *, rounding_mode: str | None = None) -> Tensor:
         return call("div", _floor_divide, input, other)
     if rounding_mode != "trunc":
         raise ArgumentError(f"[div] expected rounding_mode None, 'trunc' or 'floor', got {rounding_mode!r}")
-    a, b = as_operand(input), as_operand(other)
-    dtype = result_dtype(a, b)
-    if dtype.category == 2:
-        return prim("trunc", call("div", _div, a, b))
+    quotient, a, b = call("div", _div, input, other), input, other
+    if result_dtype(a, b).category == 2:
+        return prim("trunc", quotient)
     return call("div", _floor_divide, call("div", _sub, a, call("div", _fmod, a, b)), b)  # exact: the remainder is gone
 
 
 @method()
-def true_divide(input: Any, other: Any) -> Tensor:
+def true_divide(input: Operand, other: Operand) -> Tensor:
     """`input / other`; integers give the default floating type."""
     return call("true_divide", _div, input, other)
 
 
 @method()
-def floor_divide(input: Any, other: Any) -> Tensor:
+def floor_divide(input: Operand, other: Operand) -> Tensor:
     """`floor(input / other)`, broadcast; raises ZeroDivisionError for an integer divided by zero.
 
     >>> import calque
@@ -290,18 +297,18 @@ def floor_divide(input: Any, other: Any) -> Tensor:
 
 
 @method()
-def remainder(input: Any, other: Any) -> Tensor:
+def remainder(input: Operand, other: Operand) -> Tensor:
     """Remainder with the divisor's sign (Python's `%`), broadcast; ZeroDivisionError for an integer modulo zero."""
     return call("remainder", _remainder, input, other)
 
 
 @method()
-def fmod(input: Any, other: Any) -> Tensor:
+def fmod(input: Operand, other: Operand) -> Tensor:
     """Remainder with the dividend's sign (C's `fmod`), broadcast; ZeroDivisionError for an integer modulo zero."""
     return call("fmod", _fmod, input, other)
 
 
-def power(input: Any, exponent: Any) -> Any:
+def power(input: Any, exponent: Any, general: Binary = OPERATORS[_pow]) -> Any:
     """`input ** exponent`: the operator. Small integer exponents become multiplications."""
     kind = exponent.__class__
     if kind is LiveFloat:  # which way it goes depends on the value
@@ -320,18 +327,22 @@ def power(input: Any, exponent: Any) -> Any:
                 return prim("sqrt", input)
             if exponent == -1:
                 return prim("reciprocal", input)
-    return _pow(input, exponent)
+    return general(input, exponent)
+
+
+def _power(input: Any, exponent: Any) -> Any:
+    return power(input, exponent, _pow)
 
 
 @method()
-def pow(input: Any, exponent: Any) -> Tensor:
+def pow(input: Operand, exponent: Operand) -> Tensor:
     """`input ** exponent`, broadcast: (*), (*) -> (*).
 
     >>> import calque
     >>> calque.pow(calque.tensor([1.0, 2.0, 3.0]), 2)
     tensor([1., 4., 9.])
     """
-    return call("pow", power, input, exponent)
+    return call("pow", _power, input, exponent)
 
 
 _neg = unary(get("neg"))
@@ -375,6 +386,7 @@ subtract, multiply, divide, negative, absolute = sub, mul, div, neg, abs
 @method()
 def addcmul(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: Any = 1) -> Tensor:
     """`input + value * tensor1 * tensor2`, broadcast."""
+    require_tensors("addcmul", input, tensor1, tensor2)
     product = mul(tensor1, tensor2)
     common = result_dtype(input, product)
     if common is dt.bool_:
@@ -387,6 +399,7 @@ def addcmul(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: Any = 1) 
 @method()
 def addcdiv(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: Any = 1) -> Tensor:
     """`input + value * tensor1 / tensor2`, broadcast; floating tensors only."""
+    require_tensors("addcdiv", input, tensor1, tensor2)
     if result_dtype(tensor1, tensor2).category != 2:
         raise DTypeError(
             "[addcdiv] Integer division with addcdiv is no longer supported: expected floating tensors, got "
@@ -398,7 +411,7 @@ def addcdiv(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: Any = 1) 
 
 
 @method()
-def lerp(input: Tensor, end: Tensor, weight: Any) -> Tensor:
+def lerp(input: Tensor, end: Tensor, weight: Operand) -> Tensor:
     """Linear interpolation `input + weight * (end - input)`, broadcast. `weight`: number or Tensor.
 
     Written from the nearer end, so that weight 0 and 1 give the ends exactly.
@@ -427,31 +440,31 @@ def lerp(input: Tensor, end: Tensor, weight: Any) -> Tensor:
 
 
 @method("lt", "less")
-def lt(input: Any, other: Any) -> Tensor:
+def lt(input: Operand, other: Operand) -> Tensor:
     """`input < other` as bool, broadcast."""
     return call("lt", _lt, input, other)
 
 
 @method("le", "less_equal")
-def le(input: Any, other: Any) -> Tensor:
+def le(input: Operand, other: Operand) -> Tensor:
     """`input <= other` as bool, broadcast."""
     return call("le", _le, input, other)
 
 
 @method("gt", "greater")
-def gt(input: Any, other: Any) -> Tensor:
+def gt(input: Operand, other: Operand) -> Tensor:
     """`input > other` as bool, broadcast."""
     return call("gt", _gt, input, other)
 
 
 @method("ge", "greater_equal")
-def ge(input: Any, other: Any) -> Tensor:
+def ge(input: Operand, other: Operand) -> Tensor:
     """`input >= other` as bool, broadcast."""
     return call("ge", _ge, input, other)
 
 
 @method()
-def eq(input: Any, other: Any) -> Tensor:
+def eq(input: Operand, other: Operand) -> Tensor:
     """`input == other` as bool, broadcast.
 
     >>> import calque
@@ -462,7 +475,7 @@ def eq(input: Any, other: Any) -> Tensor:
 
 
 @method("ne", "not_equal")
-def ne(input: Any, other: Any) -> Tensor:
+def ne(input: Operand, other: Operand) -> Tensor:
     """`input != other` as bool, broadcast."""
     return call("ne", _ne, input, other)
 
@@ -471,7 +484,7 @@ less, less_equal, greater, greater_equal, not_equal = lt, le, gt, ge, ne
 
 
 @method()
-def maximum(input: Any, other: Any) -> Tensor:
+def maximum(input: Operand, other: Operand) -> Tensor:
     """Larger of two, broadcast; NaN if either is NaN. Equal operands share the gradient.
 
     >>> import calque
@@ -482,14 +495,14 @@ def maximum(input: Any, other: Any) -> Tensor:
 
 
 @method()
-def minimum(input: Any, other: Any) -> Tensor:
+def minimum(input: Operand, other: Operand) -> Tensor:
     """Smaller of two, broadcast; NaN if either is NaN. Equal operands share the gradient."""
     return call("minimum", _minimum, input, other)
 
 
 def _ignoring_nan(name: str, function: Binary, a: Any, b: Any) -> Tensor:
-    dtype = result_dtype(a, b)
     best = call(name, function, a, b)
+    dtype = result_dtype(a, b)
     if dtype.category != 2:
         return best
     a, b = (cast(x, dtype) if is_tensor(x) else prim("full", (number(x), dtype), ()) for x in (a, b))
@@ -497,13 +510,13 @@ def _ignoring_nan(name: str, function: Binary, a: Any, b: Any) -> Tensor:
 
 
 @method()
-def fmax(input: Any, other: Any) -> Tensor:
+def fmax(input: Operand, other: Operand) -> Tensor:
     """Larger of two, broadcast, where NaN counts as missing."""
     return _ignoring_nan("fmax", _maximum, input, other)
 
 
 @method()
-def fmin(input: Any, other: Any) -> Tensor:
+def fmin(input: Operand, other: Operand) -> Tensor:
     """Smaller of two, broadcast, where NaN counts as missing."""
     return _ignoring_nan("fmin", _minimum, input, other)
 
@@ -512,24 +525,26 @@ def fmin(input: Any, other: Any) -> Tensor:
 
 
 def truth(x: Any) -> Any:
-    """x as a bool tensor or Python bool: whether each element is not zero."""
-    return cast(x, dt.bool_) if is_tensor(x) else bool(x)
+    """x as a bool tensor or Python bool: whether each element is not zero. What is neither a Tensor nor a number stays as it is."""
+    if is_tensor(x):
+        return cast(x, dt.bool_)
+    return bool(x) if is_number(x) else x
 
 
 @method()
-def logical_and(input: Any, other: Any) -> Tensor:
+def logical_and(input: Operand, other: Operand) -> Tensor:
     """Whether both are non-zero, broadcast; any dtype -> bool."""
     return call("logical_and", _and, truth(input), truth(other))
 
 
 @method()
-def logical_or(input: Any, other: Any) -> Tensor:
+def logical_or(input: Operand, other: Operand) -> Tensor:
     """Whether either is non-zero, broadcast; any dtype -> bool."""
     return call("logical_or", _or, truth(input), truth(other))
 
 
 @method()
-def logical_xor(input: Any, other: Any) -> Tensor:
+def logical_xor(input: Operand, other: Operand) -> Tensor:
     """Whether exactly one is non-zero, broadcast; any dtype -> bool."""
     return call("logical_xor", _xor, truth(input), truth(other))
 
@@ -537,23 +552,24 @@ def logical_xor(input: Any, other: Any) -> Tensor:
 @method()
 def logical_not(input: Tensor) -> Tensor:
     """Whether each element is zero; any dtype -> bool."""
+    require_tensors("logical_not", input)
     return prim("logical_not", input)
 
 
 @method()
-def bitwise_and(input: Any, other: Any) -> Tensor:
+def bitwise_and(input: Operand, other: Operand) -> Tensor:
     """Bits set in both, broadcast; integers and bool."""
     return call("bitwise_and", _and, input, other)
 
 
 @method()
-def bitwise_or(input: Any, other: Any) -> Tensor:
+def bitwise_or(input: Operand, other: Operand) -> Tensor:
     """Bits set in either, broadcast; integers and bool."""
     return call("bitwise_or", _or, input, other)
 
 
 @method()
-def bitwise_xor(input: Any, other: Any) -> Tensor:
+def bitwise_xor(input: Operand, other: Operand) -> Tensor:
     """Bits set in exactly one, broadcast; integers and bool."""
     return call("bitwise_xor", _xor, input, other)
 
@@ -565,12 +581,12 @@ def bitwise_not(input: Tensor) -> Tensor:
 
 
 @method()
-def bitwise_left_shift(input: Any, other: Any) -> Tensor:
+def bitwise_left_shift(input: Operand, other: Operand) -> Tensor:
     """`input * 2**other` for integers, broadcast."""
     return call("bitwise_left_shift", _lshift, input, other)
 
 
 @method()
-def bitwise_right_shift(input: Any, other: Any) -> Tensor:
+def bitwise_right_shift(input: Operand, other: Operand) -> Tensor:
     """`floor(input / 2**other)` for integers, broadcast."""
     return call("bitwise_right_shift", _rshift, input, other)

@@ -13,6 +13,8 @@ from calque.ops.opdef import OpDef, get
 from calque.tensor import TENSOR_TYPES, Tensor, binary, record, unary
 
 Number = bool | int | float
+Operand = Any  # a Tensor or a number
+Tensors = Any  # a Tensor, or a tuple or list of Tensors
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 CAST = get("cast")
@@ -56,6 +58,20 @@ def number(x: Any) -> Number:
     return x.item() if isinstance(x, np.generic) else x  # type: ignore[no-any-return]
 
 
+def require_tensors(op: str, *values: Any) -> None:
+    """Raise unless all are Tensors: for functions made of operators, which take numbers and arrays as well."""
+    for x in values:
+        if not is_tensor(x):
+            raise DTypeError(f"[{op}] expected a Tensor, got {type(x).__name__}; convert it with calque.as_tensor(...)")
+
+
+def require_operands(op: str, *values: Any) -> None:
+    """Raise unless all are Tensors or numbers."""
+    for x in values:
+        if not is_tensor(x) and not is_number(x):
+            raise DTypeError(f"[{op}] expected a Tensor or a number, got {type(x).__name__}; convert it with calque.as_tensor(...)")
+
+
 def cast(x: Tensor, dtype: dt.DType) -> Tensor:
     """`x` converted to `dtype`; itself if it has that type already. Differentiable between floating types."""
     if x._layout.dtype is dtype:
@@ -84,7 +100,7 @@ def operand(op: str, x: Any, dtype: dt.DType) -> Any:
         if dtype.category == 1 and isinstance(value, float):
             value = int(value)
         return (value, dtype)
-    raise DTypeError(f"[{op}] expected a Tensor or a number, got {type(x).__name__}; convert it with calque.tensor(...)")
+    raise DTypeError(f"[{op}] expected a Tensor or a number, got {type(x).__name__}; convert it with calque.as_tensor(...)")
 
 
 def record_binary(op: OpDef, a: Any, b: Any, dtype: dt.DType | None = None) -> Tensor:

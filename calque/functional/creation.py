@@ -103,6 +103,8 @@ def to_array(data: Any) -> tuple[np.ndarray[Any, Any], dt.DType]:
     if isinstance(data, (np.ndarray, np.generic)):
         array = np.asarray(data)
     else:
+        if isinstance(data, (dict, set, frozenset)):
+            raise DTypeError(f"[tensor] Could not infer dtype of {type(data).__name__}: expected numbers, got no sequence; pass a list of its values")
         if isinstance(data, (list, tuple)) and _holds_tensor(data):
             data = _plain(data)
         elif (

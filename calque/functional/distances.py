@@ -7,7 +7,7 @@ from typing import Any
 from calque.base.errors import ArgumentError, ShapeError
 from calque.base.shapes import broadcast_shapes, normalize_dim
 from calque.functional.arithmetic import sub
-from calque.functional.common import method, prim
+from calque.functional.common import method, prim, require_tensors
 from calque.functional.precision import full_precision
 from calque.functional.reductions import vector_norm
 from calque.functional.views import expand, unsqueeze
@@ -20,6 +20,7 @@ __all__ = ["cdist", "cross", "diff", "dist", "pairwise_distance"]
 @method()
 def dist(input: Tensor, other: Tensor, p: float = 2) -> Tensor:
     """Norm of order `p` of `input - other`: (*), (*) -> ()."""
+    require_tensors("dist", input, other)
     return vector_norm(sub(input, other), p)
 
 
@@ -45,6 +46,7 @@ def cdist(x1: Tensor, x2: Tensor, p: float = 2.0, compute_mode: str | None = Non
 
 def pairwise_distance(x1: Tensor, x2: Tensor, p: float = 2.0, eps: float = 1e-6, keepdim: bool = False) -> Tensor:
     """Distances of order `p` between corresponding rows, `eps` added to the differences: (*, d), (*, d) -> (*)."""
+    require_tensors("pairwise_distance", x1, x2)
     return vector_norm(sub(x1, x2) + eps, p, -1, keepdim)
 
 

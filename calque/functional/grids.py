@@ -9,7 +9,7 @@ from calque.base import dtypes as dt
 from calque.base import shapes
 from calque.base.errors import ShapeError
 from calque.base.shapes import Size
-from calque.functional.common import is_tensor, method
+from calque.functional.common import method, require_tensors
 from calque.functional.creation import meshgrid, tensor, zeros
 from calque.functional.joining import cat, stack
 from calque.functional.reductions import sum
@@ -55,9 +55,10 @@ def combinations(input: Tensor, r: int = 2, with_replacement: bool = False) -> T
     return picked
 
 
-def block_diag(*tensors: Any) -> Tensor:
-    """A matrix with the given matrices (numbers and 1-d tensors are rows) along its diagonal and zeros elsewhere."""
-    blocks = [atleast_2d(t if is_tensor(t) else tensor(t)) for t in tensors]
+def block_diag(*tensors: Tensor) -> Tensor:
+    """A matrix with the given matrices (1-d tensors are rows) along its diagonal and zeros elsewhere."""
+    require_tensors("block_diag", *tensors)
+    blocks = [atleast_2d(t) for t in tensors]
     for block in blocks:
         if block._layout.ndim != 2:
             raise ShapeError(f"[block_diag] expected at most 2 dims, got shape {tuple(block._layout.shape)}")

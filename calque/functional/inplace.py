@@ -8,7 +8,7 @@ from typing import Any
 from calque.autograd.moving import move
 from calque.base import dtypes as dt
 from calque.base.errors import ArgumentError, ShapeError
-from calque.functional.common import cast, is_number, is_tensor, method, prim
+from calque.functional.common import Operand, cast, is_number, is_tensor, method, prim, require_operands
 from calque.functional.creation import as_tensor
 from calque.functional.options import filled
 from calque.functional.views import expand
@@ -55,7 +55,7 @@ def install(namespace: Mapping[str, Any]) -> dict[str, Any]:
 
 
 @method("copy_")
-def copy_(input: Tensor, src: Any, non_blocking: bool = False) -> Tensor:
+def copy_(input: Tensor, src: Operand, non_blocking: bool = False) -> Tensor:
     """Write the values of `src` (converted and broadcast) into the tensor; gradients flow to `src`.
 
     >>> import calque
@@ -64,6 +64,7 @@ def copy_(input: Tensor, src: Any, non_blocking: bool = False) -> Tensor:
             [1., 2.]])
     """
     if not is_tensor(src):
+        require_operands("copy_", src)
         src = as_tensor(src)
     value = cast(move(src, input._layout.device), input._layout.dtype)
     shape = input._layout.shape

@@ -11,7 +11,7 @@ import numpy as np
 from calque.base import dtypes as dt
 from calque.base.errors import ArgumentError, AutogradError, DTypeError
 from calque.base.layout import dense_layout
-from calque.functional.common import attribute, cast, method
+from calque.functional.common import attribute, cast, method, require_tensors
 from calque.functional.creation import from_numpy
 from calque.functional.memory import export, own_buffer, share_array
 from calque.functional.views import clone, detach
@@ -139,6 +139,7 @@ def _dlpack_device(self: Tensor) -> tuple[int, int]:
 
 def to_dlpack(tensor: Tensor) -> Any:
     """A DLPack capsule of the tensor's memory."""
+    require_tensors("to_dlpack", tensor)
     return tensor.__dlpack__()  # type: ignore[attr-defined]
 
 

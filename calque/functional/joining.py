@@ -8,10 +8,10 @@ from operator import index as as_int
 from typing import Any
 
 from calque.base import dtypes as dt
-from calque.base.errors import ArgumentError, ShapeError
+from calque.base.errors import ArgumentError, DTypeError, ShapeError
 from calque.base.layout import Layout
 from calque.base.shapes import Shape, contiguous_strides, normalize_dim
-from calque.functional.common import cast, is_tensor, method, prim
+from calque.functional.common import cast, is_number, is_tensor, method, prim
 from calque.functional.views import atleast_1d, atleast_2d, atleast_3d, expand, int_tuple, reshape, transpose, unsqueeze
 from calque.functional.windows import narrow, selected, sliced
 from calque.run.recorder import local
@@ -281,11 +281,13 @@ def repeat_interleave(input: Tensor, repeats: Any, dim: int | None = None, *, ou
     x = reshape(input, (-1,)) if dim is None else input
     d = 0 if dim is None else normalize_dim(dim, x._layout.ndim, "repeat_interleave")
     shape = tuple(x._layout.shape)
-    if not is_tensor(repeats) and hasattr(repeats, "__index__"):
+    if is_number(repeats) and hasattr(repeats, "__index__"):
         repeats = as_int(repeats)
         wide = expand(unsqueeze(x, d + 1), (*shape[: d + 1], repeats, *shape[d + 1 :]))
         return reshape(prim("copy", wide), (*shape[:d], shape[d] * repeats, *shape[d + 1 :]))
-    counts = repeats.tolist() if is_tensor(repeats) else list(repeats)
+    if not is_tensor(repeats):
+        raise DTypeError(f"[repeat_interleave] expected repeats as an int or a Tensor, got {type(repeats).__name__}; use calque.as_tensor(...)")
+    counts = repeats.tolist()
     counts = [counts] if isinstance(counts, int) else counts
     counts = counts * shape[d] if len(counts) == 1 else counts
     if len(counts) != shape[d]:

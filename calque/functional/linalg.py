@@ -327,6 +327,7 @@ def chain_matmul(*matrices: Tensor) -> Tensor:
     """
     if not matrices:
         raise ArgumentError("[chain_matmul] expected one or more matrices, got none")
+    require_tensors("chain_matmul", *matrices)
     if len(matrices) == 1:
         return matrices[0]
     sizes = [_shape(m)[0] for m in matrices] + [_shape(matrices[-1])[1]]

@@ -14,8 +14,20 @@ import numpy as np
 from calque.base import dtypes as dt
 from calque.base.errors import ArgumentError, DTypeError
 from calque.functional.arithmetic import abs as abs_
-from calque.functional.arithmetic import as_operand, call, float_result, gt, lt, mul, not_floating, record_numbers
-from calque.functional.common import cast, is_number, is_tensor, method, number, operand, prim, result_dtype
+from calque.functional.arithmetic import call, float_result, gt, lt, mul, not_floating, record_numbers
+from calque.functional.common import (
+    Operand,
+    cast,
+    is_number,
+    is_tensor,
+    method,
+    number,
+    operand,
+    prim,
+    require_operands,
+    require_tensors,
+    result_dtype,
+)
 from calque.functional.elementary import _float, erf, exp, log, log1p, sqrt
 from calque.ops.opdef import get
 from calque.run.recorder import local
@@ -39,7 +51,7 @@ def pick(condition: Tensor, x: Any, y: Any, dtype: dt.DType) -> Tensor:
 
 
 @method()
-def where(condition: Tensor, input: Any = None, other: Any = None) -> Any:
+def where(condition: Tensor, input: Operand = None, other: Operand = None) -> Any:
     """`input` where the condition holds, else `other`: (*) bool, (*), (*) -> (*), broadcast. With the condition alone, the index
     tensors of its
     True elements.
@@ -56,9 +68,7 @@ def where(condition: Tensor, input: Any = None, other: Any = None) -> Any:
             return record(WHERE, (condition, input, (other, input._layout.dtype)))
         if input.__class__ is float and is_tensor(other) and other._layout.dtype.category == 2:
             return record(WHERE, (condition, (input, other._layout.dtype), other))
-    input, other = as_operand(input), as_operand(other)
-    if input is NotImplemented or other is NotImplemented:
-        raise DTypeError("[where] expected Tensors or numbers for both branches; convert with calque.tensor(...)")
+    require_operands("where", input, other)
     dtype = result_dtype(input, other)
     if condition._layout.dtype is not dt.bool_:
         if condition._layout.dtype is not dt.uint8:
@@ -70,7 +80,7 @@ def where(condition: Tensor, input: Any = None, other: Any = None) -> Any:
     return pick(condition, input, other, dtype)
 
 
-def _where_method(input: Tensor, condition: Tensor, other: Any) -> Any:
+def _where_method(input: Tensor, condition: Tensor, other: Operand) -> Any:
     """`input` where the condition holds, else `other`."""
     return where(condition, input, other)
 
@@ -247,8 +257,7 @@ def _float_binary(name: str) -> Callable[[Any, Any], Any]:
     op = get(name)
 
     def fallback(a: Any, b: Any) -> Any:
-        a, b = as_operand(a), as_operand(b)
-        if a is NotImplemented or b is NotImplemented:
+        if not (is_tensor(a) or is_number(a)) or not (is_tensor(b) or is_number(b)):
             return NotImplemented
         return record_numbers(op, a, b, float_result(a, b))
 
@@ -259,7 +268,7 @@ _atan2 = _float_binary("atan2")
 
 
 @method("atan2", "arctan2")
-def atan2(input: Any, other: Any) -> Tensor:
+def atan2(input: Operand, other: Operand) -> Tensor:
     """Angle of the point (x=other, y=input) in [-pi, pi], broadcast: (*), (*) -> (*)."""
     return call("atan2", _atan2, input, other)
 
@@ -283,7 +292,7 @@ def as_tensor_of(x: Any, dtype: dt.DType) -> Tensor:
 
 
 @method()
-def hypot(input: Tensor, other: Tensor) -> Tensor:
+def hypot(input: Operand, other: Operand) -> Tensor:
     """`sqrt(input**2 + other**2)` without overflow, broadcast: (*), (*) -> (*)."""
     a, b = _both_float("hypot", input, other, promote=False)
     scale = prim("maximum", abs_(a), abs_(b)).detach()
@@ -294,7 +303,7 @@ def hypot(input: Tensor, other: Tensor) -> Tensor:
 
 
 @method()
-def logaddexp(input: Tensor, other: Tensor) -> Tensor:
+def logaddexp(input: Operand, other: Operand) -> Tensor:
     """`log(exp(input) + exp(other))` without overflow, broadcast: (*), (*) -> (*)."""
     a, b = _both_float("logaddexp", input, other, promote=False)
     return _log_of_sum(a, b, 1.0)
@@ -311,14 +320,14 @@ def _log_of_sum(a: Tensor, b: Tensor, scale: float) -> Tensor:
 
 
 @method()
-def logaddexp2(input: Tensor, other: Tensor) -> Tensor:
+def logaddexp2(input: Operand, other: Operand) -> Tensor:
     """`log2(2**input + 2**other)` without overflow, broadcast: (*), (*) -> (*)."""
     a, b = _both_float("logaddexp2", input, other, promote=False)
     return _log_of_sum(a, b, math.log(2))
 
 
 @method()
-def xlogy(input: Any, other: Any) -> Tensor:
+def xlogy(input: Operand, other: Operand) -> Tensor:
     """`input * log(other)`, and 0 where input is 0 (unless other is NaN), broadcast: (*), (*) -> (*)."""
     x, y = _both_float("xlogy", input, other)
     vanishes = (x == 0) & (y == y)
@@ -346,7 +355,7 @@ def signbit(input: Tensor) -> Tensor:
 
 
 @method()
-def copysign(input: Any, other: Any) -> Tensor:
+def copysign(input: Operand, other: Operand) -> Tensor:
     """Magnitude of `input` with the sign of `other`, broadcast: (*), (*) -> (*)."""
     x, y = _both_float("copysign", input, other)
     size = abs_(x)
@@ -354,13 +363,13 @@ def copysign(input: Any, other: Any) -> Tensor:
 
 
 @method()
-def ldexp(input: Tensor, other: Tensor) -> Tensor:
+def ldexp(input: Operand, other: Operand) -> Tensor:
     """`input * 2**other`, broadcast: (*), (*) -> (*)."""
     return mul(input, exp2(other))
 
 
 @method()
-def float_power(input: Any, exponent: Any) -> Tensor:
+def float_power(input: Operand, exponent: Operand) -> Tensor:
     """`input ** exponent` in float64, broadcast: (*), (*) -> (*)."""
     return record_numbers(get("pow"), input, exponent, dt.float64)
 
@@ -436,6 +445,7 @@ def clamp_max(input: Tensor, max: Any) -> Tensor:
 @method()
 def isnan(input: Tensor) -> Tensor:
     """Whether each element is NaN: (*) -> (*) bool."""
+    require_tensors("isnan", input)
     return prim("ne", input, input)
 
 

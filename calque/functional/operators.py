@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from calque.functional import arithmetic as ops
-from calque.functional.arithmetic import Binary
+from calque.functional.arithmetic import OPERATORS, Binary
 from calque.functional.common import method
 from calque.functional.writing import old_value, write_back
 from calque.ops.opdef import get
@@ -50,12 +50,13 @@ def _attach_operators() -> None:
         "xor": (ops._xor, ""),
         "lshift": (ops._lshift, "shift_left"), "rshift": (ops._rshift, "shift_right"),
     }  # fmt: skip
-    for name, (function, primitive) in table.items():
+    for name, (plain, primitive) in table.items():
+        function = OPERATORS.get(plain, plain)
         method(f"__{name}__")(function)
         method(f"__r{name}__")(reflected(function, primitive) if primitive else function)
         method(f"__i{name}__")(in_place(name, function))
     for name, function in (("lt", ops._lt), ("le", ops._le), ("gt", ops._gt), ("ge", ops._ge), ("eq", ops._eq), ("ne", ops._ne)):
-        method(f"__{name}__")(function)
+        method(f"__{name}__")(OPERATORS[function])
     method("__neg__")(ops._negate)
     method("__pos__")(ops.positive)
 

@@ -48,9 +48,10 @@ def resolve_dtype(dtype: Any, default: dt.DType, op: str) -> dt.DType:
         return default
     if isinstance(dtype, dt.DType):
         return dtype
-    simple = {float: dt.get_default_dtype(), int: dt.int64, bool: dt.bool_}.get(dtype)
-    if simple is not None:
-        return simple
+    if isinstance(dtype, type):
+        simple = {float: dt.get_default_dtype(), int: dt.int64, bool: dt.bool_}.get(dtype)
+        if simple is not None:
+            return simple
     try:
         found = dt.from_numpy_dtype(dtype)
     except TypeError:

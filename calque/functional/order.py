@@ -12,7 +12,7 @@ from calque.base.device import META
 from calque.base.errors import ArgumentError, DTypeError
 from calque.base.shapes import normalize_dim
 from calque.functional.arithmetic import lerp
-from calque.functional.common import cast, is_tensor, method, number, prim
+from calque.functional.common import Operand, cast, is_tensor, method, number, prim
 from calque.functional.elementary import _float, exp, floor, log
 from calque.functional.math import clamp, isnan, where
 from calque.functional.placing import beside_input, host_values
@@ -272,7 +272,7 @@ def _finish_shape(piece: Tensor, x: Tensor, d: int, dim: int | None, keepdim: bo
 @method()
 @numpy_names
 @full_precision
-def quantile(input: Tensor, q: Any, dim: int | None = None, keepdim: bool = False, *, interpolation: str = "linear") -> Tensor:
+def quantile(input: Tensor, q: Operand, dim: int | None = None, keepdim: bool = False, *, interpolation: str = "linear") -> Tensor:
     """The q-quantiles, q in [0, 1], of all elements or along `dim`; a 1-d q gives a leading dim. NaN wins.
 
     interpolation between neighbours: linear, lower, higher, midpoint or nearest.
@@ -287,6 +287,6 @@ def quantile(input: Tensor, q: Any, dim: int | None = None, keepdim: bool = Fals
 @method()
 @numpy_names
 @full_precision
-def nanquantile(input: Tensor, q: Any, dim: int | None = None, keepdim: bool = False, *, interpolation: str = "linear") -> Tensor:
+def nanquantile(input: Tensor, q: Operand, dim: int | None = None, keepdim: bool = False, *, interpolation: str = "linear") -> Tensor:
     """As `quantile`, without the NaNs."""
     return _quantile("nanquantile", input, q, dim, keepdim, interpolation)

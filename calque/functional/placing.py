@@ -13,6 +13,7 @@ from calque.autograd.moving import move
 from calque.base import dtypes as dt
 from calque.base.device import CPU, META, Device, InUse
 from calque.base.layout import dense_layout
+from calque.functional.blame import answer, answering
 from calque.functional.options import resolve_device
 from calque.run.recorder import local
 from calque.run.source import inside_package
@@ -26,21 +27,26 @@ def placed(function: Function, like: bool = False, position: int | None = None) 
     it makes things `like` that, else, for a user, on the CPU. What our own functions make without a device goes where it is used. `position`:
     of a `device` that may be given without its name."""
 
+    @answering
     @functools.wraps(function)
     def create(*args: Any, device: Any = None, **keywords: Any) -> Any:
         if position is not None and len(args) > position:
             device, args = args[position], args[:position]
-        if device is None and not InUse.several:
-            return function(*args, **keywords)
-        if device is not None:
-            where = resolve_device(device, function.__name__)
-        else:
-            where = (_first_place(args, keywords) if like else None) or local.state.device or CPU
-            if where is CPU and inside_package(_getframe(1).f_code.co_filename):
+        try:
+            if device is None and not InUse.several:
                 return function(*args, **keywords)
-        if not InUse.several:
-            return function(*args, **keywords)
-        return made_on(where, function, args, keywords)
+            if device is not None:
+                where = resolve_device(device, function.__name__)
+            else:
+                where = (_first_place(args, keywords) if like else None) or local.state.device or CPU
+                if where is CPU and inside_package(_getframe(1).f_code.co_filename):
+                    return function(*args, **keywords)
+            if not InUse.several:
+                return function(*args, **keywords)
+            return made_on(where, function, args, keywords)
+        except Exception as error:
+            answer(function.__name__, function, args, keywords, error)
+            raise
 
     return create  # type: ignore[return-value]
 
@@ -78,16 +84,19 @@ def made_on(where: Device, function: Callable[..., Any], args: Any, keywords: An
 def beside_input(function: Function) -> Function:
     """Let a function that computes on the host (or from nothing) put what it makes beside its first tensor."""
 
+    @answering
     @functools.wraps(function)
     def compute(*args: Any, **keywords: Any) -> Any:
-        if not InUse.several:
-            return function(*args, **keywords)
-        where = _first_place(args, keywords)
         state = local.state
         before = state.device
-        state.device = None if where is CPU else where
         try:
+            if InUse.several:
+                where = _first_place(args, keywords)
+                state.device = None if where is CPU else where
             return function(*args, **keywords)
+        except Exception as error:
+            answer(function.__name__, function, args, keywords, error)
+            raise
         finally:
             state.device = before
 

@@ -6,7 +6,7 @@ import functools
 from typing import Any
 
 from calque.base import dtypes as dt
-from calque.base.errors import no_tensor
+from calque.functional.blame import answer, answering
 from calque.functional.common import Function, cast, is_tensor
 from calque.run.recorder import local
 
@@ -42,23 +42,17 @@ def _within(function: Any, dtype: dt.DType, args: tuple[Any, ...], kwargs: dict[
         state.autocast = before
 
 
-def _explain(function: Any, error: AttributeError) -> None:
-    """Raise what is meant if an argument is no tensor."""
-    meant = no_tensor(function.__name__, error)
-    if meant is not None:
-        raise meant from None
-
-
 def lower_precision(function: Function) -> Function:
     """A function that autocast runs in its lower dtype."""
 
+    @answering
     @functools.wraps(function)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
         kind = local.state.autocast
         try:
             return function(*args, **kwargs) if kind is None else _within(function, kind, args, kwargs)
-        except AttributeError as error:
-            _explain(function, error)
+        except Exception as error:
+            answer(function.__name__, function, args, kwargs, error)
             raise
 
     return wrapped  # type: ignore[return-value]
@@ -67,14 +61,15 @@ def lower_precision(function: Function) -> Function:
 def as_given(function: Function) -> Function:
     """A function made of contractions that computes in the type of its operands, autocast or not."""
 
+    @answering
     @functools.wraps(function)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
         state = local.state
         before, state.autocast = state.autocast, None
         try:
             return function(*args, **kwargs)
-        except AttributeError as error:
-            _explain(function, error)
+        except Exception as error:
+            answer(function.__name__, function, args, kwargs, error)
             raise
         finally:
             state.autocast = before
@@ -85,12 +80,13 @@ def as_given(function: Function) -> Function:
 def full_precision(function: Function) -> Function:
     """A function that autocast runs in float32."""
 
+    @answering
     @functools.wraps(function)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
         try:
             return function(*args, **kwargs) if local.state.autocast is None else _within(function, dt.float32, args, kwargs)
-        except AttributeError as error:
-            _explain(function, error)
+        except Exception as error:
+            answer(function.__name__, function, args, kwargs, error)
             raise
 
     return wrapped  # type: ignore[return-value]

@@ -17,7 +17,7 @@ from calque.base import dtypes as dt
 from calque.base.device import META, InUse
 from calque.base.errors import ArgumentError, DTypeError, OutOfRangeError, ShapeError
 from calque.base.shapes import Shape, broadcast_shapes
-from calque.functional.common import cast, is_number, is_tensor, method, number, prim
+from calque.functional.common import cast, is_number, is_tensor, method, number, prim, require_operands
 from calque.functional.options import marked, resolve_device, resolve_dtype, size_of
 from calque.functional.placing import beside_input, host_values, made_on, placed, placed_like
 from calque.functional.views import expand
@@ -313,6 +313,8 @@ def normal(
     if is_number(std) and number(std) < 0 or known and read(std, "normal").min() < 0:
         raise ArgumentError(f"[normal] expects std >= 0.0, but found std {std if is_number(std) else float(read(std).min())}")
     shapes = [tuple(x._layout.shape) for x in (mean, std) if is_tensor(x)]
+    if size is None and not shapes:
+        raise DTypeError("[normal] expected mean or std as a Tensor, or a size, got numbers alone; pass size=")
     shape = size_of("normal", (size,)) if size is not None else broadcast_shapes(*shapes, op="normal")
     given = [x._layout.dtype for x in (mean, std) if is_tensor(x)]
     dtype = _floating("normal", options.pop("dtype", None), given[0] if given else None)
@@ -325,6 +327,7 @@ def normal(
 
 def _affine(noise: Tensor, scale: Any, shift: Any) -> Tensor:
     """noise * scale + shift, in the dtype of the noise."""
+    require_operands("normal", shift, scale)
     dtype = noise._layout.dtype
     factor = cast(scale.detach(), dtype) if is_tensor(scale) else (float(scale), dtype)
     offset = cast(shift.detach(), dtype) if is_tensor(shift) else (float(shift), dtype)

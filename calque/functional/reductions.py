@@ -15,9 +15,10 @@ from typing import Any
 import numpy as np
 
 from calque.base import dtypes as dt
-from calque.base.errors import ArgumentError, DTypeError, ShapeError, no_tensor
+from calque.base.errors import ArgumentError, DTypeError, ShapeError
 from calque.base.shapes import Shape, broadcast_shapes, normalize_dim, normalize_dims, reduced_shape
 from calque.functional.arithmetic import maximum, minimum
+from calque.functional.blame import answer, answering
 from calque.functional.common import cast, is_number, is_tensor, method, prim
 from calque.functional.elementary import _float, exp, log, sqrt
 from calque.functional.math import isnan, where, with_formula
@@ -39,6 +40,7 @@ Dims = Any
 def numpy_names(function: Callable[..., Any]) -> Callable[..., Any]:
     """Accept NumPy's `axis` and `keepdims` for `dim` and `keepdim`."""
 
+    @answering
     @functools.wraps(function)
     def call(*args: Any, **keywords: Any) -> Any:
         if keywords:
@@ -48,17 +50,18 @@ def numpy_names(function: Callable[..., Any]) -> Callable[..., Any]:
                 keywords["keepdim"] = keywords.pop("keepdims")
             if "keepdim" in keywords:
                 keywords["keepdim"] = bool(keywords["keepdim"])  # NumPy's bool equals Python's as a key, but is no int
-        return function(*args, **keywords)
+        try:
+            return function(*args, **keywords)
+        except Exception as error:
+            answer(function.__name__, function, args, keywords, error)
+            raise
 
     return call
 
 
 def dims_of(op: str, x: Tensor, dim: Dims) -> Shape:
     """Sorted dims to reduce."""
-    try:
-        ndim = x._layout.ndim
-    except AttributeError as error:
-        raise no_tensor(op, error) or error from None
+    ndim = x._layout.ndim
     if dim.__class__ is int:
         found = normalize_dim(dim, ndim, op)
         return (found,) if ndim else ()
@@ -107,10 +110,7 @@ def sum(input: Tensor, dim: Dims = None, keepdim: bool = False, *, dtype: dt.DTy
     >>> calque.sum(calque.tensor([[1.0, 2.0], [3.0, 4.0]]), dim=1)
     tensor([3., 7.])
     """
-    try:
-        x = _summable(input, dtype)
-    except AttributeError as error:
-        raise no_tensor("sum", error) or error from None
+    x = _summable(input, dtype)
     return prim("sum", x, dims_of("sum", x, dim), keepdim)
 
 
@@ -152,11 +152,8 @@ def mean(input: Tensor, dim: Dims = None, keepdim: bool = False, *, dtype: dt.DT
     >>> calque.mean(calque.tensor([[1.0, 2.0], [3.0, 4.0]]), dim=0)
     tensor([2., 3.])
     """
-    try:
-        x = input if dtype is None else cast(input, dtype)
-        given = x._layout.dtype
-    except AttributeError as error:
-        raise no_tensor("mean", error) or error from None
+    x = input if dtype is None else cast(input, dtype)
+    given = x._layout.dtype
     if given.category != 2:
         raise DTypeError(
             f"[mean] could not infer output dtype: Input dtype must be either a floating point or complex dtype, got {given!r}; "

@@ -14,7 +14,7 @@ from calque.base.errors import ArgumentError, DTypeError, OutOfRangeError, Shape
 from calque.base.layout import dense_layout
 from calque.base.shapes import Shape, broadcast_shapes, normalize_dim
 from calque.functional.checks import check_index
-from calque.functional.common import cast, is_number, is_tensor, method, operand, prim
+from calque.functional.common import Operand, cast, is_number, is_tensor, method, operand, prim, require_operands, require_tensors
 from calque.functional.indexing import fitted, positions_of, put_values
 from calque.functional.options import fill_number
 from calque.functional.placing import beside_input, placed
@@ -103,16 +103,18 @@ def index_fill(input: Tensor, dim: int, index: Tensor, value: Any) -> Tensor:
 
 
 @method("index_put")
-def index_put(input: Tensor, indices: Any, values: Any, accumulate: bool = False) -> Tensor:
+def index_put(input: Tensor, indices: Any, values: Tensor, accumulate: bool = False) -> Tensor:
     """A copy of `input` with `copy[indices] = values`, or `+=` with `accumulate`."""
     result = prim("copy", input)
+    require_tensors("index_put", values)
     put_values(result, tuple(indices), values, accumulate)
     return result
 
 
 @method("index_put_")
-def index_put_(input: Tensor, indices: Any, values: Any, accumulate: bool = False) -> Tensor:
+def index_put_(input: Tensor, indices: Any, values: Tensor, accumulate: bool = False) -> Tensor:
     """`input[indices] = values`, or `+=` with `accumulate` (repeated indices add up)."""
+    require_tensors("index_put_", values)
     put_values(input, tuple(indices), values, accumulate)
     return input
 
@@ -174,9 +176,10 @@ def _scattered(op: str, primitive: str, input: Tensor, dim: int, index: Tensor, 
 
 
 @method("scatter")
-def scatter(input: Tensor, dim: int, index: Tensor, src: Any = None, *, value: Any = None, reduce: str | None = None) -> Tensor:
+def scatter(input: Tensor, dim: int, index: Tensor, src: Operand | None = None, *, value: Any = None, reduce: str | None = None) -> Tensor:
     """`input` with out[index[i, j], j] = src[i, j] for dim=0; `src` may be one number."""
     given = value if src is None else src
+    require_operands("scatter", given)
     if reduce == "add":
         if not is_tensor(given):
             given = fitted("scatter", given, dense_layout(tuple(index._layout.shape), input._layout.dtype))
@@ -191,6 +194,7 @@ def scatter(input: Tensor, dim: int, index: Tensor, src: Any = None, *, value: A
 @method("scatter_add")
 def scatter_add(input: Tensor, dim: int, index: Tensor, src: Tensor) -> Tensor:
     """`input` with out[index[i, j], j] += src[i, j] for dim=0."""
+    require_tensors("scatter_add", src)
     return _scattered("scatter_add", "scatter_add", input, dim, index, src)
 
 
@@ -198,6 +202,7 @@ def scatter_add(input: Tensor, dim: int, index: Tensor, src: Tensor) -> Tensor:
 def scatter_reduce(input: Tensor, dim: int, index: Tensor, src: Tensor, reduce: str, *, include_self: bool = True) -> Tensor:
     """`input` combined with the elements of `src` that go to the same place: sum, mean, prod, amax or amin. Only sum and
     mean have gradients."""
+    require_tensors("scatter_reduce", src)
     if reduce not in ("sum", "mean", "prod", "amax", "amin"):
         raise ArgumentError(f"[scatter_reduce] reduce argument must be either sum, prod, mean, amax or amin, got {reduce!r}")
     if reduce in ("sum", "mean"):
@@ -428,6 +433,7 @@ def diagflat(input: Tensor, offset: int = 0) -> Tensor:
 
 
 def _written(view: Tensor, copy: Tensor, src: Tensor, op: str) -> Tensor:
+    require_tensors(op, src)
     assign(view, fitted(op, src, view._layout))
     return copy
 

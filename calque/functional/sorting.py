@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 
 from calque.base import dtypes as dt
-from calque.base.errors import ArgumentError, DTypeError, OutOfRangeError, ShapeError, no_tensor
+from calque.base.errors import ArgumentError, DTypeError, OutOfRangeError, ShapeError
 from calque.base.shapes import normalize_dim
-from calque.functional.common import cast, is_tensor, method, number, prim
+from calque.functional.common import Operand, cast, is_tensor, method, number, prim, require_operands
 from calque.functional.placing import beside_input, host_values
 from calque.functional.reductions import numpy_names, take_chosen
 from calque.functional.results import KthResult, SortResult, TopkResult
@@ -32,10 +32,7 @@ Array = np.ndarray[Any, Any]
 
 def order_along(op: str, x: Tensor, dim: int, descending: bool = False) -> tuple[Tensor, int]:
     """(stable sorting permutation along dim, the dim as a non-negative number)."""
-    try:
-        d = normalize_dim(dim, x._layout.ndim, op)
-    except AttributeError as error:
-        raise no_tensor(op, error) or error from None
+    d = normalize_dim(dim, x._layout.ndim, op)
     keys = cast(x, dt.uint8) if x._layout.dtype is dt.bool_ else x
     return prim("argsort", keys.detach(), d, bool(descending)), d
 
@@ -169,8 +166,9 @@ def unique_consecutive(input: Tensor, return_inverse: bool = False, return_count
 
 @method()
 @beside_input
-def isin(elements: Any, test_elements: Any, *, assume_unique: bool = False, invert: bool = False) -> Tensor:
+def isin(elements: Operand, test_elements: Operand, *, assume_unique: bool = False, invert: bool = False) -> Tensor:
     """Whether each element is among the test elements: (*), any shape -> (*) bool. Reads the values."""
+    require_operands("isin", elements, test_elements)
 
     def found() -> Array:
         left, right = (read(x, "isin") if is_tensor(x) else np.asarray(number(x)) for x in (elements, test_elements))
@@ -238,7 +236,7 @@ def _histogram(array: Array, bins: int, low: float, high: float) -> Array:
 @beside_input
 def searchsorted(
     sorted_sequence: Tensor,
-    input: Any,
+    input: Operand,
     *,
     out_int32: bool = False,
     right: bool = False,
@@ -253,6 +251,7 @@ def searchsorted(
     """
     if side not in (None, "left", "right") or (side == "left" and right):
         raise ArgumentError(f"[searchsorted] expected side 'left' or 'right' in agreement with right={right}, got {side!r}")
+    require_operands("searchsorted", input)
     where: Any = "right" if right or side == "right" else "left"
     rows = tuple(sorted_sequence._layout.shape)
     shape = tuple(input._layout.shape) if is_tensor(input) else ()
@@ -277,7 +276,7 @@ def searchsorted(
     return host_values(shape, dt.int32 if out_int32 else dt.int64, places)
 
 
-def bucketize(input: Any, boundaries: Tensor, *, out_int32: bool = False, right: bool = False) -> Tensor:
+def bucketize(input: Operand, boundaries: Tensor, *, out_int32: bool = False, right: bool = False) -> Tensor:
     """Number of the interval between `boundaries` (n) that each value falls into: (*) -> (*) int64. Reads the values."""
     if boundaries._layout.ndim != 1:
         raise ShapeError(f"[bucketize] boundaries tensor must be 1 dimension, got shape {tuple(boundaries._layout.shape)}")

@@ -10,7 +10,7 @@ from calque.base import dtypes as dt
 from calque.base.errors import DTypeError, ShapeError
 from calque.base.shapes import broadcast_shapes
 from calque.functional.arithmetic import as_operand
-from calque.functional.common import cast, is_tensor, method, number, prim, result_dtype
+from calque.functional.common import cast, is_tensor, method, number, prim, require_tensors, result_dtype
 from calque.functional.elementary import _float
 from calque.functional.linalg import matmul, matrix_transpose
 from calque.functional.math import isnan, where
@@ -105,6 +105,7 @@ def lcm(input: Tensor, other: Tensor) -> Tensor:
 @method()
 def conj(input: Tensor) -> Tensor:
     """Complex conjugate: the tensor itself, since its elements are real."""
+    require_tensors("conj", input)
     return input
 
 
@@ -124,6 +125,7 @@ def angle(input: Tensor) -> Tensor:
 
 def real(input: Tensor) -> Tensor:
     """Real part: the tensor itself, since its elements are real."""
+    require_tensors("real", input)
     return input
 
 

@@ -9,7 +9,7 @@ from calque.autograd.moving import move
 from calque.base import dtypes as dt
 from calque.base.device import CPU, META, Device
 from calque.base.errors import ArgumentError, DTypeError, ShapeError
-from calque.functional.common import attribute, cast, is_tensor, method, prim
+from calque.functional.common import attribute, cast, is_tensor, method, prim, require_operands
 from calque.functional.options import resolve_device, resolve_dtype
 from calque.tensor import Tensor, read_number
 
@@ -173,6 +173,7 @@ def promote_types(type1: dt.DType, type2: dt.DType) -> dt.DType:
 
 def result_type(tensor1: Any, tensor2: Any) -> dt.DType:
     """dtype of an arithmetic operation on two operands, each a tensor or a number."""
+    require_operands("result_type", tensor1, tensor2)
     from_tensor = is_tensor(tensor1), is_tensor(tensor2)
     if all(from_tensor):
         a, b = tensor1._layout, tensor2._layout

@@ -20,7 +20,7 @@ from calque.base.shapes import (
     normalize_dim,
     view_strides,
 )
-from calque.functional.common import attribute, method, prim
+from calque.functional.common import Tensors, attribute, method, prim
 from calque.functional.memory import export, share_array
 from calque.tensor import Tensor, make_view, wrap
 
@@ -260,7 +260,10 @@ def _permuted(view: Layout, dims: Shape) -> Entry:
 def permute(input: Tensor, *dims: Any, **keywords: Any) -> Tensor:
     """Dimensions in the given order: (A, B, C) -> (C, A, B) for dims=(2, 0, 1)."""
     wanted = int_tuple("permute", dims or (keywords.get("dims", ()),))
-    key = ("permute", input._layout, wanted)
+    try:
+        key = ("permute", input._layout, wanted)
+    except AttributeError as error:
+        raise no_tensor("permute", error) or error from None
     found = lookup(key)
     if found is None:
         ndim = input._layout.ndim
@@ -289,7 +292,10 @@ def transpose(input: Tensor, dim0: int, dim1: int) -> Tensor:
     >>> calque.zeros(2, 3, 4).transpose(0, 2).shape
     torch.Size([4, 3, 2])
     """
-    key = ("transpose", input._layout, dim0, dim1)
+    try:
+        key = ("transpose", input._layout, dim0, dim1)
+    except AttributeError as error:
+        raise no_tensor("transpose", error) or error from None
     found = lookup(key) or remember(key, _exchanged(input._layout, dim0, dim1, "transpose"))
     return make_view(input, found[0], "TransposeBackward0", found[1])
 
@@ -306,7 +312,10 @@ def t(input: Tensor) -> Tensor:
     tensor([[1, 3],
             [2, 4]])
     """
-    key = ("t", input._layout)
+    try:
+        key = ("t", input._layout)
+    except AttributeError as error:
+        raise no_tensor("t", error) or error from None
     found = lookup(key)
     if found is None:
         ndim = input._layout.ndim
@@ -393,7 +402,10 @@ def squeeze(input: Tensor, dim: Any = None) -> Tensor:
     """
     if dim.__class__ is list:
         dim = tuple(dim)
-    key = ("squeeze", input._layout, dim)
+    try:
+        key = ("squeeze", input._layout, dim)
+    except AttributeError as error:
+        raise no_tensor("squeeze", error) or error from None
     found = lookup(key) or remember(key, _squeezed(input._layout, dim))
     return make_view(input, found[0], "SqueezeBackward0", found[1])
 
@@ -420,7 +432,10 @@ def unsqueeze(input: Tensor, dim: int) -> Tensor:
     >>> calque.zeros(2, 2).unsqueeze(1).shape
     torch.Size([2, 1, 2])
     """
-    key = ("unsqueeze", input._layout, dim)
+    try:
+        key = ("unsqueeze", input._layout, dim)
+    except AttributeError as error:
+        raise no_tensor("unsqueeze", error) or error from None
     found = lookup(key) or remember(key, _unsqueezed(input._layout, dim))
     return make_view(input, found[0], "UnsqueezeBackward0", found[1])
 
@@ -493,7 +508,7 @@ def broadcast_to(input: Tensor, *size: Any, **keywords: Any) -> Tensor:
     return expand(input, *(size or (keywords["size"],)))
 
 
-def broadcast_tensors(*tensors: Any) -> tuple[Tensor, ...]:
+def broadcast_tensors(*tensors: Tensors) -> tuple[Tensor, ...]:
     """All tensors expanded to their common shape."""
     if len(tensors) == 1 and isinstance(tensors[0], (tuple, list)):
         tensors = tuple(tensors[0])
@@ -536,17 +551,17 @@ def detach_(input: Tensor) -> Tensor:
     return input
 
 
-def atleast_1d(*tensors: Any) -> Any:
+def atleast_1d(*tensors: Tensors) -> Any:
     """Tensors with at least one dimension: () -> (1,)."""
     return _each(tensors, lambda x: reshape(x, (1,)) if x._layout.ndim < 1 else x)
 
 
-def atleast_2d(*tensors: Any) -> Any:
+def atleast_2d(*tensors: Tensors) -> Any:
     """Tensors with at least two dimensions: (N,) -> (1, N)."""
     return _each(tensors, lambda x: reshape(x, (1, 1)) if x._layout.ndim == 0 else unsqueeze(x, 0) if x._layout.ndim == 1 else x)
 
 
-def atleast_3d(*tensors: Any) -> Any:
+def atleast_3d(*tensors: Tensors) -> Any:
     """Tensors with at least three dimensions: (N,) -> (1, N, 1), (A, B) -> (A, B, 1)."""
 
     def grow(x: Tensor) -> Tensor:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from operator import index as as_int
 from typing import Any
 
-from calque.base.errors import ArgumentError, OutOfRangeError, ShapeError
+from calque.base.errors import ArgumentError, OutOfRangeError, ShapeError, no_tensor
 from calque.base.layout import Layout, dense_layout, layout
 from calque.base.shapes import Shape, normalize_dim, overlaps, view_bounds
 from calque.functional.common import method, prim
@@ -50,7 +50,10 @@ def selected(view: Layout, dim: int, position: int, op: str = "select") -> Entry
 def select(input: Tensor, dim: int, index: int) -> Tensor:
     """One index along `dim`, which disappears: (A, B) -> (A) for dim=1."""
     index = as_int(index)
-    key = ("select", input._layout, dim, index)
+    try:
+        key = ("select", input._layout, dim, index)
+    except AttributeError as error:
+        raise no_tensor("select", error) or error from None
     found = lookup(key) or remember(key, selected(input._layout, dim, index))
     return make_view(input, found[0], "SelectBackward0", found[1])
 
@@ -75,7 +78,10 @@ def sliced(view: Layout, dim: int, start: int | None, stop: int | None, step: in
 def narrow(input: Tensor, dim: int, start: int, length: int) -> Tensor:
     """Positions start .. start + length - 1 along `dim`: (A, B) -> (A, length) for dim=1."""
     start, length = as_int(start), as_int(length)
-    key = ("narrow", input._layout, dim, start, length)
+    try:
+        key = ("narrow", input._layout, dim, start, length)
+    except AttributeError as error:
+        raise no_tensor("narrow", error) or error from None
     found = lookup(key)
     if found is None:
         d = normalize_dim(dim, input._layout.ndim, "narrow") if input._layout.ndim else -1

@@ -7,6 +7,7 @@ from typing import Any
 
 from calque.base.errors import ArgumentError, DTypeError, ShapeError
 from calque.base.shapes import overlaps
+from calque.functional.blame import answer, answering
 from calque.functional.common import cast, is_tensor
 from calque.run.recorder import local, share_value
 from calque.tensor import Tensor, assign, check_in_place, wrap
@@ -57,9 +58,13 @@ def in_place_form(name: str, function: Callable[..., Any]) -> Callable[..., Any]
     """The in-place form of an elementwise function: `name(x, ...)` stores `function(x, ...)` in x and returns x."""
 
     def apply(input: Tensor, *arguments: Any, **keywords: Any) -> Any:
-        value = function(old_value(input, *arguments, *keywords.values()), *arguments, **keywords)
-        return value if value is NotImplemented else write_back(name, input, value)
+        try:
+            value = function(old_value(input, *arguments, *keywords.values()), *arguments, **keywords)
+            return value if value is NotImplemented else write_back(name, input, value)
+        except Exception as error:
+            answer(name, function, (input, *arguments), keywords, error)
+            raise
 
     apply.__name__ = apply.__qualname__ = name
     apply.__doc__ = f"`{function.__name__}` with the result stored in the tensor itself."
-    return apply
+    return answering(apply)

@@ -9,7 +9,7 @@ from calque.backend.cpu import executable
 from calque.backend.cpu.emit import emit_kernel
 from calque.backend.cpu.emit_plan import make_plan
 from calque.backend.cpu.target import current
-from calque.base.dtypes import float32, int64
+from calque.base.dtypes import DType, bfloat16, float32, float64, int64
 from calque.kernel.interpret import interpret
 from calque.kernel.loops import Access, Instr, LoopKernel, Operand, Stage
 from calque.kernel.schedule import Buffer, Loop, Schedule
@@ -100,3 +100,32 @@ def test_rows_that_were_looked_up_do_not_change(rows: int, columns: int, rng: np
     index, table = rng.integers(-2, words + 2, rows), rng.standard_normal((words, columns)).astype(np.float32)
     (got,) = executable.compile_schedule(schedule).run([index, table.reshape(-1)])
     np.testing.assert_array_equal(got.reshape(rows, columns), table[np.clip(index, 0, words - 1)])
+
+
+def _channels(dtype: DType) -> LoopKernel:
+    """out[p, r, q] = x[p, r, q] - the sum over r and q of x[p, r, q]."""
+    stages = (
+        Stage("reduce", 0, (Instr("load", dtype, (), 0), Instr("reduce", dtype, (0,), "sum"))),
+        Stage("map", 2, (Instr("load", dtype, (), 0), Instr("sub", dtype, (2, 1)), Instr("store", dtype, (3,), 1))),
+    )
+    return LoopKernel(1, 2, (Operand(dtype), Operand(dtype, True)), (Access(0, ("s", "s", "1")), Access(1, ("s", "s", "1"))), stages, "r")
+
+
+def test_channels_of_images_ask_for_the_next_one() -> None:
+    assert make_plan(_channels(float32), current()).ahead == (0,)
+    assert "llvm.prefetch" in emit_kernel(_channels(float32), current(), "k")
+
+
+@pytest.mark.parametrize("dtype", [float32, float64, bfloat16])
+@pytest.mark.parametrize(("images", "channels", "points"), [(1, 1, 1), (2, 3, 15), (3, 5, 49), (2, 4, 196), (1, 3, 16), (2, 2, 9001)])
+def test_channels_that_begin_anywhere_in_a_line(dtype: DType, images: int, channels: int, points: int, rng: np.random.Generator) -> None:
+    """What lies before the first whole line is written once, whatever the size of an element."""
+    count = images * channels * points
+    buffers = (Buffer("input", 0, dtype, count), Buffer("output", 0, dtype, count))
+    params = (channels, images, points, 0, points, channels * points, 0, points, channels * points)
+    schedule = Schedule(buffers, (Loop(_channels(dtype), (0, 1), params),), (1,), 0, ())
+    inputs = [rng.standard_normal(count).astype(dtype.np)]
+    (got,) = executable.compile_schedule(schedule).run(inputs)
+    (wanted,) = interpret(schedule, inputs, (), check=False)
+    tolerance = {"float32": 1e-4, "float64": 1e-12, "bfloat16": 0.5}[dtype.name]
+    np.testing.assert_allclose(got.astype(np.float64), np.asarray(wanted).astype(np.float64), rtol=tolerance / 10, atol=tolerance)

@@ -15,8 +15,8 @@ from calque.run.pipeline import compile_program
 from tests.kernel.programs import Build
 
 
-def _captured(monkeypatch: pytest.MonkeyPatch, rows: int, columns: int) -> tuple[Any, list[Any], list[Any]]:
-    """The compiled backward pass of a layer norm and what it runs on."""
+def _captured(monkeypatch: pytest.MonkeyPatch, rows: int, columns: int, norms: int = 1) -> tuple[Any, list[Any], list[Any]]:
+    """The compiled backward pass of some layer norms and what it runs on."""
     found: list[tuple[Any, list[Any], list[Any]]] = []
     run = executable.CpuExecutable.run
 
@@ -24,14 +24,18 @@ def _captured(monkeypatch: pytest.MonkeyPatch, rows: int, columns: int) -> tuple
         found.append((self, list(inputs), list(scalars)))
         return run(self, inputs, scalars)
 
-    x, w, b, g = (calque.randn(*s) for s in ((rows, columns), (columns,), (columns,), (rows, columns)))
-    for t in (x, w, b):
-        t.requires_grad_()
-    y = calque.nn.functional.layer_norm(x, (columns,), w, b)
-    y.sum().item()
+    operands, results = [], []
+    for _ in range(norms):
+        x, w, b, g = (calque.randn(*s) for s in ((rows, columns), (columns,), (columns,), (rows, columns)))
+        for t in (x, w, b):
+            t.requires_grad_()
+        y = calque.nn.functional.layer_norm(x, (columns,), w, b)
+        y.sum().item()
+        operands.append([x, w, b])
+        results.append((y, g))
     monkeypatch.setattr(executable.CpuExecutable, "run", watch)
     for _ in range(4):  # compiled when it comes back
-        gradients = calque.autograd.grad(y, [x, w, b], g, retain_graph=True)
+        gradients = [calque.autograd.grad(y, o, g, retain_graph=True) for o, (y, g) in zip(operands, results, strict=True)]
         recorder.flush("test")
         calque.synchronize()
         del gradients
@@ -63,6 +67,20 @@ def test_the_gradients_of_a_layer_norm_take_turns(monkeypatch: pytest.MonkeyPatc
         assert all(np.array_equal(a, b) for a, b in zip(timed, wanted, strict=True))
     finally:
         calque.set_num_threads(threads)
+
+
+def test_barriers_stand_in_front_of_launches_that_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second norm's sums take the memory of the first one's: the barrier that this needs does not part them from the rows before."""
+    compiled, inputs, scalars = _captured(monkeypatch, 2048, 512, norms=2)
+    words = _flags(compiled)
+    assert sum(f >> 8 > 1 for f in words) == 2, words
+    with monkeypatch.context() as patch:
+        patch.setattr(interleave, "flags", lambda schedule, steps, barriers, starts: [1] * len(barriers))
+        apart = executable.CpuExecutable(compiled.schedule, link.link(compiled.schedule))
+    wanted = [a.copy() for a in apart.run(inputs, scalars)]
+    for _ in range(3):
+        for a, b in zip(compiled.run(inputs, scalars), wanted, strict=True):
+            assert np.array_equal(a, b)
 
 
 def test_small_operands_do_not(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,14 +18,14 @@ from calque.backend.cpu import emit_memory as memory
 from calque.backend.cpu import emit_panel
 from calque.backend.cpu.emit_ops import Val, bitcast, cast, constant, instruction, widen
 from calque.backend.cpu.emit_panel import Group, Variant
-from calque.backend.cpu.emit_plan import STORES, Plan, levels, make_plan, scalar_stage
+from calque.backend.cpu.emit_plan import AHEAD_ELEMENTS, STORES, Plan, levels, make_plan, scalar_stage
 from calque.backend.cpu.emit_reduce import BLOCK, Accumulator, Reduction
-from calque.backend.cpu.emit_text import Code, Lanes, Module
+from calque.backend.cpu.emit_text import FLOAT_KINDS, Code, Lanes, Module, is_literal
 from calque.backend.cpu.target import TargetInfo
 from calque.base.errors import CompileError
 from calque.kernel.loops import Instr, LoopKernel, Stage
 
-VERSION = 3
+VERSION = 9
 """Part of the object cache's key: raise it when the same kernel text must be compiled anew."""
 
 SIGNATURE = "void @{}(i64 %thread, i64 %threads, ptr %barrier, ptr %scratch, ptr %args)"
@@ -48,6 +48,7 @@ class KernelEmitter:
         self.scalar_variant = Variant(self.one, "", 1)
         self.frame = memory.Frame(kernel, self.code, self.vector, self.plan.axis)
         self.shared: dict[int, Val] = {}
+        self.ahead = "1"  # rows between one and that which it asks for
         self.waiting: dict[tuple[int, int], tuple[str, Val]] = {}  # stores that the next turn completes, by access and number of the group
 
     def text(self) -> str:
@@ -82,11 +83,19 @@ class KernelEmitter:
         low = code.let(f"sdiv i64 {code.mul(total, '%thread')}, %threads")
         high = code.let(f"sdiv i64 {code.mul(total, code.add('%thread', '1'))}, %threads")
         with code.when(code.let(f"icmp slt i64 {low}, {high}")):
+            self.ahead = self._channels_ahead() if plan.ahead and self.kernel.rank_r > 1 else "1"
             counters = memory.Odometer(code, digits, low)
             with code.loop(low, high) as unit:
                 index = counters.read(unit)
                 self._unit(index, block)
                 counters.advance()
+
+    def _channels_ahead(self) -> str:
+        """How far ahead a kernel over channels asks: one, or none if a channel is long."""
+        code, size = self.code, "1"
+        for extent in self.frame.extents[self.kernel.rank_p :]:
+            size = code.mul(size, extent)
+        return code.let(f"zext i1 {code.let(f'icmp sle i64 {size}, {AHEAD_ELEMENTS}')} to i64")
 
     def _panel_columns(self, inner: str, outer: list[int]) -> str:
         """Columns of a panel: so many that every thread gets one, within bounds."""
@@ -142,8 +151,8 @@ class KernelEmitter:
         self, start: str, stop: str, body: Callable[[Variant, str], None], unroll: int, width: int = 0, after: Callable[[], None] | None = None
     ) -> None:
         """The vectorised loop from start to stop in all its forms. Masked accesses cost several times as much as plain ones (Zen 5: half
-        the speed of batch normalisation), so a mask is for the last vector only. `after` is for every block of turns; less than a block may
-        follow the last one."""
+        the speed of batch normalisation), so a mask is for the last vector only. `after` is for blocks of turns; what
+        follows the last one is at most half a block, the vectors of less than a turn and a mask: not more than a block in all."""
         code = self.code
         width = width or self.plan.width
         if width == 1:
@@ -155,7 +164,7 @@ class KernelEmitter:
             whole = code.let(f"and i64 {code.sub(stop, start)}, {-width * count}")
             middle = code.add(start, whole)
             if after is not None and count == unroll:
-                with self.blocks(start, middle, width * count, after) as n:
+                with self.blocks(start, middle, width * count, after, BLOCK // 2 + 1) as n:
                     body(Variant(lanes, "", count), n)
             else:
                 with code.loop(start, middle, width * count) as n:
@@ -169,13 +178,18 @@ class KernelEmitter:
             body(Variant(self.one, "", 1), n)
 
     @contextmanager
-    def blocks(self, start: str, stop: str, step: int, after: Callable[[], None]) -> Iterator[str]:
-        """`Code.loop` with something to do after every `BLOCK` turns."""
+    def blocks(self, start: str, stop: str, step: int, after: Callable[[], None], least: int = 1) -> Iterator[str]:
+        """`Code.loop` with something to do after every `BLOCK` turns, and behind the last ones if they are `least` or more."""
         code = self.code
         with code.loop(start, stop, step * BLOCK) as first:
-            with code.loop(first, code.minimum(code.add(first, str(step * BLOCK)), stop), step) as n:
+            end = code.minimum(code.add(first, str(step * BLOCK)), stop)
+            with code.loop(first, end, step) as n:
                 yield n
-            after()
+            if least > 1:
+                with code.when(code.let(f"icmp sge i64 {code.sub(end, first)}, {step * least}")):
+                    after()
+            else:
+                after()
 
     def split(self, variant: Variant, group: Group, n: str, stages: tuple[Stage, ...]) -> list[Group]:
         """One group per vector of a turn of the vectorised loop at position n."""
@@ -278,14 +292,18 @@ class KernelEmitter:
                 inner = self.inside(stage, inner, kernel.rank_p + j, r)
                 self.level(stage, 2 + j, Variant(self.one, "", 1), inner)
 
+            spread = self._spread(stage)
+
             def body(variant: Variant, n: str) -> None:
                 outer = self.shared
                 self.shared = dict(outer)
                 groups = self.split(variant, inner[0], n, (stage,))
+                for g in groups if variant.s.width > 1 else ():
+                    g.values.update(spread)
                 self.level(stage, 1 + kernel.rank_r, variant, groups)
                 self.accumulate(stage, variant, groups, [partial[variant.s.width, u] for u in range(variant.count)])
                 if stage is last:
-                    self.ask_ahead(variant, group, n, kernel.rank_p - 1)
+                    self.ask_ahead(variant, inner[0], n, kernel.rank_p - 1)
                 self.shared = outer
 
             wide = [found for (width, _), found in partial.items() if width > 1]
@@ -305,24 +323,37 @@ class KernelEmitter:
         self.shared = kept
         self._merge(partial)
 
+    def _spread(self, stage: Stage) -> dict[int, Val]:
+        """What is the same in all lanes, in every lane of a register: LLVM would do this anew in every turn of the loop over a row."""
+        s, found = self.vector, {}
+        used = {a for v, i in enumerate(stage.instrs, stage.first) if i.op not in STORES and self.plan.varying(v) for a in i.args}
+        for a in sorted(used & self.shared.keys()) if s.width > 1 else ():
+            value = self.shared[a]
+            if value.kind in FLOAT_KINDS and not is_literal(value.text):
+                found[a] = Val(s.intrinsic("arithmetic.fence", value.kind, s.splat(value.kind, value.text)), value.dtype, s.width)
+        return found
+
     def _first_line(self, stage: Stage, row: Group, body: Callable[[Variant, str], None]) -> str:
-        """Where the loop over a row begins: with the first whole line of what it streams, if rows may begin anywhere, after writing what lies before
-        that."""
-        streamed = [i.imm for i in stage.instrs if i.op == "store" and i.imm in self.kernel.streams]
-        if not streamed or not self.kernel.peeled:
+        """Where the loop over a row begins: with the first whole line of what it stores, after writing what lies before that, if rows may begin
+        anywhere in a line: those that are streamed, and those of images. A store across two lines costs as much as four within one."""
+        kernel, code = self.kernel, self.code
+        stores = [i.imm for i in stage.instrs if i.op == "store" and kernel.accesses[i.imm].strides[self.plan.axis] == "1"]
+        streamed = [a for a in stores if a in kernel.streams] if kernel.peeled else []
+        found = streamed or (stores if stage.kind == "map" and kernel.rank_r > 1 and self.target.masked and self.vector.width > 1 else [])
+        if not found:
             return "0"
-        code = self.code
-        before = code.minimum(self.frame.before_line(streamed[0], row.offset[streamed[0]]), self.frame.extents[self.plan.axis])
+        before = code.minimum(self.frame.before_line(found[0], row.offset[found[0]], self.vector.width), self.frame.extents[self.plan.axis])
         with code.when(code.let(f"icmp sgt i64 {before}, 0")):
             body(Variant(self.vector, self.frame.tail_mask(self.vector, "0", before), 1), "0")
         return before
 
     def ask_ahead(self, variant: Variant, group: Group, n: str, dim: int) -> None:
-        """Fetch the next row, one further in `dim`, while the last loop over this one runs, where so much is computed between two rows that the first
-        loop over a long row would wait for memory each time."""
+        """Fetch the next row, one further in `dim`, while the last loop over this one runs, where so much is computed between two rows, or
+        rows are in so many pieces, that the first loop over a row would wait for memory. Of pieces every other line will do: the processor adds
+        its neighbour."""
         for a in () if variant.mask else self.plan.ahead:
-            start = self.code.add(group.offset[a], self.frame.strides[a][dim])
-            for u in range(variant.count):
+            start = self.code.add(group.offset[a], self.code.mul(self.ahead, self.frame.strides[a][dim]))
+            for u in range(0, variant.count, 2 if self.kernel.rank_r > 1 else 1):
                 self.frame.prefetch(variant.s, a, self.code.add(start, self.code.add(n, str(u * variant.s.width))))
 
     def _forms(self, alone: bool, unroll: int) -> list[tuple[int, int]]:

@@ -243,11 +243,12 @@ class Frame:
         function = s.module.declare("llvm.prefetch.p0", "void", ["ptr", "i32", "i32", "i32"])
         self.code.emit(f"call void {function}(ptr {self._pointer(access, offset)}, i32 0, i32 2, i32 1)")
 
-    def before_line(self, access: int, offset: str) -> str:
-        """Elements from an address on that lie before the next multiple of 64 bytes."""
+    def before_line(self, access: int, offset: str, lanes: int) -> str:
+        """Elements from an address on that lie before the next multiple of a vector of so many lanes."""
         address = self.code.let(f"ptrtoint ptr {self._pointer(access, offset)} to i64")
-        odd = self.code.let(f"and i64 {self.code.sub('0', address)}, 63")
-        return self.code.let(f"udiv i64 {odd}, {self.dtype(access).itemsize}")
+        size = self.dtype(access).itemsize
+        odd = self.code.let(f"and i64 {self.code.sub('0', address)}, {lanes * size - 1}")
+        return self.code.let(f"udiv i64 {odd}, {size}")
 
     def twins(self, access: int) -> bool:
         """Whether two turns of the innermost loop, written out, fill what each leaves between its elements."""

@@ -30,6 +30,7 @@ COST = {
 }
 MAP_BLOCK = 2048  # elements of the vector axis that one unit of work covers in kernels without R dims
 AHEAD_COST = 20  # of a loop's instructions (see `instruction_cost`), from which memory has time to fetch another row
+AHEAD_ELEMENTS = 16384  # of a channel of all images together, up to which the next channel is asked for: both are to fit the second-level cache
 TRANSPOSED_BLOCK = 64  # the same when a strided access profits from walking the other dims first
 
 
@@ -147,15 +148,19 @@ def _check(kernel: LoopKernel) -> None:
 
 def _ahead(kernel: LoopKernel, axis: int) -> tuple[int, ...]:
     """Rows that a kernel of several loops over them, one with an expensive function, reads first: the processor fetches ahead within a row, but
-    not so far. In panels it is one loop that goes down the rows, and only a part of every row."""
+    not so far. In panels it is one loop that goes down the rows, and only a part of every row. The channels of images are pieces of rows, one
+    here, one there: the processor begins anew with each (`AHEAD_ELEMENTS`)."""
     loops = [s for s in kernel.stages if s.kind != "point"]
     panels = axis < kernel.rank_p
     down = kernel.rank_p if panels else kernel.rank_p - 1  # the dim that counts rows
-    if not loops or (len(loops) == 1) != panels or kernel.rank_r != 1 or not kernel.rank_p:
+    if not loops or (len(loops) == 1) != panels or not kernel.rank_p or kernel.fixed or (kernel.rank_r != 1 if panels else not kernel.rank_r):
         return ()
-    if max(instruction_cost(s.instrs) for s in loops) < AHEAD_COST:
+    if kernel.rank_r == 1 and max(instruction_cost(s.instrs) for s in loops) < AHEAD_COST:
         return ()
     found = dict.fromkeys(i.imm for i in loops[0].instrs if i.op == "load")
+    if kernel.rank_r > 1:  # many short pieces: whatever the loops cost; what the last one walks through too
+        last = {i.imm for i in loops[-1].instrs if i.op == "load"}
+        found = dict.fromkeys(a for a in found if a in last)
     return tuple(a for a in found if kernel.accesses[a].strides[axis] == "1" and kernel.accesses[a].strides[down] != "0")
 
 

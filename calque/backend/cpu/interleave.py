@@ -37,6 +37,12 @@ def flags(schedule: Schedule, steps: Sequence[Loop | Contract], barriers: Sequen
     return words
 
 
+def walk_together(schedule: Schedule, before: Loop | Contract, after: Loop | Contract) -> bool:
+    """Whether two launches walk through common memory, so that they should take turns if nothing orders them."""
+    first = _walked(schedule, before)
+    return bool(first) and not first.keys().isdisjoint(_walked(schedule, after))
+
+
 def _walked(schedule: Schedule, step: Loop | Contract) -> dict[int, int]:
     """Large buffers that a loop reads from one end to the other while it goes through its units of work, and the extent of its outermost dim."""
     if not isinstance(step, Loop) or not step.kernel.rank_p:

@@ -272,10 +272,21 @@ def _apart(linker: Linker, step: Any, loop: Loop) -> bool:
     return not any(_conflict([r], others) for r in linker.ranges(loop))
 
 
+def _begins_with(schedule: Schedule, native: list[Loop | Contract], step: Loop | Contract, last: int, recent: list[tuple[int, list[Range]]]) -> int:
+    """The launch in front of which a barrier stands between `last` and a step: the step itself, or the first of those behind `last` that take turns
+    with it."""
+    first, behind = len(native), step
+    for number, _ in reversed(recent):
+        if number <= last or number + 1 != first or not interleave.walk_together(schedule, native[number], behind):
+            break
+        first, behind = number, native[number]
+    return first
+
+
 def _launches(schedule: Schedule, linker: Linker) -> tuple[list[Loop | Contract], list[int]]:
     """The native launches with their arguments, and for each whether a barrier must stand behind it (or a loop follows it block by block)."""
     native: list[Loop | Contract] = []
-    recent: list[list[Range]] = []
+    recent: list[tuple[int, list[Range]]] = []  # since the last barrier: number of a launch, its memory
     flags: list[int] = []
     pairs = epilogues(schedule)
     for number, step in enumerate(schedule.steps):
@@ -289,10 +300,12 @@ def _launches(schedule: Schedule, linker: Linker) -> tuple[list[Loop | Contract]
             flags.append(0)
             continue
         ranges = linker.ranges(step) + (linker.ranges(pair.loop) if pair is not None else [])
-        if native and any(_conflict(ranges, r) for r in recent):
-            flags[-1] |= 1
-            recent = []
-        recent.append(ranges)
+        conflicts = [first for first, r in recent if _conflict(ranges, r)]
+        if conflicts:
+            first = _begins_with(schedule, native, step, conflicts[-1], recent)
+            flags[first - 1] |= 1
+            recent = [r for r in recent if r[0] >= first]
+        recent.append((len(native), ranges))
         flags.append(0)
         native.append(step)
         if isinstance(step, Loop):

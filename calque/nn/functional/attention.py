@@ -145,7 +145,7 @@ def _grouped(q: Tensor, k: Tensor, v: Tensor, mask: Any) -> tuple[Tensor, Tensor
 
 @lower_precision
 def scaled_dot_product_attention(
-    query: Tensor, key: Tensor, value: Tensor, attn_mask: Any = None, dropout_p: float = 0.0, is_causal: bool = False,
+    query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0, is_causal: bool = False,
     scale: float | None = None, enable_gqa: bool = False,
 ) -> Tensor:  # fmt: skip
     """softmax(Q K^T scale + mask) V: (..., L, E), (..., S, E), (..., S, Ev) -> (..., L, Ev).
@@ -258,7 +258,7 @@ def _head_mask(attn_mask: Any, padding: Any, is_causal: bool, batch: int, heads:
 def multi_head_attention_forward(
     query: Tensor, key: Tensor, value: Tensor, embed_dim_to_check: int, num_heads: int, in_proj_weight: Any, in_proj_bias: Any, bias_k: Any,
     bias_v: Any, add_zero_attn: bool, dropout_p: float, out_proj_weight: Tensor, out_proj_bias: Any, training: bool = True,
-    key_padding_mask: Any = None, need_weights: bool = True, attn_mask: Any = None, use_separate_proj_weight: bool = False,
+    key_padding_mask: Any = None, need_weights: bool = True, attn_mask: Tensor | None = None, use_separate_proj_weight: bool = False,
     q_proj_weight: Any = None, k_proj_weight: Any = None, v_proj_weight: Any = None, static_k: Any = None, static_v: Any = None,
     average_attn_weights: bool = True, is_causal: bool = False,
 ) -> tuple[Tensor, Any]:  # fmt: skip

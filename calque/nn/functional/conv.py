@@ -119,7 +119,7 @@ def _check_ranks(op: str, n: int, x: Tensor, w: Tensor) -> None:
 def conv1d(
     input: Tensor,
     weight: Tensor,
-    bias: Any = None,
+    bias: Tensor | None = None,
     stride: Sizes = 1,
     padding: Sizes | str = 0,
     dilation: Sizes = 1,
@@ -133,7 +133,7 @@ def conv1d(
 def conv2d(
     input: Tensor,
     weight: Tensor,
-    bias: Any = None,
+    bias: Tensor | None = None,
     stride: Sizes = 1,
     padding: Sizes | str = 0,
     dilation: Sizes = 1,
@@ -149,7 +149,9 @@ def conv2d(
 
 
 @lower_precision
-def conv3d(input: Tensor, weight: Tensor, bias: Any = None, stride: Sizes = 1, padding: Sizes = 0, dilation: Sizes = 1, groups: int = 1) -> Tensor:
+def conv3d(
+    input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Sizes = 1, padding: Sizes = 0, dilation: Sizes = 1, groups: int = 1
+) -> Tensor:
     """Cross-correlation: (N, C, D, H, W), (O, C / groups, kD, kH, kW) -> (N, O, D', H', W'), as kD 2-d convolutions added up."""
     op = "conv3d"
     (sd, *s2), (pd, *p2), (dd, *d2) = (
@@ -207,7 +209,7 @@ def _transpose(
 def conv_transpose1d(
     input: Tensor,
     weight: Tensor,
-    bias: Any = None,
+    bias: Tensor | None = None,
     stride: Sizes = 1,
     padding: Sizes = 0,
     output_padding: Sizes = 0,
@@ -222,7 +224,7 @@ def conv_transpose1d(
 def conv_transpose2d(
     input: Tensor,
     weight: Tensor,
-    bias: Any = None,
+    bias: Tensor | None = None,
     stride: Sizes = 1,
     padding: Sizes = 0,
     output_padding: Sizes = 0,

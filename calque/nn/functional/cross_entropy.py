@@ -153,7 +153,7 @@ def _warn_softmax(input: Tensor) -> None:
 
 @full_precision
 def cross_entropy(
-    input: Tensor, target: Tensor, weight: Any = None, size_average: Any = None, ignore_index: int = -100, reduce: Any = None,
+    input: Tensor, target: Tensor, weight: Tensor | None = None, size_average: Any = None, ignore_index: int = -100, reduce: Any = None,
     reduction: str = "mean", label_smoothing: float = 0.0,
 ) -> Tensor:  # fmt: skip
     """-log(softmax(input)[target]): (N, C, *) scores and (N, *) labels in 0..C-1, or (N, C, *) class probabilities -> scalar.
@@ -197,7 +197,7 @@ def _probabilities(input: Tensor, target: Tensor, weight: Any, reduction: str, s
 
 @full_precision
 def nll_loss(
-    input: Tensor, target: Tensor, weight: Any = None, size_average: Any = None, ignore_index: int = -100, reduce: Any = None,
+    input: Tensor, target: Tensor, weight: Tensor | None = None, size_average: Any = None, ignore_index: int = -100, reduce: Any = None,
     reduction: str = "mean",
 ) -> Tensor:  # fmt: skip
     """-input[target] for log probabilities: (N, C, *) and (N, *) labels -> scalar."""

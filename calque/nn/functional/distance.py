@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from calque import functional as T
+from calque.functional.common import require_tensors
 from calque.tensor import Tensor
 
 __all__ = ["cosine_similarity", "pairwise_distance", "pdist"]
@@ -23,6 +24,7 @@ def cosine_similarity(x1: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-8) -
 
 def pairwise_distance(x1: Tensor, x2: Tensor, p: float = 2.0, eps: float = 1e-6, keepdim: bool = False) -> Tensor:
     """p-norm of x1 - x2 + eps over the last dim: (N, D), (N, D) -> (N)."""
+    require_tensors("pairwise_distance", x1, x2)
     return T.norm(x1 - x2 + float(eps), p, -1, keepdim)
 
 

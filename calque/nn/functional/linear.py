@@ -7,6 +7,7 @@ from typing import Any
 
 from calque import functional as T
 from calque.base.errors import ShapeError
+from calque.functional.common import require_tensors
 from calque.functional.precision import as_given, lower_precision
 from calque.nn.functional.checks import require_dtype
 from calque.ops.opdef import get
@@ -38,7 +39,7 @@ _FITTING: set[Any] = set()  # layouts that were checked already
 
 
 @lower_precision
-def linear(input: Tensor, weight: Tensor, bias: Any = None) -> Tensor:
+def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """x W^T + b: (*, in), (out, in), (out) -> (*, out).
 
     >>> import calque
@@ -61,8 +62,10 @@ def linear(input: Tensor, weight: Tensor, bias: Any = None) -> Tensor:
 
 
 @as_given
-def bilinear(input1: Tensor, input2: Tensor, weight: Tensor, bias: Any = None) -> Tensor:
+def bilinear(input1: Tensor, input2: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """x1^T W_k x2 + b_k for every output k: (*, in1), (*, in2), (out, in1, in2) -> (*, out)."""
+    if bias is not None:
+        require_tensors("bilinear", bias)
     out, in1, in2 = weight._layout.shape
     lead = tuple(input1._layout.shape[:-1])
     if tuple(input2._layout.shape[:-1]) != lead or input1._layout.shape[-1] != in1 or input2._layout.shape[-1] != in2:

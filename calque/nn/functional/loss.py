@@ -9,6 +9,7 @@ from typing import Any
 from calque import functional as T
 from calque.base.errors import ArgumentError, DTypeError, ShapeError
 from calque.base.shapes import broadcast_shapes
+from calque.functional.common import Operand, require_tensors
 from calque.functional.precision import full_precision
 from calque.nn.functional.checks import check_unit_interval, reduced
 from calque.nn.functional.distance import pairwise_distance
@@ -55,7 +56,9 @@ def _pairwise(op: str, input: Tensor, target: Tensor, loss: Tensor, weight: Any,
 
 
 @full_precision
-def mse_loss(input: Tensor, target: Tensor, size_average: Any = None, reduce: Any = None, reduction: str = "mean", weight: Any = None) -> Tensor:
+def mse_loss(
+    input: Tensor, target: Tensor, size_average: Any = None, reduce: Any = None, reduction: str = "mean", weight: Tensor | None = None
+) -> Tensor:
     """Squared error (x - y) ** 2.
 
     >>> import calque
@@ -69,7 +72,9 @@ def mse_loss(input: Tensor, target: Tensor, size_average: Any = None, reduce: An
 
 
 @full_precision
-def l1_loss(input: Tensor, target: Tensor, size_average: Any = None, reduce: Any = None, reduction: str = "mean", weight: Any = None) -> Tensor:
+def l1_loss(
+    input: Tensor, target: Tensor, size_average: Any = None, reduce: Any = None, reduction: str = "mean", weight: Tensor | None = None
+) -> Tensor:
     """Absolute error |x - y|."""
     reduction = legacy_reduction(size_average, reduce, reduction)
     _paired("l1_loss", input, target)
@@ -92,7 +97,7 @@ def smooth_l1_loss(input: Tensor, target: Tensor, size_average: Any = None, redu
 
 
 @full_precision
-def huber_loss(input: Tensor, target: Tensor, reduction: str = "mean", delta: float = 1.0, weight: Any = None) -> Tensor:
+def huber_loss(input: Tensor, target: Tensor, reduction: str = "mean", delta: float = 1.0, weight: Tensor | None = None) -> Tensor:
     """d ** 2 / 2 for d = |x - y| <= delta, else delta (d - delta / 2)."""
     _paired("huber_loss", input, target)
     if delta <= 0:
@@ -131,12 +136,14 @@ def _same_shape(op: str, input: Tensor, target: Tensor) -> None:
 
 @full_precision
 def binary_cross_entropy(
-    input: Tensor, target: Tensor, weight: Any = None, size_average: Any = None, reduce: Any = None, reduction: str = "mean"
+    input: Tensor, target: Tensor, weight: Tensor | None = None, size_average: Any = None, reduce: Any = None, reduction: str = "mean"
 ) -> Tensor:
     """-(y log x + (1 - y) log(1 - x)) for probabilities x in [0, 1]; logarithms are limited to -100."""
     op = "binary_cross_entropy"
     reduction = legacy_reduction(size_average, reduce, reduction)
     _same_shape(op, input, target)
+    if weight is not None:
+        require_tensors(op, weight)
 
     def outside(where: tuple[int, ...], value: float, count: int) -> Exception:
         return ArgumentError(
@@ -192,8 +199,8 @@ def _logits_backward(saved: Saved, g: Tensor) -> tuple[Any, ...]:
 
 @full_precision
 def binary_cross_entropy_with_logits(
-    input: Tensor, target: Tensor, weight: Any = None, size_average: Any = None, reduce: Any = None, reduction: str = "mean",
-    pos_weight: Any = None,
+    input: Tensor, target: Tensor, weight: Tensor | None = None, size_average: Any = None, reduce: Any = None, reduction: str = "mean",
+    pos_weight: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
     """Binary cross entropy of sigmoid(x), computed stably; `pos_weight` multiplies the loss of positive targets."""
     op = "binary_cross_entropy_with_logits"
@@ -216,6 +223,7 @@ def binary_cross_entropy_with_logits(
 def kl_div(input: Tensor, target: Tensor, size_average: Any = None, reduce: Any = None, reduction: str = "mean", log_target: bool = False) -> Tensor:
     """Kullback-Leibler divergence of log probabilities `input` from `target`: y (log y - x)."""
     reduction = legacy_reduction(size_average, reduce, reduction)
+    require_tensors("kl_div", input, target)
     if reduction == "mean":
         warn_user(
             "reduction: 'mean' divides the total loss by both the batch size and the support size. 'batchmean' divides "
@@ -240,6 +248,7 @@ def poisson_nll_loss(
 ) -> Tensor:  # fmt: skip
     """Negative log likelihood of counts: exp(x) - y x, or x - y log(x + eps) without `log_input`; `full` adds Stirling's term."""
     reduction = legacy_reduction(size_average, reduce, reduction)
+    require_tensors("poisson_nll_loss", input, target)
     loss = T.exp(input) - target * input if log_input else input - target * T.log(input + eps)
     if full:
         big = T.gt(target, 1.0)
@@ -249,7 +258,7 @@ def poisson_nll_loss(
     return reduced(loss, reduction, "poisson_nll_loss")
 
 
-def gaussian_nll_loss(input: Tensor, target: Tensor, var: Any, full: bool = False, eps: float = 1e-6, reduction: str = "mean") -> Tensor:
+def gaussian_nll_loss(input: Tensor, target: Tensor, var: Operand, full: bool = False, eps: float = 1e-6, reduction: str = "mean") -> Tensor:
     """Negative log likelihood of a normal distribution with mean x and variance `var` (a number or tensor, at least `eps`)."""
     if isinstance(var, (int, float)):
         if var < 0:
@@ -278,6 +287,7 @@ def hinge_embedding_loss(
 ) -> Tensor:
     """x where y = 1, max(0, margin - x) where y = -1."""
     reduction = legacy_reduction(size_average, reduce, reduction)
+    require_tensors("hinge_embedding_loss", input, target)
     kind = input._layout.dtype
     far = choose(T.ne(target, 1), _relu(float(margin) - input), 0.0, kind)
     near = choose(T.ne(target, -1), input, 0.0, kind)
@@ -342,6 +352,7 @@ def triplet_margin_loss(
 ) -> Tensor:  # fmt: skip
     """max(0, |a - p| - |a - n| + margin). Source: Balntas et al. (2016), including the distance swap."""
     reduction = legacy_reduction(size_average, reduce, reduction)
+    require_tensors("triplet_margin_loss", anchor, positive, negative)
 
     def distance(a: Tensor, b: Tensor) -> Tensor:
         return pairwise_distance(a, b, p, eps)
@@ -356,6 +367,7 @@ def triplet_margin_with_distance_loss(
     """`triplet_margin_loss` with any distance."""
     if margin <= 0:
         raise ArgumentError(f"[triplet_margin_loss] margin must be greater than 0, got {margin}")
+    require_tensors("triplet_margin_with_distance_loss", anchor, positive, negative)
     distance = distance_function or pairwise_distance
     near, far = distance(anchor, positive), distance(anchor, negative)
     if swap:
@@ -367,16 +379,19 @@ def triplet_margin_with_distance_loss(
 def soft_margin_loss(input: Tensor, target: Tensor, size_average: Any = None, reduce: Any = None, reduction: str = "mean") -> Tensor:
     """log(1 + exp(-y x)) for y = 1 or -1."""
     reduction = legacy_reduction(size_average, reduce, reduction)
+    require_tensors("soft_margin_loss", input, target)
     return reduced(_softplus_of_minus(input * target), reduction, "soft_margin_loss")
 
 
 def multilabel_soft_margin_loss(
-    input: Tensor, target: Tensor, weight: Any = None, size_average: Any = None, reduce: Any = None, reduction: str = "mean"
+    input: Tensor, target: Tensor, weight: Tensor | None = None, size_average: Any = None, reduce: Any = None, reduction: str = "mean"
 ) -> Tensor:
     """Mean over the classes of the binary cross entropies with logits: (N, C), (N, C) -> scalar."""
     reduction = legacy_reduction(size_average, reduce, reduction)
+    require_tensors("multilabel_soft_margin_loss", input, target)
     loss = target * _softplus_of_minus(input) + (1.0 - target) * _softplus_of_minus(-input)
     if weight is not None:
+        require_tensors("multilabel_soft_margin_loss", weight)
         loss = loss * weight
     return reduced(T.mean(loss, input._layout.ndim - 1), reduction, "multilabel_soft_margin_loss")
 
@@ -387,7 +402,7 @@ def multi_margin_loss(
     target: Tensor,
     p: int = 1,
     margin: float = 1.0,
-    weight: Any = None,
+    weight: Tensor | None = None,
     size_average: Any = None,
     reduce: Any = None,
     reduction: str = "mean",

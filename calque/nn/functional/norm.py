@@ -105,7 +105,7 @@ def _trailing(op: str, input: Tensor, normalized_shape: Sequence[int], weight: A
     return wanted, tuple(range(lead, len(shape))), tuple(range(lead))
 
 
-def layer_norm(input: Tensor, normalized_shape: Sequence[int], weight: Any = None, bias: Any = None, eps: float = 1e-5) -> Tensor:
+def layer_norm(input: Tensor, normalized_shape: Sequence[int], weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-5) -> Tensor:
     """(x - mean) / sqrt(var + eps) over the last dims, scaled and shifted: (*, normalized_shape) -> the same.
 
     >>> import calque
@@ -116,7 +116,7 @@ def layer_norm(input: Tensor, normalized_shape: Sequence[int], weight: Any = Non
     return _Kernel(tuple(input._layout.shape), dims, wanted, lead, eps)("NativeLayerNormBackward0", input, weight, bias)
 
 
-def rms_norm(input: Tensor, normalized_shape: Sequence[int], weight: Any = None, eps: float | None = None) -> Tensor:
+def rms_norm(input: Tensor, normalized_shape: Sequence[int], weight: Tensor | None = None, eps: float | None = None) -> Tensor:
     """x / sqrt(mean(x^2) + eps) over the last dims, scaled: (*, normalized_shape) -> the same. `eps` defaults to the dtype's epsilon."""
     _, dims, lead = _trailing("rms_norm", input, normalized_shape, weight, None)
     kind = input._layout.dtype
@@ -148,6 +148,8 @@ def _per_channel(ndim: int, channels: int) -> Dims:
 
 
 def _check_channels(op: str, input: Tensor, **parameters: Any) -> None:
+    if (parameters.get("running_mean") is None) is not (parameters.get("running_var") is None):
+        raise ArgumentError(f"[{op}] running_mean and running_var must either both be None or neither be None: got one; pass both")
     if input._layout.ndim < 2:
         raise ShapeError(f"[{op}] expected an input (N, C, ...) with at least 2 dims, got shape {tuple(input._layout.shape)}")
     channels = input._layout.shape[1]
@@ -163,7 +165,7 @@ def _check_channels(op: str, input: Tensor, **parameters: Any) -> None:
 
 
 def batch_norm(
-    input: Tensor, running_mean: Any, running_var: Any, weight: Any = None, bias: Any = None, training: bool = False,
+    input: Tensor, running_mean: Any, running_var: Any, weight: Tensor | None = None, bias: Tensor | None = None, training: bool = False,
     momentum: Any = 0.1, eps: float = 1e-5,
 ) -> Tensor:  # fmt: skip
     """Normalise every channel over batch and positions: (N, C, *) -> the same. While training with the batch's statistics, which also
@@ -219,7 +221,7 @@ def _averaged(mean: Tensor, variance: Tensor, running_mean: Tensor, running_var:
     return ()
 
 
-def group_norm(input: Tensor, num_groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> Tensor:
+def group_norm(input: Tensor, num_groups: int, weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-5) -> Tensor:
     """Normalise each sample over the channels of a group and all positions: (N, C, *) -> the same."""
     _check_channels("group_norm", input, weight=weight, bias=bias)
     shape = tuple(input._layout.shape)
@@ -238,7 +240,7 @@ def group_norm(input: Tensor, num_groups: int, weight: Any = None, bias: Any = N
 
 
 def instance_norm(
-    input: Tensor, running_mean: Any = None, running_var: Any = None, weight: Any = None, bias: Any = None,
+    input: Tensor, running_mean: Tensor | None = None, running_var: Tensor | None = None, weight: Tensor | None = None, bias: Tensor | None = None,
     use_input_stats: bool = True, momentum: float = 0.1, eps: float = 1e-5,
 ) -> Tensor:  # fmt: skip
     """Normalise each channel of each sample over its positions: (N, C, *) -> the same."""
@@ -255,7 +257,7 @@ def instance_norm(
         raise ShapeError(f"[instance_norm] Expected more than 1 spatial element when training, got input size {input._layout.shape!r}")
     kernel = _Kernel(shape, dims, affine, (0, *dims), eps)
     y = kernel("NativeBatchNormBackward0", input, weight, bias)
-    if running_mean is not None:
+    if running_mean is not None and running_var is not None:
         stats = tuple(total(s.detach(), (0,)) / float(shape[0]) for s in kernel.stats)
         _update_running(stats, running_mean, running_var, momentum, count)
     return y

@@ -12,7 +12,7 @@ import numpy as np
 
 from calque import functional as T
 from calque.base import dtypes as dt
-from calque.base.errors import ArgumentError, ShapeError, no_tensor
+from calque.base.errors import ArgumentError, ShapeError
 from calque.base.shapes import contiguous_strides
 from calque.functional.common import cast, prim
 from calque.functional.precision import as_given
@@ -156,10 +156,7 @@ def _windows(op: str, x: Tensor, settings: tuple[Any, ...], ceil_mode: bool) -> 
 
 def _batched(op: str, x: Tensor, n: int) -> tuple[Tensor, Any]:
     """(N, C, H, W) and the function back to the caller's rank."""
-    try:
-        ndim = x._layout.ndim
-    except AttributeError as error:
-        raise no_tensor(op, error) or error from None
+    ndim = x._layout.ndim
     if ndim not in (n + 1, n + 2):
         raise ShapeError(f"[{op}] Expected {n + 1}D or {n + 2}D input, but got {list(x._layout.shape)}")
     single = ndim == n + 1
@@ -372,14 +369,14 @@ def max_pool1d(
     return _max_pool(op, 1, input, settings, ceil_mode, return_indices)
 
 
-def max_pool2d_with_indices(*args: Any, **kwargs: Any) -> Any:
+def max_pool2d_with_indices(input: Tensor, *args: Any, **kwargs: Any) -> Any:
     """`max_pool2d` and the flat positions of the maxima."""
-    return max_pool2d(*args, **{**kwargs, "return_indices": True})
+    return max_pool2d(input, *args, **{**kwargs, "return_indices": True})
 
 
-def max_pool1d_with_indices(*args: Any, **kwargs: Any) -> Any:
+def max_pool1d_with_indices(input: Tensor, *args: Any, **kwargs: Any) -> Any:
     """`max_pool1d` and the positions of the maxima."""
-    return max_pool1d(*args, **{**kwargs, "return_indices": True})
+    return max_pool1d(input, *args, **{**kwargs, "return_indices": True})
 
 
 def _window_sums(w: _Windows, x: Tensor) -> Tensor:
