@@ -273,6 +273,7 @@ LAYERS = {
     "one channel": (3, 1, (28, 28), 32, (5, 5), (1, 1), (2, 2), 1),
     "1x1 of many channels": (3, 136, (14, 14), 288, (1, 1), (1, 1), (0, 0), 1),
     "1x1 stride 2 of many channels": (3, 64, (28, 28), 128, (1, 1), (2, 2), (0, 0), 1),
+    "1x1 stride 2 of larger images": (2, 35, (27, 26), 40, (1, 1), (2, 2), (0, 0), 1),
     "1x1 to few output channels": (3, 96, (13, 12), 24, (1, 1), (1, 1), (0, 0), 1),
     "1x1 from few channels, stride 2": (3, 18, (16, 16), 61, (1, 1), (2, 2), (0, 0), 1),
     "few output channels": (2, 20, (12, 15), 7, (3, 3), (1, 1), (1, 1), 1),
@@ -381,6 +382,10 @@ def test_other_register_files(target: TargetInfo) -> None:
             (4, channels, 17, 17), (rows, channels // groups, kernel, kernel), (4, rows, out, out)))
         for kind in ("conv2d", "conv2d_input_grad", "conv2d_weight_grad"):
             check_convolution(kind, sizes, x, w, g, lib)
+    x, w, g = (rng.standard_normal(shape).astype(np.float32) for shape in ((2, 33, 27, 30), (40, 33, 1, 1), (2, 40, 14, 15)))
+    for kind in ("conv2d", "conv2d_input_grad"):
+        sizes = {"images": 2, "channels": 33, "size": (27, 30), "out_channels": 40, "kernel": (1, 1), "out_size": (14, 15), "stride": (2, 2)}
+        check_convolution(kind, sizes, x, w, g, lib)
     for kind in ("conv2d", "conv2d_input_grad", "conv2d_weight_grad"):
         sizes = {"images": 2, "channels": 21, "size": (5, 7), "out_channels": 21, "kernel": (3, 3), "out_size": (5, 7), "padding": (1, 1),
                  "groups": 21}
@@ -453,6 +458,28 @@ def test_residue_classes_together(dtype: str, rows: int, channels: int, groups: 
         check_convolution("conv2d_input_grad", sizes, x, w, g)
         apart = replace(params, patches=True)
         check("conv2d_input_grad", apart, g, w, naive("conv2d_input_grad", g, w, params, x.shape), w.size)
+
+
+@pytest.mark.parametrize(("rows", "channels", "groups", "size"), [
+    (64, 40, 1, (56, 56)), (33, 300, 1, (34, 33)), (40, 33, 2, (24, 57)), (32, 17, 1, (16, 1024)), (48, 70, 1, (31, 28)), (32, 5, 1, (300, 2))])
+@pytest.mark.parametrize("kind", ["conv2d", "conv2d_input_grad"])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_pixels_of_stride_2_together(dtype: str, kind: str, rows: int, channels: int, groups: int, size: tuple[int, int],
+                                     rng: np.random.Generator) -> None:
+    """1x1 with stride 2: odd sizes, several parts of an image and blocks of depth, planes in place and copied, very narrow ones, other layouts."""
+    inner, outer = (channels, rows) if kind == "conv2d" else (rows, channels)
+    out = (-(-size[0] // 2), -(-size[1] // 2))
+    sizes: dict[str, Any] = {"images": 2, "channels": inner * groups, "size": size, "out_channels": outer * groups, "kernel": (1, 1),
+                             "out_size": out, "stride": (2, 2), "groups": groups}
+    for order in ([0, 1, 2, 3], [0, 2, 3, 1]):
+        x, w, g = (strided(rng, shape, dtype, order, 1) for shape in (
+            (2, inner * groups, *size), (outer * groups, inner, 1, 1), (2, outer * groups, *out)))
+        params: Any = (Conv2d(**sizes, x_strides=strides_of(x), w_strides=strides_of(w)) if kind == "conv2d"  # type: ignore[arg-type]
+                       else Conv2dInputGrad(**sizes, g_strides=strides_of(g), w_strides=strides_of(w)))  # type: ignore[arg-type]
+        assert ways_of(kind, params, dtype, library(dtype).target) == {"strided"}
+        check_convolution(kind, sizes, x, w, g)
+        operands = (x, w) if kind == "conv2d" else (g, w)
+        check(kind, replace(params, patches=True), *operands, naive(kind, *operands, params, x.shape), w.size)
 
 
 def test_weight_gradients_of_one_tap_that_are_packed() -> None:

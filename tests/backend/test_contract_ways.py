@@ -25,15 +25,17 @@ from calque.backend.cpu.contract.params import blocking_for
 from calque.backend.cpu.target import current
 from tests.backend.test_cpu_objects import ELSEWHERE, compiled
 
+WAYS = ("patches", "near", "direct", "flat", "strided")
 ROOT = Path(__file__).resolve().parents[2]
 
 
 def decision() -> int:
-    """Address of a native function (block, result): 3 for flat, 2 for direct, 1 for near, 0 else."""
+    """Address of a native function (block, result): 4 for strided, 3 for flat, 2 for direct, 1 for near, 0 else."""
     b = Builder("decide", ("ptr %block", "ptr %result"), blocking_for("float32", current()), linkage="")
     p, w = read_patch(b, "%block"), read_conv(b, "%block")
     flat, direct, near = is_flat(b, p, w), is_direct(b, p, w), is_near(b, p, w)
-    b.emit(f"store i64 {b.select(flat, 3, b.select(direct, 2, b.select(near, 1, 0)))}, ptr %result")
+    strided = b.select(b.compare("ne", w["strided"], 0), 4, 0)
+    b.emit(f"store i64 {b.select(flat, 3, b.select(direct, 2, b.select(near, 1, strided)))}, ptr %result")
     text = b.text().replace("#0", "nounwind")
     data = llvm.compile_all([llvm.Source(lambda: text, 1)], current())[0]
     return llvm.Loader().load([(data, ["decide"])])[0]
@@ -50,7 +52,7 @@ def random_block(rng: random.Random) -> list[int]:
     values |= {f"{axis}_{name}": rng.choice([1, 1, 2, 3]) for axis in ("row", "column") for name in ("stride", "dilation")}
     values |= {"row_dilation": rng.choice([1, 2, -1]), "column_dilation": rng.choice([1, 2, -1])}
     values |= {"channels": rng.choice([1, 3, 16, 64, 512]), "rows": rng.choice([1, 2, 4, 10, 32, 64, 512])}
-    values |= {"result_column_step": rng.choice([1, 1, 1, 2])}
+    values |= {"result_column_step": rng.choice([1, 1, 1, 2]), "strided": rng.choice([0, 0, 1, 2])}
     if rng.random() < 0.25:  # a matrix product on planes
         values |= dict.fromkeys(("tap_rows", "tap_columns", "column_stride", "column_step", "grid_rows", "result_grid_rows"), 1)
         values |= dict.fromkeys(("patches", "row_offset", "column_offset"), 0)
@@ -66,9 +68,9 @@ def test_the_evaluated_choice_is_the_native_one(seed: int) -> None:
         words, result = (ctypes.c_int64 * len(block))(*block), ctypes.c_int64(-1)
         native(ctypes.addressof(words), ctypes.addressof(result))
         way = ways._block_way(tuple(block), blocking_for("float32", current()))
-        assert way == ("patches", "near", "direct", "flat")[result.value], block
+        assert way == WAYS[result.value], block
         found.append(way)
-    assert min(found.count(way) for way in ("patches", "near", "direct", "flat")) > 100
+    assert min(found.count(way) for way in WAYS) > 100
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
@@ -124,7 +126,7 @@ from calque.backend.cpu import library
 rng = np.random.default_rng(0)
 WAYS = {  # images, channels, size, out channels, kernel, stride, padding
     "patches": (8, 3, 32, 64, 3, 1, 1), "direct": (8, 64, 32, 128, 3, 2, 1), "flat": (4, 4, 32, 4, 3, 1, 1), "winograd": (4, 64, 16, 64, 3, 1, 1),
-    "one": (4, 64, 16, 32, 1, 2, 0),
+    "one": (4, 64, 16, 32, 1, 2, 0), "strided": (2, 64, 28, 64, 1, 2, 0),
 }
 def numbers(shape):
     return rng.integers(-4, 5, shape).astype(np.float32)
@@ -155,7 +157,8 @@ print(library.COUNTERS.compiled, sorted(library._taken.values(), key=sorted))
 """
 
 
-@pytest.mark.parametrize("order", ["patches flat direct winograd one", "winograd one direct flat patches", "flat winograd flat patches"])
+@pytest.mark.parametrize("order", ["patches flat direct winograd one strided", "winograd one strided direct flat patches",
+                                   "flat winograd flat patches"])
 def test_ways_added_one_after_the_other_compute_the_same(tmp_path_factory: pytest.TempPathFactory, order: str) -> None:
     folder = tmp_path_factory.getbasetemp() / "ways"  # common to the orders: each compiles only what the others have not
     environment = {**os.environ, "CALQUE_CACHE": str(folder), "PYTHONPATH": str(ROOT)}

@@ -212,6 +212,10 @@ def _convolve(blocking: Blocking) -> str:
         b.call("direct_convolve", "i64 %thread", "i64 %threads", "ptr %private", "ptr %image", "ptr %shared", "ptr %result",
                "ptr %block")
     b.return_when(whole)
+    strided = b.compare("ne", w["strided"], 0)
+    with b.when(strided):
+        b.call("strided_convolve", "i64 %thread", "i64 %threads", "ptr %private", "ptr %image", "ptr %shared", "ptr %result", "ptr %block")
+    b.return_when(strided)
     begin(b, "%private")
     depth, _, row_panels = _sizes(b, p, w)
     group_size = b.mul(b.mul(row_panels, depth), blocking.row_stride)

@@ -13,7 +13,7 @@ class ConvWords:
     """What follows the patch description in the parameter block of one convolution (steps in elements).
 
     With upsampling, rows and columns of the image count as that far apart, zeros between them; only few output channels
-    per group know it. ``patches``: the other two ways are kept away.
+    per group know it. ``patches``: all other ways are kept away. ``strided``: see `strided.py`, 0 for other convolutions.
     """
 
     groups: int
@@ -38,6 +38,7 @@ class ConvWords:
     row_upsampling: int = 1
     column_upsampling: int = 1
     patches: int = 0
+    strided: int = 0
 
     def words(self) -> tuple[int, ...]:
         """The block in memory order."""

@@ -17,6 +17,7 @@ from calque.backend.cpu.contract.plane_grad import MARK as PLANES
 from calque.backend.cpu.contract.plane_grad import PlaneGradWords, planes_of
 from calque.backend.cpu.contract.recurrent import Recurrent
 from calque.backend.cpu.contract.schedule import UNTUNED, ProductSchedule
+from calque.backend.cpu.contract.strided import GATHERED, SPREAD, suits
 from calque.backend.cpu.contract.target import Blocking, VectorUnit
 from calque.backend.cpu.contract.tile_grad import LEAST_PIXELS, PIXELS, TileGradWords, planned
 from calque.backend.cpu.contract.tile_grad import MARK as TILED
@@ -122,6 +123,10 @@ class _Convolution:
                                                self.out_channels, self.out_size) and self._tiles >= self._fewest_tiles
 
     @property
+    def _window(self) -> tuple[Pair, Pair, Pair, Pair]:
+        return self.kernel, self.stride, self.padding, self.out_size
+
+    @property
     def _tiles(self) -> int:
         return self.images * prod(-(-extent // TILE) for extent in self.out_size)
 
@@ -161,8 +166,13 @@ class Conv2d(_Convolution):
             weight_group_step=rows * self.w_strides[0], weight_offset=0,
             result_batch_step=self.out_channels * pixels, result_channel_step=pixels, result_row_step=width,
             result_column_step=1, result_grid_rows=height, result_grid_columns=width, result_offset=0,
-            result_group_step=rows * pixels, patches=int(self.patches))
+            result_group_step=rows * pixels, patches=int(self.patches), strided=GATHERED if self._gathered else 0)
         return (patch, words) if self.pairs else (_flat_patch(patch), _flat_result(words))
+
+    @property
+    def _gathered(self) -> bool:
+        """Whether strided pixels are brought together once for all channels; the sizes alone decide."""
+        return not (self.patches or self.pairs) and suits(self.out_channels // self.groups, self.channels // self.groups, *self._window)
 
     def _winograd(self) -> WinogradWords:
         words = _winograd(self, self.x_strides, self.w_strides)
@@ -185,7 +195,7 @@ class Conv2dInputGrad(_Convolution):
         if joint:
             return (JOINT, *joint.words())
         blocks = self._blocks()
-        unmet = not self._apart and len(blocks) < len(self._classes)
+        unmet = not (self._apart or self._spread) and len(blocks) < len(self._classes)
         cleared = self.images * self.channels * prod(self.size) if unmet else 0
         return (len(blocks), cleared, *(word for patch, words in blocks for word in block_words(patch, words)))
 
@@ -282,8 +292,14 @@ class Conv2dInputGrad(_Convolution):
             result_batch_step=self.channels * pixels, result_channel_step=pixels,
             result_row_step=self.stride[0] * width, result_column_step=self.stride[1],
             result_grid_rows=grid[0], result_grid_columns=grid[1], result_offset=row * width + column,
-            result_group_step=rows * pixels, patches=int(self.patches))
+            result_group_step=rows * pixels, patches=int(self.patches), strided=SPREAD if self._spread else 0)
         return (patch, words) if self.pairs else (_flat_patch(patch), _flat_result(words))
+
+    @property
+    def _spread(self) -> bool:
+        """Whether sums are written together with the zeros between them; the sizes alone decide."""
+        every = self.out_size == (-(-self.size[0] // 2), -(-self.size[1] // 2))
+        return every and not (self.patches or self.pairs) and suits(self.channels // self.groups, self.out_channels // self.groups, *self._window)
 
     def _residue(self, axis: int, residue: int) -> tuple[int, int, int, int, int]:
         """Which taps meet pixels of this residue: (first tap, tap step, taps, source offset, source step per tap)."""

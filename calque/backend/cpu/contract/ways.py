@@ -35,6 +35,7 @@ FUNCTIONS: dict[str, dict[str, tuple[str, ...]]] = {
         "direct": ("direct_pack_weights", "direct_convolve"),
         "joint": ("joint_grad",),
         "near": ("near_convolve",),
+        "strided": ("strided_convolve",),
         "patches": ("conv_chunk",),
     },
     "conv2d_weight_grad": {
@@ -55,6 +56,7 @@ CALLERS = {
     "direct_convolve": "convolve",
     "joint_grad": "calque_conv2d",
     "near_convolve": "convolve",
+    "strided_convolve": "convolve",
     "conv_chunk": "convolve",
     **{f"{form.prefix}_weight_grad": "calque_conv2d_weight_grad" for form in FORMS.values()},
     "tile_grad": "calque_conv2d_weight_grad",
@@ -155,7 +157,9 @@ def _block_way(words: tuple[int, ...], blocking: Blocking) -> str:
         return "flat"
     if is_direct(b, p, w) == "1":
         return "direct"
-    return "near" if is_near(b, p, w) == "1" else "patches"
+    if is_near(b, p, w) == "1":
+        return "near"
+    return "strided" if w["strided"] else "patches"
 
 
 def ways_of(kind: str, native: Contraction, dtype: str, target: VectorUnit) -> frozenset[str]:
