@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import calque
-from calque.backend.cpu import library, objects, plans
+from calque.backend.cpu import library, objects, plans, target
 from calque.base.config import settings
 from calque.base.dtypes import float32, int64
 from calque.ir.program import Program
@@ -139,6 +140,13 @@ def test_a_cache_without_the_objects_is_as_good_as_empty(entry, monkeypatch, tmp
     before = library.COUNTERS.compiled
     assert not recalled(program)[0].executable.linked.constants
     assert library.COUNTERS.compiled > before
+
+
+def test_an_empty_cache_is_not_asked_at_the_price_of_loading_llvm(entry, monkeypatch, tmp_path) -> None:
+    program, _, _ = entry
+    monkeypatch.setattr(settings, "cache_dir", tmp_path)
+    monkeypatch.setattr(target, "_host", lru_cache(maxsize=1)(lambda: pytest.fail("asked")))
+    assert plans.recall(fingerprints.fingerprint(program)) is None
 
 
 def test_a_plan_is_known_by_all_that_it_depends_on(entry, monkeypatch) -> None:

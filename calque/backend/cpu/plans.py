@@ -21,7 +21,7 @@ from calque.backend.cpu.library import Module, Needed
 from calque.backend.cpu.link import Linked, Stretch
 from calque.backend.cpu.llvm import Source
 from calque.backend.cpu.memory import POOL
-from calque.backend.cpu.target import current
+from calque.backend.cpu.target import current, known
 from calque.base.dtypes import dtype_by_name
 from calque.kernel.schedule import Buffer, Schedule
 
@@ -72,6 +72,8 @@ def keep(program: bytes, executable: CpuExecutable) -> None:
 
 def recall(program: bytes) -> CpuExecutable | None:
     """What an equal program was linked to, ready to run; None if that is not on the disk as a whole."""
+    if not known():  # the cache is empty: nothing is worth waiting for LLVM
+        return None
     key = _key(program)
     data = library.disk_cache().get(key) if key else None
     if data is None:

@@ -99,9 +99,14 @@ def _host() -> tuple[str, str, str]:
     return found
 
 
+def known() -> bool:
+    """Whether this process, or one before it, knows what LLVM says of this machine. If not, asking waits for LLVM to load."""
+    return _host.cache_info().currsize > 0 or len(_kept_host()[2]) == 3
+
+
 def expect(modules: int) -> None:
     """A program that needs about so many kernels is on its way. With an empty cache they will be missing: compilers start while it is planned."""
-    if _host.cache_info().currsize == 0 and len(_kept_host()[2]) < 3:
+    if not known():
         POOL.prepare(modules)
 
 
