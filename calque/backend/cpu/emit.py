@@ -25,7 +25,7 @@ from calque.backend.cpu.target import TargetInfo
 from calque.base.errors import CompileError
 from calque.kernel.loops import Instr, LoopKernel, Stage
 
-VERSION = 9
+VERSION = 5
 """Part of the object cache's key: raise it when the same kernel text must be compiled anew."""
 
 SIGNATURE = "void @{}(i64 %thread, i64 %threads, ptr %barrier, ptr %scratch, ptr %args)"
@@ -125,9 +125,13 @@ class KernelEmitter:
             emit_panel.Panel(self, start, stop).write(group)
             return
         following = self._next_rows(group)
+        spread = self._spread(*self.kernel.stages)
 
         def body(variant: Variant, n: str) -> None:
-            self._panel(variant, self.split(variant, group, n, self.kernel.stages))
+            groups = self.split(variant, group, n, self.kernel.stages)
+            for g in groups if variant.s.width > 1 else ():
+                g.values.update(spread)
+            self._panel(variant, groups)
             for access, row in following.items() if not variant.mask else ():
                 for u in range(variant.count):
                     self.frame.prefetch(variant.s, access, code.add(row, code.add(n, str(u * variant.s.width))))
@@ -323,10 +327,11 @@ class KernelEmitter:
         self.shared = kept
         self._merge(partial)
 
-    def _spread(self, stage: Stage) -> dict[int, Val]:
+    def _spread(self, *stages: Stage) -> dict[int, Val]:
         """What is the same in all lanes, in every lane of a register: LLVM would do this anew in every turn of the loop over a row."""
         s, found = self.vector, {}
-        used = {a for v, i in enumerate(stage.instrs, stage.first) if i.op not in STORES and self.plan.varying(v) for a in i.args}
+        instrs = [(v, i) for stage in stages for v, i in enumerate(stage.instrs, stage.first)]
+        used = {a for v, i in instrs if i.op not in STORES and self.plan.varying(v) for a in i.args}
         for a in sorted(used & self.shared.keys()) if s.width > 1 else ():
             value = self.shared[a]
             if value.kind in FLOAT_KINDS and not is_literal(value.text):
@@ -429,12 +434,13 @@ class KernelEmitter:
     ) -> None:
         for group, found in zip(groups, accumulators, strict=True):
             for value, accumulator in found.items():
-                args = [self._operand(a, group) for a in stage.instrs[value - stage.first].args]
+                args = [self._operand(a, group, accumulator.s) for a in stage.instrs[value - stage.first].args]
                 accumulator.add(args, variant.mask if self.plan.along == "r" else "")
 
-    def _operand(self, value: int, group: Group) -> Val:
+    def _operand(self, value: int, group: Group, s: Lanes) -> Val:
+        """A value for vectors of the width of `s`; what is the same in all lanes may be at hand in both forms."""
         found = group.values.get(value)
-        return self.shared[value] if found is None else found
+        return self.shared[value] if found is None or (s.width == 1 and value in self.shared) else found
 
     def _value(self, instr: Instr, variant: Variant, group: Group, s: Lanes) -> Val:
         """One instruction that has a result, at width 1 or the width of the variant."""
@@ -445,7 +451,7 @@ class KernelEmitter:
             return self.frame.scalar(self.one, instr)
         if op == "index":
             return memory.position(s, dtype, group.index[instr.imm], instr.imm == self.plan.axis)
-        args = [self._operand(a, group) for a in instr.args]
+        args = [self._operand(a, group, s) for a in instr.args]
         if op in ("load", "load_at"):
             index = args[0] if args else None
             return self.frame.load(s, self.one, instr.imm, group.offset[instr.imm], index, variant.mask)
@@ -456,8 +462,8 @@ class KernelEmitter:
         return Val(instruction(s, op, dtype, args), dtype, s.width)
 
     def _store(self, instr: Instr, variant: Variant, group: Group, number: int) -> None:
-        args = [self._operand(a, group) for a in instr.args]
         s = variant.s if self.plan.axis >= 0 and self._store_varies(instr) else self.one
+        args = [self._operand(a, group, s) for a in instr.args]
         index = args[1] if len(args) > 1 else None
         offset = group.offset[instr.imm]
         value = Val(cast(s, args[0], self.frame.dtype(instr.imm)), self.frame.dtype(instr.imm), s.width)
