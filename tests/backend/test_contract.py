@@ -85,7 +85,8 @@ def test_matmul(data: st.DataObject) -> None:
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("shape", [(300, 10, 520), (10, 300, 520), (1, 1000, 300), (1000, 1, 300), (700, 40, 30),
                                    (40, 700, 30), (1, 1, 5000), (3, 50, 640), (77, 2, 320), (5, 7, 1024), (257, 1025, 300), (100, 500, 700),
-                                   (1, 301, 1024), (2, 301, 1024), (301, 2, 1024)])
+                                   (1, 301, 1024), (2, 301, 1024), (301, 2, 1024), (13, 52, 512), (52, 12, 512), (24, 31, 256), (25, 31, 256),
+                                   (9, 20, 8192)])
 @pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
 def test_matmul_paths(dtype: str, shape: tuple[int, int, int], layout: str) -> None:
     """Every driver path: direct, packed, transposed product, several blocks of depth; one that is packed by one thread, read in place by several;
@@ -132,7 +133,7 @@ def test_small_products_of_other_registers(unit: TargetInfo) -> None:
     for m, k, n in ((16, 16, 16), (7, 9, 5), (19, 31, 21), (4, 20, 130)):
         a, b = rng.standard_normal((9, m, k)).astype("f"), rng.standard_normal((9, k, n)).astype("f")
         check("matmul", matmul_params(a, b), a, b, np.matmul(a.astype(np.float64), b.astype(np.float64)), k, lib)
-    for m in (1, 2, 3):
+    for m in (1, 2, 3, 7):
         a, b = rng.standard_normal((m, 1024)).astype("f"), rng.standard_normal((299, 1024)).astype("f").T
         check("matmul", matmul_params(a, b), a, b, a.astype(np.float64) @ b.astype(np.float64), 1024, lib)
 

@@ -27,6 +27,12 @@ ROW_GROUP_BYTES = 160 << 10
 PACKED_ROWS_OFFSET = 1 << 20
 PACKED_ROWS_BYTES = 4 << 20
 """More than 2048 rows with the longest usual block of k: 4096 rows on two threads pack B once."""
+MOST_DOT_ROWS = 24
+"""Most rows for which B is read in place, k contiguous in both operands, instead of being packed ..."""
+LONG_DOT_VECTORS = 16
+DOT_ROWS_BYTES = 256 << 10
+"""... if sums are so long that adding up their lanes does not count, and A stays in the second-level cache; otherwise only as many rows as are
+multiplied at a time."""
 STREAM_BYTES = 1 << 20
 """B up to which the second-level cache may hold it, so that fetching it would only cost instructions."""
 WHOLE_BYTES = 2 << 20
@@ -338,19 +344,20 @@ def _add_rows(b: Builder, k: Value, rows: int, first: Value, stop: Value) -> Non
 
 
 def _gemm_dot(blocking: Blocking) -> str:
-    """Few rows and k contiguous in both operands: dot products read both in place, B once."""
+    """Few rows and k contiguous in both operands: dot products read both in place, some columns of B with all rows before the next ones."""
     b = Builder("gemm_dot", GEMM_PARAMETERS, blocking, attributes="noinline")
     far = b.compare("sgt", b.mul(b.mul("%columns", "%depth"), blocking.item_bytes), STREAM_BYTES)
     streamed = b.both(far, b.compare("sle", "%rows", blocking.stream_rows))
     side = b.select(streamed, blocking.stream_columns, blocking.dot_rows)
     tile = b.array((blocking.dot_rows + 1) * blocking.tile_columns)
     low, high = b.share(b.ceil_div("%columns", side), "%thread", "%threads")
-    with b.loop(low, high) as panel:
-        first = b.mul(panel, side)
+    groups = b.ceil_div("%rows", blocking.dot_rows)
+    with b.loop(low, high) as panel, b.loop(0, groups) as group:
+        first, (row, rows) = b.mul(panel, side), panel_rows(b, "%rows", groups, group)
         count = b.min(b.sub("%columns", first), side)
-        operands = ("i64 %rows", "i64 %depth", "ptr %a", "i64 %a_row",
+        operands = (f"i64 {rows}", "i64 %depth", f"ptr {b.at('%a', b.mul(row, '%a_row'))}", "i64 %a_row",
                     f"ptr {b.at('%b', b.mul(first, '%b_column'))}", "i64 %b_column")
-        c = b.at("%c", b.mul(first, "%c_column"))
+        c = b.at("%c", b.dot((row, "%c_row"), (first, "%c_column")))
 
         def dots(*operands: str) -> None:
             b.cases((streamed, lambda: b.call("stream", *operands)), default=lambda: b.call("dot", *operands))
@@ -358,9 +365,9 @@ def _gemm_dot(blocking: Blocking) -> str:
         def in_place(operands: tuple[str, ...] = operands, c: str = c, count: Value = count) -> None:
             dots(*operands, f"ptr {c}", "i64 %c_row", f"i64 {count}", "i1 false")
 
-        def by_copy(operands: tuple[str, ...] = operands, c: str = c, count: Value = count) -> None:
+        def by_copy(operands: tuple[str, ...] = operands, c: str = c, count: Value = count, rows: Value = rows) -> None:
             dots(*operands, f"ptr {tile}", f"i64 {blocking.tile_columns}", f"i64 {count}", "i1 false")
-            b.call("copy_out", f"ptr {tile}", "i64 %rows", f"i64 {count}", f"ptr {c}", "i64 %c_row", "i64 %c_column",
+            b.call("copy_out", f"ptr {tile}", f"i64 {rows}", f"i64 {count}", f"ptr {c}", "i64 %c_row", "i64 %c_column",
                    "i1 false")
 
         b.cases((b.compare("eq", "%c_column", 1), in_place), default=by_copy)
@@ -381,7 +388,10 @@ def _gemm(blocking: Blocking) -> str:
     direct = b.both(b.compare("sle", values["%rows"], blocking.tile_rows), b.compare("eq", values["%b_column"], 1))
     contiguous = b.both(b.compare("eq", values["%a_depth"], 1), b.compare("eq", values["%b_depth"], 1))
     whole = b.compare("eq", b.rem("%depth", blocking.lanes), 0)
-    dots = b.both(b.compare("sle", values["%rows"], blocking.dot_rows), b.both(contiguous, whole))
+    near = b.compare("sle", b.mul(values["%rows"], "%depth"), DOT_ROWS_BYTES // blocking.item_bytes)
+    long = b.both(near, b.compare("sge", "%depth", LONG_DOT_VECTORS * blocking.lanes))
+    few = b.compare("sle", values["%rows"], b.select(long, MOST_DOT_ROWS, blocking.dot_rows))
+    dots = b.both(few, b.both(contiguous, whole))
     dense_row = b.both(b.compare("eq", values["%rows"], 1),
                        b.both(b.compare("eq", values["%b_column"], 1), b.compare("eq", values["%c_column"], 1)))
     note(b, "%private", WHOLE, b.select(swap, 0, 1))
