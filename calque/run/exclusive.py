@@ -17,7 +17,10 @@ def judge(
         for storage in live:
             home = storage.home
             if home is not None and home.trace is trace:
-                if homes.get(storage.slot) is None and _exclusive(home):
+                # Whether only `storage.home`, `trace.inputs`, this variable and the argument refer to the buffer, so that it may be overwritten
+                # (what tasks hold counts apart: they run before the program that overwrites).
+                alone = getrefcount(home) <= 4 + home.pins and ((home.owner is None and home.export is None) or not home.shared())
+                if alone and homes.get(storage.slot) is None:
                     numbers[storage.slot], homes[storage.slot] = home.number, home
                     home.floating = False
                     continue
@@ -25,10 +28,3 @@ def judge(
             elif storage.slot in before:
                 before[storage.slot] = None  # also the value of a storage that held something else
             numbers.setdefault(storage.slot, -1)
-
-
-def _exclusive(buffer: Buffer) -> bool:
-    """Whether only the storage and the trace refer to the buffer, so that it may be overwritten."""
-    # storage.home, trace.inputs, the two arguments on the stack and getrefcount's own
-    # (what tasks hold counts apart: they run before the program that overwrites)
-    return getrefcount(buffer) <= 5 + buffer.pins and not buffer.shared()

@@ -6,11 +6,27 @@ those of `signal` turn every result into an enumeration, which takes longer than
 
 from __future__ import annotations
 
+import os
 from _signal import getsignal  # type: ignore[import-not-found]
 from _signal import signal as set_handler
 from signal import SIGINT, default_int_handler
 from threading import get_ident, main_thread
 from types import FrameType
+
+
+class _Main:
+    """The main thread: its number, kept because asking for it takes two calls."""
+
+    def __init__(self) -> None:
+        self.ident = main_thread().ident
+
+    def forked(self) -> None:
+        """The thread that forks is the main thread of the child."""
+        self.ident = get_ident()
+
+
+_main = _Main()
+os.register_at_fork(after_in_child=_main.forked)
 
 
 class Shield:
@@ -24,7 +40,7 @@ class Shield:
 
     def hold(self) -> bool:
         """From now on a Ctrl-C is only noted. False, and nothing changes, outside the main thread or with a handler of the program's own."""
-        if getsignal(SIGINT) is not default_int_handler or get_ident() != main_thread().ident:
+        if getsignal(SIGINT) is not default_int_handler or get_ident() != _main.ident:
             return False
         self._asked = False
         set_handler(SIGINT, self._note)

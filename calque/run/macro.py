@@ -165,7 +165,11 @@ class Macro:
             if buffer is None or ((buffer.owner is not None or buffer.export is not None) and buffer.shared()):
                 return False
         for cell, wanted in self.unusual:
-            if state_of(trace, cells[cell]) != wanted:
+            storage = cells[cell]
+            if storage is not None and storage.trace is trace:
+                if storage.slot != wanted:
+                    return False
+            elif state_of(trace, storage) != wanted:
                 return False
         for cell, view, verdict, result in self.peeks:
             storage = cells[cell]

@@ -475,7 +475,7 @@ def _flush_at_once(state: State, trace: Trace, reason: str, awaited: bool) -> bo
     """Run what is recorded here and now if it comes to a program that is known and short and overwrites nothing; else False, and nothing has
     happened. Whatever interrupts this loses no value: what is recorded goes when the results are there."""
     edge, inputs, scalars = trace.cur, trace.inputs, trace.scalars
-    if trace.checks or not edge.plans:
+    if trace.checks or not edge.plans or (trace.storages and trace.storages[-1].home is not None):  # the last: as behind an optimizer's step
         return False
     with LOCK:
         live = [st for st in trace.storages if _getrefcount(st) > 3 and st.trace is trace]  # 3: the list, `st`, the argument

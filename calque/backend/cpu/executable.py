@@ -165,16 +165,17 @@ class CpuExecutable(Executable):
         """See `backend.base.Executable.run`."""
         if config.settings.verify:
             self._verify(inputs, scalars)
+        early = self._taken_over(inputs) if self._begun else None
         kept = self._kept
         arrays = [*inputs[: self._input_count], *kept]
         renewed = bool(kept) and max(map(getrefcount, kept)) > 3  # `kept`, `arrays`, the argument: somebody else has one, or there is none
         if self._new_bytes > CHECKED_BYTES and (renewed or self._arena_bytes > KEPT_BYTES):
-            HERE.pool.check(self._sizes if renewed else self._sizes[-1:])
+            sizes = self._sizes if early is None else self._sizes[:-1]  # the arena is there
+            HERE.pool.check(sizes if renewed else sizes[len(self._fresh) :])
         if renewed:
             del arrays[-len(kept) :]
             for k, (count, dtype) in enumerate(self._fresh):
                 arrays.append(self._small(k, count, dtype) if self._short[k] else HERE.pool.empty(count, dtype))
-        early = self._taken_over(inputs) if self._begun else None
         words = self._free_words() if early is None else early.words
         if early is not None:
             arrays.append(early.arena)
@@ -216,9 +217,11 @@ class CpuExecutable(Executable):
         return None
 
     def _drop(self, early: Early) -> bool:
+        if early not in self._begun:  # a run has taken it over
+            return False
         try:
             self._begun.remove(early)
-        except ValueError:  # a run has taken it over
+        except ValueError:  # of another thread, in between
             return False
         early.runtime.forget_early(early)
         self._idle.append(early.words)
