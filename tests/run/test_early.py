@@ -193,6 +193,17 @@ def test_what_mostly_comes_to_nothing_is_not_begun_any_more(monkeypatch: pytest.
     assert 1 <= count.begun - count.used <= 10
 
 
+def test_large_launches_do_not_begin(monkeypatch: pytest.MonkeyPatch) -> None:
+    plans: list[Any] = []
+    made = dispatch.Plan.__init__
+    monkeypatch.setattr(dispatch.Plan, "__init__", lambda plan, *a, **b: (made(plan, *a, **b), plans.append(plan))[0])
+    monkeypatch.setattr(native_early, "MOST_WORK", 1 << 15)
+    x = calque.tensor(np.ones((150, 150), np.float32))
+    (F.relu(x @ x) @ x).sum().item()
+    (program,) = [p.compiled.executable for p in plans if p.compiled is not None]
+    assert not program.leading and program.begin([x._storage.buffer.array]) is None  # type: ignore[union-attr]
+
+
 @pytest.mark.parametrize("shape", [(128, 512, 784), (7, 30, 64), (200, 16, 33), (1, 90, 300)])
 def test_executables_go_on_with_what_was_begun(shape: tuple[int, int, int], rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch) -> None:
     """Products and loops behind them: begun, given up, overtaken by another run, or begun with other arrays, on 1 to 5 threads."""

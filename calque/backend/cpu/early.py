@@ -23,7 +23,8 @@ from calque.kernel.schedule import Contract, Loop, Schedule
 
 LEAST_WORK = 1 << 20  # of all launches that begin early (see `link.work_of`): some 0.3 ms of one thread, of which Python hides a part
 ENOUGH_WORK = 1 << 21  # no further launches from here on
-PARTS = 6  # units of each launch
+MOST_WORK = 6 << 20  # of one of them: two threads wait for each other for a unit at most, which must be short beside what Python takes
+PARTS = 3  # units of each launch for every thread
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +45,10 @@ def leading(schedule: Schedule, linked: Linked) -> int:
     for step, (_, _, flags) in zip(schedule.steps, linked.records.tolist(), strict=False):
         if flags & ~1 or not _plain(step, schedule):
             break
-        count, work = count + 1, work + work_of(step)
+        more = work_of(step)
+        if more > MOST_WORK:
+            break
+        count, work = count + 1, work + more
         if work >= ENOUGH_WORK:
             break
     return count if work >= LEAST_WORK else 0
@@ -96,13 +100,13 @@ class Early:
         self._drop = drop
         self.arrays = [*[inputs[k] for k in lead.inputs], arena]
         self.request = words.request
-        if words.early is None:
-            words.early = _bound(words, lead)
+        if words.early is None or words.early[2] != runtime.threads_now():
+            words.early = _bound(words, lead, runtime.threads_now())
         self.call = words.early
 
     def begins(self) -> bool:
         """Start the workers; False, and nothing has happened, if they have something else to do."""
-        return self.runtime.begin(self, self.call)
+        return self.runtime.begin(self, self.call[:2])
 
     def give_up(self) -> bool:
         """Forget it, unless a run has taken it over. Whether it was forgotten."""
@@ -113,12 +117,12 @@ class Early:
         return self.runtime.early is self and all(inputs[k] is a for k, a in zip(self.lead.inputs, self.arrays, strict=False))
 
 
-def _bound(words: Any, lead: Lead) -> Any:
-    """The native function that begins with these argument words, and its request."""
-    launches = int(words.request[1])
+def _bound(words: Any, lead: Lead, threads: int) -> Any:
+    """The native function that begins with these argument words, its request, and for how many threads it is."""
+    launches, parts = int(words.request[1]), PARTS * max(threads, 1)
     values = {
-        "control": 0, "launches": launches, "units": PARTS * lead.count, "words": words.address, "parts": PARTS, "patches": len(lead.positions),
+        "control": 0, "launches": launches, "units": parts * lead.count, "words": words.address, "parts": parts, "patches": len(lead.positions),
         "positions": lead.positions.ctypes.data, "sources": lead.sources.ctypes.data, "offsets": lead.offsets.ctypes.data,
     }  # fmt: skip
     request = np.array([values[name] for name in EARLY_REQUEST], np.int64)
-    return native_calls.bound(native().early, request), request
+    return native_calls.bound(native().early, request), request, threads

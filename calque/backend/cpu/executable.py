@@ -192,7 +192,7 @@ class CpuExecutable(Executable):
 
     def begin(self, inputs: Sequence[Array]) -> Early | None:
         """See `backend.base.Executable.begin`."""
-        if self._begun or self._lead is None or HERE.runtime.early is not None:
+        if self._begun or self._lead is None or not self.leading or HERE.runtime.early is not None:
             return None
         words = self._free_words()
         arena = HERE.pool.arena(self._arena_bytes) if words.arena is None else words.arena

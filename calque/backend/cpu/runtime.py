@@ -105,6 +105,10 @@ class Runtime:
                 self._restart(wanted)
             return self._threads
 
+    def threads_now(self) -> int:
+        """Threads that are running, the caller included; 0 before the first job."""
+        return self._threads
+
     def step(self, call: Callable[..., Any], request: Any, *arguments: Any) -> Any:
         """What `call` returns for one run of a program: `calque_step` or `calque_again`, bound to this request."""
         with self._lock:
