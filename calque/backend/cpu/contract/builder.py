@@ -375,6 +375,11 @@ def declarations(blocking: Blocking) -> str:
     """The intrinsics and external functions that the builder's instructions use."""
     lanes, element, dtype = blocking.lanes, blocking.element, blocking.sum_type
     vector, mask, suffix = f"<{lanes} x {element}>", f"<{lanes} x i1>", f"v{lanes}{dtype}"
+    few = lanes // 2
+    half = [
+        f"declare <{few} x {element}> @llvm.masked.load.v{few}{dtype}.p0(ptr, i32, <{few} x i1>, <{few} x {element}>)",
+        f"declare void @llvm.masked.store.v{few}{dtype}.p0(<{few} x {element}>, ptr, i32, <{few} x i1>)",
+    ] if blocking.half else []
     return "\n".join([
         "declare void @calque_barrier(ptr, i64)",
         "declare i64 @llvm.smin.i64(i64, i64)",
@@ -385,6 +390,7 @@ def declarations(blocking: Blocking) -> str:
         f"declare {vector} @llvm.masked.load.{suffix}.p0(ptr, i32, {mask}, {vector})",
         f"declare void @llvm.masked.store.{suffix}.p0({vector}, ptr, i32, {mask})",
         f"declare {vector} @llvm.masked.gather.{suffix}.v{lanes}p0(<{lanes} x ptr>, i32, {mask}, {vector})",
+        *half,
         *([f"declare {vector} @{PAIR_PRODUCT}({vector}, <{2 * lanes} x bfloat>, <{2 * lanes} x bfloat>)"] if blocking.pairs else []),
         "declare void @llvm.prefetch.p0(ptr, i32, i32, i32)",
         f'attributes #0 = {{ nounwind "prefer-vector-width"="{8 * blocking.target.vector_bytes}" }}',

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from calque.backend.cpu.contract.builder import Builder, Value
+from calque.backend.cpu.contract.builder import Builder, Value, passed_on
 from calque.backend.cpu.contract.gemm import depth_block, depth_blocks, panel_rows
 from calque.backend.cpu.contract.target import Blocking
 from calque.backend.cpu.contract.winograd import (
@@ -34,6 +34,10 @@ BUFFERS = 4
 CHUNK_CHANNELS = 32
 PREFETCH = 6
 """Channels ahead: the planes of an image lie in different pages, which hardware prefetchers do not cross."""
+TOGETHER_BYTES = 16 << 10
+LEAST_TOGETHER = 8
+"""Transformed inputs of a column panel that are written together, and of how many channels at least: every run of tiles writes a part
+of each of their lines, which should still lie in the first-level cache when the next run comes."""
 INPUT_BYTES = 256 << 10
 OUTPUT_BYTES = 64 << 10
 SCRATCH_OUTPUT = 3 << 20
@@ -48,9 +52,15 @@ LARGE_WEIGHTS = 512 * 256
 
 def winograd_conv_functions(blocking: Blocking, form: Form) -> str:
     """``winograd_conv`` of kernels of a size and everything specific to it."""
-    shared = "".join(make(blocking) for make in (_output_run, _outputs)) if form is THREE else ""
-    return shared + "".join(make(blocking, form) for make in (_weight_panel, _weights, _input_run, _inputs, _block, _by_columns, _rows, _by_rows,
-                                                              _conv))
+    shared = "".join((*_each_width(blocking, _output_run), _outputs(blocking))) if form is THREE else ""
+    runs = "".join(_each_width(blocking, lambda lanes, width: _input_run(lanes, width, form)))
+    return shared + runs + "".join(make(blocking, form) for make in (_weight_panel, _weights, _inputs, _block, _by_columns, _rows, _by_rows, _conv))
+
+
+def _each_width(blocking: Blocking, make: Callable[[Blocking, int], str]) -> list[str]:
+    """A function on runs of tiles for vectors and, where there are such, half vectors: a run as short as that is done sooner by them,
+    and its stores cross fewer ends of lines."""
+    return [make(lanes, blocking.tile_columns) for lanes in (blocking, blocking.half) if lanes]
 
 
 def takes_rows(form: Form, channels: int, rows: int, tiles: int) -> bool:
@@ -207,7 +217,7 @@ def _each_run(b: Builder, w: dict[str, str], first: Value, count: Value) -> Iter
 
 
 def _load_line(b: Builder, source: str, masks: list[str], short: bool) -> list[str]:
-    """The columns of the patches of a run in one image row: even and odd elements from every second column on."""
+    """The columns of the patches of a run in one image row: even and odd elements from every second column on. ``short``: they are in one vector."""
     lanes = b.blocking.lanes
     even = [2 * lane for lane in range(lanes)]
     odd = [index + 1 for index in even]
@@ -230,68 +240,97 @@ class _Line:
     column_step: str
 
 
-def _input_run(blocking: Blocking, form: Form) -> str:
-    """Patches of ``length`` tiles at (row, column) of an image, all channels of one depth block, into V."""
-    b = Builder(f"{form.prefix}_input_run", ("ptr %image", "ptr noalias %block", "i64 %row", "i64 %column", "i64 %length",
-                                             "i64 %channels", "ptr %target"), blocking, attributes="noinline")
-    w, lanes = read_words(b, "%block"), blocking.lanes
-    zeros = b.array(4 * lanes)
-    for part in range(4):
-        b.store_vector("zeroinitializer", b.at(zeros, part * lanes))
-    y0, x0 = b.add(b.mul("%row", TILE), w["row_offset"]), b.add(b.mul("%column", TILE), w["column_offset"])
-    unit = b.compare("eq", w["column_step"], 1)
-    rows = []
-    for r in range(form.patch):
-        y = b.add(y0, r)
-        inside = b.let(f"icmp ult i64 {y}, {w['height']}", "c")
-        source = b.at("%image", b.dot((y, w["row_step"]), (x0, w["column_step"])))
-        rows.append(_Line(b.select(inside, source, zeros, "ptr"), b.select(inside, w["channel_step"], 0),
-                          b.select(inside, w["column_step"], 0)))
-    store_mask = b.lanes_between(0, "%length")
+class _Patches:
+    """Writes the loop over the channels of a run of tiles, in several forms."""
 
-    def channels(load: Callable[[_Line, str], list[str]], whole: bool, wide: bool) -> None:
+    def __init__(self, b: Builder, form: Form, width: int) -> None:
+        self.b, self.form, self.width = b, form, width
+        self.w, lanes = read_words(b, "%block"), b.blocking.lanes
+        zeros = b.array(4 * lanes)
+        for part in range(4):
+            b.store_vector("zeroinitializer", b.at(zeros, part * lanes))
+        y0 = b.add(b.mul("%row", TILE), self.w["row_offset"])
+        self.x0 = b.add(b.mul("%column", TILE), self.w["column_offset"])
+        self.rows: list[_Line] = []
+        for r in range(form.patch):
+            y = b.add(y0, r)
+            inside = b.let(f"icmp ult i64 {y}, {self.w['height']}", "c")
+            source = b.at("%image", b.dot((y, self.w["row_step"]), (self.x0, self.w["column_step"])))
+            self.rows.append(_Line(b.select(inside, source, zeros, "ptr"), b.select(inside, self.w["channel_step"], 0),
+                                   b.select(inside, self.w["column_step"], 0)))
+        self.store_mask = b.lanes_between(0, "%length")
+
+    def channels(self, load: Callable[[_Line, str], list[str]], whole: bool, wide: bool) -> None:
+        """Transform the patches that ``load`` finds in each line."""
+        b = self.b
         with b.loop(0, "%channels") as k:
-            for line in rows[-TILE:]:
+            for line in self.rows[-TILE:]:
                 for part in range(2 if wide else 1):
                     ahead = b.at(line.source, b.mul(b.add(k, PREFETCH), line.channel_step))
-                    b.emit(f"call void @llvm.prefetch.p0(ptr {b.at(ahead, 1 + part * lanes)}, i32 0, i32 3, i32 1)")
-            patch = [load(line, b.at(line.source, b.mul(k, line.channel_step))) for line in rows]
-            place = b.at("%target", b.mul(k, blocking.tile_columns))
-            for p, slot, value in patch_values(b, form, patch):
-                address = b.at(place, _input_place(b, (form.before(p) + slot, 1), p, "%channels"))
+                    b.emit(f"call void @llvm.prefetch.p0(ptr {b.at(ahead, 1 + part * b.blocking.lanes)}, i32 0, i32 3, i32 1)")
+            patch = [load(line, b.at(line.source, b.mul(k, line.channel_step))) for line in self.rows]
+            place = b.at("%target", b.mul(k, self.width))
+            for p, slot, value in patch_values(b, self.form, patch):
+                address = b.at(place, _input_place(b, (self.form.before(p) + slot, 1), p, "%depth", self.width))
                 if whole:
                     b.store_vector(value, address)
                 else:
-                    b.store_masked(value, address, store_mask)
+                    b.store_masked(value, address, self.store_mask)
 
-    def dense(short: bool, whole: bool) -> None:
+    def dense(self, short: bool, whole: bool) -> None:
+        """Pixels next to each other. ``short``: those of a line are in one vector; ``whole``: as many tiles as lanes."""
+        b, lanes = self.b, self.b.blocking.lanes
         # In the order in which _load_line asks: the two vectors from column 0, then those from column 2 and so on.
-        shifts = [shift + part for shift in range(0, form.patch, TILE) for part in (0, lanes)]
-        masks = [b.lanes_between(b.max(b.sub(-shift, x0), -1), b.clamp(b.sub(b.sub(w["width"], x0), shift), -1, lanes))
+        shifts = [shift + part for shift in range(0, self.form.patch, TILE) for part in (0, lanes)]
+        masks = [b.lanes_between(b.max(b.sub(-shift, self.x0), -1), b.clamp(b.sub(b.sub(self.w["width"], self.x0), shift), -1, lanes))
                  for shift in shifts]
-        channels(lambda _, source: _load_line(b, source, masks, short), whole, not short)
+        self.channels(lambda _, source: _load_line(b, source, masks, short), whole, not short)
 
-    def spread() -> None:
-        offsets = {line.source: b.lane_offsets(b.mul(line.column_step, TILE), lanes) for line in rows}
+    def spread(self) -> None:
+        """Pixels a step apart."""
+        b, lanes = self.b, self.b.blocking.lanes
+        offsets = {line.source: b.lane_offsets(b.mul(line.column_step, TILE), lanes) for line in self.rows}
         masks = []
-        for column in range(form.patch):
-            x = b.add(x0, column)
+        for column in range(self.form.patch):
+            x = b.add(self.x0, column)
             low = b.div(b.add(b.max(b.sub(0, x), 0), 1), TILE)
-            end = b.div(b.add(b.max(b.sub(w["width"], x), 0), 1), TILE)
+            end = b.div(b.add(b.max(b.sub(self.w["width"], x), 0), 1), TILE)
             masks.append(b.lanes_between(b.min(low, lanes), b.min(end, "%length")))
-        channels(lambda line, source: [b.gather(b.at(source, b.mul(column, line.column_step)), offsets[line.source], mask)
-                                       for column, mask in enumerate(masks)], False, False)
+        self.channels(lambda line, source: [b.gather(b.at(source, b.mul(column, line.column_step)), offsets[line.source], mask)
+                                            for column, mask in enumerate(masks)], False, False)
 
-    full = b.both(unit, b.compare("eq", "%length", lanes))
+
+RUN = ("ptr %image", "ptr noalias %block", "i64 %row", "i64 %column", "i64 %length", "i64 %channels", "ptr %target", "i64 %depth")
+
+
+def _input_run(blocking: Blocking, width: int, form: Form) -> str:
+    """Patches of ``length`` tiles at (row, column) of an image, some channels of a depth block of ``depth``, into V.
+
+    ``width``: tiles of a column panel. Half vectors take only pixels that are next to each other.
+    """
+    half, lanes = blocking.tile_columns < width, blocking.lanes
+    b = Builder(f"{form.prefix}_input_run{'_half' if half else ''}", RUN, blocking, attributes="noinline")
+    patches = _Patches(b, form, width)
+    unit, full = b.compare("eq", patches.w["column_step"], 1), b.compare("eq", "%length", lanes)
+    if half:
+        b.cases((full, lambda: patches.dense(False, True)), default=lambda: patches.dense(False, False))
+        return b.text()
+
+    def narrow() -> None:
+        if blocking.half:
+            b.call(f"{form.prefix}_input_run_half", *passed_on(RUN))
+        else:
+            patches.dense(True, False)
+
     short = b.both(unit, b.compare("sle", "%length", lanes // 2))
-    b.cases((full, lambda: dense(False, True)), (short, lambda: dense(True, False)), (unit, lambda: dense(False, False)),
-            default=spread)
+    b.cases((b.both(unit, full), lambda: patches.dense(False, True)), (short, narrow), (unit, lambda: patches.dense(False, False)),
+            default=patches.spread)
     return b.text()
 
 
-def _input_place(b: Builder, slots: tuple[Value, Value], position: Value, channels: Value) -> Value:
+def _input_place(b: Builder, slots: tuple[Value, Value], position: Value, channels: Value, width: int) -> Value:
     """Elements before a position of a column panel; a row more than there is keeps positions out of the same cache sets."""
-    return b.mul(b.add(b.mul(slots[0], channels), position), b.blocking.tile_columns)
+    return b.mul(b.add(b.mul(slots[0], channels), position), width)
 
 
 def _input_panel(b: Builder, form: Form, channels: Value) -> Value:
@@ -311,25 +350,36 @@ def _inputs(blocking: Blocking, form: Form) -> str:
     """
     b = Builder(f"{form.prefix}_inputs", ("ptr %image", "ptr noalias %block", "i64 %first", "i64 %count", "i64 %panel",
                                           "i64 %panels", "ptr %target"), blocking, attributes="noinline")
-    w = read_words(b, "%block")
+    w, width = read_words(b, "%block"), blocking.tile_columns
     blocks = _blocks(b, form, w["channels"])
-    with _each_run(b, w, "%first", "%count") as run:
-        corner = b.at("%image", b.mul(run.image, w["batch_step"]))
-        with b.loop(0, blocks) as index:
-            start, end = depth_block(b, w["channels"], blocks, index)
-            length = b.sub(end, start)
-            place = b.add(_input_block(b, form, index, start, "%panels"),
-                          b.add(b.mul(b.add(run.panel, "%panel"), _input_panel(b, form, length)), run.position))
-            b.call(f"{form.prefix}_input_run", f"ptr {b.at(corner, b.mul(start, w['channel_step']))}", "ptr %block",
-                   f"i64 {run.row}", f"i64 {run.column}", f"i64 {run.length}", f"i64 {length}", f"ptr {b.at('%target', place)}")
+    together = max(LEAST_TOGETHER, TOGETHER_BYTES // (form.all_slots * width * blocking.item_bytes))
+    with b.loop(0, blocks) as index, b.loop(0, "%count", width) as done:
+        start, end = depth_block(b, w["channels"], blocks, index)
+        length = b.sub(end, start)
+        panel = b.add(b.div(done, width), "%panel")
+        place = b.add(_input_block(b, form, index, start, "%panels"), b.mul(panel, _input_panel(b, form, length)))
+        tiles = b.min(b.sub("%count", done), width)
+        with b.loop(0, length, together) as channel, _each_run(b, w, b.add("%first", done), tiles) as run:
+            source = b.dot((run.image, w["batch_step"]), (b.add(start, channel), w["channel_step"]))
+            target = b.add(place, b.add(b.mul(channel, width), run.position))
+            b.call(f"{form.prefix}_input_run", f"ptr {b.at('%image', source)}", "ptr %block", f"i64 {run.row}", f"i64 {run.column}",
+                   f"i64 {run.length}", f"i64 {b.min(b.sub(length, channel), together)}", f"ptr {b.at('%target', target)}", f"i64 {length}")
     return b.text()
 
 
-def _output_run(blocking: Blocking) -> str:
+PRODUCTS = ("ptr noalias %products", "i64 %step", "ptr noalias %block", "i64 %rows", "i64 %row", "i64 %column", "i64 %length", "ptr %result")
+
+
+def _output_run(blocking: Blocking, width: int) -> str:
     """Outputs of ``length`` tiles at (row, column), ``rows`` channels: ``products[position][row][tile]`` to the result."""
-    b = Builder("winograd_output_run", ("ptr noalias %products", "i64 %step", "ptr noalias %block", "i64 %rows", "i64 %row",
-                                        "i64 %column", "i64 %length", "ptr %result"), blocking, attributes="noinline")
+    half = blocking.tile_columns < width
+    b = Builder(f"winograd_output_run{'_half' if half else ''}", PRODUCTS, blocking, attributes="noinline")
     w, lanes = read_words(b, "%block"), blocking.lanes
+    if not half and blocking.half:
+        short = b.compare("sle", "%length", blocking.half.lanes)
+        with b.when(short):
+            b.call("winograd_output_run_half", *passed_on(PRODUCTS))
+        b.return_when(short)
     y, x = b.mul("%row", TILE), b.mul("%column", TILE)
     used = b.min(b.mul("%length", TILE), b.sub(w["out_width"], x))
     masks = [b.lanes_between(0, b.clamp(b.sub(used, shift), 0, lanes)) for shift in (0, lanes)]
@@ -340,7 +390,7 @@ def _output_run(blocking: Blocking) -> str:
 
     def channels(whole: bool, wide: bool) -> None:
         with b.loop(0, "%rows") as r:
-            source = b.at("%products", b.mul(r, blocking.tile_columns))
+            source = b.at("%products", b.mul(r, width))
             square = [[b.load_vector(b.at(source, b.mul("%step", PATCH * i + j))) for j in range(PATCH)] for i in range(PATCH)]
             outputs = both_ways(b, result_line, square)
             target = b.at(corner, b.mul(r, plane))
@@ -358,9 +408,9 @@ def _output_run(blocking: Blocking) -> str:
             with b.when(second):
                 put(outputs[1], b.at(target, w["out_width"]))
 
-    b.cases((b.compare("eq", used, 2 * lanes), lambda: channels(True, True)),
-            (b.compare("sle", used, lanes), lambda: channels(False, False)),
-            default=lambda: channels(False, True))
+    whole, few = b.compare("eq", used, 2 * lanes), b.compare("sle", used, lanes)
+    one_vector = [(few, lambda: channels(False, False))] if half or not blocking.half else []
+    b.cases((whole, lambda: channels(True, True)), *one_vector, default=lambda: channels(False, True))
     return b.text()
 
 
@@ -401,7 +451,7 @@ def _block(blocking: Blocking, form: Form) -> str:
             length, slots = b.sub(end, start), form.slots_at(b, p)
             depth = b.mul(length, slots[1])
             weights = b.at("%shared", _weight_block(b, form, index, start, row_panels))
-            inputs = b.at("%private", b.add(_input_block(b, form, index, start, "%panels"), _input_place(b, slots, p, length)))
+            inputs = b.at("%private", b.add(_input_block(b, form, index, start, "%panels"), _input_place(b, slots, p, length, width)))
             with b.loop(row_block, stop) as panel:
                 row, count = panel_rows(b, w["rows"], row_panels, panel)
                 a = b.at(weights, _weight_place(b, slots, p, panel, row_panels, length))
@@ -428,10 +478,11 @@ def _by_columns(blocking: Blocking, form: Form) -> str:
     b.barrier("%barrier", "%threads")
     total = b.mul(w["images"], b.mul(w["tile_rows"], w["tile_columns"]))
     panels = b.ceil_div(total, width)
-    # Two panels even where they outgrow the second-level cache: every panel of weights is then read half as often.
+    # Two panels even where they outgrow the second-level cache: every panel of weights is then read half as often. Those of 5x5 kernels
+    # are too large for that.
     elements = b.add(b.mul(w["channels"], form.all_slots), b.mul(_blocks(b, form, w["channels"]), POSITIONS))
     panel_bytes = b.mul(elements, width * blocking.item_bytes)
-    chunk = b.clamp(b.div(INPUT_BYTES, panel_bytes), 2, b.div(SCRATCH_OUTPUT, panel_bytes))
+    chunk = b.clamp(b.div(INPUT_BYTES, panel_bytes), 1 if form.most_slots > 1 else 2, b.div(SCRATCH_OUTPUT, panel_bytes))
     low, high = b.share(panels, "%thread", "%threads")
     with b.loop(low, high, chunk) as panel:
         count = b.min(b.sub(high, panel), chunk)
@@ -464,7 +515,7 @@ def _rows(blocking: Blocking, form: Form) -> str:
             column, p = b.div(place, POSITIONS), b.rem(place, POSITIONS)
             slots = form.slots_at(b, p)
             depth = b.mul(length, slots[1])
-            right = b.at(inputs, b.add(b.mul(column, _input_panel(b, form, length)), _input_place(b, slots, p, length)))
+            right = b.at(inputs, b.add(b.mul(column, _input_panel(b, form, length)), _input_place(b, slots, p, length, width)))
             with b.loop("%first", "%stop") as panel:
                 row, count = panel_rows(b, w["rows"], row_panels, panel)
                 c = b.at(products, b.mul(b.add(b.mul(place, rows), b.sub(row, first_row)), width))
