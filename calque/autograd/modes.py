@@ -104,7 +104,7 @@ class set_grad_enabled(_Mode):
 
 
 class inference_mode(_Mode):
-    """As `no_grad`; results are marked as inference tensors."""
+    """As `no_grad`. Results are ordinary tensors: `is_inference()` is False, and gradients may flow from them later."""
 
     def __init__(self, mode: Any = True) -> None:
         super().__init__(not mode)

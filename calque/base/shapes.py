@@ -12,11 +12,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from math import prod
+from operator import index
 from typing import Any, SupportsIndex
 
-from calque.base.errors import OutOfRangeError, ShapeError
+from calque.base.errors import ArgumentError, DTypeError, OutOfRangeError, ShapeError
 
 Shape = tuple[int, ...]
+_FAR = 1 << 62
 
 
 class Size(tuple[int, ...]):
@@ -100,8 +102,28 @@ def broadcast_strides(shape: Shape, strides: Shape, target: Shape) -> Shape:
     return (0,) * lead + tuple(0 if s == 1 and t != 1 else st for s, st, t in zip(shape, strides, target[lead:], strict=True))
 
 
+def whole(op: str, name: str, value: Any) -> int:
+    """`value` as an int that machines can count with; raises naming the argument."""
+    try:
+        found = index(value)
+    except TypeError:
+        raise DTypeError(f"[{op}] expected {name} as an int, got {type(value).__name__} {value!r}; convert it with int()") from None
+    if not -_FAR < found < _FAR:
+        raise ArgumentError(f"[{op}] expected {name} between -2**62 and 2**62, got {found}; is it a size?")
+    return found
+
+
+def _int_dim(dim: Any, op: str) -> int:
+    try:
+        return index(dim)
+    except TypeError:
+        raise DTypeError(f"[{op}] expected dim as an int, got {type(dim).__name__} {dim!r}; dims count from 0, or from the end from -1") from None
+
+
 def normalize_dim(dim: int, ndim: int, op: str = "dim") -> int:
     """`dim` in 0..ndim-1; a 0-d tensor accepts 0 and -1."""
+    if dim.__class__ is not int:
+        dim = _int_dim(dim, op)
     bound = max(ndim, 1)
     if not -bound <= dim < bound:
         raise OutOfRangeError(f"[{op}] Dimension out of range: expected {-bound} to {bound - 1}, got {dim}")

@@ -7,6 +7,7 @@ of `PLAIN`, whose calls are as short as that) pay nothing. Only names that users
 from __future__ import annotations
 
 import inspect
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import FunctionType
 from typing import Any
@@ -14,8 +15,9 @@ from typing import Any
 import numpy as np
 
 from calque.base.dtypes import DType
-from calque.base.errors import CalqueError, DTypeError, no_tensor
+from calque.base.errors import ArgumentError, CalqueError, DTypeError, OutOfMemoryError, no_tensor
 from calque.functional.common import Function, is_number, is_tensor
+from calque.run.source import inside_package
 
 # Recorded in about a microsecond: they look at their arguments with a `try` of their own.
 PLAIN = frozenset(
@@ -117,14 +119,55 @@ def explained(name: str, function: Callable[..., Any], args: Sequence[Any], keyw
         return None
     for parameter, expected, value in wrong_arguments(function, args, keywords):
         return refusal(name, parameter, expected, value)
-    return no_tensor(name, error) if isinstance(error, AttributeError) else None
+    found: Exception | None = no_tensor(name, error) if isinstance(error, AttributeError) else None
+    if found is not None or not isinstance(error, _INSIDE) or not _comes_from_inside(error) or not _fits(function, args, keywords):
+        return found
+    given = ", ".join([_shown(a) for a in args] + [f"{key}={_shown(a)}" for key, a in keywords.items()])
+    if isinstance(error, MemoryError):
+        return OutOfMemoryError(f"[{name}] expected a result that fits into memory, got ({given}); {error}".rstrip("; "))
+    text = f"[{name}] expected other arguments, got ({given}): {type(error).__name__}: {error}; if they are right, this is a bug of Calque"
+    meant = DTypeError(text) if isinstance(error, TypeError) else ArgumentError(text)
+    meant.__cause__ = error
+    return meant
+
+
+_INSIDE = (TypeError, ValueError, AttributeError, LookupError, OverflowError, MemoryError)
+
+
+def _comes_from_inside(error: Exception) -> bool:
+    """Whether our code (or NumPy's) raised it, not a function of the user's that was called back."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    file = "" if trace is None else trace.tb_frame.f_code.co_filename
+    return inside_package(file) or file.startswith(_NUMPY)
+
+
+_NUMPY = os.path.dirname(np.__file__)
+
+
+def _fits(function: Callable[..., Any], args: Sequence[Any], keywords: Mapping[str, Any]) -> bool:
+    """Whether the function has such parameters."""
+    try:
+        inspect.signature(function).bind(*args, **keywords)
+    except (TypeError, ValueError):
+        return False
+    return True
+
+
+def _shown(x: Any) -> str:
+    """An argument in a few words."""
+    if is_tensor(x):
+        return f"Tensor {tuple(x._layout.shape)} {x._layout.dtype!r}"
+    return f"{type(x).__name__}(...)" if len(text := repr(x)) > 60 else text
 
 
 def answer(name: str, function: Callable[..., Any], args: Sequence[Any], keywords: Mapping[str, Any], error: Exception) -> None:
     """Raise what `error` means to the caller, if it says nothing."""
     meant = explained(name, function, args, keywords, error)
     if meant is not None:
-        raise meant from None
+        meant.__suppress_context__ = True
+        raise meant
 
 
 def _of_one(name: str, function: Any) -> Any:

@@ -72,10 +72,30 @@ def require_operands(op: str, *values: Any) -> None:
             raise DTypeError(f"[{op}] expected a Tensor or a number, got {type(x).__name__}; convert it with calque.as_tensor(...)")
 
 
+def dtype_of(dtype: Any, op: str) -> dt.DType:
+    """The element type that a dtype, a NumPy dtype or a Python type names."""
+    if isinstance(dtype, dt.DType):
+        return dtype
+    if isinstance(dtype, type):
+        simple = {float: dt.get_default_dtype(), int: dt.int64, bool: dt.bool_}.get(dtype)
+        if simple is not None:
+            return simple
+    try:
+        found = dt.from_numpy_dtype(dtype)
+    except TypeError:
+        found = None
+    if found is None:
+        names = ", ".join(d.name for d in dt.ALL)
+        raise DTypeError(f"[{op}] expected a dtype, got {dtype!r}; use one of calque.{names}")
+    return found
+
+
 def cast(x: Tensor, dtype: dt.DType) -> Tensor:
     """`x` converted to `dtype`; itself if it has that type already. Differentiable between floating types."""
     if x._layout.dtype is dtype:
         return x
+    if dtype.__class__ is not dt.DType:
+        return cast(x, dtype_of(dtype, "to"))
     return record(CAST, (x,), (dtype,))
 
 

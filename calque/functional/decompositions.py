@@ -372,7 +372,7 @@ def matrix_norm(A: Tensor, ord: Any = "fro", dim: tuple[int, int] = (-2, -1), ke
 
 def norm(A: Tensor, ord: Any = None, dim: Any = None, keepdim: bool = False, *, dtype: dt.DType | None = None) -> Tensor:
     """Vector norm (one dim, or ord None), or matrix norm (two dims, or a 2-d A with ord)."""
-    A = A if dtype is None else A.to(dtype)
+    A, keepdim = A if dtype is None else A.to(dtype), bool(keepdim)
     pair = isinstance(dim, (tuple, list)) and len(dim) == 2
     if (
         ord is None

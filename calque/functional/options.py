@@ -11,7 +11,7 @@ from calque.base import dtypes as dt
 from calque.base.device import CPU, Device, known
 from calque.base.errors import ArgumentError, DeviceError, DTypeError
 from calque.base.shapes import Shape
-from calque.functional.common import is_tensor, number, prim
+from calque.functional.common import dtype_of, is_tensor, number, prim
 from calque.functional.views import int_tuple
 from calque.run.live import LiveFloat
 from calque.tensor import Tensor
@@ -46,20 +46,7 @@ def resolve_dtype(dtype: Any, default: dt.DType, op: str) -> dt.DType:
     """A dtype argument: a dtype, a NumPy dtype, a Python type, or None for `default`."""
     if dtype is None:
         return default
-    if isinstance(dtype, dt.DType):
-        return dtype
-    if isinstance(dtype, type):
-        simple = {float: dt.get_default_dtype(), int: dt.int64, bool: dt.bool_}.get(dtype)
-        if simple is not None:
-            return simple
-    try:
-        found = dt.from_numpy_dtype(dtype)
-    except TypeError:
-        found = None
-    if found is None:
-        names = ", ".join(d.name for d in dt.ALL)
-        raise DTypeError(f"[{op}] expected a dtype, got {dtype!r}; use one of calque.{names}")
-    return found
+    return dtype if isinstance(dtype, dt.DType) else dtype_of(dtype, op)
 
 
 def size_of(op: str, size: tuple[Any, ...], keyword: Any = None) -> Shape:

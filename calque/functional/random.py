@@ -15,7 +15,7 @@ import numpy as np
 
 from calque.base import dtypes as dt
 from calque.base.device import META, InUse
-from calque.base.errors import ArgumentError, DTypeError, OutOfRangeError, ShapeError
+from calque.base.errors import ArgumentError, DTypeError, OutOfMemoryError, OutOfRangeError, ShapeError
 from calque.base.shapes import Shape, broadcast_shapes
 from calque.functional.common import cast, is_number, is_tensor, method, number, prim, require_operands
 from calque.functional.options import marked, resolve_device, resolve_dtype, size_of
@@ -33,6 +33,7 @@ __all__ = [
 ]  # fmt: skip
 
 _START = 8  # the first offset; small numbers could be baked into a recorded program
+_MOST = 1 << 48  # random numbers in one call: more than any memory holds, few enough for offsets of 64 bits
 _DEFAULT_SEED = 67280421310721  # PyTorch's
 
 
@@ -87,13 +88,15 @@ class Generator:
 
     def take(self, count: int) -> tuple[int, int]:
         """(seed, first offset) of the next `count` numbers."""
+        if count > _MOST:
+            raise OutOfMemoryError(f"[random] expected a size that fits into memory, got {count} random numbers; ask for fewer")
         seed_, start = numbers(lambda: self._advance(count))
         return seed_, start
 
     def _advance(self, count: int) -> list[int]:
         with self._lock:
             start = self._offset
-            self._offset = start + (count + 7 & -8)
+            self._offset = start + (count + 7 & -8) & (1 << 62) - 1
             return [self._seed, start]
 
     def clone_state(self) -> "Generator":

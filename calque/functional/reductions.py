@@ -428,7 +428,7 @@ def vector_norm(x: Tensor, ord: float = 2, dim: Dims = None, keepdim: bool = Fal
             f"[vector_norm] Expected a floating point or complex tensor as input, got {x._layout.dtype!r}; convert with .float()"
         )
     x = x if dtype is None else cast(x, dtype)
-    dims = dims_of("vector_norm", x, dim)
+    dims, keepdim = dims_of("vector_norm", x, dim), bool(keepdim)
     if ord in (math.inf, -math.inf):
         return _extreme("amax" if ord > 0 else "amin", prim("abs", x), dims, keepdim)
     if ord == 0:

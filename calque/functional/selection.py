@@ -12,7 +12,7 @@ from calque.base import dtypes as dt
 from calque.base.device import META
 from calque.base.errors import ArgumentError, DTypeError, OutOfRangeError, ShapeError
 from calque.base.layout import dense_layout
-from calque.base.shapes import Shape, broadcast_shapes, normalize_dim
+from calque.base.shapes import Shape, broadcast_shapes, normalize_dim, whole
 from calque.functional.checks import check_index
 from calque.functional.common import Operand, cast, is_number, is_tensor, method, operand, prim, require_operands, require_tensors
 from calque.functional.indexing import fitted, positions_of, put_values
@@ -364,7 +364,7 @@ def _triangle(op: str, comparison: str, input: Tensor, offset: int) -> Tensor:
     if len(shape) < 2:
         raise ShapeError(f"[{op}] input tensor must have at least 2 dimensions, got shape {tuple(shape)}")
     distance = prim("sub", prim("iota", (1, shape[-1]), dt.int64), prim("iota", (shape[-2], 1), dt.int64))
-    kept = prim(comparison, distance, (int(offset), dt.int64))
+    kept = prim(comparison, distance, (whole(op, "diagonal", offset), dt.int64))
     return prim("where", kept, input, (False if input._layout.dtype is dt.bool_ else 0, input._layout.dtype))
 
 
@@ -401,7 +401,7 @@ def triu_indices(row: int, col: int, offset: int = 0, *, dtype: Any = None, devi
 @method("diag_embed")
 def diag_embed(input: Tensor, offset: int = 0, dim1: int = -2, dim2: int = -1) -> Tensor:
     """The last dim as a diagonal of new dims: (N, A) -> (N, A, A)."""
-    shape = tuple(input._layout.shape)
+    shape, offset = tuple(input._layout.shape), whole("diag_embed", "offset", offset)
     side = shape[-1] + abs(offset)
     first, second = normalize_dim(dim1, len(shape) + 1, "diag_embed"), normalize_dim(dim2, len(shape) + 1, "diag_embed")
     lead: Shape = shape[:-1]

@@ -20,6 +20,7 @@ from calque.base.shapes import (
     normalize_dim,
     view_strides,
 )
+from calque.functional.blame import answer
 from calque.functional.common import Tensors, attribute, method, prim
 from calque.functional.memory import export, share_array
 from calque.tensor import Tensor, make_view, wrap
@@ -262,9 +263,10 @@ def permute(input: Tensor, *dims: Any, **keywords: Any) -> Tensor:
     wanted = int_tuple("permute", dims or (keywords.get("dims", ()),))
     try:
         key = ("permute", input._layout, wanted)
-    except AttributeError as error:
-        raise no_tensor("permute", error) or error from None
-    found = lookup(key)
+        found = lookup(key)
+    except Exception as error:
+        answer("permute", permute, (input, wanted), {}, error)
+        raise
     if found is None:
         ndim = input._layout.ndim
         order = tuple(normalize_dim(d, ndim, "permute") for d in wanted)
@@ -294,9 +296,10 @@ def transpose(input: Tensor, dim0: int, dim1: int) -> Tensor:
     """
     try:
         key = ("transpose", input._layout, dim0, dim1)
-    except AttributeError as error:
-        raise no_tensor("transpose", error) or error from None
-    found = lookup(key) or remember(key, _exchanged(input._layout, dim0, dim1, "transpose"))
+        found = lookup(key) or remember(key, _exchanged(input._layout, dim0, dim1, "transpose"))
+    except Exception as error:
+        answer("transpose", transpose, (input, dim0, dim1), {}, error)
+        raise
     return make_view(input, found[0], "TransposeBackward0", found[1])
 
 
@@ -314,9 +317,10 @@ def t(input: Tensor) -> Tensor:
     """
     try:
         key = ("t", input._layout)
-    except AttributeError as error:
-        raise no_tensor("t", error) or error from None
-    found = lookup(key)
+        found = lookup(key)
+    except Exception as error:
+        answer("t", t, (input,), {}, error)
+        raise
     if found is None:
         ndim = input._layout.ndim
         if ndim > 2:
@@ -404,9 +408,10 @@ def squeeze(input: Tensor, dim: Any = None) -> Tensor:
         dim = tuple(dim)
     try:
         key = ("squeeze", input._layout, dim)
-    except AttributeError as error:
-        raise no_tensor("squeeze", error) or error from None
-    found = lookup(key) or remember(key, _squeezed(input._layout, dim))
+        found = lookup(key) or remember(key, _squeezed(input._layout, dim))
+    except Exception as error:
+        answer("squeeze", squeeze, (input, dim), {}, error)
+        raise
     return make_view(input, found[0], "SqueezeBackward0", found[1])
 
 
@@ -434,9 +439,10 @@ def unsqueeze(input: Tensor, dim: int) -> Tensor:
     """
     try:
         key = ("unsqueeze", input._layout, dim)
-    except AttributeError as error:
-        raise no_tensor("unsqueeze", error) or error from None
-    found = lookup(key) or remember(key, _unsqueezed(input._layout, dim))
+        found = lookup(key) or remember(key, _unsqueezed(input._layout, dim))
+    except Exception as error:
+        answer("unsqueeze", unsqueeze, (input, dim), {}, error)
+        raise
     return make_view(input, found[0], "UnsqueezeBackward0", found[1])
 
 

@@ -6,9 +6,10 @@ from collections.abc import Callable, Sequence
 from operator import index as as_int
 from typing import Any
 
-from calque.base.errors import ArgumentError, OutOfRangeError, ShapeError, no_tensor
+from calque.base.errors import ArgumentError, OutOfRangeError, ShapeError
 from calque.base.layout import Layout, dense_layout, layout
-from calque.base.shapes import Shape, normalize_dim, overlaps, view_bounds
+from calque.base.shapes import Shape, normalize_dim, overlaps, view_bounds, whole
+from calque.functional.blame import answer
 from calque.functional.common import method, prim
 from calque.functional.views import Entry, int_tuple, lookup, remember
 from calque.tensor import Tensor, make_view, sub_layout
@@ -49,12 +50,13 @@ def selected(view: Layout, dim: int, position: int, op: str = "select") -> Entry
 @method("select")
 def select(input: Tensor, dim: int, index: int) -> Tensor:
     """One index along `dim`, which disappears: (A, B) -> (A) for dim=1."""
-    index = as_int(index)
     try:
+        index = as_int(index)
         key = ("select", input._layout, dim, index)
-    except AttributeError as error:
-        raise no_tensor("select", error) or error from None
-    found = lookup(key) or remember(key, selected(input._layout, dim, index))
+        found = lookup(key) or remember(key, selected(input._layout, dim, index))
+    except Exception as error:
+        answer("select", select, (input, dim, index), {}, error)
+        raise
     return make_view(input, found[0], "SelectBackward0", found[1])
 
 
@@ -62,6 +64,8 @@ def sliced(view: Layout, dim: int, start: int | None, stop: int | None, step: in
     """Layout and gradient rule of a slice with a positive step along one dimension."""
     if step is not None and step <= 0:
         raise ArgumentError(f"[{op}] slice step must be positive, got {step}; use calque.flip(x, dims) to reverse")
+    if step is not None:
+        step = min(step, max(view.shape[dim], 1))  # one element then: a stride that machines can count with
     first, last, stride = slice(start, stop, step).indices(view.shape[dim])
     count = len(range(first, last, stride))
     replace = lambda values, new: (*values[:dim], new, *values[dim + 1 :])  # noqa: E731
@@ -77,12 +81,13 @@ def sliced(view: Layout, dim: int, start: int | None, stop: int | None, step: in
 @method("narrow")
 def narrow(input: Tensor, dim: int, start: int, length: int) -> Tensor:
     """Positions start .. start + length - 1 along `dim`: (A, B) -> (A, length) for dim=1."""
-    start, length = as_int(start), as_int(length)
     try:
+        start, length = as_int(start), as_int(length)
         key = ("narrow", input._layout, dim, start, length)
-    except AttributeError as error:
-        raise no_tensor("narrow", error) or error from None
-    found = lookup(key)
+        found = lookup(key)
+    except Exception as error:
+        answer("narrow", narrow, (input, dim, start, length), {}, error)
+        raise
     if found is None:
         d = normalize_dim(dim, input._layout.ndim, "narrow") if input._layout.ndim else -1
         if d < 0:
@@ -96,6 +101,7 @@ def narrow(input: Tensor, dim: int, start: int, length: int) -> Tensor:
 
 
 def _diagonal(view: Layout, offset: int, dim1: int, dim2: int) -> Entry:
+    offset = whole("diagonal", "offset", offset)
     a, b = normalize_dim(dim1, view.ndim, "diagonal"), normalize_dim(dim2, view.ndim, "diagonal")
     if a == b:
         raise ShapeError(
@@ -123,6 +129,7 @@ def diagonal(input: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Te
 
 def _unfolded(view: Layout, dimension: int, size: int, step: int) -> Entry:
     d = normalize_dim(dimension, view.ndim, "unfold")
+    size, step = whole("unfold", "size", size), whole("unfold", "step", step)
     extent = view.shape[d] if view.ndim else 1
     if step <= 0 or not 0 <= size <= extent:
         raise ArgumentError(f"[unfold] expected 0 <= size <= {extent} and step > 0, got size {size}, step {step}")

@@ -17,6 +17,7 @@ from calque.run.engine import Queue, Task
 from calque.run.recorder import flush
 from calque.run.source import user_line
 
+MOST_DEVICES = 256
 _HOST: list[Queue] = []
 
 
@@ -31,8 +32,11 @@ def set_logical_devices(count: int) -> None:
     (2, tensor([1., 1.], device='cpu:1'))
     >>> calque.set_logical_devices(1)
     """
-    if isinstance(count, bool) or not isinstance(count, int) or count < 1:
-        raise ValueError(f"[set_logical_devices] expected a positive integer, got {count!r}")
+    if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= MOST_DEVICES:
+        raise ValueError(
+            f"[set_logical_devices] expected a positive integer up to {MOST_DEVICES}, got {count!r}; a device takes threads of its own at its first "
+            f"work, and they share {settings.threads} of the CPU's"
+        )
     synchronize()
     settings.logical_devices = count
     Changes.hooks += 1  # what was recorded for replay may have shared its work out among the devices

@@ -157,7 +157,7 @@ def test_arguments_are_named() -> None:
         (lambda: calque.lerp(x, None, 0.5), "[lerp] expected a Tensor, got NoneType as 'end'; pass a Tensor"),
         (lambda: calque.cat([x, 1.5]), "[cat] expected Tensor as element 1, got float"),
         (lambda: calque.add(x, np.ones(3)), "[add] expected Tensors or numbers, got Tensor and ndarray; convert with calque.as_tensor(...)"),
-        (lambda: calque.cumsum(x, "rows"), "[cumsum] expected an int, got str 'rows' as 'dim'; pass an int"),
+        (lambda: calque.cumsum(x, "rows"), "[cumsum] expected dim as an int, got str 'rows'"),
         (lambda: x.add_([1.0]), "[add] expected Tensors or numbers, got Tensor and list"),
     ]
     for call, text in cases:

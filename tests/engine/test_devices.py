@@ -236,7 +236,7 @@ def test_errors_name_what_exists() -> None:
     with pytest.raises(DeviceError, match="which are the same"):
         calque.ones(2, device="cpu:1")
     assert calque.device_count() == 1
-    for wrong in (0, -1, True, 2.0):
+    for wrong in (0, -1, True, 2.0, 10_000):
         with pytest.raises(ValueError, match="positive integer"):
             calque.set_logical_devices(wrong)
 

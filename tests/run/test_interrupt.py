@@ -13,6 +13,7 @@ import pytest
 
 import calque
 from calque import nn
+from calque.backend.cpu.memory import Pool
 from calque.base.errors import InterruptedValueError
 from calque.hybrid import call as hybrid_call
 from calque.hybrid import repeat
@@ -230,3 +231,17 @@ def test_ctrl_c_at_the_start_of_a_backward_pass_leaves_the_modes(monkeypatch: py
     assert calque.is_grad_enabled()
     (x * 3.0).sum().backward()
     assert x.grad.tolist() == [3.0, 3.0]
+
+
+def test_no_python_runs_when_a_block_of_memory_dies() -> None:
+    """Where no Python runs no Ctrl-C is handled, which would lose the block."""
+    pool = Pool()
+    block = pool.empty(1000, np.dtype(np.float32))
+    address = block.ctypes.data
+    seen: list[str] = []
+    sys.setprofile(lambda frame, event, arg: seen.append(f"{event} {frame.f_code.co_name}"))
+    del block
+    sys.setprofile(None)
+    assert [s for s in seen if s.startswith("call ")] == []
+    assert pool.stats().in_use == 0
+    assert pool.empty(1000, np.dtype(np.float32)).ctypes.data == address

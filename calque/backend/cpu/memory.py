@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import os
 import threading
+import weakref
 from bisect import bisect_left, insort
 from collections import deque
 from pathlib import Path
@@ -77,17 +78,26 @@ def available() -> int:
     return free
 
 
+class _Block(weakref.ref[Any]):
+    """What is known of a block that somebody has; it ends up on `Pool.returned` when the block dies."""
+
+    __slots__ = ("size", "address")
+    size: int
+    address: int
+
+
 class Pool:
     """A caching allocator.
 
     An array is a NumPy view of a small ctypes object that stands for its block. NumPy keeps that object alive as long as any
     view of the
-    array lives, and its death puts the block's address on `returned`: an append is atomic, so it may happen inside any
-    allocation of any thread. `family`: the pools with which it shares the limit on memory; it joins them.
+    array lives, and its death puts a `_Block` on `returned`: the append is C code alone, so it may happen inside any allocation of any thread, and
+    a Ctrl-C meanwhile does not lose it. `family`: the pools with which it shares the limit on memory; it joins them.
     """
 
     def __init__(self, family: list[Pool] | None = None) -> None:
-        self.returned: deque[tuple[int, int]] = deque()  # (size, address)
+        self.returned: deque[_Block] = deque()
+        self._out: dict[int, _Block] = {}  # address -> block that somebody has
         self._lock = threading.Lock()
         self._types: dict[int, Any] = {}  # size -> ctypes type of a block
         self._free: dict[int, list[int]] = {}  # size -> addresses, least recently used size first
@@ -118,7 +128,7 @@ class Pool:
             else:
                 address = self._grow(size)
             self._take(size)
-        return np.frombuffer(self._types[size].from_address(address), dtype, count)
+        return np.frombuffer(self._hand_out(size, address), dtype, count)
 
     def arena(self, nbytes: int) -> Array:
         """Bytes for the temporaries of one run: the smallest kept arena that is large enough, else new memory."""
@@ -131,12 +141,18 @@ class Pool:
                 capacity, address = self._arenas.pop(k)
                 self._cached -= size  # what is left over stays kept
                 if size not in self._types:
-                    self._types[size] = _block_type(size, self.returned)
+                    self._types[size] = ctypes.c_char * size
             else:
                 capacity, address = size, self._grow(size)
             self._capacity[address] = capacity
             self._take(size)
-        return np.frombuffer(self._types[size].from_address(address), np.uint8, nbytes)
+        return np.frombuffer(self._hand_out(size, address), np.uint8, nbytes)
+
+    def _hand_out(self, size: int, address: int) -> Any:
+        memory = self._types[size].from_address(address)
+        self._out[address] = block = _Block(memory, self.returned.append)
+        block.size, block.address = size, address
+        return memory
 
     def _take(self, size: int) -> None:
         self._in_use += size
@@ -149,7 +165,7 @@ class Pool:
         self._shrink(max(self._most, self._in_use + size) - self._in_use - size)
         self._reserve(size, size)
         if size not in self._types:
-            self._types[size] = _block_type(size, self.returned)
+            self._types[size] = ctypes.c_char * size
         memory = np.empty(size + ALIGNMENT, np.uint8)
         address: int = memory.ctypes.data
         address = -(-address // ALIGNMENT) * ALIGNMENT
@@ -189,7 +205,9 @@ class Pool:
     def _collect(self) -> None:
         """Take in the blocks that died."""
         while self.returned:
-            size, address = self.returned.popleft()
+            block = self.returned.popleft()
+            size, address = block.size, block.address
+            del self._out[address]
             self._in_use -= size
             self._cached += size
             capacity = self._capacity.get(address)
@@ -253,17 +271,6 @@ class Pool:
             f"[memory] expected {human(asked)} of free memory, got {human(max(free, 0))} free with {human(self._in_use)} in use; "
             "use a smaller batch, free tensors, or raise CALQUE_MEMORY_LIMIT"
         )
-
-
-def _block_type(size: int, returned: deque[tuple[int, int]]) -> Any:
-    """A ctypes type of `size` bytes whose instances report their death."""
-
-    address_of = ctypes.addressof  # a block may die after the interpreter has emptied this module
-
-    def give_back(self: Any) -> None:
-        returned.append((size, address_of(self)))
-
-    return type(f"Block{size}", (ctypes.c_char * size,), {"__slots__": (), "__del__": give_back})
 
 
 POOLS: list[Pool] = []

@@ -12,6 +12,7 @@ import numpy as np
 
 from calque import functional as T
 from calque.base.errors import ArgumentError, ShapeError
+from calque.base.shapes import whole
 from calque.functional.precision import lower_precision
 from calque.nn.functional.checks import require_dtype
 from calque.nn.functional.padding import pad
@@ -27,7 +28,7 @@ _CHECKED: dict[Any, Any] = {}
 
 def sizes(op: str, name: str, value: Any, n: int, least: int) -> tuple[int, ...]:
     """n ints >= least from one int or a sequence."""
-    found = (int(value),) * n if isinstance(value, (int, np.integer)) else tuple(int(v) for v in value)
+    found = (whole(op, name, value),) * n if isinstance(value, (int, np.integer)) else tuple(whole(op, name, v) for v in value)
     if len(found) == 1:
         found *= n
     if len(found) != n or min(found) < least:

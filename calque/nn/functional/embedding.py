@@ -8,6 +8,7 @@ from typing import Any
 from calque import functional as T
 from calque.base import dtypes as dt
 from calque.base.errors import ArgumentError, DTypeError, OutOfRangeError, ShapeError
+from calque.base.shapes import whole
 from calque.functional.common import cast, prim
 from calque.nn.functional.checks import check_indices, values_of
 from calque.nn.functional.rows import SELECT_ROWS, choose, constant, positions
@@ -146,6 +147,7 @@ def one_hot(tensor: Tensor, num_classes: int = -1) -> Tensor:
         raise DTypeError(
             f"[one_hot] one_hot is only applicable to index tensor: expected integers, got {tensor._layout.dtype!r}; convert with .long()"
         )
+    num_classes = whole("one_hot", "num_classes", num_classes)
     if num_classes == -1:
         found = values_of(tensor)
         found = read(tensor, "one_hot") if found is None else found

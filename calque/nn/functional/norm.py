@@ -267,14 +267,14 @@ def local_response_norm(input: Tensor, size: int, alpha: float = 1e-4, beta: flo
     """x / (k + alpha * mean of squares over `size` neighbouring channels) ** beta: (N, C, *) -> the same."""
     if input._layout.ndim < 3:
         raise ShapeError(f"[local_response_norm] Expected 3D or higher dimensionality input (got {input._layout.ndim} dimensions)")
+    if size < 1:
+        raise ArgumentError(f"[local_response_norm] expected size >= 1, got {size}; it counts neighbouring channels")
     channels = input._layout.shape[1]
     squares = input * input
-    before, after = size // 2, (size - 1) // 2
+    before, after = min(size // 2, channels - 1), min((size - 1) // 2, channels - 1)
     shifted: Any = None
     for step in range(-before, after + 1):
         low, high = max(0, -step), min(channels, channels - step)
-        if high <= low:
-            continue
         part = T.narrow(squares, 1, low + step, high - low)
         edges = [T.zeros_like(T.narrow(squares, 1, 0, n)) for n in (low, channels - high)]
         whole = T.cat([edges[0], part, edges[1]], 1) if low or high < channels else part

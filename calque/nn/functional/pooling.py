@@ -13,7 +13,7 @@ import numpy as np
 from calque import functional as T
 from calque.base import dtypes as dt
 from calque.base.errors import ArgumentError, ShapeError
-from calque.base.shapes import contiguous_strides
+from calque.base.shapes import contiguous_strides, whole
 from calque.functional.common import cast, prim
 from calque.functional.precision import as_given
 from calque.nn.functional.conv import sizes
@@ -462,9 +462,9 @@ def lp_pool1d(input: Tensor, norm_type: float, kernel_size: Any, stride: Any = N
 
 def _target(op: str, output_size: Any, hw: Pair) -> Pair:
     wanted = (output_size,) * 2 if output_size is None or isinstance(output_size, int) else tuple(output_size)
-    out = tuple(hw[i] if n is None else int(n) for i, n in enumerate(wanted))
-    if len(out) != 2 or min(out) < 1:
-        raise ArgumentError(f"[{op}] expected output_size as one or two ints >= 1, got {output_size!r}")
+    out = tuple(hw[i] if n is None else whole(op, "output_size", n) for i, n in enumerate(wanted[:3]))
+    if len(out) != 2 or min(out) < 1 or max(out) >= 1 << 31:
+        raise ArgumentError(f"[{op}] expected output_size as one or two ints from 1 to 2**31 - 1, got {output_size!r}")
     return out
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from calque.base import dtypes as dt
 from calque.base.errors import OutOfRangeError
+from calque.base.shapes import normalize_dim
 from calque.functional.common import cast
 from calque.ops.opdef import get
 from calque.run.recorder import local
@@ -54,6 +55,8 @@ def wide(x: Tensor) -> Tensor:
 def one_dim(x: Tensor, dim: int, op: str) -> int:
     """A non-negative dim."""
     n = max(x._layout.ndim, 1)
+    if dim.__class__ is not int:
+        return normalize_dim(dim, n, op)
     if not -n <= dim < n:
         raise OutOfRangeError(f"[{op}] Dimension out of range (expected to be in range of [{-n}, {n - 1}], but got {dim})")
     return dim % n
