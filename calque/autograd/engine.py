@@ -16,6 +16,7 @@ from calque.base.errors import AutogradError, NonFiniteError
 from calque.ops.opdef import get
 from calque.run import recorder
 from calque.run.capture import abort
+from calque.run.nodes import StandIn
 from calque.run.recorder import Storage, local
 from calque.run.source import user_line
 from calque.tensor import FunctionNode, GradNode, OutputNode, Tensor, read, record, wrap
@@ -154,17 +155,28 @@ def run_backward(
     accumulate: bool,
     wanted: Sequence[Any] | None = None,
     stop: bool = False,
+    held: Sequence[tuple[Any, Any]] = (),
 ) -> dict[int, Any]:
     """Propagate. `roots`: (node or leaf, gradient). With `accumulate` leaves receive `.grad`; otherwise gradients of `wanted`
-    (leaf tensors or nodes) are collected and returned by id. With `stop` nothing is propagated beyond a wanted node."""
+    (leaf tensors or nodes) are collected and returned by id. With `stop` nothing is propagated beyond a wanted node. `held`: (wanted
+    one, gradient it has already)."""
     state, line = recorder.local.state, user_line()
-    before = state.grad, state.autocast, state.applied, state.started
+    before = state.grad, state.autocast, state.applied, state.started, state.waiting
     # No call between this and `try`: a Ctrl-C there would leave the modes as they are now. Gradients have the types of the forward pass.
     state.grad, state.autocast, state.applied, state.started = create, None, None, line
     try:
-        return _propagate(roots, keep, accumulate, wanted, stop)
+        return _propagate(roots, keep, accumulate, wanted, stop, held)
     finally:
-        state.grad, state.autocast, state.applied, state.started = before
+        state.grad, state.autocast, state.applied, state.started, state.waiting = before
+
+
+class Total:
+    """What a node gives for a target that had a gradient before: the sum of both."""
+
+    __slots__ = ("gradient",)
+
+    def __init__(self, gradient: Any) -> None:
+        self.gradient = gradient
 
 
 class _Pass:
@@ -186,6 +198,12 @@ class _Pass:
         key = id(target)
         if self.needed is not None and key not in self.needed:
             return
+        if gradient.__class__ is Total:
+            if isinstance(target, Tensor):
+                self.leaves[key] = (target, gradient.gradient)
+            else:
+                self.pending[key] = gradient.gradient
+            return
         if isinstance(target, Tensor):
             held = self.leaves.get(key)
             self.leaves[key] = (target, gradient if held is None else held[1] + gradient)
@@ -193,6 +211,9 @@ class _Pass:
         pending = self.pending
         waiting = pending.get(key)
         if waiting is None:
+            if target.__class__ is StandIn and not (key in self.wanted or target.hooks or target.retain):
+                self.send(target.next[0], gradient)
+                return
             heapq.heappush(self.heap, (-target.number, key, target))
             if isinstance(target, FunctionNode) and len(target.outputs) > 1:
                 pending[key] = [None] * len(target.outputs)
@@ -203,6 +224,11 @@ class _Pass:
             waiting[index] = gradient if waiting[index] is None else waiting[index] + gradient
         else:
             pending[key] = waiting + gradient
+
+    def held(self, target: Any) -> Any:
+        """The gradient that a target has already, if any."""
+        found = self.leaves.get(id(target))
+        return self.pending.get(id(target)) if found is None else found[1]
 
     def run(self) -> None:
         """Work through the heap."""
@@ -227,10 +253,11 @@ class _Pass:
 
 
 def _propagate(
-    roots: Sequence[tuple[Any, Any]], keep: bool, accumulate: bool, wanted: Sequence[Any] | None, stop: bool
+    roots: Sequence[tuple[Any, Any]], keep: bool, accumulate: bool, wanted: Sequence[Any] | None, stop: bool, held: Sequence[tuple[Any, Any]]
 ) -> dict[int, Any]:
     work = _Pass(keep, wanted, stop, roots)
-    for root, gradient in roots:
+    local.state.waiting = work
+    for root, gradient in (*held, *roots):
         work.send(root, gradient)
     work.run()
     for key, (leaf, gradient) in work.leaves.items():

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from calque.autograd.engine import run_backward
+from calque.autograd.engine import Total, run_backward
 from calque.base.dtypes import float32
 from calque.base.errors import AutogradError
 from calque.base.layout import Layout, dense_layout
@@ -24,6 +24,7 @@ from calque.ops.opdef import OpDef
 from calque.run.buffer import Buffer
 from calque.run.capture import Counts, numbers
 from calque.run.live import LiveFloat, plain
+from calque.run.nodes import StandIn
 from calque.run.recorder import Edge, Storage, local, realised
 from calque.run.source import user_line
 from calque.tensor import FunctionNode, GradNode, Tensor, function_node, output_nodes, wrap
@@ -209,17 +210,19 @@ class Template:
                 raise _overwritten(node, storage, version)
         if local.state.grad:
             return self._as_written(cells, created, grads, node.next, values)
-        present = tuple(g is not None for g in grads)
-        given = [g._storage if g is not None else None for g in grads]
-        key = (present, tuple(t is not None for t in node.next), tuple(None if g is None else g._layout for g in grads))
+        waiting = local.state.waiting
+        held = [waiting.held(t) for t in node.next]  # sums of floats depend on their order: the call adds to what is there, as it would as written
+        given = [g._storage if g is not None else None for g in (*grads, *held)]
+        key = (tuple(t is not None for t in node.next), tuple(None if g is None else g._layout for g in (*grads, *held)))
         everything = [*created, *cells, *given]
 
         def record() -> list[Any]:
-            return self._differentiate(cells, created, grads, node.next, trace)
+            return self._differentiate(cells, created, grads, node.next, trace, held)
 
         with _LOCK:
             self.present = values
-            return self.region.run(key, everything, record)
+            found = self.region.run(key, everything, record)
+        return [g if g is None or before is None else Total(g) for g, before in zip(found, held, strict=True)]
 
     def _as_written(
         self, cells: list[Any], created: list[Storage], grads: Sequence[Any], targets: Sequence[Any], values: list[Any]
@@ -248,8 +251,10 @@ class Template:
                     v._storage.version if isinstance(v, Tensor) else v.version if isinstance(v, Storage) else 0 for v in item.saved.values()
                 )
 
-    def _differentiate(self, cells: list[Any], created: list[Storage], grads: Sequence[Any], targets: Sequence[Any], home: Any) -> list[Any]:
-        """Walk the template as if this call had recorded it."""
+    def _differentiate(
+        self, cells: list[Any], created: list[Storage], grads: Sequence[Any], targets: Sequence[Any], home: Any, earlier: list[Any]
+    ) -> list[Any]:
+        """Walk the template as if this call had recorded it. `earlier`: gradients that the targets have already."""
         trace = local.state.trace
         for own, actual in zip(self.storages, created, strict=True):
             for name in _FIELDS:
@@ -269,7 +274,8 @@ class Template:
         wanted = [leaf for (_, leaf), target in zip(self.leaves, targets, strict=True) if target is not None]
         roots = [(root, g) for root, g in zip(self.roots, grads, strict=True) if g is not None]
         try:
-            found = run_backward(roots, True, False, False, wanted)
+            before = [(leaf, g) for (_, leaf), g in zip(self.leaves, earlier, strict=True) if g is not None]
+            found = run_backward(roots, True, False, False, wanted, False, before)
         finally:
             for t, storage in lent:
                 t._storage, t._cache = storage, None
@@ -299,6 +305,7 @@ def stand_in(t: Tensor, grad: bool) -> Tensor:
         made._requires_grad = t._requires_grad
         return made
     made._grad_fn = function_node("HybridInput", (t,), (t._layout,), lambda node, grads: (grads[0],))
+    made._grad_fn.__class__ = StandIn
     made._requires_grad = True
     return made
 

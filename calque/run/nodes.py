@@ -66,6 +66,12 @@ class FunctionNode(GradNode):
         return self.where
 
 
+class StandIn(FunctionNode):
+    """A node in the place of `next[0]` while a call is recorded; a gradient goes there at once, unless somebody wants to see it."""
+
+    __slots__ = ()
+
+
 class OutputNode(GradNode):
     """Output number `index` of a FunctionNode with several outputs (`next[0]`)."""
 

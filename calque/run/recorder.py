@@ -126,7 +126,7 @@ class State:
     """Per-thread recording state; `grad`, `inference` and `autocast` (the lower dtype, or None) are modes, kept here for one look-up on the hot
     path."""
 
-    __slots__ = ("trace", "grad", "inference", "busy", "capture", "autocast", "applied", "started", "device")
+    __slots__ = ("trace", "grad", "inference", "busy", "capture", "autocast", "applied", "started", "waiting", "device")
 
     def __init__(self) -> None:
         self.trace = Trace(root())
@@ -138,6 +138,7 @@ class State:
         self.capture: Any = None  # a `run.capture.Capture` while a call is being recorded for replay
         self.applied: Any = None  # the graph node whose gradient is being recorded...
         self.started = ""  # ... by the backward pass that the user started on this line
+        self.waiting: Any = None  # that pass
 
 
 class _Local(threading.local):
