@@ -7,7 +7,7 @@ recording with autograd (`record`, `unary`, `binary`), views (`make_view`), in-p
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import count
 from typing import Any
 
@@ -104,11 +104,13 @@ def slot_of(trace: Trace, t: Tensor) -> int:
 # ------------------------------------------------------------------------------------------------------------- recording
 
 
-def finish(trace: Trace, edge: Edge) -> Tensor:
-    """Handle of the result of `edge`, just followed."""
+def finish(trace: Trace, edge: Edge, scalars: Sequence[Any] = ()) -> Tensor:
+    """Handle of the result of `edge`, just followed, with the run-time numbers that it takes."""
     storage = _new(Storage)
     storage.trace, storage.slot, storage.layout, storage.buffer = trace, trace.n, edge.layout, None
     storage.home, storage.version, storage.writer = None, 0, None
+    if scalars:
+        trace.scalars += scalars  # from here on no call, see `Trace`
     trace.n += 1
     trace.cur = edge
     trace.storages.append(storage)
@@ -197,11 +199,10 @@ def record(op: OpDef, operands: tuple[Any, ...], attrs: tuple[Any, ...] = ()) ->
             edge, _ = grow_constant(trace, family, sources, op, sources, attrs, layouts)
         else:
             edge = grow(trace, (op, sources, there), op, sources, attrs, layouts)
+    scalars: list[Any] = []
     if pushed or baked:
-        for value, source in zip(plain, edge.inputs, strict=True):
-            if source.__class__ is tuple and source[0] == "s":
-                trace.scalars.append(value)
-    out = finish(trace, edge)
+        scalars = [value for value, source in zip(plain, edge.inputs, strict=True) if source.__class__ is tuple and source[0] == "s"]
+    out = finish(trace, edge, scalars)
     if grad and state.grad:
         attach_node(out, edge, op, tuple(plain))
     return out
@@ -266,7 +267,7 @@ def binary(  # noqa: C901 - the hot path of recording: one frame, nothing factor
                 if unusual is not None and unusual(a, b):
                     return fallback(a, b)
                 edge = grow(trace, key, op, (i, j), (), (_dense_of(a), _dense_of(b)))
-            needs = a._requires_grad or b._requires_grad
+            needs, tag = a._requires_grad or b._requires_grad, None
         elif (kind is float or kind is int or kind is LiveFloat) and a.__class__ in tensor_types and a._layout.dtype.category == 2:
             if kind is not float:
                 b, kind = float(b) if kind is int else b, float
@@ -279,8 +280,6 @@ def binary(  # noqa: C901 - the hot path of recording: one frame, nothing factor
             if edge is None:
                 dtype = a._layout.dtype
                 edge, tag = grow_constant(trace, (op, i), tag, op, (i, ("c", b, dtype)), (), (_dense_of(a), dtype))
-            if tag == "s":
-                trace.scalars.append(b)
             needs = a._requires_grad
         else:
             return fallback(a, b)
@@ -288,6 +287,8 @@ def binary(  # noqa: C901 - the hot path of recording: one frame, nothing factor
         storage.trace, storage.slot, storage.version = trace, trace.n, 0
         storage.layout = view = edge.layout
         storage.buffer = storage.home = storage.writer = None
+        if tag is not None and tag == "s":
+            trace.scalars += (b,)  # from here on no call, see `Trace`
         trace.n += 1
         trace.cur = edge
         trace.storages.append(storage)

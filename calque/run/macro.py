@@ -16,6 +16,7 @@ from calque.base.layout import Layout
 from calque.run.buffer import Buffer, strided
 from calque.run.direct import start_plan
 from calque.run.dispatch import new_array
+from calque.run.interrupt import SHIELD
 from calque.run.places import SEVERAL
 from calque.run.queues import on
 from calque.run.recorder import Edge, Storage, Trace, realised, share_value, snapshot
@@ -190,7 +191,15 @@ class Macro:
                 (known if number.count else asked).append(value)
 
     def replay(self, trace: Trace, cells: list[Any], known: list[Any]) -> list[Storage]:
-        """Record the stretch; returns the new storages that outlive it. The caller flushes if there is an `ending`."""
+        """Record the stretch, wholly or not at all; returns the new storages that outlive it. The caller flushes if there is an `ending`."""
+        held = SHIELD.hold()
+        try:
+            return self._replay(trace, cells, known)
+        finally:
+            if held:
+                SHIELD.release()
+
+    def _replay(self, trace: Trace, cells: list[Any], known: list[Any]) -> list[Storage]:
         inputs, attached = trace.inputs, trace.attached
         number = len(inputs)
         for cell, slot, view in self.inputs:

@@ -106,7 +106,7 @@ class Edge:
 
 
 class Trace:
-    """What one thread has recorded since its last flush."""
+    """What one thread has recorded since its last flush. `inputs`, `scalars`, `cur`, `n` change with no call in between, where Ctrl-C could come."""
 
     __slots__ = ("cur", "n", "storages", "attached", "inputs", "scalars", "checks", "passed", "early")
 
@@ -266,10 +266,10 @@ def _input_slot(trace: Trace, buffer: Buffer, value: Layout) -> int:
         edge = Edge(trace.cur, INPUT, (), (len(trace.inputs), tuple(value.shape), value.dtype), value, "")
         trace.cur.next[key] = edge
         Counters.edges += 1
+    slot, number = trace.n, len(trace.inputs)
+    buffer.trace, buffer.number = trace, number
+    trace.inputs += (buffer,)  # from here on no call, see `Trace`
     trace.cur = edge
-    buffer.trace, buffer.number = trace, len(trace.inputs)
-    trace.inputs.append(buffer)
-    slot = trace.n
     trace.n = slot + 1
     return slot
 
@@ -287,7 +287,7 @@ def view_slot(trace: Trace, storage: Storage, view: Layout) -> int:
     if edge is None:
         edge = _grow_view(trace, key, base, storage.layout, view)
     if edge.op is VIEW_AT:
-        trace.scalars.append(view.offset)
+        trace.scalars += (view.offset,)  # from here on no call, see `Trace`
     trace.cur = edge
     slot = trace.n
     trace.n = slot + 1
@@ -390,7 +390,7 @@ def _record_update(trace: Trace, storage: Storage, view: Layout, value: Storage)
             edge.input_layouts = (storage.layout, value.layout)
             Counters.edges += 1
     if edge.op is UPDATE_AT:
-        trace.scalars.append(view.offset)
+        trace.scalars += (view.offset,)  # from here on no call, see `Trace`
     trace.cur = edge
     slot = trace.n
     trace.n = slot + 1

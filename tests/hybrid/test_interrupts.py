@@ -1,0 +1,104 @@
+"""Ctrl-C at every call that a training step makes: what was recorded by then is whole, and the next steps are those of an undisturbed run.
+
+A profile function asks for the interrupt, so it comes before or after a call, as signals do.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+from typing import Any
+
+import pytest
+
+import calque
+from calque import nn
+from calque.run.recorder import LOCK, flush, local
+from tests.hybrid.common import batch
+
+POINTS = 150
+
+
+class _Training:
+    """A small network with everything that a step leaves behind; `restore` sets that back."""
+
+    def __init__(self, kind: str) -> None:
+        calque.manual_seed(0)
+        self.net = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Dropout(0.2), nn.Linear(8, 3))
+        self.scale = calque.full((3,), 0.5)
+        self.optimizer = calque.optim.Adam(self.net.parameters(), lr=0.01)
+        if kind == "module":
+            self.net.hybridize()
+        self.step = calque.compile(self._step) if kind == "step" else self._step
+        for k in range(8):
+            self.step(batch(k), 1.5)
+        calque.synchronize()
+        self.state = [t.clone() for t in self._tensors()]
+        self.random = calque.get_rng_state()
+        self.counts = [self.optimizer.state[p]["step"] for p in self.net.parameters()]
+
+    def _tensors(self) -> list[Any]:
+        kept = [t for values in self.optimizer.state.values() for t in values.values() if isinstance(t, calque.Tensor)]
+        return [*self.net.parameters(), *self.net.buffers(), *kept]
+
+    def _step(self, x: Any, factor: float) -> Any:
+        self.optimizer.zero_grad()
+        out = self.net(x) * factor
+        loss = (out[:, 1:] * 0.3 + out[:, :2] / 1.7 - self.scale[1:]).abs().mean()
+        loss.backward()
+        self.optimizer.step()
+        return loss.detach()
+
+    def restore(self) -> None:
+        with calque.no_grad():
+            for t, value in zip(self._tensors(), self.state, strict=True):
+                t.copy_(value)
+        for p in self.net.parameters():
+            p.grad = None
+        for p, count in zip(self.net.parameters(), self.counts, strict=True):
+            self.optimizer.state[p]["step"] = count
+        calque.set_rng_state(self.random)
+        flush("test")
+
+    def go_on(self) -> list[Any]:
+        """Two steps from the state of old."""
+        self.restore()
+        losses = [self.step(batch(k), 1.5).tolist() for k in range(2)]
+        return [losses, [p.tolist() for p in self.net.parameters()], [b.tolist() for b in self.net.buffers()]]
+
+    def interrupted(self, point: int) -> int:
+        """One step with an interrupt at call number `point`; how many calls there were, if that comes never."""
+        count = 0
+
+        def look(frame: Any, event: str, argument: Any) -> None:
+            nonlocal count
+            count += 1
+            if count == point:
+                signal.raise_signal(signal.SIGINT)
+
+        sys.setprofile(look)
+        try:
+            self.step(batch(3), 1.5)
+        except KeyboardInterrupt:
+            pass
+        finally:
+            sys.setprofile(None)
+        return count
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # nothing can be raised out of what frees a block
+@pytest.mark.parametrize("kind", ["plain", "module", "step"])
+def test_interrupts_at_calls(kind: str) -> None:
+    training = _Training(kind)
+    training.go_on()
+    expected = training.go_on()
+    calls = training.interrupted(-1)
+    for k in range(min(POINTS, calls)):
+        point = 1 + k * calls // min(POINTS, calls)
+        training.restore()
+        training.interrupted(point)
+        state = local.state
+        assert state.capture is None, point
+        assert state.grad, point
+        assert not LOCK._is_owned(), point
+        assert training.go_on() == expected, point
