@@ -374,32 +374,30 @@ def _assist(wanted: Task | None = None) -> None:
     if settings.sync or any(queue.runner == here for queue in ENGINE.queues):
         return
     left: list[Queue] = []
-    away = _Away()
+    away, shielded = _Away(), SHIELD.hold()
     try:
-        while True:
-            shielded = SHIELD.hold()
+        while not (shielded and SHIELD.asked):
+            with ENGINE.lock:
+                found = _offered(wanted)
+                task = found.take() if found is not None else None
+                for queue in left:
+                    queue.rouse()
+                left = []
+            if found is None or task is None:
+                break
             try:
-                with ENGINE.lock:
-                    found = _offered(wanted)
-                    task = found.take() if found is not None else None
-                    for queue in left:
-                        queue.rouse()
-                if found is None or task is None:
-                    return
-                try:
-                    away.go(found)
-                    task.run()
-                finally:
-                    with ENGINE.lock:
-                        left = found.finish(task)
+                away.go(found)
+                task.run()
             finally:
-                if shielded:
-                    SHIELD.release()
+                with ENGINE.lock:
+                    left = found.finish(task)
     finally:
         away.back()
         with ENGINE.lock:
             for queue in left:
                 queue.rouse()
+        if shielded:
+            SHIELD.release()
 
 
 def _offered(wanted: Task | None) -> Queue | None:

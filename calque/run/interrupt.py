@@ -46,6 +46,11 @@ class Shield:
         set_handler(SIGINT, self._note)
         return True
 
+    @property
+    def asked(self) -> bool:
+        """Whether Ctrl-C came since it was held off."""
+        return self._asked
+
     def release(self) -> None:
         """Back to normal; raises `KeyboardInterrupt` if Ctrl-C came meanwhile."""
         set_handler(SIGINT, default_int_handler)
