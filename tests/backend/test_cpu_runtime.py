@@ -382,6 +382,31 @@ def test_memory_that_is_kept_is_not_asked_for(monkeypatch):
     assert not asked
 
 
+def test_old_programs_do_not_keep_new_ones_from_keeping_memory(monkeypatch):
+    """What all keep together is limited; when it is used up, everybody begins anew, whether or not the old programs are still there."""
+    n = 1 << 10
+    monkeypatch.setattr(executable, "KEPT_TOTAL", executable.Kept.total + 64 * n)
+    x = np.zeros(n, np.float32)
+    programs = []
+    for _ in range(20):
+        programs.append(compile_schedule(chain(2, n)))
+        places = set()
+        for _ in range(3):
+            (result,) = programs[-1].run([x])
+            assert result[-1] == 2
+            places.add(result.ctypes.data)
+            del result
+        kept = programs[-1]._kept[0]
+        assert kept is not None and places == {kept.ctypes.data}
+        assert executable.Kept.total <= executable.KEPT_TOTAL
+    assert programs[0]._kept == [None]
+    assert all(program.run([x])[0][-1] == 2 for program in programs)
+    before = executable.Kept.total
+    programs.clear()
+    gc.collect()
+    assert 0 <= executable.Kept.total < before
+
+
 def test_the_system_is_asked_for_its_free_memory_once_per_growth(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two programs that take turns, and whose arenas displace each other, grow the pool in every run; asking takes longer than many a program."""
     asked: list[int] = []

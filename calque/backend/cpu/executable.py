@@ -9,7 +9,8 @@ from array import array
 from collections.abc import Callable, Sequence
 from operator import itemgetter
 from sys import getrefcount
-from typing import Any
+from typing import Any, ClassVar
+from weakref import WeakSet
 
 import numpy as np
 
@@ -103,9 +104,24 @@ class Words:
 
 
 class Kept:
-    """Bytes of small outputs that executables keep for their next run."""
+    """Bytes of small outputs and arenas that executables keep for their next run, and who keeps them."""
 
     total = 0
+    owners: ClassVar[WeakSet["CpuExecutable"]] = WeakSet()
+
+    @classmethod
+    def take(cls, owner: "CpuExecutable", nbytes: int) -> bool:
+        """Count what `owner` wants to keep; False if there is no room. When all is taken, everybody gives up theirs: who still runs has it again
+        after a run, and programs that are never run again do not stand in the way of new ones."""
+        if cls.total + nbytes > KEPT_TOTAL:
+            for other in list(cls.owners):
+                other.give_up()
+            cls.owners.clear()
+            if cls.total + nbytes > KEPT_TOTAL:
+                return False
+        cls.owners.add(owner)
+        cls.total += nbytes
+        return True
 
 
 class CpuExecutable(Executable):
@@ -245,7 +261,7 @@ class CpuExecutable(Executable):
             return None
         fresh = {place: source for place, source in zip(self._direct, facts.outputs, strict=True) if place >= self._input_count}
         sources = [*facts.inputs[: self._input_count], *(fresh.get(self._input_count + k) for k in range(len(self._fresh)))]
-        if any(source is None for source in sources) or Kept.total + self._arena_bytes > KEPT_TOTAL:
+        if any(source is None for source in sources):
             return None
         arrays = [np.empty(0, np.int8) if isinstance(source, int) else source for source in sources]
         words = Words(self.linked)
@@ -283,8 +299,7 @@ class CpuExecutable(Executable):
 
     def _new_words(self) -> Words:
         words = Words(self.linked)
-        if 0 < self._arena_bytes <= KEPT_BYTES and Kept.total + self._arena_bytes <= KEPT_TOTAL:
-            Kept.total += self._arena_bytes
+        if 0 < self._arena_bytes <= KEPT_BYTES and Kept.take(self, self._arena_bytes):
             words.arena = HERE.pool.empty(self._arena_bytes, np.dtype(np.uint8))
         if self._single:
             only = self.linked.stretches[0]
@@ -297,16 +312,23 @@ class CpuExecutable(Executable):
         if kept is not None and getrefcount(kept) == 3:  # the list, the variable, the argument
             return kept
         made = HERE.pool.empty(count, dtype)
-        if kept is not None:
-            self._kept[k] = made
-        elif Kept.total + made.nbytes <= KEPT_TOTAL:
-            Kept.total += made.nbytes
+        if kept is not None or Kept.take(self, made.nbytes):
             self._kept[k] = made
         return made
 
+    def give_up(self) -> None:
+        """Keep nothing any more; memory that a run uses at this moment stays with that run."""
+        for k, kept in enumerate(self._kept):
+            if kept is not None:
+                self._kept[k] = None
+                Kept.total -= kept.nbytes
+        if 0 < self._arena_bytes <= KEPT_BYTES:
+            idle, self._idle = self._idle, []
+            Kept.total -= sum(words.arena.nbytes for words in idle if words.arena is not None)
+
     def __del__(self) -> None:
-        held = [*self.__dict__.get("_kept", ()), *(words.arena for words in self.__dict__.get("_idle", ()))]
-        Kept.total -= sum(a.nbytes for a in held if a is not None)
+        if "_kept" in self.__dict__:
+            self.give_up()
 
     def run_timed(self, inputs: Sequence[Array], scalars: Sequence[Scalar] = ()) -> tuple[Sequence[Array], Sequence[float]]:
         """See `backend.base.Executable.run_timed`."""
