@@ -19,9 +19,12 @@ from calque.base.errors import ArgumentError, CalqueError, DTypeError, OutOfMemo
 from calque.functional.common import Function, is_number, is_tensor
 from calque.run.source import inside_package
 
-# Recorded in about a microsecond: they look at their arguments with a `try` of their own.
+# Recorded in a microsecond or two: they look at their arguments with a `try` of their own.
 PLAIN = frozenset(
-    ["add", "sub", "mul", "div", "reshape", "permute", "transpose", "t", "unsqueeze", "squeeze", "select", "narrow", "softmax", "log_softmax", "relu"]
+    [
+        "add", "sub", "mul", "div", "view", "reshape", "permute", "transpose", "t", "unsqueeze", "squeeze", "select", "narrow", "cat",
+        "softmax", "log_softmax", "relu",
+    ]
 )
 
 
