@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -17,6 +18,7 @@ from calque.backend.cpu.memory import Pool
 from calque.base.errors import InterruptedValueError
 from calque.hybrid import call as hybrid_call
 from calque.hybrid import repeat
+from calque.nn.parallel.data_parallel import _keep_statistics
 from calque.run import direct, recorder
 from calque.run.interrupt import SHIELD
 
@@ -245,3 +247,16 @@ def test_no_python_runs_when_a_block_of_memory_dies() -> None:
     assert [s for s in seen if s.startswith("call ")] == []
     assert pool.stats().in_use == 0
     assert pool.empty(1000, np.dtype(np.float32)).ctypes.data == address
+
+
+@pytest.mark.usefixtures("two_devices")
+def test_ctrl_c_while_statistics_are_kept_leaves_gradients_on(python_handler: None) -> None:
+    model = nn.parallel.DataParallel(nn.BatchNorm1d(3))
+    x = calque.randn(4, 3)
+    for number in range(1, 1000):
+        with _Trap(_keep_statistics, number, lambda: signal.raise_signal(signal.SIGINT)) as trap, contextlib.suppress(KeyboardInterrupt):
+            model(x)
+        assert calque.is_grad_enabled()
+        if not trap.sprung:
+            break
+    assert 10 < number < 990

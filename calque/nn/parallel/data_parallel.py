@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from calque.autograd.modes import no_grad
 from calque.autograd.moving import move
 from calque.base.config import settings
 from calque.base.errors import ArgumentError, DeviceError
@@ -13,6 +12,7 @@ from calque.functional.inplace import copy_
 from calque.nn.module import Module
 from calque.nn.parallel.primitives import device_of, devices_of, gather, parallel_apply, scatter
 from calque.nn.parallel.replicate import replicate
+from calque.run.recorder import local
 
 
 def data_parallel(
@@ -41,10 +41,14 @@ def data_parallel(
 
 def _keep_statistics(module: Any, replica: Any) -> None:
     """What the forward of the first replica wrote into buffers is the module's, also where the module lives on none of the devices."""
-    with no_grad():
+    state = local.state
+    before, state.grad = state.grad, False  # not `no_grad`: a Ctrl-C at the start of its `__exit__` would leave gradients off
+    try:
         for own, copy in zip(module.buffers(), replica.buffers(), strict=True):
             if copy is not own and copy._storage.version:
                 copy_(own, move(copy, own._layout.device))
+    finally:
+        state.grad = before
 
 
 def _home(module: Any, otherwise: Any) -> Any:
