@@ -5,6 +5,7 @@ python -m tests.doc_examples [module prefix]
 
 from __future__ import annotations
 
+import builtins
 import contextlib
 import doctest
 import importlib
@@ -41,7 +42,9 @@ def run_doctests(prefix: str) -> tuple[int, int]:
             tried, failed = tried + 1, failed + 1
             print(f"FAILED {name} cannot be imported:\n{traceback.format_exc()}")
             continue
-        result = doctest.testmod(module, extraglobs={"calque": calque}, optionflags=FLAGS)
+        # As in a user's program: `float` is Python's also in examples of functions that `calque`, which has a dtype of that name, exports.
+        names = {name: value for name, value in vars(builtins).items() if name in vars(module) and not name.startswith("_")}
+        result = doctest.testmod(module, extraglobs={**names, "calque": calque}, optionflags=FLAGS)
         tried, failed = tried + result.attempted, failed + result.failed
         if result.failed:
             print(f"FAILED {name}: {result.failed} of {result.attempted} examples")

@@ -128,7 +128,7 @@ class Guarded:
         self.maps[address] = (area, view)
         POOL._memory[address] = area
         if size not in POOL._types:
-            POOL._types[size] = memory._block_type(size, POOL.returned)
+            POOL._types[size] = ctypes.c_char * size
         return address
 
     def watch(self, array: np.ndarray) -> None:
