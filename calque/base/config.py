@@ -8,17 +8,28 @@ False
 from __future__ import annotations
 
 import os
+import warnings
 from dataclasses import dataclass, field
 from pathlib import Path
+
+MOST_DEVICES = 256  # logical devices; each that is used has threads of its own
 
 
 def _flag(name: str, default: bool = False) -> bool:
     return os.environ.get(name, "1" if default else "0").strip().lower() not in ("", "0", "false", "no", "off")
 
 
-def _number(name: str, default: int) -> int:
-    text = os.environ.get(name, "").strip()
-    return int(text) if text.lstrip("-").isdigit() else default
+def _number(name: str, default: int, least: int = 0, most: int = 1 << 62) -> int:
+    """The whole number in a variable. What cannot be used is reported and not used: an import must not fail because of a variable."""
+    text = os.environ.get(name, "").partition(",")[0].strip()  # OMP_NUM_THREADS may be a list, one number for each level of nesting
+    if not text:
+        return default
+    number = int(text) if text.removeprefix("-").isdecimal() else None
+    if number is None or not least <= number <= most:
+        upper = f" to {most}" if most < 1 << 62 else " or more"
+        warnings.warn(f"[{name}] expected a whole number, {least}{upper}, got {text!r}; it is taken as {default}", RuntimeWarning, stacklevel=2)
+        return default
+    return number
 
 
 def _default_cache() -> Path:
@@ -46,7 +57,7 @@ class Settings:
     verify: bool = field(default_factory=lambda: _flag("CALQUE_VERIFY"))  # infer programs again after every pass; run library code instead of replays
     backend: str = field(default_factory=lambda: os.environ.get("CALQUE_BACKEND", "cpu"))  # "cpu" or "ref" (interpreter)
     threads: int = field(default_factory=_default_threads)
-    logical_devices: int = field(default_factory=lambda: max(1, _number("CALQUE_LOGICAL_DEVICES", 1)))  # cpu:0..n-1 share the threads
+    logical_devices: int = field(default_factory=lambda: _number("CALQUE_LOGICAL_DEVICES", 1, 1, MOST_DEVICES))  # cpu:0..n-1 share the threads
     cache_dir: Path = field(default_factory=_default_cache)  # object code
     cache_bytes: int = field(default_factory=lambda: _number("CALQUE_CACHE_BYTES", 512 << 20))
     compile_in_process: bool = field(default_factory=lambda: _flag("CALQUE_COMPILE_IN_PROCESS"))  # else LLVM runs in processes of its own

@@ -13,7 +13,7 @@ from calque.base import dtypes as dt
 from calque.base.errors import ArgumentError, DTypeError, ShapeError
 from calque.base.shapes import normalize_dim
 from calque.functional.arithmetic import Binary, add, mul
-from calque.functional.common import is_tensor, method, prim
+from calque.functional.common import is_number, is_tensor, method, prim
 from calque.functional.placing import beside_input
 from calque.functional.precision import full_precision, lower_precision
 from calque.functional.views import permute, reshape, transpose, unsqueeze
@@ -36,7 +36,8 @@ def require_tensors(op: str, *operands: Any) -> None:
     """Raise unless all operands are Tensors of one number dtype."""
     for x in operands:
         if not is_tensor(x):
-            raise DTypeError(f"[{op}] expected Tensors, got {type(x).__name__}; use * for a product with a number")
+            instead = "use * for a product with a number" if is_number(x) else "convert it with calque.as_tensor(...)"
+            raise DTypeError(f"[{op}] expected Tensors, got {type(x).__name__}; {instead}")
     first = operands[0]._layout.dtype
     for x in operands[1:]:
         if x._layout.dtype is not first:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from calque.base.config import settings
+from calque.base.config import MOST_DEVICES, settings
 from calque.base.device import Device, known
 from calque.base.errors import DeviceError
 from calque.run import trace as tracing
@@ -17,7 +17,6 @@ from calque.run.engine import Queue, Task
 from calque.run.recorder import flush
 from calque.run.source import user_line
 
-MOST_DEVICES = 256
 _HOST: list[Queue] = []
 
 

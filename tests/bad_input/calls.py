@@ -86,7 +86,6 @@ f(2, 3), 0.5: clamp_max clamp_min full_like quantile nanquantile hardshrink celu
 f(2, 3), 0.5, True: dropout alpha_dropout feature_alpha_dropout
 f(2, 3), f(2): quantile nanquantile
 f(2, 3): selu rrelu celu pdist hardshrink diff
-f(2, 3), f(1): prelu
 f(2, 3), 5: randint_like
 f(2, 3), 0, 5: randint_like
 f(2, 3), 4, 0, 1: histc
@@ -108,15 +107,6 @@ f(2), f(3): meshgrid
 f(2, 2, 8), 2: avg_pool1d max_pool1d adaptive_avg_pool1d adaptive_max_pool1d
 f(2, 2, 8, 8), 2: max_pool2d pixel_unshuffle channel_shuffle
 f(2, 4, 8, 8), 2: pixel_shuffle group_norm
-f(2, 3), f(2, 4), f(5, 3, 4), f(5): bilinear
-f(2, 2, 8), f(3, 2, 3), f(3): conv1d
-f(2, 2, 8, 8), f(3, 2, 3, 3), f(3): conv2d
-f(1, 2, 4, 4, 4), f(3, 2, 3, 3, 3), f(3): conv3d
-f(2, 2, 8), f(2, 3, 3), f(3): conv_transpose1d
-f(2, 2, 8, 8), f(2, 3, 3, 3), f(3): conv_transpose2d
-f(2, 3), (3,), f(3), f(3): layer_norm
-f(2, 3), (3,), f(3): rms_norm
-f(2, 3), 0.5, 1.0: threshold
 """
 
 NN = """
@@ -125,8 +115,6 @@ f(2, 3): tanh tanhshrink hardshrink dropout normalize pdist alpha_dropout featur
 f(2, 4): glu
 f(2, 3), 0: softmax log_softmax softmin
 f(2, 3), 1.0, True: gumbel_softmax
-f(2, 3), 0.5, 1.0: threshold
-f(2, 3), f(1): prelu
 f(2, 3, 4), 0.5: dropout1d
 f(2, 3, 4, 4), 0.5: dropout2d
 f(2, 3, 4, 4, 4), 0.5: dropout3d
@@ -141,15 +129,7 @@ f(2, 2, 8, 8), None, 2.0, "bilinear": interpolate upsample
 f(2, 2, 8, 8), 4: upsample_nearest upsample_bilinear interpolate
 f(2, 3), (1, 1): pad
 f(2, 3, 4), (1, 1), "reflect": pad
-f(2, 3), f(2, 4), f(5, 3, 4), f(5): bilinear
 f(2, 3), f(4, 3), f(4): linear
-f(2, 2, 8), f(3, 2, 3), f(3): conv1d
-f(2, 2, 8, 8), f(3, 2, 3, 3), f(3): conv2d
-f(1, 2, 4, 4, 4), f(3, 2, 3, 3, 3), f(3): conv3d
-f(2, 2, 8), f(2, 3, 3), f(3): conv_transpose1d
-f(2, 2, 8, 8), f(2, 3, 3, 3), f(3): conv_transpose2d
-f(2, 3), (3,), f(3), f(3): layer_norm
-f(2, 3), (3,), f(3): rms_norm
 f(4, 3), f(3), f(3), f(3), f(3): batch_norm
 f(4, 3), f(3), f(3), f(3), f(3), True: batch_norm
 f(4, 3, 5), f(3), f(3), f(3), f(3): instance_norm
@@ -168,6 +148,20 @@ i(4), 3: one_hot
 f(2, 3, 4), f(2, 3, 4), f(2, 3, 4): scaled_dot_product_attention
 f(2, 3, 4), f(2, 3, 4), f(2, 3, 4), b(3, 3): scaled_dot_product_attention
 f(3, 2, 4), f(3, 2, 4), f(3, 2, 4), 4, 2, f(12, 4), f(12), None, None, False, 0.0, f(4, 4), f(4): multi_head_attention_forward
+"""
+
+# Functions of both `calque` and `calque.nn.functional`.
+BOTH = """
+f(2, 3), f(1): prelu
+f(2, 3), f(2, 4), f(5, 3, 4), f(5): bilinear
+f(2, 2, 8), f(3, 2, 3), f(3): conv1d
+f(2, 2, 8, 8), f(3, 2, 3, 3), f(3): conv2d
+f(1, 2, 4, 4, 4), f(3, 2, 3, 3, 3), f(3): conv3d
+f(2, 2, 8), f(2, 3, 3), f(3): conv_transpose1d
+f(2, 2, 8, 8), f(2, 3, 3, 3), f(3): conv_transpose2d
+f(2, 3), (3,), f(3), f(3): layer_norm
+f(2, 3), (3,), f(3): rms_norm
+f(2, 3), 0.5, 1.0: threshold
 """
 
 LINALG = """

@@ -73,6 +73,14 @@ def test_row_04_matmul_of_a_number() -> None:
     refused(lambda: torch.tensor(1.0) @ torch.ones(3), ShapeError, "[matmul]", "()", "(3,)", "at least 1D", "use *")
 
 
+@pytest.mark.parametrize("name", ["matmul", "mm", "bmm"])
+def test_row_04_matmul_of_what_is_no_tensor(name: str) -> None:
+    product = getattr(torch, name)
+    for wrong in (np.ones((2, 2)), [[1.0, 2.0]]):
+        refused(lambda wrong=wrong: product(torch.ones(2, 2), wrong), DTypeError, f"[{name}]", type(wrong).__name__, "as_tensor")
+    refused(lambda: product(torch.ones(2, 2), 3), DTypeError, f"[{name}]", "int", "use * for a product with a number")
+
+
 @pytest.mark.parametrize("name", ["reshape", "view"])
 def test_row_05_wrong_number_of_elements(name: str) -> None:
     a = torch.ones(12)

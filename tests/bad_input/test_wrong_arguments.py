@@ -14,7 +14,7 @@ import pytest
 import calque
 from calque import functional, linalg, nn
 from calque.base.errors import CalqueError
-from tests.bad_input.calls import FUNCTIONS, LINALG, METHODS, NN, Sample, samples
+from tests.bad_input.calls import BOTH, FUNCTIONS, LINALG, METHODS, NN, Sample, samples
 from tests.bad_input.refusals import works
 
 torch = pytest.importorskip("torch")
@@ -58,7 +58,8 @@ def with_methods(found: list[Sample]) -> list[Sample]:
     return [s for s in dict.fromkeys([*found, *more]) if s.exists(calque)]
 
 
-SAMPLES = with_methods([*samples("", FUNCTIONS), *samples("nn.functional", NN), *samples("linalg", LINALG), *samples("Tensor", METHODS)])
+TABLES = {"": FUNCTIONS + BOTH, "nn.functional": NN + BOTH, "linalg": LINALG, "Tensor": METHODS}
+SAMPLES = with_methods([sample for place, table in TABLES.items() for sample in samples(place, table)])
 PLACES = ("", "nn.functional", "linalg", "Tensor")
 
 

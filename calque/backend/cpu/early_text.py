@@ -13,20 +13,22 @@ They change only while the counter is closed and every unit that was taken is do
 
 from __future__ import annotations
 
+from calque.backend.cpu.spin_text import spin_text
+
 EARLY = 384
 EARLY_BYTES = 192
 CLOSED = 1 << 40
+_FIELDS = {"next": 0, "done": 64, "launches": 128, "units": 136, "words": 144, "parts": 152}
+"""Field -> bytes from `EARLY` on; a function that says FIELDS has their addresses as %nextp, %donep, ..."""
+_LOOK = """
+  %done = load atomic i64, ptr %donep acquire, align 8
+  %ready = icmp uge i64 %done, %wanted"""
 
 _TEXT = """
 define internal void @early_units(ptr %control, ptr %scratch) nounwind {
 entry:
   %barrier = getelementptr i8, ptr %control, i64 128
-  %nextp = getelementptr i8, ptr %control, i64 EARLY
-  %donep = getelementptr i8, ptr %nextp, i64 64
-  %launchesp = getelementptr i8, ptr %nextp, i64 128
-  %unitsp = getelementptr i8, ptr %nextp, i64 136
-  %wordsp = getelementptr i8, ptr %nextp, i64 144
-  %partsp = getelementptr i8, ptr %nextp, i64 152
+FIELDS
   br label %take
 take:
   %unit = atomicrmw add ptr %nextp, i64 1 acq_rel
@@ -59,22 +61,8 @@ over:
 
 define internal void @early_wait(ptr %donep, i64 %wanted) nounwind {
 entry:
-  br label %look
-look:
-  %turn = phi i32 [0, %entry], [%turn1, %pause], [SPIN_BARRIER, %yield]
-  %done = load atomic i64, ptr %donep acquire, align 8
-  %enough = icmp uge i64 %done, %wanted
-  br i1 %enough, label %over, label %wait
-wait:
-  %long = icmp uge i32 %turn, SPIN_BARRIER
-  br i1 %long, label %yield, label %pause
-pause:
-  PAUSE
-  %turn1 = add i32 %turn, 1
-  br label %look
-yield:
-  %ignored = call i32 @sched_yield()
-  br label %look
+  br label %spin
+SPIN
 over:
   ret void
 }
@@ -82,9 +70,7 @@ over:
 ; Nothing more is taken, and what was taken is done. `join`: everything is done, with the help of this thread. Returns 1 if something had been begun.
 define i64 @calque_settle(ptr %control, i64 %join) nounwind {
 entry:
-  %nextp = getelementptr i8, ptr %control, i64 EARLY
-  %donep = getelementptr i8, ptr %nextp, i64 64
-  %unitsp = getelementptr i8, ptr %nextp, i64 136
+FIELDS
   %now = load atomic i64, ptr %nextp acquire, align 8
   %nothing = icmp uge i64 %now, CLOSED
   br i1 %nothing, label %idle, label %begun
@@ -117,12 +103,7 @@ LOAD_EARLY
   %objectsp = getelementptr i8, ptr %arrays, i64 24
   %objects = load ptr, ptr %objectsp
   call void @calque_patch(ptr %words, i64 %patches, ptr %positions, ptr %sources, ptr %offsets, ptr %objects)
-  %nextp = getelementptr i8, ptr %control, i64 EARLY
-  %donep = getelementptr i8, ptr %nextp, i64 64
-  %launchesp = getelementptr i8, ptr %nextp, i64 128
-  %unitsp = getelementptr i8, ptr %nextp, i64 136
-  %wordsp = getelementptr i8, ptr %nextp, i64 144
-  %partsp = getelementptr i8, ptr %nextp, i64 152
+FIELDS
   store ptr %launches, ptr %launchesp
   store i64 %units, ptr %unitsp
   store ptr %words, ptr %wordsp
@@ -148,5 +129,7 @@ def early_text() -> str:
     for k, name in enumerate(EARLY_REQUEST):
         lines.append(f"  %{name}.at = getelementptr i64, ptr %request, i64 {k}")
         lines.append(f"  %{name} = load {'i64' if name in _NUMBERS else 'ptr'}, ptr %{name}.at")
-    text = _TEXT.replace("LOAD_EARLY", "\n".join(lines)).replace("EARLY", str(EARLY)).replace("CLOSED", str(CLOSED))
+    fields = "\n".join(f"  %{name}p = getelementptr i8, ptr %control, i64 {EARLY + at}" for name, at in _FIELDS.items())
+    text = _TEXT.replace("SPIN", spin_text("entry", _LOOK, "over")).replace("FIELDS", fields)
+    text = text.replace("LOAD_EARLY", "\n".join(lines)).replace("EARLY", str(EARLY)).replace("CLOSED", str(CLOSED))
     return text.replace("FIRST_SCRATCH", str(EARLY + EARLY_BYTES + 16))

@@ -25,12 +25,12 @@ import platform
 
 from calque.backend.cpu.early_text import CLOSED, EARLY, EARLY_BYTES, early_text
 from calque.backend.cpu.same_text import same_text
+from calque.backend.cpu.spin_text import spin_text
 from calque.backend.cpu.target import SCRATCH_BYTES
 
 THREAD_BLOCK = EARLY + EARLY_BYTES
 THREAD_BYTES = 64
 BARRIER = 128
-SPIN_BARRIER = 4000
 SPIN_IDLE = 3000
 LOCAL_WORDS = 8
 BEHIND_SCRATCH = 4096
@@ -41,6 +41,10 @@ _PAUSE = {
     "x86_64": "call void @llvm.x86.sse2.pause()", "amd64": "call void @llvm.x86.sse2.pause()",
     "aarch64": "call void @llvm.aarch64.hint(i32 1)", "arm64": "call void @llvm.aarch64.hint(i32 1)",
 }  # fmt: skip
+
+_LOOK = """
+  %now = load atomic i32, ptr %generation acquire, align 4
+  %ready = icmp ne i32 %now, %g"""
 
 _TEXT = """
 declare i32 @sched_yield()
@@ -66,21 +70,7 @@ release:
   %next = add i32 %g, 1
   store atomic i32 %next, ptr %generation release, align 4
   ret void
-spin:
-  %turn = phi i32 [0, %arrive], [%turn1, %pause], [SPIN_BARRIER, %yield]
-  %now = load atomic i32, ptr %generation acquire, align 4
-  %same = icmp eq i32 %now, %g
-  br i1 %same, label %wait, label %done
-wait:
-  %long = icmp uge i32 %turn, SPIN_BARRIER
-  br i1 %long, label %yield, label %pause
-pause:
-  PAUSE
-  %turn1 = add i32 %turn, 1
-  br label %spin
-yield:
-  %ignored = call i32 @sched_yield()
-  br label %spin
+BARRIER_SPIN
 done:
   ret void
 }
@@ -586,9 +576,10 @@ def module_text() -> str:
     machine = platform.machine().lower()
     pause = _PAUSE[machine]
     declare = "declare void @llvm.x86.sse2.pause()" if "x86" in pause else "declare void @llvm.aarch64.hint(i32)"
-    text = (_TEXT + early_text() + same_text(len(REQUEST))).replace("DECLARE_PAUSE", declare).replace("PAUSE", pause)
+    text = _TEXT.replace("BARRIER_SPIN", spin_text("arrive", _LOOK, "done"))
+    text = (text + early_text() + same_text(len(REQUEST))).replace("DECLARE_PAUSE", declare).replace("PAUSE", pause)
     text = text.replace("FUTEX", str(_SYSCALL[machine]))
-    numbers = {"SPIN_BARRIER": SPIN_BARRIER, "SPIN_IDLE": SPIN_IDLE, "SCRATCH_BYTES": SCRATCH_BYTES, "LOCAL_WORDS": LOCAL_WORDS}
+    numbers = {"SPIN_IDLE": SPIN_IDLE, "SCRATCH_BYTES": SCRATCH_BYTES, "LOCAL_WORDS": LOCAL_WORDS}
     numbers |= {"EARLY_AT": EARLY, "EARLY_CLOSED": CLOSED, "THREAD_BLOCK": THREAD_BLOCK, "THREAD_HANDLE": THREAD_BLOCK + 24}
     for name, number in numbers.items():
         text = text.replace(name, str(number))
