@@ -25,7 +25,7 @@ from calque.backend.cpu.target import TargetInfo
 from calque.base.errors import CompileError
 from calque.kernel.loops import Instr, LoopKernel, Stage
 
-VERSION = 5
+VERSION = 6
 """Part of the object cache's key: raise it when the same kernel text must be compiled anew."""
 
 SIGNATURE = "void @{}(i64 %thread, i64 %threads, ptr %barrier, ptr %scratch, ptr %args)"
@@ -48,7 +48,7 @@ class KernelEmitter:
         self.scalar_variant = Variant(self.one, "", 1)
         self.frame = memory.Frame(kernel, self.code, self.vector, self.plan.axis)
         self.shared: dict[int, Val] = {}
-        self.ahead = "1"  # rows between one and that which it asks for
+        self.ahead = str(emit_panel.AHEAD if self.panels else 1)  # rows between one and that which it asks for
         self.waiting: dict[tuple[int, int], tuple[str, Val]] = {}  # stores that the next turn completes, by access and number of the group
 
     def text(self) -> str:
@@ -83,7 +83,8 @@ class KernelEmitter:
         low = code.let(f"sdiv i64 {code.mul(total, '%thread')}, %threads")
         high = code.let(f"sdiv i64 {code.mul(total, code.add('%thread', '1'))}, %threads")
         with code.when(code.let(f"icmp slt i64 {low}, {high}")):
-            self.ahead = self._channels_ahead() if plan.ahead and self.kernel.rank_r > 1 else "1"
+            if plan.ahead and self.kernel.rank_r > 1:
+                self.ahead = self._channels_ahead()
             counters = memory.Odometer(code, digits, low)
             with code.loop(low, high) as unit:
                 index = counters.read(unit)

@@ -19,9 +19,10 @@ from calque.backend.cpu.emit_reduce import Accumulator, Reduction
 from calque.backend.cpu.emit_text import Code, Lanes, register_kind
 from calque.kernel.loops import Instr, LoopKernel, Stage
 
-WIDE, NARROW = 1024, 256  # columns of a panel: of a kernel with one loop over the rows; with several, so that its rows stay in the cache
+WIDE, NARROW = 2048, 256  # columns of a panel: of a kernel with one loop over the rows; with several, so that its rows stay in the cache
 LEAST = 64  # columns of a panel that is cut so that every thread gets one
 MOST_SLOTS = 12
+AHEAD = 2  # rows between one and that which it asks for
 
 
 def columns(kernel: LoopKernel) -> int:

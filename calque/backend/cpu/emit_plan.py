@@ -148,14 +148,15 @@ def _check(kernel: LoopKernel) -> None:
 
 def _ahead(kernel: LoopKernel, axis: int) -> tuple[int, ...]:
     """Rows that a kernel of several loops over them, one with an expensive function, reads first: the processor fetches ahead within a row, but
-    not so far. In panels it is one loop that goes down the rows, and only a part of every row. The channels of images are pieces of rows, one
+    not so far. In panels it is one loop that goes down the rows, whatever it costs: of every row it reads a part, too short for the processor to
+    come to speed. The channels of images are pieces of rows, one
     here, one there: the processor begins anew with each (`AHEAD_ELEMENTS`)."""
     loops = [s for s in kernel.stages if s.kind != "point"]
     panels = axis < kernel.rank_p
     down = kernel.rank_p if panels else kernel.rank_p - 1  # the dim that counts rows
     if not loops or (len(loops) == 1) != panels or not kernel.rank_p or kernel.fixed or (kernel.rank_r != 1 if panels else not kernel.rank_r):
         return ()
-    if kernel.rank_r == 1 and max(instruction_cost(s.instrs) for s in loops) < AHEAD_COST:
+    if not panels and kernel.rank_r == 1 and max(instruction_cost(s.instrs) for s in loops) < AHEAD_COST:
         return ()
     found = dict.fromkeys(i.imm for i in loops[0].instrs if i.op == "load")
     if kernel.rank_r > 1:  # many short pieces: whatever the loops cost; what the last one walks through too
