@@ -159,6 +159,14 @@ def test_blocks_fit_into_scratch_memory(gradient: bool, dtype: str, target: Targ
         assert max(sum(sizes.values()), sum(few.values())) * blocking.item_bytes <= SCRATCH_BYTES  # type: ignore[arg-type, type-var]
 
 
+@pytest.mark.parametrize("sizes", [(600, 600, 64, 64), (300, 700, 33, 16), (700, 300, 16, 80), (45, 45, 64, 64)])
+def test_tiles_at_the_diagonal(sizes: tuple[int, int, int, int]) -> None:
+    """Pieces of work that begin behind the first queries, tiles cut at the diagonal, keys that nobody sees."""
+    forward, backward = operands(np.random.default_rng(1), "float32", (1,), sizes, False, 0.2, True)
+    check("attention", forward, spec_of(forward, (1,), 0.2, True), (True, True))
+    check("attention_grad", backward, spec_of(backward, (1,), 0.2, True), (True, True, True))
+
+
 def test_nan_stays_in_its_rows() -> None:
     """A NaN in one query or one key spreads as in the formula: causal queries in front of the key do not see it."""
     forward, _ = operands(np.random.default_rng(0), "float32", (1,), (90, 90, 16, 16), False, 0.3, True)

@@ -1,16 +1,16 @@
 """Attention forward: softmax(scale Q K' + mask) V, with scores held only for one block of keys and one panel of queries.
 
 A piece of work is a chunk of the queries of one product. Scores lie transposed (a row per key, a lane per query), so that row maxima and
-sums are plain vector operations and the weights are at once the right operand of the second product. For each block of keys: scores by the
-outer-product kernel, running maximum, exponentials, then V' times weights added to the output, which is first scaled to the new maximum.
-Keys behind the last query of a causal panel are not visited.
+sums are plain vector operations. For each block of keys: scores by an outer-product kernel from rows of keys and a panel of queries, running
+maximum, exponentials, then weights, read by columns where they lie, times rows of V added to the output, which is first scaled to the new
+maximum. Keys behind the last query of a causal tile are not visited.
 
 Source: Milakov and Gimelshein, "Online normalizer calculation for softmax" (2018); Dao, "FlashAttention-2" (2023).
 """
 
 from __future__ import annotations
 
-from calque.backend.cpu.contract.attention_call import Sizes, Words, areas, each_unit, is_absent, left_size, whole_vectors
+from calque.backend.cpu.contract.attention_call import Sizes, Words, areas, each_unit, is_absent, whole_vectors
 from calque.backend.cpu.contract.attention_few import few_functions, few_products, is_few
 from calque.backend.cpu.contract.attention_math import (
     LN_2,
@@ -23,49 +23,18 @@ from calque.backend.cpu.contract.attention_math import (
     number,
     op,
     pick,
-    rows_out,
     scaled,
     slots,
 )
+from calque.backend.cpu.contract.attention_tiles import multiply, pack, rows_in, rows_out, scaled_rows, tile_functions
 from calque.backend.cpu.contract.builder import Builder, Value
-from calque.backend.cpu.contract.gemm import panel_rows
 from calque.backend.cpu.contract.target import Blocking
 
 
 def attention_functions(blocking: Blocking) -> str:
     """The entries ``calque_attention_*`` and everything specific to them."""
-    return "".join([few_functions(blocking), rows_out(blocking), _panel(blocking), _softmax(blocking), _chunk(blocking, False),
+    return "".join([few_functions(blocking), tile_functions(blocking), _panel(blocking), _softmax(blocking), _chunk(blocking, False),
                     _chunk(blocking, True), _entry(blocking, ""), _entry(blocking, "_masked")])
-
-
-def pack(b: Builder, source: str, lane_step: Value, depth_step: Value, count: Value, depth: Value, target: str, width: int) -> None:
-    """``target[depth][width]`` from a strided matrix, lane by lane."""
-    b.call("pack_panel", f"ptr {source}", f"i64 {lane_step}", f"i64 {depth_step}", f"i64 {count}", f"i64 {depth}", f"ptr {target}",
-           f"i64 {width}")
-
-
-def pack_rows(b: Builder, source: str, lane_step: Value, depth_step: Value, rows: Value, depth: Value, target: str) -> None:
-    """All panels of the left operand of a product: ``rows`` lanes cut evenly."""
-    panels = b.ceil_div(rows, b.blocking.tile_rows)
-    with b.loop(0, panels) as panel:
-        first, count = panel_rows(b, rows, panels, panel)
-        place = b.at(target, b.mul(b.mul(panel, depth), b.blocking.row_stride))
-        pack(b, b.at(source, b.mul(first, lane_step)), lane_step, depth_step, count, depth, place, b.blocking.row_stride)
-
-
-def multiply(b: Builder, left: str, rows: Value, panels: tuple[Value, Value], packed: Value, depth: Value, right: str, target: str,
-             accumulate: str, skip: Value = 0) -> None:
-    """``target[row][tile width] (=|+=) left[row][depth] right[depth][tile width]`` for the row panels of a range.
-
-    ``packed`` is the depth the left panels were packed with, ``skip`` how much of it comes before ``right``.
-    """
-    width, total = b.blocking.tile_columns, b.ceil_div(rows, b.blocking.tile_rows)
-    with b.loop(*panels) as panel:
-        first, count = panel_rows(b, rows, total, panel)
-        place = b.at(left, b.mul(b.add(b.mul(panel, packed), skip), b.blocking.row_stride))
-        c = b.at(target, b.mul(first, width))
-        b.call("outer", f"i64 {count}", f"i64 {depth}", f"ptr {place}", f"ptr {right}", f"i64 {width}", f"ptr {c}",
-               f"ptr {b.at(c, b.blocking.lanes)}", f"i64 {width}", f"i1 {accumulate}")
 
 
 def _softmax(blocking: Blocking) -> str:
@@ -125,9 +94,14 @@ def _panel(blocking: Blocking) -> str:
     before = b.sub("%query", "%start")  # keys of the block in front of the first query
     active = b.select(causal, b.clamp(b.add(before, width), 0, "%length"), "%length")
     b.return_when(b.both("%more", b.compare("eq", active, 0)))
-    panels = b.ceil_div("%length", blocking.tile_rows)
-    needed = b.ceil_div(b.mul(active, panels), b.max("%length", 1))
-    multiply(b, "%keys", "%length", (0, needed), w["features"], w["features"], "%queries", "%tile", "false")
+    features, tall = w["features"], blocking.apart_rows
+    wide, wide_out = whole_vectors(b, features), whole_vectors(b, w["outputs"])
+    with b.loop(0, active, tall) as key:
+        # The first vector of queries may lie in front of all keys of a tile.
+        half = b.both(causal, b.compare("sge", b.sub(key, before), lanes))
+        first, columns = b.select(half, lanes, 0), b.select(half, lanes, width)
+        multiply(b, b.min(b.sub(active, key), tall), features, b.at("%keys", b.mul(key, wide)), (wide, 1), b.at("%queries", first), width,
+                 b.at("%tile", b.add(b.mul(key, width), first)), width, columns, "false")
     masks = b.at("%tile", b.mul(w["key_block"], width))
     with b.when(b.let("xor i1 " + is_absent(b, "%mask") + ", true", "c")):
         source = b.at("%mask", b.dot(("%query", "%mask_row"), ("%start", "%mask_column")))
@@ -140,9 +114,12 @@ def _panel(blocking: Blocking) -> str:
     b.call("attention_softmax", "ptr %tile", f"i64 {active}", f"i64 {plain}", f"i64 {before}", "ptr %top", "ptr %total",
            f"ptr {factors}")
     with b.when("%more"):
-        scaled(b, "%output", w["outputs"], [b.load_vector(b.at(factors, half * lanes)) for half in (0, 1)])
-    outputs = w["outputs"]
-    multiply(b, "%values", outputs, (0, b.ceil_div(outputs, blocking.tile_rows)), "%length", active, "%tile", "%output", "%more")
+        scaled_rows(b, "%output", factors, width, wide_out)
+    with b.loop(0, "%count", tall) as query:
+        rows = b.min(b.sub("%count", query), tall)
+        depth = b.select(causal, b.clamp(b.add(before, b.add(query, rows)), 0, active), active)
+        multiply(b, rows, depth, b.at("%tile", query), (1, width), "%values", wide_out, b.at("%output", b.mul(query, wide_out)), wide_out,
+                 wide_out, "%more")
     return b.text()
 
 
@@ -151,7 +128,7 @@ def forward_sizes(b: Builder, features: Value, outputs: Value, block: Value, chu
     width = b.blocking.tile_columns
     return {
         "queries": b.mul(chunk, features), "output": b.mul(chunk, whole_vectors(b, outputs)), "top": chunk, "total": chunk,
-        "keys": left_size(b, block, features), "values": left_size(b, outputs, block), "tile": b.mul(block, width),
+        "keys": b.mul(block, whole_vectors(b, features)), "values": b.mul(block, whole_vectors(b, outputs)), "tile": b.mul(block, width),
         "mask": b.mul(block, width),
     }  # fmt: skip
 
@@ -172,12 +149,12 @@ def _chunk(blocking: Blocking, masked: bool) -> str:
     _start_queries(b, w, count, queries, (top, total))
     limit = b.select(b.compare("ne", w["causal"], 0), b.min(w["keys"], b.add("%first", count)), w["keys"])
     mask_row, mask_column = w.steps(3) if masked else ("0", "0")
-    (k_row, k_column), (v_row, v_column) = w.steps(1), w.steps(2)
+    k_steps, v_steps = w.steps(1), w.steps(2)
     with b.loop(0, b.max(b.ceil_div(limit, block), 1)) as number_:
         start = b.mul(number_, block)
         length = b.min(block, b.sub(limit, start))
-        pack_rows(b, b.at("%k", b.mul(start, k_row)), k_row, k_column, length, features, keys)
-        pack_rows(b, b.at("%v", b.mul(start, v_row)), v_column, v_row, outputs, length, values)
+        rows_in(b, b.at("%k", b.mul(start, k_steps[0])), k_steps, length, features, keys, whole_vectors(b, features))
+        rows_in(b, b.at("%v", b.mul(start, v_steps[0])), v_steps, length, outputs, values, padded)
         with b.loop(0, panels) as panel:
             done = b.mul(panel, width)
             b.call("attention_panel", "ptr %words", f"ptr {b.at(queries, b.mul(done, features))}", f"ptr {keys}", f"ptr {values}",
@@ -220,9 +197,9 @@ def _finish(b: Builder, w: Words, output: str, top: str, total: str, rows: Value
             value = pick(b, empty, "zeroinitializer", b.fma(highest, constant(b, LN_2), log(b, sums)))
             b.store_masked(value, b.at("%lse", b.add(query, half * lanes)), b.lanes_between(0, valid))
     with b.when(b.let("xor i1 " + is_absent(b, "%out") + ", true", "c")):
-        step = w.row_step(w["outputs"])
-        b.call("rows_out", f"ptr {output}", f"ptr {factors}", f"i64 {rows}", f"i64 {w['outputs']}",
-               f"ptr {b.at('%out', b.mul(query, step))}", f"i64 {step}", "i1 false")
+        step, wide = w.row_step(w["outputs"]), whole_vectors(b, w["outputs"])
+        scaled_rows(b, output, factors, rows, wide)
+        rows_out(b, output, wide, rows, w["outputs"], b.at("%out", b.mul(query, step)), step, "false")
 
 
 def _entry(blocking: Blocking, masked: str) -> str:

@@ -141,11 +141,6 @@ def whole_vectors(b: Builder, count: Value) -> Value:
     return b.mul(b.ceil_div(count, b.blocking.lanes), b.blocking.lanes)
 
 
-def left_size(b: Builder, rows: Value, depth: Value) -> Value:
-    """Elements of the packed left operand of a product."""
-    return b.mul(b.ceil_div(rows, b.blocking.tile_rows), b.mul(depth, b.blocking.row_stride))
-
-
 def areas(b: Builder, base: str, sizes: Sizes) -> dict[str, str]:
     """The address of every area."""
     found: dict[str, str] = {}

@@ -1,19 +1,23 @@
 """Gradient of attention: five products per pair of blocks, scores computed again.
 
 A piece of work is a range of key blocks of one product. For every block of keys, and every block of queries that sees some of them, panels
-of keys are the lanes: S = Q K' and G V' by the outer-product kernel, then P = exp(S - lse) and D = P (G V' - delta) in place, which are
-at once the right operands for the gradients of V (G' P) and K (Q' D), kept for the whole block of keys. D is turned for the gradient
-of the queries (K' D'), which is added to memory once per pair of blocks. When one product has several pieces of work, each adds up its
-own gradient of the queries, and all threads add those in a fixed order at the end.
+of keys are the lanes: S = Q K' and G V' by an outer-product kernel from rows of queries, then P = exp(S - lse) and D = scale P (G V' - delta)
+in place. Read by columns where they lie, they are the left operands for the gradients of V (P' G) and K (D' Q), kept for the whole block of
+keys; read by rows, D is the one for the gradient of the queries (D K), which is added to memory once per pair of blocks. Rows of Q, K and G
+are the right operands as they are. With a causal mask every tile ends, or begins, at the diagonal. When one product has several pieces of work,
+each adds up its own gradient of the queries, and all threads add those in a fixed order at the end.
 
 Source: Dao, "FlashAttention-2" (2023), algorithm 2.
 """
 
 from __future__ import annotations
 
-from calque.backend.cpu.contract.attention import multiply, pack, pack_rows
-from calque.backend.cpu.contract.attention_call import Sizes, Words, areas, each_unit, is_absent, left_size, whole_vectors
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from calque.backend.cpu.contract.attention_call import Sizes, Words, areas, each_unit, is_absent, whole_vectors
 from calque.backend.cpu.contract.attention_math import LOG2_E, compare, constant, exp2, number, op, pick
+from calque.backend.cpu.contract.attention_tiles import multiply, pack, rows_in, rows_out
 from calque.backend.cpu.contract.builder import Builder, Value
 from calque.backend.cpu.contract.target import Blocking
 
@@ -39,18 +43,22 @@ def _fill(b: Builder, target: str, count: Value, value: str) -> None:
 
 
 def gradient_sizes(b: Builder, features: Value, outputs: Value, block: Value, chunk: Value) -> Sizes:
-    """Scratch memory of one piece of work: right operands K' and V', left operand K, and sums of a block of keys; left operands of a
-    block of queries, both ways; one panel of weights P and of slopes D, D with keys as rows, and a panel of the gradient of the queries."""
+    """Scratch memory of one piece of work: right operands K' and V', rows and sums of a block of keys; rows of a block of queries and of the
+    output's gradient; one panel of weights P, the slopes D of all panels, and the gradient of the queries."""
     width = b.blocking.tile_columns
     wide, wide_out = whole_vectors(b, features), whole_vectors(b, outputs)
     return {
-        "keys": b.mul(block, features), "values": b.mul(block, outputs), "turned_keys": left_size(b, features, block),
-        "key_sums": b.mul(block, wide), "value_sums": b.mul(block, wide_out),
-        "queries": left_size(b, chunk, features), "gradients": left_size(b, chunk, outputs),
-        "turned_queries": left_size(b, features, chunk), "turned_gradients": left_size(b, outputs, chunk),
-        "lse": chunk, "delta": chunk, "weights": b.mul(chunk, width), "slopes": b.mul(chunk, width), "mask": b.mul(chunk, width),
-        "slopes_by_key": b.mul(chunk, block), "query_sums": b.mul(wide, width), "factors": width, "ones": width,
+        "keys": b.mul(block, features), "values": b.mul(block, outputs), "key_rows": b.mul(block, b.max(wide, wide_out)),
+        "key_sums": b.mul(block, wide), "value_sums": b.mul(block, wide_out), "queries": b.mul(chunk, wide),
+        "gradients": b.mul(chunk, wide_out), "lse": chunk, "delta": chunk, "weights": b.mul(chunk, width),
+        "slopes": b.mul(chunk, slopes_step(b, block)), "mask": b.mul(chunk, width), "query_sums": b.mul(chunk, wide),
+        "factors": 3 * b.blocking.lanes,
     }  # fmt: skip
+
+
+def slopes_step(b: Builder, block: Value) -> Value:
+    """Elements from one row of D to the next: not a power of two, so that its columns spread over the sets of the first-level cache."""
+    return b.add(block, b.blocking.lanes)
 
 
 def _areas(b: Builder, w: Words) -> dict[str, str]:
@@ -58,27 +66,30 @@ def _areas(b: Builder, w: Words) -> dict[str, str]:
 
 
 def _slopes(blocking: Blocking) -> str:
-    """Scores -> weights P and G V' -> P (G V' - delta), in place, rows (queries) ``first`` to ``end``, lanes are keys.
+    """Scores -> weights P and G V' -> scale P (G V' - delta), in place, rows (queries) ``first`` to ``end``, lanes are keys.
 
-    Rows before ``plain`` are masked: query r sees the key of lane l when ``l <= r - offset``.
+    Rows before ``plain`` are masked: query r sees the key of lane l when ``l <= r - offset``. ``factors``: a vector that scores are multiplied
+    with (the row statistics ``lse`` are negative, and in units of base 2), and one of the scale.
     """
-    b = Builder("attention_slopes", ("ptr noalias %weights", "ptr noalias %slopes", "ptr noalias %lse", "ptr noalias %delta",
-                                     "i64 %first", "i64 %plain", "i64 %end", "i64 %offset"), blocking, attributes="noinline")
+    b = Builder("attention_slopes", ("ptr noalias %weights", "ptr noalias %slopes", "i64 %slopes_step", "ptr noalias %lse",
+                                     "ptr noalias %delta", "ptr noalias %factor", "ptr noalias %scale", "i64 %first", "i64 %plain", "i64 %end",
+                                     "i64 %offset"), blocking, attributes="noinline")
     lanes, width = blocking.lanes, blocking.tile_columns
     limit = constant(b, {"f32": 128.0, "f64": 1024.0}[blocking.dtype])  # infinite from here on
+    factor, scale = b.load_vector("%factor"), b.load_vector("%scale")
 
     def row(index: Value, masked: bool) -> None:
         lse, delta = (b.splat(b.load(b.at(pointer, index)), b.element) for pointer in ("%lse", "%delta"))
         for half in (0, 1):
-            place = b.add(b.mul(index, width), half * lanes)
-            weight, slope = b.at("%weights", place), b.at("%slopes", place)
-            t = op(b, "fsub", b.load_vector(weight), lse)
+            weight = b.at("%weights", b.add(b.mul(index, width), half * lanes))
+            slope = b.at("%slopes", b.add(b.mul(index, "%slopes_step"), half * lanes))
+            t = b.fma(b.load_vector(weight), factor, lse)
             value = exp2(b, pick(b, compare(b, "ogt", t, limit), limit, t))
             if masked:
                 seen = b.lanes_between(0, b.sub(b.add(b.sub(index, "%offset"), 1), half * lanes))
                 value = pick(b, seen, value, "zeroinitializer")
             b.store_vector(value, weight)
-            found = op(b, "fmul", value, op(b, "fsub", b.load_vector(slope), delta))
+            found = op(b, "fmul", op(b, "fmul", value, scale), op(b, "fsub", b.load_vector(slope), delta))
             if masked:  # nothing of an unseen key, not even its NaN
                 found = pick(b, seen, found, "zeroinitializer")
             b.store_vector(found, slope)
@@ -90,70 +101,97 @@ def _slopes(blocking: Blocking) -> str:
     return b.text()
 
 
+@contextmanager
+def _each_tile(b: Builder, first: Value, end: Value) -> Iterator[tuple[Value, Value]]:
+    """Rows from ``first`` (a whole number of panels) to ``end`` in tiles (first row, rows) of which none crosses the border of a panel."""
+    width, tall = b.blocking.tile_columns, b.blocking.apart_rows
+    with b.loop(first, end, width) as group:
+        stop = b.min(b.add(group, width), end)
+        with b.loop(group, stop, tall) as row:
+            yield row, b.min(b.sub(stop, row), tall)
+
+
 TILE_PARAMETERS = ("ptr %words", "ptr %scratch", "ptr %mask", "i64 %mask_row", "i64 %mask_column", "i64 %query", "i64 %rows",
-                   "i64 %start", "i64 %length", "i64 %panel", "i1 %want_q", "i1 %want_k", "i1 %want_v")
+                   "i64 %start", "i64 %length", "i64 %panel", "i1 %want_k", "i1 %want_v")
 
 
 def _tile(blocking: Blocking) -> str:
-    """A block of queries meets one panel of keys: additions to the gradients of K and V, and D turned for that of Q."""
+    """A block of queries meets one panel of keys: weights and slopes, and what they add to the gradients of K and V."""
     b = Builder("attention_grad_tile", TILE_PARAMETERS, blocking, attributes="noinline")
-    w, width, tall = Words(b, "%words", 0), blocking.tile_columns, blocking.tile_rows
+    w, width, lanes = Words(b, "%words", 0), blocking.tile_columns, blocking.lanes
     area = _areas(b, w)
-    features, outputs, lanes = w["features"], w["outputs"], blocking.lanes
-    causal = b.compare("ne", w["causal"], 0)
-    done = b.mul("%panel", width)
+    causal, done = b.compare("ne", w["causal"], 0), b.mul("%panel", width)
+    count = b.min(width, b.sub("%length", done))
     offset = b.sub(b.add("%start", done), "%query")  # first key of the panel, counted from the first query
     skip = b.select(causal, b.clamp(offset, 0, "%rows"), 0)  # a whole number of panels: blocks and chunks are
     b.return_when(b.compare("eq", skip, "%rows"))
-    panels = b.ceil_div("%rows", tall)
-    some = (b.div(b.mul(skip, panels), "%rows"), panels)
-    keys, values = (b.at(area[name], b.mul(done, size)) for name, size in (("keys", features), ("values", outputs)))
-    weights, slopes = area["weights"], area["slopes"]
-    multiply(b, area["queries"], "%rows", some, features, features, keys, weights, "false")
-    multiply(b, area["gradients"], "%rows", some, outputs, outputs, values, slopes, "false")
-    with b.when(_present(b, "%mask")):
+    _products(b, w, area, (skip, b.select(causal, offset, -2 * width)), done)
+    weights, slopes, step = area["weights"], b.at(area["slopes"], done), slopes_step(b, w["key_block"])
+    masked = _present(b, "%mask")
+    with b.when(masked):
         source = b.at("%mask", b.dot((b.add("%query", skip), "%mask_row"), (b.add("%start", done), "%mask_column")))
-        count = b.sub("%rows", skip)
-        pack(b, source, "%mask_column", "%mask_row", b.min(width, b.sub("%length", done)), count, area["mask"], width)
+        depth, factor = b.sub("%rows", skip), b.load_vector(area["factors"])
+        pack(b, source, "%mask_column", "%mask_row", count, depth, area["mask"], width)
         first = b.at(weights, b.mul(skip, width))
-        with b.loop(0, b.mul(count, width), lanes) as index:
+        with b.loop(0, b.mul(depth, width), lanes) as index:
             place = b.at(first, index)
-            added = b.fma(b.load_vector(b.at(area["mask"], index)), constant(b, LOG2_E), b.load_vector(place))
-            b.store_vector(added, place)
+            added = op(b, "fmul", b.load_vector(b.at(area["mask"], index)), constant(b, LOG2_E))
+            b.store_vector(b.fma(b.load_vector(place), factor, added), place)
     plain = b.select(causal, b.clamp(b.add(offset, width - 1), skip, "%rows"), skip)
-    b.call("attention_slopes", f"ptr {weights}", f"ptr {slopes}", f"ptr {area['lse']}", f"ptr {area['delta']}", f"i64 {skip}",
-           f"i64 {plain}", "i64 %rows", f"i64 {offset}")
-    depth = b.sub("%rows", skip)
-    for wanted, left, size, right, sums in (("%want_v", "turned_gradients", outputs, weights, "value_sums"),
-                                            ("%want_k", "turned_queries", features, slopes, "key_sums")):
-        with b.when(wanted):
-            padded = whole_vectors(b, size)
-            multiply(b, area[left], size, (0, b.ceil_div(size, tall)), "%rows", depth, b.at(right, b.mul(skip, width)),
-                     b.at(area[sums], b.mul(done, padded)), "true", skip)
-    with b.when("%want_q"), b.loop(skip, "%rows", width) as row:
-        target = b.at(area["slopes_by_key"], b.add(b.mul(row, w["key_block"]), b.mul(done, width)))
-        pack(b, b.at(slopes, b.mul(row, width)), width, 1, b.min(width, b.sub("%rows", row)), width, target, width)
+    scale, one = b.at(area["factors"], lanes), b.at(area["factors"], 2 * lanes)
+    b.call("attention_slopes", f"ptr {weights}", f"ptr {slopes}", f"i64 {step}", f"ptr {area['lse']}", f"ptr {area['delta']}",
+           f"ptr {b.select(masked, one, area['factors'], 'ptr')}", f"ptr {scale}", f"i64 {skip}", f"i64 {plain}", "i64 %rows",
+           f"i64 {offset}")
+    _sums(b, w, area, (causal, offset, skip), done, count)
     return b.text()
+
+
+def _products(b: Builder, w: Words, area: dict[str, str], rows: tuple[Value, Value], done: Value) -> None:
+    """Scores and G V' of the panel of keys that begins at ``done``; ``rows``: the first, and the one that sees the first key of the panel."""
+    skip, offset = rows
+    width, lanes, step = b.blocking.tile_columns, b.blocking.lanes, slopes_step(b, w["key_block"])
+    with _each_tile(b, skip, "%rows") as (row, count):
+        # The second vector of keys may lie behind all queries of a tile.
+        half = b.compare("sle", b.sub(b.add(row, count), offset), lanes)
+        columns = b.select(half, lanes, width)
+        for left, right, size, target, target_step in (("queries", "keys", w["features"], area["weights"], width),
+                                                       ("gradients", "values", w["outputs"], b.at(area["slopes"], done), step)):
+            wide = whole_vectors(b, size)
+            multiply(b, count, size, b.at(area[left], b.mul(row, wide)), (wide, 1), b.at(area[right], b.mul(done, size)), width,
+                     b.at(target, b.mul(row, target_step)), target_step, columns, "false")
+
+
+def _sums(b: Builder, w: Words, area: dict[str, str], rows: tuple[str, Value, Value], done: Value, count: Value) -> None:
+    """Gradients of V and K of the panel of keys that begins at ``done``; ``rows``: whether, and from which row on, queries see the first key."""
+    causal, offset, skip = rows
+    width, tall, step = b.blocking.tile_columns, b.blocking.apart_rows, slopes_step(b, w["key_block"])
+    with b.loop(0, count, tall) as key:
+        first = b.select(causal, b.clamp(b.add(offset, key), skip, "%rows"), skip)
+        place, keys = b.add(done, key), b.min(b.sub(count, key), tall)
+        for wanted, left, left_step, right, size, sums in (
+            ("%want_v", b.at(area["weights"], key), width, "gradients", w["outputs"], "value_sums"),
+            ("%want_k", b.at(area["slopes"], place), step, "queries", w["features"], "key_sums"),
+        ):
+            wide = whole_vectors(b, size)
+            with b.when(wanted):
+                multiply(b, keys, b.sub("%rows", first), b.at(left, b.mul(first, left_step)), (1, left_step),
+                         b.at(area[right], b.mul(first, wide)), wide, b.at(area[sums], b.mul(place, wide)), wide, wide, "true")
 
 
 def _query_sums(blocking: Blocking) -> str:
     """The gradient of a block of queries gets what one block of keys adds to it."""
     b = Builder("attention_grad_queries", ("ptr %words", "ptr %scratch", "ptr %target", "i64 %query", "i64 %rows", "i64 %start",
-                                           "i64 %length"), blocking, attributes="noinline")
-    w, width = Words(b, "%words", 0), blocking.tile_columns
+                                           "i64 %length", "i1 %accumulate"), blocking, attributes="noinline")
+    w = Words(b, "%words", 0)
     area = _areas(b, w)
-    features, causal = w["features"], b.compare("ne", w["causal"], 0)
-    with b.loop(0, "%rows", width) as row:
-        before = b.sub(b.add(b.add("%query", row), width), "%start")
-        active = b.select(causal, b.clamp(before, 0, "%length"), "%length")
-        with b.when(b.compare("sgt", active, 0)):
-            right = b.at(area["slopes_by_key"], b.mul(row, w["key_block"]))
-            multiply(b, area["turned_keys"], features, (0, b.ceil_div(features, blocking.tile_rows)), "%length", active, right,
-                     area["query_sums"], "false")
-            step = w.row_step(features)
-            place = b.at("%target", b.mul(b.add("%query", row), step))
-            b.call("rows_out", f"ptr {area['query_sums']}", f"ptr {area['factors']}", f"i64 {b.min(width, b.sub('%rows', row))}",
-                   f"i64 {features}", f"ptr {place}", f"i64 {step}", "i1 true")
+    features, causal, slopes = w["features"], b.compare("ne", w["causal"], 0), slopes_step(b, w["key_block"])
+    wide, step = whole_vectors(b, features), w.row_step(features)
+    with _each_tile(b, 0, "%rows") as (row, count):
+        seen = b.sub(b.add("%query", b.add(row, count)), "%start")
+        active = b.select(causal, b.clamp(seen, 0, "%length"), "%length")
+        multiply(b, count, active, b.at(area["slopes"], b.mul(row, slopes)), (slopes, 1), area["key_rows"], wide,
+                 b.at(area["query_sums"], b.mul(row, wide)), wide, wide, "false")
+    rows_out(b, area["query_sums"], wide, "%rows", features, b.at("%target", b.mul("%query", step)), step, "%accumulate")
     return b.text()
 
 
@@ -167,69 +205,67 @@ def _unit(blocking: Blocking, masked: bool) -> str:
     w, width = Words(b, "%words", 6 + masked), blocking.tile_columns
     area = _areas(b, w)
     features, outputs, block, chunk, queries = w["features"], w["outputs"], w["key_block"], w["query_chunk"], w["queries"]
-    _fill(b, area["factors"], width, number(b, w["scale"]))
-    _fill(b, area["ones"], width, constant(b, 1.0))
+    _start(b, w, area)
     want_q, want_k, want_v = (_present(b, pointer) for pointer in ("%dq", "%dk", "%dv"))
+    causal = b.compare("ne", w["causal"], 0)
+
+    def first_query(start: Value) -> Value:
+        """Beginning of the first block of queries that see the key."""
+        return b.select(causal, b.mul(b.div(start, chunk), chunk), 0)
+
     with b.when(want_q):
         step = w.row_step(features)
-        with b.loop(0, queries) as query:
+        unseen = b.min(b.select(b.compare("slt", "%first_block", "%last_block"), first_query(b.mul("%first_block", block)), queries), queries)
+        with b.loop(0, unseen) as query:
             _fill(b, b.at("%dq", b.mul(query, step)), features, "zeroinitializer")
     mask_row, mask_column = w.steps(MASK) if masked else ("0", "0")
     with b.loop("%first_block", "%last_block") as number_:
         start = b.mul(number_, block)
         length = b.min(block, b.sub(w["keys"], start))
+        more = b.compare("sgt", number_, "%first_block")
         _start_keys(b, w, area, start, length)
-        first = b.select(b.compare("ne", w["causal"], 0), b.mul(b.div(start, chunk), chunk), 0)
-        with b.loop(first, queries, chunk) as query:
+        with b.loop(first_query(start), queries, chunk) as query:
             rows = b.min(chunk, b.sub(queries, query))
             _start_queries(b, w, area, query, rows)
             with b.loop(0, b.ceil_div(length, width)) as panel:
                 b.call("attention_grad_tile", "ptr %words", "ptr %scratch", "ptr %mask", f"i64 {mask_row}", f"i64 {mask_column}",
-                       f"i64 {query}", f"i64 {rows}", f"i64 {start}", f"i64 {length}", f"i64 {panel}", f"i1 {want_q}", f"i1 {want_k}",
-                       f"i1 {want_v}")
+                       f"i64 {query}", f"i64 {rows}", f"i64 {start}", f"i64 {length}", f"i64 {panel}", f"i1 {want_k}", f"i1 {want_v}")
             with b.when(want_q):
                 b.call("attention_grad_queries", "ptr %words", "ptr %scratch", "ptr %dq", f"i64 {query}", f"i64 {rows}", f"i64 {start}",
-                       f"i64 {length}")
-        for wanted, sums, factors, size, target in ((want_k, "key_sums", "factors", features, "%dk"),
-                                                    (want_v, "value_sums", "ones", outputs, "%dv")):
-            with b.when(wanted), b.loop(0, length, width) as done:
-                padded, step = whole_vectors(b, size), w.row_step(size)
-                b.call("rows_out", f"ptr {b.at(area[sums], b.mul(done, padded))}", f"ptr {area[factors]}",
-                       f"i64 {b.min(width, b.sub(length, done))}", f"i64 {size}",
-                       f"ptr {b.at(target, b.mul(b.add(start, done), step))}", f"i64 {step}", "i1 false")
+                       f"i64 {length}", f"i1 {more}")
+        for wanted, sums, size, target in ((want_k, "key_sums", features, "%dk"), (want_v, "value_sums", outputs, "%dv")):
+            with b.when(wanted):
+                step = w.row_step(size)
+                rows_out(b, area[sums], whole_vectors(b, size), length, size, b.at(target, b.mul(start, step)), step, "false")
     return b.text()
 
 
+def _start(b: Builder, w: Words, area: dict[str, str]) -> None:
+    """What scores and slopes are multiplied with."""
+    scale = number(b, w["scale"])
+    for place, value in enumerate((op(b, "fmul", scale, constant(b, LOG2_E)), scale, constant(b, 1.0))):
+        b.store_vector(value, b.at(area["factors"], place * b.blocking.lanes))
+
+
 def _start_keys(b: Builder, w: Words, area: dict[str, str], start: Value, length: Value) -> None:
-    """Pack a block of keys and values; empty sums for their gradients."""
-    width = b.blocking.tile_columns
-    for operand, name, size, sums in ((K, "keys", w["features"], "key_sums"), (V, "values", w["outputs"], "value_sums")):
-        row, column = w.steps(operand)
-        source = b.at("%k" if operand == K else "%v", b.mul(start, row))
+    """Panels of a block of values and keys, rows of the keys; empty sums for their gradients."""
+    width, rows = b.blocking.tile_columns, area["key_rows"]
+    for operand, source, name, size in ((V, "%v", "value", w["outputs"]), (K, "%k", "key", w["features"])):
+        wide, steps = whole_vectors(b, size), w.steps(operand)
+        rows_in(b, b.at(source, b.mul(start, steps[0])), steps, length, size, rows, wide)
         with b.loop(0, length, width) as done:
-            pack(b, b.at(source, b.mul(done, row)), row, column, b.min(width, b.sub(length, done)), size,
-                 b.at(area[name], b.mul(done, size)), width)
-        padded = whole_vectors(b, size)
-        _fill(b, area[sums], b.mul(b.mul(b.ceil_div(length, width), width), padded), "zeroinitializer")
-    row, column = w.steps(K)
-    pack_rows(b, b.at("%k", b.mul(start, row)), column, row, w["features"], length, area["turned_keys"])
+            pack(b, b.at(rows, b.mul(done, wide)), wide, 1, b.min(width, b.sub(length, done)), size, b.at(area[f"{name}s"], b.mul(done, size)),
+                 width)
+        _fill(b, area[f"{name}_sums"], b.mul(length, wide), "zeroinitializer")
 
 
 def _start_queries(b: Builder, w: Words, area: dict[str, str], query: Value, rows: Value) -> None:
-    """Pack a block of queries and output gradients both ways; statistics of their rows, in units of base 2."""
-    blocking = b.blocking
-    for operand, name, turned, size in ((Q, "queries", "turned_queries", w["features"]), (G, "gradients", "turned_gradients", w["outputs"])):
-        row, column = w.steps(operand)
-        source = b.at("%q" if operand == Q else "%g", b.mul(query, row))
-        pack_rows(b, source, row, column, rows, size, area[name])
-        pack_rows(b, source, column, row, size, rows, area[turned])
-    scale = op(b, "fmul", number(b, w["scale"]), constant(b, LOG2_E))
-    packed = b.mul(b.ceil_div(rows, blocking.tile_rows), b.mul(w["features"], blocking.row_stride))
-    with b.loop(0, packed, blocking.lanes) as index:
-        place = b.at(area["queries"], index)
-        b.store_vector(op(b, "fmul", b.load_vector(place), scale), place)
+    """Rows of a block of queries and output gradients, and their statistics: lse negative and in units of base 2."""
+    for operand, source, name, size in ((Q, "%q", "queries", w["features"]), (G, "%g", "gradients", w["outputs"])):
+        steps = w.steps(operand)
+        rows_in(b, b.at(source, b.mul(query, steps[0])), steps, rows, size, area[name], whole_vectors(b, size))
     (lse_step, _), (delta_step, _) = w.steps(LSE), w.steps(DELTA)
-    factor = b.let(f"extractelement {b.vector} {constant(b, LOG2_E)}, i32 0")
+    factor = b.let(f"extractelement {b.vector} {constant(b, -LOG2_E)}, i32 0")
     with b.loop(0, rows) as row:
         position = b.add(query, row)
         value = b.load(b.at("%lse", b.mul(position, lse_step)))

@@ -6,8 +6,6 @@ import math
 from collections.abc import Sequence
 
 from calque.backend.cpu.contract.builder import Builder, Value
-from calque.backend.cpu.contract.pack import transpose
-from calque.backend.cpu.contract.target import Blocking
 from calque.backend.cpu.emit_math import LN2, LOG
 from calque.backend.cpu.emit_text import literal
 
@@ -122,33 +120,6 @@ def number(b: Builder, value: str) -> str:
     """A double that stands in an i64 word, as a vector of the element type."""
     wide = b.let(f"bitcast i64 {value} to double")
     return b.splat(wide if b.element == "double" else b.let(f"fptrunc double {wide} to float"), b.element)
-
-
-def rows_out(blocking: Blocking) -> str:
-    """``target[r * row_step + c] (=|+=) source[c * width + r] * factors[r]`` for r < rows <= width, c < columns.
-
-    ``width`` is that of a tile; the source has whole vectors of columns.
-    """
-    b = Builder("rows_out", ("ptr noalias %source", "ptr noalias %factors", "i64 %rows", "i64 %columns", "ptr noalias %target",
-                             "i64 %row_step", "i1 %accumulate"), blocking, attributes="noinline")
-    lanes, width = blocking.lanes, blocking.tile_columns
-    for half in range(width // lanes):
-        factor = b.load_vector(b.at("%factors", half * lanes))
-        valid = b.sub("%rows", half * lanes)
-        with b.when(b.compare("sgt", valid, 0)), b.loop(0, "%columns", lanes) as column:
-            mask = b.lanes_between(0, b.min(b.sub("%columns", column), lanes))
-            block = b.at("%source", b.add(b.mul(column, width), half * lanes))
-            rows = transpose(b, [op(b, "fmul", b.load_vector(b.at(block, step * width)), factor) for step in range(lanes)])
-            target = b.at("%target", b.add(b.mul("%row_step", half * lanes), column))
-            for row, value in enumerate(rows):
-                with b.when(b.compare("sgt", valid, row)):
-                    _put(b, value, b.at(target, b.mul(row, "%row_step")), mask)
-    return b.text()
-
-
-def _put(b: Builder, value: str, address: str, mask: str) -> None:
-    b.cases(("%accumulate", lambda: b.store_masked(op(b, "fadd", b.load_masked(address, mask), value), address, mask)),
-            default=lambda: b.store_masked(value, address, mask))
 
 
 def scaled(b: Builder, pointer: str, count: Value, factors: Sequence[str]) -> None:

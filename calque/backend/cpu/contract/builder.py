@@ -105,6 +105,8 @@ class Builder:
 
     def max(self, a: Value, b: Value) -> Value:
         """The larger of two signed integers."""
+        if isinstance(a, int) and isinstance(b, int):
+            return a if a > b else b
         return self.let(f"call i64 @llvm.smax.i64(i64 {a}, i64 {b})")
 
     def bits_or(self, a: Value, b: Value) -> Value:

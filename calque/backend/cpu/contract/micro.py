@@ -2,23 +2,27 @@
 
 ``outer_R``: C[R, 2 vectors] (=|+=) sum_k A[k, R] * B[k, 2 vectors] with A packed in rows of ``row_stride`` elements.
 ``outer_narrow_R``: the same for one vector of columns, with the same order of additions. ``outer_half_R``: for half a vector, where there are
-enough rows.
+enough rows. ``apart_R``, ``apart_narrow_R``: the same two for operands near by, with an A that is not packed:
+A[r, k] at ``r * a_row + k * a_depth``.
 ``dot_R``: C[R, D] (=|+=) sum_k A[R, k] * B[D, k] with k contiguous in both and a multiple of the vector width. ``stream_R``: the same for so
 few rows that reading B takes longer than multiplying: more columns at a time, those that come next fetched meanwhile.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
-from calque.backend.cpu.contract.builder import Builder, passed_on
+from calque.backend.cpu.contract.builder import Builder, Value, passed_on
 from calque.backend.cpu.contract.target import Blocking
 
 OUTER_PARAMETERS = ("i64 %depth", "ptr noalias readonly %a", "ptr noalias readonly %b", "i64 %b_step",
                     "ptr %c0", "ptr %c1", "i64 %c_step", "i1 %accumulate")
+APART_PARAMETERS = (*OUTER_PARAMETERS[:2], "i64 %a_row", "i64 %a_depth", *OUTER_PARAMETERS[2:])
 FETCHED_BEFORE = 64
 """Steps of k before the end of a tile at which its part of C is fetched: longer than memory takes, shorter than the first-level cache keeps."""
+ROWS_PER_POINTER = 4
+"""Rows of an A that is not packed which are addressed from one pointer."""
 DOT_PARAMETERS = ("i64 %depth", "ptr noalias readonly %a", "i64 %a_step", "ptr noalias readonly %b", "i64 %b_step",
                   "ptr %c", "i64 %c_step", "i64 %columns", "i1 %accumulate")
 
@@ -35,6 +39,15 @@ def outer_kernels(blocking: Blocking) -> str:
         parts.insert(0, f"declare {kind} @llvm.fmuladd.v{half.lanes}{half.dtype}({kind}, {kind}, {kind})\n")
         parts += [_outer(f"outer_half_{rows}", rows, 1, half) for rows in range(blocking.half_rows, blocking.tile_rows + 1)]
         parts.append(_dispatch("outer_half", blocking.tile_rows, OUTER_PARAMETERS, blocking, blocking.half_rows))
+    return "".join(parts)
+
+
+def apart_kernels(blocking: Blocking) -> str:
+    """The outer-product kernels for an A of any strides."""
+    parts = []
+    for family, vectors in (("apart", 2), ("apart_narrow", 1)):
+        parts += [_outer(f"{family}_{rows}", rows, vectors, blocking, apart=True) for rows in range(1, blocking.apart_rows + 1)]
+        parts.append(_dispatch(family, blocking.apart_rows, APART_PARAMETERS, blocking))
     return "".join(parts)
 
 
@@ -62,14 +75,21 @@ def _accumulators(b: Builder, before: str, names: Sequence[str]) -> list[str]:
     return [f"{name}.next" for name in names]
 
 
-def _outer(name: str, rows: int, vectors: int, blocking: Blocking) -> str:
-    b = Builder(name, OUTER_PARAMETERS, blocking, attributes="noinline")
+def _outer(name: str, rows: int, vectors: int, blocking: Blocking, apart: bool = False) -> str:
+    b = Builder(name, APART_PARAMETERS if apart else OUTER_PARAMETERS, blocking, attributes="noinline")
     lanes = blocking.lanes
+    # Several pointers into an A that is not packed: one that walks from row to row would be a chain of additions as long as the products.
+    together = ROWS_PER_POINTER if apart else rows
+    moving = {"%pb": ("%b", "%b_step")}
+    for row in range(0, rows, together):
+        moving[f"%pa{row}"] = (b.at("%a", b.mul(row, "%a_row")), "%a_depth") if apart else ("%a", str(blocking.row_stride))
+    places = [b.mul(row % together, "%a_row") if apart else row for row in range(rows)]
     sums = [[f"%s{row}.{part}" for part in range(vectors)] for row in range(rows)]
-    with _two_stretches(b, [name for line in sums for name in line], vectors, rows):
+    early = "%depth" if apart else b.max(b.sub("%depth", FETCHED_BEFORE), 0)
+    with _two_stretches(b, [name for line in sums for name in line], vectors, moving, early):
         right = [b.load_vector(b.at("%pb", part * lanes)) for part in range(vectors)]
         for row in range(rows):
-            left = b.splat(b.load(b.at("%pa", row)), blocking.element)
+            left = b.splat(b.load(b.at(f"%pa{row // together * together}", places[row])), blocking.element)
             for part, total in enumerate(sums[row]):
                 b.emit(f"{total}.next = {b.product(left, right[part], total)}")
     _store_outer(b, sums)
@@ -77,39 +97,39 @@ def _outer(name: str, rows: int, vectors: int, blocking: Blocking) -> str:
 
 
 @contextmanager
-def _two_stretches(b: Builder, sums: list[str], vectors: int, rows: int) -> Iterator[None]:
-    """``%k`` from 0 to ``%depth`` in one loop that is entered twice; between the two C's tile is fetched.
+def _two_stretches(b: Builder, sums: list[str], vectors: int, moving: Mapping[str, tuple[str, str]],
+                   early: Value) -> Iterator[None]:
+    """``%k`` from 0 to ``%depth`` in one loop that is entered twice; between the two, at ``early``, C's tile is fetched.
 
     The rows of C are far apart, so hardware prefetchers miss them. What is fetched much earlier is gone from the first-level cache when it
-    is needed: the panel of B streams through it.
+    is needed: the panel of B streams through it. ``moving``: pointers, where they start, and how many elements they go on per k.
     """
-    early = b.max(b.sub("%depth", FETCHED_BEFORE), 0)
     b.emit("br label %stretch")
     b.label("stretch")
     b.emit("%from = phi i64 [0, %setup], [%limit, %fetch]")
     b.emit(f"%limit = phi i64 [{early}, %setup], [%depth, %fetch]")
-    for name, start in (("%pa", "%a"), ("%pb", "%b")):
+    for name, (start, _) in moving.items():
         b.emit(f"{name}.from = phi ptr [{start}, %setup], [{name}, %fetch]")
     for name in sums:
         b.emit(f"{name}.from = phi {b.vector} [zeroinitializer, %setup], [{name}, %fetch]")
     b.emit("br label %head")
     b.label("head")
     b.emit("%k = phi i64 [%from, %stretch], [%k.next, %body]")
-    for name in ("%pa", "%pb"):
+    for name in moving:
         b.emit(f"{name} = phi ptr [{name}.from, %stretch], [{name}.next, %body]")
     for name in sums:
         b.emit(f"{name} = phi {b.vector} [{name}.from, %stretch], [{name}.next, %body]")
     b.emit(f"br i1 {b.compare('slt', '%k', '%limit')}, label %body, label %leave")
     b.label("body")
     yield
-    b.emit(f"%pa.next = getelementptr {b.element}, ptr %pa, i64 {b.blocking.row_stride}")
-    b.emit(f"%pb.next = getelementptr {b.element}, ptr %pb, i64 %b_step")
+    for name, (_, step) in moving.items():
+        b.emit(f"{name}.next = getelementptr {b.element}, ptr {name}, i64 {step}")
     b.emit("%k.next = add nsw i64 %k, 1")
     b.emit("br label %head")
     b.label("leave")
     b.emit(f"br i1 {b.compare('eq', '%limit', '%depth')}, label %finish, label %fetch")
     b.label("fetch")
-    for row in range(rows):
+    for row in range(len(sums) // vectors):
         for base in ("%c0", "%c1")[:vectors]:
             b.emit(f"call void @llvm.prefetch.p0(ptr {b.at(base, b.mul(row, '%c_step'))}, i32 1, i32 3, i32 1)")
     b.emit("br label %stretch")

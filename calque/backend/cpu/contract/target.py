@@ -124,6 +124,11 @@ class Blocking:
         return max(self.tile_rows - 4, 1)
 
     @property
+    def apart_rows(self) -> int:
+        """Rows of a tile whose left operand is not packed: as many rows as a tile has columns are a whole number of such tiles."""
+        return -(-self.tile_columns // -(-self.tile_columns // self.tile_rows))
+
+    @property
     def row_stride(self) -> int:
         """Elements per k in a packed A panel: whole vectors, so that packing stores whole vectors."""
         return -(-self.tile_rows // self.lanes) * self.lanes
