@@ -18,9 +18,10 @@ from calque.autograd.chain import Chain, expand, held_by
 from calque.autograd.engine import free
 from calque.autograd.facts import Facts, Unknown
 from calque.base.config import settings
-from calque.run.capture import Changes
+from calque.run.capture import Capture, Changes
+from calque.run.macro import Macro
 from calque.run.nodes import VIEW_RULE, FunctionNode, GradNode, OutputNode
-from calque.run.recorder import Storage, local
+from calque.run.recorder import Storage
 from calque.run.source import user_line
 from calque.run.stretches import Stretch, StretchCounts, Stretches, possible, replay, verify, watch
 from calque.tensor import TENSOR_TYPES, Tensor, wrap
@@ -33,6 +34,7 @@ _by_number = attrgetter("number")
 class _Tables(threading.local):
     def __init__(self) -> None:
         self.passes = Stretches()
+        self.gradients = Stretches()  # of passes that return gradients
 
 
 _tables = _Tables()
@@ -48,16 +50,18 @@ class Graph(Facts):
         self.nodes: list[Any] = []
         self.leaves: list[Any] = []
 
-    def read(self, roots: Sequence[Tensor], given: Sequence[Any], keep: bool) -> bool:
-        """Look at everything; False if the pass has to be walked."""
+    def read(self, roots: Sequence[Tensor], given: Sequence[Any], keep: bool, wanted: Sequence[Tensor] | None = None) -> bool:
+        """Look at everything; False if the pass has to be walked. `wanted`: leaves whose gradients it returns; None if it sets those of all."""
         self.parts += (keep, len(roots))
         try:
             numbers = self._collect(roots, keep)
             for root, gradient in zip(roots, given, strict=True):
                 self.parts += (numbers[id(root._grad_fn)], root._layout)
                 self.value(gradient)
+            if wanted is not None:
+                self.parts.append([numbers.get(id(t)) for t in wanted])
             self._nodes(numbers)
-            self._leaves()
+            self._leaves(wanted is None)
         except Unknown:
             return False
         return True
@@ -147,45 +151,77 @@ class Graph(Facts):
             if (value._storage.version if kind in TENSOR_TYPES else value.version if kind is Storage else version) != version:
                 raise Unknown
 
-    def _leaves(self) -> None:
+    def _leaves(self, held: bool) -> None:
         hooked = Changes.hooks  # whether a leaf ever had a hook
         for leaf in self.leaves:
             if hooked and (leaf._hooks or leaf.__dict__.get("_post_accumulate")):
                 raise Unknown
             self.parts.append(leaf._layout)
-        self.values([leaf._grad for leaf in self.leaves])
+        if held:
+            self.values([leaf._grad for leaf in self.leaves])
 
     # ----------------------------------------------------------------------------------------------------------- both ways
 
     def record(self, stretch: Stretch, walk: Callable[[], Any]) -> None:
         """Walk the graph, and learn from it."""
         had = [leaf._grad for leaf in self.leaves]
-        caches = self.caches()
-        chains = {k: [n for n in expand(node) if n.saved is not None] for k, node in enumerate(self.nodes) if node.__class__ is Chain}
+        caches, chains = self.caches(), self._expanded()
         _, macro, capture = watch(self.cells, walk, False)
         new = [k for k, (leaf, old) in enumerate(zip(self.leaves, had, strict=True)) if leaf._grad is not old]
         found = {id(st): k for k, st in enumerate(capture.storages)}
         grads = [(k, found.pop(id(self.leaves[k]._grad._storage), -1), self.leaves[k]._grad._layout) for k in new]
-        whole = all(node.freed for nodes in chains.values() for node in nodes)
-        if whole and macro is not None and not macro.definitions and not capture.mixed and not found and all(place >= 0 for _, place, _ in grads):
-            spent = [k for k, node in enumerate(self.nodes) if node.freed or k in chains]
-            stretch.macro, stretch.result = macro, (grads, spent, self.remembered(caches))
+        if macro is not None and self._whole(macro, capture, chains) and not found and all(place >= 0 for _, place, _ in grads):
+            stretch.macro, stretch.result = macro, (grads, self._spent(chains), self.remembered(caches))
         capture.release()
+
+    def record_gradients(self, stretch: Stretch, walk: Callable[[], tuple[Any, ...]]) -> tuple[Any, ...]:
+        """Walk the graph, and learn from it; the gradients that are wanted."""
+        caches, chains = self.caches(), self._expanded()
+        values, macro, capture = watch(self.cells, walk, False)
+        if macro is not None and all(v is not None for v in values) and self._whole(macro, capture, chains):
+            results = self.results(values, capture.storages, views=True)
+            if results is not None:
+                stretch.macro, stretch.result = macro, (results, self._spent(chains), self.remembered(caches))
+        capture.release()
+        return values  # type: ignore[no-any-return]
+
+    def _expanded(self) -> dict[int, list[Any]]:
+        """The chains among the nodes, and the nodes of each that have something to free."""
+        return {k: [n for n in expand(node) if n.saved is not None] for k, node in enumerate(self.nodes) if node.__class__ is Chain}
+
+    @staticmethod
+    def _whole(macro: Macro, capture: Capture, chains: dict[int, list[Any]]) -> bool:
+        return all(node.freed for nodes in chains.values() for node in nodes) and not macro.definitions and not capture.mixed
+
+    def _spent(self, chains: dict[int, list[Any]]) -> list[int]:
+        return [k for k, node in enumerate(self.nodes) if node.freed or k in chains]
 
     def replay(self, stretch: Stretch) -> None:
         """Do what the walk would do."""
-        macro: Any = stretch.macro
-        grads, spent, seen = stretch.result
-        leaves, nodes = self.leaves, self.nodes
-        created = replay(macro, self.trace, self.cells, [])
-        for k, place, layout in grads:
+        leaves, created = self.leaves, self._again(stretch)
+        for k, place, layout in stretch.result[0]:
             leaves[k]._grad = wrap(created[place], layout)
+        self._end(stretch)
+
+    def replay_gradients(self, stretch: Stretch) -> tuple[Any, ...]:
+        """Do what the walk would do; the gradients that are wanted."""
+        values = self.made(stretch.result[0], self._again(stretch))
+        self._end(stretch)
+        return values
+
+    def _again(self, stretch: Stretch) -> list[Storage]:
+        macro: Any = stretch.macro
+        return replay(macro, self.trace, self.cells, [])
+
+    def _end(self, stretch: Stretch) -> None:
+        """What handles remember and what is spent after a replay."""
+        _, spent, seen = stretch.result
         if seen:
             self.remember(seen)
         if spent:
             line = user_line()
             for k in spent:
-                node = nodes[k]
+                node = self.nodes[k]
                 if node.__class__ is Chain:
                     held_by(node).free(line)
                 else:
@@ -193,8 +229,8 @@ class Graph(Facts):
         StretchCounts.replays += 1
 
 
-def backward_again(roots: Sequence[Any], given: Sequence[Any], keep: bool, walk: Callable[[], Any]) -> bool:
-    """A backward pass by a replay, or under a recording; False if nothing was done: `walk` is still to be called."""
+def _plain(roots: Sequence[Any], given: Sequence[Any]) -> bool:
+    """Whether a pass may begin with these tensors and gradients as they are."""
     if not possible() or len(roots) != len(given):
         return False
     for root, gradient in zip(roots, given, strict=True):
@@ -202,12 +238,16 @@ def backward_again(roots: Sequence[Any], given: Sequence[Any], keep: bool, walk:
             return False
         if gradient is not None and (gradient.__class__ not in TENSOR_TYPES or gradient._layout.shape != root._layout.shape):
             return False
-    state = local.state
-    graph = Graph()
-    if not graph.read(roots, given, keep):
+    return True
+
+
+def backward_again(roots: Sequence[Any], given: Sequence[Any], keep: bool, walk: Callable[[], Any]) -> bool:
+    """A backward pass by a replay, or under a recording; False if nothing was done: `walk` is still to be called."""
+    graph = Graph() if _plain(roots, given) else None
+    if graph is None or not graph.read(roots, given, keep):
         return False
     stretch = _tables.passes.here(graph.parts)
-    if stretch.macro is not None and stretch.macro.fits(state.trace, graph.cells):
+    if stretch.macro is not None and stretch.macro.fits(graph.trace, graph.cells):
         if settings.verify:
             verify(stretch.macro, graph.cells, walk, False, "a backward pass")
         else:
@@ -217,3 +257,20 @@ def backward_again(roots: Sequence[Any], given: Sequence[Any], keep: bool, walk:
     else:
         return False
     return True
+
+
+def gradients_again(
+    roots: Sequence[Any], given: Sequence[Any], wanted: Sequence[Tensor], keep: bool, walk: Callable[[], tuple[Any, ...]]
+) -> tuple[Any, ...] | None:
+    """The gradients of leaves by a replay, or under a recording; None if nothing was done: `walk` is still to be called."""
+    if not _plain(roots, given) or any(t._grad_fn is not None for t in wanted):
+        return None
+    graph = Graph()
+    if not graph.read(roots, given, keep, wanted):
+        return None
+    stretch = _tables.gradients.here(graph.parts)
+    if stretch.macro is not None and stretch.macro.fits(graph.trace, graph.cells):
+        if settings.verify:
+            return verify(stretch.macro, graph.cells, walk, False, "a pass for gradients")  # type: ignore[no-any-return]
+        return graph.replay_gradients(stretch)
+    return graph.record_gradients(stretch, walk) if stretch.due() else None

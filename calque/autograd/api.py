@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from itertools import count
 from typing import Any
 
-from calque.autograd.again import backward_again
+from calque.autograd.again import backward_again, gradients_again
 from calque.autograd.engine import Engine, accumulate_grad, run_backward
 from calque.base.errors import AutogradError, DTypeError, ShapeError
 from calque.ops.opdef import get
@@ -210,13 +210,29 @@ def grad(
                 f"[grad] One of the differentiated Tensors does not require grad: input of shape {tuple(t._layout.shape)}; set "
                 "requires_grad=True"
             )
-    roots = _roots("grad", outputs, grad_outputs)
-    keep = create_graph if retain_graph is None else retain_graph
+    roots = _as_list(outputs)
+    keep = bool(create_graph if retain_graph is None else retain_graph)
+
+    def walk() -> tuple[Any, ...]:
+        return _gradients(_roots("grad", roots, grad_outputs), wanted, keep, create_graph, allow_unused, materialize_grads)
+
+    given = [None] * len(roots) if grad_outputs is None else _as_list(grad_outputs)
+    if not (create_graph or materialize_grads or Engine.check_nan):
+        found = gradients_again(roots, given, wanted, keep, walk)
+        if found is not None:
+            return found
+    return walk()
+
+
+def _gradients(
+    roots: list[tuple[Any, Tensor]], wanted: list[Tensor], keep: bool, create_graph: bool, allow_unused: bool | None, materialize: bool
+) -> tuple[Any, ...]:
+    """What a pass from `roots` brings to each of `wanted`."""
     found = run_backward(roots, keep, create_graph, False, [target_of(t) for t in wanted])
     results: list[Any] = []
     for t in wanted:
         g = found.get(id(target_of(t)))
-        if g is None and materialize_grads:
+        if g is None and materialize:
             g = zeros_like(t)
         elif g is None and not allow_unused:
             raise AutogradError(

@@ -14,7 +14,6 @@ from calque.autograd.facts import Facts, Unknown
 from calque.base.config import settings
 from calque.run.recorder import local
 from calque.run.stretches import Stretch, StretchCounts, Stretches, possible, replay, verify, watch
-from calque.tensor import TENSOR_TYPES, Tensor, wrap
 
 PLACES = 4096
 SHORT = 6  # operations, views and inputs that are recorded in the time in which a replay is found
@@ -55,42 +54,18 @@ def _record(stretch: Stretch, facts: Facts, function: Callable[..., tuple[Any, .
     if macro is not None and macro.slots - first <= SHORT:
         _tables.calls.leave(place)
     elif macro is not None and not macro.definitions and not capture.mixed:
-        found = {id(st): k for k, st in enumerate(capture.storages)}
-        results = [_result(value, found, facts) for value in values]
-        made = [place for place, _, _ in results if place >= 0]
-        if all(place >= -1 for place, _, _ in results) and len(set(made)) == len(made) == len(found):
+        results = facts.results(values, capture.storages)
+        if results is not None:
             stretch.macro, stretch.result = macro, (results, facts.remembered(caches))
     capture.release()
     return values
 
 
-def _result(value: Any, found: dict[int, int], facts: Facts) -> tuple[Any, Any, Any]:
-    """Where a replay finds a value: (place among the new storages or -1, layout or the value itself, what the handle remembers); -2: nowhere."""
-    if value.__class__ not in TENSOR_TYPES:
-        plain = value is None or value.__class__ in (bool, int, float, str)
-        return (-1 if plain else -2), value if plain else None, None
-    cache = value._cache
-    own = value.__class__ is Tensor and value._base is None and not value.__dict__ and not value._requires_grad
-    if not own or (cache is not None and cache[0] is not facts.trace):
-        return -2, None, None
-    return found.get(id(value._storage), -2), value._layout, None if cache is None else cache[1:]
-
-
 def _replay(stretch: Stretch, facts: Facts) -> tuple[Any, ...]:
     results, seen = stretch.result
     macro: Any = stretch.macro
-    trace = facts.trace
-    created = replay(macro, trace, facts.cells, [])
+    created = replay(macro, facts.trace, facts.cells, [])
     if seen:
         facts.remember(seen)
     StretchCounts.replays += 1
-    values = []
-    for place, what, cache in results:
-        if place < 0:
-            values.append(what)
-            continue
-        made = wrap(created[place], what)
-        if cache is not None:
-            made._cache = (trace, *cache)
-        values.append(made)
-    return tuple(values)
+    return facts.made(results, created)

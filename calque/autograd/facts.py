@@ -15,7 +15,7 @@ from calque.base.dtypes import DType, get_default_dtype
 from calque.base.layout import Layout
 from calque.ops.opdef import OpDef
 from calque.run.recorder import Storage, Trace, local
-from calque.tensor import TENSOR_TYPES, Tensor
+from calque.tensor import TENSOR_TYPES, Tensor, wrap
 
 _PLAIN = (bool, int, str, type(None), Layout, DType, Device, OpDef)
 _DEPTH = 8
@@ -132,3 +132,34 @@ class Facts:
         """Let views remember what they did when the call was recorded."""
         for k, base, slot in found:
             self.views[k]._cache = (self.trace, base, slot)
+
+    def results(self, values: Any, storages: list[Storage], views: bool = False) -> list[tuple[int, Any, Any]] | None:
+        """Where a replay that makes `storages` finds values: (place among them or -1, layout or the value itself, what the handle remembers); None if
+        it cannot make them all. `views`: values may be views of tensors that nobody has."""
+        found = {id(st): k for k, st in enumerate(storages)}
+        results = [self._result(value, found, views) for value in values]
+        made = [place for place, _, _ in results if place >= 0]
+        return results if all(place >= -1 for place, _, _ in results) and len(set(made)) == len(made) == len(found) else None
+
+    def _result(self, value: Any, found: dict[int, int], views: bool) -> tuple[int, Any, Any]:
+        if value.__class__ not in TENSOR_TYPES:
+            plain = value is None or value.__class__ in (bool, int, float, str)
+            return (-1 if plain else -2), value if plain else None, None
+        cache = value._cache
+        own = value.__class__ is Tensor and (views or value._base is None) and not value.__dict__ and not value._requires_grad
+        if not own or (cache is not None and cache[0] is not self.trace):
+            return -2, None, None
+        return found.get(id(value._storage), -2), value._layout, None if cache is None else cache[1:]
+
+    def made(self, results: list[tuple[int, Any, Any]], created: list[Storage]) -> tuple[Any, ...]:
+        """The values that `results` tells of, from the storages of a replay."""
+        values = []
+        for place, what, cache in results:
+            if place < 0:
+                values.append(what)
+                continue
+            value = wrap(created[place], what)
+            if cache is not None:
+                value._cache = (self.trace, *cache)
+            values.append(value)
+        return tuple(values)
