@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from calque.backend.cpu import executable, follow, link
+from calque.backend.cpu import follow, link
 from calque.backend.cpu.contract import SCRATCH_BYTES, Conv2d
 from calque.backend.cpu.contract.finish import BEGUN, FINISH
 from calque.backend.cpu.executable import compile_schedule
@@ -40,7 +40,7 @@ def always(monkeypatch: pytest.MonkeyPatch) -> None:
     """Epilogues wherever they are possible, in threads for the smallest of them."""
     for name, value in (("MOST_DEPTH", 1 << 40), ("LEAST_BYTES", 0), ("MOST_OTHERS", 99.0), ("LEAST_COLUMNS", 1)):
         monkeypatch.setattr(epilogue, name, value)
-    monkeypatch.setattr(executable, "SMALL_WORK", 0)
+    monkeypatch.setattr(link, "SMALL_WORK", 0)
 
 
 def product(rows: int, depth: int, columns: int, batch: tuple[int, ...], dtype: Any = float32) -> Program:

@@ -14,7 +14,7 @@ import pytest
 
 import calque
 from calque import nn
-from calque.backend.cpu import executable, same
+from calque.backend.cpu import link, same
 from calque.base.config import settings
 from calque.hybrid import call as hybrid_call
 from calque.hybrid import repeat
@@ -211,7 +211,7 @@ def _history(rng: np.random.Generator) -> int:
 
 @pytest.mark.parametrize("alone", [True, False])
 def test_repeats_do_what_replays_and_python_do(seed: int, alone: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(executable, "SMALL_WORK", 1 << 60 if alone else 0)
+    monkeypatch.setattr(link, "SMALL_WORK", 1 << 60 if alone else 0)
     rng = np.random.default_rng(seed)
     assert sum(_history(rng) for _ in range(3)) > 30
 
@@ -300,7 +300,7 @@ def test_steps_on_a_logical_device(device: str, _two: None) -> None:
 @pytest.mark.parametrize("alone", [True, False])
 def test_threads_that_call_one_function(alone: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Steps on the same words with two threads: as many steps as with one, each with its own loss."""
-    monkeypatch.setattr(executable, "SMALL_WORK", 1 << 60 if alone else 0)
+    monkeypatch.setattr(link, "SMALL_WORK", 1 << 60 if alone else 0)
     before = sys.getswitchinterval()
     job, twin = Job(True, momentum=0.0), Job(False, False, momentum=0.0)
     for _ in range(30):

@@ -12,7 +12,7 @@ import pytest
 import calque
 from calque import nn
 from calque.backend.cpu import early as native_early
-from calque.backend.cpu import executable
+from calque.backend.cpu import link
 from calque.backend.cpu.runtime import RUNTIME
 from calque.base.config import settings
 from calque.base.errors import AutogradError
@@ -27,7 +27,7 @@ def _always(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Every program runs where it is started once it is compiled, on all threads, and nothing is too small to begin early."""
     monkeypatch.setattr(settings, "threads", 2)
     monkeypatch.setattr(dispatch.Plan, "habitual", lambda plan: plan.compiled is not None)
-    monkeypatch.setattr(executable, "SMALL_WORK", 0)
+    monkeypatch.setattr(link, "SMALL_WORK", 0)
     monkeypatch.setattr(dispatch, "INTERPRET_WORK", 0)
     monkeypatch.setattr(native_early, "LEAST_WORK", 0)
     monkeypatch.setattr(early, "SURE", 2)

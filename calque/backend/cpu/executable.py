@@ -19,7 +19,7 @@ from calque.backend.cpu import again, same
 from calque.backend.cpu import callable as native_calls
 from calque.backend.cpu.early import Early, lead_of, leading
 from calque.backend.cpu.host import run_contract, run_host
-from calque.backend.cpu.link import Linked, Stretch, link
+from calque.backend.cpu.link import Linked, Stretch, link, runs_alone
 from calque.backend.cpu.memory import rounded
 from calque.backend.cpu.place import HERE
 from calque.backend.cpu.runtime import control_alone, native
@@ -34,8 +34,6 @@ KEPT_BYTES = 1 << 16
 """An output up to this size is used again by the next run if nobody else refers to it by then..."""
 KEPT_TOTAL = 16 << 20
 """... as long as all executables together keep no more than this."""
-SMALL_WORK = 32768
-"""Below this many element operations (see `link.work_of`) a stretch runs on the calling thread alone."""
 
 
 def _chooser(positions: list[int]) -> Callable[[list[Any]], Sequence[Any]]:
@@ -152,7 +150,7 @@ class CpuExecutable(Executable):
         self.distinct = min(self._direct, default=0) >= 0 and len(set(self._direct)) == len(self._direct)
         self._chosen = _chooser(self._direct)
         native = linked.stretches
-        self._alone = bool(native) and native[0].work < SMALL_WORK
+        self._alone = bool(native) and runs_alone(native[0])
         self._single = (
             len(native) == 1 and not schedule.checks and native[0].host is None and not linked.int_leaves and not linked.dynamic
             and native_calls.supported()
@@ -337,7 +335,7 @@ class CpuExecutable(Executable):
 
     def _step(self, stretch: Stretch, words: int, arrays: list[Array], scalars: Sequence[Scalar]) -> None:
         if stretch.host is None:
-            HERE.runtime.run(self._records + 24 * stretch.first, stretch.count, words, stretch.work < SMALL_WORK)
+            HERE.runtime.run(self._records + 24 * stretch.first, stretch.count, words, runs_alone(stretch))
         elif isinstance(stretch.host, Host):
             host = stretch.host
             run_host(

@@ -16,6 +16,7 @@ from calque.backend.cpu import contract, llvm, objects, runtime_text
 from calque.backend.cpu.cache import ObjectCache
 from calque.backend.cpu.compiler import LOOPS
 from calque.backend.cpu.emit import emit_kernel
+from calque.backend.cpu.gates import GATES
 from calque.backend.cpu.partition import Partition, partition
 from calque.backend.cpu.target import TargetInfo, current
 from calque.base import config
@@ -29,8 +30,15 @@ _taken: dict[tuple[str, str], frozenset[str]] = {}  # ways of a contraction (by 
 _runtime: dict[str, int] = {}
 
 
-Contraction = tuple[str, str, frozenset[str] | None]
-"""Kind, dtype, and the ways it takes (see `contract/ways.py`; None: any)."""
+@dataclass(frozen=True, slots=True)
+class Contraction:
+    """Kind, dtype, the ways it takes (see `contract/ways.py`; None: any), and which functions it will probably call (see `contract/expected.py`;
+    None: any)."""
+
+    kind: str
+    dtype: str
+    ways: frozenset[str] | None = None
+    expected: frozenset[str] | None = None
 
 
 class Counters:
@@ -147,11 +155,21 @@ def _absentees(modules: Sequence[Module]) -> list[Module]:
     return list({m.place: m for m in modules if m.place not in _loaded}.values())
 
 
-def _load(modules: Sequence[Module], code: Sequence[bytes], absent: Set[str] = frozenset()) -> None:
-    """Bring object code into this process."""
-    found = iter(llvm.LOADER.load([(data, list(m.symbols)) for data, m in zip(code, modules, strict=True)], absent))
+def _load(modules: Sequence[Module], code: Sequence[bytes], absent: Set[str] = frozenset(), later: Sequence[Module] = ()) -> None:
+    """Bring object code into this process. Functions of modules that come `later` are called through gates."""
+    GATES.make({m.symbols[0]: partial(_bring, m) for m in _absentees(later)})
+    found = iter(llvm.LOADER.load([(data, list(m.symbols)) for data, m in zip(code, modules, strict=True)], absent, GATES.places))
     for module in modules:
         _loaded[module.place] = {symbol: next(found) for symbol in module.symbols}
+        GATES.open(_loaded[module.place])
+
+
+def _bring(module: Module) -> None:
+    """Load a module that came later, because its function was called."""
+    with _lock:
+        missing = _absentees([module])
+        if missing:
+            _load(missing, _Objects(missing, current()).all())
 
 
 def _loop(kernel: LoopKernel, target: TargetInfo) -> Module:
@@ -202,39 +220,66 @@ def _contraction(kind: str, dtype: str, target: TargetInfo, taken: frozenset[str
     if listed is None:
         listed = _listing(kind, dtype, target, taken).encode()
         disk_cache().put(index, listed)
-    suffix = "_" + content_key("contractions", dtype, target)[:20]
-
-    def module(name: str, length: str, above: str) -> Module:
-        def write() -> str:
-            return _contractions(dtype, target).unit(name, suffix)
-
-        key = content_key("unit", f"{dtype} {name}", target)
-        return Module(key, (name + suffix,), llvm.Source(write, LOOPS), int(length), f" {root} {ways}" if above == "1" else "")
-
+    suffix = _suffix(dtype, target)
     lines = [line.split(" ") for line in listed.decode().split("\n")]
-    units = [module(*line) for line in lines if len(line) == 3]
-    units.sort(key=lambda unit: unit.symbols == (root + suffix,))
+    units = [unit(line[0], dtype, target, int(line[1]), f" {root} {ways}" if line[2] == "1" else "") for line in lines if len(line) == 3]
+    units.sort(key=lambda found: found.symbols == (root + suffix,))
     return Units(tuple(units), frozenset(line[0] + suffix for line in lines if len(line) == 1))
+
+
+@lru_cache(maxsize=16)
+def _suffix(dtype: str, target: TargetInfo) -> str:
+    """What the names of all units of a dtype end in."""
+    return "_" + content_key("contractions", dtype, target)[:20]
+
+
+def unit(name: str, dtype: str, target: TargetInfo, length: int = 0, variant: str = "") -> Module:
+    """A function of the contractions as a module."""
+    suffix = _suffix(dtype, target)
+
+    def write() -> str:
+        return _contractions(dtype, target).unit(name, suffix)
+
+    return Module(content_key("unit", f"{dtype} {name}", target), (name + suffix,), llvm.Source(write, LOOPS), length, variant)
 
 
 def _wanted(contractions: Sequence[Contraction], target: TargetInfo) -> list[Units]:
     """The units of every contraction, in order: those of the ways it takes and of all ways that were taken before."""
-    for kind, dtype, ways in contractions:
-        place = contract.symbol(kind, dtype), target.key
-        everything = frozenset(contract.FUNCTIONS.get(kind, {}))
-        _taken[place] = _taken.get(place, frozenset()) | (everything if ways is None or not objects.can_load() else ways)
-    return [_contraction(kind, dtype, target, _taken[contract.symbol(kind, dtype), target.key]) for kind, dtype, _ in contractions]
+    for c in contractions:
+        place = contract.symbol(c.kind, c.dtype), target.key
+        everything = frozenset(contract.FUNCTIONS.get(c.kind, {}))
+        _taken[place] = _taken.get(place, frozenset()) | (everything if c.ways is None or not objects.can_load() else c.ways)
+    return [_contraction(c.kind, c.dtype, target, _taken[contract.symbol(c.kind, c.dtype), target.key]) for c in contractions]
+
+
+def _later(contractions: Sequence[Contraction], wanted: Sequence[Units], target: TargetInfo) -> dict[str, tuple[str, str]]:
+    """Units that no contraction will probably call: place -> name and dtype."""
+    if not objects.can_load():
+        return {}
+    expected: dict[str, set[str] | None] = {}  # by dtype
+    for c in contractions:
+        known = expected.setdefault(c.dtype, set())
+        expected[c.dtype] = None if known is None or c.expected is None else known | c.expected
+    found: dict[str, tuple[str, str]] = {}
+    for c, units in zip(contractions, wanted, strict=True):
+        names = expected[c.dtype]
+        for module in units.modules if names is not None else ():
+            name = module.symbols[0].removesuffix(_suffix(c.dtype, target))
+            if contract.CHOSEN.fullmatch(name) and name not in names and not module.variant:  # type: ignore[operator]
+                found[module.place] = name, c.dtype
+    return found
 
 
 @dataclass(frozen=True, slots=True)
 class Needed:
     """Native code that is in this process: the modules behind some kernels and contractions, one per kernel and one per contraction, in order; all
-    modules, and the functions that contractions will not call."""
+    modules, and the functions that contractions will not call. `later`: name and dtype of functions that are compiled when they are called."""
 
     loops: tuple[Module, ...]
     called: tuple[Module, ...]
     modules: tuple[Module, ...]
     absent: frozenset[str]
+    later: tuple[tuple[str, str], ...] = ()
 
 
 def needed(kernels: Sequence[LoopKernel], contractions: Sequence[Contraction]) -> Needed:
@@ -249,18 +294,21 @@ def needed(kernels: Sequence[LoopKernel], contractions: Sequence[Contraction]) -
         first = _absentees([*([_runtime_module(target)] if contractions else []), *described.values()])  # contractions call the barrier
         code = _Objects(first, target)
         wanted = code.meanwhile(lambda: _wanted(contractions, target))  # which may write the text of the whole library
-        units = [module for found in {id(found): found for found in wanted}.values() for module in found.modules]
+        every = [module for found in {id(found): found for found in wanted}.values() for module in found.modules]
+        later = _later(contractions, wanted, target)
+        units = [module for module in every if module.place not in later]
         missing = _absentees(units)
         absent = frozenset(name for found in wanted for name in found.absent)
         compiled = code.all()
         if first or missing:
-            _load([*first, *missing], [*compiled, *_Objects(missing, target).all()], absent)
-        loops = tuple([described[kernel] for kernel in kernels])
-        return Needed(loops, tuple([found.modules[-1] for found in wanted]), (*dict.fromkeys(units), *described.values()), absent)
+            gated = [module for module in every if module.place in later]
+            _load([*first, *missing], [*compiled, *_Objects(missing, target).all()], absent, gated)
+        loops, called = tuple([described[kernel] for kernel in kernels]), tuple([found.modules[-1] for found in wanted])
+        return Needed(loops, called, (*dict.fromkeys(units), *described.values()), absent, tuple(later.values()))
 
 
-def recall(modules: Sequence[Module], kernels: Sequence[Module], absent: frozenset[str]) -> bool:
-    """Bring modules (some of them loop kernels) into this process if all of them are on the disk."""
+def recall(modules: Sequence[Module], kernels: Sequence[Module], absent: frozenset[str], later: Sequence[Module]) -> bool:
+    """Bring modules (some of them loop kernels) into this process if all of them are on the disk; `later` is brought when it is called."""
     with _lock:
         runtime_functions()
         missing = _absentees(modules)
@@ -271,7 +319,7 @@ def recall(modules: Sequence[Module], kernels: Sequence[Module], absent: frozens
         _count_kernels(kernels)
         COUNTERS.from_disk += len(missing)
         if missing:
-            _load(missing, code, absent)
+            _load(missing, code, absent, later)
         return True
 
 

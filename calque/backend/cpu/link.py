@@ -19,6 +19,9 @@ from calque.base import config
 from calque.kernel.epilogue import NOT_READ, Epilogue
 from calque.kernel.schedule import Contract, Host, Loop, Schedule
 
+SMALL_WORK = 32768
+"""Below this many element operations (see `work_of`) a stretch runs on the calling thread alone."""
+
 Range = tuple[int, int, int, bool]  # memory object, first byte, end, written
 
 
@@ -192,6 +195,11 @@ def work_of(step: Any) -> int:
     return int(points) * max(1, sum(instruction_cost(s.instrs) for s in kernel.stages) // 4)
 
 
+def runs_alone(stretch: Stretch) -> bool:
+    """Whether a stretch runs on the calling thread alone, which may keep the interpreter's lock meanwhile."""
+    return stretch.host is None and stretch.work < SMALL_WORK
+
+
 def _stretches(schedule: Schedule) -> tuple[tuple[Stretch, ...], int]:
     """Native calls and host steps in order, and how many of them compute the checks."""
     found: list[Stretch] = []
@@ -222,16 +230,25 @@ def _contraction(schedule: Schedule, step: Contract) -> contract.Contraction:
     return native
 
 
-def _functions(schedule: Schedule, steps: list[Loop | Contract], flags: list[int]) -> tuple[library.Needed, tuple[library.Module, ...]]:
-    """The native code behind some launches, and the module of each."""
+def _contracts_alone(steps: list[Loop | Contract], stretches: tuple[Stretch, ...]) -> bool:
+    """Whether a contraction runs on the calling thread alone."""
+    return any(isinstance(step, Contract) for s in stretches if runs_alone(s) for step in steps[s.first : s.first + s.count])
+
+
+def _functions(
+    schedule: Schedule, steps: list[Loop | Contract], flags: list[int], alone: bool,
+) -> tuple[library.Needed, tuple[library.Module, ...]]:  # fmt: skip
+    """The native code behind some launches, and the module of each. `alone`: contractions may run while this thread holds the interpreter's lock, so
+    nothing can be compiled meanwhile (see `gates.py`)."""
     target = current()
     parts = [k > 0 and flags[k - 1] & follow.FOLLOWED for k in range(len(steps))]  # they may begin anywhere in a line
     loops = [s.kernel if parts[k] else with_streams(schedule, s, target) for k, s in enumerate(steps) if isinstance(s, Loop)]
     calls: list[library.Contraction] = []
     for step in steps:
         if not isinstance(step, Loop):
-            ways = contract.ways_of(step.kind, _contraction(schedule, step), step.dtype.name, target)
-            calls.append((step.kind, step.dtype.name, ways))
+            native, dtype = _contraction(schedule, step), step.dtype.name
+            expected = None if alone else contract.expected(step.kind, native, dtype, target, config.settings.threads)
+            calls.append(library.Contraction(step.kind, dtype, contract.ways_of(step.kind, native, dtype, target), expected))
     needed = library.needed(loops, calls)
     kernels, contractions = iter(needed.loops), iter(needed.called)
     return needed, tuple([next(kernels) if isinstance(s, Loop) else next(contractions) for s in steps])
@@ -321,7 +338,7 @@ def link(schedule: Schedule) -> Linked:
     native, flags = _launches(schedule, linker)
     stretches, checks = _stretches(schedule)
     starts = frozenset(s.first for s in stretches)
-    needed, launched = _functions(schedule, native, flags)
+    needed, launched = _functions(schedule, native, flags, _contracts_alone(native, stretches))
     functions = [library.address(module) for module in launched]
     records = np.array([functions, linker.offsets, interleave.flags(schedule, native, flags, starts)], np.int64).T.copy()
     patches = np.array(linker.patches, np.int64).reshape(-1, 3).T.copy()

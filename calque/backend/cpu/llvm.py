@@ -7,7 +7,7 @@ import atexit
 import os
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -177,6 +177,9 @@ def _after_fork() -> None:
 os.register_at_fork(after_in_child=_after_fork)
 
 
+NO_GATES: Mapping[str, int] = {}
+
+
 class Loader:
     """Holds machine code in executable memory until the process ends. Objects may call functions of objects loaded before."""
 
@@ -185,13 +188,14 @@ class Loader:
         self._memory = Memory()
         self._known: dict[str, int] = {}
 
-    def load(self, objects: list[tuple[bytes, list[str]]], absent: Set[str] = frozenset()) -> list[int]:
-        """Addresses of the named functions of some objects, in order. `absent`: functions that will not be called (see `Memory.load`)."""
+    def load(self, objects: list[tuple[bytes, list[str]]], absent: Set[str] = frozenset(), gates: Mapping[str, int] = NO_GATES) -> list[int]:
+        """Addresses of the named functions of some objects, in order. `absent`: functions that will not be called (see `Memory.load`); `gates`: where
+        functions may be called that are not there."""
         with _lock:
             try:
-                found = self._memory.load([parse(data) for data, _ in objects], self._known, absent)
+                found = self._memory.load([parse(data) for data, _ in objects], {**gates, **self._known}, absent)
             except UnsupportedObject as error:
-                if absent:  # LLVM's loader takes a name once for all
+                if absent or gates:  # LLVM's loader takes a name once for all
                     raise CompileError(f"[cpu] expected to load machine code, got: {error}; allow executable memory") from error
                 found = self._by_llvm(objects)
             self._known.update(found)

@@ -12,7 +12,7 @@ import mmap
 import platform
 import struct
 import sys
-from collections.abc import Mapping, Set
+from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, field
 from functools import lru_cache
 
@@ -199,6 +199,14 @@ def _reserve(size: int) -> int:
     if address in (None, ctypes.c_void_p(-1).value):
         raise UnsupportedObject(f"no memory for code (error {ctypes.get_errno()})")
     return int(address)
+
+
+def code_at(size: int, make: Callable[[int], bytes]) -> int:
+    """Where `size` bytes of machine code stand from now on, which are made for that address."""
+    base = _reserve(size)
+    ctypes.memmove(base, make(base), size)
+    _seal(base, size)
+    return base
 
 
 def _seal(base: int, size: int) -> None:

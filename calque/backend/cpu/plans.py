@@ -18,14 +18,14 @@ from calque.backend.base import Array
 from calque.backend.cpu import library, objects, tune
 from calque.backend.cpu.executable import CpuExecutable
 from calque.backend.cpu.library import Module, Needed
-from calque.backend.cpu.link import Linked, Stretch
+from calque.backend.cpu.link import Linked, Stretch, runs_alone
 from calque.backend.cpu.llvm import Source
 from calque.backend.cpu.memory import POOL
 from calque.backend.cpu.target import current, known
 from calque.base.dtypes import dtype_by_name
 from calque.kernel.schedule import Buffer, Schedule
 
-_FORM = "calque plan 1"
+_FORM = "calque plan 2"
 _LAYERS = ("base", "ir", "ops", "graph", "kernel", "backend")
 _KINDS = ("input", "output", "arena")
 
@@ -107,6 +107,7 @@ def _packed(executable: CpuExecutable) -> dict[str, Any]:
         "checks": (schedule.check_steps, schedule.checks),
         "modules": [(m.key, m.symbols, m.variant, m.place in kernels) for m in needed.modules],
         "absent": sorted(needed.absent),
+        "later": needed.later,
         "launched": [number[module.place] for module in linked.launched],
         "records": linked.records[:, 1:].tolist(),
         "words": linked.words.tolist(),
@@ -155,13 +156,15 @@ def _linked(found: dict[str, Any], schedule: Schedule) -> Linked | None:
         len(int_positions) == len(int_leaves), all(s.first >= 0 and s.first + s.count <= len(launched) for s in stretches),
         all(module.symbols for module in launched), _within(records[:, 1], 8 * len(words) + 1),
     )  # fmt: skip
-    absent = frozenset(found["absent"])
-    if not library.recall(modules, loops, absent):
+    absent, later = frozenset(found["absent"]), tuple([(name, dtype) for name, dtype in found["later"]])
+    alone = [module for s in stretches if runs_alone(s) for module in launched[s.first : s.first + s.count]]
+    _require(not later or set(alone) <= set(loops))
+    if not library.recall(modules, loops, absent, [library.unit(name, dtype, current()) for name, dtype in later]):
         return None
     records[:, 0] = [library.address(module) for module in launched]
     return Linked(
         words, records, positions, sources, offsets, places[1], tuple(float_leaves), places[2], tuple(int_leaves), dynamic,
-        frozenset(positions.tolist()), {}, stretches, found["check_stretches"], found["bytes"], launched, Needed(loops, (), modules, absent),
+        frozenset(positions.tolist()), {}, stretches, found["check_stretches"], found["bytes"], launched, Needed(loops, (), modules, absent, later),
     )  # fmt: skip
 
 

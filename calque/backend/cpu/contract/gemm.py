@@ -374,6 +374,20 @@ def _gemm_dot(blocking: Blocking) -> str:
     return b.text()
 
 
+def paths(b: Builder, rows: Value, depth: Value, a_depth: Value, b_depth: Value, b_column: Value, c_column: Value) -> tuple[str, str, str]:
+    """Whether a product is computed as dot products; if not, as one dense row; if not, with B in place."""
+    blocking = b.blocking
+    direct = b.both(b.compare("sle", rows, blocking.tile_rows), b.compare("eq", b_column, 1))
+    contiguous = b.both(b.compare("eq", a_depth, 1), b.compare("eq", b_depth, 1))
+    whole = b.compare("eq", b.rem(depth, blocking.lanes), 0)
+    near = b.compare("sle", b.mul(rows, depth), DOT_ROWS_BYTES // blocking.item_bytes)
+    long = b.both(near, b.compare("sge", depth, LONG_DOT_VECTORS * blocking.lanes))
+    few = b.compare("sle", rows, b.select(long, MOST_DOT_ROWS, blocking.dot_rows))
+    dots = b.both(few, b.both(contiguous, whole))
+    dense_row = b.both(b.compare("eq", rows, 1), b.both(b.compare("eq", b_column, 1), b.compare("eq", c_column, 1)))
+    return dots, dense_row, direct
+
+
 def _gemm(blocking: Blocking) -> str:
     """Choose the path; few columns and more rows are computed as the transposed product."""
     names = [parameter.split()[-1] for parameter in GEMM_PARAMETERS]
@@ -385,15 +399,7 @@ def _gemm(blocking: Blocking) -> str:
     kinds = {parameter.split()[-1]: parameter.split()[0] for parameter in GEMM_PARAMETERS}
     values = {name: b.select(swap, mirror[name], name, kinds[name]) if name in mirror else name for name in names}
     arguments = [f"{kinds[name]} {values[name]}" for name in names]
-    direct = b.both(b.compare("sle", values["%rows"], blocking.tile_rows), b.compare("eq", values["%b_column"], 1))
-    contiguous = b.both(b.compare("eq", values["%a_depth"], 1), b.compare("eq", values["%b_depth"], 1))
-    whole = b.compare("eq", b.rem("%depth", blocking.lanes), 0)
-    near = b.compare("sle", b.mul(values["%rows"], "%depth"), DOT_ROWS_BYTES // blocking.item_bytes)
-    long = b.both(near, b.compare("sge", "%depth", LONG_DOT_VECTORS * blocking.lanes))
-    few = b.compare("sle", values["%rows"], b.select(long, MOST_DOT_ROWS, blocking.dot_rows))
-    dots = b.both(few, b.both(contiguous, whole))
-    dense_row = b.both(b.compare("eq", values["%rows"], 1),
-                       b.both(b.compare("eq", values["%b_column"], 1), b.compare("eq", values["%c_column"], 1)))
+    dots, dense_row, direct = paths(b, values["%rows"], "%depth", *(values[f"%{name}"] for name in ("a_depth", "b_depth", "b_column", "c_column")))
     note(b, "%private", WHOLE, b.select(swap, 0, 1))
     b.cases((dots, lambda: b.call("gemm_dot", *arguments)),
             (dense_row, lambda: b.call("gemm_row", *arguments)),

@@ -1,0 +1,182 @@
+"""Which of the functions that a contraction chooses among while it runs it will probably call.
+
+Tiles come in all heights and products take one of several paths, but a call has few sizes. What is not named here is compiled when it is called
+(`gates.py`): a name too few costs a wait at that moment, a name too many is compiled in vain. So sizes of parts that depend on much else are
+guessed: where numbers are cut into parts, into equal ones.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from math import prod
+
+from calque.backend.cpu.contract.attention_call import Attention
+from calque.backend.cpu.contract.gemm import STREAM_BYTES, paths
+from calque.backend.cpu.contract.pack import SHORT_ROW_VECTORS
+from calque.backend.cpu.contract.params import Contraction, Conv2d, Conv2dInputGrad, Conv2dWeightGrad, Matmul, blocking_for
+from calque.backend.cpu.contract.plane_grad import TALL_BLOCK
+from calque.backend.cpu.contract.recurrent import FEW_ROWS, Recurrent
+from calque.backend.cpu.contract.small import ROW_UNIT, WORDS, is_near, is_small, rows_at_once
+from calque.backend.cpu.contract.target import Blocking, VectorUnit
+from calque.backend.cpu.contract.tiles import MOST_LINES, tile_size
+from calque.backend.cpu.contract.ways import Evaluator, ways_of
+from calque.ops.attention import MOST_QUERIES_IN_PLACE
+
+CHOSEN = re.compile(
+    r"(outer|outer_narrow|outer_half|dot|stream|plane_tile)_\d+|(table|small)_tile_\d+x\d+|gemm_(dot|row|direct|grid|part)|small_products?"
+    r"|pack_(tall|wide)|row_group|attention_few|few_\w+|pack_rows_(short\w+|unit|strided)"
+)
+"""The functions that this file knows about."""
+
+
+def expected(kind: str, native: Contraction, dtype: str, target: VectorUnit, threads: int) -> frozenset[str] | None:
+    """Functions among `CHOSEN` that a call will probably reach; None: any."""
+    if dtype not in ("float32", "float64"):
+        return None
+    blocking = blocking_for(dtype, target)
+    if isinstance(native, Matmul):
+        return frozenset(_matmul(native.folded(), blocking, threads))
+    if isinstance(native, Attention):
+        return frozenset(_attention(native, blocking))
+    if isinstance(native, Recurrent):
+        return frozenset(_recurrent(native, blocking, threads))
+    return frozenset(_convolution(native, ways_of(kind, native, dtype, target), blocking))
+
+
+def _cut(size: int, most: int) -> set[int]:
+    """The sizes of equal parts, none larger than `most`."""
+    parts = -(-size // most)
+    return {size // parts, -(-size // parts)} if size > 0 else set()
+
+
+def _shares(size: int, parts: int) -> set[int]:
+    return {size // parts, -(-size // parts)} - {0}
+
+
+def _outer(rows: Iterable[int], columns: int, blocking: Blocking) -> Iterator[str]:
+    """Outer products of tiles with so many rows for a result with so many columns."""
+    last, half = columns % blocking.tile_columns, blocking.half
+    for count in rows:
+        if not last or last > blocking.lanes or columns > blocking.tile_columns:
+            yield f"outer_{count}"
+        if half is not None and 0 < last <= half.lanes and count >= blocking.half_rows:
+            yield f"outer_half_{count}"
+        elif 0 < last <= blocking.lanes:
+            yield f"outer_narrow_{count}"
+
+
+def _matmul(f: Matmul, blocking: Blocking, threads: int) -> Iterator[str]:
+    words, b = f.words(), Evaluator(blocking)
+    w = dict(zip(WORDS, words, strict=False))
+    if is_small(b, w) == "1":  # type: ignore[arg-type]
+        yield from ("small_products", *_small(f.rows, f.columns, blocking))
+        return
+    rows, columns, a_depth, b_depth, b_column, c_column = f.rows, f.columns, f.a_strides[1], f.b_strides[0], f.b_strides[1], 1
+    if columns <= blocking.lanes and rows > columns:  # as the transposed product
+        rows, columns, a_depth, b_depth, b_column, c_column = columns, rows, b_depth, a_depth, f.a_strides[0], f.columns
+    dots, dense_row, direct = (found == "1" for found in paths(b, rows, f.depth, a_depth, b_depth, b_column, c_column))
+    if dots:
+        yield "gemm_dot"
+        streamed = columns * f.depth * blocking.item_bytes > STREAM_BYTES and rows <= blocking.stream_rows
+        yield from (f"{'stream' if streamed else 'dot'}_{count}" for count in _cut(rows, blocking.dot_rows))
+    elif dense_row:
+        yield "gemm_row"
+    elif direct:
+        yield from ("gemm_direct", *_outer([rows], columns, blocking))
+    else:
+        yield from ("gemm_grid", "gemm_part")
+        products = prod(f.batch)
+        for team in {1} if products % threads == 0 else {1, threads} if products > threads else {threads}:
+            yield from _grid(f, (rows, columns), (b_depth, b_column), c_column, blocking, team)
+
+
+def _grid(f: Matmul, size: tuple[int, int], b_steps: tuple[int, int], c_column: int, blocking: Blocking, threads: int) -> Iterator[str]:
+    """The parts of a product, however it is cut."""
+    b, lanes = Evaluator(blocking), blocking.lanes
+    for down in range(1, threads + 1):
+        if threads % down:
+            continue
+        across = threads // down
+        wide = {size[1] - lanes * (-(-size[1] // lanes) * k // across) for k in range(across)} if across > 1 else {size[1]}
+        wide |= {lanes * count for count in _shares(-(-size[1] // lanes), across)} if across > 1 else set()
+        for rows in _shares(size[0], down):
+            for columns in wide:
+                near = is_near(b, rows, columns, f.depth, b_steps, f.schedule.near) == "1" and c_column == 1 and columns >= lanes
+                if near:
+                    yield from _small(rows, columns, blocking)
+                if not near or f.depth > blocking.gemm_depth:
+                    yield from ("pack_tall", "pack_wide", "row_group", *_outer(_cut(rows, blocking.tile_rows), columns, blocking))
+
+
+def _small(rows: int, columns: int, blocking: Blocking) -> Iterator[str]:
+    yield "small_product"
+    most = rows_at_once(blocking)
+    for count in _cut(-(-columns // blocking.lanes), max(most)):
+        even = -(-rows // (-(-rows // most[count]) * ROW_UNIT))
+        yield f"small_tile_{min(even, rows // ROW_UNIT) * ROW_UNIT}x{count}"
+
+
+def _table(lines: int, width: int, blocking: Blocking) -> Iterator[str]:
+    """Tiles that read from a table, for an image of so many lines."""
+    size = tile_size(blocking)
+    at_once = min(max(size // max(width, 1), 1), MOST_LINES)
+    for height in _cut(lines, at_once) | ({at_once} if lines >= 4 * at_once else set()):
+        yield from (f"table_tile_{height}x{count}" for count in _cut(width, size))
+
+
+def _packed_rows(c: Conv2d | Conv2dInputGrad | Conv2dWeightGrad, blocking: Blocking) -> Iterator[str]:
+    """How rows of patches are packed."""
+    stride, count = c.stride[1], -(-c.out_size[1] // blocking.lanes)
+    if stride <= 2 and count <= SHORT_ROW_VECTORS // stride:
+        yield f"pack_rows_short{count}_step{stride}"
+    else:
+        yield "pack_rows_unit" if stride == 1 else "pack_rows_strided"
+
+
+def _convolution(c: Conv2d | Conv2dInputGrad | Conv2dWeightGrad, ways: frozenset[str], blocking: Blocking) -> Iterator[str]:
+    channels, outputs, pixels = c.channels // c.groups, c.out_channels // c.groups, prod(c.out_size)
+    for way in ways:
+        if isinstance(c, Conv2dWeightGrad):
+            yield from _weight_grad(c, way, blocking)
+        elif way in ("joint", "direct"):
+            grid = tuple(-(-size // 2) for size in c.size) if way == "joint" else c.out_size if isinstance(c, Conv2d) else c.size
+            yield from _table(grid[0], grid[1], blocking)
+        else:
+            rows = _cut(outputs if isinstance(c, Conv2d) else channels, blocking.tile_rows)
+            yield from _outer(rows, pixels if way in ("near", "strided") else blocking.tile_columns, blocking)
+            if way in ("near", "strided"):
+                yield from (f"outer_{count}" for count in rows)
+                yield from _packed_rows(c, blocking)
+
+
+def _weight_grad(c: Conv2dWeightGrad, way: str, blocking: Blocking) -> Iterator[str]:
+    channels, outputs = c.channels // c.groups, c.out_channels // c.groups
+    if way == "tiled":
+        yield from (f"table_tile_1x{count}" for count in _cut(channels, tile_size(blocking)))
+        yield from _table(c.kernel[0], c.kernel[1], blocking)
+    elif way == "planes":
+        tall = c.planes.tall if c.planes is not None else outputs
+        yield from (f"plane_tile_{count}" for part in _cut(tall, TALL_BLOCK) for count in _cut(part, blocking.tile_rows))
+        yield from _packed_rows(c, blocking)
+    elif way == "patches":
+        yield from (f"dot_{count}" for count in {min(blocking.dot_rows, outputs), outputs % blocking.dot_rows} - {0})
+        yield from (*_packed_rows(c, blocking), "pack_rows_unit")
+    else:
+        yield from (f"outer_{count}" for size in (channels, outputs) for count in _cut(size, blocking.tile_rows))
+
+
+def _attention(a: Attention, blocking: Blocking) -> Iterator[str]:
+    if a.sizes[0] <= MOST_QUERIES_IN_PLACE and not a.gradient:
+        yield from ("attention_few", "few_scores", "few_weights", "few_values", "few_finish", *(f"few_stretch{1 << k}" for k in range(6)))
+    for size in {*a.sizes, a.query_chunk, a.key_block}:
+        yield from (f"outer_{count}" for count in _cut(size, blocking.tile_rows))
+
+
+def _recurrent(r: Recurrent, blocking: Blocking, threads: int) -> Iterator[str]:
+    rows = r.spec.sizes[1]
+    fewest = -(-rows // blocking.tile_rows)
+    level = -(-fewest // threads) * threads
+    most = -(-rows // level) if level * FEW_ROWS <= rows else blocking.tile_rows
+    for count in _cut(rows, most):
+        yield from (f"outer_{count}", f"outer_half_{count}", f"outer_narrow_{count}")
