@@ -32,10 +32,10 @@ def seconds(work: Callable[[], Any]) -> float:
     return took
 
 
-def branches(first: str, second: str) -> Callable[[], Any]:
-    """A = ones * 2; B and C from A on two devices, each four products; D = B * C."""
-    weights = {d: calque.randn(WIDTH, WIDTH, device=d) * 0.01 for d in {first, second}}
-    start = calque.ones(ROWS, WIDTH, device=first)
+def branches(first: str, second: str, width: int) -> Callable[[], Any]:
+    """A = ones * 2; B and C from A on two devices, each four products with matrices of this width; D = B * C."""
+    weights = {d: calque.randn(width, width, device=d) * 0.01 for d in {first, second}}
+    start = calque.ones(ROWS, width, device=first)
     calque.waitall()
 
     def branch(x: Any, device: str, offset: float) -> Any:
@@ -161,7 +161,9 @@ def main() -> None:
     """Print one line per case."""
     calque.set_logical_devices(2)
     print(f"threads per device: {place.share(0)} and {place.share(1)}")
-    compare("two branches (A, B, C, D)", branches("cpu:0", "cpu:0"), branches("cpu:0", "cpu:1"), SHORT_ROUNDS)
+    for width, rounds in ((WIDTH, SHORT_ROUNDS), (2 * WIDTH, SHORT_ROUNDS // 2)):
+        name = f"two branches (A, B, C, D) of {8e-6 * ROWS * width * width:.0f} million operations each"
+        compare(name, branches("cpu:0", "cpu:0", width), branches("cpu:0", "cpu:1", width), rounds)
     x = calque.randn(8 * ROWS, WIDTH, device="cpu:0")
     whole, split = Halves("cpu:0", "cpu:0"), Halves("cpu:0", "cpu:1")
     compare("pipeline of 8 micro-batches", training(whole, x), training(calque.parallel.pipeline(split, 8), x))
