@@ -307,3 +307,18 @@ def test_the_checks_see_mistakes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
             check()
         for word in words:
             assert word in str(caught.value)
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "tests").rglob("test_*.py")), ids=lambda path: path.stem)
+def test_tests_do_without_pytorch(path: Path) -> None:
+    """A test module that imports PyTorch says first that it is skipped without it."""
+    needed = False
+    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else [node.module or ""]
+            loads = any(name == "torch" or name.startswith(("torch.", "tests.oracle.")) for name in names)  # what helps the oracle imports it
+            assert needed or not loads, (
+                f"{path.relative_to(ROOT)}:{node.lineno} imports PyTorch; write torch = pytest.importorskip('torch') before it"
+            )
+        elif "importorskip" in ast.unparse(node):
+            needed = True

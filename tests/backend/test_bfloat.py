@@ -8,7 +8,6 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
@@ -101,6 +100,7 @@ def test_16_bit_contractions_never_run_on_the_host(dtype: str) -> None:
     rng = np.random.default_rng(0)
     a, b, x, w = (rng.standard_normal(s).astype(np.float32) for s in ((3, 20, 33), (3, 33, 17), (2, 3, 9, 9), (4, 3, 3, 3)))
     results = []
+    torch = pytest.importorskip("torch")
     for module in (calque, torch):
         kind = getattr(module, dtype)
         u, v, y, f = (module.tensor(value).to(kind).requires_grad_() for value in (a, b, x, w))  # type: ignore[attr-defined]

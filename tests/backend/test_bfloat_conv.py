@@ -8,7 +8,6 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
@@ -159,6 +158,7 @@ def test_under_autocast_as_pytorch(restricted: str) -> None:
     rng = np.random.default_rng(0)
     arrays = [rng.standard_normal(shape).astype(np.float32) for shape in ((3, 3, 18, 18), (33, 3, 3, 3), (40, 33, 3, 3), (64, 40, 1, 1))]
     before, results = host.COUNTERS.contractions, []
+    torch = pytest.importorskip("torch")
     for module in (calque, torch):
         x, *weights = (module.tensor(value).requires_grad_() for value in arrays)  # type: ignore[attr-defined]
         with module.autocast("cpu", dtype=module.bfloat16):  # type: ignore[attr-defined]

@@ -6,11 +6,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 import calque
 from calque.nn.functional import attention
-from tests.oracle.nn_harness import arrays, close, compare_function
+
+torch = pytest.importorskip("torch")
+
+from tests.oracle.nn_harness import arrays, close, compare_function  # noqa: E402
 
 Array = np.ndarray[Any, Any]
 

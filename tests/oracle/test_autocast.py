@@ -10,10 +10,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 import calque
 from calque.base.errors import ArgumentError, AutogradError, DTypeError
+
+torch = pytest.importorskip("torch")
 
 PAIR = (calque, torch)
 
