@@ -405,17 +405,18 @@ def test_weight_gradients_without_patches(rows: int, channels: int, groups: int,
 
 @pytest.mark.parametrize(("rows", "channels", "groups", "size", "stride"), [
     (64, 256, 1, 14, 1), (256, 64, 1, 7, 1), (32, 32, 2, 20, 1), (33, 31, 1, 23, 1), (300, 290, 1, 6, 1), (56, 64, 1, 31, 2), (64, 56, 1, 28, 2),
-    (128, 32, 1, 57, 3), (32, 64, 2, 30, 2)])
+    (128, 32, 1, 57, 3), (32, 64, 2, 30, 2), (70, 31, 2, 12, 2), (290, 160, 1, 13, 2), (33, 32, 1, 27, 2), (128, 48, 1, 71, 2)])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_weight_gradients_of_one_tap(dtype: str, rows: int, channels: int, groups: int, size: int, stride: int, rng: np.random.Generator) -> None:
-    """Either operand in place, whole and partly filled panels and vectors, parts of images, strides, groups; also views of larger arrays."""
+    """Either operand in place, whole and partly filled panels and vectors, parts of images and several small ones, strides, groups; also views of
+    larger arrays."""
     out = (size - 1) // stride + 1
-    sizes: dict[str, Any] = {"images": 3, "channels": channels * groups, "size": (size, size), "out_channels": rows * groups, "kernel": (1, 1),
+    sizes: dict[str, Any] = {"images": 7, "channels": channels * groups, "size": (size, size), "out_channels": rows * groups, "kernel": (1, 1),
                              "out_size": (out, out), "stride": (stride, stride), "groups": groups}
     for spare in (0, 3):
-        x = rng.standard_normal((3, channels * groups + spare, size + spare * (stride - 1), size))[:, : channels * groups, :size].astype(dtype)
+        x = rng.standard_normal((7, channels * groups + spare, size + spare * (stride - 1), size))[:, : channels * groups, :size].astype(dtype)
         w = np.empty((rows * groups, channels, 1, 1), dtype)
-        g = rng.standard_normal((3, rows * groups + spare, out, out)).astype(dtype)[:, : rows * groups]
+        g = rng.standard_normal((7, rows * groups + spare, out, out)).astype(dtype)[:, : rows * groups]
         params = Conv2dWeightGrad(**sizes, x_strides=strides_of(x), g_strides=strides_of(g))  # type: ignore[arg-type]
         assert params.planes and params.words()[0] == -4
         check_convolution("conv2d_weight_grad", sizes, x, w, g)
