@@ -25,7 +25,8 @@ from calque.run.buffer import Buffer
 from calque.run.capture import Counts, numbers
 from calque.run.live import LiveFloat, plain
 from calque.run.nodes import StandIn
-from calque.run.recorder import Edge, Storage, local, realised
+from calque.run.places import path_of
+from calque.run.recorder import VIEW, Edge, Storage, local, realised
 from calque.run.source import user_line
 from calque.tensor import FunctionNode, GradNode, Tensor, function_node, output_nodes, wrap
 
@@ -88,7 +89,9 @@ class Template:
         trace = local.state.trace
         self.numbers = [(node, place, v.index) for node in self.nodes for place, v in (node.saved or {}).items() if v.__class__ is LiveFloat]
         self.present: list[Any] = []
-        self.views = [(t, *t._cache[1:]) for t in handles if t._cache is not None and t._cache[0] is trace and id(t) not in reached]
+        cached = [t for t in handles if t._cache is not None and t._cache[0] is trace and id(t) not in reached]
+        path = path_of(trace.cur) if cached else []
+        self.views = [(t, path[t._cache[2]], *t._cache[1:]) for t in cached]
         if any(i in known for i in raw):
             raise Unsupported("differentiates a value that it writes")
         self.region = Region()
@@ -213,8 +216,11 @@ class Template:
         waiting = local.state.waiting
         held = [waiting.held(t) for t in node.next]  # sums of floats depend on their order: the call adds to what is there, as it would as written
         given = [g._storage if g is not None else None for g in (*grads, *held)]
-        key = (tuple(t is not None for t in node.next), tuple(None if g is None else g._layout for g in (*grads, *held)))
+        key: tuple[Any, ...] = (tuple(t is not None for t in node.next), tuple(None if g is None else g._layout for g in (*grads, *held)))
         everything = [*created, *cells, *given]
+        ids = [id(st) for st in everything if st is not None]
+        if len(set(ids)) < len(ids):  # a recording does not tell which of two cells it meant: a residual gives one gradient to both
+            key += (tuple([ids.index(i) for i in ids[-len(given) :]]),)
 
         def record() -> list[Any]:
             return self._differentiate(cells, created, grads, node.next, trace, held)
@@ -264,9 +270,15 @@ class Template:
         lent = [(t, t._storage) for t, _ in self.handles if id(t) in self.arguments]  # leaves of the caller's that were arguments then
         for t, cell in self.handles:
             t._storage, t._cache = cells[cell], None
-        for t, base, slot in self.views:
+        path = path_of(trace.cur) if self.views and trace is home else []
+        for t, edge, base, slot in self.views:
             held = t._storage
-            t._cache = (trace, base, slot) if trace is home and held.trace is trace and held.slot == base else None
+            t._cache = None
+            if held.trace is trace and slot < len(path) and path[slot] is edge:
+                t._cache = (trace, base, slot) if held.slot == base else None
+            elif held.trace is trace:  # the call stands elsewhere
+                place = next((k for k, e in enumerate(path) if e.op is VIEW and e.inputs == (held.slot,) and e.attrs == edge.attrs), -1)
+                t._cache = (trace, held.slot, place) if place >= 0 else None
         self._set_saved()
         hooks = [(leaf, leaf._hooks) for _, leaf in self.leaves if isinstance(leaf, Tensor) and leaf._hooks]
         for leaf, _ in hooks:  # the caller's graph runs them

@@ -13,11 +13,13 @@ from calque.base.layout import Layout
 from calque.hybrid.walk import Walk
 from calque.run.capture import Capture, Counts, Script, plain_numbers
 from calque.run.macro import Macro
+from calque.run.moved import moved
 from calque.run.recorder import Counters, Storage, flush, local, root
 from calque.tensor import Tensor, wrap
 
-PLACES = 8  # places of a trace that were met once; with more of them a call starts a new trace, whose beginning is always the same place
-MACROS = 64  # places
+PLACES = 128  # places of a trace that were met once; with more of them a call starts a new trace, whose beginning is always the same place
+TREES = 8  # the same for calls that look at values, which starts a program in any case
+MACROS = 256  # places
 VARIANTS = 4
 NODES = 4096  # stretches; with more of them the least recently used half is forgotten
 STRIKES = 6  # recordings that may differ from the one before
@@ -69,19 +71,36 @@ class Memory:
             if macro.ready and macro.fits(trace, cells):  # type: ignore[arg-type]
                 self.tick = macro.used = self.tick + 1
                 return macro
-        if trace.n and (any(m.ready for m in self.roots.get((key, root()), ())) or self.crowded()):
+        if not trace.n:
+            return None
+        elsewhere = [m for (known, _), level in self.roots.items() if known == key for m in level if m.ready]
+        for macro in sorted(elsewhere, key=lambda m: -m.used)[:VARIANTS]:
+            here = moved(macro, trace, cells)  # type: ignore[arg-type]
+            if here is not None and here.fits(trace, cells):  # type: ignore[arg-type]
+                self._level((key, here.start)).append(here)
+                self._grown(1)
+                self.tick = here.used = self.tick + 1
+                return here
+        if any(m.ready for m in self.roots.get((key, root()), ())) or self.crowded():
             flush("hybridize")
             return self.find(key, cells)
         return None
 
+    def _level(self, where: tuple[Any, Any]) -> list[Macro]:
+        """The recordings of one place; the oldest place is forgotten for a new one if there are too many."""
+        level = self.roots.get(where)
+        if level is None:
+            if len(self.roots) >= MACROS:
+                self._grown(-sum(_count(m) for m in self.roots.pop(next(iter(self.roots)))))
+            level = self.roots[where] = []
+        return level
+
     def learn(self, key: Any, capture: Capture, mark: tuple[Any, ...]) -> bool:
         """Take in a recording; True if its last stretch is used from now on."""
         where = (key, capture.segments[0].start)
-        if len(self.roots) >= MACROS and where not in self.roots:
-            self._grown(-sum(_count(m) for m in self.roots.pop(next(iter(self.roots)))))
         if self.nodes > NODES:
             self._prune()
-        level = self.roots.setdefault(where, [])
+        level = self._level(where)
         *inner, last = capture.segments
         self.tick += 1
         for macro, branch in zip(inner, capture.keys, strict=True):
@@ -147,9 +166,10 @@ class Memory:
 
     def crowded(self) -> bool:
         """Whether the region was met at so many places, once each, that the trace should start anew before it."""
-        if len(self.roots) < PLACES:
+        if len(self.roots) < TREES:
             return False
-        return sum(not any(m.ready for m in level) for level in self.roots.values()) >= PLACES
+        waiting = [level for level in self.roots.values() if not any(m.ready for m in level)]
+        return len(waiting) >= PLACES or sum(any(m.test is not None for m in level) for level in waiting) >= TREES
 
 
 def _count(macro: Macro) -> int:
