@@ -97,6 +97,27 @@ def test_rows_that_begin_anywhere_are_streamed_from_their_first_line_on(monkeypa
         assert kernel.streams and kernel.peeled == peeled
 
 
+def _pool_gradient(x: Any) -> Any:
+    y = calque.nn.functional.max_pool2d(x.requires_grad_(), 3, 2, 1)
+    return calque.autograd.grad(y, x, y.detach() + 1)[0]
+
+
+@pytest.mark.parametrize(("columns", "streamed"), [(16, 1), (32, 1), (48, 1), (112, 1), (24, 0), (33, 0), (34, 0)])
+def test_two_vectors_that_fill_two_lines(columns: int, streamed: int, monkeypatch: pytest.MonkeyPatch, rng: np.random.Generator) -> None:
+    """The gradient of a pool writes the elements of two turns with one store; rows must end with a whole line."""
+    x = rng.integers(-3, 3, (3, 5, 6, columns)).astype(np.float32)
+    found = _made(monkeypatch, _pool_gradient, x)
+    wanted = [[a.copy() for a in compile_schedule(s).run([a.copy() for a in inputs], scalars)] for s, inputs, scalars in found]
+    monkeypatch.setattr(streams, "STREAM_BYTES", 0)
+    kernels = [streams.with_streams(s, step, current()) for s, _, _ in found for step in s.steps if isinstance(step, Loop)]
+    assert sum(k.fixed == (2, 2) and bool(k.streams) for k in kernels) == streamed
+    for count in (1, 2, 5):
+        monkeypatch.setattr(config.settings, "threads", count)
+        for (s, inputs, scalars), results in zip(found, wanted, strict=True):
+            for a, b in zip(compile_schedule(s).run([a.copy() for a in inputs], scalars), results, strict=True):
+                assert a.tobytes() == b.tobytes(), (columns, count)
+
+
 def test_small_results_and_updates_in_place_are_not(monkeypatch: pytest.MonkeyPatch, rng: np.random.Generator) -> None:
     x = rng.standard_normal((64, 48)).astype(np.float32)
     ((schedule, _, _),) = _made(monkeypatch, PROGRAMS["elementwise"], x)

@@ -25,6 +25,12 @@ def even(s: Lanes) -> str:
     return "<" + ", ".join("i1 false" if i % 2 else "i1 true" for i in range(s.width)) + ">"
 
 
+def are_twins(kernel: LoopKernel, access: int, axis: int) -> bool:
+    """Whether two turns of the innermost loop, written out, fill what each leaves between its elements along the vectorised dim."""
+    strides = kernel.accesses[access].strides
+    return kernel.fixed[-1:] == (2,) and strides[axis] == "2" and strides[-1] == "1"
+
+
 def position(s: Lanes, dtype: DType, index: str, varying: bool) -> Val:
     """A loop index as a value of `dtype`, different in each lane along the vector axis."""
     if not varying or s.width == 1:
@@ -251,9 +257,8 @@ class Frame:
         return self.code.let(f"udiv i64 {odd}, {size}")
 
     def twins(self, access: int) -> bool:
-        """Whether two turns of the innermost loop, written out, fill what each leaves between its elements."""
-        kernel, strides = self.kernel, self.strides[access]
-        return self.pairs and kernel.fixed[-1:] == (2,) and strides[self.axis] == "2" and strides[-1] == "1"
+        """See `are_twins`."""
+        return self.pairs and are_twins(self.kernel, access, self.axis)
 
     def store_twins(self, s: Lanes, access: int, offset: str, even_: Val, odd: Val, mask: str) -> None:
         """Write the elements of two turns, of which those of the first lie at the offset, one after another."""
@@ -265,11 +270,26 @@ class Frame:
         picks = ", ".join(f"i32 {i // 2 + (i % 2) * s.width}" for i in range(wide.width))
         both = code.let(f"shufflevector {parts[0]}, {parts[1]}, <{wide.width} x i32> <{picks}>")
         pointer = self._pointer(access, offset)
+        if access in self.kernel.streams:
+            self._stream_halves(wide, kind, pointer, both, self.twin_masks[mask] if mask else "")
+            return
         if not mask:
             code.emit(f"store {full} {both}, ptr {pointer}, align {size}")
             return
         name = s.module.declare(f"llvm.masked.store.{wide.suffix(kind)}.p0", "void", [full, "ptr", "i32", bits])
         code.emit(f"call void {name}({full} {both}, ptr {pointer}, i32 {size}, {bits} {self.twin_masks[mask]})")
+
+    def _stream_halves(self, wide: Lanes, kind: str, pointer: str, data: str, mask: str) -> None:
+        """Stream both lines of a vector of two. Rows end with whole lines (`streams._whole_lines`), so a mask takes all of a line or nothing; to
+        store nothing to a line that was streamed before takes hundreds of cycles."""
+        code, s = self.code, Lanes(self.code, wide.module, wide.width // 2, wide.target)
+        wide.module.define("nontemporal", "!0 = !{i32 1}\n")
+        for half in range(2):
+            picks = f"<{s.width} x i32> <{', '.join(f'i32 {half * s.width + i}' for i in range(s.width))}>"
+            part = code.let(f"shufflevector {wide.type(kind)} {data}, {wide.type(kind)} poison, {picks}")
+            place = code.let(f"getelementptr {kind}, ptr {pointer}, i64 {half * s.width}")
+            with code.when(s.any(code.let(f"shufflevector {wide.type('i1')} {mask}, {wide.type('i1')} poison, {picks}")) if mask else "true"):
+                code.emit(f"store {s.type(kind)} {part}, ptr {place}, align 64, !nontemporal !0")
 
     def _write_pairs(self, s: Lanes, kind: str, size: int, pointer: str, data: str, mask: str) -> None:
         """To elements 0, 2, 4, ..., leaving those between."""

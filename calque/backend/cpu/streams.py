@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 from math import prod
 
+from calque.backend.cpu.emit_memory import are_twins
 from calque.backend.cpu.emit_plan import STORES, Plan, make_plan
 from calque.backend.cpu.memory import ALIGNMENT
 from calque.backend.cpu.target import TargetInfo
@@ -29,12 +30,12 @@ def with_streams(schedule: Schedule, step: Loop, target: TargetInfo) -> LoopKern
     least = PART_BYTES if _moved(schedule, step) >= MOVED_BYTES else STREAM_BYTES
     large = [k for k, o in enumerate(kernel.operands) if o.out and schedule.buffers[step.operands[k]].nbytes >= least]
     large = [k for k in large if _is_fresh(schedule, step, k)]
-    if not large or not target.masked or target.vector_bytes != LINE or kernel.fixed:
+    if not large or not target.masked or target.vector_bytes != LINE:
         return kernel
     plan, where = make_plan(kernel, target), _words(step)
     stores = [a for k in large for a in [_only_store(kernel, k)] if a >= 0]
     streams = tuple(a for a in stores if _whole_lines(step, plan, a, where[a]))
-    rows = tuple(a for a in stores[:1] if not streams and _long_rows(step, plan, a))
+    rows = tuple(a for a in stores[:1] if not streams and not kernel.fixed and _long_rows(step, plan, a))
     return replace(kernel, streams=streams or rows, peeled=bool(rows)) if streams or rows else kernel
 
 
@@ -82,11 +83,15 @@ def _long_rows(step: Loop, plan: Plan, access: int) -> bool:
 
 
 def _whole_lines(step: Loop, plan: Plan, access: int, at: int) -> bool:
-    """Whether every vector of an access is one line: units of work and turns of the vectorised loop begin at multiples of its width."""
+    """Whether every vector of an access is one line: units of work and turns of the vectorised loop begin at multiples of its width. Or whether
+    two of them fill two lines, in rows that end with a whole line."""
     kernel, params = step.kernel, step.params
     strides = kernel.accesses[access].strides
     size = kernel.operands[kernel.accesses[access].operand].dtype.itemsize
-    if plan.axis < 0 or strides[plan.axis] != "1" or plan.width * size != LINE or any(position == at for position, _, _ in step.dynamic):
+    twins = plan.axis >= 0 and are_twins(kernel, access, plan.axis)
+    if plan.axis < 0 or not (twins or (strides[plan.axis] == "1" and not kernel.fixed)) or plan.width * size != LINE:
+        return False
+    if any(position == at for position, _, _ in step.dynamic) or (twins and 2 * params[plan.axis] * size % LINE):
         return False
     if params[at] * size % LINE:
         return False
@@ -94,6 +99,7 @@ def _whole_lines(step: Loop, plan: Plan, access: int, at: int) -> bool:
     for dim, stride in enumerate(strides):
         step_ = params[at] if stride == "s" else int(stride)
         at += stride == "s"
-        if dim != plan.axis and step_ * size % LINE and params[dim] > 1:
+        within = dim == plan.axis or (twins and dim == len(strides) - 1)
+        if not within and step_ * size % LINE and params[dim] > 1:
             return False
     return prod(params[: kernel.rank_p + kernel.rank_r]) > 0

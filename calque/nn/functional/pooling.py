@@ -81,9 +81,7 @@ class _Windows:
         n, c, h, w = contiguous_strides((*shape[:2], *self.padded))
         self.view_strides = (n, c, h * stride[0], w * stride[1], h * dilation[0], w * dilation[1])
         self.disjoint = all(s >= d * (k - 1) + 1 for s, k, d in zip(stride, kernel, dilation, strict=True))
-        # An element of the padded input lies in at most taps[0] * taps[1] windows; cells: the padded input in steps of the stride.
-        self.taps = tuple(-(-k // s) for k, s in zip(kernel, stride, strict=True))
-        self.cells = tuple(-(-size // s) for size, s in zip(self.padded, stride, strict=True))
+        self.taps = tuple(-(-k // s) for k, s in zip(kernel, stride, strict=True))  # an element lies in at most taps[0] * taps[1] windows
         self.facts, self.held = (op, shape, kernel, stride, padding, dilation, ceil_mode), ()  # what gradients depend on, see `autograd.again`
         self.pieces = self._pieces()
 
@@ -208,78 +206,119 @@ def _flat_positions(w: _Windows, places: Tensor, columns: int, width: int, origi
     return cast(rows * width + (positions((w.out[1],), kind) * w.stride[1] - origin[1]) + column * w.dilation[1], dt.int64)
 
 
-def _spread(w: _Windows, shape: Pair, g: Tensor, code: Tensor | None = None) -> Tensor:
-    """Gradient of a padded input of `shape` as a gather: every element adds the gradients of the windows that contain it or, with
-    `code` (see `_codes`), of those whose code names it: row * cells + column inside the window, with cells = stride * taps.
+class _Gather(NamedTuple):
+    """How an element of an image finds the windows it lies in, per dim. The image is cut into `cells` of a stride's length; element r of cell i lies
+    in windows i + d at tap r + before - stride * d, for d from `first` to `last`, wherever such a window and such a tap exist. `before`: how far
+    the first window begins in front of the image."""
 
-    Element (i s + r) lies in windows i, i - 1, .. at positions r, r + s, ..: no two elements write to one place.
+    before: Pair
+    cells: Pair
+    first: Pair
+    last: Pair
+    sides: tuple[int, int, int, int]
+    width: int
+    none: int
+    shift: int
+
+    def count(self, i: int) -> int:
+        return self.last[i] - self.first[i] + 1
+
+
+def _gather(w: _Windows, shape: Pair, before: Pair) -> _Gather:
+    """`shape`: of the image. `sides`: how far windows are looked for over the edges of the output (left, right, top, bottom). `width`: taps are
+    numbered row * width + column, so that those outside a window never have the number of one; windows that do not exist choose `none`, and
+    numbers are at least -`shift`."""
+    cells = tuple(-(-shape[2 + i] // s) for i, s in enumerate(w.stride))
+    first = tuple(-((k - 1 - before[i]) // w.stride[i]) for i, k in enumerate(w.kernel))
+    last = tuple((s - 1 + before[i]) // s for i, s in enumerate(w.stride))
+    (top, bottom), (left, right) = ((max(0, -first[i]), max(0, cells[i] + last[i] - w.out[i])) for i in range(2))
+    height, width = (k + s - 1 for k, s in zip(w.kernel, w.stride, strict=True))
+    return _Gather(before, cells, first, last, (left, right, top, bottom), width, height * width, (w.stride[0] - 1) * width + w.stride[1] - 1)
+
+
+def _image(w: _Windows) -> tuple[Pair, Pair]:
+    """The image that a maximum is taken of, and how far its first window begins in front of it: the input, or the padded one."""
+    return (w.shape, w.padding) if w.pieces else ((*w.shape[:2], *w.padded), (0, 0))
+
+
+def _spread(w: _Windows, plan: _Gather, shape: Pair, g: Tensor, code: Tensor | None = None) -> Tensor:
+    """Gradient of an image of `shape` as a gather: every element adds the gradients of the windows that contain it or, with
+    `code` (see `_codes`), of those whose code names it. No two elements write to one place.
     """
-    (up, left), (rows, columns), (height, width) = w.taps, w.cells, w.stride
+    (rows, columns), (height, width) = plan.cells, w.stride
     kind, outer = g._layout.dtype, shape[:2]
     g = wide(g)
-    row, column = height * up, width * left
-    sides = _sides(w)
-    g = pad(g, sides, value=0.0) if any(sides) else g
+    g = pad(g, plan.sides, value=0.0) if any(plan.sides) else g
     steps = contiguous_strides(tuple(g._layout.shape))
-    view = (*outer, rows, 1, columns, 1)
-    numbers = positions((row * column,), dt.uint8 if code is None else code._layout.dtype)
+    view, place = (*outer, rows, columns, 1, 1), (*steps, 0, 0)
     total: Any = None
-    for a in range(up - 1, -1, -1):  # windows in increasing order: sums round as PyTorch's do
-        for b in range(left - 1, -1, -1):
-            place = ((*steps[:3], 0, steps[3], 0), (up - 1 - a) * steps[2] + (left - 1 - b) * steps[3])
-            part = prim("view", g, view, *place)
-            inside = prim("view", numbers, (height, 1, width), (column, 0, 1), a * height * column + b * width)
-            if code is not None:
-                part = choose(T.eq(prim("view", code, view, *place), inside), part, 0.0, g._layout.dtype)
-            elif a or b:
-                part = choose(_reached(w, a, b), part, 0.0, g._layout.dtype)
+    for a in range(plan.count(0)):  # windows in increasing order: sums round as PyTorch's do
+        for b in range(plan.count(1)):
+            start = (max(0, plan.first[0]) + a) * steps[2] + (max(0, plan.first[1]) + b) * steps[3]
+            part = prim("view", g, view, place, start)
+            taps = [plan.before[i] - w.stride[i] * (plan.first[i] + n) for i, n in enumerate((a, b))]  # of the first element of a cell
+            inside = None if all(0 <= t <= k - s for t, k, s in zip(taps, w.kernel, w.stride, strict=True)) else _reached(w, taps)
+            if code is not None:  # where no tap can be there is nothing to load: that is known when a kernel is compiled
+                hit = T.eq(prim("view", code, view, place, start), _numbers(w, plan, code._layout.dtype, taps))
+                inside = hit if inside is None else T.bitwise_and(inside, hit)
+            part = part if inside is None else choose(inside, part, 0.0, g._layout.dtype)
             total = part if total is None else total + part
-    total = cast(T.expand(total, (*outer, rows, height, columns, width)), kind)
+    total = cast(T.expand(total, (*outer, rows, columns, height, width)), kind)
     grown = (*outer, rows * height, columns * width)
-    return prim("view", T.reshape(total, grown), shape, contiguous_strides(grown), 0)
+    n, c, h, _ = contiguous_strides(grown)
+    strides = (n, c, h * height, width, h, 1)
+    if grown == shape:  # written where it is computed: readers would compute it more than once
+        return prim("update", constant(0.0, kind, shape), total, tuple(total._layout.shape), strides, 0)  # type: ignore[no-any-return]
+    whole = T.reshape(T.permute(total, (0, 1, 2, 4, 3, 5)), grown)
+    return prim("view", whole, shape, contiguous_strides(grown), 0)  # type: ignore[no-any-return]
 
 
-def _sides(w: _Windows) -> Pair:
-    """How far the gather of `_spread` reads over the edges of the output: left, right, top, bottom."""
-    (up, left), (rows, columns) = w.taps, w.cells
-    return left - 1, columns - w.out[1], up - 1, rows - w.out[0]
+def _numbers(w: _Windows, plan: _Gather, kind: dt.DType, taps: list[int]) -> Tensor:
+    """(s, s): the numbers of the taps at which the elements of a cell lie, the first of them at `taps`."""
+    numbers = positions((plan.none + plan.shift,), kind)
+    found = prim("view", numbers, w.stride, (plan.width, 1), plan.shift + taps[0] * plan.width + taps[1])
+    return found - constant(plan.shift, kind) if plan.shift else found
 
 
-def _reached(w: _Windows, a: int, b: int) -> Tensor:
-    """(s, 1, s): whether position r + a s of a window exists, in both dims."""
-    inside = [positions((s,), dt.int32) < w.kernel[i] - (a, b)[i] * s for i, s in enumerate(w.stride)]
-    return T.bitwise_and(T.reshape(inside[0], (-1, 1, 1)), T.reshape(inside[1], (1, 1, -1)))
+def _reached(w: _Windows, taps: list[int]) -> Tensor:
+    """(s, s): whether taps exist at which the elements of a cell lie, in both dims."""
+    inside = []
+    for i, s in enumerate(w.stride):
+        place = positions((s,), dt.int32)
+        inside.append(T.bitwise_and(T.ge(place, -taps[i]), T.lt(place, w.kernel[i] - taps[i])))
+    return T.bitwise_and(T.reshape(inside[0], (-1, 1)), T.reshape(inside[1], (1, -1)))
 
 
-def _code(w: _Windows, windows: Tensor, kind: dt.DType, rows: _Segment, columns: _Segment) -> Tensor:
-    """Places of the maxima in windows of these taps as row * cells + column (see `_spread`)."""
-    cells, inner = w.stride[1] * w.taps[1], columns.taps
+def _code(plan: _Gather, windows: Tensor, kind: dt.DType, rows: _Segment, columns: _Segment) -> Tensor:
+    """Places of the maxima in windows of these taps as row * width + column (see `_gather`)."""
+    inner = columns.taps
     code = chosen = cast(record(ARGMAX, (windows,), ((4, 5), False)), kind)
-    numbers = positions((w.stride[0] * w.taps[0] * cells + 1,), kind)
-    if cells != inner:
+    numbers = positions((plan.none,), kind)
+    if plan.width != inner:
         for row in range(1, rows.taps):
-            code = code + cast(T.ge(chosen, prim("view", numbers, (), (), row * inner)), kind) * (cells - inner)
-    cut = rows.tap * cells + columns.tap
+            code = code + cast(T.ge(chosen, prim("view", numbers, (), (), row * inner)), kind) * (plan.width - inner)
+    cut = rows.tap * plan.width + columns.tap
     return code + prim("view", numbers, (), (), cut) if cut else code
 
 
 def _codes(w: _Windows, parts: list[Tensor]) -> Tensor:
     """The codes of all windows (of the `pieces`, if there are any), in one byte where they fit, with windows around them whose code names no
     element."""
-    row, column = (s * t for s, t in zip(w.stride, w.taps, strict=True))
-    kind = dt.uint8 if row * column < 256 else dt.int32
-    left, right, top, bottom = sides = _sides(w)
+    plan = _gather(w, *_image(w))
+    kind = dt.uint8 if plan.none + plan.shift < 256 else dt.int32
+    left, right, top, bottom = plan.sides
     if not w.pieces:
         whole = [_Segment(0, w.out[i], 0, w.kernel[i]) for i in range(2)]
-        code = _code(w, parts[0], kind, *whole)
-        return pad(code, sides, value=row * column) if any(sides) else code
+        code = _code(plan, parts[0], kind, *whole)
+        return pad(code, plan.sides, value=plan.none) if any(plan.sides) else code
     full = (*w.shape[:2], w.out[0] + top + bottom, w.out[1] + left + right)
-    return _joined(w, constant(row * column, kind, full), (top, left), [_code(w, x, kind, a, b) for x, (a, b) in zip(parts, w.pieces, strict=True)])
+    codes = [_code(plan, x, kind, a, b) for x, (a, b) in zip(parts, w.pieces, strict=True)]
+    return _joined(w, constant(plan.none, kind, full), (top, left), codes)
 
 
 def _inner(w: _Windows, codes: Tensor) -> Tensor:
     """The codes without what stands around them."""
-    left, _, top, _ = _sides(w)
+    left, _, top, _ = _gather(w, *_image(w)).sides
     strides = contiguous_strides(tuple(codes._layout.shape))
     return prim("view", codes, (*w.shape[:2], *w.out), strides, top * strides[2] + left)  # type: ignore[no-any-return]
 
@@ -310,10 +349,8 @@ def _max_windows(w: _Windows, x: Tensor, places: bool) -> tuple[Tensor, Any]:
         x = saved.inputs[0].detach()
         kind, shape = g._layout.dtype, tuple(x._layout.shape)
         if w.gathers():
-            padded = (*shape[:2], *w.padded)
-            whole = _spread(w, padded, g, saved.values[1])
-            steps = contiguous_strides(padded)
-            return (prim("view", whole, shape, steps, w.padding[0] * steps[2] + w.padding[1]) if w.pieces else whole,)
+            image, before = _image(w)
+            return (_spread(w, _gather(w, image, before), image, g, saved.values[1]),)
         chosen = _chosen(w, x)
         if w.disjoint:
             kind_of_place = dt.uint8 if w.kernel[0] * w.kernel[1] < 256 else dt.int32
@@ -340,7 +377,7 @@ def _max_pool(op: str, n: int, input: Tensor, settings: tuple[Any, ...], ceil_mo
     if codes is None:
         flat = _flat_positions(w, cast(_chosen(w, x.detach()), _position_type(w)), w.kernel[1], w.shape[3], w.padding)
     else:
-        flat = _flat_positions(w, _inner(w, codes), w.stride[1] * w.taps[1], w.shape[3], w.padding)
+        flat = _flat_positions(w, _inner(w, codes), _gather(w, *_image(w)).width, w.shape[3], w.padding)
     return back(y), back(flat)
 
 
@@ -391,7 +428,8 @@ def _window_sums(w: _Windows, x: Tensor) -> Tensor:
         return (T.sum(w.view(x), (4, 5)),)
 
     def backward(saved: Saved, g: Tensor) -> tuple[Any, ...]:
-        return (_spread(w, tuple(saved.inputs[0]._layout.shape), g),)
+        shape = tuple(saved.inputs[0]._layout.shape)
+        return (_spread(w, _gather(w, shape, (0, 0)), shape, g),)
 
     return with_gradient("AvgPool2DBackward0", forward, backward, (padded,), reads=False)  # type: ignore[no-any-return]
 
