@@ -433,19 +433,28 @@ def assign(t: Tensor, value: Tensor) -> Tensor:
     if leaf or storage.trace is not state.trace or value._layout is not storage.layout:
         value = _with_history(record(get("copy"), (value,)), value)
     base = t._base
-    old = _old_base(t) if differentiable and base is not None else None
+    old = base._grad_fn if differentiable and base is not None else None
     recorder.write(t._storage, t._layout, value._storage)
     if differentiable:
         if base is None:
-            if value._requires_grad:
-                t._grad_fn = value._grad_fn
-            else:  # the old value's gradient is zero, but PyTorch keeps the result in the graph
-                t._grad_fn = function_node("CopyBackwards", (t,), (t._layout,), lambda node, grads: (_zeros(grads[0]._layout),))
-            t._requires_grad = True
+            _continue(t, value._grad_fn if value._requires_grad else _overwritten(t))
             _refresh_views(t, None)
         else:
             _rebase(t, base, old, value)
     return t
+
+
+def _overwritten(t: Tensor) -> FunctionNode:
+    """The old value's gradient is zero, but PyTorch keeps the result in the graph."""
+    return function_node("CopyBackwards", (t,), (t._layout,), lambda node, grads: (_zeros(grads[0]._layout),))
+
+
+def _continue(t: Tensor, node: Any) -> None:
+    """The history of `t` after a write. What `retain_grad` keeps is the gradient of the last value."""
+    before = t._grad_fn
+    t._grad_fn, t._requires_grad = node, True
+    if before is not None and before.retain is not None and before.retain() is t:
+        before.retain, node.retain = None, before.retain
 
 
 def _with_history(fresh: Tensor, source: Tensor) -> Tensor:
@@ -467,12 +476,6 @@ def check_in_place(t: Tensor) -> None:
         )
 
 
-def _old_base(t: Tensor) -> Any:
-    base = t._base
-    assert base is not None
-    return base._grad_fn
-
-
 def _rebase(t: Tensor, base: Tensor, old: Any, value: Tensor) -> None:
     """History of a base after a write through its view `t`: its old gradient outside the view, the value's gradient inside."""
     whole, view = base._layout, t._layout
@@ -489,7 +492,7 @@ def _rebase(t: Tensor, base: Tensor, old: Any, value: Tensor) -> None:
     node = function_node("CopySlices", (None, value), (whole,), backward)
     node.next = (old, node.next[1])
     node.where = user_line()
-    base._grad_fn, base._requires_grad = node, True
+    _continue(base, node)
     _refresh_views(base, t)
 
 

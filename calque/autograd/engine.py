@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from calque.autograd.moving import move
-from calque.base.errors import AutogradError, NonFiniteError
+from calque.base.errors import AutogradError, DTypeError, NonFiniteError, ShapeError
 from calque.ops.opdef import get
 from calque.run import recorder
 from calque.run.capture import abort
@@ -306,9 +306,7 @@ def _run_hooks(node: GradNode, gradient: Any) -> Any:
     if node.hooks:
         abort("runs a hook of a tensor")
         for hook in list(node.hooks.values()):
-            replaced = hook(gradient)
-            if replaced is not None:
-                gradient = replaced
+            gradient = _after_hook(hook, gradient)
     if node.retain is not None:
         t = node.retain()
         if t is not None:
@@ -320,10 +318,30 @@ def _leaf_hooks(leaf: Tensor, gradient: Any) -> Any:
     if leaf._hooks:
         abort("runs a hook of a tensor")
     for hook in list((leaf._hooks or {}).values()):
-        replaced = hook(gradient)
-        if replaced is not None:
-            gradient = replaced
+        gradient = _after_hook(hook, gradient)
     return gradient
+
+
+def _after_hook(hook: Any, gradient: Tensor) -> Tensor:
+    """The gradient that goes on after a hook of a tensor: what it returned, or the same."""
+    replaced = hook(gradient)
+    if replaced is None:
+        return gradient
+    if not isinstance(replaced, Tensor):
+        raise DTypeError(
+            f"[register_hook] expected None or a Tensor from the hook, got {type(replaced).__name__}; return the new gradient alone"
+        )
+    got, wanted = replaced._layout, gradient._layout
+    if got.shape != wanted.shape:
+        raise ShapeError(
+            f"[register_hook] expected a gradient of shape {tuple(wanted.shape)} from the hook, got {tuple(got.shape)}; "
+            "a hook may not change the size of its value"
+        )
+    if got.dtype is not wanted.dtype:
+        raise DTypeError(
+            f"[register_hook] expected a gradient of dtype {wanted.dtype!r} from the hook, got {got.dtype!r}; convert it with .to({wanted.dtype!r})"
+        )
+    return replaced
 
 
 def accumulate_grad(leaf: Tensor, gradient: Tensor) -> None:
@@ -349,4 +367,7 @@ def accumulate_grad(leaf: Tensor, gradient: Tensor) -> None:
     if after:
         abort("runs a hook of a tensor")
         for hook in list(after.values()):
-            hook(leaf)
+            if hook(leaf) is not None:
+                raise DTypeError(
+                    "[register_post_accumulate_grad_hook] expected None from the hook, got a value; change the tensor's .grad in place instead"
+                )

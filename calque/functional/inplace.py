@@ -13,7 +13,8 @@ from calque.functional.creation import as_tensor
 from calque.functional.options import filled
 from calque.functional.views import expand
 from calque.functional.writing import check_target, in_place_form
-from calque.tensor import Tensor, assign
+from calque.run.recorder import local
+from calque.tensor import Tensor, assign, function_node, wrap
 
 __all__ = ["install"]
 
@@ -78,7 +79,14 @@ def copy_(input: Tensor, src: Operand, non_blocking: bool = False) -> Tensor:
                 "the sizes must match or be 1, aligned from the right"
             ) from None
     check_target("copy_", input)
+    if value is src and src._grad_fn is not None and local.state.grad:
+        value = wrap(src._storage, src._layout)  # hooks of the copy are not those of what was copied
+        value._grad_fn, value._requires_grad = function_node("CopyBackwards", (src,), (src._layout,), _same), True
     return assign(input, value)
+
+
+def _same(node: Any, grads: Any) -> tuple[Any, ...]:
+    return (grads[0],)
 
 
 def filling(input: Tensor, value: Any, op: str) -> Tensor:

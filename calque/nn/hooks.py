@@ -71,15 +71,15 @@ class BackwardHooks:
     def __init__(self, module: Any, pre: Any, post: Any) -> None:
         self.module, self.pre, self.post = module, pre, post
         self.grad_output: tuple[Any, ...] | None = None
-        self.has_inputs = False
+        self.has_inputs, self.input_count = False, 0
 
     def wrap_inputs(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
         """Arguments with the positional tensors that need a gradient behind the input node."""
         items, tensors = _split(args)
+        self.input_count, self.input_positions = len(items), tensors
         if not local.state.grad or not any(items[i]._requires_grad for i in tensors):
             return args
         self.has_inputs = True
-        self.input_count, self.input_positions = len(items), tensors
         for i, out in zip(tensors, _identity("BackwardHookFunctionBackward", [items[i] for i in tensors], self._on_inputs), strict=True):
             items[i] = out
         return tuple(items)
@@ -109,9 +109,11 @@ class BackwardHooks:
         self.grad_output = full
         if not self.has_inputs:
             for hook in list(self.post.values()):
-                if hook(self.module, (), full) is not None:
+                value = hook(self.module, (None,) * self.input_count, full)
+                if value is not None and not (isinstance(value, tuple) and all(v is None for v in value)):
                     raise AutogradError(
-                        "[backward hook] expected None from a full backward hook of a module whose inputs need no gradient, got a value"
+                        "[backward hook] expected None from a full backward hook of a module whose inputs need no gradient, got a value; "
+                        "return None"
                     )
         return tuple(full[i] for i in self.output_positions)
 

@@ -1,5 +1,5 @@
 """PyTorch's `torch.utils` names: `utils.data`, `utils.tensorboard`, `utils.checkpoint`."""
 
-from calque.utils import data
+from calque.utils import checkpoint, data
 
-__all__ = ["data"]
+__all__ = ["checkpoint", "data"]

@@ -1,5 +1,5 @@
 """`torch.utils.checkpoint` names; see `calque.autograd`."""
 
-from calque.autograd import checkpoint
+from calque.autograd.checkpoint import checkpoint, checkpoint_sequential
 
-__all__ = ["checkpoint"]
+__all__ = ["checkpoint", "checkpoint_sequential"]

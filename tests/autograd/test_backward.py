@@ -343,6 +343,53 @@ def test_hooks_on_leaves_and_results() -> None:
         calque.ones(1).register_hook(print)
 
 
+@pytest.mark.parametrize("write", [lambda y: y.mul_(3.0), lambda y: y[1:].mul_(3.0), lambda y: y.fill_(1.0), lambda y: y.copy_(y * 2)])
+def test_retained_gradient_is_that_of_the_last_value(write: Any) -> None:
+    x = leaf(1.0, 2.0)
+    y = x * 2
+    y.retain_grad()
+    write(y)
+    assert y.retains_grad
+    (y * calque.tensor([5.0, 7.0])).sum().backward()
+    assert y.grad.tolist() == [5.0, 7.0]
+
+
+def test_a_copy_has_a_history_of_its_own() -> None:
+    x = leaf(1.0, 2.0)
+    z = x * 2
+    y = calque.zeros(2).copy_(z)
+    y.register_hook(lambda g: g * 10)
+    y.retain_grad()
+    z.retain_grad()
+    (y * 3 + z).sum().backward()
+    assert (x.grad.tolist(), y.grad.tolist(), z.grad.tolist()) == ([62.0, 62.0], [30.0, 30.0], [31.0, 31.0])
+
+
+@pytest.mark.parametrize("at_leaf", [True, False])
+@pytest.mark.parametrize(
+    ("result", "kind", "text"),
+    [
+        (lambda g: 3, TypeError, r"expected None or a Tensor from the hook, got int; return the new gradient alone"),
+        (lambda g: (g,), TypeError, r"expected None or a Tensor from the hook, got tuple"),
+        (lambda g: calque.ones(1), RuntimeError, r"expected a gradient of shape \(2,\) from the hook, got \(1,\); a hook may not change the size"),
+        (lambda g: g.double(), RuntimeError, r"expected a gradient of dtype torch.float32 from the hook, got torch.float64; convert it"),
+    ],
+)
+def test_what_a_hook_may_return(result: Any, kind: type, text: str, at_leaf: bool) -> None:
+    x = leaf(1.0, 2.0)
+    y = x * 2
+    (x if at_leaf else y).register_hook(result)
+    with pytest.raises(kind, match=r"\[register_hook\] " + text):
+        y.sum().backward()
+
+
+def test_a_hook_after_accumulation_returns_nothing() -> None:
+    x = leaf(1.0, 2.0)
+    x.register_post_accumulate_grad_hook(lambda p: p.grad.mul_(2))
+    with pytest.raises(RuntimeError, match=r"\[register_post_accumulate_grad_hook\] expected None from the hook, got a value"):
+        x.sum().backward()
+
+
 def test_post_accumulate_hook_runs_each_time() -> None:
     x = leaf(1.0)
     seen: list[float] = []

@@ -8,7 +8,6 @@ import pytest
 
 import calque
 from calque.autograd import Function, checkpoint, gradcheck, gradgradcheck, once_differentiable
-from calque.autograd.checkpoint import checkpoint_sequential
 from calque.autograd.functional import hessian, hvp, jacobian, jvp, vhp, vjp
 from calque.autograd.gradcheck import GradcheckError
 from calque.base.errors import AutogradError, NonFiniteError
@@ -275,7 +274,7 @@ def test_checkpoint_without_gradients_and_in_sequence() -> None:
     with calque.no_grad():
         assert checkpoint(lambda t: t * 2, calque.ones(1)).tolist() == [2.0]
     x = doubles(0.3)
-    out = checkpoint_sequential([calque.sin, calque.exp, calque.tanh, calque.cos], 2, x)
+    out = calque.utils.checkpoint.checkpoint_sequential([calque.sin, calque.exp, calque.tanh, calque.cos], 2, x)
     out.backward()
     assert x.grad.item() == pytest.approx(calque.autograd.grad(x.sin().exp().tanh().cos().sum(), x)[0].item())
 

@@ -210,3 +210,10 @@ def test_overwritten_results_are_noticed(function) -> None:
     b.mul_(2)
     with pytest.raises(RuntimeError, match="needs its operand 0"):
         y.sum().backward()
+
+
+@pytest.mark.parametrize("shape", [(0, 3), (0, 3, 4), (2, 3, 0)])
+def test_an_empty_batch_leaves_running_statistics(shape: tuple[int, ...]) -> None:
+    mean, variance = calque.ones(3), calque.full((3,), 2.0)
+    assert F.batch_norm(calque.ones(shape), mean, variance, training=True).shape == shape
+    assert (mean.tolist(), variance.tolist()) == ([1.0] * 3, [2.0] * 3)

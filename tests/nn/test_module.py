@@ -235,6 +235,17 @@ def test_full_backward_hooks() -> None:
     np.testing.assert_allclose(layer.bias.grad.numpy(), [12, 12, 12])
 
 
+def test_full_backward_hooks_without_gradients_of_inputs() -> None:
+    layer, seen = nn.Bilinear(2, 2, 3), []
+    handle = layer.register_full_backward_hook(lambda m, gi, go: seen.append(gi) or gi)
+    layer(calque.ones(4, 2), calque.ones(4, 2)).sum().backward()
+    assert seen == [(None, None)]
+    handle.remove()
+    layer.register_full_backward_hook(lambda m, gi, go: (go[0], None))
+    with pytest.raises(RuntimeError, match=r"\[backward hook\] expected None from a full backward hook of a module whose inputs need no gradient"):
+        layer(calque.ones(4, 2), calque.ones(4, 2)).sum().backward()
+
+
 # ------------------------------------------------------------------------------------------------------------ modes, copies
 
 

@@ -56,6 +56,14 @@ def test_pair(name: str, options: dict, reduction: str) -> None:
     compare_function(name, arrays((3, 4), (3, 4)), reduction=reduction, **options)
 
 
+@pytest.mark.parametrize("name", ["smooth_l1_loss", "huber_loss"])
+@pytest.mark.filterwarnings("ignore::calque.base.errors.NonFiniteWarning")
+def test_losses_of_infinite_distances(name: str) -> None:
+    """Their gradients are finite: where training diverges, this is what brings it back."""
+    x = np.array([0.0, 0.5, 1.0, -1.0, 3.0, np.inf, -np.inf, 1e30])
+    compare_function(name, [x, np.zeros(8)], reduction="none")
+
+
 @pytest.mark.parametrize("reduction", REDUCTIONS)
 def test_probabilities(reduction: str) -> None:
     p, q = arrays((3, 4), (3, 4), low=0.05, high=0.95)

@@ -92,8 +92,14 @@ def smooth_l1_loss(input: Tensor, target: Tensor, size_average: Any = None, redu
     size = T.abs(d)
     if beta == 0:
         return reduced(size, reduction, "smooth_l1_loss")
-    small = d * d * (0.5 / beta)
-    return reduced(choose(T.lt(size, float(beta)), small, size - 0.5 * beta, d._layout.dtype), reduction, "smooth_l1_loss")
+    return reduced(_quadratic_then_linear(size, float(beta)) * (1.0 / beta), reduction, "smooth_l1_loss")
+
+
+def _quadratic_then_linear(size: Tensor, bound: float) -> Tensor:
+    """size ** 2 / 2 below the bound, then bound (size - bound / 2). The square is that of a bounded value: an infinite one would have the
+    gradient 0 * inf where it is not chosen."""
+    inside = T.clamp(size, max=bound)
+    return choose(T.lt(size, bound), inside * inside * 0.5, (size - 0.5 * bound) * bound, size._layout.dtype)
 
 
 @full_precision
@@ -103,9 +109,7 @@ def huber_loss(input: Tensor, target: Tensor, reduction: str = "mean", delta: fl
     if delta <= 0:
         raise ArgumentError(f"[huber_loss] huber_loss does not support non-positive values for delta, got {delta}")
     d = input - target
-    size = T.abs(d)
-    loss = choose(T.le(size, float(delta)), d * d * 0.5, (size - 0.5 * delta) * float(delta), d._layout.dtype)
-    return _pairwise("huber_loss", input, target, loss, weight, reduction)
+    return _pairwise("huber_loss", input, target, _quadratic_then_linear(T.abs(d), float(delta)), weight, reduction)
 
 
 # ------------------------------------------------------------------------------------------------------------------ binary

@@ -185,7 +185,7 @@ def batch_norm(
         )
     kernel = _Kernel(shape, dims, affine, dims, eps)
     y = kernel("NativeBatchNormBackward0", input, weight, bias)
-    if running_mean is not None:
+    if running_mean is not None and count:
         _update_running(kernel.stats, running_mean, running_var, momentum, count)
     return y
 
