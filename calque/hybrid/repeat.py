@@ -47,7 +47,9 @@ class Repeat:
         self.results = [(k, macro.created[k][1]) for k in macro.start_up.firsts if k not in numbers]
         self.twins = [(k, first) for k, first in macro.start_up.twins if k not in numbers]
         self.layouts = [storage.layout for storage in entry.fixed]  # known by their addresses, which no others may get
-        self.device = macro.start_up.plan.device
+        plan = macro.start_up.plan
+        self.device = plan.device
+        self.long = plan if plan.cost >= INLINE_WORK else None  # it runs here only as long as that is a habit
         self.queue = queue_of(self.device)
         self.generation = Counters.evictions
         self.hits = 0
@@ -58,7 +60,8 @@ class Repeat:
         if (
             state.trace.cur is not macro.start or state.grad is not grad[0] or state.inference is not grad[1] or state.autocast is not grad[2]
             or get_default_dtype() is not grad[3] or tracing.active is not None or settings.verify
-            or Counters.evictions != self.generation or not self.queue.idle() or again.call(args) is not True or not self.entry.valid()
+            or Counters.evictions != self.generation or not self.queue.idle() or (self.long is not None and not self.long.expected())
+            or again.call(args) is not True or not self.entry.valid() or (self.long is not None and not self.long.habitual())
         ):  # fmt: skip
             return MISSED
         known: list[Any] = []
@@ -75,6 +78,8 @@ class Repeat:
                 arrays = again.results()
                 if not self.queue.idle() or not again.run(args, scalars, arrays):
                     return Interrupted(known)
+            except MemoryError:  # an ordinary replay says so at the user's line
+                return Interrupted(known)
             finally:
                 if several:
                     at(there)
@@ -127,9 +132,9 @@ def repeat_of(entry: Any, macro: Macro, args: tuple[Any, ...]) -> Repeat | None:
 
 
 def _plain(macro: Macro, direct: Direct, outcome: Outcome) -> bool:
-    """Whether the call is one short program whose results are gradients of leaves that nobody reads, and new tensors."""
+    """Whether the call is one program that runs where it is started, whose results are gradients of leaves that nobody reads, and new tensors."""
     plan, gradients = direct.plan, _gradients(macro)
-    if plan.__class__ is not Plan or plan.compiled is None or not plan.compiled.plain or plan.cost >= INLINE_WORK:
+    if plan.__class__ is not Plan or plan.compiled is None or not plan.compiled.plain or (plan.cost >= INLINE_WORK and not plan.expected()):
         return False
     if outcome.template is not None or macro.checks or macro.unusual or macro.test is not None:
         return False

@@ -88,9 +88,13 @@ class Plan:
 
         task.waited = waited
 
+    def expected(self) -> bool:
+        """Whether `habitual` would say so; nothing is counted."""
+        return self.habit >= HABIT and self.compiled is not None
+
     def habitual(self) -> bool:
         """Whether the result was waited for at once so often that the program may as well run where it is started."""
-        if self.habit < HABIT or self.compiled is None:
+        if not self.expected():
             return False
         self.habit -= 1
         return True

@@ -14,11 +14,11 @@ import pytest
 
 import calque
 from calque import nn
-from calque.backend.cpu import link, same
+from calque.backend.cpu import executable, link, same
 from calque.base.config import settings
 from calque.hybrid import call as hybrid_call
 from calque.hybrid import repeat
-from calque.run import recorder
+from calque.run import dispatch, recorder
 from calque.run.causes import flush_lines
 
 F = nn.functional
@@ -209,9 +209,19 @@ def _history(rng: np.random.Generator) -> int:
     return hits
 
 
-@pytest.mark.parametrize("alone", [True, False])
-def test_repeats_do_what_replays_and_python_do(seed: int, alone: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(link, "SMALL_WORK", 1 << 60 if alone else 0)
+def _run_as(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Programs run alone with the interpreter's lock; by a team; as long ones, which run here by habit and borrow their arenas."""
+    monkeypatch.setattr(link, "SMALL_WORK", 1 << 60 if way == "alone" else 0)
+    if way == "long":
+        monkeypatch.setattr(dispatch, "AT_ONCE", 1e9)
+        monkeypatch.setattr(executable, "KEPT_BYTES", 0)
+        for module in (dispatch, repeat):
+            monkeypatch.setattr(module, "INLINE_WORK", 0)
+
+
+@pytest.mark.parametrize("way", ["alone", "team", "long"])
+def test_repeats_do_what_replays_and_python_do(seed: int, way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    _run_as(way, monkeypatch)
     rng = np.random.default_rng(seed)
     assert sum(_history(rng) for _ in range(3)) > 30
 
@@ -297,10 +307,10 @@ def test_steps_on_a_logical_device(device: str, _two: None) -> None:
     assert jobs[0][1].repeat.hits > 10  # type: ignore[union-attr]
 
 
-@pytest.mark.parametrize("alone", [True, False])
-def test_threads_that_call_one_function(alone: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("way", ["alone", "team"])
+def test_threads_that_call_one_function(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Steps on the same words with two threads: as many steps as with one, each with its own loss."""
-    monkeypatch.setattr(link, "SMALL_WORK", 1 << 60 if alone else 0)
+    _run_as(way, monkeypatch)
     before = sys.getswitchinterval()
     job, twin = Job(True, momentum=0.0), Job(False, False, momentum=0.0)
     for _ in range(30):
@@ -455,3 +465,33 @@ def test_nothing_outlives_the_model() -> None:
     del job
     gc.collect()
     assert [r() for r in seen] == [None] * len(seen)
+
+
+def test_long_programs_are_repeated_while_somebody_waits_for_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Starts count down the habit, which has to be shown again by a queued one; memory for temporaries goes back to the pool after each."""
+    layer = nn.Sequential(nn.Linear(256, 512), nn.ReLU(), nn.Linear(512, 8))
+    optimizer = calque.optim.Adam(layer.parameters(), lr=1e-3)
+    x, y = calque.randn(64, 256), calque.randn(64, 8)
+
+    def train(x: Any, y: Any) -> Any:
+        optimizer.zero_grad()
+        loss = F.mse_loss(layer(x), y)
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    step = hybrid_call.Hybridized(train)
+    monkeypatch.setattr(dispatch, "AT_ONCE", 1e9)
+    losses = [step(x, y).item() for _ in range(200)]
+    monkeypatch.undo()
+    found = step.repeat
+    assert found is not None and found.long is not None and found.again._arena > executable.KEPT_BYTES
+    assert 16 < found.hits < 200
+    assert losses[-1] < losses[0]
+    hits, before = found.hits, calque.stats()["memory"]["in_use"]
+    for _ in range(300):  # nobody waits: they are queued, as they would be without repeats
+        loss = step(x, y)
+    assert found.hits - hits <= dispatch.TRUSTED
+    del loss
+    calque.synchronize()
+    assert calque.stats()["memory"]["in_use"] < before + found.again._arena

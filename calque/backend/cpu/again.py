@@ -24,11 +24,12 @@ class Again:
     """See `Executable.standing`. `call(arguments)` tells whether everything stands as it did; `run(arguments, scalars)` also runs then.
 
     `alone`: the run keeps the interpreter's lock. Results alternate between two arrays of their own as long as nobody has the one that is due.
+    `arena`: bytes of temporary memory that every run borrows from the pool, as the last of the objects.
     """
 
-    def __init__(self, facts: Standing, words: Any, request: list[int], alone: bool, kept: list[Any]) -> None:
+    def __init__(self, facts: Standing, words: Any, request: list[int], alone: bool, kept: list[Any], arena: int) -> None:
         """`kept`: arrays that must not go while a run is without the interpreter's lock."""
-        self._words, self._alone = words, alone
+        self._words, self._alone, self._arena = words, alone, arena
         rows = Rows()
         for what, held, detail in facts.rows:
             if what == "slots":
@@ -47,7 +48,7 @@ class Again:
         self._held = (list(facts.arguments), list(facts.strangers))
         self.whole, self._kinds = rows.whole, facts.results
         self._spare = [[_fresh(*kind), _fresh(*kind)] for kind in facts.results]
-        self._objects = np.array([*[0] * (len(facts.arguments) + len(facts.results)), *map(id, facts.fixed)], np.int64)
+        self._objects = np.array([*[0] * (len(facts.arguments) + len(facts.results)), *map(id, facts.fixed), *([0] if arena else [])], np.int64)
         self.request = np.array([*request, *self._own(facts)], np.int64)
         self.call = native_calls.bound(native().again, self.request)
 
@@ -89,6 +90,9 @@ class Again:
 
     def run(self, arguments: tuple[Any, ...], scalars: list[Any], results: list[Any]) -> bool:
         """Run if everything stands as it did; else False, and nothing has happened."""
+        if self._arena:
+            arena = HERE.pool.arena(self._arena)  # alive as long as this function runs
+            self._objects[-1] = id(arena)
         if self._alone:
             return self.call(arguments, scalars, results) is True
         return HERE.runtime.step(self.call, self.request, arguments, scalars, results) is True

@@ -255,7 +255,7 @@ class CpuExecutable(Executable):
 
     def standing(self, facts: Standing) -> Any:
         """See `backend.base.Executable.standing`."""
-        if not self._single or not self.distinct or not same.supported() or self._arena_bytes > KEPT_BYTES:
+        if not self._single or not self.distinct or not same.supported():
             return None
         fresh = {place: source for place, source in zip(self._direct, facts.outputs, strict=True) if place >= self._input_count}
         sources = [*facts.inputs[: self._input_count], *(fresh.get(self._input_count + k) for k in range(len(self._fresh)))]
@@ -263,7 +263,11 @@ class CpuExecutable(Executable):
             return None
         arrays = [np.empty(0, np.int8) if isinstance(source, int) else source for source in sources]
         words = Words(self.linked)
-        if self._arena_bytes:
+        borrowed = self._arena_bytes if self._arena_bytes > KEPT_BYTES else 0  # of the pool, for every run anew
+        if borrowed:
+            sources.append(len(facts.arguments) + len(facts.results) + len(facts.fixed))
+            arrays.append(np.empty(0, np.int8))
+        elif self._arena_bytes:
             words.arena = HERE.pool.empty(self._arena_bytes, np.dtype(np.uint8))
             arrays.append(words.arena)
         words.fill(arrays, [0.0] * (max(self.linked.float_leaves, default=-1) + 1))
@@ -275,7 +279,7 @@ class CpuExecutable(Executable):
         only = self.linked.stretches[0]
         request = words.laid_out(self._records + 24 * only.first, only.count, self._alone, len(held[0]), [_address(t) for t in held])
         kept = [] if self._alone else [source for source in sources if not isinstance(source, int)]
-        made = again.Again(facts, (self, words), request, self._alone, kept)
+        made = again.Again(facts, (self, words), request, self._alone, kept, borrowed)
         if not made.whole:
             return None
         for k, kept in enumerate(self._kept):  # memory that stays with whom it is now
