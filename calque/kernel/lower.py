@@ -21,7 +21,7 @@ EFFECTS = ("store", "store_at", "add_at")
 SHORT_R = 4  # an innermost R of at most this many elements is not worth a vector
 MAX_FIXED = 16  # iterations over R that a kernel may write out one by one
 PANEL_COLUMNS = 128  # sums down so many columns of
-PANEL_BYTES = 24 << 20  # operands that no cache holds go row by row, and a third of this if there is one loop over the rows, which asks for the next
+PANEL_BYTES = 24 << 20  # operands that no cache holds go row by row
 TILE_STRIDE = 64  # elements: a column read with this stride or more touches a cache line per element
 TILES = (16, 32, 28, 24, 20, 12, 8)  # block edges to try; more than 16 rows of a power-of-two stride collide in the L1 cache
 
@@ -223,7 +223,7 @@ class Lowering:
             return ""
         return "r" if r > p else "p" if self.p_dims else ""
 
-    def _many_columns(self, loops: int) -> bool:
+    def _many_columns(self) -> bool:
         """Whether the vectorised dim is long and dense in the rows that R counts, and memory is what the kernel waits for: from a cache the
         walk down a few columns is as fast, with the sums in registers."""
         if len(self.r_dims) != 1 or not self.p_dims or self.p_dims[-1][1] < PANEL_COLUMNS:
@@ -232,8 +232,7 @@ class Lowering:
         forms = [(a.node, dict(a.form[1])) for a in self.addresses]
         walked = {node for node, f in forms if f.get(c) == 1 and f.get(r, 0) >= columns}
         dense = all(f.get(c, 0) in (0, 1) for _, f in forms)
-        least = PANEL_BYTES // 3 if loops == 1 else PANEL_BYTES
-        return dense and sum(self.nodes[node].numel * self.nodes[node].dtype.itemsize for node in walked) >= least
+        return dense and sum(self.nodes[node].numel * self.nodes[node].dtype.itemsize for node in walked) >= PANEL_BYTES
 
     # ---------------------------------------------------------------- numbering
 
@@ -261,7 +260,7 @@ class Lowering:
         vector = self._vector()
         inner = tuple([e for _, e in self.r_dims])
         fixed = inner if vector == "p" and max(inner, default=9) <= SHORT_R and prod(inner) <= MAX_FIXED else ()
-        panels = vector == "p" and not fixed and self._many_columns(sum(stage.kind != "point" for stage in stages))
+        panels = vector == "p" and not fixed and self._many_columns()
         kernel = LoopKernel(
             len(self.p_dims), len(self.r_dims), operands, tuple(self.access_list), tuple(stages), vector, tuple(self.scalar_types), fixed, panels
         )

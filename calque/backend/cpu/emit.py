@@ -18,14 +18,14 @@ from calque.backend.cpu import emit_memory as memory
 from calque.backend.cpu import emit_panel
 from calque.backend.cpu.emit_ops import Val, bitcast, cast, constant, instruction, widen
 from calque.backend.cpu.emit_panel import Group, Variant
-from calque.backend.cpu.emit_plan import AHEAD_ELEMENTS, STORES, Plan, levels, make_plan, scalar_stage
+from calque.backend.cpu.emit_plan import AHEAD_ELEMENTS, LOOKUPS_AHEAD, STORES, Plan, levels, make_plan, scalar_stage
 from calque.backend.cpu.emit_reduce import BLOCK, Accumulator, Reduction
 from calque.backend.cpu.emit_text import FLOAT_KINDS, Code, Lanes, Module, is_literal
 from calque.backend.cpu.target import TargetInfo
 from calque.base.errors import CompileError
 from calque.kernel.loops import Instr, LoopKernel, Stage
 
-VERSION = 7
+VERSION = 8
 """Part of the object cache's key: raise it when the same kernel text must be compiled anew."""
 
 SIGNATURE = "void @{}(i64 %thread, i64 %threads, ptr %barrier, ptr %scratch, ptr %args)"
@@ -140,11 +140,10 @@ class KernelEmitter:
         self.variants(start, stop, body, plan.unroll)
 
     def _next_rows(self, group: Group) -> dict[int, str]:
-        """Where the rows begin that the next point of the dim before the vectorised one looks up; this point's own at the end of that dim."""
+        """Where the rows begin that a later point of the dim before the vectorised one looks up; the last one at the end of that dim."""
         code, frame, dim, found = self.code, self.frame, self.plan.axis - 1, {}
         for access, index in self.plan.lookups:
-            last = code.let(f"icmp eq i64 {code.add(group.index[dim], '1')}, {frame.extents[dim]}")
-            step = code.let(f"select i1 {last}, i64 0, i64 1")
+            step = code.minimum(code.sub(code.sub(frame.extents[dim], "1"), group.index[dim]), str(LOOKUPS_AHEAD))
             source = self.kernel_dtype(index).imm
             here = code.add(group.offset[source], code.mul(step, frame.strides[source][dim]))
             chosen = frame.load(self.one, self.one, source, here, None, "")

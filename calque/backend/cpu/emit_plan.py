@@ -31,6 +31,7 @@ COST = {
 MAP_BLOCK = 2048  # elements of the vector axis that one unit of work covers in kernels without R dims
 AHEAD_COST = 20  # of a loop's instructions (see `instruction_cost`), from which memory has time to fetch another row
 AHEAD_ELEMENTS = 16384  # of a channel of all images together, up to which the next channel is asked for: both are to fit the second-level cache
+LOOKUPS_AHEAD = 3  # rows between one that an index chooses and that which is asked for: the memory works on several at a time
 TRANSPOSED_BLOCK = 64  # the same when a strided access profits from walking the other dims first
 
 
