@@ -11,7 +11,9 @@ import pytest
 
 import calque
 from calque.backend.cpu import emit_panel, executable
+from calque.backend.cpu.emit import emit_kernel
 from calque.backend.cpu.emit_plan import make_plan
+from calque.backend.cpu.emit_reduce import BLOCK
 from calque.backend.cpu.target import current
 from calque.base import config
 from calque.kernel import lower
@@ -78,3 +80,15 @@ def test_only_what_no_cache_holds_goes_row_by_row(monkeypatch: pytest.MonkeyPatc
     for rows in (100, lower.PANEL_BYTES // 4 // 512):
         made, _, _ = _compiled(monkeypatch, lambda x: x.sum(0), np.ones((rows, 512), np.float32))
         assert any(s.kernel.panels for s in made.schedule.steps if isinstance(s, Loop)) is (rows > 100)
+
+
+@pytest.mark.parametrize(("name", "written_out"), [("sum", True), ("mean of squares", True), ("largest and smallest", False)])
+def test_blocks_of_rows_are_written_out_for_cheap_sums(
+    name: str, written_out: bool, monkeypatch: pytest.MonkeyPatch, rng: np.random.Generator
+) -> None:
+    monkeypatch.setattr(lower, "PANEL_BYTES", 0)
+    found, _, _ = _compiled(monkeypatch, PROGRAMS[name], rng.standard_normal((40, 200)).astype(np.float32))
+    kernels = [s.kernel for s in found.schedule.steps if isinstance(s, Loop) and s.kernel.panels]
+    assert kernels
+    for kernel in kernels:
+        assert (emit_kernel(kernel, current(), "k").count("call void @llvm.prefetch") >= BLOCK) == written_out

@@ -25,7 +25,7 @@ from calque.backend.cpu.target import TargetInfo
 from calque.base.errors import CompileError
 from calque.kernel.loops import Instr, LoopKernel, Stage
 
-VERSION = 8
+VERSION = 9
 """Part of the object cache's key: raise it when the same kernel text must be compiled anew."""
 
 SIGNATURE = "void @{}(i64 %thread, i64 %threads, ptr %barrier, ptr %scratch, ptr %args)"
@@ -352,12 +352,12 @@ class KernelEmitter:
             body(Variant(self.vector, self.frame.tail_mask(self.vector, "0", before), 1), "0")
         return before
 
-    def ask_ahead(self, variant: Variant, group: Group, n: str, dim: int) -> None:
-        """Fetch the next row, one further in `dim`, while the last loop over this one runs, where so much is computed between two rows, or
-        rows are in so many pieces, that the first loop over a row would wait for memory. Of pieces every other line will do: the processor adds
-        its neighbour."""
+    def ask_ahead(self, variant: Variant, group: Group, n: str, dim: int, rows: str = "") -> None:
+        """Fetch the next row (or that so many `rows` further) in `dim`, while the last loop over this one runs, where so much is computed between two
+        rows, or rows are in so many pieces, that the first loop over a row would wait for memory. Of pieces every other line will do: the processor
+        adds its neighbour."""
         for a in () if variant.mask else self.plan.ahead:
-            start = self.code.add(group.offset[a], self.code.mul(self.ahead, self.frame.strides[a][dim]))
+            start = self.code.add(group.offset[a], self.code.mul(rows or self.ahead, self.frame.strides[a][dim]))
             for u in range(0, variant.count, 2 if self.kernel.rank_r > 1 else 1):
                 self.frame.prefetch(variant.s, a, self.code.add(start, self.code.add(n, str(u * variant.s.width))))
 

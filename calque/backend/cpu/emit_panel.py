@@ -14,14 +14,15 @@ from typing import Protocol
 
 from calque.backend.cpu.emit_memory import Frame
 from calque.backend.cpu.emit_ops import Val
-from calque.backend.cpu.emit_plan import STORES, Plan, levels, scalar_stage
-from calque.backend.cpu.emit_reduce import Accumulator, Reduction
+from calque.backend.cpu.emit_plan import STORES, Plan, instruction_cost, levels, scalar_stage
+from calque.backend.cpu.emit_reduce import BLOCK, Accumulator, Reduction
 from calque.backend.cpu.emit_text import Code, Lanes, register_kind
 from calque.kernel.loops import Instr, LoopKernel, Stage
 
 WIDE, NARROW = 2048, 256  # columns of a panel: of a kernel with one loop over the rows; with several, so that its rows stay in the cache
 LEAST = 64  # columns of a panel that is cut so that every thread gets one
 MOST_SLOTS = 12
+MOST_COST = 12  # of a loop's instructions (see `instruction_cost`), up to which a block of rows is written out
 AHEAD = 2  # rows between one and that which it asks for
 
 
@@ -106,8 +107,8 @@ class Emitter(Protocol):
     def accumulate(self, stage: Stage, variant: Variant, groups: list[Group], accumulators: list[dict[int, Accumulator]]) -> None:
         """Take the values of a turn into its sums."""
 
-    def ask_ahead(self, variant: Variant, group: Group, n: str, dim: int) -> None:
-        """Fetch the next row in `dim`, if the plan says so."""
+    def ask_ahead(self, variant: Variant, group: Group, n: str, dim: int, rows: str = "") -> None:
+        """Fetch a later row in `dim`, if the plan says so."""
 
     def kernel_dtype(self, value: int) -> Instr:
         """The instruction with an id."""
@@ -149,7 +150,8 @@ class Panel:
             e.variants(self.start, self.stop, body, 1)
 
         blocked = any(self._reduction(stage, v).widens for v, i in enumerate(stage.instrs, stage.first) if i.op == "reduce")
-        rows = e.blocks("0", e.frame.extents[dim], 1, flush) if blocked else e.code.loop("0", e.frame.extents[dim])
+        start = self._whole_blocks(stage, group) if self._cheap(stage) else "0"
+        rows = e.blocks(start, e.frame.extents[dim], 1, flush) if blocked else e.code.loop("0", e.frame.extents[dim])
         with rows as r:
             e.shared = dict(kept)
             inner = e.inside(stage, [group], dim, r)[0]
@@ -168,6 +170,44 @@ class Panel:
 
             e.variants(self.start, self.stop, body, e.plan.unrolls[e.kernel.stages.index(stage)])
         e.shared = kept
+
+    def _cheap(self, stage: Stage) -> bool:
+        """Whether a block of rows is written out: its few instructions take less time than reading and writing sums in scratch memory for each."""
+        reductions = [self._reduction(stage, v) for v, i in enumerate(stage.instrs, stage.first) if i.op == "reduce"]
+        alone = bool(reductions) and all(r.widens for r in reductions) and not any(i.op in STORES for i in stage.instrs)
+        return alone and instruction_cost(stage.instrs) <= MOST_COST
+
+    def _whole_blocks(self, stage: Stage, group: Group) -> str:
+        """The rows of whole blocks, of which each column keeps its sums in registers; where the others begin. Rows of the next block are asked for
+        unless there are two operands or more: such a launch takes turns with one that has just read them (`interleave.py`)."""
+        e, dim, code = self.e, self.e.kernel.rank_p, self.e.code
+        whole = code.let(f"and i64 {e.frame.extents[dim]}, {-BLOCK}")
+        kept = e.shared
+        with code.loop("0", whole, BLOCK) as first:
+            rows: list[tuple[Group, dict[int, Val]]] = []
+            for k in range(BLOCK):
+                e.shared = dict(kept)
+                inner = e.inside(stage, [group], dim, code.add(first, str(k)))[0]
+                e.level(stage, 2, e.scalar_variant, [inner], varying=False)
+                rows.append((inner, e.shared))
+
+            def body(variant: Variant, n: str) -> None:
+                sums = [self._accumulators(stage, variant.s, self._at(n, u, variant), code.variable) for u in range(variant.count)]
+                for inner, shared in rows:
+                    e.shared = dict(shared)
+                    groups = e.split(variant, inner, n, (stage,))
+                    self._fetch(stage, 2, variant, groups, n)
+                    e.level(stage, 2, variant, groups, varying=True)
+                    e.accumulate(stage, variant, groups, sums)
+                    if len(e.plan.ahead) == 1:
+                        e.ask_ahead(variant, inner, n, dim, str(BLOCK))
+                for found in sums:
+                    for a in found.values():
+                        a.flush()
+
+            e.variants(self.start, self.stop, body, e.plan.unrolls[e.kernel.stages.index(stage)])
+        e.shared = kept
+        return whole
 
     def _columns(self, stage: Stage, group: Group, level: int, before: bool) -> None:
         """The loop over the columns in front of the rows of a stage, or behind them."""
@@ -218,13 +258,18 @@ class Panel:
         instr = stage.instrs[value - stage.first]
         return Reduction(instr.imm, self.e.kernel_dtype(instr.args[0]).dtype, instr.dtype)
 
-    def _accumulators(self, stage: Stage, s: Lanes, at: str) -> dict[int, Accumulator]:
+    def _accumulators(self, stage: Stage, s: Lanes, at: str, variable: Callable[[str], str] | None = None) -> dict[int, Accumulator]:
+        """The sums of a vector of columns; `variable`: those of a block of rows are held in such ones, which begin with 0."""
         found = {}
         for value, instr in enumerate(stage.instrs, stage.first):
             if instr.op == "reduce":
                 reduction = self._reduction(stage, value)
                 second = self._place("second", value, reduction.second_kind, at) if reduction.second_kind else ""
-                part = self._place("second", value, "float", at) if reduction.widens and s.width > 1 else ""
+                part = ""
+                if reduction.widens and s.width > 1:
+                    part = self._place("second", value, "float", at) if variable is None else variable(s.type("float"))
+                if part and variable is not None:
+                    self.e.code.write(s.type("float"), s.const("float", 0.0), part)
                 found[value] = Accumulator(reduction, s, (self._place("sum", value, reduction.kind, at), second, part), blocked=True)
         return found
 
