@@ -103,21 +103,21 @@ class GradScaler:
             raise AutogradError("[GradScaler.unscale_] unscale_() is being called after step(); call update() first")
         pending.finite, pending.stage = self._divide(optimizer), UNSCALED
 
+    @no_grad()
     def _divide(self, optimizer: Any) -> Tensor | None:
         """Unscale the gradients in place; whether all are finite, None without gradients."""
         finite: Tensor | None = None
         (inverse,) = numbers(lambda: [1.0 / self._scale])
-        with no_grad():
-            for group in optimizer.param_groups:
-                for parameter in group["params"]:
-                    gradient = parameter.grad
-                    if gradient is None:
-                        continue
-                    if gradient.dtype is float16:
-                        raise ArgumentError("[GradScaler.unscale_] Attempting to unscale FP16 gradients; keep the parameters in float32")
-                    gradient.mul_(inverse)
-                    good = T.all(T.isfinite(gradient))
-                    finite = good if finite is None else T.logical_and(finite, good)
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                gradient = parameter.grad
+                if gradient is None:
+                    continue
+                if gradient.dtype is float16:
+                    raise ArgumentError("[GradScaler.unscale_] Attempting to unscale FP16 gradients; keep the parameters in float32")
+                gradient.mul_(inverse)
+                good = T.all(T.isfinite(gradient))
+                finite = good if finite is None else T.logical_and(finite, good)
         return finite
 
     def step(self, optimizer: Any, *args: Any, **kwargs: Any) -> Any:

@@ -11,45 +11,65 @@ from calque.run.recorder import local
 
 
 class _Mode:
-    """Set grad mode to `value` inside a `with` block, or around each call of a decorated function (generators keep it between steps)."""
+    """Set grad mode to `value` inside a `with` block, or around each call of a decorated function (generators keep it between steps).
+
+    Ctrl-C at the start of `__exit__` leaves the mode as it is inside: Python calls it like any function. Around a decorated function the mode
+    comes back whatever happens, so the library decorates.
+    """
+
+    inference: bool | None = None  # what `is_inference_mode_enabled()` says inside; None: as outside
 
     def __init__(self, value: bool) -> None:
         self.value = value
-        self._before: list[bool] = []
+        self._before: list[tuple[bool, bool]] = []
 
     def __enter__(self) -> None:
         state = local.state
-        self._before.append(state.grad)
+        self._before.append((state.grad, state.inference))
         state.grad = self.value
+        if self.inference is not None:
+            state.inference = self.inference
 
     def __exit__(self, *_: object) -> None:
-        local.state.grad = self._before.pop()
+        state = local.state
+        state.grad, state.inference = self._before.pop()
 
     def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
         if inspect.isgeneratorfunction(function):
             return self._wrap_generator(function)
+        value, inference = self.value, self.inference
 
         @functools.wraps(function)
         def wrapped(*args: Any, **kwargs: Any) -> Any:
-            with self._clone():
+            state = local.state
+            grad, inferring = state.grad, state.inference
+            state.grad = value
+            if inference is not None:
+                state.inference = inference
+            try:  # no call since the mode was set: Ctrl-C comes before or in here
                 return function(*args, **kwargs)
+            finally:
+                state.grad, state.inference = grad, inferring
 
         return wrapped
-
-    def _clone(self) -> "_Mode":
-        return _Mode(self.value)
 
     def _wrap_generator(self, function: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(function)
         def wrapped(*args: Any, **kwargs: Any) -> Any:
             generator = function(*args, **kwargs)
+            send, throw, close = self(generator.send), self(generator.throw), self(generator.close)
             try:
-                with self._clone():
-                    item = next(generator)
+                item = send(None)
                 while True:
-                    sent = yield item
-                    with self._clone():
-                        item = generator.send(sent)
+                    try:
+                        sent = yield item
+                    except GeneratorExit:
+                        close()
+                        raise
+                    except BaseException as error:
+                        item = throw(error)
+                    else:
+                        item = send(sent)
             except StopIteration as stop:
                 return stop.value
 
@@ -92,14 +112,13 @@ class set_grad_enabled(_Mode):
 
     def __init__(self, mode: bool) -> None:
         super().__init__(bool(mode))
-        self._before.append(local.state.grad)
-        local.state.grad = bool(mode)
+        super().__enter__()
 
     def __enter__(self) -> None:
         local.state.grad = self.value
 
     def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        local.state.grad = self._before.pop()  # used as a decorator: the mode belongs to the calls, not to now
+        self.__exit__()  # used as a decorator: the mode belongs to the calls, not to now
         return super().__call__(function)
 
 
@@ -108,21 +127,12 @@ class inference_mode(_Mode):
 
     def __init__(self, mode: Any = True) -> None:
         super().__init__(not mode)
-        self._inference: list[bool] = []
+        self.inference = bool(mode)
 
     def __new__(cls, mode: Any = True) -> Any:
         if callable(mode):
-            return _Mode(False)(mode)
+            return cls(True)(mode)
         return object.__new__(cls)
-
-    def __enter__(self) -> None:
-        self._inference.append(local.state.inference)
-        local.state.inference = not self.value
-        super().__enter__()
-
-    def __exit__(self, *details: object) -> None:
-        local.state.inference = self._inference.pop()
-        super().__exit__(*details)
 
 
 def is_grad_enabled() -> bool:

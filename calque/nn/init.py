@@ -36,10 +36,9 @@ def _silent(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
     def call(tensor: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         if tensor._layout.device is META:
             return tensor  # there is nothing to write to
-        with no_grad():
-            return function(tensor, *args, **kwargs)
+        return function(tensor, *args, **kwargs)
 
-    return call
+    return no_grad()(call)
 
 
 def calculate_gain(nonlinearity: str, param: Any = None) -> float:

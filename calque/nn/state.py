@@ -108,9 +108,7 @@ def load(module: Any, state_dict: Any, strict: bool, assign: bool) -> Incompatib
     plan.unexpected += [key for key in entries if key not in plan.used]
     if plan.errors or (strict and (plan.missing or plan.unexpected)):
         raise StateDictError(_report(module, entries, plan))
-    with no_grad():
-        for owner, name, current, value in plan.copies:
-            _put(owner, name, current, value, assign)
+    _put_all(plan, assign)
     for owner, value in plan.extras:
         owner.set_extra_state(value)
     keys = IncompatibleKeys(plan.missing, plan.unexpected)
@@ -118,6 +116,12 @@ def load(module: Any, state_dict: Any, strict: bool, assign: bool) -> Incompatib
         for hook in list(part._hook_dict("_load_state_dict_post_hooks").values()):
             hook(part, keys)
     return keys
+
+
+@no_grad()
+def _put_all(plan: Plan, assign: bool) -> None:
+    for owner, name, current, value in plan.copies:
+        _put(owner, name, current, value, assign)
 
 
 def _examine_tree(module: Any, prefix: str, entries: Any, metadata: Any, plan: Plan) -> None:

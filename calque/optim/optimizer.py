@@ -57,6 +57,11 @@ def check_common(owner: str, group: dict[str, Any]) -> None:
         raise ArgumentError(f"[{owner}] `fused` and `{other}` cannot be `True` together; leave one out (every step is one fused program anyway)")
 
 
+@no_grad()
+def _clear(gradient: Any) -> None:
+    gradient.zero_()
+
+
 def cycles(group: dict[str, Any]) -> bool:
     """Whether a schedule moves the momentum (or the betas) of a group: it is then a number of every step, like the rate."""
     return "max_momentum" in group
@@ -225,8 +230,7 @@ class Optimizer:
                     continue
                 if parameter._grad._grad_fn is not None:
                     parameter._grad.detach_()
-                with no_grad():
-                    parameter._grad.zero_()
+                _clear(parameter._grad)
 
     @_hooked
     def step(self, closure: Callable[[], Any] | None = None) -> Any:

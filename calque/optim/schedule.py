@@ -30,11 +30,15 @@ def values_of(optimizer: Optimizer, key: str) -> list[Any]:
     return [g[key].clone() if is_tensor(g[key]) else g[key] for g in optimizer.param_groups]
 
 
+@no_grad()
+def _fill(option: Any, value: float) -> None:
+    option.fill_(value)
+
+
 def set_value(group: dict[str, Any], key: str, value: Any) -> None:
     """Set an option; a tensor is filled in place."""
     if is_tensor(group[key]):
-        with no_grad():
-            group[key].fill_(float(value))
+        _fill(group[key], float(value))
     else:
         group[key] = value
 

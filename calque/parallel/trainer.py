@@ -105,11 +105,14 @@ class Trainer:
         for key, (row, gradients) in enumerate(zip(self._rows, found, strict=True)):
             if not gradients:
                 continue
-            with no_grad():
-                self._store.push(key, [g / batch_size for g in gradients], priority=-key)
-                self._store.pull(key, row, priority=-key)
+            self._exchange(key, row, gradients, batch_size)
             for p in row:
                 p._grad = None
+
+    @no_grad()
+    def _exchange(self, key: int, row: list[Any], gradients: list[Any], batch_size: float) -> None:
+        self._store.push(key, [g / batch_size for g in gradients], priority=-key)
+        self._store.pull(key, row, priority=-key)
 
 
 def _rows(params: Any) -> list[list[Any]]:

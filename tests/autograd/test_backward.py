@@ -437,6 +437,35 @@ def test_operations_under_no_grad_have_no_history() -> None:
     assert calque.is_grad_enabled()
 
 
+def test_modes_around_functions_and_generators() -> None:
+    @calque.inference_mode()
+    def inferring() -> tuple[bool, bool]:
+        return calque.is_grad_enabled(), calque.is_inference_mode_enabled()
+
+    @calque.no_grad()
+    def steps() -> Any:
+        seen = [calque.is_grad_enabled()]
+        try:
+            yield seen
+        except KeyError:
+            seen.append(calque.is_grad_enabled())
+            yield seen
+        finally:
+            seen.append(calque.is_grad_enabled())
+
+    assert inferring() == (False, True) and calque.inference_mode(lambda: calque.is_inference_mode_enabled())()
+    generator = steps()
+    seen = next(generator)
+    assert calque.is_grad_enabled()
+    generator.throw(KeyError())
+    assert calque.is_grad_enabled()
+    generator.close()
+    assert calque.is_grad_enabled() and seen == [False, False, False]
+    with pytest.raises(ZeroDivisionError), calque.inference_mode():
+        1 / 0  # noqa: B018
+    assert calque.is_grad_enabled() and not calque.is_inference_mode_enabled()
+
+
 def test_integer_results_have_no_history() -> None:
     x = leaf(1.0, 2.0)
     assert not (x > 1).requires_grad and not x.argmax().requires_grad and not x.long().requires_grad

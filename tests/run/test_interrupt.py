@@ -260,3 +260,21 @@ def test_ctrl_c_while_statistics_are_kept_leaves_gradients_on(python_handler: No
         if not trap.sprung:
             break
     assert 10 < number < 990
+
+
+@pytest.mark.parametrize("library", [nn.utils.clip_grad_norm_, nn.utils.clip_grad_value_, calque.optim.SGD.zero_grad, calque.optim.SGD.step])
+def test_ctrl_c_between_backward_and_step_leaves_gradients_on(library: Any, python_handler: None) -> None:
+    weights = [calque.ones(3, requires_grad=True)]
+    optimizer = calque.optim.SGD(weights, lr=0.1)
+    code = getattr(library, "__wrapped__", library)
+    for number in range(1, 1000):
+        weights[0].grad = calque.ones(3)
+        with _Trap(code, number, lambda: signal.raise_signal(signal.SIGINT)) as trap, contextlib.suppress(KeyboardInterrupt):
+            nn.utils.clip_grad_norm_(weights, 1.0)
+            nn.utils.clip_grad_value_(weights, 0.5)
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=False)
+        assert calque.is_grad_enabled()
+        if not trap.sprung:
+            break
+    assert 3 < number < 990

@@ -24,18 +24,21 @@ def _grads(parameters: Any) -> list[Tensor]:
     return [p._grad for p in listed if p._grad is not None]
 
 
+@no_grad()
+def _norm(grads: list[Any], p: float) -> Tensor:
+    if p == 2.0:
+        sums = [T.sum(g * g) for g in grads]
+        return T.sqrt(sums[0] if len(sums) == 1 else T.sum(T.stack(sums, 0)))
+    return T.norm(T.stack([T.norm(g, p) for g in grads], 0), p)
+
+
 def get_total_norm(tensors: Iterable[Tensor], norm_type: float = 2.0, error_if_nonfinite: bool = False, foreach: bool | None = None) -> Tensor:
     """Norm of all elements of all tensors together, as a 0-d tensor."""
     grads: list[Any] = [tensors] if is_tensor(tensors) else list(tensors)
     p = float(norm_type)
     if not grads:
         return T.zeros(())
-    with no_grad():
-        if p == 2.0:
-            sums = [T.sum(g * g) for g in grads]
-            total = T.sqrt(sums[0] if len(sums) == 1 else T.sum(T.stack(sums, 0)))
-        else:
-            total = T.norm(T.stack([T.norm(g, p) for g in grads], 0), p)
+    total = _norm(grads, p)
     if error_if_nonfinite and not math.isfinite(total.item()):
         raise NonFiniteError(
             f"[clip_grad_norm_] The total norm of order {p} for gradients from `parameters` is non-finite "
@@ -45,12 +48,12 @@ def get_total_norm(tensors: Iterable[Tensor], norm_type: float = 2.0, error_if_n
     return total
 
 
+@no_grad()
 def clip_grads_with_norm_(parameters: Any, max_norm: float, total_norm: Tensor, foreach: bool | None = None) -> None:
     """Scale gradients in place by max_norm / total_norm if that is below 1."""
-    with no_grad():
-        factor = T.clamp(float(max_norm) / (total_norm + 1e-6), max=1.0)
-        for g in _grads(parameters):
-            assign(g, g * cast(factor, g._layout.dtype))
+    factor = T.clamp(float(max_norm) / (total_norm + 1e-6), max=1.0)
+    for g in _grads(parameters):
+        assign(g, g * cast(factor, g._layout.dtype))
 
 
 def clip_grad_norm_(
@@ -83,9 +86,9 @@ def clip_grad_norm(parameters: Any, max_norm: float, norm_type: float = 2.0, err
     return clip_grad_norm_(parameters, max_norm, norm_type, error_if_nonfinite)
 
 
+@no_grad()
 def clip_grad_value_(parameters: Any, clip_value: float, foreach: bool | None = None) -> None:
     """Limit every element of every gradient to [-clip_value, clip_value]."""
     bound = float(clip_value)
-    with no_grad():
-        for g in _grads(parameters):
-            assign(g, T.clamp(g, -bound, bound))
+    for g in _grads(parameters):
+        assign(g, T.clamp(g, -bound, bound))

@@ -17,6 +17,7 @@ def parameters_to_vector(parameters: Iterable[Tensor]) -> Tensor:
     return T.cat([T.reshape(p, (-1,)) for p in parameters], 0)
 
 
+@no_grad()
 def vector_to_parameters(vec: Tensor, parameters: Iterable[Tensor]) -> None:
     """Copy consecutive pieces of a vector into the parameters."""
     listed = list(parameters)
@@ -24,7 +25,6 @@ def vector_to_parameters(vec: Tensor, parameters: Iterable[Tensor]) -> None:
     if vec._layout.numel < needed:
         raise ShapeError(f"[vector_to_parameters] expected a vector of {needed} elements, got {vec._layout.numel}")
     start = 0
-    with no_grad():
-        for p in listed:
-            p.copy_(T.reshape(T.narrow(vec, 0, start, p._layout.numel), tuple(p._layout.shape)))
-            start += p._layout.numel
+    for p in listed:
+        p.copy_(T.reshape(T.narrow(vec, 0, start, p._layout.numel), tuple(p._layout.shape)))
+        start += p._layout.numel
