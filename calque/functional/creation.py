@@ -473,6 +473,8 @@ def meshgrid(*tensors: Any, indexing: str = "ij") -> tuple[Tensor, ...]:
     given = tuple(tensors[0]) if len(tensors) == 1 and isinstance(tensors[0], (tuple, list)) else tensors
     if indexing not in ("ij", "xy"):
         raise ArgumentError(f"[meshgrid] expected indexing 'ij' or 'xy', got {indexing!r}")
+    if not given:
+        raise ArgumentError("[meshgrid] expected one or more tensors, got none")
     flat = [reshape(x, (-1,)) for x in given]
     for x in given:
         if x._layout.ndim > 1:

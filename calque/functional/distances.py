@@ -58,6 +58,11 @@ def cross(input: Tensor, other: Tensor, dim: int | None = None) -> Tensor:
     >>> calque.cross(calque.tensor([1, 0, 0]), calque.tensor([0, 1, 0]))
     tensor([0, 0, 1])
     """
+    if input._layout.ndim != other._layout.ndim:
+        raise ShapeError(
+            f"[cross] expected inputs with the same number of dimensions, got shapes {tuple(input._layout.shape)} and "
+            f"{tuple(other._layout.shape)}; add dimensions with unsqueeze(...)"
+        )
     shape = broadcast_shapes(tuple(input._layout.shape), tuple(other._layout.shape), op="cross")
     if dim is None:
         dim = next((d for d, extent in enumerate(shape) if extent == 3), None)

@@ -81,6 +81,8 @@ def _total(numbers: Any) -> int:
 def trapezoid(y: Tensor, x: Tensor | None = None, *, dx: float = 1.0, dim: int = -1) -> Tensor:
     """Integral of samples by the trapezoidal rule along `dim`, at places `x` or `dx` apart: (*) -> (* without dim)."""
     count = y._layout.shape[dim]
+    if x is not None and x._layout.ndim == 1 and x._layout.numel != count:
+        raise ShapeError(f"[trapezoid] expected one x value for each of the {count} samples of dim {dim}, got {x._layout.numel}")
     if count < 2:
         return sum(y * 0.0, dim)
     means = (narrow(y, dim, 0, count - 1) + narrow(y, dim, 1, count - 1)) / 2

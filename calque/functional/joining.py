@@ -138,16 +138,25 @@ def tensor_split(input: Tensor, indices_or_sections: Any, dim: int = 0, **keywor
     return tuple(input[(slice(None),) * d + (slice(a, b),)] for a, b in itertools.pairwise(edges))  # type: ignore[index]
 
 
-def _axis_split(op: str, axis: int) -> Callable[..., tuple[Tensor, ...]]:
+def _axis_split(op: str, axis: int, least: int) -> Callable[..., tuple[Tensor, ...]]:
     def function(input: Tensor, indices_or_sections: Any) -> tuple[Tensor, ...]:
-        return tensor_split(input, indices_or_sections, axis if input._layout.ndim > axis else 0)
+        shape = tuple(input._layout.shape)
+        if len(shape) < least:
+            raise ShapeError(f"[{op}] expected a tensor with at least {least} dimensions, got shape {shape}; add some with unsqueeze(...)")
+        d = min(axis, len(shape) - 1)
+        if is_number(indices_or_sections) and (indices_or_sections <= 0 or shape[d] % indices_or_sections):
+            raise ArgumentError(
+                f"[{op}] expected a number of sections that divides the size {shape[d]} of dim {d}, got {indices_or_sections}; "
+                "tensor_split makes pieces of different sizes"
+            )
+        return tensor_split(input, indices_or_sections, d)
 
     function.__name__ = op
     function.__doc__ = f"`tensor_split` along dim {axis}."
     return method(op)(function)
 
 
-hsplit, vsplit, dsplit = _axis_split("hsplit", 1), _axis_split("vsplit", 0), _axis_split("dsplit", 2)
+hsplit, vsplit, dsplit = _axis_split("hsplit", 1, 1), _axis_split("vsplit", 0, 2), _axis_split("dsplit", 2, 3)
 
 
 @method("unbind")
@@ -276,13 +285,17 @@ def tile(input: Tensor, *dims: Any) -> Tensor:
 
 
 @method("repeat_interleave")
-def repeat_interleave(input: Tensor, repeats: Any, dim: int | None = None, *, output_size: int | None = None) -> Tensor:
-    """Each element (or slice along `dim`) repeated: [a, b] -> [a, a, b, b] for repeats=2."""
+def repeat_interleave(input: Tensor, repeats: Any = None, dim: int | None = None, *, output_size: int | None = None) -> Tensor:
+    """Each element (or slice along `dim`) repeated: [a, b] -> [a, a, b, b] for repeats=2. With one tensor alone its elements say how often
+    their own position is repeated. `output_size`: how many there are afterwards, which must be right."""
+    if repeats is None:
+        return _repeated_positions(input, output_size)
     x = reshape(input, (-1,)) if dim is None else input
     d = 0 if dim is None else normalize_dim(dim, x._layout.ndim, "repeat_interleave")
     shape = tuple(x._layout.shape)
     if is_number(repeats) and hasattr(repeats, "__index__"):
         repeats = as_int(repeats)
+        _check_repeats([repeats], shape[d] * repeats, output_size)
         wide = expand(unsqueeze(x, d + 1), (*shape[: d + 1], repeats, *shape[d + 1 :]))
         return reshape(prim("copy", wide), (*shape[:d], shape[d] * repeats, *shape[d + 1 :]))
     if not is_tensor(repeats):
@@ -294,8 +307,25 @@ def repeat_interleave(input: Tensor, repeats: Any, dim: int | None = None, *, ou
         raise ShapeError(
             f"[repeat_interleave] repeats must have the same size as input along dim {d}: {len(counts)} and {shape[d]}"
         )
+    _check_repeats(counts, sum(counts), output_size)
     positions = [i for i, n in enumerate(counts) for _ in range(n)]
     return x.index_select(d, x.new_tensor(positions, dtype=dt.int64))  # type: ignore[attr-defined, no-any-return]
+
+
+def _check_repeats(counts: Sequence[int], total: int, output_size: Any) -> None:
+    if min(counts, default=0) < 0:
+        raise ArgumentError(f"[repeat_interleave] expected repeats >= 0, got {min(counts)}; repeats can not be negative")
+    if output_size is not None and output_size != total:
+        raise ArgumentError(f"[repeat_interleave] expected output_size {total}, the sum of all repeats, got {output_size!r}; leave it out")
+
+
+def _repeated_positions(counts: Any, output_size: Any) -> Tensor:
+    if not is_tensor(counts) or counts._layout.ndim != 1 or counts._layout.dtype not in (dt.int32, dt.int64):
+        found = f"{counts._layout.dtype!r} of shape {tuple(counts._layout.shape)}" if is_tensor(counts) else type(counts).__name__
+        raise ShapeError(f"[repeat_interleave] expected repeats as a 1-d tensor of int64 or int32, got {found}; pass (input, repeats)")
+    listed = counts.tolist()
+    _check_repeats(listed, sum(listed), output_size)
+    return counts.new_tensor([i for i, n in enumerate(listed) for _ in range(n)])  # type: ignore[no-any-return]
 
 
 # ---------------------------------------------------------------------------------------------------------- reordering
@@ -330,6 +360,8 @@ def fliplr(input: Tensor) -> Tensor:
 @method("flipud")
 def flipud(input: Tensor) -> Tensor:
     """Rows reversed."""
+    if not input._layout.ndim:
+        raise ShapeError("[flipud] expected at least 1 dimension, got a 0-d tensor; reshape it to (1,)")
     return flip(input, 0)
 
 

@@ -329,6 +329,9 @@ def chain_matmul(*matrices: Tensor) -> Tensor:
     if not matrices:
         raise ArgumentError("[chain_matmul] expected one or more matrices, got none")
     require_tensors("chain_matmul", *matrices)
+    for m in matrices:
+        if m._layout.ndim != 2:
+            raise ShapeError(f"[chain_matmul] expected matrices, got shape {_shape(m)}; use matmul for other shapes")
     if len(matrices) == 1:
         return matrices[0]
     sizes = [_shape(m)[0] for m in matrices] + [_shape(matrices[-1])[1]]

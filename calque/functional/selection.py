@@ -105,8 +105,8 @@ def index_fill(input: Tensor, dim: int, index: Tensor, value: Any) -> Tensor:
 @method("index_put")
 def index_put(input: Tensor, indices: Any, values: Tensor, accumulate: bool = False) -> Tensor:
     """A copy of `input` with `copy[indices] = values`, or `+=` with `accumulate`."""
+    _same_dtype("index_put", input, values)
     result = prim("copy", input)
-    require_tensors("index_put", values)
     put_values(result, tuple(indices), values, accumulate)
     return result
 
@@ -114,9 +114,16 @@ def index_put(input: Tensor, indices: Any, values: Tensor, accumulate: bool = Fa
 @method("index_put_")
 def index_put_(input: Tensor, indices: Any, values: Tensor, accumulate: bool = False) -> Tensor:
     """`input[indices] = values`, or `+=` with `accumulate` (repeated indices add up)."""
-    require_tensors("index_put_", values)
+    _same_dtype("index_put_", input, values)
     put_values(input, tuple(indices), values, accumulate)
     return input
+
+
+def _same_dtype(op: str, input: Tensor, source: Any) -> None:
+    require_tensors(op, source)
+    wanted, found = input._layout.dtype, source._layout.dtype
+    if wanted is not found:
+        raise DTypeError(f"[{op}] expected values of the tensor's dtype {wanted!r}, got {found!r}; convert them with .to({wanted!r})")
 
 
 # --------------------------------------------------------------------------------------------------- gather and scatter
@@ -269,6 +276,7 @@ def take_along_dim(input: Tensor, indices: Tensor, dim: int | None = None) -> Te
 @method("put")
 def put(input: Tensor, index: Tensor, source: Tensor, accumulate: bool = False) -> Tensor:
     """`input` with the elements of its flattened form at the positions `index` replaced (or added to)."""
+    _same_dtype("put", input, source)
     flat = reshape(input, (-1,))
     where = reshape(check_index("put", index, flat._layout.numel), (-1,))
     result = prim("index_add" if accumulate else "index_put", flat, where, cast(reshape(source, (-1,)), input._layout.dtype), 0)
@@ -326,6 +334,7 @@ def masked_select(input: Tensor, mask: Tensor) -> Tensor:
 def masked_scatter(input: Tensor, mask: Tensor, source: Tensor) -> Tensor:
     """`input` with the elements where the mask is true replaced by the first elements of `source`, in order. Reads the mask."""
     condition = _mask("masked_scatter", mask)
+    _same_dtype("masked_scatter", input, source)
     shape = tuple(input._layout.shape)
     target = broadcast_shapes(shape, tuple(condition._layout.shape), op="masked_scatter")
     if input._layout.device is META:  # how many are replaced is unknown, but not the shape
@@ -434,6 +443,11 @@ def diagflat(input: Tensor, offset: int = 0) -> Tensor:
 
 def _written(view: Tensor, copy: Tensor, src: Tensor, op: str) -> Tensor:
     require_tensors(op, src)
+    if tuple(src._layout.shape) != tuple(view._layout.shape):
+        raise ShapeError(
+            f"[{op}] expected src to have a size equal to the slice of self: {tuple(view._layout.shape)}, got {tuple(src._layout.shape)}; "
+            "expand it first"
+        )
     assign(view, fitted(op, src, view._layout))
     return copy
 

@@ -9,6 +9,7 @@ from typing import Any
 from calque import functional as T
 from calque.base.errors import ArgumentError, ShapeError
 from calque.functional.precision import lower_precision
+from calque.nn.functional.checks import require_dtype
 from calque.nn.functional.rows import choose, one_dim
 from calque.nn.gradient import Saved, with_gradient
 from calque.ops.opdef import get
@@ -87,12 +88,17 @@ def leaky_relu(input: Tensor, negative_slope: float = 0.01, inplace: bool = Fals
 @lower_precision
 def prelu(input: Tensor, weight: Tensor) -> Tensor:
     """Leaky ReLU with a learned slope: one, or one per channel (dim 1)."""
+    if weight._layout.ndim > 1:
+        raise ShapeError(f"[prelu] expected a weight with one dimension or none, got shape {tuple(weight._layout.shape)}; flatten it")
+    require_dtype("prelu", input, weight)
     channels = input._layout.shape[1] if input._layout.ndim > 1 else 1
     count = weight._layout.numel
     if count not in (1, channels):
         raise ShapeError(f"[prelu] Mismatch of parameter numbers and input channel size: expected 1 or {channels} slopes, got {count}")
     if count > 1:
         weight = weight.reshape([-1] + [1] * (input._layout.ndim - 2))
+    elif not input._layout.ndim:
+        weight = weight.reshape(())
     return _where_below(input, 0.0, input * weight, input)
 
 

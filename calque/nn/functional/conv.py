@@ -159,6 +159,9 @@ def conv3d(
         sizes(op, name, v, 3, least) for name, v, least in (("stride", stride, 1), ("padding", padding, 0), ("dilation", dilation, 1))
     )
     _check_ranks(op, 3, input, weight)
+    if bias is not None:
+        _check_bias(op, bias, weight._layout.shape[0])
+        require_dtype(op, input, bias)
     x = pad(input, (0, 0, 0, 0, pd, pd)) if pd else input
     batch, channels, depth = x._layout.shape[0], x._layout.shape[1], x._layout.shape[2]
     steps = weight._layout.shape[2]
@@ -193,6 +196,8 @@ def _transpose(
             f"(divisible by groups={groups}), but got {shape[1]} channels instead"
         )
     _check_bias(op, bias, kernel[1] * groups)
+    if bias is not None:
+        require_dtype(op, x, bias)
     out = tuple(
         (s - 1) * st - 2 * p + d * (k - 1) + o + 1 for s, st, p, d, k, o in zip(shape[2:], strides, before, dilations, kernel[2:], after, strict=True)
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from calque import functional as T
+from calque.base.errors import ArgumentError, ShapeError
 from calque.functional.common import require_tensors
 from calque.tensor import Tensor
 
@@ -18,6 +19,9 @@ def cosine_similarity(x1: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-8) -
     >>> calque.nn.functional.cosine_similarity(calque.tensor([[1.0, 0.0]]), calque.tensor([[1.0, 1.0]]))
     tensor([0.7071])
     """
+    require_tensors("cosine_similarity", x1, x2)
+    if x1._layout.shape != x2._layout.shape:
+        x1, x2 = T.broadcast_tensors(x1, x2)
     lengths = [T.clamp(T.norm(x, 2, dim, True), min=float(eps)) for x in (x1, x2)]
     return T.sum((x1 / lengths[0]) * (x2 / lengths[1]), dim)
 
@@ -30,6 +34,11 @@ def pairwise_distance(x1: Tensor, x2: Tensor, p: float = 2.0, eps: float = 1e-6,
 
 def pdist(input: Tensor, p: float = 2.0) -> Tensor:
     """Distances between all pairs of rows i < j: (N, D) -> (N (N - 1) / 2)."""
+    require_tensors("pdist", input)
+    if input._layout.ndim != 2:
+        raise ShapeError(f"[pdist] expected a 2-d tensor, rows of vectors, got shape {tuple(input._layout.shape)}; only supports 2D tensors")
+    if not p >= 0:
+        raise ArgumentError(f"[pdist] expected p >= 0, got {p}; pdist only supports non-negative p values")
     n = input._layout.shape[0]
     rows: Any = [(i, j) for i in range(n) for j in range(i + 1, n)]
     left, right = (T.tensor([pair[k] for pair in rows], dtype=T.tensor(0).dtype) for k in range(2))

@@ -86,4 +86,6 @@ def alpha_dropout(input: Tensor, p: float = 0.5, training: bool = False, inplace
 def feature_alpha_dropout(input: Tensor, p: float = 0.5, training: bool = False, inplace: bool = False) -> Tensor:
     """`alpha_dropout` of whole channels: (N, C, *) -> the same."""
     shape = tuple(input._layout.shape)
+    if len(shape) < 2:
+        raise ShapeError(f"[feature_alpha_dropout] expected an input (N, C, *) with at least 2 dims, got shape {shape}; use alpha_dropout")
     return _alpha("feature_alpha_dropout", input, (*shape[:2], *(1,) * (len(shape) - 2)), p, training, inplace)

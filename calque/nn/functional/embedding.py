@@ -104,6 +104,8 @@ def embedding_bag(
         raise ArgumentError(f"[embedding_bag] mode has to be one of sum, mean or max, got {mode!r}")
     if per_sample_weights is not None and mode != "sum":
         raise ArgumentError(f"[embedding_bag] per_sample_weights is only supported with mode='sum', got mode={mode!r}")
+    if input._layout.ndim not in (1, 2):
+        raise ShapeError(f"[embedding_bag] expected an input with 1 or 2 dims, got shape {tuple(input._layout.shape)}; reshape it")
     if input._layout.ndim == 1:
         if offsets is None:
             raise ArgumentError("[embedding_bag] offsets has to be a 1D Tensor but got None for 1-d input")
@@ -130,7 +132,8 @@ def embedding_bag(
     kept = T.unsqueeze(T.ne(input, padding_idx % weight._layout.shape[0]), -1)
     kind = rows._layout.dtype
     if mode == "max":
-        return T.amax(choose(kept, rows, -3e38, kind), 1)
+        best = T.amax(choose(kept, rows, float("-inf"), kind), 1)
+        return choose(T.any(kept, 1), best, 0.0, kind)  # an empty bag
     summed = T.sum(choose(kept, rows, 0.0, kind), 1)
     return summed if mode == "sum" else summed / T.clamp(T.sum(cast(kept, kind), 1), min=1.0)
 

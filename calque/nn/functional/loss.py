@@ -372,6 +372,9 @@ def triplet_margin_with_distance_loss(
     if margin <= 0:
         raise ArgumentError(f"[triplet_margin_loss] margin must be greater than 0, got {margin}")
     require_tensors("triplet_margin_with_distance_loss", anchor, positive, negative)
+    if not anchor._layout.ndim == positive._layout.ndim == negative._layout.ndim:
+        shapes = ", ".join(str(tuple(x._layout.shape)) for x in (anchor, positive, negative))
+        raise ShapeError(f"[triplet_margin_loss] expected anchor, positive and negative with the same number of dimensions, got {shapes}")
     distance = distance_function or pairwise_distance
     near, far = distance(anchor, positive), distance(anchor, negative)
     if swap:
@@ -384,6 +387,9 @@ def soft_margin_loss(input: Tensor, target: Tensor, size_average: Any = None, re
     """log(1 + exp(-y x)) for y = 1 or -1."""
     reduction = legacy_reduction(size_average, reduce, reduction)
     require_tensors("soft_margin_loss", input, target)
+    shape, other = tuple(input._layout.shape), tuple(target._layout.shape)
+    if broadcast_shapes(shape, other, op="soft_margin_loss") != shape:
+        raise ShapeError(f"[soft_margin_loss] expected a target that broadcasts to the input's shape {shape}, got {other}; expand the input")
     return reduced(_softplus_of_minus(input * target), reduction, "soft_margin_loss")
 
 

@@ -231,7 +231,7 @@ def group_norm(input: Tensor, num_groups: int, weight: Tensor | None = None, bia
             f"{list(shape)} "
             f"and num_groups={num_groups}"
         )
-    if shape[0] and prod(shape) // shape[0] // num_groups <= 1:
+    if prod(shape) // num_groups == 1:
         raise ShapeError(f"[group_norm] Expected more than 1 value per channel when training, got input size {list(shape)}")
     grouped = (shape[0], num_groups, prod(shape[1:]) // num_groups)
     spread = (0, *range(2, len(shape)))

@@ -25,6 +25,8 @@ def total(x: Tensor, dims: Dims, keepdim: bool = True) -> Tensor:
 
 def largest(x: Tensor, dims: Dims) -> Tensor:
     """Maximum over `dims` (kept as 1), as a constant: used only to shift values, so it needs no gradient."""
+    if not x._layout.numel:
+        return record(SUM, (x,), (dims, True))  # nothing is shifted
     if local.state.grad and x._requires_grad:
         x = wrap(x._storage, x._layout)
     return record(AMAX, (x,), (dims, True))

@@ -195,6 +195,8 @@ def pixel_unshuffle(input: Tensor, downscale_factor: int) -> Tensor:
 
 def channel_shuffle(input: Tensor, groups: int) -> Tensor:
     """Interleave the channels of the groups: (N, C, *) -> the same. Source: Zhang et al., "ShuffleNet" (2017)."""
+    if input._layout.ndim < 3:
+        raise ShapeError(f"[channel_shuffle] expected an input (N, C, *) with at least 3 dims, got shape {tuple(input._layout.shape)}")
     batch, channels, *rest = input._layout.shape
     if groups < 1 or channels % groups:
         raise ShapeError(f"[channel_shuffle] Number of channels must be divisible by groups. Got {channels} channels and {groups} groups.")
