@@ -65,7 +65,7 @@ def difference(got: Any, expected: Any, shifted: list[Any], dtype: str) -> str:
     if isinstance(expected, Exception) or isinstance(got, Exception):
         if isinstance(expected, Exception) and isinstance(got, Exception):
             kind = next(c for c in type(expected).__mro__ if c.__module__ == "builtins")
-            fits = isinstance(got, kind) or kind in (AssertionError, NotImplementedError)
+            fits = isinstance(got, kind) or kind in (AssertionError, NotImplementedError, IndexError)  # depends on the kernel that meets it first
             return "" if fits else f"refused as {type(got).__name__}: {got}, expected {expected!r}"
         return f"{got!r} instead of {expected!r}"
     if not isinstance(expected, (np.ndarray, float)):
@@ -153,12 +153,14 @@ def report(seed: int, dtype: str, name: str) -> str:
     return f"seed {seed} {dtype} {name}: {draw(seed)} {drawn_events(seed)}\n  " + "\n  ".join(found[:6]) if found else ""
 
 
-@pytest.mark.parametrize("name", ["compiled", "default", "ref"])
-@pytest.mark.parametrize("number", [*range(2), *(pytest.param(n, marks=pytest.mark.slow) for n in range(2, 60))])
-def test_random_loops(number: int, name: str, seed: int) -> None:
-    for dtype in ("float64", "float32"):
-        text = report(1000 * seed + number, dtype, name)
-        assert not text, text
+CASES = [(n, name, dtype) for n in range(60) for name in ("compiled", "default", "ref") for dtype in ("float64", "float32")]
+QUICK = {(0, "compiled", "float32"), (1, "default", "float64"), (2, "ref", "float64")}
+
+
+@pytest.mark.parametrize(("number", "name", "dtype"), [c if c in QUICK else pytest.param(*c, marks=pytest.mark.slow) for c in CASES])
+def test_random_loops(number: int, name: str, dtype: str, seed: int) -> None:
+    text = report(1000 * seed + number, dtype, name)
+    assert not text, text
 
 
 def main() -> int:
