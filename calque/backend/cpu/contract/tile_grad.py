@@ -129,7 +129,7 @@ def planned(sizes: dict[str, int], pixels: int = PIXELS, least: int = LEAST_PIXE
 def tile_grad_functions(blocking: Blocking) -> str:
     """``tile_grad`` and everything specific to it."""
     return "".join(make(blocking) for make in (_pack_pixels, _clear, _pack_image, _pack_planes, _pack_gradient, _table,
-                                               _channel_tiles, _plane_tiles, _task, _finish, _run))
+                                               *(() if blocking.narrow else (_fetch,)), _channel_tiles, _plane_tiles, _task, _finish, _run))
 
 
 def _second(blocking: Blocking) -> tuple[str, ...]:
@@ -273,11 +273,25 @@ def _table(blocking: Blocking) -> str:
 
 TILE_PARAMETERS = ("i64 %pixels", "i64 %channels", "ptr %packed", "ptr %table", "ptr %panel", "ptr %partial",
                    "ptr noalias %block", "i1 %accumulate")
+FETCH_PARAMETERS = ("ptr %next_image", "ptr %next_gradient", "i64 %rows", "i64 %turn", "i64 %turns")
+
+
+def _fetch(blocking: Blocking) -> str:
+    """Ask for a share of what the next block packs; channels are planes, which hardware prefetchers do not follow from one to the next."""
+    b = Builder("grad_fetch", (*FETCH_PARAMETERS, "i64 %channels", "ptr noalias %block"), blocking, attributes="noinline")
+    w = _read(b)
+    whole = b.both(b.compare("eq", w["image_column"], 1), b.compare("eq", w["gradient_column"], 1))
+    with b.when(whole):
+        for kind, count, lines in (("image", "%channels", w["packed_rows"]), ("gradient", "%rows", w["block_rows"])):
+            low, high = b.share(count, "%turn", "%turns")
+            b.call("plane_fetch", f"ptr %next_{kind}", f"i64 {w[f'{kind}_channel']}", f"i64 {low}", f"i64 {high}", f"i64 {w[f'{kind}_batch']}",
+                   f"i64 {w['block_images']}", f"i64 {b.mul(lines, w[f'{kind}_row'])}")
+    return b.text()
 
 
 def _channel_tiles(blocking: Blocking) -> str:
     """All taps of a block of channels for one panel of g."""
-    b = Builder("grad_channel_tiles", TILE_PARAMETERS, blocking, attributes="noinline")
+    b = Builder("grad_channel_tiles", (*TILE_PARAMETERS, *FETCH_PARAMETERS), blocking, attributes="noinline")
     w, width = _read(b), blocking.tile_columns
     step, taps = _channel_step(b, w), b.mul(w["tap_rows"], w["tap_columns"])
     panels = b.ceil_div("%channels", tile_size(blocking))
@@ -285,6 +299,10 @@ def _channel_tiles(blocking: Blocking) -> str:
         first, count = panel_rows(b, "%channels", panels, panel)
         pixel = b.add(b.mul(b.mul(u, w["row_dilation"]), w["packed_columns"]), b.mul(v, w["column_dilation"]))
         row = b.dot((first, taps), (u, w["tap_columns"]), (v, 1))
+        if not blocking.narrow:
+            tile = b.add(b.mul(b.add(b.mul(b.add(b.mul("%turn", w["tap_rows"]), u), w["tap_columns"]), v), panels), panel)
+            b.call("grad_fetch", "ptr %next_image", "ptr %next_gradient", "i64 %rows", f"i64 {tile}", f"i64 {b.mul('%turns', b.mul(taps, panels))}",
+                   "i64 %channels", "ptr %block")
         b.call("table_tile", "i64 1", f"i64 {count}", "i64 %pixels", f"ptr {b.at('%packed', b.dot((pixel, step), (first, 1)))}",
                "i64 0", "ptr %table", "ptr %panel", f"ptr {b.at('%partial', b.mul(row, width))}", f"i64 {b.mul(taps, width)}",
                "i1 %accumulate")
@@ -336,11 +354,21 @@ def _task(blocking: Blocking) -> str:
             b.call("grad_pack_gradient", f"ptr {gradient}", "ptr %block", f"i64 {lines}", "i64 %rows",
                    f"ptr {b.at(panels, b.mul(b.mul(image, pixels), width))}", f"i64 {panel_size}",
                    *_behind(b, w, b.add(n, image), "gradient_batch"))
-        with b.loop(0, b.ceil_div("%rows", width)) as panel:
+        following = b.add(index, 1)
+        n, i = b.mul(b.div(following, row_blocks), w["block_images"]), b.mul(b.rem(following, row_blocks), w["block_rows"])
+        top = b.add(b.mul(i, w["row_stride"]), w["row_offset"])
+        next_image = b.operand_at("%image", b.dot((n, w["image_batch"]), (top, w["image_row"])))
+        next_gradient = b.operand_at("%gradient", b.dot((n, w["gradient_batch"]), (i, w["gradient_row"])))
+        gradient_panels = b.ceil_div("%rows", width)
+        early = b.div(gradient_panels, 2)
+        with b.loop(0, gradient_panels) as panel:
+            late = b.compare("sge", panel, early)
+            fetched = (f"ptr {next_image}", f"ptr {next_gradient}", "i64 %rows", f"i64 {b.select(late, b.sub(panel, early), 0)}",
+                       f"i64 {b.select(late, b.sub(gradient_panels, early), 1 << 40)}")
             operands = (f"i64 {b.mul(images, pixels)}", "i64 %channels", f"ptr {packed}", "ptr %private",
                         f"ptr {b.at(panels, b.mul(panel, panel_size))}", f"ptr {b.at('%partial', b.mul(panel, partial_step))}",
                         "ptr %block", f"i1 {b.compare('sgt', index, '%begin')}")
-            b.cases((planes, _later(b, "grad_plane_tiles", operands)), default=_later(b, "grad_channel_tiles", operands))
+            b.cases((planes, _later(b, "grad_plane_tiles", operands)), default=_later(b, "grad_channel_tiles", (*operands, *fetched)))
     return b.text()
 
 
