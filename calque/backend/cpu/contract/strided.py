@@ -18,14 +18,16 @@ from calque.backend.cpu.contract.finish import begin, finish
 from calque.backend.cpu.contract.gemm import depth_block, depth_blocks, panel_rows
 from calque.backend.cpu.contract.near import SAME_SETS_BYTES
 from calque.backend.cpu.contract.pack import read_patch
+from calque.backend.cpu.contract.plane_tile import LINE_BYTES
 from calque.backend.cpu.contract.target import Blocking
 
 GATHERED, SPREAD = 1, 2
 """The word ``strided`` of a forward convolution and of an input gradient on this path."""
 FEWEST_ROWS = 32
 FEWEST_PIXELS = 128
-DENSE_BYTES = 256 << 10
-"""Wanted size of the pixels that are multiplied with all weights: a part of the second-level cache."""
+GATHERED_BYTES, SPREAD_BYTES = 128 << 10, 256 << 10
+"""Wanted size of the pixels that are multiplied with all weights: a part of the second-level cache, where the lines from which the next pixels
+are gathered wait as well, four times as many bytes."""
 LARGEST_BYTES = 2 << 20
 """Most that the smallest part of an image may take."""
 MOST_PIXELS = 1024
@@ -72,7 +74,8 @@ def _layout(b: Builder, p: Mapping[str, str], w: Mapping[str, str]) -> _Layout:
     even = b.min(b.let(f"and i64 {columns}, {b.sub(0, columns)}"), lanes)
     unit = b.min(b.div(lanes, even), rows)
     units = b.ceil_div(rows, unit)
-    wanted = b.min(b.div(DENSE_BYTES // b.blocking.item_bytes, w["channels"]), MOST_PIXELS)
+    room = b.select(spread, SPREAD_BYTES // b.blocking.item_bytes, GATHERED_BYTES // b.blocking.item_bytes)
+    wanted = b.min(b.div(room, w["channels"]), MOST_PIXELS)
     chunks = b.ceil_div(units, b.max(b.div(wanted, b.mul(unit, columns)), 1))
     largest = b.mul(b.mul(b.ceil_div(units, chunks), unit), columns)
     # An odd number of vectors: channels must not compete for the same cache sets.
@@ -218,7 +221,10 @@ def _convolve(blocking: Blocking) -> str:
     units = b.mul(b.mul(o.chunks, w["images"]), w["groups"])
     parts = b.clamp(b.ceil_div(b.mul("%threads", UNITS_PER_THREAD), b.max(units, 1)), 1, panels)
     next_row = b.mul(p["row_stride"], p["row_step"])
-    next_line = b.mul(o.columns, b.mul(p["column_stride"], p["column_step"]))
+    line = LINE_BYTES // blocking.item_bytes
+    # A row that begins within a line of the caches ends within one more.
+    within = b.select(b.compare("eq", b.rem(next_row, line), 0), 0, line - 1)
+    next_line = b.add(b.mul(o.columns, b.mul(p["column_stride"], p["column_step"])), within)
 
     def place(unit: Value) -> tuple[str, Value, Value, Value, Value]:
         """Where the source of a unit begins; its first row, number of rows, group and image."""
