@@ -11,7 +11,7 @@ from collections.abc import Iterable, Set
 from dataclasses import dataclass
 
 _NAME = re.compile(r"@([\w.$]+)")
-_DEFINITION = re.compile(r"^define [^\n]*?@([\w.$]+)\(", re.MULTILINE)
+_DEFINITION = re.compile(r"define [^\n]*?@([\w.$]+)\(")
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,11 +75,14 @@ def partition(text: str) -> Partition:
     """Cut a module. Every definition must start with `define` and end with `}` at the start of a line."""
     functions: dict[str, str] = {}
     common: list[str] = []
+    text = "\n" + text
     place = 0
-    for found in _DEFINITION.finditer(text):
-        end = text.index("\n}", found.start()) + 2
-        common.append(text[place : found.start()])
-        functions[found[1]] = text[found.start() : end]
+    while (line := text.find("\ndefine ", place)) >= 0:
+        found = _DEFINITION.match(text, line + 1)
+        assert found is not None, "a definition has a name"
+        end = text.index("\n}", line) + 2
+        common.append(text[place : line + 1])
+        functions[found[1]] = text[line + 1 : end]
         place = end
     common.append(text[place:])
     calls = {}

@@ -24,7 +24,7 @@ from calque.backend.cpu.contract.ways import Evaluator, ways_of
 from calque.ops.attention import MOST_QUERIES_IN_PLACE
 
 CHOSEN = re.compile(
-    r"(outer|outer_narrow|outer_half|dot|stream|plane_tile)_\d+|(table|small)_tile_\d+x\d+|gemm_(dot|row|direct|grid|part)|small_products?"
+    r"(outer|outer_narrow|outer_half|apart|dot|stream|plane_tile)_\d+|(table|small)_tile_\d+x\d+|gemm_(dot|row|direct|grid|part)|small_products?"
     r"|pack_(tall|wide)|row_group|attention_few|few_\w+|pack_rows_(short\w+|unit|strided)"
 )
 """The functions that this file knows about."""
@@ -171,6 +171,8 @@ def _attention(a: Attention, blocking: Blocking) -> Iterator[str]:
         yield from ("attention_few", "few_scores", "few_weights", "few_values", "few_finish", *(f"few_stretch{1 << k}" for k in range(6)))
     for size in {*a.sizes, a.query_chunk, a.key_block}:
         yield from (f"outer_{count}" for count in _cut(size, blocking.tile_rows))
+    for size in {*a.sizes, a.query_chunk, a.key_block, blocking.tile_columns}:
+        yield from (f"apart_{count}" for count in _cut(size, blocking.apart_rows))
 
 
 def _recurrent(r: Recurrent, blocking: Blocking, threads: int) -> Iterator[str]:
