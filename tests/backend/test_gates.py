@@ -192,7 +192,7 @@ optimizer = job.optimizer(cq, model)
 batches = [[cq.tensor(a) for a in job.batch(np.random.default_rng(0), job.batch_size)] for _ in range(3)]
 for x, y in batches:
     job.step(cq, model, optimizer, x, y).item()
-print(gates.GATES.opened, len(gates.GATES.closed))
+print(cq.stats()["compiler"]["late"], len(gates.GATES.closed))
 """
 
 

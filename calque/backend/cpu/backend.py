@@ -10,6 +10,7 @@ import numpy as np
 from calque.backend.base import Array, Backend, Executable, MemoryStats
 from calque.backend.cpu import contract, limits, place, plans, same, tune
 from calque.backend.cpu.executable import CpuExecutable, compile_schedule
+from calque.backend.cpu.gates import GATES
 from calque.backend.cpu.link import notes
 from calque.backend.cpu.memory import POOL, POOLS
 from calque.backend.cpu.place import HERE
@@ -54,7 +55,7 @@ class CpuBackend(Backend):
         expect(nodes // 4 + 1)
 
     def compile_counts(self) -> dict[str, Any]:
-        """See `processes.Counters`."""
+        """See `processes.Counters`; `late`: functions that a run had to wait for (see `gates.py`)."""
         return {
             "processes": COUNTERS.processes,
             "at_once": COUNTERS.at_once,
@@ -62,6 +63,7 @@ class CpuBackend(Backend):
             "in_process": COUNTERS.alone,
             "reasons": dict(COUNTERS.reasons),
             "peak_mib": COUNTERS.peak_mib,
+            "late": GATES.opened,
         }
 
     def workspace_bytes(self, kind: str, spec: Any, dtype: DType) -> int:
