@@ -159,7 +159,7 @@ def test_blocks_fit_into_scratch_memory(gradient: bool, dtype: str, target: Targ
         assert max(sum(sizes.values()), sum(few.values())) * blocking.item_bytes <= SCRATCH_BYTES  # type: ignore[arg-type, type-var]
 
 
-@pytest.mark.parametrize("sizes", [(600, 600, 64, 64), (300, 700, 33, 16), (700, 300, 16, 80), (45, 45, 64, 64)])
+@pytest.mark.parametrize("sizes", [(600, 600, 64, 64), (300, 700, 33, 16), (100, 700, 64, 48), (700, 300, 16, 80), (45, 45, 64, 64), (0, 50, 16, 16)])
 def test_tiles_at_the_diagonal(sizes: tuple[int, int, int, int]) -> None:
     """Pieces of work that begin behind the first queries, tiles cut at the diagonal, keys that nobody sees."""
     forward, backward = operands(np.random.default_rng(1), "float32", (1,), sizes, False, 0.2, True)

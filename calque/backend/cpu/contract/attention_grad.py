@@ -2,10 +2,10 @@
 
 A piece of work is a range of key blocks of one product. For every block of keys, and every block of queries that sees some of them, panels
 of keys are the lanes: S = Q K' and G V' by an outer-product kernel from rows of queries, then P = exp(S - lse) and D = scale P (G V' - delta)
-in place. Read by columns where they lie, they are the left operands for the gradients of V (P' G) and K (D' Q), kept for the whole block of
-keys; read by rows, D is the one for the gradient of the queries (D K), which is added to memory once per pair of blocks. Rows of Q, K and G
-are the right operands as they are. With a causal mask every tile ends, or begins, at the diagonal. When one product has several pieces of work,
-each adds up its own gradient of the queries, and all threads add those in a fixed order at the end.
+in place. Read by columns where they lie, they are the left operands for the gradients of V (P' G) and K (D' Q); read by rows, D is the one
+for the gradient of the queries (D K). Rows of Q, K and G are the right operands as they are. Gradients whose rows are whole vectors are added
+up where they lie, others in scratch memory. With a causal mask every tile ends, or begins, at the diagonal. When one product has several
+pieces of work, each adds up its own gradient of the queries, and all threads add those in a fixed order at the end.
 
 Source: Dao, "FlashAttention-2" (2023), algorithm 2.
 """
@@ -112,7 +112,7 @@ def _each_tile(b: Builder, first: Value, end: Value) -> Iterator[tuple[Value, Va
 
 
 TILE_PARAMETERS = ("ptr %words", "ptr %scratch", "ptr %mask", "i64 %mask_row", "i64 %mask_column", "i64 %query", "i64 %rows",
-                   "i64 %start", "i64 %length", "i64 %panel", "i1 %want_k", "i1 %want_v")
+                   "i64 %start", "i64 %length", "i64 %panel", "ptr %dk", "ptr %dv")
 
 
 def _tile(blocking: Blocking) -> str:
@@ -146,6 +146,11 @@ def _tile(blocking: Blocking) -> str:
     return b.text()
 
 
+def _in_place(b: Builder, size: Value) -> str:
+    """Whether rows of a gradient are whole vectors, so that products write and add to them where they lie."""
+    return b.compare("eq", b.rem(size, b.blocking.lanes), 0)
+
+
 def _products(b: Builder, w: Words, area: dict[str, str], rows: tuple[Value, Value], done: Value) -> None:
     """Scores and G V' of the panel of keys that begins at ``done``; ``rows``: the first, and the one that sees the first key of the panel."""
     skip, offset = rows
@@ -165,17 +170,19 @@ def _sums(b: Builder, w: Words, area: dict[str, str], rows: tuple[str, Value, Va
     """Gradients of V and K of the panel of keys that begins at ``done``; ``rows``: whether, and from which row on, queries see the first key."""
     causal, offset, skip = rows
     width, tall, step = b.blocking.tile_columns, b.blocking.apart_rows, slopes_step(b, w["key_block"])
+    later = b.compare("sgt", "%query", b.select(causal, b.add("%start", done), 0))  # a block of queries before this one saw the panel
     with b.loop(0, count, tall) as key:
         first = b.select(causal, b.clamp(b.add(offset, key), skip, "%rows"), skip)
         place, keys = b.add(done, key), b.min(b.sub(count, key), tall)
-        for wanted, left, left_step, right, size, sums in (
-            ("%want_v", b.at(area["weights"], key), width, "gradients", w["outputs"], "value_sums"),
-            ("%want_k", b.at(area["slopes"], place), step, "queries", w["features"], "key_sums"),
+        for target, left, left_step, right, size, sums in (
+            ("%dv", b.at(area["weights"], key), width, "gradients", w["outputs"], "value_sums"),
+            ("%dk", b.at(area["slopes"], place), step, "queries", w["features"], "key_sums"),
         ):
-            wide = whole_vectors(b, size)
-            with b.when(wanted):
+            wide, apart, direct = whole_vectors(b, size), w.row_step(size), _in_place(b, size)
+            there = b.select(direct, b.at(target, b.mul(b.add("%start", place), apart)), b.at(area[sums], b.mul(place, wide)), "ptr")
+            with b.when(_present(b, target)):
                 multiply(b, keys, b.sub("%rows", first), b.at(left, b.mul(first, left_step)), (1, left_step),
-                         b.at(area[right], b.mul(first, wide)), wide, b.at(area[sums], b.mul(place, wide)), wide, wide, "true")
+                         b.at(area[right], b.mul(first, wide)), wide, there, b.select(direct, apart, wide), wide, later)
 
 
 def _query_sums(blocking: Blocking) -> str:
@@ -185,13 +192,17 @@ def _query_sums(blocking: Blocking) -> str:
     w = Words(b, "%words", 0)
     area = _areas(b, w)
     features, causal, slopes = w["features"], b.compare("ne", w["causal"], 0), slopes_step(b, w["key_block"])
-    wide, step = whole_vectors(b, features), w.row_step(features)
+    wide, step, direct = whole_vectors(b, features), w.row_step(features), _in_place(b, features)
+    target = b.at("%target", b.mul("%query", step))
+    there, apart = b.select(direct, target, area["query_sums"], "ptr"), b.select(direct, step, wide)
+    adding = b.both(direct, "%accumulate")
     with _each_tile(b, 0, "%rows") as (row, count):
         seen = b.sub(b.add("%query", b.add(row, count)), "%start")
         active = b.select(causal, b.clamp(seen, 0, "%length"), "%length")
         multiply(b, count, active, b.at(area["slopes"], b.mul(row, slopes)), (slopes, 1), area["key_rows"], wide,
-                 b.at(area["query_sums"], b.mul(row, wide)), wide, wide, "false")
-    rows_out(b, area["query_sums"], wide, "%rows", features, b.at("%target", b.mul("%query", step)), step, "%accumulate")
+                 b.at(there, b.mul(row, apart)), apart, wide, adding)
+    with b.when(b.let(f"xor i1 {direct}, true", "c")):
+        rows_out(b, area["query_sums"], wide, "%rows", features, target, step, "%accumulate")
     return b.text()
 
 
@@ -204,9 +215,9 @@ def _unit(blocking: Blocking, masked: bool) -> str:
     b = Builder("attention_grad_unit" + ("_masked" if masked else ""), UNIT_PARAMETERS, blocking, attributes="noinline")
     w, width = Words(b, "%words", 6 + masked), blocking.tile_columns
     area = _areas(b, w)
-    features, outputs, block, chunk, queries = w["features"], w["outputs"], w["key_block"], w["query_chunk"], w["queries"]
+    features, block, chunk, queries = w["features"], w["key_block"], w["query_chunk"], w["queries"]
     _start(b, w, area)
-    want_q, want_k, want_v = (_present(b, pointer) for pointer in ("%dq", "%dk", "%dv"))
+    want_q = _present(b, "%dq")
     causal = b.compare("ne", w["causal"], 0)
 
     def first_query(start: Value) -> Value:
@@ -229,15 +240,27 @@ def _unit(blocking: Blocking, masked: bool) -> str:
             _start_queries(b, w, area, query, rows)
             with b.loop(0, b.ceil_div(length, width)) as panel:
                 b.call("attention_grad_tile", "ptr %words", "ptr %scratch", "ptr %mask", f"i64 {mask_row}", f"i64 {mask_column}",
-                       f"i64 {query}", f"i64 {rows}", f"i64 {start}", f"i64 {length}", f"i64 {panel}", f"i1 {want_k}", f"i1 {want_v}")
+                       f"i64 {query}", f"i64 {rows}", f"i64 {start}", f"i64 {length}", f"i64 {panel}", "ptr %dk", "ptr %dv")
             with b.when(want_q):
                 b.call("attention_grad_queries", "ptr %words", "ptr %scratch", "ptr %dq", f"i64 {query}", f"i64 {rows}", f"i64 {start}",
                        f"i64 {length}", f"i1 {more}")
-        for wanted, sums, size, target in ((want_k, "key_sums", features, "%dk"), (want_v, "value_sums", outputs, "%dv")):
-            with b.when(wanted):
-                step = w.row_step(size)
-                rows_out(b, area[sums], whole_vectors(b, size), length, size, b.at(target, b.mul(start, step)), step, "false")
+        _finish_keys(b, w, area, start, length)
     return b.text()
+
+
+def _finish_keys(b: Builder, w: Words, area: dict[str, str], start: Value, length: Value) -> None:
+    """Gradients of a block of keys and values: sums that are not there yet, and zeros where no query saw a panel."""
+    width, queries = b.blocking.tile_columns, w["queries"]
+    some = b.select(b.compare("eq", queries, 0), 0, length)
+    visited = b.mul(b.ceil_div(b.max(b.sub(queries, start), 0), width), width)
+    seen = b.select(b.compare("ne", w["causal"], 0), b.min(visited, length), some)
+    for sums, size, target in (("key_sums", w["features"], "%dk"), ("value_sums", w["outputs"], "%dv")):
+        step = w.row_step(size)
+        with b.when(_present(b, target)):
+            with b.when(b.let(f"xor i1 {_in_place(b, size)}, true", "c")):
+                rows_out(b, area[sums], whole_vectors(b, size), seen, size, b.at(target, b.mul(start, step)), step, "false")
+            with b.loop(seen, length) as row:
+                _fill(b, b.at(target, b.mul(b.add(start, row), step)), size, "zeroinitializer")
 
 
 def _start(b: Builder, w: Words, area: dict[str, str]) -> None:
@@ -248,7 +271,7 @@ def _start(b: Builder, w: Words, area: dict[str, str]) -> None:
 
 
 def _start_keys(b: Builder, w: Words, area: dict[str, str], start: Value, length: Value) -> None:
-    """Panels of a block of values and keys, rows of the keys; empty sums for their gradients."""
+    """Panels of a block of values and keys, rows of the keys."""
     width, rows = b.blocking.tile_columns, area["key_rows"]
     for operand, source, name, size in ((V, "%v", "value", w["outputs"]), (K, "%k", "key", w["features"])):
         wide, steps = whole_vectors(b, size), w.steps(operand)
@@ -256,7 +279,6 @@ def _start_keys(b: Builder, w: Words, area: dict[str, str], start: Value, length
         with b.loop(0, length, width) as done:
             pack(b, b.at(rows, b.mul(done, wide)), wide, 1, b.min(width, b.sub(length, done)), size, b.at(area[f"{name}s"], b.mul(done, size)),
                  width)
-        _fill(b, area[f"{name}_sums"], b.mul(length, wide), "zeroinitializer")
 
 
 def _start_queries(b: Builder, w: Words, area: dict[str, str], query: Value, rows: Value) -> None:
