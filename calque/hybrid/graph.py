@@ -78,6 +78,7 @@ class Template:
             raise Unsupported("saves a copy of a value for its gradient")
         if any(id(st) not in values and k not in needed for k, st in enumerate(storages)):
             raise Unsupported("keeps a value in a place that the guards do not reach")
+        self.own = [id(st) in values for st in storages]  # results that only the caller wants live no longer than as written
         used = [st for node in self.nodes for st in _saved(node)]
         if any(st.version != version for node in self.nodes for st, version in zip(_saved(node), _versions(node), strict=True)):
             raise Unsupported("changes a value that its gradient needs")
@@ -201,7 +202,8 @@ class Template:
         node.where = user_line()
         present = [known[index] for _, _, index in self.numbers]
         versions = [cells[k].version for k in self.saved] + [created[k].version for k in self.kept]
-        node.context = (cells, created, versions, local.state.trace, present)
+        kept = [st if own else None for st, own in zip(created, self.own, strict=True)]
+        node.context = (cells, kept, versions, local.state.trace, present)
         for out, target in zip(outputs, output_nodes(node, len(outputs)), strict=True):
             out._grad_fn, out._requires_grad = target, True
 
@@ -231,11 +233,11 @@ class Template:
         return [g if g is None or before is None else Total(g) for g, before in zip(found, held, strict=True)]
 
     def _as_written(
-        self, cells: list[Any], created: list[Storage], grads: Sequence[Any], targets: Sequence[Any], values: list[Any]
+        self, cells: list[Any], created: list[Any], grads: Sequence[Any], targets: Sequence[Any], values: list[Any]
     ) -> list[Any]:
         """Gradients that can be differentiated again: through a copy of the graph."""
         Counts.because("is differentiated more than once")
-        storages = {id(own): actual for own, actual in zip(self.storages, created, strict=True)}
+        storages = {id(own): actual for own, actual in zip(self.storages, created, strict=True) if actual is not None}
         handles = {id(t): cells[cell] for t, cell in self.handles}
         graph = Copy([leaf for _, leaf in self.leaves], targets, storages, handles, self.reached)
         kept: dict[int, dict[int, Any]] = {}
@@ -257,20 +259,9 @@ class Template:
                     v._storage.version if isinstance(v, Tensor) else v.version if isinstance(v, Storage) else 0 for v in item.saved.values()
                 )
 
-    def _differentiate(
-        self, cells: list[Any], created: list[Storage], grads: Sequence[Any], targets: Sequence[Any], home: Any, earlier: list[Any]
-    ) -> list[Any]:
-        """Walk the template as if this call had recorded it. `earlier`: gradients that the targets have already."""
-        trace = local.state.trace
-        for own, actual in zip(self.storages, created, strict=True):
-            for name in _FIELDS:
-                setattr(own, name, getattr(actual, name))
-            if own.trace is trace:
-                trace.storages.append(own)  # should a program start now, its buffer is needed
-        lent = [(t, t._storage) for t, _ in self.handles if id(t) in self.arguments]  # leaves of the caller's that were arguments then
-        for t, cell in self.handles:
-            t._storage, t._cache = cells[cell], None
-        path = path_of(trace.cur) if self.views and trace is home else []
+    def _set_views(self, trace: Any, here: bool) -> None:
+        """What the handles know of the trace, if it is still that of the call: the views of them that it has recorded."""
+        path = path_of(trace.cur) if self.views and here else []
         for t, edge, base, slot in self.views:
             held = t._storage
             t._cache = None
@@ -279,6 +270,23 @@ class Template:
             elif held.trace is trace:  # the call stands elsewhere
                 place = next((k for k, e in enumerate(path) if e.op is VIEW and e.inputs == (held.slot,) and e.attrs == edge.attrs), -1)
                 t._cache = (trace, held.slot, place) if place >= 0 else None
+
+    def _differentiate(
+        self, cells: list[Any], created: list[Any], grads: Sequence[Any], targets: Sequence[Any], home: Any, earlier: list[Any]
+    ) -> list[Any]:
+        """Walk the template as if this call had recorded it. `earlier`: gradients that the targets have already."""
+        trace = local.state.trace
+        for own, actual in zip(self.storages, created, strict=True):
+            if actual is None:
+                continue
+            for name in _FIELDS:
+                setattr(own, name, getattr(actual, name))
+            if own.trace is trace:
+                trace.storages.append(own)  # should a program start now, its buffer is needed
+        lent = [(t, t._storage) for t, _ in self.handles if id(t) in self.arguments]  # leaves of the caller's that were arguments then
+        for t, cell in self.handles:
+            t._storage, t._cache = cells[cell], None
+        self._set_views(trace, trace is home)
         self._set_saved()
         hooks = [(leaf, leaf._hooks) for _, leaf in self.leaves if isinstance(leaf, Tensor) and leaf._hooks]
         for leaf, _ in hooks:  # the caller's graph runs them

@@ -39,19 +39,21 @@ def moved(macro: Macro, trace: Trace, cells: list[Storage | None]) -> Macro | No
     """`macro`, as its call would be recorded where the trace stands; None if only running it tells."""
     if macro.test is not None or macro.copies is not None or macro.fresh or macro.checks or local.state.device is not None:
         return None
+    scratch = Trace(trace.cur)
+    scratch.n, scratch.inputs = trace.n, list(trace.inputs)
     try:
-        return _Move(macro, trace, cells).run()
+        return _Move(macro, trace, scratch, cells).run()
     except Bound:
         return None
+    finally:
+        scratch.inputs = []  # what stands for a buffer knows its trace: a cycle would keep the real ones alive
 
 
 class _Move:
     """Walks the stretch once, on a trace of its own that begins where the real one stands."""
 
-    def __init__(self, macro: Macro, trace: Trace, cells: list[Storage | None]) -> None:
-        self.macro, self.real, self.cells = macro, trace, cells
-        self.trace = Trace(trace.cur)
-        self.trace.n, self.trace.inputs = trace.n, list(trace.inputs)
+    def __init__(self, macro: Macro, real: Trace, scratch: Trace, cells: list[Storage | None]) -> None:
+        self.macro, self.real, self.trace, self.cells = macro, real, scratch, cells
         self.slots: dict[int, int] = {}  # of the stretch -> here
         self.edges: dict[Edge, Edge] = {}
         self.entering: dict[int, int] = {}  # slot of the stretch -> cell whose value it is

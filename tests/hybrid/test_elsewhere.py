@@ -3,6 +3,8 @@ step as written, and no program begins anew for them."""
 
 from __future__ import annotations
 
+import gc
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -14,7 +16,7 @@ from calque import nn
 from calque.nn import functional as F
 from calque.run import dispatch
 from calque.run.recorder import Counters
-from tests.hybrid.common import replays
+from tests.hybrid.common import batch, perceptron, replays
 
 
 class Branchy(nn.Module):
@@ -127,7 +129,7 @@ def _on_and_off(net: Any, step: int) -> None:
 
 @pytest.mark.parametrize("interpret", [0, dispatch.INTERPRET_WORK], ids=["compiled", "as usual"])
 @pytest.mark.parametrize("prepare", [_whole, _parts, _nested, _on_and_off], ids=lambda f: f.__name__.strip("_"))
-@pytest.mark.parametrize("seed", [0, 1, 2, 3, 47, 58, *(pytest.param(k, marks=pytest.mark.slow) for k in range(4, 47))])
+@pytest.mark.parametrize("seed", [0, 1, 32, 47, 58, *(pytest.param(k, marks=pytest.mark.slow) for k in range(2, 60) if k not in (32, 47, 58))])
 def test_random_networks(seed: int, prepare: Callable[[Any, int], None], interpret: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dispatch, "INTERPRET_WORK", interpret)
     expected = _train(seed, lambda net, step: None)
@@ -175,3 +177,21 @@ def test_a_call_elsewhere_takes_the_edges_of_the_call_as_written() -> None:
     edges = Counters.edges
     assert later(twin) == later(net)
     assert Counters.edges == edges
+
+
+def test_a_call_elsewhere_keeps_no_memory() -> None:
+    """What is overwritten in place must have one owner, without the garbage collector's help."""
+    net = perceptron().hybridize()
+    x = batch(0)
+    for _ in range(4):
+        net(x).tolist()
+    buffer = x._storage.buffer
+    gc.collect()
+    gc.disable()
+    try:
+        before = sys.getrefcount(buffer)
+        for _ in range(3):
+            (net(x * 2.0) + net(x * 3.0)).tolist()
+        assert sys.getrefcount(buffer) == before
+    finally:
+        gc.enable()
