@@ -74,7 +74,7 @@ FORMULAS: dict[str, Callable[..., Any]] = {
     "floor": lambda x: x // 1,
     "ceil": lambda x: -(-x // 1),
     "round": np.round,
-    "trunc": np.fix,
+    "trunc": np.trunc,
     "logical_not": lambda x: x.astype(np.bool_) == np.False_,
     "copy": lambda x: x,
     "add": lambda x, y: x - (0 - y) if x.dtype != np.bool_ else x | y,
@@ -85,7 +85,7 @@ FORMULAS: dict[str, Callable[..., Any]] = {
     "remainder": lambda x, y: (
         x - np.floor(x / y) * y if x.dtype == np.float64 else np.where(y == 0, 0, x % np.where(y == 0, 1, y))
     ),
-    "fmod": lambda x, y: x - np.fix(x / y) * y if x.dtype == np.float64 else np.where(y == 0, 0, x % np.where(y == 0, 1, y)),
+    "fmod": lambda x, y: x - np.trunc(x / y) * y if x.dtype == np.float64 else np.where(y == 0, 0, x % np.where(y == 0, 1, y)),
     "pow": lambda x, y: np.exp(y * np.log(x)) if x.dtype == np.float64 else x**y,
     "atan2": lambda y, x: np.angle(x + 1j * y),
     "maximum": lambda x, y: np.where(x > y, x, y),
