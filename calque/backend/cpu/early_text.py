@@ -48,8 +48,7 @@ begin:
   %row = mul i64 %number, 24
   %launch = getelementptr i8, ptr %launches, i64 %row
   %function = load ptr, ptr %launch
-  %offsetp = getelementptr i8, ptr %launch, i64 8
-  %offset = load i64, ptr %offsetp
+  %offset = load i64, ptr %launch + 8
   %words = load ptr, ptr %wordsp
   %args = getelementptr i8, ptr %words, i64 %offset
   call void %function(i64 %part, i64 %parts, ptr %barrier, ptr %scratch, ptr %args)
@@ -78,8 +77,7 @@ begun:
   %helps = icmp ne i64 %join, 0
   br i1 %helps, label %help, label %close
 help:
-  %scratchp = getelementptr i8, ptr %control, i64 FIRST_SCRATCH
-  %scratch = load ptr, ptr %scratchp
+  %scratch = load ptr, ptr %control + FIRST_SCRATCH
   call void @early_units(ptr %control, ptr %scratch)
   br label %close
 close:
@@ -96,12 +94,10 @@ idle:
 ; Called by Python with (list of arrays), bound to the array of a request: addresses, then the workers begin. Returns the list.
 define ptr @calque_early(ptr %self, ptr %arguments, i64 %count) nounwind {
 entry:
-  %requestp = getelementptr i8, ptr %self, i64 16
-  %request = load ptr, ptr %requestp
+  %request = load ptr, ptr %self + 16
 LOAD_EARLY
   %arrays = load ptr, ptr %arguments
-  %objectsp = getelementptr i8, ptr %arrays, i64 24
-  %objects = load ptr, ptr %objectsp
+  %objects = load ptr, ptr %arrays + 24
   call void @calque_patch(ptr %words, i64 %patches, ptr %positions, ptr %sources, ptr %offsets, ptr %objects)
 FIELDS
   store ptr %launches, ptr %launchesp

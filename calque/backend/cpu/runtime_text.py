@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import platform
 
+from calque.backend.cpu.address_text import with_addresses
 from calque.backend.cpu.early_text import CLOSED, EARLY, EARLY_BYTES, early_text
 from calque.backend.cpu.same_text import same_text
 from calque.backend.cpu.spin_text import spin_text
@@ -78,19 +79,13 @@ done:
 define internal void @job(ptr %thread) nounwind {
 entry:
   %control = load ptr, ptr %thread
-  %numberp = getelementptr i8, ptr %thread, i64 8
-  %number = load i64, ptr %numberp
-  %scratchp = getelementptr i8, ptr %thread, i64 16
-  %scratch = load ptr, ptr %scratchp
+  %number = load i64, ptr %thread + 8
+  %scratch = load ptr, ptr %thread + 16
   %barrier = getelementptr i8, ptr %control, i64 128
-  %launchesp = getelementptr i8, ptr %control, i64 256
-  %launches = load ptr, ptr %launchesp
-  %countp = getelementptr i8, ptr %control, i64 264
-  %count = load i64, ptr %countp
-  %wordsp = getelementptr i8, ptr %control, i64 272
-  %words = load ptr, ptr %wordsp
-  %threadsp = getelementptr i8, ptr %control, i64 320
-  %threads = load i64, ptr %threadsp
+  %launches = load ptr, ptr %control + 256
+  %count = load i64, ptr %control + 264
+  %words = load ptr, ptr %control + 272
+  %threads = load i64, ptr %control + 320
   call void @launches(i64 %number, i64 %threads, ptr %barrier, ptr %scratch, ptr %launches, i64 %count, ptr %words)
   ret void
 }
@@ -107,10 +102,8 @@ body:
   %row = mul i64 %i, 24
   %launch = getelementptr i8, ptr %launches, i64 %row
   %function = load ptr, ptr %launch
-  %offsetp = getelementptr i8, ptr %launch, i64 8
-  %offset = load i64, ptr %offsetp
-  %flagp = getelementptr i8, ptr %launch, i64 16
-  %flag = load i64, ptr %flagp
+  %offset = load i64, ptr %launch + 8
+  %flag = load i64, ptr %launch + 16
   %args = getelementptr i8, ptr %words, i64 %offset
   %shifted = lshr i64 %flag, 1
   %followers = and i64 %shifted, 127
@@ -131,8 +124,7 @@ follow:
   %frow = mul i64 %final, 24
   %flaunch = getelementptr i8, ptr %launches, i64 %frow
   %ffunction = load ptr, ptr %flaunch
-  %foffsetp = getelementptr i8, ptr %flaunch, i64 8
-  %foffset = load i64, ptr %foffsetp
+  %foffset = load i64, ptr %flaunch + 8
   %fargs = getelementptr i8, ptr %words, i64 %foffset
   %loopp = getelementptr i64, ptr %slot, i64 1
   store ptr %ffunction, ptr %loopp
@@ -166,8 +158,7 @@ turn:
   %krow = mul i64 %k, 24
   %klaunch = getelementptr i8, ptr %launches, i64 %krow
   %kfunction = load ptr, ptr %klaunch
-  %koffsetp = getelementptr i8, ptr %klaunch, i64 8
-  %koffset = load i64, ptr %koffsetp
+  %koffset = load i64, ptr %klaunch + 8
   %kargs = getelementptr i8, ptr %words, i64 %koffset
   call void %kfunction(i64 %c, i64 %parts, ptr %barrier, ptr %scratch, ptr %kargs)
   %k1 = add i64 %k, 1
@@ -179,8 +170,7 @@ partdone:
 lastrow:
   %lrow = mul i64 %final, 24
   %llaunch = getelementptr i8, ptr %launches, i64 %lrow
-  %lflagp = getelementptr i8, ptr %llaunch, i64 16
-  %lflag = load i64, ptr %lflagp
+  %lflag = load i64, ptr %llaunch + 16
   br label %finished
 finished:
   %at = phi i64 [%i, %one], [%final, %lastrow]
@@ -209,12 +199,9 @@ entry:
   %loop = load ptr, ptr %loopp
   %argsp = getelementptr i64, ptr %slot, i64 2
   %args = load ptr, ptr %argsp
-  %operandsp = getelementptr i64, ptr %args, i64 -3
-  %operands = load i64, ptr %operandsp
-  %accessesp = getelementptr i64, ptr %args, i64 -2
-  %accesses = load i64, ptr %accessesp
-  %countp = getelementptr i64, ptr %args, i64 -1
-  %count = load i64, ptr %countp
+  %operands = load i64, ptr %args[-3]
+  %accesses = load i64, ptr %args[-2]
+  %count = load i64, ptr %args[-1]
   %local = getelementptr i64, ptr %slot, i64 LOCAL_WORDS
   br label %copy
 copy:
@@ -222,19 +209,15 @@ copy:
   %more = icmp slt i64 %i, %count
   br i1 %more, label %copybody, label %extents
 copybody:
-  %fromp = getelementptr i64, ptr %args, i64 %i
-  %word = load i64, ptr %fromp
-  %top = getelementptr i64, ptr %local, i64 %i
-  store i64 %word, ptr %top
+  %word = load i64, ptr %args[%i]
+  store i64 %word, ptr %local[%i]
   %i1 = add i64 %i, 1
   br label %copy
 extents:
   %e0 = getelementptr i64, ptr %local, i64 %operands
   store i64 1, ptr %e0
-  %e1 = getelementptr i64, ptr %e0, i64 1
-  store i64 %rows, ptr %e1
-  %e2 = getelementptr i64, ptr %e0, i64 2
-  store i64 %columns, ptr %e2
+  store i64 %rows, ptr %e0[1]
+  store i64 %columns, ptr %e0[2]
   %table = getelementptr i64, ptr %args, i64 %count
   br label %shift
 shift:
@@ -245,12 +228,9 @@ shiftbody:
   %k4 = mul i64 %k, 4
   %entryp = getelementptr i64, ptr %table, i64 %k4
   %position = load i64, ptr %entryp
-  %s0p = getelementptr i64, ptr %entryp, i64 1
-  %s0 = load i64, ptr %s0p
-  %s1p = getelementptr i64, ptr %entryp, i64 2
-  %s1 = load i64, ptr %s1p
-  %s2p = getelementptr i64, ptr %entryp, i64 3
-  %s2 = load i64, ptr %s2p
+  %s0 = load i64, ptr %entryp[1]
+  %s1 = load i64, ptr %entryp[2]
+  %s2 = load i64, ptr %entryp[3]
   %m0 = mul i64 %s0, %batch
   %m1 = mul i64 %s1, %row
   %m2 = mul i64 %s2, %column
@@ -272,8 +252,7 @@ entry:
   %control = load ptr, ptr %thread
   %parked = getelementptr i8, ptr %control, i64 64
   %stopp = getelementptr i8, ptr %control, i64 280
-  %startp = getelementptr i8, ptr %thread, i64 32
-  %start = load i32, ptr %startp
+  %start = load i32, ptr %thread + 32
   br label %idle
 idle:
   %seen = phi i32 [%start, %entry], [%ticket, %job], [%ticket, %early]
@@ -303,16 +282,14 @@ leave:
   %stopping = icmp ne i32 %stop, 0
   br i1 %stopping, label %done, label %work
 work:
-  %nowp = getelementptr i8, ptr %control, i64 284
-  %now = load atomic i32, ptr %nowp acquire, align 4
+  %now = load atomic i32, ptr %control + 284 acquire, align 4
   %posted = icmp ne i32 %now, %seenjob
   br i1 %posted, label %job, label %early
 job:
   call void @job(ptr %thread)
   br label %idle
 early:
-  %scratchp = getelementptr i8, ptr %thread, i64 16
-  %scratch = load ptr, ptr %scratchp
+  %scratch = load ptr, ptr %thread + 16
   call void @early_units(ptr %control, ptr %scratch)
   br label %idle
 done:
@@ -322,8 +299,7 @@ done:
 define internal void @announce(ptr %control) nounwind {
 entry:
   %t = atomicrmw add ptr %control, i32 1 seq_cst
-  %parked = getelementptr i8, ptr %control, i64 64
-  %n = load atomic i32, ptr %parked seq_cst, align 4
+  %n = load atomic i32, ptr %control + 64 seq_cst, align 4
   %any = icmp ne i32 %n, 0
   br i1 %any, label %wake, label %done
 wake:
@@ -339,20 +315,15 @@ entry:
   %single = icmp ne i64 %alone, 0
   br i1 %single, label %serial, label %together
 serial:
-  %scratchp = getelementptr i8, ptr %self, i64 16
-  %scratch = load ptr, ptr %scratchp
+  %scratch = load ptr, ptr %self + 16
   %barrier = getelementptr i8, ptr %control, i64 128
   call void @launches(i64 0, i64 1, ptr %barrier, ptr %scratch, ptr %launches, i64 %count, ptr %words)
   ret void
 together:
-  %launchesp = getelementptr i8, ptr %control, i64 256
-  store ptr %launches, ptr %launchesp
-  %countp = getelementptr i8, ptr %control, i64 264
-  store i64 %count, ptr %countp
-  %wordsp = getelementptr i8, ptr %control, i64 272
-  store ptr %words, ptr %wordsp
-  %threadsp = getelementptr i8, ptr %control, i64 320
-  %threads = load i64, ptr %threadsp
+  store ptr %launches, ptr %control + 256
+  store i64 %count, ptr %control + 264
+  store ptr %words, ptr %control + 272
+  %threads = load i64, ptr %control + 320
   %shared = icmp sgt i64 %threads, 1
   br i1 %shared, label %post, label %go
 post:
@@ -369,10 +340,8 @@ go:
 
 define i64 @calque_start(ptr %control) nounwind {
 entry:
-  %earlyp = getelementptr i8, ptr %control, i64 EARLY_AT
-  store i64 EARLY_CLOSED, ptr %earlyp
-  %threadsp = getelementptr i8, ptr %control, i64 320
-  %threads = load i64, ptr %threadsp
+  store i64 EARLY_CLOSED, ptr %control + EARLY_AT
+  %threads = load i64, ptr %control + 320
   br label %head
 head:
   %i = phi i64 [1, %entry], [%i1, %ok]
@@ -396,11 +365,9 @@ done:
 define void @calque_stop(ptr %control) nounwind {
 entry:
   %begun = call i64 @calque_settle(ptr %control, i64 0)
-  %stopp = getelementptr i8, ptr %control, i64 280
-  store atomic i32 1, ptr %stopp release, align 4
+  store atomic i32 1, ptr %control + 280 release, align 4
   call void @announce(ptr %control)
-  %threadsp = getelementptr i8, ptr %control, i64 320
-  %threads = load i64, ptr %threadsp
+  %threads = load i64, ptr %control + 320
   br label %head
 head:
   %i = phi i64 [1, %entry], [%i1, %body]
@@ -409,8 +376,7 @@ head:
 body:
   %row = mul i64 %i, 64
   %at = add i64 %row, THREAD_HANDLE
-  %handlep = getelementptr i8, ptr %control, i64 %at
-  %handle = load i64, ptr %handlep
+  %handle = load i64, ptr %control + %at
   %r = call i32 @pthread_join(i64 %handle, ptr null)
   %i1 = add i64 %i, 1
   br label %head
@@ -427,19 +393,13 @@ head:
   %more = icmp slt i64 %i, %count
   br i1 %more, label %body, label %done
 body:
-  %pp = getelementptr i64, ptr %positions, i64 %i
-  %p = load i64, ptr %pp
-  %sp = getelementptr i64, ptr %sources, i64 %i
-  %s = load i64, ptr %sp
-  %op = getelementptr i64, ptr %offsets, i64 %i
-  %o = load i64, ptr %op
-  %objectp = getelementptr ptr, ptr %objects, i64 %s
-  %object = load ptr, ptr %objectp
-  %datap = getelementptr i8, ptr %object, i64 16
-  %data = load i64, ptr %datap
+  %p = load i64, ptr %positions[%i]
+  %s = load i64, ptr %sources[%i]
+  %o = load i64, ptr %offsets[%i]
+  %object = load ptr, ptr %objects[%s]
+  %data = load i64, ptr %object + 16
   %address = add i64 %data, %o
-  %wp = getelementptr i64, ptr %words, i64 %p
-  store i64 %address, ptr %wp
+  store i64 %address, ptr %words[%p]
   %i1 = add i64 %i, 1
   br label %head
 done:
@@ -453,45 +413,35 @@ define internal i64 @step(ptr %request, ptr %objects, ptr %scalars) nounwind {
 entry:
   %wordsp = getelementptr i64, ptr %request, i64 3
   %words = load ptr, ptr %wordsp
-  %countp = getelementptr i64, ptr %request, i64 5
-  %count = load i64, ptr %countp
+  %count = load i64, ptr %request[5]
   %positionsp = getelementptr i64, ptr %request, i64 6
   %positions = load ptr, ptr %positionsp
   %sourcesp = getelementptr i64, ptr %request, i64 7
   %sources = load ptr, ptr %sourcesp
   %offsetsp = getelementptr i64, ptr %request, i64 8
   %offsets = load ptr, ptr %offsetsp
-  %floatsp = getelementptr i64, ptr %request, i64 9
-  %floats = load i64, ptr %floatsp
+  %floats = load i64, ptr %request[9]
   %atp = getelementptr i64, ptr %request, i64 10
   %at = load ptr, ptr %atp
   %leavesp = getelementptr i64, ptr %request, i64 11
   %leaves = load ptr, ptr %leavesp
-  %typep = getelementptr i64, ptr %request, i64 12
-  %type = load i64, ptr %typep
-  %valuesp = getelementptr i8, ptr %scalars, i64 24
-  %values = load ptr, ptr %valuesp
+  %type = load i64, ptr %request[12]
+  %values = load ptr, ptr %scalars + 24
   br label %head
 head:
   %i = phi i64 [0, %entry], [%i1, %convert]
   %more = icmp slt i64 %i, %floats
   br i1 %more, label %body, label %patch
 body:
-  %leafp = getelementptr i64, ptr %leaves, i64 %i
-  %leaf = load i64, ptr %leafp
-  %numberp = getelementptr ptr, ptr %values, i64 %leaf
-  %number = load ptr, ptr %numberp
-  %classp = getelementptr i8, ptr %number, i64 8
-  %class = load i64, ptr %classp
+  %leaf = load i64, ptr %leaves[%i]
+  %number = load ptr, ptr %values[%leaf]
+  %class = load i64, ptr %number + 8
   %good = icmp eq i64 %class, %type
   br i1 %good, label %convert, label %odd
 convert:
-  %bitsp = getelementptr i8, ptr %number, i64 16
-  %bits = load i64, ptr %bitsp
-  %placep = getelementptr i64, ptr %at, i64 %i
-  %place = load i64, ptr %placep
-  %target = getelementptr i64, ptr %words, i64 %place
-  store i64 %bits, ptr %target
+  %bits = load i64, ptr %number + 16
+  %place = load i64, ptr %at[%i]
+  store i64 %bits, ptr %words[%place]
   %i1 = add i64 %i, 1
   br label %head
 odd:
@@ -501,10 +451,8 @@ patch:
   %control = load ptr, ptr %request
   %launchesp = getelementptr i64, ptr %request, i64 1
   %launches = load ptr, ptr %launchesp
-  %launchedp = getelementptr i64, ptr %request, i64 2
-  %launched = load i64, ptr %launchedp
-  %alonep = getelementptr i64, ptr %request, i64 4
-  %alone = load i64, ptr %alonep
+  %launched = load i64, ptr %request[2]
+  %alone = load i64, ptr %request[4]
   %savep = getelementptr i64, ptr %request, i64 13
   %save = load ptr, ptr %savep
   %keep = icmp eq ptr %save, null
@@ -539,13 +487,10 @@ rest:
 ; the first list, or the second if nothing ran.
 define ptr @calque_step(ptr %self, ptr %arguments, i64 %count) nounwind {
 entry:
-  %requestp = getelementptr i8, ptr %self, i64 16
-  %request = load ptr, ptr %requestp
+  %request = load ptr, ptr %self + 16
   %arrays = load ptr, ptr %arguments
-  %second = getelementptr i8, ptr %arguments, i64 8
-  %scalars = load ptr, ptr %second
-  %objectsp = getelementptr i8, ptr %arrays, i64 24
-  %objects = load ptr, ptr %objectsp
+  %scalars = load ptr, ptr %arguments + 8
+  %objects = load ptr, ptr %arrays + 24
   %odd = call i64 @step(ptr %request, ptr %objects, ptr %scalars)
   %failed = icmp ne i64 %odd, 0
   %result = select i1 %failed, ptr %scalars, ptr %arrays
@@ -583,4 +528,4 @@ def module_text() -> str:
     numbers |= {"EARLY_AT": EARLY, "EARLY_CLOSED": CLOSED, "THREAD_BLOCK": THREAD_BLOCK, "THREAD_HANDLE": THREAD_BLOCK + 24}
     for name, number in numbers.items():
         text = text.replace(name, str(number))
-    return text
+    return with_addresses(text)

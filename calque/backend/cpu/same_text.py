@@ -36,8 +36,7 @@ body:
   %place = shl i64 %i, 1
   %addressp = getelementptr ptr, ptr %rows, i64 %place
   %address = load ptr, ptr %addressp
-  %wantedp = getelementptr i64, ptr %addressp, i64 1
-  %wanted = load i64, ptr %wantedp
+  %wanted = load i64, ptr %addressp[1]
   %found = load i64, ptr %address
   %equal = icmp eq i64 %found, %wanted
   br i1 %equal, label %next, label %bad
@@ -61,10 +60,8 @@ body:
   %place = mul i64 %i, 3
   %mappingp = getelementptr ptr, ptr %entries, i64 %place
   %mapping = load ptr, ptr %mappingp
-  %keyp = getelementptr ptr, ptr %mappingp, i64 1
-  %key = load ptr, ptr %keyp
-  %wantedp = getelementptr ptr, ptr %mappingp, i64 2
-  %wanted = load ptr, ptr %wantedp
+  %key = load ptr, ptr %mappingp[1]
+  %wanted = load ptr, ptr %mappingp[2]
   %found = call ptr %lookup(ptr %mapping, ptr %key)
   %equal = icmp eq ptr %found, %wanted
   br i1 %equal, label %next, label %bad
@@ -88,27 +85,21 @@ body:
   %place = mul i64 %i, 3
   %listp = getelementptr ptr, ptr %lists, i64 %place
   %list = load ptr, ptr %listp
-  %lengthp = getelementptr i64, ptr %listp, i64 1
-  %length = load i64, ptr %lengthp
-  %wantedp = getelementptr ptr, ptr %listp, i64 2
-  %wanted = load ptr, ptr %wantedp
-  %sizep = getelementptr i8, ptr %list, i64 16
-  %size = load i64, ptr %sizep
+  %length = load i64, ptr %listp[1]
+  %wanted = load ptr, ptr %listp[2]
+  %size = load i64, ptr %list + 16
   %long = icmp eq i64 %size, %length
   br i1 %long, label %items, label %bad
 items:
-  %itemsp = getelementptr i8, ptr %list, i64 24
-  %held = load ptr, ptr %itemsp
+  %held = load ptr, ptr %list + 24
   br label %item
 item:
   %k = phi i64 [0, %items], [%k1, %same]
   %another = icmp slt i64 %k, %length
   br i1 %another, label %look, label %next
 look:
-  %foundp = getelementptr ptr, ptr %held, i64 %k
-  %found = load ptr, ptr %foundp
-  %oldp = getelementptr ptr, ptr %wanted, i64 %k
-  %old = load ptr, ptr %oldp
+  %found = load ptr, ptr %held[%k]
+  %old = load ptr, ptr %wanted[%k]
   %equal = icmp eq ptr %found, %old
   br i1 %equal, label %same, label %bad
 same:
@@ -126,8 +117,7 @@ bad:
 ; Bound to its request; no arguments.
 define ptr @calque_same(ptr %self, ptr %arguments, i64 %count) nounwind {
 entry:
-  %requestp = getelementptr i8, ptr %self, i64 16
-  %request = load ptr, ptr %requestp
+  %request = load ptr, ptr %self + 16
 LOAD_SAME
   %first = call i1 @calque_rows(ptr %rows, i64 %row_count)
   br i1 %first, label %second, label %done
@@ -153,8 +143,7 @@ head:
   %more = icmp slt i64 %i, %count
   br i1 %more, label %body, label %good
 body:
-  %numberp = getelementptr i64, ptr %numbers, i64 %i
-  %number = load i64, ptr %numberp
+  %number = load i64, ptr %numbers[%i]
   %inside = icmp ult i64 %number, %size
   br i1 %inside, label %next, label %bad
 next:
@@ -175,8 +164,7 @@ head:
   %more = icmp slt i64 %i, %count
   br i1 %more, label %body, label %good
 body:
-  %otherp = getelementptr ptr, ptr %others, i64 %i
-  %other = load ptr, ptr %otherp
+  %other = load ptr, ptr %others[%i]
   %equal = icmp eq ptr %storage, %other
   br i1 %equal, label %bad, label %next
 next:
@@ -193,8 +181,7 @@ bad:
 define internal i1 @calque_standing(ptr %request, ptr %tuple) nounwind {
 entry:
 LOAD_AGAIN
-  %sizep = getelementptr i8, ptr %tuple, i64 16
-  %size = load i64, ptr %sizep
+  %size = load i64, ptr %tuple + 16
   %long = icmp eq i64 %size, %argument_count
   br i1 %long, label %head, label %bad
 head:
@@ -204,89 +191,68 @@ head:
   br i1 %more, label %body, label %values
 body:
   %itemp0 = getelementptr i8, ptr %tuple, i64 24
-  %itemp = getelementptr ptr, ptr %itemp0, i64 %i
-  %item = load ptr, ptr %itemp
+  %item = load ptr, ptr %itemp0[%i]
   %recordat = mul i64 %i, ARGUMENT_WORDS
   %record = getelementptr ptr, ptr %arguments, i64 %recordat
   %type = load ptr, ptr %record
-  %layoutp = getelementptr ptr, ptr %record, i64 1
-  %layout = load ptr, ptr %layoutp
+  %layout = load ptr, ptr %record[1]
   %plain = icmp eq ptr %type, null
   br i1 %plain, label %identity, label %tensor
 identity:
   %identical = icmp eq ptr %item, %layout
   br i1 %identical, label %next, label %bad
 tensor:
-  %typep = getelementptr i8, ptr %item, i64 8
-  %type1 = load ptr, ptr %typep
+  %type1 = load ptr, ptr %item + 8
   %typed = icmp eq ptr %type1, %type
   br i1 %typed, label %handle, label %bad
 handle:
-  %layoutat = getelementptr i8, ptr %item, i64 %tensor_layout
-  %layout1 = load ptr, ptr %layoutat
+  %layout1 = load ptr, ptr %item + %tensor_layout
   %h1 = icmp eq ptr %layout1, %layout
-  %needsat = getelementptr i8, ptr %item, i64 %tensor_needs
-  %needs1 = load ptr, ptr %needsat
-  %needsp = getelementptr ptr, ptr %record, i64 2
-  %needs = load ptr, ptr %needsp
+  %needs1 = load ptr, ptr %item + %tensor_needs
+  %needs = load ptr, ptr %record[2]
   %h2 = icmp eq ptr %needs1, %needs
   %h = and i1 %h1, %h2
   br i1 %h, label %storage, label %bad
 storage:
-  %storageat = getelementptr i8, ptr %item, i64 %tensor_storage
-  %held = load ptr, ptr %storageat
-  %traceat = getelementptr i8, ptr %held, i64 %storage_trace
-  %trace = load ptr, ptr %traceat
+  %held = load ptr, ptr %item + %tensor_storage
+  %trace = load ptr, ptr %held + %storage_trace
   %s1 = icmp eq ptr %trace, %none
-  %valueat = getelementptr i8, ptr %held, i64 %storage_layout
-  %value1 = load ptr, ptr %valueat
-  %valuep = getelementptr ptr, ptr %record, i64 3
-  %value = load ptr, ptr %valuep
+  %value1 = load ptr, ptr %held + %storage_layout
+  %value = load ptr, ptr %record[3]
   %s2 = icmp eq ptr %value1, %value
   %new = call i1 @calque_stranger(ptr %held, ptr %strangers, i64 %seen)
   %s12 = and i1 %s1, %s2
   %s = and i1 %s12, %new
-  %bufferat = getelementptr i8, ptr %held, i64 %storage_buffer
-  %buffer = load ptr, ptr %bufferat
-  %knownp = getelementptr ptr, ptr %strangers, i64 %seen
-  store ptr %held, ptr %knownp
+  %buffer = load ptr, ptr %held + %storage_buffer
+  store ptr %held, ptr %strangers[%seen]
   br i1 %s, label %buffered, label %bad
 buffered:
-  %btypep = getelementptr i8, ptr %buffer, i64 8
-  %btype = load ptr, ptr %btypep
+  %btype = load ptr, ptr %buffer + 8
   %b0 = icmp eq ptr %btype, %buffer_type
   br i1 %b0, label %settled, label %bad
 settled:
-  %taskat = getelementptr i8, ptr %buffer, i64 %buffer_task
-  %task = load ptr, ptr %taskat
+  %task = load ptr, ptr %buffer + %buffer_task
   %never = icmp eq ptr %task, %none
   br i1 %never, label %open, label %queued
 queued:
-  %ttypep = getelementptr i8, ptr %task, i64 8
-  %ttype = load ptr, ptr %ttypep
+  %ttype = load ptr, ptr %task + 8
   %t1 = icmp eq ptr %ttype, %task_type
   br i1 %t1, label %begun, label %bad
 begun:
-  %doneat = getelementptr i8, ptr %task, i64 %task_done
-  %ended = load ptr, ptr %doneat
+  %ended = load ptr, ptr %task + %task_done
   %t2 = icmp eq ptr %ended, %yes
   br i1 %t2, label %open, label %bad
 open:
-  %ownerat = getelementptr i8, ptr %buffer, i64 %buffer_owner
-  %owner = load ptr, ptr %ownerat
+  %owner = load ptr, ptr %buffer + %buffer_owner
   %b2 = icmp eq ptr %owner, %none
-  %exportat = getelementptr i8, ptr %buffer, i64 %buffer_export
-  %export = load ptr, ptr %exportat
+  %export = load ptr, ptr %buffer + %buffer_export
   %b3 = icmp eq ptr %export, %none
   %b = and i1 %b2, %b3
-  %arrayat = getelementptr i8, ptr %buffer, i64 %buffer_array
-  %array = load ptr, ptr %arrayat
-  %atypep = getelementptr i8, ptr %array, i64 8
-  %atype = load ptr, ptr %atypep
+  %array = load ptr, ptr %buffer + %buffer_array
+  %atype = load ptr, ptr %array + 8
   %b4 = icmp eq ptr %atype, %array_type
   %ready = and i1 %b, %b4
-  %objectp = getelementptr ptr, ptr %objects, i64 %i
-  store ptr %array, ptr %objectp
+  store ptr %array, ptr %objects[%i]
   %seenmore = add i64 %seen, 1
   br i1 %ready, label %next, label %bad
 next:
@@ -304,16 +270,11 @@ check:
   %checkat = mul i64 %c, INDEX_WORDS
   %checkp = getelementptr i64, ptr %indices, i64 %checkat
   %which = load i64, ptr %checkp
-  %offsetp = getelementptr i64, ptr %checkp, i64 1
-  %offset = load i64, ptr %offsetp
-  %manyp = getelementptr i64, ptr %checkp, i64 2
-  %many = load i64, ptr %manyp
-  %limitp = getelementptr i64, ptr %checkp, i64 3
-  %limit = load i64, ptr %limitp
-  %holderp = getelementptr ptr, ptr %objects, i64 %which
-  %holder = load ptr, ptr %holderp
-  %datap = getelementptr i8, ptr %holder, i64 16
-  %data = load ptr, ptr %datap
+  %offset = load i64, ptr %checkp[1]
+  %many = load i64, ptr %checkp[2]
+  %limit = load i64, ptr %checkp[3]
+  %holder = load ptr, ptr %objects[%which]
+  %data = load ptr, ptr %holder + 16
   %numbers = getelementptr i8, ptr %data, i64 %offset
   %within = call i1 @calque_within(ptr %numbers, i64 %many, i64 %limit)
   br i1 %within, label %checked, label %bad
@@ -335,8 +296,7 @@ head:
   %more = icmp slt i64 %i, %count
   br i1 %more, label %body, label %done
 body:
-  %objectp = getelementptr ptr, ptr %objects, i64 %i
-  %object = load ptr, ptr %objectp
+  %object = load ptr, ptr %objects[%i]
   %absent = icmp eq ptr %object, null
   br i1 %absent, label %next, label %there
 there:
@@ -355,8 +315,7 @@ declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)
 ; the program if so.
 define ptr @calque_again(ptr %self, ptr %arguments0, i64 %count) nounwind {
 entry:
-  %requestp = getelementptr i8, ptr %self, i64 16
-  %first = load ptr, ptr %requestp
+  %first = load ptr, ptr %self + 16
   %request = getelementptr i64, ptr %first, i64 REQUEST_WORDS
 LOAD_AGAIN
   %tuple = load ptr, ptr %arguments0
@@ -365,14 +324,10 @@ LOAD_AGAIN
   %go = and i1 %stands, %run
   br i1 %go, label %start, label %done
 start:
-  %scalarsp = getelementptr ptr, ptr %arguments0, i64 1
-  %scalars = load ptr, ptr %scalarsp
-  %resultsp = getelementptr ptr, ptr %arguments0, i64 2
-  %results = load ptr, ptr %resultsp
-  %manyp = getelementptr i8, ptr %results, i64 16
-  %many = load i64, ptr %manyp
-  %itemsp = getelementptr i8, ptr %results, i64 24
-  %items = load ptr, ptr %itemsp
+  %scalars = load ptr, ptr %arguments0[1]
+  %results = load ptr, ptr %arguments0[2]
+  %many = load i64, ptr %results + 16
+  %items = load ptr, ptr %results + 24
   %behind = getelementptr ptr, ptr %objects, i64 %argument_count
   br label %place
 place:
@@ -380,10 +335,8 @@ place:
   %another = icmp slt i64 %k, %many
   br i1 %another, label %placed, label %hold
 placed:
-  %fromp = getelementptr ptr, ptr %items, i64 %k
-  %from = load ptr, ptr %fromp
-  %top = getelementptr ptr, ptr %behind, i64 %k
-  store ptr %from, ptr %top
+  %from = load ptr, ptr %items[%k]
+  store ptr %from, ptr %behind[%k]
   %k1 = add i64 %k, 1
   br label %place
 hold:
