@@ -161,11 +161,14 @@ def _array(storage: Storage) -> Any:
 
 def _state_facts(storage: Storage, written: bool) -> list[Fact]:
     buffer: Any = storage.buffer
+    if buffer is None:  # gone since it was looked for: then no row knows its array
+        return []
     rows: list[Fact] = [("slots", storage, {"trace": None, "layout": storage.layout, "buffer": buffer})]
     if written:
         rows += [("slots", storage, {"home": None, "writer": storage.writer}), ("references", buffer, 1)]
         rows.append(("slots", buffer, {"pins": 0, "readers": None}))
-    rows += [("slots", buffer, {"array": buffer.array, "task": None, "owner": None, "export": None}), ("data", buffer.array, None)]
+    array = buffer.array  # read once: another thread may put the next one there, and only one that a row has met is alive
+    rows += [("slots", buffer, {"array": array, "task": None, "owner": None, "export": None}), ("data", array, None)]
     return rows
 
 
@@ -182,13 +185,16 @@ def _gradient_facts(entry: Any, outcome: Outcome) -> tuple[list[Fact], Any]:
         if id(leaf) not in given_:
             continue
         number, value, view = given_[id(leaf)]
-        if grad is None or grad.__class__ is not Tensor or grad._storage.layout is not value or _array(grad._storage) is None:
+        if grad is None or grad.__class__ is not Tensor:
             return rows, None
         storage: Any = grad._storage
         buffer = storage.buffer
-        arrays[number] = buffer.array
+        array = _array(storage)
+        if storage.layout is not value or array is None or buffer is None:
+            return rows, None
+        arrays[number] = array
         rows += _handle_facts(grad, storage, view)
-        rows += _value_facts(storage, buffer, value, sum(b is buffer for b in buffers))
+        rows += _value_facts(storage, buffer, array, value, sum(b is buffer for b in buffers))
     return rows, arrays
 
 
@@ -200,15 +206,15 @@ def _handle_facts(grad: Tensor, storage: Storage, view: Any) -> list[Fact]:
     ]  # fmt: skip
 
 
-def _value_facts(storage: Storage, buffer: Buffer, value: Any, sharing: int) -> list[Fact]:
+def _value_facts(storage: Storage, buffer: Buffer, array: Any, value: Any, sharing: int) -> list[Fact]:
     """`sharing`: so many gradients are this value."""
     return [
         ("references", storage, 1), ("kind", storage, None), ("unseen", storage, None),
         ("slots", storage, {"trace": None, "slot": -1, "layout": value, "buffer": buffer, "home": None, "version": 0, "writer": None}),
         ("references", buffer, sharing), ("kind", buffer, None), ("unseen", buffer, None),
-        ("slots", buffer, {"array": buffer.array, "task": None, "owner": None, "export": None, "trace": None, "readers": None}),
+        ("slots", buffer, {"array": array, "task": None, "owner": None, "export": None, "trace": None, "readers": None}),
         ("slots", buffer, {"number": -1, "pins": 0, "floating": False}),
-        ("references", buffer.array, 1), ("data", buffer.array, None),
+        ("references", array, 1), ("data", array, None),
     ]  # fmt: skip
 
 
@@ -234,6 +240,9 @@ def _made(
         return None
     inputs = [tensors[c] if c < few else _array(storages[c]) for c in direct.inputs]
     outputs = [grads[k] if k in grads else len(args) + fresh.index(k) for k in direct.firsts] + [_array(storages[c]) for c in direct.written]
+    met = {id(held) for what, held, _ in rows if what == "data"}
+    if any(array is None or (array.__class__ is not int and id(array) not in met) for array in [*inputs, *outputs, *fixed]):
+        return None  # another thread has put something else there meanwhile
     arguments = [
         Argument(a.__class__, a._layout, a._requires_grad, a._storage.layout) if a.__class__ in TENSOR_TYPES else Argument(None, a) for a in args
     ]
