@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 import calque
-from calque.backend.cpu import executable, library, memory
+from calque.backend.cpu import executable, library, link, memory
 from calque.backend.cpu.memory import ALIGNMENT, POOL
 from calque.run import pipeline
 from tests.fuzz.check import mode
@@ -63,11 +63,11 @@ def others(graph: Graph, bits: list[bytes]) -> str:
 @contextlib.contextmanager
 def every_thread() -> Iterator[None]:
     """Also small work is shared between threads."""
-    before, executable.SMALL_WORK = executable.SMALL_WORK, 0
+    before, link.SMALL_WORK = link.SMALL_WORK, 0
     try:
         yield
     finally:
-        executable.SMALL_WORK = before
+        link.SMALL_WORK = before
 
 
 def shrink(seed: int, steps: int, full: bool) -> tuple[int, frozenset[int]]:
