@@ -421,8 +421,11 @@ class Reads(Steps):
     def weight_write_refused(self) -> None:
         loss = self.loss(self.net(self.batch()))
         with self.T.no_grad():
-            self.parameter().mul_(1.01)
-        loss.backward()
+            self.net[-1].weight.mul_(1.01)  # of other layers it depends on the kernel what a backward pass needs
+        try:
+            loss.backward()
+        finally:
+            self.optimizer.zero_grad()  # how far it came before it was refused
 
     def leaf_refused(self) -> None:
         self.parameter().mul_(0.5)
