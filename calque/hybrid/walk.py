@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from calque.base.device import InUse
 from calque.run.buffer import Buffer, strided
 from calque.run.capture import Script, leaves
 from calque.run.copies import copy_values
@@ -30,6 +31,7 @@ class Walk:
         self.trace = trace = local.state.trace
         self.start, self.first = trace.cur, trace.n
         self.marks = (len(trace.inputs), len(trace.scalars), len(trace.checks), len(trace.storages))
+        self.floating = [buffer.floating for buffer in trace.inputs] if trace.n and InUse.several else []
         self.pending: list[tuple[Storage, int, bool]] = []  # cells that are in the trace already, and whether they have a value too
         if trace.n:
             self.pending = [(st, st.slot, st.buffer is not None) for st in self.cells if st is not None and st.trace is trace]
@@ -176,7 +178,7 @@ class Walk:
         if self.first:  # handles remember their slots of this very trace
             trace = self.trace
             trace.cur, trace.n = self.start, self.first
-            trace.inputs, trace.scalars, trace.checks, trace.storages, trace.attached = [], [], [], [], {}
+            trace.inputs, trace.scalars, trace.checks, trace.storages, trace.attached = self._stand_ins(), [], [], [], {}
         for storage, slot, had in self.pending:
             if id(storage) not in written:
                 self.after.append((storage, storage.layout, storage.version, storage.writer, storage.buffer))
@@ -187,6 +189,13 @@ class Walk:
                 storage.buffer = None
                 trace.storages.append(storage)
         local.state.trace = trace
+
+    def _stand_ins(self) -> list[Buffer]:
+        """Buffers without values in the places of the inputs of what was pending: their program has run, but copies ask which of them float."""
+        made = [Buffer(None) for _ in self.floating]
+        for buffer, floating in zip(made, self.floating, strict=True):
+            buffer.floating = floating
+        return made
 
     def restore(self) -> None:
         """The call was broken off while it did again what the walk had done: what that gave holds."""

@@ -146,6 +146,11 @@ def test_a_copy_of_an_argument_before_a_new_way() -> None:
     check(["x = x * 1.5 + y", "s.copy_(y.detach())", "n3 = 0", "while n3 < 3 and x.sum() > 0:", "    n3 += 1", "    x = x * 1.5 + y"], 32)
 
 
+def test_a_copy_behind_pending_work_where_python_takes_over() -> None:
+    """The inputs of the pending program are gone by then, but whether they were made for a device is asked again."""
+    check(["x = (x.to('cpu:1') * 2).to('cpu')", "v = float(y.mean())"], 0)
+
+
 def test_two_tensors_of_one_value_that_part_later() -> None:
     lines = ["n3 = 0", "while n3 < 3 and x.sum() > 0:", "    n3 += 1", "    x = x * 1.5 + y", "    y = x / (1.0 + abs(v))", "    s.copy_(y.detach())"]
     check([*lines, "s.add_(y.detach())", "v = float(y.mean())"], 0)
