@@ -35,6 +35,7 @@ class Walk:
         self.pending: list[tuple[Storage, int, bool]] = []  # cells that are in the trace already, and whether they have a value too
         if trace.n:
             self.pending = [(st, st.slot, st.buffer is not None) for st in self.cells if st is not None and st.trace is trace]
+        self.dropped: dict[int, Buffer | None] = {}
         self.after: list[tuple[Any, ...]] = []  # what storages that the walk wrote are now
 
     # ------------------------------------------------------------------------------------------------------------ forward
@@ -95,8 +96,7 @@ class Walk:
         for fresh in macro.fresh:
             cells.append(fresh.make(cells))
         if macro.start is macro.end and not (macro.created or macro.written or macro.ending or macro.checks):  # only two looks at values
-            for k in macro.dropped:
-                cells[k] = None
+            self._drop(macro)
             self.saved.append([])
             self._copy(macro)
             return
@@ -109,11 +109,20 @@ class Walk:
             created = macro.replay(local.state.trace, cells, self.known)
         cells += created
         del created
-        for k in macro.dropped:
-            cells[k] = None
+        self._drop(macro)
         if macro.ending and not started and macro.copies is None:
             flush(macro.ending, awaited=macro.test is not None)
         self._copy(macro)
+
+    def _drop(self, macro: Macro) -> None:
+        """Let go of what the call has no more. Values stay until the next program: Python, if it takes over before that, computes from them again."""
+        cells, dropped = self.cells, self.dropped
+        if macro.ending:
+            dropped.clear()
+        for k in macro.dropped:
+            if not macro.ending and cells[k] is not None:
+                dropped[k] = cells[k].buffer
+            cells[k] = None
 
     def _copy(self, macro: Macro) -> None:
         """Send values to another device; starts what is recorded if they have to be computed first."""
@@ -131,7 +140,8 @@ class Walk:
         self._undo(script.flushed)
         if not script.flushed:
             return script
-        script.buffers = {k: st.buffer for k, st in enumerate(self.cells) if st is not None and st.buffer is not None}
+        found = [*self.dropped.items(), *((k, st.buffer) for k, st in enumerate(self.cells) if st is not None)]
+        script.buffers = {k: buffer for k, buffer in found if buffer is not None}
         self._rewind(script.flushed)
         return script
 

@@ -151,6 +151,11 @@ def test_a_copy_behind_pending_work_where_python_takes_over() -> None:
     check(["x = (x.to('cpu:1') * 2).to('cpu')", "v = float(y.mean())"], 0)
 
 
+def test_a_copy_of_a_copy_where_python_takes_over() -> None:
+    """The first copy is dropped before the second is made, and no program starts between that and the new way."""
+    check(["if x.sum() > 0:", "    x = x * 1.5 + y", "    c.add_(1)", "s.copy_(x.detach().to('cpu:1'))"], 0)
+
+
 def test_two_tensors_of_one_value_that_part_later() -> None:
     lines = ["n3 = 0", "while n3 < 3 and x.sum() > 0:", "    n3 += 1", "    x = x * 1.5 + y", "    y = x / (1.0 + abs(v))", "    s.copy_(y.detach())"]
     check([*lines, "s.add_(y.detach())", "v = float(y.mean())"], 0)
