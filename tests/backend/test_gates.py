@@ -210,5 +210,6 @@ def test_every_function_that_may_come_late_exists() -> None:
         defined = {line.split("@")[1].split("(")[0] for line in contract.module_ir(dtype, current()).split("\n") if line.startswith("define")}
         found = {name for name in defined if contract.CHOSEN.fullmatch(name)}
         stems = {name.rstrip("0123456789x").rstrip("_") for name in found}
-        stems_wanted = "outer outer_narrow dot stream plane_tile table_tile small_tile gemm_row gemm_dot gemm_direct gemm_grid gemm_part"
+        stems_wanted = ("outer outer_narrow beside beside_narrow apart apart_narrow dot stream plane_tile table_tile small_tile "
+                        "gemm_row gemm_dot gemm_direct gemm_grid gemm_part")
         assert {*stems_wanted.split(), "small_product", "small_products", "pack_tall", "pack_wide", "row_group", "attention_few"} <= stems

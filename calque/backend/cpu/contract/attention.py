@@ -26,7 +26,7 @@ from calque.backend.cpu.contract.attention_math import (
     scaled,
     slots,
 )
-from calque.backend.cpu.contract.attention_tiles import multiply, pack, rows_in, rows_out, scaled_rows, tile_functions
+from calque.backend.cpu.contract.attention_tiles import each_tile, multiply, pack, rows_in, rows_out, scaled_rows, tile_functions
 from calque.backend.cpu.contract.builder import Builder, Value
 from calque.backend.cpu.contract.target import Blocking
 
@@ -96,11 +96,11 @@ def _panel(blocking: Blocking) -> str:
     b.return_when(b.both("%more", b.compare("eq", active, 0)))
     features, tall = w["features"], blocking.apart_rows
     wide, wide_out = whole_vectors(b, features), whole_vectors(b, w["outputs"])
-    with b.loop(0, active, tall) as key:
+    with each_tile(b, 0, active) as (key, rows):
         # The first vector of queries may lie in front of all keys of a tile.
         half = b.both(causal, b.compare("sge", b.sub(key, before), lanes))
         first, columns = b.select(half, lanes, 0), b.select(half, lanes, width)
-        multiply(b, b.min(b.sub(active, key), tall), features, b.at("%keys", b.mul(key, wide)), (wide, 1), b.at("%queries", first), width,
+        multiply(b, rows, features, b.at("%keys", b.mul(key, wide)), (wide, 1), b.at("%queries", first), width,
                  b.at("%tile", b.add(b.mul(key, width), first)), width, columns, "false")
     masks = b.at("%tile", b.mul(w["key_block"], width))
     with b.when(b.let("xor i1 " + is_absent(b, "%mask") + ", true", "c")):

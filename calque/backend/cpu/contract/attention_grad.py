@@ -12,12 +12,9 @@ Source: Dao, "FlashAttention-2" (2023), algorithm 2.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 from calque.backend.cpu.contract.attention_call import Sizes, Words, areas, each_unit, is_absent, whole_vectors
 from calque.backend.cpu.contract.attention_math import LOG2_E, compare, constant, exp2, number, op, pick
-from calque.backend.cpu.contract.attention_tiles import multiply, pack, rows_in, rows_out
+from calque.backend.cpu.contract.attention_tiles import each_tile, multiply, pack, rows_in, rows_out
 from calque.backend.cpu.contract.builder import Builder, Value
 from calque.backend.cpu.contract.target import Blocking
 
@@ -101,16 +98,6 @@ def _slopes(blocking: Blocking) -> str:
     return b.text()
 
 
-@contextmanager
-def _each_tile(b: Builder, first: Value, end: Value) -> Iterator[tuple[Value, Value]]:
-    """Rows from ``first`` (a whole number of panels) to ``end`` in tiles (first row, rows) of which none crosses the border of a panel."""
-    width, tall = b.blocking.tile_columns, b.blocking.apart_rows
-    with b.loop(first, end, width) as group:
-        stop = b.min(b.add(group, width), end)
-        with b.loop(group, stop, tall) as row:
-            yield row, b.min(b.sub(stop, row), tall)
-
-
 TILE_PARAMETERS = ("ptr %words", "ptr %scratch", "ptr %mask", "i64 %mask_row", "i64 %mask_column", "i64 %query", "i64 %rows",
                    "i64 %start", "i64 %length", "i64 %panel", "ptr %dk", "ptr %dv")
 
@@ -155,7 +142,7 @@ def _products(b: Builder, w: Words, area: dict[str, str], rows: tuple[Value, Val
     """Scores and G V' of the panel of keys that begins at ``done``; ``rows``: the first, and the one that sees the first key of the panel."""
     skip, offset = rows
     width, lanes, step = b.blocking.tile_columns, b.blocking.lanes, slopes_step(b, w["key_block"])
-    with _each_tile(b, skip, "%rows") as (row, count):
+    with each_tile(b, skip, "%rows") as (row, count):
         # The second vector of keys may lie behind all queries of a tile.
         half = b.compare("sle", b.sub(b.add(row, count), offset), lanes)
         columns = b.select(half, lanes, width)
@@ -196,7 +183,7 @@ def _query_sums(blocking: Blocking) -> str:
     target = b.at("%target", b.mul("%query", step))
     there, apart = b.select(direct, target, area["query_sums"], "ptr"), b.select(direct, step, wide)
     adding = b.both(direct, "%accumulate")
-    with _each_tile(b, 0, "%rows") as (row, count):
+    with each_tile(b, 0, "%rows") as (row, count):
         seen = b.sub(b.add("%query", b.add(row, count)), "%start")
         active = b.select(causal, b.clamp(seen, 0, "%length"), "%length")
         multiply(b, count, active, b.at(area["slopes"], b.mul(row, slopes)), (slopes, 1), area["key_rows"], wide,

@@ -6,6 +6,8 @@ elements broadcast one by one) and as rows of the right operand. Only a right op
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 
 from calque.backend.cpu.contract.attention_math import op
@@ -35,6 +37,16 @@ def multiply(b: Builder, rows: Value, depth: Value, left: str, steps: Steps, rig
     """``target[row][column] (=|+=) sum_k left[row][k] right[k][column]`` for at most ``apart_rows`` rows and whole vectors of columns."""
     b.call("attention_columns", f"i64 {rows}", f"i64 {depth}", f"ptr {left}", f"i64 {steps[0]}", f"i64 {steps[1]}", f"ptr {right}",
            f"i64 {right_step}", f"ptr {target}", f"i64 {target_step}", f"i64 {columns}", f"i1 {accumulate}")
+
+
+@contextmanager
+def each_tile(b: Builder, first: Value, end: Value) -> Iterator[tuple[Value, Value]]:
+    """Rows from ``first`` (a whole number of panels) to ``end`` in tiles (first row, rows) of which none crosses the border of a panel."""
+    width, tall = b.blocking.tile_columns, b.blocking.apart_rows
+    with b.loop(first, end, width) as group:
+        stop = b.min(b.add(group, width), end)
+        with b.loop(group, stop, tall) as row:
+            yield row, b.min(b.sub(stop, row), tall)
 
 
 def _columns(blocking: Blocking) -> str:

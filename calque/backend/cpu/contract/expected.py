@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from math import prod
 
 from calque.backend.cpu.contract.attention_call import Attention
-from calque.backend.cpu.contract.gemm import STREAM_BYTES, paths
+from calque.backend.cpu.contract.gemm import COLUMN_CHUNK_BYTES, STREAM_BYTES, paths, stays
 from calque.backend.cpu.contract.pack import SHORT_ROW_VECTORS
 from calque.backend.cpu.contract.params import Contraction, Conv2d, Conv2dInputGrad, Conv2dWeightGrad, Matmul, blocking_for
 from calque.backend.cpu.contract.plane_grad import TALL_BLOCK
@@ -24,8 +24,8 @@ from calque.backend.cpu.contract.ways import Evaluator, ways_of
 from calque.ops.attention import MOST_QUERIES_IN_PLACE
 
 CHOSEN = re.compile(
-    r"(outer|outer_narrow|outer_half|apart|dot|stream|plane_tile)_\d+|(table|small)_tile_\d+x\d+|gemm_(dot|row|direct|grid|part)|small_products?"
-    r"|pack_(tall|wide)|row_group|attention_few|few_\w+|pack_rows_(short\w+|unit|strided)"
+    r"((outer|beside)(_narrow|_half)?|apart|apart_narrow|dot|stream|plane_tile)_\d+|(table|small)_tile_\d+x\d+|gemm_(dot|row|direct|grid|part)|small_products?"
+    r"|pack_(tall|wide)|row_group|rows_beside|beside_tile|attention_few|few_\w+|pack_rows_(short\w+|unit|strided)"
 )
 """The functions that this file knows about."""
 
@@ -54,16 +54,16 @@ def _shares(size: int, parts: int) -> set[int]:
     return {size // parts, -(-size // parts)} - {0}
 
 
-def _outer(rows: Iterable[int], columns: int, blocking: Blocking) -> Iterator[str]:
+def _outer(rows: Iterable[int], columns: int, blocking: Blocking, family: str = "outer") -> Iterator[str]:
     """Outer products of tiles with so many rows for a result with so many columns."""
     last, half = columns % blocking.tile_columns, blocking.half
     for count in rows:
         if not last or last > blocking.lanes or columns > blocking.tile_columns:
-            yield f"outer_{count}"
+            yield f"{family}_{count}"
         if half is not None and 0 < last <= half.lanes and count >= blocking.half_rows:
-            yield f"outer_half_{count}"
+            yield f"{family}_half_{count}"
         elif 0 < last <= blocking.lanes:
-            yield f"outer_narrow_{count}"
+            yield f"{family}_narrow_{count}"
 
 
 def _matmul(f: Matmul, blocking: Blocking, threads: int) -> Iterator[str]:
@@ -72,9 +72,9 @@ def _matmul(f: Matmul, blocking: Blocking, threads: int) -> Iterator[str]:
     if is_small(b, w) == "1":  # type: ignore[arg-type]
         yield from ("small_products", *_small(f.rows, f.columns, blocking))
         return
-    rows, columns, a_depth, b_depth, b_column, c_column = f.rows, f.columns, f.a_strides[1], f.b_strides[0], f.b_strides[1], 1
+    rows, columns, (a_row, a_depth), (b_depth, b_column), c_column = f.rows, f.columns, f.a_strides, f.b_strides, 1
     if columns <= blocking.lanes and rows > columns:  # as the transposed product
-        rows, columns, a_depth, b_depth, b_column, c_column = columns, rows, b_depth, a_depth, f.a_strides[0], f.columns
+        rows, columns, a_row, a_depth, b_depth, b_column, c_column = columns, rows, b_column, b_depth, a_depth, a_row, f.columns
     dots, dense_row, direct = (found == "1" for found in paths(b, rows, f.depth, a_depth, b_depth, b_column, c_column))
     if dots:
         yield "gemm_dot"
@@ -88,10 +88,11 @@ def _matmul(f: Matmul, blocking: Blocking, threads: int) -> Iterator[str]:
         yield from ("gemm_grid", "gemm_part")
         products = prod(f.batch)
         for team in {1} if products % threads == 0 else {1, threads} if products > threads else {threads}:
-            yield from _grid(f, (rows, columns), (b_depth, b_column), c_column, blocking, team)
+            yield from _grid(f, (rows, columns), (a_row, a_depth), (b_depth, b_column), c_column, blocking, team)
 
 
-def _grid(f: Matmul, size: tuple[int, int], b_steps: tuple[int, int], c_column: int, blocking: Blocking, threads: int) -> Iterator[str]:
+def _grid(f: Matmul, size: tuple[int, int], a_steps: tuple[int, int], b_steps: tuple[int, int], c_column: int, blocking: Blocking,
+          threads: int) -> Iterator[str]:
     """The parts of a product, however it is cut."""
     b, lanes = Evaluator(blocking), blocking.lanes
     for down in range(1, threads + 1):
@@ -106,7 +107,10 @@ def _grid(f: Matmul, size: tuple[int, int], b_steps: tuple[int, int], c_column: 
                 if near:
                     yield from _small(rows, columns, blocking)
                 if not near or f.depth > blocking.gemm_depth:
-                    yield from ("pack_tall", "pack_wide", "row_group", *_outer(_cut(rows, blocking.tile_rows), columns, blocking))
+                    heights, chunk = _cut(rows, blocking.tile_rows), min(f.depth, blocking.gemm_depth) * columns * blocking.item_bytes
+                    in_place = stays(b, -(-chunk // COLUMN_CHUNK_BYTES), min(heights), *a_steps) == "1"
+                    packed = ("rows_beside", "beside_tile") if in_place else ("pack_tall", "row_group")
+                    yield from ("pack_wide", *packed, *_outer(heights, columns, blocking, "beside" if in_place else "outer"))
 
 
 def _small(rows: int, columns: int, blocking: Blocking) -> Iterator[str]:
@@ -169,10 +173,10 @@ def _weight_grad(c: Conv2dWeightGrad, way: str, blocking: Blocking) -> Iterator[
 def _attention(a: Attention, blocking: Blocking) -> Iterator[str]:
     if a.sizes[0] <= MOST_QUERIES_IN_PLACE and not a.gradient:
         yield from ("attention_few", "few_scores", "few_weights", "few_values", "few_finish", *(f"few_stretch{1 << k}" for k in range(6)))
-    for size in {*a.sizes, a.query_chunk, a.key_block}:
-        yield from (f"outer_{count}" for count in _cut(size, blocking.tile_rows))
-    for size in {*a.sizes, a.query_chunk, a.key_block, blocking.tile_columns}:
-        yield from (f"apart_{count}" for count in _cut(size, blocking.apart_rows))
+    tall, width = blocking.apart_rows, blocking.tile_columns
+    for size in {*a.sizes[:2], width}:
+        heights = {min(size, tall), min(size, width) % tall, size % width % tall} - {0}
+        yield from (f"{family}_{count}" for family in ("apart", "apart_narrow") for count in heights)
 
 
 def _recurrent(r: Recurrent, blocking: Blocking, threads: int) -> Iterator[str]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 
 from calque.backend.cpu.contract.builder import Builder, Value
 from calque.backend.cpu.contract.finish import BATCH, WHOLE, begin, finish, note
@@ -35,13 +36,16 @@ DOT_ROWS_BYTES = 256 << 10
 multiplied at a time."""
 STREAM_BYTES = 1 << 20
 """B up to which the second-level cache may hold it, so that fetching it would only cost instructions."""
+SAME_SETS_BYTES = 4 << 10
+"""Rows a multiple of this apart share the same sets of the first-level cache."""
 WHOLE_BYTES = 2 << 20
 """A and B up to which k may be one block, so that threads can read their parts in place."""
 
 
 def gemm_functions(blocking: Blocking) -> str:
     """The entry ``calque_matmul_*`` and everything specific to it."""
-    return "".join([panel_packers(blocking), strided_tile(blocking), row_group(blocking), gemm_part(blocking), gemm_grid(blocking),
+    return "".join([panel_packers(blocking), strided_tile(blocking), strided_tile(blocking, beside=True), rows_beside(blocking), row_group(blocking),
+                    gemm_part(blocking), gemm_grid(blocking),
                     small_functions(blocking), _gemm_direct(blocking), _gemm_row(blocking), _gemm_dot(blocking), _gemm(blocking),
                     matmul_entry(blocking)])
 
@@ -73,23 +77,30 @@ def panel_rows(b: Builder, rows: Value, panels: Value, panel: Value) -> tuple[Va
     return first, b.sub(b.div(b.mul(rows, b.add(panel, 1)), panels), first)
 
 
-def strided_tile(blocking: Blocking) -> str:
-    """One tile into C with any strides: in place when it is whole and its rows are contiguous, else by a copy."""
-    b = Builder("strided_tile", ("i64 %rows", "i64 %columns", "i64 %depth", "ptr %a", "ptr %b", "i64 %b_step", "ptr %c",
-                                 "i64 %c_row", "i64 %c_column", "i1 %accumulate"), blocking, attributes="noinline")
+def strided_tile(blocking: Blocking, beside: bool = False) -> str:
+    """One tile into C with any strides: in place when it is whole and its rows are contiguous, else by a copy.
+
+    ``beside``: rows of A are read where they lie, k contiguous.
+    """
+    left = ("ptr %a", "i64 %a_row") if beside else ("ptr %a",)
+    name, family = ("beside_tile", "beside") if beside else ("strided_tile", "outer")
+    b = Builder(name, ("i64 %rows", "i64 %columns", "i64 %depth", *left, "ptr %b", "i64 %b_step", "ptr %c", "i64 %c_row", "i64 %c_column",
+                       "i1 %accumulate"), blocking, attributes="noinline")
     width, lanes = blocking.tile_columns, blocking.lanes
     tile = b.array((blocking.tile_rows + 1) * width)
+    if beside:
+        left = (*left, "i64 1")
 
     def multiply(kernel: str, target: str, step: Value, accumulate: str) -> None:
-        b.call(kernel, "i64 %rows", "i64 %depth", "ptr %a", "ptr %b", "i64 %b_step", f"ptr {target}",
+        b.call(family + kernel, "i64 %rows", "i64 %depth", *left, "ptr %b", "i64 %b_step", f"ptr {target}",
                f"ptr {b.at(target, lanes)}", f"i64 {step}", f"i1 {accumulate}")
 
     def by_copy() -> None:
-        few = [(b.compare("sle", "%columns", lanes), lambda: multiply("outer_narrow", tile, width, "false"))]
+        few = [(b.compare("sle", "%columns", lanes), lambda: multiply("_narrow", tile, width, "false"))]
         if blocking.half is not None:
             suits = b.both(tall, b.compare("sle", "%columns", blocking.half.lanes))
-            few.insert(0, (suits, lambda: multiply("outer_half", tile, width, "false")))
-        b.cases(*few, default=lambda: multiply("outer", tile, width, "false"))
+            few.insert(0, (suits, lambda: multiply("_half", tile, width, "false")))
+        b.cases(*few, default=lambda: multiply("", tile, width, "false"))
         b.call("copy_out", f"ptr {tile}", "i64 %rows", "i64 %columns", "ptr %c", "i64 %c_row", "i64 %c_column",
                "i1 %accumulate")
 
@@ -98,11 +109,11 @@ def strided_tile(blocking: Blocking) -> str:
     half = []
     if blocking.half is not None:
         suits = b.both(tall, b.both(b.compare("eq", "%columns", blocking.half.lanes), contiguous))
-        half = [(suits, lambda: multiply("outer_half", "%c", "%c_row", "%accumulate"))]
+        half = [(suits, lambda: multiply("_half", "%c", "%c_row", "%accumulate"))]
     b.cases((b.both(b.compare("eq", "%columns", width), contiguous),
-             lambda: multiply("outer", "%c", "%c_row", "%accumulate")),
+             lambda: multiply("", "%c", "%c_row", "%accumulate")),
             (b.both(b.compare("eq", "%columns", lanes), contiguous),
-             lambda: multiply("outer_narrow", "%c", "%c_row", "%accumulate")),
+             lambda: multiply("_narrow", "%c", "%c_row", "%accumulate")),
             *half,
             default=by_copy)
     return b.text()
@@ -220,10 +231,16 @@ def gemm_part(blocking: Blocking) -> str:
             sums = _sums_at(b, 0, column)
             if blocking.narrow:
                 sums += (f"i1 {b.compare('eq', b.add(start, length), '%depth')}",)
-            b.call("row_group", f"ptr {b.at(packed_rows, slot)}", f"i1 {b.compare('eq', chunk, 0)}", f"ptr {a}",
-                   "i64 %a_row", "i64 %a_depth", f"i64 {panel}", f"i64 {b.min(b.add(panel, group), bottom)}",
-                   f"i64 {base}", f"i64 {extra}", "ptr %private", f"i64 {panel_step}", f"ptr {c}", "i64 %c_row",
-                   "i64 %c_column", f"i64 {columns}", f"i64 {length}", f"i1 {accumulate}", *sums)
+            panels = (f"i64 {panel}", f"i64 {b.min(b.add(panel, group), bottom)}", f"i64 {base}", f"i64 {extra}", "ptr %private",
+                      f"i64 {panel_step}", f"ptr {c}", "i64 %c_row", "i64 %c_column")
+            rest = (f"i64 {columns}", f"i64 {length}", f"i1 {accumulate}", *sums)
+            packed = partial(b.call, "row_group", f"ptr {b.at(packed_rows, slot)}", f"i1 {b.compare('eq', chunk, 0)}", f"ptr {a}",
+                             "i64 %a_row", "i64 %a_depth", *panels, *rest)
+            if blocking.narrow:
+                packed()
+            else:
+                in_place = partial(b.call, "rows_beside", f"ptr {a}", "i64 %a_row", *panels, *rest)
+                b.cases((stays(b, chunks, base, "%a_row", "%a_depth"), in_place), default=packed)
             with b.when(b.compare("eq", b.add(start, length), "%depth")):
                 end_panel = b.min(b.add(panel, group), bottom)
                 rows = [b.add(b.mul(p, base), b.min(p, extra)) for p in (panel, end_panel)]
@@ -231,9 +248,36 @@ def gemm_part(blocking: Blocking) -> str:
     return b.text()
 
 
+def stays(b: Builder, chunks: Value, base: Value, a_row: Value, a_depth: Value) -> str:
+    """Whether rows of A are read where they lie: k is contiguous, one chunk of B is all they meet (packing them is then a larger share), and
+    they do not compete for the same sets of the first-level cache."""
+    blocking = b.blocking
+    apart = b.compare("ne", b.rem(b.mul(a_row, blocking.item_bytes), SAME_SETS_BYTES), 0)
+    tall = b.both(b.compare("sge", base, blocking.tile_rows - 1), apart)
+    once = b.both(b.compare("eq", a_depth, 1), b.compare("sle", chunks, 1))
+    return b.both(once, tall)
+
+
 def packed_depth(b: Builder, depth: Value) -> Value:
     """Packed elements that hold ``depth`` values of k."""
     return b.ceil_div(depth, 2) if b.blocking.pairs else depth
+
+
+def rows_beside(blocking: Blocking) -> str:
+    """Multiply some panels of A, read where they lie, with packed B; see `row_group`."""
+    b = Builder("rows_beside", ("ptr %a", "i64 %a_row", "i64 %low", "i64 %high", "i64 %base", "i64 %extra", "ptr %b", "i64 %b_panel",
+                                "ptr %c", "i64 %c_row", "i64 %c_column", "i64 %columns", "i64 %depth", "i1 %accumulate"), blocking,
+                attributes="noinline")
+    width = blocking.tile_columns
+    with b.loop("%low", "%high") as panel:
+        row = first_row(b, panel)
+        count = b.sub(first_row(b, b.add(panel, 1)), row)
+        a, line = b.at("%a", b.mul(row, "%a_row")), b.at("%c", b.mul(row, "%c_row"))
+        with b.loop(0, "%columns", width) as column:
+            right, c = b.at("%b", b.mul(b.div(column, width), "%b_panel")), b.at(line, b.mul(column, "%c_column"))
+            b.call("beside_tile", f"i64 {count}", f"i64 {b.min(b.sub('%columns', column), width)}", "i64 %depth", f"ptr {a}", "i64 %a_row",
+                   f"ptr {right}", f"i64 {width}", f"ptr {c}", "i64 %c_row", "i64 %c_column", "i1 %accumulate")
+    return b.text()
 
 
 def row_group(blocking: Blocking) -> str:

@@ -3,7 +3,8 @@
 ``outer_R``: C[R, 2 vectors] (=|+=) sum_k A[k, R] * B[k, 2 vectors] with A packed in rows of ``row_stride`` elements.
 ``outer_narrow_R``: the same for one vector of columns, with the same order of additions. ``outer_half_R``: for half a vector, where there are
 enough rows. ``apart_R``, ``apart_narrow_R``: the same two for operands near by, with an A that is not packed:
-A[r, k] at ``r * a_row + k * a_depth``.
+A[r, k] at ``r * a_row + k * a_depth``; ``beside_R``, ``beside_narrow_R``, ``beside_half_R``: the three
+for such an A and two heights of panels.
 ``dot_R``: C[R, D] (=|+=) sum_k A[R, k] * B[D, k] with k contiguous in both and a multiple of the vector width. ``stream_R``: the same for so
 few rows that reading B takes longer than multiplying: more columns at a time, those that come next fetched meanwhile.
 """
@@ -33,6 +34,8 @@ def outer_kernels(blocking: Blocking) -> str:
     for family, vectors in (("outer", 2), ("outer_narrow", 1)):
         parts += [_outer(f"{family}_{rows}", rows, vectors, blocking) for rows in range(1, blocking.tile_rows + 1)]
         parts.append(_dispatch(family, blocking.tile_rows, OUTER_PARAMETERS, blocking))
+    if not blocking.narrow:
+        parts += _beside_kernels(blocking)
     half = blocking.half
     if half is not None:
         kind = f"<{half.lanes} x {half.element}>"
@@ -40,6 +43,16 @@ def outer_kernels(blocking: Blocking) -> str:
         parts += [_outer(f"outer_half_{rows}", rows, 1, half) for rows in range(blocking.half_rows, blocking.tile_rows + 1)]
         parts.append(_dispatch("outer_half", blocking.tile_rows, OUTER_PARAMETERS, blocking, blocking.half_rows))
     return "".join(parts)
+
+
+def _beside_kernels(blocking: Blocking) -> list[str]:
+    """Two heights of tiles of every width: panels of many rows differ by one row."""
+    parts, tall = [], range(blocking.tile_rows - 1, blocking.tile_rows + 1)
+    for family, vectors, kind in (("beside", 2, blocking), ("beside_narrow", 1, blocking), ("beside_half", 1, blocking.half)):
+        if kind is not None:
+            parts += [_outer(f"{family}_{rows}", rows, vectors, kind, apart=True, far=True) for rows in tall]
+            parts.append(_dispatch(family, blocking.tile_rows, APART_PARAMETERS, blocking, tall[0]))
+    return parts
 
 
 def apart_kernels(blocking: Blocking) -> str:
@@ -75,7 +88,7 @@ def _accumulators(b: Builder, before: str, names: Sequence[str]) -> list[str]:
     return [f"{name}.next" for name in names]
 
 
-def _outer(name: str, rows: int, vectors: int, blocking: Blocking, apart: bool = False) -> str:
+def _outer(name: str, rows: int, vectors: int, blocking: Blocking, apart: bool = False, far: bool = False) -> str:
     b = Builder(name, APART_PARAMETERS if apart else OUTER_PARAMETERS, blocking, attributes="noinline")
     lanes = blocking.lanes
     # Several pointers into an A that is not packed: one that walks from row to row would be a chain of additions as long as the products.
@@ -85,7 +98,7 @@ def _outer(name: str, rows: int, vectors: int, blocking: Blocking, apart: bool =
         moving[f"%pa{row}"] = (b.at("%a", b.mul(row, "%a_row")), "%a_depth") if apart else ("%a", str(blocking.row_stride))
     places = [b.mul(row % together, "%a_row") if apart else row for row in range(rows)]
     sums = [[f"%s{row}.{part}" for part in range(vectors)] for row in range(rows)]
-    early = "%depth" if apart else b.max(b.sub("%depth", FETCHED_BEFORE), 0)
+    early = "%depth" if apart and not far else b.max(b.sub("%depth", FETCHED_BEFORE), 0)
     with _two_stretches(b, [name for line in sums for name in line], vectors, moving, early):
         right = [b.load_vector(b.at("%pb", part * lanes)) for part in range(vectors)]
         for row in range(rows):
