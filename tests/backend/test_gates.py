@@ -111,6 +111,18 @@ def test_a_forked_child_makes_its_functions_itself() -> None:
     assert gates.closed == ["llabs"] and call(-7) == 7
 
 
+def test_a_compiler_that_was_ended_is_asked_again(capfd: pytest.CaptureFixture[str]) -> None:
+    gates, failures = Gates(), [CompileError("[cpu] expected a compiler, got its end")]
+
+    def make() -> None:
+        if failures:
+            raise failures.pop()
+        gates.open({"llabs": objects.library_function("llabs")})
+
+    assert absolute(gates, make)(-3) == 3
+    assert not capfd.readouterr().err
+
+
 def test_a_function_that_cannot_be_made_ends_the_process_and_says_why(capfd: pytest.CaptureFixture[str]) -> None:
     def fail() -> None:
         raise RuntimeError("no such function today")

@@ -25,6 +25,7 @@ from calque.base.errors import CompileError
 _FUTEX, _NANOSLEEP = 202, 35  # system calls
 _WAIT_PRIVATE, _WAKE_PRIVATE = 128, 129
 _NAP_NANOSECONDS = 100_000
+_ATTEMPTS = 3
 _STUB_BYTES, _SLOT_WORDS = 16, 2  # a slot: where the gate leads, whether somebody stands before it
 
 
@@ -133,11 +134,14 @@ class Gates:
         if found is None:  # somebody else has made it meanwhile
             return
         self.opened += 1
-        try:
-            found[1]()
-        except BaseException:  # a native thread waits for what there will never be
-            traceback.print_exc()
-            self.open({name: library_function("abort")})
+        for left in reversed(range(_ATTEMPTS)):
+            try:
+                found[1]()
+                return
+            except BaseException:  # a compiler that somebody ended is started anew
+                if not left:  # a native thread waits for what there will never be
+                    traceback.print_exc()
+                    self.open({name: library_function("abort")})
 
     def forget(self) -> None:
         """In a forked child: the thread stayed in the parent."""
