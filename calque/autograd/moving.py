@@ -37,11 +37,13 @@ def move_all(tensors: Sequence[Tensor], device: Device) -> list[Tensor]:
 
 
 def _sent(t: Tensor, device: Device) -> Tensor | None:
-    """What was computed from constants alone is computed there: no copy, and nothing has to start."""
-    trace = local.state.trace
+    """What was computed from constants alone is computed there: no copy, and nothing has to start. A call that is recorded for replays copies
+    values of earlier programs whatever they are, since another call may come with others."""
+    trace, again = local.state.trace, local.state.capture is not None
     storage = t._storage
     buffer = storage.buffer
-    if (buffer is None or not buffer.floating) and (storage.trace is not trace or not floating(trace, path_of(trace.cur), storage.slot)):
+    earlier = buffer is not None and buffer.floating and not again
+    if not earlier and (storage.trace is not trace or not floating(trace, path_of(trace.cur), storage.slot, not again)):
         return None
     slot = slot_of(trace, t)
     key = (COPY, (slot,), device)

@@ -53,8 +53,9 @@ def place_of(trace: Any, op: Any, inputs: tuple[Any, ...], layouts: tuple[Any, .
     return fixed[0] if fixed else next(device for device in sorted(found, key=str) if device is not CPU)
 
 
-def floating(trace: Any, path: list[Any], slot: int) -> bool:
-    """Whether a slot's value was computed from constants alone, without a device that somebody asked for."""
+def floating(trace: Any, path: list[Any], slot: int, inputs: bool = True) -> bool:
+    """Whether a slot's value was computed from constants alone, without a device that somebody asked for. `inputs`: values of earlier programs may
+    float too."""
     pending, seen = [slot], set()
     while pending:
         number = pending.pop()
@@ -62,7 +63,7 @@ def floating(trace: Any, path: list[Any], slot: int) -> bool:
             continue
         seen.add(number)
         edge = path[number]
-        if edge.fixed or (edge.op is INPUT and not trace.inputs[edge.attrs[0]].floating):
+        if edge.fixed or (edge.op is INPUT and not (inputs and trace.inputs[edge.attrs[0]].floating)):
             return False
         pending += [source for source in edge.inputs if isinstance(source, int)]
     return True

@@ -156,6 +156,13 @@ def test_a_copy_of_a_copy_where_python_takes_over() -> None:
     check(["if x.sum() > 0:", "    x = x * 1.5 + y", "    c.add_(1)", "s.copy_(x.detach().to('cpu:1'))"], 0)
 
 
+def test_a_copy_of_state_that_is_sometimes_made_of_constants() -> None:
+    """Whether its values were computed from constants alone is no part of what a replay depends on."""
+    lines = ["for k in range(min(3, int(x.abs().sum()))):", "    for k in range(min(3, int(x.abs().sum()))):"]
+    lines += ["        s.add_((s.to('cpu:1') + 1).to('cpu'))", "        v = y.sum().item() - x[0].item()", "    x = x + k"]
+    check(lines, 135)
+
+
 def test_two_tensors_of_one_value_that_part_later() -> None:
     lines = ["n3 = 0", "while n3 < 3 and x.sum() > 0:", "    n3 += 1", "    x = x * 1.5 + y", "    y = x / (1.0 + abs(v))", "    s.copy_(y.detach())"]
     check([*lines, "s.add_(y.detach())", "v = float(y.mean())"], 0)
