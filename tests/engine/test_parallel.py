@@ -491,3 +491,15 @@ def test_a_pipeline_splits_named_tuples() -> None:
 def test_options_that_an_optimizer_does_not_have() -> None:
     with pytest.raises(ArgumentError, match=r"\[Trainer\] expected options of SGD, got 'gamma'; there are lr, momentum"):
         torch.parallel.Trainer(nn.Linear(2, 1), "sgd", {"learning_rate": 0.1, "gamma": 1.0})
+
+
+@pytest.mark.parametrize("order", [2.0, 1.0, float("inf")])
+def test_gradients_on_several_devices_are_clipped_together(order: float) -> None:
+    weights = [torch.tensor(values, requires_grad=True, device=d) for values, d in (([3.0, -4.0], "cpu:0"), ([12.0], "cpu:1"))]
+    for w in weights:
+        w.grad = w.detach().clone()
+    total = nn.utils.clip_grad_norm_(weights, 1.0, norm_type=order).item()
+    assert total == pytest.approx(np.linalg.norm([3.0, 4.0, 12.0], order))
+    for w in weights:
+        assert w.grad.device == w.device
+        np.testing.assert_allclose(w.grad.numpy(), w.detach().numpy() / total, rtol=1e-5)

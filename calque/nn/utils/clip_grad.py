@@ -10,6 +10,7 @@ from typing import Any
 
 from calque import functional as T
 from calque.autograd.modes import no_grad
+from calque.base.device import Device
 from calque.base.errors import ArgumentError, NonFiniteError
 from calque.functional.common import cast, is_tensor
 from calque.run.effects import gradients_matter
@@ -24,12 +25,17 @@ def _grads(parameters: Any) -> list[Tensor]:
     return [p._grad for p in listed if p._grad is not None]
 
 
+def _on(device: Device, value: Tensor) -> Tensor:
+    return value if value._layout.device is device else value.to(device)  # type: ignore[attr-defined, no-any-return]
+
+
 @no_grad()
 def _norm(grads: list[Any], p: float) -> Tensor:
+    first = grads[0]._layout.device  # gradients may live on several devices
     if p == 2.0:
-        sums = [T.sum(g * g) for g in grads]
+        sums = [_on(first, T.sum(g * g)) for g in grads]
         return T.sqrt(sums[0] if len(sums) == 1 else T.sum(T.stack(sums, 0)))
-    return T.norm(T.stack([T.norm(g, p) for g in grads], 0), p)
+    return T.norm(T.stack([_on(first, T.norm(g, p)) for g in grads], 0), p)
 
 
 def get_total_norm(tensors: Iterable[Tensor], norm_type: float = 2.0, error_if_nonfinite: bool = False, foreach: bool | None = None) -> Tensor:
@@ -53,7 +59,7 @@ def clip_grads_with_norm_(parameters: Any, max_norm: float, total_norm: Tensor, 
     """Scale gradients in place by max_norm / total_norm if that is below 1."""
     factor = T.clamp(float(max_norm) / (total_norm + 1e-6), max=1.0)
     for g in _grads(parameters):
-        assign(g, g * cast(factor, g._layout.dtype))
+        assign(g, g * cast(_on(g._layout.device, factor), g._layout.dtype))
 
 
 def clip_grad_norm_(
