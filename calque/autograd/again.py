@@ -18,16 +18,16 @@ from calque.autograd.chain import Chain, expand, held_by
 from calque.autograd.engine import free
 from calque.autograd.facts import Facts, Unknown
 from calque.base.config import settings
-from calque.run.capture import Capture, Changes
+from calque.run.capture import Changes, Counts
 from calque.run.macro import Macro
-from calque.run.nodes import VIEW_RULE, FunctionNode, GradNode, OutputNode
+from calque.run.nodes import VIEW_RULE, CallNode, FunctionNode, GradNode, OutputNode
 from calque.run.recorder import Storage
 from calque.run.source import user_line
 from calque.run.stretches import Stretch, StretchCounts, Stretches, possible, replay, verify, watch
 from calque.tensor import TENSOR_TYPES, Tensor, wrap
 
 COMPOSITES: dict[CodeType, int] = {}  # rules whose context is (inputs, their versions, values), and which cell holds the gradient's formula
-_NODES = (GradNode, FunctionNode, OutputNode, Chain)
+_NODES = (GradNode, FunctionNode, OutputNode, CallNode, Chain)
 _by_number = attrgetter("number")
 
 
@@ -41,14 +41,15 @@ _tables = _Tables()
 
 
 class Graph(Facts):
-    """What a backward pass depends on; `nodes` in the order of the pass."""
+    """What a backward pass depends on; `nodes` in the order of the pass, `calls` of them are hybridized calls."""
 
-    __slots__ = ("nodes", "leaves")
+    __slots__ = ("nodes", "leaves", "calls")
 
     def __init__(self) -> None:
         super().__init__()
         self.nodes: list[Any] = []
         self.leaves: list[Any] = []
+        self.calls = 0
 
     def read(self, roots: Sequence[Tensor], given: Sequence[Any], keep: bool, wanted: Sequence[Tensor] | None = None) -> bool:
         """Look at everything; False if the pass has to be walked. `wanted`: leaves whose gradients it returns; None if it sets those of all."""
@@ -110,6 +111,10 @@ class Graph(Facts):
                     self.values(node.saved.values())
             elif kind is FunctionNode:
                 self._rule(node)
+            elif kind is CallNode:
+                parts.append(node.outputs)
+                node.context.told(self)
+                self.calls += 1
             else:
                 parts.append(node.index)
 
@@ -170,7 +175,7 @@ class Graph(Facts):
         new = [k for k, (leaf, old) in enumerate(zip(self.leaves, had, strict=True)) if leaf._grad is not old]
         found = {id(st): k for k, st in enumerate(capture.storages)}
         grads = [(k, found.pop(id(self.leaves[k]._grad._storage), -1), self.leaves[k]._grad._layout) for k in new]
-        if macro is not None and self._whole(macro, capture, chains) and not found and all(place >= 0 for _, place, _ in grads):
+        if macro is not None and self._whole(macro, chains) and not found and all(place >= 0 for _, place, _ in grads):
             stretch.macro, stretch.result = macro, (grads, self._spent(chains), self.remembered(caches))
         capture.release()
 
@@ -178,7 +183,7 @@ class Graph(Facts):
         """Walk the graph, and learn from it; the gradients that are wanted."""
         caches, chains = self.caches(), self._expanded()
         values, macro, capture = watch(self.cells, walk, False)
-        if macro is not None and all(v is not None for v in values) and self._whole(macro, capture, chains):
+        if macro is not None and all(v is not None for v in values) and self._whole(macro, chains):
             results = self.results(values, capture.storages, views=True)
             if results is not None:
                 stretch.macro, stretch.result = macro, (results, self._spent(chains), self.remembered(caches))
@@ -190,8 +195,8 @@ class Graph(Facts):
         return {k: [n for n in expand(node) if n.saved is not None] for k, node in enumerate(self.nodes) if node.__class__ is Chain}
 
     @staticmethod
-    def _whole(macro: Macro, capture: Capture, chains: dict[int, list[Any]]) -> bool:
-        return all(node.freed for nodes in chains.values() for node in nodes) and not macro.definitions and not capture.mixed
+    def _whole(macro: Macro, chains: dict[int, list[Any]]) -> bool:
+        return all(node.freed for nodes in chains.values() for node in nodes) and not macro.definitions
 
     def _spent(self, chains: dict[int, list[Any]]) -> list[int]:
         return [k for k, node in enumerate(self.nodes) if node.freed or k in chains]
@@ -227,6 +232,7 @@ class Graph(Facts):
                 else:
                     free(node, line)
         StretchCounts.replays += 1
+        Counts.replays += self.calls
 
 
 def _plain(roots: Sequence[Any], given: Sequence[Any]) -> bool:

@@ -53,7 +53,7 @@ def _record(stretch: Stretch, facts: Facts, function: Callable[..., tuple[Any, .
     values, macro, capture = watch(facts.cells, lambda: function(*inputs), False)
     if macro is not None and macro.slots - first <= SHORT:
         _tables.calls.leave(place)
-    elif macro is not None and not macro.definitions and not capture.mixed:
+    elif macro is not None and not macro.definitions:
         results = facts.results(values, capture.storages)
         if results is not None:
             stretch.macro, stretch.result = macro, (results, facts.remembered(caches))

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from calque.autograd.engine import Total, run_backward
+from calque.autograd.facts import Facts, Unknown
 from calque.base.dtypes import float32
 from calque.base.errors import AutogradError
 from calque.base.layout import Layout, dense_layout
@@ -24,7 +25,7 @@ from calque.ops.opdef import OpDef
 from calque.run.buffer import Buffer
 from calque.run.capture import Counts, numbers
 from calque.run.live import LiveFloat, plain
-from calque.run.nodes import StandIn
+from calque.run.nodes import CallNode, StandIn
 from calque.run.places import path_of
 from calque.run.recorder import VIEW, Edge, Storage, local, realised
 from calque.run.source import user_line
@@ -52,12 +53,46 @@ class Unsupported(Exception):
     """The graph cannot be used again; the text says why."""
 
 
+class Call:
+    """What one call keeps for its gradient. `values`: cells and new storages that the graph of its `template` needs; `versions`: of those that have
+    to stay as they are; `trace`: where it was recorded; `numbers`: of the call."""
+
+    __slots__ = ("template", "values", "versions", "trace", "numbers")
+
+    def __init__(self, template: Template, cells: list[Any], created: list[Storage], known: list[Any]) -> None:
+        self.template, self.trace = template, local.state.trace
+        self.values = values = [*[cells[k] for k in template.used], *[created[k] for k in template.own]]
+        self.versions = [values[k].version for k in template.unchanged]
+        self.numbers = [known[index] for _, _, index in template.numbers] if template.numbers else []
+
+    def told(self, facts: Facts) -> None:
+        """Add what the gradient depends on: the same facts at the same place of a trace mean the same operations."""
+        template, values = self.template, self.values
+        if template.numbers or template.several:
+            raise Unknown
+        for k, version in zip(template.unchanged, self.versions, strict=True):
+            if values[k].version != version:
+                raise Unknown
+        for t, k in template.steady:
+            if t._storage is not values[k]:
+                raise Unknown
+        parts, places, cells = facts.parts, facts.places, facts.cells
+        parts += (template.mark, self.trace is facts.trace)
+        for storage in values:
+            number = places.get(id(storage))
+            if number is None:
+                number = places[id(storage)] = len(cells)
+                cells.append(storage)
+            parts += (number, storage.layout)
+
+
 class Template:
     """The graph behind the outputs of one recorded call.
 
     `roots`: nodes of the outputs that require gradients. `leaves`: where gradients go, as (argument number or -1, node or parameter).
-    `storages`: new storages of the call in the macro's order. `saved`, `kept`: cells and new storages whose values the graph needs unchanged,
-    `reads`: which of these the gradient of each root needs.
+    `storages`: new storages of the call in the macro's order. A call keeps the cells `used` and the new storages `own` (numbers); `unchanged`: which
+    of all these have to stay as they are, `reads`: which of those the gradient of each root needs; `steady`: handles that have to show the same
+    storage as at the call. `mark` stands for the template where nothing may keep that alive.
     `reached`: ids of handles that the function reaches by itself; they stay as they are.
     """
 
@@ -76,25 +111,28 @@ class Template:
         values = raw | {id(t._storage) for t in handles}
         if values - created - known.keys():
             raise Unsupported("saves a copy of a value for its gradient")
+        if any(i in known for i in raw):
+            raise Unsupported("differentiates a value that it writes")
         if any(id(st) not in values and k not in needed for k, st in enumerate(storages)):
             raise Unsupported("keeps a value in a place that the guards do not reach")
-        self.own = [id(st) in values for st in storages]  # results that only the caller wants live no longer than as written
+        self.own = [k for k, st in enumerate(storages) if id(st) in values]  # results that only the caller wants live no longer than as written
+        self.used = sorted({known[id(t._storage)] for t in handles if id(t._storage) in known})
         used = [st for node in self.nodes for st in _saved(node)]
         if any(st.version != version for node in self.nodes for st, version in zip(_saved(node), _versions(node), strict=True)):
             raise Unsupported("changes a value that its gradient needs")
-        self.saved = sorted({known[id(st)] for st in used if id(st) in known})
-        self.kept = sorted({k for k, st in enumerate(storages) if any(st is v for v in used)})
-        places = [id(cells[k]) for k in self.saved] + [id(storages[k]) for k in self.kept]
-        self.reads = [{places.index(id(st)) for node in self._behind(root) for st in _saved(node)} for root in roots]
-        self.handles = [(t, known[id(t._storage)]) for t in handles if id(t._storage) in known and id(t) not in reached]
+        places = {id(st): k for k, st in enumerate([*[cells[k] for k in self.used], *[storages[k] for k in self.own]])}
+        self.unchanged = sorted({places[id(st)] for st in used})
+        self.reads = [{places[id(st)] for node in self._behind(root) for st in _saved(node)} for root in roots]
+        self.handles = [(t, places[id(t._storage)]) for t in handles if id(t._storage) in known and id(t) not in reached]
+        self.steady = [(t, places[id(t._storage)]) for t in handles if id(t._storage) in known and id(t) in reached]
+        self.several = len({lay.device for lay in (*(st.layout for st in storages), *(t._layout for t in handles))}) > 1  # it copies between them
+        self.mark = object()
         trace = local.state.trace
         self.numbers = [(node, place, v.index) for node in self.nodes for place, v in (node.saved or {}).items() if v.__class__ is LiveFloat]
         self.present: list[Any] = []
         cached = [t for t in handles if t._cache is not None and t._cache[0] is trace and id(t) not in reached]
         path = path_of(trace.cur) if cached else []
         self.views = [(t, path[t._cache[2]], *t._cache[1:]) for t in cached]
-        if any(i in known for i in raw):
-            raise Unsupported("differentiates a value that it writes")
         self.region = Region()
 
     def _walk(self, first: int, known: dict[int, int], stand_ins: dict[int, tuple[int, Any]]) -> None:
@@ -199,49 +237,45 @@ class Template:
         """Give the outputs of a call their node."""
         node: Any = function_node("HybridBackward", (), tuple([t._layout for t in outputs]), self._backward)
         node.next = tuple([leaf if k < 0 else tensors[k]._grad_fn or tensors[k] for k, leaf in self.leaves])
+        node.__class__ = CallNode
         node.where = user_line()
-        present = [known[index] for _, _, index in self.numbers]
-        versions = [cells[k].version for k in self.saved] + [created[k].version for k in self.kept]
-        kept = [st if own else None for st, own in zip(created, self.own, strict=True)]
-        node.context = (cells, kept, versions, local.state.trace, present)
+        node.context = Call(self, cells, created, known)
         for out, target in zip(outputs, output_nodes(node, len(outputs)), strict=True):
             out._grad_fn, out._requires_grad = target, True
 
     def _backward(self, node: FunctionNode, grads: Sequence[Any]) -> Sequence[Any]:
-        cells, created, versions, trace, values = node.context
-        needed = [cells[k] for k in self.saved] + [created[k] for k in self.kept]
-        for k, (storage, version) in enumerate(zip(needed, versions, strict=True)):
+        call: Call = node.context
+        for k, version in zip(self.unchanged, call.versions, strict=True):
+            storage = call.values[k]
             if storage.version != version and any(g is not None and k in reads for g, reads in zip(grads, self.reads, strict=True)):
                 raise _overwritten(node, storage, version)
         if local.state.grad:
-            return self._as_written(cells, created, grads, node.next, values)
+            return self._as_written(call, grads, node.next)
         waiting = local.state.waiting
         held = [waiting.held(t) for t in node.next]  # sums of floats depend on their order: the call adds to what is there, as it would as written
         given = [g._storage if g is not None else None for g in (*grads, *held)]
         key: tuple[Any, ...] = (tuple(t is not None for t in node.next), tuple(None if g is None else g._layout for g in (*grads, *held)))
-        everything = [*created, *cells, *given]
+        everything = [*call.values, *given]
         ids = [id(st) for st in everything if st is not None]
         if len(set(ids)) < len(ids):  # a recording does not tell which of two cells it meant: a residual gives one gradient to both
             key += (tuple([ids.index(i) for i in ids[-len(given) :]]),)
 
         def record() -> list[Any]:
-            return self._differentiate(cells, created, grads, node.next, trace, held)
+            return self._differentiate(call, grads, node.next, held)
 
         with _LOCK:
-            self.present = values
+            self.present = call.numbers
             found = self.region.run(key, everything, record)
         return [g if g is None or before is None else Total(g) for g, before in zip(found, held, strict=True)]
 
-    def _as_written(
-        self, cells: list[Any], created: list[Any], grads: Sequence[Any], targets: Sequence[Any], values: list[Any]
-    ) -> list[Any]:
+    def _as_written(self, call: Call, grads: Sequence[Any], targets: Sequence[Any]) -> list[Any]:
         """Gradients that can be differentiated again: through a copy of the graph."""
         Counts.because("is differentiated more than once")
-        storages = {id(own): actual for own, actual in zip(self.storages, created, strict=True) if actual is not None}
-        handles = {id(t): cells[cell] for t, cell in self.handles}
+        storages = {id(self.storages[k]): actual for k, actual in zip(self.own, call.values[len(self.used) :], strict=True)}
+        handles = {id(t): call.values[k] for t, k in self.handles}
         graph = Copy([leaf for _, leaf in self.leaves], targets, storages, handles, self.reached)
         kept: dict[int, dict[int, Any]] = {}
-        for (item, place, _), value in zip(self.numbers, values, strict=True):
+        for (item, place, _), value in zip(self.numbers, call.numbers, strict=True):
             kept.setdefault(id(item), {})[place] = value
         graph.nodes(self.nodes, kept)
         roots = [(graph.memo.get(id(root)) or graph.ends[id(root)], g) for root, g in zip(self.roots, grads, strict=True) if g is not None]
@@ -271,22 +305,19 @@ class Template:
                 place = next((k for k, e in enumerate(path) if e.op is VIEW and e.inputs == (held.slot,) and e.attrs == edge.attrs), -1)
                 t._cache = (trace, held.slot, place) if place >= 0 else None
 
-    def _differentiate(
-        self, cells: list[Any], created: list[Any], grads: Sequence[Any], targets: Sequence[Any], home: Any, earlier: list[Any]
-    ) -> list[Any]:
+    def _differentiate(self, call: Call, grads: Sequence[Any], targets: Sequence[Any], earlier: list[Any]) -> list[Any]:
         """Walk the template as if this call had recorded it. `earlier`: gradients that the targets have already."""
         trace = local.state.trace
-        for own, actual in zip(self.storages, created, strict=True):
-            if actual is None:
-                continue
+        for k, actual in zip(self.own, call.values[len(self.used) :], strict=True):
+            own = self.storages[k]
             for name in _FIELDS:
                 setattr(own, name, getattr(actual, name))
             if own.trace is trace:
                 trace.storages.append(own)  # should a program start now, its buffer is needed
         lent = [(t, t._storage) for t, _ in self.handles if id(t) in self.arguments]  # leaves of the caller's that were arguments then
         for t, cell in self.handles:
-            t._storage, t._cache = cells[cell], None
-        self._set_views(trace, trace is home)
+            t._storage, t._cache = call.values[cell], None
+        self._set_views(trace, trace is call.trace)
         self._set_saved()
         hooks = [(leaf, leaf._hooks) for _, leaf in self.leaves if isinstance(leaf, Tensor) and leaf._hooks]
         for leaf, _ in hooks:  # the caller's graph runs them

@@ -10,9 +10,10 @@ from typing import Any
 
 from calque.base.device import InUse
 from calque.run.buffer import Buffer, strided
-from calque.run.capture import Script, leaves
+from calque.run.capture import Script
 from calque.run.copies import copy_values
 from calque.run.dispatch import raise_pending
+from calque.run.live import leaves
 from calque.run.losses import watch_value
 from calque.run.macro import Macro, key_of
 from calque.run.recorder import Storage, Trace, flush, local, root

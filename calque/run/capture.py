@@ -17,7 +17,7 @@ from calque.base.layout import Layout
 from calque.run.buffer import Buffer, strided
 from calque.run.counts import Changes, Counts, hybrid_counts
 from calque.run.dispatch import raise_pending
-from calque.run.live import LIVE, LiveFloat, LiveInt, live, plain
+from calque.run.live import LIVE, LiveFloat, LiveInt, leaves, live, plain, rebuilt
 from calque.run.macro import ABSENT, ELSEWHERE, REALISED, Fresh, Macro, Number, Test, key_of, known_values, state_of
 from calque.run.recorder import INPUT, Edge, Storage, Trace, flush, local, materialise, root, scalar_tag
 from calque.run.source import user_line
@@ -71,7 +71,6 @@ class Capture:
         self.storages: list[Storage] = []  # new ones, alive when the call ended
         self.losses: list[tuple[Any, str]] = []  # where backward passes started
         self.given: list[list[Any]] = [] if script is None else list(script.asked)
-        self.mixed = False  # whether a replay lists the storages that the last stretch makes and writes in another order
         self.reading = False
         self.gradients = False  # whether somebody has looked which leaves have one
         self.targets: list[Storage] = []  # what Python is about to look at, or to copy to another device
@@ -297,7 +296,7 @@ class Capture:
             first, values = len(self.values), leaves(value)
             self.values += values
             numbers = iter([live(LiveFloat, v, first + k, self) for k, v in enumerate(values)])
-            value = _rebuilt(value, numbers)
+            value = rebuilt(value, numbers)
         self.keys.append(() if test.live else key_of(value))
         self._open()
         return value
@@ -384,7 +383,6 @@ class Capture:
         order = {id(st): k for k, st in enumerate(trace.storages)}  # a replay lists them as the call did: programs depend on it
         written.sort(key=lambda w: order.get(id(cells[w[0]]), -1))
         appended = [order[id(cells[w[0]])] for w in written if order.get(id(cells[w[0]]), -1) >= storages0]
-        self.mixed = bool(created and appended) and order[id(created[-1])] > min(appended)
         if any(cells[w[0]].trace is not trace for w in written):  # type: ignore[union-attr]
             self.abort("writes to a tensor whose value leaves the call")
         used = self._used(inputs, written)
@@ -396,6 +394,8 @@ class Capture:
             self.start, trace.cur, trace.n, inputs, expect, [plain(v) for v in scalars], numbers, self.definitions, trace.checks[checks0:],
             [(st.slot, st.layout) for st in created], written, ending, peeks, sorted(set(dropped)), self.fresh,
         )  # fmt: skip
+        if not self.tree:
+            macro.order = _order([order[id(st)] for st in created] + appended)
         cells = []
         self._add(macro, created)
 
@@ -524,6 +524,10 @@ class Capture:
         first = len(self.known) - len(macro.created)
         alive = [k for k in range(self.entries, len(self.known)) if self._held(k)]
         kept, keep = [k for k in alive if k < first], [k for k in alive if k >= first]
+        if macro.order is not None and len(keep) < len(macro.created):
+            gone = set(range(len(macro.created))) - {k - first for k in keep}
+            left = [k for k in macro.order if k not in gone]
+            macro.order = [sorted(left).index(k) for k in left]
         macro.created = [macro.created[k - first] for k in keep]
         self.storages = [self.cell(k) for k in alive]  # type: ignore[misc]
         macro.kept = [*kept, *range(first, first + len(keep))] if first > self.entries or len(self.segments) > 1 else None
@@ -550,13 +554,10 @@ def _value(storage: Storage, view: Layout, reason: str, convert: Callable[[Any],
     return convert(strided(flat, view))
 
 
-def leaves(value: Any) -> list[Any]:
-    """The numbers in nested lists."""
-    return [x for item in value for x in leaves(item)] if value.__class__ is list else [value]
-
-
-def _rebuilt(value: Any, numbers: Any) -> Any:
-    return [_rebuilt(item, numbers) for item in value] if value.__class__ is list else next(numbers)
+def _order(places: list[int]) -> list[int] | None:
+    """The numbers of places in their order; None if they are in order."""
+    order = sorted(range(len(places)), key=places.__getitem__)
+    return order if order != list(range(len(places))) else None
 
 
 def plain_numbers(trace: Trace) -> None:

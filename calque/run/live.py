@@ -82,3 +82,13 @@ def plain(value: Any) -> Any:
 def holds_live(value: Any) -> bool:
     """Whether a value, or something in nested lists and tuples, is a live number."""
     return value.__class__ in LIVE or (isinstance(value, (list, tuple)) and any(holds_live(item) for item in value))
+
+
+def leaves(value: Any) -> list[Any]:
+    """The numbers in nested lists."""
+    return [x for item in value for x in leaves(item)] if value.__class__ is list else [value]
+
+
+def rebuilt(value: Any, numbers: Any) -> Any:
+    """Nested lists like `value`, with other numbers."""
+    return [rebuilt(item, numbers) for item in value] if value.__class__ is list else next(numbers)

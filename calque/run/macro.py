@@ -133,6 +133,7 @@ class Macro:
     ready: bool = False  # recorded twice alike
     used: int = 0
     result: Any = None  # what the caller makes of it, if the call ends here
+    order: list[int] | None = None  # of what is created and then of what is written, as the trace lists them; None if that is the order
     guess: Any = None  # which program it begins (`early.Guess`), as far as that is known
     start_up: Any = None  # its `Direct`, False if it cannot be started directly
     realised: list[int] = field(init=False, repr=False)  # `expect`, the usual...
@@ -216,7 +217,7 @@ class Macro:
         trace.scalars += self.numbered(known)
         if self.checks:
             trace.checks += self.checks
-        storages = trace.storages
+        storages, listed = trace.storages, len(trace.storages)
         created = []
         for slot, layout in self.created:
             storage = _new(Storage)
@@ -232,6 +233,9 @@ class Macro:
                 storage.home, storage.buffer = storage.buffer, None
             storage.trace, storage.slot, storage.layout, storage.writer = trace, slot, layout, writer
             storage.version += versions
+        if self.order is not None:
+            found = storages[listed:]
+            storages[listed:] = [found[k] for k in self.order]
         trace.cur, trace.n = self.end, self.slots
         return created
 

@@ -72,6 +72,12 @@ class StandIn(FunctionNode):
     __slots__ = ()
 
 
+class CallNode(FunctionNode):
+    """The node of a hybridized call. `context.told(facts)` adds what its gradient depends on, for passes that are recorded again."""
+
+    __slots__ = ()
+
+
 class OutputNode(GradNode):
     """Output number `index` of a FunctionNode with several outputs (`next[0]`)."""
 
