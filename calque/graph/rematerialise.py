@@ -149,17 +149,21 @@ class Rebuild:
         self.late: list[tuple[int, int]] = []
         self.twins: dict[Repeat, dict[int, int]] = {r: {} for r in repeats}  # nodes with the place of their second form
         self.caller = {c: r for r in repeats for c in r.late}
+        self.waiting: dict[int, Repeat] = {}  # contractions that may follow now
         behind: dict[int, list[Repeat]] = {}
         for r in repeats:
             behind.setdefault(r.after, []).append(r)
         for i in range(len(nodes)):
             caller = self.caller.get(i)
+            if nodes[i].op.kind == "contract" and caller is None or not self.waiting.keys().isdisjoint(nodes[i].inputs):
+                self._call_waiting()
             if caller is None:
                 self.place[i] = self._put(i, {})
             elif i > caller.after:
                 self._call(i, caller)
             for r in behind.get(i, ()):
                 self._repeat(r)
+        self._call_waiting()
 
     def _put(self, i: int, own: dict[int, int]) -> int:
         """Append node i with the operands that `own` names instead of those at their usual place."""
@@ -173,9 +177,14 @@ class Rebuild:
         for k in r.chain:
             own[k] = self._put(k, own)
             self.late.append((own[k], self.place[r.after]))
-        for c in r.late:
-            if c < r.after:
-                self._call(c, r)
+        self.waiting |= {c: r for c in r.late if c < r.after}
+
+    def _call_waiting(self) -> None:
+        """Put the contractions that were moved behind a repeated value: not right behind it, where they would stand between the kernel that computes
+        it and others that read the same memory (the sums of a layer norm), but in front of the next contraction or of whoever reads them."""
+        waiting, self.waiting = self.waiting, {}
+        for c, r in waiting.items():
+            self._call(c, r)
 
     def _call(self, c: int, r: Repeat) -> None:
         """A contraction that reads the repeated value."""

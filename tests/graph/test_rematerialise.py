@@ -151,6 +151,23 @@ def test_the_value_is_stored_by_the_kernel_that_reads_its_source(bias: bool, eve
     assert peak < predicted_peak(plain)
 
 
+def test_sums_stay_beside_the_kernel_that_reads_what_they_read(everything: None) -> None:
+    """A contraction that waits for the value stands behind them, in front of the next one."""
+    b = Build()
+    x, w = b.input((32, 8)), b.input((8, 8))
+    z = b.matmul(x, w)
+    y = b.mul(z, b.tanh(z))
+    out = b.matmul(b.matmul(y, w), w)
+    slope = b.matmul(b.transpose(y, 1, 0), out)
+    g = b.mul(out, b.mul(z, z))
+    total = b.sum(b.mul(out, z), attrs=((0,), False))
+    program = rematerialise(b.program(slope, total, b.matmul(g, w)))
+    names = [n.op.name for n in program.nodes]
+    assert program.late
+    assert names[names.index("sum") + 1 :].count("matmul") == 2
+    assert names[max(node for node, _ in program.late) : names.index("sum")].count("matmul") == 0
+
+
 def test_small_and_near_values_stay(everything: None, monkeypatch: pytest.MonkeyPatch) -> None:
     program = block(64, False)
     assert Search(program).repeats()
