@@ -16,7 +16,8 @@ from calque.run.capture import Changes
 from calque.run.effects import gradients_matter
 from calque.run.history import watch_root
 from calque.run.losses import watch_loss
-from calque.run.recorder import Edge, local
+from calque.run.others import SECTION, handed_over
+from calque.run.recorder import Edge, flush, local
 from calque.tensor import GradNode, OutputNode, Tensor, constant, record, require_float, wrap
 
 _hook_ids = count()
@@ -130,6 +131,15 @@ def _roots(op: str, tensors: Any, gradients: Any) -> list[tuple[Any, Tensor]]:
     return roots
 
 
+def _again(outputs: Sequence[Any], given: Sequence[Any], keep: bool, walk: Callable[[], Any]) -> bool:
+    """`backward_again`, which runs nothing of the user's, and then it is another thread's turn."""
+    with SECTION:
+        done = backward_again(outputs, given, keep, walk)
+        if done:
+            handed_over(flush, local.state, "backward")
+    return done
+
+
 def backward(
     tensors: Tensor | Sequence[Tensor],
     grad_tensors: Any = None,
@@ -160,7 +170,7 @@ def backward(
             run_backward(_roots("backward", outputs, gradients), keep, create_graph, True)
 
         given = [None] * len(outputs) if gradients is None else _as_list(gradients)
-        if create_graph or Engine.check_nan or not backward_again(outputs, given, keep, walk):
+        if create_graph or Engine.check_nan or not _again(outputs, given, keep, walk):
             walk()
         return
     roots = _roots("backward", tensors, gradients)

@@ -17,6 +17,7 @@ from calque.ops.opdef import get
 from calque.run import recorder
 from calque.run.capture import abort
 from calque.run.nodes import StandIn
+from calque.run.others import SECTION, handed_over
 from calque.run.recorder import Storage, local
 from calque.run.source import user_line
 from calque.tensor import FunctionNode, GradNode, OutputNode, Tensor, read, record, wrap
@@ -260,13 +261,24 @@ def _propagate(
     for root, gradient in (*held, *roots):
         work.send(root, gradient)
     work.run()
+    if any(leaf._hooks or leaf.__dict__.get("_post_accumulate") for leaf, _ in work.leaves.values()):
+        _arrive(work, accumulate)  # hooks may wait for other threads
+    else:
+        with SECTION:
+            _arrive(work, accumulate)
+    return work.collected
+
+
+def _arrive(work: _Pass, accumulate: bool) -> None:
+    """Give the leaves of a pass their gradients."""
     for key, (leaf, gradient) in work.leaves.items():
         gradient = _leaf_hooks(leaf, gradient)
         if key in work.wanted:
             work.collected[key] = gradient
         if accumulate:
             accumulate_grad(leaf, gradient)
-    return work.collected
+    if accumulate:
+        handed_over(recorder.flush, local.state, "backward")
 
 
 def _reaches(roots: Sequence[tuple[Any, Any]], wanted: set[int]) -> set[int]:

@@ -22,8 +22,9 @@ from calque.run.counts import Counts
 from calque.run.dispatch import INLINE_WORK, Plan
 from calque.run.engine import ENGINE, Task
 from calque.run.macro import Direct, Macro
+from calque.run.others import LOCK
 from calque.run.queues import at, on, queue_of
-from calque.run.recorder import LOCK, Counters, Storage, count_flush, local, realised
+from calque.run.recorder import Counters, Storage, count_flush, local, realised
 from calque.tensor import TENSOR_TYPES, Tensor
 
 MISSED: Any = object()

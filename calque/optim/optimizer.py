@@ -10,6 +10,7 @@ import functools
 import math
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterable
+from threading import get_ident
 from typing import Any, NoReturn
 
 import numpy as np
@@ -23,6 +24,7 @@ from calque.optim.again import update_again
 from calque.run import recorder
 from calque.run.capture import numbers
 from calque.run.effects import gradients_matter
+from calque.run.others import SECTION, handed_over
 from calque.tensor import Tensor, assign, constant, upload
 
 Hooks = OrderedDict[int, Callable[..., Any]]
@@ -72,14 +74,14 @@ def _hooked(function: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(function)
     def step(self: Optimizer, *args: Any, **kwargs: Any) -> Any:
-        if self._stepping:
+        if self._stepping == get_ident():
             return function(self, *args, **kwargs)
         everything: tuple[Any, ...] = (self, *args)
         capture = recorder.local.state.capture
         if capture is not None:
             self._check_replay(capture)
             gradients_matter()
-        self._stepping = self._opt_called = True
+        self._stepping, self._opt_called = get_ident(), True
         try:
             for hook in (*_pre_hooks_of_all.values(), *self._optimizer_step_pre_hooks.values()):
                 changed = hook(self, everything, kwargs)
@@ -92,7 +94,7 @@ def _hooked(function: Callable[..., Any]) -> Callable[..., Any]:
             for hook in (*self._optimizer_step_post_hooks.values(), *_post_hooks_of_all.values()):
                 hook(self, everything, kwargs)
         finally:
-            self._stepping = False
+            self._stepping = 0
         recorder.flush("optimizer.step")
         return result
 
@@ -112,7 +114,7 @@ class Optimizer:
     replays = False  # whether everything that changes from step to step comes from `run.capture.numbers`
     counts_steps = False  # state["step"] is a Python int here and a 0-d float32 tensor in state dicts, as PyTorch's
 
-    _stepping = False
+    _stepping = 0  # the thread that is in `step`
     _opt_called = False
     _updates: Any = None  # see `optim.again`
     _given: list[list[float]] | None = None  # numbers of the groups, for an update whose replay has asked for them already
@@ -221,8 +223,9 @@ class Optimizer:
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Forget all gradients (or fill them with zeros)."""
         gradients_matter()
-        for group in self.param_groups:
-            for parameter in group["params"]:
+        parameters = [p for group in self.param_groups for p in group["params"]]
+        with SECTION:
+            for parameter in parameters:
                 if parameter._grad is None:
                     continue
                 if set_to_none:
@@ -231,6 +234,8 @@ class Optimizer:
                 if parameter._grad._grad_fn is not None:
                     parameter._grad.detach_()
                 _clear(parameter._grad)
+            if not set_to_none:
+                handed_over(recorder.flush, recorder.local.state, "zero_grad")
 
     @_hooked
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
@@ -242,9 +247,11 @@ class Optimizer:
         state = recorder.local.state
         before, state.grad = state.grad, bool(self.defaults.get("differentiable"))
         try:
-            if not update_again(self):
-                for group in self.param_groups:
-                    self.update_group(group)
+            with SECTION:
+                if not update_again(self):
+                    for group in self.param_groups:
+                        self.update_group(group)
+                handed_over(recorder.flush, state, "optimizer.step")
         finally:
             state.grad = before
         return loss

@@ -17,9 +17,10 @@ from calque.run.buffer import Buffer, interrupted, strided
 from calque.run.dispatch import new_array
 from calque.run.engine import Task
 from calque.run.interrupt import SHIELD
+from calque.run.others import LOCK
 from calque.run.places import no_values
 from calque.run.queues import on, queue_of
-from calque.run.recorder import LOCK, Storage, realised
+from calque.run.recorder import Storage, realised
 
 REASON = "copy between devices"
 INLINE_BYTES = 1 << 20  # up to which waking another thread takes longer than the copy

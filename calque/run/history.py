@@ -96,7 +96,8 @@ def watch_root(t: Any) -> None:
     if len(alive) < REPEATS:
         refs[:] = alive
         return
-    _roots.pop(line)
+    if _roots.pop(line, None) is None:
+        return  # another thread, which runs the same line, says so
     name = _container(alive[0]())
     warn_user(
         f"{name or 'a list'} holds {len(alive)} results of backward passes ({line}) with their autograd history, so memory grows at every step; "

@@ -17,9 +17,10 @@ from calque.run.buffer import Buffer, strided
 from calque.run.direct import start_plan
 from calque.run.dispatch import new_array
 from calque.run.interrupt import SHIELD
+from calque.run.others import foreign_buffer
 from calque.run.places import SEVERAL
 from calque.run.queues import on
-from calque.run.recorder import Edge, Storage, Trace, realised, share_value, snapshot
+from calque.run.recorder import Edge, Storage, Trace, local, realised, share_value, snapshot
 
 REALISED, SHARED, ELSEWHERE, ABSENT = -1, -2, -3, -4
 
@@ -206,15 +207,18 @@ class Macro:
         for cell, slot, view in self.inputs:
             storage = cells[cell]
             buffer = storage.buffer
-            if view is not None:
+            if buffer is None:  # another thread has overwritten it since `fits`
+                buffer = foreign_buffer(storage, local.state)
+            elif view is not None:
                 buffer = snapshot(buffer, view)
-            else:
+            elif storage.buffer is buffer:
                 storage.trace, storage.slot = trace, slot
                 attached[id(storage)] = storage
             buffer.trace, buffer.number = trace, number
             inputs.append(buffer)
             number += 1
         trace.scalars += self.numbered(known)
+        trace.cur, trace.n = self.end, self.slots  # before other threads can find values of these slots
         if self.checks:
             trace.checks += self.checks
         storages, listed = trace.storages, len(trace.storages)
@@ -229,14 +233,12 @@ class Macro:
             storage = cells[cell]
             if attached.pop(id(storage), None) is not None or storage.trace is not trace:
                 storages.append(storage)
-            if storage.buffer is not None:
-                storage.home, storage.buffer = storage.buffer, None
-            storage.trace, storage.slot, storage.layout, storage.writer = trace, slot, layout, writer
+            home = storage.home if storage.buffer is None else storage.buffer
+            storage.trace, storage.slot, storage.layout, storage.writer, storage.home, storage.buffer = trace, slot, layout, writer, home, None
             storage.version += versions
-        if self.order is not None:
+        if self.order is not None and len(storages) - listed == len(self.order):  # more if another thread has overwritten some
             found = storages[listed:]
             storages[listed:] = [found[k] for k in self.order]
-        trace.cur, trace.n = self.end, self.slots
         return created
 
     def start_directly(self, cells: list[Any], known: list[Any], storages: list[Any] | None = None) -> list[Storage] | None:
@@ -249,6 +251,8 @@ class Macro:
             return None
         inputs = [cells[cell].buffer for cell in direct.inputs]
         written = [cells[cell].buffer for cell in direct.written]
+        if None in inputs or None in written:  # another thread has overwritten them since `fits`
+            return None
         # Four references: the storage, `inputs`, `written`, the argument. More: somebody else sees what would be overwritten.
         if written and max(map(getrefcount, written)) > 4 and any(getrefcount(b) > 5 + b.pins for b in written):
             return None

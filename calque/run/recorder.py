@@ -30,8 +30,9 @@ from calque.run.early import in_vain, learn
 from calque.run.exclusive import judge
 from calque.run.interrupt import SHIELD
 from calque.run.live import LIVE
+from calque.run.others import LOCK, foreign_buffer
 from calque.run.paths import edge_count, latest_use
-from calque.run.places import SEVERAL, Split, build_program, floating_outputs, no_values, place_of, split
+from calque.run.places import SEVERAL, Split, build_program, floating_outputs, place_of, split
 from calque.run.source import user_line
 
 Number = bool | int | float
@@ -126,7 +127,7 @@ class State:
     """Per-thread recording state; `grad`, `inference` and `autocast` (the lower dtype, or None) are modes, kept here for one look-up on the hot
     path."""
 
-    __slots__ = ("trace", "grad", "inference", "busy", "capture", "autocast", "applied", "started", "waiting", "device")
+    __slots__ = ("trace", "grad", "inference", "busy", "capture", "autocast", "applied", "started", "waiting", "device", "seen")
 
     def __init__(self) -> None:
         self.trace = Trace(root())
@@ -139,6 +140,7 @@ class State:
         self.applied: Any = None  # the graph node whose gradient is being recorded...
         self.started = ""  # ... by the backward pass that the user started on this line
         self.waiting: Any = None  # that pass
+        self.seen: Any = None  # see `others`
 
 
 class _Local(threading.local):
@@ -160,7 +162,6 @@ class _Counters:
 Counters = _Counters()
 _ROOT = Edge(None, None, (), (), None, "")
 _TICK = 0
-LOCK = threading.RLock()  # guards flush against evaluation from another thread
 
 
 def root() -> Edge:
@@ -249,8 +250,10 @@ def base_slot(trace: Trace, storage: Storage) -> int:
         return storage.slot
     buffer = storage.buffer
     if buffer is None:
-        return _input_slot(trace, foreign_buffer(storage), storage.layout)
+        return _input_slot(trace, foreign_buffer(storage, local.state), storage.layout)
     slot = _input_slot(trace, buffer, storage.layout)
+    if storage.buffer is not buffer:
+        return slot  # another thread has overwritten it since
     storage.trace, storage.slot = trace, slot
     trace.attached[id(storage)] = storage
     capture = local.state.capture
@@ -406,11 +409,14 @@ def share_value(storage: Storage) -> Storage:
         trace = local.state.trace
         twin.slot = view_slot(trace, storage, storage.layout)
         twin.trace, twin.buffer = trace, trace.inputs[-1]
-    if storage.trace is not None:
+    if twin.trace is not local.state.trace:
+        twin.trace = None
         if twin.buffer is None:
-            storage.trace.storages.append(twin)
-        else:
-            storage.trace.attached[id(twin)] = twin
+            twin.buffer = foreign_buffer(storage, local.state)
+    elif twin.buffer is None:
+        twin.trace.storages.append(twin)
+    else:
+        twin.trace.attached[id(twin)] = twin
     if local.state.capture is not None and twin.buffer is storage.buffer is not None:
         local.state.capture.twin(storage, twin)
     return twin
@@ -431,6 +437,7 @@ def flush(reason: str, awaited: bool = False, wanted: tuple[int, ...] = ()) -> N
     trace = state.trace
     if trace.cur is _ROOT:
         return
+    state.seen = None
     if state.capture is not None and state.capture.flushing(trace, reason):
         return  # a call that runs again: its program has been started
     session = tracing.active
@@ -554,26 +561,13 @@ def _dispatch(trace: Trace, reason: str, awaited: bool, wanted: tuple[int, ...])
             if dispatch(plan, inputs, trace.scalars, outputs, errors, previous, awaited) and trace.passed:
                 learn(trace.passed, plan)
     finally:  # also after an interrupt: the trace cannot be run again
-        for storage in live:
+        _hand_out(trace, live, made)
+
+
+def _hand_out(trace: Trace, live: list[Storage], made: dict[int, Buffer]) -> None:
+    for storage in live:
+        if storage.trace is trace:  # else another thread has overwritten it since
             storage.trace, storage.buffer, storage.home = None, made[storage.slot], None
-
-
-def foreign_buffer(storage: Storage) -> Buffer:
-    """Value of a storage that another thread has recorded and not flushed: evaluated from a snapshot of that trace, which stays untouched."""
-    with LOCK:
-        if storage.buffer is not None:
-            return storage.buffer
-        trace, slot = storage.trace, storage.slot
-        assert trace is not None
-        count = len(trace.scalars)
-        edge = trace.cur
-        if storage.layout.device is META:
-            raise no_values()
-        program = build_program(edge, (slot,), (-1,), (), [])
-        plan = make_plan(program, cause_of(program), storage.layout.device)
-        output = Buffer(None)
-        dispatch(plan, list(trace.inputs), trace.scalars[:count], [output], [])
-        return output
 
 
 def materialise(storage: Storage, reason: str, awaited: bool = True) -> Buffer:
@@ -584,7 +578,7 @@ def materialise(storage: Storage, reason: str, awaited: bool = True) -> Buffer:
         if storage.trace is local.state.trace:
             flush(reason, awaited, () if awaited else (storage.slot,))
         if storage.buffer is None:
-            return foreign_buffer(storage)
+            return foreign_buffer(storage, local.state)
     return storage.buffer
 
 

@@ -1,0 +1,173 @@
+"""Threads that work on the same tensors: what one has recorded and not flushed, another reads, overwrites and trains."""
+
+from __future__ import annotations
+
+import math
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+import calque
+from calque import nn
+from calque.base.errors import AutogradError, LeakWarning
+from calque.run import history, others, recorder
+
+
+@pytest.fixture(autouse=True)
+def alone_again() -> Iterator[None]:
+    """Other tests count the programs of threads that share nothing."""
+    yield
+    others.Sharing.left = 0
+
+
+def in_thread(work: Callable[[], Any]) -> Any:
+    """What `work` returns in a thread of its own."""
+    found: list[Any] = []
+    thread = threading.Thread(target=lambda: found.append(work()))
+    thread.start()
+    thread.join(30)
+    assert not thread.is_alive()
+    return found[0]
+
+
+def test_a_value_overwritten_while_the_program_of_its_old_value_starts(monkeypatch: Any) -> None:
+    x = calque.zeros(3)
+    x.tolist()
+    x.add_(1.0)
+    start, kept = recorder.dispatch, []
+
+    def meanwhile(*args: Any) -> Any:
+        monkeypatch.setattr(recorder, "dispatch", start)
+        kept.append(in_thread(lambda: (x.fill_(7.0), recorder.local.state.trace)))
+        return start(*args)
+
+    monkeypatch.setattr(recorder, "dispatch", meanwhile)
+    calque.synchronize()
+    recorder.flush("test")
+    assert kept and x.tolist() == [7.0] * 3
+    x.add_(1.0)
+    assert x.tolist() == [8.0] * 3
+
+
+def test_a_value_overwritten_while_it_enters_a_trace(monkeypatch: Any) -> None:
+    x = calque.zeros(3)
+    x.tolist()
+    enter, kept = recorder._input_slot, []
+
+    def meanwhile(*args: Any) -> Any:
+        monkeypatch.setattr(recorder, "_input_slot", enter)
+        kept.append(in_thread(lambda: (x.fill_(7.0), recorder.local.state.trace)))
+        return enter(*args)
+
+    monkeypatch.setattr(recorder, "_input_slot", meanwhile)
+    y = x + 1.0
+    assert kept and y.tolist() == [1.0] * 3  # the value of the moment when the operation began
+    assert x.tolist() == [7.0] * 3 and (x + 1.0).tolist() == [8.0] * 3
+
+
+def test_another_handle_on_what_another_thread_has_recorded() -> None:
+    made: Any = in_thread(lambda: (calque.ones(3) * 2.0, recorder.local.state.trace))
+    copy = made[0].detach().clone()
+    grown = made[0].contiguous() + 1.0
+    w = calque.zeros(3, requires_grad=True)
+    w.grad = made[0]
+    assert copy.tolist() == [2.0] * 3 and grown.tolist() == [3.0] * 3 and w.grad.tolist() == [2.0] * 3
+
+
+def test_all_values_of_another_threads_trace_are_evaluated_at_once(monkeypatch: Any) -> None:
+    start, count = others.dispatch, []
+    monkeypatch.setattr(others, "dispatch", lambda *args: (count.append(1), start(*args)))
+    values, _ = in_thread(lambda: ([calque.full((2,), float(k)) * 2.0 for k in range(8)], recorder.local.state.trace))
+    total = sum(value + 1.0 for value in values)
+    assert total.tolist() == [2.0 * sum(range(8)) + 8.0] * 2
+    assert len(count) == 1
+
+
+def test_two_threads_that_hold_losses_of_one_line(monkeypatch: Any) -> None:
+    w = calque.ones(2, requires_grad=True)
+    monkeypatch.setattr(history.gc, "collect", lambda: history._roots.clear())  # the other thread comes to its warning first
+    losses = []
+    for _ in range(2 * history.REPEATS):
+        losses.append((w * 2.0).sum())
+        losses[-1].backward()
+    monkeypatch.undo()
+    with pytest.warns(LeakWarning):
+        for _ in range(2 * history.REPEATS):
+            losses.append((w * 2.0).sum())
+            losses[-1].backward()
+
+
+@pytest.mark.parametrize("hybridized", [False, True])
+@pytest.mark.parametrize("trainers", [1, 3])
+def test_one_model_in_several_threads(hybridized: bool, trainers: int, rng: Any) -> None:
+    model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 3))
+    if hybridized:
+        model.hybridize()
+    optimizer = calque.optim.Adam(model.parameters(), lr=1e-3)
+    inputs = [calque.tensor(rng.standard_normal((4, 8)).astype("float32")) for _ in range(3)]
+    failures: list[BaseException] = []
+    updates = []
+
+    def train() -> None:
+        for k in range(25):
+            try:
+                optimizer.zero_grad()
+                model(inputs[k % 3]).square().mean().backward()
+                optimizer.step()
+                updates.append(k)
+            except AutogradError as error:  # another thread has updated the weights meanwhile; PyTorch raises the same
+                assert "modified by an inplace operation" in str(error)
+                if trainers == 1:
+                    failures.append(error)
+            except BaseException as error:
+                failures.append(error)
+
+    def evaluate() -> None:
+        try:
+            for k in range(50):
+                with calque.no_grad():
+                    assert math.isfinite(model(inputs[k % 3]).sum().item())
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=train if k < trainers else evaluate, daemon=True) for k in range(5)]
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(120)
+            assert not thread.is_alive()
+    finally:
+        sys.setswitchinterval(interval)
+    assert not failures and updates
+    for p in model.parameters():
+        assert p.isfinite().all()
+
+
+def test_a_child_is_not_kept_waiting_by_a_thread_that_is_gone() -> None:
+    script = """
+import os, threading, warnings, calque
+from calque.run.others import LOCK, SECTION
+warnings.simplefilter("ignore")
+held, over = threading.Event(), threading.Event()
+def hold():
+    with LOCK, SECTION:
+        held.set()
+        over.wait(60)
+threading.Thread(target=hold, daemon=True).start()
+held.wait()
+child = os.fork()
+if not child:
+    w = calque.ones(3, requires_grad=True)
+    (w * 2.0).sum().backward()
+    os._exit(0 if w.grad.tolist() == [2.0] * 3 else 1)
+over.set()
+assert os.waitpid(child, 0)[1] == 0
+"""
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=120)
