@@ -83,6 +83,71 @@ def parts(hybrid: bool) -> Step:
     return training(model)
 
 
+class Swish(nn.Module):
+    """Two operations."""
+
+    def forward(self, x: Any) -> Any:
+        return x * x.sigmoid()
+
+
+def tiny(hybrid: bool) -> Step:
+    """Hybridized modules of two operations between layers, training."""
+    return training(layers(Swish().hybridize(hybrid), Swish().hybridize(hybrid)))
+
+
+def alternating(hybrid: bool) -> Step:
+    """Training and evaluation in turn."""
+    model = layers(nn.ReLU(), nn.Dropout(0.1)).hybridize(hybrid)
+    train, x = training(model), calque.randn(ROWS, WIDTH)
+
+    def step() -> Any:
+        model.train()
+        train()
+        model.eval()
+        with calque.no_grad():
+            return model(x).numpy()
+
+    return step
+
+
+def loss_alone(hybrid: bool) -> Step:
+    """Only the loss is compiled."""
+
+    def loss(x: Any, y: Any) -> Any:
+        return nn.functional.cross_entropy(x, y, label_smoothing=0.1) + 1e-4 * x.pow(2).mean()
+
+    function = calque.compile(loss) if hybrid else loss
+    model, labels = layers(), calque.arange(ROWS) % WIDTH
+    x = calque.randn(ROWS, WIDTH)
+    optimizer = calque.optim.SGD(model.parameters(), lr=1e-4)
+
+    def step() -> Any:
+        optimizer.zero_grad()
+        found = function(model(x), labels)
+        found.backward()
+        optimizer.step()
+        return found
+
+    return step
+
+
+def logged(hybrid: bool) -> Step:
+    """The loss is read before the backward pass."""
+    model = layers(nn.ReLU(), nn.ReLU()).hybridize(hybrid)
+    optimizer = calque.optim.SGD(model.parameters(), lr=1e-4)
+    x = calque.randn(ROWS, WIDTH)
+
+    def step() -> Any:
+        optimizer.zero_grad()
+        found = model(x).pow(2).mean()
+        value = found.item()
+        found.backward()
+        optimizer.step()
+        return value
+
+    return step
+
+
 def blocks(hybrid: bool) -> Step:
     """A block called three times, training."""
     block = layers().hybridize(hybrid)
@@ -255,7 +320,7 @@ def data_parallel(hybrid: bool) -> Step:
 
 CASES = [
     whole, deep, linear, parts, blocks, reads, nested, evaluation, sizes, compiled_step, zeros, accumulation, adversarial, rnn, structures, dropout,
-    frozen, data_parallel,
+    frozen, data_parallel, tiny, alternating, loss_alone, logged,
 ]  # fmt: skip
 
 

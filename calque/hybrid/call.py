@@ -23,6 +23,7 @@ from calque.hybrid.region import MISSES, Memory, Place, handle, place_of, watche
 from calque.hybrid.repeat import FIRST, LAST, MISSED, USEFUL, Interrupted, Repeat, repeat_of
 from calque.hybrid.structure import Lent, containers, describe, flatten
 from calque.hybrid.walk import Walk
+from calque.nn.module import Module
 from calque.nn.parameter import Parameter
 from calque.run.backends import backend
 from calque.run.capture import Changes, Counts, Script
@@ -38,7 +39,9 @@ ENTRIES = 8  # of one signature, with different guards
 STRANGERS = 200  # new signatures without a replay in between, after which no more are recorded
 LOOKS = 6  # at the guards of an entry, before native code takes that over
 CHANGES = 4  # calls that change what they depend on
+FEW = 4  # operations, views and inputs that code of the library records in less time than a replay takes
 _KEYWORDS = object()
+_SHORT = "records so little that it is quicker as written"
 
 
 class Entry:
@@ -136,7 +139,8 @@ class Entry:
 class Hybridized:
     """A callable like `function`. `roots`: what else it reaches (a module whose method it is)."""
 
-    not_guarded = frozenset({"entries", "changes", "refused", "misses", "repeat", "wait", "pause"})  # callers do not depend on what it has learned
+    # Callers do not depend on what it has learned.
+    not_guarded = frozenset({"entries", "changes", "refused", "misses", "repeat", "wait", "pause", "short"})
 
     def __init__(self, function: Callable[..., Any], roots: list[Any] | None = None, fullgraph: bool = False) -> None:
         functools.update_wrapper(self, function)
@@ -147,6 +151,7 @@ class Hybridized:
         self.changes: dict[Any, int] = {}
         self.refused: dict[Any, str] = {}
         self.misses = 0  # new signatures since the last replay
+        self.short = ""  # why calls are not worth a replay, if they are not
         self.repeat: Repeat | None = None
         self.wait = self.pause = FIRST  # replays until another repeat is looked for
         Counts.functions += 1
@@ -160,6 +165,9 @@ class Hybridized:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         state = local.state
         if state.capture is not None or settings.checked or Engine.check_nan:
+            return self.function(*args, **kwargs)
+        if self.short:
+            Counts.because(self.short)
             return self.function(*args, **kwargs)
         repeat = self.repeat
         if repeat is not None and not kwargs:
@@ -332,12 +340,19 @@ class Hybridized:
             if lent.within(result) or any(entry.guards.reached(value) for value in containers(result)):
                 raise Unsupported("returns a list or dict that somebody else has, too")
             self._learn(entry, place, macro, capture, result, cells, grads_before, first, proxies, replaced, tensors)
+            self.short = self._shortness(entry, macro, capture)
         except (Unsupported, Refused) as reason:
             memory.refused = str(reason)
             Counts.because(str(reason))
         result = lent.original(result)
         capture.release()
         return result
+
+    def _shortness(self, entry: Entry, macro: Macro, capture: Any) -> str:
+        """Why calls of this are not worth a replay: it is a layer of the library, which records next to nothing and looks at no values."""
+        plain = not (macro.checks or macro.peeks or macro.definitions) and len(capture.segments) == 1
+        few = plain and macro.slots - capture.entry_first <= FEW
+        return _SHORT if few and not self.fullgraph and not entry.guards.functions and isinstance(next(iter(self.roots), None), Module) else ""
 
     def _changed(self, key: Any, entry: Entry, result: Any) -> Any:
         """The call changed what it depends on: once is normal (state that is made when first needed), always is a side effect."""

@@ -28,11 +28,13 @@ from calque.run.live import LiveFloat, plain
 from calque.run.nodes import CallNode, StandIn
 from calque.run.places import path_of
 from calque.run.recorder import VIEW, Edge, Storage, local, realised
-from calque.run.source import user_line
-from calque.tensor import FunctionNode, GradNode, Tensor, function_node, output_nodes, wrap
+from calque.run.source import user_site
+from calque.tensor import FunctionNode, GradNode, Tensor, function_node, next_number, output_nodes, wrap
 
 _FIELDS = ("trace", "slot", "layout", "buffer", "home", "version", "writer")
 _LOCK = threading.RLock()
+_new: Any = object.__new__
+FRAMES = 5  # of ours below the user's, at least: attach, given, what replays, what finds it, the call
 _NOTHING = realised(Buffer(np.zeros(0, np.float32)), dense_layout((0,), float32))
 _OPAQUE = (type, types.ModuleType, types.CodeType, GradNode, Edge, OpDef, Layout, str, int, float)
 
@@ -127,6 +129,8 @@ class Template:
         self.steady = [(t, places[id(t._storage)]) for t in handles if id(t._storage) in known and id(t) in reached]
         self.several = len({lay.device for lay in (*(st.layout for st in storages), *(t._layout for t in handles))}) > 1  # it copies between them
         self.mark = object()
+        self.targets = () if any(k >= 0 for k, _ in self.leaves) else tuple([leaf for _, leaf in self.leaves])  # if they are the same at all calls
+        self.layouts: tuple[Layout, ...] = ()
         trace = local.state.trace
         self.numbers = [(node, place, v.index) for node in self.nodes for place, v in (node.saved or {}).items() if v.__class__ is LiveFloat]
         self.present: list[Any] = []
@@ -235,13 +239,23 @@ class Template:
 
     def attach(self, outputs: list[Tensor], cells: list[Any], created: list[Storage], tensors: list[Tensor], known: list[Any]) -> None:
         """Give the outputs of a call their node."""
-        node: Any = function_node("HybridBackward", (), tuple([t._layout for t in outputs]), self._backward)
-        node.next = tuple([leaf if k < 0 else tensors[k]._grad_fn or tensors[k] for k, leaf in self.leaves])
-        node.__class__ = CallNode
-        node.where = user_line()
+        node = _new(CallNode)
+        node.edge = node.saved = node.hooks = node.retain = None
+        node.versions, node.freed, node.label, node.where = (), "", "HybridBackward", ""
+        node.next = self.targets or tuple([leaf if k < 0 else tensors[k]._grad_fn or tensors[k] for k, leaf in self.leaves])
+        node.number, node.backward, node.outputs = next_number(), self._backward, self.layouts or self._set_layouts(outputs)
+        node.site = user_site(FRAMES)
         node.context = Call(self, cells, created, known)
+        if len(outputs) == 1:
+            outputs[0]._grad_fn, outputs[0]._requires_grad = node, True
+            return
         for out, target in zip(outputs, output_nodes(node, len(outputs)), strict=True):
             out._grad_fn, out._requires_grad = target, True
+
+    def _set_layouts(self, outputs: list[Tensor]) -> tuple[Layout, ...]:
+        """Results of all calls look alike."""
+        self.layouts = tuple([t._layout for t in outputs])
+        return self.layouts
 
     def _backward(self, node: FunctionNode, grads: Sequence[Any]) -> Sequence[Any]:
         call: Call = node.context

@@ -77,7 +77,7 @@ class Line:
         for layer in chain._modules.values():
             kind, own = layer.__class__, layer.__dict__
             forward = _layers.get(kind) or _chains.get(kind)
-            if forward is None or own.get("_hybrid") is not None or own.get("_hooked") or own["_buffers"]:
+            if forward is None or own.get("_hooked") or own["_buffers"]:  # hybridized ones, too: they do the same
                 return False
             settings = {name: value for name, value in own.items() if name not in _REGISTRIES and name != "_hybrid"}
             if any(value.__class__ not in _SETTINGS for value in settings.values()):

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import CodeType
 from typing import Any
 
 from calque.base.layout import Layout
+from calque.run.source import line_of
 
 
 class GradNode:
@@ -73,9 +75,15 @@ class StandIn(FunctionNode):
 
 
 class CallNode(FunctionNode):
-    """The node of a hybridized call. `context.told(facts)` adds what its gradient depends on, for passes that are recorded again."""
+    """The node of a hybridized call. `context.told(facts)` adds what its gradient depends on, for passes that are recorded again; `site`: where the
+    call is, of which a line is made only if somebody asks."""
 
-    __slots__ = ()
+    __slots__ = ("site",)
+    site: tuple[CodeType | None, int]
+
+    @property
+    def line(self) -> str:
+        return line_of(*self.site)
 
 
 class OutputNode(GradNode):
