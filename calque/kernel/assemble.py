@@ -18,7 +18,8 @@ from calque.kernel.reader import Fusion, static_offset
 class Entry:
     """One step before memory. `launch` (loops) or `node` (a contraction or host step; -1 otherwise). `reads` and `writes` are
     program nodes; `bases` the (target, base) pairs whose target continues the base's value; `copy` a whole-value copy (target,
-    source)."""
+    source); `parts`: (result of the contraction, elements from the beginning of a row) where results are parts of the rows of the one value that
+    it writes."""
 
     launch: Launch | None = None
     node: int = -1
@@ -27,6 +28,7 @@ class Entry:
     bases: list[tuple[int, int]] = field(default_factory=list)
     check: bool = False
     copy: tuple[int, int] | None = None
+    parts: tuple[tuple[int, int], ...] = ()
 
 
 def assemble(program: Program, fusion: Fusion) -> list[Entry]:

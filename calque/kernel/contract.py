@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -55,7 +56,7 @@ class AttentionSpec:
     attention: q (batch..., L, E), k (batch..., S, E), v (batch..., S, Ev); outputs (batch..., L, Ev) and (batch..., L).
     attention_grad: q, k, v, g (batch..., L, Ev), lse and delta (batch..., L); outputs for q, k and v. The last operand of the `_masked`
     kinds is the mask (batch..., L, S). Outputs that nobody needs are left out of the launch; those of a `turned` one have their rows before the
-    last batch dim.
+    last batch dim. `joint`: elements from one row of a turned output to the next where all of them are parts of the rows of one value, else 0.
     """
 
     views: tuple[tuple[Shape, Shape], ...]
@@ -63,6 +64,7 @@ class AttentionSpec:
     scale: float
     causal: bool
     turned: bool = False
+    joint: int = 0
 
     def operand_views(self) -> tuple[tuple[Shape, Shape], ...]:
         """(shape, strides) of every operand."""
@@ -97,6 +99,16 @@ class RecurrentSpec:
 
 
 Spec = ContractSpec | AttentionSpec | RecurrentSpec
+
+
+def put(result: Any, out: Any, start: int, spec: Spec) -> None:
+    """Write what `reference` returned into the flat array `out` from element `start` on."""
+    dense = result.reshape(-1).astype(out.dtype)
+    if not isinstance(spec, AttentionSpec) or not spec.joint:
+        out[start : start + dense.size] = dense
+        return
+    rows = dense.reshape(-1, prod(result.shape[-2:]))
+    out.reshape(-1, spec.joint)[:, start : start + rows.shape[1]] = rows
 
 
 def reference(kind: str, spec: Spec, arrays: Sequence[Any], part: int = 0) -> Any:

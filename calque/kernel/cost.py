@@ -38,7 +38,7 @@ def cost(step: Step, buffers: Sequence[Buffer]) -> Cost:
         touched = prod(e for e, s in zip(shape, strides, strict=True) if s != 0)
         read += min(touched, buffers[k].numel) * buffers[k].dtype.itemsize
     views = len(step.spec.operand_views())
-    return Cost(int(step.spec.flops(step.kind)), int(read + sum(buffers[k].nbytes for k in step.operands[views:] if k >= 0)))
+    return Cost(int(step.spec.flops(step.kind)), int(read + sum(buffers[k].nbytes for k in {*step.operands[views:]} if k >= 0)))
 
 
 def _extents(step: Loop) -> tuple[int, ...]:

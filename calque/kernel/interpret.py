@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from calque.base.dtypes import DType, float32
-from calque.kernel.contract import reference
+from calque.kernel.contract import put, reference
 from calque.kernel.loops import Access, Instr, LoopKernel, Stage
 from calque.kernel.schedule import Contract, Host, Loop, Schedule
 
@@ -270,8 +270,7 @@ def run_contract(launch: Contract, buffers: Sequence[Array], scalars: Sequence[S
             continue
         with np.errstate(all="ignore"):
             result = reference(launch.kind, launch.spec, arrays, part)
-        out, start = buffers[position], offsets[position]
-        out[start : start + result.size] = result.reshape(-1).astype(out.dtype)
+        put(result, buffers[position], offsets[position], launch.spec)
 
 
 def run_host(launch: Host, buffers: Sequence[Array], output: Array, scalars: Sequence[Scalar]) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 from calque.base.dtypes import DType, uint8
 from calque.ir.program import Program
 from calque.kernel.assemble import Entry, contract_call
+from calque.kernel.contract import AttentionSpec
 from calque.kernel.facts import Class
 from calque.kernel.inplace import may_overwrite
 from calque.kernel.loops import Access, Instr, LoopKernel, Operand, Stage
@@ -416,12 +417,16 @@ class Planner:
         if self.facts.cls[node] is Class.CONTRACT:
             call = contract_call(self.fusion, node)
             outputs = [-1] * max(1, len(n.op.parts))
-            for member in entry.writes:
+            starts = [0] * len(outputs)
+            members = entry.parts or [(member, 0) for member in entry.writes]
+            for member, start in members:
                 part = n.op.parts.index(self.nodes[member].attrs[0]) if n.op.parts else 0
-                outputs[part] = self.buffer(member)
+                outputs[part], starts[part] = self.buffer(entry.writes[0] if entry.parts else member), start
+            spec = call.spec
+            if entry.parts and isinstance(spec, AttentionSpec):
+                spec = replace(spec, joint=self.nodes[entry.writes[0]].shape[-1])
             operands = (*[self.buffer(s) for s in call.sources], *outputs)
-            offsets = (*call.offsets, *[0] * len(outputs))
-            return Contract(call.kind, n.dtype, operands, offsets, call.spec, -1, call.dynamic, entry.writes)
+            return Contract(call.kind, n.dtype, operands, (*call.offsets, *starts), spec, -1, call.dynamic, tuple([m for m, _ in members]))
         out = self.buffer(node)
         scalars = []
         values: list[int] = []

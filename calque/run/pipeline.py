@@ -12,6 +12,7 @@ from calque.ir.program import Program
 from calque.ir.spec import verify
 from calque.kernel.assemble import assemble
 from calque.kernel.fuse import fuse
+from calque.kernel.joined import write_joined
 from calque.kernel.memory import WorkspaceBytes, plan, predicted_peak
 from calque.kernel.schedule import Schedule
 
@@ -45,7 +46,8 @@ def compile_program(
     tests. `workspace_bytes`: see `memory.plan`."""
     program = simplified(program, narrow)
     groups = fuse(program, fusion)
-    return plan(program, groups, assemble(program, groups), reuse, workspace_bytes)
+    entries = write_joined(program, groups.facts, assemble(program, groups))
+    return plan(program, groups, entries, reuse, workspace_bytes)
 
 
 def fusion_report(program: Program, schedule: Schedule, narrow: Narrow | None = None) -> tuple[tuple[tuple[str, str, str], ...], int]:

@@ -167,6 +167,29 @@ def test_tiles_at_the_diagonal(sizes: tuple[int, int, int, int]) -> None:
     check("attention_grad", backward, spec_of(backward, (1,), 0.2, True), (True, True, True))
 
 
+@pytest.mark.parametrize("sizes", [(300, 300, 64, 64), (300, 300, 33, 33), (90, 90, 48, 20), (70, 70, 7, 16), (0, 0, 8, 8)])
+@pytest.mark.parametrize("batch", [(2, 3), (1, 2), (5, 4)])
+@pytest.mark.parametrize("causal", [False, True])
+def test_gradients_side_by_side_in_one_value(sizes: tuple[int, int, int, int], batch: tuple[int, int], causal: bool) -> None:
+    """The same bits as in values of their own, for any number of threads and pieces of work; nothing else of a row is touched."""
+    _, arrays = operands(np.random.default_rng(3), "float32", batch, sizes, False, 0.2, causal)
+    spec = spec_of(arrays, batch, 0.2, causal, True)
+    widths = [batch[1] * size for size in (sizes[2], sizes[2], sizes[3])]
+    apart = [np.full((batch[0], sizes[0], width), np.nan, np.float32) for width in widths]
+    lib = library("float32")
+    lib.prepare_any("attention_grad", contraction("attention_grad", spec), arrays, apart)(1)
+    joint = sum(widths) + 5
+    for threads in (1, 2, 4):
+        rows = np.full((batch[0], sizes[0], joint), 7, np.float32)
+        starts = (2 + widths[0], 2, joint - widths[2])  # in another order, with gaps
+        parts = [rows[..., start : start + width] for start, width in zip(starts, widths, strict=True)]
+        lib.prepare_any("attention_grad", contraction("attention_grad", replace(spec, joint=joint)), arrays, parts)(threads)
+        for own, part in zip(apart, parts, strict=True):
+            assert own.tobytes() == part.tobytes()
+            part[...] = 7
+        assert (rows == 7).all()
+
+
 def test_nan_stays_in_its_rows() -> None:
     """A NaN in one query or one key spreads as in the formula: causal queries in front of the key do not see it."""
     forward, _ = operands(np.random.default_rng(0), "float32", (1,), (90, 90, 16, 16), False, 0.3, True)

@@ -8,7 +8,7 @@ import numpy as np
 
 from calque.backend.base import Array, Scalar
 from calque.base.dtypes import DType
-from calque.kernel.contract import reference
+from calque.kernel.contract import put, reference
 from calque.kernel.schedule import Contract, Host
 
 
@@ -55,5 +55,4 @@ def run_contract(step: Contract, buffers: Sequence[Array], scalars: Sequence[Sca
             continue
         with np.errstate(all="ignore"):
             result = reference(step.kind, step.spec, arrays, part)
-        out, start = buffers[position], offsets[position]
-        out[start : start + result.size] = result.reshape(-1).astype(out.dtype)
+        put(result, buffers[position], offsets[position], step.spec)

@@ -217,7 +217,7 @@ def _entry(blocking: Blocking, masked: str) -> str:
         index = b.div(unit, chunks)
         addresses = w.product(bases, index)
         mask = addresses[3] if masked else "null"
-        places = (w.result(out, index, queries, outputs), b.at(lse, b.mul(index, queries)))
+        places = (w.result(out, index, queries, outputs, w.row_step(outputs)), b.at(lse, b.mul(index, queries)))
         # An absent output stays the null pointer.
         targets = [b.select(is_absent(b, base), "null", place, "ptr") for base, place in zip((out, lse), places, strict=True)]
         b.call("attention_chunk" + masked, f"ptr {words}", *(f"ptr {a}" for a in addresses[:3]), f"ptr {mask}",

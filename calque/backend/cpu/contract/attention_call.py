@@ -12,7 +12,7 @@ from calque.backend.cpu.contract.target import VectorUnit
 from calque.kernel.contract import AttentionSpec
 
 HEAD = ("queries", "keys", "features", "outputs", "scale", "causal", "products", "batch_dims", "query_chunk", "key_block", "splits",
-        "heads")
+        "heads", "joint")
 """Followed by (step per row, step per column) of every operand, then (size, step in every operand) of every batch dim, innermost first."""
 FORWARD_BLOCKS = ((256, 256, 256), (1024, 64, 64))
 GRADIENT_BLOCKS = ((128, 256, 128), (256, 128, 128), (512, 64, 64), (1024, 32, 32))
@@ -69,7 +69,8 @@ class Attention:
         inner = [(*strides[rank:], 0)[:2] for _, strides in views]
         dims = [(batch[d], *(strides[d] for _, strides in views)) for d in reversed(range(rank)) if batch[d] != 1]
         return (*self.sizes, scale, int(self.spec.causal), prod(batch), len(dims), self.query_chunk, self.key_block, self.splits,
-                batch[-1] if self.spec.turned else 1, *(step for pair in inner for step in pair), *(word for dim in dims for word in dim))
+                batch[-1] if self.spec.turned else 1, self.spec.joint, *(step for pair in inner for step in pair),
+                *(word for dim in dims for word in dim))
 
     def workspace_bytes(self, dtype: str, target: VectorUnit) -> int:
         """Sums for the gradient of the queries, when several pieces of work have a part of them."""
@@ -109,16 +110,23 @@ class Words:
         return [b.at(base, b.read(offset)) for base, offset in zip(bases, offsets, strict=True)]
 
 
-    def result(self, base: str, index: Value, rows: Value, features: Value) -> str:
-        """Address of the first row of product ``index`` of a result; its rows are ``row_step(features)`` apart."""
+    def result(self, base: str, index: Value, rows: Value, features: Value, step: Value) -> str:
+        """Address of the first row of product ``index`` of a result whose rows are ``step`` apart."""
         b = self.b
         heads = self["heads"]
-        first = b.mul(b.mul(b.div(index, heads), heads), b.mul(rows, features))
-        return b.at(base, b.add(first, b.mul(b.rem(index, heads), features)))
+        return b.at(base, b.dot((b.mul(b.div(index, heads), rows), step), (b.rem(index, heads), features)))
+
+    def dense_step(self, features: Value) -> Value:
+        """Elements from one row of a dense result to the next: those of the other heads lie between."""
+        return self.b.mul(self["heads"], features)
 
     def row_step(self, features: Value) -> Value:
-        """Elements from one row of a result to the next: those of the other heads lie between."""
-        return self.b.mul(self["heads"], features)
+        """Elements from one row of a result to the next."""
+        return self.b.select(self.b.compare("ne", self["joint"], 0), self["joint"], self.dense_step(features))
+
+    def query_step(self, features: Value) -> Value:
+        """The same for the gradient of the queries, or for a part of it that is still to be added up."""
+        return self.b.select(self.b.compare("sgt", self["splits"], 1), self.dense_step(features), self.row_step(features))
 
 
 def each_unit(b: Builder, total: Value, work: Callable[[Value], None]) -> None:

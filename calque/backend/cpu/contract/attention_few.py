@@ -275,7 +275,7 @@ def few_products(b: Builder, w: Words, bases: list[str], out: str, lse: str) -> 
     def work(index: Value) -> None:
         addresses = w.product(bases, index)
         mask_row, mask_column = w.steps(3) if len(bases) > 3 else ("0", "0")
-        places = (w.result(out, index, queries, outputs), b.at(lse, b.mul(index, queries)))
+        places = (w.result(out, index, queries, outputs, w.row_step(outputs)), b.at(lse, b.mul(index, queries)))
         targets = [b.select(is_absent(b, base), "null", place, "ptr") for base, place in zip((out, lse), places, strict=True)]
         b.call("attention_few", f"ptr {w.pointer}", *(f"ptr {a}" for a in addresses[:3]), f"ptr {addresses[3] if len(bases) > 3 else 'null'}",
                f"i64 {mask_row}", f"i64 {mask_column}", *(f"ptr {t}" for t in targets), f"i64 {w.row_step(outputs)}", "ptr %scratch")

@@ -179,7 +179,7 @@ def _query_sums(blocking: Blocking) -> str:
     w = Words(b, "%words", 0)
     area = _areas(b, w)
     features, causal, slopes = w["features"], b.compare("ne", w["causal"], 0), slopes_step(b, w["key_block"])
-    wide, step, direct = whole_vectors(b, features), w.row_step(features), _in_place(b, features)
+    wide, step, direct = whole_vectors(b, features), w.query_step(features), _in_place(b, features)
     target = b.at("%target", b.mul("%query", step))
     there, apart = b.select(direct, target, area["query_sums"], "ptr"), b.select(direct, step, wide)
     adding = b.both(direct, "%accumulate")
@@ -212,7 +212,7 @@ def _unit(blocking: Blocking, masked: bool) -> str:
         return b.select(causal, b.mul(b.div(start, chunk), chunk), 0)
 
     with b.when(want_q):
-        step = w.row_step(features)
+        step = w.query_step(features)
         unseen = b.min(b.select(b.compare("slt", "%first_block", "%last_block"), first_query(b.mul("%first_block", block)), queries), queries)
         with b.loop(0, unseen) as query:
             _fill(b, b.at("%dq", b.mul(query, step)), features, "zeroinitializer")
@@ -283,20 +283,20 @@ def _start_queries(b: Builder, w: Words, area: dict[str, str], query: Value, row
 
 
 def _add_up(blocking: Blocking) -> str:
-    """``target[i] = parts[0][i] + parts[1][i] + ...``, this thread's share of ``size`` elements."""
-    b = Builder("attention_grad_add_up", ("i64 %thread", "i64 %threads", "ptr %target", "ptr %parts", "i64 %count", "i64 %size"),
-                blocking, attributes="noinline")
+    """``target[row][i] = parts[0][row][i] + parts[1][row][i] + ...``, this thread's share of the rows. Only rows of the target lie apart."""
+    b = Builder("attention_grad_add_up", ("i64 %thread", "i64 %threads", "ptr %target", "i64 %target_step", "ptr %parts", "i64 %count",
+                                          "i64 %rows", "i64 %columns"), blocking, attributes="noinline")
     lanes = blocking.lanes
-    low, high = b.share(b.ceil_div("%size", lanes), "%thread", "%threads")
-    total = b.array(lanes)
-    with b.loop(low, high) as vector:
-        first = b.mul(vector, lanes)
-        mask = b.lanes_between(0, b.min(b.sub("%size", first), lanes))
+    low, high = b.share("%rows", "%thread", "%threads")
+    total, size = b.array(lanes), b.mul("%rows", "%columns")
+    with b.loop(low, high) as row, b.loop(0, "%columns", lanes) as column:
+        first = b.add(b.mul(row, "%columns"), column)
+        mask = b.lanes_between(0, b.min(b.sub("%columns", column), lanes))
         b.store_vector("zeroinitializer", total)
         with b.loop(0, "%count") as part:
-            value = b.load_masked(b.at("%parts", b.add(b.mul(part, "%size"), first)), mask)
+            value = b.load_masked(b.at("%parts", b.add(b.mul(part, size), first)), mask)
             b.store_vector(op(b, "fadd", b.load_vector(total), value), total)
-        b.store_masked(b.load_vector(total), b.at("%target", first), mask)
+        b.store_masked(b.load_vector(total), b.at("%target", b.add(b.mul(row, "%target_step"), column)), mask)
     return b.text()
 
 
@@ -320,7 +320,8 @@ def _entry(blocking: Blocking, masked: str) -> str:
         # With several pieces of work each has a gradient of the queries of its own, laid out like the result.
         part = b.at(workspace, b.mul(b.mul(split, products), query_size))
         bases_ = (b.select(several, part, targets[0], "ptr"), *targets[1:])
-        sizes = ((w["queries"], w["features"]), (w["keys"], w["features"]), (w["keys"], w["outputs"]))
+        sizes = ((w["queries"], w["features"], w.query_step(w["features"])), (w["keys"], w["features"], w.row_step(w["features"])),
+                 (w["keys"], w["outputs"], w.row_step(w["outputs"])))
         own = [w.result(base, index, *size) for base, size in zip(bases_, sizes, strict=True)]
         # An absent output stays the null pointer.
         given = [b.select(is_absent(b, target), "null", place, "ptr") for target, place in zip(targets, own, strict=True)]
@@ -333,6 +334,7 @@ def _entry(blocking: Blocking, masked: str) -> str:
     with b.when(several):
         b.barrier("%barrier", "%threads")
         with b.when(_present(b, targets[0])):
-            b.call("attention_grad_add_up", "i64 %thread", "i64 %threads", f"ptr {targets[0]}", f"ptr {workspace}", f"i64 {splits}",
-                   f"i64 {b.mul(products, query_size)}")
+            columns = w.dense_step(w["features"])
+            b.call("attention_grad_add_up", "i64 %thread", "i64 %threads", f"ptr {targets[0]}", f"i64 {w.row_step(w['features'])}",
+                   f"ptr {workspace}", f"i64 {splits}", f"i64 {b.div(b.mul(products, w['queries']), w['heads'])}", f"i64 {columns}")
     return b.text()
