@@ -16,7 +16,6 @@ from calque.base.layout import Layout
 from calque.run.buffer import Buffer, strided
 from calque.run.direct import start_plan
 from calque.run.dispatch import new_array
-from calque.run.interrupt import SHIELD
 from calque.run.others import foreign_buffer
 from calque.run.places import SEVERAL
 from calque.run.queues import on
@@ -139,8 +138,13 @@ class Macro:
     start_up: Any = None  # its `Direct`, False if it cannot be started directly
     realised: list[int] = field(init=False, repr=False)  # `expect`, the usual...
     unusual: list[tuple[int, int]] = field(init=False, repr=False)  # ... and the others
+    overwritten: frozenset[int] = field(init=False, repr=False)  # cells among `written`...
+    joins: list[tuple[int, bool]] = field(init=False, repr=False)  # ... and whether their values enter the trace here
 
     def __post_init__(self) -> None:
+        entered = {cell for cell, _, view in self.inputs if view is None}
+        self.joins = [(w[0], w[0] in entered) for w in self.written]
+        self.overwritten = frozenset([w[0] for w in self.written])
         self.realised = [cell for cell, stood in self.expect if stood == REALISED]
         self.unusual = [(cell, stood) for cell, stood in self.expect if stood != REALISED]
 
@@ -194,52 +198,72 @@ class Macro:
 
     def replay(self, trace: Trace, cells: list[Any], known: list[Any]) -> list[Storage]:
         """Record the stretch, wholly or not at all; returns the new storages that outlive it. The caller flushes if there is an `ending`."""
-        held = SHIELD.hold()
-        try:
-            return self._replay(trace, cells, known)
-        finally:
-            if held:
-                SHIELD.release()
-
-    def _replay(self, trace: Trace, cells: list[Any], known: list[Any]) -> list[Storage]:
-        inputs, attached = trace.inputs, trace.attached
-        number = len(inputs)
-        for cell, slot, view in self.inputs:
+        buffers: list[Buffer] = []
+        attaching: dict[int, Storage] = {}
+        for cell, _, view in self.inputs:
             storage = cells[cell]
             buffer = storage.buffer
             if buffer is None:  # another thread has overwritten it since `fits`
                 buffer = foreign_buffer(storage, local.state)
             elif view is not None:
                 buffer = snapshot(buffer, view)
-            elif storage.buffer is buffer:
-                storage.trace, storage.slot = trace, slot
-                attached[id(storage)] = storage
-            buffer.trace, buffer.number = trace, number
-            inputs.append(buffer)
-            number += 1
-        trace.scalars += self.numbered(known)
-        trace.cur, trace.n = self.end, self.slots  # before other threads can find values of these slots
-        if self.checks:
-            trace.checks += self.checks
-        storages, listed = trace.storages, len(trace.storages)
-        created = []
+            elif cell not in self.overwritten:
+                attaching[id(storage)] = storage
+            buffers.append(buffer)
+        scalars = self.numbered(known)
+        created: list[Storage] = []
         for slot, layout in self.created:
             storage = _new(Storage)
             storage.trace, storage.slot, storage.layout, storage.version = trace, slot, layout, 0
             storage.buffer = storage.home = storage.writer = None
-            storages.append(storage)
             created.append(storage)
-        for cell, slot, versions, layout, writer in self.written:
+        listed = created.copy()
+        for cell, entered in self.joins:
             storage = cells[cell]
-            if attached.pop(id(storage), None) is not None or storage.trace is not trace:
-                storages.append(storage)
-            home = storage.home if storage.buffer is None else storage.buffer
-            storage.trace, storage.slot, storage.layout, storage.writer, storage.home, storage.buffer = trace, slot, layout, writer, home, None
-            storage.version += versions
-        if self.order is not None and len(storages) - listed == len(self.order):  # more if another thread has overwritten some
-            found = storages[listed:]
-            storages[listed:] = [found[k] for k in self.order]
+            if entered or storage.trace is not trace or id(storage) in trace.attached:
+                listed.append(storage)
+        if self.order is not None and len(listed) == len(self.order):  # more if another thread has overwritten some
+            listed = [listed[k] for k in self.order]
+        self._record(trace, cells, buffers, attaching, scalars, listed)
         return created
+
+    def _record(
+        self, trace: Trace, cells: list[Any], buffers: list[Buffer], attaching: dict[int, Storage], scalars: list[Any], listed: list[Storage]
+    ) -> None:
+        """The part of `replay` that changes something. Ctrl-C comes at calls and at the ends of loops: the trace changes with neither in between, and
+        loops that have begun go on where they were. So nothing has to keep it off, which would take two system calls."""
+        entering, writing, number = zip(self.inputs, buffers, strict=True), iter(self.written), len(trace.inputs)
+        stopped: BaseException | None = None
+        trace.inputs += buffers
+        trace.scalars += scalars
+        trace.checks += self.checks
+        trace.storages += listed
+        trace.attached |= attaching
+        trace.cur, trace.n = self.end, self.slots  # before other threads can find values of these slots
+        while True:
+            try:
+                for (cell, slot, view), buffer in entering:
+                    storage = cells[cell]
+                    if view is None and storage.buffer is buffer:
+                        storage.trace, storage.slot = trace, slot
+                    buffer.trace, buffer.number = trace, number
+                    number += 1
+                for cell, slot, versions, layout, writer in writing:
+                    storage = cells[cell]
+                    home = storage.home if storage.buffer is None else storage.buffer
+                    storage.trace, storage.slot, storage.layout, storage.writer, storage.home, storage.buffer = trace, slot, layout, writer, home, None
+                    storage.version += versions
+                for cell in self.overwritten:
+                    trace.attached.pop(id(cells[cell]), None)
+            except BaseException as error:
+                stopped = error
+                continue
+            break
+        if stopped is not None:
+            try:
+                raise stopped
+            finally:
+                stopped = None  # its frames refer to this one
 
     def start_directly(self, cells: list[Any], known: list[Any], storages: list[Any] | None = None) -> list[Storage] | None:
         """`replay` and the flush in one, without the trace, if the stretch is a whole trace that updates state in place; else None. `storages`:

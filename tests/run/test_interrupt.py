@@ -21,6 +21,7 @@ from calque.hybrid import repeat
 from calque.nn.parallel.data_parallel import _keep_statistics
 from calque.run import direct, recorder
 from calque.run.interrupt import SHIELD
+from calque.run.macro import Macro
 
 F = nn.functional
 
@@ -278,3 +279,72 @@ def test_ctrl_c_between_backward_and_step_leaves_gradients_on(library: Any, pyth
         if not trap.sprung:
             break
     assert 3 < number < 990
+
+
+class _Cut(list[Any]):
+    """Ctrl-C when the n-th item is asked for, as it comes at the ends of loops: whoever asks again goes on with that item."""
+
+    left = 0
+
+    def __iter__(self) -> Any:
+        return _Items(list.__iter__(self))
+
+
+class _Items:
+    def __init__(self, items: Iterator[Any]) -> None:
+        self._items = items
+
+    def __iter__(self) -> "_Items":
+        return self
+
+    def __next__(self) -> Any:
+        _Cut.left -= 1
+        if _Cut.left == 0:
+            raise KeyboardInterrupt
+        return next(self._items)
+
+
+def test_ctrl_c_while_a_stretch_is_recorded_again_leaves_it_recorded_or_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = Macro.replay
+
+    def cut(self: Macro, trace: recorder.Trace, cells: list[Any], known: list[Any]) -> list[recorder.Storage]:
+        inputs, written, place = self.inputs, self.written, trace.cur
+        versions = [cells[w[0]].version for w in written]
+        self.inputs, self.written = _Cut(inputs), _Cut(written)
+        try:
+            return whole(self, trace, cells, known)
+        except KeyboardInterrupt:
+            changed = [w[2] for w in written] if trace.cur is self.end is not place else [0] * len(written)
+            assert [cells[w[0]].version - v for w, v in zip(written, versions, strict=True)] == changed
+            ends.add(trace.cur is place)
+            raise
+        finally:
+            self.inputs, self.written = inputs, written
+            assert len(trace.inputs) == _number(trace.cur, recorder.INPUT) and all(st.slot < trace.n for st in trace.storages)
+            assert all(b.trace is trace and b.number == k for k, b in enumerate(trace.inputs))
+
+    number, stopped, ends = 1, 0, set[bool]()
+    while True:
+        layer, step = _training()
+        monkeypatch.setattr(Macro, "replay", cut)
+        _Cut.left = number
+        try:
+            step()
+        except KeyboardInterrupt:
+            stopped += 1
+        monkeypatch.undo()
+        if _Cut.left > 0:
+            break
+        losses = [step(), step(), step()]
+        assert losses == sorted(losses, reverse=True) and losses[0] < 1.5 and calque.isfinite(layer.weight).all()
+        number += 1
+    assert stopped == number - 1 > 20 and ends == {True, False}
+
+
+def _number(edge: recorder.Edge | None, op: Any) -> int:
+    """How many operations of this kind lie on the path to an edge."""
+    found = 0
+    while edge is not None:
+        found += edge.op is op
+        edge = edge.parent
+    return found
