@@ -32,6 +32,10 @@ CHECKED_BYTES = 1 << 20
 """A run that allocates more than this first asks for all of it together."""
 KEPT_BYTES = 1 << 16
 """An output up to this size is used again by the next run if nobody else refers to it by then..."""
+KEPT_EARLY = 4 << 20
+"""... and so are all outputs and the arena of a program that may begin early if they are no more than this together: such programs run in loops, and
+the arena would be asked for while the workers have nothing to do...
+"""
 KEPT_TOTAL = 16 << 20
 """... as long as all executables together keep no more than this."""
 
@@ -146,7 +150,6 @@ class CpuExecutable(Executable):
         inputs = {b.index: b for b in schedule.buffers if b.kind == "input"}
         self._direct = [self._position(schedule.buffers[k], inputs) for k in schedule.outputs]
         self._kept: list[Any] = [None] * len(fresh)  # small outputs of the last run
-        self._short = [count * dtype.itemsize <= KEPT_BYTES for count, dtype in self._fresh]
         self.distinct = min(self._direct, default=0) >= 0 and len(set(self._direct)) == len(self._direct)
         self._chosen = _chooser(self._direct)
         native = linked.stretches
@@ -161,6 +164,8 @@ class CpuExecutable(Executable):
         self.lead_launches = lead
         self._lead = lead_of(lead, linked, self._input_count + len(fresh))
         self.leading = 0 if self._lead is None else 1 + max(self._lead.inputs, default=-1)
+        self._most_kept = KEPT_EARLY if self._lead is not None and self._new_bytes <= KEPT_EARLY else KEPT_BYTES
+        self._short = [count * dtype.itemsize <= self._most_kept for count, dtype in self._fresh]
         self._begun: list[Early] = []
 
     def _position(self, b: Buffer, inputs: dict[int, Buffer]) -> int:
@@ -183,7 +188,7 @@ class CpuExecutable(Executable):
         kept = self._kept
         arrays = [*inputs[: self._input_count], *kept]
         renewed = bool(kept) and max(map(getrefcount, kept)) > 3  # `kept`, `arrays`, the argument: somebody else has one, or there is none
-        if self._new_bytes > CHECKED_BYTES and (renewed or self._arena_bytes > KEPT_BYTES):
+        if self._new_bytes > CHECKED_BYTES and (renewed or self._arena_bytes > self._most_kept):
             sizes = self._sizes if early is None else self._sizes[:-1]  # the arena is there
             HERE.pool.check(sizes if renewed else sizes[len(self._fresh) :])
         if renewed:
@@ -206,11 +211,12 @@ class CpuExecutable(Executable):
 
     def begin(self, inputs: Sequence[Array]) -> Early | None:
         """See `backend.base.Executable.begin`."""
-        if self._begun or self._lead is None or not self.leading or HERE.runtime.early is not None:
+        runtime = HERE.runtime
+        if self._begun or self._lead is None or not self.leading or runtime.early is not None or runtime.threads_now() < 2:
             return None
         words = self._free_words()
         arena = HERE.pool.arena(self._arena_bytes) if words.arena is None else words.arena
-        early = Early(self._lead, words, arena, inputs, HERE.runtime, self._drop)
+        early = Early(self._lead, words, arena, inputs, runtime, self._drop)
         self._begun.append(early)
         if early.begins():
             return early
@@ -301,7 +307,7 @@ class CpuExecutable(Executable):
 
     def _new_words(self) -> Words:
         words = Words(self.linked)
-        if 0 < self._arena_bytes <= KEPT_BYTES and Kept.take(self, self._arena_bytes):
+        if 0 < self._arena_bytes <= self._most_kept and Kept.take(self, self._arena_bytes):
             words.arena = HERE.pool.empty(self._arena_bytes, np.dtype(np.uint8))
         if self._single:
             only = self.linked.stretches[0]
@@ -324,7 +330,7 @@ class CpuExecutable(Executable):
             if kept is not None:
                 self._kept[k] = None
                 Kept.total -= kept.nbytes
-        if 0 < self._arena_bytes <= KEPT_BYTES:
+        if 0 < self._arena_bytes <= self._most_kept:
             idle, self._idle = self._idle, []
             Kept.total -= sum(words.arena.nbytes for words in idle if words.arena is not None)
 
