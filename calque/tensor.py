@@ -373,7 +373,10 @@ def function_node(label: str, inputs: tuple[Any, ...], outputs: tuple[Layout, ..
     node = _new(FunctionNode)
     node.edge = node.saved = node.hooks = node.retain = node.context = None
     node.versions, node.freed = (), ""
-    node.next = tuple((x._grad_fn or x) if isinstance(x, Tensor) and x._requires_grad else None for x in inputs)
+    targets: list[Any] = []
+    for x in inputs:
+        targets.append((x._grad_fn or x) if isinstance(x, Tensor) and x._requires_grad else None)
+    node.next = tuple(targets)
     node.number = next(_sequence)
     node.backward, node.label, node.outputs = backward, label, outputs
     node.where = user_line() if label.startswith("User") else ""

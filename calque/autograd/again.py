@@ -71,10 +71,13 @@ class Graph(Facts):
         """Find nodes and leaves; by id the position of a node, and of a leaf counted down from -1. A chain stays one if the pass spends it."""
         nodes, leaves = self.nodes, self.leaves
         seen = {id(None)}
-        nodes += {id(root._grad_fn): root._grad_fn for root in roots}.values()
-        if any(node.__class__ not in _NODES for node in nodes):
-            raise Unknown
-        seen.update(map(id, nodes))
+        for root in roots:
+            node: Any = root._grad_fn
+            if node.__class__ not in _NODES:
+                raise Unknown
+            if id(node) not in seen:
+                seen.add(id(node))
+                nodes.append(node)
         for node in nodes:  # it grows
             for target in held_by(node).ends.values() if node.__class__ is Chain and not keep else node.next:
                 key = id(target)
@@ -103,7 +106,9 @@ class Graph(Facts):
             if node.retain is not None or node.freed or node.hooks:
                 raise Unknown
             kind = node.__class__
-            parts.append(tuple([numbers[id(target)] for target in node.next]))
+            parts.append(len(node.next))
+            for target in node.next:
+                parts.append(numbers[id(target)])
             if kind is GradNode:
                 parts.append(node.edge)
                 if node.saved is not None:
@@ -122,8 +127,13 @@ class Graph(Facts):
         held, parts = held_by(node), self.parts
         if held.freed or not held.intact():
             raise Unknown
-        parts += (held.template, held.trace is self.trace, *[numbers[id(target)] for target in held.ends.values()])
-        self.values([t for t, _, _ in held.needed.values()])
+        parts += (held.template, held.trace is self.trace)
+        for target in held.ends.values():
+            parts.append(numbers[id(target)])
+        needed: list[Any] = []
+        for kept in held.needed.values():
+            needed.append(kept[0])
+        self.values(needed)
         for storage in held.kept.values():
             parts.append(self.cell(storage))
 
@@ -163,7 +173,10 @@ class Graph(Facts):
                 raise Unknown
             self.parts.append(leaf._layout)
         if held:
-            self.values([leaf._grad for leaf in self.leaves])
+            gradients: list[Any] = []
+            for leaf in self.leaves:
+                gradients.append(leaf._grad)
+            self.values(gradients)
 
     # ----------------------------------------------------------------------------------------------------------- both ways
 

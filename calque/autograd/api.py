@@ -18,6 +18,7 @@ from calque.run.history import watch_root
 from calque.run.losses import watch_loss
 from calque.run.others import SECTION, handed_over
 from calque.run.recorder import Edge, flush, local
+from calque.run.source import user_line
 from calque.tensor import GradNode, OutputNode, Tensor, constant, record, require_float, wrap
 
 _hook_ids = count()
@@ -288,8 +289,9 @@ def _backward_method(
     tensor(40.)
     """
     backward(self, gradient, retain_graph, create_graph, inputs=inputs)
-    watch_root(self)
-    watch_loss(self)
+    line = user_line()
+    watch_root(self, line)
+    watch_loss(self, line)
 
 
 def _get_grad(self: Tensor) -> Tensor | None:

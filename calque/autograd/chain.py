@@ -111,12 +111,23 @@ class Template:
 
     def node(self, given: list[Any], created: list[Storage], trace: Trace) -> Any:
         """The chain of a replay, which has made the storages `created`."""
-        made = _new(Chain)
-        ends = {k: given[k]._grad_fn or given[k] for k in self.targets}
-        needed = {k: (given[k], given[k]._storage, given[k]._storage.version) for k in self.needed}
+        made, held = _new(Chain), _new(Held)
+        held.template, held.trace, held.freed = self, trace, ""
+        held.ends = ends = {}
+        for k in self.targets:  # loops: each comprehension is a function of its own, cold at every step
+            t = given[k]
+            ends[k] = t._grad_fn or t
+        held.needed = needed = {}
+        for k in self.needed:
+            t = given[k]
+            storage = t._storage
+            needed[k] = (t, storage, storage.version)
+        held.kept = kept = {}
+        for k in self.kept:
+            kept[k] = created[k]
         _NUMBER(made, next(islice(_sequence, self.count - 1, None)))
         _EDGE(made, self.edge)
-        _SAVED(made, Held(self, ends, needed, {k: created[k] for k in self.kept}, trace))
+        _SAVED(made, held)
         return made
 
 
@@ -125,10 +136,12 @@ class Held:
     `kept`: new storages; `freed`: the line of the pass that used it."""
 
     __slots__ = ("template", "ends", "needed", "kept", "trace", "freed")
-
-    def __init__(self, template: Template, ends: dict[int, Any], needed: dict[int, Any], kept: dict[int, Storage], trace: Trace) -> None:
-        self.template, self.ends, self.needed, self.kept, self.trace = template, ends, needed, kept, trace
-        self.freed = ""
+    template: Template
+    ends: dict[int, Any]
+    needed: dict[int, Any]
+    kept: dict[int, Storage]
+    trace: Trace
+    freed: str
 
     def intact(self) -> bool:
         """Whether everything saved is what it was."""

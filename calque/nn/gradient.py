@@ -42,7 +42,11 @@ def with_gradient(
     `backward` gets one gradient per output (None where unused) and returns one per input, None where `saved.needs` is False.
     """
     state = local.state
-    if not state.grad or not any(x is not None and x._requires_grad for x in inputs):
+    wanted = False
+    for x in inputs:  # loops: each generator is a function of its own, cold at every step
+        if x is not None and x._requires_grad:
+            wanted = True
+    if not state.grad or not wanted:
         values = call(forward, inputs)
         return values if every else values[0] if count == 1 else values[:count]
     state.grad = False
@@ -51,15 +55,20 @@ def with_gradient(
     finally:
         state.grad = True
     outputs = values[:count]
-    node = function_node(label, inputs, tuple(v._layout for v in outputs), _adapter(forward, backward))
+    layouts, shown, versions = [], [], []
+    for v in outputs:
+        layouts.append(v._layout)
+        shown.append(wrap(v._storage, v._layout))
+    for x in inputs:
+        versions.append(0 if x is None else x._storage.version)
+    node = function_node(label, inputs, tuple(layouts), _adapter(forward, backward))
     node.where = state.trace.cur.line
-    versions = [0 if x is None else x._storage.version for x in inputs]
     node.saved = dict(enumerate(inputs)) if reads else {}
     node.versions = versions[:] if reads else []
     for k in uses:
         node.saved[-1 - k] = outputs[k]._storage
         node.versions.append(outputs[k]._storage.version)
-    node.context = (inputs, versions, tuple(wrap(v._storage, v._layout) for v in outputs) + tuple(values[count:]))
+    node.context = (inputs, versions, (*shown, *values[count:]))
     for out, target in zip(outputs, output_nodes(node, count), strict=True):
         out._grad_fn, out._requires_grad = target, True
     return values if every else outputs[0] if count == 1 else outputs

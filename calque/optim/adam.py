@@ -47,7 +47,7 @@ class Adam(Optimizer):
 
     def step_numbers(self, group: dict[str, Any], parameters: list[Any]) -> list[float]:
         """Count a step of each parameter; betas that a schedule moves; per parameter: what it shrinks by, 1 / sqrt(c2) and lr / c1."""
-        beta1, beta2 = (float(b) for b in group["betas"])
+        beta1, beta2 = map(float, group["betas"])
         lr = float(group["lr"])
         shrink = 1.0 - lr * float(group["weight_decay"])
         found: list[float] = [beta1, beta2] if cycles(group) else []

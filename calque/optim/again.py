@@ -78,9 +78,10 @@ class Update:
             elif kind in _OPTIONS:
                 parts.append(value)
             elif kind is tuple or kind is list:
-                if any(number.__class__ is not float for number in value):
-                    return False
-                parts += [number or str(number) for number in value]
+                for number in value:
+                    if number.__class__ is not float:
+                        return False
+                    parts.append(number or str(number))
             else:
                 return False
         return True
@@ -97,10 +98,16 @@ class Update:
     def replay(self, optimizer: Any, stretch: Stretch) -> None:
         """Update by the recording, unless the numbers of this step would have been recorded differently."""
         macro: Any = stretch.macro
-        given = [optimizer.step_numbers(group, parameters) for group, parameters in self.groups]
-        known = [number for found in given for number in found]
+        given: list[list[float]] = []
+        known: list[float] = []
+        for group, parameters in self.groups:
+            found = optimizer.step_numbers(group, parameters)
+            given.append(found)
+            known += found
         constants, guarded = stretch.result
-        differs = any(known[k] != value for k, value in constants)
+        differs = False
+        for k, value in constants:
+            differs = differs or known[k] != value
         if differs or (guarded and takes_constants(macro, known)):
             if differs:
                 stretch.macro = None

@@ -83,7 +83,8 @@ def _hooked(function: Callable[..., Any]) -> Callable[..., Any]:
             gradients_matter()
         self._stepping, self._opt_called = get_ident(), True
         try:
-            for hook in (*_pre_hooks_of_all.values(), *self._optimizer_step_pre_hooks.values()):
+            before = self._optimizer_step_pre_hooks
+            for hook in (*_pre_hooks_of_all.values(), *before.values()) if before or _pre_hooks_of_all else ():
                 changed = hook(self, everything, kwargs)
                 if changed is None:
                     continue
@@ -91,7 +92,8 @@ def _hooked(function: Callable[..., Any]) -> Callable[..., Any]:
                     raise ArgumentError(f"[step] a pre-hook must return None or a tuple of (new_args, new_kwargs), but got {changed!r}")
                 everything, kwargs = changed
             result = function(*everything, **kwargs)
-            for hook in (*self._optimizer_step_post_hooks.values(), *_post_hooks_of_all.values()):
+            after = self._optimizer_step_post_hooks
+            for hook in (*after.values(), *_post_hooks_of_all.values()) if after or _post_hooks_of_all else ():
                 hook(self, everything, kwargs)
         finally:
             self._stepping = 0

@@ -78,9 +78,8 @@ def _survey(node: Any) -> tuple[int, int, bool]:
     return same, visits, freed
 
 
-def watch_root(t: Any) -> None:
-    """A backward starts at `t`. Losses of one source line should not outlive their iteration by dozens."""
-    line = user_line()
+def watch_root(t: Any, line: str) -> None:
+    """A backward starts at `t` on this line. Losses of one source line should not outlive their iteration by dozens."""
     if t._grad_fn is None or not line:
         return
     refs = _roots.get(line)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import weakref
 from collections import deque
 from itertools import count
@@ -10,29 +9,27 @@ from typing import Any
 
 from calque.base.errors import NonFiniteWarning
 from calque.run.recorder import local
-from calque.run.source import user_line, warn_user
+from calque.run.source import warn_user
 
 _passes = count(1)
 _pending: deque[tuple[int, str, Any]] = deque(maxlen=64)  # (number of the backward pass, its line, storage of the loss)
 _told: set[str] = set()
 
 
-def watch_loss(t: Any) -> None:
-    """A backward starts at `t`: remember its value (one number), and look at those of earlier passes that are computed by now."""
+def watch_loss(t: Any, line: str) -> None:
+    """A backward starts at `t` on this line: remember its value (one number), and look at those of earlier passes that are computed by now."""
     storage = t._storage
     single = storage.layout.numel == 1 and storage.layout.dtype.is_floating_point
     capture = local.state.capture
     if capture is not None:  # its replays look: a reference here would make the loss outlive the call
         if single:
-            capture.losses.append((weakref.ref(storage), user_line()))
+            capture.losses.append((weakref.ref(storage), line))
         return
     number = next(_passes)
-    while (found := _taken()) is not None:
+    while _pending and (found := _taken()) is not None:
         _inspect(*found)
-    if single:
-        line = user_line()
-        if line not in _told:
-            _pending.append((number, line, storage))
+    if single and line not in _told:
+        _pending.append((number, line, storage))
 
 
 class ReplayedLoss:
@@ -68,7 +65,7 @@ class ReplayedLoss:
 def watch_value(value: float, line: str) -> None:
     """A replayed call has run a backward from this number, which it has read."""
     number = next(_passes)
-    if not math.isfinite(value):
+    if value - value != 0.0:
         _tell(number, line, value)
 
 
@@ -96,9 +93,9 @@ def _inspect(number: int, line: str, storage: Any) -> None:
     array = None if buffer is None else buffer.array
     if array is None or line in _told:
         return
-    value = float(array[0])
-    if not math.isfinite(value):
-        _tell(number, line, value)
+    value = array.item(0)
+    if value - value != 0.0:
+        _tell(number, line, float(value))
 
 
 def _tell(number: int, line: str, value: float) -> None:

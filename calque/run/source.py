@@ -43,6 +43,7 @@ def _asked(file: str) -> bool:
 
 
 _FILES = 4096
+_lines: dict[tuple[int, int], tuple[CodeType, str]] = {}  # what `user_line` has said of an instruction
 
 
 def line_of(code: CodeType | None, position: int) -> str:
@@ -59,10 +60,18 @@ def user_line() -> str:
     """`file:line` of the code that called into Calque, or "" when there is none."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
-        name = frame.f_code.co_filename
+        code = frame.f_code
+        name = code.co_filename
         inside = _inside.get(name)
         if not (_asked(name) if inside is None else inside):
-            return f"{name}:{frame.f_lineno}"
+            place = (id(code), frame.f_lasti)  # not the code itself, whose hash goes over all of it
+            found = _lines.get(place)
+            if found is not None and found[0] is code:
+                return found[1]
+            if len(_lines) > _FILES:
+                _lines.clear()
+            _lines[place] = code, line = code, f"{name}:{frame.f_lineno}"
+            return line
         frame = frame.f_back
     return ""
 

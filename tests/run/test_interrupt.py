@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -34,11 +35,13 @@ class _Trap:
         self._code, self._left, self._act, self._depth = inside.__code__, number, act, 0
 
     def __enter__(self) -> "_Trap":
+        gc.disable()  # callbacks of the collector swallow what is raised in them
         sys.setprofile(self._seen)
         return self
 
     def __exit__(self, *exc: object) -> None:
         sys.setprofile(None)
+        gc.enable()
 
     @property
     def sprung(self) -> bool:

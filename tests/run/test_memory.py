@@ -45,7 +45,9 @@ class Watch:
         self.seen: list[tuple[int, int]] = []  # (predicted, measured)
 
     def run(self, original: Any, form: CpuExecutable, inputs: Any, scalars: Any = ()) -> Any:
-        form._kept = [None] * len(form._kept)  # small outputs of the last run are its memory, not this one's
+        form._kept = [None] * len(form._kept)  # outputs and the arena that the last run keeps are its memory, not this one's
+        for words in form._idle:
+            words.arena = None
         before = POOL.stats().in_use
         POOL.reset_peak()
         result = original(form, inputs, scalars)

@@ -21,6 +21,7 @@ from calque.tensor import Tensor, record
 
 __all__ = ["cross_entropy", "nll_loss"]
 
+_REDUCTIONS = ("none", "mean", "sum")
 _told: set[str] = set()
 
 
@@ -32,7 +33,7 @@ class _Labels:
         self.classes = int(input._layout.shape[self.dim])
         op = "nll_loss" if log_input else "cross_entropy"
         plain = check_indices(target, self.classes, skip, bad_label(op, self.classes, skip))
-        labels = T.unsqueeze(cast(target, dt.int64), self.dim)
+        labels = T.unsqueeze(target if target._layout.dtype is dt.int64 else cast(target, dt.int64), self.dim)
         self.keep = None
         if not plain:
             valid = T.ne(labels, skip)
@@ -164,11 +165,14 @@ def cross_entropy(
     >>> calque.nn.functional.cross_entropy(calque.zeros(2, 4), calque.tensor([0, 3]))
     tensor(1.3863)
     """
-    reduction = legacy_reduction(size_average, reduce, reduction)
+    if size_average is not None or reduce is not None:
+        reduction = legacy_reduction(size_average, reduce, reduction)
     if not 0.0 <= label_smoothing <= 1.0:
         raise ArgumentError(f"[cross_entropy] label_smoothing must be between 0.0 and 1.0. Got: {label_smoothing}")
-    _check_reduction("cross_entropy", reduction)
-    _warn_softmax(input)
+    if reduction not in _REDUCTIONS:
+        _check_reduction("cross_entropy", reduction)
+    if getattr(input, "_is_softmax", None) is not None:
+        _warn_softmax(input)
     if target._layout.dtype.category == 2 and tuple(target._layout.shape) == tuple(input._layout.shape):
         return _probabilities(input, target, weight, reduction, float(label_smoothing))
     _check("cross_entropy", input, target, weight)
@@ -177,7 +181,7 @@ def cross_entropy(
 
 
 def _check_reduction(op: str, reduction: str) -> None:
-    if reduction not in ("none", "mean", "sum"):
+    if reduction not in _REDUCTIONS:
         reduced(T.zeros(()), reduction, op)
 
 
