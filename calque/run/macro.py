@@ -251,7 +251,8 @@ class Macro:
                 for cell, slot, versions, layout, writer in writing:
                     storage = cells[cell]
                     home = storage.home if storage.buffer is None else storage.buffer
-                    storage.trace, storage.slot, storage.layout, storage.writer, storage.home, storage.buffer = trace, slot, layout, writer, home, None
+                    storage.trace, storage.slot, storage.layout, storage.home, storage.buffer = trace, slot, layout, home, None
+                    storage.writer = writer
                     storage.version += versions
                 for cell in self.overwritten:
                     trace.attached.pop(id(cells[cell]), None)
