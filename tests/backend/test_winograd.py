@@ -22,11 +22,11 @@ SETTINGS = settings(max_examples=40, deadline=None, derandomize=True)
 
 
 def layer(images: int, channels: int, size: tuple[int, int], rows: int, padding: tuple[int, int] = (1, 1),
-          after: tuple[int, int] | None = None, taps: int = 3) -> dict[str, Any]:
+          after: tuple[int, int] | None = None, taps: int = 3, stride: int = 1) -> dict[str, Any]:
     """Sizes of a 3x3 (or 5x5) convolution; ``after`` is the padding at the end, if another."""
     last = padding if after is None else after
     return {"images": images, "channels": channels, "size": size, "out_channels": rows, "kernel": (taps, taps), "padding": padding,
-            "out_size": tuple(size[axis] + padding[axis] + last[axis] - taps + 1 for axis in (0, 1))}
+            "stride": (stride, stride), "out_size": tuple((size[axis] + padding[axis] + last[axis] - taps) // stride + 1 for axis in (0, 1))}
 
 
 def shapes(sizes: dict[str, Any]) -> tuple[tuple[int, ...], ...]:
@@ -61,7 +61,7 @@ def run(kind: str, sizes: dict[str, Any], arrays: list[Array], direct: bool = Fa
     """The result of one direction."""
     first, second, out = operands(kind, *arrays)
     params = replace(parameters(kind, sizes, *arrays), direct=direct)
-    assert params.winograd is not direct or not sizes["images"]
+    assert params.winograd is not direct or not sizes["images"] or (kind == "conv2d_input_grad" and sizes["stride"] != (1, 1))
     library(out.dtype.name).prepare(kind, params, first, second, out)(threads)
     return out
 
@@ -75,7 +75,8 @@ def test_random_layers(kind: str, data: st.DataObject) -> None:
     size = data.draw(st.tuples(st.integers(3, 20), st.one_of(st.integers(3, 20), st.integers(30, 80))))
     pads = [data.draw(st.tuples(st.integers(0, 4), st.integers(0, 4))) for _ in range(2)]
     channels, rows = data.draw(st.integers(16, 70)), data.draw(st.integers(16, 70))
-    sizes = layer(data.draw(st.integers(1, 4)), channels, size, rows, *pads, data.draw(st.sampled_from([3, 5])))
+    taps, stride = data.draw(st.sampled_from([(3, 1), (5, 1), (3, 2), (3, 2)]))
+    sizes = layer(data.draw(st.integers(1, 4)), channels, size, rows, *pads, taps, stride)
     if min(sizes["out_size"]) < 3:
         return
     tiles = -(-sizes["out_size"][0] // 2) * -(-sizes["out_size"][1] // 2)
@@ -107,6 +108,15 @@ LAYERS = {
     "5x5, several blocks of channels": layer(3, 150, (8, 8), 140, (2, 2), taps=5),
     "5x5, rows in several pieces": layer(1, 16, (5, 300), 16, (2, 2), taps=5),
     "5x5, threads share rows": layer(3, 256, (8, 8), 256, (2, 2), taps=5),
+    "stride 2, rows of one vector": layer(2, 24, (64, 64), 40, stride=2),
+    "stride 2, several parts of the tiles": layer(16, 16, (63, 55), 17, stride=2),
+    "stride 2, several blocks of depth": layer(3, 150, (16, 16), 30, stride=2),
+    "stride 2, several blocks of channels": layer(3, 150, (16, 16), 140, stride=2),
+    "stride 2, 4x4 outputs": layer(13, 70, (8, 8), 30, stride=2),
+    "stride 2, rows in several pieces": layer(1, 16, (11, 600), 16, stride=2),
+    "stride 2, wider than high": layer(2, 20, (7, 279), 18, (1, 0), stride=2),
+    "stride 2, threads share rows": layer(12, 256, (8, 8), 512, stride=2),
+    "stride 2, most channels": layer(3, MOST_CHANNELS // 4, (16, 16), 16, stride=2),
 }
 
 
@@ -128,7 +138,8 @@ def test_thread_counts_give_the_same_bits(kind: str, name: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("sizes", [layer(8, 64, (32, 32), 64), layer(32, 32, (14, 14), 64, (2, 2), taps=5)], ids=["ResNet-18", "LeNet"])
+@pytest.mark.parametrize("sizes", [layer(8, 64, (32, 32), 64), layer(32, 32, (14, 14), 64, (2, 2), taps=5), layer(8, 64, (32, 32), 128, stride=2)],
+                         ids=["ResNet-18", "LeNet", "ResNet-18, stride 2"])
 def test_error_stays_near_the_direct_kernel(kind: str, sizes: dict[str, Any]) -> None:
     """Root mean square error against float64, on a layer of a network: at most three times that of the definition."""
     arrays = values(sizes)
@@ -171,17 +182,19 @@ def test_other_register_files(target: TargetInfo) -> None:
     """Narrower vectors and fewer registers; any processor can run them."""
     lib = Library("float32", target)
     for sizes in (layer(2, 20, (13, 9), 19), layer(1, 16, (5, 60), 33, (0, 2)), LAYERS["threads share rows"],
-                  layer(3, 20, (13, 9), 19, (2, 2), taps=5), LAYERS["5x5, threads share rows"]):
+                  layer(3, 20, (13, 9), 19, (2, 2), taps=5), LAYERS["5x5, threads share rows"],
+                  layer(5, 20, (25, 16), 19, stride=2), LAYERS["stride 2, threads share rows"]):
         for kind in KINDS:
             check_convolution(kind, sizes, *values(sizes), lib)
 
 
 def test_sizes_decide() -> None:
-    """Only 3x3 and 5x5 kernels with stride, dilation and groups of one, and enough of everything."""
+    """Only 3x3 and 5x5 kernels with stride, dilation and groups of one, 3x3 also with stride 2, and enough of everything."""
     def used(**changes: Any) -> bool:
         return Conv2d(**{**layer(4, 16, (8, 8), 16), **changes}).winograd
 
-    assert used() and used(kernel=(5, 5))
+    assert used() and used(kernel=(5, 5)) and used(stride=(2, 2)) and not used(stride=(2, 2), out_size=(7, 7))
+    assert not used(stride=(2, 2), channels=257) and used(stride=(2, 2), out_channels=512) and not used(stride=(2, 2), kernel=(5, 5))
     for changes in ({"kernel": (3, 1)}, {"kernel": (5, 3)}, {"kernel": (5, 5), "channels": 257},
                     {"stride": (1, 2)}, {"dilation": (2, 2)}, {"groups": 2}, {"channels": 8},
                     {"out_channels": 8}, {"out_size": (8, 2)}, {"channels": 5000}, {"direct": True},

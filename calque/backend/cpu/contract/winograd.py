@@ -10,18 +10,22 @@ errors stay those of a few more additions. The weight gradient is the transposed
 Five taps are three and two: a 5x5 kernel is the sum of a 3x3, a 3x2, a 2x3 and a 2x2 one on shifted pixels. Two taps need only three of
 the four values of a line, and A is the same for both, so the four kernels are added up before the products are transformed back: products with
 up to four times the channels, 49 multiplications where the definition has 100, and no entry of a matrix but 0, 1, -1 and 1/2.
+
+With stride 2 the first and third taps of a line meet even pixels, the second odd ones: two convolutions with stride 1, of two taps and of one,
+three and two products for two outputs. Again A is the same for both, so a 3x3 kernel is four parts, 25 multiplications where the definition
+has 36, and no entry of a matrix but 0, 1 and -1.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
+from math import prod
 from typing import NamedTuple
 
 from calque.backend.cpu.contract.builder import Builder, Value
 
-POSITIONS = 16
-PATCH = 4
+Line = Callable[[Builder, Sequence[str]], list[str]]
 TILE = 2
 LEAST_CHANNELS = 16
 LEAST_EXTENT = 3
@@ -29,14 +33,14 @@ FEWEST_TILES = 48
 """Fewer do not pay for the transform of the weights (measured: 16 tiles take 1.5 times as long as the direct kernel, 48 take 0.8)."""
 MOST_CHANNELS = 1024
 """More would not leave room for the transformed inputs of a panel of tiles in a thread's scratch."""
-UNUSED = 2
-"""The value of a line that a part of two taps does without."""
+MOST_WASTE = 1.2
+"""Outputs of all tiles over those that exist, where few multiplications are saved (stride 2): 7x7 outputs have 8x8 in tiles."""
 ABSENT = ""
 """Stands for a vector that does not exist."""
 
 
 class Part(NamedTuple):
-    """Taps of a kernel that are transformed together: first tap and number of taps, in rows and in columns."""
+    """Taps of a kernel that are transformed together: first tap and number of taps, in rows and in columns; they are the stride apart."""
 
     row: int
     column: int
@@ -46,8 +50,8 @@ class Part(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """A size of kernels. ``line``: how its taps along a side are cut into parts; ``mark``: the first parameter word of its convolutions, where the
-    direct kernels have a count, and other ways marks of their own.
+    """A size of kernels and a stride. ``line``: how its taps along a side are cut into parts; ``mark``: the first parameter word of its
+    convolutions, where the direct kernels have a count, and other ways marks of their own.
 
     The parts that use a position take one slot of channels there each, one behind the other.
     """
@@ -55,6 +59,42 @@ class Form:
     prefix: str
     mark: int
     line: tuple[int, ...]
+    stride: int = 1
+
+    @property
+    def shared(self) -> str:
+        """Prefix of the functions on results and their gradients, which all forms of a stride share: those of the form of that name."""
+        return "winograd" if self.stride == 1 else self.prefix
+
+    @property
+    def lines(self) -> Lines:
+        """The matrices."""
+        return LINES[self.stride]
+
+    @property
+    def values(self) -> int:
+        """Values of a transformed line."""
+        return 4 if self.stride == 1 else 3
+
+    @property
+    def positions(self) -> int:
+        """Values of a transformed tile."""
+        return self.values**2
+
+    @property
+    def unused(self) -> int:
+        """The value of a line that the shorter parts do without."""
+        return 2 if self.stride == 1 else 1
+
+    @property
+    def short(self) -> int:
+        """Parts of a line that do without a value: those of two taps, with stride 2 those of one."""
+        return self.line.count(2 if self.stride == 1 else 1)
+
+    @property
+    def step(self) -> int:
+        """Pixels from one tile to the next."""
+        return TILE * self.stride
 
     @property
     def taps(self) -> int:
@@ -64,12 +104,12 @@ class Form:
     @property
     def patch(self) -> int:
         """Pixels along a side of what a tile depends on."""
-        return self.taps + TILE - 1
+        return self.taps + (TILE - 1) * self.stride
 
     @property
     def parts(self) -> list[Part]:
         """All parts in the order of their slots."""
-        cuts = [(sum(self.line[:k]), count) for k, count in enumerate(self.line)]
+        cuts = [(sum(self.line[:k]) if self.stride == 1 else k, count) for k, count in enumerate(self.line)]
         return [Part(row, column, rows, columns) for row, rows in cuts for column, columns in cuts]
 
     @property
@@ -80,7 +120,7 @@ class Form:
     @property
     def slots(self) -> list[int]:
         """Slots of each position."""
-        along = [len(self.line) if value != UNUSED else self.line.count(3) for value in range(PATCH)]
+        along = [len(self.line) - (self.short if value == self.unused else 0) for value in range(self.values)]
         return [rows * columns for rows in along for columns in along]
 
     @property
@@ -96,31 +136,31 @@ class Form:
         """Where part ``number`` stands among those that use a position."""
         return sum(self.uses(part, position) for part in self.parts[:number])
 
-    @staticmethod
-    def uses(part: Part, position: int) -> bool:
+    def uses(self, part: Part, position: int) -> bool:
         """Whether a part has a value at a position."""
-        return (part.rows > 2 or position // PATCH != UNUSED) and (part.columns > 2 or position % PATCH != UNUSED)
+        pairs = zip((part.rows, part.columns), divmod(position, self.values), strict=True)
+        return all(taps == max(self.line) or value != self.unused for taps, value in pairs)
 
     def slots_at(self, b: Builder, position: Value) -> tuple[Value, Value]:
         """(slots before, slots of) a position that is known at run time."""
-        if self.all_slots == POSITIONS:
+        if self.all_slots == self.positions:
             return position, 1
-        row, column = b.div(position, PATCH), b.rem(position, PATCH)
+        row, column = b.div(position, self.values), b.rem(position, self.values)
         (here, start), (there, shift) = (self._along(b, value) for value in (row, column))
-        length = PATCH * len(self.line) - self.line.count(2)
+        length = self.values * len(self.line) - self.short
         return b.add(b.mul(start, length), b.mul(here, shift)), b.mul(here, there)
 
     def _along(self, b: Builder, value: Value) -> tuple[Value, Value]:
         """Parts of a line that use a value, and those that use the values before it."""
-        short = self.line.count(2)
-        here = b.sub(len(self.line), b.select(b.compare("eq", value, UNUSED), short, 0))
-        return here, b.sub(b.mul(value, len(self.line)), b.select(b.compare("sgt", value, UNUSED), short, 0))
+        here = b.sub(len(self.line), b.select(b.compare("eq", value, self.unused), self.short, 0))
+        return here, b.sub(b.mul(value, len(self.line)), b.select(b.compare("sgt", value, self.unused), self.short, 0))
 
 
 THREE = Form("winograd", 0, (3,))
 FIVE = Form("winograd_five", -6, (3, 2))
-FORMS = {(form.taps, form.taps): form for form in (THREE, FIVE)}
-"""By kernel size."""
+STRIDED = Form("winograd_strided", -7, (2, 1), 2)
+FORMS = {((form.taps, form.taps), (form.stride, form.stride)): form for form in (THREE, FIVE, STRIDED)}
+"""By size of the kernel and stride."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,10 +212,13 @@ def read_words(b: Builder, block: str) -> dict[str, str]:
 def is_winograd(kernel: tuple[int, int], stride: tuple[int, int], dilation: tuple[int, int], groups: int,
                 channels: int, rows: int, extent: tuple[int, int]) -> bool:
     """Whether sizes suit the method: enough channels to pay for the transforms of pixels, enough pixels to fill tiles."""
-    if kernel not in FORMS or (stride, dilation, groups) != ((1, 1), (1, 1), 1):
+    if (kernel, stride) not in FORMS or (dilation, groups) != ((1, 1), 1):
         return False
-    most = MOST_CHANNELS // FORMS[kernel].most_slots
-    return min(channels, rows) >= LEAST_CHANNELS and min(extent) >= LEAST_EXTENT and max(channels, rows) <= most
+    form = FORMS[kernel, stride]
+    most = MOST_CHANNELS // form.most_slots
+    tiled = prod(-(-length // TILE) * TILE for length in extent)
+    fits = max(channels, rows) <= most if form.stride == 1 else channels <= most and rows <= MOST_CHANNELS and tiled <= MOST_WASTE * prod(extent)
+    return min(channels, rows) >= LEAST_CHANNELS and min(extent) >= LEAST_EXTENT and fits
 
 
 # -- the three small matrices, on vectors
@@ -197,19 +240,19 @@ def half(b: Builder, x: str) -> str:
     return b.let(f"fmul {b.vector} {x}, <{lanes}>")
 
 
-def patch_line(b: Builder, d: Sequence[str]) -> list[str]:
+def _patch_line(b: Builder, d: Sequence[str]) -> list[str]:
     """B^T d for one line of four, or of the three that two taps meet."""
     if len(d) == 3:
         return [subtract(b, d[0], d[1]), d[1], ABSENT, subtract(b, d[1], d[2])]
     return [subtract(b, d[0], d[2]), add(b, d[1], d[2]), subtract(b, d[2], d[1]), subtract(b, d[1], d[3])]
 
 
-def result_line(b: Builder, m: Sequence[str]) -> list[str]:
+def _result_line(b: Builder, m: Sequence[str]) -> list[str]:
     """A^T m: two outputs of a line of four."""
     return [add(b, add(b, m[0], m[1]), m[2]), subtract(b, subtract(b, m[1], m[2]), m[3])]
 
 
-def weight_line(b: Builder, w: Sequence[str]) -> list[str]:
+def _weight_line(b: Builder, w: Sequence[str]) -> list[str]:
     """G w: the values of a line of three taps or two."""
     if len(w) == 2:
         return [w[0], add(b, w[0], w[1]), ABSENT, w[1]]
@@ -217,33 +260,77 @@ def weight_line(b: Builder, w: Sequence[str]) -> list[str]:
     return [w[0], half(b, add(b, outer, w[1])), half(b, subtract(b, outer, w[1])), w[2]]
 
 
-def gradient_line(b: Builder, g: Sequence[str]) -> list[str]:
-    """A g but for the sign of its last value, which :func:`taps_line` accounts for."""
+def _gradient_line(b: Builder, g: Sequence[str]) -> list[str]:
+    """A g but for the sign of its last value, which :func:`_taps_line` accounts for."""
     return [g[0], add(b, g[0], g[1]), subtract(b, g[0], g[1]), g[1]]
 
 
-def taps_line(b: Builder, s: Sequence[str]) -> list[str]:
+def _taps_line(b: Builder, s: Sequence[str]) -> list[str]:
     """G^T s: the taps of a line of sums, the last of which has the opposite sign; two taps where one sum is absent."""
-    if s[UNUSED] == ABSENT:
+    if s[2] == ABSENT:
         return [add(b, s[0], s[1]), subtract(b, s[1], s[3])]
     middle, difference = half(b, add(b, s[1], s[2])), half(b, subtract(b, s[1], s[2]))
     return [add(b, s[0], middle), difference, subtract(b, middle, s[3])]
 
 
-def both_ways(b: Builder, line: Callable[[Builder, Sequence[str]], list[str]], square: Sequence[Sequence[str]]) -> list[list[str]]:
-    """Apply a line transform to the columns of a square of vectors, then to its rows; lines that are absent stay so."""
-    def transformed(values: Sequence[str]) -> list[str]:
-        return [ABSENT] * PATCH if values[0] == ABSENT else line(b, values)
+def _strided_patch_line(b: Builder, d: Sequence[str]) -> list[str]:
+    """B^T d for the three pixels that two taps meet, or the two that one meets."""
+    return [subtract(b, d[0], d[1]), d[1], subtract(b, d[2], d[1])] if len(d) == 3 else [d[0], ABSENT, d[1]]
 
-    columns = [transformed([row[column] for row in square]) for column in range(len(square[0]))]
-    return [transformed([column[row] for column in columns]) for row in range(len(columns[0]))]
+
+def _strided_result_line(b: Builder, m: Sequence[str]) -> list[str]:
+    """A^T m: two outputs of a line of three."""
+    return [add(b, m[0], m[1]), add(b, m[1], m[2])]
+
+
+def _strided_weight_line(b: Builder, w: Sequence[str]) -> list[str]:
+    """G w: the values of a line of two taps or one."""
+    return [w[0], add(b, w[0], w[1]), w[1]] if len(w) == 2 else [w[0], ABSENT, w[0]]
+
+
+def _strided_gradient_line(b: Builder, g: Sequence[str]) -> list[str]:
+    """A g."""
+    return [g[0], add(b, g[0], g[1]), g[1]]
+
+
+def _strided_taps_line(b: Builder, s: Sequence[str]) -> list[str]:
+    """G^T s: the taps of a line of sums, one where a sum is absent."""
+    return [add(b, s[0], s[2])] if s[1] == ABSENT else [add(b, s[0], s[1]), add(b, s[1], s[2])]
+
+
+class Lines(NamedTuple):
+    """What is applied to the rows and the columns of squares of vectors: B^T, A^T, G, A and G^T."""
+
+    patch: Line
+    result: Line
+    weight: Line
+    gradient: Line
+    taps: Line
+
+
+LINES = {
+    1: Lines(_patch_line, _result_line, _weight_line, _gradient_line, _taps_line),
+    2: Lines(_strided_patch_line, _strided_result_line, _strided_weight_line, _strided_gradient_line, _strided_taps_line),
+}
+"""By stride."""
+
+
+def both_ways(b: Builder, line: Line, square: Sequence[Sequence[str]]) -> list[list[str]]:
+    """Apply a line transform to the columns of a square of vectors, then to its rows; lines that are absent stay so."""
+    def transformed(lines: list[list[str]]) -> list[list[str]]:
+        found = [line(b, values) if values[0] != ABSENT else [] for values in lines]
+        return [values or [ABSENT] * len(found[0]) for values in found]
+
+    columns = transformed([[row[column] for row in square] for column in range(len(square[0]))])
+    return transformed([[column[row] for column in columns] for row in range(len(columns[0]))])
 
 
 def patch_values(b: Builder, form: Form, patch: Sequence[Sequence[str]]) -> Iterator[tuple[int, int, str]]:
     """B^T d B of all parts of a patch: (position, slot, value)."""
     for number, part in enumerate(form.parts):
-        # A line of two taps meets three pixels, a line of three four.
-        square = [line[part.column : part.column + part.columns + 1] for line in patch[part.row : part.row + part.rows + 1]]
-        for p, value in enumerate(value for line in both_ways(b, patch_line, square) for value in line):
+        # A line of taps meets one pixel more.
+        lines = [patch[part.row + form.stride * u] for u in range(part.rows + 1)]
+        square = [[line[part.column + form.stride * v] for v in range(part.columns + 1)] for line in lines]
+        for p, value in enumerate(value for line in both_ways(b, form.lines.patch, square) for value in line):
             if value != ABSENT:
                 yield p, form.slot(number, p), value

@@ -1,7 +1,7 @@
-"""Convolution by F(2x2, 3x3) or F(2x2, 5x5): forward, and input gradient as the same with flipped weights.
+"""Convolution by F(2x2, 3x3) or F(2x2, 5x5): forward, and input gradient as the same with flipped weights; forward with stride 2.
 
-All threads transform the weights into row panels, 16 matrices of them. Each thread then takes blocks of a few column panels
-of tiles: it transforms their input patches straight into 16 packed column panels, multiplies, and transforms the products
+All threads transform the weights into row panels, 16 matrices of them (9 with stride 2). Each thread then takes blocks of a few column panels
+of tiles: it transforms their input patches straight into as many packed column panels, multiplies, and transforms the products
 back while they lie in the second-level cache. Where few tiles meet many weights it is the other way round: the tiles are
 transformed in common and each thread transforms the weights of its own rows. A tile's result depends on its own sums only,
 so the split into blocks and threads never changes a bit.
@@ -16,19 +16,7 @@ from dataclasses import dataclass
 from calque.backend.cpu.contract.builder import Builder, Value, passed_on
 from calque.backend.cpu.contract.gemm import depth_block, depth_blocks, panel_rows
 from calque.backend.cpu.contract.target import Blocking
-from calque.backend.cpu.contract.winograd import (
-    ABSENT,
-    PATCH,
-    POSITIONS,
-    THREE,
-    TILE,
-    Form,
-    both_ways,
-    patch_values,
-    read_words,
-    result_line,
-    weight_line,
-)
+from calque.backend.cpu.contract.winograd import ABSENT, THREE, TILE, Form, both_ways, patch_values, read_words
 
 BUFFERS = 4
 CHUNK_CHANNELS = 32
@@ -52,7 +40,8 @@ LARGE_WEIGHTS = 512 * 256
 
 def winograd_conv_functions(blocking: Blocking, form: Form) -> str:
     """``winograd_conv`` of kernels of a size and everything specific to it."""
-    shared = "".join((*_each_width(blocking, _output_run), _outputs(blocking))) if form is THREE else ""
+    runs_back = _each_width(blocking, lambda lanes, width: _output_run(lanes, width, form))
+    shared = "".join((*runs_back, _outputs(blocking, form))) if form.prefix == form.shared else ""
     runs = "".join(_each_width(blocking, lambda lanes, width: _input_run(lanes, width, form)))
     return shared + runs + "".join(make(blocking, form) for make in (_weight_panel, _weights, _inputs, _block, _by_columns, _rows, _by_rows, _conv))
 
@@ -65,7 +54,7 @@ def _each_width(blocking: Blocking, make: Callable[[Blocking, int], str]) -> lis
 
 def takes_rows(form: Form, channels: int, rows: int, tiles: int) -> bool:
     """Whether the threads share rows and not tiles: when few tiles would read a great many transformed weights."""
-    return tiles <= MOST_TILES and channels * rows * form.all_slots >= LARGE_WEIGHTS * POSITIONS
+    return tiles <= MOST_TILES and channels * rows * form.all_slots >= LARGE_WEIGHTS * THREE.all_slots
 
 
 def shared_elements(form: Form, channels: int, rows: int, tiles: int, blocking: Blocking) -> int:
@@ -73,8 +62,8 @@ def shared_elements(form: Form, channels: int, rows: int, tiles: int, blocking: 
     blocks = max(1, -(-channels // _depth(form, blocking)))
     if takes_rows(form, channels, rows, tiles):
         panels = -(-tiles // blocking.tile_columns)
-        return (form.all_slots * channels + POSITIONS * blocks) * panels * blocking.tile_columns
-    return (form.all_slots * channels * -(-rows // blocking.tile_rows) + POSITIONS * blocks) * blocking.row_stride
+        return (form.all_slots * channels + form.positions * blocks) * panels * blocking.tile_columns
+    return (form.all_slots * channels * -(-rows // blocking.tile_rows) + form.positions * blocks) * blocking.row_stride
 
 
 def _depth(form: Form, blocking: Blocking) -> int:
@@ -88,7 +77,7 @@ def _blocks(b: Builder, form: Form, channels: Value) -> Value:
 
 def _weight_block(b: Builder, form: Form, index: Value, start: Value, panels: Value) -> Value:
     """Elements before depth block ``index``, which begins at channel ``start``."""
-    return b.mul(b.add(b.mul(b.mul(start, panels), form.all_slots), b.mul(index, POSITIONS)), b.blocking.row_stride)
+    return b.mul(b.add(b.mul(b.mul(start, panels), form.all_slots), b.mul(index, form.positions)), b.blocking.row_stride)
 
 
 def _weight_place(b: Builder, slots: tuple[Value, Value], position: Value, panel: Value, panels: Value, channels: Value) -> Value:
@@ -165,7 +154,7 @@ def _transform_weights(b: Builder, form: Form, flipped: str, channels: Value, ta
     targets = []
     for number, part in enumerate(form.parts):
         found = {}
-        for p in range(POSITIONS):
+        for p in range(form.positions):
             if form.uses(part, p):
                 place = _weight_place(b, (form.before(p), form.slots[p]), p, "%place", "%places", length)
                 found[p] = b.at(target, b.add(place, b.mul(b.mul(length, form.slot(number, p)), width)))
@@ -174,9 +163,9 @@ def _transform_weights(b: Builder, form: Form, flipped: str, channels: Value, ta
         for lane in range(0, width, lanes):
             source = b.at("%private", b.add(b.add(b.mul(k, taps * width), lane), first))
             for part, places in zip(form.parts, targets, strict=True):
-                square = [[b.load_vector(b.at(source, b.mul(step, form.taps * (part.row + u) + part.column + v))) for v in range(part.columns)]
-                          for u in range(part.rows)]
-                for p, value in enumerate(value for line in both_ways(b, weight_line, square) for value in line):
+                square = [[b.load_vector(b.at(source, b.mul(step, form.taps * (part.row + form.stride * u) + part.column + form.stride * v)))
+                           for v in range(part.columns)] for u in range(part.rows)]
+                for p, value in enumerate(value for line in both_ways(b, form.lines.weight, square) for value in line):
                     if value != ABSENT:
                         b.store_vector(value, b.at(places[p], b.add(b.mul(k, width), lane)))
 
@@ -231,6 +220,16 @@ def _load_line(b: Builder, source: str, masks: list[str], short: bool) -> list[s
     return found
 
 
+def _load_fourths(b: Builder, source: str, masks: list[str]) -> list[str]:
+    """The columns of the patches of a run in one image row with stride 2: every fourth element from each of the first four on, and the fifth."""
+    lanes = b.blocking.lanes
+    even, odd = [2 * lane for lane in range(lanes)], [2 * lane + 1 for lane in range(lanes)]
+    loaded = [b.load_masked(b.at(source, part * lanes), mask) for part, mask in enumerate(masks)]
+    halves = [[b.shuffle(loaded[part], loaded[part + 1], order) for part in (0, 2)] for order in (even, odd)]
+    first, third, second, fourth = (b.shuffle(*half, order) for half in halves for order in (even, odd))
+    return [first, second, third, fourth, b.shuffle(first, loaded[4], list(range(1, lanes + 1)))]
+
+
 @dataclass(frozen=True, slots=True)
 class _Line:
     """One image row of the patches of a run; a row outside of the image is a vector of zeros with steps of zero."""
@@ -246,11 +245,12 @@ class _Patches:
     def __init__(self, b: Builder, form: Form, width: int) -> None:
         self.b, self.form, self.width = b, form, width
         self.w, lanes = read_words(b, "%block"), b.blocking.lanes
-        zeros = b.array(4 * lanes)
-        for part in range(4):
+        vectors = 4 if form.stride == 1 else 5
+        zeros = b.array(vectors * lanes)
+        for part in range(vectors):
             b.store_vector("zeroinitializer", b.at(zeros, part * lanes))
-        y0 = b.add(b.mul("%row", TILE), self.w["row_offset"])
-        self.x0 = b.add(b.mul("%column", TILE), self.w["column_offset"])
+        y0 = b.add(b.mul("%row", form.step), self.w["row_offset"])
+        self.x0 = b.add(b.mul("%column", form.step), self.w["column_offset"])
         self.rows: list[_Line] = []
         for r in range(form.patch):
             y = b.add(y0, r)
@@ -264,8 +264,8 @@ class _Patches:
         """Transform the patches that ``load`` finds in each line."""
         b = self.b
         with b.loop(0, "%channels") as k:
-            for line in self.rows[-TILE:]:
-                for part in range(2 if wide else 1):
+            for line in self.rows[-self.form.step:]:
+                for part in range(self.form.step if wide else 1):
                     ahead = b.at(line.source, b.mul(b.add(k, PREFETCH), line.channel_step))
                     b.emit(f"call void @llvm.prefetch.p0(ptr {b.at(ahead, 1 + part * b.blocking.lanes)}, i32 0, i32 3, i32 1)")
             patch = [load(line, b.at(line.source, b.mul(k, line.channel_step))) for line in self.rows]
@@ -280,6 +280,12 @@ class _Patches:
     def dense(self, short: bool, whole: bool) -> None:
         """Pixels next to each other. ``short``: those of a line are in one vector; ``whole``: as many tiles as lanes."""
         b, lanes = self.b, self.b.blocking.lanes
+        if self.form.stride > 1:
+            ends = [b.sub(b.sub(self.w["width"], self.x0), part * lanes) for part in range(5)]
+            masks = [b.lanes_between(b.max(b.sub(-part * lanes, self.x0), -1), b.clamp(end, -1, lanes if part < 4 else 1))
+                     for part, end in enumerate(ends)]
+            self.channels(lambda _, source: _load_fourths(b, source, masks), whole, not short)
+            return
         # In the order in which _load_line asks: the two vectors from column 0, then those from column 2 and so on.
         shifts = [shift + part for shift in range(0, self.form.patch, TILE) for part in (0, lanes)]
         masks = [b.lanes_between(b.max(b.sub(-shift, self.x0), -1), b.clamp(b.sub(b.sub(self.w["width"], self.x0), shift), -1, lanes))
@@ -289,12 +295,11 @@ class _Patches:
     def spread(self) -> None:
         """Pixels a step apart."""
         b, lanes = self.b, self.b.blocking.lanes
-        offsets = {line.source: b.lane_offsets(b.mul(line.column_step, TILE), lanes) for line in self.rows}
+        offsets = {line.source: b.lane_offsets(b.mul(line.column_step, self.form.step), lanes) for line in self.rows}
         masks = []
         for column in range(self.form.patch):
             x = b.add(self.x0, column)
-            low = b.div(b.add(b.max(b.sub(0, x), 0), 1), TILE)
-            end = b.div(b.add(b.max(b.sub(self.w["width"], x), 0), 1), TILE)
+            low, end = (b.ceil_div(b.max(b.sub(place, x), 0), self.form.step) for place in (0, self.w["width"]))
             masks.append(b.lanes_between(b.min(low, lanes), b.min(end, "%length")))
         self.channels(lambda line, source: [b.gather(b.at(source, b.mul(column, line.column_step)), offsets[line.source], mask)
                                             for column, mask in enumerate(masks)], False, False)
@@ -335,12 +340,12 @@ def _input_place(b: Builder, slots: tuple[Value, Value], position: Value, channe
 
 def _input_panel(b: Builder, form: Form, channels: Value) -> Value:
     """Elements of a column panel of a depth block."""
-    return b.mul(b.add(b.mul(channels, form.all_slots), POSITIONS), b.blocking.tile_columns)
+    return b.mul(b.add(b.mul(channels, form.all_slots), form.positions), b.blocking.tile_columns)
 
 
 def _input_block(b: Builder, form: Form, index: Value, start: Value, panels: Value) -> Value:
     """Elements before depth block ``index``, which begins at channel ``start``."""
-    return b.mul(b.mul(b.add(b.mul(start, form.all_slots), b.mul(index, POSITIONS)), panels), b.blocking.tile_columns)
+    return b.mul(b.mul(b.add(b.mul(start, form.all_slots), b.mul(index, form.positions)), panels), b.blocking.tile_columns)
 
 
 def _inputs(blocking: Blocking, form: Form) -> str:
@@ -370,15 +375,15 @@ def _inputs(blocking: Blocking, form: Form) -> str:
 PRODUCTS = ("ptr noalias %products", "i64 %step", "ptr noalias %block", "i64 %rows", "i64 %row", "i64 %column", "i64 %length", "ptr %result")
 
 
-def _output_run(blocking: Blocking, width: int) -> str:
+def _output_run(blocking: Blocking, width: int, form: Form) -> str:
     """Outputs of ``length`` tiles at (row, column), ``rows`` channels: ``products[position][row][tile]`` to the result."""
     half = blocking.tile_columns < width
-    b = Builder(f"winograd_output_run{'_half' if half else ''}", PRODUCTS, blocking, attributes="noinline")
+    b = Builder(f"{form.shared}_output_run{'_half' if half else ''}", PRODUCTS, blocking, attributes="noinline")
     w, lanes = read_words(b, "%block"), blocking.lanes
     if not half and blocking.half:
         short = b.compare("sle", "%length", blocking.half.lanes)
         with b.when(short):
-            b.call("winograd_output_run_half", *passed_on(PRODUCTS))
+            b.call(f"{form.shared}_output_run_half", *passed_on(PRODUCTS))
         b.return_when(short)
     y, x = b.mul("%row", TILE), b.mul("%column", TILE)
     used = b.min(b.mul("%length", TILE), b.sub(w["out_width"], x))
@@ -391,8 +396,8 @@ def _output_run(blocking: Blocking, width: int) -> str:
     def channels(whole: bool, wide: bool) -> None:
         with b.loop(0, "%rows") as r:
             source = b.at("%products", b.mul(r, width))
-            square = [[b.load_vector(b.at(source, b.mul("%step", PATCH * i + j))) for j in range(PATCH)] for i in range(PATCH)]
-            outputs = both_ways(b, result_line, square)
+            square = [[b.load_vector(b.at(source, b.mul("%step", form.values * i + j))) for j in range(form.values)] for i in range(form.values)]
+            outputs = both_ways(b, form.lines.result, square)
             target = b.at(corner, b.mul(r, plane))
 
             def put(line: list[str], address: str) -> None:
@@ -414,16 +419,16 @@ def _output_run(blocking: Blocking, width: int) -> str:
     return b.text()
 
 
-def _outputs(blocking: Blocking) -> str:
+def _outputs(blocking: Blocking, form: Form) -> str:
     """All tiles [first, first + count) of some result channels."""
-    b = Builder("winograd_outputs", ("ptr %products", "ptr noalias %block", "i64 %rows", "i64 %first", "i64 %count",
+    b = Builder(f"{form.shared}_outputs", ("ptr %products", "ptr noalias %block", "i64 %rows", "i64 %first", "i64 %count",
                                      "ptr %result"), blocking, attributes="noinline")
     w, width = read_words(b, "%block"), blocking.tile_columns
     step = b.mul("%rows", width)
     image = b.mul(w["rows"], b.mul(w["out_height"], w["out_width"]))
     with _each_run(b, w, "%first", "%count") as run:
-        place = b.add(b.mul(b.mul(run.panel, POSITIONS), step), run.position)
-        b.call("winograd_output_run", f"ptr {b.at('%products', place)}", f"i64 {step}", "ptr %block", "i64 %rows",
+        place = b.add(b.mul(b.mul(run.panel, form.positions), step), run.position)
+        b.call(f"{form.shared}_output_run", f"ptr {b.at('%products', place)}", f"i64 {step}", "ptr %block", "i64 %rows",
                f"i64 {run.row}", f"i64 {run.column}", f"i64 {run.length}", f"ptr {b.at('%result', b.mul(run.image, image))}")
     return b.text()
 
@@ -437,7 +442,7 @@ def _block(blocking: Blocking, form: Form) -> str:
     row_panels, blocks = b.ceil_div(w["rows"], blocking.tile_rows), _blocks(b, form, w["channels"])
     products = b.byte_at("%private", SCRATCH_OUTPUT)
     b.call(f"{form.prefix}_inputs", "ptr %image", "ptr %block", "i64 %first", "i64 %count", "i64 0", "i64 %panels", "ptr %private")
-    panel_bytes = POSITIONS * blocking.tile_rows * width * blocking.item_bytes
+    panel_bytes = form.positions * blocking.tile_rows * width * blocking.item_bytes
     together = b.max(b.div(OUTPUT_BYTES // panel_bytes, "%panels"), 1)
     plane = b.mul(w["out_height"], w["out_width"])
     with b.loop(0, row_panels, together) as row_block:
@@ -446,7 +451,7 @@ def _block(blocking: Blocking, form: Form) -> str:
         last_row, _ = panel_rows(b, w["rows"], row_panels, stop)
         rows = b.sub(last_row, first_row)
         step = b.mul(rows, width)
-        with b.loop(0, blocks) as index, b.loop(0, POSITIONS) as p:
+        with b.loop(0, blocks) as index, b.loop(0, form.positions) as p:
             start, end = depth_block(b, w["channels"], blocks, index)
             length, slots = b.sub(end, start), form.slots_at(b, p)
             depth = b.mul(length, slots[1])
@@ -456,12 +461,12 @@ def _block(blocking: Blocking, form: Form) -> str:
                 row, count = panel_rows(b, w["rows"], row_panels, panel)
                 a = b.at(weights, _weight_place(b, slots, p, panel, row_panels, length))
                 with b.loop(0, "%panels") as column:
-                    place = b.add(b.mul(column, POSITIONS), p)
+                    place = b.add(b.mul(column, form.positions), p)
                     right = b.at(inputs, b.mul(column, _input_panel(b, form, length)))
                     c = b.at(products, b.add(b.mul(place, step), b.mul(b.sub(row, first_row), width)))
                     b.call("outer", f"i64 {count}", f"i64 {depth}", f"ptr {a}", f"ptr {right}", f"i64 {width}", f"ptr {c}",
                            f"ptr {b.at(c, blocking.lanes)}", f"i64 {width}", f"i1 {b.compare('sgt', index, 0)}")
-        b.call("winograd_outputs", f"ptr {products}", "ptr %block", f"i64 {rows}", "i64 %first", "i64 %count",
+        b.call(f"{form.shared}_outputs", f"ptr {products}", "ptr %block", f"i64 {rows}", "i64 %first", "i64 %count",
                f"ptr {b.at('%result', b.mul(first_row, plane))}")
     return b.text()
 
@@ -480,7 +485,7 @@ def _by_columns(blocking: Blocking, form: Form) -> str:
     panels = b.ceil_div(total, width)
     # Two panels even where they outgrow the second-level cache: every panel of weights is then read half as often. Those of 5x5 kernels
     # are too large for that.
-    elements = b.add(b.mul(w["channels"], form.all_slots), b.mul(_blocks(b, form, w["channels"]), POSITIONS))
+    elements = b.add(b.mul(w["channels"], form.all_slots), b.mul(_blocks(b, form, w["channels"]), form.positions))
     panel_bytes = b.mul(elements, width * blocking.item_bytes)
     chunk = b.clamp(b.div(INPUT_BYTES, panel_bytes), 1 if form.most_slots > 1 else 2, b.div(SCRATCH_OUTPUT, panel_bytes))
     low, high = b.share(panels, "%thread", "%threads")
@@ -511,8 +516,8 @@ def _rows(blocking: Blocking, form: Form) -> str:
             b.call(f"{form.prefix}_weight_panel", "ptr %weights", "ptr %block", f"i64 {panel}", f"i64 {start}", f"i64 {end}",
                    "ptr %private", f"i64 {b.sub(panel, '%first')}", f"i64 {several}", f"ptr {taps}")
         inputs = b.at("%shared", _input_block(b, form, index, start, panels))
-        with b.loop(0, b.mul(panels, POSITIONS)) as place:
-            column, p = b.div(place, POSITIONS), b.rem(place, POSITIONS)
+        with b.loop(0, b.mul(panels, form.positions)) as place:
+            column, p = b.div(place, form.positions), b.rem(place, form.positions)
             slots = form.slots_at(b, p)
             depth = b.mul(length, slots[1])
             right = b.at(inputs, b.add(b.mul(column, _input_panel(b, form, length)), _input_place(b, slots, p, length, width)))
@@ -524,7 +529,7 @@ def _rows(blocking: Blocking, form: Form) -> str:
                        f"ptr {right}", f"i64 {width}", f"ptr {c}", f"ptr {b.at(c, blocking.lanes)}", f"i64 {width}",
                        f"i1 {b.compare('sgt', index, 0)}")
     plane = b.mul(w["out_height"], w["out_width"])
-    b.call("winograd_outputs", f"ptr {products}", "ptr %block", f"i64 {rows}", "i64 0", "i64 %total",
+    b.call(f"{form.shared}_outputs", f"ptr {products}", "ptr %block", f"i64 {rows}", "i64 0", "i64 %total",
            f"ptr {b.at('%result', b.mul(first_row, plane))}")
     return b.text()
 

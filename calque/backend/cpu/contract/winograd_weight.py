@@ -1,4 +1,4 @@
-"""Weight gradient of a 3x3 or 5x5 convolution by Winograd's method: ``dw = G^T [ sum over tiles (A g A^T) * (B^T d B) ] G``.
+"""Weight gradient of a 3x3 or 5x5 convolution (3x3 also with stride 2) by Winograd's method: ``dw = G^T [ sum over tiles (A g A^T) * (B^T d B) ] G``.
 
 The sum over tiles is 16 matrix products (49 for the four parts of a 5x5 kernel) whose depth is the tile, so here the lanes of a
 vector are channels: a band of image rows is transposed once and patches of it are transformed into packed panels. Work is cut
@@ -16,19 +16,7 @@ from calque.backend.cpu.contract.builder import Builder, Value
 from calque.backend.cpu.contract.gemm import depth_block, panel_rows
 from calque.backend.cpu.contract.pack import transpose
 from calque.backend.cpu.contract.target import Blocking
-from calque.backend.cpu.contract.winograd import (
-    ABSENT,
-    PATCH,
-    POSITIONS,
-    THREE,
-    TILE,
-    Form,
-    both_ways,
-    gradient_line,
-    patch_values,
-    read_words,
-    taps_line,
-)
+from calque.backend.cpu.contract.winograd import ABSENT, TILE, Form, both_ways, patch_values, read_words
 
 TILES = 64
 """Tiles per block of depth; at least one row of tiles, or a part of it. Room for one more between two positions keeps them out
@@ -41,14 +29,14 @@ TILES_PER_PART = 256
 
 def winograd_weight_functions(blocking: Blocking, form: Form) -> str:
     """``winograd_weight_grad`` of kernels of a size and everything specific to it."""
-    shared = "".join((_lanes(blocking, None), _side(blocking, None))) if form is THREE else ""
-    return shared + "".join((_lanes(blocking, form), _side(blocking, form), _products(blocking, form), _taps(blocking, form),
+    shared = "".join((_lanes(blocking, form, False), _side(blocking, form, False))) if form.prefix == form.shared else ""
+    return shared + "".join((_lanes(blocking, form, True), _side(blocking, form, True), _products(blocking, form), _taps(blocking, form),
                              _task(blocking, form), _weight_grad(blocking, form)))
 
 
 def band_pixels(form: Form) -> int:
     """No shape of at most TILES tiles depends on more pixels."""
-    return form.patch * (TILE * (TILES - 1) + form.patch)
+    return form.patch * (form.step * (TILES - 1) + form.patch)
 
 
 def panels_together(width: int) -> int:
@@ -75,12 +63,12 @@ class _Band:
     width: Value
 
 
-def _lanes(blocking: Blocking, form: Form | None) -> str:
-    """Transform the tiles (row.., column..) of one vector of channels of one image (or, without a form, of the gradient), tile after tile.
+def _lanes(blocking: Blocking, form: Form, image: bool) -> str:
+    """Transform the tiles (row.., column..) of one vector of channels of one image (or of the gradient), tile after tile.
 
     ``target[(slots before the position + slot) * step + tile * tile_step + lane]``. Pixels outside of the source are read from zeros.
     """
-    name, extent = (f"{form.prefix}_image_lanes", form.patch) if form else ("winograd_gradient_lanes", TILE)
+    name, extent, between = (f"{form.prefix}_image_lanes", form.patch, form.step) if image else (f"{form.shared}_gradient_lanes", TILE, TILE)
     b = Builder(name, ("ptr %band", "i64 %top", "i64 %left", "i64 %bottom", "i64 %right", "i64 %y", "i64 %x", "i64 %rows",
                        "i64 %columns", "ptr %target", "i64 %step", "i64 %tile_step"), blocking, attributes="noinline")
     lanes = blocking.lanes
@@ -90,29 +78,29 @@ def _lanes(blocking: Blocking, form: Form | None) -> str:
     with b.loop(0, "%rows") as i:
         lines = []
         for r in range(extent):
-            y = b.add(b.add("%y", b.mul(i, TILE)), r)
+            y = b.add(b.add("%y", b.mul(i, between)), r)
             inside = b.both(b.compare("sge", y, "%top"), b.compare("slt", y, "%bottom"))
             lines.append((inside, b.mul(b.sub(b.mul(b.sub(y, "%top"), width), "%left"), lanes)))
         with b.loop(0, "%columns") as j:
             square: list[list[str]] = [[] for _ in range(extent)]
             for s in range(extent):
-                x = b.add(b.add("%x", b.mul(j, TILE)), s)
+                x = b.add(b.add("%x", b.mul(j, between)), s)
                 inside_column = b.both(b.compare("sge", x, "%left"), b.compare("slt", x, "%right"))
                 for line, (inside, start) in zip(square, lines, strict=True):
                     address = b.at("%band", b.add(start, b.mul(x, lanes)))
                     line.append(b.load_vector(b.select(b.both(inside, inside_column), address, zeros, "ptr")))
             place = b.at("%target", b.mul(b.add(b.mul(i, "%columns"), j), "%tile_step"))
-            if form:
+            if image:
                 values = [(form.before(p) + slot, value) for p, slot, value in patch_values(b, form, square)]
             else:
-                values = list(enumerate(value for line in both_ways(b, gradient_line, square) for value in line))
+                values = list(enumerate(value for line in both_ways(b, form.lines.gradient, square) for value in line))
             for slot, value in values:
                 b.store_vector(value, b.at(place, b.mul("%step", slot)))
     return b.text()
 
 
 @contextmanager
-def _each_band(b: Builder, w: dict[str, str], image: bool) -> Iterator[tuple[Value, _Band, Value]]:
+def _each_band(b: Builder, w: dict[str, str], between: int, image: bool) -> Iterator[tuple[Value, _Band, Value]]:
     """(image, band, tiles before it) for the pieces %first .. %first + %count of all rows of tiles.
 
     A piece is a row of tiles or an equal part of one; whole rows of one image make one band.
@@ -128,7 +116,7 @@ def _each_band(b: Builder, w: dict[str, str], image: bool) -> Iterator[tuple[Val
         rows = b.select(b.compare("eq", pieces, 1), several, 1)
         column = b.mul(part, longest)
         columns = b.max(b.min(b.sub(w["tile_columns"], column), longest), 0)
-        top, left = b.mul(row, TILE), b.mul(column, TILE)
+        top, left = b.mul(row, between), b.mul(column, between)
         if image:
             top, left = b.add(top, w["row_offset"]), b.add(left, w["column_offset"])
         yield n, _Band(row, rows, column, columns, top, left, 0), b.read(before)
@@ -136,11 +124,11 @@ def _each_band(b: Builder, w: dict[str, str], image: bool) -> Iterator[tuple[Val
         b.assign(done, b.add(b.read(done), rows))
 
 
-def _side(blocking: Blocking, form: Form | None) -> str:
-    """Transformed tiles of some channels of the image (or, without a form, of the gradient) into packed panels:
+def _side(blocking: Blocking, form: Form, image: bool) -> str:
+    """Transformed tiles of some channels of the image (or of the gradient) into packed panels:
     ``target[panel][position and slot][tile][width]``."""
-    image = form is not None
-    prefix, extent, slots = (f"{form.prefix}_image", form.patch, form.all_slots) if form else ("winograd_gradient", TILE, POSITIONS)
+    prefix, extent, slots = (f"{form.prefix}_image", form.patch, form.all_slots) if image else (f"{form.shared}_gradient", TILE, form.positions)
+    between = form.step if image else TILE
     b = Builder(f"{prefix}_side", ("ptr %source", "ptr noalias %block", "i64 %first", "i64 %count", "i64 %low", "i64 %high",
                        "ptr %target", "i64 %step", "ptr noalias %band"), blocking, attributes="noinline")
     w, lanes = read_words(b, "%block"), blocking.lanes
@@ -151,11 +139,11 @@ def _side(blocking: Blocking, form: Form | None) -> str:
     dense = b.compare("eq", steps["row"], b.mul(length, steps["column"]))
     total = w["channels"] if image else w["rows"]
     panels = b.ceil_div(total, blocking.tile_columns if image else blocking.tile_rows)
-    with _each_band(b, w, image) as (n, band, before):
+    with _each_band(b, w, between, image) as (n, band, before):
         top, left = b.max(band.top, 0), b.max(band.left, 0)
-        reach = b.add(b.mul(b.sub(band.rows, 1), TILE), extent)
+        reach = b.add(b.mul(b.sub(band.rows, 1), between), extent)
         bottom = b.max(b.min(height, b.add(band.top, reach)), top)
-        reach = b.add(b.mul(b.sub(band.columns, 1), TILE), extent)
+        reach = b.add(b.mul(b.sub(band.columns, 1), between), extent)
         right = b.max(b.min(length, b.add(band.left, reach)), left)
         pixels = b.sub(right, left)
         corner = b.at("%source", b.dot((n, steps["batch"]), (top, steps["row"]), (left, steps["column"])))
@@ -196,10 +184,10 @@ def _products(blocking: Blocking, form: Form) -> str:
     line = b.mul("%column_panels", width)
     size = b.mul(b.sub(last_row, first_row), line)
     step = b.add("%tiles", 1)
-    with b.loop(0, POSITIONS) as p, b.loop("%low", "%high") as panel:
+    with b.loop(0, form.positions) as p, b.loop("%low", "%high") as panel:
         before, several = form.slots_at(b, p)
         row, count = panel_rows(b, "%rows", "%row_panels", panel)
-        index = b.add(b.mul(b.sub(panel, "%low"), POSITIONS), p)
+        index = b.add(b.mul(b.sub(panel, "%low"), form.positions), p)
         left = b.at("%gradients", b.mul(b.mul(index, step), blocking.row_stride))
         with b.loop(before, b.add(before, several)) as slot:
             c = b.at("%sums", b.add(b.mul(slot, size), b.mul(b.sub(row, first_row), line)))
@@ -215,17 +203,17 @@ def _taps(blocking: Blocking, form: Form) -> str:
     """G^T S G of a block of sums: the taps of ``rows x columns`` pairs of channels, written tap by tap."""
     b = Builder(f"{form.prefix}_taps", ("ptr %sums", "i64 %rows", "i64 %columns", "i64 %line", "ptr %result", "i64 %row_step"),
                 blocking, attributes="noinline")
-    lanes, count = blocking.lanes, form.taps**2
+    lanes, count, side = blocking.lanes, form.taps**2, form.values
     step = b.mul("%rows", "%line")
     with b.loop(0, "%rows") as row, b.loop(0, "%columns", lanes) as column:
         source = b.at("%sums", b.add(b.mul(row, "%line"), column))
         taps = [ABSENT] * count
         for number, part in enumerate(form.parts):
             sums = [b.load_vector(b.at(source, b.mul(step, form.before(p) + form.slot(number, p)))) if form.uses(part, p) else ABSENT
-                    for p in range(POSITIONS)]
-            for u, line in enumerate(both_ways(b, taps_line, [sums[PATCH * i : PATCH * (i + 1)] for i in range(PATCH)])):
-                start = (part.row + u) * form.taps + part.column
-                taps[start : start + len(line)] = line
+                    for p in range(form.positions)]
+            for u, line in enumerate(both_ways(b, form.lines.taps, [sums[side * i : side * (i + 1)] for i in range(side)])):
+                for v, value in enumerate(line):
+                    taps[(part.row + form.stride * u) * form.taps + part.column + form.stride * v] = value
         target = b.at("%result", b.add(b.mul(row, "%row_step"), b.mul(column, count)))
         left = b.sub("%columns", column)
         for first in range(0, count, lanes):
@@ -246,7 +234,7 @@ def _task(blocking: Blocking, form: Form) -> str:
     w, width = read_words(b, "%block"), blocking.tile_columns
     row_panels = b.ceil_div(w["rows"], blocking.tile_rows)
     gradients = b.at("%private", band_pixels(form) * blocking.lanes)
-    images = b.at(gradients, panels_together(blocking.tile_rows) * POSITIONS * (TILES + 1) * blocking.row_stride)
+    images = b.at(gradients, panels_together(blocking.tile_rows) * form.positions * (TILES + 1) * blocking.row_stride)
     sums = b.at(images, panels_together(width) * form.all_slots * (TILES + 1) * width)
     pieces = b.ceil_div(w["tile_columns"], TILES)
     longest = b.ceil_div(w["tile_columns"], pieces)
@@ -261,7 +249,7 @@ def _task(blocking: Blocking, form: Form) -> str:
         tiles = b.sub(ends[1], ends[0])
         for side, source, low, high, target, panel in (
                 (f"{form.prefix}_image", "%image", "%column_low", "%column_high", images, width),
-                ("winograd_gradient", "%gradient", "%row_low", "%row_high", gradients, blocking.row_stride)):
+                (f"{form.shared}_gradient", "%gradient", "%row_low", "%row_high", gradients, blocking.row_stride)):
             b.call(f"{side}_side", f"ptr {source}", "ptr %block", f"i64 {first}", f"i64 {b.sub(last, first)}",
                    f"i64 {low}", f"i64 {high}", f"ptr {target}", f"i64 {b.mul(b.add(tiles, 1), panel)}", "ptr %private")
         b.call(f"{form.prefix}_products", f"i64 {tiles}", f"ptr {gradients}", f"ptr {images}", f"ptr {sums}", f"i64 {w['rows']}",
