@@ -455,7 +455,7 @@ def test_residue_classes_together(dtype: str, rows: int, channels: int, groups: 
     for order in ([0, 1, 2, 3], [0, 2, 3, 1]):
         w = strided(rng, (channels * groups, rows, kernel, kernel), dtype, order, 1)
         g = strided(rng, (2, channels * groups, *out), dtype, order, 1)
-        params = Conv2dInputGrad(**sizes, g_strides=strides_of(g), w_strides=strides_of(w))  # type: ignore[arg-type]
+        params = Conv2dInputGrad(**sizes, g_strides=strides_of(g), w_strides=strides_of(w), direct=True)  # type: ignore[arg-type]
         assert ways_of("conv2d_input_grad", params, dtype, library(dtype).target) == {"joint"}
         check_convolution("conv2d_input_grad", sizes, x, w, g)
         apart = replace(params, patches=True)

@@ -61,7 +61,7 @@ def run(kind: str, sizes: dict[str, Any], arrays: list[Array], direct: bool = Fa
     """The result of one direction."""
     first, second, out = operands(kind, *arrays)
     params = replace(parameters(kind, sizes, *arrays), direct=direct)
-    assert params.winograd is not direct or not sizes["images"] or (kind == "conv2d_input_grad" and sizes["stride"] != (1, 1))
+    assert params.winograd is not direct or not sizes["images"]
     library(out.dtype.name).prepare(kind, params, first, second, out)(threads)
     return out
 
@@ -114,7 +114,8 @@ LAYERS = {
     "stride 2, several blocks of channels": layer(3, 150, (16, 16), 140, stride=2),
     "stride 2, 4x4 outputs": layer(13, 70, (8, 8), 30, stride=2),
     "stride 2, rows in several pieces": layer(1, 16, (11, 600), 16, stride=2),
-    "stride 2, wider than high": layer(2, 20, (7, 279), 18, (1, 0), stride=2),
+    "stride 2, more padding": layer(2, 30, (23, 15), 40, (3, 1), (1, 3), stride=2),
+    "stride 2, wider than high": layer(2, 20, (7, 279), 18, (1, 3), stride=2),
     "stride 2, threads share rows": layer(12, 256, (8, 8), 512, stride=2),
     "stride 2, most channels": layer(3, MOST_CHANNELS // 4, (16, 16), 16, stride=2),
 }
@@ -165,6 +166,22 @@ def test_values_that_are_not_finite_stay_in_their_tiles(kind: str, value: float)
     assert finite[1][:, outside].all()
 
 
+@pytest.mark.parametrize("kind", KINDS[:2])
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_values_that_are_not_finite_with_stride_2(kind: str, value: float) -> None:
+    """As with stride 1; a pixel of the output gradient meets 3x3 pixels of its input gradient, in up to four tiles of 4x4."""
+    sizes = layer(12, 16, (16, 16), 16, stride=2)
+    arrays = values(sizes)
+    source = arrays[0] if kind == "conv2d" else arrays[2]
+    source[1, 3, 5, 6] = value
+    finite = np.isfinite(run(kind, sizes, arrays))
+    hit, tiles = {"conv2d": (np.s_[2:4, 3:4], np.s_[2:4, 2:4]), "conv2d_input_grad": (np.s_[9:12, 11:14], np.s_[8:12, 8:16])}[kind]
+    assert finite[0].all() and not finite[1][:, *hit].any()
+    outside = np.ones(finite.shape[2:], bool)
+    outside[tiles] = False
+    assert finite[1][:, outside].all()
+
+
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 def test_weight_gradient_of_values_that_are_not_finite(value: float) -> None:
     """They reach all taps of their channel and no other."""
@@ -201,6 +218,11 @@ def test_sizes_decide() -> None:
                     {"images": 1}):
         assert not used(**changes)
     assert Conv2dWeightGrad(**layer(1, 16, (8, 8), 16)).winograd
+    strided = layer(9, 512, (16, 12), 1024, stride=2)
+    assert Conv2dInputGrad(**strided).winograd and not Conv2d(**strided).winograd
+    for other in ({"padding": (1, 0)}, {"stride": (2, 1)}, {"size": (14, 14)}, {"channels": 8}, {"out_channels": 1025}, {"dilation": (2, 2)},
+                  {"groups": 2}, {"direct": True}, {"images": 3}):
+        assert not Conv2dInputGrad(**{**strided, **other}).winograd
 
 
 def test_empty_batch() -> None:

@@ -20,7 +20,7 @@ from calque.backend.cpu.contract.joint import MARK as JOINT
 from calque.backend.cpu.contract.near import is_near
 from calque.backend.cpu.contract.pack import first_channel, read_patch
 from calque.backend.cpu.contract.target import Blocking
-from calque.backend.cpu.contract.winograd import FORMS
+from calque.backend.cpu.contract.winograd import ALL_FORMS
 
 BUFFERS = 4
 PREFETCH_CHANNELS = 3
@@ -271,7 +271,7 @@ def _entry(blocking: Blocking) -> str:
     image, weights, result, shared = (b.pointer_word("%args", index) for index in range(BUFFERS))
     count, base = b.word("%args", BUFFERS), b.byte_at("%args", 8 * (BUFFERS + 2))
     note(b, "%scratch", WHOLE, 0)
-    for form in FORMS.values():
+    for form in ALL_FORMS:
         winograd = b.compare("eq", count, form.mark)
         with b.when(winograd):
             b.call(f"{form.prefix}_conv", "i64 %thread", "i64 %threads", "ptr %barrier", "ptr %scratch", f"ptr {image}",

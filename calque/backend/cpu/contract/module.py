@@ -23,7 +23,7 @@ from calque.backend.cpu.contract.target import VectorUnit
 from calque.backend.cpu.contract.tile_grad import tile_grad_functions
 from calque.backend.cpu.contract.tiles import tile_functions
 from calque.backend.cpu.contract.weight_grad import weight_grad_functions
-from calque.backend.cpu.contract.winograd import FORMS
+from calque.backend.cpu.contract.winograd import ALL_FORMS, FORMS
 from calque.backend.cpu.contract.winograd_conv import winograd_conv_functions
 from calque.backend.cpu.contract.winograd_weight import winograd_weight_functions
 
@@ -36,5 +36,6 @@ def module_ir(dtype: str, target: VectorUnit) -> str:
     parts = (declarations, outer_kernels, dot_kernels, packers, gemm_functions, flat_functions, tile_functions, direct_functions,
              joint_functions, near_functions, strided_functions, conv_functions, tile_grad_functions, flat_grad_functions, plane_grad_functions,
              weight_grad_functions, attention_functions, attention_grad_functions, recurrent_functions)
-    winograd = [part(blocking, form) for form in FORMS.values() for part in (winograd_conv_functions, winograd_weight_functions)]
+    winograd = [winograd_conv_functions(blocking, form) for form in ALL_FORMS]
+    winograd += [winograd_weight_functions(blocking, form) for form in FORMS.values()]
     return "\n".join([*(part(blocking) for part in parts), *winograd])

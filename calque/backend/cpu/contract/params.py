@@ -22,7 +22,7 @@ from calque.backend.cpu.contract.target import Blocking, VectorUnit
 from calque.backend.cpu.contract.tile_grad import LEAST_PIXELS, PIXELS, TileGradWords, planned
 from calque.backend.cpu.contract.tile_grad import MARK as TILED
 from calque.backend.cpu.contract.weight_grad import LANE_BLOCK, ROW_BLOCK
-from calque.backend.cpu.contract.winograd import FEWEST_TILES, FORMS, TILE, Form, WinogradWords, is_winograd
+from calque.backend.cpu.contract.winograd import FEWEST_TILES, FORMS, STRIDED_BACK, TILE, Form, WinogradWords, is_spread, is_winograd
 from calque.backend.cpu.contract.winograd_conv import shared_elements, takes_rows
 from calque.backend.cpu.contract.winograd_weight import parts
 from calque.kernel.contract import AttentionSpec, RecurrentSpec, Spec
@@ -119,8 +119,16 @@ class _Convolution:
     @property
     def winograd(self) -> bool:
         """Whether Winograd's method computes it; the sizes alone decide."""
-        return not (self.direct or self.pairs or (isinstance(self, Conv2dInputGrad) and self.stride != (1, 1))) and is_winograd(self.kernel, self.stride, self.dilation, self.groups, self.channels,
-                                               self.out_channels, self.out_size) and self._tiles >= self._fewest_tiles
+        return not (self.direct or self.pairs) and self._tiles >= self._fewest_tiles and self._suits_tiles
+
+    @property
+    def form(self) -> Form:
+        """The form of Winograd's method."""
+        return FORMS[self.kernel, self.stride]
+
+    @property
+    def _suits_tiles(self) -> bool:
+        return is_winograd(self.kernel, self.stride, self.dilation, self.groups, self.channels, self.out_channels, self.out_size)
 
     @property
     def _window(self) -> tuple[Pair, Pair, Pair, Pair]:
@@ -145,13 +153,13 @@ class Conv2d(_Convolution):
     def words(self) -> tuple[int, ...]:
         """One parameter block behind its count and 0 elements to clear, or that of Winograd's method behind its mark."""
         if self.winograd:
-            return (FORMS[self.kernel, self.stride].mark, *self._winograd().words())
+            return (self.form.mark, *self._winograd().words())
         return (1, 0, *block_words(*self._block()))
 
     def workspace_bytes(self, dtype: str, target: VectorUnit) -> int:
         """Size of the packed weights."""
         if self.winograd:
-            return _winograd_bytes(FORMS[self.kernel, self.stride], self._winograd(), blocking_for(dtype, target))
+            return _winograd_bytes(self.form, self._winograd(), blocking_for(dtype, target))
         return _packed_weights([self._block()], blocking_for(dtype, target))
 
     def _block(self) -> tuple[PatchWords, ConvWords]:
@@ -176,7 +184,7 @@ class Conv2d(_Convolution):
 
     def _winograd(self) -> WinogradWords:
         words = _winograd(self, self.x_strides, self.w_strides)
-        return replace(words, by_rows=int(takes_rows(FORMS[self.kernel, self.stride], words.channels, words.rows, _tiles(words))))
+        return replace(words, by_rows=int(takes_rows(self.form, words.channels, words.rows, _tiles(words))))
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,7 +198,7 @@ class Conv2dInputGrad(_Convolution):
         """One parameter block for each residue class of the stride that taps meet, behind their count and the number of elements to
         clear first, as the others are zero; or the block of Winograd's method."""
         if self.winograd:
-            return (FORMS[self.kernel, self.stride].mark, *self._winograd().words())
+            return (self.form.mark, *self._winograd().words())
         joint = self.joint
         if joint:
             return (JOINT, *joint.words())
@@ -202,7 +210,7 @@ class Conv2dInputGrad(_Convolution):
     def workspace_bytes(self, dtype: str, target: VectorUnit) -> int:
         """Size of the packed weights."""
         if self.winograd:
-            return _winograd_bytes(FORMS[self.kernel, self.stride], self._winograd(), blocking_for(dtype, target))
+            return _winograd_bytes(self.form, self._winograd(), blocking_for(dtype, target))
         joint, blocking = self.joint, blocking_for(dtype, target)
         return joint.packed_elements(blocking) * blocking.item_bytes if joint else _packed_weights(self._blocks(), blocking)
 
@@ -225,14 +233,35 @@ class Conv2dInputGrad(_Convolution):
         return JointWords(self.groups, rows, channels, self.images, *self.out_size, *self.g_strides, w_in, w_out, w_u, w_v, *self.kernel,
                           *self.size, low[0], low[1], halo[0], halo[1], residues)
 
+    @property
+    def form(self) -> Form:
+        """The form of Winograd's method."""
+        return STRIDED_BACK if self.stride == (2, 2) else FORMS[self.kernel, self.stride]
+
+    @property
+    def _suits_tiles(self) -> bool:
+        if self.stride == (2, 2):
+            return is_spread(self.kernel, self.padding, self.dilation, self.groups, self.out_channels, self.channels, self.size)
+        return is_winograd(self.kernel, self.stride, self.dilation, self.groups, self.channels, self.out_channels, self.out_size)
+
+    @property
+    def _tiles(self) -> int:
+        side, extent = (STRIDED_BACK.out, self.size) if self.stride == (2, 2) else (TILE, self.out_size)
+        return self.images * prod(-(-length // side) for length in extent)
+
     def _winograd(self) -> WinogradWords:
-        """The convolution of g with reversed taps and exchanged channels, padded so that the result has x's size."""
+        """The convolution of g with reversed taps and exchanged channels, padded so that the result has x's size; with stride 2 four of them."""
         w_out, w_in, w_u, w_v = self.w_strides
+        if self.stride == (2, 2):
+            (height, width), (top, left), side = self.size, self.padding, STRIDED_BACK.out
+            words = WinogradWords(self.images, self.out_channels, self.channels, *self.g_strides, *self.out_size, (top - 1) // 2, (left - 1) // 2,
+                                  height, width, -(-height // side), -(-width // side), w_in, w_out, w_u, w_v)
+            return replace(words, by_rows=int(takes_rows(STRIDED_BACK, words.channels, words.rows, _tiles(words))))
         padding = (self.kernel[0] - 1 - self.padding[0], self.kernel[1] - 1 - self.padding[1])
         mirrored = replace(self, channels=self.out_channels, out_channels=self.channels, size=self.out_size,
                            out_size=self.size, padding=padding)
         words = _winograd(mirrored, self.g_strides, (w_in, w_out, w_u, w_v))
-        return replace(words, flipped=1, by_rows=int(takes_rows(FORMS[self.kernel, self.stride], words.channels, words.rows, _tiles(words))))
+        return replace(words, flipped=1, by_rows=int(takes_rows(self.form, words.channels, words.rows, _tiles(words))))
 
     def _blocks(self) -> list[tuple[PatchWords, ConvWords]]:
         if self._apart:
@@ -383,7 +412,7 @@ class Conv2dWeightGrad(_Convolution):
         """Sizes, then the patch blocks of x and g; or the block of Winograd's method behind its mark."""
         if self.winograd:
             words = _winograd(self, self.x_strides, self.g_strides)
-            return (FORMS[self.kernel, self.stride].mark, *replace(words, splits=self.splits).words())
+            return (self.form.mark, *replace(words, splits=self.splits).words())
         planes = self.planes
         if planes:
             return (PLANES, *planes.words(), *self._patch.words())

@@ -25,12 +25,12 @@ from calque.backend.cpu.contract.params import Contraction, Conv2dWeightGrad, bl
 from calque.backend.cpu.contract.plane_grad import MARK as PLANES
 from calque.backend.cpu.contract.target import Blocking, VectorUnit
 from calque.backend.cpu.contract.tile_grad import MARK as TILED
-from calque.backend.cpu.contract.winograd import FORMS
+from calque.backend.cpu.contract.winograd import ALL_FORMS, FORMS
 from calque.kernel.contract import ContractSpec
 
 FUNCTIONS: dict[str, dict[str, tuple[str, ...]]] = {
     "conv2d": {
-        **{form.prefix: (f"{form.prefix}_conv",) for form in FORMS.values()},
+        **{form.prefix: (f"{form.prefix}_conv",) for form in ALL_FORMS},
         "flat": ("flat_pack_weights", "flat_convolve"),
         "direct": ("direct_pack_weights", "direct_convolve"),
         "joint": ("joint_grad",),
@@ -49,7 +49,7 @@ FUNCTIONS: dict[str, dict[str, tuple[str, ...]]] = {
 """Kind of contraction -> way -> the functions that only this way calls. Other kinds have one way."""
 FUNCTIONS["conv2d_input_grad"] = FUNCTIONS["conv2d"]
 CALLERS = {
-    **{f"{form.prefix}_conv": "calque_conv2d" for form in FORMS.values()},
+    **{f"{form.prefix}_conv": "calque_conv2d" for form in ALL_FORMS},
     "flat_pack_weights": "pack_weights",
     "direct_pack_weights": "pack_weights",
     "flat_convolve": "convolve",
@@ -66,7 +66,7 @@ CALLERS = {
 }
 """The only caller of each of these functions (up to the dtype at the end): it calls them under the conditions that are evaluated here."""
 
-WINOGRAD = {form.mark: form.prefix for form in FORMS.values()}
+WINOGRAD = {form.mark: form.prefix for form in ALL_FORMS}
 """First word -> way."""
 _WORD = 1 << 64
 _COMPARE: dict[str, Callable[[int, int], bool]] = {

@@ -13,7 +13,8 @@ up to four times the channels, 49 multiplications where the definition has 100, 
 
 With stride 2 the first and third taps of a line meet even pixels, the second odd ones: two convolutions with stride 1, of two taps and of one,
 three and two products for two outputs. Again A is the same for both, so a 3x3 kernel is four parts, 25 multiplications where the definition
-has 36, and no entry of a matrix but 0, 1 and -1.
+has 36, and no entry of a matrix but 0, 1 and -1. The input gradient is the same the other way round (``STRIDED_BACK``): four convolutions of
+the output gradient, one for each class of pixels of x, share the transformed pixels, 16 values of 3x3, and 25 products make 4x4 pixels.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ class Part(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class Form:
     """A size of kernels and a stride. ``line``: how its taps along a side are cut into parts; ``mark``: the first parameter word of its
-    convolutions, where the direct kernels have a count, and other ways marks of their own.
+    convolutions, where the direct kernels have a count, and other ways marks of their own. ``spread``: the input gradient of a stride of 2.
 
     The parts that use a position take one slot of channels there each, one behind the other.
     """
@@ -60,26 +61,42 @@ class Form:
     mark: int
     line: tuple[int, ...]
     stride: int = 1
+    spread: bool = False
 
     @property
     def shared(self) -> str:
         """Prefix of the functions on results and their gradients, which all forms of a stride share: those of the form of that name."""
-        return "winograd" if self.stride == 1 else self.prefix
+        return "winograd" if self.values == THREE.values else self.prefix
 
     @property
     def lines(self) -> Lines:
         """The matrices."""
-        return LINES[self.stride]
+        return LINES[self.values]
 
     @property
     def values(self) -> int:
-        """Values of a transformed line."""
-        return 4 if self.stride == 1 else 3
+        """Products of a line."""
+        return 5 if self.spread else 4 if self.stride == 1 else 3
 
     @property
     def positions(self) -> int:
-        """Values of a transformed tile."""
+        """Products of a tile."""
         return self.values**2
+
+    @property
+    def input_positions(self) -> int:
+        """Values of the transformed pixels of a tile."""
+        return 16 if self.spread else self.positions
+
+    @property
+    def input_slots(self) -> int:
+        """Slots of all of them."""
+        return 16 if self.spread else self.all_slots
+
+    @property
+    def out(self) -> int:
+        """Result pixels along a side of a tile."""
+        return 2 * TILE if self.spread else TILE
 
     @property
     def unused(self) -> int:
@@ -104,7 +121,7 @@ class Form:
     @property
     def patch(self) -> int:
         """Pixels along a side of what a tile depends on."""
-        return self.taps + (TILE - 1) * self.stride
+        return 3 if self.spread else self.taps + (TILE - 1) * self.stride
 
     @property
     def parts(self) -> list[Part]:
@@ -150,6 +167,14 @@ class Form:
         length = self.values * len(self.line) - self.short
         return b.add(b.mul(start, length), b.mul(here, shift)), b.mul(here, there)
 
+    def input_at(self, b: Builder, position: Value) -> tuple[tuple[Value, Value], Value]:
+        """The slots before and of the pixels that a product takes, and their position."""
+        if not self.spread:
+            return self.slots_at(b, position), position
+        row, column = (b.select(b.compare("eq", value, 4), 1, value) for value in (b.div(position, 5), b.rem(position, 5)))
+        found = b.add(b.mul(row, 4), column)
+        return (found, 1), found
+
     def _along(self, b: Builder, value: Value) -> tuple[Value, Value]:
         """Parts of a line that use a value, and those that use the values before it."""
         here = b.sub(len(self.line), b.select(b.compare("eq", value, self.unused), self.short, 0))
@@ -161,6 +186,9 @@ FIVE = Form("winograd_five", -6, (3, 2))
 STRIDED = Form("winograd_strided", -7, (2, 1), 2)
 FORMS = {((form.taps, form.taps), (form.stride, form.stride)): form for form in (THREE, FIVE, STRIDED)}
 """By size of the kernel and stride."""
+STRIDED_BACK = Form("winograd_spread", -8, (3,), spread=True)
+ALL_FORMS = (*FORMS.values(), STRIDED_BACK)
+"""Those of input gradients as well."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,9 +244,21 @@ def is_winograd(kernel: tuple[int, int], stride: tuple[int, int], dilation: tupl
         return False
     form = FORMS[kernel, stride]
     most = MOST_CHANNELS // form.most_slots
-    tiled = prod(-(-length // TILE) * TILE for length in extent)
-    fits = max(channels, rows) <= most if form.stride == 1 else channels <= most and rows <= MOST_CHANNELS and tiled <= MOST_WASTE * prod(extent)
+    fits = max(channels, rows) <= most if form.stride == 1 else channels <= most and rows <= MOST_CHANNELS and fills_tiles(extent, form.out)
     return min(channels, rows) >= LEAST_CHANNELS and min(extent) >= LEAST_EXTENT and fits
+
+
+def fills_tiles(extent: tuple[int, int], side: int) -> bool:
+    """Whether few of the results of all tiles are outside of the image."""
+    return prod(-(-length // side) * side for length in extent) <= MOST_WASTE * prod(extent)
+
+
+def is_spread(kernel: tuple[int, int], padding: tuple[int, int], dilation: tuple[int, int], groups: int, channels: int, rows: int,
+              extent: tuple[int, int]) -> bool:
+    """The same for input gradients with stride 2, whose tiles begin with a pixel that one tap meets; ``channels`` of the output gradient."""
+    plain = (kernel, dilation, groups) == ((3, 3), (1, 1), 1) and padding[0] % 2 == padding[1] % 2 == 1
+    enough = min(channels, rows) >= LEAST_CHANNELS and max(channels, rows) <= MOST_CHANNELS and min(extent) >= LEAST_EXTENT
+    return plain and enough and fills_tiles(extent, STRIDED_BACK.out)
 
 
 # -- the three small matrices, on vectors
@@ -298,21 +338,42 @@ def _strided_taps_line(b: Builder, s: Sequence[str]) -> list[str]:
     return [add(b, s[0], s[2])] if s[1] == ABSENT else [add(b, s[0], s[1]), add(b, s[1], s[2])]
 
 
+def _no_weight_gradient(b: Builder, values: Sequence[str]) -> list[str]:
+    """Of the form of an input gradient."""
+    raise AssertionError(f"no weight gradient from {len(values)} values")
+
+
+def _spread_patch_line(b: Builder, g: Sequence[str]) -> list[str]:
+    """What the products of three pixels of an output gradient take: those of two taps the first three, of one tap the last and the second."""
+    return [subtract(b, g[0], g[1]), g[1], subtract(b, g[2], g[1]), g[0]]
+
+
+def _spread_weight_line(b: Builder, w: Sequence[str]) -> list[str]:
+    """The outer taps, the last of which meets the first pixel, then the middle one for two pixels."""
+    return [w[2], add(b, w[2], w[0]), w[0], w[1], w[1]]
+
+
+def _spread_result_line(b: Builder, m: Sequence[str]) -> list[str]:
+    """Four pixels of an input gradient, of one tap and of two by turns."""
+    return [m[3], add(b, m[0], m[1]), m[4], add(b, m[1], m[2])]
+
+
 class Lines(NamedTuple):
     """What is applied to the rows and the columns of squares of vectors: B^T, A^T, G, A and G^T."""
 
     patch: Line
     result: Line
     weight: Line
-    gradient: Line
-    taps: Line
+    gradient: Line = _no_weight_gradient
+    taps: Line = _no_weight_gradient
 
 
 LINES = {
-    1: Lines(_patch_line, _result_line, _weight_line, _gradient_line, _taps_line),
-    2: Lines(_strided_patch_line, _strided_result_line, _strided_weight_line, _strided_gradient_line, _strided_taps_line),
+    4: Lines(_patch_line, _result_line, _weight_line, _gradient_line, _taps_line),
+    3: Lines(_strided_patch_line, _strided_result_line, _strided_weight_line, _strided_gradient_line, _strided_taps_line),
+    5: Lines(_spread_patch_line, _spread_result_line, _spread_weight_line),
 }
-"""By stride."""
+"""By values of a line."""
 
 
 def both_ways(b: Builder, line: Line, square: Sequence[Sequence[str]]) -> list[list[str]]:
@@ -328,9 +389,10 @@ def both_ways(b: Builder, line: Line, square: Sequence[Sequence[str]]) -> list[l
 def patch_values(b: Builder, form: Form, patch: Sequence[Sequence[str]]) -> Iterator[tuple[int, int, str]]:
     """B^T d B of all parts of a patch: (position, slot, value)."""
     for number, part in enumerate(form.parts):
-        # A line of taps meets one pixel more.
-        lines = [patch[part.row + form.stride * u] for u in range(part.rows + 1)]
-        square = [[line[part.column + form.stride * v] for v in range(part.columns + 1)] for line in lines]
+        # A line of taps meets one pixel more, that of a spread tile three.
+        height, width = (3, 3) if form.spread else (part.rows + 1, part.columns + 1)
+        lines = [patch[part.row + form.stride * u] for u in range(height)]
+        square = [[line[part.column + form.stride * v] for v in range(width)] for line in lines]
         for p, value in enumerate(value for line in both_ways(b, form.lines.patch, square) for value in line):
             if value != ABSENT:
                 yield p, form.slot(number, p), value

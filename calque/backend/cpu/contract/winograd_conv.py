@@ -62,7 +62,7 @@ def shared_elements(form: Form, channels: int, rows: int, tiles: int, blocking: 
     blocks = max(1, -(-channels // _depth(form, blocking)))
     if takes_rows(form, channels, rows, tiles):
         panels = -(-tiles // blocking.tile_columns)
-        return (form.all_slots * channels + form.positions * blocks) * panels * blocking.tile_columns
+        return (form.input_slots * channels + form.input_positions * blocks) * panels * blocking.tile_columns
     return (form.all_slots * channels * -(-rows // blocking.tile_rows) + form.positions * blocks) * blocking.row_stride
 
 
@@ -226,7 +226,7 @@ def _load_fourths(b: Builder, source: str, masks: list[str]) -> list[str]:
     even, odd = [2 * lane for lane in range(lanes)], [2 * lane + 1 for lane in range(lanes)]
     loaded = [b.load_masked(b.at(source, part * lanes), mask) for part, mask in enumerate(masks)]
     halves = [[b.shuffle(loaded[part], loaded[part + 1], order) for part in (0, 2)] for order in (even, odd)]
-    first, third, second, fourth = (b.shuffle(*half, order) for half in halves for order in (even, odd))
+    first, third, second, fourth = (b.shuffle(half[0], half[1], order) for half in halves for order in (even, odd))
     return [first, second, third, fourth, b.shuffle(first, loaded[4], list(range(1, lanes + 1)))]
 
 
@@ -340,12 +340,12 @@ def _input_place(b: Builder, slots: tuple[Value, Value], position: Value, channe
 
 def _input_panel(b: Builder, form: Form, channels: Value) -> Value:
     """Elements of a column panel of a depth block."""
-    return b.mul(b.add(b.mul(channels, form.all_slots), form.positions), b.blocking.tile_columns)
+    return b.mul(b.add(b.mul(channels, form.input_slots), form.input_positions), b.blocking.tile_columns)
 
 
 def _input_block(b: Builder, form: Form, index: Value, start: Value, panels: Value) -> Value:
     """Elements before depth block ``index``, which begins at channel ``start``."""
-    return b.mul(b.mul(b.add(b.mul(start, form.all_slots), b.mul(index, form.positions)), panels), b.blocking.tile_columns)
+    return b.mul(b.mul(b.add(b.mul(start, form.input_slots), b.mul(index, form.input_positions)), panels), b.blocking.tile_columns)
 
 
 def _inputs(blocking: Blocking, form: Form) -> str:
@@ -357,7 +357,7 @@ def _inputs(blocking: Blocking, form: Form) -> str:
                                           "i64 %panels", "ptr %target"), blocking, attributes="noinline")
     w, width = read_words(b, "%block"), blocking.tile_columns
     blocks = _blocks(b, form, w["channels"])
-    together = max(LEAST_TOGETHER, TOGETHER_BYTES // (form.all_slots * width * blocking.item_bytes))
+    together = max(LEAST_TOGETHER, TOGETHER_BYTES // (form.input_slots * width * blocking.item_bytes))
     with b.loop(0, blocks) as index, b.loop(0, "%count", width) as done:
         start, end = depth_block(b, w["channels"], blocks, index)
         length = b.sub(end, start)
@@ -385,13 +385,21 @@ def _output_run(blocking: Blocking, width: int, form: Form) -> str:
         with b.when(short):
             b.call(f"{form.shared}_output_run_half", *passed_on(PRODUCTS))
         b.return_when(short)
-    y, x = b.mul("%row", TILE), b.mul("%column", TILE)
-    used = b.min(b.mul("%length", TILE), b.sub(w["out_width"], x))
-    masks = [b.lanes_between(0, b.clamp(b.sub(used, shift), 0, lanes)) for shift in (0, lanes)]
+    side = form.out
+    y, x = b.mul("%row", side), b.mul("%column", side)
+    used = b.min(b.mul("%length", side), b.sub(w["out_width"], x))
+    masks = [b.lanes_between(0, b.clamp(b.sub(used, part * lanes), 0, lanes)) for part in range(side)]
     plane = b.mul(w["out_height"], w["out_width"])
     corner = b.at("%result", b.add(b.mul(y, w["out_width"]), x))
-    second = b.compare("slt", b.add(y, 1), w["out_height"])
+    inside = [b.compare("slt", b.add(y, line), w["out_height"]) for line in range(1, side)]
     orders = [[lane // 2 + lanes * (lane % 2) + first for lane in range(lanes)] for first in (0, lanes // 2)]
+
+    def by_turns(columns: list[str]) -> list[str]:
+        """Elements of all columns in turns."""
+        if len(columns) == 1:
+            return columns
+        pairs = zip(by_turns(columns[0::2]), by_turns(columns[1::2]), strict=True)
+        return [b.shuffle(*pair, order) for pair in pairs for order in orders]
 
     def channels(whole: bool, wide: bool) -> None:
         with b.loop(0, "%rows") as r:
@@ -401,8 +409,7 @@ def _output_run(blocking: Blocking, width: int, form: Form) -> str:
             target = b.at(corner, b.mul(r, plane))
 
             def put(line: list[str], address: str) -> None:
-                for part in range(TILE if wide else 1):
-                    value = b.shuffle(line[0], line[1], orders[part])
+                for part, value in enumerate(by_turns(line)[: side if wide else side // 2]):
                     place = b.at(address, part * lanes)
                     if whole:
                         b.store_vector(value, place)
@@ -410,10 +417,11 @@ def _output_run(blocking: Blocking, width: int, form: Form) -> str:
                         b.store_masked(value, place, masks[part])
 
             put(outputs[0], target)
-            with b.when(second):
-                put(outputs[1], b.at(target, w["out_width"]))
+            for index, condition in enumerate(inside, 1):
+                with b.when(condition):
+                    put(outputs[index], b.at(target, b.mul(w["out_width"], index)))
 
-    whole, few = b.compare("eq", used, 2 * lanes), b.compare("sle", used, lanes)
+    whole, few = b.compare("eq", used, side * lanes), b.compare("sle", used, side // 2 * lanes)
     one_vector = [(few, lambda: channels(False, False))] if half or not blocking.half else []
     b.cases((whole, lambda: channels(True, True)), *one_vector, default=lambda: channels(False, True))
     return b.text()
@@ -456,7 +464,7 @@ def _block(blocking: Blocking, form: Form) -> str:
             length, slots = b.sub(end, start), form.slots_at(b, p)
             depth = b.mul(length, slots[1])
             weights = b.at("%shared", _weight_block(b, form, index, start, row_panels))
-            inputs = b.at("%private", b.add(_input_block(b, form, index, start, "%panels"), _input_place(b, slots, p, length, width)))
+            inputs = b.at("%private", b.add(_input_block(b, form, index, start, "%panels"), _input_place(b, *form.input_at(b, p), length, width)))
             with b.loop(row_block, stop) as panel:
                 row, count = panel_rows(b, w["rows"], row_panels, panel)
                 a = b.at(weights, _weight_place(b, slots, p, panel, row_panels, length))
@@ -485,7 +493,7 @@ def _by_columns(blocking: Blocking, form: Form) -> str:
     panels = b.ceil_div(total, width)
     # Two panels even where they outgrow the second-level cache: every panel of weights is then read half as often. Those of 5x5 kernels
     # are too large for that.
-    elements = b.add(b.mul(w["channels"], form.all_slots), b.mul(_blocks(b, form, w["channels"]), form.positions))
+    elements = b.add(b.mul(w["channels"], form.input_slots), b.mul(_blocks(b, form, w["channels"]), form.input_positions))
     panel_bytes = b.mul(elements, width * blocking.item_bytes)
     chunk = b.clamp(b.div(INPUT_BYTES, panel_bytes), 1 if form.most_slots > 1 else 2, b.div(SCRATCH_OUTPUT, panel_bytes))
     low, high = b.share(panels, "%thread", "%threads")
@@ -520,7 +528,7 @@ def _rows(blocking: Blocking, form: Form) -> str:
             column, p = b.div(place, form.positions), b.rem(place, form.positions)
             slots = form.slots_at(b, p)
             depth = b.mul(length, slots[1])
-            right = b.at(inputs, b.add(b.mul(column, _input_panel(b, form, length)), _input_place(b, slots, p, length, width)))
+            right = b.at(inputs, b.add(b.mul(column, _input_panel(b, form, length)), _input_place(b, *form.input_at(b, p), length, width)))
             with b.loop("%first", "%stop") as panel:
                 row, count = panel_rows(b, w["rows"], row_panels, panel)
                 c = b.at(products, b.mul(b.add(b.mul(place, rows), b.sub(row, first_row)), width))
