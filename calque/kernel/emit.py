@@ -6,11 +6,12 @@ The result is a `Draft`: instructions whose addresses are still forms over the g
 
 from __future__ import annotations
 
+from ctypes import c_float
 from dataclasses import dataclass, field
 from math import prod
 from typing import Any
 
-from calque.base.dtypes import DType, bool_, int32, int64
+from calque.base.dtypes import DType, bool_, float32, int32, int64
 from calque.base.shapes import Shape, contiguous_strides
 from calque.ir import scalar
 from calque.ir.index import ZERO, Coords, Form, broadcast, dense, flatten
@@ -46,6 +47,11 @@ class Draft:
     ordered: Form | None = None  # R must run by decreasing coefficients of this form
 
 
+def _number(value: bool | int | float, dtype: DType) -> str:
+    """The text by which equal constants are known. Float64 numbers that are the same float32 are equal there."""
+    return repr(c_float(value).value if dtype is float32 else value)
+
+
 class Builder:
     """A `ScalarBuilder` that appends instructions to a draft, hoists what does not vary over R, and shares equal ones."""
 
@@ -63,7 +69,7 @@ class Builder:
 
     def emit(self, op: str, dtype: DType, args: tuple[int, ...] = (), imm: Any = None, outer: bool = True) -> int:
         """Append (or find) an instruction; `outer` says that its own index does not vary over R."""
-        key = (op, dtype, args, repr(imm) if op == "const" else imm)
+        key = (op, dtype, args, _number(imm, dtype) if op == "const" else imm)
         found = self.shared.get(key)
         if found is None:
             found = self.local.get(key)

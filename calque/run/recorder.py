@@ -36,7 +36,11 @@ from calque.run.places import SEVERAL, Split, build_program, floating_outputs, p
 from calque.run.source import user_line
 
 Number = bool | int | float
-BAKED: dict[Number, str] = {0: "0", 1: "1", -1: "-1", 2: "2", 0.5: "0.5"}  # constants that may be part of the key
+ROOT_HALF = math.sqrt(0.5)
+ROOT_HALF_TWIN = math.nextafter(ROOT_HALF, 0.0)
+"""Two numbers next to each other, both within 7e-17 of the root of 1/2 and the same in float32."""
+BAKED: dict[Number, str] = {0: "0", 1: "1", -1: "-1", 2: "2", 0.5: "0.5", ROOT_HALF: "root", ROOT_HALF_TWIN: "twin"}
+"""Constants that may be part of the key."""
 
 INPUT = opdef.get("input")
 VIEW = opdef.get("view")

@@ -19,6 +19,7 @@ from calque.graph.rematerialise import Search, rematerialise
 from calque.ir.program import Node, Program
 from calque.ir.rewrite import COMMUTATIVE
 from calque.kernel.memory import predicted_peak
+from calque.kernel.schedule import Loop
 from calque.run import pipeline, recorder
 from calque.run.pipeline import compile_program, simplified
 from tests.fuzz.check import mode
@@ -166,6 +167,21 @@ def test_sums_stay_beside_the_kernel_that_reads_what_they_read(everything: None)
     assert program.late
     assert names[names.index("sum") + 1 :].count("matmul") == 2
     assert names[max(node for node, _ in program.late) : names.index("sum")].count("matmul") == 0
+
+
+def test_gelu_computed_again_shares_erf_with_its_gradient(everything: None, programs: list[Program]) -> None:
+    """Two nodes, so that the result of erf is not kept, but one instruction where both are computed."""
+    calque.manual_seed(0)
+    net = nn.Sequential(nn.Linear(16, 64), nn.GELU(), nn.Linear(64, 16), nn.Linear(16, 16))
+    net(calque.randn(8, 16, requires_grad=True)).square().sum().backward()
+    recorder.flush("test")
+    calque.synchronize()
+    program = programs[-1]
+    found = simplified(program)
+    assert found.late and [n.op.name for n in found.nodes].count("erf") == 3
+    kernels = [step.kernel for step in compile_program(program).steps if isinstance(step, Loop)]
+    counts = [sum(i.op == "erf" for stage in kernel.stages for i in stage.instrs) for kernel in kernels]
+    assert sorted(c for c in counts if c) == [1, 1]
 
 
 def test_small_and_near_values_stay(everything: None, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,6 +13,7 @@ from calque.nn.functional.checks import require_dtype
 from calque.nn.functional.rows import choose, one_dim
 from calque.nn.gradient import Saved, with_gradient
 from calque.ops.opdef import get
+from calque.run.recorder import ROOT_HALF, ROOT_HALF_TWIN
 from calque.tensor import Tensor, assign, unary
 
 __all__ = [
@@ -120,7 +121,9 @@ def threshold(input: Tensor, threshold: float, value: float, inplace: bool = Fal
 def _gelu_exact(saved: Saved, g: Tensor) -> tuple[Any, ...]:
     x = saved.inputs[0]
     density = T.exp(x * x * -0.5) * (1.0 / math.sqrt(2.0 * math.pi))
-    return (g * ((T.erf(x * math.sqrt(0.5)) + 1.0) * 0.5 + x * density),)
+    # With the number of the forward pass erf would be one value, kept from there to here. With its twin it is computed again; a kernel that also
+    # computes the result again (`graph/rematerialise.py`) then has one erf in float32, because both numbers are the same there.
+    return (g * ((T.erf(x * ROOT_HALF_TWIN) + 1.0) * 0.5 + x * density),)
 
 
 _TANH_SCALE, _TANH_CUBE = math.sqrt(2.0 / math.pi), 0.044715
@@ -141,7 +144,7 @@ def gelu(input: Tensor, approximate: str = "none") -> Tensor:
     """x times the normal cumulative distribution of x; `approximate="tanh"` uses Hendrycks and Gimpel's formula (2016)."""
     if approximate == "none":
         return with_gradient(  # type: ignore[no-any-return]
-            "GeluBackward0", lambda x: (x * 0.5 * (T.erf(x * math.sqrt(0.5)) + 1.0),), _gelu_exact, (input,)
+            "GeluBackward0", lambda x: (x * 0.5 * (T.erf(x * ROOT_HALF) + 1.0),), _gelu_exact, (input,)
         )
     if approximate == "tanh":
         return with_gradient("GeluBackward0", lambda x: (x * 0.5 * (_gelu_inner(x) + 1.0),), _gelu_tanh, (input,))  # type: ignore[no-any-return]
