@@ -17,7 +17,7 @@ import calque
 from calque import nn
 
 WIDTH, ROWS = 64, 8
-STEPS, WARM = 20, 40  # of a slice; before the first
+STEPS, WARM = 10, 40  # of a slice; before the first
 
 Step = Callable[[], Any]
 
@@ -345,7 +345,7 @@ def ready(case: Callable[[bool], Step], hybrid: bool) -> Step:
 def main() -> None:
     """Run and print the table."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--rounds", type=int, default=40)
     parser.add_argument("--only", default="", help="names of cases, separated by commas")
     options = parser.parse_args()
     calque.set_num_threads(1)

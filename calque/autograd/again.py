@@ -70,31 +70,31 @@ class Graph(Facts):
     def _collect(self, roots: Sequence[Tensor], keep: bool) -> dict[int, int | None]:
         """Find nodes and leaves; by id the position of a node, and of a leaf counted down from -1. A chain stays one if the pass spends it."""
         nodes, leaves = self.nodes, self.leaves
-        seen = {id(None)}
+        numbers: dict[int, int | None] = {id(None): None}
         for root in roots:
             node: Any = root._grad_fn
             if node.__class__ not in _NODES:
                 raise Unknown
-            if id(node) not in seen:
-                seen.add(id(node))
+            if id(node) not in numbers:
+                numbers[id(node)] = 0  # until all are known
                 nodes.append(node)
         for node in nodes:  # it grows
             for target in held_by(node).ends.values() if node.__class__ is Chain and not keep else node.next:
                 key = id(target)
-                if key in seen:
+                if key in numbers:
                     continue
-                seen.add(key)
                 kind = target.__class__
                 if kind in TENSOR_TYPES:
                     leaves.append(target)
+                    numbers[key] = -len(leaves)
                 elif kind in _NODES:
                     nodes.append(target)
+                    numbers[key] = 0
                 else:
                     raise Unknown
         nodes.sort(key=_by_number, reverse=True)
-        numbers: dict[int, int | None] = dict(zip(map(id, nodes), range(len(nodes)), strict=True))
-        numbers.update(zip(map(id, leaves), range(-1, -1 - len(leaves), -1), strict=True))
-        numbers[id(None)] = None
+        for k, node in enumerate(nodes):
+            numbers[id(node)] = k
         return numbers
 
     def _nodes(self, numbers: dict[int, int | None]) -> None:

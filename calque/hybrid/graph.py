@@ -10,6 +10,7 @@ import gc
 import threading
 import types
 from collections.abc import Sequence
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -29,8 +30,9 @@ from calque.run.nodes import CallNode, StandIn
 from calque.run.places import path_of
 from calque.run.recorder import VIEW, Edge, Storage, local, realised
 from calque.run.source import user_site
-from calque.tensor import FunctionNode, GradNode, Tensor, function_node, next_number, output_nodes, wrap
+from calque.tensor import FunctionNode, GradNode, Tensor, _sequence, function_node, output_nodes, wrap
 
+_VERSION, _STORAGE, _LAYOUT = attrgetter("version"), attrgetter("_storage"), attrgetter("layout")
 _FIELDS = ("trace", "slot", "layout", "buffer", "home", "version", "writer")
 _LOCK = threading.RLock()
 _new: Any = object.__new__
@@ -63,8 +65,9 @@ class Call:
 
     def __init__(self, template: Template, cells: list[Any], created: list[Storage], known: list[Any]) -> None:
         self.template, self.trace = template, local.state.trace
-        self.values = values = [*[cells[k] for k in template.used], *[created[k] for k in template.own]]
-        self.versions = [values[k].version for k in template.unchanged]
+        self.values = values = list(map(cells.__getitem__, template.used))
+        values += map(created.__getitem__, template.own)
+        self.versions = list(map(_VERSION, values))
         self.numbers = [known[index] for _, _, index in template.numbers] if template.numbers else []
 
     def told(self, facts: Facts) -> None:
@@ -72,20 +75,26 @@ class Call:
         template, values = self.template, self.values
         if template.numbers or template.several:
             raise Unknown
-        for k, version in zip(template.unchanged, self.versions, strict=True):
-            if values[k].version != version:
-                raise Unknown
-        for t, k in template.steady:
-            if t._storage is not values[k]:
-                raise Unknown
+        if self.overwritten():
+            raise Unknown
+        if template.steady and list(map(_STORAGE, template.steady)) != list(map(values.__getitem__, template.steady_at)):
+            raise Unknown
         parts, places, cells = facts.parts, facts.places, facts.cells
         parts += (template.mark, self.trace is facts.trace)
+        parts += map(_LAYOUT, values)
         for storage in values:
-            number = places.get(id(storage))
+            key = id(storage)
+            number = places.get(key)
             if number is None:
-                number = places[id(storage)] = len(cells)
+                number = places[key] = len(cells)
                 cells.append(storage)
-            parts += (number, storage.layout)
+            parts.append(number)
+
+    def overwritten(self) -> list[int]:
+        """The numbers of values that are not as the gradient needs them."""
+        if list(map(_VERSION, self.values)) == self.versions:
+            return []
+        return [k for k in self.template.unchanged if self.values[k].version != self.versions[k]]
 
 
 class Template:
@@ -94,7 +103,7 @@ class Template:
     `roots`: nodes of the outputs that require gradients. `leaves`: where gradients go, as (argument number or -1, node or parameter).
     `storages`: new storages of the call in the macro's order. A call keeps the cells `used` and the new storages `own` (numbers); `unchanged`: which
     of all these have to stay as they are, `reads`: which of those the gradient of each root needs; `steady`: handles that have to show the same
-    storage as at the call. `mark` stands for the template where nothing may keep that alive.
+    storage as at the call, number `steady_at`. `mark` stands for the template where nothing may keep that alive.
     `reached`: ids of handles that the function reaches by itself; they stay as they are.
     """
 
@@ -126,7 +135,8 @@ class Template:
         self.unchanged = sorted({places[id(st)] for st in used})
         self.reads = [{places[id(st)] for node in self._behind(root) for st in _saved(node)} for root in roots]
         self.handles = [(t, places[id(t._storage)]) for t in handles if id(t._storage) in known and id(t) not in reached]
-        self.steady = [(t, places[id(t._storage)]) for t in handles if id(t._storage) in known and id(t) in reached]
+        self.steady = [t for t in handles if id(t._storage) in known and id(t) in reached]
+        self.steady_at = [places[id(t._storage)] for t in self.steady]
         self.several = len({lay.device for lay in (*(st.layout for st in storages), *(t._layout for t in handles))}) > 1  # it copies between them
         self.mark = object()
         self.targets = () if any(k >= 0 for k, _ in self.leaves) else tuple([leaf for _, leaf in self.leaves])  # if they are the same at all calls
@@ -243,7 +253,7 @@ class Template:
         node.edge = node.saved = node.hooks = node.retain = None
         node.versions, node.freed, node.label, node.where = (), "", "HybridBackward", ""
         node.next = self.targets or tuple([leaf if k < 0 else tensors[k]._grad_fn or tensors[k] for k, leaf in self.leaves])
-        node.number, node.backward, node.outputs = next_number(), self._backward, self.layouts or self._set_layouts(outputs)
+        node.number, node.backward, node.outputs = next(_sequence), self._backward, self.layouts or self._set_layouts(outputs)
         node.site = user_site(FRAMES)
         node.context = Call(self, cells, created, known)
         if len(outputs) == 1:
@@ -259,10 +269,9 @@ class Template:
 
     def _backward(self, node: FunctionNode, grads: Sequence[Any]) -> Sequence[Any]:
         call: Call = node.context
-        for k, version in zip(self.unchanged, call.versions, strict=True):
-            storage = call.values[k]
-            if storage.version != version and any(g is not None and k in reads for g, reads in zip(grads, self.reads, strict=True)):
-                raise _overwritten(node, storage, version)
+        for k in call.overwritten():
+            if any(g is not None and k in reads for g, reads in zip(grads, self.reads, strict=True)):
+                raise _overwritten(node, call.values[k], call.versions[k])
         if local.state.grad:
             return self._as_written(call, grads, node.next)
         waiting = local.state.waiting
