@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import ctypes
-import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import llvmlite.binding as llvm
@@ -15,7 +15,9 @@ from numpy.typing import NDArray
 
 from calque.backend.cpu.compiler import LOOPS, pass_list
 from calque.backend.cpu.contract import SCRATCH_BYTES, Contraction, Matmul, TargetInfo, module_ir, symbol, target_for_features
+from calque.backend.cpu.library import content_key, disk_cache
 from calque.backend.cpu.runtime_text import BEHIND_SCRATCH
+from calque.backend.cpu.target import current
 
 Array = NDArray[Any]
 KERNEL = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
@@ -66,27 +68,31 @@ def aligned(count: int, dtype: Any) -> Array:
     return raw[start : start + count * item].view(dtype)
 
 
-class Library:
-    """The compiled library of one dtype."""
+def _object_code(machine: llvm.TargetMachine, dtype: str, target: TargetInfo) -> bytes:
+    module = llvm.parse_assembly(module_ir(dtype, target).replace("declare void @calque_barrier(ptr, i64)", BARRIER))
+    module.verify()
+    builder = llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options(speed_level=2))
+    pass_list(LOOPS).run(module, builder)  # as the library is compiled
+    return machine.emit_object(module)
 
-    def __init__(self, dtype: str, target: TargetInfo, speed: int = 2) -> None:
+
+class Library:
+    """The compiled library of one dtype: three seconds of work, so it is kept on disk for other processes and runs."""
+
+    def __init__(self, dtype: str, target: TargetInfo) -> None:
         llvm.initialize_native_target()
         llvm.initialize_native_asmprinter()
         self.dtype, self.target = dtype, target
-        start = time.perf_counter()
-        text = module_ir(dtype, target).replace("declare void @calque_barrier(ptr, i64)", BARRIER)
-        emitted = time.perf_counter()
-        module = llvm.parse_assembly(text)
-        module.verify()
-        self.machine = llvm.Target.from_default_triple().create_target_machine(
-            cpu=llvm.get_host_cpu_name(), features=llvm.get_host_cpu_features().flatten(), opt=speed)
-        builder = llvm.create_pass_builder(self.machine, llvm.create_pipeline_tuning_options(speed_level=speed))
-        pass_list(LOOPS).run(module, builder)  # as the library is compiled
-        optimised = time.perf_counter()
-        self.module = module
-        self.engine = llvm.create_mcjit_compiler(module, self.machine)
+        cpu, features = llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten()
+        machine = llvm.Target.from_default_triple().create_target_machine(cpu=cpu, features=features, opt=2)
+        key = content_key("test library", "\0".join([Path(__file__).read_text(), dtype, repr(target), cpu, features]), current())
+        code = disk_cache().get(key)
+        if code is None:
+            code = _object_code(machine, dtype, target)
+            disk_cache().put(key, code)
+        self.engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), machine)
+        self.engine.add_object_file(llvm.ObjectFileRef.from_data(code))
         self.engine.finalize_object()
-        self.seconds = (emitted - start, optimised - emitted, time.perf_counter() - optimised)
         self.pools: dict[int, ThreadPoolExecutor] = {}
         self.barrier = np.zeros(64, np.int64)
         self.scratch = [aligned(SCRATCH_BYTES + BEHIND_SCRATCH, np.uint8) for _ in range(4)]
@@ -120,9 +126,9 @@ class Library:
 
 
 @cache
-def library(dtype: str) -> Library:
-    """The library for this machine, compiled once per process."""
-    return Library(dtype, host_target())
+def library(dtype: str, target: TargetInfo | None = None) -> Library:
+    """The library for a target (None: this machine), made once per process."""
+    return Library(dtype, target or host_target())
 
 
 def strides_of(array: Array) -> tuple[int, ...]:

@@ -90,7 +90,7 @@ def test_narrow_vectors(target: TargetInfo) -> None:
     if host_target() is NEON:
         pytest.skip("an x86 processor is needed")
     forward, backward = operands(np.random.default_rng(0), "float32", (2,), (70, 300, 33, 20), True, 0.2, True)
-    lib = Library("float32", target)
+    lib = library("float32", target)
     check("attention_masked", forward, spec_of(forward, (2,), 0.2, True), (True, True), lib)
     check("attention_grad_masked", backward, spec_of(backward, (2,), 0.2, True), (True, True, True), lib)
 
@@ -117,7 +117,7 @@ def test_few_queries_with_narrow_vectors(target: TargetInfo, sizes: tuple[int, i
     if host_target() is NEON:
         pytest.skip("an x86 processor is needed")
     forward, _ = operands(np.random.default_rng(0), "float32", (2,), sizes, True, 0.2, True)
-    check("attention_masked", forward, spec_of(forward, (2,), 0.2, True), (True, True), Library("float32", target))
+    check("attention_masked", forward, spec_of(forward, (2,), 0.2, True), (True, True), library("float32", target))
 
 
 def test_few_queries_stay_inside_their_operands() -> None:

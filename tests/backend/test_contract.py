@@ -128,7 +128,7 @@ def test_many_small_products(dtype: str, shape: tuple[int, int, int], layout: st
 @pytest.mark.parametrize("unit", [AVX512, AVX2, SSE])
 def test_small_products_of_other_registers(unit: TargetInfo) -> None:
     """The tiles of narrower and fewer registers run on this machine as well."""
-    lib = Library("float32", unit, 1)
+    lib = library("float32", unit)
     rng = np.random.default_rng(4)
     for m, k, n in ((16, 16, 16), (7, 9, 5), (19, 31, 21), (4, 20, 130)):
         a, b = rng.standard_normal((9, m, k)).astype("f"), rng.standard_normal((9, k, n)).astype("f")
@@ -156,15 +156,21 @@ def test_matmul_propagates_nan_and_infinity() -> None:
     assert np.isnan(out[:, 5:7]).all() and not np.isnan(np.delete(out, [5, 6], 1)).any()
 
 
+def pixels(sizes: Any, axis: int, tap: int, extent: int) -> tuple[Array, Array]:
+    """The output positions for which a tap lies inside the image, and the input positions that it reads there."""
+    outputs = np.arange(sizes.out_size[axis])
+    inputs = outputs * sizes.stride[axis] - sizes.padding[axis] + tap * sizes.dilation[axis]
+    inside = (inputs >= 0) & (inputs < extent)
+    return outputs[inside], inputs[inside]
+
+
 def patches(x: Array, sizes: Any) -> Array:
     """The im2col tensor (N, C, KH, KW, OH, OW) in float64, zero outside of the image."""
     (n, c), (kh, kw), (oh, ow) = x.shape[:2], sizes.kernel, sizes.out_size
     result = np.zeros((n, c, kh, kw, oh, ow))
-    for u, v, i, j in np.ndindex(kh, kw, oh, ow):
-        row = i * sizes.stride[0] - sizes.padding[0] + u * sizes.dilation[0]
-        column = j * sizes.stride[1] - sizes.padding[1] + v * sizes.dilation[1]
-        if 0 <= row < x.shape[2] and 0 <= column < x.shape[3]:
-            result[:, :, u, v, i, j] = x[:, :, row, column]
+    for u, v in np.ndindex(kh, kw):
+        (i, row), (j, column) = pixels(sizes, 0, u, x.shape[2]), pixels(sizes, 1, v, x.shape[3])
+        result[:, :, u, v, i[:, None], j] = x[:, :, row[:, None], column]
     return result
 
 
@@ -188,11 +194,9 @@ def naive(kind: str, first: Array, second: Array, sizes: Any, input_shape: tuple
     spread = np.einsum("ngoij,gocuv->ngcuvij", dy, w, optimize=True)
     spread = spread.reshape(spread.shape[0], -1, *spread.shape[3:])
     dx = np.zeros(input_shape)
-    for u, v, i, j in np.ndindex(*sizes.kernel, *sizes.out_size):
-        row = i * sizes.stride[0] - sizes.padding[0] + u * sizes.dilation[0]
-        column = j * sizes.stride[1] - sizes.padding[1] + v * sizes.dilation[1]
-        if 0 <= row < dx.shape[2] and 0 <= column < dx.shape[3]:
-            dx[:, :, row, column] += spread[:, :, u, v, i, j]
+    for u, v in np.ndindex(*sizes.kernel):
+        (i, row), (j, column) = pixels(sizes, 0, u, dx.shape[2]), pixels(sizes, 1, v, dx.shape[3])
+        dx[:, :, row[:, None], column] += spread[:, :, u, v, i[:, None], j]
     return dx
 
 
@@ -370,7 +374,7 @@ def test_depthwise_channels_do_not_meet() -> None:
 @pytest.mark.parametrize("target", [AVX2, SSE, NEON], ids=lambda target: target.name)
 def test_other_register_files(target: TargetInfo) -> None:
     """Tiles derived for narrower vectors and fewer registers compute the same; any processor can run them."""
-    lib, rng = Library("float32", target), np.random.default_rng(5)
+    lib, rng = library("float32", target), np.random.default_rng(5)
     for m, n, k in ((50, 70, 300), (1, 33, 70), (40, 3, 64)):
         a, b = rng.standard_normal((m, k)).astype(np.float32), rng.standard_normal((n, k)).astype(np.float32).T
         check("matmul", matmul_params(a, b), a, b, a.astype(np.float64) @ b.astype(np.float64), k, lib)

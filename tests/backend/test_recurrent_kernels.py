@@ -89,7 +89,7 @@ def test_narrow_vectors(target: TargetInfo) -> None:
         pytest.skip("an x86 processor is needed")
     rng = np.random.default_rng(0)
     forward = forward_operands(rng, "float32", (4, 19, 21), True)
-    lib = Library("float32", target)
+    lib = library("float32", target)
     check("lstm", forward, lib=lib)
     check("lstm_grad", backward_operands(rng, forward, False), lib=lib)
 

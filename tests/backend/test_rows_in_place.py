@@ -35,6 +35,6 @@ def test_bits(dtype: str, transposed: bool, rng: np.random.Generator) -> None:
 def test_narrow_vectors(rng: np.random.Generator) -> None:
     if host_target() is NEON:
         pytest.skip("an x86 processor is needed")
-    lib = Library("float32", AVX2)
+    lib = library("float32", AVX2)
     for rows, depth, columns in ((300, 900, 77), (101, 850, 16), (400, 1000, 24)):
         compare(lib, rng, rows, depth, columns, 3, False)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from calque.backend.cpu.contract import AVX2, NEON, SSE, Conv2d, Conv2dInputGrad, Conv2dWeightGrad, TargetInfo
 from calque.backend.cpu.contract.winograd import FEWEST_TILES, MOST_CHANNELS
-from tests.backend.contract_harness import Library, library, strides_of
+from tests.backend.contract_harness import library, strides_of
 from tests.backend.test_contract import check_convolution, naive, strided
 
 Array = NDArray[Any]
@@ -197,7 +197,7 @@ def test_weight_gradient_of_values_that_are_not_finite(value: float) -> None:
 @pytest.mark.parametrize("target", [AVX2, SSE, NEON], ids=lambda target: target.name)
 def test_other_register_files(target: TargetInfo) -> None:
     """Narrower vectors and fewer registers; any processor can run them."""
-    lib = Library("float32", target)
+    lib = library("float32", target)
     for sizes in (layer(2, 20, (13, 9), 19), layer(1, 16, (5, 60), 33, (0, 2)), LAYERS["threads share rows"],
                   layer(3, 20, (13, 9), 19, (2, 2), taps=5), LAYERS["5x5, threads share rows"],
                   layer(5, 20, (25, 16), 19, stride=2), LAYERS["stride 2, threads share rows"]):

@@ -195,8 +195,15 @@ def blocks(T: Any) -> dict[str, Any]:
         def forward(self, x: Any) -> Any:
             return self.layer(x, T.tanh(x))
 
+    class Hardsigmoid(nn.Hardsigmoid):
+        """PyTorch's own kernel takes the sixth of a gradient as a float32, also of float64."""
+
+        def forward(self, x: Any) -> Any:
+            return F.relu6(x + 3) / 6
+
+    exact = [Hardsigmoid] if T is torch else []
     return {c.__name__: c for c in (
-        Custom, Residual, Checkpointed, Listed, Counting, Tied, Branching, Views, First, Causal, Decoder, Stepped, Attend, Pair
+        Custom, Residual, Checkpointed, Listed, Counting, Tied, Branching, Views, First, Causal, Decoder, Stepped, Attend, Pair, *exact
     )}  # fmt: skip
 
 
