@@ -159,8 +159,8 @@ def run_backward(
     held: Sequence[tuple[Any, Any]] = (),
 ) -> dict[int, Any]:
     """Propagate. `roots`: (node or leaf, gradient). With `accumulate` leaves receive `.grad`; otherwise gradients of `wanted`
-    (leaf tensors or nodes) are collected and returned by id. With `stop` nothing is propagated beyond a wanted node. `held`: (wanted
-    one, gradient it has already)."""
+    (leaf tensors or nodes) are collected and returned by id. With `stop` nothing is propagated beyond a wanted node and no hook of a wanted
+    one runs: the pass around this one goes on from there. `held`: (wanted one, gradient it has already)."""
     state, line = recorder.local.state, user_line()
     before = state.grad, state.autocast, state.applied, state.started, state.waiting
     # No call between this and `try`: a Ctrl-C there would leave the modes as they are now. Gradients have the types of the forward pass.
@@ -236,11 +236,13 @@ class _Pass:
         state = local.state
         while self.heap:
             _, key, node = heapq.heappop(self.heap)
-            gradient = _run_hooks(node, self.pending.pop(key))
+            gradient = self.pending.pop(key)
+            if self.stop and key in self.wanted:
+                self.collected[key] = gradient
+                continue
+            gradient = _run_hooks(node, gradient)
             if key in self.wanted:
                 self.collected[key] = gradient
-                if self.stop:
-                    continue
             if isinstance(node, OutputNode):
                 self.send(node.next[0], gradient, node.index)
             elif self.needed is None or any(t is not None and id(t) in self.needed for t in node.next):
@@ -272,7 +274,7 @@ def _propagate(
 def _arrive(work: _Pass, accumulate: bool) -> None:
     """Give the leaves of a pass their gradients."""
     for key, (leaf, gradient) in work.leaves.items():
-        gradient = _leaf_hooks(leaf, gradient)
+        gradient = gradient if work.stop else _leaf_hooks(leaf, gradient)
         if key in work.wanted:
             work.collected[key] = gradient
         if accumulate:

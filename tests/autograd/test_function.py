@@ -239,6 +239,34 @@ def test_checkpoint_gives_the_same_gradients_also_of_captured_tensors() -> None:
     assert results[0] == results[1]
 
 
+@pytest.mark.parametrize("create", [False, True])
+@pytest.mark.parametrize("way", ["checkpoint", "hybridized"])
+def test_hooks_outside_run_once(way: str, create: bool) -> None:
+    """Of leaves, of an argument and of captured tensors: the gradients inside are computed by a backward pass of their own."""
+    results = []
+    for use in (False, True):
+        w, x, calls = doubles(0.5, -1.0), doubles(1.0, 2.0), []
+
+        def halve(g: Any, calls: list[Any] = calls) -> Any:
+            calls.append(g.tolist())
+            return g * 0.5
+
+        h, scale = x * 3.0, w * 2.0
+        for t in (w, x, h, scale):
+            t.register_hook(halve)
+        h.retain_grad()
+
+        def body(t: Any, scale: Any = scale, w: Any = w) -> Any:
+            return (t * scale).tanh() * w
+
+        wrapped: Any = (lambda t, body=body: checkpoint(body, t)) if way == "checkpoint" else calque.compile(body)
+        out = wrapped(h) if use else body(h)
+        out.sum().backward(create_graph=create)
+        results.append((calls, x.grad.tolist(), w.grad.tolist(), h.grad.tolist()))
+    assert len(results[0][0]) == 4
+    assert results[0] == results[1]
+
+
 def test_checkpoint_runs_the_function_again_only_in_backward() -> None:
     calls = []
 
