@@ -56,12 +56,17 @@ class Parameter(Tensor):
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
         if id(self) not in memo:
             copy = type(self)(self.detach().clone(), self._requires_grad)
-            copy.__dict__.update(self.__dict__)
+            copy.__dict__.update(_attributes(self))
             memo[id(self)] = copy
         return memo[id(self)]
 
     def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
-        return (_rebuild, (type(self), self.detach(), self._requires_grad, dict(self.__dict__)))
+        return (_rebuild, (type(self), self.detach(), self._requires_grad, _attributes(self)))
+
+
+def _attributes(t: Tensor) -> dict[str, Any]:
+    """What users set on a parameter, for a copy of it: hooks stay with the original, as in PyTorch."""
+    return {name: value for name, value in t.__dict__.items() if name != "_post_accumulate"}
 
 
 def _rebuild(cls: type, data: Tensor, requires_grad: bool, attributes: dict[str, Any]) -> Any:

@@ -288,6 +288,20 @@ def test_apply_reaches_every_module() -> None:
     assert names == ["Linear", "BatchNorm1d", "Linear", "Net"]
 
 
+def test_copies_of_parameters_have_no_hooks_of_the_original() -> None:
+    layer, seen = nn.Linear(2, 2), []
+    layer.weight.tag = "first"
+    layer.weight.register_hook(seen.append)
+    layer.weight.register_post_accumulate_grad_hook(seen.append)
+    for twin in (copy.deepcopy(layer), pickle.loads(pickle.dumps(layer))):
+        assert twin.weight.tag == "first"
+        twin(calque.ones(1, 2)).sum().backward()
+        assert not seen
+        twin.weight.register_post_accumulate_grad_hook(seen.append)
+    layer(calque.ones(1, 2)).sum().backward()
+    assert len(seen) == 2 and layer.weight.grad.tolist() == [[1.0, 1.0]] * 2
+
+
 def test_deepcopy_and_pickle() -> None:
     net = Net()
     x = calque.randn(4, 3)
