@@ -118,7 +118,9 @@ def _blockwise(q: Tensor, k: Tensor, v: Tensor, mask: Any, causal: bool, scale: 
         operands = tuple(wide(x) for x in saved.inputs)
         out, lse = saved.values
         g = wide(g)
-        delta = total(g * wide(out), (g._layout.ndim - 1,), False)
+        # Summed in the order in which the rows lie in memory: a head's own rows are far apart.
+        delta = total(upright(g) * upright(wide(out)), (g._layout.ndim - 1,), False)
+        delta = T.transpose(delta, -2, -1) if turned else delta
         found: list[Any] = []
         for x, part, needed in zip(saved.inputs[:3], ("q", "k", "v"), saved.needs, strict=False):
             if needed:
