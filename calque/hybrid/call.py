@@ -349,9 +349,8 @@ class Hybridized:
         return result
 
     def _shortness(self, entry: Entry, macro: Macro, capture: Any) -> str:
-        """Why calls of this are not worth a replay: it is a layer of the library, which records next to nothing and looks at no values."""
-        plain = not (macro.checks or macro.peeks or macro.definitions) and len(capture.segments) == 1
-        few = plain and macro.slots - capture.entry_first <= FEW
+        """Why calls of this are not worth a replay: it is a layer of the library, which records next to nothing."""
+        few = len(capture.segments) == 1 and macro.slots - capture.entry_first <= FEW
         return _SHORT if few and not self.fullgraph and not entry.guards.functions and isinstance(next(iter(self.roots), None), Module) else ""
 
     def _changed(self, key: Any, entry: Entry, result: Any) -> Any:

@@ -31,15 +31,14 @@ def test_a_layer_that_records_next_to_nothing_runs_as_written() -> None:
     assert counts()["reasons"][reason] == before + 1
 
 
-@pytest.mark.parametrize("make", [lambda: nn.Linear(6, 6), lambda: nn.Embedding(5, 6), lambda: nn.Dropout(0.5), lambda: nn.LayerNorm(6)])
+@pytest.mark.parametrize("make", [lambda: nn.Linear(6, 6), lambda: nn.Dropout(0.5), lambda: nn.LayerNorm(6)])
 def test_other_layers_are_replayed(make: Any) -> None:
     layer = make().hybridize()
-    x = calque.tensor([1, 2]) if isinstance(layer, nn.Embedding) else batch(0)
-    for _ in range(4):
+    for k in range(4):
         recorder.flush("test")
-        layer(x)
+        layer(batch(k))
     recorder.flush("test")
-    assert replays(lambda: layer(x)) == 1
+    assert replays(lambda: layer(batch(9))) == 1
 
 
 def test_a_layer_that_must_be_replayed_is() -> None:
