@@ -26,6 +26,7 @@ from calque.ops.attention import MOST_QUERIES_IN_PLACE
 CHOSEN = re.compile(
     r"((outer|beside)(_narrow|_half)?|apart|apart_narrow|dot|stream|plane_tile)_\d+|(table|small)_tile_\d+x\d+|gemm_(dot|row|direct|grid|part)|small_products?"
     r"|pack_(tall|wide)|row_group|rows_beside|beside_tile|attention_few|few_\w+|pack_rows_(short\w+|unit|strided)"
+    r"|winograd\w*_run_(whole|half|apart)"
 )
 """The functions that this file knows about."""
 
@@ -147,11 +148,22 @@ def _convolution(c: Conv2d | Conv2dInputGrad | Conv2dWeightGrad, ways: frozenset
             grid = tuple(-(-size // 2) for size in c.size) if way == "joint" else c.out_size if isinstance(c, Conv2d) else c.size
             yield from _table(grid[0], grid[1], blocking)
         else:
+            if c.winograd:
+                yield from _winograd_runs(c, blocking)
             rows = _cut(outputs if isinstance(c, Conv2d) else channels, blocking.tile_rows)
             yield from _outer(rows, pixels if way in ("near", "strided") else blocking.tile_columns, blocking)
             if way in ("near", "strided"):
                 yield from (f"outer_{count}" for count in rows)
                 yield from _packed_rows(c, blocking)
+
+
+def _winograd_runs(c: Conv2d | Conv2dInputGrad, blocking: Blocking) -> Iterator[str]:
+    """Runs of tiles: those of a row, cut where panels end."""
+    extent, step = (c.out_size[1], c.x_strides[3]) if isinstance(c, Conv2d) else (c.size[1], c.g_strides[3])
+    tiles, half = -(-extent // c.form.out), blocking.half.lanes if blocking.half else 0
+    kinds = [kind for kind, used in (("whole", tiles > half), ("half", half and tiles % blocking.lanes)) if used]
+    yield from (f"{c.form.shared}_output_run_{kind}" for kind in kinds)
+    yield from (f"{c.form.prefix}_input_run_{kind}" for kind in (kinds if step == 1 else ["apart"]))
 
 
 def _weight_grad(c: Conv2dWeightGrad, way: str, blocking: Blocking) -> Iterator[str]:

@@ -40,16 +40,9 @@ LARGE_WEIGHTS = 512 * 256
 
 def winograd_conv_functions(blocking: Blocking, form: Form) -> str:
     """``winograd_conv`` of kernels of a size and everything specific to it."""
-    runs_back = _each_width(blocking, lambda lanes, width: _output_run(lanes, width, form))
-    shared = "".join((*runs_back, _outputs(blocking, form))) if form.prefix == form.shared else ""
-    runs = "".join(_each_width(blocking, lambda lanes, width: _input_run(lanes, width, form)))
-    return shared + runs + "".join(make(blocking, form) for make in (_weight_panel, _weights, _inputs, _block, _by_columns, _rows, _by_rows, _conv))
-
-
-def _each_width(blocking: Blocking, make: Callable[[Blocking, int], str]) -> list[str]:
-    """A function on runs of tiles for vectors and, where there are such, half vectors: a run as short as that is done sooner by them,
-    and its stores cross fewer ends of lines."""
-    return [make(lanes, blocking.tile_columns) for lanes in (blocking, blocking.half) if lanes]
+    shared = "".join(make(blocking, form) for make in (_output_runs, _outputs)) if form.prefix == form.shared else ""
+    own = (_input_run, _input_runs, _weight_panel, _weights, _inputs, _block, _by_columns, _rows, _by_rows, _conv)
+    return shared + "".join(make(blocking, form) for make in own)
 
 
 def takes_rows(form: Form, channels: int, rows: int, tiles: int) -> bool:
@@ -308,29 +301,42 @@ class _Patches:
 RUN = ("ptr %image", "ptr noalias %block", "i64 %row", "i64 %column", "i64 %length", "i64 %channels", "ptr %target", "i64 %depth")
 
 
-def _input_run(blocking: Blocking, width: int, form: Form) -> str:
-    """Patches of ``length`` tiles at (row, column) of an image, some channels of a depth block of ``depth``, into V.
-
-    ``width``: tiles of a column panel. Half vectors take only pixels that are next to each other.
-    """
-    half, lanes = blocking.tile_columns < width, blocking.lanes
-    b = Builder(f"{form.prefix}_input_run{'_half' if half else ''}", RUN, blocking, attributes="noinline")
-    patches = _Patches(b, form, width)
-    unit, full = b.compare("eq", patches.w["column_step"], 1), b.compare("eq", "%length", lanes)
-    if half:
-        b.cases((full, lambda: patches.dense(False, True)), default=lambda: patches.dense(False, False))
-        return b.text()
-
-    def narrow() -> None:
-        if blocking.half:
-            b.call(f"{form.prefix}_input_run_half", *passed_on(RUN))
-        else:
-            patches.dense(True, False)
-
-    short = b.both(unit, b.compare("sle", "%length", lanes // 2))
-    b.cases((b.both(unit, full), lambda: patches.dense(False, True)), (short, narrow), (unit, lambda: patches.dense(False, False)),
-            default=patches.spread)
+def _input_run(blocking: Blocking, form: Form) -> str:
+    """Patches of ``length`` tiles at (row, column) of an image, some channels of a depth block of ``depth``, into V."""
+    b = Builder(f"{form.prefix}_input_run", RUN, blocking, attributes="noinline")
+    unit = b.compare("eq", read_words(b, "%block")["column_step"], 1)
+    b.cases((unit, lambda: _by_length(b, f"{form.prefix}_input_run", RUN)), default=lambda: b.call(f"{form.prefix}_input_run_apart", *passed_on(RUN)))
     return b.text()
+
+
+def _by_length(b: Builder, name: str, parameters: tuple[str, ...]) -> None:
+    """A function on runs of tiles for vectors and, where there are such, half vectors: a run as short as that is done sooner by them,
+    and its stores cross fewer ends of lines."""
+    short = [(b.compare("sle", "%length", b.blocking.half.lanes), lambda: b.call(f"{name}_half", *passed_on(parameters)))] if b.blocking.half else []
+    b.cases(*short, default=lambda: b.call(f"{name}_whole", *passed_on(parameters)))
+
+
+def _input_runs(blocking: Blocking, form: Form) -> str:
+    """What `_input_run` chooses among: pixels next to each other, by vectors and half vectors, and pixels a step apart."""
+    found, width = [], blocking.tile_columns
+    for kind, vectors in (("whole", blocking), ("half", blocking.half), ("apart", blocking)):
+        if vectors is None:
+            continue
+        b = Builder(f"{form.prefix}_input_run_{kind}", RUN, vectors, attributes="noinline")
+        patches = _Patches(b, form, width)
+        if kind == "apart":
+            patches.spread()
+        else:
+            _dense_runs(b, patches, kind == "whole" and not blocking.half)
+        found.append(b.text())
+    return "".join(found)
+
+
+def _dense_runs(b: Builder, patches: _Patches, short: bool) -> None:
+    """As many tiles as lanes, or fewer; ``short``: if these are at most half of the lanes, the pixels of a line are in one vector."""
+    lanes = b.blocking.lanes
+    few = [(b.compare("sle", "%length", lanes // 2), lambda: patches.dense(True, False))] if short else []
+    b.cases((b.compare("eq", "%length", lanes), lambda: patches.dense(False, True)), *few, default=lambda: patches.dense(False, False))
 
 
 def _input_place(b: Builder, slots: tuple[Value, Value], position: Value, channels: Value, width: int) -> Value:
@@ -378,13 +384,8 @@ PRODUCTS = ("ptr noalias %products", "i64 %step", "ptr noalias %block", "i64 %ro
 def _output_run(blocking: Blocking, width: int, form: Form) -> str:
     """Outputs of ``length`` tiles at (row, column), ``rows`` channels: ``products[position][row][tile]`` to the result."""
     half = blocking.tile_columns < width
-    b = Builder(f"{form.shared}_output_run{'_half' if half else ''}", PRODUCTS, blocking, attributes="noinline")
+    b = Builder(f"{form.shared}_output_run_{'half' if half else 'whole'}", PRODUCTS, blocking, attributes="noinline")
     w, lanes = read_words(b, "%block"), blocking.lanes
-    if not half and blocking.half:
-        short = b.compare("sle", "%length", blocking.half.lanes)
-        with b.when(short):
-            b.call(f"{form.shared}_output_run_half", *passed_on(PRODUCTS))
-        b.return_when(short)
     side = form.out
     y, x = b.mul("%row", side), b.mul("%column", side)
     used = b.min(b.mul("%length", side), b.sub(w["out_width"], x))
@@ -422,9 +423,17 @@ def _output_run(blocking: Blocking, width: int, form: Form) -> str:
                     put(outputs[index], b.at(target, b.mul(w["out_width"], index)))
 
     whole, few = b.compare("eq", used, side * lanes), b.compare("sle", used, side // 2 * lanes)
-    one_vector = [(few, lambda: channels(False, False))] if half or not blocking.half else []
+    # Four vectors are compiled without that: half of them are masked for nothing in the few runs that need no more than two.
+    one_vector = [(few, lambda: channels(False, False))] if side == TILE and (half or not blocking.half) else []
     b.cases((whole, lambda: channels(True, True)), *one_vector, default=lambda: channels(False, True))
     return b.text()
+
+
+def _output_runs(blocking: Blocking, form: Form) -> str:
+    """The same by the length of the run, and what it chooses among."""
+    b = Builder(f"{form.shared}_output_run", PRODUCTS, blocking, attributes="noinline")
+    _by_length(b, f"{form.shared}_output_run", PRODUCTS)
+    return b.text() + "".join(_output_run(vectors, blocking.tile_columns, form) for vectors in (blocking, blocking.half) if vectors)
 
 
 def _outputs(blocking: Blocking, form: Form) -> str:
