@@ -92,6 +92,9 @@ def test_bytes_as_another_dtype() -> None:
     (lambda: calque.stack([calque.zeros(2), calque.zeros(3)]), ShapeError, ["[2] at entry 0", "[3] at entry 1"]),
     (lambda: calque.zeros(2, 2).repeat(2), ShapeError, ["(2,)", "(2, 2)"]),
     (lambda: calque.zeros(2, 3).diagonal(0, 1, 1), ShapeError, ["identical"]),
+    (lambda: calque.zeros(2, 3).movedim((0, 1), (1,)), ShapeError, ["[movedim] expected as many distinct", "(0, 1) -> (1,)"]),
+    (lambda: calque.zeros(2, 3).movedim((0, -2), (0, 1)), ShapeError, ["as many distinct destinations as sources, got (0, -2) -> (0, 1)"]),
+    (lambda: calque.zeros(2, 3).movedim((0, 1), (1, -1)), ShapeError, ["as many distinct destinations as sources, got (0, 1) -> (1, -1)"]),
     (lambda: calque.zeros(3)[::-1], ArgumentError, ["step must be positive, got -1", "flip"]),
 ])  # fmt: skip
 def test_messages(call, error, words) -> None:

@@ -6,7 +6,7 @@ from itertools import product
 from math import prod
 
 import numpy as np
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from calque.base.shapes import contiguous_strides
@@ -33,15 +33,36 @@ def test_unflatten_inverts_flatten(shape: tuple[int, ...], data: st.DataObject) 
     inside = all(0 <= at(form, p) < prod(shape) for p in points(extents))
     try:
         found = unflatten(form, tuple(extents), shape, contiguous_strides(shape))
-    except Split as request:
-        assert extents[request.dim] % request.inner == 0
-        return
+    except Split:
+        return  # see the next test
     if found is None or not inside:
         return
     for p in points(extents):
         place = tuple(at(f, p) for f in found)
         assert all(0 <= c < e for c, e in zip(place, shape, strict=True))
         assert np.ravel_multi_index(place, shape) == at(form, p)
+
+
+@given(shapes, st.integers(0, 2))
+def test_unflatten_after_the_splits_it_asks_for(shape: tuple[int, ...], gap: int) -> None:
+    """One dim over all elements becomes one per dim of the shape, in the same order."""
+    assume(sum(e > 1 for e in shape) > 1)
+    outer = (2,) * gap  # dims that the form does not depend on
+    extents, form, splits = [*outer, prod(shape)], (0, ((gap, 1),)), 0
+    while True:
+        try:
+            found = unflatten(form, tuple(extents), shape, contiguous_strides(shape))
+            break
+        except Split as request:
+            assert request.dim == gap and extents[gap] % request.inner == 0
+            form = split_form(form, gap, request.inner, len(extents))
+            extents[gap] //= request.inner
+            extents.append(request.inner)
+            splits += 1
+    assert found is not None and splits == sum(e > 1 for e in shape) - 1
+    seen = [tuple(at(f, p) for f in found) for p in points(extents)]
+    assert sorted(seen) == sorted([*np.ndindex(*shape)] * 2**gap)
+    assert all(np.ravel_multi_index(place, shape) == at(form, p) for place, p in zip(seen, points(extents), strict=True))
 
 
 @given(shapes, st.data())

@@ -5,7 +5,9 @@ from __future__ import annotations
 import io
 import os
 import pty
+import sys
 import time
+from collections.abc import Callable, Iterable, Iterator
 
 import pytest
 
@@ -41,6 +43,18 @@ def test_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(lines) == 10 and lines[0] == "" and file.getvalue().endswith("\x1b[K\n")
     assert lines[2] == "epoch 1/2  40% ████████░░░░░░░░░░░░ 4/10 [0:01<0:03, 2.0/s] loss 1\x1b[K"
     assert lines[-1] == "epoch 1/2 100% ████████████████████ 10/10 [0:04<0:00, 2.0/s] loss 7\x1b[K\n"
+
+
+def iterate(count: int) -> Iterator[int]:
+    return iter(range(count))
+
+
+@pytest.mark.parametrize(("make", "total", "shown"), [(range, None, " 5/5 ["), (range, 20, " 5/20 ["), (iterate, None, "numbers 5 [")])
+def test_the_total_of_a_loop(monkeypatch: pytest.MonkeyPatch, make: Callable[[int], Iterable[int]], total: int | None, shown: str) -> None:
+    """Its length, another if one is given, none if nobody knows it."""
+    monkeypatch.setattr("sys.stderr", Terminal())
+    assert list(progress(make(5), "numbers", total)) == [0, 1, 2, 3, 4]
+    assert shown in sys.stderr.getvalue().split("\r")[-1]  # type: ignore[attr-defined]
 
 
 def test_drawn_at_most_ten_times_a_second() -> None:
