@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from calque.backend.cpu.contract import AVX2, NEON, SSE, Conv2d, Conv2dInputGrad, Conv2dWeightGrad, TargetInfo
-from calque.backend.cpu.contract.winograd import FEWEST_TILES, MOST_CHANNELS
+from calque.backend.cpu.contract.winograd import FEWEST_STRIDED_TILES, FEWEST_TILES, MOST_CHANNELS
 from tests.backend.contract_harness import library, strides_of
 from tests.backend.test_contract import check_convolution, naive, strided
 
@@ -80,7 +80,7 @@ def test_random_layers(kind: str, data: st.DataObject) -> None:
     if min(sizes["out_size"]) < 3:
         return
     tiles = -(-sizes["out_size"][0] // 2) * -(-sizes["out_size"][1] // 2)
-    sizes["images"] = max(sizes["images"], -(-FEWEST_TILES // tiles))
+    sizes["images"] = max(sizes["images"], -(-(FEWEST_TILES if stride == 1 else FEWEST_STRIDED_TILES) // tiles))
     rng = np.random.default_rng(data.draw(st.integers(0, 99)))
     arrays = []
     for shape in shapes(sizes):
@@ -110,14 +110,14 @@ LAYERS = {
     "5x5, threads share rows": layer(3, 256, (8, 8), 256, (2, 2), taps=5),
     "stride 2, rows of one vector": layer(2, 24, (64, 64), 40, stride=2),
     "stride 2, several parts of the tiles": layer(16, 16, (63, 55), 17, stride=2),
-    "stride 2, several blocks of depth": layer(3, 150, (16, 16), 30, stride=2),
-    "stride 2, several blocks of channels": layer(3, 150, (16, 16), 140, stride=2),
-    "stride 2, 4x4 outputs": layer(13, 70, (8, 8), 30, stride=2),
+    "stride 2, several blocks of depth": layer(7, 150, (16, 16), 30, stride=2),
+    "stride 2, several blocks of channels": layer(7, 150, (16, 16), 140, stride=2),
+    "stride 2, 4x4 outputs": layer(25, 70, (8, 8), 30, stride=2),
     "stride 2, rows in several pieces": layer(1, 16, (11, 600), 16, stride=2),
-    "stride 2, more padding": layer(2, 30, (23, 15), 40, (3, 1), (1, 3), stride=2),
+    "stride 2, more padding": layer(5, 30, (23, 15), 40, (3, 1), (1, 3), stride=2),
     "stride 2, wider than high": layer(2, 20, (7, 279), 18, (1, 3), stride=2),
-    "stride 2, threads share rows": layer(12, 256, (8, 8), 512, stride=2),
-    "stride 2, most channels": layer(3, MOST_CHANNELS // 4, (16, 16), 16, stride=2),
+    "stride 2, threads share rows": layer(25, 256, (8, 8), 512, stride=2),
+    "stride 2, most channels": layer(7, MOST_CHANNELS // 4, (16, 16), 16, stride=2),
 }
 
 
@@ -210,8 +210,11 @@ def test_sizes_decide() -> None:
     def used(**changes: Any) -> bool:
         return Conv2d(**{**layer(4, 16, (8, 8), 16), **changes}).winograd
 
-    assert used() and used(kernel=(5, 5)) and used(stride=(2, 2)) and not used(stride=(2, 2), out_size=(7, 7))
-    assert not used(stride=(2, 2), channels=257) and used(stride=(2, 2), out_channels=512) and not used(stride=(2, 2), kernel=(5, 5))
+    assert used() and used(kernel=(5, 5))
+    two: dict[str, Any] = {"stride": (2, 2), "images": 7}
+    assert used(**two) and used(**two, out_channels=512) and not used(**{**two, "images": 6})
+    for changes in ({"out_size": (7, 7)}, {"channels": 257}, {"kernel": (5, 5)}, {"out_channels": 1025}):
+        assert not used(**{**two, "images": 30, **changes})
     for changes in ({"kernel": (3, 1)}, {"kernel": (5, 3)}, {"kernel": (5, 5), "channels": 257},
                     {"stride": (1, 2)}, {"dilation": (2, 2)}, {"groups": 2}, {"channels": 8},
                     {"out_channels": 8}, {"out_size": (8, 2)}, {"channels": 5000}, {"direct": True},

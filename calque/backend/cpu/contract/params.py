@@ -22,7 +22,17 @@ from calque.backend.cpu.contract.target import Blocking, VectorUnit
 from calque.backend.cpu.contract.tile_grad import LEAST_PIXELS, PIXELS, TileGradWords, planned
 from calque.backend.cpu.contract.tile_grad import MARK as TILED
 from calque.backend.cpu.contract.weight_grad import LANE_BLOCK, ROW_BLOCK
-from calque.backend.cpu.contract.winograd import FEWEST_TILES, FORMS, STRIDED_BACK, TILE, Form, WinogradWords, is_spread, is_winograd
+from calque.backend.cpu.contract.winograd import (
+    FEWEST_STRIDED_TILES,
+    FEWEST_TILES,
+    FORMS,
+    STRIDED_BACK,
+    TILE,
+    Form,
+    WinogradWords,
+    is_spread,
+    is_winograd,
+)
 from calque.backend.cpu.contract.winograd_conv import shared_elements, takes_rows
 from calque.backend.cpu.contract.winograd_weight import parts
 from calque.kernel.contract import AttentionSpec, RecurrentSpec, Spec
@@ -140,7 +150,7 @@ class _Convolution:
 
     @property
     def _fewest_tiles(self) -> int:
-        return FEWEST_TILES
+        return FEWEST_TILES if self.stride == (1, 1) else FEWEST_STRIDED_TILES
 
 
 @dataclass(frozen=True, slots=True)
