@@ -187,7 +187,7 @@ class Hybridized:
         try:
             for value in args:
                 if value.__class__ in TENSOR_TYPES:
-                    parts += (value._layout, value._requires_grad, value.__class__)
+                    parts += (value._layout, value._storage.layout, value._requires_grad, value.__class__)
                     tensors.append(value)
                 else:
                     flatten(value, parts, tensors, objects)

@@ -277,7 +277,8 @@ class Template:
         waiting = local.state.waiting
         held = [waiting.held(t) for t in node.next]  # sums of floats depend on their order: the call adds to what is there, as it would as written
         given = [g._storage if g is not None else None for g in (*grads, *held)]
-        key: tuple[Any, ...] = (tuple(t is not None for t in node.next), tuple(None if g is None else g._layout for g in (*grads, *held)))
+        layouts = [None if g is None else (g._layout, g._storage.layout) for g in (*grads, *held)]
+        key: tuple[Any, ...] = (tuple(t is not None for t in node.next), tuple(layouts))
         everything = [*call.values, *given]
         ids = [id(st) for st in everything if st is not None]
         if len(set(ids)) < len(ids):  # a recording does not tell which of two cells it meant: a residual gives one gradient to both

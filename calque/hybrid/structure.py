@@ -18,7 +18,7 @@ def flatten(value: Any, parts: list[Any], tensors: list[Tensor], objects: list[A
     """Append what tells calls apart."""
     kind = value.__class__
     if kind in TENSOR_TYPES:
-        parts += (value._layout, value._requires_grad, kind)
+        parts += (value._layout, value._storage.layout, value._requires_grad, kind)
         tensors.append(value)
     elif kind in PLAIN:
         if kind in _RARE:

@@ -251,3 +251,16 @@ def test_a_function_that_changes_what_it_reads_returns_the_callers_tensor() -> N
     for _ in range(6):
         x = numbers(1)
         assert hybrid(x) is x
+
+
+def test_views_of_memory_of_another_size_are_another_signature() -> None:
+    """A replay would take the memory behind the argument for what it was."""
+
+    def shift(x: Any) -> Any:
+        return x.add_(1.0) * 2.0
+
+    hybrid = calque.compile(shift)
+    for rows in (100, 100, 100, 100, 4, 4, 300, 4):
+        base = calque.zeros(rows, 6)
+        assert hybrid(base[:4]).tolist() == [[2.0] * 6] * 4
+        assert base._storage.layout.shape == base.shape and base.sum().item() == 24.0
