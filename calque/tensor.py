@@ -539,7 +539,7 @@ def realise(t: Tensor, reason: str = "read", awaited: bool = True) -> Buffer:
 def read(t: Tensor, reason: str = "read") -> np.ndarray[Any, Any]:
     """The tensor's values as a NumPy array (a view of its memory: do not write). A sync point."""
     buffer = realise(t, reason)
-    flat = buffer.wait()
+    flat = buffer.readable()
     raise_pending()
     return strided(flat, t._layout)
 

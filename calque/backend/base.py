@@ -71,14 +71,32 @@ class Standing:
     classes: tuple[type, type, type, type]
 
 
+class Progress(ABC):
+    """What is there of a run that has not ended. `soon`: numbers of the results that are there long before the end. `results`: all of them, once
+    the run has begun, or None; an array holds its value when `wait` says so."""
+
+    __slots__ = ()
+    soon: Sequence[int]
+    results: Sequence[Array] | None
+
+    @abstractmethod
+    def wait(self, number: int) -> Array | None:
+        """Block until that result is there, and nothing of this run will be written to it any more; None if only the end of the run can tell. Ctrl-C
+        comes through."""
+
+    @abstractmethod
+    def over(self) -> None:
+        """The run has ended, or will never begin."""
+
+
 class Executable(ABC):
     """A compiled schedule. Safe to run from several Python threads. `launches`: how many steps it has."""
 
     launches = 0
 
     @abstractmethod
-    def run(self, inputs: Sequence[Array], scalars: Sequence[Scalar] = ()) -> Sequence[Array]:
-        """Outputs of the schedule as flat arrays.
+    def run(self, inputs: Sequence[Array], scalars: Sequence[Scalar] = (), progress: Any = None) -> Sequence[Array]:
+        """Outputs of the schedule as flat arrays; `progress`, which `follow` has made, is told how far it is.
 
         `inputs[i]` is the dense block of input i with the dtype the schedule states. An output with a donor is the donor's array,
         overwritten. Raises `CheckFailed` before any donated input is written, `OutOfMemoryError` before anything runs.
@@ -87,6 +105,10 @@ class Executable(ABC):
     def run_timed(self, inputs: Sequence[Array], scalars: Sequence[Scalar] = ()) -> tuple[Sequence[Array], Sequence[float]]:
         """As `run`, and the seconds of every step of the schedule, each run by itself; none if the backend cannot tell."""
         return self.run(inputs, scalars), ()
+
+    def follow(self) -> Progress | None:
+        """For one run: an object that other threads may wait with for single results; None if none is there long before the end."""
+        return None
 
     leading: int = 0
     """How many of the first inputs `begin` needs; 0: it is of no use."""

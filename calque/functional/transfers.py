@@ -26,7 +26,7 @@ def wait_to_read(input: Tensor) -> Tensor:
     >>> (calque.ones(2) + 1).wait_to_read()
     tensor([2., 2.])
     """
-    realise(input, "wait_to_read").wait()
+    realise(input, "wait_to_read").readable()
     raise_pending()
     return input
 

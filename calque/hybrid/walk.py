@@ -82,7 +82,7 @@ class Walk:
         decision = test.decision
         if decision is not None:
             return None, key_of(decision.function(*[self.known[a[1]] if a.__class__ is tuple else a for a in decision.arguments]))
-        value = test.convert(strided(self.cells[test.cell].buffer.wait(), test.view))
+        value = test.convert(strided(self.cells[test.cell].buffer.readable(), test.view))
         raise_pending()
         if test.loss:
             watch_value(value, test.loss)

@@ -79,9 +79,11 @@ class Compiled:
             return ([], failure.check, failure.position), ()
         return (results, -1, -1), seconds
 
-    def run(self, inputs: list[Array], scalars: Sequence[Any]) -> Outcome:
-        """Run it on flat arrays."""
+    def run(self, inputs: list[Array], scalars: Sequence[Any], progress: Any = None) -> Outcome:
+        """Run it on flat arrays. `progress`: an object of the executable's `follow` that is told how far it is."""
         try:
+            if progress is not None:
+                return self.executable.run(inputs, scalars, progress), -1, -1
             return self.executable.run(inputs, scalars), -1, -1
         except CheckFailed as failure:
             return [], failure.check, failure.position

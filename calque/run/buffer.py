@@ -54,6 +54,16 @@ class Buffer:
             raise interrupted()
         return result
 
+    def readable(self) -> np.ndarray[Any, Any]:
+        """The array, for reading alone, once this value is there: the program that makes it may go on, and read it, too."""
+        task = self.task
+        if task is not None and not task.done and tracing.active is None:
+            partial = task.partial
+            found = partial.value(self) if partial is not None else None
+            if found is not None:
+                return found  # type: ignore[no-any-return]
+        return self.wait()
+
     def shared(self) -> bool:
         """Whether somebody outside Calque can read or write this memory right now."""
         owner = self.owner

@@ -549,7 +549,7 @@ def _nothing(value: Any) -> Any:
 
 
 def _value(storage: Storage, view: Layout, reason: str, convert: Callable[[Any], Any]) -> Any:
-    flat = (storage.buffer or materialise(storage, reason)).wait()
+    flat = (storage.buffer or materialise(storage, reason)).readable()
     raise_pending()
     return convert(strided(flat, view))
 

@@ -28,6 +28,7 @@ from calque.run.checked import Inspection
 from calque.run.diagnose import Salvage, checked_values
 from calque.run.engine import CPU_QUEUE, ENGINE, Queue, Task, alone, depths, drain, forget_frames, somebody_waits
 from calque.run.interrupt import SHIELD
+from calque.run.partial import Partial
 from calque.run.queues import at, queue_of
 from calque.run.source import user_line
 
@@ -99,15 +100,15 @@ class Plan:
         self.habit -= 1
         return True
 
-    def run(self, inputs: list[Array], scalars: Sequence[Any]) -> tuple[Sequence[Array], int, int]:
-        """(outputs, failed check number or -1, its bad position)."""
+    def run(self, inputs: list[Array], scalars: Sequence[Any], progress: Any = None) -> tuple[Sequence[Array], int, int]:
+        """(outputs, failed check number or -1, its bad position). `progress`: what the compiled form's `follow` gave, or None."""
         form = self.compiled
         if form is None:
             with self.lock:
                 form = self._choose()
         if tracing.active is not None:
             return tracing.active.run(form, inputs, scalars)  # type: ignore[no-any-return]
-        result: tuple[Sequence[Array], int, int] = form.run(inputs, scalars)
+        result: tuple[Sequence[Array], int, int] = form.run(inputs, scalars, progress) if progress is not None else form.run(inputs, scalars)
         return result
 
     def _choose(self) -> Any:
@@ -237,12 +238,15 @@ def _hand_over(
         if session is not None:
             tracing.where.flow = flow
         try:
-            _execute(plan, inputs, before, scalars, outputs, errors)
+            _execute(plan, inputs, before, scalars, outputs, errors, progress)
         except Exception as error:
             _failed(error, line, outputs, previous, updates_state)
             raise
 
+    progress = None if short else _followed(plan, session)
     task = Task(guarded)
+    if progress is not None:
+        task.partial = Partial(progress, outputs)
     task.light = plan.cost < INLINE_WORK and plan.compiled is not None
     task.brief = plan.cost < INLINE_HABIT_WORK and plan.compiled is not None
     if short and all(w is None or w.done for w in before):
@@ -261,6 +265,14 @@ def _hand_over(
         queue.submit(task, inputs, outputs)
     else:
         _submit(session, queue, task, inputs, outputs)
+
+
+def _followed(plan: Plan, session: tracing.Session | None) -> Any:
+    """How to follow a run of the plan that is queued; None if all its values are there at its end alone."""
+    form = plan.compiled
+    if form is None or not form.plain or session is not None or settings.sync or settings.checked or not settings.early_reads:
+        return None
+    return form.executable.follow()
 
 
 def run_at_once(plan: Plan, inputs: list[Buffer], scalars: list[Any], awaited: bool) -> Sequence[Any] | None:
@@ -381,6 +393,7 @@ def _execute(
     scalars: Sequence[Any],
     outputs: list[Buffer],
     errors: list[Callable[[int], Exception]],
+    progress: Any = None,
 ) -> None:
     """Run a plan and fill the outputs; `before` are the tasks that fill the inputs."""
     arrays, poison = _gather(inputs, before)
@@ -388,14 +401,14 @@ def _execute(
         _rescue(plan.program, arrays, scalars, outputs, any(b.array is not None for b in outputs))
         raise poison
     _check(plan.program, arrays, scalars, outputs)
-    _compute(plan, arrays, scalars, outputs, errors)
+    _compute(plan, arrays, scalars, outputs, errors, progress)
 
 
 def _compute(
-    plan: Plan, arrays: list[Any], scalars: Sequence[Any], outputs: list[Buffer], errors: list[Callable[[int], Exception]]
+    plan: Plan, arrays: list[Any], scalars: Sequence[Any], outputs: list[Buffer], errors: list[Callable[[int], Exception]], progress: Any = None
 ) -> None:
     try:
-        results, failed, position = plan.run(arrays, scalars)
+        results, failed, position = plan.run(arrays, scalars, progress)
     except MemoryError:
         raise  # nothing has run; trying again by another path would not fit either
     except Exception as error:

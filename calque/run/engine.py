@@ -17,7 +17,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterable
 from traceback import format_tb
-from typing import Any
+from typing import Any, Protocol
 
 from calque.base.config import settings
 from calque.base.errors import CalqueError
@@ -42,13 +42,25 @@ def forget_frames(error: BaseException) -> None:
     error.__traceback__ = None
 
 
+class Partial(Protocol):
+    """What is there of a task's values while it runs."""
+
+    def value(self, buffer: Any) -> Any:
+        """Block until the value of a buffer is there, and return its array; None if it has to be waited for until the task has run."""
+
+    def over(self) -> None:
+        """The task has run."""
+
+
 class Task:
     """One unit of work. `error` is set if it failed; `done` tells whether it has run. `held`: lists of buffers that it keeps alive. `light`: it will
     have run before a thread that waits for it would have woken another. `brief`: over in some ten milliseconds, so that a thread which waits may
-    run it, and Ctrl-C wait for that. `aside`: it may run beside another task of its queue."""
+    run it, and Ctrl-C wait for that. `aside`: it may run beside another task of its queue. `partial`: tells which of its values are there before it
+    has run, or None."""
 
     __slots__ = (
-        "work", "done", "error", "queue", "priority", "number", "blockers", "followers", "held", "waited", "light", "brief", "aside", "_event",
+        "work", "done", "error", "queue", "priority", "number", "blockers", "followers", "held", "waited", "light", "brief", "aside", "partial",
+        "_event",
     )  # fmt: skip
 
     def __init__(self, work: Callable[[], None], priority: float = 0) -> None:
@@ -63,6 +75,7 @@ class Task:
         self.held: tuple[list[Any], ...] = ()
         self.waited: Callable[[], None] | None = None  # told that somebody waits, as long as the task has not run
         self.light = self.brief = self.aside = False
+        self.partial: Partial | None = None
         self._event: threading.Event | None = None
 
     @classmethod
@@ -90,6 +103,9 @@ class Task:
             self.done = True
             if self._event is not None:
                 self._event.set()
+            if self.partial is not None:
+                self.partial.over()
+                self.partial = None
 
     def hold(self, *buffers: list[Any]) -> None:
         """Count references of this task to buffers, so that others can tell them from those of tensors (`Buffer.pins`)."""

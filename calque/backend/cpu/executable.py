@@ -22,6 +22,7 @@ from calque.backend.cpu.host import run_contract, run_host
 from calque.backend.cpu.link import Linked, Stretch, link, runs_alone
 from calque.backend.cpu.memory import rounded
 from calque.backend.cpu.place import HERE
+from calque.backend.cpu.progress import Progress, limits_of
 from calque.backend.cpu.runtime import control_alone, native
 from calque.backend.cpu.runtime_text import REQUEST
 from calque.base import config
@@ -30,6 +31,7 @@ from calque.kernel.schedule import Buffer, Host, Schedule
 
 CHECKED_BYTES = 1 << 20
 """A run that allocates more than this first asks for all of it together."""
+_PROGRESS = REQUEST.index("progress")
 KEPT_BYTES = 1 << 16
 """An output up to this size is used again by the next run if nobody else refers to it by then..."""
 KEPT_EARLY = 4 << 20
@@ -82,7 +84,7 @@ class Words:
             "control": control_alone() if alone else 0, "launches": launches, "count": count, "words": self.address, "alone": alone,
             "patches": patches, "positions": tables[0], "sources": tables[1], "offsets": tables[2],
             "floats": len(self._leaves), "float_positions": _address(self.linked.float_positions), "float_leaves": _address(self._leaves),
-            "float_type": id(float), "save": save, "restore": restore, "early": 0,
+            "float_type": id(float), "save": save, "restore": restore, "early": 0, "progress": 0,
         }  # fmt: skip
         return [int(values[name]) for name in REQUEST]
 
@@ -167,6 +169,7 @@ class CpuExecutable(Executable):
         self._most_kept = KEPT_EARLY if self._lead is not None and self._new_bytes <= KEPT_EARLY else KEPT_BYTES
         self._short = [count * dtype.itemsize <= self._most_kept for count, dtype in self._fresh]
         self._begun: list[Early] = []
+        self._soon, self._limits = limits_of(linked.ready if self._single and not self._alone and self.distinct else (), self.launches)
 
     def _position(self, b: Buffer, inputs: dict[int, Buffer]) -> int:
         """Where an output's array stands among those of a run as it is, or -1."""
@@ -180,7 +183,11 @@ class CpuExecutable(Executable):
         """Bytes that a run allocates: fresh outputs and the arena."""
         return self._new_bytes
 
-    def run(self, inputs: Sequence[Array], scalars: Sequence[Scalar] = ()) -> Sequence[Array]:
+    def follow(self) -> Progress | None:
+        """See `backend.base.Executable.follow`."""
+        return Progress(self._soon, self._limits) if self._soon else None
+
+    def run(self, inputs: Sequence[Array], scalars: Sequence[Scalar] = (), progress: Any = None) -> Sequence[Array]:
         """See `backend.base.Executable.run`."""
         if config.settings.verify:
             self._verify(inputs, scalars)
@@ -200,10 +207,15 @@ class CpuExecutable(Executable):
             arrays.append(early.arena)
         elif self._arena_bytes:
             arrays.append(HERE.pool.arena(self._arena_bytes) if words.arena is None else words.arena)
+        if progress is not None:
+            progress.results = self._chosen(arrays)
+            words.request[_PROGRESS] = progress.address
         try:
             if not (self._single and scalars.__class__ is list and self._started(words, arrays, scalars)):
                 self._stepwise(words, arrays, scalars)
         finally:
+            if progress is not None:
+                words.request[_PROGRESS] = 0
             self._idle.append(words)
         if self.distinct:
             return self._chosen(arrays)

@@ -43,7 +43,7 @@ class Linked:
     flags: see `interleave.flags`).
     Patch table: words[positions[i]] = address of memory object sources[i] + offsets[i]. Memory objects are the inputs, then the
     fresh outputs, then the arena. `dynamic`: (position, scalar leaf, factor) added to a word; `patched`: where
-    addresses stand.
+    addresses stand. `ready`: for every output, how many launches have run when its value is there, and the work of the others.
     """
 
     words: Array
@@ -63,6 +63,7 @@ class Linked:
     arena_bytes: int
     launched: tuple[library.Module, ...]  # whose first function a launch calls
     needed: library.Needed
+    ready: tuple[tuple[int, int], ...]
 
 
 class Linker:
@@ -332,6 +333,19 @@ def _launches(schedule: Schedule, linker: Linker) -> tuple[list[Loop | Contract]
     return native, flags
 
 
+def _ready(schedule: Schedule, linker: Linker, native: list[Loop | Contract]) -> tuple[tuple[int, int], ...]:
+    """For every output: how many launches have run when nothing is written to its memory any more, and the work of those behind."""
+    done: dict[int, int] = {}
+    work = [0]
+    for number, step in enumerate(native, 1):
+        work.append(work[-1] + work_of(step))
+        for memory, _, _, written in linker.ranges(step):
+            if written:
+                done[memory] = number
+    last = [done.get(linker.objects[k], 0) for k in schedule.outputs]
+    return tuple([(number, work[-1] - work[number]) for number in last])
+
+
 def link(schedule: Schedule) -> Linked:
     """Compile the kernels of a schedule and lay out its arguments."""
     linker = Linker(schedule)
@@ -362,6 +376,7 @@ def link(schedule: Schedule) -> Linked:
         arena_bytes=linker.arena_bytes,
         launched=launched,
         needed=needed,
+        ready=_ready(schedule, linker, native),
     )
 
 

@@ -25,7 +25,7 @@ from calque.backend.cpu.target import current, known
 from calque.base.dtypes import dtype_by_name
 from calque.kernel.schedule import Buffer, Schedule
 
-_FORM = "calque plan 2"
+_FORM = "calque plan 3"
 _LAYERS = ("base", "ir", "ops", "graph", "kernel", "backend")
 _KINDS = ("input", "output", "arena")
 
@@ -118,6 +118,7 @@ def _packed(executable: CpuExecutable) -> dict[str, Any]:
         "stretches": [(s.first, s.count, s.work) for s in linked.stretches],
         "check_stretches": linked.check_stretches,
         "bytes": linked.arena_bytes,
+        "ready": linked.ready,
         "lead": executable.lead_launches,
     }
 
@@ -145,6 +146,7 @@ def _linked(found: dict[str, Any], schedule: Schedule) -> Linked | None:
     records[:, 1:] = np.array(found["records"], np.int64).reshape(-1, 2)
     dynamic = tuple([(position, leaf, factor) for position, leaf, factor in found["dynamic"]])
     stretches = tuple([Stretch(first, count, work) for first, count, work in found["stretches"]])
+    ready = tuple([(done, work) for done, work in found["ready"]])
     memory = len([b for b in schedule.buffers if b.kind == "output" and b.donor < 0]) + 2 + max(
         (b.index if b.kind == "input" else b.donor for b in schedule.buffers if b.kind == "input" or b.donor >= 0), default=-1
     )
@@ -154,6 +156,7 @@ def _linked(found: dict[str, Any], schedule: Schedule) -> Linked | None:
         *(_within(place, len(words)) for place in places), *(_within(leaf, len(schedule.scalars)) for leaf in leaves),
         _within(sources, memory), len(positions) == len(sources) == len(offsets), len(float_positions) == len(float_leaves),
         len(int_positions) == len(int_leaves), all(s.first >= 0 and s.first + s.count <= len(launched) for s in stretches),
+        len(ready) == len(schedule.outputs), all(0 <= done <= len(launched) for done, _ in ready),
         all(module.symbols for module in launched), _within(records[:, 1], 8 * len(words) + 1),
     )  # fmt: skip
     absent, later = frozenset(found["absent"]), tuple([(name, dtype) for name, dtype in found["later"]])
@@ -165,6 +168,7 @@ def _linked(found: dict[str, Any], schedule: Schedule) -> Linked | None:
     return Linked(
         words, records, positions, sources, offsets, places[1], tuple(float_leaves), places[2], tuple(int_leaves), dynamic,
         frozenset(positions.tolist()), {}, stretches, found["check_stretches"], found["bytes"], launched, Needed(loops, (), modules, absent, later),
+        ready,
     )  # fmt: skip
 
 

@@ -40,6 +40,8 @@ class Native:
         self.stop = ctypes.CFUNCTYPE(None, _WORD)(found["calque_stop"])
         self.patch = ctypes.CFUNCTYPE(None, *[_WORD] * 6)(found["calque_patch"])
         self.settle = ctypes.CFUNCTYPE(_WORD, _WORD, _WORD)(found["calque_settle"])
+        self.tell = ctypes.CFUNCTYPE(None, _WORD, _WORD)(found["calque_tell"])
+        self.wait = ctypes.CFUNCTYPE(_WORD, _WORD, _WORD, _WORD)(found["calque_await"])  # gives the interpreter's lock away, as they all do
         names = ("step", "same", "again", "early")  # see `callable.py`
         self.step, self.same, self.again, self.early = (found[f"calque_{name}"] for name in names)
 

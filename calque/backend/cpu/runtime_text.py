@@ -7,6 +7,7 @@ Layout of the control block (bytes; every hot word has its own cache line):
     128  i32  barrier: arrivals           (the object handed to kernels as `barrier`)
     192  i32  barrier: generation
     256  ptr  job: launches;  264 i64 their number;  272 ptr argument words;  280 i32 stop;  284 i32 number of the job
+    288  ptr progress of the job (`progress_text.py`), or null
     320  i64  threads, the caller included
     384  launches that are begun early (`early_text.py`)
     576  per thread (64 bytes each): ptr control, i64 number, ptr scratch, i64 pthread handle
@@ -25,6 +26,7 @@ import platform
 
 from calque.backend.cpu.address_text import with_addresses
 from calque.backend.cpu.early_text import CLOSED, EARLY, EARLY_BYTES, early_text
+from calque.backend.cpu.progress_text import progress_text
 from calque.backend.cpu.same_text import same_text
 from calque.backend.cpu.spin_text import spin_text
 from calque.backend.cpu.target import SCRATCH_BYTES
@@ -32,6 +34,7 @@ from calque.backend.cpu.target import SCRATCH_BYTES
 THREAD_BLOCK = EARLY + EARLY_BYTES
 THREAD_BYTES = 64
 BARRIER = 128
+PROGRESS = 288
 SPIN_IDLE = 3000
 LOCAL_WORDS = 8
 BEHIND_SCRATCH = 4096
@@ -183,6 +186,15 @@ finished:
   br i1 %must, label %sync, label %next
 sync:
   call void @calque_barrier(ptr %barrier, i64 %threads)
+  %caller = icmp eq i64 %number, 0
+  br i1 %caller, label %look, label %next
+look:
+  %progress = load ptr, ptr %barrier + PROGRESS_BEHIND
+  %unseen = icmp eq ptr %progress, null
+  br i1 %unseen, label %next, label %tell
+tell:
+  %left = sub i64 %count, %i1
+  call void @calque_tell(ptr %progress, i64 %left)
   br label %next
 next:
   br label %head
@@ -476,7 +488,11 @@ rest:
   %row = mul i64 %skip, 24
   %first = getelementptr i8, ptr %launches, i64 %row
   %left = sub i64 %launched, %skip
+  %progressp = getelementptr i64, ptr %request, i64 16
+  %progress = load ptr, ptr %progressp
+  store ptr %progress, ptr %control + PROGRESS_AT
   call void @calque_run(ptr %control, ptr %first, i64 %left, ptr %words, i64 %alone)
+  store ptr null, ptr %control + PROGRESS_AT
   %restorep = getelementptr i64, ptr %request, i64 14
   %restore = load ptr, ptr %restorep
   call void %restore(ptr %state)
@@ -507,12 +523,13 @@ REQUEST = (
     "floats", "float_positions", "float_leaves", "float_type",  # words[float_positions[i]] = scalars[float_leaves[i]]
     "save", "restore",  # functions that give the interpreter's lock away and take it back, or 0
     "early",  # launches that have been begun, or 0
+    "progress",  # what the run tells how far it has come, or 0
 )  # fmt: skip
 """What the words of a request of `calque_step` say."""
 
 ENTRY_POINTS = (
     "calque_barrier", "calque_run", "calque_start", "calque_stop", "calque_patch", "calque_step", "calque_same", "calque_again",
-    "calque_early", "calque_settle",
+    "calque_early", "calque_settle", "calque_tell", "calque_await",
 )  # fmt: skip
 
 
@@ -522,10 +539,11 @@ def module_text() -> str:
     pause = _PAUSE[machine]
     declare = "declare void @llvm.x86.sse2.pause()" if "x86" in pause else "declare void @llvm.aarch64.hint(i32)"
     text = _TEXT.replace("BARRIER_SPIN", spin_text("arrive", _LOOK, "done"))
-    text = (text + early_text() + same_text(len(REQUEST))).replace("DECLARE_PAUSE", declare).replace("PAUSE", pause)
+    text = (text + early_text() + progress_text() + same_text(len(REQUEST))).replace("DECLARE_PAUSE", declare).replace("PAUSE", pause)
     text = text.replace("FUTEX", str(_SYSCALL[machine]))
     numbers = {"SPIN_IDLE": SPIN_IDLE, "SCRATCH_BYTES": SCRATCH_BYTES, "LOCAL_WORDS": LOCAL_WORDS}
     numbers |= {"EARLY_AT": EARLY, "EARLY_CLOSED": CLOSED, "THREAD_BLOCK": THREAD_BLOCK, "THREAD_HANDLE": THREAD_BLOCK + 24}
+    numbers |= {"PROGRESS_AT": PROGRESS, "PROGRESS_BEHIND": PROGRESS - BARRIER}
     for name, number in numbers.items():
         text = text.replace(name, str(number))
     return with_addresses(text)
