@@ -59,9 +59,8 @@ class Buffer:
         task = self.task
         if task is not None and not task.done and tracing.active is None:
             partial = task.partial
-            found = partial.value(self) if partial is not None else None
-            if found is not None:
-                return found  # type: ignore[no-any-return]
+            if partial is not None:
+                return partial.read(self)  # type: ignore[no-any-return]
         return self.wait()
 
     def shared(self) -> bool:

@@ -28,7 +28,7 @@ from calque.run.checked import Inspection
 from calque.run.diagnose import Salvage, checked_values
 from calque.run.engine import CPU_QUEUE, ENGINE, Queue, Task, alone, depths, drain, forget_frames, somebody_waits
 from calque.run.interrupt import SHIELD
-from calque.run.partial import Partial
+from calque.run.partial import LEFT, Absence, Partial, back
 from calque.run.queues import at, queue_of
 from calque.run.source import user_line
 
@@ -62,7 +62,7 @@ DispatchCounters = _DispatchCounters()
 class Plan:
     """A program with its executable forms: interpreted for the first few times if it is small, compiled otherwise."""
 
-    __slots__ = ("program", "device", "compiled", "interpreted", "seen", "work", "cost", "stateful", "lock", "cause", "floating", "habit")
+    __slots__ = ("program", "device", "compiled", "interpreted", "seen", "work", "cost", "stateful", "lock", "cause", "floating", "habit", "absence")
 
     def __init__(self, program: Program, cause: str = "new program", device: Device = CPU) -> None:
         self.program = program
@@ -77,6 +77,7 @@ class Plan:
         self.floating: tuple[int, ...] = ()  # outputs computed from constants alone (see `places`)
         self.lock = threading.Lock()
         self.habit = 0  # how often in a row somebody waited for the result at once; from HABIT on, starts left until that is looked at again
+        self.absence = Absence()
 
     def watch(self, task: Task) -> None:
         """Learn whether somebody waits for the task as soon as it is queued, and no other device works meanwhile: then nothing was gained by
@@ -204,6 +205,8 @@ def dispatch(
     """Queue the plan, or run it at once (True) if that is cheaper (`awaited`: this thread will wait for the result anyway); `outputs` are filled
     when it has run. Outputs that already hold an array are updated in place; the others fall back to the value of their storage before it was
     written (`previous`, among the inputs) if the program fails: a failure loses nothing."""
+    if LEFT.absence is not None:
+        back()
     queue = CPU_QUEUE if plan.device is CPU else queue_of(plan.device)
     short = plan.cost < INLINE_WORK or (awaited and plan.cost < INLINE_READ_WORK and plan.compiled is not None)
     if short and not queue.idle() and queue.light() and not ENGINE.tracking:
@@ -246,7 +249,7 @@ def _hand_over(
     progress = None if short else _followed(plan, session)
     task = Task(guarded)
     if progress is not None:
-        task.partial = Partial(progress, outputs)
+        task.partial = Partial(progress, outputs, plan.absence)
     task.light = plan.cost < INLINE_WORK and plan.compiled is not None
     task.brief = plan.cost < INLINE_HABIT_WORK and plan.compiled is not None
     if short and all(w is None or w.done for w in before):
@@ -270,7 +273,7 @@ def _hand_over(
 def _followed(plan: Plan, session: tracing.Session | None) -> Any:
     """How to follow a run of the plan that is queued; None if all its values are there at its end alone."""
     form = plan.compiled
-    if form is None or not form.plain or session is not None or settings.sync or settings.checked or not settings.early_reads:
+    if form is None or not form.distinct or session is not None or settings.sync or settings.checked or not settings.early_reads:
         return None
     return form.executable.follow()
 
@@ -281,6 +284,8 @@ def run_at_once(plan: Plan, inputs: list[Buffer], scalars: list[Any], awaited: b
     form = plan.compiled
     if form is None or not form.plain or plan.stateful or settings.checked or plan.cost >= (INLINE_READ_WORK if awaited else INLINE_WORK):
         return None
+    if LEFT.absence is not None:
+        back()
     several = ENGINE.tracking
     if not (CPU_QUEUE if plan.device is CPU else queue_of(plan.device)).idle():
         return None

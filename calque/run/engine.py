@@ -45,8 +45,8 @@ def forget_frames(error: BaseException) -> None:
 class Partial(Protocol):
     """What is there of a task's values while it runs."""
 
-    def value(self, buffer: Any) -> Any:
-        """Block until the value of a buffer is there, and return its array; None if it has to be waited for until the task has run."""
+    def read(self, buffer: Any) -> Any:
+        """The array of a buffer, once its value is there."""
 
     def over(self) -> None:
         """The task has run."""

@@ -169,7 +169,8 @@ class CpuExecutable(Executable):
         self._most_kept = KEPT_EARLY if self._lead is not None and self._new_bytes <= KEPT_EARLY else KEPT_BYTES
         self._short = [count * dtype.itemsize <= self._most_kept for count, dtype in self._fresh]
         self._begun: list[Early] = []
-        self._soon, self._limits = limits_of(linked.ready if self._single and not self._alone and self.distinct else (), self.launches)
+        together = len(self._rest) == 1 and all(s.host is None for s in native)  # one native call, perhaps behind one for the checks
+        self._soon, self._limits = limits_of(linked.ready if together and self.distinct else (), self.launches)
 
     def _position(self, b: Buffer, inputs: dict[int, Buffer]) -> int:
         """Where an output's array stands among those of a run as it is, or -1."""
@@ -209,13 +210,10 @@ class CpuExecutable(Executable):
             arrays.append(HERE.pool.arena(self._arena_bytes) if words.arena is None else words.arena)
         if progress is not None:
             progress.results = self._chosen(arrays)
-            words.request[_PROGRESS] = progress.address
         try:
-            if not (self._single and scalars.__class__ is list and self._started(words, arrays, scalars)):
-                self._stepwise(words, arrays, scalars)
+            if not (self._single and scalars.__class__ is list and self._started(words, arrays, scalars, progress)):
+                self._stepwise(words, arrays, scalars, progress)
         finally:
-            if progress is not None:
-                words.request[_PROGRESS] = 0
             self._idle.append(words)
         if self.distinct:
             return self._chosen(arrays)
@@ -265,11 +263,17 @@ class CpuExecutable(Executable):
         except IndexError:  # every set is in use by another thread
             return self._new_words()
 
-    def _started(self, words: Words, arrays: list[Array], scalars: list[Any]) -> bool:
+    def _started(self, words: Words, arrays: list[Array], scalars: list[Any], progress: Progress | None) -> bool:
         """Run all launches in one native call; False, and nothing has run, if a scalar is not of the class it should be."""
         if self._alone:
             return words.call(arrays, scalars) is arrays
-        return HERE.runtime.step(words.call, words.request, arrays, scalars) is arrays
+        if progress is None:
+            return HERE.runtime.step(words.call, words.request, arrays, scalars) is arrays
+        words.request[_PROGRESS] = progress.address
+        try:
+            return HERE.runtime.step(words.call, words.request, arrays, scalars) is arrays
+        finally:
+            words.request[_PROGRESS] = 0
 
     def standing(self, facts: Standing) -> Any:
         """See `backend.base.Executable.standing`."""
@@ -306,7 +310,7 @@ class CpuExecutable(Executable):
                 self._kept[k] = None
         return made
 
-    def _stepwise(self, words: Words, arrays: list[Array], scalars: Sequence[Scalar]) -> None:
+    def _stepwise(self, words: Words, arrays: list[Array], scalars: Sequence[Scalar], progress: Progress | None) -> None:
         words.fill(arrays, scalars)
         for stretch in self._checked:
             self._step(stretch, words.address, arrays, scalars)
@@ -315,7 +319,7 @@ class CpuExecutable(Executable):
             if found != -1:
                 raise CheckFailed(number, found)
         for stretch in self._rest:
-            self._step(stretch, words.address, arrays, scalars)
+            self._step(stretch, words.address, arrays, scalars, progress)
 
     def _new_words(self) -> Words:
         words = Words(self.linked)
@@ -355,9 +359,12 @@ class CpuExecutable(Executable):
         timed = _Timed(self.schedule, self.linked)
         return timed.run(inputs, scalars), timed.seconds
 
-    def _step(self, stretch: Stretch, words: int, arrays: list[Array], scalars: Sequence[Scalar]) -> None:
+    def _step(
+        self, stretch: Stretch, words: int, arrays: list[Array], scalars: Sequence[Scalar], progress: Progress | None = None
+    ) -> None:
         if stretch.host is None:
-            HERE.runtime.run(self._records + 24 * stretch.first, stretch.count, words, runs_alone(stretch))
+            told = 0 if progress is None else progress.address
+            HERE.runtime.run(self._records + 24 * stretch.first, stretch.count, words, runs_alone(stretch), told)
         elif isinstance(stretch.host, Host):
             host = stretch.host
             run_host(
@@ -411,7 +418,9 @@ class _Timed(CpuExecutable):
         self._single = False  # never all launches in one go
         self.seconds: list[float] = []
 
-    def _step(self, stretch: Stretch, words: int, arrays: list[Array], scalars: Sequence[Scalar]) -> None:
+    def _step(
+        self, stretch: Stretch, words: int, arrays: list[Array], scalars: Sequence[Scalar], progress: Progress | None = None
+    ) -> None:
         parts = [stretch]
         if stretch.host is None:
             parts = [Stretch(stretch.first + k, 1, stretch.work) for k in range(stretch.count)]

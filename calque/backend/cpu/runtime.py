@@ -85,10 +85,10 @@ class Runtime:
         """The entry points, the same for all teams."""
         return native()
 
-    def run(self, launches: int, count: int, words: int, alone: bool = False) -> None:
+    def run(self, launches: int, count: int, words: int, alone: bool = False, progress: int = 0) -> None:
         """Run `count` launches (address of their records, address of the argument words) and wait for them.
 
-        `alone`: on the calling thread only, for work that is smaller than waking a worker.
+        `alone`: on the calling thread only, for work that is smaller than waking a worker. `progress`: address of what is told how far they are.
         """
         native = self.native
         with self._lock:
@@ -97,7 +97,13 @@ class Runtime:
                 self._restart(wanted)
             if self.early is not None:
                 self._settle()
+            if not progress:
+                native.run(self._address, launches, count, words, alone)
+                return
+            told = self._control.view(np.int64)[runtime_text.PROGRESS // 8 :][:1]
+            told[0] = progress
             native.run(self._address, launches, count, words, alone)
+            told[0] = 0
 
     def threads(self) -> int:
         """Threads that a job runs on, the caller included (starting them if need be)."""
