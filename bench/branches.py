@@ -57,7 +57,7 @@ class Parts(executable.CpuExecutable):
         self.found: list[tuple[float, float]] = []
         self._barrier, self._scratch = np.zeros(64, np.int32), np.zeros(64 << 20, np.uint8)
 
-    def _step(self, stretch: Any, words: int, arrays: Any, scalars: Any) -> None:
+    def _step(self, stretch: Any, words: int, arrays: Any, scalars: Any, progress: Any = None) -> None:
         if stretch.host is not None:
             super()._step(stretch, words, arrays, scalars)
             return
@@ -88,7 +88,7 @@ def launches(work: Any) -> list[tuple[float, float]]:
     found: list[tuple[float, float]] = []
     plain = executable.CpuExecutable.run
 
-    def run(self: Any, inputs: Any, scalars: Any = ()) -> Any:
+    def run(self: Any, inputs: Any, scalars: Any = (), *_: Any) -> Any:
         timed = Parts(self.schedule, self.linked)
         results = plain(timed, inputs, scalars)
         found.extend(timed.found)

@@ -141,9 +141,7 @@ ALONE = "step alone"
 
 
 def least(name: str, threads: int, seconds: float) -> float:
-    """The ratio to the step alone below which no loop can get: all that computes, on all cores; what waits for a loss hides nothing."""
-    if "at once" in name:
-        return 1 + WORK / seconds
+    """The ratio to the step alone below which no loop can get: all that computes, on all cores."""
     computes = "Python" in name
     return max(1.0, (threads * seconds + WORK * computes) / (seconds * len(os.sched_getaffinity(0))))
 

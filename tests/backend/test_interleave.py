@@ -20,7 +20,7 @@ def _captured(monkeypatch: pytest.MonkeyPatch, rows: int, columns: int, norms: i
     found: list[tuple[Any, list[Any], list[Any]]] = []
     run = executable.CpuExecutable.run
 
-    def watch(self: Any, inputs: Any, scalars: Any = ()) -> Any:
+    def watch(self: Any, inputs: Any, scalars: Any = (), *_: Any) -> Any:
         found.append((self, list(inputs), list(scalars)))
         return run(self, inputs, scalars)
 

@@ -36,7 +36,7 @@ def _compiled(monkeypatch: pytest.MonkeyPatch, program: Callable[[Any], Any], ar
     found: list[tuple[Any, list[Any], list[Any]]] = []
     run = executable.CpuExecutable.run
 
-    def watch(self: Any, inputs: Any, scalars: Any = ()) -> Any:
+    def watch(self: Any, inputs: Any, scalars: Any = (), *_: Any) -> Any:
         found.append((self, list(inputs), list(scalars)))
         return run(self, inputs, scalars)
 

@@ -41,7 +41,7 @@ def _made(monkeypatch: pytest.MonkeyPatch, program: Callable[[Any], Any], array:
     found: list[tuple[Schedule, list[Any], list[Any]]] = []
     run = executable.CpuExecutable.run
 
-    def watch(self: Any, inputs: Any, scalars: Any = ()) -> Any:
+    def watch(self: Any, inputs: Any, scalars: Any = (), *_: Any) -> Any:
         found.append((self.schedule, [a.copy() for a in inputs], list(scalars)))
         return run(self, inputs, scalars)
 

@@ -44,13 +44,13 @@ class Watch:
     def __init__(self) -> None:
         self.seen: list[tuple[int, int]] = []  # (predicted, measured)
 
-    def run(self, original: Any, form: CpuExecutable, inputs: Any, scalars: Any = ()) -> Any:
+    def run(self, original: Any, form: CpuExecutable, *arguments: Any) -> Any:
         form._kept = [None] * len(form._kept)  # outputs and the arena that the last run keeps are its memory, not this one's
         for words in form._idle:
             words.arena = None
         before = POOL.stats().in_use
         POOL.reset_peak()
-        result = original(form, inputs, scalars)
+        result = original(form, *arguments)
         self.seen.append((predicted(form.schedule), POOL.stats().peak - before))
         return result
 
@@ -59,7 +59,7 @@ class Watch:
 def watch(monkeypatch: pytest.MonkeyPatch) -> Watch:
     found = Watch()
     original = CpuExecutable.run
-    monkeypatch.setattr(CpuExecutable, "run", lambda form, inputs, scalars=(): found.run(original, form, inputs, scalars))
+    monkeypatch.setattr(CpuExecutable, "run", lambda form, *arguments: found.run(original, form, *arguments))
     return found
 
 
