@@ -14,6 +14,7 @@ from typing import Any
 
 from calque.base.dtypes import DType, bfloat16, float16
 from calque.base.errors import ArgumentError, DTypeError
+from calque.run.interrupt import EXITS
 from calque.run.recorder import local
 
 __all__ = ["autocast", "get_autocast_dtype", "is_autocast_available", "is_autocast_enabled", "set_autocast_dtype", "set_autocast_enabled"]
@@ -106,16 +107,20 @@ class autocast:
             )
             enabled = False
         self._enabled = enabled
-        self._before: list[DType | None] = []
+        self._before: list[tuple[DType | None, bool]] = []
 
     def __enter__(self) -> autocast:
-        self._before.append(local.state.autocast)
+        state = local.state
+        self._before.append((state.autocast, EXITS.entered()))
         if self.device == "cpu":
-            local.state.autocast = self.fast_dtype if self._enabled else None
+            state.autocast = self.fast_dtype if self._enabled else None
         return self
 
+    @EXITS.whole
     def __exit__(self, *_: object) -> None:
-        local.state.autocast = self._before.pop()
+        local.state.autocast, entered = self._before.pop()
+        if entered:
+            EXITS.left()
 
     def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(function)

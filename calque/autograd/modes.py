@@ -7,32 +7,35 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
+from calque.run.interrupt import EXITS
 from calque.run.recorder import local
 
 
 class _Mode:
     """Set grad mode to `value` inside a `with` block, or around each call of a decorated function (generators keep it between steps).
 
-    Ctrl-C at the start of `__exit__` leaves the mode as it is inside: Python calls it like any function. Around a decorated function the mode
-    comes back whatever happens, so the library decorates.
+    The library decorates, which costs less.
     """
 
     inference: bool | None = None  # what `is_inference_mode_enabled()` says inside; None: as outside
 
     def __init__(self, value: bool) -> None:
         self.value = value
-        self._before: list[tuple[bool, bool]] = []
+        self._before: list[tuple[bool, bool, bool]] = []
 
     def __enter__(self) -> None:
-        state = local.state
-        self._before.append((state.grad, state.inference))
-        state.grad = self.value
-        if self.inference is not None:
-            state.inference = self.inference
+        state, inference = local.state, self.inference
+        self._before.append((state.grad, state.inference, EXITS.entered()))
+        state.grad = self.value  # no call from here on: Ctrl-C comes before or in the block
+        if inference is not None:
+            state.inference = inference
 
+    @EXITS.whole
     def __exit__(self, *_: object) -> None:
         state = local.state
-        state.grad, state.inference = self._before.pop()
+        state.grad, state.inference, entered = self._before.pop()
+        if entered:
+            EXITS.left()
 
     def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
         if inspect.isgeneratorfunction(function):
@@ -112,9 +115,13 @@ class set_grad_enabled(_Mode):
 
     def __init__(self, mode: bool) -> None:
         super().__init__(bool(mode))
-        super().__enter__()
+        state = local.state
+        self._before.append((state.grad, state.inference, False))
+        state.grad = self.value
 
     def __enter__(self) -> None:
+        if self._before and not self._before[-1][2]:
+            self._before[-1] = (*self._before[-1][:2], EXITS.entered())
         local.state.grad = self.value
 
     def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:

@@ -9,9 +9,11 @@ from __future__ import annotations
 import os
 from _signal import getsignal  # type: ignore[import-not-found]
 from _signal import signal as set_handler
+from collections.abc import Callable
 from signal import SIGINT, default_int_handler
 from threading import get_ident, main_thread
-from types import FrameType
+from types import CodeType, FrameType
+from typing import Any
 
 
 class _Main:
@@ -37,12 +39,14 @@ class Shield:
 
     def __init__(self) -> None:
         self._asked = False
+        self._before: Any = default_int_handler
 
     def hold(self) -> bool:
         """From now on a Ctrl-C is only noted. False, and nothing changes, outside the main thread or with a handler of the program's own."""
-        if getsignal(SIGINT) is not default_int_handler or get_ident() != _main.ident:
+        before = getsignal(SIGINT)
+        if (before is not default_int_handler and before is not EXITS.handler) or get_ident() != _main.ident:
             return False
-        self._asked = False
+        self._asked, self._before = False, before
         set_handler(SIGINT, self._note)
         return True
 
@@ -53,7 +57,7 @@ class Shield:
 
     def release(self) -> None:
         """Back to normal; raises `KeyboardInterrupt` if Ctrl-C came meanwhile."""
-        set_handler(SIGINT, default_int_handler)
+        set_handler(SIGINT, self._before)
         if self._asked:
             raise KeyboardInterrupt
 
@@ -61,4 +65,51 @@ class Shield:
         self._asked = True
 
 
+class Exits:
+    """Ends of `with` blocks that must not be cut off: Python calls `__exit__` like any function, so Ctrl-C can come before its first line has run.
+
+    While such a block runs in the main thread, Ctrl-C asks where it came: at the end of the block it waits for that, elsewhere it is Python's own.
+    """
+
+    def __init__(self) -> None:
+        self.handler = self._handle  # one object, to know it again
+        self._codes: set[CodeType] = {Exits.left.__code__}
+        self._depth = 0
+        self._asked = False
+
+    def whole(self, function: Callable[..., None]) -> Callable[..., None]:
+        """Decorate an `__exit__`, which calls `left` at its end if `entered` said so. The function stays what it is."""
+        self._codes.add(function.__code__)
+        return function
+
+    def entered(self) -> bool:
+        """A block begins. False, and nothing changes, outside the main thread or with a handler of the program's own."""
+        if get_ident() != _main.ident:
+            return False
+        before = getsignal(SIGINT)
+        if before is default_int_handler:
+            self._depth = 1
+            set_handler(SIGINT, self.handler)
+            return True
+        self._depth += before is self.handler
+        return before is self.handler
+
+    def left(self) -> None:
+        """A block has ended; raises the `KeyboardInterrupt` that was asked for while it did."""
+        if get_ident() == _main.ident:
+            self._depth -= 1
+            if self._depth <= 0 and getsignal(SIGINT) is self.handler:
+                set_handler(SIGINT, default_int_handler)
+            if self._asked:
+                self._asked = False
+                raise KeyboardInterrupt
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        if frame is not None and frame.f_code in self._codes:
+            self._asked = True
+        else:
+            default_int_handler(number, frame)
+
+
+EXITS = Exits()
 SHIELD = Shield()

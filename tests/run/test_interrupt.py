@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import random
 import signal
 import sys
+import threading
+import time
 from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
@@ -23,6 +26,7 @@ from calque.nn.parallel.data_parallel import _keep_statistics
 from calque.run import direct, recorder
 from calque.run.interrupt import SHIELD
 from calque.run.macro import Macro
+from calque.run.recorder import local
 
 F = nn.functional
 
@@ -351,3 +355,65 @@ def _number(edge: recorder.Edge | None, op: Any) -> int:
         found += edge.op is op
         edge = edge.parent
     return found
+_BLOCKS: dict[str, Callable[[], Any]] = {
+    "no_grad": calque.no_grad,
+    "inference_mode": calque.inference_mode,
+    "autocast": lambda: calque.autocast("cpu", calque.bfloat16),
+}
+
+
+@pytest.mark.parametrize("name", _BLOCKS)
+def test_ctrl_c_at_the_end_of_a_block_leaves_no_mode_behind(python_handler: None, name: str) -> None:
+    block, over, stopped, main = _BLOCKS[name], threading.Event(), 0, threading.get_ident()
+    wanted = threading.Semaphore(0)
+
+    def interrupt() -> None:
+        while wanted.acquire() and not over.is_set():
+            time.sleep(random.random() * 2e-4)
+            signal.pthread_kill(main, signal.SIGINT)
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    try:
+        for _ in range(300):
+            try:
+                wanted.release()
+                while True:
+                    with block():
+                        pass
+            except KeyboardInterrupt:
+                stopped += 1
+            assert calque.is_grad_enabled() and not calque.is_inference_mode_enabled() and not calque.is_autocast_enabled("cpu")
+    finally:
+        over.set()
+        wanted.release()
+        thread.join()
+        local.state.grad, local.state.inference, local.state.autocast = True, False, None
+    assert stopped == 300
+
+
+def test_a_handler_that_is_set_inside_a_block_stays(python_handler: None) -> None:
+    def own(number: int, frame: FrameType | None) -> None:
+        raise ValueError
+
+    with calque.no_grad():
+        signal.signal(signal.SIGINT, own)
+    assert signal.getsignal(signal.SIGINT) is own
+    with calque.no_grad(), calque.enable_grad():
+        assert signal.getsignal(signal.SIGINT) is own
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    with calque.no_grad(), calque.enable_grad():
+        pass
+    calque.set_grad_enabled(False)
+    calque.set_grad_enabled(True)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_programs_are_shielded_inside_a_block_too(python_handler: None) -> None:
+    with calque.no_grad():
+        within = signal.getsignal(signal.SIGINT)
+        assert SHIELD.hold()
+        signal.raise_signal(signal.SIGINT)
+        with pytest.raises(KeyboardInterrupt):
+            SHIELD.release()
+        assert signal.getsignal(signal.SIGINT) is within
