@@ -7,7 +7,6 @@ its own: the first time it walks the template with this call's storages put in p
 from __future__ import annotations
 
 import gc
-import threading
 import types
 from collections.abc import Sequence
 from operator import attrgetter
@@ -27,6 +26,7 @@ from calque.run.buffer import Buffer
 from calque.run.capture import Counts, numbers
 from calque.run.live import LiveFloat, plain
 from calque.run.nodes import CallNode, StandIn
+from calque.run.others import SECTION
 from calque.run.places import path_of
 from calque.run.recorder import VIEW, Edge, Storage, local, realised
 from calque.run.source import user_site
@@ -34,7 +34,6 @@ from calque.tensor import FunctionNode, GradNode, Tensor, _sequence, function_no
 
 _VERSION, _STORAGE, _LAYOUT = attrgetter("version"), attrgetter("_storage"), attrgetter("layout")
 _FIELDS = ("trace", "slot", "layout", "buffer", "home", "version", "writer")
-_LOCK = threading.RLock()
 _new: Any = object.__new__
 FRAMES = 5  # of ours below the user's, at least: attach, given, what replays, what finds it, the call
 _NOTHING = realised(Buffer(np.zeros(0, np.float32)), dense_layout((0,), float32))
@@ -287,7 +286,7 @@ class Template:
         def record() -> list[Any]:
             return self._differentiate(call, grads, node.next, held)
 
-        with _LOCK:
+        with SECTION:  # no lock of its own: the pass that is recorded takes this one, and so does whoever records this one
             self.present = call.numbers
             found = self.region.run(key, everything, record)
         return [g if g is None or before is None else Total(g) for g, before in zip(found, held, strict=True)]

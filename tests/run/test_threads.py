@@ -171,3 +171,31 @@ over.set()
 assert os.waitpid(child, 0)[1] == 0
 """
     subprocess.run([sys.executable, "-c", script], check=True, timeout=120)
+
+
+def test_hybridized_models_of_several_threads_wait_for_each_other_in_one_order(rng: Any) -> None:
+    inputs = [calque.tensor(rng.standard_normal((4, 8)).astype("float32")) for _ in range(3)]
+    finished = []
+
+    def train() -> None:
+        for _ in range(12):
+            model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 3)).hybridize()
+            optimizer = calque.optim.SGD(model.parameters(), lr=1e-3)
+            for k in range(30):
+                optimizer.zero_grad()
+                model(inputs[k % 3]).square().mean().backward()
+                optimizer.step()
+        finished.append(1)
+
+    threads = [threading.Thread(target=train, daemon=True) for _ in range(6)]
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(2e-4)
+    try:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(40)
+            assert not thread.is_alive()
+    finally:
+        sys.setswitchinterval(interval)
+    assert len(finished) == 6
