@@ -92,3 +92,15 @@ def two_devices() -> Iterator[None]:
     yield
     calque.synchronize()
     settings.logical_devices = before
+
+
+@pytest.fixture
+def nothing_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Executables keep no memory for their next run, so that all bytes that are counted belong to what runs now."""
+    from calque.backend.cpu import executable
+
+    gc.collect()  # what earlier tests left behind must not be freed while bytes are counted
+    for owner in list(executable.Kept.owners):
+        owner.give_up()
+    executable.Kept.owners.clear()
+    monkeypatch.setattr(executable, "KEPT_TOTAL", 0)

@@ -202,7 +202,7 @@ def test_a_stream_that_lies_about_its_length(workers: int, actual: int) -> None:
         def __len__(self) -> int:
             return 7
 
-    count = "got 5" if actual == 5 else "got at least 8"
+    count = "got 5" if actual == 5 else "got at least [89]" if workers else "got at least 8"  # a worker runs ahead of who counts
     with pytest.raises(DataError, match=rf"expected 7 samples from Liar, as its __len__ says, {count}; correct __len__"):
         lists(DataLoader(Liar(actual), 1, num_workers=workers))
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import gc
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
@@ -212,9 +211,8 @@ def test_wrong_uses_are_named() -> None:
     assert any("replica 1 on device cpu:1" in note for note in caught.value.__notes__)
 
 
-def test_bytes_are_balanced() -> None:
+def test_bytes_are_balanced(nothing_kept: None) -> None:
     """P24: no device is full while the others idle."""
-    gc.collect()  # what earlier tests left behind must not be freed while bytes are counted
     torch.manual_seed(0)
     model = nn.Sequential(*[layer for _ in range(6) for layer in (nn.Linear(64, 64), nn.Tanh())])
     parallel = nn.DataParallel(model)

@@ -45,9 +45,6 @@ class Watch:
         self.seen: list[tuple[int, int]] = []  # (predicted, measured)
 
     def run(self, original: Any, form: CpuExecutable, *arguments: Any) -> Any:
-        form._kept = [None] * len(form._kept)  # outputs and the arena that the last run keeps are its memory, not this one's
-        for words in form._idle:
-            words.arena = None
         before = POOL.stats().in_use
         POOL.reset_peak()
         result = original(form, *arguments)
@@ -56,7 +53,7 @@ class Watch:
 
 
 @pytest.fixture
-def watch(monkeypatch: pytest.MonkeyPatch) -> Watch:
+def watch(monkeypatch: pytest.MonkeyPatch, nothing_kept: None) -> Watch:
     found = Watch()
     original = CpuExecutable.run
     monkeypatch.setattr(CpuExecutable, "run", lambda form, *arguments: found.run(original, form, *arguments))
@@ -78,7 +75,6 @@ def jobs() -> Iterator[dict[str, Any]]:
 @pytest.mark.parametrize("name", ["mlp", "lenet", "resnet18-32", pytest.param("resnet18-224", marks=pytest.mark.slow), "lstm", "gpt"])
 def test_the_six_steps_hold_what_was_predicted(name: str, jobs: dict[str, Any], watch: Watch) -> None:
     job = jobs[name]
-    gc.collect()  # what earlier tests left behind must not be freed while bytes are counted
     calque.manual_seed(0)
     model = job.model(calque)
     optimizer = job.optimizer(calque, model)
