@@ -148,9 +148,9 @@ def kernels(call: Callable[[], Any]) -> float:
     ran: list[tuple[CpuExecutable, Any, Any]] = []
     started = CpuExecutable._started
 
-    def seen(self: CpuExecutable, words: Any, arrays: Any, scalars: Any) -> bool:
+    def seen(self: CpuExecutable, words: Any, arrays: Any, scalars: Any, progress: Any) -> bool:
         ran.append((self, words, arrays))  # the arrays stay where the words say
-        return started(self, words, arrays, scalars)
+        return started(self, words, arrays, scalars, progress)
 
     repeated = Repeat.__call__
     Repeat.__call__ = lambda self, args: MISSED  # type: ignore[method-assign]

@@ -23,7 +23,7 @@ def modules() -> Iterator[dict[str, Any]]:
     sys.path.insert(0, str(BENCH))
     try:
         found = {}
-        for name in ("models", "kernels", "worker", "all"):
+        for name in ("models", "kernels", "overhead", "worker", "all"):
             spec = importlib.util.spec_from_file_location(name if name != "all" else "bench_all", BENCH / f"{name}.py")
             assert spec is not None and spec.loader is not None
             module = importlib.util.module_from_spec(spec)
@@ -33,7 +33,7 @@ def modules() -> Iterator[dict[str, Any]]:
         yield found
     finally:
         sys.path.remove(str(BENCH))
-        for name in ("models", "kernels", "worker", "bench_all"):
+        for name in ("models", "kernels", "overhead", "worker", "bench_all"):
             sys.modules.pop(name, None)
 
 
@@ -114,6 +114,13 @@ def test_a_hybrid_contender_that_is_not_replayed_says_so(modules: dict[str, Any]
     calque.stats(reset=True)
     with pytest.raises(RuntimeError, match="no call was replayed"):
         hybrid.check()
+
+
+def test_the_launches_of_a_hybridized_step_are_found(modules: dict[str, Any]) -> None:
+    call = modules["overhead"].train_step(calque, calque.compile)
+    for _ in range(40):  # interpreted, recorded, compiled
+        call()
+    assert modules["overhead"].kernels(call) > 0
 
 
 def test_the_step_table_names_the_best_peer(modules: dict[str, Any]) -> None:
