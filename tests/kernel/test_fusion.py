@@ -78,6 +78,13 @@ def test_elementwise_chain_is_one_kernel() -> None:
     assert s.arena_bytes == 0
 
 
+def test_positions_are_numbered_across_rows() -> None:
+    b = Build()
+    place = b.cast(b.iota(attrs=((3, 5), int64)), attrs=(float32,))
+    y = plus(b, b.input((5, 3)), b.transpose(place, 1, 0))  # neither order of the loop makes one row of both
+    assert kernels(compiled(b.program(y))) == 1
+
+
 def test_softmax_is_one_kernel() -> None:
     b = Build()
     assert len(compiled(b.program(softmax(b, b.input((4, 10)), 1))).steps) == 1
