@@ -1,7 +1,7 @@
 """How many kernels are compiled: a new batch size, image size or sequence length reuses what there is.
 
 Kernels take extents, strides and offsets as arguments. New ones are due only where a rule on sizes changes the structure: dims of extent 1,
-reductions over at most four elements, and reductions that are split from some length on.
+reductions over at most four elements, reductions that are split from some length on, and results that are streamed past the caches from some size on.
 """
 
 from __future__ import annotations
@@ -57,6 +57,11 @@ def trainer(name: str) -> Callable[[int], None]:
     return step
 
 
+def unstreamed(structures: set[LoopKernel]) -> set[LoopKernel]:
+    """Without the choice whether results are streamed, which depends on their size in bytes."""
+    return {dataclasses.replace(kernel, streams=(), peeled=False) for kernel in structures}
+
+
 @pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.slow] if n == "resnet18-224" else []) for n in SIZES])
 def test_another_batch_size_compiles_nothing(name: str, structures: set[LoopKernel]) -> None:
     """The last, smaller batch of a loader, and larger ones."""
@@ -68,7 +73,8 @@ def test_another_batch_size_compiles_nothing(name: str, structures: set[LoopKern
     assert known
     for size in others:
         step(size)
-    assert structures == known
+    assert unstreamed(structures) == unstreamed(known)
+    assert len(structures) - len(known) <= 3  # of the 224x224 images, whose largest results pass the limit between two of the sizes
 
 
 def test_another_image_size_compiles_nothing(structures: set[LoopKernel]) -> None:
