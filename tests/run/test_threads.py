@@ -17,6 +17,21 @@ from calque.base.errors import AutogradError, LeakWarning
 from calque.run import history, others, recorder
 
 
+def together(targets: list[Any], interval: float) -> None:
+    """Run each in a thread of its own to its end; they take turns after `interval` seconds."""
+    threads = [threading.Thread(target=target, daemon=True) for target in targets]
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(interval)
+    try:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(120)
+            assert not thread.is_alive()
+    finally:
+        sys.setswitchinterval(before)
+
+
 @pytest.fixture(autouse=True)
 def alone_again() -> Iterator[None]:
     """Other tests count the programs of threads that share nothing."""
@@ -134,17 +149,7 @@ def test_one_model_in_several_threads(hybridized: bool, trainers: int, rng: Any)
         except BaseException as error:
             failures.append(error)
 
-    threads = [threading.Thread(target=train if k < trainers else evaluate, daemon=True) for k in range(5)]
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(1e-5)
-    try:
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(120)
-            assert not thread.is_alive()
-    finally:
-        sys.setswitchinterval(interval)
+    together([train if k < trainers else evaluate for k in range(5)], 1e-5)
     assert not failures and updates
     for p in model.parameters():
         assert p.isfinite().all()
@@ -187,15 +192,5 @@ def test_hybridized_models_of_several_threads_wait_for_each_other_in_one_order(r
                 optimizer.step()
         finished.append(1)
 
-    threads = [threading.Thread(target=train, daemon=True) for _ in range(6)]
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(2e-4)
-    try:
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(40)
-            assert not thread.is_alive()
-    finally:
-        sys.setswitchinterval(interval)
+    together([train] * 6, 2e-4)
     assert len(finished) == 6
