@@ -66,13 +66,19 @@ def in_vain(trace: Any) -> bool:
     return vain
 
 
-def learn(passed: list[tuple[Any, int]], plan: Plan) -> None:
-    """A program ran at once behind these stretches, (macro, inputs of the trace by then): the first that knew enough of it expects it next time."""
+def learn(trace: Any, plan: Plan, at_once: bool) -> None:
+    """A program ran at once behind the stretches of a trace: the first of them that knew enough of its inputs expects it next time. What was begun
+    for one that is queued instead is of no use to it, but the guess was right."""
+    if not at_once:
+        if trace.early is not None and trace.early[0].plan is plan:
+            trace.early[1].give_up()
+            trace.early = None
+        return
     form = plan.compiled
     leading = 0 if form is None or not form.plain else form.executable.leading
     if not leading:
         return
-    for macro, known in passed:
+    for macro, known in trace.passed:
         if known >= leading:
             guess = macro.guess
             if guess is None or (guess.plan is not plan and guess.times < SURE):

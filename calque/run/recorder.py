@@ -562,8 +562,9 @@ def _dispatch(trace: Trace, reason: str, awaited: bool, wanted: tuple[int, ...])
         if plan.__class__ is Split:
             plan.start(inputs, trace.scalars, outputs, errors, previous)
         else:
-            if dispatch(plan, inputs, trace.scalars, outputs, errors, previous, awaited) and trace.passed:
-                learn(trace.passed, plan)
+            at_once = dispatch(plan, inputs, trace.scalars, outputs, errors, previous, awaited)
+            if trace.passed:
+                learn(trace, plan, at_once)
     finally:  # also after an interrupt: the trace cannot be run again
         _hand_out(trace, live, made)
 

@@ -68,6 +68,7 @@ class Loop:
         self.x = [calque.tensor(rng.standard_normal((batch, inputs), dtype=np.float32)) for _ in range(3)]
         self.y = calque.tensor(rng.integers(0, classes, batch))
         self.seen: list[Any] = []
+        self.step_now = 0
 
     def step(self, k: int, turn: str = "") -> None:
         """One step; `turn`: what happens once the model has been called."""
@@ -145,6 +146,29 @@ def test_a_loop_begins_early_and_computes_the_same(sizes: tuple[int, int, int, i
     assert RUNTIME.early is None
     monkeypatch.setattr(early, "SURE", 1 << 30)
     assert _run(sizes, [""] * 24) == found
+
+
+def test_programs_that_are_queued_were_expected_rightly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A habit is looked at again from time to time, and steps are queued meanwhile: the next that run at once begin early as before."""
+    count = Begun(monkeypatch)
+    loop = Loop(SIZES[0])
+    queued: list[Any] = []
+
+    def habitual(plan: Any) -> bool:
+        if loop.step_now in range(12, 18) and plan.compiled is not None:
+            queued.append(plan)
+            return False
+        return plan.compiled is not None
+
+    monkeypatch.setattr(dispatch.Plan, "habitual", habitual)
+    before = 0
+    for loop.step_now in range(24):
+        if loop.step_now == 18:
+            before = count.begun
+        loop.step(loop.step_now)
+    assert len(queued) == 6 and len({id(plan) for plan in queued}) == 1
+    assert count.begun - before == 6
+    assert RUNTIME.early is None
 
 
 @pytest.mark.parametrize("turn", TURNS)

@@ -24,7 +24,7 @@ from calque.kernel.schedule import Contract, Loop, Schedule
 LEAST_WORK = 1 << 20  # of all launches that begin early (see `link.work_of`): some 0.3 ms of one thread, of which Python hides a part
 ENOUGH_WORK = 1 << 21  # no further launches from here on
 MOST_WORK = 6 << 20  # of one of them: two threads wait for each other for a unit at most, which must be short beside what Python takes
-PARTS = 3  # units of each launch for every thread
+PARTS = 4  # units of each launch for every thread
 
 
 @dataclass(frozen=True, slots=True)
