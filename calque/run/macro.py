@@ -102,6 +102,7 @@ class Direct:
     plan: Any
     inputs: list[int]  # cells that the program reads...
     written: list[int]  # ... and overwrites
+    replaced: list[int]  # where those are among the inputs
     firsts: list[int]  # new storages whose values the program gives
     twins: list[tuple[int, int]]  # new storages that have the value of another
 
@@ -205,10 +206,10 @@ class Macro:
             buffer = storage.buffer
             if buffer is None:  # another thread has overwritten it since `fits`
                 buffer = foreign_buffer(storage, local.state)
-            elif view is not None:
+            if view is not None:
                 buffer = snapshot(buffer, view)
-            elif cell not in self.overwritten:
-                attaching[id(storage)] = storage
+            elif cell not in self.overwritten:  # also if that thread has flushed meanwhile: what is of this trace and not attached would be no
+                attaching[id(storage)] = storage  # new value of it when it is written
             buffers.append(buffer)
         scalars = self.numbered(known)
         created: list[Storage] = []
@@ -275,9 +276,9 @@ class Macro:
         if not direct:
             return None
         inputs = [cells[cell].buffer for cell in direct.inputs]
-        written = [cells[cell].buffer for cell in direct.written]
-        if None in inputs or None in written:  # another thread has overwritten them since `fits`
+        if None in inputs:  # another thread has overwritten them since `fits`
             return None
+        written = [inputs[k] for k in direct.replaced]  # not asked of the cells again: another thread may have put something else there
         # Four references: the storage, `inputs`, `written`, the argument. More: somebody else sees what would be overwritten.
         if written and max(map(getrefcount, written)) > 4 and any(getrefcount(b) > 5 + b.pins for b in written):
             return None
@@ -315,7 +316,8 @@ class Macro:
         for k, (slot, _) in enumerate(self.created):
             first.setdefault(slot, k)
         twins = [(k, first[slot]) for k, (slot, _) in enumerate(self.created) if first[slot] != k]
-        return Direct(plan, [cell for cell, _, _ in self.inputs], [w[0] for w in self.written], [*first.values()], twins)
+        written = [w[0] for w in self.written]
+        return Direct(plan, [cell for cell, _, _ in self.inputs], written, [number[cell] for cell in written], [*first.values()], twins)
 
     def numbered(self, known: list[Any]) -> list[Any]:
         """The scalars of the program, given the numbers of the call."""

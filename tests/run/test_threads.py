@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ import pytest
 import calque
 from calque import nn
 from calque.base.errors import AutogradError, LeakWarning
-from calque.run import history, others, recorder
+from calque.run import history, macro, others, recorder
 
 
 def together(targets: list[Any], interval: float) -> None:
@@ -82,6 +83,115 @@ def test_a_value_overwritten_while_it_enters_a_trace(monkeypatch: Any) -> None:
     y = x + 1.0
     assert kept and y.tolist() == [1.0] * 3  # the value of the moment when the operation began
     assert x.tolist() == [7.0] * 3 and (x + 1.0).tolist() == [8.0] * 3
+
+
+@pytest.fixture
+def other() -> Iterator[Callable[..., Any]]:
+    """Does something in another thread, always the same, and waits for it."""
+    with ThreadPoolExecutor(1) as thread:
+        yield lambda *call: thread.submit(*call).result(30)
+
+
+def test_an_update_behind_a_replay_that_finds_a_value_just_computed(monkeypatch: Any, other: Any) -> None:
+    model = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3))
+    weight, x = model[0].weight, calque.ones(2, 4)
+    replay, ask, met = macro.Macro.replay, macro.foreign_buffer, []
+
+    def overwritten(*args: Any) -> Any:
+        monkeypatch.setattr(macro.Macro, "replay", replay)
+        other(weight.detach().fill_, 3.0)
+        return replay(*args)
+
+    def computed(*args: Any) -> Any:
+        met.append(other(recorder.flush, "test"))
+        return ask(*args)
+
+    with calque.no_grad():
+        for k in range(5):
+            if k == 4:
+                monkeypatch.setattr(macro.Macro, "replay", overwritten)
+                monkeypatch.setattr(macro, "foreign_buffer", computed)
+            y = model(x)
+            weight.add_(1.0)
+            calque.synchronize()
+            y.tolist()
+    assert met and weight.tolist() == [[4.0] * 4] * 5
+
+
+def test_memory_shared_with_numpy_that_another_thread_overwrites_before_a_replay_copies_it(monkeypatch: Any) -> None:
+    model, owner = calque.compile(lambda x: x * 2.0 + 1.0), calque.zeros(3, 4)
+    array, replay, flush, threads = owner.numpy(), macro.Macro.replay, recorder.flush, []
+    inside, over = threading.Event(), threading.Event()
+
+    def overwrite() -> None:
+        with calque.no_grad():
+            owner.copy_(calque.tensor([[1.0], [2.0], [3.0]]).expand(3, 4))
+
+    def flushed(*args: Any, **named: Any) -> Any:
+        if threading.current_thread() in threads:
+            inside.set()
+            assert over.wait(30)
+        return flush(*args, **named)
+
+    def overwritten(*args: Any) -> Any:
+        monkeypatch.setattr(macro.Macro, "replay", replay)
+        threads.append(threading.Thread(target=overwrite))
+        threads[0].start()
+        assert inside.wait(30)
+        return replay(*args)
+
+    for _ in range(4):
+        assert model(owner[1:]).tolist() == [[1.0] * 4] * 2
+    monkeypatch.setattr(macro.Macro, "replay", overwritten)
+    monkeypatch.setattr(recorder, "flush", flushed)
+    y = model(owner[1:])
+    over.set()
+    threads[0].join(30)
+    assert y.tolist() == [[5.0] * 4, [7.0] * 4] and array[2].tolist() == [3.0] * 4
+
+
+def test_a_program_started_directly_while_another_thread_puts_a_value_there(monkeypatch: Any, other: Any) -> None:
+    model = nn.Linear(4, 3)
+    optimizer = calque.optim.SGD(model.parameters(), lr=0.5)
+    start, x, watches = macro.Macro.start_directly, calque.ones(2, 4), []
+
+    class Meanwhile(list):  # type: ignore[type-arg]
+        """Cells that another thread overwrites when all have been looked at once."""
+
+        left = 0
+
+        def __getitem__(self, k: Any) -> Any:
+            self.left -= 1
+            if self.left == -1:
+                other(replaced)
+            return super().__getitem__(k)
+
+    def replaced() -> None:
+        model.weight.detach().fill_(3.0)
+        recorder.flush("test")
+
+    def watched(self: Any, cells: list[Any], *args: Any) -> Any:
+        if not self.start_up:
+            return start(self, cells, *args)
+        watches.append(self)
+        found = Meanwhile(cells)
+        found.left = len(self.start_up.inputs)
+        return start(self, found, *args)
+
+    @calque.compile
+    def step(x: Any) -> Any:
+        optimizer.zero_grad()
+        model(x).sum().backward()
+        optimizer.step()
+
+    for _ in range(5):
+        step(x)
+        calque.synchronize()
+    old, later = model.weight.tolist(), in_thread(lambda: (model.weight.detach() * 2.0, recorder.local.state.trace))
+    monkeypatch.setattr(macro.Macro, "start_directly", watched)
+    step(x)
+    calque.synchronize()
+    assert watches and later[0].tolist() == [[2.0 * number for number in row] for row in old]
 
 
 def test_another_handle_on_what_another_thread_has_recorded() -> None:
