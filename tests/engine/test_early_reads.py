@@ -5,9 +5,13 @@ from __future__ import annotations
 import ctypes
 import random
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from multiprocessing import get_context
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,8 +28,7 @@ from tests.fuzz.check import forget
 KERNEL = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 5)
 
 
-@pytest.fixture(autouse=True)
-def _always(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def always(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every program is compiled and queued, and no value comes too late to be read early."""
     monkeypatch.setattr(settings, "threads", 2)
     monkeypatch.setattr(partial, "available_cores", lambda: 64)
@@ -33,6 +36,11 @@ def _always(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(link, "SMALL_WORK", 0)
     for name in ("INTERPRET_WORK", "INLINE_WORK", "INLINE_READ_WORK", "INLINE_HABIT_WORK"):
         monkeypatch.setattr(dispatch, name, 0)
+
+
+@pytest.fixture(autouse=True)
+def _always(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    always(monkeypatch)
     forget()  # what others have compiled
     yield
     calque.synchronize()
@@ -301,6 +309,128 @@ def test_who_stays_away_for_long_is_let_go_although_all_cores_are_busy(gate: Gat
     assert not any(read(0.1) for _ in range(partial.TIMES - 1))
     assert read(0.1)
     assert not read(0.001)
+
+
+# ------------------------------------------------------- forks, ends and interrupts while a program runs behind an early read
+
+
+def _left_running(gate: Gate, loop: Loop) -> float:
+    """The loss of a step that stands in front of its last launch."""
+    for _ in range(3):
+        loop.step().item()
+    gate.close()
+    found: float = loop.step().item()
+    assert not CPU_QUEUE.idle()
+    return found
+
+
+def test_a_process_forked_while_a_program_runs(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The child has all values, and both go on."""
+    losses, state = _expected(6, monkeypatch)
+    loop = Loop()
+    assert _left_running(gate, loop) == losses[3]
+    opener = threading.Timer(0.1, gate.open)
+    opener.start()
+
+    def goes_on() -> None:
+        assert [loop.step().item() for _ in range(2)] == losses[4:]
+        assert loop.state() == state
+
+    child = get_context("fork").Process(target=goes_on)
+    child.start()
+    goes_on()
+    child.join(60)
+    opener.join()
+    assert child.exitcode == 0
+
+
+@pytest.mark.parametrize("dies", [False, True])
+def test_a_thread_that_ends_while_its_program_runs(dies: bool, gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
+    losses, state = _expected(6, monkeypatch)
+    loop, seen, errors = Loop(), [], []
+    monkeypatch.setattr(threading, "excepthook", lambda args: errors.append(args.exc_type))
+
+    def work() -> None:
+        seen.append(_left_running(gate, loop))
+        loop.model(loop.x).sum()  # recorded, and nobody's
+        if dies:
+            raise ZeroDivisionError
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join(60)
+    assert not thread.is_alive() and seen == [losses[3]] and errors == [ZeroDivisionError] * dies
+    gate.open()
+    assert [loop.step().item() for _ in range(2)] == losses[4:]
+    assert loop.state() == state
+
+
+WAITS: dict[str, Callable[[Loop], Any]] = {
+    "waitall": lambda loop: calque.waitall(),
+    "synchronize": lambda loop: calque.synchronize(),
+    "numpy": lambda loop: loop.model[0].weight.detach().numpy(),
+    "tolist": lambda loop: loop.model[0].weight.tolist(),
+    "flush": lambda loop: (loop.model[0].weight + 1.0).sum().item(),
+}
+
+
+@pytest.mark.parametrize("how", WAITS)
+def test_ctrl_c_while_somebody_waits_for_the_end_of_a_program(how: str, gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
+    losses, state = _expected(6, monkeypatch)
+    loop = Loop()
+    assert _left_running(gate, loop) == losses[3]
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    sender = threading.Timer(0.2, signal.pthread_kill, [threading.get_ident(), signal.SIGINT])
+    sender.start()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            WAITS[how](loop)
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGINT, before)
+    sender.join()
+    assert not CPU_QUEUE.idle()
+    gate.open()
+    assert [loop.step().item() for _ in range(2)] == losses[4:]
+    assert loop.state() == state
+
+
+END = """
+import atexit, signal, sys, threading
+import numpy as np
+sys.path.insert(0, {root!r})
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a process in the background ignores it
+atexit.register(lambda: print("end", CPU_QUEUE.idle(), bool(np.isfinite(weight.array).all())))  # runs behind what is registered later
+import pytest
+from tests.engine.test_early_reads import CPU_QUEUE, Gate, Loop, always
+patch = pytest.MonkeyPatch()
+always(patch)
+gate, loop = Gate(patch), Loop()
+for _ in range(3):
+    loop.step().item()
+gate.close()
+loss = loop.step().item()
+assert not CPU_QUEUE.idle()
+weight = loop.model[0].weight._storage.buffer
+opener = threading.Timer(0.3, gate.open)
+opener.daemon = True
+opener.start()
+print("loss", loss, flush=True)
+{end}
+"""
+
+
+ENDS = {"": 0, "raise SystemExit(3)": 3, "1 / 0": 1, "signal.raise_signal(signal.SIGINT)": -signal.SIGINT}
+
+
+@pytest.mark.parametrize(("end", "status"), ENDS.items())
+def test_an_interpreter_that_ends_while_a_program_runs(end: str, status: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    losses, _ = _expected(4, monkeypatch)
+    script = END.format(root=str(Path(__file__).parents[2]), end=end)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=300)
+    assert done.returncode == status, done.stderr
+    assert done.stdout.split("\n")[:2] == [f"loss {losses[3]}", "end True True"], done.stdout + done.stderr
+    assert not done.stderr or "ZeroDivisionError" in done.stderr or "KeyboardInterrupt" in done.stderr, done.stderr
 
 
 # ------------------------------------------------------------------------------------------------------ random programs
