@@ -3,7 +3,8 @@
 from calque.optim import lr_scheduler
 from calque.optim.adam import Adam, AdamW
 from calque.optim.adaptive import Adagrad, RMSprop
+from calque.optim.lbfgs import LBFGS
 from calque.optim.optimizer import Optimizer
 from calque.optim.sgd import SGD
 
-__all__ = ["SGD", "Adagrad", "Adam", "AdamW", "Optimizer", "RMSprop", "lr_scheduler"]
+__all__ = ["LBFGS", "SGD", "Adagrad", "Adam", "AdamW", "Optimizer", "RMSprop", "lr_scheduler"]
