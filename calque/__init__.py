@@ -7,7 +7,7 @@
 tensor([2., 4.])
 """
 
-from calque import amp, autograd, cuda, functional, jit, kvstore, linalg, nn, optim, parallel, profiler, utils
+from calque import amp, autograd, cuda, func, functional, jit, kvstore, linalg, nn, optim, parallel, profiler, utils
 from calque.autograd.autocast import (
     autocast,
     get_autocast_dtype,

@@ -128,7 +128,11 @@ class _Forward(_Conv):
         if self.padding_mode != "zeros":
             input, padding = self._padded(input), 0
         parameters = self._parameters
-        return self._function()(input, parameters["weight"], parameters["bias"], self.stride, padding, self.dilation, self.groups)  # type: ignore[no-any-return]
+        try:
+            weight, bias = parameters["weight"], parameters["bias"]
+        except KeyError:  # what is parametrized, or computed by a hook, is no parameter
+            weight, bias = self.weight, self.bias
+        return self._function()(input, weight, bias, self.stride, padding, self.dilation, self.groups)  # type: ignore[no-any-return]
 
 
 class Conv1d(_Forward):

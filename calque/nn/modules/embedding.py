@@ -83,7 +83,10 @@ class Embedding(_Table):
         self._setup(_weight, _freeze, device, dtype)
 
     def forward(self, input: Tensor) -> Tensor:
-        return F.embedding(input, self._parameters["weight"], self.padding_idx, self.max_norm, self.norm_type, self.scale_grad_by_freq)
+        weight = self._parameters.get("weight")
+        if weight is None:  # parametrized, or computed by a hook
+            weight = self.weight
+        return F.embedding(input, weight, self.padding_idx, self.max_norm, self.norm_type, self.scale_grad_by_freq)
 
     def extra_repr(self) -> str:
         text = f"{self.num_embeddings}, {self.embedding_dim}"

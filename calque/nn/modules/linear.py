@@ -66,7 +66,11 @@ class Linear(Module):
 
     def forward(self, input: Tensor) -> Tensor:
         parameters = self._parameters
-        return F.linear(input, parameters["weight"], parameters["bias"])
+        try:
+            weight, bias = parameters["weight"], parameters["bias"]
+        except KeyError:  # what is parametrized, or computed by a hook, is no parameter
+            weight, bias = self.weight, self.bias
+        return F.linear(input, weight, bias)
 
     def extra_repr(self) -> str:
         return f"in_features={self.in_features}, out_features={self.out_features}, bias={self.bias is not None}"

@@ -105,6 +105,10 @@ class _BatchNorm(_Running):
     def forward(self, input: Tensor) -> Tensor:
         self._check_input(input)
         buffers, parameters = self._buffers, self._parameters
+        try:
+            weight, bias = parameters["weight"], parameters["bias"]
+        except KeyError:  # what is parametrized, or computed by a hook, is no parameter
+            weight, bias = self.weight, self.bias
         mean, variance = buffers["running_mean"], buffers["running_var"]
         training = self.training or mean is None
         momentum: Any = 0.0 if self.momentum is None else self.momentum
@@ -115,7 +119,7 @@ class _BatchNorm(_Running):
             if self.momentum is None:
                 with_count = count + 1
                 momentum = T.reciprocal(with_count.to(mean.dtype))
-            y = F.batch_norm(input, mean, variance, parameters["weight"], parameters["bias"], training, momentum, self.eps)
+            y = F.batch_norm(input, mean, variance, weight, bias, training, momentum, self.eps)
             before, state.grad = state.grad, False
             try:
                 count.add_(1)
@@ -127,8 +131,8 @@ class _BatchNorm(_Running):
             input,
             mean if keep else None,
             variance if keep else None,
-            parameters["weight"],
-            parameters["bias"],
+            weight,
+            bias,
             training,
             momentum,
             self.eps,
@@ -240,7 +244,11 @@ class LayerNorm(Module):
 
     def forward(self, input: Tensor) -> Tensor:
         parameters = self._parameters
-        return F.layer_norm(input, self.normalized_shape, parameters["weight"], parameters["bias"], self.eps)
+        try:
+            weight, bias = parameters["weight"], parameters["bias"]
+        except KeyError:  # what is parametrized, or computed by a hook, is no parameter
+            weight, bias = self.weight, self.bias
+        return F.layer_norm(input, self.normalized_shape, weight, bias, self.eps)
 
     def extra_repr(self) -> str:
         return f"{self.normalized_shape}, eps={self.eps}, elementwise_affine={self.elementwise_affine}, bias={self.bias is not None}"

@@ -84,17 +84,20 @@ class RNNBase(Module):
 
     # --------------------------------------------------------------------------------------------------------- one layer
 
+    def _weight(self, name: str) -> Any:
+        found = self._parameters.get(name)
+        return getattr(self, name) if found is None else found  # a parametrized weight, or one that a hook computes, is no parameter
+
     def _direction(self, x: Tensor, state: tuple[Tensor, ...], suffix: str, alive: Any) -> tuple[Tensor, tuple[Tensor, ...]]:
-        p = self._parameters
-        w_ih, w_hh = p["weight_ih" + suffix], p["weight_hh" + suffix]
-        b_ih, b_hh = p.get("bias_ih" + suffix), p.get("bias_hh" + suffix)
+        w_ih, w_hh = self._weight("weight_ih" + suffix), self._weight("weight_hh" + suffix)
+        b_ih, b_hh = (self._weight("bias_ih" + suffix), self._weight("bias_hh" + suffix)) if self.bias else (None, None)
         reverse = suffix.endswith("reverse")
         if self.mode == "GRU":
             projected = F.linear(x, w_ih, b_ih)
             return scan(projected, state, lambda z, s: (gru_step(z, s[0], w_hh, b_hh),), reverse, alive)
         projected = F.linear(x, w_ih, None if b_ih is None else b_ih + b_hh)
         if self.mode == "LSTM":
-            state, w_hh, w_hr = lowered(tuple(state), w_hh, p.get("weight_hr" + suffix))
+            state, w_hh, w_hr = lowered(tuple(state), w_hh, self._weight("weight_hr" + suffix) if self.proj_size else None)
             return self._lstm(projected, state, w_hh, w_hr, reverse, alive)
         act = T.tanh if self.mode == "RNN_TANH" else relu
         turned = T.t(w_hh)

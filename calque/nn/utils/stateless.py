@@ -1,0 +1,105 @@
+"""Calls of a module with other parameters and buffers than its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from calque.base.errors import ArgumentError
+from calque.functional.common import is_tensor
+from calque.nn.module import Module
+
+__all__ = ["functional_call"]
+
+Place = tuple[dict[str, Any], str]
+
+
+def _places(module: Any) -> dict[str, Place]:
+    """Where each parameter and buffer is kept, by its dotted name; shared ones and shared modules under every name."""
+    found: dict[str, Place] = {}
+
+    def visit(owner: Any, prefix: str) -> None:
+        for registry in (owner._parameters, owner._buffers):
+            found.update({prefix + name: (registry, name) for name, value in registry.items() if value is not None})
+        for name, child in owner._modules.items():
+            if child is not None:
+                visit(child, f"{prefix}{name}.")
+
+    visit(module, "")
+    return found
+
+
+def _with_tied(places: dict[str, Place], given: dict[str, Any]) -> dict[str, Any]:
+    """The values given, for every name of a tensor that has several."""
+    names: dict[int, list[str]] = {}
+    for name, (registry, key) in places.items():
+        names.setdefault(id(registry[key]), []).append(name)
+    result = dict(given)
+    for tied in names.values():
+        values = [given[name] for name in tied if name in given]
+        if any(value is not values[0] for value in values):
+            raise ArgumentError(
+                f"[functional_call] functional_call got multiple values for keys {sorted(tied)}, which are tied. Consider using tie_weights=False"
+            )
+        result.update(dict.fromkeys(tied, values[0]) if values else {})
+    return result
+
+
+def _check(module: Any, places: dict[str, Place], given: dict[str, Any], strict: bool) -> None:
+    for name, value in given.items():
+        if not is_tensor(value):
+            raise TypeError(f"[functional_call] expected tensors, got {type(value).__name__} for {name!r}")
+    unknown = [name for name in given if name not in places]
+    missing = [name for name in places if name not in given]
+    if strict and (unknown or missing):
+        parts = [f"Unexpected key(s): {', '.join(map(repr, unknown))}."] if unknown else []
+        parts += [f"Missing key(s): {', '.join(map(repr, missing))}."] if missing else []
+        raise ArgumentError(f"[functional_call] Error(s) in reparametrizing for {module._get_name()}: {' '.join(parts)}")
+
+
+@contextmanager
+def _instead(places: dict[str, Place], given: dict[str, Any]) -> Iterator[None]:
+    changed = [(*places[name], value) for name, value in given.items() if name in places]
+    before = [(registry, key, registry[key]) for registry, key, _ in changed]
+    try:
+        for registry, key, value in changed:
+            registry[key] = value
+        yield
+    finally:
+        for registry, key, value in before:
+            registry[key] = value
+
+
+def functional_call(
+    module: Any, parameter_and_buffer_dicts: Any, args: Any = None, kwargs: dict[str, Any] | None = None, *, tie_weights: bool = True,
+    strict: bool = False,
+) -> Any:  # fmt: skip
+    """`module(*args, **kwargs)` with these tensors in the place of its parameters and buffers, which are not changed.
+
+    parameter_and_buffer_dicts: a dict from dotted names to tensors, or several. What the call writes to a buffer is written to the tensor given.
+    tie_weights: a value given for one name of a shared parameter counts for all. strict: names must be those of the module, and all of them.
+    args: a tuple, or the only argument.
+
+    >>> import calque
+    >>> layer = calque.nn.Linear(2, 1)
+    >>> weights = {"weight": calque.ones(1, 2), "bias": calque.zeros(1)}
+    >>> calque.func.functional_call(layer, weights, calque.tensor([1.0, 2.0]))
+    tensor([3.])
+    """
+    if not isinstance(module, Module):
+        raise TypeError(f"[functional_call] expected a Module, got {type(module).__name__}")
+    dicts = [parameter_and_buffer_dicts] if isinstance(parameter_and_buffer_dicts, Mapping) else list(parameter_and_buffer_dicts)
+    if not all(isinstance(d, Mapping) for d in dicts):
+        raise ArgumentError(f"[functional_call] Expected all elements of parameter_and_buffer_dicts to be dictionaries, got {dicts!r}")
+    given = {name: value for d in dicts for name, value in d.items()}
+    if len(given) != sum(len(d) for d in dicts):
+        twice = sorted({name for name in given if sum(name in d for d in dicts) > 1})
+        raise ArgumentError(f"[functional_call] {twice} appeared in multiple dictionaries; behavior of functional call is ambiguous")
+    places = _places(module)
+    _check(module, places, given, strict)
+    if tie_weights:
+        given = _with_tied(places, given)
+    positional = () if args is None else args if isinstance(args, tuple) else (args,)
+    with _instead(places, given):
+        return module(*positional, **(kwargs or {}))
