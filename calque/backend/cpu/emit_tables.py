@@ -81,11 +81,20 @@ def _pick(s: Lanes, table: Sequence[float], index: str) -> str:
     return s.pick("float", s.held_vector("float", table), index)
 
 
+def _within(s: Lanes, x: str, bound: float) -> str:
+    """x limited to -bound..bound; NaN becomes the bound. One instruction, for the pipe of the additions."""
+    type_ = s.type("float")
+    function = s.module.declare("llvm.x86.avx512.mask.range.ps.512", type_, [type_, type_, "i32", type_, "i16", "i32"])
+    smaller_size = 2  # with the sign of x
+    return s.code.let(f"call {type_} {function}({type_} {x}, {type_} {s.held('float', bound)}, i32 {smaller_size}, {type_} {x}, i16 -1, i32 4)")
+
+
 def exp(s: Lanes, x: str) -> str:
-    """e**x of 16 floats in few instructions with a short chain between x and the result (long chains fill the processor's queues):
+    """e**x of 16 floats in few instructions, of which the multiply-adds are the most (a comparison would wait for the same pipe):
     x = n log(2) + r with 16 n whole, e**x = 2**n' T[j] e**r. Largest error 0.6 ulp.
 
-    Where |x| is large (infinities and NaN included) the polynomial is left out and scaling alone gives 0, infinity or NaN.
+    Where |x| is so large that n is not exact (infinities and NaN included), r is limited to where the polynomial is positive, and scaling gives 0,
+    infinity or NaN.
     """
     kind = "float"
     magic = s.held(kind, EXP_MAGIC)
@@ -94,11 +103,9 @@ def exp(s: Lanes, x: str) -> str:
     r = s.fma(kind, n, s.held(kind, -LN2_PARTS[0]), x)  # exact
     index = s.convert("bitcast", kind, "i32", rounded)  # its last four bits count sixteenths
     power, rest = (_pick(s, table, index) for table in (EXP_TABLE, EXP_TABLE_REST))
-    corrected = s.fma(kind, n, s.held(kind, -LN2_PARTS[1]), r)
+    r = _within(s, s.fma(kind, n, s.held(kind, -LN2_PARTS[1]), r), 1.0)
     slope = s.fma(kind, s.fma(kind, r, s.held(kind, EXP_SHORT[1]), s.held(kind, EXP_SHORT[0])), r, s.held(kind, 1.0))
-    small = s.compare("olt", kind, s.intrinsic("fabs", kind, n), s.held(kind, 256.0))
-    y = s.fma(kind, s.fma(kind, power, corrected, rest), slope, power)
-    return scale(s, kind, s.select(kind, small, y, power), n, 512)
+    return scale(s, kind, s.fma(kind, s.fma(kind, power, r, rest), slope, power), n, 512)
 
 
 def erf(s: Lanes, x: str) -> str:

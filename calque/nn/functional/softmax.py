@@ -51,7 +51,7 @@ def softmax(input: Tensor, dim: int | None = None, _stacklevel: int = 3, dtype: 
     def forward(x: Tensor) -> tuple[Any, ...]:
         x = wide(x)
         e = T.exp(x - largest(x, dims))
-        return (cast(e / total(e, dims), kind),)
+        return (cast(e * T.reciprocal(total(e, dims)), kind),)
 
     def backward(saved: Saved, g: Tensor) -> tuple[Any, ...]:
         y = wide(saved.values[0])
