@@ -14,14 +14,19 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
-from calque.backend.cpu.contract.builder import Builder, Value, passed_on
+from calque.backend.cpu.contract.builder import Builder, passed_on
 from calque.backend.cpu.contract.target import Blocking
 
 OUTER_PARAMETERS = ("i64 %depth", "ptr noalias readonly %a", "ptr noalias readonly %b", "i64 %b_step",
                     "ptr %c0", "ptr %c1", "i64 %c_step", "i1 %accumulate")
 APART_PARAMETERS = (*OUTER_PARAMETERS[:2], "i64 %a_row", "i64 %a_depth", *OUTER_PARAMETERS[2:])
-FETCHED_BEFORE = 64
-"""Steps of k before the end of a tile at which its part of C is fetched: longer than memory takes, shorter than the first-level cache keeps."""
+FETCH_STEPS = 8
+"""Steps of k from the fetch of one row of C to that of the next. All rows at once would keep every miss buffer of the core busy with memory, and
+loads of B from the second-level cache would wait behind them."""
+FETCHED_BEFORE = 6
+"""As many times that from the last row to the end of a tile: longer than memory takes, shorter than the first-level cache keeps."""
+FETCH_SHARE = 32
+"""Rows of C are at most this part of a short sum apart, so that all are fetched on the way; below twice as many steps, all at the start."""
 ROWS_PER_POINTER = 4
 """Rows of an A that is not packed which are addressed from one pointer."""
 DOT_PARAMETERS = ("i64 %depth", "ptr noalias readonly %a", "i64 %a_step", "ptr noalias readonly %b", "i64 %b_step",
@@ -98,8 +103,8 @@ def _outer(name: str, rows: int, vectors: int, blocking: Blocking, apart: bool =
         moving[f"%pa{row}"] = (b.at("%a", b.mul(row, "%a_row")), "%a_depth") if apart else ("%a", str(blocking.row_stride))
     places = [b.mul(row % together, "%a_row") if apart else row for row in range(rows)]
     sums = [[f"%s{row}.{part}" for part in range(vectors)] for row in range(rows)]
-    early = "%depth" if apart and not far else b.max(b.sub("%depth", FETCHED_BEFORE), 0)
-    with _two_stretches(b, [name for line in sums for name in line], vectors, moving, early):
+    fetched = 0 if apart and not far else rows
+    with _stretches(b, [name for line in sums for name in line], vectors, moving, fetched):
         right = [b.load_vector(b.at("%pb", part * lanes)) for part in range(vectors)]
         for row in range(rows):
             left = b.splat(b.load(b.at(f"%pa{row // together * together}", places[row])), blocking.element)
@@ -110,17 +115,22 @@ def _outer(name: str, rows: int, vectors: int, blocking: Blocking, apart: bool =
 
 
 @contextmanager
-def _two_stretches(b: Builder, sums: list[str], vectors: int, moving: Mapping[str, tuple[str, str]],
-                   early: Value) -> Iterator[None]:
-    """``%k`` from 0 to ``%depth`` in one loop that is entered twice; between the two, at ``early``, C's tile is fetched.
+def _stretches(b: Builder, sums: list[str], vectors: int, moving: Mapping[str, tuple[str, str]], fetched: int) -> Iterator[None]:
+    """``%k`` from 0 to ``%depth`` in one loop that is entered again after each of the ``fetched`` rows of C that are fetched on the way.
 
     The rows of C are far apart, so hardware prefetchers miss them. What is fetched much earlier is gone from the first-level cache when it
     is needed: the panel of B streams through it. ``moving``: pointers, where they start, and how many elements they go on per k.
     """
+    long = b.let(f"icmp sge i64 %depth, {2 * FETCH_SHARE}", "long")
+    step = b.select(long, b.min(b.div("%depth", FETCH_SHARE), FETCH_STEPS), 0)
+    first = b.select(long, b.sub("%depth", b.mul(step, fetched - 1 + FETCHED_BEFORE)), 0) if fetched else "%depth"
     b.emit("br label %stretch")
     b.label("stretch")
     b.emit("%from = phi i64 [0, %setup], [%limit, %fetch]")
-    b.emit(f"%limit = phi i64 [{early}, %setup], [%depth, %fetch]")
+    b.emit(f"%limit = phi i64 [{first}, %setup], [%limit.next, %fetch]")
+    b.emit(f"%left = phi i64 [{fetched}, %setup], [%left.next, %fetch]")
+    for part in range(vectors):
+        b.emit(f"%line{part} = phi ptr [%c{part}, %setup], [%line{part}.next, %fetch]")
     for name, (start, _) in moving.items():
         b.emit(f"{name}.from = phi ptr [{start}, %setup], [{name}, %fetch]")
     for name in sums:
@@ -135,16 +145,18 @@ def _two_stretches(b: Builder, sums: list[str], vectors: int, moving: Mapping[st
     b.emit(f"br i1 {b.compare('slt', '%k', '%limit')}, label %body, label %leave")
     b.label("body")
     yield
-    for name, (_, step) in moving.items():
-        b.emit(f"{name}.next = getelementptr {b.element}, ptr {name}, i64 {step}")
+    for name, (_, stride) in moving.items():
+        b.emit(f"{name}.next = getelementptr {b.element}, ptr {name}, i64 {stride}")
     b.emit("%k.next = add nsw i64 %k, 1")
     b.emit("br label %head")
     b.label("leave")
-    b.emit(f"br i1 {b.compare('eq', '%limit', '%depth')}, label %finish, label %fetch")
+    b.emit(f"br i1 {b.compare('eq', '%left', 0)}, label %finish, label %fetch")
     b.label("fetch")
-    for row in range(len(sums) // vectors):
-        for base in ("%c0", "%c1")[:vectors]:
-            b.emit(f"call void @llvm.prefetch.p0(ptr {b.at(base, b.mul(row, '%c_step'))}, i32 1, i32 3, i32 1)")
+    for part in range(vectors):
+        b.prefetch_for_writing(f"%line{part}")
+        b.emit(f"%line{part}.next = getelementptr {b.element}, ptr %line{part}, i64 %c_step")
+    b.emit("%left.next = sub nsw i64 %left, 1")
+    b.emit(f"%limit.next = select i1 {b.compare('eq', '%left.next', 0)}, i64 %depth, i64 {b.add('%limit', step)}")
     b.emit("br label %stretch")
     b.label("finish")
 
