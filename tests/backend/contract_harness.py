@@ -13,7 +13,7 @@ import llvmlite.binding as llvm
 import numpy as np
 from numpy.typing import NDArray
 
-from calque.backend.cpu.compiler import LOOPS, pass_list
+from calque.backend.cpu.compiler import TIGHT, pass_list
 from calque.backend.cpu.contract import SCRATCH_BYTES, Contraction, Matmul, TargetInfo, module_ir, symbol, target_for_features
 from calque.backend.cpu.library import content_key, disk_cache
 from calque.backend.cpu.runtime_text import BEHIND_SCRATCH
@@ -72,7 +72,7 @@ def _object_code(machine: llvm.TargetMachine, dtype: str, target: TargetInfo) ->
     module = llvm.parse_assembly(module_ir(dtype, target).replace("declare void @calque_barrier(ptr, i64)", BARRIER))
     module.verify()
     builder = llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options(speed_level=2))
-    pass_list(LOOPS).run(module, builder)  # as the library is compiled
+    pass_list(TIGHT).run(module, builder)  # as the library is compiled, but for addresses
     return machine.emit_object(module)
 
 

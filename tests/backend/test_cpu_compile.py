@@ -43,7 +43,7 @@ attributes #0 = { nounwind }
 
 
 def test_a_partition_compiles_only_what_a_root_reaches():
-    cut = partition(TEXT)
+    cut = partition(TEXT, lambda name: name in ("leaf", "other"))
     assert cut.reach(["root"]) == ["leaf", "root"]
     assert cut.reach(["second"]) == ["other", "second"]
     unit = cut.unit("root", "_x")
@@ -51,6 +51,26 @@ def test_a_partition_compiles_only_what_a_root_reaches():
     assert "declare i64 @leaf_x(i64 %x)" in unit and "@leaf_x(i64 %x)\n" in unit
     assert "@outside(ptr %p)" in unit and "@other" not in unit
     assert "define i64 @leaf_x(" in cut.unit("leaf", "_x")  # visible to the linker
+
+
+def test_a_function_that_one_unit_calls_stands_in_it(monkeypatch):
+    cut = partition(TEXT)
+    assert cut.reach(["root"]) == ["root"] and cut.reach(["second"]) == ["second"]
+    unit = cut.unit("root", "_x")
+    assert "define internal i64 @leaf(i64 %x) noinline" in unit and "@leaf(i64 %x)\n" in unit and "@leaf_x" not in unit
+    assert cut.sizes == {name: len(cut.functions[name]) + len(cut.functions[part]) for name, part in (("root", "leaf"), ("second", "other"))}
+    both = partition(TEXT.replace("@other(i64 %x)\n  ret i64 %y", "@leaf(i64 %x)\n  ret i64 %y"))  # two units call it now
+    assert both.reach(["root"]) == ["leaf", "root"] and both.reach(["second"]) == ["leaf", "second"]
+    monkeypatch.setattr("calque.backend.cpu.partition.UNIT_BYTES", cut.sizes["root"] - 1)
+    assert partition(TEXT).reach(["root"]) == ["leaf", "root"]
+
+
+def test_what_may_be_left_out_is_a_unit_of_its_own():
+    choices = {f for ways in contract.FUNCTIONS.values() for functions in ways.values() for f in functions}
+    cut = library._contractions("float32", current())
+    named = {name for name in cut.functions if name in choices or contract.CHOSEN.fullmatch(name)}
+    assert len(named) > 100 and all(map(cut.shared, named))
+    assert len(cut.sizes) < 0.75 * sum("noinline" in text.split("\n", 1)[0] for text in cut.functions.values())
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])

@@ -90,10 +90,12 @@ def test_a_process_switches_strength_reduction_as_modules_ask_for_it(pool: Pool,
     monkeypatch.setattr(config.settings, "threads", 1)
     cut = library._contractions("float32", current())
     texts = [cut.unit(name, "_t") for name in ("pack_lanes", "copy_channels", "copy_out", "gemm_row")]
-    work = [Source(lambda text=text: text, level) for text in texts for level in (compiler.SHORT, compiler.LOOPS)]  # type: ignore[misc]
+    levels = compiler.TIGHT, compiler.SHORT, compiler.LOOPS
+    work = [Source(lambda text=text: text, level) for text in texts for level in levels]  # type: ignore[misc]
     found = [compile_all(order, current()) for order in (work, work[::-1])]
     monkeypatch.setattr(config.settings, "compile_in_process", True)
     assert compile_all(work, current()) == found[0] == found[1][::-1]
+    assert len(set(found[0])) == len(work)  # each list makes code of its own
 
 
 def test_a_killed_process_is_noticed_and_its_work_done(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -252,7 +252,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant("an embedding program is started", CPU + "processes.py", 'r"python[\\d.]*[a-z]*$"', 'r".*"', COMPILING),
     Mutant(
-        "strength reduction stays as it was", CPU + "compiler.py", "if self.reducing is not (level != SHORT):", "if self.reducing is None:", COMPILING
+        "strength reduction stays as it was", CPU + "compiler.py", "if self.reducing is not reduces(level):", "if self.reducing is None:", COMPILING
     ),
     Mutant(
         "direct convolutions count as those of patches",

@@ -15,9 +15,10 @@ import sys
 from functools import lru_cache
 from typing import Any
 
-SHORT, LOOPS = -1, -2
+SHORT, LOOPS, TIGHT = -1, -2, -3
 """Pass lists of our own. `SHORT`: for explicit vector code. `LOOPS`: for hand-written loops around it, functions inlined where they must be; code
-generation then moves what is constant out of them. 1..3 are LLVM's own pipelines."""
+generation then moves what is constant out of them. `TIGHT`: the same for loops of a few instructions, whose addresses matter (`reduces`). 1..3 are
+LLVM's own pipelines."""
 COMPILE, HOST = 0, 1
 """Kinds of requests: text to object code; triple, processor and features of this machine."""
 DONE, INVALID, FAILED = 0, 1, 2
@@ -100,21 +101,25 @@ def machine_for(target: Target) -> Any:
     return binding().Target.from_triple(triple).create_target_machine(cpu=processor, features=features, opt=2, reloc="static", codemodel="large")
 
 
+def reduces(level: int) -> bool:
+    """Whether a pass list comes with loop strength reduction: it takes a quarter to a third of the time and gains something in tight loops only."""
+    return level not in (SHORT, LOOPS)
+
+
 def reduce_strength(on: bool) -> None:
-    """Switch loop strength reduction: it takes a third of the time of explicit vector code and gains nothing on its addresses. The switch is one
-    variable of the process."""
+    """Switch loop strength reduction, for the whole process."""
     binding().set_option("calque", "-disable-lsr=false" if on else "-disable-lsr")
 
 
 def pass_list(level: int) -> Any:
     """One of our own pass lists, `SHORT` or `LOOPS`."""
     passes = binding().create_new_module_pass_manager()
-    if level == LOOPS:
+    if level != SHORT:
         passes.add_always_inliner_pass()
     passes.add_sroa_pass()
     passes.add_simplify_cfg_pass()
     passes.add_instruction_combine_pass()
-    if level == LOOPS:
+    if level != SHORT:
         passes.add_loop_rotate_pass()
         passes.add_simplify_cfg_pass()
         passes.add_instruction_combine_pass()
@@ -187,8 +192,8 @@ class Service:
             wanted = (triple, processor, features)
             if wanted not in self.machines:
                 self.machines[wanted] = machine_for(wanted)
-            if self.reducing is not (level != SHORT):
-                self.reducing = level != SHORT
+            if self.reducing is not reduces(level):
+                self.reducing = reduces(level)
                 reduce_strength(self.reducing)
             return DONE, object_code(text, level, self.machines[wanted])
         except InvalidText as error:

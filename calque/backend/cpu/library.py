@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from calque.backend.cpu import contract, llvm, objects, runtime_text
 from calque.backend.cpu.cache import ObjectCache
-from calque.backend.cpu.compiler import LOOPS
+from calque.backend.cpu.compiler import LOOPS, TIGHT
 from calque.backend.cpu.emit import emit_kernel
 from calque.backend.cpu.gates import GATES
 from calque.backend.cpu.partition import Partition, partition
@@ -181,7 +181,8 @@ def _loop(kernel: LoopKernel, target: TargetInfo) -> Module:
 
 @lru_cache(maxsize=4)
 def _contractions(dtype: str, target: TargetInfo) -> Partition:
-    return partition(contract.module_ir(dtype, target))
+    choices = {f for ways in contract.FUNCTIONS.values() for functions in ways.values() for f in functions}
+    return partition(contract.module_ir(dtype, target), lambda name: name in choices or contract.CHOSEN.fullmatch(name))
 
 
 def _absent(kind: str, taken: Set[str], library: Partition) -> frozenset[str]:
@@ -206,7 +207,7 @@ def _listing(kind: str, dtype: str, target: TargetInfo, taken: frozenset[str]) -
     lines = []
     for name in library.reach([contract.symbol(kind, dtype)], absent):
         above = not choices.isdisjoint(library.reach(library.calls[name]))
-        lines.append(f"{name} {len(library.functions[name])} {int(above)}")
+        lines.append(f"{name} {library.sizes[name]} {int(above)}")
     return "\n".join([*lines, *sorted(absent)])
 
 
@@ -234,13 +235,14 @@ def _suffix(dtype: str, target: TargetInfo) -> str:
 
 
 def unit(name: str, dtype: str, target: TargetInfo, length: int = 0, variant: str = "") -> Module:
-    """A function of the contractions as a module."""
+    """A unit of the contractions as a module."""
     suffix = _suffix(dtype, target)
 
     def write() -> str:
         return _contractions(dtype, target).unit(name, suffix)
 
-    return Module(content_key("unit", f"{dtype} {name}", target), (name + suffix,), llvm.Source(write, LOOPS), length, variant)
+    source = llvm.Source(write, TIGHT if contract.TIGHT.match(name) else LOOPS)
+    return Module(content_key("unit", f"{dtype} {name}", target), (name + suffix,), source, length, variant)
 
 
 def _wanted(contractions: Sequence[Contraction], target: TargetInfo) -> list[Units]:

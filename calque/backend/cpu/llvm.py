@@ -121,11 +121,11 @@ class _Crew:
 def _compile_here(sources: Sequence[Source], target: compiler.Target) -> list[bytes]:
     """Object code of some modules, compiled in this process on all cores."""
     objects: list[bytes] = [b""] * len(sources)
-    for short in (False, True):  # the switch is one variable of the process: modules with and without it go one group after the other
-        chosen = [k for k, source in enumerate(sources) if (source.level == SHORT) is short]
+    for reduced in (True, False):  # the switch is one variable of the process: modules with and without it go one group after the other
+        chosen = [k for k, source in enumerate(sources) if compiler.reduces(source.level) is reduced]
         if not chosen:
             continue
-        compiler.reduce_strength(not short)
+        compiler.reduce_strength(reduced)
         try:
             for k, data in zip(chosen, _Crew([sources[k] for k in chosen], target).run(), strict=True):
                 objects[k] = data

@@ -1,31 +1,36 @@
-"""One module of IR text cut into units, one per function, so that a large library compiles on all cores and only what is called is compiled.
+"""One module of IR text cut into units, so that a large library compiles on all cores and only what is called is compiled.
 
 Functions marked `noinline` may stand in another unit than their callers; the others are copied into every unit that calls them. So a
-unit's code is what it would be in the whole module, up to what LLVM infers across functions that it may not inline.
+unit's code is what it would be in the whole module, up to what LLVM infers across functions that it may not inline. A function that only one
+unit calls stands in that unit: it is needed whenever the unit is, and each module of its own costs LLVM as much as a small function.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Set
+from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass
+from functools import cache
 
 _NAME = re.compile(r"@([\w.$]+)")
 _DEFINITION = re.compile(r"define [^\n]*?@([\w.$]+)\(")
+UNIT_BYTES = 40_000
+"""The longest text of a unit of several functions: it compiles in some 40 ms, so that many cores still share a library evenly."""
 
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """`functions`: text by name; `calls`: names of the module's functions that each one uses; `common`: everything that is no definition."""
+    """`functions`: text by name; `calls`: names of the module's functions that each one uses; `common`: everything that is no definition; `sizes`:
+    the length of the text of every unit, by the function that gives it its name."""
 
     functions: dict[str, str]
     calls: dict[str, tuple[str, ...]]
     common: str
+    sizes: dict[str, int]
 
     def shared(self, name: str) -> bool:
-        """Whether a function is a unit of its own."""
-        first = self.functions[name].split("\n", 1)[0]
-        return "noinline" in first or not first.startswith(("define internal", "define private"))
+        """Whether a function gives a unit its name, which other units may call."""
+        return name in self.sizes
 
     def callers(self, name: str) -> list[str]:
         """The functions that call a function."""
@@ -71,8 +76,40 @@ class Partition:
         raise ValueError(f"no parameter list: {first}")
 
 
-def partition(text: str) -> Partition:
-    """Cut a module. Every definition must start with `define` and end with `}` at the start of a line."""
+def _never(_: str) -> bool:
+    return False
+
+
+def _sizes(functions: Mapping[str, str], calls: Mapping[str, tuple[str, ...]], apart: Callable[[str], object]) -> dict[str, int]:
+    """The units by the length of their text, in the order of the text."""
+    callers: dict[str, list[str]] = {name: [] for name in functions}
+    for name, called in calls.items():
+        for other in called:
+            callers[other].append(name)
+    sizes: dict[str, int] = {}
+
+    @cache
+    def places(name: str) -> frozenset[str]:
+        """The units in which a function stands."""
+        first = functions[name].split("\n", 1)[0]
+        inside = frozenset[str]().union(*map(places, callers[name]))
+        length, outside = len(functions[name]), not first.startswith(("define internal", "define private"))
+        if outside or "noinline" in first:
+            only = next(iter(inside)) if len(inside) == 1 and not outside and not apart(name) else ""
+            if not only or sizes[only] + length > UNIT_BYTES:
+                sizes[name] = length
+                return frozenset([name])
+            sizes[only] += length
+        return inside
+
+    for name in functions:
+        places(name)
+    return {name: sizes[name] for name in functions if name in sizes}
+
+
+def partition(text: str, apart: Callable[[str], object] = _never) -> Partition:
+    """Cut a module. Every definition must start with `define` and end with `}` at the start of a line. `apart`: whether a function may be left out
+    while its callers are there."""
     functions: dict[str, str] = {}
     common: list[str] = []
     text = "\n" + text
@@ -89,4 +126,4 @@ def partition(text: str) -> Partition:
     for name, body in functions.items():
         used = dict.fromkeys(_NAME.findall(body))
         calls[name] = tuple(other for other in used if other in functions and other != name)
-    return Partition(functions, calls, "\n".join(part.strip("\n") for part in common if part.strip()))
+    return Partition(functions, calls, "\n".join(part.strip("\n") for part in common if part.strip()), _sizes(functions, calls, apart))

@@ -221,6 +221,11 @@ class Builder:
         indices = ", ".join(f"i32 {lane}" for lane in lanes)
         return self.let(f"shufflevector {self.vector} {a}, {self.vector} {b}, <{len(lanes)} x i32> <{indices}>")
 
+    def fence(self, value: str) -> str:
+        """The same vector, through which LLVM does not look: walking up trees of shuffles, in search of better ones, takes most of the time of
+        compiling them. No instruction stands for it."""
+        return self.let(f"call {self.vector} @llvm.arithmetic.fence.{self._suffix}({self.vector} {value})")
+
     def fma(self, a: str, b: str, c: str) -> str:
         """a * b + c, fused where the target can."""
         return self.let(self.product(a, b, c))
@@ -381,6 +386,7 @@ def declarations(blocking: Blocking) -> str:
     half = [
         f"declare <{few} x {element}> @llvm.masked.load.v{few}{dtype}.p0(ptr, i32, <{few} x i1>, <{few} x {element}>)",
         f"declare void @llvm.masked.store.v{few}{dtype}.p0(<{few} x {element}>, ptr, i32, <{few} x i1>)",
+        f"declare <{few} x {element}> @llvm.arithmetic.fence.v{few}{dtype}(<{few} x {element}>)",
     ] if blocking.half else []
     return "\n".join([
         "declare void @calque_barrier(ptr, i64)",
@@ -388,6 +394,7 @@ def declarations(blocking: Blocking) -> str:
         "declare i64 @llvm.smax.i64(i64, i64)",
         f"declare <{lanes} x i64> @llvm.smin.v{lanes}i64(<{lanes} x i64>, <{lanes} x i64>)",
         f"declare {vector} @llvm.fmuladd.{suffix}({vector}, {vector}, {vector})",
+        f"declare {vector} @llvm.arithmetic.fence.{suffix}({vector})",
         f"declare {element} @llvm.vector.reduce.fadd.{suffix}({element}, {vector})",
         f"declare {vector} @llvm.masked.load.{suffix}.p0(ptr, i32, {mask}, {vector})",
         f"declare void @llvm.masked.store.{suffix}.p0({vector}, ptr, i32, {mask})",

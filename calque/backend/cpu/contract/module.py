@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from calque.backend.cpu.contract.attention import attention_functions
 from calque.backend.cpu.contract.attention_grad import attention_grad_functions
 from calque.backend.cpu.contract.bfloat import bfloat_module
@@ -26,6 +28,9 @@ from calque.backend.cpu.contract.weight_grad import weight_grad_functions
 from calque.backend.cpu.contract.winograd import ALL_FORMS, FORMS
 from calque.backend.cpu.contract.winograd_conv import winograd_conv_functions
 from calque.backend.cpu.contract.winograd_weight import winograd_weight_functions
+
+TIGHT = re.compile("outer|beside|apart|dot|stream|plane_tile|table_tile|small|flat|lanes|gemm|near|direct|joint|attention|few|lstm|gru|pack_rows")
+"""How the names of functions begin whose inner loops have a few instructions, so that the time they take depends on how addresses are computed."""
 
 
 def module_ir(dtype: str, target: VectorUnit) -> str:

@@ -101,7 +101,7 @@ def transpose(b: Builder, rows: list[str]) -> list[str]:
     columns: list[list[str]] = [[] for _ in range(width)]
     for first in range(0, lanes, width):
         for column, value in enumerate(_unpack(b, rows[first : first + width], 1)):
-            columns[column].append(value)
+            columns[column].append(b.fence(value))
     result = [""] * lanes
     for column, values in enumerate(columns):
         for group, value in enumerate(_gather_groups(b, values, width)):

@@ -139,12 +139,12 @@ def _turn_even(blocking: Blocking) -> str:
             column = b.min(start, b.sub("%columns", lanes))
             places = [b.at(b.at(line, b.mul(column, 2)), offset) for offset in offsets]
             pairs = [(b.load_vector(place), b.load_masked(b.at(place, lanes), inside)) for place in places]
-            put(transpose(b, [b.shuffle(*pair, even) for pair in pairs]), b.at(target, b.mul(column, width)))
+            put(transpose(b, [b.fence(b.shuffle(*pair, even)) for pair in pairs]), b.at(target, b.mul(column, width)))
 
     def part(line: str, target: str) -> None:
         places = [b.at(line, offset) for offset in offsets]
         pairs = [(b.load_masked(place, masks[0]), b.load_masked(b.at(place, lanes), masks[1])) for place in places]
-        put(transpose(b, [b.shuffle(*pair, even) for pair in pairs]), target)
+        put(transpose(b, [b.fence(b.shuffle(*pair, even)) for pair in pairs]), target)
 
     def half(line: str, target: str) -> None:
         put(_transpose_even(b, [b.load_masked(b.at(line, offset), masks[0]) for offset in offsets]), target)
@@ -171,6 +171,6 @@ def _transpose_even(b: Builder, rows: list[str]) -> list[str]:
         for row in range(half):
             if not row & size:
                 first, second = values[row], values[row + size]
-                values[row], values[row + size] = b.shuffle(first, second, low), b.shuffle(first, second, high)
+                values[row], values[row + size] = b.fence(b.shuffle(first, second, low)), b.fence(b.shuffle(first, second, high))
         size //= 2
     return values
