@@ -548,7 +548,11 @@ def read_number(t: Tensor, reason: str, convert: Callable[[Any], Any]) -> Any:
     """`convert` applied to the values: what Python decides on. While a call is recorded for replay, the replay looks again."""
     capture = local.state.capture
     if capture is None or t._layout.device is META:
-        return convert(read(t, reason))
+        buffer = t._storage.buffer
+        if buffer is None or buffer.task is not None or buffer.array is None:
+            return convert(read(t, reason))
+        raise_pending()  # `read` without the calls that nothing needs here: a loop waits for its loss, and then for what follows
+        return convert(strided(buffer.array, t._layout))
     return capture.read(t._storage, t._layout, reason, convert)
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from calque.base.dtypes import DType, bfloat16, float16
 from calque.base.errors import ArgumentError, DTypeError
-from calque.run.interrupt import EXITS
+from calque.run.interrupt import whole
 from calque.run.recorder import local
 
 __all__ = ["autocast", "get_autocast_dtype", "is_autocast_available", "is_autocast_enabled", "set_autocast_dtype", "set_autocast_enabled"]
@@ -107,20 +107,20 @@ class autocast:
             )
             enabled = False
         self._enabled = enabled
-        self._before: list[tuple[DType | None, bool]] = []
+        self._before: list[DType | None] = []
 
     def __enter__(self) -> autocast:
         state = local.state
-        self._before.append((state.autocast, EXITS.entered()))
+        self._before.append(state.autocast)
         if self.device == "cpu":
             state.autocast = self.fast_dtype if self._enabled else None
         return self
 
-    @EXITS.whole
+    @whole
     def __exit__(self, *_: object) -> None:
-        local.state.autocast, entered = self._before.pop()
-        if entered:
-            EXITS.left()
+        before = self._before
+        local.state.autocast = before[-1]
+        del before[-1]
 
     def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(function)

@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-from calque.run.interrupt import EXITS
+from calque.run.interrupt import whole
 from calque.run.recorder import local
 
 
@@ -21,21 +21,20 @@ class _Mode:
 
     def __init__(self, value: bool) -> None:
         self.value = value
-        self._before: list[tuple[bool, bool, bool]] = []
+        self._before: list[tuple[bool, bool]] = []
 
     def __enter__(self) -> None:
         state, inference = local.state, self.inference
-        self._before.append((state.grad, state.inference, EXITS.entered()))
+        self._before.append((state.grad, state.inference))
         state.grad = self.value  # no call from here on: Ctrl-C comes before or in the block
         if inference is not None:
             state.inference = inference
 
-    @EXITS.whole
+    @whole
     def __exit__(self, *_: object) -> None:
-        state = local.state
-        state.grad, state.inference, entered = self._before.pop()
-        if entered:
-            EXITS.left()
+        state, before = local.state, self._before
+        state.grad, state.inference = before[-1]  # without `pop`, which is a call
+        del before[-1]
 
     def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
         if inspect.isgeneratorfunction(function):
@@ -116,12 +115,10 @@ class set_grad_enabled(_Mode):
     def __init__(self, mode: bool) -> None:
         super().__init__(bool(mode))
         state = local.state
-        self._before.append((state.grad, state.inference, False))
+        self._before.append((state.grad, state.inference))
         state.grad = self.value
 
     def __enter__(self) -> None:
-        if self._before and not self._before[-1][2]:
-            self._before[-1] = (*self._before[-1][:2], EXITS.entered())
         local.state.grad = self.value
 
     def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:

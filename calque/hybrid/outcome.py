@@ -29,9 +29,10 @@ class Outcome:
 
 def given(reached: list[Any], outcome: Outcome, cells: list[Any], created: list[Any], tensors: list[Tensor], known: list[Any]) -> Any:
     """What a replayed call gives back: results with their gradients' history."""
-    if outcome.single and outcome.template is not None and not outcome.losses:  # what most modules give
+    if outcome.single and not outcome.losses and (outcome.template is not None or not outcome.differentiable):  # what most modules give
         out = handle(outcome.places[0], created, cells)
-        outcome.template.attach([out], cells, created, tensors, known)
+        if outcome.template is not None:
+            outcome.template.attach([out], cells, created, tensors, known)
         return out
     outputs = [handle(place, created, cells) for place in outcome.places]
     if outcome.differentiable:

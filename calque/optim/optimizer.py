@@ -225,17 +225,17 @@ class Optimizer:
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Forget all gradients (or fill them with zeros)."""
         gradients_matter()
-        parameters = [p for group in self.param_groups for p in group["params"]]
         with SECTION:
-            for parameter in parameters:
-                if parameter._grad is None:
-                    continue
-                if set_to_none:
-                    parameter._grad = None
-                    continue
-                if parameter._grad._grad_fn is not None:
-                    parameter._grad.detach_()
-                _clear(parameter._grad)
+            for group in self.param_groups:
+                for parameter in group["params"]:
+                    if parameter._grad is None:
+                        continue
+                    if set_to_none:
+                        parameter._grad = None
+                        continue
+                    if parameter._grad._grad_fn is not None:
+                        parameter._grad.detach_()
+                    _clear(parameter._grad)
             if not set_to_none:
                 handed_over(recorder.flush, recorder.local.state, "zero_grad")
 

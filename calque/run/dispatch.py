@@ -96,7 +96,7 @@ class Plan:
 
     def habitual(self) -> bool:
         """Whether the result was waited for at once so often that the program may as well run where it is started."""
-        if not self.expected():
+        if self.habit < HABIT or self.compiled is None:  # `expected`
             return False
         self.habit -= 1
         return True

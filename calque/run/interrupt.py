@@ -10,10 +10,10 @@ import os
 from _signal import getsignal  # type: ignore[import-not-found]
 from _signal import signal as set_handler
 from collections.abc import Callable
+from opcode import opmap
 from signal import SIGINT, default_int_handler
 from threading import get_ident, main_thread
-from types import CodeType, FrameType
-from typing import Any
+from types import FrameType
 
 
 class _Main:
@@ -39,14 +39,12 @@ class Shield:
 
     def __init__(self) -> None:
         self._asked = False
-        self._before: Any = default_int_handler
 
     def hold(self) -> bool:
         """From now on a Ctrl-C is only noted. False, and nothing changes, outside the main thread or with a handler of the program's own."""
-        before = getsignal(SIGINT)
-        if (before is not default_int_handler and before is not EXITS.handler) or get_ident() != _main.ident:
+        if getsignal(SIGINT) is not default_int_handler or get_ident() != _main.ident:
             return False
-        self._asked, self._before = False, before
+        self._asked = False
         set_handler(SIGINT, self._note)
         return True
 
@@ -57,7 +55,7 @@ class Shield:
 
     def release(self) -> None:
         """Back to normal; raises `KeyboardInterrupt` if Ctrl-C came meanwhile."""
-        set_handler(SIGINT, self._before)
+        set_handler(SIGINT, default_int_handler)
         if self._asked:
             raise KeyboardInterrupt
 
@@ -65,51 +63,18 @@ class Shield:
         self._asked = True
 
 
-class Exits:
-    """Ends of `with` blocks that must not be cut off: Python calls `__exit__` like any function, so Ctrl-C can come before its first line has run.
+def whole(function: Callable[..., None]) -> Callable[..., None]:
+    """Decorate an `__exit__` without calls and loops: no Ctrl-C comes inside.
 
-    While such a block runs in the main thread, Ctrl-C asks where it came: at the end of the block it waits for that, elsewhere it is Python's own.
+    Python calls `__exit__` like any function, and a function that begins looks for signals first, so Ctrl-C could come before its first line has run,
+    and what it was to restore would stay. Only those that go on behind `yield from` do not look, which the instruction `RESUME` says.
     """
-
-    def __init__(self) -> None:
-        self.handler = self._handle  # one object, to know it again
-        self._codes: set[CodeType] = {Exits.left.__code__}
-        self._depth = 0
-        self._asked = False
-
-    def whole(self, function: Callable[..., None]) -> Callable[..., None]:
-        """Decorate an `__exit__`, which calls `left` at its end if `entered` said so. The function stays what it is."""
-        self._codes.add(function.__code__)
-        return function
-
-    def entered(self) -> bool:
-        """A block begins. False, and nothing changes, outside the main thread or with a handler of the program's own."""
-        if get_ident() != _main.ident:
-            return False
-        before = getsignal(SIGINT)
-        if before is default_int_handler:
-            self._depth = 1
-            set_handler(SIGINT, self.handler)
-            return True
-        self._depth += before is self.handler
-        return before is self.handler
-
-    def left(self) -> None:
-        """A block has ended; raises the `KeyboardInterrupt` that was asked for while it did."""
-        if get_ident() == _main.ident:
-            self._depth -= 1
-            if self._depth <= 0 and getsignal(SIGINT) is self.handler:
-                set_handler(SIGINT, default_int_handler)
-            if self._asked:
-                self._asked = False
-                raise KeyboardInterrupt
-
-    def _handle(self, number: int, frame: FrameType | None) -> None:
-        if frame is not None and frame.f_code in self._codes:
-            self._asked = True
-        else:
-            default_int_handler(number, frame)
+    code = function.__code__
+    instructions = bytearray(code.co_code)
+    instructions[instructions[::2].index(opmap["RESUME"]) * 2 + 1] = _BEHIND_YIELD_FROM
+    function.__code__ = code.replace(co_code=bytes(instructions))
+    return function
 
 
-EXITS = Exits()
+_BEHIND_YIELD_FROM = 2
 SHIELD = Shield()

@@ -211,7 +211,7 @@ class Macro:
             elif cell not in self.overwritten:  # also if that thread has flushed meanwhile: what is of this trace and not attached would be no
                 attaching[id(storage)] = storage  # new value of it when it is written
             buffers.append(buffer)
-        scalars = self.numbered(known)
+        scalars = self.numbered(known) if self.numbers else self.scalars
         created: list[Storage] = []
         for slot, layout in self.created:
             storage = _new(Storage)

@@ -532,21 +532,22 @@ def _dispatch(trace: Trace, reason: str, awaited: bool, wanted: tuple[int, ...])
     homes: dict[int, Buffer] = {}
     before: dict[int, Buffer | None] = {}  # slot -> what its storage held, if others see that memory too
     judge(trace, live, numbers, homes, before)
-    key = (tuple(numbers), tuple(numbers.values()), tuple([c[0] for c in trace.checks]))
+    checks = trace.checks
+    key = (tuple(numbers), tuple(numbers.values()), tuple([c[0] for c in checks]) if checks else ())
     if edge.plans is None:
         edge.plans = {}
     plan: Any = edge.plans.get((key, wanted) if wanted else key)
     if plan is None:
         Counters.plan_misses += 1
         with without_full_collections():
-            program = build_program(edge, *key, [c[2] for c in trace.checks])
+            program = build_program(edge, *key, [c[2] for c in checks])
             whole, cause = edge.place is not SEVERAL and edge.place is not META and not wanted, cause_of(program, trace)
             plan = make_plan(program, cause, edge.place) if whole else split(program, cause, edge, key[0], key[2], wanted)
             plan.floating = floating_outputs(trace, edge, key[0], key[1]) if InUse.several else ()
             edge.plans[(key, wanted) if wanted else key] = plan
     else:
         Counters.plan_hits += 1
-    errors = [c[1] for c in trace.checks]
+    errors = [c[1] for c in checks] if checks else []
     if plan.__class__ is Split:
         for k in plan.fresh:
             slot = key[0][k]

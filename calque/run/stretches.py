@@ -78,10 +78,12 @@ class Stretches:
 
     def here(self, parts: list[Any], calls: int = 0) -> Stretch:
         """The stretch that begins at the trace's place under these conditions. `calls`: how often the first of a place was met before."""
-        level = self._level(local.state.trace.cur)
-        for stretch in level:
+        place = local.state.trace.cur
+        level = self.places.get(place) if self.generation == Counters.evictions else None
+        for stretch in level or ():
             if stretch.parts == parts:
                 return stretch
+        level = self._level(place)
         if len(level) >= VARIANTS:
             del level[0]
         made = Stretch(parts)

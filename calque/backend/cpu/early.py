@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from operator import is_
 from typing import Any
 
 import numpy as np
@@ -90,7 +91,7 @@ def _plain(step: Any, schedule: Schedule) -> bool:
 class Early:
     """What has been begun: it keeps all memory that the workers touch. `arena`: of the run that is expected."""
 
-    __slots__ = ("lead", "words", "arena", "arrays", "request", "runtime", "call", "_drop")
+    __slots__ = ("lead", "words", "arena", "arrays", "request", "runtime", "call", "taken", "_drop")
 
     def __init__(
         self, lead: Lead, words: Any, arena: Array, inputs: Sequence[Array], runtime: Runtime, drop: Callable[[Early], bool]
@@ -98,23 +99,20 @@ class Early:
         """`drop` forgets it, and tells whether it was still there."""
         self.lead, self.words, self.arena, self.runtime = lead, words, arena, runtime
         self._drop = drop
-        self.arrays = [*[inputs[k] for k in lead.inputs], arena]
+        self.taken = False  # a run has taken it over, to go on with it or to forget it
+        self.arrays = [*map(inputs.__getitem__, lead.inputs), arena]  # no comprehension, a function that is cold at every step
         self.request = words.request
-        if words.early is None or words.early[2] != runtime.threads_now():
-            words.early = _bound(words, lead, runtime.threads_now())
+        if words.early is None or words.early[2] != runtime.running:
+            words.early = _bound(words, lead, runtime.running)
         self.call = words.early
-
-    def begins(self) -> bool:
-        """Start the workers; False, and nothing has happened, if they have something else to do."""
-        return self.runtime.begin(self, self.call[:2])
 
     def give_up(self) -> bool:
         """Forget it, unless a run has taken it over. Whether it was forgotten."""
-        return self._drop(self)
+        return not self.taken and self._drop(self)
 
     def suits(self, inputs: Sequence[Array]) -> bool:
         """Whether a run with these inputs may go on with it."""
-        return self.runtime.early is self and all(inputs[k] is a for k, a in zip(self.lead.inputs, self.arrays, strict=False))
+        return self.runtime.early is self and all(map(is_, map(inputs.__getitem__, self.lead.inputs), self.arrays))
 
 
 def _bound(words: Any, lead: Lead, threads: int) -> Any:

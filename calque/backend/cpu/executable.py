@@ -46,7 +46,10 @@ def _chooser(positions: list[int]) -> Callable[[list[Any]], Sequence[Any]]:
     """A function that picks these items of a list."""
     if len(positions) > 1:
         return itemgetter(*positions)
-    return lambda items: [items[k] for k in positions]
+    if positions:
+        only = positions[0]
+        return lambda items: [items[only]]
+    return lambda items: []
 
 
 def _address(array: Array) -> int:
@@ -222,13 +225,13 @@ class CpuExecutable(Executable):
     def begin(self, inputs: Sequence[Array]) -> Early | None:
         """See `backend.base.Executable.begin`."""
         runtime = HERE.runtime
-        if self._begun or self._lead is None or not self.leading or runtime.early is not None or runtime.threads_now() < 2:
+        if self._begun or self._lead is None or not self.leading or runtime.early is not None or runtime.running < 2:
             return None
         words = self._free_words()
         arena = HERE.pool.arena(self._arena_bytes) if words.arena is None else words.arena
         early = Early(self._lead, words, arena, inputs, runtime, self._drop)
         self._begun.append(early)
-        if early.begins():
+        if runtime.begin(early):
             return early
         self._begun.remove(early)
         self._idle.append(words)
@@ -240,6 +243,7 @@ class CpuExecutable(Executable):
             early = self._begun.pop()
         except IndexError:
             return None
+        early.taken = True
         if early.suits(inputs) and HERE.runtime is early.runtime:
             return early
         early.runtime.forget_early(early)

@@ -77,7 +77,7 @@ class Runtime:
         self._control: Any = None
         self._scratch: list[Array] = []
         self._address = 0
-        self._threads = 0  # running, the caller included; 0: not started
+        self.running = 0  # threads, the caller included; 0: not started
         self.early: Any = None  # what the workers have begun (`early.Early`), kept as long as they may touch its memory
 
     @property
@@ -93,7 +93,7 @@ class Runtime:
         native = self.native
         with self._lock:
             wanted = self.wanted()
-            if self._threads != wanted:
+            if self.running != wanted:
                 self._restart(wanted)
             if self.early is not None:
                 self._settle()
@@ -109,19 +109,15 @@ class Runtime:
         """Threads that a job runs on, the caller included (starting them if need be)."""
         with self._lock:
             wanted = self.wanted()
-            if self._threads != wanted:
+            if self.running != wanted:
                 self._restart(wanted)
-            return self._threads
-
-    def threads_now(self) -> int:
-        """Threads that are running, the caller included; 0 before the first job."""
-        return self._threads
+            return self.running
 
     def step(self, call: Callable[..., Any], request: Any, *arguments: Any) -> Any:
         """What `call` returns for one run of a program: `calque_step` or `calque_again`, bound to this request."""
         with self._lock:
             wanted = self.wanted()
-            if self._threads != wanted:
+            if self.running != wanted:
                 self._restart(wanted)
             request[0] = self._address  # a restart moves it
             early = self.early
@@ -138,15 +134,15 @@ class Runtime:
             self.early = None
             return found
 
-    def begin(self, early: Any, call: tuple[Callable[..., Any], Any]) -> bool:
-        """Let the workers begin; False, and nothing has happened, if the team has something else to do."""
+    def begin(self, early: Any) -> bool:
+        """Let the workers begin with it; False, and nothing has happened, if the team has something else to do."""
         if not self._lock.acquire(blocking=False):
             return False
         try:
-            if self.early is not None or self._threads < 2 or self._threads != self.wanted():
+            if self.early is not None or self.running < 2 or self.running != self.wanted():
                 return False
             self.early = early  # first of all: whatever interrupts this, the memory stays
-            function, request = call
+            function, request, _ = early.call
             request[0] = self._address
             function(early.arrays)
             return True
@@ -176,12 +172,12 @@ class Runtime:
         self._control, self._address = control, address
         started = self.native.start(address)
         words[320 // 8] = started
-        self._threads = threads if started == threads else started
+        self.running = threads if started == threads else started
 
     def _stop(self) -> None:
-        if self._threads > 1:
+        if self.running > 1:
             self.native.stop(self._address)
-        self._threads, self.early = 0, None
+        self.running, self.early = 0, None
 
     def shut_down(self) -> None:
         """Join the workers; the next job starts new ones."""
@@ -195,7 +191,7 @@ class Runtime:
         """In a forked child: the workers stayed in the parent, and its lock may be held by a thread that is gone."""
         self._lock = threading.Lock()
         self._kept = (self._control, self._scratch)  # the parent's layout, never touched again
-        self._control, self._scratch, self._threads, self.early = None, [], 0, None
+        self._control, self._scratch, self.running, self.early = None, [], 0, None
 
 
 def _control_block(scratch: list[Array]) -> tuple[Array, int]:
