@@ -107,4 +107,15 @@ def no_tensor(name: str, error: AttributeError) -> DTypeError | None:
     call."""
     if error.name not in _INSIDE_TENSORS:
         return None
-    return DTypeError(f"[{name}] expected a Tensor, got {type(error.obj).__name__}; convert it with calque.as_tensor(...)")
+    return DTypeError(f"[{name}] expected a Tensor, got {type(error.obj).__name__}; {how_to_pass(error.obj)}")
+
+
+def how_to_pass(value: object) -> str:
+    """What to do with a value that is no Tensor, where one is expected."""
+    if value is None:
+        return "pass a Tensor (a function or forward() without a return gives None)"
+    if isinstance(value, (tuple, list)) and any(hasattr(v, "_layout") for v in value):
+        return "pass one of its elements"
+    if callable(value):
+        return "pass a Tensor, such as the result of calling it"
+    return "convert it with calque.as_tensor(...)"

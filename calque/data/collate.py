@@ -69,9 +69,10 @@ class _Collator:
             if isinstance(first, kind):
                 self.require(batch, kind, path)
                 return rule(batch, path)
+        advice = "does __getitem__ of the dataset return its sample?" if first is None and not path else f"convert it in the dataset, {_ADVICE}"
         raise TypeError(
             f"[default_collate] expected tensors, NumPy arrays, numbers, strings, dicts, tuples or lists; got "
-            f"{type(first).__name__}{_at(path)} in sample {self.name(0)}; convert it in the dataset, {_ADVICE}"
+            f"{type(first).__name__}{_at(path)} in sample {self.name(0)}; {advice}"
         )
 
     def rules(self) -> tuple[tuple[Any, Callable[[Sequence[Any], str], Any]], ...]:

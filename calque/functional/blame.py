@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from calque.base.dtypes import DType
-from calque.base.errors import ArgumentError, CalqueError, DTypeError, OutOfMemoryError, no_tensor
+from calque.base.errors import ArgumentError, CalqueError, DTypeError, OutOfMemoryError, how_to_pass, no_tensor
 from calque.functional.common import Function, is_number, is_tensor
 from calque.run.source import inside_package
 
@@ -109,8 +109,7 @@ def refusal(name: str, parameter: str, expected: str, value: Any) -> DTypeError:
     got = f"{type(value).__name__} with {type(inside[0]).__name__} inside" if inside else type(value).__name__
     shown = f" {value!r}" if isinstance(value, (str, int, float)) else ""
     if "Tensor" in expected:
-        data = is_number(inside[0] if inside else value) or isinstance(inside[0] if inside else value, (np.ndarray, list, tuple))
-        hint = "convert it with calque.as_tensor(...)" if data else "pass a Tensor"
+        hint = how_to_pass(inside[0] if inside else value)
     else:
         hint = f"pass {expected}"
     return DTypeError(f"[{name}] expected {expected}, got {got}{shown} as {parameter!r}; {hint}")

@@ -8,7 +8,7 @@ from operator import index as as_int
 from typing import Any
 
 from calque.base import dtypes as dt
-from calque.base.errors import ArgumentError, DTypeError, ShapeError
+from calque.base.errors import ArgumentError, DTypeError, ShapeError, how_to_pass
 from calque.base.layout import Layout
 from calque.base.shapes import Shape, contiguous_strides, normalize_dim
 from calque.functional.common import cast, is_number, is_tensor, method, prim
@@ -182,7 +182,7 @@ def _common(op: str, tensors: Any) -> list[Tensor]:
         raise ArgumentError(f"[{op}] expected a non-empty list of Tensors")
     for i, x in enumerate(listed):
         if not is_tensor(x):
-            raise TypeError(f"[{op}] expected Tensor as element {i}, got {type(x).__name__}")
+            raise TypeError(f"[{op}] expected Tensor as element {i}, got {type(x).__name__}; {how_to_pass(x)}")
     dtype = listed[0]._layout.dtype
     for x in listed:
         if x._layout.dtype is not dtype:

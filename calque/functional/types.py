@@ -245,15 +245,11 @@ def _truth(input: Tensor) -> bool:
     view = input._layout
     if view.numel != 1:
         many = "no values" if view.numel == 0 else f"{view.numel} values"
-        raise _Ambiguous(
+        raise ArgumentError(
             f"[bool] Boolean value of Tensor with {many} is ambiguous: expected one value, got shape {tuple(view.shape)}; use "
             ".any() or .all()"
         )
     return bool(read_number(input, "bool", _is_true))
-
-
-class _Ambiguous(ArgumentError):
-    """The truth of several values was asked for."""
 
 
 def is_nonzero(input: Tensor) -> bool:

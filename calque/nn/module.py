@@ -69,7 +69,9 @@ class Module(Conversions):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The computation of a call; subclasses define it."""
-        raise NotImplementedError(f'Module [{type(self).__name__}] is missing the required "forward" function')
+        raise NotImplementedError(
+            f'Module [{type(self).__name__}] is missing the required "forward" function; define forward(self, ...), or call the layers inside'
+        )
 
     # ------------------------------------------------------------------------------------------------------------- calling
 
@@ -178,7 +180,7 @@ class Module(Conversions):
 
     def _check_name(self, name: str, kind: str, registry: str) -> None:
         if registry not in self.__dict__:
-            raise AttributeError(f"cannot assign {kind} before Module.__init__() call")
+            raise AttributeError(f"cannot assign {kind} before Module.__init__() call; begin __init__ with super().__init__()")
         if not isinstance(name, str):
             raise TypeError(f"{kind} name should be a string. Got {type(name).__name__}")
         if "." in name:
@@ -219,7 +221,8 @@ class Module(Conversions):
         """Add a submodule (or None) under a name."""
         self._check_name(name, "module", "_modules")
         if module is not None and not isinstance(module, Module):
-            raise TypeError(f"{type(module).__name__} is not a Module subclass")
+            hint = "; unpack it, as in Sequential(*layers)" if isinstance(module, (list, tuple)) else "; pass a layer, such as nn.ReLU()"
+            raise TypeError(f"{_type_name(module)} is not a Module subclass{hint}")
         self._modules[name] = module
         Changes.epoch += 1
 
@@ -241,7 +244,7 @@ class Module(Conversions):
         parameters = own.get("_parameters")
         if isinstance(value, Parameter):
             if parameters is None:
-                raise AttributeError("cannot assign parameters before Module.__init__() call")
+                raise AttributeError("cannot assign parameters before Module.__init__() call; begin __init__ with super().__init__()")
             self._forget(name, "_parameters")
             self.register_parameter(name, value)
         elif parameters is not None and name in parameters:
@@ -250,7 +253,7 @@ class Module(Conversions):
             parameters[name] = None
         elif isinstance(value, Module):
             if "_modules" not in own:
-                raise AttributeError("cannot assign module before Module.__init__() call")
+                raise AttributeError("cannot assign module before Module.__init__() call; begin __init__ with super().__init__()")
             self._forget(name, "_modules")
             own["_modules"][name] = value
         elif parameters is not None and name in own["_modules"]:
@@ -265,7 +268,7 @@ class Module(Conversions):
     def _set_buffer(self, name: str, value: Any) -> None:
         own = self.__dict__
         if "_buffers" not in own:
-            raise AttributeError("cannot assign buffer before Module.__init__() call")
+            raise AttributeError("cannot assign buffer before Module.__init__() call; begin __init__ with super().__init__()")
         if value is not None and not is_tensor(value):
             raise TypeError(f"cannot assign '{_type_name(value)}' as buffer '{name}' (Buffer, Tensor or None expected)")
         if isinstance(value, Buffer):

@@ -100,7 +100,7 @@ class Plan:
 def load(module: Any, state_dict: Any, strict: bool, assign: bool) -> IncompatibleKeys:
     """`Module.load_state_dict`."""
     if not isinstance(state_dict, Mapping):
-        raise TypeError(f"Expected state_dict to be dict-like, got {type(state_dict)}.")
+        raise TypeError(f"Expected state_dict to be dict-like, got {type(state_dict)}; pass what state_dict() of a module returns")
     metadata = getattr(state_dict, "_metadata", None)
     entries: OrderedDict[str, Any] = OrderedDict(state_dict)
     plan = Plan(strict)
@@ -214,6 +214,14 @@ def _prefix_hint(missing: list[str], unexpected: list[str]) -> str:
     return ""
 
 
+def _nested_hint(entries: Any, missing: list[str]) -> str:
+    """A whole checkpoint came, and one of its values is the state dict."""
+    for key, value in entries.items():
+        if isinstance(value, Mapping) and set(missing) & set(value):
+            return f"the names are inside entry {key!r}: pass checkpoint[{key!r}]"
+    return ""
+
+
 def _report(module: Any, entries: Any, plan: Plan) -> str:
     lines = []
     if plan.strict and plan.missing:
@@ -221,7 +229,7 @@ def _report(module: Any, entries: Any, plan: Plan) -> str:
     if plan.strict and plan.unexpected:
         lines.append(f"Unexpected key(s) in state_dict: {_quoted(plan.unexpected, plan.missing)}. ")
     lines += plan.errors
-    hint = _prefix_hint(plan.missing, plan.unexpected) if plan.strict else ""
+    hint = (_nested_hint(entries, plan.missing) or _prefix_hint(plan.missing, plan.unexpected)) if plan.strict else ""
     if hint:
         lines.append(hint)
     lines.append("Nothing was loaded.")

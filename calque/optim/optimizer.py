@@ -133,6 +133,10 @@ class Optimizer:
                 f"[{type(self).__name__}] params argument given to the optimizer should be an iterable of Tensors or dicts, got one Tensor; "
                 "put it in a list"
             )
+        if not isinstance(params, Iterable):
+            raise TypeError(
+                f"[{type(self).__name__}] expected an iterable of Tensors or dicts, got {type(params).__name__}; pass model.parameters()"
+            )
         self.defaults = defaults
         self._reset_hooks()
         self.state: defaultdict[Any, dict[str, Any]] = defaultdict(dict)

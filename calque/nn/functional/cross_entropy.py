@@ -122,6 +122,11 @@ def _check(op: str, input: Tensor, target: Tensor, weight: Any) -> None:
     classes = shape[0] if len(shape) == 1 else shape[1]
     kind = target._layout.dtype
     if kind.category != 1:
+        if input._layout.dtype.category == 1:
+            raise DTypeError(
+                f"[{op}] expected scores and then labels, got labels (dtype {input._layout.dtype!r}, shape {shape}) as input and dtype {kind!r}, "
+                f"shape {labels} as target; exchange the two arguments"
+            )
         raise DTypeError(
             f"[{op}] expected integer labels of shape {expected}, got dtype {kind!r} and shape {labels}; convert class "
             "indices with .long(), "

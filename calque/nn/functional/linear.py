@@ -24,10 +24,11 @@ def _check_linear(input: Tensor, weight: Tensor, bias: Any) -> None:
     if w.ndim not in (1, 2):
         raise ShapeError(f"[linear] expected a weight (out, in), got shape {tuple(w.shape)}")
     if x.ndim == 0 or x.shape[-1] != w.shape[-1]:
+        flat = x.ndim > 2 and prod(x.shape[1:]) == w.shape[-1]
+        hint = "flatten the input first, with nn.Flatten() or .flatten(1)" if flat else "transpose or reshape the input, or change in_features"
         raise ShapeError(
-            f"[linear] expected last dim {w.shape[-1]} (weight {tuple(w.shape)}), got shape {tuple(x.shape)}; transpose "
-            "or reshape the input, or "
-            "change in_features (mat1 and mat2 shapes cannot be multiplied)"
+            f"[linear] expected last dim {w.shape[-1]} (weight {tuple(w.shape)}), got shape {tuple(x.shape)}; {hint} "
+            "(mat1 and mat2 shapes cannot be multiplied)"
         )
     if bias is not None:
         if tuple(bias._layout.shape) not in ((w.shape[0],) if w.ndim == 2 else (), (1,)):

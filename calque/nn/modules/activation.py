@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from calque import functional as T
-from calque.base.errors import ArgumentError
+from calque.base.errors import ArgumentError, DTypeError
+from calque.functional.common import is_tensor
 from calque.nn import functional as F
 from calque.nn import init
 from calque.nn.again import replayable
 from calque.nn.module import Module
 from calque.nn.modules.linear import Linear
-from calque.nn.modules.make import fresh
+from calque.nn.modules.make import fresh, positive
 from calque.nn.parameter import Parameter
 from calque.tensor import Tensor
 
@@ -27,6 +28,9 @@ class _InPlace(Module):
 
     def __init__(self, inplace: bool = False) -> None:
         super().__init__()
+        if is_tensor(inplace):
+            name = type(self).__name__
+            raise DTypeError(f"[{name}] expected inplace as a bool, got a Tensor; a layer is made first and then called: {name}()(input)")
         self.inplace = inplace
 
     def extra_repr(self) -> str:
@@ -370,8 +374,7 @@ class MultiheadAttention(Module):
         dtype: Any = None,
     ) -> None:
         super().__init__()
-        if embed_dim <= 0 or num_heads <= 0:
-            raise ArgumentError(f"[MultiheadAttention] embed_dim and num_heads must be greater than 0, got {embed_dim} and {num_heads}")
+        positive("MultiheadAttention", embed_dim=embed_dim, num_heads=num_heads)
         if embed_dim % num_heads:
             raise ArgumentError(f"[MultiheadAttention] embed_dim must be divisible by num_heads, got {embed_dim} and {num_heads}")
         self.embed_dim, self.num_heads, self.dropout, self.batch_first = embed_dim, num_heads, dropout, batch_first

@@ -9,7 +9,7 @@ from calque.base.errors import ArgumentError
 from calque.nn import functional as F
 from calque.nn import init
 from calque.nn.module import Module
-from calque.nn.modules.make import fresh, positive, spread
+from calque.nn.modules.make import extents, fresh, positive, spread
 from calque.tensor import Tensor
 
 __all__ = ["Conv1d", "Conv2d", "Conv3d", "ConvTranspose1d", "ConvTranspose2d"]
@@ -39,23 +39,25 @@ class _Conv(Module):
         super().__init__()
         name, n = type(self).__name__, self.dims
         positive(name, groups=groups)
+        extents(name, in_channels=in_channels, out_channels=out_channels)
         if in_channels % groups:
             raise ArgumentError(f"[{name}] in_channels must be divisible by groups, got in_channels={in_channels} and groups={groups}")
         if out_channels % groups:
             raise ArgumentError(f"[{name}] out_channels must be divisible by groups, got out_channels={out_channels} and groups={groups}")
+        self.kernel_size, self.stride, self.dilation, self.output_padding = spread(
+            name, n, kernel_size=kernel_size, stride=stride, dilation=dilation, output_padding=output_padding
+        )
         if isinstance(padding, str):
             if padding not in ("same", "valid"):
                 raise ArgumentError(f"[{name}] Invalid padding string {padding!r}, should be one of {{'valid', 'same'}}")
-            if padding == "same" and any(s != 1 for s in spread(stride, n)):
+            if padding == "same" and any(s != 1 for s in self.stride):
                 raise ArgumentError(f"[{name}] padding='same' is not supported for strided convolutions")
         if padding_mode not in ("zeros", "reflect", "replicate", "circular"):
             raise ArgumentError(
                 f"[{name}] padding_mode must be one of {{'zeros', 'reflect', 'replicate', 'circular'}}, but got padding_mode='{padding_mode}'"
             )
         self.in_channels, self.out_channels, self.groups, self.padding_mode = in_channels, out_channels, groups, padding_mode
-        self.kernel_size, self.stride, self.dilation = spread(kernel_size, n), spread(stride, n), spread(dilation, n)
-        self.padding: Any = padding if isinstance(padding, str) else spread(padding, n)
-        self.output_padding = spread(output_padding, n)
+        self.padding: Any = padding if isinstance(padding, str) else spread(name, n, padding=padding)[0]
         if any(k < 1 for k in self.kernel_size) or any(s < 1 for s in self.stride):
             raise ArgumentError(f"[{name}] expected kernel_size and stride >= 1, got {self.kernel_size} and {self.stride}")
         first, second = (in_channels, out_channels) if self.transposed else (out_channels, in_channels)

@@ -8,7 +8,7 @@ from calque.base.errors import ArgumentError, ShapeError
 from calque.nn import functional as F
 from calque.nn import init
 from calque.nn.module import Module
-from calque.nn.modules.make import fresh
+from calque.nn.modules.make import extents, fresh
 from calque.nn.parameter import Parameter
 from calque.tensor import Tensor
 
@@ -78,6 +78,7 @@ class Embedding(_Table):
         if sparse:
             raise ArgumentError("[Embedding] sparse gradients are not supported; use sparse=False: the gradient is dense and its update is fused")
         self.num_embeddings, self.embedding_dim = num_embeddings, embedding_dim
+        extents("Embedding", num_embeddings=num_embeddings, embedding_dim=embedding_dim)
         self.padding_idx = _row("Embedding", padding_idx, num_embeddings)
         self.max_norm, self.norm_type, self.scale_grad_by_freq, self.sparse = max_norm, norm_type, scale_grad_by_freq, sparse
         self._setup(_weight, _freeze, device, dtype)

@@ -5,15 +5,13 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import numpy as np
-
 from calque import functional as T
 from calque.base.errors import ArgumentError, ShapeError
 from calque.nn import functional as F
 from calque.nn import init
 from calque.nn.again import replayable
 from calque.nn.module import Module
-from calque.nn.modules.make import fresh
+from calque.nn.modules.make import extents, fresh
 from calque.nn.parameter import UninitializedParameter, is_lazy
 from calque.tensor import Tensor
 
@@ -48,9 +46,7 @@ class Linear(Module):
 
     def __init__(self, in_features: int, out_features: int, bias: bool = True, device: Any = None, dtype: Any = None) -> None:
         super().__init__()
-        for name, value in (("in_features", in_features), ("out_features", out_features)):
-            if not isinstance(value, (int, np.integer)) or value < 0:
-                raise ArgumentError(f"[Linear] expected {name} as an int >= 0, got {value!r}")
+        extents("Linear", in_features=in_features, out_features=out_features)
         self.in_features = int(in_features)
         self.out_features = int(out_features)
         self.weight = fresh((out_features, in_features), device, dtype)

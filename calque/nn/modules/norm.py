@@ -12,7 +12,7 @@ from calque.base.errors import ArgumentError, ShapeError
 from calque.nn import functional as F
 from calque.nn import init
 from calque.nn.module import Module
-from calque.nn.modules.make import fresh
+from calque.nn.modules.make import extents, fresh
 from calque.run.recorder import local
 from calque.tensor import Tensor
 
@@ -40,8 +40,7 @@ class _Running(Module):
         bias: bool,
     ) -> None:
         super().__init__()
-        if not isinstance(num_features, (int, np.integer)) or num_features < 0:
-            raise ArgumentError(f"[{type(self).__name__}] expected num_features as an int >= 0, got {num_features!r}")
+        extents(type(self).__name__, num_features=num_features)
         num_features = int(num_features)
         self.num_features, self.eps, self.momentum = num_features, eps, momentum
         self.affine, self.track_running_stats = affine, track_running_stats
@@ -72,7 +71,10 @@ class _Running(Module):
     def _check_input(self, input: Tensor) -> None:
         if input._layout.ndim not in self.ranks:
             wanted = " or ".join(f"{r}D" for r in self.ranks)
-            raise ShapeError(f"[{type(self).__name__}] expected {wanted} input (got {input._layout.ndim}D input), shape {tuple(input._layout.shape)}")
+            raise ShapeError(
+                f"[{type(self).__name__}] expected {wanted} input (got {input._layout.ndim}D input), shape {tuple(input._layout.shape)}; "
+                "reshape the input, or use the layer for that number of dims"
+            )
 
     def _upgrade_state_dict(self, entries: Any, prefix: str, version: int | None) -> None:
         """State dicts from before version 2 do not count batches."""

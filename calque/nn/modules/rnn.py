@@ -16,7 +16,7 @@ from calque.nn import functional as F
 from calque.nn import init
 from calque.nn.functional.recurrent import gru_step, lstm_gates, lstm_scan, relu, scan
 from calque.nn.module import Module
-from calque.nn.modules.make import fresh, positive
+from calque.nn.modules.make import extents, fresh, positive
 from calque.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 from calque.tensor import Tensor, read, upload
 
@@ -37,6 +37,7 @@ class RNNBase(Module):
     ) -> None:  # fmt: skip
         super().__init__()
         name = type(self).__name__
+        extents(name, input_size=input_size, proj_size=proj_size)
         positive(name, hidden_size=hidden_size, num_layers=num_layers)
         if isinstance(dropout, bool) or not isinstance(dropout, (int, float)) or not 0 <= dropout <= 1:
             raise ArgumentError(
