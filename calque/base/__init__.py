@@ -1,0 +1,1 @@
+"""What every layer may use: settings, errors, dtypes, shapes, layouts, devices."""

@@ -1,0 +1,1 @@
+"""Programs as data: nodes, their scalar instruction set, their verifier, rewriting by named rules. See README.md."""

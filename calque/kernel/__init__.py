@@ -1,0 +1,1 @@
+"""From a program to launches: fusion, lowering to loops, memory. See README.md."""
