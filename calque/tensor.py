@@ -15,7 +15,7 @@ import numpy as np
 
 from calque.base import dtypes as dt
 from calque.base.attached import Attached
-from calque.base.device import CPU, META, Device
+from calque.base.device import CPU, META
 from calque.base.errors import AutogradError, DeviceError, DTypeError, no_tensor
 from calque.base.layout import Layout, dense_layout, layout
 from calque.base.shapes import within_dense
@@ -582,15 +582,6 @@ def upload_known(values: np.ndarray[Any, Any], dtype: dt.DType, made_of: Any = (
             capture.abort("makes a tensor from a number that changes from call to call")
         capture.constant(made._storage)
     return made
-
-
-def require_same_device(op: str, *tensors: Tensor) -> Device:
-    """The common device; raises `DeviceError` naming the op and both devices."""
-    first = tensors[0]._layout.device
-    for t in tensors[1:]:
-        if t._layout.device is not first:
-            raise DeviceError(f"[{op}] expected all tensors on the same device, got {first} and {t._layout.device}; move one with .to(device)")
-    return first
 
 
 def require_float(op: str, t: Tensor) -> None:

@@ -278,6 +278,45 @@ def test_functions_stay_small() -> None:
     assert not wrong, listing(wrong)
 
 
+def defined(tree: ast.Module) -> Iterator[tuple[str, int]]:
+    """Functions, classes and values at the top of a module. What a decorator registers is used by it; a protocol describes what others have."""
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            protocol = isinstance(node, ast.ClassDef) and any(ast.unparse(base) == "Protocol" for base in node.bases)
+            if not node.decorator_list and not protocol:
+                yield node.name, node.lineno
+        elif isinstance(node, ast.Assign | ast.AnnAssign):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            yield from ((n.id, node.lineno) for target in targets for n in ast.walk(target) if isinstance(n, ast.Name))
+
+
+def mentioned(module: Module) -> Iterator[str]:
+    """Names that a module uses, hands on (an import into a package's face, or under another name) or lists as strings."""
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
+            yield node.id
+        elif isinstance(node, ast.Attribute):
+            yield node.attr
+        elif isinstance(node, ast.ImportFrom):
+            yield from (alias.name for alias in node.names if alias.asname or module.path.name == "__init__.py")
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield node.value
+
+
+def test_nothing_is_left_over() -> None:
+    """What no module mentions any more is deleted; a test alone keeps nothing alive. The facade is there for users."""
+    used = {name for module in MODULES for name in mentioned(module)}
+    names = {
+        f"{module.label}::{name}": f"{module.label}:{line} {name} is used nowhere in calque/"
+        for module in MODULES
+        for name, line in defined(module.tree)
+        if module.layer != "calque" and name not in used and not name.startswith("__")
+    }
+    needless = [f"{name}: the budget names what is used or gone" for name in BUDGET["unused"] if name not in names]
+    wrong = [text for name, text in names.items() if name not in BUDGET["unused"]] + needless
+    assert not wrong, listing(wrong)
+
+
 # The checks themselves: each must see the mistake it is there for.
 
 
@@ -286,7 +325,7 @@ def test_the_checks_see_mistakes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     for folder in ("base", "ir", "io"):
         (package / folder).mkdir(parents=True)
         (package / folder / "__init__.py").write_text("")
-    (package / "base" / "a.py").write_text("from calque.ir import b\n")
+    (package / "base" / "a.py").write_text("from calque.ir import b\n\nLEFT = 1\n")
     text = "import os\nfrom ..base import a\ndef f():\n    import calque.io\n    return os.environ\n"
     (package / "ir" / "b.py").write_text(text)
     (package / "io" / "c.py").write_text("import pickle, torch\n" + "\n" * 700)
@@ -302,6 +341,7 @@ def test_the_checks_see_mistakes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         (test_environment_is_read_in_one_place, ["calque/ir/b.py:5 os.environ"]),
         (lambda: test_files_are_never_unpickled("pickle"), ["calque/io/c.py:1"]),
         (test_files_stay_small, ["calque/io/c.py: 701 lines"]),
+        (test_nothing_is_left_over, ["calque/base/a.py:3 LEFT is used nowhere", "calque/ir/b.py:3 f is used nowhere"]),
     ]:
         with pytest.raises(AssertionError) as caught:
             check()

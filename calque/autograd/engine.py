@@ -56,11 +56,6 @@ class SavedContext:
         """Shape of the result."""
         return tuple(self._node.edge.layout.shape)
 
-    @property
-    def out_dtype(self) -> Any:
-        """dtype of the result."""
-        return self._node.edge.layout.dtype
-
 
 class Engine:
     """Holds the functional namespace the rules are written in; `calque.functional` sets it once at import."""

@@ -76,11 +76,6 @@ class Settings:
 settings = Settings()
 
 
-def environment(name: str, default: str = "") -> str:
-    """Value of an environment variable of another tool (`NO_COLOR`, `CI`): the one door for such reads."""
-    return os.environ.get(name, default)
-
-
 def whole_environment() -> dict[str, str]:
     """The environment for a process that this one starts."""
     return dict(os.environ)

@@ -73,7 +73,6 @@ float16._compute = float32
 bfloat16._compute = float32
 
 ALL: tuple[DType, ...] = (bool_, uint8, int8, int16, int32, int64, float16, bfloat16, float32, float64)
-FLOATS: tuple[DType, ...] = (float16, bfloat16, float32, float64)
 INTEGERS: tuple[DType, ...] = (uint8, int8, int16, int32, int64)
 _BY_NAME = {d.name: d for d in ALL}
 _BY_NP = {d.np: d for d in ALL}

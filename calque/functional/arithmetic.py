@@ -31,7 +31,6 @@ __all__ = [
 ]  # fmt: skip
 
 Binary = Callable[[Any, Any], Any]
-ADD, SUB, MUL, DIV, POW = (get(name) for name in ("add", "sub", "mul", "div", "pow"))
 
 
 # ------------------------------------------------------------------------------------------------------------- operands

@@ -9,8 +9,8 @@ import numpy as np
 
 from calque.base import dtypes as dt
 from calque.base.errors import DTypeError
-from calque.ops.opdef import OpDef, get
-from calque.tensor import TENSOR_TYPES, Tensor, binary, record, unary
+from calque.ops.opdef import get
+from calque.tensor import TENSOR_TYPES, Tensor, record, unary
 
 Number = bool | int | float
 Operand = Any  # a Tensor or a number
@@ -121,26 +121,6 @@ def operand(op: str, x: Any, dtype: dt.DType) -> Any:
             value = int(value)
         return (value, dtype)
     raise DTypeError(f"[{op}] expected a Tensor or a number, got {type(x).__name__}; convert it with calque.as_tensor(...)")
-
-
-def record_binary(op: OpDef, a: Any, b: Any, dtype: dt.DType | None = None) -> Tensor:
-    """Promote two operands to a common type (or `dtype`) and record."""
-    common = dtype or result_dtype(a, b)
-    if not is_tensor(a) and not is_tensor(b):
-        a = record(get("full"), ((number(a), common),), ((),))
-    return record(op, (operand(op.name, a, common), operand(op.name, b, common)))
-
-
-def binary_function(name: str, promote: Callable[[Any, Any], dt.DType] | None = None) -> Callable[[Any, Any], Tensor]:
-    """A binary elementwise function over Tensors and numbers, with the recorder's fast path. `promote` overrides the operand type rule."""
-    op = get(name)
-
-    def fallback(a: Any, b: Any) -> Tensor:
-        if not (is_tensor(a) or is_number(a)) or not (is_tensor(b) or is_number(b)):
-            return NotImplemented  # type: ignore[no-any-return]
-        return record_binary(op, a, b, promote(a, b) if promote else None)
-
-    return binary(op, fallback)
 
 
 def unary_function(name: str, to_float: bool = False) -> Callable[[Tensor], Tensor]:

@@ -104,8 +104,3 @@ def finish(program: Program, nodes: list[Node], place: list[int]) -> Program:
         tuple(kept), tuple([final[o] for o in outputs]), program.donated, program.updates,
         tuple([Check(final[at], c.make_error, c.line) for at, c in zip(checks, program.checks, strict=True)]), program.name,
     )  # fmt: skip
-
-
-def remove_dead(program: Program) -> Program:
-    """Without nodes that no output or check needs."""
-    return finish(program, list(program.nodes), list(range(len(program.nodes))))

@@ -27,7 +27,6 @@ class Class(IntEnum):
     ACCUMULATE = 8  # index_add, scatter, update_add, ...: indexed stores into its buffer
 
 
-STORED = (Class.INPUT, Class.CONTRACT, Class.HOST, Class.WRITE, Class.ACCUMULATE)
 READS_INDEXED = ("index_select", "gather")
 WRITES = ("update", "update_at", "cat")
 NARROW = ("matmul", "conv2d", "conv2d_input_grad", "conv2d_weight_grad")  # of bfloat16, where legalization left them

@@ -104,13 +104,6 @@ class LoopKernel:
         """All instructions in id order."""
         return [i for stage in self.stages for i in stage.instrs]
 
-    def parameter_count(self) -> int:
-        """Number of integer parameter words (extents, offsets, strides, index strides and limits)."""
-        count = self.rank_p + self.rank_r
-        for a in self.accesses:
-            count += 1 + a.strides.count("s") + (2 if a.indirect else 0)
-        return count
-
     def __str__(self) -> str:
         fixed = f" fixed={'x'.join(map(str, self.fixed))}" if self.fixed else ""
         lines = [f"kernel P={self.rank_p} R={self.rank_r} vector={self.vector or '-'}{fixed}{' panels' if self.panels else ''}"]

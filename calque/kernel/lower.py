@@ -5,7 +5,6 @@ Two groups with the same structure give equal `LoopKernel`s whatever their exten
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from math import prod
 from typing import Any
@@ -343,13 +342,3 @@ def lower_group(fusion: Fusion, g: Group, needed: set[int]) -> Launch | None:
 def _divisor(extent: int) -> int:
     """Edge of a block that divides the extent; 0 for none."""
     return next((t for t in TILES if extent % t == 0 and extent > t), 0)
-
-
-def intern(table: dict[LoopKernel, LoopKernel]) -> Callable[[LoopKernel], LoopKernel]:
-    """Equal kernels become one object, so that later comparisons are by identity."""
-    return lambda kernel: table.setdefault(kernel, kernel)
-
-
-def iterations(launch: Launch) -> int:
-    """Iterations of all loops together."""
-    return prod(launch.params[: launch.kernel.rank_p + launch.kernel.rank_r])

@@ -13,7 +13,6 @@ import pytest
 import calque as torch
 from calque import nn
 from calque.base.config import settings
-from calque.base.device import Device
 from calque.base.errors import (
     ArgumentError,
     DeviceError,
@@ -25,10 +24,8 @@ from calque.base.errors import (
     OutOfRangeError,
     ShapeError,
 )  # fmt: skip
-from calque.base.layout import layout
 from calque.nn import functional as F
 from calque.run import losses
-from calque.tensor import require_same_device, wrap
 from tests.bad_input.refusals import refused, unchanged
 
 
@@ -228,10 +225,11 @@ def test_row_46_no_such_device() -> None:
     assert not torch.cuda.is_available()
 
 
+@pytest.mark.usefixtures("two_devices")
 def test_row_46_two_devices() -> None:
-    here = torch.ones(2)
-    there = wrap(here._storage, layout((2,), (1,), 0, torch.float32, Device("cuda:0")))
-    refused(lambda: require_same_device("add", here, there), DeviceError, "[add]", "cpu", "cuda:0", ".to(device)")
+    here, there, layer = torch.ones(2, device="cpu:0"), torch.ones(2, device="cpu:1"), nn.Linear(2, 2).to("cpu:1")
+    refused(lambda: here + there, DeviceError, "[add]", "cpu:0", "cpu:1", ".to(device)")
+    refused(lambda: layer(here), DeviceError, "[matmul]", "cpu:0", "cpu:1", ".to(device)", "in layer Linear")
 
 
 def test_row_47_truth_of_several_values() -> None:

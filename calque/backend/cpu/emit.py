@@ -25,9 +25,6 @@ from calque.backend.cpu.target import TargetInfo
 from calque.base.errors import CompileError
 from calque.kernel.loops import Instr, LoopKernel, Stage
 
-VERSION = 10
-"""Part of the object cache's key: raise it when the same kernel text must be compiled anew."""
-
 SIGNATURE = "void @{}(i64 %thread, i64 %threads, ptr %barrier, ptr %scratch, ptr %args)"
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from calque.backend.cpu import emit_math
-from calque.backend.cpu.emit_text import FLOAT_KINDS, Lanes, is_literal, literal, register_kind
+from calque.backend.cpu.emit_text import FLOAT_KINDS, Lanes, literal, register_kind
 from calque.base.dtypes import DType, bool_
 from calque.base.errors import CompileError
 
@@ -391,8 +391,3 @@ def constant(value: bool | int | float, dtype: DType) -> Val:
     if isinstance(value, float):
         value = int(value) if math.isfinite(value) else 0
     return Val(literal(register_kind(dtype), value), dtype)
-
-
-def is_constant(value: Val) -> bool:
-    """Whether the value is a literal."""
-    return is_literal(value.text)

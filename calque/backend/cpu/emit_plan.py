@@ -12,7 +12,7 @@ from math import prod
 from calque.backend.cpu.emit_text import register_kind
 from calque.backend.cpu.target import TargetInfo
 from calque.base.errors import CompileError
-from calque.kernel.loops import Access, Instr, LoopKernel, Stage
+from calque.kernel.loops import Instr, LoopKernel, Stage
 
 STORES = ("store", "store_at", "add_at")
 COST = {
@@ -234,8 +234,3 @@ def levels(kernel: LoopKernel, plan: Plan) -> list[int]:
                 level = max(level, found[a] if a >= stage.first else min(found[a], 1))
             found.append(level)
     return found
-
-
-def stride_of(access: Access, dim: int) -> str:
-    """Stride class of an access along a dim; "0" for no dim."""
-    return access.strides[dim] if dim >= 0 else "0"

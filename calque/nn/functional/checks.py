@@ -119,7 +119,7 @@ def check_unit_interval(t: Tensor, error: Callable[[tuple[int, ...], float, int]
     _record(wrong_now, code, shape, from_code)
 
 
-def bad_label(op: str, classes: int, ignore: int | None) -> Callable[[tuple[int, ...], int], Exception]:
+def bad_label(op: str, classes: int) -> Callable[[tuple[int, ...], int], Exception]:
     """Error of a class label that does not exist."""
 
     def error(where: tuple[int, ...], value: int) -> Exception:

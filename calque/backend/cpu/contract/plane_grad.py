@@ -35,7 +35,6 @@ TALL_BLOCK, WIDE_BLOCK, EVEN_BLOCK = 256, 256, 128
 WAITING = 96 << 10
 """Elements of small images that may wait there."""
 TASKS = 16
-STEPS = ("batch", "channel", "group")
 WIDE_AT = 2 << 20
 """Where a thread's private memory holds the wide panels, behind the dense pixels of a strided x."""
 LONGEST_ROW = 128
