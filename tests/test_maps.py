@@ -9,7 +9,13 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "calque"
-MAPS = {"ir": "ir", "ops": "ops", "kernel": "kernel", "backend": "backend/cpu"}  # folder of the README -> folder that it describes
+MAPS = {  # folder of the README -> folder that it describes
+    "ir": "ir",
+    "ops": "ops",
+    "kernel": "kernel",
+    "backend": "backend/cpu",
+    "backend/cpu/contract": "backend/cpu/contract",
+}
 ARCHITECTURE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
 
 

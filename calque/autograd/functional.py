@@ -55,6 +55,15 @@ def _unpack(results: tuple[Any, ...], single: bool) -> Any:
     return results[0] if single else results
 
 
+def _second(gradients: tuple[Any, ...], variables: tuple[Any, ...], vectors: tuple[Any, ...], create_graph: bool) -> tuple[Any, ...]:
+    """The derivative of `gradients` by `variables`, times `vectors`; gradients that are constants add nothing."""
+    reached = [(g, v) for g, v in zip(gradients, vectors, strict=True) if g._requires_grad]
+    if not reached:
+        return tuple(zeros_like(x) for x in variables)
+    outputs, weights = zip(*reached, strict=True)
+    return grad(outputs, variables, weights, create_graph=create_graph, allow_unused=True, materialize_grads=True)
+
+
 def vjp(
     func: Callable[..., Any], inputs: Any, v: Any = None, create_graph: bool = False, strict: bool = False
 ) -> tuple[Any, Any]:
@@ -84,17 +93,7 @@ def jvp(
         vectors = _given(v, arguments, "jvp")
         dummies = tuple(_fresh(zeros_like(out), False) for out in _tuple(outputs))
         pulled = grad(_tuple(outputs), arguments, dummies, create_graph=True, allow_unused=True, materialize_grads=True)
-        reached = [(p, u) for p, u in zip(pulled, vectors, strict=True) if p._requires_grad]
-        found: tuple[Any, ...] = tuple(zeros_like(out) for out in _tuple(outputs))
-        if reached:
-            found = grad(
-                [p for p, _ in reached],
-                dummies,
-                [u for _, u in reached],
-                create_graph=create_graph,
-                allow_unused=True,
-                materialize_grads=True,
-            )
+        found = _second(pulled, dummies, vectors, create_graph)
     return _close(outputs, create_graph), _close(_unpack(found, isinstance(outputs, Tensor)), create_graph)
 
 
@@ -169,17 +168,7 @@ def _second_product(name: str, func: Callable[..., Any], inputs: Any, v: Any, cr
         _require_scalar(name, out)
         vectors = _given(v, arguments, name)
         first = grad(out, arguments, create_graph=True, allow_unused=True, materialize_grads=True)
-        reached = [(g, u) for g, u in zip(first, vectors, strict=True) if g._requires_grad]
-        found: tuple[Any, ...] = tuple(zeros_like(x) for x in arguments)
-        if reached:
-            found = grad(
-                [g for g, _ in reached],
-                arguments,
-                [u for _, u in reached],
-                create_graph=create_graph,
-                allow_unused=True,
-                materialize_grads=True,
-            )
+        found = _second(first, arguments, vectors, create_graph)
     return _close(out, create_graph), _close(_unpack(found, isinstance(inputs, Tensor)), create_graph)
 
 

@@ -101,8 +101,8 @@ class Explanation:
         }  # fmt: skip
 
     def __str__(self) -> str:
-        total = f"{len(self.kernels)} kernels in {len(self.programs)} programs, {self.flops / 1e9:.3f} GFLOP, {self.bytes / MIB:.1f} MiB moved, "
-        out = [total + f"{self.seconds * 1e3:.3f} ms, at most {self.peak_bytes / MIB:.1f} MiB in use"]
+        total = f"{_counted(self.kernels, 'kernel')} in {_counted(self.programs, 'program')}, {self.flops / 1e9:.3f} GFLOP, "
+        out = [total + f"{self.bytes / MIB:.1f} MiB moved, {self.seconds * 1e3:.3f} ms, at most {self.peak_bytes / MIB:.1f} MiB in use"]
         for number, p in enumerate(self.programs):
             out.append(f"\nprogram {number}{f' at {p.line}' if p.line else ''}: {p.nodes} nodes, {len(p.kernels)} launches, run {p.runs} x")
             out[-1] += f", {p.seconds * 1e3:.3f} ms, predicted peak {p.peak_bytes / MIB:.1f} MiB"
@@ -117,6 +117,10 @@ class Explanation:
         return "\n".join(out)
 
     __repr__ = __str__
+
+
+def _counted(things: Sequence[Any], name: str) -> str:
+    return f"{len(things)} {name}" + "s" * (len(things) != 1)
 
 
 def _where(places: Sequence[str]) -> str:

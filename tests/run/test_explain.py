@@ -67,7 +67,7 @@ def test_the_table_and_the_dict_hold_the_same_kernels() -> None:
     assert [k["name"] for p in plain["programs"] for k in p["kernels"]] == [k.name for k in found.kernels]
     for k in found.kernels:
         assert k.name in str(found)
-    assert f"{len(found.kernels)} kernels in 1 programs" in str(found)
+    assert f"{len(found.kernels)} kernels in 1 program," in str(found)
 
 
 def test_a_training_step_steps_once_per_run() -> None:
