@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from itertools import count
 from typing import Any
 
-from calque.autograd.again import backward_again, gradients_again
 from calque.autograd.engine import Engine, accumulate_grad, run_backward
+from calque.autograd.replay import backward_again, gradients_again
 from calque.base.errors import AutogradError, DTypeError, ShapeError
 from calque.ops.opdef import get
 from calque.run.capture import Changes

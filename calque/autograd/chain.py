@@ -1,7 +1,7 @@
 """The graph of library code that was recorded again: one node, in the place of its last, until somebody looks at the nodes.
 
 `Template` remembers how the graph hangs together. A `Chain` stands for all nodes of one replay; whoever asks it for more than its name finds it
-changed into the last node of the real graph. Backward passes that are replays themselves (`autograd/again.py`) never ask.
+changed into the last node of the real graph. Backward passes that are replays themselves (`autograd/replay.py`) never ask.
 """
 
 from __future__ import annotations

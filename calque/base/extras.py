@@ -18,5 +18,5 @@ def need(module: str, package: str, extra: str, what: str) -> Any:
     try:
         return importlib.import_module(module)
     except ImportError as error:
-        hint = f"run: pip install 'calque[{extra}]'"
+        hint = f"run: pip install {package} (or, in the folder of Calque's source, pip install -e '.[{extra}]')"
         raise MissingExtraError(f"[{what}] needs {package}, which is not installed; {hint}") from error

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from calque.autograd.again import COMPOSITES
 from calque.autograd.composite import call
+from calque.autograd.replay import COMPOSITES
 from calque.base.errors import AutogradError
 from calque.run.recorder import local
 from calque.tensor import function_node, output_nodes, wrap

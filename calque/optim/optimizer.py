@@ -20,7 +20,7 @@ from calque.autograd.modes import enable_grad, no_grad
 from calque.base import dtypes as dt
 from calque.base.errors import ArgumentError, StateDictError
 from calque.functional.common import is_tensor
-from calque.optim.again import update_again
+from calque.optim.replay import update_again
 from calque.run import recorder
 from calque.run.capture import numbers
 from calque.run.effects import gradients_matter

@@ -151,5 +151,5 @@ def test_row_41_samples_of_different_shape(kind: str) -> None:
 
 
 def test_missing_extra() -> None:
-    facts = ("[plots]", "nowhere", "pip install 'calque[demo]'")
+    facts = ("[plots]", "pip install nowhere", "pip install -e '.[demo]'")
     refused(lambda: need("calque_missing_module", "nowhere", "demo", "plots"), MissingExtraError, ImportError, *facts)

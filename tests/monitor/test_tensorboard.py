@@ -70,7 +70,7 @@ def test_the_missing_extra_is_named() -> None:
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert run.stdout.startswith(MissingExtraError.__name__)
-    assert "[SummaryWriter] needs tensorboardX, which is not installed; run: pip install 'calque[monitor]'" in run.stdout
+    assert "[SummaryWriter] needs tensorboardX, which is not installed; run: pip install tensorboardX (or," in run.stdout
 
 
 def test_it_is_not_imported_before_it_is_used() -> None:

@@ -15,8 +15,8 @@ from weakref import WeakSet
 import numpy as np
 
 from calque.backend.base import Array, CheckFailed, Executable, Scalar, Standing
-from calque.backend.cpu import again, same
 from calque.backend.cpu import callable as native_calls
+from calque.backend.cpu import rerun, same
 from calque.backend.cpu.early import Early, lead_of, leading
 from calque.backend.cpu.host import run_contract, run_host
 from calque.backend.cpu.link import Linked, Stretch, link, runs_alone
@@ -305,7 +305,7 @@ class CpuExecutable(Executable):
         only = self.linked.stretches[0]
         request = words.laid_out(self._records + 24 * only.first, only.count, self._alone, len(held[0]), [_address(t) for t in held])
         kept = [] if self._alone else [source for source in sources if not isinstance(source, int)]
-        made = again.Again(facts, (self, words), request, self._alone, kept, borrowed)
+        made = rerun.Rerun(facts, (self, words), request, self._alone, kept, borrowed)
         if not made.whole:
             return None
         for k, kept in enumerate(self._kept):  # memory that stays with whom it is now

@@ -9,11 +9,11 @@ from calque.base.errors import ArgumentError, DTypeError
 from calque.functional.common import is_tensor
 from calque.nn import functional as F
 from calque.nn import init
-from calque.nn.again import replayable
 from calque.nn.module import Module
 from calque.nn.modules.linear import Linear
 from calque.nn.modules.make import fresh, positive
 from calque.nn.parameter import Parameter
+from calque.nn.replay import replayable
 from calque.tensor import Tensor
 
 __all__ = [

@@ -9,9 +9,9 @@ from typing import Any
 
 from calque.base.errors import OutOfRangeError
 from calque.functional.common import is_tensor
-from calque.nn.again import chain_again, replayable_chain
 from calque.nn.module import Module
 from calque.nn.parameter import Parameter
+from calque.nn.replay import chain_again, replayable_chain
 from calque.run.capture import Changes
 
 __all__ = ["ModuleDict", "ModuleList", "ParameterDict", "ParameterList", "Sequential"]

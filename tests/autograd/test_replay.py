@@ -245,7 +245,7 @@ def test_a_spent_graph_says_so() -> None:
         loss.backward()
         loop.optimizer.step()
         loop.optimizer.zero_grad()
-    with pytest.raises(AutogradError, match=r"a second time.*test_again.py"):
+    with pytest.raises(AutogradError, match=r"a second time.*test_replay.py"):
         loss.backward()
 
 

@@ -20,7 +20,7 @@ from calque.backend.cpu.same import Rows, slot_offset
 from calque.backend.cpu.same_text import AGAIN, ARGUMENT_WORDS, INDEX_WORDS
 
 
-class Again:
+class Rerun:
     """See `Executable.standing`. `call(arguments)` tells whether everything stands as it did; `run(arguments, scalars)` also runs then.
 
     `alone`: the run keeps the interpreter's lock. Results alternate between two arrays of their own as long as nobody has the one that is due.
