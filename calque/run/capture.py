@@ -88,7 +88,8 @@ class Capture:
         self.place = {id(st): k for k, st in enumerate(cells) if st is not None}
         self.stood = [state_of(trace, st) for st in cells]
         self.versions = [0 if st is None else st.version for st in cells]
-        self.buffers = {id(st.buffer): (ref(st.buffer), k) for k, st in enumerate(cells) if st is not None and st.buffer is not None}
+        buffers = [None if st is None else st.buffer for st in cells]  # asked once: another thread may overwrite a value at any time
+        self.buffers = {id(buffer): (ref(buffer), k) for k, buffer in enumerate(buffers) if buffer is not None}
         self.definitions: list[Number] = []
         self.fresh: list[Fresh] = []
         self.shared: list[int] = []  # cells whose value others have too

@@ -15,7 +15,8 @@ import pytest
 import calque
 from calque import nn
 from calque.base.errors import AutogradError, LeakWarning
-from calque.run import history, macro, others, recorder
+from calque.run import capture, history, macro, others, recorder
+from calque.run.buffer import Buffer
 
 
 def together(targets: list[Any], interval: float) -> None:
@@ -192,6 +193,22 @@ def test_a_program_started_directly_while_another_thread_puts_a_value_there(monk
     step(x)
     calque.synchronize()
     assert watches and later[0].tolist() == [[2.0 * number for number in row] for row in old]
+
+
+def test_a_value_overwritten_while_the_recording_of_a_call_begins(monkeypatch: Any, other: Any) -> None:
+    x, met = calque.zeros(3), []
+    x.tolist()
+    call = calque.compile(lambda x: x * 2.0 + 1.0)
+
+    def meanwhile(value: Any) -> int:
+        if isinstance(value, Buffer) and not met:
+            met.append(other(x.fill_, 7.0))
+        return id(value)
+
+    call(calque.ones(3))
+    monkeypatch.setattr(capture, "id", meanwhile, raising=False)
+    assert call(x).tolist() in ([1.0] * 3, [15.0] * 3) and met
+    assert x.tolist() == [7.0] * 3
 
 
 def test_another_handle_on_what_another_thread_has_recorded() -> None:
