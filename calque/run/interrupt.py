@@ -39,13 +39,14 @@ class Shield:
 
     def __init__(self) -> None:
         self._asked = False
+        self._handler = self._note  # one object, to know it again
 
     def hold(self) -> bool:
         """From now on a Ctrl-C is only noted. False, and nothing changes, outside the main thread or with a handler of the program's own."""
         if getsignal(SIGINT) is not default_int_handler or get_ident() != _main.ident:
             return False
         self._asked = False
-        set_handler(SIGINT, self._note)
+        set_handler(SIGINT, self._handler)
         return True
 
     @property
@@ -54,10 +55,18 @@ class Shield:
         return self._asked
 
     def release(self) -> None:
-        """Back to normal; raises `KeyboardInterrupt` if Ctrl-C came meanwhile."""
-        set_handler(SIGINT, default_int_handler)
+        """Back to normal; raises `KeyboardInterrupt` if Ctrl-C came meanwhile. A handler that the program has set meanwhile stays."""
+        self._back()
         if self._asked:
             raise KeyboardInterrupt
+
+    def _back(self) -> None:
+        if getsignal(SIGINT) is self._handler:
+            set_handler(SIGINT, default_int_handler)
+
+    def forked(self) -> None:
+        """In the child of another thread nobody would ever release what the main thread holds."""
+        self._back()
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         self._asked = True
@@ -78,3 +87,4 @@ def whole(function: Callable[..., None]) -> Callable[..., None]:
 
 _BEHIND_YIELD_FROM = 2
 SHIELD = Shield()
+os.register_at_fork(after_in_child=SHIELD.forked)

@@ -1,0 +1,270 @@
+"""Handlers of SIGINT that a program sets inside and around blocks that change a mode: they are called, and they stay."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+import calque
+from calque.run.interrupt import SHIELD
+from calque.run.recorder import local
+
+_BLOCKS: dict[str, Callable[[], Any]] = {
+    "no_grad": calque.no_grad,
+    "inference_mode": calque.inference_mode,
+    "autocast": lambda: calque.autocast("cpu", calque.bfloat16),
+}
+
+
+@pytest.fixture(params=_BLOCKS)
+def block(request: pytest.FixtureRequest) -> Callable[[], Any]:
+    return _BLOCKS[request.param]
+
+
+@pytest.fixture(autouse=True)
+def python_handler() -> Iterator[None]:
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+    local.state.grad, local.state.inference, local.state.autocast = True, False, None  # left by generators, as in PyTorch
+
+
+class Own:
+    """A handler that counts."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def __call__(self, *_: Any) -> None:
+        self.calls += 1
+
+
+def _press() -> None:
+    signal.raise_signal(signal.SIGINT)
+
+
+def _unchanged() -> bool:
+    return signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def _in_thread(work: Callable[[], Any]) -> None:
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join(30)
+    assert not thread.is_alive()
+
+
+def test_a_handler_around_blocks_is_called_in_them(block: Callable[[], Any]) -> None:
+    own = Own()
+    signal.signal(signal.SIGINT, own)
+    with block():
+        _press()
+        with block():
+            _press()
+            assert (calque.ones(3) + 1.0).sum().item() == 6.0
+        _press()
+    _press()
+    assert own.calls == 4 and signal.getsignal(signal.SIGINT) is own
+
+
+def test_a_handler_for_a_part_of_a_block(block: Callable[[], Any]) -> None:
+    own = Own()
+    with block():
+        before = signal.signal(signal.SIGINT, own)
+        with block():
+            _press()
+        signal.signal(signal.SIGINT, before)
+        with block(), pytest.raises(KeyboardInterrupt):
+            _press()
+    assert own.calls == 1 and _unchanged()
+
+
+def test_a_handler_that_is_set_in_a_block_and_taken_back_behind_it(block: Callable[[], Any]) -> None:
+    """What `signal.signal` returned there means Python's own, and the next block puts that in its place."""
+    own = Own()
+    with block():
+        before = signal.signal(signal.SIGINT, own)
+    _press()
+    signal.signal(signal.SIGINT, before)
+    with pytest.raises(KeyboardInterrupt):
+        _press()
+    with block():
+        pass
+    assert own.calls == 1 and _unchanged()
+
+
+def test_a_handler_that_calls_the_one_before(block: Callable[[], Any]) -> None:
+    with block():
+        before: Any = signal.getsignal(signal.SIGINT)
+        signal.signal(signal.SIGINT, lambda number, frame: before(number, frame))
+        with pytest.raises(KeyboardInterrupt):
+            _press()
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        with block():
+            pass
+    assert _unchanged()
+
+
+def test_blocks_of_other_threads_leave_handlers_alone(block: Callable[[], Any]) -> None:
+    own, inside, over = Own(), threading.Event(), threading.Event()
+
+    def work() -> None:
+        with block():
+            inside.set()
+            over.wait(30)
+
+    threads = [threading.Thread(target=work) for _ in range(2)]
+    threads[0].start()
+    assert inside.wait(30) and _unchanged()
+    signal.signal(signal.SIGINT, own)
+    inside.clear()
+    threads[1].start()
+    assert inside.wait(30)
+    with block():
+        _press()
+    over.set()
+    for thread in threads:
+        thread.join(30)
+    _press()
+    assert own.calls == 2 and signal.getsignal(signal.SIGINT) is own
+
+
+def test_an_ignored_ctrl_c_stays_ignored(block: Callable[[], Any]) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with block():
+        _press()
+        assert not SHIELD.hold() and (calque.ones(3) + 1.0).sum().item() == 6.0
+    _press()
+    assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    with block():
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        _press()
+    _press()
+    assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+
+
+def _held(block: Callable[[], Any]) -> Iterator[int]:
+    with block():
+        yield 1
+        yield 2
+
+
+def test_generators_that_hold_blocks_open_and_end_in_any_order(block: Callable[[], Any]) -> None:
+    first, second = _held(block), _held(block)
+    assert next(first) + next(second) == 2
+    with block():
+        first.close()  # type: ignore[attr-defined]
+        with pytest.raises(KeyboardInterrupt):
+            _press()
+    with pytest.raises(KeyboardInterrupt):
+        _press()
+    second.close()  # type: ignore[attr-defined]
+    assert _unchanged()
+
+
+def test_a_generator_that_another_thread_ends(block: Callable[[], Any]) -> None:
+    held = _held(block)
+    next(held)
+    _in_thread(held.close)  # type: ignore[attr-defined]
+    with pytest.raises(KeyboardInterrupt):
+        _press()
+    with block():
+        pass
+    assert _unchanged()
+
+
+def test_a_generator_that_another_thread_began(block: Callable[[], Any]) -> None:
+    held = _held(block)
+    _in_thread(lambda: next(held))
+    with block():
+        held.close()  # type: ignore[attr-defined]
+        with pytest.raises(KeyboardInterrupt):
+            _press()
+    assert _unchanged()
+
+
+@pytest.mark.parametrize("around", [False, True])
+def test_a_signal_handler_of_asyncio(around: bool, block: Callable[[], Any]) -> None:
+    own = Own()
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGINT, own)
+        with block():
+            _press()
+            await asyncio.sleep(0.01)
+            assert (calque.ones(3) + 1.0).sum().item() == 6.0
+        _press()
+        await asyncio.sleep(0.01)
+        assert loop.remove_signal_handler(signal.SIGINT)
+        with block(), pytest.raises(KeyboardInterrupt):
+            _press()
+
+    if around:
+        with block():
+            asyncio.run(main())
+    else:
+        asyncio.run(main())
+    assert own.calls == 2 and _unchanged()
+
+
+@pytest.mark.parametrize("around", [False, True])
+def test_ctrl_c_ends_what_asyncio_runs(around: bool, block: Callable[[], Any]) -> None:
+    seen = []
+
+    async def main() -> None:
+        with block():
+            asyncio.get_running_loop().call_later(0.01, _press)
+            try:
+                await asyncio.sleep(30)
+            except asyncio.CancelledError:
+                seen.append("cancelled")
+                raise
+
+    with pytest.raises(KeyboardInterrupt):
+        if around:
+            with block():
+                asyncio.run(main())
+        else:
+            asyncio.run(main())
+    assert seen == ["cancelled"] and _unchanged()
+
+
+def test_a_handler_that_is_set_while_ctrl_c_is_held_off_stays() -> None:
+    own = Own()
+    assert SHIELD.hold()
+    signal.signal(signal.SIGINT, own)  # as the handler of another signal may do
+    SHIELD.release()
+    _press()
+    assert own.calls == 1
+
+
+def test_a_child_that_another_thread_forks_while_ctrl_c_is_held_off() -> None:
+    found = []
+
+    def fork() -> None:
+        child = os.fork()
+        if not child:
+            try:
+                _press()
+                os._exit(1)
+            except KeyboardInterrupt:
+                os._exit(7)
+        found.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+
+    assert SHIELD.hold()
+    try:
+        _in_thread(fork)
+        _press()
+        assert SHIELD.asked
+    finally:
+        with pytest.raises(KeyboardInterrupt):
+            SHIELD.release()
+    assert found == [7] and _unchanged()
