@@ -79,6 +79,11 @@ from calque.functional.windows import *
 from calque.hybrid import compile
 from calque.io import load, save
 from calque.nn.methods import *
+from calque.run.determinism import (
+    are_deterministic_algorithms_enabled,
+    is_deterministic_algorithms_warn_only_enabled,
+    use_deterministic_algorithms,
+)
 from calque.run.devices import device_count, memory_stats, set_logical_devices, waitall
 from calque.run.dispatch import synchronize
 from calque.run.explain import explain

@@ -69,6 +69,7 @@ class Settings:
     early_reads: bool = field(default_factory=lambda: _flag("CALQUE_EARLY_READS", True))  # reads wait for their value, not for its whole program
     macros: bool = field(default_factory=lambda: _flag("CALQUE_MACROS", True))  # record steps of optimizers and backward passes again without Python
     log: str = field(default_factory=lambda: os.environ.get("CALQUE_LOG", ""))
+    deterministic: bool = field(default_factory=lambda: _flag("CALQUE_DETERMINISTIC"))  # a program gives the same bits however often it was seen
     checked: bool = field(default_factory=lambda: _flag("CALQUE_CHECKED"))  # NaN, overflow and domain errors raise
     memory_limit: int = field(default_factory=lambda: _number("CALQUE_MEMORY_LIMIT", 0))  # bytes; 0 = what the machine has
 

@@ -1,7 +1,8 @@
 """From program to running task: choose interpreter or compiled code, and hand the work to the engine.
 
-The choice is a rule on the program alone (its work, how often it was seen, whether it updates state), never on timing, so seeded runs are
-bit-reproducible: small programs without in-place state are interpreted the first few times, everything else is compiled.
+The choice is a rule on the program alone (its work, how often it was seen, whether it updates state), never on timing, so seeded processes are
+bit-reproducible: small programs without in-place state are interpreted the first few times, everything else is compiled. Interpreted and compiled
+forms round differently; `settings.deterministic` has everything compiled, so how often a program was seen changes nothing.
 """
 
 from __future__ import annotations
@@ -114,7 +115,7 @@ class Plan:
 
     def _choose(self) -> Any:
         self.seen += 1
-        compile_all = tracing.active is not None and tracing.active.compile_all
+        compile_all = settings.deterministic or (tracing.active is not None and tracing.active.compile_all)
         if not compile_all and self.work < INTERPRET_WORK and self.seen <= INTERPRET_TIMES and not self.stateful:
             if self.interpreted is None:
                 self.interpreted = compile_or_interpret(self.program, True)

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from sys import getrefcount
 from typing import Any
 
+from calque.base.config import settings
 from calque.base.device import META
 from calque.run.backends import compile_or_interpret
 from calque.run.buffer import Buffer, interrupted
@@ -96,7 +97,7 @@ def _evaluated(trace: Any, slot: int, device: Any) -> dict[int, Buffer] | None:
                 slots[number] = None
     program = build_program(edge, tuple(slots), (-1,) * len(slots), (), [])
     plan = make_plan(program, cause_of(program), device)
-    if plan.work < INTERPRETED_WORK:
+    if plan.work < INTERPRETED_WORK and not settings.deterministic:
         plan.compiled = compile_or_interpret(program, True)
     outputs = [Buffer(None) for _ in slots]
     dispatch(plan, inputs, scalars, list(outputs), [])  # which lets go of its lists when it is done
