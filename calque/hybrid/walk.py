@@ -16,6 +16,7 @@ from calque.run.dispatch import raise_pending
 from calque.run.live import leaves
 from calque.run.losses import watch_value
 from calque.run.macro import Macro, key_of
+from calque.run.others import foreign_buffer
 from calque.run.recorder import Storage, Trace, flush, local, root
 
 
@@ -141,7 +142,7 @@ class Walk:
         self._undo(script.flushed)
         if not script.flushed:
             return script
-        found = [*self.dropped.items(), *((k, st.buffer) for k, st in enumerate(self.cells) if st is not None)]
+        found = [*self.dropped.items(), *((k, _value(st)) for k, st in enumerate(self.cells) if st is not None)]
         script.buffers = {k: buffer for k, buffer in found if buffer is not None}
         self._rewind(script.flushed)
         return script
@@ -154,7 +155,7 @@ class Walk:
             macro = self.steps[k][0]
             for cell, home, slot, layout, version, writer, had in self.saved[k]:
                 storage = cells[cell]
-                if storage is None:
+                if storage is None or storage.trace is not trace:  # the latter: another thread has overwritten it since
                     continue
                 storage.trace, storage.slot, storage.layout, storage.version, storage.writer = home, slot, layout, version, writer
                 if had:
@@ -163,7 +164,7 @@ class Walk:
                         trace.attached[id(storage)] = storage
             for cell, _, view in macro.inputs:
                 storage = cells[cell]
-                if view is None and storage is not None and trace.attached.pop(id(storage), None) is not None:
+                if view is None and storage is not None and trace.attached.pop(id(storage), None) is not None and storage.trace is trace:
                     storage.trace, storage.slot = None, -1
         inputs, scalars, checks, storages = self.marks if not flushed else (0, 0, 0, 0)
         for buffer in trace.inputs[inputs:]:
@@ -173,7 +174,8 @@ class Walk:
         trace.cur, trace.n = (root(), 0) if flushed else (self.start, self.first)
 
     def _rewind(self, flushed: int) -> None:
-        """Storages that the programs wrote look as before the call; nobody reads them until they are bound again."""
+        """Storages that the programs wrote look as before the call until they are bound again. Their values are those of now: what runs again only
+        records them, but other threads may read them meanwhile."""
         before: dict[int, tuple[Any, ...]] = {}
         for saved in self.saved[:flushed]:
             for item in saved:
@@ -182,9 +184,10 @@ class Walk:
         written = {id(self.cells[k]) for k in before}
         for k, home, slot, layout, version, writer, _ in before.values():
             storage = self.cells[k]
-            self.after.append((storage, storage.layout, storage.version, storage.writer, storage.buffer))
+            value = _value(storage)
+            self.after.append((storage, storage.layout, storage.version, storage.writer, value))
             storage.trace, storage.slot = (home, slot) if home is self.trace and slot < self.first else (None, -1)
-            storage.layout, storage.version, storage.writer, storage.buffer, storage.home = layout, version, writer, Buffer(None), None
+            storage.layout, storage.version, storage.writer, storage.buffer, storage.home = layout, version, writer, value, None
         trace = Trace(root())
         if self.first:  # handles remember their slots of this very trace
             trace = self.trace
@@ -214,3 +217,10 @@ class Walk:
             storage.trace, storage.slot, storage.layout, storage.version, storage.writer = None, -1, layout, version, writer
             storage.buffer, storage.home = buffer, None
         local.state.trace = Trace(root())
+
+
+def _value(storage: Storage) -> Buffer | None:
+    """The value of a storage after the programs of a call; None if it is only recorded, by this thread."""
+    buffer: Buffer | None = storage.buffer
+    state = local.state
+    return foreign_buffer(storage, state) if buffer is None and storage.trace is not state.trace else buffer

@@ -15,6 +15,7 @@ import pytest
 import calque
 from calque import nn
 from calque.base.errors import AutogradError, LeakWarning
+from calque.hybrid import walk
 from calque.run import capture, history, macro, others, recorder
 from calque.run.buffer import Buffer
 
@@ -209,6 +210,45 @@ def test_a_value_overwritten_while_the_recording_of_a_call_begins(monkeypatch: A
     monkeypatch.setattr(capture, "id", meanwhile, raising=False)
     assert call(x).tolist() in ([1.0] * 3, [15.0] * 3) and met
     assert x.tolist() == [7.0] * 3
+
+
+@pytest.mark.parametrize("when", ["before", "pending", "after"])
+def test_a_call_that_python_takes_over_while_another_thread_uses_its_parameters(when: str, monkeypatch: Any, other: Any) -> None:
+    model = nn.Linear(4, 3)
+    optimizer = calque.optim.SGD(model.parameters(), lr=1e-3)
+    take, seen = walk.Walk.take_back, []
+
+    @calque.compile
+    def step(x: Any) -> float:
+        optimizer.zero_grad()
+        loss = model(x).square().mean()
+        loss.backward()
+        optimizer.step()
+        value: float = loss.item()
+        if value > 50.0:
+            model.bias.data.mul_(0.5)
+        return value
+
+    def taken(self: Any) -> Any:
+        if when != "after":
+            other(model.weight.detach().fill_, 3.0)
+        if when == "before":
+            other(recorder.flush, "test")
+        script = take(self)
+        seen.append(other(lambda: model.weight.detach().add(0.0).tolist()))
+        return script
+
+    for _ in range(6):
+        step(calque.ones(2, 4) * 0.1)
+    monkeypatch.setattr(walk.Walk, "take_back", taken)
+    try:
+        step(calque.ones(2, 4) * 100.0)
+    except RuntimeError as error:  # it found that it cannot be done again
+        assert when != "after" and "[hybridize] expected a call to do again" in str(error)
+    monkeypatch.undo()
+    assert seen and all(math.isfinite(number) for row in seen[0] for number in row)
+    assert model.weight.isfinite().all() and model.bias.isfinite().all()
+    assert math.isfinite(step(calque.ones(2, 4) * 0.1))
 
 
 def test_another_handle_on_what_another_thread_has_recorded() -> None:
