@@ -25,6 +25,7 @@ from calque.autograd.modes import (
     set_grad_enabled,
 )
 from calque.base.device import Device as device
+from calque.base.device import get_default_device, set_default_device
 from calque.base.dtypes import (
     DType as dtype,
 )

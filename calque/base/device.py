@@ -7,6 +7,7 @@ device(type='cpu')
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 from calque.base.config import settings
@@ -58,12 +59,36 @@ class Device:
     def __reduce__(self) -> tuple[Any, ...]:
         return (Device, (str(self),))
 
+    def __enter__(self) -> "Device":
+        """Make tensors here inside the block, where no device is given."""
+        DEFAULT.before.append(DEFAULT.device)
+        try:
+            DEFAULT.device = usable(self)
+        except DeviceError:
+            DEFAULT.before.pop()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        DEFAULT.device = DEFAULT.before.pop()
+
     def __deepcopy__(self, memo: dict[int, Any]) -> "Device":
         return self
 
 
 CPU = Device("cpu")
 META = Device("meta")
+
+
+class _Default(threading.local):
+    """`device`: where a user's tensors are made if nobody says where (None: on the CPU); `before`: the same outside of `with` blocks of devices."""
+
+    def __init__(self) -> None:
+        self.device: Device | None = None
+        self.before: list[Device | None] = []
+
+
+DEFAULT = _Default()
 
 
 class InUse:
@@ -88,3 +113,30 @@ def known(device: Device) -> Device:
     if device is not CPU:
         InUse.several = True
     return device
+
+
+def usable(device: Device) -> Device:
+    """`known`, or a `DeviceError` for devices that no installation has."""
+    if device.type == "cuda":
+        raise DeviceError(f"[device] expected a device that exists, got {str(device)!r}: this version of Calque has no CUDA backend; use 'cpu'")
+    return known(device)
+
+
+def set_default_device(device: "Device | str | None") -> None:
+    """Make tensors and parameters of this thread on a device, where no other is given; `None` is the CPU. `with device:` does it for a block.
+
+    >>> import calque
+    >>> calque.set_default_device("meta")
+    >>> calque.zeros(2).device, calque.nn.Linear(2, 2).weight.device
+    (device(type='meta'), device(type='meta'))
+    >>> calque.set_default_device(None)
+    >>> with calque.device("meta"):
+    ...     calque.ones(3).device
+    device(type='meta')
+    """
+    DEFAULT.device = None if device is None else usable(Device(device))
+
+
+def get_default_device() -> Device:
+    """Where tensors are made if nobody says where: see `set_default_device`."""
+    return DEFAULT.device or CPU

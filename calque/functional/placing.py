@@ -11,7 +11,7 @@ import numpy as np
 
 from calque.autograd.moving import move
 from calque.base import dtypes as dt
-from calque.base.device import CPU, META, Device, InUse
+from calque.base.device import CPU, DEFAULT, META, Device, InUse
 from calque.base.layout import dense_layout
 from calque.functional.blame import answer, answering
 from calque.functional.options import resolve_device
@@ -24,8 +24,8 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 def placed(function: Function, like: bool = False, position: int | None = None) -> Function:
     """Let a function that makes a tensor put it on its `device` argument: without one on the device of the first tensor it is given if
-    it makes things `like` that, else, for a user, on the CPU. What our own functions make without a device goes where it is used. `position`:
-    of a `device` that may be given without its name."""
+    it makes things `like` that, else, for a user, on the default device. What our own functions make without a device goes where it is used.
+    `position`: of a `device` that may be given without its name."""
 
     @answering
     @functools.wraps(function)
@@ -38,8 +38,9 @@ def placed(function: Function, like: bool = False, position: int | None = None) 
             if device is not None:
                 where = resolve_device(device, function.__name__)
             else:
-                where = (_first_place(args, keywords) if like else None) or local.state.device or CPU
-                if where is CPU and inside_package(_getframe(1).f_code.co_filename):
+                place = (_first_place(args, keywords) if like else None) or local.state.device
+                where = place or DEFAULT.device or CPU
+                if (where is CPU or place is None) and inside_package(_getframe(1).f_code.co_filename):
                     return function(*args, **keywords)
             if not InUse.several:
                 return function(*args, **keywords)

@@ -14,6 +14,7 @@ from typing import Any
 
 from calque.autograd.engine import Engine
 from calque.base.config import settings
+from calque.base.device import DEFAULT
 from calque.base.dtypes import get_default_dtype
 from calque.hybrid.gradients import Gradients
 from calque.hybrid.graph import Template, Unsupported, spent_node, stand_in
@@ -183,7 +184,7 @@ class Hybridized:
         """A call whose recording has to be found, if there is one."""
         tensors: list[Tensor] = []
         objects: list[Any] = []
-        parts: list[Any] = [state.grad, state.inference, state.autocast, get_default_dtype()]
+        parts: list[Any] = [state.grad, state.inference, state.autocast, get_default_dtype(), DEFAULT.device]
         try:
             for value in args:
                 if value.__class__ in TENSOR_TYPES:
@@ -486,4 +487,4 @@ def _replayed(entry: Entry, macro: Macro, cells: list[Any], tensors: list[Tensor
 
 def _modes() -> tuple[Any, ...]:
     state = local.state
-    return (state.grad, state.inference, state.autocast, get_default_dtype())
+    return (state.grad, state.inference, state.autocast, get_default_dtype(), DEFAULT.device)

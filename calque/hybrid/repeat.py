@@ -12,6 +12,7 @@ from typing import Any
 
 from calque.backend.base import Argument, Standing
 from calque.base.config import settings
+from calque.base.device import DEFAULT
 from calque.base.dtypes import get_default_dtype, int64
 from calque.functional.checks import Within
 from calque.hybrid.guards import PLAIN
@@ -42,7 +43,7 @@ class Repeat:
     def __init__(self, entry: Any, macro: Macro, again: Any, arguments: list[int], written: list[Storage]) -> None:
         state = local.state
         self.entry, self.macro, self.again, self.arguments = entry, macro, again, arguments
-        self.modes = (state.grad, state.inference, state.autocast, get_default_dtype())
+        self.modes = (state.grad, state.inference, state.autocast, get_default_dtype(), DEFAULT.device)
         self.written = [(storage, versions) for storage, (_, _, versions, _, _) in zip(written, macro.written, strict=True)]
         numbers = _gradients(macro)
         self.results = [(k, macro.created[k][1]) for k in macro.start_up.firsts if k not in numbers]
@@ -60,7 +61,7 @@ class Repeat:
         state, macro, again, grad = local.state, self.macro, self.again, self.modes
         if (
             state.trace.cur is not macro.start or state.grad is not grad[0] or state.inference is not grad[1] or state.autocast is not grad[2]
-            or get_default_dtype() is not grad[3] or tracing.active is not None or settings.verify
+            or get_default_dtype() is not grad[3] or DEFAULT.device is not grad[4] or tracing.active is not None or settings.verify
             or Counters.evictions != self.generation or not self.queue.idle() or (self.long is not None and not self.long.expected())
             or again.call(args) is not True or not self.entry.valid() or (self.long is not None and not self.long.habitual())
         ):  # fmt: skip

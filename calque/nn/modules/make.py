@@ -8,13 +8,14 @@ from typing import Any
 import numpy as np
 
 from calque import functional as T
+from calque.base.device import DEFAULT
 from calque.base.errors import ArgumentError
 from calque.nn.parameter import Parameter
 
 
 def fresh(shape: tuple[int, ...], device: Any = None, dtype: Any = None) -> Parameter:
     """A parameter of zeros that `reset_parameters` will fill."""
-    return Parameter(T.zeros(tuple(int(n) for n in shape), device=device, dtype=dtype))
+    return Parameter(T.zeros(tuple(int(n) for n in shape), device=DEFAULT.device if device is None else device, dtype=dtype))
 
 
 def positive(layer: str, **values: Any) -> None:

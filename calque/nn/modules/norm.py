@@ -8,6 +8,7 @@ import numpy as np
 
 from calque import functional as T
 from calque.base import dtypes as dt
+from calque.base.device import DEFAULT
 from calque.base.errors import ArgumentError, ShapeError
 from calque.nn import functional as F
 from calque.nn import init
@@ -48,9 +49,10 @@ class _Running(Module):
         self.register_parameter("weight", fresh(shape, device, dtype) if affine else None)
         self.register_parameter("bias", fresh(shape, device, dtype) if affine and bias else None)
         track = track_running_stats
-        self.register_buffer("running_mean", T.zeros(shape, dtype=dtype) if track else None)
-        self.register_buffer("running_var", T.ones(shape, dtype=dtype) if track else None)
-        self.register_buffer("num_batches_tracked", T.zeros((), dtype=dt.int64) if track else None)
+        place = DEFAULT.device if device is None else device
+        self.register_buffer("running_mean", T.zeros(shape, dtype=dtype, device=place) if track else None)
+        self.register_buffer("running_var", T.ones(shape, dtype=dtype, device=place) if track else None)
+        self.register_buffer("num_batches_tracked", T.zeros((), dtype=dt.int64, device=place) if track else None)
         self.reset_parameters()
 
     def reset_running_stats(self) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from calque import functional as T
+from calque.base.device import DEFAULT
 from calque.base.errors import ArgumentError, ShapeError
 from calque.nn import functional as F
 from calque.nn import init
@@ -240,4 +241,4 @@ class Transformer(Module):
     @staticmethod
     def generate_square_subsequent_mask(sz: int, device: Any = None, dtype: Any = None) -> Tensor:
         """Mask (sz, sz) that is -inf above the diagonal and 0 elsewhere."""
-        return T.triu(T.full((sz, sz), -math.inf, dtype=dtype), 1)
+        return T.triu(T.full((sz, sz), -math.inf, dtype=dtype, device=DEFAULT.device if device is None else device), 1)
