@@ -7,7 +7,7 @@
 tensor([2., 4.])
 """
 
-from calque import amp, autograd, cuda, func, functional, jit, kvstore, linalg, nn, optim, parallel, profiler, utils
+from calque import amp, autograd, backends, cuda, func, functional, jit, kvstore, linalg, nn, optim, parallel, profiler, utils
 from calque.autograd.autocast import (
     autocast,
     get_autocast_dtype,
@@ -23,6 +23,13 @@ from calque.autograd.modes import (
     is_inference_mode_enabled,
     no_grad,
     set_grad_enabled,
+)
+from calque.backends import (
+    are_deterministic_algorithms_enabled,
+    get_float32_matmul_precision,
+    is_deterministic_algorithms_warn_only_enabled,
+    set_float32_matmul_precision,
+    use_deterministic_algorithms,
 )
 from calque.base.device import Device as device
 from calque.base.device import get_default_device, set_default_device

@@ -29,21 +29,21 @@ RANK = {
     "autograd": 8,
     "functional": 9,
     "nn": 10,
-    "optim": 10,
-    "hybrid": 11,
-    "vision": 11,
-    "data": 11,
-    "io": 11,
-    "monitor": 11,
-    "parallel": 12,
-    "distributed": 12,
-    "utils": 13,  # PyTorch's names for things of other layers
-    "calque": 14,  # the facade: calque/__init__.py and the modules beside it; what stands above uses it like a user
-    "train": 15,
-    "tune": 16,
-    "export": 16,
-    "cli": 17,
-    "__main__": 18,
+    "optim": 11,
+    "hybrid": 12,
+    "vision": 12,
+    "data": 12,
+    "io": 12,
+    "monitor": 12,
+    "parallel": 13,
+    "distributed": 13,
+    "utils": 14,  # PyTorch's names for things of other layers
+    "calque": 15,  # the facade: calque/__init__.py and the modules beside it; what stands above uses it like a user
+    "train": 16,
+    "tune": 17,
+    "export": 17,
+    "cli": 18,
+    "__main__": 19,
 }
 
 # What may be imported inside a function because it is optional, or (llvmlite, ctypes) loaded at the first compile.

@@ -1,0 +1,89 @@
+"""PyTorch's `torch.backends` names and what goes with them: settings that choose kernels there. All of Calque's kernels give the same bits every time
+and compute float32 products in float32, so that settings which allow more are kept and change nothing.
+
+>>> import calque
+>>> calque.backends.cudnn.benchmark = True
+>>> calque.backends.cudnn.is_available(), calque.are_deterministic_algorithms_enabled()
+(False, False)
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from calque.base.errors import ArgumentError
+
+__all__ = [
+    "are_deterministic_algorithms_enabled", "cuda", "cudnn", "get_float32_matmul_precision", "is_deterministic_algorithms_warn_only_enabled",
+    "mkl", "mkldnn", "mps", "openmp", "set_float32_matmul_precision", "use_deterministic_algorithms",
+]  # fmt: skip
+
+PRECISIONS = ("highest", "high", "medium")
+
+
+class _Settings:
+    """Named settings of something that is not there; other names are refused."""
+
+    _name: str
+
+    def __init__(self, name: str, **values: Any) -> None:
+        self.__dict__.update(values, _name=name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name not in self.__dict__ or name.startswith("_"):
+            known = [key for key in self.__dict__ if not key.startswith("_")]
+            raise AttributeError(f"[backends.{self._name}] expected one of the settings {known}, got {name!r}")
+        self.__dict__[name] = value
+
+    def __repr__(self) -> str:
+        return f"<settings of backends.{self._name}>"
+
+    def is_available(self) -> bool:
+        """Whether it can be used."""
+        return False
+
+    is_built = is_available
+
+    def version(self) -> None:
+        """None: it is not there."""
+
+
+cudnn = _Settings("cudnn", enabled=True, benchmark=False, deterministic=False, allow_tf32=True, benchmark_limit=10)
+cuda = _Settings("cuda", matmul=_Settings("cuda.matmul", allow_tf32=False, allow_fp16_reduced_precision_reduction=True))
+mps, mkl, openmp = _Settings("mps"), _Settings("mkl"), _Settings("openmp")
+mkldnn = _Settings("mkldnn", enabled=True)
+
+
+class _Chosen:
+    """What was asked for, so that it can be asked back."""
+
+    deterministic = False
+    warn_only = False
+    precision = PRECISIONS[0]
+
+
+def use_deterministic_algorithms(mode: bool, *, warn_only: bool = False) -> None:
+    """Kept for `are_deterministic_algorithms_enabled`: every kernel is deterministic anyway."""
+    _Chosen.deterministic, _Chosen.warn_only = bool(mode), bool(warn_only)
+
+
+def are_deterministic_algorithms_enabled() -> bool:
+    """What `use_deterministic_algorithms` was told last."""
+    return _Chosen.deterministic
+
+
+def is_deterministic_algorithms_warn_only_enabled() -> bool:
+    """The `warn_only` that `use_deterministic_algorithms` was told last."""
+    return _Chosen.warn_only
+
+
+def set_float32_matmul_precision(precision: str) -> None:
+    """Allow products of float32 to be computed with less than float32: "highest", "high" or "medium". They never are."""
+    if precision not in PRECISIONS:
+        raise ArgumentError(f"[set_float32_matmul_precision] expected one of {', '.join(map(repr, PRECISIONS))}, got {precision!r}")
+    _Chosen.precision = precision
+
+
+def get_float32_matmul_precision() -> str:
+    """What `set_float32_matmul_precision` was told last."""
+    return _Chosen.precision
