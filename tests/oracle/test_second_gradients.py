@@ -1,0 +1,72 @@
+"""Second gradients of functions with kinks are PyTorch's; where they are zero everywhere PyTorch may say zeros and Calque that nothing depends on
+them (decision 0014)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import calque  # noqa: E402
+
+pytestmark = pytest.mark.oracle
+
+POINTS = [-1.3, -0.2, 0.3, 0.7, 1.9]
+
+
+def F(T: Any) -> Any:
+    return T.nn.functional
+
+
+FUNCTIONS: dict[str, Callable[[Any, Any], Any]] = {
+    **{
+        name: lambda T, x, name=name: getattr(F(T), name)(x)
+        for name in ("relu", "leaky_relu", "relu6", "hardtanh", "softshrink", "hardshrink", "elu", "selu", "celu", "silu", "mish", "softplus")
+    },
+    **{name: lambda T, x, name=name: getattr(T, name)(x) for name in ("abs", "amax", "max", "median", "nan_to_num", "round", "floor", "sign")},
+    "square of relu": lambda T, x: x.relu() ** 2,
+    "relu of square": lambda T, x: (x * x - 0.3).relu(),
+    "clamp": lambda T, x: x.clamp(-0.5, 0.5) * x,
+    "maximum": lambda T, x: T.maximum(x * x, x),
+    "where": lambda T, x: T.where(x > 0, x**3, 2 * x),
+    "threshold": lambda T, x: F(T).threshold(x, 0.1, 2.0),
+    "prelu": lambda T, x: F(T).prelu(x, T.tensor([0.2], dtype=T.float64)),
+    "max_pool1d": lambda T, x: F(T).max_pool1d(x[None, None], 2),
+    "pooled squares": lambda T, x: F(T).max_pool1d((x**3)[None, None], 2),
+    "smooth_l1": lambda T, x: F(T).smooth_l1_loss(x, T.zeros(5, dtype=T.float64)),
+    "huber": lambda T, x: F(T).huber_loss(x, T.zeros(5, dtype=T.float64), delta=0.5),
+    "norm": lambda T, x: x.norm(),
+    "norm of relu": lambda T, x: x.relu().norm(),
+    "sort": lambda T, x: x.sort().values ** 2,
+    "fmod": lambda T, x: T.fmod(x, 0.7) * x,
+}
+
+
+def second(T: Any, function: Callable[[Any, Any], Any]) -> np.ndarray:
+    """The gradient of the sum of the gradient; zeros where nothing depends on the points."""
+    x = T.tensor(POINTS, dtype=T.float64, requires_grad=True)
+    (g,) = T.autograd.grad(function(T, x).sum(), x, create_graph=True)
+    h = T.autograd.grad(g.sum(), x, allow_unused=True)[0] if g.requires_grad else None
+    return np.zeros(5) if h is None else np.asarray((h + T.zeros(5, dtype=T.float64)).detach())
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_second_gradients(name: str) -> None:
+    mine, reference = second(calque, FUNCTIONS[name]), second(torch, FUNCTIONS[name])
+    np.testing.assert_allclose(mine, reference, rtol=1e-9, atol=1e-12)
+
+
+def test_where_nothing_depends_there_is_no_gradient() -> None:
+    """The row of decision 0014: PyTorch makes zeros, Calque says that there is nothing."""
+    found = []
+    for T in (torch, calque):
+        x, b = T.tensor(POINTS, dtype=T.float64, requires_grad=True), T.zeros(5, dtype=T.float64, requires_grad=True)
+        (g,) = T.autograd.grad((x + b).relu().sum(), x, create_graph=True)
+        if g.requires_grad:
+            g.square().sum().backward()
+        found.append((g.requires_grad, None if b.grad is None else b.grad.tolist()))
+    assert found == [(True, [0.0] * 5), (False, None)]
