@@ -4,7 +4,8 @@ A body is a function `body(s, x, y, ..., *attributes)` over an abstract builder 
 `body` against `ref`), a loop-IR builder (code generation) and counters. Values are opaque to the body; `s.dtype(x)` tells their type.
 Comparison results have dtype bool. `and_ or_ xor not_` work bitwise on integers and logically on bool. Integer `floordiv` and `mod` round
 towards minus infinity (Python's rule; division by zero gives 0 in the builder, the functional layer raises before). Floating `min`/`max`
-return NaN when an operand is NaN. `rint` rounds half to even. `shr` is arithmetic for signed types. `bitcast` keeps the bits.
+return NaN when an operand is NaN. `exp_shifted` is `exp` of numbers that the largest was subtracted from: it may be off by a unit in the
+last place more for every 25 that x is below 0. `rint` rounds half to even. `shr` is arithmetic for signed types. `bitcast` keeps the bits.
 `index(d)` is the current position along output dimension d (int64); `flat_index()` the row-major position in the output.
 """
 
@@ -16,7 +17,7 @@ from calque.base.dtypes import DType, bool_
 
 Value = Any
 
-UNARY = ("neg", "abs", "not_", "sqrt", "exp", "log", "sin", "cos", "tanh", "erf", "atan", "floor", "ceil", "trunc", "rint")
+UNARY = ("neg", "abs", "not_", "sqrt", "exp", "exp_shifted", "log", "sin", "cos", "tanh", "erf", "atan", "floor", "ceil", "trunc", "rint")
 BINARY = ("add", "sub", "mul", "div", "floordiv", "mod", "pow", "min", "max", "and_", "or_", "xor", "shl", "shr")
 COMPARE = ("lt", "le", "eq", "ne")
 SPECIAL = ("const", "index", "flat_index", "cast", "bitcast", "select", "fma")
@@ -39,6 +40,7 @@ class ScalarBuilder(Protocol):
     def not_(self, x: Value) -> Value: ...
     def sqrt(self, x: Value) -> Value: ...
     def exp(self, x: Value) -> Value: ...
+    def exp_shifted(self, x: Value) -> Value: ...
     def log(self, x: Value) -> Value: ...
     def sin(self, x: Value) -> Value: ...
     def cos(self, x: Value) -> Value: ...

@@ -34,7 +34,7 @@ RECURRENT = ("lstm", "lstm_grad")
 ACCUMULATES = ("index_put", "index_add", "scatter", "scatter_add", "update_add")
 
 WEIGHTS = {
-    "exp": 20, "log": 20, "sin": 20, "cos": 20, "tanh": 20, "erf": 20, "atan": 20, "pow": 40, "div": 4, "sqrt": 4,
+    "exp": 20, "exp_shifted": 20, "log": 20, "sin": 20, "cos": 20, "tanh": 20, "erf": 20, "atan": 20, "pow": 40, "div": 4, "sqrt": 4,
     "floordiv": 8, "mod": 8, "const": 0, "index": 0, "cast": 0,
 }  # fmt: skip
 

@@ -43,7 +43,7 @@ def _power(a: Array, b: Array) -> Array:
 
 
 FUNCTIONS: dict[str, Callable[..., Array]] = {
-    "neg": np.negative, "abs": np.abs, "not_": np.invert, "sqrt": np.sqrt, "exp": np.exp, "log": np.log, "sin": np.sin,
+    "neg": np.negative, "abs": np.abs, "not_": np.invert, "sqrt": np.sqrt, "exp": np.exp, "exp_shifted": np.exp, "log": np.log, "sin": np.sin,
     "cos": np.cos, "tanh": np.tanh, "erf": _erf, "atan": np.arctan, "floor": np.floor, "ceil": np.ceil, "trunc": np.trunc,
     "rint": np.rint, "add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide,
     "floordiv": _int_safe(np.floor_divide), "mod": _int_safe(np.mod), "pow": _power, "min": np.minimum, "max": np.maximum,

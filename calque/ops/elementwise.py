@@ -64,6 +64,10 @@ unary(
 # ------------------------------------------------------------------------------------------------ exponentials and logarithms
 
 unary("exp", "e**x.", lambda s, x: s.exp(x), np.exp, Vjp(lambda F, g, c: g * c.out, (-1,)))
+unary(
+    "exp_shifted", "e**x of numbers that the largest was subtracted from; to a unit in the last place and one more for every 25 below 0.",
+    lambda s, x: s.exp_shifted(x), np.exp, Vjp(lambda F, g, c: g * c.out, (-1,)), high=0.0,
+)  # fmt: skip
 unary("expm1", "e**x - 1, accurate near 0.", bodies.expm1, np.expm1, Vjp(lambda F, g, c: g * (c.out + 1), (-1,)))
 unary("log", "Natural logarithm.", lambda s, x: s.log(x), np.log, Vjp(lambda F, g, c: g / c.x(0), (0,)), low=0.1)
 unary("log1p", "log(1 + x), accurate near 0.", bodies.log1p, np.log1p, Vjp(lambda F, g, c: g / (c.x(0) + 1), (0,)), low=-0.8)

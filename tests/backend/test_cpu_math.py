@@ -16,7 +16,7 @@ from calque.kernel.schedule import Buffer, Loop, Schedule
 
 # (function, largest error in ulp for float32, for float64). Correct rounding would be 0.5.
 BOUNDS = [
-    ("exp", 1.0, 1.0), ("log", 1.0, 1.0), ("sin", 0.6, 1.7), ("cos", 0.6, 1.7), ("tanh", 1.5, 1.5), ("erf", 1.5, 1.5),
+    ("exp", 1.0, 1.0), ("exp_shifted", 4.6, 1.0), ("log", 1.0, 1.0), ("sin", 0.6, 1.7), ("cos", 0.6, 1.7), ("tanh", 1.5, 1.5), ("erf", 1.5, 1.5),
     ("atan", 2.0, 1.6), ("sqrt", 0.5, 0.5),
 ]  # fmt: skip
 WIDE_ERF = np.vectorize(math.erf, otypes=[np.float64])
@@ -49,7 +49,7 @@ def reference(op: str, *arrays):
         wide = [a.astype(np.float64 if a.dtype.itemsize < 8 else np.longdouble) for a in arrays]
         if op == "erf":
             return WIDE_ERF(wide[0].astype(np.float64))
-        return {"atan": np.arctan, "pow": np.power}.get(op, getattr(np, op, None))(*wide)
+        return {"atan": np.arctan, "pow": np.power, "exp_shifted": np.exp}.get(op, getattr(np, op, None))(*wide)
 
 
 def ulp_error(found, wanted):
@@ -119,7 +119,7 @@ def test_16_bit_floats_round_every_value_once(op, target, dtype):
     assert (same | close).all()
 
 
-@pytest.mark.parametrize("op", ["exp", "tanh", "erf"])
+@pytest.mark.parametrize("op", ["exp", "exp_shifted", "tanh", "erf"])
 def test_the_width_of_a_kernel_does_not_change_a_bit(op, rng):
     """A value per row (one lane), beside 64-bit numbers (half a register) and alone (a whole one): the same function."""
     x = samples(float32, rng, 2000)
@@ -142,7 +142,10 @@ def test_the_width_of_a_kernel_does_not_change_a_bit(op, rng):
         assert np.array_equal(found, wanted, equal_nan=True)
 
 
-@pytest.mark.parametrize(("op", "bound", "low", "high"), [("exp", 0.6, -87, 88), ("erf", 1.1, -4.5, 4.5), ("erf", 1.1, -1, 1)])
+@pytest.mark.parametrize(
+    ("op", "bound", "low", "high"),
+    [("exp", 0.6, -87, 88), ("exp_shifted", 1.1, -5, 0), ("exp_shifted", 1.65, -20, 0), ("erf", 1.1, -4.5, 4.5), ("erf", 1.1, -1, 1)],
+)
 def test_functions_by_table_are_more_accurate(op, bound, low, high, rng):
     """Where tables of sixteen entries serve."""
     if not current().masked:

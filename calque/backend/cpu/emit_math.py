@@ -132,6 +132,13 @@ def exp(s: Lanes, kind: str, x: str) -> str:
     return _scale(s, kind, s.op("fadd", kind, s.held(kind, 1.0), s.op("fadd", kind, r, tail)), n)
 
 
+def exp_shifted(s: Lanes, kind: str, x: str) -> str:
+    """e**x of numbers that the largest was subtracted from: cheaper where there is something cheaper."""
+    if kind == "float" and s.target.masked:
+        return s.in_registers(kind, x, emit_tables.exp_shifted)
+    return exp(s, kind, x)
+
+
 def _split(s: Lanes, kind: str, x: str) -> tuple[str, str]:
     """(f, k) with x = 2**k (1 + f), sqrt(1/2) <= 1 + f < sqrt(2), for a positive finite x; k as a float."""
     integer, mantissa = INT[kind], MANTISSA[kind]
@@ -301,5 +308,5 @@ def _copysign(s: Lanes, kind: str, x: str, sign: str) -> str:
 
 
 FUNCTIONS: dict[str, Callable[[Lanes, str, str], str]] = {
-    "exp": exp, "log": log, "sin": sin, "cos": cos, "tanh": tanh, "erf": erf, "atan": atan,
+    "exp": exp, "exp_shifted": exp_shifted, "log": log, "sin": sin, "cos": cos, "tanh": tanh, "erf": erf, "atan": atan,
 }  # fmt: skip

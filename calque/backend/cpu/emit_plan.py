@@ -17,6 +17,7 @@ from calque.kernel.loops import Instr, LoopKernel, Stage
 STORES = ("store", "store_at", "add_at")
 COST = {
     "exp": 20,
+    "exp_shifted": 20,
     "log": 25,
     "sin": 35,
     "cos": 35,

@@ -82,7 +82,7 @@ class NumpyBuilder:
 
 
 _FUNCTIONS: dict[str, Callable[..., Any]] = {
-    "neg": np.negative, "abs": np.abs, "not_": np.invert, "sqrt": np.sqrt, "exp": np.exp, "log": np.log, "sin": np.sin,
+    "neg": np.negative, "abs": np.abs, "not_": np.invert, "sqrt": np.sqrt, "exp": np.exp, "exp_shifted": np.exp, "log": np.log, "sin": np.sin,
     "cos": np.cos, "tanh": np.tanh, "atan": np.arctan, "floor": np.floor, "ceil": np.ceil, "trunc": np.trunc,
     "rint": np.rint, "add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide, "pow": np.power,
     "min": np.minimum, "max": np.maximum, "and_": np.bitwise_and, "or_": np.bitwise_or, "xor": np.bitwise_xor,

@@ -13,7 +13,7 @@ from calque.functional.common import cast
 from calque.functional.precision import full_precision
 from calque.nn.functional.checks import bad_label, check_indices, reduced
 from calque.nn.functional.legacy import legacy_reduction
-from calque.nn.functional.rows import GATHER, SELECT_ROWS, choose, largest, positions, total, wide
+from calque.nn.functional.rows import GATHER, SELECT_ROWS, choose, largest, positions, powers, total, wide
 from calque.nn.functional.softmax import log_softmax
 from calque.nn.gradient import Saved, with_gradient
 from calque.run.source import warn_user
@@ -72,7 +72,7 @@ class _Labels:
             loss, peak, sums = -picked, None, None
         else:
             peak = largest(x, (self.dim,))
-            sums = total(T.exp(x - peak), (self.dim,))
+            sums = total(powers(x - peak), (self.dim,))
             loss = T.log(sums) - (picked - peak)
         if self.factor is not None:
             loss = loss * self.factor
@@ -105,7 +105,7 @@ class _Labels:
         row = scale if self.factor is None else scale * self.factor
         if self.log_input:
             return (cast(-hit * row, self.kind),)
-        p = T.exp(x - peak) / sums
+        p = powers(x - peak) * T.reciprocal(sums)
         if not self.smoothing:
             return (cast((p - hit) * row, self.kind),)
         weights, weight_sum = self._class_weights()

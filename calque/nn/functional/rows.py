@@ -12,8 +12,8 @@ from calque.ops.opdef import get
 from calque.run.recorder import local
 from calque.tensor import Tensor, record, wrap
 
-SUM, AMAX, ARGMAX, GATHER, SELECT_ROWS, WHERE, VIEW, IOTA, FULL = (
-    get(name) for name in ("sum", "amax", "argmax", "gather", "index_select", "where", "view", "iota", "full")
+SUM, AMAX, EXP_SHIFTED, ARGMAX, GATHER, SELECT_ROWS, WHERE, VIEW, IOTA, FULL = (
+    get(name) for name in ("sum", "amax", "exp_shifted", "argmax", "gather", "index_select", "where", "view", "iota", "full")
 )
 Dims = tuple[int, ...]
 
@@ -30,6 +30,11 @@ def largest(x: Tensor, dims: Dims) -> Tensor:
     if local.state.grad and x._requires_grad:
         x = wrap(x._storage, x._layout)
     return record(AMAX, (x,), (dims, True))
+
+
+def powers(x: Tensor) -> Tensor:
+    """e**x of what `largest` was subtracted from."""
+    return record(EXP_SHIFTED, (x,), ())
 
 
 def positions(shape: Dims, dtype: dt.DType = dt.int64) -> Tensor:

@@ -8,7 +8,7 @@ from calque import functional as T
 from calque.base import dtypes as dt
 from calque.base.errors import no_tensor
 from calque.functional.common import cast
-from calque.nn.functional.rows import largest, one_dim, positions, total, wide
+from calque.nn.functional.rows import largest, one_dim, positions, powers, total, wide
 from calque.nn.gradient import Saved, with_gradient
 from calque.run.source import warn_user
 from calque.tensor import Tensor
@@ -50,7 +50,7 @@ def softmax(input: Tensor, dim: int | None = None, _stacklevel: int = 3, dtype: 
 
     def forward(x: Tensor) -> tuple[Any, ...]:
         x = wide(x)
-        e = T.exp(x - largest(x, dims))
+        e = powers(x - largest(x, dims))
         return (cast(e * T.reciprocal(total(e, dims)), kind),)
 
     def backward(saved: Saved, g: Tensor) -> tuple[Any, ...]:
@@ -72,11 +72,11 @@ def log_softmax(input: Tensor, dim: int | None = None, _stacklevel: int = 3, dty
     def forward(x: Tensor) -> tuple[Any, ...]:
         x = wide(x)
         shifted = x - largest(x, dims)
-        return (cast(shifted - T.log(total(T.exp(shifted), dims)), kind),)
+        return (cast(shifted - T.log(total(powers(shifted), dims)), kind),)
 
     def backward(saved: Saved, g: Tensor) -> tuple[Any, ...]:
         g = wide(g)
-        return (cast(g - T.exp(wide(saved.values[0])) * total(g, dims), kind),)
+        return (cast(g - powers(wide(saved.values[0])) * total(g, dims), kind),)
 
     return with_gradient("LogSoftmaxBackward0", forward, backward, (input,), uses=(0,), reads=False)  # type: ignore[no-any-return]
 
