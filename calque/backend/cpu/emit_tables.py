@@ -139,5 +139,5 @@ def erf(s: Lanes, x: str) -> str:
     slope = slopes[-1]
     for c in slopes[-2::-1]:
         slope = s.fma(kind, slope, d, c)
-    value = s.select(kind, s.compare("oeq", kind, point, s.const(kind, 0)), d, value)
+    value = s.select(kind, s.compare("ogt", kind, d, value), d, value)  # d itself around 0, where alone it is the larger
     return s.intrinsic("copysign", kind, s.fma(kind, slope, d, value), x)
