@@ -1,4 +1,4 @@
-"""Rows of A that are read where they lie give the bits that packed ones give."""
+"""A that is read where it lies, k or rows contiguous, gives the bits that a packed one gives."""
 
 from __future__ import annotations
 
@@ -10,11 +10,13 @@ from tests.backend.contract_harness import Library, host_target, library, matmul
 
 
 def compare(lib: Library, rng: np.random.Generator, rows: int, depth: int, columns: int, gap: int, transposed: bool) -> None:
-    """A with contiguous k against the same numbers with contiguous rows."""
+    """The same numbers every other element (packed), with contiguous rows, and with contiguous k."""
     a = rng.standard_normal((rows, depth + gap)).astype(lib.dtype)[:, :depth]
     b = rng.standard_normal((columns, depth)).astype(lib.dtype).T if transposed else rng.standard_normal((depth, columns)).astype(lib.dtype)
     found = []
-    for left in (np.asfortranarray(a), a):
+    apart = np.zeros((rows, 2 * depth), lib.dtype)[:, ::2]
+    apart[:] = a
+    for left in (apart, np.asfortranarray(a), a):
         for threads in (1, 2):
             out = np.full((rows, columns), np.nan, lib.dtype)
             lib.prepare("matmul", matmul_params(left, b), left, b, out)(threads)

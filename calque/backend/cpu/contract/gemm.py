@@ -15,7 +15,7 @@ from calque.backend.cpu.contract.builder import Builder, Value
 from calque.backend.cpu.contract.finish import BATCH, WHOLE, begin, finish, note
 from calque.backend.cpu.contract.panels import first_row, panel_packers
 from calque.backend.cpu.contract.schedule import CUT_COLUMNS, CUT_ROWS
-from calque.backend.cpu.contract.small import FEW_ROWS, WORDS, is_near, is_small, small_functions
+from calque.backend.cpu.contract.small import FEW_ROWS, LINE_BYTES, WORDS, is_near, is_small, small_functions
 from calque.backend.cpu.contract.target import Blocking
 
 BUFFERS = 4
@@ -80,16 +80,14 @@ def panel_rows(b: Builder, rows: Value, panels: Value, panel: Value) -> tuple[Va
 def strided_tile(blocking: Blocking, beside: bool = False) -> str:
     """One tile into C with any strides: in place when it is whole and its rows are contiguous, else by a copy.
 
-    ``beside``: rows of A are read where they lie, k contiguous.
+    ``beside``: A is read where it lies.
     """
-    left = ("ptr %a", "i64 %a_row") if beside else ("ptr %a",)
+    left = ("ptr %a", "i64 %a_row", "i64 %a_depth") if beside else ("ptr %a",)
     name, family = ("beside_tile", "beside") if beside else ("strided_tile", "outer")
     b = Builder(name, ("i64 %rows", "i64 %columns", "i64 %depth", *left, "ptr %b", "i64 %b_step", "ptr %c", "i64 %c_row", "i64 %c_column",
                        "i1 %accumulate"), blocking, attributes="noinline")
     width, lanes = blocking.tile_columns, blocking.lanes
     tile = b.array((blocking.tile_rows + 1) * width)
-    if beside:
-        left = (*left, "i64 1")
 
     def multiply(kernel: str, target: str, step: Value, accumulate: str) -> None:
         b.call(family + kernel, "i64 %rows", "i64 %depth", *left, "ptr %b", "i64 %b_step", f"ptr {target}",
@@ -239,7 +237,7 @@ def gemm_part(blocking: Blocking) -> str:
             if blocking.narrow:
                 packed()
             else:
-                in_place = partial(b.call, "rows_beside", f"ptr {a}", "i64 %a_row", *panels, *rest)
+                in_place = partial(b.call, "rows_beside", f"ptr {a}", "i64 %a_row", "i64 %a_depth", *panels, *rest)
                 b.cases((stays(b, chunks, base, "%a_row", "%a_depth"), in_place), default=packed)
             with b.when(b.compare("eq", b.add(start, length), "%depth")):
                 end_panel = b.min(b.add(panel, group), bottom)
@@ -249,12 +247,13 @@ def gemm_part(blocking: Blocking) -> str:
 
 
 def stays(b: Builder, chunks: Value, base: Value, a_row: Value, a_depth: Value) -> str:
-    """Whether rows of A are read where they lie: k is contiguous, one chunk of B is all they meet (packing them is then a larger share), and
-    they do not compete for the same sets of the first-level cache."""
+    """Whether A is read where it lies: k or rows are contiguous, one chunk of B is all they meet (packing them is then a larger share), and
+    rows do not compete for the same sets of the first-level cache."""
     blocking = b.blocking
     apart = b.compare("ne", b.rem(b.mul(a_row, blocking.item_bytes), SAME_SETS_BYTES), 0)
     tall = b.both(b.compare("sge", base, blocking.tile_rows - 1), apart)
-    once = b.both(b.compare("eq", a_depth, 1), b.compare("sle", chunks, 1))
+    dense = b.either(b.compare("eq", a_depth, 1), b.compare("eq", a_row, 1))
+    once = b.both(dense, b.compare("sle", chunks, 1))
     return b.both(once, tall)
 
 
@@ -265,19 +264,40 @@ def packed_depth(b: Builder, depth: Value) -> Value:
 
 def rows_beside(blocking: Blocking) -> str:
     """Multiply some panels of A, read where they lie, with packed B; see `row_group`."""
-    b = Builder("rows_beside", ("ptr %a", "i64 %a_row", "i64 %low", "i64 %high", "i64 %base", "i64 %extra", "ptr %b", "i64 %b_panel",
-                                "ptr %c", "i64 %c_row", "i64 %c_column", "i64 %columns", "i64 %depth", "i1 %accumulate"), blocking,
-                attributes="noinline")
+    b = Builder("rows_beside", ("ptr %a", "i64 %a_row", "i64 %a_depth", "i64 %low", "i64 %high", "i64 %base", "i64 %extra", "ptr %b",
+                                "i64 %b_panel", "ptr %c", "i64 %c_row", "i64 %c_column", "i64 %columns", "i64 %depth", "i1 %accumulate"),
+                blocking, attributes="noinline")
     width = blocking.tile_columns
     with b.loop("%low", "%high") as panel:
         row = first_row(b, panel)
         count = b.sub(first_row(b, b.add(panel, 1)), row)
         a, line = b.at("%a", b.mul(row, "%a_row")), b.at("%c", b.mul(row, "%c_row"))
+        strips = _strips(b, count)
+        share, asked = b.ceil_div(strips[0], b.ceil_div("%columns", width)), b.variable(0)
         with b.loop(0, "%columns", width) as column:
+            first = b.read(asked)
+            b.assign(asked, b.min(b.add(first, share), strips[0]))
+            _ask(b, b.at(a, b.mul(count, "%a_row")), strips, first, b.read(asked))
             right, c = b.at("%b", b.mul(b.div(column, width), "%b_panel")), b.at(line, b.mul(column, "%c_column"))
             b.call("beside_tile", f"i64 {count}", f"i64 {b.min(b.sub('%columns', column), width)}", "i64 %depth", f"ptr {a}", "i64 %a_row",
-                   f"ptr {right}", f"i64 {width}", f"ptr {c}", "i64 %c_row", "i64 %c_column", "i1 %accumulate")
+                   "i64 %a_depth", f"ptr {right}", f"i64 {width}", f"ptr {c}", "i64 %c_row", "i64 %c_column", "i1 %accumulate")
     return b.text()
+
+
+def _strips(b: Builder, rows: Value) -> tuple[Value, Value, Value]:
+    """A panel of A as contiguous runs: how many, from one to the next, elements of one."""
+    turned = b.compare("eq", "%a_row", 1)
+    return b.select(turned, "%depth", rows), b.select(turned, "%a_depth", "%a_row"), b.select(turned, rows, "%depth")
+
+
+def _ask(b: Builder, panel: str, strips: tuple[Value, Value, Value], first: Value, end: Value) -> None:
+    """Ask for some strips of a panel into the second-level cache; behind the last panel they need not exist."""
+    _, step, length = strips
+    with b.loop(first, end) as strip:
+        start = b.at(panel, b.mul(strip, step))
+        with b.loop(0, length, LINE_BYTES // b.blocking.item_bytes) as element:
+            b.prefetch(b.at(start, element), 2)
+        b.prefetch(b.at(start, b.sub(length, 1)), 2)
 
 
 def row_group(blocking: Blocking) -> str:
