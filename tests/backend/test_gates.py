@@ -216,6 +216,24 @@ def test_a_training_step_calls_what_was_expected(tmp_path: Path) -> None:
     assert opened == 0 and closed > 20
 
 
+def test_weight_gradients_expect_the_tiles_of_their_blocks() -> None:
+    """256 channels are cut into blocks of 128, and those into ten parts of 12 or 13; three channels keep their planes."""
+
+    def tiles(channels: int, outputs: int, size: int, taps: int, stride: int) -> set[str]:
+        extent = size // stride
+        native = contract.Conv2dWeightGrad(
+            images=32, channels=channels, size=(size, size), out_channels=outputs, kernel=(taps, taps), out_size=(extent, extent),
+            stride=(stride, stride), padding=(taps // 2, taps // 2), x_strides=(channels * size**2, size**2, size, 1),
+            g_strides=(outputs * extent**2, extent**2, extent, 1),
+        )  # fmt: skip
+        found = contract.expected("conv2d_weight_grad", native, "float32", contract.AVX512, 2)
+        assert found is not None
+        return {name for name in found if name.startswith("table_tile")}
+
+    assert tiles(256, 512, 8, 1, 2) == {"table_tile_1x12", "table_tile_1x13"}
+    assert tiles(3, 64, 32, 3, 1) == {"table_tile_3x3"}
+
+
 def test_every_function_that_may_come_late_exists() -> None:
     """The names in `contract/expected.py` are those of the library."""
     for dtype in ("float32", "float64"):

@@ -17,8 +17,8 @@ from typing import Any
 
 SHORT, LOOPS, TIGHT = -1, -2, -3
 """Pass lists of our own. `SHORT`: for explicit vector code. `LOOPS`: for hand-written loops around it, functions inlined where they must be; code
-generation then moves what is constant out of them. `TIGHT`: the same for loops of a few instructions, whose addresses matter (`reduces`). 1..3 are
-LLVM's own pipelines."""
+generation then moves what is constant out of them. `TIGHT`: the same for loops of a few instructions, whose addresses and order matter (`reduces`,
+`machine_for`). 1..3 are LLVM's own pipelines."""
 COMPILE, HOST = 0, 1
 """Kinds of requests: text to object code; triple, processor and features of this machine."""
 DONE, INVALID, FAILED = 0, 1, 2
@@ -93,12 +93,13 @@ def native() -> Native:
     return Native(binding().ffi.lib._name)
 
 
-def machine_for(target: Target) -> Any:
-    """A target machine. It must not be shared between threads."""
+def machine_for(target: Target, level: int) -> Any:
+    """A target machine for a pass list; code generation does less for `LOOPS`. It must not be shared between threads."""
     triple, processor, features = target
+    effort = 1 if level == LOOPS else 2
     # The loader places code and constants wherever the system has room, in a long-lived process more than 2 GiB apart: the small code
     # model's 32-bit distances would then overflow, which LLVM answers by aborting. The large model addresses constants by 64 bits.
-    return binding().Target.from_triple(triple).create_target_machine(cpu=processor, features=features, opt=2, reloc="static", codemodel="large")
+    return binding().Target.from_triple(triple).create_target_machine(cpu=processor, features=features, opt=effort, reloc="static", codemodel="large")
 
 
 def reduces(level: int) -> bool:
@@ -180,7 +181,7 @@ class Service:
     """The program: answers to requests."""
 
     def __init__(self) -> None:
-        self.machines: dict[Target, Any] = {}
+        self.machines: dict[tuple[Target, int], Any] = {}
         self.reducing: bool | None = None  # how the switch of LLVM stands
 
     def answer(self, kind: int, level: int, target: bytes, text: bytes) -> tuple[int, bytes]:
@@ -189,9 +190,9 @@ class Service:
             if kind == HOST:
                 return DONE, "\n".join(host()).encode()
             triple, processor, features = target.decode().split("\n")
-            wanted = (triple, processor, features)
+            wanted = (triple, processor, features), level
             if wanted not in self.machines:
-                self.machines[wanted] = machine_for(wanted)
+                self.machines[wanted] = machine_for(*wanted)
             if self.reducing is not reduces(level):
                 self.reducing = reduces(level)
                 reduce_strength(self.reducing)

@@ -241,7 +241,7 @@ def unit(name: str, dtype: str, target: TargetInfo, length: int = 0, variant: st
     def write() -> str:
         return _contractions(dtype, target).unit(name, suffix)
 
-    source = llvm.Source(write, TIGHT if contract.TIGHT.match(name) else LOOPS)
+    source = llvm.Source(write, TIGHT if contract.is_tight(name, dtype) else LOOPS)
     return Module(content_key("unit", f"{dtype} {name}", target), (name + suffix,), source, length, variant)
 
 
@@ -349,7 +349,7 @@ def native_object(key: str, text: str, target: TargetInfo) -> bytes:
 def _runtime_module(target: TargetInfo) -> Module:
     text = runtime_text.module_text()
     key = content_key("runtime", text, target)
-    return Module(key, tuple(runtime_text.ENTRY_POINTS), llvm.Source(lambda: text, LOOPS), 2 * len(text))
+    return Module(key, tuple(runtime_text.ENTRY_POINTS), llvm.Source(lambda: text, TIGHT), 2 * len(text))
 
 
 def runtime_functions() -> dict[str, int]:

@@ -82,14 +82,16 @@ class _Crew:
     def work(self) -> None:
         """Compile until nothing is left."""
         try:
-            machine = compiler.machine_for(self.target)
+            machines: dict[int, Any] = {}
             while self.waiting:
                 try:
                     number = self.waiting.popleft()
                 except IndexError:
                     return
                 source = self.sources[number]
-                self.objects[number] = compiler.object_code(source.write().encode(), source.level, machine)
+                if source.level not in machines:
+                    machines[source.level] = compiler.machine_for(self.target, source.level)
+                self.objects[number] = compiler.object_code(source.write().encode(), source.level, machines[source.level])
         except compiler.InvalidText as error:
             self.error = CompileError(f"[cpu] expected valid IR, got {error}; this is a bug in the emitter")
             self.waiting.clear()

@@ -169,8 +169,12 @@ def _winograd_runs(c: Conv2d | Conv2dInputGrad, blocking: Blocking) -> Iterator[
 def _weight_grad(c: Conv2dWeightGrad, way: str, blocking: Blocking) -> Iterator[str]:
     channels, outputs = c.channels // c.groups, c.out_channels // c.groups
     if way == "tiled":
-        yield from (f"table_tile_1x{count}" for count in _cut(channels, tile_size(blocking)))
-        yield from _table(c.kernel[0], c.kernel[1], blocking)
+        assert c.tiled is not None, "the way says so"
+        if c.tiled.planes:
+            yield from _table(c.kernel[0], c.kernel[1], blocking)
+        else:
+            blocks = {c.tiled.channel_block, channels % c.tiled.channel_block}
+            yield from (f"table_tile_1x{count}" for size in blocks for count in _cut(size, tile_size(blocking)))
     elif way == "planes":
         tall = c.planes.tall if c.planes is not None else outputs
         yield from (f"plane_tile_{count}" for part in _cut(tall, TALL_BLOCK) for count in _cut(part, blocking.tile_rows))

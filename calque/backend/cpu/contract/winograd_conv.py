@@ -326,17 +326,19 @@ def _input_runs(blocking: Blocking, form: Form) -> str:
         patches = _Patches(b, form, width)
         if kind == "apart":
             patches.spread()
+        elif blocking.half:  # there masks cost nothing: one loop does for runs of all lengths
+            patches.dense(False, False)
         else:
-            _dense_runs(b, patches, kind == "whole" and not blocking.half)
+            _dense_runs(b, patches)
         found.append(b.text())
     return "".join(found)
 
 
-def _dense_runs(b: Builder, patches: _Patches, short: bool) -> None:
-    """As many tiles as lanes, or fewer; ``short``: if these are at most half of the lanes, the pixels of a line are in one vector."""
+def _dense_runs(b: Builder, patches: _Patches) -> None:
+    """As many tiles as lanes, or fewer; if these are at most half of the lanes, the pixels of a line are in one vector."""
     lanes = b.blocking.lanes
-    few = [(b.compare("sle", "%length", lanes // 2), lambda: patches.dense(True, False))] if short else []
-    b.cases((b.compare("eq", "%length", lanes), lambda: patches.dense(False, True)), *few, default=lambda: patches.dense(False, False))
+    b.cases((b.compare("eq", "%length", lanes), lambda: patches.dense(False, True)),
+            (b.compare("sle", "%length", lanes // 2), lambda: patches.dense(True, False)), default=lambda: patches.dense(False, False))
 
 
 def _input_place(b: Builder, slots: tuple[Value, Value], position: Value, channels: Value, width: int) -> Value:
@@ -425,7 +427,8 @@ def _output_run(blocking: Blocking, width: int, form: Form) -> str:
     whole, few = b.compare("eq", used, side * lanes), b.compare("sle", used, side // 2 * lanes)
     # Four vectors are compiled without that: half of them are masked for nothing in the few runs that need no more than two.
     one_vector = [(few, lambda: channels(False, False))] if side == TILE and (half or not blocking.half) else []
-    b.cases((whole, lambda: channels(True, True)), *one_vector, default=lambda: channels(False, True))
+    unmasked = [(whole, lambda: channels(True, True))] if not half and not blocking.half else []  # elsewhere masks cost nothing
+    b.cases(*unmasked, *one_vector, default=lambda: channels(False, True))
     return b.text()
 
 
