@@ -6,6 +6,7 @@ changed into the last node of the real graph. Backward passes that are replays t
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import islice
 from typing import Any
 
@@ -213,12 +214,8 @@ class Chain(GradNode):
 
 _slots: dict[str, Any] = dict(vars(GradNode))  # a chain hides the fields that are not set in it
 _NUMBER, _EDGE, _SAVED = _slots["number"].__set__, _slots["edge"].__set__, _slots["saved"].__set__
-_held = _slots["saved"].__get__
-
-
-def held_by(chain: Chain) -> Held:
-    """What a chain keeps."""
-    return _held(chain)  # type: ignore[no-any-return]
+held_by: Callable[[Chain], Held] = _slots["saved"].__get__
+"""What a chain keeps."""
 
 
 def expand(chain: Chain) -> list[Any]:

@@ -216,20 +216,16 @@ class Graph(Facts):
 
     def replay(self, stretch: Stretch) -> None:
         """Do what the walk would do."""
-        leaves, created = self.leaves, self._again(stretch)
+        leaves, created = self.leaves, replay(stretch.macro, self.trace, self.cells, [])  # type: ignore[arg-type]
         for k, place, layout in stretch.result[0]:
             leaves[k]._grad = wrap(created[place], layout)
         self._end(stretch)
 
     def replay_gradients(self, stretch: Stretch) -> tuple[Any, ...]:
         """Do what the walk would do; the gradients that are wanted."""
-        values = self.made(stretch.result[0], self._again(stretch))
+        values = self.made(stretch.result[0], replay(stretch.macro, self.trace, self.cells, []))  # type: ignore[arg-type]
         self._end(stretch)
         return values
-
-    def _again(self, stretch: Stretch) -> list[Storage]:
-        macro: Any = stretch.macro
-        return replay(macro, self.trace, self.cells, [])
 
     def _end(self, stretch: Stretch) -> None:
         """What handles remember and what is spent after a replay."""

@@ -36,18 +36,22 @@ def check_indices(t: Tensor, size: int, skip: int | None, error: Callable[[tuple
     shape = tuple(t._layout.shape)
     if t._layout.numel == 0:
         return False
+    plain = skip is None or not 0 <= skip < size
+    if plain and t._layout.numel <= SMALL and (values := known_values(t)) is not None and _all_in(values, size):
+        return True  # as at most steps of a loop; the rest is for replays, and names the first bad one
+
     def verdict(found: Any) -> tuple[bool, int, int]:
-        if (skip is None or not 0 <= skip < size) and _all_in(found, size):
+        if plain and _all_in(found, size):
             return True, -1, 0
         bad = _first_bad(found, size, skip)
         return False, bad, int(found.reshape(-1)[bad]) if bad >= 0 else 0
 
     known = peek(t, Within(size, (True, -1, 0), verdict)) if t._layout.numel <= SMALL else None
     if known is not None:
-        plain, bad, value = known
+        none_skipped, bad, value = known
         if bad >= 0:
             raise error(_place(bad, shape), value)
-        return bool(plain)
+        return bool(none_skipped)
     index = cast(wrap(t._storage, t._layout), dt.int64)
     wrong = T.logical_or(index < 0, index >= size)
     if skip is not None:
@@ -119,15 +123,11 @@ def check_unit_interval(t: Tensor, error: Callable[[tuple[int, ...], float, int]
     _record(wrong_now, code, shape, from_code)
 
 
-def bad_label(op: str, classes: int) -> Callable[[tuple[int, ...], int], Exception]:
+def bad_label(op: str, classes: int, where: tuple[int, ...], value: int) -> Exception:
     """Error of a class label that does not exist."""
-
-    def error(where: tuple[int, ...], value: int) -> Exception:
-        hint = f"; use ignore_index={value} to skip such rows" if value < 0 else "; are labels counted from 1, or is the last layer too narrow?"
-        place = f"row {where[0]}" + (f" (position {where})" if len(where) > 1 else "") if where else "the target"
-        return OutOfRangeError(f"[{op}] expected labels in 0..{classes - 1} ({classes} classes), got {value} at {place}{hint}")
-
-    return error
+    hint = f"; use ignore_index={value} to skip such rows" if value < 0 else "; are labels counted from 1, or is the last layer too narrow?"
+    place = f"row {where[0]}" + (f" (position {where})" if len(where) > 1 else "") if where else "the target"
+    return OutOfRangeError(f"[{op}] expected labels in 0..{classes - 1} ({classes} classes), got {value} at {place}{hint}")
 
 
 def require_dtype(op: str, x: Tensor, weight: Tensor) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from math import prod
 from typing import Any
 
@@ -32,7 +33,7 @@ class _Labels:
         self.dim = 0 if input._layout.ndim == 1 else 1
         self.classes = int(input._layout.shape[self.dim])
         op = "nll_loss" if log_input else "cross_entropy"
-        plain = check_indices(target, self.classes, skip, bad_label(op, self.classes))
+        plain = check_indices(target, self.classes, skip, partial(bad_label, op, self.classes))
         labels = T.unsqueeze(target if target._layout.dtype is dt.int64 else cast(target, dt.int64), self.dim)
         self.keep = None
         if not plain:
