@@ -24,13 +24,7 @@ from calque.autograd.modes import (
     no_grad,
     set_grad_enabled,
 )
-from calque.backends import (
-    are_deterministic_algorithms_enabled,
-    get_float32_matmul_precision,
-    is_deterministic_algorithms_warn_only_enabled,
-    set_float32_matmul_precision,
-    use_deterministic_algorithms,
-)
+from calque.backends import get_float32_matmul_precision, set_float32_matmul_precision
 from calque.base.device import Device as device
 from calque.base.device import get_default_device, set_default_device
 from calque.base.dtypes import (

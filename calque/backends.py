@@ -1,10 +1,10 @@
-"""PyTorch's `torch.backends` names and what goes with them: settings that choose kernels there. All of Calque's kernels give the same bits every time
-and compute float32 products in float32, so that settings which allow more are kept and change nothing.
+"""PyTorch's `torch.backends` names and the precision of products: settings that choose kernels there. All of Calque's kernels give the same
+bits every time and compute float32 products in float32, so that settings which allow more are kept and change nothing.
 
 >>> import calque
 >>> calque.backends.cudnn.benchmark = True
->>> calque.backends.cudnn.is_available(), calque.are_deterministic_algorithms_enabled()
-(False, False)
+>>> calque.backends.cudnn.is_available()
+False
 """
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ from typing import Any
 from calque.base.errors import ArgumentError
 
 __all__ = [
-    "are_deterministic_algorithms_enabled", "cuda", "cudnn", "get_float32_matmul_precision", "is_deterministic_algorithms_warn_only_enabled",
-    "mkl", "mkldnn", "mps", "openmp", "set_float32_matmul_precision", "use_deterministic_algorithms",
+    "cuda", "cudnn", "get_float32_matmul_precision", "mkl", "mkldnn", "mps", "openmp", "set_float32_matmul_precision",
 ]  # fmt: skip
 
 PRECISIONS = ("highest", "high", "medium")
@@ -57,24 +56,7 @@ mkldnn = _Settings("mkldnn", enabled=True)
 class _Chosen:
     """What was asked for, so that it can be asked back."""
 
-    deterministic = False
-    warn_only = False
     precision = PRECISIONS[0]
-
-
-def use_deterministic_algorithms(mode: bool, *, warn_only: bool = False) -> None:
-    """Kept for `are_deterministic_algorithms_enabled`: every kernel is deterministic anyway."""
-    _Chosen.deterministic, _Chosen.warn_only = bool(mode), bool(warn_only)
-
-
-def are_deterministic_algorithms_enabled() -> bool:
-    """What `use_deterministic_algorithms` was told last."""
-    return _Chosen.deterministic
-
-
-def is_deterministic_algorithms_warn_only_enabled() -> bool:
-    """The `warn_only` that `use_deterministic_algorithms` was told last."""
-    return _Chosen.warn_only
 
 
 def set_float32_matmul_precision(precision: str) -> None:

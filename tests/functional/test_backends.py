@@ -13,7 +13,6 @@ from calque.base.errors import ArgumentError
 @pytest.fixture(autouse=True)
 def as_before() -> Iterator[None]:
     yield
-    calque.use_deterministic_algorithms(False)
     calque.set_float32_matmul_precision("highest")
     calque.backends.cudnn.benchmark = calque.backends.cudnn.deterministic = False
 
@@ -22,8 +21,6 @@ def test_settings_are_kept() -> None:
     calque.backends.cudnn.benchmark = calque.backends.cudnn.deterministic = True
     assert calque.backends.cudnn.benchmark and calque.backends.cudnn.deterministic
     assert calque.backends.cuda.matmul.allow_tf32 is False
-    calque.use_deterministic_algorithms(True, warn_only=True)
-    assert calque.are_deterministic_algorithms_enabled() and calque.is_deterministic_algorithms_warn_only_enabled()
     calque.set_float32_matmul_precision("medium")
     assert calque.get_float32_matmul_precision() == "medium"
     assert not calque.backends.cudnn.is_available() and not calque.backends.mps.is_available()
