@@ -370,45 +370,54 @@ class Hybridized:
         proxies: dict[int, tuple[int, Any]], replaced: dict[int, Tensor], tensors: list[Tensor],
     ) -> None:  # fmt: skip
         """Take in the recording of a call; once it is the second that agrees, its graph becomes the template of all replays."""
+        outputs, outcome, touched = self._given_back(entry, capture, result, cells, grads_before, replaced, tensors)
+        leaves_at = len(cells) - len(entry.leaves)
+        if entry.uses_grads and not (entry.grads_matter or outcome.grads or any(c >= leaves_at for c in touched)):
+            entry.uses_grads = False
+            place = ()
+        roots = [outputs[k]._grad_fn for k in outcome.differentiable]
+        spent = bool(roots) and all(_is_spent(root) for root in roots)
+        given = (*outcome.places, *(g for _, g in outcome.grads if g is not None))
+        needed = {p[1] for p in given if p[0] == "created"}
+        if not roots or spent:
+            if len(needed) < len(capture.storages):
+                raise Unsupported("keeps a value in a place that the guards do not reach")
+            outcome.spent = spent_node(roots[0]) if spent else None
+        mark = (outcome.spec, tuple(outcome.places), tuple(outcome.grads), tuple(outcome.differentiable), spent)
+        macro.result = outcome
+        if roots and not spent:
+            template = Template(roots, first, cells, proxies, capture.storages, needed, frozenset(id(t) for t, *_ in entry.handles), tensors)
+            if entry.memory.learn(place, capture, mark):
+                outcome.template = template
+                others = [entry.leaves[k]._grad for k, p in outcome.grads if p is not None]
+                template.take_over(outputs, outcome.differentiable, cells, tensors, others, capture.values)  # type: ignore[arg-type]
+        else:
+            entry.memory.learn(place, capture, mark)
+
+    @staticmethod
+    def _given_back(
+        entry: Entry, capture: Any, result: Any, cells: list[Any], grads_before: list[Any], replaced: dict[int, Tensor], tensors: list[Tensor],
+    ) -> tuple[list[Tensor], Outcome, set[int]]:  # fmt: skip
+        """The tensors of a call's result, where a replay finds all that the call gives back, and the cells that the call read or wrote."""
         outputs: list[Tensor] = []
         own = {id(replaced.get(id(t), t)): ("argument", k) for k, t in enumerate(tensors)}
         own |= {id(t): ("reached", k) for k, (t, *_) in enumerate(entry.handles)}
         spec = describe(result, outputs, own)
-        mine = capture.entries
         places = [_found(place_of(t, capture.storages, cells)) for t in outputs]
         grads = [
             (k, None if t._grad is None else _found(place_of(t._grad, capture.storages, cells)))
             for k, (t, before) in enumerate(zip(entry.leaves, grads_before, strict=True))
             if t._grad is not before
         ]
-        touched = {c for segment in capture.segments for c, *_ in (*segment.expect, *segment.inputs, *segment.written) if c < mine}
-        start = len(cells) - len(entry.leaves)
-        if entry.uses_grads and not (entry.grads_matter or grads or any(c >= start for c in touched)):
-            entry.uses_grads = False
-            place = ()
         differentiable = [k for k, t in enumerate(outputs) if t._requires_grad]
         if any(outputs[k]._grad_fn is None for k in differentiable):
             raise Unsupported("returns a new tensor that requires a gradient")
-        roots = [outputs[k]._grad_fn for k in differentiable]
+        mine = capture.entries
+        touched = {c for segment in capture.segments for c, *_ in (*segment.expect, *segment.inputs, *segment.written) if c < mine}
         outcome = Outcome(spec, places, grads, differentiable)
-        outcome.unread = {k for k, _ in grads if start + k not in touched}
-        spent = bool(roots) and all(_is_spent(root) for root in roots)
-        needed = {p[1] for p in (*places, *(g for _, g in grads if g is not None)) if p[0] == "created"}
-        if not roots or spent:
-            if len(needed) < len(capture.storages):
-                raise Unsupported("keeps a value in a place that the guards do not reach")
-            outcome.spent = spent_node(roots[0]) if spent else None
+        outcome.unread = {k for k, _ in grads if len(cells) - len(entry.leaves) + k not in touched}
         outcome.losses = [(k, ReplayedLoss(line)) for held, line in capture.losses for k, st in enumerate(capture.storages) if held() is st]
-        mark = (spec, tuple(places), tuple(grads), tuple(differentiable), spent)
-        macro.result = outcome
-        if roots and not spent:
-            template = Template(roots, first, cells, proxies, capture.storages, needed, frozenset(id(t) for t, *_ in entry.handles), tensors)
-            if entry.memory.learn(place, capture, mark):
-                outcome.template = template
-                others = [entry.leaves[k]._grad for k, p in grads if p is not None]
-                template.take_over(outputs, differentiable, cells, tensors, others, capture.values)  # type: ignore[arg-type]
-        else:
-            entry.memory.learn(place, capture, mark)
+        return outputs, outcome, touched
 
 
 def _look_of(leaf: Tensor) -> Any:

@@ -114,39 +114,50 @@ class Template:
         self.roots, self.storages, self.reached = roots, storages, set(reached)
         self.nodes: list[Any] = []
         self.leaves: list[tuple[int, Any]] = []
+        self.layouts: tuple[Layout, ...] = ()
+        self.present: list[Any] = []
+        self.mark = object()
+        self.region = Region()
         known = {id(st): k for k, st in enumerate(cells) if st is not None}
         self._walk(first, known, stand_ins)
-        created = {id(st) for st in storages}
         handles, raw = self._values()
         values = raw | {id(t._storage) for t in handles}
-        if values - created - known.keys():
+        self._require_replayable(raw, values, known, needed)
+        self._choose_kept(handles, values, known, cells)
+        self._note_forms(handles)
+
+    def _require_replayable(self, raw: set[int], values: set[int], known: dict[int, int], needed: set[int]) -> None:
+        """Raise unless all `values` of the graph (ids of storages) are cells or new storages of the call that a replay has too."""
+        if values - {id(st) for st in self.storages} - known.keys():
             raise Unsupported("saves a copy of a value for its gradient")
         if any(i in known for i in raw):
             raise Unsupported("differentiates a value that it writes")
-        if any(id(st) not in values and k not in needed for k, st in enumerate(storages)):
+        if any(id(st) not in values and k not in needed for k, st in enumerate(self.storages)):
             raise Unsupported("keeps a value in a place that the guards do not reach")
-        self.own = [k for k, st in enumerate(storages) if id(st) in values]  # results that only the caller wants live no longer than as written
-        self.used = sorted({known[id(t._storage)] for t in handles if id(t._storage) in known})
-        used = [st for node in self.nodes for st in _saved(node)]
         if any(st.version != version for node in self.nodes for st, version in zip(_saved(node), _versions(node), strict=True)):
             raise Unsupported("changes a value that its gradient needs")
-        places = {id(st): k for k, st in enumerate([*[cells[k] for k in self.used], *[storages[k] for k in self.own]])}
-        self.unchanged = sorted({places[id(st)] for st in used})
-        self.reads = [{places[id(st)] for node in self._behind(root) for st in _saved(node)} for root in roots]
-        self.handles = [(t, places[id(t._storage)]) for t in handles if id(t._storage) in known and id(t) not in reached]
-        self.steady = [t for t in handles if id(t._storage) in known and id(t) in reached]
+
+    def _choose_kept(self, handles: list[Tensor], values: set[int], known: dict[int, int], cells: list[Any]) -> None:
+        """Which cells and new storages a call keeps for its gradient, and what of them must stay as it is."""
+        self.own = [k for k, st in enumerate(self.storages) if id(st) in values]  # results that only the caller wants live no longer than as written
+        self.used = sorted({known[id(t._storage)] for t in handles if id(t._storage) in known})
+        places = {id(st): k for k, st in enumerate([*[cells[k] for k in self.used], *[self.storages[k] for k in self.own]])}
+        self.unchanged = sorted({places[id(st)] for node in self.nodes for st in _saved(node)})
+        self.reads = [{places[id(st)] for node in self._behind(root) for st in _saved(node)} for root in self.roots]
+        self.handles = [(t, places[id(t._storage)]) for t in handles if id(t._storage) in known and id(t) not in self.reached]
+        self.steady = [t for t in handles if id(t._storage) in known and id(t) in self.reached]
         self.steady_at = [places[id(t._storage)] for t in self.steady]
-        self.several = len({lay.device for lay in (*(st.layout for st in storages), *(t._layout for t in handles))}) > 1  # it copies between them
-        self.mark = object()
-        self.targets = () if any(k >= 0 for k, _ in self.leaves) else tuple([leaf for _, leaf in self.leaves])  # if they are the same at all calls
-        self.layouts: tuple[Layout, ...] = ()
-        trace = local.state.trace
+
+    def _note_forms(self, handles: list[Tensor]) -> None:
+        """What every replay sets anew: numbers and views of the trace; and what is the same at all of them."""
+        devices = {layout.device for layout in (*(st.layout for st in self.storages), *(t._layout for t in handles))}
+        self.several = len(devices) > 1  # it copies between them
+        self.targets = () if any(k >= 0 for k, _ in self.leaves) else tuple([leaf for _, leaf in self.leaves])  # the same at all calls
         self.numbers = [(node, place, v.index) for node in self.nodes for place, v in (node.saved or {}).items() if v.__class__ is LiveFloat]
-        self.present: list[Any] = []
-        cached = [t for t in handles if t._cache is not None and t._cache[0] is trace and id(t) not in reached]
+        trace = local.state.trace
+        cached = [t for t in handles if t._cache is not None and t._cache[0] is trace and id(t) not in self.reached]
         path = path_of(trace.cur) if cached else []
         self.views = [(t, path[t._cache[2]], *t._cache[1:]) for t in cached]
-        self.region = Region()
 
     def _walk(self, first: int, known: dict[int, int], stand_ins: dict[int, tuple[int, Any]]) -> None:
         seen: set[int] = set()

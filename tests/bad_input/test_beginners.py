@@ -25,6 +25,9 @@ SIZES = [
     (lambda: nn.BatchNorm2d("3"), "[BatchNorm2d] expected num_features as an int >= 0, got '3'; convert it with int()"),
     (lambda: nn.Embedding("10", 4), "[Embedding] expected num_embeddings as an int >= 0, got '10'; convert it with int()"),
     (lambda: nn.LSTM("3", 4), "[LSTM] expected input_size as an int >= 0, got '3'; convert it with int()"),
+    (lambda: nn.LayerNorm("8"), "[LayerNorm] expected normalized_shape as an int >= 0, got '8'; convert it with int()"),
+    (lambda: nn.RMSNorm((2, 8 / 2)), "[RMSNorm] expected normalized_shape as an int >= 0, got 4.0; convert it with int()"),
+    (lambda: nn.Dropout("0.1"), "[Dropout] dropout probability has to be between 0 and 1, but got '0.1'"),
     (lambda: nn.MultiheadAttention("8", 2), "[MultiheadAttention] expected embed_dim as an int >= 1, got '8'; convert it with int()"),
 ]
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from calque.base.errors import ArgumentError
 from calque.nn import functional as F
 from calque.nn.module import Module
@@ -13,8 +15,8 @@ __all__ = ["AlphaDropout", "Dropout", "Dropout1d", "Dropout2d", "Dropout3d", "Fe
 class _Dropout(Module):
     def __init__(self, p: float = 0.5, inplace: bool = False) -> None:
         super().__init__()
-        if not 0 <= p <= 1:
-            raise ArgumentError(f"[{type(self).__name__}] dropout probability has to be between 0 and 1, but got {p}")
+        if not isinstance(p, (int, float, np.floating)) or not 0 <= p <= 1:
+            raise ArgumentError(f"[{type(self).__name__}] dropout probability has to be between 0 and 1, but got {p!r}")
         self.p, self.inplace = p, inplace
 
     def extra_repr(self) -> str:

@@ -215,6 +215,14 @@ class InstanceNorm3d(_InstanceNorm):
     ranks = (4, 5)
 
 
+def _last_dims(layer: str, shape: Any) -> tuple[int, ...]:
+    """Sizes of the last dims, given as one or several."""
+    sizes = (shape,) if isinstance(shape, (int, np.integer, str, float)) else tuple(shape)
+    for size in sizes:
+        extents(layer, normalized_shape=size)
+    return tuple([int(size) for size in sizes])
+
+
 class LayerNorm(Module):
     """Normalisation over the last dims: (*, normalized_shape) -> the same.
 
@@ -233,7 +241,7 @@ class LayerNorm(Module):
         dtype: Any = None,
     ) -> None:
         super().__init__()
-        self.normalized_shape = (int(normalized_shape),) if isinstance(normalized_shape, (int, np.integer)) else tuple(normalized_shape)
+        self.normalized_shape = _last_dims(type(self).__name__, normalized_shape)
         self.eps, self.elementwise_affine = eps, elementwise_affine
         self.register_parameter("weight", fresh(self.normalized_shape, device, dtype) if elementwise_affine else None)
         self.register_parameter("bias", fresh(self.normalized_shape, device, dtype) if elementwise_affine and bias else None)
@@ -270,7 +278,7 @@ class RMSNorm(Module):
         dtype: Any = None,
     ) -> None:
         super().__init__()
-        self.normalized_shape = (int(normalized_shape),) if isinstance(normalized_shape, (int, np.integer)) else tuple(normalized_shape)
+        self.normalized_shape = _last_dims(type(self).__name__, normalized_shape)
         self.eps, self.elementwise_affine = eps, elementwise_affine
         self.register_parameter("weight", fresh(self.normalized_shape, device, dtype) if elementwise_affine else None)
         self.reset_parameters()
