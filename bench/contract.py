@@ -83,6 +83,7 @@ def compare(name: str, ours: Callable[[int, int], Any], theirs: Callable[[], Any
         return
     best = [float("inf"), float("inf")]
     repeat = max(1, int(4e8 / max(flops, 1)))
+
     def repeat_theirs() -> None:
         for _ in range(repeat):
             theirs()

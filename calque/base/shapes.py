@@ -143,8 +143,6 @@ def normalize_dims(dim: int | Iterable[int] | None, ndim: int, op: str = "dim") 
     return tuple(sorted(out)) if ndim else ()
 
 
-
-
 def reduced_shape(shape: Shape, dims: Shape, keepdim: bool) -> Shape:
     """Shape after reducing over `dims`."""
     if keepdim:

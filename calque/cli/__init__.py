@@ -78,5 +78,3 @@ def _train_digits(options: argparse.Namespace) -> int:
     config = job.Config(**{f.name: getattr(options, f.name) for f in fields(job.Config)})
     code: int = job.main(config, options.out, options.resume, options.quiet)
     return code
-
-

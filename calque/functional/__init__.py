@@ -42,4 +42,3 @@ __all__ = [
 ]
 
 Engine.functional = sys.modules[__name__]
-

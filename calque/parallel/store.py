@@ -177,5 +177,3 @@ def _pairs(op: str, key: Any, value: Any) -> list[tuple[Any, Any]]:
             if not is_tensor(t):
                 raise ArgumentError(f"[kvstore] {op} expected tensors for key {k!r}, got {type(t).__name__}")
     return found
-
-

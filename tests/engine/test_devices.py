@@ -19,6 +19,7 @@ F = nn.functional
 
 pytestmark = pytest.mark.usefixtures("two_devices")
 
+
 def test_results_live_where_their_operands_live() -> None:
     a = calque.ones(3, 4, device="cpu:1")
     for made in (a + 1, a @ a.t(), a.sum(), a[1:], a.view(4, 3), a.reshape(-1), a.to(calque.float64), a > 0, F.softmax(a, -1), a.expand(2, 3, 4)):

@@ -37,6 +37,7 @@ def queues() -> Iterator[list[Queue]]:
 
 pytestmark = pytest.mark.usefixtures("two_devices")
 
+
 def _program(seed: int, queues: list[Queue], count: int, priorities: bool) -> list[int]:
     """Random tasks over eight buffers: each writes a hash of what it reads, so any wrong order shows in the values."""
     rng = random.Random(seed)

@@ -16,6 +16,7 @@ DEVICES = ["cpu:0", "cpu:1"]
 
 pytestmark = pytest.mark.usefixtures("two_devices")
 
+
 @pytest.mark.parametrize("call", ["scatter", "data parallel", "keywords", "pipeline", "pipeline, keywords"])
 def test_no_row_is_left_out(call: str) -> None:
     """The shorter tensor would be cut into fewer parts, and the rows of the longer one that have no partner would vanish."""

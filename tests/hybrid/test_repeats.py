@@ -388,6 +388,7 @@ def test_an_interrupted_call_has_taken_the_step_or_not() -> None:
 
 def test_native_code_knows_where_things_are() -> None:
     assert same.supported()
+
     class Slots:
         __slots__ = ("a", "b", "__weakref__")
 

@@ -21,6 +21,7 @@ from tests.ops.cases import assert_near, epsilon, evaluate, every_case, infer, o
 
 Array = np.ndarray[Any, Any]
 
+
 def lstm_formula(x: Array, h: Array, c: Array, weight: Array, part: str) -> Array:
     """Gate by gate and unit by unit, with a sigmoid by the hyperbolic tangent."""
     steps, rows, units = x.shape[0], *h.shape

@@ -13,6 +13,7 @@ from tests.profiler.test_timeline import validated
 
 pytestmark = pytest.mark.usefixtures("two_devices")
 
+
 def test_every_device_has_a_row_also_for_what_runs_at_once(tmp_path: Path) -> None:
     a, b = calque.randn(700, 700, device="cpu:0"), calque.randn(700, 700, device="cpu:1")
     small = calque.ones(3, device="cpu:1")

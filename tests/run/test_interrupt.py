@@ -355,6 +355,8 @@ def _number(edge: recorder.Edge | None, op: Any) -> int:
         found += edge.op is op
         edge = edge.parent
     return found
+
+
 _BLOCKS: dict[str, Callable[[], Any]] = {
     "no_grad": calque.no_grad,
     "inference_mode": calque.inference_mode,

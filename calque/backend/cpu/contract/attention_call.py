@@ -109,7 +109,6 @@ class Words:
                 b.assign(offset, b.add(b.read(offset), b.mul(position, b.word(block, 1 + k))))
         return [b.at(base, b.read(offset)) for base, offset in zip(bases, offsets, strict=True)]
 
-
     def result(self, base: str, index: Value, rows: Value, features: Value, step: Value) -> str:
         """Address of the first row of product ``index`` of a result whose rows are ``step`` apart."""
         b = self.b
