@@ -86,7 +86,6 @@ def test_a_handler_for_a_part_of_a_block(block: Callable[[], Any]) -> None:
 
 
 def test_a_handler_that_is_set_in_a_block_and_taken_back_behind_it(block: Callable[[], Any]) -> None:
-    """What `signal.signal` returned there means Python's own, and the next block puts that in its place."""
     own = Own()
     with block():
         before = signal.signal(signal.SIGINT, own)
