@@ -331,7 +331,7 @@ def min(input: Tensor, dim: Any = None, keepdim: bool = False, *, other: Any = N
 
 
 def _moments(op: str, x: Tensor, dim: Dims, unbiased: Any, correction: Any, keepdim: bool) -> tuple[Tensor, Tensor]:
-    """(variance, mean), both with reduced dims kept or not."""
+    """(variance, mean), both with reduced dims kept or not; in float32 for the 16-bit floats."""
     if isinstance(dim, bool):
         dim, unbiased = None, dim
     if unbiased is not None:
@@ -343,6 +343,7 @@ def _moments(op: str, x: Tensor, dim: Dims, unbiased: Any, correction: Any, keep
             f"[{op}] std and var only support floating point and complex dtypes, got {x._layout.dtype!r}; convert with .float()"
         )
     dims = dims_of(op, x, dim)
+    x = _wide(x)
     shape = tuple(x._layout.shape)
     count = product(shape[d] for d in dims)
     if count - correction <= 0:
@@ -366,6 +367,11 @@ def _moments(op: str, x: Tensor, dim: Dims, unbiased: Any, correction: Any, keep
     return variance, middle if keepdim else reshape(middle, _keep(x, dims, False))
 
 
+def _wide(x: Tensor) -> Tensor:
+    """x in the type its arithmetic is done in, so that what is made of several steps is rounded once."""
+    return cast(x, x._layout.dtype.compute)
+
+
 def safe_sqrt(x: Tensor) -> Tensor:
     """Square root whose gradient at 0 is 0."""
     at_zero = x == 0
@@ -385,7 +391,7 @@ def var(
     >>> calque.var(calque.tensor([1.0, 2.0, 3.0, 4.0]), correction=0)
     tensor(1.2500)
     """
-    return _moments("var", input, dim, unbiased, correction, keepdim)[0]
+    return cast(_moments("var", input, dim, unbiased, correction, keepdim)[0], input._layout.dtype)
 
 
 @method()
@@ -394,7 +400,7 @@ def std(
     input: Tensor, dim: Dims = None, unbiased: bool | None = None, keepdim: bool = False, *, correction: Any = None
 ) -> Tensor:
     """Standard deviation over `dim`, the root of `var`: (*) -> (* without dim). Its gradient is 0 where it is 0."""
-    return safe_sqrt(_moments("std", input, dim, unbiased, correction, keepdim)[0])
+    return cast(safe_sqrt(_moments("std", input, dim, unbiased, correction, keepdim)[0]), input._layout.dtype)
 
 
 @numpy_names
@@ -402,7 +408,8 @@ def var_mean(
     input: Tensor, dim: Dims = None, unbiased: bool | None = None, keepdim: bool = False, *, correction: Any = None
 ) -> tuple[Tensor, Tensor]:
     """(variance, mean) over `dim`."""
-    return _moments("var_mean", input, dim, unbiased, correction, keepdim)
+    variance, middle = _moments("var_mean", input, dim, unbiased, correction, keepdim)
+    return cast(variance, input._layout.dtype), cast(middle, input._layout.dtype)
 
 
 @numpy_names
@@ -411,7 +418,7 @@ def std_mean(
 ) -> tuple[Tensor, Tensor]:
     """(standard deviation, mean) over `dim`."""
     variance, middle = _moments("std_mean", input, dim, unbiased, correction, keepdim)
-    return safe_sqrt(variance), middle
+    return cast(safe_sqrt(variance), input._layout.dtype), cast(middle, input._layout.dtype)
 
 
 # --------------------------------------------------------------------------------------------------------------- norms
@@ -435,12 +442,13 @@ def vector_norm(x: Tensor, ord: float = 2, dim: Dims = None, keepdim: bool = Fal
         return prim("sum", cast(x != 0, x._layout.dtype), dims, keepdim)
     if ord == 1:
         return prim("sum", prim("abs", x), dims, keepdim)
+    kind, x = x._layout.dtype, _wide(x)
     if ord == 2:
-        return safe_sqrt(prim("sum", x * x, dims, keepdim))
+        return cast(safe_sqrt(prim("sum", x * x, dims, keepdim)), kind)
     total = prim("sum", prim("abs", x) ** float(ord), dims, keepdim)
     at_zero = total == 0
     root = where(at_zero, 1.0, total) ** (1.0 / ord)
-    return where(at_zero, 0.0 if ord > 0 else math.inf, root)
+    return cast(where(at_zero, 0.0 if ord > 0 else math.inf, root), kind)
 
 
 @method()

@@ -8,9 +8,10 @@ from typing import Any
 
 from calque import functional as T
 from calque.base.errors import ArgumentError, ShapeError
+from calque.functional.common import cast
 from calque.functional.precision import lower_precision
 from calque.nn.functional.checks import require_dtype
-from calque.nn.functional.rows import choose, one_dim
+from calque.nn.functional.rows import choose, one_dim, wide
 from calque.nn.gradient import Saved, with_gradient
 from calque.ops.opdef import get
 from calque.run.recorder import ROOT_HALF, ROOT_HALF_TWIN
@@ -28,6 +29,11 @@ _SELU_ALPHA, _SELU_SCALE = 1.6732632423543772, 1.0507009873554805
 
 def _result(x: Tensor, y: Tensor, inplace: bool) -> Tensor:
     return assign(x, y) if inplace else y
+
+
+def _once(formula: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    """`formula(x)`, rounded once: the 16-bit floats are computed with in float32."""
+    return cast(formula(wide(x)), x._layout.dtype)
 
 
 def relu(input: Tensor, inplace: bool = False) -> Tensor:
@@ -63,20 +69,20 @@ def hardtanh(input: Tensor, min_val: float = -1.0, max_val: float = 1.0, inplace
 
 def elu(input: Tensor, alpha: float = 1.0, inplace: bool = False) -> Tensor:
     """x for x > 0, else alpha (exp(x) - 1)."""
-    y = _where_below(input, 0.0, T.expm1(-_relu(-input)) * float(alpha), input)
+    y = _once(lambda x: _where_below(x, 0.0, T.expm1(-_relu(-x)) * float(alpha), x), input)
     return _result(input, y, inplace)
 
 
 def celu(input: Tensor, alpha: float = 1.0, inplace: bool = False) -> Tensor:
     """max(x, 0) + min(0, alpha (exp(x / alpha) - 1))."""
     a = float(alpha)
-    y = _where_below(input, 0.0, T.expm1(-_relu(-input) * (1.0 / a)) * a, input)
+    y = _once(lambda x: _where_below(x, 0.0, T.expm1(-_relu(-x) * (1.0 / a)) * a, x), input)
     return _result(input, y, inplace)
 
 
 def selu(input: Tensor, inplace: bool = False) -> Tensor:
     """Scaled ELU. Source: Klambauer et al., "Self-Normalizing Neural Networks" (2017)."""
-    y = _where_below(input, 0.0, T.expm1(-_relu(-input)) * (_SELU_ALPHA * _SELU_SCALE), input * _SELU_SCALE)
+    y = _once(lambda x: _where_below(x, 0.0, T.expm1(-_relu(-x)) * (_SELU_ALPHA * _SELU_SCALE), x * _SELU_SCALE), input)
     return _result(input, y, inplace)
 
 
@@ -119,11 +125,11 @@ def threshold(input: Tensor, threshold: float, value: float, inplace: bool = Fal
 
 
 def _gelu_exact(saved: Saved, g: Tensor) -> tuple[Any, ...]:
-    x = saved.inputs[0]
+    x, kind = wide(saved.inputs[0]), g._layout.dtype
     density = T.exp(x * x * -0.5) * (1.0 / math.sqrt(2.0 * math.pi))
     # With the number of the forward pass erf would be one value, kept from there to here. With its twin it is computed again; a kernel that also
     # computes the result again (`graph/rematerialise.py`) then has one erf in float32, because both numbers are the same there.
-    return (g * ((T.erf(x * ROOT_HALF_TWIN) + 1.0) * 0.5 + x * density),)
+    return (cast(wide(g) * ((T.erf(x * ROOT_HALF_TWIN) + 1.0) * 0.5 + x * density), kind),)
 
 
 _TANH_SCALE, _TANH_CUBE = math.sqrt(2.0 / math.pi), 0.044715
@@ -134,56 +140,72 @@ def _gelu_inner(x: Tensor) -> Tensor:
 
 
 def _gelu_tanh(saved: Saved, g: Tensor) -> tuple[Any, ...]:
-    x = saved.inputs[0]
+    x, kind = wide(saved.inputs[0]), g._layout.dtype
     t = _gelu_inner(x)
     slope = (x * x * (3.0 * _TANH_CUBE) + 1.0) * _TANH_SCALE
-    return (g * ((t + 1.0) * 0.5 + x * 0.5 * (1.0 - t * t) * slope),)
+    return (cast(wide(g) * ((t + 1.0) * 0.5 + x * 0.5 * (1.0 - t * t) * slope), kind),)
+
+
+def _gelu(x: Tensor) -> Tensor:
+    return x * 0.5 * (T.erf(x * ROOT_HALF) + 1.0)
+
+
+def _gelu_like(x: Tensor) -> Tensor:
+    return x * 0.5 * (_gelu_inner(x) + 1.0)
 
 
 def gelu(input: Tensor, approximate: str = "none") -> Tensor:
     """x times the normal cumulative distribution of x; `approximate="tanh"` uses Hendrycks and Gimpel's formula (2016)."""
     if approximate == "none":
         return with_gradient(  # type: ignore[no-any-return]
-            "GeluBackward0", lambda x: (x * 0.5 * (T.erf(x * ROOT_HALF) + 1.0),), _gelu_exact, (input,)
+            "GeluBackward0", lambda x: (_once(_gelu, x),), _gelu_exact, (input,)
         )
     if approximate == "tanh":
-        return with_gradient("GeluBackward0", lambda x: (x * 0.5 * (_gelu_inner(x) + 1.0),), _gelu_tanh, (input,))  # type: ignore[no-any-return]
+        return with_gradient("GeluBackward0", lambda x: (_once(_gelu_like, x),), _gelu_tanh, (input,))  # type: ignore[no-any-return]
     raise ArgumentError(f"[gelu] approximate argument must be either 'none' or 'tanh', got {approximate!r}")
 
 
 def _silu_backward(saved: Saved, g: Tensor) -> tuple[Any, ...]:
-    x = saved.inputs[0]
+    x = wide(saved.inputs[0])
     s = T.sigmoid(x)
-    return (g * s * (x * (1.0 - s) + 1.0),)
+    return (cast(wide(g) * s * (x * (1.0 - s) + 1.0), g._layout.dtype),)
+
+
+def _silu(x: Tensor) -> Tensor:
+    return x * T.sigmoid(x)
 
 
 def silu(input: Tensor, inplace: bool = False) -> Tensor:
     """x sigmoid(x). Source: Elfwing, Uchibe, Doya (2017)."""
-    y = with_gradient("SiluBackward0", lambda x: (x * T.sigmoid(x),), _silu_backward, (input,))
+    y = with_gradient("SiluBackward0", lambda x: (_once(_silu, x),), _silu_backward, (input,))
     return _result(input, y, inplace)
 
 
 def mish(input: Tensor, inplace: bool = False) -> Tensor:
     """x tanh(softplus(x))."""
-    return _result(input, input * T.tanh(softplus(input)), inplace)
+    return _result(input, _once(lambda x: x * T.tanh(softplus(x)), input), inplace)
 
 
 def softplus(input: Tensor, beta: float = 1.0, threshold: float = 20.0) -> Tensor:
     """log(1 + exp(beta x)) / beta; x itself where beta x > threshold."""
     b, limit = float(beta), float(threshold)
-    scaled = input * b
-    limited = choose(T.gt(scaled, limit), limit, scaled, scaled._layout.dtype)
-    return choose(T.gt(scaled, limit), input, T.log1p(T.exp(limited)) * (1.0 / b), input._layout.dtype)
+
+    def formula(x: Tensor) -> Tensor:
+        scaled = x * b
+        limited = choose(T.gt(scaled, limit), limit, scaled, scaled._layout.dtype)
+        return choose(T.gt(scaled, limit), x, T.log1p(T.exp(limited)) * (1.0 / b), x._layout.dtype)
+
+    return _once(formula, input)
 
 
 def logsigmoid(input: Tensor) -> Tensor:
     """log(sigmoid(x)), computed stably."""
 
     def backward(saved: Saved, g: Tensor) -> tuple[Any, ...]:
-        return (g * T.sigmoid(-saved.inputs[0]),)
+        return (cast(wide(g) * T.sigmoid(-wide(saved.inputs[0])), g._layout.dtype),)
 
     return with_gradient(  # type: ignore[no-any-return]
-        "LogSigmoidBackward0", lambda x: (-_relu(-x) - T.log1p(T.exp(-T.abs(x))),), backward, (input,)
+        "LogSigmoidBackward0", lambda x: (_once(lambda w: -_relu(-w) - T.log1p(T.exp(-T.abs(w))), x),), backward, (input,)
     )
 
 
@@ -225,12 +247,12 @@ def _where_below_abs(x: Tensor, bound: float, above: Tensor) -> Tensor:
 
 def hardsigmoid(input: Tensor, inplace: bool = False) -> Tensor:
     """relu6(x + 3) / 6."""
-    return _result(input, relu6(input + 3.0) * (1.0 / 6.0), inplace)
+    return _result(input, _once(lambda x: relu6(x + 3.0) * (1.0 / 6.0), input), inplace)
 
 
 def hardswish(input: Tensor, inplace: bool = False) -> Tensor:
     """x relu6(x + 3) / 6."""
-    return _result(input, input * relu6(input + 3.0) * (1.0 / 6.0), inplace)
+    return _result(input, _once(lambda x: x * relu6(x + 3.0) * (1.0 / 6.0), input), inplace)
 
 
 def glu(input: Tensor, dim: int = -1) -> Tensor:
@@ -241,7 +263,7 @@ def glu(input: Tensor, dim: int = -1) -> Tensor:
     size = input._layout.shape[d]
     if size % 2:
         raise ShapeError(f"[glu] Halving dimension must be even, but dimension {d} is size {size}")
-    return T.narrow(input, d, 0, size // 2) * T.sigmoid(T.narrow(input, d, size // 2, size // 2))
+    return _once(lambda x: T.narrow(x, d, 0, size // 2) * T.sigmoid(T.narrow(x, d, size // 2, size // 2)), input)
 
 
 def _in_place(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
