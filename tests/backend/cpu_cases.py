@@ -9,10 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from calque.base.dtypes import ALL, FLOATS, DType, bool_, float64, int64, uint8
+from calque.base.dtypes import ALL, DType, bfloat16, bool_, float16, float32, float64, int64, uint8
 from calque.kernel.loops import Access, Instr, LoopKernel, Operand, Stage
 from calque.kernel.schedule import Buffer, Loop, Schedule
 
+FLOATS: tuple[DType, ...] = (float16, bfloat16, float32, float64)
 UNARY_FLOAT = ("neg", "abs", "sqrt", "floor", "ceil", "trunc", "rint")
 BINARY_FLOAT = ("add", "sub", "mul", "div", "min", "max", "mod", "floordiv")
 BINARY_INT = ("add", "sub", "mul", "floordiv", "mod", "min", "max", "and_", "or_", "xor", "pow")
