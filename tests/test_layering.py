@@ -136,6 +136,14 @@ def test_every_layer_has_a_rank() -> None:
     assert not unknown, f"folders without a rank in tests/test_layering.py: {unknown}"
 
 
+def test_contributors_read_the_same_order() -> None:
+    """The line of layers in CONTRIBUTING.md is the table above, without what has no module yet."""
+    line = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").split("    base < ")[1].split("\n\n")[0]
+    shown = [set(part.replace(",", " ").split()) for part in f"base < {line}".split("<")]
+    there = {module.layer for module in MODULES} - {"__main__"}
+    assert shown == [found for rank in sorted(set(RANK.values())) if (found := {name for name in there if RANK[name] == rank})]
+
+
 def test_imports_point_downwards() -> None:
     wrong = []
     for module in MODULES:
