@@ -255,11 +255,11 @@ def base_slot(trace: Trace, storage: Storage) -> int:
     buffer = storage.buffer
     if buffer is None:
         return _input_slot(trace, foreign_buffer(storage, local.state), storage.layout)
-    slot = _input_slot(trace, buffer, storage.layout)
+    slot, key = _input_slot(trace, buffer, storage.layout), id(storage)
     if storage.buffer is not buffer:
         return slot  # another thread has overwritten it since
+    trace.attached[key] = storage  # from the slot on no call: Ctrl-C comes behind calls, and one half without the other loses the next value
     storage.trace, storage.slot = trace, slot
-    trace.attached[id(storage)] = storage
     capture = local.state.capture
     if capture is not None:
         capture.enter(storage, slot)
@@ -359,8 +359,12 @@ def write(storage: Storage, view: Layout, value: Storage) -> None:
         storage.layout = value.layout  # an alias of another shape wrote it: handles of the old shape become views
     else:
         slot, edge = _record_update(trace, storage, view, value)
-    if trace.attached.pop(id(storage), None) is not None or storage.trace is not trace:
-        trace.storages.append(storage)
+    key, attached = id(storage), trace.attached  # from here on no call, as in `base_slot`
+    if key in attached:
+        del attached[key]
+        trace.storages += (storage,)
+    elif storage.trace is not trace:
+        trace.storages += (storage,)
     storage.trace, storage.slot, storage.buffer, storage.home = trace, slot, None, home
     storage.version += 1
     storage.writer = edge
