@@ -150,7 +150,8 @@ def _stretches(b: Builder, sums: list[str], vectors: int, moving: Mapping[str, t
     b.emit("%k.next = add nsw i64 %k, 1")
     b.emit("br label %head")
     b.label("leave")
-    b.emit(f"br i1 {b.compare('eq', '%left', 0)}, label %finish, label %fetch")
+    more = f"br i1 {b.compare('eq', '%left', 0)}, label %finish, label %fetch"
+    b.emit(more if fetched else "br label %finish")  # or the compiler keeps what it cannot tell will not be used
     b.label("fetch")
     for part in range(vectors):
         b.prefetch_for_writing(f"%line{part}")
