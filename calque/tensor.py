@@ -26,8 +26,9 @@ from calque.run.dispatch import new_array, raise_pending
 from calque.run.history import watch
 from calque.run.live import LiveFloat, holds_live
 from calque.run.nodes import FunctionNode, GradNode, OutputNode, view_rule
+from calque.run.numbers import BAKED, scalar_tag
 from calque.run.queues import on
-from calque.run.recorder import BAKED, Edge, Storage, Trace, grow, grow_constant, local, scalar_tag, view_slot
+from calque.run.recorder import Edge, Storage, Trace, grow, grow_constant, local, view_slot
 from calque.run.source import user_line
 
 Number = bool | int | float

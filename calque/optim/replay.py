@@ -11,7 +11,8 @@ from typing import Any
 
 from calque.base.dtypes import get_default_dtype
 from calque.run.live import plain
-from calque.run.recorder import local, scalar_tag
+from calque.run.numbers import scalar_tag
+from calque.run.recorder import local
 from calque.run.stretches import Stretch, StretchCounts, Stretches, generalised, possible, replay, takes_constants, watch
 from calque.tensor import TENSOR_TYPES
 

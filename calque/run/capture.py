@@ -19,7 +19,8 @@ from calque.run.counts import Changes, Counts, hybrid_counts
 from calque.run.dispatch import raise_pending
 from calque.run.live import LIVE, LiveFloat, LiveInt, leaves, live, plain, rebuilt
 from calque.run.macro import ABSENT, ELSEWHERE, REALISED, Fresh, Macro, Number, Test, key_of, known_values, state_of
-from calque.run.recorder import INPUT, Edge, Storage, Trace, flush, local, materialise, root, scalar_tag
+from calque.run.numbers import scalar_tag
+from calque.run.recorder import INPUT, Edge, Storage, Trace, flush, local, materialise, root
 from calque.run.source import user_line
 
 BOUND = "bound on pending work"
@@ -33,15 +34,12 @@ class Diverged(RuntimeError):
 
 
 class Script:
-    """What a replay has done of a call: the stretches with what their tests gave, and what sources of numbers said.
-
-    `buffers`: what the cells became, those that somebody still has.
-    """
+    """What a replay has done of a call: the stretches with what their tests gave, and what sources of numbers said."""
 
     def __init__(self) -> None:
         self.steps: list[tuple[Macro, Any]] = []
         self.asked: list[list[Any]] = []
-        self.buffers: dict[int, Buffer] = {}
+        self.buffers: dict[int, Buffer] = {}  # what the cells became, those that somebody still has
         self.flushed = 0  # stretches that are in programs that were started
         self.broken = False
 

@@ -8,9 +8,10 @@ from calque.run import trace as tracing
 from calque.run.buffer import Buffer
 from calque.run.dispatch import dispatch
 from calque.run.interrupt import SHIELD
+from calque.run.numbers import Number
 from calque.run.others import LOCK
 from calque.run.places import Split
-from calque.run.recorder import Counters, Edge, Number, count_flush
+from calque.run.recorder import Counters, Edge, count_flush
 from calque.run.source import user_line
 
 

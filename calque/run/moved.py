@@ -11,6 +11,7 @@ from typing import Any
 from calque.base.layout import Layout, layout
 from calque.run.buffer import Buffer
 from calque.run.macro import REALISED, Macro, state_of
+from calque.run.numbers import scalar_tag
 from calque.run.recorder import (
     INPUT,
     UPDATE,
@@ -26,7 +27,6 @@ from calque.run.recorder import (
     grow,
     grow_constant,
     local,
-    scalar_tag,
     view_slot,
 )
 

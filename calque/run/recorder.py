@@ -9,7 +9,6 @@ Slots: every input, view and result of a trace has a number, in recording order.
 
 from __future__ import annotations
 
-import math
 import sys
 import threading
 from collections.abc import Callable
@@ -29,18 +28,11 @@ from calque.run.dispatch import dispatch, make_plan, new_array, run_at_once
 from calque.run.early import in_vain, learn
 from calque.run.exclusive import judge
 from calque.run.interrupt import SHIELD
-from calque.run.live import LIVE
+from calque.run.numbers import Number
 from calque.run.others import LOCK, foreign_buffer
 from calque.run.paths import edge_count, latest_use
 from calque.run.places import SEVERAL, Split, build_program, floating_outputs, place_of, split
 from calque.run.source import user_line
-
-Number = bool | int | float
-ROOT_HALF = math.sqrt(0.5)
-ROOT_HALF_TWIN = math.nextafter(ROOT_HALF, 0.0)
-"""Two numbers next to each other, both within 7e-17 of the root of 1/2 and the same in float32."""
-BAKED: dict[Number, str] = {0: "0", 1: "1", -1: "-1", 2: "2", 0.5: "0.5", ROOT_HALF: "root", ROOT_HALF_TWIN: "twin"}
-"""Constants that may be part of the key."""
 
 INPUT = opdef.get("input")
 VIEW = opdef.get("view")
@@ -236,16 +228,6 @@ def grow_constant(
     edge = grow(trace, (family[0], tag, *family[2:]) if general else (*family, tag), op, inputs, attrs, layouts)
     following[mark] = edge
     return edge, tag
-
-
-def scalar_tag(value: Number) -> Any:
-    """Key part of a Python number: a baked constant, or "s" for a run-time argument."""
-    if value.__class__ in LIVE:
-        return "s"
-    tag = BAKED.get(value)
-    if tag is None or (value == 0 and math.copysign(1.0, value) < 0):
-        return "s"
-    return tag
 
 
 def base_slot(trace: Trace, storage: Storage) -> int:

@@ -14,7 +14,7 @@ from calque.nn.functional.checks import require_dtype
 from calque.nn.functional.rows import choose, one_dim, wide
 from calque.nn.gradient import Saved, with_gradient
 from calque.ops.opdef import get
-from calque.run.recorder import ROOT_HALF, ROOT_HALF_TWIN
+from calque.run.numbers import ROOT_HALF, ROOT_HALF_TWIN
 from calque.tensor import Tensor, assign, unary
 
 __all__ = [
