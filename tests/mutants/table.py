@@ -271,7 +271,7 @@ MUTANTS: tuple[Mutant, ...] = (
     # ---------------------------------------------------------------------------------------------------------------- recorder
     Mutant(
         "a baked number is found for another",
-        "calque/run/recorder.py",
+        "calque/run/numbers.py",
         '    if tag is None or (value == 0 and math.copysign(1.0, value) < 0):\n        return "s"',
         '    if tag is None:\n        return "s"',
         (*RECORD, "tests/functional"),
