@@ -342,10 +342,10 @@ def write(storage: Storage, view: Layout, value: Storage) -> None:
     else:
         slot, edge = _record_update(trace, storage, view, value)
     key, attached = id(storage), trace.attached  # from here on no call, as in `base_slot`
-    if key in attached:
+    read = key in attached
+    if read:
         del attached[key]
-        trace.storages += (storage,)
-    elif storage.trace is not trace:
+    if read or storage.trace is not trace:
         trace.storages += (storage,)
     storage.trace, storage.slot, storage.buffer, storage.home = trace, slot, None, home
     storage.version += 1
