@@ -86,8 +86,7 @@ from calque.run.determinism import (
     is_deterministic_algorithms_warn_only_enabled,
     use_deterministic_algorithms,
 )
-from calque.run.devices import device_count, memory_stats, set_logical_devices, waitall
-from calque.run.dispatch import synchronize
+from calque.run.devices import device_count, memory_stats, set_logical_devices, synchronize, waitall
 from calque.run.explain import explain
 from calque.run.stats import get_num_threads, set_num_threads, stats
 from calque.tensor import Tensor

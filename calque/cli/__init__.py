@@ -3,7 +3,9 @@
     calque train digits [--epochs N] [--seed N] [--out DIR] [--resume [CHECKPOINT]] ...
     calque doctor
     calque cache [--clear]
+    calque --version
 
+Without a command it prints its help.
 Exit codes: 0 success, 1 the computation failed (a loss of NaN), 2 a wrong command line, file or folder, 130 after Ctrl-C.
 """
 
@@ -17,6 +19,7 @@ from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
 
+import calque
 from calque.base.config import settings
 from calque.base.errors import CalqueError, NonFiniteError
 from calque.cli.doctor import clear_cache, doctor
@@ -25,7 +28,8 @@ from calque.cli.doctor import clear_cache, doctor
 def parser() -> argparse.ArgumentParser:
     """The command line."""
     top = argparse.ArgumentParser(prog="calque", description="Calque: PyTorch's interface, traced while it runs, executed as compiled programs.")
-    commands = top.add_subparsers(dest="command", required=True)
+    top.add_argument("--version", action="version", version=f"calque {calque.__version__}")
+    commands = top.add_subparsers(dest="command")
     train = commands.add_parser("train", help="train a model that ships with Calque")
     jobs = train.add_subparsers(dest="job", required=True)
     digits = jobs.add_parser("digits", help="a small CNN on 1,797 real handwritten digits", formatter_class=argparse.ArgumentDefaultsHelpFormatter)
@@ -50,6 +54,9 @@ def parser() -> argparse.ArgumentParser:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Entry point. Returns the exit code."""
     options = parser().parse_args(arguments)
+    if options.command is None:
+        parser().print_help()
+        return 0
     try:
         if options.command == "doctor":
             return doctor()

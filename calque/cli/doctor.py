@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import importlib.metadata
 import platform
+import re
 import shutil
 
+import calque
 from calque.base.config import available_cores, settings
 
+DISTRIBUTION = "calque-dl"  # what pip installs; the import and the command are `calque`
 _PACKAGES = ("numpy", "llvmlite", "ml_dtypes", "safetensors")
-_OPTIONAL = ("scikit-learn", "matplotlib", "tensorboardX", "pillow", "onnx", "ray", "optuna", "mpi4py")
+_HELPERS = ("all", "dev")  # extras that no user's program asks for
 
 
 def _version(package: str) -> str:
@@ -17,6 +20,16 @@ def _version(package: str) -> str:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
         return "not installed"
+
+
+def _optional() -> list[str]:
+    """Packages of the extras, in the order of pyproject.toml; none if this is a source tree that was never installed."""
+    try:
+        lines = importlib.metadata.requires(DISTRIBUTION) or []
+    except importlib.metadata.PackageNotFoundError:
+        return []
+    extras = [line.partition("extra ==") for line in lines if "extra ==" in line]
+    return list(dict.fromkeys(re.split(r"[^\w.-]", text)[0] for text, _, extra in extras if extra.strip(" \"'") not in _HELPERS))
 
 
 def _cache_line() -> str:
@@ -29,12 +42,12 @@ def doctor(cache_only: bool = False) -> int:
     if cache_only:
         print(_cache_line())
         return 0
-    print(f"calque {_version('calque')}, Python {platform.python_version()}, {platform.system()} {platform.machine()}")
+    print(f"calque {calque.__version__}, Python {platform.python_version()}, {platform.system()} {platform.machine()}")
     print(f"cores {available_cores()}, threads {settings.threads}, backend {settings.backend}")
     for package in _PACKAGES:
         print(f"  {package:14} {_version(package)}")
     print("optional:")
-    for package in _OPTIONAL:
+    for package in _optional():
         print(f"  {package:14} {_version(package)}")
     print(f"kernel cache {_cache_line()}")
     return 0

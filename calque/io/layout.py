@@ -151,7 +151,7 @@ def parse_header(first: bytes, text: bytes, file_size: int) -> Header:
     if version != str(FORMAT_VERSION):
         raise Damaged(
             f"it has format version {version[:20]!r}, this Calque reads version {FORMAT_VERSION}; "
-            "update with: pip install --upgrade calque"
+            "update with: pip install --upgrade calque-dl"
         )
     checked = _with_crcs(by_place, metadata.get("calque.tensor_crc32", ""))
     return Header(checked, 8 + len(text), metadata.get("calque.structure", ""))

@@ -17,7 +17,7 @@ from calque.profiler.costs import Costs
 from calque.profiler.peak import Peak, peak
 from calque.run import recorder, trace
 from calque.run.backends import backend
-from calque.run.dispatch import synchronize
+from calque.run.dispatch import wait_for_queues
 from calque.run.source import warn_user
 from calque.run.trace import RANGES, Event, Session
 
@@ -274,7 +274,7 @@ class profile:
         self.current_action = action
         if action in (ProfilerAction.RECORD, ProfilerAction.RECORD_AND_SAVE) and not self._recording():
             recorder.flush("profiler")
-            synchronize()
+            wait_for_queues()
             session = Session(lambda: backend().memory().in_use, kernels=self.kernels, values=self.profile_memory)
             session.start()
             self._session = session
@@ -290,7 +290,7 @@ class profile:
             return
         try:
             recorder.flush("profiler")
-            synchronize()
+            wait_for_queues()
         except BaseException:
             self._end(ready=False)
             raise

@@ -12,7 +12,7 @@ from calque.run import trace as tracing
 from calque.run.backends import backend
 from calque.run.buffer import Buffer
 from calque.run.counts import Changes
-from calque.run.dispatch import remember, synchronize
+from calque.run.dispatch import remember, wait_for_queues
 from calque.run.engine import Queue, Task
 from calque.run.recorder import flush
 from calque.run.source import user_line
@@ -36,7 +36,7 @@ def set_logical_devices(count: int) -> None:
             f"[set_logical_devices] expected a positive integer up to {MOST_DEVICES}, got {count!r}; a device takes threads of its own at its first "
             f"work, and they share {settings.threads} of the CPU's"
         )
-    synchronize()
+    wait_for_queues()
     settings.logical_devices = count
     Changes.hooks += 1  # what was recorded for replay may have shared its work out among the devices
 
@@ -60,15 +60,20 @@ def memory_stats(device: Any = None) -> dict[str, int]:
     return {"in_use": found.in_use, "peak": found.peak, "cached": found.cached}
 
 
-def waitall() -> None:
+def synchronize() -> None:
     """Start what this thread has recorded and wait until everything has run, on all devices; raise what failed and was not reported yet.
+
+    `waitall` is the same function. A clock that is stopped behind it has measured the work, not only its recording.
 
     >>> import calque
     >>> x = calque.ones(3) + 1
-    >>> calque.waitall()
+    >>> calque.synchronize()
     """
-    flush("waitall")
-    synchronize()
+    flush("synchronize")
+    wait_for_queues()
+
+
+waitall = synchronize
 
 
 class Callback:

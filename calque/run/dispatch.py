@@ -180,7 +180,7 @@ def new_array(numel: int, dtype: DType | None, np_dtype: Any = None) -> Array:
 
 
 _unreported: list[BaseException] = []  # raised at the next read: they have kept state from being written
-# Raised by `synchronize` unless somebody has met the error before, or nobody has the values any more that could not be computed.
+# Raised by `wait_for_queues` unless somebody has met the error before, or nobody has the values any more that could not be computed.
 # A value's error is asked of the value: kept here it would keep alive the frames that met it.
 _unseen: deque[tuple[BaseException | None, list[weakref.ref[Buffer]]]] = deque(maxlen=64)
 _UNSEEN_LOCK = threading.Lock()
@@ -371,7 +371,7 @@ def _failed(error: Exception, line: str, outputs: list[Buffer], previous: Sequen
 
 
 def remember(error: Exception, line: str, failed: list[Buffer] | None = None) -> None:
-    """Note where asynchronous work was started, and let `synchronize` raise its error unless somebody meets it before; if there are `failed`
+    """Note where asynchronous work was started, and let `wait_for_queues` raise its error unless somebody meets it before; if there are `failed`
     values, only as long as somebody has one of them."""
     if line and not getattr(error, "calque_line", ""):
         error.calque_line = line  # type: ignore[attr-defined]
@@ -532,8 +532,8 @@ def _flat_copy(value: Array) -> Array:
     return fresh
 
 
-def synchronize() -> None:
-    """Wait for all queued work of all devices; raise what failed and was not reported yet."""
+def wait_for_queues() -> None:
+    """Wait for all queued work of all devices; raise what failed and was not reported yet. What is only recorded stays so."""
     session = tracing.active if any(depths().values()) else None
     start = session.begin() if session is not None else 0.0
     try:

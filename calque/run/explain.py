@@ -11,7 +11,7 @@ from calque.kernel.cost import Cost, cost, describe, lines
 from calque.kernel.schedule import Host, Schedule
 from calque.run import recorder
 from calque.run.backends import backend, compiler
-from calque.run.dispatch import synchronize
+from calque.run.dispatch import wait_for_queues
 from calque.run.trace import Ran, Session
 
 MIB = 1 << 20
@@ -192,7 +192,7 @@ def explain(fn: Callable[..., Any], *inputs: Any, repeats: int = 1) -> Explanati
     if repeats < 1:
         raise ValueError(f"[explain] expected at least one run, got repeats={repeats}; pass a positive number")
     recorder.flush("explain")
-    synchronize()
+    wait_for_queues()
     session = Session(lambda: backend().memory().in_use, kernels=True, compile_all=True)
     session.start()
     backend().reset_peak()
@@ -200,7 +200,7 @@ def explain(fn: Callable[..., Any], *inputs: Any, repeats: int = 1) -> Explanati
         for _ in range(repeats):
             result = fn(*inputs)
             recorder.flush("explain")
-            synchronize()
+            wait_for_queues()
     finally:
         peak = backend().memory().peak
         session.stop()

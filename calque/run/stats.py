@@ -15,7 +15,7 @@ from calque.run.backends import backend
 from calque.run.capture import hybrid_counts
 from calque.run.causes import Causes, Compilation, flush_lines
 from calque.run.copies import CopyCounters
-from calque.run.dispatch import DispatchCounters, synchronize
+from calque.run.dispatch import DispatchCounters, wait_for_queues
 from calque.run.engine import depths
 from calque.run.recorder import Counters
 from calque.run.stretches import stretch_counts
@@ -171,7 +171,7 @@ def set_num_threads(threads: int) -> None:
     """Number of CPU threads for later work, at least 1. Results do not depend on it."""
     if isinstance(threads, bool) or not isinstance(threads, int) or threads < 1:
         raise ValueError(f"[set_num_threads] expected a positive integer, got {threads!r}")
-    synchronize()
+    wait_for_queues()
     settings.threads = threads
 
 

@@ -121,6 +121,11 @@ class Job:
         self.progress = self.folder.load(path, self.model, self.optimizer, self.scheduler, asdict(self.config))
         self.folder.trim_losses(self.progress.epoch, self.progress.step)
         self._print(f"resumed from {path}: epoch {self.progress.epoch + 1}, step {self.progress.step}")
+        planned = (self.scheduler.total_steps - 1) // self.steps
+        if self.config.epochs > planned:
+            self._print(f"the learning rate was planned for {planned} epochs: the others keep its last value")
+        if self.config.epochs > self.progress.epoch and not self._stopped_improving():
+            self.progress.finished = False
 
     def _print(self, text: str) -> None:
         if not self.quiet:
@@ -148,13 +153,16 @@ class Job:
                         f"{self.optimizer.param_groups[0]['lr']:.2e}", f"{time.perf_counter() - started:.1f}",
                     )
                 )  # fmt: skip
-                if progress.epoch - progress.best_epoch >= config.patience:
+                if self._stopped_improving():
                     self._print(f"early stop: no better validation accuracy for {config.patience} epochs")
                     progress.finished = True
                 self.save()
             progress.finished = True
             self.save()
         return True
+
+    def _stopped_improving(self) -> bool:
+        return self.progress.epoch - self.progress.best_epoch >= self.config.patience
 
     def _epoch(self, interrupt: Interrupt) -> bool:
         """One pass over the training data; False if Ctrl-C was pressed (progress then names the next step)."""
@@ -183,7 +191,8 @@ class Job:
         loss = F.cross_entropy(self.model(images), labels, label_smoothing=0.05)
         loss.backward()
         self.optimizer.step()
-        self.scheduler.step()
+        if self.scheduler.last_epoch + 1 < self.scheduler.total_steps:  # a resumed run may have more epochs than its schedule was made for
+            self.scheduler.step()
         value = float(loss.item())
         if not math.isfinite(value):
             raise NonFiniteError(

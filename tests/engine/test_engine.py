@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -514,3 +514,16 @@ def test_results_do_not_depend_on_the_share_of_threads() -> None:
         t = calque.tensor(x, device=f"cpu:{count - 1}")
         found.append(((t @ t.t()).softmax(-1).sum(0) + t.mean()).cpu().numpy().copy())
     assert all(np.array_equal(found[0], other) for other in found[1:])
+
+
+@pytest.mark.parametrize("wait", [calque.synchronize, calque.waitall])
+def test_synchronize_starts_what_was_only_recorded(wait: Callable[[], None]) -> None:
+    """A clock stopped behind it measures the work: PyTorch programs time themselves so."""
+    x = calque.ones(300, 300)
+    calque.synchronize()
+    before = calque.stats().flushes
+    y = x @ x
+    assert calque.stats().flushes == before
+    wait()
+    assert calque.stats().flushes == before + 1 and not any(calque.stats().queues.values())
+    assert y.sum().item() == 300.0**3

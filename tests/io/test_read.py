@@ -211,7 +211,7 @@ def test_a_newer_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr("calque.io.layout.FORMAT_VERSION", FORMAT_VERSION + 1)
     save(SMALL, tmp_path / "new")
     monkeypatch.undo()
-    with pytest.raises(CheckpointError, match=r"format version '2', this Calque reads version 1; update with: pip install"):
+    with pytest.raises(CheckpointError, match=r"format version '2', this Calque reads version 1; update with: pip install --upgrade calque-dl"):
         load(tmp_path / "new")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -124,6 +125,18 @@ def test_an_unwritable_folder_is_named(tmp_path: Path) -> None:
 def test_resuming_with_other_options_is_refused(reference: tuple[Path, str]) -> None:
     result = run(reference[0], "--epochs", str(EPOCHS), "--resume", "--lr", "0.5", code=2)
     assert "saved 0.004, now 0.5" in result.stderr
+
+
+def test_more_epochs_than_a_finished_run_was_planned_for(reference: tuple[Path, str], tmp_path: Path) -> None:
+    """They keep the last rate of the schedule, and the epochs before them stay as they were."""
+    out = tmp_path / "more"
+    shutil.copytree(reference[0], out)
+    text = run(out, "--epochs", str(EPOCHS + 2), "--resume").stdout
+    assert f"planned for {EPOCHS} epochs" in text
+    before, after = losses(reference[0]), losses(out)
+    assert after[: len(before)] == before and len(after) == len(before) // EPOCHS * (EPOCHS + 2)
+    run(out, "--epochs", str(EPOCHS + 2), "--resume")
+    assert losses(out) == after, "resuming a finished run trained again"
 
 
 def test_a_foreign_file_is_refused(reference: tuple[Path, str], tmp_path: Path) -> None:
