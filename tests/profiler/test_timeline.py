@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 import calque
+from calque.backend.cpu.executable import CpuExecutable
 from calque.base.config import settings
 from calque.base.errors import ProfileError
 from calque.data import DataLoader
@@ -127,20 +128,31 @@ def test_the_recording_row_shows_python_flushes_and_waits() -> None:
     assert any(e.name == "wait for a value" for e in mine)
 
 
-def test_python_goes_on_while_programs_run() -> None:
+def test_python_goes_on_while_programs_run(monkeypatch: pytest.MonkeyPatch) -> None:
     """The loop that waits for nothing is ahead of the device: its own work lies beside the runs, not between them."""
     a = calque.randn(900, 900)
     (a @ a).sum().item()
+    for limit in ("INLINE_WORK", "INLINE_READ_WORK", "INLINE_HABIT_WORK"):
+        monkeypatch.setattr(dispatch, limit, 0)  # a fast machine would run one of the programs where it is flushed
+    began, recorded, run = threading.Event(), threading.Event(), CpuExecutable.run
+
+    def held(self: CpuExecutable, *args: Any) -> Any:
+        began.set()
+        assert recorded.wait(60)
+        return run(self, *args)
+
+    monkeypatch.setattr(CpuExecutable, "run", held)
     sums = []
     with calque.profiler.profile() as p:
         for _ in range(6):
-            time.sleep(0.01)
             sums.append((a @ a).sum())
             recorder.flush("test")
-    runs = [(e.start, e.start + e.seconds) for e in p.events() if e.row == "cpu queue" and e.thread == "calque-cpu"]
+            assert began.wait(60)
+        recorded.set()
+    runs = sorted((e.start, e.start + e.seconds) for e in p.events() if e.row == "cpu queue" and e.thread == "calque-cpu")
     python = [(e.start, e.start + e.seconds) for e in p.events() if e.name.startswith("Python")]
-    beside = sum(max(0.0, min(r[1], s[1]) - max(r[0], s[0])) for r in runs for s in python)
-    assert len(runs) == 6 and beside > 0.3 * min(0.05, sum(end - start for start, end in runs))
+    assert len(runs) == 6
+    assert len([1 for start, end in python if runs[0][0] <= start and end <= runs[0][1]]) >= 4, "Python waited for the first run"
 
 
 def test_the_loader_has_rows_of_its_own(tmp_path: Path) -> None:
