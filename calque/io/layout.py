@@ -20,29 +20,26 @@ from __future__ import annotations
 
 import json
 import struct
+import sys
 import zlib
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from calque.base.errors import CheckpointError
+from calque.io.bounds import MEMORY_ALLOWANCE, PER_ENTRY, PER_TENSOR, Budget, Damaged, Index, parsed_size
 from calque.io.codes import DTYPES, code_of
-from calque.io.structure import Array, parse_json
+from calque.io.structure import Array
 
 FORMAT_VERSION = 1
 MAX_HEADER = 100_000_000  # bytes; the limit of the safetensors format
-MEMORY_ALLOWANCE = 48 << 20  # bytes that reading may take beyond the size of the file
 _MAX_DIMENSIONS = 64  # NumPy's limit
 _MARKS = (b"calque.header_crc32", b"calque.format", b"calque.tensor_crc32", b"calque.structure")
 _PREFIX = b'{"__metadata__":{"calque.header_crc32":"'
 _CRC_AT = len(_PREFIX)  # where the eight digits of the header's checksum stand
-_BYTES_PER_VALUE = 88  # memory of one parsed JSON value: an empty list and its slot, the worst case per input byte
-
-
-class Damaged(Exception):
-    """A file that does not follow the layout; the reader adds the path and raises CheckpointError."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,13 +80,22 @@ def plan(arrays: dict[str, Array], structure: str) -> Header:
         assert code is not None, "flatten admits only known element types"
         entries.append(Entry(name, code, array.shape, position, position + array.nbytes))
         position += array.nbytes
-    length = len(_header_text(entries, structure, [0] * len(entries)))
-    if length > MAX_HEADER:
+    text = _header_text(entries, structure, [0] * len(entries))
+    header = Header(tuple(entries), 8 + len(text), structure)
+    _check_loadable(header)
+    return header
+
+
+def _check_loadable(header: Header) -> None:
+    """What the reader would refuse is not written: it looks at the very header, with its own rules, before any file is touched."""
+    content = header_bytes(header, [0] * len(header.entries))
+    try:
+        parse_header(content[:8], content[8 : 8 + header_length(content[:8], header.file_size)], header.file_size)
+    except Damaged as error:
         raise CheckpointError(
-            f"[save] the header would take {length:,} bytes, the format allows {MAX_HEADER:,}; "
-            "keep long lists of numbers in tensors instead of Python lists"
-        )
-    return Header(tuple(entries), 8 + length, structure)
+            f"[save] expected a value that `load` can read again, got one of which it would say: {error}; keep long lists of numbers in tensors "
+            "instead of Python lists, many small tensors stacked in one, long texts in files of their own"
+        ) from None
 
 
 def header_bytes(header: Header, crcs: Iterable[int]) -> bytes:
@@ -117,8 +123,8 @@ def header_length(first: bytes, file_size: int) -> int:
     (length,) = struct.unpack("<Q", first)
     if length > file_size - 8:
         raise Damaged(f"its header should take {length:,} bytes but the file ends after {file_size:,}: truncated or damaged")
-    if length > MAX_HEADER or 10 * length > file_size + MEMORY_ALLOWANCE:
-        raise Damaged(f"its header takes {length:,} of {file_size:,} bytes, more than can be read safely")
+    if length > MAX_HEADER:
+        raise Damaged(f"its header takes {length:,} bytes, the format allows {MAX_HEADER:,}")
     if length < 2:
         raise Damaged(f"its header takes {length} bytes: not a safetensors file")
     return int(length)
@@ -129,23 +135,18 @@ def parse_header(first: bytes, text: bytes, file_size: int) -> Header:
     ours = any(mark in text for mark in _MARKS)
     if ours:
         _check_header_crc(first, text)
-    values = text.count(b",") + text.count(b"[") + text.count(b"{")
-    if _BYTES_PER_VALUE * values > file_size + MEMORY_ALLOWANCE:
-        raise Damaged(f"its header holds {values:,} values, more than can be read safely")
+    body = file_size - 8 - len(text)
+    budget = Budget(file_size + MEMORY_ALLOWANCE, f"its header takes {len(text):,} of {file_size:,} bytes")
     try:
-        index = parse_json(text.decode("utf-8"))
+        index = Index(text, budget, partial(_entry, body=body))
     except ValueError as error:
         raise Damaged(f"its header is not valid JSON ({error})") from None
-    if not isinstance(index, dict):
-        raise Damaged("its header is not a JSON object")
-    metadata = index.pop("__metadata__", {})
-    if not isinstance(metadata, dict) or not all(isinstance(value, str) for value in metadata.values()):
-        raise Damaged("its metadata is not a map from text to text")
-    body = file_size - 8 - len(text)
-    entries = tuple(_entry(name, value, body) for name, value in index.items())
+    entries, metadata = tuple(index.entries.values()), index.metadata
+    del index  # and the text with it
     by_place = sorted(entries, key=lambda e: (e.start, e.end))
     _check_places(by_place, body)
     if not ours:
+        _check_memory(file_size, len(text), len(entries), "")
         return Header(entries, 8 + len(text), None)
     version = metadata.get("calque.format", "")
     if version != str(FORMAT_VERSION):
@@ -154,12 +155,22 @@ def parse_header(first: bytes, text: bytes, file_size: int) -> Header:
             "update with: pip install --upgrade calque-dl"
         )
     checked = _with_crcs(by_place, metadata.get("calque.tensor_crc32", ""))
-    return Header(checked, 8 + len(text), metadata.get("calque.structure", ""))
+    structure = metadata.get("calque.structure", "")
+    _check_memory(file_size, len(text), len(checked), structure)
+    return Header(checked, 8 + len(text), structure)
+
+
+def _check_memory(file_size: int, length: int, tensors: int, structure: str) -> None:
+    """Whether the values that a header stands for fit beside it. The bytes of the tensors are in the file and count on their own."""
+    budget = Budget(file_size + MEMORY_ALLOWANCE, f"its header of {length:,} bytes holds {tensors:,} tensors and a structure of {len(structure):,}")
+    budget.take(tensors * (PER_ENTRY + PER_TENSOR) + sys.getsizeof(structure))
+    if structure:
+        budget.take(parsed_size(structure.encode("utf-8", "surrogatepass")))
 
 
 def _check_header_crc(first: bytes, text: bytes) -> None:
-    stored, blank = text[_CRC_AT : _CRC_AT + 8], text[:_CRC_AT] + b"0" * 8 + text[_CRC_AT + 8 :]
-    found = b"%08x" % zlib.crc32(blank, zlib.crc32(first))
+    stored, view = text[_CRC_AT : _CRC_AT + 8], memoryview(text)
+    found = b"%08x" % zlib.crc32(view[_CRC_AT + 8 :], zlib.crc32(b"0" * 8, zlib.crc32(view[:_CRC_AT], zlib.crc32(first))))
     if not text.startswith(_PREFIX) or stored != found:
         raise Damaged(f"its header is damaged (checksum {stored.decode('ascii', 'replace')!r} stored, {found.decode()!r} found)")
 
@@ -202,7 +213,8 @@ def _with_crcs(entries: list[Entry], text: str) -> tuple[Entry, ...]:
     if len(text) != 8 * len(entries):
         raise Damaged(f"it holds {len(entries)} tensors but {len(text) / 8:g} checksums")
     try:
-        crcs = [int(text[i : i + 8], 16) for i in range(0, len(text), 8)]
+        for number, entry in enumerate(entries):
+            entries[number] = replace(entry, crc=int(text[8 * number : 8 * number + 8], 16))
     except ValueError:
         raise Damaged("its checksums are not hexadecimal numbers") from None
-    return tuple(Entry(e.name, e.code, e.shape, e.start, e.end, crc) for e, crc in zip(entries, crcs))
+    return tuple(entries)

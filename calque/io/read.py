@@ -15,7 +15,8 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from calque.base.errors import CheckpointError, CheckpointNotFoundError, OutOfMemoryError, UnsafeFileError
-from calque.io.layout import Damaged, Entry, Header, header_length, parse_header
+from calque.io.bounds import Damaged
+from calque.io.layout import Entry, Header, header_length, parse_header
 from calque.io.structure import Array, Leaf, unflatten
 
 _CHUNK = 1 << 20  # bytes read and checksummed at a time: stays in the cache

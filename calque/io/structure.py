@@ -83,15 +83,20 @@ def unflatten(structure: str, arrays: dict[str, Array], make: Callable[[Leaf], o
     """
     unflattener = _Unflattener(arrays, make or _numpy_value)
     value = unflattener.decode(parse_json(structure), 0)
-    if len(unflattener.used) != len(arrays):
-        raise ValueError(f"the structure does not mention the tensor {min(arrays.keys() - unflattener.used)!r}")
+    if len(unflattener.made) < len(arrays) or len(unflattener.used()) != len(arrays):
+        raise ValueError(f"the structure does not mention the tensor {min(arrays.keys() - unflattener.used())!r}")
     return value
 
 
+def decoder() -> json.JSONDecoder:
+    """A reader of JSON without its loopholes: no duplicate keys, no NaN or Infinity; every fault is a ValueError or RecursionError."""
+    return json.JSONDecoder(object_pairs_hook=_unique_keys, parse_constant=_no_constant)
+
+
 def parse_json(text: str) -> Any:
-    """JSON without its loopholes: no duplicate keys, no NaN or Infinity; every fault is a ValueError."""
+    """The value of a whole text; every fault is a ValueError."""
     try:
-        return json.loads(text, object_pairs_hook=_unique_keys, parse_constant=_no_constant)
+        return decoder().decode(text)
     except RecursionError:
         raise ValueError("nested too deeply") from None
 
@@ -177,17 +182,22 @@ class _Flattener:
 
 
 class _Unflattener:
+    """What JSON gave becomes the value where it stands: a second list or dict beside it would be twice the memory."""
+
     def __init__(self, arrays: dict[str, Array], make: Callable[[Leaf], object]) -> None:
         self.arrays = arrays
         self.make = make
-        self.used: set[str] = set()
         self.made: dict[tuple[str, str, bool], object] = {}
+
+    def used(self) -> set[str]:
+        """Names of the arrays that the value holds."""
+        return {name for _, name, _ in self.made}
 
     def decode(self, node: Any, depth: int) -> Any:
         if depth > 2 * MAX_DEPTH + 4:  # a key of a dict adds levels of its own
             raise ValueError("nested too deeply")
         if isinstance(node, list):
-            return [self.decode(item, depth + 1) for item in node]
+            return self.decode_all(node, depth)
         if not isinstance(node, dict):
             return node
         tags = [key for key in node if key != "grad"]
@@ -196,13 +206,22 @@ class _Unflattener:
         tag, content = tags[0], node[tags[0]]
         if tag in ("tensor", "array", "scalar"):
             return self.decode_leaf(tag, content, node.get("grad", False))
+        if tag == "dict" and isinstance(content, dict):
+            return self.decode_all(content, depth)
         if tag in ("dict", "odict"):
             return (dict if tag == "dict" else OrderedDict)(self.decode_items(content, depth))
         if tag == "tuple" and isinstance(content, list):
-            return tuple(self.decode(item, depth + 1) for item in content)
+            return tuple(self.decode(content, depth))
         if isinstance(content, str):
             return _decode_text(tag, content)
         raise ValueError(f"unknown tag {tag!r}")
+
+    def decode_all(self, content: Any, depth: int) -> Any:
+        """Decode the items of a list or dict in their places: no key is new, so it may be walked through meanwhile."""
+        for place, item in content.items() if isinstance(content, dict) else enumerate(content):
+            if isinstance(item, (list, dict)):
+                content[place] = self.decode(item, depth + 1)
+        return content
 
     def decode_items(self, content: Any, depth: int) -> Iterator[tuple[Any, Any]]:
         if isinstance(content, dict):
@@ -220,14 +239,14 @@ class _Unflattener:
     def decode_leaf(self, kind: str, name: Any, grad: Any) -> object:
         if not isinstance(name, str) or name not in self.arrays:
             raise ValueError(f"the structure names a tensor {name!r} that the file does not hold")
+        key = (kind, name, bool(grad))
+        if key in self.made:  # what was one object is one object again
+            return self.made[key]
         array = self.arrays[name]
         if grad not in (True, False) or (grad and kind != "tensor") or (kind == "scalar" and array.ndim != 0):
             raise ValueError(f"the structure contradicts the tensor {name!r}")
-        self.used.add(name)
-        key = (kind, name, bool(grad))
-        if key not in self.made:  # what was one object is one object again
-            self.made[key] = self.make(Leaf(kind, array, bool(grad), name))
-        return self.made[key]
+        made = self.made[key] = self.make(Leaf(kind, array, bool(grad), name))
+        return made
 
 
 def _decode_text(tag: str, content: str) -> object:

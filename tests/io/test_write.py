@@ -237,7 +237,7 @@ def test_two_processes_write_the_same_file(tmp_path: Path) -> None:
 
 def test_a_header_beyond_the_format_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("calque.io.layout.MAX_HEADER", 1000)
-    with pytest.raises(CheckpointError, match=r"the header would take 10,\d\d\d bytes, the format allows 1,000; keep long lists"):
+    with pytest.raises(CheckpointError, match=r"its header takes 10,\d\d\d bytes, the format allows 1,000; keep long lists"):
         plan({}, "[" + "1," * 5000 + "1]")
 
 
