@@ -69,6 +69,17 @@ def _no_lock_is_kept() -> Iterator[None]:
     assert recorder is None or not recorder.LOCK._is_owned()
 
 
+@pytest.fixture(autouse=True)
+def _nothing_was_recorded_before() -> None:
+    """What was recorded knows the lines, the compiled programs and the habits of the tests before: none of it may decide how a test ends."""
+    recorder, dispatch = (sys.modules.get(f"calque.run.{name}") for name in ("recorder", "dispatch"))
+    if recorder is not None and dispatch is not None:
+        recorder.flush("test")
+        dispatch.wait_for_queues()
+        recorder.root().next.clear()
+        recorder.Counters.edges = 0
+
+
 @pytest.fixture(autouse=True, scope="session")
 def _every_program_is_planned_here() -> Iterator[None]:
     """Plans that an earlier process left on the disk have no steps to look at: which tests see them would depend on who ran before."""

@@ -5,13 +5,20 @@ from __future__ import annotations
 import gc
 import os
 import threading
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 NEVER = 1 << 30
 _lock = threading.Lock()
-_open = 0
+_inside: weakref.WeakSet[_Inside] = weakref.WeakSet()
 _saved = 10
+
+
+class _Inside:
+    """A block that runs. One that Ctrl-C ended between two lines is gone with its frame: a count of blocks would never come back to 0."""
+
+    __slots__ = ("__weakref__",)
 
 
 @contextmanager
@@ -24,30 +31,36 @@ def without_full_collections() -> Iterator[None]:
     >>> with without_full_collections():
     ...     parts = [object() for _ in range(3)]
     """
-    global _open, _saved
-    with _lock:
-        _open += 1
-        if _open == 1:
-            young, middle, _saved = gc.get_threshold()
-            gc.set_threshold(young, middle, NEVER)
+    global _saved
+    block = _Inside()
     try:
+        with _lock:
+            _inside.add(block)
+            young, middle, oldest = gc.get_threshold()
+            if oldest != NEVER and len(_inside) == 1:
+                _saved = oldest
+                gc.set_threshold(young, middle, NEVER)
         yield
     finally:
         with _lock:
-            _open -= 1
-            if not _open:
-                young, middle, oldest = gc.get_threshold()
-                if oldest == NEVER:
-                    gc.set_threshold(young, middle, _saved)
+            _inside.discard(block)
+            if not _inside:
+                _restore()
+
+
+def _restore() -> None:
+    young, middle, oldest = gc.get_threshold()
+    if oldest == NEVER:
+        gc.set_threshold(young, middle, _saved)
 
 
 def _after_fork() -> None:
     """The child has none of the threads that were inside."""
-    global _lock, _open
-    _lock, held, _open = threading.Lock(), _open, 0
-    young, middle, oldest = gc.get_threshold()
-    if held and oldest == NEVER:
-        gc.set_threshold(young, middle, _saved)
+    global _lock
+    _lock = threading.Lock()
+    if _inside:
+        _inside.clear()
+        _restore()
 
 
 os.register_at_fork(after_in_child=_after_fork)

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 import calque
+from calque.base import collector
 from calque.base.collector import NEVER, without_full_collections
 
 
@@ -67,4 +68,31 @@ def test_threads_share_one_pause() -> None:
 def test_compiling_leaves_the_thresholds_alone() -> None:
     before = gc.get_threshold()
     (calque.ones(40, 1000).exp() * 1.75).sum(0).numpy()
+    assert gc.get_threshold() == before
+
+
+class Striking:
+    """A lock during whose acquisition number `when` Ctrl-C is pressed."""
+
+    def __init__(self, when: int) -> None:
+        self.left = when
+
+    def __enter__(self) -> None:
+        self.left -= 1
+        if self.left < 0:
+            raise KeyboardInterrupt
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+
+@pytest.mark.parametrize("when", [0, 1])
+def test_a_block_that_is_interrupted_does_not_count_for_ever(when: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = gc.get_threshold()
+    with monkeypatch.context() as patch:
+        patch.setattr(collector, "_lock", Striking(when))
+        with pytest.raises(KeyboardInterrupt), without_full_collections():
+            pass
+    with without_full_collections():
+        assert gc.get_threshold()[2] == NEVER
     assert gc.get_threshold() == before
