@@ -121,7 +121,5 @@ def nothing_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     from calque.backend.cpu import executable
 
     gc.collect()  # what earlier tests left behind must not be freed while bytes are counted
-    for owner in list(executable.Kept.owners):
-        owner.give_up()
-    executable.Kept.owners.clear()
+    executable.Kept.empty()
     monkeypatch.setattr(executable, "KEPT_TOTAL", 0)

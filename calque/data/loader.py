@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
+import threading
 import warnings
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
-from concurrent.futures import TimeoutError as FutureTimeout
 from functools import partial
 from typing import Any, Generic, TypeVar
 
@@ -142,7 +142,7 @@ class DataLoader(Generic[T_co]):
         pool = WorkerPool(infos, self.worker_init_fn)
         if self.persistent_workers:
             self._pool = pool
-            weakref.finalize(self, pool.close)
+            pool.close_with(self)
         return pool
 
 
@@ -191,10 +191,9 @@ class _ThreadedIterator:
         self.pool = loader.workers(draw_seed(loader.generator))
         self.jobs: deque[tuple[Future[Any], int, str]] = deque()  # future, worker, what it was asked for
         self.turn = 0
+        self.alive = weakref.ref(self)
         if not loader.persistent_workers:
-            weakref.finalize(self, self.pool.close)
-        # A pass that is given up must not keep the workers busy for a loop that nobody runs any more.
-        weakref.finalize(self, _cancel, self.jobs)
+            self.pool.close_with(self)
         if loader.streamed:
             self.streams: dict[int, StreamFetcher] = {i: loader.stream_fetcher() for i in range(loader.num_workers)}
             self.all_streams, self.count = list(self.streams.values()), _StreamCount(loader)
@@ -226,7 +225,7 @@ class _ThreadedIterator:
         worker = self.turn % self.loader.num_workers
         self.turn += 1
         asked = f"the sample indices {shorten(indices)}"
-        self.jobs.append((self.pool.submit(worker, partial(self.fetch, indices)), worker, asked))
+        self.jobs.append((self.pool.submit(worker, partial(self.fetch, indices), self.alive), worker, asked))
 
     def request_from_stream(self) -> None:
         if not self.streams:
@@ -235,7 +234,7 @@ class _ThreadedIterator:
             self.turn += 1
         worker = self.turn % self.loader.num_workers
         self.turn += 1
-        self.jobs.append((self.pool.submit(worker, self.streams[worker]), worker, "the next samples of the stream"))
+        self.jobs.append((self.pool.submit(worker, self.streams[worker], self.alive), worker, "the next samples of the stream"))
 
     def __next__(self) -> Any:
         while self.jobs:
@@ -261,12 +260,16 @@ class _ThreadedIterator:
         session = tracing.active if not future.done() else None
         start = session.begin() if session is not None else 0.0
         try:
-            return future.exception(self.loader.timeout or None)
-        except FutureTimeout:
-            raise WorkerError(
-                f"[DataLoader] expected a batch within timeout={self.loader.timeout:g} seconds, got none from worker {worker}, "
-                f"which loads {asked}; raise timeout= or look for what blocks there"
-            ) from None
+            if not future.done():
+                over = threading.Lock()  # not `Future.exception`: a handler may raise anywhere in a wait, which conditions do not bear
+                over.acquire()
+                future.add_done_callback(lambda _: over.release())
+                if not over.acquire(timeout=self.loader.timeout or -1):
+                    raise WorkerError(
+                        f"[DataLoader] expected a batch within timeout={self.loader.timeout:g} seconds, got none from worker {worker}, "
+                        f"which loads {asked}; raise timeout= or look for what blocks there"
+                    )
+            return future.exception()
         finally:
             if session is not None:
                 session.end("wait for a batch", start)
@@ -290,11 +293,6 @@ class _StreamCount:
                 f"[DataLoader] expected {self.promised} samples from {self.name}, as its __len__ says, got "
                 f"{'at least ' if found > self.promised else ''}{found}{hint}; correct __len__ or remove it"
             )
-
-
-def _cancel(jobs: "deque[tuple[Future[Any], int, str]]") -> None:
-    for future, _, _ in jobs:
-        future.cancel()
 
 
 def _check_workers(num_workers: Any, timeout: Any, prefetch_factor: Any, persistent_workers: bool) -> None:

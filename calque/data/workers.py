@@ -12,6 +12,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
+from weakref import ref
 
 from calque.base.errors import WorkerError
 from calque.data.worker_info import WorkerInfo, set_worker_info
@@ -20,30 +21,38 @@ from calque.run import trace as tracing
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """Work for one worker and where its result goes."""
+    """Work for one worker and where its result goes. A pass that is given up (`owner`) must not keep the workers busy for a loop that nobody runs
+    any more."""
 
     work: Callable[[], Any]
     future: "Future[Any]"
+    owner: ref[Any]
 
 
 class WorkerPool:
     """`len(infos)` daemon threads with a queue of jobs each. `init_fn(worker_id)` runs first in every thread."""
 
     def __init__(self, infos: list[WorkerInfo], init_fn: Callable[[int], None] | None) -> None:
-        self.queues: list[queue.SimpleQueue[Job | None]] = [queue.SimpleQueue() for _ in infos]
+        self.queues: list[queue.SimpleQueue[Any]] = [queue.SimpleQueue() for _ in infos]
+        self._ends: list[ref[Any]] = []
         # The threads hold their queue and not the pool, so a forgotten pool is collected and closes itself.
         self.threads = [
-            threading.Thread(target=_work, args=(jobs, info, init_fn), name=f"calque-data-{info.id}", daemon=True)
+            threading.Thread(target=_work, args=(jobs, info, init_fn, self._ends), name=f"calque-data-{info.id}", daemon=True)
             for jobs, info in zip(self.queues, infos)
         ]
         for thread in self.threads:
             thread.start()
 
-    def submit(self, worker: int, work: Callable[[], Any]) -> "Future[Any]":
-        """Have `work` done by a worker; the future gives its result or raises its exception."""
+    def submit(self, worker: int, work: Callable[[], Any], owner: "ref[Any]") -> "Future[Any]":
+        """Have `work` done by a worker; the future gives its result or raises its exception. Nothing is done for an `owner` that is gone."""
         future: Future[Any] = Future()
-        self.queues[worker].put(Job(work, future))
+        self.queues[worker].put(Job(work, future, owner))
         return future
+
+    def close_with(self, owner: Any) -> None:
+        """Let every thread end after the job it is doing when the owner is gone. That takes C code alone: what a signal handler raises in a callback
+        would be lost."""
+        self._ends += [ref(owner, jobs.put) for jobs in self.queues]  # the threads keep them
 
     def close(self) -> None:
         """Let every thread end after the job it is doing."""
@@ -51,11 +60,12 @@ class WorkerPool:
             jobs.put(None)
 
 
-def _work(jobs: "queue.SimpleQueue[Job | None]", info: WorkerInfo, init_fn: Callable[[int], None] | None) -> None:
+def _work(jobs: "queue.SimpleQueue[Any]", info: WorkerInfo, init_fn: Callable[[int], None] | None, ends: "list[ref[Any]]") -> None:
+    """Do jobs until something else comes. `ends`: kept as long as the thread."""
     set_worker_info(info)
     failures = _initialise(info, init_fn)
-    while (job := jobs.get()) is not None:
-        if job.future.set_running_or_notify_cancel():
+    while (job := jobs.get()).__class__ is Job:
+        if job.owner() is not None and job.future.set_running_or_notify_cancel():
             _do(job, failures)
         del job  # or the batch would live until the next one arrives
 

@@ -12,6 +12,7 @@ from typing import Any
 from calque.base.layout import Layout
 from calque.hybrid.walk import Walk
 from calque.run.capture import Capture, Counts, Script, plain_numbers
+from calque.run.interrupt import whole
 from calque.run.macro import Macro
 from calque.run.moved import moved
 from calque.run.recorder import Counters, Storage, flush, local, root
@@ -57,6 +58,7 @@ class Memory:
         self.refused = ""
         self.generation = Counters.evictions
 
+    @whole  # a handler's exception would be lost here
     def __del__(self) -> None:
         Counts.nodes -= self.nodes
 

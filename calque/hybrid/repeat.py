@@ -22,6 +22,7 @@ from calque.run.buffer import Buffer
 from calque.run.counts import Counts
 from calque.run.dispatch import INLINE_WORK, Plan
 from calque.run.engine import ENGINE, Task
+from calque.run.interrupt import of_handler
 from calque.run.macro import Direct, Macro
 from calque.run.others import LOCK
 from calque.run.queues import at, on, queue_of
@@ -80,8 +81,10 @@ class Repeat:
                 arrays = again.results()
                 if not self.queue.idle() or not again.run(args, scalars, arrays):
                     return Interrupted(known)
-            except MemoryError:  # an ordinary replay says so at the user's line
-                return Interrupted(known)
+            except MemoryError as error:
+                if of_handler(error):
+                    raise
+                return Interrupted(known)  # an ordinary replay says so at the user's line
             finally:
                 if several:
                     at(there)

@@ -13,6 +13,7 @@ from calque.run.buffer import Buffer, strided
 from calque.run.capture import Script
 from calque.run.copies import copy_values
 from calque.run.dispatch import raise_pending
+from calque.run.interrupt import of_handler
 from calque.run.live import leaves
 from calque.run.losses import watch_value
 from calque.run.macro import Macro, key_of
@@ -47,11 +48,8 @@ class Walk:
         cells = self.cells
         while True:
             macro.used = tick
-            if macro.definitions:
-                try:
-                    macro.define(self.known, self.asked)
-                except Exception:  # Python will raise it where it belongs
-                    return None
+            if macro.definitions and not self._define(macro):
+                return None
             self._replay(macro)
             if macro.result is not None:
                 return macro
@@ -63,6 +61,8 @@ class Walk:
                 try:
                     found, key = self._look(test)
                 except Exception as error:
+                    if of_handler(error):
+                        raise
                     self.steps[-1] = (macro, error)
                     return None
                 self.steps[-1] = (macro, found)
@@ -77,6 +77,16 @@ class Walk:
             if test is not None:
                 test.misses = 0
             macro = following
+
+    def _define(self, macro: Macro) -> bool:
+        """Ask for the numbers of a stretch; False if that fails: Python will raise it where it belongs."""
+        try:
+            macro.define(self.known, self.asked)
+        except Exception as error:
+            if of_handler(error):
+                raise
+            return False
+        return True
 
     def _look(self, test: Any) -> tuple[Any, Any]:
         """What a test gives: (value, key of the branch)."""

@@ -18,6 +18,7 @@ from calque.base.errors import CheckpointError, CheckpointNotFoundError, OutOfMe
 from calque.io.bounds import Damaged
 from calque.io.layout import Entry, Header, header_length, parse_header
 from calque.io.structure import Array, Leaf, unflatten
+from calque.run.interrupt import of_handler
 
 _CHUNK = 1 << 20  # bytes read and checksummed at a time: stays in the cache
 _ALIGNMENT = 64
@@ -57,7 +58,7 @@ def read_file(path: str, make: Callable[[Leaf], object]) -> Any:
         size = os.fstat(descriptor).st_size
         return _read(_Source(size, lambda buffer, at: _read_descriptor(descriptor, buffer, at)), path, make)
     except OSError as error:
-        if isinstance(error, CheckpointError):
+        if isinstance(error, CheckpointError) or of_handler(error):
             raise
         raise CheckpointError(f"[load] cannot read {path!r}: {error.strerror or error}") from error
     finally:
@@ -110,7 +111,7 @@ def _open(path: str) -> int:
         missing.errno = errno.ENOENT
         raise missing from error
     except (OSError, ValueError) as error:
-        if isinstance(error, CheckpointError):
+        if isinstance(error, CheckpointError) or of_handler(error):
             raise
         raise CheckpointError(f"[load] cannot open {path!r}: {getattr(error, 'strerror', None) or error}") from error
     try:
@@ -152,7 +153,7 @@ def _rebuild(structure: str, arrays: dict[str, Array], make: Callable[[Leaf], ob
     try:
         return unflatten(structure, arrays, make)
     except (ValueError, RecursionError) as error:
-        if isinstance(error, Damaged):
+        if isinstance(error, Damaged) or of_handler(error):
             raise
         raise Damaged(f"its structure is damaged: {error}") from error
 

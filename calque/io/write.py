@@ -21,6 +21,7 @@ from calque.base.errors import CheckpointError
 from calque.io.codes import DTYPES
 from calque.io.layout import Header, header_bytes
 from calque.io.structure import Array
+from calque.run.interrupt import of_handler
 
 try:
     import fcntl
@@ -45,6 +46,8 @@ def write_file(path: str, header: Header, arrays: dict[str, Array]) -> None:
             os.replace(temporary, final)
         _sync_folder(folder)
     except OSError as error:
+        if of_handler(error):
+            raise
         raise _write_error(path, folder, error, header.file_size, previous) from error
 
 
@@ -89,6 +92,8 @@ def _check_target(path: str) -> tuple[str, bool]:
     except FileNotFoundError:
         return final, False
     except (OSError, ValueError) as error:
+        if of_handler(error):
+            raise
         raise CheckpointError(f"[save] cannot write {path!r}: {error}") from error
     if stat.S_ISDIR(mode):
         raise CheckpointError(f"[save] expected a file name, got the folder {path!r}; add a name such as 'model.safetensors'")

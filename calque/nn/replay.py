@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from functools import partial
 from types import ModuleType
 from typing import Any
 from weakref import ref
@@ -51,7 +52,7 @@ class Line:
 
     def __init__(self, chain: Any, lines: dict[int, Line]) -> None:
         key = id(chain)
-        self.owner = ref(chain, lambda _: lines.pop(key, None))
+        self.owner = ref(chain, partial(lines.pop, key))  # no Python, in which a handler's exception would be lost
         self.epoch = -1
         self.layers: list[Any] = []
         self.parameters: list[Tensor] = []

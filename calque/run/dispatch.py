@@ -28,7 +28,7 @@ from calque.run.causes import compiled
 from calque.run.checked import Inspection
 from calque.run.diagnose import Salvage, checked_values
 from calque.run.engine import CPU_QUEUE, ENGINE, Queue, Task, alone, depths, drain, forget_frames, somebody_waits
-from calque.run.interrupt import SHIELD
+from calque.run.interrupt import SHIELD, of_handler
 from calque.run.partial import LEFT, Absence, Partial, back
 from calque.run.queues import at, queue_of
 from calque.run.source import user_line
@@ -76,7 +76,7 @@ class Plan:
         self.cost = estimate_cost(program)
         self.stateful = bool(program.updates)
         self.floating: tuple[int, ...] = ()  # outputs computed from constants alone (see `places`)
-        self.lock = threading.Lock()
+        self.lock = threading.RLock()
         self.habit = 0  # how often in a row somebody waited for the result at once; from HABIT on, starts left until that is looked at again
         self.absence = Absence()
 
@@ -296,8 +296,10 @@ def run_at_once(plan: Plan, inputs: list[Buffer], scalars: list[Any], awaited: b
     there = at(plan.device) if several else plan.device
     try:
         result: Sequence[Any] = form.executable.run(arrays, scalars)
-    except Exception:  # again the long way, which knows what to do
-        return None
+    except Exception as error:
+        if of_handler(error):
+            raise
+        return None  # again the long way, which knows what to do
     finally:
         if several:
             at(there)
@@ -325,17 +327,20 @@ def _run_here(
             except MemoryError:
                 raise
             except Exception as error:
+                if of_handler(error):
+                    raise
                 raise _cause(error, plan, arrays, scalars, outputs) from None
             for buffer, array in zip(outputs, results, strict=True):  # nobody judges references meanwhile: the thread that flushes is here
                 buffer.array = array
     except BaseException as error:
-        task = Task.failed(error)
+        failure = error if isinstance(error, Exception) and not of_handler(error) else None
+        task = Task.failed(failure or interrupted())
         for buffer in outputs:
             buffer.task = task
-        if not isinstance(error, Exception):  # Ctrl-C inside inline work: the user wants it now
+        if failure is None:  # a handler inside inline work: the user wants it now, and once
             raise
-        _failed(error, user_line(), outputs, previous, bool(previous) or plan.stateful)
-        forget_frames(error)
+        _failed(failure, user_line(), outputs, previous, bool(previous) or plan.stateful)
+        forget_frames(failure)
     finally:
         if several:
             at(there)
@@ -418,6 +423,8 @@ def _compute(
     except MemoryError:
         raise  # nothing has run; trying again by another path would not fit either
     except Exception as error:
+        if of_handler(error):
+            raise
         raise _cause(error, plan, arrays, scalars, outputs) from None
     if failed >= 0:
         updates_state = any(b.array is not None for b in outputs)

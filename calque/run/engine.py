@@ -60,7 +60,7 @@ class Task:
 
     __slots__ = (
         "work", "done", "error", "queue", "priority", "number", "blockers", "followers", "held", "waited", "light", "brief", "aside", "partial",
-        "_event",
+        "_sleepers",
     )  # fmt: skip
 
     def __init__(self, work: Callable[[], None], priority: float = 0) -> None:
@@ -76,7 +76,7 @@ class Task:
         self.waited: Callable[[], None] | None = None  # told that somebody waits, as long as the task has not run
         self.light = self.brief = self.aside = False
         self.partial: Partial | None = None
-        self._event: threading.Event | None = None
+        self._sleepers: list[Any] = []  # a lock for each thread that waits, which opens when the task has run
 
     @classmethod
     def failed(cls, error: BaseException) -> Task:
@@ -101,8 +101,7 @@ class Task:
             if self.held:
                 self._let_go()
             self.done = True
-            if self._event is not None:
-                self._event.set()
+            _wake_all(self._sleepers)
             if self.partial is not None:
                 self.partial.over()
                 self.partial = None
@@ -121,18 +120,30 @@ class Task:
             self.held = ()
 
     def wait(self) -> None:
-        """Block until done (interruptible by Ctrl-C in the main thread)."""
+        """Block until done (interruptible by signal handlers in the main thread)."""
         if self.done:
             return
         if self.waited is not None:
             self.waited()
         if ENGINE.tracking:
             _assist(self)
-        with ENGINE.events:
-            if self._event is None:
-                self._event = threading.Event()
+        sleeper = _sleeper()
+        self._sleepers.append(sleeper)
         if not self.done:
-            self._event.wait()
+            sleeper.acquire()
+
+
+def _sleeper() -> Any:
+    """A closed lock. Whoever waits has one of his own: a handler may raise anywhere in a wait, which the conditions of `threading` do not bear."""
+    lock = threading.Lock()
+    lock.acquire()
+    return lock
+
+
+def _wake_all(sleepers: list[Any]) -> None:
+    """Open the locks; who adds one afterwards looks whether there is anything to wait for left."""
+    while sleepers:
+        sleepers.pop().release()
 
 
 def _pin(groups: tuple[list[Any], ...], by: int) -> None:
@@ -154,9 +165,8 @@ class Engine:
     somebody judges them."""
 
     def __init__(self) -> None:
-        self.lock = threading.Lock()
-        self.events = threading.Lock()
-        self.pins = threading.Lock()
+        self.lock = threading.RLock()  # both: what the collector frees may start a program while this thread has them
+        self.pins = threading.RLock()
         self.queues: list[Queue] = []
         self.tracking = False  # whether buffers remember who reads them; one queue alone is in order anyway
         self.numbers = 0
@@ -170,7 +180,7 @@ class Engine:
 
     def reset(self) -> None:
         """In a forked child: threads do not survive, and locks may be held by threads that are gone."""
-        self.lock, self.events, self.pins = threading.Lock(), threading.Lock(), threading.Lock()
+        self.lock, self.pins = threading.RLock(), threading.RLock()
         for queue in self.queues:
             queue.reset()
 
@@ -200,6 +210,7 @@ class Queue:
         self._ready: list[tuple[float, int, Task]] = []
         self._wake = threading.Condition(ENGINE.lock)
         self._room = threading.Condition(ENGINE.lock)
+        self._sleepers: list[Any] = []  # a lock for each thread that waits until nothing is queued or running
         self._busy = 0  # tasks that are queued or running
         self._heavy = 0  # those of them that are not light
         self.last: Task | None = None  # that was queued
@@ -304,6 +315,8 @@ class Queue:
         if self.last is task:
             self.last = None
         self._room.notify_all()
+        if not self._busy:
+            _wake_all(self._sleepers)
         return [self, *_release(task)]
 
     def _found(self, served: Queue) -> Queue | None:
@@ -352,9 +365,12 @@ class Queue:
         """Wait until everything submitted so far has run."""
         if self._worker is None or threading.get_ident() == self.runner:
             return
+        sleeper = _sleeper()
         with ENGINE.lock:
-            while self._busy:
-                self._room.wait()
+            if not self._busy:
+                return
+            self._sleepers.append(sleeper)
+        sleeper.acquire()
 
     def close(self) -> None:
         """Finish the queued work and end the worker."""

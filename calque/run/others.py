@@ -19,6 +19,7 @@ from calque.run.backends import compile_or_interpret
 from calque.run.buffer import Buffer, interrupted
 from calque.run.causes import cause_of
 from calque.run.dispatch import dispatch, make_plan
+from calque.run.interrupt import SHIELD
 from calque.run.places import build_program, no_values, path_of
 
 LOCK = threading.RLock()  # guards flush against evaluation from another thread
@@ -73,7 +74,12 @@ def foreign_buffer(storage: Any, state: Any) -> Buffer:
             seen = state.seen
             if seen is not None and seen.trace is trace and slot in seen.buffers:
                 return seen.buffers[slot]  # type: ignore[no-any-return]
-            found = _evaluated(trace, slot, storage.layout.device)
+            held = SHIELD.hold()
+            try:
+                found = _evaluated(trace, slot, storage.layout.device)
+            finally:
+                if held:
+                    SHIELD.release()
             if found is not None:
                 state.seen = Seen(trace, found)
                 return found[slot]

@@ -1,12 +1,15 @@
-"""Ctrl-C at every call that a training step makes: what was recorded by then is whole, and the next steps are those of an undisturbed run.
+"""Ctrl-C, and exceptions of the program's own signal handlers, at every call that a training step makes: they surface, what was recorded by then is
+whole, and the next steps are those of an undisturbed run.
 
 A profile function asks for the interrupt, so it comes before or after a call, as signals do.
 """
 
 from __future__ import annotations
 
+import gc
 import signal
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -15,6 +18,14 @@ import calque
 from calque import nn
 from calque.run.recorder import LOCK, flush, local
 from tests.hybrid.common import batch
+
+
+class Preempted(Exception):
+    """What the program's own handler raises."""
+
+
+def _preempt(number: int, frame: Any) -> None:
+    raise Preempted
 
 
 class _Training:
@@ -64,9 +75,10 @@ class _Training:
         losses = [self.step(batch(k), 1.5).tolist() for k in range(2)]
         return [losses, [p.tolist() for p in self.net.parameters()], [b.tolist() for b in self.net.buffers()]]
 
-    def interrupted(self, point: int) -> int:
-        """One step with an interrupt at call number `point`; how many calls there were, if that comes never."""
+    def interrupted(self, point: int, number: int = signal.SIGINT) -> int:
+        """One step with a signal at call number `point`, whose handler's exception must come out; how many calls there were, if that comes never."""
         count = 0
+        surfaced = False
 
         def look(frame: Any, event: str, argument: Any) -> None:
             nonlocal count
@@ -74,28 +86,40 @@ class _Training:
                 return
             count += 1
             if count == point:
-                signal.raise_signal(signal.SIGINT)
+                signal.raise_signal(number)
 
         sys.setprofile(look)
         try:
             self.step(batch(3), 1.5)
-        except KeyboardInterrupt:
-            pass
+        except (KeyboardInterrupt, Preempted) as error:
+            surfaced = isinstance(error, Preempted) is (number != signal.SIGINT)
         finally:
             sys.setprofile(None)
+        assert surfaced is (count >= point > 0), point
         return count
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # nothing can be raised out of what frees a block
+@pytest.fixture(autouse=True)
+def handlers() -> Iterator[None]:
+    """Python's own handler of Ctrl-C and one of the program; no callbacks of the collector, out of which nothing can be raised."""
+    before = [signal.signal(signal.SIGINT, signal.default_int_handler), signal.signal(signal.SIGTERM, _preempt)]
+    gc.disable()
+    yield
+    gc.enable()
+    signal.signal(signal.SIGINT, before[0])
+    signal.signal(signal.SIGTERM, before[1])
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("kind", ["plain", "module", "step"])
-def test_interrupts_at_calls(kind: str) -> None:
+def test_interrupts_at_calls(kind: str, number: int) -> None:
     training = _Training(kind)
     training.go_on()
     expected = training.go_on()
     calls = training.interrupted(-1)
     for point in range(1, calls + 1):
         training.restore()
-        training.interrupted(point)
+        training.interrupted(point, number)
         state = local.state
         assert state.capture is None, point
         assert state.grad, point

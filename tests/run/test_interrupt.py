@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
 import random
 import signal
@@ -24,7 +25,7 @@ from calque.hybrid import call as hybrid_call
 from calque.hybrid import repeat
 from calque.nn.parallel.data_parallel import _keep_statistics
 from calque.run import direct, recorder
-from calque.run.interrupt import SHIELD
+from calque.run.interrupt import SHIELD, of_handler
 from calque.run.macro import Macro
 from calque.run.recorder import local
 
@@ -219,13 +220,60 @@ def test_another_exception_inside_a_flush_is_an_error_at_the_read() -> None:
         assert (a + 1.0).tolist() == [2.0] * 3
 
 
-def test_a_handler_of_the_program_is_left_alone() -> None:
-    before = signal.signal(signal.SIGINT, handler := lambda number, frame: None)
+def test_handlers_of_the_program_are_held_off_too_and_called_once_each() -> None:
+    calls: list[tuple[int, str]] = []
+
+    def handler(number: int, frame: FrameType | None) -> None:
+        assert frame is not None
+        calls.append((number, frame.f_code.co_name))
+        raise TimeoutError(str(number))
+
+    signals = (signal.SIGINT, signal.SIGTERM, signal.SIGALRM, signal.SIGRTMIN)
+    before = [signal.signal(number, handler) for number in signals]
     try:
-        assert not SHIELD.hold()
-        assert signal.getsignal(signal.SIGINT) is handler
+        assert SHIELD.hold() and not SHIELD.hold()
+        for number in (*signals, signal.SIGTERM):
+            signal.raise_signal(number)
+        assert SHIELD.asked and not calls
+        with pytest.raises(TimeoutError) as raised:
+            SHIELD.release()
+        assert sorted(number for number, _ in calls) == sorted(signals)
+        others, error = 0, raised.value.__context__
+        while error is not None:
+            others, error = others + 1, error.__context__
+        assert others == 3 and not SHIELD.asked
+        assert [signal.getsignal(number) for number in signals] == [handler] * 4
+        assert {name for _, name in calls} == {"test_handlers_of_the_program_are_held_off_too_and_called_once_each"}
     finally:
-        signal.signal(signal.SIGINT, before)
+        for number, old in zip(signals, before, strict=True):
+            signal.signal(number, old)
+
+
+def test_what_a_handler_raised_is_known_by_its_frame() -> None:
+    class Handler:
+        def __call__(self, number: int, frame: FrameType | None) -> None:
+            {}["nothing"]
+
+    def strict(number: int, frame: FrameType | None) -> None:
+        raise OSError
+
+    def loose(*arguments: Any) -> None:
+        raise OSError
+
+    for handler in (strict, loose, Handler(), Handler().__call__, functools.partial(strict)):
+        before = signal.signal(signal.SIGTERM, handler)
+        try:
+            signal.raise_signal(signal.SIGTERM)
+        except (OSError, KeyError) as error:
+            assert of_handler(error)
+        else:
+            raise AssertionError("nothing was raised")
+        finally:
+            signal.signal(signal.SIGTERM, before)
+    try:
+        strict(1, None)
+    except OSError as error:
+        assert not of_handler(error)
 
 
 def test_ctrl_c_at_the_start_of_a_backward_pass_leaves_the_modes(monkeypatch: pytest.MonkeyPatch) -> None:

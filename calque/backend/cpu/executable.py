@@ -5,12 +5,13 @@ from __future__ import annotations
 
 import math
 import time
+import weakref
 from array import array
+from collections import deque
 from collections.abc import Callable, Sequence
 from operator import itemgetter
 from sys import getrefcount
 from typing import Any, ClassVar
-from weakref import WeakSet
 
 import numpy as np
 
@@ -110,25 +111,61 @@ class Words:
             self.array[position] = base + factor * int(scalars[leaf])
 
 
+class _Share(weakref.ref["CpuExecutable"]):
+    """What one executable keeps; ends up on `Kept.left` when that dies."""
+
+    __slots__ = ("nbytes",)
+    nbytes: int
+
+
 class Kept:
-    """Bytes of small outputs and arenas that executables keep for their next run, and who keeps them."""
+    """Bytes of small outputs and arenas that executables keep for their next run, and who keeps them. Executables die by C code alone: whatever a
+    signal handler raised in a `__del__` of theirs would be lost."""
 
     total = 0
-    owners: ClassVar[WeakSet["CpuExecutable"]] = WeakSet()
+    shares: ClassVar[dict[int, _Share]] = {}
+    left: ClassVar[deque[_Share]] = deque()
 
     @classmethod
     def take(cls, owner: "CpuExecutable", nbytes: int) -> bool:
         """Count what `owner` wants to keep; False if there is no room. When all is taken, everybody gives up theirs: who still runs has it again
         after a run, and programs that are never run again do not stand in the way of new ones."""
+        cls.settle()
         if cls.total + nbytes > KEPT_TOTAL:
-            for other in list(cls.owners):
-                other.give_up()
-            cls.owners.clear()
+            cls.empty()
             if cls.total + nbytes > KEPT_TOTAL:
                 return False
-        cls.owners.add(owner)
+        share = owner.share
+        if share is None:
+            share = owner.share = _Share(owner, cls.left.append)
+            share.nbytes = 0
+            cls.shares[id(share)] = share
+        share.nbytes += nbytes
         cls.total += nbytes
         return True
+
+    @classmethod
+    def give(cls, owner: "CpuExecutable", nbytes: int) -> None:
+        """The opposite of `take`."""
+        if owner.share is not None:
+            owner.share.nbytes -= nbytes
+            cls.total -= nbytes
+
+    @classmethod
+    def settle(cls) -> None:
+        """Count out what those kept that are dead."""
+        while cls.left:
+            share = cls.left.popleft()
+            cls.total -= share.nbytes
+            cls.shares.pop(id(share), None)
+
+    @classmethod
+    def empty(cls) -> None:
+        """Nobody keeps anything any more."""
+        for share in list(cls.shares.values()):
+            owner = share()
+            if owner is not None:
+                owner.give_up()
 
 
 class CpuExecutable(Executable):
@@ -138,6 +175,7 @@ class CpuExecutable(Executable):
     def __init__(self, schedule: Schedule, linked: Linked, lead: int | None = None) -> None:
         self.schedule = schedule
         self.linked = linked
+        self.share: _Share | None = None
         self.launches = sum(s.count or 1 for s in linked.stretches)
         self._checked = linked.stretches[: linked.check_stretches]
         self._rest = linked.stretches[linked.check_stretches :]
@@ -310,7 +348,7 @@ class CpuExecutable(Executable):
             return None
         for k, kept in enumerate(self._kept):  # memory that stays with whom it is now
             if kept is not None and any(kept is source for source in sources):
-                Kept.total -= kept.nbytes
+                Kept.give(self, kept.nbytes)
                 self._kept[k] = None
         return made
 
@@ -349,14 +387,10 @@ class CpuExecutable(Executable):
         for k, kept in enumerate(self._kept):
             if kept is not None:
                 self._kept[k] = None
-                Kept.total -= kept.nbytes
+                Kept.give(self, kept.nbytes)
         if 0 < self._arena_bytes <= self._most_kept:
             idle, self._idle = self._idle, []
-            Kept.total -= sum(words.arena.nbytes for words in idle if words.arena is not None)
-
-    def __del__(self) -> None:
-        if "_kept" in self.__dict__:
-            self.give_up()
+            Kept.give(self, sum(words.arena.nbytes for words in idle if words.arena is not None))
 
     def run_timed(self, inputs: Sequence[Array], scalars: Sequence[Scalar] = ()) -> tuple[Sequence[Array], Sequence[float]]:
         """See `backend.base.Executable.run_timed`."""

@@ -98,7 +98,7 @@ class Pool:
     def __init__(self, family: list[Pool] | None = None) -> None:
         self.returned: deque[_Block] = deque()
         self._out: dict[int, _Block] = {}  # address -> block that somebody has
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a handler, or what the collector frees, may ask for memory while this thread has it
         self._types: dict[int, Any] = {}  # size -> ctypes type of a block
         self._free: dict[int, list[int]] = {}  # size -> addresses, least recently used size first
         self._arenas: list[tuple[int, int]] = []  # (size, address) of kept arenas, sorted
@@ -200,7 +200,7 @@ class Pool:
 
     def forget(self) -> None:
         """In a forked child: the lock may be held by a thread that is gone."""
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
 
     def _collect(self) -> None:
         """Take in the blocks that died."""

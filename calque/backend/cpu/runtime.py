@@ -73,7 +73,7 @@ class Runtime:
 
     def __init__(self, wanted: Callable[[], int] = _all_threads) -> None:
         self.wanted = wanted
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a handler, or what the collector frees, may run a program while this thread has it
         self._control: Any = None
         self._scratch: list[Array] = []
         self._address = 0
@@ -189,7 +189,7 @@ class Runtime:
 
     def forget(self) -> None:
         """In a forked child: the workers stayed in the parent, and its lock may be held by a thread that is gone."""
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._kept = (self._control, self._scratch)  # the parent's layout, never touched again
         self._control, self._scratch, self.running, self.early = None, [], 0, None
 

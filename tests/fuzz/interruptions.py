@@ -1,0 +1,311 @@
+"""Signals at random moments of random training loops: `python -m tests.fuzz.interruptions --count 1000`.
+
+Handlers that raise: the exception comes out, once, wherever it strikes; every parameter can be read afterwards and is what it was before or after a
+step; a checkpoint that is saved in a `finally` is there and whole; and the loop goes on from a state that is set back, with the losses of a run that
+nobody disturbed. Handlers, and `__del__` during collections, that read and record: they see right values and change nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import gc
+import random
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import calque
+from calque import nn
+from calque.data import DataLoader, TensorDataset
+
+F = nn.functional
+STEPS = 3
+KINDS = ("plain", "module", "step", "looks", "inference", "unread", "loader", "workers")
+
+
+class Preempted(Exception):
+    """What a program's own handler may raise."""
+
+
+ERRORS: tuple[type[BaseException], ...] = (Preempted, TimeoutError, ValueError, KeyError, MemoryError, SystemExit, KeyboardInterrupt)
+
+
+class Loop:
+    """A small network that is trained (or used) for `STEPS` steps, in one of the ways a program may be written."""
+
+    def __init__(self, seed: int) -> None:
+        rng = self.rng = random.Random(seed)
+        calque.manual_seed(seed)
+        self.kind = rng.choice(KINDS)
+        width = rng.choice((4, 16, 48))
+        layers = [nn.Linear(8, width), rng.choice((nn.ReLU, nn.Tanh, nn.GELU))()]
+        layers += [nn.BatchNorm1d(width)] * rng.randint(0, 1) + [nn.Dropout(0.2)] * rng.randint(0, 1)
+        self.net = nn.Sequential(*layers, nn.Linear(width, 3))
+        parameters = self.net.parameters()
+        self.optimizer: Any = rng.choice(
+            (
+                lambda: calque.optim.SGD(parameters, lr=0.05),
+                lambda: calque.optim.SGD(parameters, lr=0.05, momentum=0.9),
+                lambda: calque.optim.Adam(parameters, lr=0.01),
+                lambda: calque.optim.AdamW(parameters, lr=0.01),
+            )
+        )()
+        self.batch = rng.choice((3, 16))
+        self.x = calque.randn(self.batch * STEPS, 8)
+        self.y = calque.arange(self.batch * STEPS) % 3
+        if self.kind == "module":
+            self.net.hybridize()
+        self.step: Callable[[Any, Any], Any] = calque.compile(self._step) if self.kind in ("step", "looks") else self._step
+        self.state: list[Any] = []
+        for _ in range(rng.choice((2, 9))):
+            self.run([])
+        self.keep()
+        self.values: list[list[Any]] = []
+        self.losses = self.trajectory()
+
+    def _step(self, x: Any, y: Any) -> Any:
+        self.optimizer.zero_grad()
+        loss = F.cross_entropy(self.net(x), y)
+        loss.backward()
+        if self.kind == "looks" and loss.item() > 1.0:
+            nn.utils.clip_grad_norm_(self.net.parameters(), 1.0)
+        self.optimizer.step()
+        return loss.detach()
+
+    def batches(self) -> Iterator[Any]:
+        if self.kind in ("loader", "workers"):
+            yield from DataLoader(TensorDataset(self.x, self.y), batch_size=self.batch, num_workers=2 * (self.kind == "workers"))
+        else:
+            for k in range(STEPS):
+                part = slice(k * self.batch, (k + 1) * self.batch)
+                yield self.x[part], self.y[part]
+
+    def run(self, losses: list[float], after: Callable[[], None] = lambda: None) -> None:
+        """`STEPS` steps; the losses that are read are added to `losses`."""
+        for x, y in self.batches():
+            if self.kind == "inference":
+                with calque.no_grad():
+                    losses.append(self.net(x).square().sum().item())
+            else:
+                loss = self.step(x, y)
+                if self.kind != "unread":
+                    losses.append(loss.item())
+            after()
+
+    def tensors(self) -> list[Any]:
+        held = [self.optimizer.state[p] for p in self.net.parameters()]
+        return [*self.net.parameters(), *self.net.buffers(), *(t for state in held for t in state.values() if isinstance(t, calque.Tensor))]
+
+    def keep(self) -> None:
+        """What `restore` brings back."""
+        calque.synchronize()
+        self.state = [t.detach().clone().numpy() for t in self.tensors()]
+        self.random = calque.get_rng_state()
+        self.counts = [self.optimizer.state[p].get("step") for p in self.net.parameters()]
+
+    def restore(self) -> None:
+        with calque.no_grad():
+            for t, value in zip(self.tensors(), self.state, strict=True):
+                t.copy_(calque.tensor(value))
+        for p, count in zip(self.net.parameters(), self.counts, strict=True):
+            p.grad = None
+            if count is not None:
+                self.optimizer.state[p]["step"] = count
+        calque.set_rng_state(self.random)
+
+    def trajectory(self) -> list[float]:
+        """The losses of a run that nobody disturbs; `values`: the tensors before it and after each step."""
+        losses: list[float] = []
+        self.values = [[value] for value in self.state]
+        self.restore()
+
+        def look() -> None:
+            for row, t in zip(self.values, self.tensors(), strict=True):
+                row.append(t.detach().clone().numpy())
+
+        self.run(losses, look)
+        return losses
+
+    def check_values(self, tensors: list[Any]) -> str:
+        """What is wrong with tensors after an interrupt, if anything is."""
+        for k, (row, t) in enumerate(zip(self.values, tensors, strict=False)):
+            try:
+                value = t.detach().numpy() if isinstance(t, calque.Tensor) else t
+            except BaseException as error:
+                return f"tensor {k} cannot be read: {error!r}"
+            if not any(close(value, known) for known in row):
+                return f"tensor {k} is neither what it was nor what it became"
+        return ""
+
+    def check_losses(self) -> str:
+        """Whether a run from the beginning goes as ever."""
+        self.restore()
+        losses: list[float] = []
+        self.run(losses)
+        return "" if close(losses, self.losses) else f"losses {losses} instead of {self.losses}"
+
+
+def close(a: Any, b: Any) -> bool:
+    return np.shape(a) == np.shape(b) and bool(np.allclose(a, b, rtol=1e-3, atol=1e-5))
+
+
+@contextlib.contextmanager
+def handling(handler: Callable[[int, Any], None]) -> Iterator[None]:
+    """SIGALRM is handled."""
+    before = signal.signal(signal.SIGALRM, handler)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def raising(loop: Loop, moments: int, folder: str) -> str:
+    """Interrupt the loop at random moments by a handler that raises; what went wrong, if anything did."""
+    raised: list[BaseException] = []
+    path = str(Path(folder) / "last.safetensors")
+    kind = loop.rng.choice(ERRORS)
+
+    def handler(number: int, frame: Any) -> None:
+        raised.append(kind("deadline"))
+        raise raised[-1]
+
+    start = time.perf_counter()
+    loop.check_losses()
+    seconds = time.perf_counter() - start
+    with handling(handler):
+        for moment in range(moments):
+            loop.restore()
+            raised.clear()
+            Path(path).unlink(missing_ok=True)
+            surfaced: list[BaseException] = []
+            try:
+                try:
+                    signal.setitimer(signal.ITIMER_REAL, loop.rng.uniform(1e-5, seconds))
+                    loop.run([])
+                finally:
+                    signal.setitimer(signal.ITIMER_REAL, 0)
+                    calque.save(loop.net.state_dict(), path)
+            except BaseException as error:
+                surfaced.append(error)
+            where = f"{loop.kind}, {kind.__name__}, moment {moment}: "
+            if surfaced != raised:
+                return where + f"{raised!r} was raised, {surfaced!r} came out"
+            saved = calque.load(path)
+            names = [name for name, _ in (*loop.net.named_parameters(), *loop.net.named_buffers())]
+            text = loop.check_values([saved[name] for name in names]) or loop.check_values(loop.tensors()) or loop.check_losses()
+            if text:
+                return where + text
+    return ""
+
+
+class Reader:
+    """Reads and records, as a handler and while it is collected."""
+
+    def __init__(self, loop: Loop) -> None:
+        self.loop, self.wrong = loop, ""
+        self.known = calque.arange(6.0)
+        self.pending = self.known * 2.0
+        self.kept: list[Any] = []
+
+    def look(self) -> None:
+        """What a program may do anywhere."""
+        weight = next(self.loop.net.parameters())
+        if not np.isfinite(weight.tolist()).all():
+            self.wrong = self.wrong or "read a parameter that is not finite"
+        self.kept.append((weight.detach() * 0.0 + self.pending.sum()).mean())
+        total = (self.pending + 1.0).sum().item()
+        if total != 36.0:
+            self.wrong = self.wrong or f"read {total} instead of 36.0"
+        self.pending = self.known * 2.0
+
+    def handler(self, number: int, frame: Any) -> None:
+        try:
+            self.look()
+        except BaseException as error:
+            self.wrong = self.wrong or f"a handler got {error!r}"
+
+
+class Garbage:
+    """A cycle, which only the collector frees."""
+
+    def __init__(self, reader: Reader) -> None:
+        self.reader, self.me = reader, self
+
+    def __del__(self) -> None:
+        self.reader.handler(0, None)
+
+
+def reading(loop: Loop, moments: int) -> str:
+    """Read and record from handlers and from `__del__` at random moments of the loop; what went wrong, if anything did."""
+    reader = Reader(loop)
+    by_collector = loop.rng.random() < 0.5
+    start = time.perf_counter()
+    loop.check_losses()
+    seconds = time.perf_counter() - start
+    before = gc.get_threshold()
+    with handling(reader.handler):
+        try:
+            for moment in range(moments):
+                loop.restore()
+                if by_collector:
+                    gc.set_threshold(loop.rng.randint(20, 400), 3, 3)
+                    for _ in range(loop.rng.randint(1, 4)):
+                        Garbage(reader)
+                else:
+                    signal.setitimer(signal.ITIMER_REAL, loop.rng.uniform(1e-5, seconds))
+                losses: list[float] = []
+                loop.run(losses)
+                signal.setitimer(signal.ITIMER_REAL, 0)
+                gc.set_threshold(*before)
+                text = reader.wrong or ("" if close(losses, loop.losses) else f"losses {losses} instead of {loop.losses}")
+                text = text or loop.check_values(loop.tensors())
+                if not text and [round(t.item()) for t in reader.kept] != [30] * len(reader.kept):
+                    text = "what was recorded is wrong"
+                reader.kept.clear()
+                if text:
+                    return f"{loop.kind}, {'__del__' if by_collector else 'handler'}, moment {moment}: {text}"
+        finally:
+            gc.set_threshold(*before)
+    return ""
+
+
+def mismatch(seed: int, moments: int = 4, only: str | None = None) -> str:
+    """What goes wrong in the program of this seed, if anything does."""
+    loop, text = Loop(seed), ""
+    if only != "reading":
+        with tempfile.TemporaryDirectory() as folder:
+            text = raising(loop, moments, folder)
+    return text or (reading(loop, moments) if only != "raising" else "")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--count", type=int, default=200)
+    parser.add_argument("--seed", type=int, default=0, help="first seed")
+    parser.add_argument("--only", choices=("raising", "reading"), help="one sort alone")
+    parser.add_argument("--moments", type=int, default=8, help="interrupts of each sort per program")
+    options = parser.parse_args()
+    failures, start = 0, time.monotonic()
+    print(f"{options.count} programs, seeds from {options.seed}, {options.moments} interrupts of each sort", flush=True)
+    for seed in range(options.seed, options.seed + options.count):
+        try:
+            text = mismatch(seed, options.moments, options.only)
+        except Exception as error:
+            text = f"{type(error).__name__}: {error}"
+        if text:
+            failures += 1
+            print(f"seed {seed}: {text}", flush=True)
+    print(f"{options.count} programs, {failures} failures, {time.monotonic() - start:.0f} s")
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

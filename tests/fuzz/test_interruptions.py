@@ -1,0 +1,13 @@
+"""Random training loops that signal handlers interrupt (see `interruptions.py`)."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.fuzz.interruptions import mismatch
+
+
+@pytest.mark.parametrize("part", range(6))
+def test_what_a_handler_raises_comes_out_and_loses_nothing(part: int, seed: int) -> None:
+    text = mismatch(seed + part, 4, "raising")
+    assert not text, f"python -m tests.fuzz.interruptions --only raising --count 1 --seed {seed + part}: {text}"
