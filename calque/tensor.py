@@ -30,6 +30,7 @@ from calque.run.numbers import BAKED, scalar_tag
 from calque.run.queues import on
 from calque.run.recorder import Edge, Storage, Trace, grow, grow_constant, local, view_slot
 from calque.run.source import user_line
+from calque.run.versions import silence
 
 Number = bool | int | float
 _sequence = count()
@@ -418,6 +419,10 @@ def as_strided_backward(g: Any, whole: Layout, view: Layout) -> Any:
     return record(get("update_add"), (zeros, g), _relative(view, whole))
 
 
+class Silent(list[Any]):
+    """The views of what `.data` gave: writes through it and through them are none of the tensor's."""
+
+
 class Moving:
     """`move(tensor, device)`, which `calque.autograd.moving` sets once at import."""
 
@@ -439,6 +444,9 @@ def assign(t: Tensor, value: Tensor) -> Tensor:
     base = t._base
     old = base._grad_fn if differentiable and base is not None else None
     recorder.write(t._storage, t._layout, value._storage)
+    if (t if base is None else base)._views.__class__ is Silent:
+        t._storage.version -= 1
+        silence(t._storage, 1)
     if differentiable:
         if base is None:
             _continue(t, value._grad_fn if value._requires_grad else _overwritten(t))

@@ -19,7 +19,8 @@ from calque.run.losses import watch_loss
 from calque.run.others import SECTION, handed_over
 from calque.run.recorder import Edge, flush, local
 from calque.run.source import user_line
-from calque.tensor import GradNode, OutputNode, Tensor, constant, record, require_float, wrap
+from calque.run.versions import version_of
+from calque.tensor import GradNode, OutputNode, Silent, Tensor, constant, record, require_float, wrap
 
 _hook_ids = count()
 
@@ -356,6 +357,7 @@ def _assign_requires_grad(self: Tensor, value: bool) -> None:
 
 def _get_data(self: Tensor) -> Tensor:
     alias: Tensor = wrap(self._storage, self._layout)
+    alias._views = Silent()
     return alias
 
 
@@ -435,7 +437,7 @@ def _attach() -> None:
         "register_post_accumulate_grad_hook": register_post_accumulate_grad_hook,
         "data": property(_get_data, _set_data, doc="The same values without autograd history; writes to it are not tracked."),
         "output_nr": property(_output_number, doc="Position among the outputs of its grad_fn."),
-        "_version": property(lambda self: self._storage.version, doc="Number of in-place writes to its memory."),
+        "_version": property(lambda self: version_of(self._storage), doc="Number of in-place writes to its memory, other than through `.data`."),
     }
     for name, value in attributes.items():
         setattr(Tensor, name, value)

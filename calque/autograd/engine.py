@@ -20,6 +20,7 @@ from calque.run.nodes import StandIn
 from calque.run.others import SECTION, handed_over
 from calque.run.recorder import Storage, local
 from calque.run.source import user_line
+from calque.run.versions import modified
 from calque.tensor import FunctionNode, GradNode, OutputNode, Tensor, read, record, wrap
 
 
@@ -71,7 +72,7 @@ def check_saved(node: GradNode) -> None:
         return
     for (position, value), version in zip(saved.items(), node.versions, strict=True):
         storage = value._storage if isinstance(value, Tensor) else value
-        if isinstance(storage, Storage) and storage.version != version:
+        if isinstance(storage, Storage) and modified(storage, version):
             shape = list(value._layout.shape if isinstance(value, Tensor) else storage.layout.shape)
             writer = storage.writer
             where = writer.line if writer is not None else "an unknown line"

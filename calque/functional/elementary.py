@@ -6,6 +6,7 @@ from typing import Any
 
 from calque.base import dtypes as dt
 from calque.functional.common import cast, method, unary_function
+from calque.functional.writing import own_result
 from calque.tensor import Tensor
 
 
@@ -44,7 +45,15 @@ asinh = arcsinh = _define("asinh", "Inverse hyperbolic sine", "arcsinh")
 acosh = arccosh = _define("acosh", "Inverse hyperbolic cosine, NaN below 1", "arccosh")
 atanh = arctanh = _define("atanh", "Inverse hyperbolic tangent, NaN outside [-1, 1]", "arctanh")
 erf = _define("erf", "Error function")
-erfinv = _define("erfinv", "Inverse of erf, on [-1, 1]")
+_erfinv = unary_function("erfinv", True)
+
+
+@method()
+def erfinv(input: Tensor) -> Tensor:
+    """Inverse of erf, on [-1, 1]: (*) -> (*). Integers give the default floating type."""
+    return own_result(_erfinv(input))  # PyTorch keeps the operand for the gradient: the result may be written
+
+
 lgamma = _define("lgamma", "Logarithm of |gamma(x)|")
 digamma = _define("digamma", "Derivative of lgamma")
 sigmoid = _define("sigmoid", "1 / (1 + e**-x)", "expit")

@@ -11,7 +11,7 @@ import numpy as np
 from calque.base import dtypes as dt
 from calque.base.errors import ArgumentError, AutogradError, DTypeError
 from calque.base.layout import dense_layout
-from calque.functional.common import attribute, cast, method, require_tensors
+from calque.functional.common import cast, method, require_tensors
 from calque.functional.creation import from_numpy
 from calque.functional.memory import export, own_buffer, share_array
 from calque.functional.views import clone, detach
@@ -258,10 +258,3 @@ def _copy(self: Tensor) -> Tensor:
     made = detach(self)
     made._requires_grad = self._requires_grad
     return made
-
-
-def _set_data(self: Tensor, value: Tensor) -> None:
-    self._storage, self._layout, self._cache = value._storage, value._layout, None
-
-
-attribute("data", detach, "The same memory without history; assigning replaces the memory.", _set_data)

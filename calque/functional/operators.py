@@ -10,11 +10,14 @@ from typing import Any
 from calque.functional import arithmetic as ops
 from calque.functional.arithmetic import OPERATORS, Binary
 from calque.functional.common import method
-from calque.functional.writing import old_value, write_back
+from calque.functional.writing import old_value, own_result, write_back
 from calque.ops.opdef import get
+from calque.run.live import LiveFloat
 from calque.tensor import record
 
 __all__: list[str] = []
+
+RECIPROCAL = get("reciprocal")
 
 
 def reflected(function: Binary, name: str) -> Binary:
@@ -31,6 +34,15 @@ def reflected(function: Binary, name: str) -> Binary:
     return apply
 
 
+def divided(a: Any, b: Any) -> Any:
+    """`b / a` for an operator method called as `a.__rtruediv__(b)`: a number times the reciprocal, which is all that the gradient needs."""
+    kind = b.__class__
+    if (kind is float or kind is int or kind is LiveFloat) and a._layout.dtype.category == 2:
+        inverse = record(RECIPROCAL, (a,))
+        return own_result(inverse) if kind is not LiveFloat and b == 1 else ops._mul(inverse, b)
+    return OPERATORS[ops._div](b, a)
+
+
 def in_place(name: str, function: Binary) -> Binary:
     """The in-place operator of `function`, e.g. `+=`."""
 
@@ -44,7 +56,7 @@ def in_place(name: str, function: Binary) -> Binary:
 
 def _attach_operators() -> None:
     table: dict[str, tuple[Binary, str]] = {  # with the primitive's name where the order of operands matters
-        "add": (ops._add, ""), "sub": (ops._sub, "sub"), "mul": (ops._mul, ""), "truediv": (ops._div, "div"),
+        "add": (ops._add, ""), "sub": (ops._sub, "sub"), "mul": (ops._mul, ""), "truediv": (ops._div, ""),
         "floordiv": (ops._floor_divide, "floor_divide"),
         "mod": (ops._remainder, "remainder"), "pow": (ops.power, "pow"), "and": (ops._and, ""), "or": (ops._or, ""),
         "xor": (ops._xor, ""),
@@ -53,7 +65,7 @@ def _attach_operators() -> None:
     for name, (plain, primitive) in table.items():
         function = OPERATORS.get(plain, plain)
         method(f"__{name}__")(function)
-        method(f"__r{name}__")(reflected(function, primitive) if primitive else function)
+        method(f"__r{name}__")(divided if name == "truediv" else reflected(function, primitive) if primitive else function)
         method(f"__i{name}__")(in_place(name, function))
     for name, function in (("lt", ops._lt), ("le", ops._le), ("gt", ops._gt), ("ge", ops._ge), ("eq", ops._eq), ("ne", ops._ne)):
         method(f"__{name}__")(OPERATORS[function])

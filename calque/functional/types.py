@@ -192,7 +192,6 @@ attribute("nbytes", lambda self: self._layout.nbytes, "Bytes of the elements.")
 attribute("is_cpu", lambda self: self._layout.device.type == "cpu", "Whether the tensor is on the CPU or one of its logical devices.")
 attribute("is_meta", lambda self: self._layout.device is META, "Whether the tensor has a shape and a dtype only.")
 attribute("layout", lambda self: "torch.strided", "Always strided.")
-attribute("_version", lambda self: self._storage.version, "In-place writes so far.")
 for _name in ("is_cuda", "is_sparse", "is_quantized", "is_mkldnn", "is_nested", "is_mps", "is_xpu"):
     attribute(_name, lambda self: False, "False.")
 

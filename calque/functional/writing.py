@@ -23,6 +23,15 @@ def old_value(t: Tensor, *others: Any) -> Tensor:
     return twin
 
 
+def own_result(value: Tensor) -> Tensor:
+    """A result with a storage of its own: what its gradient has saved of it stays when the result is overwritten."""
+    if value._grad_fn is None:
+        return value
+    twin: Tensor = wrap(share_value(value._storage), value._layout)
+    twin._grad_fn, twin._requires_grad = value._grad_fn, True
+    return twin
+
+
 def check_target(name: str, target: Tensor) -> None:
     """Refuse writes to views that show one element several times."""
     view = target._layout

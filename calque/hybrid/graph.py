@@ -30,6 +30,7 @@ from calque.run.others import SECTION
 from calque.run.places import path_of
 from calque.run.recorder import VIEW, Edge, Storage, local, realised
 from calque.run.source import user_site
+from calque.run.versions import modified
 from calque.tensor import FunctionNode, GradNode, Tensor, _sequence, function_node, output_nodes, wrap
 
 _VERSION, _STORAGE, _LAYOUT = attrgetter("version"), attrgetter("_storage"), attrgetter("layout")
@@ -93,7 +94,7 @@ class Call:
         """The numbers of values that are not as the gradient needs them."""
         if list(map(_VERSION, self.values)) == self.versions:
             return []
-        return [k for k in self.template.unchanged if self.values[k].version != self.versions[k]]
+        return [k for k in self.template.unchanged if modified(self.values[k], self.versions[k])]
 
 
 class Template:
@@ -134,7 +135,7 @@ class Template:
             raise Unsupported("differentiates a value that it writes")
         if any(id(st) not in values and k not in needed for k, st in enumerate(self.storages)):
             raise Unsupported("keeps a value in a place that the guards do not reach")
-        if any(st.version != version for node in self.nodes for st, version in zip(_saved(node), _versions(node), strict=True)):
+        if any(modified(st, version) for node in self.nodes for st, version in zip(_saved(node), _versions(node), strict=True)):
             raise Unsupported("changes a value that its gradient needs")
 
     def _choose_kept(self, handles: list[Tensor], values: set[int], known: dict[int, int], cells: list[Any]) -> None:

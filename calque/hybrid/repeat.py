@@ -27,6 +27,7 @@ from calque.run.macro import Direct, Macro
 from calque.run.others import LOCK
 from calque.run.queues import at, on, queue_of
 from calque.run.recorder import Counters, Storage, count_flush, local, realised
+from calque.run.versions import silence
 from calque.tensor import TENSOR_TYPES, Tensor
 
 MISSED: Any = object()
@@ -74,7 +75,10 @@ class Repeat:
         created: list[Any] = [None] * len(macro.created)
         with LOCK:
             for storage, versions in self.written:
-                storage.version += versions
+                if versions > 0:
+                    storage.version += versions
+                else:
+                    silence(storage, -versions)
             several = ENGINE.tracking  # without it there is one device, and this thread is there
             there = at(self.device) if several else self.device
             try:

@@ -13,6 +13,7 @@ from calque.autograd.composite import call
 from calque.autograd.replay import COMPOSITES
 from calque.base.errors import AutogradError
 from calque.run.recorder import local
+from calque.run.versions import modified
 from calque.tensor import function_node, output_nodes, wrap
 
 
@@ -78,7 +79,7 @@ def _adapter(forward: Forward, backward: Backward) -> Callable[[Any, list[Any]],
     def apply(node: Any, grads: list[Any]) -> tuple[Any, ...]:
         inputs, versions, values = node.context
         if local.state.grad:
-            if any(x is not None and x._storage.version != v for x, v in zip(inputs, versions, strict=True)):
+            if any(x is not None and modified(x._storage, v) for x, v in zip(inputs, versions, strict=True)):
                 raise AutogradError(
                     f"[backward] {node.name()} (recorded at {node.line}) needs its operands for create_graph=True, but one has been modified by an "
                     "inplace operation; use the out-of-place form there, or clone() the value first"

@@ -22,6 +22,7 @@ from calque.run.macro import ABSENT, ELSEWHERE, REALISED, Fresh, Macro, Number, 
 from calque.run.numbers import scalar_tag
 from calque.run.recorder import INPUT, Edge, Storage, Trace, flush, local, materialise, root
 from calque.run.source import user_line
+from calque.run.versions import written_since
 
 BOUND = "bound on pending work"
 ENDINGS = ("optimizer.step", BOUND, "parallel_apply", "pipeline")  # flushes that a replay repeats: nobody reads anything there
@@ -376,7 +377,7 @@ class Capture:
         cells = [self.cell(k) for k in range(self.begun)]
         dropped += [k for k in range(self.entries, self.begun) if cells[k] is None and self.stood[k] != ABSENT]
         written = [
-            (k, c.slot, c.version - v, c.layout, c.writer) for k, (c, v) in enumerate(zip(cells, self.versions, strict=True))
+            (k, c.slot, written_since(c, v), c.layout, c.writer) for k, (c, v) in enumerate(zip(cells, self.versions, strict=True))
             if c is not None and c.version != v
         ]  # fmt: skip
         order = {id(st): k for k, st in enumerate(trace.storages)}  # a replay lists them as the call did: programs depend on it

@@ -20,6 +20,7 @@ from calque.run.others import foreign_buffer
 from calque.run.places import SEVERAL
 from calque.run.queues import on
 from calque.run.recorder import Edge, Storage, Trace, local, realised, share_value, snapshot
+from calque.run.versions import silence
 
 REALISED, SHARED, ELSEWHERE, ABSENT = -1, -2, -3, -4
 
@@ -254,7 +255,10 @@ class Macro:
                     home = storage.home if storage.buffer is None else storage.buffer
                     storage.trace, storage.slot, storage.layout, storage.home, storage.buffer = trace, slot, layout, home, None
                     storage.writer = writer
-                    storage.version += versions
+                    if versions > 0:
+                        storage.version += versions
+                    else:
+                        silence(storage, -versions)
                 for cell in self.overwritten:
                     trace.attached.pop(id(cells[cell]), None)
             except BaseException as error:
@@ -291,7 +295,10 @@ class Macro:
         for cell, _, versions, layout, writer in self.written:
             storage = cells[cell]
             storage.layout, storage.writer = layout, writer
-            storage.version += versions
+            if versions > 0:
+                storage.version += versions
+            else:
+                silence(storage, -versions)
         awaited = self.test is not None  # a value is read next
         outputs = [*[created[k].buffer for k in direct.firsts], *written]
         start_plan(self.end, direct.plan, self.ending, inputs, self.numbered(known), outputs, [c[1] for c in self.checks], awaited)

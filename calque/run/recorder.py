@@ -46,10 +46,10 @@ class Storage:
     """The current value behind one or more tensor handles.
 
     `layout`: dense layout of the value. `buffer` is None while the value is only recorded; `home` then is the buffer the value will replace.
-    `version` counts in-place writes. `writer` is the edge of the last in-place write.
+    `version` counts in-place writes. `writer` is the edge of the last in-place write. `silent` is unset in most, see `versions`.
     """
 
-    __slots__ = ("trace", "slot", "layout", "buffer", "home", "version", "writer", "__weakref__")
+    __slots__ = ("trace", "slot", "layout", "buffer", "home", "version", "writer", "silent", "__weakref__")
     trace: "Trace | None"
     slot: int
     layout: Layout
@@ -57,6 +57,7 @@ class Storage:
     home: Buffer | None
     version: int
     writer: "Edge | None"
+    silent: tuple[int, int, int]
     __weakref__: Any
 
 

@@ -10,12 +10,13 @@ from calque import functional as T
 from calque.base.errors import ArgumentError, ShapeError
 from calque.functional.common import cast
 from calque.functional.precision import lower_precision
+from calque.functional.writing import old_value, write_back
 from calque.nn.functional.checks import require_dtype
 from calque.nn.functional.rows import choose, one_dim, wide
 from calque.nn.gradient import Saved, with_gradient
 from calque.ops.opdef import get
 from calque.run.numbers import ROOT_HALF, ROOT_HALF_TWIN
-from calque.tensor import Tensor, assign, unary
+from calque.tensor import Tensor, unary
 
 __all__ = [
     "celu", "celu_", "elu", "elu_", "gelu", "glu", "hardshrink", "hardsigmoid", "hardswish", "hardtanh", "hardtanh_", "leaky_relu",
@@ -27,8 +28,13 @@ _relu = unary(get("relu"))
 _SELU_ALPHA, _SELU_SCALE = 1.6732632423543772, 1.0507009873554805
 
 
-def _result(x: Tensor, y: Tensor, inplace: bool) -> Tensor:
-    return assign(x, y) if inplace else y
+def _operand(x: Tensor, inplace: bool) -> Tensor:
+    """What a function computes with: if its result replaces `x`, the gradient needs `x` as it was."""
+    return old_value(x) if inplace else x
+
+
+def _result(op: str, x: Tensor, y: Tensor, inplace: bool) -> Tensor:
+    return write_back(op, x, y) if inplace else y
 
 
 def _once(formula: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
@@ -44,12 +50,17 @@ def relu(input: Tensor, inplace: bool = False) -> Tensor:
     tensor([0., 2.])
     """
     y = _relu(input)
-    return assign(input, y) if inplace else y
+    return _result("relu", input, y, inplace)  # the gradient needs the result alone
 
 
 def _where_below(x: Tensor, bound: float, below: Any, above: Any) -> Tensor:
     """`below` where x <= bound, else `above`; NaN goes to `above`."""
     return choose(T.le(x, bound), below, above, x._layout.dtype)
+
+
+def _below(x: Tensor) -> Tensor:
+    """min(x, 0), with the gradient of x at 0: the exponential beside a branch that is chosen elsewhere must not overflow."""
+    return _where_below(x, 0.0, x, 0.0)
 
 
 def relu6(input: Tensor, inplace: bool = False) -> Tensor:
@@ -62,34 +73,35 @@ def hardtanh(input: Tensor, min_val: float = -1.0, max_val: float = 1.0, inplace
     if min_val > max_val:
         raise ArgumentError(f"[hardtanh] expected min_val <= max_val, got {min_val} > {max_val}")
     low, high = float(min_val), float(max_val)
-    kind = input._layout.dtype
-    y = choose(T.ge(input, high), high, _where_below(input, low, low, input), kind)
-    return _result(input, y, inplace)
+    x = _operand(input, inplace)
+    y = choose(T.ge(x, high), high, _where_below(x, low, low, x), x._layout.dtype)
+    return _result("hardtanh", input, y, inplace)
 
 
 def elu(input: Tensor, alpha: float = 1.0, inplace: bool = False) -> Tensor:
     """x for x > 0, else alpha (exp(x) - 1)."""
-    y = _once(lambda x: _where_below(x, 0.0, T.expm1(-_relu(-x)) * float(alpha), x), input)
-    return _result(input, y, inplace)
+    y = _once(lambda x: _where_below(x, 0.0, T.expm1(_below(x)) * float(alpha), x), _operand(input, inplace))
+    return _result("elu", input, y, inplace)
 
 
 def celu(input: Tensor, alpha: float = 1.0, inplace: bool = False) -> Tensor:
     """max(x, 0) + min(0, alpha (exp(x / alpha) - 1))."""
     a = float(alpha)
-    y = _once(lambda x: _where_below(x, 0.0, T.expm1(-_relu(-x) * (1.0 / a)) * a, x), input)
-    return _result(input, y, inplace)
+    y = _once(lambda x: _where_below(x, 0.0, T.expm1(_below(x) * (1.0 / a)) * a, x), _operand(input, inplace))
+    return _result("celu", input, y, inplace)
 
 
 def selu(input: Tensor, inplace: bool = False) -> Tensor:
     """Scaled ELU. Source: Klambauer et al., "Self-Normalizing Neural Networks" (2017)."""
-    y = _once(lambda x: _where_below(x, 0.0, T.expm1(-_relu(-x)) * (_SELU_ALPHA * _SELU_SCALE), x * _SELU_SCALE), input)
-    return _result(input, y, inplace)
+    y = _once(lambda x: _where_below(x, 0.0, T.expm1(_below(x)) * (_SELU_ALPHA * _SELU_SCALE), x * _SELU_SCALE), _operand(input, inplace))
+    return _result("selu", input, y, inplace)
 
 
 def leaky_relu(input: Tensor, negative_slope: float = 0.01, inplace: bool = False) -> Tensor:
     """x for x > 0, else negative_slope * x."""
-    y = _where_below(input, 0.0, input * float(negative_slope), input)
-    return _result(input, y, inplace)
+    x = _operand(input, inplace)
+    y = _where_below(x, 0.0, x * float(negative_slope), x)
+    return _result("leaky_relu", input, y, inplace)
 
 
 @lower_precision
@@ -116,12 +128,14 @@ def rrelu(input: Tensor, lower: float = 1 / 8, upper: float = 1 / 3, training: b
     slope: Any = (lower + upper) / 2
     if training:
         slope = T.rand_like(input.detach()) * (upper - lower) + lower
-    return _result(input, _where_below(input, 0.0, input * slope, input), inplace)
+    x = _operand(input, inplace)
+    return _result("rrelu", input, _where_below(x, 0.0, x * slope, x), inplace)
 
 
 def threshold(input: Tensor, threshold: float, value: float, inplace: bool = False) -> Tensor:
     """x for x > threshold, else value."""
-    return _result(input, _where_below(input, float(threshold), float(value), input), inplace)
+    x = _operand(input, inplace)
+    return _result("threshold", input, _where_below(x, float(threshold), float(value), x), inplace)
 
 
 def _gelu_exact(saved: Saved, g: Tensor) -> tuple[Any, ...]:
@@ -177,13 +191,13 @@ def _silu(x: Tensor) -> Tensor:
 
 def silu(input: Tensor, inplace: bool = False) -> Tensor:
     """x sigmoid(x). Source: Elfwing, Uchibe, Doya (2017)."""
-    y = with_gradient("SiluBackward0", lambda x: (_once(_silu, x),), _silu_backward, (input,))
-    return _result(input, y, inplace)
+    y = with_gradient("SiluBackward0", lambda x: (_once(_silu, x),), _silu_backward, (_operand(input, inplace),))
+    return _result("silu", input, y, inplace)
 
 
 def mish(input: Tensor, inplace: bool = False) -> Tensor:
     """x tanh(softplus(x))."""
-    return _result(input, _once(lambda x: x * T.tanh(softplus(x)), input), inplace)
+    return _result("mish", input, _once(lambda x: x * T.tanh(softplus(x)), _operand(input, inplace)), inplace)
 
 
 def softplus(input: Tensor, beta: float = 1.0, threshold: float = 20.0) -> Tensor:
@@ -247,12 +261,12 @@ def _where_below_abs(x: Tensor, bound: float, above: Tensor) -> Tensor:
 
 def hardsigmoid(input: Tensor, inplace: bool = False) -> Tensor:
     """relu6(x + 3) / 6."""
-    return _result(input, _once(lambda x: relu6(x + 3.0) * (1.0 / 6.0), input), inplace)
+    return _result("hardsigmoid", input, _once(lambda x: relu6(x + 3.0) * (1.0 / 6.0), _operand(input, inplace)), inplace)
 
 
 def hardswish(input: Tensor, inplace: bool = False) -> Tensor:
     """x relu6(x + 3) / 6."""
-    return _result(input, _once(lambda x: x * relu6(x + 3.0) * (1.0 / 6.0), input), inplace)
+    return _result("hardswish", input, _once(lambda x: x * relu6(x + 3.0) * (1.0 / 6.0), _operand(input, inplace)), inplace)
 
 
 def glu(input: Tensor, dim: int = -1) -> Tensor:

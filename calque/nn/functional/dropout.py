@@ -10,8 +10,9 @@ from typing import Any
 
 from calque import functional as T
 from calque.base.errors import ArgumentError, ShapeError
+from calque.functional.writing import write_back
 from calque.nn.functional.rows import choose
-from calque.tensor import Tensor, assign
+from calque.tensor import Tensor
 
 __all__ = ["alpha_dropout", "dropout", "dropout1d", "dropout2d", "dropout3d", "feature_alpha_dropout"]
 
@@ -28,18 +29,18 @@ def _kept(x: Tensor, shape: Any, p: float) -> Tensor:
     return T.ge(T.rand(tuple(shape)), float(p))
 
 
-def _drop(x: Tensor, shape: Any, p: float, inplace: bool) -> Tensor:
+def _drop(op: str, x: Tensor, shape: Any, p: float, inplace: bool) -> Tensor:
     if p == 0.0:
         return x
     kind = x._layout.dtype
     y = x * 0.0 if p == 1.0 else choose(_kept(x, shape, p), x * (1.0 / (1.0 - p)), 0.0, kind)
-    return assign(x, y) if inplace else y
+    return write_back(op, x, y) if inplace else y
 
 
 def dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
     """Each element becomes 0 with probability p, else x / (1 - p): (*) -> (*)."""
     _check("dropout", p)
-    return _drop(input, input._layout.shape, p, inplace) if training else input
+    return _drop("dropout", input, input._layout.shape, p, inplace) if training else input
 
 
 def _channels(op: str, n: int, input: Tensor, p: float, training: bool, inplace: bool) -> Tensor:
@@ -48,7 +49,7 @@ def _channels(op: str, n: int, input: Tensor, p: float, training: bool, inplace:
     if len(shape) not in (n + 1, n + 2):
         raise ShapeError(f"[{op}] expected an input with {n + 1} or {n + 2} dims, got shape {shape}")
     lead = len(shape) - n
-    return _drop(input, (*shape[:lead], *(1,) * n), p, inplace) if training else input
+    return _drop(op, input, (*shape[:lead], *(1,) * n), p, inplace) if training else input
 
 
 def dropout1d(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
@@ -71,11 +72,11 @@ def _alpha(op: str, input: Tensor, shape: Any, p: float, training: bool, inplace
     if not training or p == 0.0:
         return input
     if p == 1.0:
-        return assign(input, input * 0.0) if inplace else input * 0.0
+        return write_back(op, input, input * 0.0) if inplace else input * 0.0
     a = 1.0 / math.sqrt((1.0 - p) * (1.0 + p * _ALPHA**2))
     b = -a * p * _ALPHA
     y = choose(_kept(input, shape, p), input * a + b, a * _ALPHA + b, input._layout.dtype)
-    return assign(input, y) if inplace else y
+    return write_back(op, input, y) if inplace else y
 
 
 def alpha_dropout(input: Tensor, p: float = 0.5, training: bool = False, inplace: bool = False) -> Tensor:

@@ -1,0 +1,97 @@
+"""Which in-place writes a backward pass minds: not those of the function itself, nor those through `.data`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+import calque
+from calque.base.errors import AutogradError
+from calque.nn import functional as F
+from calque.tensor import Tensor
+
+ACTIVATIONS: dict[str, Callable[..., Tensor]] = {
+    name: getattr(F, name)
+    for name in ("relu", "relu6", "silu", "hardswish", "mish", "elu", "selu", "celu", "leaky_relu", "hardtanh", "hardsigmoid", "rrelu")
+}
+ACTIVATIONS["threshold"] = lambda x, inplace: F.threshold(x, 0.5, -1.0, inplace)
+ACTIVATIONS["trained rrelu"] = lambda x, inplace: F.rrelu(x, training=True, inplace=inplace)
+ACTIVATIONS["dropout"] = lambda x, inplace: F.dropout(x, 0.5, True, inplace)
+ACTIVATIONS["alpha_dropout"] = lambda x, inplace: F.alpha_dropout(x, 0.5, True, inplace)
+
+
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_activations_in_place(name: str) -> None:
+    found = []
+    for inplace in (False, True):
+        calque.manual_seed(5)
+        x = calque.linspace(-4, 4, 9).requires_grad_()
+        h = x * 1.5
+        y = ACTIVATIONS[name](h, inplace=inplace)
+        assert (y is h) is inplace
+        (y * y).sum().backward()
+        assert x.grad is not None
+        found.append((y.tolist(), x.grad.tolist()))
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("name", ["elu", "selu", "celu"])
+def test_gradients_at_zero_are_those_of_the_lower_branch(name: str) -> None:
+    x = calque.zeros(1, requires_grad=True)
+    getattr(F, name)(x).backward()
+    assert x.grad is not None
+    assert x.grad.item() == pytest.approx(1.7580993408473766 if name == "selu" else 1.0)
+
+
+def test_in_place_activations_refuse_memory_that_overlaps() -> None:
+    with pytest.raises(RuntimeError, match="more than one element of the written-to tensor"):
+        F.relu(calque.ones(1).expand(3), inplace=True)
+
+
+def test_writes_through_data_do_not_count() -> None:
+    p = calque.ones(3, requires_grad=True)
+    loss = (p * p).sum()
+    p.data.add_(1)
+    p.data[:2].mul_(2)
+    loss.backward()  # with the values of now, as in PyTorch
+    assert p.grad is not None
+    assert p.grad.tolist() == [8.0, 8.0, 4.0]
+    assert p._version == 0
+
+
+def test_other_writes_count() -> None:
+    p = calque.ones(3, requires_grad=True)
+    loss = (p * p).sum()
+    p.data.add_(1)
+    with calque.no_grad():
+        p.add_(1)
+    p.data.add_(1)
+    assert p._version == 1
+    with pytest.raises(AutogradError, match="modified by an inplace operation"):
+        loss.backward()
+    loss = (p * p).sum()
+    p.data.add_(1)
+    loss.backward()
+    loss = (p * p).sum()
+    p.detach().add_(1)
+    with pytest.raises(AutogradError, match="modified by an inplace operation"):
+        loss.backward()
+
+
+def test_replays_write_through_data_as_well() -> None:
+    p, average = calque.ones(2, requires_grad=True), calque.zeros(2)
+
+    @calque.compile
+    def update() -> None:
+        average.data.mul_(0.5).add_(p.data)
+        p.data.add_(1)
+
+    for step in range(6):
+        loss = (p * p).sum()
+        update()
+        p.grad = None
+        loss.backward()
+        assert p.grad is not None
+        assert p.grad.tolist() == [2.0 * (step + 2)] * 2
+    assert average.tolist() == [pytest.approx(sum((k + 1) * 0.5 ** (5 - k) for k in range(6)))] * 2
