@@ -30,7 +30,7 @@ from calque.run.numbers import BAKED, scalar_tag
 from calque.run.queues import on
 from calque.run.recorder import Edge, Storage, Trace, grow, grow_constant, local, view_slot
 from calque.run.source import user_line
-from calque.run.versions import silence
+from calque.run.versions import Silent, silence
 
 Number = bool | int | float
 _sequence = count()
@@ -417,10 +417,6 @@ def as_strided_backward(g: Any, whole: Layout, view: Layout) -> Any:
     """Gradient of a strided view of a dense value: scatter `g` back (accumulating where the view overlaps)."""
     zeros = record(get("full"), ((0.0, g._layout.dtype),), (tuple(whole.shape),))
     return record(get("update_add"), (zeros, g), _relative(view, whole))
-
-
-class Silent(list[Any]):
-    """The views of what `.data` gave: writes through it and through them are none of the tensor's."""
 
 
 class Moving:

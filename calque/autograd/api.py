@@ -19,8 +19,8 @@ from calque.run.losses import watch_loss
 from calque.run.others import SECTION, handed_over
 from calque.run.recorder import Edge, flush, local
 from calque.run.source import user_line
-from calque.run.versions import version_of
-from calque.tensor import GradNode, OutputNode, Silent, Tensor, constant, record, require_float, wrap
+from calque.run.versions import Silent, version_of
+from calque.tensor import GradNode, OutputNode, Tensor, constant, record, require_float, wrap
 
 _hook_ids = count()
 

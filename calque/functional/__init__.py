@@ -28,6 +28,7 @@ from calque.functional.reductions import *  # noqa: F403
 from calque.functional.selection import *  # noqa: F403
 from calque.functional.sorting import *  # noqa: F403
 from calque.functional.statistics import *  # noqa: F403
+from calque.functional.ternary import *  # noqa: F403
 from calque.functional.types import *  # noqa: F403
 from calque.functional.views import *  # noqa: F403
 from calque.functional.windows import *  # noqa: F403

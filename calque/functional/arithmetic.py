@@ -14,6 +14,8 @@ import numpy as np
 from calque.base import dtypes as dt
 from calque.base.errors import ArgumentError, DTypeError
 from calque.functional.common import Operand, cast, is_number, is_tensor, method, number, operand, prim, require_tensors, result_dtype
+from calque.functional.options import fill_number
+from calque.functional.writing import own_result
 from calque.ops.opdef import get
 from calque.run.live import LiveFloat
 from calque.run.recorder import add_check, local
@@ -21,10 +23,10 @@ from calque.run.source import user_line
 from calque.tensor import Tensor, binary, record, slot_of, unary, upload_known
 
 __all__ = [
-    "abs", "absolute", "add", "addcdiv", "addcmul", "bitwise_and", "bitwise_left_shift", "bitwise_not", "bitwise_or",
+    "abs", "absolute", "add", "bitwise_and", "bitwise_left_shift", "bitwise_not", "bitwise_or",
     "bitwise_right_shift",
     "bitwise_xor", "div", "divide", "eq", "floor_divide", "fmax", "fmin", "fmod", "ge", "greater", "greater_equal", "gt", "le",
-    "lerp", "less",
+    "less",
     "less_equal", "logical_and", "logical_not", "logical_or", "logical_xor", "lt", "maximum", "minimum", "mul", "multiply", "ne",
     "neg",
     "negative", "not_equal", "positive", "pow", "remainder", "rsub", "sub", "subtract", "true_divide",
@@ -145,7 +147,7 @@ def _zero_divisor(name: str, a: Any, b: Any, dtype: dt.DType) -> None:
             )
         return
     view = b._layout
-    if not view.numel:
+    if not view.numel or (is_tensor(a) and not a._layout.numel):
         return
     line, shape = user_line(), tuple(view.shape)
     detached = b.detach() if b._requires_grad else b
@@ -209,22 +211,30 @@ def call(name: str, function: Binary, a: Any, b: Any) -> Any:
 
 
 def _scaled(name: str, function: Binary, a: Any, b: Any, alpha: Any) -> Any:
-    """a + alpha b (or a - alpha b)."""
+    """a + alpha b (or a - alpha b), where a and b alone decide the dtype; 16-bit floats are rounded once."""
     if alpha.__class__ is int and alpha == 1:
         return call(name, function, a, b)
-    if is_tensor(a) and is_tensor(b) or is_tensor(a) and is_number(b):
-        common = result_dtype(a, b)
-        if common.category < 2 and isinstance(alpha, float):
-            raise DTypeError(
-                f"[{name}] For integral input tensors, argument alpha must not be a floating point number, got {alpha}"
-            )
-        if isinstance(alpha, bool) and common.category:
-            raise DTypeError(f"[{name}] Boolean alpha only supported for Boolean results, got {common!r}")
-        if common is dt.bool_:
-            alpha = bool(alpha)
-        if function is _sub:
-            _no_bool_minus(name, a, b, common)
-    return call(name, function, a, call(name, _mul, b, alpha))
+    if not (is_tensor(a) or is_tensor(b)) or not (is_tensor(a) or is_number(a)) or not (is_tensor(b) or is_number(b)):
+        return call(name, function, a, call(name, _mul, b, alpha))
+    common = result_dtype(a, b)
+    if function is _sub:
+        _no_bool_minus(name, a, b, common)
+    if common.category == 2 and is_tensor(b) and b._layout.dtype is common is common.compute and alpha.__class__ in (int, float):
+        if function is _sub:  # as PyTorch, which subtracts by adding: the sign of a zero shows it
+            function, alpha = _add, -alpha
+        return call(name, function, a, _mul(b, alpha))
+    if common.category < 2 and isinstance(alpha, float):
+        raise DTypeError(
+            f"[{name}] For integral input tensors, argument alpha must not be a floating point number, got {alpha}"
+        )
+    if isinstance(alpha, bool) and common.category:
+        raise DTypeError(f"[{name}] Boolean alpha only supported for Boolean results, got {common!r}")
+    if common.category < 2 and is_number(alpha):
+        alpha = fill_number(alpha, common, name)
+    if common.category == 1:
+        a, b, _ = _in_range(name, a, b, common)
+    scaled = record_numbers(get("mul"), b, -alpha if function is _sub else alpha, common.compute)
+    return cast(record_numbers(get("add"), a, scaled, common.compute), common)
 
 
 @method("add")
@@ -273,8 +283,10 @@ def div(input: Operand, other: Operand, *, rounding_mode: str | None = None) -> 
     if rounding_mode != "trunc":
         raise ArgumentError(f"[div] expected rounding_mode None, 'trunc' or 'floor', got {rounding_mode!r}")
     quotient, a, b = call("div", _div, input, other), input, other
-    if result_dtype(a, b).category == 2:
+    common = result_dtype(a, b)
+    if common.category == 2:
         return prim("trunc", quotient)
+    a, b = (cast(x, common) if is_tensor(x) else x for x in (a, b))
     return call("div", _floor_divide, call("div", _sub, a, call("div", _fmod, a, b)), b)  # exact: the remainder is gone
 
 
@@ -323,9 +335,9 @@ def power(input: Any, exponent: Any, general: Binary = OPERATORS[_pow]) -> Any:
             if exponent == 1:
                 return prim("copy", input)
             if exponent == 0.5:
-                return prim("sqrt", input)
+                return own_result(prim("sqrt", input))  # the gradient of a power is that of its operand: the result may be written
             if exponent == -1:
-                return prim("reciprocal", input)
+                return own_result(prim("reciprocal", input))
     return general(input, exponent)
 
 
@@ -380,59 +392,6 @@ def abs(input: Tensor) -> Tensor:
 
 
 subtract, multiply, divide, negative, absolute = sub, mul, div, neg, abs
-
-
-@method()
-def addcmul(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: Any = 1) -> Tensor:
-    """`input + value * tensor1 * tensor2`, broadcast."""
-    require_tensors("addcmul", input, tensor1, tensor2)
-    product = mul(tensor1, tensor2)
-    common = result_dtype(input, product)
-    if common is dt.bool_:
-        raise DTypeError("[addcmul] expected numbers, got torch.bool; convert with .int() or .float()")
-    if common.category == 1:
-        value = int(value)
-    return add(input, product if value == 1 else mul(product, value))
-
-
-@method()
-def addcdiv(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: Any = 1) -> Tensor:
-    """`input + value * tensor1 / tensor2`, broadcast; floating tensors only."""
-    require_tensors("addcdiv", input, tensor1, tensor2)
-    if result_dtype(tensor1, tensor2).category != 2:
-        raise DTypeError(
-            "[addcdiv] Integer division with addcdiv is no longer supported: expected floating tensors, got "
-            f"{tensor1._layout.dtype!r} and "
-            f"{tensor2._layout.dtype!r}; convert with .float()"
-        )
-    quotient = div(tensor1, tensor2)
-    return add(input, quotient if value == 1 else mul(quotient, value))
-
-
-@method()
-def lerp(input: Tensor, end: Tensor, weight: Operand) -> Tensor:
-    """Linear interpolation `input + weight * (end - input)`, broadcast. `weight`: number or Tensor.
-
-    Written from the nearer end, so that weight 0 and 1 give the ends exactly.
-
-    >>> import calque
-    >>> calque.lerp(calque.tensor([0.0, 10.0]), calque.tensor([1.0, 20.0]), 0.5)
-    tensor([ 0.5000, 15.0000])
-    """
-    if input._layout.dtype is not end._layout.dtype:
-        raise DTypeError(
-            f"[lerp] expected dtype {input._layout.dtype!r} for `end`, got {end._layout.dtype!r}; convert with .to(dtype)"
-        )
-    if input._layout.dtype.category != 2:
-        raise DTypeError(f"[lerp] expected a floating dtype, got {input._layout.dtype!r}; convert with .float()")
-    difference = _sub(end, input)
-    if is_number(weight):
-        if weight < 0.5 and weight > -0.5:
-            return _add(input, _mul(difference, weight))
-        return _sub(end, _mul(difference, 1 - weight))
-    near = _add(input, _mul(weight, difference))
-    far = _sub(end, _mul(difference, _sub(1, weight)))
-    return prim("where", _lt(prim("abs", weight), 0.5), near, far)
 
 
 # ---------------------------------------------------------------------------------------------------------- comparisons

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -99,8 +100,10 @@ def cast(x: Tensor, dtype: dt.DType) -> Tensor:
     return record(CAST, (x,), (dtype,))
 
 
-def result_dtype(a: Any, b: Any) -> dt.DType:
-    """PyTorch's promotion for two operands, each a Tensor or a Python number."""
+def result_dtype(a: Any, b: Any, *more: Any) -> dt.DType:
+    """PyTorch's promotion for two operands or more, each a Tensor or a Python number."""
+    if more:
+        return _common_dtype(a, b, *more)
     if is_tensor(a) and is_tensor(b):
         la, lb = a._layout, b._layout
         return dt.promote_operands(la.dtype, la.ndim, lb.dtype, lb.ndim)
@@ -109,6 +112,23 @@ def result_dtype(a: Any, b: Any) -> dt.DType:
     if is_tensor(b):
         return dt.promote_scalar(b._layout.dtype, number(a))
     return dt.promote(dt.of_scalar(number(a)), dt.of_scalar(number(b)))
+
+
+def _common_dtype(*operands: Any) -> dt.DType:
+    """Tensors with dimensions come first; then 0-d tensors and then numbers, which count if their category is higher."""
+    groups: tuple[list[dt.DType], ...] = ([], [], [])
+    for x in operands:
+        if is_tensor(x):
+            groups[0 if x._layout.ndim else 1].append(x._layout.dtype)
+        else:
+            groups[2].append(dt.of_scalar(number(x)))
+    found: dt.DType | None = None
+    for group in groups:
+        if group:
+            common = functools.reduce(dt.promote, group)
+            found = common if found is None else dt.promote(found, common) if common.category > found.category else found
+    assert found is not None
+    return found
 
 
 def operand(op: str, x: Any, dtype: dt.DType) -> Any:

@@ -13,7 +13,7 @@ from calque.base.errors import ArgumentError, DTypeError, ShapeError
 from calque.base.shapes import Shape
 from calque.functional.common import cast, is_number, is_tensor, method, number, prim
 from calque.functional.memory import share_array
-from calque.functional.options import filled, marked, resolve_device, resolve_dtype, size_of
+from calque.functional.options import fill_number, filled, marked, resolve_device, resolve_dtype, size_of
 from calque.functional.placing import placed, placed_like, placed_like_or_third
 from calque.functional.views import clone, detach, expand, reshape
 from calque.run.live import LiveFloat
@@ -147,18 +147,15 @@ def tensor(
         return marked(filled((), data, dt.get_default_dtype(), "tensor"), requires_grad, "tensor")
     array, inferred = to_array(data)
     wanted = resolve_dtype(dtype, inferred, "tensor")
-    return marked(upload_known(_converted(array, wanted), wanted, data), requires_grad, "tensor")
+    return marked(upload_known(_converted(array, wanted, data), wanted, data), requires_grad, "tensor")
 
 
-def _converted(array: np.ndarray[Any, Any], dtype: dt.DType) -> np.ndarray[Any, Any]:
-    """Values ready to be stored as `dtype`; integers that do not fit are refused."""
-    if dtype.category == 1 and array.size and array.dtype.kind in "iu" and dtype.itemsize < array.dtype.itemsize:
-        info = np.iinfo(dtype.np)
-        low, high = int(array.min()), int(array.max())
-        if array.ndim == 0 and not (info.min <= low and high <= info.max):
-            raise ArgumentError(
-                f"[tensor] value cannot be converted to {dtype} without overflow: {low} is outside {info.min}..{info.max}"
-            )
+def _converted(array: np.ndarray[Any, Any], dtype: dt.DType, data: Any) -> np.ndarray[Any, Any]:
+    """Values ready to be stored as `dtype`; Python numbers that do not fit are refused, those of arrays wrap around."""
+    from_python = not isinstance(data, (np.ndarray, np.generic))
+    if from_python and dtype.category == 1 and array.size and array.dtype.kind in "iuf" and array.dtype != dtype.np:
+        for extreme in (array.min(), array.max()):
+            fill_number(extreme, dtype, "tensor")
     if dtype.category == 0:
         return array != 0
     with np.errstate(all="ignore"):

@@ -95,7 +95,7 @@ def diff(input: Tensor, n: int = 1, dim: int = -1, prepend: Any = None, append: 
         raise ArgumentError(f"[diff] order must be non-negative but got {n}")
     d = normalize_dim(dim, input._layout.ndim, "diff")
     parts = [x for x in (prepend, input, append) if x is not None]
-    result = prim("cat", *parts, d) if len(parts) > 1 else input
+    result = prim("cat", *parts, d) if n and len(parts) > 1 else input
     for _ in range(n):
         size = result._layout.shape[d]
         if size == 0:

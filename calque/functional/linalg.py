@@ -13,7 +13,8 @@ from calque.base import dtypes as dt
 from calque.base.errors import ArgumentError, DTypeError, ShapeError
 from calque.base.shapes import normalize_dim
 from calque.functional.arithmetic import Binary, add, mul
-from calque.functional.common import is_number, is_tensor, method, prim
+from calque.functional.common import cast, is_number, is_tensor, method, prim, require_operands, result_dtype
+from calque.functional.options import fill_number
 from calque.functional.placing import beside_input
 from calque.functional.precision import full_precision, lower_precision
 from calque.functional.views import permute, reshape, transpose, unsqueeze
@@ -224,11 +225,8 @@ def _combine(op: str, input: Tensor, out: Tensor, beta: Any, alpha: Any) -> Tens
             f"[{op}] expected input of dtype {out._layout.dtype!r} like the matrices, got {input._layout.dtype!r}; convert with "
             ".to(dtype)"
         )
-    if out._layout.dtype.category != 2 and (isinstance(beta, float) or isinstance(alpha, float)):
-        raise DTypeError(
-            f"[{op}] For integral input tensors, argument beta and alpha must not be floating point numbers, got {beta} and "
-            f"{alpha}"
-        )
+    if out._layout.dtype.category == 1:
+        alpha, beta = (fill_number(x, out._layout.dtype, op) if is_number(x) else x for x in (alpha, beta))
     scaled = out if alpha == 1 else mul(out, alpha)
     if beta == 0:
         return scaled
@@ -256,7 +254,16 @@ def addmv(input: Tensor, mat: Tensor, vec: Tensor, *, beta: Any = 1, alpha: Any 
 @method()
 def addr(input: Tensor, vec1: Tensor, vec2: Tensor, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
     """`beta * input + alpha * outer(vec1, vec2)`: (n, m), (n), (m) -> (n, m)."""
-    return _combine("addr", input, outer(vec1, vec2), beta, alpha)
+    require_operands("addr", input, vec1, vec2)
+    common = result_dtype(input, vec1, vec2)
+    for name, factor in (("beta", beta), ("alpha", alpha)):
+        if common.category < 2 and isinstance(factor, float):
+            raise DTypeError(f"[addr] For integral input tensors, argument {name} must not be a floating point number, got {factor}")
+        if common.category and isinstance(factor, bool):
+            raise DTypeError(f"[addr] Boolean {name} only supported for Boolean results, got {common!r}; pass a number")
+    if common is dt.bool_:
+        alpha, beta = bool(alpha), bool(beta)
+    return _combine("addr", cast(input, common), outer(cast(vec1, common), cast(vec2, common)), beta, alpha)
 
 
 @method()

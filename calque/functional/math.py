@@ -29,6 +29,7 @@ from calque.functional.common import (
     result_dtype,
 )
 from calque.functional.elementary import _float, erf, exp, log, log1p, sqrt
+from calque.functional.options import fill_number
 from calque.ops.opdef import get
 from calque.run.recorder import local
 from calque.run.source import user_line
@@ -77,6 +78,8 @@ def where(condition: Tensor, input: Operand = None, other: Operand = None) -> An
                 "compare it first"
             )
         condition = cast(condition, dt.bool_)
+    if dtype.category == 1:
+        input, other = (fill_number(x, dtype, "where") if is_number(x) else x for x in (input, other))
     return pick(condition, input, other, dtype)
 
 
@@ -359,7 +362,10 @@ def copysign(input: Operand, other: Operand) -> Tensor:
     """Magnitude of `input` with the sign of `other`, broadcast: (*), (*) -> (*)."""
     x, y = _both_float("copysign", input, other)
     size = abs_(x)
-    return where(signbit(y), -size, size)
+    result = where(signbit(y), -size, size)
+    if y._requires_grad:  # its gradient is zero, but the result depends on it
+        result = pick(prim("full", (False, dt.bool_), ()), y, result, y._layout.dtype)
+    return result
 
 
 @method()
@@ -397,7 +403,9 @@ def clamp(input: Tensor, min: Any = None, max: Any = None) -> Tensor:
                 raise DTypeError(f"[clamp] expected bounds that are numbers or Tensors, got {type(bound).__name__}")
             if is_number(bound) and number(bound) != number(bound):
                 return input * math.nan
-            dtype = dt.promote(dtype, result_dtype(input, bound))
+    dtype = result_dtype(input, *[bound for bound in (min, max) if bound is not None])
+    if dtype.category == 1:
+        min, max = (fill_number(bound, dtype, "clamp") if is_number(bound) else bound for bound in (min, max))
     result = cast(input, dtype)
     if min is not None:
         result = pick(_compare("lt", result, min, dtype), min, result, dtype)

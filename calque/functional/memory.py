@@ -11,7 +11,7 @@ from calque.base.dtypes import DType
 from calque.base.layout import layout
 from calque.base.shapes import contiguous_strides, view_bounds
 from calque.run.buffer import Buffer, ForeignMemory, exported_view
-from calque.run.dispatch import new_array
+from calque.run.dispatch import new_array, raise_pending
 from calque.run.engine import drain
 from calque.run.recorder import flush, local
 from calque.tensor import Tensor, from_array, realise
@@ -25,6 +25,7 @@ def own_buffer(t: Tensor, reason: str) -> Buffer:
         flush("memory shared with NumPy")
     drain()
     flat = buffer.wait()
+    raise_pending()
     # Storages that hold equal values may share a buffer until one is written: here are the storage's reference, `buffer` and
     # the argument.
     if not buffer.shared() and getrefcount(buffer) > 3:

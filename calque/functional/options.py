@@ -75,7 +75,7 @@ def marked(t: Tensor, requires_grad: bool, op: str) -> Tensor:
 
 
 def fill_number(value: Any, dtype: dt.DType, op: str) -> Any:
-    """A Python number that `dtype` can hold."""
+    """A Python number that `dtype` can hold. A negative integer counts from the end of an unsigned type."""
     value = number(value)
     if dtype.category == 2:
         return value if value.__class__ is LiveFloat else float(value)
@@ -85,11 +85,10 @@ def fill_number(value: Any, dtype: dt.DType, op: str) -> Any:
         raise ArgumentError(f"[{op}] value cannot be converted to {dtype} without overflow: {value}")
     whole = int(value)
     info = np.iinfo(dtype.np)
-    if not info.min <= whole <= info.max:
-        raise ArgumentError(
-            f"[{op}] value cannot be converted to {dtype} without overflow: {value} is outside {info.min}..{info.max}"
-        )
-    return whole
+    low = int(info.min) if dtype.is_signed or isinstance(value, float) else -int(info.max)
+    if not low <= value <= info.max:
+        raise ArgumentError(f"[{op}] value cannot be converted to {dtype} without overflow: {value} is outside {info.min}..{info.max}")
+    return whole if dtype.is_signed else whole % (1 << dtype.bits)
 
 
 def filled(shape: Shape, value: Any, dtype: dt.DType, op: str) -> Tensor:

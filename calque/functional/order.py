@@ -11,7 +11,6 @@ from calque.base import dtypes as dt
 from calque.base.device import META
 from calque.base.errors import ArgumentError, DTypeError
 from calque.base.shapes import normalize_dim
-from calque.functional.arithmetic import lerp
 from calque.functional.common import Operand, cast, is_tensor, method, number, prim
 from calque.functional.elementary import _float, exp, floor, log
 from calque.functional.math import clamp, isnan, where
@@ -20,6 +19,7 @@ from calque.functional.precision import full_precision
 from calque.functional.reductions import numpy_names, require_elements, take_chosen
 from calque.functional.results import CummaxResult, CumminResult, MedianResult, ModeResult, NanMedianResult
 from calque.functional.sorting import order_along
+from calque.functional.ternary import lerp
 from calque.functional.views import reshape
 from calque.functional.windows import narrow, select
 from calque.tensor import Tensor, read

@@ -130,7 +130,7 @@ def sum_to_size(input: Tensor, *size: Any) -> Tensor:
             f"[sum_to_size] expected a size that broadcasts to {own}, got {shape}: size {list(shape)} is not expandable to size "
             f"{list(own)}"
         )
-    return sum_to_shape(input, shape)
+    return sum_to_shape(cast(input, dt.int64) if input._layout.dtype.category < 2 else input, shape)
 
 
 @method()

@@ -24,7 +24,7 @@ __all__ = ["angle", "conj", "corrcoef", "cov", "gcd", "isreal", "lcm", "real"]
 
 @method()
 def cov(input: Tensor, *, correction: int = 1, fweights: Tensor | None = None, aweights: Tensor | None = None) -> Tensor:
-    """Covariance of variables (rows) over observations (columns): (n, k) -> (n, n); (k) -> (). Weights: how often, how much each
+    """Covariance of variables (rows) over observations (columns): (n, k) -> (n, n); (k) and (1, k) -> (). Weights: how often, how much each
     counts.
 
     >>> import calque
@@ -47,7 +47,7 @@ def cov(input: Tensor, *, correction: int = 1, fweights: Tensor | None = None, a
         freedom = count - float(correction)
     freedom = freedom.clamp(min=0) if is_tensor(freedom) else max(freedom, 0.0)
     product = matmul(apart if weights is None else apart * weights, matrix_transpose(apart)) / freedom
-    return product if x._layout.ndim == 2 else reshape(product, ())
+    return product if rows._layout.shape[0] != 1 else reshape(product, ())
 
 
 def _weights(frequencies: Tensor | None, importance: Tensor | None, rows: Tensor) -> Tensor | None:

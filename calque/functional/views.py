@@ -235,8 +235,8 @@ def flatten(input: Tensor, start_dim: int = 0, end_dim: int = -1) -> Tensor:
 
 @method("ravel")
 def ravel(input: Tensor) -> Tensor:
-    """The elements in one dimension; a view if the tensor is contiguous."""
-    return reshape(input, (-1,)) if input._layout.numel else reshape(input, (0,))
+    """The elements in one dimension; a view if the tensor is contiguous, else a copy."""
+    return reshape(contiguous(input), (input._layout.numel,))
 
 
 @method("unflatten")
@@ -345,7 +345,9 @@ def adjoint(input: Tensor) -> Tensor:
 
 
 def _matrix_transpose(input: Tensor) -> Tensor:
-    if input._layout.ndim < 2:
+    if input._layout.ndim == 0:
+        return input
+    if input._layout.ndim == 1:
         raise ShapeError(
             f"[mT] expected at least 2 dimensions, got shape {tuple(input._layout.shape)}; only batches of matrices can be "
             "transposed"
@@ -367,6 +369,8 @@ def movedim(input: Tensor, source: int | Sequence[int], destination: int | Seque
     targets = [normalize_dim(d, ndim, "movedim") for d in ([destination] if isinstance(destination, int) else destination)]
     if len(sources) != len(targets) or len(set(sources)) != len(sources) or len(set(targets)) != len(targets):
         raise ShapeError(f"[movedim] expected as many distinct destinations as sources, got {source} -> {destination}")
+    if not ndim:  # the one dim of a number, 0 or -1, cannot move
+        return permute(input, ())
     order = [-1] * ndim
     for s, d in zip(sources, targets, strict=True):
         order[d] = s

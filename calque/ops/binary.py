@@ -69,6 +69,7 @@ def _floor_divide_ref(x: Array, y: Array) -> Array:
         return result
     m = np.fmod(x, y)
     quotient = np.rint((x - m) / y) - ((m != 0) & ((m < 0) != (y < 0)))
+    quotient = np.where(quotient == 0, np.copysign(0.0, x / y), quotient)
     return np.where(y == 0, x / y, quotient).astype(x.dtype)
 
 

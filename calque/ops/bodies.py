@@ -35,8 +35,9 @@ def horner(s: Builder, x: Value, coefficients: Sequence[float]) -> Value:
 
 
 def with_sign_of(s: Builder, magnitude: Value, x: Value) -> Value:
-    """magnitude, negated where x < 0."""
-    return s.select(s.lt(x, like(s, x, 0)), s.neg(magnitude), magnitude)
+    """magnitude of a floating type, negated where x has its sign bit set: also where x is -0."""
+    word = int64 if s.dtype(x) is float64 else int32
+    return s.select(s.lt(s.bitcast(x, word), s.const(0, word)), s.neg(magnitude), magnitude)
 
 
 # ------------------------------------------------------------------------------------------------------ exponentials
@@ -188,13 +189,16 @@ def remainder(s: Builder, x: Value, y: Value) -> Value:
 
 
 def floor_divide(s: Builder, x: Value, y: Value) -> Value:
-    """floor(x / y) without the rounding error of x / y."""
+    """floor(x / y) without the rounding error of x / y; a zero has the sign of x / y."""
     if not s.dtype(x).is_floating_point:
         return s.floordiv(x, y)
     m = fmod(s, x, y)
     quotient = s.rint(s.div(s.sub(x, m), y))
     quotient = s.select(_opposite(s, m, y), s.sub(quotient, like(s, x, 1)), quotient)
-    return s.select(s.eq(y, like(s, y, 0)), s.div(x, y), quotient)
+    zero = like(s, x, 0)
+    exact = s.div(x, y)
+    quotient = s.select(s.eq(quotient, zero), with_sign_of(s, zero, exact), quotient)
+    return s.select(s.eq(y, zero), exact, quotient)
 
 
 def power(s: Builder, x: Value, y: Value) -> Value:

@@ -10,6 +10,10 @@ from __future__ import annotations
 from typing import Any
 
 
+class Silent(list[Any]):
+    """The views of what `.data` gave: writes through it and through them are none of the tensor's."""
+
+
 def modified(storage: Any, version: int) -> bool:
     """Whether a storage that was saved at `version` has been written since, other than through `.data`."""
     now = storage.version

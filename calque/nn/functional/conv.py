@@ -198,6 +198,10 @@ def _transpose(
     _check_bias(op, bias, kernel[1] * groups)
     if bias is not None:
         require_dtype(op, x, bias)
+    if any(o >= s for o, s in zip(after, strides, strict=True)):  # a dilated kernel reaches so far: as if zeros followed the input
+        sides = [side for o, s in zip(reversed(after), reversed(strides), strict=True) for side in (0, o // s)]
+        x, after = pad(x, sides), tuple(o % s for o, s in zip(after, strides, strict=True))
+        shape = tuple(x._layout.shape)
     out = tuple(
         (s - 1) * st - 2 * p + d * (k - 1) + o + 1 for s, st, p, d, k, o in zip(shape[2:], strides, before, dilations, kernel[2:], after, strict=True)
     )

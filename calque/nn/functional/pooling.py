@@ -455,7 +455,10 @@ def _avg_pool(op: str, n: int, input: Tensor, settings: tuple[Any, ...], ceil_mo
     count = divisor if divisor is not None else _divisors(w, include_pad)
     if not isinstance(count, int):
         count = upload_known(count.astype(x._layout.dtype.np), x._layout.dtype)
-    return back(_window_sums(w, x) / count)  # type: ignore[no-any-return]
+    totals = _window_sums(w, x)
+    if x._layout.dtype.category == 1:
+        return back(cast(T.div(totals, count, rounding_mode="trunc"), x._layout.dtype))  # type: ignore[no-any-return]
+    return back(totals / count)  # type: ignore[no-any-return]
 
 
 def avg_pool2d(
