@@ -7,38 +7,104 @@ False
 
 from __future__ import annotations
 
+import difflib
 import os
+import sys
 import warnings
 from dataclasses import dataclass, field
 from pathlib import Path
 
 MOST_DEVICES = 256  # logical devices; each that is used has threads of its own
+MOST_THREADS = 256  # threads of a device
+TARGETS = ("sse2", "avx2", "avx512")  # machines that CALQUE_CPU_TARGET may name
+TOPICS = ("fuse", "compile")  # of CALQUE_LOG
+_YES, _NO = ("1", "true", "yes", "on"), ("", "0", "false", "no", "off")
+
+# Every variable, and a text that cannot be used for it where there is one: tests give each of them.
+VARIABLES: dict[str, str | None] = {}
+
+
+def _given(name: str, wrong: str | None) -> str:
+    VARIABLES[name] = wrong
+    return os.environ.get(name, "").strip()
+
+
+def _report(name: str, expected: str, text: str, instead: str) -> None:
+    """Say that a variable cannot be used, at the line that imports Calque: an import must not fail because of a variable."""
+    shown = repr(text if len(text) <= 80 else text[:77] + "...")
+    level, frame = 1, sys._getframe()
+    while frame.f_back is not None and (ours := frame.f_globals.get("__name__", "").partition(".")[0]) in ("calque", "importlib"):
+        level += ours == "calque"  # `warn` does not count the others
+        frame = frame.f_back
+    warnings.warn(f"[{name}] expected {expected}, got {shown}; {instead}", RuntimeWarning, stacklevel=level)
 
 
 def _flag(name: str, default: bool = False) -> bool:
-    return os.environ.get(name, "1" if default else "0").strip().lower() not in ("", "0", "false", "no", "off")
+    text = _given(name, "perhaps").lower()
+    if text not in _YES + _NO:
+        _report(name, f"one of {', '.join(_YES)}, {', '.join(_NO[1:])}", text, f"it is taken as {_YES[0] if default else _NO[1]}")
+        return default
+    return text in _YES if text or name in os.environ else default
 
 
-def _number(name: str, default: int, least: int = 0, most: int = 1 << 62) -> int:
-    """The whole number in a variable. What cannot be used is reported and not used: an import must not fail because of a variable."""
-    text = os.environ.get(name, "").partition(",")[0].strip()  # OMP_NUM_THREADS may be a list, one number for each level of nesting
+def _number(name: str, default: int, least: int = 0, most: int = 1 << 62, meaning: str = "") -> int:
+    """The whole number in a variable. What cannot be used is reported and not used."""
+    text = _given(name, "1e9").partition(",")[0].strip()  # OMP_NUM_THREADS may be a list, one number for each level of nesting
     if not text:
         return default
-    number = int(text) if text.removeprefix("-").isdecimal() else None
+    number = int(text) if len(text) < 20 and text.removeprefix("-").isdecimal() else None
     if number is None or not least <= number <= most:
-        upper = f" to {most}" if most < 1 << 62 else " or more"
-        warnings.warn(f"[{name}] expected a whole number, {least}{upper}, got {text!r}; it is taken as {default}", RuntimeWarning, stacklevel=2)
+        _report(name, f"a whole number, {least}{f' to {most}' if most < 1 << 62 else ' or more'}", text, f"it is taken as {meaning or default}")
         return default
     return number
 
 
+def _words(name: str, known: tuple[str, ...]) -> str:
+    """A list of words; those that are not known are reported and not used."""
+    words = [word.strip() for word in _given(name, "everything").split(",") if word.strip()]
+    for word in words:
+        if word not in known:
+            _report(name, f"one or more of {', '.join(known)}, separated by commas", word, "it is not used")
+    return ",".join(word for word in words if word in known)
+
+
+def _target() -> str:
+    text = _given("CALQUE_CPU_TARGET", "z80")
+    if text and text not in TARGETS:
+        _report("CALQUE_CPU_TARGET", f"one of {', '.join(TARGETS)}", text, "this machine is compiled for as it is")
+        return ""
+    return text
+
+
+def _home_cache() -> Path:
+    """Where caches belong on this system; a user without a home gets a folder among the temporary files (and `cache` looks whose it is)."""
+    base = os.environ.get("XDG_CACHE_HOME", "")
+    if os.path.isabs(base):
+        return Path(base) / "calque"
+    try:
+        home = os.path.expanduser("~") if os.environ.get("HOME", "~") else ""
+    except (KeyError, RuntimeError):
+        home = ""
+    if os.path.isabs(home) and os.path.isdir(home):
+        return Path(home) / ".cache" / "calque"
+    return Path(os.environ.get("TMPDIR") or "/tmp") / f"calque-{os.geteuid() if hasattr(os, 'geteuid') else 0}"
+
+
 def _default_cache() -> Path:
-    base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    return Path(os.environ.get("CALQUE_CACHE") or Path(base) / "calque")
+    text = _given("CALQUE_CACHE", os.devnull)
+    if not text:
+        return _home_cache()
+    path = Path(text)
+    there = next((p for p in (path, *path.absolute().parents) if os.path.exists(p)), Path("/"))
+    if not os.path.isdir(there) or not os.access(there, os.W_OK | os.X_OK):
+        _report("CALQUE_CACHE", "a folder that this user may write to", text, "programs that are compiled are not kept")
+    return path
 
 
 def _default_threads() -> int:
-    asked = _number("CALQUE_NUM_THREADS", _number("OMP_NUM_THREADS", 0))
+    asked = 0
+    for name in ("OMP_NUM_THREADS", "CALQUE_NUM_THREADS"):
+        asked = _number(name, asked, 0, MOST_THREADS, f"{asked or available_cores()}, the number of cores" if not asked else "")
     return asked if asked > 0 else available_cores()
 
 
@@ -55,26 +121,35 @@ class Settings:
 
     sync: bool = field(default_factory=lambda: _flag("CALQUE_SYNC"))  # run every flush synchronously (the oracle engine)
     verify: bool = field(default_factory=lambda: _flag("CALQUE_VERIFY"))  # infer programs again after every pass; run library code instead of replays
-    backend: str = field(default_factory=lambda: os.environ.get("CALQUE_BACKEND", "cpu"))  # "cpu" or "ref" (interpreter)
+    backend: str = field(default_factory=lambda: _given("CALQUE_BACKEND", None) or "cpu")  # "cpu" or "ref" (interpreter)
     threads: int = field(default_factory=_default_threads)
     logical_devices: int = field(default_factory=lambda: _number("CALQUE_LOGICAL_DEVICES", 1, 1, MOST_DEVICES))  # cpu:0..n-1 share the threads
     cache_dir: Path = field(default_factory=_default_cache)  # object code
     cache_bytes: int = field(default_factory=lambda: _number("CALQUE_CACHE_BYTES", 512 << 20))
     compile_in_process: bool = field(default_factory=lambda: _flag("CALQUE_COMPILE_IN_PROCESS"))  # else LLVM runs in processes of its own
     tune: bool = field(default_factory=lambda: _flag("CALQUE_TUNE"))  # time candidate schedules of contractions on first use
-    cpu_target: str = field(default_factory=lambda: os.environ.get("CALQUE_CPU_TARGET", ""))  # "", "sse2", "avx2", "avx512"
-    max_pending_ops: int = field(default_factory=lambda: _number("CALQUE_MAX_PENDING_OPS", 8192))
+    cpu_target: str = field(default_factory=_target)  # "" or one of `TARGETS`
+    max_pending_ops: int = field(default_factory=lambda: _number("CALQUE_MAX_PENDING_OPS", 8192, 1))
     max_pending_bytes: int = field(default_factory=lambda: _number("CALQUE_MAX_PENDING_BYTES", 4 << 30))
     max_trie_edges: int = field(default_factory=lambda: _number("CALQUE_MAX_TRIE_EDGES", 400_000))
     early_reads: bool = field(default_factory=lambda: _flag("CALQUE_EARLY_READS", True))  # reads wait for their value, not for its whole program
     macros: bool = field(default_factory=lambda: _flag("CALQUE_MACROS", True))  # record steps of optimizers and backward passes again without Python
-    log: str = field(default_factory=lambda: os.environ.get("CALQUE_LOG", ""))
+    log: str = field(default_factory=lambda: _words("CALQUE_LOG", TOPICS))
     deterministic: bool = field(default_factory=lambda: _flag("CALQUE_DETERMINISTIC"))  # a program gives the same bits however often it was seen
     checked: bool = field(default_factory=lambda: _flag("CALQUE_CHECKED"))  # NaN, overflow and domain errors raise
     memory_limit: int = field(default_factory=lambda: _number("CALQUE_MEMORY_LIMIT", 0))  # bytes; 0 = what the machine has
 
 
+def _misspelt() -> None:
+    """Report variables that look like one of ours and are none."""
+    for name in os.environ:
+        if name.startswith("CALQUE_") and name not in VARIABLES:
+            for meant in difflib.get_close_matches(name, VARIABLES, 1, 0.85):
+                _report(name, f"the name of a setting (is {meant} meant?)", os.environ[name], "it is not used")
+
+
 settings = Settings()
+_misspelt()
 
 
 def whole_environment() -> dict[str, str]:

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from calque.base import dtypes as dt
+from calque.base.blas import limited
 from calque.base.device import META
 from calque.base.errors import ArgumentError, DTypeError, ShapeError
 from calque.base.shapes import Shape, broadcast_shapes
@@ -61,7 +62,9 @@ def _host(op: str, x: Tensor, function: Callable[..., Any], shapes: Sequence[Sha
     if x._layout.device is META:
         return [np.broadcast_to(x._layout.dtype.np.type(0), shape) for shape in shapes]
     try:
-        found = function(read(x, op), *[read(m, op) if isinstance(m, Tensor) else m for m in more])
+        arguments = [read(x, op), *[read(m, op) if isinstance(m, Tensor) else m for m in more]]
+        with limited():
+            found = function(*arguments)
         return [np.asarray(a) for a in (found if isinstance(found, tuple) else (found,))]
     except np.linalg.LinAlgError as error:
         hint = (

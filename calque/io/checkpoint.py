@@ -18,7 +18,8 @@ def save(obj: object, f: str | os.PathLike[str] | BinaryIO) -> None:
 
     Accepted are tensors, NumPy arrays and scalars, numbers (also NaN and infinities), strings, bytes, None, and lists, tuples,
     dicts and OrderedDicts of them; keys of dicts may be strings, numbers, None or tuples of them. Every tensor and the header
-    carry a CRC-32. A file appears under its name complete or not at all; a stream is written to from its position.
+    carry a CRC-32. A file appears under its name complete or not at all, with the permissions, owner and group of the file it replaces; a symbolic
+    link is followed; other hard links keep the previous content. A stream is written to from its position.
 
     Tensors keep dtype, shape, values and requires_grad; they lose their device, their strides and the graph behind them. Two
     names for the very same tensor stay one tensor in memory; tensors that overlap in another way become separate ones.

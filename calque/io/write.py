@@ -12,7 +12,7 @@ import os
 import shutil
 import stat
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import BinaryIO
 
 import numpy as np
@@ -28,18 +28,21 @@ try:
 except ImportError:  # not a POSIX system: leftovers of killed processes are then not recognised
     fcntl = None  # type: ignore[assignment]
 
+_ACCESS_LIST = "system.posix_acl_access"
 _CHUNK = 1 << 20  # bytes copied, checksummed and written at a time: stays in the cache
 
 
 def write_file(path: str, header: Header, arrays: dict[str, Array]) -> None:
     """Write a checkpoint atomically. Raises CheckpointError, in which case the previous file is as it was."""
-    final, previous = _check_target(path)
+    final, previous = _check_target(path)  # where it goes, and what stands there
     folder, name = os.path.split(final)
     prefix = f".{name[:100]}.tmp-"
     temporary = os.path.join(folder, prefix + os.urandom(6).hex())
     try:
         _remove_leftovers(folder, prefix)
         with _new_file(temporary) as file:
+            if previous is not None:
+                _like(previous, final, file.fileno())
             _write_content(file, header, arrays)
             file.flush()
             os.fsync(file.fileno())
@@ -48,7 +51,7 @@ def write_file(path: str, header: Header, arrays: dict[str, Array]) -> None:
     except OSError as error:
         if of_handler(error):
             raise
-        raise _write_error(path, folder, error, header.file_size, previous) from error
+        raise _write_error(path, folder, error, header.file_size, previous is not None) from error
 
 
 def write_stream(stream: BinaryIO, header: Header, arrays: dict[str, Array]) -> None:
@@ -83,14 +86,15 @@ def _chunks(data: Array) -> Iterator[bytes]:
     return (data[start : start + _CHUNK].tobytes() for start in range(0, data.size, _CHUNK))
 
 
-def _check_target(path: str) -> tuple[str, bool]:
-    """The path without symbolic links, and whether it holds a file already; refuses anything a file must not replace."""
+def _check_target(path: str) -> tuple[str, os.stat_result | None]:
+    """The path without symbolic links, and the file that it holds already, if any; refuses anything a file must not replace."""
     final = path
     try:
         final = os.path.realpath(path)
-        mode = os.stat(final).st_mode
+        previous = os.stat(final)
+        mode = previous.st_mode
     except FileNotFoundError:
-        return final, False
+        return final, None
     except (OSError, ValueError) as error:
         if of_handler(error):
             raise
@@ -99,7 +103,34 @@ def _check_target(path: str) -> tuple[str, bool]:
         raise CheckpointError(f"[save] expected a file name, got the folder {path!r}; add a name such as 'model.safetensors'")
     if not stat.S_ISREG(mode):
         raise CheckpointError(f"[save] expected a regular file, got {path!r}, which is a device, pipe or socket")
-    return final, True
+    if not os.access(final, os.W_OK):  # a new file could take its place; who writes to a file expects that it be asked
+        raise CheckpointError(f"[save] expected a file that may be written, got {path!r}, which is protected; chmod u+w it, or take another name")
+    return final, previous
+
+
+def _like(previous: os.stat_result, path: str, descriptor: int) -> None:
+    """Give a new file the owner, group, permissions and access list of the one whose place it takes, as if that had been written to."""
+    if not hasattr(os, "fchown"):
+        return
+    mode = stat.S_IMODE(previous.st_mode)
+    fresh = os.fstat(descriptor)
+    owners = (previous.st_uid, previous.st_gid)
+    if (fresh.st_uid, fresh.st_gid) != owners and not _done(os.fchown, descriptor, *owners) and not _done(os.fchown, descriptor, -1, owners[1]):
+        mode = mode & ~0o070 | (mode & 0o007) << 3 & mode  # another group must not get what was the other one's
+    os.fchmod(descriptor, mode & 0o777)
+    if hasattr(os, "getxattr"):
+        _done(lambda: os.setxattr(descriptor, _ACCESS_LIST, os.getxattr(path, _ACCESS_LIST)))
+
+
+def _done(function: Callable[..., None], *arguments: object) -> bool:
+    """Whether the system permits a call."""
+    try:
+        function(*arguments)
+    except OSError as error:
+        if of_handler(error):
+            raise
+        return False
+    return True
 
 
 @contextlib.contextmanager

@@ -17,6 +17,7 @@ import numpy as np
 from calque import functional as T
 from calque.autograd.modes import no_grad
 from calque.base import dtypes as dt
+from calque.base.blas import limited
 from calque.base.device import META
 from calque.base.errors import ArgumentError, ShapeError
 from calque.functional.common import cast
@@ -194,7 +195,8 @@ def orthogonal_(tensor: Tensor, gain: float = 1, generator: Any = None) -> Tenso
         return tensor
     rows, columns = shape[0], math.prod(shape[1:])
     noise = T.randn((rows, columns), dtype=dt.float64, generator=generator).numpy()
-    q, r = np.linalg.qr(noise.T if rows < columns else noise)
+    with limited():
+        q, r = np.linalg.qr(noise.T if rows < columns else noise)
     q = q * np.sign(np.diag(r))
     return _write(tensor, (q.T if rows < columns else q).reshape(shape) * gain)
 

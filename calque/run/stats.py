@@ -10,7 +10,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from calque.base.config import settings
+from calque.base.config import MOST_THREADS, settings
 from calque.run.backends import backend
 from calque.run.capture import hybrid_counts
 from calque.run.causes import Causes, Compilation, flush_lines
@@ -168,9 +168,9 @@ def stats(*, reset: bool = False) -> Stats:
 
 
 def set_num_threads(threads: int) -> None:
-    """Number of CPU threads for later work, at least 1. Results do not depend on it."""
-    if isinstance(threads, bool) or not isinstance(threads, int) or threads < 1:
-        raise ValueError(f"[set_num_threads] expected a positive integer, got {threads!r}")
+    """Number of CPU threads for later work, 1 to 256, also of the LAPACK behind `calque.linalg`. Results do not depend on it."""
+    if isinstance(threads, bool) or not isinstance(threads, int) or not 1 <= threads <= MOST_THREADS:
+        raise ValueError(f"[set_num_threads] expected a positive integer, 1 to {MOST_THREADS} threads, got {threads!r}")
     wait_for_queues()
     settings.threads = threads
 

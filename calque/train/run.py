@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -92,6 +93,8 @@ class RunFolder:
         """Write a small JSON file atomically."""
         temporary = self.path / f".{name}.tmp"
         temporary.write_text(json.dumps(value, indent=2) + "\n")
+        if (self.path / name).exists():
+            shutil.copymode(self.path / name, temporary)
         os.replace(temporary, self.path / name)
 
     def trim_losses(self, epoch: int, step: int) -> None:

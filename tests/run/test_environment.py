@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import os
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
-from calque.base.config import whole_environment
+from calque.base.config import VARIABLES, available_cores, whole_environment
 
 
 def imported(**variables: str) -> "subprocess.CompletedProcess[str]":
     """A process that imports Calque with these variables and prints what it made of them."""
     show = "from calque.base.config import settings as s; import calque; print(s.logical_devices, s.threads, s.memory_limit)"
-    given = {k: v for k, v in whole_environment().items() if k not in ("CALQUE_LOGICAL_DEVICES", "CALQUE_NUM_THREADS", "CALQUE_MEMORY_LIMIT")}
+    given = {k: v for k, v in whole_environment().items() if k not in VARIABLES or k == "CALQUE_CACHE"}
     return subprocess.run([sys.executable, "-c", show], env=given | variables, capture_output=True, text=True, timeout=60, check=True)
 
 
@@ -36,7 +39,9 @@ def test_a_list_of_thread_numbers_counts_by_its_first() -> None:
         ("CALQUE_LOGICAL_DEVICES", "0", "1 to 256"),
         ("CALQUE_LOGICAL_DEVICES", "two", "1 to 256"),
         ("CALQUE_MEMORY_LIMIT", "-5", "0 or more"),
-        ("CALQUE_NUM_THREADS", "1.5", "0 or more"),
+        ("CALQUE_NUM_THREADS", "1.5", "0 to 256"),
+        ("CALQUE_NUM_THREADS", "1000", "0 to 256"),
+        ("OMP_NUM_THREADS", "1000", "0 to 256"),
     ],
 )
 def test_what_cannot_be_used_is_said(name: str, value: str, range: str) -> None:
@@ -44,3 +49,46 @@ def test_what_cannot_be_used_is_said(name: str, value: str, range: str) -> None:
     assert f"[{name}] expected a whole number, {range}, got '{value}'" in done.stderr
     devices, threads, limit = (int(x) for x in done.stdout.split())
     assert devices == 1 and threads >= 1 and limit == 0
+
+
+def test_every_variable_is_in_the_table() -> None:
+    root = Path(__file__).resolve().parents[2] / "calque"
+    read = {name for file in root.rglob("*.py") for name in re.findall(r"\bCALQUE_[A-Z_]+[A-Z]", file.read_text())}
+    assert read == {name for name in VARIABLES if name.startswith("CALQUE_")}
+
+
+@pytest.mark.parametrize(("name", "wrong"), [item for item in VARIABLES.items() if item[1] is not None])
+def test_every_variable_that_cannot_be_used_is_said_in_one_line(name: str, wrong: str) -> None:
+    for text in (wrong, "?" * 10_000):
+        done = imported(**{name: text})
+        reports = [line for line in done.stderr.splitlines() if "RuntimeWarning" in line]
+        if name == "CALQUE_CACHE" and text != wrong:
+            continue  # a long name is a name
+        assert len(reports) == 1 and f"RuntimeWarning: [{name}] expected " in reports[0] and len(reports[0]) < 400
+        assert reports[0].startswith("<string>:1:")  # the line that imports Calque
+        assert done.stdout.split() == ["1", str(available_cores()), "0"]
+
+
+def test_an_unknown_backend_is_said_by_the_first_operation() -> None:
+    code = "import calque; calque.ones(3).sum().item()"
+    done = subprocess.run([sys.executable, "-c", code], env=whole_environment() | {"CALQUE_BACKEND": "gpu"}, capture_output=True, text=True)
+    assert "DeviceError: [backend] expected one of ref, cpu, got 'gpu'; set CALQUE_BACKEND" in done.stderr
+
+
+def test_a_misspelt_variable_is_said_and_an_unrelated_one_is_not() -> None:
+    done = imported(CALQUE_NUMTHREADS="1", CALQUE_TEST_OF_MINE="1")
+    assert "[CALQUE_NUMTHREADS] expected the name of a setting (is CALQUE_NUM_THREADS meant?), got '1'; it is not used" in done.stderr
+    assert done.stderr.count("RuntimeWarning") == 1
+
+
+@pytest.mark.parametrize("home", [None, "", "relative", "/nowhere/at/all"])
+def test_a_user_without_a_home_can_import_and_run(tmp_path: Path, home: str | None) -> None:
+    variables = {"PYTHONPATH": os.pathsep.join(sys.path), "TMPDIR": str(tmp_path), **({} if home is None else {"HOME": home})}
+    code = (
+        "import pwd\ndef absent(uid): raise KeyError(uid)\npwd.getpwuid = absent  # a user that no table knows\n"
+        "import calque; from calque.base.config import settings; print(calque.ones(300, 300).exp().sum().item() > 0, settings.cache_dir)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], env=variables, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    name = f"calque-{os.geteuid()}"
+    assert done.stdout.split() == ["True", str(tmp_path / name)] and not done.stderr
+    assert os.listdir(tmp_path) in ([], [name])

@@ -24,7 +24,7 @@ from calque.backend.cpu.target import SCRATCH_BYTES
 from calque.base import config
 from calque.base.errors import ArgumentError
 
-MAX_THREADS = 256
+MAX_THREADS = config.MOST_THREADS
 _WORD = ctypes.c_int64
 _EARLY = runtime_text.REQUEST.index("early")
 
