@@ -7,7 +7,7 @@
 tensor([2., 4.])
 """
 
-from calque import amp, autograd, backends, cuda, func, functional, jit, kvstore, linalg, nn, optim, parallel, profiler, utils
+from calque import amp, autograd, backends, cuda, data, func, functional, jit, kvstore, linalg, nn, optim, parallel, profiler, utils
 from calque.autograd.autocast import (
     autocast,
     get_autocast_dtype,
@@ -55,6 +55,7 @@ from calque.base.dtypes import (
 from calque.base.shapes import Size
 from calque.functional.arithmetic import *
 from calque.functional.blame import public as _public
+from calque.functional.blame import publish as _publish
 from calque.functional.creation import *
 from calque.functional.decompositions import *
 from calque.functional.distances import *
@@ -99,6 +100,11 @@ globals().update(_public(globals(), __name__))
 for _name, _function in _public(vars(Tensor), "calque.Tensor").items():
     if len(_function.__wrapped__.__annotations__) > 2:  # `self` is a Tensor: Python has found the method there
         setattr(Tensor, _name, _function)
+for _module in (
+    nn, nn.modules, nn.init, nn.utils, nn.utils.rnn, nn.utils.parametrize, nn.utils.parametrizations, nn.parallel, optim, optim.lr_scheduler,
+    optim.swa_utils, data, utils.data, autograd, autograd.functional, utils.checkpoint, amp, func, parallel, kvstore, profiler, functional.random,
+):
+    _publish(_module)
 
 half, float, double = float16, float32, float64
 short, int, long = int16, int32, int64

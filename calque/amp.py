@@ -16,7 +16,6 @@
 from __future__ import annotations
 
 import functools
-import warnings
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -28,6 +27,7 @@ from calque.base.errors import ArgumentError, AutogradError
 from calque.functional.precision import converted
 from calque.run.capture import again, numbers
 from calque.run.recorder import local
+from calque.run.source import warn_user
 from calque.tensor import Tensor
 
 __all__ = ["GradScaler", "autocast", "custom_bwd", "custom_fwd", "is_autocast_available"]
@@ -67,11 +67,7 @@ class GradScaler:
         growth_interval: int = 2000, enabled: bool = True,
     ) -> None:  # fmt: skip
         if enabled and not is_autocast_available(device):
-            warnings.warn(
-                f"GradScaler is enabled for {device!r}, but {device.upper()} is not available. Disabling; use GradScaler('cpu')",
-                UserWarning,
-                stacklevel=2,
-            )
+            warn_user(f"GradScaler is enabled for {device!r}, but {device.upper()} is not available. Disabling; use GradScaler('cpu')", UserWarning)
             enabled = False
         if enabled and growth_factor <= 1.0:
             raise ArgumentError(f"[GradScaler] The growth factor must be > 1.0, got {growth_factor}")

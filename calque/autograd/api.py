@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 import weakref
 from collections.abc import Callable, Sequence
 from itertools import count
@@ -18,7 +17,7 @@ from calque.run.history import watch_root
 from calque.run.losses import watch_loss
 from calque.run.others import SECTION, handed_over
 from calque.run.recorder import Edge, flush, local
-from calque.run.source import user_line
+from calque.run.source import user_line, warn_user
 from calque.run.versions import Silent, version_of
 from calque.tensor import GradNode, OutputNode, Tensor, constant, record, require_float, wrap
 
@@ -299,13 +298,9 @@ def _get_grad(self: Tensor) -> Tensor | None:
     gradients_matter()
     g = self._grad
     if g is None and self._grad_fn is not None and self._requires_grad and getattr(self._grad_fn, "retain", None) is None:
-        warnings.warn(
-            "[grad] The .grad attribute of a Tensor that is not a leaf Tensor is being accessed. Its .grad attribute won't be "
+        warn_user("[grad] The .grad attribute of a Tensor that is not a leaf Tensor is being accessed. Its .grad attribute won't be "
             "populated during "
-            "autograd.backward(). Call .retain_grad() on it before the backward pass, or use the leaf",
-            UserWarning,
-            stacklevel=2,
-        )
+            "autograd.backward(). Call .retain_grad() on it before the backward pass, or use the leaf", UserWarning)
     return g
 
 

@@ -8,7 +8,6 @@ lists of the operations for the CPU.
 from __future__ import annotations
 
 import functools
-import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -16,6 +15,7 @@ from calque.base.dtypes import DType, bfloat16, float16
 from calque.base.errors import ArgumentError, DTypeError
 from calque.run.interrupt import whole
 from calque.run.recorder import local
+from calque.run.source import warn_user
 
 __all__ = ["autocast", "get_autocast_dtype", "is_autocast_available", "is_autocast_enabled", "set_autocast_dtype", "set_autocast_enabled"]
 
@@ -91,20 +91,12 @@ class autocast:
         self.device = _known(device_type)
         self.fast_dtype = dtype or get_autocast_dtype(device_type)
         if enabled and self.device != "cpu":
-            warnings.warn(
-                f"User provided device_type of '{device_type}', but {device_type.upper()} is not available. Disabling autocast; "
-                "use autocast('cpu')",
-                UserWarning,
-                stacklevel=2,
-            )
+            warn_user(f"User provided device_type of '{device_type}', but {device_type.upper()} is not available. Disabling autocast; "
+                "use autocast('cpu')", UserWarning)
             enabled = False
         if enabled and self.fast_dtype not in LOWER:
-            warnings.warn(
-                "In CPU autocast, but the target dtype is not supported. Disabling autocast. CPU Autocast only supports dtype of "
-                f"torch.bfloat16, torch.float16 currently, got {self.fast_dtype!r}",
-                UserWarning,
-                stacklevel=2,
-            )
+            warn_user("In CPU autocast, but the target dtype is not supported. Disabling autocast. CPU Autocast only supports dtype of "
+                f"torch.bfloat16, torch.float16 currently, got {self.fast_dtype!r}", UserWarning)
             enabled = False
         self._enabled = enabled
         self._before: list[DType | None] = []

@@ -112,7 +112,7 @@ class Function:
     @staticmethod
     def forward(*args: Any, **keywords: Any) -> Any:
         """Compute the outputs; to be overridden."""
-        raise NotImplementedError("You must implement the forward function for custom autograd.Function.")
+        raise NotImplementedError("[Function] You must implement the forward function for custom autograd.Function.")
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:

@@ -6,6 +6,7 @@ from math import prod
 
 from calque.base.device import CPU, Device, InUse
 from calque.base.dtypes import DType
+from calque.base.errors import OutOfMemoryError
 from calque.base.shapes import Shape, Size, contiguous_strides, is_contiguous
 
 
@@ -49,6 +50,8 @@ def layout(shape: Shape, strides: Shape, offset: int, dtype: DType, device: Devi
         if device is not CPU:
             InUse.several = True
         found.nbytes = found.numel * dtype.itemsize
+        if found.nbytes >= 1 << 63:
+            raise OutOfMemoryError(f"[memory] expected a tensor of less than 2**63 bytes, got shape {shape} of {dtype}; is a size wrong?")
         found.contiguous = is_contiguous(shape, strides)
         found.dense = found.contiguous and offset == 0
         if len(_INTERNED) > 500_000:  # offsets of endless distinct views: forget, identity is only an optimisation

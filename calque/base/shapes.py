@@ -113,6 +113,45 @@ def whole(op: str, name: str, value: Any) -> int:
     return found
 
 
+def listed(op: str, name: str, value: Any) -> list[Any]:
+    """The ints of an argument that is one int (or what Python takes for one: a 0-d array or tensor) or a tuple or list of them."""
+    if isinstance(value, (tuple, list)):
+        return [whole(op, name, v) for v in value]
+    try:
+        return [whole(op, name, index(value))]
+    except TypeError:
+        raise DTypeError(f"[{op}] expected {name} as an int or a tuple of ints, got {in_words(value)}; {_hint_of_sizes(value)}") from None
+
+
+def in_words(value: Any) -> str:
+    """Type and value of an argument, cut off."""
+    text = repr(value)
+    return f"{type(value).__name__} {text if len(text) <= 80 else text[:80] + '...'}"
+
+
+def _hint_of_sizes(value: Any) -> str:
+    return "pass tuple(x.tolist())" if hasattr(value, "tolist") and hasattr(value, "shape") else "convert sizes and dims with int()"
+
+
+def ints(op: str, values: Any) -> Shape:
+    """A tuple of ints from what was given for sizes or dims; raises naming the first that is none."""
+    if not isinstance(values, (tuple, list)):
+        return tuple(listed(op, "integers", values))
+    try:
+        return tuple([v if v.__class__ is int else index(v) for v in values])
+    except TypeError:
+        bad = next((v for v in values if not _is_index(v)), values)
+        raise DTypeError(f"[{op}] expected integers, got {in_words(bad)}; {_hint_of_sizes(bad)}") from None
+
+
+def _is_index(value: Any) -> bool:
+    try:
+        index(value)
+    except TypeError:
+        return False
+    return True
+
+
 def _int_dim(dim: Any, op: str) -> int:
     try:
         return index(dim)
@@ -134,7 +173,7 @@ def normalize_dims(dim: int | Iterable[int] | None, ndim: int, op: str = "dim") 
     """Sorted distinct dims; None means all."""
     if dim is None:
         return tuple(range(ndim))
-    dims = [dim] if isinstance(dim, int) else list(dim)
+    dims = [dim] if dim.__class__ is int else listed(op, "dim", dim)
     if not dims:
         return tuple(range(ndim))
     out = [normalize_dim(d, ndim, op) for d in dims]

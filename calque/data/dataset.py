@@ -5,12 +5,12 @@ from __future__ import annotations
 import bisect
 import itertools
 import math
-import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Generic, TypeVar
 
-from calque.base.errors import ArgumentError, DataError, ShapeError
+from calque.base.errors import ArgumentError, DataError, DTypeError, ShapeError
 from calque.data.random_source import permutation, require_generator
+from calque.run.source import warn_user
 from calque.tensor import Tensor
 
 T = TypeVar("T")
@@ -90,6 +90,9 @@ class Subset(Dataset[T_co]):
     """The samples of `dataset` at `indices`, in that order."""
 
     def __init__(self, dataset: Dataset[T_co], indices: Sequence[int]) -> None:
+        if not hasattr(dataset, "__getitem__"):
+            raise DTypeError(f"[Subset] expected a dataset with an index, got {type(dataset).__name__}; define __getitem__")
+        require_indices("Subset", indices)
         self.dataset = dataset
         self.indices = indices
 
@@ -171,9 +174,7 @@ def random_split(dataset: Dataset[T], lengths: Sequence[int | float], generator:
     sizes = _split_sizes(list(lengths), total)
     for position, size in enumerate(sizes):
         if size == 0:
-            warnings.warn(
-                f"[random_split] part {position} has no samples: lengths {list(lengths)} of {total} samples", stacklevel=2
-            )
+            warn_user(f"[random_split] part {position} has no samples: lengths {list(lengths)} of {total} samples")
     order = permutation(total, generator).tolist()
     ends = list(itertools.accumulate(sizes))
     return [Subset(dataset, order[end - size : end]) for size, end in zip(sizes, ends)]
@@ -193,6 +194,12 @@ def _split_sizes(lengths: list[int | float], total: int) -> list[int]:
         f"[random_split] expected lengths that add up to the {total} samples of the dataset, or fractions that add up to 1; "
         f"got {lengths}, which add up to {sum(lengths):g}"
     )
+
+
+def require_indices(owner: str, indices: Any) -> None:
+    """Raise unless it is a sequence of indices."""
+    if not hasattr(indices, "__getitem__") or not hasattr(indices, "__len__"):
+        raise DTypeError(f"[{owner}] expected indices as a sequence of ints, got {type(indices).__name__}; pass a list")
 
 
 def size_of(dataset: Any) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import threading
-import warnings
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -21,6 +20,7 @@ from calque.data.sampler import BatchSampler, RandomSampler, SequentialSampler, 
 from calque.data.worker_info import WorkerInfo
 from calque.data.workers import WorkerPool
 from calque.run import trace as tracing
+from calque.run.source import warn_user
 
 T_co = TypeVar("T_co", covariant=True)
 _DEFAULT_PREFETCH = 2
@@ -72,7 +72,7 @@ class DataLoader(Generic[T_co]):
         _check_workers(num_workers, timeout, prefetch_factor, persistent_workers)
         require_generator("DataLoader", generator)
         if multiprocessing_context is not None:
-            warnings.warn("[DataLoader] multiprocessing_context has no effect: workers are threads", stacklevel=2)
+            warn_user("[DataLoader] multiprocessing_context has no effect: workers are threads")
         self.dataset = dataset
         self.num_workers = num_workers
         self.prefetch_factor = prefetch_factor

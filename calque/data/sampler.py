@@ -9,7 +9,7 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 
 from calque.base.errors import ArgumentError
-from calque.data.dataset import size_of
+from calque.data.dataset import require_indices, size_of
 from calque.data.random_source import host_generator, require_generator
 
 T_co = TypeVar("T_co", covariant=True)
@@ -78,6 +78,7 @@ class SubsetRandomSampler(Sampler[int]):
 
     def __init__(self, indices: Sequence[int], generator: Any = None) -> None:
         require_generator("SubsetRandomSampler", generator)
+        require_indices("SubsetRandomSampler", indices)
         self.indices = indices
         self.generator = generator
 

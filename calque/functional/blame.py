@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from types import FunctionType
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
+from types import FunctionType, ModuleType
 from typing import Any
 
 import numpy as np
 
+from calque.base.device import Device
 from calque.base.dtypes import DType
 from calque.base.errors import ArgumentError, CalqueError, DTypeError, OutOfMemoryError, how_to_pass, no_tensor
 from calque.functional.common import Function, is_number, is_tensor
@@ -26,6 +28,14 @@ PLAIN = frozenset(
         "softmax", "log_softmax", "relu",
     ]
 )
+
+
+def signed(call: Function, like: Callable[..., Any], without: Sequence[str] = (), first: int = 0) -> Function:
+    """Give a function of `*args, **keywords` the parameters of the one that it calls, from the `first` on and without some."""
+    signature = inspect.signature(like)
+    kept = [p for p in list(signature.parameters.values())[first:] if p.name not in without]
+    call.__dict__["__signature__"] = signature.replace(parameters=kept)
+    return call
 
 
 def answering(function: Function) -> Function:
@@ -51,6 +61,11 @@ def many(test: Callable[[Any], bool]) -> Callable[[Any], bool]:
     return lambda x: isinstance(x, (tuple, list)) and all(test(v) for v in x)
 
 
+def each(test: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    """A test of something with such things inside. What can be walked through only once is taken to be right."""
+    return lambda x: isinstance(x, Iterable) and (not isinstance(x, Sized) or all(test(v) for v in x))
+
+
 def either(*tests: Callable[[Any], bool]) -> Callable[[Any], bool]:
     """A test that any of the tests holds."""
     return lambda x: any(test(x) for test in tests)
@@ -59,6 +74,18 @@ def either(*tests: Callable[[Any], bool]) -> Callable[[Any], bool]:
 def nothing(x: Any) -> bool:
     """None."""
     return x is None
+
+
+def has(*names: str) -> Callable[[Any], bool]:
+    """A test that something has these attributes: of classes that stand above this layer."""
+    return lambda x: all(hasattr(x, name) for name in names) and not isinstance(x, type)
+
+
+def _has_bytes(x: Any) -> bool:
+    try:
+        return bool(memoryview(x).contiguous)
+    except (TypeError, ValueError, BufferError):
+        return False
 
 
 # Annotation -> (what it is called, whether an argument is one).
@@ -75,17 +102,69 @@ KINDS: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "Sizes": ("an int or a tuple of ints", either(is_int, many(is_int))),
     "Dims": ("an int, a tuple of ints or None", either(nothing, is_int, many(is_int))),
     "DType": ("a dtype", lambda x: isinstance(x, (DType, type, np.dtype))),
+    "Shape": ("ints", either(is_int, many(is_int))),
+    "Generator": ("a Generator", has("manual_seed", "get_state")),
+    "Module": ("a Module", has("state_dict", "_modules")),
+    "Optimizer": ("an Optimizer", has("param_groups", "state_dict")),
+    "LRScheduler": ("a learning rate scheduler", has("get_last_lr", "step")),
+    "PackedSequence": ("a PackedSequence", has("batch_sizes", "data")),
+    "Device": ("a device", either(lambda x: isinstance(x, (str, Device)), is_int)),
+    "Callable": ("a function", callable),
+    "Mapping": ("a dict", lambda x: isinstance(x, Mapping)),
+    "dict": ("a dict", lambda x: isinstance(x, dict)),
+    "Iterable": ("something to walk through", lambda x: isinstance(x, Iterable)),
+    "Sequence": ("a sequence", has("__getitem__", "__len__")),
+    "list": ("a list", lambda x: isinstance(x, list)),
+    "tuple": ("a tuple", lambda x: isinstance(x, tuple)),
+    "Iterable[Tensor]": ("Tensors", either(is_tensor, each(is_tensor))),
+    "Iterable[Parameter]": ("Parameters", either(is_tensor, each(is_tensor))),
+    "Iterable[Module]": ("Modules", each(has("state_dict", "_modules"))),
+    "Buffer": ("an object with bytes, such as bytes or an array", _has_bytes),
+    "Iterable[int]": ("ints", each(is_int)),
+    "Iterable[float]": ("numbers", each(is_real)),
+    "Sequence[float]": ("a tuple or list of numbers", many(is_real)),
 }
+
+# What parameters of these names are wherever their annotation says no more than `Any`.
+CONVENTIONS = {
+    name: kind
+    for kind, names in {
+        "DType | None": "dtype out_dtype", "Device | None": "device output_device target_device", "Generator | None": "generator",
+        "bool | None": "size_average reduce", "Module": "module model network layer", "Optimizer": "optimizer",
+        "Callable": "hook fn func function",
+        "Tensor | None": "out weight bias running_mean running_var pos_weight attn_mask key_padding_mask src_mask tgt_mask memory_mask _weight "
+        "offsets src_key_padding_mask tgt_key_padding_mask memory_key_padding_mask mask in_proj_weight in_proj_bias out_proj_bias bias_k bias_v "
+        "q_proj_weight k_proj_weight v_proj_weight static_k static_v per_sample_weights",
+        "Sizes | str | None": "kernel_size stride padding dilation output_size output_padding size normalized_shape", "int | float": "momentum",
+        "Sizes | float | Sequence[float] | None": "scale_factor", "Iterable[Tensor]": "parameters", "Iterable[Module]": "modules",
+        "Sequence[int] | Tensor": "lengths", "Tensors": "inputs",
+        "Tensor | float | int": "alpha beta value fill_value p ord s start end step",
+        "Mapping | Sequence": "parameter_and_buffer_dicts", "dict": "state_dict",
+        "Shape": "shape dims repeats",
+        "Callable | None": "distance_function closure callable",
+        "Sequence[int] | int | Tensor": "indices_or_sections split_size_or_sections indices sections", "int": "num_samples num_layers",
+    }.items()
+    for name in names.split()
+}  # fmt: skip
 
 
 def kind_of(annotation: Any) -> tuple[str, Callable[[Any], bool]] | None:
     """What an annotation asks for, if it is one of `KINDS` or several of them."""
-    parts = [part.strip().removeprefix("dt.") for part in getattr(annotation, "__name__", str(annotation)).split("|")]
+    parts = [part.strip().removeprefix("dt.") for part in _ALTERNATIVES.split(getattr(annotation, "__name__", str(annotation)))]
+    parts = [part if part in KINDS else part.partition("[")[0] for part in parts]
     found = [KINDS[part] for part in parts if part in KINDS]
     if len(found) < len([part for part in parts if part != "None"]):
         return None
     tests = [test for _, test in found] + [nothing] * ("None" in parts)
     return " or ".join([name for name, _ in found] + ["None"] * ("None" in parts)), either(*tests)
+
+
+def _kind_for(name: str, parameter: inspect.Parameter) -> tuple[str, Callable[[Any], bool]] | None:
+    unsaid = parameter.annotation in ("Any", parameter.empty) or parameter.annotation is Any
+    return kind_of(CONVENTIONS.get(name, parameter.annotation) if unsaid else parameter.annotation)
+
+
+_ALTERNATIVES = re.compile(r"\|(?![^\[]*\])")  # not those inside of brackets
 
 
 def wrong_arguments(function: Callable[..., Any], args: Sequence[Any], keywords: Mapping[str, Any]) -> Iterable[tuple[str, str, Any]]:
@@ -97,17 +176,32 @@ def wrong_arguments(function: Callable[..., Any], args: Sequence[Any], keywords:
         return
     for name, value in given.items():
         parameter = signature.parameters[name]
-        kind = kind_of(parameter.annotation)
+        kind = _kind_for(name, parameter)
         if kind is not None:
             values = value if parameter.kind is parameter.VAR_POSITIONAL else (value,)
             yield from ((name, kind[0], v) for v in values if not kind[1](v))
+
+
+def wrong_settings(owner: Any) -> Iterable[tuple[str, str, Any]]:
+    """(parameter, what it should be, what it is) of what an object was made with and keeps under the same name."""
+    for name, parameter in inspect.signature(type(owner).__init__).parameters.items():
+        kind = _kind_for(name, parameter)
+        if kind is not None and name in vars(owner) and not kind[1](vars(owner)[name]):
+            yield name, kind[0], vars(owner)[name]
+
+
+def require_settings(owner: Any) -> None:
+    """Raise if what one of our objects was made with is of the wrong kind: for those that use it much later."""
+    if type(owner).__module__.startswith("calque."):
+        for wrong in wrong_settings(owner):
+            raise refusal(type(owner).__name__, *wrong)
 
 
 def refusal(name: str, parameter: str, expected: str, value: Any) -> DTypeError:
     """The error about one argument."""
     inside = [v for v in value if not is_tensor(v)] if expected.endswith("of Tensors") and isinstance(value, (tuple, list)) else []
     got = f"{type(value).__name__} with {type(inside[0]).__name__} inside" if inside else type(value).__name__
-    shown = f" {value!r}" if isinstance(value, (str, int, float)) else ""
+    shown = f" {value!r:.80}" if isinstance(value, (str, int, float)) else ""
     if "Tensor" in expected:
         hint = how_to_pass(inside[0] if inside else value)
     else:
@@ -117,12 +211,19 @@ def refusal(name: str, parameter: str, expected: str, value: Any) -> DTypeError:
 
 def explained(name: str, function: Callable[..., Any], args: Sequence[Any], keywords: Mapping[str, Any], error: Exception) -> Exception | None:
     """What to raise instead of an error that left `function`, if that says nothing to its caller."""
-    if isinstance(error, CalqueError) or str(error).startswith("["):
+    if function.__name__ == "__init__":
+        name = type(args[0]).__name__
+    if name.startswith("_"):
         return None
+    if (isinstance(error, (CalqueError, NotImplementedError, Warning)) or said(error)) and not is_guess(error):
+        return None
+    misfit = _misfit(function, args, keywords)
+    if misfit:
+        return _no_such_call(name, function, misfit)
     for parameter, expected, value in wrong_arguments(function, args, keywords):
         return refusal(name, parameter, expected, value)
     found: Exception | None = no_tensor(name, error) if isinstance(error, AttributeError) else None
-    if found is not None or not isinstance(error, _INSIDE) or not _comes_from_inside(error) or not _fits(function, args, keywords):
+    if found is not None or is_guess(error) or not _comes_from_inside(error):
         return found
     given = ", ".join([_shown(a) for a in args] + [f"{key}={_shown(a)}" for key, a in keywords.items()])
     if isinstance(error, MemoryError):
@@ -130,10 +231,30 @@ def explained(name: str, function: Callable[..., Any], args: Sequence[Any], keyw
     text = f"[{name}] expected other arguments, got ({given}): {type(error).__name__}: {error}; if they are right, this is a bug of Calque"
     meant = DTypeError(text) if isinstance(error, TypeError) else ArgumentError(text)
     meant.__cause__ = error
+    meant.__dict__[_GUESS] = True
     return meant
 
 
-_INSIDE = (TypeError, ValueError, AttributeError, LookupError, OverflowError, MemoryError)
+def is_guess(error: BaseException) -> bool:
+    """Whether the error names no argument."""
+    return _GUESS in error.__dict__
+
+
+_GUESS = "_is_a_guess"  # marks an error that names no argument: whoever called the function from outside may know better
+
+
+def said(error: BaseException) -> bool:
+    """Whether the error speaks in our words: `[op] expected ...`. (The text of a KeyError is the `repr` of what it was made of.)"""
+    return str(error.args[0] if error.args else "").startswith("[")
+
+
+def _no_such_call(name: str, function: Callable[..., Any], misfit: str) -> DTypeError:
+    """The error about a call that the parameters do not fit."""
+    signature = inspect.signature(function)
+    plain = [p.replace(annotation=p.empty) for p in signature.parameters.values() if p.name != "self"]
+    takes = signature.replace(parameters=plain, return_annotation=signature.empty)
+    hint = "out= is not offered: assign the result, or use x.copy_(...)" if "'out'" in misfit else "look at its parameters"
+    return DTypeError(f"[{name}] expected arguments {takes}, got others: {misfit}; {hint}")
 
 
 def _comes_from_inside(error: Exception) -> bool:
@@ -148,20 +269,23 @@ def _comes_from_inside(error: Exception) -> bool:
 _NUMPY = os.path.dirname(np.__file__)
 
 
-def _fits(function: Callable[..., Any], args: Sequence[Any], keywords: Mapping[str, Any]) -> bool:
-    """Whether the function has such parameters."""
+def _misfit(function: Callable[..., Any], args: Sequence[Any], keywords: Mapping[str, Any]) -> str:
+    """What Python says about a call if the function has no such parameters, else ""."""
     try:
         inspect.signature(function).bind(*args, **keywords)
-    except (TypeError, ValueError):
-        return False
-    return True
+    except (TypeError, ValueError) as error:
+        return str(error)
+    return ""
 
 
 def _shown(x: Any) -> str:
     """An argument in a few words."""
     if is_tensor(x):
         return f"Tensor {tuple(x._layout.shape)} {x._layout.dtype!r}"
-    return f"{type(x).__name__}(...)" if len(text := repr(x)) > 60 else text
+    try:
+        return f"{type(x).__name__}(...)" if len(text := repr(x)) > 60 else text
+    except Exception:  # an object whose own __init__ has failed may have nothing to show yet
+        return f"{type(x).__name__}(...)"
 
 
 def answer(name: str, function: Callable[..., Any], args: Sequence[Any], keywords: Mapping[str, Any], error: Exception) -> None:
@@ -255,14 +379,50 @@ def explaining(name: str, function: Any, module: str) -> Any:
         call = _of_any(name, function)
     call.__wrapped__, call.__doc__, call.__annotations__ = function, function.__doc__, function.__annotations__
     call.__name__, call.__qualname__, call.__module__ = name, name, module
-    return call
+    return answering(call)
 
 
 def public(names: Mapping[str, Any], module: str) -> dict[str, Any]:
-    """The functions among `names` that take Tensors, as users shall see them."""
+    """The functions among `names` that take arguments, as users shall see them."""
     return {name: explaining(name, f, module) for name, f in names.items() if isinstance(f, FunctionType) and _needs(name, f)}
 
 
 def _needs(name: str, function: FunctionType) -> bool:
-    takes = any("Tensor" in str(a) or "Operand" in str(a) for key, a in function.__annotations__.items() if key != "return")
-    return takes and name not in PLAIN and not name.startswith("_") and "answers" not in function.__dict__
+    code = function.__code__
+    takes = code.co_argcount or code.co_kwonlyargcount or code.co_flags & (inspect.CO_VARARGS | inspect.CO_VARKEYWORDS)
+    seen = "answers" in function.__dict__
+    return bool(takes) and name not in PLAIN and not name.startswith("_") and not seen
+
+
+def publish(module: ModuleType) -> None:
+    """Show users the functions and classes of a module in frames: those that it lists, or else defines."""
+    space = vars(module)
+    listed = space.get("__all__") or [name for name, value in space.items() if getattr(value, "__module__", "").startswith(module.__name__)]
+    names = {name: space[name] for name in listed if not name.startswith("_")}
+    space.update(public(names, module.__name__))
+    for value in names.values():
+        if isinstance(value, type) and value.__module__.startswith("calque.") and not issubclass(value, BaseException):
+            for base in value.__mro__:
+                if base.__module__.startswith("calque.") and "_explained" not in vars(base):
+                    _explain_methods(base)
+
+
+# Called at every step of a training loop, or explained by `nn.Module.__call__`: no frame.
+UNFRAMED = frozenset(
+    ["forward", "step", "zero_grad", "train", "eval", "parameters", "named_parameters", "modules", "named_modules", "children",
+     "update_group", "changing", "step_numbers"]
+)  # fmt: skip
+
+
+def _explain_methods(cls: type) -> None:
+    """Put the methods of a class that take arguments into frames; its `__init__` speaks under the name of the class."""
+    setattr(cls, "_explained", True)  # noqa: B010
+    for name, function in list(vars(cls).items()):
+        if not isinstance(function, FunctionType) or name in UNFRAMED or not function.__module__.startswith("calque"):
+            continue
+        code = function.__code__
+        more = code.co_argcount > 1 or code.co_kwonlyargcount or code.co_flags & (inspect.CO_VARARGS | inspect.CO_VARKEYWORDS)
+        if more and (name == "__init__" or _needs(name, function)):
+            call = explaining(cls.__name__ if name == "__init__" else name, function, function.__module__)
+            call.__name__, call.__qualname__ = function.__name__, function.__qualname__
+            setattr(cls, name, call)

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from calque.base import dtypes as dt
-from calque.base.errors import DTypeError
+from calque.base.errors import DTypeError, ShapeError
 from calque.ops.opdef import get
 from calque.tensor import TENSOR_TYPES, Tensor, record, unary
 
@@ -66,6 +66,15 @@ def require_tensors(op: str, *values: Any) -> None:
             raise DTypeError(f"[{op}] expected a Tensor, got {type(x).__name__}; convert it with calque.as_tensor(...)")
 
 
+def require_dims(op: str, x: Tensor, least: int, most: int | None = None, name: str = "input") -> None:
+    """Raise unless the tensor has at least so many dims, and at most."""
+    ndim = x._layout.ndim
+    if ndim < least or most is not None and ndim > most:
+        count = f"{least}" if most == least else f"at least {least}" if most is None else f"{least} to {most}"
+        hint = "add some with unsqueeze(...)" if ndim < least else "reshape it"
+        raise ShapeError(f"[{op}] expected {name} with {count} dims, got shape {tuple(x._layout.shape)}; {hint}")
+
+
 def require_operands(op: str, *values: Any) -> None:
     """Raise unless all are Tensors or numbers."""
     for x in values:
@@ -83,11 +92,11 @@ def dtype_of(dtype: Any, op: str) -> dt.DType:
             return simple
     try:
         found = dt.from_numpy_dtype(dtype)
-    except TypeError:
+    except Exception:  # NumPy asks objects for a dtype of theirs, which may raise anything
         found = None
     if found is None:
         names = ", ".join(d.name for d in dt.ALL)
-        raise DTypeError(f"[{op}] expected a dtype, got {dtype!r}; use one of calque.{names}")
+        raise DTypeError(f"[{op}] expected a dtype, got {dtype!r:.80}; use one of calque.{names}")
     return found
 
 

@@ -13,7 +13,7 @@ from calque.base.errors import ArgumentError, DTypeError, ShapeError
 from calque.base.shapes import Shape
 from calque.functional.common import cast, is_number, is_tensor, method, number, prim
 from calque.functional.memory import share_array
-from calque.functional.options import fill_number, filled, marked, resolve_device, resolve_dtype, size_of
+from calque.functional.options import fill_number, filled, marked, resolve_device, resolve_dtype, size_of, written
 from calque.functional.placing import placed, placed_like, placed_like_or_third
 from calque.functional.views import clone, detach, expand, reshape
 from calque.run.live import LiveFloat
@@ -163,7 +163,7 @@ def _converted(array: np.ndarray[Any, Any], dtype: dt.DType, data: Any) -> np.nd
 
 
 @placed
-def scalar_tensor(s: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False, **_: Any) -> Tensor:
+def scalar_tensor(s: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
     """A 0-d tensor of a number; of the default dtype unless one is given."""
     resolve_device(device, "scalar_tensor")
     return marked(
@@ -231,17 +231,15 @@ def frombuffer(buffer: Any, *, dtype: Any, count: int = -1, offset: int = 0, req
 
 def _constant(op: str, value: Any) -> Any:
     def create(
-        *size: Any, out: Any = None, dtype: Any = None, layout: Any = None, device: Any = None, requires_grad: bool = False,
-        pin_memory: bool = False, memory_format: Any = None, **keywords: Any,
+        *sizes: Any, size: Any = None, out: Any = None, dtype: Any = None, device: Any = None, requires_grad: bool = False,
+        memory_format: Any = None,
     ) -> Tensor:  # fmt: skip
-        shape = size_of(op, size, keywords.pop("size", None))
-        if keywords:
-            raise TypeError(f"[{op}] got an unexpected keyword argument {next(iter(keywords))!r}")
+        shape = size_of(op, sizes, size)
         if device is not None:
             resolve_device(device, op)
         result = prim("full", (value, _dtype(dtype, op)), shape)
         if out is not None:
-            return out.copy_(result)  # type: ignore[no-any-return]
+            return written(op, result, out)
         return marked(result, requires_grad, op) if requires_grad else result
 
     create.__name__ = create.__qualname__ = op
@@ -268,7 +266,7 @@ empty.__doc__ = "A tensor whose values do not matter (zeros: the result of a pro
 
 @placed
 def full(
-    size: Sequence[int], fill_value: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False, **_: Any
+    size: Sequence[int], fill_value: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False
 ) -> Tensor:
     """A tensor of one value; its dtype follows the value unless given.
 
@@ -286,7 +284,7 @@ def full(
 
 @placed_like
 def full_like(
-    input: Tensor, fill_value: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False, **_: Any
+    input: Tensor, fill_value: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False, memory_format: Any = None
 ) -> Tensor:
     """`full` with the shape and dtype of `input`."""
     resolve_device(device, "full_like")
@@ -294,17 +292,26 @@ def full_like(
     return marked(filled(tuple(input._layout.shape), fill_value, wanted, "full_like"), requires_grad, "full_like")
 
 
-def zeros_like(input: Tensor, *, dtype: Any = None, device: Any = None, requires_grad: bool = False, **_: Any) -> Tensor:
+@placed_like
+def zeros_like(
+    input: Tensor, *, dtype: Any = None, device: Any = None, requires_grad: bool = False, memory_format: Any = None
+) -> Tensor:
     """Zeros with the shape and dtype of `input`."""
     return full_like(input, 0, dtype=dtype, device=device, requires_grad=requires_grad)
 
 
-def ones_like(input: Tensor, *, dtype: Any = None, device: Any = None, requires_grad: bool = False, **_: Any) -> Tensor:
+@placed_like
+def ones_like(
+    input: Tensor, *, dtype: Any = None, device: Any = None, requires_grad: bool = False, memory_format: Any = None
+) -> Tensor:
     """Ones with the shape and dtype of `input`."""
     return full_like(input, 1, dtype=dtype, device=device, requires_grad=requires_grad)
 
 
-def empty_like(input: Tensor, *, dtype: Any = None, device: Any = None, requires_grad: bool = False, **_: Any) -> Tensor:
+@placed_like
+def empty_like(
+    input: Tensor, *, dtype: Any = None, device: Any = None, requires_grad: bool = False, memory_format: Any = None
+) -> Tensor:
     """A tensor of the shape and dtype of `input` whose values do not matter."""
     return full_like(input, 0, dtype=dtype, device=device, requires_grad=requires_grad)
 
@@ -319,7 +326,6 @@ def new_full(
     dtype: Any = None,
     device: Any = None,
     requires_grad: bool = False,
-    **_: Any,
 ) -> Tensor:
     """`full` with the dtype of `input`."""
     return full(
@@ -328,10 +334,11 @@ def new_full(
 
 
 def _new(op: str, value: int) -> None:
+    @placed_like
     def create(
-        input: Tensor, *size: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False, **keywords: Any
+        input: Tensor, *sizes: Any, size: Any = None, dtype: Any = None, device: Any = None, requires_grad: bool = False
     ) -> Tensor:
-        shape = size_of(op, size, keywords.get("size"))
+        shape = size_of(op, sizes, size)
         return new_full(input, shape, value, dtype=dtype, device=device, requires_grad=requires_grad)
 
     create.__name__ = op
@@ -347,7 +354,7 @@ _new("new_empty", 0)
 @method("new_tensor")
 @placed_like
 def new_tensor(
-    input: Tensor, data: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False, **_: Any
+    input: Tensor, data: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False
 ) -> Tensor:
     """`tensor(data)` with the dtype of `input`."""
     return tensor(data, dtype=resolve_dtype(dtype, input._layout.dtype, "new_tensor"), device=device, requires_grad=requires_grad)
@@ -373,7 +380,6 @@ def arange(
     dtype: Any = None,
     device: Any = None,
     requires_grad: bool = False,
-    **_: Any,
 ) -> Tensor:
     """start, start + step, ... below end: int64 if all three are integers, else the default dtype.
 
@@ -402,12 +408,13 @@ def arange(
         result = prim("mul", result, (stride, kind))
     if first != 0:
         result = prim("add", result, (first, kind))
-    return marked(cast(result, wanted), requires_grad, "arange")
+    result = cast(result, wanted)
+    return marked(result, requires_grad, "arange") if out is None else written("arange", result, out)
 
 
 @placed
 def linspace(
-    start: Any, end: Any, steps: int, *, dtype: Any = None, device: Any = None, requires_grad: bool = False, **_: Any
+    start: Any, end: Any, steps: int, *, dtype: Any = None, device: Any = None, requires_grad: bool = False
 ) -> Tensor:
     """`steps` values from start to end, both included: () -> (steps,)."""
     resolve_device(device, "linspace")
@@ -439,7 +446,6 @@ def logspace(
     dtype: Any = None,
     device: Any = None,
     requires_grad: bool = False,
-    **_: Any,
 ) -> Tensor:
     """base ** linspace(start, end, steps)."""
     resolve_device(device, "logspace")
@@ -450,7 +456,7 @@ def logspace(
 
 
 @placed
-def eye(n: int, m: int | None = None, *, dtype: Any = None, device: Any = None, requires_grad: bool = False, **_: Any) -> Tensor:
+def eye(n: int, m: int | None = None, *, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
     """The identity matrix: (n, m), square unless m is given.
 
     >>> import calque

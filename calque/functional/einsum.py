@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from math import prod as product
 from typing import Any
 
-from calque.base.errors import ArgumentError, ShapeError
+from calque.base.errors import ArgumentError, DTypeError, ShapeError
 from calque.functional.arithmetic import mul
-from calque.functional.common import prim
+from calque.functional.common import is_tensor, prim
 from calque.functional.linalg import matmul, require_tensors
 from calque.functional.precision import lower_precision
 from calque.functional.views import permute, reshape
@@ -199,6 +199,11 @@ def einsum(equation: Any, *operands: Any) -> Tensor:
     tensor(5.)
     """
     if not isinstance(equation, str):
+        if not is_tensor(equation):
+            raise DTypeError(f"[einsum] expected the equation as a str (or operands and lists of labels), got {type(equation).__name__}")
+        for labels in operands[::2]:
+            if not isinstance(labels, (tuple, list)):
+                raise DTypeError(f"[einsum] expected a list of labels after every operand, got {type(labels).__name__}; give the equation as a str")
         equation, listed = _from_lists((equation, *operands))
         operands = tuple(listed)
     if len(operands) == 1 and isinstance(operands[0], (list, tuple)):

@@ -8,8 +8,8 @@ from typing import Any
 from calque.base import dtypes as dt
 from calque.base import shapes
 from calque.base.errors import ShapeError
-from calque.base.shapes import Size
-from calque.functional.common import method, require_tensors
+from calque.base.shapes import Size, ints, normalize_dim
+from calque.functional.common import method, require_dims, require_tensors
 from calque.functional.creation import meshgrid, tensor, zeros
 from calque.functional.joining import cat, stack
 from calque.functional.reductions import sum
@@ -27,7 +27,7 @@ def broadcast_shapes(*sizes: Any) -> Size:
     >>> calque.broadcast_shapes((4, 1), (3,), 1)
     torch.Size([4, 3])
     """
-    return Size(shapes.broadcast_shapes(*[(s,) if isinstance(s, int) else tuple(s) for s in sizes], op="broadcast_shapes"))
+    return Size(shapes.broadcast_shapes(*[ints("broadcast_shapes", s) for s in sizes], op="broadcast_shapes"))
 
 
 def cartesian_prod(*tensors: Tensor) -> Tensor:
@@ -80,7 +80,8 @@ def _total(numbers: Any) -> int:
 
 def trapezoid(y: Tensor, x: Tensor | None = None, *, dx: float = 1.0, dim: int = -1) -> Tensor:
     """Integral of samples by the trapezoidal rule along `dim`, at places `x` or `dx` apart: (*) -> (* without dim)."""
-    count = y._layout.shape[dim]
+    require_dims("trapezoid", y, 1, name="y")
+    count = y._layout.shape[normalize_dim(dim, y._layout.ndim, "trapezoid")]
     if x is not None and x._layout.ndim == 1 and x._layout.numel != count:
         raise ShapeError(f"[trapezoid] expected one x value for each of the {count} samples of dim {dim}, got {x._layout.numel}")
     if count < 2:

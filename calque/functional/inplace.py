@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import prod
 from typing import Any
 
 from calque.autograd.moving import move
@@ -10,7 +11,7 @@ from calque.base import dtypes as dt
 from calque.base.errors import ArgumentError, ShapeError
 from calque.functional.common import Operand, cast, is_number, is_tensor, method, prim, require_operands
 from calque.functional.creation import as_tensor
-from calque.functional.options import filled
+from calque.functional.options import filled, size_of
 from calque.functional.views import expand
 from calque.functional.writing import check_target, in_place_form
 from calque.run.recorder import local
@@ -154,12 +155,10 @@ def set_(input: Tensor, source: Tensor) -> Tensor:
 
 
 @method("resize_")
-def resize_(input: Tensor, *sizes: Any, memory_format: Any = None) -> Tensor:
+def resize_(input: Tensor, *sizes: Any, size: Any = None, memory_format: Any = None) -> Tensor:
     """The tensor with another shape: its first elements, then zeros."""
-    shape = tuple(sizes[0]) if len(sizes) == 1 and isinstance(sizes[0], (tuple, list)) else sizes
-    count = 1
-    for extent in shape:
-        count *= extent
+    shape = size_of("resize_", sizes, size)
+    count = prod(shape)
     flat = input.detach().reshape(-1)  # type: ignore[attr-defined]
     have = flat._layout.numel
     if count > have:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from operator import index as as_int
 from typing import Any
 
 from calque.base import dtypes as dt
 from calque.base.errors import ArgumentError, DTypeError, ShapeError, how_to_pass
 from calque.base.layout import Layout
-from calque.base.shapes import Shape, contiguous_strides, normalize_dim
+from calque.base.shapes import Shape, contiguous_strides, listed, normalize_dim, whole
 from calque.functional.common import cast, is_number, is_tensor, method, prim
 from calque.functional.views import atleast_1d, atleast_2d, atleast_3d, expand, int_tuple, reshape, transpose, unsqueeze
 from calque.functional.windows import narrow, selected, sliced
@@ -70,7 +70,7 @@ def _dim(input: Tensor, dim: int, op: str) -> int:
 def split_with_sizes(input: Tensor, split_sizes: Sequence[int], dim: int = 0) -> tuple[Tensor, ...]:
     """Pieces of the given sizes along `dim`, as views."""
     d = _dim(input, dim, "split")
-    sizes = int_tuple("split", (tuple(split_sizes),))
+    sizes = int_tuple("split", (split_sizes,))
     key = (input._layout, d, sizes)
     found = _PARTS.get(key)
     if found is None:
@@ -120,18 +120,35 @@ def chunk(input: Tensor, chunks: int, dim: int = 0) -> tuple[Tensor, ...]:
     return split(input, -(-extent // chunks), d)
 
 
+def _only(op: str, either: Any, indices: Any, sections: Any) -> Any:
+    """The one of three arguments that was given: PyTorch names the two meanings of the first."""
+    given = [x for x in (either, indices, sections) if x is not None]
+    if len(given) != 1:
+        raise ArgumentError(f"[{op}] expected one of indices_or_sections, indices and sections, got {len(given)}; give exactly one")
+    return given[0]
+
+
+def _is_row(x: Any) -> bool:
+    """Whether it is a tensor or array of several positions."""
+    return hasattr(x, "tolist") and getattr(x, "ndim", 0) > 0
+
+
 @method("tensor_split")
-def tensor_split(input: Tensor, indices_or_sections: Any, dim: int = 0, **keywords: Any) -> tuple[Tensor, ...]:
-    """Pieces that differ in size by at most one, or cut at the given positions."""
+def tensor_split(
+    input: Tensor, indices_or_sections: Any = None, dim: int = 0, *, indices: Any = None, sections: Any = None
+) -> tuple[Tensor, ...]:
+    """Pieces that differ in size by at most one (`sections`), or cut at the given positions (`indices`)."""
+    indices_or_sections = _only("tensor_split", indices_or_sections, indices, sections)
     d = _dim(input, dim, "tensor_split")
     extent = input._layout.shape[d]
-    cuts = indices_or_sections.tolist() if is_tensor(indices_or_sections) else indices_or_sections
-    if isinstance(cuts, int):
+    cuts = tuple(indices_or_sections.tolist()) if _is_row(indices_or_sections) else indices_or_sections
+    if not isinstance(cuts, (tuple, list)):
+        cuts = whole("tensor_split", "indices_or_sections", cuts)
         if cuts <= 0:
             raise ArgumentError(f"[tensor_split] number of sections must be larger than 0, got {cuts}")
         small, more = divmod(extent, cuts)
         return split_with_sizes(input, [small + 1] * more + [small] * (cuts - more), d)
-    edges = [0, *cuts, extent]
+    edges = [0, *listed("tensor_split", "indices_or_sections", cuts), extent]
     found = tuple(sliced(input._layout, d, a, b, 1)[0] for a, b in itertools.pairwise(edges))
     if all(0 <= a <= b for a, b in itertools.pairwise(edges)):
         return _parts(input, found, "SplitBackward0", lambda grads: prim("cat", *grads, d))
@@ -139,7 +156,8 @@ def tensor_split(input: Tensor, indices_or_sections: Any, dim: int = 0, **keywor
 
 
 def _axis_split(op: str, axis: int, least: int) -> Callable[..., tuple[Tensor, ...]]:
-    def function(input: Tensor, indices_or_sections: Any) -> tuple[Tensor, ...]:
+    def function(input: Tensor, indices_or_sections: Any = None, *, indices: Any = None, sections: Any = None) -> tuple[Tensor, ...]:
+        indices_or_sections = _only(op, indices_or_sections, indices, sections)
         shape = tuple(input._layout.shape)
         if len(shape) < least:
             raise ShapeError(f"[{op}] expected a tensor with at least {least} dimensions, got shape {shape}; add some with unsqueeze(...)")
@@ -173,23 +191,31 @@ def unbind(input: Tensor, dim: int = 0) -> tuple[Tensor, ...]:
 # ---------------------------------------------------------------------------------------------------------------- joining
 
 
-def _common(op: str, tensors: Any) -> list[Tensor]:
-    """The tensors converted to their common dtype."""
+def _given(op: str, tensors: Any) -> list[Tensor]:
+    """The tensors of a sequence, of which there are some."""
     if is_tensor(tensors):
         raise TypeError(f"[{op}] expected a tuple or list of Tensors, got a Tensor; wrap it in a list")
-    listed = list(tensors)
-    if not listed:
+    if not isinstance(tensors, Iterable):
+        raise DTypeError(f"[{op}] expected a tuple or list of Tensors, got {type(tensors).__name__}; {how_to_pass(tensors)}")
+    given = list(tensors)
+    if not given:
         raise ArgumentError(f"[{op}] expected a non-empty list of Tensors")
-    for i, x in enumerate(listed):
+    for i, x in enumerate(given):
         if not is_tensor(x):
             raise TypeError(f"[{op}] expected Tensor as element {i}, got {type(x).__name__}; {how_to_pass(x)}")
-    dtype = listed[0]._layout.dtype
-    for x in listed:
+    return given
+
+
+def _common(op: str, tensors: Any) -> list[Tensor]:
+    """The tensors converted to their common dtype."""
+    given = _given(op, tensors)
+    dtype = given[0]._layout.dtype
+    for x in given:
         if x._layout.dtype is not dtype:
-            for y in listed:
+            for y in given:
                 dtype = dt.promote(dtype, y._layout.dtype)
-            return [cast(y, dtype) for y in listed]
-    return listed
+            return [cast(y, dtype) for y in given]
+    return given
 
 
 def cat(tensors: Sequence[Tensor], dim: int = 0, *, axis: int | None = None, out: Tensor | None = None) -> Tensor:
@@ -232,13 +258,13 @@ def stack(tensors: Sequence[Tensor], dim: int = 0, *, out: Tensor | None = None)
 
 def hstack(tensors: Sequence[Tensor]) -> Tensor:
     """Joined along dim 1 (dim 0 for 1-d tensors)."""
-    listed = atleast_1d(list(tensors))
+    listed = atleast_1d(_given("hstack", tensors))
     return cat(listed, 0 if listed[0]._layout.ndim == 1 else 1)
 
 
 def vstack(tensors: Sequence[Tensor]) -> Tensor:
     """Joined along dim 0, 1-d tensors as rows."""
-    return cat(atleast_2d(list(tensors)), 0)
+    return cat(atleast_2d(_given("vstack", tensors)), 0)
 
 
 row_stack = vstack
@@ -246,21 +272,21 @@ row_stack = vstack
 
 def dstack(tensors: Sequence[Tensor]) -> Tensor:
     """Joined along dim 2."""
-    return cat(atleast_3d(list(tensors)), 2)
+    return cat(atleast_3d(_given("dstack", tensors)), 2)
 
 
 def column_stack(tensors: Sequence[Tensor]) -> Tensor:
     """Joined along dim 1, 1-d tensors as columns."""
-    return cat([reshape(x, (x._layout.numel, 1)) if x._layout.ndim <= 1 else x for x in tensors], 1)
+    return cat([reshape(x, (x._layout.numel, 1)) if x._layout.ndim <= 1 else x for x in _given("column_stack", tensors)], 1)
 
 
 # ------------------------------------------------------------------------------------------------------------- repeating
 
 
 @method("repeat")
-def repeat(input: Tensor, *repeats: Any, **keywords: Any) -> Tensor:
+def repeat(input: Tensor, *sizes: Any, repeats: Any = None) -> Tensor:
     """The tensor repeated along its dims (a copy): (A, B) -> (m*A, n*B) for repeats (m, n)."""
-    counts = int_tuple("repeat", repeats or (keywords.get("repeats", ()),))
+    counts = int_tuple("repeat", sizes if repeats is None else (repeats,))
     shape = tuple(input._layout.shape)
     lead = len(counts) - len(shape)
     if lead < 0:
@@ -278,9 +304,9 @@ def repeat(input: Tensor, *repeats: Any, **keywords: Any) -> Tensor:
 
 
 @method("tile")
-def tile(input: Tensor, *dims: Any) -> Tensor:
+def tile(input: Tensor, *repeats: Any, dims: Any = None) -> Tensor:
     """As `repeat`, with counts padded by 1 on the left."""
-    counts = int_tuple("tile", dims)
+    counts = int_tuple("tile", repeats if dims is None else (dims,))
     return repeat(input, (1,) * (input._layout.ndim - len(counts)) + counts)
 
 
@@ -332,7 +358,7 @@ def _repeated_positions(counts: Any, output_size: Any) -> Tensor:
 
 
 @method("flip")
-def flip(input: Tensor, *dims: Any) -> Tensor:
+def flip(input: Tensor, *axes: Any, dims: Any = None) -> Tensor:
     """The order of elements reversed along dims (a copy).
 
     >>> import calque
@@ -340,7 +366,7 @@ def flip(input: Tensor, *dims: Any) -> Tensor:
     tensor([2, 1, 0])
     """
     shape = tuple(input._layout.shape)
-    wanted = [normalize_dim(d, len(shape), "flip") for d in int_tuple("flip", dims)]
+    wanted = [normalize_dim(d, len(shape), "flip") for d in int_tuple("flip", axes if dims is None else (dims,))]
     if len(set(wanted)) < len(wanted):
         twice = max(wanted, key=wanted.count)
         raise ArgumentError(f"[flip] expected different dims, got {tuple(wanted)}: dim {twice} appears multiple times; name it once")

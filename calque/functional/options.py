@@ -96,3 +96,12 @@ def filled(shape: Shape, value: Any, dtype: dt.DType, op: str) -> Tensor:
     if is_tensor(value):
         return prim("full", prim("cast", value.detach(), dtype), shape)
     return prim("full", (fill_number(value, dtype, op), dtype), shape)
+
+
+def written(op: str, result: Tensor, out: Any) -> Tensor:
+    """`result` in the tensor that was given for it, which takes its shape."""
+    if not is_tensor(out):
+        raise DTypeError(f"[{op}] expected out as a Tensor, got {type(out).__name__}; leave it out to get a new one")
+    if out._layout.shape != result._layout.shape:
+        out.resize_(tuple(result._layout.shape))
+    return out.copy_(result)  # type: ignore[no-any-return]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable
 from sys import _getframe
 from typing import Any, TypeVar
@@ -12,7 +13,9 @@ import numpy as np
 from calque.autograd.moving import move
 from calque.base import dtypes as dt
 from calque.base.device import CPU, DEFAULT, META, Device, InUse
+from calque.base.errors import ArgumentError, DTypeError
 from calque.base.layout import dense_layout
+from calque.base.shapes import in_words
 from calque.functional.blame import answer, answering
 from calque.functional.options import resolve_device
 from calque.run.recorder import local
@@ -29,7 +32,9 @@ def placed(function: Function, like: bool = False, position: int | None = None) 
 
     @answering
     @functools.wraps(function)
-    def create(*args: Any, device: Any = None, **keywords: Any) -> Any:
+    def create(*args: Any, device: Any = None, layout: Any = None, pin_memory: bool = False, **keywords: Any) -> Any:
+        if layout is not None or pin_memory:
+            _check_memory(function.__name__, layout, pin_memory)
         if position is not None and len(args) > position:
             device, args = args[position], args[:position]
         try:
@@ -49,7 +54,28 @@ def placed(function: Function, like: bool = False, position: int | None = None) 
             answer(function.__name__, function, args, keywords, error)
             raise
 
+    signature = inspect.signature(function)
+    parameters = list(signature.parameters.values())
+    if "device" in signature.parameters and position is None:
+        named = inspect.signature(_memory).parameters
+        end = len(parameters) - (parameters[-1].kind is inspect.Parameter.VAR_KEYWORD)
+        parameters[end:end] = [p for name, p in named.items() if name not in signature.parameters]
+        create.__dict__["__signature__"] = signature.replace(parameters=parameters)
     return create  # type: ignore[return-value]
+
+
+def _memory(*, layout: Any = None, pin_memory: bool = False) -> None:
+    """What every function that makes a tensor takes besides: one layout, and memory that no device wants pinned."""
+
+
+def _check_memory(op: str, layout: Any, pin_memory: Any) -> None:
+    if layout is not None and not (isinstance(layout, str) and layout == STRIDED):
+        raise ArgumentError(f"[{op}] expected layout=calque.strided, got {in_words(layout)}; sparse layouts are not offered")
+    if not isinstance(pin_memory, (bool, np.bool_)) and pin_memory is not None:
+        raise DTypeError(f"[{op}] expected pin_memory as a bool, got {type(pin_memory).__name__} (there is no device to pin memory for)")
+
+
+STRIDED = "torch.strided"
 
 
 def placed_like(function: Function) -> Function:

@@ -5,6 +5,7 @@ element depend on
 from __future__ import annotations
 
 import contextlib
+import inspect
 import math
 import os
 import threading
@@ -17,8 +18,8 @@ from calque.base import dtypes as dt
 from calque.base.device import META, InUse
 from calque.base.errors import ArgumentError, DTypeError, OutOfMemoryError, OutOfRangeError, ShapeError
 from calque.base.shapes import Shape, broadcast_shapes
-from calque.functional.common import cast, is_number, is_tensor, method, number, prim, require_operands
-from calque.functional.options import marked, resolve_device, resolve_dtype, size_of
+from calque.functional.common import Operand, cast, is_number, is_tensor, method, number, prim, require_operands
+from calque.functional.options import marked, resolve_device, resolve_dtype, size_of, written
 from calque.functional.placing import beside_input, host_values, made_on, placed, placed_like
 from calque.functional.views import expand
 from calque.functional.writing import write_back
@@ -191,13 +192,13 @@ def _floating(op: str, dtype: Any, default: dt.DType | None = None) -> dt.DType:
 
 def _sized(op: str, draw: Any) -> Any:
     def create(
-        *size: Any, generator: Generator | None = None, out: Any = None, dtype: Any = None, layout: Any = None,
-        device: Any = None, requires_grad: bool = False, pin_memory: bool = False, **keywords: Any,
+        *sizes: Any, size: Any = None, generator: Generator | None = None, out: Any = None, dtype: Any = None, device: Any = None,
+        requires_grad: bool = False,
     ) -> Tensor:  # fmt: skip
-        shape = size_of(op, size, keywords.get("size"))
+        shape = size_of(op, sizes, size)
         resolve_device(device, op)
         result = draw(shape, _floating(op, dtype), generator)
-        return marked(result, requires_grad, op) if out is None else out.copy_(result)
+        return marked(result, requires_grad, op) if out is None else written(op, result, out)
 
     create.__name__ = create.__qualname__ = op
     return placed(create)
@@ -216,7 +217,7 @@ randn.__doc__ = "Standard normal numbers; sizes as ints, a tuple, a list or `siz
 
 def _like(op: str, draw: Any) -> Any:
     def create(
-        input: Tensor, *, dtype: Any = None, device: Any = None, requires_grad: bool = False, generator: Any = None, **_: Any
+        input: Tensor, *, dtype: Any = None, device: Any = None, requires_grad: bool = False, generator: Any = None, memory_format: Any = None
     ) -> Tensor:
         resolve_device(device, op)
         return marked(draw(tuple(input._layout.shape), _floating(op, dtype, input._layout.dtype), generator), requires_grad, op)
@@ -261,8 +262,8 @@ def _limits(op: str, low: Any, high: Any, dtype: dt.DType) -> tuple[int, int]:
 
 @placed
 def randint(
-    low: Any, high: Any = None, size: Any = None, *, generator: Generator | None = None, dtype: Any = None, device: Any = None,
-    requires_grad: bool = False, **_: Any,
+    low: int, high: int | None = None, size: Any = None, *, generator: Generator | None = None, dtype: Any = None, device: Any = None,
+    requires_grad: bool = False,
 ) -> Tensor:  # fmt: skip
     """Uniform integers in [low, high), int64 unless a dtype is given; `randint(high, size)` starts at 0."""
     if size is None:
@@ -276,12 +277,16 @@ def randint(
 
 
 @placed_like
-def randint_like(input: Tensor, low: int, high: int | None = None, *, dtype: Any = None, **options: Any) -> Tensor:
+def randint_like(
+    input: Tensor, low: int, high: int | None = None, *, dtype: Any = None, device: Any = None, requires_grad: bool = False,
+    generator: Generator | None = None, memory_format: Any = None,
+) -> Tensor:  # fmt: skip
     """`randint` with the shape and dtype of `input`."""
     low, high = (0, low) if high is None else (low, high)
     return randint(
-        low, high, tuple(input._layout.shape), dtype=resolve_dtype(dtype, input._layout.dtype, "randint_like"), **options
-    )
+        low, high, tuple(input._layout.shape), dtype=resolve_dtype(dtype, input._layout.dtype, "randint_like"), device=device,
+        requires_grad=requires_grad, generator=generator,
+    )  # fmt: skip
 
 
 def _host_bits(count: int, generator: Generator | None) -> np.ndarray[Any, Any]:
@@ -295,7 +300,7 @@ def _host_bits(count: int, generator: Generator | None) -> np.ndarray[Any, Any]:
 
 @placed
 def randperm(
-    n: int, *, generator: Generator | None = None, dtype: Any = None, device: Any = None, requires_grad: bool = False, **_: Any
+    n: int, *, generator: Generator | None = None, dtype: Any = None, device: Any = None, requires_grad: bool = False
 ) -> Tensor:
     """The numbers 0..n-1 in random order: (n,)."""
     n = int(n)
@@ -309,8 +314,9 @@ def randperm(
 
 @placed_like
 def normal(
-    mean: Any, std: Any = 1.0, size: Any = None, *, generator: Generator | None = None, out: Any = None, **options: Any
-) -> Tensor:
+    mean: Operand = 0.0, std: Operand = 1.0, size: Any = None, *, generator: Generator | None = None, out: Any = None, dtype: Any = None,
+    device: Any = None, requires_grad: bool = False,
+) -> Tensor:  # fmt: skip
     """Normal numbers with the given means and standard deviations (numbers or tensors), or of a `size`."""
     known = is_tensor(std) and std._layout.numel and std._layout.device is not META
     if is_number(std) and number(std) < 0 or known and read(std, "normal").min() < 0:
@@ -320,12 +326,10 @@ def normal(
         raise DTypeError("[normal] expected mean or std as a Tensor, or a size, got numbers alone; pass size=")
     shape = size_of("normal", (size,)) if size is not None else broadcast_shapes(*shapes, op="normal")
     given = [x._layout.dtype for x in (mean, std) if is_tensor(x)]
-    dtype = _floating("normal", options.pop("dtype", None), given[0] if given else None)
-    requires_grad = options.pop("requires_grad", False)
-    resolve_device(options.pop("device", None), "normal")
-    noise = gaussian(shape, dtype, generator)
+    resolve_device(device, "normal")
+    noise = gaussian(shape, _floating("normal", dtype, given[0] if given else None), generator)
     result = _affine(noise, std, mean)
-    return marked(result, requires_grad, "normal") if out is None else out.copy_(result)  # type: ignore[no-any-return]
+    return marked(result, requires_grad, "normal") if out is None else written("normal", result, out)
 
 
 def _affine(noise: Tensor, scale: Any, shift: Any) -> Tensor:
@@ -352,7 +356,7 @@ def bernoulli(input: Tensor, p: float | None = None, *, generator: Generator | N
     work = dt.float64 if dtype is dt.float64 else dt.float32
     chance = cast(input.detach(), work) if p is None else (float(p), work)
     result = cast(prim("lt", uniform(shape, work, generator), chance), dtype)
-    return result if out is None else out.copy_(result)  # type: ignore[no-any-return]
+    return result if out is None else written("bernoulli", result, out)
 
 
 @method("multinomial")
@@ -405,18 +409,23 @@ def _drawn(given: np.ndarray[Any, Any], num_samples: int, replacement: bool, gen
 
 def _in_place(name: str, draw: Any) -> None:
     def fill(input: Tensor, *arguments: Any, generator: Generator | None = None, **keywords: Any) -> Tensor:
+        if "from" in keywords:  # PyTorch's name, which Python keeps for itself
+            keywords["from_"] = keywords.pop("from")
         given = (tuple(input._layout.shape), input._layout.dtype, generator, *arguments)
         value = made_on(input._layout.device, draw, given, keywords) if InUse.several else draw(*given, **keywords)
         return write_back(name, input, value)
 
     fill.__name__ = fill.__qualname__ = name
     fill.__doc__ = draw.__doc__
+    own = inspect.signature(fill).parameters
+    parameters = [own["input"], *list(inspect.signature(draw).parameters.values())[3:], own["generator"]]
+    fill.__dict__["__signature__"] = inspect.Signature(parameters, return_annotation=Tensor)
     method(name)(fill)
 
 
-def _uniform(shape: Shape, dtype: dt.DType, generator: Any, a: float = 0.0, b: float = 1.0, **named: float) -> Tensor:
+def _uniform(shape: Shape, dtype: dt.DType, generator: Any, from_: float = 0.0, to: float = 1.0) -> Tensor:
     """Uniform numbers in [from, to), written into the tensor."""
-    low, high = float(named.get("from", a)), float(named.get("to", b))
+    low, high = float(from_), float(to)
     if low > high:
         raise ArgumentError(f"[uniform_] expects to return a [from, to) range, but found from={low} > to={high}")
     return _affine(uniform(shape, _floating("uniform_", None, dtype), generator), high - low, low)
@@ -429,7 +438,7 @@ def _normal(shape: Shape, dtype: dt.DType, generator: Any, mean: float = 0.0, st
     return _affine(gaussian(shape, _floating("normal_", None, dtype), generator), std, mean)
 
 
-def _bernoulli(shape: Shape, dtype: dt.DType, generator: Any, p: Any = 0.5) -> Tensor:
+def _bernoulli(shape: Shape, dtype: dt.DType, generator: Any, p: Operand = 0.5) -> Tensor:
     """1 with probability p, else 0, written into the tensor."""
     _check_probability("bernoulli_", p)
     work = dt.float64 if dtype is dt.float64 else dt.float32
@@ -438,10 +447,10 @@ def _bernoulli(shape: Shape, dtype: dt.DType, generator: Any, p: Any = 0.5) -> T
 
 
 def _random(
-    shape: Shape, dtype: dt.DType, generator: Any, low: int | None = None, high: int | None = None, **named: int
+    shape: Shape, dtype: dt.DType, generator: Any, from_: int | None = None, to: int | None = None
 ) -> Tensor:
     """Uniform integers in [from, to), or over all values of the dtype, written into the tensor."""
-    low, high = named.get("from", low), named.get("to", high)
+    low, high = from_, to
     if high is None:
         digits = {
             dt.bool_: 1,

@@ -24,7 +24,7 @@ from calque.functional.elementary import _float, exp, log, sqrt
 from calque.functional.math import isnan, where, with_formula
 from calque.functional.precision import full_precision
 from calque.functional.results import MaxResult, MinMaxResult, MinResult
-from calque.functional.views import detach, reshape, sum_to_shape
+from calque.functional.views import detach, int_tuple, reshape, sum_to_shape
 from calque.run.recorder import local
 from calque.run.source import warn_user
 from calque.tensor import Tensor
@@ -43,14 +43,14 @@ def numpy_names(function: Callable[..., Any]) -> Callable[..., Any]:
     @answering
     @functools.wraps(function)
     def call(*args: Any, **keywords: Any) -> Any:
-        if keywords:
-            if "axis" in keywords:
-                keywords["dim"] = keywords.pop("axis")
-            if "keepdims" in keywords:
-                keywords["keepdim"] = keywords.pop("keepdims")
-            if "keepdim" in keywords:
-                keywords["keepdim"] = bool(keywords["keepdim"])  # NumPy's bool equals Python's as a key, but is no int
         try:
+            if keywords:
+                if "axis" in keywords:
+                    keywords["dim"] = keywords.pop("axis")
+                if "keepdims" in keywords:
+                    keywords["keepdim"] = keywords.pop("keepdims")
+                if "keepdim" in keywords:
+                    keywords["keepdim"] = bool(keywords["keepdim"])  # NumPy's bool equals Python's as a key, but is no int
             return function(*args, **keywords)
         except Exception as error:
             answer(function.__name__, function, args, keywords, error)
@@ -65,10 +65,6 @@ def dims_of(op: str, x: Tensor, dim: Dims) -> Shape:
     if dim.__class__ is int:
         found = normalize_dim(dim, ndim, op)
         return (found,) if ndim else ()
-    if isinstance(dim, np.integer):
-        dim = int(dim)
-    if dim is not None and not isinstance(dim, (int, tuple, list)):
-        raise DTypeError(f"[{op}] expected dim as an int, a tuple of ints or None, got {type(dim).__name__}")
     return normalize_dims(dim, ndim, op)
 
 
@@ -117,7 +113,7 @@ def sum(input: Tensor, dim: Dims = None, keepdim: bool = False, *, dtype: dt.DTy
 @method()
 def sum_to_size(input: Tensor, *size: Any) -> Tensor:
     """Sum the dims that were broadcast from `size`: the adjoint of `expand`."""
-    shape = tuple(size[0]) if len(size) == 1 and isinstance(size[0], (tuple, list)) else tuple(size)
+    shape = int_tuple("sum_to_size", size)
     own = tuple(input._layout.shape)
     if own == shape:
         return input

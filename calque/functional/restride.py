@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from calque.functional.blame import signed
 from calque.functional.common import method
 from calque.functional.views import squeeze, swapaxes, swapdims, t, transpose, unsqueeze
 from calque.run.recorder import local
@@ -37,7 +38,7 @@ def _install(name: str, function: Callable[..., Any]) -> None:
 
     apply.__name__ = apply.__qualname__ = name
     apply.__doc__ = f"`{function.__name__}` on the tensor itself; returns it."
-    method(name)(apply)
+    method(name)(signed(apply, function))
 
 
 for _function in (squeeze, swapaxes, swapdims, t, transpose, unsqueeze):

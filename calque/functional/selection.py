@@ -16,7 +16,7 @@ from calque.base.shapes import Shape, broadcast_shapes, normalize_dim, whole
 from calque.functional.checks import check_index
 from calque.functional.common import Operand, cast, is_number, is_tensor, method, operand, prim, require_operands, require_tensors
 from calque.functional.indexing import fitted, positions_of, put_values
-from calque.functional.options import fill_number
+from calque.functional.options import fill_number, marked, resolve_dtype, size_of
 from calque.functional.placing import beside_input, placed
 from calque.functional.views import expand, movedim, reshape
 from calque.functional.windows import diagonal as _diagonal
@@ -395,16 +395,22 @@ def triu(input: Tensor, diagonal: int = 0) -> Tensor:
     return _triangle("triu", "ge", input, diagonal)
 
 
+def _indices(op: str, of: Any, row: int, col: int, offset: int, dtype: Any, requires_grad: bool) -> Tensor:
+    rows, columns = size_of(op, (row, col))
+    places = np.stack(of(rows, whole(op, "offset", offset), columns))
+    return marked(upload_known(places, resolve_dtype(dtype, dt.int64, op)), requires_grad, op)
+
+
 @placed
-def tril_indices(row: int, col: int, offset: int = 0, *, dtype: Any = None, device: Any = None, **_: Any) -> Tensor:
+def tril_indices(row: int, col: int, offset: int = 0, *, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
     """Coordinates of the lower triangle: (2, K)."""
-    return upload_known(np.stack(np.tril_indices(row, offset, col)), dtype or dt.int64)
+    return _indices("tril_indices", np.tril_indices, row, col, offset, dtype, requires_grad)
 
 
 @placed
-def triu_indices(row: int, col: int, offset: int = 0, *, dtype: Any = None, device: Any = None, **_: Any) -> Tensor:
+def triu_indices(row: int, col: int, offset: int = 0, *, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
     """Coordinates of the upper triangle: (2, K)."""
-    return upload_known(np.stack(np.triu_indices(row, offset, col)), dtype or dt.int64)
+    return _indices("triu_indices", np.triu_indices, row, col, offset, dtype, requires_grad)
 
 
 @method("diag_embed")

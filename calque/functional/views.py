@@ -6,7 +6,6 @@ A view's gradient rule maps the view's gradient to the source's; it is made once
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from operator import index as as_int
 from typing import Any
 
 from calque.base.dtypes import DType
@@ -17,6 +16,8 @@ from calque.base.shapes import (
     broadcast_shapes,
     broadcast_strides,
     infer_size,
+    ints,
+    listed,
     normalize_dim,
     view_strides,
 )
@@ -57,13 +58,7 @@ def int_tuple(op: str, values: Any) -> Shape:
             break
     else:
         return tuple(values)
-    try:
-        return tuple(as_int(v) for v in values)
-    except TypeError:
-        bad = next(v for v in values if not hasattr(v, "__index__"))
-        raise TypeError(
-            f"[{op}] expected integers, got {type(bad).__name__} {bad!r}; convert sizes and dims with int()"
-        ) from None
+    return ints(op, values)
 
 
 # ---------------------------------------------------------------------------------------------------------- metadata
@@ -131,7 +126,7 @@ def _reshaped(view: Layout, shape: Shape, op: str) -> Entry | None:
 
 
 @method("view")
-def view(input: Tensor, *shape: Any, **keywords: Any) -> Tensor:
+def view(input: Tensor, *shape: Any, size: Any = None, dtype: Any = None) -> Tensor:
     """The same memory under another shape (ints, a tuple, a list; one -1 is inferred) or another element type.
 
     >>> import calque
@@ -139,7 +134,7 @@ def view(input: Tensor, *shape: Any, **keywords: Any) -> Tensor:
     torch.Size([2, 3])
     """
     if not shape:
-        shape = (keywords.get("size", keywords.get("dtype", ())),)
+        shape = (() if dtype is None else dtype) if size is None else size,
     if len(shape) == 1 and isinstance(shape[0], DType):
         return view_dtype(input, shape[0])
     shape = int_tuple("view", shape)
@@ -176,16 +171,14 @@ def view_dtype(input: Tensor, dtype: DType) -> Tensor:
 
 
 @method("reshape")
-def reshape(input: Tensor, *shape: Any, **keywords: Any) -> Tensor:
+def reshape(input: Tensor, *sizes: Any, shape: Any = None) -> Tensor:
     """The elements under another shape: a view where strides allow it, else a copy with memory of its own.
 
     >>> import calque
     >>> calque.arange(6).reshape(2, -1).shape
     torch.Size([2, 3])
     """
-    if not shape and "shape" in keywords:
-        shape = (keywords["shape"],)
-    shape = int_tuple("reshape", shape)
+    shape = int_tuple("reshape", sizes if shape is None else (shape,))
     try:
         key = ("view", input._layout, shape)
     except AttributeError as error:
@@ -244,7 +237,7 @@ def unflatten(input: Tensor, dim: int, sizes: Sequence[int]) -> Tensor:
     """One dim as several: (A, B*C) -> (A, B, C) for dim=1, sizes=(B, C)."""
     shape = input._layout.shape
     d = normalize_dim(dim, len(shape), "unflatten")
-    parts = infer_size(int_tuple("unflatten", (tuple(sizes),)), shape[d], "unflatten")
+    parts = infer_size(int_tuple("unflatten", (sizes,)), shape[d], "unflatten")
     return view(input, (*shape[:d], *parts, *shape[d + 1 :]))
 
 
@@ -365,8 +358,8 @@ def _matrix_2d(input: Tensor) -> Tensor:
 def movedim(input: Tensor, source: int | Sequence[int], destination: int | Sequence[int]) -> Tensor:
     """Dims `source` moved to the places `destination`, the others in order: (A, B, C) -> (B, C, A) for 0 -> 2."""
     ndim = input._layout.ndim
-    sources = [normalize_dim(d, ndim, "movedim") for d in ([source] if isinstance(source, int) else source)]
-    targets = [normalize_dim(d, ndim, "movedim") for d in ([destination] if isinstance(destination, int) else destination)]
+    sources = [normalize_dim(d, ndim, "movedim") for d in listed("movedim", "source", source)]
+    targets = [normalize_dim(d, ndim, "movedim") for d in listed("movedim", "destination", destination)]
     if len(sources) != len(targets) or len(set(sources)) != len(sources) or len(set(targets)) != len(targets):
         raise ShapeError(f"[movedim] expected as many distinct destinations as sources, got {source} -> {destination}")
     if not ndim:  # the one dim of a number, 0 or -1, cannot move
@@ -408,9 +401,9 @@ def squeeze(input: Tensor, dim: Any = None) -> Tensor:
     >>> calque.zeros(2, 1, 2).squeeze().shape
     torch.Size([2, 2])
     """
-    if dim.__class__ is list:
-        dim = tuple(dim)
     try:
+        if dim is not None and dim.__class__ is not int:
+            dim = tuple(listed("squeeze", "dim", dim))
         key = ("squeeze", input._layout, dim)
         found = lookup(key) or remember(key, _squeezed(input._layout, dim))
     except Exception as error:
@@ -492,7 +485,7 @@ def _expanded(view: Layout, sizes: Shape) -> Entry:
 
 
 @method("expand")
-def expand(input: Tensor, *sizes: Any, **keywords: Any) -> Tensor:
+def expand(input: Tensor, *sizes: Any, size: Any = None, implicit: bool = False) -> Tensor:
     """Dimensions of size 1 repeated without copying: (3, 1) -> (3, 4); -1 keeps a size.
 
     >>> import calque
@@ -500,7 +493,7 @@ def expand(input: Tensor, *sizes: Any, **keywords: Any) -> Tensor:
     tensor([[1, 1, 1],
             [2, 2, 2]])
     """
-    wanted = int_tuple("expand", sizes or (keywords.get("size", ()),))
+    wanted = int_tuple("expand", sizes if size is None else (size,))
     key = ("expand", input._layout, wanted)
     found = lookup(key) or remember(key, _expanded(input._layout, wanted))
     return make_view(input, found[0], "ExpandBackward0", found[1])
@@ -513,9 +506,9 @@ def expand_as(input: Tensor, other: Tensor) -> Tensor:
 
 
 @method("broadcast_to")
-def broadcast_to(input: Tensor, *size: Any, **keywords: Any) -> Tensor:
+def broadcast_to(input: Tensor, *sizes: Any, size: Any = None) -> Tensor:
     """`input.expand(size)`."""
-    return expand(input, *(size or (keywords["size"],)))
+    return expand(input, *sizes, size=size)
 
 
 def broadcast_tensors(*tensors: Tensors) -> tuple[Tensor, ...]:

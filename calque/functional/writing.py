@@ -7,7 +7,7 @@ from typing import Any
 
 from calque.base.errors import ArgumentError, DTypeError, ShapeError
 from calque.base.shapes import overlaps
-from calque.functional.blame import answer, answering
+from calque.functional.blame import answer, answering, signed
 from calque.functional.common import cast, is_tensor
 from calque.run.recorder import local, share_value
 from calque.tensor import Tensor, assign, check_in_place, wrap
@@ -76,4 +76,4 @@ def in_place_form(name: str, function: Callable[..., Any]) -> Callable[..., Any]
 
     apply.__name__ = apply.__qualname__ = name
     apply.__doc__ = f"`{function.__name__}` with the result stored in the tensor itself."
-    return answering(apply)
+    return answering(signed(apply, function))

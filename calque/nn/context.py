@@ -6,6 +6,7 @@ from itertools import pairwise
 from typing import Any
 
 from calque.base.errors import no_tensor
+from calque.functional.blame import explained, is_guess, refusal, wrong_settings
 
 _KEY = "_calque_layers"
 _NOTE = "in layer "
@@ -29,9 +30,13 @@ def layer_path(chain: list[Any]) -> str:
     return ".".join(reversed(parts))
 
 
-def annotate(module: Any, error: Exception) -> Exception:
+def annotate(module: Any, error: Exception, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Exception:
     """The exception that leaves `module`'s forward, with a note of the path and class of the failing layer; inner calls extend outwards."""
-    if isinstance(error, AttributeError):
+    if type(module).__module__.startswith("calque."):  # our layers explain what was wrong with their arguments
+        error = explained(type(module).__name__, module.forward, args, kwargs or {}, error) or error
+        if is_guess(error):
+            error = next((refusal(type(module).__name__, *wrong) for wrong in wrong_settings(module)), error)
+    elif isinstance(error, AttributeError):
         error = no_tensor(type(module).__name__, error) or error
     chain: list[Any] = error.__dict__.setdefault(_KEY, [])
     if not chain or chain[-1] is not module:

@@ -99,7 +99,7 @@ def _target(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
     for ignored in ("non_blocking", "memory_format", "copy"):
         kwargs.pop(ignored, None)
     if kwargs:
-        raise TypeError(f"to() got an unexpected keyword argument {next(iter(kwargs))!r}")
+        raise TypeError(f"[to] got an unexpected keyword argument {next(iter(kwargs))!r}; expected device, dtype, non_blocking or memory_format")
     for value in args:
         if is_tensor(value):
             device, dtype = value._layout.device, value._layout.dtype

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from calque.base.errors import ArgumentError, DTypeError
+from calque.base.shapes import in_words
 from calque.functional.common import is_tensor
 from calque.nn import state
 from calque.nn.context import annotate
@@ -70,7 +71,8 @@ class Module(Conversions):
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The computation of a call; subclasses define it."""
         raise NotImplementedError(
-            f'Module [{type(self).__name__}] is missing the required "forward" function; define forward(self, ...), or call the layers inside'
+            f'[{type(self).__name__}] Module [{type(self).__name__}] is missing the required "forward" function; '
+            "define forward(self, ...), or call the layers inside"
         )
 
     # ------------------------------------------------------------------------------------------------------------- calling
@@ -85,7 +87,7 @@ class Module(Conversions):
                 return self._call_with_hooks(args, kwargs)
             return self.forward(*args, **kwargs)
         except Exception as error:
-            meant = annotate(self, error)
+            meant = annotate(self, error, args, kwargs)
             if meant is not error:
                 raise meant from None
             raise
@@ -180,24 +182,26 @@ class Module(Conversions):
 
     def _check_name(self, name: str, kind: str, registry: str) -> None:
         if registry not in self.__dict__:
-            raise AttributeError(f"cannot assign {kind} before Module.__init__() call; begin __init__ with super().__init__()")
+            raise AttributeError(f"[Module] cannot assign {kind} before Module.__init__() call; begin __init__ with super().__init__()")
         if not isinstance(name, str):
-            raise TypeError(f"{kind} name should be a string. Got {type(name).__name__}")
+            raise TypeError(f"[register_{kind}] {kind} name should be a string. Got {in_words(name)}; pass its name first")
         if "." in name:
-            raise KeyError(f'{kind} name can\'t contain "."')
+            raise KeyError(f'[register_{kind}] {kind} name can\'t contain ".", got {name!r}; use another character')
         if name == "":
-            raise KeyError(f'{kind} name can\'t be empty string ""')
+            raise KeyError(f'[register_{kind}] {kind} name can\'t be empty string ""; give it a name')
         if hasattr(self, name) and name not in self.__dict__[registry]:
-            raise KeyError(f"attribute '{name}' already exists")
+            raise KeyError(f"[register_{kind}] attribute '{name}' already exists; choose another name, or delete the attribute first")
 
     def register_parameter(self, name: str, param: Any) -> None:
         """Add a parameter (or None) under a name; it is then an attribute."""
         self._check_name(name, "parameter", "_parameters")
         if param is not None and not isinstance(param, Parameter):
-            raise TypeError(f"cannot assign '{type(param).__name__}' object to parameter '{name}' (nn.Parameter or None required)")
+            raise TypeError(
+                f"[register_parameter] cannot assign '{type(param).__name__}' object to parameter '{name}' (nn.Parameter or None required)"
+            )
         if param is not None and param._grad_fn is not None:
             raise ValueError(
-                f"Cannot assign non-leaf Tensor to parameter '{name}'. Model parameters must be created explicitly; "
+                f"[register_parameter] Cannot assign non-leaf Tensor to parameter '{name}'. Model parameters must be created explicitly; "
                 "to express it as a function of another Tensor, compute the value in the forward() method."
             )
         if param is not None and "_name" not in param.__dict__:
@@ -209,7 +213,10 @@ class Module(Conversions):
         """Add a tensor that belongs to the module's state but is not trained (or None)."""
         self._check_name(name, "buffer", "_buffers")
         if tensor is not None and not is_tensor(tensor):
-            raise TypeError(f"cannot assign '{type(tensor).__name__}' object to buffer '{name}' (Tensor or None required)")
+            raise TypeError(
+                f"[register_buffer] cannot assign '{type(tensor).__name__}' object to buffer '{name}' (Tensor or None required); "
+                "convert it with calque.as_tensor(...)"
+            )
         self._buffers[name] = tensor
         Changes.epoch += 1
         if persistent:
@@ -222,7 +229,7 @@ class Module(Conversions):
         self._check_name(name, "module", "_modules")
         if module is not None and not isinstance(module, Module):
             hint = "; unpack it, as in Sequential(*layers)" if isinstance(module, (list, tuple)) else "; pass a layer, such as nn.ReLU()"
-            raise TypeError(f"{_type_name(module)} is not a Module subclass{hint}")
+            raise TypeError(f"[add_module] {_type_name(module)} is not a Module subclass{hint}")
         self._modules[name] = module
         Changes.epoch += 1
 
@@ -244,21 +251,21 @@ class Module(Conversions):
         parameters = own.get("_parameters")
         if isinstance(value, Parameter):
             if parameters is None:
-                raise AttributeError("cannot assign parameters before Module.__init__() call; begin __init__ with super().__init__()")
+                raise AttributeError("[Module] cannot assign parameters before Module.__init__() call; begin __init__ with super().__init__()")
             self._forget(name, "_parameters")
             self.register_parameter(name, value)
         elif parameters is not None and name in parameters:
             if value is not None:
-                raise TypeError(f"cannot assign '{_type_name(value)}' as parameter '{name}' (nn.Parameter or None expected)")
+                raise TypeError(f"[Module] cannot assign '{_type_name(value)}' as parameter '{name}' (nn.Parameter or None expected)")
             parameters[name] = None
         elif isinstance(value, Module):
             if "_modules" not in own:
-                raise AttributeError("cannot assign module before Module.__init__() call; begin __init__ with super().__init__()")
+                raise AttributeError("[Module] cannot assign module before Module.__init__() call; begin __init__ with super().__init__()")
             self._forget(name, "_modules")
             own["_modules"][name] = value
         elif parameters is not None and name in own["_modules"]:
             if value is not None:
-                raise TypeError(f"cannot assign '{_type_name(value)}' as child module '{name}' (nn.Module or None expected)")
+                raise TypeError(f"[Module] cannot assign '{_type_name(value)}' as child module '{name}' (nn.Module or None expected)")
             own["_modules"][name] = None
         elif isinstance(value, Buffer) or (parameters is not None and name in own["_buffers"]):
             self._set_buffer(name, value)
@@ -268,9 +275,9 @@ class Module(Conversions):
     def _set_buffer(self, name: str, value: Any) -> None:
         own = self.__dict__
         if "_buffers" not in own:
-            raise AttributeError("cannot assign buffer before Module.__init__() call; begin __init__ with super().__init__()")
+            raise AttributeError("[Module] cannot assign buffer before Module.__init__() call; begin __init__ with super().__init__()")
         if value is not None and not is_tensor(value):
-            raise TypeError(f"cannot assign '{_type_name(value)}' as buffer '{name}' (Buffer, Tensor or None expected)")
+            raise TypeError(f"[Module] cannot assign '{_type_name(value)}' as buffer '{name}' (Buffer, Tensor or None expected)")
         if isinstance(value, Buffer):
             self._forget(name, "_buffers")
             self.register_buffer(name, value, value.persistent)
@@ -308,6 +315,8 @@ class Module(Conversions):
     def named_modules(self, memo: set[Any] | None = None, prefix: str = "", remove_duplicate: bool = True) -> Iterator[tuple[str, Any]]:
         """(dotted name, module) of this module and everything below it; a shared module once."""
         memo = set() if memo is None else memo
+        if not isinstance(memo, set):
+            raise DTypeError(f"[named_modules] expected memo as a set of modules, got {type(memo).__name__}; leave it out")
         if self in memo:
             return
         if remove_duplicate:
@@ -369,28 +378,28 @@ class Module(Conversions):
         module: Any = self
         for part in target.split(".") if target else ():
             if not hasattr(module, part):
-                raise AttributeError(f"{type(module).__name__} has no attribute `{part}`")
+                raise AttributeError(f"[get_submodule] {type(module).__name__} has no attribute `{part}`; named_modules() lists the names")
             module = getattr(module, part)
             if not isinstance(module, Module):
-                raise AttributeError(f"`{part}` is not an nn.Module")
+                raise AttributeError(f"[get_submodule] `{part}` is not an nn.Module, got {type(module).__name__}; named_modules() lists the names")
         return module
 
-    def _member(self, target: str, registry: str, what: str) -> Any:
+    def _member(self, op: str, target: str, registry: str, what: str) -> Any:
         path, _, name = target.rpartition(".")
         module = self.get_submodule(path)
         if not hasattr(module, name):
-            raise AttributeError(f"{type(module).__name__} has no attribute `{name}`")
+            raise AttributeError(f"[{op}] {type(module).__name__} has no attribute `{name}`; state_dict() lists the names")
         if name not in module.__dict__[registry]:
-            raise AttributeError(f"`{name}` is not {what}")
+            raise AttributeError(f"[{op}] `{name}` is not {what}; state_dict() lists the names")
         return getattr(module, name)
 
     def get_parameter(self, target: str) -> Any:
         """The parameter with a dotted name."""
-        return self._member(target, "_parameters", "an nn.Parameter")
+        return self._member("get_parameter", target, "_parameters", "an nn.Parameter")
 
     def get_buffer(self, target: str) -> Any:
         """The buffer with a dotted name."""
-        return self._member(target, "_buffers", "a buffer")
+        return self._member("get_buffer", target, "_buffers", "a buffer")
 
     def set_submodule(self, target: str, module: Any) -> None:
         """Replace (or add) the submodule with a dotted name."""
@@ -410,11 +419,17 @@ class Module(Conversions):
 
     def get_extra_state(self) -> Any:
         """State besides parameters and buffers; override together with `set_extra_state`."""
-        raise NotImplementedError("Reached a code path in Module.get_extra_state() that should never be called.")
+        raise NotImplementedError(
+            "[get_extra_state] Reached a code path in Module.get_extra_state() that should never be called: the module has no extra state; "
+            "define get_extra_state() and set_extra_state() in your class"
+        )
 
     def set_extra_state(self, state: Any) -> None:
         """Take what `get_extra_state` returned."""
-        raise NotImplementedError("Reached a code path in Module.set_extra_state() that should never be called.")
+        raise NotImplementedError(
+            "[set_extra_state] Reached a code path in Module.set_extra_state() that should never be called: the module has no extra state; "
+            "define get_extra_state() and set_extra_state() in your class"
+        )
 
     def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
         state.save_own(self, destination, prefix, keep_vars)
@@ -439,7 +454,7 @@ class Module(Conversions):
     def train(self, mode: bool = True) -> Any:
         """Set training mode here and below (dropout, batch norm)."""
         if not isinstance(mode, bool):
-            raise ValueError("training mode is expected to be boolean")
+            raise ValueError(f"[train] training mode is expected to be boolean, got {in_words(mode)}; pass True or False")
         self.training = mode
         for module in self.children():
             module.train(mode)

@@ -100,7 +100,7 @@ class Plan:
 def load(module: Any, state_dict: Any, strict: bool, assign: bool) -> IncompatibleKeys:
     """`Module.load_state_dict`."""
     if not isinstance(state_dict, Mapping):
-        raise TypeError(f"Expected state_dict to be dict-like, got {type(state_dict)}; pass what state_dict() of a module returns")
+        raise TypeError(f"[load_state_dict] Expected state_dict to be dict-like, got {type(state_dict)}; pass what state_dict() of a module returns")
     metadata = getattr(state_dict, "_metadata", None)
     entries: OrderedDict[str, Any] = OrderedDict(state_dict)
     plan = Plan(strict)

@@ -25,6 +25,8 @@ class CosineAnnealingLR(LRScheduler):
             return self._rates()
         if self._step_count == 1 and self.last_epoch > 0:
             return self.closed_form()
+        if not self.T_max:
+            raise ArgumentError("[CosineAnnealingLR] expected T_max >= 1, the number of epochs from the highest to the lowest rate, got 0")
         groups, low, t = self.optimizer.param_groups, self.eta_min, self.last_epoch
         if (t - 1 - self.T_max) % (2 * self.T_max) == 0:  # at the bottom, where the ratio below is 0 / 0
             rise = (1 - math.cos(math.pi / self.T_max)) / 2

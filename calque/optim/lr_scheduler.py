@@ -14,7 +14,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -38,6 +37,7 @@ from calque.optim.schedule import (
 from calque.run.capture import abort
 from calque.run.effects import told
 from calque.run.live import LIVE, plain
+from calque.run.source import warn_user
 
 
 class LambdaLR(LRScheduler):
@@ -314,7 +314,7 @@ class ReduceLROnPlateau(LRScheduler):
             metrics = metrics.item()
         value = metrics if metrics.__class__ in LIVE else float(metrics)
         if epoch is not None:
-            warnings.warn(STEP_WITH_EPOCH, UserWarning, stacklevel=2)
+            warn_user(STEP_WITH_EPOCH, UserWarning)
         if any(is_tensor(group["lr"]) for group in self.optimizer.param_groups):
             abort("steps a learning-rate schedule")
             self._observe(plain(value), epoch)
@@ -323,7 +323,7 @@ class ReduceLROnPlateau(LRScheduler):
 
     def _observe(self, value: float, epoch: int | None) -> None:
         if math.isnan(value):
-            warnings.warn("[ReduceLROnPlateau] the metric is NaN and counts as no improvement", RuntimeWarning, stacklevel=3)
+            warn_user("[ReduceLROnPlateau] the metric is NaN and counts as no improvement", RuntimeWarning)
         self.last_epoch = self.last_epoch + 1 if epoch is None else epoch
         if self._is_better(value, self.best):
             self.best, self.num_bad_epochs = value, 0

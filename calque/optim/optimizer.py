@@ -18,7 +18,7 @@ import numpy as np
 from calque.autograd.api import RemovableHandle
 from calque.autograd.modes import enable_grad, no_grad
 from calque.base import dtypes as dt
-from calque.base.errors import ArgumentError, StateDictError
+from calque.base.errors import ArgumentError, DTypeError, StateDictError
 from calque.functional.common import is_tensor
 from calque.optim.replay import update_again
 from calque.run import recorder
@@ -137,6 +137,8 @@ class Optimizer:
             raise TypeError(
                 f"[{type(self).__name__}] expected an iterable of Tensors or dicts, got {type(params).__name__}; pass model.parameters()"
             )
+        if not isinstance(defaults, dict):
+            raise DTypeError(f"[{type(self).__name__}] expected defaults as a dict of options, got {type(defaults).__name__}; pass dict(lr=...)")
         self.defaults = defaults
         self._reset_hooks()
         self.state: defaultdict[Any, dict[str, Any]] = defaultdict(dict)
@@ -270,7 +272,7 @@ class Optimizer:
 
     def step_numbers(self, group: dict[str, Any], parameters: list[Any]) -> list[float]:
         """Count a step of the parameters, which have gradients; what changes in their update from step to step."""
-        raise NotImplementedError
+        raise self._missing("step_numbers()")
 
     def _check_replay(self, capture: Any) -> None:
         """A step is being recorded for replay by `hybridize`."""
@@ -281,7 +283,11 @@ class Optimizer:
 
     def update_group(self, group: dict[str, Any]) -> None:
         """Record the update of one group."""
-        raise NotImplementedError
+        raise self._missing("update_group() or step()")
+
+    def _missing(self, what: str) -> NotImplementedError:
+        name = type(self).__name__
+        return NotImplementedError(f"[{name}] expected an optimizer with {what}, got {name} without; define it, or use SGD, Adam, ...")
 
     def register_step_pre_hook(self, hook: Callable[..., Any]) -> RemovableHandle:
         """Call `hook(optimizer, args, kwargs)` before each step; it may return new `(args, kwargs)`."""

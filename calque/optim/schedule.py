@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import contextlib
 import types
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from calque.autograd.modes import no_grad
-from calque.base.errors import ArgumentError
-from calque.functional.common import is_tensor
+from calque.base.errors import ArgumentError, DTypeError
+from calque.base.shapes import whole
+from calque.functional.blame import require_settings
+from calque.functional.common import is_number, is_tensor
 from calque.optim.optimizer import Optimizer
 from calque.run.capture import abort, again
 from calque.run.live import LIVE
+from calque.run.source import warn_user
 
 STEP_WITH_EPOCH = (
     "The epoch parameter in `scheduler.step()` was not necessary and is being deprecated where possible. "
@@ -73,6 +75,8 @@ class LRScheduler:
 
     def __init__(self, optimizer: Optimizer, last_epoch: int = -1) -> None:
         require_optimizer(type(self).__name__, optimizer)
+        whole(type(self).__name__, "last_epoch", last_epoch)
+        require_settings(self)
         self.optimizer = optimizer
         for i, group in enumerate(optimizer.param_groups):
             if last_epoch == -1:
@@ -96,7 +100,7 @@ class LRScheduler:
 
     def get_lr(self) -> list[Any]:
         """Rates of all groups at `last_epoch`; called by `step`."""
-        raise NotImplementedError
+        raise NotImplementedError(f"[{type(self).__name__}] expected a schedule with get_lr(), got one without; define it")
 
     def closed_form(self) -> list[Any] | None:
         """Rates at `last_epoch` from the initial ones alone, or None if `get_lr` is all there is."""
@@ -110,15 +114,13 @@ class LRScheduler:
     def step(self, epoch: int | None = None) -> None:
         """Go to the next epoch (call it after `optimizer.step()`)."""
         if self._step_count == 1 and not self.optimizer._opt_called:
-            warnings.warn(
-                "Detected call of `lr_scheduler.step()` before `optimizer.step()`. You should call them in the opposite order: "
+            warn_user("Detected call of `lr_scheduler.step()` before `optimizer.step()`. You should call them in the opposite order: "
                 "`optimizer.step()` before `lr_scheduler.step()`. Failure to do this will result in skipping the first value of the "
-                "learning rate schedule.",
-                UserWarning,
-                stacklevel=2,
-            )
+                "learning rate schedule.", UserWarning)
         if epoch is not None:
-            warnings.warn(STEP_WITH_EPOCH, UserWarning, stacklevel=2)
+            if not is_number(epoch):
+                raise DTypeError(f"[{type(self).__name__}] expected epoch as a number or None, got {type(epoch).__name__}; leave it out")
+            warn_user(STEP_WITH_EPOCH, UserWarning)
         self._repeat(lambda: self._next(epoch), epoch)
 
     def _repeat(self, action: Callable[[], None], epoch: Any = None) -> None:
@@ -161,7 +163,7 @@ class LRScheduler:
 
     def _warn_outside_step(self) -> None:
         if not self._get_lr_called_within_step:
-            warnings.warn("To get the last learning rate computed by the scheduler, please use `get_last_lr()`.", UserWarning, stacklevel=3)
+            warn_user("To get the last learning rate computed by the scheduler, please use `get_last_lr()`.", UserWarning)
 
     def _rates(self) -> list[Any]:
         """Present rates of the groups: what a step without a change sets."""

@@ -10,11 +10,11 @@ from typing import Any
 from calque import functional as T
 from calque.autograd.modes import no_grad
 from calque.base import dtypes as dt
-from calque.base.errors import ArgumentError
+from calque.base.errors import ArgumentError, DTypeError
 from calque.nn.module import Module
 from calque.nn.modules.norm import _BatchNorm
 from calque.optim.optimizer import Optimizer
-from calque.optim.schedule import LRScheduler, per_group
+from calque.optim.schedule import LRScheduler, per_group, require_optimizer
 
 __all__ = ["SWALR", "AveragedModel", "get_ema_avg_fn", "get_ema_multi_avg_fn", "get_swa_avg_fn", "get_swa_multi_avg_fn", "update_bn"]
 
@@ -91,8 +91,10 @@ class AveragedModel(Module):
         multi_avg_fn: Callable[[Any, Any, Any], None] | None = None, use_buffers: bool = False,
     ) -> None:  # fmt: skip
         super().__init__()
+        if not isinstance(model, Module):
+            raise DTypeError(f"[AveragedModel] expected a Module as model, got {type(model).__name__}; pass the model itself")
         if avg_fn is not None and multi_avg_fn is not None:
-            raise AssertionError("Only one of avg_fn and multi_avg_fn should be provided")
+            raise ArgumentError("[AveragedModel] Only one of avg_fn and multi_avg_fn should be provided; leave one out")
         self.module = copy.deepcopy(model)
         if device is not None:
             self.module = self.module.to(device)
@@ -163,6 +165,7 @@ class SWALR(LRScheduler):
             raise ArgumentError(f"[SWALR] anneal_strategy must be one of 'cos' or 'linear', instead got {anneal_strategy}")
         if not isinstance(anneal_epochs, int) or anneal_epochs < 0:
             raise ArgumentError(f"[SWALR] anneal_epochs must be equal or greater than 0, got {anneal_epochs}")
+        require_optimizer("SWALR", optimizer)
         for group, rate in zip(optimizer.param_groups, per_group("SWALR", "swa_lr", optimizer, swa_lr), strict=True):
             group["swa_lr"] = rate
         self._anneal_strategy, self.anneal_epochs = anneal_strategy, anneal_epochs

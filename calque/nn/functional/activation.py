@@ -8,6 +8,7 @@ from typing import Any
 
 from calque import functional as T
 from calque.base.errors import ArgumentError, ShapeError
+from calque.functional.blame import signed
 from calque.functional.common import cast
 from calque.functional.precision import lower_precision
 from calque.functional.writing import old_value, write_back
@@ -203,11 +204,12 @@ def mish(input: Tensor, inplace: bool = False) -> Tensor:
 def softplus(input: Tensor, beta: float = 1.0, threshold: float = 20.0) -> Tensor:
     """log(1 + exp(beta x)) / beta; x itself where beta x > threshold."""
     b, limit = float(beta), float(threshold)
+    inverse = 1.0 / b if b else math.copysign(math.inf, b)
 
     def formula(x: Tensor) -> Tensor:
         scaled = x * b
         limited = choose(T.gt(scaled, limit), limit, scaled, scaled._layout.dtype)
-        return choose(T.gt(scaled, limit), x, T.log1p(T.exp(limited)) * (1.0 / b), x._layout.dtype)
+        return choose(T.gt(scaled, limit), x, T.log1p(T.exp(limited)) * inverse, x._layout.dtype)
 
     return _once(formula, input)
 
@@ -286,7 +288,7 @@ def _in_place(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
     call.__name__ = call.__qualname__ = function.__name__ + "_"
     call.__doc__ = f"`{function.__name__}` written into the input."
-    return call
+    return signed(call, function, without=("inplace",))
 
 
 celu_, elu_, hardtanh_, leaky_relu_, relu_, rrelu_, selu_, threshold_ = (

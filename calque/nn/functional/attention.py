@@ -12,7 +12,7 @@ from typing import Any
 
 from calque import functional as T
 from calque.base.errors import ArgumentError, DTypeError, ShapeError
-from calque.functional.common import cast, prim
+from calque.functional.common import cast, prim, require_dims
 from calque.functional.precision import lower_precision
 from calque.nn.functional.dropout import dropout
 from calque.nn.functional.linear import linear
@@ -265,6 +265,8 @@ def multi_head_attention_forward(
     average_attn_weights: bool = True, is_causal: bool = False,
 ) -> tuple[Tensor, Any]:  # fmt: skip
     """Attention of `num_heads` heads: (L, N, E), (S, N, E), (S, N, E) -> ((L, N, E), weights (N, L, S) or None); without N for one sample."""
+    for name, x in (("query", query), ("key", key), ("value", value)):
+        require_dims("multi_head_attention_forward", x, 2, 3, name)
     single = query._layout.ndim == 2
     if single:
         same = query is key and key is value

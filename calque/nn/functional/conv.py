@@ -8,11 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
 from calque import functional as T
 from calque.base.errors import ArgumentError, ShapeError
-from calque.base.shapes import whole
+from calque.base.shapes import listed
 from calque.functional.precision import lower_precision
 from calque.nn.functional.checks import require_dtype
 from calque.nn.functional.padding import pad
@@ -28,7 +26,7 @@ _CHECKED: dict[Any, Any] = {}
 
 def sizes(op: str, name: str, value: Any, n: int, least: int) -> tuple[int, ...]:
     """n ints >= least from one int or a sequence."""
-    found = (whole(op, name, value),) * n if isinstance(value, (int, np.integer)) else tuple(whole(op, name, v) for v in value)
+    found = tuple(listed(op, name, value))
     if len(found) == 1:
         found *= n
     if len(found) != n or min(found) < least:
@@ -83,8 +81,10 @@ def _named_padding(op: str, name: str, strides: Any, dilations: Any, kernel: Any
 
 
 def _convolve(op: str, n: int, x: Tensor, w: Tensor, bias: Any, stride: Any, padding: Any, dilation: Any, groups: int) -> Tensor:
-    key = (n, x._layout, w._layout, stride if isinstance(stride, int) else tuple(stride), dilation if isinstance(dilation, int)
-           else tuple(dilation), padding if isinstance(padding, (int, str)) else tuple(padding), groups)  # fmt: skip
+    if not isinstance(padding, (int, str)):
+        padding = tuple(listed(op, "padding", padding))
+    key = (n, x._layout, w._layout, stride if stride.__class__ is int else tuple(listed(op, "stride", stride)), dilation
+           if dilation.__class__ is int else tuple(listed(op, "dilation", dilation)), padding, groups)  # fmt: skip
     found = _CHECKED.get(key)
     if found is None:
         _check_ranks(op, n, x, w)
@@ -151,23 +151,30 @@ def conv2d(
 
 @lower_precision
 def conv3d(
-    input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Sizes = 1, padding: Sizes = 0, dilation: Sizes = 1, groups: int = 1
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: Sizes = 1,
+    padding: Sizes | str = 0,
+    dilation: Sizes = 1,
+    groups: int = 1,
 ) -> Tensor:
-    """Cross-correlation: (N, C, D, H, W), (O, C / groups, kD, kH, kW) -> (N, O, D', H', W'), as kD 2-d convolutions added up."""
+    """Cross-correlation: (N, C, D, H, W), (O, C / groups, kD, kH, kW) -> (N, O, D', H', W'), as kD 2-d convolutions added up. One image
+    (C, D, H, W) is a batch of one."""
     op = "conv3d"
-    (sd, *s2), (pd, *p2), (dd, *d2) = (
-        sizes(op, name, v, 3, least) for name, v, least in (("stride", stride, 1), ("padding", padding, 0), ("dilation", dilation, 1))
-    )
     _check_ranks(op, 3, input, weight)
+    if input._layout.ndim == 4:
+        return T.squeeze(conv3d(T.unsqueeze(input, 0), weight, bias, stride, padding, dilation, groups), 0)
+    geometry, extra = _prepare(op, 3, input, weight, stride, padding, dilation, groups)
+    (sd, *s2), (pd, *p2), (dd, *d2) = geometry[:3]
     if bias is not None:
         _check_bias(op, bias, weight._layout.shape[0])
         require_dtype(op, input, bias)
-    x = pad(input, (0, 0, 0, 0, pd, pd)) if pd else input
+    x = input if extra is None else pad(input, [side for e in reversed(extra) for side in (0, e)])
+    x = pad(x, (0, 0, 0, 0, pd, pd)) if pd else x
     batch, channels, depth = x._layout.shape[0], x._layout.shape[1], x._layout.shape[2]
     steps = weight._layout.shape[2]
     out_depth = (depth - dd * (steps - 1) - 1) // sd + 1
-    if out_depth < 1:
-        raise ShapeError(f"[{op}] Kernel size can't be greater than actual input size: kernel depth {steps}, padded input depth {depth}")
     result: Any = None
     for step in range(steps):
         slab = x[:, :, step * dd : step * dd + (out_depth - 1) * sd + 1 : sd]

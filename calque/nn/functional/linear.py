@@ -7,7 +7,7 @@ from typing import Any
 
 from calque import functional as T
 from calque.base.errors import ShapeError
-from calque.functional.common import require_tensors
+from calque.functional.common import require_dims, require_tensors
 from calque.functional.precision import as_given, lower_precision
 from calque.nn.functional.checks import require_dtype
 from calque.ops.opdef import get
@@ -67,6 +67,8 @@ def bilinear(input1: Tensor, input2: Tensor, weight: Tensor, bias: Tensor | None
     """x1^T W_k x2 + b_k for every output k: (*, in1), (*, in2), (out, in1, in2) -> (*, out)."""
     if bias is not None:
         require_tensors("bilinear", bias)
+    require_dims("bilinear", weight, 3, 3, "weight")
+    require_dims("bilinear", input1, 1, name="input1")
     out, in1, in2 = weight._layout.shape
     lead = tuple(input1._layout.shape[:-1])
     if tuple(input2._layout.shape[:-1]) != lead or input1._layout.shape[-1] != in1 or input2._layout.shape[-1] != in2:

@@ -12,8 +12,9 @@ import numpy as np
 
 from calque import functional as T
 from calque.base import dtypes as dt
-from calque.base.errors import ArgumentError, ShapeError
-from calque.base.shapes import contiguous_strides, whole
+from calque.base.errors import ArgumentError, DTypeError, ShapeError
+from calque.base.shapes import contiguous_strides, listed, whole
+from calque.functional.blame import signed
 from calque.functional.common import cast, prim
 from calque.functional.precision import as_given
 from calque.nn.functional.conv import sizes
@@ -144,10 +145,10 @@ def _windows(op: str, x: Tensor, settings: tuple[Any, ...], ceil_mode: bool) -> 
     kernel, stride, padding, dilation = settings
     k = sizes(op, "kernel_size", kernel, 2, 1)
     s = k if stride is None or stride == () else sizes(op, "stride", stride, 2, 1)
-    key = (op, x._layout, k, s, padding, dilation, ceil_mode)
+    p, d = sizes(op, "padding", padding, 2, 0), sizes(op, "dilation", dilation, 2, 1)
+    key = (op, x._layout, k, s, p, d, bool(ceil_mode))
     found = _KNOWN.get(key)
     if found is None:
-        p, d = sizes(op, "padding", padding, 2, 0), sizes(op, "dilation", dilation, 2, 1)
         found = _KNOWN[key] = _Windows(op, tuple(x._layout.shape), k, s, p, d, bool(ceil_mode))
     return found
 
@@ -177,6 +178,8 @@ def _row(op: str, value: Any, fill: int) -> Any:
 
 
 def _lowest(kind: dt.DType) -> Any:
+    if kind is dt.bool_:
+        raise DTypeError("[max_pool] expected an input of numbers, got torch.bool; convert it with .float()")
     return -math.inf if kind.category == 2 else int(np.iinfo(kind.np).min)
 
 
@@ -498,11 +501,15 @@ def lp_pool1d(input: Tensor, norm_type: float, kernel_size: Any, stride: Any = N
     return (T.sign(means) * T.relu(T.abs(means)) * float(k)) ** (1.0 / norm_type)
 
 
+signed(max_pool2d_with_indices, max_pool2d)
+signed(max_pool1d_with_indices, max_pool1d)
+
 # ------------------------------------------------------------------------------------------------------------- adaptive
 
 
 def _target(op: str, output_size: Any, hw: Pair) -> Pair:
-    wanted = (output_size,) * 2 if output_size is None or isinstance(output_size, int) else tuple(output_size)
+    sides = output_size if isinstance(output_size, (tuple, list)) else None if output_size is None else listed(op, "output_size", output_size)
+    wanted = (sides,) * 2 if sides is None else tuple(sides) * 2 if len(sides) == 1 else tuple(sides)
     out = tuple(hw[i] if n is None else whole(op, "output_size", n) for i, n in enumerate(wanted[:3]))
     if len(out) != 2 or min(out) < 1 or max(out) >= 1 << 31:
         raise ArgumentError(f"[{op}] expected output_size as one or two ints from 1 to 2**31 - 1, got {output_size!r}")

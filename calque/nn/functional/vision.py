@@ -11,8 +11,8 @@ import numpy as np
 from calque import functional as T
 from calque.base import dtypes as dt
 from calque.base.errors import ArgumentError, ShapeError
-from calque.base.shapes import contiguous_strides
-from calque.functional.common import prim
+from calque.base.shapes import contiguous_strides, listed, whole
+from calque.functional.common import prim, require_dims
 from calque.functional.precision import as_given
 from calque.nn.functional.conv import sizes
 from calque.nn.functional.padding import pad
@@ -107,15 +107,21 @@ def _output_sizes(hw: tuple[int, ...], size: Any, scale_factor: Any, recompute: 
     if (size is None) == (scale_factor is None):
         raise ArgumentError("[interpolate] expected exactly one of size and scale_factor: only one of size or scale_factor should be defined")
     if size is not None:
-        wanted = [size] * n if isinstance(size, int) else [int(s) for s in size]
+        wanted = listed("interpolate", "size", size)
+        wanted = wanted if isinstance(size, (tuple, list)) else wanted * n
         scales: list[Any] = [None] * n
     else:
-        scales = [float(scale_factor)] * n if isinstance(scale_factor, (int, float)) else [float(s) for s in scale_factor]
+        several = isinstance(scale_factor, (tuple, list))
+        scales = [float(s) for s in scale_factor] if several else [float(scale_factor)] * n
+        if not all(math.isfinite(s) for s in scales):
+            raise ArgumentError(f"[interpolate] expected a finite scale_factor, got {scale_factor!r}")
         wanted = [math.floor(h * s) for h, s in zip(hw, scales)]
     if len(wanted) != n:
         raise ArgumentError(f"[interpolate] Input and output must have the same number of spatial dimensions: expected {n} sizes, got {len(wanted)}")
     if min(wanted) < 1:
         raise ShapeError(f"[interpolate] Input and output sizes should be greater than 0, but got input {hw} and output {tuple(wanted)}")
+    if max(wanted) >= 1 << 31:
+        raise ShapeError(f"[interpolate] expected output sizes below 2**31, got {tuple(wanted)}; is size the number of pixels?")
     return wanted, [None] * n if recompute else scales
 
 
@@ -167,7 +173,8 @@ def upsample_bilinear(input: Tensor, size: Any = None, scale_factor: Any = None)
 
 def pixel_shuffle(input: Tensor, upscale_factor: int) -> Tensor:
     """Channels to pixels: (*, C r^2, H, W) -> (*, C, H r, W r). Source: Shi et al., "Sub-Pixel CNN" (2016)."""
-    r = upscale_factor
+    r = whole("pixel_shuffle", "upscale_factor", upscale_factor)
+    require_dims("pixel_shuffle", input, 3)
     *lead, channels, height, width = input._layout.shape
     if r < 1 or channels % (r * r):
         raise ShapeError(
@@ -183,7 +190,8 @@ def pixel_shuffle(input: Tensor, upscale_factor: int) -> Tensor:
 
 def pixel_unshuffle(input: Tensor, downscale_factor: int) -> Tensor:
     """Pixels to channels: (*, C, H r, W r) -> (*, C r^2, H, W)."""
-    r = downscale_factor
+    r = whole("pixel_unshuffle", "downscale_factor", downscale_factor)
+    require_dims("pixel_unshuffle", input, 3)
     *lead, channels, height, width = input._layout.shape
     if r < 1 or height % r or width % r:
         raise ShapeError(f"[pixel_unshuffle] expects height to be divisible by downscale_factor, but {height} x {width} is not divisible by {r}")
@@ -223,6 +231,7 @@ def _column_view(n: int, c: int, k: Any, d: Any, s: Any, padded: Any, out: Any) 
 
 def unfold(input: Tensor, kernel_size: Any, dilation: Any = 1, padding: Any = 0, stride: Any = 1) -> Tensor:
     """Windows as columns: (N, C, H, W) -> (N, C kH kW, positions)."""
+    require_dims("unfold", input, 3, 4)
     if input._layout.ndim == 3:
         return T.squeeze(unfold(T.unsqueeze(input, 0), kernel_size, dilation, padding, stride), 0)
     n, c, *hw = input._layout.shape
@@ -234,6 +243,7 @@ def unfold(input: Tensor, kernel_size: Any, dilation: Any = 1, padding: Any = 0,
 
 def fold(input: Tensor, output_size: Any, kernel_size: Any, dilation: Any = 1, padding: Any = 0, stride: Any = 1) -> Tensor:
     """Columns added up as windows of an image, the transpose of `unfold`: (N, C kH kW, positions) -> (N, C, *output_size)."""
+    require_dims("fold", input, 2, 3)
     if input._layout.ndim == 2:
         return T.squeeze(fold(T.unsqueeze(input, 0), output_size, kernel_size, dilation, padding, stride), 0)
     hw = sizes("fold", "output_size", output_size, 2, 1)

@@ -43,4 +43,5 @@ class HybridBlock(Module):
 
     def hybrid_forward(self, F: Any, *args: Any, **params: Any) -> Any:
         """The computation of a call; subclasses define it (or `forward`)."""
-        raise NotImplementedError(f'Module [{type(self).__name__}] is missing the required "hybrid_forward" function (or "forward")')
+        name = type(self).__name__
+        raise NotImplementedError(f'[{name}] Module [{name}] is missing the required "hybrid_forward" function (or "forward"); define one')

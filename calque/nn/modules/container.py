@@ -129,17 +129,21 @@ class Sequential(_List):
 
     def __add__(self, other: Any) -> "Sequential":
         if not isinstance(other, Sequential):
-            raise TypeError(f"add operator supports only objects of Sequential class, but {type(other).__name__} is given.")
+            raise TypeError(
+                f"[Sequential] add operator supports only objects of Sequential class, but {type(other).__name__} is given; wrap it: Sequential(...)"
+            )
         return Sequential(*self, *other)
 
     def __iadd__(self, other: Any) -> "Sequential":
         if not isinstance(other, Sequential):
-            raise TypeError(f"add operator supports only objects of Sequential class, but {type(other).__name__} is given.")
+            raise TypeError(
+                f"[Sequential] add operator supports only objects of Sequential class, but {type(other).__name__} is given; wrap it: Sequential(...)"
+            )
         return self.extend(other)  # type: ignore[no-any-return]
 
     def __mul__(self, times: int) -> "Sequential":
         if not isinstance(times, int):
-            raise TypeError(f"unsupported operand type(s) for *: {type(self)} and {type(times)}")
+            raise TypeError(f"[Sequential] unsupported operand type(s) for *: {type(self)} and {type(times)}; multiply by an int")
         return Sequential(*(list(self) * times))
 
     __rmul__ = __mul__
@@ -182,7 +186,7 @@ class ModuleList(_List):
 
     def extend(self, modules: Iterable[Any]) -> Any:
         if not isinstance(modules, Iterable):
-            raise TypeError(f"ModuleList.extend should be called with an iterable, but got {type(modules).__name__}")
+            raise TypeError(f"[ModuleList.extend] ModuleList.extend should be called with an iterable, but got {type(modules).__name__}")
         return super().extend(modules)
 
     def __repr__(self) -> str:
@@ -247,7 +251,9 @@ class ModuleDict(Module):
     def update(self, modules: Any) -> None:
         """Add modules from a mapping or from (name, module) pairs."""
         if not isinstance(modules, Iterable):
-            raise TypeError(f"ModuleDict.update should be called with an iterable of key/value pairs, but got {type(modules).__name__}")
+            raise TypeError(
+                f"[ModuleDict.update] ModuleDict.update should be called with an iterable of key/value pairs, but got {type(modules).__name__}"
+            )
         for key, module in modules.items() if isinstance(modules, (Mapping, ModuleDict)) else modules:
             self[key] = module
 
@@ -288,7 +294,7 @@ class ParameterList(Module):
     def extend(self, values: Iterable[Any]) -> "ParameterList":
         """Add several values."""
         if not isinstance(values, Iterable) or is_tensor(values):
-            raise TypeError(f"ParameterList.extend should be called with an iterable, but got {type(values).__name__}")
+            raise TypeError(f"[ParameterList.extend] ParameterList.extend should be called with an iterable, but got {type(values).__name__}")
         for value in list(values):
             self.append(value)
         return self

@@ -7,6 +7,7 @@ from typing import Any
 
 from calque import functional as T
 from calque.base.errors import ArgumentError, ShapeError
+from calque.base.shapes import in_words
 from calque.nn import functional as F
 from calque.nn import init
 from calque.nn.module import Module
@@ -208,9 +209,9 @@ class Unflatten(Module):
     def __init__(self, dim: int, unflattened_size: Any) -> None:
         super().__init__()
         if not isinstance(dim, int) or isinstance(dim, bool):
-            raise TypeError(f"unflattened_size and dim must be ints, but found dim {dim!r}")
-        if any(not isinstance(n, int) for n in unflattened_size):
-            raise ShapeError(f"[Unflatten] unflattened_size must be tuple of ints, got {unflattened_size!r}")
+            raise TypeError(f"[Unflatten] unflattened_size and dim must be ints, but found dim {dim!r}")
+        if not isinstance(unflattened_size, (tuple, list)) or any(not isinstance(n, int) for n in unflattened_size):
+            raise ShapeError(f"[Unflatten] unflattened_size must be tuple of ints, got {in_words(unflattened_size)}")
         self.dim, self.unflattened_size = dim, tuple(unflattened_size)
 
     def forward(self, input: Tensor) -> Tensor:

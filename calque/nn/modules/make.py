@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from operator import index
 from typing import Any
-
-import numpy as np
 
 from calque import functional as T
 from calque.base.device import DEFAULT
@@ -30,20 +29,34 @@ def extents(layer: str, **values: Any) -> None:
 
 def _at_least(least: int, layer: str, values: dict[str, Any]) -> None:
     for name, value in values.items():
-        if not _is_int(value) or value < least:
+        found = _int(value)
+        if found is None or found < least:
             raise ArgumentError(f"[{layer}] expected {name} as an int >= {least}, got {value!r}{_hint(value)}")
 
 
 def spread(layer: str, n: int, **values: Any) -> list[tuple[int, ...]]:
-    """n ints for each setting, which is an int or a tuple of them."""
+    """n ints for each setting, which is an int or several of them."""
+    result = []
     for name, value in values.items():
-        if not (_is_int(value) or (isinstance(value, Iterable) and not isinstance(value, str) and all(_is_int(v) for v in value))):
+        one = _int(value)
+        found = [one] * n if one is not None else [_int(v) for v in value] if isinstance(value, Iterable) and not _is_text(value) else [None]
+        if None in found:
             raise ArgumentError(f"[{layer}] expected {name} as an int or a tuple of {n} ints, got {value!r}{_hint(value)}")
-    return [(int(value),) * n if _is_int(value) else tuple(value) for value in values.values()]
+        result.append(tuple(found))
+    return result  # type: ignore[return-value]
 
 
-def _is_int(value: Any) -> bool:
-    return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+def _int(value: Any) -> int | None:
+    """An int, or a 0-d array or tensor of one; None for anything else."""
+    try:
+        return None if isinstance(value, bool) else index(value)
+    except (TypeError, ValueError):
+        return None
+
+
+def _is_text(value: Any) -> bool:
+    """What can be walked through and holds no sizes, or is a 0-d array or tensor."""
+    return isinstance(value, (str, bytes)) or getattr(value, "ndim", 1) == 0
 
 
 def _hint(value: Any) -> str:

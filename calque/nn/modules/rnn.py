@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from typing import Any
 
 import numpy as np
@@ -18,6 +17,7 @@ from calque.nn.functional.recurrent import gru_step, lstm_gates, lstm_scan, relu
 from calque.nn.module import Module
 from calque.nn.modules.make import extents, fresh, positive
 from calque.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
+from calque.run.source import warn_user
 from calque.tensor import Tensor, read, upload
 
 __all__ = ["GRU", "GRUCell", "LSTM", "LSTMCell", "RNN", "RNNBase", "RNNCell"]
@@ -44,12 +44,9 @@ class RNNBase(Module):
                 f"[{name}] dropout should be a number in range [0, 1] representing the probability of an element being zeroed, got {dropout!r}"
             )
         if dropout > 0 and num_layers == 1:
-            warnings.warn(
-                "dropout option adds dropout after all but last recurrent layer, so non-zero dropout expects num_layers "
+            warn_user("dropout option adds dropout after all but last recurrent layer, so non-zero dropout expects num_layers "
                 "greater than 1, "
-                f"but got dropout={dropout} and num_layers={num_layers}",
-                stacklevel=3,
-            )
+                f"but got dropout={dropout} and num_layers={num_layers}")
         if proj_size < 0 or proj_size >= hidden_size:
             raise ArgumentError(f"[{name}] proj_size has to be in 0..{hidden_size - 1} (smaller than hidden_size), got {proj_size}")
         if proj_size and mode != "LSTM":

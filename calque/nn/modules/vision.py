@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from calque.base.shapes import listed
 from calque.nn import functional as F
 from calque.nn.module import Module
 from calque.tensor import Tensor
@@ -130,7 +131,8 @@ class _Pad(Module):
 
     def __init__(self, padding: Any) -> None:
         super().__init__()
-        self.padding = (padding,) * self.sides if isinstance(padding, int) else tuple(padding)
+        found = listed(type(self).__name__, "padding", padding)
+        self.padding = tuple(found) if isinstance(padding, (tuple, list)) else tuple(found * self.sides)
 
     def forward(self, input: Tensor) -> Tensor:
         return F.pad(input, self.padding, self.mode)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Iterable
 from types import GeneratorType
 from typing import Any
@@ -14,6 +13,7 @@ from calque.base.device import Device
 from calque.base.errors import ArgumentError, NonFiniteError
 from calque.functional.common import cast, is_tensor
 from calque.run.effects import gradients_matter
+from calque.run.source import warn_user
 from calque.tensor import Tensor, assign
 
 __all__ = ["clip_grad_norm", "clip_grad_norm_", "clip_grad_value_", "clip_grads_with_norm_", "get_total_norm"]
@@ -80,7 +80,7 @@ def clip_grad_norm_(
     used_up = isinstance(parameters, GeneratorType)
     parameters = [parameters] if is_tensor(parameters) else list(parameters)
     if used_up and not parameters:
-        warnings.warn("`parameters` is an empty generator, no gradient clipping will occur.", stacklevel=2)
+        warn_user("`parameters` is an empty generator, no gradient clipping will occur.")
     total = get_total_norm(_grads(parameters), norm_type, error_if_nonfinite)
     clip_grads_with_norm_(parameters, max_norm, total)
     return total
@@ -88,7 +88,7 @@ def clip_grad_norm_(
 
 def clip_grad_norm(parameters: Any, max_norm: float, norm_type: float = 2.0, error_if_nonfinite: bool = False) -> Tensor:
     """`clip_grad_norm_`, under its old name."""
-    warnings.warn("`clip_grad_norm` is now deprecated in favor of `clip_grad_norm_`.", FutureWarning, stacklevel=2)
+    warn_user("`clip_grad_norm` is now deprecated in favor of `clip_grad_norm_`.", FutureWarning)
     return clip_grad_norm_(parameters, max_norm, norm_type, error_if_nonfinite)
 
 

@@ -133,7 +133,7 @@ class ParametrizationList(ModuleList):
         """Set the original tensors so that the parametrized one becomes `value`."""
         for module in reversed(list(self)):
             if not hasattr(module, "right_inverse"):
-                raise RuntimeError(f"parametrization {type(module).__name__} does not implement right_inverse.")
+                raise RuntimeError(f"[right_inverse] parametrization {type(module).__name__} does not implement right_inverse.")
             value = module.right_inverse(value)
         if self.is_tensor:
             if not is_tensor(value):

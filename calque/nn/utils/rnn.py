@@ -11,7 +11,7 @@ import numpy as np
 from calque import functional as T
 from calque.base import dtypes as dt
 from calque.base.errors import ArgumentError, ShapeError
-from calque.functional.common import is_tensor, prim
+from calque.functional.common import is_tensor, prim, require_dims
 from calque.nn.functional.rows import choose
 from calque.tensor import Tensor, read, upload
 
@@ -49,6 +49,7 @@ def _numbers(values: Any) -> Any:
 def pack_padded_sequence(input: Tensor, lengths: Any, batch_first: bool = False, enforce_sorted: bool = True) -> PackedSequence:
     """Pack (L, N, *) (or (N, L, *) with batch_first) using the sequences' lengths, longest first unless `enforce_sorted=False`."""
     sizes = _numbers(lengths)
+    require_dims("pack_padded_sequence", input, 2)
     if batch_first:
         input = T.transpose(input, 0, 1)
     steps, batch = input._layout.shape[:2]
@@ -132,6 +133,7 @@ def pad_sequence(sequences: Sequence[Tensor], batch_first: bool = False, padding
 
 def unpad_sequence(padded_sequences: Tensor, lengths: Any, batch_first: bool = False) -> list[Tensor]:
     """The sequences of a padded tensor."""
+    require_dims("unpad_sequence", padded_sequences, 2)
     if not batch_first:
         padded_sequences = T.transpose(padded_sequences, 0, 1)
     return [T.narrow(T.select(padded_sequences, 0, i), 0, 0, int(n)) for i, n in enumerate(_numbers(lengths))]

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
 from calque import functional as T
 from calque.autograd.modes import no_grad
 from calque.base.errors import ArgumentError
+from calque.nn.module import Module
 from calque.nn.parameter import Parameter, is_lazy
 from calque.nn.utils.parametrizations import as_matrix, default_dim, iterate_power, iterations, norm_except, random_direction, scaled_direction
+from calque.run.source import warn_user
 
 __all__ = ["remove_spectral_norm", "remove_weight_norm", "spectral_norm", "weight_norm"]
 
@@ -36,7 +37,7 @@ class _Hook:
         """Remember the hook; what is called `name` is no parameter any more."""
         for hook, _ in module._hook_dict("_forward_pre_hooks").values():
             if isinstance(hook, type(self)) and hook.name == self.name:
-                raise RuntimeError(f"Cannot register two {label} hooks on the same parameter {self.name}")
+                raise RuntimeError(f"[{label}] Cannot register two {label} hooks on the same parameter {self.name}")
         if self.name not in module._parameters or module._parameters[self.name] is None:
             raise ArgumentError(f"[{label}] expected a parameter named {self.name!r}, found {list(module._parameters)}")
         if is_lazy(module._parameters[self.name]):
@@ -83,12 +84,11 @@ class _SpectralNormHook(_Hook):
         return weight / T.dot(u, T.mv(matrix, v))
 
 
-def weight_norm(module: Any, name: str = "weight", dim: int | None = 0) -> Any:
+def weight_norm(module: Module, name: str = "weight", dim: int | None = 0) -> Any:
     """w = g * v / |v| with parameters `<name>_g` and `<name>_v`; `parametrizations.weight_norm` is the newer form. Returns the module."""
-    warnings.warn(
-        "`nn.utils.weight_norm` is deprecated in favor of `nn.utils.parametrizations.weight_norm`.", FutureWarning, stacklevel=2
-    )
-    hook, weight = _WeightNormHook(name, dim), getattr(module, name)
+    warn_user("`nn.utils.weight_norm` is deprecated in favor of `nn.utils.parametrizations.weight_norm`.", FutureWarning)
+    weight: Any = getattr(module, name, None)
+    hook = _WeightNormHook(name, dim)
     hook.attach(module, "weight_norm")
     module.register_parameter(name + "_g", Parameter(norm_except(weight.detach(), dim)))
     module.register_parameter(name + "_v", Parameter(weight.detach()))
@@ -96,11 +96,11 @@ def weight_norm(module: Any, name: str = "weight", dim: int | None = 0) -> Any:
     return module
 
 
-def spectral_norm(module: Any, name: str = "weight", n_power_iterations: int = 1, eps: float = 1e-12, dim: int | None = None) -> Any:
+def spectral_norm(module: Module, name: str = "weight", n_power_iterations: int = 1, eps: float = 1e-12, dim: int | None = None) -> Any:
     """The weight divided by its estimated largest singular value, from a parameter `<name>_orig` and buffers `<name>_u` and `<name>_v`;
     `parametrizations.spectral_norm` is the newer form. Returns the module."""
     hook = _SpectralNormHook(name, n_power_iterations, eps, default_dim(module) if dim is None else dim)
-    weight = getattr(module, name)
+    weight: Any = getattr(module, name, None)
     hook.attach(module, "spectral_norm")
     matrix = as_matrix(weight.detach(), hook.dim)
     module.register_parameter(name + "_orig", weight)
@@ -110,7 +110,7 @@ def spectral_norm(module: Any, name: str = "weight", n_power_iterations: int = 1
     return module
 
 
-def _remove(kind: type[_Hook], label: str, module: Any, name: str) -> Any:
+def _remove(kind: type[_Hook], label: str, module: Module, name: str) -> Any:
     hooks = module._hook_dict("_forward_pre_hooks")
     for key, (hook, _) in hooks.items():
         if isinstance(hook, kind) and hook.name == name:
@@ -120,11 +120,11 @@ def _remove(kind: type[_Hook], label: str, module: Any, name: str) -> Any:
     raise ArgumentError(f"[remove_{label}] {label} of '{name}' not found in {module}")
 
 
-def remove_weight_norm(module: Any, name: str = "weight") -> Any:
+def remove_weight_norm(module: Module, name: str = "weight") -> Any:
     """Undo `weight_norm`; the weight stays as it is. Returns the module."""
     return _remove(_WeightNormHook, "weight_norm", module, name)
 
 
-def remove_spectral_norm(module: Any, name: str = "weight") -> Any:
+def remove_spectral_norm(module: Module, name: str = "weight") -> Any:
     """Undo `spectral_norm`; the weight stays as it is. Returns the module."""
     return _remove(_SpectralNormHook, "spectral_norm", module, name)

@@ -1,0 +1,156 @@
+"""Random arguments for everything public: a few hundred calls here, any number with `python -m tests.fuzz.arguments`. What it found stands below."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+
+import calque
+from calque import nn
+from calque.functional import blame
+from tests.fuzz.arguments import CLASSES, TARGETS, Call, finding, leak
+
+F = nn.functional
+ONE = calque.ones(2, 3)
+
+
+@pytest.mark.usefixtures("two_devices")
+@pytest.mark.parametrize("part", range(4))
+def test_every_answer_is_a_value_or_an_error_of_ours(part: int, seed: int) -> None:
+    first = (seed + part) * 100_000
+    wrong = [text for number in range(first, first + 100) if (text := finding(number))]
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("two_devices")
+def test_twenty_thousand_calls(seed: int) -> None:
+    wrong = [text for number in range(seed, seed + 20_000) if (text := finding(number))]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_all_that_is_public_is_called() -> None:
+    """The list is made from the modules themselves; a gap would go unnoticed."""
+    names = {str(t) for t in TARGETS}
+    assert {"calque.view_as", "Tensor.reshape", "nn.functional.conv3d", "linalg.svd", "nn.LSTM", "optim.Adam", "lr_scheduler.StepLR"} <= names
+    assert {"utils.data.DataLoader", "nn.init.normal_", "autograd.grad", "nn.utils.rnn.pad_sequence", "random.manual_seed"} <= names
+    assert len(TARGETS) > 1200 and len(CLASSES) == 5
+
+
+def test_the_classification_can_fail() -> None:
+    call = Call(0)
+    call.target, call.args, call.keywords = next(t for t in TARGETS if str(t) == "calque.flip"), [], {}
+    for error in (StopIteration(), KeyError("x"), AttributeError("x"), IndexError("x"), AssertionError(), ValueError("[x] this is a bug of Calque")):
+        assert leak(error, call)
+    assert not leak(calque.base.errors.ShapeError("[x] expected ..."), call)
+    assert not leak(KeyError("[x] expected ..."), call)
+    assert not leak(TypeError("flip() missing 1 required positional argument: 'input'"), call)
+
+
+SIZES = [
+    lambda s: calque.ones(6).reshape(s), lambda s: calque.ones(6).view(s), lambda s: calque.zeros(s), lambda s: calque.rand(s),
+    lambda s: calque.ones(1, 1).expand(s), lambda s: calque.ones(1, 1).repeat(s), lambda s: calque.tile(ONE, s), lambda s: calque.flip(ONE, s),
+    lambda s: ONE.permute(s), lambda s: calque.randint(5, s), lambda s: calque.broadcast_to(calque.ones(1, 1), s), lambda s: ONE.new_zeros(s),
+    lambda s: ONE.sum(s), lambda s: ONE.squeeze(s), lambda s: calque.movedim(ONE, s, s), lambda s: F.max_pool2d(calque.ones(1, 1, 6, 6), s),
+    lambda s: F.conv2d(calque.ones(1, 1, 6, 6), calque.ones(1, 1, 2, 2), stride=s), lambda s: F.unfold(calque.ones(1, 1, 6, 6), s),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("call", SIZES)
+@pytest.mark.parametrize("several", [np.array([3, 2]), calque.tensor([3, 2]), np.array([3.0, 2.0]), calque.tensor(2.0), {3, 2}])
+def test_arrays_and_tensors_are_no_sizes(call: Any, several: Any) -> None:
+    """As in PyTorch. A StopIteration left here, which `map`, `list` and loops take for the end."""
+    with pytest.raises(TypeError, match=r"^\[\w+\] expected"):
+        call(several)
+    with pytest.raises(TypeError):
+        list(map(call, [several]))
+
+
+@pytest.mark.parametrize("call", [SIZES[0], SIZES[2], SIZES[8], *SIZES[12:]])
+def test_what_counts_as_one_int_is_a_size(call: Any) -> None:
+    for one in (np.int64(0), np.array(0), calque.tensor(0), calque.tensor([0])):
+        try:
+            wanted = call(0).shape
+        except Exception as error:
+            with pytest.raises(type(error), match=re.escape(str(error)[:20])):
+                call(one)
+        else:
+            assert call(one).shape == wanted
+
+
+WRONG = [
+    (lambda: F.pixel_shuffle(calque.ones(2, 2), 1), "[pixel_shuffle] expected input with at least 3 dims, got shape (2, 2)"),
+    (lambda: F.unfold(calque.ones(4), 1), "[unfold] expected input with 3 to 4 dims, got shape (4,); add some with unsqueeze(...)"),
+    (lambda: F.fold(calque.ones(4), 2, 1), "[fold] expected input with 2 to 3 dims"),
+    (lambda: calque.bilinear(ONE, ONE, calque.ones(5)), "[bilinear] expected weight with 3 dims, got shape (5,)"),
+    (lambda: calque.promote_types(1, calque.int8), "[promote_types] expected a dtype, got int 1 as 'type1'"),
+    (lambda: calque.can_cast(None, "x"), "[can_cast] expected a dtype, got NoneType as 'from_'"),
+    (lambda: calque.trapz(calque.tensor(1.0)), "[trapezoid] expected y with at least 1 dims"),
+    (lambda: calque.hstack([]), "[hstack] expected a non-empty list of Tensors"),
+    (lambda: calque.cat(1.5), "[cat] expected a tuple or list of Tensors, got float"),
+    (lambda: calque.zeros(2, colour=1), "got an unexpected keyword argument 'colour'"),
+    (lambda: calque.zeros(2, layout="sparse"), "[zeros] expected layout=calque.strided, got str 'sparse'"),
+    (lambda: calque.sum(ONE, out=ONE), "out= is not offered: assign the result"),
+    (lambda: ONE.clone().add_(), "[add_] expected arguments (input, other, *, alpha=1), got others: missing a required argument: 'other'"),
+    (lambda: ONE.clone().uniform_([]), "[uniform_] expected a number, got list as 'from_'"),
+    (lambda: calque.ones(1, 1).tile((1 << 50, 1 << 50)), "[memory] expected a tensor of less than 2**63 bytes"),
+    (lambda: nn.Linear(3), "[Linear] expected arguments (in_features, out_features, bias=True"),
+    (lambda: nn.ReflectionPad1d(calque.float32), "[ReflectionPad1d] expected padding as an int or a tuple of ints, got DType"),
+    (lambda: nn.LPPool2d("x", 2)(calque.ones(1, 1, 4, 4)), "[LPPool2d] expected a number, got str 'x' as 'norm_type'"),
+    (lambda: nn.MSELoss()(ONE), "[MSELoss] expected arguments (input, target), got others: missing a required argument"),
+    (lambda: nn.Linear(2, 2).get_submodule("a"), "[get_submodule] Linear has no attribute `a`"),
+    (lambda: nn.init.normal_(ONE.clone(), std="x"), "[normal_] expected a number, got str 'x' as 'std'"),
+    (lambda: nn.utils.clip_grad_norm_(3, 1.0), "[clip_grad_norm_] expected Tensors, got int 3 as 'parameters'"),
+    (lambda: nn.utils.spectral_norm(nn.Linear(2, 2), "w"), "[spectral_norm] expected a parameter named 'w'"),
+    (lambda: calque.optim.lr_scheduler.StepLR(3, 1), "[StepLR] expected an Optimizer, but int is not an Optimizer"),
+    (lambda: calque.utils.data.Subset([1], 3), "[Subset] expected indices as a sequence of ints, got int"),
+    (lambda: calque.optim.swa_utils.AveragedModel(3), "[AveragedModel] expected a Module as model, got int"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("call", "text"), WRONG)
+def test_what_the_fuzzer_found(call: Any, text: str) -> None:
+    with pytest.raises((TypeError, ValueError, AttributeError, MemoryError)) as caught:
+        call()
+    assert text in str(caught.value)
+
+
+def test_a_right_call_that_fails_inside_says_so() -> None:
+    """The last resort names every argument, and gives way to whoever outside knows which one was wrong."""
+
+    def inner(value: Any) -> Any:
+        return blame.answer("inner", inner, (value,), {}, KeyError("x"))
+
+    with pytest.raises(ValueError, match=r"\[inner\] expected other arguments, got \(3\): KeyError: 'x'") as caught:
+        try:
+            {}["x"]
+        except KeyError as error:
+            error.__traceback__.tb_frame  # noqa: B018
+            raise blame.explained("inner", lambda value: None, (3,), {}, _from_inside()) from None
+    assert blame.is_guess(caught.value)
+    named = blame.explained("outer", _outer, ("x",), {}, caught.value)
+    assert str(named).startswith("[outer] expected a Tensor, got str 'x' as 'value'")
+
+
+def _outer(value: "calque.Tensor") -> None:
+    """A function with an annotation."""
+
+
+_outer.__annotations__["value"] = "Tensor"
+
+
+def _from_inside() -> Exception:
+    """An error that our code has raised."""
+    try:
+        calque.base.shapes.prod(None)  # type: ignore[attr-defined]
+    except TypeError:
+        pass
+    try:
+        calque.functional.options.size_of("x", None)  # type: ignore[attr-defined]
+    except Exception as error:
+        found = KeyError("x")
+        return found.with_traceback(error.__traceback__)
+    raise AssertionError
