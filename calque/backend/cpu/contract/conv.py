@@ -15,7 +15,7 @@ from calque.backend.cpu.contract.conv_words import BLOCK_WORDS, read_conv
 from calque.backend.cpu.contract.direct import is_direct, packed_size
 from calque.backend.cpu.contract.finish import WHOLE, begin, finish, note
 from calque.backend.cpu.contract.flat import is_flat
-from calque.backend.cpu.contract.gemm import depth_block, depth_blocks, each_depth_block, panel_rows
+from calque.backend.cpu.contract.gemm import chains, depth_block, depth_blocks, each_depth_block, panel_rows
 from calque.backend.cpu.contract.joint import MARK as JOINT
 from calque.backend.cpu.contract.near import is_near
 from calque.backend.cpu.contract.pack import first_channel, read_patch
@@ -146,19 +146,24 @@ def _conv_tile(blocking: Blocking) -> str:
     w = read_conv(b, "%block")
     width, lanes = blocking.tile_columns, blocking.lanes
     tile = b.array((blocking.tile_rows + 1) * width)
-    operands = ("i64 %rows", "i64 %depth", "ptr %a", "ptr %b", f"i64 {width}")
-    size = w["result_grid_columns"]
+    size, count = w["result_grid_columns"], chains(b, "%depth")
+
+    def multiply(halves: list[str], step: Value, accumulate: str) -> None:
+        with each_depth_block(b, "%depth", count) as (start, length, later):
+            a, right = b.at("%a", b.mul(start, blocking.row_stride)), b.at("%b", b.mul(start, width))
+            b.call("outer", "i64 %rows", f"i64 {length}", f"ptr {a}", f"ptr {right}", f"i64 {width}", *(f"ptr {half}" for half in halves),
+                   f"i64 {step}", f"i1 {b.either(accumulate, later)}")
 
     def in_place() -> None:
         halves = []
         for half in (0, 1):
             column = b.add("%column", half * lanes)
             offset = b.dot((b.div(column, size), w["result_batch_step"]), (b.rem(column, size), 1))
-            halves.append(f"ptr {b.at('%result', offset)}")
-        b.call("outer", *operands, *halves, f"i64 {w['result_channel_step']}", "i1 %accumulate")
+            halves.append(b.at("%result", offset))
+        multiply(halves, w["result_channel_step"], "%accumulate")
 
     def by_copy() -> None:
-        b.call("outer", *operands, f"ptr {tile}", f"ptr {b.at(tile, lanes)}", f"i64 {width}", "i1 false")
+        multiply([tile, b.at(tile, lanes)], width, "false")
         b.call("scatter_tile", f"ptr {tile}", "i64 %rows", "i64 %columns", "ptr %result", "i64 %column", "ptr %block",
                "i1 %accumulate")
 

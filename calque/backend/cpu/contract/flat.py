@@ -12,13 +12,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
-from calque.backend.cpu.contract.builder import Builder, Value, passed_on
+from calque.backend.cpu.contract.builder import Builder, Value
 from calque.backend.cpu.contract.conv_words import read_conv
 from calque.backend.cpu.contract.finish import begin, finish
+from calque.backend.cpu.contract.gemm import chains, each_depth_block
 from calque.backend.cpu.contract.lanes import is_lanes, lanes_functions
 from calque.backend.cpu.contract.pack import even_masks, load_even, read_patch, valid_lanes
 from calque.backend.cpu.contract.target import CONVOLUTION_BYTES, Blocking
-from calque.backend.cpu.contract.tiles import table_loop
+from calque.backend.cpu.contract.tiles import store_sums, table_loop
 
 MOST_ROWS = 25
 """Output channels per group; with more, :mod:`direct` fills its vectors with them."""
@@ -32,7 +33,7 @@ FAR_BYTES = 256 << 10
 MOST_UNITS = 16
 ROWS_AT_ONCE = (4, 2, 1)
 TILE_PARAMETERS = ("i64 %depth", "ptr noalias readonly %source", "ptr noalias readonly %table",
-                   "ptr noalias readonly %weights", "ptr %sums", "i64 %sum_step")
+                   "ptr noalias readonly %weights", "ptr %sums", "i64 %sum_step", "i1 %accumulate")
 Words = Mapping[str, str]
 
 
@@ -108,7 +109,7 @@ def flat_functions(blocking: Blocking) -> str:
 
 
 def _tile(rows: int, vectors: int, blocking: Blocking) -> str:
-    """``sums[row][vector] = sum_k weights[k][row] * source[table[k] + vector]``."""
+    """``sums[row][vector] (=|+=) sum_k weights[k][row] * source[table[k] + vector]``."""
     b = Builder(f"flat_tile_{rows}x{vectors}", TILE_PARAMETERS, blocking, attributes="noinline")
     lanes, vector = blocking.lanes, b.vector
     names = [[f"%s{row}.{column}" for column in range(vectors)] for row in range(rows)]
@@ -121,19 +122,19 @@ def _tile(rows: int, vectors: int, blocking: Blocking) -> str:
                 name = names[row][column]
                 b.emit(f"{name}.next = call {vector} @llvm.fmuladd.v{lanes}{blocking.dtype}"
                        f"({vector} {weights[row]}, {vector} {pixels}, {vector} {name})")
-    for row, line in enumerate(names):
-        target = b.at("%sums", b.mul(row, "%sum_step"))
-        for column, name in enumerate(line):
-            b.store_vector(name, b.at(target, column * lanes))
+    store_sums(b, names, "%sums", "%sum_step")
     return b.text()
 
 
 def _choose(blocking: Blocking) -> str:
-    """``flat_tile(rows, vectors, ...)``: a jump table."""
-    b = Builder("flat_tile", ("i64 %rows", "i64 %vectors", *TILE_PARAMETERS), blocking, attributes="noinline")
+    """``flat_tile(rows, vectors, ...)``: a jump table for every chain of additions."""
+    b = Builder("flat_tile", ("i64 %rows", "i64 %vectors", *TILE_PARAMETERS[:-1]), blocking, attributes="noinline")
     shapes = [(rows, vectors) for rows in ROWS_AT_ONCE for vectors in range(1, vectors_at_once(blocking, rows) + 1)]
     choices = [(rows * 16 + vectors, f"tile{rows}x{vectors}", f"flat_tile_{rows}x{vectors}") for rows, vectors in shapes]
-    b.jump_table(b.add(b.mul("%rows", 16), "%vectors"), choices, passed_on(TILE_PARAMETERS))
+    with each_depth_block(b, "%depth", chains(b, "%depth")) as (start, length, later):
+        table, weights = b.byte_at("%table", b.mul(start, 4)), b.at("%weights", b.mul(start, "%rows"))
+        b.jump_table(b.add(b.mul("%rows", 16), "%vectors"), choices, (
+            f"i64 {length}", "ptr %source", f"ptr {table}", f"ptr {weights}", "ptr %sums", "i64 %sum_step", f"i1 {later}"))
     return b.text()
 
 

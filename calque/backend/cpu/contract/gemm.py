@@ -66,6 +66,11 @@ def each_depth_block(b: Builder, depth: Value, blocks: Value, unit: int = 1) -> 
         yield start, b.sub(end, start), b.compare("sgt", block, 0)
 
 
+def chains(b: Builder, depth: Value) -> Value:
+    """How many chains of additions the sums of a tile in the first-level cache are cut into."""
+    return b.max(b.ceil_div(depth, b.blocking.near_chain), b.select(b.compare("sge", depth, b.blocking.halved_chain), 2, 1))
+
+
 def depth_block(b: Builder, depth: Value, blocks: Value, block: Value) -> tuple[Value, Value]:
     """The range of k of one block."""
     return b.div(b.mul(depth, block), blocks), b.div(b.mul(depth, b.add(block, 1)), blocks)
@@ -86,11 +91,21 @@ def strided_tile(blocking: Blocking, beside: bool = False) -> str:
     name, family = ("beside_tile", "beside") if beside else ("strided_tile", "outer")
     b = Builder(name, ("i64 %rows", "i64 %columns", "i64 %depth", *left, "ptr %b", "i64 %b_step", "ptr %c", "i64 %c_row", "i64 %c_column",
                        "i1 %accumulate"), blocking, attributes="noinline")
+    with each_depth_block(b, "%depth", depth_blocks(b, "%depth", blocking.chain)) as (start, length, later):
+        a = ("%a", b.mul(start, "%a_depth" if beside else blocking.row_stride))
+        _strided_chain(b, family, (f"i64 {length}", f"ptr {b.at(*a)}", *left[1:]), b.at("%b", b.mul(start, "%b_step")),
+                       b.either("%accumulate", later))
+    return b.text()
+
+
+def _strided_chain(b: Builder, family: str, left: tuple[str, ...], right: str, accumulate: str) -> None:
+    """One chain of additions of such a tile: what lies left of B, where B begins, whether C is added to."""
+    blocking = b.blocking
     width, lanes = blocking.tile_columns, blocking.lanes
     tile = b.array((blocking.tile_rows + 1) * width)
 
     def multiply(kernel: str, target: str, step: Value, accumulate: str) -> None:
-        b.call(family + kernel, "i64 %rows", "i64 %depth", *left, "ptr %b", "i64 %b_step", f"ptr {target}",
+        b.call(family + kernel, "i64 %rows", *left, f"ptr {right}", "i64 %b_step", f"ptr {target}",
                f"ptr {b.at(target, lanes)}", f"i64 {step}", f"i1 {accumulate}")
 
     def by_copy() -> None:
@@ -100,21 +115,20 @@ def strided_tile(blocking: Blocking, beside: bool = False) -> str:
             few.insert(0, (suits, lambda: multiply("_half", tile, width, "false")))
         b.cases(*few, default=lambda: multiply("", tile, width, "false"))
         b.call("copy_out", f"ptr {tile}", "i64 %rows", "i64 %columns", "ptr %c", "i64 %c_row", "i64 %c_column",
-               "i1 %accumulate")
+               f"i1 {accumulate}")
 
     tall = b.compare("sge", "%rows", blocking.half_rows)
     contiguous = b.compare("eq", "%c_column", 1)
     half = []
     if blocking.half is not None:
         suits = b.both(tall, b.both(b.compare("eq", "%columns", blocking.half.lanes), contiguous))
-        half = [(suits, lambda: multiply("_half", "%c", "%c_row", "%accumulate"))]
+        half = [(suits, lambda: multiply("_half", "%c", "%c_row", accumulate))]
     b.cases((b.both(b.compare("eq", "%columns", width), contiguous),
-             lambda: multiply("", "%c", "%c_row", "%accumulate")),
+             lambda: multiply("", "%c", "%c_row", accumulate)),
             (b.both(b.compare("eq", "%columns", lanes), contiguous),
-             lambda: multiply("_narrow", "%c", "%c_row", "%accumulate")),
+             lambda: multiply("_narrow", "%c", "%c_row", accumulate)),
             *half,
             default=by_copy)
-    return b.text()
 
 
 PRODUCT = ("ptr %private", "ptr %a", "i64 %a_row", "i64 %a_depth", "ptr %b", "i64 %b_depth", "i64 %b_column",

@@ -76,7 +76,8 @@ def is_small(b: Builder, w: Mapping[str, str]) -> str:
 
 
 def _tile(rows: int, vectors: int, blocking: Blocking) -> str:
-    """``c[row][vector] = sum_k a[row, k] * b[k][vector]``; the last vector begins at ``b_last`` and ``c_last``.
+    """``c[row][vector] = sum_k a[row, k] * b[k][vector]``, in as many chains of additions as on the ordinary path; the last vector begins at
+    ``b_last`` and ``c_last``.
 
     Operands of large batches come from memory, and every row of theirs makes hardware prefetchers start anew. Meanwhile C, the rows of B
     that come next and, for each step of k, one line of the next tile's A (the first line of a row if rows lie apart) are fetched.
@@ -92,17 +93,23 @@ def _tile(rows: int, vectors: int, blocking: Blocking) -> str:
                 b.prefetch_for_writing(b.at("%c", b.add(b.mul(row, "%c_step"), part * lanes)))
     next_line = b.select(b.compare("eq", "%a_row", "%depth"), LINE_BYTES // blocking.item_bytes, "%a_row")
     next_step = b.select(b.compare("eq", "%a_depth", 1), next_line, "%a_depth")
+    chains = b.max(b.ceil_div("%depth", blocking.chain), 1)
     before = b.block
+    b.emit("br label %chain")
+    b.label("chain")
+    b.emit(f"%turn = phi i64 [0, %{before}], [%turn.next, %again]")
+    for name, start in (("k", "0"), ("pn", following), ("pa", "%a"), ("pb", "%b")):
+        b.emit(f"%{name}.from = phi {'i64' if name == 'k' else 'ptr'} [{start}, %{before}], [%{name}, %again]")
+    b.emit("%turn.next = add nsw i64 %turn, 1")
+    limit = b.div(b.mul("%depth", "%turn.next"), chains)
     b.emit("br label %head")
     b.label("head")
-    b.emit(f"%k = phi i64 [0, %{before}], [%k.next, %body]")
-    b.emit(f"%pn = phi ptr [{following}, %{before}], [%pn.next, %body]")
-    b.emit(f"%pa = phi ptr [%a, %{before}], [%pa.next, %body]")
-    b.emit(f"%pb = phi ptr [%b, %{before}], [%pb.next, %body]")
+    for name in ("k", "pn", "pa", "pb"):
+        b.emit(f"%{name} = phi {'i64' if name == 'k' else 'ptr'} [%{name}.from, %chain], [%{name}.next, %body]")
     for line in sums:
         for name in line:
-            b.emit(f"{name} = phi {b.vector} [zeroinitializer, %{before}], [{name}.next, %body]")
-    b.emit("%more = icmp slt i64 %k, %depth")
+            b.emit(f"{name} = phi {b.vector} [zeroinitializer, %chain], [{name}.next, %body]")
+    b.emit(f"%more = icmp slt i64 %k, {limit}")
     b.emit("br i1 %more, label %body, label %finish")
     b.label("body")
     places = [b.at("%pb", part * lanes if part < vectors - 1 else "%b_last") for part in range(vectors)]
@@ -120,10 +127,21 @@ def _tile(rows: int, vectors: int, blocking: Blocking) -> str:
     b.emit(f"%pn.next = getelementptr {b.element}, ptr %pn, i64 {next_step}")
     b.emit("br label %head")
     b.label("finish")
-    for row, line in enumerate(sums):
-        target = b.at("%c", b.mul(row, "%c_step"))
-        for part, name in enumerate(line):
-            b.store_vector(name, b.at(target, part * lanes if part < vectors - 1 else "%c_last"))
+
+    def write(accumulate: bool) -> None:
+        for row, line in enumerate(sums):
+            target = b.at("%c", b.mul(row, "%c_step"))
+            places = [b.at(target, part * lanes if part < vectors - 1 else "%c_last") for part in range(vectors)]
+            # All are read before one is written: the last vector overlaps the one before.
+            values = [b.let(f"fadd {b.vector} {b.load_vector(place)}, {name}") if accumulate else name for place, name in zip(places, line, strict=True)]
+            for place, value in zip(places, values, strict=True):
+                b.store_vector(value, place)
+
+    b.cases((b.compare("eq", "%turn", 0), lambda: write(False)), default=lambda: write(True))
+    b.emit(f"br i1 {b.compare('slt', '%turn.next', chains)}, label %again, label %over")
+    b.label("again")
+    b.emit("br label %chain")
+    b.label("over")
     return b.text()
 
 

@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from calque.backend.cpu.contract.builder import Builder, Value, passed_on
+from calque.backend.cpu.contract.builder import Builder, Value
+from calque.backend.cpu.contract.gemm import chains, each_depth_block
 from calque.backend.cpu.contract.pack import transpose
 from calque.backend.cpu.contract.target import Blocking
 
@@ -45,10 +46,14 @@ def lines_at_once(b: Builder, width: Value) -> Value:
 
 
 def _choose(shapes: list[tuple[int, int]], blocking: Blocking) -> str:
-    """``table_tile(lines, width, ...)``: a jump table."""
+    """``table_tile(lines, width, ...)``: a jump table for every chain of additions."""
     b = Builder("table_tile", ("i64 %lines", "i64 %width", *TILE_PARAMETERS), blocking, attributes="noinline")
     choices = [(lines * WIDEST + width, f"tile{lines}x{width}", f"table_tile_{lines}x{width}") for lines, width in shapes]
-    b.jump_table(b.add(b.mul("%lines", WIDEST), "%width"), choices, passed_on(TILE_PARAMETERS))
+    with each_depth_block(b, "%depth", chains(b, "%depth")) as (start, length, later):
+        table, right = b.byte_at("%table", b.mul(start, 4)), b.at("%b", b.mul(start, blocking.tile_columns))
+        b.jump_table(b.add(b.mul("%lines", WIDEST), "%width"), choices, (
+            f"i64 {length}", "ptr %a", "i64 %line_step", f"ptr {table}", f"ptr {right}", "ptr %c", "i64 %c_step",
+            f"i1 {b.either('%accumulate', later)}"))
     return b.text()
 
 
@@ -94,12 +99,12 @@ def _tile(lines: int, width: int, blocking: Blocking) -> str:
     return b.text()
 
 
-def store_sums(b: Builder, names: list[list[str]]) -> None:
-    """The sums to rows of ``%c`` that are ``%c_step`` apart, added to what is there if ``%accumulate``."""
+def store_sums(b: Builder, names: list[list[str]], target: str = "%c", step: str = "%c_step") -> None:
+    """The sums to rows of ``target`` that are ``step`` apart, added to what is there if ``%accumulate``."""
 
     def write(accumulate: bool) -> None:
         for row, pair in enumerate(names):
-            line = b.at("%c", b.mul(row, "%c_step"))
+            line = b.at(target, b.mul(row, step))
             for half, value in enumerate(pair):
                 address = b.at(line, half * b.blocking.lanes)
                 total = b.let(f"fadd {b.vector} {b.load_vector(address)}, {value}") if accumulate else value
