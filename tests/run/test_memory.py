@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 import calque
@@ -87,6 +87,7 @@ def test_the_six_steps_hold_what_was_predicted(name: str, jobs: dict[str, Any], 
 
 
 @given(st.integers(0, 10**9))
+@example(799123)  # a product whose result is returned twice: no arena, and no workspace either
 def test_random_programs_hold_what_was_predicted(seed: int) -> None:
     program, arrays, scalars = random_program(seed, 20)
     schedule = compile_program(program, workspace_bytes=CpuBackend().workspace_bytes)
@@ -95,6 +96,16 @@ def test_random_programs_hold_what_was_predicted(seed: int) -> None:
     found.run(CpuExecutable.run, compile_schedule(schedule), flat, scalars)
     expected, measured = found.seen[0]
     assert expected == measured
+
+
+@pytest.mark.parametrize("rows", [3, 40])
+def test_a_contraction_without_a_workspace_takes_no_arena(rows: int) -> None:
+    b = Build()
+    x, w = b.input((rows, 6)), b.input((6, 5))
+    y = b.matmul(x, w)
+    schedule = compile_program(b.program(y, y), workspace_bytes=CpuBackend().workspace_bytes)
+    assert schedule.arena_bytes == 0
+    assert compile_schedule(schedule).needed_bytes == predicted(schedule) == 2 * rounded(4 * rows * 5)
 
 
 @given(st.integers(0, 10**9))

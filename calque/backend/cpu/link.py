@@ -144,14 +144,16 @@ class Linker:
                 self.address(buffer, offset * size)
             else:
                 self.words.append(0)
+        needed = native.workspace_bytes(step.dtype.name, current())
         if step.workspace >= 0:
             self.address(step.workspace)
-        else:
-            self.patches.append((len(self.words), self.arena, -(-self.schedule.arena_bytes // ALIGNMENT) * ALIGNMENT))
-            self.words.append(0)
-            needed = native.workspace_bytes(step.dtype.name, current())
+        elif needed:
             base = -(-self.schedule.arena_bytes // ALIGNMENT) * ALIGNMENT
-            self.arena_bytes = max(self.arena_bytes, base + needed, ALIGNMENT)
+            self.patches.append((len(self.words), self.arena, base))
+            self.words.append(0)
+            self.arena_bytes = max(self.arena_bytes, base + needed)
+        else:  # nothing is read there, and a run that needs no arena takes none
+            self.words.append(0)
         self.words.extend(native.words())
 
     def ranges(self, step: Loop | Contract) -> list[Range]:
