@@ -352,7 +352,8 @@ def _moments(op: str, x: Tensor, dim: Dims, unbiased: Any, correction: Any, keep
 
     def value() -> Tensor:
         apart = x - middle
-        return prim("sum", apart * apart, dims, keepdim) / freedom
+        low = prim("sum", apart, dims, keepdim)  # not 0, because the mean is rounded: far from 0 that is most of the error
+        return prim("abs", prim("sum", apart * apart, dims, keepdim) - low * low / float(count)) / freedom
 
     def backward(g: Tensor) -> tuple[Tensor]:
         centre = prim("sum", x, dims, True) / float(count) if local.state.grad else detach(middle)
@@ -381,7 +382,7 @@ def var(
 ) -> Tensor:
     """Variance over `dim`: sum of squared deviations / (N - correction), correction 1 by default: (*) -> (* without dim).
 
-    Two passes, so it does not cancel. Source: Chan, Golub & LeVeque 1983.
+    Two passes, the second corrected by what the mean lacks, so it does not cancel. Source: Chan, Golub & LeVeque 1983.
 
     >>> import calque
     >>> calque.var(calque.tensor([1.0, 2.0, 3.0, 4.0]), correction=0)

@@ -1,4 +1,4 @@
-"""Normalisations, each one graph node: statistics in two reductions forward, one pass of two sums backward.
+"""Normalisations, each one graph node: statistics in two passes forward, one pass of two sums backward.
 
 Sources: Ioffe and Szegedy, "Batch Normalization" (2015); Ba, Kiros, Hinton, "Layer Normalization" (2016); Wu and He, "Group
 Normalization" (2018); Zhang and Sennrich, "Root Mean Square Layer Normalization" (2019).
@@ -12,6 +12,7 @@ from typing import Any
 
 from calque import functional as T
 from calque.autograd.composite import call
+from calque.base.dtypes import float64
 from calque.base.errors import ArgumentError, ShapeError
 from calque.functional.common import cast
 from calque.nn.functional.checks import require_dtype
@@ -24,63 +25,121 @@ __all__ = ["batch_norm", "group_norm", "instance_norm", "layer_norm", "local_res
 
 
 class _Kernel:
-    """Normalise over `dims` of `view(x)`, then scale and shift with parameters shaped `affine`, whose gradients sum over `spread`."""
+    """Normalise over `dims` of x, then scale and shift with parameters of the extents of these dims, whose gradients sum over `spread`."""
 
-    __slots__ = ("dims", "spread", "affine", "grouped", "eps", "count", "stats", "facts")
+    __slots__ = ("dims", "spread", "eps", "count", "facts")
     held = ()
 
-    def __init__(self, shape: Dims, dims: Dims, affine: Dims, spread: Dims, eps: float, grouped: Dims | None = None) -> None:
-        self.dims, self.affine, self.spread, self.eps, self.grouped = dims, affine, spread, float(eps), grouped
-        over = shape if grouped is None else grouped
-        self.count = float(prod(over[d] for d in dims))
-        self.stats: tuple[Any, ...] = ()  # mean and variance of the call
-        self.facts = (dims, spread, affine, grouped, self.eps, self.count)  # what `backward` depends on, see `autograd.again`
-
-    def _grouped(self, x: Tensor) -> Tensor:
-        return x if self.grouped is None else T.reshape(x, self.grouped)
-
-    def _back(self, x: Tensor, like: Tensor) -> Tensor:
-        return x if self.grouped is None else T.reshape(x, tuple(like._layout.shape))
+    def __init__(self, shape: Dims, dims: Dims, spread: Dims, eps: float) -> None:
+        self.dims, self.spread, self.eps = dims, spread, float(eps)
+        self.count = float(prod(shape[d] for d in dims))
+        self.facts = (dims, spread, self.eps, self.count)  # what `backward` depends on, see `autograd.again`
 
     def forward(self, x: Tensor, weight: Any, bias: Any) -> tuple[Any, ...]:
         kind = x._layout.dtype
-        values = self._grouped(wide(x))
+        values = wide(x)
         mean = total(values, self.dims) / self.count
         centred = values - mean
-        variance = total(centred * centred, self.dims) / self.count
-        scale = T.rsqrt(variance + self.eps)
-        y = self._back(centred * scale, x)
+        scale = T.rsqrt(total(centred * centred, self.dims) / self.count + self.eps)
+        y = centred * scale
         if weight is not None:
-            y = y * T.reshape(wide(weight), self.affine)
+            y = y * wide(weight)
         if bias is not None:
-            y = y + T.reshape(wide(bias), self.affine)
-        return cast(y, kind), mean, scale, variance
+            y = y + wide(bias)
+        return cast(y, kind), mean, scale
 
     def backward(self, saved: Saved, g: Tensor) -> tuple[Any, ...]:
         x, weight, bias = saved.inputs
-        _, mean, scale, _ = saved.values
+        _, mean, scale = saved.values
         g = wide(g)
-        normal = (self._grouped(wide(x)) - mean) * scale
+        normal = (wide(x) - mean) * scale
         result: list[Any] = [None, None, None]
-        if saved.needs[0] and self.grouped is None and self.spread == self.dims:  # one weight per statistic: it stands outside the sums
-            average, slope = total(g, self.dims) / self.count, total(g * normal, self.dims) / self.count
-            factor = scale if weight is None else scale * T.reshape(wide(weight), self.affine)
-            result[0] = cast((g - average - normal * slope) * factor, x._layout.dtype)
-        elif saved.needs[0]:
-            inner = self._grouped(g if weight is None else g * T.reshape(wide(weight), self.affine))
-            average = total(inner, self.dims) / self.count
-            slope = total(inner * normal, self.dims) / self.count
-            result[0] = cast(self._back((inner - average - normal * slope) * scale, x), x._layout.dtype)
+        if saved.needs[0]:
+            inner = g if weight is None else g * wide(weight)
+            average, slope = total(inner, self.dims) / self.count, total(inner * normal, self.dims) / self.count
+            result[0] = cast((inner - average - normal * slope) * scale, x._layout.dtype)
         if saved.needs[1]:
-            gw = total(g * self._back(normal, x), self.spread)
-            result[1] = cast(T.reshape(gw, tuple(weight._layout.shape)), weight._layout.dtype)
+            result[1] = cast(total(g * normal, self.spread, False), weight._layout.dtype)
         if saved.needs[2]:
-            result[2] = cast(T.reshape(total(g, self.spread), tuple(bias._layout.shape)), bias._layout.dtype)
+            result[2] = cast(total(g, self.spread, False), bias._layout.dtype)
         return tuple(result)
 
+
+class _Channels:
+    """Normalise over `dims` of x seen as `shape`, then scale and shift with parameters seen as `affine`: one number for many elements, so what
+    belongs to channels and groups is computed first.
+
+    The mean is rounded; `low`, the mean of what is centred with it, is what it lacks. With the factor of a channel rounded once (from float64)
+    nothing but the last additions is less exact than in float64, as in the kernels of PyTorch, which hold such numbers in float64.
+    """
+
+    __slots__ = ("shape", "dims", "affine", "first", "second", "spread", "eps", "count", "stats", "facts")
+    held = ()
+
+    def __init__(self, shape: Dims, dims: Dims, affine: Dims, eps: float) -> None:
+        self.shape, self.dims, self.affine, self.eps = shape, dims, affine, float(eps)
+        self.first = tuple(d for d in dims if affine[d] == 1)  # a weight stands outside of sums over these dims
+        self.second = tuple(d for d in dims if affine[d] != 1)
+        self.spread = tuple(d for d in range(len(shape)) if d not in dims and affine[d] == 1)
+        self.count = float(prod(shape[d] for d in dims))
+        self.stats: tuple[Any, ...] = ()  # mean and variance of the call
+        self.facts = (shape, dims, affine, self.eps, self.count)  # what `backward` depends on, see `autograd.again`
+
+    def forward(self, x: Tensor, weight: Any, bias: Any) -> tuple[Any, ...]:
+        kind = x._layout.dtype
+        values = self._seen(x)
+        mean = total(values, self.dims) / self.count
+        centred = values - mean
+        low = total(centred, self.dims) / self.count
+        variance = total(centred * centred, self.dims) / self.count
+        exact = T.rsqrt(cast(variance, float64) + self.eps)
+        scale = factor = cast(exact, kind.compute)
+        if weight is not None:
+            factor = cast(exact * T.reshape(cast(weight, float64), self.affine), kind.compute)
+        y = centred * factor
+        shift = low * factor
+        y = y - shift if bias is None else y + (T.reshape(wide(bias), self.affine) - shift)
+        return cast(T.reshape(y, tuple(x._layout.shape)), kind), mean, low, scale, factor, variance
+
+    def _seen(self, x: Tensor) -> Tensor:
+        return T.reshape(wide(x), self.shape)
+
+    def backward(self, saved: Saved, g: Tensor) -> tuple[Any, ...]:
+        x, weight, bias = saved.inputs
+        _, mean, low, scale, factor, _ = saved.values
+        result: list[Any] = [None, None, None]
+        g = self._seen(g)
+        sums = total(g, self.first)
+        if saved.needs[0] or saved.needs[1]:
+            centred = self._seen(x) - mean
+            slopes = (total(g * centred, self.first) - low * sums) * scale
+        if saved.needs[0]:
+            result[0] = cast(T.reshape(self._to_input(g, centred, sums, slopes, saved), tuple(x._layout.shape)), x._layout.dtype)
+        if saved.needs[1]:
+            result[1] = self._to_parameter(slopes, weight)
+        if saved.needs[2]:
+            result[2] = self._to_parameter(sums, bias)
+        return tuple(result)
+
+    def _to_input(self, g: Tensor, centred: Tensor, sums: Tensor, slopes: Tensor, saved: Saved) -> Tensor:
+        _, _, low, scale, factor, _ = saved.values
+        weight = saved.inputs[1]
+        if not self.second:
+            steep = slopes * scale / self.count
+            return (g - (centred * steep + (sums / self.count - low * steep))) * factor
+        if weight is not None:
+            seen = T.reshape(wide(weight), self.affine)
+            sums, slopes = sums * seen, slopes * seen
+        sums, slopes = total(sums, self.second) * scale, total(slopes, self.second) * scale
+        steep = slopes * scale / self.count
+        return g * factor - (centred * steep + (sums / self.count - low * steep))
+
+    def _to_parameter(self, sums: Tensor, parameter: Tensor) -> Tensor:
+        return cast(T.reshape(total(sums, self.spread) if self.spread else sums, tuple(parameter._layout.shape)), parameter._layout.dtype)
+
     def __call__(self, label: str, x: Tensor, weight: Any, bias: Any) -> Tensor:
-        y, mean, _, variance = with_gradient(label, self.forward, self.backward, (x, weight, bias), every=True)
-        self.stats = (mean, variance)
+        y, mean, low, _, _, variance = with_gradient(label, self.forward, self.backward, (x, weight, bias), every=True)
+        self.stats = (mean, low, variance)
         return y  # type: ignore[no-any-return]
 
 
@@ -112,8 +171,9 @@ def layer_norm(input: Tensor, normalized_shape: Sequence[int], weight: Tensor | 
     >>> calque.nn.functional.layer_norm(calque.tensor([[1.0, 3.0]]), (2,), eps=0.0)
     tensor([[-1.,  1.]])
     """
-    wanted, dims, lead = _trailing("layer_norm", input, normalized_shape, weight, bias)
-    return _Kernel(tuple(input._layout.shape), dims, wanted, lead, eps)("NativeLayerNormBackward0", input, weight, bias)
+    _, dims, lead = _trailing("layer_norm", input, normalized_shape, weight, bias)
+    kernel = _Kernel(tuple(input._layout.shape), dims, lead, eps)
+    return with_gradient("NativeLayerNormBackward0", kernel.forward, kernel.backward, (input, weight, bias))  # type: ignore[no-any-return]
 
 
 def rms_norm(input: Tensor, normalized_shape: Sequence[int], weight: Tensor | None = None, eps: float | None = None) -> Tensor:
@@ -183,7 +243,7 @@ def batch_norm(
         raise ShapeError(
             f"[batch_norm] Expected more than 1 value per channel when training, got input size {input._layout.shape!r}; use eval() or a larger batch"
         )
-    kernel = _Kernel(shape, dims, affine, dims, eps)
+    kernel = _Channels(shape, dims, affine, eps)
     y = kernel("NativeBatchNormBackward0", input, weight, bias)
     if running_mean is not None and count:
         _update_running(kernel.stats, running_mean, running_var, momentum, count)
@@ -211,8 +271,8 @@ def _update_running(stats: tuple[Any, ...], running_mean: Tensor, running_var: T
         state.grad = before
 
 
-def _averaged(mean: Tensor, variance: Tensor, running_mean: Tensor, running_var: Tensor, momentum: Any, unbiased: float) -> tuple[Any, ...]:
-    mean, variance = (T.reshape(v, tuple(running_mean._layout.shape)) for v in (mean, variance))
+def _averaged(mean: Tensor, low: Tensor, variance: Tensor, running_mean: Tensor, running_var: Tensor, momentum: Any, unbiased: float) -> tuple[Any, ...]:
+    mean, variance = (T.reshape(v, tuple(running_mean._layout.shape)) for v in (mean + low, variance))
     variance = variance * unbiased
     for running, new in ((running_mean, mean), (running_var, variance)):
         kind = running._layout.dtype
@@ -233,9 +293,8 @@ def group_norm(input: Tensor, num_groups: int, weight: Tensor | None = None, bia
         )
     if prod(shape) // num_groups == 1:
         raise ShapeError(f"[group_norm] Expected more than 1 value per channel when training, got input size {list(shape)}")
-    grouped = (shape[0], num_groups, prod(shape[1:]) // num_groups)
-    spread = (0, *range(2, len(shape)))
-    kernel = _Kernel(shape, (2,), _per_channel(len(shape), shape[1]), spread, eps, grouped)
+    each = shape[1] // num_groups
+    kernel = _Channels((shape[0], num_groups, each, prod(shape[2:])), (2, 3), (1, num_groups, each, 1), eps)
     return kernel("NativeGroupNormBackward0", input, weight, bias)
 
 
@@ -255,7 +314,7 @@ def instance_norm(
     count = prod(shape[d] for d in dims)
     if count <= 1:
         raise ShapeError(f"[instance_norm] Expected more than 1 spatial element when training, got input size {input._layout.shape!r}")
-    kernel = _Kernel(shape, dims, affine, (0, *dims), eps)
+    kernel = _Channels(shape, dims, affine, eps)
     y = kernel("NativeBatchNormBackward0", input, weight, bias)
     if running_mean is not None and running_var is not None:
         stats = tuple(total(s.detach(), (0,)) / float(shape[0]) for s in kernel.stats)
