@@ -89,16 +89,13 @@ def _running_extreme(name: str, kind: Any, x: Tensor, dim: int) -> Any:
 
 def _extreme_so_far(name: str, array: np.ndarray[Any, Any], d: int) -> np.ndarray[Any, Any]:
     """Index along dim d of the extreme of the elements up to each; the last of several, NaN before all."""
-    values = np.moveaxis(array, d, 0)
-    best, indices = values[0].copy(), np.zeros(values.shape, np.int64)
-    for row in range(1, values.shape[0]):
-        new = values[row]
-        better = new >= best if name == "cummax" else new <= best
-        better = better | (new != new)
-        better &= ~((best != best) & ~(new != new))
-        indices[row] = np.where(better, row, indices[row - 1])
-        best = np.where(better, new, best)
-    return np.moveaxis(indices, 0, d)
+    function = np.maximum if name == "cummax" else np.minimum
+    best = function.accumulate(array, axis=d)
+    shape = [1] * array.ndim
+    shape[d] = -1
+    positions = np.arange(array.shape[d]).reshape(shape)
+    # An element is the extreme so far if it equals it; behind a NaN no number does.
+    return np.maximum.accumulate(np.where((array == best) | (array != array), positions, 0), axis=d)
 
 
 @method()

@@ -19,7 +19,6 @@ from calque.functional.common import Operand, cast, is_tensor, method, number, p
 from calque.functional.placing import beside_input, host_values
 from calque.functional.reductions import numpy_names, take_chosen
 from calque.functional.results import KthResult, SortResult, TopkResult
-from calque.functional.windows import narrow
 from calque.tensor import Tensor, read, upload
 
 __all__ = [
@@ -33,8 +32,16 @@ Array = np.ndarray[Any, Any]
 def order_along(op: str, x: Tensor, dim: int, descending: bool = False) -> tuple[Tensor, int]:
     """(stable sorting permutation along dim, the dim as a non-negative number)."""
     d = normalize_dim(dim, x._layout.ndim, op)
-    keys = cast(x, dt.uint8) if x._layout.dtype is dt.bool_ else x
-    return prim("argsort", keys.detach(), d, bool(descending)), d
+    return prim("argsort", _keys(x), d, bool(descending)), d
+
+
+def _keys(x: Tensor) -> Tensor:
+    return (cast(x, dt.uint8) if x._layout.dtype is dt.bool_ else x).detach()  # type: ignore[attr-defined, no-any-return]
+
+
+def _ranked(x: Tensor, d: int, start: int, stop: int, descending: bool = False) -> Tensor:
+    """Positions along dim d of the elements of ranks start..stop, in order and without sorting the others; a 0-d x has one element."""
+    return prim("ranked", _keys(x), d, start, stop, descending) if x._layout.ndim else prim("argsort", _keys(x), d, descending)
 
 
 @method()
@@ -72,24 +79,24 @@ def topk(input: Tensor, k: int, dim: int = -1, largest: bool = True, sorted: boo
     >>> calque.topk(calque.tensor([3.0, 1.0, 2.0]), 2).values
     tensor([3., 2.])
     """
-    order, d = order_along("topk", input, dim, largest)
+    d = normalize_dim(dim, input._layout.ndim, "topk")
     size = input._layout.shape[d] if input._layout.ndim else 1
     if not 0 <= k <= size:
         raise OutOfRangeError(
             f"[topk] selected index k out of range: expected 0 <= k <= {size} along dim {d} of shape "
             f"{tuple(input._layout.shape)}, got {k}"
         )
-    return TopkResult(*take_chosen(input, narrow(order, d, 0, k) if input._layout.ndim else order, d, True))
+    return TopkResult(*take_chosen(input, _ranked(input, d, 0, k, bool(largest)), d, True))
 
 
 @method()
 def kthvalue(input: Tensor, k: int, dim: int = -1, keepdim: bool = False) -> Any:
     """The k-th smallest element along `dim`, k from 1: (*) -> (values, indices)."""
-    order, d = order_along("kthvalue", input, dim)
+    d = normalize_dim(dim, input._layout.ndim, "kthvalue")
     size = input._layout.shape[d] if input._layout.ndim else 1
     if not 1 <= k <= size:
         raise OutOfRangeError(f"[kthvalue] selected number k out of range for dimension {d}: expected 1 <= k <= {size}, got {k}")
-    return KthResult(*take_chosen(input, narrow(order, d, k - 1, 1) if input._layout.ndim else order, d, keepdim))
+    return KthResult(*take_chosen(input, _ranked(input, d, k - 1, k), d, keepdim))
 
 
 # ---------------------------------------------------------------------------------------------------- distinct values
