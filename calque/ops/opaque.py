@@ -38,7 +38,7 @@ def _argsort_ref(x: Array, dim: int, descending: bool) -> Array:
 def _ranked_shape(shapes: Sequence[Shape], attrs: Attrs) -> Shape:
     shape, (dim, start, stop, _) = shapes[0], attrs
     if not 0 <= dim < len(shape) or not 0 <= start <= stop <= shape[dim]:
-        raise ShapeError(f"[ranked] expected a dim of shape {shape} and ranks 0 <= start <= stop <= its size, got {attrs[:3]}; use those of the operand")
+        raise ShapeError(f"[ranked] expected a dim of {shape} and ranks 0 <= start <= stop <= its size, got {attrs[:3]}; use those of the operand")
     return (*shape[:dim], stop - start, *shape[dim + 1 :])
 
 
@@ -86,7 +86,7 @@ def _equal(x: Array, y: Array) -> Array:
 def _count(rows: Array, ends: Array) -> Array:
     """How often the end of each row occurs in it."""
     equal = rows == ends if np.all(ends == ends) else _equal(rows, ends)
-    return np.count_nonzero(equal, axis=-1)
+    return np.asarray(np.count_nonzero(equal, axis=-1))
 
 
 def _below(x: Array, y: Array) -> Array:

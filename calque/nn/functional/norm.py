@@ -106,7 +106,7 @@ class _Channels:
 
     def backward(self, saved: Saved, g: Tensor) -> tuple[Any, ...]:
         x, weight, bias = saved.inputs
-        _, mean, low, scale, factor, _ = saved.values
+        _, mean, low, scale, _, _ = saved.values
         result: list[Any] = [None, None, None]
         g = self._seen(g)
         sums = total(g, self.first)
@@ -271,7 +271,9 @@ def _update_running(stats: tuple[Any, ...], running_mean: Tensor, running_var: T
         state.grad = before
 
 
-def _averaged(mean: Tensor, low: Tensor, variance: Tensor, running_mean: Tensor, running_var: Tensor, momentum: Any, unbiased: float) -> tuple[Any, ...]:
+def _averaged(
+    mean: Tensor, low: Tensor, variance: Tensor, running_mean: Tensor, running_var: Tensor, momentum: Any, unbiased: float
+) -> tuple[Any, ...]:
     mean, variance = (T.reshape(v, tuple(running_mean._layout.shape)) for v in (mean + low, variance))
     variance = variance * unbiased
     for running, new in ((running_mean, mean), (running_var, variance)):

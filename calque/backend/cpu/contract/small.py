@@ -98,17 +98,17 @@ def _tile(rows: int, vectors: int, blocking: Blocking) -> str:
     b.emit("br label %chain")
     b.label("chain")
     b.emit(f"%turn = phi i64 [0, %{before}], [%turn.next, %again]")
-    for name, start in (("k", "0"), ("pn", following), ("pa", "%a"), ("pb", "%b")):
-        b.emit(f"%{name}.from = phi {'i64' if name == 'k' else 'ptr'} [{start}, %{before}], [%{name}, %again]")
+    moving = {"k": ("i64", "0"), "pn": ("ptr", following), "pa": ("ptr", "%a"), "pb": ("ptr", "%b")}
+    for name, (kind, start) in moving.items():
+        b.emit(f"%{name}.from = phi {kind} [{start}, %{before}], [%{name}, %again]")
     b.emit("%turn.next = add nsw i64 %turn, 1")
     limit = b.div(b.mul("%depth", "%turn.next"), chains)
     b.emit("br label %head")
     b.label("head")
-    for name in ("k", "pn", "pa", "pb"):
-        b.emit(f"%{name} = phi {'i64' if name == 'k' else 'ptr'} [%{name}.from, %chain], [%{name}.next, %body]")
-    for line in sums:
-        for name in line:
-            b.emit(f"{name} = phi {b.vector} [zeroinitializer, %chain], [{name}.next, %body]")
+    for name, (kind, _) in moving.items():
+        b.emit(f"%{name} = phi {kind} [%{name}.from, %chain], [%{name}.next, %body]")
+    for name in [name for line in sums for name in line]:
+        b.emit(f"{name} = phi {b.vector} [zeroinitializer, %chain], [{name}.next, %body]")
     b.emit(f"%more = icmp slt i64 %k, {limit}")
     b.emit("br i1 %more, label %body, label %finish")
     b.label("body")
@@ -127,22 +127,24 @@ def _tile(rows: int, vectors: int, blocking: Blocking) -> str:
     b.emit(f"%pn.next = getelementptr {b.element}, ptr %pn, i64 {next_step}")
     b.emit("br label %head")
     b.label("finish")
-
-    def write(accumulate: bool) -> None:
-        for row, line in enumerate(sums):
-            target = b.at("%c", b.mul(row, "%c_step"))
-            places = [b.at(target, part * lanes if part < vectors - 1 else "%c_last") for part in range(vectors)]
-            # All are read before one is written: the last vector overlaps the one before.
-            values = [b.let(f"fadd {b.vector} {b.load_vector(place)}, {name}") if accumulate else name for place, name in zip(places, line, strict=True)]
-            for place, value in zip(places, values, strict=True):
-                b.store_vector(value, place)
-
-    b.cases((b.compare("eq", "%turn", 0), lambda: write(False)), default=lambda: write(True))
+    b.cases((b.compare("eq", "%turn", 0), lambda: _write(b, sums, False)), default=lambda: _write(b, sums, True))
     b.emit(f"br i1 {b.compare('slt', '%turn.next', chains)}, label %again, label %over")
     b.label("again")
     b.emit("br label %chain")
     b.label("over")
     return b.text()
+
+
+def _write(b: Builder, sums: list[list[str]], accumulate: bool) -> None:
+    """The sums of one chain to C. All of a row is read before any is written: its last vector overlaps the one before."""
+    vectors = len(sums[0])
+    for row, line in enumerate(sums):
+        target = b.at("%c", b.mul(row, "%c_step"))
+        places = [b.at(target, part * b.blocking.lanes if part < vectors - 1 else "%c_last") for part in range(vectors)]
+        before = [b.load_vector(place) for place in places] if accumulate else []
+        totals = [b.let(f"fadd {b.vector} {old}, {name}") for old, name in zip(before, line, strict=True)] if accumulate else line
+        for place, total in zip(places, totals, strict=True):
+            b.store_vector(total, place)
 
 
 def _choose(shapes: list[tuple[int, int]], blocking: Blocking) -> str:
