@@ -21,6 +21,7 @@ from calque.functional.joining import *  # noqa: F403
 from calque.functional.legacy import *  # noqa: F403
 from calque.functional.linalg import *  # noqa: F403
 from calque.functional.math import *  # noqa: F403
+from calque.functional.metadata import *  # noqa: F403
 from calque.functional.order import *  # noqa: F403
 from calque.functional.printing import *  # noqa: F403
 from calque.functional.random import *  # noqa: F403

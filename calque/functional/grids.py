@@ -9,7 +9,7 @@ from calque.base import dtypes as dt
 from calque.base import shapes
 from calque.base.errors import ShapeError
 from calque.base.shapes import Size, ints, normalize_dim
-from calque.functional.common import method, require_dims, require_tensors
+from calque.functional.common import cast, method, require_dims, require_tensors
 from calque.functional.creation import meshgrid, tensor, zeros
 from calque.functional.joining import cat, stack
 from calque.functional.reductions import sum
@@ -84,6 +84,8 @@ def trapezoid(y: Tensor, x: Tensor | None = None, *, dx: float = 1.0, dim: int =
     count = y._layout.shape[normalize_dim(dim, y._layout.ndim, "trapezoid")]
     if x is not None and x._layout.ndim == 1 and x._layout.numel != count:
         raise ShapeError(f"[trapezoid] expected one x value for each of the {count} samples of dim {dim}, got {x._layout.numel}")
+    if not count:
+        return cast(sum(y, dim), y._layout.dtype)
     if count < 2:
         return sum(y * 0.0, dim)
     means = (narrow(y, dim, 0, count - 1) + narrow(y, dim, 1, count - 1)) / 2

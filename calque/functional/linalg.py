@@ -302,6 +302,12 @@ def tensordot(a: Tensor, b: Tensor, dims: Any = 2) -> Tensor:
         first, second = dims
         left = [normalize_dim(d, m, "tensordot") for d in ([first] if isinstance(first, int) else first)]
         right = [normalize_dim(d, n, "tensordot") for d in ([second] if isinstance(second, int) else second)]
+    if len(left) == len(right):  # one element stands for all of the other's
+        for i, j in zip(left, right, strict=True):
+            if _shape(a)[i] == 1 != _shape(b)[j]:
+                b = prim("sum", b, (j,), True)
+            elif _shape(b)[j] == 1 != _shape(a)[i]:
+                a = prim("sum", a, (i,), True)
     x, y = _shape(a), _shape(b)
     if len(left) != len(right) or any(x[i] != y[j] for i, j in zip(left, right, strict=True)):
         raise ShapeError(

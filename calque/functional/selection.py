@@ -417,8 +417,8 @@ def triu_indices(row: int, col: int, offset: int = 0, *, dtype: Any = None, devi
 def diag_embed(input: Tensor, offset: int = 0, dim1: int = -2, dim2: int = -1) -> Tensor:
     """The last dim as a diagonal of new dims: (N, A) -> (N, A, A)."""
     shape, offset = tuple(input._layout.shape), whole("diag_embed", "offset", offset)
-    side = shape[-1] + abs(offset)
     first, second = normalize_dim(dim1, len(shape) + 1, "diag_embed"), normalize_dim(dim2, len(shape) + 1, "diag_embed")
+    side = shape[-1] + abs(offset)
     lead: Shape = shape[:-1]
     strides = []
     step = side * side

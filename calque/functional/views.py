@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from calque.base.dtypes import DType
-from calque.base.errors import ArgumentError, ShapeError, no_tensor
+from calque.base.errors import ArgumentError, OutOfRangeError, ShapeError, no_tensor
 from calque.base.layout import Layout, layout
 from calque.base.shapes import (
     Shape,
@@ -28,7 +28,7 @@ from calque.tensor import Tensor, make_view, wrap
 
 __all__ = [
     "adjoint", "atleast_1d", "atleast_2d", "atleast_3d", "broadcast_tensors", "broadcast_to", "clone", "contiguous", "detach",
-    "expand", "expand_as", "flatten", "is_contiguous", "moveaxis", "movedim", "numel", "permute", "ravel", "reshape",
+    "expand", "expand_as", "flatten", "moveaxis", "movedim", "permute", "ravel", "reshape",
     "reshape_as", "squeeze", "swapaxes", "swapdims", "t", "transpose", "unflatten", "unsqueeze", "view_as",
     "sum_to_shape",
 ]  # fmt: skip
@@ -59,58 +59,6 @@ def int_tuple(op: str, values: Any) -> Shape:
     else:
         return tuple(values)
     return ints(op, values)
-
-
-# ---------------------------------------------------------------------------------------------------------- metadata
-
-
-@method("size")
-def size(input: Tensor, dim: int | None = None) -> Any:
-    """Shape of the tensor, or its extent along `dim`.
-
-    >>> import calque
-    >>> calque.zeros(2, 3).size(), calque.zeros(2, 3).size(-1)
-    (torch.Size([2, 3]), 3)
-    """
-    shape = input._layout.shape
-    return shape if dim is None else shape[normalize_dim(dim, len(shape), "size")]
-
-
-@method("stride")
-def stride(input: Tensor, dim: int | None = None) -> Any:
-    """Strides in elements, or the stride along `dim`."""
-    strides = input._layout.strides
-    return strides if dim is None else strides[normalize_dim(dim, len(strides), "stride")]
-
-
-@method("dim", "ndimension")
-def dim(input: Tensor) -> int:
-    """Number of dimensions."""
-    return input._layout.ndim
-
-
-@method("numel", "nelement")
-def numel(input: Tensor) -> int:
-    """Number of elements."""
-    return input._layout.numel
-
-
-@method("storage_offset")
-def storage_offset(input: Tensor) -> int:
-    """Position of the first element in the storage, in elements."""
-    return input._layout.offset
-
-
-@method("is_contiguous")
-def is_contiguous(input: Tensor, memory_format: Any = None) -> bool:
-    """Whether the elements lie densely in row-major order."""
-    return input._layout.contiguous
-
-
-@method("is_set_to")
-def is_set_to(input: Tensor, tensor: Tensor) -> bool:
-    """Whether both tensors are the same view of the same storage."""
-    return input._storage is tensor._storage and input._layout is tensor._layout
 
 
 # ------------------------------------------------------------------------------------------------- view and reshape
@@ -214,6 +162,7 @@ def flatten(input: Tensor, start_dim: int = 0, end_dim: int = -1) -> Tensor:
     """
     shape = input._layout.shape
     if not shape:
+        normalize_dim(start_dim, 1, "flatten"), normalize_dim(end_dim, 1, "flatten")
         return reshape(input, (1,))
     first, last = normalize_dim(start_dim, len(shape), "flatten"), normalize_dim(end_dim, len(shape), "flatten")
     if first > last:
@@ -236,6 +185,8 @@ def ravel(input: Tensor) -> Tensor:
 def unflatten(input: Tensor, dim: int, sizes: Sequence[int]) -> Tensor:
     """One dim as several: (A, B*C) -> (A, B, C) for dim=1, sizes=(B, C)."""
     shape = input._layout.shape
+    if not shape:
+        raise OutOfRangeError(f"[unflatten] expected a dimension to unflatten, got dim {dim} of a 0-d tensor; use reshape()")
     d = normalize_dim(dim, len(shape), "unflatten")
     parts = infer_size(int_tuple("unflatten", (sizes,)), shape[d], "unflatten")
     return view(input, (*shape[:d], *parts, *shape[d + 1 :]))
@@ -579,8 +530,6 @@ def _each(tensors: tuple[Any, ...], function: Callable[[Any], Any]) -> Any:
     return tuple(function(x) for x in (tensors[0] if len(tensors) == 1 else tensors))
 
 
-attribute("shape", lambda self: self._layout.shape, "Shape of the tensor, a `Size`.")
-attribute("ndim", lambda self: self._layout.ndim, "Number of dimensions.")
 attribute("T", _transpose_all, "The dimensions in reverse order.")
 attribute("mT", _matrix_transpose, "The last two dimensions exchanged.")
 attribute("mH", _matrix_transpose, "The last two dimensions exchanged.")

@@ -65,7 +65,7 @@ def sliced(view: Layout, dim: int, start: int | None, stop: int | None, step: in
     if step is not None and step <= 0:
         raise ArgumentError(f"[{op}] slice step must be positive, got {step}; use calque.flip(x, dims) to reverse")
     if step is not None:
-        step = min(step, max(view.shape[dim], 1))  # one element then: a stride that machines can count with
+        step = min(step, max(view.shape[dim], 1 << 30))  # one element then: a stride that machines can count with
     first, last, stride = slice(start, stop, step).indices(view.shape[dim])
     count = len(range(first, last, stride))
     replace = lambda values, new: (*values[:dim], new, *values[dim + 1 :])  # noqa: E731

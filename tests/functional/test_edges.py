@@ -119,6 +119,24 @@ def test_transposed_convolutions_with_more_padding_than_stride() -> None:
     assert y[0, 0, 5].tolist() == [0.0] * 6
 
 
+def test_what_a_number_has_no_dimensions_for() -> None:
+    x = calque.tensor(3.0)
+    for call in (lambda: x.size(-1), lambda: x.stride(0), lambda: x.unflatten(0, (1, -1)), lambda: calque.diag_embed(x), lambda: x.flatten(2)):
+        with pytest.raises(IndexError):
+            call()
+    assert calque.ones(3, 1)[:, ::2].stride() == (1, 2)
+    assert calque.trapezoid(calque.zeros(3, 0, dtype=calque.int64)).tolist() == [0, 0, 0]
+
+
+def test_one_element_stands_for_all_in_a_contraction() -> None:
+    x, y = calque.ones(3, 1), calque.arange(6.0).view(3, 2)
+    assert calque.tensordot(x, y, 1).tolist() == [[6.0, 9.0]] * 3
+
+
+def test_infinite_legs() -> None:
+    assert calque.hypot(calque.tensor([-math.inf, math.nan]), calque.tensor([math.nan, 1.0])).tolist()[0] == math.inf
+
+
 def test_numbers_have_nothing_to_transpose() -> None:
     x = calque.tensor(3.0)
     assert x.mT.item() == x.mH.item() == x.movedim(0, 0).item() == x.movedim(-1, 0).item() == 3.0
