@@ -400,6 +400,8 @@ def test_priorities_of_a_store_order_its_copies(monkeypatch: pytest.MonkeyPatch)
     busy = torch.ones(3, device="cpu:1")
     torch.synchronize()
     gate, begun, queue = threading.Event(), threading.Event(), queue_of(torch.device("cpu:1"))
+    queue.submit(Task(lambda: None))
+    queue.drain()  # its worker goes to its place at its start, and only then
     monkeypatch.setattr(queue, "move", None)  # nobody else has time for them: copies that somebody takes at once do not wait
 
     def hold() -> None:
