@@ -121,6 +121,7 @@ class Settings:
 
     sync: bool = field(default_factory=lambda: _flag("CALQUE_SYNC"))  # run every flush synchronously (the oracle engine)
     verify: bool = field(default_factory=lambda: _flag("CALQUE_VERIFY"))  # infer programs again after every pass; run library code instead of replays
+    poison: bool = field(default_factory=lambda: _flag("CALQUE_VERIFY"))  # memory holds NaN, or implausible integers, until somebody writes to it
     backend: str = field(default_factory=lambda: _given("CALQUE_BACKEND", None) or "cpu")  # "cpu" or "ref" (interpreter)
     threads: int = field(default_factory=_default_threads)
     logical_devices: int = field(default_factory=lambda: _number("CALQUE_LOGICAL_DEVICES", 1, 1, MOST_DEVICES))  # cpu:0..n-1 share the threads

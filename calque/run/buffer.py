@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from calque.base.config import settings
 from calque.base.errors import InterruptedValueError
 from calque.base.layout import Layout
 from calque.run import trace as tracing
@@ -138,5 +139,7 @@ def strided(flat: np.ndarray[Any, Any], view: Layout) -> np.ndarray[Any, Any]:
         return flat.reshape(view.shape)
     if view.numel == 0:
         return np.empty(view.shape, flat.dtype)
+    if settings.poison and view.offset + sum((n - 1) * s for n, s in zip(view.shape, view.strides, strict=True)) >= flat.size:
+        raise interrupted()
     step = flat.itemsize
     return np.lib.stride_tricks.as_strided(flat[view.offset :], view.shape, tuple(s * step for s in view.strides))

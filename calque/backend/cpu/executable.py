@@ -21,7 +21,7 @@ from calque.backend.cpu import rerun, same
 from calque.backend.cpu.early import Early, lead_of, leading
 from calque.backend.cpu.host import run_contract, run_host
 from calque.backend.cpu.link import Linked, Stretch, link, runs_alone
-from calque.backend.cpu.memory import rounded
+from calque.backend.cpu.memory import poison, rounded
 from calque.backend.cpu.place import HERE
 from calque.backend.cpu.progress import Progress, limits_of
 from calque.backend.cpu.runtime import control_alone, native
@@ -249,6 +249,9 @@ class CpuExecutable(Executable):
             arrays.append(early.arena)
         elif self._arena_bytes:
             arrays.append(HERE.pool.arena(self._arena_bytes) if words.arena is None else words.arena)
+        if config.settings.poison:
+            for array in arrays[self._input_count : len(arrays) - (early is not None)]:  # what has begun has written to its arena
+                poison(array)
         if progress is not None:
             progress.results = self._chosen(arrays)
         try:

@@ -14,10 +14,12 @@ import numpy as np
 
 from calque.backend.base import Standing
 from calque.backend.cpu import callable as native_calls
+from calque.backend.cpu.memory import poison
 from calque.backend.cpu.place import HERE
 from calque.backend.cpu.runtime import native
 from calque.backend.cpu.same import Rows, slot_offset
 from calque.backend.cpu.same_text import AGAIN, ARGUMENT_WORDS, INDEX_WORDS
+from calque.base.config import settings
 
 
 class Rerun:
@@ -86,6 +88,8 @@ class Rerun:
                 spare[:] = (other, array)
                 array = other
             found.append(array)
+            if settings.poison:
+                poison(array)
         return found
 
     def run(self, arguments: tuple[Any, ...], scalars: list[Any], results: list[Any]) -> bool:
@@ -93,6 +97,8 @@ class Rerun:
         if self._arena:
             arena = HERE.pool.arena(self._arena)  # alive as long as this function runs
             self._objects[-1] = id(arena)
+        elif settings.poison and self._words[1].arena is not None:
+            poison(self._words[1].arena)
         if self._alone:
             return self.call(arguments, scalars, results) is True
         return HERE.runtime.step(self.call, self.request, arguments, scalars, results) is True
