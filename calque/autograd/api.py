@@ -15,11 +15,12 @@ from calque.run.capture import Changes
 from calque.run.effects import gradients_matter
 from calque.run.history import watch_root
 from calque.run.losses import watch_loss
+from calque.run.nodes import StandIn
 from calque.run.others import SECTION, handed_over
 from calque.run.recorder import Edge, flush, local
 from calque.run.source import user_line, warn_user
 from calque.run.versions import Silent, version_of
-from calque.tensor import GradNode, OutputNode, Tensor, constant, record, require_float, wrap
+from calque.tensor import GradNode, OutputNode, Tensor, constant, function_node, record, require_float, wrap
 
 _hook_ids = count()
 
@@ -49,6 +50,13 @@ class RemovableHandle:
 def target_of(t: Tensor) -> Any:
     """Where the gradient of `t` goes: its node, or itself if it is a leaf."""
     return t._grad_fn or t
+
+
+def passing_on(t: Tensor) -> StandIn:
+    """A node for a handle in the place of `t`."""
+    node: Any = function_node("HybridInput", (t,), (t._layout,), lambda node, grads: (grads[0],))
+    node.__class__ = StandIn
+    return node  # type: ignore[no-any-return]
 
 
 def _edge_of(t: Tensor) -> Edge | None:
@@ -295,7 +303,7 @@ def _backward_method(
 
 
 def _get_grad(self: Tensor) -> Tensor | None:
-    gradients_matter()
+    gradients_matter(self)
     g = self._grad
     if g is None and self._grad_fn is not None and self._requires_grad and getattr(self._grad_fn, "retain", None) is None:
         warn_user("[grad] The .grad attribute of a Tensor that is not a leaf Tensor is being accessed. Its .grad attribute won't be "
@@ -319,18 +327,25 @@ def _set_grad(self: Tensor, value: Any) -> None:
             raise DTypeError(
                 f"[grad] assigned grad has data of a different type: expected {self._layout.dtype!r}, got {value._layout.dtype!r}"
             )
-    gradients_matter()
+    gradients_matter(self)
     self._grad = value
 
 
 def _delete_grad(self: Tensor) -> None:
-    gradients_matter()
+    gradients_matter(self)
     self._grad = None
 
 
 def set_requires_grad(self: Tensor, value: bool = True) -> Tensor:
     """Set whether autograd records operations on this leaf; returns it. Floating tensors only."""
     value = bool(value)
+    capture = local.state.capture
+    own = None if capture is None else capture.stand_ins.get(id(self))
+    if own is not None and (self._grad_fn is None or self._grad_fn.__class__ is StandIn):
+        set_requires_grad(own, value)
+        if self._requires_grad is not value:
+            self._grad_fn, self._requires_grad = passing_on(own) if value else None, value
+        return self
     if self._grad_fn is not None:
         if not value:
             raise AutogradError(

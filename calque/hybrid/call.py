@@ -17,8 +17,9 @@ from calque.base.config import settings
 from calque.base.device import DEFAULT
 from calque.base.dtypes import get_default_dtype
 from calque.hybrid.gradients import Gradients
-from calque.hybrid.graph import Template, Unsupported, spent_node, stand_in
+from calque.hybrid.graph import Template, Unsupported, spent_node
 from calque.hybrid.guards import Guards, Refused
+from calque.hybrid.handles import LEAF, StandIns, differences, state_of_handle, views_among
 from calque.hybrid.outcome import Outcome, given
 from calque.hybrid.region import MISSES, Memory, Place, handle, place_of, watched
 from calque.hybrid.repeat import FIRST, LAST, MISSED, USEFUL, Interrupted, Repeat, repeat_of
@@ -103,7 +104,7 @@ class Entry:
 
     def needs_gradients(self, capture: Any) -> bool:
         """Whether a recorded call has looked at gradients that are not among the cells; they will be, from now on."""
-        self.grads_matter = self.grads_matter or capture.gradients
+        self.grads_matter = self.grads_matter or bool(capture.looked_at)
         if not self.grads_matter or self.uses_grads or not self.leaves:
             return False
         self.uses_grads = True
@@ -188,7 +189,8 @@ class Hybridized:
         try:
             for value in args:
                 if value.__class__ in TENSOR_TYPES:
-                    parts += (value._layout, value._storage.layout, value._requires_grad, value.__class__)
+                    needs = value._requires_grad and (LEAF if value._grad_fn is None else True)
+                    parts += (value._layout, value._storage.layout, needs, value.__class__)
                     tensors.append(value)
                 else:
                     flatten(value, parts, tensors, objects)
@@ -202,7 +204,7 @@ class Hybridized:
             if entry.valid():
                 break
         else:
-            return self._new_entry(key, objects, args, kwargs)
+            return self._new_entry(key, objects, tensors, args, kwargs)
         memory = entry.memory
         if memory.refused:
             return self._as_written(args, kwargs, memory.refused)
@@ -265,7 +267,7 @@ class Hybridized:
             raise Refused(f"[compile] expected a function that can be replayed as a whole (fullgraph=True), but it {reason}; leave fullgraph out")
         return self.function(*args, **kwargs)
 
-    def _new_entry(self, key: Any, objects: list[Any], args: Any, kwargs: Any) -> Any:
+    def _new_entry(self, key: Any, objects: list[Any], tensors: list[Tensor], args: Any, kwargs: Any) -> Any:
         """First call of a signature, or what the function depends on has changed."""
         reason = self.refused.get(key) or ("is never called twice alike" if self.misses > STRANGERS else None)
         if reason is not None:
@@ -280,6 +282,7 @@ class Hybridized:
             self.changes.clear()
         found = self.entries.get(key)
         changed = found[-1].first_change() if found else ""
+        before = [state_of_handle(t) for t in tensors]
         result = self.function(*args, **kwargs)
         try:
             entry = Entry([*self.roots, *objects])
@@ -293,6 +296,7 @@ class Hybridized:
             found = self.entries[key] = []
         found[:] = [e for e in found if e.current()][1 - ENTRIES :]
         found.append(entry)
+        entry.memory.refused = differences(before, tensors)
         Counts.because(f"{changed} has changed ({user_line()})" if changed else "first call of a signature")
         return result
 
@@ -305,30 +309,25 @@ class Hybridized:
         cells, place = found
         grads_before = [t._grad for t in entry.leaves]
         first = next_number()
-        proxies: dict[int, tuple[int, Any]] = {}
-        replaced: dict[int, Tensor] = {}
-        for k, t in enumerate(tensors):  # the graph keeps handles, which must not be the caller's; leaves are known by identity
-            if local.state.grad and t._requires_grad and t._grad_fn is None:
-                continue
-            replaced[id(t)] = proxy = stand_in(t, local.state.grad)
-            if proxy._grad_fn is not None:
-                proxies[id(proxy._grad_fn)] = (k, proxy._grad_fn)
-        before = [(t._storage.version, t._grad, t._requires_grad) for t in tensors]
-        nodes = {i: proxy._grad_fn for i, proxy in replaced.items()}
         modes = _modes()
-        lent = Lent(args, kwargs, replaced, tensors)
+        stand_ins = StandIns(tensors)
+        lent = Lent(args, kwargs, stand_ins.others, tensors)
         try:
-            result, capture = watched(cells, lambda: self.function(*lent.args, **lent.kwargs), True, True, not entry.guards.inexact, script)
+            result, capture = watched(
+                cells, lambda: self.function(*lent.args, **lent.kwargs), True, True, not entry.guards.inexact, script, stand_ins.own
+            )
         finally:
-            changed = lent.give_back()
+            changed, handles = lent.give_back(), stand_ins.hand_back()
         if changed:
             capture.abort("changes a list or dict that it is given")
         if modes != _modes():
             capture.abort("changes a mode or the default dtype")
         Counts.recordings += 1
         macro = capture.finish()
-        if _histories_changed(tensors, before, replaced, nodes):
-            capture.abort("changes the gradient or the history of an argument")
+        if handles:
+            capture.abort(handles)
+        if stand_ins.looked_at(capture.looked_at):
+            capture.abort("looks at the gradient of an argument")
         if not entry.valid():
             return self._changed(key, entry, lent.original(result))
         if entry.needs_gradients(capture):
@@ -340,12 +339,12 @@ class Hybridized:
         try:
             if lent.within(result) or any(entry.guards.reached(value) for value in containers(result)):
                 raise Unsupported("returns a list or dict that somebody else has, too")
-            self._learn(entry, place, macro, capture, result, cells, grads_before, first, proxies, replaced, tensors)
+            result = lent.original(self._learn(entry, place, macro, capture, result, cells, grads_before, first, stand_ins))
             self.short = self._shortness(entry, macro, capture)
         except (Unsupported, Refused) as reason:
             memory.refused = str(reason)
             Counts.because(str(reason))
-        result = lent.original(result)
+            result = lent.original(result)
         capture.release()
         return result
 
@@ -367,42 +366,50 @@ class Hybridized:
 
     def _learn(
         self, entry: Entry, place: Any, macro: Macro, capture: Any, result: Any, cells: list[Any], grads_before: list[Any], first: int,
-        proxies: dict[int, tuple[int, Any]], replaced: dict[int, Tensor], tensors: list[Tensor],
-    ) -> None:  # fmt: skip
-        """Take in the recording of a call; once it is the second that agrees, its graph becomes the template of all replays."""
-        outputs, outcome, touched = self._given_back(entry, capture, result, cells, grads_before, replaced, tensors)
+        stand_ins: StandIns,
+    ) -> Any:  # fmt: skip
+        """Take in the recording of a call, and return its result. Once it is the second that agrees, its graph becomes the template of all replays,
+        and it gives back what they do."""
+        tensors = stand_ins.tensors
+        outputs, outcome, touched = self._given_back(entry, capture, result, cells, grads_before, stand_ins)
         leaves_at = len(cells) - len(entry.leaves)
         if entry.uses_grads and not (entry.grads_matter or outcome.grads or any(c >= leaves_at for c in touched)):
             entry.uses_grads = False
             place = ()
         roots = [outputs[k]._grad_fn for k in outcome.differentiable]
         spent = bool(roots) and all(_is_spent(root) for root in roots)
-        given = (*outcome.places, *(g for _, g in outcome.grads if g is not None))
-        needed = {p[1] for p in given if p[0] == "created"}
+        places = (*outcome.places, *(g for _, g in outcome.grads if g is not None))
+        needed = {p[1] for p in places if p[0] == "created"}
         if not roots or spent:
             if len(needed) < len(capture.storages):
                 raise Unsupported("keeps a value in a place that the guards do not reach")
             outcome.spent = spent_node(roots[0]) if spent else None
-        mark = (outcome.spec, tuple(outcome.places), tuple(outcome.grads), tuple(outcome.differentiable), spent)
+        mark = (outcome.spec, tuple(outcome.places), tuple(outcome.grads), tuple(outcome.differentiable), tuple(outcome.views), spent)
         macro.result = outcome
-        if roots and not spent:
-            template = Template(roots, first, cells, proxies, capture.storages, needed, frozenset(id(t) for t, *_ in entry.handles), tensors)
-            if entry.memory.learn(place, capture, mark):
-                outcome.template = template
-                others = [entry.leaves[k]._grad for k, p in outcome.grads if p is not None]
-                template.take_over(outputs, outcome.differentiable, cells, tensors, others, capture.values)  # type: ignore[arg-type]
-        else:
+        if not roots or spent:
             entry.memory.learn(place, capture, mark)
+            return result
+        reached = frozenset(id(t) for t, *_ in entry.handles)
+        template = Template(roots, first, cells, stand_ins.nodes, capture.storages, needed, reached, tensors)
+        if not entry.memory.learn(place, capture, mark):
+            return result
+        outcome.template = template
+        created = template.take_over()
+        for k, p in outcome.grads:
+            if p is not None and p[0] == "created":
+                entry.leaves[k]._grad = handle(p, created, cells)
+        return given(entry.handles, outcome, cells, created, tensors, capture.values)
 
     @staticmethod
     def _given_back(
-        entry: Entry, capture: Any, result: Any, cells: list[Any], grads_before: list[Any], replaced: dict[int, Tensor], tensors: list[Tensor],
-    ) -> tuple[list[Tensor], Outcome, set[int]]:  # fmt: skip
+        entry: Entry, capture: Any, result: Any, cells: list[Any], grads_before: list[Any], stand_ins: StandIns
+    ) -> tuple[list[Tensor], Outcome, set[int]]:
         """The tensors of a call's result, where a replay finds all that the call gives back, and the cells that the call read or wrote."""
         outputs: list[Tensor] = []
-        own = {id(replaced.get(id(t), t)): ("argument", k) for k, t in enumerate(tensors)}
+        own = {id(t): ("argument", k) for k, t in enumerate(stand_ins.used)}
         own |= {id(t): ("reached", k) for k, (t, *_) in enumerate(entry.handles)}
         spec = describe(result, outputs, own)
+        views = views_among(outputs, stand_ins.tensors, [t for t, *_ in entry.handles])
         places = [_found(place_of(t, capture.storages, cells)) for t in outputs]
         grads = [
             (k, None if t._grad is None else _found(place_of(t._grad, capture.storages, cells)))
@@ -414,7 +421,7 @@ class Hybridized:
             raise Unsupported("returns a new tensor that requires a gradient")
         mine = capture.entries
         touched = {c for segment in capture.segments for c, *_ in (*segment.expect, *segment.inputs, *segment.written) if c < mine}
-        outcome = Outcome(spec, places, grads, differentiable)
+        outcome = Outcome(spec, places, grads, differentiable, views)
         outcome.unread = {k for k, _ in grads if len(cells) - len(entry.leaves) + k not in touched}
         outcome.losses = [(k, ReplayedLoss(line)) for held, line in capture.losses for k, st in enumerate(capture.storages) if held() is st]
         return outputs, outcome, touched
@@ -428,18 +435,6 @@ def _look_of(leaf: Tensor) -> Any:
     layout, storage = grad._layout, grad._storage
     usual = layout is leaf._layout and storage.layout is leaf._layout and not grad._requires_grad
     return False if usual else (layout, storage.layout, grad._requires_grad)
-
-
-def _histories_changed(tensors: list[Tensor], before: list[Any], replaced: dict[int, Tensor], nodes: dict[int, Any]) -> bool:
-    """Whether a call gave an argument another history or gradient; the caller's tensor becomes what the call made of it."""
-    found = False
-    for t, (version, grad, needs) in zip(tensors, before, strict=True):
-        proxy = replaced.get(id(t), t)
-        changed = proxy._grad_fn is not nodes.get(id(t)) or proxy._requires_grad is not needs or (proxy is not t and proxy._grad is not None)
-        if proxy is not t and changed:
-            t._grad_fn, t._requires_grad, t._grad = proxy._grad_fn, proxy._requires_grad, proxy._grad
-        found = found or changed or t._grad is not grad or (needs and t._storage.version != version)
-    return found
 
 
 def _found(place: Place | None) -> Place:

@@ -23,7 +23,7 @@ class Copy:
     """Copies of a template's nodes. `targets`: where the gradients of its leaves go in the caller's graph."""
 
     def __init__(
-        self, leaves: Sequence[Any], targets: Sequence[Any], storages: dict[int, Storage], handles: dict[int, Storage], kept: set[int]
+        self, leaves: Sequence[Any], targets: Sequence[Any], storages: dict[int, Storage], handles: dict[int, tuple[Storage, Any]], kept: set[int]
     ) -> None:
         self.storages, self.handles, self.kept = storages, handles, kept
         self.inputs: list[Any] = []  # one node per leaf; gradients stop there
@@ -111,10 +111,10 @@ class Copy:
         return functools.partial(self.value(item.func), *[self.value(a) for a in item.args], **named)
 
     def _tensor(self, t: Tensor) -> Tensor:
-        storage = self.handles.get(id(t)) or self.storages.get(id(t._storage))
+        storage, view = self.handles.get(id(t)) or (self.storages.get(id(t._storage)), t._layout)
         if storage is None:
             return t
-        made: Tensor = wrap(storage, t._layout, type(t))
+        made: Tensor = wrap(storage, view, type(t))
         made._requires_grad = t._requires_grad
         if t._grad_fn is not None:
             made._grad_fn = self.value(t._grad_fn)

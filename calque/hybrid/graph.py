@@ -25,13 +25,13 @@ from calque.ops.opdef import OpDef
 from calque.run.buffer import Buffer
 from calque.run.capture import Counts, numbers
 from calque.run.live import LiveFloat, plain
-from calque.run.nodes import CallNode, StandIn
+from calque.run.nodes import CallNode
 from calque.run.others import SECTION
 from calque.run.places import path_of
 from calque.run.recorder import VIEW, Edge, Storage, local, realised
 from calque.run.source import user_site
 from calque.run.versions import modified
-from calque.tensor import FunctionNode, GradNode, Tensor, _sequence, function_node, output_nodes, wrap
+from calque.tensor import FunctionNode, GradNode, Tensor, _sequence, function_node, output_nodes
 
 _VERSION, _STORAGE, _LAYOUT = attrgetter("version"), attrgetter("_storage"), attrgetter("layout")
 _FIELDS = ("trace", "slot", "layout", "buffer", "home", "version", "writer")
@@ -70,10 +70,12 @@ class Call:
         self.versions = list(map(_VERSION, values))
         self.numbers = [known[index] for _, _, index in template.numbers] if template.numbers else []
 
-    def told(self, facts: Facts) -> None:
-        """Add what the gradient depends on: the same facts at the same place of a trace mean the same operations."""
+    def told(self, facts: Facts, targets: Sequence[Any]) -> None:
+        """Add what the gradient depends on: the same facts at the same place of a trace mean the same operations. `targets`: where gradients go."""
         template, values = self.template, self.values
         if template.numbers or template.several:
+            raise Unknown
+        if any(targets[j] is not None and targets[j]._storage is not values[place] for j, place in template.exchanged):
             raise Unknown
         if self.overwritten():
             raise Unknown
@@ -103,7 +105,8 @@ class Template:
     `roots`: nodes of the outputs that require gradients. `leaves`: where gradients go, as (argument number or -1, node or parameter).
     `storages`: new storages of the call in the macro's order. A call keeps the cells `used` and the new storages `own` (numbers); `unchanged`: which
     of all these have to stay as they are, `reads`: which of those the gradient of each root needs; `steady`: handles that have to show the same
-    storage as at the call, number `steady_at`. `mark` stands for the template where nothing may keep that alive.
+    storage as at the call, number `steady_at`; `exchanged`: (number of a leaf, number of its value) of arguments. `mark` stands for the template
+    where nothing may keep that alive.
     `reached`: ids of handles that the function reaches by itself; they stay as they are.
     """
 
@@ -111,7 +114,8 @@ class Template:
         self, roots: list[Any], first: int, cells: list[Any], stand_ins: dict[int, tuple[int, Any]], storages: list[Storage],
         needed: set[int], reached: frozenset[int], tensors: list[Tensor],
     ) -> None:  # fmt: skip
-        self.arguments = {id(t): (k, t) for k, t in enumerate(tensors) if t._requires_grad and t._grad_fn is None}  # by identity, they live on
+        leaves = [(k, t) for k, t in enumerate(tensors) if t._requires_grad and t._grad_fn is None]
+        self.arguments = {id(t): (k, t, t._layout) for k, t in leaves}  # by identity, they live on
         self.roots, self.storages, self.reached = roots, storages, set(reached)
         self.nodes: list[Any] = []
         self.leaves: list[tuple[int, Any]] = []
@@ -147,6 +151,9 @@ class Template:
         self.reads = [{places[id(st)] for node in self._behind(root) for st in _saved(node)} for root in self.roots]
         self.handles = [(t, places[id(t._storage)]) for t in handles if id(t._storage) in known and id(t) not in self.reached]
         self.steady = [t for t in handles if id(t._storage) in known and id(t) in self.reached]
+        leaves = [(j, leaf) for j, (k, leaf) in enumerate(self.leaves) if k >= 0 and isinstance(leaf, Tensor)]
+        self.exchanged = [(j, place) for j, leaf in leaves for t, place in self.handles if t is leaf]
+        self.own_handles = [t for t in handles if id(t) not in self.reached and id(t) not in self.arguments]
         self.steady_at = [places[id(t._storage)] for t in self.steady]
 
     def _note_forms(self, handles: list[Tensor]) -> None:
@@ -232,31 +239,27 @@ class Template:
 
     # -------------------------------------------------------------------------------------------------------------- using
 
-    def take_over(
-        self, outputs: list[Tensor], chosen: list[int], cells: list[Any], tensors: list[Tensor], others: list[Tensor], known: list[Any]
-    ) -> None:
-        """The recorded call becomes a call like the replays: its results move to storages of their own, the template keeps the graph.
-        `others`: further handles on new storages (gradients of leaves)."""
+    def take_over(self) -> list[Storage]:
+        """The recorded call becomes a call like the replays: it gets new storages and, from its caller, new handles. The template keeps graph,
+        handles and storages: what the caller does to its own is nothing to the graph, and the graph's show no value between uses."""
         trace = local.state.trace
-        fresh: dict[int, Storage] = {}
+        created: list[Storage] = []
         for storage in self.storages:
             copy = Storage()
             for name in _FIELDS:
                 setattr(copy, name, getattr(storage, name))
             if copy.trace is trace:
                 trace.storages.append(copy)
-            fresh[id(storage)] = copy
-        for t in (*outputs, *others):
-            if id(t._storage) in fresh:
-                t._storage, t._cache = fresh[id(t._storage)], None
-        created = [fresh[id(st)] for st in self.storages]
+            created.append(copy)
         for _, leaf in self.leaves:
             if not isinstance(leaf, Tensor):
                 leaf.next = (None,)
-        for t in outputs:
+        for t in self.own_handles:
+            if t._base is not None and t._base._views:
+                t._base._views[:] = [held for held in t._base._views if held() is not t]
             t._base = t._views = None
-        self.attach([outputs[k] for k in chosen], cells, created, tensors, known)
         self._forget()
+        return created
 
     def attach(self, outputs: list[Tensor], cells: list[Any], created: list[Storage], tensors: list[Tensor], known: list[Any]) -> None:
         """Give the outputs of a call their node."""
@@ -280,6 +283,10 @@ class Template:
 
     def _backward(self, node: FunctionNode, grads: Sequence[Any]) -> Sequence[Any]:
         call: Call = node.context
+        for j, place in self.exchanged:  # a graph as written has the leaf itself, whose `data` may be others by now
+            leaf = node.next[j]
+            if leaf is not None and leaf._layout is self._layout_of(self.leaves[j][1]):
+                call.values[place] = leaf._storage
         for k in call.overwritten():
             if any(g is not None and k in reads for g, reads in zip(grads, self.reads, strict=True)):
                 raise _overwritten(node, call.values[k], call.versions[k])
@@ -307,7 +314,7 @@ class Template:
         """Gradients that can be differentiated again: through a copy of the graph."""
         Counts.because("is differentiated more than once")
         storages = {id(self.storages[k]): actual for k, actual in zip(self.own, call.values[len(self.used) :], strict=True)}
-        handles = {id(t): call.values[k] for t, k in self.handles}
+        handles = {id(t): (call.values[k], self._layout_of(t)) for t, k in self.handles}
         graph = Copy([leaf for _, leaf in self.leaves], targets, storages, handles, self.reached)
         kept: dict[int, dict[int, Any]] = {}
         for (item, place, _), value in zip(self.numbers, call.numbers, strict=True):
@@ -316,6 +323,11 @@ class Template:
         roots = [(graph.memo.get(id(root)) or graph.ends[id(root)], g) for root, g in zip(self.roots, grads, strict=True) if g is not None]
         found = run_backward(roots, True, True, False, graph.inputs, True)
         return [None if target is None else found.get(id(end)) for end, target in zip(graph.inputs, targets, strict=True)]
+
+    def _layout_of(self, t: Tensor) -> Layout:
+        """What a handle was like when it was recorded; a leaf is the caller's, who may have changed it since."""
+        found = self.arguments.get(id(t))
+        return t._layout if found is None else found[2]
 
     def _set_saved(self) -> None:
         """Numbers and versions of the present call."""
@@ -349,9 +361,9 @@ class Template:
                 setattr(own, name, getattr(actual, name))
             if own.trace is trace:
                 trace.storages.append(own)  # should a program start now, its buffer is needed
-        lent = [(t, t._storage) for t, _ in self.handles if id(t) in self.arguments]  # leaves of the caller's that were arguments then
+        lent = [(t, t._storage, t._layout) for t, _ in self.handles if id(t) in self.arguments]  # leaves of the caller's that were arguments then
         for t, cell in self.handles:
-            t._storage, t._cache = call.values[cell], None
+            t._storage, t._layout, t._cache = call.values[cell], self._layout_of(t), None
         self._set_views(trace, trace is call.trace)
         self._set_saved()
         hooks = [(leaf, leaf._hooks) for _, leaf in self.leaves if isinstance(leaf, Tensor) and leaf._hooks]
@@ -363,8 +375,8 @@ class Template:
             before = [(leaf, g) for (_, leaf), g in zip(self.leaves, earlier, strict=True) if g is not None]
             found = run_backward(roots, True, False, False, wanted, False, before)
         finally:
-            for t, storage in lent:
-                t._storage, t._cache = storage, None
+            for t, storage, view in lent:
+                t._storage, t._layout, t._cache = storage, view, None
             for leaf, held_hooks in hooks:
                 leaf._hooks = held_hooks
             for item, place, _ in self.numbers:
@@ -381,19 +393,6 @@ def _overwritten(node: FunctionNode, storage: Storage, version: int) -> Autograd
         f"{writer.line if writer is not None else 'an unknown line'}; it is at version {storage.version}, expected version {version} "
         "instead. Use the out-of-place form there, or clone() the value first"
     )
-
-
-def stand_in(t: Tensor, grad: bool) -> Tensor:
-    """A handle in the place of an argument; if that requires a gradient, a node passes it on."""
-    made: Tensor = wrap(t._storage, t._layout, type(t))
-    made.__dict__.update(t.__dict__)
-    if not (grad and t._requires_grad):
-        made._requires_grad = t._requires_grad
-        return made
-    made._grad_fn = function_node("HybridInput", (t,), (t._layout,), lambda node, grads: (grads[0],))
-    made._grad_fn.__class__ = StandIn
-    made._requires_grad = True
-    return made
 
 
 def spent_node(root: Any) -> FunctionNode:

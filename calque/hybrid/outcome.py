@@ -9,19 +9,24 @@ from calque.hybrid.graph import Template
 from calque.hybrid.region import Place, handle
 from calque.hybrid.structure import build
 from calque.run.losses import ReplayedLoss
-from calque.tensor import Tensor
+from calque.tensor import Tensor, alias
+
+View = tuple[str, int]  # of which "argument", tensor that the function has "reached", or "output", and its number
 
 
 class Outcome:
-    """What a replay gives back: `spec` describes the result, `grads` the new `.grad` of leaves, `template` the graph behind the outputs."""
+    """What a replay gives back: `spec` describes the result, `grads` the new `.grad` of leaves, `template` the graph behind the outputs. `views`:
+    which outputs are views, and of what, because a write to one of both then changes the history of the other."""
 
-    __slots__ = ("spec", "places", "grads", "differentiable", "template", "spent", "single", "unread", "gradients", "losses")
+    __slots__ = ("spec", "places", "grads", "differentiable", "views", "template", "spent", "single", "unread", "gradients", "losses")
 
-    def __init__(self, spec: Any, places: list[Place], grads: list[tuple[int, Place | None]], differentiable: list[int]) -> None:
-        self.spec, self.places, self.grads, self.differentiable = spec, places, grads, differentiable
+    def __init__(
+        self, spec: Any, places: list[Place], grads: list[tuple[int, Place | None]], differentiable: list[int], views: list[tuple[int, View]]
+    ) -> None:
+        self.spec, self.places, self.grads, self.differentiable, self.views = spec, places, grads, differentiable, views
         self.template: Template | None = None
         self.spent: Any = None
-        self.single = spec == ("tensor", 0)
+        self.single = spec == ("tensor", 0) and not views
         self.unread: set[int] = set()  # leaves whose old gradient nobody reads
         self.gradients: Gradients | None = None  # made for the first replay without looks at values
         self.losses: list[tuple[int, ReplayedLoss]] = []  # new storages from which backward passes started
@@ -35,6 +40,9 @@ def given(reached: list[Any], outcome: Outcome, cells: list[Any], created: list[
             outcome.template.attach([out], cells, created, tensors, known)
         return out
     outputs = [handle(place, created, cells) for place in outcome.places]
+    for k, (what, number) in outcome.views:
+        base = tensors[number] if what == "argument" else reached[number][0] if what == "reached" else outputs[number]
+        outputs[k] = alias(base, outcome.places[k][2])
     if outcome.differentiable:
         chosen = [outputs[k] for k in outcome.differentiable]
         if outcome.template is not None:

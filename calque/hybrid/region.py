@@ -183,11 +183,13 @@ def _count(macro: Macro) -> int:
 
 
 def watched(
-    cells: list[Any], function: Callable[[], Any], closed: bool = True, looks: bool = False, exact: bool = False, script: Script | None = None
-) -> tuple[Any, Capture]:
-    """Run `function` under a capture."""
+    cells: list[Any], function: Callable[[], Any], closed: bool = True, looks: bool = False, exact: bool = False, script: Script | None = None,
+    stand_ins: dict[int, Any] | None = None,
+) -> tuple[Any, Capture]:  # fmt: skip
+    """Run `function` under a capture. `stand_ins`: see there."""
     state = local.state
     capture = Capture(cells, closed, True, exact, script, looks)
+    capture.stand_ins = stand_ins or {}
     state.capture = capture
     try:
         return function(), capture

@@ -7,6 +7,7 @@ from typing import Any
 from calque.base.shapes import Size
 from calque.hybrid.graph import Unsupported
 from calque.hybrid.guards import PLAIN, Refused
+from calque.hybrid.handles import LEAF
 from calque.run.live import LiveFloat, plain
 from calque.run.macro import key_of
 from calque.tensor import TENSOR_TYPES, Tensor
@@ -18,7 +19,7 @@ def flatten(value: Any, parts: list[Any], tensors: list[Tensor], objects: list[A
     """Append what tells calls apart."""
     kind = value.__class__
     if kind in TENSOR_TYPES:
-        parts += (value._layout, value._storage.layout, value._requires_grad, kind)
+        parts += (value._layout, value._storage.layout, value._requires_grad and (LEAF if value._grad_fn is None else True), kind)
         tensors.append(value)
     elif kind in PLAIN:
         if kind in _RARE:

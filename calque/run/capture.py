@@ -71,7 +71,8 @@ class Capture:
         self.losses: list[tuple[Any, str]] = []  # where backward passes started
         self.given: list[list[Any]] = [] if script is None else list(script.asked)
         self.reading = False
-        self.gradients = False  # whether somebody has looked which leaves have one
+        self.looked_at: set[int] = set()  # ids of tensors; whoever looks which leaves have a gradient adds one
+        self.stand_ins: dict[int, Any] = {}  # by id of a handle that stands for an argument: the argument
         self.targets: list[Storage] = []  # what Python is about to look at, or to copy to another device
         self._open()
         self.entry_trace, self.entry_first = self.trace, self.first

@@ -11,11 +11,12 @@ from calque.run.macro import Number
 from calque.run.recorder import local
 
 
-def gradients_matter() -> None:
-    """Whoever looks for gradients of leaves, or gives them some, says so: which ones exist then decides what a call does."""
+def gradients_matter(t: Any = None) -> None:
+    """Whoever looks for gradients of leaves, or gives them some, says so: which ones exist then decides what a call does. `t`: the one tensor whose
+    gradient it is about."""
     capture = local.state.capture
     if capture is not None:
-        capture.gradients = True
+        capture.looked_at.add(id(t))
 
 
 def told(action: Callable[..., None], *arguments: Any) -> None:
