@@ -19,7 +19,7 @@ from calque.base.dtypes import get_default_dtype
 from calque.hybrid.gradients import Gradients
 from calque.hybrid.graph import Template, Unsupported, spent_node
 from calque.hybrid.guards import Guards, Refused
-from calque.hybrid.handles import LEAF, StandIns, differences, state_of_handle, views_among
+from calque.hybrid.handles import DATA, LEAF, StandIns, differences, state_of_handle, views_among
 from calque.hybrid.outcome import Outcome, given
 from calque.hybrid.region import MISSES, Memory, Place, handle, place_of, watched
 from calque.hybrid.repeat import FIRST, LAST, MISSED, USEFUL, Interrupted, Repeat, repeat_of
@@ -34,6 +34,7 @@ from calque.run.losses import ReplayedLoss
 from calque.run.macro import Macro
 from calque.run.recorder import Storage, flush, local
 from calque.run.source import user_line
+from calque.run.versions import Silent
 from calque.tensor import TENSOR_TYPES, Tensor, next_number
 
 SIGNATURES = 64
@@ -189,8 +190,8 @@ class Hybridized:
         try:
             for value in args:
                 if value.__class__ in TENSOR_TYPES:
-                    needs = value._requires_grad and (LEAF if value._grad_fn is None else True)
-                    parts += (value._layout, value._storage.layout, needs, value.__class__)
+                    history: Any = (LEAF if value._grad_fn is None else True) if value._requires_grad else value._views.__class__ is Silent and DATA
+                    parts += (value._layout, value._storage.layout, history, value.__class__)
                     tensors.append(value)
                 else:
                     flatten(value, parts, tensors, objects)

@@ -13,9 +13,10 @@ from typing import Any
 
 from calque.autograd.api import passing_on
 from calque.run.nodes import StandIn
+from calque.run.versions import Silent
 from calque.tensor import Tensor, _continue, _refresh_views, wrap
 
-LEAF = 2  # in a signature: requires a gradient and has no history
+LEAF, DATA = 2, 3  # in a signature: requires a gradient and has no history; what `.data` gave
 
 _State = tuple[Any, ...]
 
@@ -57,6 +58,8 @@ def _stand_in(t: Tensor) -> Tensor:
     made: Tensor = wrap(t._storage, t._layout, type(t))
     made.__dict__.update(t.__dict__)
     made._grad = t._grad
+    if t._views.__class__ is Silent:  # what `.data` gave
+        made._views = Silent()
     if t._base is not None:  # a write to a view changes the history of its base
         made._base = t._base
         t._base._views.append(weakref.ref(made))
@@ -105,7 +108,8 @@ def _hand_back(t: Tensor, used: Tensor, before: _State) -> None:
         made = held()
         if made is not None:
             made._base = t
-            t._views = [*(t._views or ()), held]
+            t._views = Silent(t._views or ()) if t._views.__class__ is Silent else list(t._views or ())
+            t._views.append(held)
     used._base = used._views = None
 
 
@@ -130,7 +134,7 @@ def _hand_back_history(t: Tensor, used: Tensor, node: Any, written: bool) -> Non
 
 def views_among(outputs: list[Tensor], tensors: Sequence[Tensor], reached: Sequence[Tensor]) -> list[tuple[int, tuple[str, int]]]:
     """Which outputs are views, and of what: an argument, a tensor that the function reaches, or an output. A tensor that was made in the call becomes
-    an output that the caller does not see if several results are views of it."""
+    an output that the caller does not see if several results are views of it, or writes to it are silent. First those that `.data` gave."""
     whole: dict[int, tuple[str, int]] = {}
     for what, handles in (("reached", reached), ("argument", tensors)):
         for k, t in enumerate(handles):
@@ -145,9 +149,9 @@ def views_among(outputs: list[Tensor], tensors: Sequence[Tensor], reached: Seque
         if base is None:
             continue
         if id(base) not in whole:
-            if inner.count(id(base)) < 2:
+            if inner.count(id(base)) < 2 and base._views.__class__ is not Silent:
                 continue
             whole[id(base)] = ("output", len(outputs))
             outputs.append(base)
         found.append((k, whole[id(base)]))
-    return found
+    return [(k, ("data", k)) for k, t in enumerate(outputs) if t._views.__class__ is Silent] + found

@@ -9,9 +9,10 @@ from calque.hybrid.graph import Template
 from calque.hybrid.region import Place, handle
 from calque.hybrid.structure import build
 from calque.run.losses import ReplayedLoss
+from calque.run.versions import Silent
 from calque.tensor import Tensor, alias
 
-View = tuple[str, int]  # of which "argument", tensor that the function has "reached", or "output", and its number
+View = tuple[str, int]  # of which "argument", tensor that the function has "reached", or "output", and its number; or what `.data` gave
 
 
 class Outcome:
@@ -41,6 +42,9 @@ def given(reached: list[Any], outcome: Outcome, cells: list[Any], created: list[
         return out
     outputs = [handle(place, created, cells) for place in outcome.places]
     for k, (what, number) in outcome.views:
+        if what == "data":
+            outputs[k]._views = Silent()
+            continue
         base = tensors[number] if what == "argument" else reached[number][0] if what == "reached" else outputs[number]
         outputs[k] = alias(base, outcome.places[k][2])
     if outcome.differentiable:

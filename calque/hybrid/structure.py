@@ -7,9 +7,10 @@ from typing import Any
 from calque.base.shapes import Size
 from calque.hybrid.graph import Unsupported
 from calque.hybrid.guards import PLAIN, Refused
-from calque.hybrid.handles import LEAF
+from calque.hybrid.handles import DATA, LEAF
 from calque.run.live import LiveFloat, plain
 from calque.run.macro import key_of
+from calque.run.versions import Silent
 from calque.tensor import TENSOR_TYPES, Tensor
 
 _RARE = (complex, slice, range, frozenset)  # plain values that are equal to others which some code tells apart, or that cannot be hashed
@@ -19,7 +20,8 @@ def flatten(value: Any, parts: list[Any], tensors: list[Tensor], objects: list[A
     """Append what tells calls apart."""
     kind = value.__class__
     if kind in TENSOR_TYPES:
-        parts += (value._layout, value._storage.layout, value._requires_grad and (LEAF if value._grad_fn is None else True), kind)
+        history: Any = (LEAF if value._grad_fn is None else True) if value._requires_grad else value._views.__class__ is Silent and DATA
+        parts += (value._layout, value._storage.layout, history, kind)
         tensors.append(value)
     elif kind in PLAIN:
         if kind in _RARE:

@@ -182,7 +182,7 @@ class Text:
         number = self.rng.randint(2, 3)
         forms = [
             *["backward(T, outs)"] * 3, "backward(T, outs[:1])", "backward(T, outs[-1:])", "twice(T, outs, wanted)",
-            f"{which}.mul_({number})", f"{which}.add_({number})", f"with T.no_grad(): {which}.mul_({number})",
+            f"{which}.mul_({number})", f"{which}.add_({number})", f"with T.no_grad(): {which}.mul_({number})", f"{which}.data.add_({number})",
             f"{which}.mul_({out})", f"with T.no_grad(): {which}.zero_()",
             f"outs.append({out} * {x}.sum())", f"outs.append({out} * {out})", f"outs.append({which}.view(-1))", f"outs.append({x} * 2)",
             f"{which}.unsqueeze_(0)", f"with T.no_grad(): {which}.unsqueeze_(0)", "w.grad = None", f"del {out}",

@@ -293,3 +293,22 @@ def test_data_of_a_leaf_argument_exchanged_between_call_and_backward() -> None:
         return x.grad.tolist()
 
     assert alike(lambda x: x * x, use) >= CALLS - 3
+
+
+@pytest.mark.parametrize("form", ["data", "view of data", "argument"])
+def test_writes_through_data_that_a_call_returns_are_none_of_the_tensors(form: str) -> None:
+    def function(x: Any) -> Any:
+        shown = x if form == "argument" else x.data
+        return shown.view(-1) if form == "view of data" else shown, (x * x).sum()
+
+    def use(call: Any, k: int) -> Any:
+        leaf = numbers(k, 2, 2).requires_grad_()
+        x = leaf * 1
+        found, y = call(x.data if form == "argument" else x)
+        found.add_(1)
+        if y.requires_grad:
+            y.backward(retain_graph=True)
+        x.sum().backward()
+        return found.tolist(), x.tolist(), leaf.grad.tolist(), x._version
+
+    alike(function, use)
