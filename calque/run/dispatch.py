@@ -91,6 +91,10 @@ class Plan:
 
         task.waited = waited
 
+    def ready(self) -> bool:
+        """Whether it need not be compiled first."""
+        return self.compiled is not None
+
     def expected(self) -> bool:
         """Whether `habitual` would say so; nothing is counted."""
         return self.habit >= HABIT and self.compiled is not None

@@ -9,12 +9,13 @@ Slots: every input, view and result of a trace has a number, in recording order.
 
 from __future__ import annotations
 
+import gc
 import sys
 import threading
 from collections.abc import Callable
 from typing import Any
 
-from calque.base.collector import without_full_collections
+from calque.base.collector import pause_collections, without_full_collections
 from calque.base.config import settings
 from calque.base.device import CPU, META, Device, InUse
 from calque.base.dtypes import DType, int64
@@ -124,13 +125,13 @@ class State:
     """Per-thread recording state; `grad`, `inference` and `autocast` (the lower dtype, or None) are modes, kept here for one look-up on the hot
     path."""
 
-    __slots__ = ("trace", "grad", "inference", "busy", "capture", "autocast", "applied", "started", "waiting", "device", "seen")
+    __slots__ = ("trace", "grad", "inference", "capture", "autocast", "applied", "started", "waiting", "device", "seen", "nested")
 
-    def __init__(self) -> None:
+    def __init__(self, nested: bool = False) -> None:
+        self.nested = nested  # whether it is the one of code that the collector runs
         self.trace = Trace(root())
         self.grad = True
         self.inference = False
-        self.busy = False
         self.autocast: DType | None = None
         self.device: Device | None = None  # where values that are made from nothing go, if somebody asked
         self.capture: Any = None  # a `run.capture.Capture` while a call is being recorded for replay
@@ -142,7 +143,10 @@ class State:
 
 class _Local(threading.local):
     def __init__(self) -> None:
-        self.state = State()
+        paused = pause_collections()  # what is collected in a thread may record
+        self.state, self.aside = State(), State(True)  # see `aside`
+        if paused:
+            gc.enable()
 
 
 class _Counters:
@@ -448,8 +452,8 @@ def flush(reason: str, awaited: bool = False, wanted: tuple[int, ...] = ()) -> N
         with LOCK:
             state.trace = Trace(_ROOT)
             _dispatch(trace, reason, awaited, wanted)
-            trace.inputs, trace.scalars = [], []  # caches still point to the trace; it must not keep memory alive
     finally:
+        trace.inputs, trace.scalars = [], []  # buffers and caches know their trace; it must not keep memory alive
         if trace.early is not None:
             in_vain(trace)
         if held:
@@ -544,8 +548,9 @@ def _dispatch(trace: Trace, reason: str, awaited: bool, wanted: tuple[int, ...])
     outputs = list(made.values())
     for k in plan.floating:
         outputs[k].floating = True
-    inputs, trace.inputs = trace.inputs, []  # buffers know their trace: a trace that kept them would be a reference cycle
+    inputs = trace.inputs.copy()  # those of the trace serve code that the collector runs meanwhile (see `aside`), until the results are handed out
     previous = [before.get(slot) for slot in numbers] if before else ()
+    paused = plan.ready() and pause_collections()  # from here on inputs may be overwritten
     try:
         if plan.__class__ is Split:
             plan.start(inputs, trace.scalars, outputs, errors, previous)
@@ -555,6 +560,8 @@ def _dispatch(trace: Trace, reason: str, awaited: bool, wanted: tuple[int, ...])
                 learn(trace, plan, at_once)
     finally:  # also after an interrupt: the trace cannot be run again
         _hand_out(trace, live, made)
+        if paused:
+            gc.enable()
 
 
 def _hand_out(trace: Trace, live: list[Storage], made: dict[int, Buffer]) -> None:

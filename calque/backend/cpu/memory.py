@@ -105,7 +105,7 @@ class Pool:
     def __init__(self, family: list[Pool] | None = None) -> None:
         self.returned: deque[_Block] = deque()
         self._out: dict[int, _Block] = {}  # address -> block that somebody has
-        self._lock = threading.RLock()  # a handler, or what the collector frees, may ask for memory while this thread has it
+        self._lock = threading.RLock()  # see `_apart`
         self._types: dict[int, Any] = {}  # size -> ctypes type of a block
         self._free: dict[int, list[int]] = {}  # size -> addresses, least recently used size first
         self._arenas: list[tuple[int, int]] = []  # (size, address) of kept arenas, sorted
@@ -123,6 +123,8 @@ class Pool:
 
     def empty(self, count: int, dtype: np.dtype[Any]) -> Array:
         """A 1-D uninitialised array, aligned to 64 bytes, with at least 64 readable bytes behind its address."""
+        if self._lock._is_owned():  # type: ignore[attr-defined]
+            return _apart(count, dtype)
         nbytes = count * dtype.itemsize
         size = rounded(nbytes)
         with self._lock:
@@ -139,6 +141,8 @@ class Pool:
 
     def arena(self, nbytes: int) -> Array:
         """Bytes for the temporaries of one run: the smallest kept arena that is large enough, else new memory."""
+        if self._lock._is_owned():  # type: ignore[attr-defined]
+            return _apart(nbytes, np.dtype(np.uint8))
         size = rounded(nbytes)
         with self._lock:
             if self.returned:
@@ -184,6 +188,8 @@ class Pool:
     def check(self, sizes: list[int]) -> None:
         """Raise OutOfMemoryError unless blocks of all these byte counts can be had together."""
         total = sum(sizes)
+        if self._lock._is_owned():  # type: ignore[attr-defined]
+            return
         with self._lock:
             self._collect()
             if total > self._cached:
@@ -282,6 +288,13 @@ class Pool:
             f"[memory] expected {human(asked)} of free memory, got {human(max(free, 0))} free with {human(self._in_use)} in use; "
             "use a smaller batch, free tensors, or raise CALQUE_MEMORY_LIMIT"
         )
+
+
+def _apart(count: int, dtype: np.dtype[Any]) -> Array:
+    """Memory for code that runs in the middle of a pool's own (a signal handler, or what the collector frees): of no pool, and not counted."""
+    raw = np.empty(count * dtype.itemsize + 2 * ALIGNMENT, np.uint8)
+    start = -raw.ctypes.data % ALIGNMENT
+    return raw[start : start + count * dtype.itemsize].view(dtype)
 
 
 POOLS: list[Pool] = []
