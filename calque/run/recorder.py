@@ -31,9 +31,9 @@ from calque.run.exclusive import judge
 from calque.run.interrupt import SHIELD
 from calque.run.numbers import Number
 from calque.run.others import LOCK, foreign_buffer
-from calque.run.paths import edge_count, latest_use
 from calque.run.places import SEVERAL, Split, build_program, floating_outputs, place_of, split
 from calque.run.source import user_line
+from calque.run.trie import Counters, Edge, beat, evict, root
 
 INPUT = opdef.get("input")
 VIEW = opdef.get("view")
@@ -68,40 +68,6 @@ def realised(buffer: Buffer, value: Layout) -> Storage:
     storage.trace, storage.slot, storage.layout, storage.buffer = None, -1, value, buffer
     storage.home, storage.version, storage.writer = None, 0, None
     return storage
-
-
-class Edge:
-    """One recorded operation on a path of the trie. `next` holds the continuations."""
-
-    __slots__ = (
-        "next", "parent", "op", "inputs", "attrs", "layout", "input_layouts", "line", "plans", "depth", "used", "boundary", "nbytes", "place",
-        "fixed",
-    )  # fmt: skip
-
-    def __init__(self, parent: "Edge | None", op: Any, inputs: tuple[Any, ...], attrs: tuple[Any, ...], value: Any, line: str) -> None:
-        self.next: dict[Any, Edge] = {}
-        self.parent = parent
-        self.op = op
-        self.inputs = inputs  # slot numbers; ("s", dtype) for a run-time scalar; ("c", value, dtype) for a baked constant
-        self.attrs = attrs
-        self.layout: Layout = value
-        self.input_layouts: tuple[Any, ...] = ()
-        self.line = line
-        self.plans: dict[Any, Any] | None = None
-        self.depth: int = 0 if parent is None else parent.depth + 1
-        self.nbytes: int = 0 if parent is None else parent.nbytes + (value.nbytes if op is INPUT and value.device is not META else 0)
-        # Device of all work on the path so far; whether somebody asked for the device of this value, rather than of its operands.
-        before = None if parent is None else parent.place
-        self.place: Any = None if parent is None else value.device if before is None or before is value.device else SEVERAL
-        self.fixed = False
-        self.used = 0
-        # Pending work is bounded: by operations, and by the bytes of inputs it keeps alive (its results cost nothing until the flush).
-        # The cut comes behind a contraction if one is near: an unrolled loop is then cut at the same place of its body whatever its length is,
-        # and the kernels on both sides of the cut are always the same.
-        limit = settings.max_pending_ops
-        self.boundary = self.nbytes >= settings.max_pending_bytes or (
-            self.depth >= limit and (op.kind == "contract" or self.depth >= limit + limit // 8)
-        )
 
 
 class Trace:
@@ -149,25 +115,7 @@ class _Local(threading.local):
             gc.enable()
 
 
-class _Counters:
-    """Public counters of the recorder, read by `calque.stats()`. There is one object, as a write to an attribute of a class empties the interpreter's
-    caches of it."""
-
-    __slots__ = ("edges", "flushes", "plan_hits", "plan_misses", "evictions", "reasons")
-
-    def __init__(self) -> None:
-        self.edges = self.flushes = self.plan_hits = self.plan_misses = self.evictions = 0
-        self.reasons: dict[str, int] = {}
-
-
-Counters = _Counters()
-_ROOT = Edge(None, None, (), (), None, "")
 _TICK = 0
-
-
-def root() -> Edge:
-    """The empty path."""
-    return _ROOT
 
 
 local = _Local()
@@ -204,6 +152,8 @@ def grow(
     edge = Edge(trace.cur, op, inputs, attrs, value, recording_line())
     edge.fixed = forced or (local.state.device is not None and not any(isinstance(source, int) for source in inputs))
     edge.input_layouts = layouts
+    if edge.rhythm is not None:
+        beat(edge, edge.rhythm)
     if Counters.edges >= settings.max_trie_edges:
         evict()
     trace.cur.next[key] = edge
@@ -430,7 +380,9 @@ def flush(reason: str, awaited: bool = False, wanted: tuple[int, ...] = ()) -> N
     for which other devices wait."""
     state = local.state
     trace = state.trace
-    if trace.cur is _ROOT:
+    if not trace.n:
+        if state.capture is None:
+            trace.cur = root(reason)
         return
     state.seen = None
     if state.capture is not None and state.capture.flushing(trace, reason):
@@ -450,7 +402,7 @@ def flush(reason: str, awaited: bool = False, wanted: tuple[int, ...] = ()) -> N
     flow = session.flow() if session is not None else 0
     try:
         with LOCK:
-            state.trace = Trace(_ROOT)
+            state.trace = Trace(root(reason))
             _dispatch(trace, reason, awaited, wanted)
     finally:
         trace.inputs, trace.scalars = [], []  # buffers and caches know their trace; it must not keep memory alive
@@ -489,7 +441,7 @@ def _flush_at_once(state: State, trace: Trace, reason: str, awaited: bool) -> bo
         plan = edge.plans.get((tuple(made), (-1,) * len(made), ()))
         if plan is None or plan.__class__ is Split or plan.floating:
             return False
-        results, fresh = run_at_once(plan, inputs, scalars, awaited), Trace(_ROOT)
+        results, fresh = run_at_once(plan, inputs, scalars, awaited), Trace(root(reason))
         if results is None or trace.cur is not edge or state.trace is not trace:  # code that an interrupt has run may have recorded something
             return False
         state.trace = fresh  # until the end of this, values of the old trace can be had as those of another thread can
@@ -580,15 +532,3 @@ def materialise(storage: Storage, reason: str, awaited: bool = True) -> Buffer:
         if storage.buffer is None:
             return foreign_buffer(storage, local.state)
     return storage.buffer
-
-
-def evict() -> None:
-    """Forget the least recently used half of the first-level paths (and all paths if that does not help)."""
-    Counters.evictions += 1
-    branches = sorted(_ROOT.next.items(), key=lambda item: latest_use(item[1]))
-    for key, _ in branches[: max(1, len(branches) // 2)]:
-        del _ROOT.next[key]
-    Counters.edges = sum(edge_count(e) for e in set(_ROOT.next.values()))
-    if Counters.edges > settings.max_trie_edges // 2:
-        _ROOT.next.clear()
-        Counters.edges = 0
