@@ -11,12 +11,14 @@ import numpy as np
 from calque.base import dtypes as dt
 from calque.base.errors import ArgumentError, DTypeError, ShapeError
 from calque.base.shapes import Shape
+from calque.base.text import shown
 from calque.functional.common import cast, is_number, is_tensor, method, number, prim
 from calque.functional.memory import share_array
 from calque.functional.options import fill_number, filled, marked, resolve_device, resolve_dtype, size_of, written
 from calque.functional.placing import placed, placed_like, placed_like_or_third
 from calque.functional.views import clone, detach, expand, reshape
 from calque.run.live import LiveFloat
+from calque.run.memory import out_of_memory
 from calque.tensor import Tensor, upload_known
 
 __all__ = [
@@ -145,9 +147,12 @@ def tensor(
         return marked(clone(result), requires_grad, "tensor")
     if data.__class__ is LiveFloat and dtype is None:  # a replay has another number
         return marked(filled((), data, dt.get_default_dtype(), "tensor"), requires_grad, "tensor")
-    array, inferred = to_array(data)
-    wanted = resolve_dtype(dtype, inferred, "tensor")
-    return marked(upload_known(_converted(array, wanted, data), wanted, data), requires_grad, "tensor")
+    try:
+        array, inferred = to_array(data)
+        wanted = resolve_dtype(dtype, inferred, "tensor")
+        return marked(upload_known(_converted(array, wanted, data), wanted, data), requires_grad, "tensor")
+    except MemoryError as error:
+        raise out_of_memory(error, "tensor", f"a tensor of {shown(data)}") from None
 
 
 def _converted(array: np.ndarray[Any, Any], dtype: dt.DType, data: Any) -> np.ndarray[Any, Any]:

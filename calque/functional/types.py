@@ -11,6 +11,7 @@ from calque.base.device import CPU, META, Device
 from calque.base.errors import ArgumentError, DTypeError, ShapeError
 from calque.functional.common import attribute, cast, is_tensor, method, prim, require_operands
 from calque.functional.options import resolve_device, resolve_dtype
+from calque.run.memory import out_of_memory
 from calque.tensor import Tensor, read_number
 
 __all__ = ["can_cast", "is_floating_point", "is_nonzero", "is_tensor", "promote_types", "result_type"]
@@ -218,7 +219,10 @@ def item(input: Tensor) -> Any:
 @method("tolist")
 def tolist(input: Tensor) -> Any:
     """Nested lists of Python numbers; a number for a 0-d tensor."""
-    return read_number(input, "tolist", _nested)
+    try:
+        return read_number(input, "tolist", _nested)
+    except MemoryError as error:
+        raise out_of_memory(error, "tolist", f"the numbers of a tensor of shape {tuple(input._layout.shape)}") from None
 
 
 def _element(values: Any) -> Any:

@@ -21,6 +21,12 @@ import numpy as np
 from calque.backend.base import Array, MemoryStats
 from calque.base import config
 from calque.base.errors import OutOfMemoryError
+from calque.base.text import human
+
+try:
+    import resource
+except ImportError:  # not a POSIX system
+    resource = None  # type: ignore[assignment]
 
 ALIGNMENT = 64
 _UNCHECKED_GROWTH = 64 << 20  # the system is asked for its free memory once per so many bytes of growth...
@@ -31,20 +37,6 @@ _CGROUPS = (
     ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
     ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
 )
-
-
-def human(nbytes: int) -> str:
-    """A byte count in readable units.
-
-    >>> human(3 << 20)
-    '3.0 MiB'
-    """
-    size = float(nbytes)
-    for unit in ("B", "KiB", "MiB", "GiB", "TiB", "PiB"):
-        if size < 1024 or unit == "PiB":
-            return f"{int(size)} B" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1024
-    raise AssertionError
 
 
 def rounded(nbytes: int) -> int:
@@ -63,12 +55,12 @@ def _number(path: str) -> int | None:
 
 
 def available() -> int:
-    """Bytes the system could still give to this process: free memory, within the limit of its control group."""
-    free = 1 << 62
+    """Bytes the system could still give to this process: free memory, within the limits of the process and of its control group."""
+    free = _allowed()
     try:
         for line in Path("/proc/meminfo").read_text().splitlines():
             if line.startswith("MemAvailable:"):
-                free = int(line.split()[1]) << 10
+                free = min(free, int(line.split()[1]) << 10)
                 break
     except OSError:
         pass
@@ -83,6 +75,16 @@ def poison(memory: Any) -> None:
     """Fill memory with what nobody takes for a value (`settings.poison`): who reads it before writing to it is found out."""
     found = np.frombuffer(memory, np.uint8)
     found[...] = np.resize(_POISON, found.size)
+
+
+def _allowed() -> int:
+    """What the limit of the process on its address space (`ulimit -v`) leaves."""
+    if resource is None or (limit := resource.getrlimit(resource.RLIMIT_AS)[0]) == resource.RLIM_INFINITY:
+        return 1 << 62
+    try:
+        return int(max(0, limit - int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()))
+    except OSError:
+        return int(limit)
 
 
 class _Block(weakref.ref[Any]):
@@ -179,11 +181,24 @@ class Pool:
         self._reserve(size, size)
         if size not in self._types:
             self._types[size] = ctypes.c_char * size
-        memory = np.empty(size + ALIGNMENT, np.uint8)
+        memory = self._fresh(size + ALIGNMENT)
         address: int = memory.ctypes.data
         address = -(-address // ALIGNMENT) * ALIGNMENT
         self._memory[address] = memory
         return address
+
+    def _fresh(self, size: int) -> Any:
+        """Memory from the system; kept blocks are given back before it is said that there is none."""
+        try:
+            return np.empty(size, np.uint8)
+        except MemoryError:
+            self._drop()
+        try:
+            return np.empty(size, np.uint8)
+        except MemoryError:
+            pass
+        self._refuse(size, available())
+        raise AssertionError
 
     def check(self, sizes: list[int]) -> None:
         """Raise OutOfMemoryError unless blocks of all these byte counts can be had together."""
@@ -284,10 +299,10 @@ class Pool:
         self._unchecked = growth if announce else 0
 
     def _refuse(self, asked: int, free: int) -> None:
-        raise OutOfMemoryError(
-            f"[memory] expected {human(asked)} of free memory, got {human(max(free, 0))} free with {human(self._in_use)} in use; "
-            "use a smaller batch, free tensors, or raise CALQUE_MEMORY_LIMIT"
-        )
+        sizes = f"{human(asked)} of free memory", f"{human(max(free, 0))} free with {human(self._in_use)} in use"
+        error = OutOfMemoryError(f"[memory] expected {sizes[0]}, got {sizes[1]}; use a smaller batch, free tensors, or raise CALQUE_MEMORY_LIMIT")
+        error.sizes = sizes
+        raise error
 
 
 def _apart(count: int, dtype: np.dtype[Any]) -> Array:
