@@ -30,6 +30,8 @@ class RemovableHandle:
     """Returned by the `register_*hook` methods; `remove()` takes the hook away, also at the end of a `with` block."""
 
     def __init__(self, hooks: dict[int, Any], hook: Any) -> None:
+        if not callable(hook):
+            raise DTypeError(f"[register_hook] expected a function as hook, got {type(hook).__name__}; pass the function itself, not its result")
         self.id = next(_hook_ids)
         self._hooks = hooks
         hooks[self.id] = hook

@@ -287,14 +287,18 @@ def full(
     return marked(filled(shape, fill_value, resolve_dtype(dtype, inferred, "full"), "full"), requires_grad, "full")
 
 
+def _like(op: str, input: Tensor, value: Any, dtype: Any, device: Any, requires_grad: bool) -> Tensor:
+    """One value in the shape of `input`; the public function around it has chosen the place."""
+    resolve_device(device, op)
+    return marked(filled(tuple(input._layout.shape), value, resolve_dtype(dtype, input._layout.dtype, op), op), requires_grad, op)
+
+
 @placed_like
 def full_like(
     input: Tensor, fill_value: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False, memory_format: Any = None
 ) -> Tensor:
     """`full` with the shape and dtype of `input`."""
-    resolve_device(device, "full_like")
-    wanted = resolve_dtype(dtype, input._layout.dtype, "full_like")
-    return marked(filled(tuple(input._layout.shape), fill_value, wanted, "full_like"), requires_grad, "full_like")
+    return _like("full_like", input, fill_value, dtype, device, requires_grad)
 
 
 @placed_like
@@ -302,7 +306,7 @@ def zeros_like(
     input: Tensor, *, dtype: Any = None, device: Any = None, requires_grad: bool = False, memory_format: Any = None
 ) -> Tensor:
     """Zeros with the shape and dtype of `input`."""
-    return full_like(input, 0, dtype=dtype, device=device, requires_grad=requires_grad)
+    return _like("zeros_like", input, 0, dtype, device, requires_grad)
 
 
 @placed_like
@@ -310,7 +314,7 @@ def ones_like(
     input: Tensor, *, dtype: Any = None, device: Any = None, requires_grad: bool = False, memory_format: Any = None
 ) -> Tensor:
     """Ones with the shape and dtype of `input`."""
-    return full_like(input, 1, dtype=dtype, device=device, requires_grad=requires_grad)
+    return _like("ones_like", input, 1, dtype, device, requires_grad)
 
 
 @placed_like
@@ -318,7 +322,7 @@ def empty_like(
     input: Tensor, *, dtype: Any = None, device: Any = None, requires_grad: bool = False, memory_format: Any = None
 ) -> Tensor:
     """A tensor of the shape and dtype of `input` whose values do not matter."""
-    return full_like(input, 0, dtype=dtype, device=device, requires_grad=requires_grad)
+    return _like("empty_like", input, 0, dtype, device, requires_grad)
 
 
 @method("new_full")
@@ -333,9 +337,8 @@ def new_full(
     requires_grad: bool = False,
 ) -> Tensor:
     """`full` with the dtype of `input`."""
-    return full(
-        size, fill_value, dtype=resolve_dtype(dtype, input._layout.dtype, "new_full"), device=device, requires_grad=requires_grad
-    )
+    wanted = resolve_dtype(dtype, input._layout.dtype, "new_full")
+    return marked(filled(size_of("new_full", (size,)), fill_value, wanted, "new_full"), requires_grad, "new_full")
 
 
 def _new(op: str, value: int) -> None:
@@ -344,7 +347,8 @@ def _new(op: str, value: int) -> None:
         input: Tensor, *sizes: Any, size: Any = None, dtype: Any = None, device: Any = None, requires_grad: bool = False
     ) -> Tensor:
         shape = size_of(op, sizes, size)
-        return new_full(input, shape, value, dtype=dtype, device=device, requires_grad=requires_grad)
+        wanted = resolve_dtype(dtype, input._layout.dtype, op)
+        return marked(filled(shape, value, wanted, op), requires_grad, op)
 
     create.__name__ = op
     create.__doc__ = f"A tensor with the dtype of `input`, filled with {value}."
@@ -377,7 +381,7 @@ def _plain_number(op: str, name: str, value: Any) -> Any:
 
 @placed
 def arange(
-    start: Any,
+    start: Any = None,
     end: Any = None,
     step: Any = 1,
     *,
@@ -393,8 +397,8 @@ def arange(
     tensor([1.0000, 1.5000, 2.0000])
     """
     resolve_device(device, "arange")
-    if end is None:
-        start, end = 0, start
+    if start is None or end is None:
+        start, end = 0, start if end is None else end
     first, last, stride = (_plain_number("arange", n, v) for n, v in (("start", start), ("end", end), ("step", step)))
     whole = not any(isinstance(v, float) for v in (first, last, stride))
     wanted = resolve_dtype(dtype, dt.int64 if whole else dt.get_default_dtype(), "arange")

@@ -21,7 +21,9 @@ __all__ = ["can_cast", "is_floating_point", "is_nonzero", "is_tensor", "promote_
 
 
 @method("to")
-def to(input: Tensor, *arguments: Any, dtype: Any = None, device: Any = None, copy: bool = False, **_: Any) -> Tensor:
+def to(
+    input: Tensor, *arguments: Any, dtype: Any = None, device: Any = None, non_blocking: bool = False, copy: bool = False, memory_format: Any = None
+) -> Tensor:
     """The tensor with another dtype or device, in the forms `to(dtype)`, `to(device)`, `to(device, dtype)`, `to(other)`;
     itself if nothing changes.
 
@@ -76,7 +78,7 @@ _LEGACY_NAME = {dtype: name for name, dtype in _LEGACY.items()}
 
 
 @method("type")
-def type_(input: Tensor, dtype: Any = None, non_blocking: bool = False, **_: Any) -> Any:
+def type_(input: Tensor, dtype: Any = None, non_blocking: bool = False) -> Any:
     """The legacy type name without an argument, else the tensor converted.
 
     >>> import calque
@@ -145,7 +147,13 @@ def is_signed(input: Tensor) -> bool:
     return input._layout.dtype.is_signed
 
 
-@method("is_pinned", "is_shared", "is_inference", "is_conj", "is_neg")
+@method("is_pinned")
+def is_pinned(input: Tensor, device: Any = None) -> bool:
+    """False: no device copies from pinned memory."""
+    return False
+
+
+@method("is_shared", "is_inference", "is_conj", "is_neg")
 def _no(input: Tensor) -> bool:
     """False."""
     return False
