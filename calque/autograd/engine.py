@@ -13,6 +13,7 @@ import numpy as np
 
 from calque.autograd.moving import move
 from calque.base.errors import AutogradError, DTypeError, NonFiniteError, ShapeError
+from calque.base.layout import Layout
 from calque.ops.opdef import get
 from calque.run import recorder
 from calque.run.capture import abort
@@ -21,7 +22,7 @@ from calque.run.others import SECTION, handed_over
 from calque.run.recorder import Storage, local
 from calque.run.source import user_line
 from calque.run.versions import modified
-from calque.tensor import FunctionNode, GradNode, OutputNode, Tensor, read, record, wrap
+from calque.tensor import FunctionNode, GradNode, OutputNode, Tensor, constant, function_node, read, record, wrap
 
 
 class SavedContext:
@@ -52,10 +53,33 @@ class SavedContext:
         lay = self._node.edge.input_layouts[position]
         return lay.dtype if hasattr(lay, "dtype") else lay
 
+    def link(self, gradient: Any, position: int) -> Any:
+        """A gradient as a function of operand `position` with derivative zero, see `link`."""
+        target = self._node.next[position]
+        return gradient if target is None else link(gradient, (target,), (self._node.edge.input_layouts[position],))
+
     @property
     def out_shape(self) -> Any:
         """Shape of the result."""
         return tuple(self._node.edge.layout.shape)
+
+
+def link(value: Tensor, targets: tuple[Any, ...], layouts: tuple[Layout, ...]) -> Tensor:
+    """`value` as a function of tensors of these layouts, to whose nodes it sends gradients of zero. PyTorch's formulas depend on what they save, also
+    where nothing of it shows in the derivative: a gradient is zeros then, where without a link it would be missing."""
+    if not local.state.grad:
+        return value
+
+    def rule(node: Any, grads: Any) -> tuple[Any, ...]:
+        g = grads[0]
+        sources, shapes = (node.next[1:], layouts) if not g._requires_grad else ((*node.next[1:], g._grad_fn or g), (*layouts, g._layout))
+        return (g, *[link(constant(0.0, view), sources, shapes) for view in layouts])
+
+    node = function_node("LinkBackward0", (value,), (value._layout,), rule)
+    node.next = (*node.next, *targets)
+    result: Tensor = wrap(value._storage, value._layout)
+    result._grad_fn, result._requires_grad = node, True
+    return result
 
 
 class Engine:

@@ -8,9 +8,11 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from calque.autograd.engine import link
 from calque.base import dtypes as dt
 from calque.base.errors import DTypeError, ShapeError
 from calque.ops.opdef import get
+from calque.run.recorder import local
 from calque.tensor import TENSOR_TYPES, Tensor, record, unary
 
 Number = bool | int | float
@@ -107,6 +109,14 @@ def cast(x: Tensor, dtype: dt.DType) -> Tensor:
     if dtype.__class__ is not dt.DType:
         return cast(x, dtype_of(dtype, "to"))
     return record(CAST, (x,), (dtype,))
+
+
+def linked(value: Tensor, *sources: Any) -> Tensor:
+    """`value` as a function of `sources` with derivative zero (see `autograd.engine.link`); what is no Tensor among them is left out."""
+    if not local.state.grad:
+        return value
+    needed = [x for x in sources if is_tensor(x) and x._requires_grad]
+    return link(value, tuple([x._grad_fn or x for x in needed]), tuple([x._layout for x in needed])) if needed else value
 
 
 def result_dtype(a: Any, b: Any, *more: Any) -> dt.DType:

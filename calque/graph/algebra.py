@@ -18,7 +18,7 @@ from calque.ops import opdef
 
 # Correctly rounded everywhere, so that folding cannot change a bit.
 EXACT = frozenset(
-    {"add", "sub", "mul", "div", "neg", "abs", "cast", "maximum", "minimum", "lt", "le", "eq", "ne", "gt", "ge", "where", "copy",
+    {"add", "sub", "mul", "div", "neg", "abs", "cast", "maximum", "minimum", "lt", "le", "eq", "ne", "gt", "ge", "where", "copy", "kink",
      "floor_divide", "remainder", "logical_not", "bitwise_not", "bitwise_and", "bitwise_or", "bitwise_xor", "sqrt", "floor",
      "ceil", "trunc"}
 )  # fmt: skip
@@ -338,7 +338,7 @@ RULES: tuple[Rule, ...] = (
     Rule("twice", ("neg", "logical_not", "bitwise_not"), "f(f(x)) = x", _twice),
     Rule("idempotent", IDEMPOTENT, "f(f(x)) = f(x)", _idempotent),
     Rule("abs_of_neg", ("abs",), "|-x| = |x|", _abs_of_neg),
-    Rule("copy", ("copy",), "a value is its own copy", _copy),
+    Rule("copy", ("copy", "kink"), "a value is its own copy", _copy),
     Rule("equal_branches", ("where",), "where(c, x, x) = x", _equal_branches),
     Rule("cast", ("cast",), "(T)(x: T) = x; (U)(T)x = (U)x when T holds every x", _cast),
     Rule("view", ("view",), "the whole view is the value; a view of a view is a view", _view),

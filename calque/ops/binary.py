@@ -113,7 +113,7 @@ binary(
     "x - y trunc(x / y): the sign of x, as C's fmod.",
     bodies.fmod,
     _fmod_ref,
-    (Vjp(lambda F, g, c: g), Vjp(lambda F, g, c: -g * F.trunc(c.x(0) / c.x(1)), (0, 1))),
+    (Vjp(lambda F, g, c: g), Vjp(lambda F, g, c: -g * F.div(c.x(0), c.x(1), rounding_mode="trunc"), (0, 1))),
     dtype=numeric("fmod"),
     low=0.3,
 )
@@ -139,7 +139,7 @@ def _pow_base_gradient(F: Any, g: Any, c: Any) -> Any:
     if y == 0:
         return F.zeros_like(g)
     if y == 1:
-        return g
+        return c.link(g, 0)
     return g * (x * 2) if y == 2 else g * (F.pow(x, y - 1) * y)
 
 
@@ -163,14 +163,20 @@ binary(
     low=0.2,
     high=4.0,
 )
+def _distance(F: Any, c: Any) -> Any:
+    """x**2 + y**2, and 1 at the origin, where the angle has no derivative and PyTorch says 0."""
+    square = c.x(0) * c.x(0) + c.x(1) * c.x(1)
+    return F.where(square == 0, 1.0, square)
+
+
 binary(
     "atan2",
     "Angle of the point (y, x), in [-pi, pi]; operands in the order (y, x).",
     bodies.atan2,
     np.arctan2,
     (
-        Vjp(lambda F, g, c: g * (c.x(1) / (c.x(0) * c.x(0) + c.x(1) * c.x(1))), (0, 1)),
-        Vjp(lambda F, g, c: -g * (c.x(0) / (c.x(0) * c.x(0) + c.x(1) * c.x(1))), (0, 1)),
+        Vjp(lambda F, g, c: g * (c.x(1) / _distance(F, c)), (0, 1)),
+        Vjp(lambda F, g, c: -g * (c.x(0) / _distance(F, c)), (0, 1)),
     ),
     dtype=floating("atan2"),
     low=0.2,

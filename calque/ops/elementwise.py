@@ -144,7 +144,7 @@ unary(
     "max(x, 0); the gradient at 0 is 0.",
     lambda s, x: s.max(x, bodies.like(s, x, 0)),
     lambda x: np.maximum(x, np.zeros((), x.dtype)),
-    Vjp(lambda F, g, c: F.where(c.out <= 0, 0.0, g), (-1,)),
+    Vjp(lambda F, g, c: c.link(F.where(c.out <= 0, 0.0, g), 0), (-1,)),
     dtype=numeric("relu"),
     dtypes=NUMBERS,
 )
@@ -191,6 +191,10 @@ unary(
 # -------------------------------------------------------------------------------------------------------------- cast and copy
 
 unary("copy", "x itself, as a new value.", lambda s, x: x, lambda x: x.copy(), Vjp(lambda F, g, c: g), dtype=any_dtype("copy"))
+unary(
+    "kink", "x itself, before a function that is linear in pieces: its gradient depends on x, with derivative zero.",
+    lambda s, x: x, lambda x: x.copy(), Vjp(lambda F, g, c: c.link(g, 0)), dtype=any_dtype("kink"),
+)  # fmt: skip
 
 
 def convert_array(x: Array, dtype: DType) -> Array:

@@ -1,5 +1,5 @@
-"""Second gradients of functions with kinks are PyTorch's; where they are zero everywhere PyTorch may say zeros and Calque that nothing depends on
-them (decision 0014)."""
+"""Second gradients of functions with kinks are PyTorch's, also where they are zero everywhere: then a gradient requires gradients, and what it was
+taken of gets zeros."""
 
 from __future__ import annotations
 
@@ -60,13 +60,16 @@ def test_second_gradients(name: str) -> None:
     np.testing.assert_allclose(mine, reference, rtol=1e-9, atol=1e-12)
 
 
-def test_where_nothing_depends_there_is_no_gradient() -> None:
-    """The row of decision 0014: PyTorch makes zeros, Calque says that there is nothing."""
+@pytest.mark.parametrize("name", ["relu", "leaky_relu", "relu6", "hardtanh", "softshrink", "hardshrink", "threshold", "max_pool1d", "abs", "rrelu"])
+def test_gradients_of_linear_pieces_are_functions_of_the_points(name: str) -> None:
+    """A penalty on such a gradient sends zeros to everything that the points depend on."""
     found = []
     for T in (torch, calque):
         x, b = T.tensor(POINTS, dtype=T.float64, requires_grad=True), T.zeros(5, dtype=T.float64, requires_grad=True)
-        (g,) = T.autograd.grad((x + b).relu().sum(), x, create_graph=True)
-        if g.requires_grad:
-            g.square().sum().backward()
-        found.append((g.requires_grad, None if b.grad is None else b.grad.tolist()))
-    assert found == [(True, [0.0] * 5), (False, None)]
+        function = FUNCTIONS.get(name) or (lambda T, x: F(T).rrelu(x))
+        (g,) = T.autograd.grad(function(T, x + b).sum(), x, create_graph=True)
+        assert g.requires_grad
+        g.square().sum().backward()
+        found.append((g.tolist(), None if b.grad is None else (b.grad + 0.0).tolist()))
+    assert found[0] == found[1]
+    assert found[0][1] == [0.0] * 5

@@ -13,7 +13,7 @@ from calque.functional.common import cast
 from calque.functional.precision import lower_precision
 from calque.functional.writing import old_value, write_back
 from calque.nn.functional.checks import require_dtype
-from calque.nn.functional.rows import choose, one_dim, wide
+from calque.nn.functional.rows import choose, kinked, one_dim, wide
 from calque.nn.gradient import Saved, with_gradient
 from calque.ops.opdef import get
 from calque.run.numbers import ROOT_HALF, ROOT_HALF_TWIN
@@ -56,6 +56,7 @@ def relu(input: Tensor, inplace: bool = False) -> Tensor:
 
 def _where_below(x: Tensor, bound: float, below: Any, above: Any) -> Tensor:
     """`below` where x <= bound, else `above`; NaN goes to `above`."""
+    above = kinked(x) if above is x else above
     return choose(T.le(x, bound), below, above, x._layout.dtype)
 
 
@@ -247,14 +248,14 @@ def tanhshrink(input: Tensor) -> Tensor:
 
 def hardshrink(input: Tensor, lambd: float = 0.5) -> Tensor:
     """x where |x| > lambd, else 0."""
-    return _where_below_abs(input, float(lambd), input)
+    return _where_below_abs(input, float(lambd), kinked(input))
 
 
 def softshrink(input: Tensor, lambd: float = 0.5) -> Tensor:
     """x - lambd for x > lambd, x + lambd for x < -lambd, else 0."""
     if lambd < 0:
         raise ArgumentError(f"[softshrink] lambda must be greater or equal to 0, but found to be {lambd}")
-    return _where_below_abs(input, float(lambd), input - T.sign(input.detach()) * float(lambd))
+    return _where_below_abs(input, float(lambd), kinked(input) - T.sign(input.detach()) * float(lambd))
 
 
 def _where_below_abs(x: Tensor, bound: float, above: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ from calque import functional as T
 from calque.base import dtypes as dt
 from calque.base.config import settings
 from calque.base.errors import ArgumentError, DTypeError, ShapeError
-from calque.functional.common import cast
+from calque.functional.common import cast, linked
 from calque.functional.precision import full_precision
 from calque.nn.functional.checks import bad_label, check_indices, reduced
 from calque.nn.functional.legacy import legacy_reduction
@@ -99,13 +99,15 @@ class _Labels:
         x, g = wide(x), wide(g)
         if self.reduction == "none":
             g = T.unsqueeze(g, self.dim)
+        if self.factor is not None and divisor is not None:  # where every row is left out the loss is 0 / 0, and the gradient 0
+            divisor = choose(T.eq(divisor, 0.0), 1.0, divisor, x._layout.dtype)
         scale = g if divisor is None else g / divisor
         steps = positions((self.classes,))
         steps = T.reshape(steps, tuple(-1 if d == self.dim else 1 for d in range(x._layout.ndim)))
         hit = cast(T.eq(steps, self.labels), x._layout.dtype)
         row = scale if self.factor is None else scale * self.factor
         if self.log_input:
-            return (cast(-hit * row, self.kind),)
+            return (linked(cast(-hit * row, self.kind), saved.inputs[0]),)
         p = powers(x - peak) * T.reciprocal(sums)
         if not self.smoothing:
             return (cast((p - hit) * row, self.kind),)

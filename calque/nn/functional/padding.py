@@ -13,7 +13,7 @@ from calque.base.errors import ArgumentError, ShapeError
 from calque.base.shapes import contiguous_strides
 from calque.functional.common import prim
 from calque.functional.precision import widened
-from calque.nn.functional.rows import constant
+from calque.nn.functional.rows import constant, kinked
 from calque.tensor import Tensor, upload_known
 
 __all__ = ["pad"]
@@ -40,7 +40,7 @@ def pad(input: Tensor, pad: Sequence[int], mode: str = "constant", value: float 
     if value:
         raise ArgumentError(f"[pad] Padding mode {mode!r} doesn't take in value argument, got {value}")
     if mode != "circular":
-        input = widened(input)
+        input = kinked(widened(input))
     for d, (before, after) in sorted(pairs.items(), reverse=True):
         if before or after:
             index = _INDEX[mode](input._layout.shape[d], before, after)

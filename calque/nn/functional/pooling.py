@@ -15,11 +15,11 @@ from calque.base import dtypes as dt
 from calque.base.errors import ArgumentError, DTypeError, ShapeError
 from calque.base.shapes import contiguous_strides, listed, whole
 from calque.functional.blame import signed
-from calque.functional.common import cast, prim
+from calque.functional.common import cast, linked, prim
 from calque.functional.precision import as_given
 from calque.nn.functional.conv import sizes
 from calque.nn.functional.padding import pad
-from calque.nn.functional.rows import AMAX, ARGMAX, choose, constant, positions, wide
+from calque.nn.functional.rows import AMAX, ARGMAX, choose, constant, kinked, positions, wide
 from calque.nn.gradient import Saved, with_gradient
 from calque.run.recorder import local
 from calque.tensor import Tensor, record, upload_known
@@ -348,23 +348,26 @@ def _max_windows(w: _Windows, x: Tensor, places: bool) -> tuple[Tensor, Any]:
         y = _joined(w, constant(0, x._layout.dtype, (*w.shape[:2], *w.out)), (0, 0), parts) if w.pieces else parts[0]
         return (y, _codes(w, windows)) if coded else (y,)
 
-    def backward(saved: Saved, g: Tensor) -> tuple[Any, ...]:
+    def spread(saved: Saved, g: Tensor) -> Any:
         x = saved.inputs[0].detach()
         kind, shape = g._layout.dtype, tuple(x._layout.shape)
         if w.gathers():
             image, before = _image(w)
-            return (_spread(w, _gather(w, image, before), image, g, saved.values[1]),)
+            return _spread(w, _gather(w, image, before), image, g, saved.values[1])
         chosen = _chosen(w, x)
         if w.disjoint:
             kind_of_place = dt.uint8 if w.kernel[0] * w.kernel[1] < 256 else dt.int32
             chosen = cast(chosen, kind_of_place)
             hit = T.eq(T.reshape(chosen, (*w.view_shape[:4], 1, 1)), positions(w.kernel, kind_of_place))
-            spread = choose(hit, T.reshape(g, (*w.view_shape[:4], 1, 1)), 0.0, kind)
-            return (prim("update", constant(0.0, kind, shape), spread, w.view_shape, w.view_strides, 0),)
+            hits = choose(hit, T.reshape(g, (*w.view_shape[:4], 1, 1)), 0.0, kind)
+            return prim("update", constant(0.0, kind, shape), hits, w.view_shape, w.view_strides, 0)
         n, c, height, width = shape
         flat = T.reshape(_flat_positions(w, chosen, w.kernel[1], width, (0, 0)), (n, c, -1))
         zeros = constant(0.0, kind, (n, c, height * width))
-        return (T.reshape(prim("scatter_add", zeros, flat, T.reshape(g, (n, c, -1)), 2), shape),)
+        return T.reshape(prim("scatter_add", zeros, flat, T.reshape(g, (n, c, -1)), 2), shape)
+
+    def backward(saved: Saved, g: Tensor) -> tuple[Any, ...]:
+        return (linked(spread(saved, g), saved.inputs[0]),)
 
     values = with_gradient("MaxPool2DWithIndicesBackward0", forward, backward, (x,), every=True)
     return values[0], values[1] if coded else None
@@ -458,7 +461,7 @@ def _avg_pool(op: str, n: int, input: Tensor, settings: tuple[Any, ...], ceil_mo
     count = divisor if divisor is not None else _divisors(w, include_pad)
     if not isinstance(count, int):
         count = upload_known(count.astype(x._layout.dtype.np), x._layout.dtype)
-    totals = _window_sums(w, x)
+    totals = _window_sums(w, kinked(x))
     if x._layout.dtype.category == 1:
         return back(cast(T.div(totals, count, rounding_mode="trunc"), x._layout.dtype))  # type: ignore[no-any-return]
     return back(totals / count)  # type: ignore[no-any-return]
@@ -533,8 +536,8 @@ def _adaptive_average(op: str, x: Tensor, output_size: Any) -> Tensor:
         return T.mean(x, (2, 3), True)
     if all(h % o == 0 for h, o in zip(hw, out, strict=True)):
         n, c = x._layout.shape[:2]
-        return T.mean(T.reshape(x, (n, c, out[0], hw[0] // out[0], out[1], hw[1] // out[1])), (3, 5))
-    kind = x._layout.dtype
+        return T.mean(T.reshape(kinked(x), (n, c, out[0], hw[0] // out[0], out[1], hw[1] // out[1])), (3, 5))
+    kind, x = x._layout.dtype, kinked(x)
     return T.matmul(_averages(hw[0], out[0], kind), T.matmul(x, T.transpose(_averages(hw[1], out[1], kind), 0, 1)))
 
 
@@ -553,6 +556,7 @@ def adaptive_avg_pool1d(input: Tensor, output_size: Any) -> Tensor:
 def _adaptive_max(op: str, x: Tensor, output_size: Any) -> tuple[Tensor, Tensor]:
     height, width = x._layout.shape[2:]
     out = _target(op, output_size, (height, width))
+    x = kinked(x)
     values, indices = [], []
     for i in range(out[0]):
         top, bottom = i * height // out[0], -(-(i + 1) * height // out[0])

@@ -12,8 +12,8 @@ from calque.ops.opdef import get
 from calque.run.recorder import local
 from calque.tensor import Tensor, record, wrap
 
-SUM, AMAX, EXP_SHIFTED, ARGMAX, GATHER, SELECT_ROWS, WHERE, VIEW, IOTA, FULL = (
-    get(name) for name in ("sum", "amax", "exp_shifted", "argmax", "gather", "index_select", "where", "view", "iota", "full")
+SUM, AMAX, EXP_SHIFTED, ARGMAX, GATHER, SELECT_ROWS, WHERE, VIEW, IOTA, FULL, KINK = (
+    get(name) for name in ("sum", "amax", "exp_shifted", "argmax", "gather", "index_select", "where", "view", "iota", "full", "kink")
 )
 Dims = tuple[int, ...]
 
@@ -35,6 +35,11 @@ def largest(x: Tensor, dims: Dims) -> Tensor:
 def powers(x: Tensor) -> Tensor:
     """e**x of what `largest` was subtracted from."""
     return record(EXP_SHIFTED, (x,), ())
+
+
+def kinked(x: Tensor) -> Tensor:
+    """x, before a function that is linear in pieces (see the primitive `kink`)."""
+    return record(KINK, (x,)) if local.state.grad and x._requires_grad and x._layout.dtype.category == 2 else x
 
 
 def positions(shape: Dims, dtype: dt.DType = dt.int64) -> Tensor:
