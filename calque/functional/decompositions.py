@@ -18,16 +18,16 @@ from calque.base.blas import limited
 from calque.base.device import META
 from calque.base.errors import ArgumentError, DTypeError, ShapeError
 from calque.base.shapes import Shape, broadcast_shapes
-from calque.functional.arithmetic import abs as magnitude
-from calque.functional.common import is_number, is_tensor, method
-from calque.functional.creation import eye, zeros
-from calque.functional.linalg import matmul, matrix_transpose, require_square
+from calque.functional.common import is_number, linked, method
+from calque.functional.joining import cat
+from calque.functional.linalg import identity_like, matmul, matrix_transpose, require_square
 from calque.functional.math import where, with_formula
 from calque.functional.placing import beside_input
 from calque.functional.precision import full_precision
-from calque.functional.reductions import amax, amin, sum, vector_norm
+from calque.functional.reductions import amax, amin, prod, sum, vector_norm
 from calque.functional.results import named_result
-from calque.functional.views import squeeze, sum_to_shape, unsqueeze
+from calque.functional.views import expand, squeeze, sum_to_shape, unsqueeze
+from calque.functional.windows import narrow
 from calque.run.recorder import local
 from calque.tensor import Tensor, function_node, output_nodes, read, upload
 
@@ -80,18 +80,17 @@ def _host(op: str, x: Tensor, function: Callable[..., Any], shapes: Sequence[Sha
 
 
 def _with_outputs(
-    label: str, x: Tensor, arrays: list[Array], backward: Callable[[list[Tensor], list[Any]], Tensor | None]
+    label: str, x: Tensor, arrays: list[Array], again: Callable[[], Sequence[Tensor]], backward: Callable[[Sequence[Tensor], list[Any]], Tensor]
 ) -> list[Tensor]:
-    """Several outputs with one gradient formula `backward(outputs, grads)`; outputs are recomputed nodes of the graph, so orders
-    above one work
-    where the formula allows it."""
+    """Several outputs with one gradient formula `backward(outputs, grads)`. For a gradient of the gradient the outputs are computed `again`, as
+    functions of x."""
     outputs = [upload(a, x._layout.dtype) for a in arrays]
     if not (local.state.grad and x._requires_grad):
         return outputs
     plain = [out.detach() for out in outputs]
 
     def rule(node: Any, grads: list[Any]) -> tuple[Any]:
-        return (backward(plain, grads),)
+        return (backward(again() if local.state.grad else plain, grads),)
 
     node = function_node(label, (x,), tuple(out._layout for out in outputs), rule)
     node.saved, node.versions = {0: x}, [x._storage.version]
@@ -136,21 +135,41 @@ def inverse(input: Tensor) -> Tensor:
 
 @method("det")
 @beside_input
-def det(input: Tensor) -> Tensor:
+def det(A: Tensor) -> Tensor:
     """Determinant: (*, n, n) -> (*)."""
-    x = _matrix("det", input, square=True)
+    x = _matrix("det", A, square=True)
+
+    values = _host("det", x, np.linalg.det, [_extents(x)[0]])[0]
 
     def backward(g: Tensor) -> tuple[Tensor]:
+        if (values == 0).any():
+            return (unsqueeze(unsqueeze(g, -1), -1) * _cofactors(x),)
         return (unsqueeze(unsqueeze(g * det(x), -1), -1) * _t(inv(x)),)
 
-    return with_formula("LinalgDetBackward0", (x,), lambda: _result("det", x, np.linalg.det, _extents(x)[0]), backward)
+    return with_formula("LinalgDetBackward0", (x,), lambda: upload(values, x._layout.dtype), backward)
+
+
+def _cofactors(x: Tensor) -> Tensor:
+    """The derivative of the determinant where there may be no inverse: that of the product of the singular values. To be differentiated again, it is
+    the adjugate by the method of Faddeev and Leverrier, a polynomial: singular values that are equal have no derivatives of their own."""
+    if local.state.grad:
+        eye, adjugate = identity_like(x), identity_like(x)
+        for k in range(1, x._layout.shape[-1]):
+            product = x @ adjugate
+            adjugate = product - eye * unsqueeze(unsqueeze(sum(product * eye, (-2, -1)) / float(k), -1), -1)
+        return _t(adjugate) if x._layout.shape[-1] % 2 else -_t(adjugate)
+    u, s, vh = svd(x, full_matrices=False)
+    square = (*s._layout.shape, s._layout.shape[-1])
+    others = prod(where(identity_like(expand(unsqueeze(s, -2), square)) == 1, 1.0, unsqueeze(s, -2)), -1)
+    turn = unsqueeze(unsqueeze(det(u.detach()) * det(vh.detach()), -1), -1)  # type: ignore[attr-defined]
+    return (u * unsqueeze(others, -2)) @ vh * turn
 
 
 @method("slogdet")
 @beside_input
-def slogdet(input: Tensor) -> Any:
+def slogdet(A: Tensor) -> Any:
     """Sign and logarithm of the absolute determinant: (*, n, n) -> (*), (*)."""
-    x = _matrix("slogdet", input, square=True)
+    x = _matrix("slogdet", A, square=True)
     batch = _extents(x)[0]
     sign, size = _host("slogdet", x, np.linalg.slogdet, [batch, batch])
 
@@ -158,7 +177,7 @@ def slogdet(input: Tensor) -> Any:
         return (unsqueeze(unsqueeze(g, -1), -1) * _t(inv(x)),)
 
     logabs = with_formula("LinalgSlogdetBackward0", (x,), lambda: upload(size, x._layout.dtype), backward)
-    return SlogdetResult(upload(sign, x._layout.dtype), logabs)
+    return SlogdetResult(linked(upload(sign, x._layout.dtype), x), logabs)
 
 
 @method("logdet")
@@ -229,24 +248,23 @@ def cholesky(input: Tensor, upper: bool = False) -> Tensor:
 def eigh(A: Tensor, UPLO: str = "L") -> Any:
     """Eigenvalues (increasing) and eigenvectors of symmetric matrices: (*, n, n) -> (*, n), (*, n, n).
 
-    First-order gradients; those of the eigenvectors need distinct eigenvalues.
+    Gradients of the eigenvectors need distinct eigenvalues.
     """
-    if UPLO not in ("L", "U"):
-        raise ArgumentError(f"[linalg.eigh] Expected UPLO argument to be 'L' or 'U', but got {UPLO!r}; it names the triangle that is read")
     x = _matrix("eigh", A, square=True)
     shape = tuple(x._layout.shape)
     values, vectors = _host("eigh", x, np.linalg.eigh, [shape[:-1], shape], UPLO)
 
-    def backward(plain: list[Tensor], grads: list[Any]) -> Tensor:
-        w, v = plain
+    def backward(outputs: Sequence[Tensor], grads: list[Any]) -> Tensor:
+        w, v = outputs
         inner = _diagonal_matrix(grads[0]) if grads[0] is not None else None
         if grads[1] is not None:
             gap = unsqueeze(w, -2) - unsqueeze(w, -1)
-            turn = where(gap == 0, 0.0, (_t(v) @ grads[1]) / where(gap == 0, 1.0, gap))
+            inside = _t(v) @ grads[1]
+            turn = where(gap == 0, 0.0, (inside - _t(inside)) * 0.5 / where(gap == 0, 1.0, gap))  # symmetric matrices have symmetric gradients
             inner = turn if inner is None else inner + turn
         return v @ inner @ _t(v)
 
-    return EighResult(*_with_outputs("LinalgEighBackward0", x, [values, vectors], backward))
+    return EighResult(*_with_outputs("LinalgEighBackward0", x, [values, vectors], lambda: eigh(x, UPLO), backward))
 
 
 def _diagonal_matrix(x: Tensor) -> Tensor:
@@ -261,25 +279,24 @@ def eigvalsh(A: Tensor, UPLO: str = "L") -> Tensor:
 
 @full_precision
 @beside_input
-def svd(A: Tensor, full_matrices: bool = True, *, driver: str | None = None) -> Any:
+def svd(A: Tensor, full_matrices: bool = True) -> Any:
     """A = U diag(S) Vh with decreasing S: (*, n, m) -> (*, n, k), (*, k), (*, k, m), k = min(n, m) unless full_matrices.
 
-    First-order gradients for full_matrices=False; those of U and Vh need distinct singular values.
+    Gradients of U and Vh need distinct singular values; columns of U and rows of Vh after the k-th have none.
     """
-    _no_driver("svd", driver)
     x = _matrix("svd", A)
     batch, n, m = _extents(x)
     k = min(n, m)
     shapes = [(*batch, n, n if full_matrices else k), (*batch, k), (*batch, m if full_matrices else k, m)]
     arrays = _host("svd", x, np.linalg.svd, shapes, full_matrices)
-    return SvdResult(*_with_outputs("LinalgSvdBackward0", x, arrays, lambda plain, grads: _svd_gradient(x, plain, grads)))
+    return SvdResult(*_with_outputs("LinalgSvdBackward0", x, arrays, lambda: svd(x, full_matrices), _svd_gradient))
 
 
-def _svd_gradient(x: Tensor, plain: list[Tensor], grads: list[Any]) -> Tensor:
-    u, s, vh = plain
-    gu, gs, gvh = grads
-    if u._layout.shape[-1] != s._layout.shape[-1] or vh._layout.shape[-2] != s._layout.shape[-1]:
-        raise ArgumentError("[linalg.svd] the gradient needs full_matrices=False")
+def _svd_gradient(outputs: Sequence[Tensor], grads: list[Any]) -> Tensor:
+    (u, s, vh), (gu, gs, gvh) = outputs, grads
+    k = s._layout.shape[-1]
+    u, vh = narrow(u, -1, 0, k), narrow(vh, -2, 0, k)
+    gu, gvh = (g if g is None else narrow(g, d, 0, k) for g, d in ((gu, -1), (gvh, -2)))
     inner = _diagonal_matrix(gs) if gs is not None else _diagonal_matrix(s * 0)
     square = s * s
     gap = unsqueeze(square, -2) - unsqueeze(square, -1)
@@ -303,34 +320,49 @@ def _svd_gradient(x: Tensor, plain: list[Tensor], grads: list[Any]) -> Tensor:
 
 
 @full_precision
-def svdvals(A: Tensor, *, driver: str | None = None) -> Tensor:
+def svdvals(A: Tensor) -> Tensor:
     """Singular values, decreasing: (*, n, m) -> (*, min(n, m))."""
-    return svd(A, full_matrices=False, driver=driver).S
+    return svd(A, full_matrices=False).S
 
 
 @full_precision
 @beside_input
 def qr(A: Tensor, mode: str = "reduced") -> Any:
-    """A = Q R with orthonormal columns in Q: (*, n, m) -> (*, n, k), (*, k, m). Gradient for n >= m and mode "reduced"."""
+    """A = Q R with orthonormal columns in Q, which is empty for mode "r": (*, n, m) -> (*, n, k), (*, k, m).
+
+    Gradient for mode "reduced", and for "complete" if n <= m.
+    """
     x = _matrix("qr", A)
     if mode not in ("reduced", "complete", "r"):
         raise ArgumentError(f"[linalg.qr] qr received unrecognized mode {mode!r}; expected 'reduced', 'complete' or 'r'")
     batch, n, m = _extents(x)
     k = n if mode == "complete" else min(n, m)
     arrays = _host("qr", x, np.linalg.qr, [(*batch, n, k), (*batch, k, m)], "reduced" if mode == "r" else mode)
+    if mode == "r":
+        arrays[0] = np.empty(0)
 
-    def backward(plain: list[Tensor], grads: list[Any]) -> Tensor:
-        q, r = plain
-        if mode != "reduced" or r._layout.shape[-2] != r._layout.shape[-1]:
-            raise ArgumentError("[linalg.qr] the gradient needs mode='reduced' and at least as many rows as columns")
-        gq = grads[0] if grads[0] is not None else q * 0
-        gr = grads[1] if grads[1] is not None else r * 0
-        m = r @ _t(gr) - _t(gq) @ q
-        lower = m.tril()
-        symmetric = lower + _t(m.tril(-1))
-        return _t(solve(r, _t(gq + q @ symmetric)))
+    def backward(outputs: Sequence[Tensor], grads: list[Any]) -> Tensor:
+        if mode == "r" or (mode == "complete" and n > m):
+            raise ArgumentError(
+                f"[linalg.qr] The QR decomposition is not differentiable when mode={mode!r}{' and nrows > ncols' if mode != 'r' else ''}: expected "
+                f"'reduced' for a gradient, got a matrix of shape {tuple(x._layout.shape)}; use mode='reduced'"
+            )
+        q, r = outputs
+        return _qr_gradient(q, r, grads[0] if grads[0] is not None else q * 0, grads[1] if grads[1] is not None else r * 0)
 
-    return QrResult(*_with_outputs("LinalgQrBackward0", x, arrays, backward))
+    return QrResult(*_with_outputs("LinalgQrBackward0", x, arrays, lambda: qr(x, mode), backward))
+
+
+def _qr_gradient(q: Tensor, r: Tensor, gq: Tensor, gr: Tensor) -> Tensor:
+    """Of a wide matrix [A1, A2] = Q [R1, R2] the square part A1 = Q R1 decides on Q, and R2 = Q^T A2."""
+    n, m = r._layout.shape[-2:]
+    if n < m:
+        rest, grad_rest = narrow(r, -1, n, m - n), narrow(gr, -1, n, m - n)
+        left = _qr_gradient(q, narrow(r, -1, 0, n), gq + q @ rest @ _t(grad_rest), narrow(gr, -1, 0, n))
+        return cat([left, q @ grad_rest], -1)
+    inner = r @ _t(gr) - _t(gq) @ q
+    symmetric = inner.tril() + _t(inner.tril(-1))  # type: ignore[attr-defined]
+    return _t(solve(r, _t(gq + q @ symmetric)))
 
 
 @method("pinverse")
@@ -340,50 +372,27 @@ def pinverse(input: Tensor, rcond: float = 1e-15) -> Tensor:
     return pinv(input, rtol=rcond)
 
 
-def _no_driver(op: str, driver: str | None) -> None:
-    """The drivers of PyTorch's SVD are those of CUDA: its CPU refuses them, too."""
-    if driver is not None:
-        raise ArgumentError(f"[linalg.{op}] expected driver=None on a CPU, got {driver!r}: `driver=` is only supported on CUDA inputs")
-
-
-def _least(A: Tensor, sizes: Tensor, atol: Any, rtol: Any) -> Tensor:
-    """The magnitude up to which singular values (*, k) count as zero: (*, 1)."""
-    if rtol is None:
-        rtol = max(A._layout.shape[-2:], default=0) * dt.FInfo(A._layout.dtype).eps if atol is None else 0.0
-    relative = amax(sizes, -1, True) * (unsqueeze(rtol, -1) if is_tensor(rtol) else rtol)
-    if atol is None:
-        return relative
-    absolute = unsqueeze(atol, -1) if is_tensor(atol) else atol
-    return where(relative > absolute, relative, absolute)
-
-
-def pinv(A: Tensor, *, atol: Any = None, rtol: Any = None, hermitian: bool = False) -> Tensor:
-    """Moore-Penrose inverse through the singular values above atol and above rtol times the largest (of symmetric matrices, if `hermitian`,
-    through the eigenvalues): (*, n, m) -> (*, m, n)."""
-    if hermitian:
-        values, u = eigh(A)
-        sizes, vh = magnitude(values), _t(u)
-    else:
-        u, values, vh = svd(A, full_matrices=False)
-        sizes = values
-    kept = sizes > _least(A, sizes, atol, rtol)
-    inverted = where(kept, 1.0 / where(kept, values, 1.0), 0.0)
+def pinv(A: Tensor, *, rtol: float | None = None) -> Tensor:
+    """Moore-Penrose inverse through the singular values above rtol times the largest: (*, n, m) -> (*, m, n)."""
+    u, s, vh = svd(A, full_matrices=False)
+    if not s._layout.shape[-1]:
+        return _t(vh) @ _t(u)
+    limit = rtol if rtol is not None else max(A._layout.shape[-2:]) * dt.FInfo(A._layout.dtype).eps
+    kept = s > amax(s, -1, True) * limit
+    inverted = where(kept, 1.0 / where(kept, s, 1.0), 0.0)
     return (_t(vh) * unsqueeze(inverted, -2)) @ _t(u)
 
 
 @full_precision
-def matrix_rank(A: Tensor, *, atol: Any = None, rtol: Any = None, hermitian: bool = False) -> Tensor:
-    """Number of singular values above atol and above rtol times the largest (of absolute eigenvalues, if `hermitian`): (*, n, m) -> (*) int64."""
-    plain = A.detach()
-    sizes = magnitude(eigvalsh(plain)) if hermitian else svdvals(plain)
-    return sum(sizes > _least(plain, sizes, atol, rtol), -1)
+def matrix_rank(A: Tensor, *, rtol: float | None = None) -> Tensor:
+    """Number of singular values above rtol times the largest: (*, n, m) -> (*) int64."""
+    s = svdvals(A.detach())
+    limit = rtol if rtol is not None else max(A._layout.shape[-2:]) * dt.FInfo(A._layout.dtype).eps
+    return sum(s > amax(s, -1, True) * limit, -1)
 
 
-def matrix_norm(
-    A: Tensor, ord: Any = "fro", dim: tuple[int, int] = (-2, -1), keepdim: bool = False, *, dtype: dt.DType | None = None
-) -> Tensor:
+def matrix_norm(A: Tensor, ord: Any = "fro", dim: tuple[int, int] = (-2, -1), keepdim: bool = False) -> Tensor:
     """Norm of matrices: "fro", "nuc", 1, -1, 2, -2, inf or -inf: (*, n, m) -> (*)."""
-    A = A if dtype is None else A.to(dtype)
     if ord == "fro":
         return vector_norm(A, 2, dim, keepdim)
     moved = A.movedim(dim, (-2, -1))
@@ -403,60 +412,30 @@ def matrix_norm(
     return result
 
 
-def norm(input: Tensor, ord: Any = None, dim: Any = None, keepdim: bool = False, *, dtype: dt.DType | None = None) -> Tensor:
-    """Vector norm (one dim, or ord None), or matrix norm (two dims, or a 2-d input with ord)."""
-    input, keepdim = input if dtype is None else input.to(dtype), bool(keepdim)
+def norm(A: Tensor, ord: Any = None, dim: Any = None, keepdim: bool = False, *, dtype: dt.DType | None = None) -> Tensor:
+    """Vector norm (one dim, or ord None), or matrix norm (two dims, or a 2-d A with ord)."""
+    A, keepdim = A if dtype is None else A.to(dtype), bool(keepdim)
     pair = isinstance(dim, (tuple, list)) and len(dim) == 2
     if (
         ord is None
         or isinstance(dim, int)
-        or (dim is None and input._layout.ndim == 1)
+        or (dim is None and A._layout.ndim == 1)
         or (isinstance(dim, (tuple, list)) and len(dim) == 1)
     ):
-        return vector_norm(input, 2 if ord is None else ord, dim, keepdim)
-    return matrix_norm(input, ord, tuple(dim) if pair else (-2, -1), keepdim)  # type: ignore[arg-type]
+        return vector_norm(A, 2 if ord is None else ord, dim, keepdim)
+    return matrix_norm(A, ord, tuple(dim) if pair else (-2, -1), keepdim)  # type: ignore[arg-type]
 
 
 @full_precision
-def cond(A: Tensor, p: Any = None) -> Tensor:
-    """Condition number ||A|| ||A^-1|| in a matrix norm, by default the 2-norm: (*, n, m) -> (*)."""
-    if p is None or p in (2, -2):
-        s = svdvals(A)
-        largest, smallest = amax(s, -1), amin(s, -1)
-        return smallest / largest if p == -2 else largest / smallest
-    require_square("linalg.cond", A)
-    invertible = A.detach()
-    singular = det(invertible) == 0
-    safe = where(unsqueeze(unsqueeze(singular, -1), -1), eye(A._layout.shape[-1], dtype=A._layout.dtype), A)
-    return where(singular, math.inf, matrix_norm(A, p) * matrix_norm(inv(safe), p))
-
-
-LstsqResult = named_result("linalg_lstsq", "solution", "residuals", "rank", "singular_values")
+def cond(A: Tensor) -> Tensor:
+    """Condition number in the 2-norm: (*, n, m) -> (*)."""
+    s = svdvals(A)
+    if not A._layout.numel:
+        return sum(s.detach(), -1)
+    return amax(s, -1) / amin(s, -1)
 
 
 @full_precision
-@beside_input
-def lstsq(A: Tensor, B: Tensor, rcond: float | None = None, *, driver: str | None = None) -> Any:
-    """X that minimises ||A X - B||, of least norm, through the pseudo-inverse: (*, n, m), (*, n, k) -> (*, m, k). With it the squared residuals
-    (*, k) (for n > m and full rank, as the driver says), the rank (*), and the singular values (drivers gelsd and gelss)."""
-    driver = "gelsy" if driver is None else driver
-    if driver not in ("gels", "gelsy", "gelsd", "gelss"):
-        raise ArgumentError(f"[linalg.lstsq] expected driver 'gels', 'gelsy', 'gelsd' or 'gelss', got {driver!r}: they differ in what they return")
-    x = _matrix("lstsq", A)
-    vector = B._layout.ndim == 1 or B._layout.ndim == x._layout.ndim - 1 and B._layout.shape == x._layout.shape[:-1]
-    right = unsqueeze(B, -1) if vector else B
-    solution = matmul(pinv(A, rtol=rcond), right)
-    _, n, m = _extents(x)
-    sizes = svdvals(x.detach())
-    rank = sum(sizes > _least(x, sizes, None, rcond), -1)
-    nothing = zeros((0,), dtype=x._layout.dtype)
-    residuals = nothing
-    known = x._layout.device is not META
-    if n > m and driver != "gelsy" and known and (driver == "gels" or bool((rank == m).all())):
-        residuals = sum((matmul(A, solution) - right) ** 2, -2)
-    return LstsqResult(
-        squeeze(solution, -1) if vector else solution,
-        residuals,
-        zeros((0,), dtype=dt.int64) if driver == "gels" else rank,
-        sizes if driver in ("gelsd", "gelss") else nothing,
-    )
+def lstsq(A: Tensor, B: Tensor) -> Tensor:
+    """X that minimises ||A X - B||, through the pseudo-inverse: (*, n, m), (*, n, k) -> (*, m, k)."""
+    return matmul(pinv(A), B)

@@ -13,7 +13,7 @@ from calque.base import dtypes as dt
 from calque.base.errors import ArgumentError, DTypeError, ShapeError
 from calque.base.shapes import normalize_dim
 from calque.functional.arithmetic import Binary, add, mul
-from calque.functional.common import cast, is_number, is_tensor, method, prim, require_operands, result_dtype
+from calque.functional.common import cast, is_number, is_tensor, linked, method, prim, require_operands, result_dtype
 from calque.functional.options import fill_number
 from calque.functional.placing import beside_input
 from calque.functional.precision import full_precision, lower_precision
@@ -229,7 +229,7 @@ def _combine(op: str, input: Tensor, out: Tensor, beta: Any, alpha: Any) -> Tens
         alpha, beta = (fill_number(x, out._layout.dtype, op) if is_number(x) else x for x in (alpha, beta))
     scaled = out if alpha == 1 else mul(out, alpha)
     if beta == 0:
-        return scaled
+        return linked(scaled, input)
     result = add(input if beta == 1 else mul(input, beta), scaled)
     if _shape(result) != _shape(out):
         raise ShapeError(
@@ -389,7 +389,7 @@ def matrix_power(input: Tensor, n: int) -> Tensor:
         power >>= 1
         if power:
             base = _matmul(base, base)
-    return identity_like(input) if result is None else result
+    return linked(identity_like(input), input) if result is None else result
 
 
 @method()
