@@ -13,14 +13,14 @@ import numpy as np
 
 from calque.base import dtypes as dt
 from calque.base.errors import ArgumentError, DTypeError
-from calque.functional.common import Operand, cast, is_number, is_tensor, method, number, operand, prim, require_tensors, result_dtype
+from calque.functional.common import Operand, cast, is_number, is_tensor, linked, method, number, operand, prim, require_tensors, result_dtype
 from calque.functional.options import fill_number
 from calque.functional.writing import own_result
 from calque.ops.opdef import get
 from calque.run.live import LiveFloat
 from calque.run.recorder import add_check, local
 from calque.run.source import user_line
-from calque.tensor import Tensor, binary, record, slot_of, unary, upload_known
+from calque.tensor import Tensor, binary, record, slot_of, unary, upload_known, wrap
 
 __all__ = [
     "abs", "absolute", "add", "bitwise_and", "bitwise_left_shift", "bitwise_not", "bitwise_or",
@@ -285,7 +285,7 @@ def div(input: Operand, other: Operand, *, rounding_mode: str | None = None) -> 
     quotient, a, b = call("div", _div, input, other), input, other
     common = result_dtype(a, b)
     if common.category == 2:
-        return prim("trunc", quotient)
+        return linked(prim("trunc", wrap(quotient._storage, quotient._layout)), a, b)  # flat, also beside a division by zero
     a, b = (cast(x, common) if is_tensor(x) else x for x in (a, b))
     return call("div", _floor_divide, call("div", _sub, a, call("div", _fmod, a, b)), b)  # exact: the remainder is gone
 
@@ -333,7 +333,7 @@ def power(input: Any, exponent: Any, general: Binary = OPERATORS[_pow]) -> Any:
                 return _mul(_mul(input, input), input)
         if floating:
             if exponent == 1:
-                return prim("copy", input)
+                return prim("kink", input)  # its gradient is that of a power
             if exponent == 0.5:
                 return own_result(prim("sqrt", input))  # the gradient of a power is that of its operand: the result may be written
             if exponent == -1:
@@ -458,25 +458,26 @@ def minimum(input: Operand, other: Operand) -> Tensor:
     return call("minimum", _minimum, input, other)
 
 
-def _ignoring_nan(name: str, function: Binary, a: Any, b: Any) -> Tensor:
+def _ignoring_nan(name: str, function: Binary, wins: Binary, a: Any, b: Any) -> Tensor:
+    """The first operand where it wins or the other is NaN, so that it has the whole gradient of equal ones, as in PyTorch."""
     best = call(name, function, a, b)
     dtype = result_dtype(a, b)
     if dtype.category != 2:
         return best
     a, b = (cast(x, dtype) if is_tensor(x) else prim("full", (number(x), dtype), ()) for x in (a, b))
-    return prim("where", _ne(a, a), b, prim("where", _ne(b, b), a, best))
+    return prim("where", prim("bitwise_or", wins(a, b), _ne(b, b)), a, b)
 
 
 @method()
 def fmax(input: Operand, other: Operand) -> Tensor:
     """Larger of two, broadcast, where NaN counts as missing."""
-    return _ignoring_nan("fmax", _maximum, input, other)
+    return _ignoring_nan("fmax", _maximum, _ge, input, other)
 
 
 @method()
 def fmin(input: Operand, other: Operand) -> Tensor:
     """Smaller of two, broadcast, where NaN counts as missing."""
-    return _ignoring_nan("fmin", _minimum, input, other)
+    return _ignoring_nan("fmin", _minimum, _le, input, other)
 
 
 # ------------------------------------------------------------------------------------------------------- logic and bits

@@ -11,14 +11,12 @@ import numpy as np
 from calque.base import dtypes as dt
 from calque.base.errors import ArgumentError, DTypeError, ShapeError
 from calque.base.shapes import Shape
-from calque.base.text import shown
 from calque.functional.common import cast, is_number, is_tensor, method, number, prim
 from calque.functional.memory import share_array
 from calque.functional.options import fill_number, filled, marked, resolve_device, resolve_dtype, size_of, written
 from calque.functional.placing import placed, placed_like, placed_like_or_third
 from calque.functional.views import clone, detach, expand, reshape
 from calque.run.live import LiveFloat
-from calque.run.memory import out_of_memory
 from calque.tensor import Tensor, upload_known
 
 __all__ = [
@@ -147,12 +145,9 @@ def tensor(
         return marked(clone(result), requires_grad, "tensor")
     if data.__class__ is LiveFloat and dtype is None:  # a replay has another number
         return marked(filled((), data, dt.get_default_dtype(), "tensor"), requires_grad, "tensor")
-    try:
-        array, inferred = to_array(data)
-        wanted = resolve_dtype(dtype, inferred, "tensor")
-        return marked(upload_known(_converted(array, wanted, data), wanted, data), requires_grad, "tensor")
-    except MemoryError as error:
-        raise out_of_memory(error, "tensor", f"a tensor of {shown(data)}") from None
+    array, inferred = to_array(data)
+    wanted = resolve_dtype(dtype, inferred, "tensor")
+    return marked(upload_known(_converted(array, wanted, data), wanted, data), requires_grad, "tensor")
 
 
 def _converted(array: np.ndarray[Any, Any], dtype: dt.DType, data: Any) -> np.ndarray[Any, Any]:
@@ -287,18 +282,14 @@ def full(
     return marked(filled(shape, fill_value, resolve_dtype(dtype, inferred, "full"), "full"), requires_grad, "full")
 
 
-def _like(op: str, input: Tensor, value: Any, dtype: Any, device: Any, requires_grad: bool) -> Tensor:
-    """One value in the shape of `input`; the public function around it has chosen the place."""
-    resolve_device(device, op)
-    return marked(filled(tuple(input._layout.shape), value, resolve_dtype(dtype, input._layout.dtype, op), op), requires_grad, op)
-
-
 @placed_like
 def full_like(
     input: Tensor, fill_value: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False, memory_format: Any = None
 ) -> Tensor:
     """`full` with the shape and dtype of `input`."""
-    return _like("full_like", input, fill_value, dtype, device, requires_grad)
+    resolve_device(device, "full_like")
+    wanted = resolve_dtype(dtype, input._layout.dtype, "full_like")
+    return marked(filled(tuple(input._layout.shape), fill_value, wanted, "full_like"), requires_grad, "full_like")
 
 
 @placed_like
@@ -306,7 +297,7 @@ def zeros_like(
     input: Tensor, *, dtype: Any = None, device: Any = None, requires_grad: bool = False, memory_format: Any = None
 ) -> Tensor:
     """Zeros with the shape and dtype of `input`."""
-    return _like("zeros_like", input, 0, dtype, device, requires_grad)
+    return full_like(input, 0, dtype=dtype, device=device, requires_grad=requires_grad)
 
 
 @placed_like
@@ -314,7 +305,7 @@ def ones_like(
     input: Tensor, *, dtype: Any = None, device: Any = None, requires_grad: bool = False, memory_format: Any = None
 ) -> Tensor:
     """Ones with the shape and dtype of `input`."""
-    return _like("ones_like", input, 1, dtype, device, requires_grad)
+    return full_like(input, 1, dtype=dtype, device=device, requires_grad=requires_grad)
 
 
 @placed_like
@@ -322,7 +313,7 @@ def empty_like(
     input: Tensor, *, dtype: Any = None, device: Any = None, requires_grad: bool = False, memory_format: Any = None
 ) -> Tensor:
     """A tensor of the shape and dtype of `input` whose values do not matter."""
-    return _like("empty_like", input, 0, dtype, device, requires_grad)
+    return full_like(input, 0, dtype=dtype, device=device, requires_grad=requires_grad)
 
 
 @method("new_full")
@@ -337,8 +328,9 @@ def new_full(
     requires_grad: bool = False,
 ) -> Tensor:
     """`full` with the dtype of `input`."""
-    wanted = resolve_dtype(dtype, input._layout.dtype, "new_full")
-    return marked(filled(size_of("new_full", (size,)), fill_value, wanted, "new_full"), requires_grad, "new_full")
+    return full(
+        size, fill_value, dtype=resolve_dtype(dtype, input._layout.dtype, "new_full"), device=device, requires_grad=requires_grad
+    )
 
 
 def _new(op: str, value: int) -> None:
@@ -347,8 +339,7 @@ def _new(op: str, value: int) -> None:
         input: Tensor, *sizes: Any, size: Any = None, dtype: Any = None, device: Any = None, requires_grad: bool = False
     ) -> Tensor:
         shape = size_of(op, sizes, size)
-        wanted = resolve_dtype(dtype, input._layout.dtype, op)
-        return marked(filled(shape, value, wanted, op), requires_grad, op)
+        return new_full(input, shape, value, dtype=dtype, device=device, requires_grad=requires_grad)
 
     create.__name__ = op
     create.__doc__ = f"A tensor with the dtype of `input`, filled with {value}."
@@ -381,7 +372,7 @@ def _plain_number(op: str, name: str, value: Any) -> Any:
 
 @placed
 def arange(
-    start: Any = None,
+    start: Any,
     end: Any = None,
     step: Any = 1,
     *,
@@ -397,8 +388,8 @@ def arange(
     tensor([1.0000, 1.5000, 2.0000])
     """
     resolve_device(device, "arange")
-    if start is None or end is None:
-        start, end = 0, start if end is None else end
+    if end is None:
+        start, end = 0, start
     first, last, stride = (_plain_number("arange", n, v) for n, v in (("start", start), ("end", end), ("step", step)))
     whole = not any(isinstance(v, float) for v in (first, last, stride))
     wanted = resolve_dtype(dtype, dt.int64 if whole else dt.get_default_dtype(), "arange")

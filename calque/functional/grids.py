@@ -86,8 +86,6 @@ def trapezoid(y: Tensor, x: Tensor | None = None, *, dx: float = 1.0, dim: int =
         raise ShapeError(f"[trapezoid] expected one x value for each of the {count} samples of dim {dim}, got {x._layout.numel}")
     if not count:
         return cast(sum(y, dim), y._layout.dtype)
-    if count < 2:
-        return sum(y * 0.0, dim)
     means = (narrow(y, dim, 0, count - 1) + narrow(y, dim, 1, count - 1)) / 2
     if x is None:
         return sum(means, dim) * dx

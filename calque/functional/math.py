@@ -20,6 +20,7 @@ from calque.functional.common import (
     cast,
     is_number,
     is_tensor,
+    linked,
     method,
     number,
     operand,
@@ -28,12 +29,13 @@ from calque.functional.common import (
     require_tensors,
     result_dtype,
 )
-from calque.functional.elementary import _float, erf, exp, log, log1p, sqrt
+from calque.functional.elementary import _float, erf, exp, log, log1p, sigmoid, sqrt
 from calque.functional.options import fill_number
+from calque.functional.views import sum_to_shape
 from calque.ops.opdef import get
 from calque.run.recorder import local
 from calque.run.source import user_line
-from calque.tensor import Tensor, binary, function_node, read, record
+from calque.tensor import Tensor, binary, function_node, read, record, wrap
 
 __all__ = [
     "allclose", "arctan2", "atan2", "clamp", "clamp_max", "clamp_min", "clip", "copysign", "deg2rad", "equal", "erfc", "exp2",
@@ -204,9 +206,16 @@ def logit(input: Tensor, eps: float | None = None) -> Tensor:
     """`log(x / (1 - x))`: (*) -> (*). With `eps`, x is first clamped to [eps, 1 - eps]; without, values outside [0, 1] give
     NaN."""
     x = _float(input)
-    if eps is not None:
-        x = clamp(x, eps, 1.0 - eps)
-    return log(x / (1.0 - x))
+
+    def value() -> Tensor:
+        inside = x if eps is None else clamp(x, eps, 1.0 - eps)
+        return log(inside / (1.0 - inside))
+
+    def backward(g: Tensor) -> tuple[Tensor]:
+        low = 0.0 if eps is None else eps
+        return (where((x < low) | (x > 1.0 - low), math.nan if eps is None else 0.0, g / (x * (1.0 - x))),)
+
+    return with_formula("LogitBackward0", (x,), value, backward)
 
 
 @method()
@@ -317,10 +326,17 @@ def _log_of_sum(a: Tensor, b: Tensor, scale: float) -> Tensor:
     """log(exp(scale a) + exp(scale b)) / scale."""
     dtype = a._layout.dtype
     a, b = widened(a), widened(b)
-    same = a == b  # also equal infinities, whose difference is NaN
-    gap = where(same, 0.0, abs_(a - b))
-    top = where(same, (a + b) * 0.5, prim("maximum", a, b))
-    return cast(top + log1p(exp(gap * -scale)) * (1.0 / scale), dtype)
+
+    def value() -> Tensor:
+        gap = where(a == b, 0.0, abs_(a - b))  # the difference of equal infinities is NaN
+        return prim("maximum", a, b) + log1p(exp(gap * -scale)) * (1.0 / scale)
+
+    def backward(g: Tensor) -> tuple[Tensor, Tensor]:
+        ahead = where(isinf(a) & (a == b), 0.0, a - b) * scale
+        parts = g * sigmoid(ahead), g * sigmoid(-ahead)
+        return sum_to_shape(parts[0], tuple(a._layout.shape)), sum_to_shape(parts[1], tuple(b._layout.shape))
+
+    return cast(with_formula("LogaddexpBackward0", (a, b), value, backward), dtype)
 
 
 @method()
@@ -334,8 +350,16 @@ def logaddexp2(input: Operand, other: Operand) -> Tensor:
 def xlogy(input: Operand, other: Operand) -> Tensor:
     """`input * log(other)`, and 0 where input is 0 (unless other is NaN), broadcast: (*), (*) -> (*)."""
     x, y = _both_float("xlogy", input, other)
-    vanishes = (x == 0) & (y == y)
-    return where(vanishes, 0.0, x * log(where(vanishes, 1.0, y)))
+
+    def value() -> Tensor:
+        vanishes = (x == 0) & (y == y)
+        return where(vanishes, 0.0, x * log(where(vanishes, 1.0, y)))
+
+    def backward(g: Tensor) -> tuple[Tensor, Tensor]:
+        inner = where((x == 0) & (y <= 0), 0.0, xlogy(g, y))
+        return sum_to_shape(inner, tuple(x._layout.shape)), sum_to_shape(g * x / y, tuple(y._layout.shape))
+
+    return with_formula("XlogyBackward0", (x, y), value, backward)
 
 
 @method()
@@ -363,10 +387,7 @@ def copysign(input: Operand, other: Operand) -> Tensor:
     """Magnitude of `input` with the sign of `other`, broadcast: (*), (*) -> (*)."""
     x, y = _both_float("copysign", input, other)
     size = abs_(x)
-    result = where(signbit(y), -size, size)
-    if y._requires_grad:  # its gradient is zero, but the result depends on it
-        result = pick(prim("full", (False, dt.bool_), ()), y, result, y._layout.dtype)
-    return result
+    return linked(where(signbit(y), -size, size), y)
 
 
 @method()
@@ -408,6 +429,9 @@ def clamp(input: Tensor, min: Any = None, max: Any = None) -> Tensor:
     if dtype.category == 1:
         min, max = (fill_number(bound, dtype, "clamp") if is_number(bound) else bound for bound in (min, max))
     result = cast(input, dtype)
+    if is_tensor(min) and min._requires_grad and max is not None:  # a lower bound that the upper one overrules, or equals, has no gradient
+        low = cast(min, dtype)
+        min = where(low < max, low, wrap(low._storage, low._layout))
     if min is not None:
         result = pick(_compare("lt", result, min, dtype), min, result, dtype)
     if max is not None:

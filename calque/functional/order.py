@@ -11,16 +11,16 @@ from calque.base import dtypes as dt
 from calque.base.device import META
 from calque.base.errors import ArgumentError, DTypeError
 from calque.base.shapes import normalize_dim
-from calque.functional.common import Operand, cast, is_tensor, method, number, prim
+from calque.functional.common import Operand, cast, is_tensor, linked, method, number, prim
 from calque.functional.elementary import _float, exp, floor, log
-from calque.functional.math import clamp, isnan, where
+from calque.functional.math import clamp, isnan, where, with_formula
 from calque.functional.placing import beside_input, host_values
 from calque.functional.precision import full_precision
 from calque.functional.reductions import numpy_names, require_elements, take_chosen
 from calque.functional.results import CummaxResult, CumminResult, MedianResult, ModeResult, NanMedianResult
 from calque.functional.sorting import order_along
 from calque.functional.ternary import lerp
-from calque.functional.views import reshape
+from calque.functional.views import detach, reshape
 from calque.functional.windows import narrow, select
 from calque.tensor import Tensor, read
 
@@ -144,16 +144,22 @@ def _median_of(name: str, kind: Any, x: Tensor, dim: int | None, keepdim: bool) 
     if dim is not None:
         return _median(name, kind, x, dim, keepdim)
     if not x._layout.numel:
-        return prim(
-            "full", (math.nan if x._layout.dtype.category == 2 else -(1 << (x._layout.dtype.bits - 1)), x._layout.dtype), ()
-        )
-    return _median(name, kind, _flat(x), 0, False).values
+        nothing = math.nan if x._layout.dtype.category == 2 else -(1 << (x._layout.dtype.bits - 1))
+        return linked(prim("full", (nothing, x._layout.dtype), ()), x)
+    middle = _median(name, kind, _flat(detach(x)), 0, False).values
+
+    def backward(g: Tensor) -> tuple[Tensor]:
+        equal = where(isnan(middle), isnan(x), x == middle)
+        return (where(equal, g / cast(prim("sum", cast(equal, dt.int64), tuple(range(x._layout.ndim)), False), x._layout.dtype), 0.0),)
+
+    return with_formula("MedianBackward0", (x,), lambda: middle, backward)
 
 
 @method()
 @numpy_names
 def median(input: Tensor, dim: int | None = None, keepdim: bool = False) -> Any:
-    """Middle value (the lower of two) of all elements; along `dim` a named tuple (values, indices). NaN wins.
+    """Middle value (the lower of two) of all elements, which share the gradient if they are equal; along `dim` a named tuple (values, indices).
+    NaN wins.
 
     >>> import calque
     >>> calque.median(calque.tensor([4.0, 1.0, 3.0, 2.0]))
@@ -224,15 +230,23 @@ def _quantile(name: str, x: Tensor, q: Any, dim: int | None, keepdim: bool, inte
     values = prim("gather", rows, order, d)
     missing = prim("sum", cast(isnan(rows), dt.int64), (d,), True)
     last = _extent(rows, d) - 1 - missing if name == "nanquantile" else None
-    pieces = [_at_level(values, d, float(level), last, missing, interpolation) for level in levels.reshape(-1)]
+    numbers = [float(level) for level in levels.reshape(-1)]
+    parts: list[Any] = numbers
+    if is_tensor(q) and q._requires_grad and interpolation == "linear":  # the others choose an element, whatever exactly the level is
+        flat = reshape(cast(q, x._layout.dtype), (len(numbers),))
+        parts = [select(flat, 0, k) for k in range(len(numbers))]
+    pieces = [_at_level(values, d, level, last, missing, interpolation) for level in parts]
     shaped = [_finish_shape(p, x, d, dim, keepdim) for p in pieces]
     if levels.ndim == 0:
         return shaped[0]
     stacked = [reshape(p, (1, *p._layout.shape)) for p in shaped]
-    return prim("cat", *stacked, 0) if stacked else reshape(values, (0,))
+    if stacked:
+        return prim("cat", *stacked, 0)
+    one = _finish_shape(missing, x, d, dim, keepdim)
+    return linked(prim("full", (0, x._layout.dtype), (0, *one._layout.shape)), x, q if interpolation == "linear" else None)
 
 
-def _at_level(values: Tensor, d: int, level: float, last: Tensor | None, missing: Tensor, interpolation: str) -> Tensor:
+def _at_level(values: Tensor, d: int, level: Operand, last: Tensor | None, missing: Tensor, interpolation: str) -> Tensor:
     """One quantile of sorted values, dim kept; `last`: per row the last rank that counts, None for all."""
     dtype = values._layout.dtype
     size = values._layout.shape[d]
@@ -248,14 +262,13 @@ def _at_level(values: Tensor, d: int, level: float, last: Tensor | None, missing
         rank = floor(rank)
     elif interpolation == "higher":
         rank = prim("ceil", rank)
+    if last is None:
+        rank = where(missing > 0, float(size - 1), rank)  # NaN is sorted last, and has the gradient
     below, above = floor(rank), prim("ceil", rank)
     low = prim("gather", values, cast(below, dt.int64), d)
     high = prim("gather", values, cast(above, dt.int64), d)
     weight = where(below == above, 0.0, 0.5) if interpolation == "midpoint" else rank - below
-    result = lerp(low, high, weight)
-    if last is None:
-        return where(missing > 0, math.nan, result)
-    return where(last < 0, math.nan, result)
+    return lerp(low, high, weight)
 
 
 def _finish_shape(piece: Tensor, x: Tensor, d: int, dim: int | None, keepdim: bool) -> Tensor:

@@ -7,7 +7,6 @@
 from __future__ import annotations
 
 import functools
-import inspect
 import math
 from collections.abc import Callable
 from math import prod as product
@@ -20,7 +19,7 @@ from calque.base.errors import ArgumentError, DTypeError, ShapeError
 from calque.base.shapes import Shape, broadcast_shapes, normalize_dim, normalize_dims, reduced_shape
 from calque.functional.arithmetic import maximum, minimum
 from calque.functional.blame import answer, answering
-from calque.functional.common import cast, is_number, is_tensor, method, prim
+from calque.functional.common import cast, is_number, is_tensor, linked, method, prim
 from calque.functional.elementary import _float, exp, log, sqrt
 from calque.functional.math import isnan, where, with_formula
 from calque.functional.precision import full_precision
@@ -38,18 +37,8 @@ __all__ = [
 Dims = Any
 
 
-def flag(op: str, keepdim: Any) -> bool:
-    """`keepdim` as Python's bool, as which it is part of keys: NumPy's equals it, but is no int."""
-    if isinstance(keepdim, (bool, int, np.bool_)):
-        return bool(keepdim)
-    raise DTypeError(f"[{op}] expected keepdim as a bool, got {type(keepdim).__name__}; several dims go into a tuple")
-
-
 def numpy_names(function: Callable[..., Any]) -> Callable[..., Any]:
     """Accept NumPy's `axis` and `keepdims` for `dim` and `keepdim`."""
-
-    names = list(inspect.signature(function).parameters)
-    place = names.index("keepdim") if "keepdim" in names else len(names)
 
     @answering
     @functools.wraps(function)
@@ -61,9 +50,7 @@ def numpy_names(function: Callable[..., Any]) -> Callable[..., Any]:
                 if "keepdims" in keywords:
                     keywords["keepdim"] = keywords.pop("keepdims")
                 if "keepdim" in keywords:
-                    keywords["keepdim"] = flag(function.__name__, keywords["keepdim"])
-            if place < len(args) and args[place].__class__ is not bool:
-                args = (*args[:place], flag(function.__name__, args[place]), *args[place + 1 :])
+                    keywords["keepdim"] = bool(keywords["keepdim"])  # NumPy's bool equals Python's as a key, but is no int
             return function(*args, **keywords)
         except Exception as error:
             answer(function.__name__, function, args, keywords, error)
@@ -124,9 +111,9 @@ def sum(input: Tensor, dim: Dims = None, keepdim: bool = False, *, dtype: dt.DTy
 
 
 @method()
-def sum_to_size(input: Tensor, *sizes: Any, size: Any = None) -> Tensor:
+def sum_to_size(input: Tensor, *size: Any) -> Tensor:
     """Sum the dims that were broadcast from `size`: the adjoint of `expand`."""
-    shape = int_tuple("sum_to_size", sizes if size is None else (size,))
+    shape = int_tuple("sum_to_size", size)
     own = tuple(input._layout.shape)
     if own == shape:
         return input
@@ -360,7 +347,8 @@ def _moments(op: str, x: Tensor, dim: Dims, unbiased: Any, correction: Any, keep
             f"[{op}] degrees of freedom is <= 0: {count} elements with correction {correction} (shape {shape}, dims {dims}) "
             "give NaN"
         )
-    freedom = float(count - correction) if count > correction else 0.0
+    rest = float(count - correction)
+    freedom = rest if rest > 0 else 0.0
     middle = prim("sum", x, dims, True) / float(count)
 
     def value() -> Tensor:
@@ -371,7 +359,7 @@ def _moments(op: str, x: Tensor, dim: Dims, unbiased: Any, correction: Any, keep
     def backward(g: Tensor) -> tuple[Tensor]:
         centre = prim("sum", x, dims, True) / float(count) if local.state.grad else detach(middle)
         g = g if keepdim else reshape(g, _keep(x, dims, True))
-        return (g * ((x - centre) * (2.0 / freedom if freedom else math.nan)),)
+        return (g * ((x - centre) * (2.0 / rest if rest else math.inf)),)
 
     variance = with_formula("VarBackward0", (x,), value, backward)
     return variance, middle if keepdim else reshape(middle, _keep(x, dims, False))
@@ -448,14 +436,21 @@ def vector_norm(x: Tensor, ord: float = 2, dim: Dims = None, keepdim: bool = Fal
     dims, keepdim = dims_of("vector_norm", x, dim), bool(keepdim)
     if ord in (math.inf, -math.inf):
         return _extreme("amax" if ord > 0 else "amin", prim("abs", x), dims, keepdim)
+    if ord < 0:
+        require_elements("vector_norm", x, dims)
     if ord == 0:
-        return prim("sum", cast(x != 0, x._layout.dtype), dims, keepdim)
+        return linked(prim("sum", cast(x != 0, x._layout.dtype), dims, keepdim), x)
     if ord == 1:
         return prim("sum", prim("abs", x), dims, keepdim)
     kind, x = x._layout.dtype, _wide(x)
     if ord == 2:
         return cast(safe_sqrt(prim("sum", x * x, dims, keepdim)), kind)
-    total = prim("sum", prim("abs", x) ** float(ord), dims, keepdim)
+    size = prim("abs", x)
+    if ord < 1:  # the power has no derivative at 0, the norm has gradient 0 there
+        size = where(x == 0, 0.0 if ord > 0 else math.inf, where(x == 0, 1.0, size) ** float(ord))
+    else:
+        size = size ** float(ord)
+    total = prim("sum", size, dims, keepdim)
     at_zero = total == 0
     root = where(at_zero, 1.0, total) ** (1.0 / ord)
     return cast(where(at_zero, 0.0 if ord > 0 else math.inf, root), kind)

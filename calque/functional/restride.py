@@ -13,9 +13,9 @@ from typing import Any
 
 from calque.functional.blame import signed
 from calque.functional.common import method
-from calque.functional.views import squeeze, swapaxes, swapdims, t, transpose, unsqueeze
+from calque.functional.views import squeeze, t, transpose, unsqueeze
 from calque.run.recorder import local
-from calque.tensor import Tensor, check_in_place
+from calque.tensor import Tensor, as_strided_backward, check_in_place, function_node
 
 __all__: list[str] = []
 
@@ -29,6 +29,11 @@ def restride(input: Tensor, view: Tensor) -> Tensor:
     input._layout, input._cache = view._layout, None
     if view._grad_fn is not None:
         input._grad_fn = view._grad_fn
+    elif input._base is not None and input._grad_fn is not None:  # without a history of the step: that of a view of the base, as it looks now
+        base, shown = input._base, input._layout
+        input._grad_fn = function_node(
+            "AsStridedBackward0", (base,), (shown,), lambda node, grads: (as_strided_backward(grads[0], base._layout, shown),)
+        )
     return input
 
 
@@ -37,9 +42,11 @@ def _install(name: str, function: Callable[..., Any]) -> None:
         return restride(input, function(input, *arguments, **keywords))
 
     apply.__name__ = apply.__qualname__ = name
-    apply.__doc__ = f"`{function.__name__}` on the tensor itself; returns it."
+    apply.__doc__ = f"`{name[:-1]}` on the tensor itself; returns it."
     method(name)(signed(apply, function))
 
 
-for _function in (squeeze, swapaxes, swapdims, t, transpose, unsqueeze):
+for _function in (squeeze, t, transpose, unsqueeze):
     _install(_function.__name__ + "_", _function)
+for _name in ("swapaxes_", "swapdims_"):
+    _install(_name, transpose)

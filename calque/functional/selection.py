@@ -14,13 +14,15 @@ from calque.base.errors import ArgumentError, DTypeError, OutOfRangeError, Shape
 from calque.base.layout import dense_layout
 from calque.base.shapes import Shape, broadcast_shapes, normalize_dim, whole
 from calque.functional.checks import check_index
-from calque.functional.common import Operand, cast, is_number, is_tensor, method, operand, prim, require_operands, require_tensors
+from calque.functional.common import Operand, cast, is_number, is_tensor, linked, method, operand, prim, require_operands, require_tensors
 from calque.functional.indexing import fitted, positions_of, put_values
+from calque.functional.math import with_formula
 from calque.functional.options import fill_number, marked, resolve_dtype, size_of
 from calque.functional.placing import beside_input, placed
 from calque.functional.views import expand, movedim, reshape
 from calque.functional.windows import diagonal as _diagonal
 from calque.functional.writing import write_back
+from calque.run.recorder import local
 from calque.tensor import Tensor, assign, read, upload, upload_known
 
 __all__ = [
@@ -97,8 +99,14 @@ def index_fill(input: Tensor, dim: int, index: Tensor, value: Any) -> Tensor:
     base = input if input._layout.ndim else reshape(input, (1,))
     d = normalize_dim(dim, base._layout.ndim, "index_fill")
     shape = tuple(base._layout.shape)
-    target = dense_layout((*shape[:d], where._layout.shape[0], *shape[d + 1 :]), input._layout.dtype)
-    result = prim("index_put", base, check_index("index_fill", where, shape[d]), fitted("index_fill", value, target), d)
+    positions = check_index("index_fill", where, shape[d])
+    if is_number(value):
+        value = fill_number(value, input._layout.dtype, "index_fill")
+    elif is_tensor(value) and value._layout.ndim:
+        raise ShapeError(f"[index_fill] only supports a 0-dimensional value tensor, got shape {tuple(value._layout.shape)}; use index_copy()")
+    hit = prim("full", (True, dt.bool_), tuple(where._layout.shape))  # a mask: what is named twice is filled once
+    mask = reshape(prim("index_put", prim("full", (False, dt.bool_), (shape[d],)), positions, hit, 0), (shape[d], *(1,) * (len(shape) - d - 1)))
+    result = prim("where", mask, operand("index_fill", value, input._layout.dtype), base)
     return result if input._layout.ndim else reshape(result, ())
 
 
@@ -157,14 +165,14 @@ def gather(input: Tensor, dim: int, index: Tensor, *, sparse_grad: bool = False)
     """
     base, where, d = _aligned("gather", input, dim, index)
     if not where._layout.numel:
-        return prim("full", (0, input._layout.dtype), tuple(index._layout.shape))
+        return linked(prim("full", (0, input._layout.dtype), tuple(index._layout.shape)), input)
     return reshape(prim("gather", base, where, d), tuple(index._layout.shape))
 
 
 def _scattered(op: str, primitive: str, input: Tensor, dim: int, index: Tensor, src: Any) -> Tensor:
     base, where, d = _aligned(op, input, dim, index)
     if not where._layout.numel:
-        return prim("copy", input)
+        return linked(prim("copy", input), src)
     shape = tuple(where._layout.shape)
     if is_tensor(src):
         source = src if src._layout.ndim else reshape(src, (1,))
@@ -207,8 +215,7 @@ def scatter_add(input: Tensor, dim: int, index: Tensor, src: Tensor) -> Tensor:
 
 @method("scatter_reduce")
 def scatter_reduce(input: Tensor, dim: int, index: Tensor, src: Tensor, reduce: str, *, include_self: bool = True) -> Tensor:
-    """`input` combined with the elements of `src` that go to the same place: sum, mean, prod, amax or amin. Only sum and
-    mean have gradients."""
+    """`input` combined with the elements of `src` that go to the same place: sum, mean, prod, amax or amin. Equal extremes share the gradient."""
     require_tensors("scatter_reduce", src)
     if reduce not in ("sum", "mean", "prod", "amax", "amin"):
         raise ArgumentError(f"[scatter_reduce] reduce argument must be either sum, prod, mean, amax or amin, got {reduce!r}")
@@ -222,29 +229,78 @@ def scatter_reduce(input: Tensor, dim: int, index: Tensor, src: Tensor, reduce: 
         counts = scatter_add(counts, dim, index, prim("full", (1, input._layout.dtype), tuple(src._layout.shape)))
         counts = prim("maximum", counts, (1, input._layout.dtype))
         return prim("div" if input._layout.dtype.category == 2 else "floor_divide", total, counts)
-    return _reduced_on_host(input, dim, index, src, reduce, include_self)
+    base, where_, d = _aligned("scatter_reduce", input, dim, index)
+    if not where_._layout.numel:
+        return linked(prim("copy", input), src)
+    part = src if src._layout.ndim else reshape(src, (1,))
+    if tuple(part._layout.shape) != tuple(where_._layout.shape):
+        part = part[tuple(slice(0, extent) for extent in where_._layout.shape)]  # type: ignore[index]
+    return reshape(_combined(base, d, where_, part, reduce, include_self), tuple(input._layout.shape))
+
+
+def _combined(base: Tensor, d: int, index: Tensor, part: Tensor, reduce: str, include_self: bool) -> Tensor:
+    """`scatter_reduce` of what has dims and fits, by prod, amax or amin."""
+    plain = None
+
+    def value() -> Tensor:
+        nonlocal plain
+        plain = _combined_on_host(base, d, index, part, reduce, include_self)
+        return plain
+
+    def backward(g: Tensor) -> tuple[Tensor, Tensor]:
+        result = _combined(base, d, index, part, reduce, include_self) if local.state.grad else plain
+        grads = (_prod_gradient if reduce == "prod" else _extreme_gradient)(g, base, d, index, part, result, include_self)
+        return grads if include_self else (_scattered("scatter", "scatter", grads[0], d, index, 0), grads[1])
+
+    return with_formula("ScatterReduceBackward0", (base, part), value, backward)
+
+
+def _extreme_gradient(g: Tensor, base: Tensor, d: int, index: Tensor, part: Tensor, result: Any, include_self: bool) -> tuple[Tensor, Tensor]:
+    """All that equal the extreme share the gradient: PyTorch counts the base among them even if it took no part."""
+    kind = base._layout.dtype
+    own, theirs = cast(base == result, kind), cast(part == prim("gather", result, index, d), kind)
+    share = g / prim("maximum", prim("scatter_add", own, index, theirs, d), (1, kind))
+    return own * share, theirs * prim("gather", share, index, d)
+
+
+def _prod_gradient(g: Tensor, base: Tensor, d: int, index: Tensor, part: Tensor, result: Any, include_self: bool) -> tuple[Tensor, Tensor]:
+    """The product of all the others: the result divided by the element, or the product without it where it is the only zero."""
+    kind = base._layout.dtype
+    nonzero_base = prim("where", base == 0, (1, kind), base)
+    without_base = _combined(nonzero_base, d, index, part, "prod", include_self) / nonzero_base
+    zero = part == 0
+    zeros = prim("scatter_add", prim("full", (0, kind), tuple(base._layout.shape)), index, cast(zero, kind), d)
+    single = zero & (prim("gather", zeros, index, d) == 1)
+    replaced = _combined(base, d, index, prim("where", single, (1, kind), part), "prod", include_self)
+    divided = prim("gather", g * result, index, d) / prim("where", zero, (1, kind), part)
+    found = prim("where", single, prim("gather", g * replaced, index, d), divided)
+    if local.state.grad and (read(zeros, "scatter_reduce") > 1).any():
+        found = with_formula("DelayedError", (found,), lambda: prim("copy", found), _several_zeros)
+    return g * without_base, found
+
+
+def _several_zeros(g: Tensor) -> tuple[Tensor]:
+    raise ArgumentError(
+        "[scatter_reduce] Double backward is unsupported for src when >1 zeros in src are scattered to the same position in self: expected at most "
+        "one zero per position, got several; use index positions that keep them apart"
+    )
 
 
 @beside_input
-def _reduced_on_host(input: Tensor, dim: int, index: Tensor, src: Tensor, reduce: str, include_self: bool) -> Tensor:
-    if input._requires_grad or src._requires_grad:
-        raise ArgumentError(f"[scatter_reduce] reduce={reduce!r} has no gradient; detach() the operands or use sum or mean")
-    base, where, d = _aligned("scatter_reduce", input, dim, index)
+def _combined_on_host(base: Tensor, d: int, index: Tensor, part: Tensor, reduce: str, include_self: bool) -> Tensor:
     combine = {"prod": np.multiply, "amax": np.maximum, "amin": np.minimum}[reduce]
     if base._layout.device is META:
-        return prim("copy", input)
-    values = np.array(read(base, "scatter_reduce"))
-    at = read(where, "scatter_reduce")
+        return prim("copy", base)
+    values, at = np.array(read(base, "scatter_reduce")), read(index, "scatter_reduce")
     grid = list(np.indices(at.shape))
     grid[d] = at
-    parts = read(src, "scatter_reduce").reshape(src._layout.shape or (1,))[tuple(slice(0, s) for s in at.shape)]
     if not include_self:
         limits = np.finfo(values.dtype) if values.dtype.kind == "f" else np.iinfo(values.dtype)
         infinite = values.dtype.kind == "f"
         start = {"prod": 1, "amax": -np.inf if infinite else limits.min, "amin": np.inf if infinite else limits.max}[reduce]
         values[tuple(grid)] = start
-    combine.at(values, tuple(grid), parts)
-    return reshape(upload(values, input._layout.dtype), tuple(input._layout.shape))
+    combine.at(values, tuple(grid), read(part, "scatter_reduce"))
+    return upload(values, base._layout.dtype)
 
 
 @method("take")
@@ -483,8 +539,8 @@ def diagonal_scatter(input: Tensor, src: Tensor, offset: int = 0, dim1: int = 0,
 
 
 @method("map_")
-def map_(input: Tensor, other: Tensor, callable: Any) -> Tensor:
-    """Every element replaced by callable(own, other's), on Python numbers."""
-    theirs = read(expand(other, tuple(input._layout.shape)), "map_")
-    values = np.vectorize(callable)(read(input, "map_"), theirs)
+def map_(input: Tensor, tensor: Tensor, callable: Any) -> Tensor:
+    """Every element replaced by callable(own, other), on Python numbers."""
+    other = read(expand(tensor, tuple(input._layout.shape)), "map_")
+    values = np.vectorize(callable)(read(input, "map_"), other)
     return write_back("map_", input, upload(values, input._layout.dtype))

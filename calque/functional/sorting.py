@@ -15,10 +15,12 @@ import numpy as np
 from calque.base import dtypes as dt
 from calque.base.errors import ArgumentError, DTypeError, OutOfRangeError, ShapeError
 from calque.base.shapes import normalize_dim
-from calque.functional.common import Operand, cast, is_tensor, method, number, prim, require_dims, require_operands
+from calque.functional.common import Operand, cast, is_tensor, method, number, prim, require_operands
+from calque.functional.math import with_formula
 from calque.functional.placing import beside_input, host_values
 from calque.functional.reductions import numpy_names, take_chosen
 from calque.functional.results import KthResult, SortResult, TopkResult
+from calque.functional.views import reshape
 from calque.tensor import Tensor, read, upload
 
 __all__ = [
@@ -112,6 +114,15 @@ def _results(values: Tensor, inverse: Tensor, counts: Tensor, wanted: tuple[bool
     return (values, *extra) if extra else values
 
 
+def _flat(x: Tensor) -> Tensor:
+    return reshape(x, (x._layout.numel,))
+
+
+def _chosen(x: Tensor, positions: Array, dim: int) -> Tensor:
+    """The slices of x at positions along dim, which get the gradient: that of equal slices goes to the first of them."""
+    return prim("index_select", x, upload(positions, dt.int64), dim)
+
+
 def _distinct_rows(values: Array, dim: int) -> tuple[Array, Array, Array]:
     """(positions of the first of each distinct slice in sorted order, inverse, counts)."""
     rows = _rows(values, dim)
@@ -137,10 +148,9 @@ def unique(
     """
     values = read(input, "unique")
     wanted = (return_inverse, return_counts)
-    dtype = input._layout.dtype
     if dim is None:
-        found, inverse, counts = np.unique(values, return_inverse=True, return_counts=True, equal_nan=False)
-        return _results(upload(found, dtype), upload(inverse.reshape(values.shape), dt.int64), upload(counts, dt.int64), wanted)
+        _, first, inverse, counts = np.unique(values, return_index=True, return_inverse=True, return_counts=True, equal_nan=False)
+        return _results(_chosen(_flat(input), first, 0), upload(inverse.reshape(values.shape), dt.int64), upload(counts, dt.int64), wanted)
     d = normalize_dim(dim, values.ndim, "unique")
     if 0 in values.shape and values.shape[d]:
         raise ShapeError(
@@ -148,16 +158,22 @@ def unique(
             f"{values.shape}, dim {d}"
         )
     first, inverse, counts = _distinct_rows(values, d)
-    return _results(upload(np.take(values, first, axis=d), dtype), upload(inverse, dt.int64), upload(counts, dt.int64), wanted)
+    return _results(_chosen(input, first, d), upload(inverse, dt.int64), upload(counts, dt.int64), wanted)
 
 
 @method()
 @beside_input
 def unique_consecutive(input: Tensor, return_inverse: bool = False, return_counts: bool = False, dim: int | None = None) -> Any:
-    """As `unique`, but only neighbours are compared and the order is kept. Reads the values."""
+    """As `unique`, but only neighbours are compared and the order is kept. Reads the values. The gradient of equal neighbours goes to the first."""
     values = read(input, "unique_consecutive")
+    source = _flat(input) if dim is None else input
     flat = values.reshape(-1) if dim is None else values
     d = 0 if dim is None else normalize_dim(dim, values.ndim, "unique_consecutive")
+    if 0 in values.shape and dim is not None and values.shape[d]:
+        raise ShapeError(
+            "[unique_consecutive] There are 0 sized dimensions, and they aren't selected, so unique cannot be applied: shape "
+            f"{values.shape}, dim {d}"
+        )
     count = flat.shape[d]
     rows = _rows(flat, d)
     starts = np.ones(count, dtype=bool)
@@ -167,8 +183,7 @@ def unique_consecutive(input: Tensor, return_inverse: bool = False, return_count
     inverse = np.cumsum(starts) - 1
     counts = np.diff(np.append(first, count))
     shaped = inverse.reshape(values.shape) if dim is None else inverse
-    kept = upload(np.take(flat, first, axis=d), input._layout.dtype)
-    return _results(kept, upload(shaped, dt.int64), upload(counts, dt.int64), (return_inverse, return_counts))
+    return _results(_chosen(source, first, d), upload(shaped, dt.int64), upload(counts, dt.int64), (return_inverse, return_counts))
 
 
 @method()
@@ -190,7 +205,7 @@ def isin(elements: Operand, test_elements: Operand, *, assume_unique: bool = Fal
 @method()
 @beside_input
 def bincount(input: Tensor, weights: Tensor | None = None, minlength: int = 0) -> Tensor:
-    """How often each value occurs (or the sum of its weights): (n) non-negative integers -> (max + 1). Reads the values."""
+    """How often each value occurs (or the sum of its weights, which get its gradient): (n) non-negative integers -> (max + 1). Reads the values."""
     if input._layout.ndim != 1 or input._layout.dtype.category != 1:
         raise ArgumentError(
             f"[bincount] bincount only supports 1-d non-negative integral inputs, got shape {tuple(input._layout.shape)} and "
@@ -208,8 +223,11 @@ def bincount(input: Tensor, weights: Tensor | None = None, minlength: int = 0) -
         return upload(np.bincount(values, minlength=minlength), dt.int64)
     if weights._layout.shape != input._layout.shape:
         raise ShapeError(f"[bincount] expected weights of shape {tuple(input._layout.shape)}, got {tuple(weights._layout.shape)}")
-    dtype = weights._layout.dtype if weights._layout.dtype is dt.float32 else dt.float64
-    return upload(np.bincount(values, read(weights, "bincount"), minlength), dtype)
+    wide = cast(weights, weights._layout.dtype if weights._layout.dtype is dt.float32 else dt.float64)
+    return with_formula(
+        "BincountBackward0", (wide,), lambda: upload(np.bincount(values, read(wide, "bincount"), minlength), wide._layout.dtype),
+        lambda g: (prim("index_select", g, cast(input, dt.int64), 0),),
+    )  # fmt: skip
 
 
 @method()
@@ -259,12 +277,6 @@ def searchsorted(
     if side not in (None, "left", "right") or (side == "left" and right):
         raise ArgumentError(f"[searchsorted] expected side 'left' or 'right' in agreement with right={right}, got {side!r}")
     require_operands("searchsorted", input)
-    require_dims("searchsorted", sorted_sequence, 1, name="sorted_sequence")
-    if sorter is not None and (sorter._layout.dtype is not dt.int64 or sorter._layout.shape != sorted_sequence._layout.shape):
-        raise ArgumentError(
-            f"[searchsorted] expected sorter as int64 indices of shape {tuple(sorted_sequence._layout.shape)}, got {sorter._layout.dtype} of shape "
-            f"{tuple(sorter._layout.shape)}; pass what argsort() returns"
-        )
     where: Any = "right" if right or side == "right" else "left"
     rows = tuple(sorted_sequence._layout.shape)
     shape = tuple(input._layout.shape) if is_tensor(input) else ()

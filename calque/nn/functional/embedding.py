@@ -129,11 +129,11 @@ def embedding_bag(
     if per_sample_weights is not None:
         rows = rows * T.unsqueeze(per_sample_weights, -1)
     if padding_idx is None:
-        return T.amax(rows, 1) if mode == "max" else T.sum(rows, 1) if mode == "sum" else T.mean(rows, 1)
+        return T.max(rows, 1).values if mode == "max" else T.sum(rows, 1) if mode == "sum" else T.mean(rows, 1)
     kept = T.unsqueeze(T.ne(input, padding_idx % weight._layout.shape[0]), -1)
     kind = rows._layout.dtype
     if mode == "max":
-        best = T.amax(choose(kept, rows, float("-inf"), kind), 1)
+        best = T.max(choose(kept, rows, float("-inf"), kind), 1).values  # the first of equal ones has the gradient
         return choose(T.any(kept, 1), best, 0.0, kind)  # an empty bag
     summed = T.sum(choose(kept, rows, 0.0, kind), 1)
     return summed if mode == "sum" else summed / T.clamp(T.sum(cast(kept, kind), 1), min=1.0)

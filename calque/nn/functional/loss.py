@@ -89,16 +89,16 @@ def smooth_l1_loss(input: Tensor, target: Tensor, size_average: Any = None, redu
     if beta < 0:
         raise ArgumentError(f"[smooth_l1_loss] smooth_l1_loss does not support negative values for beta, got {beta}")
     d = input - target
-    size = T.abs(d)
     if beta == 0:
-        return reduced(size, reduction, "smooth_l1_loss")
-    return reduced(_quadratic_then_linear(size, float(beta)) * (1.0 / beta), reduction, "smooth_l1_loss")
+        return reduced(T.abs(d), reduction, "smooth_l1_loss")
+    return reduced(_quadratic_then_linear(d, float(beta)) * (1.0 / beta), reduction, "smooth_l1_loss")
 
 
-def _quadratic_then_linear(size: Tensor, bound: float) -> Tensor:
-    """size ** 2 / 2 below the bound, then bound (size - bound / 2). The square is that of a bounded value: an infinite one would have the
-    gradient 0 * inf where it is not chosen."""
-    inside = T.clamp(size, max=bound)
+def _quadratic_then_linear(d: Tensor, bound: float) -> Tensor:
+    """d ** 2 / 2 for |d| below the bound, then bound (|d| - bound / 2). The square is that of a bounded value: an infinite one would have the
+    gradient 0 * inf where it is not chosen. It is not that of |d|, whose second gradient at 0 would be missing."""
+    size = T.abs(d)
+    inside = T.clamp(d, -bound, bound)
     return choose(T.lt(size, bound), inside * inside * 0.5, (size - 0.5 * bound) * bound, size._layout.dtype)
 
 
@@ -109,7 +109,7 @@ def huber_loss(input: Tensor, target: Tensor, reduction: str = "mean", delta: fl
     if delta <= 0:
         raise ArgumentError(f"[huber_loss] huber_loss does not support non-positive values for delta, got {delta}")
     d = input - target
-    return _pairwise("huber_loss", input, target, _quadratic_then_linear(T.abs(d), float(delta)), weight, reduction)
+    return _pairwise("huber_loss", input, target, _quadratic_then_linear(d, float(delta)), weight, reduction)
 
 
 # ------------------------------------------------------------------------------------------------------------------ binary
@@ -176,7 +176,9 @@ def _bad_target(op: str) -> Callable[[tuple[int, ...], float, int], Exception]:
 
 
 def _softplus_of_minus(x: Tensor) -> Tensor:
-    return _relu(-x) + T.log1p(T.exp(-T.abs(x)))
+    """log(1 + exp(-x)). Both branches are differentiable at 0, where |x| is not."""
+    size = choose(T.lt(x, 0.0), x, -x, x._layout.dtype)
+    return choose(T.lt(x, 0.0), -x, 0.0, x._layout.dtype) + T.log1p(T.exp(size))
 
 
 def _logits_forward(x: Tensor, y: Tensor, pos_weight: Any) -> tuple[Any, ...]:
@@ -237,8 +239,8 @@ def kl_div(input: Tensor, target: Tensor, size_average: Any = None, reduce: Any 
     if log_target:
         loss = T.exp(target) * (target - input)
     else:
-        positive = T.gt(target, 0.0)
-        entropy = choose(positive, target * T.log(choose(positive, target, 1.0, target._layout.dtype)), 0.0, target._layout.dtype)
+        present = T.ne(target, 0.0)
+        entropy = choose(present, target * T.log(choose(present, target, 1.0, target._layout.dtype)), 0.0, target._layout.dtype)
         loss = entropy - target * input
     if reduction == "batchmean":
         return T.sum(loss) / float(input._layout.shape[0] if input._layout.ndim else 1)
@@ -285,6 +287,11 @@ def gaussian_nll_loss(input: Tensor, target: Tensor, var: Operand, full: bool = 
 # ------------------------------------------------------------------------------------------------------------------ margins
 
 
+def _hinge(x: Tensor) -> Tensor:
+    """max(x, 0) with gradient 1 at 0, as in PyTorch's margin losses; `relu` has 0 there."""
+    return T.clamp(x, min=0.0)
+
+
 @full_precision
 def hinge_embedding_loss(
     input: Tensor, target: Tensor, margin: float = 1.0, size_average: Any = None, reduce: Any = None, reduction: str = "mean"
@@ -293,7 +300,7 @@ def hinge_embedding_loss(
     reduction = legacy_reduction(size_average, reduce, reduction)
     require_tensors("hinge_embedding_loss", input, target)
     kind = input._layout.dtype
-    far = choose(T.ne(target, 1), _relu(float(margin) - input), 0.0, kind)
+    far = choose(T.ne(target, 1), _hinge(float(margin) - input), 0.0, kind)
     near = choose(T.ne(target, -1), input, 0.0, kind)
     return reduced(far + near, reduction, "hinge_embedding_loss")
 
@@ -315,7 +322,7 @@ def margin_ranking_loss(
             "[margin_ranking_loss] : All input tensors should have same dimension but got sizes: "
             f"input1: {input1._layout.shape!r}, input2: {input2._layout.shape!r}, target: {target._layout.shape!r} "
         )
-    return reduced(_relu(float(margin) - target * (input1 - input2)), reduction, "margin_ranking_loss")
+    return reduced(_hinge(float(margin) - target * (input1 - input2)), reduction, "margin_ranking_loss")
 
 
 @full_precision
@@ -338,7 +345,7 @@ def cosine_embedding_loss(
         )
     cosine = _cosine(input1, input2)
     kind = cosine._layout.dtype
-    loss = choose(T.eq(target, 1), 1.0 - cosine, 0.0, kind) + choose(T.eq(target, -1), _relu(cosine - float(margin)), 0.0, kind)
+    loss = choose(T.eq(target, 1), 1.0 - cosine, 0.0, kind) + choose(T.eq(target, -1), _hinge(cosine - float(margin)), 0.0, kind)
     return reduced(loss, reduction, "cosine_embedding_loss")
 
 
@@ -379,7 +386,7 @@ def triplet_margin_with_distance_loss(
     near, far = distance(anchor, positive), distance(anchor, negative)
     if swap:
         far = T.minimum(far, distance(positive, negative))
-    return reduced(_relu(near - far + float(margin)), reduction, "triplet_margin_loss")
+    return reduced(_hinge(near - far + float(margin)), reduction, "triplet_margin_loss")
 
 
 @full_precision
