@@ -82,7 +82,6 @@ from calque.functional.windows import *
 from calque.hybrid import compile
 from calque.io import load, save
 from calque.nn.methods import *
-from calque.run.aside import keep_apart as _keep_apart
 from calque.run.determinism import (
     are_deterministic_algorithms_enabled,
     is_deterministic_algorithms_warn_only_enabled,
@@ -106,8 +105,6 @@ for _module in (
     optim.swa_utils, data, utils.data, autograd, autograd.functional, utils.checkpoint, amp, func, parallel, kvstore, profiler, functional.random,
 ):
     _publish(_module)
-
-_keep_apart()
 
 half, float, double = float16, float32, float64
 short, int, long = int16, int32, int64

@@ -14,7 +14,7 @@ import numpy as np
 import calque
 import calque.nn.functional
 from calque.base.config import settings
-from calque.run import dispatch, pipeline, recorder, trie
+from calque.run import dispatch, pipeline, recorder
 from tests.fuzz.pool import EPS, Value, array_of
 from tests.fuzz.programs import Machine
 
@@ -23,7 +23,8 @@ def forget() -> None:
     """Flush, and drop every recorded path with its compiled programs, so that the next run starts from nothing."""
     recorder.flush("test")
     calque.synchronize()
-    trie.forget()
+    recorder.root().next.clear()
+    recorder.Counters.edges = 0
 
 
 @contextlib.contextmanager
