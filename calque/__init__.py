@@ -52,6 +52,8 @@ from calque.base.dtypes import (
 from calque.base.dtypes import (
     bool_ as bool,
 )
+from calque.base.layout import MemoryFormat as memory_format
+from calque.base.layout import channels_last, channels_last_3d, contiguous_format, preserve_format
 from calque.base.shapes import Size
 from calque.functional.arithmetic import *
 from calque.functional.blame import public as _public
@@ -109,5 +111,4 @@ for _module in (
 half, float, double = float16, float32, float64
 short, int, long = int16, int32, int64
 strided = "torch.strided"
-contiguous_format, preserve_format, channels_last = "contiguous_format", "preserve_format", "channels_last"
 inf, nan, pi, e = 1e999, 1e999 - 1e999, 3.141592653589793, 2.718281828459045

@@ -63,3 +63,37 @@ def layout(shape: Shape, strides: Shape, offset: int, dtype: DType, device: Devi
 def dense_layout(shape: Shape, dtype: DType, device: Device = CPU) -> Layout:
     """The row-major layout of a whole value."""
     return layout(tuple(shape), contiguous_strides(tuple(shape)), 0, dtype, device)
+
+
+class MemoryFormat:
+    """An order of dimensions in memory, outermost first; None: row-major, or as it is."""
+
+    __slots__ = ("name", "order")
+
+    def __init__(self, name: str, order: Shape | None) -> None:
+        self.name, self.order = name, order
+
+    def __repr__(self) -> str:
+        return f"torch.{self.name}"
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (format_by_name, (self.name,))
+
+    def strides(self, shape: Shape) -> Shape:
+        """Strides of a tensor of this shape in this format."""
+        if self.order is None:
+            return contiguous_strides(shape)
+        result, step = [0] * len(shape), 1
+        for d in reversed(self.order):
+            result[d] = step
+            step *= max(shape[d], 1)
+        return tuple(result)
+
+
+contiguous_format, preserve_format = MemoryFormat("contiguous_format", None), MemoryFormat("preserve_format", None)
+channels_last, channels_last_3d = MemoryFormat("channels_last", (0, 2, 3, 1)), MemoryFormat("channels_last_3d", (0, 2, 3, 4, 1))
+
+
+def format_by_name(name: str) -> MemoryFormat:
+    """The format called `name`."""
+    return next(f for f in (contiguous_format, preserve_format, channels_last, channels_last_3d) if f.name == name)

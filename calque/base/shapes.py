@@ -275,3 +275,47 @@ def within_dense(shape: Shape, strides: Shape, steps: Sequence[int]) -> Shape | 
             return None
         result.append(total)
     return tuple(result)
+
+
+def fills(shape: Shape, strides: Shape) -> bool:
+    """Whether every element of a block of memory is shown once, in any order of the dimensions."""
+    step = 1
+    for stride, extent in sorted((s, n) for n, s in zip(shape, strides, strict=True) if n > 1):
+        if stride != step:
+            return False
+        step *= extent
+    return True
+
+
+def ordered_strides(shape: Shape, *operands: Shape) -> Shape:
+    """Strides of a new block of memory that runs through the dimensions as the operands do, the first first. `operands`: strides of each over the
+    whole shape, 0 where it is broadcast.
+
+    Source: PyTorch, `TensorIteratorBase::reorder_dimensions`: an insertion sort, as strides of 0 tell nothing.
+    """
+
+    def order(outer: int, inner: int) -> int:
+        for strides in operands:
+            a, b = strides[outer], strides[inner]
+            if a and b:
+                if a != b:
+                    return 1 if a > b else -1
+                if shape[outer] > shape[inner]:
+                    return 1
+        return 0
+
+    dims = list(range(len(shape)))[::-1]  # innermost first
+    for k in range(1, len(dims)):
+        at = k
+        for before in range(k - 1, -1, -1):
+            found = order(dims[before], dims[at])
+            if found > 0:
+                dims[before], dims[at] = dims[at], dims[before]
+                at = before
+            elif found < 0:
+                break
+    result, step = [0] * len(shape), 1
+    for d in dims:
+        result[d] = step
+        step *= max(shape[d], 1)
+    return tuple(result)

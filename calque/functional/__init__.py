@@ -14,6 +14,7 @@ from calque.functional.decompositions import *  # noqa: F403
 from calque.functional.distances import *  # noqa: F403
 from calque.functional.einsum import *  # noqa: F403
 from calque.functional.elementary import *  # noqa: F403
+from calque.functional.formats import *  # noqa: F403
 from calque.functional.grids import *  # noqa: F403
 from calque.functional.indexing import *  # noqa: F403
 from calque.functional.interop import *  # noqa: F403

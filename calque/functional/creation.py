@@ -10,12 +10,14 @@ import numpy as np
 
 from calque.base import dtypes as dt
 from calque.base.errors import ArgumentError, DTypeError, ShapeError
+from calque.base.layout import preserve_format
 from calque.base.shapes import Shape
 from calque.functional.common import cast, is_number, is_tensor, method, number, prim
+from calque.functional.formats import clone, format_of, like, reordered
 from calque.functional.memory import share_array
 from calque.functional.options import fill_number, filled, marked, resolve_device, resolve_dtype, size_of, written
 from calque.functional.placing import placed, placed_like, placed_like_or_third
-from calque.functional.views import clone, detach, expand, reshape
+from calque.functional.views import detach, expand, reshape
 from calque.run.live import LiveFloat
 from calque.tensor import Tensor, upload_known
 
@@ -238,6 +240,13 @@ def _constant(op: str, value: Any) -> Any:
         if device is not None:
             resolve_device(device, op)
         result = prim("full", (value, _dtype(dtype, op)), shape)
+        if memory_format is not None:
+            if op != "empty":
+                raise TypeError(f"[{op}] got an unexpected keyword argument 'memory_format'; use .to(memory_format=...)")
+            wanted = format_of(op, memory_format, len(shape))
+            if wanted is preserve_format:
+                raise ArgumentError("[empty] unsupported memory format Preserve: expected an order; there is no tensor whose order could be kept")
+            result = result if wanted is None else reordered(result, wanted.strides(shape))
         if out is not None:
             return written(op, result, out)
         return marked(result, requires_grad, op) if requires_grad else result
@@ -289,7 +298,8 @@ def full_like(
     """`full` with the shape and dtype of `input`."""
     resolve_device(device, "full_like")
     wanted = resolve_dtype(dtype, input._layout.dtype, "full_like")
-    return marked(filled(tuple(input._layout.shape), fill_value, wanted, "full_like"), requires_grad, "full_like")
+    made = like("full_like", filled(tuple(input._layout.shape), fill_value, wanted, "full_like"), input, memory_format)
+    return marked(made, requires_grad, "full_like")
 
 
 @placed_like
@@ -297,7 +307,7 @@ def zeros_like(
     input: Tensor, *, dtype: Any = None, device: Any = None, requires_grad: bool = False, memory_format: Any = None
 ) -> Tensor:
     """Zeros with the shape and dtype of `input`."""
-    return full_like(input, 0, dtype=dtype, device=device, requires_grad=requires_grad)
+    return full_like(input, 0, dtype=dtype, device=device, requires_grad=requires_grad, memory_format=memory_format)
 
 
 @placed_like
@@ -305,7 +315,7 @@ def ones_like(
     input: Tensor, *, dtype: Any = None, device: Any = None, requires_grad: bool = False, memory_format: Any = None
 ) -> Tensor:
     """Ones with the shape and dtype of `input`."""
-    return full_like(input, 1, dtype=dtype, device=device, requires_grad=requires_grad)
+    return full_like(input, 1, dtype=dtype, device=device, requires_grad=requires_grad, memory_format=memory_format)
 
 
 @placed_like
@@ -313,7 +323,7 @@ def empty_like(
     input: Tensor, *, dtype: Any = None, device: Any = None, requires_grad: bool = False, memory_format: Any = None
 ) -> Tensor:
     """A tensor of the shape and dtype of `input` whose values do not matter."""
-    return full_like(input, 0, dtype=dtype, device=device, requires_grad=requires_grad)
+    return full_like(input, 0, dtype=dtype, device=device, requires_grad=requires_grad, memory_format=memory_format)
 
 
 @method("new_full")

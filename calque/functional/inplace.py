@@ -11,6 +11,7 @@ from calque.base import dtypes as dt
 from calque.base.errors import ArgumentError, ShapeError
 from calque.functional.common import Operand, cast, is_number, is_tensor, method, prim, require_operands
 from calque.functional.creation import as_tensor
+from calque.functional.formats import format_of, reordered
 from calque.functional.options import filled, size_of
 from calque.functional.views import expand
 from calque.functional.writing import check_target, in_place_form
@@ -163,4 +164,6 @@ def resize_(input: Tensor, *sizes: Any, size: Any = None, memory_format: Any = N
     have = flat._layout.numel
     if count > have:
         flat = prim("cat", flat, prim("full", (0, flat._layout.dtype), (count - have,)), 0)
-    return set_(input, prim("copy", flat.narrow(0, 0, count)).reshape(shape))
+    wanted = format_of("resize_", memory_format, len(shape))
+    made = prim("copy", flat.narrow(0, 0, count)).reshape(shape)
+    return set_(input, made if wanted is None else reordered(made, wanted.strides(shape)))

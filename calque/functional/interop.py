@@ -13,8 +13,9 @@ from calque.base.errors import ArgumentError, AutogradError, DTypeError
 from calque.base.layout import dense_layout
 from calque.functional.common import cast, method, require_tensors
 from calque.functional.creation import from_numpy
+from calque.functional.formats import clone
 from calque.functional.memory import export, own_buffer, share_array
-from calque.functional.views import clone, detach
+from calque.functional.views import detach
 from calque.run.effects import gradients_matter
 from calque.run.recorder import local
 from calque.tensor import Tensor, from_array, read, upload

@@ -9,7 +9,7 @@ from calque.base.shapes import normalize_dim
 from calque.functional.common import attribute, method
 from calque.tensor import Tensor
 
-__all__ = ["is_contiguous", "numel"]
+__all__ = ["numel"]
 
 
 @method("size")
@@ -54,12 +54,6 @@ def numel(input: Tensor) -> int:
 def storage_offset(input: Tensor) -> int:
     """Position of the first element in the storage, in elements."""
     return input._layout.offset
-
-
-@method("is_contiguous")
-def is_contiguous(input: Tensor, memory_format: Any = None) -> bool:
-    """Whether the elements lie densely in row-major order."""
-    return input._layout.contiguous
 
 
 @method("is_set_to")

@@ -19,6 +19,7 @@ from calque.base.device import META, InUse
 from calque.base.errors import ArgumentError, DTypeError, OutOfMemoryError, OutOfRangeError, ShapeError
 from calque.base.shapes import Shape, broadcast_shapes
 from calque.functional.common import Operand, cast, is_number, is_tensor, method, number, prim, require_operands
+from calque.functional.formats import like
 from calque.functional.options import marked, resolve_device, resolve_dtype, size_of, written
 from calque.functional.placing import beside_input, host_values, made_on, placed, placed_like
 from calque.functional.views import expand
@@ -220,7 +221,8 @@ def _like(op: str, draw: Any) -> Any:
         input: Tensor, *, dtype: Any = None, device: Any = None, requires_grad: bool = False, generator: Any = None, memory_format: Any = None
     ) -> Tensor:
         resolve_device(device, op)
-        return marked(draw(tuple(input._layout.shape), _floating(op, dtype, input._layout.dtype), generator), requires_grad, op)
+        made = draw(tuple(input._layout.shape), _floating(op, dtype, input._layout.dtype), generator)
+        return marked(like(op, made, input, memory_format), requires_grad, op)
 
     create.__name__ = create.__qualname__ = op
     create.__doc__ = f"`{op.removesuffix('_like')}` with the shape and dtype of `input`."
@@ -283,10 +285,11 @@ def randint_like(
 ) -> Tensor:  # fmt: skip
     """`randint` with the shape and dtype of `input`."""
     low, high = (0, low) if high is None else (low, high)
-    return randint(
+    made = randint(
         low, high, tuple(input._layout.shape), dtype=resolve_dtype(dtype, input._layout.dtype, "randint_like"), device=device,
         requires_grad=requires_grad, generator=generator,
     )  # fmt: skip
+    return like("randint_like", made, input, memory_format)
 
 
 def _host_bits(count: int, generator: Generator | None) -> np.ndarray[Any, Any]:

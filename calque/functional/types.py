@@ -9,7 +9,8 @@ from calque.autograd.moving import move
 from calque.base import dtypes as dt
 from calque.base.device import CPU, META, Device
 from calque.base.errors import ArgumentError, DTypeError, ShapeError
-from calque.functional.common import attribute, cast, is_tensor, method, prim, require_operands
+from calque.functional.common import attribute, is_tensor, method, require_operands
+from calque.functional.formats import converted
 from calque.functional.options import resolve_device, resolve_dtype
 from calque.tensor import Tensor, read_number
 
@@ -20,7 +21,9 @@ __all__ = ["can_cast", "is_floating_point", "is_nonzero", "is_tensor", "promote_
 
 
 @method("to")
-def to(input: Tensor, *arguments: Any, dtype: Any = None, device: Any = None, copy: bool = False, **_: Any) -> Tensor:
+def to(
+    input: Tensor, *arguments: Any, dtype: Any = None, device: Any = None, copy: bool = False, memory_format: Any = None, **_: Any
+) -> Tensor:
     """The tensor with another dtype or device, in the forms `to(dtype)`, `to(device)`, `to(device, dtype)`, `to(other)`;
     itself if nothing changes.
 
@@ -45,15 +48,13 @@ def to(input: Tensor, *arguments: Any, dtype: Any = None, device: Any = None, co
     if device is not None:
         where = resolve_device(device, "to")
         if where is not input._layout.device:
-            return cast(move(input, where), wanted)
-    if wanted is not input._layout.dtype:
-        return cast(input, wanted)
-    return prim("copy", input) if copy else input
+            return converted("to", move(input, where), wanted, memory_format)
+    return converted("to", input, wanted, memory_format, copy)
 
 
 def _conversion(names: tuple[str, ...], dtype: dt.DType) -> None:
     def convert(input: Tensor, memory_format: Any = None) -> Tensor:
-        return cast(input, dtype)
+        return converted(names[0], input, dtype, memory_format)
 
     convert.__name__ = names[0]
     convert.__doc__ = f"The tensor converted to {dtype.name}."
@@ -88,22 +89,22 @@ def type_(input: Tensor, dtype: Any = None, non_blocking: bool = False, **_: Any
         short = dtype.rpartition(".")[2].removesuffix("Tensor")
         if short not in _LEGACY:
             raise DTypeError(f"[type] invalid type: {dtype!r}; expected a name like 'torch.FloatTensor' or a dtype")
-        return cast(input, _LEGACY[short])
+        return converted("type", input, _LEGACY[short], None)
     if not isinstance(dtype, dt.DType) and isinstance(getattr(dtype, "dtype", None), dt.DType):
         dtype = dtype.dtype
-    return cast(input, resolve_dtype(dtype, input._layout.dtype, "type"))
+    return converted("type", input, resolve_dtype(dtype, input._layout.dtype, "type"), None)
 
 
 @method("type_as")
 def type_as(input: Tensor, other: Tensor) -> Tensor:
     """`input` converted to the dtype of `other`."""
-    return cast(input, other._layout.dtype)
+    return converted("type_as", input, other._layout.dtype, None)
 
 
 @method("cpu")
 def cpu(input: Tensor, memory_format: Any = None) -> Tensor:
     """The tensor on the CPU."""
-    return move(input, CPU)
+    return converted("cpu", move(input, CPU), input._layout.dtype, memory_format)
 
 
 @method("cuda")

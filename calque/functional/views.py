@@ -27,7 +27,7 @@ from calque.functional.memory import export, share_array
 from calque.tensor import Tensor, make_view, wrap
 
 __all__ = [
-    "adjoint", "atleast_1d", "atleast_2d", "atleast_3d", "broadcast_tensors", "broadcast_to", "clone", "contiguous", "detach",
+    "adjoint", "atleast_1d", "atleast_2d", "atleast_3d", "broadcast_tensors", "broadcast_to", "detach",
     "expand", "expand_as", "flatten", "moveaxis", "movedim", "permute", "ravel", "reshape",
     "reshape_as", "squeeze", "swapaxes", "swapdims", "t", "transpose", "unflatten", "unsqueeze", "view_as",
     "sum_to_shape",
@@ -135,7 +135,7 @@ def reshape(input: Tensor, *sizes: Any, shape: Any = None) -> Tensor:
     if found is None:
         found = _reshaped(input._layout, shape, "reshape")
         if found is None:
-            return reshape(clone(input), shape)
+            return reshape(prim("copy", input), shape)
         remember(key, found)
     return make_view(input, found[0], "ViewBackward0", found[1])
 
@@ -178,7 +178,7 @@ def flatten(input: Tensor, start_dim: int = 0, end_dim: int = -1) -> Tensor:
 @method("ravel")
 def ravel(input: Tensor) -> Tensor:
     """The elements in one dimension; a view if the tensor is contiguous, else a copy."""
-    return reshape(contiguous(input), (input._layout.numel,))
+    return reshape(input if input._layout.contiguous else prim("copy", input), (input._layout.numel,))
 
 
 @method("unflatten")
@@ -471,18 +471,6 @@ def broadcast_tensors(*tensors: Tensors) -> tuple[Tensor, ...]:
 
 
 # ------------------------------------------------------------------------------------------------ copies and handles
-
-
-@method("clone")
-def clone(input: Tensor, memory_format: Any = None) -> Tensor:
-    """A differentiable copy with memory of its own."""
-    return prim("copy", input)
-
-
-@method("contiguous")
-def contiguous(input: Tensor, memory_format: Any = None) -> Tensor:
-    """The tensor itself if its elements lie in row-major order, else a copy in that order."""
-    return input if input._layout.contiguous else prim("copy", input)
 
 
 @method("detach")

@@ -42,13 +42,16 @@ class Conversions:
         return self
 
     def to(self, *args: Any, **kwargs: Any) -> Any:
-        """`to(device)`, `to(dtype)`, `to(device, dtype)` or `to(tensor)`: floating parameters and buffers change dtype, all change device."""
+        """`to(device)`, `to(dtype)`, `to(device, dtype)` or `to(tensor)`: floating parameters and buffers change dtype, all change device.
+        `memory_format`: the order in memory of those with 4 or 5 dimensions."""
+        memory_format = kwargs.pop("memory_format", None)
         device, dtype = _target(args, kwargs)
 
         def convert(t: Any) -> Any:
             if device is not None:
                 t = t.to(device)
-            return t.to(dtype) if dtype is not None and t._layout.dtype.category == 2 else t
+            t = t.to(dtype) if dtype is not None and t._layout.dtype.category == 2 else t
+            return t.to(memory_format=memory_format) if memory_format is not None and t._layout.ndim in (4, 5) else t
 
         return self._apply(convert)
 
@@ -96,7 +99,7 @@ class Conversions:
 def _target(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
     """(device, dtype) of the arguments of `to`."""
     device, dtype = kwargs.pop("device", None), kwargs.pop("dtype", None)
-    for ignored in ("non_blocking", "memory_format", "copy"):
+    for ignored in ("non_blocking", "copy"):
         kwargs.pop(ignored, None)
     if kwargs:
         raise TypeError(f"[to] got an unexpected keyword argument {next(iter(kwargs))!r}; expected device, dtype, non_blocking or memory_format")

@@ -13,8 +13,9 @@ from calque.autograd.modes import no_grad
 from calque.autograd.moving import move
 from calque.base.errors import ArgumentError, ShapeError
 from calque.functional.common import is_tensor
+from calque.functional.formats import clone
 from calque.functional.inplace import copy_
-from calque.functional.views import clone, detach
+from calque.functional.views import detach
 from calque.optim.optimizer import Optimizer, check_range
 from calque.run.copies import copies_of_priority
 from calque.tensor import Tensor

@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-GENERATORS = {"promotion": 400, "inplace": 60, "edges": 400}
+GENERATORS = {"promotion": 400, "inplace": 60, "edges": 400, "strides": 150}
 
 
 @pytest.mark.parametrize("name", GENERATORS)

@@ -1,0 +1,73 @@
+"""Random strides: copies and conversions of permuted, sliced and expanded tensors with and without a memory format, what is made like them, and their
+gradients. Strides of dimensions of size 1, and of nothing, are not compared.
+
+`python -m tests.fuzz.strides --count 10000` needs PyTorch.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import numpy as np
+
+from tests.fuzz.beside import Case, Operand, main, mismatch, report
+
+SHAPES: tuple[tuple[int, ...], ...] = (
+    (2, 3, 4, 5), (2, 3, 4, 5), (1, 3, 2, 2), (2, 1, 3, 3), (2, 3, 1, 1), (2, 3), (3, 1), (4,), (), (2, 3, 4), (2, 2, 3, 1, 2), (0, 3, 2, 2),
+    (3, 1, 2),
+)  # fmt: skip
+VIEWS = (
+    "t", "t.permute(tuple(reversed(range(t.dim()))))", "t.transpose(0, -1) if t.dim() else t", "t[..., ::2] if t.dim() else t",
+    "t.expand(2, *t.shape)", "t.unsqueeze(-1).expand(*t.shape, 2)", "t.permute(tuple(range(1, t.dim())) + (0,)) if t.dim() else t",
+    "t.contiguous(memory_format=T.channels_last) if t.dim() == 4 else t", "t[:, 1:] if t.dim() > 1 else t", "t.unsqueeze(0).transpose(0, -1)",
+    "t.to(memory_format=T.channels_last_3d) if t.dim() == 5 else t", "t.diagonal() if t.dim() > 1 else t",
+)  # fmt: skip
+FORMATS = ("T.channels_last", "T.contiguous_format", "T.preserve_format", "T.channels_last_3d", "T.channels_last")
+CALLS = (
+    "x.clone()", "x.clone(memory_format={})", "x.contiguous()", "x.contiguous(memory_format={})", "x.to(memory_format={})", "x.to(T.float64)",
+    "x.to(T.float64, memory_format={})", "x.to(T.float32, copy=True)", "x.double()", "x.double(memory_format={})", "x.float()", "x.half()",
+    "x.type(T.float64)", "T.zeros_like(x)", "T.zeros_like(x, memory_format={})", "T.ones_like(x)", "T.empty_like(x).fill_(1)",
+    "T.full_like(x, 2, memory_format={})", "T.full_like(x, 2)", "T.rand_like(x).fill_(3)", "x.type_as(x.double())", "x.new_zeros(x.shape)",
+    "x.cpu()", "x.ravel()", "x.detach()", "x.view_as(x)", "x.T.clone()", "T.zeros_like(x).add_(x)", "T.empty_like(x, memory_format={}).copy_(x)",
+    "x.clone().mul_(2)", "x.clone(memory_format={})[..., :1]", "x.clone().view(-1)", "x.clone().flatten()",
+    "T.empty(2, 3, 2, 2, memory_format={}).zero_()", "x.clone().as_strided((2,), (1,))", "x.contiguous(memory_format={}).sum(0)",
+    "T.zeros_like(x.to(memory_format={})).t_()", "x.clone().numpy().sum()", "x.to(x.double())",
+)  # fmt: skip
+
+
+def case(seed: int) -> Case:
+    """The case of a seed."""
+    rng = np.random.default_rng([seed, 14])
+
+    def draw(choices: Any) -> Any:
+        return choices[rng.integers(len(choices))]
+
+    shape = draw(SHAPES)
+    values = (rng.permutation(int(np.prod(shape))) / 4.0).reshape(shape)
+    operand = Operand(values.tolist(), "float32", draw(VIEWS), shape=shape)
+    call = draw(CALLS).format(draw(FORMATS))
+    lines = [
+        f"y = {call}", "def known(t):",
+        "    return [s for n, s in zip(t.shape, t.stride(), strict=True) if n > 1] if hasattr(t, 'stride') and t.numel() else []",
+        "out = [y, known(y), x]",
+        "if hasattr(y, 'stride') and y.numel():",
+        "    out += [y.is_contiguous()] + [y.is_contiguous(memory_format=f) for f in (T.channels_last, T.channels_last_3d, T.contiguous_format)]",
+    ]  # fmt: skip
+    if rng.integers(3) == 0 and ".detach" not in call and "_(" not in call and "numpy" not in call:
+        lines.insert(0, "g = x.detach().requires_grad_()\nx = g")
+        lines += ["if y.requires_grad:", "    (y * y).sum().backward()", "    out += [g.grad]"]
+    return Case("\n".join(lines), {"x": operand})
+
+
+def check(seed: int) -> str:
+    """"" or the report of a seed."""
+    import torch
+
+    one = case(seed)
+    text = mismatch(one, torch)
+    return report(seed, one, text, "tests.fuzz.strides") if text else ""
+
+
+if __name__ == "__main__":
+    sys.exit(main("tests.fuzz.strides", __doc__, check))
