@@ -354,7 +354,7 @@ def alias(t: Tensor, view: Layout, cls: type = Tensor) -> Tensor:
     if refs is None:
         base._views = [weakref.ref(v)]
     else:
-        if len(refs) > 64:
+        if not len(refs) & 63:  # not for every view: a thousand of them live at once after unbind()
             refs[:] = [r for r in refs if r() is not None]
         refs.append(weakref.ref(v))
     return v

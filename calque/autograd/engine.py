@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -28,11 +29,12 @@ from calque.tensor import FunctionNode, GradNode, OutputNode, Tensor, constant, 
 class SavedContext:
     """What a gradient rule may ask: see `ops.opdef.Vjp`."""
 
-    __slots__ = ("_node", "attrs")
+    __slots__ = ("_node", "attrs", "_starts")
 
     def __init__(self, node: GradNode) -> None:
         self._node = node
         self.attrs = node.edge.attrs
+        self._starts: list[int] | None = None
 
     def x(self, position: int) -> Any:
         """Operand `position` (a Tensor, or the Python number it was)."""
@@ -47,6 +49,12 @@ class SavedContext:
         """Shape of operand `position`."""
         lay = self._node.edge.input_layouts[position]
         return tuple(lay.shape) if hasattr(lay, "shape") else ()
+
+    def start(self, position: int, dim: int) -> int:
+        """Where operand `position` begins if all operands are joined along `dim`; they are added up once for all positions."""
+        if self._starts is None:
+            self._starts = [0, *accumulate([lay.shape[dim] for lay in self._node.edge.input_layouts])]
+        return self._starts[position]
 
     def dtype(self, position: int) -> Any:
         """dtype of operand `position`."""

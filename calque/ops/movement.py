@@ -209,8 +209,7 @@ def _cat_gradient(k: int) -> Vjp:
 
     def rule(F: Any, g: Any, c: Any) -> Any:
         dim = c.attrs[0]
-        start = sum(c.shape(i)[dim] for i in range(k))
-        return F.narrow(g, dim, start, c.shape(k)[dim])
+        return F.narrow(g, dim, c.start(k, dim), c.shape(k)[dim])
 
     return Vjp(rule)
 

@@ -26,7 +26,8 @@ class Vjp:
     `rule(F, g, c)` returns the operand's gradient as a Tensor. `F` is the functional namespace (PyTorch names) plus
     `F.prim(op_name, *operands, *attrs)`; `g` the output's gradient. `c` is the saved context: `c.x(i)` operand i, `c.out` (only
     those declared in `saves`; a Python number operand comes back as that number), `c.attrs`, `c.shape(i)`, `c.dtype(i)`,
-    `c.out_shape`; `c.link(g, i)` is g as a function of operand i with derivative zero. Elementwise rules may return the broadcast
+    `c.out_shape`, `c.start(i, dim)` (where operand i of several joined ones begins); `c.link(g, i)` is g as a function of operand i
+    with derivative zero. Elementwise rules may return the broadcast
     shape: the engine sums it down to the operand's. Rules use differentiable functions, so higher orders follow.
     `saves` lists operand positions to keep; -1 is the output.
     """

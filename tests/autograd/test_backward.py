@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import calque
+from calque.autograd import engine
 from calque.base.errors import AutogradError
 
 
@@ -478,3 +479,21 @@ def test_in_place_operations_keep_the_history_right() -> None:
     y[0] *= 3.0
     y.sum().backward()
     assert x.grad.tolist() == [9.0, 3.0]
+
+
+def test_gradients_of_many_joined_tensors_ask_for_every_shape_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = 0
+    original = engine.SavedContext.shape
+
+    def shape(self: Any, position: int) -> Any:
+        nonlocal asked
+        asked += 1
+        return original(self, position)
+
+    monkeypatch.setattr(engine.SavedContext, "shape", shape)
+    count = 300
+    parts = [calque.ones(1 + k % 3).requires_grad_(True) for k in range(count)]
+    joined = calque.cat(parts)
+    joined.backward(calque.arange(float(joined.numel())))
+    assert asked <= 4 * count
+    assert [p.grad.tolist() for p in parts[:4]] == [[0.0], [1.0, 2.0], [3.0, 4.0, 5.0], [6.0]]
