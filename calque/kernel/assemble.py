@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 
 from calque.base.shapes import Shape, broadcast_shapes, broadcast_strides, contiguous_strides
 from calque.ir.program import Node, Program
-from calque.kernel.contract import AttentionSpec, ContractSpec, RecurrentSpec, Spec
-from calque.kernel.facts import RECURRENT, Class
+from calque.kernel.contract import AttentionSpec, ContractSpec, RecurrentSpec, ScanSpec, Spec
+from calque.kernel.facts import RECURRENT, SCANS, Class
 from calque.kernel.group import Group
 from calque.kernel.lower import Launch
 from calque.kernel.memo import MEMORY
@@ -181,6 +181,8 @@ def _spec(n: Node, shapes: list[Shape], strides: list[Shape]) -> Spec:
     if n.op.name in RECURRENT:
         steps, rows, units = shapes[0 if n.op.name == "lstm" else 1]
         return RecurrentSpec(tuple(zip(map(tuple, shapes), map(tuple, strides), strict=True)), (steps, rows, units // 4))
+    if n.op.name in SCANS:
+        return ScanSpec((tuple(shapes[0]), tuple(strides[0])), n.attrs[0])
     if n.op.parts:
         return _attention_spec(n, shapes, strides)
     if n.op.name == "matmul":

@@ -98,7 +98,23 @@ class RecurrentSpec:
         return 8 * steps * rows * units * units
 
 
-Spec = ContractSpec | AttentionSpec | RecurrentSpec
+@dataclass(frozen=True, slots=True)
+class ScanSpec:
+    """`Contract.spec` of `cumsum` and `cumprod`: the view of the operand and the dim; the output is dense."""
+
+    view: tuple[Shape, Shape]
+    dim: int
+
+    def operand_views(self) -> tuple[tuple[Shape, Shape], ...]:
+        """(shape, strides) of the operand."""
+        return (self.view,)
+
+    def flops(self, kind: str) -> int:
+        """A step waits for the one before it, as long as so many multiplications and additions take."""
+        return 320 * int(np.prod(self.view[0], dtype=object))
+
+
+Spec = ContractSpec | AttentionSpec | RecurrentSpec | ScanSpec
 
 
 def put(result: Any, out: Any, start: int, spec: Spec) -> None:
@@ -121,6 +137,10 @@ def reference(kind: str, spec: Spec, arrays: Sequence[Any], part: int = 0) -> An
         record = opdef.get(kind)
         assert record.ref is not None
         return record.ref(*arrays, record.parts[part])
+    if isinstance(spec, ScanSpec):
+        ref = opdef.get(kind).ref
+        assert ref is not None
+        return ref(*arrays, spec.dim)
     a, b = arrays
     if kind == "matmul":
         return np.matmul(widen(a), widen(b))

@@ -31,6 +31,7 @@ READS_INDEXED = ("index_select", "gather")
 WRITES = ("update", "update_at", "cat")
 NARROW = ("matmul", "conv2d", "conv2d_input_grad", "conv2d_weight_grad")  # of bfloat16, where legalization left them
 RECURRENT = ("lstm", "lstm_grad")
+SCANS = ("cumsum", "cumprod")
 ACCUMULATES = ("index_put", "index_add", "scatter", "scatter_add", "update_add")
 
 WEIGHTS = {
@@ -155,6 +156,8 @@ class Facts:
             shape = self.nodes[node.inputs[0]].shape
             return Class.MAP if all(shape[d] == 1 for d in node.attr("dims")) else Class.REDUCE
         if kind == "contract" and (node.dtype in (float32, float64) or (node.dtype is bfloat16 and name in NARROW)):
+            return Class.CONTRACT
+        if name in SCANS and node.shape and node.dtype in (float32, float64):
             return Class.CONTRACT
         return Class.HOST
 

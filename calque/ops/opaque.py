@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import prod as product
 from typing import Any
 
 import numpy as np
@@ -105,61 +104,15 @@ def _with_ties(rows: Array, ends: Array, start: int, stop: int) -> Array:
     return np.nonzero(mask)[1].reshape(len(rows), stop - start)
 
 
-NEAR = 1 << 14
-"""Elements of a scan that are widened to float64 at a time: they stay in the caches, where whole arrays would go through memory three times."""
-FEWEST_SIDE_BY_SIDE = 256
-"""Lines from which on a scan takes a step of all of them at a time; a step costs a few microseconds of Python."""
-
-
 def _running(function: Any) -> Any:
     def call(x: Array, dim: int) -> Array:
         x = widen(x)
         if x.ndim == 0:
             return x.copy()
-        if x.dtype.kind in "iub":
-            return np.asarray(function.accumulate(x, axis=dim, dtype=x.dtype))
-        outer, size, inner = product(x.shape[:dim]), x.shape[dim], product(x.shape[dim + 1 :])
-        lines = np.ascontiguousarray(x).reshape(outer, size, inner)
-        result = np.empty(lines.shape, x.dtype)
-        if not lines.size:
-            return result.reshape(x.shape)
-        if inner == 1:
-            _along_rows(function, lines[:, :, 0], result[:, :, 0])
-        elif min(outer * inner, NEAR) >= FEWEST_SIDE_BY_SIDE:
-            _side_by_side(function, lines, result)
-        else:
-            result[:] = function.accumulate(lines, axis=1, dtype=np.float64)
-        return result.reshape(x.shape)
+        accumulator = np.float64 if x.dtype.kind not in "iub" else x.dtype
+        return np.asarray(function(x, axis=dim, dtype=accumulator)).astype(x.dtype)
 
     return call
-
-
-def _along_rows(function: Any, rows: Array, result: Array) -> None:
-    """Each row from its first to its last element, in float64."""
-    count = max(1, NEAR // rows.shape[1])
-    for top in range(0, len(rows), count):
-        before: Array | None = None
-        for start in range(0, rows.shape[1], NEAR):
-            place = slice(top, top + count), slice(start, start + NEAR)
-            wide = rows[place].astype(np.float64)
-            if before is not None:
-                wide[:, 0] = function(before, wide[:, 0])
-            function.accumulate(wide, axis=1, out=wide)
-            result[place], before = wide, wide[:, -1]
-
-
-def _side_by_side(function: Any, lines: Array, result: Array) -> None:
-    """All elements that are equally far along dim 1 at a time, in float64."""
-    outer, size, inner = lines.shape
-    count = max(1, NEAR // inner)
-    for top in range(0, outer, count):
-        for left in range(0, inner, NEAR):
-            part, into = (a[top : top + count, :, left : left + NEAR] for a in (lines, result))
-            total = part[:, 0].astype(np.float64)
-            into[:, 0] = total
-            for k in range(1, size):
-                function(total, part[:, k], out=total)
-                into[:, k] = total
 
 
 def _reverse_cumsum(F: Any, g: Any, c: Any) -> Any:
@@ -239,7 +192,7 @@ register(
         shape=_along("cumsum"),
         dtype=numeric("cumsum"),
         vjp=(Vjp(_reverse_cumsum),),
-        ref=_running(np.add),
+        ref=_running(np.cumsum),
         samples=_SCANS,
         dtypes=("float32", "float64", "int64", "bfloat16"),
     )
@@ -253,7 +206,7 @@ register(
         shape=_along("cumprod"),
         dtype=numeric("cumprod"),
         vjp=(Vjp(_cumprod_gradient, (0, -1)),),
-        ref=_running(np.multiply),
+        ref=_running(np.cumprod),
         samples=_SCANS,
         dtypes=("float32", "float64", "int64", "bfloat16"),
     )

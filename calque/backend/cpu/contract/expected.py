@@ -17,6 +17,7 @@ from calque.backend.cpu.contract.pack import SHORT_ROW_VECTORS
 from calque.backend.cpu.contract.params import Contraction, Conv2d, Conv2dInputGrad, Conv2dWeightGrad, Matmul, blocking_for
 from calque.backend.cpu.contract.plane_grad import TALL_BLOCK
 from calque.backend.cpu.contract.recurrent import FEW_ROWS, Recurrent
+from calque.backend.cpu.contract.scan import Scan
 from calque.backend.cpu.contract.small import ROW_UNIT, WORDS, is_near, is_small, rows_at_once
 from calque.backend.cpu.contract.target import Blocking, VectorUnit
 from calque.backend.cpu.contract.tiles import MOST_LINES, tile_size
@@ -40,6 +41,8 @@ def expected(kind: str, native: Contraction, dtype: str, target: VectorUnit, thr
         return frozenset(_matmul(native.folded(), blocking, threads))
     if isinstance(native, Attention):
         return frozenset(_attention(native, blocking))
+    if isinstance(native, Scan):
+        return frozenset()
     if isinstance(native, Recurrent):
         return frozenset(_recurrent(native, blocking, threads))
     return frozenset(_convolution(native, ways_of(kind, native, dtype, target), blocking))

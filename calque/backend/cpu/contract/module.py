@@ -20,6 +20,7 @@ from calque.backend.cpu.contract.pack import packers
 from calque.backend.cpu.contract.params import blocking_for
 from calque.backend.cpu.contract.plane_grad import plane_grad_functions
 from calque.backend.cpu.contract.recurrent import recurrent_functions
+from calque.backend.cpu.contract.scan import scan_functions
 from calque.backend.cpu.contract.strided import strided_functions
 from calque.backend.cpu.contract.target import VectorUnit
 from calque.backend.cpu.contract.tile_grad import tile_grad_functions
@@ -47,7 +48,7 @@ def module_ir(dtype: str, target: VectorUnit) -> str:
         return bfloat_module(blocking)
     parts = (declarations, outer_kernels, dot_kernels, packers, gemm_functions, flat_functions, tile_functions, direct_functions,
              joint_functions, near_functions, strided_functions, conv_functions, tile_grad_functions, flat_grad_functions, plane_grad_functions,
-             weight_grad_functions, attention_functions, attention_grad_functions, recurrent_functions)
+             weight_grad_functions, attention_functions, attention_grad_functions, recurrent_functions, scan_functions)
     winograd = [winograd_conv_functions(blocking, form) for form in ALL_FORMS]
     winograd += [winograd_weight_functions(blocking, form) for form in FORMS.values()]
     return "\n".join([*(part(blocking) for part in parts), *winograd])

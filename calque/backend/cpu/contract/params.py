@@ -16,6 +16,8 @@ from calque.backend.cpu.contract.pack import PatchWords
 from calque.backend.cpu.contract.plane_grad import MARK as PLANES
 from calque.backend.cpu.contract.plane_grad import PlaneGradWords, planes_of
 from calque.backend.cpu.contract.recurrent import Recurrent
+from calque.backend.cpu.contract.scan import OPERATIONS as SCANS
+from calque.backend.cpu.contract.scan import Scan
 from calque.backend.cpu.contract.schedule import UNTUNED, ProductSchedule
 from calque.backend.cpu.contract.strided import GATHERED, SPREAD, suits
 from calque.backend.cpu.contract.target import Blocking, VectorUnit
@@ -35,11 +37,11 @@ from calque.backend.cpu.contract.winograd import (
 )
 from calque.backend.cpu.contract.winograd_conv import shared_elements, takes_rows
 from calque.backend.cpu.contract.winograd_weight import parts
-from calque.kernel.contract import AttentionSpec, RecurrentSpec, Spec
+from calque.kernel.contract import AttentionSpec, RecurrentSpec, ScanSpec, Spec
 
 DTYPES = {"float32": "f32", "float64": "f64", "bfloat16": "bf16"}
 ATTENTION = ("attention", "attention_masked", "attention_grad", "attention_grad_masked")
-KINDS = ("matmul", "conv2d", "conv2d_input_grad", "conv2d_weight_grad", *ATTENTION, "lstm", "lstm_grad")
+KINDS = ("matmul", "conv2d", "conv2d_input_grad", "conv2d_weight_grad", *ATTENTION, "lstm", "lstm_grad", *SCANS)
 Quad = tuple[int, int, int, int]
 Pair = tuple[int, int]
 
@@ -454,7 +456,7 @@ class Conv2dWeightGrad(_Convolution):
         return splits * result * blocking_for(dtype, target).item_bytes if splits > 1 else 0
 
 
-Contraction = Matmul | Conv2d | Conv2dInputGrad | Conv2dWeightGrad | Attention | Recurrent
+Contraction = Matmul | Conv2d | Conv2dInputGrad | Conv2dWeightGrad | Attention | Recurrent | Scan
 
 
 def _patch_words(c: _Convolution, strides: Quad) -> PatchWords:
@@ -512,6 +514,8 @@ def contraction(kind: str, spec: Spec, dtype: str = "float32") -> Contraction:
         return Attention(spec, kind.startswith("attention_grad"))
     if isinstance(spec, RecurrentSpec):
         return Recurrent(spec, kind == "lstm_grad")
+    if isinstance(spec, ScanSpec):
+        return Scan(spec)
     a, b, out = spec.a_shape, spec.b_shape, spec.out_shape
     if kind == "matmul":
         return Matmul(a[-2], b[-1], a[-1], _pair(spec.a_strides[-2:]), _pair(spec.b_strides[-2:]), a[:-2],
