@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+torch = pytest.importorskip("torch")
+
 from tests.oracle.accuracy import Case, cases, measure
 
-torch = pytest.importorskip("torch")
+pytestmark = pytest.mark.oracle
+
 SEEDS = 6
 ONE_ROUNDING = 2e-8  # half of float32's epsilon, as a root mean square: below twice that the two differ by chance
 
