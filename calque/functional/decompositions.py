@@ -391,6 +391,11 @@ def matrix_rank(A: Tensor, *, rtol: float | None = None) -> Tensor:
     return sum(s > amax(s, -1, True) * limit, -1)
 
 
+def _largest(x: Tensor) -> Tensor:
+    """The largest element along the last dim; 0 of nothing."""
+    return amax(x, -1) if x._layout.shape[-1] else sum(x.detach(), -1)  # type: ignore[attr-defined]
+
+
 def matrix_norm(A: Tensor, ord: Any = "fro", dim: tuple[int, int] = (-2, -1), keepdim: bool = False) -> Tensor:
     """Norm of matrices: "fro", "nuc", 1, -1, 2, -2, inf or -inf: (*, n, m) -> (*)."""
     if ord == "fro":
@@ -402,10 +407,10 @@ def matrix_norm(A: Tensor, ord: Any = "fro", dim: tuple[int, int] = (-2, -1), ke
         raise ArgumentError(f"[linalg.matrix_norm] expected ord 'fro', 'nuc', 1, -1, 2, -2, inf or -inf, got {ord!r}")
     elif abs(ord) == 2:
         singular = svdvals(moved)
-        result = amax(singular, -1) if ord > 0 else amin(singular, -1)
+        result = _largest(singular) if ord > 0 else amin(singular, -1)
     else:
         sums = sum(moved.abs(), -2 if abs(ord) == 1 else -1)
-        result = amax(sums, -1) if ord > 0 else amin(sums, -1)
+        result = _largest(sums) if ord > 0 else amin(sums, -1)
     if keepdim:
         for d in sorted(d % A._layout.ndim for d in dim):
             result = unsqueeze(result, d)
