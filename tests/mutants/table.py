@@ -366,8 +366,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "modified values go unnoticed",
         "calque/autograd/engine.py",
-        "if isinstance(storage, Storage) and storage.version != version:",
-        "if isinstance(storage, Storage) and storage.version < version:",
+        "if isinstance(storage, Storage) and modified(storage, version):",
+        "if isinstance(storage, Storage) and storage.version < version and modified(storage, version):",
         GRAD,
     ),
     Mutant(
