@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from calque.base.errors import ArgumentError, ShapeError
 from calque.base.shapes import broadcast_shapes, normalize_dim
 from calque.functional.arithmetic import sub
-from calque.functional.common import method, prim, require_tensors
+from calque.functional.common import linked, method, prim, require_tensors
+from calque.functional.math import where, with_formula
 from calque.functional.precision import full_precision
 from calque.functional.reductions import vector_norm
 from calque.functional.views import expand, unsqueeze
@@ -41,7 +43,23 @@ def cdist(x1: Tensor, x2: Tensor, p: float = 2.0, compute_mode: str | None = Non
         )
     if p < 0:
         raise ArgumentError(f"[cdist] cdist only supports non-negative p values, got {p}")
-    return vector_norm(sub(unsqueeze(x1, -2), unsqueeze(x2, -3)), p, -1)
+    return row_distance(sub(unsqueeze(x1, -2), unsqueeze(x2, -3)), p)
+
+
+def row_distance(apart: Tensor, p: float) -> Tensor:
+    """Norm of order `p` along the last dim, for `cdist` and `pdist`: for p=inf every coordinate that is farthest apart has the whole gradient, as in
+    PyTorch, where those of `vector_norm` share it."""
+    if not apart._layout.shape[-1]:
+        return prim("sum", apart, (apart._layout.ndim - 1,), False)
+    if p != math.inf:
+        return vector_norm(apart, p, -1)
+
+    def backward(g: Tensor) -> tuple[Tensor]:
+        size = prim("abs", apart)
+        farthest = size == prim("amax", size, (size._layout.ndim - 1,), True)
+        return (linked(where(farthest, unsqueeze(g, -1) * prim("sign", apart), 0.0), apart),)
+
+    return with_formula("CdistBackward0", (apart,), lambda: vector_norm(apart, p, -1), backward)
 
 
 def pairwise_distance(x1: Tensor, x2: Tensor, p: float = 2.0, eps: float = 1e-6, keepdim: bool = False) -> Tensor:

@@ -42,8 +42,9 @@ def _turned(F: Any, x: Any) -> Any:
 def _matmul_left(F: Any, g: Any, c: Any) -> Any:
     shape = tuple(c.shape(0))
     if prod(shape[:-2]) == 1 and prod(c.shape(1)[:-2]) != 1:  # one matrix on the left of many: fold the batch into the inner size
-        rows = F.reshape(F.permute(g, _last_but_one_first(len(g.shape))), (shape[-2], -1))
-        columns = F.reshape(F.permute(c.x(1), _last_but_one_first(len(c.shape(1)))), (shape[-1], -1))
+        depth = prod(g.shape[:-2]) * g.shape[-1]
+        rows = F.reshape(F.permute(g, _last_but_one_first(len(g.shape))), (shape[-2], depth))
+        columns = F.reshape(F.permute(c.x(1), _last_but_one_first(len(c.shape(1)))), (shape[-1], depth))
         return F.reshape(F.matmul(rows, _turned(F, columns)), shape)
     return F.sum_to_size(F.matmul(g, _turned(F, c.x(1))), shape)
 

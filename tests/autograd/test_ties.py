@@ -78,6 +78,20 @@ def test_a_view_that_looks_otherwise_without_history(name: str) -> None:
     assert x.grad.tolist() == [[1.0, 3.0], [2.0, 4.0], [0.0, 0.0]]
 
 
+def test_products_and_slopes_of_nothing() -> None:
+    vector, matrices = calque.zeros(0, requires_grad=True), calque.zeros(2, 1, 0, 1, requires_grad=True)
+    gradients = calque.autograd.grad(calque.matmul(vector, matrices).sum(), (vector, matrices))
+    assert [tuple(g.shape) for g in gradients] == [(0,), (2, 1, 0, 1)]
+    assert calque.nn.functional.prelu(calque.zeros(2, 0, 3), calque.zeros(0)).shape == (2, 0, 3)
+
+
+def test_every_coordinate_that_is_farthest_has_the_gradient() -> None:
+    inf = float("inf")
+    assert gradient(lambda a, b: calque.cdist(a, b, p=inf), [[1.0, 1.0]], [[2.0, 2.0]]) == [[[-1.0, -1.0]], [[1.0, 1.0]]]
+    assert gradient(lambda a: calque.pdist(a, p=inf), [[1.0, 1.0], [2.0, 2.0]]) == [[[-1.0, -1.0], [1.0, 1.0]]]
+    assert gradient(lambda a: calque.norm(a, p=inf), [2.0, -2.0]) == [[0.5, -0.5]]
+
+
 def test_the_level_of_a_quantile_has_a_gradient() -> None:
     for name in ("quantile", "nanquantile"):
         x, q = gradient(getattr(calque, name), [1.0, 2.0, 4.0, 8.0], [0.25, 0.5, 1.0])

@@ -115,9 +115,12 @@ class Draw:
 
     def xn(self, *shape: Any) -> Leaf:
         """As `x`, with NaN here and there."""
-        leaf = self.x(*shape)
+        leaf = self.few(shape[0] if len(shape) == 1 and isinstance(shape[0], tuple) else shape)
         if leaf.way != "expanded":
-            leaf.array = np.where(self.rng.random(leaf.array.shape) < 0.15, np.nan, leaf.array)
+            missing = self.rng.random(leaf.array.shape) < 0.15
+            if missing.size > 16:  # PyTorch's sort is not stable any more: which NaN is the last one?
+                missing = np.arange(missing.size).reshape(missing.shape) == int(self.rng.integers(missing.size))
+            leaf.array = np.where(missing, np.nan, leaf.array)
         return leaf
 
     def p(self, *shape: Any) -> Leaf:

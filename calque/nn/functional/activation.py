@@ -116,8 +116,8 @@ def prelu(input: Tensor, weight: Tensor) -> Tensor:
     count = weight._layout.numel
     if count not in (1, channels):
         raise ShapeError(f"[prelu] Mismatch of parameter numbers and input channel size: expected 1 or {channels} slopes, got {count}")
-    if count > 1:
-        weight = weight.reshape([-1] + [1] * (input._layout.ndim - 2))
+    if count != 1:
+        weight = weight.reshape([count] + [1] * (input._layout.ndim - 2))
     elif not input._layout.ndim:
         weight = weight.reshape(())
     return _where_below(input, 0.0, input * weight, input)

@@ -7,6 +7,7 @@ from typing import Any
 from calque import functional as T
 from calque.base.errors import ArgumentError, ShapeError
 from calque.functional.common import require_tensors
+from calque.functional.distances import row_distance
 from calque.tensor import Tensor
 
 __all__ = ["cosine_similarity", "pairwise_distance", "pdist"]
@@ -42,4 +43,4 @@ def pdist(input: Tensor, p: float = 2.0) -> Tensor:
     n = input._layout.shape[0]
     rows: Any = [(i, j) for i in range(n) for j in range(i + 1, n)]
     left, right = (T.tensor([pair[k] for pair in rows], dtype=T.tensor(0).dtype) for k in range(2))
-    return T.norm(T.index_select(input, 0, left) - T.index_select(input, 0, right), p, -1)
+    return row_distance(T.index_select(input, 0, left) - T.index_select(input, 0, right), p)
