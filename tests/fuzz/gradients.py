@@ -302,6 +302,7 @@ WANTED: dict[tuple[str, str], str] = {
     ("trapezoid", "requires_grad: True, PyTorch's False"): "PyTorch's zeros of nothing have no history",
     ("trapz", "requires_grad: True, PyTorch's False"): "PyTorch's zeros of nothing have no history",
     ("prelu", "second gradients"): "at 0 PyTorch's second pass takes the other side than its first; zeros for what is linear",
+    ("corrcoef", "second gradients"): "of rows that are multiples of each other rounding decides whether the clip at 1 is reached",
     ("block_diag", "first gradients"): "PyTorch takes the gradient of the wrong rows after an empty vector",
     ("embedding", "second gradients"): "PyTorch's second pass forgets scale_grad_by_freq",
     ("median", "values: "): "PyTorch's median along a dim sorts expanded memory in place, and gives wrong values",
