@@ -7,6 +7,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
+from calque.autograd.composite import without_base
 from calque.autograd.engine import Engine
 from calque.base.errors import AutogradError, ShapeError
 from calque.run.recorder import local
@@ -172,7 +173,7 @@ def _attach_history(cls: type[Function], ctx: FunctionCtx, args: tuple[Any, ...]
     node.context = ctx
     for out, out_node in zip(tensors, output_nodes(node, len(tensors)), strict=True):
         if out._layout.dtype.category == 2 and not any(out is f for f in ctx._fixed):
-            out._grad_fn, out._requires_grad = out_node, True
+            without_base(out, args)._grad_fn, out._requires_grad = out_node, True
     saved = {}
     for position, t in enumerate(ctx._to_save):
         if t is not None and any(t is out for out in tensors):

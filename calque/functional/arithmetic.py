@@ -286,7 +286,7 @@ def div(input: Operand, other: Operand, *, rounding_mode: str | None = None) -> 
     common = result_dtype(a, b)
     if common.category == 2:
         return linked(prim("trunc", wrap(quotient._storage, quotient._layout)), a, b)  # flat, also beside a division by zero
-    a, b = (cast(x, common) if is_tensor(x) else x for x in (a, b))
+    a, b = (cast(x, common) if is_tensor(x) else int(x) for x in (a, b))
     return call("div", _floor_divide, call("div", _sub, a, call("div", _fmod, a, b)), b)  # exact: the remainder is gone
 
 

@@ -8,7 +8,7 @@ from operator import index as as_int
 from typing import Any
 
 from calque.base import dtypes as dt
-from calque.base.errors import ArgumentError, DTypeError, ShapeError, how_to_pass
+from calque.base.errors import ArgumentError, DTypeError, OutOfRangeError, ShapeError, how_to_pass
 from calque.base.layout import Layout
 from calque.base.shapes import Shape, contiguous_strides, listed, normalize_dim, whole
 from calque.functional.common import cast, is_number, is_tensor, method, prim
@@ -319,6 +319,8 @@ def repeat_interleave(input: Tensor, repeats: Any = None, dim: int | None = None
     x = reshape(input, (-1,)) if dim is None else input
     d = 0 if dim is None else normalize_dim(dim, x._layout.ndim, "repeat_interleave")
     shape = tuple(x._layout.shape)
+    if not shape:
+        raise OutOfRangeError(f"[repeat_interleave] expected a tensor with dimensions for dim {dim}, got shape (); leave dim out")
     if is_number(repeats) and hasattr(repeats, "__index__"):
         repeats = as_int(repeats)
         _check_repeats([repeats], shape[d] * repeats, output_size)
@@ -397,6 +399,8 @@ def roll(input: Tensor, shifts: Any, dims: Any = None) -> Tensor:
     if dims is None:
         return reshape(roll(reshape(input, (-1,)), shifts, 0), tuple(input._layout.shape))
     moves, axes = int_tuple("roll", (shifts,)), int_tuple("roll", (dims,))
+    if axes and not input._layout.ndim:
+        raise OutOfRangeError(f"[roll] expected a tensor with dimensions, got shape (): Dimension specified as {axes[0]}")
     if len(moves) != len(axes):
         raise ShapeError(f"[roll] shifts and dimensions must align, got {moves} and {axes}")
     result = input

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from calque.autograd import composite
 from calque.base import dtypes as dt
 from calque.base.errors import ArgumentError, DTypeError
 from calque.functional.arithmetic import abs as abs_
@@ -32,6 +33,7 @@ from calque.functional.common import (
 from calque.functional.elementary import _float, erf, exp, log, log1p, sigmoid, sqrt
 from calque.functional.options import fill_number
 from calque.functional.views import sum_to_shape
+from calque.functional.writing import kept_operand
 from calque.ops.opdef import get
 from calque.run.recorder import local
 from calque.run.source import user_line
@@ -109,7 +111,7 @@ def with_formula(
         node.where = user_line()
         node.saved = dict(enumerate(inputs))
         node.versions = [x._storage.version for x in inputs]
-        out._grad_fn, out._requires_grad = node, True
+        composite.without_base(out, inputs)._grad_fn, out._requires_grad = node, True
     return out
 
 
@@ -127,7 +129,7 @@ def square(input: Tensor) -> Tensor:
 @method()
 def exp2(input: Tensor) -> Tensor:
     """2**x: (*) -> (*)."""
-    x = _float(input)
+    x = kept_operand(_float(input))  # PyTorch keeps the result for the gradient: the operand may be written
     return record(get("pow"), ((2.0, x._layout.dtype), x))
 
 

@@ -65,6 +65,10 @@ def lerp(input: Tensor, end: Tensor, weight: Operand) -> Tensor:
     if is_tensor(weight) and not weight._layout.ndim:
         common = result_dtype(input, end, weight)
         input, end = cast(input, common), cast(end, common)
+    if is_tensor(weight) and weight._layout.ndim and weight._layout.dtype is not input._layout.dtype:
+        raise DTypeError(
+            f"[lerp] expected dtype {input._layout.dtype!r} for `weight`, got {weight._layout.dtype!r}; convert with .to(dtype)"
+        )
     if input._layout.dtype.category != 2:
         raise DTypeError(f"[lerp] expected a floating dtype, got {input._layout.dtype!r}; convert with .float()")
     difference = sub(end, input)

@@ -18,9 +18,20 @@ def old_value(t: Tensor, *others: Any) -> Tensor:
     if not local.state.grad or not (t._requires_grad or any(is_tensor(x) and x._requires_grad for x in others)):
         return t
     check_in_place(t)
+    return _twin(t)
+
+
+def _twin(t: Tensor) -> Tensor:
     twin: Tensor = wrap(share_value(t._storage), t._layout)
     twin._grad_fn, twin._requires_grad = t._grad_fn, t._requires_grad
     return twin
+
+
+def kept_operand(t: Tensor) -> Tensor:
+    """An operand whose value a gradient keeps when the tensor itself is overwritten."""
+    if not local.state.grad or t._grad_fn is None:  # nobody overwrites a leaf and differentiates then
+        return t
+    return _twin(t)
 
 
 def own_result(value: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from calque.autograd.composite import call
+from calque.autograd.composite import call, without_base
 from calque.autograd.replay import COMPOSITES
 from calque.base.errors import AutogradError
 from calque.run.recorder import local
@@ -71,7 +71,7 @@ def with_gradient(
         node.versions.append(outputs[k]._storage.version)
     node.context = (inputs, versions, (*shown, *values[count:]))
     for out, target in zip(outputs, output_nodes(node, count), strict=True):
-        out._grad_fn, out._requires_grad = target, True
+        without_base(out, inputs)._grad_fn, out._requires_grad = target, True
     return values if every else outputs[0] if count == 1 else outputs
 
 

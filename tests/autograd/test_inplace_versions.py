@@ -95,3 +95,49 @@ def test_replays_write_through_data_as_well() -> None:
         assert p.grad is not None
         assert p.grad.tolist() == [2.0 * (step + 2)] * 2
     assert average.tolist() == [pytest.approx(sum((k + 1) * 0.5 ** (5 - k) for k in range(6)))] * 2
+
+
+@pytest.mark.parametrize("name", ["batch_norm", "instance_norm", "group_norm", "avg_pool1d", "function", "silu"])
+def test_writing_a_part_of_a_result_keeps_the_gradient_of_the_rest(name: str) -> None:
+    """Results of functions with a gradient formula of their own may be views of what only the function had."""
+
+    class Doubled(calque.autograd.Function):
+        @staticmethod
+        def forward(ctx: object, x: Tensor) -> Tensor:
+            return (x.reshape(-1) * 2).view(x.shape)
+
+        @staticmethod
+        def backward(ctx: object, g: Tensor) -> Tensor:
+            return g * 2
+
+    def function(x: Tensor) -> Tensor:
+        if name == "batch_norm":
+            return F.batch_norm(x[0], None, None, training=True)[None]
+        if name == "function":
+            return Doubled.apply(x)
+        calls = {"instance_norm": F.instance_norm, "group_norm": lambda x: F.group_norm(x, 1), "avg_pool1d": lambda x: F.avg_pool1d(x, 2, 1, 1)}
+        return calls.get(name, F.silu)(x)
+
+    found = []
+    for in_place in (True, False):
+        calque.manual_seed(2)
+        x = calque.randn(1, 4, 3, requires_grad=True)
+        y = function(x)
+        if in_place:
+            y[:, :, 1:].mul_(3.0)
+        else:
+            y = calque.cat([y[:, :, :1], y[:, :, 1:] * 3.0], 2)
+        (y * y).sum().backward()
+        assert x.grad is not None
+        found.append(x.grad)
+    assert calque.allclose(*found, atol=1e-5)
+
+
+def test_the_operand_of_exp2_may_be_written() -> None:
+    x = calque.ones(2, requires_grad=True)
+    u = x * 2
+    y = u.exp2()
+    u.add_(1)
+    y.sum().backward()
+    assert x.grad is not None
+    assert x.grad.tolist() == pytest.approx([5.5451774] * 2)

@@ -101,6 +101,8 @@ def accepted(one: Case, mine: Any, theirs: Any) -> bool:
     quirks = ("softmax", "cummax", "cummin", "roll", "pool1d") if nothing else ()
     if "expected one label per score row" in str(mine[1]) or ("diff(" in one.text and "n = 0" in one.text):
         return True
+    if ".median(" in one.text and any("expand" in o.view for o in one.operands.values()):  # PyTorch sorts in memory that overlaps
+        return True
     return any(name in one.text for name in quirks) or ("T.isin" in one.text and "view size" in str(theirs[1]))
 
 

@@ -92,7 +92,8 @@ def case(seed: int) -> Case:
 def accepted(one: Case, mine: Any, theirs: Any) -> bool:
     """Differences of docs/decisions/0014: Python numbers where PyTorch wants tensors, comparisons of uint8 with numbers that it cannot hold."""
     text = str(theirs[1])
-    if theirs[0] == "value" and any(o.dtype == "uint8" for o in one.operands.values()) and any(c in one.text for c in (" == ", " < ", " >= ")):
+    narrow = any(o.dtype in ("uint8", "int8") for o in one.operands.values())
+    if theirs[0] == "value" and narrow and any(c in one.text for c in (" == ", " < ", " >= ")):
         return "\n" in one.text
     return theirs[0] == "error" and isinstance(theirs[1], TypeError) and ("must be Tensor" in text or "invalid combination" in text)
 
