@@ -198,7 +198,7 @@ def _split_sizes(lengths: list[int | float], total: int) -> list[int]:
 
 def require_indices(owner: str, indices: Any) -> None:
     """Raise unless it is a sequence of indices."""
-    if not hasattr(indices, "__getitem__") or not hasattr(indices, "__len__"):
+    if not hasattr(indices, "__getitem__") or not hasattr(indices, "__len__") or isinstance(indices, (dict, str)):
         raise DTypeError(f"[{owner}] expected indices as a sequence of ints, got {type(indices).__name__}; pass a list")
 
 

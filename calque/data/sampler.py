@@ -8,7 +8,8 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
-from calque.base.errors import ArgumentError
+from calque.base.errors import ArgumentError, DTypeError
+from calque.base.shapes import in_words
 from calque.data.dataset import require_indices, size_of
 from calque.data.random_source import host_generator, require_generator
 
@@ -142,6 +143,8 @@ class BatchSampler(Sampler[list[int]]):
 
     def __init__(self, sampler: Iterable[int], batch_size: int, drop_last: bool) -> None:
         require_positive("BatchSampler", "batch_size", batch_size)
+        if isinstance(sampler, type) or not hasattr(sampler, "__iter__"):
+            raise DTypeError(f"[BatchSampler] expected a sampler or other indices to walk through, got {in_words(sampler)}")
         if not isinstance(drop_last, bool):
             raise ArgumentError(f"[BatchSampler] expected drop_last to be True or False, got {drop_last!r}")
         self.sampler = sampler

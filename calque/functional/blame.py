@@ -63,7 +63,13 @@ def many(test: Callable[[Any], bool]) -> Callable[[Any], bool]:
 
 def each(test: Callable[[Any], bool]) -> Callable[[Any], bool]:
     """A test of something with such things inside. What can be walked through only once is taken to be right."""
-    return lambda x: isinstance(x, Iterable) and (not isinstance(x, Sized) or all(test(v) for v in x))
+
+    def holds(x: Any) -> bool:
+        if not isinstance(x, Iterable) or getattr(x, "ndim", 1) == 0:
+            return False
+        return not isinstance(x, Sized) or all(test(v) for v in x)
+
+    return holds
 
 
 def either(*tests: Callable[[Any], bool]) -> Callable[[Any], bool]:
@@ -130,7 +136,7 @@ CONVENTIONS = {
     name: kind
     for kind, names in {
         "DType | None": "dtype out_dtype", "Device | None": "device output_device target_device", "Generator | None": "generator",
-        "bool | None": "size_average reduce", "Module": "module model network layer", "Optimizer": "optimizer",
+        "bool | None": "size_average reduce", "Module": "module model network layer parametrization", "Buffer": "buffer", "Optimizer": "optimizer",
         "Callable": "hook fn func function",
         "Tensor | None": "out weight bias running_mean running_var pos_weight attn_mask key_padding_mask src_mask tgt_mask memory_mask _weight "
         "offsets src_key_padding_mask tgt_key_padding_mask memory_key_padding_mask mask in_proj_weight in_proj_bias out_proj_bias bias_k bias_v "
@@ -142,7 +148,8 @@ CONVENTIONS = {
         "Mapping | Sequence": "parameter_and_buffer_dicts", "dict": "state_dict",
         "Shape": "shape dims repeats",
         "Callable | None": "distance_function closure callable",
-        "Sequence[int] | int | Tensor": "indices_or_sections split_size_or_sections indices sections", "int": "num_samples num_layers",
+        "Sequence[int] | int | Tensor": "indices_or_sections split_size_or_sections split_size indices sections",
+        "Tensor | float | None": "atol rtol", "int": "num_samples num_layers",
     }.items()
     for name in names.split()
 }  # fmt: skip
@@ -258,15 +265,20 @@ def _no_such_call(name: str, function: Callable[..., Any], misfit: str) -> DType
 
 
 def _comes_from_inside(error: Exception) -> bool:
-    """Whether our code (or NumPy's) raised it, not a function of the user's that was called back."""
-    trace = error.__traceback__
-    while trace is not None and trace.tb_next is not None:
+    """Whether our code raised it, or what it called of NumPy's and Python's: not a function of the user's that was called back."""
+    trace, last = error.__traceback__, ""
+    while trace is not None:
+        file = trace.tb_frame.f_code.co_filename
+        if not file.startswith(_LIBRARIES) or file.startswith(_PACKAGES) and not file.startswith(_NUMPY):
+            last = file
         trace = trace.tb_next
-    file = "" if trace is None else trace.tb_frame.f_code.co_filename
-    return inside_package(file) or file.startswith(_NUMPY)
+    return inside_package(last)
+
 
 
 _NUMPY = os.path.dirname(np.__file__)
+_LIBRARIES = (_NUMPY, os.path.dirname(os.__file__), "<frozen")
+_PACKAGES = os.path.dirname(_NUMPY)
 
 
 def _misfit(function: Callable[..., Any], args: Sequence[Any], keywords: Mapping[str, Any]) -> str:
@@ -410,7 +422,7 @@ def publish(module: ModuleType) -> None:
 # Called at every step of a training loop, or explained by `nn.Module.__call__`: no frame.
 UNFRAMED = frozenset(
     ["forward", "step", "zero_grad", "train", "eval", "parameters", "named_parameters", "modules", "named_modules", "children",
-     "update_group", "changing", "step_numbers"]
+     "pop", "update_group", "changing", "step_numbers"]
 )  # fmt: skip
 
 

@@ -7,8 +7,8 @@ from typing import Any
 
 from calque.base import dtypes as dt
 from calque.base import shapes
-from calque.base.errors import ShapeError
-from calque.base.shapes import Size, ints, normalize_dim
+from calque.base.errors import ArgumentError, ShapeError
+from calque.base.shapes import Size, ints, normalize_dim, whole
 from calque.functional.common import cast, method, require_dims, require_tensors
 from calque.functional.creation import meshgrid, tensor, zeros
 from calque.functional.joining import cat, stack
@@ -48,6 +48,9 @@ def combinations(input: Tensor, r: int = 2, with_replacement: bool = False) -> T
     """Combinations of r elements of a 1-d tensor, as rows, in the order of `itertools`."""
     if input._layout.ndim != 1:
         raise ShapeError(f"[combinations] expected a 1-d tensor, got shape {tuple(input._layout.shape)}; flatten it first")
+    r = whole("combinations", "r", r)
+    if not 0 <= r < 1 << 31:
+        raise ArgumentError(f"[combinations] expected r >= 0, the number of elements in a combination, below 2**31, got {r}")
     choose = itertools.combinations_with_replacement if with_replacement else itertools.combinations
     rows = list(choose(range(input._layout.numel), r))
     index = reshape(tensor(rows, dtype=dt.int64), (len(rows), r))

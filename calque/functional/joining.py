@@ -316,7 +316,7 @@ def repeat_interleave(input: Tensor, repeats: Any = None, dim: int | None = None
     their own position is repeated. `output_size`: how many there are afterwards, which must be right."""
     if repeats is None:
         return _repeated_positions(input, output_size)
-    x = reshape(input, (-1,)) if dim is None else input
+    x = reshape(input, (-1,)) if dim is None or not input._layout.ndim else input
     d = 0 if dim is None else normalize_dim(dim, x._layout.ndim, "repeat_interleave")
     shape = tuple(x._layout.shape)
     if not shape:

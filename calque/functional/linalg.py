@@ -11,7 +11,7 @@ import numpy as np
 
 from calque.base import dtypes as dt
 from calque.base.errors import ArgumentError, DTypeError, ShapeError
-from calque.base.shapes import normalize_dim
+from calque.base.shapes import in_words, normalize_dim
 from calque.functional.arithmetic import Binary, add, mul
 from calque.functional.common import cast, is_number, is_tensor, linked, method, prim, require_operands, result_dtype
 from calque.functional.options import fill_number
@@ -299,6 +299,8 @@ def tensordot(a: Tensor, b: Tensor, dims: Any = 2) -> Tensor:
             )
         left, right = list(range(m - dims, m)), list(range(dims))
     else:
+        if not isinstance(dims, (tuple, list)) or len(dims) != 2:
+            raise ArgumentError(f"[tensordot] expected dims as an int or two lists of dims, got {in_words(dims)}")
         first, second = dims
         left = [normalize_dim(d, m, "tensordot") for d in ([first] if isinstance(first, int) else first)]
         right = [normalize_dim(d, n, "tensordot") for d in ([second] if isinstance(second, int) else second)]

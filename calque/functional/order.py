@@ -195,7 +195,8 @@ def _last_most_frequent(array: np.ndarray[Any, Any], d: int) -> np.ndarray[Any, 
     found = np.empty((*rows.shape[:-1], 1), np.int64)
     for index in np.ndindex(*rows.shape[:-1]):
         values, counts = np.unique(rows[index], return_counts=True)
-        found[index] = np.nonzero(rows[index] == values[np.argmax(counts)])[0][-1]
+        most = values[np.argmax(counts)]
+        found[index] = np.nonzero(rows[index] == most if most == most else rows[index] != rows[index])[0][-1]  # NaN equals nothing
     return np.moveaxis(found, -1, d)
 
 

@@ -17,7 +17,7 @@ import numpy as np
 from calque.base import dtypes as dt
 from calque.base.device import META, InUse
 from calque.base.errors import ArgumentError, DTypeError, OutOfMemoryError, OutOfRangeError, ShapeError
-from calque.base.shapes import Shape, broadcast_shapes
+from calque.base.shapes import Shape, broadcast_shapes, whole
 from calque.functional.common import Operand, cast, is_number, is_tensor, method, number, prim, require_operands
 from calque.functional.formats import like
 from calque.functional.options import marked, resolve_device, resolve_dtype, size_of, written
@@ -268,6 +268,8 @@ def randint(
     requires_grad: bool = False,
 ) -> Tensor:  # fmt: skip
     """Uniform integers in [low, high), int64 unless a dtype is given; `randint(high, size)` starts at 0."""
+    if size is not None and high is None:
+        low, high = 0, low
     if size is None:
         low, high, size = (0, low, high) if not is_number(high) or high is None else (low, high, size)
     if size is None:
@@ -370,6 +372,7 @@ def multinomial(input: Tensor, num_samples: int, replacement: bool = False, *, g
     if input._layout.ndim not in (1, 2):
         raise ShapeError(f"[multinomial] prob_dist must be 1 or 2 dim, got shape {tuple(input._layout.shape)}")
     _floating("multinomial", None, input._layout.dtype)
+    num_samples = whole("multinomial", "num_samples", num_samples)
     if num_samples <= 0:
         raise ArgumentError(f"[multinomial] cannot sample n_sample <= 0 samples, got {num_samples}")
     classes = input._layout.shape[-1]

@@ -14,7 +14,7 @@ import numpy as np
 
 from calque.base import dtypes as dt
 from calque.base.errors import ArgumentError, DTypeError, OutOfRangeError, ShapeError
-from calque.base.shapes import normalize_dim
+from calque.base.shapes import normalize_dim, whole
 from calque.functional.common import Operand, cast, is_tensor, method, number, prim, require_operands
 from calque.functional.math import with_formula
 from calque.functional.placing import beside_input, host_values
@@ -81,7 +81,7 @@ def topk(input: Tensor, k: int, dim: int = -1, largest: bool = True, sorted: boo
     >>> calque.topk(calque.tensor([3.0, 1.0, 2.0]), 2).values
     tensor([3., 2.])
     """
-    d = normalize_dim(dim, input._layout.ndim, "topk")
+    d, k = normalize_dim(dim, input._layout.ndim, "topk"), whole("topk", "k", k)
     size = input._layout.shape[d] if input._layout.ndim else 1
     if not 0 <= k <= size:
         raise OutOfRangeError(
@@ -237,7 +237,8 @@ def histc(input: Tensor, bins: int = 100, min: float = 0, max: float = 0) -> Ten
     Reads the values."""
     if input._layout.dtype.category != 2:
         raise DTypeError(f"[histc] expected a floating dtype, got {input._layout.dtype!r}; convert with .float()")
-    if bins <= 0:
+    bins = whole("histc", "bins", bins)
+    if not 0 < bins < 1 << 31:
         raise ArgumentError(f"[histc] bins must be > 0, got {bins}")
     if max < min:
         raise ArgumentError(f"[histc] max must be larger than min, got min={min} and max={max}")

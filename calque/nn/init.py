@@ -204,6 +204,8 @@ def sparse_(tensor: Tensor, sparsity: float, std: float = 0.01, generator: Any =
     shape = tuple(tensor._layout.shape)
     if len(shape) != 2:
         raise ShapeError(f"[sparse_] Only tensors with 2 dimensions are supported, got shape {shape}")
+    if not 0 <= sparsity <= 1:
+        raise ArgumentError(f"[sparse_] expected sparsity in [0, 1], the fraction of zeros in a column, got {sparsity}")
     rows, columns = shape
     values = (T.randn(shape, generator=generator) * std).numpy().copy()
     order = T.rand((rows, columns), generator=generator).numpy().argsort(axis=0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections import OrderedDict, namedtuple
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,7 +12,7 @@ import numpy as np
 
 from calque.autograd.modes import no_grad
 from calque.base.dtypes import from_numpy_dtype
-from calque.base.errors import StateDictError
+from calque.base.errors import DTypeError, StateDictError
 from calque.functional.common import is_tensor
 from calque.nn.parameter import Parameter, is_lazy
 from calque.run.capture import Changes
@@ -62,6 +62,8 @@ def save_own(module: Any, destination: Any, prefix: str, keep_vars: bool) -> Non
 
 def collect(module: Any, destination: Any, prefix: str, keep_vars: bool) -> OrderedDict[str, Any]:
     """`Module.state_dict`."""
+    if destination is not None and not isinstance(destination, MutableMapping):
+        raise DTypeError(f"[state_dict] expected destination as a dict to fill, got {type(destination).__name__}; leave it out")
     if destination is None:
         destination = OrderedDict()
         destination._metadata = OrderedDict()

@@ -19,8 +19,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from calque.base.errors import ArgumentError
-from calque.functional.common import is_tensor
+from calque.base.errors import ArgumentError, DTypeError
+from calque.functional.common import is_number, is_tensor
 from calque.optim.cycles import CosineAnnealingLR, CosineAnnealingWarmRestarts, CyclicLR, OneCycleLR
 from calque.optim.optimizer import Optimizer
 from calque.optim.schedule import (
@@ -28,6 +28,7 @@ from calque.optim.schedule import (
     LRScheduler,
     Several,
     per_group,
+    require_entries,
     require_optimizer,
     restore_functions,
     saved_functions,
@@ -61,6 +62,7 @@ class LambdaLR(LRScheduler):
         return {**super().state_dict(), "lr_lambdas": saved_functions(self.lr_lambdas)}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        require_entries(self, state_dict, "lr_lambdas")
         super().load_state_dict({k: v for k, v in state_dict.items() if k != "lr_lambdas"})
         restore_functions(self.lr_lambdas, state_dict["lr_lambdas"])
 
@@ -115,6 +117,7 @@ class MultiStepLR(LRScheduler):
         return {**super().state_dict(), "milestones": dict(self.milestones)}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        require_entries(self, state_dict, "milestones")
         super().load_state_dict({**state_dict, "milestones": Counter(state_dict["milestones"])})
 
 
@@ -312,6 +315,8 @@ class ReduceLROnPlateau(LRScheduler):
         """Report the metric of one epoch (a number or a one-element tensor)."""
         if is_tensor(metrics):
             metrics = metrics.item()
+        if not is_number(metrics) and metrics.__class__ not in LIVE:
+            raise DTypeError(f"[ReduceLROnPlateau] expected metrics as a number or a Tensor of one element, got {type(metrics).__name__}")
         value = metrics if metrics.__class__ in LIVE else float(metrics)
         if epoch is not None:
             warn_user(STEP_WITH_EPOCH, UserWarning)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from calque.autograd.modes import no_grad
-from calque.base.errors import ArgumentError, DTypeError
+from calque.base.errors import ArgumentError, DTypeError, StateDictError
 from calque.base.shapes import whole
 from calque.functional.blame import require_settings
 from calque.functional.common import is_number, is_tensor
@@ -55,6 +55,14 @@ def per_group(owner: str, name: str, optimizer: Optimizer, value: Any) -> list[A
             f"[{owner}] {name} must have the same length as optimizer.param_groups. {name} has {len(value)} values, param_groups has {count}."
         )
     return list(value)
+
+
+def require_entries(schedule: Any, state_dict: Any, *names: str) -> None:
+    """Raise unless a state dict holds what this kind of schedule saves."""
+    missing = [name for name in names if name not in state_dict]
+    if missing:
+        owner = type(schedule).__name__
+        raise StateDictError(f"[{owner}] expected a state dict with {', '.join(missing)}, got {list(state_dict)[:8]}; is it another schedule's?")
 
 
 def require_optimizer(owner: str, optimizer: Any) -> None:
@@ -226,6 +234,7 @@ class Several(LRScheduler):
         return {**super().state_dict(), "_schedulers": [s.state_dict() for s in self._schedulers]}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        require_entries(self, state_dict, "_schedulers")
         saved = state_dict["_schedulers"]
         if len(saved) != len(self._schedulers):
             raise ArgumentError(f"[{type(self).__name__}] expected the states of {len(self._schedulers)} schedulers, got {len(saved)}")

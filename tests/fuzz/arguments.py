@@ -228,7 +228,7 @@ def leak(error: BaseException, call: Call) -> bool:
         return True
     if isinstance(error, CalqueError) or text.startswith("["):
         return False
-    if call.target.name == "__getitem__" and isinstance(error, LookupError):
+    if call.target.name in ("__getitem__", "pop") and isinstance(error, (LookupError, TypeError)):
         return False  # what Python's protocols ask for
     if isinstance(error, TypeError) and REFUSED_BY_PYTHON.search(text):
         return binds(call.target.function, call.args, call.keywords)

@@ -10,6 +10,7 @@ from calque import functional as T
 from calque.base.errors import ArgumentError, ShapeError
 from calque.functional.blame import signed
 from calque.functional.common import cast
+from calque.functional.options import fill_number
 from calque.functional.precision import lower_precision
 from calque.functional.writing import old_value, write_back
 from calque.nn.functional.checks import require_dtype
@@ -89,6 +90,8 @@ def elu(input: Tensor, alpha: float = 1.0, inplace: bool = False) -> Tensor:
 def celu(input: Tensor, alpha: float = 1.0, inplace: bool = False) -> Tensor:
     """max(x, 0) + min(0, alpha (exp(x / alpha) - 1))."""
     a = float(alpha)
+    if not a:
+        raise ArgumentError("[celu] expected alpha other than 0, got 0.0: alpha cannot be 0 for CELU; use relu")
     y = _once(lambda x: _where_below(x, 0.0, T.expm1(_below(x) * (1.0 / a)) * a, x), _operand(input, inplace))
     return _result("celu", input, y, inplace)
 
@@ -137,6 +140,7 @@ def rrelu(input: Tensor, lower: float = 1 / 8, upper: float = 1 / 3, training: b
 def threshold(input: Tensor, threshold: float, value: float, inplace: bool = False) -> Tensor:
     """x for x > threshold, else value."""
     x = _operand(input, inplace)
+    fill_number(value, input._layout.dtype, "threshold")
     return _result("threshold", input, _where_below(x, float(threshold), float(value), x), inplace)
 
 

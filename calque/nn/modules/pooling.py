@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from calque.base.shapes import listed
 from calque.nn import functional as F
 from calque.nn.module import Module
 from calque.tensor import Tensor
@@ -56,7 +57,7 @@ class AvgPool1d(Module):
 
     def __init__(self, kernel_size: Any, stride: Any = None, padding: Any = 0, ceil_mode: bool = False, count_include_pad: bool = True) -> None:
         super().__init__()
-        one = lambda v: (v,) if isinstance(v, int) else tuple(v)  # noqa: E731
+        one = lambda v: tuple(listed("AvgPool1d", "kernel_size, stride and padding", v))  # noqa: E731
         self.kernel_size, self.padding = one(kernel_size), one(padding)
         self.stride = self.kernel_size if stride is None else one(stride)
         self.ceil_mode, self.count_include_pad = ceil_mode, count_include_pad

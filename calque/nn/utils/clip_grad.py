@@ -10,7 +10,7 @@ from typing import Any
 from calque import functional as T
 from calque.autograd.modes import no_grad
 from calque.base.device import Device
-from calque.base.errors import ArgumentError, NonFiniteError
+from calque.base.errors import ArgumentError, DTypeError, NonFiniteError
 from calque.functional.common import cast, is_tensor
 from calque.run.effects import gradients_matter
 from calque.run.source import warn_user
@@ -22,6 +22,9 @@ __all__ = ["clip_grad_norm", "clip_grad_norm_", "clip_grad_value_", "clip_grads_
 def _grads(parameters: Any) -> list[Tensor]:
     gradients_matter()
     listed = [parameters] if is_tensor(parameters) else list(parameters)
+    for p in listed:
+        if not is_tensor(p):
+            raise DTypeError(f"[clip_grad] expected Tensors as parameters, got {type(p).__name__}; pass model.parameters()")
     return [p._grad for p in listed if p._grad is not None]
 
 
