@@ -84,6 +84,7 @@ from calque.functional.windows import *
 from calque.hybrid import compile
 from calque.io import load, save
 from calque.nn.methods import *
+from calque.run.aside import keep_apart as _keep_apart
 from calque.run.determinism import (
     are_deterministic_algorithms_enabled,
     is_deterministic_algorithms_warn_only_enabled,
@@ -107,6 +108,8 @@ for _module in (
     optim.swa_utils, data, utils.data, autograd, autograd.functional, utils.checkpoint, amp, func, parallel, kvstore, profiler, functional.random,
 ):
     _publish(_module)
+
+_keep_apart()
 
 half, float, double = float16, float32, float64
 short, int, long = int16, int32, int64

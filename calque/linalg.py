@@ -1,11 +1,12 @@
 """Linear algebra with the names of `torch.linalg`. Factorisations run in NumPy on the host; products are recorded."""
 
+from typing import Any
+
 from calque.functional.blame import public
 from calque.functional.common import require_tensors
+from calque.functional.decompositions import cholesky as _cholesky
 from calque.functional.decompositions import (
-    cholesky,
     cond,
-    det,
     eigh,
     eigvalsh,
     inv,
@@ -15,11 +16,12 @@ from calque.functional.decompositions import (
     norm,
     pinv,
     qr,
-    slogdet,
     solve,
     svd,
     svdvals,
 )
+from calque.functional.decompositions import det as _det
+from calque.functional.decompositions import slogdet as _slogdet
 from calque.functional.distances import cross as _cross
 from calque.functional.linalg import matmul, matrix_power, multi_dot
 from calque.functional.precision import lower_precision
@@ -32,6 +34,21 @@ __all__ = [
     "matrix_rank",
     "multi_dot", "norm", "pinv", "qr", "slogdet", "solve", "svd", "svdvals", "vecdot", "vector_norm",
 ]  # fmt: skip
+
+
+def cholesky(A: Tensor, *, upper: bool = False) -> Tensor:
+    """Lower L with `L @ L^T = A` for symmetric positive-definite A (or the upper L^T): (*, n, n) -> (*, n, n)."""
+    return _cholesky(A, upper)
+
+
+def det(A: Tensor) -> Tensor:
+    """Determinant: (*, n, n) -> (*)."""
+    return _det(A)
+
+
+def slogdet(A: Tensor) -> Any:
+    """Sign and logarithm of the absolute determinant: (*, n, n) -> (*), (*)."""
+    return _slogdet(A)
 
 
 def cross(input: Tensor, other: Tensor, *, dim: int = -1) -> Tensor:

@@ -20,7 +20,7 @@ from calque.base.errors import AutogradError, DeviceError, DTypeError, no_tensor
 from calque.base.layout import Layout, dense_layout, layout
 from calque.base.shapes import within_dense
 from calque.ops.opdef import OpDef, get
-from calque.run import recorder
+from calque.run import recorder, trie
 from calque.run.buffer import Buffer, strided
 from calque.run.dispatch import new_array, raise_pending
 from calque.run.history import watch
@@ -28,7 +28,7 @@ from calque.run.live import LiveFloat, holds_live
 from calque.run.nodes import FunctionNode, GradNode, OutputNode, view_rule
 from calque.run.numbers import BAKED, scalar_tag
 from calque.run.queues import on
-from calque.run.recorder import Edge, Storage, Trace, grow, grow_constant, local, view_slot
+from calque.run.recorder import Storage, Trace, grow, grow_constant, local, view_slot
 from calque.run.source import user_line
 from calque.run.versions import Silent, silence
 
@@ -106,7 +106,7 @@ def slot_of(trace: Trace, t: Tensor) -> int:
 # ------------------------------------------------------------------------------------------------------------- recording
 
 
-def finish(trace: Trace, edge: Edge, scalars: Sequence[Any] = ()) -> Tensor:
+def finish(trace: Trace, edge: trie.Edge, scalars: Sequence[Any] = ()) -> Tensor:
     """Handle of the result of `edge`, just followed, with the run-time numbers that it takes."""
     storage = _new(Storage)
     storage.trace, storage.slot, storage.layout, storage.buffer = trace, trace.n, edge.layout, None
@@ -120,7 +120,7 @@ def finish(trace: Trace, edge: Edge, scalars: Sequence[Any] = ()) -> Tensor:
     t._storage, t._layout, t._requires_grad = storage, edge.layout, False
     t._grad_fn = t._grad = t._base = t._views = t._cache = t._hooks = None
     if edge.boundary:
-        recorder.flush("bound on pending work")
+        recorder.flush(trie.BOUND)
     return t
 
 
@@ -131,7 +131,7 @@ def shadow(t: Tensor) -> Tensor:
     return s
 
 
-def attach_node(out: Tensor, edge: Edge, op: OpDef, operands: tuple[Any, ...]) -> None:
+def attach_node(out: Tensor, edge: trie.Edge, op: OpDef, operands: tuple[Any, ...]) -> None:
     """Give `out` its autograd node. Called only if some operand requires a gradient and grad mode is on."""
     targets = []
     mask = 0
@@ -299,7 +299,7 @@ def binary(  # noqa: C901 - the hot path of recording: one frame, nothing factor
         out._grad_fn = out._grad = out._base = out._views = out._cache = out._hooks = None
         out._requires_grad = False
         if edge.boundary:
-            recorder.flush("bound on pending work")
+            recorder.flush(trie.BOUND)
         if needs and state.grad:
             _attach_binary(out, edge, op, save_table, a, b, kind)
         return out
@@ -308,7 +308,7 @@ def binary(  # noqa: C901 - the hot path of recording: one frame, nothing factor
     return apply
 
 
-def _attach_binary(out: Tensor, edge: Edge, op: OpDef, save_table: Any, a: Any, b: Any, kind: type) -> None:
+def _attach_binary(out: Tensor, edge: trie.Edge, op: OpDef, save_table: Any, a: Any, b: Any, kind: type) -> None:
     """`attach_node` for two operands, with nothing general left in it: this is the warm path of a training step."""
     if not op.vjp or out._layout.dtype.category != 2:
         return

@@ -72,12 +72,11 @@ def _no_lock_is_kept() -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def _nothing_was_recorded_before() -> None:
     """What was recorded knows the lines, the compiled programs and the habits of the tests before: none of it may decide how a test ends."""
-    recorder, dispatch = (sys.modules.get(f"calque.run.{name}") for name in ("recorder", "dispatch"))
-    if recorder is not None and dispatch is not None:
+    recorder, dispatch, trie = (sys.modules.get(f"calque.run.{name}") for name in ("recorder", "dispatch", "trie"))
+    if recorder is not None and dispatch is not None and trie is not None:
         recorder.flush("test")
         dispatch.wait_for_queues()
-        recorder.root().next.clear()
-        recorder.Counters.edges = 0
+        trie.forget()
 
 
 @pytest.fixture(autouse=True, scope="session")

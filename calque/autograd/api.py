@@ -17,8 +17,9 @@ from calque.run.history import watch_root
 from calque.run.losses import watch_loss
 from calque.run.nodes import StandIn
 from calque.run.others import SECTION, handed_over
-from calque.run.recorder import Edge, flush, local
+from calque.run.recorder import flush, local
 from calque.run.source import user_line, warn_user
+from calque.run.trie import Edge
 from calque.run.versions import Silent, version_of
 from calque.tensor import GradNode, OutputNode, Tensor, constant, function_node, record, require_float, wrap
 
@@ -29,6 +30,8 @@ class RemovableHandle:
     """Returned by the `register_*hook` methods; `remove()` takes the hook away, also at the end of a `with` block."""
 
     def __init__(self, hooks: dict[int, Any], hook: Any) -> None:
+        if not callable(hook):
+            raise DTypeError(f"[register_hook] expected a function as hook, got {type(hook).__name__}; pass the function itself, not its result")
         self.id = next(_hook_ids)
         self._hooks = hooks
         hooks[self.id] = hook

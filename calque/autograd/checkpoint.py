@@ -12,7 +12,7 @@ from typing import Any
 
 from calque.autograd.api import target_of
 from calque.autograd.engine import Engine, run_backward
-from calque.base.errors import AutogradError
+from calque.base.errors import ArgumentError, AutogradError
 from calque.run import recorder
 from calque.run.recorder import local
 from calque.run.source import user_line
@@ -22,13 +22,14 @@ __all__ = ["checkpoint", "checkpoint_sequential"]
 
 
 def checkpoint(
-    function: Callable[..., Any], *args: Any, use_reentrant: bool = False, preserve_rng_state: bool = True, **keywords: Any
-) -> Any:
+    function: Callable[..., Any], *args: Any, use_reentrant: bool | None = None, preserve_rng_state: bool = True, context_fn: Any = None,
+    determinism_check: str = "default", debug: bool = False, early_stop: bool = True, **keywords: Any,
+) -> Any:  # fmt: skip
     """`function(*args, **keywords)` whose intermediate values are computed again in backward instead of being kept.
 
     function: returns a Tensor or a tuple. preserve_rng_state: dropout and other random operations repeat the same numbers.
-    use_reentrant is accepted for PyTorch's signature and changes nothing: gradients also reach the tensors that `function`
-    captures.
+    use_reentrant, determinism_check, debug and early_stop are accepted for PyTorch's signature and change nothing: gradients also reach the tensors
+    that `function` captures, and what is computed again is compared with nothing.
 
     >>> import calque
     >>> x = calque.tensor([1.0, 2.0], requires_grad=True)
@@ -36,6 +37,8 @@ def checkpoint(
     >>> calque.allclose(x.grad, ((x + 1) * x.exp()).detach())
     True
     """
+    if context_fn is not None:
+        raise ArgumentError("[checkpoint] expected context_fn=None, got a function; open its contexts inside of the checkpointed function")
     state = local.state
     if not state.grad:
         return function(*args, **keywords)

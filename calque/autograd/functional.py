@@ -10,7 +10,7 @@ import numpy as np
 from calque.autograd.api import grad, zeros_like
 from calque.autograd.engine import Engine
 from calque.autograd.modes import enable_grad
-from calque.base.errors import AutogradError, ShapeError
+from calque.base.errors import ArgumentError, AutogradError, ShapeError
 from calque.tensor import Tensor, upload, wrap
 
 __all__ = ["hessian", "hvp", "jacobian", "jvp", "vhp", "vjp"]
@@ -98,8 +98,9 @@ def jvp(
 
 
 def jacobian(
-    func: Callable[..., Any], inputs: Any, create_graph: bool = False, strict: bool = False, vectorize: bool = False
-) -> Any:
+    func: Callable[..., Any], inputs: Any, create_graph: bool = False, strict: bool = False, vectorize: bool = False,
+    strategy: str = "reverse-mode",
+) -> Any:  # fmt: skip
     """d(outputs)/d(inputs): output shape + input shape; nested tuples for several outputs and inputs.
 
     >>> import calque
@@ -107,6 +108,7 @@ def jacobian(
     tensor([[2., 0.],
             [0., 4.]])
     """
+    _backwards("jacobian", "strategy", strategy)
     stack = Engine.functional.stack
     with enable_grad():
         arguments = tuple(_fresh(x, create_graph) for x in _tuple(inputs))
@@ -133,9 +135,15 @@ def jacobian(
     return _close(_unpack(tuple(rows), isinstance(outputs, Tensor)), create_graph)
 
 
+def _backwards(op: str, name: str, strategy: str) -> None:
+    if strategy != "reverse-mode":
+        raise ArgumentError(f"[{op}] expected {name}='reverse-mode', got {strategy!r}: there is no forward-mode differentiation")
+
+
 def hessian(
-    func: Callable[..., Any], inputs: Any, create_graph: bool = False, strict: bool = False, vectorize: bool = False
-) -> Any:
+    func: Callable[..., Any], inputs: Any, create_graph: bool = False, strict: bool = False, vectorize: bool = False,
+    outer_jacobian_strategy: str = "reverse-mode",
+) -> Any:  # fmt: skip
     """Second derivatives of a scalar function: input shape + input shape; nested tuples for several inputs.
 
     >>> import calque
@@ -143,6 +151,7 @@ def hessian(
     tensor([[ 6.,  0.],
             [ 0., 12.]])
     """
+    _backwards("hessian", "outer_jacobian_strategy", outer_jacobian_strategy)
 
     def first_order(*arguments: Any) -> Any:
         out = func(*arguments)

@@ -9,7 +9,7 @@ import numpy as np
 
 from calque.autograd.api import grad
 from calque.base import dtypes as dt
-from calque.base.errors import AutogradError
+from calque.base.errors import ArgumentError, AutogradError
 from calque.tensor import Tensor, read, upload
 
 __all__ = ["GradcheckError", "gradcheck", "gradgradcheck"]
@@ -89,6 +89,11 @@ def _compare(function: Callable[..., Any], inputs: Sequence[Any], eps: float, at
     return ""
 
 
+def _only_backward(op: str, *wanted: bool | None) -> None:
+    if any(wanted):
+        raise ArgumentError(f"[{op}] expected checks of backward passes, got others: there is no forward mode, no vmap, no masked layout")
+
+
 def gradcheck(
     func: Callable[..., Any],
     inputs: Any,
@@ -97,19 +102,29 @@ def gradcheck(
     atol: float = 1e-5,
     rtol: float = 1e-3,
     raise_exception: bool = True,
-    **options: Any,
+    nondet_tol: float = 0.0,
+    check_undefined_grad: bool = True,
+    check_grad_dtypes: bool = False,
+    check_batched_grad: bool = False,
+    check_batched_forward_grad: bool = False,
+    check_forward_ad: bool = False,
+    check_backward_ad: bool = True,
+    fast_mode: bool = False,
+    masked: bool | None = None,
 ) -> bool:
     """Whether the gradients of `func` agree with central differences for every differentiable input and output.
 
-    inputs: a tensor or a tuple of arguments; those that require gradients must be float64. Further options of PyTorch's
-    signature are
-    accepted and ignored.
+    inputs: a tensor or a tuple of arguments; those that require gradients must be float64. Every element is checked, whatever `fast_mode`
+    says; gradients repeat bit by bit, so `nondet_tol` allows for nothing, and an undefined gradient is a gradient of zeros.
 
     >>> import calque
     >>> x = calque.tensor([0.5, 1.5], dtype=calque.float64, requires_grad=True)
     >>> calque.autograd.gradcheck(lambda t: t.sin() * t, (x,))
     True
     """
+    _only_backward("gradcheck", check_batched_grad, check_batched_forward_grad, check_forward_ad, masked)
+    if not check_backward_ad:
+        raise ArgumentError("[gradcheck] expected check_backward_ad=True, got False; there is nothing else to check")
     arguments = _tuple(inputs)
     checked = [x for x in arguments if isinstance(x, Tensor) and x._requires_grad]
     if not checked:
@@ -135,10 +150,19 @@ def gradgradcheck(
     eps: float = 1e-6,
     atol: float = 1e-5,
     rtol: float = 1e-3,
+    gen_non_contig_grad_outputs: bool = False,
     raise_exception: bool = True,
-    **options: Any,
+    nondet_tol: float = 0.0,
+    check_undefined_grad: bool = True,
+    check_grad_dtypes: bool = False,
+    check_batched_grad: bool = False,
+    check_fwd_over_rev: bool = False,
+    check_rev_over_rev: bool = True,
+    fast_mode: bool = False,
+    masked: bool = False,
 ) -> bool:
     """As `gradcheck`, for the gradients of the gradients; `grad_outputs` default to random numbers."""
+    _only_backward("gradgradcheck", check_batched_grad, check_fwd_over_rev, not check_rev_over_rev, masked)
     arguments = _tuple(inputs)
     outputs = _differentiable(func(*arguments))
     if grad_outputs is None:

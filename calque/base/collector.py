@@ -54,6 +54,19 @@ def _restore() -> None:
         gc.set_threshold(young, middle, _saved)
 
 
+def pause_collections() -> bool:
+    """No collection until `gc.enable()`, which the caller owes if this is True: False if there are none anyway. For a moment only: that somebody else
+    disables collections meanwhile would be lost.
+
+    >>> if pause_collections():
+    ...     gc.enable()
+    """
+    if gc.isenabled():
+        gc.disable()
+        return True
+    return False
+
+
 def _after_fork() -> None:
     """The child has none of the threads that were inside."""
     global _lock

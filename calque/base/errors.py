@@ -38,6 +38,9 @@ class InterruptedValueError(CalqueError, RuntimeError):
 class OutOfMemoryError(CalqueError, MemoryError, RuntimeError):
     """An allocation does not fit; the process and every existing tensor stay usable."""
 
+    sizes: tuple[str, str] | None = None  # what was asked for and what there was, as text
+    described = False  # whether the message names the operation
+
 
 class CompileError(CalqueError, TypeError):
     """A program cannot be compiled."""

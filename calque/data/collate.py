@@ -9,7 +9,9 @@ from typing import Any
 import numpy as np
 
 from calque.base.errors import CollateError
+from calque.base.text import shown
 from calque.data.convert import copy_array, dtype_of, from_numbers, stack_arrays, stack_tensors
+from calque.run.memory import out_of_memory
 from calque.tensor import Tensor
 
 _ADVICE = "or pass collate_fn= to the DataLoader"
@@ -35,7 +37,10 @@ def collate(batch: Sequence[Any], indices: Sequence[Any], word: str) -> Any:
     """`default_collate` with the names of the samples for its errors: `word` says what `indices` are."""
     if len(batch) == 0:
         raise CollateError(f"[default_collate] expected at least one sample, got an empty batch; {_ADVICE}")
-    return _Collator(indices, word).collate(list(batch), "")
+    try:
+        return _Collator(indices, word).collate(list(batch), "")
+    except MemoryError as error:
+        raise out_of_memory(error, "default_collate", f"a batch of {len(batch)} samples, the first of which is {shown(batch[0])}") from None
 
 
 def default_convert(data: Any) -> Any:

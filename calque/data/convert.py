@@ -16,13 +16,17 @@ from calque.base.dtypes import DType, from_numpy_dtype, promote
 from calque.base.layout import dense_layout
 from calque.functional.joining import stack as record_stack
 from calque.run.dispatch import new_array
+from calque.run.memory import out_of_memory
 from calque.tensor import Tensor, from_array, read
 
 
 def empty(shape: tuple[int, ...], dtype: DType) -> tuple[Tensor, np.ndarray[Any, Any]]:
     """A new tensor and its memory, which the caller fills before anybody reads the tensor."""
     layout = dense_layout(shape, dtype)
-    flat = new_array(layout.numel, dtype)
+    try:
+        flat = new_array(layout.numel, dtype)
+    except MemoryError as error:
+        raise out_of_memory(error, "DataLoader", f"a batch of shape {shape} and {dtype!r}") from None
     return from_array(flat, layout), flat.reshape(shape)
 
 

@@ -17,8 +17,9 @@ import numpy as np
 
 from calque.base.device import Device
 from calque.base.dtypes import DType
-from calque.base.errors import ArgumentError, CalqueError, DTypeError, OutOfMemoryError, how_to_pass, no_tensor
+from calque.base.errors import ArgumentError, CalqueError, DTypeError, how_to_pass, no_tensor
 from calque.functional.common import Function, is_number, is_tensor
+from calque.run.memory import out_of_memory
 from calque.run.source import inside_package
 
 # Recorded in a microsecond or two: they look at their arguments with a `try` of their own.
@@ -222,6 +223,10 @@ def explained(name: str, function: Callable[..., Any], args: Sequence[Any], keyw
         name = type(args[0]).__name__
     if name.startswith("_"):
         return None
+    if isinstance(error, MemoryError):
+        given = ", ".join([_shown(a) for a in args] + [f"{key}={_shown(a)}" for key, a in keywords.items()])
+        found_none = out_of_memory(error, name, f"the result of ({given})")
+        return None if found_none is error else found_none
     if (isinstance(error, (CalqueError, NotImplementedError, Warning)) or said(error)) and not is_guess(error):
         return None
     misfit = _misfit(function, args, keywords)
@@ -233,8 +238,6 @@ def explained(name: str, function: Callable[..., Any], args: Sequence[Any], keyw
     if found is not None or is_guess(error) or not _comes_from_inside(error):
         return found
     given = ", ".join([_shown(a) for a in args] + [f"{key}={_shown(a)}" for key, a in keywords.items()])
-    if isinstance(error, MemoryError):
-        return OutOfMemoryError(f"[{name}] expected a result that fits into memory, got ({given}); {error}".rstrip("; "))
     text = f"[{name}] expected other arguments, got ({given}): {type(error).__name__}: {error}; if they are right, this is a bug of Calque"
     meant = DTypeError(text) if isinstance(error, TypeError) else ArgumentError(text)
     meant.__cause__ = error

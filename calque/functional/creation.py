@@ -12,6 +12,7 @@ from calque.base import dtypes as dt
 from calque.base.errors import ArgumentError, DTypeError, ShapeError
 from calque.base.layout import preserve_format
 from calque.base.shapes import Shape
+from calque.base.text import shown
 from calque.functional.common import cast, is_number, is_tensor, method, number, prim
 from calque.functional.formats import clone, format_of, like, reordered
 from calque.functional.memory import share_array
@@ -19,6 +20,7 @@ from calque.functional.options import fill_number, filled, marked, resolve_devic
 from calque.functional.placing import placed, placed_like, placed_like_or_third
 from calque.functional.views import detach, expand, reshape
 from calque.run.live import LiveFloat
+from calque.run.memory import out_of_memory
 from calque.tensor import Tensor, upload_known
 
 __all__ = [
@@ -147,9 +149,12 @@ def tensor(
         return marked(clone(result), requires_grad, "tensor")
     if data.__class__ is LiveFloat and dtype is None:  # a replay has another number
         return marked(filled((), data, dt.get_default_dtype(), "tensor"), requires_grad, "tensor")
-    array, inferred = to_array(data)
-    wanted = resolve_dtype(dtype, inferred, "tensor")
-    return marked(upload_known(_converted(array, wanted, data), wanted, data), requires_grad, "tensor")
+    try:
+        array, inferred = to_array(data)
+        wanted = resolve_dtype(dtype, inferred, "tensor")
+        return marked(upload_known(_converted(array, wanted, data), wanted, data), requires_grad, "tensor")
+    except MemoryError as error:
+        raise out_of_memory(error, "tensor", f"a tensor of {shown(data)}") from None
 
 
 def _converted(array: np.ndarray[Any, Any], dtype: dt.DType, data: Any) -> np.ndarray[Any, Any]:
@@ -291,15 +296,19 @@ def full(
     return marked(filled(shape, fill_value, resolve_dtype(dtype, inferred, "full"), "full"), requires_grad, "full")
 
 
+def _like(op: str, input: Tensor, value: Any, dtype: Any, device: Any, requires_grad: bool, memory_format: Any) -> Tensor:
+    """One value in the shape of `input`; the public function around it has chosen the place."""
+    resolve_device(device, op)
+    made = filled(tuple(input._layout.shape), value, resolve_dtype(dtype, input._layout.dtype, op), op)
+    return marked(like(op, made, input, memory_format), requires_grad, op)
+
+
 @placed_like
 def full_like(
     input: Tensor, fill_value: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False, memory_format: Any = None
 ) -> Tensor:
     """`full` with the shape and dtype of `input`."""
-    resolve_device(device, "full_like")
-    wanted = resolve_dtype(dtype, input._layout.dtype, "full_like")
-    made = like("full_like", filled(tuple(input._layout.shape), fill_value, wanted, "full_like"), input, memory_format)
-    return marked(made, requires_grad, "full_like")
+    return _like("full_like", input, fill_value, dtype, device, requires_grad, memory_format)
 
 
 @placed_like
@@ -307,7 +316,7 @@ def zeros_like(
     input: Tensor, *, dtype: Any = None, device: Any = None, requires_grad: bool = False, memory_format: Any = None
 ) -> Tensor:
     """Zeros with the shape and dtype of `input`."""
-    return full_like(input, 0, dtype=dtype, device=device, requires_grad=requires_grad, memory_format=memory_format)
+    return _like("zeros_like", input, 0, dtype, device, requires_grad, memory_format)
 
 
 @placed_like
@@ -315,7 +324,7 @@ def ones_like(
     input: Tensor, *, dtype: Any = None, device: Any = None, requires_grad: bool = False, memory_format: Any = None
 ) -> Tensor:
     """Ones with the shape and dtype of `input`."""
-    return full_like(input, 1, dtype=dtype, device=device, requires_grad=requires_grad, memory_format=memory_format)
+    return _like("ones_like", input, 1, dtype, device, requires_grad, memory_format)
 
 
 @placed_like
@@ -323,7 +332,7 @@ def empty_like(
     input: Tensor, *, dtype: Any = None, device: Any = None, requires_grad: bool = False, memory_format: Any = None
 ) -> Tensor:
     """A tensor of the shape and dtype of `input` whose values do not matter."""
-    return full_like(input, 0, dtype=dtype, device=device, requires_grad=requires_grad, memory_format=memory_format)
+    return _like("empty_like", input, 0, dtype, device, requires_grad, memory_format)
 
 
 @method("new_full")
@@ -338,9 +347,8 @@ def new_full(
     requires_grad: bool = False,
 ) -> Tensor:
     """`full` with the dtype of `input`."""
-    return full(
-        size, fill_value, dtype=resolve_dtype(dtype, input._layout.dtype, "new_full"), device=device, requires_grad=requires_grad
-    )
+    wanted = resolve_dtype(dtype, input._layout.dtype, "new_full")
+    return marked(filled(size_of("new_full", (size,)), fill_value, wanted, "new_full"), requires_grad, "new_full")
 
 
 def _new(op: str, value: int) -> None:
@@ -349,7 +357,8 @@ def _new(op: str, value: int) -> None:
         input: Tensor, *sizes: Any, size: Any = None, dtype: Any = None, device: Any = None, requires_grad: bool = False
     ) -> Tensor:
         shape = size_of(op, sizes, size)
-        return new_full(input, shape, value, dtype=dtype, device=device, requires_grad=requires_grad)
+        wanted = resolve_dtype(dtype, input._layout.dtype, op)
+        return marked(filled(shape, value, wanted, op), requires_grad, op)
 
     create.__name__ = op
     create.__doc__ = f"A tensor with the dtype of `input`, filled with {value}."
@@ -382,7 +391,7 @@ def _plain_number(op: str, name: str, value: Any) -> Any:
 
 @placed
 def arange(
-    start: Any,
+    start: Any = None,
     end: Any = None,
     step: Any = 1,
     *,
@@ -398,8 +407,8 @@ def arange(
     tensor([1.0000, 1.5000, 2.0000])
     """
     resolve_device(device, "arange")
-    if end is None:
-        start, end = 0, start
+    if start is None or end is None:
+        start, end = 0, start if end is None else end
     first, last, stride = (_plain_number("arange", n, v) for n, v in (("start", start), ("end", end), ("step", step)))
     whole = not any(isinstance(v, float) for v in (first, last, stride))
     wanted = resolve_dtype(dtype, dt.int64 if whole else dt.get_default_dtype(), "arange")

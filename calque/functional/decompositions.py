@@ -18,7 +18,9 @@ from calque.base.blas import limited
 from calque.base.device import META
 from calque.base.errors import ArgumentError, DTypeError, ShapeError
 from calque.base.shapes import Shape, broadcast_shapes
-from calque.functional.common import is_number, linked, method
+from calque.functional.arithmetic import abs as magnitude
+from calque.functional.common import is_number, is_tensor, linked, method
+from calque.functional.creation import eye, zeros
 from calque.functional.joining import cat
 from calque.functional.linalg import identity_like, matmul, matrix_transpose, require_square
 from calque.functional.math import where, with_formula
@@ -135,9 +137,9 @@ def inverse(input: Tensor) -> Tensor:
 
 @method("det")
 @beside_input
-def det(A: Tensor) -> Tensor:
+def det(input: Tensor) -> Tensor:
     """Determinant: (*, n, n) -> (*)."""
-    x = _matrix("det", A, square=True)
+    x = _matrix("det", input, square=True)
 
     values = _host("det", x, np.linalg.det, [_extents(x)[0]])[0]
 
@@ -167,9 +169,9 @@ def _cofactors(x: Tensor) -> Tensor:
 
 @method("slogdet")
 @beside_input
-def slogdet(A: Tensor) -> Any:
+def slogdet(input: Tensor) -> Any:
     """Sign and logarithm of the absolute determinant: (*, n, n) -> (*), (*)."""
-    x = _matrix("slogdet", A, square=True)
+    x = _matrix("slogdet", input, square=True)
     batch = _extents(x)[0]
     sign, size = _host("slogdet", x, np.linalg.slogdet, [batch, batch])
 
@@ -250,6 +252,8 @@ def eigh(A: Tensor, UPLO: str = "L") -> Any:
 
     Gradients of the eigenvectors need distinct eigenvalues.
     """
+    if UPLO not in ("L", "U"):
+        raise ArgumentError(f"[linalg.eigh] Expected UPLO argument to be 'L' or 'U', but got {UPLO!r}; it names the triangle that is read")
     x = _matrix("eigh", A, square=True)
     shape = tuple(x._layout.shape)
     values, vectors = _host("eigh", x, np.linalg.eigh, [shape[:-1], shape], UPLO)
@@ -279,11 +283,12 @@ def eigvalsh(A: Tensor, UPLO: str = "L") -> Tensor:
 
 @full_precision
 @beside_input
-def svd(A: Tensor, full_matrices: bool = True) -> Any:
+def svd(A: Tensor, full_matrices: bool = True, *, driver: str | None = None) -> Any:
     """A = U diag(S) Vh with decreasing S: (*, n, m) -> (*, n, k), (*, k), (*, k, m), k = min(n, m) unless full_matrices.
 
     Gradients of U and Vh need distinct singular values; columns of U and rows of Vh after the k-th have none.
     """
+    _no_driver("svd", driver)
     x = _matrix("svd", A)
     batch, n, m = _extents(x)
     k = min(n, m)
@@ -320,9 +325,9 @@ def _svd_gradient(outputs: Sequence[Tensor], grads: list[Any]) -> Tensor:
 
 
 @full_precision
-def svdvals(A: Tensor) -> Tensor:
+def svdvals(A: Tensor, *, driver: str | None = None) -> Tensor:
     """Singular values, decreasing: (*, n, m) -> (*, min(n, m))."""
-    return svd(A, full_matrices=False).S
+    return svd(A, full_matrices=False, driver=driver).S
 
 
 @full_precision
@@ -372,23 +377,45 @@ def pinverse(input: Tensor, rcond: float = 1e-15) -> Tensor:
     return pinv(input, rtol=rcond)
 
 
-def pinv(A: Tensor, *, rtol: float | None = None) -> Tensor:
-    """Moore-Penrose inverse through the singular values above rtol times the largest: (*, n, m) -> (*, m, n)."""
-    u, s, vh = svd(A, full_matrices=False)
-    if not s._layout.shape[-1]:
+def _no_driver(op: str, driver: str | None) -> None:
+    """The drivers of PyTorch's SVD are those of CUDA: its CPU refuses them, too."""
+    if driver is not None:
+        raise ArgumentError(f"[linalg.{op}] expected driver=None on a CPU, got {driver!r}: `driver=` is only supported on CUDA inputs")
+
+
+def _least(A: Tensor, sizes: Tensor, atol: Any, rtol: Any) -> Tensor:
+    """The magnitude up to which singular values (*, k) count as zero: (*, 1)."""
+    if rtol is None:
+        rtol = max(A._layout.shape[-2:], default=0) * dt.FInfo(A._layout.dtype).eps if atol is None else 0.0
+    relative = amax(sizes, -1, True) * (unsqueeze(rtol, -1) if is_tensor(rtol) else rtol)
+    if atol is None:
+        return relative
+    absolute = unsqueeze(atol, -1) if is_tensor(atol) else atol
+    return where(relative > absolute, relative, absolute)
+
+
+def pinv(A: Tensor, *, atol: Any = None, rtol: Any = None, hermitian: bool = False) -> Tensor:
+    """Moore-Penrose inverse through the singular values above atol and above rtol times the largest (of symmetric matrices, if `hermitian`,
+    through the eigenvalues): (*, n, m) -> (*, m, n)."""
+    if hermitian:
+        values, u = eigh(A)
+        sizes, vh = magnitude(values), _t(u)
+    else:
+        u, values, vh = svd(A, full_matrices=False)
+        sizes = values
+    if not sizes._layout.shape[-1]:
         return _t(vh) @ _t(u)
-    limit = rtol if rtol is not None else max(A._layout.shape[-2:]) * dt.FInfo(A._layout.dtype).eps
-    kept = s > amax(s, -1, True) * limit
-    inverted = where(kept, 1.0 / where(kept, s, 1.0), 0.0)
+    kept = sizes > _least(A, sizes, atol, rtol)
+    inverted = where(kept, 1.0 / where(kept, values, 1.0), 0.0)
     return (_t(vh) * unsqueeze(inverted, -2)) @ _t(u)
 
 
 @full_precision
-def matrix_rank(A: Tensor, *, rtol: float | None = None) -> Tensor:
-    """Number of singular values above rtol times the largest: (*, n, m) -> (*) int64."""
-    s = svdvals(A.detach())
-    limit = rtol if rtol is not None else max(A._layout.shape[-2:]) * dt.FInfo(A._layout.dtype).eps
-    return sum(s > amax(s, -1, True) * limit, -1)
+def matrix_rank(A: Tensor, *, atol: Any = None, rtol: Any = None, hermitian: bool = False) -> Tensor:
+    """Number of singular values above atol and above rtol times the largest (of absolute eigenvalues, if `hermitian`): (*, n, m) -> (*) int64."""
+    plain = A.detach()
+    sizes = magnitude(eigvalsh(plain)) if hermitian else svdvals(plain)
+    return sum(sizes > _least(plain, sizes, atol, rtol), -1)
 
 
 def _largest(x: Tensor) -> Tensor:
@@ -396,8 +423,11 @@ def _largest(x: Tensor) -> Tensor:
     return amax(x, -1) if x._layout.shape[-1] else sum(x.detach(), -1)  # type: ignore[attr-defined]
 
 
-def matrix_norm(A: Tensor, ord: Any = "fro", dim: tuple[int, int] = (-2, -1), keepdim: bool = False) -> Tensor:
+def matrix_norm(
+    A: Tensor, ord: Any = "fro", dim: tuple[int, int] = (-2, -1), keepdim: bool = False, *, dtype: dt.DType | None = None
+) -> Tensor:
     """Norm of matrices: "fro", "nuc", 1, -1, 2, -2, inf or -inf: (*, n, m) -> (*)."""
+    A = A if dtype is None else A.to(dtype)
     if ord == "fro":
         return vector_norm(A, 2, dim, keepdim)
     moved = A.movedim(dim, (-2, -1))
@@ -417,30 +447,62 @@ def matrix_norm(A: Tensor, ord: Any = "fro", dim: tuple[int, int] = (-2, -1), ke
     return result
 
 
-def norm(A: Tensor, ord: Any = None, dim: Any = None, keepdim: bool = False, *, dtype: dt.DType | None = None) -> Tensor:
-    """Vector norm (one dim, or ord None), or matrix norm (two dims, or a 2-d A with ord)."""
-    A, keepdim = A if dtype is None else A.to(dtype), bool(keepdim)
+def norm(input: Tensor, ord: Any = None, dim: Any = None, keepdim: bool = False, *, dtype: dt.DType | None = None) -> Tensor:
+    """Vector norm (one dim, or ord None), or matrix norm (two dims, or a 2-d input with ord)."""
+    input, keepdim = input if dtype is None else input.to(dtype), bool(keepdim)
     pair = isinstance(dim, (tuple, list)) and len(dim) == 2
     if (
         ord is None
         or isinstance(dim, int)
-        or (dim is None and A._layout.ndim == 1)
+        or (dim is None and input._layout.ndim == 1)
         or (isinstance(dim, (tuple, list)) and len(dim) == 1)
     ):
-        return vector_norm(A, 2 if ord is None else ord, dim, keepdim)
-    return matrix_norm(A, ord, tuple(dim) if pair else (-2, -1), keepdim)  # type: ignore[arg-type]
+        return vector_norm(input, 2 if ord is None else ord, dim, keepdim)
+    return matrix_norm(input, ord, tuple(dim) if pair else (-2, -1), keepdim)  # type: ignore[arg-type]
 
 
 @full_precision
-def cond(A: Tensor) -> Tensor:
-    """Condition number in the 2-norm: (*, n, m) -> (*)."""
-    s = svdvals(A)
-    if not A._layout.numel:
-        return sum(s.detach(), -1)
-    return amax(s, -1) / amin(s, -1)
+def cond(A: Tensor, p: Any = None) -> Tensor:
+    """Condition number ||A|| ||A^-1|| in a matrix norm, by default the 2-norm: (*, n, m) -> (*)."""
+    if p is None or p in (2, -2):
+        s = svdvals(A)
+        if not A._layout.numel:
+            return sum(s.detach(), -1)
+        largest, smallest = amax(s, -1), amin(s, -1)
+        return smallest / largest if p == -2 else largest / smallest
+    require_square("linalg.cond", A)
+    invertible = A.detach()
+    singular = det(invertible) == 0
+    safe = where(unsqueeze(unsqueeze(singular, -1), -1), eye(A._layout.shape[-1], dtype=A._layout.dtype), A)
+    return where(singular, math.inf, matrix_norm(A, p) * matrix_norm(inv(safe), p))
+
+
+LstsqResult = named_result("linalg_lstsq", "solution", "residuals", "rank", "singular_values")
 
 
 @full_precision
-def lstsq(A: Tensor, B: Tensor) -> Tensor:
-    """X that minimises ||A X - B||, through the pseudo-inverse: (*, n, m), (*, n, k) -> (*, m, k)."""
-    return matmul(pinv(A), B)
+@beside_input
+def lstsq(A: Tensor, B: Tensor, rcond: float | None = None, *, driver: str | None = None) -> Any:
+    """X that minimises ||A X - B||, of least norm, through the pseudo-inverse: (*, n, m), (*, n, k) -> (*, m, k). With it the squared residuals
+    (*, k) (for n > m and full rank, as the driver says), the rank (*), and the singular values (drivers gelsd and gelss)."""
+    driver = "gelsy" if driver is None else driver
+    if driver not in ("gels", "gelsy", "gelsd", "gelss"):
+        raise ArgumentError(f"[linalg.lstsq] expected driver 'gels', 'gelsy', 'gelsd' or 'gelss', got {driver!r}: they differ in what they return")
+    x = _matrix("lstsq", A)
+    vector = B._layout.ndim == 1 or B._layout.ndim == x._layout.ndim - 1 and B._layout.shape == x._layout.shape[:-1]
+    right = unsqueeze(B, -1) if vector else B
+    solution = matmul(pinv(A, rtol=rcond), right)
+    _, n, m = _extents(x)
+    sizes = svdvals(x.detach())
+    rank = sum(sizes > _least(x, sizes, None, rcond), -1)
+    nothing = zeros((0,), dtype=x._layout.dtype)
+    residuals = nothing
+    known = x._layout.device is not META
+    if n > m and driver != "gelsy" and known and (driver == "gels" or bool((rank == m).all())):
+        residuals = sum((matmul(A, solution) - right) ** 2, -2)
+    return LstsqResult(
+        squeeze(solution, -1) if vector else solution,
+        residuals,
+        zeros((0,), dtype=dt.int64) if driver == "gels" else rank,
+        sizes if driver in ("gelsd", "gelss") else nothing,
+    )

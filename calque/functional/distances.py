@@ -18,6 +18,8 @@ from calque.tensor import Tensor
 
 __all__ = ["cdist", "cross", "diff", "dist", "pairwise_distance"]
 
+MODES = ("use_mm_for_euclid_dist_if_necessary", "use_mm_for_euclid_dist", "donot_use_mm_for_euclid_dist")
+
 
 @method()
 def dist(input: Tensor, other: Tensor, p: float = 2) -> Tensor:
@@ -27,9 +29,9 @@ def dist(input: Tensor, other: Tensor, p: float = 2) -> Tensor:
 
 
 @full_precision
-def cdist(x1: Tensor, x2: Tensor, p: float = 2.0, compute_mode: str | None = None) -> Tensor:
-    """Distances of order `p` between all pairs of rows: (*, n, d), (*, m, d) -> (*, n, m). `compute_mode` is accepted and
-    ignored.
+def cdist(x1: Tensor, x2: Tensor, p: float = 2.0, compute_mode: str = MODES[0]) -> Tensor:
+    """Distances of order `p` between all pairs of rows: (*, n, d), (*, m, d) -> (*, n, m). `compute_mode` says how PyTorch computes them; here
+    always by their differences.
 
     >>> import calque
     >>> calque.cdist(calque.tensor([[0.0, 0.0]]), calque.tensor([[3.0, 4.0], [0.0, 1.0]]))
@@ -41,6 +43,8 @@ def cdist(x1: Tensor, x2: Tensor, p: float = 2.0, compute_mode: str | None = Non
             f"{tuple(x1._layout.shape)} and "
             f"{tuple(x2._layout.shape)}"
         )
+    if compute_mode not in MODES:
+        raise ArgumentError(f"[cdist] expected compute_mode as one of {', '.join(MODES)}, got {compute_mode!r}: not a valid value for compute_mode")
     if p < 0:
         raise ArgumentError(f"[cdist] cdist only supports non-negative p values, got {p}")
     return row_distance(sub(unsqueeze(x1, -2), unsqueeze(x2, -3)), p)

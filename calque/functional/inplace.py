@@ -58,18 +58,18 @@ def install(namespace: Mapping[str, Any]) -> dict[str, Any]:
 
 
 @method("copy_")
-def copy_(input: Tensor, src: Operand, non_blocking: bool = False) -> Tensor:
-    """Write the values of `src` (converted and broadcast) into the tensor; gradients flow to `src`.
+def copy_(input: Tensor, other: Operand, non_blocking: bool = False) -> Tensor:
+    """Write the values of `other` (converted and broadcast) into the tensor; gradients flow to `other`.
 
     >>> import calque
     >>> calque.zeros(2, 2).copy_(calque.tensor([1, 2]))
     tensor([[1., 2.],
             [1., 2.]])
     """
-    if not is_tensor(src):
-        require_operands("copy_", src)
-        src = as_tensor(src)
-    value = cast(move(src, input._layout.device), input._layout.dtype)
+    if not is_tensor(other):
+        require_operands("copy_", other)
+        other = as_tensor(other)
+    value = cast(move(other, input._layout.device), input._layout.dtype)
     shape = input._layout.shape
     if value._layout.shape != shape:
         try:
@@ -77,13 +77,13 @@ def copy_(input: Tensor, src: Operand, non_blocking: bool = False) -> Tensor:
         except ShapeError:
             raise ShapeError(
                 f"[copy_] expected values that broadcast to the tensor's shape {tuple(shape)}, got shape "
-                f"{tuple(src._layout.shape)}; "
+                f"{tuple(other._layout.shape)}; "
                 "the sizes must match or be 1, aligned from the right"
             ) from None
     check_target("copy_", input)
-    if value is src and src._grad_fn is not None and local.state.grad:
-        value = wrap(src._storage, src._layout)  # hooks of the copy are not those of what was copied
-        value._grad_fn, value._requires_grad = function_node("CopyBackwards", (src,), (src._layout,), _same), True
+    if value is other and other._grad_fn is not None and local.state.grad:
+        value = wrap(other._storage, other._layout)  # hooks of the copy are not those of what was copied
+        value._grad_fn, value._requires_grad = function_node("CopyBackwards", (other,), (other._layout,), _same), True
     return assign(input, value)
 
 

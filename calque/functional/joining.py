@@ -10,7 +10,7 @@ from typing import Any
 from calque.base import dtypes as dt
 from calque.base.errors import ArgumentError, DTypeError, OutOfRangeError, ShapeError, how_to_pass
 from calque.base.layout import Layout
-from calque.base.shapes import Shape, contiguous_strides, listed, normalize_dim, whole
+from calque.base.shapes import Shape, contiguous_strides, in_words, listed, normalize_dim, whole
 from calque.functional.common import cast, is_number, is_tensor, method, prim
 from calque.functional.views import atleast_1d, atleast_2d, atleast_3d, expand, int_tuple, reshape, transpose, unsqueeze
 from calque.functional.windows import narrow, selected, sliced
@@ -85,7 +85,6 @@ def split_with_sizes(input: Tensor, split_sizes: Sequence[int], dim: int = 0) ->
     return _parts(input, found, "SplitWithSizesBackward0", lambda grads: prim("cat", *grads, d))
 
 
-@method("split")
 def split(tensor: Tensor, split_size_or_sections: Any, dim: int = 0) -> tuple[Tensor, ...]:
     """Pieces of a size (the last may be smaller) or of a list of sizes, as views: (A, B) -> (s, B), (s, B), ...
 
@@ -106,6 +105,12 @@ def split(tensor: Tensor, split_size_or_sections: Any, dim: int = 0) -> tuple[Te
         sizes = [min(size, extent - s) for s in range(0, extent, size)] if extent else [0]
         found = _remember(key, _cut(tensor._layout, d, sizes))
     return _parts(tensor, found, "SplitBackward0", lambda grads: prim("cat", *grads, d))
+
+
+@method("split")
+def _split(input: Tensor, split_size: Any, dim: int = 0) -> tuple[Tensor, ...]:
+    """`split`; the method's second parameter has another name in PyTorch."""
+    return split(input, split_size, dim)
 
 
 @method("chunk")
@@ -416,7 +421,10 @@ def roll(input: Tensor, shifts: Any, dims: Any = None) -> Tensor:
 @method("rot90")
 def rot90(input: Tensor, k: int = 1, dims: Sequence[int] = (0, 1)) -> Tensor:
     """Rotated by k quarter turns from the first towards the second dim."""
-    a, b = (normalize_dim(d, input._layout.ndim, "rot90") for d in dims)
+    given = listed("rot90", "dims", dims)
+    if len(given) != 2:
+        raise ArgumentError(f"[rot90] expected two dims, from the first towards the second, got {in_words(dims)}")
+    a, b = (normalize_dim(d, input._layout.ndim, "rot90") for d in given)
     if a == b:
         raise ShapeError(f"[rot90] expected two different dims, got {tuple(dims)}")
     turns = k % 4

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import math
 from collections.abc import Callable
 from math import prod as product
@@ -37,8 +38,18 @@ __all__ = [
 Dims = Any
 
 
+def flag(op: str, keepdim: Any) -> bool:
+    """`keepdim` as Python's bool, as which it is part of keys: NumPy's equals it, but is no int."""
+    if isinstance(keepdim, (bool, int, np.bool_)):
+        return bool(keepdim)
+    raise DTypeError(f"[{op}] expected keepdim as a bool, got {type(keepdim).__name__}; several dims go into a tuple")
+
+
 def numpy_names(function: Callable[..., Any]) -> Callable[..., Any]:
     """Accept NumPy's `axis` and `keepdims` for `dim` and `keepdim`."""
+
+    names = list(inspect.signature(function).parameters)
+    place = names.index("keepdim") if "keepdim" in names else len(names)
 
     @answering
     @functools.wraps(function)
@@ -50,7 +61,9 @@ def numpy_names(function: Callable[..., Any]) -> Callable[..., Any]:
                 if "keepdims" in keywords:
                     keywords["keepdim"] = keywords.pop("keepdims")
                 if "keepdim" in keywords:
-                    keywords["keepdim"] = bool(keywords["keepdim"])  # NumPy's bool equals Python's as a key, but is no int
+                    keywords["keepdim"] = flag(function.__name__, keywords["keepdim"])
+            if place < len(args) and args[place].__class__ is not bool:
+                args = (*args[:place], flag(function.__name__, args[place]), *args[place + 1 :])
             return function(*args, **keywords)
         except Exception as error:
             answer(function.__name__, function, args, keywords, error)
@@ -111,9 +124,9 @@ def sum(input: Tensor, dim: Dims = None, keepdim: bool = False, *, dtype: dt.DTy
 
 
 @method()
-def sum_to_size(input: Tensor, *size: Any) -> Tensor:
+def sum_to_size(input: Tensor, *sizes: Any, size: Any = None) -> Tensor:
     """Sum the dims that were broadcast from `size`: the adjoint of `expand`."""
-    shape = int_tuple("sum_to_size", size)
+    shape = int_tuple("sum_to_size", sizes if size is None else (size,))
     own = tuple(input._layout.shape)
     if own == shape:
         return input

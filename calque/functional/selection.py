@@ -539,8 +539,8 @@ def diagonal_scatter(input: Tensor, src: Tensor, offset: int = 0, dim1: int = 0,
 
 
 @method("map_")
-def map_(input: Tensor, tensor: Tensor, callable: Any) -> Tensor:
-    """Every element replaced by callable(own, other), on Python numbers."""
-    other = read(expand(tensor, tuple(input._layout.shape)), "map_")
-    values = np.vectorize(callable)(read(input, "map_"), other)
+def map_(input: Tensor, other: Tensor, callable: Any) -> Tensor:
+    """Every element replaced by callable(own, other's), on Python numbers."""
+    theirs = read(expand(other, tuple(input._layout.shape)), "map_")
+    values = np.vectorize(callable)(read(input, "map_"), theirs)
     return write_back("map_", input, upload(values, input._layout.dtype))

@@ -15,7 +15,7 @@ import numpy as np
 from calque.base import dtypes as dt
 from calque.base.errors import ArgumentError, DTypeError, OutOfRangeError, ShapeError
 from calque.base.shapes import normalize_dim, whole
-from calque.functional.common import Operand, cast, is_tensor, method, number, prim, require_operands
+from calque.functional.common import Operand, cast, is_tensor, method, number, prim, require_dims, require_operands
 from calque.functional.math import with_formula
 from calque.functional.placing import beside_input, host_values
 from calque.functional.reductions import numpy_names, take_chosen
@@ -278,6 +278,12 @@ def searchsorted(
     if side not in (None, "left", "right") or (side == "left" and right):
         raise ArgumentError(f"[searchsorted] expected side 'left' or 'right' in agreement with right={right}, got {side!r}")
     require_operands("searchsorted", input)
+    require_dims("searchsorted", sorted_sequence, 1, name="sorted_sequence")
+    if sorter is not None and (sorter._layout.dtype is not dt.int64 or sorter._layout.shape != sorted_sequence._layout.shape):
+        raise ArgumentError(
+            f"[searchsorted] expected sorter as int64 indices of shape {tuple(sorted_sequence._layout.shape)}, got {sorter._layout.dtype} of shape "
+            f"{tuple(sorter._layout.shape)}; pass what argsort() returns"
+        )
     where: Any = "right" if right or side == "right" else "left"
     rows = tuple(sorted_sequence._layout.shape)
     shape = tuple(input._layout.shape) if is_tensor(input) else ()

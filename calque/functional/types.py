@@ -12,6 +12,7 @@ from calque.base.errors import ArgumentError, DTypeError, ShapeError
 from calque.functional.common import attribute, is_tensor, method, require_operands
 from calque.functional.formats import converted
 from calque.functional.options import resolve_device, resolve_dtype
+from calque.run.memory import out_of_memory
 from calque.tensor import Tensor, read_number
 
 __all__ = ["can_cast", "is_floating_point", "is_nonzero", "is_tensor", "promote_types", "result_type"]
@@ -22,7 +23,7 @@ __all__ = ["can_cast", "is_floating_point", "is_nonzero", "is_tensor", "promote_
 
 @method("to")
 def to(
-    input: Tensor, *arguments: Any, dtype: Any = None, device: Any = None, copy: bool = False, memory_format: Any = None, **_: Any
+    input: Tensor, *arguments: Any, dtype: Any = None, device: Any = None, non_blocking: bool = False, copy: bool = False, memory_format: Any = None
 ) -> Tensor:
     """The tensor with another dtype or device, in the forms `to(dtype)`, `to(device)`, `to(device, dtype)`, `to(other)`;
     itself if nothing changes.
@@ -76,7 +77,7 @@ _LEGACY_NAME = {dtype: name for name, dtype in _LEGACY.items()}
 
 
 @method("type")
-def type_(input: Tensor, dtype: Any = None, non_blocking: bool = False, **_: Any) -> Any:
+def type_(input: Tensor, dtype: Any = None, non_blocking: bool = False) -> Any:
     """The legacy type name without an argument, else the tensor converted.
 
     >>> import calque
@@ -145,7 +146,13 @@ def is_signed(input: Tensor) -> bool:
     return input._layout.dtype.is_signed
 
 
-@method("is_pinned", "is_shared", "is_inference", "is_conj", "is_neg")
+@method("is_pinned")
+def is_pinned(input: Tensor, device: Any = None) -> bool:
+    """False: no device copies from pinned memory."""
+    return False
+
+
+@method("is_shared", "is_inference", "is_conj", "is_neg")
 def _no(input: Tensor) -> bool:
     """False."""
     return False
@@ -219,7 +226,10 @@ def item(input: Tensor) -> Any:
 @method("tolist")
 def tolist(input: Tensor) -> Any:
     """Nested lists of Python numbers; a number for a 0-d tensor."""
-    return read_number(input, "tolist", _nested)
+    try:
+        return read_number(input, "tolist", _nested)
+    except MemoryError as error:
+        raise out_of_memory(error, "tolist", f"the numbers of a tensor of shape {tuple(input._layout.shape)}") from None
 
 
 def _element(values: Any) -> Any:

@@ -202,9 +202,9 @@ def _permuted(view: Layout, dims: Shape) -> Entry:
 
 
 @method("permute")
-def permute(input: Tensor, *dims: Any, **keywords: Any) -> Tensor:
+def permute(input: Tensor, *axes: Any, dims: Any = None) -> Tensor:
     """Dimensions in the given order: (A, B, C) -> (C, A, B) for dims=(2, 0, 1)."""
-    wanted = int_tuple("permute", dims or (keywords.get("dims", ()),))
+    wanted = int_tuple("permute", axes if dims is None else (dims,))
     try:
         key = ("permute", input._layout, wanted)
         found = lookup(key)
@@ -230,7 +230,7 @@ def _exchanged(view: Layout, dim0: int, dim1: int, op: str) -> Entry:
     return _permuted(view, tuple(order))
 
 
-@method("transpose", "swapaxes", "swapdims")
+@method("transpose", "swapdims")
 def transpose(input: Tensor, dim0: int, dim1: int) -> Tensor:
     """Two dimensions exchanged, as a view.
 
@@ -247,7 +247,13 @@ def transpose(input: Tensor, dim0: int, dim1: int) -> Tensor:
     return make_view(input, found[0], "TransposeBackward0", found[1])
 
 
-swapaxes = swapdims = transpose
+swapdims = transpose
+
+
+@method("swapaxes")
+def swapaxes(input: Tensor, axis0: int, axis1: int) -> Tensor:
+    """`transpose`, under NumPy's name."""
+    return transpose(input, axis0, axis1)
 
 
 @method("t")
@@ -399,6 +405,7 @@ def sum_to_shape(g: Tensor, shape: Shape) -> Tensor:
     current = tuple(g._layout.shape)
     if current == shape:
         return g
+    shape = ints("sum_to_shape", shape)
     lead = len(current) - len(shape)
     dims = tuple(range(lead)) + tuple(lead + i for i, s in enumerate(shape) if s == 1 and current[lead + i] != 1)
     return reshape(prim("sum", g, dims, False) if dims else g, shape)

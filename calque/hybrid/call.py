@@ -34,6 +34,7 @@ from calque.run.losses import ReplayedLoss
 from calque.run.macro import Macro
 from calque.run.recorder import Storage, flush, local
 from calque.run.source import user_line
+from calque.run.trie import BOUND
 from calque.run.versions import Silent
 from calque.tensor import TENSOR_TYPES, Tensor, next_number
 
@@ -486,7 +487,7 @@ def _replayed(entry: Entry, macro: Macro, cells: list[Any], tensors: list[Tensor
         del created  # what nobody keeps need not be written
         flush(ending)
     elif macro.end.boundary:
-        flush("bound on pending work")
+        flush(BOUND)
     return result
 
 

@@ -15,7 +15,8 @@ from calque.run.capture import Capture, Counts, Script, plain_numbers
 from calque.run.interrupt import whole
 from calque.run.macro import Macro
 from calque.run.moved import moved
-from calque.run.recorder import Counters, Storage, flush, local, root
+from calque.run.recorder import Storage, flush, local
+from calque.run.trie import BOUND, Counters, root
 from calque.tensor import Tensor, wrap
 
 PLACES = 128  # places of a trace that were met once; with more of them a call starts a new trace, whose beginning is always the same place
@@ -73,7 +74,7 @@ class Memory:
             if macro.ready and macro.fits(trace, cells):  # type: ignore[arg-type]
                 self.tick = macro.used = self.tick + 1
                 return macro
-        if not trace.n:
+        if trace.cur is root():
             return None
         elsewhere = [m for (known, _), level in self.roots.items() if known == key for m in level if m.ready]
         for macro in sorted(elsewhere, key=lambda m: -m.used)[:VARIANTS]:
@@ -252,5 +253,5 @@ class Region:
             created, last = macro.replay(local.state.trace, cells, known), macro
         Counts.replays += 1
         if last.end.boundary:
-            flush("bound on pending work")
+            flush(BOUND)
         return [None if place is None else handle(place, created, cells) for place in last.result]

@@ -26,7 +26,8 @@ from calque.run.interrupt import of_handler
 from calque.run.macro import Direct, Macro
 from calque.run.others import LOCK
 from calque.run.queues import at, on, queue_of
-from calque.run.recorder import Counters, Storage, count_flush, local, realised
+from calque.run.recorder import Storage, count_flush, local, realised
+from calque.run.trie import Counters, root
 from calque.run.versions import silence
 from calque.tensor import TENSOR_TYPES, Tensor
 
@@ -117,7 +118,7 @@ class Interrupted:
 def repeat_of(entry: Any, macro: Macro, args: tuple[Any, ...]) -> Repeat | None:
     """How to repeat a call that has just been replayed with these arguments, if that is possible."""
     direct, outcome = macro.start_up, macro.result
-    if direct.__class__ is not Direct or not _plain(macro, direct, outcome):
+    if direct.__class__ is not Direct or macro.start is not root(macro.ending) or not _plain(macro, direct, outcome):
         return None
     tensors = [k for k, a in enumerate(args) if a.__class__ in TENSOR_TYPES]
     few, all_ = len(tensors), len(tensors) + len(entry.fixed)

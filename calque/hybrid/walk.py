@@ -18,7 +18,8 @@ from calque.run.live import leaves
 from calque.run.losses import watch_value
 from calque.run.macro import Macro, key_of
 from calque.run.others import foreign_buffer
-from calque.run.recorder import Storage, Trace, flush, local, root
+from calque.run.recorder import Storage, Trace, flush, local
+from calque.run.trie import root
 
 
 class Walk:
@@ -181,7 +182,7 @@ class Walk:
             if buffer.trace is trace:
                 buffer.trace = None
         del trace.inputs[inputs:], trace.scalars[scalars:], trace.checks[checks:], trace.storages[storages:]
-        trace.cur, trace.n = (root(), 0) if flushed else (self.start, self.first)
+        trace.cur, trace.n = (root(self.steps[flushed - 1][0].ending), 0) if flushed else (self.start, self.first)
 
     def _rewind(self, flushed: int) -> None:
         """Storages that the programs wrote look as before the call until they are bound again. Their values are those of now: what runs again only
@@ -198,7 +199,7 @@ class Walk:
             self.after.append((storage, storage.layout, storage.version, storage.writer, value))
             storage.trace, storage.slot = (home, slot) if home is self.trace and slot < self.first else (None, -1)
             storage.layout, storage.version, storage.writer, storage.buffer, storage.home = layout, version, writer, value, None
-        trace = Trace(root())
+        trace = Trace(self.start)
         if self.first:  # handles remember their slots of this very trace
             trace = self.trace
             trace.cur, trace.n = self.start, self.first

@@ -14,11 +14,13 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from calque.base.errors import CheckpointError, CheckpointNotFoundError, OutOfMemoryError, UnsafeFileError
+from calque.base.errors import CheckpointError, CheckpointNotFoundError, UnsafeFileError
+from calque.base.text import shown
 from calque.io.bounds import Damaged
 from calque.io.layout import Entry, Header, header_length, parse_header
 from calque.io.structure import Array, Leaf, unflatten
 from calque.run.interrupt import of_handler
+from calque.run.memory import out_of_memory
 
 _CHUNK = 1 << 20  # bytes read and checksummed at a time: stays in the cache
 _ALIGNMENT = 64
@@ -173,8 +175,9 @@ def _read_array(source: _Source, header: Header, entry: Entry) -> Array:
     size = entry.end - entry.start
     try:
         data = _aligned(size)
-    except MemoryError:
-        raise OutOfMemoryError(f"[load] tensor {entry.name!r} needs {size:,} bytes, more than this process can get") from None
+    except MemoryError as error:
+        what = f"{size:,} bytes of tensor {shown(entry.name)} with shape {entry.shape} of {entry.code}"
+        raise out_of_memory(error, "load", what) from None
     crc, view = 0, data.data
     for start in range(0, size, _CHUNK):
         chunk = view[start : start + _CHUNK]

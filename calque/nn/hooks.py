@@ -7,7 +7,7 @@ from collections import OrderedDict
 from itertools import count
 from typing import Any
 
-from calque.base.errors import AutogradError
+from calque.base.errors import AutogradError, DTypeError
 from calque.functional.common import is_tensor
 from calque.run.recorder import local
 from calque.tensor import Tensor, function_node, output_nodes, wrap
@@ -41,6 +41,8 @@ class HookDict(OrderedDict[int, Any]):
 
     def add(self, hook: Any, prepend: bool = False) -> RemovableHandle:
         """Append (or prepend) a hook."""
+        if not callable(hook[0] if isinstance(hook, tuple) else hook):
+            raise DTypeError(f"[register_hook] expected a function as hook, got {type(hook).__name__}; pass the function itself, not its result")
         handle = RemovableHandle(self)
         self[handle.id] = hook
         if prepend:

@@ -9,7 +9,6 @@ from calque.nn import functional as F
 from calque.nn.functional import (
     adaptive_avg_pool1d,
     adaptive_max_pool1d,
-    alpha_dropout,
     avg_pool1d,
     bilinear,
     celu,
@@ -21,8 +20,6 @@ from calque.nn.functional import (
     conv_transpose1d,
     conv_transpose2d,
     cosine_similarity,
-    dropout,
-    feature_alpha_dropout,
     group_norm,
     hardshrink,
     layer_norm,
@@ -51,6 +48,21 @@ __all__ = [
 
 method()(hardshrink)
 method()(prelu)
+
+
+def dropout(input: Tensor, p: float, train: bool) -> Tensor:
+    """`nn.functional.dropout` with PyTorch's names for `torch.dropout`."""
+    return F.dropout(input, p, train)
+
+
+def alpha_dropout(input: Tensor, p: float, train: bool) -> Tensor:
+    """`nn.functional.alpha_dropout` with PyTorch's names for `torch.alpha_dropout`."""
+    return F.alpha_dropout(input, p, train)
+
+
+def feature_alpha_dropout(input: Tensor, p: float, train: bool) -> Tensor:
+    """`nn.functional.feature_alpha_dropout` with PyTorch's names for `torch.feature_alpha_dropout`."""
+    return F.feature_alpha_dropout(input, p, train)
 
 
 @method()

@@ -76,6 +76,8 @@ class Line:
 
     def _collect(self, chain: Any) -> bool:
         for layer in chain._modules.values():
+            if layer is None:
+                return False
             kind, own = layer.__class__, layer.__dict__
             forward = _layers.get(kind) or _chains.get(kind)
             if forward is None or own.get("_hooked") or own["_buffers"]:  # hybridized ones, too: they do the same

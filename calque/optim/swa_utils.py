@@ -11,6 +11,7 @@ from calque import functional as T
 from calque.autograd.modes import no_grad
 from calque.base import dtypes as dt
 from calque.base.errors import ArgumentError, DTypeError
+from calque.functional.common import is_number, is_tensor
 from calque.nn.module import Module
 from calque.nn.modules.norm import _BatchNorm
 from calque.optim.optimizer import Optimizer
@@ -167,6 +168,8 @@ class SWALR(LRScheduler):
             raise ArgumentError(f"[SWALR] anneal_epochs must be equal or greater than 0, got {anneal_epochs}")
         require_optimizer("SWALR", optimizer)
         for group, rate in zip(optimizer.param_groups, per_group("SWALR", "swa_lr", optimizer, swa_lr), strict=True):
+            if not is_number(rate) and not is_tensor(rate):
+                raise DTypeError(f"[SWALR] expected swa_lr as a number, or one for every group, got {type(rate).__name__}")
             group["swa_lr"] = rate
         self._anneal_strategy, self.anneal_epochs = anneal_strategy, anneal_epochs
         super().__init__(optimizer, last_epoch)

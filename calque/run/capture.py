@@ -20,11 +20,11 @@ from calque.run.dispatch import raise_pending
 from calque.run.live import LIVE, LiveFloat, LiveInt, leaves, live, plain, rebuilt
 from calque.run.macro import ABSENT, ELSEWHERE, REALISED, Fresh, Macro, Number, Test, key_of, known_values, state_of
 from calque.run.numbers import scalar_tag
-from calque.run.recorder import INPUT, Edge, Storage, Trace, flush, local, materialise, root
+from calque.run.recorder import INPUT, Storage, Trace, flush, local, materialise
 from calque.run.source import user_line
+from calque.run.trie import BOUND, Edge, root
 from calque.run.versions import written_since
 
-BOUND = "bound on pending work"
 ENDINGS = ("optimizer.step", BOUND, "parallel_apply", "pipeline")  # flushes that a replay repeats: nobody reads anything there
 LARGEST_CONSTANT = 1 << 16  # elements of a tensor that is made of Python data
 LARGEST = 256  # elements of a value that Python may read
@@ -134,7 +134,7 @@ class Capture:
             self.close(reason)
         plain_numbers(trace)
         if done and not self.failed:
-            self._bind(trace)
+            self._bind(trace, reason)
             self.flushed()
         return done
 
@@ -144,8 +144,8 @@ class Capture:
             self.keys.append(())
             self._open()
 
-    def _bind(self, trace: Trace) -> None:
-        """Give the storages of the trace what they became when a replay ran it, and begin a new trace."""
+    def _bind(self, trace: Trace, reason: str) -> None:
+        """Give the storages of the trace what they became when a replay ran it for this reason, and begin a new trace."""
         assert self.script is not None
         cells = {id(st): k for k in range(len(self.known)) for st in (self.cell(k),) if st is not None}
         for storage in trace.attached.values():
@@ -159,7 +159,7 @@ class Capture:
         trace.storages.clear()
         trace.attached.clear()
         trace.inputs = []
-        local.state.trace = Trace(root())
+        local.state.trace = Trace(root(reason))
 
     def numbers(self, source: Callable[[], list[Any]], needed: bool = True) -> list[Any]:
         """What `source` says, as numbers that a replay asks it for. `needed`: some of them must be used, else they were lost."""

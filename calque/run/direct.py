@@ -11,8 +11,9 @@ from calque.run.interrupt import SHIELD
 from calque.run.numbers import Number
 from calque.run.others import LOCK
 from calque.run.places import Split
-from calque.run.recorder import Counters, Edge, count_flush
+from calque.run.recorder import count_flush, local
 from calque.run.source import user_line
+from calque.run.trie import Counters, Edge, root
 
 
 def start_plan(
@@ -21,6 +22,7 @@ def start_plan(
     """What a flush at `edge` comes down to when everything about it is known: start the program."""
     count_flush(edge, reason, 5)  # this, `Macro.start_directly` and the two that lead there
     Counters.plan_hits += 1
+    local.state.trace.cur = root(reason)  # nothing is recorded: what comes next begins there
     session = tracing.active
     start = session.begin() if session is not None else 0.0
     flow = session.flow() if session is not None else 0

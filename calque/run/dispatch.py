@@ -29,6 +29,7 @@ from calque.run.checked import Inspection
 from calque.run.diagnose import Salvage, checked_values
 from calque.run.engine import CPU_QUEUE, ENGINE, Queue, Task, alone, depths, drain, forget_frames, somebody_waits
 from calque.run.interrupt import SHIELD, of_handler
+from calque.run.memory import UNNAMED, out_of_memory, out_of_program
 from calque.run.partial import LEFT, Absence, Partial, back
 from calque.run.queues import at, queue_of
 from calque.run.source import user_line
@@ -90,6 +91,10 @@ class Plan:
                 self.habit = row + 1 if row + 1 < HABIT else HABIT + TRUSTED
 
         task.waited = waited
+
+    def ready(self) -> bool:
+        """Whether it need not be compiled first."""
+        return self.compiled is not None
 
     def expected(self) -> bool:
         """Whether `habitual` would say so; nothing is counted."""
@@ -176,7 +181,10 @@ def estimate_cost(program: Program) -> int:
 
 def new_array(numel: int, dtype: DType | None, np_dtype: Any = None) -> Array:
     """An uninitialised 64-byte aligned 1-D array from the backend's pool; raises `OutOfMemoryError` if it cannot fit."""
-    return allocate(numel, np_dtype if dtype is None else dtype.np)
+    try:
+        return allocate(numel, np_dtype if dtype is None else dtype.np)
+    except MemoryError as error:
+        raise out_of_memory(error, UNNAMED, f"{numel:,} elements of {dtype or np_dtype!r}") from None
 
 
 _unreported: list[BaseException] = []  # raised at the next read: they have kept state from being written
@@ -324,8 +332,8 @@ def _run_here(
         else:
             try:
                 results = form.executable.run(arrays, scalars)
-            except MemoryError:
-                raise
+            except MemoryError as error:
+                raise out_of_program(error, plan.program) from None
             except Exception as error:
                 if of_handler(error):
                     raise
@@ -420,8 +428,8 @@ def _compute(
 ) -> None:
     try:
         results, failed, position = plan.run(arrays, scalars, progress)
-    except MemoryError:
-        raise  # nothing has run; trying again by another path would not fit either
+    except MemoryError as error:  # nothing has run; trying again by another path would not fit either
+        raise out_of_program(error, plan.program) from None
     except Exception as error:
         if of_handler(error):
             raise

@@ -14,8 +14,8 @@ from types import FrameType
 from typing import Any
 
 from calque.base.errors import LeakWarning
-from calque.run.recorder import Counters
 from calque.run.source import inside_package, user_line, warn_user
+from calque.run.trie import Counters
 
 REPEATS = 50  # iterations that one graph may span before it is called a leak
 LONG = 1000  # the same without any other evidence: a recurrent network may be unrolled that far, not further

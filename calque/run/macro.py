@@ -19,7 +19,8 @@ from calque.run.dispatch import new_array
 from calque.run.others import foreign_buffer
 from calque.run.places import SEVERAL
 from calque.run.queues import on
-from calque.run.recorder import Edge, Storage, Trace, local, realised, share_value, snapshot
+from calque.run.recorder import Storage, Trace, local, realised, share_value, snapshot
+from calque.run.trie import Edge
 from calque.run.versions import silence
 
 REALISED, SHARED, ELSEWHERE, ABSENT = -1, -2, -3, -4

@@ -18,8 +18,6 @@ from calque.run.recorder import (
     UPDATE_AT,
     VIEW,
     VIEW_AT,
-    Counters,
-    Edge,
     Storage,
     Trace,
     _input_slot,
@@ -29,6 +27,7 @@ from calque.run.recorder import (
     local,
     view_slot,
 )
+from calque.run.trie import BOUND, Counters, Edge
 
 
 class Bound(Exception):
@@ -38,6 +37,8 @@ class Bound(Exception):
 def moved(macro: Macro, trace: Trace, cells: list[Storage | None]) -> Macro | None:
     """`macro`, as its call would be recorded where the trace stands; None if only running it tells."""
     if macro.test is not None or macro.copies is not None or macro.fresh or macro.checks or local.state.device is not None:
+        return None
+    if macro.ending == BOUND:  # pending work is cut there, not here
         return None
     scratch = Trace(trace.cur)
     scratch.n, scratch.inputs = trace.n, list(trace.inputs)

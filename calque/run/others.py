@@ -69,7 +69,7 @@ def foreign_buffer(storage: Any, state: Any) -> Buffer:
                 break
             if storage.layout.device is META:
                 raise no_values()
-            if storage.version:
+            if storage.version and not state.nested:
                 Sharing.met(trace)
             seen = state.seen
             if seen is not None and seen.trace is trace and slot in seen.buffers:

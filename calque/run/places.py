@@ -197,6 +197,10 @@ class Split:
         for part in self.parts:
             part.plan = make_plan(part.own_program(kept), cause, part.device)
 
+    def ready(self) -> bool:
+        """Whether no part has to be compiled first."""
+        return all(part.plan is not None and part.plan.compiled is not None for part in self.parts)
+
     def start(
         self, inputs: list[Buffer], scalars: Sequence[Any], outputs: list[Buffer], errors: list[Callable[[int], Exception]],
         previous: Sequence[Buffer | None],

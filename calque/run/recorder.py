@@ -9,12 +9,13 @@ Slots: every input, view and result of a trace has a number, in recording order.
 
 from __future__ import annotations
 
+import gc
 import sys
 import threading
 from collections.abc import Callable
 from typing import Any
 
-from calque.base.collector import without_full_collections
+from calque.base.collector import pause_collections, without_full_collections
 from calque.base.config import settings
 from calque.base.device import CPU, META, Device, InUse
 from calque.base.dtypes import DType, int64
@@ -30,9 +31,9 @@ from calque.run.exclusive import judge
 from calque.run.interrupt import SHIELD
 from calque.run.numbers import Number
 from calque.run.others import LOCK, foreign_buffer
-from calque.run.paths import edge_count, latest_use
 from calque.run.places import SEVERAL, Split, build_program, floating_outputs, place_of, split
 from calque.run.source import user_line
+from calque.run.trie import Counters, Edge, beat, evict, root
 
 INPUT = opdef.get("input")
 VIEW = opdef.get("view")
@@ -69,40 +70,6 @@ def realised(buffer: Buffer, value: Layout) -> Storage:
     return storage
 
 
-class Edge:
-    """One recorded operation on a path of the trie. `next` holds the continuations."""
-
-    __slots__ = (
-        "next", "parent", "op", "inputs", "attrs", "layout", "input_layouts", "line", "plans", "depth", "used", "boundary", "nbytes", "place",
-        "fixed",
-    )  # fmt: skip
-
-    def __init__(self, parent: "Edge | None", op: Any, inputs: tuple[Any, ...], attrs: tuple[Any, ...], value: Any, line: str) -> None:
-        self.next: dict[Any, Edge] = {}
-        self.parent = parent
-        self.op = op
-        self.inputs = inputs  # slot numbers; ("s", dtype) for a run-time scalar; ("c", value, dtype) for a baked constant
-        self.attrs = attrs
-        self.layout: Layout = value
-        self.input_layouts: tuple[Any, ...] = ()
-        self.line = line
-        self.plans: dict[Any, Any] | None = None
-        self.depth: int = 0 if parent is None else parent.depth + 1
-        self.nbytes: int = 0 if parent is None else parent.nbytes + (value.nbytes if op is INPUT and value.device is not META else 0)
-        # Device of all work on the path so far; whether somebody asked for the device of this value, rather than of its operands.
-        before = None if parent is None else parent.place
-        self.place: Any = None if parent is None else value.device if before is None or before is value.device else SEVERAL
-        self.fixed = False
-        self.used = 0
-        # Pending work is bounded: by operations, and by the bytes of inputs it keeps alive (its results cost nothing until the flush).
-        # The cut comes behind a contraction if one is near: an unrolled loop is then cut at the same place of its body whatever its length is,
-        # and the kernels on both sides of the cut are always the same.
-        limit = settings.max_pending_ops
-        self.boundary = self.nbytes >= settings.max_pending_bytes or (
-            self.depth >= limit and (op.kind == "contract" or self.depth >= limit + limit // 8)
-        )
-
-
 class Trace:
     """What one thread has recorded since its last flush. `inputs`, `scalars`, `cur`, `n` change with no call in between, where Ctrl-C could come."""
 
@@ -124,13 +91,13 @@ class State:
     """Per-thread recording state; `grad`, `inference` and `autocast` (the lower dtype, or None) are modes, kept here for one look-up on the hot
     path."""
 
-    __slots__ = ("trace", "grad", "inference", "busy", "capture", "autocast", "applied", "started", "waiting", "device", "seen")
+    __slots__ = ("trace", "grad", "inference", "capture", "autocast", "applied", "started", "waiting", "device", "seen", "nested")
 
-    def __init__(self) -> None:
+    def __init__(self, nested: bool = False) -> None:
+        self.nested = nested  # whether it is the one of code that the collector runs
         self.trace = Trace(root())
         self.grad = True
         self.inference = False
-        self.busy = False
         self.autocast: DType | None = None
         self.device: Device | None = None  # where values that are made from nothing go, if somebody asked
         self.capture: Any = None  # a `run.capture.Capture` while a call is being recorded for replay
@@ -142,28 +109,13 @@ class State:
 
 class _Local(threading.local):
     def __init__(self) -> None:
-        self.state = State()
+        paused = pause_collections()  # what is collected in a thread may record
+        self.state, self.aside = State(), State(True)  # see `aside`
+        if paused:
+            gc.enable()
 
 
-class _Counters:
-    """Public counters of the recorder, read by `calque.stats()`. There is one object, as a write to an attribute of a class empties the interpreter's
-    caches of it."""
-
-    __slots__ = ("edges", "flushes", "plan_hits", "plan_misses", "evictions", "reasons")
-
-    def __init__(self) -> None:
-        self.edges = self.flushes = self.plan_hits = self.plan_misses = self.evictions = 0
-        self.reasons: dict[str, int] = {}
-
-
-Counters = _Counters()
-_ROOT = Edge(None, None, (), (), None, "")
 _TICK = 0
-
-
-def root() -> Edge:
-    """The empty path."""
-    return _ROOT
 
 
 local = _Local()
@@ -200,6 +152,8 @@ def grow(
     edge = Edge(trace.cur, op, inputs, attrs, value, recording_line())
     edge.fixed = forced or (local.state.device is not None and not any(isinstance(source, int) for source in inputs))
     edge.input_layouts = layouts
+    if edge.rhythm is not None:
+        beat(edge, edge.rhythm)
     if Counters.edges >= settings.max_trie_edges:
         evict()
     trace.cur.next[key] = edge
@@ -426,7 +380,9 @@ def flush(reason: str, awaited: bool = False, wanted: tuple[int, ...] = ()) -> N
     for which other devices wait."""
     state = local.state
     trace = state.trace
-    if trace.cur is _ROOT:
+    if not trace.n:
+        if state.capture is None:
+            trace.cur = root(reason)
         return
     state.seen = None
     if state.capture is not None and state.capture.flushing(trace, reason):
@@ -446,10 +402,10 @@ def flush(reason: str, awaited: bool = False, wanted: tuple[int, ...] = ()) -> N
     flow = session.flow() if session is not None else 0
     try:
         with LOCK:
-            state.trace = Trace(_ROOT)
+            state.trace = Trace(root(reason))
             _dispatch(trace, reason, awaited, wanted)
-            trace.inputs, trace.scalars = [], []  # caches still point to the trace; it must not keep memory alive
     finally:
+        trace.inputs, trace.scalars = [], []  # buffers and caches know their trace; it must not keep memory alive
         if trace.early is not None:
             in_vain(trace)
         if held:
@@ -485,7 +441,7 @@ def _flush_at_once(state: State, trace: Trace, reason: str, awaited: bool) -> bo
         plan = edge.plans.get((tuple(made), (-1,) * len(made), ()))
         if plan is None or plan.__class__ is Split or plan.floating:
             return False
-        results, fresh = run_at_once(plan, inputs, scalars, awaited), Trace(_ROOT)
+        results, fresh = run_at_once(plan, inputs, scalars, awaited), Trace(root(reason))
         if results is None or trace.cur is not edge or state.trace is not trace:  # code that an interrupt has run may have recorded something
             return False
         state.trace = fresh  # until the end of this, values of the old trace can be had as those of another thread can
@@ -544,8 +500,9 @@ def _dispatch(trace: Trace, reason: str, awaited: bool, wanted: tuple[int, ...])
     outputs = list(made.values())
     for k in plan.floating:
         outputs[k].floating = True
-    inputs, trace.inputs = trace.inputs, []  # buffers know their trace: a trace that kept them would be a reference cycle
+    inputs = trace.inputs.copy()  # those of the trace serve code that the collector runs meanwhile (see `aside`), until the results are handed out
     previous = [before.get(slot) for slot in numbers] if before else ()
+    paused = plan.ready() and pause_collections()  # from here on inputs may be overwritten
     try:
         if plan.__class__ is Split:
             plan.start(inputs, trace.scalars, outputs, errors, previous)
@@ -555,6 +512,8 @@ def _dispatch(trace: Trace, reason: str, awaited: bool, wanted: tuple[int, ...])
                 learn(trace, plan, at_once)
     finally:  # also after an interrupt: the trace cannot be run again
         _hand_out(trace, live, made)
+        if paused:
+            gc.enable()
 
 
 def _hand_out(trace: Trace, live: list[Storage], made: dict[int, Buffer]) -> None:
@@ -573,15 +532,3 @@ def materialise(storage: Storage, reason: str, awaited: bool = True) -> Buffer:
         if storage.buffer is None:
             return foreign_buffer(storage, local.state)
     return storage.buffer
-
-
-def evict() -> None:
-    """Forget the least recently used half of the first-level paths (and all paths if that does not help)."""
-    Counters.evictions += 1
-    branches = sorted(_ROOT.next.items(), key=lambda item: latest_use(item[1]))
-    for key, _ in branches[: max(1, len(branches) // 2)]:
-        del _ROOT.next[key]
-    Counters.edges = sum(edge_count(e) for e in set(_ROOT.next.values()))
-    if Counters.edges > settings.max_trie_edges // 2:
-        _ROOT.next.clear()
-        Counters.edges = 0

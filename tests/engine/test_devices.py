@@ -143,7 +143,7 @@ HOSTED = {
     "gcd": lambda x: calque.gcd(x.long(), x[0].long()),
     "scatter_reduce": lambda x: x.scatter_reduce(0, x.long() % 3, x, "amax"),
     "inv": lambda x: (calque.linalg.inv(regular(x)), calque.det(regular(x)), *calque.slogdet(regular(x))),
-    "solve": lambda x: (calque.linalg.solve(regular(x), x[:, :2]), calque.linalg.lstsq(x, x[:, :1])),
+    "solve": lambda x: (calque.linalg.solve(regular(x), x[:, :2]), *calque.linalg.lstsq(x, x[:, :1])),
     "cholesky": lambda x: (calque.linalg.cholesky(regular(x)), *calque.linalg.eigh(regular(x)), calque.linalg.eigvalsh(regular(x))),
     "svd": lambda x: (*calque.linalg.svd(x), calque.linalg.svdvals(x), calque.linalg.matrix_rank(x), calque.pinverse(x)),
     "qr": lambda x: (*calque.linalg.qr(x), *calque.linalg.qr(x, "r")),

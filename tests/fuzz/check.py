@@ -14,7 +14,7 @@ import numpy as np
 import calque
 import calque.nn.functional
 from calque.base.config import settings
-from calque.run import dispatch, pipeline, recorder
+from calque.run import dispatch, pipeline, recorder, trie
 from tests.fuzz.pool import EPS, Value, array_of
 from tests.fuzz.programs import Machine
 
@@ -23,8 +23,7 @@ def forget() -> None:
     """Flush, and drop every recorded path with its compiled programs, so that the next run starts from nothing."""
     recorder.flush("test")
     calque.synchronize()
-    recorder.root().next.clear()
-    recorder.Counters.edges = 0
+    trie.forget()
 
 
 @contextlib.contextmanager

@@ -243,10 +243,10 @@ class Garbage:
         self.reader.handler(0, None)
 
 
-def reading(loop: Loop, moments: int) -> str:
+def reading(loop: Loop, moments: int, sort: str | None = None) -> str:
     """Read and record from handlers and from `__del__` at random moments of the loop; what went wrong, if anything did."""
     reader = Reader(loop)
-    by_collector = loop.rng.random() < 0.5
+    by_collector = loop.rng.random() < 0.5 if sort is None else sort == "collector"
     start = time.perf_counter()
     loop.check_losses()
     seconds = time.perf_counter() - start
@@ -280,17 +280,17 @@ def reading(loop: Loop, moments: int) -> str:
 def mismatch(seed: int, moments: int = 4, only: str | None = None) -> str:
     """What goes wrong in the program of this seed, if anything does."""
     loop, text = Loop(seed), ""
-    if only != "reading":
+    if only in (None, "raising"):
         with tempfile.TemporaryDirectory() as folder:
             text = raising(loop, moments, folder)
-    return text or (reading(loop, moments) if only != "raising" else "")
+    return text or (reading(loop, moments, None if only == "reading" else only) if only != "raising" else "")
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--count", type=int, default=200)
     parser.add_argument("--seed", type=int, default=0, help="first seed")
-    parser.add_argument("--only", choices=("raising", "reading"), help="one sort alone")
+    parser.add_argument("--only", choices=("raising", "reading", "collector", "handler"), help="one sort alone")
     parser.add_argument("--moments", type=int, default=8, help="interrupts of each sort per program")
     options = parser.parse_args()
     failures, start = 0, time.monotonic()

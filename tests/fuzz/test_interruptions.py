@@ -11,3 +11,9 @@ from tests.fuzz.interruptions import mismatch
 def test_what_a_handler_raises_comes_out_and_loses_nothing(part: int, seed: int) -> None:
     text = mismatch(seed + part, 4, "raising")
     assert not text, f"python -m tests.fuzz.interruptions --only raising --count 1 --seed {seed + part}: {text}"
+
+
+@pytest.mark.parametrize("part", range(6))
+def test_what_the_collector_runs_reads_and_records_without_a_trace(part: int, seed: int) -> None:
+    text = mismatch(seed + part, 4, "collector")
+    assert not text, f"python -m tests.fuzz.interruptions --only collector --count 1 --seed {seed + part}: {text}"

@@ -14,6 +14,7 @@ from calque import nn
 from calque.base.config import settings
 from calque.nn import functional as F
 from calque.run import dispatch, recorder
+from calque.run.trie import forget
 
 DEVICES = ("cpu:0", "cpu:1")
 
@@ -187,8 +188,7 @@ def fresh(seed: int, prepare: Callable[[Any, int], None], steps: int = 14) -> li
     """The loop as in a new process: how often a small program was seen decides whether it is interpreted, so none of earlier loops may be known."""
     recorder.flush("test")
     calque.synchronize()
-    while recorder.root().next:
-        recorder.evict()
+    forget()
     return Loop(seed, prepare).run(steps)
 
 

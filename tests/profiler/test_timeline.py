@@ -18,7 +18,7 @@ from calque.backend.cpu.executable import CpuExecutable
 from calque.base.config import settings
 from calque.base.errors import ProfileError
 from calque.data import DataLoader
-from calque.run import dispatch, recorder, trace
+from calque.run import dispatch, recorder, trace, trie
 
 
 def work(size: int = 200) -> None:
@@ -29,7 +29,7 @@ def work(size: int = 200) -> None:
 def forget() -> None:
     recorder.flush("test")
     calque.synchronize()
-    recorder.root().next.clear()
+    trie.forget()
 
 
 COMMON = {"ph", "name", "pid", "tid"}

@@ -11,7 +11,7 @@ import pytest
 import calque
 from calque.base.config import settings
 from calque.base.errors import ProfileError
-from calque.run import trace
+from calque.run import trace, trie
 
 
 def chain(a: Any, b: Any) -> Any:
@@ -91,10 +91,10 @@ def test_a_training_step_steps_once_per_run() -> None:
 
 def test_the_reference_backend_is_explained_without_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(settings, "backend", "ref")
-    calque.run.recorder.root().next.clear()
+    trie.forget()
     found = calque.explain(lambda x: x.exp(), calque.ones(5))
     assert found.kernels == () and len(found.programs) == 1
-    calque.run.recorder.root().next.clear()
+    trie.forget()
 
 
 def test_mistakes() -> None:

@@ -11,7 +11,7 @@ import pytest
 
 import calque
 from calque.base.config import settings
-from calque.run import backends, causes, dispatch, recorder
+from calque.run import backends, causes, dispatch, recorder, trie
 from calque.run.engine import CPU_QUEUE, Task
 
 
@@ -28,7 +28,7 @@ def compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is interpreted first, and nothing was met before."""
     monkeypatch.setattr(dispatch, "INTERPRET_WORK", 0)
     causes._known.clear()
-    recorder.root().next.clear()
+    trie.forget()
 
 
 def test_flushes_are_counted_by_reason_and_line() -> None:
@@ -93,13 +93,13 @@ def test_more_reasons_to_compile(compiled: None) -> None:
     c.tolist()
     assert calque.stats().compiles == {"new program": 1, "other results": 1}
     calque.stats(reset=True)
-    recorder.root().next.clear()
+    trie.forget()
     (a.exp() + 1).tolist()
     assert calque.stats().compiles == {"seen before": 1}
 
 
 def test_small_programs_are_interpreted_first() -> None:
-    recorder.root().next.clear()
+    trie.forget()
     (calque.ones(5) / 7.5).sum().item()
     found = calque.stats()
     assert found.interpreted == 1 and found.compiled == 0 and found.compiles == {} and found.compilations == []

@@ -19,6 +19,7 @@ from calque.run.buffer import Buffer
 from calque.run.engine import Task
 from calque.run.nodes import FunctionNode, GradNode, OutputNode
 from calque.run.recorder import Storage
+from calque.run.trie import forget
 
 STATM = Path("/proc/self/statm")
 MIB = 1 << 20
@@ -136,8 +137,7 @@ def test_a_branch_per_step_in_training() -> None:
 
 def test_ten_thousand_shapes_are_evicted(monkeypatch: pytest.MonkeyPatch) -> None:
     settle()
-    recorder.root().next.clear()
-    recorder.Counters.edges = 0
+    forget()
     monkeypatch.setattr(settings, "max_trie_edges", 2000)
     before, sizes = calque.stats()["evictions"], []
     for number in range(10_000):

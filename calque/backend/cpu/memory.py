@@ -21,6 +21,12 @@ import numpy as np
 from calque.backend.base import Array, MemoryStats
 from calque.base import config
 from calque.base.errors import OutOfMemoryError
+from calque.base.text import human
+
+try:
+    import resource
+except ImportError:  # not a POSIX system
+    resource = None  # type: ignore[assignment]
 
 ALIGNMENT = 64
 _UNCHECKED_GROWTH = 64 << 20  # the system is asked for its free memory once per so many bytes of growth...
@@ -31,20 +37,6 @@ _CGROUPS = (
     ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
     ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
 )
-
-
-def human(nbytes: int) -> str:
-    """A byte count in readable units.
-
-    >>> human(3 << 20)
-    '3.0 MiB'
-    """
-    size = float(nbytes)
-    for unit in ("B", "KiB", "MiB", "GiB", "TiB", "PiB"):
-        if size < 1024 or unit == "PiB":
-            return f"{int(size)} B" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1024
-    raise AssertionError
 
 
 def rounded(nbytes: int) -> int:
@@ -63,12 +55,12 @@ def _number(path: str) -> int | None:
 
 
 def available() -> int:
-    """Bytes the system could still give to this process: free memory, within the limit of its control group."""
-    free = 1 << 62
+    """Bytes the system could still give to this process: free memory, within the limits of the process and of its control group."""
+    free = _allowed()
     try:
         for line in Path("/proc/meminfo").read_text().splitlines():
             if line.startswith("MemAvailable:"):
-                free = int(line.split()[1]) << 10
+                free = min(free, int(line.split()[1]) << 10)
                 break
     except OSError:
         pass
@@ -83,6 +75,16 @@ def poison(memory: Any) -> None:
     """Fill memory with what nobody takes for a value (`settings.poison`): who reads it before writing to it is found out."""
     found = np.frombuffer(memory, np.uint8)
     found[...] = np.resize(_POISON, found.size)
+
+
+def _allowed() -> int:
+    """What the limit of the process on its address space (`ulimit -v`) leaves."""
+    if resource is None or (limit := resource.getrlimit(resource.RLIMIT_AS)[0]) == resource.RLIM_INFINITY:
+        return 1 << 62
+    try:
+        return int(max(0, limit - int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()))
+    except OSError:
+        return int(limit)
 
 
 class _Block(weakref.ref[Any]):
@@ -105,7 +107,7 @@ class Pool:
     def __init__(self, family: list[Pool] | None = None) -> None:
         self.returned: deque[_Block] = deque()
         self._out: dict[int, _Block] = {}  # address -> block that somebody has
-        self._lock = threading.RLock()  # a handler, or what the collector frees, may ask for memory while this thread has it
+        self._lock = threading.RLock()  # see `_apart`
         self._types: dict[int, Any] = {}  # size -> ctypes type of a block
         self._free: dict[int, list[int]] = {}  # size -> addresses, least recently used size first
         self._arenas: list[tuple[int, int]] = []  # (size, address) of kept arenas, sorted
@@ -123,6 +125,8 @@ class Pool:
 
     def empty(self, count: int, dtype: np.dtype[Any]) -> Array:
         """A 1-D uninitialised array, aligned to 64 bytes, with at least 64 readable bytes behind its address."""
+        if self._lock._is_owned():  # type: ignore[attr-defined]
+            return _apart(count, dtype)
         nbytes = count * dtype.itemsize
         size = rounded(nbytes)
         with self._lock:
@@ -139,6 +143,8 @@ class Pool:
 
     def arena(self, nbytes: int) -> Array:
         """Bytes for the temporaries of one run: the smallest kept arena that is large enough, else new memory."""
+        if self._lock._is_owned():  # type: ignore[attr-defined]
+            return _apart(nbytes, np.dtype(np.uint8))
         size = rounded(nbytes)
         with self._lock:
             if self.returned:
@@ -175,15 +181,30 @@ class Pool:
         self._reserve(size, size)
         if size not in self._types:
             self._types[size] = ctypes.c_char * size
-        memory = np.empty(size + ALIGNMENT, np.uint8)
+        memory = self._fresh(size + ALIGNMENT)
         address: int = memory.ctypes.data
         address = -(-address // ALIGNMENT) * ALIGNMENT
         self._memory[address] = memory
         return address
 
+    def _fresh(self, size: int) -> Any:
+        """Memory from the system; kept blocks are given back before it is said that there is none."""
+        try:
+            return np.empty(size, np.uint8)
+        except MemoryError:
+            self._drop()
+        try:
+            return np.empty(size, np.uint8)
+        except MemoryError:
+            pass
+        self._refuse(size, available())
+        raise AssertionError
+
     def check(self, sizes: list[int]) -> None:
         """Raise OutOfMemoryError unless blocks of all these byte counts can be had together."""
         total = sum(sizes)
+        if self._lock._is_owned():  # type: ignore[attr-defined]
+            return
         with self._lock:
             self._collect()
             if total > self._cached:
@@ -278,10 +299,17 @@ class Pool:
         self._unchecked = growth if announce else 0
 
     def _refuse(self, asked: int, free: int) -> None:
-        raise OutOfMemoryError(
-            f"[memory] expected {human(asked)} of free memory, got {human(max(free, 0))} free with {human(self._in_use)} in use; "
-            "use a smaller batch, free tensors, or raise CALQUE_MEMORY_LIMIT"
-        )
+        sizes = f"{human(asked)} of free memory", f"{human(max(free, 0))} free with {human(self._in_use)} in use"
+        error = OutOfMemoryError(f"[memory] expected {sizes[0]}, got {sizes[1]}; use a smaller batch, free tensors, or raise CALQUE_MEMORY_LIMIT")
+        error.sizes = sizes
+        raise error
+
+
+def _apart(count: int, dtype: np.dtype[Any]) -> Array:
+    """Memory for code that runs in the middle of a pool's own (a signal handler, or what the collector frees): of no pool, and not counted."""
+    raw = np.empty(count * dtype.itemsize + 2 * ALIGNMENT, np.uint8)
+    start = -raw.ctypes.data % ALIGNMENT
+    return raw[start : start + count * dtype.itemsize].view(dtype)
 
 
 POOLS: list[Pool] = []

@@ -14,6 +14,7 @@ from calque.nn.modules.linear import Linear
 from calque.nn.modules.make import fresh, positive
 from calque.nn.parameter import Parameter
 from calque.nn.replay import replayable
+from calque.run.source import warn_user
 from calque.tensor import Tensor
 
 __all__ = [
@@ -98,8 +99,14 @@ class Hardsigmoid(Module):
 class Hardtanh(Module):
     """x limited to [min_val, max_val]."""
 
-    def __init__(self, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False) -> None:
+    def __init__(
+        self, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False, min_value: float | None = None, max_value: float | None = None
+    ) -> None:
         super().__init__()
+        for old, value in (("min_value", min_value), ("max_value", max_value)):
+            if value is not None:
+                warn_user(f"keyword argument `{old}` is deprecated and rename to `{old[:7]}`", FutureWarning)
+        min_val, max_val = min_val if min_value is None else min_value, max_val if max_value is None else max_value
         if max_val <= min_val:
             raise ArgumentError(f"[Hardtanh] expected max_val > min_val, got {max_val} and {min_val}")
         self.min_val, self.max_val, self.inplace = min_val, max_val, inplace

@@ -7,7 +7,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from calque.base.errors import OutOfRangeError
+from calque.base.errors import DTypeError, OutOfRangeError
 from calque.functional.common import is_tensor
 from calque.nn.module import Module
 from calque.nn.parameter import Parameter
@@ -26,6 +26,8 @@ def _position(index: Any, size: int) -> int:
 
 def _through(modules: Mapping[str, Any], input: Any) -> Any:
     for module in modules.values():
+        if module is None:
+            raise DTypeError("[Sequential] expected layers to call one after the other, got None among them; nn.Identity() passes its input on")
         input = module(input)
     return input
 

@@ -158,17 +158,16 @@ class GaussianNLLLoss(_Loss):
 
 
 class _MarginLoss(_Loss):
-    default = 0.0
-
-    def __init__(self, margin: float | None = None, size_average: Any = None, reduce: Any = None, reduction: str = "mean") -> None:
+    def __init__(self, margin: float = 0.0, size_average: Any = None, reduce: Any = None, reduction: str = "mean") -> None:
         super().__init__(size_average, reduce, reduction)
-        self.margin = self.default if margin is None else margin
+        self.margin = margin
 
 
 class HingeEmbeddingLoss(_MarginLoss):
     """x where y = 1, max(0, margin - x) where y = -1."""
 
-    default = 1.0
+    def __init__(self, margin: float = 1.0, size_average: Any = None, reduce: Any = None, reduction: str = "mean") -> None:
+        super().__init__(margin, size_average, reduce, reduction)
 
     def forward(self, input: Tensor, target: Tensor) -> Tensor:
         return F.hinge_embedding_loss(input, target, self.margin, reduction=self.reduction)

@@ -1,0 +1,133 @@
+"""The trie of everything that was recorded, the places where pending work is cut, and what is forgotten.
+
+What has been recorded since the last flush starts programs when a bound is reached (`Edge.boundary`). Where that happens must follow from what is
+recorded, not from how much was recorded before: a loop whose iterations nobody reads from would else be cut somewhere else in every iteration, and
+never meet its programs again. The first cut comes at a number of operations. Paths behind a cut begin at a root of their own, where cuts are
+chosen by content (`beat`): every position has a number that follows from the last operations alone, and a path ends a few operations behind the
+largest of those it has passed. So all paths that pass the same largest number end at the same operation, wherever they began.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+from zlib import crc32
+
+from calque.base.config import settings
+from calque.base.device import META
+from calque.base.layout import Layout
+from calque.ops import opdef
+from calque.run.places import SEVERAL
+
+BOUND = "bound on pending work"  # reason of flushes at a boundary
+INPUT = opdef.get("input")
+WINDOW = 16  # operations that the number of a position follows from
+QUIET = 32  # operations without a larger number that end a path; a number that comes again ends one that is twice as long
+_BITS = 4  # by which each operation moves the ones before it out of the window
+_MASK = (1 << (_BITS * WINDOW)) - 1
+
+
+class Edge:
+    """One recorded operation on a path of the trie. `next` holds the continuations."""
+
+    __slots__ = (
+        "next", "parent", "op", "inputs", "attrs", "layout", "input_layouts", "line", "plans", "depth", "used", "boundary", "nbytes", "place",
+        "fixed", "rhythm",
+    )  # fmt: skip
+
+    def __init__(self, parent: "Edge | None", op: Any, inputs: tuple[Any, ...], attrs: tuple[Any, ...], value: Any, line: str) -> None:
+        self.next: dict[Any, Edge] = {}
+        self.parent = parent
+        self.op = op
+        self.inputs = inputs  # slot numbers; ("s", dtype) for a run-time scalar; ("c", value, dtype) for a baked constant
+        self.attrs = attrs
+        self.layout: Layout = value
+        self.input_layouts: tuple[Any, ...] = ()
+        self.line = line
+        self.plans: dict[Any, Any] | None = None
+        self.depth: int = 0 if parent is None else parent.depth + 1
+        self.nbytes: int = 0 if parent is None else parent.nbytes + (value.nbytes if op is INPUT and value.device is not META else 0)
+        # Device of all work on the path so far; whether somebody asked for the device of this value, rather than of its operands.
+        before = None if parent is None else parent.place
+        self.place: Any = None if parent is None else value.device if before is None or before is value.device else SEVERAL
+        self.fixed = False
+        self.used = 0
+        # Behind a cut (see `beat`): number of the last position, operations, the largest number and where it was met; None elsewhere.
+        self.rhythm: tuple[int, int, int, int] | None = None if parent is None else parent.rhythm
+        # Pending work is bounded: by operations, and by the bytes of inputs it keeps alive (its results cost nothing until the flush).
+        # The cut comes behind a contraction if one is near: an unrolled loop is then cut at the same place of its body whatever its length is,
+        # and the kernels on both sides of the cut are always the same.
+        limit = settings.max_pending_ops
+        self.boundary = self.nbytes >= settings.max_pending_bytes or (
+            self.depth >= limit and (op.kind == "contract" or self.depth >= limit + limit // 8)
+        )
+
+
+def beat(edge: Edge, rhythm: tuple[int, int, int, int]) -> None:
+    """Find out whether a path behind a cut ends at this new operation. `rhythm`: of the path before it.
+
+    Inputs and views enter a path where it first uses them, which depends on where it began; they have no part in this. Where a number comes again
+    before the path has become quiet (a short loop), it ends at that number: a path of whole iterations.
+    """
+    code, count, largest, met = rhythm
+    code = ((code << _BITS) + hash((crc32(edge.op.name.encode()), *edge.layout.shape))) & _MASK
+    count += 1
+    quiet = min(QUIET, max(1, settings.max_pending_ops // 4))
+    if count >= min(WINDOW, quiet):
+        if code >= largest:
+            largest, met = code, count
+            ends = count >= 2 * quiet
+        else:
+            ends = count - met >= quiet
+        edge.boundary = edge.boundary or ends
+    edge.rhythm = (code, count, largest, met)
+
+
+class _Counters:
+    """Public counters of the recorder, read by `calque.stats()`. There is one object, as a write to an attribute of a class empties the interpreter's
+    caches of it."""
+
+    __slots__ = ("edges", "flushes", "plan_hits", "plan_misses", "evictions", "reasons")
+
+    def __init__(self) -> None:
+        self.edges = self.flushes = self.plan_hits = self.plan_misses = self.evictions = 0
+        self.reasons: dict[str, int] = {}
+
+
+Counters = _Counters()
+_ROOT = Edge(None, None, (), (), None, "")
+_BEHIND_CUT = Edge(None, None, (), (), None, "")
+_BEHIND_CUT.rhythm = (0, 0, -1, 0)
+
+
+def root(reason: str = "") -> Edge:
+    """The empty path of what is recorded after a flush for this reason."""
+    return _BEHIND_CUT if reason == BOUND else _ROOT
+
+
+def walk(edge: Edge) -> list[Edge]:
+    """The edge and everything behind it."""
+    found, stack = [], [edge]
+    while stack:
+        item = stack.pop()
+        found.append(item)
+        stack.extend(set(item.next.values()))
+    return found
+
+
+def forget() -> None:
+    """Forget everything that was recorded, with its programs."""
+    for start in (_ROOT, _BEHIND_CUT):
+        start.next.clear()
+    Counters.edges = 0
+
+
+def evict() -> None:
+    """Forget the least recently used half of the first-level paths (and all paths if that does not help)."""
+    Counters.evictions += 1
+    branches = [(max(e.used for e in walk(edge)), start.next, key) for start in (_ROOT, _BEHIND_CUT) for key, edge in start.next.items()]
+    branches.sort(key=lambda branch: branch[0])
+    for _, following, key in branches[: max(1, len(branches) // 2)]:
+        del following[key]
+    Counters.edges = sum(len(walk(start)) - 1 for start in (_ROOT, _BEHIND_CUT))
+    if Counters.edges > settings.max_trie_edges // 2:
+        forget()
