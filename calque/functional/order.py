@@ -268,7 +268,7 @@ def _at_level(values: Tensor, d: int, level: Operand, last: Tensor | None, missi
     below, above = floor(rank), prim("ceil", rank)
     low = prim("gather", values, cast(below, dt.int64), d)
     high = prim("gather", values, cast(above, dt.int64), d)
-    weight = where(below == above, 0.0, 0.5) if interpolation == "midpoint" else rank - below
+    weight = cast(where(below == above, 0.0, 0.5), dtype) if interpolation == "midpoint" else rank - below
     return lerp(low, high, weight)
 
 

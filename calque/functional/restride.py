@@ -13,7 +13,7 @@ from typing import Any
 
 from calque.functional.blame import signed
 from calque.functional.common import method
-from calque.functional.views import squeeze, t, transpose, unsqueeze
+from calque.functional.views import squeeze, swapaxes, t, transpose, unsqueeze
 from calque.run.recorder import local
 from calque.tensor import Tensor, as_strided_backward, check_in_place, function_node
 
@@ -46,7 +46,6 @@ def _install(name: str, function: Callable[..., Any]) -> None:
     method(name)(signed(apply, function))
 
 
-for _function in (squeeze, t, transpose, unsqueeze):
+for _function in (squeeze, swapaxes, t, transpose, unsqueeze):
     _install(_function.__name__ + "_", _function)
-for _name in ("swapaxes_", "swapdims_"):
-    _install(_name, transpose)
+_install("swapdims_", transpose)
