@@ -15,6 +15,7 @@ from calque.functional.blame import signed
 from calque.functional.common import method
 from calque.functional.views import squeeze, swapaxes, t, transpose, unsqueeze
 from calque.run.recorder import local
+from calque.run.versions import Silent
 from calque.tensor import Tensor, as_strided_backward, check_in_place, function_node
 
 __all__: list[str] = []
@@ -27,6 +28,9 @@ def restride(input: Tensor, view: Tensor) -> Tensor:
     if local.state.grad:
         check_in_place(input)
     input._layout, input._cache = view._layout, None
+    if (input if input._base is None else input._base)._views.__class__ is not Silent:
+        input._storage.version += 1  # graphs have saved the handle, which looks at its memory in another way now
+        input._storage.writer = None
     if view._grad_fn is not None:
         input._grad_fn = view._grad_fn
     elif input._base is not None and input._grad_fn is not None:  # without a history of the step: that of a view of the base, as it looks now

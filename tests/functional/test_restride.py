@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 import calque
+from calque.base.errors import AutogradError
 
 
 def test_the_same_tensor_gets_another_shape() -> None:
@@ -28,3 +29,19 @@ def test_gradients_follow() -> None:
 def test_a_leaf_that_requires_grad_is_refused() -> None:
     with pytest.raises(RuntimeError, match="leaf"):
         calque.zeros(2, 3, requires_grad=True).t_()
+
+
+@pytest.mark.parametrize("mode", [calque.no_grad, calque.enable_grad])
+def test_what_a_graph_has_saved_must_not_be_looked_at_in_another_way(mode: type) -> None:
+    """A square one was differentiated wrongly, without a word."""
+    h = calque.arange(4.0).reshape(2, 2).requires_grad_() * 2
+    z = h * calque.tensor([[1.0, 2.0], [3.0, 4.0]]) * h
+    with mode():
+        h.t_()
+    assert h._version == 1
+    with pytest.raises(AutogradError, match="modified by an inplace operation"):
+        z.sum().backward()
+    shown = h.data
+    z = h * h
+    shown.t_()
+    z.sum().backward()
