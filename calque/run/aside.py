@@ -11,7 +11,8 @@ import gc
 from typing import Any
 
 from calque.run.interrupt import whole
-from calque.run.recorder import flush, local, root
+from calque.run.recorder import flush, local
+from calque.run.trie import root
 
 
 @whole  # what a signal handler raised here would be lost
