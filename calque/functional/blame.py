@@ -187,7 +187,7 @@ def wrong_arguments(function: Callable[..., Any], args: Sequence[Any], keywords:
         kind = _kind_for(name, parameter)
         if kind is not None:
             values = value if parameter.kind is parameter.VAR_POSITIONAL else (value,)
-            yield from ((name, kind[0], v) for v in values if not kind[1](v))
+            yield from ((name, kind[0], v) for v in values if v is not parameter.default and not kind[1](v))
 
 
 def wrong_settings(owner: Any) -> Iterable[tuple[str, str, Any]]:

@@ -91,8 +91,7 @@ def _accesses(kernel: LoopKernel, params: Sequence[int]) -> set[tuple[int, tuple
 def describe(step: Step, nodes: Sequence[Node]) -> str:
     """A short name: the primitives computed here, or the contraction with its shapes."""
     if isinstance(step, Contract):
-        (left, _), (right, _) = step.spec.operand_views()[:2]
-        return f"{step.kind} {list(left)} x {list(right)}"
+        return f"{step.kind} {' x '.join(str(list(shape)) for shape, _ in step.spec.operand_views()[:2])}"
     names = [nodes[n].op.name for n in step.nodes]
     if not names:
         return "copy"

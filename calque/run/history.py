@@ -9,13 +9,13 @@ from __future__ import annotations
 import gc
 import sys
 import weakref
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any
 
 from calque.base.errors import LeakWarning
 from calque.run.source import inside_package, user_line, warn_user
-from calque.run.trie import Counters
+from calque.run.trie import BOUND, Counters
 
 REPEATS = 50  # iterations that one graph may span before it is called a leak
 LONG = 1000  # the same without any other evidence: a recurrent network may be unrolled that far, not further
@@ -24,10 +24,14 @@ OPERATIONS = 200_000  # the same for operations of any kind, when nothing is eve
 
 @dataclass(slots=True)
 class Seen:
-    """How often realised values of one source line came back, and the number of optimizer steps when the first did."""
+    """How often realised values of one source line came back, and the number of optimizer steps when the first did. `kept`: nodes that were the first
+    to come back after a flush that was no cut of pending work; there were `flushes` of these at the last, and `rounds` of such nodes."""
 
     count: int
     steps: int
+    flushes: int = -1
+    rounds: int = 0
+    kept: weakref.WeakSet[Any] = field(default_factory=weakref.WeakSet)
     told: bool = False
 
 
@@ -46,9 +50,15 @@ def watch(t: Any) -> None:
     if seen is None:
         seen = _seen[line] = Seen(0, steps)
     seen.count += 1
-    if seen.told or (seen.count % REPEATS and seen.count & (seen.count - 1)):
+    flushes = Counters.flushes - Counters.reasons.get(BOUND, 0)
+    fresh = flushes != seen.flushes  # else only cuts of pending work may have brought it back: they say nothing of iterations
+    if fresh:
+        seen.flushes = flushes
+        seen.rounds += 1
+        seen.kept.add(node)
+    if seen.told or ((not fresh or seen.rounds % REPEATS) and seen.count & (seen.count - 1)):
         return
-    same, size, freed = _survey(node)
+    same, size, freed = _survey(node, seen.kept)
     trained = freed or steps - seen.steps >= REPEATS
     if (same >= REPEATS and trained) or same >= LONG or size >= OPERATIONS:
         seen.told = True
@@ -60,9 +70,11 @@ def watch(t: Any) -> None:
         )
 
 
-def _survey(node: Any) -> tuple[int, int, bool]:
-    """Of the graph of `node`: nodes of the same recorded operation, all (up to a bound), whether a backward used some part."""
+def _survey(node: Any, kept: weakref.WeakSet[Any]) -> tuple[int, int, bool]:
+    """Of the graph of `node`: nodes of the same recorded operation, all (up to a bound), whether a backward used some part. Behind a cut one
+    operation is met again in every path, whatever the iterations are: there only the nodes in `kept` count."""
     same = visits = 0
+    cut = getattr(node.edge, "rhythm", None) is not None
     freed = False
     seen: set[int] = set()
     stack = [node]
@@ -72,7 +84,7 @@ def _survey(node: Any) -> tuple[int, int, bool]:
             continue
         seen.add(id(item))
         visits += 1
-        same += item.edge is node.edge and item.name() == node.name()
+        same += item in kept if cut else item.edge is node.edge and item.name() == node.name()
         freed = freed or bool(item.freed)
         stack.extend(target for target in item.next if target is not None)
     return same, visits, freed

@@ -10,15 +10,16 @@ from calque.base.errors import OutOfMemoryError
 from calque.base.text import human
 from calque.ir.program import Program
 from calque.run.buffer import Buffer
+from calque.run.interrupt import of_handler
 
 UNNAMED = "memory"  # instead of an operation: whoever called may know it
 _SHOWN = 3  # kinds of tensors that are named
 HINT = "use a smaller batch, free tensors, or raise the limit (CALQUE_MEMORY_LIMIT, ulimit -v, the container's)"
 
 
-def out_of_memory(error: MemoryError, op: str, what: str, line: str = "") -> OutOfMemoryError:
-    """The error to raise instead of one that says less. `what`: the value that was to be made."""
-    if isinstance(error, OutOfMemoryError) and error.described:
+def out_of_memory(error: MemoryError, op: str, what: str, line: str = "") -> MemoryError:
+    """The error to raise instead of one that says less; what a signal handler has raised stays. `what`: the value that was to be made."""
+    if of_handler(error) or (isinstance(error, OutOfMemoryError) and error.described):
         return error
     error.__traceback__ = None  # its frames keep what did fit
     asked, got = error.sizes if isinstance(error, OutOfMemoryError) and error.sizes else ("memory", str(error) or "no more from the system")
@@ -31,7 +32,7 @@ def out_of_memory(error: MemoryError, op: str, what: str, line: str = "") -> Out
     return meant
 
 
-def out_of_program(error: MemoryError, program: Program) -> OutOfMemoryError:
+def out_of_program(error: MemoryError, program: Program) -> MemoryError:
     """The same for a program: the operation that is named makes its largest value."""
     node = max((n for n in program.nodes if n.op.kind != "leaf"), key=lambda n: n.numel * n.dtype.np.itemsize, default=None)
     if node is None:

@@ -25,7 +25,7 @@ PROGRAMS: dict[str, Callable[[Any], Any]] = {
     "sum": lambda x: x.sum(0),
     "mean of squares": lambda x: (x * x).mean(0) + 1,
     "softmax": lambda x: calque.softmax(x, 0),
-    "standardised": lambda x: (x - x.mean(0)) / (x.var(0) + 1e-5).sqrt(),
+    "standardised": lambda x: (x - x.mean(0)) / (((x - x.mean(0)) ** 2).mean(0) + 1e-5).sqrt(),
     "largest and smallest": lambda x: x.amax(0) - x.amin(0),
     "place of the largest": lambda x: x.argmax(0),
 }

@@ -47,7 +47,7 @@ def written_before_read(schedule: Schedule) -> None:
         if isinstance(step, Host):
             reads, writes = list(step.operands), [step.output]
         else:
-            flags = [o.out for o in step.kernel.operands] if hasattr(step, "kernel") else [False, False, True]
+            flags = [o.out for o in step.kernel.operands] if hasattr(step, "kernel") else [False] * (len(step.operands) - 1) + [True]
             reads = [k for k, out in zip(step.operands, flags, strict=True) if not out]
             writes = [k for k, out in zip(step.operands, flags, strict=True) if out]
         assert all(k in ready for k in reads), step
