@@ -47,6 +47,7 @@ def default_convert(data: Any) -> Any:
     """Turn the NumPy arrays and scalars inside one sample into tensors and leave everything else as it is.
 
     >>> from calque.data import default_convert
+    >>> import numpy as np
     >>> default_convert({"x": np.arange(2), "name": "a"})
     {'x': tensor([0, 1]), 'name': 'a'}
     """
