@@ -24,6 +24,7 @@ from calque.autograd.autocast import autocast, is_autocast_available
 from calque.autograd.modes import no_grad
 from calque.base.dtypes import DType, float16
 from calque.base.errors import ArgumentError, AutogradError
+from calque.base.text import type_name
 from calque.functional.precision import converted
 from calque.run.capture import again, numbers
 from calque.run.recorder import local
@@ -86,7 +87,7 @@ class GradScaler:
         if isinstance(outputs, Iterable):
             scaled = [self.scale(output) for output in outputs]
             return tuple(scaled) if isinstance(outputs, tuple) else scaled
-        raise ArgumentError(f"[GradScaler.scale] outputs must be a Tensor or an iterable of Tensors, got {type(outputs).__name__}")
+        raise ArgumentError(f"[GradScaler.scale] outputs must be a Tensor or an iterable of Tensors, got {type_name(outputs)}")
 
     def unscale_(self, optimizer: Any) -> None:
         """Divide the gradients of an optimizer by the scale, for instance before clipping; `step` does it where nobody did."""

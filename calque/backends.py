@@ -12,6 +12,7 @@ from __future__ import annotations
 from typing import Any
 
 from calque.base.errors import ArgumentError
+from calque.base.text import shown
 
 __all__ = [
     "cuda", "cudnn", "get_float32_matmul_precision", "mkl", "mkldnn", "mps", "openmp", "set_float32_matmul_precision",
@@ -31,7 +32,7 @@ class _Settings:
     def __setattr__(self, name: str, value: Any) -> None:
         if name not in self.__dict__ or name.startswith("_"):
             known = [key for key in self.__dict__ if not key.startswith("_")]
-            raise AttributeError(f"[backends.{self._name}] expected one of the settings {known}, got {name!r}")
+            raise AttributeError(f"[backends.{self._name}] expected one of the settings {known}, got {shown(name)}")
         self.__dict__[name] = value
 
     def __repr__(self) -> str:
@@ -62,7 +63,7 @@ class _Chosen:
 def set_float32_matmul_precision(precision: str) -> None:
     """Allow products of float32 to be computed with less than float32: "highest", "high" or "medium". They never are."""
     if precision not in PRECISIONS:
-        raise ArgumentError(f"[set_float32_matmul_precision] expected one of {', '.join(map(repr, PRECISIONS))}, got {precision!r}")
+        raise ArgumentError(f"[set_float32_matmul_precision] expected one of {', '.join(map(repr, PRECISIONS))}, got {shown(precision)}")
     _Chosen.precision = precision
 
 

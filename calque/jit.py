@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from calque.base.errors import ArgumentError
+from calque.base.text import type_name
 from calque.hybrid import Symbol
 from calque.hybrid import compile as _compile
 
@@ -40,7 +41,7 @@ def save(m: Any, f: Any) -> None:
     """
     if not isinstance(m, Symbol):
         raise ArgumentError(
-            f"[jit.save] expected a program made by compile() from a text, got {type(m).__name__}, whose code is Python and is not saved; "
+            f"[jit.save] expected a program made by compile() from a text, got {type_name(m)}, whose code is Python and is not saved; "
             "save its state_dict() with calque.save and make it anew from its source"
         )
     m.save(f)

@@ -9,7 +9,8 @@ from typing import Any
 
 from calque.autograd.engine import Engine, accumulate_grad, run_backward
 from calque.autograd.replay import backward_again, gradients_again
-from calque.base.errors import AutogradError, DTypeError, ShapeError
+from calque.base.errors import AutogradError, DTypeError, ShapeError, how_to_pass
+from calque.base.text import type_name
 from calque.ops.opdef import get
 from calque.run.capture import Changes
 from calque.run.effects import gradients_matter
@@ -31,7 +32,7 @@ class RemovableHandle:
 
     def __init__(self, hooks: dict[int, Any], hook: Any) -> None:
         if not callable(hook):
-            raise DTypeError(f"[register_hook] expected a function as hook, got {type(hook).__name__}; pass the function itself, not its result")
+            raise DTypeError(f"[register_hook] expected a function as hook, got {type_name(hook)}; pass the function itself, not its result")
         self.id = next(_hook_ids)
         self._hooks = hooks
         hooks[self.id] = hook
@@ -95,7 +96,7 @@ def _history_hint(t: Tensor) -> str:
 
 def _require_history(op: str, t: Any, index: int) -> None:
     if not isinstance(t, Tensor):
-        raise DTypeError(f"[{op}] expected Tensors, got {type(t).__name__}")
+        raise DTypeError(f"[{op}] expected Tensors, got {type_name(t)}; {how_to_pass(t)}")
     if not t._requires_grad:
         raise AutogradError(
             f"[{op}] element {index} of tensors does not require grad and does not have a grad_fn: {_history_hint(t)}; "
@@ -115,7 +116,7 @@ def _initial_gradient(op: str, t: Tensor, given: Any, index: int) -> Tensor:
             )
         return constant(1.0, view)
     if not isinstance(given, Tensor):
-        raise DTypeError(f"[{op}] gradients can be either Tensors or None, but got {type(given).__name__}")
+        raise DTypeError(f"[{op}] gradients can be either Tensors or None, but got {type_name(given)}; {how_to_pass(given)}")
     if tuple(given._layout.shape) != tuple(view.shape):
         raise ShapeError(
             f"[{op}] Mismatch in shape: grad_output[{index}] has a shape of {tuple(given._layout.shape)} and output[{index}] "
@@ -226,7 +227,7 @@ def grad(
     wanted = _as_list(inputs)
     for t in wanted:
         if not isinstance(t, Tensor):
-            raise DTypeError(f"[grad] expected inputs to be Tensors, got {type(t).__name__}")
+            raise DTypeError(f"[grad] expected inputs to be Tensors, got {type_name(t)}; {how_to_pass(t)}")
         if not t._requires_grad:
             raise AutogradError(
                 f"[grad] One of the differentiated Tensors does not require grad: input of shape {tuple(t._layout.shape)}; set "
@@ -318,7 +319,7 @@ def _get_grad(self: Tensor) -> Tensor | None:
 def _set_grad(self: Tensor, value: Any) -> None:
     if value is not None:
         if not isinstance(value, Tensor):
-            raise DTypeError(f"[grad] assigned grad expected to be a Tensor or None but got grad of type {type(value).__name__}")
+            raise DTypeError(f"[grad] assigned grad expected to be a Tensor or None but got grad of type {type_name(value)}; {how_to_pass(value)}")
         if value is self:
             raise AutogradError("[grad] can't assign Variable as its own grad")
         if value._layout.shape != self._layout.shape:
@@ -376,7 +377,7 @@ def _get_data(self: Tensor) -> Tensor:
 
 def _set_data(self: Tensor, value: Tensor) -> None:
     if not isinstance(value, Tensor):
-        raise DTypeError(f"[data] expected a Tensor, got {type(value).__name__}")
+        raise DTypeError(f"[data] expected a Tensor, got {type_name(value)}; {how_to_pass(value)}")
     if self._requires_grad and value._layout.dtype.category != 2:
         raise DTypeError(
             f"[data] data set to a tensor that requires gradients must be floating point dtype, got {value._layout.dtype!r}"

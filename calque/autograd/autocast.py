@@ -13,6 +13,7 @@ from typing import Any
 
 from calque.base.dtypes import DType, bfloat16, float16
 from calque.base.errors import ArgumentError, DTypeError
+from calque.base.text import shown
 from calque.run.interrupt import whole
 from calque.run.recorder import local
 from calque.run.source import warn_user
@@ -28,7 +29,7 @@ def _known(device_type: Any) -> str:
     if not isinstance(device_type, str):
         raise ArgumentError(f"[autocast] Expected `device_type` of type `str`, got: `{type(device_type)}`; pass 'cpu'")
     if device_type not in KNOWN:
-        raise ArgumentError(f"[autocast] expected one of {', '.join(KNOWN)}, got {device_type!r}; pass 'cpu'")
+        raise ArgumentError(f"[autocast] expected one of {', '.join(KNOWN)}, got {shown(device_type)}; pass 'cpu'")
     return device_type
 
 
@@ -57,7 +58,7 @@ def get_autocast_dtype(device_type: str = "cpu") -> DType:
 def set_autocast_dtype(device_type: str, dtype: DType) -> None:
     """Set the dtype that `autocast` takes if none is given."""
     if _known(device_type) == "cpu" and dtype not in LOWER:
-        raise DTypeError(f"[set_autocast_dtype] expected bfloat16 or float16, got {dtype!r}")
+        raise DTypeError(f"[set_autocast_dtype] expected bfloat16 or float16, got {shown(dtype)}")
     _chosen[device_type] = dtype
     if device_type == "cpu" and local.state.autocast is not None:
         local.state.autocast = dtype

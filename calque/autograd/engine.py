@@ -15,6 +15,7 @@ import numpy as np
 from calque.autograd.moving import move
 from calque.base.errors import AutogradError, DTypeError, NonFiniteError, ShapeError
 from calque.base.layout import Layout
+from calque.base.text import described, function_name
 from calque.ops.opdef import get
 from calque.run import recorder
 from calque.run.capture import abort
@@ -371,17 +372,18 @@ def _after_hook(hook: Any, gradient: Tensor) -> Tensor:
         return gradient
     if not isinstance(replaced, Tensor):
         raise DTypeError(
-            f"[register_hook] expected None or a Tensor from the hook, got {type(replaced).__name__}; return the new gradient alone"
+            f"[register_hook] expected None or a Tensor from the hook {function_name(hook)}, got {described(replaced)}; return the new gradient alone"
         )
     got, wanted = replaced._layout, gradient._layout
     if got.shape != wanted.shape:
         raise ShapeError(
-            f"[register_hook] expected a gradient of shape {tuple(wanted.shape)} from the hook, got {tuple(got.shape)}; "
+            f"[register_hook] expected a gradient of shape {tuple(wanted.shape)} from the hook {function_name(hook)}, got {tuple(got.shape)}; "
             "a hook may not change the size of its value"
         )
     if got.dtype is not wanted.dtype:
         raise DTypeError(
-            f"[register_hook] expected a gradient of dtype {wanted.dtype!r} from the hook, got {got.dtype!r}; convert it with .to({wanted.dtype!r})"
+            f"[register_hook] expected a gradient of dtype {wanted.dtype!r} from the hook {function_name(hook)}, got {got.dtype!r}; "
+            f"convert it with .to({wanted.dtype!r})"
         )
     return replaced
 
@@ -411,5 +413,6 @@ def accumulate_grad(leaf: Tensor, gradient: Tensor) -> None:
         for hook in list(after.values()):
             if hook(leaf) is not None:
                 raise DTypeError(
-                    "[register_post_accumulate_grad_hook] expected None from the hook, got a value; change the tensor's .grad in place instead"
+                    f"[register_post_accumulate_grad_hook] expected None from the hook {function_name(hook)}, got a value; "
+                    "change the tensor's .grad in place instead"
                 )

@@ -9,7 +9,8 @@ from typing import Any
 
 from calque.autograd.composite import without_base
 from calque.autograd.engine import Engine
-from calque.base.errors import AutogradError, ShapeError
+from calque.base.errors import AutogradError, ShapeError, how_to_pass
+from calque.base.text import type_name
 from calque.run.recorder import local
 from calque.run.source import user_line
 from calque.tensor import FunctionNode, Tensor, constant, function_node, output_nodes, shadow, wrap
@@ -34,7 +35,7 @@ class FunctionCtx:
         for t in tensors:
             if t is not None and not isinstance(t, Tensor):
                 raise TypeError(
-                    f"[save_for_backward] save_for_backward can only save variables, but argument is of type {type(t).__name__}"
+                    f"[save_for_backward] save_for_backward can only save variables, but argument is of type {type_name(t)}"
                 )
         self._to_save = tensors
 
@@ -214,7 +215,7 @@ def _checked(g: Any, target: Any, node: FunctionNode, index: int) -> Any:
     if g is None or target is None:
         return None
     if not isinstance(g, Tensor):
-        raise AutogradError(f"[{node.name()}] expected a Tensor or None as gradient {index}, got {type(g).__name__}")
+        raise AutogradError(f"[{node.name()}] expected a Tensor or None as gradient {index}, got {type_name(g)}; {how_to_pass(g)}")
     expected = _target_layout(target)
     if expected is None or g._layout.shape == expected.shape:
         return g

@@ -11,6 +11,7 @@ from calque.autograd.api import grad, zeros_like
 from calque.autograd.engine import Engine
 from calque.autograd.modes import enable_grad
 from calque.base.errors import ArgumentError, AutogradError, ShapeError
+from calque.base.text import shown
 from calque.tensor import Tensor, upload, wrap
 
 __all__ = ["hessian", "hvp", "jacobian", "jvp", "vhp", "vjp"]
@@ -137,7 +138,7 @@ def jacobian(
 
 def _backwards(op: str, name: str, strategy: str) -> None:
     if strategy != "reverse-mode":
-        raise ArgumentError(f"[{op}] expected {name}='reverse-mode', got {strategy!r}: there is no forward-mode differentiation")
+        raise ArgumentError(f"[{op}] expected {name}='reverse-mode', got {shown(strategy)}: there is no forward-mode differentiation")
 
 
 def hessian(

@@ -8,6 +8,7 @@ from typing import Any
 
 from calque import profiler
 from calque.base.errors import ProfileError
+from calque.base.text import shown
 from calque.profiler import record_function
 
 __all__ = ["profile", "record_function"]
@@ -31,7 +32,7 @@ class profile:
     ) -> None:  # fmt: skip
         for name, value, wrong in (("use_cuda", use_cuda, True), ("use_device", use_device, None), ("use_cpu", use_cpu, False)):
             if (value is not None) if name == "use_device" else value is wrong:
-                raise ProfileError(f"[profile] {name}={value!r} is not supported: the CPU is what is profiled; leave it out")
+                raise ProfileError(f"[profile] {name}={shown(value)} is not supported: the CPU is what is profiled; leave it out")
         self.enabled = enabled
         self._profile = profiler.profile(
             record_shapes=record_shapes, with_flops=with_flops, profile_memory=profile_memory, with_stack=with_stack, with_modules=with_modules

@@ -12,6 +12,7 @@ from typing import Any
 
 from calque.base.config import settings
 from calque.base.errors import DeviceError
+from calque.base.text import shown
 
 _KNOWN = ("cpu", "cuda", "meta")
 
@@ -28,14 +29,14 @@ class Device:
         if isinstance(type, Device):
             return type
         if not isinstance(type, str):
-            raise DeviceError(f"[device] expected a string like 'cpu' or 'cuda:0', got {type!r}")
+            raise DeviceError(f"[device] expected a string like 'cpu' or 'cuda:0', got {shown(type)}")
         name, colon, number = type.partition(":")
         if name not in _KNOWN or (colon and not number.isdigit()):
-            raise DeviceError(f"[device] expected one of {', '.join(_KNOWN)} with an optional index, got {type!r}")
+            raise DeviceError(f"[device] expected one of {', '.join(_KNOWN)} with an optional index, got {shown(type)}")
         if colon:
             index = int(number)
         if index is not None and (index.__class__ is not int or index < 0):
-            raise DeviceError(f"[device] expected an index >= 0, got {index!r}; the first device of a kind is {name}:0")
+            raise DeviceError(f"[device] expected an index >= 0, got {shown(index)}; the first device of a kind is {name}:0")
         key = (name, index)
         found = cls._interned.get(key)
         if found is None:

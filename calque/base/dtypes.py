@@ -13,6 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from calque.base.text import shown
+
 
 class DType:
     """An element type. `category` is 0 bool, 1 integer, 2 floating; `rank` orders types inside a category."""
@@ -135,7 +137,7 @@ def set_default_dtype(dtype: DType) -> None:
     """Set the floating type of new tensors made from Python floats."""
     global _default_float
     if not (isinstance(dtype, DType) and dtype.is_floating_point):
-        raise TypeError(f"[set_default_dtype] expected a floating dtype, got {dtype!r}; use calque.float32 or calque.float64")
+        raise TypeError(f"[set_default_dtype] expected a floating dtype, got {shown(dtype)}; use calque.float32 or calque.float64")
     _default_float = dtype
 
 

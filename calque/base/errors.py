@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+from calque.base.text import clipped, type_name
+
 
 class CalqueError(Exception):
-    """Base of every error that Calque raises on purpose."""
+    """Base of every error that Calque raises on purpose. However large the values in a text, it stays readable: a long one loses its middle."""
+
+    longest = 1000  # characters
+
+    def __init__(self, *args: object) -> None:
+        if args and isinstance(args[0], str) and len(args[0]) > self.longest:
+            args = (clipped(args[0], self.longest, False), *args[1:])
+        super().__init__(*args)
 
 
 class ShapeError(CalqueError, ValueError, RuntimeError):
@@ -48,6 +57,8 @@ class CompileError(CalqueError, TypeError):
 
 class StateDictError(CalqueError, ValueError, RuntimeError):
     """A state dict does not fit the module or optimizer; nothing was loaded."""
+
+    longest = 100_000  # every key that does not fit is named
 
 
 class CheckpointError(CalqueError, OSError):
@@ -110,11 +121,17 @@ def no_tensor(name: str, error: AttributeError) -> DTypeError | None:
     call."""
     if error.name not in _INSIDE_TENSORS:
         return None
-    return DTypeError(f"[{name}] expected a Tensor, got {type(error.obj).__name__}; {how_to_pass(error.obj)}")
+    return DTypeError(f"[{name}] expected a Tensor, got {type_name(error.obj)}; {how_to_pass(error.obj)}")
 
 
 def how_to_pass(value: object) -> str:
     """What to do with a value that is no Tensor, where one is expected."""
+    if type_name(value).startswith("torch."):
+        share = ", or share its memory with calque.from_dlpack(x.detach())" if hasattr(type(value), "__dlpack__") else ""
+        return f"it belongs to PyTorch: import calque instead of torch where it is made{share}"
+    if callable(getattr(type(value), "to_numpy", None)):
+        numbers = ".select_dtypes('number')" if hasattr(type(value), "select_dtypes") else ""
+        return f"convert it with calque.tensor(x{numbers}.to_numpy())"
     if value is None:
         return "pass a Tensor (a function or forward() without a return gives None)"
     if isinstance(value, (tuple, list)) and any(hasattr(v, "_layout") for v in value):

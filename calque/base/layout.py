@@ -6,8 +6,10 @@ from math import prod
 
 from calque.base.device import CPU, Device, InUse
 from calque.base.dtypes import DType
-from calque.base.errors import OutOfMemoryError
+from calque.base.errors import OutOfMemoryError, ShapeError
 from calque.base.shapes import Shape, Size, contiguous_strides, is_contiguous
+
+MOST_DIMS = 64  # NumPy's limit, which the reference interpreter has, and with it everything else
 
 
 class Layout:
@@ -46,6 +48,8 @@ def layout(shape: Shape, strides: Shape, offset: int, dtype: DType, device: Devi
         found = Layout()
         found.shape, found.strides, found.offset, found.dtype, found.device = Size(shape), strides, offset, dtype, device
         found.ndim = len(shape)
+        if found.ndim > MOST_DIMS:
+            raise ShapeError(f"[shape] expected at most {MOST_DIMS} dims, got {found.ndim}; merge some with flatten() or reshape()")
         found.numel = prod(shape)
         if device is not CPU:
             InUse.several = True

@@ -16,6 +16,7 @@ from operator import index
 from typing import Any, SupportsIndex
 
 from calque.base.errors import ArgumentError, DTypeError, OutOfRangeError, ShapeError
+from calque.base.text import described
 
 Shape = tuple[int, ...]
 _FAR = 1 << 62
@@ -107,7 +108,7 @@ def whole(op: str, name: str, value: Any) -> int:
     try:
         found = index(value)
     except TypeError:
-        raise DTypeError(f"[{op}] expected {name} as an int, got {type(value).__name__} {value!r}; convert it with int()") from None
+        raise DTypeError(f"[{op}] expected {name} as an int, got {described(value)}; convert it with int()") from None
     if not -_FAR < found < _FAR:
         raise ArgumentError(f"[{op}] expected {name} between -2**62 and 2**62, got {found}; is it a size?")
     return found
@@ -120,13 +121,7 @@ def listed(op: str, name: str, value: Any) -> list[Any]:
     try:
         return [whole(op, name, index(value))]
     except TypeError:
-        raise DTypeError(f"[{op}] expected {name} as an int or a tuple of ints, got {in_words(value)}; {_hint_of_sizes(value)}") from None
-
-
-def in_words(value: Any) -> str:
-    """Type and value of an argument, cut off."""
-    text = repr(value)
-    return f"{type(value).__name__} {text if len(text) <= 80 else text[:80] + '...'}"
+        raise DTypeError(f"[{op}] expected {name} as an int or a tuple of ints, got {described(value)}; {_hint_of_sizes(value)}") from None
 
 
 def _hint_of_sizes(value: Any) -> str:
@@ -141,7 +136,7 @@ def ints(op: str, values: Any) -> Shape:
         return tuple([v if v.__class__ is int else index(v) for v in values])
     except TypeError:
         bad = next((v for v in values if not _is_index(v)), values)
-        raise DTypeError(f"[{op}] expected integers, got {in_words(bad)}; {_hint_of_sizes(bad)}") from None
+        raise DTypeError(f"[{op}] expected integers, got {described(bad)}; {_hint_of_sizes(bad)}") from None
 
 
 def _is_index(value: Any) -> bool:
@@ -156,7 +151,7 @@ def _int_dim(dim: Any, op: str) -> int:
     try:
         return index(dim)
     except TypeError:
-        raise DTypeError(f"[{op}] expected dim as an int, got {type(dim).__name__} {dim!r}; dims count from 0, or from the end from -1") from None
+        raise DTypeError(f"[{op}] expected dim as an int, got {described(dim)}; dims count from 0, or from the end from -1") from None
 
 
 def normalize_dim(dim: int, ndim: int, op: str = "dim") -> int:

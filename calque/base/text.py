@@ -5,7 +5,16 @@ from __future__ import annotations
 import reprlib
 from typing import Any
 
-_SHORT = reprlib.Repr()
+
+class _Repr(reprlib.Repr):
+    def repr_instance(self, x: Any, level: int) -> str:
+        try:
+            return _by_shape(x) or clipped(repr(x), self.maxother)
+        except Exception:  # a `__repr__` that fails must not hide the message
+            return f"an object of {type_name(x)}"
+
+
+_SHORT = _Repr()
 _SHORT.maxlevel = 3
 _SHORT.maxlist = _SHORT.maxtuple = _SHORT.maxdict = _SHORT.maxset = _SHORT.maxfrozenset = _SHORT.maxdeque = _SHORT.maxarray = 6
 
@@ -33,19 +42,52 @@ def shown(value: Any, most: int = 80) -> str:
     >>> shown(np.zeros((1000, 1000)))
     'numpy.ndarray of shape (1000, 1000)'
     """
-    shape = None if isinstance(value, type) else getattr(value, "shape", None)
-    if isinstance(shape, tuple) and shape and type(value).__module__ != "builtins":
-        return clipped(f"{type_name(value)} of shape {tuple(shape)!r}", most)
     _SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = max(most, 8)
+    return clipped(_SHORT.repr(value), most)
+
+
+def _by_shape(value: Any) -> str:
+    """A tensor, array or table without its values: to show them might have to compute them. "" for anything else."""
+    kind = type(value)
     try:
-        return clipped(_SHORT.repr(value), most)
-    except Exception:  # a `__repr__` that fails must not hide the message
-        return clipped(f"an object of {type_name(value)}", most)
+        shape = getattr(value, "shape", None)
+        if isinstance(value, type) or kind.__module__ == "builtins" or not isinstance(shape, tuple):
+            return ""
+        if not shape:
+            return f"a {type_name(value)} of one element" if kind.__module__.startswith("calque.") else ""
+        text = f"{type_name(value)} of shape {tuple(shape)!r}"
+        if hasattr(kind, "columns"):  # a table
+            text += f" with columns {_SHORT.repr(list(value.columns[:3]))[:-1]}{', ...' if len(value.columns) > 3 else ''}]"
+        return text
+    except Exception:  # a property of the user's
+        return ""
 
 
-def clipped(text: str, most: int = 80) -> str:
-    """A text in at most `most` characters, without its middle if need be, in one line."""
-    text = " ".join(text.split())
+def described(value: Any, most: int = 80) -> str:
+    """A value with its class, for "got ...".
+
+    >>> described(3), described("x")
+    ("int 3", "str 'x'")
+    """
+    text, kind = shown(value, most), type_name(value)
+    return text if kind in text.partition("(")[0] else f"{kind} {text}"
+
+
+def function_name(function: object) -> str:
+    """A function of the user's by its name and line.
+
+    >>> function_name(print)
+    'print'
+    """
+    code = getattr(function, "__code__", None)
+    where = f" ({code.co_filename}:{code.co_firstlineno})" if code is not None else ""
+    return clipped(f"{getattr(function, '__qualname__', type_name(function))}{where}", 200)
+
+
+def clipped(text: str, most: int = 80, one_line: bool = True) -> str:
+    """A text in at most `most` characters, without its middle if need be."""
+    if one_line:
+        text = " ".join(text.split())
     if len(text) <= most:
         return text
     head = (most - 3) // 2

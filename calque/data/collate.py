@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from calque.base.errors import CollateError
-from calque.base.text import shown
+from calque.base.errors import CollateError, how_to_pass
+from calque.base.text import shown, type_name
 from calque.data.convert import copy_array, dtype_of, from_numbers, stack_arrays, stack_tensors
 from calque.run.memory import out_of_memory
 from calque.tensor import Tensor
@@ -76,9 +76,11 @@ class _Collator:
                 self.require(batch, kind, path)
                 return rule(batch, path)
         advice = "does __getitem__ of the dataset return its sample?" if first is None and not path else f"convert it in the dataset, {_ADVICE}"
+        if hasattr(first, "__dlpack__"):
+            advice = f"{how_to_pass(first)} in the dataset"
         raise TypeError(
             f"[default_collate] expected tensors, NumPy arrays, numbers, strings, dicts, tuples or lists; got "
-            f"{type(first).__name__}{_at(path)} in sample {self.name(0)}; {advice}"
+            f"{type_name(first)}{_at(path)} in sample {self.name(0)}; {advice}"
         )
 
     def rules(self) -> tuple[tuple[Any, Callable[[Sequence[Any], str], Any]], ...]:

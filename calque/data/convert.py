@@ -14,6 +14,7 @@ import numpy as np
 
 from calque.base.dtypes import DType, from_numpy_dtype, promote
 from calque.base.layout import dense_layout
+from calque.base.text import shown
 from calque.functional.joining import stack as record_stack
 from calque.run.dispatch import new_array
 from calque.run.memory import out_of_memory
@@ -26,7 +27,7 @@ def empty(shape: tuple[int, ...], dtype: DType) -> tuple[Tensor, np.ndarray[Any,
     try:
         flat = new_array(layout.numel, dtype)
     except MemoryError as error:
-        raise out_of_memory(error, "DataLoader", f"a batch of shape {shape} and {dtype!r}") from None
+        raise out_of_memory(error, "DataLoader", f"a batch of shape {shape} and {shown(dtype)}") from None
     return from_array(flat, layout), flat.reshape(shape)
 
 

@@ -8,7 +8,8 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Generic, TypeVar
 
-from calque.base.errors import ArgumentError, DataError, DTypeError, ShapeError
+from calque.base.errors import ArgumentError, DataError, DTypeError, ShapeError, how_to_pass
+from calque.base.text import shown, type_name
 from calque.data.random_source import permutation, require_generator
 from calque.run.source import warn_user
 from calque.tensor import Tensor
@@ -45,7 +46,7 @@ class IterableDataset(Dataset[T_co]):
         raise NotImplementedError(f"[IterableDataset] expected {type(self).__name__} to define __iter__(self)")
 
     def __getitem__(self, index: Any) -> T_co:
-        raise TypeError(f"[IterableDataset] {type(self).__name__} is a stream and has no index {index!r}; iterate over it")
+        raise TypeError(f"[IterableDataset] {type(self).__name__} is a stream and has no index {shown(index)}; iterate over it")
 
     def __add__(self, other: Dataset[Any]) -> "ChainDataset":  # type: ignore[override]
         return ChainDataset([self, other])
@@ -68,8 +69,8 @@ class TensorDataset(Dataset[tuple[Tensor, ...]]):
         for position, tensor in enumerate(tensors):
             if not isinstance(tensor, Tensor):
                 raise TypeError(
-                    f"[TensorDataset] expected tensors, got {type(tensor).__name__} as argument {position}; "
-                    "convert it with calque.as_tensor"
+                    f"[TensorDataset] expected tensors, got {type_name(tensor)} as argument {position}; "
+                    f"{how_to_pass(tensor)}"
                 )
         shapes = [tuple(tensor.shape) for tensor in tensors]
         if any(not shape or shape[0] != shapes[0][0] for shape in shapes):
@@ -91,7 +92,7 @@ class Subset(Dataset[T_co]):
 
     def __init__(self, dataset: Dataset[T_co], indices: Sequence[int]) -> None:
         if not hasattr(dataset, "__getitem__"):
-            raise DTypeError(f"[Subset] expected a dataset with an index, got {type(dataset).__name__}; define __getitem__")
+            raise DTypeError(f"[Subset] expected a dataset with an index, got {type_name(dataset)}; define __getitem__")
         require_indices("Subset", indices)
         self.dataset = dataset
         self.indices = indices
@@ -124,7 +125,7 @@ class ConcatDataset(Dataset[T_co]):
         for position, dataset in enumerate(self.datasets):
             if isinstance(dataset, IterableDataset):
                 raise TypeError(
-                    f"[ConcatDataset] expected datasets with an index, got the stream {type(dataset).__name__} at position "
+                    f"[ConcatDataset] expected datasets with an index, got the stream {type_name(dataset)} at position "
                     f"{position}; use ChainDataset"
                 )
         self.cumulative_sizes = list(itertools.accumulate(size_of(dataset) for dataset in self.datasets))
@@ -148,7 +149,7 @@ class ChainDataset(IterableDataset[Any]):
         for position, dataset in enumerate(self.datasets):
             if not isinstance(dataset, IterableDataset):
                 raise TypeError(
-                    f"[ChainDataset] expected streams (IterableDataset), got {type(dataset).__name__} at position {position}; "
+                    f"[ChainDataset] expected streams (IterableDataset), got {type_name(dataset)} at position {position}; "
                     "use ConcatDataset"
                 )
 
@@ -199,7 +200,7 @@ def _split_sizes(lengths: list[int | float], total: int) -> list[int]:
 def require_indices(owner: str, indices: Any) -> None:
     """Raise unless it is a sequence of indices."""
     if not hasattr(indices, "__getitem__") or not hasattr(indices, "__len__") or isinstance(indices, (dict, str)):
-        raise DTypeError(f"[{owner}] expected indices as a sequence of ints, got {type(indices).__name__}; pass a list")
+        raise DTypeError(f"[{owner}] expected indices as a sequence of ints, got {type_name(indices)}; pass a list")
 
 
 def size_of(dataset: Any) -> int:

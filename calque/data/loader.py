@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any, Generic, TypeVar
 
 from calque.base.errors import ArgumentError, DataError, WorkerError
+from calque.base.text import shown
 from calque.data.collate import default_collate, default_convert
 from calque.data.dataset import Dataset, IterableDataset, size_of
 from calque.data.fetch import END, IndexFetcher, StreamFetcher, shorten
@@ -297,11 +298,11 @@ class _StreamCount:
 
 def _check_workers(num_workers: Any, timeout: Any, prefetch_factor: Any, persistent_workers: bool) -> None:
     if isinstance(num_workers, bool) or not isinstance(num_workers, int) or num_workers < 0:
-        raise ArgumentError(f"[DataLoader] expected num_workers to be an integer >= 0, got num_workers={num_workers!r}")
+        raise ArgumentError(f"[DataLoader] expected num_workers to be an integer >= 0, got num_workers={shown(num_workers)}")
     if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not 0 <= timeout < math.inf:
-        raise ArgumentError(f"[DataLoader] expected timeout to be a number of seconds >= 0, got timeout={timeout!r}")
+        raise ArgumentError(f"[DataLoader] expected timeout to be a number of seconds >= 0, got timeout={shown(timeout)}")
     if timeout and num_workers == 0:
-        raise ArgumentError(f"[DataLoader] expected timeout=0 without workers, got timeout={timeout!r}; set num_workers >= 1")
+        raise ArgumentError(f"[DataLoader] expected timeout=0 without workers, got timeout={shown(timeout)}; set num_workers >= 1")
     if prefetch_factor is not None:
         require_positive("DataLoader", "prefetch_factor", prefetch_factor)
     if persistent_workers and num_workers == 0:
@@ -310,7 +311,7 @@ def _check_workers(num_workers: Any, timeout: Any, prefetch_factor: Any, persist
 
 def _check_order(streamed: bool, batch_size: Any, shuffle: Any, sampler: Any, batch_sampler: Any, drop_last: Any) -> None:
     if shuffle not in (None, True, False):
-        raise ArgumentError(f"[DataLoader] expected shuffle to be True, False or None, got {shuffle!r}")
+        raise ArgumentError(f"[DataLoader] expected shuffle to be True, False or None, got {shown(shuffle)}")
     if sampler is not None and shuffle:
         raise ArgumentError(
             "[DataLoader] expected either sampler= or shuffle=True, got both: a sampler already decides the order; "

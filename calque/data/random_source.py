@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from calque.base.text import type_name
 from calque.functional.random import Generator, default_generator
 
 
@@ -30,7 +31,7 @@ def permutation(count: int, generator: Generator | None = None) -> np.ndarray[An
 def require_generator(where: str, generator: object) -> None:
     """Raise TypeError unless `generator` is a Generator or None."""
     if generator is not None and not isinstance(generator, Generator):
-        raise TypeError(f"[{where}] expected generator to be a calque.Generator or None, got {type(generator).__name__}")
+        raise TypeError(f"[{where}] expected generator to be a calque.Generator or None, got {type_name(generator)}")
 
 
 def _draw(generator: Generator | None) -> np.random.SeedSequence:

@@ -9,7 +9,7 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 
 from calque.base.errors import ArgumentError, DTypeError
-from calque.base.shapes import in_words
+from calque.base.text import described, shown
 from calque.data.dataset import require_indices, size_of
 from calque.data.random_source import host_generator, require_generator
 
@@ -48,7 +48,7 @@ class RandomSampler(Sampler[int]):
         self, data_source: Sized, replacement: bool = False, num_samples: int | None = None, generator: Any = None
     ) -> None:
         if not isinstance(replacement, bool):
-            raise TypeError(f"[RandomSampler] expected replacement to be True or False, got {replacement!r}")
+            raise TypeError(f"[RandomSampler] expected replacement to be True or False, got {shown(replacement)}")
         require_generator("RandomSampler", generator)
         self.data_source = data_source
         self.replacement = replacement
@@ -99,7 +99,7 @@ class WeightedRandomSampler(Sampler[int]):
     def __init__(self, weights: Sequence[float], num_samples: int, replacement: bool = True, generator: Any = None) -> None:
         require_positive("WeightedRandomSampler", "num_samples", num_samples)
         if not isinstance(replacement, bool):
-            raise TypeError(f"[WeightedRandomSampler] expected replacement to be True or False, got {replacement!r}")
+            raise TypeError(f"[WeightedRandomSampler] expected replacement to be True or False, got {shown(replacement)}")
         require_generator("WeightedRandomSampler", generator)
         self.weights = np.asarray(weights, dtype=np.float64)
         if self.weights.ndim != 1 or not np.isfinite(self.weights).all() or (self.weights < 0).any() or not self.weights.any():
@@ -144,9 +144,9 @@ class BatchSampler(Sampler[list[int]]):
     def __init__(self, sampler: Iterable[int], batch_size: int, drop_last: bool) -> None:
         require_positive("BatchSampler", "batch_size", batch_size)
         if isinstance(sampler, type) or not hasattr(sampler, "__iter__"):
-            raise DTypeError(f"[BatchSampler] expected a sampler or other indices to walk through, got {in_words(sampler)}")
+            raise DTypeError(f"[BatchSampler] expected a sampler or other indices to walk through, got {described(sampler)}")
         if not isinstance(drop_last, bool):
-            raise ArgumentError(f"[BatchSampler] expected drop_last to be True or False, got {drop_last!r}")
+            raise ArgumentError(f"[BatchSampler] expected drop_last to be True or False, got {shown(drop_last)}")
         self.sampler = sampler
         self.batch_size = batch_size
         self.drop_last = drop_last
@@ -165,7 +165,7 @@ class BatchSampler(Sampler[list[int]]):
 def require_positive(where: str, name: str, value: object) -> None:
     """Raise ValueError unless `value` is an integer above 0."""
     if isinstance(value, bool) or not isinstance(value, int) or value <= 0:
-        raise ArgumentError(f"[{where}] expected {name} to be an integer >= 1, got {name}={value!r}")
+        raise ArgumentError(f"[{where}] expected {name} to be an integer >= 1, got {name}={shown(value)}")
 
 
 def _numbers(blocks: Iterable[np.ndarray[Any, Any]]) -> Iterator[int]:

@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 
 from calque.base import dtypes as dt
-from calque.base.errors import ArgumentError, DTypeError
+from calque.base.errors import ArgumentError, DTypeError, how_to_pass
+from calque.base.text import shown, type_name
 from calque.functional.common import Operand, cast, is_number, is_tensor, linked, method, number, operand, prim, require_tensors, result_dtype
 from calque.functional.options import fill_number
 from calque.functional.writing import own_result
@@ -46,6 +47,8 @@ def as_operand(x: Any) -> Any:
         dtype = dt.from_numpy_dtype(x.dtype)
         if dtype is not None:
             return upload_known(x, dtype)
+    if type_name(x) in ("torch.Tensor", "torch.Parameter"):  # Python would say "for 'Tensor' and 'Tensor'"
+        raise DTypeError(f"[operator] expected a Tensor or a number, got {type_name(x)}; {how_to_pass(x)}")
     return NotImplemented
 
 
@@ -201,8 +204,8 @@ def call(name: str, function: Binary, a: Any, b: Any) -> Any:
     result = function(a, b)
     if result is NotImplemented:
         raise DTypeError(
-            f"[{name}] expected Tensors or numbers, got {type(a).__name__} and {type(b).__name__}; convert with "
-            "calque.as_tensor(...)"
+            f"[{name}] expected Tensors or numbers, got {type_name(a)} and {type_name(b)}; "
+            f"{how_to_pass(a if not is_tensor(a) and not is_number(a) else b)}"
         )
     return result
 
@@ -281,7 +284,7 @@ def div(input: Operand, other: Operand, *, rounding_mode: str | None = None) -> 
     if rounding_mode == "floor":
         return call("div", _floor_divide, input, other)
     if rounding_mode != "trunc":
-        raise ArgumentError(f"[div] expected rounding_mode None, 'trunc' or 'floor', got {rounding_mode!r}")
+        raise ArgumentError(f"[div] expected rounding_mode None, 'trunc' or 'floor', got {shown(rounding_mode)}")
     quotient, a, b = call("div", _div, input, other), input, other
     common = result_dtype(a, b)
     if common.category == 2:

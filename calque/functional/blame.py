@@ -18,6 +18,7 @@ import numpy as np
 from calque.base.device import Device
 from calque.base.dtypes import DType
 from calque.base.errors import ArgumentError, CalqueError, DTypeError, how_to_pass, no_tensor
+from calque.base.text import clipped, shown, type_name
 from calque.functional.common import Function, is_number, is_tensor
 from calque.run.memory import out_of_memory
 from calque.run.source import inside_package
@@ -110,7 +111,7 @@ KINDS: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "Dims": ("an int, a tuple of ints or None", either(nothing, is_int, many(is_int))),
     "DType": ("a dtype", lambda x: isinstance(x, (DType, type, np.dtype))),
     "Shape": ("ints", either(is_int, many(is_int))),
-    "Generator": ("a Generator", has("manual_seed", "get_state")),
+    "Generator": ("a Generator", has("manual_seed", "get_state", "take")),
     "Module": ("a Module", has("state_dict", "_modules")),
     "Optimizer": ("an Optimizer", has("param_groups", "state_dict")),
     "LRScheduler": ("a learning rate scheduler", has("get_last_lr", "step")),
@@ -208,13 +209,13 @@ def require_settings(owner: Any) -> None:
 def refusal(name: str, parameter: str, expected: str, value: Any) -> DTypeError:
     """The error about one argument."""
     inside = [v for v in value if not is_tensor(v)] if expected.endswith("of Tensors") and isinstance(value, (tuple, list)) else []
-    got = f"{type(value).__name__} with {type(inside[0]).__name__} inside" if inside else type(value).__name__
-    shown = f" {value!r:.80}" if isinstance(value, (str, int, float)) else ""
+    got = f"{type_name(value)} with {type_name(inside[0])} inside" if inside else type_name(value)
+    what = f" {shown(value)}" if isinstance(value, (str, int, float)) else ""
     if "Tensor" in expected:
         hint = how_to_pass(inside[0] if inside else value)
     else:
         hint = f"pass {expected}"
-    return DTypeError(f"[{name}] expected {expected}, got {got}{shown} as {parameter!r}; {hint}")
+    return DTypeError(f"[{name}] expected {expected}, got {got}{what} as {parameter!r}; {hint}")
 
 
 def explained(name: str, function: Callable[..., Any], args: Sequence[Any], keywords: Mapping[str, Any], error: Exception) -> Exception | None:
@@ -298,7 +299,7 @@ def _shown(x: Any) -> str:
     if is_tensor(x):
         return f"Tensor {tuple(x._layout.shape)} {x._layout.dtype!r}"
     try:
-        return f"{type(x).__name__}(...)" if len(text := repr(x)) > 60 else text
+        return shown(x, 60)
     except Exception:  # an object whose own __init__ has failed may have nothing to show yet
         return f"{type(x).__name__}(...)"
 
@@ -306,6 +307,9 @@ def _shown(x: Any) -> str:
 def answer(name: str, function: Callable[..., Any], args: Sequence[Any], keywords: Mapping[str, Any], error: Exception) -> None:
     """Raise what `error` means to the caller, if it says nothing."""
     meant = explained(name, function, args, keywords, error)
+    if meant is None and error.args and isinstance(error.args[0], str) and len(error.args[0]) > CalqueError.longest:
+        if not isinstance(error, CalqueError):  # these do so themselves
+            error.args = (clipped(error.args[0], CalqueError.longest, False), *error.args[1:])
     if meant is not None:
         meant.__suppress_context__ = True
         raise meant

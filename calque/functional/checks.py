@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from calque.base import dtypes as dt
-from calque.base.errors import DTypeError, OutOfRangeError
+from calque.base.errors import ArgumentError, DTypeError, OutOfRangeError
 from calque.functional.common import cast, prim
 from calque.run.capture import known_values as values_now
 from calque.run.recorder import add_check, local
@@ -94,6 +94,44 @@ def _verdict(values: np.ndarray[Any, Any], size: int, low: int, negative: bool) 
         position = tuple(int(i) for i in np.argwhere(bad)[0])
         return position, int(values[position]), False
     return None, 0, negative and bool((values < 0).any())
+
+
+def check_probabilities(op: str, p: Tensor) -> None:
+    """Raise, or record a check, unless all values are in [0, 1]; NaN is not."""
+    if not p._layout.numel:
+        return
+    known = peek(p, _not_probable)
+    if known is not None:
+        if known:
+            raise _improbable(op, *known)
+        return
+    shape, line, dtype = tuple(p._layout.shape), user_line(), p._layout.dtype
+    p = p.detach()
+    outside = prim("bitwise_or", prim("lt", p, (0.0, dtype)), prim("gt", p, (1.0, dtype)))
+    bad = prim("bitwise_or", outside, prim("ne", p, p))
+    code = prim("where", bad, prim("iota", shape, dt.int64), (_BIG, dt.int64))
+    first = prim("amin", code, tuple(range(len(shape))), False) if shape else code
+    found = prim("where", prim("eq", first, (_BIG, dt.int64)), (-1, dt.int64), first)
+
+    def error(position: int) -> Exception:
+        return _improbable(op, tuple(int(i) for i in np.unravel_index(position, shape)) if shape else (), None, line)
+
+    add_check(slot_of(local.state.trace, found), error)
+
+
+def _not_probable(values: np.ndarray[Any, Any]) -> Any:
+    bad = ~((values >= 0) & (values <= 1))
+    if not bad.any():
+        return ()
+    position = tuple(int(i) for i in np.argwhere(bad)[0])
+    return position, float(values[position])
+
+
+def _improbable(op: str, position: tuple[int, ...], value: float | None, line: str = "") -> ArgumentError:
+    shown = "another number" if value is None else f"{value}"
+    where = f" at position {list(position)}" if position else ""
+    recorded = f" (recorded at {line})" if line else ""
+    return ArgumentError(f"[{op}] expected probabilities, all values in [0, 1], got {shown}{where}{recorded}; use sigmoid() or clamp(0, 1)")
 
 
 def _wrapped(index: Tensor, size: int) -> Tensor:

@@ -10,7 +10,8 @@ import numpy as np
 
 from calque.autograd.engine import link
 from calque.base import dtypes as dt
-from calque.base.errors import DTypeError, ShapeError
+from calque.base.errors import DTypeError, ShapeError, how_to_pass
+from calque.base.text import shown, type_name
 from calque.ops.opdef import get
 from calque.run.recorder import local
 from calque.tensor import TENSOR_TYPES, Tensor, record, unary
@@ -65,7 +66,7 @@ def require_tensors(op: str, *values: Any) -> None:
     """Raise unless all are Tensors: for functions made of operators, which take numbers and arrays as well."""
     for x in values:
         if not is_tensor(x):
-            raise DTypeError(f"[{op}] expected a Tensor, got {type(x).__name__}; convert it with calque.as_tensor(...)")
+            raise DTypeError(f"[{op}] expected a Tensor, got {type_name(x)}; {how_to_pass(x)}")
 
 
 def require_dims(op: str, x: Tensor, least: int, most: int | None = None, name: str = "input") -> None:
@@ -81,7 +82,7 @@ def require_operands(op: str, *values: Any) -> None:
     """Raise unless all are Tensors or numbers."""
     for x in values:
         if not is_tensor(x) and not is_number(x):
-            raise DTypeError(f"[{op}] expected a Tensor or a number, got {type(x).__name__}; convert it with calque.as_tensor(...)")
+            raise DTypeError(f"[{op}] expected a Tensor or a number, got {type_name(x)}; {how_to_pass(x)}")
 
 
 def dtype_of(dtype: Any, op: str) -> dt.DType:
@@ -98,7 +99,7 @@ def dtype_of(dtype: Any, op: str) -> dt.DType:
         found = None
     if found is None:
         names = ", ".join(d.name for d in dt.ALL)
-        raise DTypeError(f"[{op}] expected a dtype, got {dtype!r:.80}; use one of calque.{names}")
+        raise DTypeError(f"[{op}] expected a dtype, got {shown(dtype)}; use one of calque.{names}")
     return found
 
 
@@ -159,7 +160,7 @@ def operand(op: str, x: Any, dtype: dt.DType) -> Any:
         if dtype.category == 1 and isinstance(value, float):
             value = int(value)
         return (value, dtype)
-    raise DTypeError(f"[{op}] expected a Tensor or a number, got {type(x).__name__}; convert it with calque.as_tensor(...)")
+    raise DTypeError(f"[{op}] expected a Tensor or a number, got {type_name(x)}; {how_to_pass(x)}")
 
 
 def unary_function(name: str, to_float: bool = False) -> Callable[[Tensor], Tensor]:

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from calque.base import dtypes as dt
-from calque.base.errors import ArgumentError, DTypeError, ShapeError
-from calque.base.layout import preserve_format
+from calque.base.errors import ArgumentError, DTypeError, ShapeError, how_to_pass
+from calque.base.layout import MOST_DIMS, preserve_format
 from calque.base.shapes import Shape
-from calque.base.text import shown
+from calque.base.text import described, shown, type_name
 from calque.functional.common import cast, is_number, is_tensor, method, number, prim
 from calque.functional.formats import clone, format_of, like, reordered
 from calque.functional.memory import share_array
@@ -61,6 +61,8 @@ def _offender(data: Any, path: str = "", shape: tuple[int, ...] | None = None, d
             lengths.append(len(probe))
             probe = probe[0] if probe else None
         shape = tuple(lengths)
+    if len(shape) > MOST_DIMS:
+        return f"expected a sequence of at most {MOST_DIMS} dims, got {len(shape)}"
     if isinstance(data, (list, tuple)):
         if depth >= len(shape):
             return f"expected a number at index {path}, got a sequence of length {len(data)}"
@@ -74,9 +76,9 @@ def _offender(data: Any, path: str = "", shape: tuple[int, ...] | None = None, d
     if isinstance(data, np.ndarray):
         return ""
     if not is_number(data):
-        return f"expected a number at index {path or '()'}, got {type(data).__name__} {data!r}"
+        return f"expected a number at index {path or '()'}, got {described(data)}"
     if depth < len(shape):
-        return f"expected a sequence of length {shape[depth]} at dim {depth}, got the number {data!r} at index {path}"
+        return f"expected a sequence of length {shape[depth]} at dim {depth}, got the number {shown(data)} at index {path}"
     return ""
 
 
@@ -85,11 +87,15 @@ def _refuse(data: Any, array: np.ndarray[Any, Any] | None) -> Exception:
     if isinstance(data, np.ndarray):
         first = next(((i, x) for i, x in np.ndenumerate(data) if not is_number(x)), None)
         where = (
-            f"; first odd element: {type(first[1]).__name__} {first[1]!r} at index {list(first[0])}" if first is not None else ""
+            f"; first odd element: {described(first[1])} at index {list(first[0])}" if first is not None else ""
         )
         return DTypeError(
             f"[tensor] expected an array of numbers, got dtype {data.dtype}{where}; convert it with .astype(...) first"
         )
+    if array is not None and array.ndim and not isinstance(data, (list, tuple)):  # a table, say
+        first = next(((i, x) for i, x in np.ndenumerate(array) if not is_number(x)), None)
+        odd = f", with {described(first[1])} at index {list(first[0])}" if first is not None else ""
+        return DTypeError(f"[tensor] expected numbers, got {described(data)}{odd}; {how_to_pass(data)}")
     reason = _offender(data)
     if not reason and array is not None and array.dtype == object:
         return ArgumentError(
@@ -97,6 +103,8 @@ def _refuse(data: Any, array: np.ndarray[Any, Any] | None) -> Exception:
         )
     kind = f"; dtype {array.dtype} is not supported" if array is not None else ""
     text = f"[tensor] {reason or 'expected numbers'}{kind}; "
+    if "at most" in reason:
+        return ShapeError(text + "merge some dims")
     if "sequence" in reason:
         return ShapeError(text + "rows must have equal lengths: pad them")
     return DTypeError(text + "convert it to numbers first")
@@ -108,7 +116,7 @@ def to_array(data: Any) -> tuple[np.ndarray[Any, Any], dt.DType]:
         array = np.asarray(data)
     else:
         if isinstance(data, (dict, set, frozenset)):
-            raise DTypeError(f"[tensor] Could not infer dtype of {type(data).__name__}: expected numbers, got no sequence; pass a list of its values")
+            raise DTypeError(f"[tensor] Could not infer dtype of {type_name(data)}: expected numbers, got no sequence; pass a list of its values")
         if isinstance(data, (list, tuple)) and _holds_tensor(data):
             data = _plain(data)
         elif (
@@ -192,7 +200,8 @@ def from_numpy(ndarray: np.ndarray[Any, Any]) -> Tensor:
     """
     if not isinstance(ndarray, np.ndarray):
         raise DTypeError(
-            f"[from_numpy] expected np.ndarray (got {type(ndarray).__name__}); use calque.tensor(...) for other data"
+            f"[from_numpy] expected np.ndarray (got {type_name(ndarray)}); "
+            + (how_to_pass(ndarray) if hasattr(ndarray, "__dlpack__") or hasattr(ndarray, "to_numpy") else "use calque.tensor(...) for other data")
         )
     dtype = dt.from_numpy_dtype(ndarray.dtype)
     if dtype is None:
@@ -290,7 +299,7 @@ def full(
     """
     resolve_device(device, "full")
     if not is_tensor(fill_value) and not is_number(fill_value):
-        raise DTypeError(f"[full] expected fill_value as a number, got {type(fill_value).__name__}; use calque.tensor(...) for other data")
+        raise DTypeError(f"[full] expected fill_value as a number, got {type_name(fill_value)}; use calque.tensor(...) for other data")
     inferred = fill_value._layout.dtype if is_tensor(fill_value) else dt.of_scalar(number(fill_value))
     shape = size_of("full", (size,))
     return marked(filled(shape, fill_value, resolve_dtype(dtype, inferred, "full"), "full"), requires_grad, "full")
@@ -385,7 +394,7 @@ def new_tensor(
 def _plain_number(op: str, name: str, value: Any) -> Any:
     value = value.item() if is_tensor(value) else value
     if not is_number(value):
-        raise TypeError(f"[{op}] expected a number for {name}, got {type(value).__name__}")
+        raise TypeError(f"[{op}] expected a number for {name}, got {type_name(value)}")
     return number(value)
 
 
@@ -494,7 +503,7 @@ def meshgrid(*tensors: Any, indexing: str = "ij") -> tuple[Tensor, ...]:
     """Coordinate grids of 1-d tensors: (A,), (B,) -> two of (A, B), or (B, A) for indexing="xy"."""
     given = tuple(tensors[0]) if len(tensors) == 1 and isinstance(tensors[0], (tuple, list)) else tensors
     if indexing not in ("ij", "xy"):
-        raise ArgumentError(f"[meshgrid] expected indexing 'ij' or 'xy', got {indexing!r}")
+        raise ArgumentError(f"[meshgrid] expected indexing 'ij' or 'xy', got {shown(indexing)}")
     if not given:
         raise ArgumentError("[meshgrid] expected one or more tensors, got none")
     flat = [reshape(x, (-1,)) for x in given]

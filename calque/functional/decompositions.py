@@ -18,6 +18,7 @@ from calque.base.blas import limited
 from calque.base.device import META
 from calque.base.errors import ArgumentError, DTypeError, ShapeError
 from calque.base.shapes import Shape, broadcast_shapes
+from calque.base.text import shown
 from calque.functional.arithmetic import abs as magnitude
 from calque.functional.common import is_number, is_tensor, linked, method
 from calque.functional.creation import eye, zeros
@@ -253,7 +254,7 @@ def eigh(A: Tensor, UPLO: str = "L") -> Any:
     Gradients of the eigenvectors need distinct eigenvalues.
     """
     if UPLO not in ("L", "U"):
-        raise ArgumentError(f"[linalg.eigh] Expected UPLO argument to be 'L' or 'U', but got {UPLO!r}; it names the triangle that is read")
+        raise ArgumentError(f"[linalg.eigh] Expected UPLO argument to be 'L' or 'U', but got {shown(UPLO)}; it names the triangle that is read")
     x = _matrix("eigh", A, square=True)
     shape = tuple(x._layout.shape)
     values, vectors = _host("eigh", x, np.linalg.eigh, [shape[:-1], shape], UPLO)
@@ -339,7 +340,7 @@ def qr(A: Tensor, mode: str = "reduced") -> Any:
     """
     x = _matrix("qr", A)
     if mode not in ("reduced", "complete", "r"):
-        raise ArgumentError(f"[linalg.qr] qr received unrecognized mode {mode!r}; expected 'reduced', 'complete' or 'r'")
+        raise ArgumentError(f"[linalg.qr] qr received unrecognized mode {shown(mode)}; expected 'reduced', 'complete' or 'r'")
     batch, n, m = _extents(x)
     k = n if mode == "complete" else min(n, m)
     arrays = _host("qr", x, np.linalg.qr, [(*batch, n, k), (*batch, k, m)], "reduced" if mode == "r" else mode)
@@ -380,7 +381,7 @@ def pinverse(input: Tensor, rcond: float = 1e-15) -> Tensor:
 def _no_driver(op: str, driver: str | None) -> None:
     """The drivers of PyTorch's SVD are those of CUDA: its CPU refuses them, too."""
     if driver is not None:
-        raise ArgumentError(f"[linalg.{op}] expected driver=None on a CPU, got {driver!r}: `driver=` is only supported on CUDA inputs")
+        raise ArgumentError(f"[linalg.{op}] expected driver=None on a CPU, got {shown(driver)}: `driver=` is only supported on CUDA inputs")
 
 
 def _least(A: Tensor, sizes: Tensor, atol: Any, rtol: Any) -> Tensor:
@@ -434,7 +435,7 @@ def matrix_norm(
     if ord == "nuc":
         result = sum(svdvals(moved), -1)
     elif not is_number(ord) or abs(ord) not in (1, 2, math.inf):
-        raise ArgumentError(f"[linalg.matrix_norm] expected ord 'fro', 'nuc', 1, -1, 2, -2, inf or -inf, got {ord!r}")
+        raise ArgumentError(f"[linalg.matrix_norm] expected ord 'fro', 'nuc', 1, -1, 2, -2, inf or -inf, got {shown(ord)}")
     elif abs(ord) == 2:
         singular = svdvals(moved)
         result = _largest(singular) if ord > 0 else amin(singular, -1)
@@ -487,7 +488,7 @@ def lstsq(A: Tensor, B: Tensor, rcond: float | None = None, *, driver: str | Non
     (*, k) (for n > m and full rank, as the driver says), the rank (*), and the singular values (drivers gelsd and gelss)."""
     driver = "gelsy" if driver is None else driver
     if driver not in ("gels", "gelsy", "gelsd", "gelss"):
-        raise ArgumentError(f"[linalg.lstsq] expected driver 'gels', 'gelsy', 'gelsd' or 'gelss', got {driver!r}: they differ in what they return")
+        raise ArgumentError(f"[linalg.lstsq] expected driver 'gels', 'gelsy', 'gelsd' or 'gelss', got {shown(driver)}; leave it out")
     x = _matrix("lstsq", A)
     vector = B._layout.ndim == 1 or B._layout.ndim == x._layout.ndim - 1 and B._layout.shape == x._layout.shape[:-1]
     right = unsqueeze(B, -1) if vector else B

@@ -7,6 +7,7 @@ from typing import Any
 
 from calque.base.errors import ArgumentError, ShapeError
 from calque.base.shapes import broadcast_shapes, normalize_dim
+from calque.base.text import shown
 from calque.functional.arithmetic import sub
 from calque.functional.common import linked, method, prim, require_tensors
 from calque.functional.math import where, with_formula
@@ -44,7 +45,7 @@ def cdist(x1: Tensor, x2: Tensor, p: float = 2.0, compute_mode: str = MODES[0]) 
             f"{tuple(x2._layout.shape)}"
         )
     if compute_mode not in MODES:
-        raise ArgumentError(f"[cdist] expected compute_mode as one of {', '.join(MODES)}, got {compute_mode!r}: not a valid value for compute_mode")
+        raise ArgumentError(f"[cdist] expected compute_mode as one of {', '.join(MODES)}, got {shown(compute_mode)}: no valid value for compute_mode")
     if p < 0:
         raise ArgumentError(f"[cdist] cdist only supports non-negative p values, got {p}")
     return row_distance(sub(unsqueeze(x1, -2), unsqueeze(x2, -3)), p)

@@ -7,6 +7,7 @@ from math import prod as product
 from typing import Any
 
 from calque.base.errors import ArgumentError, DTypeError, ShapeError
+from calque.base.text import shown, type_name
 from calque.functional.arithmetic import mul
 from calque.functional.common import is_tensor, prim
 from calque.functional.linalg import matmul, require_tensors
@@ -21,7 +22,7 @@ Labels = list[Any]  # a letter, or ("...", k) for the k-th ellipsis dim counted 
 
 
 def _fail(equation: str, reason: str) -> ArgumentError:
-    return ArgumentError(f"[einsum] {reason}, got equation {equation!r}; write it like 'ij,jk->ik'")
+    return ArgumentError(f"[einsum] {reason}, got equation {shown(equation)}; write it like 'ij,jk->ik'")
 
 
 def _term(text: str, equation: str) -> Labels:
@@ -60,12 +61,12 @@ def _spread(labels: Labels, ndim: int, equation: str, number: int) -> Labels:
             raise ShapeError(
                 "[einsum] the number of subscripts in the equation does not match the number of dimensions for operand "
                 f"{number}: {named} "
-                f"subscripts, {ndim} dimensions, and no ellipsis was given (equation {equation!r})"
+                f"subscripts, {ndim} dimensions, and no ellipsis was given (equation {shown(equation)})"
             )
         return labels
     if named > ndim:
         raise ShapeError(
-            f"[einsum] operand {number} has {ndim} dimensions, fewer than its {named} subscripts (equation {equation!r})"
+            f"[einsum] operand {number} has {ndim} dimensions, fewer than its {named} subscripts (equation {shown(equation)})"
         )
     covered = ndim - named
     at = labels.index("...")
@@ -107,7 +108,7 @@ def _sizes(operands: Sequence[Tensor], inputs: list[Labels], equation: str) -> d
                 raise ShapeError(
                     f"[einsum] subscript {label if isinstance(label, str) else '...'} has size {extent} for operand {number} of "
                     "shape "
-                    f"{tuple(x._layout.shape)} which does not broadcast with previously seen size {known} (equation {equation!r})"
+                    f"{tuple(x._layout.shape)} which does not broadcast with previously seen size {known} (equation {shown(equation)})"
                 )
             sizes[label] = known if extent == 1 else extent
     return sizes
@@ -200,10 +201,10 @@ def einsum(equation: Any, *operands: Any) -> Tensor:
     """
     if not isinstance(equation, str):
         if not is_tensor(equation):
-            raise DTypeError(f"[einsum] expected the equation as a str (or operands and lists of labels), got {type(equation).__name__}")
+            raise DTypeError(f"[einsum] expected the equation as a str (or operands and lists of labels), got {type_name(equation)}")
         for labels in operands[::2]:
             if not isinstance(labels, (tuple, list)):
-                raise DTypeError(f"[einsum] expected a list of labels after every operand, got {type(labels).__name__}; give the equation as a str")
+                raise DTypeError(f"[einsum] expected a list of labels after every operand, got {type_name(labels)}; give the equation as a str")
         equation, listed = _from_lists((equation, *operands))
         operands = tuple(listed)
     if len(operands) == 1 and isinstance(operands[0], (list, tuple)):

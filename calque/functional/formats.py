@@ -13,6 +13,7 @@ from calque.base.dtypes import DType
 from calque.base.errors import ArgumentError, ShapeError
 from calque.base.layout import Layout, MemoryFormat, channels_last, channels_last_3d, contiguous_format, layout, preserve_format
 from calque.base.shapes import Shape, fills, ordered_strides
+from calque.base.text import described, shown
 from calque.functional.common import cast, method, prim
 from calque.functional.views import permute
 from calque.run.recorder import local
@@ -26,11 +27,11 @@ def format_of(op: str, memory_format: Any, ndim: int) -> MemoryFormat | None:
     if memory_format is None:
         return None
     if not isinstance(memory_format, MemoryFormat):
-        raise TypeError(f"[{op}] expected a memory format such as calque.channels_last, got {type(memory_format).__name__} {memory_format!r}")
+        raise TypeError(f"[{op}] expected a memory format such as calque.channels_last, got {described(memory_format)}")
     if memory_format.order is not None and len(memory_format.order) != ndim:
         rank = len(memory_format.order)
         raise ShapeError(
-            f"[{op}] expected a tensor with {rank} dimensions for {memory_format!r}, got {ndim}: required rank {rank} tensor to use "
+            f"[{op}] expected a tensor with {rank} dimensions for {shown(memory_format)}, got {ndim}: required rank {rank} tensor to use "
             f"{memory_format.name} format"
         )
     return memory_format
@@ -140,7 +141,7 @@ def contiguous(input: Tensor, memory_format: Any = None) -> Tensor:
     if memory_format is None:
         return input if input._layout.contiguous else prim("copy", input)
     if memory_format is preserve_format and not input._layout.contiguous:
-        raise ArgumentError(f"[contiguous] unsupported memory format {memory_format!r}: expected an order; use clone() to keep that of the tensor")
+        raise ArgumentError(f"[contiguous] unsupported memory format {shown(memory_format)}: expected an order; clone() keeps that of the tensor")
     wanted = format_of("contiguous", memory_format, input._layout.ndim)
     if is_contiguous(input, wanted):
         return input

@@ -12,9 +12,10 @@ import numpy as np
 from calque.autograd.moving import move
 from calque.base import dtypes as dt
 from calque.base.device import CPU
-from calque.base.errors import OutOfRangeError, ShapeError
+from calque.base.errors import OutOfRangeError, ShapeError, how_to_pass
 from calque.base.layout import Layout, dense_layout, layout
 from calque.base.shapes import Shape, broadcast_shapes, overlaps
+from calque.base.text import type_name
 from calque.functional.checks import check_index, known_values
 from calque.functional.common import cast, is_number, is_tensor, method, operand, prim
 from calque.functional.creation import as_tensor
@@ -164,12 +165,13 @@ def _parse(item: Any, reading: bool) -> Any:
         found = as_tensor(list(item) if isinstance(item, range) else item)
         if not found._layout.numel and not isinstance(item, np.ndarray):
             found = cast(found, dt.int64)
-    elif hasattr(item, "__index__"):
+    elif hasattr(item, "__index__") and not hasattr(item, "__dlpack__"):
         return as_int(item)
-    else:
+    else:  # tensors of other libraries, too: as an int, a mask of one element would choose a row
+        hint = f"; {how_to_pass(item)}" if hasattr(item, "__dlpack__") or hasattr(item, "to_numpy") else ""
         raise OutOfRangeError(
             "[index] only integers, slices (`:`), ellipsis (`...`), None and long or byte Variables are valid indices (got "
-            f"{type(item).__name__})"
+            f"{type_name(item)}){hint}"
         )
     dtype = found._layout.dtype
     if dtype.category == 2:

@@ -9,6 +9,7 @@ from typing import Any
 from calque.autograd.moving import move
 from calque.base import dtypes as dt
 from calque.base.errors import ArgumentError, ShapeError
+from calque.base.text import type_name
 from calque.functional.common import Operand, cast, is_number, is_tensor, method, prim, require_operands
 from calque.functional.creation import as_tensor
 from calque.functional.formats import format_of, reordered
@@ -102,7 +103,7 @@ def filling(input: Tensor, value: Any, op: str) -> Tensor:
             )
         return prim("full", cast(value, view.dtype), tuple(view.shape))
     if not is_number(value):
-        raise TypeError(f"[{op}] expected a number or a 0-d Tensor, got {type(value).__name__}")
+        raise TypeError(f"[{op}] expected a number or a 0-d Tensor, got {type_name(value)}")
     return filled(tuple(view.shape), value, view.dtype, op)
 
 

@@ -11,6 +11,7 @@ import numpy as np
 from calque.base import dtypes as dt
 from calque.base.errors import ArgumentError, AutogradError, DTypeError
 from calque.base.layout import dense_layout
+from calque.base.text import shown, type_name
 from calque.functional.common import cast, method, require_tensors
 from calque.functional.creation import from_numpy
 from calque.functional.formats import clone
@@ -117,7 +118,7 @@ def _dlpack(self: Tensor, *, stream: Any = None, max_version: Any = None, dl_dev
     if self._requires_grad:
         raise AutogradError("[__dlpack__] Can't export tensors that require gradient, use tensor.detach()")
     if stream not in (None, -1):
-        raise ArgumentError(f"[__dlpack__] expected no stream for a tensor on the CPU, got {stream!r}")
+        raise ArgumentError(f"[__dlpack__] expected no stream for a tensor on the CPU, got {shown(stream)}")
     source = clone(self) if copy else self
     array = export(source, "dlpack")
     bfloat = self._layout.dtype is dt.bfloat16
@@ -194,7 +195,7 @@ def from_dlpack(ext_tensor: Any, *, device: Any = None, copy: bool | None = None
         return detach(ext_tensor)
     capsule = ext_tensor.__dlpack__() if hasattr(ext_tensor, "__dlpack__") else ext_tensor
     if type(capsule).__name__ != "PyCapsule":
-        raise TypeError(f"[from_dlpack] expected an object with __dlpack__ or a DLPack capsule, got {type(ext_tensor).__name__}")
+        raise TypeError(f"[from_dlpack] expected an object with __dlpack__ or a DLPack capsule, got {type_name(ext_tensor)}")
     bfloat = _is_bfloat(capsule)
     try:
         array = np.from_dlpack(_AsInt16(capsule) if bfloat else _Capsule(capsule))  # type: ignore[arg-type]

@@ -10,7 +10,8 @@ from typing import Any
 from calque.base import dtypes as dt
 from calque.base.errors import ArgumentError, DTypeError, OutOfRangeError, ShapeError, how_to_pass
 from calque.base.layout import Layout
-from calque.base.shapes import Shape, contiguous_strides, in_words, listed, normalize_dim, whole
+from calque.base.shapes import Shape, contiguous_strides, listed, normalize_dim, whole
+from calque.base.text import described, shown, type_name
 from calque.functional.common import cast, is_number, is_tensor, method, prim
 from calque.functional.views import atleast_1d, atleast_2d, atleast_3d, expand, int_tuple, reshape, transpose, unsqueeze
 from calque.functional.windows import narrow, selected, sliced
@@ -201,13 +202,13 @@ def _given(op: str, tensors: Any) -> list[Tensor]:
     if is_tensor(tensors):
         raise TypeError(f"[{op}] expected a tuple or list of Tensors, got a Tensor; wrap it in a list")
     if not isinstance(tensors, Iterable):
-        raise DTypeError(f"[{op}] expected a tuple or list of Tensors, got {type(tensors).__name__}; {how_to_pass(tensors)}")
+        raise DTypeError(f"[{op}] expected a tuple or list of Tensors, got {type_name(tensors)}; {how_to_pass(tensors)}")
     given = list(tensors)
     if not given:
         raise ArgumentError(f"[{op}] expected a non-empty list of Tensors")
     for i, x in enumerate(given):
         if not is_tensor(x):
-            raise TypeError(f"[{op}] expected Tensor as element {i}, got {type(x).__name__}; {how_to_pass(x)}")
+            raise TypeError(f"[{op}] expected Tensor as element {i}, got {type_name(x)}; {how_to_pass(x)}")
     return given
 
 
@@ -332,7 +333,7 @@ def repeat_interleave(input: Tensor, repeats: Any = None, dim: int | None = None
         wide = expand(unsqueeze(x, d + 1), (*shape[: d + 1], repeats, *shape[d + 1 :]))
         return reshape(prim("copy", wide), (*shape[:d], shape[d] * repeats, *shape[d + 1 :]))
     if not is_tensor(repeats):
-        raise DTypeError(f"[repeat_interleave] expected repeats as an int or a Tensor, got {type(repeats).__name__}; use calque.as_tensor(...)")
+        raise DTypeError(f"[repeat_interleave] expected repeats as an int or a Tensor, got {type_name(repeats)}; use calque.as_tensor(...)")
     counts = repeats.tolist()
     counts = [counts] if isinstance(counts, int) else counts
     counts = counts * shape[d] if len(counts) == 1 else counts
@@ -349,7 +350,7 @@ def _check_repeats(counts: Sequence[int], total: int, output_size: Any) -> None:
     if min(counts, default=0) < 0:
         raise ArgumentError(f"[repeat_interleave] expected repeats >= 0, got {min(counts)}; repeats can not be negative")
     if output_size is not None and output_size != total:
-        raise ArgumentError(f"[repeat_interleave] expected output_size {total}, the sum of all repeats, got {output_size!r}; leave it out")
+        raise ArgumentError(f"[repeat_interleave] expected output_size {total}, the sum of all repeats, got {shown(output_size)}; leave it out")
 
 
 def _repeated_positions(counts: Any, output_size: Any) -> Tensor:
@@ -423,7 +424,7 @@ def rot90(input: Tensor, k: int = 1, dims: Sequence[int] = (0, 1)) -> Tensor:
     """Rotated by k quarter turns from the first towards the second dim."""
     given = listed("rot90", "dims", dims)
     if len(given) != 2:
-        raise ArgumentError(f"[rot90] expected two dims, from the first towards the second, got {in_words(dims)}")
+        raise ArgumentError(f"[rot90] expected two dims, from the first towards the second, got {described(dims)}")
     a, b = (normalize_dim(d, input._layout.ndim, "rot90") for d in given)
     if a == b:
         raise ShapeError(f"[rot90] expected two different dims, got {tuple(dims)}")

@@ -8,6 +8,7 @@ import numpy as np
 
 from calque.base import dtypes as dt
 from calque.base.errors import DTypeError
+from calque.base.text import described
 from calque.functional.common import cast, is_tensor
 from calque.functional.creation import empty, from_numpy, tensor
 from calque.tensor import Tensor, register_type, wrap
@@ -42,7 +43,7 @@ class LegacyType(type):
         if isinstance(data, np.ndarray):
             return cast(from_numpy(data).clone(), cls.dtype)
         if not hasattr(data, "__len__"):
-            raise DTypeError(f"[{cls.__name__}] expected sizes, or a list, array or tensor, got {type(data).__name__} {data!r}; use calque.tensor")
+            raise DTypeError(f"[{cls.__name__}] expected sizes, or a list, array or tensor, got {described(data)}; use calque.tensor")
         return tensor(data, dtype=cls.dtype, device=device)
 
 

@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 
 from calque.base import dtypes as dt
-from calque.base.errors import ArgumentError, DTypeError, ShapeError
-from calque.base.shapes import in_words, normalize_dim
+from calque.base.errors import ArgumentError, DTypeError, ShapeError, how_to_pass
+from calque.base.shapes import normalize_dim
+from calque.base.text import described, type_name
 from calque.functional.arithmetic import Binary, add, mul
 from calque.functional.common import cast, is_number, is_tensor, linked, method, prim, require_operands, result_dtype
 from calque.functional.options import fill_number
@@ -37,8 +38,8 @@ def require_tensors(op: str, *operands: Any) -> None:
     """Raise unless all operands are Tensors of one number dtype."""
     for x in operands:
         if not is_tensor(x):
-            instead = "use * for a product with a number" if is_number(x) else "convert it with calque.as_tensor(...)"
-            raise DTypeError(f"[{op}] expected Tensors, got {type(x).__name__}; {instead}")
+            instead = "use * for a product with a number" if is_number(x) else how_to_pass(x)
+            raise DTypeError(f"[{op}] expected Tensors, got {type_name(x)}; {instead}")
     first = operands[0]._layout.dtype
     for x in operands[1:]:
         if x._layout.dtype is not first:
@@ -84,6 +85,8 @@ def _unusual(a: Tensor, b: Tensor) -> bool:
 
 def _general_matmul(a: Any, b: Any) -> Any:
     if not is_tensor(a) or not is_tensor(b):
+        if type_name(b).startswith("torch.") or type_name(a).startswith("torch."):  # Python would say "for 'Tensor' and 'Tensor'"
+            require_tensors("matmul", a, b)
         return NotImplemented
     require_tensors("matmul", a, b)
     m, n = a._layout.ndim, b._layout.ndim
@@ -300,7 +303,7 @@ def tensordot(a: Tensor, b: Tensor, dims: Any = 2) -> Tensor:
         left, right = list(range(m - dims, m)), list(range(dims))
     else:
         if not isinstance(dims, (tuple, list)) or len(dims) != 2:
-            raise ArgumentError(f"[tensordot] expected dims as an int or two lists of dims, got {in_words(dims)}")
+            raise ArgumentError(f"[tensordot] expected dims as an int or two lists of dims, got {described(dims)}")
         first, second = dims
         left = [normalize_dim(d, m, "tensordot") for d in ([first] if isinstance(first, int) else first)]
         right = [normalize_dim(d, n, "tensordot") for d in ([second] if isinstance(second, int) else second)]

@@ -14,6 +14,7 @@ import numpy as np
 from calque.autograd import composite
 from calque.base import dtypes as dt
 from calque.base.errors import ArgumentError, DTypeError
+from calque.base.text import type_name
 from calque.functional.arithmetic import abs as abs_
 from calque.functional.arithmetic import call, float_result, gt, lt, mul, not_floating, record_numbers
 from calque.functional.common import (
@@ -424,7 +425,7 @@ def clamp(input: Tensor, min: Any = None, max: Any = None) -> Tensor:
     for bound in (min, max):
         if bound is not None:
             if not is_tensor(bound) and not is_number(bound):
-                raise DTypeError(f"[clamp] expected bounds that are numbers or Tensors, got {type(bound).__name__}")
+                raise DTypeError(f"[clamp] expected bounds that are numbers or Tensors, got {type_name(bound)}")
             if is_number(bound) and number(bound) != number(bound):
                 return input * math.nan
     dtype = result_dtype(input, *[bound for bound in (min, max) if bound is not None])

@@ -11,6 +11,7 @@ from calque.base import dtypes as dt
 from calque.base.device import CPU, Device, known
 from calque.base.errors import ArgumentError, DeviceError, DTypeError
 from calque.base.shapes import Shape
+from calque.base.text import type_name
 from calque.functional.common import dtype_of, is_tensor, number, prim
 from calque.functional.views import int_tuple
 from calque.run.live import LiveFloat
@@ -101,7 +102,7 @@ def filled(shape: Shape, value: Any, dtype: dt.DType, op: str) -> Tensor:
 def written(op: str, result: Tensor, out: Any) -> Tensor:
     """`result` in the tensor that was given for it, which takes its shape."""
     if not is_tensor(out):
-        raise DTypeError(f"[{op}] expected out as a Tensor, got {type(out).__name__}; leave it out to get a new one")
+        raise DTypeError(f"[{op}] expected out as a Tensor, got {type_name(out)}; leave it out to get a new one")
     if out._layout.shape != result._layout.shape:
         out.resize_(tuple(result._layout.shape))
     return out.copy_(result)  # type: ignore[no-any-return]

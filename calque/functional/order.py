@@ -11,6 +11,7 @@ from calque.base import dtypes as dt
 from calque.base.device import META
 from calque.base.errors import ArgumentError, DTypeError
 from calque.base.shapes import normalize_dim
+from calque.base.text import shown
 from calque.functional.common import Operand, cast, is_tensor, linked, method, number, prim
 from calque.functional.elementary import _float, exp, floor, log
 from calque.functional.math import clamp, isnan, where, with_formula
@@ -211,7 +212,7 @@ def _quantile(name: str, x: Tensor, q: Any, dim: int | None, keepdim: bool, inte
     if not x._layout.numel:
         raise ArgumentError(f"[{name}] input tensor must be non-empty, got shape {tuple(x._layout.shape)}")
     if interpolation not in _INTERPOLATIONS:
-        raise ArgumentError(f"[{name}] expected interpolation among {', '.join(_INTERPOLATIONS)}, got {interpolation!r}")
+        raise ArgumentError(f"[{name}] expected interpolation among {', '.join(_INTERPOLATIONS)}, got {shown(interpolation)}")
     if is_tensor(q) and q._layout.device is META:
         levels = np.zeros(tuple(q._layout.shape))  # which levels makes no difference to a shape
     else:

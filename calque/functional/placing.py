@@ -15,7 +15,7 @@ from calque.base import dtypes as dt
 from calque.base.device import CPU, DEFAULT, META, Device, InUse
 from calque.base.errors import ArgumentError, DTypeError
 from calque.base.layout import dense_layout
-from calque.base.shapes import in_words
+from calque.base.text import described, type_name
 from calque.functional.blame import answer, answering
 from calque.functional.options import resolve_device
 from calque.run.recorder import local
@@ -70,9 +70,9 @@ def _memory(*, layout: Any = None, pin_memory: bool = False) -> None:
 
 def _check_memory(op: str, layout: Any, pin_memory: Any) -> None:
     if layout is not None and not (isinstance(layout, str) and layout == STRIDED):
-        raise ArgumentError(f"[{op}] expected layout=calque.strided, got {in_words(layout)}; sparse layouts are not offered")
+        raise ArgumentError(f"[{op}] expected layout=calque.strided, got {described(layout)}; sparse layouts are not offered")
     if not isinstance(pin_memory, (bool, np.bool_)) and pin_memory is not None:
-        raise DTypeError(f"[{op}] expected pin_memory as a bool, got {type(pin_memory).__name__} (there is no device to pin memory for)")
+        raise DTypeError(f"[{op}] expected pin_memory as a bool, got {type_name(pin_memory)} (there is no device to pin memory for)")
 
 
 STRIDED = "torch.strided"

@@ -14,6 +14,7 @@ import numpy as np
 from calque.base import dtypes as dt
 from calque.base.device import CPU, META
 from calque.base.errors import ArgumentError
+from calque.base.text import shown
 from calque.functional.common import method
 from calque.tensor import GradNode, Tensor, read
 
@@ -55,7 +56,7 @@ def set_printoptions(
     """
     if profile is not None:
         if profile not in _PROFILES:
-            raise ArgumentError(f"[set_printoptions] expected profile 'default', 'short' or 'full', got {profile!r}")
+            raise ArgumentError(f"[set_printoptions] expected profile 'default', 'short' or 'full', got {shown(profile)}")
         for name, value in _PROFILES[profile].items():
             setattr(OPTIONS, name, value)
     for name, given in (("precision", precision), ("threshold", threshold), ("edgeitems", edgeitems), ("linewidth", linewidth)):

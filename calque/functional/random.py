@@ -18,6 +18,7 @@ from calque.base import dtypes as dt
 from calque.base.device import META, InUse
 from calque.base.errors import ArgumentError, DTypeError, OutOfMemoryError, OutOfRangeError, ShapeError
 from calque.base.shapes import Shape, broadcast_shapes, whole
+from calque.functional.checks import check_probabilities
 from calque.functional.common import Operand, cast, is_number, is_tensor, method, number, prim, require_operands
 from calque.functional.formats import like
 from calque.functional.options import marked, resolve_device, resolve_dtype, size_of, written
@@ -350,13 +351,15 @@ def _check_probability(op: str, p: Any) -> None:
     if is_number(p):
         if not 0 <= p <= 1:
             raise ArgumentError(f"[{op}] expects p to be in [0, 1], but got p={p}")
+    elif is_tensor(p):
+        check_probabilities(op, p)
 
 
 @method("bernoulli")
 def bernoulli(input: Tensor, p: float | None = None, *, generator: Generator | None = None, out: Any = None) -> Tensor:
     """1 with probability `input` (element by element), else 0, in the dtype of `input`."""
     dtype = _floating("bernoulli", None, input._layout.dtype)
-    _check_probability("bernoulli", p)
+    _check_probability("bernoulli", input if p is None else p)
     shape = tuple(input._layout.shape)
     work = dt.float64 if dtype is dt.float64 else dt.float32
     chance = cast(input.detach(), work) if p is None else (float(p), work)

@@ -18,6 +18,7 @@ import numpy as np
 from calque.base import dtypes as dt
 from calque.base.errors import ArgumentError, DTypeError, ShapeError
 from calque.base.shapes import Shape, broadcast_shapes, normalize_dim, normalize_dims, reduced_shape
+from calque.base.text import shown, type_name
 from calque.functional.arithmetic import maximum, minimum
 from calque.functional.blame import answer, answering
 from calque.functional.common import cast, is_number, is_tensor, linked, method, prim
@@ -42,7 +43,7 @@ def flag(op: str, keepdim: Any) -> bool:
     """`keepdim` as Python's bool, as which it is part of keys: NumPy's equals it, but is no int."""
     if isinstance(keepdim, (bool, int, np.bool_)):
         return bool(keepdim)
-    raise DTypeError(f"[{op}] expected keepdim as a bool, got {type(keepdim).__name__}; several dims go into a tuple")
+    raise DTypeError(f"[{op}] expected keepdim as a bool, got {type_name(keepdim)}; several dims go into a tuple")
 
 
 def numpy_names(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -273,7 +274,7 @@ def _arg(name: str, x: Tensor, dim: int | None, keepdim: bool) -> Tensor:
     if x._layout.dtype is dt.bool_:
         raise DTypeError(f"[{name}] expected a number dtype, got torch.bool; convert with .int()")
     if dim is not None and not isinstance(dim, (int, np.integer)):
-        raise DTypeError(f"[{name}] expected dim as an int or None, got {type(dim).__name__}")
+        raise DTypeError(f"[{name}] expected dim as an int or None, got {type_name(dim)}")
     return _position(name, x, dims_of(name, x, dim), keepdim)
 
 
@@ -311,7 +312,7 @@ def _choose(name: str, kind: Any, input: Tensor, dim: Any, keepdim: bool, pair: 
     if is_tensor(dim):
         return pair(input, dim)
     if not isinstance(dim, (int, np.integer)):
-        raise DTypeError(f"[{name}] expected dim as an int or a second Tensor, got {type(dim).__name__}")
+        raise DTypeError(f"[{name}] expected dim as an int or a second Tensor, got {type_name(dim)}")
     dims = dims_of(name, input, dim)
     indices = _position(f"arg{name}", input, dims, True)
     return kind(*take_chosen(input, indices, dims[0] if dims else 0, keepdim))
@@ -481,7 +482,7 @@ def norm(input: Tensor, p: Any = "fro", dim: Dims = None, keepdim: bool = False,
     if p is None or p == "fro":
         p = 2
     if not is_number(p):
-        raise ArgumentError(f"[norm] expected p as a number or 'fro', got {p!r}; nuclear norms are in linalg.matrix_norm")
+        raise ArgumentError(f"[norm] expected p as a number or 'fro', got {shown(p)}; nuclear norms are in linalg.matrix_norm")
     return vector_norm(input, float(p), dim, keepdim, dtype=dtype)
 
 

@@ -10,9 +10,10 @@ import numpy as np
 
 from calque.base import dtypes as dt
 from calque.base.device import META
-from calque.base.errors import ArgumentError, DTypeError, OutOfRangeError, ShapeError
+from calque.base.errors import ArgumentError, DTypeError, OutOfRangeError, ShapeError, how_to_pass
 from calque.base.layout import dense_layout
 from calque.base.shapes import Shape, broadcast_shapes, normalize_dim, whole
+from calque.base.text import shown, type_name
 from calque.functional.checks import check_index
 from calque.functional.common import Operand, cast, is_number, is_tensor, linked, method, operand, prim, require_operands, require_tensors
 from calque.functional.indexing import fitted, positions_of, put_values
@@ -35,7 +36,7 @@ __all__ = [
 
 def _flat_index(op: str, index: Any) -> Tensor:
     if not is_tensor(index):
-        raise TypeError(f"[{op}] expected a Tensor as index, got {type(index).__name__}")
+        raise TypeError(f"[{op}] expected a Tensor as index, got {type_name(index)}; {how_to_pass(index)}")
     if index._layout.dtype not in (dt.int64, dt.int32):
         raise DTypeError(f"[{op}] Expected dtype int32/int64 for index, got {index._layout.dtype}; convert with .long()")
     if index._layout.ndim > 1:
@@ -218,7 +219,7 @@ def scatter_reduce(input: Tensor, dim: int, index: Tensor, src: Tensor, reduce: 
     """`input` combined with the elements of `src` that go to the same place: sum, mean, prod, amax or amin. Equal extremes share the gradient."""
     require_tensors("scatter_reduce", src)
     if reduce not in ("sum", "mean", "prod", "amax", "amin"):
-        raise ArgumentError(f"[scatter_reduce] reduce argument must be either sum, prod, mean, amax or amin, got {reduce!r}")
+        raise ArgumentError(f"[scatter_reduce] reduce argument must be either sum, prod, mean, amax or amin, got {shown(reduce)}")
     if reduce in ("sum", "mean"):
         base = input if include_self else scatter(input, dim, index, 0)
         total = scatter_add(base, dim, index, src)
@@ -344,7 +345,7 @@ def put(input: Tensor, index: Tensor, source: Tensor, accumulate: bool = False) 
 
 def _mask(op: str, mask: Any) -> Tensor:
     if not is_tensor(mask):
-        raise TypeError(f"[{op}] expected a Tensor as mask, got {type(mask).__name__}")
+        raise TypeError(f"[{op}] expected a Tensor as mask, got {type_name(mask)}; {how_to_pass(mask)}")
     if mask._layout.dtype is dt.uint8:
         return cast(mask, dt.bool_)
     if mask._layout.dtype is not dt.bool_:

@@ -15,6 +15,7 @@ import numpy as np
 from calque.base import dtypes as dt
 from calque.base.errors import ArgumentError, DTypeError, OutOfRangeError, ShapeError
 from calque.base.shapes import normalize_dim, whole
+from calque.base.text import shown
 from calque.functional.common import Operand, cast, is_tensor, method, number, prim, require_dims, require_operands
 from calque.functional.math import with_formula
 from calque.functional.placing import beside_input, host_values
@@ -276,7 +277,7 @@ def searchsorted(
     values.
     """
     if side not in (None, "left", "right") or (side == "left" and right):
-        raise ArgumentError(f"[searchsorted] expected side 'left' or 'right' in agreement with right={right}, got {side!r}")
+        raise ArgumentError(f"[searchsorted] expected side 'left' or 'right' in agreement with right={right}, got {shown(side)}")
     require_operands("searchsorted", input)
     require_dims("searchsorted", sorted_sequence, 1, name="sorted_sequence")
     if sorter is not None and (sorter._layout.dtype is not dt.int64 or sorter._layout.shape != sorted_sequence._layout.shape):

@@ -9,6 +9,7 @@ import numpy as np
 from calque.base import dtypes as dt
 from calque.base.errors import DTypeError, ShapeError
 from calque.base.shapes import broadcast_shapes
+from calque.base.text import shown
 from calque.functional.arithmetic import as_operand
 from calque.functional.common import cast, is_tensor, method, number, prim, require_tensors, result_dtype
 from calque.functional.elementary import _float
@@ -80,7 +81,7 @@ def _integers(name: str, a: Any, b: Any, function: Any) -> Tensor:
     a, b = as_operand(a), as_operand(b)
     dtype = result_dtype(a, b)
     if dtype.category != 1:
-        raise DTypeError(f"[{name}] expected integers, got a result of type {dtype!r}")
+        raise DTypeError(f"[{name}] expected integers, got a result of type {shown(dtype)}")
     shape = broadcast_shapes(*[tuple(x._layout.shape) if is_tensor(x) else () for x in (a, b)], op=name)
 
     def found() -> np.ndarray[Any, Any]:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from calque.base.errors import DTypeError
+from calque.base.text import type_name
 from calque.functional.common import is_tensor, method
 from calque.functional.inplace import copy_
 from calque.run.buffer import strided
@@ -65,7 +66,7 @@ def call_when_ready(function: Callable[..., Any], *tensors: Tensor) -> Callback:
     """
     for t in tensors:
         if not is_tensor(t):
-            raise DTypeError(f"[call_when_ready] expected Tensors behind the function, got {type(t).__name__}; bind other values in the function")
+            raise DTypeError(f"[call_when_ready] expected Tensors behind the function, got {type_name(t)}; bind other values in the function")
     views = [t._layout for t in tensors]
     buffers = [realise(t, "call_when_ready", False) for t in tensors]
 

@@ -9,6 +9,7 @@ from calque.autograd.moving import move
 from calque.base import dtypes as dt
 from calque.base.device import CPU, META, Device
 from calque.base.errors import ArgumentError, DTypeError, ShapeError
+from calque.base.text import shown
 from calque.functional.common import attribute, is_tensor, method, require_operands
 from calque.functional.formats import converted
 from calque.functional.options import resolve_device, resolve_dtype
@@ -89,7 +90,7 @@ def type_(input: Tensor, dtype: Any = None, non_blocking: bool = False) -> Any:
     if isinstance(dtype, str):
         short = dtype.rpartition(".")[2].removesuffix("Tensor")
         if short not in _LEGACY:
-            raise DTypeError(f"[type] invalid type: {dtype!r}; expected a name like 'torch.FloatTensor' or a dtype")
+            raise DTypeError(f"[type] invalid type: {shown(dtype)}; expected a name like 'torch.FloatTensor' or a dtype")
         return converted("type", input, _LEGACY[short], None)
     if not isinstance(dtype, dt.DType) and isinstance(getattr(dtype, "dtype", None), dt.DType):
         dtype = dtype.dtype

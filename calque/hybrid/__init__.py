@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from calque.base.errors import ArgumentError
+from calque.base.text import shown, type_name
 from calque.hybrid.call import Hybridized
 from calque.hybrid.guards import Refused
 from calque.hybrid.symbol import Symbol
@@ -36,9 +37,9 @@ def compile(
     [3.0, 3.0, 3.0, 3.0]
     """
     if mode not in _MODES:
-        raise ArgumentError(f"[compile] expected mode as one of {', '.join(map(repr, _MODES))}, got {mode!r}")
+        raise ArgumentError(f"[compile] expected mode as one of {', '.join(map(repr, _MODES))}, got {shown(mode)}")
     if isinstance(backend, str) and backend not in _BACKENDS:
-        raise ArgumentError(f"[compile] expected backend as one of {', '.join(map(repr, _BACKENDS))}, got {backend!r}")
+        raise ArgumentError(f"[compile] expected backend as one of {', '.join(map(repr, _BACKENDS))}, got {shown(backend)}")
     if model is None:
         return lambda found: compile(
             found, fullgraph=fullgraph, dynamic=dynamic, backend=backend, mode=mode, options=options, disable=disable
@@ -46,7 +47,7 @@ def compile(
     if isinstance(model, str):
         return Symbol(model)
     if not callable(model):
-        raise ArgumentError(f"[compile] expected a function, a Module or a text such as 'c = a + b', got {type(model).__name__}")
+        raise ArgumentError(f"[compile] expected a function, a Module or a text such as 'c = a + b', got {type_name(model)}")
     if disable or backend in ("eager", "aot_eager"):
         return model
     return model.hybridize(fullgraph=fullgraph) if isinstance(model, Module) else Hybridized(model, fullgraph=fullgraph)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from calque.base.shapes import Size
+from calque.base.text import type_name
 from calque.hybrid.graph import Unsupported
 from calque.hybrid.guards import PLAIN, Refused
 from calque.hybrid.handles import DATA, LEAF
@@ -36,7 +37,7 @@ def flatten(value: Any, parts: list[Any], tensors: list[Tensor], objects: list[A
         parts += (kind, len(value))
         for name, item in value.items():
             if name.__class__ not in PLAIN:
-                raise Refused(f"got a dict with keys of type {type(name).__name__}")
+                raise Refused(f"got a dict with keys of type {type_name(name)}")
             parts.append(name if name.__class__ is str else key_of(name))
             flatten(item, parts, tensors, objects)
     elif kind is Size:
@@ -138,7 +139,7 @@ def describe(value: Any, outputs: list[Tensor], own: dict[int, tuple[str, int]])
         if id(value) in own:
             return own[id(value)]
         if type(value) is not Tensor:
-            raise Unsupported(f"returns a {type(value).__name__}")
+            raise Unsupported(f"returns a {type_name(value)}")
         for k, t in enumerate(outputs):
             if t is value:
                 return ("tensor", k)

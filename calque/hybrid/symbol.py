@@ -15,6 +15,7 @@ from typing import Any
 
 from calque import functional
 from calque.base.errors import ArgumentError, CheckpointError
+from calque.base.text import shown
 from calque.hybrid.call import Hybridized
 from calque.nn import functional as layers
 
@@ -59,7 +60,7 @@ class Symbol:
         try:
             tree = ast.parse(text)
         except (SyntaxError, ValueError, RecursionError) as error:
-            raise ArgumentError(f"[compile] expected a program such as 'c = a + b', got {text!r}: {error}") from None
+            raise ArgumentError(f"[compile] expected a program such as 'c = a + b', got {shown(text)}: {error}") from None
         self.inputs: tuple[str, ...] = ()
         assigned: set[str] = set()
         for line in tree.body:

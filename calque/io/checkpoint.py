@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import os
 from functools import partial
 from typing import Any, BinaryIO
 
+from calque.base.text import type_name
 from calque.io.adapter import leaf_of, value_of
 from calque.io.layout import plan
 from calque.io.read import read_file, read_stream
@@ -32,13 +34,27 @@ def save(obj: object, f: str | os.PathLike[str] | BinaryIO) -> None:
     {'epoch': 3, 'weights': tensor([1., 1.])}
     """
     if not isinstance(f, str | os.PathLike) and not callable(getattr(f, "write", None)):
-        raise TypeError(f"[save] expected a path or a binary file as second argument, got {type(f).__name__}")
+        raise TypeError(f"[save] expected a path or a binary file as second argument, got {type_name(f)}")
+    _check_stream("save", f, "writable", "wb")
     flat = flatten(obj, leaf_of)
     header = plan(flat.arrays, flat.structure)
     if isinstance(f, str | os.PathLike):
         write_file(os.fspath(f), header, flat.arrays)
     else:
         write_stream(f, header, flat.arrays)
+
+
+def _check_stream(op: str, f: Any, able: str, mode: str) -> None:
+    """Raise for a stream that takes text, or that was opened for something else."""
+    if isinstance(f, str | os.PathLike):
+        return
+    if isinstance(f, io.TextIOBase) or "b" not in str(getattr(f, "mode", "b")) and isinstance(getattr(f, "mode", None), str):
+        raise TypeError(f"[{op}] expected a binary file, got {type_name(f)}, which holds text; open it with open(path, {mode!r})")
+    if getattr(f, "closed", False) is True:
+        raise ValueError(f"[{op}] expected an open file, got {type_name(f)}, which is closed")
+    asked = getattr(f, able, None)
+    if callable(asked) and not asked():
+        raise TypeError(f"[{op}] expected a {able} file, got {type_name(f)}, which is not; open it with open(path, {mode!r})")
 
 
 def load(f: str | os.PathLike[str] | BinaryIO, map_location: Any = None, *, weights_only: bool = True) -> Any:
@@ -56,5 +72,6 @@ def load(f: str | os.PathLike[str] | BinaryIO, map_location: Any = None, *, weig
     if isinstance(f, str | os.PathLike):
         return read_file(os.fspath(f), make)
     if not callable(getattr(f, "read", None)):
-        raise TypeError(f"[load] expected a path or a binary file, got {type(f).__name__}")
+        raise TypeError(f"[load] expected a path or a binary file, got {type_name(f)}")
+    _check_stream("load", f, "readable", "rb")
     return read_stream(f, make)

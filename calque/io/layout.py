@@ -30,13 +30,13 @@ from typing import Any
 import numpy as np
 
 from calque.base.errors import CheckpointError
+from calque.base.layout import MOST_DIMS
 from calque.io.bounds import MEMORY_ALLOWANCE, PER_ENTRY, PER_TENSOR, Budget, Damaged, Index, parsed_size
 from calque.io.codes import DTYPES, code_of
 from calque.io.structure import Array
 
 FORMAT_VERSION = 1
 MAX_HEADER = 100_000_000  # bytes; the limit of the safetensors format
-_MAX_DIMENSIONS = 64  # NumPy's limit
 _MARKS = (b"calque.header_crc32", b"calque.format", b"calque.tensor_crc32", b"calque.structure")
 _PREFIX = b'{"__metadata__":{"calque.header_crc32":"'
 _CRC_AT = len(_PREFIX)  # where the eight digits of the header's checksum stand
@@ -182,7 +182,7 @@ def _entry(name: str, value: Any, body: int) -> Entry:
     code, shape, offsets = value["dtype"], value["shape"], value["data_offsets"]
     if not isinstance(code, str) or code not in DTYPES:
         raise Damaged(f"tensor {label} has the element type {str(code)[:20]!r}; known are {', '.join(DTYPES)}")
-    if not _are_counts(shape) or len(shape) > _MAX_DIMENSIONS:
+    if not _are_counts(shape) or len(shape) > MOST_DIMS:
         raise Damaged(f"tensor {label} has an impossible shape {str(shape)[:60]}")
     if not _are_counts(offsets) or len(offsets) != 2 or not offsets[0] <= offsets[1] <= body:
         raise Damaged(f"tensor {label} has offsets {str(offsets)[:60]}, the body has {body:,} bytes: truncated or damaged")

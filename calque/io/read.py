@@ -15,7 +15,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from calque.base.errors import CheckpointError, CheckpointNotFoundError, UnsafeFileError
-from calque.base.text import shown
+from calque.base.text import shown, type_name
 from calque.io.bounds import Damaged
 from calque.io.layout import Entry, Header, header_length, parse_header
 from calque.io.structure import Array, Leaf, unflatten
@@ -32,12 +32,28 @@ CONVERT = """to convert it, run this where PyTorch is installed and the file is 
     state = torch.load('model.pt', weights_only=True, map_location='cpu')
     safetensors.torch.save_file({k: v.contiguous() for k, v in state.items()}, 'model.safetensors')"""
 
+_IMAGE = "read it with PIL or imageio and pass the array to calque.tensor"
 _MAGIC = (
     (b"\x89HDF\r\n\x1a\n", "an HDF5 file (Keras .h5?); read it with h5py and pass the arrays to calque.tensor"),
     (b"\x93NUMPY", "a NumPy .npy file; read it with numpy.load(path, allow_pickle=False)"),
     (b"\x1f\x8b", "a gzip archive; unpack it first"),
     (b"GGUF", "a GGUF file; convert it to safetensors first"),
+    (b"version https://git-lfs", "a pointer of Git LFS, not the file itself; fetch that with: git lfs pull"),
+    (b"\x89PNG\r\n\x1a\n", f"a PNG image; {_IMAGE}"),
+    (b"\xff\xd8\xff", f"a JPEG image; {_IMAGE}"),
+    (b"GIF8", f"a GIF image; {_IMAGE}"),
+    (b"%PDF", "a PDF document; was the right file named?"),
+    (b"\xfd7zXZ\x00", "an xz archive; unpack it first"),
+    (b"BZh", "a bzip2 archive; unpack it first"),
+    (b"\x28\xb5\x2f\xfd", "a Zstandard archive; unpack it first"),
+    (b"7z\xbc\xaf\x27\x1c", "a 7z archive; unpack it first"),
+    (b"RIFF", "a WebP image or a WAV file; read it with a library for those and pass the array to calque.tensor"),
+    (b"PAR1", "a Parquet file; read it with pandas or pyarrow and pass the arrays to calque.tensor"),
+    (b"\x7fELF", "a program; was the right file named?"),
 )
+_PRINTABLE = frozenset(b"\t\n\r") | frozenset(range(0x20, 0x7F))
+_DIRECTORY = 1 << 16  # bytes at the end of a zip archive, where its names are
+_PAGES = (b"<!doctype html", b"<html", b"<head", b"<?xml", b"<!--", b"<svg")  # small letters
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +85,11 @@ def read_file(path: str, make: Callable[[Leaf], object]) -> Any:
 
 def read_stream(stream: BinaryIO, make: Callable[[Leaf], object]) -> Any:
     """The value stored in an open binary stream, from its position to its end."""
-    content = memoryview(stream.read())
+    given = stream.read()
+    try:
+        content = memoryview(given)
+    except TypeError:
+        raise TypeError(f"[load] expected bytes from the file, got {type_name(given)} from {type_name(stream)}.read()") from None
 
     def read_at(buffer: memoryview, at: int) -> None:
         buffer[:] = content[at : at + len(buffer)]
@@ -207,13 +227,32 @@ def _refuse_other_formats(source: _Source, path: str) -> None:
         name_length = int.from_bytes(start[26:28], "little")
         if start[30 : 30 + name_length].endswith(b".npy"):
             raise CheckpointError(f"[load] {path!r} is a NumPy .npz archive; read it with numpy.load(path, allow_pickle=False)")
+        if b"data.pkl" not in start + source.take(max(source.size - _DIRECTORY, 0), min(source.size, _DIRECTORY)):
+            raise CheckpointError(f"[load] {path!r} is a zip archive; unpack it first")
         what = "a zip archive as torch.save writes it"
         raise UnsafeFileError(f"[load] {path!r} is {what}: it contains Python code, not loaded; {CONVERT}")
     if _looks_pickled(start, source.take(max(source.size - 1, 0), 1)):
         raise UnsafeFileError(f"[load] {path!r} is a pickle: it contains Python code, not loaded; {CONVERT}")
-    for magic, what in _MAGIC:
-        if start.startswith(magic):
-            raise CheckpointError(f"[load] {path!r} is {what}")
+    what = next((what for magic, what in _MAGIC if start.startswith(magic)), "") or _text_format(start)
+    # An ONNX model: the version of its format, then the name of what wrote it, or the graph.
+    if start[:1] == b"\x08" and start[1:2] < b"\x20" and start[2:3] in (b"\x12", b"\x1a", b"\x3a", b"\x42"):
+        what = "an ONNX model; read its weights with onnx.numpy_helper and pass the arrays to calque.tensor"
+    if source.size > 262 and source.take(257, 5) == b"ustar":
+        what = "a tar archive; unpack it first"
+    if what:
+        raise CheckpointError(f"[load] {path!r} ({source.size:,} bytes) is {what}")
+
+
+def _text_format(start: bytes) -> str:
+    """What a file of text is."""
+    text = start.removeprefix(b"\xef\xbb\xbf").lstrip()
+    if text.lower().startswith(_PAGES):
+        return "a web page or XML, perhaps the error page of a download; look into it and fetch the file again"
+    if text[:1] in (b"{", b"[") and text[1:2] in b'"{[ \r\n\t]}':
+        return "a JSON text, perhaps the answer of a server or a configuration; read it with json.load"
+    if len(start) >= 16 and all(byte in _PRINTABLE for byte in start):
+        return f"a text file that begins with {shown(start[:40].decode('ascii'))}; was the right file named?"
+    return ""
 
 
 def _looks_pickled(start: bytes, last: bytes) -> bool:

@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 
+from calque.base.errors import how_to_pass
 from calque.io.codes import DTYPES, code_of
 
 MAX_DEPTH = 100  # levels of nesting; a bound for both directions, so that what was saved can be loaded
@@ -298,4 +299,6 @@ def _advice(value: object) -> str:
     for plain in (dict, tuple, list, str, int, float):
         if isinstance(value, plain):
             return f"convert it with {plain.__name__}(...)"
+    if hasattr(value, "__dlpack__") or hasattr(value, "to_numpy"):
+        return how_to_pass(value)
     return "convert it to one of these, or leave it out"

@@ -9,6 +9,7 @@ from calque.autograd.modes import no_grad
 from calque.base import dtypes as dt
 from calque.base.device import Device
 from calque.base.errors import ArgumentError, DTypeError
+from calque.base.text import shown, type_name
 from calque.functional.common import is_tensor
 from calque.functional.creation import zeros_like
 from calque.nn.parameter import is_lazy, replace_value
@@ -102,7 +103,7 @@ def _target(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
     for ignored in ("non_blocking", "copy"):
         kwargs.pop(ignored, None)
     if kwargs:
-        raise TypeError(f"[to] got an unexpected keyword argument {next(iter(kwargs))!r}; expected device, dtype, non_blocking or memory_format")
+        raise TypeError(f"[to] got an unexpected keyword argument {shown(next(iter(kwargs)))}; expected device, dtype, non_blocking or memory_format")
     for value in args:
         if is_tensor(value):
             device, dtype = value._layout.device, value._layout.dtype
@@ -111,7 +112,7 @@ def _target(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
         elif isinstance(value, (str, Device, int)) and not isinstance(value, bool):
             device = value
         elif not isinstance(value, bool) and value is not None:
-            raise ArgumentError(f"[to] expected a device, a dtype or a Tensor, got {type(value).__name__}")
+            raise ArgumentError(f"[to] expected a device, a dtype or a Tensor, got {type_name(value)}")
     if dtype is not None and dtype.category != 2:
-        raise DTypeError(f"[to] nn.Module.to only accepts floating point dtypes, but got desired dtype={dtype!r}; use .type(dtype) to force it")
+        raise DTypeError(f"[to] nn.Module.to only accepts floating point dtypes, but got desired dtype={shown(dtype)}; use .type(dtype) to force it")
     return device, dtype

@@ -8,6 +8,7 @@ from itertools import count
 from typing import Any
 
 from calque.base.errors import AutogradError, DTypeError
+from calque.base.text import described, function_name, type_name
 from calque.functional.common import is_tensor
 from calque.run.recorder import local
 from calque.tensor import Tensor, function_node, output_nodes, wrap
@@ -42,7 +43,7 @@ class HookDict(OrderedDict[int, Any]):
     def add(self, hook: Any, prepend: bool = False) -> RemovableHandle:
         """Append (or prepend) a hook."""
         if not callable(hook[0] if isinstance(hook, tuple) else hook):
-            raise DTypeError(f"[register_hook] expected a function as hook, got {type(hook).__name__}; pass the function itself, not its result")
+            raise DTypeError(f"[register_hook] expected a function as hook, got {type_name(hook)}; pass the function itself, not its result")
         handle = RemovableHandle(self)
         self[handle.id] = hook
         if prepend:
@@ -107,31 +108,46 @@ class BackwardHooks:
     def _on_outputs(self, grads: list[Any]) -> tuple[Any, ...]:
         full = self._spread(grads, self.output_count, self.output_positions)
         for hook in list(self.pre.values()):
-            full = self._replaced(hook(self.module, full), full, "pre-")
+            full = self._replaced(hook(self.module, full), full, "pre-", hook)
         self.grad_output = full
         if not self.has_inputs:
             for hook in list(self.post.values()):
                 value = hook(self.module, (None,) * self.input_count, full)
                 if value is not None and not (isinstance(value, tuple) and all(v is None for v in value)):
                     raise AutogradError(
-                        "[backward hook] expected None from a full backward hook of a module whose inputs need no gradient, got a value; "
-                        "return None"
+                        "[backward hook] expected None from a full backward hook of a module whose inputs need no gradient, got a value "
+                        f"from {self._named(hook)}; return None"
                     )
         return tuple(full[i] for i in self.output_positions)
 
     def _on_inputs(self, grads: list[Any]) -> tuple[Any, ...]:
         full = self._spread(grads, self.input_count, self.input_positions)
         for hook in list(self.post.values()):
-            full = self._replaced(hook(self.module, full, self.grad_output), full, "")
+            full = self._replaced(hook(self.module, full, self.grad_output), full, "", hook)
         return tuple(full[i] for i in self.input_positions)
 
-    @staticmethod
-    def _replaced(value: Any, full: tuple[Any, ...], kind: str) -> tuple[Any, ...]:
+    def _replaced(self, value: Any, full: tuple[Any, ...], kind: str, hook: Any) -> tuple[Any, ...]:
         if value is None:
             return full
         value = value if isinstance(value, tuple) else (value,)
         if len(value) != len(full):
             raise AutogradError(
-                f"[backward hook] expected {len(full)} gradients from a full backward {kind}hook, got {len(value)}; return None to keep them"
+                f"[backward hook] expected {len(full)} gradients from a full backward {kind}hook, got {len(value)} from {self._named(hook)}; "
+                "return None to keep them"
             )
+        for found, old in zip(value, full, strict=True):
+            if found is not None and not isinstance(found, Tensor):
+                raise AutogradError(
+                    f"[backward hook] expected Tensors or None from a full backward {kind}hook, got {described(found)} from "
+                    f"{self._named(hook)}; return None to keep the gradients"
+                )
+            if found is not None and old is not None and found._layout.shape != old._layout.shape:
+                raise AutogradError(
+                    f"[backward hook] expected a gradient of shape {tuple(old._layout.shape)} from a full backward {kind}hook, got "
+                    f"{tuple(found._layout.shape)} from {self._named(hook)}; return None to keep it"
+                )
         return value
+
+    def _named(self, hook: Any) -> str:
+        """The hook for messages: its name, its line, its module."""
+        return f"{function_name(hook)} on {type(self.module).__name__}"

@@ -6,8 +6,8 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from calque.base.errors import ArgumentError, DTypeError
-from calque.base.shapes import in_words
+from calque.base.errors import ArgumentError, DTypeError, how_to_pass
+from calque.base.text import described, shown, type_name
 from calque.functional.common import is_tensor
 from calque.nn import state
 from calque.nn.context import annotate
@@ -63,7 +63,7 @@ class Module(Conversions):
         for name, module in submodules.items():
             if not isinstance(module, Module):
                 raise DTypeError(
-                    f"[Module] expected submodules as keyword arguments of __init__(), got {name}={type(module).__name__}; "
+                    f"[Module] expected submodules as keyword arguments of __init__(), got {name}={type_name(module)}; "
                     "assign other values to attributes"
                 )
             setattr(self, name, module)
@@ -184,9 +184,9 @@ class Module(Conversions):
         if registry not in self.__dict__:
             raise AttributeError(f"[Module] cannot assign {kind} before Module.__init__() call; begin __init__ with super().__init__()")
         if not isinstance(name, str):
-            raise TypeError(f"[register_{kind}] {kind} name should be a string. Got {in_words(name)}; pass its name first")
+            raise TypeError(f"[register_{kind}] {kind} name should be a string. Got {described(name)}; pass its name first")
         if "." in name:
-            raise KeyError(f'[register_{kind}] {kind} name can\'t contain ".", got {name!r}; use another character')
+            raise KeyError(f'[register_{kind}] {kind} name can\'t contain ".", got {shown(name)}; use another character')
         if name == "":
             raise KeyError(f'[register_{kind}] {kind} name can\'t be empty string ""; give it a name')
         if hasattr(self, name) and name not in self.__dict__[registry]:
@@ -197,7 +197,8 @@ class Module(Conversions):
         self._check_name(name, "parameter", "_parameters")
         if param is not None and not isinstance(param, Parameter):
             raise TypeError(
-                f"[register_parameter] cannot assign '{type(param).__name__}' object to parameter '{name}' (nn.Parameter or None required)"
+                f"[register_parameter] cannot assign '{type_name(param)}' object to parameter '{name}' (nn.Parameter or None required); "
+                + ("wrap it in nn.Parameter(...)" if is_tensor(param) else how_to_pass(param))
             )
         if param is not None and param._grad_fn is not None:
             raise ValueError(
@@ -214,8 +215,8 @@ class Module(Conversions):
         self._check_name(name, "buffer", "_buffers")
         if tensor is not None and not is_tensor(tensor):
             raise TypeError(
-                f"[register_buffer] cannot assign '{type(tensor).__name__}' object to buffer '{name}' (Tensor or None required); "
-                "convert it with calque.as_tensor(...)"
+                f"[register_buffer] cannot assign '{type_name(tensor)}' object to buffer '{name}' (Tensor or None required); "
+                f"{how_to_pass(tensor)}"
             )
         self._buffers[name] = tensor
         Changes.epoch += 1
@@ -256,7 +257,7 @@ class Module(Conversions):
             self.register_parameter(name, value)
         elif parameters is not None and name in parameters:
             if value is not None:
-                raise TypeError(f"[Module] cannot assign '{_type_name(value)}' as parameter '{name}' (nn.Parameter or None expected)")
+                raise TypeError(f"[Module] cannot assign '{_type_name(value)}' as parameter '{name}' (nn.Parameter or None expected); {_hint(value)}")
             parameters[name] = None
         elif isinstance(value, Module):
             if "_modules" not in own:
@@ -265,7 +266,7 @@ class Module(Conversions):
             own["_modules"][name] = value
         elif parameters is not None and name in own["_modules"]:
             if value is not None:
-                raise TypeError(f"[Module] cannot assign '{_type_name(value)}' as child module '{name}' (nn.Module or None expected)")
+                raise TypeError(f"[Module] cannot assign '{_type_name(value)}' as child module '{name}' (nn.Module or None expected); {_hint(value)}")
             own["_modules"][name] = None
         elif isinstance(value, Buffer) or (parameters is not None and name in own["_buffers"]):
             self._set_buffer(name, value)
@@ -277,7 +278,7 @@ class Module(Conversions):
         if "_buffers" not in own:
             raise AttributeError("[Module] cannot assign buffer before Module.__init__() call; begin __init__ with super().__init__()")
         if value is not None and not is_tensor(value):
-            raise TypeError(f"[Module] cannot assign '{_type_name(value)}' as buffer '{name}' (Buffer, Tensor or None expected)")
+            raise TypeError(f"[Module] cannot assign '{_type_name(value)}' as buffer '{name}' (Buffer, Tensor or None expected); {_hint(value)}")
         if isinstance(value, Buffer):
             self._forget(name, "_buffers")
             self.register_buffer(name, value, value.persistent)
@@ -316,7 +317,7 @@ class Module(Conversions):
         """(dotted name, module) of this module and everything below it; a shared module once."""
         memo = set() if memo is None else memo
         if not isinstance(memo, set):
-            raise DTypeError(f"[named_modules] expected memo as a set of modules, got {type(memo).__name__}; leave it out")
+            raise DTypeError(f"[named_modules] expected memo as a set of modules, got {type_name(memo)}; leave it out")
         if self in memo:
             return
         if remove_duplicate:
@@ -381,7 +382,7 @@ class Module(Conversions):
                 raise AttributeError(f"[get_submodule] {type(module).__name__} has no attribute `{part}`; named_modules() lists the names")
             module = getattr(module, part)
             if not isinstance(module, Module):
-                raise AttributeError(f"[get_submodule] `{part}` is not an nn.Module, got {type(module).__name__}; named_modules() lists the names")
+                raise AttributeError(f"[get_submodule] `{part}` is not an nn.Module, got {type_name(module)}; named_modules() lists the names")
         return module
 
     def _member(self, op: str, target: str, registry: str, what: str) -> Any:
@@ -454,7 +455,7 @@ class Module(Conversions):
     def train(self, mode: bool = True) -> Any:
         """Set training mode here and below (dropout, batch norm)."""
         if not isinstance(mode, bool):
-            raise ValueError(f"[train] training mode is expected to be boolean, got {in_words(mode)}; pass True or False")
+            raise ValueError(f"[train] training mode is expected to be boolean, got {described(mode)}; pass True or False")
         self.training = mode
         for module in self.children():
             module.train(mode)
@@ -500,6 +501,13 @@ class Module(Conversions):
         if len(extra_lines) == 1 and not child_lines:
             return f"{self._get_name()}({extra_lines[0]})"
         return f"{self._get_name()}(\n  " + "\n  ".join(lines) + "\n)"
+
+
+def _hint(value: Any) -> str:
+    """What to do with a value that cannot be assigned."""
+    if is_tensor(value):
+        return "wrap it in nn.Parameter(...)"
+    return how_to_pass(value) if _type_name(value).startswith("torch.") else "delete the attribute first to put something else there"
 
 
 def _type_name(value: Any) -> str:

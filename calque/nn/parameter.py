@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 
 from calque.base.dtypes import get_default_dtype
-from calque.base.errors import DTypeError, ShapeError
+from calque.base.errors import DTypeError, ShapeError, how_to_pass
+from calque.base.text import type_name
 from calque.functional.common import is_tensor
 from calque.tensor import Tensor, register_type, require_float, upload, wrap
 
@@ -22,7 +23,7 @@ def _handle(data: Any, cls: type, requires_grad: bool, what: str) -> Any:
     if data is None:
         data = _empty()
     if not is_tensor(data):
-        raise DTypeError(f"[{what}] expected a Tensor, got {type(data).__name__}; convert it with calque.tensor(...)")
+        raise DTypeError(f"[{what}] expected a Tensor, got {type_name(data)}; {how_to_pass(data)}")
     if requires_grad:
         require_float(what, data)
     result = wrap(data._storage, data._layout, cls)

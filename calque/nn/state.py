@@ -12,7 +12,8 @@ import numpy as np
 
 from calque.autograd.modes import no_grad
 from calque.base.dtypes import from_numpy_dtype
-from calque.base.errors import DTypeError, StateDictError
+from calque.base.errors import DTypeError, StateDictError, how_to_pass
+from calque.base.text import shown, type_name
 from calque.functional.common import is_tensor
 from calque.nn.parameter import Parameter, is_lazy
 from calque.run.capture import Changes
@@ -63,7 +64,7 @@ def save_own(module: Any, destination: Any, prefix: str, keep_vars: bool) -> Non
 def collect(module: Any, destination: Any, prefix: str, keep_vars: bool) -> OrderedDict[str, Any]:
     """`Module.state_dict`."""
     if destination is not None and not isinstance(destination, MutableMapping):
-        raise DTypeError(f"[state_dict] expected destination as a dict to fill, got {type(destination).__name__}; leave it out")
+        raise DTypeError(f"[state_dict] expected destination as a dict to fill, got {type_name(destination)}; leave it out")
     if destination is None:
         destination = OrderedDict()
         destination._metadata = OrderedDict()
@@ -157,7 +158,8 @@ def _examine_entry(module: Any, name: str, current: Any, key: str, entries: Any,
         dtype = from_numpy_dtype(value.dtype)
         value = value if dtype is None else upload(value, dtype)
     if not is_tensor(value):
-        plan.errors.append(f"While copying the parameter named {key!r}, expected a Tensor from checkpoint object but received {type(entries[key])}")
+        received = f"received {type(entries[key])}; {how_to_pass(entries[key])}"
+        plan.errors.append(f"While copying the parameter named {shown(key)}, expected a Tensor from checkpoint object but {received}")
         return
     if is_lazy(current):
         plan.copies.append((module, name, current, value))
@@ -220,7 +222,7 @@ def _nested_hint(entries: Any, missing: list[str]) -> str:
     """A whole checkpoint came, and one of its values is the state dict."""
     for key, value in entries.items():
         if isinstance(value, Mapping) and set(missing) & set(value):
-            return f"the names are inside entry {key!r}: pass checkpoint[{key!r}]"
+            return f"the names are inside entry {shown(key)}: pass checkpoint[{shown(key)}]"
     return ""
 
 

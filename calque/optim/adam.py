@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from calque.base.errors import ArgumentError
+from calque.base.text import shown
 from calque.functional.common import is_tensor
 from calque.optim.optimizer import Optimizer, check_common, check_range, cycles, gradient, replace, slot
 
@@ -41,7 +42,7 @@ class Adam(Optimizer):
         check_common(name, group)
         check_range(name, "epsilon value", group["eps"], 0.0)
         if not isinstance(group["betas"], (tuple, list)) or len(group["betas"]) != 2:
-            raise ArgumentError(f"[{name}] expected betas as a pair of numbers in [0, 1), got {group['betas']!r}")
+            raise ArgumentError(f"[{name}] expected betas as a pair of numbers in [0, 1), got {shown(group['betas'])}")
         for k, beta in enumerate(group["betas"]):
             check_range(name, f"beta parameter at index {k}", beta, 0.0, 1.0)
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from calque.base.errors import ArgumentError
+from calque.base.text import shown
 from calque.optim.optimizer import Optimizer
 from calque.optim.schedule import LRScheduler, per_group, require_optimizer, set_value
 
@@ -43,9 +44,9 @@ class CosineAnnealingWarmRestarts(LRScheduler):
 
     def __init__(self, optimizer: Optimizer, T_0: int, T_mult: int = 1, eta_min: float = 0.0, last_epoch: int = -1) -> None:
         if not isinstance(T_0, int) or not isinstance(T_mult, int) or T_0 < 1 or T_mult < 1:
-            raise ArgumentError(f"[CosineAnnealingWarmRestarts] expected integers T_0 >= 1 and T_mult >= 1, got {T_0!r}, {T_mult!r}")
+            raise ArgumentError(f"[CosineAnnealingWarmRestarts] expected integers T_0 >= 1 and T_mult >= 1, got {shown(T_0)}, {shown(T_mult)}")
         if not isinstance(eta_min, (float, int)):
-            raise ArgumentError(f"[CosineAnnealingWarmRestarts] expected float or int eta_min, got {eta_min!r} of type {type(eta_min)}")
+            raise ArgumentError(f"[CosineAnnealingWarmRestarts] expected float or int eta_min, got {shown(eta_min)} of type {type(eta_min)}")
         self.T_0, self.T_i, self.T_mult, self.eta_min, self.T_cur = T_0, T_0, T_mult, eta_min, last_epoch
         super().__init__(optimizer, last_epoch)
 
@@ -139,7 +140,7 @@ class OneCycleLR(_Momentum):
         self.optimizer = optimizer
         self.total_steps = _total(total_steps, epochs, steps_per_epoch)
         if not 0 <= pct_start <= 1:
-            raise ArgumentError(f"[OneCycleLR] Expected float between 0 and 1 pct_start, but got {pct_start!r}")
+            raise ArgumentError(f"[OneCycleLR] Expected float between 0 and 1 pct_start, but got {shown(pct_start)}")
         if anneal_strategy not in ("cos", "linear"):
             raise ArgumentError(f"[OneCycleLR] anneal_strategy must be one of 'cos' or 'linear', instead got {anneal_strategy}")
         self._anneal_func_type = anneal_strategy
@@ -181,7 +182,7 @@ def _total(total: int | None, epochs: int | None, steps: int | None) -> int:
     given = {"total_steps": total} if total is not None else {"epochs": epochs, "steps_per_epoch": steps}
     for name, value in given.items():
         if not isinstance(value, int) or value <= 0:
-            raise ArgumentError(f"[OneCycleLR] Expected positive integer {name}, but got {value!r}")
+            raise ArgumentError(f"[OneCycleLR] Expected positive integer {name}, but got {shown(value)}")
     return math.prod(v for v in given.values() if v is not None)
 
 
@@ -199,7 +200,7 @@ class CyclicLR(_Momentum):
     ) -> None:  # fmt: skip
         require_optimizer("CyclicLR", optimizer)
         if scale_fn is None and mode not in ("triangular", "triangular2", "exp_range"):
-            raise ArgumentError(f"[CyclicLR] mode is invalid and scale_fn is None: expected triangular, triangular2 or exp_range, got {mode!r}")
+            raise ArgumentError(f"[CyclicLR] mode is invalid and scale_fn is None: expected triangular, triangular2 or exp_range, got {shown(mode)}")
         lows, highs = per_group("CyclicLR", "base_lr", optimizer, base_lr), per_group("CyclicLR", "max_lr", optimizer, max_lr)
         self.max_lrs = highs
         up = float(step_size_up)

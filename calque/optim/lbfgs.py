@@ -10,6 +10,7 @@ import numpy as np
 from calque import functional as T
 from calque.autograd.modes import enable_grad, no_grad
 from calque.base.errors import ArgumentError
+from calque.base.text import shown
 from calque.optim.optimizer import Optimizer, check_range, replace
 from calque.run import recorder
 from calque.run.others import SECTION, handed_over
@@ -57,7 +58,7 @@ class LBFGS(Optimizer):
         for key in ("max_iter", "max_eval", "history_size", "tolerance_grad", "tolerance_change"):
             check_range("LBFGS", f"{key} value", group[key], 0.0)
         if group["line_search_fn"] not in (None, "strong_wolfe"):
-            raise ArgumentError(f"[LBFGS] only 'strong_wolfe' is supported as line_search_fn (or None), got {group['line_search_fn']!r}")
+            raise ArgumentError(f"[LBFGS] only 'strong_wolfe' is supported as line_search_fn (or None), got {shown(group['line_search_fn'])}")
 
     def _problems(self, values: Any, parameter: Tensor, what: str) -> list[str]:
         found = super()._problems(values, parameter, what)
@@ -65,7 +66,7 @@ class LBFGS(Optimizer):
         for name in ("d", "prev_flat_grad"):
             value = values.get(name)
             if value is not None and value.numel() != size:
-                found.append(f"state {name!r} has {value.numel()} elements, the parameters together {size}")
+                found.append(f"state {shown(name)} has {value.numel()} elements, the parameters together {size}")
         return found
 
     @no_grad()

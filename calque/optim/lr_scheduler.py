@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from calque.base.errors import ArgumentError, DTypeError
+from calque.base.text import type_name
 from calque.functional.common import is_number, is_tensor
 from calque.optim.cycles import CosineAnnealingLR, CosineAnnealingWarmRestarts, CyclicLR, OneCycleLR
 from calque.optim.optimizer import Optimizer
@@ -50,7 +51,7 @@ class LambdaLR(LRScheduler):
         self.lr_lambdas = per_group(name, "lr_lambda", optimizer, lr_lambda)
         for function in self.lr_lambdas:
             if not callable(function):
-                raise TypeError(f"[{name}] lr_lambda should be a function, but got {type(function).__name__}")
+                raise TypeError(f"[{name}] lr_lambda should be a function, but got {type_name(function)}")
         super().__init__(optimizer, last_epoch)
 
     def get_lr(self) -> list[Any]:
@@ -316,7 +317,7 @@ class ReduceLROnPlateau(LRScheduler):
         if is_tensor(metrics):
             metrics = metrics.item()
         if not is_number(metrics) and metrics.__class__ not in LIVE:
-            raise DTypeError(f"[ReduceLROnPlateau] expected metrics as a number or a Tensor of one element, got {type(metrics).__name__}")
+            raise DTypeError(f"[ReduceLROnPlateau] expected metrics as a number or a Tensor of one element, got {type_name(metrics)}")
         value = metrics if metrics.__class__ in LIVE else float(metrics)
         if epoch is not None:
             warn_user(STEP_WITH_EPOCH, UserWarning)

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import copy
 import functools
+import inspect
 import math
 from collections import OrderedDict, defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from threading import get_ident
 from typing import Any, NoReturn
 
@@ -18,7 +19,8 @@ import numpy as np
 from calque.autograd.api import RemovableHandle
 from calque.autograd.modes import enable_grad, no_grad
 from calque.base import dtypes as dt
-from calque.base.errors import ArgumentError, DTypeError, StateDictError
+from calque.base.errors import ArgumentError, DTypeError, StateDictError, how_to_pass
+from calque.base.text import function_name, shown, type_name
 from calque.functional.common import is_tensor
 from calque.optim.replay import update_again
 from calque.run import recorder
@@ -47,7 +49,7 @@ def check_range(owner: str, name: str, value: Any, low: float, high: float = mat
     number = value.item() if is_tensor(value) else value
     valid = isinstance(number, (int, float)) and not isinstance(number, bool) and math.isfinite(number)
     if not valid or not low <= number < high:
-        raise ArgumentError(f"[{owner}] Invalid {name}: expected a finite number in [{low:g}, {high:g}), got {number!r}")
+        raise ArgumentError(f"[{owner}] Invalid {name}: expected a finite number in [{low:g}, {high:g}), got {shown(number)}")
 
 
 def check_common(owner: str, group: dict[str, Any]) -> None:
@@ -89,7 +91,9 @@ def _hooked(function: Callable[..., Any]) -> Callable[..., Any]:
                 if changed is None:
                     continue
                 if not isinstance(changed, tuple) or len(changed) != 2:
-                    raise ArgumentError(f"[step] a pre-hook must return None or a tuple of (new_args, new_kwargs), but got {changed!r}")
+                    raise ArgumentError(
+                        f"[step] a pre-hook must return None or a tuple of (new_args, new_kwargs), got {shown(changed)} from {function_name(hook)}"
+                    )
                 everything, kwargs = changed
             result = function(*everything, **kwargs)
             after = self._optimizer_step_post_hooks
@@ -135,17 +139,18 @@ class Optimizer:
             )
         if not isinstance(params, Iterable):
             raise TypeError(
-                f"[{type(self).__name__}] expected an iterable of Tensors or dicts, got {type(params).__name__}; pass model.parameters()"
+                f"[{type(self).__name__}] expected an iterable of Tensors or dicts, got {type_name(params)}; pass model.parameters()"
             )
         if not isinstance(defaults, dict):
-            raise DTypeError(f"[{type(self).__name__}] expected defaults as a dict of options, got {type(defaults).__name__}; pass dict(lr=...)")
+            raise DTypeError(f"[{type(self).__name__}] expected defaults as a dict of options, got {type_name(defaults)}; pass dict(lr=...)")
         self.defaults = defaults
         self._reset_hooks()
         self.state: defaultdict[Any, dict[str, Any]] = defaultdict(dict)
         self.param_groups: list[dict[str, Any]] = []
         groups = list(params)
         if not groups:
-            raise ArgumentError(f"[{type(self).__name__}] optimizer got an empty parameter list; was the iterator consumed already?")
+            hint = "was the iterator consumed already, or are the layers in a plain Python list (put them into nn.ModuleList)?"
+            raise ArgumentError(f"[{type(self).__name__}] optimizer got an empty parameter list; {hint}")
         if not isinstance(groups[0], dict):
             groups = [{"params": groups}]
         for group in groups:
@@ -172,7 +177,7 @@ class Optimizer:
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add parameters with options of their own. The dict itself becomes the group, with the missing options filled in."""
         if not isinstance(param_group, dict):
-            raise TypeError(f"[add_param_group] param_group must be a dict, but got {type(param_group).__name__}")
+            raise TypeError(f"[add_param_group] param_group must be a dict, but got {type_name(param_group)}")
         group = self._with_names(param_group)
         seen = {id(p): name for g in self.param_groups for p, name in zip(g["params"], self._names(g), strict=True)}
         for parameter, name in zip(group["params"], self._names(group), strict=True):
@@ -200,6 +205,8 @@ class Optimizer:
                 f"[{type(self).__name__}] optimizer parameters need to be organized in ordered collections, but the ordering of tensors in "
                 "sets will change between runs. Please use a list instead."
             )
+        if not isinstance(given, Iterable):
+            raise TypeError(f"[{type(self).__name__}] expected Tensors as 'params' of a group, got {type_name(given)}; pass its .parameters()")
         items = [given] if is_tensor(given) else list(given)
         names = [item[0] for item in items if isinstance(item, tuple)]
         if names and len(names) != len(items):
@@ -217,7 +224,14 @@ class Optimizer:
     def _check_parameter(self, parameter: Any, name: str, seen: dict[int, str]) -> None:
         owner = type(self).__name__
         if not is_tensor(parameter):
-            raise TypeError(f"[{owner}] optimizer can only optimize Tensors, but one of the params is {type(parameter).__name__}")
+            hint = how_to_pass(parameter)
+            if callable(getattr(parameter, "parameters", None)):
+                hint = "put a Python list of layers into nn.ModuleList(...) and pass its .parameters()"
+            elif isinstance(parameter, Iterator) or inspect.ismethod(parameter):
+                hint = "chain the parameters of several modules: [p for m in modules for p in m.parameters()]"
+            elif isinstance(parameter, str):
+                hint = "pass the values of a dict, such as model.parameters()"
+            raise TypeError(f"[{owner}] optimizer can only optimize Tensors, but one of the params is {type_name(parameter)}; {hint}")
         if parameter._grad_fn is not None and not self.defaults.get("differentiable") and not parameter.retains_grad:
             raise ArgumentError(f"[{owner}] can't optimize a non-leaf Tensor (parameter {name}); pass the leaf it was computed from")
         if id(parameter) in seen:
@@ -391,6 +405,9 @@ class Optimizer:
         if absent:
             return [f"{what} lacks the state {absent}, found {list(values)}; was it saved by another kind of optimizer?"]
         want, found = parameter._layout, []
+        for name, value in values.items():
+            if hasattr(value, "__dlpack__") and not is_tensor(value):
+                found.append(f"state {name!r} of {what} is no Tensor but {type_name(value)}: {how_to_pass(value)}")
         for name in self.state_like_parameter:
             value = values.get(name)
             if not is_tensor(value):

@@ -14,6 +14,7 @@ from typing import Any
 from calque.autograd.modes import no_grad
 from calque.base.errors import ArgumentError, DTypeError, StateDictError
 from calque.base.shapes import whole
+from calque.base.text import type_name
 from calque.functional.blame import require_settings
 from calque.functional.common import is_number, is_tensor
 from calque.optim.optimizer import Optimizer
@@ -68,7 +69,7 @@ def require_entries(schedule: Any, state_dict: Any, *names: str) -> None:
 def require_optimizer(owner: str, optimizer: Any) -> None:
     """Raise unless it is an optimizer."""
     if not isinstance(optimizer, Optimizer):
-        raise TypeError(f"[{owner}] expected an Optimizer, but {type(optimizer).__name__} is not an Optimizer")
+        raise TypeError(f"[{owner}] expected an Optimizer, but {type_name(optimizer)} is not an Optimizer")
 
 
 class LRScheduler:
@@ -127,7 +128,7 @@ class LRScheduler:
                 "learning rate schedule.", UserWarning)
         if epoch is not None:
             if not is_number(epoch):
-                raise DTypeError(f"[{type(self).__name__}] expected epoch as a number or None, got {type(epoch).__name__}; leave it out")
+                raise DTypeError(f"[{type(self).__name__}] expected epoch as a number or None, got {type_name(epoch)}; leave it out")
             warn_user(STEP_WITH_EPOCH, UserWarning)
         self._repeat(lambda: self._next(epoch), epoch)
 
@@ -212,12 +213,12 @@ class Several(LRScheduler):
             raise ArgumentError(f"[{name}] expected at least one scheduler, but got no scheduler")
         for i, scheduler in enumerate(schedulers):
             if not isinstance(scheduler, LRScheduler):
-                raise TypeError(f"[{name}] expected schedulers, got {type(scheduler).__name__} at index {i}")
+                raise TypeError(f"[{name}] expected schedulers, got {type_name(scheduler)} at index {i}")
             if isinstance(scheduler, metric_driven):
                 raise ArgumentError(f"[{name}] does not support `{metric_driven.__name__}` (at index {i}): `step` needs a metric; call it by itself")
             if scheduler.optimizer is not (optimizer or schedulers[0].optimizer):
                 raise ArgumentError(
-                    f"[{name}] expects all schedulers to belong to the same optimizer, but got scheduler {type(scheduler).__name__} at index {i} "
+                    f"[{name}] expects all schedulers to belong to the same optimizer, but got scheduler {type_name(scheduler)} at index {i} "
                     "with another one"
                 )
         self._schedulers, self.optimizer = list(schedulers), optimizer or schedulers[0].optimizer

@@ -11,6 +11,7 @@ from calque import functional as T
 from calque.autograd.modes import no_grad
 from calque.base import dtypes as dt
 from calque.base.errors import ArgumentError, DTypeError
+from calque.base.text import type_name
 from calque.functional.common import is_number, is_tensor
 from calque.nn.module import Module
 from calque.nn.modules.norm import _BatchNorm
@@ -93,7 +94,7 @@ class AveragedModel(Module):
     ) -> None:  # fmt: skip
         super().__init__()
         if not isinstance(model, Module):
-            raise DTypeError(f"[AveragedModel] expected a Module as model, got {type(model).__name__}; pass the model itself")
+            raise DTypeError(f"[AveragedModel] expected a Module as model, got {type_name(model)}; pass the model itself")
         if avg_fn is not None and multi_avg_fn is not None:
             raise ArgumentError("[AveragedModel] Only one of avg_fn and multi_avg_fn should be provided; leave one out")
         self.module = copy.deepcopy(model)
@@ -169,7 +170,7 @@ class SWALR(LRScheduler):
         require_optimizer("SWALR", optimizer)
         for group, rate in zip(optimizer.param_groups, per_group("SWALR", "swa_lr", optimizer, swa_lr), strict=True):
             if not is_number(rate) and not is_tensor(rate):
-                raise DTypeError(f"[SWALR] expected swa_lr as a number, or one for every group, got {type(rate).__name__}")
+                raise DTypeError(f"[SWALR] expected swa_lr as a number, or one for every group, got {type_name(rate)}")
             group["swa_lr"] = rate
         self._anneal_strategy, self.anneal_epochs = anneal_strategy, anneal_epochs
         super().__init__(optimizer, last_epoch)

@@ -11,6 +11,7 @@ from typing import Any
 
 from calque import functional as T
 from calque.base.errors import ArgumentError
+from calque.base.text import shown, type_name
 from calque.functional.common import is_tensor
 from calque.nn.module import Module
 from calque.nn.parallel.primitives import gather, number_of_parts, rebuilt
@@ -43,9 +44,9 @@ class Pipeline(Module):
     def __init__(self, module: Any, micro_batches: int) -> None:
         super().__init__()
         if isinstance(micro_batches, bool) or not isinstance(micro_batches, int) or micro_batches < 1:
-            raise ArgumentError(f"[pipeline] expected a positive number of micro-batches, got {micro_batches!r}; 4 per device is a good start")
+            raise ArgumentError(f"[pipeline] expected a positive number of micro-batches, got {shown(micro_batches)}; 4 per device is a good start")
         if not callable(module):
-            raise ArgumentError(f"[pipeline] expected a module, got {type(module).__name__}")
+            raise ArgumentError(f"[pipeline] expected a module, got {type_name(module)}")
         self.module = module
         self.micro_batches = micro_batches
 
@@ -59,7 +60,7 @@ class Pipeline(Module):
             flush("pipeline")
         example = _first(outputs[0])
         if example is None:
-            raise ArgumentError(f"[pipeline] expected the module to return tensors, got {type(outputs[0]).__name__}")
+            raise ArgumentError(f"[pipeline] expected the module to return tensors, got {type_name(outputs[0])}")
         return gather(outputs, example._layout.device)
 
 

@@ -12,6 +12,7 @@ from typing import Any
 from calque.autograd.modes import no_grad
 from calque.autograd.moving import move
 from calque.base.errors import ArgumentError, ShapeError
+from calque.base.text import shown, type_name
 from calque.functional.common import is_tensor
 from calque.functional.formats import clone
 from calque.functional.inplace import copy_
@@ -37,7 +38,7 @@ def create(name: str = "local") -> "KVStore":
     tensor([5., 5.])
     """
     if name not in KINDS:
-        raise ArgumentError(f"[kvstore] expected one of {', '.join(KINDS)}, got {name!r}; stores over several machines do not exist yet")
+        raise ArgumentError(f"[kvstore] expected one of {', '.join(KINDS)}, got {shown(name)}; stores over several machines do not exist yet")
     return KVStore(name)
 
 
@@ -62,7 +63,7 @@ class KVStore:
         """Set the first value of a key; the store keeps a copy."""
         for k, v in _pairs("init", key, value):
             if k in self._values:
-                raise ArgumentError(f"[kvstore] expected a new key, got {k!r}, which was initialised before; use push")
+                raise ArgumentError(f"[kvstore] expected a new key, got {shown(k)}, which was initialised before; use push")
             source = v[0] if isinstance(v, (list, tuple)) else v
             held = clone(detach(source))
             self._values[k] = held.cpu() if self.type == "local" else held  # type: ignore[attr-defined]
@@ -102,7 +103,7 @@ class KVStore:
     def set_updater(self, updater: Updater) -> None:
         """Call `updater(key, sum of what was pushed, stored value)` at every push; it changes the stored value in place."""
         if not callable(updater):
-            raise ArgumentError(f"[kvstore] expected a function updater(key, sum, stored), got {type(updater).__name__}")
+            raise ArgumentError(f"[kvstore] expected a function updater(key, sum, stored), got {type_name(updater)}")
         self._updater = updater
 
     def set_optimizer(self, optimizer: Any) -> None:
@@ -115,7 +116,7 @@ class KVStore:
         elif callable(optimizer):
             self._make = lambda weight: optimizer([weight])
         else:
-            raise ArgumentError(f"[kvstore] expected an optimizer or a function that makes one, got {type(optimizer).__name__}")
+            raise ArgumentError(f"[kvstore] expected an optimizer or a function that makes one, got {type_name(optimizer)}")
         self._optimizers = {}
 
     def set_learning_rate(self, lr: float) -> None:
@@ -137,7 +138,7 @@ class KVStore:
     def _held(self, key: Any) -> Tensor:
         found = self._values.get(key)
         if found is None:
-            raise ArgumentError(f"[kvstore] expected an initialised key, got {key!r}; call init(key, value) first")
+            raise ArgumentError(f"[kvstore] expected an initialised key, got {shown(key)}; call init(key, value) first")
         return found
 
     def _fitting(self, op: str, key: Any, value: Any) -> list[Any]:
@@ -146,7 +147,7 @@ class KVStore:
         found = list(value) if isinstance(value, (list, tuple)) else [value]
         for t in found:
             if tuple(t.shape) != shape:
-                raise ShapeError(f"[kvstore] {op} expected the shape {shape} that key {key!r} was initialised with, got {tuple(t.shape)}")
+                raise ShapeError(f"[kvstore] {op} expected the shape {shape} that key {shown(key)} was initialised with, got {tuple(t.shape)}")
         return found
 
     def _update(self, key: Any, total: Tensor, held: Tensor) -> None:
@@ -173,8 +174,8 @@ def _pairs(op: str, key: Any, value: Any) -> list[tuple[Any, Any]]:
         found = [(key, value)]
     for k, v in found:
         if isinstance(v, (list, tuple)) and not v:
-            raise ArgumentError(f"[kvstore] {op} expected one tensor or more for key {k!r}, got an empty {type(v).__name__}")
+            raise ArgumentError(f"[kvstore] {op} expected one tensor or more for key {shown(k)}, got an empty {type_name(v)}")
         for t in v if isinstance(v, (list, tuple)) else [v]:
             if not is_tensor(t):
-                raise ArgumentError(f"[kvstore] {op} expected tensors for key {k!r}, got {type(t).__name__}")
+                raise ArgumentError(f"[kvstore] {op} expected tensors for key {shown(k)}, got {type_name(t)}")
     return found

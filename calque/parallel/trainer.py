@@ -10,6 +10,7 @@ from typing import Any
 from calque import optim
 from calque.autograd.modes import no_grad
 from calque.base.errors import ArgumentError
+from calque.base.text import shown
 from calque.functional.common import is_tensor
 from calque.functional.creation import zeros
 from calque.nn.module import Module
@@ -38,7 +39,7 @@ def _optimizer(optimizer: Any, options: dict[str, Any]) -> Any:
         return optimizer
     names = {name.lower(): name for name in dir(optim) if name[:1].isupper() and name not in ("Optimizer",)}
     if optimizer.lower() not in names:
-        raise ArgumentError(f"[Trainer] expected the name of an optimizer, got {optimizer!r}; there are {', '.join(sorted(names))}")
+        raise ArgumentError(f"[Trainer] expected the name of an optimizer, got {shown(optimizer)}; there are {', '.join(sorted(names))}")
     given = {_RENAMED.get(k, k) or k: v for k, v in options.items()}
     if "beta1" in given or "beta2" in given:
         given["betas"] = (given.pop("beta1", 0.9), given.pop("beta2", 0.999))
@@ -46,7 +47,7 @@ def _optimizer(optimizer: Any, options: dict[str, Any]) -> Any:
     accepted = [name for name in signature(kind).parameters if name != "params"]
     unknown = [name for name in given if name not in accepted]
     if unknown:
-        raise ArgumentError(f"[Trainer] expected options of {kind.__name__}, got {unknown[0]!r}; there are {', '.join(accepted)}")
+        raise ArgumentError(f"[Trainer] expected options of {kind.__name__}, got {shown(unknown[0])}; there are {', '.join(accepted)}")
     kind([zeros(1, requires_grad=True)], **given)  # refuses wrong options now, not at the first step
     return lambda parameters: kind(parameters, **given)
 
@@ -71,7 +72,7 @@ class Trainer:
         options = dict(optimizer_params or {})
         make = _optimizer(optimizer, options)
         if not isinstance(kvstore, (str, KVStore)):
-            raise ArgumentError(f"[Trainer] expected kvstore to be 'device', 'local' or a store, got {kvstore!r}")
+            raise ArgumentError(f"[Trainer] expected kvstore to be 'device', 'local' or a store, got {shown(kvstore)}")
         self._store = create(kvstore) if isinstance(kvstore, str) else kvstore
         for key, row in enumerate(self._rows):
             self._store.init(key, row[0])
@@ -93,7 +94,7 @@ class Trainer:
         """Update all parameters with their gradients divided by `batch_size`, a positive number, and clear the gradients. A parameter without a
         gradient is an error unless `ignore_stale_grad`."""
         if isinstance(batch_size, bool) or not isinstance(batch_size, (int, float)) or not 0 < batch_size < math.inf:
-            raise ArgumentError(f"[Trainer] expected batch_size to be a positive number, got {batch_size!r}; 1 for a loss that is a mean")
+            raise ArgumentError(f"[Trainer] expected batch_size to be a positive number, got {shown(batch_size)}; 1 for a loss that is a mean")
         gradients_matter()
         found = [[p._grad for p in row if p._grad is not None] for row in self._rows]
         if not ignore_stale_grad and not all(found):

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from calque.base.errors import ProfileError
+from calque.base.text import shown
 from calque.profiler.costs import Row
 from calque.run.trace import COMPILE, COPIES, LOADER, RANGES, RECORDING, Event
 
@@ -164,7 +165,7 @@ def short(line: str) -> str:
 
 def _require_rows(row_limit: int) -> None:
     if isinstance(row_limit, bool) or not isinstance(row_limit, int):
-        raise ProfileError(f"[table] expected row_limit to be an integer (-1 shows all rows), got {row_limit!r}")
+        raise ProfileError(f"[table] expected row_limit to be an integer (-1 shows all rows), got {shown(row_limit)}")
 
 
 def _sorter(name: str | None) -> Any:
@@ -174,7 +175,7 @@ def _sorter(name: str | None) -> Any:
     if name not in SORT_KEYS:
         gone = next((d for d in _DEVICES if name.startswith(d)), "")
         hint = f"no {gone} activity was profiled; " if gone else ""
-        raise ProfileError(f"[table] expected sort_by to be one of {', '.join(SORT_KEYS)}, got {name!r}; {hint}use sort_by='cpu_time_total'")
+        raise ProfileError(f"[table] expected sort_by to be one of {', '.join(SORT_KEYS)}, got {shown(name)}; {hint}use sort_by='cpu_time_total'")
 
     def key(a: Average) -> float:
         value = getattr(a, name)

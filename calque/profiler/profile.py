@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import Any
 
 from calque.base.errors import ProfileError
+from calque.base.text import shown, type_name
 from calque.profiler import chrome, report
 from calque.profiler.averages import Averages, Lines, averages
 from calque.profiler.costs import Costs
@@ -64,7 +65,7 @@ def schedule(
     """
     for name, value in (("wait", wait), ("warmup", warmup), ("active", active), ("repeat", repeat), ("skip_first", skip_first)):
         if isinstance(value, bool) or not isinstance(value, int) or value < (1 if name == "active" else 0):
-            raise ProfileError(f"[schedule] expected {name} to be an integer >= {1 if name == 'active' else 0}, got {value!r}")
+            raise ProfileError(f"[schedule] expected {name} to be an integer >= {1 if name == 'active' else 0}, got {shown(value)}")
 
     def action(step: int) -> ProfilerAction:
         if step < 0:
@@ -92,7 +93,7 @@ def tensorboard_trace_handler(dir_name: str | Path, worker_name: str | None = No
     """For `on_trace_ready`: writes every trace as `<worker>.<time>.pt.trace.json` into a directory, with the names that PyTorch uses. The files are
     Chrome traces: Perfetto opens them, and so do viewers of such traces; nothing of TensorBoard is needed or written."""
     if worker_name is not None and (not isinstance(worker_name, str) or not worker_name or "/" in worker_name):
-        raise ProfileError(f"[tensorboard_trace_handler] expected a worker_name without slashes, got {worker_name!r}")
+        raise ProfileError(f"[tensorboard_trace_handler] expected a worker_name without slashes, got {shown(worker_name)}")
 
     def handler(p: profile) -> None:
         directory = Path(dir_name)
@@ -133,7 +134,7 @@ class profile:
         _check_activities(activities)
         for name, value in (("schedule", schedule), ("on_trace_ready", on_trace_ready)):
             if value is not None and not callable(value):
-                raise ProfileError(f"[profile] expected {name} to be a function, got {type(value).__name__}")
+                raise ProfileError(f"[profile] expected {name} to be a function, got {type_name(value)}")
         refused = {"with_modules": with_modules, "experimental_config": experimental_config, "execution_trace_observer": execution_trace_observer}
         for name, given in refused.items():
             if given:
@@ -216,7 +217,7 @@ class profile:
         if group_by_input_shape and not self.record_shapes:
             raise ProfileError("[key_averages] expected a profile with record_shapes=True to group by input shapes, got one without")
         if group_by_stack_n not in (0, 1):
-            raise ProfileError(f"[key_averages] expected group_by_stack_n to be 0 or 1 (the user's line is what is known), got {group_by_stack_n!r}")
+            raise ProfileError(f"[key_averages] expected group_by_stack_n to be 0 or 1 (the user's line is known), got {shown(group_by_stack_n)}")
         if group_by_stack_n and not self.with_stack:
             raise ProfileError("[key_averages] expected a profile with with_stack=True to group by source line, got one without")
         by_shape, by_stack = bool(group_by_input_shape), bool(group_by_stack_n)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, TypeVar
 
+from calque.base.text import shown
 from calque.run import trace
 from calque.run.trace import RANGES
 
@@ -29,7 +30,7 @@ class record_function:
 
     def __init__(self, name: str, args: str | None = None) -> None:
         if not isinstance(name, str) or not name:
-            raise TypeError(f"[record_function] expected a name that is not empty, got {name!r}; write record_function('forward')")
+            raise TypeError(f"[record_function] expected a name that is not empty, got {shown(name)}; write record_function('forward')")
         self.name, self.args = name, args
         self._starts: list[tuple[trace.Session | None, float]] = []
 

@@ -13,6 +13,7 @@ from calque.backend.base import Backend, CheckFailed
 from calque.backend.ref.interpret import interpret
 from calque.base.config import settings
 from calque.base.errors import DeviceError
+from calque.base.text import shown
 from calque.ir.program import Program
 from calque.run import trace as tracing
 from calque.run.fingerprint import fingerprint
@@ -133,7 +134,7 @@ def backend() -> Backend:
     found = _loaded.get(name)
     if found is None:
         if name not in _MODULES:
-            raise DeviceError(f"[backend] expected one of ref, {', '.join(sorted({*_MODULES, *_loaded}))}, got {name!r}; set CALQUE_BACKEND")
+            raise DeviceError(f"[backend] expected one of ref, {', '.join(sorted({*_MODULES, *_loaded}))}, got {shown(name)}; set CALQUE_BACKEND")
         found = _loaded[name] = importlib.import_module(_MODULES[name]).CpuBackend()
     return found
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from calque.base.config import settings
+from calque.base.text import shown
 
 
 class _Asked:
@@ -27,7 +28,7 @@ def use_deterministic_algorithms(mode: bool, *, warn_only: bool = False) -> None
     """
     for name, value in (("mode", mode), ("warn_only", warn_only)):
         if not isinstance(value, bool):
-            raise TypeError(f"[use_deterministic_algorithms] expected {name} to be True or False, got {value!r}; pass a bool")
+            raise TypeError(f"[use_deterministic_algorithms] expected {name} to be True or False, got {shown(value)}; pass a bool")
     settings.deterministic, _Asked.warn_only = mode, warn_only
 
 

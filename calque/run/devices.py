@@ -8,6 +8,7 @@ from typing import Any
 from calque.base.config import MOST_DEVICES, settings
 from calque.base.device import Device, known
 from calque.base.errors import DeviceError
+from calque.base.text import shown
 from calque.run import trace as tracing
 from calque.run.backends import backend
 from calque.run.buffer import Buffer
@@ -33,8 +34,8 @@ def set_logical_devices(count: int) -> None:
     """
     if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= MOST_DEVICES:
         raise ValueError(
-            f"[set_logical_devices] expected a positive integer up to {MOST_DEVICES}, got {count!r}; a device takes threads of its own at its first "
-            f"work, and they share {settings.threads} of the CPU's"
+            f"[set_logical_devices] expected a positive integer up to {MOST_DEVICES}, got {shown(count)}; a device takes threads of its own at its "
+            f"first work, and they share {settings.threads} of the CPU's"
         )
     wait_for_queues()
     settings.logical_devices = count

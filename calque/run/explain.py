@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from calque.base.errors import ProfileError
+from calque.base.text import type_name
 from calque.kernel.cost import Cost, cost, describe, lines
 from calque.kernel.schedule import Host, Schedule
 from calque.run import recorder
@@ -188,7 +189,7 @@ def explain(fn: Callable[..., Any], *inputs: Any, repeats: int = 1) -> Explanati
     (True, 1)
     """
     if not callable(fn):
-        raise TypeError(f"[explain] expected a function, got {type(fn).__name__}; pass the function and its inputs: explain(model, x)")
+        raise TypeError(f"[explain] expected a function, got {type_name(fn)}; pass the function and its inputs: explain(model, x)")
     if repeats < 1:
         raise ValueError(f"[explain] expected at least one run, got repeats={repeats}; pass a positive number")
     recorder.flush("explain")

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from calque.base.config import MOST_THREADS, settings
+from calque.base.text import shown
 from calque.run.backends import backend
 from calque.run.capture import hybrid_counts
 from calque.run.causes import Causes, Compilation, flush_lines
@@ -54,7 +55,7 @@ class Stats(dict[str, Any]):
         try:
             return self[name]
         except KeyError:
-            raise AttributeError(f"[stats] expected one of {', '.join(self)}, got {name!r}") from None
+            raise AttributeError(f"[stats] expected one of {', '.join(self)}, got {shown(name)}") from None
 
     def __repr__(self) -> str:
         memory, hybrid = self["memory"], self["hybridize"]
@@ -170,7 +171,7 @@ def stats(*, reset: bool = False) -> Stats:
 def set_num_threads(threads: int) -> None:
     """Number of CPU threads for later work, 1 to 256, also of the LAPACK behind `calque.linalg`. Results do not depend on it."""
     if isinstance(threads, bool) or not isinstance(threads, int) or not 1 <= threads <= MOST_THREADS:
-        raise ValueError(f"[set_num_threads] expected a positive integer, 1 to {MOST_THREADS} threads, got {threads!r}")
+        raise ValueError(f"[set_num_threads] expected a positive integer, 1 to {MOST_THREADS} threads, got {shown(threads)}")
     wait_for_queues()
     settings.threads = threads
 

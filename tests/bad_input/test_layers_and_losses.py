@@ -247,7 +247,7 @@ def test_row_21_dtypes_of_a_product() -> None:
 
 @pytest.mark.parametrize("value", [np.ones((4, 5), np.float32), [1.0] * 5, None, "text"], ids=lambda v: type(v).__name__)
 def test_what_is_no_tensor_in_the_place_of_one(value: Any) -> None:
-    kind = type(value).__name__
+    kind = "numpy.ndarray" if isinstance(value, np.ndarray) else type(value).__name__
     layer, net, x = nn.Linear(5, 2), nn.Sequential(nn.Flatten(0), nn.MaxPool2d(2)), torch.ones(4, 5)
     with unchanged(layer, x):
         refused(lambda: layer(value), DTypeError, TypeError, "[linear]", f"expected a Tensor, got {kind}", "Linear(in")

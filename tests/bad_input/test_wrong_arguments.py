@@ -153,11 +153,11 @@ def test_arguments_are_named() -> None:
     x = calque.ones(2, 3)
     cases: list[tuple[Callable[[], Any], str]] = [
         (lambda: calque.gather(x, 0, [1]), "[gather] expected a Tensor, got list as 'index'; convert it with calque.as_tensor(...)"),
-        (lambda: calque.swapaxes(np.ones(3), 0, 1), "[transpose] expected a Tensor, got ndarray"),
+        (lambda: calque.swapaxes(np.ones(3), 0, 1), "[transpose] expected a Tensor, got numpy.ndarray"),
         (lambda: x.masked_fill("mask", 1.0), "[masked_fill] expected a Tensor as mask, got str"),
         (lambda: calque.lerp(x, None, 0.5), "[lerp] expected a Tensor, got NoneType as 'end'; pass a Tensor"),
         (lambda: calque.cat([x, 1.5]), "[cat] expected Tensor as element 1, got float"),
-        (lambda: calque.add(x, np.ones(3)), "[add] expected Tensors or numbers, got Tensor and ndarray; convert with calque.as_tensor(...)"),
+        (lambda: calque.add(x, np.ones(3)), "[add] expected Tensors or numbers, got Tensor and numpy.ndarray; convert it with calque.as_tensor(...)"),
         (lambda: calque.cumsum(x, "rows"), "[cumsum] expected dim as an int, got str 'rows'"),
         (lambda: x.add_([1.0]), "[add] expected Tensors or numbers, got Tensor and list"),
     ]

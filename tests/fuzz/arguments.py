@@ -23,6 +23,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -35,6 +36,7 @@ from tests.bad_input.test_spoilt_arguments import spoilings
 from tests.bad_input.test_wrong_arguments import SAMPLES
 from tests.fuzz.values import Values
 
+ROOT = str(Path(__file__).resolve().parents[2])
 SECONDS, GROWTH = 10, 1 << 20  # that a call may take; KiB by which it may raise the peak of the process
 PLACES: dict[str, Any] = {
     "calque": calque,
@@ -336,7 +338,8 @@ def main() -> int:
                 "--note",
                 note,
             ]
-            done = subprocess.run(command, env={**os.environ, "PYTHONPATH": os.getcwd()}, stdout=subprocess.PIPE, text=True, check=False)
+            # In the folder that goes away: what is called may write files of any name.
+            done = subprocess.run(command, cwd=folder, env={**os.environ, "PYTHONPATH": ROOT}, stdout=subprocess.PIPE, text=True, check=False)
             lines = [line for line in done.stdout.splitlines() if line.startswith("seed ")]
             total["findings"] += len(lines)
             print(*lines, sep="\n", end="\n" if lines else "")

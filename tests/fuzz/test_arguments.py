@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,14 @@ from calque.functional import blame
 from tests.fuzz.arguments import CLASSES, TARGETS, Call, finding, leak
 
 F = nn.functional
+
+
+@pytest.fixture(autouse=True)
+def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is called may write files of any name."""
+    monkeypatch.chdir(tmp_path)
+
+
 ONE = calque.ones(2, 3)
 
 

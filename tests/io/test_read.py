@@ -11,6 +11,7 @@ import resource
 import struct
 import subprocess
 import sys
+import tarfile
 import threading
 import time
 import zipfile
@@ -116,6 +117,20 @@ def test_files_of_torch_are_recognised_and_the_advice_works(tmp_path: Path) -> N
     assert np.array_equal(load(tmp_path / "model.safetensors")["weight"], model.weight.detach().numpy())
 
 
+def _zip() -> bytes:
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w") as archive:
+        archive.writestr("x.txt", "hello")
+    return stream.getvalue()
+
+
+def _tar() -> bytes:
+    stream = io.BytesIO()
+    with tarfile.open(fileobj=stream, mode="w") as archive:
+        archive.addfile(tarfile.TarInfo("x"))
+    return stream.getvalue()
+
+
 def test_other_formats_are_named(tmp_path: Path) -> None:
     npz, npy = io.BytesIO(), io.BytesIO()
     np.savez(npz, a=np.zeros(3))
@@ -126,6 +141,21 @@ def test_other_formats_are_named(tmp_path: Path) -> None:
         (gzip.compress(b"x" * 100), "gzip archive; unpack it first"),
         (b"\x89HDF\r\n\x1a\n" + bytes(100), "HDF5 file"),
         (b"GGUF" + bytes(100), "GGUF file"),
+        (b"<!DOCTYPE html>\n<html><body>404" + b" " * 500, "a web page or XML, perhaps the error page of a download"),
+        (b"\n\n <HTML><head></head><body></body></HTML>", "a web page or XML"),
+        (b"<?xml version='1.0'?><Error><Code>AccessDenied</Code></Error>", "a web page or XML"),
+        (b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n", "a pointer of Git LFS, not the file itself; .* git lfs pull"),
+        (b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR" + bytes(100), "a PNG image; read it with PIL"),
+        (b"\xff\xd8\xff\xe0\0\x10JFIF" + bytes(100), "a JPEG image"),
+        (b"GIF89a" + bytes(50), "a GIF image"),
+        (b'{"error": "the model is gone"}', "a JSON text"),
+        (b"\x08\x07\x12\x07pytorch\x1a\x052.0.0:\x8e\x01" + b"\n" * 200, "an ONNX model; read its weights with onnx.numpy_helper"),
+        (b"\x08\x08:\x92\x01\n" + b"x" * 200, "an ONNX model"),
+        (b"%PDF-1.4 " + bytes(100), "a PDF document"),
+        (b"x,y\n" + b"1,2\n" * 50, "a text file that begins with 'x,y"),
+        (_zip(), "a zip archive; unpack it first"),
+        (b"PK\x03\x04" + bytes(26) + b"a/data.pkl" + bytes(100), "contains Python code, not loaded"),
+        (_tar(), "a tar archive; unpack it first"),
     ]:
         (tmp_path / "x").write_bytes(content)
         with pytest.raises(CheckpointError, match=word):
@@ -335,7 +365,7 @@ HOSTILE: dict[str, tuple[bytes, str]] = {
     "boolean 2": (raw({"a": entry([2], 0, 2, "BOOL")}, b"\1\2"), "bytes other than 0 and 1"),
     "ours without checksum": (raw({"__metadata__": {"calque.format": "1"}}), "header is damaged"),
     "ours, other order": (raw({"__metadata__": {"calque.format": "1", "calque.header_crc32": "00000000"}}), "header is damaged"),
-    "text file": (b"hello, I am a text file, nothing else", "truncated or damaged"),
+    "text file": (b"hello, I am a text file, nothing else", "is a text file that begins with 'hello"),
     "nine bytes": (b"\x02\0\0\0\0\0\0\0{", "too short"),
     "one byte": (b"x", "too short"),
 }

@@ -354,7 +354,7 @@ def test_rows_31_and_33() -> None:
     net = nn.Linear(2, 2)
     used = net.parameters()
     list(used)
-    with pytest.raises(ValueError, match=r"\[RMSprop\] optimizer got an empty parameter list; was the iterator consumed already\?"):
+    with pytest.raises(ValueError, match=r"\[RMSprop\] optimizer got an empty parameter list; was the iterator consumed already, or are the "):
         optim.RMSprop(used)
     with pytest.raises(ValueError, match=r"\[Adam\] some parameters appear .* parameter bias"):
         optim.Adam([{"params": net.named_parameters()}, {"params": [("bias", net.bias)]}])
@@ -378,7 +378,7 @@ def test_mistakes_in_groups() -> None:
         optim.Optimizer([a], {"lr": optim.optimizer.required})
     optimizer = optim.SGD([a])
     optimizer.register_step_pre_hook(lambda *_: 3)
-    with pytest.raises(ArgumentError, match="pre-hook must return None or a tuple of .new_args, new_kwargs., but got 3"):
+    with pytest.raises(ArgumentError, match="pre-hook must return None or a tuple of .new_args, new_kwargs., got 3 from .*<lambda>"):
         optimizer.step()
 
 

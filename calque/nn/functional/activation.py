@@ -8,6 +8,7 @@ from typing import Any
 
 from calque import functional as T
 from calque.base.errors import ArgumentError, ShapeError
+from calque.base.text import shown
 from calque.functional.blame import signed
 from calque.functional.common import cast
 from calque.functional.options import fill_number
@@ -182,7 +183,7 @@ def gelu(input: Tensor, approximate: str = "none") -> Tensor:
         )
     if approximate == "tanh":
         return with_gradient("GeluBackward0", lambda x: (_once(_gelu_like, x),), _gelu_tanh, (input,))  # type: ignore[no-any-return]
-    raise ArgumentError(f"[gelu] approximate argument must be either 'none' or 'tanh', got {approximate!r}")
+    raise ArgumentError(f"[gelu] approximate argument must be either 'none' or 'tanh', got {shown(approximate)}")
 
 
 def _silu_backward(saved: Saved, g: Tensor) -> tuple[Any, ...]:

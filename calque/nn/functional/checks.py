@@ -10,6 +10,7 @@ import numpy as np
 from calque import functional as T
 from calque.base import dtypes as dt
 from calque.base.errors import ArgumentError, DTypeError, OutOfRangeError
+from calque.base.text import shown
 from calque.functional.checks import Within, known_values, peek
 from calque.functional.common import cast, prim
 from calque.nn.functional.rows import choose, positions
@@ -148,4 +149,18 @@ def reduced(loss: Tensor, reduction: str, op: str) -> Tensor:
         return T.sum(loss)
     if reduction == "none":
         return loss
-    raise ArgumentError(f"[{op}] expected reduction 'none', 'mean' or 'sum', got {reduction!r}: {reduction} is not a valid value for reduction")
+    raise ArgumentError(f"[{op}] expected reduction 'none', 'mean' or 'sum', got {shown(reduction)}: {reduction} is not a valid value for reduction")
+
+
+def channels_last(shape: tuple[int, ...], channels: int) -> str:
+    """How to turn images, sequences or volumes whose last dim is the channels, if that explains a shape that does not fit; else "".
+
+    >>> channels_last((8, 32, 32, 3), 3)
+    'the last dim is 3: if channels come last, use x.permute(0, 3, 1, 2)'
+    """
+    last = len(shape) - 1
+    if last < 2 or shape[-1] != channels:
+        return ""
+    moved = (last, *range(1, last))
+    one = f", or x.permute{tuple(d - 1 for d in moved)} if it is a single one" if shape[0] == 1 else ""
+    return f"the last dim is {channels}: if channels come last, use x.permute{(0, *moved)}{one}"

@@ -11,8 +11,9 @@ from typing import Any
 from calque import functional as T
 from calque.base.errors import ArgumentError, ShapeError
 from calque.base.shapes import listed
+from calque.base.text import shown
 from calque.functional.precision import lower_precision
-from calque.nn.functional.checks import require_dtype
+from calque.nn.functional.checks import channels_last, require_dtype
 from calque.nn.functional.padding import pad
 from calque.ops.opdef import get
 from calque.tensor import Tensor, record
@@ -30,7 +31,7 @@ def sizes(op: str, name: str, value: Any, n: int, least: int) -> tuple[int, ...]
     if len(found) == 1:
         found *= n
     if len(found) != n or min(found) < least:
-        raise ArgumentError(f"[{op}] expected {name} as an int or {n} ints >= {least}, got {value!r}")
+        raise ArgumentError(f"[{op}] expected {name} as an int or {n} ints >= {least}, got {shown(value)}")
     return found
 
 
@@ -50,7 +51,7 @@ def _prepare(op: str, n: int, x: Any, w: Any, stride: Any, padding: Any, dilatio
         raise ShapeError(
             f"[{op}] Given groups={groups}, weight of size {list(kernel)}, expected input{list(shape)} to have "
             f"{kernel[1] * groups} channels, "
-            f"but got {shape[1]} channels instead; change in_channels or groups"
+            f"but got {shape[1]} channels instead; {channels_last(shape, kernel[1] * groups) or 'change in_channels or groups'}"
         )
     extra = None
     if isinstance(padding, str):
@@ -72,7 +73,7 @@ def _named_padding(op: str, name: str, strides: Any, dilations: Any, kernel: Any
     if name == "valid":
         return (0,) * len(kernel), None
     if name != "same":
-        raise ArgumentError(f"[{op}] Invalid padding string {name!r}, should be one of {{'valid', 'same'}}")
+        raise ArgumentError(f"[{op}] Invalid padding string {shown(name)}, should be one of {{'valid', 'same'}}")
     if any(s != 1 for s in strides):
         raise ArgumentError(f"[{op}] padding='same' is not supported for strided convolutions, got stride {strides}")
     spans = [d * (k - 1) for d, k in zip(dilations, kernel, strict=True)]
@@ -200,7 +201,7 @@ def _transpose(
     if shape[1] != kernel[0] or groups < 1 or kernel[0] % groups:
         raise ShapeError(
             f"[{op}] Given transposed=1, weight of size {list(kernel)}, expected input{list(shape)} to have {kernel[0]} channels "
-            f"(divisible by groups={groups}), but got {shape[1]} channels instead"
+            f"(divisible by groups={groups}), but got {shape[1]} channels instead; {channels_last(shape, kernel[0]) or 'change in_channels'}"
         )
     _check_bias(op, bias, kernel[1] * groups)
     if bias is not None:

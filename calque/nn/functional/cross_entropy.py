@@ -147,6 +147,18 @@ def _check(op: str, input: Tensor, target: Tensor, weight: Any) -> None:
         )
 
 
+def warn_probabilities(op: str, input: Tensor) -> None:
+    """Probabilities where their logarithms are wanted give a loss that is no loss: say so once."""
+    if getattr(input, "_is_softmax", None) is None:
+        return
+    text = f"[{op}] the input is the result of softmax: {op} expects log-probabilities, so use log_softmax instead"
+    if settings.checked:
+        raise ArgumentError(text)
+    if op not in _told:
+        _told.add(op)
+        warn_user(text)
+
+
 def _warn_softmax(input: Tensor) -> None:
     """Softmax of a softmax trains, slowly: say so once."""
     dim = 0 if input._layout.ndim == 1 else 1
@@ -216,5 +228,6 @@ def nll_loss(
     reduction = legacy_reduction(size_average, reduce, reduction)
     _check_reduction("nll_loss", reduction)
     _check("nll_loss", input, target, weight)
+    warn_probabilities("nll_loss", input)
     node = _Labels(input, target, weight, ignore_index, reduction, 0.0, True)
     return with_gradient("NllLossBackward0", node.forward, node.backward, (input,))  # type: ignore[no-any-return]

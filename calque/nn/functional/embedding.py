@@ -9,6 +9,7 @@ from calque import functional as T
 from calque.base import dtypes as dt
 from calque.base.errors import ArgumentError, DTypeError, OutOfRangeError, ShapeError
 from calque.base.shapes import whole
+from calque.base.text import shown
 from calque.functional.common import cast, prim, require_dims
 from calque.nn.functional.checks import check_indices, values_of
 from calque.nn.functional.rows import SELECT_ROWS, choose, constant, positions
@@ -101,9 +102,9 @@ def embedding_bag(
 ) -> Tensor:  # fmt: skip
     """Sum, mean or maximum of the rows of each bag: (bags, n) indices, or a flat list with `offsets` -> (bags, width)."""
     if mode not in ("sum", "mean", "max"):
-        raise ArgumentError(f"[embedding_bag] mode has to be one of sum, mean or max, got {mode!r}")
+        raise ArgumentError(f"[embedding_bag] mode has to be one of sum, mean or max, got {shown(mode)}")
     if per_sample_weights is not None and mode != "sum":
-        raise ArgumentError(f"[embedding_bag] per_sample_weights is only supported with mode='sum', got mode={mode!r}")
+        raise ArgumentError(f"[embedding_bag] per_sample_weights is only supported with mode='sum', got mode={shown(mode)}")
     require_dims("embedding_bag", weight, 2, 2, "weight")
     if input._layout.ndim not in (1, 2):
         raise ShapeError(f"[embedding_bag] expected an input with 1 or 2 dims, got shape {tuple(input._layout.shape)}; reshape it")

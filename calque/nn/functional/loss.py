@@ -12,6 +12,7 @@ from calque.base.shapes import broadcast_shapes
 from calque.functional.common import Operand, require_tensors
 from calque.functional.precision import full_precision
 from calque.nn.functional.checks import check_unit_interval, reduced
+from calque.nn.functional.cross_entropy import warn_probabilities
 from calque.nn.functional.distance import pairwise_distance
 from calque.nn.functional.legacy import legacy_reduction
 from calque.nn.functional.rows import choose, positions
@@ -230,6 +231,7 @@ def kl_div(input: Tensor, target: Tensor, size_average: Any = None, reduce: Any 
     """Kullback-Leibler divergence of log probabilities `input` from `target`: y (log y - x)."""
     reduction = legacy_reduction(size_average, reduce, reduction)
     require_tensors("kl_div", input, target)
+    warn_probabilities("kl_div", input)
     if reduction == "mean":
         warn_user(
             "reduction: 'mean' divides the total loss by both the batch size and the support size. 'batchmean' divides "

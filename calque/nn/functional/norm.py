@@ -15,7 +15,7 @@ from calque.autograd.composite import call
 from calque.base.dtypes import float64
 from calque.base.errors import ArgumentError, ShapeError
 from calque.functional.common import cast
-from calque.nn.functional.checks import require_dtype
+from calque.nn.functional.checks import channels_last, require_dtype
 from calque.nn.functional.rows import Dims, total, wide
 from calque.nn.gradient import Saved, with_gradient
 from calque.run.recorder import local
@@ -218,6 +218,7 @@ def _check_channels(op: str, input: Tensor, **parameters: Any) -> None:
             raise ShapeError(
                 f"[{op}] expected {name} with one element per channel ({channels} for input {tuple(input._layout.shape)}), "
                 f"got shape {tuple(p._layout.shape)}; {name} should contain {channels} elements not {p._layout.numel}"
+                + (f"; {hint}" if (hint := channels_last(tuple(input._layout.shape), p._layout.numel)) else "")
             )
     weight = parameters.get("weight")
     if weight is not None and input._layout.dtype.itemsize > 2:

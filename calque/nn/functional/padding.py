@@ -11,6 +11,7 @@ from calque import functional as T
 from calque.base import dtypes as dt
 from calque.base.errors import ArgumentError, ShapeError
 from calque.base.shapes import contiguous_strides
+from calque.base.text import shown
 from calque.functional.common import prim
 from calque.functional.precision import widened
 from calque.nn.functional.rows import constant, kinked
@@ -38,7 +39,7 @@ def pad(input: Tensor, pad: Sequence[int], mode: str = "constant", value: float 
     if mode not in _INDEX:
         raise NotImplementedError(f"[pad] Unrecognised padding mode {mode}; use constant, reflect, replicate or circular")
     if value:
-        raise ArgumentError(f"[pad] Padding mode {mode!r} doesn't take in value argument, got {value}")
+        raise ArgumentError(f"[pad] Padding mode {shown(mode)} doesn't take in value argument, got {value}")
     if mode != "circular":
         input = kinked(widened(input))
     for d, (before, after) in sorted(pairs.items(), reverse=True):

@@ -14,6 +14,7 @@ from calque import functional as T
 from calque.base import dtypes as dt
 from calque.base.errors import ArgumentError, DTypeError, ShapeError
 from calque.base.shapes import contiguous_strides, listed, whole
+from calque.base.text import shown
 from calque.functional.blame import signed
 from calque.functional.common import cast, linked, prim
 from calque.functional.precision import as_given
@@ -515,7 +516,7 @@ def _target(op: str, output_size: Any, hw: Pair) -> Pair:
     wanted = (sides,) * 2 if sides is None else tuple(sides) * 2 if len(sides) == 1 else tuple(sides)
     out = tuple(hw[i] if n is None else whole(op, "output_size", n) for i, n in enumerate(wanted[:3]))
     if len(out) != 2 or min(out) < 1 or max(out) >= 1 << 31:
-        raise ArgumentError(f"[{op}] expected output_size as one or two ints from 1 to 2**31 - 1, got {output_size!r}")
+        raise ArgumentError(f"[{op}] expected output_size as one or two ints from 1 to 2**31 - 1, got {shown(output_size)}")
     return out
 
 

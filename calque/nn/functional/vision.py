@@ -12,6 +12,7 @@ from calque import functional as T
 from calque.base import dtypes as dt
 from calque.base.errors import ArgumentError, ShapeError
 from calque.base.shapes import contiguous_strides, listed, whole
+from calque.base.text import shown
 from calque.functional.common import prim, require_dims
 from calque.functional.precision import as_given
 from calque.nn.functional.conv import sizes
@@ -114,7 +115,7 @@ def _output_sizes(hw: tuple[int, ...], size: Any, scale_factor: Any, recompute: 
         several = isinstance(scale_factor, (tuple, list))
         scales = [float(s) for s in scale_factor] if several else [float(scale_factor)] * n
         if not all(math.isfinite(s) for s in scales):
-            raise ArgumentError(f"[interpolate] expected a finite scale_factor, got {scale_factor!r}")
+            raise ArgumentError(f"[interpolate] expected a finite scale_factor, got {shown(scale_factor)}")
         wanted = [math.floor(h * s) for h, s in zip(hw, scales)]
     if len(wanted) != n:
         raise ArgumentError(f"[interpolate] Input and output must have the same number of spatial dimensions: expected {n} sizes, got {len(wanted)}")
@@ -138,7 +139,7 @@ def interpolate(
     spatial = input._layout.ndim - 2
     if mode not in _DIMS or spatial not in _DIMS[mode]:
         raise NotImplementedError(
-            f"[interpolate] Got {input._layout.ndim}D input, but mode {mode!r} needs one of {sorted(_DIMS)} with matching dims "
+            f"[interpolate] Got {input._layout.ndim}D input, but mode {shown(mode)} needs one of {sorted(_DIMS)} with matching dims "
             "(linear: 3D, bilinear and bicubic: 4D, trilinear: 5D)"
         )
     if antialias:

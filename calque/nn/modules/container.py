@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from calque.base.errors import DTypeError, OutOfRangeError
+from calque.base.text import type_name
 from calque.functional.common import is_tensor
 from calque.nn.module import Module
 from calque.nn.parameter import Parameter
@@ -132,14 +133,14 @@ class Sequential(_List):
     def __add__(self, other: Any) -> "Sequential":
         if not isinstance(other, Sequential):
             raise TypeError(
-                f"[Sequential] add operator supports only objects of Sequential class, but {type(other).__name__} is given; wrap it: Sequential(...)"
+                f"[Sequential] add operator supports only objects of Sequential class, but {type_name(other)} is given; wrap it: Sequential(...)"
             )
         return Sequential(*self, *other)
 
     def __iadd__(self, other: Any) -> "Sequential":
         if not isinstance(other, Sequential):
             raise TypeError(
-                f"[Sequential] add operator supports only objects of Sequential class, but {type(other).__name__} is given; wrap it: Sequential(...)"
+                f"[Sequential] add operator supports only objects of Sequential class, but {type_name(other)} is given; wrap it: Sequential(...)"
             )
         return self.extend(other)  # type: ignore[no-any-return]
 
@@ -188,7 +189,7 @@ class ModuleList(_List):
 
     def extend(self, modules: Iterable[Any]) -> Any:
         if not isinstance(modules, Iterable):
-            raise TypeError(f"[ModuleList.extend] ModuleList.extend should be called with an iterable, but got {type(modules).__name__}")
+            raise TypeError(f"[ModuleList.extend] ModuleList.extend should be called with an iterable, but got {type_name(modules)}")
         return super().extend(modules)
 
     def __repr__(self) -> str:
@@ -254,7 +255,7 @@ class ModuleDict(Module):
         """Add modules from a mapping or from (name, module) pairs."""
         if not isinstance(modules, Iterable):
             raise TypeError(
-                f"[ModuleDict.update] ModuleDict.update should be called with an iterable of key/value pairs, but got {type(modules).__name__}"
+                f"[ModuleDict.update] ModuleDict.update should be called with an iterable of key/value pairs, but got {type_name(modules)}"
             )
         for key, module in modules.items() if isinstance(modules, (Mapping, ModuleDict)) else modules:
             self[key] = module
@@ -296,7 +297,7 @@ class ParameterList(Module):
     def extend(self, values: Iterable[Any]) -> "ParameterList":
         """Add several values."""
         if not isinstance(values, Iterable) or is_tensor(values):
-            raise TypeError(f"[ParameterList.extend] ParameterList.extend should be called with an iterable, but got {type(values).__name__}")
+            raise TypeError(f"[ParameterList.extend] ParameterList.extend should be called with an iterable, but got {type_name(values)}")
         for value in list(values):
             self.append(value)
         return self

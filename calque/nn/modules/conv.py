@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 from calque.base.errors import ArgumentError
+from calque.base.text import shown
 from calque.nn import functional as F
 from calque.nn import init
 from calque.nn.module import Module
@@ -49,7 +50,7 @@ class _Conv(Module):
         )
         if isinstance(padding, str):
             if padding not in ("same", "valid"):
-                raise ArgumentError(f"[{name}] Invalid padding string {padding!r}, should be one of {{'valid', 'same'}}")
+                raise ArgumentError(f"[{name}] Invalid padding string {shown(padding)}, should be one of {{'valid', 'same'}}")
             if padding == "same" and any(s != 1 for s in self.stride):
                 raise ArgumentError(f"[{name}] padding='same' is not supported for strided convolutions")
         if padding_mode not in ("zeros", "reflect", "replicate", "circular"):

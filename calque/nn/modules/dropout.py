@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from calque.base.errors import ArgumentError
+from calque.base.text import shown
 from calque.nn import functional as F
 from calque.nn.module import Module
 from calque.tensor import Tensor
@@ -16,7 +17,7 @@ class _Dropout(Module):
     def __init__(self, p: float = 0.5, inplace: bool = False) -> None:
         super().__init__()
         if not isinstance(p, (int, float, np.floating)) or not 0 <= p <= 1:
-            raise ArgumentError(f"[{type(self).__name__}] dropout probability has to be between 0 and 1, but got {p!r}")
+            raise ArgumentError(f"[{type(self).__name__}] dropout probability has to be between 0 and 1, but got {shown(p)}")
         self.p, self.inplace = p, inplace
 
     def extra_repr(self) -> str:

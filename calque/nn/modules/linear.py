@@ -7,7 +7,7 @@ from typing import Any
 
 from calque import functional as T
 from calque.base.errors import ArgumentError, ShapeError
-from calque.base.shapes import in_words
+from calque.base.text import described, shown
 from calque.nn import functional as F
 from calque.nn import init
 from calque.nn.module import Module
@@ -137,7 +137,7 @@ class Dense(LazyLinear):
     ) -> None:
         super().__init__(units, use_bias, dtype=dtype)
         if isinstance(activation, str) and activation not in self._ACTIVATIONS and not hasattr(F, activation):
-            raise ArgumentError(f"[Dense] expected the name of an activation such as 'relu', 'sigmoid' or 'tanh', got {activation!r}")
+            raise ArgumentError(f"[Dense] expected the name of an activation such as 'relu', 'sigmoid' or 'tanh', got {shown(activation)}")
         self.activation = activation
         self.flatten = flatten
         if in_units:
@@ -209,9 +209,9 @@ class Unflatten(Module):
     def __init__(self, dim: int, unflattened_size: Any) -> None:
         super().__init__()
         if not isinstance(dim, int) or isinstance(dim, bool):
-            raise TypeError(f"[Unflatten] unflattened_size and dim must be ints, but found dim {dim!r}")
+            raise TypeError(f"[Unflatten] unflattened_size and dim must be ints, but found dim {shown(dim)}")
         if not isinstance(unflattened_size, (tuple, list)) or any(not isinstance(n, int) for n in unflattened_size):
-            raise ShapeError(f"[Unflatten] unflattened_size must be tuple of ints, got {in_words(unflattened_size)}")
+            raise ShapeError(f"[Unflatten] unflattened_size must be tuple of ints, got {described(unflattened_size)}")
         self.dim, self.unflattened_size = dim, tuple(unflattened_size)
 
     def forward(self, input: Tensor) -> Tensor:

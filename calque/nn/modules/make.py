@@ -9,6 +9,7 @@ from typing import Any
 from calque import functional as T
 from calque.base.device import DEFAULT
 from calque.base.errors import ArgumentError
+from calque.base.text import shown
 from calque.nn.parameter import Parameter
 
 
@@ -31,7 +32,7 @@ def _at_least(least: int, layer: str, values: dict[str, Any]) -> None:
     for name, value in values.items():
         found = _int(value)
         if found is None or found < least:
-            raise ArgumentError(f"[{layer}] expected {name} as an int >= {least}, got {value!r}{_hint(value)}")
+            raise ArgumentError(f"[{layer}] expected {name} as an int >= {least}, got {shown(value)}{_hint(value)}")
 
 
 def spread(layer: str, n: int, **values: Any) -> list[tuple[int, ...]]:
@@ -41,7 +42,7 @@ def spread(layer: str, n: int, **values: Any) -> list[tuple[int, ...]]:
         one = _int(value)
         found = [one] * n if one is not None else [_int(v) for v in value] if isinstance(value, Iterable) and not _is_text(value) else [None]
         if None in found:
-            raise ArgumentError(f"[{layer}] expected {name} as an int or a tuple of {n} ints, got {value!r}{_hint(value)}")
+            raise ArgumentError(f"[{layer}] expected {name} as an int or a tuple of {n} ints, got {shown(value)}{_hint(value)}")
         result.append(tuple(found))
     return result  # type: ignore[return-value]
 

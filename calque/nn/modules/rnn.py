@@ -10,6 +10,7 @@ import numpy as np
 from calque import functional as T
 from calque.base import dtypes as dt
 from calque.base.errors import ArgumentError, ShapeError
+from calque.base.text import shown
 from calque.functional.precision import lowered
 from calque.nn import functional as F
 from calque.nn import init
@@ -41,7 +42,7 @@ class RNNBase(Module):
         positive(name, hidden_size=hidden_size, num_layers=num_layers)
         if isinstance(dropout, bool) or not isinstance(dropout, (int, float)) or not 0 <= dropout <= 1:
             raise ArgumentError(
-                f"[{name}] dropout should be a number in range [0, 1] representing the probability of an element being zeroed, got {dropout!r}"
+                f"[{name}] dropout should be a number in range [0, 1] representing the probability of an element being zeroed, got {shown(dropout)}"
             )
         if dropout > 0 and num_layers == 1:
             warn_user("dropout option adds dropout after all but last recurrent layer, so non-zero dropout expects num_layers "

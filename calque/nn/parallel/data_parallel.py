@@ -8,6 +8,7 @@ from typing import Any
 from calque.autograd.moving import move
 from calque.base.config import settings
 from calque.base.errors import ArgumentError, DeviceError
+from calque.base.text import type_name
 from calque.functional.inplace import copy_
 from calque.nn.module import Module
 from calque.nn.parallel.primitives import device_of, devices_of, gather, parallel_apply, scatter
@@ -75,7 +76,7 @@ class DataParallel(Module):
     def __init__(self, module: Any, device_ids: Sequence[Any] | None = None, output_device: Any = None, dim: int = 0) -> None:
         super().__init__()
         if not isinstance(module, Module):
-            raise ArgumentError(f"[DataParallel] expected a Module, got {type(module).__name__}; wrap what it computes in a class with forward")
+            raise ArgumentError(f"[DataParallel] expected a Module, got {type_name(module)}; wrap what it computes in a class with forward")
         self.module = module
         self.device_ids = None if device_ids is None else devices_of(device_ids, "DataParallel") if device_ids or device_ids == 0 else []
         self.output_device = output_device

@@ -10,6 +10,7 @@ from calque import functional as T
 from calque.autograd.moving import move
 from calque.base.device import Device
 from calque.base.errors import ArgumentError
+from calque.base.text import shown, type_name
 from calque.functional.common import is_tensor
 from calque.functional.options import resolve_device
 from calque.run.recorder import flush
@@ -26,7 +27,7 @@ def device_of(device: Any, op: str) -> Device:
 def devices_of(devices: Sequence[Any], op: str) -> list[Device]:
     """Several device arguments, each device once."""
     if not isinstance(devices, Iterable) or isinstance(devices, str) or any(d is None for d in devices):
-        raise ArgumentError(f"[{op}] expected a list of devices, got {devices!r}; write for example ['cpu:0', 'cpu:1']")
+        raise ArgumentError(f"[{op}] expected a list of devices, got {shown(devices)}; write for example ['cpu:0', 'cpu:1']")
     found = [device_of(d, op) for d in devices]
     if not found or len(set(found)) < len(found):
         raise ArgumentError(f"[{op}] expected one or more different devices, got {[str(d) for d in found]}; name each device once")
@@ -124,7 +125,7 @@ def gather(outputs: Sequence[Any], target_device: Any, dim: int = 0) -> Any:
             return type(first)((k, together([v[k] for v in values])) for k in first)
         if isinstance(first, (tuple, list)):
             return rebuilt(first, [together(items) for items in zip(*values, strict=True)])
-        raise ArgumentError(f"[gather] expected tensors, tuples, lists, dicts or None, got {type(first).__name__}; return one of these")
+        raise ArgumentError(f"[gather] expected tensors, tuples, lists, dicts or None, got {type_name(first)}; return one of these")
 
     return together(results)
 

@@ -8,6 +8,7 @@ from typing import Any
 from calque.autograd.moving import move, move_all
 from calque.base.device import Device
 from calque.base.errors import ArgumentError
+from calque.base.text import type_name
 from calque.functional.views import detach
 from calque.nn.module import Module
 from calque.nn.parallel.primitives import devices_of
@@ -20,7 +21,7 @@ def replicate(network: Any, devices: Sequence[Any], detach: bool = False) -> lis
     summed into the parameters (unless `detach`). The copy for the device where a parameter lives uses it itself, with the buffers: what a
     forward writes into them (statistics) stays. Make new copies after every optimizer step."""
     if not isinstance(network, Module):
-        raise ArgumentError(f"[replicate] expected a Module, got {type(network).__name__}; only modules have parameters to copy")
+        raise ArgumentError(f"[replicate] expected a Module, got {type_name(network)}; only modules have parameters to copy")
     where = devices_of(devices, "replicate")
     parameters = list(dict.fromkeys(p for p in network.parameters()))
     buffers = list(dict.fromkeys(b for b in network.buffers()))

@@ -10,7 +10,8 @@ from typing import Any
 from calque import functional as T
 from calque.autograd.modes import no_grad
 from calque.base.device import Device
-from calque.base.errors import ArgumentError, DTypeError, NonFiniteError
+from calque.base.errors import ArgumentError, DTypeError, NonFiniteError, how_to_pass
+from calque.base.text import type_name
 from calque.functional.common import cast, is_tensor
 from calque.run.effects import gradients_matter
 from calque.run.source import warn_user
@@ -24,7 +25,8 @@ def _grads(parameters: Any) -> list[Tensor]:
     listed = [parameters] if is_tensor(parameters) else list(parameters)
     for p in listed:
         if not is_tensor(p):
-            raise DTypeError(f"[clip_grad] expected Tensors as parameters, got {type(p).__name__}; pass model.parameters()")
+            hint = how_to_pass(p) if hasattr(p, "__dlpack__") else "pass model.parameters()"
+            raise DTypeError(f"[clip_grad] expected Tensors as parameters, got {type_name(p)}; {hint}")
     return [p._grad for p in listed if p._grad is not None]
 
 

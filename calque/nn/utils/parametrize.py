@@ -12,6 +12,7 @@ from typing import Any
 
 from calque.autograd.modes import no_grad
 from calque.base.errors import ArgumentError
+from calque.base.text import type_name
 from calque.functional.common import is_tensor
 from calque.nn.modules.container import ModuleDict, ModuleList
 from calque.nn.parameter import Parameter, replace_value
@@ -72,7 +73,7 @@ def _tensors(values: Any) -> bool:
 def _same(what: str, tensor: Any, like: Any) -> None:
     """Raise unless a tensor has the dtype and the shape of another one."""
     if not is_tensor(tensor):
-        raise ArgumentError(f"[register_parametrization] A parametrization must return a tensor. Got {type(tensor).__name__} from {what}")
+        raise ArgumentError(f"[register_parametrization] A parametrization must return a tensor. Got {type_name(tensor)} from {what}")
     for part in ("dtype", "shape"):
         have, want = getattr(tensor, part), getattr(like, part)
         if have != want:
@@ -95,7 +96,7 @@ class ParametrizationList(ModuleList):
         new = self._inverse(original)
         if not is_tensor(new) and not _tensors(new):
             raise ArgumentError(
-                f"[register_parametrization] 'right_inverse' must return a Tensor or a Sequence of tensors (list, tuple...). Got {type(new).__name__}"
+                f"[register_parametrization] 'right_inverse' must return a Tensor or a Sequence of tensors (list, tuple...). Got {type_name(new)}"
             )
         self.is_tensor = is_tensor(new)
         self.ntensors = 1 if self.is_tensor else len(new)
@@ -137,13 +138,13 @@ class ParametrizationList(ModuleList):
             value = module.right_inverse(value)
         if self.is_tensor:
             if not is_tensor(value):
-                raise ArgumentError(f"[right_inverse] `right_inverse` should return a tensor. Got {type(value).__name__}")
+                raise ArgumentError(f"[right_inverse] `right_inverse` should return a tensor. Got {type_name(value)}")
             self._check_dtype(value, self.original)
             _set(self.original, value)
             return
         if not _tensors(value) or len(value) != self.ntensors:
             raise ArgumentError(
-                f"[right_inverse] 'right_inverse' must return a sequence of tensors of length {self.ntensors}. Got {type(value).__name__}"
+                f"[right_inverse] 'right_inverse' must return a sequence of tensors of length {self.ntensors}. Got {type_name(value)}"
                 + (f" of length {len(value)}." if isinstance(value, Sequence) else ".")
             )
         for i, part in enumerate(value):

@@ -11,6 +11,7 @@ import numpy as np
 from calque import functional as T
 from calque.base import dtypes as dt
 from calque.base.errors import ArgumentError, ShapeError
+from calque.base.text import shown
 from calque.functional.common import is_tensor, prim, require_dims
 from calque.nn.functional.rows import choose
 from calque.tensor import Tensor, read, upload
@@ -116,7 +117,7 @@ def pad_sequence(sequences: Sequence[Tensor], batch_first: bool = False, padding
             [1., 0.]])
     """
     if padding_side not in ("left", "right"):
-        raise ArgumentError(f"[pad_sequence] expected padding_side 'left' or 'right', got {padding_side!r}")
+        raise ArgumentError(f"[pad_sequence] expected padding_side 'left' or 'right', got {shown(padding_side)}")
     items = list(sequences)
     if not items:
         raise ArgumentError("[pad_sequence] expected one sequence or more, received an empty list of sequences; is the batch empty?")

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from calque.base.errors import ArgumentError
+from calque.base.text import shown, type_name
 from calque.functional.common import is_tensor
 from calque.nn.module import Module
 
@@ -49,7 +50,7 @@ def _with_tied(places: dict[str, Place], given: dict[str, Any]) -> dict[str, Any
 def _check(module: Any, places: dict[str, Place], given: dict[str, Any], strict: bool) -> None:
     for name, value in given.items():
         if not is_tensor(value):
-            raise TypeError(f"[functional_call] expected tensors, got {type(value).__name__} for {name!r}")
+            raise TypeError(f"[functional_call] expected tensors, got {type_name(value)} for {shown(name)}")
     unknown = [name for name in given if name not in places]
     missing = [name for name in places if name not in given]
     if strict and (unknown or missing):
@@ -88,10 +89,10 @@ def functional_call(
     tensor([3.])
     """
     if not isinstance(module, Module):
-        raise TypeError(f"[functional_call] expected a Module, got {type(module).__name__}")
+        raise TypeError(f"[functional_call] expected a Module, got {type_name(module)}")
     dicts = [parameter_and_buffer_dicts] if isinstance(parameter_and_buffer_dicts, Mapping) else list(parameter_and_buffer_dicts)
     if not all(isinstance(d, Mapping) for d in dicts):
-        raise ArgumentError(f"[functional_call] Expected all elements of parameter_and_buffer_dicts to be dictionaries, got {dicts!r}")
+        raise ArgumentError(f"[functional_call] Expected all elements of parameter_and_buffer_dicts to be dictionaries, got {shown(dicts)}")
     given = {name: value for d in dicts for name, value in d.items()}
     if len(given) != sum(len(d) for d in dicts):
         twice = sorted({name for name in given if sum(name in d for d in dicts) > 1})
