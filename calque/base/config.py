@@ -133,6 +133,7 @@ class Settings:
     max_pending_ops: int = field(default_factory=lambda: _number("CALQUE_MAX_PENDING_OPS", 8192, 1))
     max_pending_bytes: int = field(default_factory=lambda: _number("CALQUE_MAX_PENDING_BYTES", 4 << 30))
     max_trie_edges: int = field(default_factory=lambda: _number("CALQUE_MAX_TRIE_EDGES", 400_000))
+    memo_bytes: int = field(default_factory=lambda: _number("CALQUE_MEMO_BYTES", 512 << 20, 1 << 16))  # what was worked out, see `cache`
     early_reads: bool = field(default_factory=lambda: _flag("CALQUE_EARLY_READS", True))  # reads wait for their value, not for its whole program
     macros: bool = field(default_factory=lambda: _flag("CALQUE_MACROS", True))  # record steps of optimizers and backward passes again without Python
     log: str = field(default_factory=lambda: _words("CALQUE_LOG", TOPICS))

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from math import prod
+from sys import getrefcount
 
+from calque.base.cache import Table, register
 from calque.base.device import CPU, Device, InUse
 from calque.base.dtypes import DType
 from calque.base.errors import OutOfMemoryError, ShapeError
@@ -37,7 +39,25 @@ class Layout:
         return self
 
 
-_INTERNED: dict[tuple[Shape, Shape, int, DType, Device], Layout] = {}
+class _Interned(dict[tuple[Shape, Shape, int, DType, Device], Layout]):
+    """The layouts by their fields. When their bytes are too many, and twice what was left the last time, those that nobody has are forgotten."""
+
+    ENTRY = 700  # bytes of a layout with its key
+
+    def sweep(self) -> None:
+        """Keep what somebody has: equal layouts in use must stay one."""
+        for key, found in list(self.items()):
+            if getrefcount(found) <= 4 and self.pop(key, None) is not None and getrefcount(found) > 3:  # the pair, `found`, the argument
+                self.setdefault(key, found)  # another thread has got it in between
+        _TABLE.least = 2 * len(self) * self.ENTRY
+
+    def measured(self) -> tuple[int, int]:
+        """(entries, bytes)."""
+        return len(self), len(self) * self.ENTRY
+
+
+_INTERNED = _Interned()
+_TABLE = register("layouts", Table(1 / 32, _INTERNED.measured))
 
 
 def layout(shape: Shape, strides: Shape, offset: int, dtype: DType, device: Device = CPU) -> Layout:
@@ -58,8 +78,8 @@ def layout(shape: Shape, strides: Shape, offset: int, dtype: DType, device: Devi
             raise OutOfMemoryError(f"[memory] expected a tensor of less than 2**63 bytes, got shape {shape} of {dtype}; is a size wrong?")
         found.contiguous = is_contiguous(shape, strides)
         found.dense = found.contiguous and offset == 0
-        if len(_INTERNED) > 500_000:  # offsets of endless distinct views: forget, identity is only an optimisation
-            _INTERNED.clear()
+        if len(_INTERNED) * _INTERNED.ENTRY >= _TABLE.limit():
+            _INTERNED.sweep()
         _INTERNED[key] = found
     return found
 

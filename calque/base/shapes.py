@@ -10,11 +10,11 @@ True
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from functools import lru_cache
 from math import prod
 from operator import index
 from typing import Any, SupportsIndex
 
+from calque.base.cache import memoised
 from calque.base.errors import ArgumentError, DTypeError, OutOfRangeError, ShapeError
 from calque.base.text import described
 
@@ -50,7 +50,7 @@ class Size(tuple[int, ...]):
         return (Size, (tuple(self),))
 
 
-@lru_cache(maxsize=65536)
+@memoised("row-major strides", 300, 1 / 256)
 def contiguous_strides(shape: Shape) -> Shape:
     """Row-major strides, in elements. A dimension of size 0 counts as 1, as in PyTorch."""
     strides = []
@@ -74,7 +74,7 @@ def is_contiguous(shape: Shape, strides: Shape) -> bool:
     return True
 
 
-@lru_cache(maxsize=65536)
+@memoised("broadcast shapes", 400, 1 / 256)
 def broadcast_shapes(*shapes: Shape, op: str = "broadcast") -> Shape:
     """The common shape under NumPy's broadcasting rule; raises `ShapeError` naming both shapes and the axis."""
     result: list[int] = []

@@ -8,6 +8,7 @@ from operator import index as as_int
 from typing import Any
 
 from calque.base import dtypes as dt
+from calque.base.cache import Cache
 from calque.base.errors import ArgumentError, DTypeError, OutOfRangeError, ShapeError, how_to_pass
 from calque.base.layout import Layout
 from calque.base.shapes import Shape, contiguous_strides, listed, normalize_dim, whole
@@ -24,7 +25,7 @@ __all__ = [
     "unbind", "vsplit", "vstack",
 ]  # fmt: skip
 
-_PARTS: dict[Any, tuple[Layout, ...]] = {}
+_PARTS = Cache("parts of tensors", 600, 1 / 64)
 
 
 def _parts(input: Tensor, layouts: tuple[Layout, ...], label: str, join: Callable[[list[Any]], Any]) -> tuple[Tensor, ...]:
@@ -47,9 +48,7 @@ def _parts(input: Tensor, layouts: tuple[Layout, ...], label: str, join: Callabl
 
 
 def _remember(key: Any, layouts: tuple[Layout, ...]) -> tuple[Layout, ...]:
-    if len(_PARTS) > 20_000:
-        _PARTS.clear()
-    _PARTS[key] = layouts
+    _PARTS.keep(key, layouts, 700 * len(layouts))
     return layouts
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from calque.base.cache import Cache
 from calque.base.dtypes import DType
 from calque.base.errors import ArgumentError, OutOfRangeError, ShapeError, no_tensor
 from calque.base.layout import Layout, layout
@@ -34,19 +35,16 @@ __all__ = [
 ]  # fmt: skip
 
 Entry = tuple[Layout, Callable[[Any], Any]]
-_VIEWS: dict[Any, Entry] = {}
-_LIMIT = 100_000
+_VIEWS = Cache("views", 1200, 1 / 16)
 
 
 def remember(key: Any, entry: Entry) -> Entry:
-    """Cache a computed view; the cache starts over when full."""
-    if len(_VIEWS) >= _LIMIT:
-        _VIEWS.clear()
-    _VIEWS[key] = entry
+    """Cache a computed view."""
+    _VIEWS.keep(key, entry)
     return entry
 
 
-lookup = _VIEWS.get
+lookup: Callable[[Any], Entry | None] = _VIEWS.get
 
 
 def int_tuple(op: str, values: Any) -> Shape:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
 from itertools import pairwise
 from math import prod
 from typing import Any
 
 import numpy as np
 
+from calque.base.cache import memoised
 from calque.base.dtypes import DType, bool_
 from calque.base.shapes import Shape, contiguous_strides, is_contiguous
 from calque.ir.index import Split, canonical, flatten, unflatten
@@ -149,7 +149,7 @@ def _exact(o: Node) -> Any:
 # ------------------------------------------------------------------------------------------------------------------ movement
 
 
-@lru_cache(maxsize=65536)
+@memoised("views of views", 600, 1 / 128)
 def compose(outer: tuple[Shape, Shape, int], inner: tuple[Shape, Shape, int]) -> tuple[Shape, int] | None:
     """(strides, offset) of the view `outer` of the dense value of the view `inner`, directly over inner's base; None if no
     strides do it."""

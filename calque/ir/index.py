@@ -8,8 +8,8 @@ inverse and exists when no carry between digits can happen.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
 
+from calque.base.cache import memoised
 from calque.base.shapes import Shape, contiguous_strides
 
 Form = tuple[int, tuple[tuple[int, int], ...]]
@@ -39,7 +39,7 @@ def canonical(shape: Shape) -> tuple[list[int], Coords]:
     return extents, tuple(coords)
 
 
-@lru_cache(maxsize=65536)
+@memoised("addresses", 600, 1 / 128)
 def flatten(coords: Coords, strides: Shape, offset: int = 0) -> Form:
     """`offset + sum(stride * coord)`."""
     total: dict[int, int] = {}
@@ -56,7 +56,7 @@ def dense(coords: Coords, shape: Shape) -> Form:
     return flatten(coords, contiguous_strides(shape))
 
 
-@lru_cache(maxsize=65536)
+@memoised("coordinates", 800, 1 / 128)
 def unflatten(form: Form, extents: tuple[int, ...], shape: Shape, strides: Shape) -> Coords | None:
     """Coordinates c in `shape` with `flatten(c, strides) == form` for all iterations, or None; raises `Split` when splitting a
     dim helps.

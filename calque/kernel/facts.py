@@ -6,6 +6,7 @@ from enum import IntEnum
 from math import prod
 from typing import Any
 
+from calque.base.cache import Cache
 from calque.base.dtypes import DType, bfloat16, float32, float64, int64
 from calque.base.shapes import is_contiguous
 from calque.ir import scalar
@@ -79,7 +80,7 @@ class CostBuilder:
         return instruction
 
 
-_COSTS: dict[Any, int] = {}
+_COSTS = Cache("costs of operations", 300, 1 / 256)
 
 
 def op_cost(node: Node, operands: tuple[DType, ...]) -> int:
@@ -88,11 +89,11 @@ def op_cost(node: Node, operands: tuple[DType, ...]) -> int:
     if op.body is None:
         return 4 if op.name in READS_INDEXED else 0
     key = (op.name, operands)
-    found = _COSTS.get(key)
+    found: int | None = _COSTS.get(key)
     if found is None:
         builder = CostBuilder()
         op.body(builder, *[d.compute for d in operands], *node.attrs)
-        found = _COSTS[key] = builder.cost
+        found = _COSTS.keep(key, builder.cost)
     return found
 
 

@@ -12,6 +12,7 @@ import threading
 from dataclasses import dataclass
 from typing import Any
 
+from calque.base.cache import Cache
 from calque.base.config import settings
 from calque.ir.index import Coords
 from calque.ir.program import Node
@@ -20,8 +21,6 @@ from calque.kernel.facts import Class
 from calque.kernel.group import Group
 from calque.kernel.lower import Launch, lower_group
 from calque.kernel.reader import Fusion, static_offset
-
-MAX_REMEMBERED = 2048
 
 
 @dataclass(slots=True)
@@ -206,10 +205,10 @@ def members(g: Group) -> tuple[int, ...]:
 
 
 class Memory:
-    """Templates by key; the oldest go first."""
+    """Templates by key."""
 
-    def __init__(self) -> None:
-        self.templates: dict[Any, Template] = {}
+    def __init__(self, templates: Cache) -> None:
+        self.templates = templates
         self.hits = 0
         self.misses = 0
         self._lock = threading.Lock()
@@ -222,9 +221,7 @@ class Memory:
             self.misses += 1
             launch = lower_group(fusion, g, needed)
             with self._lock:
-                while len(self.templates) >= MAX_REMEMBERED:
-                    del self.templates[next(iter(self.templates))]
-                self.templates[described.key] = described.template(launch)
+                self.templates.keep(described.key, described.template(launch))
             return launch
         self.hits += 1
         launch = described.launch(template)
@@ -234,4 +231,4 @@ class Memory:
         return launch
 
 
-MEMORY = Memory()
+MEMORY = Memory(Cache("lowered groups", 10_000, 1 / 16))

@@ -6,17 +6,16 @@ compilation is compared with costs one pass over the nodes of a program that is 
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
+from collections import deque
 from dataclasses import dataclass
 from threading import Lock
 from typing import Any
 
+from calque.base.cache import Cache, Table, register
 from calque.ir.program import Program
 from calque.run.source import line_of, user_site
 
-SITES = 4096  # distinct (reason, line) pairs; what comes later is counted by its reason alone
-STRUCTURES = 4096  # structures of programs that are remembered to compare new ones with...
-VARIANTS = 1024  # ... and how many shapes, dtypes, ... of each
+SITE = 600  # bytes of a line that flushed, with its code; what comes when there are too many is counted by its reason alone
 RECORDS = 512  # last compilations that are kept one by one
 
 
@@ -45,8 +44,9 @@ class Causes:
     missed_in: Any = None  # trace in which a guard missed last
 
 
-_known: OrderedDict[int, tuple[set[int], ...]] = OrderedDict()  # structure -> dtypes, shapes, attributes and results met with it
+_known = Cache("structures of programs", 250, 1 / 64)  # structures, and (structure, kind, dtypes or shapes or attributes or results) met with them
 _LOCK = Lock()
+_SITES = register("lines of flushes", Table(1 / 256, lambda: (len(Causes.sites), len(Causes.sites) * SITE)))
 
 
 def flushed(reason: str, frames: int = 1) -> None:
@@ -57,7 +57,7 @@ def flushed(reason: str, frames: int = 1) -> None:
     found = sites.get(key)
     if found is not None:
         found[0] += 1
-    elif len(sites) < SITES:
+    elif (len(sites) + 1) * SITE <= _SITES.limit():
         sites[key] = [1, code]
 
 
@@ -87,17 +87,11 @@ def cause_of(program: Program, trace: Any = None) -> str:
         ("other results", hash((program.outputs, program.updates))),
     )
     with _LOCK:
-        met = _known.get(structure)
-        if met is None:
-            _known[structure] = tuple({value} for _, value in facts)
-            if len(_known) > STRUCTURES:
-                _known.popitem(last=False)
-            cause = "new program"
-        else:
-            cause = next((name for (name, value), seen in zip(facts, met, strict=True) if value not in seen), "seen before")
-            for (_, value), seen in zip(facts, met, strict=True):
-                if len(seen) < VARIANTS:
-                    seen.add(value)
+        fresh = [name for name, value in facts if not _known.get((structure, name, value))]
+        cause = (fresh[0] if fresh else "seen before") if _known.get(structure) else "new program"
+        for key in (structure, *[(structure, *fact) for fact in facts]):
+            if key not in _known:
+                _known.keep(key, True)
     if cause == "new program" and trace is not None and Causes.missed_in is trace:
         Causes.missed_in = None
         return "guard miss"

@@ -81,6 +81,11 @@ class Plan:
         self.habit = 0  # how often in a row somebody waited for the result at once; from HABIT on, starts left until that is looked at again
         self.absence = Absence()
 
+    @property
+    def nbytes(self) -> int:
+        """Memory of the program with what was planned and linked for it, roughly."""
+        return 6_000 + 1_200 * len(self.program.nodes)
+
     def watch(self, task: Task) -> None:
         """Learn whether somebody waits for the task as soon as it is queued, and no other device works meanwhile: then nothing was gained by
         queueing it."""

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any
 
+from calque.base.cache import Cache
 from calque.base.errors import LeakWarning
 from calque.run.source import inside_package, user_line, warn_user
 from calque.run.trie import BOUND, Counters
@@ -35,8 +36,8 @@ class Seen:
     told: bool = False
 
 
-_seen: dict[str, Seen] = {}
-_roots: dict[str, list[weakref.ref[Any]]] = {}
+_seen = Cache("lines of histories", 1500, 1 / 256)
+_roots = Cache("lines of backward passes", 8000, 1 / 256)
 
 
 def watch(t: Any) -> None:
@@ -46,9 +47,9 @@ def watch(t: Any) -> None:
     if not line:
         return
     steps = Counters.reasons.get("optimizer.step", 0)
-    seen = _seen.get(line)
+    seen: Seen | None = _seen.get(line)
     if seen is None:
-        seen = _seen[line] = Seen(0, steps)
+        seen = _seen.keep(line, Seen(0, steps))
     seen.count += 1
     flushes = Counters.flushes - Counters.reasons.get(BOUND, 0)
     fresh = flushes != seen.flushes  # else only cuts of pending work may have brought it back: they say nothing of iterations
@@ -94,9 +95,9 @@ def watch_root(t: Any, line: str) -> None:
     """A backward starts at `t` on this line. Losses of one source line should not outlive their iteration by dozens."""
     if t._grad_fn is None or not line:
         return
-    refs = _roots.get(line)
+    refs: list[weakref.ref[Any]] | None = _roots.get(line)
     if refs is None:
-        refs = _roots[line] = []
+        refs = _roots.keep(line, [])
     refs.append(weakref.ref(t))
     if len(refs) < 2 * REPEATS:
         return

@@ -7,13 +7,14 @@ from collections import deque
 from itertools import count
 from typing import Any
 
+from calque.base.cache import Cache
 from calque.base.errors import NonFiniteWarning
 from calque.run.recorder import local
 from calque.run.source import warn_user
 
 _passes = count(1)
 _pending: deque[tuple[int, str, Any]] = deque(maxlen=64)  # (number of the backward pass, its line, storage of the loss)
-_told: set[str] = set()
+_told = Cache("lines with bad losses", 200, 1 / 512)
 
 
 def watch_loss(t: Any, line: str) -> None:
@@ -99,9 +100,9 @@ def _inspect(number: int, line: str, storage: Any) -> None:
 
 
 def _tell(number: int, line: str, value: float) -> None:
-    if line in _told:
+    if _told.get(line):
         return
-    _told.add(line)
+    _told.keep(line, True)
     warn_user(
         f"[backward] expected a finite loss, got {value} in backward pass {number} of this process ({line}), the first such; lower the learning "
         "rate, clip the gradients or check the data, or run with CALQUE_CHECKED=1 to be told the first operation that made it",

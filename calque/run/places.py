@@ -201,6 +201,11 @@ class Split:
         """Whether no part has to be compiled first."""
         return all(part.plan is not None and part.plan.compiled is not None for part in self.parts)
 
+    @property
+    def nbytes(self) -> int:
+        """Memory of the programs, roughly."""
+        return sum(part.plan.nbytes for part in self.parts if part.plan is not None)
+
     def start(
         self, inputs: list[Buffer], scalars: Sequence[Any], outputs: list[Buffer], errors: list[Callable[[int], Exception]],
         previous: Sequence[Buffer | None],

@@ -16,7 +16,6 @@ from collections.abc import Callable
 from typing import Any
 
 from calque.base.collector import pause_collections, without_full_collections
-from calque.base.config import settings
 from calque.base.device import CPU, META, Device, InUse
 from calque.base.dtypes import DType, int64
 from calque.base.layout import Layout, dense_layout
@@ -33,7 +32,7 @@ from calque.run.numbers import Number
 from calque.run.others import LOCK, foreign_buffer
 from calque.run.places import SEVERAL, Split, build_program, floating_outputs, place_of, split
 from calque.run.source import user_line
-from calque.run.trie import Counters, Edge, beat, evict, root
+from calque.run.trie import Counters, Edge, beat, evict, full, root
 
 INPUT = opdef.get("input")
 VIEW = opdef.get("view")
@@ -154,8 +153,8 @@ def grow(
     edge.input_layouts = layouts
     if edge.rhythm is not None:
         beat(edge, edge.rhythm)
-    if Counters.edges >= settings.max_trie_edges:
-        evict()
+    if full():
+        evict(trace.cur)
     trace.cur.next[key] = edge
     Counters.edges += 1
     return edge
@@ -477,9 +476,7 @@ def _dispatch(trace: Trace, reason: str, awaited: bool, wanted: tuple[int, ...])
     judge(trace, live, numbers, homes, before)
     checks = trace.checks
     key = (tuple(numbers), tuple(numbers.values()), tuple([c[0] for c in checks]) if checks else ())
-    if edge.plans is None:
-        edge.plans = {}
-    plan: Any = edge.plans.get((key, wanted) if wanted else key)
+    plan: Any = None if edge.plans is None else edge.plans.get((key, wanted) if wanted else key)
     if plan is None:
         Counters.plan_misses += 1
         with without_full_collections():
@@ -487,7 +484,7 @@ def _dispatch(trace: Trace, reason: str, awaited: bool, wanted: tuple[int, ...])
             whole, cause = edge.place is not SEVERAL and edge.place is not META and not wanted, cause_of(program, trace)
             plan = make_plan(program, cause, edge.place) if whole else split(program, cause, edge, key[0], key[2], wanted)
             plan.floating = floating_outputs(trace, edge, key[0], key[1]) if InUse.several else ()
-            edge.plans[(key, wanted) if wanted else key] = plan
+            edge.keep((key, wanted) if wanted else key, plan)
     else:
         Counters.plan_hits += 1
     errors = [c[1] for c in checks] if checks else []

@@ -7,6 +7,8 @@ import warnings
 from pathlib import Path
 from types import CodeType, FrameType
 
+from calque.base.cache import Cache
+
 _PACKAGE = str(Path(__file__).resolve().parent.parent)
 
 
@@ -15,7 +17,7 @@ def inside_package(file: str) -> bool:
     return file.startswith((_PACKAGE, "<frozen"))
 
 
-_inside: dict[str, bool] = {}  # source file -> whether it is ours
+_inside = Cache("source files", 250, 1 / 512)  # whether they are ours
 
 
 def user_site(frames: int = 1) -> tuple[CodeType | None, int]:
@@ -36,14 +38,11 @@ def user_site(frames: int = 1) -> tuple[CodeType | None, int]:
 
 def _asked(file: str) -> bool:
     """`inside_package`, remembered."""
-    if len(_inside) > _FILES:
-        _inside.clear()
-    found = _inside[file] = inside_package(file)
+    found: bool = _inside.keep(file, inside_package(file))
     return found
 
 
-_FILES = 4096
-_lines: dict[tuple[int, int], tuple[CodeType, str]] = {}  # what `user_line` has said of an instruction
+_lines = Cache("lines of the user", 400, 1 / 256)  # (id of the code, instruction) -> code, what `user_line` has said of it
 
 
 def line_of(code: CodeType | None, position: int) -> str:
@@ -66,11 +65,9 @@ def user_line() -> str:
         if not (_asked(name) if inside is None else inside):
             place = (id(code), frame.f_lasti)  # not the code itself, whose hash goes over all of it
             found = _lines.get(place)
-            if found is not None and found[0] is code:
-                return found[1]
-            if len(_lines) > _FILES:
-                _lines.clear()
-            _lines[place] = code, line = code, f"{name}:{frame.f_lineno}"
+            if found is None or found[0] is not code:
+                found = _lines.keep(place, (code, f"{name}:{frame.f_lineno}"))
+            line: str = found[1]
             return line
         frame = frame.f_back
     return ""

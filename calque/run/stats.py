@@ -10,6 +10,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from calque.base.cache import measured
 from calque.base.config import MOST_THREADS, settings
 from calque.base.text import shown
 from calque.run.backends import backend
@@ -37,8 +38,9 @@ class Stats(dict[str, Any]):
     wait or run now, per device; copies: values and bytes moved between devices; memory: bytes in use, their peak, and bytes cached for reuse;
     compiler (since the process began): processes started to compile, how many at once, modules that they compiled, modules compiled in this
     process instead and the reasons, the most memory (MiB) that one of the processes held; trie_edges, trie_limit: size of the trace trie
-    now and its bound; evictions: times the trie was pruned. `programs`,
-    `program_hits` and `compiled` are the sums of `traces` and `compiles`.
+    now and its bound; evictions: times the trie was pruned; caches: {"entries", "bytes" by estimate, "limit"} of everything that is kept by shape,
+    number or line; together they hold no more than `CALQUE_MEMO_BYTES`. `programs`, `program_hits` and `compiled` are the sums of `traces` and
+    `compiles`.
 
     Causes of a compilation: "new program", "new shape" (the same operations), "new dtype", "new constant" (a number or attribute that is part of the
     program), "other results" (other values were still referenced), "guard miss" (of a hybridized function), "seen before" (forgotten since).
@@ -73,6 +75,7 @@ class Stats(dict[str, Any]):
             f"macros      {_counts(self['macros'])}",
             f"queues      {_counts(self['queues'])}",
             f"copies      {self['copies']['count']} between devices, {_mib(self['copies']['bytes'])}",
+            f"caches      {_mib(sum(c['bytes'] for c in self['caches'].values()))} of {_mib(settings.memo_bytes)}, by estimate",
             f"memory      {_mib(memory['in_use'])} in use, {_mib(memory['peak'])} at most, {_mib(memory['cached'])} cached",
         ]
         return "\n".join(out)
@@ -141,6 +144,7 @@ def stats(*, reset: bool = False) -> Stats:
         traces={"new": found["new"], "reused": found["reused"]},
         trie_edges=Counters.edges,
         trie_limit=settings.max_trie_edges,
+        caches=measured(),
         evictions=found["evictions"],
         flushes=found["flushes"],
         flush_reasons=found["flush_reasons"],

@@ -12,6 +12,7 @@ from __future__ import annotations
 from typing import Any
 from zlib import crc32
 
+from calque.base.cache import Table, register
 from calque.base.config import settings
 from calque.base.device import META
 from calque.base.layout import Layout
@@ -22,6 +23,7 @@ BOUND = "bound on pending work"  # reason of flushes at a boundary
 INPUT = opdef.get("input")
 WINDOW = 16  # operations that the number of a position follows from
 QUIET = 32  # operations without a larger number that end a path; a number that comes again ends one that is twice as long
+EDGE = 700  # bytes of an edge, roughly
 _BITS = 4  # by which each operation moves the ones before it out of the window
 _MASK = (1 << (_BITS * WINDOW)) - 1
 
@@ -61,6 +63,13 @@ class Edge:
             self.depth >= limit and (op.kind == "contract" or self.depth >= limit + limit // 8)
         )
 
+    def keep(self, key: Any, plan: Any) -> None:
+        """Hang a plan on the edge."""
+        if self.plans is None:
+            self.plans = {}
+        self.plans[key] = plan
+        Counters.nbytes += plan.nbytes
+
 
 def beat(edge: Edge, rhythm: tuple[int, int, int, int]) -> None:
     """Find out whether a path behind a cut ends at this new operation. `rhythm`: of the path before it.
@@ -86,10 +95,10 @@ class _Counters:
     """Public counters of the recorder, read by `calque.stats()`. There is one object, as a write to an attribute of a class empties the interpreter's
     caches of it."""
 
-    __slots__ = ("edges", "flushes", "plan_hits", "plan_misses", "evictions", "reasons")
+    __slots__ = ("edges", "nbytes", "flushes", "plan_hits", "plan_misses", "evictions", "reasons")
 
     def __init__(self) -> None:
-        self.edges = self.flushes = self.plan_hits = self.plan_misses = self.evictions = 0
+        self.edges = self.nbytes = self.flushes = self.plan_hits = self.plan_misses = self.evictions = 0
         self.reasons: dict[str, int] = {}
 
 
@@ -104,30 +113,53 @@ def root(reason: str = "") -> Edge:
     return _BEHIND_CUT if reason == BOUND else _ROOT
 
 
-def walk(edge: Edge) -> list[Edge]:
-    """The edge and everything behind it."""
-    found, stack = [], [edge]
-    while stack:
-        item = stack.pop()
-        found.append(item)
-        stack.extend(set(item.next.values()))
-    return found
-
-
 def forget() -> None:
     """Forget everything that was recorded, with its programs."""
     for start in (_ROOT, _BEHIND_CUT):
         start.next.clear()
-    Counters.edges = 0
+    Counters.edges = Counters.nbytes = 0
 
 
-def evict() -> None:
-    """Forget the least recently used half of the first-level paths (and all paths if that does not help)."""
+def full() -> bool:
+    """Whether something has to be forgotten before more is recorded."""
+    return Counters.edges >= settings.max_trie_edges or Counters.edges * EDGE + Counters.nbytes >= _TABLE.limit()
+
+
+def evict(here: Edge = _ROOT) -> None:
+    """Forget what was used least recently, until three quarters of what may be kept are left. Loops that still run find their paths again. `here`:
+    where the calling thread records. What is forgotten is only no longer found: who has come to such an edge goes on from it."""
     Counters.evictions += 1
-    branches = [(max(e.used for e in walk(edge)), start.next, key) for start in (_ROOT, _BEHIND_CUT) for key, edge in start.next.items()]
-    branches.sort(key=lambda branch: branch[0])
-    for _, following, key in branches[: max(1, len(branches) // 2)]:
-        del following[key]
-    Counters.edges = sum(len(walk(start)) - 1 for start in (_ROOT, _BEHIND_CUT))
-    if Counters.edges > settings.max_trie_edges // 2:
-        forget()
+    found: list[Edge] = [_ROOT, _BEHIND_CUT]
+    for edge in found:  # it grows
+        found.extend(set(edge.next.values()))
+    latest: dict[Edge, int] = {}  # when a program at the edge or behind it ran last
+    weight: dict[int, int] = {}  # bytes by that time
+    now = here.used = max(edge.used for edge in found)
+    for edge in reversed(found):
+        last = max([edge.used, *[latest.get(following, now) for following in edge.next.values()]])  # `now`: other threads go on recording
+        latest[edge] = last
+        weight[last] = weight.get(last, 0) + EDGE + _held(edge)
+    room = min(_TABLE.limit(), settings.max_trie_edges * EDGE) * 3 // 4
+    oldest = max(weight, default=0) + 1
+    for last in sorted(weight, reverse=True):
+        room -= weight[last]
+        if room < 0:
+            break
+        oldest = last
+    for edge in found:
+        for key, following in list(edge.next.items()):
+            if latest.get(following, now) < oldest:
+                edge.next.pop(key, None)
+    for edge in found[2:]:
+        if latest[edge] < oldest:
+            edge.next.clear()  # parts cycles: what nobody has any more goes at once
+    left = [edge for edge in found[2:] if latest[edge] >= oldest]
+    Counters.edges, Counters.nbytes = len(left), sum(map(_held, left))
+
+
+def _held(edge: Edge) -> int:
+    """Bytes of the programs of an edge."""
+    return sum(plan.nbytes for plan in edge.plans.values()) if edge.plans else 0
+
+
+_TABLE = register("trie", Table(11 / 16, lambda: (Counters.edges, Counters.edges * EDGE + Counters.nbytes), 100 * EDGE))

@@ -12,6 +12,7 @@ import calque
 from calque.backend.cpu import contract, library, tune
 from calque.backend.cpu.contract import Conv2d, Conv2dInputGrad, Conv2dWeightGrad, Matmul
 from calque.base import config
+from calque.base.cache import TABLES, Cache
 from calque.kernel.contract import ContractSpec
 from tests.backend.test_contract import check, naive, strides_of
 
@@ -23,11 +24,18 @@ def spec_of(x: tuple[int, ...] = SHAPE[0], w: tuple[int, ...] = SHAPE[1], y: tup
     return ContractSpec(x, steps[0], w, steps[1], y, padding=(1, 1))
 
 
+def nothing_chosen(monkeypatch) -> None:
+    """As in a new process."""
+    name = "tuned schedules"
+    monkeypatch.delitem(TABLES, name)
+    monkeypatch.setattr(tune, "_chosen", Cache(name, tune._chosen.entry, 1 / 128))
+
+
 @pytest.fixture
 def tuned(tmp_path, monkeypatch):
     """Tuning with an empty memory and an empty folder; compiled code is shared with the other tests."""
     monkeypatch.setattr(config.settings, "tune", True)
-    monkeypatch.setattr(tune, "_chosen", {})
+    nothing_chosen(monkeypatch)
     cache = library.ObjectCache(tmp_path / "schedules", 1 << 20)
     monkeypatch.setattr(tune, "_cache", lambda: cache)
     return cache
@@ -53,7 +61,7 @@ def no_clock(monkeypatch) -> None:
 
 
 def test_off_unless_asked_for(monkeypatch):
-    monkeypatch.setattr(tune, "_chosen", {})
+    nothing_chosen(monkeypatch)
     no_clock(monkeypatch)
     assert not config.Settings().tune
     assert tune.contraction("conv2d", spec_of(), "float32") == contract.contraction("conv2d", spec_of())
@@ -169,7 +177,7 @@ def test_a_tuned_product_of_bfloat16_has_room_for_its_sums(tuned, monkeypatch, d
     monkeypatch.setattr(tune, "fastest", lambda times: label)
     found = (a @ b).float().numpy()
     monkeypatch.setattr(config.settings, "tune", False)
-    monkeypatch.setattr(tune, "_chosen", {})
+    nothing_chosen(monkeypatch)
     expected = (a @ b).float().numpy()
     np.testing.assert_allclose(found, expected, rtol=2.0**-7, atol=2.0**-7 * np.abs(expected).max())
 
@@ -188,7 +196,7 @@ def test_a_tuned_program_computes_the_same(tuned, monkeypatch):
     found = gradients()
     assert len(tune._chosen) == 3
     monkeypatch.setattr(config.settings, "tune", False)
-    monkeypatch.setattr(tune, "_chosen", {})
+    nothing_chosen(monkeypatch)
     for one, other in zip(found, gradients(), strict=True):
         np.testing.assert_allclose(one, other, rtol=0, atol=2e-5 * np.abs(other).max())
 

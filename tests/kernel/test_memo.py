@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from calque.base.cache import LEAST, TABLES, Cache
 from calque.base.config import settings
 from calque.base.dtypes import float32
 from calque.ir.program import Program
@@ -20,7 +21,8 @@ from tests.kernel.random_programs import random_program
 def fresh(monkeypatch: pytest.MonkeyPatch) -> memo.Memory:
     """A memory of its own, and every answer compared with the twin."""
     monkeypatch.setattr(settings, "verify", True)
-    memory = memo.Memory()
+    monkeypatch.delitem(TABLES, "lowered groups")
+    memory = memo.Memory(Cache("lowered groups", 10_000, 1 / 16))
     monkeypatch.setattr("calque.kernel.assemble.MEMORY", memory)
     return memory
 
@@ -115,12 +117,12 @@ def test_random_programs_twice(fresh: memo.Memory, seed: int) -> None:
 
 
 def test_the_memory_is_bounded(monkeypatch: pytest.MonkeyPatch, fresh: memo.Memory) -> None:
-    monkeypatch.setattr(memo, "MAX_REMEMBERED", 8)
+    monkeypatch.setattr(settings, "memo_bytes", 1 << 16)
     for k in range(30):
         b = Build()
         y = b.add("exp", b.input((k + 2,)))
         compile_program(Program(tuple(b.nodes), (y,)))
-    assert fresh.misses == 30 and len(fresh.templates) <= 8
+    assert fresh.misses == 30 and fresh.templates.measured()[0] <= 2 * LEAST + 1
 
 
 def test_results_that_are_numbers_themselves() -> None:

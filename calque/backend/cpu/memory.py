@@ -20,6 +20,7 @@ import numpy as np
 
 from calque.backend.base import Array, MemoryStats
 from calque.base import config
+from calque.base.cache import Cache
 from calque.base.errors import OutOfMemoryError
 from calque.base.text import human
 
@@ -32,6 +33,7 @@ ALIGNMENT = 64
 _UNCHECKED_GROWTH = 64 << 20  # the system is asked for its free memory once per so many bytes of growth...
 _UNCHECKED_SHARE = 16  # ... and of that part of what was free; asking takes 0.2 to 0.5 ms
 _SMALL = 1 << 20
+_TYPES = Cache("types of blocks", 2500, 1 / 128)  # size -> ctypes type
 _POISON = np.frombuffer(b"\xfd\x7f" * 4, np.uint8)  # a NaN of every floating type and numbers such as 9222668338675417085 of integers
 _CGROUPS = (
     ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
@@ -108,7 +110,6 @@ class Pool:
         self.returned: deque[_Block] = deque()
         self._out: dict[int, _Block] = {}  # address -> block that somebody has
         self._lock = threading.RLock()  # see `_apart`
-        self._types: dict[int, Any] = {}  # size -> ctypes type of a block
         self._free: dict[int, list[int]] = {}  # size -> addresses, least recently used size first
         self._arenas: list[tuple[int, int]] = []  # (size, address) of kept arenas, sorted
         self._capacity: dict[int, int] = {}  # address -> size of an arena, which may serve a smaller request
@@ -153,8 +154,6 @@ class Pool:
             if k < len(self._arenas):
                 capacity, address = self._arenas.pop(k)
                 self._cached -= size  # what is left over stays kept
-                if size not in self._types:
-                    self._types[size] = ctypes.c_char * size
             else:
                 capacity, address = size, self._grow(size)
             self._capacity[address] = capacity
@@ -162,7 +161,8 @@ class Pool:
         return np.frombuffer(self._hand_out(size, address), np.uint8, nbytes)
 
     def _hand_out(self, size: int, address: int) -> Any:
-        memory = self._types[size].from_address(address)
+        kind = _TYPES.get(size) or _TYPES.keep(size, ctypes.c_char * size)
+        memory = kind.from_address(address)
         self._out[address] = block = _Block(memory, self.returned.append)
         block.size, block.address = size, address
         if config.settings.poison:
@@ -179,8 +179,6 @@ class Pool:
         """Address of new memory from the system."""
         self._shrink(max(self._most, self._in_use + size) - self._in_use - size)
         self._reserve(size, size)
-        if size not in self._types:
-            self._types[size] = ctypes.c_char * size
         memory = self._fresh(size + ALIGNMENT)
         address: int = memory.ctypes.data
         address = -(-address // ALIGNMENT) * ALIGNMENT

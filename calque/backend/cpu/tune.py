@@ -20,19 +20,20 @@ from calque.backend.cpu.memory import ALIGNMENT
 from calque.backend.cpu.runtime import RUNTIME
 from calque.backend.cpu.target import current
 from calque.base import config
+from calque.base.cache import Cache
 
 MAGIC = "calque schedule 1"
 REPEATS = 5
 WORTH = 0.97  # of the model's time: a candidate that is hardly faster is noise
 _clock = time.perf_counter
-_chosen: dict[tuple[Any, ...], contract.Contraction] = {}
+_chosen = Cache("tuned schedules", 4000, 1 / 128)
 _lock = threading.RLock()
 _cache = library.disk_cache
 
 
 def used() -> bool:
     """Whether contractions have, or would get, another schedule than the cost model's."""
-    return config.settings.tune or bool(_chosen)
+    return config.settings.tune or _chosen.measured()[0] > 0
 
 
 def contraction(kind: str, spec: Any, dtype: str) -> contract.Contraction:
@@ -41,17 +42,19 @@ def contraction(kind: str, spec: Any, dtype: str) -> contract.Contraction:
         return contract.contraction(kind, spec, dtype)
     threads, target = config.settings.threads, current()
     place = (kind, spec, dtype, threads, target.key)
-    found = _chosen.get(place)
+    found: contract.Contraction | None = _chosen.get(place)
     if found is not None:
         return found
     model = contract.contraction(kind, spec, dtype)
     if not config.settings.tune or not contract.is_native(kind, dtype):
         return model
     with _lock:
-        if place not in _chosen:
+        found = _chosen.get(place)
+        if found is None:
             candidates = contract.candidates(model)
-            _chosen[place] = candidates[_label(kind, spec, dtype, threads, candidates) if len(candidates) > 1 else "model"]
-        return _chosen[place]
+            found = candidates[_label(kind, spec, dtype, threads, candidates) if len(candidates) > 1 else "model"]
+            _chosen.keep(place, found)
+        return found
 
 
 def _label(kind: str, spec: Any, dtype: str, threads: int, candidates: dict[str, contract.Contraction]) -> str:

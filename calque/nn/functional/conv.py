@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from calque import functional as T
+from calque.base.cache import Cache
 from calque.base.errors import ArgumentError, ShapeError
 from calque.base.shapes import listed
 from calque.base.text import shown
@@ -22,7 +23,7 @@ __all__ = ["conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d"]
 
 CONV, CONV_INPUT = get("conv2d"), get("conv2d_input_grad")
 Sizes = int | Sequence[int]
-_CHECKED: dict[Any, Any] = {}
+_CHECKED = Cache("convolutions", 1000, 1 / 128)
 
 
 def sizes(op: str, name: str, value: Any, n: int, least: int) -> tuple[int, ...]:
@@ -91,7 +92,7 @@ def _convolve(op: str, n: int, x: Tensor, w: Tensor, bias: Any, stride: Any, pad
         _check_ranks(op, n, x, w)
         single = x._layout.ndim == n + 1
         probe = T.unsqueeze(x, 0) if single else x
-        found = _CHECKED[key] = (*_prepare(op, n, probe, w, stride, padding, dilation, groups), single)
+        found = _CHECKED.keep(key, (*_prepare(op, n, probe, w, stride, padding, dilation, groups), single))
     (strides, before, dilations, groups), extra, single = found
     if bias is not None:
         _check_bias(op, bias, w._layout.shape[0])

@@ -6,6 +6,7 @@ from math import prod
 from typing import Any
 
 from calque import functional as T
+from calque.base.cache import Cache
 from calque.base.errors import ShapeError
 from calque.functional.common import require_dims, require_tensors
 from calque.functional.precision import as_given, lower_precision
@@ -36,7 +37,7 @@ def _check_linear(input: Tensor, weight: Tensor, bias: Any) -> None:
         require_dtype("linear", bias, weight)
 
 
-_FITTING: set[Any] = set()  # layouts that were checked already
+_FITTING = Cache("operands of linear", 300, 1 / 256)  # that were checked already
 
 
 @lower_precision
@@ -48,9 +49,9 @@ def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     (2, 4)
     """
     key = (input._layout, weight._layout, None if bias is None else bias._layout)
-    if key not in _FITTING:
+    if _FITTING.get(key) is None:
         _check_linear(input, weight, bias)
-        _FITTING.add(key)
+        _FITTING.keep(key, True)
     shape = tuple(input._layout.shape)
     if weight._layout.ndim == 1:
         y = T.sum(input * weight, -1)

@@ -12,6 +12,7 @@ import numpy as np
 
 from calque import functional as T
 from calque.base import dtypes as dt
+from calque.base.cache import Cache
 from calque.base.errors import ArgumentError, DTypeError, ShapeError
 from calque.base.shapes import contiguous_strides, listed, whole
 from calque.base.text import shown
@@ -139,7 +140,7 @@ class _Windows:
         return tiled and self.stride == self.kernel and self.dilation == (1, 1) and not any(self.padding)
 
 
-_KNOWN: dict[Any, _Windows] = {}
+_KNOWN = Cache("pooling windows", 4000, 1 / 64)
 
 
 def _windows(op: str, x: Tensor, settings: tuple[Any, ...], ceil_mode: bool) -> _Windows:
@@ -148,9 +149,9 @@ def _windows(op: str, x: Tensor, settings: tuple[Any, ...], ceil_mode: bool) -> 
     s = k if stride is None or stride == () else sizes(op, "stride", stride, 2, 1)
     p, d = sizes(op, "padding", padding, 2, 0), sizes(op, "dilation", dilation, 2, 1)
     key = (op, x._layout, k, s, p, d, bool(ceil_mode))
-    found = _KNOWN.get(key)
+    found: _Windows | None = _KNOWN.get(key)
     if found is None:
-        found = _KNOWN[key] = _Windows(op, tuple(x._layout.shape), k, s, p, d, bool(ceil_mode))
+        found = _KNOWN.keep(key, _Windows(op, tuple(x._layout.shape), k, s, p, d, bool(ceil_mode)))
     return found
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
-from functools import lru_cache
 from math import prod
 from typing import Any
 
@@ -26,6 +25,7 @@ from calque.backend.cpu.contract.plane_grad import MARK as PLANES
 from calque.backend.cpu.contract.target import Blocking, VectorUnit
 from calque.backend.cpu.contract.tile_grad import MARK as TILED
 from calque.backend.cpu.contract.winograd import ALL_FORMS, FORMS
+from calque.base.cache import memoised
 from calque.kernel.contract import ContractSpec
 
 FUNCTIONS: dict[str, dict[str, tuple[str, ...]]] = {
@@ -124,7 +124,7 @@ class Evaluator(Builder):
         return a if condition == "1" else b
 
 
-@lru_cache(maxsize=1024)
+@memoised("narrow convolutions", 1000, 1 / 512)
 def narrow(kind: str, spec: ContractSpec, target: VectorUnit) -> bool:
     """Whether a convolution of bfloat16 is computed as such; others are computed in float32 between two casts. Sizes alone decide."""
     if not target.bfloat_pairs or not prod((*spec.a_shape, *spec.b_shape, *spec.out_shape)):
@@ -147,7 +147,7 @@ def _is_direct(words: tuple[int, ...], target: VectorUnit) -> bool:
     return is_direct(b, p, w | {"channels": packed_depth(b, w["channels"])}) == "1"
 
 
-@lru_cache(maxsize=256)
+@memoised("ways of blocks", 1500, 1 / 512)
 def _block_way(words: tuple[int, ...], blocking: Blocking) -> str:
     """The way of one block of parameters, as `convolve` and `pack_weights` choose it."""
     b = Evaluator(blocking)
