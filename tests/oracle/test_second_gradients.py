@@ -73,3 +73,39 @@ def test_gradients_of_linear_pieces_are_functions_of_the_points(name: str) -> No
         found.append((g.tolist(), None if b.grad is None else (b.grad + 0.0).tolist()))
     assert found[0] == found[1]
     assert found[0][1] == [0.0] * 5
+
+
+KINKS: dict[str, Callable[[Any, Any], Any]] = {
+    "elu": lambda T, x: F(T).elu(x, 0.75),
+    "elu_": lambda T, x: F(T).elu(x * 1, 0.75, inplace=True),
+    "celu": lambda T, x: F(T).celu(x, 0.5),
+    "selu": lambda T, x: F(T).selu(x),
+    "softplus": lambda T, x: F(T).softplus(x, 2.0, 3.0),
+    "one slope": lambda T, x: F(T).prelu(x, T.tensor([0.25], dtype=T.float64)),
+}
+
+
+@pytest.mark.parametrize("name", KINKS)
+def test_gradients_exactly_at_kinks(name: str) -> None:
+    """Both passes: PyTorch's second one may count a kink to the other side than its first."""
+    assert_passes_agree(lambda T, x, w: KINKS[name](T, x) * w)
+
+
+def test_gradients_of_learned_slopes_at_zero() -> None:
+    assert_passes_agree(lambda T, x, w: F(T).prelu(x, w.sum().reshape(1)))
+    assert_passes_agree(lambda T, x, w: F(T).prelu(x.reshape(1, 5, 1), w))
+
+
+def assert_passes_agree(function: Callable[[Any, Any, Any], Any]) -> None:
+    """First and second gradients to the points, to weights and to the gradient that comes in."""
+    found = []
+    for T in (calque, torch):
+        x = T.tensor([0.0, -0.0, 1.5, -1.0, 0.5], dtype=T.float64, requires_grad=True)
+        w = T.tensor([0.25, 0.5, -1.0, 2.0, 0.125], dtype=T.float64, requires_grad=True)
+        y = function(T, x, w)
+        g = T.full(tuple(y.shape), 1.5, dtype=T.float64, requires_grad=True)
+        first = T.autograd.grad(y, (x, w), g, create_graph=True)
+        mixed = (first[0] * T.tensor([2.0, 3.0, 5.0, 7.0, 11.0], dtype=T.float64)).sum() + (first[1] * 13.0).sum()
+        found.append([np.asarray(t.detach()) for t in (*first, *T.autograd.grad(mixed, (x, w, g)))])
+    for mine, reference in zip(*found, strict=True):
+        np.testing.assert_allclose(mine, reference, rtol=1e-9, atol=1e-12)

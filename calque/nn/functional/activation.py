@@ -62,11 +62,6 @@ def _where_below(x: Tensor, bound: float, below: Any, above: Any) -> Tensor:
     return choose(T.le(x, bound), below, above, x._layout.dtype)
 
 
-def _below(x: Tensor) -> Tensor:
-    """min(x, 0), with the gradient of x at 0: the exponential beside a branch that is chosen elsewhere must not overflow."""
-    return _where_below(x, 0.0, x, 0.0)
-
-
 def relu6(input: Tensor, inplace: bool = False) -> Tensor:
     """min(max(x, 0), 6)."""
     return hardtanh(input, 0.0, 6.0, inplace)
@@ -82,10 +77,27 @@ def hardtanh(input: Tensor, min_val: float = -1.0, max_val: float = 1.0, inplace
     return _result("hardtanh", input, y, inplace)
 
 
+def _exponential(op: str, input: Tensor, factor: float, rate: float, slope: float, inplace: bool) -> Tensor:
+    """factor (exp(rate x) - 1) for x <= 0, else slope x. The derivative at 0 is that of the exponential, and has derivative 0 there, as PyTorch's."""
+
+    def limited(x: Tensor) -> Tensor:  # the exponential beside a branch that is chosen elsewhere must not overflow
+        below = choose(T.lt(x, 0.0), x, 0.0, x._layout.dtype)
+        return below if rate == 1.0 else below * rate
+
+    def forward(x: Tensor) -> Tensor:
+        return choose(T.le(x, 0.0), T.expm1(limited(x)) * factor, x if slope == 1.0 else x * slope, x._layout.dtype)
+
+    def backward(saved: Saved, g: Tensor) -> tuple[Any, ...]:
+        x = wide(saved.inputs[0])
+        return (cast(wide(g) * choose(T.le(x, 0.0), T.exp(limited(x)) * (factor * rate), slope, x._layout.dtype), g._layout.dtype),)
+
+    y = with_gradient(f"{op.capitalize()}Backward0", lambda x: (_once(forward, x),), backward, (_operand(input, inplace),))
+    return _result(op, input, y, inplace)
+
+
 def elu(input: Tensor, alpha: float = 1.0, inplace: bool = False) -> Tensor:
     """x for x > 0, else alpha (exp(x) - 1)."""
-    y = _once(lambda x: _where_below(x, 0.0, T.expm1(_below(x)) * float(alpha), x), _operand(input, inplace))
-    return _result("elu", input, y, inplace)
+    return _exponential("elu", input, float(alpha), 1.0, 1.0, inplace)
 
 
 def celu(input: Tensor, alpha: float = 1.0, inplace: bool = False) -> Tensor:
@@ -93,14 +105,12 @@ def celu(input: Tensor, alpha: float = 1.0, inplace: bool = False) -> Tensor:
     a = float(alpha)
     if not a:
         raise ArgumentError("[celu] expected alpha other than 0, got 0.0: alpha cannot be 0 for CELU; use relu")
-    y = _once(lambda x: _where_below(x, 0.0, T.expm1(_below(x) * (1.0 / a)) * a, x), _operand(input, inplace))
-    return _result("celu", input, y, inplace)
+    return _exponential("celu", input, a, 1.0 / a, 1.0, inplace)
 
 
 def selu(input: Tensor, inplace: bool = False) -> Tensor:
     """Scaled ELU. Source: Klambauer et al., "Self-Normalizing Neural Networks" (2017)."""
-    y = _once(lambda x: _where_below(x, 0.0, T.expm1(_below(x)) * (_SELU_ALPHA * _SELU_SCALE), x * _SELU_SCALE), _operand(input, inplace))
-    return _result("selu", input, y, inplace)
+    return _exponential("selu", input, _SELU_ALPHA * _SELU_SCALE, 1.0, _SELU_SCALE, inplace)
 
 
 def leaky_relu(input: Tensor, negative_slope: float = 0.01, inplace: bool = False) -> Tensor:
@@ -124,7 +134,27 @@ def prelu(input: Tensor, weight: Tensor) -> Tensor:
         weight = weight.reshape([count] + [1] * (input._layout.ndim - 2))
     elif not input._layout.ndim:
         weight = weight.reshape(())
-    return _where_below(input, 0.0, input * weight, input)
+    slopes = T.expand(weight, tuple(input._layout.shape))
+    return with_gradient(  # type: ignore[no-any-return]
+        "PreluKernelBackward0", lambda x, w: (_where_below(x, 0.0, x * w, x),), _prelu_backward, (input, slopes)
+    )
+
+
+def _prelu_gradients(x: Tensor, w: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
+    return _where_below(x, 0.0, g * w, g), _where_below(x, 0.0, g * x, 0.0)
+
+
+def _prelu_backward(saved: Saved, g: Tensor) -> tuple[Any, ...]:
+    return with_gradient("PreluKernelBackwardBackward0", _prelu_gradients, _prelu_twice, (*saved.inputs, g), 2)  # type: ignore[no-any-return]
+
+
+def _prelu_twice(saved: Saved, of_x: Tensor | None, of_w: Tensor | None) -> tuple[Any, ...]:
+    """The second pass, which counts 0 as above, as PyTorch's does: the first counts it as below."""
+    x, w, g = saved.inputs
+    of_x, of_w = (T.zeros_like(x) if t is None else t for t in (of_x, of_w))
+    below, kind = T.lt(x, 0.0), x._layout.dtype
+    to_x, to_w = choose(below, of_w * g, 0.0, kind), choose(below, of_x * g, 0.0, kind)
+    return to_x, to_w, choose(below, of_x * w + of_w * x, of_x, kind)
 
 
 def rrelu(input: Tensor, lower: float = 1 / 8, upper: float = 1 / 3, training: bool = False, inplace: bool = False) -> Tensor:
@@ -217,7 +247,13 @@ def softplus(input: Tensor, beta: float = 1.0, threshold: float = 20.0) -> Tenso
         limited = choose(T.gt(scaled, limit), limit, scaled, scaled._layout.dtype)
         return choose(T.gt(scaled, limit), x, T.log1p(T.exp(limited)) * inverse, x._layout.dtype)
 
-    return _once(formula, input)
+    def backward(saved: Saved, g: Tensor) -> tuple[Any, ...]:
+        scaled = wide(saved.inputs[0]) * b
+        kind = scaled._layout.dtype
+        limited = choose(T.ge(scaled, limit), limit, scaled, kind)  # at the threshold the derivative has derivative 0, as PyTorch's
+        return (cast(wide(g) * choose(T.gt(scaled, limit), 1.0, T.sigmoid(limited), kind), g._layout.dtype),)
+
+    return with_gradient("SoftplusBackward0", lambda x: (_once(formula, x),), backward, (input,))  # type: ignore[no-any-return]
 
 
 def logsigmoid(input: Tensor) -> Tensor:
