@@ -17,16 +17,17 @@ Array = np.ndarray[Any, Any]
 
 
 class Salvage:
-    """`values[i]` is output i, or None if it depends on a failed operation; `error` the first failure with its source line as a note."""
+    """`values[i]` is output i, or None if it depends on a failed operation or on what a failed check has looked at; `error` the first failure of an
+    operation with its source line as a note; `failed` (number, what it reports) of failed checks, first those that took an output away."""
 
-    def __init__(self, program: Program, inputs: Sequence[Any], scalars: Sequence[Any], lost: frozenset[int] = frozenset()) -> None:
+    def __init__(self, program: Program, inputs: Sequence[Any], scalars: Sequence[Any]) -> None:
         self.error: Exception | None = None
         found: list[Array | None] = []
         shaped = [None if a is None else a.reshape(program.nodes[i].shape) for a, i in zip(inputs, program.inputs, strict=True)]
         with np.errstate(all="ignore"):
             for position, node in enumerate(program.nodes):
                 operands = [found[i] for i in node.inputs]
-                missing = position in lost or (node.op.name == "input" and shaped[node.attrs[0]] is None)
+                missing = node.op.name == "input" and shaped[node.attrs[0]] is None
                 if missing or any(o is None for o in operands):
                     found.append(None)
                     continue
@@ -38,13 +39,21 @@ class Salvage:
                         self.error = error
                         error.calque_line = node.line  # type: ignore[attr-defined]
                         error.add_note(f"[{node.op.name}] recorded at {node.line or 'an unknown line'}")
-        self.values = [found[o] for o in program.outputs]
+        reports = [(k, c.value, found[c.value]) for k, c in enumerate(program.checks)]
+        bad = [(k, int(report), _users(program, value)) for k, value, report in reports if report is not None and int(report) != -1]
+        lost = {position for *_, users in bad for position in users}
+        self.values = [None if o in lost else found[o] for o in program.outputs]
+        self.failed = [(k, report) for k, report, users in sorted(bad, key=lambda b: b[2].isdisjoint(program.outputs))]
 
 
-def checked_values(program: Program, check: int) -> frozenset[int]:
-    """Positions of the values that the check at `check` is computed from: nothing that uses them can be trusted after it failed."""
+def _users(program: Program, check: int) -> set[int]:
+    """Positions of the values that the check at `check` is computed from and of all that use them: nothing of it can be trusted after it failed."""
     found = {check}
     for position in range(check, -1, -1):
         if position in found:
             found.update(program.nodes[position].inputs)
-    return frozenset(p for p in found if program.nodes[p].op.name not in ("scalar", "constant"))
+    found = {p for p in found if program.nodes[p].op.name not in ("scalar", "constant")}
+    for position, node in enumerate(program.nodes):
+        if not found.isdisjoint(node.inputs):
+            found.add(position)
+    return found

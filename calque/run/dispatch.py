@@ -26,7 +26,7 @@ from calque.run.backends import allocate, compile_or_interpret
 from calque.run.buffer import Buffer, interrupted
 from calque.run.causes import compiled
 from calque.run.checked import Inspection
-from calque.run.diagnose import Salvage, checked_values
+from calque.run.diagnose import Salvage
 from calque.run.engine import CPU_QUEUE, ENGINE, Queue, Task, alone, depths, drain, forget_frames, somebody_waits
 from calque.run.interrupt import SHIELD, of_handler
 from calque.run.memory import UNNAMED, out_of_memory, out_of_program
@@ -342,7 +342,7 @@ def _run_here(
             except Exception as error:
                 if of_handler(error):
                     raise
-                raise _cause(error, plan, arrays, scalars, outputs) from None
+                raise _cause(error, plan, arrays, scalars, outputs, errors) from None
             for buffer, array in zip(outputs, results, strict=True):  # nobody judges references meanwhile: the thread that flushes is here
                 buffer.array = array
     except BaseException as error:
@@ -422,8 +422,7 @@ def _execute(
     """Run a plan and fill the outputs; `before` are the tasks that fill the inputs."""
     arrays, poison = _gather(inputs, before)
     if poison is not None:
-        _rescue(plan.program, arrays, scalars, outputs, any(b.array is not None for b in outputs))
-        raise poison
+        raise _rescue(plan.program, arrays, scalars, outputs, errors) or poison
     _check(plan.program, arrays, scalars, outputs)
     _compute(plan, arrays, scalars, outputs, errors, progress)
 
@@ -438,13 +437,9 @@ def _compute(
     except Exception as error:
         if of_handler(error):
             raise
-        raise _cause(error, plan, arrays, scalars, outputs) from None
+        raise _cause(error, plan, arrays, scalars, outputs, errors) from None
     if failed >= 0:
-        updates_state = any(b.array is not None for b in outputs)
-        _keep_unrelated(plan.program, plan.program.checks[failed].value, arrays, scalars, outputs, updates_state)
-        wrong = errors[failed](position)
-        wrong.add_note(f"recorded at {plan.program.checks[failed].line}")
-        raise wrong
+        raise _rescue(plan.program, arrays, scalars, outputs, errors) or _refused(plan.program, failed, position, errors)
     form = plan.compiled
     with ENGINE.pins:
         if form is not None and form.distinct:
@@ -453,11 +448,12 @@ def _compute(
             _store(outputs, results, arrays)
 
 
-def _cause(error: Exception, plan: Plan, arrays: list[Any], scalars: Sequence[Any], outputs: list[Buffer]) -> Exception:
+def _cause(
+    error: Exception, plan: Plan, arrays: list[Any], scalars: Sequence[Any], outputs: list[Buffer], errors: list[Callable[[int], Exception]]
+) -> Exception:
     """What to raise for a program that failed, once the outputs are computed that do not depend on that."""
-    updates_state = any(b.array is not None for b in outputs)
-    cause = _rescue(plan.program, arrays, scalars, outputs, updates_state)
-    if cause is None and not updates_state:  # the reference computes what the backend could not: a bug of ours, never a silent one
+    cause = _rescue(plan.program, arrays, scalars, outputs, errors)
+    if cause is None and not _overwrites(outputs):  # the reference computes what the backend could not: a bug of ours, never a silent one
         DispatchCounters.fallbacks += 1
         warnings.warn(f"[run] a compiled program failed ({error}); the reference interpreter computed it", RuntimeWarning, stacklevel=3)
     return cause or error
@@ -514,15 +510,27 @@ def _store(outputs: list[Buffer], results: Sequence[Any], arrays: list[Any]) -> 
         buffer.array = array
 
 
+def _overwrites(outputs: list[Buffer]) -> bool:
+    """Whether the program writes to memory in use: after a failure it may be half overwritten, and is kept as it is."""
+    return any(b.array is not None for b in outputs)
+
+
 def _rescue(
-    program: Program, arrays: list[Any], scalars: Sequence[Any], outputs: list[Buffer], updates_state: bool
+    program: Program, arrays: list[Any], scalars: Sequence[Any], outputs: list[Buffer], errors: list[Callable[[int], Exception]]
 ) -> Exception | None:
-    """Compute the outputs that do not depend on the failure; returns the failure with its own source line."""
-    if updates_state:  # donated inputs may be half overwritten: keep them as they are
+    """Compute the outputs that do not depend on the failure; returns that of a check, or of an operation with its own source line."""
+    if _overwrites(outputs):
         return None
     salvage = Salvage(program, arrays, scalars)
     _store(outputs, [None if v is None else _flat_copy(v) for v in salvage.values], arrays)
-    return salvage.error
+    return _refused(program, *salvage.failed[0], errors) if salvage.failed else salvage.error
+
+
+def _refused(program: Program, check: int, report: int, errors: list[Callable[[int], Exception]]) -> Exception:
+    """The error of a failed check."""
+    wrong = errors[check](report)
+    wrong.add_note(f"recorded at {program.checks[check].line}")
+    return wrong
 
 
 def _check(program: Program, arrays: list[Any], scalars: Sequence[Any], outputs: list[Buffer]) -> None:
@@ -535,15 +543,6 @@ def _check(program: Program, arrays: list[Any], scalars: Sequence[Any], outputs:
     fresh = [None if value is None or buffer.array is not None else _flat_copy(value) for value, buffer in zip(found.values, outputs, strict=True)]
     _store(outputs, fresh, arrays)
     raise found.error
-
-
-def _keep_unrelated(
-    program: Program, check: int, arrays: list[Any], scalars: Sequence[Any], outputs: list[Buffer], updates_state: bool
-) -> None:
-    """After a failed check: compute the outputs that use none of the values that were checked."""
-    if not updates_state:
-        salvage = Salvage(program, arrays, scalars, checked_values(program, check))
-        _store(outputs, [None if v is None else _flat_copy(v) for v in salvage.values], arrays)
 
 
 def _flat_copy(value: Array) -> Array:

@@ -174,6 +174,41 @@ def test_weights_survive_bad_labels(holder: str) -> None:
     assert layer.weight.tolist() != before and len(held) in (0, 2)
 
 
+def test_labels_are_checked_behind_a_gradient_that_was_lost() -> None:
+    """A failed step left no gradient, so nothing can be added to it: what the next step would refuse is refused all the same."""
+    x, w = torch.ones(4, 3).requires_grad_(), torch.ones(3).requires_grad_()
+    labels = torch.tensor([0, 1, 2, 1])
+    for shift, row in ((1, 2), (-1, 0), (1, 2)):
+        x.grad = None  # the other one stays
+        F.cross_entropy(x * w, labels + shift).backward()
+        refused(lambda: x.grad.tolist(), OutOfRangeError, f"row {row}", "0..2")
+    x.grad = w.grad = None
+    F.cross_entropy(x * w, labels).backward()
+    assert torch.isfinite(x.grad).all()
+
+
+def test_each_bad_label_takes_its_own_values_away() -> None:
+    """Two checks of one program fail: what is left of the one that nobody asks about does not hide the other."""
+    labels = torch.tensor([0, 1, 2, 1])
+    given_up = F.cross_entropy(torch.ones(4, 3), labels + 1)
+    del given_up
+    fine, scores = torch.ones(4, 3) * 2, torch.ones(4, 3, requires_grad=True)
+    F.cross_entropy(scores * 1, torch.tensor([0, 2, 1, 1]) + 1).backward()
+    assert fine.tolist() == [[2.0] * 3] * 4
+    refused(lambda: scores.grad.tolist(), OutOfRangeError, "row 1", "got 3")
+
+
+def test_negative_variances() -> None:
+    x, y, v = torch.ones(2, 3), torch.zeros(2, 3), torch.tensor([[1.0, 0.0, 2.0], [1.0, -0.5, -1.0]])
+    facts = ("[gaussian_nll_loss]", "negative entry", "-0.5 at index (1, 1)", "2 element(s)", "softplus")
+    refused(lambda: F.gaussian_nll_loss(x, y, v), ArgumentError, ValueError, *facts)
+    refused(lambda: F.gaussian_nll_loss(x, y, v * 1.0).item(), ArgumentError, ValueError, *facts)
+    refused(lambda: nn.GaussianNLLLoss()(x, y, -1.0), ArgumentError, "got -1")
+    assert F.gaussian_nll_loss(x, y, v.abs()).item() > 0
+    assert F.gaussian_nll_loss(x, y, v[:1].abs(), reduction="none").shape == (2, 3)
+    refused(lambda: F.gaussian_nll_loss(x, y, torch.ones(1, 1)), ShapeError, "var is of incorrect size", "(2, 3)", "(1, 1)")
+
+
 def test_row_09_negative_label() -> None:
     scores = torch.zeros(4, 3)
     refused(lambda: F.cross_entropy(scores, torch.tensor([0, -1, 2, 2])), IndexError, "row 1", "got -1", "0..2", "use ignore_index=-1")

@@ -98,20 +98,20 @@ def _record(wrong: Tensor, code: Tensor, shape: tuple[int, ...], error: Callable
 _VALUE, _COUNT = 1 << 18, 1 << 17
 
 
-def check_unit_interval(t: Tensor, error: Callable[[tuple[int, ...], float, int], Exception]) -> None:
-    """Raise `error(position, value, count)` if elements lie outside [0, 1] (NaN passes: it is the caller's value)."""
+def check_interval(t: Tensor, low: float, high: float, error: Callable[[tuple[int, ...], float, int], Exception]) -> None:
+    """Raise `error(position, value, count)` if elements lie outside [low, high] (NaN passes: it is the caller's value)."""
     shape = tuple(t._layout.shape)
     if t._layout.numel == 0:
         return
     found = values_of(t)
     if found is not None:
-        wrong = ((found < 0) | (found > 1)).reshape(-1)
+        wrong = ((found < low) | (found > high)).reshape(-1)
         first = int(wrong.argmax())
         if wrong[first]:
             raise error(_place(first, shape), float(found.reshape(-1)[first]), int(wrong.sum()))
         return
     x = cast(wrap(t._storage, t._layout), dt.float64)
-    wrong_now = T.logical_or(x < 0.0, x > 1.0)
+    wrong_now = T.logical_or(x < low, x > high)
     dims = tuple(range(len(shape)))
     ones = cast(wrong_now, dt.int64)
     count = T.minimum(prim("sum", ones, dims, False) if shape else ones, _integer(_COUNT - 1))

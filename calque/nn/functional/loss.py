@@ -11,7 +11,7 @@ from calque.base.errors import ArgumentError, DTypeError, ShapeError
 from calque.base.shapes import broadcast_shapes
 from calque.functional.common import Operand, require_tensors
 from calque.functional.precision import full_precision
-from calque.nn.functional.checks import check_unit_interval, reduced
+from calque.nn.functional.checks import check_interval, reduced
 from calque.nn.functional.cross_entropy import warn_probabilities
 from calque.nn.functional.distance import pairwise_distance
 from calque.nn.functional.legacy import legacy_reduction
@@ -156,8 +156,8 @@ def binary_cross_entropy(
             f"({count} element(s) outside); apply sigmoid, or use binary_cross_entropy_with_logits"
         )
 
-    check_unit_interval(input, outside)
-    check_unit_interval(target, _bad_target(op))
+    check_interval(input, 0.0, 1.0, outside)
+    check_interval(target, 0.0, 1.0, _bad_target(op))
     loss = with_gradient(
         "BinaryCrossEntropyBackward0",
         lambda x, y: (-(y * _bce_clamped(x) + (1.0 - y) * _bce_clamped(1.0 - x)),),
@@ -217,7 +217,7 @@ def binary_cross_entropy_with_logits(
             f"[{op}] Target size ({target._layout.shape!r}) must be the same as input size ({input._layout.shape!r}); use squeeze() or unsqueeze()"
         )
     _same_shape(op, input, target)
-    check_unit_interval(target, _bad_target(op))
+    check_interval(target, 0.0, 1.0, _bad_target(op))
     inputs = (input, target, pos_weight)
     loss = with_gradient("BinaryCrossEntropyWithLogitsBackward0", _logits_forward, _logits_backward, inputs)
     return reduced(loss if weight is None else loss * weight, reduction, op)
@@ -267,17 +267,27 @@ def poisson_nll_loss(
 
 
 def gaussian_nll_loss(input: Tensor, target: Tensor, var: Operand, full: bool = False, eps: float = 1e-6, reduction: str = "mean") -> Tensor:
-    """Negative log likelihood of a normal distribution with mean x and variance `var` (a number or tensor, at least `eps`)."""
+    """Negative log likelihood of a normal distribution with mean x and variance `var` (a number or tensor, >= 0, raised to at least `eps`)."""
+
+    def negative(where: tuple[int, ...], value: float, count: int) -> Exception:
+        at = f" at index {where} ({count} element(s) below 0)" if count else ""
+        return ArgumentError(
+            f"[gaussian_nll_loss] var has negative entry/entries: expected variances >= 0, got {value:g}{at}; a layer that predicts them may end in "
+            "softplus or exp"
+        )
+
     if isinstance(var, (int, float)):
         if var < 0:
-            raise ArgumentError("[gaussian_nll_loss] var has negative entry/entries")
+            raise negative((), float(var), 0)
         var = T.full_like(input.detach(), float(var))
-    shape = tuple(input._layout.shape)
-    if tuple(var._layout.shape) != shape:
-        if tuple(var._layout.shape) == shape[:-1]:
+    else:
+        check_interval(var, 0.0, math.inf, negative)
+    shape, sizes = tuple(input._layout.shape), tuple(var._layout.shape)
+    if sizes != shape:
+        if sizes == shape[:-1]:
             var = T.unsqueeze(var, -1)
-        elif tuple(var._layout.shape[:-1]) != shape[:-1] or var._layout.shape[-1] != 1:
-            raise ShapeError(f"[gaussian_nll_loss] var is of incorrect size: expected {shape}, got {tuple(var._layout.shape)}")
+        elif len(sizes) != len(shape) or sum(mine for mine, wide in zip(sizes, shape, strict=True) if mine != wide) != 1:  # one dim of size 1
+            raise ShapeError(f"[gaussian_nll_loss] var is of incorrect size: expected {shape}, with or without one dimension of size 1, got {sizes}")
     limited = choose(T.lt(var.detach(), float(eps)), eps - var.detach(), 0.0, var._layout.dtype) + var
     d = input - target
     loss = (T.log(limited) + d * d / limited) * 0.5
