@@ -321,11 +321,11 @@ def repeat_interleave(input: Tensor, repeats: Any = None, dim: int | None = None
     their own position is repeated. `output_size`: how many there are afterwards, which must be right."""
     if repeats is None:
         return _repeated_positions(input, output_size)
-    x = reshape(input, (-1,)) if dim is None or not input._layout.ndim else input
-    d = 0 if dim is None else normalize_dim(dim, x._layout.ndim, "repeat_interleave")
+    x = reshape(input, (-1,)) if dim is None else input
     shape = tuple(x._layout.shape)
     if not shape:
         raise OutOfRangeError(f"[repeat_interleave] expected a tensor with dimensions for dim {dim}, got shape (); leave dim out")
+    d = 0 if dim is None else normalize_dim(dim, len(shape), "repeat_interleave")
     if is_number(repeats) and hasattr(repeats, "__index__"):
         repeats = as_int(repeats)
         _check_repeats([repeats], shape[d] * repeats, output_size)

@@ -130,7 +130,9 @@ def square(input: Tensor) -> Tensor:
 @method()
 def exp2(input: Tensor) -> Tensor:
     """2**x: (*) -> (*)."""
-    x = kept_operand(_float(input))  # PyTorch keeps the result for the gradient: the operand may be written
+    x = _float(input)
+    if x._requires_grad:
+        x = kept_operand(x)  # PyTorch keeps the result for the gradient: the operand may be written
     return record(get("pow"), ((2.0, x._layout.dtype), x))
 
 
@@ -396,6 +398,8 @@ def copysign(input: Operand, other: Operand) -> Tensor:
 @method()
 def ldexp(input: Operand, other: Operand) -> Tensor:
     """`input * 2**other`, broadcast: (*), (*) -> (*)."""
+    if is_tensor(input) and is_tensor(other) and other._requires_grad:
+        input = kept_operand(input)  # PyTorch keeps the result for the gradient, here as well
     return mul(input, exp2(other))
 
 

@@ -9,8 +9,9 @@ from calque.base.errors import ArgumentError, DTypeError, ShapeError
 from calque.base.shapes import overlaps
 from calque.functional.blame import answer, answering, signed
 from calque.functional.common import cast, is_tensor
+from calque.run.nodes import view_rule
 from calque.run.recorder import local, share_value
-from calque.tensor import Tensor, assign, check_in_place, wrap
+from calque.tensor import Tensor, assign, check_in_place, function_node, wrap
 
 
 def old_value(t: Tensor, *others: Any) -> Tensor:
@@ -29,9 +30,15 @@ def _twin(t: Tensor) -> Tensor:
 
 def kept_operand(t: Tensor) -> Tensor:
     """An operand whose value a gradient keeps when the tensor itself is overwritten."""
-    if not local.state.grad or t._grad_fn is None:  # nobody overwrites a leaf and differentiates then
+    if not local.state.grad:
         return t
-    return _twin(t)
+    twin = _twin(t)
+    if t._requires_grad and t._grad_fn is None:  # a leaf, which may be overwritten under no_grad
+        twin._grad_fn = function_node("CloneBackward0", (t,), (t._layout,), _as_it_came)
+    return twin
+
+
+_as_it_came = view_rule(lambda g: g)
 
 
 def own_result(value: Tensor) -> Tensor:

@@ -10,6 +10,7 @@ refuses, Calque may have kept what the gradient needs (see docs/decisions/0014):
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -35,7 +36,16 @@ ONE = (
     "F.avg_pool1d({0}[None], 2)[0].repeat(1, 3)", "F.max_pool1d({0}[None], 2)[0].repeat(1, 3)", "{0}.repeat(2, 1)[1:3]",
     "F.pad({0}, (1, 0))[:, :3]", "F.rms_norm({0}, (3,))", "{0}.topk(2, 1)[0][:, :1]",
     "{0}.unsqueeze(0).squeeze(0)", "{0}.view(3, 2).t()", "{0}.expand(2, 3)", "{0}.where({0} > 1, {0} * 3)", "{0}.pow({0})", "{0}.float_power(2)",
-    "{0}.deg2rad()", "{0}.logcumsumexp(0)",
+    "{0}.deg2rad()", "{0}.logcumsumexp(0)", "T.exp2({0})", "T.erfc({0})", "T.sinh({0})", "T.asinh({0})", "T.atanh({0})", "T.acosh({0} + 1)",
+    "T.acos({0})", "T.cos({0})", "{0}.ceil()", "{0}.floor()", "{0}.trunc()", "{0}.sgn()", "T.pow({0}, 0.5)", "T.pow({0}, -1)", "{0} ** -2",
+    "{0} ** 1", "{0} ** 0", "2 ** {0}", "T.pow(2, {0})", "{0}.rad2deg()", "{0} % 0.7", "T.fmod({0}, 0.7)", "F.softmin({0}, 0)",
+    "{0}.div(0.3, rounding_mode='floor')", "T.ldexp({0}, T.tensor(2))", "F.hardsigmoid({0})", "F.tanh({0})", "F.sigmoid({0})", "F.rrelu({0})",
+    "F.prelu({0}, T.tensor([0.3], dtype=T.float64))", "{0}.cummax(0)[0]", "{0}.cummin(1)[0]", "{0}.amin(0, keepdim=True)",
+    "{0}.aminmax(dim=0, keepdim=True)[0]", "{0}.nanmean(0, keepdim=True)", "{0}.nansum(0, keepdim=True)", "{0}.quantile(0.3)",
+    "{0}.kthvalue(1, 1, keepdim=True)[0]", "{0}.mode(1, keepdim=True)[0]", "{0}.trace()", "{0}.diag()[:, None]", "F.instance_norm({0}[None])[0]",
+    "{0}.dist({0} * 2)", "{0}.clamp_max(0.7)", "{0}.clip(0.2, 0.8)", "{0}.scatter(1, T.tensor([[0], [1]]), 0.5)",
+    "{0}.index_add(0, T.tensor([0]), {0}[:1])", "{0}.index_fill(0, T.tensor([0]), 0.5)", "{0}.take(T.tensor([0, 3, 1]))",
+    "F.pad({0}[None], (1, 1), mode='reflect')[0, :, :3]", "F.local_response_norm({0}[None], 2)[0]", "T.trapezoid({0})", "{0}.hypot({0})",
 )  # fmt: skip
 TWO = (
     "{0} + {1}", "{0} - {1}", "{0} * {1}", "{0} / {1}", "{0} ** {1}", "T.maximum({0}, {1})", "T.minimum({0}, {1})",
@@ -48,6 +58,15 @@ TWO = (
     "T.addmm({0}, {1}, T.eye(3, dtype=T.float64))", "T.einsum('ij,kj->ik', {0}, {1}) @ {0}", "F.poisson_nll_loss({0}, {1})",
     "F.margin_ranking_loss({0}, {1}, {0}.detach().sign())", "F.prelu({0}, {1}[0, :1])",
     "F.layer_norm({0}, (3,), {1}[0], {1}[1])", "F.conv1d({0}[None], {1}.unsqueeze(2)[:, :2])[0]", "F.embedding(T.tensor([0, 1]), {0})",
+    "T.div({0}, {1}, rounding_mode='floor')", "T.div({0}, {1}, rounding_mode='trunc')", "T.logaddexp2({0}, {1})", "T.ldexp({0}, {1})",
+    "T.fmin({0}, {1})", "F.binary_cross_entropy({0}, {1})", "F.binary_cross_entropy_with_logits({0}, {1})",
+    "F.gaussian_nll_loss({0}, {1}, {0}.detach().abs())", "F.hinge_embedding_loss({0}, {1}.detach().sign())",
+    "F.cosine_embedding_loss({0}, {1}, T.tensor([1, -1]))", "F.triplet_margin_loss({0}, {1}, {0} * 2)", "F.pairwise_distance({0}, {1})[:, None]",
+    "F.cross_entropy({0}, {1})", "T.linalg.cross({0}, {1})", "T.tensordot({0}, {1})", "T.inner({0}, {1})[:, :1]", "T.dot({0}[0], {1}[0])",
+    "T.mv({0}, {1}[0])[:, None]", "T.dist({0}, {1})", "{0}.clamp({1}, {1} + 1)", "{0}.index_add(0, T.tensor([1, 0]), {1})",
+    "{0}.scatter_add(1, T.tensor([[0, 1, 2], [1, 1, 0]]), {1})", "{0}.masked_scatter({1} > 0.3, {1})", "{0}.type_as({1})",
+    "{0}.index_copy(0, T.tensor([1, 0]), {1})", "T.addr({0}, {1}[:, 0], {1}[0])", "T.addmv({0}[0][:2], {1}, {0}[0])[:, None]",
+    "F.bilinear({0}, {1}, T.ones(3, 3, 3, dtype=T.float64))", "{0}.where({1} > 0.4, {1})",
     "T.outer({0}[0], {1}[1])[:2]", "T.cdist({0}, {1}).repeat(1, 2)[:, :3]", "F.batch_norm({0}, None, None, {1}[0], {1}[1], True)",
 )  # fmt: skip
 FORMS = (
@@ -102,6 +121,19 @@ def case(seed: int) -> Case:
     loss = " + ".join(f"({name} * {name}).sum()" for name in results[-2:]) or "(u * v).sum()"
     lines += [f"loss = {loss}", "loss.backward()", "out = [loss, p.grad, q.grad, p._version, u._version]"]
     return Case("\n".join(lines), operands, ulps=1e8, signs=False, scaled=True)
+
+
+def each() -> Iterator[Case]:
+    """Every function alone: an operand or the result, a leaf or not, is written under `no_grad` before the backward pass."""
+    operands = {name: Operand([[0.31, 0.52, 0.73], [0.24, 0.85, 0.46 if name == "p" else 0.16]], "float64", grad=True) for name in "pq"}
+    for text in (*ONE, *TWO):
+        for first, second in (("p", "q"), ("u", "v")):
+            for target in (first, second, "r") if "{1}" in text else (first, "r"):
+                lines = [
+                    "u = p * 1.5", "v = q * 0.75 + 0.1", f"r = {text.format(first, second)}", "w = r.detach() + 1", "with T.no_grad():",
+                    f"    {target}.mul_(0.875)", "(r * w).sum().backward()", "out = [r, p.grad, q.grad]",
+                ]  # fmt: skip
+                yield Case("\n".join(lines), operands, ulps=1e8, signs=False, scaled=True)
 
 
 def kept(one: Case, mine: Any, theirs: Any) -> bool:
