@@ -12,6 +12,8 @@ import calque
 from calque import nn
 from calque.base.errors import LeakWarning
 from calque.run import history, recorder
+from calque.run.trie import BOUND, Counters
+from tests.fuzz.endless import bounds
 
 
 @pytest.fixture(autouse=True)
@@ -203,3 +205,43 @@ def test_a_name_that_cannot_be_found() -> None:
             recorder.flush("optimizer.step")
 
     assert_named(warnings_of(loop), "a tensor (", ".item()")
+
+
+def test_a_leak_inside_a_step_longer_than_the_bound_is_named() -> None:
+    """Behind cuts one operation is met in every path; what was kept from step to step counts all the same."""
+    cuts = Counters.reasons.get(BOUND, 0)
+
+    def loop() -> None:
+        training, total_loss = Training(layers=30), calque.zeros(())
+        for _ in range(130):
+            loss = (training.model(training.x) ** 2).mean()
+            total_loss = total_loss + loss
+            training.optimizer.zero_grad()
+            loss.backward()
+            training.optimizer.step()
+
+    with bounds(64):
+        assert_named(warnings_of(loop), "total_loss (", "earlier iterations", ".item()")
+    assert Counters.reasons.get(BOUND, 0) - cuts >= 130
+
+
+def test_deep_graphs_that_are_never_read_are_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sixty steps whose graphs are cut many times each: what the cuts bring back belongs to one step, where one operation is met 20 times."""
+    monkeypatch.setattr(history, "REPEATS", 10)
+    cuts = Counters.reasons.get(BOUND, 0)
+
+    def loop() -> None:
+        training = Training()
+        cell = nn.RNNCell(4, 4)
+        optimizer = calque.optim.SGD(cell.parameters(), lr=1e-3)
+        for _ in range(60):
+            state = calque.zeros(2, 4)
+            for _ in range(120):
+                state = cell(training.x, state)
+            optimizer.zero_grad()
+            state.sum().backward()
+            optimizer.step()
+
+    with bounds(16):
+        assert not warnings_of(loop)
+    assert Counters.reasons.get(BOUND, 0) - cuts >= 60 * 20
