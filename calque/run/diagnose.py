@@ -25,7 +25,7 @@ class Salvage:
         found: list[Array | None] = []
         shaped = [None if a is None else a.reshape(program.nodes[i].shape) for a, i in zip(inputs, program.inputs, strict=True)]
         with np.errstate(all="ignore"):
-            for position, node in enumerate(program.nodes):
+            for node in program.nodes:
                 operands = [found[i] for i in node.inputs]
                 missing = node.op.name == "input" and shaped[node.attrs[0]] is None
                 if missing or any(o is None for o in operands):

@@ -68,7 +68,8 @@ BINARY = (
 SIZES = (0, 1, 2, 3)
 PRODUCTS = (  # x, y and z of shapes (*batch, n, k), (*batch, k, m), (*batch, n, m), some without a batch, some vectors
     "T.matmul(x, y)", "x @ y", "T.matmul(x, y.mT.contiguous().mT)", "T.mm(x, y)", "T.bmm(x, y)", "T.mv(x, y)", "T.dot(x, y)", "T.inner(x, y.mT)",
-    "F.linear(x, y.mT)", "F.linear(x, y.mT, z.flatten()[: y.shape[-1]])", "F.linear(x, y)", "T.einsum('...nk,...km->...nm', x, y)", "T.einsum('bnk,bkm->bnm', x, y)",
+    "F.linear(x, y.mT)", "F.linear(x, y.mT, z.flatten()[: y.shape[-1]])", "F.linear(x, y)", "T.einsum('...nk,...km->...nm', x, y)",
+    "T.einsum('bnk,bkm->bnm', x, y)",
     "T.einsum('bnk,bkm->nm', x, y)", "T.einsum('nk,km->', x, y)", "T.einsum('...nk,...km->...m', x, y)", "T.baddbmm(z, x, y)",
     "T.addmm(z, x, y, beta=0.5)", "T.addbmm(z, x, y)", "T.addmv(z, x, y)", "T.tensordot(x, y, 1)", "T.outer(x.flatten(), y.flatten())",
     "T.linalg.multi_dot((x, y))", "T.chain_matmul(x, y)", "F.bilinear(x, y, T.ones(2, x.shape[-1], y.shape[-1], dtype=T.float64))",
