@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ from calque.functional.placing import beside_input, host_values
 from calque.functional.precision import full_precision
 from calque.functional.reductions import numpy_names, require_elements, take_chosen
 from calque.functional.results import CummaxResult, CumminResult, MedianResult, ModeResult, NanMedianResult
-from calque.functional.sorting import order_along
+from calque.functional.sorting import order_along, ranked
 from calque.functional.ternary import lerp
 from calque.functional.views import detach, reshape
 from calque.functional.windows import narrow, select
@@ -124,19 +125,31 @@ def _extent(x: Tensor, d: int) -> int:
     return int(x._layout.shape[d]) if x._layout.ndim else 1
 
 
+def _missing(x: Tensor, d: int, last: bool = False) -> Tensor:
+    """Position along dim d, which is kept, of the first NaN, or its size where there is none; of the last, or -1."""
+    shape = [1] * x._layout.ndim
+    size = shape[d] = _extent(x, d)
+    positions = reshape(prim("iota", (size,), dt.int64), tuple(shape))
+    if last:
+        return prim("amax", where(isnan(x), positions, -1), (d,), True)
+    return size - 1 - prim("amax", where(isnan(x), size - 1 - positions, -1), (d,), True)
+
+
 def _median(name: str, kind: Any, x: Tensor, dim: int, keepdim: bool) -> Any:
-    order, d = order_along(name, x, dim)
+    d = normalize_dim(dim, x._layout.ndim, name)
     if not x._layout.ndim:
-        return kind(*take_chosen(x, order, d, keepdim))
+        return kind(*take_chosen(x, order_along(name, x, dim)[0], d, keepdim))
     require_elements(name, x, (d,))
     size = _extent(x, d)
+    middle = (size - 1) // 2
     if x._layout.dtype.category < 2:
-        return kind(*take_chosen(x, narrow(order, d, (size - 1) // 2, 1), d, keepdim))
-    missing = prim("sum", cast(isnan(x), dt.int64), (d,), True)  # NaN is sorted last
+        return kind(*take_chosen(x, ranked(x, d, middle, middle + 1), d, keepdim))
     if name == "median":
-        rank = where(missing > 0, size - 1, (size - 1) // 2)
-    else:
-        rank = clamp((size - 1 - missing) // 2, min=0)
+        missing = _missing(x, d)
+        return kind(*take_chosen(x, where(missing < size, missing, ranked(x, d, middle, middle + 1)), d, keepdim))
+    order, _ = order_along(name, x, dim)
+    missing = prim("sum", cast(isnan(x), dt.int64), (d,), True)  # NaN is sorted last
+    rank = clamp((size - 1 - missing) // 2, min=0)
     return kind(*take_chosen(x, prim("gather", order, cast(rank, dt.int64), d), d, keepdim))
 
 
@@ -228,49 +241,66 @@ def _quantile(name: str, x: Tensor, q: Any, dim: int | None, keepdim: bool, inte
         d = normalize_dim(dim, full_rank, name)
         rows = x if full_rank else _flat(x)
     require_elements(name, rows, (d,))
-    order, _ = order_along(name, rows, d)
-    values = prim("gather", rows, order, d)
-    missing = prim("sum", cast(isnan(rows), dt.int64), (d,), True)
-    last = _extent(rows, d) - 1 - missing if name == "nanquantile" else None
     numbers = [float(level) for level in levels.reshape(-1)]
     parts: list[Any] = numbers
     if is_tensor(q) and q._requires_grad and interpolation == "linear":  # the others choose an element, whatever exactly the level is
         flat = reshape(cast(q, x._layout.dtype), (len(numbers),))
         parts = [select(flat, 0, k) for k in range(len(numbers))]
-    pieces = [_at_level(values, d, level, last, missing, interpolation) for level in parts]
+    pieces = (_with_missing if name == "nanquantile" else _selected)(rows, d, parts, numbers, interpolation)
     shaped = [_finish_shape(p, x, d, dim, keepdim) for p in pieces]
     if levels.ndim == 0:
         return shaped[0]
     stacked = [reshape(p, (1, *p._layout.shape)) for p in shaped]
     if stacked:
         return prim("cat", *stacked, 0)
-    one = _finish_shape(missing, x, d, dim, keepdim)
+    one = _finish_shape(prim("sum", rows, (d,), True), x, d, dim, keepdim)
     return linked(prim("full", (0, x._layout.dtype), (0, *one._layout.shape)), x, q if interpolation == "linear" else None)
 
 
-def _at_level(values: Tensor, d: int, level: Operand, last: Tensor | None, missing: Tensor, interpolation: str) -> Tensor:
-    """One quantile of sorted values, dim kept; `last`: per row the last rank that counts, None for all."""
-    dtype = values._layout.dtype
-    size = values._layout.shape[d]
-    top = (
-        cast(clamp(last, min=0), dtype)
-        if last is not None
-        else prim("full", (float(size - 1), dtype), tuple(missing._layout.shape))
-    )
-    rank = top * level
-    if interpolation == "nearest":
-        rank = prim("round", rank)
-    elif interpolation == "lower":
-        rank = floor(rank)
-    elif interpolation == "higher":
-        rank = prim("ceil", rank)
-    if last is None:
-        rank = where(missing > 0, float(size - 1), rank)  # NaN is sorted last, and has the gradient
-    below, above = floor(rank), prim("ceil", rank)
-    low = prim("gather", values, cast(below, dt.int64), d)
-    high = prim("gather", values, cast(above, dt.int64), d)
-    weight = cast(where(below == above, 0.0, 0.5), dtype) if interpolation == "midpoint" else rank - below
-    return lerp(low, high, weight)
+_ROUNDED: dict[str, tuple[str, Callable[[Any], Any]]] = {"nearest": ("round", np.rint), "lower": ("floor", np.floor), "higher": ("ceil", np.ceil)}
+
+
+def _selected(x: Tensor, d: int, levels: list[Any], numbers: list[float], interpolation: str) -> list[Tensor]:
+    """The quantiles of each line, dim kept, without sorting more than what lies between their ranks. NaN wins, and has the gradient."""
+    dtype, size = x._layout.dtype, _extent(x, d)
+    exact = dtype.np.type
+    ranks = [exact(size - 1) * exact(level) for level in numbers]
+    if interpolation in _ROUNDED:
+        ranks = [_ROUNDED[interpolation][1](rank) for rank in ranks]
+    if not ranks:
+        return []
+    start, stop = int(np.floor(min(ranks))), int(np.ceil(max(ranks))) + 1
+    order, missing = ranked(x, d, start, stop), _missing(x, d, last=True)
+
+    def at(rank: int) -> Tensor:
+        return prim("gather", x, where(missing < 0, narrow(order, d, rank - start, 1), missing), d)
+
+    found = []
+    for level, rank in zip(levels, ranks, strict=True):
+        below, above = int(np.floor(rank)), int(np.ceil(rank))
+        weight: Any = float(rank) - below
+        if interpolation == "midpoint":
+            weight = 0.0 if below == above else 0.5
+        elif is_tensor(level):
+            weight = level * float(size - 1) - float(below)
+        found.append(lerp(at(below), at(above), weight))
+    return found
+
+
+def _with_missing(x: Tensor, d: int, levels: list[Any], numbers: list[float], interpolation: str) -> list[Tensor]:
+    """The quantiles of what is no NaN in each line, dim kept: their ranks differ."""
+    dtype, size = x._layout.dtype, _extent(x, d)
+    values = prim("gather", x, order_along("nanquantile", x, d)[0], d)
+    top = cast(clamp(size - 1 - prim("sum", cast(isnan(x), dt.int64), (d,), True), min=0), dtype)
+    found = []
+    for level in levels:
+        rank = top * level
+        if interpolation in _ROUNDED:
+            rank = prim(_ROUNDED[interpolation][0], rank)
+        below, above = floor(rank), prim("ceil", rank)
+        low, high = (prim("gather", values, cast(r, dt.int64), d) for r in (below, above))
+        found.append(lerp(low, high, cast(where(below == above, 0.0, 0.5), dtype) if interpolation == "midpoint" else rank - below))
+    return found
 
 
 def _finish_shape(piece: Tensor, x: Tensor, d: int, dim: int | None, keepdim: bool) -> Tensor:

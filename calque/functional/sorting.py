@@ -42,7 +42,7 @@ def _keys(x: Tensor) -> Tensor:
     return (cast(x, dt.uint8) if x._layout.dtype is dt.bool_ else x).detach()  # type: ignore[attr-defined, no-any-return]
 
 
-def _ranked(x: Tensor, d: int, start: int, stop: int, descending: bool = False) -> Tensor:
+def ranked(x: Tensor, d: int, start: int, stop: int, descending: bool = False) -> Tensor:
     """Positions along dim d of the elements of ranks start..stop, in order and without sorting the others; a 0-d x has one element."""
     return prim("ranked", _keys(x), d, start, stop, descending) if x._layout.ndim else prim("argsort", _keys(x), d, descending)
 
@@ -89,7 +89,7 @@ def topk(input: Tensor, k: int, dim: int = -1, largest: bool = True, sorted: boo
             f"[topk] selected index k out of range: expected 0 <= k <= {size} along dim {d} of shape "
             f"{tuple(input._layout.shape)}, got {k}"
         )
-    return TopkResult(*take_chosen(input, _ranked(input, d, 0, k, bool(largest)), d, True))
+    return TopkResult(*take_chosen(input, ranked(input, d, 0, k, bool(largest)), d, True))
 
 
 @method()
@@ -99,7 +99,7 @@ def kthvalue(input: Tensor, k: int, dim: int = -1, keepdim: bool = False) -> Any
     size = input._layout.shape[d] if input._layout.ndim else 1
     if not 1 <= k <= size:
         raise OutOfRangeError(f"[kthvalue] selected number k out of range for dimension {d}: expected 1 <= k <= {size}, got {k}")
-    return KthResult(*take_chosen(input, _ranked(input, d, k - 1, k), d, keepdim))
+    return KthResult(*take_chosen(input, ranked(input, d, k - 1, k), d, keepdim))
 
 
 # ---------------------------------------------------------------------------------------------------- distinct values

@@ -39,24 +39,59 @@ def test_ranks_are_those_of_sorting(seed: int) -> None:
     np.testing.assert_array_equal(got, want)
 
 
-@pytest.mark.parametrize("largest", [True, False])
-def test_topk_and_kthvalue_sort_nothing(monkeypatch: pytest.MonkeyPatch, largest: bool) -> None:
-    longest = 0
-    original = np.argsort
+@pytest.fixture
+def sorted_lengths(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Lengths of what NumPy is asked to sort, 0 first."""
+    found, original = [0], np.argsort
 
     def argsort(x: Any, *arguments: Any, **keywords: Any) -> Any:
-        nonlocal longest
-        longest = max(longest, x.shape[-1])
+        found.append(x.shape[-1])
         return original(x, *arguments, **keywords)
 
     monkeypatch.setattr(np, "argsort", argsort)
+    return found
+
+
+def test_medians_and_quantiles_sort_no_more_than_lies_between_their_ranks(sorted_lengths: list[int]) -> None:
+    x = np.random.default_rng(0).standard_normal((8, 500)).astype(np.float32)
+    t = calque.tensor(x)
+    np.testing.assert_array_equal(t.median(1).values.numpy(), np.sort(x, -1)[:, 249])
+    np.testing.assert_array_equal(t.int().median(0).values.numpy(), np.sort(x.astype(np.int32), 0)[3])
+    assert t.median().item() == np.sort(x.reshape(-1))[1999]
+    for q in (0.0, 0.3, 1.0):
+        np.testing.assert_allclose(t.quantile(q, 1).numpy(), np.quantile(x, q, 1), rtol=1e-5)
+    assert max(sorted_lengths) <= 2
+    np.testing.assert_allclose(t.quantile(calque.tensor([0.5, 0.45]), 1).numpy(), np.quantile(x, [0.5, 0.45], 1), rtol=1e-5)
+    assert max(sorted_lengths) <= 30
+
+
+@given(st.integers(0, 10**9))
+def test_missing_numbers_win(seed: int) -> None:
+    """The first of them is the median, the last one has the gradient of a quantile, as PyTorch."""
+    rng = np.random.default_rng(seed)
+    x = rng.standard_normal((4, int(rng.integers(1, 9))))
+    x[rng.random(x.shape) < 0.2] = np.nan
+    t = calque.tensor(x, requires_grad=True)
+    found, quantiles = t.median(1), t.quantile(float(rng.random()), 1)
+    quantiles.sum().backward()
+    for row, value, index, level, gradient in zip(x, found.values.tolist(), found.indices.tolist(), quantiles.tolist(), t.grad.numpy(), strict=True):
+        missing = np.nonzero(np.isnan(row))[0]
+        if not len(missing):
+            assert value == row[index] == np.sort(row)[(len(row) - 1) // 2]
+            continue
+        assert value != value and level != level and index == missing[0]
+        assert gradient.tolist() == [float(k == missing[-1]) for k in range(len(row))]
+
+
+@pytest.mark.parametrize("largest", [True, False])
+def test_topk_and_kthvalue_sort_nothing(sorted_lengths: list[int], largest: bool) -> None:
     x = np.random.default_rng(0).standard_normal((8, 500)).astype(np.float32)
     found = calque.topk(calque.tensor(x), 5, largest=largest)
     ordered = np.sort(x, -1)
     np.testing.assert_array_equal(found.values.numpy(), ordered[:, -5:][:, ::-1] if largest else ordered[:, :5])
     np.testing.assert_array_equal(np.take_along_axis(x, found.indices.numpy(), -1), found.values.numpy())
     np.testing.assert_array_equal(calque.kthvalue(calque.tensor(x), 17).values.numpy(), ordered[:, 16])
-    assert longest <= 5
+    assert max(sorted_lengths) <= 5
 
 
 def test_topk_of_no_dims_and_of_no_elements() -> None:

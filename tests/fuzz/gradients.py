@@ -305,6 +305,7 @@ WANTED: dict[tuple[str, str], str] = {
     ("block_diag", "first gradients"): "PyTorch takes the gradient of the wrong rows after an empty vector",
     ("embedding", "second gradients"): "PyTorch's second pass forgets scale_grad_by_freq",
     ("median", "values: "): "PyTorch's median along a dim sorts expanded memory in place, and gives wrong values",
+    ("nanmedian", "values: "): "the same",
     ("batch_norm", "PyTorch's None; None"): "PyTorch forgets the weight if the input is a constant",
     ("instance_norm", "PyTorch's None; None"): "PyTorch forgets the weight if the input is a constant",
     ("norm", "If dim is specified, it must be of length 1 or 2"): "the vector norm of three dims",
