@@ -10,9 +10,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 NEVER = 1 << 30
+MANY = 32  # blocks that ended while others ran: where programs are made one behind the other, on several threads, there is always one
 _lock = threading.Lock()
 _inside: weakref.WeakSet[_Inside] = weakref.WeakSet()
 _saved = 10
+_ended = 0  # since there was no block
 
 
 class _Inside:
@@ -31,7 +33,7 @@ def without_full_collections() -> Iterator[None]:
     >>> with without_full_collections():
     ...     parts = [object() for _ in range(3)]
     """
-    global _saved
+    global _saved, _ended
     block = _Inside()
     try:
         with _lock:
@@ -44,7 +46,8 @@ def without_full_collections() -> Iterator[None]:
     finally:
         with _lock:
             _inside.discard(block)
-            if not _inside:
+            _ended = _ended + 1 if _inside else 0
+            if not _inside or _ended == MANY:
                 _restore()
 
 

@@ -86,13 +86,13 @@ class Plan:
         """Memory of the program with what was planned and linked for it, roughly."""
         return 6_000 + 1_200 * len(self.program.nodes)
 
-    def watch(self, task: Task) -> None:
+    def watch(self, task: Task, queue: Queue) -> None:
         """Learn whether somebody waits for the task as soon as it is queued, and no other device works meanwhile: then nothing was gained by
         queueing it."""
         row, self.habit, since = self.habit, 0, tracing.clock()
 
         def waited() -> None:
-            if tracing.clock() - since < AT_ONCE and alone(task.queue):
+            if tracing.clock() - since < AT_ONCE and alone(queue):
                 self.habit = row + 1 if row + 1 < HABIT else HABIT + TRUSTED
 
         task.waited = waited
@@ -276,7 +276,7 @@ def _hand_over(
             at(there)
         return
     if plan.cost < INLINE_HABIT_WORK:
-        plan.watch(task)
+        plan.watch(task, queue)
     task.hold(inputs, outputs)
     if session is None:
         queue.submit(task, inputs, outputs)

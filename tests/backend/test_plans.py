@@ -136,6 +136,7 @@ def test_a_cache_without_the_objects_is_as_good_as_empty(entry, monkeypatch, tmp
     program, key, found = entry
     monkeypatch.setattr(settings, "cache_dir", tmp_path)
     monkeypatch.setattr(library, "_loaded", {})
+    library._kernels.clear()
     library.disk_cache().put(key, json.dumps(found).encode())
     before = library.COUNTERS.compiled
     assert not recalled(program)[0].executable.linked.constants

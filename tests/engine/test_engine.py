@@ -224,7 +224,7 @@ def test_what_queueing_costs_is_no_work_of_the_user(seconds: float, habit: bool,
     for _ in range(dispatch.HABIT):
         assert not plan.habitual()
         task = Task(lambda: None)
-        plan.watch(task)
+        plan.watch(task, dispatch.CPU_QUEUE)
         clock[0] += seconds
         assert task.waited is not None
         task.waited()

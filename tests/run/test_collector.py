@@ -11,6 +11,8 @@ import pytest
 import calque
 from calque.base import collector
 from calque.base.collector import NEVER, without_full_collections
+from calque.run import recorder
+from calque.run.engine import Task
 
 
 @pytest.fixture(autouse=True)
@@ -96,3 +98,54 @@ def test_a_block_that_is_interrupted_does_not_count_for_ever(when: int, monkeypa
     with without_full_collections():
         assert gc.get_threshold()[2] == NEVER
     assert gc.get_threshold() == before
+
+
+def test_programs_that_are_made_all_the_time_do_not_hold_collections_back_for_ever() -> None:
+    """Where some thread plans at every moment, garbage in cycles would else pile up."""
+    before = gc.get_threshold()
+    inside, leave, done = threading.Event(), threading.Event(), threading.Event()
+
+    def first() -> None:
+        with without_full_collections():
+            inside.set()
+            leave.wait(30)
+        done.set()
+
+    thread = threading.Thread(target=first)
+    thread.start()
+    assert inside.wait(30)
+    for k in range(collector.MANY):
+        assert gc.get_threshold()[2] == NEVER, k
+        with without_full_collections():
+            pass
+    assert gc.get_threshold() == before
+    with without_full_collections():
+        assert gc.get_threshold() == before
+    leave.set()
+    assert done.wait(30)
+    thread.join()
+    with without_full_collections():
+        assert gc.get_threshold()[2] == NEVER
+    assert gc.get_threshold() == before
+
+
+def test_a_task_that_has_run_is_in_no_cycle() -> None:
+    x = calque.ones(600, 1024)
+    for _ in range(3):
+        x = (x * 1.0).exp().log()
+        recorder.flush("test")
+        calque.synchronize()
+    gc.collect()
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        before = sum(type(item) is Task for item in gc.get_objects())
+        for n in range(596, 600):
+            y = calque.ones(n, 1024).exp().log()
+            recorder.flush("test")
+            calque.synchronize()
+            del y
+        assert sum(type(item) is Task for item in gc.get_objects()) <= before + 1
+    finally:
+        if enabled:
+            gc.enable()

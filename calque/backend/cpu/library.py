@@ -6,9 +6,10 @@ import hashlib
 import os
 import re
 import threading
-from collections.abc import Callable, Sequence, Set
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence, Set
+from dataclasses import dataclass, field
 from functools import lru_cache, partial
+from mmap import PAGESIZE
 from pathlib import Path
 from typing import TypeVar
 
@@ -17,17 +18,28 @@ from calque.backend.cpu.cache import ObjectCache
 from calque.backend.cpu.compiler import LOOPS, TIGHT
 from calque.backend.cpu.emit import emit_kernel
 from calque.backend.cpu.gates import GATES
+from calque.backend.cpu.objects import Pages
 from calque.backend.cpu.partition import Partition, partition
 from calque.backend.cpu.target import TargetInfo, current
 from calque.base import config
+from calque.base.cache import Cache
 from calque.kernel.loops import LoopKernel
 
 T = TypeVar("T")
 
 _lock = threading.RLock()
-_loaded: dict[str, dict[str, int]] = {}  # addresses of the functions of every module in this process, by key and variant
+_loaded: dict[str, Code] = {}  # what is in this process for good, by key and variant: the runtime, and contractions, of which there are so many
+_kernels = Cache("machine code of loops", 2000, 1 / 32)  # the same for loops, which are as many as programs want
 _taken: dict[tuple[str, str], frozenset[str]] = {}  # ways of a contraction (by symbol and target) that this process has loaded
 _runtime: dict[str, int] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class Code:
+    """Addresses of the functions of a module; they hold as long as somebody has the pages (None: for good)."""
+
+    functions: dict[str, int]
+    pages: Pages | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +97,7 @@ def disk_cache() -> ObjectCache:
 class Module:
     """One unit of native code: the key of its object, the functions it defines, how to compile it, how long that takes (in any unit).
 
-    One object may be loaded more than once, with other functions behind it: as another variant.
+    One object may be loaded more than once, with other functions behind it: as another variant. `loop`: no other module calls its functions.
     """
 
     key: str
@@ -93,6 +105,7 @@ class Module:
     source: llvm.Source
     weight: int = 0
     variant: str = ""
+    loop: bool = False
 
     @property
     def place(self) -> str:
@@ -150,24 +163,43 @@ class _Objects:
         return [data for data in self.found if data is not None]
 
 
-def _absentees(modules: Sequence[Module]) -> list[Module]:
-    """Those that are not in this process, each once."""
-    return list({m.place: m for m in modules if m.place not in _loaded}.values())
+def _present(modules: Sequence[Module]) -> dict[str, Code]:
+    """Those that are in this process, by their places; they stay while somebody has this."""
+    found = {m.place: _kernels.get(m.place) if m.loop else _loaded.get(m.place) for m in modules}
+    return {place: code for place, code in found.items() if code is not None}
 
 
-def _load(modules: Sequence[Module], code: Sequence[bytes], absent: Set[str] = frozenset(), later: Sequence[Module] = ()) -> None:
+def _absentees(modules: Sequence[Module], present: Mapping[str, Code]) -> list[Module]:
+    """The others, each once."""
+    return list({m.place: m for m in modules if m.place not in present}.values())
+
+
+def _load(
+    modules: Sequence[Module], code: Sequence[bytes], absent: Set[str] = frozenset(), later: Sequence[Module] = ()
+) -> dict[str, Code]:
     """Bring object code into this process. Functions of modules that come `later` are called through gates."""
-    GATES.make({m.symbols[0]: partial(_bring, m) for m in _absentees(later)})
-    found = iter(llvm.LOADER.load([(data, list(m.symbols)) for data, m in zip(code, modules, strict=True)], absent, GATES.places))
-    for module in modules:
-        _loaded[module.place] = {symbol: next(found) for symbol in module.symbols}
-        GATES.open(_loaded[module.place])
+    GATES.make({m.symbols[0]: partial(_bring, m) for m in _absentees(later, _loaded)})
+    made: dict[str, Code] = {}
+    objects = {m.place: (data, list(m.symbols)) for data, m in zip(code, modules, strict=True)}
+    lasting, loops = [m for m in modules if not m.loop], [m for m in modules if m.loop]
+    if lasting:
+        found = iter(llvm.LOADER.load([objects[m.place] for m in lasting], absent, GATES.places))
+        for m in lasting:
+            _loaded[m.place] = made[m.place] = Code({symbol: next(found) for symbol in m.symbols})
+            GATES.open(made[m.place].functions)
+    if loops:
+        addresses, pages = llvm.LOADER.load_apart([objects[m.place] for m in loops], GATES.places)
+        found = iter(addresses)
+        for m in loops:
+            made[m.place] = Code({symbol: next(found) for symbol in m.symbols}, pages)
+            _kernels.keep(m.place, made[m.place], -(-(0 if pages is None else pages.size + PAGESIZE) // len(loops)))
+    return made
 
 
 def _bring(module: Module) -> None:
     """Load a module that came later, because its function was called."""
     with _lock:
-        missing = _absentees([module])
+        missing = _absentees([module], _loaded)
         if missing:
             _load(missing, _Objects(missing, current()).all())
 
@@ -176,7 +208,7 @@ def _loop(kernel: LoopKernel, target: TargetInfo) -> Module:
     description = f"{kernel}\nscalars {' '.join(d.name for d in kernel.scalars)}"
     key = content_key("loop", description, target)
     symbol = "k" + key[:40]
-    return Module(key, (symbol,), llvm.Source(partial(emit_kernel, kernel, target, symbol)), len(description))
+    return Module(key, (symbol,), llvm.Source(partial(emit_kernel, kernel, target, symbol)), len(description), loop=True)
 
 
 @lru_cache(maxsize=4)
@@ -274,14 +306,20 @@ def _later(contractions: Sequence[Contraction], wanted: Sequence[Units], target:
 
 @dataclass(frozen=True, slots=True)
 class Needed:
-    """Native code that is in this process: the modules behind some kernels and contractions, one per kernel and one per contraction, in order; all
-    modules, and the functions that contractions will not call. `later`: name and dtype of functions that are compiled when they are called."""
+    """Native code that is in this process while somebody has this: the modules behind some kernels and contractions, one per kernel and one per
+    contraction, in order; all modules, and the functions that contractions will not call. `later`: name and dtype of functions that are compiled
+    when they are called; `code`: by the places of modules."""
 
     loops: tuple[Module, ...]
     called: tuple[Module, ...]
     modules: tuple[Module, ...]
     absent: frozenset[str]
     later: tuple[tuple[str, str], ...] = ()
+    code: Mapping[str, Code] = field(default_factory=dict, compare=False, repr=False)
+
+    def address(self, module: Module) -> int:
+        """Where the first function of one of the modules stands."""
+        return self.code[module.place].functions[module.symbols[0]]
 
 
 def needed(kernels: Sequence[LoopKernel], contractions: Sequence[Contraction]) -> Needed:
@@ -293,51 +331,51 @@ def needed(kernels: Sequence[LoopKernel], contractions: Sequence[Contraction]) -
             if kernel not in described:
                 described[kernel] = _loop(kernel, target)
         _count_kernels(list(described.values()))
-        first = _absentees([*([_runtime_module(target)] if contractions else []), *described.values()])  # contractions call the barrier
+        basis = [*([_runtime_module(target)] if contractions else []), *described.values()]  # contractions call the barrier
+        present = _present(basis)
+        first = _absentees(basis, present)
         code = _Objects(first, target)
         wanted = code.meanwhile(lambda: _wanted(contractions, target))  # which may write the text of the whole library
         every = [module for found in {id(found): found for found in wanted}.values() for module in found.modules]
         later = _later(contractions, wanted, target)
         units = [module for module in every if module.place not in later]
-        missing = _absentees(units)
+        present |= _present(units)
+        missing = _absentees(units, present)
         absent = frozenset(name for found in wanted for name in found.absent)
         compiled = code.all()
         if first or missing:
             gated = [module for module in every if module.place in later]
-            _load([*first, *missing], [*compiled, *_Objects(missing, target).all()], absent, gated)
+            present |= _load([*first, *missing], [*compiled, *_Objects(missing, target).all()], absent, gated)
         loops, called = tuple([described[kernel] for kernel in kernels]), tuple([found.modules[-1] for found in wanted])
-        return Needed(loops, called, (*dict.fromkeys(units), *described.values()), absent, tuple(later.values()))
+        return Needed(loops, called, (*dict.fromkeys(units), *described.values()), absent, tuple(later.values()), present)
 
 
-def recall(modules: Sequence[Module], kernels: Sequence[Module], absent: frozenset[str], later: Sequence[Module]) -> bool:
-    """Bring modules (some of them loop kernels) into this process if all of them are on the disk; `later` is brought when it is called."""
+def recall(modules: Sequence[Module], kernels: Sequence[Module], absent: frozenset[str], later: Sequence[Module]) -> dict[str, Code] | None:
+    """Bring modules (some of them loop kernels) into this process if all of them are on the disk; `later` is brought when it is called. Their code by
+    their places, or None."""
     with _lock:
         runtime_functions()
-        missing = _absentees(modules)
+        present = _present(modules)
+        missing = _absentees(modules, present)
         found = [disk_cache().get(module.key) for module in missing]
         code = [data for data in found if data is not None]
         if len(code) < len(missing):
-            return False
+            return None
         _count_kernels(kernels)
         COUNTERS.from_disk += len(missing)
         if missing:
-            _load(missing, code, absent, later)
-        return True
+            present |= _load(missing, code, absent, later)
+        return present
 
 
 def _count_kernels(modules: Sequence[Module]) -> None:
-    COUNTERS.kernels += sum(m.place not in _loaded for m in {m.key: m for m in modules}.values())
+    COUNTERS.kernels += len(_absentees(modules, _present(modules)))
 
 
-def address(module: Module) -> int:
-    """Where the first function of a module stands in this process."""
-    return _loaded[module.place][module.symbols[0]]
-
-
-def functions(kernels: Sequence[LoopKernel], contractions: Sequence[Contraction]) -> tuple[list[int], list[int]]:
-    """Addresses of loop kernels and of contractions, in order."""
-    found = needed(kernels, contractions)
-    return list(map(address, found.loops)), list(map(address, found.called))
+def functions(contractions: Sequence[Contraction]) -> list[int]:
+    """Addresses of contractions, in order."""
+    found = needed([], contractions)
+    return list(map(found.address, found.called))
 
 
 def native_object(key: str, text: str, target: TargetInfo) -> bytes:
@@ -358,10 +396,10 @@ def runtime_functions() -> dict[str, int]:
         if not _runtime:
             target = current()
             module = _runtime_module(target)
-            missing = _absentees([module])
+            missing = _absentees([module], _loaded)
             if missing:
                 _load(missing, _Objects(missing, target).all())
-            _runtime.update(_loaded[module.place])
+            _runtime.update(_loaded[module.place].functions)
         return _runtime
 
 

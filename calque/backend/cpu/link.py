@@ -355,7 +355,7 @@ def link(schedule: Schedule) -> Linked:
     stretches, checks = _stretches(schedule)
     starts = frozenset(s.first for s in stretches)
     needed, launched = _functions(schedule, native, flags, _contracts_alone(native, stretches))
-    functions = [library.address(module) for module in launched]
+    functions = [needed.address(module) for module in launched]
     records = np.array([functions, linker.offsets, interleave.flags(schedule, native, flags, starts)], np.int64).T.copy()
     patches = np.array(linker.patches, np.int64).reshape(-1, 3).T.copy()
     words = POOL.empty(max(len(linker.words), 1), np.dtype(np.int64))

@@ -6,7 +6,7 @@ from __future__ import annotations
 import atexit
 import os
 import threading
-from collections import deque
+from collections import ChainMap, deque
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import lru_cache
@@ -14,7 +14,7 @@ from typing import Any
 
 from calque.backend.cpu import compiler
 from calque.backend.cpu.compiler import SHORT
-from calque.backend.cpu.objects import Memory, UnsupportedObject, library_function, parse
+from calque.backend.cpu.objects import Memory, Pages, UnsupportedObject, library_function, parse, settle
 from calque.backend.cpu.processes import COUNTERS, POOL, Job, llvmlite_folder
 from calque.backend.cpu.target import TargetInfo, current
 from calque.base import config
@@ -183,7 +183,7 @@ NO_GATES: Mapping[str, int] = {}
 
 
 class Loader:
-    """Holds machine code in executable memory until the process ends. Objects may call functions of objects loaded before."""
+    """Brings machine code into executable memory. Objects may call functions of objects that were loaded (by `load`) before."""
 
     def __init__(self) -> None:
         self._engine: Any = None
@@ -191,17 +191,27 @@ class Loader:
         self._known: dict[str, int] = {}
 
     def load(self, objects: list[tuple[bytes, list[str]]], absent: Set[str] = frozenset(), gates: Mapping[str, int] = NO_GATES) -> list[int]:
-        """Addresses of the named functions of some objects, in order. `absent`: functions that will not be called (see `Memory.load`); `gates`: where
-        functions may be called that are not there."""
+        """Addresses of the named functions of some objects, in order, which are there until the process ends. `absent`: functions that will not be
+        called (see `Memory.load`); `gates`: where functions may be called that are not there."""
         with _lock:
             try:
-                found = self._memory.load([parse(data) for data, _ in objects], {**gates, **self._known}, absent)
+                found = self._memory.load([parse(data) for data, _ in objects], ChainMap(self._known, dict(gates)), absent)
             except UnsupportedObject as error:
                 if absent or gates:  # LLVM's loader takes a name once for all
                     raise CompileError(f"[cpu] expected to load machine code, got: {error}; allow executable memory") from error
                 found = self._by_llvm(objects)
             self._known.update(found)
             return [found[name] for _, names in objects for name in names]
+
+    def load_apart(self, objects: list[tuple[bytes, list[str]]], gates: Mapping[str, int] = NO_GATES) -> tuple[list[int], Pages | None]:
+        """For functions that no other object calls: they are there as long as somebody has the pages (what only LLVM's loader takes stays)."""
+        with _lock:
+            settle()
+            try:
+                found, pages = self._memory.load_apart([parse(data) for data, _ in objects], ChainMap(self._known, dict(gates)))
+            except UnsupportedObject:
+                return self.load(objects), None
+            return [found[name] for _, names in objects for name in names], pages
 
     def _by_llvm(self, objects: list[tuple[bytes, list[str]]]) -> dict[str, int]:
         """The same by LLVM's loader, for objects that ours does not take."""

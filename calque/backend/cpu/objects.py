@@ -12,6 +12,8 @@ import mmap
 import platform
 import struct
 import sys
+import weakref
+from collections import deque
 from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -138,16 +140,56 @@ def library_function(name: str) -> int:
     return 0
 
 
+class Pages:
+    """Memory that holds machine code, which is given back some time after the last reference to this is gone."""
+
+    __slots__ = ("size", "__weakref__")
+
+    def __init__(self, base: int, size: int) -> None:
+        self.size = size
+        _MAPPED[base] = place = _Place(self, _UNUSED.append)
+        place.base, place.size = base, size
+
+
+class _Place(weakref.ref[Pages]):
+    """Where pages stand; ends up on `_UNUSED` when nobody has them any more. C code alone does that: what a signal handler raised in a `__del__`
+    would be lost. While the interpreter goes down nothing is given back, because a thread may still run its code then."""
+
+    __slots__ = ("base", "size")
+    base: int
+    size: int
+
+
+_MAPPED: dict[int, _Place] = {}
+_UNUSED: deque[_Place] = deque()
+
+
+def settle() -> None:
+    """Give back what nobody has any more."""
+    while _UNUSED:
+        place = _UNUSED.popleft()
+        del _MAPPED[place.base]
+        _system().munmap(place.base, max(place.size, 1))
+
+
 class Memory:
-    """Executable memory: written first, then made executable and never written again. It is never given back, not even when the interpreter goes
-    down, because a thread may still run its code then."""
+    """Executable memory: written first, then made executable and never written again."""
 
     def load(self, objects: list[Object], known: Mapping[str, int], absent: Set[str] = frozenset()) -> dict[str, int]:
-        """Addresses of all functions that the objects define. `known`: functions of objects loaded before. `absent`: functions that will not be
-        called; if they are defined nowhere, a call of them ends the process.
+        """Addresses of all functions that the objects define, which stay there until the process ends. `known`: functions of objects loaded before.
+        `absent`: functions that will not be called; if they are defined nowhere, a call of them ends the process.
 
         Raises `UnsupportedObject`, before anything is loaded, if a name is defined nowhere.
         """
+        return self._load(objects, known, absent)[0]
+
+    def load_apart(self, objects: list[Object], known: Mapping[str, int]) -> tuple[dict[str, int], Pages]:
+        """The same for functions that are there as long as somebody has the pages."""
+        defined, base, size = self._load(objects, known, frozenset())
+        return defined, Pages(base, size)
+
+    def _load(self, objects: list[Object], known: Mapping[str, int], absent: Set[str]) -> tuple[dict[str, int], int, int]:
+        """Addresses of the functions, and where the pages begin and how long they are."""
         size = 0
         places = []
         for o in objects:
@@ -173,7 +215,7 @@ class Memory:
                 struct.pack_into("<Q", content, o.sections[section].address - base + where, (target + addend) % (1 << 64))
         ctypes.memmove(base, bytes(content), size)
         _seal(base, size)
-        return defined
+        return defined, base, size
 
 
 def _resolve(name: str, known: Mapping[str, int], absent: Set[str]) -> int:
@@ -189,6 +231,7 @@ def _system() -> ctypes.CDLL:
     word, number = ctypes.c_size_t, ctypes.c_int
     library.mmap.argtypes, library.mmap.restype = [ctypes.c_void_p, word, number, number, number, ctypes.c_long], ctypes.c_void_p
     library.mprotect.argtypes, library.mprotect.restype = [ctypes.c_void_p, word, number], number
+    library.munmap.argtypes, library.munmap.restype = [ctypes.c_void_p, word], number
     return library
 
 

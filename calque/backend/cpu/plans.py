@@ -135,7 +135,7 @@ def _schedule(found: dict[str, Any]) -> Schedule:
 
 def _linked(found: dict[str, Any], schedule: Schedule) -> Linked | None:
     """What was linked, with the functions of this process; None if they are not all on the disk."""
-    modules = tuple([Module(key, tuple(symbols), _nowhere(key), 0, variant) for key, symbols, variant, _ in found["modules"]])
+    modules = tuple([Module(key, tuple(symbols), _nowhere(key), 0, variant, bool(loop)) for key, symbols, variant, loop in found["modules"]])
     loops = tuple([module for module, row in zip(modules, found["modules"], strict=True) if row[3]])
     launched = tuple([modules[k] for k in found["launched"]])
     positions, sources, offsets = (_numbers(row) for row in found["patches"])
@@ -162,12 +162,14 @@ def _linked(found: dict[str, Any], schedule: Schedule) -> Linked | None:
     absent, later = frozenset(found["absent"]), tuple([(name, dtype) for name, dtype in found["later"]])
     alone = [module for s in stretches if runs_alone(s) for module in launched[s.first : s.first + s.count]]
     _require(not later or set(alone) <= set(loops))
-    if not library.recall(modules, loops, absent, [library.unit(name, dtype, current()) for name, dtype in later]):
+    code = library.recall(modules, loops, absent, [library.unit(name, dtype, current()) for name, dtype in later])
+    if code is None:
         return None
-    records[:, 0] = [library.address(module) for module in launched]
+    needed = Needed(loops, (), modules, absent, later, code)
+    records[:, 0] = [needed.address(module) for module in launched]
     return Linked(
         words, records, positions, sources, offsets, places[1], tuple(float_leaves), places[2], tuple(int_leaves), dynamic,
-        frozenset(positions.tolist()), {}, stretches, found["check_stretches"], found["bytes"], launched, Needed(loops, (), modules, absent, later),
+        frozenset(positions.tolist()), {}, stretches, found["check_stretches"], found["bytes"], launched, needed,
         ready,
     )  # fmt: skip
 

@@ -102,7 +102,7 @@ def race(kind: str, spec: Any, dtype: str, candidates: dict[str, contract.Contra
     blocks = [_filled(elements, dtype) for elements in (*spans, int(np.prod(spec.out_shape)))]
     calls: dict[str, tuple[Array, ...]] = {}
     for label, native in candidates.items():
-        address = library.functions([], [library.Contraction(kind, dtype, contract.ways_of(kind, native, dtype, target))])[1][0]
+        address = library.functions([library.Contraction(kind, dtype, contract.ways_of(kind, native, dtype, target))])[0]
         space = _filled(native.workspace_bytes(dtype, target) // np.dtype(dtype).itemsize + 64, dtype)
         words = np.array([*(block.ctypes.data for block in (*blocks, space)), *native.words()], np.int64)
         calls[label] = (np.array([[address, 0, 1]], np.int64), words, space)
