@@ -32,6 +32,7 @@ from calque.run.capture import Changes, Counts, Script
 from calque.run.causes import guard_missed
 from calque.run.losses import ReplayedLoss
 from calque.run.macro import Macro
+from calque.run.others import SECTION, handed_over
 from calque.run.recorder import Storage, flush, local
 from calque.run.source import user_line
 from calque.run.trie import BOUND
@@ -63,6 +64,7 @@ class Entry:
         self.uses_grads = bool(self.leaves)
         self.grads_matter = False  # whether some call has looked which ones exist
         self.complete = (False,) * len(self.leaves)  # the key if all gradients exist
+        self.writes: bool | None = None  # whether calls give gradients to leaves or write to what others may have; None: not known yet
         self.memory = Memory()
         self.hooks = Changes.hooks
         self.looks = 0  # until the table below is made
@@ -177,7 +179,7 @@ class Hybridized:
         if repeat is not None and not kwargs:
             result = repeat(args)
             if result.__class__ is Interrupted:
-                return self._interrupted(repeat, args, result.known)
+                return self._interrupted(repeat, args, result)
             if result is not MISSED:
                 self.misses = 0
                 return result
@@ -210,11 +212,21 @@ class Hybridized:
         memory = entry.memory
         if memory.refused:
             return self._as_written(args, kwargs, memory.refused)
+        if entry.writes is False:
+            result = self._again(key, entry, tensors, args, kwargs)
+        else:
+            with SECTION:  # else another thread finds leaves without gradients, or state that is only recorded
+                result = self._again(key, entry, tensors, args, kwargs)
+                handed_over(flush, state, "hybridize")
+        return result if result is not MISSED else self._as_written(args, kwargs, "arguments share memory")
+
+    def _again(self, key: Any, entry: Entry, tensors: list[Tensor], args: Any, kwargs: Any) -> Any:
+        """A call whose guards hold; `MISSED` if its arguments share memory."""
         found = entry.cells(tensors)
         if found is None:
-            return self._as_written(args, kwargs, "arguments share memory")
+            return MISSED
         cells, place = found
-        macro = memory.find(place, cells)
+        macro = entry.memory.find(place, cells)
         if macro is None:
             return self._record(key, entry, tensors, args, kwargs)
         self.misses = 0
@@ -222,25 +234,30 @@ class Hybridized:
             return self._walk(key, entry, macro, cells, tensors, args, kwargs)
         result = _replayed(entry, macro, cells, tensors)
         if macro.start_up:
-            self._look_for_repeat(entry, macro, args, kwargs)
+            self._look_for_repeat(key, entry, place, macro, args, kwargs)
         return result
 
-    def _look_for_repeat(self, entry: Entry, macro: Macro, args: Any, kwargs: Any) -> None:
+    def _look_for_repeat(self, key: Any, entry: Entry, place: Any, macro: Macro, args: Any, kwargs: Any) -> None:
         """Calls go on being replayed: perhaps the next ones find everything as this one has left it."""
         self.wait -= not kwargs
         if self.wait:
             return
         useful = self.repeat is not None and self.repeat.hits >= USEFUL
         self.wait = self.pause = FIRST if useful else min(2 * self.pause, LAST)
-        self.repeat = repeat_of(entry, macro, args)
+        self.repeat = repeat = repeat_of(entry, macro, args)
+        if repeat is not None:
+            repeat.key, repeat.place = key, place
 
-    def _interrupted(self, repeat: Repeat, args: Any, known: list[Any]) -> Any:
-        """A repeat that could not go on after it had drawn its numbers."""
-        tensors = [args[k] for k in repeat.arguments]
-        found = repeat.entry.cells(tensors)
-        if found is None:
-            return self._as_written(args, {}, "arguments share memory")
-        return _replayed(repeat.entry, repeat.macro, found[0], tensors, known)
+    def _interrupted(self, repeat: Repeat, args: Any, drawn: Interrupted) -> Any:
+        """A repeat that could not go on after it had drawn its numbers: a replay or a recording goes on with those."""
+        entry, macro, tensors = repeat.entry, repeat.macro, [args[k] for k in repeat.arguments]
+        with SECTION:
+            found = entry.cells(tensors)
+            if found is not None and found[1] == repeat.place and macro.fits(local.state.trace, found[0]):
+                return _replayed(entry, macro, found[0], tensors, drawn.known)
+            script = Script()
+            script.asked = drawn.asked
+            return self._record(repeat.key, entry, tensors, args, {}, script)
 
     def _walk(self, key: Any, entry: Entry, macro: Macro, cells: list[Any], tensors: list[Tensor], args: Any, kwargs: Any) -> Any:
         """A call that looks at values. Where it goes a way that is not known, Python goes on."""
@@ -256,12 +273,13 @@ class Hybridized:
         test = walk.steps[-1][0].test if walk.steps else None
         if test is not None and test.misses >= MISSES:
             entry.memory.refused = f"goes another way at every call, because of a value ({test.line})"
-        script = walk.take_back()
-        try:
-            return self._record(key, entry, tensors, args, kwargs, script)
-        finally:
-            if script.broken:
-                walk.restore()
+        with SECTION:
+            script = walk.take_back()
+            try:
+                return self._record(key, entry, tensors, args, kwargs, script)
+            finally:
+                if script.broken:
+                    walk.restore()
 
     def _as_written(self, args: Any, kwargs: Any, reason: str) -> Any:
         Counts.because(reason)
@@ -305,10 +323,19 @@ class Hybridized:
     # ------------------------------------------------------------------------------------------------------------ recording
 
     def _record(self, key: Any, entry: Entry, tensors: list[Tensor], args: Any, kwargs: Any, script: Script | None = None) -> Any:
+        """Run the function and learn what it records. Other threads that record, replay what writes, or train wait meanwhile; it waits for none of
+        them: what could is refused by the guards."""
+        with SECTION:
+            found = entry.cells(tensors) if script is not None or entry.valid() else None
+            if found is not None:
+                return self._recorded(key, entry, tensors, args, kwargs, script, *found)
+        Counts.because("finds that another thread has changed what it depends on")
+        return self.function(*args, **kwargs)
+
+    def _recorded(
+        self, key: Any, entry: Entry, tensors: list[Tensor], args: Any, kwargs: Any, script: Script | None, cells: list[Any], place: Any
+    ) -> Any:
         memory = entry.memory
-        found = entry.cells(tensors)
-        assert found is not None
-        cells, place = found
         grads_before = [t._grad for t in entry.leaves]
         first = next_number()
         modes = _modes()
@@ -335,7 +362,7 @@ class Hybridized:
         if entry.needs_gradients(capture):
             return lent.original(result)
         if macro is None or capture.failed:
-            memory.refused = capture.failed
+            memory.refused = "" if capture.met else capture.failed  # what comes of threads that meet need not come again
             Counts.because(capture.failed)
             return lent.original(result)
         try:
@@ -344,7 +371,7 @@ class Hybridized:
             result = lent.original(self._learn(entry, place, macro, capture, result, cells, grads_before, first, stand_ins))
             self.short = self._shortness(entry, macro, capture)
         except (Unsupported, Refused) as reason:
-            memory.refused = str(reason)
+            memory.refused = "" if capture.met else str(reason)
             Counts.because(str(reason))
             result = lent.original(result)
         capture.release()
@@ -388,6 +415,7 @@ class Hybridized:
             outcome.spent = spent_node(roots[0]) if spent else None
         mark = (outcome.spec, tuple(outcome.places), tuple(outcome.grads), tuple(outcome.differentiable), tuple(outcome.views), spent)
         macro.result = outcome
+        entry.writes = bool(entry.writes or outcome.grads or any(segment.written for segment in capture.segments))
         if not roots or spent:
             entry.memory.learn(place, capture, mark)
             return result

@@ -13,6 +13,7 @@ import collections
 import contextlib
 import dis
 import functools
+import queue
 import re
 import sys
 import threading
@@ -57,6 +58,9 @@ _TRANSPARENT = (  # objects without state that could change
     types.GetSetDescriptorType, types.MemberDescriptorType, types.CodeType, types.GenericAlias, types.UnionType, types.NotImplementedType, property,
     staticmethod, classmethod, super, re.Pattern, type(threading.Lock()), type(threading.RLock()), itemgetter, attrgetter,
     methodcaller, type(vars(dis.Instruction.__base__)["opname"]),  # a field of a named tuple
+)  # fmt: skip
+_LOCKS = (
+    type(threading.Lock()), type(threading.RLock()), threading.Condition, threading.Event, threading.Semaphore, threading.Barrier, queue.Queue,
 )  # fmt: skip
 _TRANSPARENT_MODULES = {"datetime", "decimal", "fractions", "pathlib", "typing", "zoneinfo"}
 _MADE = ("__init__", "__new__", "__post_init__", "__init_subclass__")
@@ -185,12 +189,20 @@ class Guards:
                     self._attribute(attributes, name)
         for entry in self._own:  # what code names may be written past `__setattr__`
             (self.always if entry[1] in self._named else self.modules).append(entry)
+        if self._locks():
+            raise Refused("takes a lock or waits for another thread")
         self.objects = bool(self.copies or self.orders or self.slots or self.kinds)
         read = self._changing & self._named
         if read:
             raise Refused(f"reads {min(read)}, which replays change")
         for group in self._rates if self._named & {*_RATES, *_MOMENTA} else ():
             self.always += [(group, name, group[name]) for name in _RATES + _MOMENTA if name in group]
+
+    def _locks(self) -> bool:
+        """Whether code can take what threads wait for: a replay would not take it, and a recording lets no other thread train meanwhile."""
+        found = [value for _, key, value in (*self.always, *self.modules, *self.slots) if key in self._named]
+        found += [value for _, value in self.cells] + [item for _, items in self.items for item in items]
+        return any(isinstance(value, _LOCKS) for value in found)
 
     def reach(self, value: Any, depth: int = 0) -> None:
         """Add what can be reached from a value that the function can see."""

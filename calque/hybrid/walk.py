@@ -17,7 +17,7 @@ from calque.run.interrupt import of_handler
 from calque.run.live import leaves
 from calque.run.losses import watch_value
 from calque.run.macro import Macro, key_of
-from calque.run.others import foreign_buffer
+from calque.run.others import LOCK, foreign_buffer
 from calque.run.recorder import Storage, Trace, flush, local
 from calque.run.trie import root
 
@@ -150,12 +150,15 @@ class Walk:
         script = Script()
         script.steps, script.asked = self.steps, self.asked
         script.flushed = max((k + 1 for k, (macro, _) in enumerate(self.steps) if macro.ending), default=0)
-        self._undo(script.flushed)
-        if not script.flushed:
-            return script
-        found = [*self.dropped.items(), *((k, _value(st)) for k, st in enumerate(self.cells) if st is not None)]
-        script.buffers = {k: buffer for k, buffer in found if buffer is not None}
-        self._rewind(script.flushed)
+        with LOCK:  # other threads look for both, value and trace
+            self._undo(script.flushed)
+            if not script.flushed:
+                return script
+            found = [*self.dropped.items(), *((k, _value(st)) for k, st in enumerate(self.cells) if st is not None)]
+            script.buffers = {k: buffer for k, buffer in found if buffer is not None}
+            self._rewind(script.flushed)
+            script.ran.update({id(item[0]): item[4] for item in self.after if item[4] is not None})
+            local.state.trace.ran = script.ran
         return script
 
     def _undo(self, flushed: int) -> None:
@@ -224,10 +227,11 @@ class Walk:
 
     def restore(self) -> None:
         """The call was broken off while it did again what the walk had done: what that gave holds."""
-        for storage, layout, version, writer, buffer in self.after:
-            storage.trace, storage.slot, storage.layout, storage.version, storage.writer = None, -1, layout, version, writer
-            storage.buffer, storage.home = buffer, None
-        local.state.trace = Trace(root())
+        with LOCK:
+            for storage, layout, version, writer, buffer in self.after:
+                storage.trace, storage.slot, storage.layout, storage.version, storage.writer = None, -1, layout, version, writer
+                storage.buffer, storage.home = buffer, None
+            local.state.trace = Trace(root())
 
 
 def _value(storage: Storage) -> Buffer | None:

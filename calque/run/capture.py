@@ -20,6 +20,7 @@ from calque.run.dispatch import raise_pending
 from calque.run.live import LIVE, LiveFloat, LiveInt, leaves, live, plain, rebuilt
 from calque.run.macro import ABSENT, ELSEWHERE, REALISED, Fresh, Macro, Number, Test, key_of, known_values, state_of
 from calque.run.numbers import scalar_tag
+from calque.run.others import LOCK
 from calque.run.recorder import INPUT, Storage, Trace, flush, local, materialise
 from calque.run.source import user_line
 from calque.run.trie import BOUND, Edge, root
@@ -41,6 +42,7 @@ class Script:
         self.steps: list[tuple[Macro, Any]] = []
         self.asked: list[list[Any]] = []
         self.buffers: dict[int, Buffer] = {}  # what the cells became, those that somebody still has
+        self.ran: dict[int, Buffer] = {}  # the same by id of the storage, of those that existed before the call
         self.flushed = 0  # stretches that are in programs that were started
         self.broken = False
 
@@ -70,13 +72,12 @@ class Capture:
         self.storages: list[Storage] = []  # new ones, alive when the call ended
         self.losses: list[tuple[Any, str]] = []  # where backward passes started
         self.given: list[list[Any]] = [] if script is None else list(script.asked)
-        self.reading = False
+        self.reading = self.met = False  # the latter: something that another thread has recorded
         self.looked_at: set[int] = set()  # ids of tensors; whoever looks which leaves have a gradient adds one
         self.stand_ins: dict[int, Any] = {}  # by id of a handle that stands for an argument: the argument
         self.targets: list[Storage] = []  # what Python is about to look at, or to copy to another device
         self._open()
-        self.entry_trace, self.entry_first = self.trace, self.first
-        self.entry_slots = {s for s in self.stood if s >= 0}
+        self.entry_trace, self.entry_first, self.entry_slots = self.trace, self.first, {s for s in self.stood if s >= 0}
 
     def _open(self) -> None:
         """Begin a stretch."""
@@ -87,6 +88,7 @@ class Capture:
         cells = [self.cell(k) for k in range(self.begun)]
         self.place = {id(st): k for k, st in enumerate(cells) if st is not None}
         self.stood = [state_of(trace, st) for st in cells]
+        self.met = self.met or ELSEWHERE in self.stood
         self.versions = [0 if st is None else st.version for st in cells]
         buffers = [None if st is None else st.buffer for st in cells]  # asked once: another thread may overwrite a value at any time
         self.buffers = {id(buffer): (ref(buffer), k) for k, buffer in enumerate(buffers) if buffer is not None}
@@ -148,18 +150,16 @@ class Capture:
         """Give the storages of the trace what they became when a replay ran it for this reason, and begin a new trace."""
         assert self.script is not None
         cells = {id(st): k for k in range(len(self.known)) for st in (self.cell(k),) if st is not None}
-        for storage in trace.attached.values():
-            if storage.trace is trace:
-                storage.trace = None
-        for storage in trace.storages:
-            if storage.trace is trace:
-                storage.trace, storage.home = None, None
-                number = cells.get(id(storage), -1)
-                storage.buffer = self.script.buffers.get(number) or Buffer(None)  # a value that nobody has any more
-        trace.storages.clear()
-        trace.attached.clear()
-        trace.inputs = []
-        local.state.trace = Trace(root(reason))
+        with LOCK:  # other threads look for both, value and trace
+            for storage in (*trace.attached.values(), *trace.storages):
+                if storage.trace is trace:
+                    if storage.buffer is None:
+                        storage.buffer = self.script.buffers.get(cells.get(id(storage), -1)) or Buffer(None)  # the latter: nobody has it any more
+                    storage.trace = storage.home = None
+            trace.storages, trace.attached, trace.inputs = [], {}, []
+            local.state.trace = Trace(root(reason))
+            if len(self.segments) < self.script.flushed:
+                local.state.trace.ran = self.script.ran
 
     def numbers(self, source: Callable[[], list[Any]], needed: bool = True) -> list[Any]:
         """What `source` says, as numbers that a replay asks it for. `needed`: some of them must be used, else they were lost."""
@@ -263,10 +263,9 @@ class Capture:
             self.abort("copies a value that the guards do not reach")
         if self.failed:
             return start(None)
-        macro = self.segments[-1]
-        if scripted and macro.copies != copies:
+        if scripted and self.segments[-1].copies != copies:
             self.abort("copies something else than before")
-        macro.copies = copies
+        self.segments[-1].copies = copies
         given: list[Buffer] | None = None
         if self.script is not None and len(self.segments) <= self.script.flushed:
             given = [self.script.buffers.get(len(self.known) + k) or Buffer(None) for k in range(len(sources))]
@@ -384,7 +383,8 @@ class Capture:
         order = {id(st): k for k, st in enumerate(trace.storages)}  # a replay lists them as the call did: programs depend on it
         written.sort(key=lambda w: order.get(id(cells[w[0]]), -1))
         appended = [order[id(cells[w[0]])] for w in written if order.get(id(cells[w[0]]), -1) >= storages0]
-        if any(cells[w[0]].trace is not trace for w in written):  # type: ignore[union-attr]
+        if (others := [cells[w[0]].trace for w in written if cells[w[0]].trace is not trace]):  # type: ignore[union-attr]
+            self.met = self.met or any(others)
             self.abort("writes to a tensor whose value leaves the call")
         used = self._used(inputs, written)
         peeks = self._peeks(used)

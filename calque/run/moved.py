@@ -36,6 +36,8 @@ class Bound(Exception):
 
 def moved(macro: Macro, trace: Trace, cells: list[Storage | None]) -> Macro | None:
     """`macro`, as its call would be recorded where the trace stands; None if only running it tells."""
+    if macro.result is None:  # what follows in the call is known there alone
+        return None
     if macro.test is not None or macro.copies is not None or macro.fresh or macro.checks or local.state.device is not None:
         return None
     if macro.ending == BOUND:  # pending work is cut there, not here
@@ -81,7 +83,9 @@ class _Move:
         if any(stood < REALISED for _, stood in expect):
             raise Bound
         for k, edge in enumerate(reversed(edges)):
-            if edge.op is not INPUT:  # an input enters where its value is first used
+            if edge.op is INPUT:  # what is in the trace there, and not here, enters where it is first used
+                self._slot(first + k)
+            else:
                 self._step(edge, first + k)
                 if self.trace.cur.boundary and edge is not macro.end:
                     raise Bound

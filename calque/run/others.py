@@ -59,31 +59,49 @@ class Seen:
 def foreign_buffer(storage: Any, state: Any) -> Buffer:
     """Value of a storage that another thread has recorded and not flushed. All values that the trace holds are evaluated at once: whoever needs
     one parameter or gradient needs the others too. `state`: of this thread."""
-    with LOCK:
-        for _ in range(_TRIES):
+    if state.capture is not None:
+        state.capture.met = True
+    for _ in range(_TRIES):
+        with LOCK:
             buffer: Buffer | None = storage.buffer
             if buffer is not None:
                 return buffer
-            trace, slot = storage.trace, storage.slot
+            trace = storage.trace
             if trace is None:  # nobody will ever compute it
                 break
-            if storage.layout.device is META:
-                raise no_values()
-            if storage.version and not state.nested:
-                Sharing.met(trace)
-            seen = state.seen
-            if seen is not None and seen.trace is trace and slot in seen.buffers:
-                return seen.buffers[slot]  # type: ignore[no-any-return]
-            held = SHIELD.hold()
-            try:
-                found = _evaluated(trace, slot, storage.layout.device)
-            finally:
-                if held:
-                    SHIELD.release()
-            if found is not None:
-                state.seen = Seen(trace, found)
-                return found[slot]
+            found = _found(storage, trace, state)
+        if found is not None:
+            return found
+        if trace.ran is not None:
+            with SECTION:  # until its thread has come to the end of what it does again
+                pass
     raise interrupted()
+
+
+def _found(storage: Any, trace: Any, state: Any) -> Buffer | None:
+    """The value of a storage of the trace of another thread, if it can be had now."""
+    if trace.ran is not None:
+        return trace.ran.get(id(storage))  # type: ignore[no-any-return]
+    slot = storage.slot
+    if storage.trace is not trace:  # then the slot may be one of another trace
+        return None
+    if storage.layout.device is META:
+        raise no_values()
+    if storage.version and not state.nested:
+        Sharing.met(trace)
+    seen = state.seen
+    if seen is not None and seen.trace is trace and slot in seen.buffers:
+        return seen.buffers[slot]  # type: ignore[no-any-return]
+    held = SHIELD.hold()
+    try:
+        found = _evaluated(trace, slot, storage.layout.device)
+    finally:
+        if held:
+            SHIELD.release()
+    if found is None:
+        return None
+    state.seen = Seen(trace, found)
+    return found[slot]
 
 
 def _evaluated(trace: Any, slot: int, device: Any) -> dict[int, Buffer] | None:

@@ -72,7 +72,7 @@ def realised(buffer: Buffer, value: Layout) -> Storage:
 class Trace:
     """What one thread has recorded since its last flush. `inputs`, `scalars`, `cur`, `n` change with no call in between, where Ctrl-C could come."""
 
-    __slots__ = ("cur", "n", "storages", "attached", "inputs", "scalars", "checks", "passed", "early")
+    __slots__ = ("cur", "n", "storages", "attached", "inputs", "scalars", "checks", "passed", "early", "ran")
 
     def __init__(self, root: Edge) -> None:
         self.cur = root
@@ -84,6 +84,7 @@ class Trace:
         self.checks: list[tuple[int, Callable[[int], Exception], str]] = []
         self.passed: list[tuple[Any, int]] = []  # stretches that were replayed, and how many inputs there were then
         self.early: Any = None  # what was begun of the program that is expected (see `early`)
+        self.ran: dict[int, Buffer] | None = None  # by id of a storage: values of a call that is recorded again after its programs have run
 
 
 class State:
@@ -192,8 +193,10 @@ def base_slot(trace: Trace, storage: Storage) -> int:
     if buffer is None:
         return _input_slot(trace, foreign_buffer(storage, local.state), storage.layout)
     slot, key = _input_slot(trace, buffer, storage.layout), id(storage)
-    if storage.buffer is not buffer:
-        return slot  # another thread has overwritten it since
+    if storage.buffer is not buffer:  # another thread has overwritten it since
+        if local.state.capture is not None:
+            local.state.capture.met = True
+        return slot
     trace.attached[key] = storage  # from the slot on no call: Ctrl-C comes behind calls, and one half without the other loses the next value
     storage.trace, storage.slot = trace, slot
     capture = local.state.capture

@@ -228,3 +228,27 @@ def test_another_way_is_taken_up_by_python_elsewhere() -> None:
             values += [function(a.exp(), state).tolist(), function(a.neg() if k % 2 else a.exp() + 1.0, state).tolist()]
         found.append((values, state.tolist()))
     assert found[0] == found[1]
+
+
+def test_a_step_with_something_behind_it_is_taken_elsewhere() -> None:
+    """What enters the trace in the middle of an operation enters it there wherever the call is, and the first stretch of several is not moved."""
+    w, count = calque.zeros(3, requires_grad=True), calque.zeros(())
+    optimizer = calque.optim.SGD([w], lr=1.0)
+
+    @calque.compile
+    def step(x: Any) -> Any:
+        count.add_(x[0])
+        optimizer.zero_grad()
+        (w * x).sum().backward()
+        optimizer.step()
+        return x - 1.0
+
+    total = 0.0
+    for k in (0, 0, 0, 0, 1, 1, 1, 2, 2, 3, 3, 2, 0, 1):
+        x = calque.ones(3)
+        calque.synchronize()
+        for _ in range(k):
+            x = x * 2.0
+        assert step(x).tolist() == [2.0**k - 1.0] * 3
+        total += 2.0**k
+    assert count.item() == total and w.tolist() == [-total] * 3

@@ -18,7 +18,7 @@ from calque.backend.cpu import executable, link, same
 from calque.base.config import settings
 from calque.hybrid import call as hybrid_call
 from calque.hybrid import repeat
-from calque.run import dispatch, recorder
+from calque.run import dispatch, recorder, trie
 from calque.run.causes import flush_lines
 
 F = nn.functional
@@ -307,13 +307,14 @@ def test_steps_on_a_logical_device(device: str, _two: None) -> None:
     assert jobs[0][1].repeat.hits > 10  # type: ignore[union-attr]
 
 
-def test_threads_that_call_one_function(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Steps on the same words with two threads: as many steps as with one, each with its own loss. The team comes second, where the recordings of
-    the first are: begun from nothing, Python takes some of its calls over, and these are not safe beside other threads (a known defect)."""
-    for way in ("alone", "team"):
-        with monkeypatch.context() as patch:
-            _run_as(way, patch)
-            _call_from_two_threads()
+@pytest.mark.parametrize("way", ["alone", "team", "long"])
+def test_threads_that_call_one_function(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steps on the same words with two threads, begun from nothing: as many steps as with one, each with its own loss."""
+    _run_as(way, monkeypatch)
+    recorder.flush("test")
+    calque.synchronize()
+    trie.forget()
+    _call_from_two_threads()
 
 
 def _call_from_two_threads() -> None:
