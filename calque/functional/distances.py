@@ -92,7 +92,7 @@ def cross(input: Tensor, other: Tensor, dim: int | None = None) -> Tensor:
         if dim is None:
             raise ShapeError(f"[cross] no dimension of size 3 in input: got shape {shape}")
     d = normalize_dim(dim, len(shape), "cross")
-    if not input._layout.shape[d] == other._layout.shape[d] == 3:
+    if not shape or not input._layout.shape[d] == other._layout.shape[d] == 3:
         raise ShapeError(
             f"[cross] inputs dimension {d} must have length 3, got shapes {tuple(input._layout.shape)} and "
             f"{tuple(other._layout.shape)}"

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import calque
+from calque.base.errors import ShapeError
 from calque.nn import functional as F
 
 
@@ -142,3 +143,16 @@ def test_numbers_have_nothing_to_transpose() -> None:
     assert x.mT.item() == x.mH.item() == x.movedim(0, 0).item() == x.movedim(-1, 0).item() == 3.0
     with pytest.raises(IndexError, match="Dimension out of range"):
         x.movedim(1, 0)
+
+
+def test_vector_products_need_a_dim_of_three() -> None:
+    for shape in ((), (2,), (3, 2)):
+        with pytest.raises(ShapeError, match="must have length 3"):
+            calque.linalg.cross(calque.ones(shape), calque.ones(shape))
+
+
+def test_a_number_has_no_dim_to_repeat_along() -> None:
+    for dim in (0, -1, 1):
+        with pytest.raises(IndexError, match="leave dim out"):
+            calque.tensor(2.0).repeat_interleave(3, dim)
+    assert calque.tensor(2.0).repeat_interleave(3).tolist() == [2.0] * 3
