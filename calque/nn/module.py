@@ -15,6 +15,7 @@ from calque.nn.convert import Conversions
 from calque.nn.hooks import BackwardHooks, HookDict, RemovableHandle
 from calque.nn.parameter import Buffer, Parameter
 from calque.nn.registry import Registry
+from calque.nn.traps import exchanged, look_at_lists
 from calque.run.capture import Changes
 from calque.run.effects import gradients_matter
 
@@ -207,7 +208,7 @@ class Module(Conversions):
             )
         if param is not None and "_name" not in param.__dict__:
             param.__dict__["_name"] = name
-        self._parameters[name] = param
+        self._replace("_parameters", name, param)
         Changes.epoch += 1
 
     def register_buffer(self, name: str, tensor: Any, persistent: bool = True) -> None:
@@ -231,7 +232,7 @@ class Module(Conversions):
         if module is not None and not isinstance(module, Module):
             hint = "; unpack it, as in Sequential(*layers)" if isinstance(module, (list, tuple)) else "; pass a layer, such as nn.ReLU()"
             raise TypeError(f"[add_module] {_type_name(module)} is not a Module subclass{hint}")
-        self._modules[name] = module
+        self._replace("_modules", name, module)
         Changes.epoch += 1
 
     register_module = add_module
@@ -258,16 +259,16 @@ class Module(Conversions):
         elif parameters is not None and name in parameters:
             if value is not None:
                 raise TypeError(f"[Module] cannot assign '{_type_name(value)}' as parameter '{name}' (nn.Parameter or None expected); {_hint(value)}")
-            parameters[name] = None
+            self._replace("_parameters", name, None)
         elif isinstance(value, Module):
             if "_modules" not in own:
                 raise AttributeError("[Module] cannot assign module before Module.__init__() call; begin __init__ with super().__init__()")
             self._forget(name, "_modules")
-            own["_modules"][name] = value
+            self._replace("_modules", name, value)
         elif parameters is not None and name in own["_modules"]:
             if value is not None:
                 raise TypeError(f"[Module] cannot assign '{_type_name(value)}' as child module '{name}' (nn.Module or None expected); {_hint(value)}")
-            own["_modules"][name] = None
+            self._replace("_modules", name, None)
         elif isinstance(value, Buffer) or (parameters is not None and name in own["_buffers"]):
             self._set_buffer(name, value)
         else:
@@ -284,6 +285,14 @@ class Module(Conversions):
             self.register_buffer(name, value, value.persistent)
         else:
             own["_buffers"][name] = value
+
+    def _replace(self, registry: str, name: str, value: Any) -> None:
+        """Register a parameter or module (or None); what was there before leaves the model."""
+        entries = self.__dict__[registry]
+        old = entries.get(name)
+        entries[name] = value
+        if value is not None:
+            exchanged(old, value)
 
     def _forget(self, name: str, keep: str) -> None:
         """Remove what else is called `name`."""
@@ -349,6 +358,8 @@ class Module(Conversions):
         seen: set[int] = set()
         modules = self.named_modules(prefix=prefix, remove_duplicate=remove_duplicate) if recurse else [(prefix, self)]
         for path, module in modules:
+            if recurse and registry == "_parameters":
+                look_at_lists(module, self)
             for name, value in module.__dict__[registry].items():
                 if value is None or id(value) in seen:
                     continue

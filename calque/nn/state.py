@@ -189,7 +189,7 @@ def _put(owner: Any, name: str, current: Any, value: Any, assign: bool) -> None:
         current.copy_(value)
     elif isinstance(current, Parameter):
         fresh = value if isinstance(value, Parameter) else Parameter(value, requires_grad=current._requires_grad)
-        owner._parameters[name] = fresh
+        owner._replace("_parameters", name, fresh)
     else:
         owner._buffers[name] = value.detach()
 

@@ -22,6 +22,7 @@ from calque.base import dtypes as dt
 from calque.base.errors import ArgumentError, DTypeError, StateDictError, how_to_pass
 from calque.base.text import function_name, shown, type_name
 from calque.functional.common import is_tensor
+from calque.nn.traps import Departures, look_for_departed
 from calque.optim.replay import update_again
 from calque.run import recorder
 from calque.run.capture import numbers
@@ -83,6 +84,9 @@ def _hooked(function: Callable[..., Any]) -> Callable[..., Any]:
         if capture is not None:
             self._check_replay(capture)
             gradients_matter()
+        if self._departures != Departures.count:
+            self._departures = Departures.count
+            look_for_departed(self)
         self._stepping, self._opt_called = get_ident(), True
         try:
             before = self._optimizer_step_pre_hooks
@@ -122,6 +126,7 @@ class Optimizer:
 
     _stepping = 0  # the thread that is in `step`
     _opt_called = False
+    _departures = 0  # of all models, when it last looked for parameters of its own among them
     _updates: Any = None  # see `optim.again`
     _given: list[list[float]] | None = None  # numbers of the groups, for an update whose replay has asked for them already
 
@@ -143,7 +148,7 @@ class Optimizer:
             )
         if not isinstance(defaults, dict):
             raise DTypeError(f"[{type(self).__name__}] expected defaults as a dict of options, got {type_name(defaults)}; pass dict(lr=...)")
-        self.defaults = defaults
+        self.defaults, self._departures = defaults, Departures.count
         self._reset_hooks()
         self.state: defaultdict[Any, dict[str, Any]] = defaultdict(dict)
         self.param_groups: list[dict[str, Any]] = []

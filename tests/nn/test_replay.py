@@ -227,6 +227,7 @@ def random_loop(seed: int, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return [*found, *(float(v.double().sum()) for v in model.state_dict().values())]
 
 
+@pytest.mark.filterwarnings("ignore:.SGD. 1 of the 5 parameters")  # one of the changes is that trap
 @pytest.mark.parametrize("number", range(30))
 def test_random_loops(number: int, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     def run() -> list[np.ndarray]:

@@ -17,7 +17,9 @@ from calque.nn.functional.legacy import legacy_reduction
 from calque.nn.functional.rows import GATHER, SELECT_ROWS, choose, largest, positions, powers, total, wide
 from calque.nn.functional.softmax import log_softmax
 from calque.nn.gradient import Saved, with_gradient
+from calque.run.nodes import GradNode
 from calque.run.source import warn_user
+from calque.run.versions import version_of
 from calque.tensor import Tensor, record
 
 __all__ = ["cross_entropy", "nll_loss"]
@@ -149,9 +151,15 @@ def _check(op: str, input: Tensor, target: Tensor, weight: Any) -> None:
 
 def warn_probabilities(op: str, input: Tensor) -> None:
     """Probabilities where their logarithms are wanted give a loss that is no loss: say so once."""
-    if getattr(input, "_is_softmax", None) is None:
+    node = input._grad_fn
+    if getattr(input, "_is_softmax", None) is not None:
+        made = "" if version_of(input._storage) else "softmax"  # log_() may have followed
+    else:
+        made = node.edge.op.name if node.__class__ is GradNode and node.edge.op.name in ("exp", "sigmoid") else ""
+    if not made:
         return
-    text = f"[{op}] the input is the result of softmax: {op} expects log-probabilities, so use log_softmax instead"
+    instead = "log_softmax" if made == "softmax" else "its logarithm" if made == "exp" else "logsigmoid"
+    text = f"[{op}] the input is the result of {made}: {op} expects log-probabilities, so use {instead} instead"
     if settings.checked:
         raise ArgumentError(text)
     if op not in _told:
