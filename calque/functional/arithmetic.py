@@ -13,7 +13,7 @@ import numpy as np
 
 from calque.base import dtypes as dt
 from calque.base.errors import ArgumentError, DTypeError, how_to_pass
-from calque.base.text import shown, type_name
+from calque.base.text import described, shown, type_name
 from calque.functional.common import Operand, cast, is_number, is_tensor, linked, method, number, operand, prim, require_tensors, result_dtype
 from calque.functional.options import fill_number
 from calque.functional.writing import own_result
@@ -217,6 +217,8 @@ def _scaled(name: str, function: Binary, a: Any, b: Any, alpha: Any) -> Any:
     """a + alpha b (or a - alpha b), where a and b alone decide the dtype; 16-bit floats are rounded once."""
     if alpha.__class__ is int and alpha == 1:
         return call(name, function, a, b)
+    if not is_number(alpha) and not is_tensor(alpha):
+        raise DTypeError(f"[{name}] expected alpha as a number, got {described(alpha)}; multiply by other values yourself")
     if not (is_tensor(a) or is_tensor(b)) or not (is_tensor(a) or is_number(a)) or not (is_tensor(b) or is_number(b)):
         return call(name, function, a, call(name, _mul, b, alpha))
     common = result_dtype(a, b)

@@ -50,7 +50,7 @@ def is_int(x: Any) -> bool:
     """An int, a NumPy one, or an integer Tensor of one element."""
     if is_tensor(x):
         return x._layout.numel == 1 and x._layout.dtype.category < 2  # type: ignore[no-any-return]
-    return hasattr(x, "__index__") and not isinstance(x, np.ndarray)
+    return hasattr(x, "__index__") and not isinstance(x, (np.ndarray, type))
 
 
 def is_real(x: Any) -> bool:
@@ -173,6 +173,15 @@ def _kind_for(name: str, parameter: inspect.Parameter) -> tuple[str, Callable[[A
     return kind_of(CONVENTIONS.get(name, parameter.annotation) if unsaid else parameter.annotation)
 
 
+def _too_wide(function: Callable[..., Any], args: Sequence[Any], keywords: Mapping[str, Any]) -> tuple[str, int] | None:
+    """(parameter, value) of an integer among the arguments that no machine integer holds."""
+    for name, value in inspect.signature(function).bind(*args, **keywords).arguments.items():
+        for item in value if isinstance(value, (tuple, list)) else (value,):
+            if isinstance(item, int) and not -(1 << 63) <= item < 1 << 63:
+                return name, item
+    return None
+
+
 _ALTERNATIVES = re.compile(r"\|(?![^\[]*\])")  # not those inside of brackets
 
 
@@ -235,6 +244,8 @@ def explained(name: str, function: Callable[..., Any], args: Sequence[Any], keyw
         return _no_such_call(name, function, misfit)
     for parameter, expected, value in wrong_arguments(function, args, keywords):
         return refusal(name, parameter, expected, value)
+    if isinstance(error, OverflowError) and (wide := _too_wide(function, args, keywords)) is not None:
+        return ArgumentError(f"[{name}] expected integers of 64 bits, got {shown(wide[1])} as {wide[0]!r}; pass a smaller one")
     found: Exception | None = no_tensor(name, error) if isinstance(error, AttributeError) else None
     if found is not None or is_guess(error) or not _comes_from_inside(error):
         return found

@@ -11,7 +11,7 @@ import numpy as np
 from calque.base import dtypes as dt
 from calque.base.errors import ArgumentError, AutogradError, DTypeError
 from calque.base.layout import dense_layout
-from calque.base.text import shown, type_name
+from calque.base.text import described, shown, type_name
 from calque.functional.common import cast, method, require_tensors
 from calque.functional.creation import from_numpy
 from calque.functional.formats import clone
@@ -193,7 +193,11 @@ def from_dlpack(ext_tensor: Any, *, device: Any = None, copy: bool | None = None
     """
     if isinstance(ext_tensor, Tensor):
         return detach(ext_tensor)
-    capsule = ext_tensor.__dlpack__() if hasattr(ext_tensor, "__dlpack__") else ext_tensor
+    try:
+        capsule = ext_tensor.__dlpack__() if hasattr(ext_tensor, "__dlpack__") else ext_tensor
+    except BufferError as reason:
+        hint = "copy it first" if "readonly" in str(reason) else "convert it to numbers first"
+        raise DTypeError(f"[from_dlpack] expected memory that can be shared, got {described(ext_tensor)}: {reason} {hint}") from None
     if type(capsule).__name__ != "PyCapsule":
         raise TypeError(f"[from_dlpack] expected an object with __dlpack__ or a DLPack capsule, got {type_name(ext_tensor)}")
     bfloat = _is_bfloat(capsule)

@@ -33,7 +33,7 @@ def placed(function: Function, like: bool = False, position: int | None = None) 
     @answering
     @functools.wraps(function)
     def create(*args: Any, device: Any = None, layout: Any = None, pin_memory: bool = False, **keywords: Any) -> Any:
-        if layout is not None or pin_memory:
+        if layout is not None or pin_memory is not False:
             _check_memory(function.__name__, layout, pin_memory)
         if position is not None and len(args) > position:
             device, args = args[position], args[:position]

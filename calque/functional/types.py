@@ -9,7 +9,7 @@ from calque.autograd.moving import move
 from calque.base import dtypes as dt
 from calque.base.device import CPU, META, Device
 from calque.base.errors import ArgumentError, DTypeError, ShapeError
-from calque.base.text import shown
+from calque.base.text import described, shown
 from calque.functional.common import attribute, is_tensor, method, require_operands
 from calque.functional.formats import converted
 from calque.functional.options import resolve_device, resolve_dtype
@@ -177,6 +177,9 @@ def promote_types(type1: dt.DType, type2: dt.DType) -> dt.DType:
     >>> calque.promote_types(calque.int64, calque.float32)
     torch.float32
     """
+    for name, given in (("type1", type1), ("type2", type2)):
+        if not isinstance(given, dt.DType):
+            raise DTypeError(f"[promote_types] expected a dtype, got {described(given)} as {name!r}; pass one such as calque.float32")
     return dt.promote(type1, type2)
 
 

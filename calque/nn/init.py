@@ -139,7 +139,7 @@ def dirac_(tensor: Tensor, groups: int = 1) -> Tensor:
     shape = tuple(tensor._layout.shape)
     if len(shape) not in (3, 4, 5):
         raise ShapeError(f"[dirac_] Only tensors with 3, 4, or 5 dimensions are supported, got shape {shape}")
-    if shape[0] % groups:
+    if groups < 1 or shape[0] % groups:
         raise ArgumentError(f"[dirac_] dim 0 must be divisible by groups, got {shape[0]} and groups={groups}")
     values = np.zeros(shape)
     per_group = shape[0] // groups

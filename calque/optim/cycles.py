@@ -13,6 +13,10 @@ from calque.optim.optimizer import Optimizer
 from calque.optim.schedule import LRScheduler, per_group, require_optimizer, set_value
 
 
+def _no_epochs() -> ArgumentError:
+    return ArgumentError("[CosineAnnealingLR] expected T_max >= 1, the number of epochs from the highest to the lowest rate, got 0")
+
+
 class CosineAnnealingLR(LRScheduler):
     """lr = eta_min + (base - eta_min) (1 + cos(pi epoch / T_max)) / 2 (Loshchilov & Hutter 2017, equation 5)."""
 
@@ -27,7 +31,7 @@ class CosineAnnealingLR(LRScheduler):
         if self._step_count == 1 and self.last_epoch > 0:
             return self.closed_form()
         if not self.T_max:
-            raise ArgumentError("[CosineAnnealingLR] expected T_max >= 1, the number of epochs from the highest to the lowest rate, got 0")
+            raise _no_epochs()
         groups, low, t = self.optimizer.param_groups, self.eta_min, self.last_epoch
         if (t - 1 - self.T_max) % (2 * self.T_max) == 0:  # at the bottom, where the ratio below is 0 / 0
             rise = (1 - math.cos(math.pi / self.T_max)) / 2
@@ -36,6 +40,8 @@ class CosineAnnealingLR(LRScheduler):
         return [ratio * (g["lr"] - low) + low for g in groups]
 
     def closed_form(self) -> list[Any]:
+        if not self.T_max:
+            raise _no_epochs()
         return [self.eta_min + (base - self.eta_min) * (1 + math.cos(math.pi * self.last_epoch / self.T_max)) / 2 for base in self.base_lrs]
 
 

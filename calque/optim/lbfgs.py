@@ -9,8 +9,9 @@ import numpy as np
 
 from calque import functional as T
 from calque.autograd.modes import enable_grad, no_grad
-from calque.base.errors import ArgumentError
-from calque.base.text import shown
+from calque.base.errors import ArgumentError, DTypeError
+from calque.base.text import described, shown
+from calque.functional.common import is_number, is_tensor
 from calque.optim.optimizer import Optimizer, check_range, replace
 from calque.run import recorder
 from calque.run.others import SECTION, handed_over
@@ -72,12 +73,14 @@ class LBFGS(Optimizer):
     @no_grad()
     def step(self, closure: Callable[[], Any]) -> Any:  # type: ignore[override]
         """Up to `max_iter` iterations; returns the first loss."""
+        if not callable(closure):
+            raise DTypeError(f"[LBFGS] expected a function that evaluates the model and returns the loss, got {described(closure)} as 'closure'")
         group, evaluate = self.param_groups[0], enable_grad()(closure)
         state = self.state[group["params"][0]]
         state.setdefault("func_evals", 0), state.setdefault("n_iter", 0)
         lr, most, tolerance = float(group["lr"]), group["max_iter"], group["tolerance_change"]
         first = evaluate()
-        loss, gradient, calls = float(first), self._gradient(), 1
+        loss, gradient, calls = _loss(first), self._gradient(), 1
         state["func_evals"] += 1
         if _largest(gradient) <= group["tolerance_grad"]:
             return first
@@ -96,7 +99,7 @@ class LBFGS(Optimizer):
                 state["t"] = t
             self._move(t, d)
             if not group["line_search_fn"] and turn < most:  # nobody would use the loss after the last
-                loss, gradient, used = float(evaluate()), self._gradient(), 1
+                loss, gradient, used = _loss(evaluate()), self._gradient(), 1
             calls += used
             state["func_evals"] += used
             if turn == most or calls >= group["max_eval"] or _largest(gradient) <= group["tolerance_grad"]:
@@ -127,7 +130,7 @@ class LBFGS(Optimizer):
 
         def evaluate(t: float) -> _Point:
             self._move(t, d)
-            loss, gradient = float(closure()), self._gradient()
+            loss, gradient = _loss(closure()), self._gradient()
             with SECTION:
                 for p, place in zip(parameters, places, strict=True):
                     replace(p, place)
@@ -136,6 +139,13 @@ class LBFGS(Optimizer):
         narrow = self.param_groups[0]["tolerance_change"] / _largest(d)
         found, used = _strong_wolfe(evaluate, start, t, narrow, calls)
         return found.loss, found.gradient, found.step, used
+
+
+def _loss(value: Any) -> float:
+    """What a closure has returned, as a number."""
+    if not is_tensor(value) and not is_number(value):
+        raise DTypeError(f"[LBFGS] expected the closure to return the loss, got {described(value)}; end it with `return loss`")
+    return float(value)
 
 
 def _largest(values: Any) -> float:

@@ -20,7 +20,7 @@ from calque.autograd.api import RemovableHandle
 from calque.autograd.modes import enable_grad, no_grad
 from calque.base import dtypes as dt
 from calque.base.errors import ArgumentError, DTypeError, StateDictError, how_to_pass
-from calque.base.text import function_name, shown, type_name
+from calque.base.text import described, function_name, shown, type_name
 from calque.functional.common import is_tensor
 from calque.nn.traps import Departures, look_for_departed
 from calque.optim.replay import update_again
@@ -269,6 +269,8 @@ class Optimizer:
         """Update every parameter that has a gradient. `closure` re-evaluates the model and returns the loss."""
         loss = None
         if closure is not None:
+            if not callable(closure):
+                raise DTypeError(f"[{type(self).__name__}] expected a function or None as 'closure', got {described(closure)}; leave it out")
             with enable_grad():
                 loss = closure()
         state = recorder.local.state

@@ -183,7 +183,10 @@ class Call:
                 names = [
                     n
                     for n in sorted(set(dir(result)) - INNER)
-                    if (not n.startswith("_") or n in ("__iter__", "__len__", "__getitem__")) and callable(getattr(result, n))
+                    if (not n.startswith("_") or n in ("__iter__", "__len__", "__getitem__"))
+                    and callable(getattr(result, n))
+                    and hasattr(type(result), n)  # not an argument of ours that it keeps
+                    and not inspect.isdatadescriptor(getattr(type(result), n))
                 ]
                 if not names:
                     return

@@ -90,6 +90,17 @@ def test_what_counts_as_one_int_is_a_size(call: Any) -> None:
             assert call(one).shape == wanted
 
 
+def LBFGS() -> Any:
+    return calque.optim.LBFGS([calque.ones(2, requires_grad=True)])
+
+
+def closed_form(t_max: int) -> None:
+    optimizer = calque.optim.SGD([calque.ones(2)], lr=1.0)
+    optimizer.step()
+    with pytest.warns(UserWarning):
+        calque.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=t_max).step(3)
+
+
 WRONG = [
     (lambda: F.pixel_shuffle(calque.ones(2, 2), 1), "[pixel_shuffle] expected input with at least 3 dims, got shape (2, 2)"),
     (lambda: F.unfold(calque.ones(4), 1), "[unfold] expected input with 3 to 4 dims, got shape (4,); add some with unsqueeze(...)"),
@@ -116,6 +127,26 @@ WRONG = [
     (lambda: nn.utils.spectral_norm(nn.Linear(2, 2), "w"), "[spectral_norm] expected a parameter named 'w'"),
     (lambda: calque.optim.lr_scheduler.StepLR(3, 1), "[StepLR] expected an Optimizer, but int is not an Optimizer"),
     (lambda: calque.utils.data.Subset([1], 3), "[Subset] expected indices as a sequence of ints, got int"),
+    (lambda: nn.RNNBase("x", 3, 4), "[RNNBase] expected mode as one of LSTM, GRU, RNN_TANH, RNN_RELU, got str 'x'; use nn.RNN"),
+    (lambda: nn.ModuleDict([nn.ReLU()]), "[ModuleDict.update] expected a dict or (name, value) pairs, got ReLU() at index 0; for values without"),
+    (lambda: nn.ParameterDict([nn.Parameter(ONE)]), "[ParameterDict.update] expected a dict or (name, value) pairs, got Parameter of shape (2, 3)"),
+    (lambda: nn.ParameterDict().update(ONE), "[ParameterDict.update] expected a dict or (name, value) pairs, got Tensor of shape (2, 3)"),
+    (lambda: nn.ModuleList(np.array(-7)), "[ModuleList.extend] ModuleList.extend should be called with an iterable"),
+    (lambda: LBFGS().step(lambda: None), "[LBFGS] expected the closure to return the loss, got NoneType None; end it with `return loss`"),
+    (lambda: LBFGS().step(lambda: "a"), "[LBFGS] expected the closure to return the loss, got str 'a'"),
+    (lambda: LBFGS().step(5), "[LBFGS] expected a function that evaluates the model and returns the loss, got int 5 as 'closure'"),
+    (lambda: calque.optim.SGD([ONE.clone()], lr=0.1).step(5), "[SGD] expected a function or None as 'closure', got int 5; leave it out"),
+    (lambda: calque.from_dlpack(np.array(["a"])), "[from_dlpack] expected memory that can be shared, got numpy.ndarray of shape (1,): DLPack only"),
+    (lambda: calque.from_dlpack(np.broadcast_to(np.ones(1), 3)), "readonly is unsupported by DLPack (supported by newer DLPack"),
+    (lambda: closed_form(0), "[CosineAnnealingLR] expected T_max >= 1, the number of epochs from the highest to the lowest rate, got 0"),
+    (lambda: nn.Dense(1, np.ones((2, 3))), "[Dense] expected the name of an activation such as 'relu', 'sigmoid' or 'tanh', got numpy.ndarray of"),
+    (lambda: nn.LazyLinear(3)(calque.tensor(1.0)), "[LazyLinear] expected input with at least 1 dims, got shape ()"),
+    (lambda: calque.chunk(calque.ones(0), 1 << 63), "[chunk] expected integers of 64 bits, got 9223372036854775808 as 'chunks'; pass a smaller one"),
+    (lambda: calque.round(ONE, decimals=int), "[round] expected an int, got type as 'decimals'"),
+    (lambda: calque.sub(calque.ones(2).int(), 1, alpha=...), "[sub] expected alpha as a number, got ellipsis Ellipsis"),
+    (lambda: calque.logspace(0, 1, 3, pin_memory=np.ones(3)), "[logspace] expected pin_memory as a bool, got numpy.ndarray"),
+    (lambda: nn.init.dirac_(calque.ones(2, 3, 4), 0), "[dirac_] dim 0 must be divisible by groups, got 2 and groups=0"),
+    (lambda: calque.promote_types(Path, np.float32), "[promote_types] expected a dtype, got type <class 'pathlib.Path'> as 'type1'"),
     (lambda: calque.optim.swa_utils.AveragedModel(3), "[AveragedModel] expected a Module as model, got int"),
 ]  # fmt: skip
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from calque.base.errors import DTypeError, OutOfRangeError
-from calque.base.text import type_name
+from calque.base.text import described, type_name
 from calque.functional.common import is_tensor
 from calque.nn.module import Module
 from calque.nn.parameter import Parameter
@@ -188,7 +188,7 @@ class ModuleList(_List):
         return ModuleList([*self, *other])
 
     def extend(self, modules: Iterable[Any]) -> Any:
-        if not isinstance(modules, Iterable):
+        if not isinstance(modules, Iterable) or getattr(modules, "ndim", 1) == 0:
             raise TypeError(f"[ModuleList.extend] ModuleList.extend should be called with an iterable, but got {type_name(modules)}")
         return super().extend(modules)
 
@@ -257,8 +257,20 @@ class ModuleDict(Module):
             raise TypeError(
                 f"[ModuleDict.update] ModuleDict.update should be called with an iterable of key/value pairs, but got {type_name(modules)}"
             )
-        for key, module in modules.items() if isinstance(modules, (Mapping, ModuleDict)) else modules:
+        for key, module in modules.items() if isinstance(modules, (Mapping, ModuleDict)) else pairs("ModuleDict", modules):
             self[key] = module
+
+
+def pairs(owner: str, items: Any) -> list[tuple[str, Any]]:
+    """(name, value) pairs, all of them checked before the first is used."""
+    found = list(items) if isinstance(items, Iterable) and not is_tensor(items) and getattr(items, "ndim", 1) else [items]
+    for i, item in enumerate(found):
+        if not isinstance(item, (tuple, list)) or len(item) != 2 or not isinstance(item[0], str):
+            raise DTypeError(
+                f"[{owner}.update] expected a dict or (name, value) pairs, got {described(item)} at index {i}; for values without names use "
+                f"nn.{owner.removesuffix('Dict')}List(...)"
+            )
+    return found
 
 
 def _as_parameter(value: Any) -> Any:
@@ -363,7 +375,7 @@ class ParameterDict(Module):
 
     def update(self, parameters: Any) -> None:
         """Add values from a mapping or from (name, value) pairs."""
-        for key, value in parameters.items() if isinstance(parameters, (Mapping, ParameterDict)) else parameters:
+        for key, value in parameters.items() if isinstance(parameters, (Mapping, ParameterDict)) else pairs("ParameterDict", parameters):
             self[key] = value
 
     def extra_repr(self) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 from calque import functional as T
 from calque.base.errors import ArgumentError, ShapeError
 from calque.base.text import described, shown
+from calque.functional.common import require_dims
 from calque.nn import functional as F
 from calque.nn import init
 from calque.nn.module import Module
@@ -96,6 +97,7 @@ class LazyLinear(Linear):
         """Give the parameters the shapes that the input asks for."""
         if not is_lazy(self.weight):
             return
+        require_dims(type(self).__name__, input, 1)
         self.in_features = int(input._layout.shape[-1])
         kind = self.weight._layout.dtype
         self.weight.materialize(T.zeros((self.out_features, self.in_features), dtype=kind))
@@ -136,7 +138,8 @@ class Dense(LazyLinear):
         dtype: Any = None,
     ) -> None:
         super().__init__(units, use_bias, dtype=dtype)
-        if isinstance(activation, str) and activation not in self._ACTIVATIONS and not hasattr(F, activation):
+        known = isinstance(activation, str) and (activation in self._ACTIVATIONS or hasattr(F, activation))
+        if activation is not None and not known:
             raise ArgumentError(f"[Dense] expected the name of an activation such as 'relu', 'sigmoid' or 'tanh', got {shown(activation)}")
         self.activation = activation
         self.flatten = flatten

@@ -10,7 +10,7 @@ import numpy as np
 from calque import functional as T
 from calque.base import dtypes as dt
 from calque.base.errors import ArgumentError, ShapeError
-from calque.base.text import shown
+from calque.base.text import described, shown
 from calque.functional.precision import lowered
 from calque.nn import functional as F
 from calque.nn import init
@@ -38,6 +38,8 @@ class RNNBase(Module):
     ) -> None:  # fmt: skip
         super().__init__()
         name = type(self).__name__
+        if not isinstance(mode, str) or mode not in _GATES:
+            raise ArgumentError(f"[{name}] expected mode as one of {', '.join(_GATES)}, got {described(mode)}; use nn.RNN, nn.LSTM or nn.GRU")
         extents(name, input_size=input_size, proj_size=proj_size)
         positive(name, hidden_size=hidden_size, num_layers=num_layers)
         if isinstance(dropout, bool) or not isinstance(dropout, (int, float)) or not 0 <= dropout <= 1:
