@@ -11,8 +11,8 @@ from contextlib import contextmanager
 
 NEVER = 1 << 30
 MANY = 32  # blocks that ended while others ran: where programs are made one behind the other, on several threads, there is always one
-_lock = threading.Lock()
-_inside: weakref.WeakSet[_Inside] = weakref.WeakSet()
+_lock = threading.RLock()  # what is collected inside may make a program
+_inside: list[weakref.ref[_Inside]] = []  # not a `WeakSet`: what a signal handler raised in its callbacks, which are Python, would be lost
 _saved = 10
 _ended = 0  # since there was no block
 
@@ -37,7 +37,8 @@ def without_full_collections() -> Iterator[None]:
     block = _Inside()
     try:
         with _lock:
-            _inside.add(block)
+            _inside[:] = [ref for ref in _inside if ref() is not None]
+            _inside.append(weakref.ref(block))
             young, middle, oldest = gc.get_threshold()
             if oldest != NEVER and len(_inside) == 1:
                 _saved = oldest
@@ -45,7 +46,7 @@ def without_full_collections() -> Iterator[None]:
         yield
     finally:
         with _lock:
-            _inside.discard(block)
+            _inside[:] = [ref for ref in _inside if ref() not in (None, block)]
             _ended = _ended + 1 if _inside else 0
             if not _inside or _ended == MANY:
                 _restore()
@@ -73,7 +74,7 @@ def pause_collections() -> bool:
 def _after_fork() -> None:
     """The child has none of the threads that were inside."""
     global _lock
-    _lock = threading.Lock()
+    _lock = threading.RLock()
     if _inside:
         _inside.clear()
         _restore()

@@ -21,6 +21,7 @@ from calque.data.sampler import BatchSampler, RandomSampler, SequentialSampler, 
 from calque.data.worker_info import WorkerInfo
 from calque.data.workers import WorkerPool
 from calque.run import trace as tracing
+from calque.run.interrupt import of_handler
 from calque.run.source import warn_user
 
 T_co = TypeVar("T_co", covariant=True)
@@ -219,6 +220,8 @@ class _ThreadedIterator:
         except StopIteration:
             return
         except Exception as error:  # of the sampler: it surfaces after the batches before it
+            if of_handler(error):
+                raise
             failed: Future[Any] = Future()
             failed.set_exception(error)
             self.jobs.append((failed, 0, ""))

@@ -17,6 +17,7 @@ from weakref import ref
 from calque.base.errors import WorkerError
 from calque.data.worker_info import WorkerInfo, set_worker_info
 from calque.run import trace as tracing
+from calque.run.interrupt import shielded
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +41,11 @@ class WorkerPool:
             threading.Thread(target=_work, args=(jobs, info, init_fn, self._ends), name=f"calque-data-{info.id}", daemon=True)
             for jobs, info in zip(self.queues, infos)
         ]
+        self.start()
+
+    @shielded  # a thread that is interrupted while it starts leaves the tables of `threading` wrong
+    def start(self) -> None:
+        """Start the threads."""
         for thread in self.threads:
             thread.start()
 

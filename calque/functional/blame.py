@@ -20,6 +20,7 @@ from calque.base.dtypes import DType
 from calque.base.errors import ArgumentError, CalqueError, DTypeError, how_to_pass, no_tensor
 from calque.base.text import clipped, shown, type_name
 from calque.functional.common import Function, is_number, is_tensor
+from calque.run.interrupt import of_handler, shielded
 from calque.run.memory import out_of_memory
 from calque.run.source import inside_package
 
@@ -227,8 +228,11 @@ def refusal(name: str, parameter: str, expected: str, value: Any) -> DTypeError:
     return DTypeError(f"[{name}] expected {expected}, got {got}{what} as {parameter!r}; {hint}")
 
 
+@shielded
 def explained(name: str, function: Callable[..., Any], args: Sequence[Any], keywords: Mapping[str, Any], error: Exception) -> Exception | None:
     """What to raise instead of an error that left `function`, if that says nothing to its caller."""
+    if of_handler(error):
+        return None
     if function.__name__ == "__init__":
         name = type(args[0]).__name__
     if name.startswith("_"):

@@ -13,6 +13,7 @@ from calque.base import dtypes as dt
 from calque.base.errors import DTypeError, ShapeError, how_to_pass
 from calque.base.text import shown, type_name
 from calque.ops.opdef import get
+from calque.run.interrupt import of_handler
 from calque.run.recorder import local
 from calque.tensor import TENSOR_TYPES, Tensor, record, unary
 
@@ -95,7 +96,9 @@ def dtype_of(dtype: Any, op: str) -> dt.DType:
             return simple
     try:
         found = dt.from_numpy_dtype(dtype)
-    except Exception:  # NumPy asks objects for a dtype of theirs, which may raise anything
+    except Exception as error:  # NumPy asks objects for a dtype of theirs, which may raise anything
+        if of_handler(error):
+            raise
         found = None
     if found is None:
         names = ", ".join(d.name for d in dt.ALL)

@@ -7,6 +7,7 @@ from typing import Any
 
 from calque.base.errors import no_tensor
 from calque.functional.blame import explained, is_guess, refusal, wrong_settings
+from calque.run.interrupt import shielded
 
 _KEY = "_calque_layers"
 _NOTE = "in layer "
@@ -30,6 +31,7 @@ def layer_path(chain: list[Any]) -> str:
     return ".".join(reversed(parts))
 
 
+@shielded
 def annotate(module: Any, error: Exception, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Exception:
     """The exception that leaves `module`'s forward, with a note of the path and class of the failing layer; inner calls extend outwards."""
     if type(module).__module__.startswith("calque."):  # our layers explain what was wrong with their arguments

@@ -26,8 +26,7 @@ def start_plan(
     session = tracing.active
     start = session.begin() if session is not None else 0.0
     flow = session.flow() if session is not None else 0
-    # One program alone runs as a whole or not at all, once it is compiled.
-    held = (plan.__class__ is Split or plan.compiled is None) and SHIELD.hold()
+    held = SHIELD.hold()
     try:
         with LOCK:
             if plan.__class__ is Split:

@@ -25,14 +25,14 @@ OPERATIONS = 200_000  # the same for operations of any kind, when nothing is eve
 
 @dataclass(slots=True)
 class Seen:
-    """How often realised values of one source line came back, and the number of optimizer steps when the first did. `kept`: nodes that were the first
-    to come back after a flush that was no cut of pending work; there were `flushes` of these at the last, and `rounds` of such nodes."""
+    """How often realised values of one source line came back, and the number of optimizer steps when the first did. `kept`: nodes, by id, that were
+    the first to come back after a flush that was no cut of pending work; there were `flushes` of these at the last, and `rounds` of such nodes."""
 
     count: int
     steps: int
     flushes: int = -1
     rounds: int = 0
-    kept: weakref.WeakSet[Any] = field(default_factory=weakref.WeakSet)
+    kept: dict[int, weakref.ref[Any]] = field(default_factory=dict)
     told: bool = False
 
 
@@ -56,7 +56,9 @@ def watch(t: Any) -> None:
     if fresh:
         seen.flushes = flushes
         seen.rounds += 1
-        seen.kept.add(node)
+        if seen.rounds % REPEATS == 1:
+            seen.kept = {key: ref for key, ref in seen.kept.items() if ref() is not None}
+        seen.kept[id(node)] = weakref.ref(node)  # not a `WeakSet`: what a signal handler raised in its callbacks, which are Python, would be lost
     if seen.told or ((not fresh or seen.rounds % REPEATS) and seen.count & (seen.count - 1)):
         return
     same, size, freed = _survey(node, seen.kept)
@@ -71,7 +73,7 @@ def watch(t: Any) -> None:
         )
 
 
-def _survey(node: Any, kept: weakref.WeakSet[Any]) -> tuple[int, int, bool]:
+def _survey(node: Any, kept: dict[int, weakref.ref[Any]]) -> tuple[int, int, bool]:
     """Of the graph of `node`: nodes of the same recorded operation, all (up to a bound), whether a backward used some part. Behind a cut one
     operation is met again in every path, whatever the iterations are: there only the nodes in `kept` count."""
     same = visits = 0
@@ -85,7 +87,7 @@ def _survey(node: Any, kept: weakref.WeakSet[Any]) -> tuple[int, int, bool]:
             continue
         seen.add(id(item))
         visits += 1
-        same += item in kept if cut else item.edge is node.edge and item.name() == node.name()
+        same += (id(item) in kept and kept[id(item)]() is item) if cut else item.edge is node.edge and item.name() == node.name()
         freed = freed or bool(item.freed)
         stack.extend(target for target in item.next if target is not None)
     return same, visits, freed

@@ -1,22 +1,27 @@
-"""Signals wait while values change hands: between taking a trace and handing out its buffers their handlers would lose the values of both.
+"""Signal handlers run where they do no harm.
 
-Python runs signal handlers between two instructions of the main thread, wherever that is. The functions of the C module are used because
-those of `signal` turn every result into an enumeration, which takes longer than recording an operation.
+Python runs them between two instructions of the main thread, wherever that is: between taking a trace and handing out its buffers, where what they
+raise would lose the values of both; and in the middle of an operation, where what they read and record would become part of it. So `Shield.came`
+stands before every handler written in Python. While values change hands it only notes which signal came; else the handler runs with a recording of
+its own (see `aside`).
+
+It is there all the time: looking which signals have a handler, and setting others, took longer than recording ten operations. Programs see
+nothing of it, as `signal.signal` and `signal.getsignal`, which both ask the C module below them, speak of the handlers that stand behind it.
 """
 
 from __future__ import annotations
 
 import os
-from _signal import getsignal  # type: ignore[import-not-found]
-from _signal import signal as set_handler
+import signal
 from collections.abc import Callable
+from functools import wraps
 from opcode import opmap
-from signal import valid_signals
 from threading import get_ident, main_thread
 from types import FrameType
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
-_SIGNALS = sorted(int(number) for number in valid_signals())
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 class _Main:
@@ -34,98 +39,6 @@ _main = _Main()
 os.register_at_fork(after_in_child=_main.forked)
 
 
-class Shield:
-    """`if hold():`, then in a `finally` `release()`, which calls the handlers whose signals came in between.
-
-    All handlers in Python are held off, the program's own too: whatever one of them raises would be taken for a failure of the work that it
-    interrupts, or lose the values that change hands there.
-    """
-
-    def __init__(self) -> None:
-        self._seen: list[Any] = []  # handlers of all signals at the last look...
-        self._python: list[tuple[int, Any]] = []  # ... and those among them that are Python's
-        self._held: list[tuple[int, Any]] = []
-        self._noted: dict[int, FrameType | None] = {}  # signals that came, and what they have interrupted
-        self._handler = self._note  # one object, to know it again
-
-    def hold(self) -> bool:
-        """From now on signals are only noted. False, and nothing changes, outside the main thread, inside another hold, and without handlers."""
-        if get_ident() != _main.ident or self._held:
-            return False
-        handlers = list(map(getsignal, _SIGNALS))
-        if handlers != self._seen:
-            self._seen, self._python = handlers, [(n, h) for n, h in zip(_SIGNALS, handlers, strict=True) if h is not None and h.__class__ is not int]
-        if not self._python:
-            return False
-        self._held = list(self._python)
-        try:
-            for number, _ in self._python:
-                set_handler(number, self._handler)
-        except BaseException:  # of a signal that came before its turn
-            self.release()
-            raise
-        return True
-
-    @property
-    def asked(self) -> bool:
-        """Whether a signal came since they were held off."""
-        return bool(self._noted)
-
-    def release(self) -> None:
-        """Back to normal; calls the handlers whose signals came meanwhile, which may raise. A handler that was set meanwhile stays."""
-        try:
-            self._back()
-        finally:
-            if self._noted:
-                noted, self._noted = self._noted, {}
-                _call([(handler, number, noted[number]) for number, handler in self._python if number in noted])
-
-    def _back(self) -> None:
-        """Whatever a handler raises that is back already, the others come back too."""
-        held = self._held
-        try:
-            while held:
-                number, handler = held[-1]
-                if getsignal(number) is self._handler:
-                    set_handler(number, handler)
-                del held[-1]
-        finally:
-            if held:
-                self._back()
-
-    def forked(self) -> None:
-        """In the child of another thread nobody would ever release what the main thread holds."""
-        self._back()
-        self._noted = {}
-
-    def _note(self, number: int, frame: FrameType | None) -> None:
-        self._noted[number] = frame
-
-
-def _call(waiting: list[tuple[Any, int, FrameType | None]]) -> None:
-    """Call handlers; every one of them, as Python does, whatever those before it raise."""
-    handler, number, frame = waiting.pop()
-    try:
-        handler(number, frame)
-    finally:
-        if waiting:
-            _call(waiting)
-
-
-def of_handler(error: BaseException) -> bool:
-    """Whether a signal handler has raised the error: some frame that it went through was given the frame that called it, as handlers are."""
-    trace = error.__traceback__
-    while trace is not None:
-        frame = trace.tb_frame
-        caller = frame.f_back
-        if caller is not None:
-            for value in frame.f_locals.values():
-                if value is caller or (value.__class__ is tuple and any(item is caller for item in value)):
-                    return True
-        trace = trace.tb_next
-    return isinstance(error, KeyboardInterrupt)
-
-
 def whole(function: Callable[..., None]) -> Callable[..., None]:
     """Decorate an `__exit__` or `__del__` without calls and loops: no signal is handled inside.
 
@@ -140,5 +53,152 @@ def whole(function: Callable[..., None]) -> Callable[..., None]:
 
 
 _BEHIND_YIELD_FROM = 2
+
+
+def _call(handler: Any, number: int, frame: FrameType | None) -> None:
+    handler(number, frame)
+
+
+class Shield:
+    """`held = hold()`, then in a `finally` `if held: release()`, which calls the handlers whose signals came in between.
+
+    All handlers in Python are held off, the program's own too: whatever one of them raises would be taken for a failure of the work that it
+    interrupts, or lose the values that change hands there.
+    """
+
+    def __init__(self) -> None:
+        self._handlers: dict[int, Any] = {}  # the program's, which `came` stands before
+        self._held = False
+        self._noted: dict[int, FrameType | None] = {}  # signals that came, and what they have interrupted
+        self._front = self.came  # one object, to know it again
+        self._ready = False  # whether handlers are known that were set before this module was imported
+        self.call = _call  # calls a handler, see `aside`
+
+    def hold(self) -> bool:
+        """From now on signals are only noted. False, and nothing changes, outside the main thread and inside another hold."""
+        if get_ident() != _main.ident or self._held:
+            return False
+        if not self._ready:
+            self.adopt()
+        self._held = True
+        return True
+
+    @property
+    def asked(self) -> bool:
+        """Whether a signal came since they were held off."""
+        return bool(self._noted)
+
+    @whole
+    def release(self) -> None:
+        """Back to normal; calls the handlers whose signals came meanwhile, which may raise. A handler that was set meanwhile is the one."""
+        noted = self._noted
+        if noted:
+            self._noted = {}
+        self._held = False  # no call since nothing more is noted: what comes from here on is handled where it comes
+        if noted:
+            self.late(noted)
+
+    @whole
+    def late(self, noted: dict[int, FrameType | None]) -> None:
+        """Call the handlers of signals; every one of them, as Python does, whatever those before it raise."""
+        for number in noted:
+            frame = noted[number]
+            del noted[number]
+            try:
+                if number in self._handlers:
+                    self.call(self._handlers[number], number, frame)
+            finally:
+                if noted:
+                    self.late(noted)
+            break
+
+    @whole
+    def came(self, number: int, frame: FrameType | None) -> None:
+        """What Python calls when a signal came."""
+        if self._held:
+            self._noted[number] = frame
+        else:
+            self.call(self._handlers[number], number, frame)
+
+    # ------------------------------------------------------------------------------------------------------ handlers that programs set and see
+
+    def adopt(self) -> None:
+        """Stand before the handlers that there are. Python lets nobody but the main thread do that: in another one nothing happens yet."""
+        if get_ident() != _main.ident:
+            return
+        self._ready = True
+        for number in sorted(_BELOW.valid_signals()):
+            handler = _BELOW.getsignal(number)
+            if callable(handler) and handler is not self._front:
+                self.set(number, handler)
+
+    def set(self, number: int, handler: Any) -> Any:
+        """`signal.signal`: the handler that was there before."""
+        behind = self._handlers
+        if not callable(handler) or get_ident() != _main.ident:  # the latter is refused by Python
+            before = _BELOW.signal(number, handler)
+            return behind.pop(number, None) if before is self._front else before
+        known = behind.get(number)
+        if handler is not self._front:
+            behind[number] = handler
+        try:
+            before = _BELOW.signal(number, self._front)
+        except BaseException:  # no signal of this system, or one that came before raises
+            if known is None:
+                behind.pop(number, None)
+            else:
+                behind[number] = known
+            raise
+        return known if before is self._front else before
+
+    def get(self, number: int) -> Any:
+        """`signal.getsignal`."""
+        handler = _BELOW.getsignal(number)
+        return self._handlers.get(number) if handler is self._front else handler
+
+    def forked(self) -> None:
+        """In the child of another thread nobody would ever release what the main thread holds."""
+        self._held, self._noted = False, {}
+
+
+def shielded(function: Callable[P, R]) -> Callable[P, R]:
+    """Decorate a function during which signals wait: one that says what is wrong, for instance, and catches errors while it does."""
+
+    @wraps(function)
+    def call(*args: P.args, **keywords: P.kwargs) -> R:
+        held = SHIELD.hold()
+        try:
+            return function(*args, **keywords)
+        finally:
+            if held:
+                SHIELD.release()
+
+    return call
+
+
+class _Between:
+    """Stands between `signal` and the C module below it, whose two functions about handlers are ours."""
+
+    def __init__(self, shield: Shield) -> None:
+        self.signal, self.getsignal = shield.set, shield.get
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(_BELOW, name)
+
+
+def of_handler(error: BaseException) -> bool:
+    """Whether a signal handler has raised the error: it went through what calls them."""
+    trace = error.__traceback__
+    while trace is not None:
+        if trace.tb_frame.f_code in _CALLERS:
+            return True
+        trace = trace.tb_next
+    return isinstance(error, KeyboardInterrupt)
+
+
+_BELOW: Any = signal._signal  # type: ignore[attr-defined]
+_CALLERS = (Shield.came.__code__, Shield.late.__code__)
 SHIELD = Shield()
+signal._signal = _Between(SHIELD)  # type: ignore[attr-defined]
+SHIELD.adopt()
 os.register_at_fork(after_in_child=SHIELD.forked)

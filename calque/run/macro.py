@@ -16,6 +16,7 @@ from calque.base.layout import Layout
 from calque.run.buffer import Buffer, strided
 from calque.run.direct import start_plan
 from calque.run.dispatch import new_array
+from calque.run.interrupt import SHIELD
 from calque.run.others import foreign_buffer
 from calque.run.places import SEVERAL
 from calque.run.queues import on
@@ -233,44 +234,35 @@ class Macro:
     def _record(
         self, trace: Trace, cells: list[Any], buffers: list[Buffer], attaching: dict[int, Storage], scalars: list[Any], listed: list[Storage]
     ) -> None:
-        """The part of `replay` that changes something. Ctrl-C comes at calls and at the ends of loops: the trace changes with neither in between, and
-        loops that have begun go on where they were. So nothing has to keep it off, which would take two system calls."""
-        entering, writing, number = zip(self.inputs, buffers, strict=True), iter(self.written), len(trace.inputs)
-        stopped: BaseException | None = None
-        trace.inputs += buffers
-        trace.scalars += scalars
-        trace.checks += self.checks
-        trace.storages += listed
-        trace.attached |= attaching
-        trace.cur, trace.n = self.end, self.slots  # before other threads can find values of these slots
-        while True:
-            try:
-                for (cell, slot, view), buffer in entering:
-                    storage = cells[cell]
-                    if view is None and storage.buffer is buffer:
-                        storage.trace, storage.slot = trace, slot
-                    buffer.trace, buffer.number = trace, number
-                    number += 1
-                for cell, slot, versions, layout, writer in writing:
-                    storage = cells[cell]
-                    home = storage.home if storage.buffer is None else storage.buffer
-                    storage.trace, storage.slot, storage.layout, storage.home, storage.buffer = trace, slot, layout, home, None
-                    storage.writer = writer
-                    if versions > 0:
-                        storage.version += versions
-                    else:
-                        silence(storage, -versions)
-                for cell in self.overwritten:
-                    trace.attached.pop(id(cells[cell]), None)
-            except BaseException as error:
-                stopped = error
-                continue
-            break
-        if stopped is not None:
-            try:
-                raise stopped
-            finally:
-                stopped = None  # its frames refer to this one
+        """The part of `replay` that changes something."""
+        held, number = SHIELD.hold(), len(trace.inputs)
+        try:
+            trace.inputs += buffers
+            trace.scalars += scalars
+            trace.checks += self.checks
+            trace.storages += listed
+            trace.attached |= attaching
+            trace.cur, trace.n = self.end, self.slots  # before other threads can find values of these slots
+            for (cell, slot, view), buffer in zip(self.inputs, buffers, strict=True):
+                storage = cells[cell]
+                if view is None and storage.buffer is buffer:
+                    storage.trace, storage.slot = trace, slot
+                buffer.trace, buffer.number = trace, number
+                number += 1
+            for cell, slot, versions, layout, writer in self.written:
+                storage = cells[cell]
+                home = storage.home if storage.buffer is None else storage.buffer
+                storage.trace, storage.slot, storage.layout, storage.home, storage.buffer = trace, slot, layout, home, None
+                storage.writer = writer
+                if versions > 0:
+                    storage.version += versions
+                else:
+                    silence(storage, -versions)
+            for cell in self.overwritten:
+                trace.attached.pop(id(cells[cell]), None)
+        finally:
+            if held:
+                SHIELD.release()
 
     def start_directly(self, cells: list[Any], known: list[Any], storages: list[Any] | None = None) -> list[Storage] | None:
         """`replay` and the flush in one, without the trace, if the stretch is a whole trace that updates state in place; else None. `storages`:

@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 import weakref
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import count
@@ -98,7 +99,10 @@ class Session:
         self.values: list[Value] = []
         self.dropped = 0
         self.began = self.ended = clock()
-        self._alive: dict[int, tuple[Any, Value]] = {}  # id of an array -> (weak reference, what it is)
+        self._alive: dict[int, tuple[_Life, Value]] = {}  # id of an array -> (weak reference, what it is)
+        # Weak reference -> the moment it died: its callback looks for that, which makes the entry. No Python runs there, as what a signal handler
+        # raised in it would be lost.
+        self._deaths: defaultdict[_Life, float] = defaultdict(clock)
         self._last: dict[int, float] = {}  # thread -> end of its last event on the recording row
 
     def start(self) -> None:
@@ -117,9 +121,8 @@ class Session:
         global active
         self.sample()
         self.ended = clock()
-        for _, value in self._alive.values():
-            if value.end == _FOR_EVER:
-                value.end = self.ended
+        for life, value in self._alive.values():
+            value.end = min(self._deaths.get(life, self.ended), self.ended)
         self._alive.clear()
         if active is self:
             active = None
@@ -215,7 +218,9 @@ class Session:
             if array is None or (known is not None and known[0]() is array) or len(self.values) >= EVENTS:
                 continue
             value = Value(array.nbytes, str(array.dtype), start, _FOR_EVER, form, nodes[k] if nodes else -1)
-            alive[key] = (weakref.ref(array, lambda _, value=value: _died(value)), value)  # type: ignore[misc]
+            if known is not None:  # another array was there before
+                known[1].end = self._deaths.pop(known[0], start)
+            alive[key] = (_Life(array, self._deaths.__getitem__), value)
             self.values.append(value)
 
     def _kernel_events(self, form: Any, start: float, steps: Sequence[float], queue: str) -> None:
@@ -234,9 +239,12 @@ active: Session | None = None
 _LOCK = threading.Lock()
 
 
-def _died(value: Value) -> None:
-    if value.end == _FOR_EVER:
-        value.end = clock()
+class _Life(weakref.ref[Any]):
+    """A weak reference that is known by its address, as what it refers to has no hash."""
+
+    __slots__ = ()
+    __hash__ = object.__hash__
+    __eq__ = object.__eq__
 
 
 def label(program: Program) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -36,8 +37,29 @@ def collections() -> Iterator[None]:
     gc.enable()
 
 
-def collected_at(point: int, act: Callable[[], None], work: Callable[[], Any]) -> tuple[Any, int]:
-    """`work()` with a collection at call number `point` that it makes, which runs `act`; and how many calls there were."""
+_acts: list[Callable[[], None]] = []
+
+
+@pytest.fixture(autouse=True)
+def handler() -> Iterator[None]:
+    """Does what a test asks for, whenever the signal is handled."""
+    before = signal.signal(signal.SIGUSR1, lambda number, frame: _acts.pop()())
+    yield
+    signal.signal(signal.SIGUSR1, before)
+
+
+def by_collector(act: Callable[[], None]) -> None:
+    Garbage(act)
+    gc.collect(0)
+
+
+def by_signal(act: Callable[[], None]) -> None:
+    _acts.append(act)
+    signal.raise_signal(signal.SIGUSR1)
+
+
+def interrupted_at(point: int, run: Callable[[Callable[[], None]], None], act: Callable[[], None], work: Callable[[], Any]) -> tuple[Any, int]:
+    """`work()`, with `run(act)` at call number `point` that it makes; and how many calls there were."""
     count = 0
 
     def look(frame: Any, event: str, argument: Any) -> None:
@@ -47,8 +69,7 @@ def collected_at(point: int, act: Callable[[], None], work: Callable[[], Any]) -
         count += 1
         if count == point:
             sys.setprofile(None)
-            Garbage(act)
-            gc.collect(0)
+            run(act)
 
     sys.setprofile(look)
     try:
@@ -89,8 +110,9 @@ def _training(kind: str) -> Callable[[], list[Any]]:
     return work
 
 
+@pytest.mark.parametrize("run", [by_collector, by_signal])
 @pytest.mark.parametrize("kind", ["plain", "step", "looks"])
-def test_values_are_read_and_recorded_at_any_call(kind: str) -> None:
+def test_values_are_read_and_recorded_at_any_call(kind: str, run: Callable[[Callable[[], None]], None]) -> None:
     work = _training(kind)
     expected = [work(), work()][1]
     known = calque.arange(6.0)
@@ -100,9 +122,9 @@ def test_values_are_read_and_recorded_at_any_call(kind: str) -> None:
         pending = known * 2.0
         seen.append(((pending + 1.0).sum().item(), pending.sum(), calque.is_grad_enabled()))
 
-    _, calls = collected_at(-1, act, work)
+    _, calls = interrupted_at(-1, run, act, work)
     for point in range(1, calls + 1, 5):
-        result, reached = collected_at(point, act, work)
+        result, reached = interrupted_at(point, run, act, work)
         assert _same(result, expected), point
         if reached < point:
             break
@@ -132,6 +154,76 @@ def test_what_the_interrupted_code_has_recorded_can_be_read() -> None:
     y = x * 3.0
     gc.collect(0)
     assert seen == [[2.0] * 3] and y.tolist() == [6.0] * 3 and x.tolist() == [3.0] * 3
+
+
+def test_modes_that_a_handler_sets_stay_as_in_pytorch() -> None:
+    seen: list[Any] = []
+
+    def act() -> None:
+        seen.append(calque.is_grad_enabled())
+        calque.set_grad_enabled(not seen[-1])
+        with calque.inference_mode():
+            calque.ones(2)
+
+    by_signal(act)
+    assert not calque.is_grad_enabled()
+    by_signal(act)
+    assert calque.is_grad_enabled() and not calque.is_inference_mode_enabled() and seen == [True, False]
+
+
+def test_a_handler_in_a_backward_pass_differentiates() -> None:
+    seen: list[Any] = []
+    x = calque.ones(3, requires_grad=True)
+
+    def hook(gradient: Any) -> None:
+        by_signal(lambda: seen.append(_gradient(4.0)))
+
+    other = calque.ones(3, requires_grad=True)
+    y = other * x
+    y.register_hook(hook)
+    y.sum().backward()
+    assert seen == [[4.0] * 2] and x.grad.tolist() == other.grad.tolist() == [1.0] * 3
+
+
+def _gradient(factor: float) -> list[float]:
+    leaf = calque.ones(2, requires_grad=True)
+    (leaf * factor).sum().backward()
+    return leaf.grad.tolist()  # type: ignore[union-attr]
+
+
+def test_what_a_handler_has_recorded_before_it_raises_is_there() -> None:
+    kept: list[Any] = []
+    x = calque.ones(3) * 2.0
+
+    def act() -> None:
+        kept.append(x * 4.0)
+        raise ValueError("deadline")
+
+    y = x + 1.0
+    with pytest.raises(ValueError, match="deadline"):
+        by_signal(act)
+    x.add_(1.0)
+    assert kept[0].tolist() == [8.0] * 3 and y.tolist() == [3.0] * 3 == x.tolist() and not local.state.nested
+
+
+def test_a_handler_inside_a_handler_and_inside_a_collection() -> None:
+    x = calque.ones(3) * 2.0
+    kept: list[Any] = []
+
+    def inner() -> None:
+        kept.append((x + 1.0).tolist())
+
+    def outer() -> None:
+        y = x * 3.0
+        by_signal(inner)
+        kept.append(y.tolist())
+
+    z = x * 5.0
+    by_signal(outer)
+    by_signal(lambda: by_collector(outer))
+    by_collector(outer)
+    assert kept == [[3.0] * 3, [6.0] * 3] * 3 and z.tolist() == [10.0] * 3
+    assert not local.state.nested and local.aside.nested
 
 
 def test_modes_are_those_of_the_code_it_comes_into() -> None:

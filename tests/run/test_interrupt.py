@@ -337,7 +337,7 @@ def test_ctrl_c_between_backward_and_step_leaves_gradients_on(library: Any, pyth
 
 
 class _Cut(list[Any]):
-    """Ctrl-C when the n-th item is asked for, as it comes at the ends of loops: whoever asks again goes on with that item."""
+    """Ctrl-C when the n-th item is asked for, as it comes at the ends of loops."""
 
     left = 0
 
@@ -355,11 +355,11 @@ class _Items:
     def __next__(self) -> Any:
         _Cut.left -= 1
         if _Cut.left == 0:
-            raise KeyboardInterrupt
+            signal.raise_signal(signal.SIGINT)
         return next(self._items)
 
 
-def test_ctrl_c_while_a_stretch_is_recorded_again_leaves_it_recorded_or_not(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_while_a_stretch_is_recorded_again_leaves_it_recorded_or_not(python_handler: None, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = Macro.replay
 
     def cut(self: Macro, trace: recorder.Trace, cells: list[Any], known: list[Any]) -> list[recorder.Storage]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -138,7 +140,11 @@ def test_an_ignored_ctrl_c_stays_ignored(block: Callable[[], Any]) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with block():
         _press()
-        assert not SHIELD.hold() and (calque.ones(3) + 1.0).sum().item() == 6.0
+        assert SHIELD.hold()
+        _press()
+        assert not SHIELD.asked
+        SHIELD.release()
+        assert (calque.ones(3) + 1.0).sum().item() == 6.0
     _press()
     assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -147,6 +153,72 @@ def test_an_ignored_ctrl_c_stays_ignored(block: Callable[[], Any]) -> None:
         _press()
     _press()
     assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+
+
+def test_programs_see_the_handlers_that_they_set() -> None:
+    own, other = Own(), Own()
+    from_module = signal.signal.__globals__["_signal"]
+    before = signal.signal(signal.SIGUSR1, own)
+    try:
+        assert signal.getsignal(signal.SIGUSR1) is own and signal.signal(signal.SIGUSR1, other) is own
+        with pytest.raises(TypeError, match="signal handler must be"):
+            signal.signal(signal.SIGUSR1, "nothing")  # type: ignore[arg-type]
+        with pytest.raises((ValueError, OSError)):
+            signal.signal(signal.SIGKILL, own)
+        with pytest.raises(ValueError, match="out of range"):
+            signal.signal(12345, own)
+        refused: list[BaseException] = []
+
+        def elsewhere() -> None:
+            try:
+                signal.signal(signal.SIGUSR1, own)
+            except ValueError as error:
+                refused.append(error)
+
+        _in_thread(elsewhere)
+        assert len(refused) == 1 and signal.getsignal(signal.SIGUSR1) is other and signal.getsignal(signal.SIGKILL) is signal.SIG_DFL
+        signal.raise_signal(signal.SIGUSR1)
+        assert (own.calls, other.calls) == (0, 1)
+        assert signal.signal(signal.SIGUSR1, signal.SIG_IGN) is other and signal.getsignal(signal.SIGUSR1) is signal.SIG_IGN
+        signal.raise_signal(signal.SIGUSR1)
+        assert signal.signal(signal.SIGUSR1, own) is signal.SIG_IGN and from_module.default_int_handler is signal.default_int_handler
+        assert (own.calls, other.calls) == (0, 1)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert signal.getsignal(signal.SIGUSR1) is before
+
+
+_IN_A_THREAD = """
+import signal, threading
+from signal import getsignal, signal as set_handler
+set_handler(signal.SIGINT, signal.default_int_handler)
+came = []
+own = lambda number, frame: came.append(number)
+set_handler(signal.SIGUSR1, own)
+thread = threading.Thread(target=__import__, args=["calque.run.aside"])
+thread.start()
+thread.join()
+from calque.run.interrupt import SHIELD
+assert getsignal(signal.SIGUSR1) is own and getsignal(signal.SIGINT) is signal.default_int_handler
+assert SHIELD.hold()
+signal.raise_signal(signal.SIGUSR1)
+assert SHIELD.asked and not came
+SHIELD.release()
+assert came == [signal.SIGUSR1] and getsignal(signal.SIGUSR1) is own
+later = lambda number, frame: came.append(-number)
+assert set_handler(signal.SIGUSR1, later) is own
+assert SHIELD.hold()
+signal.raise_signal(signal.SIGUSR1)
+assert len(came) == 1
+SHIELD.release()
+assert came[1:] == [-signal.SIGUSR1] and set_handler(signal.SIGUSR1, signal.SIG_DFL) is later
+signal.raise_signal(signal.SIGINT)
+"""
+
+
+def test_handlers_that_were_set_before_another_thread_imported_us() -> None:
+    run = subprocess.run([sys.executable, "-c", _IN_A_THREAD], capture_output=True, text=True, timeout=120, check=False)
+    assert run.returncode == -signal.SIGINT and run.stderr.strip().endswith("KeyboardInterrupt"), run.stderr
 
 
 def _held(block: Callable[[], Any]) -> Iterator[int]:
