@@ -19,7 +19,7 @@ from calque.base.text import described, function_name
 from calque.ops.opdef import get
 from calque.run import recorder
 from calque.run.capture import abort
-from calque.run.nodes import StandIn
+from calque.run.nodes import CallNode, StandIn
 from calque.run.others import SECTION, handed_over
 from calque.run.recorder import Storage, local
 from calque.run.source import user_line
@@ -122,11 +122,7 @@ def check_saved(node: GradNode) -> None:
 def apply_node(node: GradNode, grad: Any, keep: bool) -> Sequence[Any]:
     """Gradients of a node's operands (None where not needed)."""
     if node.freed:
-        raise AutogradError(
-            f"[backward] Trying to backward through the graph a second time: {node.name()} (recorded at {node.line}) was freed "
-            "by the backward "
-            f"at {node.freed}; pass retain_graph=True there if you need the graph again"
-        )
+        raise second_time(node, node.freed)
     check_saved(node)
     result: Sequence[Any]
     if isinstance(node, FunctionNode):
@@ -139,8 +135,18 @@ def apply_node(node: GradNode, grad: Any, keep: bool) -> Sequence[Any]:
     return result
 
 
+def second_time(node: GradNode, line: str) -> AutogradError:
+    """The error of a pass through what the pass started on `line` has freed."""
+    return AutogradError(
+        f"[backward] Trying to backward through the graph a second time: {node.name()} (recorded at {node.line}) was freed by the backward "
+        f"at {line}; pass retain_graph=True there if you need the graph again"
+    )
+
+
 def free(node: GradNode, line: str) -> None:
     """Forget what a node saved, for the pass started on `line`."""
+    if node.__class__ is CallNode and not node.context.released(line or "an earlier call"):  # type: ignore[attr-defined]
+        return
     node.freed = line or "an earlier call"
     node.saved, node.versions = None, ()
     if isinstance(node, FunctionNode):

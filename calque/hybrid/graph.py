@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from calque.autograd.engine import Total, run_backward
+from calque.autograd.engine import Total, run_backward, second_time
 from calque.autograd.facts import Facts, Unknown
 from calque.base.dtypes import float32
 from calque.base.errors import AutogradError
@@ -25,7 +25,7 @@ from calque.ops.opdef import OpDef
 from calque.run.buffer import Buffer
 from calque.run.capture import Counts, numbers
 from calque.run.live import LiveFloat, plain
-from calque.run.nodes import CallNode
+from calque.run.nodes import VIEW_RULE, CallNode
 from calque.run.others import SECTION
 from calque.run.places import path_of
 from calque.run.recorder import VIEW, Storage, local, realised
@@ -39,6 +39,7 @@ _FIELDS = ("trace", "slot", "layout", "buffer", "home", "version", "writer")
 _new: Any = object.__new__
 FRAMES = 5  # of ours below the user's, at least: attach, given, what replays, what finds it, the call
 _NOTHING = realised(Buffer(np.zeros(0, np.float32)), dense_layout((0,), float32))
+_NO_NODES: frozenset[int] = frozenset()
 _OPAQUE = (type, types.ModuleType, types.CodeType, GradNode, Edge, OpDef, Layout, str, int, float)
 
 
@@ -54,15 +55,20 @@ def _versions(node: Any) -> list[int]:
     return [version for v, version in zip(values, node.versions, strict=True) if isinstance(v, (Tensor, Storage))]
 
 
+def _is_view(node: Any) -> bool:
+    return isinstance(node, FunctionNode) and node.context is None and getattr(node.backward, "__code__", None) is VIEW_RULE
+
+
 class Unsupported(Exception):
     """The graph cannot be used again; the text says why."""
 
 
 class Call:
     """What one call keeps for its gradient. `values`: cells and new storages that the graph of its `template` needs; `versions`: of those that have
-    to stay as they are; `trace`: where it was recorded; `numbers`: of the call."""
+    to stay as they are; `trace`: where it was recorded; `numbers`: of the call; `asked`: nodes that the last pass has used; `freed`: those whose
+    passes did not keep the graph, the last of them started on the line `where`."""
 
-    __slots__ = ("template", "values", "versions", "trace", "numbers")
+    __slots__ = ("template", "values", "versions", "trace", "numbers", "asked", "freed", "where")
 
     def __init__(self, template: Template, cells: list[Any], created: list[Storage], known: list[Any]) -> None:
         self.template, self.trace = template, local.state.trace
@@ -70,11 +76,24 @@ class Call:
         values += map(created.__getitem__, template.own)
         self.versions = list(map(_VERSION, values))
         self.numbers = [known[index] for _, _, index in template.numbers] if template.numbers else []
+        self.asked = self.freed = _NO_NODES
+        self.where = ""
+
+    def released(self, line: str) -> bool:
+        """A pass is over that does not keep the graph. Whether that ends it: a result is as good as before if its gradient uses nothing of what the
+        pass has freed."""
+        if not self.template.apart:
+            return True
+        self.freed, self.where = self.freed | self.asked, line
+        left = [k for k, holding in enumerate(self.template.holding) if not holding & self.freed]
+        if left and all(self.template.bare[k] for k in left):  # as written, these keep no values alive
+            self.values, self.versions = [_NOTHING] * len(self.values), [_NOTHING.version] * len(self.values)
+        return not left
 
     def told(self, facts: Facts, targets: Sequence[Any]) -> None:
         """Add what the gradient depends on: the same facts at the same place of a trace mean the same operations. `targets`: where gradients go."""
         template, values = self.template, self.values
-        if template.numbers or template.several:
+        if template.numbers or template.several or (template.apart and len(template.roots) > 1):
             raise Unknown
         if any(targets[j] is not None and targets[j]._storage is not values[place] for j, place in template.exchanged):
             raise Unknown
@@ -106,8 +125,9 @@ class Template:
     `roots`: nodes of the outputs that require gradients. `leaves`: where gradients go, as (argument number or -1, node or parameter).
     `storages`: new storages of the call in the macro's order. A call keeps the cells `used` and the new storages `own` (numbers); `unchanged`: which
     of all these have to stay as they are, `reads`: which of those the gradient of each root needs; `steady`: handles that have to show the same
-    storage as at the call, number `steady_at`; `exchanged`: (number of a leaf, number of its value) of arguments. `mark` stands for the template
-    where nothing may keep that alive.
+    storage as at the call, number `steady_at`; `exchanged`: (number of a leaf, number of its value) of arguments; `holding`: by root the nodes that a
+    pass frees, as they have saved something, `bare`: whether the gradient needs no values at all, `apart`: whether a pass may leave a root as it is.
+    `mark` stands for the template where nothing may keep that alive.
     `reached`: ids of handles that the function reaches by itself; they stay as they are.
     """
 
@@ -150,6 +170,10 @@ class Template:
         places = {id(st): k for k, st in enumerate([*[cells[k] for k in self.used], *[self.storages[k] for k in self.own]])}
         self.unchanged = sorted({places[id(st)] for node in self.nodes for st in _saved(node)})
         self.reads = [{places[id(st)] for node in self._behind(root) for st in _saved(node)} for root in self.roots]
+        behind = [self._behind(root) for root in self.roots]
+        self.holding = [frozenset([id(n) for n in nodes if n.saved is not None or getattr(n, "context", None) is not None]) for nodes in behind]
+        self.bare = [all(n.saved is None and (n.__class__ is GradNode or _is_view(n)) for n in nodes) for nodes in behind]
+        self.apart = any(a.isdisjoint(b) for a in self.holding for b in self.holding)
         self.handles = [(t, places[id(t._storage)]) for t in handles if id(t._storage) in known and id(t) not in self.reached]
         self.steady = [t for t in handles if id(t._storage) in known and id(t) in self.reached]
         leaves = [(j, leaf) for j, (k, leaf) in enumerate(self.leaves) if k >= 0 and isinstance(leaf, Tensor)]
@@ -288,6 +312,10 @@ class Template:
             leaf = node.next[j]
             if leaf is not None and leaf._layout is self._layout_of(self.leaves[j][1]):
                 call.values[place] = leaf._storage
+        if self.apart:
+            call.asked = _NO_NODES.union(*[holding for g, holding in zip(grads, self.holding, strict=True) if g is not None])
+            if call.asked & call.freed:
+                raise second_time(node, call.where)
         for k in call.overwritten():
             if any(g is not None and k in reads for g, reads in zip(grads, self.reads, strict=True)):
                 raise _overwritten(node, call.values[k], call.versions[k])

@@ -135,23 +135,22 @@ def _hand_back_history(t: Tensor, used: Tensor, node: Any, written: bool) -> Non
 def views_among(outputs: list[Tensor], tensors: Sequence[Tensor], reached: Sequence[Tensor]) -> list[tuple[int, tuple[str, int]]]:
     """Which outputs are views, and of what: an argument, a tensor that the function reaches, or an output. A tensor that was made in the call becomes
     an output that the caller does not see if several results are views of it, or writes to it are silent. First those that `.data` gave."""
-    whole: dict[int, tuple[str, int]] = {}
-    for what, handles in (("reached", reached), ("argument", tensors)):
-        for k, t in enumerate(handles):
-            whole[id(t)] = (what, k)
-            if t._base is not None:
-                whole[id(t._base)] = (what, k)
-    whole |= {id(t): ("output", k) for k, t in enumerate(outputs)}
-    bases = [t._base if t._base is not None and t._base._storage is t._storage else None for t in outputs]  # else `data` was exchanged
-    inner = [id(base) for base in bases if id(base) not in whole]
+    whole: dict[int, list[tuple[str, int, Any]]] = {}  # by handle and by base, which stays what it was when the memory of a handle is exchanged
+    known = [*(("argument", k, t) for k, t in enumerate(tensors)), *(("reached", k, t) for k, t in enumerate(reached))]
+    for own in (True, False):
+        for what, k, t in known:
+            whole.setdefault(id(t if own else t._base), []).append((what, k, t._storage))
+    whole |= {id(t): [("output", k, t._storage)] for k, t in enumerate(outputs)}
+    inner = [id(t._base) for t in outputs if t._base is not None and t._base._storage is t._storage and id(t._base) not in whole]
     found: list[tuple[int, tuple[str, int]]] = []
-    for k, base in enumerate(bases):
+    for k, t in enumerate(outputs[:]):
+        base = t._base
         if base is None:
             continue
         if id(base) not in whole:
-            if inner.count(id(base)) < 2 and base._views.__class__ is not Silent:
+            if base._storage is not t._storage or (inner.count(id(base)) < 2 and base._views.__class__ is not Silent):
                 continue
-            whole[id(base)] = ("output", len(outputs))
+            whole[id(base)] = [("output", len(outputs), base._storage)]
             outputs.append(base)
-        found.append((k, whole[id(base)]))
+        found += [(k, (what, number)) for what, number, storage in whole[id(base)] if storage is t._storage][:1]
     return [(k, ("data", k)) for k, t in enumerate(outputs) if t._views.__class__ is Silent] + found

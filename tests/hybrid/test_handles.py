@@ -132,6 +132,50 @@ def test_a_write_to_a_view_or_what_it_shows_changes_both_histories(written: str)
     assert alike(lambda x: x.view(-1), use) >= CALLS - 3
 
 
+@pytest.mark.parametrize("how", ["set_", "data"])
+def test_a_view_of_an_argument_that_was_a_view_of_something_else(how: str) -> None:
+    """`set_` and `data` leave the base of the handle what it was, as in PyTorch: a write to the view changes the history of both."""
+
+    def use(call: Any, k: int) -> Any:
+        w = numbers(k, 3).requires_grad_()
+        base = numbers(k, 2, 3)
+        x = base[0]
+        if how == "set_":
+            x.set_(numbers(k + 1, 3))
+        else:
+            x.data = numbers(k + 1, 3)
+        v = call(x)
+        v.mul_(w)
+        x.sum().backward()
+        return v.tolist(), x.tolist(), x.requires_grad, base.requires_grad, base.tolist(), w.grad.tolist()
+
+    assert alike(lambda x: x[:], use) > 0
+
+
+@pytest.mark.parametrize("keep", [False, True])
+def test_a_pass_frees_what_it_has_used(keep: bool) -> None:
+    """A result whose gradient needs nothing that was saved can be differentiated again, also beside one that cannot."""
+
+    def function(x: Any) -> Any:
+        y = x * 2
+        return y.view(-1), y * y, x.exp().sum() + 1
+
+    def use(call: Any, k: int) -> Any:
+        seen = []
+        for order in ("v v", "v s v s", "s v v s", "e e s v", "s s v", "v e s e", "vs v", "vs s v", "e v e", "ve s", "vse v"):
+            x = numbers(k, 2, 2).requires_grad_()
+            named = dict(zip("vse", call(x), strict=True))
+            for names in order.split():
+                try:
+                    sum(named[name].sum() for name in names).backward(retain_graph=keep or None)
+                    seen.append(x.grad.tolist())
+                except AutogradError as error:
+                    seen.append("a second time" in str(error))
+        return seen
+
+    assert alike(function, use) >= CALLS - 3
+
+
 def test_results_that_overlap_share_their_history() -> None:
     def function(x: Any) -> Any:
         h = x * 2
