@@ -152,7 +152,7 @@ CONVENTIONS = {
         "Shape": "shape dims repeats",
         "Callable | None": "distance_function closure callable",
         "Sequence[int] | int | Tensor": "indices_or_sections split_size_or_sections split_size indices sections",
-        "Tensor | float | None": "atol rtol", "int": "num_samples num_layers",
+        "Tensor | float | None": "atol rtol correction", "int": "num_samples num_layers",
     }.items()
     for name in names.split()
 }  # fmt: skip

@@ -14,6 +14,7 @@ from calque.base.layout import Layout
 from calque.base.shapes import Shape, contiguous_strides, listed, normalize_dim, whole
 from calque.base.text import described, shown, type_name
 from calque.functional.common import cast, is_number, is_tensor, method, prim
+from calque.functional.options import written
 from calque.functional.views import atleast_1d, atleast_2d, atleast_3d, expand, int_tuple, reshape, transpose, unsqueeze
 from calque.functional.windows import narrow, selected, sliced
 from calque.run.recorder import local
@@ -240,7 +241,7 @@ def cat(tensors: Sequence[Tensor], dim: int = 0, *, axis: int | None = None, out
         raise ShapeError("[cat] zero-dimensional tensor (at position 0) cannot be concatenated; use stack()")
     d = normalize_dim(dim, first.ndim, "cat")
     result = prim("copy", kept[0]) if len(kept) == 1 else prim("cat", *kept, d)
-    return result if out is None else out.copy_(result)  # type: ignore[attr-defined, no-any-return]
+    return result if out is None else written("cat", result, out)
 
 
 concat = concatenate = cat
@@ -258,7 +259,7 @@ def stack(tensors: Sequence[Tensor], dim: int = 0, *, out: Tensor | None = None)
             )
     d = normalize_dim(dim, len(shape) + 1, "stack")
     result = prim("cat", *[unsqueeze(x, d) for x in listed], d) if len(listed) > 1 else prim("copy", unsqueeze(listed[0], d))
-    return result if out is None else out.copy_(result)  # type: ignore[attr-defined, no-any-return]
+    return result if out is None else written("stack", result, out)
 
 
 def hstack(tensors: Sequence[Tensor]) -> Tensor:

@@ -152,6 +152,7 @@ def unique(
     if dim is None:
         _, first, inverse, counts = np.unique(values, return_index=True, return_inverse=True, return_counts=True, equal_nan=False)
         return _results(_chosen(_flat(input), first, 0), upload(inverse.reshape(values.shape), dt.int64), upload(counts, dt.int64), wanted)
+    require_dims("unique", input, 1)
     d = normalize_dim(dim, values.ndim, "unique")
     if 0 in values.shape and values.shape[d]:
         raise ShapeError(
@@ -169,6 +170,8 @@ def unique_consecutive(input: Tensor, return_inverse: bool = False, return_count
     values = read(input, "unique_consecutive")
     source = _flat(input) if dim is None else input
     flat = values.reshape(-1) if dim is None else values
+    if dim is not None:
+        require_dims("unique_consecutive", input, 1)
     d = 0 if dim is None else normalize_dim(dim, values.ndim, "unique_consecutive")
     if 0 in values.shape and dim is not None and values.shape[d]:
         raise ShapeError(

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from calque.base.errors import DTypeError
-from calque.base.text import type_name
+from calque.base.text import described, type_name
 from calque.functional.common import is_tensor, method
 from calque.functional.inplace import copy_
 from calque.run.buffer import strided
@@ -64,6 +64,8 @@ def call_when_ready(function: Callable[..., Any], *tensors: Tensor) -> Callback:
     >>> seen
     [3.0]
     """
+    if not callable(function):
+        raise DTypeError(f"[call_when_ready] expected a function, got {described(function)}; pass the function itself, not its result")
     for t in tensors:
         if not is_tensor(t):
             raise DTypeError(f"[call_when_ready] expected Tensors behind the function, got {type_name(t)}; bind other values in the function")

@@ -6,6 +6,7 @@ from itertools import pairwise
 from typing import Any
 
 from calque.base.errors import no_tensor
+from calque.base.text import clipped
 from calque.functional.blame import explained, is_guess, refusal, wrong_settings
 from calque.run.interrupt import shielded
 
@@ -16,10 +17,10 @@ _NOTE = "in layer "
 def describe(module: Any) -> str:
     """One line: class and settings, e.g. `Linear(in_features=5, out_features=2, bias=True)`."""
     try:
-        settings = " ".join(module.extra_repr().split())
+        settings = clipped(module.extra_repr(), 400)
     except Exception:  # a half-built module must not hide the error that is being described
         settings = "..."
-    return f"{type(module).__name__}({settings})"
+    return f"{clipped(type(module).__name__)}({settings})"
 
 
 def layer_path(chain: list[Any]) -> str:
@@ -44,7 +45,7 @@ def annotate(module: Any, error: Exception, args: tuple[Any, ...] = (), kwargs: 
     if not chain or chain[-1] is not module:
         chain.append(module)
     path = layer_path(chain)
-    where = f"{path!r} of {type(module).__name__}: " if path else ""
+    where = f"{clipped(path, 200)!r} of {clipped(type(module).__name__)}: " if path else ""
     notes = [n for n in getattr(error, "__notes__", ()) if not n.startswith(_NOTE)]
     error.__notes__ = [*notes, f"{_NOTE}{where}{describe(chain[0])}"]
     return error

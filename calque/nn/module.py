@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from calque.base.errors import ArgumentError, DTypeError, how_to_pass
-from calque.base.text import described, shown, type_name
+from calque.base.text import clipped, described, shown, type_name
 from calque.functional.common import is_tensor
 from calque.nn import state
 from calque.nn.context import annotate
@@ -245,7 +245,7 @@ class Module(Conversions):
             found = own.get(registry)
             if found is not None and name in found:
                 return found[name]
-        raise AttributeError(f"'{type(self).__name__}' object has no attribute '{name}'")
+        raise AttributeError(f"'{type(self).__name__}' object has no attribute '{clipped(name, 200)}'")
 
     def __setattr__(self, name: str, value: Any) -> None:
         own = self.__dict__
@@ -355,6 +355,8 @@ class Module(Conversions):
             yield module
 
     def _named_members(self, registry: str, prefix: str, recurse: bool, remove_duplicate: bool) -> Iterator[tuple[str, Any]]:
+        if not isinstance(recurse, int):
+            raise DTypeError(f"[named_{registry[1:]}] expected recurse as a bool, got {described(recurse)}; pass True or False")
         seen: set[int] = set()
         modules = self.named_modules(prefix=prefix, remove_duplicate=remove_duplicate) if recurse else [(prefix, self)]
         for path, module in modules:
@@ -389,20 +391,21 @@ class Module(Conversions):
         """The submodule with a dotted name, `""` for this one."""
         module: Any = self
         for part in target.split(".") if target else ():
+            said = clipped(part, 200)
             if not hasattr(module, part):
-                raise AttributeError(f"[get_submodule] {type(module).__name__} has no attribute `{part}`; named_modules() lists the names")
+                raise AttributeError(f"[get_submodule] {type(module).__name__} has no attribute `{said}`; named_modules() lists the names")
             module = getattr(module, part)
             if not isinstance(module, Module):
-                raise AttributeError(f"[get_submodule] `{part}` is not an nn.Module, got {type_name(module)}; named_modules() lists the names")
+                raise AttributeError(f"[get_submodule] `{said}` is not an nn.Module, got {type_name(module)}; named_modules() lists the names")
         return module
 
     def _member(self, op: str, target: str, registry: str, what: str) -> Any:
         path, _, name = target.rpartition(".")
         module = self.get_submodule(path)
         if not hasattr(module, name):
-            raise AttributeError(f"[{op}] {type(module).__name__} has no attribute `{name}`; state_dict() lists the names")
+            raise AttributeError(f"[{op}] {type(module).__name__} has no attribute `{clipped(name, 200)}`; state_dict() lists the names")
         if name not in module.__dict__[registry]:
-            raise AttributeError(f"[{op}] `{name}` is not {what}; state_dict() lists the names")
+            raise AttributeError(f"[{op}] `{clipped(name, 200)}` is not {what}; state_dict() lists the names")
         return getattr(module, name)
 
     def get_parameter(self, target: str) -> Any:

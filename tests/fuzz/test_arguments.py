@@ -147,6 +147,10 @@ WRONG = [
     (lambda: calque.logspace(0, 1, 3, pin_memory=np.ones(3)), "[logspace] expected pin_memory as a bool, got numpy.ndarray"),
     (lambda: nn.init.dirac_(calque.ones(2, 3, 4), 0), "[dirac_] dim 0 must be divisible by groups, got 2 and groups=0"),
     (lambda: calque.promote_types(Path, np.float32), "[promote_types] expected a dtype, got type <class 'pathlib.Path'> as 'type1'"),
+    (lambda: F.adaptive_avg_pool2d(calque.ones(2, 2, 0), 4), "[adaptive_avg_pool2d] Expected input to have non-zero size for non-batch dimensions"),
+    (lambda: calque.unique(calque.tensor(1.0), dim=-1), "[unique] expected input with at least 1 dims, got shape ()"),
+    (lambda: calque.cat([ONE, ONE], 1, out=[ONE]), "[cat] expected out as a Tensor, got list; leave it out to get a new one"),
+    (lambda: calque.call_when_ready("x", ONE), "[call_when_ready] expected a function, got str 'x'; pass the function itself, not its result"),
     (lambda: calque.optim.swa_utils.AveragedModel(3), "[AveragedModel] expected a Module as model, got int"),
 ]  # fmt: skip
 

@@ -513,6 +513,8 @@ signed(max_pool1d_with_indices, max_pool1d)
 
 
 def _target(op: str, output_size: Any, hw: Pair) -> Pair:
+    if 0 in hw:
+        raise ShapeError(f"[{op}] Expected input to have non-zero size for non-batch dimensions, but got {tuple(hw)}; an empty image has no windows")
     sides = output_size if isinstance(output_size, (tuple, list)) else None if output_size is None else listed(op, "output_size", output_size)
     wanted = (sides,) * 2 if sides is None else tuple(sides) * 2 if len(sides) == 1 else tuple(sides)
     out = tuple(hw[i] if n is None else whole(op, "output_size", n) for i, n in enumerate(wanted[:3]))

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from calque.base.errors import DTypeError, OutOfRangeError
-from calque.base.text import described, type_name
+from calque.base.text import clipped, described, type_name
 from calque.functional.common import is_tensor
 from calque.nn.module import Module
 from calque.nn.parameter import Parameter
@@ -211,7 +211,10 @@ class ModuleDict(Module):
             self.update(modules)
 
     def __getitem__(self, key: str) -> Any:
-        return self._modules[key]
+        try:
+            return self._modules[key]
+        except KeyError:
+            raise KeyError(clipped(str(key), 200)) from None
 
     def __setitem__(self, key: str, module: Any) -> None:
         self.add_module(key, module)
@@ -331,7 +334,7 @@ class ParameterDict(Module):
 
     def __getitem__(self, key: str) -> Any:
         if key not in self._keys:
-            raise KeyError(key)
+            raise KeyError(clipped(str(key), 200))
         return getattr(self, key)
 
     def __setitem__(self, key: str, value: Any) -> None:
