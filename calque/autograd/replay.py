@@ -118,7 +118,7 @@ class Graph(Facts):
                 self._rule(node)
             elif kind is CallNode:
                 parts.append(node.outputs)
-                node.context.told(self, node.next)
+                node.context.told(self)
                 self.calls += 1
             else:
                 parts.append(node.index)

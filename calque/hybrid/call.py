@@ -358,13 +358,13 @@ class Hybridized:
         if stand_ins.looked_at(capture.looked_at):
             capture.abort("looks at the gradient of an argument")
         if not entry.valid():
-            return self._changed(key, entry, lent.original(result))
+            return self._changed(key, entry, lent.original(stand_ins.settle(result, first)))
         if entry.needs_gradients(capture):
-            return lent.original(result)
+            return lent.original(stand_ins.settle(result, first))
         if macro is None or capture.failed:
             memory.refused = "" if capture.met else capture.failed  # what comes of threads that meet need not come again
             Counts.because(capture.failed)
-            return lent.original(result)
+            return lent.original(stand_ins.settle(result, first))
         try:
             if lent.within(result) or any(entry.guards.reached(value) for value in containers(result)):
                 raise Unsupported("returns a list or dict that somebody else has, too")
@@ -373,7 +373,7 @@ class Hybridized:
         except (Unsupported, Refused) as reason:
             memory.refused = "" if capture.met else str(reason)
             Counts.because(str(reason))
-            result = lent.original(result)
+            result = lent.original(stand_ins.settle(result, first))
         capture.release()
         return result
 
@@ -420,9 +420,9 @@ class Hybridized:
             entry.memory.learn(place, capture, mark)
             return result
         reached = frozenset(id(t) for t, *_ in entry.handles)
-        template = Template(roots, first, cells, stand_ins.nodes, capture.storages, needed, reached, tensors)
+        template = Template(roots, first, cells, stand_ins.nodes, capture.storages, needed, reached, tensors, stand_ins.used)
         if not entry.memory.learn(place, capture, mark):
-            return result
+            return stand_ins.settle(result, first)
         outcome.template = template
         created = template.take_over()
         for k, p in outcome.grads:

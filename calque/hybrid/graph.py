@@ -40,6 +40,7 @@ _new: Any = object.__new__
 FRAMES = 5  # of ours below the user's, at least: attach, given, what replays, what finds it, the call
 _NOTHING = realised(Buffer(np.zeros(0, np.float32)), dense_layout((0,), float32))
 _NO_NODES: frozenset[int] = frozenset()
+_NO_VIEWS: dict[int, tuple[Layout, Layout]] = {}
 _OPAQUE = (type, types.ModuleType, types.CodeType, GradNode, Edge, OpDef, Layout, str, int, float)
 
 
@@ -66,16 +67,19 @@ class Unsupported(Exception):
 class Call:
     """What one call keeps for its gradient. `values`: cells and new storages that the graph of its `template` needs; `versions`: of those that have
     to stay as they are; `trace`: where it was recorded; `numbers`: of the call; `asked`: nodes that the last pass has used; `freed`: those whose
-    passes did not keep the graph, the last of them started on the line `where`."""
+    passes did not keep the graph, the last of them started on the line `where`; `saved`: the caller's handles that a graph as written has,
+    `views`: by number of the value the layouts of those whose `data` was exchanged, and of its memory."""
 
-    __slots__ = ("template", "values", "versions", "trace", "numbers", "asked", "freed", "where")
+    __slots__ = ("template", "values", "versions", "trace", "numbers", "asked", "freed", "where", "saved", "views")
 
-    def __init__(self, template: Template, cells: list[Any], created: list[Storage], known: list[Any]) -> None:
+    def __init__(self, template: Template, cells: list[Any], created: list[Storage], known: list[Any], tensors: list[Tensor]) -> None:
         self.template, self.trace = template, local.state.trace
         self.values = values = list(map(cells.__getitem__, template.used))
         values += map(created.__getitem__, template.own)
         self.versions = list(map(_VERSION, values))
         self.numbers = [known[index] for _, _, index in template.numbers] if template.numbers else []
+        self.saved = [tensors[k] for k, _, _ in template.saved]
+        self.views: dict[int, tuple[Layout, Layout]] = _NO_VIEWS
         self.asked = self.freed = _NO_NODES
         self.where = ""
 
@@ -90,14 +94,12 @@ class Call:
             self.values, self.versions = [_NOTHING] * len(self.values), [_NOTHING.version] * len(self.values)
         return not left
 
-    def told(self, facts: Facts, targets: Sequence[Any]) -> None:
-        """Add what the gradient depends on: the same facts at the same place of a trace mean the same operations. `targets`: where gradients go."""
+    def told(self, facts: Facts) -> None:
+        """Add what the gradient depends on: the same facts at the same place of a trace mean the same operations."""
         template, values = self.template, self.values
         if template.numbers or template.several or (template.apart and len(template.roots) > 1):
             raise Unknown
-        if any(targets[j] is not None and targets[j]._storage is not values[place] for j, place in template.exchanged):
-            raise Unknown
-        if self.overwritten():
+        if self.exchanged() or self.overwritten():
             raise Unknown
         if template.steady and list(map(_STORAGE, template.steady)) != list(map(values.__getitem__, template.steady_at)):
             raise Unknown
@@ -112,6 +114,16 @@ class Call:
                 cells.append(storage)
             parts.append(number)
 
+    def exchanged(self) -> bool:
+        """Look at the handles as a graph as written does; whether `data` of one is another by now."""
+        values = self.values
+        for t, (_, place, view) in zip(self.saved, self.template.saved, strict=True):
+            storage, now = t._storage, t._layout
+            if storage is not values[place] and now.shape == view.shape and now.dtype is view.dtype and now.device is view.device:
+                self.views = {**self.views, place: (now, storage.layout)}
+                values[place] = storage
+        return bool(self.views)
+
     def overwritten(self) -> list[int]:
         """The numbers of values that are not as the gradient needs them."""
         if list(map(_VERSION, self.values)) == self.versions:
@@ -125,15 +137,15 @@ class Template:
     `roots`: nodes of the outputs that require gradients. `leaves`: where gradients go, as (argument number or -1, node or parameter).
     `storages`: new storages of the call in the macro's order. A call keeps the cells `used` and the new storages `own` (numbers); `unchanged`: which
     of all these have to stay as they are, `reads`: which of those the gradient of each root needs; `steady`: handles that have to show the same
-    storage as at the call, number `steady_at`; `exchanged`: (number of a leaf, number of its value) of arguments; `holding`: by root the nodes that a
-    pass frees, as they have saved something, `bare`: whether the gradient needs no values at all, `apart`: whether a pass may leave a root as it is.
+    storage as at the call, number `steady_at`; `saved`: (argument, number of its value, layout) of handles that a graph as written has; `holding`: by
+    root the nodes that a pass frees, `bare`: whether the gradient needs no values at all, `apart`: whether a pass may leave a root as it is.
     `mark` stands for the template where nothing may keep that alive.
     `reached`: ids of handles that the function reaches by itself; they stay as they are.
     """
 
     def __init__(
         self, roots: list[Any], first: int, cells: list[Any], stand_ins: dict[int, tuple[int, Any]], storages: list[Storage],
-        needed: set[int], reached: frozenset[int], tensors: list[Tensor],
+        needed: set[int], reached: frozenset[int], tensors: list[Tensor], used: list[Tensor],
     ) -> None:  # fmt: skip
         leaves = [(k, t) for k, t in enumerate(tensors) if t._requires_grad and t._grad_fn is None]
         self.arguments = {id(t): (k, t, t._layout) for k, t in leaves}  # by identity, they live on
@@ -150,6 +162,8 @@ class Template:
         values = raw | {id(t._storage) for t in handles}
         self._require_replayable(raw, values, known, needed)
         self._choose_kept(handles, values, known, cells)
+        at = [place for _, place in self.handles]
+        self.saved = [(k, place, t._layout) for t, place in self.handles for k, u in enumerate(used) if t is u and at.count(place) == 1]
         self._note_forms(handles)
 
     def _require_replayable(self, raw: set[int], values: set[int], known: dict[int, int], needed: set[int]) -> None:
@@ -176,8 +190,6 @@ class Template:
         self.apart = any(a.isdisjoint(b) for a in self.holding for b in self.holding)
         self.handles = [(t, places[id(t._storage)]) for t in handles if id(t._storage) in known and id(t) not in self.reached]
         self.steady = [t for t in handles if id(t._storage) in known and id(t) in self.reached]
-        leaves = [(j, leaf) for j, (k, leaf) in enumerate(self.leaves) if k >= 0 and isinstance(leaf, Tensor)]
-        self.exchanged = [(j, place) for j, leaf in leaves for t, place in self.handles if t is leaf]
         self.own_handles = [t for t in handles if id(t) not in self.reached and id(t) not in self.arguments]
         self.steady_at = [places[id(t._storage)] for t in self.steady]
 
@@ -294,7 +306,7 @@ class Template:
         node.next = self.targets or tuple([leaf if k < 0 else tensors[k]._grad_fn or tensors[k] for k, leaf in self.leaves])
         node.number, node.backward, node.outputs = next(_sequence), self._backward, self.layouts or self._set_layouts(outputs)
         node.site = user_site(FRAMES)
-        node.context = Call(self, cells, created, known)
+        node.context = Call(self, cells, created, known, tensors)
         if len(outputs) == 1:
             outputs[0]._grad_fn, outputs[0]._requires_grad = node, True
             return
@@ -308,14 +320,11 @@ class Template:
 
     def _backward(self, node: FunctionNode, grads: Sequence[Any]) -> Sequence[Any]:
         call: Call = node.context
-        for j, place in self.exchanged:  # a graph as written has the leaf itself, whose `data` may be others by now
-            leaf = node.next[j]
-            if leaf is not None and leaf._layout is self._layout_of(self.leaves[j][1]):
-                call.values[place] = leaf._storage
         if self.apart:
             call.asked = _NO_NODES.union(*[holding for g, holding in zip(grads, self.holding, strict=True) if g is not None])
             if call.asked & call.freed:
                 raise second_time(node, call.where)
+        call.exchanged()
         for k in call.overwritten():
             if any(g is not None and k in reads for g, reads in zip(grads, self.reads, strict=True)):
                 raise _overwritten(node, call.values[k], call.versions[k])
@@ -325,7 +334,7 @@ class Template:
         held = [waiting.held(t) for t in node.next]  # sums of floats depend on their order: the call adds to what is there, as it would as written
         given = [g._storage if g is not None else None for g in (*grads, *held)]
         layouts = [None if g is None else (g._layout, g._storage.layout) for g in (*grads, *held)]
-        key: tuple[Any, ...] = (tuple(t is not None for t in node.next), tuple(layouts))
+        key: tuple[Any, ...] = (tuple(t is not None for t in node.next), tuple(layouts), *call.views.items())
         everything = [*call.values, *given]
         ids = [id(st) for st in everything if st is not None]
         if len(set(ids)) < len(ids):  # a recording does not tell which of two cells it meant: a residual gives one gradient to both
@@ -343,7 +352,7 @@ class Template:
         """Gradients that can be differentiated again: through a copy of the graph."""
         Counts.because("is differentiated more than once")
         storages = {id(self.storages[k]): actual for k, actual in zip(self.own, call.values[len(self.used) :], strict=True)}
-        handles = {id(t): (call.values[k], self._layout_of(t)) for t, k in self.handles}
+        handles = {id(t): (call.values[k], call.views[k][0] if k in call.views else self._layout_of(t)) for t, k in self.handles}
         graph = Copy([leaf for _, leaf in self.leaves], targets, storages, handles, self.reached)
         kept: dict[int, dict[int, Any]] = {}
         for (item, place, _), value in zip(self.numbers, call.numbers, strict=True):
@@ -392,7 +401,7 @@ class Template:
                 trace.storages.append(own)  # should a program start now, its buffer is needed
         lent = [(t, t._storage, t._layout) for t, _ in self.handles if id(t) in self.arguments]  # leaves of the caller's that were arguments then
         for t, cell in self.handles:
-            t._storage, t._layout, t._cache = call.values[cell], self._layout_of(t), None
+            t._storage, t._layout, t._cache = call.values[cell], call.views[cell][0] if cell in call.views else self._layout_of(t), None
         self._set_views(trace, trace is call.trace)
         self._set_saved()
         hooks = [(leaf, leaf._hooks) for _, leaf in self.leaves if isinstance(leaf, Tensor) and leaf._hooks]

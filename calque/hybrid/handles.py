@@ -14,7 +14,7 @@ from typing import Any
 from calque.autograd.api import passing_on
 from calque.run.nodes import StandIn
 from calque.run.versions import Silent
-from calque.tensor import Tensor, _continue, _refresh_views, wrap
+from calque.tensor import GradNode, Tensor, _continue, _refresh_views, wrap
 
 LEAF, DATA = 2, 3  # in a signature: requires a gradient and has no history; what `.data` gave
 
@@ -47,6 +47,29 @@ class StandIns:
             if used is not t:
                 _hand_back(t, used, before)
         return reason
+
+    def settle(self, result: Any, first: int) -> Any:
+        """The result of a call whose graph is no template: it has saved the caller's handles, as that of the call as written. `first`: number of the
+        call's first node."""
+        stack, seen = [result], set()
+        while stack:
+            item = stack.pop()
+            if id(item) in seen:
+                continue
+            seen.add(id(item))
+            if isinstance(item, (list, tuple)):
+                stack += item
+            elif isinstance(item, dict):
+                stack += item.values()
+            elif isinstance(item, Tensor):
+                stack.append(item._grad_fn)
+            elif isinstance(item, GradNode) and item.number >= first:
+                stack += item.next
+                for position, value in (item.saved or {}).items():
+                    own = self.own.get(id(value))
+                    if own is not None and own._storage is value._storage and own._layout is value._layout:
+                        item.saved[position] = own
+        return result
 
     def looked_at(self, gradients: set[int]) -> bool:
         """Whether the handles whose gradients somebody looked at are among these."""

@@ -75,7 +75,7 @@ class StandIn(FunctionNode):
 
 
 class CallNode(FunctionNode):
-    """The node of a hybridized call. `context.told(facts, next)` adds what its gradient depends on, for passes that are recorded again; `site`: where
+    """The node of a hybridized call. `context.told(facts)` adds what its gradient depends on, for passes that are recorded again; `site`: where
     the call is, of which a line is made only if somebody asks."""
 
     __slots__ = ("site",)

@@ -152,6 +152,27 @@ def test_a_view_of_an_argument_that_was_a_view_of_something_else(how: str) -> No
     assert alike(lambda x: x[:], use) > 0
 
 
+@pytest.mark.parametrize("kind", ["plain", "view", "leaf", "made"])
+@pytest.mark.parametrize("other", ["of its own", "a part", "turned"])
+def test_data_of_an_argument_that_is_exchanged_before_the_gradient(kind: str, other: str) -> None:
+    """A graph has saved the handle, as in PyTorch; also that of a call which is only recorded."""
+    w = numbers(1, 3).requires_grad_()
+
+    def use(call: Any, k: int) -> Any:
+        x = numbers(k, 2, 3)[1] if kind == "view" else numbers(k, 3)
+        leaf = x
+        if kind in ("leaf", "made"):
+            leaf = x.requires_grad_()
+            x = x * 1 if kind == "made" else x
+        w.grad = None
+        out = call(x)
+        x.data = {"of its own": lambda: x.data * 10, "a part": lambda: numbers(k + 1, 2, 3)[1], "turned": lambda: numbers(k, 3, 2).t()[0]}[other]()
+        out.sum().backward()
+        return w.grad.tolist(), out.tolist(), x.tolist(), leaf.grad is not None and leaf.grad.tolist()
+
+    assert alike(lambda x: x * w.exp(), use) > 0
+
+
 @pytest.mark.parametrize("keep", [False, True])
 def test_a_pass_frees_what_it_has_used(keep: bool) -> None:
     """A result whose gradient needs nothing that was saved can be differentiated again, also beside one that cannot."""
