@@ -88,6 +88,8 @@ def _in_range(name: str, a: Any, b: Any, dtype: dt.DType) -> tuple[Any, Any, dt.
     for x in (a, b):
         if not is_tensor(x) and not low <= x <= high:
             if name in COMPARISONS:
+                if not -(1 << 63) <= x < 1 << 63:
+                    raise ArgumentError(f"[{name}] expected an integer of 64 bits, got {shown(x)}; int too big to convert")
                 return a, b, dt.int64
             if name == "pow" and x is b:
                 if x > high:

@@ -97,6 +97,7 @@ def kthvalue(input: Tensor, k: int, dim: int = -1, keepdim: bool = False) -> Any
     """The k-th smallest element along `dim`, k from 1: (*) -> (values, indices)."""
     d = normalize_dim(dim, input._layout.ndim, "kthvalue")
     size = input._layout.shape[d] if input._layout.ndim else 1
+    k = whole("kthvalue", "k", k)
     if not 1 <= k <= size:
         raise OutOfRangeError(f"[kthvalue] selected number k out of range for dimension {d}: expected 1 <= k <= {size}, got {k}")
     return KthResult(*take_chosen(input, ranked(input, d, k - 1, k), d, keepdim))

@@ -405,6 +405,8 @@ def sum_to_shape(g: Tensor, shape: Shape) -> Tensor:
         return g
     shape = ints("sum_to_shape", shape)
     lead = len(current) - len(shape)
+    if lead < 0:
+        raise ShapeError(f"[sum_to_shape] expected at most {len(current)} sizes for a tensor of shape {current}, got {shape}; drop the first ones")
     dims = tuple(range(lead)) + tuple(lead + i for i, s in enumerate(shape) if s == 1 and current[lead + i] != 1)
     return reshape(prim("sum", g, dims, False) if dims else g, shape)
 

@@ -8,8 +8,8 @@ import numpy as np
 
 from calque.base.dtypes import get_default_dtype
 from calque.base.errors import DTypeError, ShapeError, how_to_pass
-from calque.base.text import type_name
-from calque.functional.common import is_tensor
+from calque.base.text import described, type_name
+from calque.functional.common import dtype_of, is_tensor
 from calque.tensor import Tensor, register_type, require_float, upload, wrap
 
 __all__ = ["Buffer", "Parameter", "UninitializedParameter", "is_lazy", "replace_value"]
@@ -24,10 +24,12 @@ def _handle(data: Any, cls: type, requires_grad: bool, what: str) -> Any:
         data = _empty()
     if not is_tensor(data):
         raise DTypeError(f"[{what}] expected a Tensor, got {type_name(data)}; {how_to_pass(data)}")
+    if not isinstance(requires_grad, (bool, int, np.bool_)):
+        raise DTypeError(f"[{what}] expected requires_grad as a bool, got {described(requires_grad)}; pass True or False")
     if requires_grad:
         require_float(what, data)
     result = wrap(data._storage, data._layout, cls)
-    result._requires_grad = requires_grad
+    result._requires_grad = bool(requires_grad)
     return result
 
 
@@ -110,7 +112,7 @@ class UninitializedParameter(Parameter):
     __slots__ = ()
 
     def __new__(cls, requires_grad: bool = True, dtype: Any = None) -> "UninitializedParameter":
-        data = upload(np.zeros((0,), np.float32), dtype or get_default_dtype())
+        data = upload(np.zeros((0,), np.float32), get_default_dtype() if dtype is None else dtype_of(dtype, "UninitializedParameter"))
         return _handle(data, cls, requires_grad, "UninitializedParameter")  # type: ignore[no-any-return]
 
     def __init__(self, requires_grad: bool = True, dtype: Any = None) -> None:

@@ -151,6 +151,17 @@ WRONG = [
     (lambda: calque.unique(calque.tensor(1.0), dim=-1), "[unique] expected input with at least 1 dims, got shape ()"),
     (lambda: calque.cat([ONE, ONE], 1, out=[ONE]), "[cat] expected out as a Tensor, got list; leave it out to get a new one"),
     (lambda: calque.call_when_ready("x", ONE), "[call_when_ready] expected a function, got str 'x'; pass the function itself, not its result"),
+    (lambda: ONE.std(correction=...), "[std] expected a Tensor or a number or None, got ellipsis as 'correction'"),
+    (lambda: ONE.short().le(10**30), "[le] expected an integer of 64 bits, got 1000000000000000000000000000000; int too big to convert"),
+    (lambda: ONE.kthvalue(1.5), "[kthvalue] expected k as an int, got float 1.5"),
+    (lambda: F.lp_pool1d(calque.ones(1, 2, 4), 0, 2), "[lp_pool1d] expected norm_type as a number other than 0, got 0; use 1 or 2"),
+    (lambda: F.interpolate(calque.ones(2, 3, 4), scale_factor=(1.0, 2.0)), "[interpolate] expected one scale_factor or 1, one for each spatial dim"),
+    (lambda: nn.UninitializedParameter(dtype=nn.Linear), "[UninitializedParameter] expected a dtype, got <class"),
+    (lambda: nn.Parameter(ONE, requires_grad=np.ones(2)), "[Parameter] expected requires_grad as a bool, got numpy.ndarray of shape (2,)"),
+    (lambda: list(nn.Linear(1, 1).buffers(np.ones(2))), "[named_buffers] expected recurse as a bool, got numpy.ndarray of shape (2,)"),
+    (lambda: nn.SELU(inplace=np.ones(2)), "[SELU] expected inplace as a bool, got numpy.ndarray of shape (2,); pass True or False"),
+    (lambda: nn.ELU(1.0, ONE), "[ELU] expected inplace as a bool, got a Tensor; a layer is made first and then called: ELU()(input)"),
+    (lambda: calque.sum_to_shape(ONE, (1,) * 5), "[sum_to_shape] expected at most 2 sizes for a tensor of shape (2, 3), got (1, 1, 1, 1, 1)"),
     (lambda: calque.optim.swa_utils.AveragedModel(3), "[AveragedModel] expected a Module as model, got int"),
 ]  # fmt: skip
 

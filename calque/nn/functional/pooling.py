@@ -492,9 +492,15 @@ def avg_pool1d(
     return _avg_pool(op, 1, input, settings, ceil_mode, count_include_pad, None)
 
 
+def _check_norm(op: str, norm_type: float) -> None:
+    if not norm_type:
+        raise ArgumentError(f"[{op}] expected norm_type as a number other than 0, got {norm_type}; use 1 or 2")
+
+
 def lp_pool2d(input: Tensor, norm_type: float, kernel_size: Any, stride: Any = None, ceil_mode: bool = False) -> Tensor:
     """(sum of x ** p) ** (1 / p) over every window: (N, C, H, W) -> (N, C, H', W')."""
     k = sizes("lp_pool2d", "kernel_size", kernel_size, 2, 1)
+    _check_norm("lp_pool2d", norm_type)
     means = avg_pool2d(input ** float(norm_type), k, stride, 0, ceil_mode)
     return (T.sign(means) * T.relu(T.abs(means)) * float(k[0] * k[1])) ** (1.0 / norm_type)
 
@@ -502,6 +508,7 @@ def lp_pool2d(input: Tensor, norm_type: float, kernel_size: Any, stride: Any = N
 def lp_pool1d(input: Tensor, norm_type: float, kernel_size: Any, stride: Any = None, ceil_mode: bool = False) -> Tensor:
     """(sum of x ** p) ** (1 / p) over every window: (N, C, L) -> (N, C, L')."""
     k = sizes("lp_pool1d", "kernel_size", kernel_size, 1, 1)[0]
+    _check_norm("lp_pool1d", norm_type)
     means = avg_pool1d(input ** float(norm_type), k, stride, 0, ceil_mode)
     return (T.sign(means) * T.relu(T.abs(means)) * float(k)) ** (1.0 / norm_type)
 

@@ -101,6 +101,8 @@ def gumbel_softmax(logits: Tensor, tau: float = 1, hard: bool = False, eps: floa
         return soft
     d = one_dim(logits, dim, "gumbel_softmax")
     index = T.argmax(soft.detach(), d, True)
+    if not soft._layout.ndim:
+        return T.ones_like(soft) - soft.detach() + soft
     steps = positions((soft._layout.shape[d],)).reshape([-1 if k == d else 1 for k in range(soft._layout.ndim)])
     chosen = cast(T.eq(steps, index), soft._layout.dtype)
     return chosen - soft.detach() + soft

@@ -116,7 +116,9 @@ def _output_sizes(hw: tuple[int, ...], size: Any, scale_factor: Any, recompute: 
         scales = [float(s) for s in scale_factor] if several else [float(scale_factor)] * n
         if not all(math.isfinite(s) for s in scales):
             raise ArgumentError(f"[interpolate] expected a finite scale_factor, got {shown(scale_factor)}")
-        wanted = [math.floor(h * s) for h, s in zip(hw, scales)]
+        if len(scales) != n:
+            raise ArgumentError(f"[interpolate] expected one scale_factor or {n}, one for each spatial dim, got {shown(scale_factor)}")
+        wanted = [math.floor(h * s) for h, s in zip(hw, scales, strict=True)]
     if len(wanted) != n:
         raise ArgumentError(f"[interpolate] Input and output must have the same number of spatial dimensions: expected {n} sizes, got {len(wanted)}")
     if min(wanted) < 1:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from calque import functional as T
 from calque.base.errors import ArgumentError, DTypeError
+from calque.base.text import described
 from calque.functional.common import is_tensor
 from calque.nn import functional as F
 from calque.nn import init
@@ -24,15 +27,21 @@ __all__ = [
 ]  # fmt: skip
 
 
+def _switch(layer: Module, inplace: Any) -> Any:
+    """`inplace` if it is true or false. A Tensor there is a layer that was called before it was made."""
+    if inplace is None or isinstance(inplace, (bool, int, np.bool_)):
+        return inplace
+    name = type(layer).__name__
+    hint = f"a layer is made first and then called: {name}()(input)" if is_tensor(inplace) else "pass True or False"
+    raise DTypeError(f"[{name}] expected inplace as a bool, got {'a Tensor' if is_tensor(inplace) else described(inplace)}; {hint}")
+
+
 class _InPlace(Module):
     """An activation whose only setting is `inplace`."""
 
     def __init__(self, inplace: bool = False) -> None:
         super().__init__()
-        if is_tensor(inplace):
-            name = type(self).__name__
-            raise DTypeError(f"[{name}] expected inplace as a bool, got a Tensor; a layer is made first and then called: {name}()(input)")
-        self.inplace = inplace
+        self.inplace = _switch(self, inplace)
 
     def extra_repr(self) -> str:
         return "inplace=True" if self.inplace else ""
@@ -79,7 +88,7 @@ class Hardswish(Module):
 
     def __init__(self, inplace: bool = False) -> None:
         super().__init__()
-        self.inplace = inplace
+        self.inplace = _switch(self, inplace)
 
     def forward(self, input: Tensor) -> Tensor:
         return F.hardswish(input, self.inplace)
@@ -90,7 +99,7 @@ class Hardsigmoid(Module):
 
     def __init__(self, inplace: bool = False) -> None:
         super().__init__()
-        self.inplace = inplace
+        self.inplace = _switch(self, inplace)
 
     def forward(self, input: Tensor) -> Tensor:
         return F.hardsigmoid(input, self.inplace)
@@ -109,7 +118,7 @@ class Hardtanh(Module):
         min_val, max_val = min_val if min_value is None else min_value, max_val if max_value is None else max_value
         if max_val <= min_val:
             raise ArgumentError(f"[Hardtanh] expected max_val > min_val, got {max_val} and {min_val}")
-        self.min_val, self.max_val, self.inplace = min_val, max_val, inplace
+        self.min_val, self.max_val, self.inplace = min_val, max_val, _switch(self, inplace)
 
     def forward(self, input: Tensor) -> Tensor:
         return F.hardtanh(input, self.min_val, self.max_val, self.inplace)
@@ -134,7 +143,7 @@ class ELU(Module):
 
     def __init__(self, alpha: float = 1.0, inplace: bool = False) -> None:
         super().__init__()
-        self.alpha, self.inplace = alpha, inplace
+        self.alpha, self.inplace = alpha, _switch(self, inplace)
 
     def forward(self, input: Tensor) -> Tensor:
         return F.elu(input, self.alpha, self.inplace)
@@ -156,7 +165,7 @@ class LeakyReLU(Module):
 
     def __init__(self, negative_slope: float = 1e-2, inplace: bool = False) -> None:
         super().__init__()
-        self.negative_slope, self.inplace = negative_slope, inplace
+        self.negative_slope, self.inplace = negative_slope, _switch(self, inplace)
 
     def forward(self, input: Tensor) -> Tensor:
         return F.leaky_relu(input, self.negative_slope, self.inplace)
@@ -170,7 +179,7 @@ class RReLU(Module):
 
     def __init__(self, lower: float = 1 / 8, upper: float = 1 / 3, inplace: bool = False) -> None:
         super().__init__()
-        self.lower, self.upper, self.inplace = lower, upper, inplace
+        self.lower, self.upper, self.inplace = lower, upper, _switch(self, inplace)
 
     def forward(self, input: Tensor) -> Tensor:
         return F.rrelu(input, self.lower, self.upper, self.training, self.inplace)
@@ -204,7 +213,7 @@ class Threshold(Module):
 
     def __init__(self, threshold: float, value: float, inplace: bool = False) -> None:
         super().__init__()
-        self.threshold, self.value, self.inplace = threshold, value, inplace
+        self.threshold, self.value, self.inplace = threshold, value, _switch(self, inplace)
 
     def forward(self, input: Tensor) -> Tensor:
         return F.threshold(input, self.threshold, self.value, self.inplace)
