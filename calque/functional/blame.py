@@ -18,7 +18,7 @@ import numpy as np
 from calque.base.device import Device
 from calque.base.dtypes import DType
 from calque.base.errors import ArgumentError, CalqueError, DTypeError, how_to_pass, no_tensor
-from calque.base.text import clipped, shown, type_name
+from calque.base.text import clipped, described, shown, type_name
 from calque.functional.common import Function, is_number, is_tensor
 from calque.run.interrupt import of_handler, shielded
 from calque.run.memory import out_of_memory
@@ -174,6 +174,19 @@ def _kind_for(name: str, parameter: inspect.Parameter) -> tuple[str, Callable[[A
     return kind_of(CONVENTIONS.get(name, parameter.annotation) if unsaid else parameter.annotation)
 
 
+def _wrong_function(function: Callable[..., Any], args: Sequence[Any], keywords: Mapping[str, Any], text: str) -> tuple[str, Any] | None:
+    """(parameter, function) of a function among the arguments whose own parameters an error of Python's is about."""
+    if not _OF_A_CALL.search(text):
+        return None
+    for name, value in inspect.signature(function).bind(*args, **keywords).arguments.items():
+        if callable(value) and f"{getattr(value, '__name__', None)}()" in text:
+            return name, value
+    return None
+
+
+_OF_A_CALL = re.compile(r"\(\) (missing|takes|got)")
+
+
 def _too_wide(function: Callable[..., Any], args: Sequence[Any], keywords: Mapping[str, Any]) -> tuple[str, int] | None:
     """(parameter, value) of an integer among the arguments that no machine integer holds."""
     for name, value in inspect.signature(function).bind(*args, **keywords).arguments.items():
@@ -250,6 +263,8 @@ def explained(name: str, function: Callable[..., Any], args: Sequence[Any], keyw
         return refusal(name, parameter, expected, value)
     if isinstance(error, OverflowError) and (wide := _too_wide(function, args, keywords)) is not None:
         return ArgumentError(f"[{name}] expected integers of 64 bits, got {shown(wide[1])} as {wide[0]!r}; pass a smaller one")
+    if isinstance(error, TypeError) and (wrong := _wrong_function(function, args, keywords, str(error))) is not None:
+        return DTypeError(f"[{name}] expected a function of the arguments that it is called with, got {described(wrong[1])} as {wrong[0]!r}: {error}")
     found: Exception | None = no_tensor(name, error) if isinstance(error, AttributeError) else None
     if found is not None or is_guess(error) or not _comes_from_inside(error):
         return found

@@ -10,7 +10,7 @@ import numpy as np
 
 from calque.autograd.engine import link
 from calque.base import dtypes as dt
-from calque.base.errors import DTypeError, ShapeError, how_to_pass
+from calque.base.errors import ArgumentError, DTypeError, ShapeError, how_to_pass
 from calque.base.text import shown, type_name
 from calque.ops.opdef import get
 from calque.run.interrupt import of_handler
@@ -23,6 +23,7 @@ Tensors = Any  # a Tensor, or a tuple or list of Tensors
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 CAST = get("cast")
+_LARGEST = 1 << 1023
 
 
 def method(*names: str) -> Callable[[Function], Function]:
@@ -162,6 +163,8 @@ def operand(op: str, x: Any, dtype: dt.DType) -> Any:
         value = number(x)
         if dtype.category == 1 and isinstance(value, float):
             value = int(value)
+        elif isinstance(value, int) and not -_LARGEST < value < _LARGEST:
+            raise ArgumentError(f"[{op}] expected a number that a float can hold, got {shown(value)}; int too large to convert")
         return (value, dtype)
     raise DTypeError(f"[{op}] expected a Tensor or a number, got {type_name(x)}; {how_to_pass(x)}")
 

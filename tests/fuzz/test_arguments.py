@@ -90,6 +90,10 @@ def test_what_counts_as_one_int_is_a_size(call: Any) -> None:
             assert call(one).shape == wanted
 
 
+class Nothing:
+    """Takes no arguments."""
+
+
 def LBFGS() -> Any:
     return calque.optim.LBFGS([calque.ones(2, requires_grad=True)])
 
@@ -162,6 +166,10 @@ WRONG = [
     (lambda: nn.SELU(inplace=np.ones(2)), "[SELU] expected inplace as a bool, got numpy.ndarray of shape (2,); pass True or False"),
     (lambda: nn.ELU(1.0, ONE), "[ELU] expected inplace as a bool, got a Tensor; a layer is made first and then called: ELU()(input)"),
     (lambda: calque.sum_to_shape(ONE, (1,) * 5), "[sum_to_shape] expected at most 2 sizes for a tensor of shape (2, 3), got (1, 1, 1, 1, 1)"),
+    (lambda: F.max_pool2d(calque.ones(1, 2, 8, 8), 2, stride=np.int64(-3)), "[max_pool2d] expected stride as an int or 2 ints >= 1, got "),
+    (lambda: nn.EmbeddingBag(3, 4)(calque.zeros(4).long(), calque.ones(0)), "[embedding_bag] expected offsets as integers, got torch.float32"),
+    (lambda: calque.not_equal(10**4000, ONE), "[ne] expected a number that a float can hold, got 1000"),
+    (lambda: calque.utils.checkpoint.checkpoint(Nothing, ONE, use_reentrant=False), "[checkpoint] expected a function of the arguments"),
     (lambda: calque.optim.swa_utils.AveragedModel(3), "[AveragedModel] expected a Module as model, got int"),
 ]  # fmt: skip
 
@@ -171,6 +179,14 @@ def test_what_the_fuzzer_found(call: Any, text: str) -> None:
     with pytest.raises((TypeError, ValueError, AttributeError, MemoryError)) as caught:
         call()
     assert text in str(caught.value)
+
+
+def test_what_has_no_bags_and_no_dims_works() -> None:
+    """As in PyTorch; both were errors from inside."""
+    bag = nn.EmbeddingBag(3, 4)
+    out = bag(calque.zeros(4).long(), calque.zeros(0).long())
+    assert out.shape == (0, 4) and out.requires_grad
+    assert F.gumbel_softmax(calque.tensor(1.0), 1.0, True).item() == 1.0
 
 
 def test_a_right_call_that_fails_inside_says_so() -> None:

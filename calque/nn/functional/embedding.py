@@ -10,7 +10,7 @@ from calque.base import dtypes as dt
 from calque.base.errors import ArgumentError, DTypeError, OutOfRangeError, ShapeError
 from calque.base.shapes import whole
 from calque.base.text import shown
-from calque.functional.common import cast, prim, require_dims
+from calque.functional.common import cast, linked, prim, require_dims
 from calque.nn.functional.checks import check_indices, values_of
 from calque.nn.functional.rows import SELECT_ROWS, choose, constant, positions
 from calque.nn.gradient import Saved, with_gradient
@@ -58,6 +58,18 @@ def _renormalise(weight: Tensor, index: Tensor, max_norm: float, norm_type: floa
         assign(weight.detach(), weight.detach() * T.unsqueeze(scale, 1))
     finally:
         state.grad = before
+
+
+def _bags(offsets: Tensor | None, count: int, include_last_offset: bool) -> tuple[list[int], list[int]]:
+    """Where the bags of a flat list of `count` indices begin and end."""
+    if offsets is None:
+        raise ArgumentError("[embedding_bag] offsets has to be a 1D Tensor but got None for 1-d input")
+    if offsets._layout.dtype.category != 1:
+        raise DTypeError(f"[embedding_bag] expected offsets as integers, got {offsets._layout.dtype!r}; convert with .long()")
+    starts = [int(o) for o in read(offsets).reshape(-1)]
+    if include_last_offset:
+        return starts[:-1], starts[1:]
+    return starts, [*starts[1:], count][: len(starts)]
 
 
 def embedding(
@@ -109,14 +121,9 @@ def embedding_bag(
     if input._layout.ndim not in (1, 2):
         raise ShapeError(f"[embedding_bag] expected an input with 1 or 2 dims, got shape {tuple(input._layout.shape)}; reshape it")
     if input._layout.ndim == 1:
-        if offsets is None:
-            raise ArgumentError("[embedding_bag] offsets has to be a 1D Tensor but got None for 1-d input")
-        starts = [int(o) for o in read(offsets).reshape(-1)]
-        if include_last_offset:
-            stops = starts[1:]
-            starts = starts[:-1]
-        else:
-            stops = [*starts[1:], input._layout.shape[0]]
+        starts, stops = _bags(offsets, input._layout.shape[0], include_last_offset)
+        if not starts:  # no bags
+            return linked(T.zeros((0, weight._layout.shape[1]), dtype=weight.dtype), weight)
         bags = []
         for a, b in zip(starts, stops, strict=True):
             weights = None if per_sample_weights is None else T.unsqueeze(per_sample_weights[a:b], 0)

@@ -146,7 +146,7 @@ _KNOWN = Cache("pooling windows", 4000, 1 / 64)
 def _windows(op: str, x: Tensor, settings: tuple[Any, ...], ceil_mode: bool) -> _Windows:
     kernel, stride, padding, dilation = settings
     k = sizes(op, "kernel_size", kernel, 2, 1)
-    s = k if stride is None or stride == () else sizes(op, "stride", stride, 2, 1)
+    s = k if stride is None or isinstance(stride, tuple) and not stride else sizes(op, "stride", stride, 2, 1)
     p, d = sizes(op, "padding", padding, 2, 0), sizes(op, "dilation", dilation, 2, 1)
     key = (op, x._layout, k, s, p, d, bool(ceil_mode))
     found: _Windows | None = _KNOWN.get(key)

@@ -266,7 +266,7 @@ class ModuleDict(Module):
 
 def pairs(owner: str, items: Any) -> list[tuple[str, Any]]:
     """(name, value) pairs, all of them checked before the first is used."""
-    found = list(items) if isinstance(items, Iterable) and not is_tensor(items) and getattr(items, "ndim", 1) else [items]
+    found = list(items) if isinstance(items, Iterable) and not is_tensor(items) and getattr(items, "ndim", 1) != 0 else [items]
     for i, item in enumerate(found):
         if not isinstance(item, (tuple, list)) or len(item) != 2 or not isinstance(item[0], str):
             raise DTypeError(
