@@ -6,6 +6,7 @@ The result is a `Draft`: instructions whose addresses are still forms over the g
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from ctypes import c_float
 from dataclasses import dataclass, field
 from math import prod
@@ -160,16 +161,23 @@ class Builder:
         """a * b + c, rounded once."""
         return self.emit("fma", self.dtype(a), (a, b, c))
 
-    def __getattr__(self, name: str) -> Any:
-        if name not in scalar.CLOSED_SET:
-            raise AttributeError(name)
-        compare = name in scalar.COMPARE
+    def __getattr__(self, name: str) -> Any:  # tells type checkers that there are the methods below
+        raise AttributeError(name)
 
-        def instruction(*args: int) -> int:
-            return self.emit(name, bool_ if compare else self.draft.instrs[args[0]][1], args)
 
-        setattr(self, name, instruction)
-        return instruction
+def _instruction(name: str) -> Callable[..., int]:
+    """The method of a builder for a scalar operation."""
+    compare = name in scalar.COMPARE
+
+    def instruction(self: Builder, *args: int) -> int:
+        return self.emit(name, bool_ if compare else self.draft.instrs[args[0]][1], args)
+
+    return instruction
+
+
+for _name in scalar.CLOSED_SET:
+    if not hasattr(Builder, _name):
+        setattr(Builder, _name, _instruction(_name))
 
 
 class Emitter:

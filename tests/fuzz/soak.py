@@ -30,7 +30,7 @@ from calque.base.cache import TABLES
 from tests.fuzz.holders import containers
 
 F = nn.functional
-POINTS = 40  # measurements, of which the last three quarters count
+POINTS = 40  # measurements, of which the second half counts
 MOST = 100.0  # bytes per program
 MEMO = 4 << 20
 STATM = Path("/proc/self/statm")
@@ -241,7 +241,7 @@ def run(kind: str, seed: int, count: int, first: int = 0) -> dict[str, Any]:
             points.append((k, resident()))
     half = count // 2
     return {
-        "kind": kind, "seed": seed, "count": count, "slope": slope(points[POINTS // 4 :]), "resident": points[-1][1],
+        "kind": kind, "seed": seed, "count": count, "slope": slope(points[POINTS // 2 :]), "resident": points[-1][1],
         "grown": {name: size for name, size in grown.items() if size > half // 10 + 8},
         "objects": {name: size for name, size in more.items() if size > half // 10 + 64},
         "full": {name: table for name, table in calque.stats().caches.items() if table["bytes"] > table["limit"]},
