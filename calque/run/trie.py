@@ -162,4 +162,4 @@ def _held(edge: Edge) -> int:
     return sum(plan.nbytes for plan in edge.plans.values()) if edge.plans else 0
 
 
-_TABLE = register("trie", Table(11 / 16, lambda: (Counters.edges, Counters.edges * EDGE + Counters.nbytes), 100 * EDGE))
+_TABLE = register("trie", Table(5 / 8, lambda: (Counters.edges, Counters.edges * EDGE + Counters.nbytes), 100 * EDGE))

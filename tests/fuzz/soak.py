@@ -3,13 +3,15 @@
     python -m tests.fuzz.soak --count 20000 [--seed 0] [--only training] [--memo 4194304]
 
 Every kind runs in a process of its own, whose caches are small (`--memo`, bytes), so that they are soon full. From then on the resident memory is
-measured at equal distances, and the slope of the line through these points is printed in bytes per program; beside it, what has grown among the
-containers that modules of Calque hold (`containers`), and the caches that hold more than they may (`calque.stats().caches`).
+measured at equal distances, and the slope of the line through these points is printed in bytes per program: of what is alive (after a collection,
+and after the C library has given back what it holds), and of all there is just before. Beside it, what has grown among the containers that modules
+of Calque hold (`containers`), and the caches that hold more than they may (`calque.stats().caches`).
 """
 
 from __future__ import annotations
 
 import argparse
+import ctypes
 import gc
 import json
 import os
@@ -226,14 +228,18 @@ def slope(points: list[tuple[int, int]]) -> float:
 def run(kind: str, seed: int, count: int, first: int = 0) -> dict[str, Any]:
     """Run so many programs, and describe what has become of memory."""
     step, points = KINDS[kind](random.Random(seed)), []
+    untouched: list[tuple[int, int]] = []
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", int)
     each = max(1, count // POINTS)
     before: dict[str, int] = {}
     kinds: Counter[str] = Counter()
     for k in range(count):
         step(first + k)
         if k % each == each - 1:
+            untouched.append((k, resident()))
+            gc.collect()
+            trim(0)
             if len(points) in (POINTS // 2, POINTS - 1):
-                gc.collect()
                 now, alive = containers(), Counter(type(x).__name__ for x in gc.get_objects())
                 grown = {name: size - before.get(name, size // 2) for name, size in now.items()}  # some come into being with the first use
                 more = alive - kinds
@@ -241,7 +247,8 @@ def run(kind: str, seed: int, count: int, first: int = 0) -> dict[str, Any]:
             points.append((k, resident()))
     half = count // 2
     return {
-        "kind": kind, "seed": seed, "count": count, "slope": slope(points[POINTS // 2 :]), "resident": points[-1][1],
+        "kind": kind, "seed": seed, "count": count, "slope": slope(points[POINTS // 2 :]),
+        "untouched": slope(untouched[POINTS // 2 :]), "resident": untouched[-1][1],
         "grown": {name: size for name, size in grown.items() if size > half // 10 + 8},
         "objects": {name: size for name, size in more.items() if size > half // 10 + 64},
         "full": {name: table for name, table in calque.stats().caches.items() if table["bytes"] > table["limit"]},
@@ -277,8 +284,8 @@ def main() -> int:
         ok = found["slope"] < MOST and not found["grown"] and not found["full"]
         bad += not ok
         print(
-            f"{kind:10s} seed {asked.seed}, {asked.count} programs: {found['slope']:8.1f} bytes per program, {found['resident'] >> 20} MiB, "
-            f"{found['evictions']} evictions{'' if ok else '  GROWS'}",
+            f"{kind:10s} seed {asked.seed}, {asked.count} programs: {found['slope']:8.1f} bytes per program ({found['untouched']:.1f} before "
+            f"collections), {found['resident'] >> 20} MiB, {found['evictions']} evictions{'' if ok else '  GROWS'}",
             *(f"  {name}: {found[name]}" for name in ("grown", "objects", "full") if found[name]), sep="\n", flush=True,
         )  # fmt: skip
     return int(bad > 0)
