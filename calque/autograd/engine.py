@@ -404,6 +404,11 @@ def accumulate_grad(leaf: Tensor, gradient: Tensor) -> None:
         total = held + gradient
         if grad_mode:
             leaf._grad = total
+        elif total._layout is not held._layout and total._layout.shape != held._layout.shape:
+            raise ShapeError(
+                f"[backward] expected a gradient of the shape {tuple(held._layout.shape)} that .grad of a leaf has already, got one of shape "
+                f"{tuple(gradient._layout.shape)}: the leaf has changed its shape since; set its .grad to None first"
+            )
         else:
             recorder.write(held._storage, held._layout, total._storage)  # in place: every alias of .grad sees it
     elif grad_mode and gradient._requires_grad:

@@ -497,3 +497,25 @@ def test_gradients_of_many_joined_tensors_ask_for_every_shape_once(monkeypatch: 
     joined.backward(calque.arange(float(joined.numel())))
     assert asked <= 4 * count
     assert [p.grad.tolist() for p in parts[:4]] == [[0.0], [1.0, 2.0], [3.0, 4.0, 5.0], [6.0]]
+
+
+@pytest.mark.parametrize(("before", "now"), [((2, 1, 3), (2, 2, 3)), ((3,), (1, 3))])
+def test_a_leaf_that_has_changed_its_shape_since_it_got_a_gradient(before: tuple[int, ...], now: tuple[int, ...]) -> None:
+    """As in PyTorch: the sum would not fit into the gradient that is there. The other way round it is broadcast."""
+    x = calque.ones(before).requires_grad_()
+    (x * 2).sum().backward()
+    x.data = calque.ones(now)
+    with pytest.raises(RuntimeError, match=r"\[backward\] expected a gradient of the shape .* set its .grad to None first"):
+        (x * 3).sum().backward()
+    assert x.grad.tolist() == calque.full(before, 2.0).tolist()
+    x.grad = None
+    (x * 3).sum().backward()
+    assert x.grad.tolist() == calque.full(now, 3.0).tolist()
+
+
+def test_a_leaf_that_has_become_smaller_since_it_got_a_gradient() -> None:
+    x = calque.ones(2, 3).requires_grad_()
+    (x * 2).sum().backward()
+    x.data = calque.ones(1, 3)
+    (x * 3).sum().backward()
+    assert x.grad.tolist() == [[5.0] * 3] * 2

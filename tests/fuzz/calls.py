@@ -24,6 +24,7 @@ import numpy as np
 import calque
 import calque.nn
 from calque.base.config import settings
+from calque.base.errors import CalqueError
 from calque.run import dispatch
 from tests.fuzz.check import forget
 
@@ -435,7 +436,14 @@ def ways(text: Text, seed: int, torch: Any = None) -> Iterator[tuple[str, list[A
 
 
 def mismatch(text: Text, seed: int, torch: Any = None) -> str:
-    """"" if every way sees the same."""
+    """"" if every way sees the same; what a look at a value raises is a finding, too."""
+    try:
+        return _mismatch(text, seed, torch)
+    except CalqueError as error:
+        return f"{type(error).__name__}: {error}"
+
+
+def _mismatch(text: Text, seed: int, torch: Any) -> str:
     wanted: list[Any] = []
     for name, seen in ways(text, seed, torch):
         if not wanted:
