@@ -19,6 +19,7 @@ from calque.profiler.peak import Peak, peak
 from calque.run import recorder, trace
 from calque.run.backends import backend
 from calque.run.dispatch import wait_for_queues
+from calque.run.interrupt import shielded, whole
 from calque.run.source import warn_user
 from calque.run.trace import RANGES, Event, Session
 
@@ -156,12 +157,13 @@ class profile:
         self.start()
         return self
 
+    @whole  # a profile that stays keeps others from running
     def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, where: TracebackType | None) -> None:
-        if kind is None:
-            self.stop()
-        elif self._inside:  # nothing is waited for: what is pending may have failed too
-            self._inside = False
-            self._end(ready=False)
+        try:
+            if kind is None:
+                self.stop()
+        finally:
+            self._give_up()
 
     def start(self) -> None:
         """Begin, as `with` does."""
@@ -171,8 +173,15 @@ class profile:
         try:
             self._enter(self.schedule(self.step_num))
         except BaseException:
-            self._inside = False
+            self._give_up()
             raise
+
+    @shielded
+    def _give_up(self) -> None:
+        """End what still runs. Nothing is waited for: what is pending may have failed too."""
+        self._inside = False
+        if self._recording():
+            self._end(ready=False)
 
     def stop(self) -> None:
         """Finish the work of the block and end, as leaving `with` does."""
@@ -276,10 +285,14 @@ class profile:
         if action in (ProfilerAction.RECORD, ProfilerAction.RECORD_AND_SAVE) and not self._recording():
             recorder.flush("profiler")
             wait_for_queues()
-            session = Session(lambda: backend().memory().in_use, kernels=self.kernels, values=self.profile_memory)
-            session.start()
-            self._session = session
+            self._begin()
         self._step_start = trace.clock()
+
+    @shielded
+    def _begin(self) -> None:
+        session = Session(lambda: backend().memory().in_use, kernels=self.kernels, values=self.profile_memory)
+        session.start()
+        self._session = session
 
     def _mark_step(self) -> None:
         assert self._session is not None

@@ -195,9 +195,9 @@ def explain(fn: Callable[..., Any], *inputs: Any, repeats: int = 1) -> Explanati
     recorder.flush("explain")
     wait_for_queues()
     session = Session(lambda: backend().memory().in_use, kernels=True, compile_all=True)
-    session.start()
-    backend().reset_peak()
     try:
+        session.start()
+        backend().reset_peak()
         for _ in range(repeats):
             result = fn(*inputs)
             recorder.flush("explain")

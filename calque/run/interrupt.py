@@ -13,10 +13,10 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 from collections.abc import Callable
 from functools import wraps
 from opcode import opmap
-from threading import get_ident, main_thread
 from types import FrameType
 from typing import Any, ParamSpec, TypeVar
 
@@ -24,22 +24,27 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-class _Main:
-    """The main thread: its number, kept because asking for it takes two calls."""
+class _Here(threading.local):
+    """`main`: whether this is the main thread, the only one that handles signals; None if nobody has asked yet. Looking here is no call."""
 
-    def __init__(self) -> None:
-        self.ident = main_thread().ident
+    main: bool | None = None
+
+    def ask(self) -> bool:
+        """Find out."""
+        self.main = main = threading.current_thread() is threading.main_thread()
+        return main
 
     def forked(self) -> None:
         """The thread that forks is the main thread of the child."""
-        self.ident = get_ident()
+        self.main = True
 
 
-_main = _Main()
-os.register_at_fork(after_in_child=_main.forked)
+_here = _Here()
+os.register_at_fork(after_in_child=_here.forked)
+F = TypeVar("F", bound=Callable[..., Any])
 
 
-def whole(function: Callable[..., None]) -> Callable[..., None]:
+def whole(function: F) -> F:
     """Decorate an `__exit__` or `__del__` without calls and loops: no signal is handled inside.
 
     Python calls `__exit__` like any function, and a function that begins looks for signals first, so Ctrl-C could come before its first line has run,
@@ -74,13 +79,17 @@ class Shield:
         self._ready = False  # whether handlers are known that were set before this module was imported
         self.call = _call  # calls a handler, see `aside`
 
+    @whole
     def hold(self) -> bool:
         """From now on signals are only noted. False, and nothing changes, outside the main thread and inside another hold."""
-        if get_ident() != _main.ident or self._held:
+        main = _here.main
+        if main is None:
+            main = _here.ask()
+        if self._held or not main:
             return False
         if not self._ready:
             self.adopt()
-        self._held = True
+        self._held = True  # once everything is known there was no call before this
         return True
 
     @property
@@ -124,7 +133,7 @@ class Shield:
 
     def adopt(self) -> None:
         """Stand before the handlers that there are. Python lets nobody but the main thread do that: in another one nothing happens yet."""
-        if get_ident() != _main.ident:
+        if not _here.ask():
             return
         self._ready = True
         for number in sorted(_BELOW.valid_signals()):
@@ -135,7 +144,7 @@ class Shield:
     def set(self, number: int, handler: Any) -> Any:
         """`signal.signal`: the handler that was there before."""
         behind = self._handlers
-        if not callable(handler) or get_ident() != _main.ident:  # the latter is refused by Python
+        if not callable(handler) or not _here.ask():  # the latter is refused by Python
             before = _BELOW.signal(number, handler)
             return behind.pop(number, None) if before is self._front else before
         known = behind.get(number)
@@ -165,6 +174,7 @@ def shielded(function: Callable[P, R]) -> Callable[P, R]:
     """Decorate a function during which signals wait: one that says what is wrong, for instance, and catches errors while it does."""
 
     @wraps(function)
+    @whole
     def call(*args: P.args, **keywords: P.kwargs) -> R:
         held = SHIELD.hold()
         try:

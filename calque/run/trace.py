@@ -120,12 +120,12 @@ class Session:
         """Stop collecting."""
         global active
         self.sample()
-        self.ended = clock()
-        for life, value in self._alive.values():
-            value.end = min(self._deaths.get(life, self.ended), self.ended)
-        self._alive.clear()
         if active is self:
             active = None
+        self.ended = clock()
+        for life, value in list(self._alive.values()):
+            value.end = min(self._deaths.get(life, self.ended), self.ended)
+        self._alive.clear()
 
     def sample(self) -> None:
         """Note the memory in use."""

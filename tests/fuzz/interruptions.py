@@ -27,7 +27,7 @@ from calque.data import DataLoader, TensorDataset
 
 F = nn.functional
 STEPS = 3
-KINDS = ("plain", "module", "step", "looks", "inference", "unread", "loader", "workers")
+KINDS = ("plain", "module", "step", "looks", "inference", "unread", "loader", "workers", "profiled")
 
 
 class Preempted(Exception):
@@ -90,6 +90,11 @@ class Loop:
 
     def run(self, losses: list[float], after: Callable[[], None] = lambda: None) -> None:
         """`STEPS` steps; the losses that are read are added to `losses`."""
+        with calque.profiler.profile(profile_memory=True) if self.kind == "profiled" else contextlib.nullcontext():
+            self.train(losses, after)
+
+    def train(self, losses: list[float], after: Callable[[], None]) -> None:
+        """The steps of `run`."""
         for x, y in self.batches():
             if self.kind == "inference":
                 with calque.no_grad():

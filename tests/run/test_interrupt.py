@@ -28,6 +28,7 @@ from calque.run import direct, recorder
 from calque.run.interrupt import SHIELD, of_handler
 from calque.run.macro import Macro
 from calque.run.recorder import local
+from calque.run.trace import Session, clock
 
 F = nn.functional
 
@@ -303,6 +304,41 @@ def test_no_python_runs_when_a_block_of_memory_dies() -> None:
     assert [s for s in seen if s.startswith("call ")] == []
     assert pool.stats().in_use == 0
     assert pool.empty(1000, np.dtype(np.float32)).ctypes.data == address
+
+
+def test_no_python_runs_when_a_value_dies_that_a_profile_follows() -> None:
+    """What a handler raised there would be lost."""
+    session = Session(lambda: 0, values=True)
+    kept, array = np.ones(3), np.ones(5)
+    session._know([kept, array], 0.0, None, ())
+    seen: list[str] = []
+    sys.setprofile(lambda frame, event, arg: seen.append(f"{event} {frame.f_code.co_name}"))
+    del array
+    sys.setprofile(None)
+    after = clock()
+    session.stop()
+    assert [s for s in seen if s.startswith("call ")] == []
+    assert session.values[0].end == session.ended >= after > session.values[1].end
+
+
+def test_memory_is_counted_in_the_middle_of_counting() -> None:
+    pool = Pool()
+    seen: list[Any] = []
+
+    class Block:
+        """A block of a pool that died; asked for its size, it looks at the pool as a handler may."""
+
+        address = 0
+
+        @property
+        def size(self) -> int:
+            seen.append((pool.stats(), pool.release_cached()))
+            return 0
+
+    pool.empty(1000, np.dtype(np.float32))
+    pool._out[0] = Block()  # type: ignore[assignment]
+    pool.returned.appendleft(Block())  # type: ignore[arg-type]
+    assert pool.stats().in_use == 0 and len(seen) == 1 and seen[0][1] == 0
 
 
 @pytest.mark.usefixtures("two_devices")

@@ -210,18 +210,24 @@ class Pool:
 
     def stats(self) -> MemoryStats:
         """Bytes in use, their peak, and bytes kept for reuse."""
+        inside = self._lock._is_owned()  # type: ignore[attr-defined]
         with self._lock:
-            self._collect()
+            if not inside:
+                self._collect()
             return MemoryStats(self._in_use, self._peak, self._cached)
 
     def reset_peak(self) -> None:
         """Start the peak anew."""
+        inside = self._lock._is_owned()  # type: ignore[attr-defined]
         with self._lock:
-            self._collect()
+            if not inside:
+                self._collect()
             self._peak = self._in_use
 
     def release_cached(self) -> int:
         """Give all kept blocks back to the system."""
+        if self._lock._is_owned():  # type: ignore[attr-defined]
+            return 0
         with self._lock:
             self._collect()
             return self._drop()
