@@ -8,6 +8,7 @@ import pytest
 
 from tests.fuzz.soak import KINDS, MOST, apart
 
+AT_REST = ("failing", "lines", "programs")  # so soon; the heap of the others goes on settling for some ten thousand programs (decision 0057)
 pytestmark = pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="the system does not tell the size of a process")
 
 
@@ -21,4 +22,5 @@ def test_no_container_grows(kind: str, seed: int) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_memory_is_flat_once_the_caches_are_full(kind: str, seed: int) -> None:
     found = apart(kind, seed, 6_000)
-    assert found["slope"] < MOST and not found["grown"] and not found["full"], found
+    assert not found["grown"] and not found["full"], found
+    assert found["slope"] < (MOST if kind in AT_REST else 20 * MOST), found
