@@ -17,7 +17,7 @@ from calque.base.config import settings
 from calque.base.device import DEFAULT
 from calque.base.dtypes import get_default_dtype
 from calque.hybrid.gradients import Gradients
-from calque.hybrid.graph import Template, Unsupported, spent_node
+from calque.hybrid.graph import Spent, Template, Unsupported
 from calque.hybrid.guards import Guards, Refused
 from calque.hybrid.handles import DATA, LEAF, StandIns, differences, state_of_handle, views_among
 from calque.hybrid.outcome import Outcome, given
@@ -32,7 +32,7 @@ from calque.run.capture import Changes, Counts, Script
 from calque.run.causes import guard_missed
 from calque.run.losses import ReplayedLoss
 from calque.run.macro import Macro
-from calque.run.others import SECTION, handed_over
+from calque.run.others import SECTION, Sharing, handed_over
 from calque.run.recorder import Storage, flush, local
 from calque.run.source import user_line
 from calque.run.trie import BOUND
@@ -217,7 +217,8 @@ class Hybridized:
         else:
             with SECTION:  # else another thread finds leaves without gradients, or state that is only recorded
                 result = self._again(key, entry, tensors, args, kwargs)
-                handed_over(flush, state, "hybridize")
+                if Sharing.left:
+                    handed_over(flush, state, "hybridize")
         return result if result is not MISSED else self._as_written(args, kwargs, "arguments share memory")
 
     def _again(self, key: Any, entry: Entry, tensors: list[Tensor], args: Any, kwargs: Any) -> Any:
@@ -412,7 +413,7 @@ class Hybridized:
         if not roots or spent:
             if len(needed) < len(capture.storages):
                 raise Unsupported("keeps a value in a place that the guards do not reach")
-            outcome.spent = spent_node(roots[0]) if spent else None
+            outcome.spent = Spent(roots, stand_ins.nodes, tensors) if spent else None
         mark = (outcome.spec, tuple(outcome.places), tuple(outcome.grads), tuple(outcome.differentiable), tuple(outcome.views), spent)
         macro.result = outcome
         entry.writes = bool(entry.writes or outcome.grads or any(segment.written for segment in capture.segments))

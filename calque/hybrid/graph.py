@@ -78,10 +78,10 @@ class Call:
         values += map(created.__getitem__, template.own)
         self.versions = list(map(_VERSION, values))
         self.numbers = [known[index] for _, _, index in template.numbers] if template.numbers else []
-        self.saved = [tensors[k] for k, _, _ in template.saved]
+        self.saved = [tensors[k] for k, _, _ in template.saved] if template.saved else ()
         self.views: dict[int, tuple[Layout, Layout]] = _NO_VIEWS
-        self.asked = self.freed = _NO_NODES
-        self.where = ""
+        if template.apart:
+            self.asked, self.freed, self.where = _NO_NODES, _NO_NODES, ""
 
     def released(self, line: str) -> bool:
         """A pass is over that does not keep the graph. Whether that ends it: a result is as good as before if its gradient uses nothing of what the
@@ -99,7 +99,7 @@ class Call:
         template, values = self.template, self.values
         if template.numbers or template.several or (template.apart and len(template.roots) > 1):
             raise Unknown
-        if self.exchanged() or self.overwritten():
+        if (self.saved and self.exchanged()) or self.overwritten():
             raise Unknown
         if template.steady and list(map(_STORAGE, template.steady)) != list(map(values.__getitem__, template.steady_at)):
             raise Unknown
@@ -324,7 +324,8 @@ class Template:
             call.asked = _NO_NODES.union(*[holding for g, holding in zip(grads, self.holding, strict=True) if g is not None])
             if call.asked & call.freed:
                 raise second_time(node, call.where)
-        call.exchanged()
+        if call.saved:
+            call.exchanged()
         for k in call.overwritten():
             if any(g is not None and k in reads for g, reads in zip(grads, self.reads, strict=True)):
                 raise _overwritten(node, call.values[k], call.versions[k])
@@ -433,11 +434,35 @@ def _overwritten(node: FunctionNode, storage: Storage, version: int) -> Autograd
     )
 
 
-def spent_node(root: Any) -> FunctionNode:
-    """The node of results whose graph a backward pass inside the call has used."""
-    node = function_node(root.name(), (), (root.edge.layout,) if root.edge is not None else root.outputs, _no_more)
-    node.freed, node.where = root.freed or "the hybridized call", root.line
-    return node
+class Spent:
+    """What is left of the graph behind results whose gradients a backward pass inside the call has used: where they would go, to whom it is said."""
+
+    def __init__(self, roots: list[Any], stand_ins: dict[int, tuple[int, Any]], tensors: list[Tensor]) -> None:
+        root = roots[0]
+        self.name, self.freed, self.line = root.name(), root.freed or "the hybridized call", root.line
+        self.layouts = (root.edge.layout,) if root.edge is not None else root.outputs
+        arguments = {id(t): k for k, t in enumerate(tensors)}
+        self.leaves: list[tuple[int, Any]] = []
+        seen: set[int] = set()
+        stack = list(roots)
+        while stack:
+            item = stack.pop()
+            if item is None or id(item) in seen:
+                continue
+            seen.add(id(item))
+            if id(item) in stand_ins:
+                self.leaves.append((stand_ins[id(item)][0], None))
+            elif isinstance(item, Tensor):
+                number = arguments.get(id(item), -1)
+                self.leaves.append((number, item if number < 0 else None))
+            else:
+                stack += item.next
+
+    def node(self, tensors: list[Tensor]) -> FunctionNode:
+        """The node of the results of a call with these arguments."""
+        made = function_node(self.name, tuple([leaf if k < 0 else tensors[k] for k, leaf in self.leaves]), self.layouts, _no_more)
+        made.freed, made.where = self.freed, self.line
+        return made
 
 
 def _no_more(*_: Any) -> Any:

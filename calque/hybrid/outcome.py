@@ -52,8 +52,9 @@ def given(reached: list[Any], outcome: Outcome, cells: list[Any], created: list[
         if outcome.template is not None:
             outcome.template.attach(chosen, cells, created, tensors, known)
         else:
+            node = outcome.spent.node(tensors)
             for out in chosen:
-                out._grad_fn, out._requires_grad = outcome.spent, True
+                out._grad_fn, out._requires_grad = node, True
     for k, watch in outcome.losses:
         watch.next(created[k])
     if outcome.single:

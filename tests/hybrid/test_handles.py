@@ -197,6 +197,30 @@ def test_a_pass_frees_what_it_has_used(keep: bool) -> None:
     assert alike(function, use) >= CALLS - 3
 
 
+def test_gradients_through_what_the_call_has_used_are_refused() -> None:
+    """Whichever are asked for."""
+    w = numbers(1, 3).requires_grad_()
+
+    def function(x: Any) -> Any:
+        y = w * x
+        calque.autograd.grad((y.sum() * w).sum(), w)
+        return y
+
+    def use(call: Any, k: int) -> Any:
+        x = numbers(k, 3).requires_grad_()
+        seen = []
+        for wanted in ([x], [w], [x * 1]):
+            out = call(x)
+            seen.append(out.tolist())
+            try:
+                seen.append(calque.autograd.grad(out.sum(), wanted, allow_unused=True)[0])
+            except AutogradError as error:
+                seen.append("a second time" in str(error))
+        return seen, out.requires_grad
+
+    assert alike(function, use) >= CALLS - 3
+
+
 def test_results_that_overlap_share_their_history() -> None:
     def function(x: Any) -> Any:
         h = x * 2
