@@ -224,7 +224,7 @@ class Optimizer:
     @staticmethod
     def _names(group: dict[str, Any]) -> list[str]:
         known = group.get("param_names")
-        return list(known) if known else [getattr(p, "_name", "") or f"of shape {list(getattr(p, 'shape', ()))}" for p in group["params"]]
+        return list(known) if known else [getattr(p, "_name", "") or (f"of shape {list(p.shape)}" if is_tensor(p) else described(p)) for p in group["params"]]
 
     def _check_parameter(self, parameter: Any, name: str, seen: dict[int, str]) -> None:
         owner = type(self).__name__

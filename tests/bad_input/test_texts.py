@@ -69,6 +69,8 @@ def test_what_cannot_be_shown_is_named() -> None:
     assert described(Hostile()) == "an object of tests.bad_input.test_texts.Hostile"
     assert shown([Hostile()]) == "[an object of tests.bad_input.test_texts.Hostile]"
     refused(lambda: calque.zeros(Hostile()), DTypeError, "[zeros] expected", "test_texts.Hostile")
+    with pytest.raises(TypeError, match=r"^\[SGD\] optimizer can only optimize Tensors, but one of the params is .*Hostile"):
+        calque.optim.SGD([Hostile()], lr=0.1)
     refused(lambda: nn.Linear(Hostile(), 2), ArgumentError, "[Linear] expected in_features", "test_texts.Hostile")
 
 
