@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from calque.base.errors import ArgumentError, DTypeError
-from calque.base.text import type_name
+from calque.base.text import shown, type_name
 from calque.functional.common import is_number, is_tensor
 from calque.optim.cycles import CosineAnnealingLR, CosineAnnealingWarmRestarts, CyclicLR, OneCycleLR
 from calque.optim.optimizer import Optimizer
@@ -199,11 +199,17 @@ class PolynomialLR(LRScheduler):
         if self._is_initial or self.last_epoch > self.total_iters:
             return self._rates()
         left = 1.0 - self.last_epoch / self.total_iters
-        return self._scaled((left / (1.0 - (self.last_epoch - 1) / self.total_iters)) ** self.power)
+        return self._scaled(self._raised(left / (1.0 - (self.last_epoch - 1) / self.total_iters)))
 
     def closed_form(self) -> list[Any]:
         left = 1.0 - min(self.total_iters, self.last_epoch) / self.total_iters
-        return [base * left**self.power for base in self.base_lrs]
+        return [base * self._raised(left) for base in self.base_lrs]
+
+    def _raised(self, share: float) -> Any:
+        try:
+            return share**self.power
+        except (OverflowError, ZeroDivisionError):  # a negative power of a small number, or of zero
+            raise ArgumentError(f"[PolynomialLR] expected a power that leaves the rate finite, got {shown(self.power)}") from None
 
 
 class SequentialLR(Several):

@@ -204,6 +204,8 @@ class Optimizer:
 
     def _with_names(self, group: dict[str, Any]) -> dict[str, Any]:
         """A copy of the group with a list of tensors, and their names if they came as pairs."""
+        if "params" not in group:
+            raise ArgumentError(f"[{type(self).__name__}] expected a group with 'params', got the keys {shown(list(group))}; add the Tensors")
         group, given = dict(group), group["params"]
         if isinstance(given, (set, frozenset)):
             raise TypeError(
@@ -224,7 +226,9 @@ class Optimizer:
     @staticmethod
     def _names(group: dict[str, Any]) -> list[str]:
         known = group.get("param_names")
-        return list(known) if known else [getattr(p, "_name", "") or (f"of shape {list(p.shape)}" if is_tensor(p) else described(p)) for p in group["params"]]
+        if known:
+            return list(known)
+        return [getattr(p, "_name", "") or (f"of shape {list(p.shape)}" if is_tensor(p) else described(p)) for p in group["params"]]
 
     def _check_parameter(self, parameter: Any, name: str, seen: dict[int, str]) -> None:
         owner = type(self).__name__

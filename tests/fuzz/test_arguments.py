@@ -105,6 +105,13 @@ def closed_form(t_max: int) -> None:
         calque.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=t_max).step(3)
 
 
+def polynomial(power: float) -> None:
+    optimizer = calque.optim.SGD([calque.ones(2)], lr=1.0)
+    schedule = calque.optim.lr_scheduler.PolynomialLR(optimizer, power=power)
+    optimizer.step()
+    schedule.step()
+
+
 WRONG = [
     (lambda: F.pixel_shuffle(calque.ones(2, 2), 1), "[pixel_shuffle] expected input with at least 3 dims, got shape (2, 2)"),
     (lambda: F.unfold(calque.ones(4), 1), "[unfold] expected input with 3 to 4 dims, got shape (4,); add some with unsqueeze(...)"),
@@ -170,6 +177,8 @@ WRONG = [
     (lambda: nn.EmbeddingBag(3, 4)(calque.zeros(4).long(), calque.ones(0)), "[embedding_bag] expected offsets as integers, got torch.float32"),
     (lambda: calque.not_equal(10**4000, ONE), "[ne] expected a number that a float can hold, got 1000"),
     (lambda: calque.utils.checkpoint.checkpoint(Nothing, ONE, use_reentrant=False), "[checkpoint] expected a function of the arguments"),
+    (lambda: calque.optim.SGD([{"a": ONE}], lr=0.1), "[SGD] expected a group with 'params', got the keys ['a']; add the Tensors"),
+    (lambda: polynomial(-(1 << 63)), "[PolynomialLR] expected a power that leaves the rate finite, got -9223372036854775808"),
     (lambda: calque.optim.swa_utils.AveragedModel(3), "[AveragedModel] expected a Module as model, got int"),
 ]  # fmt: skip
 
