@@ -6,6 +6,7 @@ import gc
 import importlib.util
 import os
 import random
+import signal
 import sys
 from collections.abc import Iterator
 
@@ -59,6 +60,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for name, skip in skips.items():
             if item.get_closest_marker(name) is not None:  # keywords also hold the names of folders
                 item.add_marker(skip)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _ctrl_c_arrives() -> None:
+    """A shell that starts the suite in the background has it ignore Ctrl-C, and Python then installs no handler for it: tests that interrupt would wait
+    for ever, or find nothing interrupted."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)

@@ -119,7 +119,10 @@ class ConcatDataset(Dataset[T_co]):
     cumulative_sizes: list[int]
 
     def __init__(self, datasets: Iterable[Dataset[T_co]]) -> None:
-        self.datasets = list(datasets)
+        try:
+            self.datasets = list(datasets)
+        except TypeError:
+            raise TypeError(f"[ConcatDataset] expected a list of datasets, got {type_name(datasets)}; put a single dataset into a list") from None
         if not self.datasets:
             raise ArgumentError("[ConcatDataset] expected at least one dataset, got none")
         for position, dataset in enumerate(self.datasets):

@@ -383,9 +383,9 @@ def multinomial(input: Tensor, num_samples: int, replacement: bool = False, *, g
         raise ArgumentError(
             f"[multinomial] cannot sample n_sample > prob_dist.size(-1) samples without replacement: {num_samples} > {classes}"
         )
-    shape = (*input._layout.shape[:-1], num_samples)
+    shape, rows = (*input._layout.shape[:-1], num_samples), math.prod(input._layout.shape[:-1])
     return host_values(
-        shape, dt.int64, lambda: _drawn(read(input, "multinomial").reshape(-1, classes), num_samples, replacement, generator).reshape(shape)
+        shape, dt.int64, lambda: _drawn(read(input, "multinomial").reshape(rows, classes), num_samples, replacement, generator).reshape(shape)
     )
 
 

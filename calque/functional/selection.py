@@ -115,8 +115,9 @@ def index_fill(input: Tensor, dim: int, index: Tensor, value: Any) -> Tensor:
 def index_put(input: Tensor, indices: Any, values: Tensor, accumulate: bool = False) -> Tensor:
     """A copy of `input` with `copy[indices] = values`, or `+=` with `accumulate`."""
     _same_dtype("index_put", input, values)
+    places = _places("index_put", indices)
     result = prim("copy", input)
-    put_values(result, tuple(indices), values, accumulate)
+    put_values(result, places, values, accumulate)
     return result
 
 
@@ -124,8 +125,15 @@ def index_put(input: Tensor, indices: Any, values: Tensor, accumulate: bool = Fa
 def index_put_(input: Tensor, indices: Any, values: Tensor, accumulate: bool = False) -> Tensor:
     """`input[indices] = values`, or `+=` with `accumulate` (repeated indices add up)."""
     _same_dtype("index_put_", input, values)
-    put_values(input, tuple(indices), values, accumulate)
+    put_values(input, _places("index_put_", indices), values, accumulate)
     return input
+
+
+def _places(op: str, indices: Any) -> tuple[Any, ...]:
+    """Index tensors, one for each of the first dims."""
+    if not isinstance(indices, (tuple, list)):
+        raise TypeError(f"[{op}] expected a tuple of index tensors, one for each dim, got {type_name(indices)}; write (index,) for one")
+    return tuple(indices)
 
 
 def _same_dtype(op: str, input: Tensor, source: Any) -> None:

@@ -452,8 +452,9 @@ def _cause(
     error: Exception, plan: Plan, arrays: list[Any], scalars: Sequence[Any], outputs: list[Buffer], errors: list[Callable[[int], Exception]]
 ) -> Exception:
     """What to raise for a program that failed, once the outputs are computed that do not depend on that."""
+    overwritten = _overwrites(outputs)  # asked first: what is rescued is memory in use
     cause = _rescue(plan.program, arrays, scalars, outputs, errors)
-    if cause is None and not _overwrites(outputs):  # the reference computes what the backend could not: a bug of ours, never a silent one
+    if cause is None and not overwritten:  # the reference computes what the backend could not: a bug of ours, never a silent one
         DispatchCounters.fallbacks += 1
         warnings.warn(f"[run] a compiled program failed ({error}); the reference interpreter computed it", RuntimeWarning, stacklevel=3)
     return cause or error

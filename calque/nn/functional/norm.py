@@ -331,6 +331,8 @@ def local_response_norm(input: Tensor, size: int, alpha: float = 1e-4, beta: flo
         raise ShapeError(f"[local_response_norm] Expected 3D or higher dimensionality input (got {input._layout.ndim} dimensions)")
     if size < 1:
         raise ArgumentError(f"[local_response_norm] expected size >= 1, got {size}; it counts neighbouring channels")
+    if not input._layout.numel:
+        return input
     channels = input._layout.shape[1]
     squares = input * input
     before, after = min(size // 2, channels - 1), min((size - 1) // 2, channels - 1)
