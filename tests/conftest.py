@@ -64,8 +64,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.fixture(autouse=True, scope="session")
 def _ctrl_c_arrives() -> None:
-    """A shell that starts the suite in the background has it ignore Ctrl-C, and Python then installs no handler for it: tests that interrupt would wait
-    for ever, or find nothing interrupted."""
+    """A shell that starts the suite in the background has it ignore Ctrl-C, and Python then has no handler for it: tests that interrupt would find
+    nothing interrupted."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 

@@ -317,10 +317,10 @@ def test_losses_that_another_thread_looks_at_first(monkeypatch: pytest.MonkeyPat
 def test_arguments_that_a_fuzzer_tried() -> None:
     """They ended as "a bug of Calque"."""
     with pytest.raises(TypeError, match=r"\[ConcatDataset\] expected a list of datasets"):
-        calque.data.ConcatDataset(np.array(1.0))  # type: ignore[arg-type]
+        torch.data.ConcatDataset(np.array(1.0))  # type: ignore[arg-type]
     with pytest.raises(TypeError, match=r"\[index_put\] expected a tuple of index tensors"):
-        calque.zeros(3).index_put(1 << 63, calque.ones(1))  # type: ignore[arg-type]
+        torch.zeros(3).index_put(1 << 63, torch.ones(1))  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="sum of probabilities <= 0"):
-        calque.zeros(0).multinomial(2, True)
-    empty = calque.ones(2, 0, 3, dtype=calque.bool)
-    assert nn.functional.local_response_norm(empty, 1).dtype is calque.bool
+        torch.zeros(0).multinomial(2, True)
+    empty = torch.ones(2, 0, 3, dtype=torch.bool)
+    assert nn.functional.local_response_norm(empty, 1).dtype is torch.bool
