@@ -127,8 +127,6 @@ class Guarded:
         address = start + length - size
         self.maps[address] = (area, view)
         POOL._memory[address] = area
-        if size not in POOL._types:
-            POOL._types[size] = ctypes.c_char * size
         return address
 
     def watch(self, array: np.ndarray) -> None:

@@ -81,6 +81,7 @@ def test_the_six_steps_hold_what_was_predicted(name: str, jobs: dict[str, Any], 
     x, y = (calque.tensor(a) for a in job.batch(np.random.default_rng(0), job.small))
     for _ in range(3):
         job.step(calque, model, optimizer, x, y).item()
+    calque.synchronize()  # the loss is there before its program has ended
     steps = [pair for pair in watch.seen if pair[0] > 1 << 16]
     assert len(steps) >= 3
     assert all(expected == measured for expected, measured in steps), steps
