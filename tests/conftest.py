@@ -72,10 +72,12 @@ def _ctrl_c_arrives() -> None:
 
 @pytest.fixture(autouse=True)
 def _no_lock_is_kept() -> Iterator[None]:
-    """A test that leaves the lock of flushes behind would let the next one with threads wait for ever."""
+    """A test that leaves the lock of flushes behind would let the next one with threads wait for ever; if it leaves signals held off, no handler is
+    ever called again."""
     yield
-    recorder = sys.modules.get("calque.run.recorder")
+    recorder, interrupt = (sys.modules.get(f"calque.run.{name}") for name in ("recorder", "interrupt"))
     assert recorder is None or not recorder.LOCK._is_owned()
+    assert interrupt is None or not interrupt.SHIELD._held
 
 
 @pytest.fixture(autouse=True)

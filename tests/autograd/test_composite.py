@@ -12,6 +12,7 @@ import pytest
 
 import calque
 from calque import nn
+from calque.base.config import settings
 from calque.run import recorder
 from calque.run.stretches import StretchCounts
 from tests.autograd.both_ways import compare, fresh  # noqa: F401
@@ -146,7 +147,7 @@ def _impure(x: Any, y: Any) -> tuple[Any, ...]:
 
 @pytest.mark.parametrize("impure", [False, True])
 def test_functions_that_depend_on_more_than_their_operands_are_found(impure: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recorder.settings, "verify", True)
+    monkeypatch.setattr(settings, "verify", True)
     function = _impure if impure else _pure
     for f in (_pure, _impure):
         monkeypatch.setattr(f, "__module__", "calque.test")  # only functions of the library are recorded again
@@ -168,7 +169,7 @@ def test_functions_that_depend_on_more_than_their_operands_are_found(impure: boo
 
 
 def test_the_composites_of_a_network_depend_on_their_operands_alone(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
-    monkeypatch.setattr(recorder.settings, "verify", True)
+    monkeypatch.setattr(settings, "verify", True)
     rng = np.random.default_rng(seed)
     found = StretchCounts.recordings
     for name, case in CASES.items():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 import weakref
 from collections.abc import Callable
@@ -133,7 +134,7 @@ def _stop_inside(function: Any, number: int) -> Callable[[Any, str, Any], None]:
         left -= inside and event != "c_call"
         if left == 0:
             sys.setprofile(None)
-            raise KeyboardInterrupt
+            signal.raise_signal(signal.SIGINT)  # not raised here: where signals are held off Ctrl-C comes later
 
     return seen
 

@@ -12,6 +12,7 @@ import pytest
 
 import calque
 from calque import nn
+from calque.base.config import settings
 from calque.base.errors import AutogradError
 from calque.run import recorder
 from calque.run.stretches import StretchCounts
@@ -111,7 +112,7 @@ def test_several_results_and_statistics() -> None:
 
 def test_what_a_pass_records_depends_on_its_facts_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every replay is walked instead and compared with the recording."""
-    monkeypatch.setattr(recorder.settings, "verify", True)
+    monkeypatch.setattr(settings, "verify", True)
     calque.manual_seed(0)
     net, two = square(), Two().hybridize()
     optimizer = calque.optim.SGD([*net.parameters(), *two.parameters()], lr=0.1)

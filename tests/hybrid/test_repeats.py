@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import signal
 import sys
 import threading
 import weakref
@@ -357,7 +358,7 @@ def _stop_inside(function: Any, number: int) -> Callable[[Any, str, Any], None]:
         left -= depth > 0 and event != "c_call"
         if left == 0:
             sys.setprofile(None)
-            raise KeyboardInterrupt
+            signal.raise_signal(signal.SIGINT)  # not raised here: where signals are held off Ctrl-C comes later
 
     return seen
 
