@@ -200,10 +200,10 @@ def record(op: OpDef, operands: tuple[Any, ...], attrs: tuple[Any, ...] = ()) ->
             family = (op, tuple(("s", x[2]) if x.__class__ is tuple and x[0] == "c" else x for x in sources), there)
             edge, _ = grow_constant(trace, family, sources, op, sources, attrs, layouts)
         else:
-            edge = grow(trace, (op, sources, there), op, sources, attrs, layouts)
-    scalars: list[Any] = []
-    if pushed or baked:
-        scalars = [value for value, source in zip(plain, edge.inputs, strict=True) if source.__class__ is tuple and source[0] == "s"]
+            edge = (recorder.grow_shifted if op in recorder.WITH_OFFSET else grow)(trace, (op, sources, there), op, sources, attrs, layouts)
+    if edge.op is not op:  # its offset is a run-time argument
+        op, pushed, plain = edge.op, True, [*plain, attrs[-1]]
+    scalars = [v for v, source in zip(plain, edge.inputs, strict=True) if source.__class__ is tuple and source[0] == "s"] if pushed or baked else ()
     out = finish(trace, edge, scalars)
     if grad and state.grad:
         attach_node(out, edge, op, tuple(plain))

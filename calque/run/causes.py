@@ -16,6 +16,8 @@ from calque.ir.program import Program
 from calque.run.source import line_of, user_site
 
 SITE = 600  # bytes of a line that flushed, with its code; what comes when there are too many is counted by its reason alone
+SELDOM = 3  # new programs of one line behind which its next ones are first interpreted, if that takes less than planning them...
+SHARE = 4  # ... and at least one of so many programs there was new
 RECORDS = 512  # last compilations that are kept one by one
 
 
@@ -37,7 +39,8 @@ class Compilation:
 class Causes:
     """The counters."""
 
-    sites: dict[tuple[str, int, int], list[Any]] = {}  # reason, code by its id (its hash goes over all of it), instruction: times, code
+    # reason, code by its id (its hash goes over all of it), instruction: times, code, how often its program was new since how many times
+    sites: dict[tuple[str, int, int], list[Any]] = {}
     compiled: dict[str, int] = {}
     records: deque[Compilation] = deque(maxlen=RECORDS)
     guard_misses = 0
@@ -49,8 +52,8 @@ _LOCK = Lock()
 _SITES = register("lines of flushes", Table(1 / 256, lambda: (len(Causes.sites), len(Causes.sites) * SITE)))
 
 
-def flushed(reason: str, frames: int = 1) -> None:
-    """Count a flush by its reason and the user's line, which is at least so many frames up."""
+def flushed(reason: str, frames: int = 1) -> list[Any] | None:
+    """Count a flush by its reason and the user's line, which is at least so many frames up; gives the counters of the two, if they are kept."""
     code, position = user_site(frames + 1)
     key = (reason, id(code), position)
     sites = Causes.sites
@@ -58,13 +61,23 @@ def flushed(reason: str, frames: int = 1) -> None:
     if found is not None:
         found[0] += 1
     elif (len(sites) + 1) * SITE <= _SITES.limit():
-        sites[key] = [1, code]
+        found = sites[key] = [1, code, 0, 0]
+    return found
+
+
+def seldom_repeats(site: list[Any] | None) -> bool:
+    """Count a program that is new at a line that flushes; whether so many of its programs were that it will hardly come again."""
+    if site is None:
+        return False
+    site[2] += 1
+    times, _, new, since = site
+    return new > SELDOM and SHARE * new > times - since  # type: ignore[no-any-return]
 
 
 def flush_lines() -> dict[tuple[str, str], int]:
     """How often each (reason, line) flushed."""
     found: dict[tuple[str, str], int] = {}
-    for (reason, _, position), (times, code) in list(Causes.sites.items()):
+    for (reason, _, position), (times, code, *_) in list(Causes.sites.items()):
         key = (reason, line_of(code, position))
         found[key] = found.get(key, 0) + times
     return found

@@ -1,8 +1,9 @@
 """From program to running task: choose interpreter or compiled code, and hand the work to the engine.
 
-The choice is a rule on the program alone (its work, how often it was seen, whether it updates state), never on timing, so seeded processes are
-bit-reproducible: small programs without in-place state are interpreted the first few times, everything else is compiled. Interpreted and compiled
-forms round differently; `settings.deterministic` has everything compiled, so how often a program was seen changes nothing.
+The choice is a rule on the program alone (its work, how often it was seen, whether it updates state) and on what was recorded before, never on
+timing, so seeded processes are bit-reproducible: small programs without in-place state are interpreted the first few times, everything else is
+compiled, except what comes from a line whose programs seldom repeat: that is interpreted until this has taken as long as planning would.
+Interpreted and compiled forms round differently; `settings.deterministic` has everything compiled, so how often a program was seen changes nothing.
 """
 
 from __future__ import annotations
@@ -36,6 +37,9 @@ from calque.run.source import user_line
 
 INTERPRET_WORK = 16_384  # scalar operations below which a program is interpreted at first
 INTERPRET_TIMES = 16  # compiling takes as long as interpreting some hundred times; a loop that goes on has soon earned it back
+PLAN_NODE = 100  # microseconds to plan and link a node
+INTERPRET_NODE = 4  # ... to interpret one, and one more for every...
+INTERPRET_RATE = 1_000  # ... scalar operations
 QUEUE_FULL = 1e-3  # seconds from which handing a task over is shown in a profile
 INLINE_WORK = 200_000  # cost (see `estimate_cost`) below which a wake-up of the engine thread takes longer than what it hides
 INLINE_HABIT_WORK = 100_000_000  # the same for a program whose result was always waited for at once: some ten milliseconds
@@ -64,9 +68,11 @@ DispatchCounters = _DispatchCounters()
 class Plan:
     """A program with its executable forms: interpreted for the first few times if it is small, compiled otherwise."""
 
-    __slots__ = ("program", "device", "compiled", "interpreted", "seen", "work", "cost", "stateful", "lock", "cause", "floating", "habit", "absence")
+    __slots__ = (
+        "program", "device", "compiled", "interpreted", "seen", "work", "cost", "stateful", "seldom", "lock", "cause", "floating", "habit", "absence",
+    )  # fmt: skip
 
-    def __init__(self, program: Program, cause: str = "new program", device: Device = CPU) -> None:
+    def __init__(self, program: Program, cause: str = "new program", device: Device = CPU, seldom: bool = False) -> None:
         self.program = program
         self.cause = cause
         self.device = device
@@ -76,6 +82,7 @@ class Plan:
         self.work = estimate_work(program)
         self.cost = estimate_cost(program)
         self.stateful = bool(program.updates)
+        self.seldom = seldom  # whether it comes from a line whose programs seldom repeat
         self.floating: tuple[int, ...] = ()  # outputs computed from constants alone (see `places`)
         self.lock = threading.RLock()
         self.habit = 0  # how often in a row somebody waited for the result at once; from HABIT on, starts left until that is looked at again
@@ -123,10 +130,17 @@ class Plan:
         result: tuple[Sequence[Array], int, int] = form.run(inputs, scalars, progress) if progress is not None else form.run(inputs, scalars)
         return result
 
+    def _patience(self) -> int:
+        """How often it is interpreted before it is compiled."""
+        if self.work < INTERPRET_WORK and not self.stateful:
+            return INTERPRET_TIMES
+        nodes = len(self.program.nodes)
+        return min(INTERPRET_TIMES, PLAN_NODE * nodes // (INTERPRET_NODE * nodes + self.work // INTERPRET_RATE)) if self.seldom else 0
+
     def _choose(self) -> Any:
         self.seen += 1
         compile_all = settings.deterministic or (tracing.active is not None and tracing.active.compile_all)
-        if not compile_all and self.work < INTERPRET_WORK and self.seen <= INTERPRET_TIMES and not self.stateful:
+        if not compile_all and self.seen <= self._patience():
             if self.interpreted is None:
                 self.interpreted = compile_or_interpret(self.program, True)
                 DispatchCounters.interpreted += 1
@@ -148,9 +162,9 @@ class Plan:
             facts = {"cause": self.cause, "nodes": len(self.program.nodes), "launches": launches, "lowering": form.lowering}
             tracing.active.span(f"compile {tracing.label(self.program)}", tracing.COMPILE, start, **facts)
 
-def make_plan(program: Program, cause: str = "new program", device: Device = CPU) -> Plan:
-    """A plan for a new program and why there was none; compiling waits until it first runs."""
-    return Plan(program, cause, device)
+def make_plan(program: Program, cause: str = "new program", device: Device = CPU, seldom: bool = False) -> Plan:
+    """A plan for a new program and why there was none; compiling waits until it first runs. `seldom`: it will hardly come again."""
+    return Plan(program, cause, device, seldom)
 
 
 def estimate_work(program: Program, flops_per_operation: int = 1) -> int:

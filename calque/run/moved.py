@@ -138,7 +138,7 @@ class _Move:
             view_slot(trace, self._standing(edge.inputs[0], edge.input_layouts[0]), view)
         elif op is UPDATE or op is UPDATE_AT:
             offset = edge.attrs[2] if op is UPDATE else self._number(int)
-            base, value = (self._standing(k, lay) for k, lay in zip(edge.inputs, edge.input_layouts, strict=False))
+            base, value = (self._standing(k, lay) for k, lay in zip(edge.inputs[:2], edge.input_layouts, strict=False))
             _record_update(trace, base, layout(edge.attrs[0], edge.attrs[1], offset, value.layout.dtype, value.layout.device), value)
         else:
             self._operation(edge)

@@ -15,6 +15,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+from calque.base.cache import Cache
 from calque.base.collector import pause_collections, without_full_collections
 from calque.base.device import CPU, META, Device, InUse
 from calque.base.dtypes import DType, int64
@@ -23,7 +24,7 @@ from calque.ops import opdef
 from calque.run import trace as tracing
 from calque.run.backends import require_memory
 from calque.run.buffer import Buffer, strided
-from calque.run.causes import cause_of, flushed
+from calque.run.causes import cause_of, flushed, seldom_repeats
 from calque.run.dispatch import dispatch, make_plan, new_array, run_at_once
 from calque.run.early import in_vain, learn
 from calque.run.exclusive import judge
@@ -32,13 +33,15 @@ from calque.run.numbers import Number
 from calque.run.others import LOCK, foreign_buffer
 from calque.run.places import SEVERAL, Split, build_program, floating_outputs, place_of, split
 from calque.run.source import user_line
-from calque.run.trie import Counters, Edge, beat, evict, full, root
+from calque.run.trie import Counters, Edge, beat, evict, full, retire, root, varies
 
 INPUT = opdef.get("input")
 VIEW = opdef.get("view")
 VIEW_AT = opdef.get("view_at")
 UPDATE = opdef.get("update")
 UPDATE_AT = opdef.get("update_at")
+WITH_OFFSET = {VIEW: VIEW_AT, UPDATE: UPDATE_AT}
+"""The same with the offset as their last operand."""
 _getrefcount = sys.getrefcount
 
 
@@ -140,14 +143,12 @@ def grow(
 ) -> Edge:
     """Cold path: infer the result, check the operands and add an edge. Raises the user's errors; nothing is recorded then. `device`: of the
     result, whatever those of the operands are."""
-    shapes = [tuple(lay.shape) if isinstance(lay, Layout) else () for lay in layouts]
-    dtypes = [lay.dtype if isinstance(lay, Layout) else lay for lay in layouts]
-    shape = tuple(op.shape(shapes, attrs))
     forced = device is not None
-    if device is None:
-        device = place_of(trace, op, inputs, layouts, local.state.device) if InUse.several else CPU
-    value = dense_layout(shape, op.dtype(dtypes, attrs), device)
-    if value.nbytes > _HUGE and op.name in _FROM_NOTHING and device is not META:
+    if InUse.several and not forced:
+        device = place_of(trace, op, inputs, layouts, local.state.device)
+    rule = (op, attrs, layouts, device)
+    value = _results.get(rule) or _results.keep(rule, _result(op, attrs, layouts, device or CPU))
+    if value.nbytes > _HUGE and op.name in _FROM_NOTHING and value.device is not META:
         require_memory(value.nbytes)
     edge = Edge(trace.cur, op, inputs, attrs, value, recording_line())
     edge.fixed = forced or (local.state.device is not None and not any(isinstance(source, int) for source in inputs))
@@ -159,6 +160,16 @@ def grow(
     trace.cur.next[key] = edge
     Counters.edges += 1
     return edge
+
+
+_results = Cache("results of operations", 700, 1 / 64)  # (operation, attributes, operands, device) -> layout
+
+
+def _result(op: Any, attrs: tuple[Any, ...], layouts: tuple[Any, ...], device: Device) -> Layout:
+    """Shape and dtype by the rules of the operation."""
+    shapes = [tuple(lay.shape) if isinstance(lay, Layout) else () for lay in layouts]
+    dtypes = [lay.dtype if isinstance(lay, Layout) else lay for lay in layouts]
+    return dense_layout(tuple(op.shape(shapes, attrs)), op.dtype(dtypes, attrs), device)
 
 
 def grow_constant(
@@ -183,6 +194,22 @@ def grow_constant(
     edge = grow(trace, (family[0], tag, *family[2:]) if general else (*family, tag), op, inputs, attrs, layouts)
     following[mark] = edge
     return edge, tag
+
+
+def grow_shifted(trace: Trace, key: Any, op: Any, inputs: tuple[Any, ...], attrs: tuple[Any, ...], layouts: tuple[Any, ...]) -> Edge:
+    """Cold path of a view or an update that is an operation of its own (the gradient of the other)."""
+    following, runtime = trace.cur.next, WITH_OFFSET[op]
+    family = (runtime, inputs, *attrs[:-1])
+    found = following.get(family)
+    if found is not None:
+        return found
+    mark = ("seen", *family)
+    if not varies(following, mark, recording_line()):
+        edge = following[mark] = grow(trace, key, op, inputs, attrs, layouts)
+        return edge
+    edge = grow(trace, family, runtime, (*inputs, ("s", int64)), attrs[:-1], (*layouts, int64))
+    retire(following, mark, edge)
+    return edge
 
 
 def base_slot(trace: Trace, storage: Storage) -> int:
@@ -261,22 +288,23 @@ def snapshot(buffer: Buffer, view: Layout) -> Buffer:
 
 
 def _grow_view(trace: Trace, key: Any, base: int, base_layout: Layout, view: Layout) -> Edge:
-    """A new view edge. The second distinct offset at one place turns the offset into a run-time argument."""
+    """A new view edge. Its offset is baked into it until a place meets a second one, see `varies`."""
     shape, strides = tuple(view.shape), view.strides
-    family = (VIEW_AT, base, shape, strides)
+    family = (VIEW_AT, (base,), shape, strides)
     found = trace.cur.next.get(family)
     if found is not None:
         return found
     dense = dense_layout(shape, view.dtype, view.device)
-    mark = ("seen", VIEW, base, shape, strides)
-    if mark in trace.cur.next:
-        edge = Edge(trace.cur, VIEW_AT, (base, ("s", int64)), (shape, strides), dense, recording_line())
+    mark, line = ("seen", *family), recording_line()
+    if varies(trace.cur.next, mark, line):
+        edge = Edge(trace.cur, VIEW_AT, (base, ("s", int64)), (shape, strides), dense, line)
         trace.cur.next[family] = edge
+        retire(trace.cur.next, mark, edge)
     else:
-        edge = Edge(trace.cur, VIEW, (base,), (shape, strides, view.offset), dense, recording_line())
+        edge = Edge(trace.cur, VIEW, (base,), (shape, strides, view.offset), dense, line)
         trace.cur.next[key] = edge
         trace.cur.next[mark] = edge
-    edge.input_layouts = (base_layout,)
+    edge.input_layouts = (base_layout, int64) if edge.op is VIEW_AT else (base_layout,)
     Counters.edges += 1
     return edge
 
@@ -325,19 +353,21 @@ def _record_update(trace: Trace, storage: Storage, view: Layout, value: Storage)
     key = (UPDATE, base, source, view)
     edge = trace.cur.next.get(key)
     if edge is None:
-        family = (UPDATE_AT, base, source, shape, strides)
+        family = (UPDATE_AT, (base, source), shape, strides)
         edge = trace.cur.next.get(family)
-        mark = ("seen", UPDATE, base, source, shape, strides)
+        mark = ("seen", *family)
         if edge is None:
-            if mark in trace.cur.next:
+            line = recording_line()
+            if varies(trace.cur.next, mark, line):
                 inputs = (base, source, ("s", int64))
-                edge = Edge(trace.cur, UPDATE_AT, inputs, (shape, strides), storage.layout, recording_line())
+                edge = Edge(trace.cur, UPDATE_AT, inputs, (shape, strides), storage.layout, line)
                 trace.cur.next[family] = edge
+                retire(trace.cur.next, mark, edge)
             else:
-                edge = Edge(trace.cur, UPDATE, (base, source), (shape, strides, view.offset), storage.layout, recording_line())
+                edge = Edge(trace.cur, UPDATE, (base, source), (shape, strides, view.offset), storage.layout, line)
                 trace.cur.next[key] = edge
                 trace.cur.next[mark] = edge
-            edge.input_layouts = (storage.layout, value.layout)
+            edge.input_layouts = (storage.layout, value.layout, int64) if edge.op is UPDATE_AT else (storage.layout, value.layout)
             Counters.edges += 1
     if edge.op is UPDATE_AT:
         trace.scalars += (view.offset,)  # from here on no call, see `Trace`
@@ -418,14 +448,14 @@ def flush(reason: str, awaited: bool = False, wanted: tuple[int, ...] = ()) -> N
         state.capture.flushed()
 
 
-def count_flush(edge: Edge, reason: str, frames: int) -> None:
-    """A flush at `edge`, `frames` frames of ours below the one that may be the user's."""
+def count_flush(edge: Edge, reason: str, frames: int) -> list[Any] | None:
+    """A flush at `edge`, `frames` frames of ours below the one that may be the user's; gives the counters of that line."""
     global _TICK
     _TICK += 1
     edge.used = _TICK
     Counters.flushes += 1
     Counters.reasons[reason] = Counters.reasons.get(reason, 0) + 1
-    flushed(reason, frames + 1)
+    return flushed(reason, frames + 1)
 
 
 def _flush_at_once(state: State, trace: Trace, reason: str, awaited: bool) -> bool:
@@ -463,7 +493,7 @@ def _flush_at_once(state: State, trace: Trace, reason: str, awaited: bool) -> bo
 
 def _dispatch(trace: Trace, reason: str, awaited: bool, wanted: tuple[int, ...]) -> None:
     edge = trace.cur
-    count_flush(edge, reason, 3)
+    site = count_flush(edge, reason, 3)
     for storage in trace.attached.values():
         if storage.trace is trace:
             storage.trace = None
@@ -485,7 +515,7 @@ def _dispatch(trace: Trace, reason: str, awaited: bool, wanted: tuple[int, ...])
         with without_full_collections():
             program = build_program(edge, *key, [c[2] for c in checks])
             whole, cause = edge.place is not SEVERAL and edge.place is not META and not wanted, cause_of(program, trace)
-            plan = make_plan(program, cause, edge.place) if whole else split(program, cause, edge, key[0], key[2], wanted)
+            plan = make_plan(program, cause, edge.place, seldom_repeats(site)) if whole else split(program, cause, edge, key[0], key[2], wanted)
             plan.floating = floating_outputs(trace, edge, key[0], key[1]) if InUse.several else ()
             edge.keep((key, wanted) if wanted else key, plan)
     else:

@@ -12,11 +12,12 @@ from __future__ import annotations
 from typing import Any
 from zlib import crc32
 
-from calque.base.cache import Table, register
+from calque.base.cache import Cache, Table, register
 from calque.base.config import settings
 from calque.base.device import META
 from calque.base.layout import Layout
 from calque.ops import opdef
+from calque.run.causes import Causes
 from calque.run.places import SEVERAL
 
 BOUND = "bound on pending work"  # reason of flushes at a boundary
@@ -113,10 +114,38 @@ def root(reason: str = "") -> Edge:
     return _BEHIND_CUT if reason == BOUND else _ROOT
 
 
+def varies(following: dict[Any, Edge], mark: Any, line: str) -> bool:
+    """Whether the offset of a view or an update that is new at a place is to be a run-time argument: the place has met another one, or a place of
+    the same line and shape has. So a loop that picks something else at every turn soon has one path, and not one for each choice. `mark`: ("seen",
+    the operation, its operands, shape, strides), under which `following` knows what the place has met."""
+    _, op, _, shape, strides = mark
+    key = (line, op, shape, strides)
+    return mark in following and _varying.keep(key, True) or _varying.get(key) is not None
+
+
+def retire(following: dict[Any, Edge], mark: Any, successor: Edge) -> None:
+    """Forget the path behind an offset that was baked into an edge, as its place has met another one: `successor` takes whatever comes there at run
+    time. With two edges at each, n such places would make two to the power of n paths. `mark`: where `following` has the edge again. (Numbers keep
+    both edges: a program with a known 2 or 0.5 may round differently, and equal loops of one process would no longer be equal.)"""
+    edge = following.pop(mark, None)
+    following[mark] = successor  # behind its own key, which is the one that is found by searching for the edge
+    if edge is not None:
+        for key in [key for key, found in following.items() if found is edge]:
+            del following[key]
+        gone = [edge]
+        for edge in gone:  # it grows
+            gone.extend(set(edge.next.values()))
+        Counters.edges -= len(gone)
+        Counters.nbytes -= sum(map(_held, gone))
+
+
 def forget() -> None:
     """Forget everything that was recorded, with its programs."""
     for start in (_ROOT, _BEHIND_CUT):
         start.next.clear()
+    _varying.clear()
+    for site in list(Causes.sites.values()):
+        site[2:] = 0, site[0]
     Counters.edges = Counters.nbytes = 0
 
 
@@ -162,4 +191,5 @@ def _held(edge: Edge) -> int:
     return sum(plan.nbytes for plan in edge.plans.values()) if edge.plans else 0
 
 
+_varying = Cache("offsets that vary", 400, 1 / 128)  # (line, operation, shape, strides) of views and updates
 _TABLE = register("trie", Table(5 / 8, lambda: (Counters.edges, Counters.edges * EDGE + Counters.nbytes), 100 * EDGE))

@@ -16,6 +16,7 @@ def _compiled(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     recorder.flush("test")
     calque.synchronize()
     monkeypatch.setattr(dispatch, "INTERPRET_WORK", 0)
+    monkeypatch.setattr(dispatch, "INTERPRET_TIMES", 0)
     yield
     recorder.flush("test")
     calque.synchronize()

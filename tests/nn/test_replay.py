@@ -124,6 +124,7 @@ def change(act: int, model: Any, handles: list[Any], monkeypatch: pytest.MonkeyP
     elif act == 8:
         monkeypatch.undo()
         monkeypatch.setattr("calque.run.dispatch.INTERPRET_WORK", 0)
+        monkeypatch.setattr("calque.run.dispatch.INTERPRET_TIMES", 0)
     elif act == 9:
         monkeypatch.setattr(nn.Linear, "forward", lambda self, x: F.linear(x, self.weight, self.bias) + 1.0)
     elif act == 10:

@@ -39,6 +39,7 @@ def test_finds_the_minimum_of_a_quadratic() -> None:
 def test_the_length_of_the_history_makes_no_new_programs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two steps have seen every program; 40 more pairs of changes bring none."""
     monkeypatch.setattr(dispatch, "INTERPRET_WORK", 0)
+    monkeypatch.setattr(dispatch, "INTERPRET_TIMES", 0)
     _, optimizer, closure, _ = quadratic(50, max_iter=5, tolerance_change=0.0, tolerance_grad=0.0, lr=0.1)
     for _ in range(2):
         optimizer.step(closure)

@@ -1,0 +1,128 @@
+"""Programs that do not repeat (`unrepeated.py`): PyTorch eager and Calque take turns, turn by turn, each in a process of its own.
+
+    python bench/cliffs.py [--only "TreeLSTM;boolean masks"] [--threads 2] [--empty]
+
+Prints the median turn of both after the warm-up, the median ratio of neighbouring turns (PyTorch / Calque: above 1 Calque is faster) with the bar
+that is asked for, the ratio of the first turns (a fresh process: Calque with the kernels that its disk cache holds, none with `--empty`), how many
+programs Calque compiled in the measured turns, and how much memory it took in them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+
+
+def resident() -> float:
+    """MiB of this process."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+
+def worker(framework: str, name: str, threads: int) -> None:
+    """Answer each number on standard input with the seconds of that turn."""
+    sys.path[:0] = [str(HERE), str(HERE.parent)]
+    from unrepeated import CASES
+
+    if framework == "torch":
+        import torch as T
+
+        T.set_num_threads(threads)
+    else:
+        import calque as T  # type: ignore[no-redef]
+
+        T.set_num_threads(threads)
+    T.manual_seed(0)
+    turn = CASES[name].make(T)
+    for line in sys.stdin:
+        start = time.perf_counter()
+        value = turn(int(line))
+        took = time.perf_counter() - start
+        compiled = 0 if framework == "torch" else T.stats()["compiled"]
+        print(json.dumps({"seconds": took, "value": value, "compiled": compiled, "mib": resident()}), flush=True)
+
+
+class Contender:
+    """A worker process."""
+
+    def __init__(self, framework: str, name: str, threads: int, environment: dict[str, str]) -> None:
+        command = [sys.executable, __file__, "--worker", framework, "--only", name, "--threads", str(threads)]
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env={**os.environ, **environment})
+
+    def ask(self, turn: int) -> dict[str, Any]:
+        """Run one turn."""
+        assert self.process.stdin is not None and self.process.stdout is not None
+        self.process.stdin.write(f"{turn}\n")
+        self.process.stdin.flush()
+        answer = self.process.stdout.readline()
+        if not answer:
+            raise RuntimeError(f"the process of turn {turn} has died")
+        found: dict[str, Any] = json.loads(answer)
+        return found
+
+    def close(self) -> None:
+        """End it."""
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        self.process.wait()
+
+
+def measure(name: str, threads: int, environment: dict[str, str]) -> str:
+    """One row."""
+    from unrepeated import CASES
+
+    case = CASES[name]
+    contenders = {f: Contender(f, name, threads, environment) for f in ("torch", "calque")}
+    first = {f: c.ask(0)["seconds"] for f, c in contenders.items()}
+    last: dict[str, Any] = {}
+    for k in range(1, case.warm):
+        last = {f: c.ask(k) for f, c in contenders.items()}
+    times: dict[str, list[float]] = {f: [] for f in contenders}
+    begin = last.get("calque") or contenders["calque"].ask(case.warm)
+    for k in range(case.warm, case.warm + case.measured):
+        for f in list(contenders)[:: -1 if k % 2 else 1]:
+            last[f] = contenders[f].ask(k)
+            times[f].append(last[f]["seconds"])
+    for contender in contenders.values():
+        contender.close()
+    ratio = statistics.median(t / c for t, c in zip(times["torch"], times["calque"], strict=True))
+    ours, theirs = (statistics.median(times[f]) * 1e3 for f in ("calque", "torch"))
+    compiled, grown = last["calque"]["compiled"] - begin["compiled"], last["calque"]["mib"] - begin["mib"]
+    return (
+        f"| {name} | {ours:.1f} | {theirs:.1f} | {ratio:.2f} | {case.bar} | {first['torch'] / first['calque']:.2f} | {first['calque']:.2f} "
+        f"| {compiled} | {grown:.1f} |"
+    )
+
+
+def main() -> None:
+    """Run and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--worker", default="", help=argparse.SUPPRESS)
+    parser.add_argument("--only", default="", help="names, separated by semicolons")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--empty", action="store_true", help="begin with an empty kernel cache")
+    options = parser.parse_args()
+    if options.worker:
+        worker(options.worker, options.only, options.threads)
+        return
+    sys.path[:0] = [str(HERE)]
+    from unrepeated import CASES
+
+    print("| program | Calque ms | PyTorch ms | PyTorch / Calque | bar | first turn | Calque s | compiled | MiB |")
+    print("|---|---:|---:|---:|---:|---:|---:|---:|---:|")
+    for name in options.only.split(";") if options.only else CASES:
+        with tempfile.TemporaryDirectory() as folder:
+            print(measure(name, options.threads, {"CALQUE_CACHE": folder} if options.empty else {}), flush=True)
+
+
+if __name__ == "__main__":
+    main()
