@@ -177,9 +177,10 @@ class Hybridized:
             return self.function(*args, **kwargs)
         repeat = self.repeat
         if repeat is not None and not kwargs:
-            result = repeat(args)
-            if result.__class__ is Interrupted:
-                return self._interrupted(repeat, args, result)
+            with SECTION:  # the next numbers belong to the next step, also if this one goes on as an ordinary replay
+                result = repeat(args)
+                if result.__class__ is Interrupted:
+                    return self._interrupted(repeat, args, result)
             if result is not MISSED:
                 self.misses = 0
                 return result
@@ -252,13 +253,12 @@ class Hybridized:
     def _interrupted(self, repeat: Repeat, args: Any, drawn: Interrupted) -> Any:
         """A repeat that could not go on after it had drawn its numbers: a replay or a recording goes on with those."""
         entry, macro, tensors = repeat.entry, repeat.macro, [args[k] for k in repeat.arguments]
-        with SECTION:
-            found = entry.cells(tensors)
-            if found is not None and found[1] == repeat.place and macro.fits(local.state.trace, found[0]):
-                return _replayed(entry, macro, found[0], tensors, drawn.known)
-            script = Script()
-            script.asked = drawn.asked
-            return self._record(repeat.key, entry, tensors, args, {}, script)
+        found = entry.cells(tensors)
+        if found is not None and found[1] == repeat.place and macro.fits(local.state.trace, found[0]):
+            return _replayed(entry, macro, found[0], tensors, drawn.known)
+        script = Script()
+        script.asked = drawn.asked
+        return self._record(repeat.key, entry, tensors, args, {}, script)
 
     def _walk(self, key: Any, entry: Entry, macro: Macro, cells: list[Any], tensors: list[Tensor], args: Any, kwargs: Any) -> Any:
         """A call that looks at values. Where it goes a way that is not known, Python goes on."""

@@ -24,7 +24,7 @@ from calque.run.dispatch import INLINE_WORK, Plan
 from calque.run.engine import ENGINE, Task
 from calque.run.interrupt import of_handler
 from calque.run.macro import Direct, Macro
-from calque.run.others import LOCK, SECTION
+from calque.run.others import LOCK
 from calque.run.queues import at, on, queue_of
 from calque.run.recorder import Storage, count_flush, local, realised
 from calque.run.trie import Counters, root
@@ -62,7 +62,7 @@ class Repeat:
         self.place: Any = None  # ... and there its recording
 
     def __call__(self, args: tuple[Any, ...]) -> Any:
-        """The result of the call; `MISSED`, and nothing has happened, if something is not as it was."""
+        """The result of the call; `MISSED`, and nothing has happened, if something is not as it was. The caller holds `SECTION`."""
         state, macro, again, grad = local.state, self.macro, self.again, self.modes
         if (
             state.trace.cur is not macro.start or state.grad is not grad[0] or state.inference is not grad[1] or state.autocast is not grad[2]
@@ -71,36 +71,35 @@ class Repeat:
             or again.call(args) is not True or not self.entry.valid() or (self.long is not None and not self.long.habitual())
         ):  # fmt: skip
             return MISSED
-        with SECTION:  # the next numbers belong to the next step
-            known: list[Any] = []
-            asked: list[Any] = []
-            if macro.definitions:
-                macro.define(known, asked)
-            scalars = macro.numbered(known)
-            created: list[Any] = [None] * len(macro.created)
-            with LOCK:
-                for storage, versions in self.written:
-                    if versions > 0:
-                        storage.version += versions
-                    else:
-                        silence(storage, -versions)
-                several = ENGINE.tracking  # without it there is one device, and this thread is there
-                there = at(self.device) if several else self.device
-                try:
-                    arrays = again.results()
-                    if not self.queue.idle() or not again.run(args, scalars, arrays):
-                        return Interrupted(known, asked)
-                except MemoryError as error:
-                    if of_handler(error):
-                        raise
-                    return Interrupted(known, asked)  # an ordinary replay says so at the user's line
-                finally:
-                    if several:
-                        at(there)
-                for (k, layout), array in zip(self.results, arrays, strict=True):
-                    created[k] = realised(Buffer(array), layout)
-            for k, first in self.twins:
-                created[k] = realised(created[first].buffer, macro.created[k][1])
+        known: list[Any] = []
+        asked: list[Any] = []
+        if macro.definitions:
+            macro.define(known, asked)
+        scalars = macro.numbered(known)
+        created: list[Any] = [None] * len(macro.created)
+        with LOCK:
+            for storage, versions in self.written:
+                if versions > 0:
+                    storage.version += versions
+                else:
+                    silence(storage, -versions)
+            several = ENGINE.tracking  # without it there is one device, and this thread is there
+            there = at(self.device) if several else self.device
+            try:
+                arrays = again.results()
+                if not self.queue.idle() or not again.run(args, scalars, arrays):
+                    return Interrupted(known, asked)
+            except MemoryError as error:
+                if of_handler(error):
+                    raise
+                return Interrupted(known, asked)  # an ordinary replay says so at the user's line
+            finally:
+                if several:
+                    at(there)
+            for (k, layout), array in zip(self.results, arrays, strict=True):
+                created[k] = realised(Buffer(array), layout)
+        for k, first in self.twins:
+            created[k] = realised(created[first].buffer, macro.created[k][1])
         self.hits += 1
         Counts.replays += 1
         Counters.plan_hits += 1
