@@ -16,7 +16,7 @@ from calque.ir.program import Program
 from calque.run.source import line_of, user_site
 
 SITE = 600  # bytes of a line that flushed, with its code; what comes when there are too many is counted by its reason alone
-SELDOM = 3  # new programs of one line behind which its next ones are first interpreted, if that takes less than planning them...
+SELDOM = 6  # new programs of one line behind which its next ones are first interpreted, if that takes less than planning them...
 SHARE = 4  # ... and at least one of so many programs there was new
 RECORDS = 512  # last compilations that are kept one by one
 
