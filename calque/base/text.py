@@ -67,7 +67,7 @@ def described(value: Any, most: int = 80) -> str:
     """A value with its class, for "got ...".
 
     >>> described(3), described("x")
-    ("int 3", "str 'x'")
+    ('int 3', "str 'x'")
     """
     text, kind = shown(value, most), type_name(value)
     return text if kind in text.partition("(")[0] else f"{kind} {text}"
