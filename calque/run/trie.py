@@ -126,7 +126,7 @@ def varies(following: dict[Any, Edge], mark: Any, line: str) -> bool:
 def retire(following: dict[Any, Edge], mark: Any, successor: Edge) -> None:
     """Forget the path behind an offset that was baked into an edge, as its place has met another one: `successor` takes whatever comes there at run
     time. With two edges at each, n such places would make two to the power of n paths. `mark`: where `following` has the edge again. (Numbers keep
-    both edges: a program with a known 2 or 0.5 may round differently, and equal loops of one process would no longer be equal.)"""
+    both edges: a program with a known 2 or 0.5 may round differently, and equal loops of one process could differ.)"""
     edge = following.pop(mark, None)
     following[mark] = successor  # behind its own key, which is the one that is found by searching for the edge
     if edge is not None:
