@@ -39,7 +39,8 @@ class SavedContext:
 
     def x(self, position: int) -> Any:
         """Operand `position` (a Tensor, or the Python number it was)."""
-        return self._node.saved[position]
+        value = self._node.saved[position]
+        return with_history(value, self._node.next[position]) if local.state.grad else value
 
     @property
     def out(self) -> Any:
@@ -71,6 +72,27 @@ class SavedContext:
     def out_shape(self) -> Any:
         """Shape of the result."""
         return tuple(self._node.edge.layout.shape)
+
+
+def with_history(value: Any, target: Any) -> Any:
+    """A saved operand as the function that it was of what is before `target`: `detach_` may have taken that from its handle, and a second derivative
+    would miss all that the gradient owes to it."""
+    if not isinstance(target, GradNode) or not isinstance(value, Tensor) or value._grad_fn is not None:
+        return value
+    again: Tensor = wrap(value._storage, value._layout)
+    again._grad_fn, again._requires_grad = target, True
+    return again
+
+
+def require_history(node: Any) -> None:
+    """Raise if an operand that a formula has at hand has lost its history since (see `with_history`), where a second derivative needs it."""
+    if local.state.grad:
+        for k, value in node.saved.items():
+            if with_history(value, node.next[k]) is not value:
+                raise AutogradError(
+                    f"[backward] {node.name()} (recorded at {node.line}) needs its operand {k} for create_graph=True: a saved tensor that has been "
+                    "detached in-place, with detach_(); use the out-of-place detach() instead"
+                )
 
 
 def link(value: Tensor, targets: tuple[Any, ...], layouts: tuple[Layout, ...]) -> Tensor:

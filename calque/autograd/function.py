@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from calque.autograd.composite import without_base
-from calque.autograd.engine import Engine
+from calque.autograd.engine import Engine, with_history
 from calque.base.errors import AutogradError, ShapeError, how_to_pass
 from calque.base.text import type_name
 from calque.run.recorder import local
@@ -25,6 +25,7 @@ class FunctionCtx:
 
     def __init__(self) -> None:
         self._to_save: tuple[Any, ...] = ()
+        self._places: list[int | None] = []  # which argument each saved tensor is
         self._dirty: tuple[Tensor, ...] = ()
         self._fixed: tuple[Tensor, ...] = ()
         self._materialize = True
@@ -53,7 +54,10 @@ class FunctionCtx:
                 f"at {node.line}) "
                 "have been freed; pass retain_graph=True to the first backward"
             )
-        return tuple(_restored(t) for t in node.saved.values())
+        restored = map(_restored, node.saved.values())
+        if not local.state.grad:
+            return tuple(restored)
+        return tuple([t if k is None else with_history(t, node.next[k]) for t, k in zip(restored, self._places, strict=True)])
 
     def mark_dirty(self, *tensors: Tensor) -> None:
         """Declare inputs that `forward` changed in place and returns."""
@@ -183,6 +187,7 @@ def _attach_history(cls: type[Function], ctx: FunctionCtx, args: tuple[Any, ...]
                 kept._grad_fn = weakref.ref(t._grad_fn)  # type: ignore[assignment]
             t = kept
         saved[position] = t
+    ctx._places = [next((k for k, arg in enumerate(args) if t is arg), None) if t is not None else None for t in ctx._to_save]
     node.saved = saved
     node.versions = [0 if t is None else t._storage.version for t in saved.values()]
     ctx._to_save = ()

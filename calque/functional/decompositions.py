@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from calque.autograd.engine import require_history
 from calque.base import dtypes as dt
 from calque.base.blas import limited
 from calque.base.device import META
@@ -93,6 +94,7 @@ def _with_outputs(
     plain = [out.detach() for out in outputs]
 
     def rule(node: Any, grads: list[Any]) -> tuple[Any]:
+        require_history(node)
         return (backward(again() if local.state.grad else plain, grads),)
 
     node = function_node(label, (x,), tuple(out._layout for out in outputs), rule)

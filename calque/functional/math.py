@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from calque.autograd import composite
+from calque.autograd.engine import require_history
 from calque.base import dtypes as dt
 from calque.base.errors import ArgumentError, DTypeError
 from calque.base.text import type_name
@@ -108,7 +109,12 @@ def with_formula(
     finally:
         state.grad = before
     if before and any(x._requires_grad for x in inputs) and out._layout.dtype.category == 2:
-        node = function_node(label, inputs, (out._layout,), lambda node, grads: backward(grads[0]))
+
+        def rule(node: Any, grads: list[Any]) -> tuple[Any, ...]:
+            require_history(node)
+            return backward(grads[0])
+
+        node = function_node(label, inputs, (out._layout,), rule)
         node.where = user_line()
         node.saved = dict(enumerate(inputs))
         node.versions = [x._storage.version for x in inputs]

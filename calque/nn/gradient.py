@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from calque.autograd.composite import call, without_base
+from calque.autograd.engine import with_history
 from calque.autograd.replay import COMPOSITES
 from calque.base.errors import AutogradError
 from calque.run.recorder import local
@@ -84,6 +85,7 @@ def _adapter(forward: Forward, backward: Backward) -> Callable[[Any, list[Any]],
                     f"[backward] {node.name()} (recorded at {node.line}) needs its operands for create_graph=True, but one has been modified by an "
                     "inplace operation; use the out-of-place form there, or clone() the value first"
                 )
+            inputs = tuple(map(with_history, inputs, node.next))
             values = forward(*inputs)
         return backward(Saved(inputs, values, tuple(t is not None for t in node.next)), *grads)
 

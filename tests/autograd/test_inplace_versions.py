@@ -141,3 +141,57 @@ def test_the_operand_of_exp2_may_be_written() -> None:
     y.sum().backward()
     assert x.grad is not None
     assert x.grad.tolist() == pytest.approx([5.5451774] * 2)
+
+
+class Cube(calque.autograd.Function):
+    """x**3 with a gradient in plain operations, so that it has one too."""
+
+    @staticmethod
+    def forward(ctx, power, x):  # type: ignore[no-untyped-def]
+        ctx.save_for_backward(x)
+        return x**power
+
+    @staticmethod
+    def backward(ctx, grad):  # type: ignore[no-untyped-def]
+        (x,) = ctx.saved_tensors
+        return None, grad * 3.0 * x * x
+
+
+SAVING: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "mul": lambda x, w: w * x,
+    "both": lambda x, w: w * x * x,
+    "matmul": lambda x, w: w.view(1, -1) @ x.view(-1, 1),
+    "composite": lambda x, w: F.layer_norm(x, (4,), w),
+    "function": lambda x, w: Cube.apply(3, x) * w,
+}
+
+
+@pytest.mark.parametrize("name", SAVING)
+@pytest.mark.parametrize("hybrid", [False, True])
+def test_what_loses_its_history_after_it_was_saved_is_still_differentiated_twice(name: str, hybrid: bool) -> None:
+    function = calque.compile(SAVING[name]) if hybrid else SAVING[name]
+    w = calque.linspace(1.0, 2.0, 4).requires_grad_()
+
+    def second(turn: int, forget: bool) -> list[float]:
+        base = (calque.arange(4.0) * turn + 1.0).requires_grad_()
+        x = base * 2.0
+        y = function(x, w)
+        if forget:
+            x.detach_()
+        (g,) = calque.autograd.grad((y * y).sum(), w, create_graph=True)
+        (gg,) = calque.autograd.grad((g * g).sum(), base)
+        return gg.tolist()
+
+    for turn in range(1, 5):
+        assert second(turn, True) == pytest.approx(second(turn, False), rel=1e-5)
+
+
+@pytest.mark.parametrize("function", [calque.logit, calque.erfc, calque.linalg.det, calque.linalg.eigvalsh])
+def test_formulas_that_have_their_operand_at_hand_say_that_its_history_is_lost(function: Callable[[Tensor], Tensor]) -> None:
+    base = (calque.eye(2) * 0.25 + 0.5).requires_grad_()
+    x = base * 1.0
+    y = function(x)
+    x.detach_()
+    calque.autograd.grad(y.sum(), base, retain_graph=True)
+    with pytest.raises(AutogradError, match="detached in-place"):
+        calque.autograd.grad(y.sum(), base, create_graph=True)
