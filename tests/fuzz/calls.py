@@ -24,7 +24,7 @@ import numpy as np
 import calque
 import calque.nn
 from calque.base.config import settings
-from calque.base.errors import CalqueError
+from calque.base.errors import ArgumentError, CalqueError
 from calque.run import dispatch
 from tests.fuzz.check import forget
 
@@ -203,7 +203,7 @@ class Text:
             f"outs.append({out} * {x}.sum())", f"outs.append({out} * {out})", f"outs.append({which}.view(-1))", f"outs.append({x} * 2)",
             f"{which}.unsqueeze_(0)", f"with T.no_grad(): {which}.unsqueeze_(0)", "w.grad = None", f"del {out}",
             f"if {x}.is_leaf: {x}.data = {x}.data * 2",
-            f"{x}._base is None and {x}.detach_()", "with T.no_grad(): w.add_(1)", f"{x}.grad = None",
+            f"forgotten({x})", "with T.no_grad(): w.add_(1)", f"{x}.grad = None",
         ]  # fmt: skip
         return self.rng.choice(forms)
 
@@ -224,7 +224,7 @@ class Text:
 KINDS = ("plain", "plain", "leaf", "leaf", "made", "made", "view", "view of leaf", "view of made", "turned", "turned", "graded", "wide", "fed")
 
 
-APART = ("resize_", "set_", "data", "no_grad")  # Calque does with memory and with views of leaves what PyTorch does not
+APART = ("resize_", "set_", "data", "no_grad", "forgotten", "detach_")  # Calque does with memory and with views of leaves what PyTorch does not
 
 
 class Names:
@@ -283,6 +283,14 @@ def double(gradient: Any) -> Any:
     return gradient * 2
 
 
+def forgotten(t: Any) -> None:
+    """`detach_`, which as written refuses a view of what a call has computed; a replay's results have no base."""
+    try:
+        t.detach_()
+    except ArgumentError:
+        t._grad_fn, t._requires_grad = None, False
+
+
 INNER = """
 def flat(a):
  b = a.view(-1) if a.is_contiguous() else a.reshape(-1)
@@ -327,7 +335,7 @@ class Run:
         size = int(np.prod(shape))
         w = T.tensor([float(i % 3 + 1) for i in range(size)], dtype=T.float64).reshape(shape).requires_grad_()
         c = T.tensor([float(i % 4 - 1) for i in range(size)], dtype=T.float64).reshape(shape)
-        names = {"T": T, "w": w, "c": c, "double": double}
+        names = {"T": T, "w": w, "c": c, "double": double, "forgotten": forgotten}
         exec(INNER, names)  # noqa: S102 - our own text
         for name in ("flat", "doubled", "shown", "written"):
             names[name] = wrap(names[name])
