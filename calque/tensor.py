@@ -1,7 +1,7 @@
 """`Tensor`: a handle on (storage, layout) plus autograd metadata, and the functions that record primitives.
 
 The methods a user calls are defined in `calque.functional` and attached with `method`; this file holds what every one of them needs:
-recording with autograd (`record`, `unary`, `binary`), views (`make_view`), in-place writes (`assign`) and reading values.
+recording with autograd (`record`, `unary`, `binary`), views (`make_view`) and reading values. In-place writes are in `autograd/assign.py`.
 """
 
 from __future__ import annotations
@@ -16,9 +16,8 @@ import numpy as np
 from calque.base import dtypes as dt
 from calque.base.attached import Attached
 from calque.base.device import CPU, META
-from calque.base.errors import AutogradError, DeviceError, DTypeError, no_tensor
+from calque.base.errors import DeviceError, DTypeError, no_tensor
 from calque.base.layout import Layout, dense_layout, layout
-from calque.base.shapes import within_dense
 from calque.ops.opdef import OpDef, get
 from calque.run import recorder, trie
 from calque.run.buffer import Buffer, strided
@@ -30,9 +29,9 @@ from calque.run.numbers import BAKED, scalar_tag
 from calque.run.queues import on
 from calque.run.recorder import Storage, Trace, grow, grow_constant, local, view_slot
 from calque.run.source import user_line
-from calque.run.versions import Silent, silence
 
 Number = bool | int | float
+View = tuple[Layout, tuple[Layout], Callable[..., Any]]
 _sequence = count()
 
 
@@ -169,43 +168,59 @@ def attach_node(out: Tensor, edge: trie.Edge, op: OpDef, operands: tuple[Any, ..
 
 
 def record(op: OpDef, operands: tuple[Any, ...], attrs: tuple[Any, ...] = ()) -> Tensor:
-    """Record a primitive. Operands are Tensors, or Python numbers as `(number, dtype)` pairs. The general path; see `unary` and `binary`."""
+    """Record a primitive. Operands are Tensors, or Python numbers as `(number, dtype)` pairs. See `unary` and `binary` for shorter paths."""
     state = local.state
     trace = state.trace
-    inputs: list[Any] = []
-    plain: list[Any] = []
-    baked = pushed = False
-    grad = False
-    for operand in operands:
-        if operand.__class__ is tuple:
-            value, dtype = operand
-            tag = scalar_tag(value)
-            if tag == "s":
-                pushed = True
-                inputs.append(("s", dtype))
-            else:
-                baked = True
-                inputs.append(("c", value, dtype))
-            plain.append(value)
-        else:
-            inputs.append(slot_of(trace, operand))
-            grad = grad or operand._requires_grad
-            plain.append(operand)
-    sources = tuple(inputs)
+    sources: tuple[Any, ...] = ()
+    needs = False
+    for x in operands:
+        if x.__class__ is tuple:
+            return _record_numbers(op, operands, attrs, sources)
+        storage = x._storage
+        sources += (storage.slot if storage.trace is trace and storage.layout is x._layout else slot_of(trace, x),)
+        if x._requires_grad:
+            needs = True
     there = attrs if state.device is None else (attrs, state.device)  # values from nothing go where somebody asked
-    edge = trace.cur.next.get((op, sources, there))
+    key = (op, sources, there)
+    edge = trace.cur.next.get(key)
     if edge is None:
-        layouts = tuple(o[1] if o.__class__ is tuple else _dense_of(o) for o in operands)
+        layouts = tuple([_dense_of(x) for x in operands])
+        edge = (recorder.grow_shifted if op in recorder.WITH_OFFSET else grow)(trace, key, op, sources, attrs, layouts)
+    out = finish(trace, edge) if edge.op is op else finish(trace, edge, (attrs[-1],))  # the latter: its offset is a run-time argument
+    if needs and state.grad:
+        attach_node(out, edge, op, operands)
+    return out
+
+
+def _record_numbers(op: OpDef, operands: tuple[Any, ...], attrs: tuple[Any, ...], known: tuple[int, ...]) -> Tensor:
+    """`record` with numbers among the operands. `known`: slots of those before the first one."""
+    state = local.state
+    trace = state.trace
+    inputs: list[Any] = list(known)
+    plain = [x[0] if x.__class__ is tuple else x for x in operands]
+    baked = False
+    for x in operands[len(known) :]:
+        if x.__class__ is not tuple:
+            inputs.append(slot_of(trace, x))
+        elif scalar_tag(x[0]) == "s":
+            inputs.append(("s", x[1]))
+        else:
+            baked = True
+            inputs.append(("c", *x))
+    sources = tuple(inputs)
+    there = attrs if state.device is None else (attrs, state.device)
+    key = (op, sources, there)
+    edge = trace.cur.next.get(key)
+    if edge is None:
+        layouts = tuple([x[1] if x.__class__ is tuple else _dense_of(x) for x in operands])
         if baked:
-            family = (op, tuple(("s", x[2]) if x.__class__ is tuple and x[0] == "c" else x for x in sources), there)
+            family = (op, tuple([("s", x[2]) if x.__class__ is tuple and x[0] == "c" else x for x in sources]), there)
             edge, _ = grow_constant(trace, family, sources, op, sources, attrs, layouts)
         else:
-            edge = (recorder.grow_shifted if op in recorder.WITH_OFFSET else grow)(trace, (op, sources, there), op, sources, attrs, layouts)
-    if edge.op is not op:  # its offset is a run-time argument
-        op, pushed, plain = edge.op, True, [*plain, attrs[-1]]
-    scalars = [v for v, source in zip(plain, edge.inputs, strict=True) if source.__class__ is tuple and source[0] == "s"] if pushed or baked else ()
-    out = finish(trace, edge, scalars)
-    if grad and state.grad:
+            edge = (recorder.grow_shifted if op in recorder.WITH_OFFSET else grow)(trace, key, op, sources, attrs, layouts)
+    taken = plain if edge.op is op else [*plain, attrs[-1]]
+    out = finish(trace, edge, [v for v, source in zip(taken, edge.inputs, strict=True) if source.__class__ is tuple and source[0] == "s"])
+    if state.grad:
         attach_node(out, edge, op, tuple(plain))
     return out
 
@@ -338,7 +353,7 @@ def _attach_binary(out: Tensor, edge: trie.Edge, op: OpDef, save_table: Any, a: 
     out._requires_grad = True
 
 
-# ---------------------------------------------------------------------------------------------------- views and writing
+# ---------------------------------------------------------------------------------------------------- views
 
 
 def alias(t: Tensor, view: Layout, cls: type = Tensor) -> Tensor:
@@ -360,14 +375,37 @@ def alias(t: Tensor, view: Layout, cls: type = Tensor) -> Tensor:
     return v
 
 
-def make_view(t: Tensor, view: Layout, label: str, backward: Callable[[Any], Any], cls: type = Tensor) -> Tensor:
-    """A differentiable view: same storage, another layout. `backward(g)` maps the view's gradient to `t`'s; it is the same object whenever
-    it does the same, and holds no tensor (what backward passes depend on is remembered)."""
-    v = alias(t, view, cls)
-    if t._requires_grad and local.state.grad:
-        v._grad_fn = function_node(label, (t,), (view,), view_rule(backward))
+def make_view(t: Tensor, kind: View, label: str) -> Tensor:  # one frame: `alias` and `function_node` with nothing general left in them
+    """A differentiable view: same storage, another layout (see `view_kind`)."""
+    v = _new(Tensor)
+    v._storage, v._layout = t._storage, kind[0]
+    v._grad = v._views = v._cache = v._hooks = None
+    base, needs, before = t._base, t._requires_grad, t._grad_fn
+    if base is None or (needs and before is None):
+        base = t
+    v._base = base
+    refs = base._views
+    if refs is None:
+        base._views = [weakref.ref(v)]
+    elif len(refs) & 63:
+        refs.append(weakref.ref(v))
+    else:
+        refs[:] = [*[r for r in refs if r() is not None], weakref.ref(v)]
+    if needs and local.state.grad:
+        v._grad_fn = node = _new(FunctionNode)
+        node.edge = node.saved = node.hooks = node.retain = node.context = None
+        node.versions, node.freed, node.where, node.next, node.number = (), "", "", (before or t,), next(_sequence)
+        node.label, (node.outputs, node.backward) = label, kind[1:]
         v._requires_grad = True
+    else:
+        v._grad_fn, v._requires_grad = None, False
     return v
+
+
+def view_kind(view: Layout, backward: Callable[[Any], Any]) -> View:
+    """What `make_view` makes a view of: its layout, and `backward(g)` that maps its gradient to that of the tensor. That is the same object whenever
+    it does the same, and holds no tensor (what backward passes depend on is remembered)."""
+    return view, (view,), view_rule(backward)
 
 
 def function_node(label: str, inputs: tuple[Any, ...], outputs: tuple[Layout, ...], backward: Callable[..., Any]) -> FunctionNode:
@@ -407,128 +445,6 @@ def constant(value: Number, view: Layout) -> Tensor:
         return record(get("full"), ((value, view.dtype),), (tuple(view.shape),))
     finally:
         state.device = before
-
-
-def _zeros(view: Layout) -> Tensor:
-    return constant(0.0, view)
-
-
-def as_strided_backward(g: Any, whole: Layout, view: Layout) -> Any:
-    """Gradient of a strided view of a dense value: scatter `g` back (accumulating where the view overlaps)."""
-    zeros = record(get("full"), ((0.0, g._layout.dtype),), (tuple(whole.shape),))
-    return record(get("update_add"), (zeros, g), _relative(view, whole))
-
-
-class Moving:
-    """`move(tensor, device)`, which `calque.autograd.moving` sets once at import."""
-
-    move: Any = None
-
-
-def assign(t: Tensor, value: Tensor) -> Tensor:
-    """In-place write of `value` (same shape, dtype and device) into `t`, with PyTorch's autograd rules. Returns `t`."""
-    state = local.state
-    if value._layout.device is not t._layout.device:
-        value = Moving.move(value, t._layout.device)
-    differentiable = state.grad and (t._requires_grad or value._requires_grad)
-    if state.grad:
-        check_in_place(t)
-    storage = value._storage
-    leaf = differentiable and value._requires_grad and value._grad_fn is None  # its gradient needs a node to arrive through
-    if leaf or storage.trace is not state.trace or value._layout is not storage.layout:
-        value = _with_history(record(get("copy"), (value,)), value)
-    base = t._base
-    old = base._grad_fn if differentiable and base is not None else None
-    recorder.write(t._storage, t._layout, value._storage)
-    if (t if base is None else base)._views.__class__ is Silent:
-        t._storage.version -= 1
-        silence(t._storage, 1)
-    if differentiable:
-        if base is None:
-            _continue(t, value._grad_fn if value._requires_grad else _overwritten(t))
-            _refresh_views(t, None)
-        else:
-            _rebase(t, base, old, value)
-    return t
-
-
-def _overwritten(t: Tensor) -> FunctionNode:
-    """The old value's gradient is zero, but PyTorch keeps the result in the graph."""
-    return function_node("CopyBackwards", (t,), (t._layout,), lambda node, grads: (_zeros(grads[0]._layout),))
-
-
-def _continue(t: Tensor, node: Any) -> None:
-    """The history of `t` after a write. What `retain_grad` keeps is the gradient of the last value."""
-    before = t._grad_fn
-    t._grad_fn, t._requires_grad = node, True
-    if before is not None and before.retain is not None and before.retain() is t:
-        before.retain, node.retain = None, before.retain
-
-
-def _with_history(fresh: Tensor, source: Tensor) -> Tensor:
-    if fresh._grad_fn is None:
-        fresh._grad_fn, fresh._requires_grad = source._grad_fn, source._requires_grad
-    return fresh
-
-
-def check_in_place(t: Tensor) -> None:
-    """Raise if an in-place write to `t` would lose a leaf's gradient."""
-    base = t if t._base is None or (t._requires_grad and t._grad_fn is None) else t._base
-    if base._requires_grad and base._grad_fn is None:
-        name = getattr(base, "_name", "")
-        what = f"parameter {name!r}" if name else f"a leaf of shape {tuple(base._layout.shape)}"
-        view = "a view of " if base is not t else ""
-        raise AutogradError(
-            f"[in-place] {view}{what} is a leaf Variable that requires grad and is being used in an in-place operation; "
-            "wrap the update in calque.no_grad() or use .detach()"
-        )
-
-
-def _rebase(t: Tensor, base: Tensor, old: Any, value: Tensor) -> None:
-    """History of a base after a write through its view `t`: its old gradient outside the view, the value's gradient inside."""
-    whole, view = base._layout, t._layout
-
-    def backward(node: Any, grads: Any) -> Any:
-        g = grads[0]
-        outside = inside = None
-        if node.next[0] is not None:
-            outside = record(get("update"), (g, _zeros(view)), _relative(view, whole))
-        if node.next[1] is not None:
-            inside = record(get("view"), (g,), _relative(view, whole))
-        return outside, inside
-
-    node = function_node("CopySlices", (None, value), (whole,), backward)
-    node.next = (old, node.next[1])
-    node.where = user_line()
-    _continue(base, node)
-    _refresh_views(base, t)
-
-
-def _relative(view: Layout, whole: Layout) -> tuple[Any, ...]:
-    """Attributes of `view` over the dense value of `whole` (both address the same storage)."""
-    if whole.dense:
-        return (tuple(view.shape), view.strides, view.offset)
-    steps = [stride if extent > 1 else 0 for extent, stride in zip(view.shape, view.strides, strict=True)]
-    found = within_dense(tuple(whole.shape), whole.strides, (*steps, view.offset - whole.offset))
-    if found is None:
-        raise AutogradError("[in-place] expected a view inside its base, got one that leaves it; write to the base or call .contiguous() first")
-    return (tuple(view.shape), found[:-1], found[-1])
-
-
-def _refresh_views(base: Tensor, written: Tensor | None) -> None:
-    """Views taken before an in-place write see the new value, so their history becomes a view of the base's new history."""
-    for ref in base._views or ():
-        v = ref()
-        if v is None or v is base:
-            continue
-        if not base._requires_grad:
-            v._grad_fn, v._requires_grad = None, False
-            continue
-        whole, view = base._layout, v._layout
-        v._grad_fn = function_node(
-            "AsStridedBackward0", (base,), (view,), lambda node, grads, whole=whole, view=view: (as_strided_backward(grads[0], whole, view),)
-        )
-        v._requires_grad = True
 
 
 # --------------------------------------------------------------------------------------------------------------- reading

@@ -10,7 +10,7 @@ from calque.ops.opdef import get
 from calque.run.copies import copy_values
 from calque.run.places import floating, path_of
 from calque.run.recorder import grow, local
-from calque.tensor import Moving, Tensor, finish, function_node, slot_of, wrap
+from calque.tensor import Tensor, finish, function_node, slot_of, wrap
 
 COPY = get("copy")
 
@@ -52,6 +52,3 @@ def _sent(t: Tensor, device: Device) -> Tensor | None:
         view = t._layout
         edge = grow(trace, key, COPY, (slot,), (), (dense_layout(tuple(view.shape), view.dtype, view.device),), device)
     return finish(trace, edge)
-
-
-Moving.move = move

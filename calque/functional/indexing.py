@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from calque.autograd.assign import assign
 from calque.autograd.moving import move
 from calque.base import dtypes as dt
 from calque.base.device import CPU
@@ -24,7 +25,7 @@ from calque.functional.placing import beside_input
 from calque.functional.views import Entry, expand, lookup, permute, remember, reshape
 from calque.functional.windows import selected, sliced
 from calque.functional.writing import check_target
-from calque.tensor import Tensor, assign, make_view, read, read_number, upload
+from calque.tensor import Tensor, make_view, read, read_number, upload
 
 __all__: list[str] = []
 
@@ -108,7 +109,7 @@ def _basic(view: Layout, key: tuple[Any, ...]) -> Entry:
 def _view(input: Tensor, key: tuple[Any, ...]) -> Tensor:
     full_key = ("index", input._layout, key)
     found = lookup(full_key) or remember(full_key, _basic(input._layout, key))
-    return make_view(input, found[0], "SliceBackward0", found[1])
+    return make_view(input, found, "SliceBackward0")
 
 
 def get(input: Tensor, index: Any) -> Tensor:
@@ -116,7 +117,7 @@ def get(input: Tensor, index: Any) -> Tensor:
     if index.__class__ is int:
         place = ("select", input._layout, 0, index)
         found = lookup(place) or remember(place, selected(input._layout, 0, index, "index"))
-        return make_view(input, found[0], "SelectBackward0", found[1])
+        return make_view(input, found, "SelectBackward0")
     items = _items(index)
     key = basic_key(items)
     if key is not None:

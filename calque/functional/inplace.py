@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from math import prod
 from typing import Any
 
+from calque.autograd.assign import assign
 from calque.autograd.moving import move
 from calque.base import dtypes as dt
 from calque.base.errors import ArgumentError, ShapeError
@@ -17,7 +18,7 @@ from calque.functional.options import filled, size_of
 from calque.functional.views import expand
 from calque.functional.writing import check_target, in_place_form
 from calque.run.recorder import local
-from calque.tensor import Tensor, assign, function_node, wrap
+from calque.tensor import Tensor, function_node, wrap
 
 __all__ = ["install"]
 

@@ -11,12 +11,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from calque.autograd.assign import as_strided_backward, check_in_place
 from calque.functional.blame import signed
 from calque.functional.common import method
 from calque.functional.views import squeeze, swapaxes, t, transpose, unsqueeze
 from calque.run.recorder import local
 from calque.run.versions import Silent
-from calque.tensor import Tensor, as_strided_backward, check_in_place, function_node
+from calque.tensor import Tensor, function_node
 
 __all__: list[str] = []
 

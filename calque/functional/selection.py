@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from calque.autograd.assign import assign
 from calque.base import dtypes as dt
 from calque.base.device import META
 from calque.base.errors import ArgumentError, DTypeError, OutOfRangeError, ShapeError, how_to_pass
@@ -24,7 +25,7 @@ from calque.functional.views import expand, movedim, reshape
 from calque.functional.windows import diagonal as _diagonal
 from calque.functional.writing import write_back
 from calque.run.recorder import local
-from calque.tensor import Tensor, assign, read, upload, upload_known
+from calque.tensor import Tensor, read, upload, upload_known
 
 __all__ = [
     "argwhere", "diag", "diag_embed", "diagflat", "diagonal_scatter", "gather", "index_add", "index_copy", "index_fill",

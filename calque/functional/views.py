@@ -25,7 +25,7 @@ from calque.base.shapes import (
 from calque.functional.blame import answer
 from calque.functional.common import Tensors, attribute, method, prim
 from calque.functional.memory import export, share_array
-from calque.tensor import Tensor, make_view, wrap
+from calque.tensor import Tensor, View, make_view, view_kind, wrap
 
 __all__ = [
     "adjoint", "atleast_1d", "atleast_2d", "atleast_3d", "broadcast_tensors", "broadcast_to", "detach",
@@ -38,13 +38,12 @@ Entry = tuple[Layout, Callable[[Any], Any]]
 _VIEWS = Cache("views", 1200, 1 / 16)
 
 
-def remember(key: Any, entry: Entry) -> Entry:
+def remember(key: Any, entry: Entry) -> View:
     """Cache a computed view."""
-    _VIEWS.keep(key, entry)
-    return entry
+    return _VIEWS.keep(key, view_kind(*entry))  # type: ignore[no-any-return]
 
 
-lookup: Callable[[Any], Entry | None] = _VIEWS.get
+lookup: Callable[[Any], View | None] = _VIEWS.get
 
 
 def int_tuple(op: str, values: Any) -> Shape:
@@ -87,8 +86,8 @@ def view(input: Tensor, *shape: Any, size: Any = None, dtype: Any = None) -> Ten
     key = ("view", input._layout, shape)
     found = lookup(key)
     if found is None:
-        found = _reshaped(input._layout, shape, "view")
-        if found is None:
+        computed = _reshaped(input._layout, shape, "view")
+        if computed is None:
             raise ShapeError(
                 f"[view] expected a layout that fits shape {shape}, got a tensor of shape {tuple(input._layout.shape)} with "
                 "strides "
@@ -96,15 +95,15 @@ def view(input: Tensor, *shape: Any, size: Any = None, dtype: Any = None) -> Ten
                 "dimension spans "
                 "across two contiguous subspaces); use .reshape(...) instead, which copies here"
             )
-        remember(key, found)
-    return make_view(input, found[0], "ViewBackward0", found[1])
+        found = remember(key, computed)
+    return make_view(input, found, "ViewBackward0")
 
 
 def view_dtype(input: Tensor, dtype: DType) -> Tensor:
     """The same bytes read as another element type; writes to either show in the other."""
     view = input._layout
     if dtype is view.dtype:
-        return make_view(input, view, "AliasBackward0", lambda g: g)
+        return make_view(input, view_kind(view, lambda g: g), "AliasBackward0")
     array = export(input, "view")
     try:
         array = array.view(dtype.np)
@@ -131,11 +130,11 @@ def reshape(input: Tensor, *sizes: Any, shape: Any = None) -> Tensor:
         raise no_tensor("reshape", error) or error from None
     found = lookup(key)
     if found is None:
-        found = _reshaped(input._layout, shape, "reshape")
-        if found is None:
+        computed = _reshaped(input._layout, shape, "reshape")
+        if computed is None:
             return reshape(prim("copy", input), shape)
-        remember(key, found)
-    return make_view(input, found[0], "ViewBackward0", found[1])
+        found = remember(key, computed)
+    return make_view(input, found, "ViewBackward0")
 
 
 @method("view_as")
@@ -217,7 +216,7 @@ def permute(input: Tensor, *axes: Any, dims: Any = None) -> Tensor:
                 f"[permute] expected each of the {ndim} dims of shape {tuple(input._layout.shape)} once, got {wanted}"
             )
         found = remember(key, _permuted(input._layout, order))
-    return make_view(input, found[0], "PermuteBackward0", found[1])
+    return make_view(input, found, "PermuteBackward0")
 
 
 def _exchanged(view: Layout, dim0: int, dim1: int, op: str) -> Entry:
@@ -242,7 +241,7 @@ def transpose(input: Tensor, dim0: int, dim1: int) -> Tensor:
     except Exception as error:
         answer("transpose", transpose, (input, dim0, dim1), {}, error)
         raise
-    return make_view(input, found[0], "TransposeBackward0", found[1])
+    return make_view(input, found, "TransposeBackward0")
 
 
 swapdims = transpose
@@ -277,13 +276,13 @@ def t(input: Tensor) -> Tensor:
                 "or transpose()"
             )
         found = remember(key, _permuted(input._layout, tuple(reversed(range(ndim)))))
-    return make_view(input, found[0], "TBackward0", found[1])
+    return make_view(input, found, "TBackward0")
 
 
 def _transpose_all(input: Tensor) -> Tensor:
     key = ("T", input._layout)
     found = lookup(key) or remember(key, _permuted(input._layout, tuple(reversed(range(input._layout.ndim)))))
-    return make_view(input, found[0], "PermuteBackward0", found[1])
+    return make_view(input, found, "PermuteBackward0")
 
 
 @method("adjoint")
@@ -364,7 +363,7 @@ def squeeze(input: Tensor, dim: Any = None) -> Tensor:
     except Exception as error:
         answer("squeeze", squeeze, (input, dim), {}, error)
         raise
-    return make_view(input, found[0], "SqueezeBackward0", found[1])
+    return make_view(input, found, "SqueezeBackward0")
 
 
 def _unsqueezed(view: Layout, dim: int) -> Entry:
@@ -395,7 +394,7 @@ def unsqueeze(input: Tensor, dim: int) -> Tensor:
     except Exception as error:
         answer("unsqueeze", unsqueeze, (input, dim), {}, error)
         raise
-    return make_view(input, found[0], "UnsqueezeBackward0", found[1])
+    return make_view(input, found, "UnsqueezeBackward0")
 
 
 def sum_to_shape(g: Tensor, shape: Shape) -> Tensor:
@@ -454,7 +453,7 @@ def expand(input: Tensor, *sizes: Any, size: Any = None, implicit: bool = False)
     wanted = int_tuple("expand", sizes if size is None else (size,))
     key = ("expand", input._layout, wanted)
     found = lookup(key) or remember(key, _expanded(input._layout, wanted))
-    return make_view(input, found[0], "ExpandBackward0", found[1])
+    return make_view(input, found, "ExpandBackward0")
 
 
 @method("expand_as")

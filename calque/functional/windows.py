@@ -57,7 +57,7 @@ def select(input: Tensor, dim: int, index: int) -> Tensor:
     except Exception as error:
         answer("select", select, (input, dim, index), {}, error)
         raise
-    return make_view(input, found[0], "SelectBackward0", found[1])
+    return make_view(input, found, "SelectBackward0")
 
 
 def sliced(view: Layout, dim: int, start: int | None, stop: int | None, step: int | None, op: str = "slice") -> Entry:
@@ -97,7 +97,7 @@ def narrow(input: Tensor, dim: int, start: int, length: int) -> Tensor:
         if length < 0 or not 0 <= first <= extent or first + length > extent:
             raise OutOfRangeError(f"[narrow] start ({start}) + length ({length}) exceeds dimension size ({extent}) of dim {d}")
         found = remember(key, sliced(input._layout, d, first, first + length, 1))
-    return make_view(input, found[0], "SliceBackward0", found[1])
+    return make_view(input, found, "SliceBackward0")
 
 
 def _diagonal(view: Layout, offset: int, dim1: int, dim2: int) -> Entry:
@@ -124,7 +124,7 @@ def diagonal(input: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Te
     """The diagonal over two dims as the last dim: (N, A, A) -> (N, A) for dims 1, 2."""
     key = ("diagonal", input._layout, offset, dim1, dim2)
     found = lookup(key) or remember(key, _diagonal(input._layout, offset, dim1, dim2))
-    return make_view(input, found[0], "DiagonalBackward0", found[1])
+    return make_view(input, found, "DiagonalBackward0")
 
 
 def _unfolded(view: Layout, dimension: int, size: int, step: int) -> Entry:
@@ -145,7 +145,7 @@ def unfold(input: Tensor, dimension: int, size: int, step: int) -> Tensor:
     """All windows of `size` elements along `dimension` as a new last dim: (L,) -> ((L - size) // step + 1, size)."""
     key = ("unfold", input._layout, dimension, size, step)
     found = lookup(key) or remember(key, _unfolded(input._layout, dimension, size, step))
-    return make_view(input, found[0], "UnfoldBackward0", found[1])
+    return make_view(input, found, "UnfoldBackward0")
 
 
 @method("as_strided")
@@ -170,7 +170,7 @@ def as_strided(input: Tensor, size: Sequence[int], stride: Sequence[int], storag
             )
         target = sub_layout(view, shape, strides, offset)
         found = remember(key, (target, _storage_backward(view, target, total)))
-    return make_view(input, found[0], "AsStridedBackward0", found[1])
+    return make_view(input, found, "AsStridedBackward0")
 
 
 def _storage_backward(source: Layout, view: Layout, total: int) -> Callable[[Any], Any]:

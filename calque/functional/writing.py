@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from calque.autograd.assign import assign, check_in_place
 from calque.base.errors import ArgumentError, DTypeError, ShapeError
 from calque.base.shapes import overlaps
 from calque.functional.blame import answer, answering, signed
 from calque.functional.common import cast, is_tensor
 from calque.run.nodes import view_rule
 from calque.run.recorder import local, share_value
-from calque.tensor import Tensor, assign, check_in_place, function_node, wrap
+from calque.tensor import Tensor, function_node, wrap
 
 
 def old_value(t: Tensor, *others: Any) -> Tensor:

@@ -12,9 +12,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from calque.autograd.api import passing_on
+from calque.autograd.assign import continue_history, refresh_views
 from calque.run.nodes import StandIn
 from calque.run.versions import Silent
-from calque.tensor import GradNode, Tensor, _continue, _refresh_views, wrap
+from calque.tensor import GradNode, Tensor, wrap
 
 LEAF, DATA = 2, 3  # in a signature: requires a gradient and has no history; what `.data` gave
 
@@ -142,9 +143,9 @@ def _hand_back_history(t: Tensor, used: Tensor, node: Any, written: bool) -> Non
         if found is None:
             t._grad_fn, t._requires_grad = None, used._requires_grad
         else:
-            _continue(t, found)
+            continue_history(t, found)
             if written and t._base is None:
-                _refresh_views(t, None)
+                refresh_views(t, None)
     for seen in (node, found):
         if seen is not None and seen.retain is not None and seen.retain() is used:
             seen.retain = None

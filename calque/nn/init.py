@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from calque import functional as T
+from calque.autograd.assign import assign
 from calque.autograd.modes import no_grad
 from calque.base import dtypes as dt
 from calque.base.blas import limited
@@ -21,7 +22,7 @@ from calque.base.device import META
 from calque.base.errors import ArgumentError, ShapeError
 from calque.functional.common import cast
 from calque.run.source import warn_user
-from calque.tensor import Tensor, assign, upload
+from calque.tensor import Tensor, upload
 
 __all__ = [
     "calculate_gain", "constant_", "dirac_", "eye_", "kaiming_normal", "kaiming_normal_", "kaiming_uniform", "kaiming_uniform_", "normal_",

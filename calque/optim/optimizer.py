@@ -17,6 +17,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from calque.autograd.api import RemovableHandle
+from calque.autograd.assign import assign
 from calque.autograd.modes import enable_grad, no_grad
 from calque.base import dtypes as dt
 from calque.base.errors import ArgumentError, DTypeError, StateDictError, how_to_pass
@@ -28,7 +29,7 @@ from calque.run import recorder
 from calque.run.capture import numbers
 from calque.run.effects import gradients_matter
 from calque.run.others import SECTION, handed_over
-from calque.tensor import Tensor, assign, constant, upload
+from calque.tensor import Tensor, constant, upload
 
 Hooks = OrderedDict[int, Callable[..., Any]]
 _pre_hooks_of_all: Hooks = OrderedDict()

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from calque import functional as T
+from calque.autograd.assign import assign
 from calque.base import dtypes as dt
 from calque.base.errors import ArgumentError, DTypeError, OutOfRangeError, ShapeError
 from calque.base.shapes import whole
@@ -15,7 +16,7 @@ from calque.nn.functional.checks import check_indices, values_of
 from calque.nn.functional.rows import SELECT_ROWS, choose, constant, positions
 from calque.nn.gradient import Saved, with_gradient
 from calque.run.recorder import local
-from calque.tensor import Tensor, assign, read, record
+from calque.tensor import Tensor, read, record
 
 __all__ = ["embedding", "embedding_bag", "one_hot"]
 

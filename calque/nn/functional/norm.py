@@ -11,6 +11,7 @@ from math import prod
 from typing import Any
 
 from calque import functional as T
+from calque.autograd.assign import assign
 from calque.autograd.composite import call
 from calque.base.dtypes import float64
 from calque.base.errors import ArgumentError, ShapeError
@@ -19,7 +20,7 @@ from calque.nn.functional.checks import channels_last, require_dtype
 from calque.nn.functional.rows import Dims, total, wide
 from calque.nn.gradient import Saved, with_gradient
 from calque.run.recorder import local
-from calque.tensor import Tensor, assign
+from calque.tensor import Tensor
 
 __all__ = ["batch_norm", "group_norm", "instance_norm", "layer_norm", "local_response_norm", "normalize", "rms_norm"]
 

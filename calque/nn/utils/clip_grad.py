@@ -8,6 +8,7 @@ from types import GeneratorType
 from typing import Any
 
 from calque import functional as T
+from calque.autograd.assign import assign
 from calque.autograd.modes import no_grad
 from calque.base.device import Device
 from calque.base.errors import ArgumentError, DTypeError, NonFiniteError, how_to_pass
@@ -15,7 +16,7 @@ from calque.base.text import type_name
 from calque.functional.common import cast, is_tensor
 from calque.run.effects import gradients_matter
 from calque.run.source import warn_user
-from calque.tensor import Tensor, assign
+from calque.tensor import Tensor
 
 __all__ = ["clip_grad_norm", "clip_grad_norm_", "clip_grad_value_", "clip_grads_with_norm_", "get_total_norm"]
 

@@ -1,0 +1,133 @@
+"""In-place writes: the value of a storage is replaced, and the history of the tensors that show it follows PyTorch's rules."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from calque.autograd.moving import move
+from calque.base.errors import AutogradError
+from calque.base.layout import Layout
+from calque.base.shapes import within_dense
+from calque.ops.opdef import get
+from calque.run import recorder
+from calque.run.nodes import FunctionNode
+from calque.run.recorder import local
+from calque.run.source import user_line
+from calque.run.versions import Silent, silence
+from calque.tensor import Tensor, constant, function_node, record
+
+
+def as_strided_backward(g: Any, whole: Layout, view: Layout) -> Any:
+    """Gradient of a strided view of a dense value: scatter `g` back (accumulating where the view overlaps)."""
+    zeros = record(get("full"), ((0.0, g._layout.dtype),), (tuple(whole.shape),))
+    return record(get("update_add"), (zeros, g), _relative(view, whole))
+
+
+def _zeros(view: Layout) -> Tensor:
+    return constant(0.0, view)
+
+
+def assign(t: Tensor, value: Tensor) -> Tensor:
+    """In-place write of `value` (same shape, dtype and device) into `t`, with PyTorch's autograd rules. Returns `t`."""
+    state = local.state
+    if value._layout.device is not t._layout.device:
+        value = move(value, t._layout.device)
+    differentiable = state.grad and (t._requires_grad or value._requires_grad)
+    if state.grad:
+        check_in_place(t)
+    storage = value._storage
+    leaf = differentiable and value._requires_grad and value._grad_fn is None  # its gradient needs a node to arrive through
+    if leaf or storage.trace is not state.trace or value._layout is not storage.layout:
+        value = _with_history(record(get("copy"), (value,)), value)
+    base = t._base
+    old = base._grad_fn if differentiable and base is not None else None
+    recorder.write(t._storage, t._layout, value._storage)
+    if (t if base is None else base)._views.__class__ is Silent:
+        t._storage.version -= 1
+        silence(t._storage, 1)
+    if differentiable:
+        if base is None:
+            continue_history(t, value._grad_fn if value._requires_grad else _overwritten(t))
+            refresh_views(t, None)
+        else:
+            _rebase(t, base, old, value)
+    return t
+
+
+def _overwritten(t: Tensor) -> FunctionNode:
+    """The old value's gradient is zero, but PyTorch keeps the result in the graph."""
+    return function_node("CopyBackwards", (t,), (t._layout,), lambda node, grads: (_zeros(grads[0]._layout),))
+
+
+def continue_history(t: Tensor, node: Any) -> None:
+    """The history of `t` after a write. What `retain_grad` keeps is the gradient of the last value."""
+    before = t._grad_fn
+    t._grad_fn, t._requires_grad = node, True
+    if before is not None and before.retain is not None and before.retain() is t:
+        before.retain, node.retain = None, before.retain
+
+
+def _with_history(fresh: Tensor, source: Tensor) -> Tensor:
+    if fresh._grad_fn is None:
+        fresh._grad_fn, fresh._requires_grad = source._grad_fn, source._requires_grad
+    return fresh
+
+
+def check_in_place(t: Tensor) -> None:
+    """Raise if an in-place write to `t` would lose a leaf's gradient."""
+    base = t if t._base is None or (t._requires_grad and t._grad_fn is None) else t._base
+    if base._requires_grad and base._grad_fn is None:
+        name = getattr(base, "_name", "")
+        what = f"parameter {name!r}" if name else f"a leaf of shape {tuple(base._layout.shape)}"
+        view = "a view of " if base is not t else ""
+        raise AutogradError(
+            f"[in-place] {view}{what} is a leaf Variable that requires grad and is being used in an in-place operation; "
+            "wrap the update in calque.no_grad() or use .detach()"
+        )
+
+
+def _rebase(t: Tensor, base: Tensor, old: Any, value: Tensor) -> None:
+    """History of a base after a write through its view `t`: its old gradient outside the view, the value's gradient inside."""
+    whole, view = base._layout, t._layout
+
+    def backward(node: Any, grads: Any) -> Any:
+        g = grads[0]
+        outside = inside = None
+        if node.next[0] is not None:
+            outside = record(get("update"), (g, _zeros(view)), _relative(view, whole))
+        if node.next[1] is not None:
+            inside = record(get("view"), (g,), _relative(view, whole))
+        return outside, inside
+
+    node = function_node("CopySlices", (None, value), (whole,), backward)
+    node.next = (old, node.next[1])
+    node.where = user_line()
+    continue_history(base, node)
+    refresh_views(base, t)
+
+
+def _relative(view: Layout, whole: Layout) -> tuple[Any, ...]:
+    """Attributes of `view` over the dense value of `whole` (both address the same storage)."""
+    if whole.dense:
+        return (tuple(view.shape), view.strides, view.offset)
+    steps = [stride if extent > 1 else 0 for extent, stride in zip(view.shape, view.strides, strict=True)]
+    found = within_dense(tuple(whole.shape), whole.strides, (*steps, view.offset - whole.offset))
+    if found is None:
+        raise AutogradError("[in-place] expected a view inside its base, got one that leaves it; write to the base or call .contiguous() first")
+    return (tuple(view.shape), found[:-1], found[-1])
+
+
+def refresh_views(base: Tensor, written: Tensor | None) -> None:
+    """Views taken before an in-place write see the new value, so their history becomes a view of the base's new history."""
+    for ref in base._views or ():
+        v = ref()
+        if v is None or v is base:
+            continue
+        if not base._requires_grad:
+            v._grad_fn, v._requires_grad = None, False
+            continue
+        whole, view = base._layout, v._layout
+        v._grad_fn = function_node(
+            "AsStridedBackward0", (base,), (view,), lambda node, grads, whole=whole, view=view: (as_strided_backward(grads[0], whole, view),)
+        )
+        v._requires_grad = True
