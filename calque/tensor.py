@@ -186,7 +186,11 @@ def record(op: OpDef, operands: tuple[Any, ...], attrs: tuple[Any, ...] = ()) ->
     if edge is None:
         layouts = tuple([_dense_of(x) for x in operands])
         edge = (recorder.grow_shifted if op in recorder.WITH_OFFSET else grow)(trace, key, op, sources, attrs, layouts)
-    out = finish(trace, edge) if edge.op is op else finish(trace, edge, (attrs[-1],))  # the latter: its offset is a run-time argument
+    if edge.op is op:
+        out = finish(trace, edge)
+    else:  # its offset is a run-time argument
+        op, operands = edge.op, (*operands, attrs[-1])
+        out = finish(trace, edge, attrs[-1:])
     if needs and state.grad:
         attach_node(out, edge, op, operands)
     return out
@@ -218,8 +222,10 @@ def _record_numbers(op: OpDef, operands: tuple[Any, ...], attrs: tuple[Any, ...]
             edge, _ = grow_constant(trace, family, sources, op, sources, attrs, layouts)
         else:
             edge = (recorder.grow_shifted if op in recorder.WITH_OFFSET else grow)(trace, key, op, sources, attrs, layouts)
-    taken = plain if edge.op is op else [*plain, attrs[-1]]
-    out = finish(trace, edge, [v for v, source in zip(taken, edge.inputs, strict=True) if source.__class__ is tuple and source[0] == "s"])
+    if edge.op is not op:
+        op = edge.op
+        plain.append(attrs[-1])
+    out = finish(trace, edge, [v for v, source in zip(plain, edge.inputs, strict=True) if source.__class__ is tuple and source[0] == "s"])
     if state.grad:
         attach_node(out, edge, op, tuple(plain))
     return out

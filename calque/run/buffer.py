@@ -141,5 +141,7 @@ def strided(flat: np.ndarray[Any, Any], view: Layout) -> np.ndarray[Any, Any]:
         return np.empty(view.shape, flat.dtype)
     if settings.poison and view.offset + sum((n - 1) * s for n, s in zip(view.shape, view.strides, strict=True)) >= flat.size:
         raise interrupted()
+    if view.numel == 1:
+        return flat[view.offset : view.offset + 1].reshape(view.shape)
     step = flat.itemsize
     return np.lib.stride_tricks.as_strided(flat[view.offset :], view.shape, tuple(s * step for s in view.strides))

@@ -156,6 +156,21 @@ def test_scalars_and_run_time_offsets():
         np.testing.assert_array_equal(program.run([x], [0.5, row])[0], x[10 * row : 10 * row + 10] / 2)
 
 
+def test_run_time_offsets_go_through_one_native_call(monkeypatch):
+    """Also behind runs in several steps, which a number of another class takes: what an offset is added to stays what it was."""
+    buffers = (Buffer("input", 0, float32, 100), Buffer("output", 0, float32, 10))
+    steps = (step(SCALE, 10, 0, 1, scalars=(0,), dynamic=((1, 1, 10), (1, 2, 1))),)
+    program = compile_schedule(Schedule(buffers, steps, (1,), 0, (float64, int64, int64)))
+    x = np.arange(100, dtype=np.float32)
+    slow = []
+    stepwise = program._stepwise
+    monkeypatch.setattr(program, "_stepwise", lambda *arguments: (slow.append(1), stepwise(*arguments)))
+    for factor, row, more in ((0.5, 3, 2), (2, 7, 1), (0.25, 0, 0), (3, 8, 9), (0.5, 1, 5)):
+        first = 10 * row + more
+        np.testing.assert_array_equal(program.run([x], [factor, row, more])[0], x[first : first + 10] * factor)
+    assert len(slow) == 2
+
+
 class Flip:
     """A stand-in for an opaque primitive."""
 

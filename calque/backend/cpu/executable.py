@@ -66,15 +66,37 @@ class Words:
         self.address = _address(self.array)
         self._floats = self.array.view(np.float64)
         self._count = len(linked.positions)
-        self._tables = tuple(_address(t) for t in (linked.positions, linked.sources, linked.offsets))
+        self.offsets = linked.offsets.copy() if linked.dynamic else linked.offsets
+        self._tables = tuple(_address(t) for t in (linked.positions, linked.sources, self.offsets))
         self._native = native_calls.data_pointer_is_at_16()
-        self._dynamic = [(p, int(self.array[p]), leaf, factor) for p, leaf, factor in linked.dynamic]
+        self._ints = list(zip(linked.int_positions.tolist(), linked.int_leaves, strict=True))
+        self._shifts = self._shifted()
         self._leaves = np.array(linked.float_leaves, np.int64)
         self.arena: Any = None  # kept if it is small
         self.request: Any = None
         self.call: Any = None
         self.held: Any = None
         self.early: Any = None  # see `early.py`
+
+    def _shifted(self) -> list[tuple[Array, int, int, list[tuple[int, int]]]]:
+        """Where integers are added: (table, place, what they are added to, (scalar, factor) of each). Into an address they come by its offset."""
+        patches = {p: k for k, p in enumerate(self.linked.positions.tolist())} if self.linked.dynamic else {}
+        found: dict[int, tuple[Array, int, int, list[tuple[int, int]]]] = {}
+        for position, leaf, factor in self.linked.dynamic:
+            if position not in found:
+                table, place = (self.offsets, patches[position]) if position in patches else (self.array, position)
+                found[position] = (table, place, int(table[place]), [])
+            found[position][3].append((leaf, factor))
+        return list(found.values())
+
+    def integers(self, scalars: Sequence[Scalar]) -> None:
+        """Set what follows from run-time integers: they are few, and native code does not read Python's."""
+        for position, leaf in self._ints:
+            self.array[position] = _wrapped(scalars[leaf])
+        for table, place, value, terms in self._shifts:
+            for leaf, factor in terms:
+                value += factor * int(scalars[leaf])
+            table[place] = value
 
     def prepare(self, launches: int, count: int, alone: bool) -> None:
         """Lay out the request of `calque_step` for launches that are all there is to a run, and bind it to that."""
@@ -95,20 +117,15 @@ class Words:
     def fill(self, arrays: list[Array], scalars: Sequence[Scalar]) -> None:
         """Set what differs between runs."""
         linked = self.linked
+        self.integers(scalars)
         if self._native:
             objects = array("q", map(id, arrays))
             HERE.runtime.native.patch(self.address, self._count, *self._tables, objects.buffer_info()[0])
         elif self._count:
             addresses = np.array([_address(a) for a in arrays], np.int64)
-            self.array[linked.positions] = addresses[linked.sources] + linked.offsets
+            self.array[linked.positions] = addresses[linked.sources] + self.offsets
         if linked.float_leaves:
             self._floats[linked.float_positions] = [scalars[k] for k in linked.float_leaves]
-        if linked.int_leaves:
-            self.array[linked.int_positions] = [_wrapped(scalars[k]) for k in linked.int_leaves]
-        for position, base, leaf, factor in self._dynamic:
-            if position in linked.patched:
-                base = int(self.array[position])
-            self.array[position] = base + factor * int(scalars[leaf])
 
 
 class _Share(weakref.ref["CpuExecutable"]):
@@ -197,11 +214,9 @@ class CpuExecutable(Executable):
         self._chosen = _chooser(self._direct)
         native = linked.stretches
         self._alone = bool(native) and runs_alone(native[0])
-        self._single = (
-            len(native) == 1 and not schedule.checks and native[0].host is None and not linked.int_leaves and not linked.dynamic
-            and native_calls.supported()
-        )  # fmt: skip
-        whole = self._single and not self._alone and self._arena_bytes
+        self._single = len(native) == 1 and not schedule.checks and native[0].host is None and native_calls.supported()
+        self._integers = bool(linked.int_leaves or linked.dynamic)
+        whole = self._single and not self._integers and not self._alone and self._arena_bytes
         if lead is None:
             lead = leading(schedule, linked) if whole else 0
         self.lead_launches = lead
@@ -310,6 +325,8 @@ class CpuExecutable(Executable):
 
     def _started(self, words: Words, arrays: list[Array], scalars: list[Any], progress: Progress | None) -> bool:
         """Run all launches in one native call; False, and nothing has run, if a scalar is not of the class it should be."""
+        if self._integers:
+            words.integers(scalars)
         if self._alone:
             return words.call(arrays, scalars) is arrays
         if progress is None:
@@ -322,7 +339,7 @@ class CpuExecutable(Executable):
 
     def standing(self, facts: Standing) -> Any:
         """See `backend.base.Executable.standing`."""
-        if not self._single or not self.distinct or not same.supported():
+        if not self._single or self._integers or not self.distinct or not same.supported():
             return None
         fresh = {place: source for place, source in zip(self._direct, facts.outputs, strict=True) if place >= self._input_count}
         sources = [*facts.inputs[: self._input_count], *(fresh.get(self._input_count + k) for k in range(len(self._fresh)))]

@@ -42,8 +42,8 @@ class Linked:
     `words` holds the arguments of all launches; `records` three words per launch (function, byte offset of its arguments,
     flags: see `interleave.flags`).
     Patch table: words[positions[i]] = address of memory object sources[i] + offsets[i]. Memory objects are the inputs, then the
-    fresh outputs, then the arena. `dynamic`: (position, scalar leaf, factor) added to a word; `patched`: where
-    addresses stand. `ready`: for every output, how many launches have run when its value is there, and the work of the others.
+    fresh outputs, then the arena. `dynamic`: (position, scalar leaf, factor) added to a word. `ready`: for
+    every output, how many launches have run when its value is there, and the work of the others.
     """
 
     words: Array
@@ -56,7 +56,6 @@ class Linked:
     int_positions: Array
     int_leaves: tuple[int, ...]
     dynamic: tuple[tuple[int, int, int], ...]
-    patched: frozenset[int]
     constants: dict[int, Array]
     stretches: tuple[Stretch, ...]
     check_stretches: int
@@ -371,7 +370,6 @@ def link(schedule: Schedule) -> Linked:
         int_positions=np.array([p for p, _ in linker.ints], np.int64),
         int_leaves=tuple(k for _, k in linker.ints),
         dynamic=tuple(linker.dynamic),
-        patched=frozenset(patches[0].tolist()),
         constants=linker.constants,
         stretches=stretches,
         check_stretches=checks,

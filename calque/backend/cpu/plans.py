@@ -169,8 +169,7 @@ def _linked(found: dict[str, Any], schedule: Schedule) -> Linked | None:
     records[:, 0] = [needed.address(module) for module in launched]
     return Linked(
         words, records, positions, sources, offsets, places[1], tuple(float_leaves), places[2], tuple(int_leaves), dynamic,
-        frozenset(positions.tolist()), {}, stretches, found["check_stretches"], found["bytes"], launched, needed,
-        ready,
+        {}, stretches, found["check_stretches"], found["bytes"], launched, needed, ready,
     )  # fmt: skip
 
 
