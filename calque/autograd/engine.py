@@ -291,6 +291,7 @@ class _Pass:
     def run(self) -> None:
         """Work through the heap."""
         state = local.state
+        oldest = 0 if state.capture is None else state.capture.oldest
         while self.heap:
             _, key, node = heapq.heappop(self.heap)
             gradient = self.pending.pop(key)
@@ -303,6 +304,8 @@ class _Pass:
             if isinstance(node, OutputNode):
                 self.send(node.next[0], gradient, node.index)
             elif self.needed is None or any(t is not None and id(t) in self.needed for t in node.next):
+                if node.number < oldest:  # the next call may come with another history
+                    abort("differentiates through the history of an argument or of a tensor that it reaches")
                 state.applied = node
                 gradients = apply_node(node, gradient, self.keep)
                 state.applied = None
@@ -351,7 +354,7 @@ def _reaches(roots: Sequence[tuple[Any, Any]], wanted: set[int]) -> set[int]:
         if state.get(key) == 2:
             stack.pop()
             continue
-        children = [] if isinstance(item, Tensor) else [t for t in item.next if t is not None]
+        children = [] if isinstance(item, Tensor) else _targets(item)
         if key not in state:
             state[key] = 1
             stack.extend(c for c in children if id(c) not in state)
@@ -360,7 +363,17 @@ def _reaches(roots: Sequence[tuple[Any, Any]], wanted: set[int]) -> set[int]:
         state[key] = 2
         if key in wanted or any(id(c) in reaches for c in children):
             reaches.add(key)
+            if item.__class__ is OutputNode:
+                reaches.add(id(item.next[0]))
     return reaches
+
+
+def _targets(node: Any) -> list[Any]:
+    """Where gradients of a node go; for an output of a hybridized call, where they go from there."""
+    if node.__class__ is OutputNode and node.next[0].__class__ is CallNode:
+        call = node.next[0]
+        return [t for k, t in enumerate(call.next) if t is not None and k in call.leads[node.index]]
+    return [t for t in node.next if t is not None]
 
 
 def _check_nan(node: GradNode, gradients: Sequence[Any]) -> None:

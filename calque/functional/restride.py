@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from calque.autograd.assign import as_strided_backward, check_in_place
+from calque.autograd.modes import enable_grad
 from calque.functional.blame import signed
 from calque.functional.common import method
 from calque.functional.views import squeeze, swapaxes, t, transpose, unsqueeze
@@ -44,7 +45,11 @@ def restride(input: Tensor, view: Tensor) -> Tensor:
 
 def _install(name: str, function: Callable[..., Any]) -> None:
     def apply(input: Tensor, *arguments: Any, **keywords: Any) -> Tensor:
-        return restride(input, function(input, *arguments, **keywords))
+        if input._grad_fn is None or input._base is not None or local.state.grad:
+            return restride(input, function(input, *arguments, **keywords))
+        with enable_grad():  # its gradient arrives in the new shape, and goes on in that of old
+            view = function(input, *arguments, **keywords)
+        return restride(input, view)
 
     apply.__name__ = apply.__qualname__ = name
     apply.__doc__ = f"`{name[:-1]}` on the tensor itself; returns it."

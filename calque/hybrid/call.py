@@ -339,12 +339,12 @@ class Hybridized:
         memory = entry.memory
         grads_before = [t._grad for t in entry.leaves]
         first = next_number()
-        modes = _modes()
+        modes, histories = _modes(), [t._grad_fn for t, *_ in entry.handles]
         stand_ins = StandIns(tensors)
         lent = Lent(args, kwargs, stand_ins.others, tensors)
         try:
             result, capture = watched(
-                cells, lambda: self.function(*lent.args, **lent.kwargs), True, True, not entry.guards.inexact, script, stand_ins.own
+                cells, lambda: self.function(*lent.args, **lent.kwargs), True, True, not entry.guards.inexact, script, stand_ins.own, first
             )
         finally:
             changed, handles = lent.give_back(), stand_ins.hand_back()
@@ -356,6 +356,8 @@ class Hybridized:
         macro = capture.finish()
         if handles:
             capture.abort(handles)
+        if any(t._grad_fn is not node for (t, *_), node in zip(entry.handles, histories, strict=True)):
+            capture.abort("changes the history of a tensor that it reaches")
         if stand_ins.looked_at(capture.looked_at):
             capture.abort("looks at the gradient of an argument")
         if not entry.valid():

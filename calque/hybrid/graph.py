@@ -44,10 +44,13 @@ _NO_VIEWS: dict[int, tuple[Layout, Layout]] = {}
 _OPAQUE = (type, types.ModuleType, types.CodeType, GradNode, Edge, OpDef, Layout, str, int, float)
 
 
-def _saved(node: Any) -> list[Storage]:
-    """Storages whose versions a node checks."""
-    values = (node.saved or {}).values()
-    return [v._storage if isinstance(v, Tensor) else v for v in values if isinstance(v, (Tensor, Storage))]
+def _saved(node: Any) -> list[Tensor | Storage]:
+    """What a node has saved whose version it checks."""
+    return [v for v in (node.saved or {}).values() if isinstance(v, (Tensor, Storage))]
+
+
+def _memory(value: Tensor | Storage) -> Storage:
+    return value._storage if isinstance(value, Tensor) else value
 
 
 def _versions(node: Any) -> list[int]:
@@ -138,7 +141,8 @@ class Template:
     `storages`: new storages of the call in the macro's order. A call keeps the cells `used` and the new storages `own` (numbers); `unchanged`: which
     of all these have to stay as they are, `reads`: which of those the gradient of each root needs; `steady`: handles that have to show the same
     storage as at the call, number `steady_at`; `saved`: (argument, number of its value, layout) of handles that a graph as written has; `holding`: by
-    root the nodes that a pass frees, `bare`: whether the gradient needs no values at all, `apart`: whether a pass may leave a root as it is.
+    root the nodes that a pass frees, `bare`: whether the gradient needs no values at all, `apart`: whether a pass may leave a root as it is;
+    `ways`: by node the numbers of the leaves that its gradient goes to, `leads`: the same by root.
     `mark` stands for the template where nothing may keep that alive.
     `reached`: ids of handles that the function reaches by itself; they stay as they are.
     """
@@ -161,9 +165,8 @@ class Template:
         handles, raw = self._values()
         values = raw | {id(t._storage) for t in handles}
         self._require_replayable(raw, values, known, needed)
-        self._choose_kept(handles, values, known, cells)
-        at = [place for _, place in self.handles]
-        self.saved = [(k, place, t._layout) for t, place in self.handles for k, u in enumerate(used) if t is u and at.count(place) == 1]
+        self._choose_kept(handles, values, known, cells, {id(t) for t in used})
+        self.saved = [(k, place, t._layout) for t, place in self.handles for k, u in enumerate(used) if t is u]
         self._note_forms(handles)
 
     def _require_replayable(self, raw: set[int], values: set[int], known: dict[int, int], needed: set[int]) -> None:
@@ -174,21 +177,33 @@ class Template:
             raise Unsupported("differentiates a value that it writes")
         if any(id(st) not in values and k not in needed for k, st in enumerate(self.storages)):
             raise Unsupported("keeps a value in a place that the guards do not reach")
-        if any(modified(st, version) for node in self.nodes for st, version in zip(_saved(node), _versions(node), strict=True)):
+        if any(modified(_memory(v), version) for node in self.nodes for v, version in zip(_saved(node), _versions(node), strict=True)):
             raise Unsupported("changes a value that its gradient needs")
 
-    def _choose_kept(self, handles: list[Tensor], values: set[int], known: dict[int, int], cells: list[Any]) -> None:
-        """Which cells and new storages a call keeps for its gradient, and what of them must stay as it is."""
+    def _choose_kept(self, handles: list[Tensor], values: set[int], known: dict[int, int], cells: list[Any], used: set[int]) -> None:
+        """Which cells and new storages a call keeps for its gradient, and what of them must stay as it is. `used`: ids of the arguments' handles."""
         self.own = [k for k, st in enumerate(self.storages) if id(st) in values]  # results that only the caller wants live no longer than as written
         self.used = sorted({known[id(t._storage)] for t in handles if id(t._storage) in known})
-        places = {id(st): k for k, st in enumerate([*[cells[k] for k in self.used], *[self.storages[k] for k in self.own]])}
-        self.unchanged = sorted({places[id(st)] for node in self.nodes for st in _saved(node)})
-        self.reads = [{places[id(st)] for node in self._behind(root) for st in _saved(node)} for root in self.roots]
+        # The memory of an argument may be exchanged, while other handles keep the one that both had: a place of its own, behind that of the memory.
+        apart = [t for t in handles if id(t) in used and id(t._storage) in known and sum(h._storage is t._storage for h in handles) > 1]
+        own_place = {id(t): len(self.used) + k for k, t in enumerate(apart)}
+        self.used += [known[id(t._storage)] for t in apart]
+        places: dict[int, int] = {}
+        for k, st in enumerate([*[cells[k] for k in self.used], *[self.storages[k] for k in self.own]]):
+            places.setdefault(id(st), k)
+
+        def read(nodes: list[Any]) -> set[int]:
+            return {own_place.get(id(v), places[id(_memory(v))]) for node in nodes for v in _saved(node)}
+
+        self.unchanged = sorted(read(self.nodes))
+        self.reads = [read(self._behind(root)) for root in self.roots]
         behind = [self._behind(root) for root in self.roots]
         self.holding = [frozenset([id(n) for n in nodes if n.saved is not None or getattr(n, "context", None) is not None]) for nodes in behind]
         self.bare = [all(n.saved is None and (n.__class__ is GradNode or _is_view(n)) for n in nodes) for nodes in behind]
+        self.ways = self._ways()
+        self.leads = tuple([self.ways[id(root)] for root in self.roots])
         self.apart = any(a.isdisjoint(b) for a in self.holding for b in self.holding)
-        self.handles = [(t, places[id(t._storage)]) for t in handles if id(t._storage) in known and id(t) not in self.reached]
+        self.handles = [(t, own_place.get(id(t), places[id(t._storage)])) for t in handles if id(t._storage) in known and id(t) not in self.reached]
         self.steady = [t for t in handles if id(t._storage) in known and id(t) in self.reached]
         self.own_handles = [t for t in handles if id(t) not in self.reached and id(t) not in self.arguments]
         self.steady_at = [places[id(t._storage)] for t in self.steady]
@@ -238,6 +253,13 @@ class Template:
                 if id(item) in own and id(item) not in seen:
                     seen.add(id(item))
                     found.append(item)
+        return found
+
+    def _ways(self) -> dict[int, frozenset[int]]:
+        """By node the numbers of the leaves that its gradient goes to."""
+        found = {id(leaf): frozenset([k]) for k, (_, leaf) in enumerate(self.leaves)}
+        for node in sorted(self.nodes, key=attrgetter("number")):
+            found[id(node)] = frozenset[int]().union(*[found[id(t)] for t in node.next if t is not None])
         return found
 
     def _values(self) -> tuple[list[Tensor], set[int]]:
@@ -305,7 +327,7 @@ class Template:
         node.versions, node.freed, node.label, node.where = (), "", "HybridBackward", ""
         node.next = self.targets or tuple([leaf if k < 0 else tensors[k]._grad_fn or tensors[k] for k, leaf in self.leaves])
         node.number, node.backward, node.outputs = next(_sequence), self._backward, self.layouts or self._set_layouts(outputs)
-        node.site = user_site(FRAMES)
+        node.site, node.leads = user_site(FRAMES), self.leads
         node.context = Call(self, cells, created, known, tensors)
         if len(outputs) == 1:
             outputs[0]._grad_fn, outputs[0]._requires_grad = node, True
@@ -321,7 +343,7 @@ class Template:
     def _backward(self, node: FunctionNode, grads: Sequence[Any]) -> Sequence[Any]:
         call: Call = node.context
         if self.apart:
-            call.asked = _NO_NODES.union(*[holding for g, holding in zip(grads, self.holding, strict=True) if g is not None])
+            call.asked = self._asked(node, grads)
             if call.asked & call.freed:
                 raise second_time(node, call.where)
         if call.saved:
@@ -348,6 +370,15 @@ class Template:
             self.present = call.numbers
             found = self.region.run(key, everything, record)
         return [g if g is None or before is None else Total(g) for g, before in zip(found, held, strict=True)]
+
+    def _asked(self, node: FunctionNode, grads: Sequence[Any]) -> frozenset[int]:
+        """The nodes that a pass uses: a pass for the gradients of some tensors goes nowhere else."""
+        asked = _NO_NODES.union(*[holding for g, holding in zip(grads, self.holding, strict=True) if g is not None])
+        needed = local.state.waiting.needed
+        if needed is None:
+            return asked
+        wanted = {k for k, t in enumerate(node.next) if id(t) in needed}
+        return frozenset([item for item in asked if self.ways[item] & wanted])
 
     def _as_written(self, call: Call, grads: Sequence[Any], targets: Sequence[Any]) -> list[Any]:
         """Gradients that can be differentiated again: through a copy of the graph."""

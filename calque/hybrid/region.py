@@ -185,12 +185,12 @@ def _count(macro: Macro) -> int:
 
 def watched(
     cells: list[Any], function: Callable[[], Any], closed: bool = True, looks: bool = False, exact: bool = False, script: Script | None = None,
-    stand_ins: dict[int, Any] | None = None,
+    stand_ins: dict[int, Any] | None = None, oldest: int = 0,
 ) -> tuple[Any, Capture]:  # fmt: skip
-    """Run `function` under a capture. `stand_ins`: see there."""
+    """Run `function` under a capture. `stand_ins`, `oldest`: see there."""
     state = local.state
     capture = Capture(cells, closed, True, exact, script, looks)
-    capture.stand_ins = stand_ins or {}
+    capture.stand_ins, capture.oldest = stand_ins or {}, oldest
     state.capture = capture
     try:
         return function(), capture

@@ -52,7 +52,7 @@ class Capture:
 
     `closed`: the function reaches values only through the cells. Otherwise it may also name older slots of the trace, which the place of entry
     determines. `tree`: it may start several programs, and (`looks`) look at values. `exact`: what it does with floats is known, so they may stay
-    numbers. `constants`: a number that is a constant of the program when nobody watches stays one.
+    numbers. `constants`: a number that is a constant of the program when nobody watches stays one. `oldest`: number of its first own node.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class Capture:
         self.active = True
         self.failed = ""
         self.known: list[Any] = list(cells)  # references to those made in the call are weak
-        self.entries = len(cells)
+        self.entries, self.oldest = len(cells), 0
         self.values: list[Any] = []  # the numbers of the call
         self.asked: list[range] = []
         self.used: set[int] = set()

@@ -76,10 +76,11 @@ class StandIn(FunctionNode):
 
 class CallNode(FunctionNode):
     """The node of a hybridized call. `context.told(facts)` adds what its gradient depends on, for passes that are recorded again; `site`: where
-    the call is, of which a line is made only if somebody asks."""
+    the call is, of which a line is made only if somebody asks; `leads`: by output the numbers of the targets that its gradient goes to."""
 
-    __slots__ = ("site",)
+    __slots__ = ("site", "leads")
     site: tuple[CodeType | None, int]
+    leads: tuple[frozenset[int], ...]
 
     @property
     def line(self) -> str:

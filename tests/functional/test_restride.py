@@ -26,6 +26,18 @@ def test_gradients_follow() -> None:
     assert w.grad.tolist() == [[0.0, 4.0, 8.0], [2.0, 6.0, 10.0]]
 
 
+@pytest.mark.parametrize("shape", [(2, 3), (3, 3)])
+def test_gradients_follow_without_a_history_of_the_step(shape: tuple[int, int]) -> None:
+    """A square one was differentiated wrongly, without a word."""
+    w = calque.ones(*shape, requires_grad=True)
+    y = w * 2.0
+    with calque.no_grad():
+        y.t_()
+    factors = calque.arange(float(y.numel())).reshape(*y.shape)
+    (y * factors).sum().backward()
+    assert w.grad.tolist() == (2 * factors.t()).tolist()
+
+
 def test_a_leaf_that_requires_grad_is_refused() -> None:
     with pytest.raises(RuntimeError, match="leaf"):
         calque.zeros(2, 3, requires_grad=True).t_()

@@ -384,6 +384,115 @@ def test_data_of_a_leaf_argument_exchanged_between_call_and_backward() -> None:
     assert alike(lambda x: x * x, use) >= CALLS - 3
 
 
+def test_data_of_an_argument_is_exchanged_while_a_view_keeps_the_memory_that_both_had() -> None:
+    def use(call: Any, k: int) -> Any:
+        x = numbers(k, 3, 2).requires_grad_()
+        y = call(x)
+        if k % 3:
+            x.data = x.data * 2
+        y.sum().backward()
+        return x.grad.tolist()
+
+    assert alike(lambda x: x @ x.t(), use, 9) >= 6
+
+
+HISTORIES: list[Callable[[Any], Any]] = [lambda w: w * 1, lambda w: (w + 1) * 3, lambda w: w * w, lambda w: w.t().t() * 5]
+
+
+@pytest.mark.parametrize("way", ["argument", "captured"])
+def test_a_pass_inside_a_call_through_a_history_that_is_another_at_the_next(way: str) -> None:
+    """The gradient of the first history was given for ever."""
+    found: list[list[Any]] = []
+    for hybrid in (False, True):
+        w = numbers(0, 2, 2).requires_grad_()
+        h = w * 1
+
+        def function(x: Any, w: Any = w, h: Any = h) -> Any:
+            ((x if way == "argument" else h).sum() * x.sum() * w.sum()).backward(retain_graph=True)
+            return w * 2
+
+        call, seen = calque.compile(function) if hybrid else function, []
+        for k in range(8):
+            w.grad = None
+            if way == "captured" and k > 3:
+                h.mul_(2)
+            call(HISTORIES[max(0, k - 4)](w) if way == "argument" else numbers(k, 2, 2))
+            seen.append(w.grad.tolist())
+        found.append(seen)
+    assert found[0] == found[1]
+
+
+def test_a_pass_inside_a_call_frees_the_history_of_an_argument() -> None:
+    w = numbers(0, 2, 3).requires_grad_()
+
+    def function(x: Any) -> Any:
+        (x.sum() * w.sum()).backward()
+        return w.relu()
+
+    def use(call: Any, k: int) -> Any:
+        w.grad = None
+        x = w.relu()
+        call(x)
+        with pytest.raises(AutogradError, match="second time"):
+            x.sum().backward()
+        return w.grad.tolist()
+
+    alike(function, use)
+
+
+def test_a_call_that_changes_the_history_of_a_tensor_that_it_reaches() -> None:
+    """The gradient went to the argument of the recorded call."""
+
+    def use(call: Any, k: int) -> Any:
+        x = numbers(k, 3).requires_grad_()
+        call(x).sum().backward()
+        return x.grad.tolist()
+
+    def fresh() -> Callable[[Any], Any]:
+        c = calque.zeros(3)
+
+        def function(x: Any) -> Any:
+            c.copy_(x)
+            return c
+
+        return function
+
+    call, written = calque.compile(fresh()), fresh()
+    for k in range(CALLS):
+        assert use(call, k) == use(written, k)
+
+
+def test_a_pass_for_one_gradient_leaves_the_results_that_do_not_lead_there() -> None:
+    """A call is one node of the graph; as written, a pass frees what is on its way alone."""
+    w = numbers(0, 3).requires_grad_()
+
+    def use(call: Any, k: int) -> Any:
+        x = numbers(k, 3).requires_grad_()
+        first, second = call(x)
+        (found,) = calque.autograd.grad(((first + second) * w).sum(), w)
+        first.sum().backward()
+        with pytest.raises(AutogradError, match="second time"):
+            second.sum().backward()
+        return found.tolist(), x.grad.tolist()
+
+    assert alike(lambda x: (x * x, x * w * w), use) >= CALLS - 3
+
+
+@pytest.mark.parametrize("step", ["t_", "unsqueeze_"])
+def test_a_result_is_looked_at_in_another_way_without_a_history(step: str) -> None:
+    w = numbers(1, 2, 2).requires_grad_()
+
+    def use(call: Any, k: int) -> Any:
+        w.grad = None
+        found = call(numbers(k, 2))
+        with calque.no_grad():
+            found.t_() if step == "t_" else found.unsqueeze_(0)
+        (found * numbers(k, *found.shape)).sum().backward()
+        return found.tolist(), w.grad.tolist()
+
+    assert alike(lambda x: (w * x).chunk(1)[0], use) >= CALLS - 3
+
+
 @pytest.mark.parametrize("form", ["data", "view of data", "argument"])
 def test_writes_through_data_that_a_call_returns_are_none_of_the_tensors(form: str) -> None:
     def function(x: Any) -> Any:
