@@ -11,6 +11,7 @@ import numpy as np
 
 from calque.backend.base import Backend, CheckFailed
 from calque.backend.ref.interpret import interpret
+from calque.backend.ref.quick import run_quickly
 from calque.base.config import settings
 from calque.base.errors import DeviceError
 from calque.base.text import shown
@@ -91,7 +92,7 @@ class Compiled:
 
 
 class Interpreted:
-    """A program run by the reference interpreter, the executable definition."""
+    """A program computed node by node, by the reference interpreter (the executable definition) or, for `quick` ones, by NumPy's own routines."""
 
     schedule = None
     planned = False
@@ -99,8 +100,9 @@ class Interpreted:
     distinct = plain = False  # whether results are arrays of their own, each once
     lowering = 0.0
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: Program, quick: bool) -> None:
         self.source = self.program = program
+        self.evaluate = run_quickly if quick else interpret
         self.bare = Program(program.nodes, program.outputs)
         self.checks = Program(program.nodes, tuple(c.value for c in program.checks)) if program.checks else None
         self.shapes = [program.nodes[i].shape for i in program.inputs]
@@ -109,11 +111,11 @@ class Interpreted:
         """Run it on flat arrays."""
         shaped = [a.reshape(shape) for a, shape in zip(inputs, self.shapes, strict=True)]
         if self.checks is not None:
-            for number, value in enumerate(interpret(self.checks, shaped, list(scalars))):
+            for number, value in enumerate(self.evaluate(self.checks, shaped, scalars)):
                 if int(value) != -1:
                     return [], number, int(value)
         results = []
-        for value in interpret(self.bare, shaped, list(scalars)):
+        for value in self.evaluate(self.bare, shaped, scalars):
             fresh = allocate(value.size, value.dtype)
             fresh[...] = value.reshape(-1)
             results.append(fresh)
@@ -141,7 +143,9 @@ def backend() -> Backend:
 
 def compile_or_interpret(program: Program, interpreted: bool) -> Compiled | Interpreted:
     """An object with `run(inputs, scalars)`."""
-    return Interpreted(program) if interpreted or settings.backend == "ref" else Compiled(backend(), program)
+    if interpreted or settings.backend == "ref":
+        return Interpreted(program, settings.backend != "ref" and not settings.verify)
+    return Compiled(backend(), program)
 
 
 def allocate(numel: int, np_dtype: Any) -> Array:

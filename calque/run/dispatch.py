@@ -21,7 +21,7 @@ from calque.base.collector import without_full_collections
 from calque.base.config import settings
 from calque.base.device import CPU, Device
 from calque.base.dtypes import DType
-from calque.ir.program import Node, Program
+from calque.ir.program import Program
 from calque.run import trace as tracing
 from calque.run.backends import allocate, compile_or_interpret
 from calque.run.buffer import Buffer, interrupted
@@ -29,6 +29,7 @@ from calque.run.causes import compiled
 from calque.run.checked import Inspection
 from calque.run.diagnose import Salvage
 from calque.run.engine import CPU_QUEUE, ENGINE, Queue, Task, alone, depths, drain, forget_frames, somebody_waits
+from calque.run.estimate import estimates, in_operations
 from calque.run.interrupt import SHIELD, of_handler
 from calque.run.memory import UNNAMED, out_of_memory, out_of_program
 from calque.run.partial import LEFT, Absence, Partial, back
@@ -38,7 +39,7 @@ from calque.run.source import user_line
 INTERPRET_WORK = 16_384  # scalar operations below which a program is interpreted at first
 INTERPRET_TIMES = 16  # compiling takes as long as interpreting some hundred times; a loop that goes on has soon earned it back
 PLAN_NODE = 100  # microseconds to plan and link a node
-INTERPRET_NODE = 4  # ... to interpret one, and one more for every...
+INTERPRET_NODE = 2  # ... to interpret one, and one more for every...
 INTERPRET_RATE = 1_000  # ... scalar operations
 QUEUE_FULL = 1e-3  # seconds from which handing a task over is shown in a profile
 INLINE_WORK = 200_000  # cost (see `estimate_cost`) below which a wake-up of the engine thread takes longer than what it hides
@@ -47,7 +48,6 @@ AT_ONCE = 3e-4  # seconds between the start of a program and a wait for it in wh
 HABIT = 8  # times in a row that make a habit
 TRUSTED = 64  # starts after which a habit has to be shown again
 INLINE_READ_WORK = 4_000_000  # the same for a thread that waits for the result anyway: a millisecond or two, in which no other thread flushes
-FLOPS_PER_OPERATION = 16  # multiply-adds of a contraction that take as long as one elementwise operation from memory
 
 Array = np.ndarray[Any, Any]
 
@@ -79,8 +79,8 @@ class Plan:
         self.compiled: Any = None
         self.interpreted: Any = None
         self.seen = 0
-        self.work = estimate_work(program)
-        self.cost = estimate_cost(program)
+        plain, products = estimates(program)
+        self.work, self.cost = plain + products, in_operations(plain, products)
         self.stateful = bool(program.updates)
         self.seldom = seldom  # whether it comes from a line whose programs seldom repeat
         self.floating: tuple[int, ...] = ()  # outputs computed from constants alone (see `places`)
@@ -132,10 +132,10 @@ class Plan:
 
     def _patience(self) -> int:
         """How often it is interpreted before it is compiled."""
-        if self.work < INTERPRET_WORK and not self.stateful:
-            return INTERPRET_TIMES
         nodes = len(self.program.nodes)
-        return min(INTERPRET_TIMES, PLAN_NODE * nodes // (INTERPRET_NODE * nodes + self.work // INTERPRET_RATE)) if self.seldom else 0
+        if self.seldom and nodes:
+            return min(3 * INTERPRET_TIMES, PLAN_NODE * nodes // (INTERPRET_NODE * nodes + self.cost // INTERPRET_RATE))
+        return INTERPRET_TIMES if self.work < INTERPRET_WORK and not self.stateful else 0
 
     def _choose(self) -> Any:
         self.seen += 1
@@ -165,37 +165,6 @@ class Plan:
 def make_plan(program: Program, cause: str = "new program", device: Device = CPU, seldom: bool = False) -> Plan:
     """A plan for a new program and why there was none; compiling waits until it first runs. `seldom`: it will hardly come again."""
     return Plan(program, cause, device, seldom)
-
-
-def estimate_work(program: Program, flops_per_operation: int = 1) -> int:
-    """Scalar operations of a program, roughly: elements times nodes, and multiply-adds for contractions."""
-    total = 0
-    for node in program.nodes:
-        if node.op.name == "matmul":
-            total += 2 * node.numel * program.nodes[node.inputs[0]].shape[-1] // flops_per_operation
-        elif node.op.name in ("lstm", "lstm_grad"):
-            gates, weight = (program.nodes[node.inputs[k]] for k in ((0, 3) if node.op.name == "lstm" else (1, 0)))
-            total += 2 * gates.numel * weight.shape[1] // flops_per_operation if node.attrs[0] == node.op.parts[0] else node.numel
-        elif node.op.name.startswith("attention"):
-            total += _attention_work(program, node) // flops_per_operation
-        elif node.op.kind == "contract":
-            inner = max((program.nodes[i].numel for i in node.inputs), default=1)
-            total += 2 * node.numel * max(1, inner // max(1, node.shape[-1] if node.shape else 1)) // flops_per_operation
-        elif node.op.kind != "leaf":
-            total += max([node.numel] + [program.nodes[i].numel for i in node.inputs])
-    return total
-
-
-def _attention_work(program: Program, node: Node) -> int:
-    """Operations of one part: of the five products of a gradient each part has about two, as the result has."""
-    queries, keys = (program.nodes[node.inputs[k]].shape[-2] for k in (0, 1))
-    part = node.attrs[0]
-    return node.numel if part == "lse" else 4 * node.numel * (keys if part in ("out", "q") else queries)
-
-
-def estimate_cost(program: Program) -> int:
-    """The same in units of elementwise operations: contractions do many more of theirs in the same time."""
-    return estimate_work(program, FLOPS_PER_OPERATION)
 
 
 def new_array(numel: int, dtype: DType | None, np_dtype: Any = None) -> Array:

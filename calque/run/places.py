@@ -16,8 +16,9 @@ from calque.base.layout import Layout
 from calque.ir.program import Check, Node, Program
 from calque.ops import opdef
 from calque.run.buffer import Buffer
-from calque.run.dispatch import Plan, dispatch, estimate_cost, make_plan
+from calque.run.dispatch import Plan, dispatch, make_plan
 from calque.run.engine import Task
+from calque.run.estimate import estimate_cost
 
 INPUT = opdef.get("input")
 SCALAR = opdef.get("scalar")

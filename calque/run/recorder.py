@@ -33,7 +33,7 @@ from calque.run.numbers import Number
 from calque.run.others import LOCK, foreign_buffer
 from calque.run.places import SEVERAL, Split, build_program, floating_outputs, place_of, split
 from calque.run.source import user_line
-from calque.run.trie import Counters, Edge, beat, evict, full, retire, root, varies
+from calque.run.trie import Counters, Edge, beat, evict, full, loosen, retire, root, varies
 
 INPUT = opdef.get("input")
 VIEW = opdef.get("view")
@@ -128,11 +128,16 @@ _FROM_NOTHING = ("full", "iota", "random_bits")
 
 def recording_line() -> str:
     """The user's line that records now. A gradient is recorded where its forward operation was, unless code of the user records it."""
-    line, state = user_line(), local.state
-    if state.applied is None or line != state.started:
-        return line
-    forward: str = state.applied.line
-    return line if not forward else forward if forward.endswith(BACKWARD) else forward + BACKWARD
+    state = local.state
+    applied = state.applied
+    if applied is None:
+        return user_line()
+    if applied.edge is None:  # perhaps a function of the user's
+        line = user_line()
+        if line != state.started:
+            return line
+    forward: str = applied.line
+    return state.started if not forward else forward if forward.endswith(BACKWARD) else forward + BACKWARD
 
 
 BACKWARD = " (backward)"
@@ -155,10 +160,10 @@ def grow(
     edge.input_layouts = layouts
     if edge.rhythm is not None:
         beat(edge, edge.rhythm)
-    if full():
-        evict(trace.cur)
     trace.cur.next[key] = edge
     Counters.edges += 1
+    if not Counters.edges & 3 and full():
+        evict(edge)
     return edge
 
 
@@ -493,6 +498,7 @@ def _flush_at_once(state: State, trace: Trace, reason: str, awaited: bool) -> bo
 
 def _dispatch(trace: Trace, reason: str, awaited: bool, wanted: tuple[int, ...]) -> None:
     edge = trace.cur
+    known = edge.used
     site = count_flush(edge, reason, 3)
     for storage in trace.attached.values():
         if storage.trace is trace:
@@ -512,12 +518,7 @@ def _dispatch(trace: Trace, reason: str, awaited: bool, wanted: tuple[int, ...])
     plan: Any = None if edge.plans is None else edge.plans.get((key, wanted) if wanted else key)
     if plan is None:
         Counters.plan_misses += 1
-        with without_full_collections():
-            program = build_program(edge, *key, [c[2] for c in checks])
-            whole, cause = edge.place is not SEVERAL and edge.place is not META and not wanted, cause_of(program, trace)
-            plan = make_plan(program, cause, edge.place, seldom_repeats(site)) if whole else split(program, cause, edge, key[0], key[2], wanted)
-            plan.floating = floating_outputs(trace, edge, key[0], key[1]) if InUse.several else ()
-            edge.keep((key, wanted) if wanted else key, plan)
+        plan = _plan(trace, key, wanted, site, known > 0)
     else:
         Counters.plan_hits += 1
     errors = [c[1] for c in checks] if checks else []
@@ -544,6 +545,25 @@ def _dispatch(trace: Trace, reason: str, awaited: bool, wanted: tuple[int, ...])
         _hand_out(trace, live, made)
         if paused:
             gc.enable()
+
+
+def _plan(trace: Trace, key: tuple[Any, ...], wanted: tuple[int, ...], site: Any, known: bool) -> Any:
+    """A plan for what is flushed here for the first time. It is kept unless it will hardly come again and is the first one here (not `known`)."""
+    edge, checks = trace.cur, trace.checks
+    with without_full_collections():
+        program = build_program(edge, key[0], key[1], key[2], [c[2] for c in checks])
+        cause, seldom = cause_of(program, trace), seldom_repeats(site)
+        if seldom:
+            loosen(edge)
+        plan: Any
+        if edge.place is SEVERAL or edge.place is META or wanted:
+            plan = split(program, cause, edge, key[0], key[2], wanted)
+        else:
+            plan = make_plan(program, cause, edge.place, seldom)
+        plan.floating = floating_outputs(trace, edge, key[0], key[1]) if InUse.several else ()
+        if known or not seldom:
+            edge.keep((key, wanted) if wanted else key, plan)
+    return plan
 
 
 def _hand_out(trace: Trace, live: list[Storage], made: dict[int, Buffer]) -> None:

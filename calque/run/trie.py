@@ -23,10 +23,12 @@ from calque.run.places import SEVERAL
 BOUND = "bound on pending work"  # reason of flushes at a boundary
 INPUT = opdef.get("input")
 WINDOW = 16  # operations that the number of a position follows from
+LONG = 768  # operations of a program that is worth cutting, see `loosen`
 QUIET = 32  # operations without a larger number that end a path; a number that comes again ends one that is twice as long
 EDGE = 700  # bytes of an edge, roughly
 _BITS = 4  # by which each operation moves the ones before it out of the window
 _MASK = (1 << (_BITS * WINDOW)) - 1
+_START = (0, 0, -1, 0)
 
 
 class Edge:
@@ -34,7 +36,7 @@ class Edge:
 
     __slots__ = (
         "next", "parent", "op", "inputs", "attrs", "layout", "input_layouts", "line", "plans", "depth", "used", "boundary", "nbytes", "place",
-        "fixed", "rhythm",
+        "fixed", "rhythm", "loose",
     )  # fmt: skip
 
     def __init__(self, parent: "Edge | None", op: Any, inputs: tuple[Any, ...], attrs: tuple[Any, ...], value: Any, line: str) -> None:
@@ -54,8 +56,10 @@ class Edge:
         self.place: Any = None if parent is None else value.device if before is None or before is value.device else SEVERAL
         self.fixed = False
         self.used = 0
-        # Behind a cut (see `beat`): number of the last position, operations, the largest number and where it was met; None elsewhere.
-        self.rhythm: tuple[int, int, int, int] | None = None if parent is None else parent.rhythm
+        # Behind a cut, and where a path leaves those that seldom come again (`loosen`): number of the last position, operations, the largest number
+        # and where it was met (see `beat`); None elsewhere.
+        self.loose = False
+        self.rhythm: tuple[int, int, int, int] | None = None if parent is None else parent.rhythm or (_START if parent.loose else None)
         # Pending work is bounded: by operations, and by the bytes of inputs it keeps alive (its results cost nothing until the flush).
         # The cut comes behind a contraction if one is near: an unrolled loop is then cut at the same place of its body whatever its length is,
         # and the kernels on both sides of the cut are always the same.
@@ -92,6 +96,24 @@ def beat(edge: Edge, rhythm: tuple[int, int, int, int]) -> None:
     edge.rhythm = (code, count, largest, met)
 
 
+def loosen(edge: Edge) -> None:
+    """A program ends here at a line whose programs seldom come again: if it is long, what leaves its path, or another one that begins as it does, is
+    cut by content as what follows a cut is. Pieces of such programs come again where the whole does not: the bodies of a loop of another length,
+    blocks in another order."""
+    if edge.depth < LONG:
+        return
+    first = before = edge
+    while before.parent is not None:
+        before = before.parent
+        if before.op not in (None, INPUT):  # every program begins with an input
+            first = before
+    if not first.loose:
+        found = [first]
+        for edge in found:  # it grows
+            edge.loose = True
+            found.extend(set(edge.next.values()))
+
+
 class _Counters:
     """Public counters of the recorder, read by `calque.stats()`. There is one object, as a write to an attribute of a class empties the interpreter's
     caches of it."""
@@ -106,7 +128,7 @@ class _Counters:
 Counters = _Counters()
 _ROOT = Edge(None, None, (), (), None, "")
 _BEHIND_CUT = Edge(None, None, (), (), None, "")
-_BEHIND_CUT.rhythm = (0, 0, -1, 0)
+_BEHIND_CUT.rhythm = _START
 
 
 def root(reason: str = "") -> Edge:

@@ -9,11 +9,13 @@ import numpy as np
 import pytest
 
 from calque.backend.ref.interpret import interpret, last_uses
-from calque.base.dtypes import bfloat16, float16, int64
+from calque.backend.ref.quick import run_quickly
+from calque.base.dtypes import bfloat16, bool_, float16, float32, float64, int32, int64
 from calque.base.errors import VerificationError
 from calque.ir.program import Program
 from calque.ir.text import parse
 from calque.ops import OpDef, get, register, unregister
+from tests.kernel.random_programs import random_program
 
 CHAIN = """program chain():
   %0 = input(index=0, shape=(2, 3), dtype=float32) : float32[2, 3]
@@ -99,3 +101,17 @@ def test_a_wrong_reference_is_refused() -> None:
 
 def test_an_empty_program_returns_nothing() -> None:
     assert interpret(Program((), ()), []) == []
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_the_quick_way_gives_what_the_definition_gives(seed: int) -> None:
+    dtypes = ((float32,), (float64, int64), (float32, bool_, bfloat16), (float32, int32, float16))[seed % 4]
+    program, inputs, scalars = random_program(7000 + seed, 30, dtypes)
+    shaped = [a.reshape(program.nodes[i].shape) for a, i in zip(inputs, program.inputs, strict=True)]
+    before = [a.copy() for a in shaped]
+    for quick, exact in zip(run_quickly(program, shaped, scalars), interpret(program, shaped, scalars), strict=True):
+        assert quick.shape == exact.shape and quick.dtype == exact.dtype
+        wide = np.float64 if exact.dtype.kind != "i" else exact.dtype
+        rtol = 1e-9 if exact.dtype == np.float64 else 2e-3
+        np.testing.assert_allclose(quick.astype(wide), exact.astype(wide), rtol=rtol, atol=rtol)
+    assert all(np.array_equal(a, b, equal_nan=a.dtype.kind == "f") for a, b in zip(shaped, before, strict=True))

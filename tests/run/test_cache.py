@@ -147,7 +147,7 @@ def test_the_trie_forgets_the_paths_that_were_used_least_recently(monkeypatch: p
         assert calque.ones(5, 5).exp().mean().item() > 2.7
         assert n == 1 or calque.stats().programs == before
         assert calculated("trie")["bytes"] <= calculated("trie")["limit"] + 20_000
-    assert calque.stats().evictions - evictions >= 3
+    assert calque.stats().evictions - evictions >= 2  # programs that were met once are not kept, only paths
 
 
 def test_a_recording_goes_on_where_its_path_was_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:

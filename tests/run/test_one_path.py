@@ -126,3 +126,26 @@ def test_equal_histories_give_equal_bits() -> None:
         rng = np.random.default_rng(2)
         found.append([_tree_step(weights, optimizer, rng) for _ in range(10)])
     assert found[0] == found[1]
+
+
+def _branching(rng: np.random.Generator) -> float:
+    """A loop of another length each time whose body has one of two forms."""
+    weight = calque.full((4,), 0.5).requires_grad_(True)
+    x = calque.ones(4)
+    for _ in range(int(rng.integers(60, 90))):
+        x = calque.tanh(x * weight) if rng.random() < 0.5 else calque.sigmoid(x + weight)
+        for k in range(8):
+            x = calque.sin(x) * weight if k % 2 else calque.cos(x) + weight
+    x.sum().backward()
+    assert weight.grad is not None
+    return float(weight.grad.sum().item())
+
+
+def test_long_programs_that_never_repeat_are_cut_into_pieces_that_do() -> None:
+    trie.forget()
+    rng, new = np.random.default_rng(3), []
+    for _ in range(24):
+        before = Counters.edges
+        _branching(rng)
+        new.append(Counters.edges - before)
+    assert sum(new[-8:]) < sum(new[:8]) // 10
