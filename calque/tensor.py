@@ -87,19 +87,24 @@ def from_array(flat: np.ndarray[Any, Any], view: Layout, owner: Any = None) -> T
 
 def slot_of(trace: Trace, t: Tensor) -> int:
     """Slot of the tensor's value in the trace, recording a view or an input where needed."""
-    storage = t._storage
-    if storage.trace is trace and storage.layout is t._layout:
-        return storage.slot
-    cache = t._cache
-    if cache is not None and cache[0] is trace and storage.trace is trace and cache[1] == storage.slot:
-        found: int = cache[2]
-        return found
-    if storage.buffer is not None and t._requires_grad and t._grad_fn is not None and local.state.grad:
+    storage, view = t._storage, t._layout
+    known, buffer, slot = storage.trace is trace, storage.buffer, storage.slot
+    if known:
+        if storage.layout is view:
+            return slot
+        cache = t._cache
+        if cache is not None and cache[1] == slot and cache[0] is trace:
+            found: int = cache[2]
+            return found
+    if buffer is not None and t._requires_grad and t._grad_fn is not None and local.state.grad:
         watch(t)
-    slot = view_slot(trace, storage, t._layout)
-    if t._layout is not storage.layout and storage.trace is trace:
-        t._cache = (trace, storage.slot, slot)
-    return slot
+    if known and (buffer is None or (buffer.owner is None and buffer.export is None)):
+        seen = recorder.view_of(trace, storage, slot, view)
+    else:
+        seen, slot = view_slot(trace, storage, view), storage.slot
+    if view is not storage.layout and storage.trace is trace:
+        t._cache = (trace, slot, seen)
+    return seen
 
 
 # ------------------------------------------------------------------------------------------------------------- recording
@@ -132,18 +137,18 @@ def shadow(t: Tensor) -> Tensor:
 
 def attach_node(out: Tensor, edge: trie.Edge, op: OpDef, operands: tuple[Any, ...]) -> None:
     """Give `out` its autograd node. Called only if some operand requires a gradient and grad mode is on."""
-    targets = []
-    mask = 0
-    bit = 1
-    vjps = op.vjp
-    for k, operand in enumerate(operands):
-        if operand.__class__ in TENSOR_TYPES and operand._requires_grad and k < len(vjps) and vjps[k] is not None:
-            targets.append(operand._grad_fn or operand)
+    if out._layout.dtype.category != 2:
+        return
+    targets: list[Any] = []
+    mask, bit, vjps = 0, 1, op.vjp
+    for operand in operands:
+        target = None
+        if operand.__class__ in TENSOR_TYPES and operand._requires_grad and len(targets) < len(vjps) and vjps[len(targets)] is not None:
+            target = operand._grad_fn or operand
             mask |= bit
-        else:
-            targets.append(None)
+        targets.append(target)
         bit <<= 1
-    if not mask or out._layout.dtype.category != 2:
+    if not mask:
         return
     node = _new(GradNode)
     node.edge, node.next, node.number = edge, tuple(targets), next(_sequence)
@@ -171,15 +176,16 @@ def record(op: OpDef, operands: tuple[Any, ...], attrs: tuple[Any, ...] = ()) ->
     """Record a primitive. Operands are Tensors, or Python numbers as `(number, dtype)` pairs. See `unary` and `binary` for shorter paths."""
     state = local.state
     trace = state.trace
-    sources: tuple[Any, ...] = ()
+    slots: list[Any] = []
     needs = False
     for x in operands:
         if x.__class__ is tuple:
-            return _record_numbers(op, operands, attrs, sources)
+            return _record_numbers(op, operands, attrs, slots)
         storage = x._storage
-        sources += (storage.slot if storage.trace is trace and storage.layout is x._layout else slot_of(trace, x),)
+        slots.append(storage.slot if storage.trace is trace and storage.layout is x._layout else slot_of(trace, x))
         if x._requires_grad:
             needs = True
+    sources = tuple(slots)
     there = attrs if state.device is None else (attrs, state.device)  # values from nothing go where somebody asked
     key = (op, sources, there)
     edge = trace.cur.next.get(key)
@@ -196,14 +202,13 @@ def record(op: OpDef, operands: tuple[Any, ...], attrs: tuple[Any, ...] = ()) ->
     return out
 
 
-def _record_numbers(op: OpDef, operands: tuple[Any, ...], attrs: tuple[Any, ...], known: tuple[int, ...]) -> Tensor:
-    """`record` with numbers among the operands. `known`: slots of those before the first one."""
+def _record_numbers(op: OpDef, operands: tuple[Any, ...], attrs: tuple[Any, ...], inputs: list[Any]) -> Tensor:
+    """`record` with numbers among the operands. `inputs`: slots of those before the first one."""
     state = local.state
     trace = state.trace
-    inputs: list[Any] = list(known)
     plain = [x[0] if x.__class__ is tuple else x for x in operands]
     baked = False
-    for x in operands[len(known) :]:
+    for x in operands[len(inputs) :]:
         if x.__class__ is not tuple:
             inputs.append(slot_of(trace, x))
         elif scalar_tag(x[0]) == "s":

@@ -16,7 +16,7 @@ from calque.run.recorder import local
 from calque.run.stretches import Stretch, StretchCounts, Stretches, possible, replay, verify, watch
 
 PLACES = 4096
-SHORT = 6  # operations, views and inputs that are recorded in the time in which a replay is found
+SHORT = 8  # operations, views and inputs that are recorded in the time in which a replay is found
 
 
 def without_base(out: Any, inputs: Any) -> Any:

@@ -18,7 +18,7 @@ from calque.functional.options import written
 from calque.functional.views import atleast_1d, atleast_2d, atleast_3d, expand, int_tuple, reshape, transpose, unsqueeze
 from calque.functional.windows import narrow, selected, sliced
 from calque.run.recorder import local
-from calque.tensor import Tensor, alias, function_node, output_nodes
+from calque.tensor import TENSOR_TYPES, Tensor, alias, function_node, output_nodes
 
 __all__ = [
     "cat", "chunk", "column_stack", "concat", "concatenate", "dsplit", "dstack", "flip", "fliplr", "flipud", "hsplit",
@@ -199,17 +199,23 @@ def unbind(input: Tensor, dim: int = 0) -> tuple[Tensor, ...]:
 
 def _given(op: str, tensors: Any) -> list[Tensor]:
     """The tensors of a sequence, of which there are some."""
+    if tensors.__class__ is not list and tensors.__class__ is not tuple:
+        _require_iterable(op, tensors)
+    given = list(tensors)
+    if not given:
+        raise ArgumentError(f"[{op}] expected a non-empty list of Tensors")
+    for x in given:
+        if x.__class__ not in TENSOR_TYPES and not is_tensor(x):
+            i = next(k for k, y in enumerate(given) if y is x)
+            raise TypeError(f"[{op}] expected Tensor as element {i}, got {type_name(x)}; {how_to_pass(x)}")
+    return given
+
+
+def _require_iterable(op: str, tensors: Any) -> None:
     if is_tensor(tensors):
         raise TypeError(f"[{op}] expected a tuple or list of Tensors, got a Tensor; wrap it in a list")
     if not isinstance(tensors, Iterable):
         raise DTypeError(f"[{op}] expected a tuple or list of Tensors, got {type_name(tensors)}; {how_to_pass(tensors)}")
-    given = list(tensors)
-    if not given:
-        raise ArgumentError(f"[{op}] expected a non-empty list of Tensors")
-    for i, x in enumerate(given):
-        if not is_tensor(x):
-            raise TypeError(f"[{op}] expected Tensor as element {i}, got {type_name(x)}; {how_to_pass(x)}")
-    return given
 
 
 def _common(op: str, tensors: Any) -> list[Tensor]:

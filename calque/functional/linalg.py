@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from calque.base import dtypes as dt
+from calque.base.cache import Cache
 from calque.base.errors import ArgumentError, DTypeError, ShapeError, how_to_pass
 from calque.base.shapes import normalize_dim
 from calque.base.text import described, type_name
@@ -18,10 +19,10 @@ from calque.functional.common import cast, is_number, is_tensor, linked, method,
 from calque.functional.options import fill_number
 from calque.functional.placing import beside_input
 from calque.functional.precision import full_precision, lower_precision
-from calque.functional.views import permute, reshape, transpose, unsqueeze
+from calque.functional.views import permute, reshape, reshaped, transpose, unsqueeze
 from calque.functional.windows import diagonal
 from calque.ops.opdef import get
-from calque.tensor import Tensor, binary, upload_known
+from calque.tensor import Tensor, binary, record, upload_known
 
 __all__ = [
     "addbmm", "addmm", "addmv", "addr", "baddbmm", "bmm", "chain_matmul", "dot", "ger", "inner", "kron", "matmul", "matrix_power",
@@ -88,6 +89,18 @@ def _general_matmul(a: Any, b: Any) -> Any:
         if type_name(b).startswith("torch.") or type_name(a).startswith("torch."):  # Python would say "for 'Tensor' and 'Tensor'"
             require_tensors("matmul", a, b)
         return NotImplemented
+    key = (a._layout, b._layout)
+    row, column, shape = _PRODUCTS.get(key) or _PRODUCTS.keep(key, _product(a, b))
+    out = record(MATMUL, (unsqueeze(a, 0) if row else a, unsqueeze(b, 1) if column else b))
+    return out if shape is None else reshaped(out, shape)
+
+
+MATMUL = get("matmul")
+_PRODUCTS = Cache("operands of matmul", 400, 1 / 256)
+
+
+def _product(a: Tensor, b: Tensor) -> tuple[bool, bool, tuple[int, ...] | None]:
+    """Whether the first operand of a product becomes a row and the second a column, and the shape of the result if that is another then."""
     require_tensors("matmul", a, b)
     m, n = a._layout.ndim, b._layout.ndim
     if m == 0 or n == 0:
@@ -97,15 +110,9 @@ def _general_matmul(a: Any, b: Any) -> Any:
             "which have no inner sizes; use * for a product with a scalar"
         )
     require_inner("matmul", a, b, _shape(a)[-1], _shape(b)[-2 if n > 1 else -1])
-    left = unsqueeze(a, 0) if m == 1 else a
-    right = unsqueeze(b, 1) if n == 1 else b
-    out = prim("matmul", left, right)
-    shape = _shape(out)
-    if m == 1:
-        shape = (*shape[:-2], shape[-1])
-    if n == 1:
-        shape = shape[:-1]
-    return reshape(out, shape) if m == 1 or n == 1 else out
+    if m > 1 and n > 1:
+        return False, False, None
+    return m == 1, n == 1, (*_shape(a)[:-1], *_shape(b)[:-2], *_shape(b)[-1:] * (n > 1))
 
 
 _matmul: Binary = binary(get("matmul"), _general_matmul, _unusual)

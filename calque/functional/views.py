@@ -125,14 +125,19 @@ def reshape(input: Tensor, *sizes: Any, shape: Any = None) -> Tensor:
     """
     shape = int_tuple("reshape", sizes if shape is None else (shape,))
     try:
-        key = ("view", input._layout, shape)
+        return reshaped(input, shape)
     except AttributeError as error:
         raise no_tensor("reshape", error) or error from None
+
+
+def reshaped(input: Tensor, shape: Shape) -> Tensor:
+    """`reshape` to a tuple of Python ints, which nobody has to look at."""
+    key = ("view", input._layout, shape)
     found = lookup(key)
     if found is None:
         computed = _reshaped(input._layout, shape, "reshape")
         if computed is None:
-            return reshape(prim("copy", input), shape)
+            return reshaped(prim("copy", input), shape)
         found = remember(key, computed)
     return make_view(input, found, "ViewBackward0")
 

@@ -56,11 +56,11 @@ def with_gradient(
         values = call(forward, inputs)
     finally:
         state.grad = True
-    outputs = values[:count]
-    layouts, shown, versions = [], [], []
-    for v in outputs:
+    layouts, shown, versions = [], list(values), []
+    for k in range(count):
+        v = values[k]
         layouts.append(v._layout)
-        shown.append(wrap(v._storage, v._layout))
+        shown[k] = wrap(v._storage, v._layout)
     for x in inputs:
         versions.append(0 if x is None else x._storage.version)
     node = function_node(label, inputs, tuple(layouts), _adapter(forward, backward))
@@ -68,12 +68,16 @@ def with_gradient(
     node.saved = dict(enumerate(inputs)) if reads else {}
     node.versions = versions[:] if reads else []
     for k in uses:
-        node.saved[-1 - k] = outputs[k]._storage
-        node.versions.append(outputs[k]._storage.version)
-    node.context = (inputs, versions, (*shown, *values[count:]))
-    for out, target in zip(outputs, output_nodes(node, count), strict=True):
-        without_base(out, inputs)._grad_fn, out._requires_grad = target, True
-    return values if every else outputs[0] if count == 1 else outputs
+        storage = values[k]._storage
+        node.saved[-1 - k] = storage
+        node.versions.append(storage.version)
+    node.context = (inputs, versions, tuple(shown))
+    targets = (node,) if count == 1 else output_nodes(node, count)
+    for out, target in zip(values, targets, strict=False):
+        if out._base is not None:
+            without_base(out, inputs)
+        out._grad_fn, out._requires_grad = target, True
+    return values if every else values[0] if count == 1 else values[:count]
 
 
 def _adapter(forward: Forward, backward: Backward) -> Callable[[Any, list[Any]], tuple[Any, ...]]:

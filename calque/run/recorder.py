@@ -258,8 +258,11 @@ def view_slot(trace: Trace, storage: Storage, view: Layout) -> int:
     if buffer is not None and (buffer.owner is not None or buffer.export is not None) and buffer.shared():
         return _snapshot_slot(trace, buffer, view)
     base = base_slot(trace, storage)
-    if view is storage.layout:
-        return base
+    return base if view is storage.layout else view_of(trace, storage, base, view)
+
+
+def view_of(trace: Trace, storage: Storage, base: int, view: Layout) -> int:
+    """Slot of a view, recorded now, of a storage whose value has the slot `base`."""
     key = (VIEW, base, view)
     edge = trace.cur.next.get(key)
     if edge is None:

@@ -10,6 +10,7 @@ from calque.base.cache import Cache
 from calque.base.errors import ShapeError
 from calque.functional.common import require_dims, require_tensors
 from calque.functional.precision import as_given, lower_precision
+from calque.functional.views import reshaped
 from calque.nn.functional.checks import require_dtype
 from calque.ops.opdef import get
 from calque.tensor import Tensor, record
@@ -37,7 +38,18 @@ def _check_linear(input: Tensor, weight: Tensor, bias: Any) -> None:
         require_dtype("linear", bias, weight)
 
 
-_FITTING = Cache("operands of linear", 300, 1 / 256)  # that were checked already
+_FITTING = Cache("operands of linear", 400, 1 / 256)  # that were checked already: shapes of the matrix of rows and of the result, if input is none
+
+
+def _fit(input: Tensor, weight: Tensor, bias: Any) -> tuple[Any, ...]:
+    """How to compute it, by the layouts."""
+    _check_linear(input, weight, bias)
+    shape = tuple(input._layout.shape)
+    if weight._layout.ndim == 1:
+        return ()
+    if len(shape) == 2:
+        return None, None
+    return (prod(shape[:-1]), shape[-1]), (*shape[:-1], weight._layout.shape[0])
 
 
 @lower_precision
@@ -49,18 +61,15 @@ def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     (2, 4)
     """
     key = (input._layout, weight._layout, None if bias is None else bias._layout)
-    if _FITTING.get(key) is None:
-        _check_linear(input, weight, bias)
-        _FITTING.keep(key, True)
-    shape = tuple(input._layout.shape)
-    if weight._layout.ndim == 1:
+    fit = _FITTING.get(key) or _FITTING.keep(key, _fit(input, weight, bias))
+    if not fit:
         y = T.sum(input * weight, -1)
         return y if bias is None else y + bias
-    rows = input if len(shape) == 2 else T.reshape(input, (prod(shape[:-1]), shape[-1]))  # one matrix product, bias fused into it
-    y = record(MATMUL, (rows, T.t(weight)))
+    rows, whole = fit
+    y = record(MATMUL, (input if rows is None else reshaped(input, rows), T.t(weight)))  # one matrix product, bias fused into it
     if bias is not None:
         y = y + bias
-    return y if len(shape) == 2 else T.reshape(y, (*shape[:-1], weight._layout.shape[0]))
+    return y if whole is None else reshaped(y, whole)
 
 
 @as_given
