@@ -457,7 +457,8 @@ def flush(reason: str, awaited: bool = False, wanted: tuple[int, ...] = ()) -> N
 
 
 def count_flush(edge: Edge, reason: str, frames: int) -> list[Any] | None:
-    """A flush at `edge`, `frames` frames of ours below the one that may be the user's; gives the counters of that line."""
+    """A flush at `edge`, `frames` frames of ours below the one that may be the user's; gives the counters of that line. (Three more stand between
+    `flush` and the user if somebody waits for a value: `materialise`, `realise` and who reads.)"""
     global _TICK
     _TICK += 1
     edge.used = _TICK
@@ -472,12 +473,15 @@ def _flush_at_once(state: State, trace: Trace, reason: str, awaited: bool) -> bo
     edge, inputs, scalars = trace.cur, trace.inputs, trace.scalars
     if trace.checks or not edge.plans or (trace.storages and trace.storages[-1].home is not None):  # the last: as behind an optimizer's step
         return False
+    live: list[Storage] = []
+    made: dict[int, Any] = {}
     with LOCK:
-        live = [st for st in trace.storages if _getrefcount(st) > 3 and st.trace is trace]  # 3: the list, `st`, the argument
-        for storage in live:
-            if storage.home is not None:
-                return False
-        made = dict.fromkeys([st.slot for st in live])
+        for storage in trace.storages:
+            if _getrefcount(storage) > 3 and storage.trace is trace:  # 3: the list, `storage`, the argument
+                if storage.home is not None:
+                    return False
+                made[storage.slot] = None
+                live.append(storage)
         plan = edge.plans.get((tuple(made), (-1,) * len(made), ()))
         if plan is None or plan.__class__ is Split or plan.floating:
             return False
@@ -485,7 +489,7 @@ def _flush_at_once(state: State, trace: Trace, reason: str, awaited: bool) -> bo
         if results is None or trace.cur is not edge or state.trace is not trace:  # code that an interrupt has run may have recorded something
             return False
         state.trace = fresh  # until the end of this, values of the old trace can be had as those of another thread can
-        count_flush(edge, reason, 3)
+        count_flush(edge, reason, 3 + 3 * awaited)
         Counters.plan_hits += 1
         for slot, array in zip(made, results, strict=True):
             made[slot] = Buffer(array)
@@ -502,7 +506,7 @@ def _flush_at_once(state: State, trace: Trace, reason: str, awaited: bool) -> bo
 def _dispatch(trace: Trace, reason: str, awaited: bool, wanted: tuple[int, ...]) -> None:
     edge = trace.cur
     known = edge.used
-    site = count_flush(edge, reason, 3)
+    site = count_flush(edge, reason, 3 + 3 * awaited)
     for storage in trace.attached.values():
         if storage.trace is trace:
             storage.trace = None

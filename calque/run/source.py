@@ -17,7 +17,8 @@ def inside_package(file: str) -> bool:
     return file.startswith((_PACKAGE, "<frozen"))
 
 
-_inside = Cache("source files", 250, 1 / 512)  # whether they are ours
+_ours: set[str] = set()  # files that are
+_others = Cache("source files", 250, 1 / 512)  # that are not
 
 
 def user_site(frames: int = 1) -> tuple[CodeType | None, int]:
@@ -29,17 +30,21 @@ def user_site(frames: int = 1) -> tuple[CodeType | None, int]:
         return None, 0
     while frame is not None:
         code = frame.f_code
-        inside = _inside.get(code.co_filename)
-        if not (_asked(code.co_filename) if inside is None else inside):
+        if code.co_filename not in _ours and _foreign(code.co_filename):
             return code, frame.f_lasti
         frame = frame.f_back
     return None, 0
 
 
-def _asked(file: str) -> bool:
-    """`inside_package`, remembered."""
-    found: bool = _inside.keep(file, inside_package(file))
-    return found
+def _foreign(file: str) -> bool:
+    """Whether a source file is none of those in `_ours`, to which one of ours is added."""
+    if _others.get(file) is not None:
+        return True
+    if inside_package(file):
+        _ours.add(file)
+        return False
+    _others.keep(file, True)
+    return True
 
 
 _lines = Cache("lines of the user", 400, 1 / 256)  # (id of the code, instruction) -> code, what `user_line` has said of it
@@ -61,8 +66,7 @@ def user_line() -> str:
     while frame is not None:
         code = frame.f_code
         name = code.co_filename
-        inside = _inside.get(name)
-        if not (_asked(name) if inside is None else inside):
+        if name not in _ours and _foreign(name):
             place = (id(code), frame.f_lasti)  # not the code itself, whose hash goes over all of it
             found = _lines.get(place)
             if found is None or found[0] is not code:

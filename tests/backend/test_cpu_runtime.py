@@ -171,6 +171,54 @@ def test_run_time_offsets_go_through_one_native_call(monkeypatch):
     assert len(slow) == 2
 
 
+def test_tiny_outputs_share_a_block_and_are_reused_one_by_one():
+    """What somebody still has of a run, or a part of it, is not written to by the next one."""
+    buffers = (Buffer("input", 0, float32, 10), *[Buffer("output", k, float32, 10) for k in range(4)])
+    program = compile_schedule(Schedule(buffers, tuple(step(ADD_ONE, 10, k, k + 1) for k in range(4)), (1, 2, 3, 4), 0, ()))
+    held = []
+    for start in range(6):
+        x = np.full(10, start, np.float32)
+        results = program.run([x])
+        assert [r[9] for r in results] == [start + k for k in (1, 2, 3, 4)]
+        assert all(r.__array_interface__["data"][0] % 64 == 0 for r in results)
+        held.append((start, results[start % 4][3:5], results[2]))
+        del results
+    for start, part, third in held:
+        assert part.tolist() == [start + start % 4 + 1] * 2 and third.tolist() == [start + 3] * 10
+    first = [r.__array_interface__["data"][0] for r in program.run([x])]
+    assert len(set(first)) == 4
+    assert [r.__array_interface__["data"][0] for r in program.run([x])] == first
+
+
+def test_a_value_that_goes_round_a_loop_has_two_places():
+    """The result of a run is read by the next one, and let go when that is over."""
+    buffers = (Buffer("input", 0, float32, 10), Buffer("output", 0, float32, 10))
+    program = compile_schedule(Schedule(buffers, (step(ADD_ONE, 10, 0, 1),), (1,), 0, ()))
+    x = np.zeros(10, np.float32)
+    places = []
+    for turn in range(8):
+        x = program.run([x])[0]
+        assert x.tolist() == [turn + 1] * 10
+        places.append(x.__array_interface__["data"][0])
+    assert len(set(places)) == 2
+
+
+def test_a_block_of_several_arrays_is_given_back_when_the_last_is_gone():
+    pool = Pool()
+    arrays = pool.together([(3, np.dtype(np.float32)), (9, np.dtype(np.float64)), (1, np.dtype(np.int8))])
+    assert [(a.size, a.dtype.name) for a in arrays] == [(3, "float32"), (9, "float64"), (1, "int8")]
+    for k, a in enumerate(arrays):
+        a[...] = k
+    assert [a.tolist() for a in arrays] == [[0] * 3, [1] * 9, [2]]
+    used = pool.stats().in_use
+    last = arrays.pop(1)[2:]
+    arrays.clear()
+    del a
+    assert pool.stats().in_use == used > 0
+    del last
+    assert pool.stats().in_use == 0
+
+
 class Flip:
     """A stand-in for an opaque primitive."""
 

@@ -41,6 +41,8 @@ the arena would be asked for while the workers have nothing to do...
 """
 KEPT_TOTAL = 16 << 20
 """... as long as all executables together keep no more than this."""
+TOGETHER = 1 << 10
+"""New memory of outputs that are this small together is one block: asking for it takes as long as Python needs for a tensor."""
 
 
 def _chooser(positions: list[int]) -> Callable[[list[Any]], Sequence[Any]]:
@@ -51,6 +53,14 @@ def _chooser(positions: list[int]) -> Callable[[list[Any]], Sequence[Any]]:
         only = positions[0]
         return lambda items: [items[only]]
     return lambda items: []
+
+
+def _tiny(sizes: list[int]) -> frozenset[int]:
+    """Outputs whose memory is one block: so few bytes that it does not matter if somebody keeps one of them for long."""
+    places = [k for k, size in enumerate(sizes) if 4 * size <= TOGETHER][: TOGETHER // 64]
+    while sum([rounded(sizes[k]) for k in places]) > TOGETHER:
+        places.pop()
+    return frozenset(places if len(places) > 1 else ())
 
 
 def _address(array: Array) -> int:
@@ -209,7 +219,8 @@ class CpuExecutable(Executable):
         self._idle: list[Words] = []  # argument words that no run is using
         inputs = {b.index: b for b in schedule.buffers if b.kind == "input"}
         self._direct = [self._position(schedule.buffers[k], inputs) for k in schedule.outputs]
-        self._kept: list[Any] = [None] * len(fresh)  # small outputs of the last run
+        self._kept: list[Any] = [None] * len(fresh)  # small outputs of the last run...
+        self._spare: list[Any] = [None] * len(fresh)  # ... and of the one before, which a loop has let go when it has the next
         self.distinct = min(self._direct, default=0) >= 0 and len(set(self._direct)) == len(self._direct)
         self._chosen = _chooser(self._direct)
         native = linked.stretches
@@ -224,6 +235,7 @@ class CpuExecutable(Executable):
         self.leading = 0 if self._lead is None else 1 + max(self._lead.inputs, default=-1)
         self._most_kept = KEPT_EARLY if self._lead is not None and self._new_bytes <= KEPT_EARLY else KEPT_BYTES
         self._short = [count * dtype.itemsize <= self._most_kept for count, dtype in self._fresh]
+        self._tiny = _tiny([count * dtype.itemsize for count, dtype in self._fresh])
         self._begun: list[Early] = []
         together = len(self._rest) == 1 and all(s.host is None for s in native)  # one native call, perhaps behind one for the checks
         self._soon, self._limits = limits_of(linked.ready if together and self.distinct else (), self.launches)
@@ -257,8 +269,7 @@ class CpuExecutable(Executable):
             HERE.pool.check(sizes if renewed else sizes[len(self._fresh) :])
         if renewed:
             del arrays[-len(kept) :]
-            for k, (count, dtype) in enumerate(self._fresh):
-                arrays.append(self._small(k, count, dtype) if self._short[k] else HERE.pool.empty(count, dtype))
+            arrays += self._renewed()
         words = self._free_words() if early is None else early.words
         if early is not None:
             arrays.append(early.arena)
@@ -366,10 +377,11 @@ class CpuExecutable(Executable):
         made = rerun.Rerun(facts, (self, words), request, self._alone, kept, borrowed)
         if not made.whole:
             return None
-        for k, kept in enumerate(self._kept):  # memory that stays with whom it is now
-            if kept is not None and any(kept is source for source in sources):
-                Kept.give(self, kept.nbytes)
-                self._kept[k] = None
+        for table in (self._kept, self._spare):  # memory that stays with whom it is now
+            for k, kept in enumerate(table):
+                if kept is not None and any(kept is source for source in sources):
+                    Kept.give(self, kept.nbytes)
+                    table[k] = None
         return made
 
     def _stepwise(self, words: Words, arrays: list[Array], scalars: Sequence[Scalar], progress: Progress | None) -> None:
@@ -392,22 +404,45 @@ class CpuExecutable(Executable):
             words.prepare(self._records + 24 * only.first, only.count, self._alone)
         return words
 
-    def _small(self, k: int, count: int, dtype: np.dtype[Any]) -> Array:
-        """Memory of a small fresh output: that of the last run if nobody has it any more (any view of it would refer to it)."""
-        kept = self._kept[k]
-        if kept is not None and getrefcount(kept) == 3:  # the list, the variable, the argument
-            return kept
-        made = HERE.pool.empty(count, dtype)
-        if kept is not None or Kept.take(self, made.nbytes):
-            self._kept[k] = made
-        return made
+    def _renewed(self) -> list[Array]:
+        """Memory of the fresh outputs: of small ones that of an earlier run if nobody has it any more (any view of it would refer to it)."""
+        found: list[Any] = []
+        tiny: list[int] = []
+        for k, (count, dtype) in enumerate(self._fresh):
+            kept, spare = self._kept[k], self._spare[k]
+            if kept is not None and getrefcount(kept) == 3:  # the list, the variable, the argument
+                found.append(kept)
+            elif spare is not None and getrefcount(spare) == 3:
+                self._kept[k], self._spare[k] = spare, kept
+                found.append(spare)
+            elif k in self._tiny:
+                tiny.append(k)
+                found.append(None)
+            else:
+                found.append(HERE.pool.empty(count, dtype))
+                if self._short[k]:
+                    self._keep(k, found[k])
+        if tiny:
+            for k, made in zip(tiny, HERE.pool.together([self._fresh[k] for k in tiny]), strict=True):
+                found[k] = made
+                self._keep(k, made)
+        return found
+
+    def _keep(self, k: int, made: Array) -> None:
+        """Use the memory of an output in the next runs, too."""
+        if (self._kept[k] is None or self._spare[k] is None) and not Kept.take(self, made.nbytes):
+            return
+        if self._kept[k] is not None:
+            self._spare[k] = self._kept[k]
+        self._kept[k] = made
 
     def give_up(self) -> None:
         """Keep nothing any more; memory that a run uses at this moment stays with that run."""
-        for k, kept in enumerate(self._kept):
-            if kept is not None:
-                self._kept[k] = None
-                Kept.give(self, kept.nbytes)
+        for table in (self._kept, self._spare):
+            for k, kept in enumerate(table):
+                if kept is not None:
+                    table[k] = None
+                    Kept.give(self, kept.nbytes)
         if 0 < self._arena_bytes <= self._most_kept:
             idle, self._idle = self._idle, []
             Kept.give(self, sum(words.arena.nbytes for words in idle if words.arena is not None))

@@ -13,6 +13,7 @@ import threading
 import weakref
 from bisect import bisect_left, insort
 from collections import deque
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +44,8 @@ _CGROUPS = (
 
 def rounded(nbytes: int) -> int:
     """Size of the block that serves a request: at most one eighth larger (large ones 1/64), so that similar requests share blocks."""
-    nbytes = max(nbytes, ALIGNMENT)
+    if nbytes < 1024:
+        return -(-nbytes // ALIGNMENT) * ALIGNMENT or ALIGNMENT
     step = max(ALIGNMENT, 1 << max(nbytes.bit_length() - (4 if nbytes < _SMALL else 7), 0))
     return -(-nbytes // step) * step
 
@@ -128,7 +130,18 @@ class Pool:
         """A 1-D uninitialised array, aligned to 64 bytes, with at least 64 readable bytes behind its address."""
         if self._lock._is_owned():  # type: ignore[attr-defined]
             return _apart(count, dtype)
-        nbytes = count * dtype.itemsize
+        return np.frombuffer(self._block(count * dtype.itemsize), dtype, count)
+
+    def together(self, wanted: list[tuple[int, np.dtype[Any]]]) -> list[Array]:
+        """`empty` for several small ones in one block, which is given back when none is left."""
+        if self._lock._is_owned():  # type: ignore[attr-defined]
+            return [_apart(count, dtype) for count, dtype in wanted]
+        places = [*accumulate([rounded(count * dtype.itemsize) for count, dtype in wanted], initial=0)]
+        memory = self._block(places[-1])
+        return [np.frombuffer(memory, dtype, count, place) for (count, dtype), place in zip(wanted, places, strict=False)]
+
+    def _block(self, nbytes: int) -> Any:
+        """What stands for a block of memory."""
         size = rounded(nbytes)
         with self._lock:
             if self.returned:
@@ -140,7 +153,7 @@ class Pool:
             else:
                 address = self._grow(size)
             self._take(size)
-        return np.frombuffer(self._hand_out(size, address), dtype, count)
+        return self._hand_out(size, address)
 
     def arena(self, nbytes: int) -> Array:
         """Bytes for the temporaries of one run: the smallest kept arena that is large enough, else new memory."""
