@@ -233,7 +233,7 @@ class Hybridized:
             return self._record(key, entry, tensors, args, kwargs)
         self.misses = 0
         if macro.result is None or macro.fresh:
-            return self._walk(key, entry, macro, cells, tensors, args, kwargs)
+            return self._walk(key, entry, macro, cells, place, tensors, args, kwargs)
         result = _replayed(entry, macro, cells, tensors)
         if macro.start_up:
             self._look_for_repeat(key, entry, place, macro, args, kwargs)
@@ -260,7 +260,9 @@ class Hybridized:
         script.asked = drawn.asked
         return self._record(repeat.key, entry, tensors, args, {}, script)
 
-    def _walk(self, key: Any, entry: Entry, macro: Macro, cells: list[Any], tensors: list[Tensor], args: Any, kwargs: Any) -> Any:
+    def _walk(
+        self, key: Any, entry: Entry, macro: Macro, cells: list[Any], place: Any, tensors: list[Tensor], args: Any, kwargs: Any
+    ) -> Any:  # fmt: skip
         """A call that looks at values. Where it goes a way that is not known, Python goes on."""
         walk = Walk(cells)
         last = walk.go(macro, entry.memory.tick)
@@ -277,7 +279,7 @@ class Hybridized:
         with SECTION:
             script = walk.take_back()
             try:
-                return self._record(key, entry, tensors, args, kwargs, script)
+                return self._record(key, entry, tensors, args, kwargs, script, (cells, place))
             finally:
                 if script.broken:
                     walk.restore()
@@ -323,11 +325,14 @@ class Hybridized:
 
     # ------------------------------------------------------------------------------------------------------------ recording
 
-    def _record(self, key: Any, entry: Entry, tensors: list[Tensor], args: Any, kwargs: Any, script: Script | None = None) -> Any:
+    def _record(
+        self, key: Any, entry: Entry, tensors: list[Tensor], args: Any, kwargs: Any, script: Script | None = None, found: Any = None
+    ) -> Any:  # fmt: skip
         """Run the function and learn what it records. Other threads that record, replay what writes, or train wait meanwhile; it waits for none of
-        them: what could is refused by the guards."""
+        them: what could is refused by the guards. `found`: cells and place of what the script tells of."""
         with SECTION:
-            found = entry.cells(tensors) if script is not None or entry.valid() else None
+            if found is None and (script is not None or entry.valid()):
+                found = entry.cells(tensors)
             if found is not None:
                 return self._recorded(key, entry, tensors, args, kwargs, script, *found)
         Counts.because("finds that another thread has changed what it depends on")
@@ -362,7 +367,8 @@ class Hybridized:
             capture.abort("looks at the gradient of an argument")
         if not entry.valid():
             return self._changed(key, entry, lent.original(stand_ins.settle(result, first)))
-        if entry.needs_gradients(capture):
+        with_gradients = len(cells) > len(tensors) + len(entry.fixed)  # another thread may have found that they matter since the cells were listed
+        if entry.needs_gradients(capture) or with_gradients is not entry.uses_grads:
             return lent.original(stand_ins.settle(result, first))
         if macro is None or capture.failed:
             memory.refused = "" if capture.met else capture.failed  # what comes of threads that meet need not come again

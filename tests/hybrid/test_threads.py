@@ -267,3 +267,37 @@ def test_functions_that_take_locks_run_as_written() -> None:
     for _ in range(6):
         assert call(x).tolist() == [2.0, 2.0]
     assert counts()["replays"] > before
+
+
+def test_python_goes_on_with_a_call_while_another_thread_finds_that_gradients_matter(
+    monkeypatch: pytest.MonkeyPatch, other: Callable[..., Any]
+) -> None:  # fmt: skip
+    """They are among what calls depend on from then on, but not for the call that had begun."""
+    w = calque.zeros(3, requires_grad=True)
+
+    def function(x: Any) -> Any:
+        y = x + 1
+        for _ in range(int(x.sum().item())):
+            w.grad = None
+            (w * x).sum().backward()
+            with calque.no_grad():
+                w.sub_(w.grad)
+        return y, x * 1
+
+    call, go, main = calque.compile(function), walk.Walk.go, threading.current_thread()
+    once = calque.tensor([0.0, 1.0, 0.0])
+    for _ in range(6):
+        call(calque.tensor([0.0, 0.0, 0.0]))
+
+    def interrupted(self: walk.Walk, *arguments: Any) -> Any:
+        last = go(self, *arguments)
+        if last is None and threading.current_thread() is main:
+            other(call, once)
+        return last
+
+    monkeypatch.setattr(walk.Walk, "go", interrupted)
+    assert call(once)[0].tolist() == [1.0, 2.0, 1.0]
+    monkeypatch.undo()
+    assert w.tolist() == [0.0, -2.0, 0.0]
+    for k in range(6):
+        assert call(once)[0].tolist() == [1.0, 2.0, 1.0] and w.tolist() == [0.0, -3.0 - k, 0.0]
