@@ -101,6 +101,10 @@ class LeakWarning(UserWarning, ResourceWarning):
     """Memory grows at every step because history is kept alive. (Python hides plain ResourceWarnings.)"""
 
 
+class RepetitionWarning(UserWarning):
+    """The programs of a loop do not come again: what was planned for one turn serves no other."""
+
+
 class NonFiniteWarning(RuntimeWarning):
     """A loss became NaN or infinite."""
 

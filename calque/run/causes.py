@@ -12,12 +12,15 @@ from threading import Lock
 from typing import Any
 
 from calque.base.cache import Cache, Table, register
+from calque.base.errors import RepetitionWarning
 from calque.ir.program import Program
-from calque.run.source import line_of, user_site
+from calque.run.source import line_of, user_site, warn_user
 
 SITE = 600  # bytes of a line that flushed, with its code; what comes when there are too many is counted by its reason alone
 SELDOM = 6  # new programs of one line behind which its next ones are first interpreted, if that takes less than planning them...
 SHARE = 4  # ... and at least one of so many programs there was new
+TOLD = 3  # new programs of one line with which a loop is said not to repeat...
+COSTLY = 2_000  # ... if they have so many nodes together: planning them has taken some tenths of a second
 RECORDS = 512  # last compilations that are kept one by one
 
 
@@ -39,7 +42,8 @@ class Compilation:
 class Causes:
     """The counters."""
 
-    # reason, code by its id (its hash goes over all of it), instruction: times, code, how often its program was new since how many times
+    # reason, code by its id (its hash goes over all of it), instruction: times, code, how often its program was new since how many times, nodes of
+    # the new ones, how many of them by cause
     sites: dict[tuple[str, int, int], list[Any]] = {}
     compiled: dict[str, int] = {}
     records: deque[Compilation] = deque(maxlen=RECORDS)
@@ -61,17 +65,37 @@ def flushed(reason: str, frames: int = 1) -> list[Any] | None:
     if found is not None:
         found[0] += 1
     elif (len(sites) + 1) * SITE <= _SITES.limit():
-        found = sites[key] = [1, code, 0, 0]
+        found = sites[key] = [1, code, 0, 0, 0, {}]
     return found
 
 
-def seldom_repeats(site: list[Any] | None) -> bool:
-    """Count a program that is new at a line that flushes; whether so many of its programs were that it will hardly come again."""
+def seldom_repeats(site: list[Any] | None, cause: str = "", nodes: int = 0) -> bool:
+    """Count a program that is new at a line that flushes, and why; whether so many of its programs were that it will hardly come again."""
     if site is None:
         return False
-    site[2] += 1
-    times, _, new, since = site
-    return new > SELDOM and SHARE * new > times - since  # type: ignore[no-any-return]
+    times, _, new, since, planned, causes = site
+    causes[cause] = causes.get(cause, 0) + 1
+    site[2], site[4] = new + 1, planned + nodes
+    if SHARE * (new + 1) <= times - since:
+        return False
+    if new + 1 >= TOLD and planned + nodes >= COSTLY:
+        site[4] = -(1 << 60)  # once is enough
+        told = ", ".join(f"{count} {cause}" for cause, count in causes.items())
+        warn_user(
+            f"[flush] expected a loop that repeats, got {new + 1} new programs ({told}) of {times - since} that ended at one line; what is planned "
+            "for one is no use to the next. calque.stats() counts them by line, and docs/when-things-run.md says what makes programs differ",
+            RepetitionWarning,
+        )
+    return bool(new + 1 > SELDOM)
+
+
+def unrepeated() -> dict[tuple[str, str], dict[str, int]]:
+    """Of each (reason, line) whose programs do not repeat: how many were new, by cause."""
+    found: dict[tuple[str, str], dict[str, int]] = {}
+    for (reason, _, position), (times, code, new, since, _, causes) in list(Causes.sites.items()):
+        if new >= TOLD and SHARE * new > times - since:
+            found[reason, line_of(code, position)] = dict(causes)
+    return found
 
 
 def flush_lines() -> dict[tuple[str, str], int]:

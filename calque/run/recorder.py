@@ -559,7 +559,8 @@ def _plan(trace: Trace, key: tuple[Any, ...], wanted: tuple[int, ...], site: Any
     edge, checks = trace.cur, trace.checks
     with without_full_collections():
         program = build_program(edge, key[0], key[1], key[2], [c[2] for c in checks])
-        cause, seldom = cause_of(program, trace), seldom_repeats(site)
+        cause = cause_of(program, trace)
+        seldom = seldom_repeats(site, cause, len(program.nodes))
         if seldom:
             loosen(edge)
         plan: Any

@@ -15,7 +15,7 @@ from calque.base.config import MOST_THREADS, settings
 from calque.base.text import shown
 from calque.run.backends import backend
 from calque.run.capture import hybrid_counts
-from calque.run.causes import Causes, Compilation, flush_lines
+from calque.run.causes import Causes, Compilation, flush_lines, unrepeated
 from calque.run.copies import CopyCounters
 from calque.run.dispatch import DispatchCounters, wait_for_queues
 from calque.run.engine import depths
@@ -29,7 +29,8 @@ class Stats(dict[str, Any]):
     """The counters as a dictionary whose entries are attributes too; printing it gives a page of text.
 
     traces: {"new": traces that gave a program not met before, "reused": traces that found theirs}; flushes: programs started,
-    flush_reasons: by reason, flush_lines: by (reason, line), most frequent first; compiles: by cause (see below),
+    flush_reasons: by reason, flush_lines: by (reason, line), most frequent first; unrepeated: of each (reason, line) whose programs do not come again
+    the number of new ones by cause (see below); compiles: by cause (see below),
     compilations: the last ones, each with its line, cause, sizes and seconds; interpreted: small programs that were not compiled (yet);
     guard_misses: calls of hybridized functions that found what they depend on changed; hybridize: functions, their replayed and recorded calls,
     replays that Python took over ("continued"), the recorded "stretches" held, and calls that ran as written with the reasons;
@@ -66,6 +67,8 @@ class Stats(dict[str, Any]):
             f"{self['evictions']} evictions",
             f"flushes     {self['flushes']}",
             *(f"  {times:8d}  {reason:<28} {_short(line)}" for (reason, line), times in _most(self["flush_lines"])),
+            *(f"  {sum(causes.values()):8d}  new programs at {_short(line)}, which does not repeat ({_counts(causes)})"
+              for (_, line), causes in _most(self["unrepeated"])),
             f"compiles    {self['compiled']} ({_counts(self['compiles'])}); {self['interpreted']} interpreted, {self['fallbacks']} fallbacks",
             *(_compilation(c) for c in self["compilations"][-ROWS:]),
             *(f"  {modules:8d}  modules compiled in this process: {reason}" for reason, modules in _most(self["compiler"].get("reasons", {}))),
@@ -85,8 +88,9 @@ def _compilation(c: Compilation) -> str:
     return f"  {c.seconds * 1e3:6.1f} ms  {c.cause:<28} {_short(c.line)}  ({c.nodes} nodes, {c.launches} launches)"
 
 
-def _most(counted: dict[Any, int]) -> list[tuple[Any, int]]:
-    return sorted(counted.items(), key=lambda item: -item[1])[:ROWS]
+def _most(counted: dict[Any, Any]) -> list[tuple[Any, Any]]:
+    """The entries that count most: numbers, or numbers by cause."""
+    return sorted(counted.items(), key=lambda item: -(sum(item[1].values()) if isinstance(item[1], dict) else item[1]))[:ROWS]
 
 
 def _counts(counted: dict[str, int]) -> str:
@@ -149,6 +153,7 @@ def stats(*, reset: bool = False) -> Stats:
         flushes=found["flushes"],
         flush_reasons=found["flush_reasons"],
         flush_lines=dict(sorted(found["flush_lines"].items(), key=lambda item: -item[1])),
+        unrepeated=unrepeated(),
         programs=found["new"],
         program_hits=found["reused"],
         compiled=found["compiled"],

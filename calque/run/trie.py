@@ -167,7 +167,7 @@ def forget() -> None:
         start.next.clear()
     _varying.clear()
     for site in list(Causes.sites.values()):
-        site[2:] = 0, site[0]
+        site[2:] = 0, site[0], 0, {}
     Counters.edges = Counters.nbytes = 0
 
 

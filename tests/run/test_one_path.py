@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import warnings
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 import calque
+from calque.base.errors import RepetitionWarning
 from calque.run import dispatch, trie
 from calque.run.trie import Counters
 
@@ -149,3 +152,22 @@ def test_long_programs_that_never_repeat_are_cut_into_pieces_that_do() -> None:
         _branching(rng)
         new.append(Counters.edges - before)
     assert sum(new[-8:]) < sum(new[:8]) // 10
+
+
+def test_a_loop_that_does_not_repeat_is_told_of_once_and_counted() -> None:
+    trie.forget()
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        for n in range(6):
+            x = calque.ones(3, requires_grad=True)
+            for k in range(100 + n):
+                x = x * 1.01 if (k + n) % 7 else calque.sin(x)
+            x.sum().backward()
+            calque.ones(2).sum().item()
+        for _ in range(20):
+            (calque.ones(3) * 2.0).sum().item()
+    assert [w.category for w in told] == [RepetitionWarning] and told[0].filename == __file__
+    assert "new programs" in str(told[0].message)
+    (causes,) = [causes for (_, line), causes in calque.stats().unrepeated.items() if Path(line.rsplit(":", 1)[0]) == Path(__file__)]
+    assert sum(causes.values()) == 6
+    assert "does not repeat" in repr(calque.stats())
