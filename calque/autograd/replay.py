@@ -182,9 +182,11 @@ class Graph(Facts):
 
     def record(self, stretch: Stretch, walk: Callable[[], Any]) -> None:
         """Walk the graph, and learn from it."""
-        had = [leaf._grad for leaf in self.leaves]
+        had, place = [leaf._grad for leaf in self.leaves], self.trace.cur
         caches, chains = self.caches(), self._expanded()
         _, macro, capture = watch(self.cells, walk, False)
+        if len(capture.segments) > 1:  # cut, as it is long: it will be again
+            _tables.passes.leave(place)
         new = [k for k, (leaf, old) in enumerate(zip(self.leaves, had, strict=True)) if leaf._grad is not old]
         found = {id(st): k for k, st in enumerate(capture.storages)}
         grads = [(k, found.pop(id(self.leaves[k]._grad._storage), -1), self.leaves[k]._grad._layout) for k in new]
@@ -194,8 +196,10 @@ class Graph(Facts):
 
     def record_gradients(self, stretch: Stretch, walk: Callable[[], tuple[Any, ...]]) -> tuple[Any, ...]:
         """Walk the graph, and learn from it; the gradients that are wanted."""
-        caches, chains = self.caches(), self._expanded()
+        caches, chains, place = self.caches(), self._expanded(), self.trace.cur
         values, macro, capture = watch(self.cells, walk, False)
+        if len(capture.segments) > 1:
+            _tables.gradients.leave(place)
         if macro is not None and all(v is not None for v in values) and self._whole(macro, chains):
             results = self.results(values, capture.storages, views=True)
             if results is not None:
@@ -258,10 +262,12 @@ def _plain(roots: Sequence[Any], given: Sequence[Any]) -> bool:
 
 def backward_again(roots: Sequence[Any], given: Sequence[Any], keep: bool, walk: Callable[[], Any]) -> bool:
     """A backward pass by a replay, or under a recording; False if nothing was done: `walk` is still to be called."""
-    graph = Graph() if _plain(roots, given) else None
-    if graph is None or not graph.read(roots, given, keep):
+    if not _plain(roots, given) or not _tables.passes.met():
         return False
-    stretch = _tables.passes.here(graph.parts)
+    graph = Graph()
+    if not graph.read(roots, given, keep):
+        return False
+    stretch = _tables.passes.here(graph.parts, 1)
     if stretch.macro is not None and stretch.macro.fits(graph.trace, graph.cells):
         if settings.verify:
             verify(stretch.macro, graph.cells, walk, False, "a backward pass")
@@ -278,12 +284,12 @@ def gradients_again(
     roots: Sequence[Any], given: Sequence[Any], wanted: Sequence[Tensor], keep: bool, walk: Callable[[], tuple[Any, ...]]
 ) -> tuple[Any, ...] | None:
     """The gradients of leaves by a replay, or under a recording; None if nothing was done: `walk` is still to be called."""
-    if not _plain(roots, given) or any(t._grad_fn is not None for t in wanted):
+    if not _plain(roots, given) or any(t._grad_fn is not None for t in wanted) or not _tables.gradients.met():
         return None
     graph = Graph()
     if not graph.read(roots, given, keep, wanted):
         return None
-    stretch = _tables.gradients.here(graph.parts)
+    stretch = _tables.gradients.here(graph.parts, 1)
     if stretch.macro is not None and stretch.macro.fits(graph.trace, graph.cells):
         if settings.verify:
             return verify(stretch.macro, graph.cells, walk, False, "a pass for gradients")  # type: ignore[no-any-return]

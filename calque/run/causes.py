@@ -70,7 +70,8 @@ def flushed(reason: str, frames: int = 1) -> list[Any] | None:
 
 
 def seldom_repeats(site: list[Any] | None, cause: str = "", nodes: int = 0) -> bool:
-    """Count a program that is new at a line that flushes, and why; whether so many of its programs were that it will hardly come again."""
+    """Count a program that is new at a line that flushes, and why; whether so many were that it will hardly come again. `nodes`: 0 for
+    pieces of what was cut, of which one turn may have many."""
     if site is None:
         return False
     times, _, new, since, planned, causes = site
@@ -92,8 +93,8 @@ def seldom_repeats(site: list[Any] | None, cause: str = "", nodes: int = 0) -> b
 def unrepeated() -> dict[tuple[str, str], dict[str, int]]:
     """Of each (reason, line) whose programs do not repeat: how many were new, by cause."""
     found: dict[tuple[str, str], dict[str, int]] = {}
-    for (reason, _, position), (times, code, new, since, _, causes) in list(Causes.sites.items()):
-        if new >= TOLD and SHARE * new > times - since:
+    for (reason, _, position), (times, code, new, since, planned, causes) in list(Causes.sites.items()):
+        if planned and new >= TOLD and SHARE * new > times - since:
             found[reason, line_of(code, position)] = dict(causes)
     return found
 

@@ -33,7 +33,7 @@ from calque.run.numbers import Number
 from calque.run.others import LOCK, foreign_buffer
 from calque.run.places import SEVERAL, Split, build_program, floating_outputs, place_of, split
 from calque.run.source import user_line
-from calque.run.trie import Counters, Edge, beat, evict, full, loosen, retire, root, varies
+from calque.run.trie import BOUND, Counters, Edge, beat, evict, full, loosen, retire, root, varies
 
 INPUT = opdef.get("input")
 VIEW = opdef.get("view")
@@ -525,7 +525,7 @@ def _dispatch(trace: Trace, reason: str, awaited: bool, wanted: tuple[int, ...])
     plan: Any = None if edge.plans is None else edge.plans.get((key, wanted) if wanted else key)
     if plan is None:
         Counters.plan_misses += 1
-        plan = _plan(trace, key, wanted, site, known > 0)
+        plan = _plan(trace, reason, key, wanted, site, known > 0)
     else:
         Counters.plan_hits += 1
     errors = [c[1] for c in checks] if checks else []
@@ -554,13 +554,13 @@ def _dispatch(trace: Trace, reason: str, awaited: bool, wanted: tuple[int, ...])
             gc.enable()
 
 
-def _plan(trace: Trace, key: tuple[Any, ...], wanted: tuple[int, ...], site: Any, known: bool) -> Any:
+def _plan(trace: Trace, reason: str, key: tuple[Any, ...], wanted: tuple[int, ...], site: Any, known: bool) -> Any:
     """A plan for what is flushed here for the first time. It is kept unless it will hardly come again and is the first one here (not `known`)."""
     edge, checks = trace.cur, trace.checks
     with without_full_collections():
         program = build_program(edge, key[0], key[1], key[2], [c[2] for c in checks])
         cause = cause_of(program, trace)
-        seldom = seldom_repeats(site, cause, len(program.nodes))
+        seldom = seldom_repeats(site, cause, len(program.nodes) if reason != BOUND else 0)
         if seldom:
             loosen(edge)
         plan: Any
