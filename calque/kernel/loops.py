@@ -42,7 +42,7 @@ accumulators in a fixed order that depends on extents only.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from calque.base.dtypes import DType
@@ -99,6 +99,15 @@ class LoopKernel:
     panels: bool = False
     streams: tuple[int, ...] = ()
     peeled: bool = False
+    _hash: int = field(default=0, init=False, compare=False, repr=False)  # it is asked for at every launch of every program that is linked
+
+    def __hash__(self) -> int:
+        found = self._hash
+        if not found:
+            found = hash((self.rank_p, self.rank_r, self.operands, self.accesses, self.stages, self.vector, self.scalars, self.fixed,
+                          self.panels, self.streams, self.peeled)) or 1  # fmt: skip
+            object.__setattr__(self, "_hash", found)
+        return found
 
     def instructions(self) -> list[Instr]:
         """All instructions in id order."""

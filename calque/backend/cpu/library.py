@@ -22,7 +22,7 @@ from calque.backend.cpu.objects import Pages
 from calque.backend.cpu.partition import Partition, partition
 from calque.backend.cpu.target import TargetInfo, current
 from calque.base import config
-from calque.base.cache import Cache
+from calque.base.cache import Cache, memoised
 from calque.kernel.loops import LoopKernel
 
 T = TypeVar("T")
@@ -204,6 +204,7 @@ def _bring(module: Module) -> None:
             _load(missing, _Objects(missing, current()).all())
 
 
+@memoised("modules of loops", 6_000, 1 / 128)
 def _loop(kernel: LoopKernel, target: TargetInfo) -> Module:
     description = f"{kernel}\nscalars {' '.join(d.name for d in kernel.scalars)}"
     key = content_key("loop", description, target)
@@ -295,12 +296,12 @@ def _later(contractions: Sequence[Contraction], wanted: Sequence[Units], target:
         known = expected.setdefault(c.dtype, set())
         expected[c.dtype] = None if known is None or c.expected is None else known | c.expected
     found: dict[str, tuple[str, str]] = {}
-    for c, units in zip(contractions, wanted, strict=True):
-        names = expected[c.dtype]
+    for units, dtype in {(id(units), c.dtype): (units, c.dtype) for c, units in zip(contractions, wanted, strict=True)}.values():
+        names = expected[dtype]
         for module in units.modules if names is not None else ():
-            name = module.symbols[0].removesuffix(_suffix(c.dtype, target))
+            name = module.symbols[0].removesuffix(_suffix(dtype, target))
             if contract.CHOSEN.fullmatch(name) and name not in names and not module.variant:  # type: ignore[operator]
-                found[module.place] = name, c.dtype
+                found[module.place] = name, dtype
     return found
 
 

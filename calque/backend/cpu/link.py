@@ -16,7 +16,9 @@ from calque.backend.cpu.memory import ALIGNMENT, POOL
 from calque.backend.cpu.streams import with_streams
 from calque.backend.cpu.target import current
 from calque.base import config
+from calque.base.cache import memoised
 from calque.kernel.epilogue import NOT_READ, Epilogue
+from calque.kernel.loops import LoopKernel
 from calque.kernel.schedule import Contract, Host, Loop, Schedule
 
 SMALL_WORK = 32768
@@ -193,8 +195,13 @@ def work_of(step: Any) -> int:
     if isinstance(step, Contract):
         return int(step.spec.flops(step.kind)) // 32
     kernel = step.kernel
-    points = prod(step.params[: kernel.rank_p + kernel.rank_r])
-    return int(points) * max(1, sum(instruction_cost(s.instrs) for s in kernel.stages) // 4)
+    return int(prod(step.params[: kernel.rank_p + kernel.rank_r])) * _point_cost(kernel)
+
+
+@memoised("costs of loops", 400, 1 / 1024)
+def _point_cost(kernel: LoopKernel) -> int:
+    """Of one iteration."""
+    return max(1, sum(instruction_cost(s.instrs) for s in kernel.stages) // 4)
 
 
 def runs_alone(stretch: Stretch) -> bool:

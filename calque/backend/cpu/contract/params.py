@@ -37,6 +37,7 @@ from calque.backend.cpu.contract.winograd import (
 )
 from calque.backend.cpu.contract.winograd_conv import shared_elements, takes_rows
 from calque.backend.cpu.contract.winograd_weight import parts
+from calque.base.cache import memoised
 from calque.kernel.contract import AttentionSpec, RecurrentSpec, ScanSpec, Spec
 
 DTYPES = {"float32": "f32", "float64": "f64", "bfloat16": "bf16"}
@@ -80,6 +81,7 @@ class Matmul:
     b_batch_strides: tuple[int, ...] = ()
     schedule: ProductSchedule = UNTUNED
 
+    @memoised("folded products", 800, 1 / 512)
     def folded(self) -> Matmul:
         """The same product with inner batch dimensions over which B is constant turned into rows."""
         rows, row_step = self.rows, self.a_strides[0]
@@ -508,6 +510,7 @@ def _packed_weights(blocks: list[tuple[PatchWords, ConvWords]], blocking: Blocki
     return sum(_packed_elements(*block, blocking) for block in blocks) * blocking.item_bytes
 
 
+@memoised("native contractions", 1500, 1 / 512)
 def contraction(kind: str, spec: Spec, dtype: str = "float32") -> Contraction:
     """Native parameters of a scheduled contraction of elements of this type."""
     if isinstance(spec, AttentionSpec):
