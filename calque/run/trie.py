@@ -83,7 +83,7 @@ def beat(edge: Edge, rhythm: tuple[int, int, int, int]) -> None:
     before the path has become quiet (a short loop), it ends at that number: a path of whole iterations.
     """
     code, count, largest, met = rhythm
-    code = ((code << _BITS) + hash((crc32(edge.op.name.encode()), *edge.layout.shape))) & _MASK
+    code = ((code << _BITS) + hash((crc32(edge.op.name.encode()), len(edge.layout.shape)))) & _MASK
     count += 1
     quiet = min(QUIET, max(1, settings.max_pending_ops // 4))
     if count >= min(WINDOW, quiet):
