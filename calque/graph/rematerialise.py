@@ -30,7 +30,7 @@ class Repeat:
 
 def rematerialise(program: Program) -> Program:
     """Apply the rule of this file to every value that it fits."""
-    if not any(_repeatable(n) and n.nbytes >= LARGE for n in program.nodes):
+    if sum([n.op.kind == "contract" for n in program.nodes]) <= FAR or not any(_repeatable(n) and n.nbytes >= LARGE for n in program.nodes):
         return program
     found = Search(program).repeats()
     return _rebuilt(program, found) if found else program
@@ -59,7 +59,7 @@ class Search:
         found: list[Repeat] = []
         moved: set[int] = set()
         for i, n in enumerate(self.nodes):
-            if n.nbytes >= LARGE and _repeatable(n) and i not in self.kept:
+            if _repeatable(n) and i not in self.kept and n.nbytes >= LARGE:
                 repeat = self._repeat(i)
                 if repeat is not None and moved.isdisjoint(repeat.late):
                     found.append(repeat)

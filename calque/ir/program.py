@@ -44,7 +44,8 @@ class Node:
 
     @property
     def nbytes(self) -> int:
-        return int(self.numel * self.dtype.itemsize)
+        size: int = self.numel * self.dtype.itemsize  # no int(): sizes may be symbols (see `symint.py`)
+        return size
 
     def attr(self, name: str) -> Any:
         """Attribute by name, as declared in the op's record."""

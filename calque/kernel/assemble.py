@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from calque.base.shapes import Shape, broadcast_shapes, broadcast_strides, contiguous_strides
 from calque.ir.program import Node, Program
 from calque.kernel.contract import AttentionSpec, ContractSpec, RecurrentSpec, ScanSpec, Spec
-from calque.kernel.facts import RECURRENT, SCANS, Class
+from calque.kernel.facts import RECURRENT, SCANS, Class, Facts
 from calque.kernel.group import Group
 from calque.kernel.lower import Launch
 from calque.kernel.memo import MEMORY
@@ -151,9 +151,8 @@ class ContractCall:
     dynamic: tuple[tuple[int, int, int], ...]
 
 
-def contract_call(fusion: Fusion, node: int) -> ContractCall:
+def contract_call(facts: Facts, node: int) -> ContractCall:
     """Parameters of a contraction: views of operands become strides."""
-    facts = fusion.facts
     n = facts.nodes[node]
     sources: list[int] = []
     offsets: list[int] = []

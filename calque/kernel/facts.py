@@ -119,6 +119,13 @@ class Facts:
         self.free: list[bool] = []
         self._costs()
 
+    @staticmethod
+    def known(program: Program, cls: list[Class], output_alias: dict[int, int]) -> Facts:
+        """Classes and aliases alone, which are those of another program that differs in sizes: what the memory plan reads."""
+        found = object.__new__(Facts)
+        found.program, found.nodes, found.cls, found.output_alias = program, program.nodes, cls, output_alias
+        return found
+
     def _sources(self, node: Node) -> tuple[int, ...]:
         """What a node reads, looking through views and without numbers."""
         through = [self.nodes[i].inputs[0] if self.cls[i] is Class.VIEW else i for i in node.inputs]

@@ -231,4 +231,4 @@ class Memory:
         return launch
 
 
-MEMORY = Memory(Cache("lowered groups", 10_000, 1 / 16))
+MEMORY = Memory(Cache("lowered groups", 10_000, 1 / 64))

@@ -15,10 +15,9 @@ from calque.base.dtypes import DType, uint8
 from calque.ir.program import Program
 from calque.kernel.assemble import Entry, contract_call
 from calque.kernel.contract import AttentionSpec
-from calque.kernel.facts import Class
+from calque.kernel.facts import Class, Facts
 from calque.kernel.inplace import may_overwrite
 from calque.kernel.loops import Access, Instr, LoopKernel, Operand, Stage
-from calque.kernel.reader import Fusion
 from calque.kernel.schedule import Buffer, Contract, Host, Loop, Schedule
 
 ALIGNMENT = 64  # bytes: one cache line, one AVX-512 register
@@ -166,12 +165,11 @@ def _aligned(nbytes: int) -> int:
 class Planner:
     """Assigns blocks to nodes, then memory to blocks."""
 
-    def __init__(self, program: Program, fusion: Fusion, entries: list[Entry], reuse: bool, workspace_bytes: WorkspaceBytes | None = None) -> None:
+    def __init__(self, program: Program, facts: Facts, entries: list[Entry], reuse: bool, workspace_bytes: WorkspaceBytes | None = None) -> None:
         self.workspace_bytes = workspace_bytes
         self.workspaces: dict[int, Block] = {}  # entry -> the workspace of its library call
         self.program = program
-        self.facts = fusion.facts
-        self.fusion = fusion
+        self.facts = facts
         self.nodes = program.nodes
         self.reuse = reuse
         self.given = entries
@@ -343,7 +341,7 @@ class Planner:
         """Bytes that the backend wants for a library call beside its operands."""
         if self.workspace_bytes is None or entry.node < 0 or self.facts.cls[entry.node] is not Class.CONTRACT or not self.nodes[entry.node].numel:
             return 0
-        return self.workspace_bytes(self.nodes[entry.node].op.name, contract_call(self.fusion, entry.node).spec, self.nodes[entry.node].dtype)
+        return self.workspace_bytes(self.nodes[entry.node].op.name, contract_call(self.facts, entry.node).spec, self.nodes[entry.node].dtype)
 
     # ---------------------------------------------------------------- result
 
@@ -415,7 +413,7 @@ class Planner:
         node = entry.node
         n = self.nodes[node]
         if self.facts.cls[node] is Class.CONTRACT:
-            call = contract_call(self.fusion, node)
+            call = contract_call(self.facts, node)
             outputs = [-1] * max(1, len(n.op.parts))
             starts = [0] * len(outputs)
             members = entry.parts or [(member, 0) for member in entry.writes]
@@ -447,11 +445,11 @@ def copy_kernel(dtype: DType) -> LoopKernel:
 
 
 def plan(
-    program: Program, fusion: Fusion, entries: list[Entry], reuse: bool = True, workspace_bytes: WorkspaceBytes | None = None
+    program: Program, facts: Facts, entries: list[Entry], reuse: bool = True, workspace_bytes: WorkspaceBytes | None = None
 ) -> Schedule:
     """Assign memory. `workspace_bytes(kind, spec, dtype)`: what the backend wants for a contraction beside its operands; its place is in the
     arena, for the time of the call."""
-    return Planner(program, fusion, entries, reuse, workspace_bytes).schedule()
+    return Planner(program, facts, entries, reuse, workspace_bytes).schedule()
 
 
 def predicted_peak(schedule: Schedule, rounded: Callable[[int], int] = int) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import sys
 from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
@@ -16,7 +17,9 @@ from calque.base.config import settings
 from calque.base.errors import DeviceError
 from calque.base.text import shown
 from calque.ir.program import Program
+from calque.ops.structure import describe
 from calque.run import trace as tracing
+from calque.run.causes import often
 from calque.run.fingerprint import fingerprint
 
 Array = np.ndarray[Any, Any]
@@ -30,21 +33,49 @@ def compiler() -> Any:
     return importlib.import_module("calque.run.pipeline")
 
 
+class Structure:
+    """What is known of a program from others that differ in sizes alone."""
+
+    def __init__(self, program: Program) -> None:
+        self.program, self.described = program, describe(program)
+        self._launches: Any = None
+        self._asked = False
+
+    def launches(self, backend_: Backend) -> Any:
+        """Its launches before memory, if they follow from those of the others; else None."""
+        if not self._asked:
+            self._asked = True
+            if self.described is not None and "calque.run.pipeline" in sys.modules:  # else nothing was planned in this process
+                self._launches = compiler().for_sizes(self.described, self.program, backend_.name, backend_.narrow)
+        return self._launches
+
+    def pays(self, times: int) -> bool:
+        """Whether planning it costs little or makes planning others cheap, and programs of the structure were new so often."""
+        if self.described is None or settings.backend == "ref" or not often(self.described.key, times):
+            return False
+        return self.launches(backend()) is not None or compiler().instructive(self.described, backend().name)
+
+
 class Compiled:
     """A program compiled by a schedule backend."""
 
     planned = True
 
-    def __init__(self, backend_: Backend, program: Program) -> None:
+    def __init__(self, backend_: Backend, program: Program, structure: Structure | None = None) -> None:
         self.source, self.narrow, self._workspace_bytes = program, backend_.narrow, backend_.workspace_bytes
         start = lowered = tracing.clock()
-        known = b"" if settings.verify else fingerprint(program)
+        structure = structure or Structure(program)
+        launches = structure.launches(backend_)
+        known = b"" if settings.verify or launches is not None else fingerprint(program, structure.described)
         found = backend_.recall(known) if known else None
         if found is None:
             backend_.expect(len(program.nodes))
-            planned = self.schedule  # made here
+            passes = compiler()
+            if launches is None:
+                launches = passes.lowered_once(structure.described, program, backend_.name, self.narrow)
+            self.schedule = passes.placed(launches, True, self._workspace_bytes)
             lowered = tracing.clock()
-            found = backend_.compile(planned)
+            found = backend_.compile(self.schedule)
             if known:
                 backend_.keep(known, found)
         self.executable = found
@@ -141,11 +172,11 @@ def backend() -> Backend:
     return found
 
 
-def compile_or_interpret(program: Program, interpreted: bool) -> Compiled | Interpreted:
-    """An object with `run(inputs, scalars)`."""
+def compile_or_interpret(program: Program, interpreted: bool, structure: Structure | None = None) -> Compiled | Interpreted:
+    """An object with `run(inputs, scalars)`. `structure`: of the program, if it is there already."""
     if interpreted or settings.backend == "ref":
         return Interpreted(program, settings.backend != "ref" and not settings.verify)
-    return Compiled(backend(), program)
+    return Compiled(backend(), program, structure)
 
 
 def allocate(numel: int, np_dtype: Any) -> Array:

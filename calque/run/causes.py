@@ -52,6 +52,7 @@ class Causes:
 
 
 _known = Cache("structures of programs", 250, 1 / 64)  # structures, and (structure, kind, dtypes or shapes or attributes or results) met with them
+_met = Cache("meetings of structures", 250, 1 / 512)  # key of a description -> [how often]
 _LOCK = Lock()
 _SITES = register("lines of flushes", Table(1 / 256, lambda: (len(Causes.sites), len(Causes.sites) * SITE)))
 
@@ -112,6 +113,14 @@ def guard_missed(trace: Any) -> None:
     """A hybridized function found that what it depends on has changed; what it records now is `trace`."""
     Causes.guard_misses += 1
     Causes.missed_in = trace
+
+
+def often(structure: bytes, times: int) -> bool:
+    """Count a program of this structure; whether there were more than so many."""
+    with _LOCK:
+        count = _met.get(structure) or _met.keep(structure, [0])
+        count[0] += 1
+        return count[0] > times  # type: ignore[no-any-return]
 
 
 def cause_of(program: Program, trace: Any = None) -> str:

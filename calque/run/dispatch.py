@@ -23,7 +23,7 @@ from calque.base.device import CPU, Device
 from calque.base.dtypes import DType
 from calque.ir.program import Program
 from calque.run import trace as tracing
-from calque.run.backends import allocate, compile_or_interpret
+from calque.run.backends import Structure, allocate, compile_or_interpret
 from calque.run.buffer import Buffer, interrupted
 from calque.run.causes import compiled
 from calque.run.checked import Inspection
@@ -69,7 +69,8 @@ class Plan:
     """A program with its executable forms: interpreted for the first few times if it is small, compiled otherwise."""
 
     __slots__ = (
-        "program", "device", "compiled", "interpreted", "seen", "work", "cost", "stateful", "seldom", "lock", "cause", "floating", "habit", "absence",
+        "program", "device", "structure", "compiled", "interpreted", "seen", "work", "cost", "stateful", "seldom", "lock", "cause", "floating",
+        "habit", "absence",
     )  # fmt: skip
 
     def __init__(self, program: Program, cause: str = "new program", device: Device = CPU, seldom: bool = False) -> None:
@@ -87,6 +88,7 @@ class Plan:
         self.lock = threading.RLock()
         self.habit = 0  # how often in a row somebody waited for the result at once; from HABIT on, starts left until that is looked at again
         self.absence = Absence()
+        self.structure: Structure | None = None
 
     @property
     def nbytes(self) -> int:
@@ -140,7 +142,8 @@ class Plan:
     def _choose(self) -> Any:
         self.seen += 1
         compile_all = settings.deterministic or (tracing.active is not None and tracing.active.compile_all)
-        if not compile_all and self.seen <= self._patience():
+        first, self.structure = self.structure is None, self.structure or Structure(self.program)
+        if not compile_all and self.seen <= self._patience() and not (first and self.structure.pays(INTERPRET_TIMES)):
             if self.interpreted is None:
                 self.interpreted = compile_or_interpret(self.program, True)
                 DispatchCounters.interpreted += 1
@@ -148,7 +151,8 @@ class Plan:
         if self.compiled is None:
             start = tracing.clock()
             with without_full_collections():
-                self.compiled = compile_or_interpret(self.program, False)
+                self.compiled = compile_or_interpret(self.program, False, self.structure)
+            self.structure = None
             DispatchCounters.compiled += 1
             self._report(start)
             self.interpreted = None

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from calque.base.config import settings
+from calque.base.dtypes import bfloat16
 from calque.graph.orient import orient
 from calque.graph.rematerialise import rematerialise
-from calque.graph.simplify import Narrow, legalize, simplify
+from calque.graph.simplify import CONVOLUTIONS, Narrow, legalize, simplify
 from calque.ir.program import Program
 from calque.ir.spec import verify
 from calque.kernel.assemble import assemble
@@ -15,6 +16,8 @@ from calque.kernel.fuse import fuse
 from calque.kernel.joined import write_joined
 from calque.kernel.memory import WorkspaceBytes, plan, predicted_peak
 from calque.kernel.schedule import Schedule
+from calque.kernel.sizes import FAMILIES, Lowered, same
+from calque.ops.structure import Description
 
 Pass = Callable[[Program], Program]
 
@@ -26,9 +29,9 @@ PASSES: tuple[tuple[str, Pass], ...] = (
 )
 
 
-def simplified(program: Program, narrow: Narrow | None = None) -> Program:
-    """The program after all passes; with `settings.verify` every pass is checked. `narrow`: see `Backend.narrow`."""
-    check = settings.verify
+def simplified(program: Program, narrow: Narrow | None = None, check: bool | None = None) -> Program:
+    """The program after all passes; with `settings.verify` (or `check`) every pass is checked. `narrow`: see `Backend.narrow`."""
+    check = settings.verify if check is None else check
     if check:
         verify(program, made_by="the recorder")
     for name, run in PASSES:
@@ -44,15 +47,46 @@ def compile_program(
 ) -> Schedule:
     """Lower a program. `fusion=False` gives one launch per node and `reuse=False` one buffer per value: the twins used by
     tests. `workspace_bytes`: see `memory.plan`."""
-    program = simplified(program, narrow)
+    return placed(lower(program, narrow, fusion), reuse, workspace_bytes)
+
+
+def lower(program: Program, narrow: Narrow | None = None, fusion: bool = True, check: bool | None = None) -> Lowered:
+    """A program as launches before memory."""
+    program = simplified(program, narrow, check)
     groups = fuse(program, fusion)
-    entries = write_joined(program, groups.facts, assemble(program, groups))
-    return plan(program, groups, entries, reuse, workspace_bytes)
+    return Lowered(program, groups.facts, write_joined(program, groups.facts, assemble(program, groups)))
+
+
+def placed(lowered: Lowered, reuse: bool = True, workspace_bytes: WorkspaceBytes | None = None) -> Schedule:
+    """The launches with their memory."""
+    return plan(lowered.program, lowered.facts, lowered.entries, reuse, workspace_bytes)
 
 
 def fusion_report(program: Program, schedule: Schedule, narrow: Narrow | None = None) -> tuple[tuple[tuple[str, str, str], ...], int]:
     """((node, source line, why it shares no kernel with a neighbour), ...) and the predicted peak of a schedule in bytes."""
     return fuse(simplified(program, narrow)).refusals(), predicted_peak(schedule)
+
+
+def for_sizes(described: Description, program: Program, backend: str, narrow: Narrow | None = None) -> Lowered | None:
+    """The launches of a program of which others that differ in sizes were lowered, without lowering it; None if that is not known. `backend`: whose
+    `narrow` it is."""
+    found = FAMILIES.find(described, backend)
+    if found is not None and settings.verify:
+        assert same(found, lower(program, narrow)), "a program was lowered differently for its sizes"
+    return found
+
+
+def lowered_once(described: Description | None, program: Program, backend: str, narrow: Narrow | None) -> Lowered:
+    """The launches of a program, from nothing; `for_sizes` may know those of others of its structure from now on."""
+    found = lower(program, narrow)
+    if described is not None and not any(n.dtype is bfloat16 and n.op.name in CONVOLUTIONS for n in program.nodes):  # those ask `narrow`
+        FAMILIES.learn(described, backend, program, found, lambda p: lower(p, check=False))
+    return found
+
+
+def instructive(described: Description, backend: str) -> bool:
+    """Whether lowering such a program once would tell how others of its structure are lowered."""
+    return FAMILIES.instructive(described, backend)
 
 
 def explain(program: Program, narrow: Narrow | None = None) -> str:

@@ -19,8 +19,13 @@ BINARY = ("add", "sub", "mul", "maximum", "minimum")
 class Generator:
     """Grows a program by random steps. Floating values stay moderate so that comparisons mean something."""
 
-    def __init__(self, seed: int, steps: int, dtypes: tuple[DType, ...]) -> None:
+    def __init__(
+        self, seed: int, steps: int, dtypes: tuple[DType, ...], shapes: tuple[tuple[int, ...], ...] = SHAPES, data: Any = None, scale: int = 1
+    ) -> None:
         self.rng = np.random.default_rng(seed)
+        self.shapes = shapes
+        self.scale = scale  # of the sizes up to which values take part in what makes large ones
+        self.data = data or self.rng  # what draws values
         self.b = Build()
         self.arrays: list[Any] = []
         self.scalars: list[Any] = []
@@ -48,9 +53,9 @@ class Generator:
         return value
 
     def new_input(self, shape: Any = None, dtype: Any = None) -> int:
-        shape = SHAPES[int(self.rng.integers(len(SHAPES)))] if shape is None else shape
+        shape = self.shapes[int(self.rng.integers(len(self.shapes)))] if shape is None else shape
         dtype = dtype or self.dtypes[int(self.rng.integers(len(self.dtypes)))]
-        self.arrays.append(random_array(self.rng, shape, dtype))
+        self.arrays.append(random_array(self.data, shape, dtype))
         return self.keep(self.b.input(shape, dtype))
 
     def as_dtype(self, x: int, dtype: DType) -> int:
@@ -77,9 +82,10 @@ class Generator:
             for a, c in zip(reversed(n.shape), reversed(o.shape)):
                 if a != c and 1 not in (a, c):
                     return False
-            return o.dtype is n.dtype and prod(np.broadcast_shapes(n.shape, o.shape)) <= 500
+            return o.dtype is n.dtype and prod(np.broadcast_shapes(n.shape, o.shape)) <= 500 * self.scale
 
-        return self.pick(among=fits)
+        found = self.pick(among=fits)
+        return found if found >= 0 else x
 
     def binary(self) -> None:
         x = self.pick(among=lambda n: n.dtype.category > 0)
@@ -120,7 +126,7 @@ class Generator:
             return tuple(shape_), tuple(strides), offset
         if kind == 2:
             size = prod(shape)
-            options = [s for s in SHAPES if prod(s) == size] + [(size,), (1, size)]
+            options = [s for s in self.shapes if prod(s) == size] + [(size,), (1, size)]
             new = options[int(self.rng.integers(len(options)))]
             return new, dense(new), 0
         if kind == 3 and shape:
@@ -133,7 +139,7 @@ class Generator:
         return (2, *shape_), (0, *strides), 0
 
     def view(self) -> None:
-        x = self.pick(among=lambda n: n.numel <= 200)
+        x = self.pick(among=lambda n: n.numel <= 200 * self.scale)
         if x >= 0:
             shape, strides, offset = self.random_view(self.b.shape(x))
             if 0 not in self.b.shape(x):
@@ -178,13 +184,13 @@ class Generator:
             return
         k = self.b.shape(a)[-1]
         dtype = self.b.nodes[a].dtype
-        c = self.pick(among=lambda n: len(n.shape) >= 2 and n.shape[-2] == k and n.dtype is dtype and n.numel < 100)
+        c = self.pick(among=lambda n: len(n.shape) >= 2 and n.shape[-2] == k and n.dtype is dtype and n.numel < 100 * self.scale)
         if c < 0 or (len(self.b.shape(a)) > 2 and len(self.b.shape(c)) > 2 and self.b.shape(a)[:-2] != self.b.shape(c)[:-2]):
             c = self.b.transpose(self.new_input((3, k), dtype), 1, 0)
         self.keep(self.b.tanh(self.b.matmul(a, c)))
 
     def cat(self) -> None:
-        x = self.pick(among=lambda n: len(n.shape) >= 1 and n.numel < 100)
+        x = self.pick(among=lambda n: len(n.shape) >= 1 and n.numel < 100 * self.scale)
         if x < 0:
             return
         n = self.b.nodes[x]
@@ -193,11 +199,11 @@ class Generator:
         self.keep(self.b.cat(x, y, x if self.rng.random() < 0.3 else y, attrs=(dim,)))
 
     def index_for(self, shape: tuple[int, ...], size: int) -> int:
-        self.arrays.append(index_array(self.rng, shape, size))
+        self.arrays.append(index_array(self.data, shape, size))
         return self.b.input(shape, int64)
 
     def select(self) -> None:
-        x = self.pick(among=lambda n: len(n.shape) >= 1 and 0 not in n.shape and n.numel < 100)
+        x = self.pick(among=lambda n: len(n.shape) >= 1 and 0 not in n.shape and n.numel < 100 * self.scale)
         if x < 0:
             return
         shape = self.b.shape(x)
@@ -244,7 +250,7 @@ class Generator:
 
     def full(self) -> None:
         dtype = self.dtypes[int(self.rng.integers(len(self.dtypes)))]
-        shape = SHAPES[int(self.rng.integers(len(SHAPES)))]
+        shape = self.shapes[int(self.rng.integers(len(self.shapes)))]
         if self.rng.random() < 0.5:
             self.keep(self.b.full(self.b.constant(2, dtype), attrs=(shape,)))
         else:
@@ -266,7 +272,7 @@ class Generator:
         self.keep(self.b.div(e, self.b.sum(e, attrs=(dims, True))))
 
     def scan(self) -> None:
-        x = self.pick(among=lambda n: len(n.shape) >= 1 and n.numel < 100 and n.dtype in (float32, float64, int64))
+        x = self.pick(among=lambda n: len(n.shape) >= 1 and n.numel < 100 * self.scale and n.dtype in (float32, float64, int64))
         if x >= 0 and self.rng.random() < 0.5:
             self.keep(self.b.cumsum(x, attrs=(len(self.b.shape(x)) - 1,)))
 

@@ -1,0 +1,220 @@
+"""Integers that remember how they were computed and what was asked about them, so that what was decided for some sizes holds for others.
+
+Code that decides by sizes runs once with `SymInt`s in place of the sizes that vary. Arithmetic is recorded, and every answer that depends on a size
+(equal? below? a multiple?) is a *guard*. `Sizes.compiled` is a function of other sizes: if every guard has the same answer there, the code would have
+taken the same way, and its results are the recorded expressions.
+
+Whatever leaves this arithmetic (`range`, `int`, NumPy) gets the number, and the guard that it is this number. A dictionary asks whether keys are
+equal only if their hashes are, so all integers that were hashed are taken to have been compared: the guard is that those that were equal are so
+again, and no others. So what does not vary is a `SymInt` as well, if it is a number of the program or computed from one; -1, 0 and 1 are plain.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from math import isfinite
+from typing import Any
+
+PLAIN = (-1, 0, 1)
+_ARITHMETIC = ("add", "sub", "mul", "floordiv", "mod", "truediv")
+_COMPARE = ("lt", "le", "gt", "ge", "eq", "ne")
+_FUNCTIONS: dict[str, Callable[[Any, Any], Any]] = {name: getattr(operator, name) for name in (*_ARITHMETIC, *_COMPARE)}
+
+
+class SymInt:
+    """A number with its row in `Sizes`. It is no `int`: code in C would take the number of one without a word."""
+
+    __slots__ = ("sizes", "row", "value")
+
+    def __init__(self, sizes: Sizes, row: int, value: Any) -> None:
+        self.sizes, self.row, self.value = sizes, row, value
+
+    def __hash__(self) -> int:
+        self.sizes.keys[self.row] = None
+        return hash((self.sizes.salt, self.value))
+
+    def __repr__(self) -> str:
+        self.sizes.keys[self.row] = None  # texts are compared as well
+        return repr(self.value)
+
+    def __bool__(self) -> bool:
+        return bool(self.sizes.ask("ne", self, 0))
+
+    def __index__(self) -> int:
+        return self.sizes.pinned(self)  # type: ignore[no-any-return]
+
+    def __int__(self) -> int:
+        return int(self.sizes.pinned(self))
+
+    def __float__(self) -> float:
+        return float(self.sizes.pinned(self))
+
+    def __neg__(self) -> Any:
+        return self.sizes.combine("sub", 0, self)
+
+    def __abs__(self) -> Any:
+        return -self if self.sizes.ask("lt", self, 0) else self
+
+    def __divmod__(self, other: Any) -> Any:
+        return self // other, self % other
+
+    def __rdivmod__(self, other: Any) -> Any:
+        return other // self, other % self
+
+    def __getattr__(self, name: str) -> Any:  # tells type checkers that there are the operators below
+        raise AttributeError(name)
+
+
+def _operator(name: str, reflected: bool) -> Callable[[SymInt, Any], Any]:
+    if name in _COMPARE:
+        return lambda a, b: a.sizes.ask(name, a, b)
+    if reflected:
+        return lambda a, b: a.sizes.combine(name, b, a)
+    return lambda a, b: a.sizes.combine(name, a, b)
+
+
+for _name in (*_ARITHMETIC, *_COMPARE):
+    setattr(SymInt, f"__{_name}__", _operator(_name, False))
+    if _name in _ARITHMETIC:
+        setattr(SymInt, f"__r{_name}__", _operator(_name, True))
+
+
+class Sizes:
+    """What is recorded about some variables. Rows are ("variable", number), ("constant", type, value) or (operation, row, row); `asked` has the
+    comparisons that depend on a variable."""
+
+    def __init__(self) -> None:
+        self.salt = object()  # memory of other recordings, and of plain numbers, does not know these
+        self.rows: list[tuple[Any, ...]] = []
+        self.values: list[Any] = []
+        self.varies: list[bool] = []
+        self.known: dict[Any, int] = {}
+        self.keys: dict[int, None] = {}  # rows that were hashed
+        self.asked: dict[Any, bool] = {}
+
+    def variable(self, number: int, value: int) -> Any:
+        """The variable of this number, which has this value now."""
+        return SymInt(self, self._row(("variable", number), value, True), value)
+
+    def constant(self, value: Any) -> Any:
+        """A number of the program that does not vary."""
+        if value in PLAIN or type(value) is bool:
+            return value
+        return SymInt(self, self._row(("constant", type(value), value), value, False), value)
+
+    def _row(self, key: tuple[Any, ...], value: Any, varies: bool) -> int:
+        found = self.known.get(key)
+        if found is None:
+            found = self.known[key] = len(self.rows)
+            self.rows.append(key)
+            self.values.append(value)
+            self.varies.append(varies)
+        return found
+
+    def _operand(self, x: Any) -> int:
+        if x.__class__ is SymInt:
+            if x.sizes is not self:
+                raise TypeError("a size of another recording")
+            return int(x.row)
+        return self._row(("constant", type(x), x), x, False)
+
+    def combine(self, name: str, a: Any, b: Any) -> Any:
+        """The result of an operation."""
+        if not _numbers(a, b):
+            return NotImplemented
+        if name == "mul" and (a.__class__ is int and a == 1 or b.__class__ is int and b == 1):
+            return b if a.__class__ is int else a
+        if name in ("add", "sub") and b.__class__ is int and b == 0:
+            return a
+        if name == "add" and a.__class__ is int and a == 0:
+            return b
+        left, right = self._operand(a), self._operand(b)
+        value = _FUNCTIONS[name](self.values[left], self.values[right])
+        if not (self.varies[left] or self.varies[right]):
+            return self.constant(value)
+        result = SymInt(self, self._row((name, left, right), value, True), value)
+        return self.pinned(result) if value == 0 or (value in PLAIN and name != "mod") else result
+
+    def ask(self, name: str, a: Any, b: Any) -> Any:
+        """The answer to a comparison."""
+        if not _numbers(a, b):
+            return NotImplemented
+        if b.__class__ is SymInt and b.sizes is not self:
+            return NotImplemented
+        left, right = self._operand(a), self._operand(b)
+        answer = _FUNCTIONS[name](self.values[left], self.values[right])
+        if left != right and (self.varies[left] or self.varies[right]) and (name, left, right) not in self.asked:
+            self.asked[name, left, right] = answer
+        return answer
+
+    def pinned(self, x: SymInt) -> Any:
+        """The number itself; what follows holds for it alone."""
+        self.ask("eq", x, x.value)
+        return x.value
+
+    def forget(self) -> None:
+        """Let go of everything: caches of functions on numbers may hold some `SymInt` for a while."""
+        for held in (self.rows, self.values, self.varies, self.known, self.keys, self.asked):
+            held.clear()
+
+    def compiled(self, results: Sequence[int]) -> Guarded:
+        """A function of the values of all variables: the values of these rows, or None where a guard has another answer."""
+        return Guarded(self, results)
+
+
+class Guarded:
+    """See `Sizes.compiled`. All numbers lie in one list: constants, variables, then what is computed from them step by step."""
+
+    def __init__(self, sizes: Sizes, results: Sequence[int]) -> None:
+        wanted = _needed(sizes, results)
+        constants = [row for row in sorted(wanted) if not sizes.varies[row]]
+        variables = [row for row, key in enumerate(sizes.rows) if key[0] == "variable"]
+        computed = [row for row in sorted(wanted) if sizes.varies[row] and sizes.rows[row][0] != "variable"]
+        place = {row: k for k, row in enumerate([*constants, *variables, *computed])}
+        self.constants = [sizes.values[row] for row in constants]
+        self.order = [sizes.rows[row][1] for row in variables]
+        self.steps = [(_FUNCTIONS[op], place[a], place[b]) for op, a, b in map(sizes.rows.__getitem__, computed)]
+        self.guards = [(_FUNCTIONS[op], place[a], place[b], answer) for (op, a, b), answer in sizes.asked.items()]
+        self.results = [place[row] for row in results]
+        self._keys(sizes, place)
+
+    def _keys(self, sizes: Sizes, place: dict[int, int]) -> None:
+        """The hashed numbers, of which those that were equal must be so again, and no others."""
+        groups: dict[Any, list[int]] = {}
+        for row in sizes.keys:
+            groups.setdefault(sizes.values[row], []).append(row)
+        for rows in groups.values():
+            self.guards += [(operator.eq, place[rows[0]], place[row], True) for row in rows[1:] if sizes.varies[row] or sizes.varies[rows[0]]]
+        self.distinct = [place[rows[0]] for rows in groups.values()]
+        self.plain = [k for k in PLAIN if k not in groups]
+
+    def __call__(self, variables: Sequence[int]) -> list[Any] | None:
+        values = [*self.constants, *[variables[k] for k in self.order]]
+        append = values.append
+        try:
+            for function, a, b in self.steps:
+                append(function(values[a], values[b]))
+            for function, a, b, answer in self.guards:
+                if function(values[a], values[b]) is not answer:
+                    return None
+        except (ZeroDivisionError, ValueError, OverflowError):  # the code would have gone another way before
+            return None
+        if len({*self.plain, *[values[k] for k in self.distinct]}) != len(self.plain) + len(self.distinct):
+            return None
+        return [values[k] for k in self.results]
+
+
+def _needed(sizes: Sizes, results: Sequence[int]) -> set[int]:
+    """Rows that guards or results are computed from."""
+    wanted = {*results, *sizes.keys}
+    for _, left, right in sizes.asked:
+        wanted |= {left, right}
+    for row in range(len(sizes.rows) - 1, -1, -1):
+        if row in wanted and sizes.rows[row][0] in _ARITHMETIC:
+            wanted |= set(sizes.rows[row][1:])
+    return wanted
+
+
+def _numbers(*operands: Any) -> bool:
+    return all(x.__class__ is SymInt or (isinstance(x, int | float) and isfinite(x)) for x in operands)

@@ -1,0 +1,265 @@
+"""Lowered programs for all sizes: a structure that came with two sets of extents is lowered with symbols, and for others by arithmetic.
+
+A program is its *structure* (operations, operands, dtypes, attributes) and a row of integers (shapes, strides, offsets; `ops/structure.py`). Rows
+of one structure tell which integers vary, and which of them vary together: those are the variables (`ir/symint.py`). Passes, fusion and lowering run
+once more with them, which gives a `Variant`: the guards, and the result as a template. The next row that the guards hold for has its result after a
+few hundred operations on integers. Twin: lowering from nothing; a variant is kept if it gives the same where it was made, and with `settings.verify`
+every use is compared with it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Any
+
+import numpy as np
+
+from calque.base.cache import Cache
+from calque.ir.program import Program
+from calque.ir.symint import PLAIN, Sizes, SymInt
+from calque.kernel.assemble import Entry
+from calque.kernel.facts import Facts
+from calque.ops.opdef import OpDef
+from calque.ops.structure import Description, with_sizes
+
+ROWS = 4  # last rows of a structure, which say what varies
+VARIANTS = 16  # of one structure
+EAGER = 4  # variants that are made in any case
+PAID = 2  # programs that a variant has to have held for, on the average, before there is another
+PART = 250  # bytes of a part of a template, a step or a guard
+
+Row = np.ndarray[Any, Any]
+
+
+@dataclass(slots=True)
+class Lowered:
+    """A program after all passes, as launches before memory."""
+
+    program: Program
+    facts: Facts
+    entries: list[Entry]
+
+
+class Template:
+    """A result with symbols, as steps that build it from numbers. Equal parts are built once."""
+
+    def __init__(self, sizes: Sizes, result: Any) -> None:
+        self._sizes = sizes
+        self._rows: dict[int, int] = {}  # row of `sizes` -> its place among the numbers
+        self._parts: list[tuple[Any, list[tuple[str, Any]]]] = []
+        self._known: dict[Any, tuple[str, Any]] = {}
+        self.constants: list[Any] = []
+        root = self._part(result)
+        if root[0] == "plain":
+            root = self._constant(root[1])
+        self.guarded = sizes.compiled(list(self._rows))
+        start = {"constant": 0, "number": len(self.constants), "part": len(self.constants) + len(self._rows)}
+        self.parts = [(make, [start[kind] + k for kind, k in items]) for make, items in self._parts]
+        self.root = start[root[0]] + root[1]
+        del self._sizes, self._rows, self._parts, self._known
+
+    @property
+    def nbytes(self) -> int:
+        """Memory, roughly."""
+        return PART * (len(self.parts) + len(self.guarded.steps) + len(self.guarded.guards)) + 60 * len(self.constants)
+
+    def built(self, variables: Sequence[int]) -> Any:
+        """The result for these values of the variables, or None if a guard does not hold."""
+        numbers = self.guarded(variables)
+        if numbers is None:
+            return None
+        values = [*self.constants, *numbers]
+        append, at = values.append, values.__getitem__
+        for make, items in self.parts:
+            append(make(map(at, items)))
+        return values[self.root]
+
+    def _constant(self, value: Any) -> tuple[str, int]:
+        """The place of a value without symbols."""
+        key = (type(value), value) if type(value) in (int, str, bool) else id(value)
+        found = self._known.get(key)
+        if found is None:
+            self.constants.append(value)
+            found = self._known[key] = "constant", len(self.constants) - 1
+        return found
+
+    def _part(self, x: Any) -> tuple[str, Any]:
+        """("number", place), ("part", place), or ("plain", x without symbols)."""
+        kind = type(x)
+        if kind is SymInt:
+            if self._sizes.varies[x.row]:
+                return "number", self._rows.setdefault(x.row, len(self._rows))
+            return "plain", x.value
+        make: Any
+        if kind in (tuple, list):
+            make, items = kind, x
+        elif kind is dict:
+            make, items = _Keyed(tuple(x)), list(x.values())
+        elif is_dataclass(kind) and kind is not OpDef:
+            make, items = _Fields(kind), [getattr(x, f.name) for f in fields(kind) if f.init]
+        else:
+            return "plain", x
+        found = [self._part(item) for item in items]
+        if all(k == "plain" for k, _ in found):
+            return "plain", make([value for _, value in found])
+        found = [self._constant(value) if k == "plain" else (k, value) for k, value in found]
+        key = (kind, *found) if kind is not dict and kind.__hash__ is not None else None
+        known = self._known.get(key) if key is not None else None
+        if known is None:
+            self._parts.append((make, found))
+            known = "part", len(self._parts) - 1
+            if key is not None:
+                self._known[key] = known
+        return known
+
+
+class _Keyed:
+    """Makes a dictionary of values in the order of its keys."""
+
+    def __init__(self, keys: tuple[Any, ...]) -> None:
+        self.keys = keys
+
+    def __call__(self, values: Any) -> dict[Any, Any]:
+        return dict(zip(self.keys, values))
+
+
+class _Fields:
+    """Makes an object of a dataclass from its fields."""
+
+    def __init__(self, kind: Any) -> None:
+        self.kind = kind
+
+    def __call__(self, values: Any) -> Any:
+        return self.kind(*values)
+
+
+class Variant:
+    """What was decided for the programs of one structure as far as its guards hold. `rows`: what tells which sizes vary; the last is `program`'s."""
+
+    def __init__(self, program: Program, rows: Sequence[Row], lower: Callable[[Program], Lowered]) -> None:
+        own, seen = rows[-1], np.stack(rows)
+        varies = np.any(seen != own, axis=0) & ~np.isin(own, PLAIN)
+        self.fixed = np.flatnonzero(~varies)
+        self.values = own[self.fixed]
+        self.varying = np.flatnonzero(varies)
+        _, first, which = np.unique(seen[:, varies], axis=1, return_index=True, return_inverse=True)
+        self.first = self.varying[first]  # a place of each variable
+        self.which = self.first[which.reshape(-1)]  # for every place that varies the place of its variable
+        sizes = Sizes()
+        number = {int(place): k for k, place in enumerate(self.first)}
+        known = {int(place): number[int(of)] for place, of in zip(self.varying, self.which)}
+        listed = own.tolist()
+
+        def size(k: int) -> Any:
+            return sizes.variable(known[k], listed[k]) if k in known else sizes.constant(listed[k])
+
+        found = lower(with_sizes(program, size))
+        self.cls, self.output_alias, p = found.facts.cls, found.facts.output_alias, found.program
+        self.rest = (p.outputs, p.donated, p.updates, p.checks, p.name, p.late)
+        self.template = Template(sizes, (p.nodes, found.entries))
+        sizes.forget()
+
+    def lowered(self, row: Row) -> Lowered | None:
+        """What lowering gives for these sizes; None if they are others than the guards ask for."""
+        if not (np.array_equal(row[self.fixed], self.values) and np.array_equal(row[self.varying], row[self.which])):
+            return None
+        built = self.template.built(row[self.first].tolist())
+        if built is None:
+            return None
+        nodes, entries = built
+        program = Program(nodes, *self.rest)
+        return Lowered(program, Facts.known(program, self.cls, self.output_alias), entries)
+
+
+class Family:
+    """The programs of one structure: their last sizes, the numbers of their variants, and what became of those that came."""
+
+    def __init__(self) -> None:
+        self.rows: deque[Row] = deque(maxlen=ROWS)
+        self.variants: list[int] = []  # the one that held last is the last
+        self.made = self.hits = self.planned = 0
+
+    def open(self) -> bool:
+        """Whether there are few variants, or they are used."""
+        return self.made < EAGER or self.hits > self.made * PAID
+
+    def worth_another(self) -> bool:
+        """Whether a program that no variant held for is to give a variant: else less and less often."""
+        self.planned += 1
+        return self.open() or not self.planned & (self.planned - 1)
+
+
+class Families:
+    """All structures that were met. `known`: families; `variants`: theirs, by family and number."""
+
+    def __init__(self, known: Cache, variants: Cache) -> None:
+        self.known, self.variants = known, variants
+        self.hits = self.misses = 0  # programs whose launches followed from those of others, and programs that were lowered
+        self.refused = 0  # variants that were not what they were made from
+        self._lock = threading.Lock()
+
+    def find(self, described: Description, backend: str) -> Lowered | None:
+        """What lowering would give, by arithmetic; None where that is not known."""
+        key = (backend, described.key)
+        with self._lock:
+            family = self.known.get(key)
+            tried = [] if family is None else [(k, self.variants.get((key, k))) for k in reversed(family.variants)]
+        if not tried:
+            return None
+        row = np.array(described.sizes, np.int64)
+        for number, variant in tried:
+            found: Lowered | None = variant.lowered(row) if variant is not None else None
+            if found is not None:
+                with self._lock:
+                    self.hits += 1
+                    family.hits += 1
+                    if number in family.variants:
+                        family.variants.remove(number)
+                        family.variants.append(number)
+                return found
+        return None
+
+    def instructive(self, described: Description, backend: str) -> bool:
+        """Whether another variant is to be made when such a program is lowered, or the first program of two that it takes for one."""
+        with self._lock:
+            family = self.known.get((backend, described.key))
+            return family is None or len(family.rows) < 2 or family.open()
+
+    def learn(self, described: Description, backend: str, program: Program, lowered: Lowered, lower: Callable[[Program], Lowered]) -> None:
+        """A program had to be lowered: find out what holds for others of its structure, if one came with other sizes before."""
+        key, row = (backend, described.key), np.array(described.sizes, np.int64)
+        with self._lock:
+            self.misses += 1
+            family = self.known.get(key) or self.known.keep(key, Family(), ROWS * row.nbytes)
+            new = not any(np.array_equal(row, other) for other in family.rows)
+            if new:
+                family.rows.append(row)
+            if not new or len(family.rows) < 2 or not family.worth_another():
+                return
+            rows = list(family.rows)
+        variant = Variant(program, rows, lower)
+        if not same(variant.lowered(row), lowered):
+            self.refused += 1
+            return
+        with self._lock:
+            self.variants.keep((key, family.made), variant, variant.template.nbytes)
+            family.variants = [*family.variants, family.made][-VARIANTS:]
+            family.made += 1
+
+
+def same(a: Lowered | None, b: Lowered) -> bool:
+    """Whether two lowered programs are the same, but for the lines that they came from."""
+
+    def parts(x: Lowered) -> Any:
+        p = x.program
+        nodes = [(n.op.name, n.inputs, n.attrs, n.shape, n.dtype) for n in p.nodes]
+        checks = [c.value for c in p.checks]
+        return nodes, p.outputs, p.donated, p.updates, checks, p.late, x.entries, x.facts.cls, x.facts.output_alias
+
+    return a is not None and parts(a) == parts(b)
+
+
+FAMILIES = Families(Cache("sizes of structures", 2_000, 1 / 64), Cache("plans for all sizes", 2_000, 3 / 64))

@@ -1,0 +1,95 @@
+"""Random programs in many sizes: what arithmetic says that they are lowered to is what lowering gives.
+
+`python -m tests.fuzz.sizes --count 1000 --seed 0` prints every seed at which the two differ, and how many programs were lowered by arithmetic.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from calque.base.cache import TABLES, Cache
+from calque.base.dtypes import float16, float32, float64, int64
+from calque.ir.program import Program
+from calque.kernel.sizes import Families, Lowered, same
+from calque.ops.structure import describe
+from calque.run.pipeline import lower
+from tests.kernel.random_programs import Generator
+
+SIZES = (1, 2, 3, 4, 5, 7, 8, 12, 16, 31, 32, 64, 100, 129)
+LARGE = 1 << 22  # elements of a program's largest value
+ROUNDS = 10  # programs of one seed
+
+
+def program(seed: int, extents: tuple[int, int, int], steps: int) -> Program | None:
+    """A program whose extents are products of these; None if its values are large."""
+    a, b, c = extents
+    shapes = ((c, a * b), (a * b,), (a, b, c), (1, a * b), (c, 1), (), (a * b * c,), (b, 1, a), (2 * c, b), (a + 1, c))
+    dtypes = (float32, float32, float64, int64, float16)[: 3 + seed % 3]
+    made = Generator(seed, steps, dtypes, shapes, np.random.default_rng(0), 1 << 10).finish()[0]
+    return made if max(prod(n.shape) for n in made.nodes) <= LARGE else None
+
+
+def families() -> Families:
+    """Without anything that was met before."""
+    found = []
+    for name in ("fuzzed sizes", "fuzzed plans"):
+        TABLES.pop(name, None)
+        found.append(Cache(name, 2_000, 1.0))
+    return Families(*found)
+
+
+def checked(known: Families, program: Program) -> bool:
+    """Whether a program is lowered the same from what is known and from nothing; it is known from then on."""
+    described = describe(program)
+    assert described is not None
+    fresh: Lowered = lower(program)
+    found = known.find(described, "")
+    if found is None:
+        known.learn(described, "", program, fresh, lambda p: lower(p, check=False))
+        return True
+    return same(found, fresh)
+
+
+def failure(seed: int, counts: dict[str, int]) -> Any:
+    """The extents at which a seed's programs differ, or None."""
+    rng = random.Random(seed)
+    known = families()
+    steps = rng.randint(4, 30)
+    varied = [k for k in range(3) if rng.random() < 0.7] or [2]
+    extents = [rng.choice(SIZES) for _ in range(3)]
+    for _ in range(ROUNDS):
+        for k in varied:
+            extents[k] = rng.choice(SIZES) if rng.random() < 0.5 else rng.randint(1, 140)
+        made = program(seed, tuple(extents), steps)  # type: ignore[arg-type]
+        if made is not None and not checked(known, made):
+            return tuple(extents), steps
+    counts["arithmetic"] += known.hits
+    counts["lowered"] += known.misses
+    counts["refused"] += known.refused
+    return None
+
+
+def main() -> int:
+    """Command line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--count", type=int, default=1000)
+    parser.add_argument("--seed", type=int, default=0)
+    arguments = parser.parse_args()
+    counts = {"arithmetic": 0, "lowered": 0, "refused": 0}
+    wrong = 0
+    for seed in range(arguments.seed, arguments.seed + arguments.count):
+        found = failure(seed, counts)
+        if found is not None:
+            wrong += 1
+            print(f"seed {seed}: extents {found[0]}, {found[1]} steps")
+    print(f"{arguments.count} seeds, {wrong} wrong, {counts}")
+    return int(wrong > 0)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

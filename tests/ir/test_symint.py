@@ -1,0 +1,127 @@
+"""Integers that remember what was asked about them."""
+
+from __future__ import annotations
+
+import random
+from functools import lru_cache
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from calque.ir.symint import Sizes, SymInt
+
+
+def traced(function: Any, *values: int) -> Any:
+    """(what the function gives with symbols, a function of other values of them)."""
+    sizes = Sizes()
+    found = function(*[sizes.variable(k, v) for k, v in enumerate(values)])
+    return found, sizes.compiled([found.row])
+
+
+def test_arithmetic_is_repeated_for_other_values() -> None:
+    found, guarded = traced(lambda n, m: (n * m + 5) // 3 - n % 4, 10, 7)
+    assert found.value == (10 * 7 + 5) // 3 - 10 % 4
+    assert guarded([10, 7]) == [found.value] and guarded([11, 9]) == [(11 * 9 + 5) // 3 - 11 % 4]
+
+
+@pytest.mark.parametrize(
+    ("ask", "alike", "other"),
+    [
+        (lambda n: n < 20, 19, 20),
+        (lambda n: n == 10, 10, 11),
+        (lambda n: n != 10, 10, 11),
+        (lambda n: n <= 3, 4, 3),
+        (lambda n: n % 5 == 0, 25, 26),
+        (lambda n: bool(n - 10), 10, 9),
+        (lambda n: list(range(n)), 10, 11),
+        (lambda n: int(n), 10, 11),
+        (lambda n: max(n, 16), 12, 17),
+        (lambda n: divmod(n, 8)[0] == 1, 15, 16),
+        (lambda n: abs(n - 12) > 1, 10, 11),
+        (lambda n: (n, 3) == (10, 3), 10, 11),
+        (lambda n: 4 in (n, n + 1), 20, 3),
+    ],
+)
+def test_an_answer_is_a_guard(ask: Any, alike: int, other: int) -> None:
+    def asking(n: Any) -> Any:
+        ask(n)
+        return n * 100
+
+    found, guarded = traced(asking, 10)
+    assert found.value == 1000
+    assert guarded([alike]) == [alike * 100] and guarded([other]) is None
+
+
+def test_keys_that_were_different_stay_different() -> None:
+    sizes = Sizes()
+    n, eight = sizes.variable(0, 10), sizes.constant(8)
+    table = {(n, 1): "n", (eight, 1): "eight"}
+    assert table[n, 1] == "n" and table.get((n + 1, 1)) is None
+    result = n * 2
+    guarded = sizes.compiled([result.row])
+    assert guarded([12]) == [24]
+    assert guarded([8]) is None  # n would be found where 8 is
+    assert guarded([1]) is None  # as would a plain 1
+    assert guarded([7]) is None  # n + 1 would be found where 8 is
+
+
+def test_texts_count_as_keys() -> None:
+    sizes = Sizes()
+    n, m = sizes.variable(0, 10), sizes.variable(1, 11)
+    assert {repr((n, 2)): 1, repr((m, 2)): 2} == {"(10, 2)": 1, "(11, 2)": 2}
+    guarded = sizes.compiled([n.row])
+    assert guarded([5, 6]) == [5] and guarded([5, 5]) is None
+
+
+def test_memory_of_functions_tells_recordings_and_plain_numbers_apart() -> None:
+    @lru_cache
+    def twice(n: Any) -> Any:
+        return n * 2
+
+    assert twice(10) == 20
+    for _ in range(2):
+        sizes = Sizes()
+        found = twice(sizes.variable(0, 10))
+        assert found.__class__ is SymInt and found.sizes is sizes
+
+
+def test_a_division_by_what_has_become_zero_is_another_way() -> None:
+    _, guarded = traced(lambda n: 100 // (n - 3) + n, 10)
+    assert guarded([5]) == [55] and guarded([3]) is None
+
+
+@given(st.integers(0, 10**6), st.lists(st.integers(1, 60), min_size=3, max_size=3), st.lists(st.integers(1, 60), min_size=3, max_size=3))
+def test_a_random_program_takes_the_same_way_or_says_so(seed: int, first: list[int], second: list[int]) -> None:
+    def run(a: Any, b: Any, c: Any) -> list[Any]:
+        rng, pool, said = random.Random(seed), [a, b, c], []
+        known: dict[Any, int] = {}
+        for step in range(12):
+            x, y = rng.choice(pool), rng.choice(pool)
+            kind = rng.randrange(7)
+            if kind == 0 and x % 3 == y % 3:
+                pool.append(x + y)
+            elif kind == 1 and x < y:
+                pool.append(y - x)
+            elif kind == 2:
+                pool.append(x * (y // 4 + 1))
+            elif kind == 3:
+                pool.append(max(x, y) // 2 + 3)
+            elif kind == 4:
+                said.append(known.setdefault((x, y % 5), step))
+            elif kind == 5:
+                said.append(sorted([(x, 1), (y, 0)])[0][1])
+            else:
+                said.append(x == y)
+        return [*said, *pool[3:]]
+
+    sizes = Sizes()
+    found = run(*[sizes.variable(k, v) for k, v in enumerate(first)])
+    rows = [x.row for x in found if x.__class__ is SymInt]
+    guarded = sizes.compiled(rows)
+    assert guarded(first) == [x.value for x in found if x.__class__ is SymInt]
+    again = guarded(second)
+    if again is not None:
+        numbers = iter(again)
+        assert [next(numbers) if x.__class__ is SymInt else x for x in found] == run(*second)

@@ -1,0 +1,119 @@
+"""Structures that come with other sizes are lowered by arithmetic."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import calque
+from calque import nn
+from calque.base.config import settings
+from calque.kernel.sizes import FAMILIES, VARIANTS
+from calque.ops.structure import describe, with_sizes
+from calque.run import dispatch, recorder, trie
+from tests.fuzz.sizes import checked, families, program
+from tests.kernel.programs import Build
+from tests.kernel.random_programs import random_program
+
+
+@pytest.fixture(autouse=True)
+def _nothing_known(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> Iterator[None]:
+    """No plans on the disk, no structures in memory, and every use compared with lowering."""
+    FAMILIES.known.clear()
+    FAMILIES.variants.clear()
+    monkeypatch.setattr(settings, "verify", True)
+    with calque.no_grad():
+        recorder.flush("test")
+    calque.synchronize()
+    yield
+    FAMILIES.known.clear()
+    FAMILIES.variants.clear()
+
+
+def trainer() -> Any:
+    calque.manual_seed(0)
+    model = nn.Sequential(nn.Linear(200, 24), nn.LayerNorm(24), nn.GELU(), nn.Linear(24, 110))
+    optimizer = calque.optim.AdamW(model.parameters(), lr=1e-2)
+
+    def step(rows: int) -> float:
+        rng = np.random.default_rng(rows)
+        x = calque.tensor(rng.standard_normal((rows, 120, 200), dtype=np.float32))
+        optimizer.zero_grad()
+        loss = model(x)[:, :-1].softmax(-1).log().mean()
+        loss.backward()
+        optimizer.step()
+        return float(loss.item())
+
+    return step
+
+
+def test_new_sizes_of_a_training_step_are_lowered_by_arithmetic(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes = [40, 33, 57, 61, 47, 91, 83, 39]
+    step = trainer()
+    before = FAMILIES.hits, FAMILIES.misses
+    found = [step(n) for n in sizes]
+    hits, misses = FAMILIES.hits - before[0], FAMILIES.misses - before[1]
+    assert hits >= len(sizes) - 5 and not FAMILIES.refused, (hits, misses)
+    assert hits + misses >= len(sizes)
+    FAMILIES.known.clear()
+    monkeypatch.setattr(FAMILIES, "learn", lambda *rest: None)  # from nothing each time
+    trie.forget()
+    step = trainer()
+    assert [step(n) for n in sizes] == found
+
+
+def test_a_description_holds_all_of_a_program() -> None:
+    for seed in range(30):
+        program, _, _ = random_program(seed, 20)
+        described = describe(program)
+        assert described is not None
+        again = with_sizes(program, described.sizes.__getitem__)
+        assert again == program
+        assert describe(again) == described
+
+
+def test_sizes_that_differ_leave_the_structure_as_it_is() -> None:
+    def one(n: int, m: int) -> Any:
+        b = Build()
+        x = b.input((n, m))
+        b.add("sum", b.view(x, (m, n), (1, m)), attrs=((1,), False))
+        return describe(b.program(2))
+
+    a, b, c = one(3, 4), one(5, 9), one(3, 4)
+    assert a.structure == b.structure and a.sizes != b.sizes and a == c and a.whole() != b.whole()
+
+
+def test_variants_are_bounded() -> None:
+    known = families()
+    for n in range(2, 120):
+        made = program(11, (n, 3, 5), 25)
+        assert made is not None and checked(known, made)
+    for family in known.known.values():
+        assert len(family.variants) <= VARIANTS
+    assert known.hits > known.misses
+
+
+def test_small_programs_of_a_structure_that_comes_again_are_planned(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A growing sequence: every length is new, the structure is not."""
+    monkeypatch.setattr(settings, "verify", False)
+    calque.synchronize()
+    interpreted = dispatch.DispatchCounters.interpreted
+    for n in range(3, 63):
+        x = calque.arange(float(n))
+        np.testing.assert_allclose(((x * 0.5 + 3.0).tanh() * x).sum().item(), np.sum(np.tanh(np.arange(n) * 0.5 + 3.0) * np.arange(n)), rtol=1e-5)
+    assert dispatch.DispatchCounters.interpreted - interpreted <= dispatch.INTERPRET_TIMES + 8
+
+
+def test_a_result_without_sizes_is_one_too() -> None:
+    """Nothing that is lowered depends on what varies: it is an operand of nothing."""
+    known = families()
+    for n in (40, 50, 60):
+        b = Build()
+        b.input((n, 30))
+        x = b.input((20, 30))
+        b.exp(x)
+        assert checked(known, b.program(2))
+    assert known.hits == 1
