@@ -6,8 +6,9 @@ together hold at most `settings.memo_bytes` (`CALQUE_MEMO_BYTES`), of which each
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import lru_cache
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import lru_cache, wraps
 from typing import Any, TypeVar
 
 from calque.base.config import settings
@@ -97,14 +98,31 @@ def memoised(name: str, entry: int, share: float) -> Callable[[F], F]:
         most = max(LEAST, int(share * settings.memo_bytes) // entry)
         cached = lru_cache(maxsize=most)(function)
 
+        @wraps(function)
+        def remembered(*args: Any, **named: Any) -> Any:
+            return function(*args, **named) if _forgetful else cached(*args, **named)
+
         def measure() -> tuple[int, int]:
             count = cached.cache_info().currsize
             return count, count * entry
 
         register(name, Table(share, measure, most * entry))
-        return cached  # type: ignore[return-value]
+        return remembered  # type: ignore[return-value]
 
     return decorate
+
+
+_forgetful: list[None] = []  # as long as there is anything in it, nothing is looked up
+
+
+@contextmanager
+def forgetful() -> Iterator[None]:
+    """Functions that are `memoised` are computed: their arguments are no numbers, and looking them up would mean something (see `ir/symint.py`)."""
+    _forgetful.append(None)
+    try:
+        yield
+    finally:
+        _forgetful.pop()
 
 
 def measured() -> dict[str, dict[str, int]]:

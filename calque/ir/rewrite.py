@@ -56,7 +56,7 @@ class Graph:
         if len(inputs) == 2 and inputs[0] > inputs[1] and node.op.name in COMMUTATIVE:
             inputs = (inputs[1], inputs[0])
         attrs: Any = node.attrs
-        if not inputs and attrs:
+        if node.op.name == "constant":
             attrs = (repr(attrs[0]), *attrs[1:])  # constants: 0.0 and -0.0, 1 and True are different
         key = (node.op.name, inputs, attrs, node.dtype)
         found = self.known.get(key)

@@ -4,9 +4,9 @@ Code that decides by sizes runs once with `SymInt`s in place of the sizes that v
 (equal? below? a multiple?) is a *guard*. `Sizes.compiled` is a function of other sizes: if every guard has the same answer there, the code would have
 taken the same way, and its results are the recorded expressions.
 
-Whatever leaves this arithmetic (`range`, `int`, NumPy) gets the number, and the guard that it is this number. A dictionary asks whether keys are
-equal only if their hashes are, so all integers that were hashed are taken to have been compared: the guard is that those that were equal are so
-again, and no others. So what does not vary is a `SymInt` as well, if it is a number of the program or computed from one; -1, 0 and 1 are plain.
+Whatever leaves this arithmetic (`range`, `int`, a text, NumPy) gets the number, and the guard that it is this number. A dictionary compares keys only if
+their hashes are equal, so all `SymInt`s of a recording have one hash, and what does not vary is a `SymInt` as well if it is a number of the program or
+computed from one. Only -1, 0 and 1 are plain: a guard says that nothing that was hashed is one of them.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from math import isfinite
 from typing import Any
 
 PLAIN = (-1, 0, 1)
+_PLAIN = frozenset(PLAIN)
 _ARITHMETIC = ("add", "sub", "mul", "floordiv", "mod", "truediv")
 _COMPARE = ("lt", "le", "gt", "ge", "eq", "ne")
 _FUNCTIONS: dict[str, Callable[[Any, Any], Any]] = {name: getattr(operator, name) for name in (*_ARITHMETIC, *_COMPARE)}
@@ -32,11 +33,10 @@ class SymInt:
 
     def __hash__(self) -> int:
         self.sizes.keys[self.row] = None
-        return hash((self.sizes.salt, self.value))
+        return self.sizes.salt
 
     def __repr__(self) -> str:
-        self.sizes.keys[self.row] = None  # texts are compared as well
-        return repr(self.value)
+        return repr(self.sizes.pinned(self))
 
     def __bool__(self) -> bool:
         return bool(self.sizes.ask("ne", self, 0))
@@ -85,7 +85,7 @@ class Sizes:
     comparisons that depend on a variable."""
 
     def __init__(self) -> None:
-        self.salt = object()  # memory of other recordings, and of plain numbers, does not know these
+        self.salt = hash((SymInt, id(self)))
         self.rows: list[tuple[Any, ...]] = []
         self.values: list[Any] = []
         self.varies: list[bool] = []
@@ -177,17 +177,7 @@ class Guarded:
         self.steps = [(_FUNCTIONS[op], place[a], place[b]) for op, a, b in map(sizes.rows.__getitem__, computed)]
         self.guards = [(_FUNCTIONS[op], place[a], place[b], answer) for (op, a, b), answer in sizes.asked.items()]
         self.results = [place[row] for row in results]
-        self._keys(sizes, place)
-
-    def _keys(self, sizes: Sizes, place: dict[int, int]) -> None:
-        """The hashed numbers, of which those that were equal must be so again, and no others."""
-        groups: dict[Any, list[int]] = {}
-        for row in sizes.keys:
-            groups.setdefault(sizes.values[row], []).append(row)
-        for rows in groups.values():
-            self.guards += [(operator.eq, place[rows[0]], place[row], True) for row in rows[1:] if sizes.varies[row] or sizes.varies[rows[0]]]
-        self.distinct = [place[rows[0]] for rows in groups.values()]
-        self.plain = [k for k in PLAIN if k not in groups]
+        self.hashed = [place[row] for row in sizes.keys if sizes.varies[row]]
 
     def __call__(self, variables: Sequence[int]) -> list[Any] | None:
         values = [*self.constants, *[variables[k] for k in self.order]]
@@ -200,7 +190,7 @@ class Guarded:
                     return None
         except (ZeroDivisionError, ValueError, OverflowError):  # the code would have gone another way before
             return None
-        if len({*self.plain, *[values[k] for k in self.distinct]}) != len(self.plain) + len(self.distinct):
+        if not _PLAIN.isdisjoint([values[k] for k in self.hashed]):
             return None
         return [values[k] for k in self.results]
 

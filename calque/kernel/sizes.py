@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from calque.base.cache import Cache
+from calque.base.cache import Cache, forgetful
 from calque.ir.program import Program
 from calque.ir.symint import PLAIN, Sizes, SymInt
 from calque.kernel.assemble import Entry
@@ -156,7 +156,8 @@ class Variant:
         def size(k: int) -> Any:
             return sizes.variable(known[k], listed[k]) if k in known else sizes.constant(listed[k])
 
-        found = lower(with_sizes(program, size))
+        with forgetful():
+            found = lower(with_sizes(program, size))
         self.cls, self.output_alias, p = found.facts.cls, found.facts.output_alias, found.program
         self.rest = (p.outputs, p.donated, p.updates, p.checks, p.name, p.late)
         self.template = Template(sizes, (p.nodes, found.entries))

@@ -56,23 +56,23 @@ def test_an_answer_is_a_guard(ask: Any, alike: int, other: int) -> None:
 
 def test_keys_that_were_different_stay_different() -> None:
     sizes = Sizes()
-    n, eight = sizes.variable(0, 10), sizes.constant(8)
+    n, eight, twelve = sizes.variable(0, 10), sizes.constant(8), sizes.constant(12)
     table = {(n, 1): "n", (eight, 1): "eight"}
-    assert table[n, 1] == "n" and table.get((n + 1, 1)) is None
+    assert table[n, 1] == "n" and table.get((n + 1, 1)) is None and {twelve: 12}[twelve] == 12
     result = n * 2
     guarded = sizes.compiled([result.row])
-    assert guarded([12]) == [24]
+    assert guarded([12]) == [24]  # they are in no table together
     assert guarded([8]) is None  # n would be found where 8 is
     assert guarded([1]) is None  # as would a plain 1
     assert guarded([7]) is None  # n + 1 would be found where 8 is
 
 
-def test_texts_count_as_keys() -> None:
+def test_a_text_holds_for_its_number_alone() -> None:
     sizes = Sizes()
     n, m = sizes.variable(0, 10), sizes.variable(1, 11)
-    assert {repr((n, 2)): 1, repr((m, 2)): 2} == {"(10, 2)": 1, "(11, 2)": 2}
-    guarded = sizes.compiled([n.row])
-    assert guarded([5, 6]) == [5] and guarded([5, 5]) is None
+    assert repr((n, 2)) == "(10, 2)"
+    guarded = sizes.compiled([m.row])
+    assert guarded([10, 6]) == [6] and guarded([5, 6]) is None
 
 
 def test_memory_of_functions_tells_recordings_and_plain_numbers_apart() -> None:
@@ -120,7 +120,7 @@ def test_a_random_program_takes_the_same_way_or_says_so(seed: int, first: list[i
     found = run(*[sizes.variable(k, v) for k, v in enumerate(first)])
     rows = [x.row for x in found if x.__class__ is SymInt]
     guarded = sizes.compiled(rows)
-    assert guarded(first) == [x.value for x in found if x.__class__ is SymInt]
+    assert guarded(first) in (None, [x.value for x in found if x.__class__ is SymInt])  # None: a key was 1 or 0
     again = guarded(second)
     if again is not None:
         numbers = iter(again)
