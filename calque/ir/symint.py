@@ -5,7 +5,7 @@ Code that decides by sizes runs once with `SymInt`s in place of the sizes that v
 taken the same way, and its results are the recorded expressions.
 
 Whatever leaves this arithmetic (`range`, `int`, a text, NumPy) gets the number, and the guard that it is this number. A dictionary compares keys only
-if their hashes are equal, so all `SymInt`s of a recording have one hash, and what does not vary is a `SymInt` as well if it is a number of the program
+if their hashes are equal, so all `SymInt`s of a recording have one hash, and what does not vary is a `SymInt` as well if it is a number of a program
 or computed from one. Only -1, 0 and 1 are plain: a guard says that nothing that was hashed is one of them.
 """
 
