@@ -204,7 +204,7 @@ def _bring(module: Module) -> None:
             _load(missing, _Objects(missing, current()).all())
 
 
-@memoised("modules of loops", 6_000, 1 / 128)
+@memoised("modules of loops", 6_000, 1 / 256)
 def _loop(kernel: LoopKernel, target: TargetInfo) -> Module:
     description = f"{kernel}\nscalars {' '.join(d.name for d in kernel.scalars)}"
     key = content_key("loop", description, target)
