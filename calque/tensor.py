@@ -157,14 +157,14 @@ def attach_node(out: Tensor, edge: trie.Edge, op: OpDef, operands: tuple[Any, ..
     saves = op.save_table[mask] if mask < len(op.save_table) else op.saves(mask)
     if saves:
         saved: dict[int, Any] = {}
-        versions = []
+        versions: tuple[int, ...] = ()  # the collector looks at a tuple of numbers once, and at a list for ever
         for position in saves:
             if position < 0:
                 saved[-1] = out._storage  # the storage alone: keeping the handle would make a reference cycle
-                versions.append(0)
+                versions += (0,)
             else:
                 value = saved[position] = operands[position]
-                versions.append(value._storage.version if value.__class__ in TENSOR_TYPES else 0)
+                versions += (value._storage.version if value.__class__ in TENSOR_TYPES else 0,)
         node.saved, node.versions = saved, versions
     else:
         node.saved, node.versions = None, ()
@@ -349,14 +349,14 @@ def _attach_binary(out: Tensor, edge: trie.Edge, op: OpDef, save_table: Any, a: 
     saves = save_table[(first is not None) + 2 * (second is not None)]
     if saves:
         saved: dict[int, Any] = {}
-        versions = []
+        versions: tuple[int, ...] = ()
         for position in saves:
             if position < 0:
                 saved[-1] = out._storage
-                versions.append(0)
+                versions += (0,)
             else:
                 value = saved[position] = a if position == 0 else b
-                versions.append(0 if position and kind is float else value._storage.version)
+                versions += (0 if position and kind is float else value._storage.version,)
         node.saved, node.versions = saved, versions
     else:
         node.versions = ()

@@ -63,15 +63,18 @@ def with_gradient(
         shown[k] = wrap(v._storage, v._layout)
     for x in inputs:
         versions.append(0 if x is None else x._storage.version)
-    node = function_node(label, inputs, tuple(layouts), _adapter(forward, backward))
+    rule = backward if getattr(backward, "__code__", None) is RULE else formula(forward, backward)
+    node = function_node(label, inputs, tuple(layouts), rule)
     node.where = state.trace.cur.line
     node.saved = dict(enumerate(inputs)) if reads else {}
-    node.versions = versions[:] if reads else []
+    node.versions = before = tuple(versions)
+    if not reads:
+        node.versions = ()
     for k in uses:
         storage = values[k]._storage
         node.saved[-1 - k] = storage
-        node.versions.append(storage.version)
-    node.context = (inputs, versions, tuple(shown))
+        node.versions += (storage.version,)
+    node.context = (inputs, before, tuple(shown))
     targets = (node,) if count == 1 else output_nodes(node, count)
     for out, target in zip(values, targets, strict=False):
         if out._base is not None:
@@ -80,7 +83,9 @@ def with_gradient(
     return values if every else values[0] if count == 1 else values[:count]
 
 
-def _adapter(forward: Forward, backward: Backward) -> Callable[[Any, list[Any]], tuple[Any, ...]]:
+def formula(forward: Forward, backward: Backward) -> Callable[[Any, list[Any]], tuple[Any, ...]]:
+    """The rule of a node, from its formulas: what `with_gradient` takes for `backward` as well, from a function that has the same ones for long."""
+
     def apply(node: Any, grads: list[Any]) -> tuple[Any, ...]:
         inputs, versions, values = node.context
         if local.state.grad:
@@ -96,5 +101,5 @@ def _adapter(forward: Forward, backward: Backward) -> Callable[[Any, list[Any]],
     return apply
 
 
-_code = _adapter(print, print).__code__  # type: ignore[attr-defined, arg-type]
-COMPOSITES[_code] = _code.co_freevars.index("backward")
+RULE = formula(print, print).__code__  # type: ignore[attr-defined, arg-type]
+COMPOSITES[RULE] = RULE.co_freevars.index("backward")

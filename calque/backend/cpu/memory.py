@@ -110,6 +110,7 @@ class Pool:
 
     def __init__(self, family: list[Pool] | None = None) -> None:
         self.returned: deque[_Block] = deque()
+        self._back = self.returned.append
         self._out: dict[int, _Block] = {}  # address -> block that somebody has
         self._lock = threading.RLock()  # see `_apart`
         self._free: dict[int, list[int]] = {}  # size -> addresses, least recently used size first
@@ -176,7 +177,7 @@ class Pool:
     def _hand_out(self, size: int, address: int) -> Any:
         kind = _TYPES.get(size) or _TYPES.keep(size, ctypes.c_char * size)
         memory = kind.from_address(address)
-        self._out[address] = block = _Block(memory, self.returned.append)
+        self._out[address] = block = _Block(memory, self._back)
         block.size, block.address = size, address
         if config.settings.poison:
             poison(memory)

@@ -6,10 +6,11 @@ from typing import Any
 
 from calque import functional as T
 from calque.base import dtypes as dt
+from calque.base.cache import memoised
 from calque.base.errors import no_tensor
 from calque.functional.common import cast
-from calque.nn.functional.rows import largest, one_dim, positions, powers, total, wide
-from calque.nn.gradient import Saved, with_gradient
+from calque.nn.functional.rows import Dims, largest, one_dim, positions, powers, total, wide
+from calque.nn.gradient import Saved, formula, with_gradient
 from calque.run.source import warn_user
 from calque.tensor import Tensor
 
@@ -45,8 +46,15 @@ def softmax(input: Tensor, dim: int | None = None, _stacklevel: int = 3, dtype: 
     tensor([0.2500, 0.2500, 0.2500, 0.2500])
     """
     input, d = _prepared("softmax", input, dim, dtype)
-    dims = (d,) if input._layout.ndim else ()
-    kind = input._layout.dtype
+    forward, rule = _softmax((d,) if input._layout.ndim else (), input._layout.dtype)
+    out = with_gradient("SoftmaxBackward0", forward, rule, (input,), uses=(0,), reads=False)
+    out._is_softmax = d
+    return out  # type: ignore[no-any-return]
+
+
+@memoised("formulas of softmax", 1500, 1 / 512)
+def _softmax(dims: Dims, kind: dt.DType) -> tuple[Any, Any]:
+    """(forward, rule of the gradient)."""
 
     def forward(x: Tensor) -> tuple[Any, ...]:
         x = wide(x)
@@ -58,16 +66,19 @@ def softmax(input: Tensor, dim: int | None = None, _stacklevel: int = 3, dtype: 
         gy = wide(g) * y
         return (cast(gy - y * total(gy, dims), kind),)
 
-    out = with_gradient("SoftmaxBackward0", forward, backward, (input,), uses=(0,), reads=False)
-    out._is_softmax = d
-    return out  # type: ignore[no-any-return]
+    return forward, formula(forward, backward)
 
 
 def log_softmax(input: Tensor, dim: int | None = None, _stacklevel: int = 3, dtype: Any = None) -> Tensor:
     """log(softmax(x)) along `dim`, computed stably: (*) -> (*)."""
     input, d = _prepared("log_softmax", input, dim, dtype)
-    dims = (d,) if input._layout.ndim else ()
-    kind = input._layout.dtype
+    forward, rule = _log_softmax((d,) if input._layout.ndim else (), input._layout.dtype)
+    return with_gradient("LogSoftmaxBackward0", forward, rule, (input,), uses=(0,), reads=False)  # type: ignore[no-any-return]
+
+
+@memoised("formulas of log_softmax", 1500, 1 / 512)
+def _log_softmax(dims: Dims, kind: dt.DType) -> tuple[Any, Any]:
+    """(forward, rule of the gradient)."""
 
     def forward(x: Tensor) -> tuple[Any, ...]:
         x = wide(x)
@@ -78,7 +89,7 @@ def log_softmax(input: Tensor, dim: int | None = None, _stacklevel: int = 3, dty
         g = wide(g)
         return (cast(g - powers(wide(saved.values[0])) * total(g, dims), kind),)
 
-    return with_gradient("LogSoftmaxBackward0", forward, backward, (input,), uses=(0,), reads=False)  # type: ignore[no-any-return]
+    return forward, formula(forward, backward)
 
 
 def softmin(input: Tensor, dim: int | None = None, _stacklevel: int = 3, dtype: Any = None) -> Tensor:
