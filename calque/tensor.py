@@ -347,7 +347,13 @@ def _attach_binary(out: Tensor, edge: trie.Edge, op: OpDef, save_table: Any, a: 
     node.hooks = node.retain = node.saved = None
     node.freed = ""
     saves = save_table[(first is not None) + 2 * (second is not None)]
-    if saves:
+    if not saves:
+        node.versions = ()
+    elif len(saves) == 1 and saves[0] >= 0:
+        position = saves[0]
+        value = a if position == 0 else b
+        node.saved, node.versions = {position: value}, (0 if position and kind is float else value._storage.version,)
+    else:
         saved: dict[int, Any] = {}
         versions: tuple[int, ...] = ()
         for position in saves:
@@ -358,8 +364,6 @@ def _attach_binary(out: Tensor, edge: trie.Edge, op: OpDef, save_table: Any, a: 
                 value = saved[position] = a if position == 0 else b
                 versions += (0 if position and kind is float else value._storage.version,)
         node.saved, node.versions = saved, versions
-    else:
-        node.versions = ()
     out._grad_fn = node
     out._requires_grad = True
 
@@ -478,14 +482,16 @@ def read(t: Tensor, reason: str = "read") -> np.ndarray[Any, Any]:
 
 def read_number(t: Tensor, reason: str, convert: Callable[[Any], Any]) -> Any:
     """`convert` applied to the values: what Python decides on. While a call is recorded for replay, the replay looks again."""
-    capture = local.state.capture
-    if capture is None or t._layout.device is META:
-        buffer = t._storage.buffer
-        if buffer is None or buffer.task is not None or buffer.array is None:
-            return convert(read(t, reason))
-        raise_pending()  # `read` without the calls that nothing needs here: a loop waits for its loss, and then for what follows
-        return convert(strided(buffer.array, t._layout))
-    return capture.read(t._storage, t._layout, reason, convert)
+    capture, storage, view = local.state.capture, t._storage, t._layout
+    if view.device is META:
+        return convert(read(t, reason))
+    if capture is not None:
+        return capture.read(storage, view, reason, convert)
+    buffer = storage.buffer or recorder.materialise(storage, reason)
+    if buffer.task is not None or buffer.array is None:
+        return convert(read(t, reason))
+    raise_pending()  # `read` without the calls that nothing needs here: a loop waits for its loss, and then for what follows
+    return convert(strided(buffer.array, view))
 
 
 def upload(values: np.ndarray[Any, Any], dtype: dt.DType, shape: tuple[int, ...] | None = None) -> Tensor:

@@ -236,9 +236,12 @@ def tolist(input: Tensor) -> Any:
         raise out_of_memory(error, "tolist", f"the numbers of a tensor of shape {tuple(input._layout.shape)}") from None
 
 
+_PYTHON = (float, int, bool)  # a 16-bit float is none of them
+
+
 def _element(values: Any) -> Any:
     value = values.item()
-    return float(value) if values.dtype.kind not in "biu" else value
+    return value if value.__class__ in _PYTHON else float(value)
 
 
 def _nested(values: Any) -> Any:

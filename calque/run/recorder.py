@@ -458,7 +458,7 @@ def flush(reason: str, awaited: bool = False, wanted: tuple[int, ...] = ()) -> N
 
 def count_flush(edge: Edge, reason: str, frames: int) -> list[Any] | None:
     """A flush at `edge`, `frames` frames of ours below the one that may be the user's; gives the counters of that line. (Three more stand between
-    `flush` and the user if somebody waits for a value: `materialise`, `realise` and who reads.)"""
+    `flush` and the user if somebody waits for a value: `materialise`, its caller and who reads.)"""
     global _TICK
     _TICK += 1
     edge.used = _TICK
