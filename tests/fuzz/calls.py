@@ -129,10 +129,13 @@ class Text:
         name, shape = self._any()
         size = (int(np.prod(shape)),)
         choices = [(f"flat({name})[0]", size), (f"flat({name})[1]", size), (f"doubled({name})", shape), (f"written({name})", shape)]
+        choices += [(f"own({name}, w)", shape), (f"again({name}, w)", shape)]
         return [self._new(*self.rng.choice([*choices, (f"{'shown' if shape else 'doubled'}({name})", shape)]))]
 
     def _train(self) -> list[str]:
         name, _ = self._any()
+        if self.rng.random() < 0.3:
+            return [self._new(f"T.autograd.grad(({name}.sum() * w * w).sum(), w, create_graph=True)[0]", self.captured[0][1])]
         lines = ["w.grad = None", f"({name}.sum() * w.sum()).backward()", "with T.no_grad(): w.sub_(w.grad.clamp(-2, 2))"]
         return lines if self.rng.random() < 0.5 else ["w.grad = None", f"v = T.autograd.grad(({name}.sum() * w).sum(), w)[0]"]
 
@@ -311,6 +314,19 @@ def written(a):
  b = a.clone()
  b.add_(a)
  return b
+class Own(T.autograd.Function):
+ @staticmethod
+ def forward(ctx, a, b):
+  ctx.save_for_backward(a, b)
+  return a * b.sum()
+ @staticmethod
+ def backward(ctx, g):
+  a, b = ctx.saved_tensors
+  return g * b.sum(), (g * a).sum() * b.detach().clamp(1, 1)
+def own(a, b):
+ return Own.apply(a, b)
+def again(a, b):
+ return T.utils.checkpoint.checkpoint(lambda x: x * b.sum() + x, a * 1, use_reentrant=False)
 """
 
 
