@@ -13,6 +13,7 @@ from typing import Any
 
 from calque.autograd.api import passing_on
 from calque.autograd.assign import continue_history, refresh_views
+from calque.hybrid.graph import Unsupported
 from calque.run.nodes import StandIn
 from calque.run.versions import Silent
 from calque.tensor import GradNode, Tensor, wrap
@@ -171,8 +172,10 @@ def views_among(outputs: list[Tensor], tensors: Sequence[Tensor], reached: Seque
         base = t._base
         if base is None:
             continue
+        if all(storage is not t._storage for _, _, storage in whole.get(id(base), [("", 0, base._storage)])):
+            raise Unsupported("exchanges the data of a view that it returns")
         if id(base) not in whole:
-            if base._storage is not t._storage or (inner.count(id(base)) < 2 and base._views.__class__ is not Silent):
+            if inner.count(id(base)) < 2 and base._views.__class__ is not Silent:
                 continue
             whole[id(base)] = [("output", len(outputs), base._storage)]
             outputs.append(base)

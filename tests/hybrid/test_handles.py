@@ -396,6 +396,21 @@ def test_data_of_an_argument_is_exchanged_while_a_view_keeps_the_memory_that_bot
     assert alike(lambda x: x @ x.t(), use, 9) >= 6
 
 
+def test_a_view_that_a_call_returns_after_an_exchange_of_its_data() -> None:
+    def function(x: Any) -> Any:
+        v = x.view(-1)
+        v.data = v * 2
+        return v
+
+    def use(call: Any, k: int) -> Any:
+        found = call(numbers(k, 2, 3).requires_grad_()[0])
+        with pytest.raises(AutogradError, match="leaf"):
+            found.add_(1)
+        return found.tolist()
+
+    alike(function, use)
+
+
 HISTORIES: list[Callable[[Any], Any]] = [lambda w: w * 1, lambda w: (w + 1) * 3, lambda w: w * w, lambda w: w.t().t() * 5]
 
 
