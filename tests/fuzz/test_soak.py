@@ -8,7 +8,8 @@ import pytest
 
 from tests.fuzz.soak import KINDS, MOST, apart
 
-AT_REST = ("failing", "indexing", "lines", "programs")  # so soon; the heap of the others goes on settling for thousands of programs (decision 0057)
+AT_REST = ("failing", "indexing", "lines", "programs", "small", "threads", "training")
+"""So soon; the heap of the others goes on settling for thousands of programs (decision 0057)."""
 pytestmark = pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="the system does not tell the size of a process")
 
 
