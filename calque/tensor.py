@@ -140,10 +140,12 @@ def attach_node(out: Tensor, edge: trie.Edge, op: OpDef, operands: tuple[Any, ..
     if out._layout.dtype.category != 2:
         return
     targets: list[Any] = []
-    mask, bit, vjps = 0, 1, op.vjp
+    mask, bit, rules = 0, 1, op.vjp
+    every = rules.__class__ is not tuple  # `OperandRules`, which would make a rule of each operand to say that there is one
     for operand in operands:
         target = None
-        if operand.__class__ in TENSOR_TYPES and operand._requires_grad and len(targets) < len(vjps) and vjps[len(targets)] is not None:
+        if (operand.__class__ in TENSOR_TYPES and operand._requires_grad
+                and (every or (len(targets) < len(rules) and rules[len(targets)] is not None))):  # fmt: skip
             target = operand._grad_fn or operand
             mask |= bit
         targets.append(target)
