@@ -193,7 +193,7 @@ def record(op: OpDef, operands: tuple[Any, ...], attrs: tuple[Any, ...] = ()) ->
     edge = trace.cur.next.get(key)
     if edge is None:
         layouts = tuple([_dense_of(x) for x in operands])
-        edge = (recorder.grow_shifted if op in recorder.WITH_OFFSET else grow)(trace, key, op, sources, attrs, layouts)
+        edge = recorder.grow_general(trace, op, sources, attrs, there, layouts, False)
     if edge.op is op:
         out = finish(trace, edge)
     else:  # its offset is a run-time argument
@@ -224,11 +224,7 @@ def _record_numbers(op: OpDef, operands: tuple[Any, ...], attrs: tuple[Any, ...]
     edge = trace.cur.next.get(key)
     if edge is None:
         layouts = tuple([x[1] if x.__class__ is tuple else _dense_of(x) for x in operands])
-        if baked:
-            family = (op, tuple([("s", x[2]) if x.__class__ is tuple and x[0] == "c" else x for x in sources]), there)
-            edge, _ = grow_constant(trace, family, sources, op, sources, attrs, layouts)
-        else:
-            edge = (recorder.grow_shifted if op in recorder.WITH_OFFSET else grow)(trace, key, op, sources, attrs, layouts)
+        edge = recorder.grow_general(trace, op, sources, attrs, there, layouts, baked)
     if edge.op is not op:
         op = edge.op
         plain.append(attrs[-1])

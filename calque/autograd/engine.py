@@ -8,10 +8,12 @@ from __future__ import annotations
 import heapq
 from collections.abc import Sequence
 from itertools import accumulate
+from types import FunctionType
 from typing import Any
 
 import numpy as np
 
+from calque.autograd import template
 from calque.autograd.moving import move
 from calque.base.errors import AutogradError, DTypeError, NonFiniteError, ShapeError
 from calque.base.layout import Layout
@@ -19,7 +21,7 @@ from calque.base.text import described, function_name
 from calque.ops.opdef import get
 from calque.run import recorder
 from calque.run.capture import abort
-from calque.run.nodes import CallNode, StandIn
+from calque.run.nodes import VIEW_RULE, CallNode, StandIn
 from calque.run.others import SECTION, handed_over
 from calque.run.recorder import Storage, local
 from calque.run.source import user_line
@@ -145,13 +147,16 @@ def apply_node(node: GradNode, grad: Any, keep: bool) -> Sequence[Any]:
     """Gradients of a node's operands (None where not needed)."""
     if node.freed:
         raise second_time(node, node.freed)
-    check_saved(node)
+    known = template.possible(local.state)  # whether rules need not run
     result: Sequence[Any]
     if isinstance(node, FunctionNode):
-        grads = grad if isinstance(grad, list) else [grad]
-        result = node.backward(node, grads)
+        rule: Any = node.backward
+        if known and rule.__class__ is FunctionType and rule.__code__ is VIEW_RULE:
+            result = template.view(node, grad, _apply_function)
+        else:
+            result = _apply_function(node, grad)
     else:
-        result = _apply_primitive(node, grad)
+        result = template.primitive(node, grad, _apply_primitive) if known else _apply_primitive(node, grad)
     if not keep and (node.saved is not None or (isinstance(node, FunctionNode) and node.context is not None)):
         free(node, local.state.started)
     return result
@@ -180,7 +185,14 @@ def _freed(*_: Any) -> Any:
     raise AssertionError("a freed node was applied")
 
 
+def _apply_function(node: Any, grad: Any) -> Sequence[Any]:
+    check_saved(node)
+    result: Sequence[Any] = node.backward(node, grad if isinstance(grad, list) else [grad])
+    return result
+
+
 def _apply_primitive(node: GradNode, grad: Any) -> list[Any]:
+    check_saved(node)
     edge = node.edge
     op = edge.op
     saved = node.saved
@@ -248,6 +260,7 @@ class _Pass:
         self.collected: dict[int, Any] = {}
         self.wanted = {id(w) for w in wanted} if wanted is not None else set()
         self.needed = _reaches(roots, self.wanted) if wanted is not None else None
+        self.appends = template.at_once(local.state)
 
     def send(self, target: Any, gradient: Any, index: int = 0) -> None:
         """Add a gradient to what waits for `target`."""
@@ -290,29 +303,52 @@ class _Pass:
 
     def run(self) -> None:
         """Work through the heap."""
-        state = local.state
+        state, heap, pending, needed, keep = local.state, self.heap, self.pending, self.needed, self.keep
         oldest = 0 if state.capture is None else state.capture.oldest
-        while self.heap:
-            _, key, node = heapq.heappop(self.heap)
-            gradient = self.pending.pop(key)
+        while heap:
+            _, key, node = heapq.heappop(heap)
+            gradient = pending.pop(key)
             if self.stop and key in self.wanted:
                 self.collected[key] = gradient
                 continue
-            gradient = _run_hooks(node, gradient)
+            if node.hooks or node.retain is not None:
+                gradient = _run_hooks(node, gradient)
+                self.appends = template.at_once(state)
             if key in self.wanted:
                 self.collected[key] = gradient
-            if isinstance(node, OutputNode):
+            if node.__class__ is OutputNode:
                 self.send(node.next[0], gradient, node.index)
-            elif self.needed is None or any(t is not None and id(t) in self.needed for t in node.next):
+            elif needed is None or any(t is not None and id(t) in needed for t in node.next):
                 if node.number < oldest:  # the next call may come with another history
                     abort("differentiates through the history of an argument or of a tensor that it reaches")
-                state.applied = node
-                gradients = apply_node(node, gradient, self.keep)
-                state.applied = None
+                gradients = node.edge.gradients(state.trace, node, gradient) if self.appends and node.__class__ is GradNode else None
+                if gradients is None:
+                    state.applied = node
+                    gradients = apply_node(node, gradient, keep)
+                    state.applied = None
+                    self.appends = template.at_once(state)  # Python of the user's may have run
+                elif node.saved is not None and not keep:
+                    free(node, state.started)
                 if Engine.check_nan:
                     _check_nan(node, gradients)
-                for target, g in zip(node.next, gradients, strict=True):
-                    self.send(target, g)
+                self._send_all(node.next, gradients)
+
+    def _send_all(self, targets: Sequence[Any], gradients: Sequence[Any]) -> None:
+        """`send` for all targets of a node."""
+        pending = self.pending
+        for target, g in zip(targets, gradients, strict=True):
+            if g is None or target is None:
+                continue
+            if target.__class__ is GradNode and g.__class__ is Tensor and self.needed is None:  # nothing of what `send` looks for
+                key = id(target)
+                waiting = pending.get(key)
+                if waiting is None:
+                    heapq.heappush(self.heap, (-target.number, key, target))
+                    pending[key] = g
+                else:
+                    pending[key] = waiting + g
+            else:
+                self.send(target, g)
 
 
 def _propagate(

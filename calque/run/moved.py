@@ -24,6 +24,7 @@ from calque.run.recorder import (
     _record_update,
     grow,
     grow_constant,
+    grow_general,
     local,
     view_slot,
 )
@@ -189,11 +190,8 @@ class _Move:
                     sources.append(self._slot(source))
             there = key[2]
             found = trace.cur.next.get((op, tuple(sources), there))
-            if found is None and baked:
-                family = (op, tuple([("s", x[2]) if x.__class__ is tuple and x[0] == "c" else x for x in sources]), there)
-                found, _ = grow_constant(trace, family, tuple(sources), op, tuple(sources), edge.attrs, layouts)
-            elif found is None:
-                found = grow(trace, (op, tuple(sources), there), op, tuple(sources), edge.attrs, layouts)
+            if found is None:
+                found = grow_general(trace, op, tuple(sources), edge.attrs, there, layouts, baked)
             given = [o for o, source in zip(operands, found.inputs, strict=True) if source.__class__ is tuple and source[0] == "s"]
         elif len(key) == 3 and edge.inputs[1].__class__ is tuple:
             i = self._slot(edge.inputs[0])

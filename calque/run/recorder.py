@@ -33,6 +33,8 @@ from calque.run.numbers import Number
 from calque.run.others import LOCK, foreign_buffer
 from calque.run.places import SEVERAL, Split, build_program, floating_outputs, place_of, split
 from calque.run.source import user_line
+from calque.run.storage import Storage as Storage
+from calque.run.storage import realised as realised
 from calque.run.trie import BOUND, Counters, Edge, beat, evict, full, loosen, retire, root, varies
 
 INPUT = opdef.get("input")
@@ -43,33 +45,6 @@ UPDATE_AT = opdef.get("update_at")
 WITH_OFFSET = {VIEW: VIEW_AT, UPDATE: UPDATE_AT}
 """The same with the offset as their last operand."""
 _getrefcount = sys.getrefcount
-
-
-class Storage:
-    """The current value behind one or more tensor handles.
-
-    `layout`: dense layout of the value. `buffer` is None while the value is only recorded; `home` then is the buffer the value will replace.
-    `version` counts in-place writes. `writer` is the edge of the last in-place write. `silent` is unset in most, see `versions`.
-    """
-
-    __slots__ = ("trace", "slot", "layout", "buffer", "home", "version", "writer", "silent", "__weakref__")
-    trace: "Trace | None"
-    slot: int
-    layout: Layout
-    buffer: Buffer | None
-    home: Buffer | None
-    version: int
-    writer: "Edge | None"
-    silent: tuple[int, int, int]
-    __weakref__: Any
-
-
-def realised(buffer: Buffer, value: Layout) -> Storage:
-    """A storage whose value exists already."""
-    storage = Storage()
-    storage.trace, storage.slot, storage.layout, storage.buffer = None, -1, value, buffer
-    storage.home, storage.version, storage.writer = None, 0, None
-    return storage
 
 
 class Trace:
@@ -144,10 +119,11 @@ BACKWARD = " (backward)"
 
 
 def grow(
-    trace: Trace, key: Any, op: Any, inputs: tuple[Any, ...], attrs: tuple[Any, ...], layouts: tuple[Any, ...], device: Device | None = None
-) -> Edge:
+    trace: Trace, key: Any, op: Any, inputs: tuple[Any, ...], attrs: tuple[Any, ...], layouts: tuple[Any, ...], device: Device | None = None,
+    line: str | None = None,
+) -> Edge:  # fmt: skip
     """Cold path: infer the result, check the operands and add an edge. Raises the user's errors; nothing is recorded then. `device`: of the
-    result, whatever those of the operands are."""
+    result, whatever those of the operands are. `line`: what `recording_line` says, if that is known."""
     forced = device is not None
     if InUse.several and not forced:
         device = place_of(trace, op, inputs, layouts, local.state.device)
@@ -155,7 +131,7 @@ def grow(
     value = _results.get(rule) or _results.keep(rule, _result(op, attrs, layouts, device or CPU))
     if value.nbytes > _HUGE and op.name in _FROM_NOTHING and value.device is not META:
         require_memory(value.nbytes)
-    edge = Edge(trace.cur, op, inputs, attrs, value, recording_line())
+    edge = Edge(trace.cur, op, inputs, attrs, value, recording_line() if line is None else line)
     edge.fixed = forced or (local.state.device is not None and not any(isinstance(source, int) for source in inputs))
     edge.input_layouts = layouts
     if edge.rhythm is not None:
@@ -178,8 +154,9 @@ def _result(op: Any, attrs: tuple[Any, ...], layouts: tuple[Any, ...], device: D
 
 
 def grow_constant(
-    trace: Trace, family: tuple[Any, ...], tag: Any, op: Any, inputs: tuple[Any, ...], attrs: tuple[Any, ...], layouts: tuple[Any, ...]
-) -> tuple[Edge, Any]:
+    trace: Trace, family: tuple[Any, ...], tag: Any, op: Any, inputs: tuple[Any, ...], attrs: tuple[Any, ...], layouts: tuple[Any, ...],
+    line: str | None = None,
+) -> tuple[Edge, Any]:  # fmt: skip
     """Cold path of an operation with a Python number: (edge, tag that hit). The first constant at a place may be baked into the edge; a second
     distinct one, or any that is not a baked value, makes the number a run-time argument for all that follow.
 
@@ -195,24 +172,39 @@ def grow_constant(
     mark = ("constant", family)
     runtime = tuple(("s", x[2]) if x.__class__ is tuple and x[0] == "c" else x for x in inputs)
     if tag == "s" or mark in following:
-        return grow(trace, free, op, runtime, attrs, layouts), "s"
-    edge = grow(trace, (family[0], tag, *family[2:]) if general else (*family, tag), op, inputs, attrs, layouts)
+        return grow(trace, free, op, runtime, attrs, layouts, line=line), "s"
+    edge = grow(trace, (family[0], tag, *family[2:]) if general else (*family, tag), op, inputs, attrs, layouts, line=line)
     following[mark] = edge
     return edge, tag
 
 
-def grow_shifted(trace: Trace, key: Any, op: Any, inputs: tuple[Any, ...], attrs: tuple[Any, ...], layouts: tuple[Any, ...]) -> Edge:
+def grow_general(
+    trace: Trace, op: Any, sources: tuple[Any, ...], attrs: tuple[Any, ...], there: Any, layouts: tuple[Any, ...], baked: bool,
+    line: str | None = None,
+) -> Edge:  # fmt: skip
+    """Cold path of the general path of recording, whose keys are `(op, sources, there)`. `baked`: whether a source is a constant."""
+    if baked:
+        family = (op, tuple(("s", x[2]) if x.__class__ is tuple and x[0] == "c" else x for x in sources), there)
+        return grow_constant(trace, family, sources, op, sources, attrs, layouts, line)[0]
+    if op in WITH_OFFSET:
+        return grow_shifted(trace, (op, sources, there), op, sources, attrs, layouts, line)
+    return grow(trace, (op, sources, there), op, sources, attrs, layouts, line=line)
+
+
+def grow_shifted(
+    trace: Trace, key: Any, op: Any, inputs: tuple[Any, ...], attrs: tuple[Any, ...], layouts: tuple[Any, ...], line: str | None = None
+) -> Edge:
     """Cold path of a view or an update that is an operation of its own (the gradient of the other)."""
     following, runtime = trace.cur.next, WITH_OFFSET[op]
     family = (runtime, inputs, *attrs[:-1])
     found = following.get(family)
     if found is not None:
         return found
-    mark = ("seen", *family)
-    if not varies(following, mark, recording_line()):
-        edge = following[mark] = grow(trace, key, op, inputs, attrs, layouts)
+    mark, line = ("seen", *family), recording_line() if line is None else line
+    if not varies(following, mark, line):
+        edge = following[mark] = grow(trace, key, op, inputs, attrs, layouts, line=line)
         return edge
-    edge = grow(trace, family, runtime, (*inputs, ("s", int64)), attrs[:-1], (*layouts, int64))
+    edge = grow(trace, family, runtime, (*inputs, ("s", int64)), attrs[:-1], (*layouts, int64), line=line)
     retire(following, mark, edge)
     return edge
 
@@ -238,18 +230,22 @@ def base_slot(trace: Trace, storage: Storage) -> int:
 
 
 def _input_slot(trace: Trace, buffer: Buffer, value: Layout) -> int:
-    key = (INPUT, value)
-    edge = trace.cur.next.get(key)
-    if edge is None:
-        edge = Edge(trace.cur, INPUT, (), (len(trace.inputs), tuple(value.shape), value.dtype), value, "")
-        trace.cur.next[key] = edge
-        Counters.edges += 1
+    edge = trace.cur.next.get((INPUT, value))
     slot, number = trace.n, len(trace.inputs)
+    if edge is None:
+        edge = input_edge(trace.cur, value, number)
     buffer.trace, buffer.number = trace, number
     trace.inputs += (buffer,)  # from here on no call, see `Trace`
     trace.cur = edge
     trace.n = slot + 1
     return slot
+
+
+def input_edge(cur: Edge, value: Layout, number: int) -> Edge:
+    """Cold path of an input, the path's `number`-th."""
+    edge = cur.next[INPUT, value] = Edge(cur, INPUT, (), (number, tuple(value.shape), value.dtype), value, "")
+    Counters.edges += 1
+    return edge
 
 
 def view_slot(trace: Trace, storage: Storage, view: Layout) -> int:
@@ -266,7 +262,7 @@ def view_of(trace: Trace, storage: Storage, base: int, view: Layout) -> int:
     key = (VIEW, base, view)
     edge = trace.cur.next.get(key)
     if edge is None:
-        edge = _grow_view(trace, key, base, storage.layout, view)
+        edge = grow_view(trace, key, base, storage.layout, view)
     if edge.op is VIEW_AT:
         trace.scalars += (view.offset,)  # from here on no call, see `Trace`
     trace.cur = edge
@@ -295,7 +291,7 @@ def snapshot(buffer: Buffer, view: Layout) -> Buffer:
     return Buffer(copy)
 
 
-def _grow_view(trace: Trace, key: Any, base: int, base_layout: Layout, view: Layout) -> Edge:
+def grow_view(trace: Trace, key: Any, base: int, base_layout: Layout, view: Layout, line: str | None = None) -> Edge:
     """A new view edge. Its offset is baked into it until a place meets a second one, see `varies`."""
     shape, strides = tuple(view.shape), view.strides
     family = (VIEW_AT, (base,), shape, strides)
@@ -303,7 +299,7 @@ def _grow_view(trace: Trace, key: Any, base: int, base_layout: Layout, view: Lay
     if found is not None:
         return found
     dense = dense_layout(shape, view.dtype, view.device)
-    mark, line = ("seen", *family), recording_line()
+    mark, line = ("seen", *family), recording_line() if line is None else line
     if varies(trace.cur.next, mark, line):
         edge = Edge(trace.cur, VIEW_AT, (base, ("s", int64)), (shape, strides), dense, line)
         trace.cur.next[family] = edge

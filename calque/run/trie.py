@@ -31,12 +31,16 @@ _MASK = (1 << (_BITS * WINDOW)) - 1
 _START = (0, 0, -1, 0)
 
 
+def unknown(trace: Any, node: Any, gradient: Any) -> None:
+    """Gradients of an edge that has had none yet."""
+
+
 class Edge:
     """One recorded operation on a path of the trie. `next` holds the continuations."""
 
     __slots__ = (
         "next", "parent", "op", "inputs", "attrs", "layout", "input_layouts", "line", "plans", "depth", "used", "boundary", "nbytes", "place",
-        "fixed", "rhythm", "loose",
+        "fixed", "rhythm", "loose", "gradients",
     )  # fmt: skip
 
     def __init__(self, parent: "Edge | None", op: Any, inputs: tuple[Any, ...], attrs: tuple[Any, ...], value: Any, line: str) -> None:
@@ -56,6 +60,7 @@ class Edge:
         self.place: Any = None if parent is None else value.device if before is None or before is value.device else SEVERAL
         self.fixed = False
         self.used = 0
+        self.gradients: Any = unknown  # (trace, node, gradient) -> what the operation's nodes give, see `autograd/template.py`
         # Behind a cut, and where a path leaves those that seldom come again (`loosen`): number of the last position, operations, the largest number
         # and where it was met (see `beat`); None elsewhere.
         self.loose = False

@@ -1,0 +1,259 @@
+"""Gradients of recorded operations without running their rules.
+
+What the rule of an operation records follows from the operation, its attributes, the layouts of its operands and of what is given to it, and which
+operands need a gradient. So the second node of a kind has its rule watched, and what was recorded is kept relative to the operands (`run/tape.py`);
+for later nodes, wherever they are, the same operations are appended. A rule that does anything else (that reads a value, makes a tensor of Python
+data, is cut by a flush) is run as ever. Views, whose nodes say what maps their gradient, are nodes of the same sort.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from calque.autograd.direct import AGAIN, GIVEN, MADE, NOTHING, SAME, SHOWN, WITHIN, Direct, Operands, direct, shape_of
+from calque.base.cache import Cache
+from calque.base.config import settings
+from calque.base.dtypes import get_default_dtype
+from calque.run.live import LIVE
+from calque.run.nodes import GradNode
+from calque.run.recorder import BACKWARD, Storage, local
+from calque.run.tape import Mark, Tape, Unread, moved
+from calque.run.trie import unknown
+from calque.tensor import TENSOR_TYPES, Tensor
+
+Rule = Callable[[Any, Any], Sequence[Any]]
+TRIES = 4  # times that a rule is watched before it is left alone
+VARIANTS = 16  # of one operation with operands of these layouts: what gradients look like, and Python numbers
+_new: Any = object.__new__
+_variants = Cache("gradients of operations", 6000, 1 / 128)  # (operation, attributes, operands, result) -> what `GradNode`s give
+_views = Cache("gradients of views", 1500, 1 / 512)  # what maps a gradient -> the same for views
+
+
+class Variants(dict[Any, Any]):
+    """The templates of one operation with operands of certain layouts, by what else they depend on; a number counts how often a rule was watched.
+    `last`: the function of the one that was used last, for views; operations have it on their edges."""
+
+    __slots__ = ("last",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.last: Direct = unknown
+
+
+class Template:
+    """`made`: (register, layout) of the values that somebody gets, in the order of their slots; `results`: (what it is, which, layout, register that
+    the handle remembers) of each gradient."""
+
+    __slots__ = ("tape", "made", "results", "direct")
+
+    def __init__(self, mark: Mark, gradients: Sequence[Any], node: Any, operands: Operands) -> None:
+        path = mark.path()
+        self.tape = Tape.read(mark)
+        self.made: tuple[tuple[int, Any], ...] = ()
+        registers = self.tape.registers
+        slots = sorted({g._storage.slot for g in gradients if g is not None and g._storage.trace is mark.trace and g._storage.slot >= mark.n})
+        slots = [slot for slot in slots if registers[slot] >= len(mark.storages)]
+        self.made = tuple([(registers[slot], path[slot - mark.n].layout) for slot in slots])
+        self.results = tuple([self._result(g, gradients[:k], mark, slots) for k, g in enumerate(gradients)])
+        self.direct = direct(self.tape, self.made, self.results, node, operands)
+
+    def _result(self, g: Any, before: Sequence[Any], mark: Mark, slots: list[int]) -> tuple[Any, ...]:
+        if g is None:
+            return NOTHING, None, None, None
+        for how, known in ((SAME, mark.handles), (AGAIN, before)):
+            for k, other in enumerate(known):
+                if other is g:
+                    return how, k, None, None
+        storage, cache = g._storage, g._cache
+        if g.__class__ is not Tensor or g.__dict__ or g._requires_grad or g._hooks:
+            raise Unread
+        seen = None
+        if cache is not None:
+            if cache[0] is not mark.trace or cache[1] != storage.slot:
+                raise Unread
+            seen = self.tape.registers[cache[2]]
+        for k, operand in enumerate(mark.storages):
+            if operand is storage:
+                handle, view = mark.shown(k), g._layout
+                if handle is None:
+                    return GIVEN, k, view, seen
+                return WITHIN, k, moved((view, handle), -mark.handles[handle]._layout.offset), seen
+        if storage.trace is not mark.trace or storage.slot not in slots:
+            raise Unread
+        k = slots.index(storage.slot)
+        return (MADE if g._layout is storage.layout else SHOWN), k, g._layout, seen
+
+    def append(self, node: Any, storages: list[Storage], handles: list[Any]) -> list[Any] | None:
+        """Record what the rule would record; None if it has to be run."""
+        state = local.state
+        trace = state.trace
+        slots: Any = ()
+        tape = self.tape
+        if tape.steps:
+            line = node.line
+            line = state.started if not line else line if line.endswith(BACKWARD) else line + BACKWARD
+            slots = tape.append(trace, storages, handles, line)
+            if slots is None:
+                return None
+        made = []
+        for register, view in self.made:
+            storage = _new(Storage)
+            storage.trace, storage.slot, storage.layout, storage.buffer = trace, slots[register], view, None
+            storage.home, storage.version, storage.writer = None, 0, None
+            trace.storages.append(storage)
+            made.append(storage)
+        results: list[Any] = []
+        for how, k, view, seen in self.results:
+            if how == NOTHING:
+                results.append(None)
+            elif how == SAME:
+                results.append(handles[k])
+            elif how == AGAIN:
+                results.append(results[k])
+            else:
+                t = _new(Tensor)
+                t._storage = storage = storages[k] if how >= GIVEN else made[k]
+                if how == WITHIN:
+                    view = moved(view, handles[view[1]]._layout.offset)[0]
+                t._layout, t._requires_grad = view, False
+                t._grad_fn = t._grad = t._base = t._views = t._hooks = None
+                t._cache = None if seen is None else (trace, storage.slot, slots[seen])
+                results.append(t)
+        return results
+
+    def facts(self) -> tuple[Any, ...]:
+        """All that it says."""
+        return self.tape.steps, self.made, self.results
+
+
+def _given(key: list[Any], handle: Any, view: Any, storage: Storage, handles: list[Any], storages: list[Storage]) -> None:
+    """Add an operand, and to the key what tells it from others."""
+    whole = storage.layout
+    if view is whole:
+        key.append(view)
+    else:
+        key += (None, shape_of(view), whole)
+    if storage in storages:  # the same value again
+        same = handle is not None and any(other is handle for other in handles)
+        key += (True, storages.index(storage), same, view, *[other._layout for other in handles if other is not None])
+        if not same:
+            handles.append(handle)
+    else:
+        storages.append(storage)
+        handles.append(handle)
+
+
+def possible(state: Any) -> bool:
+    """Whether gradients may be appended in the modes of a thread."""
+    return settings.macros and not state.grad and state.device is None
+
+
+def at_once(state: Any) -> bool:
+    """Whether what edges know of their gradients may be used."""
+    return possible(state) and not settings.verify
+
+
+def primitive(node: GradNode, grad: Tensor, rule: Rule) -> Sequence[Any]:
+    """Gradients of the operands of a primitive whose edge does not know them yet. `rule`: runs its rules."""
+    edge = node.edge
+    place = (edge.op, edge.attrs, edge.input_layouts, edge.layout)
+    variants = _variants.get(place)
+    if variants is None:
+        variants = _variants.keep(place, Variants())
+    targets = node.next
+    needed: Any = len(targets)
+    if needed == 2:
+        needed = (targets[0] is not None) + 2 * (targets[1] is not None)
+    elif needed != 1:
+        needed = tuple([target is None for target in targets])
+    storage = grad._storage
+    key: list[Any] = [needed, get_default_dtype(), grad._layout]
+    storages, handles = [storage], [grad]
+    if grad._layout is not storage.layout:
+        key[2:] = None, shape_of(grad._layout), storage.layout
+    saved = node.saved
+    if saved is not None:
+        for value, version in zip(saved.values(), node.versions, strict=True):
+            kind = value.__class__
+            if kind in TENSOR_TYPES:
+                storage, shown = value._storage, value._layout
+            elif kind is Storage:
+                storage, shown, value = value, edge.layout, None
+            elif kind in LIVE:
+                return rule(node, grad)
+            else:
+                key += (kind, value or str(value))  # the zeros differ
+                continue
+            if storage.version != version:
+                return rule(node, grad)
+            if shown is storage.layout and storage not in storages:
+                key.append(shown)
+                storages.append(storage)
+                handles.append(value)
+            else:
+                _given(key, value, shown, storage, handles, storages)
+    return _gradients(variants, tuple(key), node, grad, rule, storages, handles)
+
+
+def view(node: Any, grad: Tensor, rule: Rule) -> Sequence[Any]:
+    """The gradient of what a view was taken of. `rule`: runs the node's."""
+    backward = node.backward.__closure__[0].cell_contents
+    variants = _views.get(backward)
+    if variants is None:
+        variants = _views.keep(backward, Variants())
+    result = None if settings.verify else variants.last(local.state.trace, node, grad)
+    if result is not None:
+        return result
+    storage, shown = grad._storage, grad._layout
+    whole = storage.layout
+    if shown is not whole:
+        shown = shape_of(shown)
+    return _gradients(variants, (shown, whole, get_default_dtype()), node, grad, rule, [storage], [grad])
+
+
+def _gradients(variants: Variants, key: Any, node: Any, grad: Tensor, rule: Rule, storages: list[Storage], handles: list[Any]) -> Sequence[Any]:
+    found = variants.get(key)
+    if found.__class__ is Template:
+        if settings.verify:
+            return _verified(found, node, grad, rule, storages, handles)
+        appended = found.append(node, storages, handles)
+        if node.edge is None:
+            variants.last = found.direct
+        else:
+            node.edge.gradients = found.direct
+        return rule(node, grad) if appended is None else appended
+    if found is None:
+        if len(variants) >= VARIANTS:
+            variants.clear()
+        variants[key] = 1
+    elif found < TRIES:
+        mark, operands = Mark(local.state.trace, storages, handles), Operands(node, grad, storages, handles)
+        result = rule(node, grad)
+        try:
+            variants[key] = Template(mark, result, node, operands)
+        except Unread:
+            variants[key] = found + 1
+        return result
+    return rule(node, grad)
+
+
+def _verified(template: Template, node: Any, grad: Tensor, rule: Rule, storages: list[Storage], handles: list[Any]) -> Sequence[Any]:
+    """Instead of appending (`settings.verify`): run the rule, which must record what the template says. If it does not, it depends on something that
+    the key of templates leaves out, and appended gradients were wrong."""
+    mark, operands = Mark(local.state.trace, storages, handles), Operands(node, grad, storages, handles)
+    expected = template.tape.expected(mark.trace, storages, handles, node.line + BACKWARD)
+    result = rule(node, grad)
+    if expected is None:
+        return result
+    try:
+        same = Template(mark, result, node, operands).facts() == template.facts() and mark.trace.cur is expected.cur
+        same = same and mark.trace.scalars[mark.counts[1] :] == expected.numbers
+    except Unread:
+        same = False
+    if not same:
+        raise AssertionError(
+            f"the gradient of {node.name()} recorded something else than for operands like these before: it must depend on the operation, its "
+            "attributes and the layouts of its operands alone"
+        )
+    return result
