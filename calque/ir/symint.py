@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Sequence
-from math import isfinite
 from typing import Any
 
 PLAIN = (-1, 0, 1)
@@ -24,7 +23,7 @@ _FUNCTIONS: dict[str, Callable[[Any, Any], Any]] = {name: getattr(operator, name
 
 
 class SymInt:
-    """A number with its row in `Sizes`. It is no `int`: code in C would take the number of one without a word."""
+    """A number with its row in `Sizes`, or -1 if it does not vary. It is no `int`: code in C would take the number of one without a word."""
 
     __slots__ = ("sizes", "row", "value")
 
@@ -32,7 +31,8 @@ class SymInt:
         self.sizes, self.row, self.value = sizes, row, value
 
     def __hash__(self) -> int:
-        self.sizes.keys[self.row] = None
+        if self.row >= 0:
+            self.sizes.keys[self.row] = None
         return self.sizes.salt
 
     def __repr__(self) -> str:
@@ -81,71 +81,76 @@ for _name in (*_ARITHMETIC, *_COMPARE):
 
 
 class Sizes:
-    """What is recorded about some variables. Rows are ("variable", number), ("constant", type, value) or (operation, row, row); `asked` has the
-    comparisons that depend on a variable."""
+    """What is recorded about some variables. Rows are ("variable", number), ("constant", value) or (operation, row, row); `asked` has the comparisons
+    that depend on a variable."""
 
     def __init__(self) -> None:
         self.salt = hash((SymInt, id(self)))
         self.rows: list[tuple[Any, ...]] = []
         self.values: list[Any] = []
-        self.varies: list[bool] = []
         self.known: dict[Any, int] = {}
         self.keys: dict[int, None] = {}  # rows that were hashed
         self.asked: dict[Any, bool] = {}
 
     def variable(self, number: int, value: int) -> Any:
         """The variable of this number, which has this value now."""
-        return SymInt(self, self._row(("variable", number), value, True), value)
+        return SymInt(self, self._row(("variable", number), value), value)
 
     def constant(self, value: Any) -> Any:
         """A number of the program that does not vary."""
-        if value in PLAIN or type(value) is bool:
-            return value
-        return SymInt(self, self._row(("constant", type(value), value), value, False), value)
+        return value if value in _PLAIN or type(value) is bool else SymInt(self, -1, value)
 
-    def _row(self, key: tuple[Any, ...], value: Any, varies: bool) -> int:
+    def _row(self, key: tuple[Any, ...], value: Any) -> int:
         found = self.known.get(key)
         if found is None:
             found = self.known[key] = len(self.rows)
             self.rows.append(key)
             self.values.append(value)
-            self.varies.append(varies)
         return found
 
-    def _operand(self, x: Any) -> int:
-        if x.__class__ is SymInt:
-            if x.sizes is not self:
-                raise TypeError("a size of another recording")
-            return int(x.row)
-        return self._row(("constant", type(x), x), x, False)
+    def _operands(self, a: Any, b: Any) -> tuple[int, Any, int, Any] | None:
+        """Row (-1 for what does not vary) and value of both; None if one is no number."""
+        left = right = -1
+        if a.__class__ is SymInt:
+            left, a = (a.row, a.value) if a.sizes is self else (-1, None)
+        if b.__class__ is SymInt:
+            right, b = (b.row, b.value) if b.sizes is self else (-1, None)
+        if (a.__class__ is not int and not isinstance(a, int | float)) or (b.__class__ is not int and not isinstance(b, int | float)):
+            return None
+        return left, a, right, b
+
+    def _both(self, left: int, a: Any, right: int, b: Any) -> tuple[int, int]:
+        """Rows of two operands."""
+        return (
+            left if left >= 0 else self._row(("constant", type(a), a), a), right if right >= 0 else self._row(("constant", type(b), b), b)
+        )
 
     def combine(self, name: str, a: Any, b: Any) -> Any:
         """The result of an operation."""
-        if not _numbers(a, b):
+        found = self._operands(a, b)
+        if found is None:
             return NotImplemented
-        if name == "mul" and (a.__class__ is int and a == 1 or b.__class__ is int and b == 1):
-            return b if a.__class__ is int else a
-        if name in ("add", "sub") and b.__class__ is int and b == 0:
-            return a
-        if name == "add" and a.__class__ is int and a == 0:
-            return b
-        left, right = self._operand(a), self._operand(b)
-        value = _FUNCTIONS[name](self.values[left], self.values[right])
-        if not (self.varies[left] or self.varies[right]):
+        left, x, right, y = found
+        value = _FUNCTIONS[name](x, y)
+        if left < 0 and right < 0:
             return self.constant(value)
-        result = SymInt(self, self._row((name, left, right), value, True), value)
-        return self.pinned(result) if value == 0 or (value in PLAIN and name != "mod") else result
+        if value.__class__ is int:
+            if right < 0 and ((name == "mul" and y == 1) or (name in ("add", "sub") and y == 0)):
+                return a
+            if left < 0 and ((name == "mul" and x == 1) or (name == "add" and x == 0)):
+                return b
+        result = SymInt(self, self._row((name, *self._both(*found)), value), value)
+        return self.pinned(result) if value == 0 or (value in _PLAIN and name != "mod") else result
 
     def ask(self, name: str, a: Any, b: Any) -> Any:
         """The answer to a comparison."""
-        if not _numbers(a, b):
+        found = self._operands(a, b)
+        if found is None:
             return NotImplemented
-        if b.__class__ is SymInt and b.sizes is not self:
-            return NotImplemented
-        left, right = self._operand(a), self._operand(b)
-        answer = _FUNCTIONS[name](self.values[left], self.values[right])
-        if left != right and (self.varies[left] or self.varies[right]) and (name, left, right) not in self.asked:
-            self.asked[name, left, right] = answer
+        left, x, right, y = found
+        answer = _FUNCTIONS[name](x, y)
+        if left != right:  # else both are the same expression, or neither varies
+            self.asked.setdefault((name, *self._both(*found)), answer)
         return answer
 
     def pinned(self, x: SymInt) -> Any:
@@ -155,7 +160,7 @@ class Sizes:
 
     def forget(self) -> None:
         """Let go of everything: caches of functions on numbers may hold some `SymInt` for a while."""
-        for held in (self.rows, self.values, self.varies, self.known, self.keys, self.asked):
+        for held in (self.rows, self.values, self.known, self.keys, self.asked):
             held.clear()
 
     def compiled(self, results: Sequence[int]) -> Guarded:
@@ -168,16 +173,16 @@ class Guarded:
 
     def __init__(self, sizes: Sizes, results: Sequence[int]) -> None:
         wanted = _needed(sizes, results)
-        constants = [row for row in sorted(wanted) if not sizes.varies[row]]
+        constants = [row for row in sorted(wanted) if sizes.rows[row][0] == "constant"]
         variables = [row for row, key in enumerate(sizes.rows) if key[0] == "variable"]
-        computed = [row for row in sorted(wanted) if sizes.varies[row] and sizes.rows[row][0] != "variable"]
+        computed = [row for row in sorted(wanted) if sizes.rows[row][0] in _ARITHMETIC]
         place = {row: k for k, row in enumerate([*constants, *variables, *computed])}
         self.constants = [sizes.values[row] for row in constants]
         self.order = [sizes.rows[row][1] for row in variables]
         self.steps = [(_FUNCTIONS[op], place[a], place[b]) for op, a, b in map(sizes.rows.__getitem__, computed)]
         self.guards = [(_FUNCTIONS[op], place[a], place[b], answer) for (op, a, b), answer in sizes.asked.items()]
         self.results = [place[row] for row in results]
-        self.hashed = [place[row] for row in sizes.keys if sizes.varies[row]]
+        self.hashed = [place[row] for row in sizes.keys]
 
     def __call__(self, variables: Sequence[int]) -> list[Any] | None:
         values = [*self.constants, *[variables[k] for k in self.order]]
@@ -205,6 +210,3 @@ def _needed(sizes: Sizes, results: Sequence[int]) -> set[int]:
             wanted |= set(sizes.rows[row][1:])
     return wanted
 
-
-def _numbers(*operands: Any) -> bool:
-    return all(x.__class__ is SymInt or (isinstance(x, int | float) and isfinite(x)) for x in operands)

@@ -13,11 +13,13 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, is_dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
 from calque.base.cache import Cache, forgetful
+from calque.base.dtypes import DType
 from calque.ir.program import Program
 from calque.ir.symint import PLAIN, Sizes, SymInt
 from calque.kernel.assemble import Entry
@@ -29,6 +31,7 @@ ROWS = 4  # last rows of a structure, which say what varies
 VARIANTS = 16  # of one structure
 EAGER = 4  # variants that are made in any case
 PAID = 2  # programs that a variant has to have held for, on the average, before there is another
+_ATOMS = frozenset({int, str, bool, float, type(None), DType})
 PART = 250  # bytes of a part of a template, a step or a guard
 
 Row = np.ndarray[Any, Any]
@@ -89,8 +92,10 @@ class Template:
     def _part(self, x: Any) -> tuple[str, Any]:
         """("number", place), ("part", place), or ("plain", x without symbols)."""
         kind = type(x)
+        if kind in _ATOMS:
+            return "plain", x
         if kind is SymInt:
-            if self._sizes.varies[x.row]:
+            if x.row >= 0:
                 return "number", self._rows.setdefault(x.row, len(self._rows))
             return "plain", x.value
         make: Any
@@ -98,8 +103,8 @@ class Template:
             make, items = kind, x
         elif kind is dict:
             make, items = _Keyed(tuple(x)), list(x.values())
-        elif is_dataclass(kind) and kind is not OpDef:
-            make, items = _Fields(kind), [getattr(x, f.name) for f in fields(kind) if f.init]
+        elif (names := _names(kind)) is not None:
+            make, items = _Fields(kind), [getattr(x, name) for name in names]
         else:
             return "plain", x
         found = [self._part(item) for item in items]
@@ -114,6 +119,12 @@ class Template:
             if key is not None:
                 self._known[key] = known
         return known
+
+
+@lru_cache(maxsize=64)
+def _names(kind: Any) -> tuple[str, ...] | None:
+    """What objects of a dataclass are made from; None for other classes, and for records that hold no sizes."""
+    return tuple([f.name for f in fields(kind) if f.init]) if is_dataclass(kind) and kind is not OpDef else None
 
 
 class _Keyed:
