@@ -50,7 +50,7 @@ class Structure:
         return self._launches
 
     def pays(self, times: int) -> bool:
-        """Whether planning it costs little or makes planning others cheap, and programs of the structure were new so often."""
+        """Whether planning it costs little or makes planning others cheap, and more programs of the structure than so many were asked about."""
         if self.described is None or settings.backend == "ref" or not often(self.described.key, times):
             return False
         return self.launches(backend()) is not None or compiler().instructive(self.described, backend().name)

@@ -39,6 +39,7 @@ from calque.run.source import user_line
 INTERPRET_WORK = 16_384  # scalar operations below which a program is interpreted at first
 INTERPRET_TIMES = 16  # compiling takes as long as interpreting some hundred times; a loop that goes on has soon earned it back
 PLAN_NODE = 100  # microseconds to plan and link a node
+SIZED_NODE = 20  # ... where that follows from others by arithmetic
 INTERPRET_NODE = 2  # ... to interpret one, and one more for every...
 INTERPRET_RATE = 1_000  # ... scalar operations
 QUEUE_FULL = 1e-3  # seconds from which handing a task over is shown in a profile
@@ -134,16 +135,26 @@ class Plan:
 
     def _patience(self) -> int:
         """How often it is interpreted before it is compiled."""
-        nodes = len(self.program.nodes)
-        if self.seldom and nodes:
-            return min(3 * INTERPRET_TIMES, PLAN_NODE * nodes // (INTERPRET_NODE * nodes + self.cost // INTERPRET_RATE))
+        if self.seldom and self.program.nodes:
+            return min(3 * INTERPRET_TIMES, self._interpreted_for(PLAN_NODE))
         return INTERPRET_TIMES if self.work < INTERPRET_WORK and not self.stateful else 0
+
+    def _interpreted_for(self, microseconds: int) -> int:
+        """How often it is interpreted in so many microseconds for each of its nodes."""
+        nodes = len(self.program.nodes)
+        return microseconds * nodes // max(1, INTERPRET_NODE * nodes + self.cost // INTERPRET_RATE)
+
+    def _sized(self) -> bool:
+        """Whether planning it by arithmetic, or for others that are planned so, is worth what it costs; that is asked once."""
+        if self.seen != 1 + self._interpreted_for(SIZED_NODE):
+            return False
+        self.structure = Structure(self.program)
+        return self.structure.pays(INTERPRET_TIMES)
 
     def _choose(self) -> Any:
         self.seen += 1
         compile_all = settings.deterministic or (tracing.active is not None and tracing.active.compile_all)
-        first, self.structure = self.structure is None, self.structure or Structure(self.program)
-        if not compile_all and self.seen <= self._patience() and not (first and self.structure.pays(INTERPRET_TIMES)):
+        if not compile_all and self.seen <= self._patience() and not self._sized():
             if self.interpreted is None:
                 self.interpreted = compile_or_interpret(self.program, True)
                 DispatchCounters.interpreted += 1

@@ -385,6 +385,7 @@ def native_object(key: str, text: str, target: TargetInfo) -> bytes:
         return _Objects([Module(key, (), llvm.Source(lambda: text, 1))], target).all()[0]
 
 
+@lru_cache(maxsize=4)
 def _runtime_module(target: TargetInfo) -> Module:
     text = runtime_text.module_text()
     key = content_key("runtime", text, target)

@@ -79,6 +79,7 @@ class Linker:
         self.dynamic: list[tuple[int, int, int]] = []
         self.constants: dict[int, Array] = {}
         self.offsets: list[int] = []
+        self._ranges: dict[int, tuple[Any, list[Range]]] = {}  # by the id of a launch, which stays alive
         self.arena_bytes = -(-schedule.arena_bytes // ALIGNMENT) * ALIGNMENT
         inputs = 1 + max(
             (b.index if b.kind == "input" else b.donor for b in schedule.buffers if b.kind == "input" or b.donor >= 0), default=-1
@@ -159,6 +160,9 @@ class Linker:
 
     def ranges(self, step: Loop | Contract) -> list[Range]:
         """Memory a launch touches."""
+        known = self._ranges.get(id(step))
+        if known is not None:
+            return known[1]
         found: list[Range] = []
         if isinstance(step, Loop):
             written = [o.out for o in step.kernel.operands]
@@ -172,6 +176,7 @@ class Linker:
                 found.append(self.range_of(step.workspace, True))
             elif _contraction(self.schedule, step).workspace_bytes(step.dtype.name, current()):
                 found.append((self.arena, self.schedule.arena_bytes, 1 << 62, True))
+        self._ranges[id(step)] = step, found
         return found
 
     def range_of(self, buffer: int, written: bool) -> Range:
