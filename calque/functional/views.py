@@ -35,7 +35,7 @@ __all__ = [
 ]  # fmt: skip
 
 Entry = tuple[Layout, Callable[[Any], Any]]
-_VIEWS = Cache("views", 1200, 1 / 16)
+_VIEWS = Cache("views", 1200, 1 / 32)
 
 
 def remember(key: Any, entry: Entry) -> View:
