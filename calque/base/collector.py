@@ -1,4 +1,4 @@
-"""Python's cyclic collector while the compiler builds data that will stay."""
+"""Python's cyclic collector: while the compiler builds data that will stay, and while a graph waits for its backward pass."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 NEVER = 1 << 30
+YOUNG = 10_000  # new objects behind which Python looks for cycles among them
 MANY = 32  # blocks that ended while others ran: where programs are made one behind the other, on several threads, there is always one
 _lock = threading.RLock()  # what is collected inside may make a program
 _inside: list[weakref.ref[_Inside]] = []  # not a `WeakSet`: what a signal handler raised in its callbacks, which are Python, would be lost
@@ -71,6 +72,20 @@ def pause_collections() -> bool:
     return False
 
 
+def let_graphs_grow() -> None:
+    """Look for young cycles less often, unless somebody has chosen another threshold than Python's own.
+
+    A step makes some thousands of objects (nodes, handles) that its backward pass frees again by counting references. With Python's 700 they outlive
+    two rounds of the collector, count as old, and have everything walked through, trie and programs included, every few steps.
+    """
+    young, middle, oldest = gc.get_threshold()
+    if young in _PYTHONS:
+        gc.set_threshold(YOUNG, middle, oldest)
+
+
+_PYTHONS = (700, 2000)  # the thresholds that versions of Python begin with
+
+
 def _after_fork() -> None:
     """The child has none of the threads that were inside."""
     global _lock
@@ -81,3 +96,4 @@ def _after_fork() -> None:
 
 
 os.register_at_fork(after_in_child=_after_fork)
+let_graphs_grow()

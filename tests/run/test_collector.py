@@ -149,3 +149,14 @@ def test_a_task_that_has_run_is_in_no_cycle() -> None:
     finally:
         if enabled:
             gc.enable()
+
+
+def test_young_cycles_are_looked_for_less_often_unless_somebody_chose_how_often() -> None:
+    before = gc.get_threshold()
+    try:
+        for young, wanted in ((700, collector.YOUNG), (2000, collector.YOUNG), (500, 500), (50_000, 50_000), (0, 0)):
+            gc.set_threshold(young, 9, 8)
+            collector.let_graphs_grow()
+            assert gc.get_threshold() == (wanted, 9, 8)
+    finally:
+        gc.set_threshold(*before)
