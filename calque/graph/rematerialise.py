@@ -30,7 +30,7 @@ class Repeat:
 
 def rematerialise(program: Program) -> Program:
     """Apply the rule of this file to every value that it fits."""
-    if sum([n.op.kind == "contract" for n in program.nodes]) <= FAR or not any(_repeatable(n) and n.nbytes >= LARGE for n in program.nodes):
+    if sum([n.op.kind == "contract" for n in program.nodes]) < FAR or not any(_repeatable(n) and n.nbytes >= LARGE for n in program.nodes):
         return program
     found = Search(program).repeats()
     return _rebuilt(program, found) if found else program

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from functools import lru_cache
 from typing import Any
@@ -29,7 +29,7 @@ from calque.ops.structure import Description, with_sizes
 
 ROWS = 4  # last rows of a structure, which say what varies
 VARIANTS = 16  # of one structure
-EAGER = 4  # variants that are made in any case
+EAGER = 3  # variants that are made in any case
 PAID = 2  # programs that a variant has to have held for, on the average, before there is another
 _ATOMS = frozenset({int, str, bool, float, type(None), DType})
 PART = 250  # bytes of a part of a template, a step or a guard
@@ -122,7 +122,7 @@ class Template:
 
 
 @lru_cache(maxsize=64)
-def _names(kind: Any) -> tuple[str, ...] | None:
+def _names(kind: Hashable) -> tuple[str, ...] | None:
     """What objects of a dataclass are made from; None for other classes, and for records that hold no sizes."""
     return tuple([f.name for f in fields(kind) if f.init]) if is_dataclass(kind) and kind is not OpDef else None
 
