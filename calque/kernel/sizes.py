@@ -91,7 +91,7 @@ class Template:
 
     def _part(self, x: Any) -> tuple[str, Any]:
         """("number", place), ("part", place), or ("plain", x without symbols)."""
-        kind = type(x)
+        kind: Any = type(x)
         if kind in _ATOMS:
             return "plain", x
         if kind is SymInt:
