@@ -25,7 +25,7 @@ from calque.ops.opdef import OpDef
 from calque.run.buffer import Buffer
 from calque.run.capture import Counts, numbers
 from calque.run.live import LiveFloat, plain
-from calque.run.nodes import VIEW_RULE, CallNode
+from calque.run.nodes import VIEW_RULE, CallNode, OutputNode
 from calque.run.others import SECTION
 from calque.run.places import path_of
 from calque.run.recorder import VIEW, Storage, local, realised
@@ -471,7 +471,8 @@ class Spent:
     def __init__(self, roots: list[Any], stand_ins: dict[int, tuple[int, Any]], tensors: list[Tensor]) -> None:
         root = roots[0]
         self.name, self.freed, self.line = root.name(), root.freed or "the hybridized call", root.line
-        self.layouts = (root.edge.layout,) if root.edge is not None else root.outputs
+        outputs = (root.next[0].outputs[root.index],) if isinstance(root, OutputNode) else getattr(root, "outputs", ())
+        self.layouts = outputs if root.edge is None else (root.edge.layout,)
         arguments = {id(t): k for k, t in enumerate(tensors)}
         self.leaves: list[tuple[int, Any]] = []
         seen: set[int] = set()

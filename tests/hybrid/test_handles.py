@@ -525,3 +525,21 @@ def test_writes_through_data_that_a_call_returns_are_none_of_the_tensors(form: s
         return found.tolist(), x.tolist(), leaf.grad.tolist(), x._version
 
     alike(function, use)
+
+
+def test_one_of_several_results_of_an_operation_whose_graph_is_used_inside_the_call() -> None:
+    w = numbers(0, 2, 2).requires_grad_()
+
+    def function(x: Any) -> Any:
+        v = w * x
+        part = v.split(1)[-1]
+        calque.autograd.grad((v * v).sum(), w)
+        return part
+
+    def use(call: Any, k: int) -> Any:
+        found = call(numbers(k, 2, 2))
+        with pytest.raises(AutogradError, match="second time"):
+            found.sum().backward()
+        return found.tolist()
+
+    alike(function, use)
