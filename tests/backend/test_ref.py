@@ -115,3 +115,18 @@ def test_the_quick_way_gives_what_the_definition_gives(seed: int) -> None:
         rtol = 1e-9 if exact.dtype == np.float64 else 2e-3
         np.testing.assert_allclose(quick.astype(wide), exact.astype(wide), rtol=rtol, atol=rtol)
     assert all(np.array_equal(a, b, equal_nan=a.dtype.kind == "f") for a, b in zip(shaped, before, strict=True))
+
+
+@pytest.mark.parametrize(("shape", "strides"), [((0,), (3,)), ((3, 0, 2), (2, 7, 1)), ((1, 4), (99, 0)), ((), ())])
+def test_quick_views_of_nothing_and_of_one(shape: tuple[int, ...], strides: tuple[int, ...]) -> None:
+    text = f"""program views():
+  %0 = input(index=0, shape=(2,), dtype=float32) : float32[2]
+  %1 = view(%0, shape={shape}, strides={strides}, offset=0) : float32[{", ".join(map(str, shape))}]
+  %2 = add(%1, %1) : float32[{", ".join(map(str, shape))}]
+  return %2
+"""
+    program = parse(text, get)
+    x = np.arange(2, dtype=np.float32) + 1
+    (found,), (wanted,) = run_quickly(program, [x]), interpret(program, [x])
+    np.testing.assert_array_equal(found, wanted)
+    assert found.shape == shape

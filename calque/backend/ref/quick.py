@@ -78,5 +78,7 @@ def _run(program: Program, inputs: Sequence[Array], scalars: Sequence[Number]) -
 def _view(node: Node, base: Any, offset: int) -> Array:
     """The elements of a view, where they lie."""
     flat = np.ascontiguousarray(base)
+    if 0 in node.shape:  # its strides may lead beyond the base
+        return np.empty(node.shape, flat.dtype)
     size = flat.itemsize
     return np.ndarray(node.shape, flat.dtype, flat, offset * size, [stride * size for stride in node.attrs[1]])
