@@ -133,7 +133,7 @@ class Plan:
         result: tuple[Sequence[Array], int, int] = form.run(inputs, scalars, progress) if progress is not None else form.run(inputs, scalars)
         return result
 
-    def _patience(self) -> int:
+    def patience(self) -> int:
         """How often it is interpreted before it is compiled."""
         if self.seldom and self.program.nodes:
             return min(3 * INTERPRET_TIMES, self._interpreted_for(PLAN_NODE))
@@ -154,7 +154,7 @@ class Plan:
     def _choose(self) -> Any:
         self.seen += 1
         compile_all = settings.deterministic or (tracing.active is not None and tracing.active.compile_all)
-        if not compile_all and self.seen <= self._patience() and not self._sized():
+        if not compile_all and self.seen <= self.patience() and not self._sized():
             if self.interpreted is None:
                 self.interpreted = compile_or_interpret(self.program, True)
                 DispatchCounters.interpreted += 1

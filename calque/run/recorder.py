@@ -551,7 +551,7 @@ def _dispatch(trace: Trace, reason: str, awaited: bool, wanted: tuple[int, ...])
 
 
 def _plan(trace: Trace, reason: str, key: tuple[Any, ...], wanted: tuple[int, ...], site: Any, known: bool) -> Any:
-    """A plan for what is flushed here for the first time. It is kept unless it will hardly come again and is the first one here (not `known`)."""
+    """A plan for what is flushed here for the first time. It is kept unless it is only interpreted, and the first one here (not `known`)."""
     edge, checks = trace.cur, trace.checks
     with without_full_collections():
         program = build_program(edge, key[0], key[1], key[2], [c[2] for c in checks])
@@ -565,7 +565,7 @@ def _plan(trace: Trace, reason: str, key: tuple[Any, ...], wanted: tuple[int, ..
         else:
             plan = make_plan(program, cause, edge.place, seldom)
         plan.floating = floating_outputs(trace, edge, key[0], key[1]) if InUse.several else ()
-        if known or not seldom:
+        if known or not seldom or plan.__class__ is Split or not plan.patience():
             edge.keep((key, wanted) if wanted else key, plan)
     return plan
 
