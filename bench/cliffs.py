@@ -3,9 +3,8 @@
     python bench/cliffs.py [--only "TreeLSTM;boolean masks"] [--threads 2] [--empty]
 
 Prints the median turn of both after the warm-up, the median ratio of neighbouring turns (PyTorch / Calque: above 1 Calque is faster) with the bar
-that is asked for, the ratio of the first turns (a fresh process), how many programs Calque compiled in the measured turns, and how much memory it took
-in them. Calque begins with what another process that ran other turns (other lengths, trees and images) has put into its disk cache; with `--empty`
-with nothing.
+that is asked for, the ratio of the first turns (a fresh process), how many programs Calque compiled in the measured turns, and how much memory it
+took in them. Calque has what a process that ran other turns (lengths, trees, images) has put into its disk cache; with `--empty` it is empty.
 """
 
 from __future__ import annotations

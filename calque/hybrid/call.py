@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from calque.autograd.engine import Engine
@@ -415,7 +415,7 @@ class Hybridized:
             entry.uses_grads = False
             place = ()
         roots = [outputs[k]._grad_fn for k in outcome.differentiable]
-        spent = bool(roots) and all(_is_spent(root) for root in roots)
+        spent = bool(roots) and all(_is_spent(root, stand_ins.nodes) for root in roots)
         places = (*outcome.places, *(g for _, g in outcome.grads if g is not None))
         needed = {p[1] for p in places if p[0] == "created"}
         if not roots or spent:
@@ -482,9 +482,10 @@ def _found(place: Place | None) -> Place:
     return place
 
 
-def _is_spent(root: Any) -> bool:
-    """Whether a backward pass has used the graph already."""
-    seen: set[int] = set()
+def _is_spent(root: Any, ends: Iterable[int]) -> bool:
+    """Whether a backward pass has used the graph already. `ends`: ids of nodes at which the call's part of it ends: what is behind them is another at
+    the next call."""
+    seen = set(ends)
     stack = [root]
     while stack:
         node = stack.pop()

@@ -421,7 +421,8 @@ class Run:
         self.seen.append((number, "identities", own, twins))
         for k, t in enumerate(tensors):
             try:
-                grad = None if t.grad is None else _values(t.grad)
+                half = any(errors) and not t.is_leaf  # what a pass that raised has kept until then
+                grad = None if half or t.grad is None else _values(t.grad)
                 self.seen.append((number, k, t.requires_grad, t.is_leaf, getattr(t, "mark", None), _values(t), grad))
             except RuntimeError as error:  # PyTorch's views of several results cannot be looked at after a write
                 self.seen.append((number, k, type(error).__name__, None, None, None, None))

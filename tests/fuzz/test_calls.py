@@ -39,9 +39,13 @@ def test_hybridized_calls_do_what_pytorch_does(seed: int) -> None:
         assert not (text := report(number, torch)), text
 
 
+@pytest.mark.parametrize("number", [1803712, 1804014, 904558, 951524])
+def test_programs_that_went_wrong_once(number: int) -> None:
+    assert not (text := report(number)), text
+
+
 def _no_views(*_: Any) -> list[Any]:
     return []
-
 
 
 

@@ -543,3 +543,21 @@ def test_one_of_several_results_of_an_operation_whose_graph_is_used_inside_the_c
         return found.tolist()
 
     alike(function, use)
+
+
+def test_a_call_behind_a_pass_that_has_freed_the_history_of_its_argument_has_a_graph_of_its_own() -> None:
+    """Its argument had a history that was used up at the recorded call; at the next one it is another."""
+    function = calque.compile(lambda a: (a * 1.0, a * a))
+    for turn in range(6):
+        leaf = calque.ones(3).requires_grad_()
+        x = leaf * leaf if turn < 4 else -leaf
+        x.sum().backward()
+        y = function(x)[1]
+        if turn < 4:
+            with pytest.raises(AutogradError, match="second time"):
+                y.sum().backward()
+        else:
+            leaf.grad = None
+            y.sum().backward()
+            assert leaf.grad is not None
+            assert leaf.grad.tolist() == [2.0, 2.0, 2.0]
