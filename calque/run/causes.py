@@ -84,9 +84,9 @@ def seldom_repeats(site: list[Any] | None, cause: str = "", nodes: int = 0) -> b
         site[4] = -(1 << 60)  # once is enough
         told = ", ".join(f"{count} {cause}" for cause, count in causes.items())
         warn_user(
-            f"[flush] expected a loop that repeats, got {new + 1} new programs ({told}) of {times - since} that ended at one line; new ones "
-            "are planned, or computed operation by operation, which takes time. calque.stats() counts them by line; docs/when-things-run.md says what "
-            "makes programs differ",
+            f"[flush] expected a loop that repeats, got {new + 1} new programs ({told}) of {times - since} that ended at one line; such "
+            "programs are planned, or computed operation by operation, which takes time. calque.stats() counts them by line; docs/when-things-run.md "
+            "says what makes them differ",
             RepetitionWarning,
         )
     return bool(new + 1 > SELDOM)
