@@ -88,6 +88,9 @@ def _nothing_was_recorded_before() -> None:
         recorder.flush("test")
         dispatch.wait_for_queues()
         trie.forget()
+    sizes, template = (sys.modules.get(f"calque.{name}") for name in ("kernel.sizes", "autograd.template"))
+    for cache in (*((sizes.FAMILIES.known, sizes.FAMILIES.variants) if sizes else ()), *((template._variants, template._views) if template else ())):
+        cache.clear()
 
 
 @pytest.fixture(autouse=True, scope="session")

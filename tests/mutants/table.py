@@ -359,8 +359,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "nodes in the order of their creation",
         "calque/autograd/engine.py",
-        "heapq.heappush(self.heap, (-target.number, key, target))",
-        "heapq.heappush(self.heap, (target.number, key, target))",
+        "                    heapq.heappush(self.heap, (-target.number, key, target))",
+        "                    heapq.heappush(self.heap, (target.number, key, target))",
         GRAD,
     ),
     Mutant(
