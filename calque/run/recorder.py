@@ -556,7 +556,8 @@ def _plan(trace: Trace, reason: str, key: tuple[Any, ...], wanted: tuple[int, ..
     with without_full_collections():
         program = build_program(edge, key[0], key[1], key[2], [c[2] for c in checks])
         cause = cause_of(program, trace)
-        seldom = seldom_repeats(site, cause, len(program.nodes) if reason != BOUND else 0)
+        piece = reason == BOUND
+        seldom = seldom_repeats(site, cause, 0 if piece else len(program.nodes)) or (piece and Counters.loose)
         if seldom:
             loosen(edge)
         plan: Any

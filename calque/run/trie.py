@@ -113,6 +113,7 @@ def loosen(edge: Edge) -> None:
         if before.op not in (None, INPUT):  # every program begins with an input
             first = before
     if not first.loose:
+        Counters.loose = True
         found = [first]
         for edge in found:  # it grows
             edge.loose = True
@@ -123,9 +124,10 @@ class _Counters:
     """Public counters of the recorder, read by `calque.stats()`. There is one object, as a write to an attribute of a class empties the interpreter's
     caches of it."""
 
-    __slots__ = ("edges", "nbytes", "flushes", "plan_hits", "plan_misses", "evictions", "reasons")
+    __slots__ = ("edges", "nbytes", "flushes", "plan_hits", "plan_misses", "evictions", "reasons", "loose")
 
     def __init__(self) -> None:
+        self.loose = False  # whether there are programs whose pieces are cut by content from where they differ (`loosen`)
         self.edges = self.nbytes = self.flushes = self.plan_hits = self.plan_misses = self.evictions = 0
         self.reasons: dict[str, int] = {}
 
@@ -174,6 +176,7 @@ def forget() -> None:
     for site in list(Causes.sites.values()):
         site[2:] = 0, site[0], 0, {}
     Counters.edges = Counters.nbytes = 0
+    Counters.loose = False
 
 
 def full() -> bool:
