@@ -241,12 +241,14 @@ def test_a_call_that_python_takes_over_while_another_thread_uses_its_parameters(
     for _ in range(6):
         step(calque.ones(2, 4) * 0.1)
     monkeypatch.setattr(walk.Walk, "take_back", taken)
+    refused = False
     try:
         step(calque.ones(2, 4) * 100.0)
     except RuntimeError as error:  # it found that it cannot be done again
         assert when != "after" and "[hybridize] expected a call to do again" in str(error)
+        refused = not seen
     monkeypatch.undo()
-    assert seen and all(math.isfinite(number) for row in seen[0] for number in row)
+    assert refused or seen and all(math.isfinite(number) for row in seen[0] for number in row)
     assert model.weight.isfinite().all() and model.bias.isfinite().all()
     assert math.isfinite(step(calque.ones(2, 4) * 0.1))
 
