@@ -262,12 +262,12 @@ def _plain(roots: Sequence[Any], given: Sequence[Any]) -> bool:
 
 def backward_again(roots: Sequence[Any], given: Sequence[Any], keep: bool, walk: Callable[[], Any]) -> bool:
     """A backward pass by a replay, or under a recording; False if nothing was done: `walk` is still to be called."""
-    if not _plain(roots, given) or not _tables.passes.met():
+    if not _plain(roots, given) or _tables.passes.left():
         return False
     graph = Graph()
     if not graph.read(roots, given, keep):
         return False
-    stretch = _tables.passes.here(graph.parts, 1)
+    stretch = _tables.passes.here(graph.parts)
     if stretch.macro is not None and stretch.macro.fits(graph.trace, graph.cells):
         if settings.verify:
             verify(stretch.macro, graph.cells, walk, False, "a backward pass")
@@ -284,12 +284,12 @@ def gradients_again(
     roots: Sequence[Any], given: Sequence[Any], wanted: Sequence[Tensor], keep: bool, walk: Callable[[], tuple[Any, ...]]
 ) -> tuple[Any, ...] | None:
     """The gradients of leaves by a replay, or under a recording; None if nothing was done: `walk` is still to be called."""
-    if not _plain(roots, given) or any(t._grad_fn is not None for t in wanted) or not _tables.gradients.met():
+    if not _plain(roots, given) or any(t._grad_fn is not None for t in wanted) or _tables.gradients.left():
         return None
     graph = Graph()
     if not graph.read(roots, given, keep, wanted):
         return None
-    stretch = _tables.gradients.here(graph.parts, 1)
+    stretch = _tables.gradients.here(graph.parts)
     if stretch.macro is not None and stretch.macro.fits(graph.trace, graph.cells):
         if settings.verify:
             return verify(stretch.macro, graph.cells, walk, False, "a pass for gradients")  # type: ignore[no-any-return]

@@ -74,6 +74,10 @@ class Stretches:
         self._level(place)
         return False
 
+    def left(self) -> bool:
+        """Whether calls at the trace's place are left alone."""
+        return self.generation == Counters.evictions and self.places.get(local.state.trace.cur, self) is None
+
     def leave(self, place: Edge) -> None:
         """Calls at this place are not worth a replay."""
         self.places[place] = None

@@ -170,6 +170,7 @@ def retire(following: dict[Any, Edge], mark: Any, successor: Edge) -> None:
 
 def forget() -> None:
     """Forget everything that was recorded, with its programs."""
+    Counters.evictions += 1  # what was recorded of library code leads to edges that nobody finds again
     for start in (_ROOT, _BEHIND_CUT):
         start.next.clear()
     _varying.clear()

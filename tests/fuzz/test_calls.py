@@ -39,8 +39,10 @@ def test_hybridized_calls_do_what_pytorch_does(seed: int) -> None:
         assert not (text := report(number, torch)), text
 
 
-@pytest.mark.parametrize("number", [1803712, 1804014, 904558, 951524])
-def test_programs_that_went_wrong_once(number: int) -> None:
+@pytest.mark.parametrize("verify", [False, True], ids=["", "verify"])
+@pytest.mark.parametrize("number", [1803712, 1804014, 904558, 951524, 6001799, 6000190, 6000198])
+def test_programs_that_went_wrong_once(number: int, verify: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(settings, "verify", verify)
     assert not (text := report(number)), text
 
 
