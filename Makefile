@@ -11,8 +11,9 @@ WORKERS ?= $(shell n=$$(nproc 2>/dev/null || echo 1); [ $$n -lt 4 ] && echo $$n 
 PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 TRAIN_ARGS ?=
 BENCH_ARGS ?=
+EXAMPLES_ARGS ?= --steps 5
 
-.PHONY: help train test slow lint types docs bench format clean
+.PHONY: help train test slow clients examples lint types docs bench format clean
 .DEFAULT_GOAL := help
 
 help:  ## this list
@@ -36,6 +37,21 @@ test: $(VENV)/.installed-dev  ## the fast test suite (PYTEST_ARGS="-k name")
 slow: $(VENV)/.installed-dev  ## the whole test suite
 	$(PYTEST) --slow $(PYTEST_ARGS)
 
+# Libraries written for PyTorch, without it: those that would bring it along are installed without what they depend on.
+$(VENV)-clients/.installed: pyproject.toml Makefile
+	$(PYTHON) -m venv $(VENV)-clients
+	$(VENV)-clients/bin/python -m pip install --quiet --disable-pip-version-check -e '.[dev,vision]' transformers einops psutil lightning-utilities requests einx sympy cloudpickle loguru
+	$(VENV)-clients/bin/python -m pip install --quiet --disable-pip-version-check --no-deps torchmetrics accelerate timm peft diffusers \
+		x-transformers torch-einops-utils ema-pytorch rotary-embedding-torch
+	@touch $@
+
+clients: $(VENV)-clients/.installed  ## libraries written for PyTorch (transformers, einops, ...) on Calque, against PyTorch's results
+	$(VENV)-clients/bin/python -m pytest --slow -n 0 tests/clients $(PYTEST_ARGS)
+
+examples: $(VENV)/.installed-demo  ## the PyTorch programs of examples/ through `calque run` (EXAMPLES_ARGS="--steps 50")
+	@for program in $$(grep -l __main__ examples/*.py); do \
+		echo "calque run $$program $(EXAMPLES_ARGS)"; $(BIN)/calque run $$program $(EXAMPLES_ARGS) || exit 1; done
+
 lint: $(VENV)/.installed-dev  ## ruff
 	$(BIN)/ruff check .
 
@@ -52,5 +68,5 @@ bench: $(VENV)/.installed-dev  ## steps, kernels and memory beside PyTorch and J
 	$(BIN)/python bench/all.py $(BENCH_ARGS)
 
 clean:  ## remove environments, caches and build outputs
-	rm -rf $(VENV) .venv-ci build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-clients .venv-ci build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -7,7 +7,10 @@
 tensor([2., 4.])
 """
 
-from calque import amp, autograd, backends, cuda, data, func, functional, jit, kvstore, linalg, nn, optim, parallel, profiler, utils
+from builtins import bool as _bool
+from importlib import import_module as _import_module
+
+from calque import amp, autograd, backends, cuda, data, functional, jit, kvstore, linalg, nn, optim, parallel, profiler, utils
 from calque.autograd.autocast import (
     autocast,
     get_autocast_dtype,
@@ -27,6 +30,7 @@ from calque.autograd.modes import (
 from calque.backends import get_float32_matmul_precision, set_float32_matmul_precision
 from calque.base.device import Device as device
 from calque.base.device import get_default_device, set_default_device
+from calque.base.dtypes import NAMED as _NAMED
 from calque.base.dtypes import (
     DType as dtype,
 )
@@ -38,6 +42,13 @@ from calque.base.dtypes import (
 )
 from calque.base.dtypes import (
     bfloat16,
+    complex64,
+    complex128,
+    float8_e4m3fn,
+    float8_e4m3fnuz,
+    float8_e5m2,
+    float8_e5m2fnuz,
+    float8_e8m0fnu,
     float16,
     float32,
     float64,
@@ -48,6 +59,9 @@ from calque.base.dtypes import (
     int64,
     set_default_dtype,
     uint8,
+    uint16,
+    uint32,
+    uint64,
 )
 from calque.base.dtypes import (
     bool_ as bool,
@@ -58,15 +72,18 @@ from calque.base.shapes import Size
 from calque.functional.arithmetic import *
 from calque.functional.blame import public as _public
 from calque.functional.blame import publish as _publish
+from calque.functional.complex import *
 from calque.functional.creation import *
 from calque.functional.decompositions import *
 from calque.functional.distances import *
+from calque.functional.dlpack import *
 from calque.functional.einsum import *
 from calque.functional.elementary import *
 from calque.functional.grids import *
 from calque.functional.indexing import *
-from calque.functional.interop import *
 from calque.functional.joining import *
+from calque.functional.later import namespace as _later_names
+from calque.functional.later import resolver as _resolver
 from calque.functional.legacy import *
 from calque.functional.linalg import *
 from calque.functional.math import *
@@ -97,7 +114,7 @@ from calque.tensor import Tensor
 
 __version__ = "0.1.0"
 
-# Type checkers read the star imports above; this line adds the generated in-place functions (`relu_`, ...).
+# The generated in-place functions (`relu_`, ...). Type checkers read `__init__.pyi`, which `python -m tests.stubs` makes of all names that are here.
 globals().update({name: getattr(functional, name) for name in functional.__all__})
 globals().update(_public(globals(), __name__))
 for _name, _function in _public(vars(Tensor), "calque.Tensor").items():
@@ -105,7 +122,7 @@ for _name, _function in _public(vars(Tensor), "calque.Tensor").items():
         setattr(Tensor, _name, _function)
 for _module in (
     nn, nn.modules, nn.init, nn.utils, nn.utils.rnn, nn.utils.parametrize, nn.utils.parametrizations, nn.parallel, optim, optim.lr_scheduler,
-    optim.swa_utils, data, utils.data, autograd, autograd.functional, utils.checkpoint, amp, func, parallel, kvstore, profiler, functional.random,
+    optim.swa_utils, data, utils.data, autograd, autograd.functional, utils.checkpoint, amp, parallel, kvstore, profiler, functional.random,
 ):
     _publish(_module)
 
@@ -113,5 +130,48 @@ _keep_apart()
 
 half, float, double = float16, float32, float64
 short, int, long = int16, int32, int64
+cfloat, cdouble = complex64, complex128
+globals().update({_dtype.name: _dtype for _dtype in _NAMED}, chalf=_NAMED[0])  # compared by libraries; there are no tensors of them
 strided = "torch.strided"
 inf, nan, pi, e = 1e999, 1e999 - 1e999, 3.141592653589793, 2.718281828459045
+
+# Parts that most programs never name load when they are first asked for (PEP 562), so that nobody else's start pays for them.
+_ON_FIRST_USE: set[str] = {"array_api", "distributions", "fft", "func", "fx", "hub", "masked", "random", "signal", "special", "testing", "vision"}
+_function_on_first_use = _resolver(globals(), {**_later_names(), "calque.autograd.transform.vmap": "vmap"})
+
+
+def install_as_torch(children: _bool = True) -> None:
+    """Let `import torch`, and every module below it, mean Calque in this process from now on: for programs and libraries written for PyTorch.
+
+    `calque run script.py` does it for a whole program without a change. children: Python processes that are started from here find it, too. A name
+    that PyTorch has and Calque has not raises an `AttributeError` that says so. Raises `ImportError` if PyTorch itself is loaded already.
+
+    >>> import calque
+    >>> calque.install_as_torch(children=False)
+    >>> import torch
+    >>> torch.ones(2).sum(), torch.__version__
+    (tensor(2.), '2.13.0+calque')
+    """
+    _import_module("calque.compat.run").install_as_torch(children)
+
+
+def _array_namespace(self: Tensor, /, *, api_version: str | None = None) -> object:
+    """The namespace with the functions of the Array API standard for this tensor; `api_version`: "2024.12" or an earlier one."""
+    if api_version not in (None, "2021.12", "2022.12", "2023.12", "2024.12"):
+        raise ValueError(f"[__array_namespace__] expected api_version '2024.12' or an earlier one, got {api_version!r}")
+    return _import_module("calque.array_api")
+
+
+Tensor.__array_namespace__ = _array_namespace  # type: ignore[attr-defined]
+
+
+def __getattr__(name: str) -> object:
+    if name in _ON_FIRST_USE:
+        return _import_module(f"calque.{name}")
+    if name.startswith("_foreach_") and hasattr(_import_module("calque.functional.foreach"), name):
+        return getattr(_import_module("calque.functional.foreach"), name)
+    return _function_on_first_use(name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_ON_FIRST_USE, *_function_on_first_use.__dict__["names"]})

@@ -12,15 +12,15 @@ from calque.hybrid import compile as _compile
 __all__ = ["load", "save", "script", "trace"]
 
 
-def script(obj: Any) -> Any:
-    """`calque.compile(obj)`: calls of a function or module are recorded and replayed; also a decorator.
+def script(obj: Any, optimize: Any = None, _frames_up: int = 0, _rcb: Any = None, example_inputs: Any = None) -> Any:
+    """`calque.compile(obj)`: calls of a function or module are recorded and replayed; also a decorator. A class stays as it is.
 
     >>> import calque
     >>> double = calque.jit.script(lambda x: x * 2)
     >>> [double(calque.ones(1)).item() for _ in range(4)]
     [2.0, 2.0, 2.0, 2.0]
     """
-    return _compile(obj)
+    return obj if isinstance(obj, type) else _compile(obj)  # a class is made of functions that are Python's
 
 
 def trace(func: Any, example_inputs: Any = None, **options: Any) -> Any:

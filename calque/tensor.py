@@ -15,9 +15,11 @@ import numpy as np
 
 from calque.base import dtypes as dt
 from calque.base.attached import Attached
+from calque.base.cache import Cache
 from calque.base.device import CPU, META
 from calque.base.errors import DeviceError, DTypeError, no_tensor
 from calque.base.layout import Layout, dense_layout, layout
+from calque.base.shapes import common_order, inverse
 from calque.ops.opdef import OpDef, get
 from calque.run import recorder, trie
 from calque.run.buffer import Buffer, strided
@@ -26,11 +28,13 @@ from calque.run.history import watch
 from calque.run.live import LiveFloat, holds_live
 from calque.run.nodes import FunctionNode, GradNode, OutputNode, view_rule
 from calque.run.numbers import BAKED, scalar_tag
+from calque.run.outputs import stored
 from calque.run.queues import on
 from calque.run.recorder import Storage, Trace, grow, grow_constant, local, view_slot
 from calque.run.source import user_line
 
 Number = bool | int | float
+Binary = Callable[[Any, Any], Any]
 View = tuple[Layout, tuple[Layout], Callable[..., Any]]
 _sequence = count()
 
@@ -85,13 +89,16 @@ def from_array(flat: np.ndarray[Any, Any], view: Layout, owner: Any = None) -> T
     return result
 
 
-def slot_of(trace: Trace, t: Tensor) -> int:
-    """Slot of the tensor's value in the trace, recording a view or an input where needed."""
+def slot_of(trace: Trace, t: Tensor, ordered: bool = False) -> int:
+    """Slot of the tensor's value in the trace, recording a view or an input where needed. `ordered`: for an operation whose result lies in memory as
+    its operands do; then -1, a slot that no edge knows, if this one is not row-major (see `turned`)."""
     storage, view = t._storage, t._layout
     known, buffer, slot = storage.trace is trace, storage.buffer, storage.slot
+    if known and storage.layout is view:
+        return slot
+    if ordered and not view.upright:
+        return -1
     if known:
-        if storage.layout is view:
-            return slot
         cache = t._cache
         if cache is not None and cache[1] == slot and cache[0] is trace:
             found: int = cache[2]
@@ -137,7 +144,7 @@ def shadow(t: Tensor) -> Tensor:
 
 def attach_node(out: Tensor, edge: trie.Edge, op: OpDef, operands: tuple[Any, ...]) -> None:
     """Give `out` its autograd node. Called only if some operand requires a gradient and grad mode is on."""
-    if out._layout.dtype.category != 2:
+    if out._layout.dtype.category < 2:
         return
     targets: list[Any] = []
     mask, bit, rules = 0, 1, op.vjp
@@ -174,17 +181,18 @@ def attach_node(out: Tensor, edge: trie.Edge, op: OpDef, operands: tuple[Any, ..
     out._requires_grad = True
 
 
-def record(op: OpDef, operands: tuple[Any, ...], attrs: tuple[Any, ...] = ()) -> Tensor:
-    """Record a primitive. Operands are Tensors, or Python numbers as `(number, dtype)` pairs. See `unary` and `binary` for shorter paths."""
+def record(op: OpDef, operands: tuple[Any, ...], attrs: tuple[Any, ...] = (), row_major: bool = False) -> Tensor:
+    """Record a primitive. Operands are Tensors, or Python numbers as `(number, dtype)` pairs. See `unary` and `binary` for shorter paths. The result
+    lies in memory as the operands of an elementwise primitive do (see `turned`), or `row_major`."""
     state = local.state
     trace = state.trace
     slots: list[Any] = []
-    needs = False
+    needs, ordered = False, op.ordered and not row_major
     for x in operands:
         if x.__class__ is tuple:
-            return _record_numbers(op, operands, attrs, slots)
+            return _record_numbers(op, operands, attrs, slots, ordered)
         storage = x._storage
-        slots.append(storage.slot if storage.trace is trace and storage.layout is x._layout else slot_of(trace, x))
+        slots.append(storage.slot if storage.trace is trace and storage.layout is x._layout else slot_of(trace, x, ordered))
         if x._requires_grad:
             needs = True
     sources = tuple(slots)
@@ -192,6 +200,8 @@ def record(op: OpDef, operands: tuple[Any, ...], attrs: tuple[Any, ...] = ()) ->
     key = (op, sources, there)
     edge = trace.cur.next.get(key)
     if edge is None:
+        if -1 in sources or trace.__class__ is not Trace:
+            return turned(op, operands, attrs) if -1 in sources else trace.record(op, operands, attrs)
         layouts = tuple([_dense_of(x) for x in operands])
         edge = recorder.grow_general(trace, op, sources, attrs, there, layouts, False)
     if edge.op is op:
@@ -204,7 +214,7 @@ def record(op: OpDef, operands: tuple[Any, ...], attrs: tuple[Any, ...] = ()) ->
     return out
 
 
-def _record_numbers(op: OpDef, operands: tuple[Any, ...], attrs: tuple[Any, ...], inputs: list[Any]) -> Tensor:
+def _record_numbers(op: OpDef, operands: tuple[Any, ...], attrs: tuple[Any, ...], inputs: list[Any], ordered: bool) -> Tensor:
     """`record` with numbers among the operands. `inputs`: slots of those before the first one."""
     state = local.state
     trace = state.trace
@@ -212,7 +222,7 @@ def _record_numbers(op: OpDef, operands: tuple[Any, ...], attrs: tuple[Any, ...]
     baked = False
     for x in operands[len(inputs) :]:
         if x.__class__ is not tuple:
-            inputs.append(slot_of(trace, x))
+            inputs.append(slot_of(trace, x, ordered))
         elif scalar_tag(x[0]) == "s":
             inputs.append(("s", x[1]))
         else:
@@ -223,6 +233,8 @@ def _record_numbers(op: OpDef, operands: tuple[Any, ...], attrs: tuple[Any, ...]
     key = (op, sources, there)
     edge = trace.cur.next.get(key)
     if edge is None:
+        if -1 in sources or trace.__class__ is not Trace:
+            return turned(op, operands, attrs) if -1 in sources else trace.record(op, operands, attrs)
         layouts = tuple([x[1] if x.__class__ is tuple else _dense_of(x) for x in operands])
         edge = recorder.grow_general(trace, op, sources, attrs, there, layouts, baked)
     if edge.op is not op:
@@ -234,6 +246,55 @@ def _record_numbers(op: OpDef, operands: tuple[Any, ...], attrs: tuple[Any, ...]
     return out
 
 
+def turned(op: OpDef, operands: tuple[Any, ...], attrs: tuple[Any, ...] = ()) -> Tensor:
+    """Record an elementwise primitive whose operands are not all row-major: its result lies in memory as they do. So it is recorded of operands that
+    are permuted, mostly to what their memory holds, and its result is permuted back."""
+    views = tuple([x._layout for x in operands if x.__class__ is not tuple])
+    order = _orders.get(views)
+    if order is None:
+        order = _orders.keep(views, common_order([(tuple(view.shape), view.strides) for view in views]))
+    if order == tuple(range(len(order))):
+        return record(op, operands, attrs, True)
+    given = [x if x.__class__ is tuple else _look(x, order, len(order) - x._layout.ndim) for x in operands]
+    out = record(op, tuple(given), attrs, True)
+    return _look(out, inverse(order), label="" if out._grad_fn is None else out._grad_fn.name())
+
+
+_orders = Cache("orders of dimensions", 700, 1 / 512)  # layouts of operands -> order in which their result lies in memory
+_looks = Cache("gradients of permuted operands", 500, 1 / 1024)  # arguments of `_look` -> rule of its node
+
+
+def _look(t: Tensor, order: tuple[int, ...], lead: int = 0, drop: int = 0, label: str = "PermuteBackward0") -> Tensor:
+    """The same memory with `lead` dimensions of size 1 before its own, then all in another order, then without the first `drop`; with its gradient,
+    but no view of `t` that an in-place write has to know of."""
+    view = t._layout
+    shape, strides = (1,) * lead + tuple(view.shape), (0,) * lead + view.strides
+    seen = sub_layout(view, tuple([shape[d] for d in order[drop:]]), tuple([strides[d] for d in order[drop:]]), view.offset)
+    result: Tensor = wrap(t._storage, seen)
+    if t._requires_grad and local.state.grad:
+        key = (order, lead, drop)
+        rule = _looks.get(key) or _looks.keep(key, view_rule(_LookBack(key)))
+        result._grad_fn, result._requires_grad = function_node(label, (t,), (seen,), rule), True
+    return result
+
+
+def in_order(t: Tensor, like: Layout) -> Tensor:
+    """A copy without history whose dimensions lie in memory in the order of another layout, which fills a block of memory."""
+    order = common_order([(tuple(like.shape), like.strides)])
+    with_values = wrap(t._storage, t._layout)
+    return _look(record(get("copy"), (_look(with_values, order),)), inverse(order))
+
+
+class _LookBack:
+    """What maps the gradient of a `_look` to that of what it looks at: another one."""
+
+    def __init__(self, key: tuple[tuple[int, ...], int, int]) -> None:
+        self.arguments = inverse(key[0]), key[2], key[1]
+
+    def __call__(self, g: Tensor) -> Tensor:
+        return _look(g, *self.arguments)
+
+
 def _dense_of(t: Tensor) -> Layout:
     view = t._layout
     return view if view.dense else dense_layout(tuple(view.shape), view.dtype, view.device)
@@ -243,40 +304,41 @@ def unary(op: OpDef, to_float: bool = False) -> Callable[[Tensor], Tensor]:
     """The recording function of an elementwise primitive with one operand and no attributes. With `to_float` integers are first converted
     to the default floating type (they never get an edge here, so floats pay nothing for the test)."""
 
-    def apply(input: Tensor) -> Tensor:
+    ordered = op.ordered
+
+    def apply(input: Tensor, _: Any = None, out: Any = None) -> Tensor:
+        if out is not _:
+            return stored(op.name, apply, (input,), {}, out, _)  # type: ignore[no-any-return]
         state = local.state
         trace = state.trace
         try:
             storage = input._storage
         except AttributeError as error:
             raise no_tensor(op.name, error) or error from None
-        if storage.trace is trace and storage.layout is input._layout:
-            i = storage.slot
-        else:
-            i = slot_of(trace, input)
+        i = storage.slot if storage.trace is trace and storage.layout is input._layout else slot_of(trace, input, ordered)
         key = (op, i)
         edge = trace.cur.next.get(key)
         if edge is None:
-            if to_float and input._layout.dtype.category != 2:
+            if to_float and input._layout.dtype.category < 2:
                 return apply(record(get("cast"), (input,), (dt.get_default_dtype(),)))
+            if i < 0 or trace.__class__ is not Trace:
+                return turned(op, (input,)) if i < 0 else trace.record(op, (input,))
             edge = grow(trace, key, op, (i,), (), (_dense_of(input),))
-        out = finish(trace, edge)
+        result = finish(trace, edge)
         if input._requires_grad and state.grad:
-            attach_node(out, edge, op, (input,))
-        return out
+            attach_node(result, edge, op, (input,))
+        return result
 
     apply.__name__ = op.name
     apply.__dict__["answers"] = True  # see calque.functional.blame
     return apply
 
 
-def binary(  # noqa: C901 - the hot path of recording: one frame, nothing factored out
-    op: OpDef, fallback: Callable[[Any, Any], Any], unusual: Callable[[Any, Any], bool] | None = None
-) -> Callable[[Any, Any], Any]:
+def binary(op: OpDef, fallback: Binary, unusual: Binary | None = None) -> Binary:  # noqa: C901, PLR0915 - the hot path of recording: one frame
     """Recording of a binary primitive. Different dtypes and what is `unusual` go to `fallback` (and get no edge, so others pay no test)."""
-    tensor_types, save_table, baked, new = TENSOR_TYPES, op.save_table, BAKED, _new
+    tensor_types, save_table, ordered, baked, new = TENSOR_TYPES, op.save_table, op.ordered, BAKED, _new
 
-    def apply(a: Any, b: Any) -> Tensor:
+    def apply(a: Any, b: Any) -> Tensor:  # noqa: C901 - see above
         state = local.state
         trace = state.trace
         kind = b.__class__
@@ -284,27 +346,31 @@ def binary(  # noqa: C901 - the hot path of recording: one frame, nothing factor
             if a._layout.dtype is not b._layout.dtype:
                 return fallback(a, b)
             storage = a._storage
-            i = storage.slot if storage.trace is trace and storage.layout is a._layout else slot_of(trace, a)
+            i = storage.slot if storage.trace is trace and storage.layout is a._layout else slot_of(trace, a, ordered)
             storage = b._storage
-            j = storage.slot if storage.trace is trace and storage.layout is b._layout else slot_of(trace, b)
+            j = storage.slot if storage.trace is trace and storage.layout is b._layout else slot_of(trace, b, ordered)
             key = (op, i, j)
             edge = trace.cur.next.get(key)
             if edge is None:
-                if unusual is not None and unusual(a, b):
-                    return fallback(a, b)
+                if i < 0 or j < 0 or (unusual is not None and unusual(a, b)):
+                    return turned(op, (a, b)) if unusual is None or not unusual(a, b) else fallback(a, b)
+                if trace.__class__ is not Trace:
+                    return trace.record(op, (a, b))  # type: ignore[no-any-return]
                 edge = grow(trace, key, op, (i, j), (), (_dense_of(a), _dense_of(b)))
             needs, tag = a._requires_grad or b._requires_grad, None
         elif (kind is float or kind is int or kind is LiveFloat) and a.__class__ in tensor_types and a._layout.dtype.category == 2:
             if kind is not float:
                 b, kind = float(b) if kind is int else b, float
             storage = a._storage
-            i = storage.slot if storage.trace is trace and storage.layout is a._layout else slot_of(trace, a)
+            i = storage.slot if storage.trace is trace and storage.layout is a._layout else slot_of(trace, a, ordered)
             tag = baked.get(b) if b.__class__ is float else None
             if tag is None or b == 0.0:
                 tag = scalar_tag(b)
             edge = trace.cur.next.get((op, i, tag))
             if edge is None:
                 dtype = a._layout.dtype
+                if i < 0 or trace.__class__ is not Trace:
+                    return turned(op, (a, (b, dtype))) if i < 0 else trace.record(op, (a, (b, dtype)))
                 edge, tag = grow_constant(trace, (op, i), tag, op, (i, ("c", b, dtype)), (), (_dense_of(a), dtype))
             needs = a._requires_grad
         else:
@@ -334,7 +400,7 @@ def binary(  # noqa: C901 - the hot path of recording: one frame, nothing factor
 
 def _attach_binary(out: Tensor, edge: trie.Edge, op: OpDef, save_table: Any, a: Any, b: Any, kind: type) -> None:
     """`attach_node` for two operands, with nothing general left in it: this is the warm path of a training step."""
-    if not op.vjp or out._layout.dtype.category != 2:
+    if not op.vjp or out._layout.dtype.category < 2:
         return
     first = (a._grad_fn or a) if a._requires_grad else None
     second = (b._grad_fn or b) if kind is not float and b._requires_grad else None
@@ -364,9 +430,6 @@ def _attach_binary(out: Tensor, edge: trie.Edge, op: OpDef, save_table: Any, a: 
         node.saved, node.versions = saved, versions
     out._grad_fn = node
     out._requires_grad = True
-
-
-# ---------------------------------------------------------------------------------------------------- views
 
 
 def alias(t: Tensor, view: Layout, cls: type = Tensor) -> Tensor:
@@ -495,6 +558,9 @@ def read_number(t: Tensor, reason: str, convert: Callable[[Any], Any]) -> Any:
 def upload(values: np.ndarray[Any, Any], dtype: dt.DType, shape: tuple[int, ...] | None = None) -> Tensor:
     """A new tensor with a copy of the values, on the device that somebody asked for (`State.device`); without one, on the CPU, but free to go
     wherever it is used."""
+    frame = getattr(values, "frame", None)  # of a transform, which has computed them for each slice
+    if frame is not None:
+        return frame.uploaded(values, dtype)  # type: ignore[no-any-return]
     device = local.state.device
     dense = dense_layout(tuple(values.shape) if shape is None else shape, dtype, device or CPU)
     if device is META:
@@ -522,8 +588,9 @@ def upload_known(values: np.ndarray[Any, Any], dtype: dt.DType, made_of: Any = (
 
 def require_float(op: str, t: Tensor) -> None:
     """Raise unless the dtype can carry gradients."""
-    if t._layout.dtype.category != 2:
-        raise DTypeError(f"[{op}] expected a floating dtype, got {t._layout.dtype}; only Tensors of floating point dtype can require gradients")
+    if t._layout.dtype.category < 2:
+        text = "only Tensors of floating point and complex dtype can require gradients"
+        raise DTypeError(f"[{op}] expected a floating or complex dtype, got {t._layout.dtype}; {text}")
 
 
 def sub_layout(view: Layout, shape: tuple[int, ...], strides: tuple[int, ...], offset: int) -> Layout:

@@ -1,5 +1,8 @@
 """Automatic differentiation, with the names of `torch.autograd`."""
 
+from importlib import import_module as _import_module
+from typing import TYPE_CHECKING as _TYPE_CHECKING
+
 from calque.autograd import functional, profiler
 from calque.autograd.anomaly import detect_anomaly, is_anomaly_enabled, set_detect_anomaly
 from calque.autograd.api import backward, grad
@@ -14,3 +17,12 @@ __all__ = [
     "gradgradcheck",
     "inference_mode", "is_anomaly_enabled", "no_grad", "once_differentiable", "profiler", "set_detect_anomaly", "set_grad_enabled",
 ]  # fmt: skip
+
+if _TYPE_CHECKING:
+    from calque.autograd import forward_ad as forward_ad
+
+
+def __getattr__(name: str) -> object:
+    if name == "forward_ad":  # few programs name it
+        return _import_module("calque.autograd.forward_ad")
+    raise AttributeError(f"module 'calque.autograd' has no attribute {name!r}")

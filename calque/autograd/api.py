@@ -114,6 +114,10 @@ def _initial_gradient(op: str, t: Tensor, given: Any, index: int) -> Tensor:
                 "(a tensor of that "
                 "shape), or reduce first with .sum() or .mean()"
             )
+        if view.dtype.is_complex:
+            raise AutogradError(
+                f"[{op}] grad can be implicitly created only for real scalar outputs but got {view.dtype!r}; take .abs() or .real, or pass gradient="
+            )
         return constant(1.0, view)
     if not isinstance(given, Tensor):
         raise DTypeError(f"[{op}] gradients can be either Tensors or None, but got {type_name(given)}; {how_to_pass(given)}")
@@ -122,6 +126,11 @@ def _initial_gradient(op: str, t: Tensor, given: Any, index: int) -> Tensor:
             f"[{op}] Mismatch in shape: grad_output[{index}] has a shape of {tuple(given._layout.shape)} and output[{index}] "
             "has a shape of "
             f"{tuple(view.shape)}; expected equal shapes"
+        )
+    if given._layout.dtype.is_complex is not view.dtype.is_complex:
+        raise AutogradError(
+            f"[{op}] For complex Tensors, both grad_output and output are required to have the same dtype. Mismatch in dtype: "
+            f"grad_output[{index}] has a dtype of {given._layout.dtype!r} and output[{index}] has a dtype of {view.dtype!r}; convert one"
         )
     return given if given._layout.dtype is view.dtype else record(get("cast"), (given,), (view.dtype,))
 
@@ -378,7 +387,7 @@ def _get_data(self: Tensor) -> Tensor:
 def _set_data(self: Tensor, value: Tensor) -> None:
     if not isinstance(value, Tensor):
         raise DTypeError(f"[data] expected a Tensor, got {type_name(value)}; {how_to_pass(value)}")
-    if self._requires_grad and value._layout.dtype.category != 2:
+    if self._requires_grad and value._layout.dtype.category < 2:
         raise DTypeError(
             f"[data] data set to a tensor that requires gradients must be floating point dtype, got {value._layout.dtype!r}"
         )

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from calque.autograd.moving import move
+from calque.base.dtypes import DType
 from calque.base.errors import AutogradError
-from calque.base.layout import Layout
-from calque.base.shapes import within_dense
+from calque.base.layout import Layout, dense_layout, layout
+from calque.base.shapes import contiguous_strides, within_dense
 from calque.ops.opdef import get
 from calque.run import recorder
 from calque.run.nodes import FunctionNode
@@ -19,6 +20,10 @@ from calque.tensor import Tensor, constant, function_node, record
 
 def as_strided_backward(g: Any, whole: Layout, view: Layout) -> Any:
     """Gradient of a strided view of a dense value: scatter `g` back (accumulating where the view overlaps)."""
+    if view.dtype is not whole.dtype:
+        count = -(-whole.nbytes // view.dtype.itemsize)
+        values = record(get("update_add"), (_zeros(dense_layout((count,), view.dtype, view.device)), g), _relative(view, whole))
+        return record(get("view_as"), (values,), (tuple(whole.shape), contiguous_strides(tuple(whole.shape)), 0, whole.dtype))
     zeros = record(get("full"), ((0.0, g._layout.dtype),), (tuple(whole.shape),))
     return record(get("update_add"), (zeros, g), _relative(view, whole))
 
@@ -89,14 +94,16 @@ def check_in_place(t: Tensor) -> None:
 def _rebase(t: Tensor, base: Tensor, old: Any, value: Tensor) -> None:
     """History of a base after a write through its view `t`: its old gradient outside the view, the value's gradient inside."""
     whole, view = base._layout, t._layout
+    same = whole.dtype is view.dtype
 
     def backward(node: Any, grads: Any) -> Any:
         g = grads[0]
         outside = inside = None
         if node.next[0] is not None:
-            outside = record(get("update"), (g, _zeros(view)), _relative(view, whole))
+            outside = record(get("update" if same else "update_as"), (g, _zeros(view)), _relative(view, whole))
         if node.next[1] is not None:
-            inside = record(get("view"), (g,), _relative(view, whole))
+            relative = _relative(view, whole)
+            inside = record(get("view"), (g,), relative) if same else record(get("view_as"), (g,), (*relative, view.dtype))
         return outside, inside
 
     node = function_node("CopySlices", (None, value), (whole,), backward)
@@ -110,11 +117,21 @@ def _relative(view: Layout, whole: Layout) -> tuple[Any, ...]:
     """Attributes of `view` over the dense value of `whole` (both address the same storage)."""
     if whole.dense:
         return (tuple(view.shape), view.strides, view.offset)
+    if whole.dtype is not view.dtype:
+        whole = _as_elements_of(whole, view.dtype)
     steps = [stride if extent > 1 else 0 for extent, stride in zip(view.shape, view.strides, strict=True)]
     found = within_dense(tuple(whole.shape), whole.strides, (*steps, view.offset - whole.offset))
     if found is None:
         raise AutogradError("[in-place] expected a view inside its base, got one that leaves it; write to the base or call .contiguous() first")
     return (tuple(view.shape), found[:-1], found[-1])
+
+
+def _as_elements_of(whole: Layout, dtype: DType) -> Layout:
+    """A layout of complex numbers as one of their parts, or the other way round."""
+    shape, strides = tuple(whole.shape), whole.strides
+    if whole.dtype.is_complex:
+        return layout((*shape, 2), (*[2 * s for s in strides], 1), 2 * whole.offset, dtype, whole.device)
+    return layout(shape[:-1], tuple([s // 2 for s in strides[:-1]]), whole.offset // 2, dtype, whole.device)
 
 
 def refresh_views(base: Tensor, written: Tensor | None) -> None:

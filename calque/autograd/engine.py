@@ -17,6 +17,7 @@ from calque.autograd import template
 from calque.autograd.moving import move
 from calque.base.errors import AutogradError, DTypeError, NonFiniteError, ShapeError
 from calque.base.layout import Layout
+from calque.base.shapes import fills
 from calque.base.text import described, function_name
 from calque.ops.opdef import get
 from calque.run import recorder
@@ -26,7 +27,7 @@ from calque.run.others import SECTION, handed_over
 from calque.run.recorder import Storage, local
 from calque.run.source import user_line
 from calque.run.versions import modified
-from calque.tensor import FunctionNode, GradNode, OutputNode, Tensor, constant, function_node, read, record, wrap
+from calque.tensor import FunctionNode, GradNode, OutputNode, Tensor, constant, function_node, in_order, read, record, wrap
 
 
 class SavedContext:
@@ -203,11 +204,16 @@ def _apply_primitive(node: GradNode, grad: Any) -> list[Any]:
     context = SavedContext(node)
     functional = Engine.functional
     result: list[Any] = []
+    analytic = edge.layout.dtype.category == 3 and op.complex == "holomorphic"
+    if analytic:
+        grad = functional.conj(grad)
     for position, target in enumerate(node.next):
         if target is None:
             result.append(None)
             continue
         g = op.vjp[position].rule(functional, grad, context)
+        if analytic and g is not None:
+            g = functional.conj(g)
         if g is not None and op.kind == "elementwise":
             shape = context.shape(position)
             if tuple(g._layout.shape) != shape:
@@ -481,9 +487,13 @@ def accumulate_grad(leaf: Tensor, gradient: Tensor) -> None:
                 f"{tuple(gradient._layout.shape)}: the leaf has changed its shape since; set its .grad to None first"
             )
         else:
+            if total._layout is not total._storage.layout:
+                total = record(get("copy"), (total,))
             recorder.write(held._storage, held._layout, total._storage)  # in place: every alias of .grad sees it
     elif grad_mode and gradient._requires_grad:
         leaf._grad = gradient
+    elif not leaf._layout.upright and fills(tuple(leaf._layout.shape), leaf._layout.strides):
+        leaf._grad = in_order(gradient, leaf._layout)
     elif not gradient._layout.dense or gradient._layout is not gradient._storage.layout:
         gradient = record(get("copy"), (gradient,))
         leaf._grad = wrap(gradient._storage, gradient._layout)

@@ -9,9 +9,9 @@ from typing import Any
 
 from calque.autograd.composite import without_base
 from calque.autograd.engine import Engine, with_history
-from calque.base.errors import AutogradError, ShapeError, how_to_pass
+from calque.base.errors import AutogradError, ForwardModeError, ShapeError, how_to_pass
 from calque.base.text import type_name
-from calque.run.recorder import local
+from calque.run.recorder import Trace, local
 from calque.run.source import user_line
 from calque.tensor import FunctionNode, Tensor, constant, function_node, output_nodes, shadow, wrap
 
@@ -129,9 +129,31 @@ class Function:
 
     vjp = backward
 
+    generate_vmap_rule = False  # `vmap` looks into `forward` and `backward` unless there is a static `vmap`: True changes nothing
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> Any:
+        """Tangents of the outputs, for forward mode; to be overridden."""
+        raise ForwardModeError("You must implement the jvp function for custom autograd.Function to use it with forward mode AD.")
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, *args: Any) -> Any:
+        """(outputs, their dims) for all slices at once, where `forward` cannot say it (it reads values); to be overridden."""
+        raise NotImplementedError("You must implement the vmap function for custom autograd.Function to call it.")
+
     @classmethod
     def apply(cls, *args: Any) -> Any:
         """Run `forward` on the arguments and record the function in the autograd graph."""
+        state = local.state
+        if state.trace.__class__ is not Trace:
+            found = state.trace.custom(cls, args)
+            if found is not None:
+                return found
+        return cls._applied(args, cls.forward)[0]
+
+    @classmethod
+    def _applied(cls, args: tuple[Any, ...], forward: Callable[..., Any]) -> tuple[Any, FunctionCtx]:
+        """(outputs, what `forward` left)."""
         state = local.state
         ctx = FunctionCtx()
         ctx.needs_input_grad = tuple(isinstance(a, Tensor) and a._requires_grad for a in args)
@@ -139,17 +161,17 @@ class Function:
         before, state.grad = state.grad, False
         try:
             if cls.setup_context is not None:
-                result = cls.forward(*args)
+                result = forward(*args)
                 cls.setup_context(ctx, args, result)
             else:
-                result = cls.forward(ctx, *args)
+                result = forward(ctx, *args)
         finally:
             state.grad = before
         outputs = list(result) if isinstance(result, (tuple, list)) else [result]
         outputs = [_own_handle(out, args, ctx) for out in outputs]
         if differentiable:
             _attach_history(cls, ctx, args, outputs)
-        return tuple(outputs) if isinstance(result, (tuple, list)) else outputs[0]
+        return tuple(outputs) if isinstance(result, (tuple, list)) else outputs[0], ctx
 
 
 def _own_handle(out: Any, args: tuple[Any, ...], ctx: FunctionCtx) -> Any:
@@ -177,7 +199,7 @@ def _attach_history(cls: type[Function], ctx: FunctionCtx, args: tuple[Any, ...]
     node.where = user_line()
     node.context = ctx
     for out, out_node in zip(tensors, output_nodes(node, len(tensors)), strict=True):
-        if out._layout.dtype.category == 2 and not any(out is f for f in ctx._fixed):
+        if out._layout.dtype.category >= 2 and not any(out is f for f in ctx._fixed):
             without_base(out, args)._grad_fn, out._requires_grad = out_node, True
     saved = {}
     for position, t in enumerate(ctx._to_save):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ import numpy as np
 from calque.autograd.api import grad, zeros_like
 from calque.autograd.engine import Engine
 from calque.autograd.modes import enable_grad
-from calque.base.errors import ArgumentError, AutogradError, ShapeError
+from calque.base.errors import AutogradError, ForwardModeError, ShapeError, StrategyError
 from calque.base.text import shown
 from calque.tensor import Tensor, upload, wrap
 
@@ -109,7 +110,12 @@ def jacobian(
     tensor([[2., 0.],
             [0., 4.]])
     """
-    _backwards("jacobian", "strategy", strategy)
+    if _forwards("jacobian", "strategy", strategy, create_graph, strict, vectorize):
+        given = _tuple(inputs)
+        found = _transforms().jacfwd(func, argnums=tuple(range(len(given))))(*[x.detach() for x in given])
+        rows = found if isinstance(found[0], tuple) else (found,)
+        made = tuple([_unpack(row, isinstance(inputs, Tensor)) for row in rows])
+        return _close(made if isinstance(found[0], tuple) else made[0], False)
     stack = Engine.functional.stack
     with enable_grad():
         arguments = tuple(_fresh(x, create_graph) for x in _tuple(inputs))
@@ -136,9 +142,23 @@ def jacobian(
     return _close(_unpack(tuple(rows), isinstance(outputs, Tensor)), create_graph)
 
 
-def _backwards(op: str, name: str, strategy: str) -> None:
-    if strategy != "reverse-mode":
-        raise ArgumentError(f"[{op}] expected {name}='reverse-mode', got {shown(strategy)}: there is no forward-mode differentiation")
+def _forwards(op: str, name: str, strategy: str, create_graph: bool, strict: bool, vectorize: bool) -> bool:
+    """Whether forward mode is asked for, in a way that PyTorch takes."""
+    if strategy not in ("forward-mode", "reverse-mode"):
+        raise StrategyError(f"[{op}] Expected {name} to be either 'forward-mode' or 'reverse-mode', got {shown(strategy)}")
+    if strategy == "reverse-mode":
+        return False
+    if create_graph or strict:
+        option = "create_graph" if create_graph else "strict"
+        raise ForwardModeError(f"[{op}] {option}=True and {name}='forward-mode' are not both supported, as in PyTorch; use calque.func.jacfwd")
+    if not vectorize:
+        raise ForwardModeError(f"[{op}] Computing in forward mode is only implemented for `vectorize=True`, as in PyTorch; pass it")
+    return True
+
+
+def _transforms() -> Any:
+    """What few programs need and is not loaded with the others."""
+    return import_module("calque.autograd.transform.gradients")
 
 
 def hessian(
@@ -152,7 +172,16 @@ def hessian(
     tensor([[ 6.,  0.],
             [ 0., 12.]])
     """
-    _backwards("hessian", "outer_jacobian_strategy", outer_jacobian_strategy)
+    if _forwards("hessian", "outer_jacobian_strategy", outer_jacobian_strategy, create_graph, strict, vectorize):
+
+        def scalar(*arguments: Any) -> Any:
+            out = func(*arguments)
+            _require_scalar("hessian", out)
+            return out.reshape(())
+
+        given = _tuple(inputs)
+        found = _transforms().hessian(scalar, argnums=tuple(range(len(given))))(*[x.detach() for x in given])
+        return _close(found[0][0] if isinstance(inputs, Tensor) else found, False)
 
     def first_order(*arguments: Any) -> Any:
         out = func(*arguments)

@@ -1,4 +1,5 @@
-"""Comparison of gradients with central differences, in float64."""
+"""Comparison of gradients with central differences, in float64. A complex number counts as its two parts: the gradient of a real function of
+z = x + iy is d/dx + i d/dy."""
 
 from __future__ import annotations
 
@@ -10,6 +11,7 @@ import numpy as np
 from calque.autograd.api import grad
 from calque.base import dtypes as dt
 from calque.base.errors import ArgumentError, AutogradError
+from calque.base.layout import Layout
 from calque.tensor import Tensor, read, upload
 
 __all__ = ["GradcheckError", "gradcheck", "gradgradcheck"]
@@ -30,12 +32,19 @@ def _differentiable(outputs: Any) -> list[Tensor]:
 
 
 def _values(x: Tensor) -> Array:
-    return np.array(read(x), np.float64)
+    """The values in a row, as real numbers."""
+    values = np.array(read(x)).reshape(-1)
+    return values.astype(np.complex128).view(np.float64) if x._layout.dtype.is_complex else values.astype(np.float64)
+
+
+def _tensor(values: Array, view: Layout) -> Tensor:
+    """A tensor of the shape and dtype of `view` from such a row."""
+    return upload((values.view(np.complex128) if view.dtype.is_complex else values).reshape(view.shape), view.dtype)
 
 
 def _call(function: Callable[..., Any], inputs: Sequence[Any], position: int, values: Array) -> list[Array]:
     """Values of the outputs with input `position` replaced."""
-    fresh = upload(values, inputs[position]._layout.dtype)
+    fresh = _tensor(values, inputs[position]._layout)
     fresh._requires_grad = True
     arguments = [fresh if k == position else x for k, x in enumerate(inputs)]
     return [_values(out) for out in _differentiable(function(*arguments))]
@@ -49,22 +58,20 @@ def _numerical(function: Callable[..., Any], inputs: Sequence[Any], position: in
         sides = []
         for sign in (eps, -eps):
             moved = base.copy()
-            moved.reshape(-1)[element] += sign
+            moved[element] += sign
             sides.append(_call(function, inputs, position, moved))
-        rows.append([(high - low).reshape(-1) / (2 * eps) for high, low in zip(*sides, strict=True)])
+        rows.append([(high - low) / (2 * eps) for high, low in zip(*sides, strict=True)])
     return [np.stack(column) for column in zip(*rows, strict=True)] if rows else []
 
 
 def _analytical(output: Tensor, x: Tensor) -> Array:
     """The same matrix from backward, one output element at a time."""
-    shape, dtype = tuple(output._layout.shape), output._layout.dtype
-    columns = []
-    for element in range(output._layout.numel):
-        one = np.zeros(output._layout.numel)
-        one[element] = 1.0
-        (g,) = grad(output, x, upload(one.reshape(shape), dtype), retain_graph=True, allow_unused=True)
-        columns.append(np.zeros(x._layout.numel) if g is None else _values(g).reshape(-1))
-    return np.stack(columns, axis=1) if columns else np.zeros((x._layout.numel, 0))
+    columns, size = [], x._layout.numel * (1 + x._layout.dtype.is_complex)
+    ones = np.eye(output._layout.numel * (1 + output._layout.dtype.is_complex))
+    for one in ones:
+        (g,) = grad(output, x, _tensor(one, output._layout), retain_graph=True, allow_unused=True)
+        columns.append(np.zeros(size) if g is None else _values(g))
+    return np.stack(columns, axis=1) if columns else np.zeros((size, 0))
 
 
 def _compare(function: Callable[..., Any], inputs: Sequence[Any], eps: float, atol: float, rtol: float) -> str:
@@ -114,8 +121,8 @@ def gradcheck(
 ) -> bool:
     """Whether the gradients of `func` agree with central differences for every differentiable input and output.
 
-    inputs: a tensor or a tuple of arguments; those that require gradients must be float64. Every element is checked, whatever `fast_mode`
-    says; gradients repeat bit by bit, so `nondet_tol` allows for nothing, and an undefined gradient is a gradient of zeros.
+    inputs: a tensor or a tuple of arguments; those that require gradients must be float64 or complex128. Every element is checked,
+    whatever `fast_mode` says; gradients repeat bit by bit, so `nondet_tol` allows for nothing, and an undefined gradient is a gradient of zeros.
 
     >>> import calque
     >>> x = calque.tensor([0.5, 1.5], dtype=calque.float64, requires_grad=True)
@@ -132,9 +139,9 @@ def gradcheck(
             "[gradcheck] expects at least one input tensor to require gradient, got none; set requires_grad=True on one"
         )
     for x in checked:
-        if x._layout.dtype is not dt.float64 and eps < 1e-4:
+        if x._layout.dtype not in (dt.float64, dt.complex128) and eps < 1e-4:
             raise ValueError(
-                f"[gradcheck] expected float64 inputs for central differences, got {x._layout.dtype!r}; convert with .double()"
+                f"[gradcheck] expected float64 or complex128 inputs for central differences, got {x._layout.dtype!r}; convert with .double()"
             )
     message = _compare(func, arguments, eps, atol, rtol)
     if message and raise_exception:
@@ -169,7 +176,7 @@ def gradgradcheck(
         generator = np.random.default_rng(0)
         given = []
         for out in outputs:
-            g = upload(generator.standard_normal(tuple(out._layout.shape)), out._layout.dtype)
+            g = _tensor(generator.standard_normal(out._layout.numel * (1 + out._layout.dtype.is_complex)), out._layout)
             g._requires_grad = True
             given.append(g)
     else:

@@ -24,6 +24,7 @@ from calque.run.nodes import VIEW_RULE, CallNode, FunctionNode, GradNode, Output
 from calque.run.recorder import Storage
 from calque.run.source import user_line
 from calque.run.stretches import Stretch, StretchCounts, Stretches, possible, replay, verify, watch
+from calque.run.trie import Counters
 from calque.tensor import TENSOR_TYPES, Tensor, wrap
 
 COMPOSITES: dict[CodeType, int] = {}  # rules whose context is (inputs, their versions, values), and which cell holds the gradient's formula
@@ -185,7 +186,7 @@ class Graph(Facts):
         had, place = [leaf._grad for leaf in self.leaves], self.trace.cur
         caches, chains = self.caches(), self._expanded()
         _, macro, capture = watch(self.cells, walk, False)
-        if len(capture.segments) > 1:  # cut, as it is long: it will be again
+        if capture.segments and (capture.failed or len(capture.segments) > 1):  # cut, as it is long: it will be again
             _tables.passes.leave(place)
         new = [k for k, (leaf, old) in enumerate(zip(self.leaves, had, strict=True)) if leaf._grad is not old]
         found = {id(st): k for k, st in enumerate(capture.storages)}
@@ -262,7 +263,10 @@ def _plain(roots: Sequence[Any], given: Sequence[Any]) -> bool:
 
 def backward_again(roots: Sequence[Any], given: Sequence[Any], keep: bool, walk: Callable[[], Any]) -> bool:
     """A backward pass by a replay, or under a recording; False if nothing was done: `walk` is still to be called."""
-    if not _plain(roots, given) or _tables.passes.left():
+    passes = _tables.passes
+    if not _plain(roots, given) or passes.left():
+        return False
+    if Counters.loose and not passes.met():  # where programs do not repeat, a place that was never met does not pay for looking at the graph
         return False
     graph = Graph()
     if not graph.read(roots, given, keep):

@@ -11,13 +11,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from calque.autograd.direct import AGAIN, GIVEN, MADE, NOTHING, SAME, SHOWN, WITHIN, Direct, Operands, direct, shape_of
+from calque.autograd.straight import AGAIN, GIVEN, MADE, NOTHING, SAME, SHOWN, WITHIN, Operands, Straight, shape_of, straight
 from calque.base.cache import Cache
 from calque.base.config import settings
 from calque.base.dtypes import get_default_dtype
 from calque.run.live import LIVE
 from calque.run.nodes import GradNode
-from calque.run.recorder import BACKWARD, Storage, local
+from calque.run.recorder import BACKWARD, Storage, Trace, local
 from calque.run.tape import Mark, Tape, Unread, moved
 from calque.run.trie import unknown
 from calque.tensor import TENSOR_TYPES, Tensor
@@ -38,14 +38,14 @@ class Variants(dict[Any, Any]):
 
     def __init__(self) -> None:
         super().__init__()
-        self.last: Direct = unknown
+        self.last: Straight = unknown
 
 
 class Template:
     """`made`: (register, layout) of the values that somebody gets, in the order of their slots; `results`: (what it is, which, layout, register that
     the handle remembers) of each gradient."""
 
-    __slots__ = ("tape", "made", "results", "direct")
+    __slots__ = ("tape", "made", "results", "straight")
 
     def __init__(self, mark: Mark, gradients: Sequence[Any], node: Any, operands: Operands) -> None:
         path = mark.path()
@@ -56,7 +56,7 @@ class Template:
         slots = [slot for slot in slots if registers[slot] >= len(mark.storages)]
         self.made = tuple([(registers[slot], path[slot - mark.n].layout) for slot in slots])
         self.results = tuple([self._result(g, gradients[:k], mark, slots) for k, g in enumerate(gradients)])
-        self.direct = direct(self.tape, self.made, self.results, node, operands)
+        self.straight = straight(self.tape, self.made, self.results, node, operands)
 
     def _result(self, g: Any, before: Sequence[Any], mark: Mark, slots: list[int]) -> tuple[Any, ...]:
         if g is None:
@@ -146,7 +146,7 @@ def _given(key: list[Any], handle: Any, view: Any, storage: Storage, handles: li
 
 def possible(state: Any) -> bool:
     """Whether gradients may be appended in the modes of a thread."""
-    return settings.macros and not state.grad and state.device is None
+    return settings.macros and not state.grad and state.device is None and state.trace.__class__ is Trace
 
 
 def at_once(state: Any) -> bool:
@@ -217,11 +217,14 @@ def _gradients(variants: Variants, key: Any, node: Any, grad: Tensor, rule: Rule
     if found.__class__ is Template:
         if settings.verify:
             return _verified(found, node, grad, rule, storages, handles)
-        appended = found.append(node, storages, handles)
+        last = variants.last if node.edge is None else node.edge.gradients
+        appended = None if last is found.straight else found.straight(local.state.trace, node, grad)
+        if appended is None:
+            appended = found.append(node, storages, handles)
         if node.edge is None:
-            variants.last = found.direct
+            variants.last = found.straight
         else:
-            node.edge.gradients = found.direct
+            node.edge.gradients = found.straight
         return rule(node, grad) if appended is None else appended
     if found is None:
         if len(variants) >= VARIANTS:

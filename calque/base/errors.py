@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pickle import UnpicklingError
+
 from calque.base.text import clipped, type_name
 
 
@@ -24,8 +26,16 @@ class DTypeError(CalqueError, TypeError, RuntimeError):
     """An element type is not accepted here."""
 
 
+class UnsupportedTypeError(DTypeError, NotImplementedError):
+    """A function is not defined for an element type, here as in PyTorch."""
+
+
 class ArgumentError(CalqueError, ValueError, RuntimeError):
     """An argument has a value outside its documented range."""
+
+
+class LinAlgError(ArgumentError):
+    """A matrix that is singular, or not positive-definite."""
 
 
 class OutOfRangeError(CalqueError, IndexError, RuntimeError):
@@ -38,6 +48,22 @@ class DeviceError(CalqueError, RuntimeError):
 
 class AutogradError(CalqueError, RuntimeError):
     """The autograd graph cannot do what was asked."""
+
+
+class BatchError(CalqueError, RuntimeError):
+    """`vmap` cannot do this for all slices at once."""
+
+
+class StrategyError(CalqueError, AssertionError, ValueError):
+    """A way to compute that there is not. Also an AssertionError, because that is what PyTorch raises."""
+
+
+class ForwardModeError(CalqueError, NotImplementedError):
+    """An operation has no forward-mode rule."""
+
+
+class SharingError(AutogradError, BufferError):
+    """Memory cannot be handed to another framework, or taken from one, as was asked."""
 
 
 class InterruptedValueError(CalqueError, RuntimeError):
@@ -61,24 +87,24 @@ class StateDictError(CalqueError, ValueError, RuntimeError):
     longest = 100_000  # every key that does not fit is named
 
 
-class CheckpointError(CalqueError, OSError):
-    """A checkpoint cannot be written or read; what was saved before is untouched."""
+class CheckpointError(CalqueError, OSError, RuntimeError):
+    """A checkpoint cannot be written or read; what was saved before is untouched. Also a RuntimeError, as PyTorch raises for damaged files."""
 
 
 class CheckpointNotFoundError(CheckpointError, FileNotFoundError):
     """There is no checkpoint at this path; the message names the newest good one beside it."""
 
 
-class UnsafeFileError(CheckpointError):
-    """A file would need code execution to be read; it was not opened further."""
+class UnsafeFileError(CheckpointError, UnpicklingError):
+    """A file would need code execution to be read; it was not opened further. Also what PyTorch raises then."""
 
 
 class CollateError(CalqueError, ValueError, RuntimeError):
     """Samples of a batch cannot be put together."""
 
 
-class NonFiniteError(CalqueError, ArithmeticError):
-    """A NaN or infinity appeared where checked mode forbids it."""
+class NonFiniteError(CalqueError, ArithmeticError, RuntimeError):
+    """A NaN or infinity appeared where checked mode or `detect_anomaly` forbids it."""
 
 
 class IntegerOverflowError(CalqueError, OverflowError):

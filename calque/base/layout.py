@@ -7,9 +7,9 @@ from sys import getrefcount
 
 from calque.base.cache import Table, register
 from calque.base.device import CPU, Device, InUse
-from calque.base.dtypes import DType
+from calque.base.dtypes import DType, with_values
 from calque.base.errors import OutOfMemoryError, ShapeError
-from calque.base.shapes import Shape, Size, contiguous_strides, is_contiguous
+from calque.base.shapes import Shape, Size, common_order, contiguous_strides, is_contiguous
 
 MOST_DIMS = 64  # NumPy's limit, which the reference interpreter has, and with it everything else
 
@@ -17,7 +17,7 @@ MOST_DIMS = 64  # NumPy's limit, which the reference interpreter has, and with i
 class Layout:
     """Shape, strides and offset (in elements), dtype and device. `dense`: contiguous from offset 0, so the handle may be the whole value."""
 
-    __slots__ = ("shape", "strides", "offset", "dtype", "device", "ndim", "numel", "nbytes", "contiguous", "dense", "__weakref__")
+    __slots__ = ("shape", "strides", "offset", "dtype", "device", "ndim", "numel", "nbytes", "contiguous", "dense", "upright", "__weakref__")
     shape: Size
     strides: Shape
     offset: int
@@ -28,6 +28,7 @@ class Layout:
     nbytes: int
     contiguous: bool
     dense: bool
+    upright: bool  # whether what is computed elementwise from it is row-major
 
     def __repr__(self) -> str:
         return f"Layout({tuple(self.shape)}, strides={self.strides}, offset={self.offset}, {self.dtype.name}, {self.device})"
@@ -65,6 +66,7 @@ def layout(shape: Shape, strides: Shape, offset: int, dtype: DType, device: Devi
     key = (shape, strides, offset, dtype, device)
     found = _INTERNED.get(key)
     if found is None:
+        with_values(dtype)
         found = Layout()
         found.shape, found.strides, found.offset, found.dtype, found.device = Size(shape), strides, offset, dtype, device
         found.ndim = len(shape)
@@ -78,6 +80,7 @@ def layout(shape: Shape, strides: Shape, offset: int, dtype: DType, device: Devi
             raise OutOfMemoryError(f"[memory] expected a tensor of less than 2**63 bytes, got shape {shape} of {dtype}; is a size wrong?")
         found.contiguous = is_contiguous(shape, strides)
         found.dense = found.contiguous and offset == 0
+        found.upright = found.contiguous or common_order([(shape, strides)]) == tuple(range(len(shape)))
         if len(_INTERNED) * _INTERNED.ENTRY >= _TABLE.limit():
             _INTERNED.sweep()
         _INTERNED[key] = found

@@ -1,6 +1,7 @@
 """The `calque` command.
 
     calque train digits [--epochs N] [--seed N] [--out DIR] [--resume [CHECKPOINT]] ...
+    calque run [--report] (script.py | -m module | -c command | -) [arguments ...]
     calque doctor
     calque cache [--clear]
     calque --version
@@ -45,6 +46,7 @@ def parser() -> argparse.ArgumentParser:
     )
     digits.add_argument("--threads", type=int, default=settings.threads, help="CPU threads")
     digits.add_argument("--quiet", action="store_true", help="print nothing but errors")
+    commands.add_parser("run", help="run a PyTorch program: `import torch` is Calque (--report lists the names that it misses)")
     commands.add_parser("doctor", help="versions, machine, cache and optional packages")
     cache = commands.add_parser("cache", help="the compiled-kernel cache")
     cache.add_argument("--clear", action="store_true", help="delete every entry")
@@ -53,7 +55,10 @@ def parser() -> argparse.ArgumentParser:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Entry point. Returns the exit code."""
-    options = parser().parse_args(arguments)
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    if words[:1] == ["run"] and words[1:2] not in (["-h"], ["--help"]):  # what follows belongs to the program: it is not parsed
+        return _run(words[1:])
+    options = parser().parse_args(words)
     if options.command is None:
         parser().print_help()
         return 0
@@ -75,6 +80,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("calque: interrupted", file=sys.stderr)
         return 130
+
+
+def _run(words: list[str]) -> int:
+    """`calque run`. Errors of the program are shown as Python shows them, by `compat.run`."""
+    job = importlib.import_module("calque.compat.run")  # loads the whole framework
+    if not words:
+        print(f"usage: {job.USAGE}", file=sys.stderr)
+        return 2
+    try:
+        code: int = job.run(words)
+    except CalqueError as error:  # about the command line: the program's own errors do not come here
+        print(f"calque: {error}", file=sys.stderr)
+        return 2
+    return code
 
 
 def _train_digits(options: argparse.Namespace) -> int:

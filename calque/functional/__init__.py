@@ -6,18 +6,19 @@ The gradient rules of the primitives are written in this namespace (plus `prim` 
 import sys
 
 from calque.autograd.engine import Engine
-from calque.functional import inplace, operators, restride  # noqa: F401
+from calque.functional import inplace, interop, operators, restride  # noqa: F401
 from calque.functional.arithmetic import *  # noqa: F403
 from calque.functional.common import cast, prim  # noqa: F401
+from calque.functional.complex import *  # noqa: F403
 from calque.functional.creation import *  # noqa: F403
 from calque.functional.decompositions import *  # noqa: F403
 from calque.functional.distances import *  # noqa: F403
+from calque.functional.dlpack import *  # noqa: F403
 from calque.functional.einsum import *  # noqa: F403
 from calque.functional.elementary import *  # noqa: F403
 from calque.functional.formats import *  # noqa: F403
 from calque.functional.grids import *  # noqa: F403
 from calque.functional.indexing import *  # noqa: F403
-from calque.functional.interop import *  # noqa: F403
 from calque.functional.joining import *  # noqa: F403
 from calque.functional.legacy import *  # noqa: F403
 from calque.functional.linalg import *  # noqa: F403

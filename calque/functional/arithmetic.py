@@ -14,11 +14,26 @@ import numpy as np
 from calque.base import dtypes as dt
 from calque.base.errors import ArgumentError, DTypeError, how_to_pass
 from calque.base.text import described, shown, type_name
-from calque.functional.common import Operand, cast, is_number, is_tensor, linked, method, number, operand, prim, require_tensors, result_dtype
+from calque.functional.common import (
+    Operand,
+    cast,
+    is_number,
+    is_scalar,
+    is_tensor,
+    linked,
+    method,
+    number,
+    operand,
+    prim,
+    require_real,
+    require_tensors,
+    result_dtype,
+)
 from calque.functional.options import fill_number
 from calque.functional.writing import own_result
 from calque.ops.opdef import get
 from calque.run.live import LiveFloat
+from calque.run.outputs import stored
 from calque.run.recorder import add_check, local
 from calque.run.source import user_line
 from calque.tensor import Tensor, binary, record, slot_of, unary, upload_known, wrap
@@ -41,7 +56,7 @@ Binary = Callable[[Any, Any], Any]
 
 def as_operand(x: Any) -> Any:
     """A Tensor or number unchanged, a NumPy array as a Tensor, anything else as NotImplemented."""
-    if is_tensor(x) or is_number(x):
+    if is_tensor(x) or is_scalar(x):
         return x
     if isinstance(x, np.ndarray):
         dtype = dt.from_numpy_dtype(x.dtype)
@@ -55,7 +70,7 @@ def as_operand(x: Any) -> Any:
 def record_numbers(op: Any, a: Any, b: Any, dtype: dt.DType) -> Tensor:
     """Record `op` on two operands converted to `dtype`; two numbers give a 0-d tensor."""
     if not is_tensor(a) and not is_tensor(b):
-        a = prim("full", (number(a), dtype), ())
+        a = operand(op.name, a, dtype) if dtype.is_complex else prim("full", (number(a), dtype), ())
     return record(op, (operand(op.name, a, dtype), operand(op.name, b, dtype)))
 
 
@@ -67,7 +82,7 @@ def _general(name: str, rule: Callable[[Any, Any], dt.DType], check: Callable[..
     def fallback(a: Any, b: Any) -> Any:
         if arrays:
             a, b = as_operand(a), as_operand(b)
-        if not (is_tensor(a) or is_number(a)) or not (is_tensor(b) or is_number(b)):
+        if not (is_tensor(a) or is_scalar(a)) or not (is_tensor(b) or is_scalar(b)):
             return NotImplemented
         dtype = rule(a, b)
         if dtype.category == 1:
@@ -105,12 +120,12 @@ def _in_range(name: str, a: Any, b: Any, dtype: dt.DType) -> tuple[Any, Any, dt.
 def float_result(a: Any, b: Any) -> dt.DType:
     """The promoted type, or the default floating type if that is an integer type."""
     dtype = result_dtype(a, b)
-    return dtype if dtype.category == 2 else dt.get_default_dtype()
+    return dtype if dtype.category >= 2 else dt.get_default_dtype()
 
 
 def not_floating(a: Tensor, b: Tensor) -> bool:
     """Whether two Tensors of one dtype hold integers or bool."""
-    return a._layout.dtype.category != 2
+    return a._layout.dtype.category < 2
 
 
 def _are_bool(a: Tensor, b: Tensor) -> bool:
@@ -127,7 +142,7 @@ def _no_bool_minus(name: str, a: Any, b: Any, dtype: dt.DType) -> None:
 
 
 def _integer_power(name: str, a: Any, b: Any, dtype: dt.DType) -> None:
-    if dtype.category == 2:
+    if dtype.category >= 2:
         return
     if is_number(b) and b < 0:
         raise ArgumentError(
@@ -219,9 +234,9 @@ def _scaled(name: str, function: Binary, a: Any, b: Any, alpha: Any) -> Any:
     """a + alpha b (or a - alpha b), where a and b alone decide the dtype; 16-bit floats are rounded once."""
     if alpha.__class__ is int and alpha == 1:
         return call(name, function, a, b)
-    if not is_number(alpha) and not is_tensor(alpha):
+    if not is_scalar(alpha) and not is_tensor(alpha):
         raise DTypeError(f"[{name}] expected alpha as a number, got {described(alpha)}; multiply by other values yourself")
-    if not (is_tensor(a) or is_tensor(b)) or not (is_tensor(a) or is_number(a)) or not (is_tensor(b) or is_number(b)):
+    if not (is_tensor(a) or is_tensor(b)) or not (is_tensor(a) or is_scalar(a)) or not (is_tensor(b) or is_scalar(b)):
         return call(name, function, a, call(name, _mul, b, alpha))
     common = result_dtype(a, b)
     if function is _sub:
@@ -234,6 +249,8 @@ def _scaled(name: str, function: Binary, a: Any, b: Any, alpha: Any) -> Any:
         raise DTypeError(
             f"[{name}] For integral input tensors, argument alpha must not be a floating point number, got {alpha}"
         )
+    if isinstance(alpha, complex) and not common.is_complex:
+        raise DTypeError(f"[{name}] For non-complex input tensors, argument alpha must not be a complex number, got {alpha}")
     if isinstance(alpha, bool) and common.category:
         raise DTypeError(f"[{name}] Boolean alpha only supported for Boolean results, got {common!r}")
     if common.category < 2 and is_number(alpha):
@@ -245,19 +262,23 @@ def _scaled(name: str, function: Binary, a: Any, b: Any, alpha: Any) -> Any:
 
 
 @method("add")
-def add(input: Operand, other: Operand, *, alpha: Any = 1) -> Tensor:
+def add(input: Operand, other: Operand, *, alpha: Any = 1, out: Tensor | None = None) -> Tensor:
     """`input + alpha * other`, broadcast: (*), (*) -> (*). Logical or on bool.
 
     >>> import calque
     >>> calque.add(calque.tensor([1, 2]), 10)
     tensor([11, 12])
     """
+    if out is not None:
+        return stored("add", add, (input, other), {"alpha": alpha}, out)  # type: ignore[no-any-return]
     return _scaled("add", _add, input, other, alpha)
 
 
 @method("sub", "subtract")
-def sub(input: Operand, other: Operand, *, alpha: Any = 1) -> Tensor:
+def sub(input: Operand, other: Operand, *, alpha: Any = 1, out: Tensor | None = None) -> Tensor:
     """`input - alpha * other`, broadcast: (*), (*) -> (*). Refuses bool."""
+    if out is not None:
+        return stored("sub", sub, (input, other), {"alpha": alpha}, out)  # type: ignore[no-any-return]
     return _scaled("sub", _sub, input, other, alpha)
 
 
@@ -268,13 +289,15 @@ def rsub(input: Operand, other: Operand, *, alpha: Any = 1) -> Tensor:
 
 
 @method("mul", "multiply")
-def mul(input: Operand, other: Operand) -> Tensor:
+def mul(input: Operand, other: Operand, _: Any = None, out: Tensor | None = None) -> Tensor:
     """Elementwise product, broadcast: (*), (*) -> (*). Logical and on bool."""
+    if out is not _:
+        return stored("mul", mul, (input, other), {}, out, _)  # type: ignore[no-any-return]
     return call("mul", _mul, input, other)
 
 
 @method("div", "divide")
-def div(input: Operand, other: Operand, *, rounding_mode: str | None = None) -> Tensor:
+def div(input: Operand, other: Operand, *, rounding_mode: str | None = None, out: Tensor | None = None) -> Tensor:
     """Elementwise quotient, broadcast. Integers give the default floating type unless rounded.
 
     rounding_mode: None, "trunc" (towards zero) or "floor".
@@ -283,8 +306,11 @@ def div(input: Operand, other: Operand, *, rounding_mode: str | None = None) -> 
     >>> calque.div(calque.tensor([-7, 7]), 2, rounding_mode="trunc")
     tensor([-3,  3])
     """
+    if out is not None:
+        return stored("div", div, (input, other), {"rounding_mode": rounding_mode}, out)  # type: ignore[no-any-return]
     if rounding_mode is None:
         return call("div", _div, input, other)
+    require_real(f"div with rounding_mode={rounding_mode!r}", input, other)
     if rounding_mode == "floor":
         return call("div", _floor_divide, input, other)
     if rounding_mode != "trunc":
@@ -332,7 +358,7 @@ def power(input: Any, exponent: Any, general: Binary = OPERATORS[_pow]) -> Any:
     if kind is LiveFloat:  # which way it goes depends on the value
         exponent, kind = float(exponent), float
     if (kind is int or kind is float) and is_tensor(input):
-        floating = input._layout.dtype.category == 2
+        floating = input._layout.dtype.category >= 2
         if floating or kind is int and input._layout.dtype.category == 1:
             if exponent == 2:
                 return _mul(input, input)
@@ -392,7 +418,7 @@ def positive(input: Tensor) -> Tensor:
 
 @method("abs", "absolute", "__abs__")
 def abs(input: Tensor) -> Tensor:
-    """Absolute value: (*) -> (*). The gradient at 0 is 0."""
+    """Absolute value: (*) -> (*). The gradient at 0 is 0. Of complex numbers: their real distance from 0."""
     if input._layout.dtype is dt.bool_:
         raise DTypeError("[abs] expected numbers, got torch.bool; a mask has no absolute value")
     return _abs(input)

@@ -10,7 +10,7 @@ import inspect
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
-from types import FunctionType, ModuleType
+from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 import numpy as np
@@ -22,6 +22,7 @@ from calque.base.text import clipped, described, shown, type_name
 from calque.functional.common import Function, is_number, is_tensor
 from calque.run.interrupt import of_handler, shielded
 from calque.run.memory import out_of_memory
+from calque.run.outputs import TAKING, stored
 from calque.run.source import inside_package
 
 # Recorded in a microsecond or two: they look at their arguments with a `try` of their own.
@@ -292,9 +293,10 @@ def said(error: BaseException) -> bool:
 def _no_such_call(name: str, function: Callable[..., Any], misfit: str) -> DTypeError:
     """The error about a call that the parameters do not fit."""
     signature = inspect.signature(function)
-    plain = [p.replace(annotation=p.empty) for p in signature.parameters.values() if p.name != "self"]
+    hidden = ("self", "_", "out") if name.endswith("_") else ("self", "_")
+    plain = [p.replace(annotation=p.empty) for p in signature.parameters.values() if p.name not in hidden]
     takes = signature.replace(parameters=plain, return_annotation=signature.empty)
-    hint = "out= is not offered: assign the result, or use x.copy_(...)" if "'out'" in misfit else "look at its parameters"
+    hint = "out= is not offered here: assign the result, or use x.copy_(...)" if "'out'" in misfit else "look at its parameters"
     return DTypeError(f"[{name}] expected arguments {takes}, got others: {misfit}; {hint}")
 
 
@@ -345,7 +347,7 @@ def answer(name: str, function: Callable[..., Any], args: Sequence[Any], keyword
         raise meant
 
 
-def _of_one(name: str, function: Any) -> Any:
+def _of_one(name: str, function: Any, writes: bool) -> Any:
     def call(a: Any) -> Any:
         try:
             return function(a)
@@ -353,10 +355,17 @@ def _of_one(name: str, function: Any) -> Any:
             answer(name, function, (a,), {}, error)
             raise
 
-    return call
+    def writing(a: Any, _: Any = None, out: Any = None) -> Any:
+        try:
+            return function(a) if out is _ else stored(name, function, (a,), {}, out, _)
+        except Exception as error:
+            answer(name, function, (a,), {}, error)
+            raise
+
+    return writing if writes else call
 
 
-def _of_two(name: str, function: Any) -> Any:
+def _of_two(name: str, function: Any, writes: bool) -> Any:
     def call(a: Any, b: Any) -> Any:
         try:
             return function(a, b)
@@ -364,10 +373,17 @@ def _of_two(name: str, function: Any) -> Any:
             answer(name, function, (a, b), {}, error)
             raise
 
-    return call
+    def writing(a: Any, b: Any, _: Any = None, out: Any = None) -> Any:
+        try:
+            return function(a, b) if out is _ else stored(name, function, (a, b), {}, out, _)
+        except Exception as error:
+            answer(name, function, (a, b), {}, error)
+            raise
+
+    return writing if writes else call
 
 
-def _of_three(name: str, function: Any) -> Any:
+def _of_three(name: str, function: Any, writes: bool) -> Any:
     def call(a: Any, b: Any, c: Any) -> Any:
         try:
             return function(a, b, c)
@@ -375,10 +391,17 @@ def _of_three(name: str, function: Any) -> Any:
             answer(name, function, (a, b, c), {}, error)
             raise
 
-    return call
+    def writing(a: Any, b: Any, c: Any, _: Any = None, out: Any = None) -> Any:
+        try:
+            return function(a, b, c) if out is _ else stored(name, function, (a, b, c), {}, out, _)
+        except Exception as error:
+            answer(name, function, (a, b, c), {}, error)
+            raise
+
+    return writing if writes else call
 
 
-def _of_four(name: str, function: Any) -> Any:
+def _of_four(name: str, function: Any, writes: bool) -> Any:
     def call(a: Any, b: Any, c: Any, d: Any) -> Any:
         try:
             return function(a, b, c, d)
@@ -386,10 +409,17 @@ def _of_four(name: str, function: Any) -> Any:
             answer(name, function, (a, b, c, d), {}, error)
             raise
 
-    return call
+    def writing(a: Any, b: Any, c: Any, d: Any, _: Any = None, out: Any = None) -> Any:
+        try:
+            return function(a, b, c, d) if out is _ else stored(name, function, (a, b, c, d), {}, out, _)
+        except Exception as error:
+            answer(name, function, (a, b, c, d), {}, error)
+            raise
+
+    return writing if writes else call
 
 
-def _of_five(name: str, function: Any) -> Any:
+def _of_five(name: str, function: Any, writes: bool) -> Any:
     def call(a: Any, b: Any, c: Any, d: Any, e: Any) -> Any:
         try:
             return function(a, b, c, d, e)
@@ -397,10 +427,17 @@ def _of_five(name: str, function: Any) -> Any:
             answer(name, function, (a, b, c, d, e), {}, error)
             raise
 
-    return call
+    def writing(a: Any, b: Any, c: Any, d: Any, e: Any, _: Any = None, out: Any = None) -> Any:
+        try:
+            return function(a, b, c, d, e) if out is _ else stored(name, function, (a, b, c, d, e), {}, out, _)
+        except Exception as error:
+            answer(name, function, (a, b, c, d, e), {}, error)
+            raise
+
+    return writing if writes else call
 
 
-def _of_any(name: str, function: Any) -> Any:
+def _of_any(name: str, function: Any, writes: bool) -> Any:
     def call(*args: Any, **keywords: Any) -> Any:
         try:
             return function(*args, **keywords)
@@ -408,10 +445,22 @@ def _of_any(name: str, function: Any) -> Any:
             answer(name, function, args, keywords, error)
             raise
 
-    return call
+    def writing(*args: Any, **keywords: Any) -> Any:
+        try:
+            if "out" not in keywords:
+                return function(*args, **keywords)
+            out = keywords.pop("out")
+            return function(*args, **keywords) if out is None else stored(name, function, args, keywords, out)
+        except Exception as error:
+            answer(name, function, args, keywords, error)
+            raise
+
+    return writing if writes else call
 
 
-POSITIONAL = {1: _of_one, 2: _of_two, 3: _of_three, 4: _of_four, 5: _of_five}  # each a third of the cost of `_of_any`
+# Each a third of the cost of `_of_any`. `writes`: the function takes `out`, which an argument too many in front of it keeps from being given by
+# position: a call that names neither pays a comparison.
+POSITIONAL = {1: _of_one, 2: _of_two, 3: _of_three, 4: _of_four, 5: _of_five}
 
 
 def explaining(name: str, function: Any, module: str) -> Any:
@@ -419,27 +468,37 @@ def explaining(name: str, function: Any, module: str) -> Any:
     code = function.__code__
     plain = not code.co_kwonlyargcount and not code.co_flags & (inspect.CO_VARARGS | inspect.CO_VARKEYWORDS)
     count = code.co_argcount
+    writes = takes_out(name, module) and not _has_out(code)
     if plain and count in POSITIONAL:
-        call = POSITIONAL[count](name, function)
+        call = POSITIONAL[count](name, function, writes)
         names = code.co_varnames[:count]
         call.__code__ = call.__code__.replace(co_varnames=names + call.__code__.co_varnames[count:])
-        call.__defaults__ = function.__defaults__
+        call.__defaults__ = (*(function.__defaults__ or ()), None, None) if writes else function.__defaults__
     else:
-        call = _of_any(name, function)
+        call = _of_any(name, function, writes)
     call.__wrapped__, call.__doc__, call.__annotations__ = function, function.__doc__, function.__annotations__
     call.__name__, call.__qualname__, call.__module__ = name, name, module
     return answering(call)
 
 
+def _has_out(code: CodeType) -> bool:
+    return "out" in code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+
+
+def takes_out(name: str, module: str) -> bool:
+    """Whether users may say `out=` to a function of a module."""
+    return name in TAKING.get(module, ())
+
+
 def public(names: Mapping[str, Any], module: str) -> dict[str, Any]:
     """The functions among `names` that take arguments, as users shall see them."""
-    return {name: explaining(name, f, module) for name, f in names.items() if isinstance(f, FunctionType) and _needs(name, f)}
+    return {name: explaining(name, f, module) for name, f in names.items() if isinstance(f, FunctionType) and _needs(name, f, module)}
 
 
-def _needs(name: str, function: FunctionType) -> bool:
+def _needs(name: str, function: FunctionType, module: str = "") -> bool:
     code = function.__code__
     takes = code.co_argcount or code.co_kwonlyargcount or code.co_flags & (inspect.CO_VARARGS | inspect.CO_VARKEYWORDS)
-    seen = "answers" in function.__dict__
+    seen = "answers" in function.__dict__ and (not takes_out(name, module) or _has_out(code))
     return bool(takes) and name not in PLAIN and not name.startswith("_") and not seen
 
 
@@ -447,7 +506,7 @@ def publish(module: ModuleType) -> None:
     """Show users the functions and classes of a module in frames: those that it lists, or else defines."""
     space = vars(module)
     listed = space.get("__all__") or [name for name, value in space.items() if getattr(value, "__module__", "").startswith(module.__name__)]
-    names = {name: space[name] for name in listed if not name.startswith("_")}
+    names = {name: space[name] for name in listed if not name.startswith("_") and name in space}  # the rest loads on first use
     space.update(public(names, module.__name__))
     for value in names.values():
         if isinstance(value, type) and value.__module__.startswith("calque.") and not issubclass(value, BaseException):

@@ -156,3 +156,14 @@ def _record_check(op: str, index: Tensor, size: int, low: int) -> None:
         return index_error(op, value, index_, size, low, line)
 
     add_check(slot_of(local.state.trace, found), error)
+
+
+def require_pivots(op: str, pivots: Any, rows: int, signed: bool = False) -> Any:
+    """The values of pivots, which count rows from 1 (`signed`: or from -1 down); raises for others."""
+    size = np.abs(pivots) if signed else pivots
+    wrong = (size < 1) | (size > rows)
+    if wrong.any():
+        raise OutOfRangeError(
+            f"[{op}] pivots passed to {op} must be between 1 and {rows} inclusive, got {pivots[wrong][0]}; pass those that the factorisation gave"
+        )
+    return pivots

@@ -12,8 +12,9 @@ from calque.autograd.engine import link
 from calque.base import dtypes as dt
 from calque.base.errors import ArgumentError, DTypeError, ShapeError, how_to_pass
 from calque.base.text import shown, type_name
-from calque.ops.opdef import get
+from calque.ops.opdef import get, no_complex
 from calque.run.interrupt import of_handler
+from calque.run.live import LIVE
 from calque.run.recorder import local
 from calque.tensor import TENSOR_TYPES, Tensor, record, unary
 
@@ -59,6 +60,11 @@ def is_number(x: Any) -> bool:
     return isinstance(x, (bool, int, float, np.bool_, np.integer, np.floating))
 
 
+def is_scalar(x: Any) -> bool:
+    """Whether x is a Python or NumPy number, real or complex."""
+    return isinstance(x, (bool, int, float, complex, np.bool_, np.integer, np.floating, np.complexfloating))
+
+
 def number(x: Any) -> Number:
     """A plain Python number."""
     return x.item() if isinstance(x, np.generic) else x  # type: ignore[no-any-return]
@@ -69,6 +75,13 @@ def require_tensors(op: str, *values: Any) -> None:
     for x in values:
         if not is_tensor(x):
             raise DTypeError(f"[{op}] expected a Tensor, got {type_name(x)}; {how_to_pass(x)}")
+
+
+def require_real(op: str, *values: Any) -> None:
+    """Raise if any operand is complex: for functions made of others that are defined for complex numbers, where these are not."""
+    found = [x._layout.dtype if is_tensor(x) else dt.of_scalar(x) for x in values if is_tensor(x) or isinstance(x, complex)]
+    if any(d.is_complex for d in found):
+        raise no_complex(op, found)
 
 
 def require_dims(op: str, x: Tensor, least: int, most: int | None = None, name: str = "input") -> None:
@@ -83,7 +96,7 @@ def require_dims(op: str, x: Tensor, least: int, most: int | None = None, name: 
 def require_operands(op: str, *values: Any) -> None:
     """Raise unless all are Tensors or numbers."""
     for x in values:
-        if not is_tensor(x) and not is_number(x):
+        if not is_tensor(x) and not is_scalar(x):
             raise DTypeError(f"[{op}] expected a Tensor or a number, got {type_name(x)}; {how_to_pass(x)}")
 
 
@@ -92,7 +105,7 @@ def dtype_of(dtype: Any, op: str) -> dt.DType:
     if isinstance(dtype, dt.DType):
         return dtype
     if isinstance(dtype, type):
-        simple = {float: dt.get_default_dtype(), int: dt.int64, bool: dt.bool_}.get(dtype)
+        simple = {float: dt.get_default_dtype(), int: dt.int64, bool: dt.bool_, complex: dt.default_complex()}.get(dtype)
         if simple is not None:
             return simple
     try:
@@ -102,7 +115,7 @@ def dtype_of(dtype: Any, op: str) -> dt.DType:
             raise
         found = None
     if found is None:
-        names = ", ".join(d.name for d in dt.ALL)
+        names = ", ".join(d.name for d in dt.EVERY)
         raise DTypeError(f"[{op}] expected a dtype, got {shown(dtype)}; use one of calque.{names}")
     return found
 
@@ -114,6 +127,11 @@ def cast(x: Tensor, dtype: dt.DType) -> Tensor:
     if dtype.__class__ is not dt.DType:
         return cast(x, dtype_of(dtype, "to"))
     return record(CAST, (x,), (dtype,))
+
+
+def row_major(x: Tensor) -> Tensor:
+    """`x`, copied if what is computed elementwise from it would lie in memory in another order."""
+    return x if x._layout.upright else prim("copy", x)
 
 
 def linked(value: Tensor, *sources: Any) -> Tensor:
@@ -155,12 +173,28 @@ def _common_dtype(*operands: Any) -> dt.DType:
     return found
 
 
+def complex_number(value: Any, dtype: dt.DType) -> Tensor:
+    """A number as a 0-d tensor of a complex type; its parts are run-time arguments of a program as other numbers are."""
+    if isinstance(value, complex):
+        parts = value.real, value.imag
+    else:
+        parts = value, 0.0
+    real = dtype.to_real()
+    return prim("complex", *[prim("full", (part if part.__class__ in LIVE else float(part), real), ()) for part in parts])
+
+
 def operand(op: str, x: Any, dtype: dt.DType) -> Any:
     """x as a recording operand of the given type: a cast tensor, or a (number, dtype) pair."""
     if is_tensor(x):
         return cast(x, dtype)
-    if is_number(x):
+    if is_scalar(x):
         value = number(x)
+        if dtype.category == 3:
+            return complex_number(value, dtype)
+        if isinstance(value, complex):
+            if value.imag:
+                raise ArgumentError(f"[{op}] value cannot be converted to type {dtype} without overflow: {value} has an imaginary part")
+            value = value.real
         if dtype.category == 1 and isinstance(value, float):
             value = int(value)
         elif isinstance(value, int) and not -_LARGEST < value < _LARGEST:

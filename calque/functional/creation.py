@@ -13,12 +13,13 @@ from calque.base.errors import ArgumentError, DTypeError, ShapeError, how_to_pas
 from calque.base.layout import MOST_DIMS, preserve_format
 from calque.base.shapes import Shape
 from calque.base.text import described, shown, type_name
-from calque.functional.common import cast, is_number, is_tensor, method, number, prim
+from calque.functional.common import cast, is_number, is_scalar, is_tensor, method, number, prim
 from calque.functional.formats import clone, format_of, like, reordered
 from calque.functional.memory import share_array
 from calque.functional.options import fill_number, filled, marked, resolve_device, resolve_dtype, size_of, written
 from calque.functional.placing import placed, placed_like, placed_like_or_third
 from calque.functional.views import detach, expand, reshape
+from calque.ops.opdef import no_complex
 from calque.run.live import LiveFloat
 from calque.run.memory import out_of_memory
 from calque.tensor import Tensor, upload_known
@@ -75,7 +76,7 @@ def _offender(data: Any, path: str = "", shape: tuple[int, ...] | None = None, d
         return ""
     if isinstance(data, np.ndarray):
         return ""
-    if not is_number(data):
+    if not is_scalar(data):
         return f"expected a number at index {path or '()'}, got {described(data)}"
     if depth < len(shape):
         return f"expected a sequence of length {shape[depth]} at dim {depth}, got the number {shown(data)} at index {path}"
@@ -85,7 +86,7 @@ def _offender(data: Any, path: str = "", shape: tuple[int, ...] | None = None, d
 def _refuse(data: Any, array: np.ndarray[Any, Any] | None) -> Exception:
     """The error for data that is no rectangular array of numbers."""
     if isinstance(data, np.ndarray):
-        first = next(((i, x) for i, x in np.ndenumerate(data) if not is_number(x)), None)
+        first = next(((i, x) for i, x in np.ndenumerate(data) if not is_scalar(x)), None)
         where = (
             f"; first odd element: {described(first[1])} at index {list(first[0])}" if first is not None else ""
         )
@@ -93,7 +94,7 @@ def _refuse(data: Any, array: np.ndarray[Any, Any] | None) -> Exception:
             f"[tensor] expected an array of numbers, got dtype {data.dtype}{where}; convert it with .astype(...) first"
         )
     if array is not None and array.ndim and not isinstance(data, (list, tuple)):  # a table, say
-        first = next(((i, x) for i, x in np.ndenumerate(array) if not is_number(x)), None)
+        first = next(((i, x) for i, x in np.ndenumerate(array) if not is_scalar(x)), None)
         odd = f", with {described(first[1])} at index {list(first[0])}" if first is not None else ""
         return DTypeError(f"[tensor] expected numbers, got {described(data)}{odd}; {how_to_pass(data)}")
     reason = _offender(data)
@@ -110,8 +111,8 @@ def _refuse(data: Any, array: np.ndarray[Any, Any] | None) -> Exception:
     return DTypeError(text + "convert it to numbers first")
 
 
-def to_array(data: Any) -> tuple[np.ndarray[Any, Any], dt.DType]:
-    """Values and the dtype PyTorch would infer for them."""
+def to_array(data: Any, dtype: dt.DType | None = None) -> tuple[np.ndarray[Any, Any], dt.DType]:
+    """Values and the dtype PyTorch would infer for them; `dtype` is the one they will have, if that is known."""
     if isinstance(data, (np.ndarray, np.generic)):
         array = np.asarray(data)
     else:
@@ -120,22 +121,26 @@ def to_array(data: Any) -> tuple[np.ndarray[Any, Any], dt.DType]:
         if isinstance(data, (list, tuple)) and _holds_tensor(data):
             data = _plain(data)
         elif (
-            not isinstance(data, (list, tuple, bool, int, float)) and hasattr(data, "__len__") and not hasattr(data, "__array__")
+            not isinstance(data, (list, tuple, bool, int, float, complex)) and hasattr(data, "__len__") and not hasattr(data, "__array__")
         ):
             data = list(data)
         try:
             array = np.array(data)
+            if array.dtype.kind in "uf" and _leaf(data).__class__ is int and array.size and array.max() >= 2**63:
+                if dtype is not dt.uint64:
+                    raise _refuse(data, array.astype(object))
+                array = np.array(data, np.uint64)
         except (ValueError, OverflowError):
             raise _refuse(data, None) from None
     dtype = dt.from_numpy_dtype(array.dtype)
     if dtype is None:
-        if array.dtype.kind == "u" and not isinstance(data, np.ndarray) and _leaf(data).__class__ is int:
-            raise _refuse(data, array.astype(object))
         raise _refuse(data, array)
     if array.size == 0 and isinstance(data, (list, tuple)):
         return array, dt.get_default_dtype()
     if dtype is dt.float64 and isinstance(_leaf(data), (int, float)) and not isinstance(_leaf(data), np.generic):
         return array, dt.get_default_dtype()
+    if dtype is dt.complex128 and isinstance(_leaf(data), (int, float, complex)) and not isinstance(_leaf(data), np.generic):
+        return array, dt.default_complex()
     return array, dtype
 
 
@@ -158,7 +163,7 @@ def tensor(
     if data.__class__ is LiveFloat and dtype is None:  # a replay has another number
         return marked(filled((), data, dt.get_default_dtype(), "tensor"), requires_grad, "tensor")
     try:
-        array, inferred = to_array(data)
+        array, inferred = to_array(data, dtype if dtype.__class__ is dt.DType else None)
         wanted = resolve_dtype(dtype, inferred, "tensor")
         return marked(upload_known(_converted(array, wanted, data), wanted, data), requires_grad, "tensor")
     except MemoryError as error:
@@ -173,8 +178,12 @@ def _converted(array: np.ndarray[Any, Any], dtype: dt.DType, data: Any) -> np.nd
             fill_number(extreme, dtype, "tensor")
     if dtype.category == 0:
         return array != 0
+    if array.dtype.kind == "c" and not dtype.is_complex:
+        if from_python and array.imag.any():
+            raise ArgumentError(f"[tensor] value cannot be converted to type {dtype} without overflow: expected real numbers, got {shown(data)}")
+        array = array.real
     with np.errstate(all="ignore"):
-        return array.astype(dtype.np, copy=False)
+        return dtype.encode(array)
 
 
 @placed
@@ -207,7 +216,7 @@ def from_numpy(ndarray: np.ndarray[Any, Any]) -> Tensor:
     if dtype is None:
         if ndarray.dtype.kind in "OSU":
             raise _refuse(ndarray, ndarray)
-        names = ", ".join(d.name for d in dt.ALL)
+        names = ", ".join(d.name for d in dt.EVERY)
         raise DTypeError(f"[from_numpy] can't convert np.ndarray of type {ndarray.dtype}; the supported types are {names}")
     item = dtype.itemsize
     shareable = ndarray.flags.writeable and ndarray.dtype.isnative and ndarray.ctypes.data % item == 0
@@ -222,7 +231,7 @@ def as_tensor(data: Any, dtype: Any = None, device: Any = None) -> Tensor:
     resolve_device(device, "as_tensor")
     if is_tensor(data):
         return cast(data, resolve_dtype(dtype, data._layout.dtype, "as_tensor"))
-    if not isinstance(data, (np.ndarray, np.generic, list, tuple, int, float)) and hasattr(data, "__array__"):
+    if not isinstance(data, (np.ndarray, np.generic, list, tuple, int, float, complex)) and hasattr(data, "__array__"):
         data = np.asarray(data)
     if isinstance(data, np.ndarray):
         shared = from_numpy(data)
@@ -298,7 +307,7 @@ def full(
     tensor([7, 7])
     """
     resolve_device(device, "full")
-    if not is_tensor(fill_value) and not is_number(fill_value):
+    if not is_tensor(fill_value) and not is_scalar(fill_value):
         raise DTypeError(f"[full] expected fill_value as a number, got {type_name(fill_value)}; use calque.tensor(...) for other data")
     inferred = fill_value._layout.dtype if is_tensor(fill_value) else dt.of_scalar(number(fill_value))
     shape = size_of("full", (size,))
@@ -421,6 +430,8 @@ def arange(
     first, last, stride = (_plain_number("arange", n, v) for n, v in (("start", start), ("end", end), ("step", step)))
     whole = not any(isinstance(v, float) for v in (first, last, stride))
     wanted = resolve_dtype(dtype, dt.int64 if whole else dt.get_default_dtype(), "arange")
+    if wanted.is_complex:
+        raise no_complex("arange", [wanted])
     if stride == 0 or not all(math.isfinite(v) for v in (first, last, stride)):
         raise ArgumentError(f"[arange] step must be nonzero and all bounds finite, got start {first}, end {last}, step {stride}")
     if (last - first) * stride < 0:
@@ -446,9 +457,19 @@ def linspace(
 ) -> Tensor:
     """`steps` values from start to end, both included: () -> (steps,)."""
     resolve_device(device, "linspace")
-    first, last = _plain_number("linspace", "start", start), _plain_number("linspace", "end", end)
-    wanted = resolve_dtype(dtype, dt.get_default_dtype(), "linspace")
+    first, last = _end("linspace", "start", start), _end("linspace", "end", end)
+    wanted = resolve_dtype(dtype, _of_ends(first, last), "linspace")
     return marked(upload_known(_spaced("linspace", first, last, steps, wanted), wanted, (first, last)), requires_grad, "linspace")
+
+
+def _end(op: str, name: str, value: Any) -> Any:
+    """A number, which may be complex."""
+    value = value.item() if is_tensor(value) else value
+    return number(value) if is_scalar(value) else _plain_number(op, name, value)
+
+
+def _of_ends(first: Any, last: Any) -> dt.DType:
+    return dt.default_complex() if isinstance(first, complex) or isinstance(last, complex) else dt.get_default_dtype()
 
 
 def _spaced(op: str, first: Any, last: Any, steps: int, dtype: dt.DType) -> np.ndarray[Any, Any]:
@@ -457,7 +478,7 @@ def _spaced(op: str, first: Any, last: Any, steps: int, dtype: dt.DType) -> np.n
         raise ArgumentError(f"[{op}] number of steps must be non-negative, got {steps}")
     if steps == 1:
         return np.array([first]).astype(dtype.np)
-    kind: Any = np.float32 if dtype is dt.float32 else np.float64
+    kind: Any = np.float32 if dtype is dt.float32 else dtype.np.type if dtype.is_complex else np.float64
     i: Any = np.arange(steps).astype(kind)
     stride = (kind(last) - kind(first)) / kind(max(steps - 1, 1))
     low, high = kind(first) + stride * i, kind(last) - stride * (kind(steps - 1) - i)
@@ -477,9 +498,9 @@ def logspace(
 ) -> Tensor:
     """base ** linspace(start, end, steps)."""
     resolve_device(device, "logspace")
-    first, last = _plain_number("logspace", "start", start), _plain_number("logspace", "end", end)
-    wanted = resolve_dtype(dtype, dt.get_default_dtype(), "logspace")
-    values = np.power(float(base), _spaced("logspace", first, last, steps, dt.float64))
+    first, last = _end("logspace", "start", start), _end("logspace", "end", end)
+    wanted = resolve_dtype(dtype, _of_ends(first, last), "logspace")
+    values = np.power(float(base), _spaced("logspace", first, last, steps, dt.complex128 if wanted.is_complex else dt.float64))
     return marked(upload_known(values.astype(wanted.np), wanted, (first, last, base)), requires_grad, "logspace")
 
 

@@ -14,15 +14,18 @@ from typing import Any
 import numpy as np
 
 from calque.autograd.engine import require_history
+from calque.autograd.host import on_host
 from calque.base import dtypes as dt
 from calque.base.blas import limited
 from calque.base.device import META
-from calque.base.errors import ArgumentError, DTypeError, ShapeError
+from calque.base.errors import ArgumentError, DTypeError, LinAlgError, ShapeError
 from calque.base.shapes import Shape, broadcast_shapes
 from calque.base.text import shown
 from calque.functional.arithmetic import abs as magnitude
-from calque.functional.common import is_number, is_tensor, linked, method
+from calque.functional.common import cast, is_number, is_tensor, linked, method, require_dims
+from calque.functional.complex import conj, imag, real
 from calque.functional.creation import eye, zeros
+from calque.functional.elementary import log
 from calque.functional.joining import cat
 from calque.functional.linalg import identity_like, matmul, matrix_transpose, require_square
 from calque.functional.math import where, with_formula
@@ -33,7 +36,7 @@ from calque.functional.results import named_result
 from calque.functional.views import expand, squeeze, sum_to_shape, unsqueeze
 from calque.functional.windows import narrow
 from calque.run.recorder import local
-from calque.tensor import Tensor, function_node, output_nodes, read, upload
+from calque.tensor import Tensor, function_node, output_nodes, upload
 
 __all__ = ["cholesky", "det", "inverse", "logdet", "pinverse", "slogdet"]
 
@@ -42,12 +45,13 @@ EighResult = named_result("linalg_eigh", "eigenvalues", "eigenvectors")
 SvdResult = named_result("linalg_svd", "U", "S", "Vh")
 QrResult = named_result("linalg_qr", "Q", "R")
 Array = np.ndarray[Any, Any]
+MATRICES = (dt.float32, dt.float64, dt.complex64, dt.complex128)
 
 
 def _matrix(op: str, x: Tensor, square: bool = False) -> Tensor:
     if x._layout.ndim < 2:
         raise ShapeError(f"[{op}] The input tensor A must have at least 2 dimensions, got shape {tuple(x._layout.shape)}")
-    if x._layout.dtype not in (dt.float32, dt.float64):
+    if x._layout.dtype not in MATRICES:
         raise DTypeError(
             f"[{op}] expected a float32 or float64 matrix, got {x._layout.dtype!r}; convert with .float() or .double()"
         )
@@ -62,23 +66,31 @@ def _extents(x: Tensor) -> tuple[Shape, int, int]:
     return tuple(batch), rows, columns
 
 
+def _symmetric(op: str, x: Tensor, hermitian: bool) -> None:
+    if hermitian and x._layout.dtype.is_complex:
+        raise ArgumentError(f"[linalg.{op}] expected hermitian=False for complex matrices, got True: there is no Hermitian form; use linalg.eigh")
+
+
+def doubled(a: Array) -> Array:
+    """A copy in double precision, real or complex."""
+    return a.astype(np.complex128 if a.dtype.kind == "c" else np.float64)
+
+
 def _host(op: str, x: Tensor, function: Callable[..., Any], shapes: Sequence[Shape], *more: Any) -> list[Array]:
     """The results of a NumPy routine, of known shapes (on `meta` nothing more is known of them); its failure becomes an error that names the
     operation. Tensors in `more` are read."""
     if x._layout.device is META:
         return [np.broadcast_to(x._layout.dtype.np.type(0), shape) for shape in shapes]
     try:
-        arguments = [read(x, op), *[read(m, op) if isinstance(m, Tensor) else m for m in more]]
         with limited():
-            found = function(*arguments)
-        return [np.asarray(a) for a in (found if isinstance(found, tuple) else (found,))]
+            return on_host(op, function, (x, *more), shapes)
     except np.linalg.LinAlgError as error:
         hint = (
             "The diagonal element is zero, the inversion could not be completed"
             if op != "cholesky"
             else "the input is not positive-definite"
         )
-        raise ArgumentError(
+        raise LinAlgError(
             f"[linalg.{op}] {error} (shape {tuple(x._layout.shape)}): {hint}; The input matrix is singular or ill-formed"
         ) from None
 
@@ -88,7 +100,8 @@ def _with_outputs(
 ) -> list[Tensor]:
     """Several outputs with one gradient formula `backward(outputs, grads)`. For a gradient of the gradient the outputs are computed `again`, as
     functions of x."""
-    outputs = [upload(a, x._layout.dtype) for a in arrays]
+    kind = x._layout.dtype
+    outputs = [upload(a, kind.to_complex() if a.dtype.kind == "c" else kind.to_real()) for a in arrays]
     if not (local.state.grad and x._requires_grad):
         return outputs
     plain = [out.detach() for out in outputs]
@@ -112,6 +125,11 @@ def _result(op: str, x: Tensor, function: Callable[..., Any], shape: Shape, *mor
 _t = matrix_transpose
 
 
+def _h(x: Tensor) -> Tensor:
+    """The conjugate transpose."""
+    return conj(matrix_transpose(x))
+
+
 @full_precision
 @beside_input
 def inv(A: Tensor) -> Tensor:
@@ -126,7 +144,7 @@ def inv(A: Tensor) -> Tensor:
 
     def backward(g: Tensor) -> tuple[Tensor]:
         inverted = inv(x)
-        return (-(_t(inverted) @ g @ _t(inverted)),)
+        return (-(_h(inverted) @ g @ _h(inverted)),)
 
     return with_formula("LinalgInvExBackward0", (x,), lambda: _result("inv", x, np.linalg.inv, tuple(x._layout.shape)), backward)
 
@@ -149,25 +167,25 @@ def det(input: Tensor) -> Tensor:
     def backward(g: Tensor) -> tuple[Tensor]:
         if (values == 0).any():
             return (unsqueeze(unsqueeze(g, -1), -1) * _cofactors(x),)
-        return (unsqueeze(unsqueeze(g * det(x), -1), -1) * _t(inv(x)),)
+        return (unsqueeze(unsqueeze(g * conj(det(x)), -1), -1) * _h(inv(x)),)
 
     return with_formula("LinalgDetBackward0", (x,), lambda: upload(values, x._layout.dtype), backward)
 
 
 def _cofactors(x: Tensor) -> Tensor:
-    """The derivative of the determinant where there may be no inverse: that of the product of the singular values. To be differentiated again, it is
-    the adjugate by the method of Faddeev and Leverrier, a polynomial: singular values that are equal have no derivatives of their own."""
+    """The conjugate derivative of the determinant where there may be no inverse: that of the product of the singular values. To be differentiated
+    again, it is the adjugate by the method of Faddeev and Leverrier, a polynomial: equal singular values have no derivatives of their own."""
     if local.state.grad:
         eye, adjugate = identity_like(x), identity_like(x)
         for k in range(1, x._layout.shape[-1]):
             product = x @ adjugate
             adjugate = product - eye * unsqueeze(unsqueeze(sum(product * eye, (-2, -1)) / float(k), -1), -1)
-        return _t(adjugate) if x._layout.shape[-1] % 2 else -_t(adjugate)
+        return _h(adjugate) if x._layout.shape[-1] % 2 else -_h(adjugate)
     u, s, vh = svd(x, full_matrices=False)
     square = (*s._layout.shape, s._layout.shape[-1])
     others = prod(where(identity_like(expand(unsqueeze(s, -2), square)) == 1, 1.0, unsqueeze(s, -2)), -1)
     turn = unsqueeze(unsqueeze(det(u.detach()) * det(vh.detach()), -1), -1)  # type: ignore[attr-defined]
-    return (u * unsqueeze(others, -2)) @ vh * turn
+    return (u * unsqueeze(others, -2)) @ vh * conj(turn)
 
 
 @method("slogdet")
@@ -179,16 +197,26 @@ def slogdet(input: Tensor) -> Any:
     sign, size = _host("slogdet", x, np.linalg.slogdet, [batch, batch])
 
     def backward(g: Tensor) -> tuple[Tensor]:
-        return (unsqueeze(unsqueeze(g, -1), -1) * _t(inv(x)),)
+        return (unsqueeze(unsqueeze(g, -1), -1) * _h(inv(x)),)
 
-    logabs = with_formula("LinalgSlogdetBackward0", (x,), lambda: upload(size, x._layout.dtype), backward)
-    return SlogdetResult(linked(upload(sign, x._layout.dtype), x), logabs)
+    def turned(g: Tensor) -> tuple[Tensor]:
+        angle = imag(conj(g) * direction.detach()) * (-1j)  # type: ignore[attr-defined, operator]
+        return (unsqueeze(unsqueeze(angle, -1), -1) * _h(inv(x)),)
+
+    kind = x._layout.dtype
+    logabs = with_formula("LinalgSlogdetBackward0", (x,), lambda: upload(size, kind.to_real()), backward)
+    if not kind.is_complex:
+        return SlogdetResult(linked(upload(sign, kind), x), logabs)
+    direction = with_formula("LinalgSlogdetBackward0", (x,), lambda: upload(sign, kind), turned)
+    return SlogdetResult(direction, logabs)
 
 
 @method("logdet")
 def logdet(input: Tensor) -> Tensor:
     """Logarithm of the determinant, NaN where it is negative: (*, n, n) -> (*)."""
     sign, size = slogdet(input)
+    if input._layout.dtype.is_complex:
+        return log(sign) + size  # type: ignore[no-any-return]
     return where(sign < 0, math.nan, size)
 
 
@@ -216,8 +244,8 @@ def solve(A: Tensor, B: Tensor, *, left: bool = True) -> Tensor:
         return _result("solve", x, np.linalg.solve, (*batch, *right._layout.shape[-2:]), right)
 
     def backward(g: Tensor) -> tuple[Tensor, Tensor]:
-        pulled = solve(_t(x), g)
-        grad_a = -(pulled @ _t(solve(x, right)))
+        pulled = solve(_h(x), g)
+        grad_a = -(pulled @ _h(solve(x, right)))
         return sum_to_shape(grad_a, tuple(x._layout.shape)), sum_to_shape(pulled, tuple(right._layout.shape))
 
     out = with_formula("LinalgSolveExBackward0", (x, right), value, backward)
@@ -239,13 +267,13 @@ def cholesky(input: Tensor, upper: bool = False) -> Tensor:
     def backward(g: Tensor) -> tuple[Tensor]:
         low = cholesky(x)
         inverted = inv(low)
-        middle = _lower_half(_t(low) @ g)
-        full = _t(inverted) @ middle @ inverted
-        return ((full + _t(full)) * 0.5,)
+        middle = _lower_half(_h(low) @ g)
+        full = _h(inverted) @ middle @ inverted
+        return ((full + _h(full)) * 0.5,)
 
     shape = tuple(x._layout.shape)
     low = with_formula("LinalgCholeskyExBackward0", (x,), lambda: _result("cholesky", x, np.linalg.cholesky, shape), backward)
-    return _t(low) if upper else low
+    return _h(low) if upper else low
 
 
 @full_precision
@@ -263,13 +291,13 @@ def eigh(A: Tensor, UPLO: str = "L") -> Any:
 
     def backward(outputs: Sequence[Tensor], grads: list[Any]) -> Tensor:
         w, v = outputs
-        inner = _diagonal_matrix(grads[0]) if grads[0] is not None else None
+        inner = cast(_diagonal_matrix(grads[0]), v._layout.dtype) if grads[0] is not None else None
         if grads[1] is not None:
             gap = unsqueeze(w, -2) - unsqueeze(w, -1)
-            inside = _t(v) @ grads[1]
-            turn = where(gap == 0, 0.0, (inside - _t(inside)) * 0.5 / where(gap == 0, 1.0, gap))  # symmetric matrices have symmetric gradients
+            inside = _h(v) @ grads[1]
+            turn = where(gap == 0, 0.0, (inside - _h(inside)) * 0.5 / where(gap == 0, 1.0, gap))  # symmetric matrices have symmetric gradients
             inner = turn if inner is None else inner + turn
-        return v @ inner @ _t(v)
+        return v @ inner @ _h(v)
 
     return EighResult(*_with_outputs("LinalgEighBackward0", x, [values, vectors], lambda: eigh(x, UPLO), backward))
 
@@ -305,22 +333,24 @@ def _svd_gradient(outputs: Sequence[Tensor], grads: list[Any]) -> Tensor:
     k = s._layout.shape[-1]
     u, vh = narrow(u, -1, 0, k), narrow(vh, -2, 0, k)
     gu, gvh = (g if g is None else narrow(g, d, 0, k) for g, d in ((gu, -1), (gvh, -2)))
-    inner = _diagonal_matrix(gs) if gs is not None else _diagonal_matrix(s * 0)
+    inner = cast(_diagonal_matrix(gs if gs is not None else s * 0), u._layout.dtype)
     square = s * s
     gap = unsqueeze(square, -2) - unsqueeze(square, -1)
     factor = where(gap == 0, 0.0, 1.0 / where(gap == 0, 1.0, gap))
     row, column = unsqueeze(s, -2), unsqueeze(s, -1)
     result = None
     if gu is not None:
-        skew = factor * (_t(u) @ gu - _t(gu) @ u)
+        skew = factor * (_h(u) @ gu - _h(gu) @ u)
         inner = inner + skew * row
-        rest = gu - u @ (_t(u) @ gu)
+        if u._layout.dtype.is_complex:  # the phase, which counts for half in U; what it owes to V is the same where a loss does not depend on it
+            inner = inner + _diagonal_matrix(imag((_h(u) @ gu).diagonal(0, -2, -1)) * 1j / s)
+        rest = gu - u @ (_h(u) @ gu)
         result = (rest / row) @ vh
     if gvh is not None:
-        gv = _t(gvh)
-        skew = factor * (vh @ gv - _t(gv) @ _t(vh))
+        gv = _h(gvh)
+        skew = factor * (vh @ gv - _h(gv) @ _h(vh))
         inner = inner + column * skew
-        rest = _t(gv) - (_t(gv) @ _t(vh)) @ vh
+        rest = _h(gv) - (_h(gv) @ _h(vh)) @ vh
         extra = (u / row) @ rest
         result = extra if result is None else result + extra
     core = u @ inner @ vh
@@ -366,11 +396,14 @@ def _qr_gradient(q: Tensor, r: Tensor, gq: Tensor, gr: Tensor) -> Tensor:
     n, m = r._layout.shape[-2:]
     if n < m:
         rest, grad_rest = narrow(r, -1, n, m - n), narrow(gr, -1, n, m - n)
-        left = _qr_gradient(q, narrow(r, -1, 0, n), gq + q @ rest @ _t(grad_rest), narrow(gr, -1, 0, n))
+        left = _qr_gradient(q, narrow(r, -1, 0, n), gq + q @ rest @ _h(grad_rest), narrow(gr, -1, 0, n))
         return cat([left, q @ grad_rest], -1)
-    inner = r @ _t(gr) - _t(gq) @ q
-    symmetric = inner.tril() + _t(inner.tril(-1))  # type: ignore[attr-defined]
-    return _t(solve(r, _t(gq + q @ symmetric)))
+    inner = r @ _h(gr) - _h(gq) @ q
+    symmetric = inner.tril() + _h(inner.tril(-1))  # type: ignore[attr-defined]
+    if q._layout.dtype.is_complex:  # the diagonal of R is real
+        below = inner.tril(-1)  # type: ignore[attr-defined]
+        symmetric = below + _h(below) + _diagonal_matrix(real(inner.diagonal(0, -2, -1)))  # type: ignore[attr-defined]
+    return _h(solve(r, _h(gq + q @ symmetric)))
 
 
 @method("pinverse")
@@ -399,24 +432,37 @@ def _least(A: Tensor, sizes: Tensor, atol: Any, rtol: Any) -> Tensor:
 
 def pinv(A: Tensor, *, atol: Any = None, rtol: Any = None, hermitian: bool = False) -> Tensor:
     """Moore-Penrose inverse through the singular values above atol and above rtol times the largest (of symmetric matrices, if `hermitian`,
-    through the eigenvalues): (*, n, m) -> (*, m, n)."""
-    if hermitian:
-        values, u = eigh(A)
-        sizes, vh = magnitude(values), _t(u)
-    else:
-        u, values, vh = svd(A, full_matrices=False)
-        sizes = values
-    if not sizes._layout.shape[-1]:
-        return _t(vh) @ _t(u)
-    kept = sizes > _least(A, sizes, atol, rtol)
-    inverted = where(kept, 1.0 / where(kept, values, 1.0), 0.0)
-    return (_t(vh) * unsqueeze(inverted, -2)) @ _t(u)
+    through the eigenvalues): (*, n, m) -> (*, m, n). Source of the gradient: Golub & Pereyra 1973."""
+    _matrix("pinv", A, square=hermitian)
+
+    def value() -> Tensor:
+        if hermitian:
+            values, u = eigh(A)
+            sizes, vh = magnitude(values), _h(u)
+        else:
+            u, values, vh = svd(A, full_matrices=False)
+            sizes = values
+        if not sizes._layout.shape[-1]:
+            return _h(vh) @ _h(u)
+        kept = sizes > _least(A, sizes, atol, rtol)
+        inverted = where(kept, 1.0 / where(kept, values, 1.0), 0.0)
+        return (_h(vh) * unsqueeze(inverted, -2)) @ _h(u)
+
+    def backward(g: Tensor) -> tuple[Tensor]:
+        p = pinv(A, atol=atol, rtol=rtol, hermitian=hermitian)
+        pt, gt = _h(p), _h(g)
+        return ((gt - A @ (p @ gt)) @ p @ pt + pt @ (p @ (gt - (gt @ p) @ A)) - pt @ g @ pt,)
+
+    return with_formula("LinalgPinvBackward0", (A,), value, backward)
 
 
 @full_precision
 def matrix_rank(A: Tensor, *, atol: Any = None, rtol: Any = None, hermitian: bool = False) -> Tensor:
     """Number of singular values above atol and above rtol times the largest (of absolute eigenvalues, if `hermitian`): (*, n, m) -> (*) int64."""
+    require_dims("matrix_rank", A, 2, None, "A")
     plain = A.detach()
+    if not min(plain._layout.shape[-2:], default=0):
+        return zeros(_extents(plain)[0], dtype=dt.int64)
     sizes = magnitude(eigvalsh(plain)) if hermitian else svdvals(plain)
     return sum(sizes > _least(plain, sizes, atol, rtol), -1)
 
@@ -498,11 +544,11 @@ def lstsq(A: Tensor, B: Tensor, rcond: float | None = None, *, driver: str | Non
     _, n, m = _extents(x)
     sizes = svdvals(x.detach())
     rank = sum(sizes > _least(x, sizes, None, rcond), -1)
-    nothing = zeros((0,), dtype=x._layout.dtype)
+    nothing = zeros((0,), dtype=x._layout.dtype.to_real())
     residuals = nothing
     known = x._layout.device is not META
     if n > m and driver != "gelsy" and known and (driver == "gels" or bool((rank == m).all())):
-        residuals = sum((matmul(A, solution) - right) ** 2, -2)
+        residuals = sum(magnitude(matmul(A, solution) - right) ** 2, -2)
     return LstsqResult(
         squeeze(solution, -1) if vector else solution,
         residuals,

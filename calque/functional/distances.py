@@ -9,7 +9,7 @@ from calque.base.errors import ArgumentError, ShapeError
 from calque.base.shapes import broadcast_shapes, normalize_dim
 from calque.base.text import shown
 from calque.functional.arithmetic import sub
-from calque.functional.common import linked, method, prim, require_tensors
+from calque.functional.common import linked, method, prim, require_real, require_tensors
 from calque.functional.math import where, with_formula
 from calque.functional.precision import full_precision
 from calque.functional.reductions import vector_norm
@@ -38,6 +38,7 @@ def cdist(x1: Tensor, x2: Tensor, p: float = 2.0, compute_mode: str = MODES[0]) 
     >>> calque.cdist(calque.tensor([[0.0, 0.0]]), calque.tensor([[3.0, 4.0], [0.0, 1.0]]))
     tensor([[5., 1.]])
     """
+    require_real("cdist", x1, x2)
     if x1._layout.ndim < 2 or x2._layout.ndim < 2 or x1._layout.shape[-1] != x2._layout.shape[-1]:
         raise ShapeError(
             "[cdist] X1 and X2 must have the same number of columns and at least two dimensions, got shapes "

@@ -12,7 +12,7 @@ from calque.tensor import Tensor
 
 def _float(x: Tensor) -> Tensor:
     """x itself, or x in the default floating type if it holds integers."""
-    return x if x._layout.dtype.category == 2 else cast(x, dt.get_default_dtype())
+    return x if x._layout.dtype.category >= 2 else cast(x, dt.get_default_dtype())
 
 
 def _define(name: str, doc: str, *aliases: str, to_float: bool = True) -> Any:
@@ -58,7 +58,7 @@ lgamma = _define("lgamma", "Logarithm of |gamma(x)|")
 digamma = _define("digamma", "Derivative of lgamma")
 sigmoid = _define("sigmoid", "1 / (1 + e**-x)", "expit")
 relu = _define("relu", "max(x, 0), with gradient 0 at 0", to_float=False)
-sign = sgn = _define("sign", "-1, 0 or 1", "sgn", to_float=False)
+sign = _define("sign", "-1, 0 or 1", to_float=False)
 floor = _define("floor", "Largest integer <= x", to_float=False)
 ceil = _define("ceil", "Smallest integer >= x", to_float=False)
 trunc = _define("trunc", "x without its fraction", to_float=False)
@@ -66,7 +66,7 @@ trunc = _define("trunc", "x without its fraction", to_float=False)
 __all__ = [
     "acos", "acosh", "arccos", "arccosh", "arcsin", "arcsinh", "arctan", "arctanh", "asin", "asinh", "atan", "atanh", "ceil",
     "cos", "cosh",
-    "digamma", "erf", "erfinv", "exp", "expm1", "floor", "lgamma", "log", "log1p", "log2", "reciprocal", "relu", "rsqrt", "sgn",
+    "digamma", "erf", "erfinv", "exp", "expm1", "floor", "lgamma", "log", "log1p", "log2", "reciprocal", "relu", "rsqrt",
     "sigmoid",
     "sign", "sin", "sinh", "sqrt", "tan", "tanh", "trunc",
 ]  # fmt: skip

@@ -14,10 +14,10 @@ from calque.base.errors import ArgumentError, ShapeError
 from calque.base.layout import Layout, MemoryFormat, channels_last, channels_last_3d, contiguous_format, layout, preserve_format
 from calque.base.shapes import Shape, fills, ordered_strides
 from calque.base.text import described, shown
-from calque.functional.common import cast, method, prim
+from calque.functional.common import CAST, cast, method, prim
 from calque.functional.views import permute
 from calque.run.recorder import local
-from calque.tensor import Tensor, function_node, wrap
+from calque.tensor import Tensor, function_node, record, wrap
 
 __all__ = ["clone", "contiguous", "is_contiguous"]
 
@@ -63,9 +63,9 @@ def laid_out(input: Tensor, dtype: DType, strides: Shape, label: str = "CloneBac
     order = sorted(range(view.ndim), key=lambda d: (-strides[d], d))
     plain = wrap(input._storage, view)
     value = permute(plain, tuple(order))
-    value = prim("copy", value) if dtype is view.dtype else cast(value, dtype)
+    value = prim("copy", value) if dtype is view.dtype else record(CAST, (value,), (dtype,), row_major=True)
     result: Tensor = wrap(value._storage, layout(shape, strides, 0, dtype, value._layout.device))
-    if local.state.grad and input._requires_grad and dtype.category == 2:
+    if local.state.grad and input._requires_grad and dtype.category >= 2:
         result._grad_fn, result._requires_grad = function_node(label, (input,), (result._layout,), _cast_back(view.dtype)), True
     return result
 

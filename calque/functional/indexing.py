@@ -18,7 +18,7 @@ from calque.base.layout import Layout, dense_layout, layout
 from calque.base.shapes import Shape, broadcast_shapes, overlaps
 from calque.base.text import type_name
 from calque.functional.checks import check_index, known_values
-from calque.functional.common import cast, is_number, is_tensor, method, operand, prim
+from calque.functional.common import cast, is_scalar, is_tensor, method, operand, prim
 from calque.functional.creation import as_tensor
 from calque.functional.options import filled
 from calque.functional.placing import beside_input
@@ -28,6 +28,9 @@ from calque.functional.writing import check_target
 from calque.tensor import Tensor, make_view, read, read_number, upload
 
 __all__: list[str] = []
+
+_OF_A_TUPLE = (slice, Tensor, np.ndarray, list, tuple, range)  # items that no list of numbers has
+_LIST_IS_AN_ARRAY = 32  # items: a longer list is an array whatever it holds, as in PyTorch
 
 
 # ----------------------------------------------------------------------------------------------------------- basic views
@@ -126,11 +129,11 @@ def get(input: Tensor, index: Any) -> Tensor:
 
 
 def _items(index: Any) -> tuple[Any, ...]:
-    """The index as a tuple of items. A list is one index array, unless it holds slices, None or sequences of tensors, as in
-    PyTorch."""
+    """The index as a tuple of items. A list is one index array, unless it is short and holds slices, None, tensors or sequences: then it counts
+    as a tuple, as in PyTorch."""
     if index.__class__ is tuple or isinstance(index, tuple):
         return tuple(index)
-    if isinstance(index, list) and any(isinstance(i, slice) or i is None or i is Ellipsis for i in index):
+    if isinstance(index, list) and len(index) < _LIST_IS_AN_ARRAY and any(i is None or i is Ellipsis or isinstance(i, _OF_A_TUPLE) for i in index):
         return tuple(index)
     return (index,)
 
@@ -175,7 +178,7 @@ def _parse(item: Any, reading: bool) -> Any:
             f"{type_name(item)}){hint}"
         )
     dtype = found._layout.dtype
-    if dtype.category == 2:
+    if dtype.category >= 2:
         raise OutOfRangeError(
             f"[index] tensors used as indices must be long, int, byte or bool tensors, got {dtype}; convert with .long()"
         )
@@ -301,7 +304,7 @@ def _read(input: Tensor, items: tuple[Any, ...]) -> Tensor:
 def fitted(op: str, value: Any, view: Layout) -> Tensor:
     """A value to be written, converted to the dtype and broadcast to the shape of the target; extra leading 1s are dropped."""
     if not is_tensor(value):
-        if is_number(value):
+        if is_scalar(value):
             return filled(tuple(view.shape), value, view.dtype, op)
         value = as_tensor(value)
     value = cast(value, view.dtype)
@@ -319,7 +322,7 @@ def fitted(op: str, value: Any, view: Layout) -> Tensor:
 
 
 def _is_single(value: Any) -> bool:
-    return is_number(value) or (is_tensor(value) and not value._layout.ndim)
+    return is_scalar(value) or (is_tensor(value) and not value._layout.ndim)
 
 
 def put_values(input: Tensor, items: tuple[Any, ...], value: Any, accumulate: bool = False) -> None:

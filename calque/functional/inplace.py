@@ -4,27 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from math import prod
+from types import NoneType
 from typing import Any
 
 from calque.autograd.assign import assign
 from calque.autograd.moving import move
 from calque.base import dtypes as dt
-from calque.base.errors import ArgumentError, ShapeError
+from calque.base.errors import ArgumentError, AutogradError, ShapeError
 from calque.base.text import type_name
-from calque.functional.common import Operand, cast, is_number, is_tensor, method, prim, require_operands
+from calque.functional.common import Operand, cast, is_scalar, is_tensor, method, prim, require_operands
 from calque.functional.creation import as_tensor
 from calque.functional.formats import format_of, reordered
 from calque.functional.options import filled, size_of
 from calque.functional.views import expand
 from calque.functional.writing import check_target, in_place_form
-from calque.run.recorder import local
+from calque.run.recorder import Trace, local
 from calque.tensor import Tensor, function_node, wrap
 
 __all__ = ["install"]
 
 # Functions of one result of the first operand's shape; `name_` is generated for those that exist.
 NAMES = (
-    "abs", "absolute", "acos", "acosh", "add", "addcdiv", "addcmul", "addmm", "addmv", "addr", "arccos", "arccosh", "arcsin",
+    "abs", "absolute", "acos", "acosh", "add", "addbmm", "addcdiv", "addcmul", "addmm", "addmv", "addr", "arccos", "arccosh", "arcsin",
     "arcsinh", "arctan", "arctanh", "asin", "asinh", "atan", "atan2", "arctan2", "atanh", "baddbmm", "bitwise_and",
     "bitwise_left_shift", "bitwise_not", "bitwise_or", "bitwise_right_shift", "bitwise_xor", "ceil", "celu", "clamp",
     "clamp_max", "clamp_min", "clip", "copysign", "cos", "cosh", "cumprod", "cumsum", "deg2rad", "digamma", "div", "divide",
@@ -39,9 +40,10 @@ NAMES = (
 )  # fmt: skip
 # Also functions of the namespace in PyTorch, not only methods.
 FUNCTIONS = (
-    "abs", "acos", "asin", "atan", "ceil", "celu", "clamp", "cos", "cosh", "erf", "exp", "expm1", "floor", "log", "log10",
-    "log2", "neg", "reciprocal", "relu", "round", "rsqrt", "selu", "sigmoid", "sin", "sinh", "sqrt", "square", "tan", "tanh",
-    "threshold", "trunc",
+    "abs", "acos", "acosh", "addmv", "arccos", "arccosh", "arcsin", "arcsinh", "arctan", "arctanh", "asin", "asinh", "atan", "atanh", "ceil",
+    "celu", "clamp", "clamp_max", "clamp_min", "clip", "cos", "cosh", "deg2rad", "erf", "erfc", "exp", "exp2", "expm1", "fix", "floor", "frac",
+    "gcd", "lcm", "ldexp", "log", "log10", "log1p", "log2", "logit", "nan_to_num", "neg", "negative", "rad2deg", "reciprocal", "relu", "round",
+    "rsqrt", "selu", "sigmoid", "sin", "sinc", "sinh", "sqrt", "square", "tan", "tanh", "threshold", "trunc", "xlogy",
 )  # fmt: skip
 
 
@@ -56,6 +58,7 @@ def install(namespace: Mapping[str, Any]) -> dict[str, Any]:
         method(f"{name}_")(form)
         if name in FUNCTIONS:
             functions[f"{name}_"] = form
+    functions.update({name: vars(Tensor)[name] for name in ("detach_", "fill_", "index_put_", "resize_", "zero_")})
     return functions
 
 
@@ -103,7 +106,7 @@ def filling(input: Tensor, value: Any, op: str) -> Tensor:
                 f"{tuple(value._layout.shape)}; use copy_() for several values"
             )
         return prim("full", cast(value, view.dtype), tuple(view.shape))
-    if not is_number(value):
+    if not is_scalar(value):
         raise TypeError(f"[{op}] expected a number or a 0-d Tensor, got {type_name(value)}")
     return filled(tuple(view.shape), value, view.dtype, op)
 
@@ -161,6 +164,10 @@ def set_(input: Tensor, source: Tensor) -> Tensor:
 def resize_(input: Tensor, *sizes: Any, size: Any = None, memory_format: Any = None) -> Tensor:
     """The tensor with another shape: its first elements, then zeros."""
     shape = size_of("resize_", sizes, size)
+    if input._storage.trace.__class__ not in (Trace, NoneType):
+        raise AutogradError(
+            "[resize_] expected a tensor that no transform follows (jvp, vmap): cannot resize variables that has a forward grad; reshape() it instead"
+        )
     count = prod(shape)
     flat = input.detach().reshape(-1)  # type: ignore[attr-defined]
     have = flat._layout.numel

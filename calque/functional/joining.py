@@ -340,6 +340,8 @@ def repeat_interleave(input: Tensor, repeats: Any = None, dim: int | None = None
         return reshape(prim("copy", wide), (*shape[:d], shape[d] * repeats, *shape[d + 1 :]))
     if not is_tensor(repeats):
         raise DTypeError(f"[repeat_interleave] expected repeats as an int or a Tensor, got {type_name(repeats)}; use calque.as_tensor(...)")
+    if repeats._layout.ndim > 1:
+        raise ShapeError(f"[repeat_interleave] repeats must be 0-dim or 1-dim tensor, got shape {tuple(repeats._layout.shape)}; flatten() it")
     counts = repeats.tolist()
     counts = [counts] if isinstance(counts, int) else counts
     counts = counts * shape[d] if len(counts) == 1 else counts

@@ -16,6 +16,7 @@ from calque.base.shapes import normalize_dim
 from calque.base.text import described, type_name
 from calque.functional.arithmetic import Binary, add, mul
 from calque.functional.common import cast, is_number, is_tensor, linked, method, prim, require_operands, result_dtype
+from calque.functional.complex import conj
 from calque.functional.options import fill_number
 from calque.functional.placing import beside_input
 from calque.functional.precision import full_precision, lower_precision
@@ -196,8 +197,8 @@ def dot(input: Tensor, tensor: Tensor) -> Tensor:
 
 @method()
 def vdot(input: Tensor, other: Tensor) -> Tensor:
-    """Inner product of two real vectors: (k), (k) -> ()."""
-    return dot(input, other)
+    """Inner product of two vectors, the first one conjugated: (k), (k) -> ()."""
+    return dot(conj(input), other)
 
 
 @method()

@@ -29,6 +29,7 @@ from calque.functional.common import (
     operand,
     prim,
     require_operands,
+    require_real,
     require_tensors,
     result_dtype,
 )
@@ -37,7 +38,7 @@ from calque.functional.options import fill_number
 from calque.functional.views import sum_to_shape
 from calque.functional.writing import kept_operand
 from calque.ops.opdef import get
-from calque.run.recorder import local
+from calque.run.recorder import Trace, local
 from calque.run.source import user_line
 from calque.tensor import Tensor, binary, function_node, read, record, wrap
 
@@ -108,7 +109,9 @@ def with_formula(
         out = value()
     finally:
         state.grad = before
-    if before and any(x._requires_grad for x in inputs) and out._layout.dtype.category == 2:
+    if state.trace.__class__ is not Trace:
+        out = state.trace.by_formula(inputs, out, backward)
+    if before and any(x._requires_grad for x in inputs) and out._layout.dtype.category >= 2:
 
         def rule(node: Any, grads: list[Any]) -> tuple[Any, ...]:
             require_history(node)
@@ -216,6 +219,7 @@ def erfc(input: Tensor) -> Tensor:
 def logit(input: Tensor, eps: float | None = None) -> Tensor:
     """`log(x / (1 - x))`: (*) -> (*). With `eps`, x is first clamped to [eps, 1 - eps]; without, values outside [0, 1] give
     NaN."""
+    require_real("logit", input)
     x = _float(input)
 
     def value() -> Tensor:
@@ -247,12 +251,14 @@ def widened(x: Tensor) -> Tensor:
 @method()
 def deg2rad(input: Tensor) -> Tensor:
     """Degrees to radians: (*) -> (*)."""
+    require_real("deg2rad", input)
     return _float(input) * (math.pi / 180)
 
 
 @method()
 def rad2deg(input: Tensor) -> Tensor:
     """Radians to degrees: (*) -> (*)."""
+    require_real("rad2deg", input)
     return _float(input) * (180 / math.pi)
 
 
@@ -265,6 +271,8 @@ def nan_to_num(input: Tensor, nan: float = 0.0, posinf: float | None = None, neg
     tensor([0., 1.])
     """
     dtype = input._layout.dtype
+    if dtype.category == 3:
+        return prim("complex", *[nan_to_num(part, nan, posinf, neginf) for part in (input.real, input.imag)])  # type: ignore[attr-defined]
     if dtype.category != 2:
         return prim("copy", input)
     limits = dt.FInfo(dtype)
@@ -282,6 +290,7 @@ def _float_binary(name: str) -> Callable[[Any, Any], Any]:
     def fallback(a: Any, b: Any) -> Any:
         if not (is_tensor(a) or is_number(a)) or not (is_tensor(b) or is_number(b)):
             return NotImplemented
+        require_real(name, a, b)
         return record_numbers(op, a, b, float_result(a, b))
 
     return binary(op, fallback, not_floating)
@@ -302,6 +311,7 @@ arctan2 = atan2
 def _both_float(name: str, a: Any, b: Any, promote: bool = True) -> tuple[Any, Any]:
     """Both operands as Tensors of the common floating type."""
     common = result_dtype(a, b)
+    require_real(name, a, b)
     if common.category != 2:
         if not promote:
             raise DTypeError(f"[{name}] expected floating tensors, got a result of type {common!r}; convert with .float()")
@@ -329,6 +339,11 @@ def hypot(input: Operand, other: Operand) -> Tensor:
 @method()
 def logaddexp(input: Operand, other: Operand) -> Tensor:
     """`log(exp(input) + exp(other))` without overflow, broadcast: (*), (*) -> (*)."""
+    if result_dtype(input, other).is_complex:
+        require_tensors("logaddexp", input, other)
+        behind = input.detach().real < other.detach().real  # type: ignore[attr-defined]
+        top, low = where(behind, other, input), where(behind, input, other)
+        return top + log1p(exp(low - top))  # type: ignore[no-any-return]
     a, b = _both_float("logaddexp", input, other, promote=False)
     return _log_of_sum(a, b, 1.0)
 
@@ -411,8 +426,8 @@ def ldexp(input: Operand, other: Operand) -> Tensor:
 
 @method()
 def float_power(input: Operand, exponent: Operand) -> Tensor:
-    """`input ** exponent` in float64, broadcast: (*), (*) -> (*)."""
-    return record_numbers(get("pow"), input, exponent, dt.float64)
+    """`input ** exponent` in float64 (complex128 of complex operands), broadcast: (*), (*) -> (*)."""
+    return record_numbers(get("pow"), input, exponent, dt.complex128 if result_dtype(input, exponent).is_complex else dt.float64)
 
 
 # --------------------------------------------------------------------------------------------------------- clamping
@@ -495,27 +510,38 @@ def isnan(input: Tensor) -> Tensor:
     return prim("ne", input, input)
 
 
+def _computable(input: Tensor) -> Tensor:
+    """A float8 tensor as float32: not every such type has an infinity."""
+    return cast(input, dt.float32) if input._layout.dtype.stored == "float8" else input
+
+
 @method()
 def isinf(input: Tensor) -> Tensor:
     """Whether each element is an infinity: (*) -> (*) bool."""
-    return prim("abs", input) == math.inf if input._layout.dtype.category == 2 else prim("ne", input, input)
+    input = _computable(input)
+    return prim("abs", input) == math.inf if input._layout.dtype.category >= 2 else prim("ne", input, input)
 
 
 @method()
 def isposinf(input: Tensor) -> Tensor:
     """Whether each element is +infinity: (*) -> (*) bool."""
+    require_real("isposinf", input)
     return input == math.inf if input._layout.dtype.category == 2 else prim("ne", input, input)
 
 
 @method()
 def isneginf(input: Tensor) -> Tensor:
     """Whether each element is -infinity: (*) -> (*) bool."""
+    require_real("isneginf", input)
     return input == -math.inf if input._layout.dtype.category == 2 else prim("ne", input, input)
 
 
 @method()
 def isfinite(input: Tensor) -> Tensor:
     """Whether each element is neither NaN nor an infinity: (*) -> (*) bool."""
+    if input._layout.dtype.category == 3:
+        return isfinite(input.real) & isfinite(input.imag)  # type: ignore[attr-defined,no-any-return]
+    input = _computable(input)
     return prim("abs", input) < math.inf if input._layout.dtype.category == 2 else prim("eq", input, input)
 
 
@@ -530,11 +556,11 @@ def isclose(input: Tensor, other: Tensor, rtol: float = 1e-05, atol: float = 1e-
     if rtol < 0 or atol < 0:
         raise ArgumentError(f"[isclose] expected tolerances >= 0, got rtol={rtol} and atol={atol}")
     close = prim("eq", input, other)
-    if equal_nan and input._layout.dtype.category == 2:
+    if equal_nan and input._layout.dtype.category >= 2:
         close = close | (isnan(input) & isnan(other))
     if rtol == 0 and atol == 0:
         return close
-    wide = input._layout.dtype if input._layout.dtype.category == 2 else dt.get_default_dtype()
+    wide = input._layout.dtype if input._layout.dtype.category >= 2 else dt.get_default_dtype()
     a, b = cast(input, wide), cast(other, wide)
     distance = prim("abs", a - b)
     return close | ((distance < math.inf) & (distance <= prim("abs", b) * float(rtol) + float(atol)))

@@ -67,6 +67,7 @@ def _attach_operators() -> None:
         method(f"__{name}__")(function)
         method(f"__r{name}__")(divided if name == "truediv" else reflected(function, primitive) if primitive else function)
         method(f"__i{name}__")(in_place(name, function))
+    method("__rdiv__")(divided)
     for name, function in (("lt", ops._lt), ("le", ops._le), ("gt", ops._gt), ("ge", ops._ge), ("eq", ops._eq), ("ne", ops._ne)):
         method(f"__{name}__")(OPERATORS[function])
     method("__neg__")(ops._negate)

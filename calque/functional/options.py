@@ -12,9 +12,10 @@ from calque.base.device import CPU, Device, known
 from calque.base.errors import ArgumentError, DeviceError, DTypeError
 from calque.base.shapes import Shape
 from calque.base.text import type_name
-from calque.functional.common import dtype_of, is_tensor, number, prim
+from calque.functional.common import complex_number, dtype_of, is_tensor, number, prim
 from calque.functional.views import int_tuple
 from calque.run.live import LiveFloat
+from calque.run.outputs import write
 from calque.tensor import Tensor
 
 
@@ -47,7 +48,7 @@ def resolve_dtype(dtype: Any, default: dt.DType, op: str) -> dt.DType:
     """A dtype argument: a dtype, a NumPy dtype, a Python type, or None for `default`."""
     if dtype is None:
         return default
-    return dtype if isinstance(dtype, dt.DType) else dtype_of(dtype, op)
+    return dt.with_values(dtype, op) if isinstance(dtype, dt.DType) else dtype_of(dtype, op)
 
 
 def size_of(op: str, size: tuple[Any, ...], keyword: Any = None) -> Shape:
@@ -66,9 +67,9 @@ def size_of(op: str, size: tuple[Any, ...], keyword: Any = None) -> Shape:
 def marked(t: Tensor, requires_grad: bool, op: str) -> Tensor:
     """`t` as a leaf that requires a gradient if asked."""
     if requires_grad:
-        if t._layout.dtype.category != 2:
+        if t._layout.dtype.category < 2:
             raise DTypeError(
-                f"[{op}] only Tensors of floating point dtype can require gradients, got {t._layout.dtype}; pass "
+                f"[{op}] only Tensors of floating point and complex dtype can require gradients, got {t._layout.dtype}; pass "
                 "dtype=calque.float32"
             )
         t._requires_grad = True
@@ -78,8 +79,12 @@ def marked(t: Tensor, requires_grad: bool, op: str) -> Tensor:
 def fill_number(value: Any, dtype: dt.DType, op: str) -> Any:
     """A Python number that `dtype` can hold. A negative integer counts from the end of an unsigned type."""
     value = number(value)
-    if dtype.category == 2:
-        return value if value.__class__ is LiveFloat else float(value)
+    if isinstance(value, complex) and not dtype.is_complex:
+        if value.imag:
+            raise ArgumentError(f"[{op}] value cannot be converted to type {dtype} without overflow: {value} has an imaginary part")
+        value = value.real
+    if dtype.category >= 2:
+        return value if value.__class__ is LiveFloat or isinstance(value, complex) else float(value)
     if dtype.category == 0:
         return bool(value)
     if isinstance(value, float) and value != value or value in (float("inf"), float("-inf")):
@@ -96,6 +101,8 @@ def filled(shape: Shape, value: Any, dtype: dt.DType, op: str) -> Tensor:
     """A tensor of one value: a Python number or a 0-d tensor."""
     if is_tensor(value):
         return prim("full", prim("cast", value.detach(), dtype), shape)
+    if isinstance(value, (complex, np.complexfloating)) and dtype.is_complex:
+        return prim("full", complex_number(number(value), dtype), shape)
     return prim("full", (fill_number(value, dtype, op), dtype), shape)
 
 
@@ -103,6 +110,5 @@ def written(op: str, result: Tensor, out: Any) -> Tensor:
     """`result` in the tensor that was given for it, which takes its shape."""
     if not is_tensor(out):
         raise DTypeError(f"[{op}] expected out as a Tensor, got {type_name(out)}; leave it out to get a new one")
-    if out._layout.shape != result._layout.shape:
-        out.resize_(tuple(result._layout.shape))
-    return out.copy_(result)  # type: ignore[no-any-return]
+    write(op, out, result)
+    return out  # type: ignore[no-any-return]

@@ -13,9 +13,10 @@ from calque.base.device import META
 from calque.base.errors import ArgumentError, DTypeError
 from calque.base.shapes import normalize_dim
 from calque.base.text import shown
-from calque.functional.common import Operand, cast, is_tensor, linked, method, number, prim
-from calque.functional.elementary import _float, exp, floor, log
-from calque.functional.math import clamp, isnan, where, with_formula
+from calque.functional.common import Operand, cast, is_tensor, linked, method, number, prim, require_real
+from calque.functional.elementary import _float, floor
+from calque.functional.joining import cat
+from calque.functional.math import clamp, isnan, logaddexp, where, with_formula
 from calque.functional.placing import beside_input, host_values
 from calque.functional.precision import full_precision
 from calque.functional.reductions import numpy_names, require_elements, take_chosen
@@ -65,17 +66,17 @@ def cumprod(input: Tensor, dim: int, *, dtype: dt.DType | None = None) -> Tensor
 @method()
 @numpy_names
 def logcumsumexp(input: Tensor, dim: int) -> Tensor:
-    """`log(cumsum(exp(x)))` along `dim`, relative to the largest element: (*) -> (*).
-
-    Prefixes more than about 87 (float32) or 700 (float64) below the maximum of the whole range give -inf.
-    """
+    """`log(cumsum(exp(x)))` along `dim`, without overflow: (*) -> (*). Computed by doubling: log2(n) passes over n elements."""
     x = _float(input)
     d = normalize_dim(dim, x._layout.ndim, "logcumsumexp")
     if x._layout.numel == 0 or not x._layout.ndim:
         return prim("copy", x)
-    top = prim("amax", x.detach(), (d,), True)
-    top = where(prim("abs", top) == math.inf, 0.0, top)
-    return log(prim("cumsum", exp(x - top), d)) + top
+    steps, extent = 1, x._layout.shape[d]
+    while steps < extent:
+        head, rest = narrow(x, d, 0, steps), narrow(x, d, steps, extent - steps)
+        x = cat([head, logaddexp(rest, narrow(x, d, 0, extent - steps))], d)
+        steps *= 2
+    return x if extent > 1 else linked(prim("copy", x), x)  # its second gradient is zero there, as elsewhere it would be
 
 
 @beside_input
@@ -104,6 +105,7 @@ def _extreme_so_far(name: str, array: np.ndarray[Any, Any], d: int) -> np.ndarra
 @numpy_names
 def cummax(input: Tensor, dim: int) -> Any:
     """Running maximum along `dim` and where it is: (*) -> (values (*), indices (*) int64). Reads the values."""
+    require_real("cummax", input)
     return _running_extreme("cummax", CummaxResult, input, dim)
 
 
@@ -111,6 +113,7 @@ def cummax(input: Tensor, dim: int) -> Any:
 @numpy_names
 def cummin(input: Tensor, dim: int) -> Any:
     """Running minimum along `dim` and where it is: (*) -> (values (*), indices (*) int64). Reads the values."""
+    require_real("cummin", input)
     return _running_extreme("cummin", CumminResult, input, dim)
 
 
@@ -194,6 +197,7 @@ def nanmedian(input: Tensor, dim: int | None = None, keepdim: bool = False) -> A
 @beside_input
 def mode(input: Tensor, dim: int = -1, keepdim: bool = False) -> Any:
     """Most frequent value along `dim` (the smallest of several) and its last position: (values, indices). Reads the values."""
+    require_real("mode", input)
     d = normalize_dim(dim, input._layout.ndim, "mode")
     if not input._layout.ndim:
         return ModeResult(prim("copy", input), prim("full", (0, dt.int64), ()))

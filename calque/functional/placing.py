@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from calque.autograd.host import Whole
 from calque.autograd.moving import move
 from calque.base import dtypes as dt
 from calque.base.device import CPU, DEFAULT, META, Device, InUse
@@ -18,7 +19,8 @@ from calque.base.layout import dense_layout
 from calque.base.text import described, type_name
 from calque.functional.blame import answer, answering
 from calque.functional.options import resolve_device
-from calque.run.recorder import local
+from calque.run.outputs import stored
+from calque.run.recorder import Trace, local
 from calque.run.source import inside_package
 from calque.tensor import Tensor, constant, upload
 
@@ -32,11 +34,15 @@ def placed(function: Function, like: bool = False, position: int | None = None) 
 
     @answering
     @functools.wraps(function)
-    def create(*args: Any, device: Any = None, layout: Any = None, pin_memory: bool = False, **keywords: Any) -> Any:
+    def create(*args: Any, device: Any = None, layout: Any = None, pin_memory: bool = False, out: Any = None, **keywords: Any) -> Any:
         if layout is not None or pin_memory is not False:
             _check_memory(function.__name__, layout, pin_memory)
         if position is not None and len(args) > position:
             device, args = args[position], args[:position]
+        if out is not None and "out" in signature.parameters:
+            keywords["out"] = out
+        elif out is not None:
+            return stored(function.__name__, function, args, keywords, out)
         try:
             if device is None and not InUse.several:
                 return function(*args, **keywords)
@@ -121,6 +127,8 @@ def beside_input(function: Function) -> Function:
                 where = _first_place(args, keywords)
                 state.device = None if where is CPU else where
             return function(*args, **keywords)
+        except Whole as asked:
+            return asked.frame.whole(function, args, keywords)
         except Exception as error:
             answer(function.__name__, function, args, keywords, error)
             raise
@@ -133,6 +141,9 @@ def beside_input(function: Function) -> Function:
 def host_values(shape: tuple[int, ...], dtype: dt.DType, values: Callable[[], np.ndarray[Any, Any]]) -> Tensor:
     """What the host computes, as a tensor of a shape that is known before; inside `beside_input`. On `meta` there is nothing to compute with,
     so the shape is all."""
-    if local.state.device is META:
+    state = local.state
+    if state.device is META:
         return constant(0, dense_layout(shape, dtype, META))
+    if state.trace.__class__ is not Trace:
+        return state.trace.host_values(shape, dtype, values)  # type: ignore[no-any-return]
     return upload(values(), dtype)

@@ -16,6 +16,7 @@ from calque.base.device import CPU, META
 from calque.base.errors import ArgumentError
 from calque.base.text import shown
 from calque.functional.common import method
+from calque.run.recorder import Trace, local
 from calque.tensor import GradNode, Tensor, read
 
 __all__ = ["get_printoptions", "printoptions", "set_printoptions"]
@@ -115,6 +116,18 @@ class _Format:
         return text.rjust(self.width)
 
 
+class _ComplexFormat:
+    """The formats of the parts of complex numbers, each of its own."""
+
+    def __init__(self, shown: Array) -> None:
+        self.real, self.imag = _Format(shown.real, True), _Format(shown.imag, True)
+        self.width = self.real.width + self.imag.width + 1
+
+    def __call__(self, value: complex) -> str:
+        imag = (self.imag(value.imag) + "j").lstrip()
+        return self.real(value.real) + (imag if imag[0] in "+-" else "+" + imag)
+
+
 def _ends(values: Array) -> Array:
     """The elements that a summary shows."""
     k = OPTIONS.edgeitems
@@ -124,7 +137,7 @@ def _ends(values: Array) -> Array:
     return values
 
 
-def _row(values: Array, indent: int, summary: bool, form: _Format) -> str:
+def _row(values: Array, indent: int, summary: bool, form: _Format | _ComplexFormat) -> str:
     k = OPTIONS.edgeitems
     per_line = max(1, (OPTIONS.linewidth - indent) // (form.width + 2))
     if summary and not k:
@@ -137,7 +150,7 @@ def _row(values: Array, indent: int, summary: bool, form: _Format) -> str:
     return "[" + (",\n" + " " * (indent + 1)).join(lines) + "]"
 
 
-def _block(values: Array, indent: int, summary: bool, form: _Format) -> str:
+def _block(values: Array, indent: int, summary: bool, form: _Format | _ComplexFormat) -> str:
     if values.ndim == 0:
         return form(values.item())
     if values.ndim == 1:
@@ -157,9 +170,12 @@ def _contents(t: Tensor, indent: int) -> str:
     summary = values.size > OPTIONS.threshold
     shown = _ends(values) if summary and OPTIONS.edgeitems else values
     if floating:
+        zero = t._layout.dtype.encode(np.zeros((), np.float32)).astype(np.float64)  # the smallest number, where there is no zero
         shown = shown.astype(np.float64)
-    form = _Format(shown[:0] if summary and not OPTIONS.edgeitems else shown, floating)
-    if floating and values.dtype.itemsize == 2:
+        shown = np.where(shown == zero, 0.0, shown) if zero else shown
+    shown = shown[:0] if summary and not OPTIONS.edgeitems else shown
+    form = _ComplexFormat(shown.astype(np.complex128)) if t._layout.dtype.is_complex else _Format(shown, floating)
+    if floating and values.dtype.itemsize <= 2:
         values = values.astype(np.float64)
     return _block(values, indent, summary, form)
 
@@ -192,7 +208,7 @@ def tensor_text(t: Tensor, name: str = "tensor") -> str:
     elif t._layout.numel == 0:
         text, usual = "[]", (default,)
     else:
-        text, usual = _contents(t, indent), (default, dt.int64, dt.bool_)
+        text, usual = _contents(t, indent), (default, dt.default_complex(), dt.int64, dt.bool_)
     text = prefix + text
     length = len(text) - text.rfind("\n") + 1
     for suffix in _suffixes(t, usual):
@@ -207,7 +223,8 @@ def tensor_text(t: Tensor, name: str = "tensor") -> str:
 
 @method("__repr__", "__str__")
 def _repr(self: Tensor) -> str:
-    return tensor_text(self)
+    frame = local.state.trace
+    return tensor_text(self) if frame.__class__ is Trace else frame.text(self, tensor_text)  # type: ignore[no-any-return]
 
 
 @method("__format__")

@@ -19,13 +19,13 @@ from calque.base.device import META, InUse
 from calque.base.errors import ArgumentError, DTypeError, OutOfMemoryError, OutOfRangeError, ShapeError
 from calque.base.shapes import Shape, broadcast_shapes, whole
 from calque.functional.checks import check_probabilities
-from calque.functional.common import Operand, cast, is_number, is_tensor, method, number, prim, require_operands
+from calque.functional.common import Operand, cast, is_number, is_tensor, method, number, prim, require_operands, require_real
 from calque.functional.formats import like
 from calque.functional.options import marked, resolve_device, resolve_dtype, size_of, written
 from calque.functional.placing import beside_input, host_values, made_on, placed, placed_like
 from calque.functional.views import expand
 from calque.functional.writing import write_back
-from calque.ops.opdef import get
+from calque.ops.opdef import get, no_complex
 from calque.run.capture import abort, numbers
 from calque.tensor import Tensor, read, upload
 
@@ -165,7 +165,11 @@ def bits(shape: Shape, generator: Generator | None) -> Tensor:
 
 def uniform(shape: Shape, dtype: dt.DType, generator: Generator | None) -> Tensor:
     """Uniform in [0, 1): 24 random bits for float32, 53 for float64, 11 and 8 for the 16-bit types (their full precision)."""
-    digits = {dt.float64: 53, dt.float32: 24, dt.float16: 11, dt.bfloat16: 8}[dtype]
+    if dtype.category == 3:
+        return prim("complex", *[uniform(shape, dtype.to_real(), generator) for _ in range(2)])
+    if dtype.stored:
+        raise DTypeError(f"[uniform] expected a dtype to compute with, got {dtype!r}; draw float32 and convert with .to(...)")
+    digits = dtype.digits
     work = dt.float64 if dtype is dt.float64 else dt.float32
     top = prim("bitwise_and", prim("shift_right", bits(shape, generator), (64 - digits, dt.int64)), ((1 << digits) - 1, dt.int64))
     return cast(prim("mul", cast(top, work), (2.0**-digits, work)), dtype)
@@ -173,6 +177,9 @@ def uniform(shape: Shape, dtype: dt.DType, generator: Generator | None) -> Tenso
 
 def gaussian(shape: Shape, dtype: dt.DType, generator: Generator | None) -> Tensor:
     """Standard normal by Box and Muller (1958): sqrt(-2 log u) cos(2 pi v), u and v from the two halves of one 64-bit word."""
+    if dtype.category == 3:  # of variance 1 in all
+        half = (math.sqrt(0.5), dtype.to_real())
+        return prim("complex", *[prim("mul", gaussian(shape, dtype.to_real(), generator), half) for _ in range(2)])
     work = dt.float64 if dtype is dt.float64 else dt.float32
     word = bits(shape, generator)
     digits = 32 if work is dt.float64 else 24
@@ -185,8 +192,13 @@ def gaussian(shape: Shape, dtype: dt.DType, generator: Generator | None) -> Tens
     return cast(prim("mul", radius, prim("cos", angle)), dtype)
 
 
+COMPLEX = ("rand", "randn", "rand_like", "randn_like", "uniform_", "normal_", "normal")  # whose parts are drawn one after the other
+
+
 def _floating(op: str, dtype: Any, default: dt.DType | None = None) -> dt.DType:
     found = resolve_dtype(dtype, default or dt.get_default_dtype(), op)
+    if found.category == 3 and op in COMPLEX:
+        return found
     if found.category != 2:
         raise DTypeError(f"[{op}] expected a floating dtype, got {found}: not implemented for integers; use randint()")
     return found
@@ -253,7 +265,7 @@ def integers(low: int, high: int, shape: Shape, dtype: dt.DType, generator: Gene
 
 def _limits(op: str, low: Any, high: Any, dtype: dt.DType) -> tuple[int, int]:
     first, last = int(low), int(high)
-    top = 1 << {dt.float32: 24, dt.float64: 53, dt.float16: 11, dt.bfloat16: 8, dt.bool_: 1}.get(dtype, 63)
+    top = 1 << min(dtype.digits, 63)
     if dtype.category == 1:
         info = np.iinfo(dtype.np)
         if first < info.min or last - 1 > info.max:
@@ -287,6 +299,7 @@ def randint_like(
     generator: Generator | None = None, memory_format: Any = None,
 ) -> Tensor:  # fmt: skip
     """`randint` with the shape and dtype of `input`."""
+    require_real("randint_like", input)
     low, high = (0, low) if high is None else (low, high)
     made = randint(
         low, high, tuple(input._layout.shape), dtype=resolve_dtype(dtype, input._layout.dtype, "randint_like"), device=device,
@@ -327,6 +340,7 @@ def normal(
     known = is_tensor(std) and std._layout.numel and std._layout.device is not META
     if is_number(std) and number(std) < 0 or known and read(std, "normal").min() < 0:
         raise ArgumentError(f"[normal] expects std >= 0.0, but found std {std if is_number(std) else float(read(std).min())}")
+    require_real("normal", std)
     shapes = [tuple(x._layout.shape) for x in (mean, std) if is_tensor(x)]
     if size is None and not shapes:
         raise DTypeError("[normal] expected mean or std as a Tensor, or a size, got numbers alone; pass size=")
@@ -437,19 +451,26 @@ def _uniform(shape: Shape, dtype: dt.DType, generator: Any, from_: float = 0.0, 
     low, high = float(from_), float(to)
     if low > high:
         raise ArgumentError(f"[uniform_] expects to return a [from, to) range, but found from={low} > to={high}")
-    return _affine(uniform(shape, _floating("uniform_", None, dtype), generator), high - low, low)
+    kind = _floating("uniform_", None, dtype).to_real()
+    parts = [_affine(uniform(shape, kind, generator), high - low, low) for _ in range(1 + dtype.is_complex)]
+    return prim("complex", *parts) if dtype.is_complex else parts[0]
 
 
 def _normal(shape: Shape, dtype: dt.DType, generator: Any, mean: float = 0.0, std: float = 1.0) -> Tensor:
     """Normal numbers, written into the tensor."""
     if std < 0:
         raise ArgumentError(f"[normal_] expects std >= 0.0, but found std {std}")
-    return _affine(gaussian(shape, _floating("normal_", None, dtype), generator), std, mean)
+    kind = _floating("normal_", None, dtype).to_real()
+    if dtype.is_complex:
+        return prim("complex", *[_affine(gaussian(shape, kind, generator), std * math.sqrt(0.5), mean) for _ in range(2)])
+    return _affine(gaussian(shape, kind, generator), std, mean)
 
 
 def _bernoulli(shape: Shape, dtype: dt.DType, generator: Any, p: Operand = 0.5) -> Tensor:
     """1 with probability p, else 0, written into the tensor."""
     _check_probability("bernoulli_", p)
+    if dtype.is_complex:
+        raise no_complex("bernoulli_", [dtype])
     work = dt.float64 if dtype is dt.float64 else dt.float32
     chance = expand(cast(p.detach(), work), shape) if is_tensor(p) else (float(p), work)
     return cast(prim("lt", uniform(shape, work, generator), chance), dtype)
@@ -459,20 +480,11 @@ def _random(
     shape: Shape, dtype: dt.DType, generator: Any, from_: int | None = None, to: int | None = None
 ) -> Tensor:
     """Uniform integers in [from, to), or over all values of the dtype, written into the tensor."""
+    if dtype.is_complex:
+        raise no_complex("random_", [dtype])
     low, high = from_, to
     if high is None:
-        digits = {
-            dt.bool_: 1,
-            dt.uint8: 8,
-            dt.int8: 7,
-            dt.int16: 15,
-            dt.int32: 31,
-            dt.int64: 63,
-            dt.float16: 11,
-            dt.bfloat16: 8,
-            dt.float32: 24,
-        }
-        low, high = (0, low) if low is not None else (0, (1 << digits.get(dtype, 53)) + (dtype.category == 2))
+        low, high = (0, low) if low is not None else (0, (1 << dtype.digits) + (dtype.category == 2))
     return integers(*_limits("random_", low or 0, high, dtype), shape, dtype, generator, "random_")
 
 

@@ -21,7 +21,7 @@ from calque.base.shapes import Shape, broadcast_shapes, normalize_dim, normalize
 from calque.base.text import shown, type_name
 from calque.functional.arithmetic import maximum, minimum
 from calque.functional.blame import answer, answering
-from calque.functional.common import cast, is_number, is_tensor, linked, method, prim
+from calque.functional.common import cast, is_number, is_tensor, linked, method, prim, require_real
 from calque.functional.elementary import _float, exp, log, sqrt
 from calque.functional.math import isnan, where, with_formula
 from calque.functional.precision import full_precision
@@ -130,7 +130,7 @@ def sum_to_size(input: Tensor, *sizes: Any, size: Any = None) -> Tensor:
     shape = int_tuple("sum_to_size", sizes if size is None else (size,))
     own = tuple(input._layout.shape)
     if own == shape:
-        return input
+        return cast(input, dt.int64) if input._layout.dtype is dt.bool_ else input
     try:
         fits = broadcast_shapes(shape, own) == own
     except ShapeError:
@@ -147,6 +147,7 @@ def sum_to_size(input: Tensor, *sizes: Any, size: Any = None) -> Tensor:
 @numpy_names
 def nansum(input: Tensor, dim: Dims = None, keepdim: bool = False, *, dtype: dt.DType | None = None) -> Tensor:
     """Sum that counts NaN as 0."""
+    require_real("nansum", input)
     if input._layout.dtype.category == 2:
         input = where(isnan(input), 0.0, input)
     return sum(input, dim, keepdim, dtype=dtype)
@@ -164,7 +165,7 @@ def mean(input: Tensor, dim: Dims = None, keepdim: bool = False, *, dtype: dt.DT
     """
     x = input if dtype is None else cast(input, dtype)
     given = x._layout.dtype
-    if given.category != 2:
+    if given.category < 2:
         raise DTypeError(
             f"[mean] could not infer output dtype: Input dtype must be either a floating point or complex dtype, got {given!r}; "
             "convert with .float() or pass dtype="
@@ -184,7 +185,7 @@ def mean(input: Tensor, dim: Dims = None, keepdim: bool = False, *, dtype: dt.DT
 @numpy_names
 def nanmean(input: Tensor, dim: Dims = None, keepdim: bool = False, *, dtype: dt.DType | None = None) -> Tensor:
     """Mean of the elements that are not NaN."""
-    if input._layout.dtype.category != 2:
+    if input._layout.dtype.category < 2:
         raise DTypeError(
             f"[nanmean] expected input to have floating point or complex dtype but got {input._layout.dtype!r}; convert with "
             ".float()"
@@ -227,7 +228,7 @@ def logsumexp(input: Tensor, dim: Dims, keepdim: bool = False) -> Tensor:
     shape = x._layout.shape
     if 0 in [shape[d] for d in dims]:
         return log(prim("sum", exp(x), dims, keepdim))
-    top = prim("amax", detach(x), dims, True)
+    top = prim("amax", detach(x.real), dims, True)  # type: ignore[attr-defined]
     top = where(prim("abs", top) == math.inf, 0.0, top)
     total = log(prim("sum", exp(x - top), dims, keepdim))
     return total + (top if keepdim else reshape(top, _keep(x, dims, False)))
@@ -348,11 +349,14 @@ def _moments(op: str, x: Tensor, dim: Dims, unbiased: Any, correction: Any, keep
         correction = int(unbiased)
     elif correction is None:
         correction = 1
-    if x._layout.dtype.category != 2:
+    if x._layout.dtype.category < 2:
         raise DTypeError(
             f"[{op}] std and var only support floating point and complex dtypes, got {x._layout.dtype!r}; convert with .float()"
         )
     dims = dims_of(op, x, dim)
+    if x._layout.dtype.is_complex:
+        parts = [_moments(op, part, dims, None, correction, keepdim) for part in (x.real, x.imag)]  # type: ignore[attr-defined]
+        return parts[0][0] + parts[1][0], prim("complex", parts[0][1], parts[1][1])
     x = _wide(x)
     shape = tuple(x._layout.shape)
     count = product(shape[d] for d in dims)
@@ -403,7 +407,7 @@ def var(
     >>> calque.var(calque.tensor([1.0, 2.0, 3.0, 4.0]), correction=0)
     tensor(1.2500)
     """
-    return cast(_moments("var", input, dim, unbiased, correction, keepdim)[0], input._layout.dtype)
+    return cast(_moments("var", input, dim, unbiased, correction, keepdim)[0], input._layout.dtype.to_real())
 
 
 @method()
@@ -412,7 +416,7 @@ def std(
     input: Tensor, dim: Dims = None, unbiased: bool | None = None, keepdim: bool = False, *, correction: Any = None
 ) -> Tensor:
     """Standard deviation over `dim`, the root of `var`: (*) -> (* without dim). Its gradient is 0 where it is 0."""
-    return cast(safe_sqrt(_moments("std", input, dim, unbiased, correction, keepdim)[0]), input._layout.dtype)
+    return cast(safe_sqrt(_moments("std", input, dim, unbiased, correction, keepdim)[0]), input._layout.dtype.to_real())
 
 
 @numpy_names
@@ -421,7 +425,7 @@ def var_mean(
 ) -> tuple[Tensor, Tensor]:
     """(variance, mean) over `dim`."""
     variance, middle = _moments("var_mean", input, dim, unbiased, correction, keepdim)
-    return cast(variance, input._layout.dtype), cast(middle, input._layout.dtype)
+    return cast(variance, input._layout.dtype.to_real()), cast(middle, input._layout.dtype)
 
 
 @numpy_names
@@ -430,7 +434,7 @@ def std_mean(
 ) -> tuple[Tensor, Tensor]:
     """(standard deviation, mean) over `dim`."""
     variance, middle = _moments("std_mean", input, dim, unbiased, correction, keepdim)
-    return cast(safe_sqrt(variance), input._layout.dtype), cast(middle, input._layout.dtype)
+    return cast(safe_sqrt(variance), input._layout.dtype.to_real()), cast(middle, input._layout.dtype)
 
 
 # --------------------------------------------------------------------------------------------------------------- norms
@@ -442,11 +446,12 @@ def vector_norm(x: Tensor, ord: float = 2, dim: Dims = None, keepdim: bool = Fal
 
     The gradient at a zero norm is 0.
     """
-    if x._layout.dtype.category != 2:
+    if x._layout.dtype.category < 2:
         raise DTypeError(
             f"[vector_norm] Expected a floating point or complex tensor as input, got {x._layout.dtype!r}; convert with .float()"
         )
     x = x if dtype is None else cast(x, dtype)
+    x = prim("abs", x) if x._layout.dtype.is_complex else x
     dims, keepdim = dims_of("vector_norm", x, dim), bool(keepdim)
     if ord in (math.inf, -math.inf):
         return _extreme("amax" if ord > 0 else "amin", prim("abs", x), dims, keepdim)
@@ -473,7 +478,8 @@ def vector_norm(x: Tensor, ord: float = 2, dim: Dims = None, keepdim: bool = Fal
 @method()
 @numpy_names
 def norm(input: Tensor, p: Any = "fro", dim: Dims = None, keepdim: bool = False, *, dtype: dt.DType | None = None) -> Tensor:
-    """Norm of order `p` over `dim` (all by default): a number, inf, -inf, or "fro" (the same as 2).
+    """Norm of order `p` over `dim` (all by default): a number, inf, -inf, "fro" (the same as 2), or "nuc": the sum of the singular values of
+    matrices (of two dims).
 
     >>> import calque
     >>> calque.norm(calque.tensor([3.0, 4.0]))
@@ -481,9 +487,20 @@ def norm(input: Tensor, p: Any = "fro", dim: Dims = None, keepdim: bool = False,
     """
     if p is None or p == "fro":
         p = 2
+    if p == "nuc":
+        return _nuclear(input if dtype is None else cast(input, dtype), dim, keepdim)
     if not is_number(p):
-        raise ArgumentError(f"[norm] expected p as a number or 'fro', got {shown(p)}; nuclear norms are in linalg.matrix_norm")
+        raise ArgumentError(f"[norm] expected p as a number, 'fro' or 'nuc', got {shown(p)}; other norms are in linalg.matrix_norm")
     return vector_norm(input, float(p), dim, keepdim, dtype=dtype)
+
+
+def _nuclear(x: Tensor, dim: Dims, keepdim: bool) -> Tensor:
+    if (x._layout.ndim if dim is None else len(dim) if isinstance(dim, (tuple, list)) else 1) != 2:
+        raise ArgumentError(f"[norm] dim must be a 2-tuple for p='nuc': expected two dims, got {dim} of shape {tuple(x._layout.shape)}")
+    first, second = dims_of("norm", x, dim)
+    values = x.movedim((first, second), (-2, -1)).svd(compute_uv=False).S  # type: ignore[attr-defined]
+    result = prim("sum", values, (values._layout.ndim - 1,), False)
+    return reshape(result, _keep(x, (first, second), True)) if keepdim else result
 
 
 # ---------------------------------------------------------------------------------------------------------------- truth

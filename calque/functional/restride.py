@@ -16,6 +16,7 @@ from calque.autograd.modes import enable_grad
 from calque.functional.blame import signed
 from calque.functional.common import method
 from calque.functional.views import squeeze, swapaxes, t, transpose, unsqueeze
+from calque.functional.windows import as_strided
 from calque.run.recorder import local
 from calque.run.versions import Silent
 from calque.tensor import Tensor, function_node
@@ -56,6 +57,6 @@ def _install(name: str, function: Callable[..., Any]) -> None:
     method(name)(signed(apply, function))
 
 
-for _function in (squeeze, swapaxes, t, transpose, unsqueeze):
+for _function in (as_strided, squeeze, swapaxes, t, transpose, unsqueeze):
     _install(_function.__name__ + "_", _function)
 _install("swapdims_", transpose)

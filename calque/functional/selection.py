@@ -16,7 +16,19 @@ from calque.base.layout import dense_layout
 from calque.base.shapes import Shape, broadcast_shapes, normalize_dim, whole
 from calque.base.text import shown, type_name
 from calque.functional.checks import check_index
-from calque.functional.common import Operand, cast, is_number, is_tensor, linked, method, operand, prim, require_operands, require_tensors
+from calque.functional.common import (
+    Operand,
+    cast,
+    is_number,
+    is_tensor,
+    linked,
+    method,
+    operand,
+    prim,
+    require_operands,
+    require_real,
+    require_tensors,
+)
 from calque.functional.indexing import fitted, positions_of, put_values
 from calque.functional.math import with_formula
 from calque.functional.options import fill_number, marked, resolve_dtype, size_of
@@ -24,8 +36,9 @@ from calque.functional.placing import beside_input, placed
 from calque.functional.views import expand, movedim, reshape
 from calque.functional.windows import diagonal as _diagonal
 from calque.functional.writing import write_back
+from calque.ops.opdef import get
 from calque.run.recorder import local
-from calque.tensor import Tensor, read, upload, upload_known
+from calque.tensor import Tensor, read, record, upload, upload_known
 
 __all__ = [
     "argwhere", "diag", "diag_embed", "diagflat", "diagonal_scatter", "gather", "index_add", "index_copy", "index_fill",
@@ -238,7 +251,9 @@ def scatter_reduce(input: Tensor, dim: int, index: Tensor, src: Tensor, reduce: 
         counts = ones if include_self else scatter(ones, dim, index, 0)
         counts = scatter_add(counts, dim, index, prim("full", (1, input._layout.dtype), tuple(src._layout.shape)))
         counts = prim("maximum", counts, (1, input._layout.dtype))
-        return prim("div" if input._layout.dtype.category == 2 else "floor_divide", total, counts)
+        return prim("div" if input._layout.dtype.category >= 2 else "floor_divide", total, counts)
+    if reduce != "prod":
+        require_real(f"scatter_reduce with reduce={reduce!r}", input)
     base, where_, d = _aligned("scatter_reduce", input, dim, index)
     if not where_._layout.numel:
         return linked(prim("copy", input), src)
@@ -305,9 +320,9 @@ def _combined_on_host(base: Tensor, d: int, index: Tensor, part: Tensor, reduce:
     grid = list(np.indices(at.shape))
     grid[d] = at
     if not include_self:
-        limits = np.finfo(values.dtype) if values.dtype.kind == "f" else np.iinfo(values.dtype)
-        infinite = values.dtype.kind == "f"
-        start = {"prod": 1, "amax": -np.inf if infinite else limits.min, "amin": np.inf if infinite else limits.max}[reduce]
+        kind = values.dtype.kind
+        low, high = (False, True) if kind == "b" else (np.iinfo(values.dtype).min, np.iinfo(values.dtype).max) if kind in "iu" else (-np.inf, np.inf)
+        start = {"prod": 1, "amax": low, "amin": high}[reduce]
         values[tuple(grid)] = start
     combine.at(values, tuple(grid), read(part, "scatter_reduce"))
     return upload(values, base._layout.dtype)
@@ -382,7 +397,7 @@ def masked_fill(input: Tensor, mask: Tensor, value: Any) -> Tensor:
         )
     if is_number(value):
         value = fill_number(value, input._layout.dtype, "masked_fill")
-    return prim("where", condition, operand("masked_fill", value, input._layout.dtype), input)
+    return record(get("where"), (condition, operand("masked_fill", value, input._layout.dtype), input), row_major=True)
 
 
 @method("masked_select")

@@ -16,7 +16,7 @@ from calque.base import dtypes as dt
 from calque.base.errors import ArgumentError, DTypeError, OutOfRangeError, ShapeError
 from calque.base.shapes import normalize_dim, whole
 from calque.base.text import shown
-from calque.functional.common import Operand, cast, is_tensor, method, number, prim, require_dims, require_operands
+from calque.functional.common import Operand, cast, is_tensor, method, number, prim, require_dims, require_operands, require_real
 from calque.functional.math import with_formula
 from calque.functional.placing import beside_input, host_values
 from calque.functional.reductions import numpy_names, take_chosen
@@ -148,6 +148,7 @@ def unique(
     >>> calque.unique(calque.tensor([3, 1, 3]), return_counts=True)
     (tensor([1, 3]), tensor([1, 2]))
     """
+    require_real("unique", input)
     values = read(input, "unique")
     wanted = (return_inverse, return_counts)
     if dim is None:
@@ -168,6 +169,7 @@ def unique(
 @beside_input
 def unique_consecutive(input: Tensor, return_inverse: bool = False, return_counts: bool = False, dim: int | None = None) -> Any:
     """As `unique`, but only neighbours are compared and the order is kept. Reads the values. The gradient of equal neighbours goes to the first."""
+    require_real("unique_consecutive", input)
     values = read(input, "unique_consecutive")
     source = _flat(input) if dim is None else input
     flat = values.reshape(-1) if dim is None else values
@@ -195,6 +197,7 @@ def unique_consecutive(input: Tensor, return_inverse: bool = False, return_count
 @beside_input
 def isin(elements: Operand, test_elements: Operand, *, assume_unique: bool = False, invert: bool = False) -> Tensor:
     """Whether each element is among the test elements: (*), any shape -> (*) bool. Reads the values."""
+    require_real("isin", elements, test_elements)
     require_operands("isin", elements, test_elements)
 
     def found() -> Array:
@@ -280,6 +283,7 @@ def searchsorted(
     right (or side="right"): after equal elements instead of before them. sorter: indices that sort the sequence. Reads the
     values.
     """
+    require_real("searchsorted", sorted_sequence, input)
     if side not in (None, "left", "right") or (side == "left" and right):
         raise ArgumentError(f"[searchsorted] expected side 'left' or 'right' in agreement with right={right}, got {shown(side)}")
     require_operands("searchsorted", input)
@@ -315,6 +319,7 @@ def searchsorted(
 
 def bucketize(input: Operand, boundaries: Tensor, *, out_int32: bool = False, right: bool = False) -> Tensor:
     """Number of the interval between `boundaries` (n) that each value falls into: (*) -> (*) int64. Reads the values."""
+    require_real("bucketize", input, boundaries)
     if boundaries._layout.ndim != 1:
         raise ShapeError(f"[bucketize] boundaries tensor must be 1 dimension, got shape {tuple(boundaries._layout.shape)}")
     return searchsorted(boundaries, input, out_int32=out_int32, right=right)

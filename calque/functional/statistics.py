@@ -1,4 +1,4 @@
-"""Covariance and correlation, greatest common divisors, and the parts of real numbers that complex code asks for."""
+"""Covariance and correlation, greatest common divisors."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ from typing import Any
 
 import numpy as np
 
-from calque.base import dtypes as dt
 from calque.base.errors import DTypeError, ShapeError
 from calque.base.shapes import broadcast_shapes
 from calque.base.text import shown
 from calque.functional.arithmetic import as_operand
-from calque.functional.common import cast, is_tensor, method, number, prim, require_tensors, result_dtype
+from calque.functional.common import cast, is_tensor, method, number, prim, result_dtype
+from calque.functional.complex import conj, imag, real
 from calque.functional.elementary import _float
 from calque.functional.linalg import matmul, matrix_transpose
-from calque.functional.math import isnan, where
+from calque.functional.math import clamp, isnan, where
 from calque.functional.placing import beside_input, host_values
 from calque.functional.reductions import sum
 from calque.functional.views import reshape, unsqueeze
 from calque.tensor import Tensor, read
 
-__all__ = ["angle", "conj", "corrcoef", "cov", "gcd", "isreal", "lcm", "real"]
+__all__ = ["corrcoef", "cov", "gcd", "lcm"]
 
 
 @method()
@@ -36,18 +36,20 @@ def cov(input: Tensor, *, correction: int = 1, fweights: Tensor | None = None, a
     if input._layout.ndim > 2:
         raise ShapeError(f"[cov] expected input to have two or fewer dimensions, got shape {tuple(input._layout.shape)}")
     x = _float(input)
+    if aweights is not None:
+        x = cast(x, result_dtype(x, aweights))
     rows = x if x._layout.ndim == 2 else reshape(x, (1, x._layout.numel))
     weights = _weights(fweights, aweights, rows)
     count: Any = float(rows._layout.shape[1]) if weights is None else sum(weights)
     centre = sum(rows if weights is None else rows * weights, 1, True) / count
     apart = rows - centre
     if aweights is not None and weights is not None:
-        extra = cast(aweights, x._layout.dtype)
+        extra = cast(aweights, x._layout.dtype.to_real())
         freedom: Any = count - sum(weights * extra) / count * float(correction)
     else:
         freedom = count - float(correction)
     freedom = freedom.clamp(min=0) if is_tensor(freedom) else max(freedom, 0.0)
-    product = matmul(apart if weights is None else apart * weights, matrix_transpose(apart)) / freedom
+    product = matmul(apart if weights is None else apart * weights, conj(matrix_transpose(apart))) / freedom
     return product if rows._layout.shape[0] != 1 else reshape(product, ())
 
 
@@ -60,7 +62,7 @@ def _weights(frequencies: Tensor | None, importance: Tensor | None, rows: Tensor
             raise ShapeError(f"[cov] expected {name} of shape ({rows._layout.shape[1]},), got {tuple(given._layout.shape)}")
         if name == "fweights" and given._layout.dtype.category == 2:
             raise DTypeError(f"[cov] expected fweights to have integral dtype, got {given._layout.dtype!r}")
-        converted = cast(given, rows._layout.dtype)
+        converted = cast(given, rows._layout.dtype.to_real())
         weights = converted if weights is None else weights * converted
     return weights
 
@@ -73,7 +75,9 @@ def corrcoef(input: Tensor) -> Tensor:
         return c / c
     deviation = prim("sqrt", c.diagonal())
     result = c / unsqueeze(deviation, 1) / unsqueeze(deviation, 0)
-    return where(isnan(result), result, result.clamp(-1, 1))
+    if result._layout.dtype.is_complex:
+        return prim("complex", clamp(real(result), -1, 1), clamp(imag(result), -1, 1))
+    return where(isnan(result), result, clamp(result, -1, 1))
 
 
 @beside_input
@@ -101,33 +105,3 @@ def gcd(input: Tensor, other: Tensor) -> Tensor:
 def lcm(input: Tensor, other: Tensor) -> Tensor:
     """Least common multiple of integers, broadcast: (*), (*) -> (*). Reads the values."""
     return _integers("lcm", input, other, np.lcm)
-
-
-@method()
-def conj(input: Tensor) -> Tensor:
-    """Complex conjugate: the tensor itself, since its elements are real."""
-    require_tensors("conj", input)
-    return input
-
-
-@method()
-@beside_input
-def isreal(input: Tensor) -> Tensor:
-    """Whether each element is real: True everywhere, (*) -> (*) bool."""
-    return prim("full", (True, dt.bool_), tuple(input._layout.shape))
-
-
-@method()
-def angle(input: Tensor) -> Tensor:
-    """0 for non-negative elements, pi for negative ones, NaN for NaN: (*) -> (*)."""
-    x = _float(input)
-    return where(isnan(x), x, where(x < 0, np.pi, x * 0.0))
-
-
-def real(input: Tensor) -> Tensor:
-    """Real part: the tensor itself, since its elements are real."""
-    require_tensors("real", input)
-    return input
-
-
-setattr(Tensor, "real", property(real, doc="Real part: the tensor itself."))  # noqa: B010

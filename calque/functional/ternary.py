@@ -11,7 +11,7 @@ from calque.functional.arithmetic import _div as div
 from calque.functional.arithmetic import _lt as lt
 from calque.functional.arithmetic import _mul as mul
 from calque.functional.arithmetic import _sub as sub
-from calque.functional.common import Operand, cast, is_number, is_tensor, method, prim, require_tensors, result_dtype
+from calque.functional.common import Operand, cast, is_scalar, is_tensor, method, prim, require_tensors, result_dtype
 from calque.functional.options import fill_number
 from calque.tensor import Tensor
 
@@ -36,7 +36,7 @@ def addcmul(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: Any = 1) 
 def addcdiv(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: Any = 1) -> Tensor:
     """`input + value * tensor1 / tensor2`, broadcast; floating tensors only."""
     require_tensors("addcdiv", input, tensor1, tensor2)
-    if result_dtype(tensor1, tensor2).category != 2:
+    if result_dtype(tensor1, tensor2).category < 2:
         raise DTypeError(
             "[addcdiv] Integer division with addcdiv is no longer supported: expected floating tensors, got "
             f"{tensor1._layout.dtype!r} and "
@@ -69,11 +69,11 @@ def lerp(input: Tensor, end: Tensor, weight: Operand) -> Tensor:
         raise DTypeError(
             f"[lerp] expected dtype {input._layout.dtype!r} for `weight`, got {weight._layout.dtype!r}; convert with .to(dtype)"
         )
-    if input._layout.dtype.category != 2:
+    if input._layout.dtype.category < 2:
         raise DTypeError(f"[lerp] expected a floating dtype, got {input._layout.dtype!r}; convert with .float()")
     difference = sub(end, input)
-    if is_number(weight):
-        if weight < 0.5 and weight > -0.5:
+    if is_scalar(weight):
+        if abs(weight) < 0.5:
             return add(input, mul(difference, weight))
         return sub(end, mul(difference, 1 - weight))
     near = add(input, mul(weight, difference))

@@ -66,13 +66,14 @@ def _conversion(names: tuple[str, ...], dtype: dt.DType) -> None:
 for _names, _dtype in (
     (("float",), dt.float32), (("double",), dt.float64), (("half",), dt.float16), (("bfloat16",), dt.bfloat16),
     (("int",), dt.int32),    (("long",), dt.int64), (("short",), dt.int16), (("char",), dt.int8), (("byte",), dt.uint8),
-    (("bool",), dt.bool_),
+    (("bool",), dt.bool_),   (("cfloat",), dt.complex64), (("cdouble",), dt.complex128),
 ):  # fmt: skip
     _conversion(_names, _dtype)
 
 _LEGACY = {
     "Float": dt.float32, "Double": dt.float64, "Half": dt.float16, "BFloat16": dt.bfloat16, "Int": dt.int32, "Long": dt.int64,
-    "Short": dt.int16, "Char": dt.int8, "Byte": dt.uint8, "Bool": dt.bool_,
+    "Short": dt.int16, "Char": dt.int8, "Byte": dt.uint8, "Bool": dt.bool_, "ComplexFloat": dt.complex64,
+    "ComplexDouble": dt.complex128,
 }  # fmt: skip
 _LEGACY_NAME = {dtype: name for name, dtype in _LEGACY.items()}
 
@@ -109,6 +110,12 @@ def cpu(input: Tensor, memory_format: Any = None) -> Tensor:
     return converted("cpu", move(input, CPU), input._layout.dtype, memory_format)
 
 
+@method("to_device")
+def to_device(self: Tensor, device: Any, /, *, stream: Any = None) -> Tensor:
+    """The tensor on a device, as the Array API standard names it; `stream` is for other libraries."""
+    return to(self, device)
+
+
 @method("cuda")
 def cuda(input: Tensor, device: Any = None, non_blocking: bool = False, memory_format: Any = None) -> Tensor:
     """The tensor on a CUDA device; raises `DeviceError` saying what is missing."""
@@ -135,12 +142,6 @@ def is_floating_point(input: Tensor) -> bool:
     return input._layout.dtype.is_floating_point
 
 
-@method("is_complex")
-def is_complex(input: Tensor) -> bool:
-    """False: there are no complex dtypes."""
-    return False
-
-
 @method("is_signed")
 def is_signed(input: Tensor) -> bool:
     """Whether the dtype can hold negative numbers."""
@@ -153,7 +154,7 @@ def is_pinned(input: Tensor, device: Any = None) -> bool:
     return False
 
 
-@method("is_shared", "is_inference", "is_conj", "is_neg")
+@method("is_shared", "is_inference")
 def _no(input: Tensor) -> bool:
     """False."""
     return False
@@ -236,7 +237,7 @@ def tolist(input: Tensor) -> Any:
         raise out_of_memory(error, "tolist", f"the numbers of a tensor of shape {tuple(input._layout.shape)}") from None
 
 
-_PYTHON = (float, int, bool)  # a 16-bit float is none of them
+_PYTHON = (float, int, bool, complex)  # a 16-bit float is none of them
 
 
 def _element(values: Any) -> Any:
@@ -245,7 +246,7 @@ def _element(values: Any) -> Any:
 
 
 def _nested(values: Any) -> Any:
-    if values.dtype.itemsize == 2 and values.dtype.kind not in "biu":
+    if values.dtype.itemsize <= 2 and values.dtype.kind not in "biu":
         values = values.astype("float64")
     return values.tolist()
 
@@ -274,8 +275,17 @@ def is_nonzero(input: Tensor) -> bool:
     return _truth(input)
 
 
+def _real_item(input: Tensor) -> Any:
+    value = item(input)
+    if isinstance(value, complex):
+        if value.imag:
+            raise ArgumentError(f"[item] value cannot be converted to a real number without overflow: {value} has an imaginary part; use .real")
+        value = value.real
+    return value
+
+
 def _integer(input: Tensor) -> int:
-    if input._layout.dtype.category == 2 or input._layout.numel != 1:
+    if input._layout.dtype.category >= 2 or input._layout.numel != 1:
         raise TypeError(
             "[index] only integer tensors of a single element can be converted to an index, got shape "
             f"{tuple(input._layout.shape)} of "
@@ -299,16 +309,16 @@ def _iterate(input: Tensor) -> Iterator[Tensor]:
 
 
 def _contains(input: Tensor, element: Any) -> bool:
-    if not (is_tensor(element) or isinstance(element, (bool, int, float))):
+    if not (is_tensor(element) or isinstance(element, (bool, int, float, complex))):
         raise TypeError(f"[in] Tensor.__contains__ only supports Tensor or scalar, but you passed in a {type(element)}")
     return bool((input == element).any().item())  # type: ignore[union-attr]
 
 
 method("__bool__")(_truth)
 method("is_nonzero")(_truth)
-method("__int__")(lambda self: int(item(self)))
-method("__float__")(lambda self: float(item(self)))
-method("__complex__")(lambda self: complex(float(item(self))))
+method("__int__")(lambda self: int(_real_item(self)))
+method("__float__")(lambda self: float(_real_item(self)))
+method("__complex__")(lambda self: complex(item(self)))
 method("__index__")(_integer)
 method("__len__")(_length)
 method("__iter__")(_iterate)

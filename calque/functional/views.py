@@ -25,10 +25,11 @@ from calque.base.shapes import (
 from calque.functional.blame import answer
 from calque.functional.common import Tensors, attribute, method, prim
 from calque.functional.memory import export, share_array
+from calque.run.recorder import Trace, local
 from calque.tensor import Tensor, View, make_view, view_kind, wrap
 
 __all__ = [
-    "adjoint", "atleast_1d", "atleast_2d", "atleast_3d", "broadcast_tensors", "broadcast_to", "detach",
+    "atleast_1d", "atleast_2d", "atleast_3d", "broadcast_tensors", "broadcast_to", "detach",
     "expand", "expand_as", "flatten", "moveaxis", "movedim", "permute", "ravel", "reshape",
     "reshape_as", "squeeze", "swapaxes", "swapdims", "t", "transpose", "unflatten", "unsqueeze", "view_as",
     "sum_to_shape",
@@ -290,12 +291,6 @@ def _transpose_all(input: Tensor) -> Tensor:
     return make_view(input, found, "PermuteBackward0")
 
 
-@method("adjoint")
-def adjoint(input: Tensor) -> Tensor:
-    """The last two dimensions exchanged."""
-    return _matrix_transpose(input)
-
-
 def _matrix_transpose(input: Tensor) -> Tensor:
     if input._layout.ndim == 0:
         return input
@@ -305,12 +300,6 @@ def _matrix_transpose(input: Tensor) -> Tensor:
             "transposed"
         )
     return transpose(input, -2, -1)
-
-
-def _matrix_2d(input: Tensor) -> Tensor:
-    if input._layout.ndim not in (0, 2):
-        raise ShapeError(f"[H] expected 2 dimensions, got shape {tuple(input._layout.shape)}; use .mH for batches of matrices")
-    return _transpose_all(input)
 
 
 @method("movedim", "moveaxis")
@@ -492,7 +481,8 @@ def detach(input: Tensor) -> Tensor:
     >>> calque.ones(2, requires_grad=True).detach().requires_grad
     False
     """
-    return wrap(input._storage, input._layout)  # type: ignore[no-any-return]
+    trace = local.state.trace
+    return wrap(input._storage, input._layout) if trace.__class__ is Trace else trace.detached(input)  # type: ignore[no-any-return]
 
 
 @method("detach_")
@@ -531,5 +521,3 @@ def _each(tensors: tuple[Any, ...], function: Callable[[Any], Any]) -> Any:
 
 attribute("T", _transpose_all, "The dimensions in reverse order.")
 attribute("mT", _matrix_transpose, "The last two dimensions exchanged.")
-attribute("mH", _matrix_transpose, "The last two dimensions exchanged.")
-attribute("H", _matrix_2d, "Transpose of a matrix (real element types have nothing to conjugate).")

@@ -65,6 +65,8 @@ def write_back(name: str, target: Tensor, value: Tensor) -> Tensor:
     """Store the result of an operation in its first operand, with PyTorch's rules on dtype, shape and overlapping memory."""
     view, new = target._layout, value._layout
     if new.dtype is not view.dtype:
+        if new.dtype.category == 2 and view.dtype.is_complex:
+            raise DTypeError(f"[{name}] In-place {name.rstrip('_')} is not supported for complex tensors, as its result is {new.dtype!r}")
         if new.dtype.category > view.dtype.category:
             raise DTypeError(
                 f"[{name}] result type {new.dtype!r} can't be cast to the desired output type {view.dtype!r} of the in-place "
@@ -95,4 +97,4 @@ def in_place_form(name: str, function: Callable[..., Any]) -> Callable[..., Any]
 
     apply.__name__ = apply.__qualname__ = name
     apply.__doc__ = f"`{function.__name__}` with the result stored in the tensor itself."
-    return answering(signed(apply, function))
+    return answering(signed(apply, function, ("_", "out")))

@@ -51,10 +51,9 @@ def holds(narrow: DType, wide: DType) -> bool:
     if narrow.category == 0:
         return True
     if wide.category == 2:
-        digits = {"float16": 11, "bfloat16": 8, "float32": 24, "float64": 53}
         if narrow.category == 2:
             return {narrow.name, wide.name} != {"float16", "bfloat16"} and wide.bits >= narrow.bits
-        return wide.name in ("float32", "float64", "bfloat16") and narrow.bits - narrow.is_signed <= digits[wide.name]
+        return wide.name in ("float32", "float64", "bfloat16") and narrow.digits <= wide.digits
     if narrow.category == 1 and wide.category == 1:
         return (wide.bits > narrow.bits and (wide.is_signed or not narrow.is_signed)) or False
     return False

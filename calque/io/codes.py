@@ -24,6 +24,9 @@ DTYPES: dict[str, np.dtype[Any]] = {
     "C64": np.dtype("<c8"),
     "F8_E4M3": np.dtype(ml_dtypes.float8_e4m3fn),
     "F8_E5M2": np.dtype(ml_dtypes.float8_e5m2),
+    "F8_E4M3FNUZ": np.dtype(ml_dtypes.float8_e4m3fnuz),
+    "F8_E5M2FNUZ": np.dtype(ml_dtypes.float8_e5m2fnuz),
+    "F8_E8M0": np.dtype(ml_dtypes.float8_e8m0fnu),
 }
 _CODES = {dtype: code for code, dtype in DTYPES.items()}
 

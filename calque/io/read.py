@@ -9,21 +9,18 @@ import os
 import stat
 import zlib
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, BinaryIO
-
-import numpy as np
 
 from calque.base.errors import CheckpointError, CheckpointNotFoundError, UnsafeFileError
 from calque.base.text import shown, type_name
 from calque.io.bounds import Damaged
 from calque.io.layout import Entry, Header, header_length, parse_header
+from calque.io.source import Source, aligned, of_bytes, of_descriptor
 from calque.io.structure import Array, Leaf, unflatten
 from calque.run.interrupt import of_handler
 from calque.run.memory import out_of_memory
 
 _CHUNK = 1 << 20  # bytes read and checksummed at a time: stays in the cache
-_ALIGNMENT = 64
 _NEIGHBOURS = 8  # files looked at when a checkpoint is missing
 _NEIGHBOUR_BYTES = 1 << 30  # and bytes read of them
 
@@ -52,29 +49,18 @@ _MAGIC = (
     (b"\x7fELF", "a program; was the right file named?"),
 )
 _PRINTABLE = frozenset(b"\t\n\r") | frozenset(range(0x20, 0x7F))
-_DIRECTORY = 1 << 16  # bytes at the end of a zip archive, where its names are
 _PAGES = (b"<!doctype html", b"<html", b"<head", b"<?xml", b"<!--", b"<svg")  # small letters
 
 
-@dataclass(frozen=True, slots=True)
-class _Source:
-    """Bytes of known size; `read_at(buffer, position)` fills the buffer or raises Damaged."""
-
-    size: int
-    read_at: Callable[[memoryview, int], None]
-
-    def take(self, start: int, count: int) -> bytes:
-        buffer = bytearray(min(count, max(self.size - start, 0)))
-        self.read_at(memoryview(buffer), start)
-        return bytes(buffer)
+# Reads a file of another kind, given it and its path; returns a tuple of the value, or None for a kind that it does not know.
+Foreign = Callable[[Source, str], tuple[Any] | None]
 
 
-def read_file(path: str, make: Callable[[Leaf], object]) -> Any:
-    """The value stored in the file at `path`; `make` turns its arrays into tensors."""
+def read_file(path: str, make: Callable[[Leaf], object], foreign: Foreign | None = None) -> Any:
+    """The value stored in the file at `path`; `make` turns its arrays into tensors, `foreign` reads files that PyTorch wrote."""
     descriptor = _open(path)
     try:
-        size = os.fstat(descriptor).st_size
-        return _read(_Source(size, lambda buffer, at: _read_descriptor(descriptor, buffer, at)), path, make)
+        return _read(of_descriptor(descriptor), path, make, foreign)
     except OSError as error:
         if isinstance(error, CheckpointError) or of_handler(error):
             raise
@@ -83,18 +69,14 @@ def read_file(path: str, make: Callable[[Leaf], object]) -> Any:
         os.close(descriptor)
 
 
-def read_stream(stream: BinaryIO, make: Callable[[Leaf], object]) -> Any:
+def read_stream(stream: BinaryIO, make: Callable[[Leaf], object], foreign: Foreign | None = None) -> Any:
     """The value stored in an open binary stream, from its position to its end."""
     given = stream.read()
     try:
-        content = memoryview(given)
+        source = of_bytes(given)
     except TypeError:
         raise TypeError(f"[load] expected bytes from the file, got {type_name(given)} from {type_name(stream)}.read()") from None
-
-    def read_at(buffer: memoryview, at: int) -> None:
-        buffer[:] = content[at : at + len(buffer)]
-
-    return _read(_Source(len(content), read_at), f"<{type(stream).__name__}>", make)
+    return _read(source, f"<{type(stream).__name__}>", make, foreign)
 
 
 def is_good(path: str, budget: int = _NEIGHBOUR_BYTES) -> bool:
@@ -104,7 +86,7 @@ def is_good(path: str, budget: int = _NEIGHBOUR_BYTES) -> bool:
     except OSError:
         return False
     try:
-        source = _Source(os.fstat(descriptor).st_size, lambda buffer, at: _read_descriptor(descriptor, buffer, at))
+        source = of_descriptor(descriptor)
         if not 10 <= source.size <= budget:
             return False
         header = _read_header(source)
@@ -149,18 +131,12 @@ def _check_regular(path: str, mode: int) -> None:
         raise CheckpointError(f"[load] expected a regular file, got {path!r}, which is a device, pipe or socket")
 
 
-def _read_descriptor(descriptor: int, buffer: memoryview, position: int) -> None:
-    while buffer:
-        count = os.preadv(descriptor, [buffer], position)
-        if count == 0:
-            raise Damaged(f"it ended at byte {position:,} while it was being read")
-        buffer, position = buffer[count:], position + count
-
-
-def _read(source: _Source, path: str, make: Callable[[Leaf], object]) -> Any:
+def _read(source: Source, path: str, make: Callable[[Leaf], object], foreign: Foreign | None) -> Any:
     if source.size == 0:
         raise CheckpointError(f"[load] {path!r} is empty (0 bytes); was the program that wrote it stopped?")
     try:
+        if not _is_ours(source) and (found := foreign(source, path) if foreign is not None else None) is not None:
+            return found[0]
         _refuse_other_formats(source, path)
         header = _read_header(source)
         arrays = {entry.name: _read_array(source, header, entry) for entry in header.entries}
@@ -180,7 +156,7 @@ def _rebuild(structure: str, arrays: dict[str, Array], make: Callable[[Leaf], ob
         raise Damaged(f"its structure is damaged: {error}") from error
 
 
-def _read_header(source: _Source) -> Header:
+def _read_header(source: Source) -> Header:
     if source.size < 10:
         raise Damaged("it is too short for a safetensors file")
     first = source.take(0, 8)
@@ -191,10 +167,10 @@ def _read_header(source: _Source) -> Header:
         raise Damaged("its header is nested too deeply") from None
 
 
-def _read_array(source: _Source, header: Header, entry: Entry) -> Array:
+def _read_array(source: Source, header: Header, entry: Entry) -> Array:
     size = entry.end - entry.start
     try:
-        data = _aligned(size)
+        data = aligned(size)
     except MemoryError as error:
         what = f"{size:,} bytes of tensor {shown(entry.name)} with shape {entry.shape} of {entry.code}"
         raise out_of_memory(error, "load", what) from None
@@ -211,26 +187,22 @@ def _read_array(source: _Source, header: Header, entry: Entry) -> Array:
     return data.view(entry.dtype).reshape(entry.shape)
 
 
-def _aligned(size: int) -> Array:
-    """Uninitialised bytes that begin at a multiple of a cache line, as kernels like them."""
-    memory: Array = np.empty(size + _ALIGNMENT, dtype=np.uint8)
-    offset = -memory.__array_interface__["data"][0] % _ALIGNMENT
-    return memory[offset : offset + size]
+def _is_ours(source: Source) -> bool:
+    """Whether it begins as a safetensors file does, which has "{" as its ninth byte."""
+    start = source.take(0, 10)
+    return start[8:10] in (b'{"', b"{}", b"{ ") or start[8:9] == b"{" and int.from_bytes(start[:8], "little") <= source.size
 
 
-def _refuse_other_formats(source: _Source, path: str) -> None:
-    """Say what a file of another program is, instead of calling it damaged. A safetensors file has "{" as its ninth byte."""
+def _refuse_other_formats(source: Source, path: str) -> None:
+    """Say what a file of another program is, instead of calling it damaged."""
     start = source.take(0, 128)
-    if start[8:10] in (b'{"', b"{}", b"{ ") or start[8:9] == b"{" and int.from_bytes(start[:8], "little") <= source.size:
+    if _is_ours(source):
         return
     if start.startswith(b"PK\x03\x04"):
         name_length = int.from_bytes(start[26:28], "little")
         if start[30 : 30 + name_length].endswith(b".npy"):
             raise CheckpointError(f"[load] {path!r} is a NumPy .npz archive; read it with numpy.load(path, allow_pickle=False)")
-        if b"data.pkl" not in start + source.take(max(source.size - _DIRECTORY, 0), min(source.size, _DIRECTORY)):
-            raise CheckpointError(f"[load] {path!r} is a zip archive; unpack it first")
-        what = "a zip archive as torch.save writes it"
-        raise UnsafeFileError(f"[load] {path!r} is {what}: it contains Python code, not loaded; {CONVERT}")
+        raise CheckpointError(f"[load] {path!r} is a zip archive; unpack it first")
     if _looks_pickled(start, source.take(max(source.size - 1, 0), 1)):
         raise UnsafeFileError(f"[load] {path!r} is a pickle: it contains Python code, not loaded; {CONVERT}")
     what = next((what for magic, what in _MAGIC if start.startswith(magic)), "") or _text_format(start)

@@ -4,7 +4,10 @@ The JSON holds the shape of the value; arrays leave it by name. What JSON says n
 64-bit integers, finite floats, lists); everything else is an object with one tag:
 
     {"dict": {"a": ...}}  {"dict": [[key, value], ...]}  {"odict": ...}  {"tuple": [...]}  {"int": "0x..."}  {"float": "nan"}
-    {"bytes": "base64"}   {"tensor": name, "grad": true}  {"array": name}  {"scalar": name}
+    {"bytes": "base64"}   {"tensor": name, "grad": true}  {"array": name}  {"scalar": name}  {"pairs": name, "grad": true}
+
+`pairs`: a tensor of complex128, for which safetensors has no name, as float64 with a last dim of 2. `rich` has the tags of namespaces, sets, complex
+numbers, sizes, dtypes, devices, paths, counters and defaultdicts.
 
 The set is closed: a value outside it is refused by name, and a file cannot name a class.
 """
@@ -18,6 +21,7 @@ import math
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -27,6 +31,7 @@ from calque.io.codes import DTYPES, code_of
 
 MAX_DEPTH = 100  # levels of nesting; a bound for both directions, so that what was saved can be loaded
 _INT64 = 2**63
+_RICH = ("namespace", "set", "frozenset", "complex", "size", "dtype", "device", "path", "counter", "defaultdict")
 _ACCEPTED = "tensors, NumPy arrays and scalars, numbers, strings, bytes, None, and lists, tuples and dicts of them"
 
 Array = np.ndarray[Any, Any]
@@ -34,7 +39,7 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """An array inside a value: `kind` is "tensor", "array" or "scalar"."""
+    """An array inside a value: `kind` is "tensor", "pairs", "array" or "scalar"."""
 
     kind: str
     array: Array
@@ -129,6 +134,10 @@ class _Flattener:
             return {"bytes": base64.b64encode(value).decode("ascii")}
         if kind in (list, tuple, dict, OrderedDict):
             return self.encode_container(value, path)
+        rich = _rich().taken_apart(value)
+        if rich is not None:
+            tag, parts = rich
+            return {tag: parts if isinstance(parts, str) else self.encode(parts, path)}
         raise TypeError(f"[save] expected {_ACCEPTED}; got {_describe(value)} at {path_text(path)}; {_advice(value)}")
 
     def encode_container(self, value: Any, path: tuple[object, ...]) -> object:
@@ -205,7 +214,7 @@ class _Unflattener:
         if len(tags) != 1:
             raise ValueError(f"expected one tag, got {sorted(node)[:4]}")
         tag, content = tags[0], node[tags[0]]
-        if tag in ("tensor", "array", "scalar"):
+        if tag in ("tensor", "pairs", "array", "scalar"):
             return self.decode_leaf(tag, content, node.get("grad", False))
         if tag == "dict" and isinstance(content, dict):
             return self.decode_all(content, depth)
@@ -213,6 +222,8 @@ class _Unflattener:
             return (dict if tag == "dict" else OrderedDict)(self.decode_items(content, depth))
         if tag == "tuple" and isinstance(content, list):
             return tuple(self.decode(content, depth))
+        if tag in _RICH:
+            return _rich().put_together(tag, self.decode(content, depth + 1))
         if isinstance(content, str):
             return _decode_text(tag, content)
         raise ValueError(f"unknown tag {tag!r}")
@@ -244,10 +255,16 @@ class _Unflattener:
         if key in self.made:  # what was one object is one object again
             return self.made[key]
         array = self.arrays[name]
-        if grad not in (True, False) or (grad and kind != "tensor") or (kind == "scalar" and array.ndim != 0):
+        pairs = array.dtype == np.float64 and array.ndim > 0 and array.shape[-1] == 2
+        fits = pairs if kind == "pairs" else array.ndim == 0 if kind == "scalar" else True
+        if grad not in (True, False) or (grad and kind not in ("tensor", "pairs")) or not fits:
             raise ValueError(f"the structure contradicts the tensor {name!r}")
         made = self.made[key] = self.make(Leaf(kind, array, bool(grad), name))
         return made
+
+
+def _rich() -> Any:
+    return import_module("calque.io.rich")
 
 
 def _decode_text(tag: str, content: str) -> object:

@@ -34,6 +34,11 @@ _CHUNK = 1 << 20  # bytes copied, checksummed and written at a time: stays in th
 
 def write_file(path: str, header: Header, arrays: dict[str, Array]) -> None:
     """Write a checkpoint atomically. Raises CheckpointError, in which case the previous file is as it was."""
+    write_whole(path, header.file_size, lambda file: _write_content(file, header, arrays))
+
+
+def write_whole(path: str, size: int, content: "Callable[[_Complete], None]") -> None:
+    """Write a file of about so many bytes atomically: `content` writes them."""
     final, previous = _check_target(path)  # where it goes, and what stands there
     folder, name = os.path.split(final)
     prefix = f".{name[:100]}.tmp-"
@@ -43,7 +48,7 @@ def write_file(path: str, header: Header, arrays: dict[str, Array]) -> None:
         with _new_file(temporary) as file:
             if previous is not None:
                 _like(previous, final, file.fileno())
-            _write_content(file, header, arrays)
+            content(file)
             file.flush()
             os.fsync(file.fileno())
             os.replace(temporary, final)
@@ -51,7 +56,7 @@ def write_file(path: str, header: Header, arrays: dict[str, Array]) -> None:
     except OSError as error:
         if of_handler(error):
             raise
-        raise _write_error(path, folder, error, header.file_size, previous is not None) from error
+        raise _write_error(path, folder, error, size, previous is not None) from error
 
 
 def write_stream(stream: BinaryIO, header: Header, arrays: dict[str, Array]) -> None:

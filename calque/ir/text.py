@@ -18,11 +18,11 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from calque.base.dtypes import ALL, DType, dtype_by_name
+from calque.base.dtypes import EVERY, DType, dtype_by_name
 from calque.base.errors import ArgumentError
 from calque.ir.program import Check, Node, Program
 
-_DTYPES = {d.name for d in ALL}
+_DTYPES = {d.name for d in EVERY}
 _HEADER = re.compile(r"program (?P<name>.*?)\((?P<fields>[^()]*(?:\([^()]*\)[^()]*)*)\):$")
 _NODE = re.compile(
     r"%(?P<position>\d+) = (?P<op>\w+)\((?P<inputs>(?:%\d+(?:, )?)*)(?P<attrs>.*)\)"

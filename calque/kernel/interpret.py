@@ -17,6 +17,7 @@ from calque.base.dtypes import DType, float32
 from calque.kernel.contract import put, reference
 from calque.kernel.loops import Access, Instr, LoopKernel, Stage
 from calque.kernel.schedule import Contract, Host, Loop, Schedule
+from calque.ops.movement import window
 
 Array = Any  # numpy.ndarray of any element type
 Scalar = bool | int | float
@@ -244,7 +245,8 @@ def run_loop(launch: Loop, buffers: Sequence[Array], scalars: Sequence[Scalar], 
     params = list(launch.params)
     for position, leaf, factor in launch.dynamic:
         params[position] += factor * int(scalars[leaf])
-    run = KernelRun(launch.kernel, params, buffers, [scalars[k] for k in launch.scalars])
+    typed = [b if b.dtype == o.dtype.np else b.view(o.dtype.np) for b, o in zip(buffers, launch.kernel.operands, strict=True)]  # whole values, copied
+    run = KernelRun(launch.kernel, params, typed, [scalars[k] for k in launch.scalars])
     if check:
         check_races(run)
     with np.errstate(all="ignore"):
@@ -253,7 +255,7 @@ def run_loop(launch: Loop, buffers: Sequence[Array], scalars: Sequence[Scalar], 
 
 def _strided(buffer: Array, shape: Sequence[int], strides: Sequence[int], offset: int) -> Array:
     size = buffer.dtype.itemsize
-    return np.lib.stride_tricks.as_strided(buffer[offset:], tuple(shape), tuple(s * size for s in strides), writeable=False)
+    return window(buffer[offset:], tuple(shape), tuple(s * size for s in strides), writeable=False)
 
 
 def run_contract(launch: Contract, buffers: Sequence[Array], scalars: Sequence[Scalar]) -> None:

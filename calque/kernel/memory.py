@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from typing import Any
 
-from calque.base.dtypes import DType, uint8
+from calque.base.dtypes import DType, int16, int32, int64, uint8
 from calque.ir.program import Program
 from calque.kernel.assemble import Entry, contract_call
 from calque.kernel.contract import AttentionSpec
@@ -396,9 +396,10 @@ class Planner:
             block = self.block_of[target]
             if not block.numel:
                 return None
-            kernel = copy_kernel(block.dtype)
+            unit = word_of(block.dtype)
+            kernel = copy_kernel(unit)
             kernel = kernels.setdefault(kernel, kernel)
-            return Loop(kernel, (self.buffer(source), self.buffer(target)), (block.numel, 0, 0))
+            return Loop(kernel, (self.buffer(source), self.buffer(target)), (block.nbytes // unit.itemsize, 0, 0))
         if entry.launch is not None:
             launch = entry.launch
             kernel = kernels.setdefault(launch.kernel, launch.kernel)
@@ -435,6 +436,11 @@ class Planner:
                 values.append(operand)
         shapes = tuple(self.nodes[v].shape for v in values)
         return Host(n.op, n.attrs, tuple(self.buffer(v) for v in values), shapes, out, n.shape, tuple(scalars), (node,))
+
+
+def word_of(dtype: DType) -> DType:
+    """The type as which elements are copied: their own, or integers for those that kernels do not know."""
+    return {1: uint8, 2: int16, 4: int32}.get(dtype.itemsize, int64) if dtype.hosted else dtype
 
 
 def copy_kernel(dtype: DType) -> LoopKernel:

@@ -32,13 +32,15 @@ class Conversions:
         gradients_matter()
         with no_grad():
             for parameter in self._parameters.values():
-                if parameter is None or is_lazy(parameter):
+                if parameter is None:
                     continue
                 replace_value(parameter, fn(parameter.detach()))
                 if parameter._grad is not None:
                     parameter._grad = fn(parameter._grad).detach()
             for name, buffer in self._buffers.items():
-                if buffer is not None:
+                if is_lazy(buffer):
+                    replace_value(buffer, fn(buffer.detach()))
+                elif buffer is not None:
                     self._buffers[name] = fn(buffer)
         return self
 
@@ -51,7 +53,7 @@ class Conversions:
         def convert(t: Any) -> Any:
             if device is not None:
                 t = t.to(device)
-            t = t.to(dtype) if dtype is not None and t._layout.dtype.category == 2 else t
+            t = t.to(dtype) if dtype is not None and t._layout.dtype.category >= 2 else t
             return t.to(memory_format=memory_format) if memory_format is not None and t._layout.ndim in (4, 5) else t
 
         return self._apply(convert)
@@ -88,6 +90,10 @@ class Conversions:
         name = "cuda" if device is None else f"cuda:{device}" if isinstance(device, int) else device
         return self._apply(lambda t: t.to(name))
 
+    def xpu(self, device: Any = None) -> Any:
+        """Move everything to an XPU; `DeviceError`, as there is none."""
+        return self._apply(lambda t: t.to("xpu" if device is None else f"xpu:{device}" if isinstance(device, int) else device))
+
     def to_empty(self, *, device: Any = None, recurse: bool = True) -> Any:
         """Move to a device without copying the values (they are zeros)."""
         return self._apply(lambda t: zeros_like(t, device=device), recurse)
@@ -113,6 +119,8 @@ def _target(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
             device = value
         elif not isinstance(value, bool) and value is not None:
             raise ArgumentError(f"[to] expected a device, a dtype or a Tensor, got {type_name(value)}")
-    if dtype is not None and dtype.category != 2:
-        raise DTypeError(f"[to] nn.Module.to only accepts floating point dtypes, but got desired dtype={shown(dtype)}; use .type(dtype) to force it")
+    if dtype is not None and dtype.category < 2:
+        raise DTypeError(
+            f"[to] nn.Module.to only accepts floating point or complex dtypes, but got desired dtype={shown(dtype)}; use .type(dtype) to force it"
+        )
     return device, dtype

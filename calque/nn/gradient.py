@@ -6,6 +6,7 @@ written in differentiable functions is correct at every order.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +14,7 @@ from calque.autograd.composite import call, without_base
 from calque.autograd.engine import with_history
 from calque.autograd.replay import COMPOSITES
 from calque.base.errors import AutogradError
+from calque.ops.opdef import no_complex
 from calque.run.recorder import local
 from calque.run.versions import modified
 from calque.tensor import function_node, output_nodes, wrap
@@ -44,6 +46,8 @@ def with_gradient(
     `backward` gets one gradient per output (None where unused) and returns one per input, None where `saved.needs` is False.
     """
     state = local.state
+    if inputs[0]._layout.dtype.category == 3:
+        return of_complex(label, forward, inputs, count, every)
     wanted = False
     for x in inputs:  # loops: each generator is a function of its own, cold at every step
         if x is not None and x._requires_grad:
@@ -80,6 +84,19 @@ def with_gradient(
         if out._base is not None:
             without_base(out, inputs)
         out._grad_fn, out._requires_grad = target, True
+    return values if every else values[0] if count == 1 else values[:count]
+
+
+ANALYTIC = ("SiluBackward0", "RmsNormBackward0")
+"""Formulas whose forward function, differentiated as it stands, is right for complex numbers."""
+
+
+def of_complex(label: str, forward: Forward, inputs: tuple[Any, ...], count: int, every: bool) -> Any:
+    """`with_gradient` of complex operands: formulas are written for real ones, so what is defined is differentiated operation by operation."""
+    if label not in ANALYTIC:
+        name = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", re.sub(r"^Native|Backward\d*$", "", label)).lower()
+        raise no_complex(name, [inputs[0]._layout.dtype])
+    values = forward(*inputs)
     return values if every else values[0] if count == 1 else values[:count]
 
 

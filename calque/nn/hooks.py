@@ -63,6 +63,17 @@ def _identity(label: str, tensors: list[Tensor], backward: Any) -> list[Tensor]:
     return outs
 
 
+EVERYWHERE: dict[str, HookDict] = {}  # hooks of all modules, by the same names as those of one
+
+
+def registered(kind: str, module: Any, name: str, value: Any) -> Any:
+    """A parameter, buffer or module, or what a hook of all modules puts into its place."""
+    for hook in list(EVERYWHERE.get(kind, {}).values()):
+        changed = hook(module, name, value)
+        value = value if changed is None else changed
+    return value
+
+
 def _split(values: Any) -> tuple[list[Any], list[int]]:
     items = list(values) if isinstance(values, (tuple, list)) else [values]
     return items, [i for i, v in enumerate(items) if is_tensor(v)]

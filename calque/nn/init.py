@@ -25,9 +25,9 @@ from calque.run.source import warn_user
 from calque.tensor import Tensor, upload
 
 __all__ = [
-    "calculate_gain", "constant_", "dirac_", "eye_", "kaiming_normal", "kaiming_normal_", "kaiming_uniform", "kaiming_uniform_", "normal_",
-    "ones_", "orthogonal", "orthogonal_", "sparse_", "trunc_normal_", "uniform_", "xavier_normal", "xavier_normal_", "xavier_uniform",
-    "xavier_uniform_", "zeros_",
+    "calculate_gain", "constant", "constant_", "dirac", "dirac_", "eye", "eye_", "kaiming_normal", "kaiming_normal_", "kaiming_uniform",
+    "kaiming_uniform_", "normal", "normal_", "ones_", "orthogonal", "orthogonal_", "sparse", "sparse_", "trunc_normal_", "uniform",
+    "uniform_", "xavier_normal", "xavier_normal_", "xavier_uniform", "xavier_uniform_", "zeros_",
 ]  # fmt: skip
 
 
@@ -227,3 +227,4 @@ def _deprecated(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
 kaiming_normal, kaiming_uniform, orthogonal, xavier_normal, xavier_uniform = (
     _deprecated(f) for f in (kaiming_normal_, kaiming_uniform_, orthogonal_, xavier_normal_, xavier_uniform_)
 )
+constant, dirac, eye, normal, sparse, uniform = (_deprecated(f) for f in (constant_, dirac_, eye_, normal_, sparse_, uniform_))

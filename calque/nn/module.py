@@ -12,7 +12,7 @@ from calque.functional.common import is_tensor
 from calque.nn import state
 from calque.nn.context import annotate
 from calque.nn.convert import Conversions
-from calque.nn.hooks import BackwardHooks, HookDict, RemovableHandle
+from calque.nn.hooks import EVERYWHERE, BackwardHooks, HookDict, RemovableHandle, registered
 from calque.nn.parameter import Buffer, Parameter
 from calque.nn.registry import Registry
 from calque.nn.traps import exchanged, look_at_lists
@@ -47,6 +47,8 @@ class Module(Conversions):
     """
 
     _version: int = 1
+    dump_patches: bool = False  # PyTorch's; nothing looks at it
+    call_super_init: bool = False  # as well: `__init__` is `super().__init__()` for mixins in any case
     _hooked: bool = False  # set once a hook is registered; keeps the call path short
     _hybrid: Any = None  # what calls run through after `hybridize()`
     hybridizer: Any = None  # makes that; `calque.hybrid` sets it once at import
@@ -107,8 +109,20 @@ class Module(Conversions):
         Changes.epoch += 1
         return self
 
+    _call_impl = _wrapped_call_impl = _call  # PyTorch's names
+
+    def compile(self, *args: Any, **kwargs: Any) -> None:
+        """`hybridize()`; PyTorch's arguments, which choose among its compilers, change nothing."""
+        self.hybridize()
+
+    def _hooks_of(self, name: str) -> HookDict:
+        """The hooks of all modules, and those of this one."""
+        everywhere = EVERYWHERE.get(name)
+        own = self._hook_dict(name)
+        return HookDict([*everywhere.items(), *own.items()]) if everywhere else own
+
     def _call_with_hooks(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        for hook, with_kwargs in list(self._hook_dict("_forward_pre_hooks").values()):
+        for hook, with_kwargs in list(self._hooks_of("_forward_pre_hooks").values()):
             if with_kwargs:
                 changed = hook(self, args, kwargs)
                 if changed is not None:
@@ -118,17 +132,18 @@ class Module(Conversions):
                 if changed is not None:
                     args = changed if isinstance(changed, tuple) else (changed,)
         backward = None
-        if self._hook_dict("_backward_pre_hooks") or self._hook_dict("_backward_hooks"):
-            backward = BackwardHooks(self, self._hook_dict("_backward_pre_hooks"), self._hook_dict("_backward_hooks"))
+        before, after = self._hooks_of("_backward_pre_hooks"), self._hooks_of("_backward_hooks")
+        if before or after:
+            backward = BackwardHooks(self, before, after)
             args = backward.wrap_inputs(args)
         try:
             result = self.forward(*args, **kwargs)
         except Exception:
-            for hook, with_kwargs, always in list(self._hook_dict("_forward_hooks").values()):
+            for hook, with_kwargs, always in list(self._hooks_of("_forward_hooks").values()):
                 if always:
                     hook(*((self, args, kwargs, None) if with_kwargs else (self, args, None)))
             raise
-        for hook, with_kwargs, _ in list(self._hook_dict("_forward_hooks").values()):
+        for hook, with_kwargs, _ in list(self._hooks_of("_forward_hooks").values()):
             changed = hook(*((self, args, kwargs, result) if with_kwargs else (self, args, result)))
             if changed is not None:
                 result = changed
@@ -159,6 +174,8 @@ class Module(Conversions):
         """Call `hook(module, grad_input, grad_output)` when the gradients of the inputs are computed; it may return new ones."""
         return self._add_hook("_backward_hooks", hook, prepend)
 
+    register_backward_hook = register_full_backward_hook  # what PyTorch calls with fewer gradients where a forward has several operations
+
     def register_full_backward_pre_hook(self, hook: Callable[..., Any], prepend: bool = False) -> RemovableHandle:
         """Call `hook(module, grad_output)` before the gradients of the inputs are computed; it may return new output gradients."""
         return self._add_hook("_backward_pre_hooks", hook, prepend)
@@ -170,6 +187,8 @@ class Module(Conversions):
     def register_state_dict_post_hook(self, hook: Callable[..., Any]) -> RemovableHandle:
         """Call `hook(module, state_dict, prefix, local_metadata)` after this module's entries were collected."""
         return self._hook_dict("_state_dict_hooks").add(hook)
+
+    _register_state_dict_hook = register_state_dict_post_hook
 
     def register_load_state_dict_pre_hook(self, hook: Callable[..., Any]) -> RemovableHandle:
         """Call `hook(module, state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs)` before loading."""
@@ -206,6 +225,8 @@ class Module(Conversions):
                 f"[register_parameter] Cannot assign non-leaf Tensor to parameter '{name}'. Model parameters must be created explicitly; "
                 "to express it as a function of another Tensor, compute the value in the forward() method."
             )
+        if EVERYWHERE and param is not None:
+            param = registered("parameter", self, name, param)
         if param is not None and "_name" not in param.__dict__:
             param.__dict__["_name"] = name
         self._replace("_parameters", name, param)
@@ -219,7 +240,7 @@ class Module(Conversions):
                 f"[register_buffer] cannot assign '{type_name(tensor)}' object to buffer '{name}' (Tensor or None required); "
                 f"{how_to_pass(tensor)}"
             )
-        self._buffers[name] = tensor
+        self._buffers[name] = registered("buffer", self, name, tensor) if EVERYWHERE else tensor
         Changes.epoch += 1
         if persistent:
             self._non_persistent_buffers_set.discard(name)
@@ -232,7 +253,7 @@ class Module(Conversions):
         if module is not None and not isinstance(module, Module):
             hint = "; unpack it, as in Sequential(*layers)" if isinstance(module, (list, tuple)) else "; pass a layer, such as nn.ReLU()"
             raise TypeError(f"[add_module] {_type_name(module)} is not a Module subclass{hint}")
-        self._replace("_modules", name, module)
+        self._replace("_modules", name, registered("module", self, name, module) if EVERYWHERE else module)
         Changes.epoch += 1
 
     register_module = add_module
@@ -264,7 +285,7 @@ class Module(Conversions):
             if "_modules" not in own:
                 raise AttributeError("[Module] cannot assign module before Module.__init__() call; begin __init__ with super().__init__()")
             self._forget(name, "_modules")
-            self._replace("_modules", name, value)
+            self._replace("_modules", name, registered("module", self, name, value) if EVERYWHERE else value)
         elif parameters is not None and name in own["_modules"]:
             if value is not None:
                 raise TypeError(f"[Module] cannot assign '{_type_name(value)}' as child module '{name}' (nn.Module or None expected); {_hint(value)}")
@@ -284,7 +305,7 @@ class Module(Conversions):
             self._forget(name, "_buffers")
             self.register_buffer(name, value, value.persistent)
         else:
-            own["_buffers"][name] = value
+            own["_buffers"][name] = registered("buffer", self, name, value) if EVERYWHERE else value
 
     def _replace(self, registry: str, name: str, value: Any) -> None:
         """Register a parameter or module (or None); what was there before leaves the model."""
@@ -336,9 +357,9 @@ class Module(Conversions):
             if module is not None:
                 yield from module.named_modules(memo, f"{prefix}.{name}" if prefix else name, remove_duplicate)
 
-    def modules(self) -> Iterator[Any]:
-        """This module and everything below it."""
-        for _, module in self.named_modules():
+    def modules(self, remove_duplicate: bool = True) -> Iterator[Any]:
+        """This module and everything below it; a shared module once, unless `remove_duplicate` is False."""
+        for _, module in self.named_modules(remove_duplicate=remove_duplicate):
             yield module
 
     def named_children(self) -> Iterator[tuple[str, Any]]:
@@ -416,11 +437,13 @@ class Module(Conversions):
         """The buffer with a dotted name."""
         return self._member("get_buffer", target, "_buffers", "a buffer")
 
-    def set_submodule(self, target: str, module: Any) -> None:
-        """Replace (or add) the submodule with a dotted name."""
+    def set_submodule(self, target: str, module: Any, strict: bool = False) -> None:
+        """Replace (or, unless `strict`, add) the submodule with a dotted name."""
         if not target:
             raise ArgumentError("[set_submodule] expected a name, got an empty string")
         path, _, name = target.rpartition(".")
+        if strict:
+            self.get_submodule(target)
         setattr(self.get_submodule(path), name, module)
 
     def apply(self, fn: Callable[[Any], Any]) -> Any:
@@ -448,6 +471,17 @@ class Module(Conversions):
 
     def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
         state.save_own(self, destination, prefix, keep_vars)
+
+    def _load_from_state_dict(
+        self, state_dict: Any, prefix: str, local_metadata: Any, strict: bool, missing_keys: list[str], unexpected_keys: list[str],
+        error_msgs: list[str],
+    ) -> None:  # fmt: skip
+        """Load this module's own entries; subclasses written for PyTorch define it to change `state_dict` first."""
+        state.examine(self, state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs)
+
+    def _register_load_state_dict_pre_hook(self, hook: Callable[..., Any], with_module: bool = False) -> RemovableHandle:
+        """`register_load_state_dict_pre_hook` for a hook that is not given the module, unless `with_module`."""
+        return self.register_load_state_dict_pre_hook(hook if with_module else lambda module, *args: hook(*args))
 
     def state_dict(self, *, destination: Any = None, prefix: str = "", keep_vars: bool = False) -> OrderedDict[str, Any]:
         """Ordered dict from dotted names to detached parameters and persistent buffers, which share memory with the module."""

@@ -10,9 +10,10 @@ from calque.base.dtypes import get_default_dtype
 from calque.base.errors import DTypeError, ShapeError, how_to_pass
 from calque.base.text import described, type_name
 from calque.functional.common import dtype_of, is_tensor
+from calque.functional.creation import zeros
 from calque.tensor import Tensor, register_type, require_float, upload, wrap
 
-__all__ = ["Buffer", "Parameter", "UninitializedParameter", "is_lazy", "replace_value"]
+__all__ = ["Buffer", "Parameter", "UninitializedBuffer", "UninitializedParameter", "is_lazy", "replace_value"]
 
 
 def _empty() -> Tensor:
@@ -83,6 +84,7 @@ class Buffer(Tensor):
     """A Tensor that a Module registers as a buffer when it is assigned to an attribute; `persistent=False` keeps it out of `state_dict()`."""
 
     __slots__ = ()
+    persistent: bool
 
     def __new__(cls, data: Any = None, *, persistent: bool = True) -> "Buffer":
         result = _handle(data, cls, False, "Buffer")
@@ -111,16 +113,15 @@ class UninitializedParameter(Parameter):
 
     __slots__ = ()
 
-    def __new__(cls, requires_grad: bool = True, dtype: Any = None) -> "UninitializedParameter":
-        data = upload(np.zeros((0,), np.float32), get_default_dtype() if dtype is None else dtype_of(dtype, "UninitializedParameter"))
-        return _handle(data, cls, requires_grad, "UninitializedParameter")  # type: ignore[no-any-return]
+    def __new__(cls, requires_grad: bool = True, device: Any = None, dtype: Any = None) -> "UninitializedParameter":
+        return _handle(_without_shape(device, dtype, "UninitializedParameter"), cls, requires_grad, "UninitializedParameter")  # type: ignore[no-any-return]
 
-    def __init__(self, requires_grad: bool = True, dtype: Any = None) -> None:
+    def __init__(self, requires_grad: bool = True, device: Any = None, dtype: Any = None) -> None:
         pass
 
-    def materialize(self, value: Tensor) -> None:
-        """Take over a value of the shape found at the first call."""
-        replace_value(self, value)
+    def materialize(self, shape: Any, device: Any = None, dtype: Any = None) -> None:
+        """Become a Parameter of this shape, of zeros until it is initialised, or of the value of a Tensor."""
+        replace_value(self, _materialized(self, shape, device, dtype))
         self.__class__ = Parameter  # type: ignore[assignment]
 
     @property
@@ -136,16 +137,73 @@ class UninitializedParameter(Parameter):
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
         if id(self) not in memo:
-            memo[id(self)] = UninitializedParameter(self._requires_grad, self._layout.dtype)
+            memo[id(self)] = UninitializedParameter(self._requires_grad, dtype=self._layout.dtype)
         return memo[id(self)]
 
     def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
-        return (UninitializedParameter, (self._requires_grad, self._layout.dtype))
+        return (UninitializedParameter, (self._requires_grad, None, self._layout.dtype))
+
+
+@register_type
+class UninitializedBuffer(Buffer):
+    """A buffer of a lazy layer before its first call. `materialize(shape)` turns the same object into a Tensor.
+
+    >>> import calque
+    >>> b = calque.nn.UninitializedBuffer()
+    >>> b.materialize((2,))
+    >>> b.tolist(), type(b) is calque.Tensor
+    ([0.0, 0.0], True)
+    """
+
+    __slots__ = ()
+
+    def __new__(cls, requires_grad: bool = False, device: Any = None, dtype: Any = None, persistent: bool = True) -> "UninitializedBuffer":
+        result = _handle(_without_shape(device, dtype, "UninitializedBuffer"), cls, requires_grad, "UninitializedBuffer")
+        result.persistent = persistent
+        return result  # type: ignore[no-any-return]
+
+    def __init__(self, requires_grad: bool = False, device: Any = None, dtype: Any = None, persistent: bool = True) -> None:
+        pass
+
+    def materialize(self, shape: Any, device: Any = None, dtype: Any = None) -> None:
+        """Become a Tensor of this shape, of zeros until it is initialised, or of the value of a Tensor."""
+        replace_value(self, _materialized(self, shape, device, dtype))
+        self.__class__ = Tensor  # type: ignore[assignment]
+
+    @property
+    def shape(self) -> Any:
+        raise ShapeError("[UninitializedBuffer] the shape of a lazy layer's buffer is not known yet; call the model on one batch first (a dry run)")
+
+    def __repr__(self) -> str:
+        return "<UninitializedBuffer>"
+
+    __str__ = __repr__
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        if id(self) not in memo:
+            memo[id(self)] = UninitializedBuffer(dtype=self._layout.dtype, persistent=self.persistent)
+        return memo[id(self)]
+
+    def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
+        return (UninitializedBuffer, (False, None, self._layout.dtype, self.persistent))
+
+
+def _without_shape(device: Any, dtype: Any, what: str) -> Tensor:
+    """What stands for a tensor of an unknown shape."""
+    made = upload(np.zeros((0,), np.float32), get_default_dtype() if dtype is None else dtype_of(dtype, what))
+    return made if device is None else made.to(device)  # type: ignore[attr-defined, no-any-return]
+
+
+def _materialized(lazy: Tensor, shape: Any, device: Any, dtype: Any) -> Tensor:
+    if is_tensor(shape):
+        return shape  # type: ignore[no-any-return]
+    kind = lazy._layout.dtype if dtype is None else dtype
+    return zeros(tuple(shape), dtype=kind, device=lazy._layout.device if device is None else device)
 
 
 def is_lazy(t: Any) -> bool:
-    """Whether the parameter has no shape yet."""
-    return isinstance(t, UninitializedParameter)
+    """Whether a parameter or buffer has no shape yet."""
+    return isinstance(t, (UninitializedParameter, UninitializedBuffer))
 
 
 def replace_value(t: Tensor, value: Tensor) -> None:

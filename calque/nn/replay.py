@@ -80,7 +80,7 @@ class Line:
                 return False
             kind, own = layer.__class__, layer.__dict__
             forward = _layers.get(kind) or _chains.get(kind)
-            if forward is None or own.get("_hooked") or own["_buffers"]:  # hybridized ones, too: they do the same
+            if forward is None or layer._hooked or own["_buffers"]:  # hybridized ones, too: they do the same
                 return False
             settings = {name: value for name, value in own.items() if name not in _REGISTRIES and name != "_hybrid"}
             if any(value.__class__ not in _SETTINGS for value in settings.values()):

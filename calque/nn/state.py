@@ -6,6 +6,7 @@ import difflib
 from collections import OrderedDict, namedtuple
 from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass, field
+from threading import get_ident
 from typing import Any
 
 import numpy as np
@@ -98,6 +99,7 @@ class Plan:
     missing: list[str] = field(default_factory=list)
     unexpected: list[str] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
+    seen: list[Any] = field(default_factory=list)  # modules whose own entries were looked at
 
 
 def load(module: Any, state_dict: Any, strict: bool, assign: bool) -> IncompatibleKeys:
@@ -127,8 +129,43 @@ def _put_all(plan: Plan, assign: bool) -> None:
         _put(owner, name, current, value, assign)
 
 
+class _Loading:
+    """The plans of the loads that are going on in this thread, innermost last."""
+
+    plans: list[tuple[int, Plan]] = []
+
+
 def _examine_tree(module: Any, prefix: str, entries: Any, metadata: Any, plan: Plan) -> None:
     local = {} if metadata is None else metadata.get(prefix[:-1], {})
+    if type(module)._load_from_state_dict.__module__ == "calque.nn.module":
+        _examine_own(module, prefix, entries, local, plan)
+    else:  # a subclass has its own way, which may end in ours
+        _Loading.plans.append((get_ident(), plan))
+        before = len(plan.seen)
+        try:
+            module._load_from_state_dict(entries, prefix, local, True, plan.missing, plan.unexpected, plan.errors)
+        finally:
+            _Loading.plans.pop()
+        if module not in plan.seen[before:]:  # it has read what it wanted
+            plan.used.update(k for k in entries if k.startswith(prefix) and k[len(prefix) :].partition(".")[0] not in module._modules)
+    for name, child in module._modules.items():
+        if child is not None:
+            _examine_tree(child, f"{prefix}{name}.", entries, metadata, plan)
+
+
+def examine(module: Any, entries: Any, prefix: str, local: Any, strict: bool, missing: Any, unexpected: Any, errors: Any) -> None:
+    """`Module._load_from_state_dict`: part of the load that is going on, or a load of its own."""
+    going = next((plan for thread, plan in reversed(_Loading.plans) if thread == get_ident()), None)
+    if going is not None:
+        _examine_own(module, prefix, entries, local, going)
+        return
+    plan = Plan(strict, missing=missing if strict else [], unexpected=unexpected, errors=errors)
+    _examine_own(module, prefix, entries, local, plan)
+    _put_all(plan, False)
+
+
+def _examine_own(module: Any, prefix: str, entries: Any, local: Any, plan: Plan) -> None:
+    plan.seen.append(module)
     for hook in list(module._hook_dict("_load_state_dict_pre_hooks").values()):
         hook(module, entries, prefix, local, plan.strict, plan.missing, plan.unexpected, plan.errors)
     upgrade = getattr(module, "_upgrade_state_dict", None)
@@ -143,9 +180,6 @@ def _examine_tree(module: Any, prefix: str, entries: Any, metadata: Any, plan: P
             plan.extras.append((module, entries[key]))
         else:
             plan.missing.append(key)
-    for name, child in module._modules.items():
-        if child is not None:
-            _examine_tree(child, f"{prefix}{name}.", entries, metadata, plan)
 
 
 def _examine_entry(module: Any, name: str, current: Any, key: str, entries: Any, plan: Plan) -> None:
@@ -163,6 +197,11 @@ def _examine_entry(module: Any, name: str, current: Any, key: str, entries: Any,
         return
     if is_lazy(current):
         plan.copies.append((module, name, current, value))
+        return
+    if is_lazy(value):
+        plan.errors.append(
+            f"Trying to load an uninitialized parameter {key} into an initialized one; initialise the model that was saved by calling it once"
+        )
         return
     want, found = current._layout, value._layout
     if want.ndim == 0 and tuple(found.shape) == (1,):
@@ -184,7 +223,7 @@ def _examine_entry(module: Any, name: str, current: Any, key: str, entries: Any,
 def _put(owner: Any, name: str, current: Any, value: Any, assign: bool) -> None:
     Changes.epoch += 1
     if is_lazy(current):
-        current.materialize(value.detach().clone())
+        current.materialize(value.detach().to(current._layout.dtype).clone())
     elif not assign:
         current.copy_(value)
     elif isinstance(current, Parameter):

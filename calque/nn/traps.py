@@ -79,7 +79,7 @@ def exchanged(old: Any, new: Any) -> None:
 
 def look_for_departed(optimizer: Any) -> None:
     """Warn if parameters of an optimizer have left their module and got no gradient in this step."""
-    held = [p for group in optimizer.param_groups for p in group["params"]]
+    held = [p for group in getattr(optimizer, "param_groups", ()) for p in group["params"]]
     gone = [p for p in held if "_departed" in p.__dict__ and p._grad is None]
     if gone:
         named = ", ".join(f"{p.__dict__.get('_name', 'one')} of shape {list(p._layout.shape)}" for p in gone[:3]) + ", ..." * (len(gone) > 3)

@@ -20,6 +20,7 @@ import numpy as np
 from calque.base.dtypes import int64
 from calque.base.errors import ShapeError
 from calque.base.shapes import Shape, broadcast_shapes
+from calque.ops.batching import attention_gradient, leading
 from calque.ops.opdef import Attrs, OpDef, Sample, Vjp, register
 from calque.ops.rules import Array, floating, widen
 
@@ -262,6 +263,7 @@ def _register(masked: str) -> None:
             shape=_shape(name),
             dtype=floating(name),
             vjp=tuple(_rule(names, n, masked) for n in names),
+            batch=leading,
             ref=_attention_ref,
             samples=_samples(PARTS, bool(masked), False),
             parts=PARTS,
@@ -277,6 +279,7 @@ def _register(masked: str) -> None:
             shape=_grad_shape(grad),
             dtype=floating(grad),
             vjp=tuple(_grad_rule(names_of_grad, n) for n in names_of_grad),
+            batch=attention_gradient,
             ref=_attention_grad_ref,
             samples=_samples(GRAD_PARTS, bool(masked), True),
             parts=GRAD_PARTS,

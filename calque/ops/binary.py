@@ -23,6 +23,7 @@ binary(
     np.add,
     (Vjp(lambda F, g, c: g), Vjp(lambda F, g, c: g)),
     dtypes=("float32", "float64", "int64", "uint8", "bool"),
+    complex="direct",
 )
 binary(
     "sub",
@@ -31,6 +32,7 @@ binary(
     np.subtract,
     (Vjp(lambda F, g, c: g), Vjp(lambda F, g, c: -g)),
     dtype=numeric("sub"),
+    complex="direct",
 )
 binary(
     "mul",
@@ -39,6 +41,8 @@ binary(
     np.multiply,
     (Vjp(lambda F, g, c: g * c.x(1), (1,)), Vjp(lambda F, g, c: g * c.x(0), (0,))),
     dtypes=("float32", "float64", "int64", "uint8", "bool"),
+    complex="holomorphic",
+    stored="tensors",
 )
 binary(
     "div",
@@ -49,6 +53,7 @@ binary(
     dtype=floating("div"),
     low=0.5,
     dtypes=("float32", "float64"),
+    complex="holomorphic",
 )
 
 
@@ -150,7 +155,7 @@ def _pow_exponent_gradient(F: Any, g: Any, c: Any) -> Any:
         if x == 0:
             return g * F.where(y >= 0, 0.0, c.out * -math.inf)
         return g * (c.out * (math.log(x) if x > 0 else math.nan))
-    vanishes = (x == 0) & (y >= 0)
+    vanishes = (x == 0) & ((F.real(y) if c.dtype(1).is_complex else y) >= 0)
     return g * F.where(vanishes, 0.0, c.out * F.log(x))
 
 
@@ -162,6 +167,7 @@ binary(
     (Vjp(_pow_base_gradient, (0, 1)), Vjp(_pow_exponent_gradient, (0, 1, -1))),
     low=0.2,
     high=4.0,
+    complex="holomorphic",
 )
 def _distance(F: Any, c: Any) -> Any:
     """x**2 + y**2, and 1 at the origin, where the angle has no derivative and PyTorch says 0."""
@@ -225,8 +231,9 @@ for _name, _doc, _ref in (
     ("ge", "x >= y.", np.greater_equal),
 ):
     binary(
-        _name, _doc, bodies.compare(_name), _ref, dtype=comparison(_name), dtypes=("float32", "float64", "int64", "uint8", "bool")
-    )
+        _name, _doc, bodies.compare(_name), _ref, dtype=comparison(_name), dtypes=("float32", "float64", "int64", "uint8", "bool"),
+        complex="direct" if _name in ("eq", "ne") else "", stored="every" if _name in ("eq", "ne") else "",
+    )  # fmt: skip
 
 # ----------------------------------------------------------------------------------------------------------------------- bits
 
@@ -240,6 +247,7 @@ binary(
     low=0,
     high=100,
     dtypes=(*INTEGERS, "bool"),
+    stored="unsigned",
 )
 binary(
     "bitwise_or",
@@ -250,6 +258,7 @@ binary(
     low=0,
     high=100,
     dtypes=(*INTEGERS, "bool"),
+    stored="unsigned",
 )
 binary(
     "bitwise_xor",
@@ -260,6 +269,7 @@ binary(
     low=0,
     high=100,
     dtypes=(*INTEGERS, "bool"),
+    stored="unsigned",
 )
 binary(
     "shift_left",
@@ -312,5 +322,7 @@ register(
             Sample(((0, 2), (1, 2), ()), integers=((0, 2),)),
         ),
         dtypes=("float32", "float64", "int64", "bool"),
+        complex="direct",
+        stored="every",
     )
 )

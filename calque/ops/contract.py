@@ -13,6 +13,8 @@ import numpy as np
 
 from calque.base.errors import ShapeError
 from calque.base.shapes import Shape, broadcast_shapes
+from calque.ops.batching import convolution, product, weight_gradient
+from calque.ops.forward import multilinear
 from calque.ops.opdef import Attrs, OpDef, Sample, Vjp, register
 from calque.ops.rules import Array, any_dtype, floating, widen
 
@@ -75,6 +77,8 @@ register(
         shape=_matmul_shape,
         dtype=any_dtype("matmul"),
         vjp=(Vjp(_matmul_left, (1,)), Vjp(_matmul_right, (0,))),
+        batch=product,
+        jvp=multilinear,
         ref=_matmul_ref,
         samples=tuple(
             Sample(shapes)
@@ -89,6 +93,7 @@ register(
             )
         ),
         dtypes=("float32", "float64", "int64", "float16", "bfloat16"),
+        complex="holomorphic",
     )
 )
 
@@ -228,7 +233,7 @@ def conv2d_weight_grad_ref(x: Array, g: Array, kernel: Pair, stride: Pair, paddi
     n, o, oh, ow = g.shape
     columns = _columns(x, kernel, (oh, ow), stride, padding, dilation, groups)
     per_image: Array = np.matmul(g.reshape(n, groups, o // groups, oh * ow), columns.transpose(0, 1, 3, 2))
-    total: Array = per_image.sum(axis=0, dtype=np.float64).astype(g.dtype)
+    total: Array = per_image.sum(axis=0, dtype=np.complex128 if g.dtype.kind == "c" else np.float64).astype(g.dtype)
     return total.reshape(o, x.shape[1] // groups, *kernel)
 
 
@@ -263,9 +268,12 @@ register(
             Vjp(lambda F, g, c: _grad_of_input(F, g, c.x(1), c.shape(0), c.attrs), (1,)),
             Vjp(lambda F, g, c: _grad_of_weight(F, c.x(0), g, c.shape(1), c.attrs), (0,)),
         ),
+        batch=convolution,
+        jvp=multilinear,
         ref=conv2d_ref,
         samples=tuple(Sample((x, w), geometry) for x, w, _, geometry in _CASES),
         dtypes=_DTYPES,
+        complex="holomorphic",
     )
 )
 register(
@@ -281,9 +289,12 @@ register(
             Vjp(lambda F, g, c: F.prim("conv2d", g, c.x(1), *c.attrs[1:]), (1,)),
             Vjp(lambda F, g, c: _grad_of_weight(F, g, c.x(0), c.shape(1), c.attrs[1:]), (0,)),
         ),
+        batch=convolution,
+        jvp=multilinear,
         ref=conv2d_input_grad_ref,
         samples=tuple(Sample((out, w), (x[2:], *geometry)) for x, w, out, geometry in _CASES),
         dtypes=_DTYPES,
+        complex="holomorphic",
     )
 )
 register(
@@ -299,8 +310,11 @@ register(
             Vjp(lambda F, g, c: _grad_of_input(F, c.x(1), g, c.shape(0), c.attrs[1:]), (1,)),
             Vjp(lambda F, g, c: F.prim("conv2d", c.x(0), g, *c.attrs[1:]), (0,)),
         ),
+        batch=weight_gradient,
+        jvp=multilinear,
         ref=conv2d_weight_grad_ref,
         samples=tuple(Sample((x, out), (w[2:], *geometry)) for x, w, out, geometry in _CASES),
         dtypes=_DTYPES,
+        complex="holomorphic",
     )
 )

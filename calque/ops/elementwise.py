@@ -10,6 +10,7 @@ import numpy as np
 
 from calque.base.dtypes import DType, bool_, dtype_by_name
 from calque.ops import bodies
+from calque.ops.forward import linear
 from calque.ops.opdef import Attrs, OpDef, Sample, Vjp, register
 from calque.ops.rules import UNARY_SHAPES, Array, any_dtype, comparison, integral, numeric, same_shape, unary
 
@@ -24,15 +25,27 @@ FLAT = Vjp(_zero_gradient)  # piecewise constant functions
 
 # ------------------------------------------------------------------------------------------------------ arithmetic and signs
 
-unary("neg", "-x.", lambda s, x: s.neg(x), np.negative, Vjp(lambda F, g, c: -g), dtype=numeric("neg"), dtypes=NUMBERS)
+def _size(dtypes: Sequence[DType], attrs: Attrs) -> DType:
+    return numeric("abs")(dtypes, attrs).to_real()
+
+
+def _size_moves(F: Any, op: OpDef, c: Any, tangents: Sequence[Any]) -> Any:
+    direction = F.sgn(c.x(0))
+    return F.real(F.conj(direction) * tangents[0]) if c.dtype(0).is_complex else direction * tangents[0]
+
+
+unary("neg", "-x.", lambda s, x: s.neg(x), np.negative, Vjp(lambda F, g, c: -g), dtype=numeric("neg"), dtypes=NUMBERS, complex="direct")
 unary(
     "abs",
     "|x|; the gradient at 0 is 0.",
     bodies.absolute,
     np.abs,
-    Vjp(lambda F, g, c: g * F.sign(c.x(0)), (0,)),
-    dtype=numeric("abs"),
+    Vjp(lambda F, g, c: g * F.sgn(c.x(0)), (0,)),
+    dtype=_size,
     dtypes=NUMBERS,
+    complex="direct",
+    stored="tensors",
+    jvp=_size_moves,
 )
 unary(
     "sign",
@@ -50,8 +63,11 @@ unary(
     lambda x: 1 / x,
     Vjp(lambda F, g, c: -g * (c.out * c.out), (-1,)),
     low=0.5,
+    complex="holomorphic",
 )
-unary("sqrt", "Square root; NaN below 0.", lambda s, x: s.sqrt(x), np.sqrt, Vjp(lambda F, g, c: g / (c.out * 2), (-1,)), low=0.1)
+unary(
+    "sqrt", "Square root; NaN below 0.", lambda s, x: s.sqrt(x), np.sqrt, Vjp(lambda F, g, c: g / (c.out * 2), (-1,)), low=0.1, complex="holomorphic"
+)  # fmt: skip
 unary(
     "rsqrt",
     "1 / sqrt(x).",
@@ -59,33 +75,36 @@ unary(
     lambda x: 1 / np.sqrt(x),
     Vjp(lambda F, g, c: g * (c.out * c.out * c.out) * -0.5, (-1,)),
     low=0.2,
+    complex="holomorphic",
 )
 
 # ------------------------------------------------------------------------------------------------ exponentials and logarithms
 
-unary("exp", "e**x.", lambda s, x: s.exp(x), np.exp, Vjp(lambda F, g, c: g * c.out, (-1,)))
+unary("exp", "e**x.", lambda s, x: s.exp(x), np.exp, Vjp(lambda F, g, c: g * c.out, (-1,)), complex="holomorphic")
 unary(
     "exp_shifted", "e**x of numbers that the largest was subtracted from; to a unit in the last place and one more for every 25 below 0.",
     lambda s, x: s.exp_shifted(x), np.exp, Vjp(lambda F, g, c: g * c.out, (-1,)), high=0.0,
 )  # fmt: skip
-unary("expm1", "e**x - 1, accurate near 0.", bodies.expm1, np.expm1, Vjp(lambda F, g, c: g * (c.out + 1), (-1,)))
-unary("log", "Natural logarithm.", lambda s, x: s.log(x), np.log, Vjp(lambda F, g, c: g / c.x(0), (0,)), low=0.1)
-unary("log1p", "log(1 + x), accurate near 0.", bodies.log1p, np.log1p, Vjp(lambda F, g, c: g / (c.x(0) + 1), (0,)), low=-0.8)
-unary("log2", "Logarithm to base 2.", bodies.log2, np.log2, Vjp(lambda F, g, c: g / (c.x(0) * math.log(2)), (0,)), low=0.1)
+unary("expm1", "e**x - 1, accurate near 0.", bodies.expm1, np.expm1, Vjp(lambda F, g, c: g * (c.out + 1), (-1,)), complex="holomorphic")
+unary("log", "Natural logarithm.", lambda s, x: s.log(x), np.log, Vjp(lambda F, g, c: g / c.x(0), (0,)), low=0.1, complex="holomorphic")
+unary("log1p", "log(1 + x), accurate near 0.", bodies.log1p, np.log1p, Vjp(lambda F, g, c: g / (c.x(0) + 1), (0,)), low=-0.8, complex="holomorphic")
+unary("log2", "Logarithm to base 2.", bodies.log2, np.log2, Vjp(lambda F, g, c: g / (c.x(0) * math.log(2)), (0,)), low=0.1, complex="holomorphic")
 
 
 def _sigmoid_ref(x: Array) -> Array:
+    if x.dtype.kind == "c":
+        return np.asarray(1 / (1 + np.exp(-x)))
     e = np.exp(-np.abs(x))
     result: Array = np.where(x < 0, e, 1) / (1 + e)
     return result.astype(x.dtype)
 
 
-unary("sigmoid", "1 / (1 + e**-x).", bodies.sigmoid, _sigmoid_ref, Vjp(lambda F, g, c: g * (1 - c.out) * c.out, (-1,)))
+unary("sigmoid", "1 / (1 + e**-x).", bodies.sigmoid, _sigmoid_ref, Vjp(lambda F, g, c: g * (1 - c.out) * c.out, (-1,)), complex="holomorphic")
 
 # ----------------------------------------------------------------------------------------------- trigonometric and hyperbolic
 
-unary("sin", "Sine.", lambda s, x: s.sin(x), np.sin, Vjp(lambda F, g, c: g * F.cos(c.x(0)), (0,)))
-unary("cos", "Cosine.", lambda s, x: s.cos(x), np.cos, Vjp(lambda F, g, c: -g * F.sin(c.x(0)), (0,)))
+unary("sin", "Sine.", lambda s, x: s.sin(x), np.sin, Vjp(lambda F, g, c: g * F.cos(c.x(0)), (0,)), complex="holomorphic")
+unary("cos", "Cosine.", lambda s, x: s.cos(x), np.cos, Vjp(lambda F, g, c: -g * F.sin(c.x(0)), (0,)), complex="holomorphic")
 unary(
     "tan",
     "Tangent.",
@@ -94,6 +113,7 @@ unary(
     Vjp(lambda F, g, c: g * (c.out * c.out + 1), (-1,)),
     low=-1.2,
     high=1.2,
+    complex="holomorphic",
 )
 unary(
     "asin",
@@ -103,6 +123,7 @@ unary(
     Vjp(lambda F, g, c: g * F.rsqrt(1 - c.x(0) * c.x(0)), (0,)),
     low=-0.9,
     high=0.9,
+    complex="holomorphic",
 )
 unary(
     "acos",
@@ -112,20 +133,28 @@ unary(
     Vjp(lambda F, g, c: -g * F.rsqrt(1 - c.x(0) * c.x(0)), (0,)),
     low=-0.9,
     high=0.9,
+    complex="holomorphic",
 )
-unary("atan", "Arc tangent.", lambda s, x: s.atan(x), np.arctan, Vjp(lambda F, g, c: g / (c.x(0) * c.x(0) + 1), (0,)))
-unary("sinh", "Hyperbolic sine.", bodies.sinh, np.sinh, Vjp(lambda F, g, c: g * F.cosh(c.x(0)), (0,)))
-unary("cosh", "Hyperbolic cosine.", bodies.cosh, np.cosh, Vjp(lambda F, g, c: g * F.sinh(c.x(0)), (0,)))
-unary("tanh", "Hyperbolic tangent.", lambda s, x: s.tanh(x), np.tanh, Vjp(lambda F, g, c: g * (1 - c.out * c.out), (-1,)))
-unary("asinh", "Inverse of sinh.", bodies.asinh, np.arcsinh, Vjp(lambda F, g, c: g * F.rsqrt(c.x(0) * c.x(0) + 1), (0,)))
+unary("atan", "Arc tangent.", lambda s, x: s.atan(x), np.arctan, Vjp(lambda F, g, c: g / (c.x(0) * c.x(0) + 1), (0,)), complex="holomorphic")
+def _acosh_gradient(F: Any, g: Any, c: Any) -> Any:
+    """Of complex numbers with one root for each factor: the root of the product may be on the other branch."""
+    x = c.x(0)
+    return g * (F.rsqrt(x + 1) * F.rsqrt(x - 1)) if c.dtype(0).is_complex else g * F.rsqrt(x * x - 1)
+
+
+unary("sinh", "Hyperbolic sine.", bodies.sinh, np.sinh, Vjp(lambda F, g, c: g * F.cosh(c.x(0)), (0,)), complex="holomorphic")
+unary("cosh", "Hyperbolic cosine.", bodies.cosh, np.cosh, Vjp(lambda F, g, c: g * F.sinh(c.x(0)), (0,)), complex="holomorphic")
+unary("tanh", "Hyperbolic tangent.", lambda s, x: s.tanh(x), np.tanh, Vjp(lambda F, g, c: g * (1 - c.out * c.out), (-1,)), complex="holomorphic")
+unary("asinh", "Inverse of sinh.", bodies.asinh, np.arcsinh, Vjp(lambda F, g, c: g * F.rsqrt(c.x(0) * c.x(0) + 1), (0,)), complex="holomorphic")
 unary(
     "acosh",
     "Inverse of cosh for x >= 1.",
     bodies.acosh,
     np.arccosh,
-    Vjp(lambda F, g, c: g * F.rsqrt(c.x(0) * c.x(0) - 1), (0,)),
+    Vjp(_acosh_gradient, (0,)),
     low=1.2,
     high=4.0,
+    complex="holomorphic",
 )
 unary(
     "atanh",
@@ -135,6 +164,7 @@ unary(
     Vjp(lambda F, g, c: g / (1 - c.x(0) * c.x(0)), (0,)),
     low=-0.9,
     high=0.9,
+    complex="holomorphic",
 )
 
 # ------------------------------------------------------------------------------------------------------ rounding and clipping
@@ -159,6 +189,7 @@ def _rounding(name: str, doc: str, instruction: str, ref: Any) -> None:
         FLAT,
         dtype=numeric(name),
         dtypes=NUMBERS,
+        stored="unsigned",
     )
 
 
@@ -176,6 +207,7 @@ unary(
     lambda x: x == 0,
     dtype=comparison("logical_not"),
     dtypes=("bool", "float32", "int64"),
+    complex="direct",
 )
 unary(
     "bitwise_not",
@@ -190,10 +222,14 @@ unary(
 
 # -------------------------------------------------------------------------------------------------------------- cast and copy
 
-unary("copy", "x itself, as a new value.", lambda s, x: x, lambda x: x.copy(), Vjp(lambda F, g, c: g), dtype=any_dtype("copy"))
+unary(
+    "copy", "x itself, as a new value.", lambda s, x: x, lambda x: x.copy(), Vjp(lambda F, g, c: g), dtype=any_dtype("copy"), complex="direct",
+    stored="every",
+)  # fmt: skip
 unary(
     "kink", "x itself, before a function that is linear in pieces: its gradient depends on x, with derivative zero.",
     lambda s, x: x, lambda x: x.copy(), Vjp(lambda F, g, c: c.link(g, 0)), dtype=any_dtype("kink"),
+    complex="direct",
 )  # fmt: skip
 
 
@@ -201,9 +237,11 @@ def convert_array(x: Array, dtype: DType) -> Array:
     """PyTorch's conversion of a NumPy array: to bool is "not zero", floats reach narrow integers through int32."""
     if dtype is bool_:
         return np.asarray(x != 0)
-    if x.dtype.kind not in "iub" and dtype.category == 1 and dtype.itemsize < 4:
-        x = x.astype(np.int32)
-    return x.astype(dtype.np)
+    if x.dtype.kind == "c" and dtype.category < 3:
+        x = x.real  # as NumPy does, which warns
+    if x.dtype.kind not in "iub" and dtype.category == 1 and (dtype.itemsize < 4 or dtype.stored):
+        x = np.where(x >= 2.0**63, x - 2.0**64, x).astype(np.int64) if dtype.itemsize == 8 else x.astype(np.int32 if dtype.itemsize < 4 else np.int64)
+    return np.array(dtype.encode(x))
 
 
 def _cast_dtype(dtypes: Sequence[DType], attrs: Attrs) -> DType:
@@ -221,6 +259,7 @@ register(
         dtype=_cast_dtype,
         body=bodies.convert,
         vjp=(Vjp(lambda F, g, c: F.cast(g, c.dtype(0))),),
+        jvp=linear,
         ref=convert_array,
         samples=tuple(Sample((shape,), (dtype_by_name("float64"),)) for shape in UNARY_SHAPES)
         + tuple(
@@ -228,5 +267,7 @@ register(
             for name in ("float32", "int64", "int8", "uint8", "bool", "float16", "bfloat16")
         ),
         dtypes=("float32", "float64", "int64", "uint8", "bool", "float16", "bfloat16"),
+        complex="direct",
+        stored="every",
     )
 )

@@ -8,11 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from calque.base.dtypes import DType
+from calque.base.dtypes import DType, int64
 from calque.base.errors import ShapeError
 from calque.base.shapes import Shape
+from calque.ops.batching import aligned_index, picked, put
+from calque.ops.forward import linear
 from calque.ops.opdef import Attrs, OpDef, Sample, Vjp, register
-from calque.ops.rules import Array, check_index, require_equal, widen
+from calque.ops.rules import Array, any_dtype, check_index, require_equal, widen
 
 
 def _check_dim(name: str, shape: Shape, dim: int, picked: Shape) -> None:
@@ -202,9 +204,13 @@ register(
         shape=_select_shape,
         dtype=_read_dtype("index_select"),
         vjp=(Vjp(lambda F, g, c: F.prim("index_add", _zeros(F, g, c.shape(0)), c.x(1), g, c.attrs[0]), (1,)), None),
+        batch=picked,
+        jvp=linear,
         ref=_select_ref,
         samples=_SELECT,
         dtypes=_TYPES,
+        complex="direct",
+        stored="every",
     )
 )
 register(
@@ -217,9 +223,13 @@ register(
         shape=_gather_shape,
         dtype=_read_dtype("gather"),
         vjp=(Vjp(lambda F, g, c: F.prim("scatter_add", _zeros(F, g, c.shape(0)), c.x(1), g, c.attrs[0]), (1,)), None),
+        batch=aligned_index,
+        jvp=linear,
         ref=_gather_ref,
         samples=_ALIGNED,
         dtypes=_TYPES,
+        complex="direct",
+        stored="every",
     )
 )
 register(
@@ -236,9 +246,13 @@ register(
             None,
             Vjp(lambda F, g, c: F.prim("index_select", g, c.x(1), c.attrs[0]), (1,)),
         ),
+        batch=put,
+        jvp=linear,
         ref=_put_ref,
         samples=_put_samples(),
         dtypes=_TYPES,
+        complex="direct",
+        stored="every",
     )
 )
 register(
@@ -251,9 +265,13 @@ register(
         shape=_put_shape_rule("index_add"),
         dtype=_write_dtype("index_add"),
         vjp=(Vjp(lambda F, g, c: g), None, Vjp(lambda F, g, c: F.prim("index_select", g, c.x(1), c.attrs[0]), (1,))),
+        batch=put,
+        jvp=linear,
         ref=_add_ref,
         samples=_put_samples(),
         dtypes=_ADDED,
+        complex="direct",
+        stored="every",
     )
 )
 register(
@@ -270,9 +288,13 @@ register(
             None,
             Vjp(lambda F, g, c: F.prim("gather", g, c.x(1), c.attrs[0]), (1,)),
         ),
+        batch=aligned_index,
+        jvp=linear,
         ref=_scatter_ref,
         samples=_scatter_samples(),
         dtypes=_TYPES,
+        complex="direct",
+        stored="every",
     )
 )
 register(
@@ -285,8 +307,59 @@ register(
         shape=_scatter_shape_rule("scatter_add"),
         dtype=_write_dtype("scatter_add"),
         vjp=(Vjp(lambda F, g, c: g), None, Vjp(lambda F, g, c: F.prim("gather", g, c.x(1), c.attrs[0]), (1,))),
+        batch=aligned_index,
+        jvp=linear,
         ref=_scatter_add_ref,
         samples=_scatter_samples(),
         dtypes=_ADDED,
+        complex="direct",
+        stored="every",
+    )
+)
+
+
+# ------------------------------------------------------------------------------------------------------------------ checking
+
+_LAST, _LOW, _HIGH = (1 << 31) - 1, -(1 << 31), (1 << 31) - 1
+
+
+def _outside(s: Any, index: Any, place: Any, size: int, skip: int | None) -> Any:
+    def number(value: int) -> Any:
+        return s.const(value, int64)
+
+    wrong = s.or_(s.lt(index, number(0)), s.le(number(size), index))
+    if skip is not None:
+        wrong = s.and_(wrong, s.ne(index, number(skip)))
+    near = s.sub(s.min(s.max(index, number(_LOW)), number(_HIGH)), number(_LOW))
+    return s.select(wrong, s.add(s.mul(s.sub(number(_LAST), place), number(1 << 32)), near), number(-1))
+
+
+def _outside_ref(index: Array, place: Array, size: int, skip: int | None) -> Array:
+    wrong = (index < 0) | (index >= size)
+    if skip is not None:
+        wrong &= index != skip
+    return np.where(wrong, ((_LAST - place) << 32) + (np.clip(index, _LOW, _HIGH) - _LOW), -1)
+
+
+def outside_code(code: int) -> tuple[int, int]:
+    """(place, index) of a code of `outside`."""
+    return _LAST - (code >> 32), (code & 0xFFFFFFFF) + _LOW
+
+
+register(
+    OpDef(
+        "outside",
+        "elementwise",
+        "A code, larger for an earlier place, of an index that is neither in 0..size-1 nor `skip`; -1 for all others.",
+        arity=2,
+        attrs=("size", "skip"),
+        dtype=any_dtype("outside"),
+        body=_outside,
+        ref=_outside_ref,
+        samples=(
+            Sample(((3, 4), (3, 4)), (4, None), low=-3.0, high=9.0, differentiable=False),
+            Sample(((6,), (6,)), (3, 5), low=-3.0, high=9.0, differentiable=False),
+        ),
+        dtypes=("int64",),
     )
 )

@@ -10,6 +10,8 @@ import numpy as np
 from calque.base.dtypes import DType
 from calque.base.errors import ShapeError
 from calque.base.shapes import Shape
+from calque.ops.batching import fill
+from calque.ops.forward import linear
 from calque.ops.opdef import Attrs, OpDef, Sample, Vjp, register
 
 
@@ -90,9 +92,13 @@ FULL = register(
         shape=_created_shape,
         body=lambda s, value, shape: value,
         vjp=(Vjp(lambda F, g, c: F.sum(g)),),
+        batch=fill,
+        jvp=linear,
         ref=_full_ref,
         samples=tuple(Sample(((),), (shape,)) for shape in ((2, 3), (), (0, 2))),
         dtypes=("float32", "float64", "int64", "bool"),
+        complex="direct",
+        stored="every",
     )
 )
 

@@ -11,6 +11,8 @@ import numpy as np
 from calque.base.dtypes import DType, int64
 from calque.base.errors import DTypeError, ShapeError
 from calque.base.shapes import Shape, contiguous_strides, overlaps, view_bounds
+from calque.ops.batching import joined, windowed, written
+from calque.ops.forward import linear
 from calque.ops.opdef import Attrs, OpDef, Sample, Vjp, register
 from calque.ops.rules import Array, OperandRules, any_dtype, require_equal
 
@@ -85,6 +87,13 @@ def _offset_dtype_rule(name: str) -> Any:
 # ------------------------------------------------------------------------------------------------------------------ references
 
 
+def window(flat: Array, shape: Shape, strides: Shape, writeable: bool = True) -> Array:
+    """A view of a flat array with strides in bytes."""
+    if flat.itemsize == 1:  # NumPy does not know its own name of one of the types of eight bits
+        return np.lib.stride_tricks.as_strided(flat.view(np.uint8), shape, strides, writeable=writeable).view(flat.dtype)
+    return np.lib.stride_tricks.as_strided(flat, shape, strides, writeable=writeable)
+
+
 def strided(flat: Array, shape: Shape, strides: Shape, offset: int) -> Array:
     """A window of a flat array; `offset` is moved inside when the view would leave the array (memory safety)."""
     if 0 in shape:
@@ -92,7 +101,7 @@ def strided(flat: Array, shape: Shape, strides: Shape, offset: int) -> Array:
     low, high = view_bounds(shape, strides, 0)
     offset = min(max(offset, -low), flat.size - 1 - high)
     size = flat.dtype.itemsize
-    return np.lib.stride_tricks.as_strided(flat[offset:], shape, tuple(st * size for st in strides))
+    return window(flat[offset:], shape, tuple(st * size for st in strides))
 
 
 def _dense(x: Array) -> Array:
@@ -248,9 +257,13 @@ register(
         shape=_view_shape,
         dtype=any_dtype("view"),
         vjp=(Vjp(_view_gradient),),
+        batch=windowed,
+        jvp=linear,
         ref=_view_ref,
         samples=_WINDOWS,
         dtypes=_TYPES,
+        complex="direct",
+        stored="every",
     )
 )
 register(
@@ -263,6 +276,8 @@ register(
         shape=_view_at_shape,
         dtype=_offset_dtype_rule("view_at"),
         vjp=(Vjp(_view_at_gradient, (1,)), None),
+        batch=windowed,
+        jvp=linear,
         ref=_view_at_ref,
         samples=(
             Sample(((4, 3), ()), ((3,), (1,)), integers=((1, 9),)),
@@ -271,6 +286,8 @@ register(
             Sample(((4,), ()), ((3, 2), (0, 1)), integers=((1, 3),)),
         ),
         dtypes=_TYPES,
+        complex="direct",
+        stored="every",
     )
 )
 register(
@@ -283,9 +300,13 @@ register(
         shape=_update_shape_rule("update"),
         dtype=any_dtype("update"),
         vjp=(Vjp(_hole), Vjp(_seen)),
+        batch=written,
+        jvp=linear,
         ref=_update_ref,
         samples=tuple(_with_value(sample) for sample in _WINDOWS if _is_injective(sample)),
         dtypes=_TYPES,
+        complex="direct",
+        stored="every",
     )
 )
 register(
@@ -302,12 +323,16 @@ register(
             Vjp(lambda F, g, c: F.prim("view_at", g, _offset(c, 2), *c.attrs), (2,)),
             None,
         ),
+        batch=written,
+        jvp=linear,
         ref=_update_at_ref,
         samples=(
             Sample(((4, 3), (3,), ()), ((3,), (1,)), integers=((2, 9),)),
             Sample(((4, 3), (2, 2), ()), ((2, 2), (3, 1)), integers=((2, 5),)),
         ),
         dtypes=_TYPES,
+        complex="direct",
+        stored="every",
     )
 )
 register(
@@ -320,8 +345,12 @@ register(
         shape=_update_shape_rule("update_add"),
         dtype=any_dtype("update_add"),
         vjp=(Vjp(lambda F, g, c: g), Vjp(_seen)),
+        batch=written,
+        jvp=linear,
         ref=_update_add_ref,
         samples=tuple(_with_value(sample) for sample in _WINDOWS),
+        complex="direct",
+        stored="every",
     )
 )
 
@@ -352,6 +381,8 @@ register(
         shape=_cat_shape,
         dtype=any_dtype("cat"),
         vjp=OperandRules(_cat_gradient),
+        batch=joined,
+        jvp=linear,
         ref=lambda *operands: np.concatenate(operands[:-1], axis=operands[-1]),
         samples=(
             Sample(((2, 3), (4, 3)), (0,)),
@@ -360,5 +391,7 @@ register(
             Sample(((0, 3), (2, 3)), (0,)),
         ),
         dtypes=_TYPES,
+        complex="direct",
+        stored="every",
     )
 )

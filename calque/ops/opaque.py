@@ -10,6 +10,8 @@ import numpy as np
 from calque.base.dtypes import DType, int64
 from calque.base.errors import ShapeError
 from calque.base.shapes import Shape
+from calque.ops.batching import along
+from calque.ops.forward import linear
 from calque.ops.opdef import Attrs, OpDef, Sample, ShapeRule, Vjp, register
 from calque.ops.rules import Array, numeric, widen
 
@@ -109,7 +111,7 @@ def _running(function: Any) -> Any:
         x = widen(x)
         if x.ndim == 0:
             return x.copy()
-        accumulator = np.float64 if x.dtype.kind not in "iub" else x.dtype
+        accumulator = np.complex128 if x.dtype.kind == "c" else np.float64 if x.dtype.kind not in "iub" else x.dtype
         return np.asarray(function(x, axis=dim, dtype=accumulator)).astype(x.dtype)
 
     return call
@@ -159,11 +161,13 @@ register(
         attrs=("dim", "descending"),
         shape=_along("argsort"),
         dtype=_positions_dtype,
+        batch=along,
         ref=_argsort_ref,
         samples=tuple(
             Sample(s.shapes, (*s.attrs, descending), differentiable=False) for s in _SCANS for descending in (False, True)
         ),
         dtypes=("float32", "float64", "int64", "uint8", "bfloat16"),
+        stored="unsigned",
     )
 )
 register(
@@ -174,6 +178,7 @@ register(
         attrs=("dim", "start", "stop", "descending"),
         shape=_ranked_shape,
         dtype=_positions_dtype,
+        batch=along,
         ref=_ranked_ref,
         samples=tuple(
             Sample((shape,), (dim, *ranks, descending), differentiable=False)
@@ -181,6 +186,7 @@ register(
             for descending in (False, True)
         ),
         dtypes=("float32", "float64", "int64", "uint8", "bfloat16"),
+        stored="unsigned",
     )
 )
 register(
@@ -192,9 +198,13 @@ register(
         shape=_along("cumsum"),
         dtype=numeric("cumsum"),
         vjp=(Vjp(_reverse_cumsum),),
+        batch=along,
+        jvp=linear,
         ref=_running(np.cumsum),
         samples=_SCANS,
         dtypes=("float32", "float64", "int64", "bfloat16"),
+        complex="direct",
+        stored="unsigned",
     )
 )
 register(
@@ -206,8 +216,11 @@ register(
         shape=_along("cumprod"),
         dtype=numeric("cumprod"),
         vjp=(Vjp(_cumprod_gradient, (0, -1)),),
+        batch=along,
         ref=_running(np.cumprod),
         samples=_SCANS,
         dtypes=("float32", "float64", "int64", "bfloat16"),
+        complex="holomorphic",
+        stored="unsigned",
     )
 )

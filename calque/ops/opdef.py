@@ -10,12 +10,17 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from calque.base.dtypes import DType
+from calque.base.errors import UnsupportedTypeError
 from calque.base.shapes import Shape, broadcast_shapes
 
 Kind = Literal["leaf", "elementwise", "reduce", "movement", "contract", "index", "random", "opaque"]
 Attrs = tuple[Any, ...]
 ShapeRule = Callable[[Sequence[Shape], Attrs], Shape]
 DTypeRule = Callable[[Sequence[DType], Attrs], DType]
+Complex = Literal["", "direct", "holomorphic"]
+Stored = Literal["", "unsigned", "tensors", "every"]
+BatchRule = Callable[..., Any]  # see `ops.batching`
+JvpRule = Callable[..., Any]  # see `ops.forward`
 Reference = Callable[..., Any]  # ref(*arrays, *attrs) -> ndarray; the caller casts to the inferred dtype and checks the shape
 
 
@@ -59,7 +64,11 @@ class OpDef:
     result is rounded once. combine: reduction monoid for kind reduce
     ("sum", "prod", "max", "min", "argmax", "argmin"). vjp: one `Vjp` (or None) per operand; empty means not differentiable.
     ref: NumPy definition. samples: inputs for generated tests. dtypes: names of operand dtypes to test. parts: results of one computation
-    of which the first attribute names one; nodes that differ in it alone become one launch.
+    of which the first attribute names one; nodes that differ in it alone become one launch. complex: what becomes of complex operands: "" refuses
+    them; "direct" takes them as they are, and so do the gradient rules; "holomorphic" is the same analytic function, with the conjugates of its
+    rules. stored: which types that are stored rather than computed with (`DType.stored`) it takes: "" none, "unsigned" integers, "tensors" those and
+    tensors of float8, "every" also with a number as float8. Moves of data take every. batch: how it runs on many operands at
+    once (`ops.batching`); jvp: its forward-mode rule (`ops.forward`). Where these two are missing, both follow from the kind and from `vjp`.
     """
 
     name: str
@@ -76,9 +85,16 @@ class OpDef:
     samples: tuple[Sample, ...] = ()
     dtypes: tuple[str, ...] = ("float32", "float64")
     parts: tuple[str, ...] = ()
+    complex: Complex = ""
+    stored: Stored = ""
+    batch: BatchRule | None = None
+    jvp: JvpRule | None = None
     save_table: tuple[tuple[int, ...], ...] = field(init=False, default=())
+    ordered: bool = field(init=False, default=False)
 
     def __post_init__(self) -> None:
+        apart = self.name in ("complex", "conj", "sgn")  # element by element, though kernels do not know them
+        object.__setattr__(self, "ordered", (self.kind == "elementwise" and self.name != "copy") or apart)
         object.__setattr__(self, "save_table", tuple(self._saves(mask) for mask in range(1 << min(len(self.vjp), 6))))
 
     def _saves(self, mask: int) -> tuple[int, ...]:
@@ -113,6 +129,27 @@ def register(op: OpDef) -> OpDef:
 def unregister(name: str) -> None:
     """Remove a record (tests that register a toy primitive)."""
     del REGISTRY[name]
+
+
+def no_complex(name: str, dtypes: Sequence[DType]) -> UnsupportedTypeError:
+    """The error of complex operands that a function is not defined for."""
+    found = next(d for d in dtypes if d.is_complex)
+    why = "complex numbers have no order" if name in ("lt", "le", "gt", "ge", "maximum", "minimum", "argsort", "ranked") else "it is for real numbers"
+    return UnsupportedTypeError(
+        f"[{name}] expected a real dtype, got {found!r}: not implemented for complex numbers, as {why}; use .abs(), .real or calque.view_as_real(...)"
+    )
+
+
+def refuse_hosted(op: OpDef, dtypes: Sequence[DType], numbers: bool) -> None:
+    """Raise for operands of types that kernels do not know and `op` is not defined for. `numbers`: whether Python numbers are among them."""
+    for dtype in dtypes:
+        if dtype.is_complex and not op.complex:
+            raise no_complex(op.name, dtypes)
+        taken = op.stored == "every" or op.stored == "tensors" and not numbers or dtype.stored != "float8" and op.stored
+        if dtype.stored and not taken:
+            raise UnsupportedTypeError(
+                f"[{op.name}] expected a dtype to compute with, got {dtype!r}: not implemented for it, as for PyTorch; convert with .to(...) first"
+            )
 
 
 def get(name: str) -> OpDef:

@@ -16,6 +16,7 @@ import numpy as np
 
 from calque.base.errors import ShapeError
 from calque.base.shapes import Shape
+from calque.ops.batching import recurrence
 from calque.ops.opdef import Attrs, OpDef, Sample, register
 from calque.ops.rules import Array, floating, widen
 
@@ -92,6 +93,7 @@ register(
         ("part",),
         shape=_shape,
         dtype=floating("lstm"),
+        batch=recurrence("100-", lambda attrs: "1"),
         ref=_lstm_ref,
         samples=tuple(Sample(((length, n, 4 * h), (n, h), (n, h), (4 * h, h)), (part,)) for length, n, h in _CASES for part in PARTS),
         parts=PARTS,
@@ -107,6 +109,7 @@ register(
         ("part",),
         shape=_grad_shape,
         dtype=floating("lstm_grad"),
+        batch=recurrence("-11010", lambda attrs: "1" if attrs[0] == "z" else "0"),
         ref=_lstm_grad_ref,
         samples=tuple(
             Sample(((4 * h, h), (length, n, 4 * h), (length, n, h), (n, h), (length, n, h), (n, h)), (part,), -1.0, 1.0)

@@ -14,7 +14,8 @@ import numpy as np
 from calque.base.dtypes import DType, int64
 from calque.base.errors import ShapeError
 from calque.base.shapes import Shape, reduced_shape
-from calque.ops.opdef import Attrs, DTypeRule, OpDef, Sample, ShapeRule, Vjp, register
+from calque.ops.forward import linear
+from calque.ops.opdef import Attrs, Complex, DTypeRule, JvpRule, OpDef, Sample, ShapeRule, Vjp, register
 from calque.ops.rules import Array, any_dtype, only_bool, widen
 
 _SAMPLES: tuple[tuple[Shape, Attrs], ...] = (
@@ -94,7 +95,7 @@ def _extreme_gradient(F: Any, g: Any, c: Any) -> Any:
 
 
 def _accumulator(x: Array) -> Any:
-    return np.float64 if x.dtype.kind not in "iub" else x.dtype
+    return np.complex128 if x.dtype.kind == "c" else np.float64 if x.dtype.kind not in "iub" else x.dtype
 
 
 def _sum_ref(x: Array, dims: Shape, keepdim: bool) -> Array:
@@ -141,6 +142,8 @@ def _reduction(
     dtype: DTypeRule | None = None,
     identity: bool = True,
     dtypes: tuple[str, ...] = ("float32", "float64", "int64"),
+    complex: Complex = "",
+    jvp: JvpRule | None = None,
 ) -> None:
     register(
         OpDef(
@@ -155,6 +158,8 @@ def _reduction(
             ref=ref,
             samples=tuple(Sample((shape,), attrs, differentiable=vjp is not None) for shape, attrs in _SAMPLES),
             dtypes=dtypes,
+            complex=complex,
+            jvp=jvp,
         )
     )
 
@@ -166,8 +171,10 @@ _reduction(
     _sum_ref,
     Vjp(_sum_gradient),
     dtypes=("float32", "float64", "int64", "float16", "bfloat16"),
+    complex="direct",
+    jvp=linear,
 )
-_reduction("prod", "Product over dims, in the operand's dtype.", "prod", _prod_ref, Vjp(_prod_gradient, (0,)))
+_reduction("prod", "Product over dims, in the operand's dtype.", "prod", _prod_ref, Vjp(_prod_gradient, (0,)), complex="holomorphic")
 _reduction(
     "amax",
     "Largest element over dims; NaN wins. Ties share the gradient.",

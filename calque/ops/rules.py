@@ -11,7 +11,7 @@ import numpy as np
 from calque.base.dtypes import DType, bool_, int64
 from calque.base.errors import DTypeError
 from calque.base.shapes import Shape, broadcast_shapes
-from calque.ops.opdef import Attrs, DTypeRule, OpDef, Reference, Sample, ShapeRule, Vjp, register
+from calque.ops.opdef import Attrs, Complex, DTypeRule, JvpRule, OpDef, Reference, Sample, ShapeRule, Stored, Vjp, register
 
 Array = np.ndarray[Any, Any]
 Rule = Callable[..., Any]
@@ -46,7 +46,7 @@ def floating(name: str) -> DTypeRule:
 
     def rule(dtypes: Sequence[DType], attrs: Attrs) -> DType:
         dtype = require_equal(name, dtypes)
-        if not dtype.is_floating_point:
+        if dtype.category < 2:
             raise DTypeError(f"[{name}] expected a floating dtype, got {dtype!r}; convert with .float() or .double()")
         return dtype
 
@@ -72,7 +72,7 @@ def integral(name: str, allow_bool: bool = True) -> DTypeRule:
 
     def rule(dtypes: Sequence[DType], attrs: Attrs) -> DType:
         dtype = require_equal(name, dtypes)
-        if dtype.is_floating_point or (dtype is bool_ and not allow_bool):
+        if dtype.category >= 2 or (dtype is bool_ and not allow_bool):
             raise DTypeError(f"[{name}] expected an integer dtype, got {dtype!r}; convert with .long()")
         return dtype
 
@@ -121,8 +121,8 @@ def same_shape(shapes: Sequence[Shape], attrs: Attrs) -> Shape:
 
 
 def widen(x: Array) -> Array:
-    """16-bit floats as float32, everything else unchanged: the type in which references compute."""
-    return x.astype(np.float32) if x.dtype.itemsize == 2 and x.dtype.kind not in "iub" else x
+    """Floats of 16 and of 8 bits as float32, everything else unchanged: the type in which references compute."""
+    return x.astype(np.float32) if x.dtype.itemsize <= 2 and x.dtype.kind not in "iub" else x
 
 
 class OperandRules(tuple[Vjp | None, ...]):
@@ -157,6 +157,9 @@ def unary(
     low: float = -2.0,
     high: float = 2.0,
     dtypes: tuple[str, ...] = ("float32", "float64"),
+    complex: Complex = "",
+    stored: Stored = "",
+    jvp: JvpRule | None = None,
 ) -> OpDef:
     """Register an elementwise primitive of one operand, floating unless `dtype` says otherwise."""
     return register(
@@ -171,6 +174,9 @@ def unary(
             ref=ref,
             samples=tuple(Sample((shape,), low=low, high=high, differentiable=vjp is not None) for shape in UNARY_SHAPES),
             dtypes=dtypes,
+            complex=complex,
+            stored=stored,
+            jvp=jvp,
         )
     )
 
@@ -186,6 +192,8 @@ def binary(
     low: float = -2.0,
     high: float = 2.0,
     dtypes: tuple[str, ...] = ("float32", "float64", "int64"),
+    complex: Complex = "",
+    stored: Stored = "",
 ) -> OpDef:
     """Register an elementwise primitive of two broadcasting operands of one dtype."""
     return register(
@@ -201,5 +209,7 @@ def binary(
             ref=ref,
             samples=tuple(Sample(shapes, low=low, high=high, differentiable=bool(vjp)) for shapes in BINARY_SHAPES),
             dtypes=dtypes,
+            complex=complex,
+            stored=stored,
         )
     )

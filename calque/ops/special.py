@@ -247,7 +247,7 @@ def _zeta_tail(order: int) -> list[float]:
 
 
 def polygamma(s: Builder, x: Value, n: int) -> Value:
-    """(-1)**(n + 1) n! zeta(n + 1, x) by Euler-Maclaurin summation; for x <= 0 the reflection formula (n = 1) or NaN (n > 1)."""
+    """(-1)**(n + 1) n! zeta(n + 1, x) by Euler-Maclaurin summation; for x <= 0 the reflection formula, at its poles infinite."""
     order = n + 1
     zero, one = like(s, x, 0), like(s, x, 1)
     reflect = s.le(x, zero)
@@ -264,7 +264,22 @@ def polygamma(s: Builder, x: Value, n: int) -> Value:
     if n == 1:
         ratio = s.div(like(s, x, math.pi), _sin_pi(s, x))
         return s.select(reflect, s.sub(s.mul(ratio, ratio), value), value)
-    return s.select(reflect, like(s, x, math.nan), value)
+    angle = s.mul(s.sub(x, s.rint(x)), like(s, x, math.pi))
+    turn = horner(s, s.div(s.cos(angle), s.sin(angle)), [math.pi ** (n + 1) * v for v in _cotangent(n)[::-1]])
+    reflected = s.sub(value if n % 2 == 0 else s.neg(value), turn)
+    pole = like(s, x, math.inf if n % 2 else -math.inf)
+    return s.select(reflect, s.select(s.eq(s.floor(x), x), pole, reflected), value)
+
+
+def _cotangent(n: int) -> list[float]:
+    """The n-th derivative of the cotangent as a polynomial in the cotangent: the constant first."""
+    found = [0.0, 1.0]
+    for _ in range(n):
+        slope = [k * v for k, v in enumerate(found)][1:]
+        found = [-v for v in slope] + [0.0, 0.0]
+        for k, v in enumerate(slope):
+            found[k + 2] -= v
+    return found
 
 
 def polygamma_scalar(n: int, x: float) -> float:
@@ -273,11 +288,13 @@ def polygamma_scalar(n: int, x: float) -> float:
         return math.inf if n % 2 else -math.inf
     order = n + 1
     if x <= 0:
-        if n > 1 or math.isinf(x):
+        if math.isinf(x):
             return math.nan
         if x == math.floor(x):
-            return math.inf
-        return (math.pi / math.sin(math.pi * (x - round(x)))) ** 2 - polygamma_scalar(1, 1 - x)
+            return math.inf if n % 2 else -math.inf
+        cotangent = 1 / math.tan(math.pi * (x - round(x)))
+        turn = math.pi ** (n + 1) * sum(v * cotangent**k for k, v in enumerate(_cotangent(n)))
+        return (polygamma_scalar(n, 1 - x) if n % 2 == 0 else -polygamma_scalar(n, 1 - x)) - turn
     total = 0.0
     while x < 16:
         total += x ** -float(order)
@@ -322,13 +339,13 @@ register(
     OpDef(
         "polygamma",
         "elementwise",
-        "n-th derivative of digamma, n >= 1 (for n > 1 only where x > 0).",
+        "n-th derivative of digamma, n >= 1.",
         attrs=("n",),
         shape=same_shape,
         dtype=_polygamma_dtype,
         body=narrow_in_double(polygamma),
         vjp=(Vjp(lambda F, g, c: g * F.prim("polygamma", c.x(0), c.attrs[0] + 1), (0,)),),
         ref=_polygamma_ref,
-        samples=tuple(Sample((shape,), (n,), low=0.5, high=5.0) for shape in UNARY_SHAPES for n in (1, 2)),
+        samples=tuple(Sample((shape,), (n,), low=0.5, high=5.0) for shape in UNARY_SHAPES for n in (1, 2, 3)),
     )
 )

@@ -6,10 +6,8 @@ import math
 from collections.abc import Iterable
 from typing import Any
 
-from calque.base.errors import ArgumentError
-from calque.base.text import shown
 from calque.functional.common import is_tensor
-from calque.optim.optimizer import Optimizer, check_common, check_range, cycles, gradient, replace, slot
+from calque.optim.optimizer import Optimizer, check_betas, check_common, check_range, cycles, gradient, replace, slot
 
 
 class Adam(Optimizer):
@@ -21,7 +19,7 @@ class Adam(Optimizer):
 
     state_like_parameter = ("exp_avg", "exp_avg_sq", "max_exp_avg_sq")
     state_needed = ("step", "exp_avg", "exp_avg_sq")
-    counts_steps = True
+    on_host = ("step",)
     replays = True
 
     def __init__(
@@ -41,10 +39,7 @@ class Adam(Optimizer):
         name = type(self).__name__
         check_common(name, group)
         check_range(name, "epsilon value", group["eps"], 0.0)
-        if not isinstance(group["betas"], (tuple, list)) or len(group["betas"]) != 2:
-            raise ArgumentError(f"[{name}] expected betas as a pair of numbers in [0, 1), got {shown(group['betas'])}")
-        for k, beta in enumerate(group["betas"]):
-            check_range(name, f"beta parameter at index {k}", beta, 0.0, 1.0)
+        check_betas(name, group)
 
     def step_numbers(self, group: dict[str, Any], parameters: list[Any]) -> list[float]:
         """Count a step of each parameter; betas that a schedule moves; per parameter: what it shrinks by, 1 / sqrt(c2) and lr / c1."""

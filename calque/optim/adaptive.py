@@ -13,7 +13,7 @@ class RMSprop(Optimizer):
 
     state_like_parameter = ("square_avg", "momentum_buffer", "grad_avg")
     state_needed = ("step", "square_avg")
-    counts_steps = True
+    on_host = ("step",)
     replays = True
 
     def __init__(
@@ -71,7 +71,7 @@ class Adagrad(Optimizer):
 
     state_like_parameter = ("sum",)
     state_needed = ("step", "sum")
-    counts_steps = True
+    on_host = ("step",)
     replays = True
 
     def __init__(

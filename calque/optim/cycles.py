@@ -211,6 +211,8 @@ class CyclicLR(_Momentum):
         self.max_lrs = highs
         up = float(step_size_up)
         down = up if step_size_down is None else float(step_size_down)
+        if not up or not up + down:
+            raise ArgumentError(f"[CyclicLR] expected step_size_up > 0 steps up and a cycle of more than 0, got {up:g} up and {down:g} down")
         self.total_size, self.step_ratio = up + down, up / (up + down)
         self.mode, self.gamma, self._scale_fn_custom, self.scale_mode = mode, gamma, scale_fn, scale_mode
         if scale_fn is None:

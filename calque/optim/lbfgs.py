@@ -12,6 +12,7 @@ from calque.autograd.modes import enable_grad, no_grad
 from calque.base.errors import ArgumentError, DTypeError
 from calque.base.text import described, shown
 from calque.functional.common import is_number, is_tensor
+from calque.functional.complex import view_as_real
 from calque.optim.optimizer import Optimizer, check_range, replace
 from calque.run import recorder
 from calque.run.others import SECTION, handed_over
@@ -63,7 +64,7 @@ class LBFGS(Optimizer):
 
     def _problems(self, values: Any, parameter: Tensor, what: str) -> list[str]:
         found = super()._problems(values, parameter, what)
-        size = sum(p._layout.numel for p in self.param_groups[0]["params"])
+        size = sum(p._layout.numel for p in self._parts())
         for name in ("d", "prev_flat_grad"):
             value = values.get(name)
             if value is not None and value.numel() != size:
@@ -110,14 +111,18 @@ class LBFGS(Optimizer):
 
     def _gradient(self) -> Tensor:
         """All gradients as one vector."""
-        parameters = self.param_groups[0]["params"]
-        return T.cat([T.reshape(T.zeros_like(p) if p._grad is None else p._grad, (-1,)) for p in parameters], 0)
+        found = [T.zeros_like(p) if p._grad is None else p._grad for p in self.param_groups[0]["params"]]
+        return T.cat([T.reshape(view_as_real(g) if g._layout.dtype.is_complex else g, (-1,)) for g in found], 0)
+
+    def _parts(self) -> list[Any]:
+        """The parameters, complex ones as real numbers."""
+        return [view_as_real(p) if p._layout.dtype.is_complex else p for p in self.param_groups[0]["params"]]
 
     def _move(self, t: float, d: Tensor) -> None:
         """Add t * d to the parameters."""
         start = 0
         with SECTION:
-            for p in self.param_groups[0]["params"]:
+            for p in self._parts():
                 part: Any = T.narrow(d, 0, start, p._layout.numel)
                 replace(p, p + T.reshape(part, tuple(p._layout.shape)) * t)
                 start += p._layout.numel

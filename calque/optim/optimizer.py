@@ -24,6 +24,7 @@ from calque.base.errors import ArgumentError, DTypeError, StateDictError, how_to
 from calque.base.text import described, function_name, shown, type_name
 from calque.functional.common import is_tensor
 from calque.nn.traps import Departures, look_for_departed
+from calque.optim.parts import update
 from calque.optim.replay import update_again
 from calque.run import recorder
 from calque.run.capture import numbers
@@ -61,6 +62,14 @@ def check_common(owner: str, group: dict[str, Any]) -> None:
     if group.get("fused") and (group.get("differentiable") or group.get("foreach")):
         other = "differentiable" if group.get("differentiable") else "foreach"
         raise ArgumentError(f"[{owner}] `fused` and `{other}` cannot be `True` together; leave one out (every step is one fused program anyway)")
+
+
+def check_betas(owner: str, group: dict[str, Any]) -> None:
+    """Raise unless `betas` is a pair of numbers in [0, 1)."""
+    if not isinstance(group["betas"], (tuple, list)) or len(group["betas"]) != 2:
+        raise ArgumentError(f"[{owner}] expected betas as a pair of numbers in [0, 1), got {shown(group['betas'])}")
+    for k, beta in enumerate(group["betas"]):
+        check_range(owner, f"beta parameter at index {k}", beta, 0.0, 1.0)
 
 
 @no_grad()
@@ -123,7 +132,8 @@ class Optimizer:
     state_like_parameter: tuple[str, ...] = ()  # state tensors of the parameter's shape and dtype; checked when loaded
     state_needed: tuple[str, ...] = ()  # entries without which loaded state is of no use
     replays = False  # whether everything that changes from step to step comes from `run.capture.numbers`
-    counts_steps = False  # state["step"] is a Python int here and a 0-d float32 tensor in state dicts, as PyTorch's
+    takes_complex = True  # whether complex parameters are updated as their parts
+    on_host: tuple[str, ...] = ()  # state that is a Python number here and a 0-d float32 tensor in state dicts, as PyTorch's; "step" is an int
 
     _stepping = 0  # the thread that is in `step`
     _opt_called = False
@@ -169,6 +179,13 @@ class Optimizer:
         self._optimizer_state_dict_post_hooks: Hooks = OrderedDict()
         self._optimizer_load_state_dict_pre_hooks: Hooks = OrderedDict()
         self._optimizer_load_state_dict_post_hooks: Hooks = OrderedDict()
+
+    def __getattr__(self, name: str) -> Any:
+        """Hooks of a subclass that wraps another optimizer and never calls `__init__`."""
+        if not name.startswith("_optimizer_") or not name.endswith("_hooks"):
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        self._reset_hooks()
+        return self.__dict__[name]
 
     def __getstate__(self) -> dict[str, Any]:
         return {"defaults": self.defaults, "state": self.state, "param_groups": self.param_groups}
@@ -284,7 +301,7 @@ class Optimizer:
             with SECTION:
                 if not update_again(self):
                     for group in self.param_groups:
-                        self.update_group(group)
+                        update(self, group)
                 handed_over(recorder.flush, state, "optimizer.step")
         finally:
             state.grad = before
@@ -296,6 +313,12 @@ class Optimizer:
             return self._given.pop(0)
         return numbers(lambda: self.step_numbers(group, parameters), bool(parameters))
 
+    def count_step(self, parameter: Any) -> int:
+        """Count a step of a parameter, and say which it is."""
+        state = self.state[parameter]
+        state["step"] = count = state.get("step", 0) + 1
+        return count
+
     def step_numbers(self, group: dict[str, Any], parameters: list[Any]) -> list[float]:
         """Count a step of the parameters, which have gradients; what changes in their update from step to step."""
         raise self._missing("step_numbers()")
@@ -306,6 +329,22 @@ class Optimizer:
             capture.abort(f"steps a {type(self).__name__}, which cannot say its numbers for a replay")
         if _pre_hooks_of_all or _post_hooks_of_all or self._optimizer_step_pre_hooks or self._optimizer_step_post_hooks:
             capture.abort("steps an optimizer with hooks")
+
+    def _nothing_to_check(self) -> None:
+        """What steps copied from PyTorch's ask first: there are no graphs of an accelerator."""
+
+    _cuda_graph_capture_health_check = _accelerator_graph_capture_health_check = _patch_step_function = _nothing_to_check
+
+    @staticmethod
+    def _group_tensors_by_device_and_dtype(tensorlistlist: Any, with_indices: bool = False) -> dict[Any, Any]:
+        """Lists of tensors (or None) that go together, by the device and dtype of those in the first list."""
+        found: dict[Any, Any] = {}
+        for k, row in enumerate(zip(*tensorlistlist, strict=True)):
+            lists, places = found.setdefault((row[0].device, row[0].dtype), ([[] for _ in tensorlistlist], []))
+            for values, value in zip(lists, row, strict=True):
+                values.append(value)
+            places.append(k)
+        return found
 
     def update_group(self, group: dict[str, Any]) -> None:
         """Record the update of one group."""
@@ -361,9 +400,10 @@ class Optimizer:
         return result
 
     def _packed(self, values: Any) -> Any:
-        if self.counts_steps and isinstance(values.get("step"), int):
-            return {**values, "step": upload(np.asarray(values["step"], np.float32), dt.float32)}
-        return values
+        held = [name for name in self.on_host if isinstance(values.get(name), (int, float))]
+        if not held:
+            return values
+        return {name: upload(np.asarray(value, np.float32), dt.float32) if name in held else value for name, value in values.items()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restore what `state_dict` returned; checks everything before changing anything."""
@@ -433,8 +473,10 @@ class Optimizer:
 
     def _unpacked(self, values: Any) -> Any:
         result = _copy(values)
-        if self.counts_steps and is_tensor(result.get("step")):
-            result["step"] = int(result["step"].item())
+        for name in self.on_host:
+            if is_tensor(result.get(name)):
+                number = result[name].item()
+                result[name] = int(number) if name == "step" else float(number)
         return result
 
     def __repr__(self) -> str:
@@ -507,6 +549,6 @@ def replace(target: Tensor, value: Tensor) -> None:
 
 
 __all__ = [
-    "Optimizer", "check_common", "check_range", "gradient", "register_optimizer_step_post_hook", "register_optimizer_step_pre_hook", "replace",
-    "required", "slot",
+    "Optimizer", "check_betas", "check_common", "check_range", "gradient", "register_optimizer_step_post_hook", "register_optimizer_step_pre_hook",
+    "replace", "required", "slot",
 ]  # fmt: skip

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from calque.base.dtypes import get_default_dtype
+from calque.optim.parts import update
 from calque.run.live import plain
 from calque.run.numbers import scalar_tag
 from calque.run.recorder import local
@@ -124,7 +125,7 @@ class Update:
     @staticmethod
     def _as_written(optimizer: Any) -> None:
         for group in optimizer.param_groups:
-            optimizer.update_group(group)
+            update(optimizer, group)
 
 
 def update_again(optimizer: Any) -> bool:

@@ -11,6 +11,7 @@ import numpy as np
 from calque.base.config import settings
 from calque.base.errors import InterruptedValueError
 from calque.base.layout import Layout
+from calque.ops.movement import window
 from calque.run import trace as tracing
 from calque.run.engine import Task
 
@@ -135,6 +136,9 @@ def exported_view(buffer: Buffer, view: Layout) -> np.ndarray[Any, Any]:
 
 def strided(flat: np.ndarray[Any, Any], view: Layout) -> np.ndarray[Any, Any]:
     """NumPy view of a dense 1-D array under a layout; no copy."""
+    if flat.dtype is not view.dtype.np and flat.dtype != view.dtype.np:  # a real view of complex numbers, or a complex one of real ones
+        size = view.dtype.itemsize
+        flat = flat[: flat.nbytes // size * size // flat.itemsize].view(view.dtype.np)
     if view.dense and view.numel == flat.size:
         return flat.reshape(view.shape)
     if view.numel == 0:
@@ -144,4 +148,4 @@ def strided(flat: np.ndarray[Any, Any], view: Layout) -> np.ndarray[Any, Any]:
     if view.numel == 1:
         return flat[view.offset : view.offset + 1].reshape(view.shape)
     step = flat.itemsize
-    return np.lib.stride_tricks.as_strided(flat[view.offset :], view.shape, tuple(s * step for s in view.strides))
+    return window(flat[view.offset :], tuple(view.shape), tuple([s * step for s in view.strides]))

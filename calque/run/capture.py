@@ -373,7 +373,7 @@ class Capture:
                 if st.home is not None:
                     self.abort("writes to a tensor that the guards do not reach")
                 created.append(st)
-        st = None  # type: ignore[assignment]
+        st = None
         cells = [self.cell(k) for k in range(self.begun)]
         dropped += [k for k in range(self.entries, self.begun) if cells[k] is None and self.stood[k] != ABSENT]
         written = [

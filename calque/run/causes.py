@@ -19,7 +19,7 @@ from calque.run.source import line_of, user_site, warn_user
 SITE = 600  # bytes of a line that flushed, with its code; what comes when there are too many is counted by its reason alone
 SELDOM = 6  # new programs of one line behind which its next ones are first interpreted, if that takes less than planning them...
 SHARE = 4  # ... and at least one of so many programs there was new
-TOLD = 3  # new programs of one line with which a loop is said not to repeat...
+TOLD = 5  # new programs of one line with which a loop is said not to repeat (the first turns of one that does may be four)...
 COSTLY = 2_000  # ... if they have so many nodes together: planning them has taken some tenths of a second
 RECORDS = 512  # last compilations that are kept one by one
 
@@ -70,26 +70,28 @@ def flushed(reason: str, frames: int = 1) -> list[Any] | None:
     return found
 
 
-def seldom_repeats(site: list[Any] | None, cause: str = "", nodes: int = 0) -> bool:
-    """Count a program that is new at a line that flushes, and why; whether so many were that it will hardly come again. `nodes`: 0 for
-    pieces of what was cut, of which one turn may have many."""
+def seldom_repeats(site: list[Any] | None, cause: str = "", nodes: int = 0, again: bool = False) -> bool:
+    """Count a program that is new at a line that flushes, and why; whether so many were that it will hardly come again. `nodes`: 0 for pieces of what
+    was cut, of which one turn may have many. `again`: it was recorded before and not kept, so it is not new, whatever else met its structure."""
     if site is None:
         return False
     times, _, new, since, planned, causes = site
-    causes[cause] = causes.get(cause, 0) + 1
-    site[2], site[4] = new + 1, planned + nodes
-    if SHARE * (new + 1) <= times - since:
+    if not again:
+        causes[cause] = causes.get(cause, 0) + 1
+        new, planned = new + 1, planned + nodes
+        site[2], site[4] = new, planned
+    if SHARE * new <= times - since:
         return False
-    if new + 1 >= TOLD and planned + nodes >= COSTLY:
+    if new >= TOLD and planned >= COSTLY:
         site[4] = -(1 << 60)  # once is enough
         told = ", ".join(f"{count} {cause}" for cause, count in causes.items())
         warn_user(
-            f"[flush] expected a loop that repeats, got {new + 1} new programs ({told}) of {times - since} that ended at one line; such "
+            f"[flush] expected a loop that repeats, got {new} new programs ({told}) of {times - since} that ended at one line; such "
             "programs are planned, or computed operation by operation, which takes time. calque.stats() counts them by line; docs/when-things-run.md "
             "says what makes them differ",
             RepetitionWarning,
         )
-    return bool(new + 1 > SELDOM)
+    return bool(new > SELDOM)
 
 
 def unrepeated() -> dict[tuple[str, str], dict[str, int]]:

@@ -36,7 +36,7 @@ from calque.run.partial import LEFT, Absence, Partial, back
 from calque.run.queues import at, queue_of
 from calque.run.source import user_line
 
-INTERPRET_WORK = 16_384  # scalar operations below which a program is interpreted at first
+INTERPRET_WORK = 16_384  # scalar operations below which a program is interpreted at first; 0: none is, however seldom it comes
 INTERPRET_TIMES = 16  # compiling takes as long as interpreting some hundred times; a loop that goes on has soon earned it back
 PLAN_NODE = 100  # microseconds to plan and link a node
 SIZED_NODE = 20  # ... where that follows from others by arithmetic
@@ -135,7 +135,7 @@ class Plan:
 
     def patience(self) -> int:
         """How often it is interpreted before it is compiled."""
-        if self.seldom and self.program.nodes:
+        if self.seldom and self.program.nodes and INTERPRET_WORK:
             return min(3 * INTERPRET_TIMES, self._interpreted_for(PLAN_NODE))
         return INTERPRET_TIMES if self.work < INTERPRET_WORK and not self.stateful else 0
 
@@ -202,6 +202,7 @@ def raise_pending() -> None:
     while _unreported:
         error = _unreported.pop(0)
         if not getattr(error, "calque_reported", False):
+            error.calque_reported = True  # type: ignore[attr-defined]  # other values that it has cost may be kept, and never read
             raise error
 
 

@@ -15,8 +15,10 @@ from calque.run.numbers import scalar_tag
 from calque.run.recorder import (
     INPUT,
     UPDATE,
+    UPDATE_AS,
     UPDATE_AT,
     VIEW,
+    VIEW_AS,
     VIEW_AT,
     Storage,
     Trace,
@@ -133,12 +135,12 @@ class _Move:
         if edge.fixed:
             raise Bound
         count = Counters.edges
-        if op is VIEW or op is VIEW_AT:
-            offset = edge.attrs[2] if op is VIEW else self._number(int)
+        if op is VIEW or op is VIEW_AT or op is VIEW_AS:
+            offset = edge.attrs[2] if op is not VIEW_AT else self._number(int)
             view = layout(edge.attrs[0], edge.attrs[1], offset, edge.layout.dtype, edge.layout.device)
             view_slot(trace, self._standing(edge.inputs[0], edge.input_layouts[0]), view)
-        elif op is UPDATE or op is UPDATE_AT:
-            offset = edge.attrs[2] if op is UPDATE else self._number(int)
+        elif op is UPDATE or op is UPDATE_AT or op is UPDATE_AS:
+            offset = edge.attrs[2] if op is not UPDATE_AT else self._number(int)
             base, value = (self._standing(k, lay) for k, lay in zip(edge.inputs[:2], edge.input_layouts, strict=False))
             _record_update(trace, base, layout(edge.attrs[0], edge.attrs[1], offset, value.layout.dtype, value.layout.device), value)
         else:

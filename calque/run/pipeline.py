@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from calque.base.config import settings
 from calque.base.dtypes import bfloat16
+from calque.graph.hosted import hosted
 from calque.graph.orient import orient
 from calque.graph.rematerialise import rematerialise
 from calque.graph.simplify import CONVOLUTIONS, Narrow, legalize, simplify
@@ -22,7 +23,8 @@ from calque.ops.structure import Description
 Pass = Callable[[Program], Program]
 
 PASSES: tuple[tuple[str, Pass], ...] = (
-    ("simplify", simplify),  # first: fewer nodes for everything below
+    ("hosted", hosted),  # first: no other pass knows types that kernels do not know
+    ("simplify", simplify),  # before the rest: fewer nodes for everything below
     ("orient", orient),  # before reductions are cut, after views of views are views
     ("legalize", legalize),  # after simplify, so that sizes are those of real reductions; fusion must see the parts
     ("rematerialise", rematerialise),  # last: equal nodes become one in every other pass
@@ -79,7 +81,8 @@ def for_sizes(described: Description, program: Program, backend: str, narrow: Na
 def lowered_once(described: Description | None, program: Program, backend: str, narrow: Narrow | None) -> Lowered:
     """The launches of a program, from nothing; `for_sizes` may know those of others of its structure from now on."""
     found = lower(program, narrow)
-    if described is not None and not any(n.dtype is bfloat16 and n.op.name in CONVOLUTIONS for n in program.nodes):  # those ask `narrow`
+    if described is not None and not any((n.dtype is bfloat16 and n.op.name in CONVOLUTIONS) or n.dtype.hosted for n in program.nodes):
+        # Those ask `narrow`, and steps on the host do not tell sizes apart.
         FAMILIES.learn(described, backend, program, found, lambda p: lower(p, check=False))
     return found
 

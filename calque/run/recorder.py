@@ -11,14 +11,13 @@ from __future__ import annotations
 
 import gc
 import sys
-import threading
 from collections.abc import Callable
 from typing import Any
 
 from calque.base.cache import Cache
 from calque.base.collector import pause_collections, without_full_collections
 from calque.base.device import CPU, META, Device, InUse
-from calque.base.dtypes import DType, int64
+from calque.base.dtypes import int64
 from calque.base.layout import Layout, dense_layout
 from calque.ops import opdef
 from calque.run import trace as tracing
@@ -29,10 +28,12 @@ from calque.run.dispatch import dispatch, make_plan, new_array, run_at_once
 from calque.run.early import in_vain, learn
 from calque.run.exclusive import judge
 from calque.run.interrupt import SHIELD
-from calque.run.numbers import Number
 from calque.run.others import LOCK, foreign_buffer
 from calque.run.places import SEVERAL, Split, build_program, floating_outputs, place_of, split
 from calque.run.source import user_line
+from calque.run.state import State as State
+from calque.run.state import Trace as Trace
+from calque.run.state import local as local
 from calque.run.storage import Storage as Storage
 from calque.run.storage import realised as realised
 from calque.run.trie import BOUND, Counters, Edge, beat, evict, full, loosen, retire, root, varies
@@ -42,61 +43,12 @@ VIEW = opdef.get("view")
 VIEW_AT = opdef.get("view_at")
 UPDATE = opdef.get("update")
 UPDATE_AT = opdef.get("update_at")
+VIEW_AS = opdef.get("view_as")
+UPDATE_AS = opdef.get("update_as")
 WITH_OFFSET = {VIEW: VIEW_AT, UPDATE: UPDATE_AT}
 """The same with the offset as their last operand."""
 _getrefcount = sys.getrefcount
-
-
-class Trace:
-    """What one thread has recorded since its last flush. `inputs`, `scalars`, `cur`, `n` change with no call in between, where Ctrl-C could come."""
-
-    __slots__ = ("cur", "n", "storages", "attached", "inputs", "scalars", "checks", "passed", "early", "ran")
-
-    def __init__(self, root: Edge) -> None:
-        self.cur = root
-        self.n = 0
-        self.storages: list[Storage] = []  # values computed in this trace
-        self.attached: dict[int, Storage] = {}  # realised storages read by this trace
-        self.inputs: list[Buffer] = []
-        self.scalars: list[Number] = []
-        self.checks: list[tuple[int, Callable[[int], Exception], str]] = []
-        self.passed: list[tuple[Any, int]] = []  # stretches that were replayed, and how many inputs there were then
-        self.early: Any = None  # what was begun of the program that is expected (see `early`)
-        self.ran: dict[int, Buffer] | None = None  # by id of a storage: values of a call that is recorded again after its programs have run
-
-
-class State:
-    """Per-thread recording state; `grad`, `inference` and `autocast` (the lower dtype, or None) are modes, kept here for one look-up on the hot
-    path."""
-
-    __slots__ = ("trace", "grad", "inference", "capture", "autocast", "applied", "started", "waiting", "device", "seen", "nested")
-
-    def __init__(self, nested: bool = False) -> None:
-        self.nested = nested  # whether it is the one of code that the collector runs
-        self.trace = Trace(root())
-        self.grad = True
-        self.inference = False
-        self.autocast: DType | None = None
-        self.device: Device | None = None  # where values that are made from nothing go, if somebody asked
-        self.capture: Any = None  # a `run.capture.Capture` while a call is being recorded for replay
-        self.applied: Any = None  # the graph node whose gradient is being recorded...
-        self.started = ""  # ... by the backward pass that the user started on this line
-        self.waiting: Any = None  # that pass
-        self.seen: Any = None  # see `others`
-
-
-class _Local(threading.local):
-    def __init__(self) -> None:
-        paused = pause_collections()  # what is collected in a thread may record
-        self.state, self.aside = State(), State(True)  # see `aside`
-        if paused:
-            gc.enable()
-
-
 _TICK = 0
-
-
-local = _Local()
 _HUGE = 1 << 32  # bytes from which a new tensor is refused where it is written if it cannot fit, not where it is first read
 _FROM_NOTHING = ("full", "iota", "random_bits")
 
@@ -150,6 +102,8 @@ def _result(op: Any, attrs: tuple[Any, ...], layouts: tuple[Any, ...], device: D
     """Shape and dtype by the rules of the operation."""
     shapes = [tuple(lay.shape) if isinstance(lay, Layout) else () for lay in layouts]
     dtypes = [lay.dtype if isinstance(lay, Layout) else lay for lay in layouts]
+    if any(dtype.hosted for dtype in dtypes):
+        opdef.refuse_hosted(op, dtypes, not all(isinstance(lay, Layout) for lay in layouts))
     return dense_layout(tuple(op.shape(shapes, attrs)), op.dtype(dtypes, attrs), device)
 
 
@@ -213,9 +167,11 @@ def base_slot(trace: Trace, storage: Storage) -> int:
     """Slot of the storage's whole value in this trace, attaching it as an input if it is realised."""
     if storage.trace is trace:
         return storage.slot
+    if trace.__class__ is not Trace:
+        return 0
     buffer = storage.buffer
     if buffer is None:
-        return _input_slot(trace, foreign_buffer(storage, local.state), storage.layout)
+        return _input_slot(trace, _elsewhere(storage), storage.layout)
     slot, key = _input_slot(trace, buffer, storage.layout), id(storage)
     if storage.buffer is not buffer:  # another thread has overwritten it since
         if local.state.capture is not None:
@@ -227,6 +183,14 @@ def base_slot(trace: Trace, storage: Storage) -> int:
     if capture is not None:
         capture.enter(storage, slot)
     return slot
+
+
+def _elsewhere(storage: Storage) -> Buffer:
+    """The value of a storage that has none yet and is not of this thread's trace."""
+    owner = storage.trace
+    if owner is not None and owner.__class__ is not Trace:
+        raise owner.left(storage)
+    return foreign_buffer(storage, local.state)
 
 
 def _input_slot(trace: Trace, buffer: Buffer, value: Layout) -> int:
@@ -251,7 +215,7 @@ def input_edge(cur: Edge, value: Layout, number: int) -> Edge:
 def view_slot(trace: Trace, storage: Storage, view: Layout) -> int:
     """Slot of a handle's value: the storage's value, or a view of it recorded now."""
     buffer = storage.buffer
-    if buffer is not None and (buffer.owner is not None or buffer.export is not None) and buffer.shared():
+    if buffer is not None and (buffer.owner is not None or buffer.export is not None) and buffer.shared() and trace.__class__ is Trace:
         return _snapshot_slot(trace, buffer, view)
     base = base_slot(trace, storage)
     return base if view is storage.layout else view_of(trace, storage, base, view)
@@ -262,6 +226,8 @@ def view_of(trace: Trace, storage: Storage, base: int, view: Layout) -> int:
     key = (VIEW, base, view)
     edge = trace.cur.next.get(key)
     if edge is None:
+        if trace.__class__ is not Trace:
+            return 0
         edge = grow_view(trace, key, base, storage.layout, view)
     if edge.op is VIEW_AT:
         trace.scalars += (view.offset,)  # from here on no call, see `Trace`
@@ -294,6 +260,8 @@ def snapshot(buffer: Buffer, view: Layout) -> Buffer:
 def grow_view(trace: Trace, key: Any, base: int, base_layout: Layout, view: Layout, line: str | None = None) -> Edge:
     """A new view edge. Its offset is baked into it until a place meets a second one, see `varies`."""
     shape, strides = tuple(view.shape), view.strides
+    if view.dtype is not base_layout.dtype:
+        return grow(trace, key, VIEW_AS, (base,), (shape, strides, view.offset, view.dtype), (base_layout,), line=line)
     family = (VIEW_AT, (base,), shape, strides)
     found = trace.cur.next.get(family)
     if found is not None:
@@ -320,10 +288,13 @@ def write(storage: Storage, view: Layout, value: Storage) -> None:
     """
     state = local.state
     trace = state.trace
+    if trace.__class__ is not Trace:
+        trace.write(storage, view, value)
+        return
     buffer = storage.buffer
     shared = buffer is not None and (buffer.owner is not None or buffer.export is not None) and buffer.shared()
     home = storage.home if buffer is None else buffer
-    whole = view is storage.layout or (view.dense and view.numel == storage.layout.numel)
+    whole = view is storage.layout or (view.dense and view.numel == storage.layout.numel and view.dtype is storage.layout.dtype)
     if whole:
         slot = base_slot(trace, value)
         edge = trace.cur
@@ -356,6 +327,8 @@ def _record_update(trace: Trace, storage: Storage, view: Layout, value: Storage)
     shape, strides = tuple(view.shape), view.strides
     key = (UPDATE, base, source, view)
     edge = trace.cur.next.get(key)
+    if edge is None and view.dtype is not storage.layout.dtype:
+        edge = grow(trace, key, UPDATE_AS, (base, source), (shape, strides, view.offset), (storage.layout, value.layout))
     if edge is None:
         family = (UPDATE_AT, (base, source), shape, strides)
         edge = trace.cur.next.get(family)
@@ -383,6 +356,8 @@ def _record_update(trace: Trace, storage: Storage, view: Layout, value: Storage)
 
 def share_value(storage: Storage) -> Storage:
     """A second storage with the same current value; later writes to either do not show in the other."""
+    if local.state.trace.__class__ is not Trace:
+        return local.state.trace.twin(storage)  # type: ignore[no-any-return]
     twin = Storage()
     twin.trace, twin.slot, twin.layout, twin.buffer = storage.trace, storage.slot, storage.layout, storage.buffer
     twin.home, twin.version, twin.writer = None, 0, None
@@ -393,7 +368,7 @@ def share_value(storage: Storage) -> Storage:
     if twin.trace is not local.state.trace:
         twin.trace = None
         if twin.buffer is None:
-            twin.buffer = foreign_buffer(storage, local.state)
+            twin.buffer = _elsewhere(storage)
     elif twin.buffer is None:
         twin.trace.storages.append(twin)
     else:
@@ -405,7 +380,11 @@ def share_value(storage: Storage) -> Storage:
 
 def add_check(slot: int, make_error: Callable[[int], Exception]) -> None:
     """Attach a run-time check on an int64 scalar value of the current trace (-1 = fine)."""
-    local.state.trace.checks.append((slot, make_error, user_line()))
+    trace = local.state.trace
+    if trace.__class__ is not Trace:
+        trace.check(slot, make_error)
+    else:
+        trace.checks.append((slot, make_error, user_line()))
 
 
 # ---------------------------------------------------------------------------------------------------------------- flush
@@ -557,7 +536,7 @@ def _plan(trace: Trace, reason: str, key: tuple[Any, ...], wanted: tuple[int, ..
         program = build_program(edge, key[0], key[1], key[2], [c[2] for c in checks])
         cause = cause_of(program, trace)
         piece = reason == BOUND
-        seldom = seldom_repeats(site, cause, 0 if piece else len(program.nodes)) or (piece and Counters.loose)
+        seldom = seldom_repeats(site, cause, 0 if piece else len(program.nodes), known) or (piece and Counters.loose)
         if seldom:
             loosen(edge)
         plan: Any
@@ -582,8 +561,10 @@ def materialise(storage: Storage, reason: str, awaited: bool = True) -> Buffer:
     if local.state.capture is not None:
         local.state.capture.abort(f"reads a value: {reason}")
     if storage.buffer is None:
+        if local.state.trace.__class__ is not Trace:
+            return local.state.trace.materialise(storage, reason, awaited)  # type: ignore[no-any-return]
         if storage.trace is local.state.trace:
             flush(reason, awaited, () if awaited else (storage.slot,))
         if storage.buffer is None:
-            return foreign_buffer(storage, local.state)
+            return _elsewhere(storage)
     return storage.buffer

@@ -112,7 +112,8 @@ class Stretches:
 
 def possible() -> bool:
     """Whether calls may be recorded or replayed now."""
-    return settings.macros and local.state.capture is None and not settings.checked
+    state = local.state
+    return settings.macros and state.capture is None and not settings.checked and state.trace.__class__ is Trace
 
 
 def watch(cells: list[Storage | None], function: Callable[[], Any], closed: bool) -> tuple[Any, Macro | None, Capture]:

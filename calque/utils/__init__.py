@@ -1,5 +1,5 @@
-"""PyTorch's `torch.utils` names: `utils.data`, `utils.tensorboard`, `utils.checkpoint`."""
+"""PyTorch's `torch.utils` names: `utils.data`, `utils.tensorboard`, `utils.checkpoint`, `utils.dlpack`."""
 
-from calque.utils import checkpoint, data
+from calque.utils import checkpoint, data, dlpack
 
-__all__ = ["checkpoint", "data"]
+__all__ = ["checkpoint", "data", "dlpack"]

@@ -1,5 +1,5 @@
-"""Vision: reference models."""
+"""Vision: models, transformations of images, data sets on local files, operations on boxes. Programs see it as `torchvision`, too."""
 
-from calque.vision import models
+from calque.vision import datasets, io, models, ops, transforms, utils
 
-__all__ = ["models"]
+__all__ = ["datasets", "io", "models", "ops", "transforms", "utils"]

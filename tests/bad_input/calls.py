@@ -1,6 +1,7 @@
 """A right call of every public function that takes a Tensor, to be spoilt: `arguments: names of functions that take them`.
 
-`f(...)`: floats in (0, 1) of this shape, `i(...)`: positions 0 and 1, `b(...)`: bools, `s(n)`: a symmetric positive matrix; the rest is Python.
+`f(...)`: floats in (0, 1) of this shape, `i(...)`: positions 0 and 1, `b(...)`: bools, `c(...)`: complex numbers, `s(n)`: a symmetric
+positive matrix; the rest is Python.
 Floats and positions are those of NumPy's generator, so both libraries get the same.
 """
 
@@ -20,7 +21,32 @@ f(2, 3): positive rad2deg rand_like randn_like ravel real reciprocal relu round 
 f(2, 3): tanh trunc zeros_like all any argmax argmin max min sum mean prod std var median nanmedian nansum nanmean count_nonzero aminmax
 f(2, 3): cov corrcoef unique unique_consecutive nonzero flatten norm std_mean var_mean sort argsort mode squeeze pinverse histc
 f(2, 3): block_diag atleast_1d atleast_2d atleast_3d broadcast_tensors chain_matmul to_dlpack trace
+f(2, 3): is_complex is_conj is_neg conj_physical resolve_conj resolve_neg
+c(2, 3): view_as_real imag
+f(3, 2): view_as_complex
+f(2, 3), f(3): complex polar
+c(20), 4: stft
+c(3, 5), 4: istft
 f(2, 3) + 1: acosh arccosh
+f(2, 3): i0 frexp zero_
+s(3): cholesky_inverse matrix_exp geqrf lu
+f(2, 3) + 1, 2: mvlgamma
+f(2, 3), f(2, 3): igamma igammac nextafter is_same_size
+f(4), f(2), (2,), (1,): as_strided_scatter
+f(3, 2), s(3): cholesky_solve
+f(3, 1), s(3): triangular_solve
+f(3, 1), s(3), i(3) + 1: lu_solve
+f(3, 2), f(2): orgqr
+f(3, 2), f(2), f(3, 2): ormqr
+f(2, 3), 0, i(2), f(2, 3), "amax": index_reduce
+f(2, 3), 0, 0, 1: narrow_copy
+f(2, 3), 2: unsafe_chunk
+f(2, 3), 1: unsafe_split
+f(2, 3), (1, 1): unsafe_split_with_sizes
+f(2, 3), 2, 0, 1.0: renorm
+f(5), 3: histogram
+f(2, 3), 1.5: fill_
+f(2, 3), (3, 2): resize_
 f(1): is_nonzero
 f(3): combinations cartesian_prod diagflat trapezoid trapz
 s(3): cholesky det inverse logdet pinverse slogdet trace tril triu
@@ -110,6 +136,8 @@ f(2, 4, 8, 8), 2: pixel_shuffle group_norm
 """
 
 NN = """
+f(2, 3), i(2, 3): multilabel_margin_loss
+f(4, 3), f(2, 3), i(4): linear_cross_entropy
 f(2, 3): celu elu gelu hardsigmoid hardswish hardtanh leaky_relu logsigmoid mish relu relu6 rrelu selu sigmoid silu softplus softshrink softsign
 f(2, 3): tanh tanhshrink hardshrink dropout normalize pdist alpha_dropout feature_alpha_dropout
 f(2, 4): glu
@@ -165,7 +193,14 @@ f(2, 3), 0.5, 1.0: threshold
 """
 
 LINALG = """
-s(3): cholesky cond det eigh eigvalsh inv matrix_norm matrix_rank norm pinv qr slogdet svd svdvals vector_norm diagonal
+s(3): cholesky_ex inv_ex ldl_factor ldl_factor_ex lu lu_factor lu_factor_ex matrix_exp
+s(3), f(3, 1): solve_ex
+s(3), i(3) + 1, f(3, 1): ldl_solve lu_solve
+f(3, 2), f(2): householder_product
+f(4, 2, 2), 1: tensorinv
+f(2, 3, 6), f(2, 3): tensorsolve
+f(3): vander
+s(3): cholesky cond det eig eigh eigvals eigvalsh inv matrix_norm matrix_rank norm pinv qr slogdet svd svdvals vector_norm diagonal
 f(2, 3), f(2, 3): cross vecdot
 f(3, 2), f(3, 1): lstsq
 s(3), f(3, 1): solve
@@ -178,6 +213,7 @@ f(2, 3), 2, 1: norm vector_norm
 # Methods whose function of that name is missing, or that do something else.
 METHODS = """
 f(2, 3): __abs__ __iter__ __len__ __neg__ __pos__ bfloat16 byte char cpu dim double element_size expit float half int is_complex is_conj
+f(2, 3): cdouble cfloat
 f(2, 3): is_inference is_neg is_pinned is_shared is_signed long nelement ndimension
 f(2, 3): numpy requires_grad_ short storage storage_offset stride tolist typed_storage
 f(2, 3): type untyped_storage zero_ wait_to_read t_ bernoulli_ bool data_ptr
@@ -186,7 +222,12 @@ i(2, 3): __invert__
 f(1): __bool__ __float__ __int__ item
 f(2, 3), f(3): __add__ __floordiv__ __mod__ __mul__ __pow__ __radd__ __rfloordiv__ __rmod__ __rmul__ __rpow__ __rsub__ __rtruediv__ __sub__
 f(2, 3), f(3): __truediv__ __iadd__ __isub__ __imul__ __itruediv__ __ipow__ __ifloordiv__ __imod__ __contains__ type_as new_tensor
-f(2, 3), f(2, 3): copy_ set_ is_set_to view_as
+f(2, 3), f(2, 3): copy_ set_ is_set_to view_as resize_as_
+f(2, 3): cauchy_ log_normal_ dim_order share_memory_
+f(2, 3), 0.5: geometric_
+f(2, 3), 1: polygamma polygamma_
+f(2, 3), (2, 3), (3, 1): new_empty_strided
+f(2, 3), "cpu": to_device
 i(2, 3), i(3): __and__ __or__ __xor__ __lshift__ __rshift__ __iand__ __ior__ __ixor__ __ilshift__ __irshift__ __rand__ __ror__ __rxor__
 f(2, 3), f(3, 4): __matmul__
 f(3, 4), f(2, 3): __rmatmul__
@@ -238,6 +279,7 @@ class Sample:
             "f": lambda *shape: library.tensor(rng.random(shape).astype(np.float32) * 0.8 + 0.1),
             "i": lambda *shape: library.tensor(rng.integers(0, 2, shape)),
             "b": lambda *shape: library.tensor(rng.random(shape) > 0.5),
+            "c": lambda *shape: library.tensor((rng.random(shape) + 1j * rng.random(shape)).astype(np.complex64)),
             "s": symmetric,
         }
         return eval(f"({self.text},)", makers)  # type: ignore[no-any-return]

@@ -133,7 +133,7 @@ def test_tensors_of_different_shape() -> None:
         ([{"a": object()}], ["got object at sample['a'] in sample at position 0", "collate_fn="]),
         ([np.array(["text"])], ["dtype <U4"]),
         ([np.array([object()])], ["dtype object"]),
-        ([np.zeros(2), np.zeros(2, complex)], ["dtype complex128 in sample at position 1"]),
+        ([np.zeros(2), np.zeros(2, np.longdouble)], ["dtype float128 in sample at position 1"]),
     ],
 )
 def test_what_cannot_be_a_batch(batch: list[Any], words: list[str]) -> None:

@@ -527,3 +527,13 @@ def test_synchronize_starts_what_was_only_recorded(wait: Callable[[], None]) -> 
     wait()
     assert calque.stats().flushes == before + 1 and not any(calque.stats().queues.values())
     assert y.sum().item() == 300.0**3
+
+
+def test_an_error_is_raised_once_whichever_of_its_values_is_read() -> None:
+    """The index is part of the program that fails, and is kept, but never read."""
+    x, index = calque.zeros(2, 3), calque.zeros(2, 3, dtype=calque.int64) - 1000
+    x.scatter_(0, index, calque.ones(2, 3))
+    with pytest.raises(IndexError, match="index -1000"):
+        x.tolist()
+    calque.synchronize()
+    assert index.shape == (2, 3)

@@ -15,7 +15,7 @@ INDICES = [
     ([0, 1], slice(None), [3, 1]), (slice(None), [0, 2], [1, 1]), (slice(None), [[0], [2]], [1, 3]), X > 5, (X[:, :, 0] > 3),
     (slice(None), X[0, :, 0] > 3), (0, X[0, :, 0] > 3, slice(1, 3)), (slice(1, 2), ..., [0, 2]), (None, [1], None, slice(None)),
     True, (), ...,
-    np.int64(1), (slice(None), np.array([0, -1])), (X[:, 0, 0] > 3, 1), [[0, 1], [1, 1]], (0, [1], 2),
+    np.int64(1), (slice(None), np.array([0, -1])), (X[:, 0, 0] > 3, 1), ([[0, 1], [1, 1]],), (0, [1], 2),
 ]  # fmt: skip
 
 
@@ -102,3 +102,11 @@ def test_masks_and_positions() -> None:
     assert x.tolist() == [[1.0, 7.0], [8.0, 4.0]]
     x.index_put_((calque.tensor([0, 0]), calque.tensor([1, 1])), calque.tensor([1.0, 1.0]), accumulate=True)
     assert x[0].tolist() == [1.0, 9.0]
+
+
+def test_a_short_list_of_sequences_is_a_tuple() -> None:
+    x = calque.arange(24).view(2, 3, 4)
+    rows, columns = calque.tensor([0, 1]), calque.tensor([1, 2])
+    assert x[[rows, columns]].tolist() == x[rows, columns].tolist() == x[[[0, 1], [1, 2]]].tolist()
+    x[[rows, columns]] = 0
+    assert x[0, 1].tolist() == x[1, 2].tolist() == [0] * 4 and x[0, 0].tolist() == [0, 1, 2, 3]

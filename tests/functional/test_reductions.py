@@ -139,7 +139,7 @@ def test_messages() -> None:
         (lambda: x.kthvalue(0), "1 <= k <= 3"),
         (lambda: x.quantile(1.5), r"range \[0, 1\]"),
         (lambda: x.quantile(0.5, interpolation="cubic"), "linear, lower"),
-        (lambda: x.norm("odd"), "number or 'fro'"),
+        (lambda: x.norm("odd"), "number, 'fro' or 'nuc'"),
         (lambda: calque.bincount(calque.tensor([1, -2])), "got -2 at position 1"),
         (lambda: x.long().histc(), "floating dtype"),
         (lambda: x.sum_to_size(5), r"not expandable"),

@@ -232,7 +232,8 @@ def look(result: Any, depth: int = 0) -> None:
 def leak(error: BaseException, call: Call) -> bool:
     """Whether the error is not one that a user should see."""
     text = str(error.args[0] if isinstance(error, KeyError) and error.args else error)
-    if "bug of Calque" in text or isinstance(error, (AssertionError, RecursionError)) and "infinitely" not in text:
+    of_python = isinstance(error, (AssertionError, RecursionError)) and not isinstance(error, CalqueError)
+    if "bug of Calque" in text or of_python and "infinitely" not in text:
         return True
     if isinstance(error, CalqueError) or text.startswith("["):
         return False

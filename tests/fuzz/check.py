@@ -1,5 +1,5 @@
 """Run a random program in several ways and compare: every operation at once by the reference interpreter, and lazily by the CPU backend with
-fusion and memory reuse on and off."""
+fusion and memory reuse on and off, and with all programs or every other one interpreted (`backend/ref/quick.py`)."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import contextlib
 import warnings
 from collections.abc import Iterator
 from functools import partial
+from itertools import cycle, repeat
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,8 @@ import numpy as np
 import calque
 import calque.nn.functional
 from calque.base.config import settings
-from calque.run import dispatch, pipeline, recorder, trie
+from calque.run import pipeline, recorder, trie
+from calque.run.dispatch import Plan
 from tests.fuzz.pool import EPS, Value, array_of
 from tests.fuzz.programs import Machine
 
@@ -27,19 +29,21 @@ def forget() -> None:
 
 
 @contextlib.contextmanager
-def mode(backend: str = "cpu", *, fusion: bool = True, reuse: bool = True) -> Iterator[None]:
-    """Run on a backend, compiling every program at once (nothing is interpreted because it is small)."""
+def mode(backend: str = "cpu", *, fusion: bool = True, reuse: bool = True, interpreted: str = "") -> Iterator[None]:
+    """Run on a backend, compiling every program at once (nothing is interpreted because it is small), or with programs `interpreted`: "all", or
+    "every other" one."""
     original = pipeline.compile_program
-    saved = settings.backend, original, dispatch.INTERPRET_WORK
+    saved = settings.backend, original, Plan.patience
+    turns = {"": repeat(0), "all": repeat(1 << 30), "every other": cycle((1 << 30, 0))}[interpreted]
+    Plan.patience = lambda plan: next(turns)  # type: ignore[method-assign]
     forget()
     settings.backend = backend
     pipeline.compile_program = partial(original, fusion=fusion, reuse=reuse)  # type: ignore[assignment]
-    dispatch.INTERPRET_WORK = 0
     try:
         yield
     finally:
         forget()
-        settings.backend, pipeline.compile_program, dispatch.INTERPRET_WORK = saved  # type: ignore[assignment]
+        settings.backend, pipeline.compile_program, Plan.patience = saved  # type: ignore[assignment,method-assign]
 
 
 def flush() -> None:
@@ -101,6 +105,8 @@ def difference(a: Any, b: Any, allowed: float, exact: bool) -> str:
 WAYS: dict[str, dict[str, Any]] = {
     "cpu": {},
     "cpu without fusion and reuse": {"fusion": False, "reuse": False},
+    "interpreted": {"interpreted": "all"},
+    "every other program interpreted": {"interpreted": "every other"},
 }
 
 

@@ -13,6 +13,7 @@ import json
 import random
 import tempfile
 import tracemalloc
+from argparse import Namespace
 from collections import OrderedDict
 from contextlib import contextmanager
 from pathlib import Path
@@ -38,7 +39,7 @@ def text(rng: random.Random) -> str:
 
 def leaf(rng: random.Random) -> Any:
     """A value without parts."""
-    kind = rng.randint(0, 7)
+    kind = rng.randint(0, 8)
     shape = tuple(rng.randint(0, 3) for _ in range(rng.randint(0, 3)))
     array = np.array(rng.choices(range(2), k=int(np.prod(shape)))).reshape(shape).astype(rng.choice(DTYPES))
     if kind == 0:
@@ -47,6 +48,9 @@ def leaf(rng: random.Random) -> Any:
         return array
     if kind == 2:
         return np.float32(rng.random())
+    if kind == 8:
+        number = rng.randint(0, 9)
+        return rng.choice((1j, calque.Size((2, 3)), calque.float32, Namespace(lr=rng.random(), name=text(rng)), {number}, Path(f"a/{number}")))
     if kind == 3:
         return rng.randbytes(rng.randint(0, 20))
     return text(rng) if kind == 4 else rng.choice((None, True, False)) if kind == 5 else rng.choice(NUMBERS) if kind == 6 else rng.uniform(-1e9, 1e9)
@@ -90,7 +94,7 @@ def same(a: Any, b: Any) -> bool:
         return a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
     if isinstance(a, dict):
         return len(a) == len(b) and all(same(x, y) for x, y in zip(a.items(), b.items(), strict=True))
-    if isinstance(a, list | tuple):
+    if isinstance(a, list | tuple) and type(a) is not calque.Size:
         return len(a) == len(b) and all(same(x, y) for x, y in zip(a, b, strict=True))
     return repr(a) == repr(b)
 

@@ -281,6 +281,31 @@ WITHOUT: dict[str, str] = {
             cpu cuda pin_memory register_hook register_post_accumulate_grad_hook requires_grad_ resize_ retain_grad set_ to
             backward
             """,
+        "compared on the samples of PyTorch's operator database, with gradients: see tests/oracle/opinfo.py": """
+            adaptive_avg_pool3d adaptive_max_pool3d alias_copy as_strided_copy as_strided_scatter avg_pool3d cdouble cfloat
+            cholesky_ex cholesky_inverse cholesky_solve complex conj_physical constant_pad_nd conv_transpose3d ctc_loss
+            cumulative_trapezoid diagonal_copy eig eigvals expand_copy fill fractional_max_pool2d fractional_max_pool3d frexp
+            gradient grid_sample grid_sampler_2d grid_sampler_3d householder_product i0 i0_ imag index_reduce index_reduce_ inv_ex
+            istft linear_cross_entropy lu lu_factor lu_factor_ex lu_solve lu_unpack matrix_exp max_pool3d max_unpool1d
+            max_unpool2d max_unpool3d multilabel_margin_loss mvlgamma mvlgamma_ narrow_copy native_batch_norm native_group_norm
+            native_layer_norm nextafter nextafter_ orgqr ormqr pca_lowrank permute_copy polar polygamma polygamma_ renorm renorm_
+            resolve_conj resolve_neg segment_reduce solve_ex solve_triangular split_with_sizes_copy squeeze_copy stft svd_lowrank
+            t_copy tensorinv tensorsolve transpose_copy triangular_solve unbind_copy unfold_copy unsafe_chunk unsafe_split
+            unsqueeze_copy vander view_as_complex view_as_real view_copy
+            """,
+        "random as well": """
+            binomial cauchy_ geometric_ log_normal_ poisson
+            """,
+        "has no gradient, or only of some operands, or is no function of tensors alone": """
+            apply_ bartlett_window blackman_window detach_copy dim_order empty_permuted empty_strided geqrf hamming_window
+            hann_window histogram histogramdd is_same_size kaiser_window ldl_factor ldl_factor_ex ldl_solve map2_
+            new_empty_strided nonzero_static range resize_as_ share_memory_ unravel_index vmap igamma igamma_ igammac igammac_
+            """,
+        "no row yet, and not in the operator database under this name: values alone are tested, or the function that it is made of": """
+            adaptive_max_pool1d_with_indices adaptive_max_pool2d_with_indices adaptive_max_pool3d_with_indices affine_grid
+            conv_tbc fractional_max_pool2d_with_indices fractional_max_pool3d_with_indices grid_sampler lp_pool3d
+            max_pool3d_with_indices native_channel_shuffle select_copy slice_copy split_copy unsafe_split_with_sizes
+            """,
         "of the library, not of tensors": """
             are_deterministic_algorithms_enabled compile get_autocast_dtype get_default_device get_default_dtype
             get_float32_matmul_precision get_num_threads get_rng_state initial_seed is_autocast_enabled

@@ -33,6 +33,13 @@ CALLS = (
     "x.clone().mul_(2)", "x.clone(memory_format={})[..., :1]", "x.clone().view(-1)", "x.clone().flatten()",
     "T.empty(2, 3, 2, 2, memory_format={}).zero_()", "x.clone().as_strided((2,), (1,))", "x.contiguous(memory_format={}).sum(0)",
     "T.zeros_like(x.to(memory_format={})).t_()", "x.clone().numpy().sum()", "x.to(x.double())",
+    "x + 1", "x * x", "T.relu(x)", "T.sin(x) + x", "x / 2 - x.to(memory_format={})", "T.where(x > 1, x, 0.0)", "x.clamp(0, 2)", "x > 1", "x ** 2",
+    "x.double() + x", "x + x[:1]", "x.to(memory_format={}) * 2 + x", "T.maximum(x, x.abs())", "T.nn.functional.gelu(x)", "x.add(x, alpha=2)",
+    "x.exp().clone(memory_format={})", "-x", "x.neg().T", "T.lerp(x, x * 2, 0.5)", "T.addcmul(x, x, x)", "(x + 1).add_(x)",
+    "(x * 2).mul_(3).view(-1)",
+    "x.transpose(0, -1).sigmoid().transpose(0, -1) if x.dim() else x.sigmoid()", "T.nn.functional.dropout(x, 0.0)", "T.nn.functional.silu(x)",
+    "x.square() + x.new_ones(x.shape[-1:])", "T.empty_like(x).copy_(x) * x", "(x + 1).sum(0)", "x.floor_divide(2)",
+    "(x > 1) & (x < 2)", "x.half() + x", "1 - x", "(x + 1).masked_fill(x > 1, 0.0)",
 )  # fmt: skip
 
 
@@ -54,7 +61,7 @@ def case(seed: int) -> Case:
         "if hasattr(y, 'stride') and y.numel():",
         "    out += [y.is_contiguous()] + [y.is_contiguous(memory_format=f) for f in (T.channels_last, T.channels_last_3d, T.contiguous_format)]",
     ]  # fmt: skip
-    if rng.integers(3) == 0 and ".detach" not in call and "_(" not in call and "numpy" not in call:
+    if rng.integers(3) == 0 and ".detach" not in call and "_(" not in call and "numpy" not in call and "floor_divide" not in call:
         lines.insert(0, "g = x.detach().requires_grad_()\nx = g")
         lines += ["if y.requires_grad:", "    (y * y).sum().backward()", "    out += [g.grad]"]
     return Case("\n".join(lines), {"x": operand})

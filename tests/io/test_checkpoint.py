@@ -14,7 +14,7 @@ import pytest
 import safetensors.numpy
 
 import calque
-from calque.base.errors import CheckpointError, DTypeError
+from calque.base.errors import CheckpointError
 from calque.io import load, save
 
 DTYPES = ["bool", "uint8", "int8", "int16", "int32", "int64", "float16", "bfloat16", "float32", "float64"]
@@ -128,8 +128,7 @@ def test_arrays_of_unusual_types_stay_arrays(tmp_path: Path) -> None:
     found = load(tmp_path / "a")
     assert found["u"].dtype == np.uint16 and found["f8"].dtype == ml_dtypes.float8_e5m2
     safetensors.numpy.save_file({"layer.u": np.arange(3, dtype=np.uint16)}, tmp_path / "foreign")
-    with pytest.raises(DTypeError, match=r"an element type that Calque has, got uint16 for tensor 'layer.u'; convert it"):
-        load(tmp_path / "foreign")
+    assert load(tmp_path / "foreign")["layer.u"].dtype is calque.uint16
 
 
 class Model:
@@ -144,8 +143,8 @@ def test_wrong_arguments(tmp_path: Path) -> None:
         save({}, 3)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="expected a path or a binary file, got NoneType"):
         load(None)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="weights_only=True, got False; Calque never executes code"):
-        load(tmp_path / "a", weights_only=False)
+    with pytest.raises(ValueError, match="expected format='safetensors' or 'pt', got 'pickle'"):
+        save({}, tmp_path / "a", format="pickle")
     assert list(tmp_path.iterdir()) == []
 
 

@@ -40,7 +40,7 @@ def test_a_refused_write_leaves_permissions_too(tmp_path: Path) -> None:
     calque.save(1, path)
     path.chmod(0o640)
     with pytest.raises(TypeError):
-        calque.save({3}, path)
+        calque.save(object(), path)
     assert mode(path) == 0o640 and calque.load(path) == 1
 
 

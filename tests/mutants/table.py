@@ -331,8 +331,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "tanh: 1 + y^2",
         "calque/ops/elementwise.py",
-        "Vjp(lambda F, g, c: g * (1 - c.out * c.out), (-1,)))",
-        "Vjp(lambda F, g, c: g * (1 + c.out * c.out), (-1,)))",
+        "np.tanh, Vjp(lambda F, g, c: g * (1 - c.out * c.out), (-1,))",
+        "np.tanh, Vjp(lambda F, g, c: g * (1 + c.out * c.out), (-1,))",
         GRAD,
     ),
     Mutant(

@@ -278,7 +278,7 @@ def test_conversion_keeps_identity() -> None:
     assert net.norm.num_batches_tracked.dtype == calque.int64
     assert net.to(calque.float32).norm.running_mean.dtype == calque.float32
     assert net.half().second.bias.dtype == calque.float16
-    with pytest.raises(DTypeError, match="only accepts floating point dtypes"):
+    with pytest.raises(DTypeError, match="only accepts floating point or complex dtypes"):
         net.to(calque.int64)
 
 

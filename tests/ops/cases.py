@@ -42,6 +42,8 @@ def operands(op: OpDef, sample: Sample, dtype: DType, rng: np.random.Generator) 
             kind: Any = np.bool_ if op.name == "where" else np.int64
         elif dtype.is_floating_point:
             values, kind = rng.uniform(sample.low, sample.high, shape), dtype.np
+        elif dtype.is_complex:
+            values, kind = rng.uniform(sample.low, sample.high, shape) + 1j * rng.uniform(sample.low, sample.high, shape), dtype.np
         elif dtype is bool_:
             values, kind = rng.integers(0, 2, shape), np.bool_
         else:

@@ -317,3 +317,10 @@ def test_one_cycle_ends() -> None:
         schedule.step()
     short = S.OneCycleLR(optimizer_of(), 0.1, 1, pct_start=1.0)  # a cycle of one step starts at its peak
     assert short.get_last_lr() == [0.1]
+
+
+@pytest.mark.parametrize("sizes", [{"step_size_up": 0}, {"step_size_up": 2, "step_size_down": -2}])
+def test_a_cycle_of_no_steps_is_refused(sizes: dict[str, int]) -> None:
+    optimizer = calque.optim.SGD([calque.zeros(1, requires_grad=True)], lr=0.1, momentum=0.9)
+    with pytest.raises(ValueError, match=r"\[CyclicLR\] expected step_size_up > 0"):
+        calque.optim.lr_scheduler.CyclicLR(optimizer, 0.1, 1.0, **sizes)

@@ -11,6 +11,8 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
+from calque.compat.face import face
+
 PAGE = Path(__file__).parents[2] / "docs" / "missing-names.md"
 MODULES = (
     "torch", "torch.Tensor", "torch.nn", "torch.nn.functional", "torch.nn.init", "torch.nn.utils", "torch.linalg", "torch.fft", "torch.special",
@@ -40,15 +42,11 @@ def public(module: Any, whole: bool) -> list[str]:
     )
 
 
-def find(path: str, root: str) -> Any:
-    """`torch.nn.init` below the package `root`; None if there is nothing of that name."""
-    parts = path.split(".")[1:]
-    found: Any = importlib.import_module(root)
-    for k, part in enumerate(parts):
-        try:
-            found = getattr(found, part) if hasattr(found, part) else importlib.import_module(".".join([root, *parts[: k + 1]]))
-        except ImportError:
-            return None
+def find(path: str, root: Any) -> Any:
+    """`torch.nn.init` below the module `root`; None if there is nothing of that name."""
+    found = root
+    for part in path.split(".")[1:]:
+        found = getattr(found, part, None)
     return found
 
 
@@ -56,7 +54,7 @@ def missing() -> dict[str, tuple[list[str], list[str]]]:
     """Module -> (all public names, those that are missing here)."""
     out = {}
     for path in MODULES:
-        theirs, ours = find(path, "torch"), find(path, "calque")
+        theirs, ours = find(path, importlib.import_module("torch")), find(path, face("torch"))
         names = public(theirs, path == "torch" or inspect.isclass(theirs))
         out[path] = (names, [name for name in names if ours is None or not hasattr(ours, name)])
     return out

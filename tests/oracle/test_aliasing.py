@@ -166,11 +166,7 @@ class Program:
             self.pairs.append((new_a, function(b)))
         elif what < 0.6:
             function = self.arithmetic_step(a)
-            new = function(a)
-            # Results of arithmetic are always contiguous in Calque; PyTorch keeps the strides of its operands.
-            self.pairs.append(
-                (new if new.is_contiguous() or new is a else new.clone(memory_format=torch.contiguous_format), function(b))
-            )
+            self.pairs.append((function(a), function(b)))
         elif what < 0.92:
             if overlaps(tuple(a.shape), tuple(a.stride())):
                 return

@@ -88,6 +88,17 @@ MORE: dict[str, Call] = {
     "read at an index": lambda m, x, r, i: (x[i], x[:, i], x[i, i], x[[0, 2]], x[..., None, 0], x[1:, i]),
     "written at an index": lambda m, x, r, i: [written(x, k, v) for k, v in ((i, 1.0), (x > 0, 0.0), ((slice(None), i), x), ((i, i), r), (0, r))],
     "attention": lambda m, x, r, i: m.nn.functional.scaled_dot_product_attention(x[None], x[None], x[None], is_causal=True),
+    "complex numbers": lambda m, x, y, i: (
+        m.view_as_real(m.complex(x, x)), m.view_as_real(m.polar(m.abs(x), x)), m.imag(m.conj_physical(m.complex(x, x))),
+        m.real(m.resolve_conj(m.resolve_neg(m.complex(x, x)))), m.imag(m.view_as_complex(m.stack([x, x * 2], -1))),
+        x * m.is_complex(x), x * m.is_conj(x), x * m.is_neg(x),
+    ),
+    "written": lambda m, x, y, i: (
+        m.arccos_(x / 9), m.arccosh_(m.abs(x) + 1), m.arcsin_(x / 9), m.arcsinh_(x / 9), m.arctan_(x / 9), m.arctanh_(x / 9), m.fix_(x.clone()),
+        m.clamp_max_(x.clone(), 1.0), m.clamp_min_(x.clone(), 1.0), m.clip_(x.clone(), 0.0, 1.0), m.negative_(x.clone()), m.detach_(x.clone()),
+        m.fill_(x.clone(), 2.0), m.zero_(x.clone()), m.resize_(x.clone(), (2, 6)), m.index_put_(x.clone(), (i,), y), m.gcd_(i * 4, i + 2),
+        m.lcm_(i + 1, i + 2), m.addmv_(x[:, 0].clone(), x, y),
+    ),
 }  # fmt: skip
 # Functions that make no tensor of a tensor: they make one of data, ask, set, or count.
 ELSEWHERE = (

@@ -84,3 +84,22 @@ def test_a_frame_of_pandas() -> None:
         assert "pandas.DataFrame" in str(caught.value) and len(str(caught.value)) < 400 and "1.0" not in str(caught.value)
     with pytest.raises(TypeError, match=r"got pandas.DataFrame of shape \(1000, 6\) .*with str 'abc' at index \[0, 5\]; convert it with"):
         calque.tensor(named)
+
+
+@pytest.mark.filterwarnings("ignore:__array_wrap__ must accept")  # PyTorch's
+def test_numpy_functions_and_capsules_of_both() -> None:
+    """What NumPy's functions make of tensors, and memory that goes from one to the other and back."""
+
+    for f in (
+        lambda m, t: np.add(t, t), lambda m, t: np.sin(t), lambda m, t: np.less(t, 2), lambda m, t: np.argmax(t), lambda m, t: np.clip(t, 0, 2),
+        lambda m, t: np.cumsum(t), lambda m, t: np.add.reduce(t), lambda m, t: np.matmul(m.ones(2, 3), t), lambda m, t: np.sqrt(t.sum()),
+        lambda m, t: np.multiply(np.ones(3), t), lambda m, t: np.modf(t)[0], lambda m, t: np.power(t, 2), lambda m, t: np.sort(t),
+    ):  # fmt: skip
+        ours, theirs = f(calque, calque.tensor([1.0, 2.0, 3.0])), f(torch, torch.tensor([1.0, 2.0, 3.0]))
+        assert type(ours).__name__ == type(theirs).__name__ and str(ours.dtype) == str(theirs.dtype) and np.allclose(ours, theirs)
+    for name in ("bool", "uint8", "int64", "float16", "bfloat16", "float32", "complex64", "uint16", "uint64", "float8_e4m3fn",
+                 "float8_e5m2", "float8_e8m0fnu"):  # fmt: skip
+        t = torch.tensor([1.0, 2.0, 4.0]).to(getattr(torch, name))
+        ours = calque.from_dlpack(t)
+        assert repr(ours.dtype) == repr(t.dtype) and ours.data_ptr() == t.data_ptr() and torch.from_dlpack(ours).data_ptr() == t.data_ptr()
+        assert torch.equal(torch.from_dlpack(ours).view(torch.uint8), t.view(torch.uint8))

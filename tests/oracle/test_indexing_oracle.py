@@ -181,3 +181,39 @@ def test_named_functions(name: str, rng: np.random.Generator) -> None:
     assert results[0][0].shape == results[1][0].shape
     assert np.allclose(results[0][0], results[1][0])
     assert np.allclose(results[0][1], results[1][1])
+
+
+def listed(lib: Any) -> dict[str, Any]:
+    """Lists as an index: of some PyTorch makes a tuple, of others an array."""
+    t = lib.tensor
+    return {
+        "tensors": [t([0, 1]), t([1, 2])],
+        "numbers in tensors": [t(0), t(2)],
+        "one tensor": [t([1, 0])],
+        "masks": [t([True, False]), t([True, False, True])],
+        "lists": [[0, 1], [1, 0]],
+        "a number and a list": [0, [1, 2]],
+        "one list": [[0, 1]],
+        "two levels": [[[0, 1], [1, 0]]],
+        "arrays": [np.array([0, 1]), np.array([1, 0])],
+        "ranges": [range(2), range(2)],
+        "numbers": [1, 0, 1],
+        "truth values": [True, False],
+        "a slice": [slice(None), 1],
+        "a new dim": [None, 0],
+        "long": [[0]] * 32,
+    }
+
+
+@pytest.mark.filterwarnings("ignore:Using a non-tuple sequence:UserWarning")
+@pytest.mark.parametrize("name", listed(calque))
+def test_lists_are_tuples_where_they_are_in_pytorch(name: str) -> None:
+    base = np.arange(24.0).reshape(2, 3, 4)
+    read, written = {}, {}
+    for lib in (calque, torch):
+        x = lib.tensor(base)
+        read[lib] = x[listed(lib)[name]].numpy().copy()
+        x[listed(lib)[name]] = -1.0
+        written[lib] = x.numpy()
+    np.testing.assert_array_equal(read[calque], read[torch], strict=True)
+    np.testing.assert_array_equal(written[calque], written[torch], strict=True)

@@ -43,16 +43,12 @@ PLACES = [
 
 # Parameters that nothing here has a use for, wherever they are: refused as unknown keywords, with the function's own parameters in the text.
 NOWHERE = {
-    "out": "results are assigned; `out=` is refused in these words (decision 0014), except where tensors are made",
+    "out": "functions that take it do so in the frame that users call (calque/run/outputs.py), which shows the parameters of what it calls",
     "out_dtype": "PyTorch offers it on CUDA alone",
     "names": "named tensors are not offered",
     "cudnn_enabled": "there is no cuDNN",
     "cudnn_enable": "there is no cuDNN",
-    "pickle_module": "nothing is pickled (decision 0008)",
-    "pickle_protocol": "nothing is pickled (decision 0008)",
-    "_use_new_zipfile_serialization": "there is one format",
     "_disable_byteorder_record": "there is one byte order",
-    "mmap": "files are mapped where that is quicker",
     "scalar": "names of PyTorch's overloads for numbers, which go by position",
     "scalar1": "as `scalar`",
     "scalar2": "as `scalar`",
@@ -77,7 +73,6 @@ DIFFERENT = {
     "Tensor.norm": "dtype by name alone",
     "Tensor.set_": "takes a tensor; as_strided() says offset and strides",
     "Tensor.requires_grad_": "the stub says `mode`, PyTorch takes `requires_grad`",
-    "nn.UninitializedParameter": "is made by lazy layers",
     "amp.GradScaler": "there is no CUDA to be the default",
     "Tensor.to": "another tensor goes by position",
     "linalg.matrix_power": "PyTorch takes `input`, whatever it documents",

@@ -171,3 +171,19 @@ def test_a_loop_that_does_not_repeat_is_told_of_once_and_counted() -> None:
     (causes,) = [causes for (_, line), causes in calque.stats().unrepeated.items() if Path(line.rsplit(":", 1)[0]) == Path(__file__)]
     assert sum(causes.values()) == 6
     assert "does not repeat" in repr(calque.stats())
+
+
+def test_what_comes_again_and_was_not_kept_is_not_counted_as_new() -> None:
+    trie.forget()
+
+    def turn(n: int) -> None:
+        x = calque.full((3,), 0.5)
+        for k in range(20):
+            x = calque.sin(x) if (n >> (k % 5)) & 1 else calque.cos(x)
+        x.sum().item()
+
+    for _ in range(3):
+        for n in range(20):
+            turn(n)
+    found = [causes for (_, line), causes in calque.stats().unrepeated.items() if line.startswith(__file__)]
+    assert [sum(causes.values()) for causes in found] == [20]

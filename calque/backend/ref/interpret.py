@@ -59,7 +59,7 @@ def last_uses(program: Program) -> list[int]:
 
 def number_as_array(value: Number, dtype: DType) -> Array:
     """A Python number as a 0-d array of `dtype`."""
-    return np.asarray(int(value) if dtype.category == 1 else value).astype(dtype.np)
+    return dtype.encode(np.asarray(int(value) if dtype.category == 1 else value))
 
 
 def _leaf(node: Node, inputs: Sequence[Array], scalars: Sequence[Number]) -> Array:
@@ -84,4 +84,4 @@ def _apply(node: Node, operands: Sequence[Any]) -> Array:
     result = np.asarray(op.ref(*operands, *node.attrs))
     if result.shape != tuple(node.shape):
         raise VerificationError(f"[interpret] expected {op.name} to give shape {node.shape}, its reference gives {result.shape}")
-    return result.astype(node.dtype.np, order="C", copy=False)
+    return np.asarray(node.dtype.encode(result), order="C")

@@ -10,7 +10,7 @@ from calque import functional as T
 from calque.base.errors import ArgumentError, ShapeError
 from calque.base.text import shown
 from calque.functional.blame import signed
-from calque.functional.common import cast
+from calque.functional.common import cast, require_real, row_major
 from calque.functional.options import fill_number
 from calque.functional.precision import lower_precision
 from calque.functional.writing import old_value, write_back
@@ -164,7 +164,7 @@ def rrelu(input: Tensor, lower: float = 1 / 8, upper: float = 1 / 3, training: b
     slope: Any = (lower + upper) / 2
     if training:
         slope = T.rand_like(input.detach()) * (upper - lower) + lower
-    x = _operand(input, inplace)
+    x = row_major(_operand(input, inplace))
     return _result("rrelu", input, _where_below(x, 0.0, x * slope, x), inplace)
 
 
@@ -263,7 +263,7 @@ def logsigmoid(input: Tensor) -> Tensor:
         return (cast(wide(g) * T.sigmoid(-wide(saved.inputs[0])), g._layout.dtype),)
 
     return with_gradient(  # type: ignore[no-any-return]
-        "LogSigmoidBackward0", lambda x: (_once(lambda w: -_relu(-w) - T.log1p(T.exp(-T.abs(w))), x),), backward, (input,)
+        "LogSigmoidBackward0", lambda x: (_once(lambda w: -_relu(-w) - T.log1p(T.exp(-T.abs(w))), x),), backward, (row_major(input),)
     )
 
 
@@ -300,6 +300,7 @@ def softshrink(input: Tensor, lambd: float = 0.5) -> Tensor:
 
 
 def _where_below_abs(x: Tensor, bound: float, above: Tensor) -> Tensor:
+    require_real("shrink", x)
     return choose(T.le(T.abs(x.detach()), bound), 0.0, above, x._layout.dtype)
 
 
@@ -315,6 +316,7 @@ def hardswish(input: Tensor, inplace: bool = False) -> Tensor:
 
 def glu(input: Tensor, dim: int = -1) -> Tensor:
     """First half times sigmoid of the second half along `dim`: (*, 2 n, *) -> (*, n, *)."""
+    require_real("glu", input)
     if input._layout.ndim == 0:
         raise ShapeError("[glu] expected at least one dimension, got a 0-d tensor: glu does not support 0-dimensional tensors")
     d = one_dim(input, dim, "glu")

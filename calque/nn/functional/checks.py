@@ -14,9 +14,12 @@ from calque.base.text import shown
 from calque.functional.checks import Within, known_values, peek
 from calque.functional.common import cast, prim
 from calque.nn.functional.rows import choose, positions
+from calque.ops.index import outside_code
+from calque.ops.opdef import get
 from calque.run.recorder import add_check, local
-from calque.tensor import Tensor, slot_of, wrap
+from calque.tensor import Tensor, record, slot_of, wrap
 
+OUTSIDE = get("outside")
 SMALL = 1 << 20  # elements; larger values are checked inside the program, by compiled code
 _FEW = 256  # behind a program that has used all caches, what NumPy's `max` loads costs more than looking at so many
 _INT64 = np.dtype(np.int64)
@@ -54,12 +57,14 @@ def check_indices(t: Tensor, size: int, skip: int | None, error: Callable[[tuple
             raise error(_place(bad, shape), value)
         return bool(none_skipped)
     index = cast(wrap(t._storage, t._layout), dt.int64)
-    wrong = T.logical_or(index < 0, index >= size)
-    if skip is not None:
-        wrong = T.logical_and(wrong, index != skip)
-    clipped = T.minimum(T.maximum(index, _integer(-(1 << 31))), _integer((1 << 31) - 1))
-    code = positions(shape) * (1 << 32) + (clipped + (1 << 31))
-    _record(wrong, code, shape, lambda c: error(_place(c >> 32, shape), (c & 0xFFFFFFFF) - (1 << 31)))
+    code = record(OUTSIDE, (index, positions(shape)), (size, skip), row_major=True)
+    worst = prim("amax", code, tuple(range(len(shape))), False) if shape else code
+
+    def from_code(c: int) -> Exception:
+        place, value = outside_code(c)
+        return error(_place(place, shape), value)
+
+    add_check(slot_of(local.state.trace, worst), from_code)
     return False
 
 

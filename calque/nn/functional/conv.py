@@ -15,6 +15,7 @@ from calque.base.shapes import listed
 from calque.base.text import shown
 from calque.functional.precision import lower_precision
 from calque.nn.functional.checks import channels_last, require_dtype
+from calque.nn.functional.integers import convolved, transposed
 from calque.nn.functional.padding import pad
 from calque.ops.opdef import get
 from calque.tensor import Tensor, record
@@ -103,12 +104,20 @@ def _convolve(op: str, n: int, x: Tensor, w: Tensor, bias: Any, stride: Any, pad
         x = pad(x, [side for e in reversed(extra) for side in (0, e)])
     if n == 1:
         strides, before, dilations = (1, *strides), (0, *before), (1, *dilations)
-        y = T.squeeze(record(CONV, (T.unsqueeze(x, 2), T.unsqueeze(w, 2)), (strides, before, dilations, groups)), 2)
+        y = T.squeeze(_contracted(T.unsqueeze(x, 2), T.unsqueeze(w, 2), (strides, before, dilations, groups)), 2)
     else:
-        y = record(CONV, (x, w), (strides, before, dilations, groups))
+        y = _contracted(x, w, (strides, before, dilations, groups))
     if bias is not None:
         y = y + T.reshape(bias, (1, -1, *(1,) * n))
     return T.squeeze(y, 0) if single else y
+
+
+def _contracted(x: Tensor, w: Tensor, geometry: tuple[Any, ...]) -> Tensor:
+    return record(CONV, (x, w), geometry) if x._layout.dtype.category != 1 else convolved(x, w, *geometry)
+
+
+def _contracted_input(x: Tensor, w: Tensor, geometry: tuple[Any, ...]) -> Tensor:
+    return record(CONV_INPUT, (x, w), geometry) if x._layout.dtype.category != 1 else transposed(x, w, *geometry)
 
 
 def _check_ranks(op: str, n: int, x: Tensor, w: Tensor) -> None:
@@ -218,9 +227,9 @@ def _transpose(
         raise ShapeError(f"[{op}] expected a positive output size, got {out} from input {shape}; use less padding")
     if n == 1:
         geometry = ((1, *out), (1, *strides), (0, *before), (1, *dilations), groups)
-        y = T.squeeze(record(CONV_INPUT, (T.unsqueeze(x, 2), T.unsqueeze(w, 2)), geometry), 2)
+        y = T.squeeze(_contracted_input(T.unsqueeze(x, 2), T.unsqueeze(w, 2), geometry), 2)
     else:
-        y = record(CONV_INPUT, (x, w), (out, strides, before, dilations, groups))
+        y = _contracted_input(x, w, (out, strides, before, dilations, groups))
     return y if bias is None else y + T.reshape(bias, (1, -1, *(1,) * n))
 
 

@@ -10,10 +10,11 @@ from calque import functional as T
 from calque.base import dtypes as dt
 from calque.base.config import settings
 from calque.base.errors import ArgumentError, DTypeError, ShapeError
-from calque.functional.common import cast, linked
+from calque.functional.common import cast, linked, require_real
 from calque.functional.precision import full_precision
 from calque.nn.functional.checks import bad_label, check_indices, reduced
 from calque.nn.functional.legacy import legacy_reduction
+from calque.nn.functional.linear import linear
 from calque.nn.functional.rows import GATHER, SELECT_ROWS, choose, largest, positions, powers, total, wide
 from calque.nn.functional.softmax import log_softmax
 from calque.nn.gradient import Saved, with_gradient
@@ -22,7 +23,7 @@ from calque.run.source import warn_user
 from calque.run.versions import version_of
 from calque.tensor import Tensor, record
 
-__all__ = ["cross_entropy", "nll_loss"]
+__all__ = ["cross_entropy", "linear_cross_entropy", "nll_loss"]
 
 _REDUCTIONS = ("none", "mean", "sum")
 _told: set[str] = set()
@@ -208,6 +209,35 @@ def cross_entropy(
     return with_gradient("CrossEntropyLossBackward0", node.forward, node.backward, (input,))  # type: ignore[no-any-return]
 
 
+def linear_cross_entropy(
+    input: Tensor,
+    linear_weight: Tensor,
+    target: Tensor,
+    *,
+    linear_bias: Tensor | None = None,
+    weight: Tensor | None = None,
+    reduction: str = "mean",
+    ignore_index: int | None = None,
+    label_smoothing: float = 0.0,
+    options: Any = None,
+) -> Tensor:
+    """`cross_entropy(linear(input, linear_weight, linear_bias), target, ...)`: (N, F) or (F), (C, *, F), (N, *) labels -> scalar.
+
+    options: how PyTorch cuts the batch to save memory; the result does not depend on it, and nothing is cut here.
+
+    >>> import calque
+    >>> calque.nn.functional.linear_cross_entropy(calque.ones(2, 3), calque.zeros(4, 3), calque.tensor([0, 3]))
+    tensor(1.3863)
+    """
+    classes = tuple(linear_weight._layout.shape[:-1])
+    scores = linear(input, T.reshape(linear_weight, (prod(classes), linear_weight._layout.shape[-1])))
+    if linear_bias is not None:
+        scores = scores + T.reshape(linear_bias, (prod(classes),))
+    scores = T.reshape(scores, (*scores._layout.shape[:-1], *classes))
+    skipped = -100 if ignore_index is None else ignore_index
+    return cross_entropy(scores, target, weight, ignore_index=skipped, reduction=reduction, label_smoothing=label_smoothing)
+
+
 def _check_reduction(op: str, reduction: str) -> None:
     if reduction not in _REDUCTIONS:
         reduced(T.zeros(()), reduction, op)
@@ -233,6 +263,7 @@ def nll_loss(
     reduction: str = "mean",
 ) -> Tensor:  # fmt: skip
     """-input[target] for log probabilities: (N, C, *) and (N, *) labels -> scalar."""
+    require_real("nll_loss", input)
     reduction = legacy_reduction(size_average, reduce, reduction)
     _check_reduction("nll_loss", reduction)
     _check("nll_loss", input, target, weight)

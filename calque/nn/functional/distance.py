@@ -6,7 +6,7 @@ from typing import Any
 
 from calque import functional as T
 from calque.base.errors import ArgumentError, ShapeError
-from calque.functional.common import require_tensors
+from calque.functional.common import require_real, require_tensors
 from calque.functional.distances import row_distance
 from calque.tensor import Tensor
 
@@ -20,6 +20,7 @@ def cosine_similarity(x1: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-8) -
     >>> calque.nn.functional.cosine_similarity(calque.tensor([[1.0, 0.0]]), calque.tensor([[1.0, 1.0]]))
     tensor([0.7071])
     """
+    require_real("cosine_similarity", x1, x2)
     require_tensors("cosine_similarity", x1, x2)
     if x1._layout.shape != x2._layout.shape:
         x1, x2 = T.broadcast_tensors(x1, x2)
@@ -35,6 +36,7 @@ def pairwise_distance(x1: Tensor, x2: Tensor, p: float = 2.0, eps: float = 1e-6,
 
 def pdist(input: Tensor, p: float = 2.0) -> Tensor:
     """Distances between all pairs of rows i < j: (N, D) -> (N (N - 1) / 2)."""
+    require_real("pdist", input)
     require_tensors("pdist", input)
     if input._layout.ndim != 2:
         raise ShapeError(f"[pdist] expected a 2-d tensor, rows of vectors, got shape {tuple(input._layout.shape)}; only supports 2D tensors")

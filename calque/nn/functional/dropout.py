@@ -10,6 +10,7 @@ from typing import Any
 
 from calque import functional as T
 from calque.base.errors import ArgumentError, ShapeError
+from calque.functional.common import require_real
 from calque.functional.writing import write_back
 from calque.nn.functional.rows import choose
 from calque.tensor import Tensor
@@ -30,6 +31,7 @@ def _kept(x: Tensor, shape: Any, p: float) -> Tensor:
 
 
 def _drop(op: str, x: Tensor, shape: Any, p: float, inplace: bool) -> Tensor:
+    require_real(op, x)
     if p == 0.0:
         return x
     kind = x._layout.dtype
@@ -71,6 +73,7 @@ def _alpha(op: str, input: Tensor, shape: Any, p: float, training: bool, inplace
     _check(op, p)
     if not training or p == 0.0:
         return input
+    require_real(op, input)
     if p == 1.0:
         return write_back(op, input, input * 0.0) if inplace else input * 0.0
     a = 1.0 / math.sqrt((1.0 - p) * (1.0 + p * _ALPHA**2))
@@ -87,6 +90,6 @@ def alpha_dropout(input: Tensor, p: float = 0.5, training: bool = False, inplace
 def feature_alpha_dropout(input: Tensor, p: float = 0.5, training: bool = False, inplace: bool = False) -> Tensor:
     """`alpha_dropout` of whole channels: (N, C, *) -> the same."""
     shape = tuple(input._layout.shape)
-    if len(shape) < 2:
+    if len(shape) < 2 and training and p:
         raise ShapeError(f"[feature_alpha_dropout] expected an input (N, C, *) with at least 2 dims, got shape {shape}; use alpha_dropout")
     return _alpha("feature_alpha_dropout", input, (*shape[:2], *(1,) * (len(shape) - 2)), p, training, inplace)

@@ -16,6 +16,7 @@ from calque.nn.functional.checks import check_indices, values_of
 from calque.nn.functional.rows import SELECT_ROWS, choose, constant, positions
 from calque.nn.gradient import Saved, with_gradient
 from calque.run.recorder import local
+from calque.run.source import warn_user
 from calque.tensor import Tensor, read, record
 
 __all__ = ["embedding", "embedding_bag", "one_hot"]
@@ -118,6 +119,10 @@ def embedding_bag(
         raise ArgumentError(f"[embedding_bag] mode has to be one of sum, mean or max, got {shown(mode)}")
     if per_sample_weights is not None and mode != "sum":
         raise ArgumentError(f"[embedding_bag] per_sample_weights is only supported with mode='sum', got mode={shown(mode)}")
+    if weight._layout.dtype is dt.int64 and input._layout.dtype.category == 2:
+        warn_user("[embedding_bag] expected (indices, weight), got them in the order of old programs: Argument order of nn.functional.embedding_bag "
+                  "was changed; exchange them")  # fmt: skip
+        input, weight = weight, input
     require_dims("embedding_bag", weight, 2, 2, "weight")
     if input._layout.ndim not in (1, 2):
         raise ShapeError(f"[embedding_bag] expected an input with 1 or 2 dims, got shape {tuple(input._layout.shape)}; reshape it")

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from calque import functional as T
-from calque.base.errors import ArgumentError, DTypeError, ShapeError
+from calque.base.errors import ArgumentError, DTypeError, OutOfRangeError, ShapeError
 from calque.base.shapes import broadcast_shapes
-from calque.functional.common import Operand, require_tensors
+from calque.functional.common import Operand, require_real, require_tensors
 from calque.functional.precision import full_precision
-from calque.nn.functional.checks import check_interval, reduced
+from calque.nn.functional.checks import check_indices, check_interval, reduced
 from calque.nn.functional.cross_entropy import warn_probabilities
 from calque.nn.functional.distance import pairwise_distance
 from calque.nn.functional.legacy import legacy_reduction
@@ -23,8 +24,9 @@ from calque.tensor import Tensor, unary
 
 __all__ = [
     "binary_cross_entropy", "binary_cross_entropy_with_logits", "cosine_embedding_loss", "gaussian_nll_loss", "hinge_embedding_loss",
-    "huber_loss", "kl_div", "l1_loss", "margin_ranking_loss", "mse_loss", "multi_margin_loss", "multilabel_soft_margin_loss",
-    "poisson_nll_loss", "smooth_l1_loss", "soft_margin_loss", "triplet_margin_loss", "triplet_margin_with_distance_loss",
+    "huber_loss", "kl_div", "l1_loss", "margin_ranking_loss", "mse_loss", "multi_margin_loss", "multilabel_margin_loss",
+    "multilabel_soft_margin_loss", "poisson_nll_loss", "smooth_l1_loss", "soft_margin_loss", "triplet_margin_loss",
+    "triplet_margin_with_distance_loss",
 ]  # fmt: skip
 
 _relu = unary(get("relu"))
@@ -66,6 +68,7 @@ def mse_loss(
     >>> calque.nn.functional.mse_loss(calque.zeros(3), calque.full((3,), 2.0))
     tensor(4.)
     """
+    require_real("mse_loss", input, target)
     reduction = legacy_reduction(size_average, reduce, reduction)
     _paired("mse_loss", input, target)
     d = input - target
@@ -229,6 +232,7 @@ def binary_cross_entropy_with_logits(
 @full_precision
 def kl_div(input: Tensor, target: Tensor, size_average: Any = None, reduce: Any = None, reduction: str = "mean", log_target: bool = False) -> Tensor:
     """Kullback-Leibler divergence of log probabilities `input` from `target`: y (log y - x)."""
+    require_real("kl_div", input, target)
     reduction = legacy_reduction(size_average, reduce, reduction)
     require_tensors("kl_div", input, target)
     warn_probabilities("kl_div", input)
@@ -260,9 +264,9 @@ def poisson_nll_loss(
     loss = T.exp(input) - target * input if log_input else input - target * T.log(input + eps)
     if full:
         big = T.gt(target, 1.0)
-        safe = choose(big, target, 1.0, target._layout.dtype)
+        safe = T.where(big, target, 1)
         stirling = safe * T.log(safe) - safe + T.log(safe * (2.0 * math.pi)) * 0.5
-        loss = loss + choose(big, stirling, 0.0, target._layout.dtype)
+        loss = loss + choose(big, stirling, 0.0, stirling._layout.dtype)
     return reduced(loss, reduction, "poisson_nll_loss")
 
 
@@ -440,8 +444,10 @@ def multi_margin_loss(
     reduction = legacy_reduction(size_average, reduce, reduction)
     if p not in (1, 2):
         raise ArgumentError(f"[multi_margin_loss] only p == 1 and p == 2 supported, got {p}")
+    if input._layout.ndim == 0:
+        input = T.unsqueeze(input, 0)
     last = input._layout.ndim - 1
-    labels = T.unsqueeze(target, last)
+    labels = T.reshape(target, (*input._layout.shape[:-1], 1))
     gap = _relu(float(margin) - T.gather(input, last, labels) + input)
     if p == 2:
         gap = gap * gap
@@ -449,3 +455,35 @@ def multi_margin_loss(
         gap = gap * T.reshape(T.index_select(weight, 0, T.reshape(target, (-1,))), tuple(labels._layout.shape))
     other = T.ne(positions((input._layout.shape[last],)), labels)
     return reduced(T.sum(choose(other, gap, 0.0, gap._layout.dtype), last) / float(input._layout.shape[last]), reduction, "multi_margin_loss")
+
+
+def _bad_name(classes: int, where: tuple[int, ...], value: int) -> Exception:
+    return OutOfRangeError(
+        f"[multilabel_margin_loss] expected labels in 0..{classes - 1}, or -1 behind the last, got {value} at {where}: target is out of range"
+    )
+
+
+def multilabel_margin_loss(input: Tensor, target: Tensor, size_average: Any = None, reduce: Any = None, reduction: str = "mean") -> Tensor:
+    """sum over labels y and over i that is none of max(0, 1 - x[y] + x[i]) / C, where labels end at the first -1: (N, C), (N, C) int64 -> scalar.
+
+    >>> import calque
+    >>> calque.nn.functional.multilabel_margin_loss(calque.tensor([[0.1, 0.2, 0.4, 0.8]]), calque.tensor([[3, 0, -1, 1]]))
+    tensor(0.8500)
+    """
+    reduction = legacy_reduction(size_average, reduce, reduction)
+    if input._layout.shape != target._layout.shape or input._layout.ndim > 2:
+        raise ShapeError(
+            f"[multilabel_margin_loss] expected input and target of one shape (C) or (N, C), got {tuple(input._layout.shape)} and inconsistent "
+            f"target size: {tuple(target._layout.shape)}"
+        )
+    shape = tuple(input._layout.shape)
+    x, labels = (T.reshape(v, (-1, shape[-1] if shape else 1)) for v in (input, target))
+    count = x._layout.shape[1]
+    check_indices(labels, count, -1, partial(_bad_name, count))
+    valid = T.cumprod(T.ge(labels, 0), 1) > 0
+    named = T.any((T.unsqueeze(labels, 2) == positions((count,))) & T.unsqueeze(valid, 2), 1)
+    wanted = T.gather(x, 1, T.clamp(labels, min=0))
+    gap = _relu(1.0 - T.unsqueeze(wanted, 2) + T.unsqueeze(x, 1))
+    counts = T.unsqueeze(valid, 2) & T.unsqueeze(T.logical_not(named), 1)
+    each = T.sum(choose(counts, gap, 0.0, gap._layout.dtype), (1, 2)) / float(count)
+    return reduced(each if len(shape) == 2 else T.reshape(each, ()), reduction, "multilabel_margin_loss")

@@ -15,7 +15,11 @@ from calque.autograd.assign import assign
 from calque.autograd.composite import call
 from calque.base.dtypes import float64
 from calque.base.errors import ArgumentError, ShapeError
-from calque.functional.common import cast
+from calque.base.layout import channels_last as channels_last_format
+from calque.base.layout import channels_last_3d, contiguous_format
+from calque.functional.common import cast, require_real, row_major
+from calque.functional.formats import is_contiguous
+from calque.functional.options import written
 from calque.nn.functional.checks import channels_last, require_dtype
 from calque.nn.functional.rows import Dims, total, wide
 from calque.nn.gradient import Saved, with_gradient
@@ -174,7 +178,7 @@ def layer_norm(input: Tensor, normalized_shape: Sequence[int], weight: Tensor | 
     """
     _, dims, lead = _trailing("layer_norm", input, normalized_shape, weight, bias)
     kernel = _Kernel(tuple(input._layout.shape), dims, lead, eps)
-    return with_gradient("NativeLayerNormBackward0", kernel.forward, kernel.backward, (input, weight, bias))  # type: ignore[no-any-return]
+    return with_gradient("NativeLayerNormBackward0", kernel.forward, kernel.backward, (row_major(input), weight, bias))  # type: ignore[no-any-return]
 
 
 def rms_norm(input: Tensor, normalized_shape: Sequence[int], weight: Tensor | None = None, eps: float | None = None) -> Tensor:
@@ -201,7 +205,10 @@ def rms_norm(input: Tensor, normalized_shape: Sequence[int], weight: Tensor | No
             gw = cast(total(g * normal, lead, False), w._layout.dtype)
         return gx, gw
 
-    return with_gradient("RmsNormBackward0", forward, backward, (input, weight))  # type: ignore[no-any-return]
+    return with_gradient("RmsNormBackward0", forward, backward, (row_major(input), weight))  # type: ignore[no-any-return]
+
+
+_BY_CHANNELS = {4: channels_last_format, 5: channels_last_3d}  # orders in memory that a result has too
 
 
 def _per_channel(ndim: int, channels: int) -> Dims:
@@ -232,8 +239,12 @@ def batch_norm(
 ) -> Tensor:  # fmt: skip
     """Normalise every channel over batch and positions: (N, C, *) -> the same. While training with the batch's statistics, which also
     update the running ones; else with the running ones."""
+    if input._layout.ndim == 1 and not input._layout.numel:  # no samples, of no channels: PyTorch takes it
+        return T.clone(input)
     _check_channels("batch_norm", input, weight=weight, bias=bias, running_mean=running_mean, running_var=running_var)
     shape = tuple(input._layout.shape)
+    if not input._layout.upright and not is_contiguous(input, _BY_CHANNELS.get(len(shape), contiguous_format)):
+        input = row_major(input)
     affine = _per_channel(len(shape), shape[1])
     dims = (0, *range(2, len(shape)))
     if not training:
@@ -253,6 +264,7 @@ def batch_norm(
 
 
 def _normalise_with(x: Tensor, mean: Tensor, variance: Tensor, weight: Any, bias: Any, affine: Dims, eps: float) -> Tensor:
+    require_real("batch_norm", x)
     kind = x._layout.dtype
     factor = T.rsqrt(wide(variance) + float(eps))
     if weight is not None:
@@ -315,6 +327,7 @@ def instance_norm(
             raise ArgumentError("[instance_norm] Expected running_mean and running_var to be defined when use_input_stats is false")
         return _normalise_with(input, running_mean, running_var, weight, bias, affine, eps)
     dims = tuple(range(2, len(shape)))
+    input = row_major(input)
     count = prod(shape[d] for d in dims)
     if count <= 1:
         raise ShapeError(f"[instance_norm] Expected more than 1 spatial element when training, got input size {input._layout.shape!r}")
@@ -328,6 +341,7 @@ def instance_norm(
 
 def local_response_norm(input: Tensor, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0) -> Tensor:
     """x / (k + alpha * mean of squares over `size` neighbouring channels) ** beta: (N, C, *) -> the same."""
+    require_real("local_response_norm", input)
     if input._layout.ndim < 3:
         raise ShapeError(f"[local_response_norm] Expected 3D or higher dimensionality input (got {input._layout.ndim} dimensions)")
     if size < 1:
@@ -356,4 +370,4 @@ def normalize(input: Tensor, p: float = 2.0, dim: Any = 1, eps: float = 1e-12, o
     """
     length = T.norm(input, p, dim, True)
     y = input / T.clamp(length, min=float(eps))
-    return y if out is None else assign(out, y)
+    return y if out is None else written("normalize", y, out)

@@ -13,8 +13,9 @@ from calque.base.errors import ArgumentError, ShapeError
 from calque.base.shapes import contiguous_strides
 from calque.base.text import shown
 from calque.functional.common import prim
+from calque.functional.options import filled
 from calque.functional.precision import widened
-from calque.nn.functional.rows import constant, kinked
+from calque.nn.functional.rows import kinked
 from calque.tensor import Tensor, upload_known
 
 __all__ = ["pad"]
@@ -64,8 +65,7 @@ def _constant(x: Tensor, pairs: dict[int, tuple[int, int]], value: float) -> Ten
     strides = contiguous_strides(target)
     offset = sum(grown[d][0] * strides[d] for d in grown)
     kind = x._layout.dtype
-    number = float(value) if kind.category == 2 else int(value) if kind.category == 1 else bool(value)
-    return prim("update", constant(number, kind, target), x, shape, strides, offset)
+    return prim("update", filled(target, value, kind, "pad"), x, shape, strides, offset)
 
 
 def _reflect(n: int, before: int, after: int) -> Any:

@@ -17,7 +17,7 @@ from calque.base.errors import ArgumentError, DTypeError, ShapeError
 from calque.base.shapes import contiguous_strides, listed, whole
 from calque.base.text import shown
 from calque.functional.blame import signed
-from calque.functional.common import cast, linked, prim
+from calque.functional.common import cast, linked, prim, require_real
 from calque.functional.precision import as_given
 from calque.nn.functional.conv import sizes
 from calque.nn.functional.padding import pad
@@ -157,6 +157,7 @@ def _windows(op: str, x: Tensor, settings: tuple[Any, ...], ceil_mode: bool) -> 
 
 def _batched(op: str, x: Tensor, n: int) -> tuple[Tensor, Any]:
     """(N, C, H, W) and the function back to the caller's rank."""
+    require_real(op, x)
     ndim = x._layout.ndim
     if ndim not in (n + 1, n + 2):
         raise ShapeError(f"[{op}] Expected {n + 1}D or {n + 2}D input, but got {list(x._layout.shape)}")

@@ -8,7 +8,7 @@ from calque import functional as T
 from calque.base import dtypes as dt
 from calque.base.cache import memoised
 from calque.base.errors import no_tensor
-from calque.functional.common import cast
+from calque.functional.common import cast, row_major
 from calque.nn.functional.rows import Dims, largest, one_dim, positions, powers, total, wide
 from calque.nn.gradient import Saved, formula, with_gradient
 from calque.run.source import warn_user
@@ -33,9 +33,9 @@ def _prepared(name: str, input: Tensor, dim: int | None, dtype: Any) -> tuple[Te
         dim = _default_dim(name, layout.ndim)
     if dtype is not None:
         input = cast(input, dtype)
-    elif layout.dtype.category != 2:
+    elif layout.dtype.category < 2:
         input = cast(input, dt.get_default_dtype())
-    return input, one_dim(input, dim, name)
+    return row_major(input), one_dim(input, dim, name)
 
 
 def softmax(input: Tensor, dim: int | None = None, _stacklevel: int = 3, dtype: Any = None) -> Tensor:

@@ -13,7 +13,7 @@ from calque.base import dtypes as dt
 from calque.base.errors import ArgumentError, ShapeError
 from calque.base.shapes import contiguous_strides, listed, whole
 from calque.base.text import shown
-from calque.functional.common import prim, require_dims
+from calque.functional.common import prim, require_dims, require_real
 from calque.functional.precision import as_given
 from calque.nn.functional.conv import sizes
 from calque.nn.functional.padding import pad
@@ -138,6 +138,7 @@ def interpolate(
     >>> calque.nn.functional.interpolate(calque.tensor([[[1.0, 2.0]]]), scale_factor=2)
     tensor([[[1., 1., 2., 2.]]])
     """
+    require_real("interpolate", input)
     spatial = input._layout.ndim - 2
     if mode not in _DIMS or spatial not in _DIMS[mode]:
         raise NotImplementedError(

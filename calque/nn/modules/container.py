@@ -376,6 +376,49 @@ class ParameterDict(Module):
         del self[key]
         return value
 
+    def popitem(self) -> tuple[str, Any]:
+        """Remove and return the last (name, value) pair."""
+        key = list(self._keys)[-1] if self._keys else ""
+        if not self._keys:
+            raise KeyError("[ParameterDict] popitem(): dictionary is empty")
+        return key, self.pop(key)
+
+    def clear(self) -> None:
+        """Remove all values."""
+        for key in list(self._keys):
+            del self[key]
+
+    def copy(self) -> Any:
+        """A new ParameterDict of the same values."""
+        return ParameterDict({key: self[key] for key in self._keys})
+
+    def setdefault(self, key: str, default: Any = None) -> Any:
+        """The value of a name, which is first set to `default` if there is none."""
+        if key not in self:
+            self[key] = default
+        return self[key]
+
+    def fromkeys(self, keys: Any, default: Any = None) -> Any:
+        """A new ParameterDict of these names, each with the value `default`."""
+        return ParameterDict(dict.fromkeys(keys, default))
+
+    def __reversed__(self) -> Iterator[str]:
+        return reversed(list(self._keys))
+
+    def __or__(self, other: Any) -> Any:
+        made = self.copy()
+        made.update(other)
+        return made
+
+    def __ror__(self, other: Any) -> Any:
+        made = ParameterDict(other)
+        made.update(self)
+        return made
+
+    def __ior__(self, other: Any) -> Any:
+        self.update(other)
+        return self
+
     def update(self, parameters: Any) -> None:
         """Add values from a mapping or from (name, value) pairs."""
         for key, value in parameters.items() if isinstance(parameters, (Mapping, ParameterDict)) else pairs("ParameterDict", parameters):

@@ -126,16 +126,20 @@ class _Forward(_Conv):
     def _function(self) -> Any:
         raise NotImplementedError
 
-    def forward(self, input: Tensor) -> Tensor:
+    def _conv_forward(self, input: Tensor, weight: Tensor, bias: Any) -> Tensor:
+        """The convolution with these parameters: subclasses written for PyTorch define it, or call it from their forward."""
         padding: Any = self.padding
         if self.padding_mode != "zeros":
             input, padding = self._padded(input), 0
+        return self._function()(input, weight, bias, self.stride, padding, self.dilation, self.groups)  # type: ignore[no-any-return]
+
+    def forward(self, input: Tensor) -> Tensor:
         parameters = self._parameters
         try:
             weight, bias = parameters["weight"], parameters["bias"]
         except KeyError:  # what is parametrized, or computed by a hook, is no parameter
             weight, bias = self.weight, self.bias
-        return self._function()(input, weight, bias, self.stride, padding, self.dilation, self.groups)  # type: ignore[no-any-return]
+        return self._conv_forward(input, weight, bias)
 
 
 class Conv1d(_Forward):

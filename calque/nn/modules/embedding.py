@@ -143,6 +143,19 @@ class EmbeddingBag(_Table):
         self.include_last_offset, self.padding_idx = include_last_offset, _row("EmbeddingBag", padding_idx, num_embeddings)
         self._setup(_weight, False, device, dtype)
 
+    @classmethod
+    def from_pretrained(
+        cls, embeddings: Tensor, freeze: bool = True, max_norm: float | None = None, norm_type: float = 2.0, scale_grad_by_freq: bool = False,
+        mode: str = "mean", sparse: bool = False, include_last_offset: bool = False, padding_idx: int | None = None,
+    ) -> "EmbeddingBag":  # fmt: skip
+        """A table with given values, frozen by default."""
+        if embeddings._layout.ndim != 2:
+            raise ShapeError(f"[EmbeddingBag] Embeddings parameter is expected to be 2-dimensional, got shape {tuple(embeddings._layout.shape)}")
+        rows, columns = embeddings._layout.shape
+        made = cls(rows, columns, max_norm, norm_type, scale_grad_by_freq, mode, sparse, embeddings, include_last_offset, padding_idx)
+        made.weight.requires_grad_(not freeze)  # type: ignore[attr-defined]
+        return made
+
     def forward(self, input: Tensor, offsets: Any = None, per_sample_weights: Any = None) -> Tensor:
         return F.embedding_bag(
             input,

@@ -99,10 +99,12 @@ class LazyLinear(Linear):
             return
         require_dims(type(self).__name__, input, 1)
         self.in_features = int(input._layout.shape[-1])
-        kind = self.weight._layout.dtype
-        self.weight.materialize(T.zeros((self.out_features, self.in_features), dtype=kind))
-        if self.bias is not None:
-            self.bias.materialize(T.zeros((self.out_features,), dtype=kind))
+        weight: Any = self.weight
+        bias: Any = self.bias
+        kind = weight._layout.dtype
+        weight.materialize(T.zeros((self.out_features, self.in_features), dtype=kind))
+        if bias is not None:
+            bias.materialize(T.zeros((self.out_features,), dtype=kind))
         self.reset_parameters()
 
     def reset_parameters(self) -> None:

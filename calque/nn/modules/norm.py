@@ -70,7 +70,7 @@ class _Running(Module):
         if self.bias is not None:
             init.zeros_(self.bias)
 
-    def _check_input(self, input: Tensor) -> None:
+    def _check_input_dim(self, input: Tensor) -> None:
         if input._layout.ndim not in self.ranks:
             wanted = " or ".join(f"{r}D" for r in self.ranks)
             raise ShapeError(
@@ -107,7 +107,7 @@ class _BatchNorm(_Running):
         super().__init__(num_features, eps, momentum, affine, track_running_stats, device, dtype, bias)
 
     def forward(self, input: Tensor) -> Tensor:
-        self._check_input(input)
+        self._check_input_dim(input)
         buffers, parameters = self._buffers, self._parameters
         try:
             weight, bias = parameters["weight"], parameters["bias"]
@@ -187,7 +187,7 @@ class _InstanceNorm(_Running):
         super().__init__(num_features, eps, momentum, affine, track_running_stats, device, dtype, bias)
 
     def forward(self, input: Tensor) -> Tensor:
-        self._check_input(input)
+        self._check_input_dim(input)
         if input._layout.ndim == self.ranks[0]:
             return T.squeeze(self._normalise(T.unsqueeze(input, 0)), 0)
         return self._normalise(input)

@@ -21,7 +21,7 @@ from calque.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed
 from calque.run.source import warn_user
 from calque.tensor import Tensor, read, upload
 
-__all__ = ["GRU", "GRUCell", "LSTM", "LSTMCell", "RNN", "RNNBase", "RNNCell"]
+__all__ = ["GRU", "GRUCell", "LSTM", "LSTMCell", "RNN", "RNNBase", "RNNCell", "RNNCellBase"]
 
 _GATES = {"LSTM": 4, "GRU": 3, "RNN_TANH": 1, "RNN_RELU": 1}
 
@@ -79,6 +79,20 @@ class RNNBase(Module):
         bound = 1.0 / math.sqrt(self.hidden_size)
         for parameter in self.parameters():
             init.uniform_(parameter, -bound, bound)
+
+    def _names(self) -> list[list[str]]:
+        """Names of the parameters, by layer and direction."""
+        kinds = ["weight_ih", "weight_hh", *(["bias_ih", "bias_hh"] if self.bias else []), *(["weight_hr"] if self.proj_size else [])]
+        return [[kind + suffix for kind in kinds] for layer in range(self.num_layers) for suffix in self._suffixes(layer)]
+
+    @property
+    def all_weights(self) -> list[list[Any]]:
+        """The parameters, a list for each layer and direction."""
+        return [[getattr(self, name) for name in names] for names in self._names()]
+
+    @property
+    def _flat_weights(self) -> list[Any]:
+        return [weight for weights in self.all_weights for weight in weights]
 
     def flatten_parameters(self) -> None:
         """For compatibility; does nothing."""
@@ -244,13 +258,19 @@ class GRU(RNNBase):
         super().__init__("GRU", *args, **kwargs)
 
 
-class _Cell(Module):
-    gates = 1
+class RNNCellBase(Module):
+    """Parameters of one step of a recurrent network, for cells of one's own: `num_chunks` gates of `hidden_size` rows.
 
-    def __init__(self, input_size: int, hidden_size: int, bias: bool = True, device: Any = None, dtype: Any = None) -> None:
+    >>> import calque
+    >>> cell = calque.nn.modules.RNNCellBase(2, 3, True, num_chunks=4)
+    >>> tuple(cell.weight_ih.shape), tuple(cell.bias_hh.shape)
+    ((12, 2), (12,))
+    """
+
+    def __init__(self, input_size: int, hidden_size: int, bias: bool, num_chunks: int, device: Any = None, dtype: Any = None) -> None:
         super().__init__()
         self.input_size, self.hidden_size, self.bias = input_size, hidden_size, bias
-        rows = self.gates * hidden_size
+        rows = num_chunks * hidden_size
         self.weight_ih = fresh((rows, input_size), device, dtype)
         self.weight_hh = fresh((rows, hidden_size), device, dtype)
         for name in ("bias_ih", "bias_hh"):
@@ -262,6 +282,19 @@ class _Cell(Module):
         bound = 1.0 / math.sqrt(self.hidden_size) if self.hidden_size > 0 else 0
         for parameter in self.parameters():
             init.uniform_(parameter, -bound, bound)
+
+    def extra_repr(self) -> str:
+        text = f"{self.input_size}, {self.hidden_size}"
+        if self.bias is not True:
+            text += f", bias={self.bias}"
+        return text
+
+
+class _Cell(RNNCellBase):
+    gates = 1
+
+    def __init__(self, input_size: int, hidden_size: int, bias: bool = True, device: Any = None, dtype: Any = None) -> None:
+        super().__init__(input_size, hidden_size, bias, self.gates, device, dtype)
 
     def _batched(self, input: Tensor, states: Any) -> tuple[Tensor, list[Tensor], bool]:
         if input._layout.ndim not in (1, 2) or input._layout.shape[-1] != self.input_size:
@@ -275,12 +308,6 @@ class _Cell(Module):
             zero = T.zeros((x._layout.shape[0], self.hidden_size), dtype=x.dtype)
             return x, [zero] * count, single
         return x, [T.unsqueeze(s, 0) if single else s for s in states], single
-
-    def extra_repr(self) -> str:
-        text = f"{self.input_size}, {self.hidden_size}"
-        if self.bias is not True:
-            text += f", bias={self.bias}"
-        return text
 
 
 class RNNCell(_Cell):

@@ -1,4 +1,4 @@
-"""Parametrizations that are used often: weight normalisation and spectral normalisation."""
+"""Parametrizations that are used often: weight normalisation, spectral normalisation, orthogonal matrices."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from calque import functional as T
 from calque.autograd.modes import no_grad
 from calque.base.errors import ArgumentError, ShapeError
 from calque.functional.common import is_tensor
+from calque.functional.later import resolver
 from calque.nn import functional as F
 from calque.nn.module import Module
 from calque.nn.modules.conv import ConvTranspose1d, ConvTranspose2d
@@ -16,6 +17,8 @@ from calque.nn.utils.parametrize import register_parametrization
 from calque.tensor import Tensor
 
 __all__ = ["spectral_norm", "weight_norm"]
+
+__getattr__ = resolver(globals(), {"calque.nn.utils.orthogonal_maps": "orthogonal"})  # what it computes with loads on first use
 
 
 def norm_except(v: Tensor, dim: int | None) -> Tensor:
@@ -102,7 +105,7 @@ class _SpectralNorm(Module):
         return value
 
 
-def _tensor(op: str, module: Any, name: str) -> Any:
+def weight_of(op: str, module: Any, name: str) -> Any:
     weight = getattr(module, name, None)
     if not is_tensor(weight):
         raise ArgumentError(f"[{op}] Module '{module}' has no parameter or buffer with name '{name}'")
@@ -120,7 +123,7 @@ def weight_norm(module: Any, name: str = "weight", dim: int | None = 0) -> Any:
     >>> tuple(layer.parametrizations.weight.original0.shape)
     (3, 1)
     """
-    _tensor("weight_norm", module, name)
+    weight_of("weight_norm", module, name)
     register_parametrization(module, name, _WeightNorm(dim), unsafe=True)
     module.register_load_state_dict_pre_hook(partial(_rename, name))
     return module
@@ -143,6 +146,6 @@ def spectral_norm(module: Any, name: str = "weight", n_power_iterations: int = 1
     >>> bool(calque.linalg.svdvals(layer.weight.detach()).max() < 1.5)
     True
     """
-    weight = _tensor("spectral_norm", module, name)
+    weight = weight_of("spectral_norm", module, name)
     norm = _SpectralNorm(weight, n_power_iterations, default_dim(module) if dim is None else dim, eps)
     return register_parametrization(module, name, norm)

@@ -19,7 +19,8 @@ from calque.nn.parameter import Parameter, replace_value
 from calque.run.capture import Changes, abort
 
 __all__ = [
-    "ParametrizationList", "cached", "is_parametrized", "register_parametrization", "remove_parametrizations", "type_before_parametrizations",
+    "ParametrizationList", "cached", "is_parametrized", "register_parametrization", "remove_parametrizations",
+    "transfer_parametrizations_and_params", "type_before_parametrizations",
 ]  # fmt: skip
 
 
@@ -292,3 +293,32 @@ def remove_parametrizations(module: Any, tensor_name: str, leave_parametrized: b
         del module.parametrizations
     _register(module, tensor_name, original)
     return module
+
+
+def transfer_parametrizations_and_params(from_module: Any, to_module: Any, tensor_name: str | None = None) -> Any:
+    """Give a module the parametrizations of another one, and the parameters they compute from. Returns `to_module`.
+
+    tensor_name: one parametrized tensor (default: all). A tensor that `to_module` has not is made first.
+
+    >>> import calque
+    >>> from calque.nn.utils import parametrizations, parametrize
+    >>> a, b = parametrizations.weight_norm(calque.nn.Linear(2, 2)), calque.nn.Linear(2, 2)
+    >>> c = parametrize.transfer_parametrizations_and_params(a, b)
+    >>> calque.equal(a.weight, b.weight), parametrize.is_parametrized(b, "weight")
+    (True, True)
+    """
+    if not is_parametrized(from_module):
+        return to_module
+    for name in list(from_module.parametrizations) if tensor_name is None else [tensor_name]:
+        if not hasattr(to_module, name):
+            setattr(to_module, name, Parameter(getattr(from_module, name).detach()))
+        held = from_module.parametrizations[name]
+        for parametrization in held:
+            register_parametrization(to_module, name, parametrization, unsafe=True)
+        other = to_module.parametrizations[name]
+        with no_grad():
+            for key, value in held._parameters.items():
+                setattr(other, key, value)
+            for key, value in held._buffers.items():
+                other._buffers[key] = value
+    return to_module

@@ -17,7 +17,8 @@ from calque.nn.functional.rows import choose
 from calque.tensor import Tensor, read, upload
 
 __all__ = [
-    "PackedSequence", "invert_permutation", "pack_padded_sequence", "pack_sequence", "pad_packed_sequence", "pad_sequence", "unpad_sequence",
+    "PackedSequence", "invert_permutation", "pack_padded_sequence", "pack_sequence", "pad_packed_sequence", "pad_sequence", "unpack_sequence",
+    "unpad_sequence",
 ]  # fmt: skip
 
 _Fields = namedtuple("_Fields", ["data", "batch_sizes", "sorted_indices", "unsorted_indices"])
@@ -34,6 +35,59 @@ class PackedSequence(_Fields):
     def to(self, *args: Any, **kwargs: Any) -> "PackedSequence":
         """The same sequences with converted data."""
         return PackedSequence(self.data.to(*args, **kwargs), *self[1:])
+
+    def cpu(self) -> "PackedSequence":
+        """The same sequences on the CPU."""
+        return self.to("cpu")
+
+    def cuda(self, *args: Any, **kwargs: Any) -> "PackedSequence":
+        """The same sequences on a CUDA device; `DeviceError` where there is none."""
+        return self.to("cuda")
+
+    def pin_memory(self) -> "PackedSequence":
+        """For compatibility; returns the sequences."""
+        return self
+
+    def is_pinned(self) -> bool:
+        """For compatibility: False."""
+        return False
+
+    @property
+    def is_cuda(self) -> bool:
+        """For compatibility: False."""
+        return False
+
+    def double(self) -> "PackedSequence":
+        """The same sequences as float64."""
+        return self.to(dt.float64)
+
+    def float(self) -> "PackedSequence":
+        """The same sequences as float32."""
+        return self.to(dt.float32)
+
+    def half(self) -> "PackedSequence":
+        """The same sequences as float16."""
+        return self.to(dt.float16)
+
+    def long(self) -> "PackedSequence":
+        """The same sequences as int64."""
+        return self.to(dt.int64)
+
+    def int(self) -> "PackedSequence":
+        """The same sequences as int32."""
+        return self.to(dt.int32)
+
+    def short(self) -> "PackedSequence":
+        """The same sequences as int16."""
+        return self.to(dt.int16)
+
+    def char(self) -> "PackedSequence":
+        """The same sequences as int8."""
+        return self.to(dt.int8)
+
+    def byte(self) -> "PackedSequence":
+        """The same sequences as uint8."""
+        return self.to(dt.uint8)
 
 
 def invert_permutation(permutation: Any) -> Any:
@@ -143,3 +197,15 @@ def unpad_sequence(padded_sequences: Tensor, lengths: Any, batch_first: bool = F
 def pack_sequence(sequences: Sequence[Tensor], enforce_sorted: bool = True) -> PackedSequence:
     """Pack a list of sequences (L_i, *)."""
     return pack_padded_sequence(pad_sequence(sequences), [s._layout.shape[0] for s in sequences], enforce_sorted=enforce_sorted)
+
+
+def unpack_sequence(packed_sequences: PackedSequence) -> list[Tensor]:
+    """The sequences of a packed one, a list of (L_i, *): the inverse of `pack_sequence`.
+
+    >>> import calque
+    >>> from calque.nn.utils.rnn import pack_sequence, unpack_sequence
+    >>> [x.tolist() for x in unpack_sequence(pack_sequence([calque.tensor([1, 2]), calque.tensor([3])]))]
+    [[1, 2], [3]]
+    """
+    padded, lengths = pad_packed_sequence(packed_sequences, batch_first=True)
+    return unpad_sequence(padded, lengths, batch_first=True)

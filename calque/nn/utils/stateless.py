@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 from calque.base.errors import ArgumentError
 from calque.base.text import shown, type_name
 from calque.functional.common import is_tensor
+from calque.functional.joining import stack
 from calque.nn.module import Module
 
-__all__ = ["functional_call"]
+__all__ = ["functional_call", "stack_module_state"]
 
 Place = tuple[dict[str, Any], str]
 
@@ -104,3 +105,38 @@ def functional_call(
     positional = () if args is None else args if isinstance(args, tuple) else (args,)
     with _instead(places, given):
         return module(*positional, **(kwargs or {}))
+
+
+def stack_module_state(models: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    """(parameters, buffers) of several modules of one class, by name, each stacked in a new first dim: what `vmap` of `functional_call` takes. The
+    stacked parameters are leaves, which require gradients where all of the models' do.
+
+    >>> import calque
+    >>> models = [calque.nn.Linear(2, 3) for _ in range(4)]
+    >>> weights, buffers = calque.func.stack_module_state(models)
+    >>> inputs = calque.ones(2)
+    >>> calque.vmap(lambda w: calque.func.functional_call(models[0], w, inputs))(weights).shape
+    torch.Size([4, 3])
+    """
+    if not isinstance(models, Iterable):
+        raise TypeError(f"[stack_module_state] expected a list of Modules, got {type_name(models)}; pass [model, ...]")
+    found = list(models)
+    if not found:
+        raise ArgumentError("[stack_module_state] Expected at least one model, got 0; pass a list of modules")
+    for model in found:
+        if not isinstance(model, Module):
+            raise TypeError(f"[stack_module_state] expected Modules, got {type_name(model)}")
+    if len({model.training for model in found}) > 1:
+        raise ArgumentError("[stack_module_state] Expected all models to have the same training/eval mode, got both; call train() or eval() on all")
+    if len({type(model) for model in found}) > 1:
+        names = sorted({type_name(model) for model in found})
+        raise ArgumentError(f"[stack_module_state] Expected all models to be of the same class, got {', '.join(names)}")
+    parameters = {name: [dict(m.named_parameters())[name] for m in found] for name, _ in found[0].named_parameters()}
+    buffers = {name: [dict(m.named_buffers())[name] for m in found] for name, _ in found[0].named_buffers()}
+    stacked = {}
+    for name, values in parameters.items():
+        needs = {v.requires_grad for v in values}
+        if len(needs) > 1:
+            raise ArgumentError(f"[stack_module_state] Expected {name} from each model to have the same .requires_grad, got both")
+        stacked[name] = stack(values).detach().requires_grad_(needs.pop())  # type: ignore[attr-defined]
+    return stacked, {name: stack(values).detach() for name, values in buffers.items()}  # type: ignore[attr-defined]

@@ -14,14 +14,16 @@ from typing import Any
 from calque.base.cache import Cache
 from calque.base.dtypes import get_default_dtype
 from calque.base.layout import Layout, layout
-from calque.run.recorder import INPUT, VIEW, Storage
-from calque.run.tape import BINARY, ENTER, GENERAL, NUMBER, OWN, UNARY, Tape, attach, moved, remembered
+from calque.run.recorder import INPUT, VIEW, VIEW_AT, WITH_OFFSET, Storage
+from calque.run.tape import BINARY, ENTER, GENERAL, NUMBER, OWN, SHOW, UNARY, Tape, attach, moved, remembered
+from calque.run.trie import unknown
 from calque.tensor import Tensor
 
 NOTHING, SAME, AGAIN, MADE, SHOWN, GIVEN, WITHIN = range(7)
 """What a gradient is: none; the handle of an operand; the same as the one before; a new value; a view of a new value; a view of an operand; the same,
 told relative to the handle of the operand."""
-Direct = Callable[[Any, Any, Any], "list[Any] | None"]
+MOST = 24  # gradients of one node: compiling the text for more takes milliseconds, and how many values are joined differs from time to time
+Straight = Callable[[Any, Any, Any], "list[Any] | None"]
 _shapes = Cache("views of any offset", 200, 1 / 512)
 _codes = Cache("code of gradients", 6000, 1 / 256)  # source -> code
 
@@ -34,7 +36,7 @@ def shape_of(view: Layout) -> Layout:
 
 
 _NAMES = {
-    "INPUT": INPUT, "VIEW": VIEW, "Storage": Storage, "Tensor": Tensor, "new": object.__new__, "attach": attach, "moved": moved,
+    "INPUT": INPUT, "VIEW": VIEW, "VIEW_AT": VIEW_AT, "Storage": Storage, "Tensor": Tensor, "new": object.__new__, "attach": attach, "moved": moved,
     "remembered": remembered, "default": get_default_dtype, "shape_of": shape_of,
 }  # fmt: skip
 
@@ -80,9 +82,11 @@ class Operands:
                 entry.exact = True
 
 
-def direct(tape: Tape, made: tuple[tuple[int, Any], ...], results: tuple[tuple[Any, ...], ...], node: Any, operands: "Operands") -> Direct:
+def straight(tape: Tape, made: tuple[tuple[int, Any], ...], results: tuple[tuple[Any, ...], ...], node: Any, operands: "Operands") -> Straight:
     """The function of a template: (trace, node, gradient) -> gradients of its operands, or None if the template is not for them, or some edge is
     missing."""
+    if len(results) > MOST:
+        return unknown
     writer = _Writer(tape)
     writer.guards(node, operands)
     writer.steps()
@@ -94,7 +98,7 @@ def direct(tape: Tape, made: tuple[tuple[int, Any], ...], results: tuple[tuple[A
     code = _codes.get(source) or _codes.keep(source, compile(source, __file__, "exec"))
     scope: dict[str, Any] = {}
     exec(code, _NAMES, scope)  # noqa: S102 - no text of anybody else's is in it
-    function: Direct = scope["make"](*writer.constants)  # type: ignore[operator]
+    function: Straight = scope["make"](*writer.constants)  # type: ignore[operator]
     return function
 
 
@@ -108,7 +112,7 @@ class _Writer:
         self.register = tape.operands
         self.numbers: list[Any] = []
         self.owned: list[tuple[int, int, int]] = []
-        self.enters = False
+        self.enters = self.shifts = False
 
     def constant(self, value: Any) -> str:
         """A name for a value that the function closes over."""
@@ -165,8 +169,30 @@ class _Writer:
     def follow(self, key: str, cut: bool) -> None:
         """Take the edge of a key; its slot is the next register."""
         self.lines += [f"cur = cur.next.get({key})", f"if cur is None{' or cur.boundary' if cut else ''}: return None"]
+        self._next()
+
+    def _next(self) -> None:
         self.lines += [f"r{self.register} = n", "n += 1"]
         self.register += 1
+
+    def _either(self, key: str, family: str, offset: str, cut: bool) -> None:
+        """Take the edge of a key whose offset is baked into it, or that of a place which has met several."""
+        self.lines += [
+            f"e = cur.next.get({key})",
+            "if e is None:",
+            f"    e = cur.next.get({family})",
+            "    if e is None: return None",
+            f"    numbers += ({offset},)",
+            *(["if e.boundary: return None"] if cut else []),
+            "cur = e",
+        ]
+
+    def _number(self, values: list[Any]) -> None:
+        """Python numbers that the last edge takes. Where offsets may be among them they are gathered in the order of the steps."""
+        if not self.shifts:
+            self.numbers += values
+        elif values:
+            self.lines.append(f"numbers += {self.constant(tuple(values))}")
 
     def steps(self) -> None:
         """Look for the edges."""
@@ -175,15 +201,17 @@ class _Writer:
         self.enters = any(step[0] == ENTER for step in self.tape.steps)
         if self.enters:
             self.lines.append("entering = None")
+        self.shifts = any(kind in (SHOW, OWN) or op in WITH_OFFSET for kind, op, *_ in self.tape.steps)
+        if self.shifts:
+            self.lines.append("numbers = ()")
         for kind, op, a, b, more in self.tape.steps:
             if kind == BINARY:
                 self.follow(f"({self.constant(op)}, r{a}, r{b})", True)
             elif kind == UNARY:
                 self.follow(f"({self.constant(op)}, r{a})", True)
             elif kind == NUMBER:
-                if b == "s":
-                    self.numbers.append(more[0])
                 self.follow(f"({self.constant(op)}, r{a}, {self.constant(b)})", True)
+                self._number([more[0]] if b == "s" else [])
             elif kind == GENERAL:
                 self._general(op, a, b, more[0])
             elif kind == ENTER:
@@ -195,8 +223,14 @@ class _Writer:
 
     def _general(self, op: Any, pattern: tuple[Any, ...], attrs: tuple[Any, ...], values: tuple[Any, ...]) -> None:
         sources = "".join(f"r{x}, " if x.__class__ is int else f"{self.constant(x)}, " for x in pattern)
-        self.numbers += [v for v, x in zip(values, pattern, strict=False) if x.__class__ is tuple and x[0] == "s"]
-        self.follow(f"({self.constant(op)}, ({sources}), {self.constant(attrs)})", True)
+        key = f"({self.constant(op)}, ({sources}), {self.constant(attrs)})"
+        if op in WITH_OFFSET:
+            family = "".join(f", {self.constant(attr)}" for attr in attrs[:-1])
+            self._either(key, f"({self.constant(WITH_OFFSET[op])}, ({sources}){family})", self.constant(attrs[-1]), True)
+            self._next()
+        else:
+            self.follow(key, True)
+        self._number([v for v, x in zip(values, pattern, strict=False) if x.__class__ is tuple and x[0] == "s"])
 
     def _enter(self, k: int) -> None:
         self.lines += [
@@ -218,10 +252,12 @@ class _Writer:
 
     def _show(self, base: int, handle: int | None, more: tuple[Any, ...]) -> None:
         self._alone(base)
-        if handle is None:
-            self.follow(f"(VIEW, r{base}, {self.constant(more[0])})", False)
-        else:
-            self.follow(f"(VIEW, r{base}, moved({self.constant(more)}, h{handle}._layout.offset)[0])", False)
+        view = more[0]
+        shape, strides = self.constant(tuple(view.shape)), self.constant(view.strides)
+        shown = self.constant(view) if handle is None else f"moved({self.constant(more)}, h{handle}._layout.offset)[0]"
+        self.lines.append(f"v = {shown}")
+        self._either(f"(VIEW, r{base}, v)", f"(VIEW_AT, (r{base},), {shape}, {strides})", "v.offset", False)
+        self._next()
 
     def _own(self, base: int, handle: int) -> None:
         self._alone(base)
@@ -230,11 +266,12 @@ class _Writer:
             f"r{j} = remembered(trace, h{handle}, s{base})",
             f"o{j} = r{j} is None",
             f"if o{j}:",
-            f"    cur = cur.next.get((VIEW, r{base}, h{handle}._layout))",
-            "    if cur is None: return None",
-            f"    r{j} = n",
-            "    n += 1",
+            f"    v = h{handle}._layout",
         ]
+        before = len(self.lines)
+        self._either(f"(VIEW, r{base}, v)", f"(VIEW_AT, (r{base},), tuple(v.shape), v.strides)", "v.offset", False)
+        self.lines += [f"r{j} = n", "n += 1"]
+        self.lines[before:] = ["    " + line for line in self.lines[before:]]
         self.owned.append((handle, base, j))
         self.register += 1
 
@@ -244,7 +281,9 @@ class _Writer:
             return
         if self.enters:
             self.lines.append("buffers = () if entering is None else [item[1] for item in entering]")
-        if self.numbers:
+        if self.shifts:
+            self.lines.append("trace.scalars += numbers")
+        elif self.numbers:
             self.lines.append(f"trace.scalars += {self.constant(tuple(self.numbers))}")
         if self.enters:
             self.lines.append("trace.inputs += buffers")

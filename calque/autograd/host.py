@@ -1,0 +1,48 @@
+"""What NumPy computes on the host from the values of tensors, inside function transforms as well."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from calque.base.shapes import Shape
+from calque.run.recorder import Trace, local
+from calque.tensor import Tensor, read
+
+Array = np.ndarray[Any, Any]
+
+
+class Whole(Exception):
+    """Raised where what NumPy computes has no forward-mode rule: the function around it has a gradient formula, and `frame` asks that one twice."""
+
+    def __init__(self, frame: Any) -> None:
+        super().__init__()
+        self.frame = frame
+
+
+class Slices(Array):
+    """Arrays with the results for all slices in the first dim; `upload` gives them back to their frame. `under`: as what the level below has them."""
+
+    frame: Any = None
+    under: Any = None
+
+    def __array_finalize__(self, source: Any) -> None:
+        self.frame, self.under = getattr(source, "frame", None), getattr(source, "under", None)
+
+
+def slices(values: Array, frame: Any) -> Slices:
+    """Results of a frame, which the level below may have by slices of its own."""
+    made = np.asarray(values).view(Slices)
+    made.frame, made.under = frame, values if isinstance(values, Slices) else None
+    return made
+
+
+def on_host(op: str, function: Callable[..., Any], arguments: Sequence[Any], shapes: Sequence[Shape]) -> list[Array]:
+    """The results of a NumPy routine, of these shapes: `function(*arguments)` with the values of tensors. A sync point."""
+    trace = local.state.trace
+    if trace.__class__ is not Trace:
+        return trace.on_host(op, function, arguments, shapes)  # type: ignore[no-any-return]
+    found = function(*[read(a, op) if isinstance(a, Tensor) else a for a in arguments])
+    return [np.asarray(a) for a in (found if isinstance(found, tuple) else (found,))]

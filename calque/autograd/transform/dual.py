@@ -1,0 +1,333 @@
+"""Frames of forward-mode differentiation: every value is a number that moves, and stands for a value and its tangent, if it has one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import accumulate
+from typing import Any
+from weakref import WeakKeyDictionary, ref
+
+from calque.autograd.api import grad, passing_on
+from calque.autograd.host import Whole, on_host
+from calque.autograd.modes import enable_grad
+from calque.autograd.transform import tree
+from calque.autograd.transform.frame import COPY, Frame, dense_of, functional, is_tensor, overwritten, own_value, seen, shows_all
+from calque.base.errors import DTypeError, ForwardModeError, ShapeError
+from calque.base.layout import Layout, dense_layout
+from calque.base.shapes import Shape
+from calque.ops.forward import differentiable, jvp_rule
+from calque.ops.opdef import OpDef
+from calque.run import recorder
+from calque.run.recorder import Storage, local
+from calque.tensor import Tensor, constant, record, wrap
+
+Moving = tuple[Tensor, Tensor | None]
+
+
+class Context:
+    """What a forward-mode rule may ask, see `ops.forward`. It answers what `SavedContext` answers, for every operand."""
+
+    __slots__ = ("op", "operands", "out", "attrs", "history", "_starts")
+
+    def __init__(self, op: OpDef, operands: Sequence[Any], out: Tensor, attrs: tuple[Any, ...], history: bool) -> None:
+        self.op, self.operands, self.out, self.attrs, self.history = op, operands, out, attrs, history
+        self._starts: list[int] | None = None
+
+    def operand(self, position: int) -> Any:
+        """Operand `position` as `F.prim` takes it."""
+        return self.operands[position]
+
+    def x(self, position: int) -> Any:
+        """Operand `position`: a Tensor, or a number."""
+        found = self.operands[position]
+        return found[0] if found.__class__ is tuple else found
+
+    def shape(self, position: int) -> Any:
+        """Shape of operand `position`."""
+        found = self.operands[position]
+        return () if found.__class__ is tuple else tuple(found._layout.shape)
+
+    def dtype(self, position: int) -> Any:
+        """dtype of operand `position`."""
+        found = self.operands[position]
+        return found[1] if found.__class__ is tuple else found._layout.dtype
+
+    def start(self, position: int, dim: int) -> int:
+        """Where operand `position` begins if all operands are joined along `dim`."""
+        if self._starts is None:
+            self._starts = [0, *accumulate([x._layout.shape[dim] for x in self.operands])]
+        return self._starts[position]
+
+    def link(self, tangent: Any, position: int) -> Any:
+        """A tangent is a function of what it was computed from, and of nothing else."""
+        return tangent
+
+    @property
+    def out_shape(self) -> Any:
+        """Shape of the result."""
+        return tuple(self.out._layout.shape)
+
+    def pulled_twice(self, tangents: Sequence[Any]) -> Any:
+        """See `ops.forward.pulled_twice`."""
+        # Rules of analytic functions are those of real numbers; the engine conjugates what they give, and so does this, twice.
+        analytic = self.op.complex == "holomorphic" and self.out._layout.dtype.is_complex
+        with enable_grad():
+            given = constant(0.0, dense_layout(self.out_shape, self.out._layout.dtype, self.out._layout.device))
+            given._requires_grad = True
+            pulled, weights = [], []
+            for i, t in enumerate(tangents):
+                if t is not None and differentiable(self.op, i):
+                    found = self.op.vjp[i].rule(functional(), given, self)  # type: ignore[union-attr]
+                    if found is not None and found._requires_grad:
+                        pulled.append(found)
+                        weights.append(t.conj() if analytic else t)  # type: ignore[attr-defined]
+            if not pulled:
+                return None
+            moved = grad(pulled, [given], weights, create_graph=self.history, allow_unused=True)[0]
+            return moved.conj() if analytic and moved is not None else moved
+
+
+class DualFrame(Frame):
+    """Values and tangents, operation by operation. History below is that of both, whatever the grad mode of the function is: a derivative of a
+    tangent is one of what was computed without history as well."""
+
+    name = "jvp"
+    linearize: Any = None  # of `transform.gradients`, which stands above and puts it here
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.still = False  # whether nothing moves for the moment
+        self.made: list[Any] = []  # weak references to the storages of this frame
+        self.moved: WeakKeyDictionary[Storage, Tensor] = WeakKeyDictionary()  # tensors of the level below that were overwritten by what moves
+
+    def history(self, grad: bool) -> bool:
+        return self.grad
+
+    def __exit__(self, *_: object) -> None:
+        super().__exit__()
+        for found in self.made:
+            storage = found()
+            if storage is not None and storage.trace is self:
+                _land(storage, storage.home[0])
+        self.made = []
+
+    # ------------------------------------------------------------------------------------------ into and out of it
+
+    def handle(self, meaning: Any, view: Layout) -> Tensor:
+        made = super().handle(meaning, view)
+        self.made.append(ref(made._storage))
+        return made
+
+    def move(self, op: str, primal: Tensor, tangent: Tensor) -> Tensor:
+        """`primal` as a number that moves along `tangent`."""
+        for name, t in (("primal", primal), ("tangent", tangent)):
+            if t._layout.dtype.category < 2:
+                raise DTypeError(f"[{op}] Expected {name} to be floating point or complex, but got: {t._layout.dtype!r}; convert it with .float()")
+        if primal._layout.shape != tangent._layout.shape:
+            raise ShapeError(
+                f"[{op}] expected a tangent of the primal's shape {tuple(primal._layout.shape)}, got {tuple(tangent._layout.shape)}: Expected the "
+                "tangent to have the same size as the primal"
+            )
+        if primal._layout.dtype is not tangent._layout.dtype:
+            raise DTypeError(
+                f"[{op}] expected a tangent of the primal's dtype {primal._layout.dtype!r}, got {tangent._layout.dtype!r}; convert it with "
+                f".to({primal._layout.dtype!r})"
+            )
+
+        def own() -> Tensor:
+            whole = primal._layout.dense and shows_all(primal._layout, primal._storage.layout)
+            return primal if whole else record(COPY, (primal,), (), True)
+
+        before = self.pair(primal)
+        view = primal._layout
+        moving = (self.below(own), tangent) if before[1] is None and not self.mine(primal) else (before[0], tangent)
+        made = self.handle(moving, dense_layout(tuple(view.shape), view.dtype, view.device))
+        made._requires_grad, made._grad_fn = primal._requires_grad, primal._grad_fn or (None if not primal._requires_grad else passing_on(primal))
+        return made
+
+    def pair(self, t: Tensor) -> Moving:
+        """(value, tangent or None) of a tensor, on the level below."""
+        storage, view = t._storage, t._layout
+        if storage.trace is self:
+            meaning: Any = storage.home
+            value, tangent = meaning
+            return self._shown(value, view, storage.layout), None if tangent is None or self.still else self._shown(tangent, view, storage.layout)
+        if not self.moved or self.still:
+            return t, None
+        tangent = self.moved.get(storage)
+        return t, None if tangent is None else self._shown(tangent, view, storage.layout)
+
+    def _shown(self, value: Tensor, view: Layout, whole: Layout) -> Tensor:
+        if not shows_all(view, whole):
+            return self.below(seen, value, view, whole)  # type: ignore[no-any-return]
+        return value if view.shape == value._layout.shape else self.below(functional().reshape, value, tuple(view.shape))
+
+    # ----------------------------------------------------------------------------------------------- one operation
+
+    def operation(self, op: OpDef, operands: tuple[Any, ...], attrs: tuple[Any, ...]) -> Moving:
+        pairs = [(x, None) if x.__class__ is tuple else self.pair(x) for x in operands]
+        primals, tangents = tuple([p for p, _ in pairs]), [t for _, t in pairs]
+        out: Tensor = self.below(record, op, primals, attrs)
+        if out._layout.dtype.category < 2 or all(t is None for t in tangents):
+            return out, None
+        if op.jvp is None and not op.vjp:
+            raise ForwardModeError(
+                f"[jvp] Trying to use forward AD with {op.name} that does not support it: expected an operation with gradient rules, got {op.name!r} "
+                "without any; compute it in other operations, or use reverse mode (vjp, jacrev)"
+            )
+        context = Context(op, primals, out, attrs, self.grad)
+        return out, self.below(jvp_rule(op), functional(), op, context, tangents)
+
+    def plain(self, op: OpDef, operands: tuple[Any, ...], attrs: tuple[Any, ...]) -> Tensor:
+        if self.moved and any(x.__class__ is not tuple and x._storage in self.moved for x in operands):
+            out, tangent = self.operation(op, operands, attrs)
+            return self.handle((out, tangent), out._layout)
+        return super().plain(op, operands, attrs)
+
+    def target(self, meaning: Any) -> Any:
+        return meaning[0]._grad_fn
+
+    def custom(self, function: Any, args: tuple[Any, ...]) -> Any:
+        pairs = [self.pair(x) if is_tensor(x) else (x, None) for x in args]
+        if all(t is None for _, t in pairs):
+            return None
+        result, ctx = self.below(function._applied, tuple([p for p, _ in pairs]), function.forward)
+        found = self.below(function.jvp, ctx, *[t for _, t in pairs])
+        outputs = result if isinstance(result, tuple) else (result,)
+        tangents = found if isinstance(found, tuple) else (found,)
+        if len(outputs) != len(tangents):
+            raise ForwardModeError(f"[{function.__name__}] expected {len(outputs)} tangents from jvp, one per output, got {len(tangents)}")
+        made = [self._result(p, t) if is_tensor(p) else p for p, t in zip(outputs, tangents, strict=True)]
+        return tuple(made) if isinstance(result, tuple) else made[0]
+
+    def _result(self, value: Tensor, tangent: Tensor | None) -> Tensor:
+        """A value of this frame, with the history that it has below."""
+        made = self.handle((self.below(own_value, value) if tangent is not None else value, tangent), dense_of(value._layout))
+        made._grad_fn, made._requires_grad = value._grad_fn, value._requires_grad
+        return made
+
+    def unwrapped(self, t: Tensor) -> Tensor:
+        return self.pair(t)[0]
+
+    def code(self, meaning: Any) -> Tensor:
+        found: Tensor = meaning[0]
+        return found
+
+    # ------------------------------------------------------------------------------------------------ writes, reads
+
+    def write(self, storage: Storage, view: Layout, value: Storage) -> None:
+        new, tangent = self.pair(wrap(value, value.layout))
+        old: Any = storage.home if storage.trace is self else (None, self.moved.get(storage))
+        if tangent is not None or old[1] is not None:
+            tangent = self._written(old[1], tangent, storage.layout, view)
+        if storage.trace is not self:
+            self.plain_write(storage, view, new)
+            if tangent is not None:
+                self.moved[storage] = tangent
+            return
+        if shows_all(view, storage.layout):
+            storage.layout = value.layout
+        else:
+            new = self.below(overwritten, old[0], new, view, storage.layout)
+        storage.home = (new, tangent)  # type: ignore[assignment]
+        self.written(storage)
+
+    def _written(self, old: Tensor | None, new: Tensor | None, whole: Layout, view: Layout) -> Tensor:
+        """The tangent of a value of which a part was overwritten."""
+
+        def written() -> Tensor:
+            part = constant(0.0, dense_layout(tuple(view.shape), view.dtype, view.device)) if new is None else new
+            if shows_all(view, whole):
+                return part
+            rest = constant(0.0, whole) if old is None else old
+            return overwritten(rest, part, view, whole)
+
+        return self.below(written)  # type: ignore[no-any-return]
+
+    def detached(self, t: Tensor) -> Tensor:
+        if not local.state.grad:  # inside a function that has a gradient formula of its own, but is differentiated through here
+            return super().detached(t)
+        return self.below(functional().detach, self.pair(t)[0])  # type: ignore[no-any-return]
+
+    def on_host(self, op: str, function: Callable[..., Any], arguments: Sequence[Any], shapes: Sequence[Shape]) -> list[Any]:
+        pairs = [self.pair(x) if is_tensor(x) else (x, None) for x in arguments]
+        if any(t is not None for _, t in pairs):
+            raise Whole(self)
+        return self.below(on_host, op, function, [p for p, _ in pairs], shapes)  # type: ignore[no-any-return]
+
+    def by_formula(self, inputs: tuple[Tensor, ...], out: Tensor, backward: Callable[[Any], tuple[Any, ...]]) -> Tensor:
+        """A formula says more than the operations do where these have no derivative: it is linear in g, and its own gradient the tangent."""
+        value = self.pair(out)[0]
+        tangents = [self.pair(x)[1] for x in inputs]
+        if all(t is None for t in tangents) or value._layout.dtype.category != 2:
+            return out
+        self.still = True
+        try:
+            with enable_grad():
+                start = constant(0.0, dense_of(value._layout))
+                start._requires_grad = True
+                pulled = [(g, t) for g, t in zip(backward(start), tangents, strict=True) if t is not None and g is not None and g._requires_grad]
+                if not pulled:
+                    return out
+                moved = grad([g for g, _ in pulled], [start], [t for _, t in pulled], create_graph=self.grad, allow_unused=True)[0]
+        finally:
+            self.still = False
+        return out if moved is None else self.handle((self.below(own_value, value), self.pair(moved)[0]), dense_of(value._layout))
+
+    def whole(self, function: Callable[..., Any], args: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+        """A function whose operations have no rules, but which has a gradient formula: that is linear, and its own gradient is the tangent."""
+        leaves, structure = tree.flatten((args, keywords))
+        pairs = [self.pair(x) if is_tensor(x) else (x, None) for x in leaves]
+        moving = [k for k, (_, t) in enumerate(pairs) if t is not None]
+
+        def of_moving(*values: Any) -> Any:
+            given = [p for p, _ in pairs]
+            for k, value in zip(moving, values, strict=True):
+                given[k] = value
+            arguments, named = tree.unflatten(given, structure)
+            return function(*arguments, **named)
+
+        def both() -> tuple[Any, Any]:
+            value, push = DualFrame.linearize(of_moving, *[pairs[k][0] for k in moving])
+            return value, push(*[pairs[k][1] for k in moving])
+
+        value, moved = self.below(both)
+        results, shape = tree.flatten(value)
+        found = [self._result(p, t if p._layout.dtype.category >= 2 else None) for p, t in zip(results, tree.flatten(moved)[0], strict=True)]
+        return tree.unflatten(found, shape)
+
+    def read(self, storage: Storage, reason: str, awaited: bool) -> Any:
+        meaning: Any = storage.home
+        value = meaning[0]
+        if meaning[1] is not None and reason not in _LOOKS:
+            raise no_rule(reason)
+        if not shows_all(value._layout, value._storage.layout):
+            value = self.below(record, COPY, (value,), (), True)
+        return self.below(recorder.materialise, value._storage, reason, awaited)
+
+
+# Reads that only look, or make positions and counts, which do not move. With any other a function of the library would lose a tangent.
+_LOOKS = frozenset([
+    "item", "tolist", "numpy", "bool", "index", "print", "save", "pickle", "data_ptr", "wait_to_read", "order", "searchsorted", "bincount", "unique",
+    "unique_consecutive", "isin", "histc", "histogram", "histogramdd", "mode", "cummax", "cummin", "nonzero", "masked_select", "masked_scatter",
+    "one_hot", "multinomial", "detect_anomaly", "unravel_index", "istft",
+])  # fmt: skip
+
+
+def no_rule(op: str) -> ForwardModeError:
+    """The error about a function that is computed on the host."""
+    return ForwardModeError(
+        f"[{op}] Trying to use forward AD with {op} that does not support it: expected an operation with gradient rules, got one that NumPy computes "
+        "on the host; use reverse mode (vjp, jacrev)"
+    )
+
+
+def _land(storage: Storage, value: Tensor) -> None:
+    """A storage of a frame that has been left has the value alone."""
+    made = value if shows_all(value._layout, value._storage.layout) else record(COPY, (value,), (), True)
+    twin = recorder.share_value(made._storage)
+    storage.trace, storage.slot, storage.buffer, storage.home = twin.trace, twin.slot, twin.buffer, twin.home
+    if twin.trace is not None and twin.buffer is None:
+        twin.trace.storages.append(storage)
+    elif twin.trace is not None:
+        storage.trace = None

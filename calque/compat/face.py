@@ -1,0 +1,169 @@
+"""The modules that programs see under PyTorch's names.
+
+A face has no content of its own. A name is looked up, once, in
+1. the module of the same path in `calque/compat/torch/`: what exists only because programs written for PyTorch mention it,
+2. the module (or object) of the same path in Calque,
+3. where PyTorch keeps a name in an inner module, such as `torch.nn.modules.batchnorm`, and lists it there: the nearest outer one that has it.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import importlib.util
+import sys
+from types import ModuleType
+from typing import Any
+
+import calque
+from calque.compat import finder
+from calque.compat.methods import attach
+from calque.compat.missing import pytorch_has, pytorch_names, refusal
+from calque.compat.refused import Settings
+
+NOTHING = object()
+OURS = "calque.compat."  # in front of `torch`: the folder of names that only `torch` has
+_FACES: dict[str, Any] = {}
+
+
+def _own(path: str) -> ModuleType | None:
+    """The module of `calque/compat/torch/` for a dotted path such as `torch.utils.hooks`, if there is one."""
+    name = OURS + path
+    loaded = sys.modules.get(name)
+    if loaded is not None:
+        return loaded
+    try:
+        there = importlib.util.find_spec(name) is not None
+    except ModuleNotFoundError:  # the folder above is not there
+        there = False
+    return importlib.import_module(name) if there else None
+
+
+def _offered(path: str, name: str, source: Any) -> bool:
+    """Whether a name of a module of Calque's is one of the module that stands for it: PyTorch has it, or (elsewhere) Calque lists it."""
+    if path.partition(".")[0] == finder.ROOT:
+        return pytorch_has(path, name)
+    if name in getattr(source, "__all__", ()):
+        return True
+    return isinstance(source, ModuleType) and hasattr(source, "__path__") and importlib.util.find_spec(f"{source.__name__}.{name}") is not None
+
+
+def _switches(path: str) -> Settings | None:
+    """The switches that stand in one of our modules for a module of PyTorch's, such as `torch._dynamo.config`."""
+    above, _, last = path.rpartition(".")
+    own = _own(above) if above else None
+    found = getattr(own, last, None) if own is not None and last in own.__all__ else None
+    return found if isinstance(found, Settings) else None
+
+
+def _calques(path: str) -> Any:
+    """What Calque itself has under a dotted path below `torch`, or None. Modules that PyTorch does not have are Calque's inner ones."""
+    root, *names = path.split(".")
+    found: Any = calque if root == finder.ROOT else calque.vision
+    for k, name in enumerate(names):
+        if not _offered(".".join([root, *names[:k]]), name, found):
+            return None
+        inner = getattr(found, name, None)
+        if inner is None and isinstance(found, ModuleType):
+            place = f"{found.__name__}.{name}"
+            try:
+                inner = importlib.import_module(place) if importlib.util.find_spec(place) is not None else None
+            except (ModuleNotFoundError, ValueError):  # `found` is a module without a folder, or not a module of files
+                inner = None
+        if inner is None:
+            return None
+        found = inner
+    return found
+
+
+@functools.cache
+def exists(path: str) -> bool:
+    """Whether there is a module of this name: one of ours, or one of PyTorch's that has at least one name here."""
+    if path in finder.VERSIONS or _own(path) is not None or _switches(path) is not None:
+        return True
+    there = _calques(path)
+    if there is not None and (isinstance(there, ModuleType) or type(there).__module__.startswith("calque.")):  # or settings
+        return not callable(there)
+    if path not in pytorch_names():
+        return False
+    above, _, last = path.rpartition(".")
+    outer = face(above) if above not in finder.VERSIONS and exists(above) else None
+    return isinstance(outer, Face) and any(name != last and outer.find(name) is not NOTHING for name in pytorch_names()[path])
+
+
+def face(path: str) -> Any:
+    """The module `path`, made when it is first asked for. Where Calque has an object that is no module (the settings of a backend), it is that."""
+    found = _FACES.get(path)
+    if found is None:
+        if path in finder.VERSIONS:
+            attach()
+        there = _switches(path) or _calques(path) if _own(path) is None else None
+        found = _FACES[path] = Face(path) if there is None or isinstance(there, ModuleType) else there
+    return found
+
+
+def _module(path: str) -> Any:
+    """The module `path` as `import` gives it, if it can be imported."""
+    return importlib.import_module(path) if finder.installed() else face(path)
+
+
+def _shown(path: str, name: str, source: Any) -> bool:
+    """Whether a module of Calque's offers a name, rather than having imported it for itself."""
+    listed = getattr(source, "__all__", None)
+    if listed is not None and name in listed or pytorch_has(path, name):
+        return True
+    return listed is None and not name.startswith("_")
+
+
+class Face(ModuleType):
+    """A module of PyTorch's, made of what Calque has."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(path, f"PyTorch's module `{path}`, as Calque has it.")
+        self.__dict__["_sources"] = (_own(path), _calques(path))
+
+    def find(self, name: str) -> Any:
+        """The value of a name, or `NOTHING`."""
+        path = self.__name__
+        own, calques = self.__dict__["_sources"]
+        if own is not None and name in own.__all__:
+            found = getattr(own, name)
+            return _module(f"{path}.{name}") if isinstance(found, Settings) else found
+        if exists(f"{path}.{name}") and not callable(getattr(calques, name, None)):
+            return _module(f"{path}.{name}")
+        if own is not None and (ask := getattr(own, "find", None)) is not None and (found := ask(name, NOTHING)) is not NOTHING:
+            return found
+        if calques is not None and _shown(path, name, calques):
+            found = getattr(calques, name, NOTHING)
+            if found is not NOTHING and not isinstance(found, ModuleType):  # a module that PyTorch does not have is an inner one of Calque's
+                return found
+        outer, _, last = path.rpartition(".")
+        if name != last and outer not in ("", *finder.VERSIONS) and pytorch_has(path, name) and isinstance(above := face(outer), Face):
+            return above.find(name)
+        return NOTHING
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "__all__":
+            return [listed for listed in dir(self) if not listed.startswith("_")]
+        own = self.__dict__["_sources"][0]
+        special = name.startswith("__") and name.endswith("__") and (own is None or name not in own.__all__)
+        found = NOTHING if special else self.find(name)
+        if found is NOTHING:
+            if name.startswith("__"):
+                raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}", name=name)
+            raise refusal(self.__name__, name, dir(self))
+        self.__dict__[name] = found
+        return found
+
+    def __dir__(self) -> list[str]:
+        own, calques = self.__dict__["_sources"]
+        names = {name for name in self.__dict__ if name != "_sources"} | set(own.__all__ if own is not None else ())
+        if calques is not None:
+            names |= {name for name in dir(calques) if _shown(self.__name__, name, calques)}
+        listed = pytorch_names().get(self.__name__, frozenset())
+        inner = {path.rpartition(".")[2] for path in pytorch_names() if path.rpartition(".")[0] == self.__name__ and exists(path)}
+        names = {name for name in names if _offered(self.__name__, name, calques) or not isinstance(getattr(calques, name, None), ModuleType)}
+        return sorted(names | inner | {name for name in listed - names if self.find(name) is not NOTHING})
+
+    def __repr__(self) -> str:
+        return f"<module {self.__name__!r} of Calque>"

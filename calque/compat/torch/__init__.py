@@ -1,0 +1,224 @@
+"""Names of `torch` itself that only programs written for PyTorch ask for."""
+
+from __future__ import annotations
+
+import math
+from types import SimpleNamespace
+from typing import Any
+
+import calque
+from calque.base.errors import ArgumentError, OutOfMemoryError
+from calque.base.text import shown
+from calque.compat.face import face
+from calque.compat.finder import VERSION
+from calque.compat.refused import no, nothing, refused_class, without_device
+from calque.compat.torch.jit import Future, ScriptFunction, ScriptModule, fork, wait
+from calque.compat.torch.library import OPERATORS as ops
+from calque.compat.torch.storage import TypedStorage, UntypedStorage
+from calque.compat.torch.torch_version import TorchVersion
+
+__all__ = [
+    "AcceleratorError", "Event", "GradScaler", "OutOfMemoryError", "PyTorchFileReader",
+    "Future", "PyTorchFileWriter", "ScriptFunction", "ScriptModule", "Stream", "fork", "wait",
+    "SymBool", "SymFloat", "SymInt",
+    "TypedStorage", "UntypedStorage", "__config__", "__version__", "_assert", "_assert_async",
+    "_check", "_check_index", "_check_is_size", "_check_not_implemented", "_check_tensor_all", "_check_type", "_check_value", "_check_with",
+    "_is_functional_tensor", "_mkldnn", "_sync", "_utils_internal", "classes",
+    "compiled_with_cxx11_abi", "cond", "get_deterministic_debug_mode", "get_device_module", "get_num_interop_threads", "has_lapack", "has_mkl",
+    "has_openmp", "has_spectral", "init_num_threads", "is_storage", "is_vulkan_available", "is_warn_always_enabled", "jagged", "layout", "newaxis",
+    "ops", "set_default_tensor_type", "set_deterministic_debug_mode", "set_flush_denormal", "set_num_interop_threads", "set_warn_always",
+    "sparse_bsc", "sparse_bsr", "sparse_coo", "sparse_csc", "sparse_csr", "sym_float", "sym_fresh_size", "sym_int", "sym_ite", "sym_max", "sym_min",
+    "sym_not", "sym_sqrt", "sym_sum", "typename",
+]  # fmt: skip
+
+__version__ = TorchVersion(VERSION)
+newaxis = None
+has_lapack = has_spectral = True
+has_mkl = has_openmp = False
+GradScaler = calque.amp.GradScaler
+Stream, Event = without_device("torch.Stream", "streaming"), without_device("torch.Event", "streaming")
+classes = SimpleNamespace(loaded_libraries=frozenset())
+__config__ = SimpleNamespace(
+    show=lambda: f"Calque {calque.__version__} under PyTorch's name", parallel_info=lambda: f"threads: {calque.get_num_threads()}"
+)
+_utils_internal = SimpleNamespace(get_file_path=lambda *parts: "/".join(parts))
+
+# Sizes are ints here: no value is one of these, and what computes with them is Python's arithmetic.
+SymInt, SymFloat, SymBool = (refused_class(f"torch.{name}") for name in ("SymInt", "SymFloat", "SymBool"))
+sym_int, sym_float, sym_max, sym_min = int, float, max, min
+is_vulkan_available = _is_functional_tensor = no
+init_num_threads = sym_fresh_size = _sync = nothing
+
+
+PyTorchFileReader, PyTorchFileWriter = (refused_class(f"torch.{name}") for name in ("PyTorchFileReader", "PyTorchFileWriter"))
+
+
+class AcceleratorError(RuntimeError):
+    """A device other than the CPU failed. There is none."""
+
+
+class _LayoutType(type):
+    def __instancecheck__(cls, value: object) -> bool:
+        return isinstance(value, str) and value.startswith("torch.")
+
+
+class layout(str, metaclass=_LayoutType):
+    """How a tensor's values lie in memory. Tensors here are all `torch.strided`; the others are there to be compared with."""
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+sparse_coo, sparse_csr, sparse_csc, sparse_bsr, sparse_bsc, jagged, _mkldnn = (
+    layout(f"torch.{name}") for name in ("sparse_coo", "sparse_csr", "sparse_csc", "sparse_bsr", "sparse_bsc", "jagged", "_mkldnn")
+)
+
+
+class _Kept:
+    """Settings that are kept so that they can be asked for."""
+
+    interop_threads = 1
+    warn_always = False
+
+
+def _assert(condition: Any, message: str) -> None:
+    assert condition, message
+
+
+def _assert_async(condition: Any, message: str = "Expected the value to be true") -> None:
+    _check_with(RuntimeError, bool(condition), message)
+
+
+def _check_with(kind: type[Exception], condition: Any, message: Any = None) -> None:
+    if not isinstance(condition, bool):
+        raise TypeError(f"[torch._check] expected a bool as condition, got {shown(condition)}; compare first")
+    if not condition:
+        raise kind(message() if message is not None else "Expected cond to be True, but got False")
+
+
+def _check(cond: Any, message: Any = None) -> None:
+    _check_with(RuntimeError, cond, message)
+
+
+def _check_is_size(i: Any, message: Any = None, *, max: Any = None) -> None:
+    _check_with(RuntimeError, i >= 0 and (max is None or i <= max), message)
+
+
+def _check_index(cond: Any, message: Any = None) -> None:
+    _check_with(IndexError, cond, message)
+
+
+def _check_value(cond: Any, message: Any = None) -> None:
+    _check_with(ValueError, cond, message)
+
+
+def _check_type(cond: Any, message: Any = None) -> None:
+    _check_with(TypeError, cond, message)
+
+
+def _check_not_implemented(cond: Any, message: Any = None) -> None:
+    _check_with(NotImplementedError, cond, message)
+
+
+def _check_tensor_all(cond: Any, message: Any = None) -> None:
+    _check_with(RuntimeError, bool(cond.all().item()), message)
+
+
+def sym_ite(b: Any, t: Any, f: Any) -> Any:
+    """`t if b else f`."""
+    return t if b else f
+
+
+def sym_not(a: Any) -> bool:
+    """`not a`."""
+    return not a
+
+
+def sym_sum(args: Any) -> Any:
+    """The sum of the numbers."""
+    return sum(args)
+
+
+def sym_sqrt(a: Any) -> float:
+    """The square root of a number."""
+    return math.sqrt(a)
+
+
+def cond(pred: Any, true_fn: Any, false_fn: Any, operands: Any = ()) -> Any:
+    """`true_fn(*operands)` if `pred` (a bool, or a Tensor of one element) holds, else `false_fn(*operands)`."""
+    return (true_fn if bool(pred) else false_fn)(*operands)
+
+
+def typename(obj: Any, /) -> str:
+    """The type of a tensor ("torch.FloatTensor") or the dotted name of the class of anything else."""
+    if isinstance(obj, calque.Tensor):
+        return str(obj.type())
+    owner = obj if hasattr(obj, "__qualname__") else type(obj)
+    module = getattr(owner, "__module__", "") or ""
+    return f"{module}.{owner.__qualname__}" if module and module != "builtins" else str(owner.__qualname__)
+
+
+def is_storage(obj: Any, /) -> bool:
+    """Whether `obj` is a storage object of a tensor."""
+    return type(obj).__name__ in ("UntypedStorage", "TypedStorage")
+
+
+def compiled_with_cxx11_abi() -> bool:
+    """False: nothing here was compiled from C++."""
+    return False
+
+
+def get_num_interop_threads() -> int:
+    """What `set_num_interop_threads` was told last."""
+    return _Kept.interop_threads
+
+
+def set_num_interop_threads(num: int, /) -> None:
+    """Kept, and without effect: programs run side by side in the queues of devices."""
+    if not isinstance(num, int) or num < 1:
+        raise ArgumentError(f"[set_num_interop_threads] expected an int of at least 1, got {shown(num)}; pass 1")
+    _Kept.interop_threads = num
+
+
+def set_warn_always(b: bool, /) -> None:
+    """Kept, and without effect: warnings come once for each line, as Python's filters say."""
+    _Kept.warn_always = bool(b)
+
+
+def is_warn_always_enabled() -> bool:
+    """What `set_warn_always` was told last."""
+    return _Kept.warn_always
+
+
+def set_flush_denormal(mode: bool, /) -> bool:
+    """Whether the setting could be made: it cannot, denormal numbers are computed with."""
+    return False
+
+
+def set_deterministic_debug_mode(debug_mode: int | str) -> None:
+    """`use_deterministic_algorithms` by number or word: 0 "default", 1 "warn", 2 "error"."""
+    words = ("default", "warn", "error")
+    if debug_mode not in (0, 1, 2, *words):
+        raise ArgumentError(f"[set_deterministic_debug_mode] expected 0, 1, 2 or one of {words}, got {shown(debug_mode)}; pass 0")
+    number = words.index(debug_mode) if isinstance(debug_mode, str) else debug_mode
+    calque.use_deterministic_algorithms(number > 0, warn_only=number == 1)
+
+
+def get_deterministic_debug_mode() -> int:
+    """0, 1 or 2: see `set_deterministic_debug_mode`."""
+    if not calque.are_deterministic_algorithms_enabled():
+        return 0
+    return 1 if calque.is_deterministic_algorithms_warn_only_enabled() else 2
+
+
+def set_default_tensor_type(t: Any, /) -> None:
+    """Make tensors of another floating type where none is given: `torch.DoubleTensor` or "torch.DoubleTensor"."""
+    kind: Any = getattr(calque, t.rpartition(".")[2], None) if isinstance(t, str) else t
+    if not hasattr(kind, "dtype"):
+        raise TypeError(f"[set_default_tensor_type] expected a type such as torch.DoubleTensor, got {shown(t)}; or use set_default_dtype")
+    calque.set_default_dtype(kind.dtype)
+
+
+def get_device_module(device: Any = None) -> Any:
+    """The module of a kind of device: `torch.cpu`, `torch.cuda`, ..."""
+    return face(f"torch.{(calque.device(device) if device is not None else calque.get_default_device()).type}")

@@ -1,0 +1,77 @@
+"""`torch.serialization`: reading here never executes anything, so what PyTorch asks to be declared safe needs no declaration."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from calque.io import load, save
+
+__all__ = [
+    "FILE_LIKE", "LoadEndianness", "MAP_LOCATION", "SourceChangeWarning", "add_safe_globals", "clear_safe_globals", "get_default_load_endianness",
+    "get_safe_globals", "load", "save", "safe_globals", "set_default_load_endianness", "skip_data",
+]  # fmt: skip
+
+FILE_LIKE = Any
+MAP_LOCATION = Callable[[Any, str], Any] | dict[str, str] | str | None
+LoadEndianness = Any
+
+
+class SourceChangeWarning(Warning):
+    """The source of a pickled class has changed. Classes are not read from files here."""
+
+
+class _Kept:
+    """What was declared, so that it can be asked for."""
+
+    safe: list[Any] = []
+    endianness: Any = None
+
+
+def add_safe_globals(safe_globals: list[Any]) -> None:
+    """Kept, and without effect: a file is read without importing or calling what it names."""
+    _Kept.safe.extend(safe_globals)
+
+
+def get_safe_globals() -> list[Any]:
+    """What `add_safe_globals` was told."""
+    return list(_Kept.safe)
+
+
+def clear_safe_globals() -> None:
+    """Forget what `add_safe_globals` was told."""
+    _Kept.safe.clear()
+
+
+class safe_globals:
+    """`add_safe_globals` inside a block."""
+
+    def __init__(self, safe_globals: list[Any]) -> None:
+        self.added = list(safe_globals)
+
+    def __enter__(self) -> None:
+        self.before = get_safe_globals()
+        add_safe_globals(self.added)
+
+    def __exit__(self, *_: object) -> None:
+        _Kept.safe[:] = self.before
+
+
+def get_default_load_endianness() -> Any:
+    """What `set_default_load_endianness` was told last."""
+    return _Kept.endianness
+
+
+def set_default_load_endianness(endianness: Any) -> None:
+    """Kept, and without effect: files say which order their bytes have."""
+    _Kept.endianness = endianness
+
+
+class skip_data:
+    """A block in which `save` leaves out the values of tensors. It cannot be entered."""
+
+    def __enter__(self) -> None:
+        raise NotImplementedError("[torch.serialization.skip_data] expected values to be saved, got skip_data; save the shapes as a dict")
+
+    def __exit__(self, *_: object) -> None:
+        """Never reached: it cannot be entered."""

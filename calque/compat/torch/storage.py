@@ -1,0 +1,67 @@
+"""`torch.storage`: memory as bytes. `untyped_storage()` of a tensor tells of its memory; a file may be memory as well."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import numpy as np
+
+import calque
+from calque.base.errors import ArgumentError
+from calque.compat.refused import refused_class
+from calque.functional.interop import StorageView
+
+__all__ = ["TypedStorage", "UntypedStorage", "_LegacyStorage"]
+
+TypedStorage = _LegacyStorage = refused_class("torch.storage.TypedStorage")
+
+
+class _Kind(type):
+    def __instancecheck__(cls, value: object) -> bool:
+        return isinstance(value, StorageView)
+
+
+class UntypedStorage(StorageView, metaclass=_Kind):
+    """Bytes: `UntypedStorage(16)`, `UntypedStorage.from_file("weights.bin", nbytes=16)`, and parts of them by slices, which share memory.
+
+    `torch.asarray(storage, dtype=torch.uint8)` makes a tensor of them.
+    """
+
+    def __init__(self, size: int = 0, *, device: Any = None) -> None:
+        super().__init__(calque.empty(size, dtype=calque.uint8, device=device))
+
+    @classmethod
+    def _of(cls, owner: calque.Tensor) -> "UntypedStorage":
+        made = cls.__new__(cls)
+        made._owner = owner
+        return made
+
+    @classmethod
+    def from_file(cls, filename: str | os.PathLike[str], shared: bool = False, nbytes: int = 0) -> "UntypedStorage":
+        """The first bytes of a file, read when they are looked at. shared: writing to them is refused; without it, writing changes no file."""
+        if shared:
+            raise ArgumentError("[UntypedStorage.from_file] expected shared=False, got True: files are not written through tensors; use torch.save")
+        if not nbytes:
+            return cls(0)
+        return cls._of(calque.from_numpy(np.memmap(filename, np.uint8, "c", shape=(nbytes,)).view(np.ndarray)))
+
+    def __getitem__(self, index: Any) -> Any:
+        return UntypedStorage._of(self._owner[index]) if isinstance(index, slice) else self._owner[index].item()
+
+    def size(self) -> int:
+        """Bytes."""
+        return self._owner.numel()
+
+    nbytes = size
+
+    def untyped(self) -> "UntypedStorage":
+        """Itself."""
+        return self
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
+        return self._owner.numpy() if dtype is None else self._owner.numpy().astype(dtype, copy=bool(copy))
+
+    def tolist(self) -> Any:
+        """The bytes as numbers."""
+        return self._owner.tolist()

@@ -1,0 +1,16 @@
+"""`torch.utils.data.dataloader`: classes of PyTorch's iterators, which libraries test for. Those of `calque.data` are generators."""
+
+from calque.compat.refused import refused_class
+
+__all__ = ["_BaseDataLoaderIter", "_DatasetKind", "_InfiniteConstantSampler", "_MultiProcessingDataLoaderIter", "_SingleProcessDataLoaderIter"]
+
+_BaseDataLoaderIter, _SingleProcessDataLoaderIter, _MultiProcessingDataLoaderIter, _InfiniteConstantSampler = (
+    refused_class(f"torch.utils.data.dataloader.{name}")
+    for name in ("_BaseDataLoaderIter", "_SingleProcessDataLoaderIter", "_MultiProcessingDataLoaderIter", "_InfiniteConstantSampler")
+)
+
+
+class _DatasetKind:
+    """What a data set is asked for: single samples, or a stream of them."""
+
+    Map, Iterable = 0, 1

@@ -1,0 +1,5 @@
+"""PyTorch's module of this name."""
+
+from calque.distributions.distribution import ExponentialFamily
+
+__all__ = ["ExponentialFamily"]

@@ -1,0 +1,127 @@
+"""Samples that NumPy draws on the host, from the stream of the default generator, and the derivative of gamma samples.
+
+Loops that reject and try again have no fixed program, so these read their parameters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from calque import functional as T
+from calque.autograd.function import Function
+from calque.base.dtypes import DType
+from calque.functional.placing import beside_input, host_values
+from calque.tensor import Tensor, read
+
+Array = np.ndarray[Any, Any]
+_ASYMPTOTIC = 1e4  # above this concentration Wilson and Hilferty's cube root is exact to six digits
+
+
+def _stream(count: int) -> np.random.Generator:
+    """NumPy's numbers for the next range of the default generator."""
+    seed, offset = T.default_generator.take(max(count, 1))
+    return np.random.Generator(np.random.Philox(key=np.array([seed & ((1 << 64) - 1), offset], np.uint64)))
+
+
+@beside_input
+def _on_host(input: Tensor, op: str, dtype: DType, values: Callable[[Array], Array]) -> Tensor:
+    shape = tuple(input.shape)
+    return host_values(shape, dtype, lambda: values(read(input.detach(), op).astype(np.float64)).astype(np.float64).reshape(shape))
+
+
+def poisson(rate: Tensor) -> Tensor:
+    """Poisson counts of these rates, in their dtype."""
+    return _on_host(rate, "poisson", rate.dtype, lambda r: np.asarray(_stream(r.size).poisson(r)))
+
+
+def binomial(count: Tensor, prob: Tensor) -> Tensor:
+    """Successes among `count` tries (one shape with `prob`), in the dtype of `prob`."""
+    tries = read(count.detach(), "binomial").astype(np.int64)
+    return _on_host(prob, "binomial", prob.dtype, lambda p: np.asarray(_stream(p.size).binomial(tries, p)))
+
+
+def von_mises(loc: Tensor, concentration: Tensor) -> Tensor:
+    """Angles in [-pi, pi) around `loc`."""
+    centre = read(loc.detach(), "von_mises").astype(np.float64)
+    return _on_host(concentration, "von_mises", loc.dtype, lambda k: np.asarray(_stream(k.size).vonmises(centre, k)))
+
+
+def _log_gamma_draw(a: Array) -> Array:
+    """The logarithm of gamma samples; those of small concentrations would underflow themselves."""
+    stream = _stream(a.size)
+    small = a < 1
+    draws = np.log(stream.standard_gamma(np.where(small, a + 1, a)))
+    return draws + np.where(small, np.log1p(-stream.random(a.shape)) / np.where(small, a, 1.0), 0.0)
+
+
+def _digamma(x: Array) -> Array:
+    """The derivative of lgamma for x > 0: up to 10 by its recurrence, then its asymptotic series."""
+    total = np.zeros_like(x)
+    y = x.astype(np.float64)
+    for _ in range(10):
+        low = y < 10
+        total -= np.where(low, 1 / y, 0.0)
+        y = np.where(low, y + 1, y)
+    square = 1 / (y * y)
+    tail = square * (1 / 12 - square * (1 / 120 - square * (1 / 252 - square * (1 / 240 - square / 132))))
+    return np.asarray(total + np.log(y) - 0.5 / y - tail)
+
+
+def _slope_by_series(a: Array, log_x: Array) -> Array:
+    """d log x / da where P(a, x) stays what it is, from the power series of the incomplete gamma function P (DLMF 8.7.1) and its derivative."""
+    x = np.exp(log_x)
+    term, harmonic = np.ones_like(x), np.zeros_like(x)
+    total, weighted = np.ones_like(x), np.zeros_like(x)
+    n = 0
+    while n < 100_000:
+        n += 1
+        term = term * (x / (a + n))
+        harmonic = harmonic + 1 / (a + n)
+        total, weighted = total + term, weighted + term * harmonic
+        if not np.any(term * harmonic > 1e-17 * (weighted + 1e-300)):
+            break
+    return np.asarray((weighted - (log_x - _digamma(a + 1)) * total) / a)
+
+
+def _slope_by_cube_root(a: Array, log_x: Array) -> Array:
+    """The same for large a, from (x / a)**(1/3) being nearly normal (Wilson & Hilferty 1931)."""
+    root = np.exp((log_x - np.log(a)) / 3)
+    z = (root - (1 - 1 / (9 * a))) * 3 * np.sqrt(a)
+    slope = root**3 + 3 * a * root**2 * (1 / (9 * a * a) - z / (6 * a**1.5))
+    return np.asarray(slope / np.exp(log_x))
+
+
+def log_gamma_slope(a: Array, log_x: Array) -> Array:
+    """How the logarithm of a gamma sample changes with the concentration, at the same quantile (Figurnov et al. 2018)."""
+    found = np.empty_like(a)
+    large = a > _ASYMPTOTIC
+    with np.errstate(all="ignore"):
+        if large.any():
+            found[large] = _slope_by_cube_root(a[large], log_x[large])
+        if not large.all():
+            found[~large] = _slope_by_series(a[~large], log_x[~large])
+    return found
+
+
+class _LogStandardGamma(Function):
+    """Logarithms of gamma samples of rate 1."""
+
+    @staticmethod
+    def forward(ctx: Any, concentration: Tensor) -> Tensor:
+        drawn = _on_host(concentration, "standard_gamma", concentration.dtype, _log_gamma_draw)
+        ctx.save_for_backward(concentration, drawn)
+        return drawn
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Any:  # type: ignore[override, unused-ignore]
+        concentration, drawn = ctx.saved_tensors
+        logs = read(drawn.detach(), "standard_gamma").astype(np.float64)
+        return gradient * _on_host(concentration, "standard_gamma", concentration.dtype, lambda a: log_gamma_slope(a, logs))
+
+
+def log_standard_gamma(concentration: Tensor) -> Tensor:
+    """Logarithms of gamma samples of rate 1, differentiable."""
+    return _LogStandardGamma.apply(concentration)  # type: ignore[no-any-return]

@@ -1,0 +1,600 @@
+"""Factorisations with pivots: LU and LDL, what is solved with them, and forms of other factorisations that report failures instead of raising. NumPy
+computes factors on the host. The gradients are those of a square LU (Walter & Lehmann 2010) and of triangular equations."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from calque.base import dtypes as dt
+from calque.base.device import META
+from calque.base.errors import ArgumentError, LinAlgError, ShapeError
+from calque.base.shapes import broadcast_shapes
+from calque.functional.checks import require_pivots
+from calque.functional.common import method
+from calque.functional.creation import eye, zeros
+from calque.functional.decompositions import (
+    Array,
+    _extents,
+    _h,
+    _host,
+    _matrix,
+    _result,
+    _symmetric,
+    _t,
+    _with_outputs,
+    cholesky,
+    doubled,
+    inv,
+    solve,
+)
+from calque.functional.joining import cat
+from calque.functional.linalg import matmul
+from calque.functional.math import where, with_formula
+from calque.functional.placing import beside_input
+from calque.functional.precision import full_precision
+from calque.functional.results import named_result
+from calque.functional.selection import take_along_dim
+from calque.functional.views import expand, sum_to_shape, unsqueeze
+from calque.functional.windows import narrow
+from calque.tensor import Tensor, read, upload
+
+__all__ = [
+    "cholesky_ex", "inv_ex", "ldl_factor", "ldl_factor_ex", "ldl_solve", "linalg_lu", "linalg_lu_solve", "lu", "lu_factor", "lu_factor_ex",
+    "lu_solve", "lu_unpack", "solve_ex", "solve_triangular", "triangular_solve",
+]  # fmt: skip
+
+LuResult = named_result("linalg_lu", "P", "L", "U")
+LuFactorResult = named_result("linalg_lu_factor", "LU", "pivots")
+LuFactorExResult = named_result("linalg_lu_factor_ex", "LU", "pivots", "info")
+LuWithInfoResult = named_result("_lu_with_info", "LU", "pivots", "info")
+LuUnpackResult = named_result("lu_unpack", "P", "L", "U")
+LdlResult = named_result("linalg_ldl_factor", "LD", "pivots")
+LdlExResult = named_result("linalg_ldl_factor_ex", "LD", "pivots", "info")
+InvExResult = named_result("linalg_inv_ex", "inverse", "info")
+CholeskyExResult = named_result("linalg_cholesky_ex", "L", "info")
+SolveExResult = named_result("linalg_solve_ex", "result", "info")
+TriangularResult = named_result("triangular_solve", "solution", "cloned_coefficient")
+
+
+# --------------------------------------------------------------------------------------------------------------------------- LU
+
+
+def _sizes(a: Array) -> Array:
+    """What LAPACK chooses pivots by: of complex numbers the sum of the parts, not the magnitude."""
+    return np.abs(a.real) + np.abs(a.imag) if a.dtype.kind == "c" else np.abs(a)
+
+
+def _eliminated(a: Array) -> tuple[Array, Array, Array]:
+    """(L and U in one matrix, the rows in their new order, pivots counted from 1) of a batch of matrices: elimination with partial pivoting."""
+    m, n = a.shape[-2:]
+    k = min(m, n)
+    flat = doubled(a).reshape(math.prod(a.shape[:-2]), m, n)
+    rows = np.tile(np.arange(m), (len(flat), 1))
+    pivots = np.zeros((len(flat), k), np.int32)
+    every = np.arange(len(flat))
+    for j in range(k):
+        best = j + np.argmax(_sizes(flat[:, j:, j]), axis=1)
+        pivots[:, j] = best + 1
+        for table in (flat, rows):
+            table[every, j], table[every, best] = table[every, best].copy(), table[every, j].copy()
+        pivot = flat[:, j, j]
+        below = flat[:, j + 1 :, j]
+        np.divide(below, pivot[:, None], out=below, where=(pivot != 0)[:, None])
+        flat[:, j + 1 :, j + 1 :] -= below[:, :, None] * flat[:, j : j + 1, j + 1 :]
+    return flat.reshape(a.shape).astype(a.dtype), rows.reshape(*a.shape[:-2], m), pivots.reshape(*a.shape[:-2], k)
+
+
+def _square_lu(x: Tensor, rows: Array) -> list[Tensor]:
+    """L and U of square matrices whose rows are in the order of the pivots, with the gradient of Walter and Lehmann."""
+    arrays = _host("lu", x, _without_pivots, [tuple(x._layout.shape)] * 2)
+
+    def backward(outputs: Any, grads: list[Any]) -> Tensor:
+        low, up = outputs
+        inner = None
+        if grads[0] is not None:
+            inner = (_h(low) @ grads[0]).tril(-1)
+        if grads[1] is not None:
+            right = (grads[1] @ _h(up)).triu()
+            inner = right if inner is None else inner + right
+        left = solve_triangular(_h(low), inner, upper=True, unitriangular=True)  # type: ignore[arg-type]
+        return solve_triangular(_h(up), left, upper=False, left=False)
+
+    return _with_outputs("LinalgLuBackward0", x, arrays, lambda: _square_lu(x, rows), backward)
+
+
+def _without_pivots(a: Array) -> tuple[Array, Array]:
+    work = doubled(a)
+    for j in range(a.shape[-1]):
+        pivot = work[..., j, j][..., None]
+        below = work[..., j + 1 :, j]
+        np.divide(below, pivot, out=below, where=pivot != 0)
+        work[..., j + 1 :, j + 1 :] -= below[..., :, None] * work[..., j : j + 1, j + 1 :]
+    low = np.tril(work, -1) + np.eye(a.shape[-1])
+    return low.astype(a.dtype), np.triu(work).astype(a.dtype)
+
+
+def _factors(op: str, A: Tensor, pivot: bool = True) -> tuple[Tensor, Tensor, Array, Array]:
+    """(L, U, rows in their new order, pivots); L and U with history."""
+    x = _matrix(op, A)
+    if not pivot:
+        raise ArgumentError(f"[linalg.{op}] LU without pivoting is not implemented on the CPU: expected pivot=True, got False")
+    batch, m, n = _extents(x)
+    k = min(m, n)
+    if x._layout.device is META:
+        rows, pivots = np.zeros((*batch, m), np.int64), np.zeros((*batch, k), np.int32)
+    else:
+        _, rows, pivots = _eliminated(read(x, op))
+    ordered = take_along_dim(x, expand(unsqueeze(upload(rows, dt.int64), -1), tuple(x._layout.shape)), -2)
+    if not k:
+        return narrow(ordered, -1, 0, k), narrow(ordered, -2, 0, k), rows, pivots
+    square = narrow(narrow(ordered, -2, 0, k), -1, 0, k)
+    low, up = _square_lu(square, rows)
+    if m > k:
+        rest = narrow(narrow(ordered, -2, k, m - k), -1, 0, k)
+        low = cat([low, solve_triangular(up, rest, upper=True, left=False)], -2)
+    if n > k:
+        rest = narrow(ordered, -1, k, n - k)
+        up = cat([up, solve_triangular(narrow(low, -2, 0, k), rest, upper=False, unitriangular=True)], -1)
+    return low, up, rows, pivots
+
+
+def _joined(low: Tensor, up: Tensor) -> Tensor:
+    """L below the diagonal and U above it in one matrix."""
+    m, n = low._layout.shape[-2], up._layout.shape[-1]
+    k = min(m, n)
+    low, up = low.tril(-1), up.triu()  # type: ignore[attr-defined]
+    batch = tuple(low._layout.shape[:-2])
+    if n > k:
+        low = cat([low, zeros((*batch, m, n - k), dtype=low._layout.dtype)], -1)
+    if m > k:
+        up = cat([up, zeros((*batch, m - k, n), dtype=up._layout.dtype)], -2)
+    return low + up
+
+
+def _first_zero(up: Array) -> Array:
+    """Where the diagonal of U is zero first, counted from 1; 0 for nowhere."""
+    zero = np.diagonal(up, axis1=-2, axis2=-1) == 0
+    return np.where(zero.any(-1), zero.argmax(-1) + 1, 0).astype(np.int32) if zero.shape[-1] else np.zeros(zero.shape[:-1], np.int32)
+
+
+def _info(op: str, up: Tensor) -> Array:
+    return np.zeros(_extents(up)[0], np.int32) if up._layout.device is META else np.asarray(_first_zero(read(up, op)), np.int32)
+
+
+def _permutation(rows: Array, kind: dt.DType) -> Tensor:
+    """P with A = P (A in the order of the rows)."""
+    m = rows.shape[-1]
+    table = np.zeros((*rows.shape, m), kind.np)
+    np.put_along_axis(table, rows[..., None, :], 1, axis=-2)
+    return upload(table, kind)
+
+
+@full_precision
+@beside_input
+def linalg_lu(A: Tensor, *, pivot: bool = True) -> Any:
+    """A = P L U with a permutation P, L lower triangular with ones on the diagonal, U upper triangular: (*, m, n) -> (*, m, m), (*, m, k), (*, k, n),
+    k = min(m, n).
+
+    >>> import calque
+    >>> P, L, U = calque.linalg.lu(calque.tensor([[1.0, 2.0], [4.0, 3.0]]))
+    >>> L
+    tensor([[1.0000, 0.0000],
+            [0.2500, 1.0000]])
+    """
+    low, up, rows, _ = _factors("lu", A, pivot)
+    return LuResult(_permutation(rows, A._layout.dtype), low, up)
+
+
+@full_precision
+@beside_input
+def lu_factor_ex(A: Tensor, *, pivot: bool = True, check_errors: bool = False) -> Any:
+    """`lu_factor` that reports a zero on the diagonal of U (its position, from 1; 0 for none) instead of raising: (*, m, n) -> (*, m, n),
+    (*, k) int32, (*) int32."""
+    low, up, _, pivots = _factors("lu_factor_ex", A, pivot)
+    info = _info("lu_factor_ex", up)
+    if check_errors:
+        _refuse_zero("lu_factor_ex", info)
+    return LuFactorExResult(_joined(low, up), upload(pivots, dt.int32), upload(info, dt.int32))
+
+
+def _refuse_zero(op: str, info: Array) -> None:
+    if info.any():
+        at = int(info.ravel()[np.flatnonzero(info)[0]])
+        raise LinAlgError(
+            f"[linalg.{op}] U[{at},{at}] is zero and using it on lu_solve would result in a division by zero: expected a regular matrix, got a "
+            "singular one; linalg.lu() and linalg.lu_factor_ex() still factorise it"
+        )
+
+
+@full_precision
+@beside_input
+def lu_factor(A: Tensor, *, pivot: bool = True) -> Any:
+    """L (without its ones) and U in one matrix, and the row that each row was exchanged with, from 1: (*, m, n) -> (*, m, n), (*, k) int32.
+
+    >>> import calque
+    >>> calque.linalg.lu_factor(calque.tensor([[1.0, 2.0], [4.0, 3.0]])).pivots
+    tensor([2, 2], dtype=torch.int32)
+    """
+    low, up, _, pivots = _factors("lu_factor", A, pivot)
+    if min(A._layout.shape[-2:]) and A._layout.device is not META:
+        _refuse_zero("lu_factor", _info("lu_factor", up))
+    return LuFactorResult(_joined(low, up), upload(pivots, dt.int32))
+
+
+@method()
+@full_precision
+@beside_input
+def lu(input: Tensor, pivot: bool = True, get_infos: bool = False) -> Any:
+    """L and U in one matrix, the pivots, and (with `get_infos`) where U has a zero on its diagonal; see `linalg.lu_factor_ex`.
+
+    >>> import calque
+    >>> calque.lu(calque.tensor([[1.0, 2.0], [4.0, 3.0]]))[1]
+    tensor([2, 2], dtype=torch.int32)
+    """
+    found = lu_factor_ex(input, pivot=pivot)
+    if get_infos:
+        return LuWithInfoResult(*found)
+    if input._layout.device is not META:
+        _refuse_zero("lu", read(found.info, "lu"))
+    return found.LU, found.pivots
+
+
+def _order(pivots: Array, m: int) -> Array:
+    """The order of rows after the exchanges that pivots say."""
+    flat = pivots.reshape(math.prod(pivots.shape[:-1]), pivots.shape[-1])
+    rows = np.tile(np.arange(m), (len(flat), 1))
+    every = np.arange(len(flat))
+    for j in range(flat.shape[-1]):
+        other = flat[:, j] - 1
+        rows[every, j], rows[every, other] = rows[every, other].copy(), rows[every, j].copy()
+    return rows.reshape(*pivots.shape[:-1], m)
+
+
+@full_precision
+@beside_input
+def lu_unpack(LU_data: Tensor, LU_pivots: Tensor, unpack_data: bool = True, unpack_pivots: bool = True) -> Any:
+    """P, L and U of what `lu_factor` gives; what is not asked for is empty: (*, m, n), (*, k) -> (*, m, m), (*, m, k), (*, k, n).
+
+    >>> import calque
+    >>> A = calque.tensor([[1.0, 2.0], [4.0, 3.0]])
+    >>> P, L, U = calque.lu_unpack(*calque.linalg.lu_factor(A))
+    >>> calque.allclose(P @ L @ U, A)
+    True
+    """
+    x = _matrix("lu_unpack", LU_data)
+    _, m, n = _extents(x)
+    k, kind = min(m, n), x._layout.dtype
+    nothing = zeros((0,), dtype=kind)
+    low = up = permutation = nothing
+    if unpack_data:
+        low = narrow(x, -1, 0, k).tril(-1) + eye(m, k, dtype=kind)  # type: ignore[attr-defined]
+        up = narrow(x, -2, 0, k).triu()  # type: ignore[attr-defined]
+    if unpack_pivots:
+        permutation = _permutation(_order(require_pivots("lu_unpack", read(LU_pivots, "lu_unpack"), m), m), kind)
+    return LuUnpackResult(permutation, low, up)
+
+
+@full_precision
+@beside_input
+def linalg_lu_solve(LU: Tensor, pivots: Tensor, B: Tensor, *, left: bool = True, adjoint: bool = False) -> Tensor:
+    """X with `A @ X = B` (`X @ A = B` without `left`, A transposed with `adjoint`), from what `lu_factor(A)` gives: (*, n, n), (*, n), (*, n, k) ->
+    (*, n, k).
+
+    >>> import calque
+    >>> LU, pivots = calque.linalg.lu_factor(calque.tensor([[2.0, 0.0], [0.0, 4.0]]))
+    >>> calque.linalg.lu_solve(LU, pivots, calque.ones(2, 1))
+    tensor([[0.5000],
+            [0.2500]])
+    """
+    _matrix("lu_solve", LU, square=True)
+    if not left:
+        return _h(linalg_lu_solve(LU, pivots, _h(B), adjoint=not adjoint))
+    permutation, low, up = lu_unpack(LU, pivots)
+    if adjoint:
+        inner = solve_triangular(_h(up), B, upper=False)
+        return matmul(permutation, solve_triangular(_h(low), inner, upper=True, unitriangular=True))
+    inner = solve_triangular(low, matmul(_h(permutation), B), upper=False, unitriangular=True)
+    return solve_triangular(up, inner, upper=True)
+
+
+@method()
+def lu_solve(input: Tensor, LU_data: Tensor, LU_pivots: Tensor) -> Tensor:
+    """`linalg.lu_solve` with the right side first: (*, n, k), (*, n, n), (*, n) -> (*, n, k)."""
+    return linalg_lu_solve(LU_data, LU_pivots, input)
+
+
+# ----------------------------------------------------------------------------------------------------------- triangular equations
+
+
+def _substituted(a: Array, b: Array) -> Array:
+    """Equations of triangular matrices: LAPACK solves those that are regular; others are substituted, and divide by zero."""
+    try:
+        return np.asarray(np.linalg.solve(a, b))
+    except np.linalg.LinAlgError:
+        pass
+    upper = not np.tril(a, -1).any()
+    batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    x = np.broadcast_to(b, (*batch, *b.shape[-2:])).copy()
+    order = range(a.shape[-1])[::-1] if upper else range(a.shape[-1])
+    with np.errstate(all="ignore"):
+        for j in order:
+            x[..., j, :] /= a[..., j, j, None]
+            rest = slice(0, j) if upper else slice(j + 1, None)
+            x[..., rest, :] -= a[..., rest, j, None] * x[..., None, j, :]
+    return x
+
+
+@full_precision
+@beside_input
+def solve_triangular(A: Tensor, B: Tensor, *, upper: bool, left: bool = True, unitriangular: bool = False) -> Tensor:
+    """X with `A @ X = B` (`X @ A = B` without `left`) for a triangular A, whose other half is not read, nor its diagonal with `unitriangular`:
+    (*, n, n), (*, n, k) -> (*, n, k), broadcast.
+
+    >>> import calque
+    >>> calque.linalg.solve_triangular(calque.tensor([[2.0, 9.0], [1.0, 1.0]]), calque.tensor([[2.0], [3.0]]), upper=False)
+    tensor([[1.],
+            [2.]])
+    """
+    if not left:
+        return _t(solve_triangular(_t(A), _t(B), upper=not upper, unitriangular=unitriangular))
+    x = _matrix("solve_triangular", A, square=True)
+    if B._layout.ndim < 2 or B._layout.shape[-2] != x._layout.shape[-1]:
+        raise ShapeError(
+            f"[linalg.solve_triangular] expected B with {x._layout.shape[-1]} rows, got shapes {tuple(x._layout.shape)} and "
+            f"{tuple(B._layout.shape)}: Incompatible shapes of A and B for the equation AX = B"
+        )
+    half = x.triu(1 if unitriangular else 0) if upper else x.tril(-1 if unitriangular else 0)  # type: ignore[attr-defined]
+    if unitriangular:
+        half = half + eye(x._layout.shape[-1], dtype=x._layout.dtype)
+    return _triangular(half, B, upper)
+
+
+def _triangular(half: Tensor, right: Tensor, upper: bool) -> Tensor:
+    def value() -> Tensor:
+        batch = broadcast_shapes(_extents(half)[0], _extents(right)[0], op="linalg.solve_triangular")
+        return _result("solve_triangular", half, _substituted, (*batch, *right._layout.shape[-2:]), right)
+
+    def backward(g: Tensor) -> tuple[Tensor, Tensor]:
+        pulled = _triangular(_h(half), g, not upper)
+        grad = -(pulled @ _h(_triangular(half, right, upper)))
+        grad = grad.triu() if upper else grad.tril()
+        return sum_to_shape(grad, tuple(half._layout.shape)), sum_to_shape(pulled, tuple(right._layout.shape))
+
+    return with_formula("LinalgSolveTriangularBackward0", (half, right), value, backward)
+
+
+@method()
+def triangular_solve(input: Tensor, A: Tensor, upper: bool = True, transpose: bool = False, unitriangular: bool = False) -> Any:
+    """X with `A @ X = input` for a triangular A, and a copy of A: (*, n, k), (*, n, n) -> (*, n, k), (*, n, n). See `linalg.solve_triangular`."""
+    coefficients, half = (_t(A), not upper) if transpose else (A, upper)
+    return TriangularResult(solve_triangular(coefficients, input, upper=half, unitriangular=unitriangular), A.clone())  # type: ignore[attr-defined]
+
+
+# -------------------------------------------------------------------------------------------------------- failures as numbers
+
+
+def _regular(x: Tensor, info: Array) -> Tensor:
+    """Singular matrices replaced by the identity, so that the others are factorised."""
+    if not info.any():
+        return x
+    bad = unsqueeze(unsqueeze(upload(info != 0, dt.bool_), -1), -1)
+    return where(bad, eye(x._layout.shape[-1], dtype=x._layout.dtype), x)  # type: ignore[no-any-return]
+
+
+def _spoiled(found: Tensor, info: Array, extra: int = 2) -> Tensor:
+    if not info.any():
+        return found
+    bad = upload(info != 0, dt.bool_)
+    for _ in range(extra):
+        bad = unsqueeze(bad, -1)
+    return where(bad, math.nan, found)  # type: ignore[no-any-return]
+
+
+def _singularity(op: str, x: Tensor, check_errors: bool) -> Array:
+    info = np.zeros(_extents(x)[0], np.int32) if x._layout.device is META else _first_zero(_eliminated(read(x, op))[0])
+    if check_errors and info.any():
+        at = int(info.ravel()[np.flatnonzero(info)[0]])
+        raise LinAlgError(
+            f"[linalg.{op}] The diagonal element {at} is zero, the inversion could not be completed because the input matrix is singular: expected "
+            "a regular matrix; leave out check_errors"
+        )
+    return np.asarray(info)
+
+
+@full_precision
+@beside_input
+def inv_ex(A: Tensor, *, check_errors: bool = False) -> Any:
+    """Inverse, and 0 or the position (from 1) of the zero that makes a matrix singular, whose inverse is NaN: (*, n, n) -> (*, n, n), (*) int32.
+
+    >>> import calque
+    >>> calque.linalg.inv_ex(calque.zeros(2, 2)).info
+    tensor(1, dtype=torch.int32)
+    """
+    x = _matrix("inv_ex", A, square=True)
+    info = _singularity("inv_ex", x, check_errors)
+    return InvExResult(_spoiled(inv(_regular(x, info)), info), upload(info, dt.int32))
+
+
+@full_precision
+@beside_input
+def solve_ex(A: Tensor, B: Tensor, *, left: bool = True, check_errors: bool = False) -> Any:
+    """`linalg.solve`, and 0 or the position (from 1) of the zero that makes a matrix singular, whose solution is NaN: -> like B, (*) int32."""
+    x = _matrix("solve_ex", A, square=True)
+    info = _singularity("solve_ex", x, check_errors)
+    vector = B._layout.ndim == 1 or B._layout.shape == A._layout.shape[:-1]
+    return SolveExResult(_spoiled(solve(_regular(x, info), B, left=left), info, 1 if vector else 2), upload(info, dt.int32))
+
+
+def _indefinite(a: Array) -> Array:
+    """The order of the first leading minor that is not positive, 0 for none."""
+    info = np.zeros(a.shape[:-2], np.int32)
+    for place in np.ndindex(*a.shape[:-2]):
+        try:
+            np.linalg.cholesky(a[place])
+        except np.linalg.LinAlgError:
+            for k in range(1, a.shape[-1] + 1):
+                try:
+                    np.linalg.cholesky(a[place][:k, :k])
+                except np.linalg.LinAlgError:
+                    info[place] = k
+                    break
+    return info
+
+
+@full_precision
+@beside_input
+def cholesky_ex(A: Tensor, *, upper: bool = False, check_errors: bool = False) -> Any:
+    """`linalg.cholesky`, and 0 or the order of the leading minor that is not positive; then the factor is NaN: (*, n, n) -> (*, n, n), (*) int32.
+
+    >>> import calque
+    >>> calque.linalg.cholesky_ex(-calque.eye(2)).info
+    tensor(1, dtype=torch.int32)
+    """
+    x = _matrix("cholesky_ex", A, square=True)
+    info = np.zeros(_extents(x)[0], np.int32) if x._layout.device is META else np.asarray(_indefinite(read(x, "cholesky_ex")))
+    if check_errors and info.any():
+        at = int(info.ravel()[np.flatnonzero(info)[0]])
+        raise LinAlgError(
+            f"[linalg.cholesky_ex] The factorization could not be completed because the input is not positive-definite (the leading minor of order "
+            f"{at} is not positive-definite): expected a positive-definite matrix"
+        )
+    return CholeskyExResult(_spoiled(cholesky(_regular(x, info), upper), info), upload(info, dt.int32))
+
+
+# -------------------------------------------------------------------------------------------------------------------------- LDL
+
+ALPHA = (1 + math.sqrt(17)) / 8
+
+
+def _bunch_kaufman(given: Array) -> tuple[Array, Array, int]:
+    """(L and D in the lower half, pivots as LAPACK's `sytrf` gives them, position of a zero of D) of one symmetric matrix. Source: Bunch & Kaufman
+    1977."""
+    a = doubled(np.tril(given))
+    n, k, info = a.shape[-1], 0, 0
+    pivots = np.zeros(n, np.int32)
+    while k < n:
+        width, at = 1, k
+        own = float(_sizes(a[k, k]))
+        below = _sizes(a[k + 1 :, k])
+        row = k + 1 + int(below.argmax()) if below.size else k
+        largest = float(below.max()) if below.size else 0.0
+        if max(own, largest) == 0.0:
+            info = info or k + 1
+        elif own < ALPHA * largest:
+            others = max(_sizes(a[row, k:row]).max(initial=0.0), _sizes(a[row + 1 :, row]).max(initial=0.0))
+            if own >= ALPHA * largest * (largest / others):
+                at = k
+            elif _sizes(a[row, row]) >= ALPHA * others:
+                at = row
+            else:
+                at, width = row, 2
+        first = k + width - 1
+        if at != first:
+            _exchange(a, first, at, k, width)
+        _reduce(a, k, width)
+        pivots[k : k + width] = at + 1 if width == 1 else -(at + 1)
+        k += width
+    return a, pivots, info
+
+
+def _exchange(a: Array, first: int, at: int, k: int, width: int) -> None:
+    """Exchange rows and columns of the trailing matrix, of which the lower half is there."""
+    a[at + 1 :, [first, at]] = a[at + 1 :, [at, first]]
+    between = a[first + 1 : at, first].copy()
+    a[first + 1 : at, first] = a[at, first + 1 : at]
+    a[at, first + 1 : at] = between
+    a[first, first], a[at, at] = a[at, at], a[first, first]
+    if width == 2:
+        a[first, k], a[at, k] = a[at, k], a[first, k]
+
+
+def _reduce(a: Array, k: int, width: int) -> None:
+    end = k + width
+    columns = a[end:, k:end].copy()
+    block = a[k:end, k:end]
+    whole = np.tril(block) + np.tril(block, -1).T
+    if width == 1:
+        if whole[0, 0] == 0:
+            return
+        low = columns / whole[0, 0]
+    else:
+        low = columns @ np.linalg.inv(whole)
+    a[end:, end:] -= np.tril(low @ columns.T)
+    a[end:, k:end] = low
+
+
+@beside_input
+def ldl_factor_ex(A: Tensor, *, hermitian: bool = False, check_errors: bool = False) -> Any:
+    """L and D of a symmetric matrix A (of which the lower half is read) in one matrix, the pivots of Bunch and Kaufman's method, and 0 or the
+    position of a zero block of D: (*, n, n) -> (*, n, n), (*, n) int32, (*) int32. Without gradient."""
+    x = _matrix("ldl_factor_ex", A, square=True)
+    _symmetric("ldl_factor_ex", x, hermitian)
+    batch, n, _ = _extents(x)
+    values = np.zeros((*batch, n, n)) if x._layout.device is META else read(x, "ldl_factor_ex")
+    table, pivots, info = np.zeros((*batch, n, n), doubled(values).dtype), np.zeros((*batch, n), np.int32), np.zeros(batch, np.int32)
+    for place in np.ndindex(*batch):
+        table[place], pivots[place], info[place] = _bunch_kaufman(values[place])
+    if check_errors and info.any():
+        raise LinAlgError(f"[linalg.ldl_factor] Found a block of D that is singular at {int(info.max())}: expected a regular matrix")
+    return LdlExResult(upload(table.astype(x._layout.dtype.np), x._layout.dtype), upload(pivots, dt.int32), upload(info, dt.int32))
+
+
+def ldl_factor(A: Tensor, *, hermitian: bool = False) -> Any:
+    """`ldl_factor_ex` that raises where D has a zero block: (*, n, n) -> (*, n, n), (*, n) int32.
+
+    >>> import calque
+    >>> calque.linalg.ldl_factor(calque.tensor([[4.0, 0.0], [2.0, 3.0]])).LD
+    tensor([[4.0000, 0.0000],
+            [0.5000, 2.0000]])
+    """
+    found = ldl_factor_ex(A, hermitian=hermitian, check_errors=True)
+    return LdlResult(found.LD, found.pivots)
+
+
+def _solved(table: Array, pivots: Array, b: Array) -> Array:
+    """One right side of one factorised matrix: forward, the blocks of D, backward."""
+    x, n, k = doubled(b), len(pivots), 0
+    steps = []
+    while k < n:
+        width = 1 if pivots[k] > 0 else 2
+        steps.append((k, width, abs(int(pivots[k])) - 1))
+        k += width
+    for k, width, at in steps:
+        first, end = k + width - 1, k + width
+        x[[first, at]] = x[[at, first]]
+        x[end:] -= table[end:, k:end] @ x[k:end]
+    for k, width, _ in steps:
+        block = np.tril(table[k : k + width, k : k + width])
+        x[k : k + width] = np.linalg.solve(block + np.tril(block, -1).T, x[k : k + width])
+    for k, width, at in reversed(steps):
+        first, end = k + width - 1, k + width
+        x[k:end] -= table[end:, k:end].T @ x[end:]
+        x[[first, at]] = x[[at, first]]
+    return x
+
+
+@beside_input
+def ldl_solve(LD: Tensor, pivots: Tensor, B: Tensor, *, hermitian: bool = False) -> Tensor:
+    """X with `A @ X = B` from what `ldl_factor(A)` gives: (*, n, n), (*, n), (*, n, k) -> (*, n, k). Without gradient.
+
+    >>> import calque
+    >>> calque.linalg.ldl_solve(*calque.linalg.ldl_factor(calque.tensor([[4.0, 2.0], [2.0, 3.0]])), calque.tensor([[8.0], [8.0]]))
+    tensor([[1.],
+            [2.]])
+    """
+    x = _matrix("ldl_solve", LD, square=True)
+    _symmetric("ldl_solve", x, hermitian)
+    batch = broadcast_shapes(_extents(x)[0], tuple(B._layout.shape[:-2]), op="linalg.ldl_solve")
+    shape = (*batch, *B._layout.shape[-2:])
+    if x._layout.device is META:
+        return zeros(shape, dtype=x._layout.dtype)
+    tables = np.broadcast_to(read(x, "ldl_solve"), (*batch, *x._layout.shape[-2:]))
+    rows = np.broadcast_to(require_pivots("ldl_solve", read(pivots, "ldl_solve"), x._layout.shape[-1], True), (*batch, x._layout.shape[-1]))
+    right = np.broadcast_to(read(B, "ldl_solve"), shape)
+    out = np.zeros(shape, x._layout.dtype.np)
+    for place in np.ndindex(*batch):
+        out[place] = _solved(tables[place], rows[place], right[place])
+    return upload(out, x._layout.dtype)

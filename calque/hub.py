@@ -1,0 +1,132 @@
+"""`torch.hub`: models that a folder with a `hubconf.py` offers. Its code is the user's, and runs; nothing is fetched but what
+`load_state_dict_from_url` names.
+
+>>> import calque, pathlib, tempfile
+>>> with tempfile.TemporaryDirectory() as folder:
+...     _ = pathlib.Path(folder, "hubconf.py").write_text("def answer(n=42):\\n    '''The answer.'''\\n    return n\\n")
+...     calque.hub.list(folder, source="local"), calque.hub.load(folder, "answer", source="local", n=43)
+(['answer'], 43)
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import os
+import sys
+import tempfile
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlparse
+
+from calque.base.config import settings
+from calque.base.errors import ArgumentError
+from calque.base.text import shown
+from calque.io import load as _load
+
+__all__ = ["download_url_to_file", "get_dir", "help", "list", "load", "load_state_dict_from_url", "set_dir"]
+
+CONFIGURATION = "hubconf.py"
+
+
+class _Chosen:
+    """The folder that was chosen."""
+
+    folder: str | None = None
+
+
+def get_dir() -> str:
+    """The folder for downloads: `hub` beside the cache of compiled programs, unless `set_dir` chose another."""
+    return _Chosen.folder or str(settings.cache_dir.parent / "hub")
+
+
+def set_dir(d: str | os.PathLike[str]) -> None:
+    """Keep downloads in a folder."""
+    _Chosen.folder = os.path.expanduser(os.fspath(d))
+
+
+def _offered(repo_or_dir: Any, source: str) -> Any:
+    """The module `hubconf.py` of a folder."""
+    if source != "local":
+        raise ArgumentError(
+            f"[hub] expected source='local' and a folder, got source={shown(source)} and {shown(repo_or_dir)}: code is not fetched; "
+            "clone the repository and pass its folder with source='local'"
+        )
+    file = Path(repo_or_dir) / CONFIGURATION
+    if not file.is_file():
+        raise FileNotFoundError(f"[hub] expected a folder with {CONFIGURATION}, got {shown(str(repo_or_dir))}; look at the path")
+    spec = importlib.util.spec_from_file_location("hubconf", file)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.path.insert(0, str(file.parent))  # its imports begin in its folder
+    try:
+        spec.loader.exec_module(module)
+    finally:
+        sys.path.remove(str(file.parent))
+    lacking = [name for name in getattr(module, "dependencies", []) if importlib.util.find_spec(name) is None]
+    if lacking:
+        raise RuntimeError(f"[hub] expected the packages that {CONFIGURATION} depends on, got none named {', '.join(lacking)}; install them")
+    return module
+
+
+def _entry(module: Any, name: Any) -> Callable[..., Any]:
+    found = getattr(module, name, None) if isinstance(name, str) and not name.startswith("_") else None
+    if not callable(found):
+        names = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
+        raise ArgumentError(f"[hub] expected the name of a function of {CONFIGURATION}, got {shown(name)}; it has {', '.join(names) or 'none'}")
+    return found
+
+
+def list(github: Any, force_reload: bool = False, skip_validation: bool = False, trust_repo: Any = None, verbose: bool = True, *,
+         source: str = "local") -> Any:  # fmt: skip
+    """The names of the functions that a folder offers."""
+    module = _offered(github, source)
+    return [name for name, value in vars(module).items() if callable(value) and not name.startswith("_")]
+
+
+def help(github: Any, model: str, force_reload: bool = False, skip_validation: bool = False, trust_repo: Any = None, *,
+         source: str = "local") -> str | None:  # fmt: skip
+    """The docstring of a function that a folder offers."""
+    return _entry(_offered(github, source), model).__doc__
+
+
+def load(
+    repo_or_dir: Any, model: str, *args: Any, source: str = "github", trust_repo: Any = None, force_reload: bool = False, verbose: bool = True,
+    skip_validation: bool = False, **kwargs: Any,
+) -> Any:  # fmt: skip
+    """What a function of `hubconf.py` in a folder gives for these arguments. source: "local"; repositories are not fetched."""
+    return _entry(_offered(repo_or_dir, source), model)(*args, **kwargs)
+
+
+def download_url_to_file(url: str, dst: Any, hash_prefix: str | None = None, progress: bool = True) -> None:
+    """Fetch a file. hash_prefix: how its SHA-256 begins; else `RuntimeError`. It is there whole or not at all."""
+    target = Path(os.path.expanduser(dst))
+    digest = hashlib.sha256()
+    handle, part = tempfile.mkstemp(dir=target.parent, prefix=target.name)
+    try:
+        with os.fdopen(handle, "wb") as file, urllib.request.urlopen(url) as answer:
+            while chunk := answer.read(1 << 17):
+                digest.update(chunk)
+                file.write(chunk)
+        if hash_prefix is not None and not digest.hexdigest().startswith(hash_prefix):
+            raise RuntimeError(f"[hub] invalid hash value (expected {hash_prefix!r}, got {digest.hexdigest()!r}); fetch it again")
+        os.replace(part, target)
+    finally:
+        if os.path.exists(part):
+            os.remove(part)
+
+
+def load_state_dict_from_url(
+    url: str, model_dir: str | None = None, map_location: Any = None, progress: bool = True, check_hash: bool = False, file_name: str | None = None,
+    weights_only: bool = True,
+) -> Any:  # fmt: skip
+    """`calque.load` of a file that is fetched once and kept in `model_dir` (`get_dir()/checkpoints`). check_hash: its name ends in -<hash>."""
+    folder = Path(model_dir) if model_dir is not None else Path(get_dir()) / "checkpoints"
+    folder.mkdir(parents=True, exist_ok=True)
+    target = folder / (file_name or os.path.basename(urlparse(url).path))
+    if not target.exists():
+        wanted = target.stem.rpartition("-")[2] if check_hash else None
+        download_url_to_file(url, target, wanted, progress)
+    return _load(str(target), map_location=map_location)

@@ -1,0 +1,66 @@
+"""What a thread records into: its trace, and its modes."""
+
+from __future__ import annotations
+
+import gc
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from calque.base.collector import pause_collections
+from calque.base.device import Device
+from calque.base.dtypes import DType
+from calque.run.buffer import Buffer
+from calque.run.numbers import Number
+from calque.run.storage import Storage
+from calque.run.trie import Edge, root
+
+
+class Trace:
+    """What one thread has recorded since its last flush. While a function is transformed, a frame of `autograd/transform` stands in its place.
+    `inputs`, `scalars`, `cur`, `n` change with no call in between, where Ctrl-C could come."""
+
+    __slots__ = ("cur", "n", "storages", "attached", "inputs", "scalars", "checks", "passed", "early", "ran")
+
+    def __init__(self, root: Edge) -> None:
+        self.cur = root
+        self.n = 0
+        self.storages: list[Storage] = []  # values computed in this trace
+        self.attached: dict[int, Storage] = {}  # realised storages read by this trace
+        self.inputs: list[Buffer] = []
+        self.scalars: list[Number] = []
+        self.checks: list[tuple[int, Callable[[int], Exception], str]] = []
+        self.passed: list[tuple[Any, int]] = []  # stretches that were replayed, and how many inputs there were then
+        self.early: Any = None  # what was begun of the program that is expected (see `early`)
+        self.ran: dict[int, Buffer] | None = None  # by id of a storage: values of a call that is recorded again after its programs have run
+
+
+class State:
+    """Per-thread recording state; `grad`, `inference` and `autocast` (the lower dtype, or None) are modes, kept here for one look-up on the hot
+    path."""
+
+    __slots__ = ("trace", "grad", "inference", "capture", "autocast", "applied", "started", "waiting", "device", "seen", "nested")
+
+    def __init__(self, nested: bool = False) -> None:
+        self.nested = nested  # whether it is the one of code that the collector runs
+        self.trace: Any = Trace(root())  # or a frame, see there
+        self.grad = True
+        self.inference = False
+        self.autocast: DType | None = None
+        self.device: Device | None = None  # where values that are made from nothing go, if somebody asked
+        self.capture: Any = None  # a `run.capture.Capture` while a call is being recorded for replay
+        self.applied: Any = None  # the graph node whose gradient is being recorded...
+        self.started = ""  # ... by the backward pass that the user started on this line
+        self.waiting: Any = None  # that pass
+        self.seen: Any = None  # see `others`
+
+
+class _Local(threading.local):
+    def __init__(self) -> None:
+        paused = pause_collections()  # what is collected in a thread may record
+        self.state, self.aside = State(), State(True)  # see `aside`
+        if paused:
+            gc.enable()
+
+
+local = _Local()

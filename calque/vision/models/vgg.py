@@ -1,0 +1,70 @@
+"""VGG, with torchvision's names and state dicts. Source: Simonyan and Zisserman 2014, "Very Deep Convolutional Networks"."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from calque import nn
+from calque.base.errors import ArgumentError
+from calque.base.text import shown
+from calque.tensor import Tensor
+
+__all__ = ["VGG", "vgg11", "vgg11_bn", "vgg13", "vgg13_bn", "vgg16", "vgg16_bn", "vgg19", "vgg19_bn"]
+
+# Channels of the convolutions between two poolings.
+BLOCKS = {
+    11: ((64,), (128,), (256,) * 2, (512,) * 2, (512,) * 2),
+    13: ((64,) * 2, (128,) * 2, (256,) * 2, (512,) * 2, (512,) * 2),
+    16: ((64,) * 2, (128,) * 2, (256,) * 3, (512,) * 3, (512,) * 3),
+    19: ((64,) * 2, (128,) * 2, (256,) * 4, (512,) * 4, (512,) * 4),
+}
+
+
+class VGG(nn.Module):
+    """(N, 3, H, W) -> (N, num_classes): convolutions (`features`) and three linear layers (`classifier`)."""
+
+    def __init__(self, features: nn.Module, num_classes: int = 1000, init_weights: bool = True, dropout: float = 0.5) -> None:
+        super().__init__()
+        self.features, self.avgpool = features, nn.AdaptiveAvgPool2d((7, 7))
+        self.classifier = nn.Sequential(
+            nn.Linear(512 * 7 * 7, 4096), nn.ReLU(True), nn.Dropout(dropout), nn.Linear(4096, 4096), nn.ReLU(True), nn.Dropout(dropout),
+            nn.Linear(4096, num_classes),
+        )  # fmt: skip
+        if init_weights:
+            for m in self.modules():
+                if isinstance(m, nn.Conv2d):
+                    nn.init.kaiming_normal_(m.weight, mode="fan_out", nonlinearity="relu")
+                elif isinstance(m, nn.Linear):
+                    nn.init.normal_(m.weight, 0, 0.01)
+                if isinstance(m, (nn.Conv2d, nn.Linear)) and m.bias is not None:
+                    nn.init.zeros_(m.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The scores of the classes."""
+        return self.classifier(self.avgpool(self.features(x)).flatten(1))  # type: ignore[no-any-return]
+
+
+def _features(depth: int, norm: bool) -> nn.Module:
+    layers: list[Any] = []
+    channels = 3
+    for block in BLOCKS[depth]:
+        for width in block:
+            layers += [nn.Conv2d(channels, width, 3, padding=1), *([nn.BatchNorm2d(width)] if norm else []), nn.ReLU(inplace=True)]
+            channels = width
+        layers.append(nn.MaxPool2d(2, 2))
+    return nn.Sequential(*layers)
+
+
+def _make(depth: int, norm: bool) -> Any:
+    def build(*, weights: Any = None, progress: bool = True, **options: Any) -> VGG:
+        if weights is not None:
+            raise ArgumentError(f"[vgg{depth}] expected weights=None, got {shown(weights)}: nothing is fetched; use model.load_state_dict")
+        return VGG(_features(depth, norm), **options)
+
+    build.__name__ = build.__qualname__ = f"vgg{depth}{'_bn' if norm else ''}"
+    build.__doc__ = f"VGG with {depth} layers{' and batch norm' if norm else ''}; options are those of `VGG`."
+    return build
+
+
+vgg11, vgg13, vgg16, vgg19 = (_make(depth, False) for depth in BLOCKS)
+vgg11_bn, vgg13_bn, vgg16_bn, vgg19_bn = (_make(depth, True) for depth in BLOCKS)

@@ -1,0 +1,25 @@
+"""Operations on boxes, and layers of vision models. Names as in `torchvision.ops`.
+
+>>> import calque
+>>> boxes = calque.tensor([[0.0, 0.0, 2.0, 2.0], [0.0, 0.0, 2.0, 1.9], [3.0, 3.0, 4.0, 4.0]])
+>>> calque.vision.ops.nms(boxes, calque.tensor([0.9, 0.8, 0.7]), 0.5)
+tensor([0, 2])
+"""
+
+from calque.vision.ops import boxes, misc
+from calque.vision.ops.boxes import batched_nms, box_area, box_convert, box_iou, clip_boxes_to_image, generalized_box_iou, nms, remove_small_boxes
+from calque.vision.ops.misc import (
+    MLP,
+    Conv2dNormActivation,
+    FrozenBatchNorm2d,
+    Permute,
+    SqueezeExcitation,
+    StochasticDepth,
+    sigmoid_focal_loss,
+    stochastic_depth,
+)
+
+__all__ = [
+    "MLP", "Conv2dNormActivation", "FrozenBatchNorm2d", "Permute", "SqueezeExcitation", "StochasticDepth", "batched_nms", "box_area", "box_convert",
+    "box_iou", "boxes", "clip_boxes_to_image", "generalized_box_iou", "misc", "nms", "remove_small_boxes", "sigmoid_focal_loss", "stochastic_depth",
+]  # fmt: skip

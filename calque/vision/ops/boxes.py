@@ -1,0 +1,94 @@
+"""Boxes (N, 4) as left, top, right, bottom."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from calque import functional as T
+from calque.base.text import shown
+from calque.tensor import Tensor
+
+__all__ = ["batched_nms", "box_area", "box_convert", "box_iou", "clip_boxes_to_image", "generalized_box_iou", "nms", "remove_small_boxes"]
+
+
+def box_area(boxes: Tensor) -> Tensor:
+    """(N, 4) -> (N,)."""
+    return (boxes[:, 2] - boxes[:, 0]) * (boxes[:, 3] - boxes[:, 1])
+
+
+def _shared(boxes1: Tensor, boxes2: Tensor) -> tuple[Tensor, Tensor]:
+    """Areas (N, M) of what pairs have in common, and of what they cover together."""
+    low = T.maximum(boxes1[:, None, :2], boxes2[:, :2])
+    high = T.minimum(boxes1[:, None, 2:], boxes2[:, 2:])
+    size = (high - low).clamp(min=0)
+    common = size[:, :, 0] * size[:, :, 1]
+    return common, box_area(boxes1)[:, None] + box_area(boxes2) - common
+
+
+def box_iou(boxes1: Tensor, boxes2: Tensor) -> Tensor:
+    """(N, 4), (M, 4) -> (N, M): the common area as a part of the whole."""
+    common, union = _shared(boxes1, boxes2)
+    return common / union
+
+
+def generalized_box_iou(boxes1: Tensor, boxes2: Tensor) -> Tensor:
+    """(N, 4), (M, 4) -> (N, M). Source: Rezatofighi et al. 2019, "Generalized Intersection over Union"."""
+    common, union = _shared(boxes1, boxes2)
+    size = T.maximum(boxes1[:, None, 2:], boxes2[:, 2:]) - T.minimum(boxes1[:, None, :2], boxes2[:, :2])
+    hull = size.clamp(min=0).prod(-1)
+    return common / union - (hull - union) / hull
+
+
+def nms(boxes: Tensor, scores: Tensor, iou_threshold: float) -> Tensor:
+    """Indices of boxes, best first, without those that cover a better one by more than a part of `iou_threshold`. Waits for the values."""
+    corners, order = boxes.detach().double().numpy(), np.argsort(-scores.detach().double().numpy(), kind="stable")
+    areas = (corners[:, 2] - corners[:, 0]) * (corners[:, 3] - corners[:, 1])
+    kept = []
+    while order.size:
+        best, order = order[0], order[1:]
+        kept.append(best)
+        size = np.maximum(np.minimum(corners[best, 2:], corners[order, 2:]) - np.maximum(corners[best, :2], corners[order, :2]), 0)
+        common = size[:, 0] * size[:, 1]
+        order = order[~(common > iou_threshold * (areas[best] + areas[order] - common))]
+    return T.tensor(np.array(kept, np.int64))
+
+
+def batched_nms(boxes: Tensor, scores: Tensor, idxs: Tensor, iou_threshold: float) -> Tensor:
+    """`nms` of each class by itself: boxes of different `idxs` never exclude each other."""
+    if not boxes.numel():
+        return T.tensor(np.empty(0, np.int64))
+    apart = idxs.to(boxes.dtype) * (boxes.max() + 1)
+    return nms(boxes + apart[:, None], scores, iou_threshold)
+
+
+def clip_boxes_to_image(boxes: Tensor, size: tuple[int, int]) -> Tensor:
+    """Boxes inside of an image of (height, width)."""
+    height, width = size
+    x, y = boxes[..., 0::2].clamp(0, width), boxes[..., 1::2].clamp(0, height)
+    return T.stack((x, y), -1).reshape(boxes.shape)
+
+
+def remove_small_boxes(boxes: Tensor, min_size: float) -> Tensor:
+    """Indices of boxes with both sides of at least `min_size`."""
+    sides = boxes[:, 2:] - boxes[:, :2]
+    return T.where((sides >= min_size).all(1))[0]
+
+
+def box_convert(boxes: Tensor, in_fmt: str, out_fmt: str) -> Tensor:
+    """Boxes as "xyxy" (corners), "xywh" (corner and size) or "cxcywh" (centre and size)."""
+    known = ("xyxy", "xywh", "cxcywh")
+    if in_fmt not in known or out_fmt not in known:
+        raise ValueError(f"[box_convert] Unsupported Bounding Box Conversions: expected two of {', '.join(known)}, got {shown((in_fmt, out_fmt))}")
+    a, b, c, d = boxes.unbind(-1)
+    if in_fmt == "xywh":
+        a, b, c, d = a, b, a + c, b + d
+    elif in_fmt == "cxcywh":
+        a, b, c, d = a - 0.5 * c, b - 0.5 * d, a + 0.5 * c, b + 0.5 * d
+    out: Any = (a, b, c, d)
+    if out_fmt == "xywh":
+        out = (a, b, c - a, d - b)
+    elif out_fmt == "cxcywh":
+        out = ((a + c) / 2, (b + d) / 2, c - a, d - b)
+    return T.stack(out, -1)

@@ -1,0 +1,438 @@
+"""Transformations of images as objects, to be composed and given to data sets. Names as in `torchvision.transforms`; chance comes from the generator
+that `manual_seed` sets.
+
+>>> import calque
+>>> from calque.vision import transforms
+>>> both = transforms.Compose([transforms.CenterCrop(2), transforms.Normalize([0.5], [0.5])])
+>>> both(calque.ones(1, 4, 4)).shape
+torch.Size([1, 2, 2])
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from calque import functional as T
+from calque.base import dtypes as dt
+from calque.base.errors import DTypeError
+from calque.base.text import shown, type_name
+from calque.functional.common import is_tensor
+from calque.nn.module import Module
+from calque.vision.transforms import functional
+from calque.vision.transforms import functional as F
+from calque.vision.transforms.functional import InterpolationMode
+
+__all__ = [
+    "CenterCrop", "ColorJitter", "Compose", "ConvertImageDtype", "FiveCrop", "GaussianBlur", "Grayscale", "InterpolationMode", "Lambda", "Normalize",
+    "PILToTensor", "Pad", "RandomApply", "RandomChoice", "RandomCrop", "RandomErasing", "RandomGrayscale", "RandomHorizontalFlip", "RandomInvert",
+    "RandomOrder", "RandomResizedCrop", "RandomRotation", "RandomVerticalFlip", "Resize", "ToPILImage", "ToTensor", "functional",
+]  # fmt: skip
+
+
+def _chance() -> float:
+    """A number between 0 and 1."""
+    return float(T.rand(1).item())
+
+
+def _between(low: float, high: float) -> float:
+    return low + (high - low) * _chance()
+
+
+def _below(count: int) -> int:
+    """A number from 0 to count - 1."""
+    return int(T.randint(0, count, (1,)).item())
+
+
+def _pair(size: Any) -> tuple[int, int]:
+    return (size, size) if isinstance(size, int) else (size[0], size[0]) if len(size) == 1 else (size[0], size[1])
+
+
+class Compose:
+    """One transformation after the other."""
+
+    def __init__(self, transforms: Sequence[Callable[[Any], Any]]) -> None:
+        self.transforms = transforms
+
+    def __call__(self, img: Any) -> Any:
+        for transform in self.transforms:
+            img = transform(img)
+        return img
+
+    def __repr__(self) -> str:
+        return "\n".join(["Compose(", *(f"    {t}" for t in self.transforms), ")"])
+
+
+class ToTensor:
+    """`functional.to_tensor`."""
+
+    def __call__(self, pic: Any) -> Any:
+        return F.to_tensor(pic)
+
+    def __repr__(self) -> str:
+        return "ToTensor()"
+
+
+class PILToTensor(ToTensor):
+    """`functional.pil_to_tensor`."""
+
+    def __call__(self, pic: Any) -> Any:
+        return F.pil_to_tensor(pic)
+
+    def __repr__(self) -> str:
+        return "PILToTensor()"
+
+
+class ToPILImage:
+    """`functional.to_pil_image`."""
+
+    def __init__(self, mode: str | None = None) -> None:
+        self.mode = mode
+
+    def __call__(self, pic: Any) -> Any:
+        return F.to_pil_image(pic, self.mode)
+
+
+class Lambda:
+    """A function of the user's."""
+
+    def __init__(self, lambd: Callable[[Any], Any]) -> None:
+        if not callable(lambd):
+            raise DTypeError(f"[Lambda] expected a function, got {type_name(lambd)}; pass the function itself")
+        self.lambd = lambd
+
+    def __call__(self, img: Any) -> Any:
+        return self.lambd(img)
+
+
+def _text(value: Any) -> str:
+    """A setting as text: a way of interpolation by its name, numbers in four digits."""
+    if isinstance(value, InterpolationMode):
+        return str(value.value)
+    if isinstance(value, tuple):
+        return f"({', '.join(str(round(v, 4)) for v in value)})"
+    return str(value)
+
+
+class _Transform(Module):
+    """A transformation with settings, which its text shows."""
+
+    shown: tuple[str, ...] = (
+        "size", "mean", "std", "interpolation", "max_size", "scale", "ratio", "value", "inplace", "antialias", "p", "padding", "fill", "padding_mode",
+        "num_output_channels", "brightness", "contrast", "saturation", "hue", "kernel_size", "sigma", "degrees", "expand",
+    )  # fmt: skip
+
+    def extra_repr(self) -> str:
+        """The settings."""
+        return ", ".join(f"{key}={_text(value)}" for key, value in self.__dict__.items() if key in self.shown)
+
+
+class ConvertImageDtype(_Transform):
+    """`functional.convert_image_dtype`."""
+
+    def __init__(self, dtype: dt.DType) -> None:
+        super().__init__()
+        self.dtype = dtype
+
+    def forward(self, image: Any) -> Any:
+        """(..., C, H, W) -> the same in the dtype."""
+        return F.convert_image_dtype(image, self.dtype)
+
+
+class Normalize(_Transform):
+    """`functional.normalize`."""
+
+    shown = ("mean", "std")
+
+    def __init__(self, mean: Sequence[float], std: Sequence[float], inplace: bool = False) -> None:
+        super().__init__()
+        self.mean, self.std, self.inplace = mean, std, inplace
+
+    def forward(self, tensor: Any) -> Any:
+        """(..., C, H, W) -> the same."""
+        return F.normalize(tensor, self.mean, self.std, self.inplace)
+
+
+class Resize(_Transform):
+    """`functional.resize`."""
+
+    def __init__(
+        self, size: Any, interpolation: Any = InterpolationMode.BILINEAR, max_size: int | None = None, antialias: bool | None = True
+    ) -> None:
+        super().__init__()
+        self.size, self.interpolation, self.max_size, self.antialias = size, interpolation, max_size, antialias
+
+    def forward(self, img: Any) -> Any:
+        """An image of the size."""
+        return F.resize(img, self.size, self.interpolation, self.max_size, self.antialias)
+
+
+class CenterCrop(_Transform):
+    """`functional.center_crop`."""
+
+    def __init__(self, size: Any) -> None:
+        super().__init__()
+        self.size = _pair(size)
+
+    def forward(self, img: Any) -> Any:
+        """An image of the size."""
+        return F.center_crop(img, self.size)
+
+
+class FiveCrop(CenterCrop):
+    """`functional.five_crop`."""
+
+    def forward(self, img: Any) -> Any:
+        """Five images of the size."""
+        return F.five_crop(img, self.size)
+
+
+class Pad(_Transform):
+    """`functional.pad`."""
+
+    def __init__(self, padding: Any, fill: Any = 0, padding_mode: str = "constant") -> None:
+        super().__init__()
+        self.padding, self.fill, self.padding_mode = padding, fill, padding_mode
+
+    def forward(self, img: Any) -> Any:
+        """A larger image."""
+        return F.pad(img, self.padding, self.fill, self.padding_mode)
+
+
+class RandomCrop(_Transform):
+    """A part of a size, anywhere; padding: borders before, pad_if_needed: more where the image is too small."""
+
+    shown = ("size", "padding")
+
+    def __init__(self, size: Any, padding: Any = None, pad_if_needed: bool = False, fill: Any = 0, padding_mode: str = "constant") -> None:
+        super().__init__()
+        self.size, self.padding, self.pad_if_needed, self.fill, self.padding_mode = _pair(size), padding, pad_if_needed, fill, padding_mode
+
+    @staticmethod
+    def get_params(img: Any, output_size: tuple[int, int]) -> tuple[int, int, int, int]:
+        """(top, left, height, width) by chance."""
+        _, h, w = F.get_dimensions(img)
+        height, width = output_size
+        if h < height or w < width:
+            raise ValueError(f"[RandomCrop] Required crop size {(height, width)} is larger than input image size {(h, w)}; pad it")
+        return _below(h - height + 1), _below(w - width + 1), height, width
+
+    def forward(self, img: Any) -> Any:
+        """An image of the size."""
+        if self.padding is not None:
+            img = F.pad(img, self.padding, self.fill, self.padding_mode)
+        _, h, w = F.get_dimensions(img)
+        if self.pad_if_needed and w < self.size[1]:
+            img = F.pad(img, [self.size[1] - w, 0], self.fill, self.padding_mode)
+        if self.pad_if_needed and h < self.size[0]:
+            img = F.pad(img, [0, self.size[0] - h], self.fill, self.padding_mode)
+        return F.crop(img, *self.get_params(img, self.size))
+
+
+class RandomResizedCrop(_Transform):
+    """A part of a random area (scale) and form (ratio), in one size."""
+
+    def __init__(
+        self, size: Any, scale: Any = (0.08, 1.0), ratio: Any = (3 / 4, 4 / 3), interpolation: Any = InterpolationMode.BILINEAR,
+        antialias: bool | None = True,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        self.size, self.scale, self.ratio, self.interpolation, self.antialias = _pair(size), scale, ratio, interpolation, antialias
+
+    @staticmethod
+    def get_params(img: Any, scale: Any, ratio: Any) -> tuple[int, int, int, int]:
+        """(top, left, height, width) by chance."""
+        _, height, width = F.get_dimensions(img)
+        for _ in range(10):
+            area = height * width * _between(scale[0], scale[1])
+            form = math.exp(_between(math.log(ratio[0]), math.log(ratio[1])))
+            w, h = round(math.sqrt(area * form)), round(math.sqrt(area / form))
+            if 0 < w <= width and 0 < h <= height:
+                return _below(height - h + 1), _below(width - w + 1), h, w
+        w, h = width, height
+        if width / height < min(ratio):
+            h = round(w / min(ratio))
+        elif width / height > max(ratio):
+            w = round(h * max(ratio))
+        return (height - h) // 2, (width - w) // 2, h, w
+
+    def forward(self, img: Any) -> Any:
+        """An image of the size."""
+        return F.resized_crop(img, *self.get_params(img, self.scale, self.ratio), self.size, self.interpolation, self.antialias)
+
+
+class _Sometimes(_Transform):
+    """Something that is done with a probability."""
+
+    def __init__(self, p: float = 0.5) -> None:
+        super().__init__()
+        self.p = p
+
+    def change(self, img: Any) -> Any:
+        """What is done."""
+        raise NotImplementedError
+
+    def forward(self, img: Any) -> Any:
+        """The image, changed or not."""
+        return self.change(img) if _chance() < self.p else img
+
+
+class RandomHorizontalFlip(_Sometimes):
+    """`functional.hflip` with a probability."""
+
+    def change(self, img: Any) -> Any:
+        """What is done."""
+        return F.hflip(img)
+
+
+class RandomVerticalFlip(_Sometimes):
+    """`functional.vflip` with a probability."""
+
+    def change(self, img: Any) -> Any:
+        """What is done."""
+        return F.vflip(img)
+
+
+class RandomInvert(_Sometimes):
+    """`functional.invert` with a probability."""
+
+    def change(self, img: Any) -> Any:
+        """What is done."""
+        return F.invert(img)
+
+
+class RandomGrayscale(_Sometimes):
+    """Grey values in as many channels with a probability."""
+
+    def __init__(self, p: float = 0.1) -> None:
+        super().__init__(p)
+
+    def change(self, img: Any) -> Any:
+        """What is done."""
+        return F.rgb_to_grayscale(img, F.get_image_num_channels(img))
+
+
+class Grayscale(_Transform):
+    """`functional.rgb_to_grayscale`."""
+
+    def __init__(self, num_output_channels: int = 1) -> None:
+        super().__init__()
+        self.num_output_channels = num_output_channels
+
+    def forward(self, img: Any) -> Any:
+        """Grey values."""
+        return F.rgb_to_grayscale(img, self.num_output_channels)
+
+
+class RandomApply(_Sometimes):
+    """Several transformations with a probability."""
+
+    def __init__(self, transforms: Any, p: float = 0.5) -> None:
+        super().__init__(p)
+        self.transforms = transforms
+
+    def change(self, img: Any) -> Any:
+        """What is done."""
+        return Compose(self.transforms)(img)
+
+    def __repr__(self) -> str:
+        return "\n".join(["RandomApply(", f"    p={self.p}", *(f"    {t}" for t in self.transforms), ")"])
+
+
+class RandomChoice:
+    """One of several transformations; p: how likely each is."""
+
+    def __init__(self, transforms: Sequence[Any], p: Sequence[float] | None = None) -> None:
+        self.transforms, self.p = transforms, p
+
+    def __call__(self, img: Any) -> Any:
+        weights = T.tensor([1.0] * len(self.transforms) if self.p is None else list(self.p))
+        return self.transforms[int(T.multinomial(weights, 1).item())](img)
+
+
+class RandomOrder(Compose):
+    """Several transformations in a random order."""
+
+    def __call__(self, img: Any) -> Any:
+        for k in T.randperm(len(self.transforms)).tolist():
+            img = self.transforms[k](img)
+        return img
+
+
+class ColorJitter(_Transform):
+    """Brightness, contrast, saturation and hue changed by chance, in a random order: a number is how far from 1 (hue: from 0), a pair the limits."""
+
+    def __init__(self, brightness: Any = 0, contrast: Any = 0, saturation: Any = 0, hue: Any = 0) -> None:
+        super().__init__()
+        self.brightness, self.contrast = self._limits("brightness", brightness), self._limits("contrast", contrast)
+        self.saturation, self.hue = self._limits("saturation", saturation), self._limits("hue", hue, 0.0, (-0.5, 0.5))
+
+    @staticmethod
+    def _limits(name: str, value: Any, centre: float = 1.0, most: tuple[float, float] = (0.0, math.inf)) -> Any:
+        if isinstance(value, (int, float)):
+            if value < 0:
+                raise ValueError(f"[ColorJitter] expected {name} of at least 0, got {value}; 0 changes nothing")
+            value = (max(centre - value, most[0]) if centre else -value, centre + value)
+        if not most[0] <= value[0] <= value[1] <= most[1]:
+            raise ValueError(f"[ColorJitter] {name} values should be between {most}, got {shown(value)}; choose them inside")
+        return None if value[0] == value[1] == centre else tuple(value)
+
+    def forward(self, img: Any) -> Any:
+        """The image with other colours."""
+        changes = [(F.adjust_brightness, self.brightness), (F.adjust_contrast, self.contrast),
+                   (F.adjust_saturation, self.saturation), (F.adjust_hue, self.hue)]  # fmt: skip
+        for k in T.randperm(4).tolist():
+            change, limits = changes[k]
+            if limits is not None:
+                img = change(img, _between(*limits))
+        return img
+
+
+class RandomRotation(_Transform):
+    """`functional.rotate` by an angle between limits: a number d means (-d, d)."""
+
+    def __init__(self, degrees: Any, interpolation: Any = InterpolationMode.NEAREST, expand: bool = False, center: Any = None, fill: Any = 0) -> None:
+        super().__init__()
+        self.degrees = (-degrees, degrees) if isinstance(degrees, (int, float)) else tuple(degrees)
+        self.interpolation, self.expand, self.center, self.fill = interpolation, expand, center, fill
+
+    def forward(self, img: Any) -> Any:
+        """The image, turned."""
+        return F.rotate(img, _between(*self.degrees), self.interpolation, self.expand, self.center, self.fill)
+
+
+class GaussianBlur(_Transform):
+    """`functional.gaussian_blur` with a sigma between limits."""
+
+    def __init__(self, kernel_size: Any, sigma: Any = (0.1, 2.0)) -> None:
+        super().__init__()
+        self.kernel_size, self.sigma = _pair(kernel_size), (sigma, sigma) if isinstance(sigma, (int, float)) else tuple(sigma)
+
+    def forward(self, img: Any) -> Any:
+        """The image, smoothed."""
+        return F.gaussian_blur(img, self.kernel_size, _between(*self.sigma))
+
+
+class RandomErasing(_Sometimes):
+    """A random part of a tensor replaced by a value, one for each channel, or noise ("random")."""
+
+    def __init__(self, p: float = 0.5, scale: Any = (0.02, 0.33), ratio: Any = (0.3, 3.3), value: Any = 0, inplace: bool = False) -> None:
+        super().__init__(p)
+        self.scale, self.ratio, self.value, self.inplace = scale, ratio, value, inplace
+
+    def change(self, img: Any) -> Any:
+        """What is done."""
+        if not is_tensor(img):
+            raise DTypeError(f"[RandomErasing] expected a Tensor, got {type_name(img)}; put it behind ToTensor()")
+        channels, height, width = F.get_dimensions(img)
+        for _ in range(10):
+            area, form = height * width * _between(*self.scale), math.exp(_between(math.log(self.ratio[0]), math.log(self.ratio[1])))
+            h, w = round(math.sqrt(area * form)), round(math.sqrt(area / form))
+            if h < height and w < width:
+                if self.value == "random":
+                    value = T.randn(channels, h, w).to(img.dtype)
+                else:
+                    value = T.tensor(self.value if isinstance(self.value, (tuple, list)) else [self.value]).to(img.dtype).reshape(-1, 1, 1)
+                return F.erase(img, _below(height - h + 1), _below(width - w + 1), h, w, value, self.inplace)
+        return img

@@ -1,0 +1,482 @@
+"""Functions of images: of Pillow's, and of tensors (..., C, H, W) of uint8 (0 to 255) or floating types (0 to 1). Names as in
+`torchvision.transforms.functional`.
+
+Source of the formulas: torchvision documentation; ITU-R BT.601 for grey values.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from calque import functional as T
+from calque.base import dtypes as dt
+from calque.base.errors import ArgumentError, DTypeError, ShapeError
+from calque.base.extras import need
+from calque.base.text import shown, type_name
+from calque.functional.common import is_tensor
+from calque.nn import functional as F
+from calque.tensor import Tensor
+
+__all__ = [
+    "InterpolationMode", "adjust_brightness", "adjust_contrast", "adjust_hue", "adjust_saturation", "center_crop", "convert_image_dtype", "crop",
+    "erase", "five_crop", "gaussian_blur", "get_dimensions", "get_image_num_channels", "get_image_size", "hflip", "invert", "normalize", "pad",
+    "pil_to_tensor", "resize", "resized_crop", "rgb_to_grayscale", "rotate", "to_grayscale", "to_pil_image", "to_tensor", "vflip",
+]  # fmt: skip
+
+
+class InterpolationMode(enum.Enum):
+    """How values between pixels are found."""
+
+    NEAREST = "nearest"
+    NEAREST_EXACT = "nearest-exact"
+    BILINEAR = "bilinear"
+    BICUBIC = "bicubic"
+    BOX = "box"
+    HAMMING = "hamming"
+    LANCZOS = "lanczos"
+
+
+_PILLOW = {"nearest": 0, "nearest-exact": 0, "bilinear": 2, "bicubic": 3, "box": 4, "hamming": 5, "lanczos": 1}  # Pillow's numbers of its filters
+
+
+def pillow(what: str) -> Any:
+    """Pillow's module `PIL.Image`."""
+    return need("PIL.Image", "pillow", "vision", what)
+
+
+def is_pil(img: Any) -> bool:
+    """Whether an image is one of Pillow's."""
+    return any(kind.__module__.startswith("PIL.") for kind in type(img).__mro__)
+
+
+def _image(op: str, img: Any) -> bool:
+    """True for a tensor, False for an image of Pillow's; else `DTypeError`."""
+    if is_tensor(img):
+        return True
+    if not is_pil(img):
+        raise DTypeError(f"[{op}] expected an image of Pillow's or a Tensor, got {type_name(img)}; use to_tensor")
+    return False
+
+
+def get_dimensions(img: Any) -> list[int]:
+    """[channels, height, width]."""
+    if _image("get_dimensions", img):
+        return [1 if img.ndim == 2 else img.shape[-3], img.shape[-2], img.shape[-1]]
+    return [len(img.getbands()), img.height, img.width]
+
+
+def get_image_size(img: Any) -> list[int]:
+    """[width, height]."""
+    return get_dimensions(img)[:0:-1]
+
+
+def get_image_num_channels(img: Any) -> int:
+    """The number of channels."""
+    return get_dimensions(img)[0]
+
+
+def to_tensor(pic: Any) -> Tensor:
+    """An image of Pillow's, or an array (H, W) or (H, W, C), as a tensor (C, H, W); values of uint8 become float32 from 0 to 1."""
+    if isinstance(pic, np.ndarray):
+        if pic.ndim not in (2, 3):
+            raise ShapeError(f"[to_tensor] expected an array with 2 or 3 dims, got shape {pic.shape}; give one image")
+        values = pic[:, :, None] if pic.ndim == 2 else pic
+    elif is_pil(pic):
+        values = _values(pic)
+    else:
+        raise DTypeError(f"[to_tensor] expected an image of Pillow's or an array, got {type_name(pic)}; tensors stay as they are")
+    found = T.tensor(np.ascontiguousarray(values.transpose(2, 0, 1)))
+    return found.to(dt.get_default_dtype()) / 255 if values.dtype == np.uint8 else found
+
+
+def _values(pic: Any) -> Any:
+    """The pixels (H, W, C) of an image of Pillow's."""
+    kind = {"I": np.int32, "I;16": np.uint16, "F": np.float32}.get(pic.mode)
+    values = np.array(pic, kind, copy=True) if kind is not None else np.array(pic.convert("L") if pic.mode == "1" else pic, copy=True)
+    if pic.mode == "1":
+        values = 255 * (values > 0).astype(np.uint8)
+    if values.dtype == np.uint16:
+        values = values.astype(np.int32)
+    return values[:, :, None] if values.ndim == 2 else values
+
+
+def pil_to_tensor(pic: Any) -> Tensor:
+    """An image of Pillow's as a tensor (C, H, W) of the same numbers."""
+    if not is_pil(pic):
+        raise DTypeError(f"[pil_to_tensor] expected an image of Pillow's, got {type_name(pic)}; arrays are for to_tensor")
+    return T.tensor(np.ascontiguousarray(_values(pic).transpose(2, 0, 1)))
+
+
+def to_pil_image(pic: Any, mode: str | None = None) -> Any:
+    """A tensor (C, H, W) or (H, W), or an array (H, W, C), as an image of Pillow's. Floating values from 0 to 1 become 0 to 255."""
+    if is_tensor(pic):
+        if pic.ndim not in (2, 3):
+            raise ShapeError(f"[to_pil_image] expected 2 or 3 dims, got shape {tuple(pic.shape)}; give one image")
+        values = (pic if pic.ndim == 3 else pic.unsqueeze(0)).detach().cpu()
+        floating = values.dtype.is_floating_point and mode != "F"
+        array = (values * 255).to(dt.uint8).numpy() if floating else values.numpy()
+        array = array.transpose(1, 2, 0)
+    else:
+        array = pic if pic.ndim == 3 else pic[:, :, None]
+    if array.shape[2] not in (1, 2, 3, 4):
+        raise ShapeError(f"[to_pil_image] expected 1 to 4 channels, got {array.shape[2]}; choose some")
+    array = array[:, :, 0] if array.shape[2] == 1 else array
+    made = pillow("to_pil_image").fromarray(np.ascontiguousarray(array))
+    return made if mode is None or mode == made.mode else made.convert(mode)
+
+
+def convert_image_dtype(image: Tensor, dtype: dt.DType = dt.float32) -> Tensor:
+    """Values of another type: integers span their type, floating values 0 to 1."""
+    if image.dtype is dtype:
+        return image
+    if image.dtype.is_floating_point:
+        if dtype.is_floating_point:
+            return image.to(dtype)
+        if dtype is dt.int64 or (dtype is dt.int32 and image.dtype is dt.float32):
+            raise DTypeError(f"[convert_image_dtype] The cast from {image.dtype} to {dtype} cannot be performed safely; choose a smaller type")
+        return (image * (dt.IInfo(dtype).max + 1.0 - 1e-3)).to(dtype)
+    most = dt.IInfo(image.dtype).max
+    if dtype.is_floating_point:
+        return image.to(dtype) / most
+    other = dt.IInfo(dtype).max
+    if most > other:
+        return (image // ((most + 1) // (other + 1))).to(dtype)
+    return image.to(dtype) * ((other + 1) // (most + 1))
+
+
+def normalize(tensor: Tensor, mean: Sequence[float], std: Sequence[float], inplace: bool = False) -> Tensor:
+    """(x - mean) / std, for each channel."""
+    if not is_tensor(tensor) or not tensor.dtype.is_floating_point:
+        raise DTypeError(f"[normalize] expected a floating Tensor, got {shown(tensor)}; use to_tensor first")
+    if tensor.ndim < 3:
+        raise ShapeError(f"[normalize] expected (..., C, H, W), got shape {tuple(tensor.shape)}; add dims with unsqueeze(...)")
+    shift, scale = (T.as_tensor(v, dtype=tensor.dtype).reshape(-1, 1, 1) for v in (mean, std))
+    if bool((scale == 0).any()):
+        raise ValueError(f"[normalize] std evaluated to zero, leading to division by zero: got {shown(std)}; give the spread of each channel")
+    out = tensor if inplace else tensor.clone()
+    return out.sub_(shift).div_(scale)
+
+
+def _resized(height: int, width: int, size: Any, max_size: int | None) -> tuple[int, int]:
+    """(height, width) that a size means: one number is the shorter side."""
+    sizes = [size] if isinstance(size, int) else list(size)
+    if len(sizes) == 2:
+        return sizes[0], sizes[1]
+    short, long = (width, height) if width <= height else (height, width)
+    new_short, new_long = sizes[0], int(sizes[0] * long / short)
+    if max_size is not None and new_long > max_size:
+        if max_size <= sizes[0]:
+            raise ValueError(f"[resize] expected max_size > size, got {max_size} and {sizes[0]}; leave it out")
+        new_short, new_long = int(max_size * new_short / new_long), max_size
+    return (new_long, new_short) if width <= height else (new_short, new_long)
+
+
+def resize(
+    img: Any, size: Any, interpolation: Any = InterpolationMode.BILINEAR, max_size: int | None = None, antialias: bool | None = True
+) -> Any:
+    """An image of another size: (height, width), or one number for the shorter side."""
+    mode = interpolation if isinstance(interpolation, InterpolationMode) else _mode_of(interpolation)
+    _, height, width = get_dimensions(img)
+    target = _resized(height, width, size, max_size)
+    if target == (height, width):
+        return img
+    if not _image("resize", img):
+        return img.resize(target[::-1], _PILLOW[mode.value])
+    if mode.value not in ("nearest", "nearest-exact", "bilinear", "bicubic"):
+        raise ArgumentError(f"[resize] expected nearest, bilinear or bicubic for a Tensor, got {mode.value}; use an image of Pillow's")
+    smooth = mode.value in ("bilinear", "bicubic")
+    whole = img.reshape(-1, *img.shape[-3:]) if img.ndim >= 3 else img[None, None]
+    values = whole if whole.dtype.is_floating_point else whole.to(dt.float32)
+    if smooth and antialias:
+        rows, columns = (_weights(n, m, mode.value == "bicubic", values.dtype) for n, m in zip((height, width), target))
+        out = rows @ values @ columns.t()
+    else:
+        out = F.interpolate(values, size=target, mode=mode.value, **({"align_corners": False} if smooth else {}))
+    if not whole.dtype.is_floating_point:
+        out = out.clamp(0, dt.IInfo(whole.dtype).max).round().to(whole.dtype) if smooth else out.to(whole.dtype)
+    return out.reshape(*img.shape[:-2], *target)
+
+
+def _weights(count: int, new: int, cubic: bool, dtype: dt.DType) -> Tensor:
+    """(new, count): what each old pixel of a line contributes to each new one. Where pixels become fewer, the window widens with the distance
+    between them, so that none is left out. Source: Pillow's and PyTorch's resampling with antialias."""
+    scale = count / new
+    stretch = max(scale, 1.0)
+    centre = scale * (np.arange(new) + 0.5)
+    reach = (2.0 if cubic else 1.0) * stretch
+    place = np.arange(count)[None, :]
+    first, last = np.maximum((centre - reach + 0.5).astype(int), 0), np.minimum((centre + reach + 0.5).astype(int), count)
+    x = np.abs((place - centre[:, None] + 0.5) / stretch)
+    if cubic:
+        near, far = (1.5 * x - 2.5) * x * x + 1, -0.5 * (((x - 5) * x + 8) * x - 4)
+        weights = np.where(x < 1, near, np.where(x < 2, far, 0.0))
+    else:
+        weights = np.maximum(1.0 - x, 0.0)
+    weights = np.where((place >= first[:, None]) & (place < last[:, None]), weights, 0.0)
+    return T.tensor(weights / weights.sum(1, keepdims=True)).to(dtype)
+
+
+def _mode_of(number: int) -> InterpolationMode:
+    """What a number of Pillow's means."""
+    return {0: InterpolationMode.NEAREST, 1: InterpolationMode.LANCZOS, 2: InterpolationMode.BILINEAR, 3: InterpolationMode.BICUBIC,
+            4: InterpolationMode.BOX, 5: InterpolationMode.HAMMING}[number]  # fmt: skip
+
+
+def _borders(padding: Any) -> tuple[int, int, int, int]:
+    """(left, top, right, bottom)."""
+    values = [padding] if isinstance(padding, int) else list(padding)
+    if len(values) not in (1, 2, 4):
+        raise ValueError(f"[pad] expected 1, 2 or 4 numbers, got {shown(padding)}; give (left, top, right, bottom)")
+    left, top, right, bottom = values * 4 if len(values) == 1 else values * 2 if len(values) == 2 else values
+    return left, top, right, bottom
+
+
+def pad(img: Any, padding: Any, fill: Any = 0, padding_mode: str = "constant") -> Any:
+    """Borders: one number, (sides, top and bottom) or (left, top, right, bottom). padding_mode: constant, edge, reflect or symmetric."""
+    left, top, right, bottom = _borders(padding)
+    modes: dict[str, Any] = {"constant": "constant", "edge": "edge", "reflect": "reflect", "symmetric": "symmetric"}
+    if padding_mode not in modes:
+        raise ValueError(f"[pad] expected padding_mode as one of {', '.join(modes)}, got {shown(padding_mode)}; choose one")
+    if not _image("pad", img):
+        values = _values(img)
+        widths = ((top, bottom), (left, right))
+        if padding_mode == "constant":
+            colours = fill if isinstance(fill, (tuple, list)) else [fill] * values.shape[2]
+            planes = [np.pad(values[:, :, c], widths, constant_values=colours[c]) for c in range(values.shape[2])]
+            out = np.stack(planes, 2)
+        else:
+            out = np.pad(values, (*widths, (0, 0)), mode=modes[padding_mode])
+        return pillow("pad").fromarray(out[:, :, 0] if out.shape[2] == 1 else out)
+    if padding_mode == "constant" and isinstance(fill, (tuple, list)):
+        fill = fill[0] if len(set(fill)) == 1 else fill
+        if isinstance(fill, (tuple, list)):
+            raise ArgumentError("[pad] expected one number as fill for a Tensor, got several; use an image of Pillow's")
+    if padding_mode == "constant":
+        return F.pad(img, [left, right, top, bottom], value=float(fill) if img.dtype.is_floating_point else fill)
+    rows, columns = (
+        T.tensor(np.pad(np.arange(n), w, mode=modes[padding_mode])) for n, w in ((img.shape[-2], (top, bottom)), (img.shape[-1], (left, right)))
+    )
+    return img.index_select(-2, rows).index_select(-1, columns)
+
+
+def crop(img: Any, top: int, left: int, height: int, width: int) -> Any:
+    """The part from (top, left) on; what lies outside is 0."""
+    if not _image("crop", img):
+        return img.crop((left, top, left + width, top + height))
+    _, h, w = get_dimensions(img)
+    part = img[..., max(top, 0) : max(top + height, 0), max(left, 0) : max(left + width, 0)]
+    if top >= 0 and left >= 0 and top + height <= h and left + width <= w:
+        return part
+    return pad(part, [max(min(-left, width), 0), max(min(-top, height), 0), width - part.shape[-1] - max(min(-left, width), 0),
+                      height - part.shape[-2] - max(min(-top, height), 0)])  # fmt: skip
+
+
+def center_crop(img: Any, output_size: Any) -> Any:
+    """The middle; a smaller image gets borders of 0."""
+    sizes: Any = (output_size,) if isinstance(output_size, (int, float)) else output_size
+    height, width = int(sizes[0]), int(sizes[-1])
+    _, h, w = get_dimensions(img)
+    if width > w or height > h:
+        sides = [(width - w) // 2 if width > w else 0, (height - h) // 2 if height > h else 0,
+                 (width - w + 1) // 2 if width > w else 0, (height - h + 1) // 2 if height > h else 0]  # fmt: skip
+        img = pad(img, sides)
+        _, h, w = get_dimensions(img)
+        if (h, w) == (height, width):
+            return img
+    return crop(img, round((h - height) / 2.0), round((w - width) / 2.0), height, width)
+
+
+def resized_crop(
+    img: Any, top: int, left: int, height: int, width: int, size: Any, interpolation: Any = InterpolationMode.BILINEAR, antialias: bool | None = True
+) -> Any:
+    """A part, in another size."""
+    return resize(crop(img, top, left, height, width), size, interpolation, antialias=antialias)
+
+
+def five_crop(img: Any, size: Any) -> tuple[Any, ...]:
+    """The four corners and the middle."""
+    height, width = (size, size) if isinstance(size, int) else (size[0], size[-1])
+    _, h, w = get_dimensions(img)
+    if width > w or height > h:
+        raise ValueError(f"[five_crop] expected a size of at most {(h, w)}, got {(height, width)}; choose a smaller one")
+    corners = [(0, 0), (0, w - width), (h - height, 0), (h - height, w - width)]
+    return (*(crop(img, top, left, height, width) for top, left in corners), center_crop(img, [height, width]))
+
+
+def hflip(img: Any) -> Any:
+    """Left and right exchanged."""
+    return img.flip(-1) if _image("hflip", img) else img.transpose(0)
+
+
+def vflip(img: Any) -> Any:
+    """Top and bottom exchanged."""
+    return img.flip(-2) if _image("vflip", img) else img.transpose(1)
+
+
+def _most(img: Tensor) -> float:
+    return 1.0 if img.dtype.is_floating_point else float(dt.IInfo(img.dtype).max)
+
+
+def _blend(first: Tensor, second: Any, ratio: float) -> Tensor:
+    """ratio * first + (1 - ratio) * second, within the range of the type."""
+    return (ratio * first + (1.0 - ratio) * second).clamp(0, _most(first)).to(first.dtype)
+
+
+def rgb_to_grayscale(img: Any, num_output_channels: int = 1) -> Any:
+    """Grey values, in 1 or 3 channels."""
+    if num_output_channels not in (1, 3):
+        raise ValueError(f"[rgb_to_grayscale] expected 1 or 3 channels, got {num_output_channels}; choose one of them")
+    if not _image("rgb_to_grayscale", img):
+        grey = img.convert("L")
+        return grey if num_output_channels == 1 else pillow("rgb_to_grayscale").merge("RGB", (grey, grey, grey))
+    if img.shape[-3] == 1:
+        grey = img
+    else:
+        r, g, b = img.unbind(-3)
+        grey = (0.2989 * r + 0.587 * g + 0.114 * b).to(img.dtype).unsqueeze(-3)
+    return grey.expand(*img.shape[:-3], num_output_channels, *img.shape[-2:]).clone() if num_output_channels == 3 else grey
+
+
+def to_grayscale(img: Any, num_output_channels: int = 1) -> Any:
+    """Grey values of an image of Pillow's."""
+    return rgb_to_grayscale(img, num_output_channels)
+
+
+def _enhanced(name: str, img: Any, factor: float) -> Any:
+    return getattr(need("PIL.ImageEnhance", "pillow", "vision", name), name)(img).enhance(factor)
+
+
+def _check_factor(op: str, factor: float) -> None:
+    if factor < 0:
+        raise ValueError(f"[{op}] expected a factor of at least 0 (factor ({factor}) is not non-negative), got {factor}; 1 changes nothing")
+
+
+def adjust_brightness(img: Any, brightness_factor: float) -> Any:
+    """0 is black, 1 the image, 2 twice as bright."""
+    _check_factor("adjust_brightness", brightness_factor)
+    return _blend(img, 0.0, brightness_factor) if _image("adjust_brightness", img) else _enhanced("Brightness", img, brightness_factor)
+
+
+def adjust_contrast(img: Any, contrast_factor: float) -> Any:
+    """0 is grey, 1 the image, 2 twice the contrast."""
+    _check_factor("adjust_contrast", contrast_factor)
+    if not _image("adjust_contrast", img):
+        return _enhanced("Contrast", img, contrast_factor)
+    grey = rgb_to_grayscale(img) if img.shape[-3] == 3 else img
+    mean = grey.to(dt.float32 if not img.dtype.is_floating_point else img.dtype).mean((-3, -2, -1), keepdim=True)
+    return _blend(img, mean, contrast_factor)
+
+
+def adjust_saturation(img: Any, saturation_factor: float) -> Any:
+    """0 is black and white, 1 the image, 2 twice the colour."""
+    _check_factor("adjust_saturation", saturation_factor)
+    if not _image("adjust_saturation", img):
+        return _enhanced("Color", img, saturation_factor)
+    return img if img.shape[-3] == 1 else _blend(img, rgb_to_grayscale(img), saturation_factor)
+
+
+def adjust_hue(img: Any, hue_factor: float) -> Any:
+    """Colours turned by a part of the circle, from -0.5 to 0.5."""
+    if not -0.5 <= hue_factor <= 0.5:
+        raise ValueError(f"[adjust_hue] hue_factor ({hue_factor}) is not in [-0.5, 0.5], got {hue_factor}; 0 changes nothing")
+    if not _image("adjust_hue", img):
+        if img.mode in ("L", "1", "I", "F"):
+            return img
+        h, s, v = img.convert("HSV").split()
+        turned = (np.array(h, np.int32) + int(hue_factor * 255)).astype(np.uint8)
+        image = pillow("adjust_hue")
+        return image.merge("HSV", (image.fromarray(turned), s, v)).convert(img.mode)
+    if img.shape[-3] == 1:
+        return img
+    kind = img.dtype
+    rgb = convert_image_dtype(img, dt.float32) if not kind.is_floating_point else img
+    h, s, v = _hsv(rgb)
+    out = _rgb((h + hue_factor) % 1.0, s, v)
+    return out if kind.is_floating_point else convert_image_dtype(out, kind)
+
+
+def _hsv(img: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    r, g, b = img.unbind(-3)
+    high, low = img.amax(-3), img.amin(-3)
+    spread = high - low
+    grey = spread == 0
+    divisor = T.where(grey, T.ones_like(spread), spread)
+    rc, gc, bc = (high - r) / divisor, (high - g) / divisor, (high - b) / divisor
+    hue = T.where(high == r, bc - gc, T.where(high == g, 2.0 + rc - bc, 4.0 + gc - rc))
+    return (hue / 6.0 + 1.0) % 1.0, spread / T.where(grey, T.ones_like(high), high), high
+
+
+def _rgb(h: Tensor, s: Tensor, v: Tensor) -> Tensor:
+    sector = (h * 6.0).floor()
+    f = h * 6.0 - sector
+    index = sector.to(dt.int64) % 6
+    p, q, t = ((v * (1.0 - x)).clamp(0.0, 1.0) for x in (s, s * f, s * (1.0 - f)))
+    table = [(v, q, p, p, t, v), (t, v, v, q, p, p), (p, p, t, v, v, q)]
+    return T.stack([T.stack(row, 0).gather(0, index.unsqueeze(0)).squeeze(0) for row in table], -3)
+
+
+def invert(img: Any) -> Any:
+    """White is black."""
+    if not _image("invert", img):
+        return need("PIL.ImageOps", "pillow", "vision", "invert").invert(img)
+    return 1.0 - img if img.dtype.is_floating_point else dt.IInfo(img.dtype).max - img
+
+
+def rotate(img: Any, angle: float, interpolation: Any = InterpolationMode.NEAREST, expand: bool = False, center: Any = None, fill: Any = None) -> Any:
+    """Turned counter-clockwise by an angle in degrees."""
+    mode = interpolation if isinstance(interpolation, InterpolationMode) else _mode_of(interpolation)
+    if not _image("rotate", img):
+        return img.rotate(angle, _PILLOW[mode.value], expand, center, fillcolor=fill if fill is None or isinstance(fill, int) else tuple(fill))
+    if expand or center is not None:
+        raise ArgumentError("[rotate] expected expand=False and center=None for a Tensor, got others; use an image of Pillow's")
+    turn = math.radians(angle)
+    _, height, width = get_dimensions(img)
+    ratio = height / width
+    theta = T.tensor([[math.cos(turn), -math.sin(turn) * ratio, 0.0], [math.sin(turn) / ratio, math.cos(turn), 0.0]])
+    values = img.reshape(-1, *img.shape[-3:])
+    floating = values if values.dtype.is_floating_point else values.to(dt.float32)
+    count = floating.shape[0]
+    grid = F.affine_grid(theta.expand(count, 2, 3), [count, 1, height, width], align_corners=False).to(floating.dtype)
+    out = F.grid_sample(floating, grid, mode=mode.value, padding_mode="zeros", align_corners=False)
+    if fill not in (None, 0):
+        inside = F.grid_sample(T.ones_like(floating), grid, mode=mode.value, padding_mode="zeros", align_corners=False)
+        out = out + (1.0 - inside) * float(fill)
+    out = out.reshape(img.shape)
+    return out if img.dtype.is_floating_point else out.round().to(img.dtype)
+
+
+def gaussian_blur(img: Any, kernel_size: Any, sigma: Any = None) -> Any:
+    """Smoothed by a Gaussian window of odd sizes; sigma: 0.3 * ((size - 1) / 2 - 1) + 0.8 if not given."""
+    sizes = [kernel_size, kernel_size] if isinstance(kernel_size, int) else list(kernel_size)
+    if any(size % 2 == 0 or size < 1 for size in sizes):
+        raise ValueError(f"[gaussian_blur] kernel_size should have odd and positive integers, got {shown(kernel_size)}; choose odd ones")
+    widths = [size * 0.15 + 0.35 for size in sizes] if sigma is None else [sigma] * 2 if isinstance(sigma, (int, float)) else list(sigma)
+    widths = widths * 2 if len(widths) == 1 else widths
+    if not _image("gaussian_blur", img):
+        return to_pil_image(gaussian_blur(pil_to_tensor(img), sizes, widths), img.mode)
+    kernels = []
+    for size, width in zip(sizes, widths):
+        x = np.linspace(-(size - 1) * 0.5, (size - 1) * 0.5, size)
+        weights = np.exp(-0.5 * (x / width) ** 2)
+        kernels.append(weights / weights.sum())
+    kind = img.dtype if img.dtype.is_floating_point else dt.float32
+    kernel = T.tensor(np.outer(kernels[1], kernels[0])).to(kind)
+    values = img.to(kind).reshape(-1, 1, *img.shape[-2:])
+    half = [size // 2 for size in sizes]
+    padded = F.pad(values, [half[0], half[0], half[1], half[1]], mode="reflect")
+    out = F.conv2d(padded, kernel[None, None]).reshape(img.shape)
+    return out if img.dtype.is_floating_point else out.round().to(img.dtype)
+
+
+def erase(img: Any, i: int, j: int, h: int, w: int, v: Any, inplace: bool = False) -> Any:
+    """The part from (i, j) on replaced by `v`."""
+    if not is_tensor(img):
+        raise DTypeError(f"[erase] expected a Tensor, got {type_name(img)}; use to_tensor first")
+    out = img if inplace else img.clone()
+    out[..., i : i + h, j : j + w] = v
+    return out

@@ -1,0 +1,58 @@
+"""Private names of PyTorch's layers, optimizers and distributions that libraries import: they are there, and do what they say."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+CODE = """
+import calque
+calque.install_as_torch(children=False)
+import torch
+from torch.distributions.kl import _KL_REGISTRY
+from torch.distributions.multivariate_normal import _batch_mahalanobis, _batch_mv
+from torch.distributions.transforms import _InverseTransform
+from torch.distributions.utils import _standard_normal, _sum_rightmost
+from torch.nn.init import _calculate_correct_fan, _calculate_fan_in_and_fan_out, _no_grad_trunc_normal_
+from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
+from torch.nn.modules.module import Module, register_module_forward_hook
+from torch.nn.modules.rnn import RNNCellBase
+from torch.nn.modules.transformer import _get_activation_fn, _get_clones
+from torch.nn.utils import prune
+from torch.optim.lr_scheduler import LRScheduler, _LRScheduler
+from torch.optim.optimizer import Optimizer, ParamsT, _get_value, _use_grad_for_differentiable, required
+
+assert issubclass(_LRScheduler, LRScheduler) or _LRScheduler is LRScheduler
+assert (torch.distributions.Normal, torch.distributions.Normal) in _KL_REGISTRY and Module is torch.nn.Module
+assert isinstance(torch.distributions.ExpTransform().inv, _InverseTransform)
+assert _calculate_fan_in_and_fan_out(torch.ones(3, 4)) == (4, 3) and _calculate_correct_fan(torch.ones(3, 4), "fan_out") == 3
+assert _sum_rightmost(torch.ones(2, 3), 1).tolist() == [3.0, 3.0]
+assert _batch_mv(torch.eye(2), torch.ones(2)).tolist() == [1.0, 1.0] and _batch_mahalanobis(2 * torch.eye(2), torch.ones(2)).item() == 0.5
+assert _standard_normal((2,), torch.float64, "cpu").dtype is torch.float64
+clones = _get_clones(NonDynamicallyQuantizableLinear(1, 1), 2)
+assert clones[0].weight is not clones[1].weight and _get_activation_fn("relu")(torch.tensor(-1.0)).item() == 0.0
+w = torch.ones(100)
+_no_grad_trunc_normal_(w, 0.0, 1.0, -0.5, 0.5)
+assert w.abs().max() <= 0.5 and _get_value(torch.tensor(2.0)) == 2.0
+
+class Own(Optimizer):
+    def __init__(self, params: ParamsT, lr=required):
+        super().__init__(params, {"lr": lr, "differentiable": False})
+
+    @_use_grad_for_differentiable
+    def step(self, closure=None):
+        self._cuda_graph_capture_health_check()
+        for group in self.param_groups:
+            for p in group["params"]:
+                p.add_(p.grad, alpha=-group["lr"])
+
+p = torch.ones(2, requires_grad=True)
+p.sum().backward()
+Own([p], lr=0.5).step()
+assert p.tolist() == [0.5, 0.5]
+"""
+
+
+def test_private_names_that_libraries_import() -> None:
+    done = subprocess.run([sys.executable, "-c", CODE], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,38 @@
+"""Editors and type checkers see the methods of `Tensor`, and that a name is none of them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.stubs import FACADE, STUB, facade, page
+
+PROGRAM = """
+import calque
+
+x = calque.zeros(2, 3)
+total: calque.Tensor = (x + 1).relu().sum(-1, keepdim=True)
+size: calque.Size = x.shape
+count: int = x.ndim + x.nbytes
+total.summ()
+x.view(3, 2).transpose(0, 1).permut(0)
+x.sum(keepdims=3)
+"""
+
+
+def test_the_stub_is_that_of_the_tree() -> None:
+    assert STUB.read_text() == page() and FACADE.read_text() == facade(), "run `python -m tests.stubs`"
+
+
+def test_type_checkers_know_what_is_attached(tmp_path: Path) -> None:
+    pytest.importorskip("mypy")
+    program = tmp_path / "program.py"
+    program.write_text(PROGRAM)
+    command = [sys.executable, "-m", "mypy", "--no-error-summary", "--follow-imports=silent", "--cache-dir", str(tmp_path / "cache"), str(program)]
+    found = subprocess.run(command, capture_output=True, text=True, cwd=STUB.parents[2], check=False).stdout.splitlines()
+    errors = [line for line in found if ": error:" in line]
+    assert len(errors) == 3, found
+    assert '"summ"' in errors[0] and '"permut"' in errors[1] and '"keepdims"' in errors[2], errors

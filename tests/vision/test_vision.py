@@ -1,0 +1,155 @@
+"""`calque.vision`: what torchvision computes, and what chance and files do."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import pickle
+import struct
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("PIL")
+
+from PIL import Image
+
+import calque
+from calque.data import DataLoader
+from calque.vision import datasets, ops, transforms, utils
+from calque.vision.transforms import functional as F
+from tests.vision.cases import BOXES, FILE, functions, others, summary
+
+EXPECTED = json.loads(FILE.read_text())
+
+
+def test_results_are_those_of_torchvision() -> None:
+    wrong = []
+    for name, function in [*functions(calque, F), *others(calque, F, ops, utils)]:
+        shape, *sums = EXPECTED[name]
+        found_shape, *found = summary(function())
+        count = float(np.prod(shape))
+        whole = "uint8" in name or "pillow" in name  # a value that is rounded may fall to the other side
+        allowed = 0.02 * count + 1 if whole else 2e-5 * count + 1e-5 * max(map(abs, sums))
+        if found_shape != shape or any(abs(a - b) > allowed for a, b in zip(sums, found)):
+            wrong.append((name, EXPECTED[name], found_shape, found))
+    assert not wrong and len(EXPECTED) > 150
+
+
+def test_boxes_that_cover_better_ones_go() -> None:
+    boxes, scores = calque.tensor(BOXES), calque.tensor([0.5, 0.9, 0.8, 0.3, 0.6])
+    assert ops.nms(boxes, scores, 0.1).tolist() == [1, 4, 3] and ops.nms(boxes, scores, 0.5).tolist() == [1, 2, 4, 3]
+    assert ops.batched_nms(boxes, scores, calque.tensor([0, 1, 0, 1, 0]), 0.1).tolist() == [1, 2, 4, 3]
+    assert ops.nms(boxes[:0], scores[:0], 0.5).tolist() == []
+
+
+def test_texts_are_those_of_torchvision() -> None:
+    both = transforms.Compose([transforms.Resize(4), transforms.RandomCrop(3, padding=2), transforms.Normalize([0.5], [0.5])])
+    assert repr(both).splitlines() == [
+        "Compose(", "    Resize(size=4, interpolation=bilinear, max_size=None, antialias=True)", "    RandomCrop(size=(3, 3), padding=2)",
+        "    Normalize(mean=[0.5], std=[0.5])", ")",
+    ]  # fmt: skip
+
+
+def test_chance_follows_the_seed() -> None:
+    chance = transforms.Compose([
+        transforms.RandomResizedCrop(8), transforms.RandomHorizontalFlip(), transforms.RandomVerticalFlip(), transforms.RandomRotation(20),
+        transforms.ColorJitter(0.4, 0.4, 0.4, 0.1), transforms.RandomGrayscale(), transforms.ToTensor(),
+        transforms.RandomErasing(p=1.0, value="random"),
+    ])  # fmt: skip
+    img = Image.fromarray(np.arange(20 * 16 * 3, dtype=np.uint8).reshape(20, 16, 3))
+    drawn = []
+    for seed in (0, 0, 1):
+        calque.manual_seed(seed)
+        drawn.append(chance(img))
+    assert drawn[0].shape == (3, 8, 8) and calque.equal(drawn[0], drawn[1]) and not calque.equal(drawn[0], drawn[2])
+
+
+def test_a_part_comes_from_inside() -> None:
+    img = calque.arange(100.0).view(1, 10, 10)
+    for _ in range(20):
+        part = transforms.RandomCrop(4)(img)
+        top, left = divmod(int(part[0, 0, 0].item()), 10)
+        assert calque.equal(part, img[:, top : top + 4, left : left + 4])
+    with pytest.raises(ValueError, match="larger than input image size"):
+        transforms.RandomCrop(11)(img)
+    assert transforms.RandomCrop(12, pad_if_needed=True)(img).shape == (1, 12, 12)
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda: F.normalize(calque.zeros(3, 2, 2, dtype=calque.uint8), [0.5], [0.5]), "expected a floating Tensor"),
+        (lambda: F.normalize(calque.zeros(3, 2, 2), [0.5], [0.0]), "std evaluated to zero"),
+        (lambda: F.hflip([1]), "expected an image of Pillow's or a Tensor"),
+        (lambda: F.gaussian_blur(calque.zeros(3, 8, 8), 4), "odd and positive"),
+        (lambda: F.adjust_hue(calque.zeros(3, 8, 8), 0.7), "is not in"),
+        (lambda: transforms.ColorJitter(brightness=-1), "at least 0"),
+        (lambda: ops.box_convert(calque.zeros(1, 4), "xyxy", "yxyx"), "Unsupported Bounding Box"),
+        (lambda: datasets.MNIST("/nowhere"), "Dataset not found"),
+        (lambda: datasets.CIFAR10("/nowhere"), "Dataset not found"),
+    ],
+)
+def test_mistakes_are_named(call: Any, words: str) -> None:
+    with pytest.raises((ValueError, TypeError, RuntimeError), match=words):
+        call()
+
+
+def test_mnist_reads_its_files(tmp_path: Path) -> None:
+    raw = tmp_path / "MNIST" / "raw"
+    raw.mkdir(parents=True)
+    values = np.arange(3 * 28 * 28, dtype=np.uint8).reshape(3, 28, 28)
+    (raw / "train-images-idx3-ubyte").write_bytes(b"\0\0\x08\x03" + struct.pack(">3I", 3, 28, 28) + values.tobytes())
+    (raw / "train-labels-idx1-ubyte.gz").write_bytes(gzip.compress(b"\0\0\x08\x01" + struct.pack(">I", 3) + bytes([5, 0, 9])))
+    found = datasets.MNIST(tmp_path, transform=transforms.ToTensor())
+    images, labels = next(iter(DataLoader(found, batch_size=3)))
+    assert labels.tolist() == [5, 0, 9] and np.array_equal((images * 255).round().numpy()[:, 0], values)
+    (raw / "train-images-idx3-ubyte").write_bytes(b"\0\0\x08\x03" + struct.pack(">3I", 3, 28, 28))
+    with pytest.raises(ValueError, match="expected .* values, got 0"):
+        datasets.MNIST(tmp_path)
+
+
+def test_cifar_reads_its_files_without_executing_them(tmp_path: Path) -> None:
+    folder = tmp_path / "cifar-10-batches-py"
+    folder.mkdir()
+    data = np.arange(4 * 3072, dtype=np.uint8).reshape(4, 3072)
+    for name in ("test_batch", *(f"data_batch_{k}" for k in range(1, 6))):
+        (folder / name).write_bytes(pickle.dumps({"data": data, "labels": [3, 1, 0, 2]}, protocol=2))
+    (folder / "batches.meta").write_bytes(pickle.dumps({"label_names": ["a", "b", "c", "d"]}, protocol=2))
+    found = datasets.CIFAR10(tmp_path)
+    assert len(found) == 20 and found.classes == ["a", "b", "c", "d"] and found[4][1] == 3
+    assert np.array_equal(np.array(found[1][0]), data[1].reshape(3, 32, 32).transpose(1, 2, 0))
+    (folder / "test_batch").write_bytes(b"cos\nsystem\n(S'echo executed > /tmp/executed'\ntR.")
+    with pytest.raises(Exception, match="system"):
+        datasets.CIFAR10(tmp_path, train=False)
+    assert not Path("/tmp/executed").exists()
+
+
+def test_folders_are_classes(tmp_path: Path) -> None:
+    for name, count in (("dog", 2), ("cat", 1)):
+        (tmp_path / name).mkdir()
+        for k in range(count):
+            Image.new("RGB", (4, 3), (k, 0, 0)).save(tmp_path / name / f"{k}.png")
+    (tmp_path / "dog" / "notes.txt").write_text("no image")
+    found = datasets.ImageFolder(str(tmp_path), transform=transforms.PILToTensor())
+    assert found.classes == ["cat", "dog"] and found.targets == [0, 1, 1] and found[2][0].shape == (3, 3, 4)
+
+
+def test_images_are_written(tmp_path: Path) -> None:
+    utils.save_image(calque.ones(4, 3, 5, 5) * 0.5, tmp_path / "grid.png", nrow=2)
+    values = np.array(Image.open(tmp_path / "grid.png"))
+    assert values.shape == (16, 16, 3) and values[3, 3, 0] == 128 and values[0, 0, 0] == 0
+
+
+def test_layers() -> None:
+    norm = ops.FrozenBatchNorm2d(3)
+    norm.running_mean.copy_(calque.tensor([1.0, 2.0, 3.0]))
+    assert list(dict(norm.named_parameters())) == []
+    assert calque.allclose(norm(calque.ones(1, 3, 1, 1)).flatten(), calque.tensor([0.0, -1, -2]), atol=1e-4)
+    block = ops.Conv2dNormActivation(3, 8, stride=2)
+    assert block(calque.ones(1, 3, 8, 8)).shape == (1, 8, 4, 4) and [type(m).__name__ for m in block] == ["Conv2d", "BatchNorm2d", "ReLU"]
+    depth = ops.StochasticDepth(0.5, "row")
+    kept = depth(calque.ones(200, 3))
+    assert set(kept.flatten().tolist()) == {0.0, 2.0} and calque.equal(depth.eval()(kept), kept)
