@@ -157,7 +157,8 @@ def page() -> str:
 def facade() -> str:
     """The text of the stub of `calque`."""
     lines: list[str] = []
-    modules = {module.name for module in pkgutil.iter_modules(calque.__path__)}  # those that this process has imported are in dir(calque), no others
+    # Those that this process has imported are in dir(calque), no others; a function of the same name hides its module (`calque.tensor`).
+    modules = {module.name for module in pkgutil.iter_modules(calque.__path__) if inspect.ismodule(vars(calque).get(module.name, calque))}
     first = [f"from calque import {name} as {name}" for name in modules if not name.startswith("_")]
     for name in sorted(set(dir(calque)) - modules):
         if name.startswith("_") and name != "__version__":
