@@ -89,15 +89,16 @@ def from_array(flat: np.ndarray[Any, Any], view: Layout, owner: Any = None) -> T
     return result
 
 
-def slot_of(trace: Trace, t: Tensor, ordered: bool = False) -> int:
-    """Slot of the tensor's value in the trace, recording a view or an input where needed. `ordered`: for an operation whose result lies in memory as
-    its operands do; then -1, a slot that no edge knows, if this one is not row-major (see `turned`)."""
+def slot_of(trace: Trace, t: Tensor, operands: tuple[Any, ...] = ()) -> int:
+    """Slot of the tensor's value in the trace, recording a view or an input where needed. `operands`: all of an operation whose result lies in memory
+    as they do; then -1, a slot that no edge knows, if one of them is not row-major (see `turned`, which uses no view that was recorded here)."""
     storage, view = t._storage, t._layout
     known, buffer, slot = storage.trace is trace, storage.buffer, storage.slot
     if known and storage.layout is view:
         return slot
-    if ordered and not view.upright:
-        return -1
+    for x in operands:
+        if x.__class__ is not tuple and not x._layout.upright:
+            return -1
     if known:
         cache = t._cache
         if cache is not None and cache[1] == slot and cache[0] is trace:
@@ -187,12 +188,12 @@ def record(op: OpDef, operands: tuple[Any, ...], attrs: tuple[Any, ...] = (), ro
     state = local.state
     trace = state.trace
     slots: list[Any] = []
-    needs, ordered = False, op.ordered and not row_major
+    needs, together = False, operands if op.ordered and not row_major else ()
     for x in operands:
         if x.__class__ is tuple:
-            return _record_numbers(op, operands, attrs, slots, ordered)
+            return _record_numbers(op, operands, attrs, slots, together)
         storage = x._storage
-        slots.append(storage.slot if storage.trace is trace and storage.layout is x._layout else slot_of(trace, x, ordered))
+        slots.append(storage.slot if storage.trace is trace and storage.layout is x._layout else slot_of(trace, x, together))
         if x._requires_grad:
             needs = True
     sources = tuple(slots)
@@ -214,15 +215,15 @@ def record(op: OpDef, operands: tuple[Any, ...], attrs: tuple[Any, ...] = (), ro
     return out
 
 
-def _record_numbers(op: OpDef, operands: tuple[Any, ...], attrs: tuple[Any, ...], inputs: list[Any], ordered: bool) -> Tensor:
-    """`record` with numbers among the operands. `inputs`: slots of those before the first one."""
+def _record_numbers(op: OpDef, operands: tuple[Any, ...], attrs: tuple[Any, ...], inputs: list[Any], together: tuple[Any, ...]) -> Tensor:
+    """`record` with numbers among the operands. `inputs`: slots of those before the first one; `together`: see `slot_of`."""
     state = local.state
     trace = state.trace
     plain = [x[0] if x.__class__ is tuple else x for x in operands]
     baked = False
     for x in operands[len(inputs) :]:
         if x.__class__ is not tuple:
-            inputs.append(slot_of(trace, x, ordered))
+            inputs.append(slot_of(trace, x, together))
         elif scalar_tag(x[0]) == "s":
             inputs.append(("s", x[1]))
         else:
@@ -315,7 +316,7 @@ def unary(op: OpDef, to_float: bool = False) -> Callable[[Tensor], Tensor]:
             storage = input._storage
         except AttributeError as error:
             raise no_tensor(op.name, error) or error from None
-        i = storage.slot if storage.trace is trace and storage.layout is input._layout else slot_of(trace, input, ordered)
+        i = storage.slot if storage.trace is trace and storage.layout is input._layout else slot_of(trace, input, (input,) if ordered else ())
         key = (op, i)
         edge = trace.cur.next.get(key)
         if edge is None:
@@ -346,9 +347,9 @@ def binary(op: OpDef, fallback: Binary, unusual: Binary | None = None) -> Binary
             if a._layout.dtype is not b._layout.dtype:
                 return fallback(a, b)
             storage = a._storage
-            i = storage.slot if storage.trace is trace and storage.layout is a._layout else slot_of(trace, a, ordered)
+            i = storage.slot if storage.trace is trace and storage.layout is a._layout else slot_of(trace, a, (a, b) if ordered else ())
             storage = b._storage
-            j = storage.slot if storage.trace is trace and storage.layout is b._layout else slot_of(trace, b, ordered)
+            j = storage.slot if storage.trace is trace and storage.layout is b._layout else slot_of(trace, b, (a, b) if ordered else ())
             key = (op, i, j)
             edge = trace.cur.next.get(key)
             if edge is None:
@@ -362,7 +363,7 @@ def binary(op: OpDef, fallback: Binary, unusual: Binary | None = None) -> Binary
             if kind is not float:
                 b, kind = float(b) if kind is int else b, float
             storage = a._storage
-            i = storage.slot if storage.trace is trace and storage.layout is a._layout else slot_of(trace, a, ordered)
+            i = storage.slot if storage.trace is trace and storage.layout is a._layout else slot_of(trace, a, (a,) if ordered else ())
             tag = baked.get(b) if b.__class__ is float else None
             if tag is None or b == 0.0:
                 tag = scalar_tag(b)

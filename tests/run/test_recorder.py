@@ -15,6 +15,7 @@ from calque.base.config import settings
 from calque.base.errors import LeakWarning
 from calque.run import recorder
 from calque.run.dispatch import Plan
+from calque.run.places import path_of
 
 
 @pytest.fixture(autouse=True)
@@ -332,3 +333,14 @@ def test_a_backend_that_fails_is_never_silent(monkeypatch: pytest.MonkeyPatch) -
         calque.synchronize()
     assert calque.stats()["fallbacks"] == before + 1
     assert x.tolist() == [3.0 * k + 0.125 for k in range(7)]
+
+
+def test_no_view_is_recorded_for_nothing() -> None:
+    """Whether an operand has been looked at before must not change what is recorded of operands that lie in memory in another order."""
+    calque.synchronize()
+    (a, b, c, d, e), other = [calque.zeros(12 + k)[:6].view(2, 3) for k in range(5)], calque.ones(3, 2).T
+    results = [a * other, other * b, calque.addcmul(c, other, d), calque.lerp(e, e, other)]
+    path = path_of(recorder.local.state.trace.cur)
+    used = {slot for edge in path for slot in edge.inputs if isinstance(slot, int)} | {t._storage.slot for t in results}
+    unused = [edge for k, edge in enumerate(path) if edge.op.name.startswith("view") and k not in used]
+    assert not unused and len(path) > 8, unused
