@@ -97,8 +97,9 @@ def _minus_zero(g: Graph, n: Node) -> int | None:
 
 
 def _twice(g: Graph, n: Node) -> int | None:
+    """Only where x is of the type of the result: `logical_not` of a number is a bool."""
     inner = g.nodes[n.inputs[0]]
-    return inner.inputs[0] if inner.op is n.op else None
+    return inner.inputs[0] if inner.op is n.op and g.nodes[inner.inputs[0]].dtype is n.dtype else None
 
 
 def _idempotent(g: Graph, n: Node) -> int | None:
@@ -106,8 +107,9 @@ def _idempotent(g: Graph, n: Node) -> int | None:
 
 
 def _abs_of_neg(g: Graph, n: Node) -> int | None:
+    """Not of unsigned integers, where -x is a number of its own."""
     inner = g.nodes[n.inputs[0]]
-    return g.add(n.op, inner.inputs, (), n.shape, n.dtype) if inner.op.name == "neg" else None
+    return g.add(n.op, inner.inputs, (), n.shape, n.dtype) if inner.op.name == "neg" and n.dtype.is_signed else None
 
 
 def _copy(g: Graph, n: Node) -> int | None:

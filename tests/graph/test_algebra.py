@@ -12,11 +12,14 @@ from hypothesis import strategies as st
 
 from calque.backend.ref.interpret import interpret as reference
 from calque.base.dtypes import ALL, DType, bfloat16, bool_, float16, float32, float64, int32, int64
+from calque.base.errors import DTypeError
 from calque.graph.algebra import RULES, compose, holds
 from calque.graph.simplify import SPLIT, WIDEN, legalize, simplify
 from calque.ir.program import Program
 from calque.ir.rewrite import Rule, rewrite
 from calque.ir.spec import verify
+from calque.ops import of_kind
+from calque.ops.rules import widen
 from tests.kernel.programs import Build, dense, random_array
 from tests.kernel.random_programs import random_program
 
@@ -122,6 +125,23 @@ def test_unsafe_identities_are_left_alone(make: Callable[[Build, int], int]) -> 
     arrays = [SPECIAL.astype(np.float32)]
     for u, v in zip(reference(program, arrays), reference(after, arrays), strict=True):
         assert_same_bits(u, v)
+
+
+@pytest.mark.parametrize("dtype", ALL, ids=lambda d: d.name)
+def test_two_functions_in_a_row_keep_the_bits_in_every_type(dtype: DType) -> None:
+    """f(f(x)), f(-x) and f of the logical complement: `logical_not` of numbers is of another type, and -x of unsigned ones is positive."""
+    functions = [op.name for op in of_kind("elementwise") if op.arity == 1 and not op.attrs]
+    values = np.array([0.0, 1.0, 2.0, 5.0, 100.0, 7.0]).astype(dtype.np)
+    for outer in functions:
+        for inner in {outer, "neg", "logical_not"}:
+            b = Build()
+            try:
+                program = b.program(b.add(outer, b.add(inner, b.input((6,), dtype))))
+            except DTypeError:
+                continue
+            after = verify(simplify(program), made_by=f"simplify of {outer}({inner}(x))")
+            for u, v in zip(reference(program, [values]), reference(after, [values]), strict=True):
+                assert_same_bits(widen(u), widen(v))
 
 
 @given(st.integers(0, 10**9))
