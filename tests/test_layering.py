@@ -34,6 +34,7 @@ RANK = {
     "hybrid": 12,
     "fx": 12,
     "vision": 13,
+    "audio": 13,
     "data": 12,
     "io": 12,
     "monitor": 12,

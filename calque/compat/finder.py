@@ -17,7 +17,7 @@ from types import ModuleType
 from typing import Any
 
 ROOT = "torch"
-VERSIONS = {"torch": "2.13.0+calque", "torchvision": "0.28.0+calque"}  # the interfaces that are offered, and who offers them
+VERSIONS = {"torch": "2.13.0+calque", "torchvision": "0.28.0+calque", "torchaudio": "2.11.0+calque"}  # what is offered, and by whom
 VERSION = VERSIONS[ROOT]
 HERE = os.path.dirname(os.path.abspath(__file__))
 SITE = os.path.join(HERE, "site")
@@ -43,10 +43,10 @@ class Metadata(importlib.metadata.Distribution):
 
 
 class Finder(importlib.metadata.DistributionFinder, importlib.abc.Loader):
-    """Finds and makes the modules `torch` and `torch.*`, and those of `torchvision`."""
+    """Finds and makes the modules `torch` and `torch.*`, and those of `torchvision` and `torchaudio`."""
 
     def find_spec(self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> Any:
-        """The spec of `torch`, `torchvision` or of a module below them that is here; None for everything else."""
+        """The spec of `torch`, `torchvision`, `torchaudio` or of a module below them that is here; None for everything else."""
         root = fullname.partition(".")[0]
         if root not in VERSIONS:
             return None
@@ -65,7 +65,7 @@ class Finder(importlib.metadata.DistributionFinder, importlib.abc.Loader):
         """Nothing: a face looks names up when they are asked for."""
 
     def find_distributions(self, context: Any = importlib.metadata.DistributionFinder.Context()) -> Iterator[Any]:  # noqa: B008 - as in the base class
-        """The distributions `torch` and `torchvision`, where they are asked for by name or all are."""
+        """The distributions `torch`, `torchvision` and `torchaudio`, where they are asked for by name or all are."""
         yield from (Metadata(root) for root in VERSIONS if context.name is None or context.name.lower() == root)
 
 

@@ -11,6 +11,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from calque.compat.finder import VERSIONS
+
 FILE = Path(__file__).with_name("pytorch_names.txt")
 VERSION = "2.13"
 CLASSES = {"calque.tensor.Tensor": "torch.Tensor", "calque.nn.module.Module": "torch.nn.Module"}  # whose attributes the file lists
@@ -133,7 +135,7 @@ def refusal(module: str, name: str, known: Any) -> AttributeError:
 
 def explain(error: BaseException) -> None:
     """Add to an error that leaves a program what the missing name behind it is, where the text of Python's does not say so."""
-    if isinstance(error, ImportError) and (error.name or "").partition(".")[0] in ("torch", "torchvision"):
+    if isinstance(error, ImportError) and (error.name or "").partition(".")[0] in VERSIONS:
         module = error.name or ""
         names = [name.removeprefix(module + ".") for name in Record.asked if name.startswith(module + ".")]
         wanted = getattr(error, "name_from", None) or next((name for name in reversed(names) if f"'{name}'" in str(error)), None)
