@@ -248,7 +248,7 @@ def mu_law_decoding(x_mu: Tensor, quantization_channels: int) -> Tensor:
 
     >>> import calque
     >>> calque.audio.functional.mu_law_decoding(calque.tensor([0, 192, 255]), 256)
-    tensor([-1.0000,  0.0615,  1.0000])
+    tensor([-1.0000,  0.0609,  1.0000])
     """
     mu = quantization_channels - 1.0
     x = x_mu if x_mu.is_floating_point() else x_mu.to(dt.get_default_dtype())

@@ -178,3 +178,11 @@ def test_hub_and_deterministic_modes(tmp_path: Any) -> None:
     assert calque.zeros(1).dtype is calque.float64
     torch.set_default_tensor_type("torch.FloatTensor")
     assert torch.typename(calque.zeros(1)) == "torch.FloatTensor"
+
+
+def test_functions_over_lists() -> None:
+    values = [calque.ones(2), calque.zeros(3)]
+    torch._foreach_mul_(values, scalar=2.0)
+    torch._foreach_add_(values, [calque.ones(2), calque.ones(3)], alpha=3.0)
+    assert [v.tolist() for v in values] == [[5.0, 5.0], [3.0, 3.0, 3.0]] and hasattr(torch, "_foreach_lerp_")
+    assert not hasattr(torch, "_foreach_nothing")

@@ -222,3 +222,8 @@ def set_default_tensor_type(t: Any, /) -> None:
 def get_device_module(device: Any = None) -> Any:
     """The module of a kind of device: `torch.cpu`, `torch.cuda`, ..."""
     return face(f"torch.{(calque.device(device) if device is not None else calque.get_default_device()).type}")
+
+
+def find(name: str, default: Any) -> Any:
+    """`_foreach_add_` and its like: they are private names of PyTorch's, which optimizers and averages of weights call."""
+    return getattr(calque, name, default) if name.startswith("_foreach_") else default
