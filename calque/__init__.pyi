@@ -12,6 +12,7 @@ from calque.base.device import Device
 from calque.base.dtypes import DType
 from calque import amp as amp
 from calque import array_api as array_api
+from calque import audio as audio
 from calque import autograd as autograd
 from calque import backend as backend
 from calque import backends as backends
