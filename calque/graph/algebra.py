@@ -13,25 +13,16 @@ from calque.base.dtypes import DType, bool_
 from calque.base.shapes import Shape, contiguous_strides, is_contiguous
 from calque.ir.index import Split, canonical, flatten, unflatten
 from calque.ir.program import Node
-from calque.ir.rewrite import Graph, Rule
+from calque.ir.rewrite import Graph, Rule, Rules
 from calque.ops import opdef
-
-# Correctly rounded everywhere, so that folding cannot change a bit.
-EXACT = frozenset(
-    {"add", "sub", "mul", "div", "neg", "abs", "cast", "maximum", "minimum", "lt", "le", "eq", "ne", "gt", "ge", "where", "copy", "kink",
-     "floor_divide", "remainder", "logical_not", "bitwise_not", "bitwise_and", "bitwise_or", "bitwise_xor", "sqrt", "floor",
-     "ceil", "trunc"}
-)  # fmt: skip
-REDUCTIONS = ("sum", "prod", "amax", "amin", "argmax", "argmin", "any", "all")
-IDEMPOTENT = ("abs", "relu", "floor", "ceil", "round", "trunc")
 
 
 def constant_of(g: Graph, position: int) -> Any:
     """The number that every element of a value equals, or None."""
     node = g.nodes[position]
-    while node.op.name in ("full", "view"):
+    while node.op.role in ("fill", "view"):
         node = g.nodes[node.inputs[0]]
-    return node.attrs[0] if node.op.name == "constant" else None
+    return node.attrs[0] if node.op.role == "constant" else None
 
 
 def view_of(g: Graph, source: int, shape: Shape, strides: Shape, offset: int) -> int:
@@ -132,10 +123,10 @@ def _cast(g: Graph, n: Node) -> int | None:
 
 
 def _fold(g: Graph, n: Node) -> int | None:
-    if n.shape or not n.inputs or n.op.name not in EXACT:
+    if n.shape or not n.inputs:
         return None
     operands = [g.nodes[i] for i in n.inputs]
-    if any(o.op.name != "constant" for o in operands):
+    if any(o.op.role != "constant" for o in operands):
         return None
     arrays = [np.asarray(_exact(o)).astype(o.dtype.np).astype(o.dtype.compute.np) for o in operands]
     with np.errstate(all="ignore"):
@@ -179,7 +170,7 @@ def _view(g: Graph, n: Node) -> int | None:
     shape, strides, offset = n.attrs
     if shape == source.shape and offset == 0 and is_contiguous(shape, strides):
         return n.inputs[0]
-    if source.op.name == "view":
+    if source.op.role == "view":
         found = compose((shape, strides, offset), source.attrs)
         if found is not None:
             return view_of(g, source.inputs[0], shape, *found)
@@ -188,7 +179,7 @@ def _view(g: Graph, n: Node) -> int | None:
 
 def _view_of_full(g: Graph, n: Node) -> int | None:
     source = g.nodes[n.inputs[0]]
-    if source.op.name != "full":
+    if source.op.role != "fill":
         return None
     return g.add(source.op, source.inputs, (n.shape,), n.shape, n.dtype) if n.shape else source.inputs[0]
 
@@ -199,7 +190,7 @@ def _full_of_nothing(g: Graph, n: Node) -> int | None:
 
 def _read_back(g: Graph, n: Node) -> int | None:
     source = g.nodes[n.inputs[0]]
-    return source.inputs[1] if source.op.name == "update" and source.attrs == n.attrs else None
+    return source.inputs[1] if source.op.role == "update" and source.attrs == n.attrs else None
 
 
 def _whole_update(g: Graph, n: Node) -> int | None:
@@ -226,7 +217,7 @@ def _slices(g: Graph, position: int) -> Slices | None:
     strides = contiguous_strides(shape)
     found: list[tuple[int, int, int]] = []
     dim = -1
-    while node.op.name == "update" and len(found) < 64:
+    while node.op.role == "update" and len(found) < 64:
         part, steps, offset = node.attrs
         if steps != strides or len(part) != len(shape):
             return None
@@ -281,7 +272,7 @@ def _gather_inside(g: Graph, n: Node) -> int | None:
     dim = n.attrs[0]
     if source.op.kind != "elementwise" or source.op.body is None or not source.inputs or n.numel * 4 > source.numel:
         return None
-    if n.shape[:dim] + n.shape[dim + 1 :] != source.shape[:dim] + source.shape[dim + 1 :] or source.op.name in ("full", "iota"):
+    if n.shape[:dim] + n.shape[dim + 1 :] != source.shape[:dim] + source.shape[dim + 1 :] or source.op.creates:
         return None
     operands = []
     for operand in source.inputs:
@@ -311,7 +302,7 @@ def _scatter_one(g: Graph, n: Node) -> int | None:
     numbers = g.add(opdef.get("iota"), (), (line, at.dtype), line, at.dtype)
     hit = g.add(opdef.get("eq"), (numbers, index), (), n.shape, bool_)
     nothing = g.add(opdef.get("constant"), (), (zero, n.dtype), (), n.dtype)
-    if n.op.name == "scatter_add" and n.dtype.category == 2:
+    if n.op.adds and n.dtype.category == 2:
         source = g.add(opdef.get("add"), (source, nothing), (), g.nodes[source].shape, n.dtype)
     return g.add(opdef.get("where"), (hit, source, nothing), (), n.shape, n.dtype)
 
@@ -326,20 +317,20 @@ def _reduce_nothing(g: Graph, n: Node) -> int | None:
     if n.op.combine.startswith("arg"):
         zero = g.add(opdef.get("constant"), (), (0, n.dtype), (), n.dtype)
         return g.add(opdef.get("full"), (zero,), (n.shape,), n.shape, n.dtype)
-    value = _plus_positive_zero(g, n.inputs[0]) if n.op.name == "sum" else n.inputs[0]  # 0 + -0.0 = 0.0
+    value = _plus_positive_zero(g, n.inputs[0]) if n.op.combine == "sum" else n.inputs[0]  # 0 + -0.0 = 0.0
     return reshaped(g, value, n.shape)
 
 
-RULES: tuple[Rule, ...] = (
-    Rule("fold", tuple(sorted(EXACT)), "f(constants) = constant", _fold),
+RULES = Rules((
+    Rule("fold", lambda op: op.exact, "f(constants) = constant", _fold),
     Rule("times_one", ("mul",), "x * 1 = x", _times_one),
     Rule("divide_by_one", ("div",), "x / 1 = x", _divide_by_one),
     Rule("plus_zero", ("add",), "x + 0 = x for integers; x + (-0.0) = x for floats (x + 0.0 turns -0.0 into 0.0)", _plus_zero),
     Rule("minus_zero", ("sub",), "x - 0 = x; not x - (-0.0)", _minus_zero),
-    Rule("twice", ("neg", "logical_not", "bitwise_not"), "f(f(x)) = x", _twice),
-    Rule("idempotent", IDEMPOTENT, "f(f(x)) = f(x)", _idempotent),
+    Rule("twice", lambda op: op.involution, "f(f(x)) = x", _twice),
+    Rule("idempotent", lambda op: op.idempotent, "f(f(x)) = f(x)", _idempotent),
     Rule("abs_of_neg", ("abs",), "|-x| = |x|", _abs_of_neg),
-    Rule("copy", ("copy", "kink"), "a value is its own copy", _copy),
+    Rule("copy", lambda op: op.identity, "a value is its own copy", _copy),
     Rule("equal_branches", ("where",), "where(c, x, x) = x", _equal_branches),
     Rule("cast", ("cast",), "(T)(x: T) = x; (U)(T)x = (U)x when T holds every x", _cast),
     Rule("view", ("view",), "the whole view is the value; a view of a view is a view", _view),
@@ -352,5 +343,5 @@ RULES: tuple[Rule, ...] = (
     Rule("single_piece", ("cat",), "cat(x) = x", _single_piece),
     Rule("gather_inside", ("gather",), "f(x, y)[i] = f(x[i], y[i]) for elementwise f", _gather_inside),
     Rule("scatter_one", ("scatter", "scatter_add"), "zeros with x once per row = where(position = index, x, 0)", _scatter_one),
-    Rule("reduce_nothing", REDUCTIONS, "a reduction over one element is that element (a sum adds 0)", _reduce_nothing),
-)
+    Rule("reduce_nothing", lambda op: op.kind == "reduce", "a reduction over one element is that element (a sum adds 0)", _reduce_nothing),
+))  # fmt: skip

@@ -26,7 +26,7 @@ def hosted(program: Program) -> Program:
     op, old, nodes = get("hosted"), program.nodes, []
     for n in old:
         if n.op.kind == "leaf":
-            number, wide = n.dtype.hosted and n.op.name != "input", int64 if n.dtype.category == 1 else float64
+            number, wide = n.dtype.hosted and n.op.role != "input", int64 if n.dtype.category == 1 else float64
             nodes.append(Node(n.op, (), (n.attrs[0], wide), n.shape, wide, n.line) if number else n)
         elif n.dtype.hosted or any(old[i].dtype.hosted for i in n.inputs):
             operands = tuple([old[i].dtype.name for i in n.inputs])

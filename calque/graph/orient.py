@@ -11,6 +11,7 @@ from calque.base.shapes import Shape, contiguous_strides, is_contiguous
 from calque.graph.algebra import RULES, compose, view_of
 from calque.ir.program import Node, Program
 from calque.ir.rewrite import Graph, finish
+from calque.ops.contract import MATMUL
 
 
 def orient(program: Program) -> Program:
@@ -27,7 +28,7 @@ def orient(program: Program) -> Program:
             place.append(graph.insert(Node(node.op, inputs, node.attrs, node.shape, node.dtype, node.line)))
             continue
         operands = [_transposed(graph, k) for k in inputs]
-        if node.op.name == "matmul":
+        if node.op is MATMUL:
             operands.reverse()
         result = graph.add(node.op, tuple(operands), node.attrs, _swapped(node.shape), node.dtype)
         place.append(_transposed(graph, result))
@@ -41,18 +42,18 @@ def _turned(program: Program) -> set[int]:
     found: set[int] = set()
     for i in range(len(nodes) - 1, -1, -1):
         node = nodes[i]
-        product = node.op.name == "matmul" and len(node.shape) >= 2
+        product = node.op is MATMUL and len(node.shape) >= 2
         if not users[i] or i in kept or not (product or _same_everywhere(nodes, node)):
             continue
         if all(u in found or _untwists(node.shape, nodes[u]) for u in users[i]):
             found.add(i)
     # An elementwise node turns only when every operand does: nothing else may become a strided read.
     for i in range(len(nodes)):
-        if i in found and nodes[i].op.name != "matmul" and any(k not in found for k in nodes[i].inputs if nodes[k].shape):
+        if i in found and nodes[i].op is not MATMUL and any(k not in found for k in nodes[i].inputs if nodes[k].shape):
             found.discard(i)
     while True:  # a product read by an elementwise node that does not turn must not turn either
-        wrong = {i for i in found if any(u not in found and nodes[u].op.name != "view" for u in users[i])}
-        wrong |= {i for i in found - wrong if nodes[i].op.name != "matmul" and any(k in wrong for k in nodes[i].inputs)}
+        wrong = {i for i in found if any(u not in found and nodes[u].op.role != "view" for u in users[i])}
+        wrong |= {i for i in found - wrong if nodes[i].op is not MATMUL and any(k in wrong for k in nodes[i].inputs)}
         if not wrong:
             return found
         found -= wrong
@@ -67,7 +68,7 @@ def _same_everywhere(nodes: tuple[Node, ...], node: Node) -> bool:
 
 def _untwists(shape: Shape, user: Node) -> bool:
     """Whether a view of a value of `shape` becomes a plain reshape when the value is stored with its last two dims swapped."""
-    if user.op.name != "view" or shape[-2] < 2 or shape[-1] < 2:
+    if user.op.role != "view" or shape[-2] < 2 or shape[-1] < 2:
         return False
     back = (shape, _swap_strides(shape), 0)
     found = compose(user.attrs, back)

@@ -89,10 +89,10 @@ class Search:
         """What reads a value, directly or through one view, in program order; None if it is read as something else."""
         found: set[int] = set()
         for u in self.users[value]:
-            if self.nodes[u].op.name != "view":
+            if self.nodes[u].op.role != "view":
                 found.add(u)
                 continue
-            if u in self.kept or any(self.nodes[w].op.name == "view" for w in self.users[u]):
+            if u in self.kept or any(self.nodes[w].op.role == "view" for w in self.users[u]):
                 return None
             found.update(self.users[u])
         return sorted(found)
@@ -110,7 +110,7 @@ class Search:
                     chain.add(k)
                     stack.append(k)
                     continue
-                source = n.inputs[0] if n.op.name == "view" else k
+                source = n.inputs[0] if n.op.role == "view" else k
                 sources.add(source)
                 if self.nodes[source].nbytes > size or self.nodes[source].op.kind == "leaf":
                     return None
@@ -124,7 +124,7 @@ class Search:
         while stack:
             for u in self.users[stack.pop()]:
                 n = self.nodes[u]
-                if u in seen or not (_repeatable(n) or n.op.name == "view"):
+                if u in seen or not (_repeatable(n) or n.op.role == "view"):
                     continue
                 seen.add(u)
                 if u > early and self.latest[u] > early and n.shape == shape and _repeatable(n):
@@ -190,7 +190,7 @@ class Rebuild:
         """A contraction that reads the repeated value."""
         own, value = self.twins[r], r.chain[-1]
         for k in self.nodes[c].inputs:
-            if self.nodes[k].op.name == "view" and self.nodes[k].inputs[0] == value and k not in own:
+            if self.nodes[k].op.role == "view" and self.nodes[k].inputs[0] == value and k not in own:
                 own[k] = self._put(k, own)
         self.place[c] = self._put(c, own)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import lru_cache
 from math import prod
 from typing import Any
 
@@ -11,20 +12,17 @@ from calque.base.dtypes import bfloat16, float32
 from calque.base.shapes import Shape, contiguous_strides, reduced_shape
 from calque.graph.algebra import RULES, reshaped, view_of
 from calque.ir.program import Node, Program
-from calque.ir.rewrite import Graph, Rule, rewrite
+from calque.ir.rewrite import Graph, Rule, Rules, rewrite
 from calque.ops import opdef
 
 Narrow = Callable[[str, tuple[Shape, ...], tuple[Any, ...]], bool]
 """Whether a convolution of bfloat16 (primitive, shapes of operands and result, attributes) is computed as such."""
-CONVOLUTIONS = ("conv2d", "conv2d_input_grad", "conv2d_weight_grad")
-WIDENED = ("matmul", *CONVOLUTIONS, "lstm", "lstm_grad", "index_add", "scatter_add", "update_add")
 FEW_POINTS = 16  # a reduction over contiguous elements with fewer results is split ...
 LONG = 8192  # ... from this many elements per result
 FEW_COLUMNS = 32768  # a reduction over rows (results side by side) with fewer results is split ...
 TALL = 256  # ... from this many rows
 CHUNK_ELEMENTS = 2048  # elements per result in a chunk of a long reduction
 CHUNK_ROWS = 64
-SPLIT_OPS = ("sum", "amax", "amin", "any", "all")
 
 
 def simplify(program: Program) -> Program:
@@ -33,7 +31,7 @@ def simplify(program: Program) -> Program:
 
 
 def _widen(g: Graph, n: Node) -> int | None:
-    if n.dtype.compute is n.dtype or (n.dtype is bfloat16 and n.op.name == "matmul"):
+    if n.dtype.compute is n.dtype or (n.dtype is bfloat16 and n.op.narrow == "always"):
         return None
     cast = opdef.get("cast")
     wide = n.dtype.compute
@@ -44,7 +42,7 @@ def _widen(g: Graph, n: Node) -> int | None:
     return g.add(cast, (g.add(n.op, tuple(inputs), n.attrs, n.shape, wide),), (n.dtype,), n.shape, n.dtype)
 
 
-WIDEN = Rule("widen", WIDENED, "16-bit sums run in float32 and round once (products of bfloat16 do so by themselves)", _widen)
+WIDEN = Rule("widen", lambda op: op.widens, "16-bit sums run in float32 and round once (products of bfloat16 do so by themselves)", _widen)
 
 
 def _pieces(shape: Shape, dims: Shape) -> tuple[int, int] | None:
@@ -81,7 +79,7 @@ def _split(g: Graph, n: Node) -> int | None:
     if found is None:
         return None
     dim, rows = found
-    if n.op.name == "sum" and n.dtype.compute is not n.dtype:
+    if n.op.combine == "sum" and n.dtype.compute is not n.dtype:
         cast = opdef.get("cast")
         source = g.add(cast, (source,), (float32,), shape, float32)
         total = g.add(n.op, (source,), n.attrs, n.shape, float32)
@@ -101,23 +99,26 @@ def _split(g: Graph, n: Node) -> int | None:
         end = (*shape[:dim], tail, *shape[dim + 1 :])
         last = view_of(g, source, end, strides, strides[dim] * rows * count)
         last = g.add(n.op, (last,), (dims, False), rest, n.dtype)
-        join = {"sum": "add", "amax": "maximum", "amin": "minimum", "any": "bitwise_or", "all": "bitwise_and"}[n.op.name]
-        result = g.add(opdef.get(join), (result, last), (), rest, n.dtype)
+        result = g.add(opdef.get(n.op.joins), (result, last), (), rest, n.dtype)
     return reshaped(g, result, n.shape)
 
 
-SPLIT = Rule("split", SPLIT_OPS, "sum(x) = sum of the sums of chunks; the cut depends on sizes only", _split)
+SPLIT = Rule("split", lambda op: bool(op.joins), "sum(x) = sum of the sums of chunks; the cut depends on sizes only", _split)
 
 
-def legalize(program: Program, narrow: Narrow | None = None) -> Program:
-    """What kernels cannot do directly: 16-bit accumulation, long reductions with few results. `narrow`: which convolutions of bfloat16 the
-    backend computes as such (none if not given)."""
-
+@lru_cache(maxsize=8)
+def _rules(narrow: Narrow | None) -> Rules:
     def widen(g: Graph, n: Node) -> int | None:
-        if narrow is not None and n.dtype is bfloat16 and n.op.name in CONVOLUTIONS:
+        if narrow is not None and n.dtype is bfloat16 and n.op.narrow == "asked":
             shapes = (*(g.nodes[i].shape for i in n.inputs), n.shape)
             if narrow(n.op.name, shapes, n.attrs):
                 return None
         return _widen(g, n)
 
-    return rewrite(program, (replace(WIDEN, apply=widen), SPLIT, *RULES))
+    return Rules((replace(WIDEN, apply=widen), SPLIT, *RULES))
+
+
+def legalize(program: Program, narrow: Narrow | None = None) -> Program:
+    """What kernels cannot do directly: 16-bit accumulation, long reductions with few results. `narrow`: which convolutions of bfloat16 the
+    backend computes as such (none if not given)."""
+    return rewrite(program, _rules(narrow))

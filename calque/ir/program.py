@@ -25,6 +25,10 @@ class Operation(Protocol):
     def kind(self) -> str: ...
     @property
     def attrs(self) -> tuple[str, ...]: ...
+    @property
+    def role(self) -> str: ...
+    @property
+    def commutative(self) -> bool: ...
 
 
 @dataclass(slots=True, unsafe_hash=True)
@@ -82,13 +86,13 @@ class Program:
     @property
     def inputs(self) -> tuple[int, ...]:
         """Positions of the input leaves, ordered by input index."""
-        found = [(n.attrs[0], i) for i, n in enumerate(self.nodes) if n.op.name == "input"]
+        found = [(n.attrs[0], i) for i, n in enumerate(self.nodes) if n.op.role == "input"]
         return tuple(i for _, i in sorted(found))
 
     @property
     def scalars(self) -> tuple[int, ...]:
         """Positions of the scalar leaves, ordered by scalar index."""
-        found = [(n.attrs[0], i) for i, n in enumerate(self.nodes) if n.op.name == "scalar"]
+        found = [(n.attrs[0], i) for i, n in enumerate(self.nodes) if n.op.role == "scalar"]
         return tuple(i for _, i in sorted(found))
 
     def users(self) -> list[list[int]]:

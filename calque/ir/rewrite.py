@@ -14,17 +14,37 @@ from calque.base.dtypes import DType
 from calque.base.shapes import Shape
 from calque.ir.program import Check, Node, Program
 
-COMMUTATIVE = frozenset({"add", "mul", "maximum", "minimum", "bitwise_and", "bitwise_or", "bitwise_xor", "eq", "ne"})
-
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """`apply(graph, node)` for nodes of the primitives `ops`; `identity` states the law in words or symbols."""
+    """`apply(graph, node)` for nodes of primitives that `ops` names, or of which it says so; `identity` states the law in words or symbols."""
 
     name: str
-    ops: tuple[str, ...]
+    ops: tuple[str, ...] | Callable[[Any], bool]
     identity: str
     apply: Callable[["Graph", Node], int | None]
+
+    def takes(self, op: Any) -> bool:
+        """Whether it is for nodes of this primitive."""
+        return self.ops(op) if callable(self.ops) else op.name in self.ops
+
+
+class Rules(tuple[Rule, ...]):
+    """Rules in order. `known`: those for each primitive that was met."""
+
+    known: dict[Any, tuple[Rule, ...]]
+
+    def __new__(cls, rules: Iterable[Rule]) -> "Rules":
+        found = super().__new__(cls, rules)
+        found.known = {}
+        return found
+
+    def of(self, op: Any) -> tuple[Rule, ...]:
+        """The rules for nodes of a primitive."""
+        found = self.known.get(op)
+        if found is None:
+            found = self.known[op] = tuple([rule for rule in self if rule.takes(op)])
+        return found
 
 
 class Graph:
@@ -33,12 +53,9 @@ class Graph:
     def __init__(self, rules: Iterable[Rule] = (), trace: list[tuple[str, int]] | None = None) -> None:
         self.nodes: list[Node] = []
         self.known: dict[Any, int] = {}
-        self.rules: dict[str, list[Rule]] = {}
+        self.rules = rules if isinstance(rules, Rules) else Rules(rules)
         self.trace = trace
         self.line = ""
-        for rule in rules:
-            for op in rule.ops:
-                self.rules.setdefault(op, []).append(rule)
 
     def add(self, op: Any, inputs: tuple[int, ...], attrs: tuple[Any, ...], shape: Shape, dtype: DType) -> int:
         """Position of a node that has this value."""
@@ -46,19 +63,20 @@ class Graph:
 
     def insert(self, node: Node) -> int:
         """Position of an equal value: by a rule, an equal node, or the node itself."""
-        for rule in self.rules.get(node.op.name, ()):
+        op = node.op
+        for rule in self.rules.of(op):
             found = rule.apply(self, node)
             if found is not None:
                 if self.trace is not None:
                     self.trace.append((rule.name, found))
                 return found
         inputs = node.inputs
-        if len(inputs) == 2 and inputs[0] > inputs[1] and node.op.name in COMMUTATIVE:
+        if op.commutative and inputs[0] > inputs[1]:
             inputs = (inputs[1], inputs[0])
         attrs: Any = node.attrs
-        if node.op.name == "constant":
+        if op.role == "constant":
             attrs = (repr(attrs[0]), *attrs[1:])  # constants: 0.0 and -0.0, 1 and True are different
-        key = (node.op.name, inputs, attrs, node.dtype)
+        key = (op.name, inputs, attrs, node.dtype)
         found = self.known.get(key)
         if found is None:
             found = self.known[key] = len(self.nodes)
@@ -84,7 +102,7 @@ def finish(program: Program, nodes: list[Node], place: list[int]) -> Program:
     them."""
     outputs = [place[o] for o in program.outputs]
     checks = [place[c.value] for c in program.checks]
-    alive = [n.op.kind == "leaf" and n.op.name != "constant" for n in nodes]
+    alive = [n.op.kind == "leaf" and n.op.role != "constant" for n in nodes]
     for o in outputs + checks:
         alive[o] = True
     for i in range(len(nodes) - 1, -1, -1):

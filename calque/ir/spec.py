@@ -74,7 +74,7 @@ def _check_leaves(program: Program, made_by: str) -> None:
     """No two leaves of one kind carry the same number."""
     seen: dict[tuple[str, int], int] = {}
     for position, node in enumerate(program.nodes):
-        if node.op.name not in ("input", "scalar"):
+        if node.op.role not in ("input", "scalar"):
             continue
         index = node.attrs[0]
         if not isinstance(index, int) or index < 0:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from calque.base.shapes import Shape, broadcast_shapes, broadcast_strides, contiguous_strides
-from calque.ir.program import Node, Program
-from calque.kernel.contract import AttentionSpec, ContractSpec, RecurrentSpec, ScanSpec, Spec
-from calque.kernel.facts import RECURRENT, SCANS, Class, Facts
+from calque.base.shapes import Shape, contiguous_strides
+from calque.ir.program import Program
+from calque.kernel.facts import Class, Facts
 from calque.kernel.group import Group
 from calque.kernel.lower import Launch
 from calque.kernel.memo import MEMORY
 from calque.kernel.reader import Fusion, static_offset
+from calque.ops.routines import Spec
 
 
 @dataclass(slots=True)
@@ -54,7 +54,7 @@ class Updates:
 
     def __init__(self, program: Program, fusion: Fusion) -> None:
         facts = fusion.facts
-        inputs = {n.attrs[0]: i for i, n in enumerate(program.nodes) if n.op.name == "input"}
+        inputs = {n.attrs[0]: i for i, n in enumerate(program.nodes) if n.op.role == "input"}
         self.donated = {inputs[i] for i in program.donated if i in inputs}
         self.replaced: dict[int, list[int]] = {}  # node -> inputs whose memory it wants
         for output, index in program.updates:
@@ -135,7 +135,7 @@ def _library_entry(fusion: Fusion, g: Group, needed: set[int]) -> Entry | None:
     reads = []
     for operand in facts.nodes[node].inputs:
         source = facts.nodes[operand].inputs[0] if facts.cls[operand] is Class.VIEW else operand
-        if not (g.kind == "host" and facts.nodes[source].op.name == "scalar"):
+        if not (g.kind == "host" and facts.nodes[source].op.role == "scalar"):
             reads.append(source)
     return Entry(node=node, reads=tuple(dict.fromkeys(reads)), writes=wanted)
 
@@ -172,38 +172,4 @@ def contract_call(facts: Facts, node: int) -> ContractCall:
             sources.append(operand)
             offsets.append(0)
             strides.append(contiguous_strides(o.shape))
-    return ContractCall(n.op.name, tuple(sources), tuple(offsets), _spec(n, shapes, strides), tuple(dynamic))
-
-
-def _spec(n: Node, shapes: list[Shape], strides: list[Shape]) -> Spec:
-    """Parameters of a contraction over operand views."""
-    if n.op.name in RECURRENT:
-        steps, rows, units = shapes[0 if n.op.name == "lstm" else 1]
-        return RecurrentSpec(tuple(zip(map(tuple, shapes), map(tuple, strides), strict=True)), (steps, rows, units // 4))
-    if n.op.name in SCANS:
-        return ScanSpec((tuple(shapes[0]), tuple(strides[0])), n.attrs[0])
-    if n.op.parts:
-        return _attention_spec(n, shapes, strides)
-    if n.op.name == "matmul":
-        for k in (0, 1):
-            target = (*n.shape[:-2], *shapes[k][-2:])
-            strides[k] = broadcast_strides(shapes[k], strides[k], target)
-            shapes[k] = target
-        return ContractSpec(shapes[0], strides[0], shapes[1], strides[1], n.shape)
-    return ContractSpec(
-        shapes[0], strides[0], shapes[1], strides[1], n.shape,
-        tuple(n.attr("stride")), tuple(n.attr("padding")), tuple(n.attr("dilation")), n.attr("groups"),
-    )  # fmt: skip
-
-
-def _attention_spec(n: Node, shapes: list[Shape], strides: list[Shape]) -> AttentionSpec:
-    """All operands seen with the full batch; the mask as large as the scores."""
-    rows = {4: 1, 5: 1} if n.op.name.startswith("attention_grad") else {}  # operands with one number per query
-    batch = broadcast_shapes(*[shape[: len(shape) - rows.get(k, 2)] for k, shape in enumerate(shapes)], op=n.op.name)
-    views = []
-    for k, (shape, steps) in enumerate(zip(shapes, strides, strict=True)):
-        inner = shape[len(shape) - rows.get(k, 2) :]
-        if n.op.name.endswith("_masked") and k == len(shapes) - 1:
-            inner = (shapes[0][-2], shapes[1][-2])
-        views.append(((*batch, *inner), broadcast_strides(shape, steps, (*batch, *inner))))
-    return AttentionSpec(tuple(views), batch, n.attr("scale"), n.attr("causal"), n.attr("turned"))
+    return ContractCall(n.op.name, tuple(sources), tuple(offsets), n.op.routine.spec(shapes, strides, n.attrs, n.shape), tuple(dynamic))

@@ -14,6 +14,8 @@ from calque.ir.program import Node
 from calque.ir.scalar import BINARY, UNARY
 from calque.kernel.loops import LoopKernel
 from calque.kernel.schedule import Buffer, Contract, Host, Loop
+from calque.ops import opdef
+from calque.ops.routines import flops
 
 _ARITHMETIC = {**dict.fromkeys((*UNARY, *BINARY, "reduce", "add_at"), 1), "fma": 2}
 Step = Loop | Contract | Host
@@ -38,7 +40,12 @@ def cost(step: Step, buffers: Sequence[Buffer]) -> Cost:
         touched = prod(e for e, s in zip(shape, strides, strict=True) if s != 0)
         read += min(touched, buffers[k].numel) * buffers[k].dtype.itemsize
     views = len(step.spec.operand_views())
-    return Cost(int(step.spec.flops(step.kind)), int(read + sum(buffers[k].nbytes for k in {*step.operands[views:]} if k >= 0)))
+    return Cost(routine_flops(step), int(read + sum(buffers[k].nbytes for k in {*step.operands[views:]} if k >= 0)))
+
+
+def routine_flops(step: Contract) -> int:
+    """Multiplications and additions of a routine, as the record of its primitive counts them."""
+    return flops(opdef.get(step.kind), step.spec)
 
 
 def _extents(step: Loop) -> tuple[int, ...]:

@@ -17,7 +17,7 @@ from calque.base.shapes import Shape, contiguous_strides
 from calque.ir import scalar
 from calque.ir.index import ZERO, Coords, Form, broadcast, dense, flatten
 from calque.ir.program import Node
-from calque.kernel.facts import READS_INDEXED, Class, op_cost
+from calque.kernel.facts import VIEWS, Class, op_cost
 from calque.kernel.group import Group, Write
 from calque.kernel.reader import Dynamic, Fusion, Reader, reduced_coords, static_offset
 
@@ -395,7 +395,7 @@ class Emitter:
         """Where `src` read through `view` at `coords` lies in memory."""
         if view is None:
             return Address(src, dense(coords, self.nodes[src].shape))
-        if view.op.name == "view":
+        if view.op.role == "view":
             return Address(src, flatten(coords, view.attr("strides"), view.attr("offset")))
         offset, dynamic = static_offset(self.nodes, view)
         return Address(src, flatten(coords, view.attr("strides"), offset), dynamic)
@@ -405,7 +405,7 @@ class Emitter:
         c = self.cls[src]
         node = self.nodes[src]
         if c is Class.NUMBER:
-            if node.op.name == "constant":
+            if node.op.role == "constant":
                 return builder.const(node.attrs[0], node.dtype)
             return builder.emit("scalar", node.dtype, (), node.attrs[0])
         inside = src in self.g.place
@@ -435,18 +435,18 @@ class Emitter:
         """Evaluate a MAP node."""
         node = self.nodes[src]
         builder = self.builder
-        name = node.op.name
-        if name in ("view", "view_at"):
+        role = node.op.role
+        if role in VIEWS:
             return self._source(node.inputs[0], node, coords)
-        if name in READS_INDEXED:
+        if role == "lookup":
             return self._indexed(node, coords)
         if node.op.kind == "reduce":  # over dims of extent 1
             value = self.value(node.inputs[0], reduced_coords(node, self.nodes[node.inputs[0]].shape, coords))
-            if node.op.name == "sum" and node.dtype.category == 2:  # 0 + -0.0 = 0.0
+            if node.op.combine == "sum" and node.dtype.category == 2:  # 0 + -0.0 = 0.0
                 wide = node.dtype.compute
                 return builder.cast(builder.add(builder.cast(value, wide), builder.const(0.0, wide)), node.dtype)
             return builder.const(0, int64) if node.op.combine.startswith("arg") else value
-        assert node.op.body is not None, f"{name} has no body"
+        assert node.op.body is not None, f"{node.op.name} has no body"
         args = []
         for operand in node.inputs:
             shape = self.nodes[operand].shape
@@ -461,7 +461,7 @@ class Emitter:
         src = self.reader.source(x)
         shape = self.nodes[x].shape
         dim = node.attr("dim")
-        if node.op.name == "gather":
+        if node.op.aligned:
             index = self.value(i, coords)
             rest = coords[:dim] + (ZERO,) + coords[dim + 1 :]
         else:

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
+from calque.kernel.cost import routine_flops
 from calque.kernel.loops import Access
 from calque.kernel.schedule import Buffer, Contract, Loop
 
@@ -49,7 +50,7 @@ def follow(contract: Contract, loop: Loop, buffers: Sequence[Buffer], grid: Grid
     others = sum(buffers[k].nbytes for k in {*loop.operands} - where)
     if others > MOST_OTHERS * buffers[result].nbytes:
         return f"it reads or writes {others} bytes beside the result of {buffers[result].nbytes}"
-    if contract.spec.flops(contract.kind) > 2 * MOST_DEPTH * buffers[result].numel:
+    if routine_flops(contract) > 2 * MOST_DEPTH * buffers[result].numel:
         return "the contraction takes much longer than one pass over its result"
     if prod(grid) != prod(loop.params[: kernel.rank_p]) or grid[2] < LEAST_COLUMNS:
         return f"it has {prod(loop.params[: kernel.rank_p])} points over a result of {grid[0]} x {grid[1]} x {grid[2]}"

@@ -28,17 +28,13 @@ class Class(IntEnum):
     ACCUMULATE = 8  # index_add, scatter, update_add, ...: indexed stores into its buffer
 
 
-READS_INDEXED = ("index_select", "gather")
-WRITES = ("update", "update_at", "cat")
-NARROW = ("matmul", "conv2d", "conv2d_input_grad", "conv2d_weight_grad")  # of bfloat16, where legalization left them
-RECURRENT = ("lstm", "lstm_grad")
-SCANS = ("cumsum", "cumprod")
-ACCUMULATES = ("index_put", "index_add", "scatter", "scatter_add", "update_add")
-
 WEIGHTS = {
     "exp": 20, "exp_shifted": 20, "log": 20, "sin": 20, "cos": 20, "tanh": 20, "erf": 20, "atan": 20, "pow": 40, "div": 4, "sqrt": 4,
     "floordiv": 8, "mod": 8, "const": 0, "index": 0, "cast": 0,
 }  # fmt: skip
+
+
+VIEWS = ("view", "view_at")
 
 
 class CostBuilder:
@@ -80,6 +76,10 @@ class CostBuilder:
         return instruction
 
 
+_OF_ROLE = {
+    "view": Class.VIEW, "view_at": Class.VIEW, "lookup": Class.MAP, "update": Class.WRITE, "update_at": Class.WRITE, "join": Class.WRITE,
+    "accumulate": Class.ACCUMULATE,
+}  # fmt: skip
 _COSTS = Cache("costs of operations", 300, 1 / 256)
 
 
@@ -87,7 +87,7 @@ def op_cost(node: Node, operands: tuple[DType, ...]) -> int:
     """Weighted instruction count of one element."""
     op = node.op
     if op.body is None:
-        return 4 if op.name in READS_INDEXED else 0
+        return 4 if op.role == "lookup" else 0
     key = (op.name, operands)
     found: int | None = _COSTS.get(key)
     if found is None:
@@ -144,30 +144,21 @@ class Facts:
         return covered <= self.nbytes[node]
 
     def _class(self, node: Node) -> Class:
-        name, kind = node.op.name, node.op.kind
+        op = node.op
+        kind, role = op.kind, op.role
         if kind == "leaf":
-            return Class.INPUT if name == "input" else Class.NUMBER
-        if name in ("view", "view_at"):
-            if name == "view_at" and self.nodes[node.inputs[1]].op.name not in ("scalar", "constant"):
-                return Class.HOST
-            return Class.VIEW
-        if name in READS_INDEXED:
-            return Class.MAP
-        if name in WRITES:
-            dynamic = name == "update_at" and self.nodes[node.inputs[2]].op.name not in ("scalar", "constant")
-            return Class.HOST if dynamic else Class.WRITE
-        if name in ACCUMULATES:
-            return Class.ACCUMULATE
+            return Class.INPUT if role == "input" else Class.NUMBER
+        found = _OF_ROLE.get(role)
+        if found is not None:
+            dynamic = role in ("view_at", "update_at") and self.nodes[node.inputs[-1]].op.role not in ("scalar", "constant")
+            return Class.HOST if dynamic else found
         if kind in ("elementwise", "random"):
             return Class.MAP
         if kind == "reduce":
             shape = self.nodes[node.inputs[0]].shape
             return Class.MAP if all(shape[d] == 1 for d in node.attr("dims")) else Class.REDUCE
-        if kind == "contract" and (node.dtype in (float32, float64) or (node.dtype is bfloat16 and name in NARROW)):
-            return Class.CONTRACT
-        if name in SCANS and node.shape and node.dtype in (float32, float64):
-            return Class.CONTRACT
-        return Class.HOST
+        native = node.dtype in (float32, float64) or (node.dtype is bfloat16 and op.narrow)  # where legalization left it
+        return Class.CONTRACT if op.routine is not None and native and node.shape else Class.HOST
 
     def _pinned(self) -> list[bool]:
         """Views whose reader needs a dense value of their own."""
@@ -176,9 +167,9 @@ class Facts:
             c = self.cls[i]
             if c is Class.HOST:
                 dense = node.inputs
-            elif node.op.name in RECURRENT:
-                dense = tuple([k for k in node.inputs if not self._unit_stride(k) and k != node.inputs[3 if node.op.name == "lstm" else 0]])
-            elif c in (Class.ACCUMULATE, Class.VIEW) or (c is Class.WRITE and node.op.name != "cat"):
+            elif c is Class.CONTRACT and node.op.routine.rows:
+                dense = tuple([node.inputs[k] for k in node.op.routine.rows if not self._unit_stride(node.inputs[k])])
+            elif c in (Class.ACCUMULATE, Class.VIEW) or (c is Class.WRITE and node.op.role != "join"):
                 dense = node.inputs[:1]
             else:
                 continue
@@ -207,14 +198,14 @@ class Facts:
     def covers(self, node: int) -> bool:
         """Whether the partial stores of a node write every element, so that there is no old value to keep."""
         n = self.nodes[node]
-        if n.op.name == "update" and 0 < n.numel == prod(n.attr("shape")) and n.attr("offset") == 0:
+        if n.op.role == "update" and 0 < n.numel == prod(n.attr("shape")) and n.attr("offset") == 0:
             return is_hierarchical(n.attr("shape"), n.attr("strides"))
-        return bool(n.op.name == "cat")
+        return bool(n.op.role == "join")
 
     def _is_whole(self, view: int) -> bool:
         node = self.nodes[view]
         source = self.nodes[node.inputs[0]]
-        if node.op.name != "view" or node.numel != source.numel:
+        if node.op.role != "view" or node.numel != source.numel:
             return False
         return bool(node.attr("offset") == 0 and is_contiguous(node.shape, node.attr("strides")))
 
@@ -227,7 +218,7 @@ class Facts:
                 cost, free = self.cost[node.inputs[0]], self.free[node.inputs[0]]
             elif c is Class.MAP:
                 cost = op_cost(node, tuple(self.nodes[s].dtype for s in node.inputs))
-                free = node.op.name not in READS_INDEXED and all(self.free[s] for s in node.inputs)
+                free = node.op.role != "lookup" and all(self.free[s] for s in node.inputs)
                 if free:
                     cost += sum(self.cost[s] for s in node.inputs)
                     free = cost <= 16

@@ -14,7 +14,7 @@ from typing import Any
 from calque.base.shapes import Shape, broadcast_strides, contiguous_strides
 from calque.ir.index import ZERO, Coords, Split, canonical, dense, flatten, is_hierarchical, unflatten
 from calque.ir.program import Node, Program
-from calque.kernel.facts import READS_INDEXED, Class, Facts
+from calque.kernel.facts import VIEWS, Class, Facts
 from calque.kernel.group import Group, Write
 from calque.kernel.reader import Dynamic, Fusion, Reader, static_offset
 
@@ -113,7 +113,7 @@ class Fuser:
 
     def bijection(self, view: Node, shape: Shape, size: int) -> Shape | None:
         """Strides, in the source of a permuting or reshaping view, for a value of `shape` that reads the view."""
-        if view.op.name != "view" or view.attr("offset") or view.numel != size or len(view.shape) > len(shape):
+        if view.op.role != "view" or view.attr("offset") or view.numel != size or len(view.shape) > len(shape):
             return None
         strides: Shape = view.attr("strides")
         return broadcast_strides(view.shape, strides, shape) if is_hierarchical(view.shape, strides) else None
@@ -185,9 +185,9 @@ class Fuser:
         if self.facts.free[node]:
             return
         n = self.nodes[node]
-        view = n if n.op.name in ("view", "view_at") else None
+        view = n if n.op.role in VIEWS else None
         operands = n.inputs[:1] if view is not None else n.inputs
-        if n.op.name in READS_INDEXED:
+        if n.op.role == "lookup":
             operands = n.inputs[1:]
         if self.enabled and n.numel:
             tried = self.joinable(operands) if node not in self.late else self.not_before(self.late[node])
@@ -275,8 +275,8 @@ class Fuser:
                 return None
             self._place_reduction(g, node, found[0], dims)
             return found[1]
-        view = n if n.op.name in ("view", "view_at") else None
-        operands = n.inputs[:1] if view else n.inputs[1:] if n.op.name in READS_INDEXED else n.inputs
+        view = n if n.op.role in VIEWS else None
+        operands = n.inputs[:1] if view else n.inputs[1:] if n.op.role == "lookup" else n.inputs
         found = self.fit(g, n.shape, operands, node, view)
         if found is None:
             return None
@@ -370,7 +370,7 @@ class Fuser:
         self.fusion.stored.add(node)
         operands = n.inputs
         if g.kind == "host":  # leaves go to the step as numbers
-            operands = tuple(o for o in operands if self.nodes[o].op.name != "scalar")
+            operands = tuple(o for o in operands if self.nodes[o].op.role != "scalar")
         self.load(g, [self.reader.source(o) for o in operands])
 
     # ---------------------------------------------------------------- writes into part of a value
@@ -387,7 +387,7 @@ class Fuser:
         """Place `update`, `update_at` or `cat`: each part is stored by the group that computes it."""
         n = self.nodes[node]
         after = 0.0
-        if n.op.name == "cat":
+        if n.op.role == "join":
             strides = contiguous_strides(n.shape)
             dim = n.attr("dim") % len(n.shape)
             offset = 0
@@ -433,7 +433,7 @@ class Fuser:
         base = n.inputs[0]
         g = self.open_group()
         g.closed = True
-        write = self._overlapping(g, node) if n.op.name == "update_add" else self._indexed(g, node)
+        write = self._overlapping(g, node) if n.op.kind == "movement" else self._indexed(g, node)
         self.demand(base, g.order)
         g.writes.append(write)
         self.fusion.home[node] = g
@@ -446,7 +446,7 @@ class Fuser:
         shape = self.nodes[base].shape
         dim = n.attr("dim") % max(len(shape), 1)
         strides = contiguous_strides(shape)
-        scattered = n.op.name in ("scatter", "scatter_add")
+        scattered = n.op.aligned
         space = self.nodes[index].shape if scattered else self.nodes[value].shape
         rank = 1 if scattered else len(self.nodes[index].shape)
         if not shape:
@@ -468,7 +468,7 @@ class Fuser:
         outer = coords[:dim] + (ZERO,) + coords[dim + rank :] if shape else ()
         return Write(
             node, value, coords, flatten(outer, strides), (), index, inner, strides[dim] if shape else 0,
-            shape[dim] if shape else 1, n.op.name in ("index_add", "scatter_add"),
+            shape[dim] if shape else 1, n.op.adds,
         )  # fmt: skip
 
     def _overlapping(self, g: Group, node: int) -> Write:

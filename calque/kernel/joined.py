@@ -12,6 +12,7 @@ from calque.base.shapes import contiguous_strides
 from calque.ir.program import Program
 from calque.kernel.assemble import Entry
 from calque.kernel.facts import Class, Facts
+from calque.ops.opdef import OpDef
 
 
 def write_joined(program: Program, facts: Facts, entries: Sequence[Entry]) -> list[Entry]:
@@ -19,9 +20,13 @@ def write_joined(program: Program, facts: Facts, entries: Sequence[Entry]) -> li
     found = Joined(facts, entries, {facts.output_alias.get(o, o) for o in program.outputs} | {c.value for c in program.checks})
     dropped: set[int] = set()
     for t, entry in enumerate(entries):
-        if entry.node >= 0 and facts.nodes[entry.node].op.name.startswith("attention_grad"):
+        if entry.node >= 0 and _beside(facts.nodes[entry.node].op):
             dropped |= found.join(t)
     return [e for t, e in enumerate(entries) if t not in dropped]
+
+
+def _beside(op: OpDef) -> bool:
+    return op.routine is not None and op.routine.beside
 
 
 class Joined:
@@ -64,12 +69,12 @@ class Joined:
         if e.launch is None or e.check or e.bases or len(e.writes) != 1 or e.reads != (member,) or tuple(e.launch.nodes) != e.writes:
             return -1
         n = self.facts.nodes[e.writes[0]]
-        return readers[0] if n.op.name == "cat" and n.attr("dim") % len(n.shape) == len(n.shape) - 1 else -1
+        return readers[0] if n.op.role == "join" and n.attr("dim") % len(n.shape) == len(n.shape) - 1 else -1
 
     def whole(self, piece: int) -> int:
         """The value of which a piece is a view that shows all of it, with two dims as one row; -1 if there is none."""
         p = self.facts.nodes[piece]
-        if self.facts.cls[piece] is not Class.VIEW or p.op.name != "view" or p.attr("offset") or p.attr("strides") != contiguous_strides(p.shape):
+        if self.facts.cls[piece] is not Class.VIEW or p.op.role != "view" or p.attr("offset") or p.attr("strides") != contiguous_strides(p.shape):
             return -1
         source = self.facts.nodes[p.inputs[0]]
         return p.inputs[0] if p.numel == source.numel and p.shape[-1] == source.shape[-2] * source.shape[-1] else -1

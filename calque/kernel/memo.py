@@ -17,7 +17,7 @@ from calque.base.config import settings
 from calque.ir.index import Coords
 from calque.ir.program import Node
 from calque.kernel.emit import Address
-from calque.kernel.facts import Class
+from calque.kernel.facts import VIEWS, Class
 from calque.kernel.group import Group
 from calque.kernel.lower import Launch, lower_group
 from calque.kernel.reader import Fusion, static_offset
@@ -87,9 +87,9 @@ class Description:
         for node in self.order:
             if self.cls[node] is Class.VIEW and self.nodes[node].inputs[0] not in self.leaves:
                 n = self.nodes[node]
-                if n.op.name != "view" or n.attrs[2]:
+                if n.op.role != "view" or n.attrs[2]:
                     return False
-            elif self.cls[node] is Class.MAP and node not in self.leaves and self.nodes[node].op.name in ("view", "view_at"):
+            elif self.cls[node] is Class.MAP and node not in self.leaves and self.nodes[node].op.role in VIEWS:
                 return False
         return True
 
@@ -120,7 +120,7 @@ class Description:
         return tuple(rows), tuple(writes), stores, tuple(g.extents), g.reduced, self.named
 
     def _row(self, node: int, n: Node) -> Any:
-        if n.op.name == "scalar":  # also where the group itself stands for the number
+        if n.op.role == "scalar":  # also where the group itself stands for the number
             return "scalar", self._scalar(n.attrs[0]), n.dtype
         if node in self.leaves:
             if self.cls[node] is not Class.NUMBER:

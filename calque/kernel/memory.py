@@ -14,11 +14,11 @@ from typing import Any
 from calque.base.dtypes import DType, int16, int32, int64, uint8
 from calque.ir.program import Program
 from calque.kernel.assemble import Entry, contract_call
-from calque.kernel.contract import AttentionSpec
 from calque.kernel.facts import Class, Facts
 from calque.kernel.inplace import may_overwrite
 from calque.kernel.loops import Access, Instr, LoopKernel, Operand, Stage
 from calque.kernel.schedule import Buffer, Contract, Host, Loop, Schedule
+from calque.ops.routines import AttentionSpec
 
 ALIGNMENT = 64  # bytes: one cache line, one AVX-512 register
 SMALL_ARENA = 1 << 20  # bytes: below this, holes do not matter
@@ -176,7 +176,7 @@ class Planner:
         self.entries: list[Entry] = []
         self.blocks: list[Block] = []
         self.block_of: dict[int, Block] = {}
-        self.inputs = {n.attrs[0]: i for i, n in enumerate(self.nodes) if n.op.name == "input"}
+        self.inputs = {n.attrs[0]: i for i, n in enumerate(self.nodes) if n.op.role == "input"}
         self.results = [self.facts.output_alias.get(o, o) for o in program.outputs]
         self.kept = set(self.results) | {c.value for c in program.checks}
         self.readers: dict[int, list[int]] = {}
@@ -430,7 +430,7 @@ class Planner:
         scalars = []
         values: list[int] = []
         for position, operand in enumerate(n.inputs):
-            if self.nodes[operand].op.name == "scalar":
+            if self.nodes[operand].op.role == "scalar":
                 scalars.append((position, self.nodes[operand].attrs[0]))
             else:
                 values.append(operand)

@@ -9,7 +9,7 @@ from math import inf
 from calque.base.shapes import Shape, contiguous_strides
 from calque.ir.index import ZERO, Coords, broadcast, flatten, unflatten
 from calque.ir.program import Node
-from calque.kernel.facts import Class, Facts
+from calque.kernel.facts import VIEWS, Class, Facts
 from calque.kernel.group import Group
 
 MAX_RECOMPUTE = 6  # weighted instructions that may be repeated instead of storing a value
@@ -96,14 +96,14 @@ class Reader:
     def reads(self, node: int, coords: Coords) -> Iterator[tuple[int, Coords, bool]]:
         """(operand, coordinates, must be stored) for every operand of a MAP node."""
         n = self.nodes[node]
-        if n.op.name == "index_select":
+        if n.op.role == "lookup" and n.op.aligned:
+            yield n.inputs[1], coords, False
+            yield n.inputs[0], coords, True
+        elif n.op.role == "lookup":
             dim = n.attr("dim") % max(len(self.nodes[n.inputs[0]].shape), 1)
             rank = len(self.nodes[n.inputs[1]].shape)
             yield n.inputs[1], coords[dim : dim + rank], False
             yield n.inputs[0], coords[:dim] + (ZERO,) + coords[dim + rank :], True
-        elif n.op.name == "gather":
-            yield n.inputs[1], coords, False
-            yield n.inputs[0], coords, True
         elif n.op.kind == "reduce":  # over dims of extent 1: see Facts
             yield n.inputs[0], reduced_coords(n, self.nodes[n.inputs[0]].shape, coords), False
         else:
@@ -121,7 +121,7 @@ class Reader:
         """Whether all operands of a MAP node are readable in g when the node is evaluated at `coords`."""
         n = self.nodes[node]
         if n.op.kind != "elementwise":
-            if n.op.name in ("view", "view_at"):
+            if n.op.role in VIEWS:
                 return self._source(g, n.inputs[0], n, coords, loads, False, depth)
             return all(self.can_read(g, o, c, loads, force, depth) for o, c, force in self.reads(node, coords))
         nodes, cls = self.nodes, self.cls
@@ -140,7 +140,7 @@ class Reader:
         """Coordinates of `source` when it is read through `view` at `coords`."""
         if view is None:
             return coords
-        if view.op.name != "view":
+        if view.op.role != "view":
             return None
         form = flatten(coords, view.attr("strides"), view.attr("offset"))
         shape = self.nodes[source].shape
@@ -237,6 +237,6 @@ def static_offset(nodes: tuple[Node, ...], n: Node) -> tuple[int, Dynamic]:
     if "offset" in n.op.attrs:
         return n.attr("offset"), ()
     leaf = nodes[n.inputs[-1]]
-    if leaf.op.name == "constant":
+    if leaf.op.role == "constant":
         return int(leaf.attrs[0]), ()
     return 0, ((leaf.attrs[0], 1),)

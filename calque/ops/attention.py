@@ -20,8 +20,9 @@ import numpy as np
 from calque.base.dtypes import int64
 from calque.base.errors import ShapeError
 from calque.base.shapes import Shape, broadcast_shapes
+from calque.ops import routines
 from calque.ops.batching import attention_gradient, leading
-from calque.ops.opdef import Attrs, OpDef, Sample, Vjp, register
+from calque.ops.opdef import Attrs, OpDef, Routine, Sample, Vjp, register
 from calque.ops.rules import Array, floating, widen
 
 MAX_HEAD_SIZE = 1024  # blocks of one head's rows have to fit into a thread's scratch memory
@@ -267,6 +268,7 @@ def _register(masked: str) -> None:
             ref=_attention_ref,
             samples=_samples(PARTS, bool(masked), False),
             parts=PARTS,
+            routine=Routine(routines.attention(bool(masked), False), routines.attention_flops(1, 1)),
         )
     )
     register(
@@ -283,6 +285,7 @@ def _register(masked: str) -> None:
             ref=_attention_grad_ref,
             samples=_samples(GRAD_PARTS, bool(masked), True),
             parts=GRAD_PARTS,
+            routine=Routine(routines.attention(bool(masked), True), routines.attention_flops(3, 2), beside=True),
         )
     )
 

@@ -24,6 +24,9 @@ binary(
     (Vjp(lambda F, g, c: g), Vjp(lambda F, g, c: g)),
     dtypes=("float32", "float64", "int64", "uint8", "bool"),
     complex="direct",
+    commutative=True,
+    exact=True,
+    wraps=True,
 )
 binary(
     "sub",
@@ -33,6 +36,8 @@ binary(
     (Vjp(lambda F, g, c: g), Vjp(lambda F, g, c: -g)),
     dtype=numeric("sub"),
     complex="direct",
+    exact=True,
+    wraps=True,
 )
 binary(
     "mul",
@@ -43,6 +48,9 @@ binary(
     dtypes=("float32", "float64", "int64", "uint8", "bool"),
     complex="holomorphic",
     stored="tensors",
+    commutative=True,
+    exact=True,
+    wraps=True,
 )
 binary(
     "div",
@@ -54,6 +62,7 @@ binary(
     low=0.5,
     dtypes=("float32", "float64"),
     complex="holomorphic",
+    exact=True,
 )
 
 
@@ -103,6 +112,7 @@ binary(
     (Vjp(_flat), Vjp(_flat)),
     dtype=numeric("floor_divide"),
     low=0.3,
+    exact=True,
 )
 binary(
     "remainder",
@@ -112,6 +122,7 @@ binary(
     (Vjp(lambda F, g, c: g), Vjp(lambda F, g, c: -g * (c.x(0) // c.x(1)), (0, 1))),
     dtype=numeric("remainder"),
     low=0.3,
+    exact=True,
 )
 binary(
     "fmod",
@@ -210,6 +221,9 @@ binary(
     np.maximum,
     (Vjp(_extreme_gradient(0, True), (0, 1)), Vjp(_extreme_gradient(1, True), (0, 1))),
     dtypes=("float32", "float64", "int64", "bool"),
+    commutative=True,
+    exact=True,
+    ordering=True,
 )
 binary(
     "minimum",
@@ -218,21 +232,26 @@ binary(
     np.minimum,
     (Vjp(_extreme_gradient(0, False), (0, 1)), Vjp(_extreme_gradient(1, False), (0, 1))),
     dtypes=("float32", "float64", "int64", "bool"),
+    commutative=True,
+    exact=True,
+    ordering=True,
 )
 
 # ---------------------------------------------------------------------------------------------------------------- comparisons
 
-for _name, _doc, _ref in (
-    ("lt", "x < y.", np.less),
-    ("le", "x <= y.", np.less_equal),
-    ("eq", "x == y.", np.equal),
-    ("ne", "x != y.", np.not_equal),
-    ("gt", "x > y.", np.greater),
-    ("ge", "x >= y.", np.greater_equal),
+_EQUALITY: dict[str, Any] = {"complex": "direct", "stored": "every", "commutative": True}
+_ORDER: dict[str, Any] = {"ordering": True}
+for _name, _doc, _ref, _fields in (
+    ("lt", "x < y.", np.less, _ORDER),
+    ("le", "x <= y.", np.less_equal, _ORDER),
+    ("eq", "x == y.", np.equal, _EQUALITY),
+    ("ne", "x != y.", np.not_equal, _EQUALITY),
+    ("gt", "x > y.", np.greater, _ORDER),
+    ("ge", "x >= y.", np.greater_equal, _ORDER),
 ):
     binary(
-        _name, _doc, bodies.compare(_name), _ref, dtype=comparison(_name), dtypes=("float32", "float64", "int64", "uint8", "bool"),
-        complex="direct" if _name in ("eq", "ne") else "", stored="every" if _name in ("eq", "ne") else "",
+        _name, _doc, bodies.compare(_name), _ref, dtype=comparison(_name), dtypes=("float32", "float64", "int64", "uint8", "bool"), exact=True,
+        **_fields,
     )  # fmt: skip
 
 # ----------------------------------------------------------------------------------------------------------------------- bits
@@ -248,6 +267,8 @@ binary(
     high=100,
     dtypes=(*INTEGERS, "bool"),
     stored="unsigned",
+    commutative=True,
+    exact=True,
 )
 binary(
     "bitwise_or",
@@ -259,6 +280,8 @@ binary(
     high=100,
     dtypes=(*INTEGERS, "bool"),
     stored="unsigned",
+    commutative=True,
+    exact=True,
 )
 binary(
     "bitwise_xor",
@@ -270,6 +293,8 @@ binary(
     high=100,
     dtypes=(*INTEGERS, "bool"),
     stored="unsigned",
+    commutative=True,
+    exact=True,
 )
 binary(
     "shift_left",
@@ -324,5 +349,6 @@ register(
         dtypes=("float32", "float64", "int64", "bool"),
         complex="direct",
         stored="every",
+        exact=True,
     )
 )

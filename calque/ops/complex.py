@@ -165,18 +165,19 @@ register(
         samples=tuple(Sample(shapes, differentiable=False) for shapes in BINARY_SHAPES),  # gradients: tests/functional/test_complex.py
         batch=elementwise,
         jvp=linear,
+        ordered=True,
     )
 )
 register(
     OpDef(
         "conj", "opaque", "The conjugate of complex numbers.", shape=same_shape, dtype=_only_complex("conj"), vjp=(Vjp(lambda F, g, c: F.conj(g)),),
-        ref=np.conjugate, samples=_SAMPLES, dtypes=("complex64", "complex128"), complex="direct", batch=elementwise, jvp=linear,
+        ref=np.conjugate, samples=_SAMPLES, dtypes=("complex64", "complex128"), complex="direct", batch=elementwise, jvp=linear, ordered=True,
     )
 )  # fmt: skip
 register(
     OpDef(
         "sgn", "opaque", "z / |z|, and 0 where z = 0.", shape=same_shape, dtype=_only_complex("sgn"), vjp=(Vjp(_sgn_gradient, (0, -1)),),
-        ref=_sgn_ref, samples=_SAMPLES, dtypes=("complex64", "complex128"), complex="direct", batch=elementwise, jvp=symmetric,
+        ref=_sgn_ref, samples=_SAMPLES, dtypes=("complex64", "complex128"), complex="direct", batch=elementwise, jvp=symmetric, ordered=True,
     )
 )  # fmt: skip
 

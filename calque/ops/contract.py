@@ -13,9 +13,10 @@ import numpy as np
 
 from calque.base.errors import ShapeError
 from calque.base.shapes import Shape, broadcast_shapes
+from calque.ops import routines
 from calque.ops.batching import convolution, product, weight_gradient
 from calque.ops.forward import multilinear
-from calque.ops.opdef import Attrs, OpDef, Sample, Vjp, register
+from calque.ops.opdef import Attrs, OpDef, Routine, Sample, Vjp, register
 from calque.ops.rules import Array, any_dtype, floating, widen
 
 Pair = tuple[int, ...]  # (height, width)
@@ -68,7 +69,7 @@ def _matmul_ref(a: Array, b: Array) -> Array:
     return np.asarray(np.matmul(widen(a), widen(b)))
 
 
-register(
+MATMUL = register(
     OpDef(
         "matmul",
         "contract",
@@ -94,6 +95,9 @@ register(
         ),
         dtypes=("float32", "float64", "int64", "float16", "bfloat16"),
         complex="holomorphic",
+        widens=True,
+        narrow="always",
+        routine=Routine(routines.product, routines.product_flops),
     )
 )
 
@@ -274,6 +278,9 @@ register(
         samples=tuple(Sample((x, w), geometry) for x, w, _, geometry in _CASES),
         dtypes=_DTYPES,
         complex="holomorphic",
+        widens=True,
+        narrow="asked",
+        routine=Routine(routines.convolution, routines.convolution_flops(1, 2)),
     )
 )
 register(
@@ -295,6 +302,9 @@ register(
         samples=tuple(Sample((out, w), (x[2:], *geometry)) for x, w, out, geometry in _CASES),
         dtypes=_DTYPES,
         complex="holomorphic",
+        widens=True,
+        narrow="asked",
+        routine=Routine(routines.convolution, routines.convolution_flops(1, 0)),
     )
 )
 register(
@@ -316,5 +326,8 @@ register(
         samples=tuple(Sample((x, out), (w[2:], *geometry)) for x, w, out, geometry in _CASES),
         dtypes=_DTYPES,
         complex="holomorphic",
+        widens=True,
+        narrow="asked",
+        routine=Routine(routines.convolution, routines.convolution_flops(2, 1)),
     )
 )

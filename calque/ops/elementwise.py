@@ -34,7 +34,10 @@ def _size_moves(F: Any, op: OpDef, c: Any, tangents: Sequence[Any]) -> Any:
     return F.real(F.conj(direction) * tangents[0]) if c.dtype(0).is_complex else direction * tangents[0]
 
 
-unary("neg", "-x.", lambda s, x: s.neg(x), np.negative, Vjp(lambda F, g, c: -g), dtype=numeric("neg"), dtypes=NUMBERS, complex="direct")
+unary(
+    "neg", "-x.", lambda s, x: s.neg(x), np.negative, Vjp(lambda F, g, c: -g), dtype=numeric("neg"), dtypes=NUMBERS, complex="direct", exact=True,
+    involution=True, wraps=True,
+)  # fmt: skip
 unary(
     "abs",
     "|x|; the gradient at 0 is 0.",
@@ -46,6 +49,8 @@ unary(
     complex="direct",
     stored="tensors",
     jvp=_size_moves,
+    exact=True,
+    idempotent=True,
 )
 unary(
     "sign",
@@ -66,7 +71,8 @@ unary(
     complex="holomorphic",
 )
 unary(
-    "sqrt", "Square root; NaN below 0.", lambda s, x: s.sqrt(x), np.sqrt, Vjp(lambda F, g, c: g / (c.out * 2), (-1,)), low=0.1, complex="holomorphic"
+    "sqrt", "Square root; NaN below 0.", lambda s, x: s.sqrt(x), np.sqrt, Vjp(lambda F, g, c: g / (c.out * 2), (-1,)), low=0.1, complex="holomorphic",
+    exact=True,
 )  # fmt: skip
 unary(
     "rsqrt",
@@ -177,10 +183,11 @@ unary(
     Vjp(lambda F, g, c: c.link(F.where(c.out <= 0, 0.0, g), 0), (-1,)),
     dtype=numeric("relu"),
     dtypes=NUMBERS,
+    idempotent=True,
 )
 
 
-def _rounding(name: str, doc: str, instruction: str, ref: Any) -> None:
+def _rounding(name: str, doc: str, instruction: str, ref: Any, exact: bool = True) -> None:
     unary(
         name,
         doc,
@@ -190,12 +197,14 @@ def _rounding(name: str, doc: str, instruction: str, ref: Any) -> None:
         dtype=numeric(name),
         dtypes=NUMBERS,
         stored="unsigned",
+        exact=exact,
+        idempotent=True,
     )
 
 
 _rounding("floor", "Largest integer <= x.", "floor", np.floor)
 _rounding("ceil", "Smallest integer >= x.", "ceil", np.ceil)
-_rounding("round", "Nearest integer, halves to even.", "rint", np.rint)
+_rounding("round", "Nearest integer, halves to even.", "rint", np.rint, exact=False)
 _rounding("trunc", "x without its fraction.", "trunc", np.trunc)
 
 # ------------------------------------------------------------------------------------------------------------------- logical
@@ -208,6 +217,8 @@ unary(
     dtype=comparison("logical_not"),
     dtypes=("bool", "float32", "int64"),
     complex="direct",
+    exact=True,
+    involution=True,
 )
 unary(
     "bitwise_not",
@@ -218,6 +229,8 @@ unary(
     low=-100,
     high=100,
     dtypes=("bool", "int64", "uint8"),
+    exact=True,
+    involution=True,
 )
 
 # -------------------------------------------------------------------------------------------------------------- cast and copy
@@ -225,11 +238,13 @@ unary(
 unary(
     "copy", "x itself, as a new value.", lambda s, x: x, lambda x: x.copy(), Vjp(lambda F, g, c: g), dtype=any_dtype("copy"), complex="direct",
     stored="every",
+    exact=True, identity=True, ordered=False,
 )  # fmt: skip
 unary(
     "kink", "x itself, before a function that is linear in pieces: its gradient depends on x, with derivative zero.",
     lambda s, x: x, lambda x: x.copy(), Vjp(lambda F, g, c: c.link(g, 0)), dtype=any_dtype("kink"),
     complex="direct",
+    exact=True, identity=True,
 )  # fmt: skip
 
 
@@ -269,5 +284,6 @@ register(
         dtypes=("float32", "float64", "int64", "uint8", "bool", "float16", "bfloat16"),
         complex="direct",
         stored="every",
+        exact=True,
     )
 )

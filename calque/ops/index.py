@@ -211,6 +211,7 @@ register(
         dtypes=_TYPES,
         complex="direct",
         stored="every",
+        role="lookup",
     )
 )
 register(
@@ -230,6 +231,8 @@ register(
         dtypes=_TYPES,
         complex="direct",
         stored="every",
+        role="lookup",
+        aligned=True,
     )
 )
 register(
@@ -253,6 +256,7 @@ register(
         dtypes=_TYPES,
         complex="direct",
         stored="every",
+        role="accumulate",
     )
 )
 register(
@@ -272,6 +276,9 @@ register(
         dtypes=_ADDED,
         complex="direct",
         stored="every",
+        role="accumulate",
+        adds=True,
+        widens=True,
     )
 )
 register(
@@ -295,6 +302,8 @@ register(
         dtypes=_TYPES,
         complex="direct",
         stored="every",
+        role="accumulate",
+        aligned=True,
     )
 )
 register(
@@ -314,6 +323,10 @@ register(
         dtypes=_ADDED,
         complex="direct",
         stored="every",
+        role="accumulate",
+        adds=True,
+        aligned=True,
+        widens=True,
     )
 )
 

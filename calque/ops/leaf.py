@@ -37,6 +37,7 @@ INPUT = register(
         ("index", "shape", "dtype"),
         shape=_attr_shape,
         dtype=_last_attr,
+        role="input",
     )
 )
 
@@ -49,6 +50,7 @@ SCALAR = register(
         ("index", "dtype"),
         shape=_scalar_shape,
         dtype=_last_attr,
+        role="scalar",
     )
 )
 
@@ -61,6 +63,7 @@ CONSTANT = register(
         ("value", "dtype"),
         shape=_scalar_shape,
         dtype=_last_attr,
+        role="constant",
     )
 )
 
@@ -99,6 +102,7 @@ FULL = register(
         dtypes=("float32", "float64", "int64", "bool"),
         complex="direct",
         stored="every",
+        role="fill",
     )
 )
 

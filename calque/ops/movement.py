@@ -13,7 +13,7 @@ from calque.base.errors import DTypeError, ShapeError
 from calque.base.shapes import Shape, contiguous_strides, overlaps, view_bounds
 from calque.ops.batching import joined, windowed, written
 from calque.ops.forward import linear
-from calque.ops.opdef import Attrs, OpDef, Sample, Vjp, register
+from calque.ops.opdef import REGISTRY, Attrs, OpDef, Sample, Vjp, register
 from calque.ops.rules import Array, OperandRules, any_dtype, require_equal
 
 # ------------------------------------------------------------------------------------------------------------------ inference
@@ -38,7 +38,7 @@ def _check_view(name: str, base: Shape, shape: Shape, strides: Shape, offset: in
 def _check_write(name: str, value: Shape, shape: Shape, strides: Shape) -> None:
     if value != shape:
         raise ShapeError(f"[{name}] expected a value of shape {shape}, got {value}; expand or reshape it first")
-    if name != "update_add" and 0 not in shape and overlaps(shape, strides):
+    if not REGISTRY[name].adds and 0 not in shape and overlaps(shape, strides):
         raise ShapeError(
             f"[{name}] expected a view whose elements are distinct, got shape {shape} with strides {strides}; "
             "write to a clone() (more than one element refers to a single memory location)"
@@ -264,6 +264,7 @@ register(
         dtypes=_TYPES,
         complex="direct",
         stored="every",
+        role="view",
     )
 )
 register(
@@ -288,6 +289,7 @@ register(
         dtypes=_TYPES,
         complex="direct",
         stored="every",
+        role="view_at",
     )
 )
 register(
@@ -307,6 +309,7 @@ register(
         dtypes=_TYPES,
         complex="direct",
         stored="every",
+        role="update",
     )
 )
 register(
@@ -333,6 +336,7 @@ register(
         dtypes=_TYPES,
         complex="direct",
         stored="every",
+        role="update_at",
     )
 )
 register(
@@ -351,6 +355,9 @@ register(
         samples=tuple(_with_value(sample) for sample in _WINDOWS),
         complex="direct",
         stored="every",
+        role="accumulate",
+        adds=True,
+        widens=True,
     )
 )
 
@@ -393,5 +400,6 @@ register(
         dtypes=_TYPES,
         complex="direct",
         stored="every",
+        role="join",
     )
 )

@@ -10,9 +10,10 @@ import numpy as np
 from calque.base.dtypes import DType, int64
 from calque.base.errors import ShapeError
 from calque.base.shapes import Shape
+from calque.ops import routines
 from calque.ops.batching import along
 from calque.ops.forward import linear
-from calque.ops.opdef import Attrs, OpDef, Sample, ShapeRule, Vjp, register
+from calque.ops.opdef import Attrs, OpDef, Routine, Sample, ShapeRule, Vjp, register
 from calque.ops.rules import Array, numeric, widen
 
 
@@ -168,6 +169,7 @@ register(
         ),
         dtypes=("float32", "float64", "int64", "uint8", "bfloat16"),
         stored="unsigned",
+        ordering=True,
     )
 )
 register(
@@ -187,6 +189,7 @@ register(
         ),
         dtypes=("float32", "float64", "int64", "uint8", "bfloat16"),
         stored="unsigned",
+        ordering=True,
     )
 )
 register(
@@ -205,6 +208,8 @@ register(
         dtypes=("float32", "float64", "int64", "bfloat16"),
         complex="direct",
         stored="unsigned",
+        wraps=True,
+        routine=Routine(routines.scan, routines.scan_flops),
     )
 )
 register(
@@ -222,5 +227,7 @@ register(
         dtypes=("float32", "float64", "int64", "bfloat16"),
         complex="holomorphic",
         stored="unsigned",
+        wraps=True,
+        routine=Routine(routines.scan, routines.scan_flops),
     )
 )

@@ -19,6 +19,10 @@ ShapeRule = Callable[[Sequence[Shape], Attrs], Shape]
 DTypeRule = Callable[[Sequence[DType], Attrs], DType]
 Complex = Literal["", "direct", "holomorphic"]
 Stored = Literal["", "unsigned", "tensors", "every"]
+Narrow = Literal["", "always", "asked"]
+Role = Literal[
+    "", "input", "scalar", "constant", "fill", "view", "view_at", "update", "update_at", "join", "lookup", "accumulate"
+]  # fmt: skip
 BatchRule = Callable[..., Any]  # see `ops.batching`
 JvpRule = Callable[..., Any]  # see `ops.forward`
 Reference = Callable[..., Any]  # ref(*arrays, *attrs) -> ndarray; the caller casts to the inferred dtype and checks the shape
@@ -54,9 +58,24 @@ class Sample:
     differentiable: bool = True
 
 
+@dataclass(frozen=True, slots=True)
+class Routine:
+    """How a primitive is computed by one routine instead of loops, on operands that may be views.
+
+    `spec(shapes, strides, attrs, shape)` makes the parameters (see `ops.routines`) of operands and result; `flops(shapes, attrs, shape)` counts the
+    multiplications and additions of a call. `rows`: operands whose elements along the last dim have to lie side by side. `beside`: its results
+    may be written side by side into the rows of one value.
+    """
+
+    spec: Callable[..., Any]
+    flops: Callable[..., int]
+    rows: tuple[int, ...] = ()
+    beside: bool = False
+
+
 @dataclass(frozen=True, slots=True, eq=False)  # identity hash: an OpDef is part of every recording key
 class OpDef:
-    """A primitive. See DESIGN.md section 3.
+    """A primitive.
 
     name: unique. kind: default rules and how it is lowered. doc: one sentence. arity: operand count, -1 for any.
     attrs: names of the static attributes, in the order of `Node.attrs`. shape/dtype: inference; they raise the user's errors.
@@ -69,6 +88,20 @@ class OpDef:
     rules. stored: which types that are stored rather than computed with (`DType.stored`) it takes: "" none, "unsigned" integers, "tensors" those and
     tensors of float8, "every" also with a number as float8. Moves of data take every. batch: how it runs on many operands at
     once (`ops.batching`); jvp: its forward-mode rule (`ops.forward`). Where these two are missing, both follow from the kind and from `vjp`.
+
+    role: what a primitive does to the structure of a program, for those that are more than arithmetic: leaves ("input", "scalar", "constant");
+    "fill" with one number; a window on operand 0 ("view"), a value written through one ("update"), and both with the offset as their last operand
+    ("view_at", "update_at"); "join" of operands side by side; reading at indices ("lookup"), writing or adding there ("accumulate").
+    routine: how a backend computes it by a routine instead of loops (`Routine`).
+
+    Laws that rewriting relies on. commutative: f(x, y) = f(y, x). exact: correctly rounded everywhere, so constants may be folded.
+    idempotent: f(f(x)) = f(x). involution: f(f(x)) = x where x has the type of the result. identity: f(x) = x. joins: of a reduction, the
+    primitive that makes one of two partial results.
+
+    Numbers. widens: a sum, which floats of 16 bits accumulate in float32 and round once. narrow: "always" if the routine does so for bfloat16
+    by itself, "asked" if the backend says for which sizes. wraps: integers may leave the range of their type. ordering: it compares sizes, which
+    complex numbers do not have. adds: an "accumulate" that adds. aligned: index and operand have one rank, position by position. ordered: the
+    result lies in memory as its operands do; by default that of every elementwise primitive. creates: an attribute is its size, not an operand's.
     """
 
     name: str
@@ -89,12 +122,28 @@ class OpDef:
     stored: Stored = ""
     batch: BatchRule | None = None
     jvp: JvpRule | None = None
+    role: Role = ""
+    routine: Routine | None = None
+    commutative: bool = False
+    exact: bool = False
+    idempotent: bool = False
+    involution: bool = False
+    identity: bool = False
+    joins: str = ""
+    widens: bool = False
+    narrow: Narrow = ""
+    wraps: bool = False
+    ordering: bool = False
+    adds: bool = False
+    aligned: bool = False
+    ordered: bool | None = None
+    creates: bool = field(init=False, default=False)
     save_table: tuple[tuple[int, ...], ...] = field(init=False, default=())
-    ordered: bool = field(init=False, default=False)
 
     def __post_init__(self) -> None:
-        apart = self.name in ("complex", "conj", "sgn")  # element by element, though kernels do not know them
-        object.__setattr__(self, "ordered", (self.kind == "elementwise" and self.name != "copy") or apart)
+        if self.ordered is None:
+            object.__setattr__(self, "ordered", self.kind == "elementwise")
+        object.__setattr__(self, "creates", self.kind in ("elementwise", "random") and "shape" in self.attrs)
         object.__setattr__(self, "save_table", tuple(self._saves(mask) for mask in range(1 << min(len(self.vjp), 6))))
 
     def _saves(self, mask: int) -> tuple[int, ...]:
@@ -134,7 +183,7 @@ def unregister(name: str) -> None:
 def no_complex(name: str, dtypes: Sequence[DType]) -> UnsupportedTypeError:
     """The error of complex operands that a function is not defined for."""
     found = next(d for d in dtypes if d.is_complex)
-    why = "complex numbers have no order" if name in ("lt", "le", "gt", "ge", "maximum", "minimum", "argsort", "ranked") else "it is for real numbers"
+    why = "complex numbers have no order" if name in REGISTRY and REGISTRY[name].ordering else "it is for real numbers"
     return UnsupportedTypeError(
         f"[{name}] expected a real dtype, got {found!r}: not implemented for complex numbers, as {why}; use .abs(), .real or calque.view_as_real(...)"
     )

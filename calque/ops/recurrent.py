@@ -16,8 +16,9 @@ import numpy as np
 
 from calque.base.errors import ShapeError
 from calque.base.shapes import Shape
+from calque.ops import routines
 from calque.ops.batching import recurrence
-from calque.ops.opdef import Attrs, OpDef, Sample, register
+from calque.ops.opdef import Attrs, OpDef, Routine, Sample, register
 from calque.ops.rules import Array, floating, widen
 
 PARTS = ("out", "cells", "gates")
@@ -97,6 +98,8 @@ register(
         ref=_lstm_ref,
         samples=tuple(Sample(((length, n, 4 * h), (n, h), (n, h), (4 * h, h)), (part,)) for length, n, h in _CASES for part in PARTS),
         parts=PARTS,
+        widens=True,
+        routine=Routine(routines.recurrence(0), routines.recurrence_flops(0), rows=(0, 1, 2)),
     )
 )
 register(
@@ -117,5 +120,7 @@ register(
             for part in GRAD_PARTS
         ),
         parts=GRAD_PARTS,
+        widens=True,
+        routine=Routine(routines.recurrence(1), routines.recurrence_flops(1), rows=(1, 2, 3, 4, 5)),
     )
 )

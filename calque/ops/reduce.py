@@ -15,7 +15,7 @@ from calque.base.dtypes import DType, int64
 from calque.base.errors import ShapeError
 from calque.base.shapes import Shape, reduced_shape
 from calque.ops.forward import linear
-from calque.ops.opdef import Attrs, Complex, DTypeRule, JvpRule, OpDef, Sample, ShapeRule, Vjp, register
+from calque.ops.opdef import Attrs, DTypeRule, OpDef, Sample, ShapeRule, Vjp, register
 from calque.ops.rules import Array, any_dtype, only_bool, widen
 
 _SAMPLES: tuple[tuple[Shape, Attrs], ...] = (
@@ -142,8 +142,7 @@ def _reduction(
     dtype: DTypeRule | None = None,
     identity: bool = True,
     dtypes: tuple[str, ...] = ("float32", "float64", "int64"),
-    complex: Complex = "",
-    jvp: JvpRule | None = None,
+    **fields: Any,
 ) -> None:
     register(
         OpDef(
@@ -158,8 +157,7 @@ def _reduction(
             ref=ref,
             samples=tuple(Sample((shape,), attrs, differentiable=vjp is not None) for shape, attrs in _SAMPLES),
             dtypes=dtypes,
-            complex=complex,
-            jvp=jvp,
+            **fields,
         )
     )
 
@@ -173,8 +171,10 @@ _reduction(
     dtypes=("float32", "float64", "int64", "float16", "bfloat16"),
     complex="direct",
     jvp=linear,
+    joins="add",
+    wraps=True,
 )
-_reduction("prod", "Product over dims, in the operand's dtype.", "prod", _prod_ref, Vjp(_prod_gradient, (0,)), complex="holomorphic")
+_reduction("prod", "Product over dims, in the operand's dtype.", "prod", _prod_ref, Vjp(_prod_gradient, (0,)), complex="holomorphic", wraps=True)
 _reduction(
     "amax",
     "Largest element over dims; NaN wins. Ties share the gradient.",
@@ -182,6 +182,7 @@ _reduction(
     _axes(np.max),
     Vjp(_extreme_gradient, (0, -1)),
     identity=False,
+    joins="maximum",
 )
 _reduction(
     "amin",
@@ -190,6 +191,7 @@ _reduction(
     _axes(np.min),
     Vjp(_extreme_gradient, (0, -1)),
     identity=False,
+    joins="minimum",
 )
 _reduction(
     "argmax",
@@ -207,5 +209,5 @@ _reduction(
     dtype=_position_dtype,
     identity=False,
 )
-_reduction("any", "Whether any element over dims is True.", "max", _axes(np.any), dtype=only_bool("any"), dtypes=("bool",))
-_reduction("all", "Whether all elements over dims are True.", "min", _axes(np.all), dtype=only_bool("all"), dtypes=("bool",))
+_reduction("any", "Whether any element over dims is True.", "max", _axes(np.any), dtype=only_bool("any"), dtypes=("bool",), joins="bitwise_or")
+_reduction("all", "Whether all elements over dims are True.", "min", _axes(np.all), dtype=only_bool("all"), dtypes=("bool",), joins="bitwise_and")

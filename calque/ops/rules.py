@@ -11,7 +11,7 @@ import numpy as np
 from calque.base.dtypes import DType, bool_, int64
 from calque.base.errors import DTypeError
 from calque.base.shapes import Shape, broadcast_shapes
-from calque.ops.opdef import Attrs, Complex, DTypeRule, JvpRule, OpDef, Reference, Sample, ShapeRule, Stored, Vjp, register
+from calque.ops.opdef import Attrs, DTypeRule, OpDef, Reference, Sample, ShapeRule, Vjp, register
 
 Array = np.ndarray[Any, Any]
 Rule = Callable[..., Any]
@@ -157,11 +157,9 @@ def unary(
     low: float = -2.0,
     high: float = 2.0,
     dtypes: tuple[str, ...] = ("float32", "float64"),
-    complex: Complex = "",
-    stored: Stored = "",
-    jvp: JvpRule | None = None,
+    **fields: Any,
 ) -> OpDef:
-    """Register an elementwise primitive of one operand, floating unless `dtype` says otherwise."""
+    """Register an elementwise primitive of one operand, floating unless `dtype` says otherwise. `fields`: others of the record."""
     return register(
         OpDef(
             name,
@@ -174,9 +172,7 @@ def unary(
             ref=ref,
             samples=tuple(Sample((shape,), low=low, high=high, differentiable=vjp is not None) for shape in UNARY_SHAPES),
             dtypes=dtypes,
-            complex=complex,
-            stored=stored,
-            jvp=jvp,
+            **fields,
         )
     )
 
@@ -192,10 +188,9 @@ def binary(
     low: float = -2.0,
     high: float = 2.0,
     dtypes: tuple[str, ...] = ("float32", "float64", "int64"),
-    complex: Complex = "",
-    stored: Stored = "",
+    **fields: Any,
 ) -> OpDef:
-    """Register an elementwise primitive of two broadcasting operands of one dtype."""
+    """Register an elementwise primitive of two broadcasting operands of one dtype. `fields`: others of the record."""
     return register(
         OpDef(
             name,
@@ -209,7 +204,6 @@ def binary(
             ref=ref,
             samples=tuple(Sample(shapes, low=low, high=high, differentiable=bool(vjp)) for shapes in BINARY_SHAPES),
             dtypes=dtypes,
-            complex=complex,
-            stored=stored,
+            **fields,
         )
     )

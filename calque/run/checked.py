@@ -14,8 +14,6 @@ from calque.ir.program import Node, Program
 
 Array = np.ndarray[Any, Any]
 
-_WRAPPING = {"add": np.add, "sub": np.subtract, "mul": np.multiply, "neg": np.negative, "sum": None, "prod": None, "cumsum": None}
-
 
 class Inspection:
     """`values[i]` is output i, or None if it holds what checked mode forbids; `error` says why."""
@@ -50,13 +48,13 @@ class Inspection:
             made = self._found[position]
             if _finite(made):
                 continue
-            if node.op.name == "input":
+            if node.op.role == "input":
                 if np.isnan(made).any() and np.isnan(value).any():
                     self._raise(node, f"input of shape {node.shape}", made, [])
                     return True
                 continue
             operands = [self._found[i] for i in node.inputs]
-            if node.op.kind != "leaf" and node.op.name != "full" and all(_finite(o) for o in operands):
+            if node.op.kind != "leaf" and node.op.role != "fill" and all(_finite(o) for o in operands):
                 self._raise(node, "result", made, operands)
                 return True
             if np.isnan(made).any() and not any(np.isnan(o).any() for o in operands if o.dtype.kind != "b"):
@@ -109,21 +107,13 @@ def _range(value: Array) -> str:
 
 def _wraps(node: Node, operands: list[Array], value: Array) -> bool:
     """Whether integers wrapped around, by comparison with float64 (exact below 2^53, and far beyond wrapping is far off)."""
-    if node.op.name not in _WRAPPING or value.dtype.kind not in "iu" or not value.size:
+    if not node.op.wraps or value.dtype.kind not in "iu" or not value.size:
         return False
     return bool((_exact(node, operands) != value.astype(np.float64)).any()) if value.dtype.itemsize < 8 else _far(node, operands)
 
 
 def _exact(node: Node, operands: list[Array]) -> Array:
-    wide = [o.astype(np.float64) for o in operands]
-    function = _WRAPPING[node.op.name]
-    if function is not None:
-        return np.asarray(function(*wide))
-    dims = node.attrs[0]
-    if node.op.name == "cumsum":
-        return np.cumsum(wide[0], axis=dims)
-    reduction = np.sum if node.op.name == "sum" else np.prod
-    return np.asarray(reduction(wide[0], axis=tuple(dims), keepdims=bool(node.attrs[1])))
+    return np.asarray(node.op.ref(*[o.astype(np.float64) for o in operands], *node.attrs))
 
 
 def _far(node: Node, operands: list[Array]) -> bool:
@@ -136,7 +126,7 @@ def _overflow(node: Node, operands: list[Array]) -> Exception:
     bad = np.argwhere((exact < float(info.min)) | (exact > float(info.max)))
     first = tuple(int(i) for i in bad[0]) if len(bad) else ()
     shown = ""
-    if _WRAPPING[node.op.name] is not None:
+    if node.op.kind == "elementwise":
         shown = " of " + " and ".join(str(np.broadcast_to(o, exact.shape)[first].item()) for o in operands)
     at = f" at {node.line}" if node.line else ""
     error = IntegerOverflowError(

@@ -27,7 +27,7 @@ class Salvage:
         with np.errstate(all="ignore"):
             for node in program.nodes:
                 operands = [found[i] for i in node.inputs]
-                missing = node.op.name == "input" and shaped[node.attrs[0]] is None
+                missing = node.op.role == "input" and shaped[node.attrs[0]] is None
                 if missing or any(o is None for o in operands):
                     found.append(None)
                     continue
@@ -52,7 +52,7 @@ def _users(program: Program, check: int) -> set[int]:
     for position in range(check, -1, -1):
         if position in found:
             found.update(program.nodes[position].inputs)
-    found = {p for p in found if program.nodes[p].op.name not in ("scalar", "constant")}
+    found = {p for p in found if program.nodes[p].op.role not in ("scalar", "constant")}
     for position, node in enumerate(program.nodes):
         if not found.isdisjoint(node.inputs):
             found.add(position)

@@ -108,7 +108,7 @@ def _evaluated(trace: Any, slot: int, device: Any) -> dict[int, Buffer] | None:
     """The values of a trace on a device that somebody still has; None if its thread did something else with it meanwhile."""
     edge, inputs, scalars = trace.cur, trace.inputs, trace.scalars
     path = path_of(edge)
-    count = sum(1 for step in path if step.op.name == "input")
+    count = sum(1 for step in path if step.op.role == "input")
     numbers = sum(1 for step in path for source in step.inputs if source.__class__ is tuple and source[0] == "s")
     inputs, scalars = inputs[:count], scalars[:numbers]  # both only grow, and its thread goes on
     if slot >= len(path) or len(inputs) < count or len(scalars) < numbers:

@@ -9,7 +9,7 @@ from calque.base.dtypes import bfloat16
 from calque.graph.hosted import hosted
 from calque.graph.orient import orient
 from calque.graph.rematerialise import rematerialise
-from calque.graph.simplify import CONVOLUTIONS, Narrow, legalize, simplify
+from calque.graph.simplify import Narrow, legalize, simplify
 from calque.ir.program import Program
 from calque.ir.spec import verify
 from calque.kernel.assemble import assemble
@@ -81,7 +81,7 @@ def for_sizes(described: Description, program: Program, backend: str, narrow: Na
 def lowered_once(described: Description | None, program: Program, backend: str, narrow: Narrow | None) -> Lowered:
     """The launches of a program, from nothing; `for_sizes` may know those of others of its structure from now on."""
     found = lower(program, narrow)
-    if described is not None and not any((n.dtype is bfloat16 and n.op.name in CONVOLUTIONS) or n.dtype.hosted for n in program.nodes):
+    if described is not None and not any((n.dtype is bfloat16 and n.op.narrow == "asked") or n.dtype.hosted for n in program.nodes):
         # Those ask `narrow`, and steps on the host do not tell sizes apart.
         FAMILIES.learn(described, backend, program, found, lambda p: lower(p, check=False))
     return found

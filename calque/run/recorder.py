@@ -50,7 +50,6 @@ WITH_OFFSET = {VIEW: VIEW_AT, UPDATE: UPDATE_AT}
 _getrefcount = sys.getrefcount
 _TICK = 0
 _HUGE = 1 << 32  # bytes from which a new tensor is refused where it is written if it cannot fit, not where it is first read
-_FROM_NOTHING = ("full", "iota", "random_bits")
 
 
 def recording_line() -> str:
@@ -81,7 +80,7 @@ def grow(
         device = place_of(trace, op, inputs, layouts, local.state.device)
     rule = (op, attrs, layouts, device)
     value = _results.get(rule) or _results.keep(rule, _result(op, attrs, layouts, device or CPU))
-    if value.nbytes > _HUGE and op.name in _FROM_NOTHING and value.device is not META:
+    if value.nbytes > _HUGE and op.creates and value.device is not META:
         require_memory(value.nbytes)
     edge = Edge(trace.cur, op, inputs, attrs, value, recording_line() if line is None else line)
     edge.fixed = forced or (local.state.device is not None and not any(isinstance(source, int) for source in inputs))

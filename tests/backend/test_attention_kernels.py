@@ -17,8 +17,9 @@ from calque.backend.cpu.contract.attention_few import few_sizes
 from calque.backend.cpu.contract.attention_grad import gradient_sizes
 from calque.backend.cpu.contract.builder import Builder
 from calque.backend.cpu.contract.params import blocking_for
-from calque.kernel.contract import AttentionSpec, reference
+from calque.kernel.contract import reference
 from calque.ops.attention import MAX_HEAD_SIZE, MOST_QUERIES_IN_PLACE
+from calque.ops.routines import AttentionSpec
 from tests.backend.contract_harness import Library, host_target, library, strides_of
 
 Array = np.ndarray[Any, Any]

@@ -17,7 +17,7 @@ from calque.backend.cpu import host
 from calque.backend.cpu.contract import AVX512, Conv2d, Conv2dInputGrad, Conv2dWeightGrad, module_ir, narrow, suits_pairs
 from calque.backend.cpu.target import current
 from calque.base import config
-from calque.kernel.contract import ContractSpec
+from calque.ops.routines import ContractSpec
 from tests.backend.contract_harness import host_target, library, strides_of
 from tests.backend.test_contract import LAYERS, naive, out_extent
 

@@ -29,7 +29,7 @@ from calque.backend.cpu.contract import (
     ways_of,
 )
 from calque.backend.cpu.contract.params import blocking_for
-from calque.kernel.contract import ContractSpec
+from calque.ops.routines import ContractSpec
 from tests.backend.contract_harness import Library, library, matmul_params, strides_of
 
 Array = NDArray[Any]

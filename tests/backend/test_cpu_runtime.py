@@ -21,10 +21,10 @@ from calque.backend.cpu.runtime import RUNTIME, set_num_threads
 from calque.base import config
 from calque.base.dtypes import bfloat16, bool_, float32, float64, int64
 from calque.base.errors import ArgumentError, OutOfMemoryError
-from calque.kernel.contract import ContractSpec
 from calque.kernel.interpret import interpret
 from calque.kernel.loops import Access, Instr, LoopKernel, Operand, Stage
 from calque.kernel.schedule import Buffer, Contract, Host, Loop, Schedule
+from calque.ops.routines import ContractSpec
 
 LINE = ("1",)
 

@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from calque.backend.cpu.contract import AVX2, NEON, SSE, TargetInfo, contraction
-from calque.kernel.contract import RecurrentSpec, reference
+from calque.kernel.contract import reference
+from calque.ops.routines import RecurrentSpec
 from tests.backend.contract_harness import Library, host_target, library, strides_of
 
 Array = np.ndarray[Any, Any]

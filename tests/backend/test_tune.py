@@ -13,7 +13,7 @@ from calque.backend.cpu import contract, library, tune
 from calque.backend.cpu.contract import Conv2d, Conv2dInputGrad, Conv2dWeightGrad, Matmul
 from calque.base import config
 from calque.base.cache import TABLES, Cache
-from calque.kernel.contract import ContractSpec
+from calque.ops.routines import ContractSpec
 from tests.backend.test_contract import check, naive, strides_of
 
 SHAPE = ((2, 16, 12, 12), (16, 16, 3, 3), (2, 16, 12, 12))

@@ -17,7 +17,6 @@ from calque.base.config import settings
 from calque.graph import rematerialise as rule
 from calque.graph.rematerialise import Search, rematerialise
 from calque.ir.program import Node, Program
-from calque.ir.rewrite import COMMUTATIVE
 from calque.kernel.memory import predicted_peak
 from calque.kernel.schedule import Loop
 from calque.run import pipeline, recorder
@@ -210,7 +209,7 @@ def test_a_value_with_another_late_reader_stays(everything: None) -> None:
 
 def key_of(n: Node, classes: list[int]) -> Any:
     inputs = tuple(classes[i] for i in n.inputs)
-    if n.op.name in COMMUTATIVE:
+    if n.op.commutative:
         inputs = tuple(sorted(inputs))
     attrs = (repr(n.attrs[0]), *n.attrs[1:]) if not inputs and n.attrs else n.attrs
     return n.op.name, inputs, attrs, n.shape, n.dtype

@@ -12,10 +12,10 @@ from calque.backend.cpu import link
 from calque.backend.cpu.executable import compile_schedule
 from calque.base import config
 from calque.ir.program import Program
-from calque.kernel.contract import AttentionSpec
 from calque.kernel.cost import cost
 from calque.kernel.interpret import interpret
 from calque.kernel.schedule import Contract, Schedule
+from calque.ops.routines import AttentionSpec
 from calque.run import pipeline
 from calque.run.pipeline import compile_program
 from tests.kernel.programs import Build

@@ -294,9 +294,9 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "subtraction commutes",
-        "calque/ir/rewrite.py",
-        'COMMUTATIVE = frozenset({"add", "mul",',
-        'COMMUTATIVE = frozenset({"sub", "add", "mul",',
+        "calque/ops/binary.py",
+        '    dtype=numeric("sub"),\n    complex="direct",\n    exact=True,\n    wraps=True,\n)',
+        '    dtype=numeric("sub"),\n    complex="direct",\n    exact=True,\n    wraps=True,\n    commutative=True,\n)',
         GRAPH,
     ),
     Mutant(

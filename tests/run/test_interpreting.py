@@ -47,9 +47,9 @@ def test_attention_counts_two_products_whatever_the_number_of_heads() -> None:
     b = Build()
     q, k, v = b.input((4, 6, 2, 16)), b.input((4, 6, 50, 16)), b.input((4, 6, 50, 8))
     b.add("attention", q, k, v, attrs=("out", 0.25, False, True))
-    assert sum(estimates(b.program(3))) == 4 * (4 * 6 * 2 * 8) * 50
+    assert sum(estimates(b.program(3))) == 2 * (4 * 6) * 2 * 50 * (16 + 8)
     b.add("attention", q, k, v, attrs=("lse", 0.25, False, True))
-    assert sum(estimates(b.program(4))) == 4 * (4 * 6 * 2 * 8) * 50 + 4 * 6 * 2
+    assert sum(estimates(b.program(4))) == 2 * (4 * 6) * 2 * 50 * (16 + 8) + 4 * 6 * 2
 
 
 def test_large_programs_and_updates_are_compiled_at_once() -> None:

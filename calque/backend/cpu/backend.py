@@ -18,8 +18,8 @@ from calque.backend.cpu.processes import COUNTERS
 from calque.backend.cpu.target import current, expect
 from calque.base.dtypes import DType
 from calque.base.shapes import Shape, contiguous_strides
-from calque.kernel.contract import ContractSpec
 from calque.kernel.schedule import Schedule
+from calque.ops.routines import ContractSpec
 
 ALONE = 1 << 20  # bytes below which waiting for other threads may take longer than copying alone
 

@@ -17,6 +17,7 @@ from calque.backend.cpu.streams import with_streams
 from calque.backend.cpu.target import current
 from calque.base import config
 from calque.base.cache import memoised
+from calque.kernel.cost import routine_flops
 from calque.kernel.epilogue import NOT_READ, Epilogue
 from calque.kernel.loops import LoopKernel
 from calque.kernel.schedule import Contract, Host, Loop, Schedule
@@ -198,7 +199,7 @@ def is_native(step: Any) -> bool:
 def work_of(step: Any) -> int:
     """Rough size of a native launch in simple element operations; about 20 of them take a nanosecond."""
     if isinstance(step, Contract):
-        return int(step.spec.flops(step.kind)) // 32
+        return routine_flops(step) // 32
     kernel = step.kernel
     return int(prod(step.params[: kernel.rank_p + kernel.rank_r])) * _point_cost(kernel)
 

@@ -63,9 +63,9 @@ def number_as_array(value: Number, dtype: DType) -> Array:
 
 
 def _leaf(node: Node, inputs: Sequence[Array], scalars: Sequence[Number]) -> Array:
-    if node.op.name == "scalar":
+    if node.op.role == "scalar":
         return number_as_array(scalars[node.attrs[0]], node.dtype)
-    if node.op.name == "constant":
+    if node.op.role == "constant":
         return number_as_array(node.attrs[0], node.dtype)
     value = np.asarray(inputs[node.attrs[0]])
     if value.shape != node.shape or value.dtype != node.dtype.np:

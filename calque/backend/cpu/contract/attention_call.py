@@ -9,7 +9,7 @@ from math import prod
 
 from calque.backend.cpu.contract.builder import Builder, Value
 from calque.backend.cpu.contract.target import VectorUnit
-from calque.kernel.contract import AttentionSpec
+from calque.ops.routines import AttentionSpec
 
 HEAD = ("queries", "keys", "features", "outputs", "scale", "causal", "products", "batch_dims", "query_chunk", "key_block", "splits",
         "heads", "joint")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import gcd, prod
 from typing import Any
@@ -38,11 +39,11 @@ from calque.backend.cpu.contract.winograd import (
 from calque.backend.cpu.contract.winograd_conv import shared_elements, takes_rows
 from calque.backend.cpu.contract.winograd_weight import parts
 from calque.base.cache import memoised
-from calque.kernel.contract import AttentionSpec, RecurrentSpec, ScanSpec, Spec
+from calque.base.shapes import Shape
+from calque.ops.opdef import get
+from calque.ops.routines import Spec
 
 DTYPES = {"float32": "f32", "float64": "f64", "bfloat16": "bf16"}
-ATTENTION = ("attention", "attention_masked", "attention_grad", "attention_grad_masked")
-KINDS = ("matmul", "conv2d", "conv2d_input_grad", "conv2d_weight_grad", *ATTENTION, "lstm", "lstm_grad", *SCANS)
 Quad = tuple[int, int, int, int]
 Pair = tuple[int, int]
 
@@ -50,18 +51,6 @@ Pair = tuple[int, int]
 def blocking_for(dtype: str, target: VectorUnit) -> Blocking:
     """Block sizes for ``float32``, ``float64`` or ``bfloat16``."""
     return Blocking(DTYPES[dtype], target)
-
-
-def is_native(kind: str, dtype: str) -> bool:
-    """Whether the library computes a contraction: all of them in float32 and float64, products and convolutions (as far as they are not
-    done in float32 between casts, see `narrow`) in bfloat16."""
-    return dtype in DTYPES and (dtype != "bfloat16" or kind == "matmul" or kind.startswith("conv2d"))
-
-
-def symbol(kind: str, dtype: str) -> str:
-    """Name of the native function of a kind: ``conv2d`` and ``conv2d_input_grad`` share one."""
-    function = {"conv2d_input_grad": "conv2d"}.get(kind, kind)
-    return f"calque_{function}_{DTYPES[dtype]}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -510,28 +499,70 @@ def _packed_weights(blocks: list[tuple[PatchWords, ConvWords]], blocking: Blocki
     return sum(_packed_elements(*block, blocking) for block in blocks) * blocking.item_bytes
 
 
+def _product(spec: Any, dtype: str) -> Matmul:
+    a, b = spec.a_shape, spec.b_shape
+    return Matmul(a[-2], b[-1], a[-1], _pair(spec.a_strides[-2:]), _pair(spec.b_strides[-2:]), a[:-2], spec.a_strides[:-2], spec.b_strides[:-2])
+
+
+def _convolution(spec: Any, dtype: str, x: Shape, w: Shape, y: Shape) -> dict[str, Any]:
+    """Sizes, from the shapes of image, weight and result of the convolution forward."""
+    return {
+        "images": x[0], "channels": x[1], "size": x[2:], "out_channels": w[0], "kernel": w[2:], "out_size": y[2:],
+        "stride": spec.stride, "padding": spec.padding, "dilation": spec.dilation, "groups": spec.groups, "pairs": dtype == "bfloat16"}
+
+
+def _forward(spec: Any, dtype: str) -> Conv2d:
+    sizes = _convolution(spec, dtype, spec.a_shape, spec.b_shape, spec.out_shape)
+    return Conv2d(**sizes, x_strides=_quad(spec.a_strides), w_strides=_quad(spec.b_strides))
+
+
+def _input_grad(spec: Any, dtype: str) -> Conv2dInputGrad:
+    sizes = _convolution(spec, dtype, spec.out_shape, spec.b_shape, spec.a_shape)
+    return Conv2dInputGrad(**sizes, g_strides=_quad(spec.a_strides), w_strides=_quad(spec.b_strides))
+
+
+def _weight_grad(spec: Any, dtype: str) -> Conv2dWeightGrad:
+    sizes = _convolution(spec, dtype, spec.a_shape, spec.out_shape, spec.b_shape)
+    return Conv2dWeightGrad(**sizes, x_strides=_quad(spec.a_strides), g_strides=_quad(spec.b_strides))
+
+
+@dataclass(frozen=True, slots=True)
+class Native:
+    """A native routine: the middle of its function's name, and its parameters for a spec (see `ops.routines`) and an element type."""
+
+    function: str
+    parameters: Callable[[Any, str], Contraction]
+
+
+ROUTINES: dict[str, Native] = {
+    "matmul": Native("matmul", _product),
+    "conv2d": Native("conv2d", _forward),
+    "conv2d_input_grad": Native("conv2d", _input_grad),
+    "conv2d_weight_grad": Native("conv2d_weight_grad", _weight_grad),
+    **{f"attention{mask}": Native(f"attention{mask}", lambda spec, dtype: Attention(spec, False)) for mask in ("", "_masked")},
+    **{f"attention_grad{mask}": Native(f"attention_grad{mask}", lambda spec, dtype: Attention(spec, True)) for mask in ("", "_masked")},
+    "lstm": Native("lstm", lambda spec, dtype: Recurrent(spec, False)),
+    "lstm_grad": Native("lstm_grad", lambda spec, dtype: Recurrent(spec, True)),
+    **{name: Native(name, lambda spec, dtype: Scan(spec)) for name in SCANS},
+}
+"""What this library computes, by the name of the primitive; the others run on the host."""
+
+
+def is_native(kind: str, dtype: str) -> bool:
+    """Whether the library computes a contraction: all of them in float32 and float64, in bfloat16 those whose record is narrow (as far as they are
+    not done in float32 between casts, see `narrow`)."""
+    return kind in ROUTINES and dtype in DTYPES and (dtype != "bfloat16" or get(kind).narrow != "")
+
+
+def symbol(kind: str, dtype: str) -> str:
+    """Name of the native function of a kind: ``conv2d`` and ``conv2d_input_grad`` share one."""
+    return f"calque_{ROUTINES[kind].function}_{DTYPES[dtype]}"
+
+
 @memoised("native contractions", 1500, 1 / 512)
 def contraction(kind: str, spec: Spec, dtype: str = "float32") -> Contraction:
     """Native parameters of a scheduled contraction of elements of this type."""
-    if isinstance(spec, AttentionSpec):
-        return Attention(spec, kind.startswith("attention_grad"))
-    if isinstance(spec, RecurrentSpec):
-        return Recurrent(spec, kind == "lstm_grad")
-    if isinstance(spec, ScanSpec):
-        return Scan(spec)
-    a, b, out = spec.a_shape, spec.b_shape, spec.out_shape
-    if kind == "matmul":
-        return Matmul(a[-2], b[-1], a[-1], _pair(spec.a_strides[-2:]), _pair(spec.b_strides[-2:]), a[:-2],
-                      spec.a_strides[:-2], spec.b_strides[:-2])
-    x, w, y = {"conv2d": (a, b, out), "conv2d_input_grad": (out, b, a), "conv2d_weight_grad": (a, out, b)}[kind]
-    sizes: dict[str, Any] = {
-        "images": x[0], "channels": x[1], "size": x[2:], "out_channels": w[0], "kernel": w[2:], "out_size": y[2:],
-        "stride": spec.stride, "padding": spec.padding, "dilation": spec.dilation, "groups": spec.groups, "pairs": dtype == "bfloat16"}
-    if kind == "conv2d":
-        return Conv2d(**sizes, x_strides=_quad(spec.a_strides), w_strides=_quad(spec.b_strides))
-    if kind == "conv2d_input_grad":
-        return Conv2dInputGrad(**sizes, g_strides=_quad(spec.a_strides), w_strides=_quad(spec.b_strides))
-    return Conv2dWeightGrad(**sizes, x_strides=_quad(spec.a_strides), g_strides=_quad(spec.b_strides))
+    return ROUTINES[kind].parameters(spec, dtype)
 
 
 def _pair(values: tuple[int, ...]) -> Pair:

@@ -18,7 +18,7 @@ from calque.backend.cpu.contract.attention_math import compare, constant, exp2, 
 from calque.backend.cpu.contract.builder import Builder, Value
 from calque.backend.cpu.contract.gemm import panel_rows
 from calque.backend.cpu.contract.target import Blocking, VectorUnit
-from calque.kernel.contract import RecurrentSpec
+from calque.ops.routines import RecurrentSpec
 
 FEW_ROWS = 4  # panels are not cut smaller than this for the sake of more threads
 LOG2_E = 1.4426950408889634

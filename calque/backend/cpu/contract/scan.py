@@ -13,7 +13,7 @@ from math import prod
 from calque.backend.cpu.contract.builder import Builder, Value
 from calque.backend.cpu.contract.target import Blocking, VectorUnit
 from calque.base.shapes import contiguous_strides
-from calque.kernel.contract import ScanSpec
+from calque.ops.routines import ScanSpec
 
 OPERATIONS = {"cumsum": ("fadd", "-0.0"), "cumprod": ("fmul", "1.0")}
 """The instruction of a step, and the number that changes nothing."""

@@ -26,7 +26,7 @@ from calque.backend.cpu.contract.target import Blocking, VectorUnit
 from calque.backend.cpu.contract.tile_grad import MARK as TILED
 from calque.backend.cpu.contract.winograd import ALL_FORMS, FORMS
 from calque.base.cache import memoised
-from calque.kernel.contract import ContractSpec
+from calque.ops.routines import ContractSpec
 
 FUNCTIONS: dict[str, dict[str, tuple[str, ...]]] = {
     "conv2d": {
