@@ -7,8 +7,11 @@ from collections.abc import Callable, Iterable, Sequence
 from operator import index as as_int
 from typing import Any
 
+import numpy as np
+
 from calque.base import dtypes as dt
 from calque.base.cache import Cache
+from calque.base.device import META, InUse
 from calque.base.errors import ArgumentError, DTypeError, OutOfRangeError, ShapeError, how_to_pass
 from calque.base.layout import Layout
 from calque.base.shapes import Shape, contiguous_strides, listed, normalize_dim, whole
@@ -17,8 +20,11 @@ from calque.functional.common import cast, is_number, is_tensor, method, prim
 from calque.functional.options import written
 from calque.functional.views import atleast_1d, atleast_2d, atleast_3d, expand, int_tuple, reshape, transpose, unsqueeze
 from calque.functional.windows import narrow, selected, sliced
+from calque.run.buffer import strided
+from calque.run.dispatch import raise_pending
 from calque.run.recorder import local
-from calque.tensor import TENSOR_TYPES, Tensor, alias, function_node, output_nodes
+from calque.run.state import Trace
+from calque.tensor import TENSOR_TYPES, Tensor, alias, function_node, output_nodes, upload
 
 __all__ = [
     "cat", "chunk", "column_stack", "concat", "concatenate", "dsplit", "dstack", "flip", "fliplr", "flipud", "hsplit",
@@ -26,6 +32,7 @@ __all__ = [
     "unbind", "vsplit", "vstack",
 ]  # fmt: skip
 
+MANY, SMALL = 8, 1 << 20  # operands, and bytes of all together, that are joined at once
 _PARTS = Cache("parts of tensors", 600, 1 / 64)
 
 
@@ -230,6 +237,29 @@ def _common(op: str, tensors: Any) -> list[Tensor]:
     return given
 
 
+def _joined_now(parts: list[Tensor], join: Callable[[list[Any]], Any]) -> Tensor | None:
+    """Many small values that are all there, joined at once; None for others. A program would have an input for each, and be a new one wherever their
+    number changes, or which of them are one tensor: at every batch of samples that is drawn from a memory."""
+    state = local.state
+    if len(parts) < MANY or state.capture is not None or state.trace.__class__ is not Trace or InUse.several:
+        return None
+    size, given = 0, []
+    for x in parts:
+        view, buffer = x._layout, x._storage.buffer
+        size += view.nbytes
+        if buffer is None or (x._requires_grad and state.grad) or size > SMALL or view.device is META:
+            return None
+        given.append((buffer, view))
+    first = parts[0]._layout
+    arrays = [strided(buffer.readable(), view) for buffer, view in given]
+    raise_pending()
+    try:
+        values = join(arrays)
+    except ValueError:  # shapes that do not fit, which a primitive says in its own words
+        return None
+    return upload(values, first.dtype)
+
+
 def cat(tensors: Sequence[Tensor], dim: int = 0, *, axis: int | None = None, out: Tensor | None = None) -> Tensor:
     """Tensors joined along `dim`: (A, B), (C, B) -> (A + C, B).
 
@@ -246,7 +276,9 @@ def cat(tensors: Sequence[Tensor], dim: int = 0, *, axis: int | None = None, out
     if not first.ndim:
         raise ShapeError("[cat] zero-dimensional tensor (at position 0) cannot be concatenated; use stack()")
     d = normalize_dim(dim, first.ndim, "cat")
-    result = prim("copy", kept[0]) if len(kept) == 1 else prim("cat", *kept, d)
+    result = _joined_now(kept, lambda parts: np.concatenate(parts, d))
+    if result is None:
+        result = prim("copy", kept[0]) if len(kept) == 1 else prim("cat", *kept, d)
     return result if out is None else written("cat", result, out)
 
 
@@ -264,7 +296,9 @@ def stack(tensors: Sequence[Tensor], dim: int = 0, *, out: Tensor | None = None)
                 f"at entry {i}"
             )
     d = normalize_dim(dim, len(shape) + 1, "stack")
-    result = prim("cat", *[unsqueeze(x, d) for x in listed], d) if len(listed) > 1 else prim("copy", unsqueeze(listed[0], d))
+    result = _joined_now(listed, lambda parts: np.stack(parts, d))
+    if result is None:
+        result = prim("cat", *[unsqueeze(x, d) for x in listed], d) if len(listed) > 1 else prim("copy", unsqueeze(listed[0], d))
     return result if out is None else written("stack", result, out)
 
 
