@@ -11,7 +11,7 @@ import numpy as np
 
 from calque.base import dtypes as dt
 from calque.base.cache import Cache
-from calque.base.device import META, InUse
+from calque.base.device import CPU
 from calque.base.errors import ArgumentError, DTypeError, OutOfRangeError, ShapeError, how_to_pass
 from calque.base.layout import Layout
 from calque.base.shapes import Shape, contiguous_strides, listed, normalize_dim, whole
@@ -241,13 +241,13 @@ def _joined_now(parts: list[Tensor], join: Callable[[list[Any]], Any]) -> Tensor
     """Many small values that are all there, joined at once; None for others. A program would have an input for each, and be a new one wherever their
     number changes, or which of them are one tensor: at every batch of samples that is drawn from a memory."""
     state = local.state
-    if len(parts) < MANY or state.capture is not None or state.trace.__class__ is not Trace or InUse.several:
+    if len(parts) < MANY or state.capture is not None or state.trace.__class__ is not Trace or state.device is not None:
         return None
     size, given = 0, []
     for x in parts:
         view, buffer = x._layout, x._storage.buffer
         size += view.nbytes
-        if buffer is None or (x._requires_grad and state.grad) or size > SMALL or view.device is META:
+        if buffer is None or (x._requires_grad and state.grad) or size > SMALL or view.device is not CPU:
             return None
         given.append((buffer, view))
     first = parts[0]._layout
@@ -257,7 +257,11 @@ def _joined_now(parts: list[Tensor], join: Callable[[list[Any]], Any]) -> Tensor
         values = join(arrays)
     except ValueError:  # shapes that do not fit, which a primitive says in its own words
         return None
-    return upload(values, first.dtype)
+    made = upload(values, first.dtype)
+    result = made._storage.buffer
+    assert result is not None
+    result.floating = all(buffer.floating for buffer, _ in given)
+    return made
 
 
 def cat(tensors: Sequence[Tensor], dim: int = 0, *, axis: int | None = None, out: Tensor | None = None) -> Tensor:

@@ -1,4 +1,4 @@
-"""`cat` and `stack` of many small values that are there: joined at once, so that a batch drawn from a memory is the same program whatever was drawn."""
+"""`cat` and `stack` of many small values that are there: joined at once, so that a batch drawn from a memory is one program whatever was drawn."""
 
 from __future__ import annotations
 
