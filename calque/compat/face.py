@@ -115,17 +115,29 @@ def _shown(path: str, name: str, source: Any) -> bool:
     return listed is None and not name.startswith("_")
 
 
+def _names(module: ModuleType) -> dict[str, Any]:
+    """The names that a face has looked up so far."""
+    return ModuleType.__dict__["__dict__"].__get__(module)  # type: ignore[no-any-return]
+
+
 class Face(ModuleType):
     """A module of PyTorch's, made of what Calque has."""
 
     def __init__(self, path: str) -> None:
         super().__init__(path, f"PyTorch's module `{path}`, as Calque has it.")
-        self.__dict__["_sources"] = (_own(path), _calques(path))
+        self._sources = (_own(path), _calques(path))
+
+    @property
+    def __dict__(self) -> dict[str, Any]:  # type: ignore[override]
+        """Every name with its value: libraries go through the classes of a module that way."""
+        for name in dir(self):
+            getattr(self, name)
+        return _names(self)
 
     def find(self, name: str) -> Any:
         """The value of a name, or `NOTHING`."""
         path = self.__name__
-        own, calques = self.__dict__["_sources"]
+        own, calques = self._sources
         if own is not None and name in own.__all__:
             found = getattr(own, name)
             return _module(f"{path}.{name}") if isinstance(found, Settings) else found
@@ -145,19 +157,19 @@ class Face(ModuleType):
     def __getattr__(self, name: str) -> Any:
         if name == "__all__":
             return [listed for listed in dir(self) if not listed.startswith("_")]
-        own = self.__dict__["_sources"][0]
+        own = self._sources[0]
         special = name.startswith("__") and name.endswith("__") and (own is None or name not in own.__all__)
         found = NOTHING if special else self.find(name)
         if found is NOTHING:
             if name.startswith("__"):
                 raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}", name=name)
             raise refusal(self.__name__, name, dir(self))
-        self.__dict__[name] = found
+        setattr(self, name, found)
         return found
 
     def __dir__(self) -> list[str]:
-        own, calques = self.__dict__["_sources"]
-        names = {name for name in self.__dict__ if name != "_sources"} | set(own.__all__ if own is not None else ())
+        own, calques = self._sources
+        names = {name for name in _names(self) if name != "_sources"} | set(own.__all__ if own is not None else ())
         if calques is not None:
             names |= {name for name in dir(calques) if _shown(self.__name__, name, calques)}
         listed = pytorch_names().get(self.__name__, frozenset())

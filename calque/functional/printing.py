@@ -165,6 +165,8 @@ def _block(values: Array, indent: int, summary: bool, form: _Format | _ComplexFo
 
 
 def _contents(t: Tensor, indent: int) -> str:
+    if not t._layout.numel:
+        return "[]"
     values = read(t, "print")
     floating = t._layout.dtype.is_floating_point
     summary = values.size > OPTIONS.threshold
@@ -197,6 +199,20 @@ def _suffixes(t: Tensor, default_dtypes: tuple[dt.DType, ...]) -> list[str]:
     return found
 
 
+def _closed(text: str, suffixes: list[str], indent: int, force_newline: bool = False) -> str:
+    """`text`, the suffixes behind it as long as the line lasts, and a bracket."""
+    length = len(text) - text.rfind("\n") + 1
+    for suffix in suffixes:
+        if force_newline or length + len(suffix) + 2 > OPTIONS.linewidth:
+            text += ",\n" + " " * indent + suffix
+            length = indent + len(suffix)
+            force_newline = False
+        else:
+            text += ", " + suffix
+            length += len(suffix) + 2
+    return text + ")"
+
+
 def tensor_text(t: Tensor, name: str = "tensor") -> str:
     """`tensor(...)` as PyTorch prints it."""
     prefix = f"{name}("
@@ -206,19 +222,10 @@ def tensor_text(t: Tensor, name: str = "tensor") -> str:
     if t._layout.device is META:
         text, usual = "...", (default,)
     elif t._layout.numel == 0:
-        text, usual = "[]", (default,)
+        text, usual = _contents(t, indent), (default,)
     else:
         text, usual = _contents(t, indent), (default, dt.default_complex(), dt.int64, dt.bool_)
-    text = prefix + text
-    length = len(text) - text.rfind("\n") + 1
-    for suffix in _suffixes(t, usual):
-        if length + len(suffix) + 2 > OPTIONS.linewidth:
-            text += ",\n" + " " * indent + suffix
-            length = indent + len(suffix)
-        else:
-            text += ", " + suffix
-            length += len(suffix) + 2
-    return text + ")"
+    return _closed(prefix + text, _suffixes(t, usual), indent)
 
 
 @method("__repr__", "__str__")

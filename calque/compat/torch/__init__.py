@@ -23,7 +23,7 @@ __all__ = [
     "SymBool", "SymFloat", "SymInt",
     "TypedStorage", "UntypedStorage", "__config__", "__version__", "_assert", "_assert_async",
     "_check", "_check_index", "_check_is_size", "_check_not_implemented", "_check_tensor_all", "_check_type", "_check_value", "_check_with",
-    "_is_functional_tensor", "_mkldnn", "_sync", "_utils_internal", "classes",
+    "_convert_indices_from_coo_to_csr", "_convert_indices_from_csr_to_coo", "_is_functional_tensor", "_mkldnn", "_sync", "_utils_internal", "classes",
     "compiled_with_cxx11_abi", "cond", "get_deterministic_debug_mode", "get_device_module", "get_num_interop_threads", "has_lapack", "has_mkl",
     "has_openmp", "has_spectral", "init_num_threads", "is_storage", "is_vulkan_available", "is_warn_always_enabled", "jagged", "layout", "newaxis",
     "ops", "set_default_tensor_type", "set_deterministic_debug_mode", "set_flush_denormal", "set_num_interop_threads", "set_warn_always",
@@ -122,6 +122,19 @@ def _check_not_implemented(cond: Any, message: Any = None) -> None:
 
 def _check_tensor_all(cond: Any, message: Any = None) -> None:
     _check_with(RuntimeError, bool(cond.all().item()), message)
+
+
+def _convert_indices_from_coo_to_csr(input: Any, size: int, *, out_int32: bool = False) -> Any:
+    """Where each of `size` rows begins, and the last one ends, in the sorted row numbers `input`."""
+    rows = calque.arange(size + 1, dtype=input.dtype, device=input.device)
+    return calque.searchsorted(input, rows, out_int32=out_int32)
+
+
+def _convert_indices_from_csr_to_coo(crow_indices: Any, col_indices: Any, *, out_int32: bool = False, transpose: bool = False) -> Any:
+    """The row and the column of each element, of where the rows begin: `(2, elements)`."""
+    rows = calque.repeat_interleave(crow_indices.diff())
+    pair = calque.stack([col_indices, rows] if transpose else [rows, col_indices])
+    return pair.to(calque.int32 if out_int32 else calque.int64)
 
 
 def sym_ite(b: Any, t: Any, f: Any) -> Any:

@@ -21,6 +21,7 @@ fallthrough_kernel = nothing
 opcheck, triton_op, wrap_triton, get_ctx = (refused(f"torch.library.{name}") for name in ("opcheck", "triton_op", "wrap_triton", "get_ctx"))
 
 
+OF_PYTORCH = ("aten", "prims")  # namespaces whose operators are functions of Calque's
 OF_THE_CPU = ("cpu", "compositeimplicitautograd", "compositeexplicitautograd", "default")  # keys under which PyTorch looks for it
 
 
@@ -34,7 +35,16 @@ class CustomOpDef:
         self.__name__ = name.rpartition("::")[2]
         self.__doc__ = function.__doc__ if function is not None else None
 
-    default = property(lambda self: self, doc="The operator: there is one form of each.")
+    default = property(lambda self: self, doc="The operator itself.")
+
+    def __getattr__(self, overload: str) -> "CustomOpDef":
+        """A form of an operator of PyTorch's, such as `aten.add.Tensor`: another key in the tables of libraries, and the same function."""
+        if overload.startswith("_") or self._qualname.partition("::")[0] not in OF_PYTORCH:
+            raise AttributeError(overload)
+        form = CustomOpDef(self._qualname, self._function)
+        form.__name__ = f"{self.__name__}.{overload}"
+        self.__dict__[overload] = form
+        return form
 
     def __call__(self, *args: Any, **keywords: Any) -> Any:
         function = self._function
@@ -91,6 +101,34 @@ class CustomOpDef:
         return f"<operator {self._qualname}>"
 
 
+def _sliced(self: Any, dim: int = 0, start: Any = None, end: Any = None, step: int = 1) -> Any:
+    """`self[start:end:step]` along `dim`."""
+    return self[(slice(None),) * (dim % self.ndim) + (slice(start, end, step),)]
+
+
+def _indexed(self: Any, indices: Any) -> Any:
+    """`self[indices]`, where None stands for a whole dimension."""
+    return self[tuple(slice(None) if index is None else index for index in indices)]
+
+
+def _copied(self: Any, *, dtype: Any = None, layout: Any = None, device: Any = None, pin_memory: Any = None, non_blocking: Any = False,
+            memory_format: Any = None) -> Any:  # fmt: skip
+    """A copy of `self` in another dtype or on another device."""
+    return self.to(dtype=dtype or self.dtype, device=device or self.device, copy=True)
+
+
+# Operators of PyTorch's that are no function or method of the same name.
+OF_ATEN: dict[str, Callable[..., Any]] = {
+    "slice": _sliced,
+    "index": _indexed,
+    "_to_copy": _copied,
+    "alias": lambda self: self.view_as(self),
+    "_pin_memory": lambda self, device=None: self.pin_memory(),
+    "_sparse_addmm": refused("torch.sparse.addmm"),
+    "_sparse_mm_reduce_impl": refused("torch.sparse.mm"),
+}
+
+
 class _Namespace:
     """`torch.ops.name`: operators that programs have defined; in `aten` and `prims` the functions of the same names."""
 
@@ -102,9 +140,11 @@ class _Namespace:
             raise AttributeError(name)
         if name in self._defined:
             return self._defined[name]
-        found = next((getattr(space, name) for space in (calque, calque.nn.functional) if hasattr(space, name)), None)
-        if self._name in ("aten", "prims") and inspect.isfunction(found):
-            return self._defined.setdefault(name, CustomOpDef(f"{self._name}::{name}", found))
+        if self._name in OF_PYTORCH:
+            spaces = (calque, calque.nn.functional, calque.Tensor)
+            found = OF_ATEN.get(name) or next((getattr(space, name) for space in spaces if inspect.isfunction(getattr(space, name, None))), None)
+            if found is not None:
+                return self._defined.setdefault(name, CustomOpDef(f"{self._name}::{name}", found))
         raise refusal(f"torch.ops.{self._name}", name, self._defined)
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import builtins
-import functools
 from collections.abc import Callable
 from types import UnionType
 from typing import Any, Final, TypeVar, Union, get_args, get_origin
 
 import calque
 from calque.compat.refused import as_it_is, no, nothing, refused, refused_class
+from calque.compat.torch.futures import Future
 
 __all__ = [
     "Attribute", "CompilationUnit", "Error", "Final", "Future", "RecursiveScriptModule", "ScriptFunction", "ScriptModule", "ScriptWarning",
@@ -124,34 +124,13 @@ class optimized_execution(strict_fusion):
         self.should_optimize = should_optimize
 
 
-class Future:
-    """The result of `fork`: it is there, for operations are recorded in order and run side by side by themselves."""
-
-    def __init__(self, value: Any) -> None:
-        self._value = value
-
-    def value(self) -> Any:
-        """The result."""
-        return self._value
-
-    def wait(self) -> Any:
-        """The result."""
-        return self._value
-
-    def done(self) -> bool:
-        """True."""
-        return True
-
-    def then(self, callback: Callable[[Any], Any]) -> "Future":
-        """A future of `callback(this)`."""
-        return Future(callback(self))
-
-
-def fork(func: Callable[..., Any], *args: Any, **kwargs: Any) -> Future:
+def fork(func: Callable[..., Any], *args: Any, **kwargs: Any) -> Future[Any]:
     """`func(*args, **kwargs)` as a `Future`. It is called at once: what its tensors cost is computed side by side anyway."""
-    return Future(functools.partial(func, *args, **kwargs)())
+    future: Future[Any] = Future()
+    future.set_result(func(*args, **kwargs))
+    return future
 
 
-def wait(future: Future) -> Any:
+def wait(future: Future[Any]) -> Any:
     """The result of a `fork`."""
     return future.wait()

@@ -1,0 +1,3 @@
+"""What is added to modules of several processes without another class."""
+
+__all__: list[str] = []

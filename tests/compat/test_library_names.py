@@ -1,0 +1,71 @@
+"""Names that libraries of graphs, probabilities, attributions and privacy look up while they are imported."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+CODE = """
+import threading
+import calque
+calque.install_as_torch(children=False)
+import torch
+import pytest
+
+# A library goes through the classes of a module by its dictionary.
+kinds = [kind for kind in vars(torch.distributions).values() if isinstance(kind, type) and issubclass(kind, torch.distributions.Distribution)]
+assert torch.distributions.Bernoulli in kinds and len(kinds) > 30
+assert "Future" in torch.futures.__dict__
+
+# Operators as keys of a table, one key for each form.
+aten, x = torch.ops.aten, torch.arange(6.0).reshape(2, 3)
+assert aten.sort.stable is aten.sort.stable and aten.sort.stable is not aten.sort.default
+assert aten.add.Tensor(x, x).tolist() == (2 * x).tolist() and aten.slice.Tensor(x, 1, 0, 2).tolist() == [[0.0, 1.0], [3.0, 4.0]]
+assert aten.index.Tensor(x, [None, torch.tensor([2])]).tolist() == [[2.0], [5.0]] and aten._to_copy.default(x, dtype=torch.int64).dtype is torch.int64
+assert aten.alias.default(x).data_ptr() == x.data_ptr() and aten.add_.Tensor(x.clone(), 1.0)[0, 0].item() == 1.0
+with pytest.raises(NotImplementedError, match="sparse"):
+    aten._sparse_addmm.default(x, x, x)
+assert not hasattr(torch.ops.aten, "no_such_operator")
+
+# Futures: set by one thread, awaited by another, chained, gathered.
+first, second = torch.futures.Future(), torch.futures.Future()
+following = first.then(lambda f: f.value() + 1)
+both = torch.futures.collect_all([first, second])
+threading.Thread(target=lambda: (first.set_result(1), second.set_exception(KeyError("k")))).start()
+assert following.wait() == 2 and [f.done() for f in both.wait()] == [True, True] and torch.futures.wait_all([first, following]) == [1, 2]
+with pytest.raises(KeyError):
+    torch.futures.wait_all([first, second])
+with pytest.raises(RuntimeError, match="set once"):
+    first.set_result(2)
+with pytest.raises(RuntimeError, match="call wait"):
+    torch.futures.Future().value()
+with pytest.raises(AssertionError, match="exception"):
+    torch.futures.Future().set_exception(3)
+assert torch.futures.collect_all([]).wait() == [] and torch.jit.wait(torch.jit.fork(max, 1, 2)) == 2
+called = []
+first.add_done_callback(lambda f: called.append(f.value()))
+assert called == [1]
+
+from torch._tensor_str import PRINT_OPTS, _add_suffixes, _tensor_str
+assert _tensor_str(torch.ones(2), 0) == "[1., 1.]" and _tensor_str(torch.ones(0), 0) == "[]"
+assert _add_suffixes("Index([0]", ["dim_size=3"], 6, force_newline=False) == "Index([0], dim_size=3)" and PRINT_OPTS.linewidth == 80
+assert _add_suffixes("Index([0]", ["dim_size=3"], 6, force_newline=True).count(chr(10)) == 1
+from torch.utils.data._utils.collate import default_collate
+from torch.utils.data.dataloader import _collate_fn_t, _worker_init_fn_t
+assert default_collate is torch.utils.data.default_collate
+rows, columns = torch.tensor([0, 0, 2, 3, 3, 3]), torch.tensor([1, 2, 0, 0, 1, 2])
+begins = torch._convert_indices_from_coo_to_csr(rows, 5, out_int32=False)
+assert begins.tolist() == [0, 2, 2, 3, 6, 6] and torch._convert_indices_from_coo_to_csr(rows, 5, out_int32=True).dtype is torch.int32
+assert torch._convert_indices_from_csr_to_coo(begins, columns).tolist() == [rows.tolist(), columns.tolist()]
+from torch.distributed import rpc
+from torch.distributed._composable.fsdp import FSDPModule
+from torch.distributed._tensor import Replicate
+from torch.distributed._tensor.experimental import implicit_replication
+from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
+assert not rpc.is_available() and not isinstance(torch.nn.Linear(1, 1), (FSDPModule, FullyShardedDataParallel)) and Replicate is not None
+"""
+
+
+def test_names_that_libraries_ask_for_at_import() -> None:
+    found = subprocess.run([sys.executable, "-W", "error", "-c", CODE], capture_output=True, text=True, check=False)
+    assert found.returncode == 0, found.stderr
