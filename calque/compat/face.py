@@ -117,7 +117,7 @@ def _shown(path: str, name: str, source: Any) -> bool:
 
 def _names(module: ModuleType) -> dict[str, Any]:
     """The names that a face has looked up so far."""
-    return ModuleType.__dict__["__dict__"].__get__(module)  # type: ignore[no-any-return]
+    return vars(ModuleType)["__dict__"].__get__(module)  # type: ignore[no-any-return]  # the property of Face stands in front of it
 
 
 class Face(ModuleType):
