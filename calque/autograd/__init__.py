@@ -10,6 +10,7 @@ from calque.autograd.checkpoint import checkpoint
 from calque.autograd.function import Function, once_differentiable
 from calque.autograd.gradcheck import gradcheck, gradgradcheck
 from calque.autograd.modes import enable_grad, inference_mode, no_grad, set_grad_enabled
+from calque.base.text import no_attribute as _no_attribute
 from calque.tensor import Tensor as Variable
 
 __all__ = [
@@ -25,4 +26,4 @@ if _TYPE_CHECKING:
 def __getattr__(name: str) -> object:
     if name == "forward_ad":  # few programs name it
         return _import_module("calque.autograd.forward_ad")
-    raise AttributeError(f"module 'calque.autograd' has no attribute {name!r}")
+    raise _no_attribute("calque.autograd", name)

@@ -7,12 +7,13 @@ False
 
 from __future__ import annotations
 
-import difflib
 import os
 import sys
 import warnings
 from dataclasses import dataclass, field
 from pathlib import Path
+
+from calque.base.text import nearest
 
 MOST_DEVICES = 256  # logical devices; each that is used has threads of its own
 MOST_THREADS = 256  # threads of a device
@@ -146,7 +147,7 @@ def _misspelt() -> None:
     """Report variables that look like one of ours and are none."""
     for name in os.environ:
         if name.startswith("CALQUE_") and name not in VARIABLES:
-            for meant in difflib.get_close_matches(name, VARIABLES, 1, 0.85):
+            if meant := nearest(name, VARIABLES, 0.85):
                 _report(name, f"the name of a setting (is {meant} meant?)", os.environ[name], "it is not used")
 
 

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import difflib
 import reprlib
+from collections.abc import Iterable
 from typing import Any
+
+LONGEST = 200  # characters of a name in a message
 
 
 class _Repr(reprlib.Repr):
@@ -92,6 +96,21 @@ def clipped(text: str, most: int = 80, one_line: bool = True) -> str:
         return text
     head = (most - 3) // 2
     return f"{text[:head]}...{text[len(text) - (most - 3 - head):]}"
+
+
+def no_attribute(module: str, name: str) -> AttributeError:
+    """Python's error about a name that a module does not have, however long the name is."""
+    return AttributeError(f"module {module!r} has no attribute {clipped(name, LONGEST)!r}", name=name)
+
+
+def nearest(name: str, known: Iterable[str], alike: float) -> str:
+    """The known name that is most like this one, "" if none is: nor to a text too long for a name, for which the search would take long.
+
+    >>> nearest("relo", ["relu", "sigmoid"], 0.6)
+    'relu'
+    """
+    found = difflib.get_close_matches(name, [k for k in known if len(k) <= LONGEST], 1, alike) if len(name) <= LONGEST else []
+    return found[0] if found else ""
 
 
 def human(nbytes: int) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import functools
 import sys
 import threading
@@ -11,6 +10,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from calque.base.text import LONGEST, clipped, nearest
 from calque.compat.finder import VERSIONS
 
 FILE = Path(__file__).with_name("pytorch_names.txt")
@@ -108,28 +108,28 @@ def instead_of(name: str, known: Any = ()) -> str:
     fits = [beginning for beginning in INSTEAD if name.startswith(beginning)]
     if fits:
         return INSTEAD[max(fits, key=len)]
-    near = difflib.get_close_matches(name.rpartition(".")[2], known, 1, 0.75)
+    near = nearest(name.rpartition(".")[2], known, 0.75)
     if near:
-        return f"{name.rpartition('.')[0]}.{near[0]} is there"
+        return f"{name.rpartition('.')[0]}.{near} is there"
     return "docs/missing-names.md lists what is missing; write it with the functions that are there"
 
 
 def text_of(module: str, name: str, known: Any = ()) -> str:
     """The message about a missing name of a module or class."""
-    whole = f"{module}.{name}"
+    whole = f"{module}.{clipped(name, LONGEST)}"
     if pytorch_has(module, name) or name.startswith("_"):
         whose = "a private name of PyTorch's" if name.startswith("_") else f"one that PyTorch {VERSION} has and Calque has not"
         return f"[{whole}] expected a name that Calque has, got {whose}; {instead_of(whole, known)}"
     if not whole.startswith("torch."):
         return f"[{whole}] expected a name that Calque has, got another; dir({module}) lists those that are there"
-    near = difflib.get_close_matches(name, known, 1, 0.6)
-    hint = f"is {module}.{near[0]} meant?" if near else f"dir({module}) lists those that are there"
+    near = nearest(name, known, 0.6)
+    hint = f"is {module}.{near} meant?" if near else f"dir({module}) lists those that are there"
     return f"[{whole}] expected a name of PyTorch or Calque, got one that neither has; {hint}"
 
 
 def refusal(module: str, name: str, known: Any) -> AttributeError:
     """The error about a name that a module has not; it goes on the list."""
-    place = note(f"{module}.{name}")
+    place = note(f"{module}.{clipped(name, LONGEST)}")
     return AttributeError(f"{text_of(module, name, known)} (asked for at {place})", name=name)
 
 

@@ -212,7 +212,8 @@ def size_of(dataset: Any) -> int:
     try:
         return len(dataset)
     except (TypeError, NotImplementedError) as error:
-        if hasattr(type(dataset), "__len__") and isinstance(error, TypeError):
+        inside = error.__traceback__ is not None and error.__traceback__.tb_next is not None  # of a `__len__` written in Python, whose error it is
+        if inside and hasattr(type(dataset), "__len__") and isinstance(error, TypeError):
             raise
         raise TypeError(f"[{name}] expected a dataset with __len__, got {name} without; define it, or pass sampler=") from error
     except ValueError as error:

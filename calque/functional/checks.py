@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from calque.base import dtypes as dt
-from calque.base.errors import ArgumentError, DTypeError, OutOfRangeError
+from calque.base.errors import ArgumentError, DTypeError, OutOfRangeError, ShapeError
 from calque.functional.common import cast, prim
 from calque.run.capture import known_values as values_now
 from calque.run.recorder import add_check, local
@@ -159,7 +159,12 @@ def _record_check(op: str, index: Tensor, size: int, low: int) -> None:
 
 
 def require_pivots(op: str, pivots: Any, rows: int, signed: bool = False) -> Any:
-    """The values of pivots, which count rows from 1 (`signed`: or from -1 down); raises for others."""
+    """The values of pivots, at most one per row, which count rows from 1 (`signed`: or from -1 down); raises for others."""
+    if not 0 < pivots.ndim or pivots.shape[-1] > rows:
+        raise ShapeError(
+            f"[{op}] number of pivots per batch should be same as the dimension of the matrix: expected at most {rows}, got shape {pivots.shape}; "
+            "pass those that the factorisation gave"
+        )
     size = np.abs(pivots) if signed else pivots
     wrong = (size < 1) | (size > rows)
     if wrong.any():

@@ -123,7 +123,10 @@ def to_array(data: Any, dtype: dt.DType | None = None) -> tuple[np.ndarray[Any, 
         elif (
             not isinstance(data, (list, tuple, bool, int, float, complex)) and hasattr(data, "__len__") and not hasattr(data, "__array__")
         ):
-            data = list(data)
+            try:
+                data = list(data)
+            except TypeError:  # it has a length, and nothing to walk through
+                raise _refuse(data, None) from None
         try:
             array = np.array(data)
             if array.dtype.kind in "uf" and _leaf(data).__class__ is int and array.size and array.max() >= 2**63:

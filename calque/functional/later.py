@@ -7,6 +7,7 @@ from importlib import import_module
 from types import FunctionType
 from typing import Any
 
+from calque.base.text import no_attribute
 from calque.functional.blame import public
 from calque.tensor import Tensor
 
@@ -57,7 +58,7 @@ def resolver(space: dict[str, Any], modules: Mapping[str, str]) -> Callable[[str
 
     def find(name: str) -> Any:
         if name not in home:
-            raise AttributeError(f"module {place!r} has no attribute {name!r}")
+            raise no_attribute(place, name)
         module, own = home[name]
         found = getattr(import_module(module), own)
         if isinstance(found, FunctionType):

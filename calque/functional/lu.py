@@ -289,7 +289,12 @@ def linalg_lu_solve(LU: Tensor, pivots: Tensor, B: Tensor, *, left: bool = True,
     tensor([[0.5000],
             [0.2500]])
     """
-    _matrix("lu_solve", LU, square=True)
+    n = _matrix("lu_solve", LU, square=True)._layout.shape[-1]
+    if pivots._layout.shape[-1:] != (n,):
+        raise ShapeError(
+            f"[lu_solve] number of pivots per batch should be same as the dimension of the matrix: expected shape (*, {n}), got "
+            f"{tuple(pivots._layout.shape)}; pass those that lu_factor gave"
+        )
     if not left:
         return _h(linalg_lu_solve(LU, pivots, _h(B), adjoint=not adjoint))
     permutation, low, up = lu_unpack(LU, pivots)

@@ -75,6 +75,11 @@ def _fans(t: Tensor) -> tuple[int, int]:
     return shape[1] * field, shape[0] * field
 
 
+def _spread(t: Tensor, variance: float) -> float:
+    """The square root of `variance` / (fan_in + fan_out); of a tensor without values any number will do."""
+    return math.sqrt(variance / max(sum(_fans(t)), 1))
+
+
 def _fan(t: Tensor, mode: str) -> int:
     if mode.lower() not in ("fan_in", "fan_out"):
         raise ArgumentError(f"[init] Mode {mode} not supported, please use one of ['fan_in', 'fan_out']")
@@ -152,13 +157,13 @@ def dirac_(tensor: Tensor, groups: int = 1) -> Tensor:
 
 def xavier_uniform_(tensor: Tensor, gain: float = 1.0, generator: Any = None) -> Tensor:
     """Uniform with variance 2 gain^2 / (fan_in + fan_out)."""
-    bound = gain * math.sqrt(6.0 / sum(_fans(tensor)))
+    bound = gain * _spread(tensor, 6.0)
     return uniform_(tensor, -bound, bound, generator)
 
 
 def xavier_normal_(tensor: Tensor, gain: float = 1.0, generator: Any = None) -> Tensor:
     """Normal with variance 2 gain^2 / (fan_in + fan_out)."""
-    return normal_(tensor, 0.0, gain * math.sqrt(2.0 / sum(_fans(tensor))), generator)
+    return normal_(tensor, 0.0, gain * _spread(tensor, 2.0), generator)
 
 
 def _empty_warning(tensor: Tensor) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections import OrderedDict, namedtuple
 from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass, field
@@ -14,7 +13,7 @@ import numpy as np
 from calque.autograd.modes import no_grad
 from calque.base.dtypes import from_numpy_dtype
 from calque.base.errors import DTypeError, StateDictError, how_to_pass
-from calque.base.text import shown, type_name
+from calque.base.text import LONGEST, clipped, nearest, shown, type_name
 from calque.functional.common import is_tensor
 from calque.nn.parameter import Parameter, is_lazy
 from calque.run.capture import Changes
@@ -239,8 +238,8 @@ def _put(owner: Any, name: str, current: Any, value: Any, assign: bool) -> None:
 def _quoted(names: list[str], others: list[str]) -> str:
     parts = []
     for name in names:
-        near = difflib.get_close_matches(name, others, n=1, cutoff=0.6)
-        parts.append(f'"{name}"' + (f" (near: {near[0]!r})" if near else ""))
+        near = nearest(name, others, 0.6)
+        parts.append(f'"{clipped(name, LONGEST)}"' + (f" (near: {near!r})" if near else ""))
     return ", ".join(parts)
 
 

@@ -3,6 +3,7 @@
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from calque.base.text import no_attribute
 from calque.functional.blame import publish
 from calque.optim import lr_scheduler, swa_utils
 from calque.optim.adam import Adam, AdamW
@@ -40,7 +41,7 @@ __all__ = [
 
 def __getattr__(name: str) -> object:
     if name not in _ON_FIRST_USE:
-        raise AttributeError(f"module 'calque.optim' has no attribute {name!r}")
+        raise no_attribute("calque.optim", name)
     module = import_module(f"calque.optim.{_ON_FIRST_USE[name]}")
     publish(module)
     globals()[name] = found = getattr(module, name)

@@ -21,7 +21,7 @@ from calque.autograd.assign import assign
 from calque.autograd.modes import enable_grad, no_grad
 from calque.base import dtypes as dt
 from calque.base.errors import ArgumentError, DTypeError, StateDictError, how_to_pass
-from calque.base.text import described, function_name, shown, type_name
+from calque.base.text import LONGEST, clipped, described, function_name, shown, type_name
 from calque.functional.common import is_tensor
 from calque.nn.traps import Departures, look_for_departed
 from calque.optim.parts import update
@@ -183,7 +183,7 @@ class Optimizer:
     def __getattr__(self, name: str) -> Any:
         """Hooks of a subclass that wraps another optimizer and never calls `__init__`."""
         if not name.startswith("_optimizer_") or not name.endswith("_hooks"):
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {clipped(name, LONGEST)!r}")
         self._reset_hooks()
         return self.__dict__[name]
 
@@ -313,7 +313,7 @@ class Optimizer:
             return self._given.pop(0)
         return numbers(lambda: self.step_numbers(group, parameters), bool(parameters))
 
-    def count_step(self, parameter: Any) -> int:
+    def count_step(self, parameter: Tensor) -> int:
         """Count a step of a parameter, and say which it is."""
         state = self.state[parameter]
         state["step"] = count = state.get("step", 0) + 1

@@ -11,6 +11,8 @@ import pytest
 
 import calque
 from calque import nn
+from calque.base import text
+from calque.compat import missing
 from calque.functional import blame
 from tests.fuzz.arguments import CLASSES, TARGETS, Call, finding, leak
 
@@ -179,6 +181,13 @@ WRONG = [
     (lambda: calque.optim.SGD([{"a": ONE}], lr=0.1), "[SGD] expected a group with 'params', got the keys ['a']; add the Tensors"),
     (lambda: polynomial(-(1 << 63)), "[PolynomialLR] expected a power that leaves the rate finite, got -9223372036854775808"),
     (lambda: calque.optim.swa_utils.AveragedModel(3), "[AveragedModel] expected a Module as model, got int"),
+    (lambda: calque.optim.SGD([ONE], lr=0.1).count_step([1]), "[count_step] expected a Tensor, got list as 'parameter'"),
+    (lambda: calque.asarray(np.dtype("int8")), "[tensor] expected a number at index (), got numpy.Int8DType dtype('int8')"),
+    (lambda: calque.linalg.lu_solve(calque.eye(3), calque.ones(4).int(), calque.ones(3, 1)), "[lu_solve] number of pivots per batch should be same"),
+    (lambda: calque.lu_unpack(calque.eye(3), calque.ones(4).int()), "[lu_unpack] number of pivots per batch should be same as the dimension of"),
+    (lambda: calque.linalg.ldl_solve(calque.eye(3), calque.ones(4).int(), calque.ones(3, 1)), "[ldl_solve] number of pivots per batch should be"),
+    (lambda: calque.utils.data.RandomSampler(np.array(-1)), "[ndarray] expected a dataset with __len__, got ndarray without; define"),
+    (lambda: nn.TransformerEncoder(nn.TransformerEncoderLayer(4, 1, 4), 1, norm=7)(calque.ones(2, 4)), "[TransformerEncoder] expected a function or None, got int 7 as 'norm'"),
 ]  # fmt: skip
 
 
@@ -187,6 +196,45 @@ def test_what_the_fuzzer_found(call: Any, text: str) -> None:
     with pytest.raises((TypeError, ValueError, AttributeError, MemoryError)) as caught:
         call()
     assert text in str(caught.value)
+
+
+@pytest.mark.parametrize("cell", [nn.GRUCell, nn.LSTMCell, nn.RNNCell])
+def test_a_cell_without_a_state_works(cell: Any) -> None:
+    """As in PyTorch; its gates were looked for in pieces that there are none of."""
+    found = cell(2, 0)(calque.ones(3, 2))
+    assert (found[0] if isinstance(found, tuple) else found).shape == (3, 0)
+
+
+@pytest.mark.parametrize("fill", [nn.init.xavier_uniform_, nn.init.xavier_normal_])
+def test_nothing_to_initialise_is_initialised(fill: Any) -> None:
+    """0 of 0 is no reason to divide by it."""
+    assert fill(calque.ones(0, 0)).shape == (0, 0)
+
+
+NOWHERE = [calque, nn, F, nn.utils, nn.init, calque.optim, calque.autograd, calque.linalg, calque.fft, nn.Linear(1, 1), calque.optim.SGD([ONE], lr=0.1)]
+
+
+@pytest.mark.parametrize("owner", NOWHERE, ids=lambda o: getattr(o, "__name__", type(o).__name__))
+def test_a_long_name_is_said_shortly(owner: Any) -> None:
+    with pytest.raises(AttributeError) as caught:
+        getattr(owner, "x" * 10_000)
+    assert len(str(caught.value)) < 400 or "__getattr__" not in dir(owner)
+
+
+def test_no_like_name_is_looked_for_where_the_text_is_no_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The search takes a time that grows with its square."""
+    def asked(name: str, known: list[str], *_: Any) -> list[str]:
+        assert len(name) < 1000 and all(len(k) < 1000 for k in known)
+        return []
+
+    monkeypatch.setattr(text.difflib, "get_close_matches", asked)
+    assert text.nearest("x" * 10_000, ["y" * 9_999], 0.6) == ""
+    with pytest.raises(AttributeError) as caught:
+        raise missing.refusal("torch", "x" * 10_000, dir(calque))
+    assert len(str(caught.value)) < 800
+    with pytest.raises(RuntimeError) as refused:
+        nn.Linear(1, 1).load_state_dict({"y" * 10_000: ONE})
+    assert len(str(refused.value)) < 800
 
 
 def test_what_has_no_bags_and_no_dims_works() -> None:

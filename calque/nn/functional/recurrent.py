@@ -26,8 +26,7 @@ Step = Callable[[Tensor, State], State]
 
 def lstm_gates(z: Tensor, c: Tensor) -> tuple[Tensor, ...]:
     """(h, c, i, f, g, o, tanh c) of the summed inputs of the four gates (N, 4 H)."""
-    size = z._layout.shape[1] // 4
-    parts = T.split(z, size, 1)
+    parts = T.chunk(z, 4, 1)
     i, f, g, o = T.sigmoid(parts[0]), T.sigmoid(parts[1]), T.tanh(parts[2]), T.sigmoid(parts[3])
     c = f * c + i * g
     squashed = T.tanh(c)
@@ -101,11 +100,10 @@ def lstm_scan(projected: Tensor, h: Tensor, c: Tensor, weight: Tensor) -> tuple[
 
 def gru_step(projected: Tensor, h: Tensor, weight: Tensor, bias: Any) -> Tensor:
     """Next state of a GRU from the input's share (N, 3 H) of the gates."""
-    size = h._layout.shape[1]
     own = record(MATMUL, (h, T.t(weight)))
     if bias is not None:
         own = own + bias
-    a, b = T.split(projected, size, 1), T.split(own, size, 1)
+    a, b = T.chunk(projected, 3, 1), T.chunk(own, 3, 1)
     r, z = T.sigmoid(a[0] + b[0]), T.sigmoid(a[1] + b[1])
     n = T.tanh(a[2] + r * b[2])
     return n + z * (h - n)
