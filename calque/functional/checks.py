@@ -158,13 +158,18 @@ def _record_check(op: str, index: Tensor, size: int, low: int) -> None:
     add_check(slot_of(local.state.trace, found), error)
 
 
+def require_pivot_count(op: str, shape: tuple[int, ...], rows: int, exactly: bool = True) -> None:
+    """Raise unless there is one pivot (`exactly`: else at most one) for each row."""
+    if not shape or (shape[-1] != rows if exactly else shape[-1] > rows):
+        raise ShapeError(
+            f"[{op}] number of pivots per batch should be same as the dimension of the matrix: expected {rows} in the last dim, got shape "
+            f"{tuple(shape)}; pass those that the factorisation gave"
+        )
+
+
 def require_pivots(op: str, pivots: Any, rows: int, signed: bool = False) -> Any:
     """The values of pivots, at most one per row, which count rows from 1 (`signed`: or from -1 down); raises for others."""
-    if not 0 < pivots.ndim or pivots.shape[-1] > rows:
-        raise ShapeError(
-            f"[{op}] number of pivots per batch should be same as the dimension of the matrix: expected at most {rows}, got shape {pivots.shape}; "
-            "pass those that the factorisation gave"
-        )
+    require_pivot_count(op, pivots.shape, rows, False)
     size = np.abs(pivots) if signed else pivots
     wrong = (size < 1) | (size > rows)
     if wrong.any():

@@ -111,6 +111,14 @@ def _refuse(data: Any, array: np.ndarray[Any, Any] | None) -> Exception:
     return DTypeError(text + "convert it to numbers first")
 
 
+def _walked(data: Any) -> list[Any]:
+    """What is in something that has a length."""
+    try:
+        return list(data)
+    except TypeError:  # and nothing to walk through: a dtype of NumPy's
+        raise _refuse(data, None) from None
+
+
 def to_array(data: Any, dtype: dt.DType | None = None) -> tuple[np.ndarray[Any, Any], dt.DType]:
     """Values and the dtype PyTorch would infer for them; `dtype` is the one they will have, if that is known."""
     if isinstance(data, (np.ndarray, np.generic)):
@@ -123,10 +131,7 @@ def to_array(data: Any, dtype: dt.DType | None = None) -> tuple[np.ndarray[Any, 
         elif (
             not isinstance(data, (list, tuple, bool, int, float, complex)) and hasattr(data, "__len__") and not hasattr(data, "__array__")
         ):
-            try:
-                data = list(data)
-            except TypeError:  # it has a length, and nothing to walk through
-                raise _refuse(data, None) from None
+            data = _walked(data)
         try:
             array = np.array(data)
             if array.dtype.kind in "uf" and _leaf(data).__class__ is int and array.size and array.max() >= 2**63:

@@ -12,7 +12,7 @@ from calque.base import dtypes as dt
 from calque.base.device import META
 from calque.base.errors import ArgumentError, LinAlgError, ShapeError
 from calque.base.shapes import broadcast_shapes
-from calque.functional.checks import require_pivots
+from calque.functional.checks import require_pivot_count, require_pivots
 from calque.functional.common import method
 from calque.functional.creation import eye, zeros
 from calque.functional.decompositions import (
@@ -289,12 +289,7 @@ def linalg_lu_solve(LU: Tensor, pivots: Tensor, B: Tensor, *, left: bool = True,
     tensor([[0.5000],
             [0.2500]])
     """
-    n = _matrix("lu_solve", LU, square=True)._layout.shape[-1]
-    if pivots._layout.shape[-1:] != (n,):
-        raise ShapeError(
-            f"[lu_solve] number of pivots per batch should be same as the dimension of the matrix: expected shape (*, {n}), got "
-            f"{tuple(pivots._layout.shape)}; pass those that lu_factor gave"
-        )
+    require_pivot_count("lu_solve", pivots._layout.shape, _matrix("lu_solve", LU, square=True)._layout.shape[-1])
     if not left:
         return _h(linalg_lu_solve(LU, pivots, _h(B), adjoint=not adjoint))
     permutation, low, up = lu_unpack(LU, pivots)

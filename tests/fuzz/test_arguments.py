@@ -107,6 +107,10 @@ def closed_form(t_max: int) -> None:
         calque.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=t_max).step(3)
 
 
+def encoder(norm: Any) -> Any:
+    return nn.TransformerEncoder(nn.TransformerEncoderLayer(4, 1, 4), 1, norm=norm)
+
+
 def polynomial(power: float) -> None:
     optimizer = calque.optim.SGD([calque.ones(2)], lr=1.0)
     schedule = calque.optim.lr_scheduler.PolynomialLR(optimizer, power=power)
@@ -187,7 +191,7 @@ WRONG = [
     (lambda: calque.lu_unpack(calque.eye(3), calque.ones(4).int()), "[lu_unpack] number of pivots per batch should be same as the dimension of"),
     (lambda: calque.linalg.ldl_solve(calque.eye(3), calque.ones(4).int(), calque.ones(3, 1)), "[ldl_solve] number of pivots per batch should be"),
     (lambda: calque.utils.data.RandomSampler(np.array(-1)), "[ndarray] expected a dataset with __len__, got ndarray without; define"),
-    (lambda: nn.TransformerEncoder(nn.TransformerEncoderLayer(4, 1, 4), 1, norm=7)(calque.ones(2, 4)), "[TransformerEncoder] expected a function or None, got int 7 as 'norm'"),
+    (lambda: encoder(norm=7)(calque.ones(2, 4)), "[TransformerEncoder] expected a function or None, got int 7 as 'norm'"),
 ]  # fmt: skip
 
 
@@ -211,14 +215,14 @@ def test_nothing_to_initialise_is_initialised(fill: Any) -> None:
     assert fill(calque.ones(0, 0)).shape == (0, 0)
 
 
-NOWHERE = [calque, nn, F, nn.utils, nn.init, calque.optim, calque.autograd, calque.linalg, calque.fft, nn.Linear(1, 1), calque.optim.SGD([ONE], lr=0.1)]
+NOWHERE = [calque, nn, F, nn.utils, calque.optim, calque.autograd, nn.Linear(1, 1), LBFGS()]
 
 
 @pytest.mark.parametrize("owner", NOWHERE, ids=lambda o: getattr(o, "__name__", type(o).__name__))
 def test_a_long_name_is_said_shortly(owner: Any) -> None:
     with pytest.raises(AttributeError) as caught:
         getattr(owner, "x" * 10_000)
-    assert len(str(caught.value)) < 400 or "__getattr__" not in dir(owner)
+    assert len(str(caught.value)) < 400
 
 
 def test_no_like_name_is_looked_for_where_the_text_is_no_name(monkeypatch: pytest.MonkeyPatch) -> None:

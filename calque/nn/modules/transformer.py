@@ -131,7 +131,10 @@ class TransformerDecoderLayer(_Layer):
 class TransformerEncoder(Module):
     """`num_layers` copies of an encoder layer."""
 
-    def __init__(self, encoder_layer: Module, num_layers: int, norm: Callable[[Tensor], Tensor] | None = None, enable_nested_tensor: bool = True, mask_check: bool = True) -> None:
+    def __init__(
+        self, encoder_layer: Module, num_layers: int, norm: Callable[[Tensor], Tensor] | None = None, enable_nested_tensor: bool = True,
+        mask_check: bool = True,
+    ) -> None:  # fmt: skip
         super().__init__()
         self.layers = ModuleList([copy.deepcopy(encoder_layer) for _ in range(num_layers)])
         self.num_layers, self.norm = num_layers, norm
