@@ -491,7 +491,7 @@ def accumulate_grad(leaf: Tensor, gradient: Tensor) -> None:
                 total = record(get("copy"), (total,))
             recorder.write(held._storage, held._layout, total._storage)  # in place: every alias of .grad sees it
     elif grad_mode and gradient._requires_grad:
-        leaf._grad = gradient
+        leaf._grad = Engine.functional.clone(gradient)  # the same value may be another leaf's, and writes to this one are nobody else's
     elif not leaf._layout.upright and fills(tuple(leaf._layout.shape), leaf._layout.strides):
         leaf._grad = in_order(gradient, leaf._layout)
     elif not gradient._layout.dense or gradient._layout is not gradient._storage.layout:

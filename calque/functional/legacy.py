@@ -8,6 +8,7 @@ import numpy as np
 
 from calque.base import dtypes as dt
 from calque.base.errors import DTypeError
+from calque.base.shapes import Size
 from calque.base.text import described
 from calque.functional.common import cast, is_tensor
 from calque.functional.creation import empty, from_numpy, tensor
@@ -28,11 +29,13 @@ class LegacyType(type):
         return isinstance(value, Tensor) and value._layout.dtype is cls.dtype
 
     def __call__(cls, *arguments: Any, device: Any = None) -> Tensor:
-        """Sizes make an uninitialised tensor; a list or an array its values; a tensor of this type shares memory."""
+        """Sizes, or one `Size`, make an uninitialised tensor; a list or an array its values; a tensor of this type shares memory."""
+        if len(arguments) == 1 and isinstance(arguments[0], Size):  # a tuple of the same numbers would be values
+            return empty(tuple(arguments[0]), dtype=cls.dtype, device=device)
         if not arguments:
             return empty(0, dtype=cls.dtype, device=device)
-        if all(isinstance(a, int) and not isinstance(a, bool) for a in arguments):
-            return empty(arguments, dtype=cls.dtype, device=device)
+        if all(isinstance(a, int | np.integer) and not isinstance(a, bool) for a in arguments):
+            return empty(tuple(map(int, arguments)), dtype=cls.dtype, device=device)
         if len(arguments) > 1:
             raise DTypeError(f"[{cls.__name__}] expected sizes, or one list, array or tensor, got {len(arguments)} arguments")
         data = arguments[0]
@@ -61,7 +64,7 @@ IntTensor, LongTensor = _make("Int", dt.int32), _make("Long", dt.int64)
 
 def _construct(cls: type, *arguments: Any, device: Any = None) -> Any:
     """`Tensor(2, 3)`, `Tensor([1, 2])`: the old constructor of the default floating type."""
-    made = _make("Tensor", dt.get_default_dtype())(*arguments, device=device)
+    made = _make("", dt.get_default_dtype())(*arguments, device=device)
     return wrap(made._storage, made._layout, cls)
 
 

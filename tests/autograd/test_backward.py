@@ -519,3 +519,16 @@ def test_a_leaf_that_has_become_smaller_since_it_got_a_gradient() -> None:
     x.data = calque.ones(1, 3)
     (x * 3).sum().backward()
     assert x.grad.tolist() == [[5.0] * 3] * 2
+
+
+def test_leaves_have_gradients_of_their_own_that_can_be_differentiated() -> None:
+    """With create_graph=True the gradient of a sum is one value for both of its operands; a write to one of them is not seen in the other."""
+    x, y = calque.tensor([1.0, 2.0], requires_grad=True), calque.tensor([3.0, 4.0], requires_grad=True)
+    ((x + y) ** 2).sum().backward(create_graph=True)
+    assert x.grad is not None and y.grad is not None
+    x.grad.detach().zero_()
+    assert x.grad.tolist() == [0, 0] and y.grad.tolist() == [8, 12]
+    (again,) = calque.autograd.grad(y.grad.sum(), [x])
+    assert again.tolist() == [2, 2]
+    y.grad.detach_()
+    assert not y.grad.requires_grad

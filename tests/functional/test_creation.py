@@ -169,3 +169,12 @@ def test_the_tensor_class_makes_tensors() -> None:
     made = Marked([1.0, 2.0]).requires_grad_()
     (made * made).sum().backward()
     assert type(made) is Marked and made.grad.tolist() == [2.0, 4.0]
+
+
+def test_old_constructors_take_a_size() -> None:
+    like = calque.zeros(3, 2)
+    assert calque.Tensor(like.size()).shape == (3, 2) and calque.LongTensor(like.shape).dtype is calque.int64
+    assert calque.FloatTensor(calque.Size([])).shape == () and calque.FloatTensor(np.int64(2), 3).shape == (2, 3)
+    assert calque.FloatTensor((3, 2)).tolist() == [3, 2] and calque.FloatTensor(like.size(0), 2).shape == (3, 2)
+    with pytest.raises(DTypeError, match=r"^\[Tensor\]"):
+        calque.Tensor(2.5)
