@@ -21,7 +21,7 @@ from calque.functional.placing import beside_input, host_values
 from calque.functional.precision import full_precision
 from calque.functional.reductions import numpy_names, require_elements, take_chosen
 from calque.functional.results import CummaxResult, CumminResult, MedianResult, ModeResult, NanMedianResult
-from calque.functional.sorting import order_along, ranked
+from calque.functional.sorting import order_along, ranked, sortable
 from calque.functional.ternary import lerp
 from calque.functional.views import detach, reshape
 from calque.functional.windows import narrow, select
@@ -79,41 +79,29 @@ def logcumsumexp(input: Tensor, dim: int) -> Tensor:
     return x if extent > 1 else linked(prim("copy", x), x)  # its second gradient is zero there, as elsewhere it would be
 
 
-@beside_input
 def _running_extreme(name: str, kind: Any, x: Tensor, dim: int) -> Any:
+    require_real(name, x)
     d = normalize_dim(dim, x._layout.ndim, name)
-    if not x._layout.ndim:
-        return kind(prim("copy", x), prim("full", (0, dt.int64), ()))
-    if not x._layout.numel:
-        return kind(prim("copy", x), prim("full", (0, dt.int64), tuple(x._layout.shape)))
-    chosen = host_values(tuple(x._layout.shape), dt.int64, lambda: _extreme_so_far(name, read(x, name), d))
-    return kind(*take_chosen(x, chosen, d, True))
-
-
-def _extreme_so_far(name: str, array: np.ndarray[Any, Any], d: int) -> np.ndarray[Any, Any]:
-    """Index along dim d of the extreme of the elements up to each; the last of several, NaN before all."""
-    function = np.maximum if name == "cummax" else np.minimum
-    best = function.accumulate(array, axis=d)
-    shape = [1] * array.ndim
-    shape[d] = -1
-    positions = np.arange(array.shape[d]).reshape(shape)
-    # An element is the extreme so far if it equals it; behind a NaN no number does.
-    return np.maximum.accumulate(np.where((array == best) | (array != array), positions, 0), axis=d)
+    return kind(*take_chosen(x, prim(f"cumarg{name[3:]}", sortable(x), d), d, True))
 
 
 @method()
 @numpy_names
 def cummax(input: Tensor, dim: int) -> Any:
-    """Running maximum along `dim` and where it is: (*) -> (values (*), indices (*) int64). Reads the values."""
-    require_real("cummax", input)
+    """Running maximum along `dim` and where it is: (*) -> (values (*), indices (*) int64).
+    Of equal elements the last, and NaN before all.
+
+    >>> import calque
+    >>> calque.cummax(calque.tensor([1.0, 3.0, 2.0]), 0).values
+    tensor([1., 3., 3.])
+    """
     return _running_extreme("cummax", CummaxResult, input, dim)
 
 
 @method()
 @numpy_names
 def cummin(input: Tensor, dim: int) -> Any:
-    """Running minimum along `dim` and where it is: (*) -> (values (*), indices (*) int64). Reads the values."""
-    require_real("cummin", input)
+    """Running minimum along `dim` and where it is: (*) -> (values (*), indices (*) int64). As `cummax`."""
     return _running_extreme("cummin", CumminResult, input, dim)
 
 

@@ -35,16 +35,17 @@ Array = np.ndarray[Any, Any]
 def order_along(op: str, x: Tensor, dim: int, descending: bool = False) -> tuple[Tensor, int]:
     """(stable sorting permutation along dim, the dim as a non-negative number)."""
     d = normalize_dim(dim, x._layout.ndim, op)
-    return prim("argsort", _keys(x), d, bool(descending)), d
+    return prim("argsort", sortable(x), d, bool(descending)), d
 
 
-def _keys(x: Tensor) -> Tensor:
+def sortable(x: Tensor) -> Tensor:
+    """The values alone, as numbers with an order."""
     return (cast(x, dt.uint8) if x._layout.dtype is dt.bool_ else x).detach()  # type: ignore[attr-defined, no-any-return]
 
 
 def ranked(x: Tensor, d: int, start: int, stop: int, descending: bool = False) -> Tensor:
     """Positions along dim d of the elements of ranks start..stop, in order and without sorting the others; a 0-d x has one element."""
-    return prim("ranked", _keys(x), d, start, stop, descending) if x._layout.ndim else prim("argsort", _keys(x), d, descending)
+    return prim("ranked", sortable(x), d, start, stop, descending) if x._layout.ndim else prim("argsort", sortable(x), d, descending)
 
 
 @method()

@@ -157,8 +157,14 @@ class Facts:
         if kind == "reduce":
             shape = self.nodes[node.inputs[0]].shape
             return Class.MAP if all(shape[d] == 1 for d in node.attr("dims")) else Class.REDUCE
-        native = node.dtype in (float32, float64) or (node.dtype is bfloat16 and op.narrow)  # where legalization left it
-        return Class.CONTRACT if op.routine is not None and native and node.shape else Class.HOST
+        if op.routine is None or not node.shape:
+            return Class.HOST
+        dtype = self.routine_dtype(node)
+        return Class.CONTRACT if dtype in (float32, float64) or (dtype is bfloat16 and op.narrow) else Class.HOST  # where legalization left it
+
+    def routine_dtype(self, node: Node) -> DType:
+        """What a routine computes with: positions that it finds are integers in any case."""
+        return self.nodes[node.inputs[0]].dtype
 
     def _pinned(self) -> list[bool]:
         """Views whose reader needs a dense value of their own."""

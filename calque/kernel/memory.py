@@ -425,7 +425,8 @@ class Planner:
             if entry.parts and isinstance(spec, AttentionSpec):
                 spec = replace(spec, joint=self.nodes[entry.writes[0]].shape[-1])
             operands = (*[self.buffer(s) for s in call.sources], *outputs)
-            return Contract(call.kind, n.dtype, operands, (*call.offsets, *starts), spec, -1, call.dynamic, tuple([m for m, _ in members]))
+            nodes, dtype = tuple([member for member, _ in members]), self.facts.routine_dtype(n)
+            return Contract(call.kind, dtype, operands, (*call.offsets, *starts), spec, -1, call.dynamic, nodes)
         out = self.buffer(node)
         scalars = []
         values: list[int] = []

@@ -47,9 +47,9 @@ class Loop:
 
 @dataclass(frozen=True, slots=True)
 class Contract:
-    """Launch of a library contraction: kind (the name of the primitive), `operands` buffer ids (as many inputs as `spec` has views,
-    then the outputs, -1 for one that nobody needs), `offsets` element offsets added to the operand addresses, `spec` the
-    backend-neutral parameters."""
+    """Launch of a library contraction: kind (the name of the primitive), `dtype` of what it computes with, `operands` buffer ids (as
+    many inputs as `spec` has views, then the outputs, -1 for one that nobody needs), `offsets` element offsets added to the operand
+    addresses, `spec` the backend-neutral parameters."""
 
     kind: str
     dtype: DType

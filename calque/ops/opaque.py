@@ -118,6 +118,19 @@ def _running(function: Any) -> Any:
     return call
 
 
+def _running_place(function: Any) -> Any:
+    def call(x: Array, dim: int) -> Array:
+        x = widen(x)
+        if not x.size or x.ndim == 0:
+            return np.zeros(x.shape, np.int64)
+        best = function.accumulate(x, axis=dim)
+        positions = np.arange(x.shape[dim]).reshape([-1 if d == dim else 1 for d in range(x.ndim)])
+        # An element is the extreme so far if it equals it; behind a NaN no number does.
+        return np.asarray(np.maximum.accumulate(np.where((x == best) | (x != x), positions, 0), axis=dim), np.int64)
+
+    return call
+
+
 def _reverse_cumsum(F: Any, g: Any, c: Any) -> Any:
     if not c.shape(0):
         return g
@@ -231,3 +244,21 @@ register(
         routine=Routine(routines.scan, routines.scan_flops),
     )
 )
+for _name, _function, _doc in (("cumargmax", np.maximum, "largest"), ("cumargmin", np.minimum, "smallest")):
+    register(
+        OpDef(
+            _name,
+            "opaque",
+            f"Positions of the {_doc} elements so far along dim, the last of several; NaN comes before all.",
+            attrs=("dim",),
+            shape=_along(_name),
+            dtype=_positions_dtype,
+            batch=along,
+            ref=_running_place(_function),
+            samples=tuple(Sample(s.shapes, s.attrs, differentiable=False) for s in _SCANS),
+            dtypes=("float32", "float64", "int64", "uint8", "bfloat16"),
+            stored="unsigned",
+            ordering=True,
+            routine=Routine(routines.scan, routines.scan_flops),
+        )
+    )

@@ -309,7 +309,7 @@ class DualFrame(Frame):
 # Reads that only look, or make positions and counts, which do not move. With any other a function of the library would lose a tangent.
 _LOOKS = frozenset([
     "item", "tolist", "numpy", "bool", "index", "print", "save", "pickle", "data_ptr", "wait_to_read", "order", "searchsorted", "bincount", "unique",
-    "unique_consecutive", "isin", "histc", "histogram", "histogramdd", "mode", "cummax", "cummin", "nonzero", "masked_select", "masked_scatter",
+    "unique_consecutive", "isin", "histc", "histogram", "histogramdd", "mode", "nonzero", "masked_select", "masked_scatter",
     "one_hot", "multinomial", "detect_anomaly", "unravel_index", "istft",
 ])  # fmt: skip
 

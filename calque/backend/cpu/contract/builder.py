@@ -197,6 +197,11 @@ class Builder:
         self.emit(f"call void @llvm.masked.store.{self._suffix}.p0({self.vector} {value}, ptr {pointer}, i32 "
                   f"{self.blocking.item_bytes}, {self.mask} {mask})")
 
+    def store_masked_words(self, value: str, pointer: str, mask: str) -> None:
+        """The same for as many integers of 64 bits."""
+        lanes = self.blocking.lanes
+        self.emit(f"call void @llvm.masked.store.v{lanes}i64.p0(<{lanes} x i64> {value}, ptr {pointer}, i32 8, {self.mask} {mask})")
+
     def gather(self, base: str, offsets: str, mask: str) -> str:
         """The elements at ``base + offsets`` where the mask is set, zero elsewhere (those are not touched)."""
         lanes = self.blocking.lanes
@@ -398,6 +403,7 @@ def declarations(blocking: Blocking) -> str:
         f"declare {element} @llvm.vector.reduce.fadd.{suffix}({element}, {vector})",
         f"declare {vector} @llvm.masked.load.{suffix}.p0(ptr, i32, {mask}, {vector})",
         f"declare void @llvm.masked.store.{suffix}.p0({vector}, ptr, i32, {mask})",
+        f"declare void @llvm.masked.store.v{lanes}i64.p0(<{lanes} x i64>, ptr, i32, {mask})",
         f"declare {vector} @llvm.masked.gather.{suffix}.v{lanes}p0(<{lanes} x ptr>, i32, {mask}, {vector})",
         *half,
         *([f"declare {vector} @{PAIR_PRODUCT}({vector}, <{2 * lanes} x bfloat>, <{2 * lanes} x bfloat>)"] if blocking.pairs else []),

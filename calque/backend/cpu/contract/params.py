@@ -17,7 +17,7 @@ from calque.backend.cpu.contract.pack import PatchWords
 from calque.backend.cpu.contract.plane_grad import MARK as PLANES
 from calque.backend.cpu.contract.plane_grad import PlaneGradWords, planes_of
 from calque.backend.cpu.contract.recurrent import Recurrent
-from calque.backend.cpu.contract.scan import OPERATIONS as SCANS
+from calque.backend.cpu.contract.scan import KINDS as SCANS
 from calque.backend.cpu.contract.scan import Scan
 from calque.backend.cpu.contract.schedule import UNTUNED, ProductSchedule
 from calque.backend.cpu.contract.strided import GATHERED, SPREAD, suits

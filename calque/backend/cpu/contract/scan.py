@@ -1,6 +1,6 @@
-"""Running sums and products along a dim, in float64: a line is added up by one thread from its first element to its last.
+"""Running sums and products along a dim, in float64, and positions of running extremes: one thread walks from a line's first element to its last.
 
-Lines whose neighbours in memory are lines as well are taken as vectors of them; others four at a time, because an addition
+Lines whose neighbours in memory are lines as well are taken as vectors of them; others four at a time, because a step
 that waits for the one before leaves the processor idle.
 """
 
@@ -15,20 +15,23 @@ from calque.backend.cpu.contract.target import Blocking, VectorUnit
 from calque.base.shapes import contiguous_strides
 from calque.ops.routines import ScanSpec
 
-OPERATIONS = {"cumsum": ("fadd", "-0.0"), "cumprod": ("fmul", "1.0")}
+TOTALS = {"cumsum": ("fadd", "-0.0"), "cumprod": ("fmul", "1.0")}
 """The instruction of a step, and the number that changes nothing."""
+EXTREMES = {"cumargmax": ("ogt", "oge", "0xFFF0000000000000"), "cumargmin": ("olt", "ole", "0x7FF0000000000000")}
+"""How an element compares with the extreme so far if it exceeds it or takes its place, and the number (an infinity) that no other falls short of."""
+KINDS = (*TOTALS, *EXTREMES)
 BUFFERS = 3
 WORDS = ("size", "step", "out_step", "lines", "side_by_side", "dims")
 """Elements of a line, steps from one to the next in operand and result, how many lines, how many of them lie side by side in both (or 1), and how
 many (extent, step in the operand, step in the result) of lines follow, innermost first."""
 TOGETHER = 4
-"""Lines, or vectors of lines, that are added up at the same time."""
+"""Lines, or vectors of lines, that are walked at the same time."""
 ENTRY = ("i64 %thread", "i64 %threads", "ptr %barrier", "ptr %scratch", "ptr %args")
 
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """Parameters of a running sum or product. Buffers: operand, result, workspace."""
+    """Parameters of a running sum, product or position. Buffers: operand, result, workspace."""
 
     spec: ScanSpec
 
@@ -53,45 +56,76 @@ class Scan:
 
 
 def scan_functions(blocking: Blocking) -> str:
-    """The entries ``calque_cumsum_*`` and ``calque_cumprod_*`` and what they are made of."""
-    parts = [(_columns(kind, blocking), _rows(kind, 1, blocking), _rows(kind, TOGETHER, blocking), _entry(kind, blocking)) for kind in OPERATIONS]
+    """The entries ``calque_cumsum_*`` and so on, and what they are made of."""
+    parts = [(_columns(kind, blocking), _rows(kind, 1, blocking), _rows(kind, TOGETHER, blocking), _entry(kind, blocking)) for kind in KINDS]
     return "".join(text for one in parts for text in one)
 
 
+def _result(kind: str, blocking: Blocking) -> tuple[str, int]:
+    """Element type of the result and its bytes."""
+    return ("i64", 8) if kind in EXTREMES else (blocking.element, blocking.item_bytes)
+
+
 class _Steps:
-    """Phi nodes of a loop over the elements of lines: pointers that walk, and totals in float64."""
+    """Phi nodes of a loop over the elements of lines: pointers that walk, and what is carried from one element to the next."""
 
     def __init__(self, b: Builder, kind: str, width: int, starts: Sequence[tuple[str, str]]) -> None:
-        self.b, self.width = b, width
-        self.operation, self.start = OPERATIONS[kind]
-        self.starts = starts
-        self.wide = "double" if width == 1 else f"<{width} x double>"
-        self.narrow = b.element if width == 1 else b.vector
-        start = self.start if width == 1 else "<" + ", ".join(f"double {self.start}" for _ in range(width)) + ">"
+        self.b, self.width, self.kind, self.starts = b, width, kind, starts
+        self.wide, self.narrow, self.places, self.mask = (self._of(element) for element in ("double", b.element, "i64", "i1"))
+        self.result, _ = _result(kind, b.blocking)
+        carried = {"t": (self.wide, f"double {TOTALS[kind][1]}")} if kind in TOTALS else {
+            "best": (self.narrow, f"{b.element} {EXTREMES[kind][2]}"), "at": (self.places, "i64 0"), "nan": (self.places, "i64 -1")}
         b.emit("br label %head")
         b.label("head")
         b.emit("%k = phi i64 [0, %setup], [%k.next, %body]")
         for number, (x, y) in enumerate(starts):
             b.emit(f"%x{number} = phi ptr [{x}, %setup], [%x{number}.next, %body]")
             b.emit(f"%y{number} = phi ptr [{y}, %setup], [%y{number}.next, %body]")
-            b.emit(f"%t{number} = phi {self.wide} [{start}, %setup], [%t{number}.next, %body]")
+            for name, (element, start) in carried.items():
+                b.emit(f"%{name}{number} = phi {element} [{self._filled(start)}, %setup], [%{name}{number}.next, %body]")
         b.emit(f"br i1 {b.compare('slt', '%k', '%size')}, label %body, label %finish")
         b.label("body")
+        self.position = "%k" if width == 1 or kind in TOTALS else b.splat("%k", "i64")
+
+    def _of(self, element: str) -> str:
+        return element if self.width == 1 else f"<{self.width} x {element}>"
+
+    def _filled(self, number: str) -> str:
+        """A constant such as ``double 1.0`` in every lane."""
+        return number.split()[1] if self.width == 1 else f"<{', '.join([number] * self.width)}>"
 
     def step(self, number: int, value: str) -> str:
         """One more element of a line; returns what the result has there."""
+        return self._total(number, value) if self.kind in TOTALS else self._place(number, value)
+
+    def _total(self, number: int, value: str) -> str:
         b = self.b
         same = b.element == "double"
         value = value if same else b.let(f"fpext {self.narrow} {value} to {self.wide}")
-        b.emit(f"%t{number}.next = {self.operation} {self.wide} %t{number}, {value}")
+        b.emit(f"%t{number}.next = {TOTALS[self.kind][0]} {self.wide} %t{number}, {value}")
         return f"%t{number}.next" if same else b.let(f"fptrunc {self.wide} %t{number}.next to {self.narrow}")
+
+    def _place(self, number: int, value: str) -> str:
+        """The last of equal elements, or the last NaN. Only the extreme among the numbers waits for the element before, for one instruction."""
+        b, (exceeds, takes, _) = self.b, EXTREMES[self.kind]
+        b.emit(f"%best{number}.next = {self._if(exceeds, value, f'%best{number}', (self.narrow, value, f'%best{number}'))}")
+        b.emit(f"%at{number}.next = {self._if(takes, value, f'%best{number}', (self.places, self.position, f'%at{number}'))}")
+        b.emit(f"%nan{number}.next = {self._if('uno', value, value, (self.places, self.position, f'%nan{number}'))}")
+        found = b.let(f"icmp sge {self.places} %nan{number}.next, {self._filled('i64 0')}")
+        return b.let(f"select {self.mask} {found}, {self.places} %nan{number}.next, {self.places} %at{number}.next")
+
+    def _if(self, predicate: str, first: str, second: str, choice: tuple[str, str, str]) -> str:
+        """An instruction that chooses between two values of one type by a comparison of elements."""
+        holds = self.b.let(f"fcmp {predicate} {self.narrow} {first}, {second}")
+        kind, then, other = choice
+        return f"select {self.mask} {holds}, {kind} {then}, {kind} {other}"
 
     def close(self) -> None:
         """The end of the loop."""
         b = self.b
         for number in range(len(self.starts)):
-            for side, step in (("x", "%step"), ("y", "%out_step")):
-                b.emit(f"%{side}{number}.next = getelementptr {b.element}, ptr %{side}{number}, i64 {step}")
+            for side, element, step in (("x", b.element, "%step"), ("y", self.result, "%out_step")):
+                b.emit(f"%{side}{number}.next = getelementptr {element}, ptr %{side}{number}, i64 {step}")
         b.emit("%k.next = add nsw i64 %k, 1")
         b.emit("br label %head")
         b.label("finish")
@@ -103,10 +137,15 @@ def _columns(kind: str, blocking: Blocking) -> str:
                 attributes="noinline")
     lanes = blocking.lanes
     masks = [b.lanes_between(0, b.clamp(b.sub("%count", part * lanes), 0, lanes)) for part in range(TOGETHER)]
-    places = [(b.at("%x", part * lanes), b.at("%y", part * lanes)) for part in range(TOGETHER)]
+    element, size = _result(kind, blocking)
+    places = [(b.at("%x", part * lanes), b.byte_at("%y", part * lanes * size)) for part in range(TOGETHER)]
     steps = _Steps(b, kind, lanes, places)
     for part, mask in enumerate(masks):
-        b.store_masked(steps.step(part, b.load_masked(f"%x{part}", mask)), f"%y{part}", mask)
+        found = steps.step(part, b.load_masked(f"%x{part}", mask))
+        if element == "i64":
+            b.store_masked_words(found, f"%y{part}", mask)
+        else:
+            b.store_masked(found, f"%y{part}", mask)
     steps.close()
     return b.text()
 
@@ -116,15 +155,16 @@ def _rows(kind: str, count: int, blocking: Blocking) -> str:
     names = [(f"%a{line}", f"%b{line}") for line in range(count)]
     b = Builder(f"{kind}_rows_{count}", ("i64 %size", "i64 %step", "i64 %out_step", *(f"ptr {name}" for pair in names for name in pair)), blocking,
                 attributes="noinline")
+    element, size = _result(kind, blocking)
     steps = _Steps(b, kind, 1, names)
     for line in range(count):
-        b.store(steps.step(line, b.load(f"%x{line}")), f"%y{line}")
+        b.emit(f"store {element} {steps.step(line, b.load(f'%x{line}'))}, ptr %y{line}, align {size}")
     steps.close()
     return b.text()
 
 
 def _entry(kind: str, blocking: Blocking) -> str:
-    """This thread's share of the lines, in groups that are added up together."""
+    """This thread's share of the lines, in groups that are walked together."""
     b = Builder(f"calque_{kind}_{blocking.dtype}", ENTRY, blocking, linkage="")
     x, y = (b.pointer_word("%args", index) for index in range(2))
     w = {name: b.word("%args", BUFFERS + index) for index, name in enumerate(WORDS)}
@@ -141,7 +181,7 @@ def _entry(kind: str, blocking: Blocking) -> str:
             b.assign(rest, b.div(b.read(rest), extent))
             b.assign(in_x, b.add(b.read(in_x), b.mul(index, x_step)))
             b.assign(in_y, b.add(b.read(in_y), b.mul(index, y_step)))
-        return b.at(x, b.read(in_x)), b.at(y, b.read(in_y))
+        return b.at(x, b.read(in_x)), b.byte_at(y, b.mul(b.read(in_y), _result(kind, blocking)[1]))
 
     def columns() -> None:
         wide = TOGETHER * blocking.lanes
