@@ -21,6 +21,7 @@ from calque import cli as cli
 from calque import compat as compat
 from calque import cuda as cuda
 from calque import data as data
+from calque import distributed as distributed
 from calque import distributions as distributions
 from calque import fft as fft
 from calque import func as func

@@ -54,6 +54,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         skips["slow"] = pytest.mark.skip(reason="slow: run with --slow")
     if importlib.util.find_spec("torch") is None:
         skips["oracle"] = pytest.mark.skip(reason="oracle: PyTorch is not installed")
+    if importlib.util.find_spec("mpi4py") is None:
+        skips["mpi"] = pytest.mark.skip(reason="mpi: mpi4py is not installed")
     if not _has_cuda():
         skips["gpu"] = pytest.mark.skip(reason="gpu: no CUDA device")
     for item in items:

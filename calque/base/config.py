@@ -151,6 +151,14 @@ def _misspelt() -> None:
                 _report(name, f"the name of a setting (is {meant} meant?)", os.environ[name], "it is not used")
 
 
+RENDEZVOUS = "CALQUE_RENDEZVOUS"  # host:port at which the processes of `calque launch` and `spawn` meet
+VARIABLES[RENDEZVOUS] = None
+_OF_A_JOB = (
+    "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", RENDEZVOUS,
+    "PMI_FD", "PMI_PORT", "PMI_RANK", "PMI_SIZE", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE",
+)  # fmt: skip
+
+
 settings = Settings()
 _misspelt()
 
@@ -164,3 +172,19 @@ def hand_down(name: str, folder: str) -> None:
     """Put a folder in front of a variable of paths, for the processes that this one starts. Nothing of this process looks at it again."""
     entries = [entry for entry in os.environ.get(name, "").split(os.pathsep) if entry and entry != folder]
     os.environ[name] = os.pathsep.join([folder, *entries])
+
+
+def job_variables() -> dict[str, str]:
+    """What whoever started this process says about the job that it belongs to, now: torchrun's variables, those of an MPI, and ours."""
+    return {name: os.environ[name] for name in _OF_A_JOB if name in os.environ}
+
+
+def set_variables(values: dict[str, str | None]) -> dict[str, str | None]:
+    """Set variables for libraries of this process and for processes that it starts (None: take away); returns what they were."""
+    before = {name: os.environ.get(name) for name in values}
+    for name, value in values.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
+    return before

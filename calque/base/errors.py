@@ -46,6 +46,12 @@ class DeviceError(CalqueError, RuntimeError):
     """A device is missing, or tensors live on different devices."""
 
 
+class DistributedError(CalqueError, RuntimeError):
+    """Several processes cannot do together what was asked: one is missing, gone or does something else, or they cannot be started."""
+
+    longest = 6000  # every rank is named
+
+
 class AutogradError(CalqueError, RuntimeError):
     """The autograd graph cannot do what was asked."""
 

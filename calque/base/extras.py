@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 from typing import Any
 
 from calque.base.errors import MissingExtraError
@@ -20,3 +21,12 @@ def need(module: str, package: str, extra: str, what: str) -> Any:
     except ImportError as error:
         hint = f"run: pip install {package} (or, in the folder of Calque's source, pip install -e '.[{extra}]')"
         raise MissingExtraError(f"[{what}] needs {package}, which is not installed; {hint}") from error
+
+
+def there(module: str) -> bool:
+    """Whether an optional module is installed; it is not loaded.
+
+    >>> there("json"), there("json5000")
+    (True, False)
+    """
+    return importlib.util.find_spec(module) is not None

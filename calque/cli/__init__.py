@@ -2,6 +2,7 @@
 
     calque train digits [--epochs N] [--seed N] [--out DIR] [--resume [CHECKPOINT]] ...
     calque run [--report] (script.py | -m module | -c command | -) [arguments ...]
+    calque launch -n N [--no-prefix] (script.py | -m module | -c code) [arguments ...]
     calque doctor
     calque cache [--clear]
     calque --version
@@ -47,6 +48,10 @@ def parser() -> argparse.ArgumentParser:
     digits.add_argument("--threads", type=int, default=settings.threads, help="CPU threads")
     digits.add_argument("--quiet", action="store_true", help="print nothing but errors")
     commands.add_parser("run", help="run a PyTorch program: `import torch` is Calque (--report lists the names that it misses)")
+    launch = commands.add_parser("launch", help="run a program in several processes of one job, which calque.distributed joins")
+    launch.add_argument("-n", "--nprocs", type=int, required=True, metavar="N", help="number of processes, all on this machine")
+    launch.add_argument("--no-prefix", action="store_true", help="do not put the rank in front of what the processes print")
+    launch.add_argument("program", nargs="*", help="script.py, -m module or -c code, with its arguments")
     commands.add_parser("doctor", help="versions, machine, cache and optional packages")
     cache = commands.add_parser("cache", help="the compiled-kernel cache")
     cache.add_argument("--clear", action="store_true", help="delete every entry")
@@ -58,6 +63,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if arguments is None else arguments)
     if words[:1] == ["run"] and words[1:2] not in (["-h"], ["--help"]):  # what follows belongs to the program: it is not parsed
         return _run(words[1:])
+    if words[:1] == ["launch"]:
+        words = _before_program(words)
     options = parser().parse_args(words)
     if options.command is None:
         parser().print_help()
@@ -67,6 +74,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return doctor()
         if options.command == "cache":
             return clear_cache() if options.clear else doctor(cache_only=True)
+        if options.command == "launch":
+            return _launch(options)
         return _train_digits(options)
     except NonFiniteError as error:
         print(f"calque: {error}", file=sys.stderr)
@@ -93,6 +102,25 @@ def _run(words: list[str]) -> int:
     except CalqueError as error:  # about the command line: the program's own errors do not come here
         print(f"calque: {error}", file=sys.stderr)
         return 2
+    return code
+
+
+def _before_program(words: list[str]) -> list[str]:
+    """The words of `calque launch` with `--` in front of the program, whose options are not ours."""
+    k = 1
+    while k < len(words) and words[k].startswith("-") and words[k] not in ("-m", "-c", "--"):
+        k += 2 if words[k] in ("-n", "--nprocs") else 1
+    return words if "--" in words[k : k + 1] or k >= len(words) else [*words[:k], "--", *words[k:]]
+
+
+def _launch(options: argparse.Namespace) -> int:
+    """`calque launch`."""
+    job = importlib.import_module("calque.distributed.launch")
+    if options.program[:1] == ["--"]:
+        del options.program[0]
+    if not options.program:
+        parser().error("launch: expected a script, -m module or -c code after the options")
+    code: int = job.launch(job.command_of(options.program), options.nprocs, not options.no_prefix)
     return code
 
 

@@ -65,6 +65,15 @@ class Buffer:
                 return partial.read(self)  # type: ignore[no-any-return]
         return self.wait()
 
+    def early(self) -> np.ndarray[Any, Any]:
+        """The same for a thread that has nothing else to do: it never stays for the rest of the program."""
+        task = self.task
+        if task is not None and not task.done:
+            partial = task.partial
+            if partial is not None:
+                return partial.early(self)  # type: ignore[no-any-return]
+        return self.wait()
+
     def shared(self) -> bool:
         """Whether somebody outside Calque can read or write this memory right now."""
         owner = self.owner

@@ -90,7 +90,7 @@ def _start(sources: Sequence[tuple[Storage, Layout]], device: Device) -> list[St
         return [_meta(view) for _, view in sources]
     if any(view.device is META for _, view in sources):
         raise no_values()
-    found = [(_buffer(storage), view) for storage, view in sources]
+    found = [(buffer_of(storage, REASON), view) for storage, view in sources]
     made = [Buffer(None) for _ in found]
     targets = [_target(view, device) for _, view in found]
     inputs, outputs = [buffer for buffer, _ in found], list(made)
@@ -131,8 +131,9 @@ def _run_here(task: Task, outputs: list[Buffer]) -> None:
             SHIELD.release()
 
 
-def _buffer(storage: Storage) -> Buffer:
-    buffer = storage.buffer or recorder.materialise(storage, REASON, awaited=False)
+def buffer_of(storage: Storage, reason: str) -> Buffer:
+    """The buffer of a storage, started if it is only recorded; what NumPy may write to at any time is what it holds now, in a buffer of its own."""
+    buffer = storage.buffer or recorder.materialise(storage, reason, awaited=False)
     if buffer.owner is not None or buffer.export is not None:
         buffer.wait()
         if buffer.shared():  # NumPy may write to it at any time: what is copied is what it holds now

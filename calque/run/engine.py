@@ -48,6 +48,9 @@ class Partial(Protocol):
     def read(self, buffer: Any) -> Any:
         """The array of a buffer, once its value is there."""
 
+    def early(self, buffer: Any) -> Any:
+        """The same for a thread whose absence nobody feels."""
+
     def over(self) -> None:
         """The task has run."""
 
@@ -232,11 +235,12 @@ class Queue:
         """Whether everything that is queued or running is over soon."""
         return self._heavy == 0
 
-    def submit(self, task: Task, reads: Iterable[Any] = (), writes: Iterable[Any] = ()) -> None:
-        """Queue the task; blocks while `bound` tasks are waiting. `reads` and `writes` are buffers; those written get `task` as their writer."""
+    def submit(self, task: Task, reads: Iterable[Any] = (), writes: Iterable[Any] = (), awaits: Iterable[Any] = ()) -> None:
+        """Queue the task; blocks while `bound` tasks are waiting. `reads` and `writes` are buffers; those written get `task` as their writer.
+        `awaits`: buffers for which the task itself waits when it runs: it keeps its place in the queue, and goes on before their program ends."""
         task.queue = self
         if settings.sync or threading.get_ident() == self.runner:
-            self._run_now(task, reads, writes)
+            self._run_now(task, (*reads, *awaits), writes)
             return
         if task.priority and not ENGINE.tracking:
             ENGINE.track()
@@ -248,6 +252,8 @@ class Queue:
             ENGINE.numbers = task.number = ENGINE.numbers + 1
             if ENGINE.tracking:
                 _link(task, reads, writes)
+                for buffer in awaits:
+                    _read_by(buffer, task)
             for buffer in writes:
                 buffer.task = task
             self._busy += 1
@@ -479,6 +485,17 @@ class _Away:
             tracing.where.flow = self._flow
 
 
+def _read_by(buffer: Any, task: Task) -> None:
+    """Who overwrites the buffer waits for the task. The caller holds the lock."""
+    readers = buffer.readers
+    if readers is None:
+        buffer.readers = [task]
+    else:
+        if len(readers) > 8:
+            readers[:] = [r for r in readers if not r.done]
+        readers.append(task)
+
+
 def _link(task: Task, reads: Iterable[Any], writes: Iterable[Any]) -> None:
     """Make the task wait for those it depends on. The caller holds the lock."""
     before: set[Task] = set()
@@ -486,13 +503,7 @@ def _link(task: Task, reads: Iterable[Any], writes: Iterable[Any]) -> None:
         writer = buffer.task
         if writer is not None and not writer.done:
             before.add(writer)
-        readers = buffer.readers
-        if readers is None:
-            buffer.readers = [task]
-        else:
-            if len(readers) > 8:
-                readers[:] = [r for r in readers if not r.done]
-            readers.append(task)
+        _read_by(buffer, task)
     for buffer in writes:
         writer = buffer.task
         if writer is not None and not writer.done:

@@ -67,6 +67,12 @@ class Partial:
         LEFT.since, LEFT.absence = tracing.clock(), self._absence
         return found
 
+    def early(self, buffer: Buffer) -> Any:
+        """The same for a thread whose absence nobody feels."""
+        number = self._numbers.get(id(buffer))
+        found = None if number is None else self._progress.wait(number)
+        return buffer.wait() if found is None else found
+
     def over(self) -> None:
         """The task has run."""
         self._progress.over()

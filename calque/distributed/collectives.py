@@ -1,0 +1,447 @@
+"""Collectives on tensors, with PyTorch's names. Every one is a task of the engine: the call returns once it is queued, devices go on computing, and
+whoever reads a result waits for it. All ranks of a group make the same calls in the same order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from calque.autograd.modes import no_grad
+from calque.base.device import META
+from calque.base.errors import ArgumentError, DTypeError, ShapeError, UnsupportedTypeError
+from calque.base.layout import Layout, dense_layout
+from calque.base.text import shown, type_name
+from calque.distributed.group import ProcessGroup, ReduceOp
+from calque.distributed.world import group_of, seconds_of
+from calque.functional.common import is_tensor
+from calque.functional.inplace import copy_
+from calque.functional.views import detach
+from calque.run.engine import Task
+from calque.run.exchange import exchange, flat, set_value, wait_for
+from calque.run.source import user_line
+from calque.tensor import wrap
+
+Arrays = list[np.ndarray[Any, Any]]
+Work_ = Callable[[Arrays], Sequence[Any]]
+_HALF = ("float16", "bfloat16")  # combined as float32: MPI has no bfloat16, and sums of 16 bits lose digits
+_KINDS = {ReduceOp.AVG: "fc", ReduceOp.MIN: "iuf", ReduceOp.MAX: "iuf", ReduceOp.BAND: "iu", ReduceOp.BOR: "iu", ReduceOp.BXOR: "iu"}
+
+
+class Work:
+    """A call that was begun with `async_op=True`, or a message."""
+
+    def __init__(self, task: Task, result: list[Any], source: Callable[[], int] | None = None) -> None:
+        self._task, self._result, self._source = task, result, source
+
+    def is_completed(self) -> bool:
+        """Whether it is over."""
+        return self._task.done
+
+    def is_success(self) -> bool:
+        """Whether it is over and did not fail."""
+        return self._task.done and self._task.error is None
+
+    def exception(self) -> BaseException | None:
+        """Why it failed, if it did."""
+        return self._task.error
+
+    def wait(self, timeout: Any = None) -> bool:
+        """Block until it is over; raises its error. What waits longer than the group's timeout fails by itself."""
+        seconds_of("wait", timeout, 1.0)
+        wait_for(self._task)
+        return True
+
+    def result(self) -> list[Any]:
+        """The tensors that it writes."""
+        return self._result
+
+    def source_rank(self) -> int:
+        """Who has sent what was received."""
+        self.wait()
+        if self._source is None:
+            raise ArgumentError("[source_rank] expected a message that was received, got another call")
+        return self._source()
+
+
+# --------------------------------------------------------------------------------------------------------- what all share
+
+
+def require_tensor(op: str, t: Any, name: str = "tensor") -> None:
+    """A tensor with values."""
+    if not is_tensor(t):
+        raise DTypeError(f"[{op}] expected {name} to be a Tensor, got {type_name(t)}; for other objects there is {op.split('_into')[0]}_object")
+    if t._layout.device is META:
+        raise ArgumentError(f"[{op}] expected {name} to have values, got one on device 'meta'; make it on 'cpu'")
+
+
+def require_list(op: str, tensors: Any, count: int, name: str) -> list[Any]:
+    """One tensor for each rank."""
+    found = list(tensors) if isinstance(tensors, list | tuple) else None
+    if found is None or len(found) != count:
+        got = shown(tensors) if found is None else len(found)
+        raise ArgumentError(f"[{op}] expected {name} to be a list of {count} tensors, one per rank, got {got}")
+    for t in found:
+        require_tensor(op, t, f"every item of {name}")
+    return found
+
+
+def require_alike(op: str, tensors: Sequence[Any], like: Any) -> None:
+    """The same shape and dtype."""
+    for t in tensors:
+        if t._layout.dtype is not like._layout.dtype:
+            raise DTypeError(f"[{op}] expected one dtype, got {like._layout.dtype!r} and {t._layout.dtype!r}; convert with .to(...)")
+        if tuple(t._layout.shape) != tuple(like._layout.shape):
+            raise ShapeError(f"[{op}] expected one shape, got {tuple(like._layout.shape)} and {tuple(t._layout.shape)}")
+
+
+def require_op(op: str, kind: Any, dtype: Any) -> ReduceOp:
+    """A reduction that is defined for the dtype."""
+    if not isinstance(kind, ReduceOp):
+        raise ArgumentError(f"[{op}] expected op to be one of ReduceOp.{', ReduceOp.'.join(k.name for k in ReduceOp)}, got {shown(kind)}")
+    letter = "f" if dtype.name in _HALF else dtype.np.kind
+    if letter not in _KINDS.get(kind, "iufc") or dtype.stored == "float8":
+        raise UnsupportedTypeError(
+            f"[{op}] expected a dtype that {kind.name} is defined for here, got {dtype!r}; convert it with .to(...), booleans to calque.uint8"
+        )
+    return kind
+
+
+def root_of(op: str, group: ProcessGroup, rank: Any, group_rank: Any = None, default: int | None = None) -> int:
+    """The place in the group of a rank of the job."""
+    if group_rank is not None:
+        rank = group.ranks[group_rank] if isinstance(group_rank, int) and 0 <= group_rank < group.size() else group_rank
+    if rank is None:
+        rank = default
+    if isinstance(rank, bool) or not isinstance(rank, int) or rank not in group.ranks:
+        raise ArgumentError(f"[{op}] expected a rank of the group, one of {list(group.ranks)}, got {shown(rank)}")
+    return group.ranks.index(rank)
+
+
+def assign(t: Any, storage: Any) -> None:
+    """Write a result into a tensor of the same number of elements."""
+    if not set_value(t._storage, t._layout, storage):
+        with no_grad():
+            copy_(detach(t), wrap(storage, dense_layout(tuple(t._layout.shape), t._layout.dtype, t._layout.device)))
+    else:
+        t._cache = None
+
+
+def targets_of(tensors: Sequence[Any]) -> list[Layout]:
+    """Dense layouts of the shapes of tensors."""
+    return [dense_layout(tuple(t._layout.shape), t._layout.dtype, t._layout.device) for t in tensors]
+
+
+def begin(
+    group: ProcessGroup, op: str, like: Any, detail: str, sources: Sequence[Any], results: Sequence[Any], work: Work_, same_shape: bool = True
+) -> Task:
+    """Queue a call: `work` makes the values of `results` from those of `sources`. `like`: the tensor whose dtype and shape must agree."""
+    shape = tuple(like._layout.shape) if same_shape else None
+    call = group.next_call(op, like._layout.dtype.name, shape, detail, user_line())
+    made, task = exchange([(t._storage, t._layout) for t in sources], targets_of(results), lambda a: group.perform(call, lambda: work(a)), op)
+    for t, storage in zip(results, made, strict=True):
+        assign(t, storage)
+    return task
+
+
+def ended(task: Task, results: list[Any], async_op: bool) -> Work | None:
+    """What a call returns."""
+    return Work(task, results) if async_op else None
+
+
+def as_bytes(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """The same memory as bytes."""
+    return array.view(np.uint8)
+
+
+def combine(work: Callable[[Any, Any], None], source: Any, numel: int) -> Any:
+    """`work(source, target)` of a reduction in a dtype that MPI knows; the target in the dtype of the source."""
+    wide = source.astype(np.float32) if source.dtype.name in _HALF else source
+    target = flat(numel, wide.dtype)
+    work(wide, target)
+    if wide is source:
+        return target
+    with np.errstate(over="ignore"):  # infinity, as on every device
+        return target.astype(source.dtype)
+
+
+# ------------------------------------------------------------------------------------------------------------ collectives
+
+
+def all_reduce(tensor: Any, op: Any = ReduceOp.SUM, group: Any = None, async_op: bool = False) -> Work | None:
+    """Combine a tensor of every rank, element by element; each rank's `tensor` becomes the result, bit for bit the same on all.
+
+    op: `ReduceOp.SUM`, `AVG`, `PRODUCT`, `MIN`, `MAX`, `BAND`, `BOR` or `BXOR`. 16-bit floats are combined as float32. With `async_op` a `Work` is
+    returned. Shapes, dtypes and op must be the same on all ranks: else DistributedError, on every rank, when the result is read or waited for.
+
+    >>> import calque
+    >>> import calque.distributed as dist
+    >>> dist.is_initialized()
+    False
+    """
+    pg = group_of("all_reduce", group)
+    if pg is None:
+        return None
+    require_tensor("all_reduce", tensor)
+    kind = require_op("all_reduce", op, tensor._layout.dtype)
+    task = begin(
+        pg, "all_reduce", tensor, kind.name, [tensor], [tensor], lambda a: [combine(lambda s, t: pg.all_reduce(s, t, kind), a[0], a[0].size)]
+    )
+    return ended(task, [tensor], async_op)
+
+
+def broadcast(tensor: Any, src: Any = None, group: Any = None, async_op: bool = False, group_src: Any = None) -> Work | None:
+    """Every rank's `tensor` becomes that of rank `src` (of the job; `group_src`: of the group)."""
+    pg = group_of("broadcast", group)
+    if pg is None:
+        return None
+    require_tensor("broadcast", tensor)
+    root = root_of("broadcast", pg, src, group_src)
+
+    def work(arrays: Arrays) -> Arrays:
+        if pg.rank() == root:
+            found = arrays[0].copy()
+        else:
+            found = flat(arrays[0].size, arrays[0].dtype)
+        pg.broadcast(as_bytes(found), root)
+        return [found]
+
+    return ended(begin(pg, "broadcast", tensor, f"from {pg.ranks[root]}", [tensor], [tensor], work), [tensor], async_op)
+
+
+def all_gather_into_tensor(output_tensor: Any, input_tensor: Any, group: Any = None, async_op: bool = False) -> Work | None:
+    """`output_tensor` (n * N, ...) or (n, N, ...) becomes the tensors (N, ...) of all n ranks, one after the other."""
+    op = "all_gather_into_tensor"
+    pg = group_of(op, group)
+    if pg is None:
+        return None
+    require_tensor(op, input_tensor, "input_tensor")
+    require_tensor(op, output_tensor, "output_tensor")
+    require_parts(op, output_tensor, input_tensor, pg.size())
+
+    def work(arrays: Arrays) -> Arrays:
+        found = flat(arrays[0].size * pg.size(), arrays[0].dtype)
+        pg.all_gather(as_bytes(arrays[0]), as_bytes(found))
+        return [found]
+
+    return ended(begin(pg, op, input_tensor, "", [input_tensor], [output_tensor], work), [output_tensor], async_op)
+
+
+def require_parts(op: str, whole: Any, part: Any, count: int) -> None:
+    """`whole` holds `count` of `part`."""
+    big, small = whole._layout, part._layout
+    if big.dtype is not small.dtype:
+        raise DTypeError(f"[{op}] expected one dtype, got {big.dtype!r} and {small.dtype!r}; convert with .to(...)")
+    if big.numel != small.numel * count:
+        raise ShapeError(
+            f"[{op}] expected the larger tensor to hold {count} times {small.numel} elements, one part per rank, got shapes {tuple(big.shape)} and "
+            f"{tuple(small.shape)}"
+        )
+
+
+def all_gather(tensor_list: Any, tensor: Any, group: Any = None, async_op: bool = False) -> Work | None:
+    """The tensors of `tensor_list`, one per rank, become those of all ranks; shapes are the same everywhere."""
+    pg = group_of("all_gather", group)
+    if pg is None:
+        return None
+    require_tensor("all_gather", tensor)
+    results = require_list("all_gather", tensor_list, pg.size(), "tensor_list")
+    require_alike("all_gather", results, tensor)
+
+    def work(arrays: Arrays) -> Arrays:
+        size = arrays[0].size
+        found = flat(size * pg.size(), arrays[0].dtype)
+        pg.all_gather(as_bytes(arrays[0]), as_bytes(found))
+        return [found[k * size : (k + 1) * size] for k in range(pg.size())]
+
+    return ended(begin(pg, "all_gather", tensor, "", [tensor], results, work), results, async_op)
+
+
+def reduce(tensor: Any, dst: Any = None, op: Any = ReduceOp.SUM, group: Any = None, async_op: bool = False, group_dst: Any = None) -> Work | None:
+    """Like `all_reduce`, for rank `dst` alone; the tensors of the others stay as they are."""
+    pg = group_of("reduce", group)
+    if pg is None:
+        return None
+    require_tensor("reduce", tensor)
+    kind = require_op("reduce", op, tensor._layout.dtype)
+    root = root_of("reduce", pg, dst, group_dst)
+
+    def work(arrays: Arrays) -> Sequence[Any]:
+        found = combine(lambda s, t: pg.reduce(s, t, kind, root), arrays[0], arrays[0].size)
+        return [found] if pg.rank() == root else []
+
+    results = [tensor] if pg.rank() == root else []
+    return ended(begin(pg, "reduce", tensor, f"{kind.name} to {pg.ranks[root]}", [tensor], results, work), results, async_op)
+
+
+def reduce_scatter_tensor(output: Any, input: Any, op: Any = ReduceOp.SUM, group: Any = None, async_op: bool = False) -> Work | None:
+    """Combine `input` (n * N, ...) or (n, N, ...) of every rank; rank k's `output` (N, ...) becomes part k of the result."""
+    name = "reduce_scatter_tensor"
+    pg = group_of(name, group)
+    if pg is None:
+        return None
+    require_tensor(name, output, "output")
+    require_tensor(name, input, "input")
+    require_parts(name, input, output, pg.size())
+    kind, numel = require_op(name, op, input._layout.dtype), output._layout.numel
+    task = begin(
+        pg, name, input, kind.name, [input], [output], lambda a: [combine(lambda s, t: pg.reduce_scatter(s, t, kind), a[0], numel)]
+    )
+    return ended(task, [output], async_op)
+
+
+def reduce_scatter(output: Any, input_list: Any, op: Any = ReduceOp.SUM, group: Any = None, async_op: bool = False) -> Work | None:
+    """Combine lists of n tensors, item by item; rank k's `output` becomes item k of the result."""
+    name = "reduce_scatter"
+    pg = group_of(name, group)
+    if pg is None:
+        return None
+    require_tensor(name, output, "output")
+    sources = require_list(name, input_list, pg.size(), "input_list")
+    require_alike(name, sources, output)
+    kind = require_op(name, op, output._layout.dtype)
+
+    def work(arrays: Arrays) -> Sequence[Any]:
+        return [combine(lambda s, t: pg.reduce_scatter(s, t, kind), np.concatenate(arrays), arrays[0].size)]
+
+    return ended(begin(pg, name, output, kind.name, sources, [output], work), [output], async_op)
+
+
+def gather(
+    tensor: Any, gather_list: Any = None, dst: Any = None, group: Any = None, async_op: bool = False, group_dst: Any = None
+) -> Work | None:
+    """On rank `dst` (default 0) the tensors of `gather_list`, one per rank, become those of all ranks; the others pass none."""
+    pg = group_of("gather", group)
+    if pg is None:
+        return None
+    require_tensor("gather", tensor)
+    root = root_of("gather", pg, dst, group_dst, pg.ranks[0])
+    here = pg.rank() == root
+    if not here and gather_list:
+        raise ArgumentError(f"[gather] expected gather_list on rank {pg.ranks[root]} alone, got one on rank {pg.own}")
+    results = require_list("gather", gather_list, pg.size(), "gather_list") if here else []
+    require_alike("gather", results, tensor)
+
+    def work(arrays: Arrays) -> Sequence[Any]:
+        size = arrays[0].size
+        found = flat(size * pg.size(), arrays[0].dtype) if here else None
+        pg.gather(as_bytes(arrays[0]), None if found is None else as_bytes(found), root)
+        return [] if found is None else [found[k * size : (k + 1) * size] for k in range(pg.size())]
+
+    return ended(begin(pg, "gather", tensor, f"to {pg.ranks[root]}", [tensor], results, work), results, async_op)
+
+
+def scatter(
+    tensor: Any, scatter_list: Any = None, src: Any = None, group: Any = None, async_op: bool = False, group_src: Any = None
+) -> Work | None:
+    """Every rank's `tensor` becomes its item of the `scatter_list` of rank `src` (default 0); the others pass none."""
+    pg = group_of("scatter", group)
+    if pg is None:
+        return None
+    require_tensor("scatter", tensor)
+    root = root_of("scatter", pg, src, group_src, pg.ranks[0])
+    here = pg.rank() == root
+    if not here and scatter_list:
+        raise ArgumentError(f"[scatter] expected scatter_list on rank {pg.ranks[root]} alone, got one on rank {pg.own}")
+    sources = require_list("scatter", scatter_list, pg.size(), "scatter_list") if here else []
+    require_alike("scatter", sources, tensor)
+    dtype, numel = tensor._layout.dtype.np, tensor._layout.numel
+
+    def work(arrays: Arrays) -> Sequence[Any]:
+        found = flat(numel, dtype)
+        pg.scatter(as_bytes(np.concatenate(arrays)) if here else None, as_bytes(found), root)
+        return [found]
+
+    return ended(begin(pg, "scatter", tensor, f"from {pg.ranks[root]}", sources, [tensor], work), [tensor], async_op)
+
+
+def all_to_all(output_tensor_list: Any, input_tensor_list: Any, group: Any = None, async_op: bool = False) -> Work | None:
+    """Send item k of the input list to rank k; item k of the output list becomes what rank k sent here. Shapes may differ, if both sides agree."""
+    pg = group_of("all_to_all", group)
+    if pg is None:
+        return None
+    sources = require_list("all_to_all", input_tensor_list, pg.size(), "input_tensor_list")
+    results = require_list("all_to_all", output_tensor_list, pg.size(), "output_tensor_list")
+    dtype = sources[0]._layout.dtype
+    for t in (*sources, *results):
+        if t._layout.dtype is not dtype:
+            raise DTypeError(f"[all_to_all] expected one dtype, got {dtype!r} and {t._layout.dtype!r}; convert with .to(...)")
+    sent, received = ([t._layout.nbytes for t in tensors] for tensors in (sources, results))
+    _same_counts("all_to_all", pg, sent, received)
+
+    def work(arrays: Arrays) -> Sequence[Any]:
+        found = flat(sum(received), np.uint8)
+        pg.all_to_all(as_bytes(np.concatenate(arrays)), found, sent, received)
+        return [part.view(dtype.np) for part in np.split(found, np.cumsum(received)[:-1])]
+
+    return ended(begin(pg, "all_to_all", sources[0], "", sources, results, work, same_shape=False), results, async_op)
+
+
+def _same_counts(op: str, pg: ProcessGroup, sent: list[int], received: list[int]) -> None:
+    """What rank k sends here must be what is expected of it."""
+    call = pg.next_call(op, "sizes", None, "", user_line())
+    given = np.array(sent, np.int64)
+    found = np.zeros(pg.size(), np.int64)
+    counts = [8] * pg.size()
+    wait_for(exchange([], [], lambda _: pg.perform(call, lambda: _moved(pg, given, found, counts)), op)[1])
+    wrong = [(k, int(n), m) for k, (n, m) in enumerate(zip(found, received, strict=True)) if n != m]
+    if wrong:
+        k, n, m = wrong[0]
+        raise ShapeError(f"[{op}] expected {m} bytes from rank {pg.ranks[k]}, as the output says, but it sends {n}; both must agree on the shapes")
+
+
+def _moved(pg: ProcessGroup, given: Any, found: Any, counts: list[int]) -> list[Any]:
+    pg.all_to_all(as_bytes(given), as_bytes(found), counts, counts)
+    return []
+
+
+def all_to_all_single(
+    output: Any, input: Any, output_split_sizes: Any = None, input_split_sizes: Any = None, group: Any = None, async_op: bool = False
+) -> Work | None:
+    """Cut `input` along dim 0 into parts for the ranks (equal ones, or of `input_split_sizes` rows); `output` becomes the parts that came, one after
+    the other."""
+    op = "all_to_all_single"
+    pg = group_of(op, group)
+    if pg is None:
+        return None
+    require_tensor(op, input, "input")
+    require_tensor(op, output, "output")
+    if input._layout.dtype is not output._layout.dtype:
+        raise DTypeError(f"[{op}] expected one dtype, got {input._layout.dtype!r} and {output._layout.dtype!r}; convert with .to(...)")
+    sent, received = _splits(op, input, input_split_sizes, pg.size()), _splits(op, output, output_split_sizes, pg.size())
+    _same_counts(op, pg, sent, received)
+
+    def work(arrays: Arrays) -> Sequence[Any]:
+        found = flat(output._layout.numel, arrays[0].dtype)
+        pg.all_to_all(as_bytes(arrays[0]), as_bytes(found), sent, received)
+        return [found]
+
+    return ended(begin(pg, op, input, "", [input], [output], work, same_shape=False), [output], async_op)
+
+
+def _splits(op: str, t: Any, sizes: Any, count: int) -> list[int]:
+    """Bytes of the parts of a tensor along dim 0."""
+    rows = t._layout.shape[0] if t._layout.ndim else 0
+    if not sizes:
+        if not t._layout.ndim or rows % count:
+            raise ShapeError(f"[{op}] expected a first dim that {count} ranks divide, got shape {tuple(t._layout.shape)}; pass the split sizes")
+        sizes = [rows // count] * count
+    if len(sizes) != count or sum(sizes) != rows or min(sizes) < 0:
+        raise ShapeError(f"[{op}] expected {count} split sizes with the sum {rows}, got {list(sizes)}")
+    row = t._layout.nbytes // rows if rows else 0
+    return [int(n) * row for n in sizes]
+
+
+def barrier(group: Any = None, async_op: bool = False, device_ids: Any = None) -> Work | None:
+    """Wait until every rank has come here, and for all calls before this one."""
+    pg = group_of("barrier", group)
+    if pg is None:
+        return None
+    call = pg.next_call("barrier", "", None, "", user_line())
+    task = exchange([], [], lambda _: pg.perform(call, list), "barrier")[1]
+    if async_op:
+        return Work(task, [])
+    wait_for(task)
+    return None

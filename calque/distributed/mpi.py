@@ -1,0 +1,166 @@
+"""The back-end `mpi`: collectives of any MPI that mpi4py was built for or finds (the wheels of MPICH by default)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from calque.base.errors import DistributedError
+from calque.base.extras import need
+from calque.distributed.group import Array, ProcessGroup, ReduceOp
+
+CONTROL_TAG = 7
+LONGEST_MESSAGE = 1 << 14  # bytes, beside the collectives
+
+
+def require(what: str) -> None:
+    """Raise if mpi4py is not installed; MPI is not started."""
+    package = need("mpi4py", "mpi4py", "mpi", what)
+    package.rc.finalize = False  # MPI_Finalize waits for the others, which may wait for this rank
+    package.rc.thread_level = "multiple"
+
+
+def load(what: str) -> Any:
+    """The module `mpi4py.MPI`, which starts MPI at its first import."""
+    MPI = _loaded(what)
+    if MPI.Query_thread() != MPI.THREAD_MULTIPLE:
+        raise DistributedError(
+            f"[{what}] expected an MPI that serves several threads (MPI_THREAD_MULTIPLE), got level {MPI.Query_thread()} from "
+            f"{MPI.Get_library_version().splitlines()[0]}; import calque before mpi4py.MPI, or run: pip install mpich"
+        )
+    return MPI
+
+
+def _loaded(what: str) -> Any:
+    try:
+        return need("mpi4py.MPI", "mpich", "mpi", what)
+    except RuntimeError as error:  # mpi4py is there, and no library of MPI
+        raise DistributedError(f"[{what}] needs a library of MPI beside mpi4py, and found none ({error}); run: pip install mpich") from error
+
+
+class _Request:
+    """A `Pending` over a request of MPI."""
+
+    __slots__ = ("_request", "_status", "_kept", "_byte")
+
+    def __init__(self, request: Any, kept: Any, status: Any = None, byte: Any = None) -> None:
+        self._request, self._status, self._kept, self._byte = request, status, kept, byte
+
+    def done(self) -> bool:
+        """See `Pending`."""
+        return bool(self._request.Test(self._status) if self._status is not None else self._request.Test())
+
+    def source(self) -> int:
+        """Rank in the group of who has sent what was received."""
+        return int(self._status.Get_source())
+
+    def count(self) -> int:
+        """Bytes that were received."""
+        return int(self._status.Get_count(self._byte))
+
+
+class MpiGroup(ProcessGroup):
+    """A communicator of its own."""
+
+    name = "mpi"
+
+    def __init__(self, MPI: Any, comm: Any, ranks: tuple[int, ...], own: int, number: int, timeout: float, checks: bool) -> None:
+        super().__init__(ranks, own, number, timeout, checks)
+        self.MPI, self.comm = MPI, comm
+        self.failures = (MPI.Exception,)
+        self._ops = {
+            ReduceOp.SUM: MPI.SUM, ReduceOp.AVG: MPI.SUM, ReduceOp.PRODUCT: MPI.PROD, ReduceOp.MIN: MPI.MIN, ReduceOp.MAX: MPI.MAX,
+            ReduceOp.BAND: MPI.BAND, ReduceOp.BOR: MPI.BOR, ReduceOp.BXOR: MPI.BXOR,
+        }  # fmt: skip
+
+    def agreement(self, words: Array) -> _Request:
+        """See `ProcessGroup`."""
+        return _Request(self.comm.Iallreduce(self.MPI.IN_PLACE, words, self.MPI.MAX), words)
+
+    def tell(self, own: Array, everybodys: Array) -> _Request:
+        """See `ProcessGroup`."""
+        return _Request(self.comm.Iallgather(own, everybodys), (own, everybodys))
+
+    def all_reduce(self, source: Array, target: Array, op: ReduceOp) -> None:
+        """See `ProcessGroup`."""
+        if source.size:
+            self.comm.Allreduce(self.MPI.IN_PLACE if source is target else source, target, self._ops[op])
+            self._average(target, op)
+
+    def reduce(self, source: Array, target: Array, op: ReduceOp, root: int) -> None:
+        """See `ProcessGroup`."""
+        if source.size:
+            self.comm.Reduce(source, target, self._ops[op], root)
+            if self.place == root:
+                self._average(target, op)
+
+    def reduce_scatter(self, source: Array, target: Array, op: ReduceOp) -> None:
+        """See `ProcessGroup`."""
+        if source.size:
+            self.comm.Reduce_scatter_block(source, target, self._ops[op])
+            self._average(target, op)
+
+    def _average(self, target: Array, op: ReduceOp) -> None:
+        if op is ReduceOp.AVG:
+            np.divide(target, self.size(), out=target)
+
+    def broadcast(self, array: Array, root: int) -> None:
+        """See `ProcessGroup`."""
+        if array.size:
+            self.comm.Bcast(array, root)
+
+    def all_gather(self, source: Array, target: Array) -> None:
+        """See `ProcessGroup`."""
+        if source.size:
+            self.comm.Allgather(source, target)
+
+    def gather(self, source: Array, target: Array | None, root: int) -> None:
+        """See `ProcessGroup`."""
+        if source.size:
+            self.comm.Gather(source, target, root)
+
+    def scatter(self, source: Array | None, target: Array, root: int) -> None:
+        """See `ProcessGroup`."""
+        if target.size:
+            self.comm.Scatter(source, target, root)
+
+    def all_to_all(self, source: Array, target: Array, sent: list[int], received: list[int]) -> None:
+        """See `ProcessGroup`."""
+        self.comm.Alltoallv([source, sent], [target, received])
+
+    def send(self, array: Array, peer: int, tag: int) -> _Request:
+        """See `ProcessGroup`."""
+        return _Request(self.comm.Isend(array, peer, tag), array)
+
+    def receive(self, array: Array, peer: int | None, tag: int) -> _Request:
+        """See `ProcessGroup`."""
+        MPI = self.MPI
+        return _Request(self.comm.Irecv(array, MPI.ANY_SOURCE if peer is None else peer, tag), array, MPI.Status(), MPI.BYTE)
+
+    def part(self, ranks: tuple[int, ...], number: int, timeout: float) -> "MpiGroup":
+        """See `ProcessGroup`."""
+        members = self.comm.group.Incl([self.ranks.index(rank) for rank in ranks])
+        return MpiGroup(self.MPI, self.comm.Create_group(members, number), ranks, self.own, number, timeout, self.checks)
+
+
+class MpiWire:
+    """Messages beside the collectives, in a communicator of their own."""
+
+    def __init__(self, MPI: Any, comm: Any) -> None:
+        self._MPI, self._comm = MPI, comm
+        self._sent: list[tuple[Any, bytes]] = []
+
+    def send(self, rank: int, message: bytes) -> None:
+        """See `Wire`."""
+        self._sent = [entry for entry in self._sent if not entry[0].Test()]
+        self._sent.append((self._comm.Isend([message, self._MPI.BYTE], rank, CONTROL_TAG), message))
+
+    def poll(self) -> list[tuple[int, bytes]]:
+        """See `Wire`."""
+        found, status = [], self._MPI.Status()
+        while self._comm.Iprobe(self._MPI.ANY_SOURCE, CONTROL_TAG, status):
+            buffer = bytearray(min(status.Get_count(self._MPI.BYTE), LONGEST_MESSAGE))
+            self._comm.Recv([buffer, self._MPI.BYTE], status.Get_source(), CONTROL_TAG)
+            found.append((status.Get_source(), bytes(buffer)))
+        return found

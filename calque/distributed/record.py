@@ -1,0 +1,65 @@
+"""The flight recorder: the last calls of this process that others take part in, in order, with what they were and how far they got."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+import time
+import zlib
+from collections import deque
+from typing import Any
+
+KEPT = 512  # calls
+WAITING, MOVING, DONE, FAILED = "waits for the others", "moves data", "done", "failed"
+
+
+class Call:
+    """One collective. `number`: its place among the calls of its group, the same on every rank; below 0 for messages. `detail`: what else must agree
+    (the operation, the root). `shape` is None where ranks may bring different ones."""
+
+    __slots__ = ("group", "number", "op", "dtype", "shape", "detail", "line", "state", "asked", "begun", "ended")
+
+    def __init__(self, group: int, number: int, op: str, dtype: str, shape: tuple[int, ...] | None, detail: str, line: str) -> None:
+        self.group, self.number, self.op, self.dtype, self.shape, self.detail, self.line = group, number, op, dtype, shape, detail, line
+        self.state, self.asked, self.begun, self.ended = "queued", time.time(), 0.0, 0.0
+
+    def same(self) -> str:
+        """What must be the same on every rank."""
+        shape = "" if self.shape is None else f" {self.shape}"
+        return f"{self.op}({self.dtype}{shape}{', ' if self.detail else ''}{self.detail})"
+
+    def words(self) -> tuple[int, int]:
+        """The same as two numbers."""
+        text = f"{self.number} {self.same()}".encode()
+        return zlib.crc32(text), zlib.crc32(text[::-1] + b"!")
+
+    def __str__(self) -> str:
+        return f"{self.same()} at {self.line or 'an unknown line'}"
+
+    def as_dict(self) -> dict[str, Any]:
+        """For the file."""
+        return {name: getattr(self, name) for name in self.__slots__}
+
+
+class Recorder:
+    """The last calls, oldest first."""
+
+    def __init__(self) -> None:
+        self.calls: deque[Call] = deque(maxlen=KEPT)
+
+    def last(self) -> Call | None:
+        """The one that was begun last."""
+        return next((call for call in reversed(self.calls) if call.begun), None)
+
+    def write(self, rank: int, reason: str, folder: str = "") -> str:
+        """Write all to a file of this process; returns its path, or why there is none."""
+        path = os.path.join(folder or tempfile.gettempdir(), f"calque-flight-{os.getpid()}-rank{rank}.json")
+        rows = [call.as_dict() for call in list(self.calls)]
+        try:
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
+            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+                json.dump({"rank": rank, "pid": os.getpid(), "time": time.time(), "reason": reason, "calls": rows}, file, indent=1)
+        except OSError as error:
+            return f"no file ({error})"
+        return path

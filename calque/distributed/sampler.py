@@ -1,0 +1,80 @@
+"""The share of one rank of a dataset."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+from calque.base.errors import ArgumentError
+from calque.base.text import shown
+from calque.data.dataset import size_of
+from calque.data.sampler import Sampler
+from calque.distributed.world import WORLD, world
+from calque.functional.random import Generator, randperm
+
+
+class DistributedSampler(Sampler[int]):
+    """The indices of one of several processes: every `num_replicas`-th of them, from `rank` on, in an order that `seed` and the epoch choose, the
+    same on all ranks.
+
+    num_replicas, rank: default, those of the job. Each pass over the sampler is a new epoch, in another order, unless `set_epoch` has said which
+    (PyTorch repeats the first order then). drop_last: leave out what does not come out even; pad: else repeat the first ones (default), or, with
+    `pad=False`, give some ranks one less, so that every sample comes exactly once.
+
+    >>> from calque.distributed import DistributedSampler
+    >>> [list(DistributedSampler(range(5), 2, rank, shuffle=False)) for rank in range(2)]
+    [[0, 2, 4], [1, 3, 0]]
+    >>> [list(DistributedSampler(range(5), 2, rank, shuffle=False, pad=False)) for rank in range(2)]
+    [[0, 2, 4], [1, 3]]
+    """
+
+    def __init__(
+        self, dataset: Any, num_replicas: int | None = None, rank: int | None = None, shuffle: bool = True, seed: int = 0, drop_last: bool = False,
+        *, pad: bool = True,
+    ) -> None:  # fmt: skip
+        if (num_replicas is None or rank is None) and WORLD.group is None:
+            raise RuntimeError(
+                "[DistributedSampler] Requires distributed package: expected num_replicas and rank, got None and no job; give both, or call "
+                "init_process_group() first"
+            )
+        num_replicas = world("DistributedSampler").size() if num_replicas is None else num_replicas
+        rank = world("DistributedSampler").rank() if rank is None else rank
+        if isinstance(num_replicas, bool) or not isinstance(num_replicas, int) or num_replicas < 1:
+            raise ArgumentError(f"[DistributedSampler] expected num_replicas to be a positive whole number, got {shown(num_replicas)}")
+        if isinstance(rank, bool) or not isinstance(rank, int) or not 0 <= rank < num_replicas:
+            raise ArgumentError(f"[DistributedSampler] Invalid rank {rank}, rank should be in the interval [0, {num_replicas - 1}]; count from 0")
+        self.dataset, self.num_replicas, self.rank, self.epoch = dataset, num_replicas, rank, 0
+        self.shuffle, self.seed, self.drop_last, self.pad = shuffle, seed, drop_last, pad
+        self._said = True  # whether `epoch` is that of the next pass
+        count = size_of(dataset)
+        if drop_last:
+            self.num_samples = count // num_replicas
+        elif pad:
+            self.num_samples = math.ceil(count / num_replicas)
+        else:
+            self.num_samples = len(range(rank, count, num_replicas))
+        self.total_size = count if not (pad or drop_last) else self.num_samples * num_replicas
+
+    def __iter__(self) -> Iterator[int]:
+        if not self._said:
+            self.epoch += 1
+        self._said = False
+        count = size_of(self.dataset)
+        if self.shuffle:
+            generator = Generator()
+            generator.manual_seed(self.seed + self.epoch)
+            indices: list[int] = randperm(count, generator=generator).tolist()
+        else:
+            indices = list(range(count))
+        missing = self.total_size - count
+        if missing > 0:
+            indices += (indices * math.ceil(missing / max(count, 1)))[:missing]
+        return iter(indices[self.rank : self.total_size : self.num_replicas])
+
+    def __len__(self) -> int:
+        return self.num_samples
+
+    def set_epoch(self, epoch: int) -> None:
+        """Say which epoch the next pass is, as after a resumption; the same on every rank."""
+        self.epoch, self._said = epoch, True

@@ -1,0 +1,204 @@
+"""The watch of a process: it hears what the others say beside the collectives, knows who is gone, and ends waits that nobody will end.
+
+A thread looks for messages ten times a second. A rank that leaves says so, with the number of its last call in each group; a rank whose wait is too
+long asks the others where they are, and its error says it. What cannot be interrupted (a call of the back-end that moves data) ends the process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any, Protocol
+
+from calque.base.errors import DistributedError
+from calque.distributed.record import Call, Recorder
+from calque.run.source import inside_package
+
+PERIOD = 0.1  # seconds between two looks
+PATIENCE = 2.0  # seconds for which a rank that asks waits for answers
+GRACE = 5.0  # seconds beyond the deadline after which a process ends that cannot be interrupted
+ON_THE_WAY = 1.0  # seconds for which a message may still come of a rank that has gone
+STUCK = 70  # exit code of such a process
+
+
+class Wire(Protocol):
+    """How messages travel beside the collectives."""
+
+    def send(self, rank: int, message: bytes) -> None:
+        """Never blocks."""
+
+    def poll(self) -> list[tuple[int, bytes]]:
+        """What has come since, and from whom."""
+
+
+class Watch:
+    """The one watch of this process."""
+
+    def __init__(self) -> None:
+        self.reset()
+
+    def reset(self) -> None:
+        """As at the start."""
+        self.recorder = Recorder()
+        self.rank, self.size = 0, 1
+        self.folder = ""
+        self.wire: Wire | None = None
+        self.left: dict[int, dict[str, Any]] = {}  # what ranks said when they went
+        self.passed: dict[int, int] = {}  # calls that are over, by group
+        self.error: DistributedError | None = None  # the last of those that broke the job
+        self.failed = ""  # why nothing more can be done together
+        self.said = False  # that this process goes
+        self._places: dict[int, str] = {}  # where the others are, as they say
+        self._guarded: list[tuple[float, Call]] = []
+        self._lock = threading.Lock()
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def start(self, rank: int, size: int, wire: Wire, folder: str) -> None:
+        """Begin to watch."""
+        self.reset()
+        self.rank, self.size, self.wire, self.folder = rank, size, wire, folder
+        self._thread = threading.Thread(target=self._loop, name="calque-watch", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Watch no longer."""
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join(timeout=2)
+        self._thread = self.wire = None
+
+    # ------------------------------------------------------------------------------------------------------- messages
+
+    def _loop(self) -> None:
+        while not self._stop.wait(PERIOD):
+            self.hear()
+            self._end_if_stuck()
+
+    def hear(self) -> None:
+        """Take what has come."""
+        wire = self.wire
+        if wire is None:
+            return
+        with self._lock:
+            for rank, message in wire.poll():
+                got = json.loads(message)
+                if got["kind"] == "gone":
+                    self.left[rank] = {**got, "at": time.monotonic()}
+                elif got["kind"] == "where":
+                    if got.get("late"):
+                        self.recorder.write(self.rank, got["late"], self.folder)
+                    self._say(rank, {"kind": "here", "text": self._place()})
+                elif got["kind"] == "here":
+                    self._places[rank] = got["text"]
+
+    def _say(self, rank: int, message: dict[str, Any]) -> None:
+        if self.wire is not None:
+            self.wire.send(rank, json.dumps(message).encode())
+
+    def _place(self) -> str:
+        """Where this process is, in words."""
+        last = self.recorder.last()
+        what = "it has come to no call yet" if last is None else f"its last call is number {last.number} of group {last.group}, {last} ({last.state})"
+        return f"{what}; its main thread is at {_main_line()}"
+
+    def leave(self, why: str) -> None:
+        """Tell the others that this process takes part no longer. `why`: "" at its regular end."""
+        if self.said:
+            return
+        self.said = True
+        with self._lock:
+            for rank in range(self.size):
+                if rank != self.rank:
+                    self._say(rank, {"kind": "gone", "why": why[:2000], "passed": {str(k): v for k, v in self.passed.items()}})
+
+    def all_gone(self) -> bool:
+        """Whether all others have said that they go."""
+        return len(self.left) >= self.size - 1
+
+    def well(self) -> bool:
+        """Whether everybody has gone, or will go, regularly."""
+        return not self.failed and not any(got["why"] for got in self.left.values())
+
+    # ------------------------------------------------------------------------------------------------------- failures
+
+    def broken(self, text: str) -> DistributedError:
+        """The error; from here on nothing is done together."""
+        where = self.recorder.write(self.rank, text, self.folder)
+        self.failed = self.failed or text
+        self.error = DistributedError(f"{text}; the last calls of this rank are in {where}")
+        return self.error
+
+    def require_health(self, call: Call) -> None:
+        """Raise if calls can no longer succeed."""
+        if self.failed:
+            raise DistributedError(f"[{call.op}] expected a job in order, but an earlier call failed: {self.failed}")
+
+    def look(self, call: Call, ranks: tuple[int, ...], deadline: float, timeout: float) -> None:
+        """Raise if a wait for these ranks is in vain, or too long."""
+        self.require_health(call)
+        for rank in ranks:
+            got = self.left.get(rank)
+            if got is None or rank == self.rank:
+                continue
+            missing = call.number > got["passed"].get(str(call.group), 0) if call.number > 0 else time.monotonic() > got["at"] + ON_THE_WAY
+            if missing:
+                why = f" with {got['why']}" if got["why"] else ""
+                raise self.broken(
+                    f"[{call.op}] expected rank {rank} to take part, but it has ended{why}; this rank {self.rank} waits in call number "
+                    f"{abs(call.number)} of group {call.group}, {call}. Every rank must make the same calls: with uneven data, drop_last=True or "
+                    "DistributedSampler"
+                )
+        if time.monotonic() > deadline:
+            raise self.broken(self._too_long(call, ranks, timeout))
+
+    def _too_long(self, call: Call, ranks: tuple[int, ...], timeout: float) -> str:
+        others = [rank for rank in ranks if rank != self.rank]
+        late = f"rank {self.rank} has waited {timeout:g} s in {call}"
+        with self._lock:
+            self._places.clear()
+            for rank in others:
+                self._say(rank, {"kind": "where", "late": late})
+        until = time.monotonic() + PATIENCE
+        while time.monotonic() < until and len(self._places) < len(others):
+            self.hear()
+            time.sleep(0.02)
+        rows = [f"rank {r}: {self._places.get(r, 'does not answer: it was stopped or killed, or is deep in other work')}" for r in others]
+        return (
+            f"[{call.op}] expected all of ranks {list(ranks)} within {timeout:g} s, but rank {self.rank} still waits in call number "
+            f"{abs(call.number)} of group {call.group}, {call}; {'; '.join(rows)}. Look why they differ, or raise timeout= in init_process_group"
+        )
+
+    @contextlib.contextmanager
+    def guarding(self, call: Call, timeout: float) -> Iterator[None]:
+        """While a call of the back-end runs that nothing can interrupt."""
+        entry = (time.monotonic() + timeout + GRACE, call)
+        self._guarded.append(entry)
+        try:
+            yield
+        finally:
+            self._guarded.remove(entry)
+
+    def _end_if_stuck(self) -> None:
+        for until, call in list(self._guarded):
+            if time.monotonic() > until:
+                text = f"rank {self.rank} cannot finish call number {call.number} of group {call.group}, {call}: another rank stopped inside it"
+                where = self.recorder.write(self.rank, text, self.folder)
+                sys.stderr.write(f"calque: [{call.op}] {text}; this process ends; its last calls are in {where}\n")
+                sys.stderr.flush()
+                os._exit(STUCK)
+
+
+def _main_line() -> str:
+    frame = sys._current_frames().get(threading.main_thread().ident or 0)
+    while frame is not None and inside_package(frame.f_code.co_filename):
+        frame = frame.f_back
+    return "an unknown line" if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno}"
+
+
+WATCH = Watch()

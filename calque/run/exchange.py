@@ -1,0 +1,139 @@
+"""Work that other processes take part in: tasks of a queue of its own, so that devices compute meanwhile.
+
+All of them run in the order in which they were asked for, whichever values are there first: the other processes have the same order. So a task takes
+its place in the queue at once and waits for its inputs when its turn comes, each no longer than until that value is there, while the program that
+makes it goes on. Nothing can wait in a circle: a task waits for what was asked for before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from calque.base.layout import Layout
+from calque.run import recorder
+from calque.run import trace as tracing
+from calque.run.buffer import Buffer, strided
+from calque.run.capture import abort
+from calque.run.copies import buffer_of
+from calque.run.dispatch import new_array, remember, settled
+from calque.run.engine import Queue, Task
+from calque.run.others import LOCK
+from calque.run.recorder import Storage, realised
+from calque.run.source import user_line
+
+REASON = "communication"
+INLINE_BYTES = 1 << 16  # up to which waking another thread takes longer than the work
+Arrays = list[np.ndarray[Any, Any]]
+_QUEUES: list[Queue] = []  # the first is that of collectives; each of the others serves one message at a time
+
+
+def exchange(
+    sources: Sequence[tuple[Storage, Layout]], targets: Sequence[Layout], work: Callable[[Arrays], Sequence[Any]], name: str
+) -> tuple[list[Storage], Task]:
+    """New storages of dense layouts, which `work` computes from what the sources show: flat arrays of the targets from flat arrays of the sources."""
+    buffers = values_of(sources)
+    views = [view for _, view in sources]
+    made = [Buffer(None) for _ in targets]
+    inputs, outputs, line = list(buffers), list(made), user_line()
+
+    def run() -> None:
+        start = tracing.clock()
+        try:
+            results = work([np.ascontiguousarray(strided(b.early(), v)).reshape(-1) for b, v in zip(inputs, views, strict=True)])
+        except Exception as error:
+            remember(error, line)
+            raise
+        for buffer, array in zip(outputs, results, strict=True):
+            buffer.array = array
+        if tracing.active is not None:
+            tracing.active.span(name, "communication", start, line=line)
+
+    task = Task(run)
+    nbytes = sum(view.nbytes for view in (*views, *targets))
+    queue = _queue()
+    with LOCK:
+        at_once = nbytes <= INLINE_BYTES and queue.idle() and settled(inputs) is not None
+        if not at_once:
+            task.hold(inputs, outputs)
+            queue.submit(task, (), outputs, inputs)
+    if at_once:
+        _here(task, outputs)
+    return [realised(buffer, target) for buffer, target in zip(made, targets, strict=True)], task
+
+
+def _here(task: Task, outputs: list[Buffer]) -> None:
+    """Run the task on this thread; its error is raised now."""
+    for buffer in outputs:
+        buffer.task = task
+    task.run()
+    if task.error is not None:
+        reported(task.error)
+        raise task.error
+
+
+def values_of(sources: Sequence[tuple[Storage, Layout]]) -> list[Buffer]:
+    """The buffers of storages, whose programs are started."""
+    abort("communicates with other processes")
+    recorder.flush(REASON)
+    return [buffer_of(storage, REASON) for storage, _ in sources]
+
+
+def beside(work: Callable[[], None], outputs: list[Buffer]) -> Task:
+    """A task that fills buffers by itself, whatever other tasks do: it waits for a message."""
+    task = Task(work)
+    with LOCK:
+        _queue()
+        queue = next((queue for queue in _QUEUES[1:] if queue.idle()), None)
+        if queue is None:
+            queue = Queue(f"message {len(_QUEUES)}")
+            _QUEUES.append(queue)
+        task.hold(list(outputs))
+        queue.submit(task, (), outputs)
+    return task
+
+
+def set_value(storage: Storage, view: Layout, value: Storage) -> bool:
+    """Let a storage hold a value that exists, or will, from now on; False, and nothing has happened, if that takes a copy: the view shows a part of
+    it, or NumPy sees its memory."""
+    buffer = storage.buffer
+    if buffer is not None and (buffer.owner is not None or buffer.export is not None) and buffer.shared():
+        return False
+    if not (view is storage.layout or (view.dense and view.numel == storage.layout.numel and view.dtype is storage.layout.dtype)):
+        return False
+    with LOCK:
+        storage.trace, storage.slot, storage.buffer, storage.home, storage.writer = None, -1, value.buffer, None, None
+        storage.version += 1
+    return True
+
+
+def wait_for(task: Task) -> None:
+    """Block until a task has run; raises its error."""
+    task.wait()
+    if task.error is not None:
+        reported(task.error)
+        raise task.error
+
+
+def reported(error: BaseException) -> None:
+    """Somebody has met the error."""
+    error.calque_reported = True  # type: ignore[attr-defined]
+
+
+def wait_for_exchanges() -> None:
+    """Until everything that was asked for is over, failed or not."""
+    for queue in list(_QUEUES):
+        queue.drain()
+
+
+def flat(numel: int, dtype: Any) -> Any:
+    """Memory for a result: a flat array of a NumPy dtype."""
+    return new_array(numel, None, dtype)
+
+
+def _queue() -> Queue:
+    if not _QUEUES:
+        _QUEUES.append(Queue("communication"))
+    return _QUEUES[0]

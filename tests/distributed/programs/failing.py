@@ -1,0 +1,38 @@
+"""One rank does something else in its second call; run by test_failures.py, which reads what every live rank says."""
+
+import os
+import signal
+import sys
+import time
+
+import calque
+import calque.distributed as dist
+
+mode, folder = sys.argv[1:]
+dist.init_process_group("mpi", timeout=3, flight_folder=folder)
+rank = dist.get_rank()
+t = calque.ones(3)
+dist.all_reduce(t)
+t.tolist()
+if rank == 1:
+    if mode == "raise":
+        raise ValueError("boom")
+    if mode == "exit":
+        sys.exit(0)
+    if mode == "stop":
+        os.kill(os.getpid(), signal.SIGSTOP)
+    if mode == "sleep":
+        time.sleep(60)
+    if mode == "order":
+        dist.barrier()
+    if mode == "shape":
+        t = calque.ones(4)
+    if mode == "dtype":
+        t = t.double()
+if mode == "silent":  # nobody reads what failed; the process must not end as if all were well
+    dist.all_reduce(calque.ones(30_000 + rank))
+    sys.exit(0)
+if mode == "message" and rank == 0:
+    dist.recv(t, 1)
+dist.all_reduce(t)
+t.tolist()

@@ -1,0 +1,135 @@
+"""Programs of two ranks. Every start costs seconds, so one program does much."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).resolve().parent
+PROGRAMS = HERE / "programs"
+BIN = Path(sys.executable).parent
+
+
+def run(*words: str, seconds: float = 240, **variables: str) -> subprocess.CompletedProcess[str]:
+    """A command, with what it said."""
+    path = os.pathsep.join([str(HERE.parents[1]), os.environ.get("PYTHONPATH", "")])
+    return subprocess.run(words, capture_output=True, text=True, timeout=seconds, env={**os.environ, "PYTHONPATH": path, **variables})
+
+
+def launch(program: str, *words: str, count: int = 2) -> subprocess.CompletedProcess[str]:
+    """A program of the folder in several ranks."""
+    return run(sys.executable, "-m", "calque", "launch", "-n", str(count), str(PROGRAMS / program), *words)
+
+
+@pytest.mark.mpi
+def test_every_collective() -> None:
+    done = launch("collectives.py")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert sorted(done.stdout.split("\n")[:-1]) == ["[0] all is well", "[1] all is well"]
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])
+
+
+SMALL = "import calque, calque.distributed as d; d.init_process_group({}); t = calque.ones(1) * (d.get_rank() + 1); d.all_reduce(t); print(t.item())"
+
+
+@pytest.mark.mpi
+def test_the_mpiexec_of_the_environment_starts_ranks() -> None:
+    if not (BIN / "mpiexec").exists():
+        pytest.skip("this MPI has no mpiexec beside Python")
+    done = run(str(BIN / "mpiexec"), "-n", "2", sys.executable, "-c", SMALL.format("'mpi'"))
+    assert (done.returncode, done.stdout.split()) == (0, ["3.0", "3.0"]), done.stdout + done.stderr
+
+
+@pytest.mark.mpi
+@pytest.mark.slow
+def test_variables_of_torchrun_start_ranks() -> None:
+    path = os.pathsep.join([str(HERE.parents[1]), os.environ.get("PYTHONPATH", "")])
+    variables = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "PYTHONPATH": path}
+    words = [sys.executable, "-c", SMALL.format("'gloo', timeout=60")]
+    ranks = [subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env={**os.environ, **variables, "RANK": str(r)}) for r in (1, 0)]
+    assert [(p.communicate(timeout=120)[0].strip(), p.returncode) for p in ranks] == [("3.0", 0)] * 2
+
+
+@pytest.mark.mpi
+@pytest.mark.slow
+def test_functions_are_spawned() -> None:
+    done = run(sys.executable, str(PROGRAMS / "spawned.py"), str(free_port()))
+    assert (done.returncode, done.stdout.split()) == (0, ["done", "done"]), done.stderr
+    done = run(sys.executable, str(PROGRAMS / "spawned.py"), "0")
+    assert done.returncode == 1 and re.search(r"process [01] terminated with the following error", done.stderr)
+    assert "ValueError: a word" in done.stderr and "[barrier] expected rank 1 to take part" not in done.stdout
+
+
+FAILURES = {
+    "raise": {
+        1: "ValueError: boom",
+        0: r"rank 1 to take part, but it has ended with ValueError: boom at .*failing\.py:\d+; this rank 0 waits in call",
+    },
+    "exit": {0: r"rank 1 to take part, but it has ended; this rank 0 waits in call number 2 of group 0, all_reduce\(float32 \(3,\), SUM\) at .*:\d+"},
+    "stop": {0: r"rank 0 still waits in call number 2 of group 0, all_reduce\(float32 \(3,\), SUM\) at .*:\d+; rank 1: does not answer"},
+    "sleep": {0: r"rank 1: its last call is number 1 of group 0, all_reduce\(.*\) at .*:15 \(done\); its main thread is at .*failing\.py:25"},
+    "order": {
+        0: r"rank 0: all_reduce\(float32 \(3,\), SUM\) at .*:\d+; rank 1: barrier\(\) at .*:27",
+        1: r"\[barrier\] expected the same call on every rank",
+    },
+    "shape": dict.fromkeys((0, 1), r"rank 0: all_reduce\(float32 \(3,\), SUM\) at .*; rank 1: all_reduce\(float32 \(4,\), SUM\) at"),
+    "dtype": dict.fromkeys((0, 1), r"rank 0: all_reduce\(float32 \(3,\), SUM\) at .*; rank 1: all_reduce\(float64 \(3,\), SUM\) at"),
+    "silent": dict.fromkeys((0, 1), r"rank 0: all_reduce\(float32 \(30000,\), SUM\) at .*; rank 1: all_reduce\(float32 \(30001,\), SUM\) at"),
+}
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize("mode", [mode if mode in ("raise", "shape") else pytest.param(mode, marks=pytest.mark.slow) for mode in FAILURES])
+def test_every_live_rank_says_what_is_wrong(mode: str, tmp_path: Path) -> None:
+    done = launch("failing.py", mode, str(tmp_path))
+    assert done.returncode == 1, done.stdout + done.stderr
+    for rank, text in FAILURES[mode].items():
+        said = "\n".join(line for line in done.stderr.split("\n") if line.startswith(f"[{rank}]"))
+        assert re.search(text, said), done.stderr
+        assert "Traceback" in said or mode == "silent"
+    flights = [int(name) for name in re.findall(r"rank(\d)\.json", " ".join(os.listdir(tmp_path)))]
+    expected = {"raise": {0}, "exit": {0}, "stop": {0}}.get(mode, {0, 1})
+    assert set(flights) == expected, flights
+    assert "ended with exit code 1; the others were ended" in done.stderr
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize(
+    ("words", "variables", "text"),
+    [
+        ("'nccl'", {}, "got 'nccl': it joins GPUs"),
+        ("'carrier pigeon'", {}, "expected back-end 'mpi' or 'gloo'"),
+        ("'mpi'", {}, "expected RANK, WORLD_SIZE in the environment.*calque launch -n 2"),
+        ("'mpi'", {"RANK": "one", "WORLD_SIZE": "2"}, "RANK to be a whole number, got 'one'"),
+        ("'mpi'", {"RANK": "2", "WORLD_SIZE": "2"}, "a rank from 0 to world_size - 1 = 1, got 2"),
+        ("'mpi'", {"RANK": "0", "WORLD_SIZE": "2"}, "MASTER_ADDR and MASTER_PORT"),
+        ("'mpi', world_size=3", {"RANK": "0", "WORLD_SIZE": "2"}, "expected world_size=2, as WORLD_SIZE says, got 3"),
+        ("'mpi', init_method='file:///x'", {}, "tcp://host:port"),
+        ("'mpi', timeout=0", {}, "positive number of seconds, got 0"),
+        ("'mpi', timeout=1", {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}, "nobody answered at 127.0.0.1:1"),
+        ("'mpi', timeout=1, init_method='tcp://127.0.0.1:PORT', rank=0, world_size=2", {}, "after 1 s rank 1 of 2 had not come"),
+        ("'mpi', timeout=1, init_method='tcp://192.0.2.1:PORT', rank=0, world_size=2", {}, "expected to open 192.0.2.1:.*; is another job using it"),
+    ],
+)
+def test_a_start_that_cannot_succeed(words: str, variables: dict[str, str], text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    import calque.distributed as dist
+    from calque.base.config import _OF_A_JOB
+
+    for name in _OF_A_JOB:
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises((RuntimeError, ValueError)) as caught:
+        eval(f"dist.init_process_group({words.replace('PORT', str(free_port()))})", {"dist": dist})
+    assert re.search(text, str(caught.value)), caught.value
+    assert not dist.is_initialized()
