@@ -6,7 +6,7 @@ and make it wait for nothing.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import reduce
 from typing import Any
 
@@ -20,12 +20,16 @@ from calque.run.dispatch import new_array
 from calque.run.memory import out_of_memory
 from calque.tensor import Tensor, from_array, read
 
+SHARED_FROM = 1 << 15  # bytes
+shared: Callable[[int], np.ndarray[Any, Any]] | None = None  # in a worker process: memory for so many bytes that the loader sees, too
+
 
 def empty(shape: tuple[int, ...], dtype: DType) -> tuple[Tensor, np.ndarray[Any, Any]]:
     """A new tensor and its memory, which the caller fills before anybody reads the tensor."""
     layout = dense_layout(shape, dtype)
     try:
-        flat = new_array(layout.numel, dtype)
+        size = layout.numel * dtype.itemsize
+        flat = new_array(layout.numel, dtype) if shared is None or size < SHARED_FROM else shared(size).view(dtype.np)
     except MemoryError as error:
         raise out_of_memory(error, "DataLoader", f"a batch of shape {shape} and {shown(dtype)}") from None
     return from_array(flat, layout), flat.reshape(shape)

@@ -10,35 +10,44 @@ from calque.base.errors import DataError
 from calque.data.collate import collate, default_collate
 from calque.data.convert import rows
 from calque.data.dataset import Subset, TensorDataset
+from calque.data.streams import begin, mixed
 from calque.data.worker_info import get_worker_info
 
 END = object()  # what a stream gives instead of a batch when it has no more samples
+COLLATE = "the batch that begins with"
 
 
 @dataclass(frozen=True, slots=True)
 class IndexFetcher:
-    """Loads batches of a dataset with an index. `batched` is False when each index is one item of its own."""
+    """Loads batches of a dataset with an index. `batched` is False when each index is one item of its own. What a sample draws depends on `seed` and
+    its index, what `collate_fn` draws on the first index of the batch."""
 
     dataset: Any
     collate_fn: Callable[[Any], Any]
     batched: bool
+    seed: int
 
     def __call__(self, indices: Any) -> Any:
         if not self.batched:
             return _collate(self.collate_fn, self.sample(indices), [indices])
-        if self.collate_fn is default_collate:
-            gathered = _gather(self.dataset, indices)
-            if gathered is not None:
-                return gathered
+        gathered = self.quick(indices)
+        if gathered is not None:
+            return gathered
         if hasattr(type(self.dataset), "__getitems__"):
             samples = self.samples_at_once(indices)
         else:
             samples = [self.sample(index) for index in indices]
         if self.collate_fn is default_collate:
             return collate(samples, indices, "index")
+        begin(self.seed, (COLLATE, *indices[:1]))
         return _collate(self.collate_fn, samples, indices)
 
+    def quick(self, indices: Any) -> Any:
+        """The batch, where it can be had without running anything of the user's; else None."""
+        return _gather(self.dataset, indices) if self.batched and self.collate_fn is default_collate else None
+
     def sample(self, index: Any) -> Any:
+        begin(self.seed, index)
         try:
             return self.dataset[index]
         except StopIteration as error:
@@ -51,6 +60,7 @@ class IndexFetcher:
             raise
 
     def samples_at_once(self, indices: Any) -> Any:
+        begin(self.seed, (COLLATE, *indices[:1]))
         try:
             samples = self.dataset.__getitems__(indices)
         except Exception as error:
@@ -72,8 +82,10 @@ class StreamFetcher:
     The pass begins with the first batch, in the thread that asks for it: there `get_worker_info` tells the dataset its part.
     """
 
-    def __init__(self, dataset: Any, collate_fn: Callable[[Any], Any], batch_size: int | None, drop_last: bool) -> None:
+    def __init__(self, dataset: Any, collate_fn: Callable[[Any], Any], batch_size: int | None, drop_last: bool, seed: int) -> None:
         self.dataset = dataset
+        self.seed = seed
+        self.batches = 0
         self.collate_fn = collate_fn
         self.batch_size = batch_size
         self.drop_last = drop_last
@@ -81,6 +93,13 @@ class StreamFetcher:
         self.count = 0  # samples taken so far
 
     def __call__(self) -> Any:
+        info = get_worker_info()
+        begin(mixed(self.seed, self.batches), -1 - (info.id if info is not None else 0))
+        self.batches += 1
+        return self.load()
+
+    def load(self) -> Any:
+        """The next batch."""
         start = self.count
         if self.batch_size is None:
             sample = self.take()

@@ -1,31 +1,29 @@
-"""DataLoader: batches of a dataset, in order, loaded by the calling thread or ahead of it by worker threads."""
+"""DataLoader: batches of a dataset, loaded by the calling thread or ahead of it by worker processes or threads."""
 
 from __future__ import annotations
 
 import math
-import threading
-import weakref
-from collections import deque
+import os
+import sys
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future
-from functools import partial
 from typing import Any, Generic, TypeVar
 
-from calque.base.errors import ArgumentError, DataError, WorkerError
+from calque.base.errors import ArgumentError, CheckpointError, WorkerError
 from calque.base.text import shown
 from calque.data.collate import default_collate, default_convert
-from calque.data.dataset import Dataset, IterableDataset, size_of
-from calque.data.fetch import END, IndexFetcher, StreamFetcher, shorten
-from calque.data.random_source import draw_seed, require_generator
+from calque.data.dataset import Dataset, IterableDataset, Subset, TensorDataset, size_of
+from calque.data.fetch import IndexFetcher, StreamFetcher
+from calque.data.pace import ENOUGH, MEASURED, Pace
+from calque.data.passes import Progress, SerialPass, WorkerPass, begun
+from calque.data.payload import Payload, Unsendable, check_method
+from calque.data.processes import ProcessPool
+from calque.data.random_source import require_generator
 from calque.data.sampler import BatchSampler, RandomSampler, SequentialSampler, require_positive
 from calque.data.worker_info import WorkerInfo
 from calque.data.workers import WorkerPool
-from calque.run import trace as tracing
-from calque.run.interrupt import of_handler
 from calque.run.source import warn_user
 
 T_co = TypeVar("T_co", covariant=True)
-_DEFAULT_PREFETCH = 2
 _FIXED = ("batch_size", "batch_sampler", "sampler", "drop_last", "dataset", "persistent_workers")
 
 
@@ -36,13 +34,21 @@ class DataLoader(Generic[T_co]):
     `sampler` exclude each other, and `batch_sampler` excludes both and `batch_size` and `drop_last`. The order of a shuffled
     loader is a function of `generator`, or of `calque.manual_seed`, alone; batches are the same for every `num_workers`.
 
-    `num_workers` threads load `prefetch_factor` batches each ahead of the loop (default 2; without workers it has no meaning and
-    is ignored). They share the dataset object and the process's random state; `worker_init_fn(worker_id)` runs first in each.
-    `timeout` is in seconds, 0 waits for ever. `pin_memory`, `pin_memory_device` and `in_order` are accepted: host memory needs no
-    pinning for the CPU, and batches always come in order.
+    `num_workers` load `prefetch_factor` batches each ahead of the loop (default 2). "auto" measures a few batches and takes as many as the loop needs
+    and the machine has cores, and says so in one line. `multiprocessing_context`: what workers are. "forkserver" and "spawn": processes, which get
+    the dataset by `pickle` (arrays and tensors in it are shared) and hand over batches in shared memory without copies; "thread": threads, which
+    share the dataset itself; None: processes, but threads where those lose nothing (a TensorDataset, a Python without a global lock) and, with a
+    warning, where the dataset cannot be sent. "fork" is refused: it hangs in a process with threads.
 
-    Errors name argument, value and range; an exception of the dataset keeps its class and traceback and carries a note with the
-    sample index and the worker.
+    What a dataset draws from `random`, `numpy.random` and Calque's default stream for a sample is a function of the seed of the pass and the index of
+    the sample, whoever loads it (in threads of Calque's stream alone); afterwards those streams are where they were.
+
+    `worker_init_fn(worker_id)` runs first in each worker. `timeout` is in seconds, 0 waits for ever. `persistent_workers` keeps them from pass to
+    pass, with the dataset that they got first. `in_order=False` hands out batches as they come. `pin_memory` and `pin_memory_device` are accepted:
+    host memory needs no pinning for the CPU.
+
+    A worker that dies is replaced, and its batches are loaded by its successor; WorkerError when three have died at one batch. An exception of the
+    dataset keeps its class, carries a note with the sample index and the worker, and the worker's traceback as its cause.
 
     >>> from calque.data import DataLoader, TensorDataset
     >>> loader = DataLoader(TensorDataset(calque.arange(5)), batch_size=2)
@@ -57,7 +63,7 @@ class DataLoader(Generic[T_co]):
         shuffle: bool | None = None,
         sampler: Iterable[Any] | None = None,
         batch_sampler: Iterable[Any] | None = None,
-        num_workers: int = 0,
+        num_workers: int | str = 0,
         collate_fn: Callable[[Any], Any] | None = None,
         pin_memory: bool = False,
         drop_last: bool = False,
@@ -73,10 +79,9 @@ class DataLoader(Generic[T_co]):
     ) -> None:
         _check_workers(num_workers, timeout, prefetch_factor, persistent_workers)
         require_generator("DataLoader", generator)
-        if multiprocessing_context is not None:
-            warn_user("[DataLoader] multiprocessing_context has no effect: workers are threads")
+        self._method = check_method(multiprocessing_context)
         self.dataset = dataset
-        self.num_workers = num_workers
+        self.num_workers: Any = num_workers
         self.prefetch_factor = prefetch_factor
         self.pin_memory = pin_memory
         self.pin_memory_device = pin_memory_device
@@ -102,7 +107,12 @@ class DataLoader(Generic[T_co]):
         self.sampler = sampler
         self.batch_sampler = batch_sampler
         self.collate_fn = collate_fn or (default_collate if self.batched else default_convert)
-        self._pool: WorkerPool | None = None
+        if num_workers == "auto" and self.streamed:
+            raise ArgumentError("[DataLoader] expected num_workers as a number for an IterableDataset, which shares out its samples, got 'auto'")
+        self._pool: WorkerPool | ProcessPool | None = None
+        self._progress: Progress | None = None  # of the pass that began last
+        self._resumed: Progress | None = None  # for the pass that begins next
+        self._pace = Pace(0)
         self._ready = True
 
     @property
@@ -116,7 +126,99 @@ class DataLoader(Generic[T_co]):
         super().__setattr__(name, value)
 
     def __iter__(self) -> Iterator[Any]:
-        return _SerialIterator(self) if self.num_workers == 0 else _ThreadedIterator(self)
+        resumed, self._resumed = self._resumed, None
+        progress, requests = begun(self, resumed)
+        self._progress = progress
+        if self.num_workers == "auto":
+            self._pace = Pace(0)
+            return self._measured(SerialPass(self, progress, requests, self._pace))
+        self._pace = Pace(self.num_workers)
+        if self.num_workers == 0:
+            return SerialPass(self, progress, requests, self._pace)
+        return WorkerPass(self, self.num_workers, progress, requests, self._pace)
+
+    def _measured(self, serial: SerialPass) -> Iterator[Any]:
+        """A pass that begins in the calling thread and goes on with the workers that it turns out to need."""
+        for batch in serial:
+            yield batch
+            if self._pace.counted >= MEASURED:
+                break
+        if self._pace.counted < MEASURED:
+            return
+        self.num_workers, alone = self._pace.choice(), self._pace.text()
+        if self.num_workers == 0:
+            sys.stderr.write(f"{alone.replace('more workers would not help', 'num_workers=0')}\n")
+            yield from serial
+            return
+        self._pace = Pace(self.num_workers)
+        for batch in WorkerPass(self, self.num_workers, serial.progress, serial.requests, self._pace):
+            yield batch
+            if self._pace.counted == ENOUGH:
+                sys.stderr.write(f"{self._pace.text()} (num_workers={self.num_workers} was chosen)\n")
+
+    def limits(self) -> str:
+        """One line that says whether loading or computing limits the pass that began last, and by how much other numbers of workers would help.
+
+        >>> loader = calque.data.DataLoader(calque.data.TensorDataset(calque.arange(5)), batch_size=2)
+        >>> loader.limits()
+        '[DataLoader] nothing can be said before 3 batches of a pass'
+        """
+        return self._pace.text()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the pass that began last stands, as numbers: save it with a checkpoint, and a loader that gets it by `load_state_dict` goes on with
+        the batches that were not handed out yet, in the same order and with the same random numbers. For an IterableDataset its first samples are
+        computed again and dropped.
+
+        >>> loader = calque.data.DataLoader(calque.data.TensorDataset(calque.arange(6)), batch_size=2, shuffle=True)
+        >>> rest = iter(loader)
+        >>> first = next(rest)
+        >>> other = calque.data.DataLoader(calque.data.TensorDataset(calque.arange(6)), batch_size=2, shuffle=True, num_workers=2)
+        >>> other.load_state_dict(loader.state_dict())
+        >>> [a[0].tolist() for a in rest] == [b[0].tolist() for b in other]
+        True
+        """
+        progress = self._resumed or self._progress
+        state: dict[str, Any] = {"version": 1, "streamed": self.streamed, "batches": self._known_length(), "pass": None}
+        if progress is not None and not progress.over:
+            state["workers"] = max(int(self.num_workers), 1) if self.streamed else 0
+            state["pass"] = {
+                "seed": progress.beginning[0], "offset": progress.beginning[1], "delivered": progress.delivered, "ahead": sorted(progress.ahead),
+                "streams": [progress.streams.get(worker, 0) for worker in range(state["workers"])], "turn": progress.turn,
+            }  # fmt: skip
+        return state
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Begin the next pass where `state_dict` says. Any number and kind of workers may go on (of an IterableDataset the same number).
+
+        Raises CheckpointError if the state is of a loader with other batches; nothing has changed then.
+        """
+        try:
+            version, streamed, batches, found = (state_dict[name] for name in ("version", "streamed", "batches", "pass"))
+            workers = state_dict["workers"] if found is not None else 0
+            progress = None if found is None else _progress_of(found)
+        except (KeyError, TypeError, ValueError) as error:
+            raise CheckpointError(f"[DataLoader] expected what state_dict() of a DataLoader gave, got {shown(state_dict)} ({error!r})") from error
+        if version != 1:
+            raise CheckpointError(f"[DataLoader] expected a state of version 1, got version {shown(version)}; it was saved by a newer Calque")
+        if streamed != self.streamed or batches != self._known_length():
+            raise CheckpointError(
+                f"[DataLoader] expected a state of a loader with {self._known_length()} batches, got one with {batches}; use the same dataset, "
+                f"batch_size "
+                "and drop_last"
+            )
+        if self.streamed and found is not None and workers != max(int(self.num_workers), 1):
+            raise CheckpointError(
+                f"[DataLoader] expected num_workers={workers} for the state of an IterableDataset, whose workers share out its samples, got "
+                f"{self.num_workers}"
+            )
+        self._resumed, self._progress = progress, None
+
+    def _known_length(self) -> int | None:
+        try:
+            return len(self)
+        except TypeError:
+            return None
 
     def __len__(self) -> int:
         if not self.streamed:
@@ -130,178 +232,65 @@ class DataLoader(Generic[T_co]):
         """One pass over what the workers are asked for: lists of indices, or single indices without batches."""
         return iter(self.batch_sampler if self.batch_sampler is not None else self.sampler)  # type: ignore[arg-type]
 
-    def index_fetcher(self) -> IndexFetcher:
-        return IndexFetcher(self.dataset, self.collate_fn, self.batched)
+    def index_fetcher(self, seed: int) -> IndexFetcher:
+        return IndexFetcher(self.dataset, self.collate_fn, self.batched, seed)
 
-    def stream_fetcher(self) -> StreamFetcher:
-        return StreamFetcher(self.dataset, self.collate_fn, self.batch_size, self.drop_last)
+    def stream_fetcher(self, seed: int) -> StreamFetcher:
+        return StreamFetcher(self.dataset, self.collate_fn, self.batch_size, self.drop_last, seed)
 
-    def workers(self, seed: int) -> WorkerPool:
+    def pool(self, workers: int, seed: int) -> WorkerPool | ProcessPool:
         """A pool of workers: the kept one, if they persist."""
         if self._pool is not None:
             return self._pool
-        infos = [WorkerInfo(i, self.num_workers, seed + i, self.dataset) for i in range(self.num_workers)]
-        pool = WorkerPool(infos, self.worker_init_fn)
+        pool = self._processes(workers, seed)
+        if pool is None:
+            infos = [WorkerInfo(i, workers, seed + i, self.dataset) for i in range(workers)]
+            pool = WorkerPool(infos, self.worker_init_fn)
         if self.persistent_workers:
             self._pool = pool
             pool.close_with(self)
         return pool
 
-
-class _SerialIterator:
-    """One pass in the calling thread. An exception ends one batch, not the pass."""
-
-    def __init__(self, loader: DataLoader[Any]) -> None:
-        self.loader = loader
-        draw_seed(loader.generator)  # as with workers, so that the order does not depend on their number
-        if loader.streamed:
-            self.stream, self.count = loader.stream_fetcher(), _StreamCount(loader)
-        else:
-            self.fetch, self.requests = loader.index_fetcher(), loader.indices()
-
-    def __iter__(self) -> "_SerialIterator":
-        return self
-
-    def __next__(self) -> Any:
-        session = tracing.active
-        if session is None:
-            return self.load()
-        start = tracing.clock()
-        batch = self.load()
-        session.span("load a batch", tracing.LOADER, start)
-        return batch
-
-    def load(self) -> Any:
-        """The next batch."""
-        if not self.loader.streamed:
-            return self.fetch(next(self.requests))
-        batch = self.stream()
-        self.count.check([self.stream], ended=batch is END)
-        if batch is END:
-            raise StopIteration
-        return batch
-
-    def __len__(self) -> int:
-        return len(self.loader)
-
-
-class _ThreadedIterator:
-    """One pass with worker threads: a queue of jobs in the order of the batches."""
-
-    def __init__(self, loader: DataLoader[Any]) -> None:
-        self.loader = loader
-        self.pool = loader.workers(draw_seed(loader.generator))
-        self.jobs: deque[tuple[Future[Any], int, str]] = deque()  # future, worker, what it was asked for
-        self.turn = 0
-        self.alive = weakref.ref(self)
-        if not loader.persistent_workers:
-            self.pool.close_with(self)
-        if loader.streamed:
-            self.streams: dict[int, StreamFetcher] = {i: loader.stream_fetcher() for i in range(loader.num_workers)}
-            self.all_streams, self.count = list(self.streams.values()), _StreamCount(loader)
-        else:
-            self.fetch, self.requests = loader.index_fetcher(), loader.indices()
-        for _ in range((loader.prefetch_factor or _DEFAULT_PREFETCH) * loader.num_workers):
-            self.request()
-
-    def __iter__(self) -> "_ThreadedIterator":
-        return self
-
-    def __len__(self) -> int:
-        return len(self.loader)
-
-    def request(self) -> None:
-        """Give out the next job, if there is one."""
-        if self.loader.streamed:
-            self.request_from_stream()
-            return
+    def _processes(self, workers: int, seed: int) -> "WorkerPool | ProcessPool | None":
+        """Worker processes; None where threads are asked for, or better."""
+        if self._method == "thread" or (self._method == "" and _threads_suffice(self.dataset, self.collate_fn)):
+            return None
         try:
-            indices = next(self.requests)
-        except StopIteration:
-            return
-        except Exception as error:  # of the sampler: it surfaces after the batches before it
-            if of_handler(error):
+            payload = Payload({"dataset": self.dataset, "collate_fn": self.collate_fn, "worker_init_fn": self.worker_init_fn})
+        except (Unsendable, WorkerError) as error:
+            if self._method:
                 raise
-            failed: Future[Any] = Future()
-            failed.set_exception(error)
-            self.jobs.append((failed, 0, ""))
-            return
-        worker = self.turn % self.loader.num_workers
-        self.turn += 1
-        asked = f"the sample indices {shorten(indices)}"
-        self.jobs.append((self.pool.submit(worker, partial(self.fetch, indices), self.alive), worker, asked))
-
-    def request_from_stream(self) -> None:
-        if not self.streams:
-            return
-        while self.turn % self.loader.num_workers not in self.streams:
-            self.turn += 1
-        worker = self.turn % self.loader.num_workers
-        self.turn += 1
-        self.jobs.append((self.pool.submit(worker, self.streams[worker], self.alive), worker, "the next samples of the stream"))
-
-    def __next__(self) -> Any:
-        while self.jobs:
-            future, worker, asked = self.jobs[0]
-            error = self.wait(future, worker, asked)
-            self.jobs.popleft()
-            ended = error is None and self.loader.streamed and future.result() is END
-            if ended:
-                self.streams.pop(worker, None)
-            self.request()
-            if error is not None:
-                raise error
-            if self.loader.streamed:
-                self.count.check(self.all_streams, ended=ended and not self.streams and not self.jobs)
-            if not ended:
-                return future.result()
-        if not self.loader.persistent_workers:
-            self.pool.close()
-        raise StopIteration
-
-    def wait(self, future: "Future[Any]", worker: int, asked: str) -> BaseException | None:
-        """The exception of a job or None, once it is done."""
-        session = tracing.active if not future.done() else None
-        start = session.begin() if session is not None else 0.0
-        try:
-            if not future.done():
-                over = threading.Lock()  # not `Future.exception`: a handler may raise anywhere in a wait, which conditions do not bear
-                over.acquire()
-                future.add_done_callback(lambda _: over.release())
-                if not over.acquire(timeout=self.loader.timeout or -1):
-                    raise WorkerError(
-                        f"[DataLoader] expected a batch within timeout={self.loader.timeout:g} seconds, got none from worker {worker}, "
-                        f"which loads {asked}; raise timeout= or look for what blocks there"
-                    )
-            return future.exception()
-        finally:
-            if session is not None:
-                session.end("wait for a batch", start)
+            warn_user(f"{error}. These workers are threads.")
+            self._method = "thread"
+            return None
+        setup = {
+            "workers": workers, "seed": seed, "streamed": self.streamed, "batched": self.batched, "batch_size": self.batch_size,
+            "drop_last": self.drop_last,
+            "main": payload.main, "path": list(sys.path), "argv": list(sys.argv), "folder": os.getcwd(), "torch": "calque.compat.run" in sys.modules,
+        }  # fmt: skip
+        return ProcessPool(payload, setup, self._method or "forkserver")
 
 
-class _StreamCount:
-    """Holds an iterable dataset that has a length to it."""
+def _threads_suffice(dataset: Any, collate_fn: Any) -> bool:
+    """Whether loading holds no lock that threads would wait for."""
+    if not getattr(sys, "_is_gil_enabled", lambda: True)():
+        return True
+    while type(dataset) is Subset:
+        dataset = dataset.dataset
+    return type(dataset) is TensorDataset and collate_fn is default_collate
 
-    def __init__(self, loader: DataLoader[Any]) -> None:
-        self.name = type(loader.dataset).__name__
-        self.workers = loader.num_workers
-        self.promised = size_of(loader.dataset) if hasattr(type(loader.dataset), "__len__") else None
 
-    def check(self, streams: list[StreamFetcher], ended: bool) -> None:
-        if self.promised is None:
-            return
-        found = sum(stream.count for stream in streams)
-        if found > self.promised or (ended and found < self.promised):
-            hint = "; each worker iterates over all of it unless __iter__ uses get_worker_info()" if self.workers > 1 else ""
-            raise DataError(
-                f"[DataLoader] expected {self.promised} samples from {self.name}, as its __len__ says, got "
-                f"{'at least ' if found > self.promised else ''}{found}{hint}; correct __len__ or remove it"
-            )
+def _progress_of(found: dict[str, Any]) -> Progress:
+    """A pass, from its numbers, each of which is looked at."""
+    numbers = [found[name] for name in ("seed", "offset", "delivered", "turn")]
+    if any(type(n) is not int for n in (*numbers, *found["ahead"], *found["streams"])) or min(numbers[2:]) < 0 or any(n < 0 for n in found["ahead"]):
+        raise ValueError("numbers are missing")
+    return Progress((numbers[0], numbers[1]), 0, numbers[2], set(found["ahead"]), dict(enumerate(found["streams"])), numbers[3])
 
 
 def _check_workers(num_workers: Any, timeout: Any, prefetch_factor: Any, persistent_workers: bool) -> None:
-    if isinstance(num_workers, bool) or not isinstance(num_workers, int) or num_workers < 0:
-        raise ArgumentError(f"[DataLoader] expected num_workers to be an integer >= 0, got num_workers={shown(num_workers)}")
+    if num_workers != "auto" and (isinstance(num_workers, bool) or not isinstance(num_workers, int) or num_workers < 0):
+        raise ArgumentError(f"[DataLoader] expected num_workers to be an integer >= 0, or 'auto', got num_workers={shown(num_workers)}")
     if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not 0 <= timeout < math.inf:
         raise ArgumentError(f"[DataLoader] expected timeout to be a number of seconds >= 0, got timeout={shown(timeout)}")
     if timeout and num_workers == 0:

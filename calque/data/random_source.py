@@ -28,6 +28,15 @@ def permutation(count: int, generator: Generator | None = None) -> np.ndarray[An
     return host_generator(generator).permutation(count)
 
 
+def position(generator: Generator | None, new: tuple[int, int] | None = None) -> tuple[int, int]:
+    """Where `generator` (None: the default one) stands: seed and offset. `new`: go there."""
+    found = generator or default_generator
+    before = found._seed, found._offset
+    if new is not None:
+        found._seed, found._offset = new
+    return before
+
+
 def require_generator(where: str, generator: object) -> None:
     """Raise TypeError unless `generator` is a Generator or None."""
     if generator is not None and not isinstance(generator, Generator):

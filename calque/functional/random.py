@@ -109,7 +109,56 @@ class Generator:
         return twin
 
 
-default_generator = Generator()
+class _Streams(threading.local):
+    """The default stream of a thread that has one of its own: a worker that loads data."""
+
+    own: list[int] | None = None  # seed and offset
+
+
+_streams = _Streams()
+
+
+class _Default(Generator):
+    """The default stream. In a worker that loads data it is the worker's, which nobody else draws from: where a stream stands is a pair of numbers,
+    and whose pair that is depends on the thread."""
+
+    def __init__(self) -> None:
+        self._process = [0, 0]
+        super().__init__()
+
+    def _numbers(self) -> list[int]:
+        own = _streams.own
+        return self._process if own is None else own
+
+    @property
+    def _seed(self) -> int:  # type: ignore[override]
+        return self._numbers()[0]
+
+    @_seed.setter
+    def _seed(self, value: int) -> None:
+        self._numbers()[0] = value
+
+    @property
+    def _offset(self) -> int:  # type: ignore[override]
+        return self._numbers()[1]
+
+    @_offset.setter
+    def _offset(self, value: int) -> None:
+        self._numbers()[1] = value
+
+
+default_generator: Generator = _Default()
+
+
+def own_stream(start: list[int] | None) -> list[int] | None:
+    """From here on the default stream is, in this thread alone, the one at `start` (seed, offset); None: the process's again. What it was."""
+    before, _streams.own = _streams.own, start
+    return before
+
+
+def stream_of(seed: int) -> list[int]:
+    """The beginning of the stream of a seed."""
+    return [seed, _START]
 
 
 def manual_seed(seed: int) -> Generator:
