@@ -17,7 +17,6 @@ from calque.ops.routines import ScanSpec
 from tests.backend.contract_harness import aligned, library, strides_of
 
 
-
 def walked(x: Any, axis: int, larger: bool) -> Any:
     """Where the extreme so far is, element by element."""
     rows = np.moveaxis(x, axis, 0)
