@@ -67,7 +67,17 @@ from calque.base.dtypes import (
     bool_ as bool,
 )
 from calque.base.layout import MemoryFormat as memory_format
-from calque.base.layout import channels_last, channels_last_3d, contiguous_format, preserve_format
+from calque.base.layout import MemoryLayout as layout
+from calque.base.layout import (
+    channels_last,
+    channels_last_3d,
+    contiguous_format,
+    preserve_format,
+    sparse_coo,
+    sparse_csc,
+    sparse_csr,
+    strided,
+)
 from calque.base.shapes import Size
 from calque.functional.arithmetic import *
 from calque.functional.blame import public as _public
@@ -132,12 +142,12 @@ half, float, double = float16, float32, float64
 short, int, long = int16, int32, int64
 cfloat, cdouble = complex64, complex128
 globals().update({_dtype.name: _dtype for _dtype in _NAMED}, chalf=_NAMED[0])  # compared by libraries; there are no tensors of them
-strided = "torch.strided"
 inf, nan, pi, e = 1e999, 1e999 - 1e999, 3.141592653589793, 2.718281828459045
 
 # Parts that most programs never name load when they are first asked for (PEP 562), so that nobody else's start pays for them.
 _ON_FIRST_USE: set[str] = {
-    "array_api", "audio", "distributed", "distributions", "fft", "func", "fx", "hub", "masked", "random", "signal", "special", "testing", "vision",
+    "array_api", "audio", "distributed", "distributions", "fft", "func", "fx", "hub", "masked", "random", "signal", "sparse", "special", "testing",
+    "vision",
 }  # fmt: skip
 _function_on_first_use = _resolver(globals(), {**_later_names(), "calque.autograd.transform.vmap": "vmap"})
 

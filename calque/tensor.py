@@ -17,7 +17,7 @@ from calque.base import dtypes as dt
 from calque.base.attached import Attached
 from calque.base.cache import Cache
 from calque.base.device import CPU, META
-from calque.base.errors import DeviceError, DTypeError, no_tensor
+from calque.base.errors import DeviceError, DTypeError, NotDense, no_tensor
 from calque.base.layout import Layout, dense_layout, layout
 from calque.base.shapes import common_order, inverse
 from calque.ops.opdef import OpDef, get
@@ -282,8 +282,7 @@ def _look(t: Tensor, order: tuple[int, ...], lead: int = 0, drop: int = 0, label
 def in_order(t: Tensor, like: Layout) -> Tensor:
     """A copy without history whose dimensions lie in memory in the order of another layout, which fills a block of memory."""
     order = common_order([(tuple(like.shape), like.strides)])
-    with_values = wrap(t._storage, t._layout)
-    return _look(record(get("copy"), (_look(with_values, order),)), inverse(order))
+    return _look(record(get("copy"), (_look(wrap(t._storage, t._layout), order),)), inverse(order))
 
 
 class _LookBack:
@@ -316,6 +315,8 @@ def unary(op: OpDef, to_float: bool = False) -> Callable[[Tensor], Tensor]:
             storage = input._storage
         except AttributeError as error:
             raise no_tensor(op.name, error) or error from None
+        except NotDense as asked:
+            return asked.tensor._meaning(op.name, (input,), {})  # type: ignore[attr-defined, no-any-return]
         i = storage.slot if storage.trace is trace and storage.layout is input._layout else slot_of(trace, input, (input,) if ordered else ())
         key = (op, i)
         edge = trace.cur.next.get(key)

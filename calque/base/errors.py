@@ -52,6 +52,15 @@ class DistributedError(CalqueError, RuntimeError):
     longest = 6000  # every rank is named
 
 
+class NotDense(CalqueError, NotImplementedError):
+    """A function asked a sparse tensor for a block of values, which it has not. Public functions ask `tensor._meaning` then."""
+
+    def __init__(self, tensor: object, name: str = "tensor") -> None:
+        layout = getattr(tensor, "layout", None)
+        super().__init__(f"[{name}] expected a dense tensor, got one of layout {layout}; convert it with .to_dense()")
+        self.tensor = tensor
+
+
 class AutogradError(CalqueError, RuntimeError):
     """The autograd graph cannot do what was asked."""
 

@@ -124,3 +124,16 @@ channels_last, channels_last_3d = MemoryFormat("channels_last", (0, 2, 3, 1)), M
 def format_by_name(name: str) -> MemoryFormat:
     """The format called `name`."""
     return next(f for f in (contiguous_format, preserve_format, channels_last, channels_last_3d) if f.name == name)
+
+
+class MemoryLayout(str):
+    """How a tensor's elements are kept: `strided`, or one of the sparse layouts."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+strided = MemoryLayout("torch.strided")
+sparse_coo, sparse_csr, sparse_csc = MemoryLayout("torch.sparse_coo"), MemoryLayout("torch.sparse_csr"), MemoryLayout("torch.sparse_csc")

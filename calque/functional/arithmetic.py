@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from calque.base import dtypes as dt
-from calque.base.errors import ArgumentError, DTypeError, how_to_pass
+from calque.base.errors import ArgumentError, DTypeError, NotDense, how_to_pass
 from calque.base.text import described, shown, type_name
 from calque.functional.common import (
     Operand,
@@ -84,7 +84,10 @@ def _general(name: str, rule: Callable[[Any, Any], dt.DType], check: Callable[..
             a, b = as_operand(a), as_operand(b)
         if not (is_tensor(a) or is_scalar(a)) or not (is_tensor(b) or is_scalar(b)):
             return NotImplemented
-        dtype = rule(a, b)
+        try:
+            dtype = rule(a, b)
+        except NotDense as asked:
+            return asked.tensor._meaning(name, (a, b), {})  # type: ignore[attr-defined]
         if dtype.category == 1:
             a, b, dtype = _in_range(name, a, b, dtype)
         if check is not None:
@@ -271,7 +274,10 @@ def add(input: Operand, other: Operand, *, alpha: Any = 1, out: Tensor | None = 
     """
     if out is not None:
         return stored("add", add, (input, other), {"alpha": alpha}, out)  # type: ignore[no-any-return]
-    return _scaled("add", _add, input, other, alpha)
+    try:
+        return _scaled("add", _add, input, other, alpha)
+    except NotDense as asked:
+        return asked.tensor._meaning("add", (input, other), {"alpha": alpha})  # type: ignore[attr-defined, no-any-return]
 
 
 @method("sub", "subtract")
@@ -279,7 +285,10 @@ def sub(input: Operand, other: Operand, *, alpha: Any = 1, out: Tensor | None = 
     """`input - alpha * other`, broadcast: (*), (*) -> (*). Refuses bool."""
     if out is not None:
         return stored("sub", sub, (input, other), {"alpha": alpha}, out)  # type: ignore[no-any-return]
-    return _scaled("sub", _sub, input, other, alpha)
+    try:
+        return _scaled("sub", _sub, input, other, alpha)
+    except NotDense as asked:
+        return asked.tensor._meaning("sub", (input, other), {"alpha": alpha})  # type: ignore[attr-defined, no-any-return]
 
 
 @method()

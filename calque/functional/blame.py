@@ -17,7 +17,7 @@ import numpy as np
 
 from calque.base.device import Device
 from calque.base.dtypes import DType
-from calque.base.errors import ArgumentError, CalqueError, DTypeError, how_to_pass, no_tensor
+from calque.base.errors import ArgumentError, CalqueError, DTypeError, NotDense, how_to_pass, no_tensor
 from calque.base.text import clipped, described, shown, type_name
 from calque.functional.common import Function, is_number, is_tensor
 from calque.run.interrupt import of_handler, shielded
@@ -336,8 +336,13 @@ def _shown(x: Any) -> str:
         return f"{type(x).__name__}(...)"
 
 
-def answer(name: str, function: Callable[..., Any], args: Sequence[Any], keywords: Mapping[str, Any], error: Exception) -> None:
-    """Raise what `error` means to the caller, if it says nothing."""
+NOTHING = object()  # what `answer` returns where a call has no other result than its error
+
+
+def answer(name: str, function: Callable[..., Any], args: Sequence[Any], keywords: Mapping[str, Any], error: Exception) -> Any:
+    """Raise what `error` means to the caller, if it says nothing; the call's result if an operand gives it another meaning."""
+    if isinstance(error, NotDense):
+        return error.tensor._meaning(name, args, keywords)  # type: ignore[attr-defined]
     meant = explained(name, function, args, keywords, error)
     if meant is None and error.args and isinstance(error.args[0], str) and len(error.args[0]) > CalqueError.longest:
         if not isinstance(error, CalqueError):  # these do so themselves
@@ -345,6 +350,7 @@ def answer(name: str, function: Callable[..., Any], args: Sequence[Any], keyword
     if meant is not None:
         meant.__suppress_context__ = True
         raise meant
+    return NOTHING
 
 
 def _of_one(name: str, function: Any, writes: bool) -> Any:
@@ -352,14 +358,16 @@ def _of_one(name: str, function: Any, writes: bool) -> Any:
         try:
             return function(a)
         except Exception as error:
-            answer(name, function, (a,), {}, error)
+            if (meant := answer(name, function, (a,), {}, error)) is not NOTHING:
+                return meant
             raise
 
     def writing(a: Any, _: Any = None, out: Any = None) -> Any:
         try:
             return function(a) if out is _ else stored(name, function, (a,), {}, out, _)
         except Exception as error:
-            answer(name, function, (a,), {}, error)
+            if (meant := answer(name, function, (a,), {}, error)) is not NOTHING:
+                return meant
             raise
 
     return writing if writes else call
@@ -370,14 +378,16 @@ def _of_two(name: str, function: Any, writes: bool) -> Any:
         try:
             return function(a, b)
         except Exception as error:
-            answer(name, function, (a, b), {}, error)
+            if (meant := answer(name, function, (a, b), {}, error)) is not NOTHING:
+                return meant
             raise
 
     def writing(a: Any, b: Any, _: Any = None, out: Any = None) -> Any:
         try:
             return function(a, b) if out is _ else stored(name, function, (a, b), {}, out, _)
         except Exception as error:
-            answer(name, function, (a, b), {}, error)
+            if (meant := answer(name, function, (a, b), {}, error)) is not NOTHING:
+                return meant
             raise
 
     return writing if writes else call
@@ -388,14 +398,16 @@ def _of_three(name: str, function: Any, writes: bool) -> Any:
         try:
             return function(a, b, c)
         except Exception as error:
-            answer(name, function, (a, b, c), {}, error)
+            if (meant := answer(name, function, (a, b, c), {}, error)) is not NOTHING:
+                return meant
             raise
 
     def writing(a: Any, b: Any, c: Any, _: Any = None, out: Any = None) -> Any:
         try:
             return function(a, b, c) if out is _ else stored(name, function, (a, b, c), {}, out, _)
         except Exception as error:
-            answer(name, function, (a, b, c), {}, error)
+            if (meant := answer(name, function, (a, b, c), {}, error)) is not NOTHING:
+                return meant
             raise
 
     return writing if writes else call
@@ -406,14 +418,16 @@ def _of_four(name: str, function: Any, writes: bool) -> Any:
         try:
             return function(a, b, c, d)
         except Exception as error:
-            answer(name, function, (a, b, c, d), {}, error)
+            if (meant := answer(name, function, (a, b, c, d), {}, error)) is not NOTHING:
+                return meant
             raise
 
     def writing(a: Any, b: Any, c: Any, d: Any, _: Any = None, out: Any = None) -> Any:
         try:
             return function(a, b, c, d) if out is _ else stored(name, function, (a, b, c, d), {}, out, _)
         except Exception as error:
-            answer(name, function, (a, b, c, d), {}, error)
+            if (meant := answer(name, function, (a, b, c, d), {}, error)) is not NOTHING:
+                return meant
             raise
 
     return writing if writes else call
@@ -424,14 +438,16 @@ def _of_five(name: str, function: Any, writes: bool) -> Any:
         try:
             return function(a, b, c, d, e)
         except Exception as error:
-            answer(name, function, (a, b, c, d, e), {}, error)
+            if (meant := answer(name, function, (a, b, c, d, e), {}, error)) is not NOTHING:
+                return meant
             raise
 
     def writing(a: Any, b: Any, c: Any, d: Any, e: Any, _: Any = None, out: Any = None) -> Any:
         try:
             return function(a, b, c, d, e) if out is _ else stored(name, function, (a, b, c, d, e), {}, out, _)
         except Exception as error:
-            answer(name, function, (a, b, c, d, e), {}, error)
+            if (meant := answer(name, function, (a, b, c, d, e), {}, error)) is not NOTHING:
+                return meant
             raise
 
     return writing if writes else call
@@ -442,7 +458,8 @@ def _of_any(name: str, function: Any, writes: bool) -> Any:
         try:
             return function(*args, **keywords)
         except Exception as error:
-            answer(name, function, args, keywords, error)
+            if (meant := answer(name, function, args, keywords, error)) is not NOTHING:
+                return meant
             raise
 
     def writing(*args: Any, **keywords: Any) -> Any:
@@ -452,7 +469,8 @@ def _of_any(name: str, function: Any, writes: bool) -> Any:
             out = keywords.pop("out")
             return function(*args, **keywords) if out is None else stored(name, function, args, keywords, out)
         except Exception as error:
-            answer(name, function, args, keywords, error)
+            if (meant := answer(name, function, args, keywords, error)) is not NOTHING:
+                return meant
             raise
 
     return writing if writes else call

@@ -12,7 +12,7 @@ import numpy as np
 from calque.base import dtypes as dt
 from calque.base.cache import Cache
 from calque.base.device import CPU
-from calque.base.errors import ArgumentError, DTypeError, OutOfRangeError, ShapeError, how_to_pass
+from calque.base.errors import ArgumentError, DTypeError, NotDense, OutOfRangeError, ShapeError, how_to_pass
 from calque.base.layout import Layout
 from calque.base.shapes import Shape, contiguous_strides, listed, normalize_dim, whole
 from calque.base.text import described, shown, type_name
@@ -271,8 +271,11 @@ def cat(tensors: Sequence[Tensor], dim: int = 0, *, axis: int | None = None, out
     >>> calque.cat([calque.tensor([1]), calque.tensor([2, 3])])
     tensor([1, 2, 3])
     """
-    listed = _common("cat", tensors)
     dim = dim if axis is None else axis
+    try:
+        listed = _common("cat", tensors)
+    except NotDense as asked:
+        return asked.tensor._meaning("cat", (tensors, dim), {})  # type: ignore[attr-defined, no-any-return]
     kept = listed
     if any(x._layout.ndim != 1 for x in listed):  # PyTorch skips empty 1-d tensors among others
         kept = [x for x in listed if x._layout.shape != (0,)] or listed[:1]
@@ -291,7 +294,10 @@ concat = concatenate = cat
 
 def stack(tensors: Sequence[Tensor], dim: int = 0, *, out: Tensor | None = None) -> Tensor:
     """Tensors of one shape joined along a new dim: N times (A, B) -> (N, A, B) for dim=0."""
-    listed = _common("stack", tensors)
+    try:
+        listed = _common("stack", tensors)
+    except NotDense as asked:
+        return asked.tensor._meaning("stack", (tensors, dim), {})  # type: ignore[attr-defined, no-any-return]
     shape = listed[0]._layout.shape
     for i, x in enumerate(listed):
         if x._layout.shape != shape:

@@ -37,6 +37,11 @@ MODULES: dict[str, tuple[str, str]] = {
         "cholesky_inverse cholesky_solve geqrf matrix_exp orgqr ormqr qr svd",
     ),
     "gamma": ("igamma igammac mvlgamma polygamma", "igamma igamma_ igammac igammac_ mvlgamma mvlgamma_ polygamma polygamma_"),
+    "sparse": (
+        "dsmm hspmm smm sparse_compressed_tensor sparse_coo_tensor sparse_csc_tensor sparse_csr_tensor spmm sspaddmm",
+        "_indices _nnz _values ccol_indices coalesce col_indices crow_indices dense_dim indices is_coalesced row_indices smm sparse_dim "
+        "sparse_mask sspaddmm to_dense to_sparse to_sparse_coo to_sparse_csc to_sparse_csr values",
+    ),
     "spectra": ("istft stft", "istft stft"),
     "tapers": ("bartlett_window blackman_window hamming_window hann_window kaiser_window", ""),
 }
@@ -60,7 +65,7 @@ def resolver(space: dict[str, Any], modules: Mapping[str, str]) -> Callable[[str
         if name not in home:
             raise no_attribute(place, name)
         module, own = home[name]
-        found = getattr(import_module(module), own)
+        found = getattr(_loaded(module), own)
         if isinstance(found, FunctionType):
             found = public({name: found}, place).get(name, found)
         space[name] = found
@@ -68,6 +73,15 @@ def resolver(space: dict[str, Any], modules: Mapping[str, str]) -> Callable[[str
 
     find.__dict__["names"] = list(home)
     return find
+
+
+def _loaded(module: str) -> Any:
+    """A module, whose methods of `Tensor` users see in frames however it came to be loaded."""
+    found, name = import_module(module), module.removeprefix("calque.functional.")
+    methods = {name: vars(Tensor)[name] for name in MODULES.get(name, ("", ""))[1].split()}
+    for name, function in public(methods, "calque.Tensor").items():
+        setattr(Tensor, name, function)
+    return found
 
 
 def namespace() -> dict[str, str]:
@@ -82,10 +96,7 @@ class LaterMethod:
         self.module, self.name = module, name
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
-        import_module(f"calque.functional.{self.module}")
-        names = {name: vars(Tensor)[name] for name in MODULES[self.module][1].split()}
-        for name, function in public(names, "calque.Tensor").items():
-            setattr(Tensor, name, function)
+        _loaded(f"calque.functional.{self.module}")
         found = vars(Tensor)[self.name]
         if found is self:
             raise AttributeError(f"'Tensor' object has no attribute {self.name!r}")

@@ -15,9 +15,9 @@ from calque.autograd.moving import move
 from calque.base import dtypes as dt
 from calque.base.device import CPU, DEFAULT, META, Device, InUse
 from calque.base.errors import ArgumentError, DTypeError
-from calque.base.layout import dense_layout
+from calque.base.layout import dense_layout, strided
 from calque.base.text import described, type_name
-from calque.functional.blame import answer, answering
+from calque.functional.blame import NOTHING, answer, answering
 from calque.functional.options import resolve_device
 from calque.run.outputs import stored
 from calque.run.recorder import Trace, local
@@ -27,7 +27,7 @@ from calque.tensor import Tensor, constant, upload
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
-def placed(function: Function, like: bool = False, position: int | None = None) -> Function:
+def placed(function: Function, like: bool = False, position: int | None = None) -> Function:  # noqa: C901 - one frame for every call
     """Let a function that makes a tensor put it on its `device` argument: without one on the device of the first tensor it is given if
     it makes things `like` that, else, for a user, on the default device. What our own functions make without a device goes where it is used.
     `position`: of a `device` that may be given without its name."""
@@ -57,7 +57,8 @@ def placed(function: Function, like: bool = False, position: int | None = None) 
                 return function(*args, **keywords)
             return made_on(where, function, args, keywords)
         except Exception as error:
-            answer(function.__name__, function, args, keywords, error)
+            if (meant := answer(function.__name__, function, args, keywords, error)) is not NOTHING:
+                return meant
             raise
 
     signature = inspect.signature(function)
@@ -75,13 +76,10 @@ def _memory(*, layout: Any = None, pin_memory: bool = False) -> None:
 
 
 def _check_memory(op: str, layout: Any, pin_memory: Any) -> None:
-    if layout is not None and not (isinstance(layout, str) and layout == STRIDED):
-        raise ArgumentError(f"[{op}] expected layout=calque.strided, got {described(layout)}; sparse layouts are not offered")
+    if layout is not None and not (isinstance(layout, str) and layout == strided):
+        raise ArgumentError(f"[{op}] expected layout=calque.strided, got {described(layout)}; make sparse tensors with x.to_sparse()")
     if not isinstance(pin_memory, (bool, np.bool_)) and pin_memory is not None:
         raise DTypeError(f"[{op}] expected pin_memory as a bool, got {type_name(pin_memory)} (there is no device to pin memory for)")
-
-
-STRIDED = "torch.strided"
 
 
 def placed_like(function: Function) -> Function:
@@ -130,7 +128,8 @@ def beside_input(function: Function) -> Function:
         except Whole as asked:
             return asked.frame.whole(function, args, keywords)
         except Exception as error:
-            answer(function.__name__, function, args, keywords, error)
+            if (meant := answer(function.__name__, function, args, keywords, error)) is not NOTHING:
+                return meant
             raise
         finally:
             state.device = before

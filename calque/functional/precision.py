@@ -6,7 +6,7 @@ import functools
 from typing import Any
 
 from calque.base import dtypes as dt
-from calque.functional.blame import answer, answering
+from calque.functional.blame import NOTHING, answer, answering
 from calque.functional.common import Function, cast, is_tensor
 from calque.run.recorder import local
 
@@ -52,7 +52,8 @@ def lower_precision(function: Function) -> Function:
         try:
             return function(*args, **kwargs) if kind is None else _within(function, kind, args, kwargs)
         except Exception as error:
-            answer(function.__name__, function, args, kwargs, error)
+            if (meant := answer(function.__name__, function, args, kwargs, error)) is not NOTHING:
+                return meant
             raise
 
     return wrapped  # type: ignore[return-value]
@@ -69,7 +70,8 @@ def as_given(function: Function) -> Function:
         try:
             return function(*args, **kwargs)
         except Exception as error:
-            answer(function.__name__, function, args, kwargs, error)
+            if (meant := answer(function.__name__, function, args, kwargs, error)) is not NOTHING:
+                return meant
             raise
         finally:
             state.autocast = before
@@ -86,7 +88,8 @@ def full_precision(function: Function) -> Function:
         try:
             return function(*args, **kwargs) if local.state.autocast is None else _within(function, dt.float32, args, kwargs)
         except Exception as error:
-            answer(function.__name__, function, args, kwargs, error)
+            if (meant := answer(function.__name__, function, args, kwargs, error)) is not NOTHING:
+                return meant
             raise
 
     return wrapped  # type: ignore[return-value]

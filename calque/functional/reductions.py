@@ -20,7 +20,7 @@ from calque.base.errors import ArgumentError, DTypeError, ShapeError
 from calque.base.shapes import Shape, broadcast_shapes, normalize_dim, normalize_dims, reduced_shape
 from calque.base.text import shown, type_name
 from calque.functional.arithmetic import maximum, minimum
-from calque.functional.blame import answer, answering
+from calque.functional.blame import NOTHING, answer, answering
 from calque.functional.common import cast, is_number, is_tensor, linked, method, prim, require_real
 from calque.functional.elementary import _float, exp, log, sqrt
 from calque.functional.math import isnan, where, with_formula
@@ -67,7 +67,8 @@ def numpy_names(function: Callable[..., Any]) -> Callable[..., Any]:
                 args = (*args[:place], flag(function.__name__, args[place]), *args[place + 1 :])
             return function(*args, **keywords)
         except Exception as error:
-            answer(function.__name__, function, args, keywords, error)
+            if (meant := answer(function.__name__, function, args, keywords, error)) is not NOTHING:
+                return meant
             raise
 
     return call

@@ -9,6 +9,7 @@ from calque.autograd.moving import move
 from calque.base import dtypes as dt
 from calque.base.device import CPU, META, Device
 from calque.base.errors import ArgumentError, DTypeError, ShapeError
+from calque.base.layout import strided
 from calque.base.text import described, shown
 from calque.functional.common import attribute, is_tensor, method, require_operands
 from calque.functional.formats import converted
@@ -204,8 +205,8 @@ attribute("itemsize", lambda self: self._layout.dtype.itemsize, "Bytes per eleme
 attribute("nbytes", lambda self: self._layout.nbytes, "Bytes of the elements.")
 attribute("is_cpu", lambda self: self._layout.device.type == "cpu", "Whether the tensor is on the CPU or one of its logical devices.")
 attribute("is_meta", lambda self: self._layout.device is META, "Whether the tensor has a shape and a dtype only.")
-attribute("layout", lambda self: "torch.strided", "Always strided.")
-for _name in ("is_cuda", "is_sparse", "is_quantized", "is_mkldnn", "is_nested", "is_mps", "is_xpu"):
+attribute("layout", lambda self: strided, "`torch.strided`: every element has its place in memory. Sparse tensors have other layouts.")
+for _name in ("is_cuda", "is_sparse", "is_sparse_csr", "is_quantized", "is_mkldnn", "is_nested", "is_mps", "is_xpu"):
     attribute(_name, lambda self: False, "False.")
 
 

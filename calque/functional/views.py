@@ -10,7 +10,7 @@ from typing import Any
 
 from calque.base.cache import Cache
 from calque.base.dtypes import DType
-from calque.base.errors import ArgumentError, OutOfRangeError, ShapeError, no_tensor
+from calque.base.errors import ArgumentError, NotDense, OutOfRangeError, ShapeError, no_tensor
 from calque.base.layout import Layout, layout
 from calque.base.shapes import (
     Shape,
@@ -22,7 +22,7 @@ from calque.base.shapes import (
     normalize_dim,
     view_strides,
 )
-from calque.functional.blame import answer
+from calque.functional.blame import NOTHING, answer
 from calque.functional.common import Tensors, attribute, method, prim
 from calque.functional.memory import export, share_array
 from calque.run.recorder import Trace, local
@@ -129,6 +129,8 @@ def reshape(input: Tensor, *sizes: Any, shape: Any = None) -> Tensor:
         return reshaped(input, shape)
     except AttributeError as error:
         raise no_tensor("reshape", error) or error from None
+    except NotDense as asked:
+        return asked.tensor._meaning("reshape", (input, shape), {})  # type: ignore[attr-defined, no-any-return]
 
 
 def reshaped(input: Tensor, shape: Shape) -> Tensor:
@@ -212,7 +214,8 @@ def permute(input: Tensor, *axes: Any, dims: Any = None) -> Tensor:
         key = ("permute", input._layout, wanted)
         found = lookup(key)
     except Exception as error:
-        answer("permute", permute, (input, wanted), {}, error)
+        if (meant := answer("permute", permute, (input, wanted), {}, error)) is not NOTHING:
+            return meant
         raise
     if found is None:
         ndim = input._layout.ndim
@@ -245,7 +248,8 @@ def transpose(input: Tensor, dim0: int, dim1: int) -> Tensor:
         key = ("transpose", input._layout, dim0, dim1)
         found = lookup(key) or remember(key, _exchanged(input._layout, dim0, dim1, "transpose"))
     except Exception as error:
-        answer("transpose", transpose, (input, dim0, dim1), {}, error)
+        if (meant := answer("transpose", transpose, (input, dim0, dim1), {}, error)) is not NOTHING:
+            return meant
         raise
     return make_view(input, found, "TransposeBackward0")
 
@@ -272,7 +276,8 @@ def t(input: Tensor) -> Tensor:
         key = ("t", input._layout)
         found = lookup(key)
     except Exception as error:
-        answer("t", t, (input,), {}, error)
+        if (meant := answer("t", t, (input,), {}, error)) is not NOTHING:
+            return meant
         raise
     if found is None:
         ndim = input._layout.ndim
@@ -355,7 +360,8 @@ def squeeze(input: Tensor, dim: Any = None) -> Tensor:
         key = ("squeeze", input._layout, dim)
         found = lookup(key) or remember(key, _squeezed(input._layout, dim))
     except Exception as error:
-        answer("squeeze", squeeze, (input, dim), {}, error)
+        if (meant := answer("squeeze", squeeze, (input, dim), {}, error)) is not NOTHING:
+            return meant
         raise
     return make_view(input, found, "SqueezeBackward0")
 
@@ -386,7 +392,8 @@ def unsqueeze(input: Tensor, dim: int) -> Tensor:
         key = ("unsqueeze", input._layout, dim)
         found = lookup(key) or remember(key, _unsqueezed(input._layout, dim))
     except Exception as error:
-        answer("unsqueeze", unsqueeze, (input, dim), {}, error)
+        if (meant := answer("unsqueeze", unsqueeze, (input, dim), {}, error)) is not NOTHING:
+            return meant
         raise
     return make_view(input, found, "UnsqueezeBackward0")
 

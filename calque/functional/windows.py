@@ -9,7 +9,7 @@ from typing import Any
 from calque.base.errors import ArgumentError, OutOfRangeError, ShapeError
 from calque.base.layout import Layout, dense_layout, layout
 from calque.base.shapes import Shape, normalize_dim, overlaps, view_bounds, whole
-from calque.functional.blame import answer
+from calque.functional.blame import NOTHING, answer
 from calque.functional.common import method, prim
 from calque.functional.views import Entry, int_tuple, lookup, remember
 from calque.tensor import Tensor, make_view, sub_layout
@@ -55,7 +55,8 @@ def select(input: Tensor, dim: int, index: int) -> Tensor:
         key = ("select", input._layout, dim, index)
         found = lookup(key) or remember(key, selected(input._layout, dim, index))
     except Exception as error:
-        answer("select", select, (input, dim, index), {}, error)
+        if (meant := answer("select", select, (input, dim, index), {}, error)) is not NOTHING:
+            return meant
         raise
     return make_view(input, found, "SelectBackward0")
 
@@ -86,7 +87,8 @@ def narrow(input: Tensor, dim: int, start: int, length: int) -> Tensor:
         key = ("narrow", input._layout, dim, start, length)
         found = lookup(key)
     except Exception as error:
-        answer("narrow", narrow, (input, dim, start, length), {}, error)
+        if (meant := answer("narrow", narrow, (input, dim, start, length), {}, error)) is not NOTHING:
+            return meant
         raise
     if found is None:
         d = normalize_dim(dim, input._layout.ndim, "narrow") if input._layout.ndim else -1

@@ -8,7 +8,7 @@ from typing import Any
 from calque.autograd.assign import assign, check_in_place
 from calque.base.errors import ArgumentError, DTypeError, ShapeError
 from calque.base.shapes import overlaps
-from calque.functional.blame import answer, answering, signed
+from calque.functional.blame import NOTHING, answer, answering, signed
 from calque.functional.common import cast, is_tensor
 from calque.run.nodes import view_rule
 from calque.run.recorder import local, share_value
@@ -92,7 +92,8 @@ def in_place_form(name: str, function: Callable[..., Any]) -> Callable[..., Any]
             value = function(old_value(input, *arguments, *keywords.values()), *arguments, **keywords)
             return value if value is NotImplemented else write_back(name, input, value)
         except Exception as error:
-            answer(name, function, (input, *arguments), keywords, error)
+            if (meant := answer(name, function, (input, *arguments), keywords, error)) is not NOTHING:
+                return meant
             raise
 
     apply.__name__ = apply.__qualname__ = name

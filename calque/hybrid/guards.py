@@ -217,8 +217,10 @@ class Guards:
         if depth > _DEPTH or len(self._seen) > _LIMIT:
             raise Refused("reaches too many Python objects")
         self._seen[id(value)] = value
-        if kind in TENSOR_TYPES or isinstance(value, Tensor):
+        if kind in TENSOR_TYPES:
             self.tensors.append(value)
+        elif isinstance(value, Tensor):
+            raise Refused(f"reaches a {kind.__name__}, whose parts are not followed")
         else:
             self._inside(value, depth)
 

@@ -53,13 +53,13 @@ class Conversions:
         def convert(t: Any) -> Any:
             if device is not None:
                 t = t.to(device)
-            t = t.to(dtype) if dtype is not None and t._layout.dtype.category >= 2 else t
-            return t.to(memory_format=memory_format) if memory_format is not None and t._layout.ndim in (4, 5) else t
+            t = t.to(dtype) if dtype is not None and t.dtype.category >= 2 else t
+            return t.to(memory_format=memory_format) if memory_format is not None and t.ndim in (4, 5) else t
 
         return self._apply(convert)
 
     def _cast(self, dtype: Any) -> Any:
-        return self._apply(lambda t: t.to(dtype) if t._layout.dtype.category == 2 else t)
+        return self._apply(lambda t: t.to(dtype) if t.dtype.category == 2 else t)
 
     def float(self) -> Any:
         """Floating parameters and buffers as float32."""

@@ -8,6 +8,7 @@ from typing import Any
 
 import calque
 from calque.base.errors import ArgumentError, OutOfMemoryError
+from calque.base.layout import MemoryLayout
 from calque.base.text import shown
 from calque.compat.face import face
 from calque.compat.finder import VERSION
@@ -25,9 +26,9 @@ __all__ = [
     "_check", "_check_index", "_check_is_size", "_check_not_implemented", "_check_tensor_all", "_check_type", "_check_value", "_check_with",
     "_convert_indices_from_coo_to_csr", "_convert_indices_from_csr_to_coo", "_is_functional_tensor", "_mkldnn", "_sync", "_utils_internal", "classes",
     "compiled_with_cxx11_abi", "cond", "get_deterministic_debug_mode", "get_device_module", "get_num_interop_threads", "has_lapack", "has_mkl",
-    "has_openmp", "has_spectral", "init_num_threads", "is_storage", "is_vulkan_available", "is_warn_always_enabled", "jagged", "layout", "newaxis",
+    "has_openmp", "has_spectral", "init_num_threads", "is_storage", "is_vulkan_available", "is_warn_always_enabled", "jagged", "newaxis",
     "ops", "set_default_tensor_type", "set_deterministic_debug_mode", "set_flush_denormal", "set_num_interop_threads", "set_warn_always",
-    "sparse_bsc", "sparse_bsr", "sparse_coo", "sparse_csc", "sparse_csr", "sym_float", "sym_fresh_size", "sym_int", "sym_ite", "sym_max", "sym_min",
+    "sparse_bsc", "sparse_bsr", "sym_float", "sym_fresh_size", "sym_int", "sym_ite", "sym_max", "sym_min",
     "sym_not", "sym_sqrt", "sym_sum", "typename",
 ]  # fmt: skip
 
@@ -57,21 +58,7 @@ class AcceleratorError(RuntimeError):
     """A device other than the CPU failed. There is none."""
 
 
-class _LayoutType(type):
-    def __instancecheck__(cls, value: object) -> bool:
-        return isinstance(value, str) and value.startswith("torch.")
-
-
-class layout(str, metaclass=_LayoutType):
-    """How a tensor's values lie in memory. Tensors here are all `torch.strided`; the others are there to be compared with."""
-
-    def __repr__(self) -> str:
-        return str(self)
-
-
-sparse_coo, sparse_csr, sparse_csc, sparse_bsr, sparse_bsc, jagged, _mkldnn = (
-    layout(f"torch.{name}") for name in ("sparse_coo", "sparse_csr", "sparse_csc", "sparse_bsr", "sparse_bsc", "jagged", "_mkldnn")
-)
+sparse_bsr, sparse_bsc, jagged, _mkldnn = (MemoryLayout(f"torch.{name}") for name in ("sparse_bsr", "sparse_bsc", "jagged", "_mkldnn"))
 
 
 class _Kept:
