@@ -131,6 +131,9 @@ class MemoryLayout(str):
 
     __slots__ = ()
 
+    def __new__(cls, name: str) -> "MemoryLayout":
+        return super().__new__(cls, name)
+
     def __repr__(self) -> str:
         return str(self)
 

@@ -31,7 +31,7 @@ INSTEAD = {
     "torch.ao": "quantised models are not there: compute in bfloat16 with torch.autocast('cpu')",
     "torch.quantization": "quantised models are not there: compute in bfloat16 with torch.autocast('cpu')",
     "torch.quant": "quantised tensors are not there: use bfloat16",
-    "torch.sparse": "sparse tensors are of the layouts sparse_coo, sparse_csr and sparse_csc, and have products, sums and softmax; convert with .to_dense()",
+    "torch.sparse": "docs/sparse.md lists what sparse tensors have: convert with .to_dense()",
     "torch.nested": "pad to one length and pass a mask, or use torch.nn.utils.rnn.pack_padded_sequence",
     "torch.utils.flop_counter": "calque.explain(f) and calque.profiler.profile count the operations of a program",
     "torch.autograd.profiler": "torch.profiler.profile measures, and prints tables by key_averages()",

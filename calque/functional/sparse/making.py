@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from operator import index as as_int
 from typing import Any
 
@@ -259,24 +259,30 @@ for _name, _doc, _kinds in (
     _only_sparse(_name, _doc, _kinds)
 
 
-def _with_sparse(name: str, parameters: str) -> Callable[..., Any]:
-    """A function of the namespace that has a meaning for sparse tensors alone."""
-
-    def apply(*args: Any, **keywords: Any) -> Any:
-        found = next((x for x in (*args, *keywords.values()) if isinstance(x, SparseTensor)), None)
-        if found is None:
-            first = type_name(args[0]) if args else "nothing"
-            raise ArgumentError(f"[{name}] expected a sparse tensor among ({parameters}), got {first}; make one with x.to_sparse()")
-        return RULES[name](*args, **keywords)
-
-    apply.__name__, apply.__doc__ = name, f"`{name}({parameters})`: {RULES[name].__doc__}"
-    return apply
+def _require_sparse(op: str, *given: Any) -> None:
+    """Raise unless one operand of a function that is for sparse tensors alone is one."""
+    if not any(isinstance(x, SparseTensor) for x in given):
+        raise ArgumentError(f"[{op}] expected a sparse tensor among its operands, got {', '.join(map(type_name, given))}; make one with x.to_sparse()")
 
 
-smm, hspmm = _with_sparse("smm", "input, mat2"), _with_sparse("hspmm", "mat1, mat2")
-sspaddmm = _with_sparse("sspaddmm", "input, mat1, mat2, *, beta=1, alpha=1")
-method("smm")(smm)
-method("sspaddmm")(sspaddmm)
+@method()
+def smm(input: Tensor, mat2: Tensor) -> Tensor:
+    """The product of a sparse and a dense matrix, as a sparse one: (n, k), (k, m) -> (n, m). Reads which elements are not zero."""
+    _require_sparse("smm", input, mat2)
+    return RULES["smm"](input, mat2)  # type: ignore[no-any-return]
+
+
+def hspmm(mat1: Tensor, mat2: Tensor) -> Tensor:
+    """The product of a sparse and a dense matrix, (n, k), (k, m) -> (n, m), as a sparse tensor of one sparse dim, whose dense parts are the rows."""
+    _require_sparse("hspmm", mat1, mat2)
+    return RULES["hspmm"](mat1, mat2)  # type: ignore[no-any-return]
+
+
+@method()
+def sspaddmm(input: Tensor, mat1: Tensor, mat2: Tensor, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
+    """`beta * input + alpha * (mat1 @ mat2)` of matrices of which some are sparse: (n, m), (n, k), (k, m) -> (n, m)."""
+    _require_sparse("sspaddmm", input, mat1, mat2)
+    return RULES["sspaddmm"](input, mat1, mat2, beta=beta, alpha=alpha)  # type: ignore[no-any-return]
 
 
 def spmm(input: Tensor, mat2: Tensor) -> Tensor:
