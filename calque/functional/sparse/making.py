@@ -262,7 +262,7 @@ for _name, _doc, _kinds in (
 def _require_sparse(op: str, *given: Any) -> None:
     """Raise unless one operand of a function that is for sparse tensors alone is one."""
     if not any(isinstance(x, SparseTensor) for x in given):
-        raise ArgumentError(f"[{op}] expected a sparse tensor among its operands, got {', '.join(map(type_name, given))}; make one with x.to_sparse()")
+        raise ArgumentError(f"[{op}] expected a sparse operand, got {', '.join(map(type_name, given))}; make one with x.to_sparse()")
 
 
 @method()
