@@ -1,15 +1,17 @@
 """Datasets, samplers and the loader that turns them into batches; names as in `torch.utils.data`.
 
-`dataset` and `sampler` say what there is and in which order, `collate` how samples become a batch, `fetch` loads one batch, and `loader` is what
-users see of a pass (`passes`). Batches come ahead of time from threads (`workers`) or processes: `processes` is the side of the loader,
-`worker_process` the other side, `payload` what goes there and `transport` how batches come back. `streams` are the random numbers of samples, `pace`
-what limits a loop. `random_source` and `convert` are the only doors to other random numbers and to tensors.
+`files` are data sets on files. `dataset` and `sampler` say what there is and in which order, `collate` how samples become a batch, `fetch` loads one
+batch, and `loader` is what users see of a pass (`passes`). Batches come ahead of time from threads (`workers`) or processes: `processes` is the side
+of the loader, `worker_process` the other side, `payload` what goes there and `transport` how batches come back. `streams` are the random numbers of
+samples, `pace` what limits a loop. `random_source` and `convert` are the only doors to other random numbers and to tensors.
 """
 
+import importlib
+import sys
+
 from calque.data.collate import default_collate, default_convert
-from calque.data.dataset import ChainDataset, ConcatDataset, Dataset, IterableDataset, Subset, TensorDataset, random_split
+from calque.data.dataset import ChainDataset, ConcatDataset, Dataset, IterableDataset, StackDataset, Subset, TensorDataset, random_split
 from calque.data.loader import DataLoader
-from calque.data.payload import SharedList
 from calque.data.sampler import (
     BatchSampler,
     RandomSampler,
@@ -20,7 +22,12 @@ from calque.data.sampler import (
 )
 from calque.data.worker_info import WorkerInfo, get_worker_info
 
+_ON_FIRST_USE = dict.fromkeys(("ArraysDataset", "AudioFolder", "TableDataset", "TarShards", "TextLines", "read_wav"), "calque.data.files")
+_ON_FIRST_USE |= {"SharedList": "calque.data.payload"}
+
 __all__ = [
+    "ArraysDataset",
+    "AudioFolder",
     "BatchSampler",
     "ChainDataset",
     "ConcatDataset",
@@ -31,13 +38,28 @@ __all__ = [
     "Sampler",
     "SequentialSampler",
     "SharedList",
+    "StackDataset",
     "Subset",
     "SubsetRandomSampler",
+    "TableDataset",
+    "TarShards",
     "TensorDataset",
+    "TextLines",
     "WeightedRandomSampler",
     "WorkerInfo",
     "default_collate",
     "default_convert",
     "get_worker_info",
     "random_split",
+    "read_wav",
 ]
+
+
+def __getattr__(name: str) -> object:
+    if name not in _ON_FIRST_USE:
+        raise AttributeError(f"module 'calque.data' has no attribute {name!r}", name=name, obj=sys.modules[__name__])
+    return getattr(importlib.import_module(_ON_FIRST_USE[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -87,6 +87,35 @@ class TensorDataset(Dataset[tuple[Tensor, ...]]):
         return int(self.tensors[0].shape[0])
 
 
+class StackDataset(Dataset[Any]):
+    """Several datasets of one length side by side: sample `i` is the tuple of their samples `i`, or a dict of them by the names they were given with.
+
+    >>> from calque.data import StackDataset
+    >>> StackDataset(["a", "b"], [1, 2])[1], StackDataset(text=["a", "b"], label=[1, 2])[0]
+    (('b', 2), {'text': 'a', 'label': 1})
+    """
+
+    datasets: tuple[Any, ...] | dict[str, Any]
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        if bool(args) == bool(kwargs):
+            raise ArgumentError("[StackDataset] expected datasets either one after the other or by name, got both or none (at least one dataset)")
+        parts = args or tuple(kwargs.values())
+        sizes = [size_of(part) for part in parts]
+        if len(set(sizes)) > 1:
+            raise ArgumentError(f"[StackDataset] expected datasets of one length, got the lengths {sizes} (Size mismatch between datasets)")
+        self._length = sizes[0]
+        self.datasets = kwargs or args
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(self.datasets, dict):
+            return {name: part[index] for name, part in self.datasets.items()}
+        return tuple(part[index] for part in self.datasets)
+
+    def __len__(self) -> int:
+        return self._length
+
+
 class Subset(Dataset[T_co]):
     """The samples of `dataset` at `indices`, in that order."""
 

@@ -91,6 +91,7 @@ class StreamFetcher:
         self.drop_last = drop_last
         self.iterator: Iterator[Any] | None = None
         self.count = 0  # samples taken so far
+        self.ended = False
 
     def __call__(self) -> Any:
         info = get_worker_info()
@@ -121,12 +122,12 @@ class StreamFetcher:
         try:
             if self.iterator is None:
                 self.iterator = iter(self.dataset)
-            sample = next(self.iterator, END)
+            sample = END if self.ended else next(self.iterator, END)
         except Exception as error:
             error.add_note(f"[DataLoader] raised by {_name(self.dataset)}.__iter__ at sample index {self.count}{_where()}")
             raise
-        if sample is not END:
-            self.count += 1
+        self.ended = sample is END
+        self.count += not self.ended
         return sample
 
 

@@ -6,17 +6,16 @@ import math
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from importlib import import_module
 from typing import Any, Generic, TypeVar
 
-from calque.base.errors import ArgumentError, CheckpointError, WorkerError
+from calque.base.errors import ArgumentError, CheckpointError, DTypeError, WorkerError
 from calque.base.text import shown
 from calque.data.collate import default_collate, default_convert
 from calque.data.dataset import Dataset, IterableDataset, Subset, TensorDataset, size_of
 from calque.data.fetch import IndexFetcher, StreamFetcher
 from calque.data.pace import ENOUGH, MEASURED, Pace
 from calque.data.passes import Progress, SerialPass, WorkerPass, begun
-from calque.data.payload import Payload, Unsendable, check_method
-from calque.data.processes import ProcessPool
 from calque.data.random_source import require_generator
 from calque.data.sampler import BatchSampler, RandomSampler, SequentialSampler, require_positive
 from calque.data.worker_info import WorkerInfo
@@ -79,7 +78,7 @@ class DataLoader(Generic[T_co]):
     ) -> None:
         _check_workers(num_workers, timeout, prefetch_factor, persistent_workers)
         require_generator("DataLoader", generator)
-        self._method = check_method(multiprocessing_context)
+        self._method = _check_method(multiprocessing_context)
         self.dataset = dataset
         self.num_workers: Any = num_workers
         self.prefetch_factor = prefetch_factor
@@ -109,7 +108,7 @@ class DataLoader(Generic[T_co]):
         self.collate_fn = collate_fn or (default_collate if self.batched else default_convert)
         if num_workers == "auto" and self.streamed:
             raise ArgumentError("[DataLoader] expected num_workers as a number for an IterableDataset, which shares out its samples, got 'auto'")
-        self._pool: WorkerPool | ProcessPool | None = None
+        self._pool: Any = None
         self._progress: Progress | None = None  # of the pass that began last
         self._resumed: Progress | None = None  # for the pass that begins next
         self._pace = Pace(0)
@@ -238,7 +237,7 @@ class DataLoader(Generic[T_co]):
     def stream_fetcher(self, seed: int) -> StreamFetcher:
         return StreamFetcher(self.dataset, self.collate_fn, self.batch_size, self.drop_last, seed)
 
-    def pool(self, workers: int, seed: int) -> WorkerPool | ProcessPool:
+    def pool(self, workers: int, seed: int) -> Any:
         """A pool of workers: the kept one, if they persist."""
         if self._pool is not None:
             return self._pool
@@ -251,13 +250,14 @@ class DataLoader(Generic[T_co]):
             pool.close_with(self)
         return pool
 
-    def _processes(self, workers: int, seed: int) -> "WorkerPool | ProcessPool | None":
+    def _processes(self, workers: int, seed: int) -> Any:
         """Worker processes; None where threads are asked for, or better."""
         if self._method == "thread" or (self._method == "" and _threads_suffice(self.dataset, self.collate_fn)):
             return None
         try:
-            payload = Payload({"dataset": self.dataset, "collate_fn": self.collate_fn, "worker_init_fn": self.worker_init_fn})
-        except (Unsendable, WorkerError) as error:
+            parts = {"dataset": self.dataset, "collate_fn": self.collate_fn, "worker_init_fn": self.worker_init_fn}
+            payload = import_module("calque.data.payload").Payload(parts)
+        except (DTypeError, WorkerError) as error:
             if self._method:
                 raise
             warn_user(f"{error}. These workers are threads.")
@@ -268,7 +268,7 @@ class DataLoader(Generic[T_co]):
             "drop_last": self.drop_last,
             "main": payload.main, "path": list(sys.path), "argv": list(sys.argv), "folder": os.getcwd(), "torch": "calque.compat.run" in sys.modules,
         }  # fmt: skip
-        return ProcessPool(payload, setup, self._method or "forkserver")
+        return import_module("calque.data.processes").ProcessPool(payload, setup, self._method or "forkserver")
 
 
 def _threads_suffice(dataset: Any, collate_fn: Any) -> bool:
@@ -335,3 +335,19 @@ def _check_dataset(dataset: Any, needs_length: bool) -> None:
         )
     if needs_length and size_of(dataset) == 0:
         raise ArgumentError(f"[DataLoader] expected a dataset with at least one sample, got {name} with len 0")
+
+
+def _check_method(context: Any) -> str:
+    """The kind of workers that `multiprocessing_context` names; "" if it says nothing."""
+    if context is None:
+        return ""
+    method = context if isinstance(context, str) else getattr(context, "get_start_method", lambda: None)()
+    if method == "fork":
+        raise ArgumentError(
+            "[DataLoader] expected multiprocessing_context 'forkserver', 'spawn' or 'thread', got 'fork': a copy of a process that has threads (and "
+            "this one has) "
+            "hangs whenever one of them held a lock; use 'forkserver'"
+        )
+    if method not in ("forkserver", "spawn", "thread"):
+        raise ArgumentError(f"[DataLoader] expected multiprocessing_context 'forkserver', 'spawn', 'thread' or None, got {shown(context)}")
+    return str(method)

@@ -21,10 +21,8 @@ from calque.base.errors import DataError, WorkerError
 from calque.data.dataset import size_of
 from calque.data.fetch import END, StreamFetcher, shorten
 from calque.data.pace import Pace
-from calque.data.processes import ProcessPool
 from calque.data.random_source import draw_seed, position
 from calque.data.streams import Borrowed
-from calque.data.workers import WorkerPool
 from calque.run import trace as tracing
 from calque.run.interrupt import of_handler
 
@@ -168,9 +166,9 @@ class WorkerPass:
         self.asked: deque[Asked] = deque()
         self.turn = progress.turn
         self.alive = weakref.ref(self)
-        self.threads = isinstance(self.pool, WorkerPool)
+        self.threads = self.pool.threads
         self.number = 0
-        if isinstance(self.pool, ProcessPool):
+        if not self.threads:
             self.number = self.pool.begin_pass()
             self.pool.give_up_with(self, self.number)
             self.pool.delivered.update({(self.number, worker): count for worker, count in progress.streams.items()})
@@ -208,7 +206,7 @@ class WorkerPass:
             self.asked.append(Asked(failed, self.progress.delivered + len(self.asked), 0, ""))
             return
         what = f"the sample indices {shorten(indices)}"
-        if isinstance(self.pool, ProcessPool):
+        if not self.threads:
             worker = self.pool.least_busy()
             future = self.pool.submit(worker, self.number, self.progress.seed, indices)
         else:
@@ -224,7 +222,7 @@ class WorkerPass:
             self.turn += 1
         worker = self.turn % self.workers
         number, self.turn = self.turn, self.turn + 1
-        if isinstance(self.pool, ProcessPool):
+        if not self.threads:
             future = self.pool.submit(worker, self.number, self.progress.seed, None)
         else:
             future = self.pool.submit(worker, partial(_from_stream, self.streams[worker], self.progress.streams.get(worker, 0)), self.alive)
@@ -260,7 +258,7 @@ class WorkerPass:
 
     def samples(self) -> int:
         """How many a stream has given so far."""
-        if isinstance(self.pool, ProcessPool):
+        if not self.threads:
             return sum(self.pool.counts.get((self.number, worker), 0) for worker in range(self.workers))
         return sum(stream.count for stream in self.streams.values())
 
@@ -275,11 +273,10 @@ class WorkerPass:
                 if self.threads:
                     done = _wait_for_thread([asked.future for asked in wanted], timeout)
                 else:
-                    assert isinstance(self.pool, ProcessPool)
                     done = self.pool.wait([asked.future for asked in wanted], timeout)
                 if done is not None:
                     return next(asked for asked in wanted if asked.future is done)
-                if not (isinstance(self.pool, ProcessPool) and self.pool.stopped(wanted[0].future)):
+                if not (not self.threads and self.pool.stopped(wanted[0].future)):
                     raise WorkerError(
                         f"[DataLoader] expected a batch within timeout={self.loader.timeout:g} seconds, got none from worker {wanted[0].worker}, "
                         f"which loads {wanted[0].what}; raise timeout= or look for what blocks there"

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from calque.base.errors import ArgumentError, DTypeError, WorkerError
+from calque.base.errors import DTypeError, WorkerError
 from calque.base.text import shown, type_name
 from calque.data.transport import new_memory
 
@@ -284,19 +284,3 @@ def _guarded(path: str) -> bool:
     except (OSError, SyntaxError, ValueError):
         return False
     return any(isinstance(n, ast.If) and any(isinstance(x, ast.Name) and x.id == "__name__" for x in ast.walk(n.test)) for n in tree.body)
-
-
-def check_method(context: Any) -> str:
-    """The kind of workers that `multiprocessing_context` names; "" if it says nothing."""
-    if context is None:
-        return ""
-    method = context if isinstance(context, str) else getattr(context, "get_start_method", lambda: None)()
-    if method == "fork":
-        raise ArgumentError(
-            "[DataLoader] expected multiprocessing_context 'forkserver', 'spawn' or 'thread', got 'fork': a copy of a process that has threads (and "
-            "this one has) "
-            "hangs whenever one of them held a lock; use 'forkserver'"
-        )
-    if method not in ("forkserver", "spawn", "thread"):
-        raise ArgumentError(f"[DataLoader] expected multiprocessing_context 'forkserver', 'spawn', 'thread' or None, got {shown(context)}")
-    return str(method)

@@ -155,6 +155,8 @@ os.register_at_fork(after_in_child=_template.forget)
 class ProcessPool:
     """Worker processes of one loader."""
 
+    threads = False
+
     def __init__(self, payload: Payload, setup: dict[str, Any], method: str) -> None:
         self.payload, self.setup, self.method = payload, setup, method
         self.lock = threading.RLock()

@@ -115,8 +115,7 @@ class Worker:
             fetch = self.fetcher(number, seed, skip)
             box = [fetch() if self.setup["streamed"] else fetch(indices)]
             count = getattr(fetch, "count", 0)
-            if box[0] is END:
-                self.passes.pop(number, None)
+            if box[0] is END:  # the fetcher stays: what was asked for meanwhile gets the same answer
                 self.answer({"kind": ENDED, "job": job, "count": count, "seconds": time.perf_counter() - start}, [])
                 return
             message, handles = self.segments.pack(box)

@@ -33,11 +33,13 @@ class Job:
 class WorkerPool:
     """`len(infos)` daemon threads with a queue of jobs each. `init_fn(worker_id)` runs first in every thread."""
 
+    threads = True
+
     def __init__(self, infos: list[WorkerInfo], init_fn: Callable[[int], None] | None) -> None:
         self.queues: list[queue.SimpleQueue[Any]] = [queue.SimpleQueue() for _ in infos]
         self._ends: list[ref[Any]] = []
         # The threads hold their queue and not the pool, so a forgotten pool is collected and closes itself.
-        self.threads = [
+        self.all = [
             threading.Thread(target=_work, args=(jobs, info, init_fn, self._ends), name=f"calque-data-{info.id}", daemon=True)
             for jobs, info in zip(self.queues, infos)
         ]
@@ -46,7 +48,7 @@ class WorkerPool:
     @shielded  # a thread that is interrupted while it starts leaves the tables of `threading` wrong
     def start(self) -> None:
         """Start the threads."""
-        for thread in self.threads:
+        for thread in self.all:
             thread.start()
 
     def submit(self, worker: int, work: Callable[[], Any], owner: "ref[Any]") -> "Future[Any]":
