@@ -320,14 +320,10 @@ def common_order(operands: Sequence[tuple[Shape, Shape]]) -> tuple[int, ...]:
     """Dimensions of the broadcast result of operands, (shape, strides) of each, from the outermost to the innermost in which it lies in memory. Those
     of size 1 stay where they are."""
     shape = broadcast_shapes(*[one for one, _ in operands])
+    found = ordered_strides(shape, *[broadcast_strides(one, strides, shape) for one, strides in operands])
     long = [d for d, extent in enumerate(shape) if extent > 1]
-    short = tuple([shape[d] for d in long])
-    spread = [broadcast_strides(one, strides, shape) for one, strides in operands]
-    found = ordered_strides(short, *[tuple([strides[d] for d in long]) for strides in spread])
-    if found == contiguous_strides(short):
-        return tuple(range(len(shape)))
-    places = iter(sorted(range(len(long)), key=lambda k: -found[k]))
-    return tuple([long[next(places)] if extent > 1 else d for d, extent in enumerate(shape)])
+    places = iter(sorted(long, key=lambda d: -found[d]))
+    return tuple([next(places) if extent > 1 else d for d, extent in enumerate(shape)])
 
 
 def inverse(order: tuple[int, ...]) -> tuple[int, ...]:

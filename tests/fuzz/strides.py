@@ -1,5 +1,5 @@
-"""Random strides: copies and conversions of permuted, sliced and expanded tensors with and without a memory format, what is made like them, and their
-gradients. Strides of dimensions of size 1, and of nothing, are not compared.
+"""Random strides: copies and conversions of permuted, sliced and expanded tensors with and without a memory format, what is made like them, their
+gradients, and elementwise functions of up to three operands in different orders. Strides of dimensions of size 1, and of nothing, are not compared.
 
 `python -m tests.fuzz.strides --count 10000` needs PyTorch.
 """
@@ -42,9 +42,53 @@ CALLS = (
     "(x > 1) & (x < 2)", "x.half() + x", "1 - x", "(x + 1).masked_fill(x > 1, 0.0)",
 )  # fmt: skip
 
+ALONE = (
+    "abs acos asinh atan ceil cos cosh deg2rad digamma erf erfinv exp2 expm1 floor frac isfinite isnan lgamma log log10 log1p log2 logical_not logit "
+    "nan_to_num positive reciprocal round rsqrt sgn sign signbit sin sinc sinh sqrt tan tanh trunc"
+)
+LAYERS = "relu6 elu selu celu mish hardswish hardsigmoid hardtanh leaky_relu logsigmoid softplus softsign tanhshrink softshrink hardshrink"
+PAIRS = (
+    "add sub mul div floor_divide remainder fmod pow atan2 maximum minimum fmax fmin eq ne lt le gt ge logaddexp logaddexp2 float_power isclose"
+)
+SOLID = "hypot xlogy heaviside ldexp logical_and logical_or logical_xor rsub clamp lerp"
+"""Functions whose first steps make an expanded operand a value of its own, in an order of its own (0014)."""
+SEVERAL = (
+    "T.where(x > 1, x, y)", "T.where(x > y, y, z)", "T.addcmul(x, y, z)", "T.lerp(x, y, 0.3)", "x + y * 2 - z", "(x > 1) & (y > 1)", "x.clamp(max=y)",
+    "x.double() * y", "(x + y).mul_(z)", "T.sigmoid(x) * y", "x.add(y, alpha=3)", "x.masked_fill(y > 1, 0.5)", "x.exp() - y.sum(0)",
+)
+
+
+def several(seed: int) -> Case:
+    """A function of up to three operands, each in an order of its own."""
+    rng = np.random.default_rng([seed, 15])
+
+    def draw(choices: Any) -> Any:
+        return choices[rng.integers(len(choices))]
+
+    one = [*(f"T.{f}(x)" for f in ALONE.split()), *(f"T.nn.functional.{f}(x)" for f in LAYERS.split())]
+    two = [f"T.{f}(x, y)" for f in f"{PAIRS} {PAIRS} {SOLID}".replace(" lerp", "").split()]
+    name = draw([*one, *two, *SEVERAL, *SEVERAL])
+    shape = draw([s for s in SHAPES if s])
+    solid = any(f".{f}(" in name for f in SOLID.split())
+    lines, operands = [], {}
+    for letter in "xyz":
+        small = letter != "x" and not solid and rng.random() < 0.3
+        extents = tuple(1 if small and rng.random() < 0.5 else n for n in shape)[int(small and rng.random() < 0.3) :] or (1,)
+        order = [int(d) for d in rng.permutation(len(extents))]
+        values = rng.permutation(int(np.prod(extents))).reshape([extents[d] for d in order]) / 8.0 + 0.125
+        gaps = int(rng.random() < 0.1) + 1
+        spread = np.repeat(values, gaps, -1)
+        operands[letter] = Operand(spread.tolist(), "float32", f"t[..., ::{gaps}]", shape=spread.shape)
+        lines.append(f"{letter} = {letter}.permute({tuple(int(d) for d in np.argsort(order))})")
+        if rng.random() < 0.1 and name in one and extents[0]:  # beside others PyTorch's order is that of no total order (0014)
+            lines.append(f"{letter} = {letter}[:1].expand({extents})")
+    return Case("\n".join([*lines, f"r = {name}", "out = [[s for s, n in zip(r.stride(), r.shape) if n > 1] if r.numel() else []]"]), operands)
+
 
 def case(seed: int) -> Case:
     """The case of a seed."""
+    if seed % 2:
+        return several(seed)
     rng = np.random.default_rng([seed, 14])
 
     def draw(choices: Any) -> Any:
