@@ -7,6 +7,7 @@ import sys
 import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -120,14 +121,21 @@ def read(path: Path) -> Module:
     return module
 
 
-MODULES = [read(path) for path in sorted(PACKAGE.rglob("*.py"))]
-NAMES = {module.name for module in MODULES}
+@cache
+def modules() -> list[Module]:
+    """All of them, read by the first test that asks: whoever only collects tests does not wait for it."""
+    return [read(path) for path in sorted(PACKAGE.rglob("*.py"))]
+
+
+@cache
+def names() -> set[str]:
+    return {module.name for module in modules()}
 
 
 def target_module(name: str) -> str | None:
     """The module of this package that an imported name comes from, or None for other packages."""
     while name:
-        if name in NAMES:
+        if name in names():
             return name
         name = name.rpartition(".")[0]
     return None
@@ -146,13 +154,13 @@ def test_contributors_read_the_same_order() -> None:
     """The line of layers in CONTRIBUTING.md is the table above, without what has no module yet."""
     line = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").split("    base < ")[1].split("\n\n")[0]
     shown = [set(part.replace(",", " ").split()) for part in f"base < {line}".split("<")]
-    there = {module.layer for module in MODULES} - {"__main__"}
+    there = {module.layer for module in modules()} - {"__main__"}
     assert shown == [found for rank in sorted(set(RANK.values())) if (found := {name for name in there if RANK[name] == rank})]
 
 
 def test_imports_point_downwards() -> None:
     wrong = []
-    for module in MODULES:
+    for module in modules():
         for name, line, _ in module.edges:
             target = target_module(name)
             if target is None or layer_of(target) == module.layer:
@@ -163,7 +171,7 @@ def test_imports_point_downwards() -> None:
 
 
 def test_no_import_cycles() -> None:
-    graph = {m.name: {t for name, _, _ in m.edges if (t := target_module(name)) and t != m.name} for m in MODULES}
+    graph = {m.name: {t for name, _, _ in m.edges if (t := target_module(name)) and t != m.name} for m in modules()}
     # A package's __init__ that gathers its own modules is no cycle unless one of them imports from it.
     state: dict[str, int] = {}
     cycles: list[str] = []
@@ -186,7 +194,7 @@ def test_no_import_cycles() -> None:
 def test_imports_stand_at_the_top_of_the_file() -> None:
     budget = BUDGET["deferred"]
     wrong, used = [], set()
-    for module in MODULES:
+    for module in modules():
         for name, line, deferred in module.edges:
             if not deferred or name.split(".")[0] in OPTIONAL:
                 continue
@@ -202,7 +210,7 @@ def test_imports_by_name_are_rare() -> None:
     budget = BUDGET["dynamic"]
     places = {
         f"{module.label}:{node.lineno}": module.label
-        for module in MODULES
+        for module in modules()
         for node in ast.walk(module.tree)
         if isinstance(node, ast.Call)
         and (
@@ -220,7 +228,7 @@ def test_third_party_imports_at_the_top_are_base_dependencies() -> None:
     allowed = set(sys.stdlib_module_names) | {"numpy", "ml_dtypes", "safetensors", "calque"}
     wrong = [
         f"{module.label}:{line} imports {name}"
-        for module in MODULES
+        for module in modules()
         for name, line, deferred in module.edges
         if not deferred
         and name.split(".")[0] not in allowed
@@ -232,7 +240,7 @@ def test_third_party_imports_at_the_top_are_base_dependencies() -> None:
 def test_environment_is_read_in_one_place() -> None:
     wrong = [
         f"{module.label}:{node.lineno} os.{node.attr}"
-        for module in MODULES
+        for module in modules()
         if module.label != ENVIRONMENT_READER
         for node in ast.walk(module.tree)
         if isinstance(node, ast.Attribute)
@@ -242,7 +250,7 @@ def test_environment_is_read_in_one_place() -> None:
     ]
     wrong += [
         f"{module.label}:{line} imports {name}"
-        for module in MODULES
+        for module in modules()
         for name, line, _ in module.edges
         if module.label != ENVIRONMENT_READER and name in ("os.environ", "os.getenv")
     ]
@@ -254,7 +262,7 @@ def test_files_are_never_unpickled(forbidden: str) -> None:
     budget = BUDGET["between_processes"] if forbidden == "pickle" else {}
     places = {
         f"{module.label}:{line}": module.label
-        for module in MODULES
+        for module in modules()
         if module.layer in ("io", "data", "train")
         for name, line, _ in module.edges
         if name.split(".")[0] == forbidden
@@ -280,7 +288,7 @@ def over(limit: int, sizes: dict[str, int], budget: dict[str, dict[str, object]]
 
 
 def test_files_stay_small() -> None:
-    sizes = {module.label: module.lines for module in MODULES}
+    sizes = {module.label: module.lines for module in modules()}
     wrong = over(BUDGET["limits"]["file_lines"], sizes, BUDGET["files"])
     assert not wrong, listing(wrong)
 
@@ -288,7 +296,7 @@ def test_files_stay_small() -> None:
 def test_functions_stay_small() -> None:
     sizes = {
         f"{module.label}::{name}": (node.end_lineno or node.lineno) - node.lineno + 1
-        for module in MODULES
+        for module in modules()
         for name, node in functions(module.tree)
     }
     wrong = over(BUDGET["limits"]["function_lines"], sizes, BUDGET["functions"])
@@ -322,15 +330,15 @@ def mentioned(module: Module) -> Iterator[str]:
 
 def test_nothing_is_left_over() -> None:
     """What no module mentions any more is deleted; a test alone keeps nothing alive. The facade is there for users."""
-    used = {name for module in MODULES for name in mentioned(module)}
-    names = {
+    used = {name for module in modules() for name in mentioned(module)}
+    left = {
         f"{module.label}::{name}": f"{module.label}:{line} {name} is used nowhere in calque/"
-        for module in MODULES
+        for module in modules()
         for name, line in defined(module.tree)
         if module.layer != "calque" and name not in used and not name.startswith("__")
     }
-    needless = [f"{name}: the budget names what is used or gone" for name in BUDGET["unused"] if name not in names]
-    wrong = [text for name, text in names.items() if name not in BUDGET["unused"]] + needless
+    needless = [f"{name}: the budget names what is used or gone" for name in BUDGET["unused"] if name not in left]
+    wrong = [text for name, text in left.items() if name not in BUDGET["unused"]] + needless
     assert not wrong, listing(wrong)
 
 
@@ -347,9 +355,9 @@ def test_the_checks_see_mistakes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     (package / "ir" / "b.py").write_text(text)
     (package / "io" / "c.py").write_text("import pickle, torch\n" + "\n" * 700)
     monkeypatch.setitem(globals(), "ROOT", tmp_path)
-    modules = [read(path) for path in sorted(package.rglob("*.py"))]
-    monkeypatch.setitem(globals(), "MODULES", modules)
-    monkeypatch.setitem(globals(), "NAMES", {module.name for module in modules})
+    small = [read(path) for path in sorted(package.rglob("*.py"))]
+    monkeypatch.setitem(globals(), "modules", lambda: small)
+    monkeypatch.setitem(globals(), "names", lambda: {module.name for module in small})
     for check, words in [
         (test_imports_point_downwards, ["calque/base/a.py:1", "calque/ir/b.py:4"]),
         (test_no_import_cycles, ["calque.base.a -> calque.ir.b -> calque.base.a"]),
@@ -366,16 +374,25 @@ def test_the_checks_see_mistakes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
             assert word in str(caught.value)
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "tests").rglob("test_*.py")), ids=lambda path: path.stem)
-def test_tests_do_without_pytorch(path: Path) -> None:
+def test_tests_do_without_pytorch() -> None:
     """A test module that imports PyTorch says first that it is skipped without it."""
-    needed = False
+    wrong = [text for path in sorted((ROOT / "tests").rglob("test_*.py")) for text in loads_pytorch(path)]
+    assert not wrong, listing(wrong)
+
+
+def loads_pytorch(path: Path) -> Iterator[str]:
     for node in ast.parse(path.read_text(encoding="utf-8")).body:
         if isinstance(node, ast.Import | ast.ImportFrom):
-            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else [node.module or ""]
-            loads = any(name == "torch" or name.startswith(("torch.", "tests.oracle.")) for name in names)  # what helps the oracle imports it
-            assert needed or not loads, (
-                f"{path.relative_to(ROOT)}:{node.lineno} imports PyTorch; write torch = pytest.importorskip('torch') before it"
-            )
+            loaded = [alias.name for alias in node.names] if isinstance(node, ast.Import) else [node.module or ""]
+            if any(name == "torch" or name.startswith(("torch.", "tests.oracle.")) for name in loaded):  # what helps the oracle imports it
+                yield f"{path.relative_to(ROOT)}:{node.lineno} imports PyTorch; write torch = pytest.importorskip('torch') before it"
         elif "importorskip" in ast.unparse(node):
-            needed = True
+            return
+
+
+def test_a_test_that_needs_pytorch_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(globals(), "ROOT", tmp_path)
+    skipped = "torch = pytest.importorskip('torch')\nimport torch\n"
+    for text, found in (("import torch.nn\n", 1), ("import os\nfrom tests.oracle.compare import close\n", 1), (skipped, 0)):
+        (tmp_path / "a.py").write_text(text)
+        assert len([*loads_pytorch(tmp_path / "a.py")]) == found
