@@ -6,7 +6,7 @@ Source: the usual accumulate-in-reverse-creation-order scheme (Griewank & Walthe
 from __future__ import annotations
 
 import heapq
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import accumulate
 from types import FunctionType
 from typing import Any
@@ -267,6 +267,7 @@ class _Pass:
         self.wanted = {id(w) for w in wanted} if wanted is not None else set()
         self.needed = _reaches(roots, self.wanted) if wanted is not None else None
         self.appends = template.at_once(local.state)
+        self.after: list[Callable[[], None]] = []  # called when the leaves have their gradients
 
     def send(self, target: Any, gradient: Any, index: int = 0) -> None:
         """Add a gradient to what waits for `target`."""
@@ -381,8 +382,18 @@ def _arrive(work: _Pass, accumulate: bool) -> None:
             work.collected[key] = gradient
         if accumulate:
             accumulate_grad(leaf, gradient)
+    for function in work.after:
+        function()
     if accumulate:
         handed_over(recorder.flush, local.state, "backward")
+
+
+def queue_callback(function: Callable[[], None]) -> None:
+    """Call the function when the backward pass that runs now, a hook of which calls this, has given all leaves their gradients."""
+    work = local.state.waiting
+    if work is None:
+        raise AutogradError("[queue_callback] expected a backward pass that runs, got none; call it from a hook")
+    work.after.append(function)
 
 
 def _reaches(roots: Sequence[tuple[Any, Any]], wanted: set[int]) -> set[int]:

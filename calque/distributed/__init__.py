@@ -11,6 +11,7 @@ from typing import Any
 
 from calque.base.config import job_variables
 from calque.base.extras import there
+from calque.distributed import hooks
 from calque.distributed.collectives import (
     Work,
     all_gather,
@@ -26,11 +27,13 @@ from calque.distributed.collectives import (
     reduce_scatter_tensor,
     scatter,
 )
+from calque.distributed.ddp import DistributedDataParallel
 from calque.distributed.group import ProcessGroup, ReduceOp
 from calque.distributed.launch import spawn
 from calque.distributed.messages import P2POp, batch_isend_irecv, irecv, isend, recv, send
 from calque.distributed.objects import all_gather_object, broadcast_object_list, gather_object, scatter_object_list
 from calque.distributed.sampler import DistributedSampler
+from calque.distributed.sync_batch_norm import SumOverRanks
 from calque.distributed.world import (
     NON_GROUP_MEMBER,
     WORLD,
@@ -40,12 +43,15 @@ from calque.distributed.world import (
     new_group,
     world,
 )
+from calque.distributed.zero import ZeroRedundancyOptimizer
 
 __all__ = [
-    "Backend", "DistributedSampler", "GroupMember", "P2POp", "ProcessGroup", "ReduceOp", "Work", "all_gather", "all_gather_into_tensor",
-    "all_gather_object",
+    "Backend", "DistributedDataParallel", "DistributedSampler", "GroupMember", "P2POp", "ProcessGroup", "ReduceOp", "SumOverRanks", "Work",
+    "ZeroRedundancyOptimizer",
+    "all_gather", "all_gather_into_tensor", "all_gather_object",
     "all_reduce", "all_to_all", "all_to_all_single", "barrier", "batch_isend_irecv", "broadcast", "broadcast_object_list", "destroy_process_group",
     "gather", "gather_object", "get_backend", "get_global_rank", "get_group_rank", "get_process_group_ranks", "get_rank", "get_world_size", "group",
+    "hooks",
     "init_process_group", "irecv", "is_available", "is_gloo_available", "is_initialized", "is_mpi_available", "is_nccl_available",
     "is_torchelastic_launched", "isend", "monitored_barrier", "new_group", "recv", "reduce", "reduce_scatter", "reduce_scatter_tensor", "scatter",
     "scatter_object_list", "send", "spawn",

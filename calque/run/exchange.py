@@ -31,9 +31,11 @@ _QUEUES: list[Queue] = []  # the first is that of collectives; each of the other
 
 
 def exchange(
-    sources: Sequence[tuple[Storage, Layout]], targets: Sequence[Layout], work: Callable[[Arrays], Sequence[Any]], name: str
-) -> tuple[list[Storage], Task]:
-    """New storages of dense layouts, which `work` computes from what the sources show: flat arrays of the targets from flat arrays of the sources."""
+    sources: Sequence[tuple[Storage, Layout]], targets: Sequence[Layout], work: Callable[[Arrays], Sequence[Any]], name: str,
+    queued: bool = False,
+) -> tuple[list[Storage], Task]:  # fmt: skip
+    """New storages of dense layouts, which `work` computes from what the sources show: flat arrays of the targets from flat arrays of the sources.
+    `queued`: the caller does not wait, also if there is little to do."""
     buffers = values_of(sources)
     views = [view for _, view in sources]
     made = [Buffer(None) for _ in targets]
@@ -55,7 +57,7 @@ def exchange(
     nbytes = sum(view.nbytes for view in (*views, *targets))
     queue = _queue()
     with LOCK:
-        at_once = nbytes <= INLINE_BYTES and queue.idle() and settled(inputs) is not None
+        at_once = not queued and nbytes <= INLINE_BYTES and queue.idle() and settled(inputs) is not None
         if not at_once:
             task.hold(inputs, outputs)
             queue.submit(task, (), outputs, inputs)

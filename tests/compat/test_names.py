@@ -118,6 +118,7 @@ def test_refused_functions_say_what_to_use() -> None:
         torch.utils.cpp_extension.load(name="x", sources=[])
     assert not torch.distributed.is_initialized() and not torch.onnx.is_in_onnx_export()
     assert not isinstance(calque.nn.Linear(1, 1), torch.nn.parallel.DistributedDataParallel)
+    assert torch.nn.parallel.DistributedDataParallel is calque.nn.parallel.DistributedDataParallel
 
 
 def test_trees() -> None:

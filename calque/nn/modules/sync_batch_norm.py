@@ -1,7 +1,8 @@
-"""Batch normalisation over the batches of several processes, of which there is one here."""
+"""Batch normalisation over the batches of several processes."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from calque.base.errors import ShapeError
@@ -12,9 +13,10 @@ __all__ = ["SyncBatchNorm"]
 
 
 class SyncBatchNorm(_BatchNorm):
-    """`BatchNorm1d`, `2d` and `3d` in one: (N, C, *). In one process there is nothing to synchronise: it is batch normalisation.
+    """`BatchNorm1d`, `2d` and `3d` in one: (N, C, *). In training its mean and variance are those of the samples of all ranks of the job; in one
+    process there is nothing to synchronise, and it is batch normalisation.
 
-    num_features: C. process_group: kept, and not looked at. The other arguments are those of `BatchNorm2d`.
+    num_features: C. process_group: whose samples, default all. The other arguments are those of `BatchNorm2d`.
 
     >>> import calque
     >>> net = calque.nn.Sequential(calque.nn.Linear(2, 3), calque.nn.BatchNorm1d(3))
@@ -22,6 +24,8 @@ class SyncBatchNorm(_BatchNorm):
     >>> type(net[1]).__name__, tuple(net(calque.ones(4, 2)).shape)
     ('SyncBatchNorm', (4, 3))
     """
+
+    across: Callable[[Any, Tensor], Tensor | None] | None = None  # of a module and its input, where there are several processes
 
     def __init__(
         self, num_features: int, eps: float = 1e-5, momentum: float | None = 0.1, affine: bool = True, track_running_stats: bool = True,
@@ -33,6 +37,14 @@ class SyncBatchNorm(_BatchNorm):
     def _check_input_dim(self, input: Tensor) -> None:
         if input._layout.ndim < 2:
             raise ShapeError(f"[SyncBatchNorm] expected at least 2D input (got {input._layout.ndim}D input)")
+
+    def forward(self, input: Tensor) -> Tensor:
+        if self.training and self.across is not None:
+            self._check_input_dim(input)
+            found = self.across(self, input)
+            if found is not None:
+                return found
+        return super().forward(input)
 
     @classmethod
     def convert_sync_batchnorm(cls, module: Any, process_group: Any = None) -> Any:

@@ -12,8 +12,17 @@
 >>> calque.set_logical_devices(1)
 """
 
+from importlib import import_module as _import_module
+
 from calque.nn.parallel.data_parallel import DataParallel, data_parallel
 from calque.nn.parallel.primitives import gather, parallel_apply, scatter
 from calque.nn.parallel.replicate import replicate
 
 __all__ = ["DataParallel", "data_parallel", "gather", "parallel_apply", "replicate", "scatter"]
+
+
+def __getattr__(name: str) -> object:
+    """PyTorch's place for a class that several processes need, and few programs (PEP 562)."""
+    if name == "DistributedDataParallel":
+        return _import_module("calque.distributed").DistributedDataParallel
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

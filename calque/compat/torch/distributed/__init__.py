@@ -7,7 +7,7 @@ from calque.distributed import *  # noqa: F403 - what is PyTorch's there
 from calque.distributed import __all__ as _ours
 
 __all__ = [
-    *(name for name in _ours if name not in ("DistributedSampler", "spawn")),
+    *(name for name in _ours if name not in ("DistributedDataParallel", "DistributedSampler", "SumOverRanks", "ZeroRedundancyOptimizer", "spawn")),
     "FileStore", "HashStore", "Store", "TCPStore", "gloo", "is_backend_available", "is_ucc_available", "is_xccl_available",
 ]  # fmt: skip
 

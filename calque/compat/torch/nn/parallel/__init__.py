@@ -1,5 +1,5 @@
 """Names of `torch.nn.parallel` that need several processes."""
 
-from calque.compat.torch.nn.parallel.distributed import DistributedDataParallel
+from calque.distributed.ddp import DistributedDataParallel
 
 __all__ = ["DistributedDataParallel"]

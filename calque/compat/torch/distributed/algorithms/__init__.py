@@ -1,0 +1,3 @@
+"""`torch.distributed.algorithms`."""
+
+__all__: list[str] = []

@@ -1,0 +1,5 @@
+"""`torch.distributed.algorithms.ddp_comm_hooks.default_hooks`."""
+
+from calque.distributed.hooks import allreduce_hook, bf16_compress_hook, fp16_compress_hook
+
+__all__ = ["allreduce_hook", "bf16_compress_hook", "fp16_compress_hook"]

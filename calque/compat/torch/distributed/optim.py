@@ -1,0 +1,5 @@
+"""`torch.distributed.optim`."""
+
+from calque.distributed.zero import ZeroRedundancyOptimizer
+
+__all__ = ["ZeroRedundancyOptimizer"]

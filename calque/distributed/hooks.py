@@ -1,0 +1,142 @@
+"""How a bucket of gradients travels: as it is, in 16 bits, or as a function of the user's has it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from calque.autograd.modes import no_grad
+from calque.distributed.collectives import as_bytes
+from calque.distributed.group import ProcessGroup, ReduceOp
+from calque.functional.creation import empty
+from calque.functional.inplace import copy_
+from calque.functional.joining import cat
+from calque.functional.views import detach
+from calque.run.exchange import flat
+
+_ALIGN = 64  # bytes: the beginning of every gradient in its bucket
+
+
+class Flat:
+    """Where the gradients of a bucket lie in one array."""
+
+    def __init__(self, sizes: list[int], dtype: Any) -> None:
+        self.sizes, self.dtype = sizes, np.dtype(dtype)
+        self.wide = np.dtype(np.float32) if self.dtype.itemsize == 2 else self.dtype  # in which they are added
+        step = _ALIGN // self.wide.itemsize
+        self.starts: list[int] = []
+        at = 0
+        for size in sizes:
+            self.starts.append(at)
+            at += -(-size // step) * step
+        self.total = at
+
+    def average(self, pg: ProcessGroup, arrays: list[Any], there: list[bool], factor: float, wire: Any) -> list[Any]:
+        """The weighted means; `there`: which parameters the arrays are of, the others are zeros. `wire`: dtype that travels, or None."""
+        whole, given, end = flat(self.total, self.wide), iter(arrays), 0
+        for start, size, has in zip(self.starts, self.sizes, there, strict=True):
+            whole[end:start] = 0
+            if has:
+                np.multiply(next(given), factor, out=whole[start : start + size], casting="unsafe")
+            else:
+                whole[start : start + size] = 0
+            end = start + size
+        whole[end:] = 0
+        if pg.size() > 1:
+            if wire is None:
+                pg.all_reduce(whole, whole, ReduceOp.SUM)
+            else:
+                whole = _halved(pg, whole, wire)
+        if self.wide is not self.dtype:
+            with np.errstate(over="ignore"):
+                whole = whole.astype(self.dtype)
+        return [whole[start : start + size] for start, size in zip(self.starts, self.sizes, strict=True)]
+
+
+def _halved(pg: ProcessGroup, whole: Any, wire: Any) -> Any:
+    """A sum whose addends and result travel in 16 bits and are added as they are, in the order of ranks: the same bits everywhere."""
+    count = pg.size()
+    part = -(-whole.size // count)
+    sent = np.zeros(part * count, wire)
+    with np.errstate(over="ignore"):
+        sent[: whole.size] = whole
+    received, sizes = np.empty((count, part), wire), [part * sent.itemsize] * count
+    pg.all_to_all(as_bytes(sent), as_bytes(received.reshape(-1)), sizes, sizes)
+    total = received[0].astype(whole.dtype)
+    for row in received[1:]:
+        total += row
+    with np.errstate(over="ignore"):
+        mine = total.astype(wire)
+    pg.all_gather(as_bytes(mine), as_bytes(sent))
+    whole[:] = sent[: whole.size]
+    return whole
+
+
+class GradBucket:
+    """What a hook gets."""
+
+    def __init__(self, buffer: Any, index: int, last: bool, params: list[Any], gradients: list[Any]) -> None:
+        self._buffer, self._index, self._last, self._params, self._gradients = buffer, index, last, params, gradients
+
+    def buffer(self) -> Any:
+        """The gradients as one vector."""
+        return self._buffer
+
+    def set_buffer(self, buffer: Any) -> None:
+        """Put another vector in its place."""
+        self._buffer = buffer
+
+    def index(self) -> int:
+        """Number of the bucket."""
+        return self._index
+
+    def is_last(self) -> bool:
+        """Whether it is the last of the step."""
+        return self._last
+
+    def parameters(self) -> list[Any]:
+        """Whose gradients they are."""
+        return self._params
+
+    def gradients(self) -> list[Any]:
+        """The gradients, one by one."""
+        return self._gradients
+
+
+@no_grad()
+def by_hook(hook: tuple[Any, Any], index: int, last: bool, params: list[Any]) -> None:
+    """Let a function of the user's average a bucket."""
+    gradients = [p._grad for p in params]
+    bucket = GradBucket(cat([g.reshape(-1) for g in gradients]), index, last, params, gradients)
+    found = hook[1](hook[0], bucket)
+    while not hasattr(found, "_layout"):  # a future, or a list of one tensor
+        found = found.wait() if hasattr(found, "wait") else found[0]
+    at = 0
+    for g in gradients:
+        copy_(detach(g), found[at : at + g._layout.numel].reshape(tuple(g._layout.shape)))
+        at += g._layout.numel
+
+
+def empty_like(p: Any) -> Any:
+    """A gradient whose values will come."""
+    return empty(tuple(p._layout.shape), dtype=p._layout.dtype)
+
+
+def allreduce_hook(state: Any, bucket: GradBucket) -> Any:
+    """For `register_comm_hook`: gradients travel as they are."""
+    raise NotImplementedError("[allreduce_hook] expected to be given to register_comm_hook, got called")
+
+
+def fp16_compress_hook(state: Any, bucket: GradBucket) -> Any:
+    """For `register_comm_hook`: gradients travel as float16."""
+    raise NotImplementedError("[fp16_compress_hook] expected to be given to register_comm_hook, got called")
+
+
+def bf16_compress_hook(state: Any, bucket: GradBucket) -> Any:
+    """For `register_comm_hook`: gradients travel as bfloat16."""
+    raise NotImplementedError("[bf16_compress_hook] expected to be given to register_comm_hook, got called")
+
+
+NATIVE: dict[Any, Any] = {allreduce_hook: None, fp16_compress_hook: np.dtype(np.float16), bf16_compress_hook: np.dtype(ml_dtypes.bfloat16)}

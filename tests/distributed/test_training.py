@@ -1,0 +1,34 @@
+"""Training on two ranks. Every start costs seconds, so one program does much."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PROGRAMS = Path(__file__).resolve().parent / "programs"
+
+
+def said(*words: str) -> list[str]:
+    """What a command prints, if it ends well."""
+    path = os.pathsep.join([str(PROGRAMS.parents[2]), os.environ.get("PYTHONPATH", "")])
+    done = subprocess.run([sys.executable, *words], capture_output=True, text=True, timeout=400, env={**os.environ, "PYTHONPATH": path})
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout.split("\n")[:-1]
+
+
+@pytest.mark.mpi
+def test_two_ranks_train_as_one_process_with_all_samples() -> None:
+    found = said("-m", "calque", "launch", "-n", "2", str(PROGRAMS / "training.py"))
+    assert sorted(found) == ["[0] all is well", "[1] all is well"]
+
+
+@pytest.mark.mpi
+@pytest.mark.slow
+def test_a_program_for_pytorch_gives_the_losses_of_one_process() -> None:
+    program = str(PROGRAMS / "ddp.py")
+    one = said("-m", "calque", "run", program)
+    assert said("-m", "calque", "launch", "-n", "2", "--no-prefix", "-m", "calque", "run", program) == one and len(one) == 15
