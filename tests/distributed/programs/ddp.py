@@ -1,4 +1,4 @@
-"""An ordinary program for PyTorch, which test_training.py runs here and, where it is installed, with PyTorch: it prints the mean losses of all steps."""
+"""An ordinary program for PyTorch: test_training.py runs it here, tests/oracle with PyTorch. It prints the mean losses of all steps."""
 
 import os
 import sys

@@ -6,8 +6,9 @@ from calque.compat.refused import no, refused_class
 from calque.distributed import *  # noqa: F403 - what is PyTorch's there
 from calque.distributed import __all__ as _ours
 
+_ELSEWHERE = ("DistributedDataParallel", "DistributedSampler", "SumOverRanks", "ZeroRedundancyOptimizer", "hooks", "spawn")
 __all__ = [
-    *(name for name in _ours if name not in ("DistributedDataParallel", "DistributedSampler", "SumOverRanks", "ZeroRedundancyOptimizer", "spawn")),
+    *(name for name in _ours if name not in _ELSEWHERE),
     "FileStore", "HashStore", "Store", "TCPStore", "gloo", "is_backend_available", "is_ucc_available", "is_xccl_available",
 ]  # fmt: skip
 
