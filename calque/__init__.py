@@ -149,7 +149,9 @@ _ON_FIRST_USE: set[str] = {
     "array_api", "audio", "distributed", "distributions", "fft", "func", "fx", "hub", "masked", "random", "signal", "sparse", "special", "testing",
     "vision",
 }  # fmt: skip
-_function_on_first_use = _resolver(globals(), {**_later_names(), "calque.autograd.transform.vmap": "vmap"})
+_function_on_first_use = _resolver(
+    globals(), {**_later_names(), "calque.autograd.transform.vmap": "vmap", "calque.exported": "Dim Exported export load_exported"}
+)
 
 
 def install_as_torch(children: _bool = True) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from importlib import import_module
+from os import PathLike
 from typing import Any
 
 from calque.base.errors import ArgumentError
@@ -24,13 +26,17 @@ def script(obj: Any, optimize: Any = None, _frames_up: int = 0, _rcb: Any = None
 
 
 def trace(func: Any, example_inputs: Any = None, **options: Any) -> Any:
-    """`calque.compile(func)`. The example inputs are not needed: a call of new shapes, or one that takes another branch, is recorded by itself.
-    Options of `torch.jit.trace` are accepted and change nothing."""
-    return _compile(func)
+    """`calque.compile(func)`. A call of new shapes, or one that takes another branch, is recorded by itself; the example inputs are what `save`
+    exports it with. Options of `torch.jit.trace` are accepted and change nothing."""
+    made = _compile(func)
+    if example_inputs is not None and hasattr(made, "__dict__"):
+        made.__dict__[_EXAMPLE] = example_inputs
+    return made
 
 
 def save(m: Any, f: Any) -> None:
-    """Write a program that `calque.compile("...")` made. Modules and functions are Python: save their `state_dict()` with `calque.save`.
+    """Write something that needs no source: what `trace` was given with example inputs, as `calque.export` exports it (for their sizes; for others,
+    export it with `dynamic`), an `Exported`, or a program that `calque.compile("...")` made.
 
     >>> import calque, os, tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -40,13 +46,24 @@ def save(m: Any, f: Any) -> None:
         c = a + b
     """
     if not isinstance(m, Symbol):
-        raise ArgumentError(
-            f"[jit.save] expected a program made by compile() from a text, got {type_name(m)}, whose code is Python and is not saved; "
-            "save its state_dict() with calque.save and make it anew from its source"
-        )
+        exported = import_module("calque.exported")
+        if not isinstance(m, exported.Exported):
+            if _EXAMPLE not in getattr(m, "__dict__", {}):
+                raise ArgumentError(
+                    f"[jit.save] expected what trace() gave with example inputs, an export, or a program made by compile() from a text, got "
+                    f"{type_name(m)}, whose code is Python; save calque.export(model, inputs), or the state_dict() with calque.save"
+                )
+            m = exported.export(m, m.__dict__[_EXAMPLE])
     m.save(f)
 
 
-def load(f: Any) -> Symbol:
-    """Read a program that `save` wrote; nothing of the file is run as Python."""
-    return Symbol.load(f)
+def load(f: Any) -> Any:
+    """Read what `save` wrote, an `Exported` or a program made from a text; nothing of the file is run as Python."""
+    if isinstance(f, str | PathLike):
+        with open(f, "rb") as file:
+            if b"\0" not in file.read(8):  # the length of a header
+                return Symbol.load(f)  # type: ignore[arg-type]
+    return import_module("calque.exported").load_exported(f)
+
+
+_EXAMPLE = "_traced_with"

@@ -362,7 +362,7 @@ def binary(op: OpDef, fallback: Binary, unusual: Binary | None = None) -> Binary
             needs, tag = a._requires_grad or b._requires_grad, None
         elif (kind is float or kind is int or kind is LiveFloat) and a.__class__ in tensor_types and a._layout.dtype.category == 2:
             if kind is not float:
-                b, kind = float(b) if kind is int else b, float
+                b, kind = b * 1.0 if kind is int else b, float
             storage = a._storage
             i = storage.slot if storage.trace is trace and storage.layout is a._layout else slot_of(trace, a, (a,) if ordered else ())
             tag = baked.get(b) if b.__class__ is float else None

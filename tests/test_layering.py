@@ -41,6 +41,7 @@ RANK = {
     "monitor": 12,
     "signal": 12,
     "parallel": 13,
+    "exported": 13,  # above hybrid and io, which it uses, and below the facade, which offers `calque.export`
     "distributed": 13,
     "utils": 14,  # PyTorch's names for things of other layers
     "calque": 15,  # the facade: calque/__init__.py and the modules beside it; what stands above uses it like a user
@@ -48,7 +49,6 @@ RANK = {
     "compat": 16,  # Calque under the name `torch`
     "train": 16,
     "tune": 17,
-    "export": 17,
     "cli": 18,
     "__main__": 19,
 }

@@ -102,6 +102,10 @@ class StateDictError(CalqueError, ValueError, RuntimeError):
     longest = 100_000  # every key that does not fit is named
 
 
+class ExportError(CalqueError, RuntimeError):
+    """A function cannot be exported, or an export is used in a way that it was not made for."""
+
+
 class CheckpointError(CalqueError, OSError, RuntimeError):
     """A checkpoint cannot be written or read; what was saved before is untouched. Also a RuntimeError, as PyTorch raises for damaged files."""
 

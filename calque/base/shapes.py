@@ -106,7 +106,7 @@ def broadcast_strides(shape: Shape, strides: Shape, target: Shape) -> Shape:
 def whole(op: str, name: str, value: Any) -> int:
     """`value` as an int that machines can count with; raises naming the argument."""
     try:
-        found = index(value)
+        found = value if value.__class__ is int else index(value)
     except TypeError:
         raise DTypeError(f"[{op}] expected {name} as an int, got {described(value)}; convert it with int()") from None
     if not -_FAR < found < _FAR:

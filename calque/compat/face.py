@@ -141,7 +141,7 @@ class Face(ModuleType):
         if own is not None and name in own.__all__:
             found = getattr(own, name)
             return _module(f"{path}.{name}") if isinstance(found, Settings) else found
-        if exists(f"{path}.{name}") and not callable(getattr(calques, name, None)):
+        if _own(f"{path}.{name}") is not None or exists(f"{path}.{name}") and not callable(getattr(calques, name, None)):
             return _module(f"{path}.{name}")
         if own is not None and (ask := getattr(own, "find", None)) is not None and (found := ask(name, NOTHING)) is not NOTHING:
             return found

@@ -20,7 +20,7 @@ CLASSES = {"calque.tensor.Tensor": "torch.Tensor", "calque.nn.module.Module": "t
 # The beginning of a name -> what to use instead. The longest beginning that fits is taken.
 INSTEAD = {
     "torch._": "it is private to PyTorch: use the public function that it stands behind",
-    "torch.export": "a model stays Python here: calque.compile(model) records it, calque.save(model.state_dict(), path) keeps its weights",
+    "torch.export": "calque.export(model, inputs) gives a program that is saved and run without its source",
     "torch.onnx": "there is no ONNX writer: save the weights with calque.save(model.state_dict(), 'x.safetensors')",
     "torch.jit": "calque.compile(model) records calls and replays them",
     "torch.distributed": "one process computes here: use calque.nn.DataParallel or calque.kvstore for several devices",

@@ -440,7 +440,7 @@ def arange(
     wanted = resolve_dtype(dtype, dt.int64 if whole else dt.get_default_dtype(), "arange")
     if wanted.is_complex:
         raise no_complex("arange", [wanted])
-    if stride == 0 or not all(math.isfinite(v) for v in (first, last, stride)):
+    if stride == 0 or not all(v.__class__ is int or math.isfinite(v) for v in (first, last, stride)):
         raise ArgumentError(f"[arange] step must be nonzero and all bounds finite, got start {first}, end {last}, step {stride}")
     if (last - first) * stride < 0:
         raise ArgumentError(

@@ -14,6 +14,7 @@ from calque.base.shapes import Shape
 from calque.base.text import type_name
 from calque.functional.common import complex_number, dtype_of, is_tensor, number, prim
 from calque.functional.views import int_tuple
+from calque.ir.symint import SymInt
 from calque.run.live import LiveFloat
 from calque.run.outputs import write
 from calque.tensor import Tensor
@@ -83,6 +84,9 @@ def fill_number(value: Any, dtype: dt.DType, op: str) -> Any:
         if value.imag:
             raise ArgumentError(f"[{op}] value cannot be converted to type {dtype} without overflow: {value} has an imaginary part")
         value = value.real
+    if isinstance(value, SymInt):
+        size: Any = value
+        return size * 1.0 if dtype.category >= 2 else size
     if dtype.category >= 2:
         return value if value.__class__ is LiveFloat or isinstance(value, complex) else float(value)
     if dtype.category == 0:

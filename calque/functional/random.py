@@ -27,6 +27,7 @@ from calque.functional.views import expand
 from calque.functional.writing import write_back
 from calque.ops.opdef import get, no_complex
 from calque.run.capture import abort, numbers
+from calque.run.recorder import Trace, local
 from calque.tensor import Tensor, read, upload
 
 __all__ = [
@@ -93,6 +94,9 @@ class Generator:
         """(seed, first offset) of the next `count` numbers."""
         if count > _MOST:
             raise OutOfMemoryError(f"[random] expected a size that fits into memory, got {count} random numbers; ask for fewer")
+        trace = local.state.trace
+        if trace.__class__ is not Trace:
+            return trace.take(self, count)  # type: ignore[no-any-return]
         seed_, start = numbers(lambda: self._advance(count))
         return seed_, start
 

@@ -178,8 +178,8 @@ def mean(input: Tensor, dim: Dims = None, keepdim: bool = False, *, dtype: dt.DT
         axis = next(d for d in dims if shape[d] == 0)
         warn_user(f"[mean] mean of an empty range is NaN: shape {tuple(shape)}, axis {axis}", RuntimeWarning)
     if given.itemsize == 2:  # one rounding, at the end
-        return cast(prim("sum", cast(x, dt.float32), dims, keepdim) / float(count), given)
-    return prim("sum", x, dims, keepdim) / float(count)
+        return cast(prim("sum", cast(x, dt.float32), dims, keepdim) / (count * 1.0), given)
+    return prim("sum", x, dims, keepdim) / (count * 1.0)
 
 
 @method()
@@ -366,17 +366,17 @@ def _moments(op: str, x: Tensor, dim: Dims, unbiased: Any, correction: Any, keep
             f"[{op}] degrees of freedom is <= 0: {count} elements with correction {correction} (shape {shape}, dims {dims}) "
             "give NaN"
         )
-    rest = float(count - correction)
+    rest = (count - correction) * 1.0
     freedom = rest if rest > 0 else 0.0
-    middle = prim("sum", x, dims, True) / float(count)
+    middle = prim("sum", x, dims, True) / (count * 1.0)
 
     def value() -> Tensor:
         apart = x - middle
         low = prim("sum", apart, dims, keepdim)  # not 0, because the mean is rounded: far from 0 that is most of the error
-        return prim("abs", prim("sum", apart * apart, dims, keepdim) - low * low / float(count)) / freedom
+        return prim("abs", prim("sum", apart * apart, dims, keepdim) - low * low / (count * 1.0)) / freedom
 
     def backward(g: Tensor) -> tuple[Tensor]:
-        centre = prim("sum", x, dims, True) / float(count) if local.state.grad else detach(middle)
+        centre = prim("sum", x, dims, True) / (count * 1.0) if local.state.grad else detach(middle)
         g = g if keepdim else reshape(g, _keep(x, dims, True))
         return (g * ((x - centre) * (2.0 / rest if rest else math.inf)),)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from operator import index as as_int
+from operator import index
 from typing import Any
 
 from calque.base.errors import ArgumentError, OutOfRangeError, ShapeError
@@ -12,9 +12,15 @@ from calque.base.shapes import Shape, normalize_dim, overlaps, view_bounds, whol
 from calque.functional.blame import NOTHING, answer
 from calque.functional.common import method, prim
 from calque.functional.views import Entry, int_tuple, lookup, remember
+from calque.ir.symint import SymInt
 from calque.tensor import Tensor, make_view, sub_layout
 
 __all__ = ["as_strided", "diagonal", "narrow", "select", "unfold"]
+
+
+def as_int(value: Any) -> int:
+    """What Python takes for an int, as one; symbols of sizes stay what they are."""
+    return value if value.__class__ is int else index(value)
 
 
 def _part(view: Layout, shape: Shape, steps: Callable[[Shape], Shape], start: Callable[[Shape], int]) -> Entry:
@@ -61,14 +67,22 @@ def select(input: Tensor, dim: int, index: int) -> Tensor:
     return make_view(input, found, "SelectBackward0")
 
 
+def clipped(start: Any, stop: Any, step: Any, extent: int) -> tuple[int, int, int]:
+    """`slice(start, stop, step).indices(extent)` for a positive step, also of sizes that are symbols."""
+    if not any(isinstance(x, SymInt) for x in (start, stop, step, extent)):
+        return slice(start, stop, step).indices(extent)
+    first, last = (default if x is None else max(x + extent, 0) if x < 0 else min(x, extent) for x, default in ((start, 0), (stop, extent)))
+    return first, last, 1 if step is None else step
+
+
 def sliced(view: Layout, dim: int, start: int | None, stop: int | None, step: int | None, op: str = "slice") -> Entry:
     """Layout and gradient rule of a slice with a positive step along one dimension."""
     if step is not None and step <= 0:
         raise ArgumentError(f"[{op}] slice step must be positive, got {step}; use calque.flip(x, dims) to reverse")
     if step is not None:
         step = min(step, max(view.shape[dim], 1 << 30))  # one element then: a stride that machines can count with
-    first, last, stride = slice(start, stop, step).indices(view.shape[dim])
-    count = len(range(first, last, stride))
+    first, last, stride = clipped(start, stop, step, view.shape[dim])
+    count = max(-((first - last) // stride), 0)
     replace = lambda values, new: (*values[:dim], new, *values[dim + 1 :])  # noqa: E731
     first = min(first, view.shape[dim])
     return _part(

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from typing import Any
 
 from calque.functional.common import is_tensor
-from calque.optim.optimizer import Optimizer, check_betas, check_common, check_range, cycles, gradient, replace, slot
+from calque.optim.optimizer import Optimizer, check_betas, check_common, check_range, cycles, gradient, replace, root, slot
 
 
 class Adam(Optimizer):
@@ -52,7 +51,7 @@ class Adam(Optimizer):
             state = self.state[p]
             state["step"] = t = state.get("step", 0) + 1
             if t != last:
-                last, inverse, rate = t, 1.0 / math.sqrt(1.0 - beta2**t), lr / (1.0 - beta1**t)
+                last, inverse, rate = t, 1.0 / root(1.0 - beta2**t), lr / (1.0 - beta1**t)
             found += (shrink, inverse, rate)
         return found
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from typing import Any
 
 from calque import functional as T
-from calque.optim.optimizer import Optimizer, check_betas, check_common, check_range, gradient, replace, slot
+from calque.optim.optimizer import Optimizer, check_betas, check_common, check_range, gradient, replace, root, slot
 
 
 def _trust(parameter: Any, update: Any, ratio: Any) -> Any:
@@ -110,7 +109,7 @@ class LAMB(Optimizer):
         found = [float(group["lr"])]
         for p in parameters:
             t = self.count_step(p)
-            found += (1.0 / (1.0 - beta1**t), 1.0 / math.sqrt(1.0 - beta2**t))
+            found += (1.0 / (1.0 - beta1**t), 1.0 / root(1.0 - beta2**t))
         return found
 
     def update_group(self, group: dict[str, Any]) -> None:

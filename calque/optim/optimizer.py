@@ -45,6 +45,11 @@ class _Required:
 required = _Required()  # a default that every group must override
 
 
+def root(x: Any) -> Any:
+    """The square root of a number that follows from a count of steps; while a step is exported, that is a value of the program."""
+    return math.sqrt(x) if type(x) is float else x**0.5
+
+
 def check_range(owner: str, name: str, value: Any, low: float, high: float = math.inf) -> None:
     """Raise unless `value` is a number in [low, high); NaN and infinities are refused."""
     if is_tensor(value) and value._layout.numel != 1:

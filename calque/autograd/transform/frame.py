@@ -150,6 +150,10 @@ class Frame:
         """As `functional.placing.host_values`."""
         return upload(values(), dtype)
 
+    def take(self, generator: Any, count: int) -> tuple[int, int]:
+        """As `Generator.take`."""
+        return self.below(generator.take, count)  # type: ignore[no-any-return]
+
     def by_formula(self, inputs: tuple[Tensor, ...], out: Tensor, backward: Callable[[Any], tuple[Any, ...]]) -> Tensor:
         """The result of a function of `inputs` whose gradient has a formula of its own."""
         return out

@@ -49,7 +49,7 @@ class _Labels:
         if weight is not None:
             per_row = T.reshape(record(SELECT_ROWS, (wide(weight.detach()), T.reshape(labels, (-1,))), (0,)), tuple(labels._layout.shape))
             self.factor = per_row if self.keep is None else per_row * self.keep
-        self.rows = float(target._layout.numel)
+        self.rows = target._layout.numel * 1.0
         self.reduction, self.smoothing, self.log_input = reduction, float(smoothing), log_input
         self.kind = input._layout.dtype
         # What `backward` depends on, see `autograd.again`.
@@ -253,7 +253,7 @@ def _probabilities(input: Tensor, target: Tensor, weight: Any, reduction: str, s
         terms = terms * T.reshape(weight, tuple(-1 if d == dim else 1 for d in range(input._layout.ndim)))
     loss = -T.sum(terms, dim)
     if reduction == "mean":
-        return T.sum(loss) / float(max(prod(loss._layout.shape), 1))
+        return T.sum(loss) / (max(prod(loss._layout.shape), 1) * 1.0)
     return reduced(loss, reduction, "cross_entropy")
 
 

@@ -249,7 +249,7 @@ def kl_div(input: Tensor, target: Tensor, size_average: Any = None, reduce: Any 
         entropy = choose(present, target * T.log(choose(present, target, 1.0, target._layout.dtype)), 0.0, target._layout.dtype)
         loss = entropy - target * input
     if reduction == "batchmean":
-        return T.sum(loss) / float(input._layout.shape[0] if input._layout.ndim else 1)
+        return T.sum(loss) / ((input._layout.shape[0] if input._layout.ndim else 1) * 1.0)
     return reduced(loss, reduction, "kl_div")
 
 
@@ -485,5 +485,5 @@ def multilabel_margin_loss(input: Tensor, target: Tensor, size_average: Any = No
     wanted = T.gather(x, 1, T.clamp(labels, min=0))
     gap = _relu(1.0 - T.unsqueeze(wanted, 2) + T.unsqueeze(x, 1))
     counts = T.unsqueeze(valid, 2) & T.unsqueeze(T.logical_not(named), 1)
-    each = T.sum(choose(counts, gap, 0.0, gap._layout.dtype), (1, 2)) / float(count)
+    each = T.sum(choose(counts, gap, 0.0, gap._layout.dtype), (1, 2)) / (count * 1.0)
     return reduced(each if len(shape) == 2 else T.reshape(each, ()), reduction, "multilabel_margin_loss")

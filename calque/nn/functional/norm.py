@@ -37,7 +37,7 @@ class _Kernel:
 
     def __init__(self, shape: Dims, dims: Dims, spread: Dims, eps: float) -> None:
         self.dims, self.spread, self.eps = dims, spread, float(eps)
-        self.count = float(prod(shape[d] for d in dims))
+        self.count = prod(shape[d] for d in dims) * 1.0
         self.facts = (dims, spread, self.eps, self.count)  # what `backward` depends on, see `autograd.again`
 
     def forward(self, x: Tensor, weight: Any, bias: Any) -> tuple[Any, ...]:
@@ -86,7 +86,7 @@ class _Channels:
         self.first = tuple(d for d in dims if affine[d] == 1)  # a weight stands outside of sums over these dims
         self.second = tuple(d for d in dims if affine[d] != 1)
         self.spread = tuple(d for d in range(len(shape)) if d not in dims and affine[d] == 1)
-        self.count = float(prod(shape[d] for d in dims))
+        self.count = prod(shape[d] for d in dims) * 1.0
         self.stats: tuple[Any, ...] = ()  # mean and variance of the call
         self.facts = (shape, dims, affine, self.eps, self.count)  # what `backward` depends on, see `autograd.again`
 
@@ -186,7 +186,7 @@ def rms_norm(input: Tensor, normalized_shape: Sequence[int], weight: Tensor | No
     _, dims, lead = _trailing("rms_norm", input, normalized_shape, weight, None)
     kind = input._layout.dtype
     small = eps if eps is not None else {"float64": 2.220446049250313e-16}.get(kind.compute.name, 1.1920928955078125e-07)
-    count = float(prod(input._layout.shape[d] for d in dims))
+    count = prod(input._layout.shape[d] for d in dims) * 1.0
 
     def forward(x: Tensor, w: Any) -> tuple[Any, ...]:
         x = wide(x)
@@ -334,7 +334,7 @@ def instance_norm(
     kernel = _Channels(shape, dims, affine, eps)
     y = kernel("NativeBatchNormBackward0", input, weight, bias)
     if running_mean is not None and running_var is not None:
-        stats = tuple(total(s.detach(), (0,)) / float(shape[0]) for s in kernel.stats)
+        stats = tuple(total(s.detach(), (0,)) / (shape[0] * 1.0) for s in kernel.stats)
         _update_running(stats, running_mean, running_var, momentum, count)
     return y
 

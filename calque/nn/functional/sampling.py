@@ -31,12 +31,12 @@ def _unnormalised(x: Tensor, size: int, align_corners: bool) -> Tensor:
 
 def _clipped(x: Tensor, size: int) -> Tensor:
     """Positions limited to the image; no gradient at and beyond its borders."""
-    return T.where(x <= 0, 0.0, T.where(x >= size - 1, float(size - 1), x))  # type: ignore[no-any-return]
+    return T.where(x <= 0, 0.0, T.where(x >= size - 1, (size - 1) * 1.0, x))  # type: ignore[no-any-return]
 
 
 def _mirrored(x: Tensor, size: int, align_corners: bool) -> Tensor:
     """Positions reflected at the borders until they lie inside."""
-    low, span = (0.0, float(size - 1)) if align_corners else (-0.5, float(size))
+    low, span = (0.0, (size - 1) * 1.0) if align_corners else (-0.5, size * 1.0)
     if span == 0:
         return x * 0.0
     away = T.abs(x - low)

@@ -1,0 +1,346 @@
+"""The frame that stands in the place of a thread's trace while a function is exported: what is recorded becomes a program, and nothing runs.
+
+A value of the frame is a storage whose slot is the position of its node. Storages from outside (parameters, buffers, captured tensors) become inputs
+where they are first used; writes to them are kept here, and what was changed of the storage itself is put back when the frame is left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+from weakref import ref
+
+from calque.autograd.transform.frame import COPY, UPDATE, UPDATE_AS, VIEW, VIEW_AS, Frame, FrameEdge, dense_of, shows_all
+from calque.base.device import META
+from calque.base.dtypes import DType, float64, int64
+from calque.base.errors import ExportError
+from calque.base.layout import Layout, dense_layout
+from calque.base.shapes import contiguous_strides, fills
+from calque.ir.program import Check, Node
+from calque.ops.opdef import OpDef, get
+from calque.run import recorder
+from calque.run.live import plain
+from calque.run.recorder import Storage, local, recording_line
+from calque.run.source import user_line
+from calque.tensor import Tensor, attach_node, wrap
+
+INPUT, CONSTANT, ADD, CAST = get("input"), get("constant"), get("add"), get("cast")
+
+
+class Drawn(int):
+    """A number of a random generator: its value is known when the program runs. `node`: where."""
+
+    node: int
+
+
+def _unknown(self: Any, *_: Any) -> Any:
+    raise refused("computes in Python with the state of a random generator", "draw with calque.rand and its relatives")
+
+
+for _name in (
+    "add", "radd", "sub", "rsub", "mul", "rmul", "floordiv", "rfloordiv", "mod", "rmod", "and", "rand", "or", "ror", "xor", "rxor", "lshift",
+    "rshift", "truediv", "rtruediv", "pow", "rpow", "divmod", "neg", "abs", "invert", "int",
+    "trunc", "eq", "ne", "lt", "le", "gt", "ge", "bool", "float", "index",
+):  # fmt: skip
+    setattr(Drawn, f"__{_name}__", _unknown)
+Drawn.__hash__ = object.__hash__  # type: ignore[method-assign, assignment]
+
+
+class Counted:
+    """A number that an optimizer counts, or computed from one. `node`: of the frame, a 0-d float64."""
+
+    def __init__(self, frame: ExportFrame, node: int) -> None:
+        self.frame, self.node = frame, node
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> type:
+        return float
+
+    __hash__ = object.__hash__
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is Counted and other.node == self.node
+
+    def __pow__(self, power: Any) -> Any:
+        return self.frame.counted("sqrt", self) if power == 0.5 else self.frame.counted("pow", self, power)
+
+    def __neg__(self) -> Any:
+        return self.frame.counted("neg", self)
+
+    def _decided(self, *_: Any) -> Any:
+        raise refused("decides in Python by a number that an optimizer counts", "use an optimizer whose update is the same in every step")
+
+    __float__ = __int__ = __bool__ = __index__ = __lt__ = __le__ = __gt__ = __ge__ = _decided
+
+
+def _counting(name: str, reflected: bool) -> Any:
+    def apply(self: Any, other: Any) -> Any:
+        return self.frame.counted(name, other, self) if reflected else self.frame.counted(name, self, other)
+
+    return apply
+
+
+for _name, _op in (("add", "add"), ("sub", "sub"), ("mul", "mul"), ("truediv", "div"), ("pow", "pow")):
+    setattr(Counted, f"__r{_name}__", _counting(_op, True))
+    if _name != "pow":
+        setattr(Counted, f"__{_name}__", _counting(_op, False))
+
+
+def refused(what: str, instead: str) -> ExportError:
+    """The error about something that no program can say, at the user's line."""
+    line = user_line()
+    return ExportError(f"[export] expected operations on tensors alone, but the function {what} ({line or 'at an unknown line'}); {instead}")
+
+
+class Watch:
+    """Stands in the place of a capture: hears of all that depends on values."""
+
+    active, blind, failed, met, oldest = False, True, "", False, 0
+
+    def __init__(self, frame: ExportFrame) -> None:
+        self.frame = frame
+        self.given: list[Any] = []
+        self.definitions: list[Any] = []
+        self.losses: list[Any] = []
+        self.looked_at: set[int] = set()
+        self.stand_ins: dict[int, Any] = {}
+
+    def abort(self, reason: str) -> None:
+        """Whatever a replay could not do, a file cannot either."""
+        raise refused(reason, _INSTEAD)
+
+    def read(self, storage: Storage, view: Layout, reason: str, convert: Any) -> Any:
+        """Python looks at a value."""
+        raise refused(f"reads the value of a tensor: {reason}", _INSTEAD)
+
+    def numbers(self, source: Callable[[], list[Any]], needed: bool = True) -> list[Any]:
+        """Numbers of optimizers and the like are those of now; whether they change is found out by tracing twice."""
+        return source()
+
+    def peek(self, *_: Any) -> None:
+        """Values that are known may be others when the program runs."""
+
+    def constant(self, storage: Storage) -> None:
+        """A tensor made of Python data: an input with the values of now."""
+
+    def enter(self, storage: Storage, slot: int) -> None:
+        """Nothing enters a trace here."""
+
+    def twin(self, storage: Storage, other: Storage) -> None:
+        """Values are copied by their node."""
+
+
+_INSTEAD = "use where(), masks or tensor arithmetic, or call it outside of what is exported"
+
+
+class ExportFrame(Frame):
+    """Records nodes. `free`: the free sizes, if there are any."""
+
+    name = "export"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.nodes: list[Node] = []
+        self.current: dict[int, int] = {}  # by id of a storage from outside: the node of its value
+        self.outside: dict[int, tuple[Storage, int]] = {}  # the same: it, and its input
+        self.written_to: dict[int, tuple[Storage, Layout, int, Any]] = {}  # the same: what it was like before
+        self.counters: list[tuple[str, int, int, float]] = []  # what optimizers count: see `Counters.finish`
+        self.generators: list[tuple[Any, int, int]] = []  # generator, its input, the node of its state
+        self.views: dict[Any, int] = {}
+        self.numbers: dict[Any, int] = {}
+        self.looks: dict[int, Tensor] = {}  # by id of a storage: the tensor that is its input
+        self.made: list[Any] = []  # weak references to values
+        self.found_checks: list[Check] = []
+        self.count_inputs = 0
+
+    def __enter__(self) -> Any:
+        state = local.state
+        self.capture = state.capture
+        super().__enter__()
+        state.capture = Watch(self)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        local.state.capture = self.capture
+        super().__exit__(*error)
+        for storage, view, version, writer in self.written_to.values():
+            storage.layout, storage.version, storage.writer = view, version, writer
+
+    # -------------------------------------------------------------------------------------------------------- nodes
+
+    def node(self, op: OpDef, inputs: tuple[int, ...], attrs: tuple[Any, ...], shape: Any, dtype: DType) -> int:
+        """A new node."""
+        self.nodes.append(Node(op, inputs, attrs, tuple(shape), dtype, recording_line()))
+        return len(self.nodes) - 1
+
+    def input(self, view: Layout) -> int:
+        """One more input."""
+        shape = tuple(view.shape)
+        self.count_inputs += 1
+        return self.node(INPUT, (), (self.count_inputs - 1, shape, view.dtype), shape, view.dtype)
+
+    def argument(self, view: Layout) -> Tensor:
+        """A new tensor that stands for an argument."""
+        return self.handle(self.input(view), view)
+
+    def handle(self, node: int, view: Layout) -> Tensor:
+        """A new value with this node."""
+        storage = Storage()
+        storage.trace, storage.slot, storage.layout, storage.buffer = self, node, view, None
+        storage.home, storage.version, storage.writer = None, 0, None
+        self.count += 1
+        self.made.append(ref(storage))
+        result: Tensor = wrap(storage, view)
+        return result
+
+    def base(self, storage: Storage) -> int:
+        """The node of a storage's whole value."""
+        if storage.trace is self:
+            return storage.slot
+        found = self.current.get(id(storage))
+        if found is None:
+            if storage.layout.device is META:
+                raise refused("uses a tensor on device 'meta'", "move the model to a device with values first")
+            if storage.trace is not None and storage.trace.__class__ is not recorder.Trace:
+                raise storage.trace.left(storage)
+            found = self._entering(storage)
+        return found
+
+    def _entering(self, storage: Storage) -> int:
+        """The first use of a storage from outside."""
+        whole, seen = storage.layout, self.looks.get(id(storage))
+        view = whole if seen is None else seen._layout
+        found = start = self.input(view)
+        if view is not whole:
+            shape, strides = tuple(view.shape), view.strides
+            if view.dtype is not whole.dtype or view.offset or view.numel != whole.numel or not fills(shape, strides):
+                raise refused(f"uses a part of larger memory, of shape {shape}, as a parameter or buffer", "clone() it first")
+            order = sorted(range(len(shape)), key=lambda d: (-strides[d], d))  # its dimensions as they lie in memory
+            turned, steps = tuple([shape[d] for d in order]), contiguous_strides(shape)
+            found = self.node(VIEW, (found,), (turned, tuple([steps[d] for d in order]), 0), turned, view.dtype)
+            found = self.node(VIEW, (found,), (tuple(whole.shape), contiguous_strides(tuple(whole.shape)), 0), whole.shape, view.dtype)
+        self.current[id(storage)], self.outside[id(storage)] = found, (storage, start)
+        return found
+
+    def looked(self, storage: Storage) -> int:
+        """The new value of a storage from outside, as its tensor looks."""
+        seen, node = self.looks.get(id(storage)), self.current[id(storage)]
+        if seen is None or seen._layout is storage.layout:
+            return node
+        view = seen._layout
+        return self.node(VIEW, (node,), (tuple(view.shape), view.strides, view.offset), view.shape, view.dtype)
+
+    def of(self, t: Any) -> int:
+        """The node of what a handle shows."""
+        storage, view = t._storage, t._layout
+        base = self.base(storage)
+        whole = storage.layout
+        if view is whole:
+            return base
+        key = (base, view)
+        found = self.views.get(key)
+        if found is None:
+            shape = tuple(view.shape)
+            if view.dtype is whole.dtype:
+                found = self.node(VIEW, (base,), (shape, view.strides, view.offset), shape, view.dtype)
+            else:
+                found = self.node(VIEW_AS, (base,), (shape, view.strides, view.offset, view.dtype), shape, view.dtype)
+            self.views[key] = found
+        return found
+
+    def number(self, value: Any, dtype: DType) -> int:
+        """The node of a number."""
+        if type(value) is Drawn:
+            return value.node
+        if type(value) is Counted:
+            return value.node if dtype is float64 else self._once(CAST, (value.node,), (dtype,), dtype)
+        value = plain(value)
+        key = (type(value), str(value), dtype)
+        found = self.numbers.get(key)
+        if found is None:
+            found = self.numbers[key] = self.node(CONSTANT, (), (value, dtype), (), dtype)
+        return found
+
+    def _once(self, op: OpDef, inputs: tuple[int, ...], attrs: tuple[Any, ...], dtype: DType) -> int:
+        """The node of an operation on numbers, which is computed once."""
+        key = (op, inputs, attrs)
+        found = self.numbers.get(key)
+        if found is None:
+            found = self.numbers[key] = self.node(op, inputs, attrs, (), dtype)
+        return found
+
+    def counted(self, name: str, *operands: Any) -> Counted:
+        """A number computed from some that an optimizer counts."""
+        nodes = tuple([x.node if type(x) is Counted else self.number(float(x), float64) for x in operands])
+        return Counted(self, self._once(get(name), nodes, (), float64))
+
+    # ----------------------------------------------------------------------------------------- what the recorder asks for
+
+    def mine(self, x: Any) -> bool:
+        return x.__class__ is not tuple
+
+    def record(self, op: OpDef, operands: tuple[Any, ...], attrs: tuple[Any, ...] = ()) -> Tensor:
+        layouts = tuple([x[1] if x.__class__ is tuple else dense_of(x._layout) for x in operands])
+        value = recorder._result(op, attrs, layouts, dense_layout((), int64).device)
+        inputs = tuple([self.number(*x) if x.__class__ is tuple else self.of(x) for x in operands])
+        out = self.handle(self.node(op, inputs, attrs, value.shape, value.dtype), value)
+        if local.state.grad and any(x.__class__ is not tuple and x._requires_grad for x in operands):
+            edge = FrameEdge(self, op, attrs, value, layouts)
+            attach_node(out, edge, op, tuple([x[0] if x.__class__ is tuple else x for x in operands]))
+        return out
+
+    def twin(self, storage: Storage) -> Storage:
+        return self.handle(self.base(storage), storage.layout)._storage
+
+    def write(self, storage: Storage, view: Layout, value: Storage) -> None:
+        node, before = self.base(value), storage.layout
+        old = None if shows_all(view, before) else self.base(storage)
+        if storage.trace is not self and id(storage) not in self.written_to:
+            self.base(storage)
+            self.written_to[id(storage)] = (storage, before, storage.version, storage.writer)
+        if old is None:
+            storage.layout = value.layout
+        else:
+            op = UPDATE if view.dtype is before.dtype else UPDATE_AS
+            node = self.node(op, (old, node), (tuple(view.shape), view.strides, view.offset), before.shape, before.dtype)
+        if storage.trace is self:
+            storage.slot = node
+        else:
+            self.current[id(storage)] = node
+        storage.version += 1
+        storage.writer = FrameEdge(self, UPDATE, (), storage.layout, ())
+
+    def materialise(self, storage: Storage, reason: str, awaited: bool) -> Any:
+        raise refused(f"reads the value of a tensor: {reason}", _INSTEAD)
+
+    def on_host(self, op: str, function: Callable[..., Any], arguments: Sequence[Any], shapes: Sequence[Any]) -> list[Any]:
+        raise refused(f"calls {op}(), which is computed by NumPy and is no operation of programs", "compute it outside and pass the result")
+
+    def host_values(self, shape: Any, dtype: Any, values: Callable[[], Any]) -> Tensor:
+        raise refused("makes values by NumPy that no operation of programs makes", "compute them outside and pass them")
+
+    def check(self, slot: int, make_error: Callable[[int], Exception]) -> None:
+        """As `recorder.add_check`."""
+        self.found_checks.append(Check(slot, make_error, user_line()))
+
+    def take(self, generator: Any, count: Any) -> tuple[int, int]:
+        """Seed and first offset of the next `count` random numbers, as `Generator.take`."""
+        state = dense_layout((2,), int64)
+        place = next((k for k, (g, _, _) in enumerate(self.generators) if g is generator), -1)
+        if place < 0:
+            place, start = len(self.generators), self.input(state)
+            self.generators.append((generator, start, start))
+        generator, start, now = self.generators[place]
+        parts = [self.node(VIEW, (now,), ((), (), k), (), int64) for k in range(2)]
+        moved = self.node(ADD, (parts[1], self.number((count + 7) // 8 * 8, int64)), (), (), int64)
+        after = self.node(UPDATE, (now, moved), ((), (), 1), (2,), int64)
+        self.generators[place] = (generator, start, after)
+        seed, offset = (Drawn(value) for value in (generator._seed, generator._offset))
+        seed.node, offset.node = parts
+        return seed, offset
+
+    def text(self, t: Tensor, plain_text: Callable[[Tensor], str]) -> str:
+        return f"<export: {tuple(t._layout.shape)} {t._layout.dtype}>"
+
+
+__all__ = ["COPY", "Drawn", "ExportFrame", "refused"]

@@ -1,0 +1,192 @@
+"""`Exported`: a module whose calls run a program that was recorded, without the Python that it came from."""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import Callable
+from typing import Any, BinaryIO
+
+from calque.autograd.modes import no_grad
+from calque.base.errors import ExportError
+from calque.base.text import shown
+from calque.exported import tree
+from calque.exported.graph import Entry
+from calque.exported.play import play
+from calque.exported.writing import save_exported
+from calque.functional.common import is_tensor
+from calque.ir.text import format_program
+from calque.nn.module import Module
+from calque.nn.parameter import Parameter
+from calque.run.source import warn_user
+from calque.tensor import TENSOR_TYPES
+
+
+class Exported(Module):
+    """What `calque.export` gives and `calque.load_exported` reads: a `Module` with the parameters and buffers of what was exported, by their
+    names, whose calls run the recorded program. It needs none of the source that it was made from.
+
+    A call takes arguments like those of the export: tensors of the same dtypes, and of the same sizes but for those that are free; numbers and texts
+    among them were fixed. Results are those of the function, bit for bit where the same kernels run. Gradients flow to arguments and parameters: it
+    can be trained further. State that the function changes (running statistics, caches, the state of a random generator, which is a buffer called
+    `generator`) are buffers that calls change as well. With several entries, `exported.NAME(...)` calls one of them.
+
+    >>> import calque
+    >>> net = calque.nn.Linear(4, 2)
+    >>> exported = calque.export(net, (calque.ones(3, 4),), dynamic={"input": {0: "batch"}})
+    >>> tuple(exported(calque.ones(7, 4)).shape), [name for name, _ in exported.named_parameters()]
+    ((7, 2), ['weight', 'bias'])
+    """
+
+    def __init__(self, entries: dict[str, Entry], values: list[tuple[tuple[str, ...], Any, bool]], mode: bool | None) -> None:
+        """`values`: (names, tensor, whether a state dict has it) of all that the entries read; `mode`: the `training` of what was exported."""
+        super().__init__()
+        self.__dict__["_entries"], self.__dict__["_mode"] = entries, mode
+        self.training = bool(mode)
+        state: dict[str, tuple[dict[str, Any], str]] = {}
+        for names, value, persistent in values:
+            for name in names:
+                owner, last = self._owner(name, bool(mode))
+                is_parameter = isinstance(value, Parameter)
+                registry = owner._parameters if is_parameter else owner._buffers
+                registry[last] = value
+                if not is_parameter and not persistent:
+                    owner._non_persistent_buffers_set.add(last)
+            state[names[0]] = (registry, last)
+        self.__dict__["_state"] = state
+
+    def _owner(self, name: str, mode: bool) -> tuple[Module, str]:
+        """The module, made if it is missing, that has the value of this name, and its last part."""
+        *path, last = name.split(".")
+        owner: Module = self
+        for part in path:
+            if part not in owner._modules:
+                owner._modules[part] = Module()
+                owner._modules[part].training = mode
+            owner = owner._modules[part]
+        return owner, last
+
+    @property
+    def entries(self) -> tuple[str, ...]:
+        """Names of what can be called."""
+        return tuple(self.__dict__["_entries"])
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """The entry called "forward", or the only one."""
+        entries = self.__dict__["_entries"]
+        if "forward" not in entries and len(entries) > 1:
+            first = next(iter(entries))
+            raise ExportError(f"[Exported] expected one of the entries {', '.join(entries)} to be called by name; write exported.{first}(...)")
+        return self._run(entries["forward"] if "forward" in entries else next(iter(entries.values())), args, kwargs)
+
+    @property
+    def call_signature(self) -> inspect.Signature:
+        """What `forward` takes: the arguments of its entry."""
+        entries = self.__dict__["_entries"]
+        names = (entries.get("forward") or next(iter(entries.values()))).arguments[1]
+        kinds = [inspect.Parameter.POSITIONAL_OR_KEYWORD if name.isidentifier() else inspect.Parameter.VAR_POSITIONAL for name in names]
+        if inspect.Parameter.VAR_POSITIONAL in kinds:
+            return inspect.Signature([inspect.Parameter("args", inspect.Parameter.VAR_POSITIONAL)])
+        return inspect.Signature([inspect.Parameter(name, kind) for name, kind in zip(names, kinds, strict=True)])
+
+    def entry(self, name: str) -> Callable[..., Any]:
+        """The entry of this name, to be called."""
+        found = self.__dict__["_entries"].get(name)
+        if found is None:
+            raise ExportError(f"[Exported] expected the name of an entry, one of {', '.join(self.entries)}, got {shown(name)}")
+        return lambda *args, **kwargs: self._run(found, args, kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        entries = self.__dict__.get("_entries", {})
+        return self.entry(name) if name in entries else super().__getattr__(name)
+
+    def train(self, mode: bool = True) -> Any:
+        """Set `training`, which the program does not look at: dropout and batch norm do what they did when it was exported. Warns if that is another
+        mode."""
+        fixed = self.__dict__["_mode"]
+        if fixed is not None and bool(mode) is not fixed:
+            warn_user(
+                f"[Exported] this was exported in {'training' if fixed else 'evaluation'} mode, and dropout and batch norm go on as then; "
+                f"export the model after .{'train' if mode else 'eval'}() as well"
+            )
+        return super().train(mode)
+
+    # ------------------------------------------------------------------------------------------------------------ running
+
+    def _run(self, entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        tensors = arguments_of(entry, args, kwargs)
+        sizes = entry.sizes(tensors)
+        variant, attributes = entry.variant(sizes)
+        state = self.__dict__["_state"]
+        held = [state[name][0][state[name][1]] for name in variant.reads]
+        if entry.grad:
+            values = play(variant, attributes, [*tensors, *held])
+        else:
+            with no_grad():
+                values = play(variant, attributes, [*tensors, *held])
+        count = len(entry.outputs)
+        if variant.writes:
+            with no_grad():
+                for name, value in zip(variant.writes, values[count:], strict=True):
+                    registry, last = state[name]
+                    registry[last].copy_(value)
+        return tree.build(entry.results, values[:count])
+
+    def extra_repr(self) -> str:
+        lines = []
+        for entry in self.__dict__["_entries"].values():
+            lines.append(f"{entry.name}({', '.join(map(str, entry.inputs))}) -> {', '.join(map(str, entry.outputs))}")
+            lines += [f"  {d.text}" for d in entry.dims]
+        return "\n".join(lines)
+
+    def __repr__(self) -> str:
+        return "Exported(\n  " + self.extra_repr().replace("\n", "\n  ") + "\n)"
+
+    def text(self, entry: str | None = None) -> str:
+        """The programs of an entry (default: all), as text: one operation a line, with the line of the source that it came from."""
+        parts = []
+        for found in self.__dict__["_entries"].values():
+            if entry in (None, found.name):
+                for k, variant in enumerate(found.variants):
+                    lead = f"# {found.name}" + (f", variant {k}" if len(found.variants) > 1 else "")
+                    parts.append(lead + "\n" + format_program(variant.program))
+        return "\n".join(parts)
+
+    def save(self, f: str | os.PathLike[str] | BinaryIO) -> None:
+        """Write programs, parameters and buffers to one file, which `calque.load_exported` reads: the programs as text, in a safetensors file with a
+        checksum for each tensor and for the rest. It holds no code; it appears under its name complete or not at all."""
+        save_exported(self, f)
+
+
+def arguments_of(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+    """The tensors of a call, in the order of the entry's inputs; raises where the call is not like the exported one."""
+    _, names, wanted = entry.arguments
+    if len(args) > len(names):
+        raise ExportError(f"[{entry.name}] expected at most {len(names)} arguments ({', '.join(names)}), got {len(args)}")
+    given = dict(zip(names, args, strict=False))
+    twice = [name for name in kwargs if name in given]
+    unknown = [name for name in kwargs if name not in names]
+    if twice or unknown:
+        what = f"{twice[0]!r} twice" if twice else f"{unknown[0]!r}"
+        raise ExportError(f"[{entry.name}] expected arguments {', '.join(names)}, got {what}")
+    given |= kwargs
+    if len(args) == len(wanted) and all(w == ["tensor", k] for k, w in enumerate(wanted)) and TENSOR_TYPES.issuperset(map(type, args)):
+        return list(args)
+    found: list[tuple[str, Any]] = []
+    for name, description in zip(names, wanted, strict=True):
+        if name not in given:
+            if _has_tensor(description):
+                raise ExportError(f"[{entry.name}] expected an argument {name!r}, got none; pass one like that of the export")
+            continue
+        got = tree.describe(given[name], name, found)
+        different = tree.difference(description, got, name)
+        if different:
+            raise ExportError(f"[{entry.name}] {different}; call it as it was called when it was exported")
+    return [t for _, t in found if is_tensor(t)]
+
+
+def _has_tensor(description: Any) -> bool:
+    kind = description[0]
+    if kind in ("list", "tuple"):
+        return any(map(_has_tensor, description[1]))
+    return any(map(_has_tensor, description[2])) if kind == "dict" else kind == "tensor"

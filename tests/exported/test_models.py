@@ -1,0 +1,86 @@
+"""Every model of the table: its export does what it does, for all sizes, after a round trip through a file, and when it is trained further."""
+
+from __future__ import annotations
+
+import copy
+import io
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import calque
+from tests.exported.models import CASES, Case, apart, tensors
+
+
+def made(case: Case) -> Any:
+    calque.manual_seed(0)
+    return case.make().train(case.train)
+
+
+def again(exported: Any) -> Any:
+    file = io.BytesIO()
+    exported.save(file)
+    file.seek(0)
+    return calque.load_exported(file)
+
+
+@pytest.mark.parametrize("case", CASES, ids=[c.name for c in CASES])
+def test_an_export_is_the_model(case: Case) -> None:
+    model = made(case)
+    inputs = case.inputs(*case.example)
+    state = {name: value.clone() for name, value in model.state_dict().items()}
+    exported = calque.export(model, inputs, case.dynamic)
+    assert all(calque.equal(state[name], value) for name, value in model.state_dict().items())  # nothing has happened to the model
+    assert set(exported.state_dict()) == set(state) and len(list(exported.parameters())) == len(list(model.parameters()))
+    loaded = again(exported)
+    for sizes in [case.example, *case.sizes]:
+        given = case.inputs(*sizes)
+        before = copy.deepcopy(model)  # running statistics move on at every call
+        wanted, found = before(*given), exported(*given)
+        assert apart(found, wanted) < 1e-5
+        assert apart(loaded(*given), found) < 1e-6  # a program that is interpreted at first may differ in the last bit
+        model.load_state_dict(exported.state_dict())
+        assert apart(dict(before.named_buffers()), dict(model.named_buffers())) < 1e-5 if case.train else True
+
+
+@pytest.mark.parametrize("case", CASES[:-1], ids=[c.name for c in CASES[:-1]])
+def test_gradients_flow_through_an_export(case: Case) -> None:
+    model, inputs = made(case), case.inputs(*case.sizes[-1])
+    exported = again(calque.export(model, case.inputs(*case.example), case.dynamic))
+    for one in (model, exported):
+        sum((t.float() * calque.arange(t.numel()).view(t.shape).cos()).sum() for t in tensors(one(*inputs))).backward()
+    grads = {name: p.grad for name, p in exported.named_parameters()}
+    for name, p in model.named_parameters():
+        assert p.grad is not None and apart(grads[name], p.grad) < 2e-5, name
+
+
+def test_an_export_is_hybridized_copied_and_exported_again() -> None:
+    case = CASES[2]
+    model = made(case)
+    exported = calque.export(model, case.inputs(2, 9), case.dynamic)
+    outer = calque.export(calque.nn.Sequential(copy.deepcopy(exported)), case.inputs(2, 9), {"input": {1: calque.Dim("length", 1, 64)}})
+    exported.hybridize(fullgraph=True)
+    before = calque.stats()["hybridize"]["replays"]
+    for _ in range(5):
+        tokens = case.inputs(2, 12)
+        assert apart(exported(*tokens), model(*tokens)) < 1e-5 and apart(outer(*tokens), model(*tokens)) < 1e-5
+    assert calque.stats()["hybridize"]["replays"] > before
+
+
+def test_a_loaded_export_needs_no_source(tmp_path: Path) -> None:
+    case = CASES[2]
+    model, tokens = made(case), calque.arange(12).view(2, 6)
+    calque.export(model, case.inputs(2, 9), case.dynamic).save(tmp_path / "gpt.calque")
+    code = "import calque, sys; e = calque.load_exported(sys.argv[1]); calque.save(e(calque.arange(12).view(2, 6)), sys.argv[2])"
+    subprocess.run([sys.executable, "-c", code, tmp_path / "gpt.calque", tmp_path / "out"], check=True, cwd=tmp_path)
+    assert apart(calque.load(tmp_path / "out"), model(tokens)) < 1e-5
+
+
+def test_memory_formats_are_kept_out_of_files(tmp_path: Path) -> None:
+    conv = calque.nn.Conv2d(3, 4, 3).to(memory_format=calque.channels_last)
+    x = calque.randn(2, 3, 8, 8).contiguous(memory_format=calque.channels_last)
+    exported = calque.export(conv, (x,))
+    assert apart(exported(x), conv(x)) < 1e-6 and apart(again(exported)(x.contiguous()), conv(x)) < 1e-6
