@@ -68,6 +68,16 @@ class Meter:
         """Sum of `n`."""
         return self._count + sum(n for _, n in self._pending)
 
+    def state_dict(self) -> dict[str, float]:
+        """Its numbers, which are read for that."""
+        self._read(len(self._pending))
+        return {"value": self._value, "sum": self._sum, "count": self._count}
+
+    def load_state_dict(self, state: dict[str, float]) -> None:
+        """Go on from `state_dict()`."""
+        self.reset()
+        self._value, self._sum, self._count = state.get("value", 0.0), state.get("sum", 0.0), int(state.get("count", 0))
+
     def _read(self, number: int) -> None:
         for _ in range(number):
             value, n = self._pending.popleft()

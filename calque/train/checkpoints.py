@@ -1,0 +1,136 @@
+"""The checkpoints of a run: the last ones to go on from, and the best ones by a metric. An index file says which they are; names are for people.
+
+    index.json                                      what there is: the truth
+    epoch003-step000120-val_loss0.1234.calque       one checkpoint, whole and checksummed, or not there at all
+
+A new checkpoint is written first, then the index, and only then what the index does not name any more is removed: whenever the process is killed, the
+index names files that are whole.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import calque
+from calque.base.errors import ArgumentError, CheckpointError
+from calque.base.text import shown
+from calque.io.write import write_whole
+from calque.run.source import warn_user
+
+_NAME = re.compile(r"epoch\d+-step(\d+)[^/]*\.calque")
+LAST = 2  # checkpoints to go on from; should the newest be damaged there is one before it
+
+
+class Checkpoints:
+    """The checkpoints in a folder.
+
+    folder: is made if it is not there. keep: how many of the best ones by `metric` stay (mode: "min" or "max" is better); beside the last two. A
+    metric that is not finite is never among the best.
+
+    Raises CheckpointError if the folder cannot be written.
+
+    >>> from calque.train import Checkpoints
+    >>> found = Checkpoints("run", keep=1, metric="val/accuracy", mode="max")
+    >>> for epoch, value in enumerate((0.5, 0.9, 0.7)):
+    ...     found.save({"weights": calque.ones(2) * epoch}, epoch, epoch * 10, value)
+    >>> found.best.name, found.load()["weights"].tolist()
+    ('epoch001-step000010-val_accuracy0.9.calque', [2.0, 2.0])
+    """
+
+    def __init__(self, folder: str | os.PathLike[str], keep: int = 3, metric: str = "loss", mode: str = "min") -> None:
+        if mode not in ("min", "max"):
+            raise ArgumentError(f"[Checkpoints] expected mode to be 'min' or 'max', got {shown(mode)}")
+        if isinstance(keep, bool) or not isinstance(keep, int) or keep < 0:
+            raise ArgumentError(f"[Checkpoints] expected keep to be an integer >= 0, got {shown(keep)}")
+        self.folder, self.keep, self.metric, self.sign = Path(folder), keep, metric, 1.0 if mode == "min" else -1.0
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            why = error.strerror
+            raise CheckpointError(f"[Checkpoints] expected a folder that can be written, got {self.folder}: {why}; choose another") from error
+        if not os.access(self.folder, os.W_OK):
+            raise CheckpointError(f"[Checkpoints] expected a folder that can be written, got {self.folder}, which is protected; choose another")
+        self.entries = self._read()
+
+    @property
+    def index(self) -> Path:
+        """The index file."""
+        return self.folder / "index.json"
+
+    def _read(self) -> dict[str, list[dict[str, Any]]]:
+        """The index. One that is damaged is made again from the names of the files, with a warning."""
+        entries: dict[str, list[dict[str, Any]]]
+        try:
+            found = json.loads(self.index.read_text())
+            entries = {kind: [self._entry(entry) for entry in found[kind]] for kind in ("last", "best")}
+        except FileNotFoundError:
+            return {"last": [], "best": []}
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            names = sorted((n for n in os.listdir(self.folder) if _NAME.fullmatch(n)), key=lambda n: int(_NAME.fullmatch(n)[1]), reverse=True)  # type: ignore[index]
+            warn_user(f"[Checkpoints] expected an index of checkpoints in {self.index}, got {error}; the {len(names)} files there are taken instead")
+            entries = {"last": [{"file": name, "value": None, "epoch": 0, "step": 0} for name in names], "best": []}
+        return entries
+
+    @staticmethod
+    def _entry(entry: Any) -> dict[str, Any]:
+        """One line of the index, which may only name a file beside it."""
+        file = entry["file"]
+        if not isinstance(file, str) or os.path.basename(file) != file:
+            raise ValueError(f"the file name {shown(file)}")
+        return {"file": file, "value": entry["value"], "epoch": int(entry["epoch"]), "step": int(entry["step"])}
+
+    def save(self, state: Any, epoch: int, step: int, value: float | None = None) -> None:
+        """Write a checkpoint. Raises CheckpointError if that is not possible; those before it stay as they are."""
+        score = "" if value is None else f"-{re.sub(r'[^A-Za-z0-9_.]+', '_', self.metric)}{value:.6g}"
+        entry: dict[str, Any] = {"file": f"epoch{epoch:03d}-step{step:06d}{score}.calque", "value": value, "epoch": epoch, "step": step}
+        calque.save(state, self.folder / entry["file"])
+        before = self.entries
+        others = {kind: [e for e in found if e["file"] != entry["file"]] for kind, found in before.items()}
+        best = others["best"] + ([entry] if value is not None and math.isfinite(value) else [])
+        best.sort(key=lambda e: self.sign * e["value"])
+        self.entries = {"last": [entry, *others["last"]][:LAST], "best": best[: self.keep]}
+        try:
+            self._write()
+        except CheckpointError:
+            self.entries = before
+            raise
+        named = {e["file"] for found in self.entries.values() for e in found}
+        for old in {e["file"] for found in before.values() for e in found} - named:
+            (self.folder / old).unlink(missing_ok=True)
+
+    def _write(self) -> None:
+        text = (json.dumps({"version": 1, "metric": self.metric, **self.entries}, indent=2) + "\n").encode()
+
+        def content(file: Any) -> None:
+            file.write(text)
+
+        write_whole(str(self.index), len(text), content)
+
+    @property
+    def best(self) -> Path:
+        """The best checkpoint. Raises CheckpointError if no checkpoint has a metric."""
+        if not self.entries["best"]:
+            raise CheckpointError(f"[Checkpoints] expected a checkpoint with a finite {self.metric}, got none in {self.folder}; save one with value=")
+        return self.folder / self.entries["best"][0]["file"]
+
+    @property
+    def last(self) -> Path | None:
+        """The newest checkpoint, if there is one."""
+        return self.folder / self.entries["last"][0]["file"] if self.entries["last"] else None
+
+    def load(self) -> Any:
+        """The newest checkpoint that is whole; a warning names those that are not. Raises CheckpointError if there is none."""
+        failures = []
+        for entry in self.entries["last"]:
+            try:
+                return calque.load(self.folder / entry["file"])
+            except (CheckpointError, FileNotFoundError) as error:
+                failures.append(str(error))
+                warn_user(f"[Checkpoints] expected {entry['file']} to be whole ({error}); the checkpoint before it is taken")
+        found = "; ".join(failures) or "an empty index"
+        raise CheckpointError(f"[Checkpoints] expected a checkpoint in {self.folder}, got none that can be read: {found}")

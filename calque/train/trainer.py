@@ -1,0 +1,367 @@
+"""A training loop that can be killed: what a plain loop needs around its five lines, and nothing that a plain loop could not do."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+import random
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import calque
+from calque import nn
+from calque.base.config import settings
+from calque.base.errors import ArgumentError, CheckpointError, DTypeError, NonFiniteError
+from calque.base.text import shown, type_name
+from calque.monitor import AverageMeter, ProgressBar
+from calque.run.source import warn_user
+from calque.train.checkpoints import Checkpoints
+
+MOST_REPLAYED = 2000  # steps that are done again to find where a NaN came from
+
+
+class Stopped(SystemExit):
+    """The process was asked to end (SIGTERM); a checkpoint has been written. The exit code is the one a shell gives such a process."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(128 + number)
+
+
+class _Signals:
+    """SIGTERM and Ctrl-C ask the loop to end after the step that it is at; a second one ends it at once."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+        self.before: dict[int, Any] = {}
+
+    def __enter__(self) -> "_Signals":
+        with contextlib.suppress(ValueError):  # not in the main thread: signals keep their meaning
+            for number in (signal.SIGTERM, signal.SIGINT):
+                self.before[number] = signal.signal(number, self._ask)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self.before.items():
+            signal.signal(number, handler)
+
+    def _ask(self, number: int, _: object) -> None:
+        if self.asked:
+            raise KeyboardInterrupt if number == signal.SIGINT else Stopped(number)
+        self.asked = number
+
+
+class Trainer:
+    """Trains a model, epoch by epoch, so that nothing is lost when it is stopped, and goes on bit for bit as if it had not been.
+
+    model, optimizer: as in a plain loop. loss_fn(outputs, targets): the mean over a batch. A batch is (inputs, targets), or (inputs, ..., targets)
+    for a model of several inputs; override `forward` for anything else.
+
+    folder: checkpoints, `losses.jsonl` (the loss of every step) and `index.json`. scheduler: steps once an epoch, or with schedule="step" after every
+    update. accumulate: batches for one update, which is the update of one batch that is as large as they are together. max_norm: clips gradients.
+    amp: "bfloat16" or "float16" for forward and loss under autocast (float16 with a GradScaler). metrics: functions (outputs, targets) -> the mean
+    over a batch. monitor: which of the figures of an epoch decides about the best checkpoints and early stopping, and mode: "min" or "max" is better.
+    patience: epochs without a better one before it stops. keep: how many of the best checkpoints stay. save_every: updates between checkpoints inside
+    an epoch; default: at its end only. on_epoch(trainer, figures): called after every epoch. quiet: prints nothing.
+
+    A loss that is NaN or infinite ends training with NonFiniteError, which names the operation and its line: the step is done once more in checked
+    mode, from the last checkpoint. A checkpoint that cannot be written (a full disk) is a warning; training goes on.
+
+    >>> from calque.train import Trainer
+    >>> data = calque.data.TensorDataset(calque.randn(64, 4), calque.arange(64) % 3)
+    >>> model = calque.nn.Linear(4, 3)
+    >>> trainer = Trainer(model, calque.optim.SGD(model.parameters(), lr=0.1), calque.nn.functional.cross_entropy, folder="run", quiet=True)
+    >>> history = trainer.fit(calque.data.DataLoader(data, 16, shuffle=True), epochs=2)
+    >>> [figures["epoch"] for figures in history], trainer.checkpoints.last.name
+    ([1, 2], 'epoch002-step000008-loss...calque')
+    """
+
+    def __init__(
+        self, model: Any, optimizer: Any, loss_fn: Callable[[Any, Any], Any], *, folder: str | os.PathLike[str], scheduler: Any = None,
+        schedule: str = "epoch", accumulate: int = 1, max_norm: float | None = None, amp: str | None = None,
+        metrics: dict[str, Callable[[Any, Any], Any]] | None = None, monitor: str = "", mode: str = "min", patience: int | None = None, keep: int = 3,
+        save_every: int | None = None, on_epoch: Callable[["Trainer", dict[str, float]], None] | None = None, quiet: bool = False,
+    ) -> None:  # fmt: skip
+        if not isinstance(model, nn.Module) or not callable(loss_fn):
+            raise DTypeError(f"[Trainer] expected a Module and a loss function, got {type_name(model)} and {type_name(loss_fn)}")
+        for name, value in (("accumulate", accumulate), ("patience", patience), ("save_every", save_every)):
+            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+                raise ArgumentError(f"[Trainer] expected {name} to be an integer >= 1, got {shown(value)}")
+        for name, word, words in (("schedule", schedule, ("epoch", "step")), ("amp", amp, (None, "bfloat16", "float16"))):
+            if word not in words:
+                raise ArgumentError(f"[Trainer] expected {name} to be one of {words}, got {shown(word)}")
+        self.model, self.optimizer, self.loss_fn, self.scheduler, self.schedule = model, optimizer, loss_fn, scheduler, schedule
+        self.accumulate, self.max_norm, self.amp, self.metrics = accumulate, max_norm, amp, dict(metrics or {})
+        self.monitor, self.mode, self.patience, self.save_every, self.on_epoch, self.quiet = monitor, mode, patience, save_every, on_epoch, quiet
+        self.scaler = calque.amp.GradScaler("cpu") if amp == "float16" else None
+        self.checkpoints = Checkpoints(folder, keep, monitor or "loss", mode)
+        self.losses = Path(folder) / "losses.jsonl"
+        self.epoch = self.step = self.updates = 0  # whole epochs; updates in this one; updates in all
+        self.history: list[dict[str, float]] = []
+        self.stopped = ""  # why training is over before its last epoch
+        self.meters = {name: AverageMeter(name) for name in ("loss", *self.metrics)}
+        self._loader_state: Any = None
+        self._unread: tuple[int, Any] | None = None
+
+    # -------------------------------------------------------------------------------------------------------------- one step
+
+    def forward(self, batch: Any) -> tuple[Any, Any, Any]:
+        """(loss, outputs, targets) of a batch; the loss is its mean over the batch, whose size is `len(targets)`."""
+        if not isinstance(batch, list | tuple) or len(batch) < 2:
+            raise DTypeError(f"[Trainer] expected batches (inputs, targets), got {type_name(batch)}; override Trainer.forward for others")
+        *inputs, targets = batch
+        with calque.autocast("cpu", dtype=getattr(calque, self.amp)) if self.amp else contextlib.nullcontext():
+            outputs = self.model(*inputs)
+            return self.loss_fn(outputs, targets), outputs, targets
+
+    def _update(self, group: list[Any]) -> Any:
+        """One update with some batches, and the mean loss of their samples. Each weighs as much as it has samples: together they are one batch."""
+        sizes = [len(batch[-1]) if isinstance(batch, list | tuple) else 1 for batch in group]
+        total, mean = sum(sizes), None
+        self.optimizer.zero_grad()
+        for batch, size in zip(group, sizes):
+            loss, outputs, targets = self.forward(batch)
+            part = loss if len(group) == 1 else loss * (size / total)
+            (self.scaler.scale(part) if self.scaler is not None else part).backward()
+            mean = part.detach() if mean is None else mean + part.detach()
+            with calque.no_grad():
+                for name, metric in self.metrics.items():
+                    self.meters[name].update(metric(outputs.detach(), targets), n=size)
+        if self.max_norm is not None:
+            if self.scaler is not None:
+                self.scaler.unscale_(self.optimizer)
+            nn.utils.clip_grad_norm_(self.model.parameters(), self.max_norm)
+        if self.scaler is not None:
+            self.scaler.step(self.optimizer)
+            self.scaler.update()
+        else:
+            self.optimizer.step()
+        if self.scheduler is not None and self.schedule == "step":
+            self.scheduler.step()
+        self.meters["loss"].update(mean, n=total)
+        self.step += 1
+        self.updates += 1
+        return mean
+
+    # -------------------------------------------------------------------------------------------------------------- the loop
+
+    def fit(self, loader: Iterable[Any], validation: Iterable[Any] | None = None, epochs: int = 1) -> list[dict[str, float]]:
+        """Train until `epochs` epochs are done in all, also counting those of a run that was resumed. The figures of every epoch.
+
+        SIGTERM and Ctrl-C end it after the step it is at, with a checkpoint: the first as `SystemExit`, the second as `KeyboardInterrupt`. `fit` of
+        the same arguments after `resume()` goes on there.
+        """
+        if isinstance(epochs, bool) or not isinstance(epochs, int) or epochs < 0:
+            raise ArgumentError(f"[Trainer] expected epochs to be an integer >= 0, got {shown(epochs)}")
+        self.monitor = self.monitor or ("val_loss" if validation is not None else "loss")
+        self.checkpoints.metric = self.monitor
+        if self.checkpoints.last is None:
+            self.save()
+        with _Signals() as signals, open(self.losses, "a") as log:
+            while self.epoch < epochs and not self.stopped:
+                started = time.perf_counter()
+                self._epoch(loader, signals, log, epochs)
+                figures = self._figures(validation)
+                self._print(figures, time.perf_counter() - started)
+        return self.history
+
+    def _epoch(self, loader: Any, signals: _Signals, log: Any, epochs: int) -> None:
+        self.model.train()
+        total = -(-len(loader) // self.accumulate) if hasattr(loader, "__len__") else None
+        batches = self._batches(loader)
+        with ProgressBar(total, f"epoch {self.epoch + 1}/{epochs}", initial=self.step, disable=self.quiet) as bar:
+            while group := list(islice(batches, self.accumulate)):
+                loss = self._update(group)
+                self._look(log, loader)
+                self._unread = (self.step - 1, loss)
+                bar.update(1)
+                due = self.save_every is not None and self.updates % self.save_every == 0
+                if due or signals.asked:
+                    self._look(log, loader)
+                    self._loader_state = loader.state_dict() if hasattr(loader, "state_dict") else None
+                    self.save()
+                if signals.asked:
+                    raise KeyboardInterrupt if signals.asked == signal.SIGINT else Stopped(signals.asked)
+        self._look(log, loader)
+        self._loader_state = None
+
+    def _batches(self, loader: Any) -> Iterator[Any]:
+        """The batches of this epoch that are left."""
+        if self.step == 0:
+            return iter(loader)
+        if self._loader_state is not None:
+            loader.load_state_dict(self._loader_state)
+            return iter(loader)
+        streams = _streams()
+        batches = iter(loader)
+        for _ in islice(batches, self.step * self.accumulate):
+            pass
+        _set_streams(streams)
+        return batches
+
+    def _look(self, log: Any, loader: Any) -> None:
+        """Read the loss of the update before: it is there by now, so nobody waits."""
+        if self._unread is None:
+            return
+        (step, loss), self._unread = self._unread, None
+        value = float(loss.item())
+        if not math.isfinite(value):
+            self._not_finite(step, value, loader)
+        log.write(json.dumps({"epoch": self.epoch, "step": step, "loss": value}) + "\n")
+        log.flush()
+
+    def _figures(self, validation: Iterable[Any] | None) -> dict[str, float]:
+        """Close an epoch: its figures, the scheduler, the checkpoint, and whether it goes on."""
+        figures: dict[str, float] = {"epoch": self.epoch + 1, **{name: meter.avg for name, meter in self.meters.items()}}
+        if validation is not None:
+            figures |= {f"val_{name}": value for name, value in self.evaluate(validation).items()}
+        if self.monitor not in figures:
+            raise ArgumentError(f"[Trainer] expected monitor to be one of {list(figures)}, got {self.monitor!r}")
+        if self.scheduler is not None and self.schedule == "epoch":
+            self.scheduler.step(*([figures[self.monitor]] if isinstance(self.scheduler, calque.optim.lr_scheduler.ReduceLROnPlateau) else []))
+        self.history.append(figures)
+        self.epoch, self.step = self.epoch + 1, 0
+        for meter in self.meters.values():
+            meter.reset()
+        sign = 1.0 if self.mode == "min" else -1.0
+        values = [sign * entry[self.monitor] if math.isfinite(entry[self.monitor]) else math.inf for entry in self.history]
+        if self.patience is not None and len(values) - 1 - int(np.argmin(values)) >= self.patience:
+            self.stopped = f"{self.monitor} has not become better for {self.patience} epochs"
+        if self.on_epoch is not None:
+            self.on_epoch(self, figures)
+        self.save(figures[self.monitor])
+        return figures
+
+    def evaluate(self, loader: Iterable[Any]) -> dict[str, float]:
+        """The mean loss and metrics over a loader, in evaluation mode. The model is in the mode it was in afterwards."""
+        meters = {name: AverageMeter(name) for name in self.meters}
+        before = self.model.training
+        self.model.eval()
+        try:
+            with calque.no_grad():
+                for batch in loader:
+                    loss, outputs, targets = self.forward(batch)
+                    meters["loss"].update(loss, n=len(targets))
+                    for name, metric in self.metrics.items():
+                        meters[name].update(metric(outputs, targets), n=len(targets))
+        finally:
+            self.model.train(before)
+        return {name: meter.avg for name, meter in meters.items()}
+
+    def _print(self, figures: dict[str, float], seconds: float) -> None:
+        if not self.quiet:
+            text = "  ".join(f"{name} {value:.4g}" for name, value in figures.items() if name != "epoch")
+            sys.stdout.write(f"epoch {int(figures['epoch'])}  {text}  {seconds:.1f} s\n" + (f"stopped: {self.stopped}\n" if self.stopped else ""))
+            sys.stdout.flush()
+
+    # -------------------------------------------------------------------------------------------------------------- stopping and going on
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything that training depends on, as data."""
+        parts = {"scheduler": self.scheduler, "scaler": self.scaler}
+        return {
+            "version": 1, "epoch": self.epoch, "step": self.step, "updates": self.updates, "history": self.history, "stopped": self.stopped,
+            "model_state_dict": self.model.state_dict(), "optimizer_state_dict": self.optimizer.state_dict(), "loader": self._loader_state,
+            "meters": {name: meter.state_dict() for name, meter in self.meters.items()}, "streams": _streams(),
+            **{f"{name}_state_dict": None if part is None else part.state_dict() for name, part in parts.items()},
+        }  # fmt: skip
+
+    def load_state_dict(self, state: Any) -> None:
+        """Take up what `state_dict` gave. Raises CheckpointError for anything else, and what the parts raise for a state that does not fit them."""
+        if not isinstance(state, dict) or state.get("version") != 1 or "streams" not in state:
+            raise CheckpointError(f"[Trainer] expected a checkpoint of a Trainer, got {shown(state)}; use Trainer.resume for its own")
+        for name, part in (("scheduler", self.scheduler), ("scaler", self.scaler)):
+            if (part is None) != (state[f"{name}_state_dict"] is None):
+                raise CheckpointError(f"[Trainer] expected a checkpoint {'with' if part is not None else 'without'} a {name}, as this Trainer; make "
+                f"it equal")
+        self.model.load_state_dict(state["model_state_dict"])
+        self.optimizer.load_state_dict(state["optimizer_state_dict"])
+        if self.scheduler is not None:
+            self.scheduler.load_state_dict(state["scheduler_state_dict"])
+        if self.scaler is not None:
+            self.scaler.load_state_dict(state["scaler_state_dict"])
+        self.epoch, self.step, self.updates = state["epoch"], state["step"], state["updates"]
+        self.history, self.stopped, self._loader_state = list(state["history"]), "", state["loader"]
+        for name, meter in self.meters.items():
+            meter.load_state_dict(state["meters"].get(name, {}))
+        _set_streams(state["streams"])
+        self._unread = None
+
+    def save(self, value: float | None = None) -> None:
+        """Write a checkpoint. One that cannot be written is a warning: those before it are there, and training goes on."""
+        try:
+            self.checkpoints.save(self.state_dict(), self.epoch, self.updates, value)
+        except CheckpointError as error:
+            warn_user(f"{error}; training goes on, the last checkpoint is {self.checkpoints.last}")
+
+    def resume(self, path: str | os.PathLike[str] | None = None) -> bool:
+        """Go on from the newest checkpoint of the folder that is whole, or from the one at `path`. False, and nothing happens, if the folder has
+        none."""
+        if path is None and self.checkpoints.last is None:
+            return False
+        self.load_state_dict(self.checkpoints.load() if path is None else calque.load(path))
+        self._trim()
+        return True
+
+    def _trim(self) -> None:
+        """Drop logged losses of steps that will be done again."""
+        if not self.losses.exists():
+            return
+        kept = []
+        for line in self.losses.read_text().splitlines():
+            try:
+                entry = json.loads(line)
+                if (entry["epoch"], entry["step"]) < (self.epoch, self.step):
+                    kept.append(line + "\n")
+            except (ValueError, KeyError, TypeError):  # cut short by a kill
+                break
+        new = self.losses.with_suffix(".new")
+        new.write_text("".join(kept))
+        new.replace(self.losses)
+
+    # -------------------------------------------------------------------------------------------------------------- a loss that is no number
+
+    def _not_finite(self, step: int, value: float, loader: Any) -> None:
+        """Say where a loss that is no number came from: from the last checkpoint on the steps are done again, the last one in checked mode."""
+        epoch, last = self.epoch, self.checkpoints.last
+        text = f"[Trainer] expected a finite loss, got {value} in epoch {epoch + 1}, step {step}; "
+        cause: BaseException | None = None
+        try:
+            self.load_state_dict(self.checkpoints.load())
+            if self.epoch != epoch or step - self.step > MOST_REPLAYED:
+                raise CheckpointError("the last checkpoint is too far away to do the steps again; save_every= brings it nearer")
+            batches = self._batches(loader)
+            while self.step < step:
+                self._update(list(islice(batches, self.accumulate)))
+            settings.checked = True
+            self._update(list(islice(batches, self.accumulate))).item()
+            text += "done again it was finite: something in it is not reproducible; "
+        except NonFiniteError as error:
+            text += f"it comes from: {error}; "
+            cause = error
+        except CheckpointError as error:
+            text += f"{error}; "
+        finally:
+            settings.checked = False
+        raise NonFiniteError(f"{text}the last good checkpoint is {last}; try a smaller learning rate, or look at the data of that step") from cause
+
+
+def _streams() -> dict[str, Any]:
+    """Where the streams of random numbers of the process stand."""
+    version, words, gauss = random.getstate()
+    return {"calque": calque.get_rng_state(), "python": [version, np.array(words, np.uint64), gauss], "numpy": np.random.get_state(legacy=False)}
+
+
+def _set_streams(streams: dict[str, Any]) -> None:
+    calque.set_rng_state(streams["calque"])
+    version, words, gauss = streams["python"]
+    random.setstate((version, tuple(int(word) for word in words), gauss))
+    np.random.set_state(streams["numpy"])
