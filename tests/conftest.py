@@ -9,6 +9,7 @@ import random
 import signal
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import hypothesis
 import numpy as np
@@ -42,6 +43,9 @@ def pytest_collection_finish() -> None:
     """The 1.4 million objects of collected tests and imported modules stay to the end: looking through them cost every `gc.collect()` 0.7 s."""
     gc.collect()
     gc.freeze()
+    torch = sys.modules.get("torch")
+    if torch is not None and Path(str(torch.__file__)).parts[-3] != "compat":  # not ours
+        torch.set_num_threads(1)  # its threads spin while they wait: beside another process of the suite most of the time went there
 
 
 def _has_cuda() -> bool:

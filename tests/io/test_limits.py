@@ -36,10 +36,10 @@ def test_large_plain_values_come_back(tmp_path: Path, name: str) -> None:
 
 
 REFUSED = {
-    "floats": lambda: [i / 7 for i in range(4_000_000)],
-    "small tensors": lambda: [np.full(2, i) for i in range(120_000)],
-    "text": lambda: "x" * 60_000_000,
-    "lists": lambda: [[] for _ in range(1_500_000)],
+    "floats": lambda: [i / 7 for i in range(2_000_000)],
+    "small tensors": lambda: [np.full(2, i) for i in range(60_000)],
+    "text": lambda: "x" * 30_000_000,
+    "lists": lambda: [[] for _ in range(600_000)],
 }
 
 
@@ -56,15 +56,15 @@ def test_what_could_not_be_loaded_is_refused_before_the_old_file_is_touched(tmp_
 
 # Headers of n parts: the last that is read takes no more memory than the file and 64 MiB.
 PARTS = {
-    "empty lists": (450_000, lambda n: "[" + ",".join(["[]"] * n) + "]"),
+    "empty lists": (504_000, lambda n: "[" + ",".join(["[]"] * n) + "]"),
     "empty objects": (260_000, lambda n: "[" + ",".join(["{}"] * n) + "]"),
-    "numbers": (1_150_000, lambda n: "[" + ",".join(map(str, range(1000, n + 1000))) + "]"),
+    "numbers": (1_288_000, lambda n: "[" + ",".join(map(str, range(1000, n + 1000))) + "]"),
     "floats": (1_150_000, lambda n: "[" + ",".join(str(i / 8) for i in range(n)) + "]"),
     "texts": (700_000, lambda n: json.dumps([f"text {i}" for i in range(n)])),
-    "keys": (200_000, lambda n: json.dumps({"dict": {f"key {i}": 0 for i in range(n)}})),
-    "one text": (25_000_000, lambda n: json.dumps("x" * n)),
-    "one wide text": (8_000_000, lambda n: json.dumps("x" * n + "\U0001f600")),
-    "escapes": (6_000_000, lambda n: json.dumps('"' * n)),
+    "keys": (224_000, lambda n: json.dumps({"dict": {f"key {i}": 0 for i in range(n)}})),
+    "one text": (28_000_000, lambda n: json.dumps("x" * n)),
+    "one wide text": (10_035_200, lambda n: json.dumps("x" * n + "\U0001f600")),
+    "escapes": (6_720_000, lambda n: json.dumps('"' * n)),
 }
 
 MEASURE = """
@@ -83,7 +83,7 @@ def readable(n):
 import os
 if os.fork() == 0:  # what looking for the limit takes is not measured
     from tests.io.test_limits import PARTS
-    n = {**{k: v[0] for k, v in PARTS.items()}, "tensors": 40_000, "metadata": 160_000}[kind]
+    n = {**{k: v[0] for k, v in PARTS.items()}, "tensors": 44_800, "metadata": 179_200}[kind]
     data = readable(n)
     while (more := readable(int(n * 1.12))) is not None: n, data = int(n * 1.12), more
     open(path, "wb").write(data)
