@@ -423,7 +423,7 @@ def _least(A: Tensor, sizes: Tensor, atol: Any, rtol: Any) -> Tensor:
     """The magnitude up to which singular values (*, k) count as zero: (*, 1)."""
     if rtol is None:
         rtol = max(A._layout.shape[-2:], default=0) * dt.FInfo(A._layout.dtype).eps if atol is None else 0.0
-    relative = amax(sizes, -1, True) * (unsqueeze(rtol, -1) if is_tensor(rtol) else rtol)
+    relative = unsqueeze(_largest(sizes), -1) * (unsqueeze(rtol, -1) if is_tensor(rtol) else rtol)
     if atol is None:
         return relative
     absolute = unsqueeze(atol, -1) if is_tensor(atol) else atol

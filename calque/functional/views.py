@@ -401,7 +401,7 @@ def unsqueeze(input: Tensor, dim: int) -> Tensor:
 def sum_to_shape(g: Tensor, shape: Shape) -> Tensor:
     """`g` summed over the dimensions that broadcasting from `shape` repeated."""
     current = tuple(g._layout.shape)
-    if current == shape:
+    if isinstance(shape, tuple) and current == shape:
         return g
     shape = ints("sum_to_shape", shape)
     lead = len(current) - len(shape)

@@ -13,7 +13,7 @@ import numpy as np
 from calque.autograd.modes import no_grad
 from calque.base.dtypes import from_numpy_dtype
 from calque.base.errors import DTypeError, StateDictError, how_to_pass
-from calque.base.text import LONGEST, clipped, nearest, shown, type_name
+from calque.base.text import LONGEST, clipped, described, nearest, shown, type_name
 from calque.functional.common import is_tensor
 from calque.nn.parameter import Parameter, is_lazy
 from calque.run.capture import Changes
@@ -105,6 +105,9 @@ def load(module: Any, state_dict: Any, strict: bool, assign: bool) -> Incompatib
     """`Module.load_state_dict`."""
     if not isinstance(state_dict, Mapping):
         raise TypeError(f"[load_state_dict] Expected state_dict to be dict-like, got {type(state_dict)}; pass what state_dict() of a module returns")
+    for key in state_dict:
+        if not isinstance(key, str):
+            raise DTypeError(f"[load_state_dict] expected names as keys, got {described(key)}; pass what state_dict() of a module returns")
     metadata = getattr(state_dict, "_metadata", None)
     entries: OrderedDict[str, Any] = OrderedDict(state_dict)
     plan = Plan(strict)

@@ -158,3 +158,14 @@ def test_low_rank(rng: np.random.Generator) -> None:
     np.testing.assert_allclose((u * s @ v.mT).numpy(), a.numpy(), atol=1e-9)
     u, s, v = calque.pca_lowrank(a, q=3)
     np.testing.assert_allclose((u * s @ v.mT).numpy(), (a - a.mean(0)).numpy(), atol=1e-9)
+
+
+@pytest.mark.parametrize("shape", [(0, 0), (0, 2), (2, 0), (3, 2, 0), (0, 2, 2)])
+@pytest.mark.parametrize("driver", [None, "gels", "gelsd", "gelss"])
+def test_equations_without_unknowns_or_rows_are_solved_by_zeros(shape: tuple[int, ...], driver: str | None) -> None:
+    a = calque.zeros(*shape, requires_grad=True)
+    found = calque.linalg.lstsq(a, calque.ones(*shape[:-2], shape[-2], 2), driver=driver)
+    assert found.solution.shape == (*shape[:-2], shape[-1], 2) and not found.solution.any() and found.solution.requires_grad
+    assert driver == "gels" or found.rank.tolist() == calque.zeros(*shape[:-2]).tolist()
+    assert driver in (None, "gels") or found.singular_values.shape == (*shape[:-2], min(shape[-2:]))
+    assert driver in (None, "gels") or shape[-1] or not shape[-2] or found.residuals.tolist() == calque.full((*shape[:-2], 2), 2.0).tolist()

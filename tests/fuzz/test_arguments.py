@@ -192,6 +192,9 @@ WRONG = [
     (lambda: calque.linalg.ldl_solve(calque.eye(3), calque.ones(4).int(), calque.ones(3, 1)), "[ldl_solve] number of pivots per batch should be"),
     (lambda: calque.utils.data.RandomSampler(np.array(-1)), "[ndarray] expected a dataset with __len__, got ndarray without; define"),
     (lambda: encoder(norm=7)(calque.ones(2, 4)), "[TransformerEncoder] expected a function or None, got int 7 as 'norm'"),
+    (lambda: nn.Linear(2, 2).load_state_dict({1: 2}), "[load_state_dict] expected names as keys, got int 1; pass what"),
+    (lambda: nn.Linear(2, 2).load_state_dict({"weight": ONE, None: ONE}, strict=False), "[load_state_dict] expected names as keys, got None"),
+    (lambda: calque.sum_to_shape(ONE, np.int64(-2)), "[reshape] expected sizes >= 0 or one -1, got shape (-2,)"),
 ]  # fmt: skip
 
 
@@ -200,6 +203,11 @@ def test_what_the_fuzzer_found(call: Any, text: str) -> None:
     with pytest.raises((TypeError, ValueError, AttributeError, MemoryError)) as caught:
         call()
     assert text in str(caught.value)
+
+
+def test_a_size_of_numpy_is_summed_to() -> None:
+    for size in (3, np.int64(3), (3,), [3]):
+        assert calque.sum_to_shape(ONE, size).tolist() == [2.0, 2.0, 2.0]
 
 
 @pytest.mark.parametrize("cell", [nn.GRUCell, nn.LSTMCell, nn.RNNCell])
