@@ -382,8 +382,10 @@ def _arrive(work: _Pass, accumulate: bool) -> None:
             work.collected[key] = gradient
         if accumulate:
             accumulate_grad(leaf, gradient)
-    for function in work.after:
-        function()
+    if work.after:
+        work.leaves, gradient = {}, None  # what nobody else has is not computed for its own sake when a callback starts the program
+        for function in work.after:
+            function()
     if accumulate:
         handed_over(recorder.flush, local.state, "backward")
 

@@ -65,14 +65,21 @@ class Buffer:
                 return partial.read(self)  # type: ignore[no-any-return]
         return self.wait()
 
-    def early(self) -> np.ndarray[Any, Any]:
-        """The same for a thread that has nothing else to do: it never stays for the rest of the program."""
-        task = self.task
-        if task is not None and not task.done:
-            partial = task.partial
-            if partial is not None:
-                return partial.early(self)  # type: ignore[no-any-return]
-        return self.wait()
+    def early(self, writer: Task | None) -> np.ndarray[Any, Any]:
+        """The array, for reading alone, as soon as the value is there that `writer` makes: whoever overwrites it later may wait for this reader.
+        For a thread that has nothing else to do."""
+        if writer is not None:
+            partial = writer.partial if not writer.done else None
+            found = None if partial is None else partial.early(self)
+            if found is not None:
+                return found  # type: ignore[no-any-return]
+            writer.wait()
+            if writer.error is not None and self.array is None:
+                raise writer.error
+        if self.array is None:
+            raise interrupted()
+        result: np.ndarray[Any, Any] = self.array
+        return result
 
     def shared(self) -> bool:
         """Whether somebody outside Calque can read or write this memory right now."""

@@ -49,7 +49,7 @@ class Partial(Protocol):
         """The array of a buffer, once its value is there."""
 
     def early(self, buffer: Any) -> Any:
-        """The same for a thread whose absence nobody feels."""
+        """The same for a thread whose absence nobody feels; None if the value is there at the end of the task alone."""
 
     def over(self) -> None:
         """The task has run."""

@@ -40,11 +40,13 @@ def exchange(
     views = [view for _, view in sources]
     made = [Buffer(None) for _ in targets]
     inputs, outputs, line = list(buffers), list(made), user_line()
+    writers: list[Task | None] = []  # of the values that there are now: whoever overwrites one later waits for this task
 
     def run() -> None:
         start = tracing.clock()
         try:
-            results = work([np.ascontiguousarray(strided(b.early(), v)).reshape(-1) for b, v in zip(inputs, views, strict=True)])
+            results = work([np.ascontiguousarray(strided(b.early(w), v)).reshape(-1) for b, w, v in zip(inputs, writers, views, strict=True)])
+            writers.clear()
         except Exception as error:
             remember(error, line)
             raise
@@ -57,6 +59,7 @@ def exchange(
     nbytes = sum(view.nbytes for view in (*views, *targets))
     queue = _queue()
     with LOCK:
+        writers += [b.task for b in inputs]
         at_once = not queued and nbytes <= INLINE_BYTES and queue.idle() and settled(inputs) is not None
         if not at_once:
             task.hold(inputs, outputs)

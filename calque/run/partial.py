@@ -68,10 +68,9 @@ class Partial:
         return found
 
     def early(self, buffer: Buffer) -> Any:
-        """The same for a thread whose absence nobody feels."""
+        """The same for a thread whose absence nobody feels; None if the value is there at the end of the task alone."""
         number = self._numbers.get(id(buffer))
-        found = None if number is None else self._progress.wait(number)
-        return buffer.wait() if found is None else found
+        return None if number is None else self._progress.wait(number)
 
     def over(self) -> None:
         """The task has run."""

@@ -5,8 +5,9 @@ import numpy as np
 import calque
 import calque.distributed as dist
 from calque import nn
-from calque.distributed import hooks
+from calque.distributed import ReduceOp, hooks
 from calque.nn import functional as F
+from calque.run.buffer import Buffer
 
 dist.init_process_group("mpi", timeout=60)
 rank, size = dist.get_rank(), dist.get_world_size()
@@ -219,6 +220,48 @@ for kind, options in ((calque.optim.AdamW, {"lr": 1e-2, "weight_decay": 0.1}), (
     sums = [None] * size
     dist.all_gather_object(sums, held[0])
     assert min(sums) > 0 and sum(sums) == held[1], (sums, held)
+
+# Gradients travel while the program that makes the others still runs.
+calque.set_default_dtype(calque.float32)
+model = nn.Sequential(*[layer for _ in range(8) for layer in (nn.Linear(500, 500), nn.ReLU())])
+ours = dist.DistributedDataParallel(model, bucket_cap_mb=0.5)
+opt, rows, early, taken = calque.optim.SGD(ours.parameters(), lr=1e-3), calque.randn(3000, 500), Buffer.early, []
+
+
+def watched(buffer, task):
+    found = early(buffer, task)
+    taken.append(task is not None and not task.done)
+    return found
+
+
+Buffer.early = watched
+for _ in range(20):
+    taken.clear()
+    loss = ours(rows).square().mean()
+    opt.zero_grad()
+    loss.backward()
+    opt.step()
+    loss.item()
+    calque.synchronize()
+    enough = calque.tensor(sum(taken) > 5).int()
+    dist.all_reduce(enough, ReduceOp.MAX)  # ranks stop together
+    if enough.item():
+        break
+else:
+    raise SystemExit(f"no gradient was sent before the backward pass had ended: {taken}")
+Buffer.early = early
+calque.set_default_dtype(calque.float64)
+
+# A value that is overwritten right after it was sent: the update waits for the collective, which waits for what was there before.
+for _ in range(30):
+    t = calque.ones(300, 300) * (rank + 1)
+    for _ in range(3):
+        t = t @ t / 300
+    got = [calque.empty(300, 300) for _ in range(size)]
+    dist.all_gather(got, t)
+    with calque.no_grad():
+        t.mul_(0).sub_(1)
+    assert (t + 1).abs().max().item() == 0 and [g[1, 1].item() for g in got] == [1.0, 256.0]
 
 # A step that is hybridized runs as it is written, and right.
 calque.manual_seed(0)
