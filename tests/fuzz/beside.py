@@ -20,7 +20,10 @@ import numpy as np
 import calque
 
 EPS = {"float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7}
-MISSING = ("not implemented for", "not supported for", "Unsupported", "not currently supported", "expected scalar type", "could not be determined")
+MISSING = (
+    "not implemented for", "is not implemented", "not supported for", "Unsupported", "not currently supported", "expected scalar type",
+    "could not be determined",
+)  # fmt: skip
 
 
 @dataclass

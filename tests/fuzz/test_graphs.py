@@ -62,7 +62,7 @@ def guarded(seed: int, count: int) -> None:
 
 
 def test_nothing_behind_a_buffer_is_touched(seed: int) -> None:
-    guarded(seed, 100)
+    guarded(seed, 60)
 
 
 @pytest.mark.slow
@@ -71,10 +71,10 @@ def test_nothing_behind_a_buffer_is_touched_by_two_thousand_graphs(seed: int) ->
 
 
 def test_fresh_and_stored_code_give_the_same_bits(seed: int, tmp_path: Path) -> None:
-    arguments = ("-m", "tests.fuzz.check_graphs", "--digest", "--seed", str(seed), "--count", "12")
+    arguments = ("-m", "tests.fuzz.check_graphs", "--digest", "--seed", str(seed), "--count", "5")
     first, second = (python(*arguments, CALQUE_CACHE=str(tmp_path)) for _ in range(2))
     assert first.returncode == second.returncode == 0, first.stderr[-2000:]
-    assert first.stdout.splitlines()[:12] == second.stdout.splitlines()[:12]
+    assert first.stdout.splitlines()[:5] == second.stdout.splitlines()[:5]
     assert "compiled 0 modules" not in first.stdout and "compiled 0 modules" in second.stdout
 
 
