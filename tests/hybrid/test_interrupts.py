@@ -117,7 +117,7 @@ def test_interrupts_at_calls(kind: str, number: int) -> None:
     training.go_on()
     expected = training.go_on()
     calls = training.interrupted(-1)
-    for point in range(1, calls + 1):
+    for point in range(1, calls + 1, 1 if number == signal.SIGINT else 3):  # what raises matters less than where
         training.restore()
         training.interrupted(point, number)
         state = local.state

@@ -19,6 +19,7 @@ from calque.base.layout import layout
 from calque.functional import joining
 from calque.run import recorder, trie
 from calque.run.causes import Causes
+from calque.run.trie import Counters
 
 
 @pytest.fixture
@@ -143,10 +144,12 @@ def test_the_trie_forgets_the_paths_that_were_used_least_recently(monkeypatch: p
     evictions = calque.stats().evictions
     for n in range(1, 400):
         (calque.ones(n, 2) * 3.0).sum().item()
-        before = calque.stats().programs
+        before = Counters.plan_misses
         assert calque.ones(5, 5).exp().mean().item() > 2.7
-        assert n == 1 or calque.stats().programs == before
-        assert calculated("trie")["bytes"] <= calculated("trie")["limit"] + 20_000
+        assert n == 1 or Counters.plan_misses == before
+        if n % 10 == 0:  # looking at all caches takes longer than the two programs
+            found = calculated("trie")
+            assert found["bytes"] <= found["limit"] + 20_000
     assert calque.stats().evictions - evictions >= 2  # programs that were met once are not kept, only paths
 
 
