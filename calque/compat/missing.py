@@ -21,7 +21,7 @@ CLASSES = {"calque.tensor.Tensor": "torch.Tensor", "calque.nn.module.Module": "t
 INSTEAD = {
     "torch._": "it is private to PyTorch: use the public function that it stands behind",
     "torch.export": "calque.export(model, inputs) gives a program that is saved and run without its source",
-    "torch.onnx": "there is no ONNX writer: save the weights with calque.save(model.state_dict(), 'x.safetensors')",
+    "torch.onnx": "calque.export(model, inputs).onnx('model.onnx') writes an ONNX model",
     "torch.jit": "calque.compile(model) records calls and replays them",
     "torch.distributed": "one process computes here: use calque.nn.DataParallel or calque.kvstore for several devices",
     "torch.cuda": "there is no GPU: ask torch.cuda.is_available() first, or use device='cpu'",

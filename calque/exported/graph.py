@@ -104,11 +104,13 @@ class Variant:
         self._known[sizes] = result
         return result
 
-    def concrete(self, sizes: tuple[int, ...]) -> Program | None:
-        """The program for these sizes."""
-        attributes = self.attributes(sizes)
-        if attributes is None:
-            return None
+    def concrete(self, sizes: tuple[int, ...]) -> Program:
+        """The program for these sizes, whatever its guards say."""
+        found = evaluated(self.extents, self.rows, {})(sizes)
+        if found is None:
+            raise ValueError("sizes for which the program divides by zero")
+        values = dict(zip(self.rows, found, strict=True))
+        attributes = [_exchanged(node.attrs, values) for node in self.program.nodes]
         nodes: list[Node] = []
         for node, attrs in zip(self.program.nodes, attributes, strict=True):
             shape = node.op.shape([nodes[k].shape for k in node.inputs], attrs)
@@ -172,13 +174,16 @@ class Entry:
 def broken(extents: Extents, sizes: Sequence[int]) -> tuple[str, str] | None:
     """The first guard that does not hold for these values of the variables, as (text, line)."""
     for (name, a, b), answer in extents.asked.items():
-        probe = Guarded.__new__(Guarded)
-        one = Extents(extents.names, extents.ranges, [extents.values[k] for k in range(len(extents.names))])
-        one.rows, one.values, one.asked = extents.rows, extents.values, {(name, a, b): answer}
-        probe.__init__(one, ())  # type: ignore[misc]
-        if probe(sizes) is None:
+        if evaluated(extents, (), {(name, a, b): answer})(sizes) is None:
             return guard_text(extents, (name, a, b), answer), extents.lines.get((name, a, b), "")
     return None
+
+
+def evaluated(extents: Extents, rows: Sequence[int], guards: dict[Any, bool]) -> Guarded:
+    """A function of the free sizes like `Extents.compiled`, with these guards alone."""
+    one = Extents(extents.names, extents.ranges, [extents.values[x.row] for x in extents.free])
+    one.rows, one.values, one.asked = extents.rows, extents.values, guards
+    return Guarded(one, rows)
 
 
 SIGNS = {"lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!="}

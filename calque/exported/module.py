@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import os
 from collections.abc import Callable
+from importlib import import_module
 from typing import Any, BinaryIO
 
 from calque.autograd.modes import no_grad
@@ -151,6 +152,17 @@ class Exported(Module):
                     lead = f"# {found.name}" + (f", variant {k}" if len(found.variants) > 1 else "")
                     parts.append(lead + "\n" + format_program(variant.program))
         return "\n".join(parts)
+
+    def onnx(
+        self, f: str | os.PathLike[str] | BinaryIO, *, entry: str | None = None, opset: int = 18, input_names: Any = None, output_names: Any = None
+    ) -> None:
+        """Write an entry (default: "forward", or the first) as an ONNX model, with dynamic axes for free sizes; needs the package `onnx`.
+
+        Values that the entry changes become inputs and, with `_out` behind their names, outputs of the model. opset: 18 to 21. Names of inputs and
+        outputs are those of the export, unless lists of others are given. Raises ExportError, with the line, for an operation that ONNX does not
+        have, and for an entry that does something else for some sizes.
+        """
+        import_module("calque.exported.onnx.write").write_onnx(self, f, entry, opset, (input_names, output_names))
 
     def save(self, f: str | os.PathLike[str] | BinaryIO) -> None:
         """Write programs, parameters and buffers to one file, which `calque.load_exported` reads: the programs as text, in a safetensors file with a

@@ -112,8 +112,10 @@ def test_devices_that_are_not_there_say_so() -> None:
 
 
 def test_refused_functions_say_what_to_use() -> None:
-    with pytest.raises(NotImplementedError, match=r"\[torch\.onnx\.export\].*safetensors"):
-        torch.onnx.export(None, None, "x.onnx")
+    with pytest.raises(NotImplementedError, match=r"\[torch\.onnx\.register_custom_op_symbolic\].*ONNX model"):
+        torch.onnx.register_custom_op_symbolic("a::b", None, 9)
+    with pytest.raises(NotImplementedError, match=r"\[torch\.onnx\.export\] expected options that Calque has, got nonsense"):
+        torch.onnx.export(None, None, "x.onnx", nonsense=1)
     with pytest.raises(NotImplementedError, match="cpp_extension"):
         torch.utils.cpp_extension.load(name="x", sources=[])
     assert not torch.distributed.is_initialized() and not torch.onnx.is_in_onnx_export()

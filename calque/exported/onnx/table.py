@@ -1,0 +1,261 @@
+"""What each primitive is in ONNX: one table, from the name of a primitive to the function that makes its nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import log, prod
+from typing import Any
+
+import numpy as np
+
+from calque.base.dtypes import bool_, float64
+from calque.exported.onnx.builder import Builder
+from calque.exported.onnx.views import updated, view
+from calque.ir.program import Node
+
+Maker = Callable[[Builder, Node, list[str], list[Node]], str]  # (builder, node, names of its operands, their nodes) -> name of the result
+
+
+def _plain(op: str, **attrs: Any) -> Maker:
+    return lambda b, node, x, _: b.add(op, *x, **attrs)  # type: ignore[no-any-return]
+
+
+def _by_type(for_bool: str, others: str) -> Maker:
+    return lambda b, node, x, given: b.add(for_bool if given[0].dtype is bool_ else others, *x)  # type: ignore[no-any-return]
+
+
+def _rounded(op: str) -> Maker:
+    """Integers are round already."""
+    return lambda b, node, x, _: b.add(op, x[0]) if node.dtype.category == 2 else x[0]  # type: ignore[no-any-return]
+
+
+def _compared(op: str) -> Maker:
+    """Sizes of bools are those of integers."""
+
+    def make(b: Builder, node: Node, x: list[str], given: list[Node]) -> str:
+        return b.add(op, *[b.add("Cast", one, to=6) if given[0].dtype is bool_ else one for one in x])  # type: ignore[no-any-return]
+
+    return make
+
+
+def _where(b: Builder, node: Node, x: list[str], given: list[Node]) -> str:
+    """ONNX Runtime has none of bools."""
+    if node.dtype is not bool_:
+        return b.add("Where", *x)  # type: ignore[no-any-return]
+    return b.add("Or", b.add("And", x[0], x[1]), b.add("And", b.add("Not", x[0]), x[2]))  # type: ignore[no-any-return]
+
+
+def _in_double(function: Callable[[Builder, str], str]) -> Maker:
+    """What loses digits in single precision is computed in double."""
+
+    def make(b: Builder, node: Node, x: list[str], given: list[Node]) -> str:
+        found = function(b, b.add("Cast", x[0], to=b.kind(float64)))
+        return b.add("Cast", found, to=b.kind(node.dtype))  # type: ignore[no-any-return]
+
+    return make
+
+
+def _one(b: Builder) -> str:
+    return b.scalar(1.0, float64)
+
+
+def _floor_divide(b: Builder, node: Node, x: list[str], given: list[Node]) -> str:
+    if node.dtype.category == 2:
+        return b.add("Floor", b.add("Div", *x))  # type: ignore[no-any-return]
+    return b.add("Div", b.add("Sub", x[0], b.add("Mod", *x)), x[1])  # type: ignore[no-any-return]
+
+
+def _remainder(b: Builder, node: Node, x: list[str], given: list[Node]) -> str:
+    if node.dtype.category != 2:
+        return b.add("Mod", *x)  # type: ignore[no-any-return]
+    return b.add("Sub", x[0], b.add("Mul", b.add("Floor", b.add("Div", *x)), x[1]))  # type: ignore[no-any-return]
+
+
+def _trunc(b: Builder, node: Node, x: list[str], given: list[Node]) -> str:
+    if node.dtype.category != 2:
+        return x[0]
+    below = b.add("Less", x[0], b.scalar(0, node.dtype))
+    return b.add("Where", below, b.add("Ceil", x[0]), b.add("Floor", x[0]))  # type: ignore[no-any-return]
+
+
+def _constant(b: Builder, node: Node, x: list[str], given: list[Node]) -> str:
+    value, dtype = node.attrs
+    if type(value) in (int, float, bool):
+        return b.scalar(value, dtype)
+    return b.add("Cast", b.reshape(b.size(value), ()), to=b.kind(dtype))  # type: ignore[no-any-return]
+
+
+def _full(b: Builder, node: Node, x: list[str], given: list[Node]) -> str:
+    return b.add("Expand", x[0], b.sizes(node.attrs[0])) if node.attrs[0] else x[0]  # type: ignore[no-any-return]
+
+
+def _iota(b: Builder, node: Node, x: list[str], given: list[Node]) -> str:
+    shape, dtype = node.attrs
+    return b.add("Cast", b.reshape(b.range(prod(shape)), shape), to=b.kind(dtype))  # type: ignore[no-any-return]
+
+
+def _cast(b: Builder, node: Node, x: list[str], given: list[Node]) -> str:
+    return b.add("Cast", x[0], to=b.kind(node.dtype))  # type: ignore[no-any-return]
+
+
+def _view(b: Builder, node: Node, x: list[str], given: list[Node]) -> str:
+    return view(b, x[0], given[0].shape, *node.attrs)
+
+
+def _update(reduction: str) -> Maker:
+    return lambda b, node, x, given: updated(b, x[0], given[0].shape, x[1], node.attrs, reduction)
+
+
+def _reduce(op: str, through: Any = None) -> Maker:
+    """A reduction; bools go `through` integers."""
+
+    def make(b: Builder, node: Node, x: list[str], given: list[Node]) -> str:
+        dims, keepdim = node.attrs
+        if not dims:
+            return x[0]
+        source = b.add("Cast", x[0], to=6) if given[0].dtype is bool_ or through else x[0]
+        found = b.add(op, source, b.constant(dims), keepdims=int(keepdim))
+        return b.add("Cast", found, to=b.kind(node.dtype)) if source != x[0] else found  # type: ignore[no-any-return]
+
+    return make
+
+
+def _position(op: str) -> Maker:
+    def make(b: Builder, node: Node, x: list[str], given: list[Node]) -> str:
+        dims, keepdim = node.attrs
+        source = b.add("Cast", x[0], to=6) if given[0].dtype is bool_ else x[0]
+        if len(dims) == 1 and given[0].shape:
+            return b.add(op, source, axis=dims[0], keepdims=int(keepdim))  # type: ignore[no-any-return]
+        shape = given[0].shape
+        kept = [d for d in range(len(shape)) if dims and d not in dims]
+        gone = [d for d in range(len(shape)) if d not in kept]
+        if [*kept, *gone] != list(range(len(shape))):
+            source = b.add("Transpose", source, perm=[*kept, *gone])
+        flat = b.reshape(source, (*[shape[d] for d in kept], prod(shape[d] for d in gone)))
+        return b.reshape(b.add(op, flat, axis=len(kept), keepdims=0), node.shape)
+
+    return make
+
+
+def _write(name: str, reduction: str) -> Maker:
+    """Writes at positions along a dim; `index_...` have one position for a whole slice."""
+
+    def make(b: Builder, node: Node, x: list[str], given: list[Node]) -> str:
+        (dim,), index, source = node.attrs, x[1], x[2]
+        if name.startswith("index"):
+            count = prod(given[1].shape)
+            whole = (*node.shape[:dim], count, *node.shape[dim + 1 :])
+            lined = tuple(count if d == dim else 1 for d in range(len(node.shape)))
+            index, source = b.add("Expand", b.reshape(index, lined), b.sizes(whole)), b.reshape(source, whole)
+        return b.add("ScatterElements", x[0], index, source, axis=dim, reduction=reduction)  # type: ignore[no-any-return]
+
+    return make
+
+
+def _conv(b: Builder, node: Node, x: list[str], given: list[Node]) -> str:
+    stride, padding, dilation, groups = node.attrs
+    return b.add("Conv", *x, strides=list(stride), pads=[*padding, *padding], dilations=list(dilation), group=groups)  # type: ignore[no-any-return]
+
+
+def _conv_transpose(b: Builder, node: Node, x: list[str], given: list[Node]) -> str:
+    hw, stride, padding, dilation, groups = node.attrs
+    sizes = zip(hw, given[0].shape[2:], given[1].shape[2:], stride, padding, dilation, strict=True)
+    more = [h - ((n - 1) * s - 2 * p + d * (k - 1) + 1) for h, n, k, s, p, d in sizes]
+    if any(type(m) is not int for m in more):
+        raise b.refused("has an output padding that depends on a free size")
+    return b.add(  # type: ignore[no-any-return]
+        "ConvTranspose", *x, strides=list(stride), pads=[*padding, *padding], dilations=list(dilation), group=groups, output_padding=more
+    )
+
+
+def _attention(b: Builder, node: Node, x: list[str], given: list[Node]) -> str:
+    part, scale, causal, turned = node.attrs
+    q, k, v = x[:3]
+    dtype, rank = node.dtype, len(given[1].shape)
+    k = b.add("Transpose", k, perm=[*range(rank - 2), rank - 1, rank - 2])
+    scores = b.add("Mul", b.add("MatMul", q, k), b.scalar(scale, dtype))
+    for mask in x[3:]:
+        scores = b.add("Add", scores, mask)
+    if causal:
+        rows, columns = (b.range(given[n].shape[-2]) for n in (0, 1))
+        seen = b.add("LessOrEqual", columns, b.reshape(rows, (given[0].shape[-2], 1)))
+        scores = b.add("Where", seen, scores, b.scalar(-np.inf, dtype))
+    top = b.add("ReduceMax", scores, b.constant([-1]), keepdims=1)
+    top = b.add("Where", b.add("Equal", top, b.scalar(-np.inf, dtype)), b.scalar(0, dtype), top)
+    weights = b.add("Exp", b.add("Sub", scores, top))
+    total = b.add("ReduceSum", weights, b.constant([-1]), keepdims=1)
+    alive = b.add("Where", b.add("Equal", total, b.scalar(0, dtype)), b.scalar(1, dtype), total)
+    if part == "lse":
+        raise b.refused("is half of a gradient")
+    out = b.add("MatMul", b.add("Div", weights, alive), v)
+    rank = len(node.shape)
+    return b.add("Transpose", out, perm=[*range(rank - 3), rank - 2, rank - 3, rank - 1]) if turned else out  # type: ignore[no-any-return]
+
+
+def lstm(b: Builder, x: list[str], given: list[Node]) -> list[str]:
+    """[all outputs (L, 1, N, H), the last cell (1, N, H)] of an LSTM whose gate inputs are computed already: its input weight only reorders them."""
+    hidden = given[1].shape[-1]
+    order = np.concatenate([np.arange(hidden) + k * hidden for k in (0, 3, 1, 2)])  # ONNX's gates: i, o, f, c
+    kind = given[0].dtype.np
+    w = b.constant(np.eye(4 * hidden)[order][None], kind)
+    r = b.reshape(b.add("Gather", x[3], b.constant(order), axis=0), (1, 4 * hidden, hidden))
+    first = [b.add("Unsqueeze", t, b.constant([0])) for t in x[1:3]]
+    y, _, last = b.add("LSTM", x[0], w, r, "", "", *first, outputs=3, hidden_size=int(hidden))
+    return [y, last]
+
+
+def _lstm(b: Builder, node: Node, x: list[str], given: list[Node]) -> str:
+    if node.attrs[0] != "out":
+        raise b.refused("is read at others than its last cell state")
+    return b.add("Squeeze", lstm(b, x, given)[0], b.constant([1]))  # type: ignore[no-any-return]
+
+
+def _sorted(b: Builder, node: Node, x: list[str], given: list[Node]) -> str:
+    dim, *rest, descending = node.attrs
+    if not node.shape:
+        return b.scalar(0, node.dtype)
+    count = rest[1] if rest else given[0].shape[dim]
+    found = b.add("TopK", x[0], b.size(count), outputs=2, axis=dim, largest=int(descending), sorted=1)[1]
+    if not rest or rest[0] == 0:
+        return found  # type: ignore[no-any-return]
+    return b.add("Slice", found, b.size(rest[0]), b.size(rest[1]), b.constant([dim]))  # type: ignore[no-any-return]
+
+
+def _cumsum(b: Builder, node: Node, x: list[str], given: list[Node]) -> str:
+    if not node.shape:
+        return x[0]
+    return b.add("CumSum", x[0], b.constant(np.asarray(node.attrs[0])))  # type: ignore[no-any-return]
+
+
+def _outside(b: Builder, node: Node, x: list[str], given: list[Node]) -> str:
+    raise b.refused("checks values, and its result is used")
+
+
+TABLE: dict[str, Maker] = {
+    "add": _by_type("Or", "Add"), "sub": _plain("Sub"), "mul": _by_type("And", "Mul"), "div": _plain("Div"), "pow": _plain("Pow"),
+    "maximum": _by_type("Or", "Max"), "minimum": _by_type("And", "Min"), "lt": _compared("Less"),
+    "le": _compared("LessOrEqual"), "gt": _compared("Greater"),
+    "ge": _compared("GreaterOrEqual"), "eq": _plain("Equal"), "ne": lambda b, node, x, _: b.add("Not", b.add("Equal", *x)),
+    "bitwise_and": _by_type("And", "BitwiseAnd"), "bitwise_or": _by_type("Or", "BitwiseOr"), "bitwise_xor": _by_type("Xor", "BitwiseXor"),
+    "bitwise_not": _by_type("Not", "BitwiseNot"), "where": _where, "floor_divide": _floor_divide, "remainder": _remainder,
+    "fmod": _plain("Mod", fmod=1), "neg": _plain("Neg"), "abs": _plain("Abs"), "sign": _plain("Sign"), "reciprocal": _plain("Reciprocal"),
+    "sqrt": _plain("Sqrt"), "rsqrt": lambda b, node, x, _: b.add("Reciprocal", b.add("Sqrt", x[0])), "exp": _plain("Exp"),
+    "exp_shifted": _plain("Exp"),
+    "log": _plain("Log"), "expm1": _in_double(lambda b, x: b.add("Sub", b.add("Exp", x), _one(b))),
+    "log1p": _in_double(lambda b, x: b.add("Log", b.add("Add", x, _one(b)))),
+    "log2": _in_double(lambda b, x: b.add("Div", b.add("Log", x), b.scalar(log(2.0), float64))), "sigmoid": _plain("Sigmoid"), "sin": _plain("Sin"),
+    "cos": _plain("Cos"), "tan": _plain("Tan"), "asin": _plain("Asin"), "acos": _plain("Acos"), "atan": _plain("Atan"), "sinh": _plain("Sinh"),
+    "cosh": _plain("Cosh"), "tanh": _plain("Tanh"), "asinh": _plain("Asinh"), "acosh": _plain("Acosh"), "atanh": _plain("Atanh"),
+    "relu": _plain("Relu"), "floor": _rounded("Floor"), "ceil": _rounded("Ceil"), "round": _rounded("Round"), "trunc": _trunc, "erf": _plain("Erf"),
+    "logical_not": lambda b, node, x, given: b.add("Not", x[0] if given[0].dtype is bool_ else b.add("Cast", x[0], to=9)),
+    "copy": lambda b, node, x, _: x[0], "kink": lambda b, node, x, _: x[0], "cast": _cast, "constant": _constant, "full": _full, "iota": _iota,
+    "view": _view, "update": _update("none"), "update_add": _update("add"), "cat": lambda b, node, x, _: b.add("Concat", *x, axis=node.attrs[0]),
+    "sum": _reduce("ReduceSum"), "prod": _reduce("ReduceProd"), "amax": _reduce("ReduceMax"), "amin": _reduce("ReduceMin"),
+    "any": _reduce("ReduceMax", "int32"), "all": _reduce("ReduceMin", "int32"), "argmax": _position("ArgMax"), "argmin": _position("ArgMin"),
+    "index_select": lambda b, node, x, _: b.add("Gather", *x, axis=node.attrs[0]),
+    "gather": lambda b, node, x, _: b.add("GatherElements", *x, axis=node.attrs[0]),
+    "index_put": _write("index_put", "none"), "index_add": _write("index_add", "add"), "scatter": _write("scatter", "none"),
+    "scatter_add": _write("scatter_add", "add"), "matmul": _plain("MatMul"), "conv2d": _conv, "conv2d_input_grad": _conv_transpose,
+    "attention": _attention, "attention_masked": _attention, "lstm": _lstm, "argsort": _sorted, "ranked": _sorted, "cumsum": _cumsum,
+    "outside": _outside,
+}  # fmt: skip

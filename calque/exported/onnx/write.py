@@ -1,0 +1,173 @@
+"""`Exported.onnx`: a program as an ONNX model."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from calque.backend.ref.interpret import interpret
+from calque.base.errors import ArgumentError, CalqueError, ExportError
+from calque.exported.graph import Entry, Variant, broken
+from calque.exported.onnx.builder import Builder
+from calque.exported.onnx.table import TABLE, lstm
+from calque.exported.onnx.views import _equal, _same
+from calque.ir.program import Node, Program
+from calque.ops.opdef import get
+from calque.tensor import read
+
+LSTM, VIEW = get("lstm"), get("view")
+OLDEST, NEWEST = 18, 21
+
+
+def write_onnx(exported: Any, f: Any, entry: str | None, opset: int, names: tuple[Any, Any]) -> None:
+    """Write an entry; see `Exported.onnx`."""
+    if type(opset) is not int or not OLDEST <= opset <= NEWEST:
+        raise ArgumentError(f"[onnx] expected an opset from {OLDEST} to {NEWEST}, got {opset!r}")
+    entries = exported.__dict__["_entries"]
+    name = entry or ("forward" if "forward" in entries else next(iter(entries)))
+    if name not in entries:
+        raise ArgumentError(f"[onnx] expected the name of an entry, one of {', '.join(entries)}, got {name!r}")
+    state = exported.__dict__["_state"]
+    held = {key: read(registry[last].detach(), "onnx") for key, (registry, last) in state.items()}
+    model = model_of(_renamed(entries[name], *names), held, opset)
+    if isinstance(f, str | os.PathLike):
+        with open(f, "wb") as file:
+            file.write(model.SerializeToString())
+    else:
+        f.write(model.SerializeToString())
+
+
+def _renamed(entry: Entry, inputs: Any, outputs: Any) -> Entry:
+    """The entry with other names for what goes in and out."""
+    found: list[Any] = []
+    for what, names, specs in (("input", inputs, entry.inputs), ("output", outputs, entry.outputs)):
+        if names is not None and (len(names) != len(specs) or not all(isinstance(name, str) and name for name in names)):
+            raise ArgumentError(f"[onnx] expected as many {what} names as there are {what}s, {len(specs)}, got {len(names)}: {list(names)!r}")
+        found.append(specs if names is None else tuple(replace(s, name=name) for s, name in zip(specs, names, strict=True)))
+    return replace(entry, inputs=found[0], outputs=found[1])
+
+
+def model_of(entry: Entry, held: dict[str, Any], opset: int) -> Any:
+    """The model of an entry with these values of its state."""
+    variant = entry.variants[0]
+    require_one(entry, held)
+    b = Builder(entry, variant.extents)
+    program = variant.program
+    names: list[str] = [""] * len(program.nodes)
+    inputs = []
+    taken = [s.name for s in entry.inputs]
+    for k, position in enumerate(program.inputs):
+        node = program.nodes[position]
+        if k < len(entry.inputs):
+            names[position] = entry.inputs[k].name
+            inputs.append(_info(b, names[position], node, entry.inputs[k].shape))
+            continue
+        key = variant.reads[k - len(entry.inputs)]
+        names[position] = _free(key, taken)
+        if key in variant.writes:
+            inputs.append(_info(b, names[position], node, node.shape))
+        else:
+            b.initializers.append(b.tensor(names[position], _dense(held[key])))
+    needed = _needed(program)
+    for position, node in enumerate(program.nodes):
+        if position in needed and node.op.role != "input":
+            names[position] = _made(b, program, node, names)
+    outputs = []
+    for k, position in enumerate(program.outputs):
+        spec = entry.outputs[k] if k < len(entry.outputs) else None
+        name = _free(spec.name if spec is not None else f"{variant.writes[k - len(entry.outputs)]}_out", taken)
+        b.nodes.append(b.onnx.helper.make_node("Identity", [names[position]], [name]))
+        node = program.nodes[position]
+        outputs.append(_info(b, name, node, [s if type(s) is int else repr(s) for s in node.shape]))
+    graph = b.onnx.helper.make_graph(b.nodes, f"calque {entry.name}", inputs, outputs, b.initializers)
+    made = b.onnx.helper.make_model(graph, opset_imports=[b.onnx.helper.make_opsetid("", opset)], producer_name="calque")
+    made.ir_version = 10 if opset > 18 else 8
+    b.onnx.checker.check_model(made, full_check=False)
+    return made
+
+
+def _dense(array: Any) -> Any:
+    return array if array.flags.c_contiguous else array.copy(order="C")
+
+
+def _free(name: str, taken: list[str]) -> str:
+    """A name that no other value has."""
+    found = name
+    while found in taken:
+        found += "_"
+    taken.append(found)
+    return found
+
+
+def _info(b: Builder, name: str, node: Node, shape: Any) -> Any:
+    return b.onnx.helper.make_tensor_value_info(name, b.kind(node.dtype), list(shape))
+
+
+def _needed(program: Program) -> set[int]:
+    """What the outputs are computed from: checks are not told in ONNX."""
+    needed = set(program.outputs)
+    for position in range(len(program.nodes) - 1, -1, -1):
+        if position in needed:
+            needed.update(program.nodes[position].inputs)
+    return {p for p in needed if not _only_last(program, p)}
+
+
+def _only_last(program: Program, position: int) -> bool:
+    """Whether a value is all cells of an LSTM: views of them are looked at by themselves."""
+    node = program.nodes[position]
+    return node.op is LSTM and node.attrs[0] == "cells"
+
+
+def _made(b: Builder, program: Program, node: Node, names: list[str]) -> str:
+    """The name of the result of a node."""
+    b.node = node
+    given = [program.nodes[k] for k in node.inputs]
+    if given and _only_last(program, node.inputs[0]):
+        return _last_cell(b, program, node, given[0], names)
+    maker = TABLE.get(node.op.name)
+    if maker is None:
+        raise b.refused("has no counterpart there")
+    return maker(b, node, [names[k] for k in node.inputs], given)
+
+
+def _last_cell(b: Builder, program: Program, node: Node, cells: Node, names: list[str]) -> str:
+    length, rows, columns = cells.shape
+    if node.op is not VIEW or not _equal(node.attrs[2], (length - 1) * rows * columns) or not _same((node.attrs[0][-1],), (columns,)):
+        raise b.refused("reads others than the last cell state of an LSTM")
+    sources = [program.nodes[k] for k in cells.inputs]
+    return b.reshape(lstm(b, [names[k] for k in cells.inputs], sources)[1], node.attrs[0])
+
+
+def require_one(entry: Entry, held: dict[str, Any]) -> None:
+    """Raise if the entry does something else for some sizes: an ONNX model has one program, which must be the others as well."""
+    first = entry.variants[0]
+    for other in entry.variants[1:]:
+        sizes = tuple(int(other.extents.values[x.row]) for x in other.extents.free)
+        if not _covers(entry, first, other, sizes, held):
+            found = broken(first.extents, sizes)
+            named = ", ".join(f"{d.name}={s * d.multiple}" for d, s in zip(entry.dims, sizes, strict=True))
+            raise ExportError(
+                f"[onnx] expected a function that does the same for all sizes, as an ONNX model has one program, but for {named} "
+                f"{entry.name} does something else{f': {found[0]} ({found[1]})' if found else ''}; export with a smaller range"
+            )
+
+
+def _covers(entry: Entry, first: Variant, other: Variant, sizes: tuple[int, ...], held: dict[str, Any]) -> bool:
+    """Whether the first program is right for sizes that another one is for: both are computed with some values."""
+    rng = np.random.default_rng(0)
+    results = []
+    try:
+        programs = [variant.concrete(sizes) for variant in (first, other)]
+    except (ValueError, CalqueError):
+        return False
+    leaves = [programs[1].nodes[k] for k in programs[1].inputs[: len(entry.inputs)]]
+    given = [(rng.standard_normal(node.shape) * (node.dtype.category == 2)).astype(node.dtype.np) for node in leaves]
+    for variant, program in zip((first, other), programs, strict=True):
+        with np.errstate(all="ignore"):
+            found = interpret(program, [*given, *[_dense(held[key]) for key in variant.reads]])
+        order = {key: len(entry.outputs) + k for k, key in enumerate(variant.writes)}
+        results.append([*found[: len(entry.outputs)], *[found[order[key]] for key in sorted(order)]])
+    return all(a.shape == b.shape and np.allclose(a, b, 1e-4, 1e-5, equal_nan=True) for a, b in zip(*results, strict=True))
