@@ -43,7 +43,7 @@ def parser() -> argparse.ArgumentParser:
     digits.add_argument("--patience", type=int, default=12, help="epochs without improvement before stopping early")
     digits.add_argument("--out", type=Path, default=Path("runs/digits"), help="folder for everything written")
     digits.add_argument(
-        "--resume", nargs="?", const="", default=None, metavar="CHECKPOINT", help="continue (from OUT/last.calque if no file is named)"
+        "--resume", nargs="?", const="", default=None, metavar="CHECKPOINT", help="continue (from the last checkpoint in OUT if no file is named)"
     )
     digits.add_argument("--threads", type=int, default=settings.threads, help="CPU threads")
     digits.add_argument("--quiet", action="store_true", help="print nothing but errors")

@@ -103,6 +103,14 @@ class Checkpoints:
         for old in {e["file"] for found in before.values() for e in found} - named:
             (self.folder / old).unlink(missing_ok=True)
 
+    def clear(self) -> None:
+        """Remove every checkpoint, the index first."""
+        names = {entry["file"] for found in self.entries.values() for entry in found}
+        self.entries = {"last": [], "best": []}
+        self.index.unlink(missing_ok=True)
+        for name in names:
+            (self.folder / name).unlink(missing_ok=True)
+
     def _write(self) -> None:
         text = (json.dumps({"version": 1, "metric": self.metric, **self.entries}, indent=2) + "\n").encode()
 

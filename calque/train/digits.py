@@ -5,11 +5,8 @@ Everything random is a function of (seed, epoch, step or sample), so one seed gi
 
 from __future__ import annotations
 
-import json
 import math
-import signal
 import sys
-import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -18,14 +15,14 @@ import numpy as np
 
 import calque
 from calque import nn, optim
-from calque.base.errors import ArgumentError, NonFiniteError
+from calque.base.errors import ArgumentError, CheckpointError, NonFiniteError
 from calque.base.extras import need
 from calque.data import DataLoader
-from calque.monitor import ProgressBar, SummaryWriter, table_row
+from calque.monitor import SummaryWriter
 from calque.nn import functional as F
 from calque.train.digits_data import Digits, load_digits, split
 from calque.train.report import draw_report
-from calque.train.run import Progress, RunFolder
+from calque.train.trainer import Trainer
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,193 +64,122 @@ class DigitsNet(nn.Module):
         return self.classifier(self.features(x))
 
 
-class Interrupt:
-    """Ctrl-C asks the loop to stop after the current step; a second Ctrl-C stops at once."""
+class OneCycle(optim.lr_scheduler.OneCycleLR):
+    """The one-cycle schedule; epochs beyond those that it was made for keep its last rate."""
 
-    def __init__(self) -> None:
-        self.asked = False
-
-    def __enter__(self) -> Interrupt:
-        try:
-            self._before = signal.signal(signal.SIGINT, self._ask)
-        except ValueError:  # not in the main thread: Ctrl-C keeps its usual meaning
-            self._before = None
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._before is not None:
-            signal.signal(signal.SIGINT, self._before)
-
-    def _ask(self, *_: object) -> None:
-        if self.asked:
-            raise KeyboardInterrupt
-        self.asked = True
+    def step(self, epoch: int | None = None) -> None:
+        if self.last_epoch + 1 < self.total_steps:
+            super().step(epoch)
 
 
 class Job:
-    """One run: data, model, optimizer and the loop."""
+    """One run: data, model, optimizer and the trainer."""
 
     def __init__(self, config: Config, out: Path, quiet: bool = False) -> None:
         config.check()
-        self.config, self.quiet = config, quiet
+        self.config, self.quiet, self.out = config, quiet, out
         for module, package in (("sklearn", "scikit-learn"), ("matplotlib", "matplotlib"), ("tensorboardX", "tensorboardX")):
             need(module, package, "demo", "train digits")  # told now, not after half an hour of training
-        self.folder = RunFolder(out)
         images, labels = load_digits()
         train, validation, test = split(labels, config.seed)
         self.test_images = images[test]
-        self.train_set = Digits(images[train], labels[train], config.seed, augment=True)
+        self.train_set = Digits(images[train], labels[train], augment=True)
         self.validation_set, self.test_set = Digits(images[validation], labels[validation]), Digits(images[test], labels[test])
         calque.manual_seed(config.seed)
         self.model = DigitsNet()
-        self.steps = len(self._loader(0))
+        self.loader = DataLoader(self.train_set, batch_size=config.batch_size, shuffle=True, drop_last=True)
+        self.steps = len(self.loader)
         self.optimizer = optim.AdamW(self.model.parameters(), lr=config.lr, weight_decay=config.weight_decay)
-        self.scheduler = optim.lr_scheduler.OneCycleLR(self.optimizer, config.lr, total_steps=config.epochs * self.steps + 1)
-        self.progress = Progress()
+        self.scheduler = OneCycle(self.optimizer, config.lr, total_steps=config.epochs * self.steps + 1)
+        self.trainer = self._trainer()
 
-    def _loader(self, epoch: int) -> Any:
-        self.train_set.epoch = epoch
-        generator = calque.Generator().manual_seed(self.config.seed * 1_000_003 + epoch)
-        return DataLoader(self.train_set, batch_size=self.config.batch_size, shuffle=True, drop_last=True, generator=generator)
+    def _trainer(self) -> Trainer:
+        config = {name: value for name, value in asdict(self.config).items() if name != "epochs"}
+        try:
+            return Trainer(
+                self.model, self.optimizer, self.loss, folder=self.out, scheduler=self.scheduler, schedule="step", metrics={"accuracy": accuracy},
+                monitor="val_accuracy", mode="max", patience=self.config.patience, keep=1, on_epoch=self._write, quiet=self.quiet, config=config,
+            )  # fmt: skip
+        except CheckpointError as error:
+            raise CheckpointError(f"{error}; another one is given with --out") from error
 
-    def resume(self, path: Path) -> None:
-        """Continue from a checkpoint."""
-        self.progress = self.folder.load(path, self.model, self.optimizer, self.scheduler, asdict(self.config))
-        self.folder.trim_losses(self.progress.epoch, self.progress.step)
-        self._print(f"resumed from {path}: epoch {self.progress.epoch + 1}, step {self.progress.step}")
+    def loss(self, logits: Any, labels: Any) -> Any:
+        """Cross entropy; labels are smoothed while the model learns."""
+        return F.cross_entropy(logits, labels, label_smoothing=0.05 if self.model.training else 0.0)
+
+    def resume(self, path: str) -> None:
+        """Continue from a checkpoint, or from the last one in the folder."""
+        if not self.trainer.resume(path or None):
+            raise CheckpointError(f"[resume] expected a checkpoint in {self.out}, got none; train without --resume first")
+        trainer = self.trainer
+        self._print(f"resumed from {path or trainer.checkpoints.last}: epoch {trainer.epoch + 1}, step {trainer.step}")
         planned = (self.scheduler.total_steps - 1) // self.steps
         if self.config.epochs > planned:
             self._print(f"the learning rate was planned for {planned} epochs: the others keep its last value")
-        if self.config.epochs > self.progress.epoch and not self._stopped_improving():
-            self.progress.finished = False
 
     def _print(self, text: str) -> None:
         if not self.quiet:
             sys.stdout.write(text + "\n")
             sys.stdout.flush()
 
-    def save(self) -> None:
-        """Write `last.calque`."""
-        self.folder.save(self.progress, self.model, self.optimizer, self.scheduler, asdict(self.config))
+    def _write(self, trainer: Trainer, figures: dict[str, float]) -> None:
+        """The figures of an epoch, for TensorBoard."""
+        with SummaryWriter(str(self.out / "tensorboard")) as writer:
+            for name, value in figures.items():
+                if name != "epoch":
+                    writer.add_scalar(name, value, trainer.epoch)
+            writer.add_scalar("lr", self.optimizer.param_groups[0]["lr"], trainer.epoch)
 
-    def train(self) -> bool:
-        """Run to the end (True) or until Ctrl-C (False)."""
-        progress, config = self.progress, self.config
-        self._print(table_row("epoch", "train loss", "val loss", "val acc", "lr", "seconds"))
-        with Interrupt() as interrupt, SummaryWriter(str(self.folder.path / "tensorboard")) as writer:
-            while not progress.finished and progress.epoch < config.epochs:
-                started = time.perf_counter()
-                if not self._epoch(interrupt):
-                    self.save()
-                    return False
-                entry = self._validate(writer)
-                self._print(
-                    table_row(
-                        progress.epoch, f"{entry['train_loss']:.4f}", f"{entry['validation_loss']:.4f}", f"{entry['validation_accuracy']:.2%}",
-                        f"{self.optimizer.param_groups[0]['lr']:.2e}", f"{time.perf_counter() - started:.1f}",
-                    )
-                )  # fmt: skip
-                if self._stopped_improving():
-                    self._print(f"early stop: no better validation accuracy for {config.patience} epochs")
-                    progress.finished = True
-                self.save()
-            progress.finished = True
-            self.save()
-        return True
+    def train(self) -> None:
+        """Run to the end."""
+        try:
+            self.trainer.fit(self.loader, DataLoader(self.validation_set, batch_size=256), self.config.epochs)
+        except NonFiniteError as error:
+            raise NonFiniteError(f"{error}; the rate is given with --lr") from error
 
-    def _stopped_improving(self) -> bool:
-        return self.progress.epoch - self.progress.best_epoch >= self.config.patience
-
-    def _epoch(self, interrupt: Interrupt) -> bool:
-        """One pass over the training data; False if Ctrl-C was pressed (progress then names the next step)."""
-        progress, config = self.progress, self.config
-        self.model.train()
-        with (
-            open(self.folder.path / "losses.jsonl", "a") as log,
-            ProgressBar(self.steps, f"epoch {progress.epoch + 1}/{config.epochs}", initial=progress.step, disable=self.quiet) as bar,
-        ):
-            for step, (images, labels) in enumerate(self._loader(progress.epoch)):
-                if step < progress.step:
-                    continue
-                loss = self._step(images, labels, step)
-                progress.losses.append(loss)
-                log.write(json.dumps({"epoch": progress.epoch, "step": step, "loss": loss}) + "\n")
-                progress.step = step + 1
-                bar.update(1, f"loss {loss:.4f}")
-                if interrupt.asked:
-                    return False
-        return True
-
-    def _step(self, images: Any, labels: Any, step: int) -> float:
-        config, epoch = self.config, self.progress.epoch
-        calque.manual_seed((config.seed * 1_000_003 + epoch) * 100_003 + step)  # dropout: a function of (seed, epoch, step)
-        self.optimizer.zero_grad()
-        loss = F.cross_entropy(self.model(images), labels, label_smoothing=0.05)
-        loss.backward()
-        self.optimizer.step()
-        if self.scheduler.last_epoch + 1 < self.scheduler.total_steps:  # a resumed run may have more epochs than its schedule was made for
-            self.scheduler.step()
-        value = float(loss.item())
-        if not math.isfinite(value):
-            raise NonFiniteError(
-                f"[train digits] the loss became {value} in epoch {epoch + 1}, step {step}; the last good checkpoint is {self.folder.last}; "
-                "try a smaller --lr"
-            )
-        return value
-
-    def predict(self, dataset: Digits) -> tuple[Any, Any, float]:
-        """(labels, predictions, mean loss) over a data set, in eval mode."""
+    def predict(self, dataset: Digits) -> tuple[Any, Any]:
+        """(labels, predictions) over a data set, in eval mode."""
         self.model.eval()
-        labels, predictions, total = [], [], 0.0
+        labels, predictions = [], []
         with calque.no_grad():
             for images, target in DataLoader(dataset, batch_size=256):
-                logits = self.model(images)
-                total += float(F.cross_entropy(logits, target, reduction="sum").item())
-                predictions.append(logits.argmax(1).numpy())
+                predictions.append(self.model(images).argmax(1).numpy())
                 labels.append(target.numpy())
-        return np.concatenate(labels), np.concatenate(predictions), total / len(dataset)
-
-    def _validate(self, writer: Any) -> dict[str, float]:
-        """Close the epoch: validation figures, history, TensorBoard, best checkpoint."""
-        progress = self.progress
-        labels, predictions, loss = self.predict(self.validation_set)
-        accuracy = float((labels == predictions).mean())
-        entry = {"train_loss": float(np.mean(progress.losses)), "validation_loss": loss, "validation_accuracy": accuracy}
-        progress.history.append(entry)
-        progress.epoch, progress.step, progress.losses = progress.epoch + 1, 0, []
-        for name, value in entry.items():
-            writer.add_scalar(name, value, progress.epoch)
-        writer.add_scalar("lr", self.optimizer.param_groups[0]["lr"], progress.epoch)
-        if accuracy > progress.best:
-            self.folder.save_best(progress, self.model, accuracy, asdict(self.config))
-        return entry
+        return np.concatenate(labels), np.concatenate(predictions)
 
     def finish(self) -> float:
         """Test the best model, draw the report, say where everything is. Returns the test accuracy."""
-        best = self.folder.path / self.progress.best_file
-        self.model.load_state_dict(calque.load(best)["model_state_dict"])
-        labels, predictions, _ = self.predict(self.test_set)
-        accuracy = float((labels == predictions).mean())
-        picture = self.folder.path / "report.png"
-        draw_report(picture, self.progress.history, labels, predictions, self.test_images, accuracy)
-        self._print(f"\ntest accuracy {accuracy:.2%} ({int((labels == predictions).sum())} of {len(labels)} images)\n")
+        checkpoints = self.trainer.checkpoints
+        self.model.load_state_dict(calque.load(checkpoints.best)["model_state_dict"])
+        labels, predictions = self.predict(self.test_set)
+        right = float((labels == predictions).mean())
+        picture = self.out / "report.png"
+        draw_report(picture, self.trainer.history, labels, predictions, self.test_images, right)
+        self._print(f"\ntest accuracy {right:.2%} ({int((labels == predictions).sum())} of {len(labels)} images)\n")
         for what, path in (
-            ("best checkpoint", best), ("last checkpoint", self.folder.last), ("report", picture),
-            ("loss log", self.folder.path / "losses.jsonl"), ("TensorBoard", self.folder.path / "tensorboard"),
+            ("best checkpoint", checkpoints.best), ("last checkpoint", checkpoints.last), ("report", picture),
+            ("loss log", self.trainer.losses), ("TensorBoard", self.out / "tensorboard"),
         ):  # fmt: skip
             self._print(f"{what:16} {path}")
-        return accuracy
+        return right
+
+
+def accuracy(logits: Any, labels: Any) -> Any:
+    """The share of right predictions."""
+    return (logits.argmax(1) == labels).float().mean()
 
 
 def main(config: Config, out: Path, resume: str | None, quiet: bool = False) -> int:
     """Run the job; exit code 0, or 130 after Ctrl-C."""
     job = Job(config, out, quiet)
     if resume is not None:
-        job.resume(Path(resume) if resume else job.folder.last)
-    elif job.folder.last.exists():
-        job.folder.trim_losses(0, 0)
-    if not job.train():
-        sys.stderr.write(f"\ninterrupted; saved {job.folder.last}. Continue with: calque train digits --resume --out {out}\n")
+        job.resume(resume)
+    else:
+        job.trainer.clear()
+    try:
+        job.train()
+    except KeyboardInterrupt:
+        sys.stderr.write(f"\ninterrupted; saved {job.trainer.checkpoints.last}. Continue with: calque train digits --resume --out {out}\n")
         return 130
     job.finish()
     return 0

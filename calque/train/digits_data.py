@@ -40,11 +40,11 @@ def split(labels: Labels, seed: int) -> tuple[Labels, Labels, Labels]:
 
 
 class Digits(Dataset):  # type: ignore[type-arg]
-    """Samples (image (1, 8, 8) float32 normalised, label). With `augment` an image is moved and scaled a little; the change is a function of
-    (seed, epoch, index) alone, so it does not matter who loads the sample or when."""
+    """Samples (image (1, 8, 8) float32 normalised, label). With `augment` an image is moved and scaled a little; a DataLoader makes the change a
+    function of the seed, the pass and the index alone, so it does not matter who loads the sample or when."""
 
-    def __init__(self, images: Images, labels: Labels, seed: int = 0, augment: bool = False) -> None:
-        self.images, self.labels, self.seed, self.augment, self.epoch = images, labels, seed, augment, 0
+    def __init__(self, images: Images, labels: Labels, augment: bool = False) -> None:
+        self.images, self.labels, self.augment = images, labels, augment
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -52,7 +52,7 @@ class Digits(Dataset):  # type: ignore[type-arg]
     def __getitem__(self, index: int) -> tuple[Any, int]:
         image = self.images[index]
         if self.augment:
-            image = distort(image, np.random.default_rng((self.seed, self.epoch, index)))
+            image = distort(image, np.random.default_rng(calque.initial_seed()))
         normal = (image - PIXEL_MEAN) / PIXEL_STD
         return calque.tensor(normal[None].astype(np.float32)), int(self.labels[index])
 

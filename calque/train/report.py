@@ -18,7 +18,7 @@ def confusion_matrix(labels: Any, predictions: Any, classes: int) -> Any:
 
 
 def draw_report(path: Path, history: list[dict[str, float]], labels: Any, predictions: Any, images: Any, accuracy: float) -> None:
-    """Write one PNG. history: one dict per epoch with train_loss, validation_loss, validation_accuracy; images (N, 8, 8)."""
+    """Write one PNG. history: one dict per epoch with loss, val_loss, val_accuracy; images (N, 8, 8)."""
     matplotlib = need("matplotlib", "matplotlib", "demo", "train digits")
     matplotlib.use("Agg")
     pyplot = need("matplotlib.pyplot", "matplotlib", "demo", "train digits")
@@ -35,13 +35,13 @@ def draw_report(path: Path, history: list[dict[str, float]], labels: Any, predic
 
 def _curves(axis: Any, history: list[dict[str, float]]) -> None:
     epochs = np.arange(1, len(history) + 1)
-    axis.plot(epochs, [h["train_loss"] for h in history], label="training loss (augmented, smoothed labels)", color="#1f77b4")
-    axis.plot(epochs, [h["validation_loss"] for h in history], label="validation loss", color="#d62728")
+    axis.plot(epochs, [h["loss"] for h in history], label="training loss (augmented, smoothed labels)", color="#1f77b4")
+    axis.plot(epochs, [h["val_loss"] for h in history], label="validation loss", color="#d62728")
     axis.set_yscale("log")
     axis.set_xlabel("epoch")
     axis.set_ylabel("cross entropy (log scale)")
     second = axis.twinx()
-    second.plot(epochs, [100 * h["validation_accuracy"] for h in history], label="validation accuracy", color="#2ca02c", linestyle=":")
+    second.plot(epochs, [100 * h["val_accuracy"] for h in history], label="validation accuracy", color="#2ca02c", linestyle=":")
     second.set_ylabel("accuracy (%)")
     second.set_ylim(80, 100.5)
     lines = [*axis.get_lines(), *second.get_lines()]

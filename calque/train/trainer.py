@@ -70,7 +70,8 @@ class Trainer:
     amp: "bfloat16" or "float16" for forward and loss under autocast (float16 with a GradScaler). metrics: functions (outputs, targets) -> the mean
     over a batch. monitor: which of the figures of an epoch decides about the best checkpoints and early stopping, and mode: "min" or "max" is better.
     patience: epochs without a better one before it stops. keep: how many of the best checkpoints stay. save_every: updates between checkpoints inside
-    an epoch; default: at its end only. on_epoch(trainer, figures): called after every epoch. quiet: prints nothing.
+    an epoch; default: at its end only. on_epoch(trainer, figures): called after every epoch. quiet: prints nothing. config: options of yours, kept in
+    checkpoints; one with others is refused.
 
     A loss that is NaN or infinite ends training with NonFiniteError, which names the operation and its line: the step is done once more in checked
     mode, from the last checkpoint. A checkpoint that cannot be written (a full disk) is a warning; training goes on.
@@ -89,6 +90,7 @@ class Trainer:
         schedule: str = "epoch", accumulate: int = 1, max_norm: float | None = None, amp: str | None = None,
         metrics: dict[str, Callable[[Any, Any], Any]] | None = None, monitor: str = "", mode: str = "min", patience: int | None = None, keep: int = 3,
         save_every: int | None = None, on_epoch: Callable[["Trainer", dict[str, float]], None] | None = None, quiet: bool = False,
+        config: dict[str, Any] | None = None,
     ) -> None:  # fmt: skip
         if not isinstance(model, nn.Module) or not callable(loss_fn):
             raise DTypeError(f"[Trainer] expected a Module and a loss function, got {type_name(model)} and {type_name(loss_fn)}")
@@ -103,11 +105,13 @@ class Trainer:
         self.monitor, self.mode, self.patience, self.save_every, self.on_epoch, self.quiet = monitor, mode, patience, save_every, on_epoch, quiet
         self.scaler = calque.amp.GradScaler("cpu") if amp == "float16" else None
         self.checkpoints = Checkpoints(folder, keep, monitor or "loss", mode)
+        self.config = dict(config or {})
         self.losses = Path(folder) / "losses.jsonl"
         self.epoch = self.step = self.updates = 0  # whole epochs; updates in this one; updates in all
         self.history: list[dict[str, float]] = []
         self.stopped = ""  # why training is over before its last epoch
         self.meters = {name: AverageMeter(name) for name in ("loss", *self.metrics)}
+        self._fresh = True
         self._loader_state: Any = None
         self._unread: tuple[int, Any] | None = None
 
@@ -163,8 +167,16 @@ class Trainer:
             raise ArgumentError(f"[Trainer] expected epochs to be an integer >= 0, got {shown(epochs)}")
         self.monitor = self.monitor or ("val_loss" if validation is not None else "loss")
         self.checkpoints.metric = self.monitor
+        self._stop_early()
         if self.checkpoints.last is None:
             self.save()
+        elif self._fresh:
+            raise CheckpointError(
+                f"[Trainer] expected resume() before fit, because {self.checkpoints.folder} has checkpoints of an earlier run, got none; call it, "
+                f"or clear(), or "
+                "choose another folder"
+            )
+        self._fresh = False
         with _Signals() as signals, open(self.losses, "a") as log:
             while self.epoch < epochs and not self.stopped:
                 started = time.perf_counter()
@@ -231,14 +243,18 @@ class Trainer:
         self.epoch, self.step = self.epoch + 1, 0
         for meter in self.meters.values():
             meter.reset()
-        sign = 1.0 if self.mode == "min" else -1.0
-        values = [sign * entry[self.monitor] if math.isfinite(entry[self.monitor]) else math.inf for entry in self.history]
-        if self.patience is not None and len(values) - 1 - int(np.argmin(values)) >= self.patience:
-            self.stopped = f"{self.monitor} has not become better for {self.patience} epochs"
+        self._stop_early()
         if self.on_epoch is not None:
             self.on_epoch(self, figures)
         self.save(figures[self.monitor])
         return figures
+
+    def _stop_early(self) -> None:
+        """Training is over if the last epochs were none better."""
+        sign = 1.0 if self.mode == "min" else -1.0
+        values = [sign * entry[self.monitor] if math.isfinite(entry[self.monitor]) else math.inf for entry in self.history]
+        stop = self.patience is not None and bool(values) and len(values) - 1 - int(np.argmin(values)) >= self.patience
+        self.stopped = f"{self.monitor} has not become better for {self.patience} epochs" if stop else ""
 
     def evaluate(self, loader: Iterable[Any]) -> dict[str, float]:
         """The mean loss and metrics over a loader, in evaluation mode. The model is in the mode it was in afterwards."""
@@ -269,6 +285,7 @@ class Trainer:
         parts = {"scheduler": self.scheduler, "scaler": self.scaler}
         return {
             "version": 1, "epoch": self.epoch, "step": self.step, "updates": self.updates, "history": self.history, "stopped": self.stopped,
+            "config": self.config,
             "model_state_dict": self.model.state_dict(), "optimizer_state_dict": self.optimizer.state_dict(), "loader": self._loader_state,
             "meters": {name: meter.state_dict() for name, meter in self.meters.items()}, "streams": _streams(),
             **{f"{name}_state_dict": None if part is None else part.state_dict() for name, part in parts.items()},
@@ -278,6 +295,11 @@ class Trainer:
         """Take up what `state_dict` gave. Raises CheckpointError for anything else, and what the parts raise for a state that does not fit them."""
         if not isinstance(state, dict) or state.get("version") != 1 or "streams" not in state:
             raise CheckpointError(f"[Trainer] expected a checkpoint of a Trainer, got {shown(state)}; use Trainer.resume for its own")
+        saved = state["config"]
+        different = [f"{k}: saved {saved.get(k)!r}, now {v!r}" for k, v in self.config.items() if saved.get(k) != v]
+        if different:
+            raise CheckpointError(f"[Trainer] expected a checkpoint of the same configuration, got another ({', '.join(different)}); pass the same "
+            f"options")
         for name, part in (("scheduler", self.scheduler), ("scaler", self.scaler)):
             if (part is None) != (state[f"{name}_state_dict"] is None):
                 raise CheckpointError(f"[Trainer] expected a checkpoint {'with' if part is not None else 'without'} a {name}, as this Trainer; make "
@@ -293,7 +315,7 @@ class Trainer:
         for name, meter in self.meters.items():
             meter.load_state_dict(state["meters"].get(name, {}))
         _set_streams(state["streams"])
-        self._unread = None
+        self._unread, self._fresh = None, False
 
     def save(self, value: float | None = None) -> None:
         """Write a checkpoint. One that cannot be written is a warning: those before it are there, and training goes on."""
@@ -310,6 +332,11 @@ class Trainer:
         self.load_state_dict(self.checkpoints.load() if path is None else calque.load(path))
         self._trim()
         return True
+
+    def clear(self) -> None:
+        """Remove the checkpoints and the losses of an earlier run from the folder."""
+        self.checkpoints.clear()
+        self.losses.unlink(missing_ok=True)
 
     def _trim(self) -> None:
         """Drop logged losses of steps that will be done again."""

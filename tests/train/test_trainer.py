@@ -307,6 +307,14 @@ def test_wrong_arguments(tmp_path: Path) -> None:
         Trainer(model, optimizer, F.cross_entropy, folder=tmp_path / "t", quiet=True).fit([calque.ones(2, 6)], epochs=1)
     with pytest.raises(CheckpointError, match="expected a checkpoint of a Trainer"):
         run.load_state_dict({"model": 1})
+    used = Trainer(model, optimizer, F.cross_entropy, folder=tmp_path / "run", quiet=True, config={"width": 16})
+    with pytest.raises(CheckpointError, match=r"expected resume\(\) before fit, because .* has checkpoints of an earlier run"):
+        used.fit(loaders()[0], epochs=1)
+    with pytest.raises(CheckpointError, match="width: saved None, now 16"):
+        used.resume()
+    used.clear()
+    used.fit(loaders()[0], epochs=1)
+    assert used.checkpoints.last is not None and len(list((tmp_path / "run").glob("*.calque"))) == 2
     with pytest.raises(CheckpointError, match="expected a checkpoint with a scheduler"):
         trainer(tmp_path / "s").load_state_dict(run.state_dict())
 
