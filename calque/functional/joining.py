@@ -282,7 +282,8 @@ def cat(tensors: Sequence[Tensor], dim: int = 0, *, axis: int | None = None, out
     first = kept[0]._layout
     if not first.ndim:
         raise ShapeError("[cat] zero-dimensional tensor (at position 0) cannot be concatenated; use stack()")
-    d = normalize_dim(dim, first.ndim, "cat")
+    nothing = first.shape == (0,) and isinstance(dim, int) and all(x._layout.shape == (0,) for x in kept)
+    d = 0 if nothing else normalize_dim(dim, first.ndim, "cat")  # nothing is nothing along any dim, as for PyTorch
     result = _joined_now(kept, lambda parts: np.concatenate(parts, d))
     if result is None:
         result = prim("copy", kept[0]) if len(kept) == 1 else prim("cat", *kept, d)

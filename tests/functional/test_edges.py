@@ -156,3 +156,14 @@ def test_a_number_has_no_dim_to_repeat_along() -> None:
         with pytest.raises(IndexError, match="leave dim out"):
             calque.tensor(2.0).repeat_interleave(3, dim)
     assert calque.tensor(2.0).repeat_interleave(3).tolist() == [2.0] * 3
+
+
+def test_nothing_is_joined_along_any_dim() -> None:
+    """As in PyTorch: lists of boxes, of which there may be none, are joined along dim 1."""
+    for dim in (0, 1, -7):
+        assert calque.cat([calque.ones(0), calque.ones(0)], dim).shape == (0,)
+    for parts, dim in (([calque.ones(0), calque.ones(3)], 1), ([calque.ones(0), calque.ones(2, 3)], 2), ([calque.ones(0, 1)], 2)):
+        with pytest.raises(IndexError, match=r"^\[cat\] Dimension out of range"):
+            calque.cat(parts, dim)
+    with pytest.raises(TypeError, match=r"^\[cat\] expected dim as an int"):
+        calque.cat([calque.ones(0)], 1.5)
