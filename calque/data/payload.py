@@ -131,6 +131,7 @@ class _Pickler(pickle.Pickler):
     def __init__(self, file: io.BytesIO, **options: Any) -> None:
         super().__init__(file, **options)
         self.modules: set[str] = set()
+        self.main: set[str] = set()  # names of `__main__` that are needed
         self.handles: list[int] = []
 
     def persistent_id(self, value: Any) -> Any:
@@ -140,9 +141,12 @@ class _Pickler(pickle.Pickler):
         return None
 
     def reducer_override(self, value: Any) -> Any:
-        if isinstance(value, type) or callable(value):
-            self.modules.add(getattr(value, "__module__", None) or "")
-        self.modules.add(type(value).__module__)
+        for found in (value, type(value)):
+            module = getattr(found, "__module__", None)
+            if isinstance(module, str):
+                self.modules.add(module)
+                if module == "__main__" and hasattr(found, "__qualname__"):
+                    self.main.add(found.__qualname__.partition(".")[0])
         return NotImplemented
 
 
@@ -175,7 +179,7 @@ class Payload:
         except (pickle.PicklingError, AttributeError, TypeError, RecursionError) as error:
             raise Unsendable(_what_fails(parts, error)) from error
         self.modules = sorted(pickler.modules)
-        self.main = _how_to_find_main() if "__main__" in pickler.modules else None
+        self.main = _how_to_find_main(pickler.main) if "__main__" in pickler.modules else None
         self.size = self._store(file.getbuffer(), [buffer.raw() for buffer in buffers])
         self.kept = parts  # their shared memory stays open
         self.handles = [self.handle, *pickler.handles]
@@ -253,13 +257,10 @@ def _failing(value: Any, path: str, depth: int) -> tuple[str, Any, str] | None:
     return path, value, why
 
 
-def _how_to_find_main() -> tuple[str, str]:
-    """How a worker gets at the names of the program: its module, or its file, which is run there under another name."""
+def _how_to_find_main(names: set[str]) -> tuple[str, str]:
+    """How a worker gets at some names of the program: its module, or its file, which is run there under another name."""
     main = sys.modules["__main__"]
     spec = getattr(main, "__spec__", None)
-    if spec is not None and spec.name and not spec.name.startswith("calque."):
-        if not spec.name.endswith("__main__"):
-            return "module", spec.name
     path = getattr(main, "__file__", None)
     if path is None or not os.path.isfile(path):
         raise Unsendable(
@@ -267,20 +268,38 @@ def _how_to_find_main() -> tuple[str, str]:
             "find; put it "
             "into a module, or use multiprocessing_context='thread'"
         )
-    if not _guarded(path):
+    guarded, known = _guarded(path)
+    if guarded and (hidden := sorted(name for name in names - known if not known & {"*"})):
+        raise Unsendable(
+            f"[DataLoader] expected {hidden[0]} at the top of {path}, got it inside of `if __name__ == ...` or of something else that a worker does "
+            f"not run; move it "
+            "out of there, or use multiprocessing_context='thread'"
+        )
+    if not guarded:
         raise WorkerError(
             f"[DataLoader] expected a guard in {path}, because a worker process runs that file to find the dataset, and would train, too; "
             f"write:\n{_GUARD}\n"
             "or put the dataset into a module of its own, or use multiprocessing_context='thread'"
         )
+    if spec is not None and spec.name and not spec.name.startswith("calque.") and not spec.name.endswith("__main__"):
+        return "module", spec.name
     return "file", os.path.abspath(path)
 
 
-def _guarded(path: str) -> bool:
-    """Whether a program looks at `__name__` before it begins to work."""
+def _guarded(path: str) -> tuple[bool, set[str]]:
+    """Whether a program looks at `__name__` before it begins to work, and the names that are there without that ("*": of another module)."""
     try:
         with open(path, "rb") as file:
-            tree = ast.parse(file.read())
+            body = ast.parse(file.read()).body
     except (OSError, SyntaxError, ValueError):
-        return False
-    return any(isinstance(n, ast.If) and any(isinstance(x, ast.Name) and x.id == "__name__" for x in ast.walk(n.test)) for n in tree.body)
+        return False, set()
+    guards = [n for n in body if isinstance(n, ast.If) and any(isinstance(x, ast.Name) and x.id == "__name__" for x in ast.walk(n.test))]
+    names = set()
+    for node in (inner for outer in body if outer not in guards for inner in ast.walk(outer)):
+        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            names.add(node.name)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            names.add(node.id)
+        elif isinstance(node, ast.alias):
+            names.add((node.asname or node.name).partition(".")[0])
+    return bool(guards), names

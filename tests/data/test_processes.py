@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -392,6 +393,23 @@ def test_a_program_without_a_guard(tmp_path: Path) -> None:
     _, words = running.communicate(timeout=60)
     assert running.returncode == 1 and 'RuntimeError' in "".join(c.__name__ for c in WorkerError.__mro__)
     assert "expected a guard in" in words and 'if __name__ == "__main__":' in words and words.count("Traceback") == 1, words
+
+
+def test_a_class_behind_the_guard(tmp_path: Path) -> None:
+    path = tmp_path / "program.py"
+    path.write_text("""
+from calque.data import DataLoader, Dataset
+if __name__ == "__main__":
+    class Data(Dataset):
+        def __len__(self): return 3
+        def __getitem__(self, k): return k
+    print([b.item() for b in DataLoader(Data(), num_workers=1)])
+    DataLoader(Data(), num_workers=1, multiprocessing_context="forkserver").__iter__()
+""")
+    environment = os.environ | {"PYTHONPATH": str(Path(calque.__file__).parents[1])}
+    done = subprocess.run([sys.executable, str(path)], capture_output=True, text=True, env=environment, timeout=120, check=False)
+    words = "expected Data at the top of .*program.py, got it inside of `if __name__ == ...`.*move it out"
+    assert done.stdout == "[0, 1, 2]\n" and len(re.findall(words, done.stderr)) == 2 and "These workers are threads" in done.stderr, done.stderr
 
 
 def test_workers_of_a_given_up_pass_end() -> None:
