@@ -120,7 +120,7 @@ class ProcessGroup(ABC):
         said = [bytes(row).rstrip(b"\0").decode(errors="replace") for row in all_of_them]
         rows = "; ".join(f"rank {rank}: {row}" for rank, row in zip(self.ranks, said, strict=True))
         return WATCH.broken(
-            f"[{call.op}] expected the same call on every rank, got different ones as number {call.number} of group {self.number}: {rows}; call "
+            f"[{call.op}] expected the same call on every rank, got different ones as {call.place()}: {rows}; call "
             "collectives in the same order, with the same shapes and dtypes, on every rank"
         )
 

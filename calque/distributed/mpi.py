@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,6 +14,7 @@ from calque.base.extras import need
 from calque.distributed.group import Array, ProcessGroup, ReduceOp
 
 CONTROL_TAG = 7
+_SHARED = "/dev/shm/mpich_shm_"
 LONGEST_MESSAGE = 1 << 14  # bytes, beside the collectives
 
 
@@ -37,6 +41,19 @@ def _loaded(what: str) -> Any:
         return need("mpi4py.MPI", "mpich", "mpi", what)
     except RuntimeError as error:  # mpi4py is there, and no library of MPI
         raise DistributedError(f"[{what}] needs a library of MPI beside mpi4py, and found none ({error}); run: pip install mpich") from error
+
+
+def forget_files(comm: Any) -> None:
+    """Once all processes have mapped the memory through which those of one machine speak, it needs no name: so nothing is left of it in
+    /dev/shm, however they end. All of them call this."""
+    comm.Barrier()
+    try:
+        lines = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace").split("\n")
+    except OSError:
+        return
+    for path in {line.split()[-1] for line in lines if _SHARED in line}:
+        with contextlib.suppress(OSError):  # another process was quicker
+            os.unlink(path)
 
 
 class _Request:

@@ -34,6 +34,10 @@ class Call:
         text = f"{self.number} {self.same()}".encode()
         return zlib.crc32(text), zlib.crc32(text[::-1] + b"!")
 
+    def place(self) -> str:
+        """Which one of the group's."""
+        return f"{'call number' if self.number > 0 else 'message'} {abs(self.number)} of group {self.group}"
+
     def __str__(self) -> str:
         return f"{self.same()} at {self.line or 'an unknown line'}"
 

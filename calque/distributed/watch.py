@@ -104,7 +104,7 @@ class Watch:
     def _place(self) -> str:
         """Where this process is, in words."""
         last = self.recorder.last()
-        what = "it has come to no call yet" if last is None else f"its last call is number {last.number} of group {last.group}, {last} ({last.state})"
+        what = "it has come to no call yet" if last is None else f"its last call is {last.place()}, {last} ({last.state})"
         return f"{what}; its main thread is at {_main_line()}"
 
     def leave(self, why: str) -> None:
@@ -150,8 +150,8 @@ class Watch:
             if missing:
                 why = f" with {got['why']}" if got["why"] else ""
                 raise self.broken(
-                    f"[{call.op}] expected rank {rank} to take part, but it has ended{why}; this rank {self.rank} waits in call number "
-                    f"{abs(call.number)} of group {call.group}, {call}. Every rank must make the same calls: with uneven data, drop_last=True or "
+                    f"[{call.op}] expected rank {rank} to take part, but it has ended{why}; this rank {self.rank} waits in "
+                    f"{call.place()}, {call}. Every rank must make the same calls: with uneven data, drop_last=True or "
                     "DistributedSampler"
                 )
         if time.monotonic() > deadline:
@@ -170,8 +170,8 @@ class Watch:
             time.sleep(0.02)
         rows = [f"rank {r}: {self._places.get(r, 'does not answer: it was stopped or killed, or is deep in other work')}" for r in others]
         return (
-            f"[{call.op}] expected all of ranks {list(ranks)} within {timeout:g} s, but rank {self.rank} still waits in call number "
-            f"{abs(call.number)} of group {call.group}, {call}; {'; '.join(rows)}. Look why they differ, or raise timeout= in init_process_group"
+            f"[{call.op}] expected all of ranks {list(ranks)} within {timeout:g} s, but rank {self.rank} still waits in "
+            f"{call.place()}, {call}; {'; '.join(rows)}. Look why they differ, or raise timeout= in init_process_group"
         )
 
     @contextlib.contextmanager
@@ -187,7 +187,7 @@ class Watch:
     def _end_if_stuck(self) -> None:
         for until, call in list(self._guarded):
             if time.monotonic() > until:
-                text = f"rank {self.rank} cannot finish call number {call.number} of group {call.group}, {call}: another rank stopped inside it"
+                text = f"rank {self.rank} cannot finish {call.place()}, {call}: another rank stopped inside it"
                 where = self.recorder.write(self.rank, text, self.folder)
                 sys.stderr.write(f"calque: [{call.op}] {text}; this process ends; its last calls are in {where}\n")
                 sys.stderr.flush()

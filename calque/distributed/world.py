@@ -186,6 +186,7 @@ def init_process_group(
         if host:
             _meet(place, size, host, port, min(seconds, MEETING_SECONDS))
         WORLD.mpi = mpi.load("init_process_group")
+        mpi.forget_files(WORLD.mpi.COMM_WORLD)
         WORLD.wire = mpi.MpiWire(WORLD.mpi, WORLD.mpi.COMM_WORLD.Dup())
     comm = WORLD.mpi.COMM_WORLD
     if (size >= 0 and comm.size != size) or (place >= 0 and comm.rank != place):

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -77,30 +79,69 @@ FAILURES = {
     },
     "exit": {0: r"rank 1 to take part, but it has ended; this rank 0 waits in call number 2 of group 0, all_reduce\(float32 \(3,\), SUM\) at .*:\d+"},
     "stop": {0: r"rank 0 still waits in call number 2 of group 0, all_reduce\(float32 \(3,\), SUM\) at .*:\d+; rank 1: does not answer"},
-    "sleep": {0: r"rank 1: its last call is number 1 of group 0, all_reduce\(.*\) at .*:15 \(done\); its main thread is at .*failing\.py:25"},
+    "sleep": {0: r"rank 1: its last call is call number 1 of group 0, all_reduce\(.*\) at .*:15 \(done\); its main thread is at .*failing\.py:25"},
     "order": {
         0: r"rank 0: all_reduce\(float32 \(3,\), SUM\) at .*:\d+; rank 1: barrier\(\) at .*:27",
         1: r"\[barrier\] expected the same call on every rank",
     },
     "shape": dict.fromkeys((0, 1), r"rank 0: all_reduce\(float32 \(3,\), SUM\) at .*; rank 1: all_reduce\(float32 \(4,\), SUM\) at"),
     "dtype": dict.fromkeys((0, 1), r"rank 0: all_reduce\(float32 \(3,\), SUM\) at .*; rank 1: all_reduce\(float64 \(3,\), SUM\) at"),
+    "message": {0: r"\[irecv\] expected rank 1 to take part, but it has ended; this rank 0 waits in message 1 of group 0, irecv\(float32"},
+    "middle": {0: r"rank 0 cannot finish call number 2 of group 0, all_reduce\(float32 \(3000000,\), SUM\) at .*: another rank stopped inside it"},
     "silent": dict.fromkeys((0, 1), r"rank 0: all_reduce\(float32 \(30000,\), SUM\) at .*; rank 1: all_reduce\(float32 \(30001,\), SUM\) at"),
 }
+
+
+def left_over() -> list[str]:
+    return [name for name in os.listdir("/dev/shm") if name.startswith("mpich_shm_")]
+
+
+@pytest.mark.mpi
+@pytest.mark.slow
+def test_interrupts_leave_nothing_behind(rng, tmp_path: Path) -> None:
+    """20 jobs that are interrupted, ended or killed at random moments, in every part of their life."""
+    before = left_over()
+    text = "import calque, calque.distributed as d; d.init_process_group(); t = calque.ones(50_000)\nwhile True: d.all_reduce(t)"
+    path = os.pathsep.join([str(HERE.parents[1]), os.environ.get("PYTHONPATH", "")])
+    for k in range(20):
+        words = [sys.executable, "-m", "calque", "launch", "-n", "2", "-c", text, str(tmp_path)]
+        job = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env={**os.environ, "PYTHONPATH": path})
+        time.sleep(rng.uniform(0.3, 6))
+        job.send_signal((signal.SIGINT, signal.SIGTERM, signal.SIGKILL)[k % 3])
+        job.wait(timeout=60)
+        until = time.monotonic() + 20
+        while (alive := ranks_with(str(tmp_path))) and time.monotonic() < until:
+            time.sleep(0.05)
+        assert not alive
+    assert set(left_over()) <= set(before)
+
+
+def ranks_with(word: str) -> list[str]:
+    """Processes with an argument."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdecimal():
+            try:
+                words = (entry / "cmdline").read_bytes().split(b"\0")
+            except OSError:
+                continue
+            found += [entry.name] if word.encode() in words else []
+    return found
 
 
 @pytest.mark.mpi
 @pytest.mark.parametrize("mode", [mode if mode in ("raise", "shape") else pytest.param(mode, marks=pytest.mark.slow) for mode in FAILURES])
 def test_every_live_rank_says_what_is_wrong(mode: str, tmp_path: Path) -> None:
     done = launch("failing.py", mode, str(tmp_path))
-    assert done.returncode == 1, done.stdout + done.stderr
+    assert done.returncode == (70 if mode == "middle" else 1), done.stdout + done.stderr
     for rank, text in FAILURES[mode].items():
         said = "\n".join(line for line in done.stderr.split("\n") if line.startswith(f"[{rank}]"))
         assert re.search(text, said), done.stderr
-        assert "Traceback" in said or mode == "silent"
+        assert "Traceback" in said or mode in ("silent", "middle")
     flights = [int(name) for name in re.findall(r"rank(\d)\.json", " ".join(os.listdir(tmp_path)))]
-    expected = {"raise": {0}, "exit": {0}, "stop": {0}}.get(mode, {0, 1})
+    expected = {"raise": {0}, "exit": {0}, "stop": {0}, "middle": {0}, "message": {0}}.get(mode, {0, 1})
     assert set(flights) == expected, flights
-    assert "ended with exit code 1; the others were ended" in done.stderr
+    assert "; the others were ended" in done.stderr
 
 
 @pytest.mark.mpi

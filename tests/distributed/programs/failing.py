@@ -29,10 +29,18 @@ if rank == 1:
         t = calque.ones(4)
     if mode == "dtype":
         t = t.double()
+if mode == "middle":  # everybody has come, and then one stops while data moves
+    t = calque.ones(3_000_000)
+    pg = dist.group.WORLD
+    usual = pg.all_reduce
+    if rank == 1:
+        pg.all_reduce = lambda *arguments: (os.kill(os.getpid(), signal.SIGSTOP), usual(*arguments))
 if mode == "silent":  # nobody reads what failed; the process must not end as if all were well
     dist.all_reduce(calque.ones(30_000 + rank))
     sys.exit(0)
-if mode == "message" and rank == 0:
-    dist.recv(t, 1)
+if mode == "message":
+    if rank == 0:
+        dist.recv(t, 1)
+    sys.exit(0)
 dist.all_reduce(t)
 t.tolist()
