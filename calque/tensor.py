@@ -571,9 +571,9 @@ def upload(values: np.ndarray[Any, Any], dtype: dt.DType, shape: tuple[int, ...]
     flat.reshape(values.shape)[...] = values
     made = from_array(flat, dense)
     if device is None:
-        buffer = made._storage.buffer
-        assert buffer is not None
-        buffer.floating = True
+        made._storage.buffer.floating = True  # type: ignore[union-attr]
+    if local.state.trace.__class__ is not Trace:
+        local.state.trace.born(made._storage)
     return made
 
 

@@ -70,7 +70,7 @@ def export(
         made[name].grad = made[name].grad and with_grad and not trains  # a step has used its graph
     for t in state.reached.tensors.values():  # what the model has and no entry uses, so that its state dicts fit
         if id(t._storage) in state.reached.of_model:
-            state.name_of(t._storage, True)
+            state.name_of(t._storage, True, t._storage.layout)
     modes = {module.training for module in state.reached.modules}
     return Exported(made, _values(state), modes.pop() if len(modes) == 1 else None)
 

@@ -150,6 +150,7 @@ class ExportFrame(Frame):
         self.numbers: dict[Any, int] = {}
         self.looks: dict[int, Tensor] = {}  # by id of a storage: the tensor that is its input
         self.made: list[Any] = []  # weak references to values
+        self.inside: dict[int, Storage] = {}  # by id: what the function makes of Python data
         self.found_checks: list[Check] = []
         self.count_inputs = 0
 
@@ -192,6 +193,9 @@ class ExportFrame(Frame):
         self.made.append(ref(storage))
         result: Tensor = wrap(storage, view)
         return result
+
+    def born(self, storage: Storage) -> None:
+        self.inside[id(storage)] = storage
 
     def base(self, storage: Storage) -> int:
         """The node of a storage's whole value."""

@@ -11,7 +11,7 @@ from random import Random
 from typing import Any
 
 from calque.base.errors import ExportError
-from calque.base.layout import dense_layout
+from calque.base.layout import Layout, dense_layout
 from calque.exported import tree
 from calque.exported.counting import Counters
 from calque.exported.extents import Extents
@@ -42,7 +42,7 @@ class State:
     by_storage: dict[int, str] = field(default_factory=dict)
     kept: list[Any] = field(default_factory=list)
 
-    def name_of(self, storage: Storage, written: bool) -> str:
+    def name_of(self, storage: Storage, written: bool, whole: Layout) -> str:
         """The name of a storage from outside. Those without one that are only read (tensors made of Python data) are constants; equal ones are one,
         as the next run makes them again."""
         found = self.by_storage.get(id(storage))
@@ -52,13 +52,13 @@ class State:
                 found = known[0]
                 self.values[found] = self.reached.tensors[found]
             else:
-                content = None if written or storage.buffer is None else _content(storage)
+                content = None if written or storage.buffer is None else (whole, sha256(storage.buffer.readable().tobytes()).digest())
                 found = self.by_content.get(content)
                 if found is None:
                     kind = "tensor" if written else "constant"
                     number = sum(name.startswith(f"{kind}.") for name in self.values)
                     found = f"{kind}.{number}"
-                    self.values[found] = wrap(storage, storage.layout)
+                    self.values[found] = wrap(storage, whole)
                 if content is not None:
                     self.by_content[content] = found
             self.by_storage[id(storage)] = found
@@ -179,7 +179,7 @@ def _run(request: Request, state: State, dims: Sequence[Dim], inputs: Sequence[S
     extents = Extents([d.symbol for d in dims], [d.range for d in dims], sizes)
     before, frame = Restored(state.reached), ExportFrame()
     try:
-        traced = _recorded(frame, request, state, extents, inputs, dims)
+        traced = _recorded(frame, request, state, extents, inputs, before)
     finally:
         new = before.put_back(numbers=False)
     if new:
@@ -191,9 +191,10 @@ def _run(request: Request, state: State, dims: Sequence[Dim], inputs: Sequence[S
     return traced
 
 
-def _recorded(frame: ExportFrame, request: Request, state: State, extents: Extents, inputs: Sequence[Spec], dims: Sequence[Dim]) -> Traced:
+def _recorded(frame: ExportFrame, request: Request, state: State, extents: Extents, inputs: Sequence[Spec], before: Restored) -> Traced:
     """The variant of one run. No value of it is left when this returns, unless the function keeps one."""
-    symbols: dict[Any, Any] = {d.name: x * d.multiple for d, x in zip(dims, extents.free, strict=True)}
+    dims = {d.name: d for by_axis in request.dims for d in by_axis.values()}
+    symbols: dict[Any, Any] = {name: x * d.multiple for (name, d), x in zip(dims.items(), extents.free, strict=True)}
     with frame:
         given = []
         for spec, (_, example) in zip(inputs, request.tensors, strict=True):
@@ -206,12 +207,37 @@ def _recorded(frame: ExportFrame, request: Request, state: State, extents: Exten
         try:
             result = request.call(tree.build(request.arguments, given))
             frame.counters = counters.finish()
+            _look_for_effects(frame, request, given, before)
         finally:
             counters.put_back()
         found: list[tuple[str, Any]] = []
         description = tree.describe(result, "", found)
         nodes = [frame.of(t) for _, t in found]
         return _traced(frame, state, extents, found, nodes, description, len(given))
+
+
+def _look_for_effects(frame: ExportFrame, request: Request, given: Sequence[Any], before: Restored) -> None:
+    """Raise for what a call does to its arguments and to gradients, which a call of the export would not do."""
+    for (name, _), t in zip(request.tensors, given, strict=True):
+        if t._storage.version:
+            raise ExportError(
+                f"[export] expected a function that leaves its arguments as they are, but it writes to {name} in place "
+                f"({t._storage.writer.line or 'at an unknown line'}); clone() it first, or keep it in a buffer"
+            )
+    for t, grad, _, _ in before.tensors:
+        now = t._grad
+        if now is grad or now is None or now._storage.trace is not frame:
+            continue
+        line = frame.nodes[now._storage.slot].line or "at an unknown line"
+        if grad is not None and id(grad._storage) in frame.outside:
+            raise ExportError(
+                f"[export] expected a step that begins with zero_grad(), but gradients are added to those of the call before ({line}); call it first"
+            )
+        if not frame.written_to:
+            raise ExportError(
+                f"[export] expected a function that uses the gradients that it computes, but it leaves them in .grad ({line}); return "
+                "calque.autograd.grad(...), or step an optimizer"
+            )
 
 
 def _look_for_kept(frame: ExportFrame) -> None:
@@ -235,8 +261,9 @@ def _traced(frame: ExportFrame, state: State, extents: Extents, found: Any, node
     inputs, outputs = list(range(count)), list(nodes)
     merged: list[tuple[int, int]] = []
     for storage, node in frame.outside.values():
-        written = id(storage) in frame.written_to
-        name = state.name_of(storage, written)
+        written = id(storage) in frame.written_to and id(storage) not in frame.inside
+        whole = frame.written_to[id(storage)][1] if id(storage) in frame.written_to else storage.layout  # as it was before the function
+        name = state.name_of(storage, written, whole)
         if name in reads:  # another constant with the same values
             merged.append((node, inputs[count + reads.index(name)]))
             continue
@@ -271,12 +298,6 @@ def _merged(nodes: list[Node], same: dict[int, int]) -> list[Node]:
     if not same:
         return nodes
     return [Node(n.op, tuple([same.get(k, k) for k in n.inputs]), n.attrs, n.shape, n.dtype, n.line) for n in nodes]
-
-
-def _content(storage: Storage) -> Any:
-    """What tells the values of constants apart."""
-    assert storage.buffer is not None
-    return storage.layout, sha256(storage.buffer.readable().tobytes()).digest()
 
 
 def _compare(one: Traced, two: Traced) -> None:

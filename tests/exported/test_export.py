@@ -150,6 +150,35 @@ def test_a_step_before_the_first_is_refused() -> None:
     assert type(optimizer.state[model.weight]["step"]) is int
 
 
+def test_effects_that_a_call_would_not_have_are_refused() -> None:
+    model = nn.Linear(4, 1)
+    optimizer = calque.optim.SGD(model.parameters(), lr=0.1)
+
+    def accumulate(x: Any) -> Any:
+        model(x).sum().backward()
+        optimizer.step()
+
+    def leave(x: Any) -> Any:
+        model.zero_grad()
+        model(x).sum().backward()
+
+    with pytest.raises(ExportError, match=r"but it writes to x in place \(.*test_export.py:\d+\); clone\(\) it first"):
+        calque.export(lambda x: x.add_(1) * 2, X)
+    accumulate(X)
+    before = model.weight.grad
+    exported = again(calque.export(accumulate, X))  # gradients that are added to those of the calls before are state as well
+    for _ in range(3):
+        exported(X)
+        accumulate(X)
+        assert apart(exported.get_parameter("model.weight"), model.weight) < 1e-6
+    before = model.weight.grad
+    with pytest.raises(ExportError, match=r"but it leaves them in .grad \(.*test_export.py:\d+.*\); return calque.autograd.grad"):
+        calque.export(leave, X)
+    assert model.weight.grad is before
+    exported = calque.export(lambda x: calque.autograd.grad(model(x).sum(), model.weight), X)
+    assert calque.allclose(exported(X)[0], X.sum(0, keepdim=True))
+
+
 def test_branches_on_sizes_are_kept() -> None:
     def f(x: Any) -> Any:
         if x.shape[0] > 100:
@@ -182,7 +211,7 @@ def test_transforms_autocast_and_custom_functions_are_recorded() -> None:
     functions: list[Callable[[Any], Any]] = [
         lambda x: calque.vmap(calque.func.grad(lambda row: (row**3).sum()))(x), lambda x: Square.apply(x).sum(0), lower,
         lambda x: calque.func.jvp(lambda y: y.sin(), (x,), (x,)), lambda x: calque.fft.rfft(x).abs(), lambda x: x.sort(1, descending=True),
-        lambda x: calque.linspace(0, 1, 4) * x + calque.tensor([1.0, 2.0, 3.0, 4.0]), lambda x: (x.add_(1), x * 2),
+        lambda x: calque.linspace(0, 1, 4) * x + calque.tensor([1.0, 2.0, 3.0, 4.0]), lambda x: (x.clone().add_(1), x * 2),
     ]  # fmt: skip
     for f in functions:
         exported = again(calque.export(f, X.clone(), {"x": {0: "n"}}))

@@ -154,6 +154,11 @@ class Frame:
         """As `Generator.take`."""
         return self.below(generator.take, count)  # type: ignore[no-any-return]
 
+    def born(self, storage: Storage) -> None:
+        """A tensor was made of Python data here."""
+        if isinstance(self.outer, Frame):
+            self.outer.born(storage)
+
     def by_formula(self, inputs: tuple[Tensor, ...], out: Tensor, backward: Callable[[Any], tuple[Any, ...]]) -> Tensor:
         """The result of a function of `inputs` whose gradient has a formula of its own."""
         return out
