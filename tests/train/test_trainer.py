@@ -268,14 +268,21 @@ def test_200_kills(tmp_path: Path, rng: np.random.Generator) -> None:
     trainer(tmp_path / "whole", save_every=1).fit(*loaders(), epochs=3)
     program = textwrap.dedent(PROGRAM.format(folder=str(tmp_path / "run"), name="SIGKILL")).replace("quiet=False", "save_every=1")
     environment = os.environ | {"PYTHONPATH": str(Path(calque.__file__).parents[1])}
-    started = time.monotonic()
-    subprocess.run([sys.executable, "-c", program.replace("/run'", "/first'"), "on"], env=environment, check=True)
+    program = program.replace("loop.resume()", 'print("begin", flush=True)\nloop.resume()')
+
+    def begun(text: str) -> Any:
+        process = subprocess.Popen([sys.executable, "-c", text, "on"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment)
+        assert process.stdout is not None and process.stdout.readline() == b"begin\n"
+        return process
+
+    process, started = begun(program.replace("/run'", "/first'")), time.monotonic()
+    process.communicate()
     whole = time.monotonic() - started
     last, landed = -1, 0
     for kill in range(KILLS):
-        process = subprocess.Popen([sys.executable, "-c", program, "on"], stderr=subprocess.PIPE, env=environment)
+        process = begun(program)
         try:
-            _, errors = process.communicate(timeout=float(rng.uniform(0.3, 1.0)) * whole)
+            _, errors = process.communicate(timeout=float(rng.uniform(0.0, 1.0)) * whole)
             assert process.returncode == 0, errors
             assert (tmp_path / "run" / "losses.jsonl").read_text() == (tmp_path / "whole" / "losses.jsonl").read_text(), kill
             for file in (tmp_path / "run").iterdir():
