@@ -174,3 +174,20 @@ def test_a_start_that_cannot_succeed(words: str, variables: dict[str, str], text
         eval(f"dist.init_process_group({words.replace('PORT', str(free_port()))})", {"dist": dist})
     assert re.search(text, str(caught.value)), caught.value
     assert not dist.is_initialized()
+
+
+def test_without_mpi4py_the_command_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    import calque.distributed as dist
+
+    monkeypatch.setitem(sys.modules, "mpi4py", None)
+    with pytest.raises(ImportError, match=r"needs mpi4py, which is not installed; run: pip install mpi4py .*\[mpi\]"):
+        dist.init_process_group("mpi", rank=0, world_size=1)
+    assert not dist.is_initialized()
+
+
+@pytest.mark.mpi
+def test_ranks_of_another_mpi_say_so() -> None:
+    """The `mpiexec` of one MPI starts ranks whose mpi4py uses another: each believes that it is alone."""
+    done = run(sys.executable, "-c", SMALL.format("'mpi'"), OMPI_COMM_WORLD_RANK="1", OMPI_COMM_WORLD_SIZE="2")
+    assert done.returncode == 1
+    assert re.search(r"expected rank 1 of 2 processes, but the MPI of mpi4py \(.*\) says 0 of 1: they were started by the mpiexec of", done.stderr)
