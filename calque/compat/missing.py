@@ -23,7 +23,7 @@ INSTEAD = {
     "torch.export": "calque.export(model, inputs) gives a program that is saved and run without its source",
     "torch.onnx": "calque.export(model, inputs).onnx('model.onnx') writes an ONNX model",
     "torch.jit": "calque.compile(model) records calls and replays them",
-    "torch.distributed": "one process computes here: use calque.nn.DataParallel or calque.kvstore for several devices",
+    "torch.distributed": "there are collectives, DistributedDataParallel and ZeroRedundancyOptimizer: see docs/distributed.md",
     "torch.cuda": "there is no GPU: ask torch.cuda.is_available() first, or use device='cpu'",
     "torch.xpu": "there is no such device: ask torch.xpu.is_available() first, or use device='cpu'",
     "torch.mps": "there is no such device: ask torch.backends.mps.is_available() first, or use device='cpu'",
