@@ -265,6 +265,11 @@ WITHOUT: dict[str, str] = {
         "signs of its vectors differ between LAPACKs: see tests/oracle/test_decompositions.py": """
             eigh svd
             """,
+        "sparse tensors have comparisons of their own: see tests/oracle/test_sparse.py": """
+            ccol_indices coalesce col_indices crow_indices dense_dim dsmm hspmm indices is_coalesced row_indices smm sparse_compressed_tensor
+            sparse_coo_tensor sparse_csc_tensor sparse_csr_tensor sparse_dim sparse_mask spmm sspaddmm to_dense to_sparse to_sparse_coo to_sparse_csc
+            to_sparse_csr values
+            """,
         "its parts have rows": """
             max_pool1d_with_indices max_pool2d_with_indices multi_head_attention_forward upsample_bilinear upsample_nearest
             """,
