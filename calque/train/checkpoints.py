@@ -35,7 +35,7 @@ class Checkpoints:
     Raises CheckpointError if the folder cannot be written.
 
     >>> from calque.train import Checkpoints
-    >>> found = Checkpoints("run", keep=1, metric="val/accuracy", mode="max")
+    >>> found = Checkpoints("kept", keep=1, metric="val/accuracy", mode="max")
     >>> for epoch, value in enumerate((0.5, 0.9, 0.7)):
     ...     found.save({"weights": calque.ones(2) * epoch}, epoch, epoch * 10, value)
     >>> found.best.name, found.load()["weights"].tolist()

@@ -79,7 +79,7 @@ class Trainer:
     >>> from calque.train import Trainer
     >>> data = calque.data.TensorDataset(calque.randn(64, 4), calque.arange(64) % 3)
     >>> model = calque.nn.Linear(4, 3)
-    >>> trainer = Trainer(model, calque.optim.SGD(model.parameters(), lr=0.1), calque.nn.functional.cross_entropy, folder="run", quiet=True)
+    >>> trainer = Trainer(model, calque.optim.SGD(model.parameters(), lr=0.1), calque.nn.functional.cross_entropy, folder="trained", quiet=True)
     >>> history = trainer.fit(calque.data.DataLoader(data, 16, shuffle=True), epochs=2)
     >>> [figures["epoch"] for figures in history], trainer.checkpoints.last.name
     ([1, 2], 'epoch002-step000008-loss...calque')
