@@ -11,6 +11,7 @@ from calque.autograd.assign import assign
 from calque.autograd.moving import move
 from calque.base import dtypes as dt
 from calque.base.errors import ArgumentError, AutogradError, ShapeError
+from calque.base.shapes import contiguous_strides
 from calque.base.text import type_name
 from calque.functional.common import Operand, cast, is_scalar, is_tensor, method, prim, require_operands
 from calque.functional.creation import as_tensor
@@ -162,17 +163,22 @@ def set_(input: Tensor, source: Tensor) -> Tensor:
 
 @method("resize_")
 def resize_(input: Tensor, *sizes: Any, size: Any = None, memory_format: Any = None) -> Tensor:
-    """The tensor with another shape: its first elements, then zeros."""
+    """The tensor with another shape, row-major: its memory from its first element on, shared as before where that is enough, else a copy and zeros."""
     shape = size_of("resize_", sizes, size)
     if input._storage.trace.__class__ not in (Trace, NoneType):
         raise AutogradError(
             "[resize_] expected a tensor that no transform follows (jvp, vmap): cannot resize variables that has a forward grad; reshape() it instead"
         )
-    count = prod(shape)
-    flat = input.detach().reshape(-1)  # type: ignore[attr-defined]
-    have = flat._layout.numel
-    if count > have:
-        flat = prim("cat", flat, prim("full", (0, flat._layout.dtype), (count - have,)), 0)
-    wanted = format_of("resize_", memory_format, len(shape))
+    wanted, count, view = format_of("resize_", memory_format, len(shape)), prod(shape), input._layout
+    if tuple(view.shape) == tuple(shape) and wanted is None:
+        return input
+    if input._requires_grad:
+        raise AutogradError("[resize_] cannot resize variables that require grad: expected a tensor without one; detach() it or reshape() it instead")
+    there = max(input._storage.layout.numel - view.offset, 0)  # from the first element on, whatever the strides
+    if count <= there and wanted is None:
+        return input.as_strided_(shape, contiguous_strides(shape), view.offset)  # type: ignore[attr-defined, no-any-return]
+    flat = input.detach().as_strided((there,), (1,), view.offset)  # type: ignore[attr-defined]
+    if count > there:
+        flat = prim("cat", flat, prim("full", (0, flat._layout.dtype), (count - there,)), 0)
     made = prim("copy", flat.narrow(0, 0, count)).reshape(shape)
     return set_(input, made if wanted is None else reordered(made, wanted.strides(shape)))

@@ -118,6 +118,10 @@ class Program:
         index = self.rng.integers(0, max(shape[0], 1), size=3) if shape else None
         mask = self.rng.integers(0, 2, size=shape).astype(bool)
         kinds = ["fill_", "add_", "mul_", "copy_", "zero_", "mask", "sub", "iadd"]
+        there = int(a.untyped_storage().nbytes()) // a.element_size() - a.storage_offset()
+        if not self.grad and there > 1:
+            kinds.append("resize_")
+        size = (2, self.small(there // 2) + 1) if there > 1 else ()
         if shape and shape[0]:
             kinds += ["index", "set_row", "index_add"]
         kind = kinds[self.small(len(kinds))]
@@ -143,6 +147,7 @@ class Program:
             "zero_": lambda x, y: x.zero_(),
             "add_": lambda x, y: x.add_(1),
             "mul_": lambda x, y: x.mul_(y),
+            "resize_": lambda x, y: x.resize_(size),
             "sub": lambda x, y: x.sub_(y, alpha=2),
             "copy_": lambda x, y: x.copy_(y),
             "iadd": iadd,
