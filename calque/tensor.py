@@ -17,7 +17,7 @@ from calque.base import dtypes as dt
 from calque.base.attached import Attached
 from calque.base.cache import Cache
 from calque.base.device import CPU, META
-from calque.base.errors import DeviceError, DTypeError, NotDense, no_tensor
+from calque.base.errors import DeviceError, DTypeError, NotDense
 from calque.base.layout import Layout, dense_layout, layout
 from calque.base.shapes import common_order, inverse
 from calque.ops.opdef import OpDef, get
@@ -313,10 +313,8 @@ def unary(op: OpDef, to_float: bool = False) -> Callable[[Tensor], Tensor]:
         trace = state.trace
         try:
             storage = input._storage
-        except AttributeError as error:
-            raise no_tensor(op.name, error) or error from None
-        except NotDense as asked:
-            return asked.tensor._meaning(op.name, (input,), {})  # type: ignore[attr-defined, no-any-return]
+        except (AttributeError, NotDense) as error:
+            return Tensor._of_others(op.name, input, error)  # type: ignore[attr-defined, no-any-return]
         i = storage.slot if storage.trace is trace and storage.layout is input._layout else slot_of(trace, input, (input,) if ordered else ())
         key = (op, i)
         edge = trace.cur.next.get(key)

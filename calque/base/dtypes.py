@@ -267,7 +267,7 @@ class FInfo:
         info: Any = ml_dtypes.finfo(kind.np)  # type: ignore[no-untyped-call, unused-ignore]
         self.bits, self.eps, self.max, self.min = info.bits, float(info.eps), float(info.max), float(info.min)
         self.tiny = self.smallest_normal = float(info.tiny)
-        self.resolution = float(info.resolution) if not kind.stored else 1.0
+        self.resolution = float(f"{float(info.resolution):.0e}") if not kind.stored else 1.0
         if kind is float8_e5m2fnuz:
             self.eps = 0.125  # as PyTorch says; neighbours of 1 are 0.25 apart
 

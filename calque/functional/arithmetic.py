@@ -30,6 +30,7 @@ from calque.functional.common import (
     result_dtype,
 )
 from calque.functional.options import fill_number
+from calque.functional.subclasses import ask, overriding, public_function
 from calque.functional.writing import own_result
 from calque.ops.opdef import get
 from calque.run.live import LiveFloat
@@ -221,8 +222,13 @@ _lshift, _rshift = _build("shift_left"), _build("shift_right")
 
 def call(name: str, function: Binary, a: Any, b: Any) -> Any:
     """Apply an operator function, raising TypeError where it declines its operands."""
-    result = function(a, b)
+    try:
+        result = function(a, b)
+    except NotDense as asked:
+        return asked.tensor._meaning(name, (a, b), {})  # type: ignore[attr-defined]
     if result is NotImplemented:
+        if others := overriding((a, b)):
+            return ask(public_function(name), others, (a, b), {})
         raise DTypeError(
             f"[{name}] expected Tensors or numbers, got {type_name(a)} and {type_name(b)}; "
             f"{how_to_pass(a if not is_tensor(a) and not is_number(a) else b)}"

@@ -20,6 +20,7 @@ from calque.base.dtypes import DType
 from calque.base.errors import ArgumentError, CalqueError, DTypeError, NotDense, how_to_pass, no_tensor
 from calque.base.text import clipped, described, shown, type_name
 from calque.functional.common import Function, is_number, is_tensor
+from calque.functional.subclasses import ask, overriding, public_function
 from calque.run.interrupt import of_handler, shielded
 from calque.run.memory import out_of_memory
 from calque.run.outputs import TAKING, stored
@@ -28,8 +29,7 @@ from calque.run.source import inside_package
 # Recorded in a microsecond or two: they look at their arguments with a `try` of their own.
 PLAIN = frozenset(
     [
-        "add", "sub", "mul", "div", "view", "reshape", "permute", "transpose", "t", "unsqueeze", "squeeze", "select", "narrow", "cat",
-        "softmax", "log_softmax", "relu",
+        "add", "sub", "mul", "div", "view", "reshape", "permute", "transpose", "t", "unsqueeze", "squeeze", "select", "narrow", "cat", "relu",
     ]
 )
 
@@ -342,7 +342,9 @@ NOTHING = object()  # what `answer` returns where a call has no other result tha
 def answer(name: str, function: Callable[..., Any], args: Sequence[Any], keywords: Mapping[str, Any], error: Exception) -> Any:
     """Raise what `error` means to the caller, if it says nothing; the call's result if an operand gives it another meaning."""
     if isinstance(error, NotDense):
-        return error.tensor._meaning(name, args, keywords)  # type: ignore[attr-defined]
+        return error.tensor._meaning(name, args, keywords, function)  # type: ignore[attr-defined]
+    if others := [x for x in overriding((*args, *keywords.values())) if not is_tensor(x)]:
+        return ask(public_function(name, function), others, args, keywords)
     meant = explained(name, function, args, keywords, error)
     if meant is None and error.args and isinstance(error.args[0], str) and len(error.args[0]) > CalqueError.longest:
         if not isinstance(error, CalqueError):  # these do so themselves

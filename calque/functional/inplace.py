@@ -163,7 +163,7 @@ def set_(input: Tensor, source: Tensor) -> Tensor:
 
 @method("resize_")
 def resize_(input: Tensor, *sizes: Any, size: Any = None, memory_format: Any = None) -> Tensor:
-    """The tensor with another shape, row-major: its memory from its first element on, shared as before where that is enough, else a copy and zeros."""
+    """The tensor with another shape, row-major: its memory from its first element on, if that is enough, else a copy and zeros."""
     shape = size_of("resize_", sizes, size)
     if input._storage.trace.__class__ not in (Trace, NoneType):
         raise AutogradError(

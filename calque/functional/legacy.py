@@ -12,6 +12,7 @@ from calque.base.shapes import Size
 from calque.base.text import described
 from calque.functional.common import cast, is_tensor
 from calque.functional.creation import empty, from_numpy, tensor
+from calque.functional.subclasses import adopt, overrides
 from calque.tensor import Tensor, register_type, wrap
 
 __all__ = [
@@ -69,8 +70,10 @@ def _construct(cls: type, *arguments: Any, device: Any = None) -> Any:
 
 
 def _register(cls: type, **_: Any) -> None:
-    """A subclass takes part in recording like `Tensor` itself."""
+    """A subclass takes part in recording like `Tensor` itself, unless it says what functions mean for it."""
     register_type(cls)
+    if overrides(cls):
+        adopt(cls)
 
 
 type.__setattr__(Tensor, "__new__", staticmethod(_construct))

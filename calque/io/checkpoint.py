@@ -59,11 +59,7 @@ def save(
         raise TypeError(f"[save] expected a path or a binary file as second argument, got {type_name(f)}")
     _check_stream("save", f, "writable", "wb")
     if format == "pt":
-        file = import_module("calque.io.torch_write").TorchFile(obj)
-        if isinstance(f, str | os.PathLike):
-            write_whole(os.fspath(f), file.size, lambda raw: file.write(raw.write))
-        else:
-            file.write(f.write)
+        save_by_name(obj, f, False)
         return
     if format != "safetensors":
         raise ArgumentError(f"[save] expected format='safetensors' or 'pt', got {shown(format)}")
@@ -73,6 +69,15 @@ def save(
         write_file(os.fspath(f), header, flat.arrays)
     else:
         write_stream(f, header, flat.arrays)
+
+
+def save_by_name(obj: object, f: Any, objects: bool = True) -> None:
+    """Write a `.pt` file. `objects`: those of any class, by its name, as PyTorch does; `load` refuses such a name, PyTorch runs it."""
+    file = import_module("calque.io.torch_write").TorchFile(obj, objects=objects)
+    if isinstance(f, str | os.PathLike):
+        write_whole(os.fspath(f), file.size, lambda raw: file.write(raw.write))
+    else:
+        file.write(f.write)
 
 
 def _check_stream(op: str, f: Any, able: str, mode: str) -> None:

@@ -5,9 +5,11 @@ Two names for one container or tensor stay one; a value outside of the set is re
 
 from __future__ import annotations
 
+import copyreg
 import struct
 from argparse import Namespace
 from collections import OrderedDict
+from types import BuiltinFunctionType, FunctionType
 from typing import Any
 
 import numpy as np
@@ -29,7 +31,8 @@ _ACCEPTED = "tensors, parameters, NumPy arrays, numbers, strings, bytes, None, d
 class PickleText:
     """`text` of a value, and the `storages` it needs, in their order."""
 
-    def __init__(self, value: object) -> None:
+    def __init__(self, value: object, objects: bool = False) -> None:
+        self.objects = objects  # whether objects of any class are written, by the names of their classes
         self.parts: list[bytes] = [b"\x80\x02"]
         self.storages: list[Array] = []
         self.memo: dict[Any, int] = {}
@@ -126,10 +129,46 @@ class PickleText:
             self.call("__builtin__.bytearray", (bytes(value),), path)
         elif isinstance(value, complex):
             self.call("__builtin__.complex", (value.real, value.imag), path)
+        elif self.objects:
+            self.foreign(value, path)
         elif callable(getattr(value, "state_dict", None)):
             raise TypeError(f"[save] expected {_ACCEPTED}; got {type_name(value)} at {path_text(path)}; save its state_dict() instead")
         else:
             raise TypeError(f"[save] expected {_ACCEPTED}; got {type_name(value)} at {path_text(path)}; convert it to one of these, or leave it out")
+
+    def foreign(self, value: Any, path: tuple[object, ...]) -> None:
+        """An object of any class as Python pickles it: what makes it, by name, and its state."""
+        if isinstance(value, type | FunctionType | BuiltinFunctionType):
+            self.named_object(value, value.__qualname__, path)
+            return
+        try:
+            reduced = value.__reduce_ex__(2)
+        except TypeError as error:
+            raise TypeError(f"[save] expected what can be pickled, got {type_name(value)} at {path_text(path)}: {error}; leave it out") from None
+        if isinstance(reduced, str):
+            self.named_object(value, reduced, path)
+            return
+        function, arguments, state, listed, paired = (*reduced, *(None,) * (5 - len(reduced)))[:5]
+        new = function is getattr(copyreg, "__newobj__")  # noqa: B009
+        self.put(arguments[0] if new else function, path)
+        self.tuple_of(tuple(arguments[1:] if new else arguments), path)
+        self.emit(b"\x81" if new else b"R")
+        for items, code in ((None if listed is None else list(listed), b"e"), (None if paired is None else [x for p in paired for x in p], b"u")):
+            if items:
+                self.emit(b"(")
+                for number, item in enumerate(items):
+                    self.put(item, (*path, number))
+                self.emit(code)
+        if state is not None:
+            self.put(state, (*path, "state"))
+            self.emit(b"b")
+
+    def named_object(self, value: Any, name: str, path: tuple[object, ...]) -> None:
+        """A class, function or constant of a module, by its name there."""
+        module = getattr(value, "__module__", None) or "__main__"
+        if "<" in name or "." in name:
+            raise TypeError(f"[save] expected an object that its module has under a name, got {module}.{name} at {path_text(path)}; leave it out")
+        self.name(f"{module}.{name}")
 
     def tuple_of(self, value: tuple[Any, ...], path: tuple[object, ...]) -> None:
         """A tuple, of any length."""

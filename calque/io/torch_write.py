@@ -24,8 +24,8 @@ Write = Callable[[bytes], object]
 class TorchFile:
     """What a `.pt` file of a value will hold, and how large it will be about."""
 
-    def __init__(self, value: object, root: str = "archive") -> None:
-        pickled = PickleText(value)
+    def __init__(self, value: object, root: str = "archive", objects: bool = False) -> None:
+        pickled = PickleText(value, objects)
         identity = f"{zlib.crc32(pickled.text):020d}{len(pickled.text):020d}"
         self.members: list[tuple[str, Array]] = [
             (f"{root}/{name}", np.frombuffer(content, np.uint8))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 CODE = """
 import calque
@@ -56,3 +57,22 @@ assert p.tolist() == [0.5, 0.5]
 def test_private_names_that_libraries_import() -> None:
     done = subprocess.run([sys.executable, "-c", CODE], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
+
+
+def test_objects_of_any_class_are_saved_by_name_and_not_read(tmp_path: Path) -> None:
+    script = tmp_path / "saves.py"
+    script.write_text(
+        "import collections, enum, pickle, sys, torch, zipfile\n"
+        "class Kind(enum.Enum):\n    ONE = 1\n"
+        "class Settings:\n    def __init__(self):\n"
+        "        self.rate, self.kind, self.counts, self.w = 0.1, Kind.ONE, collections.Counter('ab'), torch.ones(2)\n"
+        "torch.save(Settings(), sys.argv[1])\n"
+        "try:\n    torch.load(sys.argv[1], weights_only=False)\nexcept Exception as error:\n    print('refused', '__main__.Settings' in str(error))\n"
+        "text = zipfile.ZipFile(sys.argv[1]).read('archive/data.pkl')\n"
+        "class Reader(pickle.Unpickler):\n"
+        "    def persistent_load(self, name): return name\n"
+        "    def find_class(self, module, name): return (lambda *a: a) if module.startswith('torch') else super().find_class(module, name)\n"
+        "import io\nfound = Reader(io.BytesIO(text)).load()\nprint(found.rate, found.kind, dict(found.counts), type(found).__name__)\n"
+    )
+    done = subprocess.run([sys.executable, "-m", "calque", "run", str(script), str(tmp_path / "x.bin")], capture_output=True, text=True, check=False)
+    assert done.stdout.splitlines() == ["refused True", "0.1 Kind.ONE {'a': 1, 'b': 1} Settings"], done.stderr

@@ -6,6 +6,7 @@ from typing import Any
 
 import calque
 from calque.compat.refused import no, nothing, refused, refused_class
+from calque.functional.subclasses import disabled, plainly
 
 __all__ = [
     "DisableTorchFunction", "DisableTorchFunctionSubclass", "Generator", "Size", "_GLIBCXX_USE_CXX11_ABI", "_TensorBase", "TensorBase",
@@ -51,10 +52,6 @@ def _jit_set_fusion_strategy(strategy: Any) -> Any:
     return strategy
 
 
-def _disabled_torch_function_impl(func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-    return func(*args, **(kwargs or {}))
-
-
 class _Functions:
     """`torch._C._nn`: functions of neural networks, and how arguments of `to` are read."""
 
@@ -81,14 +78,5 @@ class _Functions:
 _nn = _Functions()
 
 
-class DisableTorchFunctionSubclass:
-    """A context manager without effect: functions are not dispatched to other classes."""
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
-
-DisableTorchFunction = DisableTorchFunctionSubclass
+DisableTorchFunction = DisableTorchFunctionSubclass = plainly
+_disabled_torch_function_impl = disabled

@@ -15,6 +15,7 @@ from calque.compat.finder import VERSION
 from calque.compat.refused import no, nothing, refused_class, without_device
 from calque.compat.torch.jit import Future, ScriptFunction, ScriptModule, fork, wait
 from calque.compat.torch.library import OPERATORS as ops
+from calque.compat.torch.serialization import save
 from calque.compat.torch.storage import TypedStorage, UntypedStorage
 from calque.compat.torch.torch_version import TorchVersion
 
@@ -27,7 +28,7 @@ __all__ = [
     "_convert_indices_from_coo_to_csr", "_convert_indices_from_csr_to_coo", "_is_functional_tensor", "_mkldnn", "_sync", "_utils_internal", "classes",
     "compiled_with_cxx11_abi", "cond", "get_deterministic_debug_mode", "get_device_module", "get_num_interop_threads", "has_lapack", "has_mkl",
     "has_openmp", "has_spectral", "init_num_threads", "is_storage", "is_vulkan_available", "is_warn_always_enabled", "jagged", "newaxis",
-    "ops", "set_default_tensor_type", "set_deterministic_debug_mode", "set_flush_denormal", "set_num_interop_threads", "set_warn_always",
+    "ops", "save", "set_default_tensor_type", "set_deterministic_debug_mode", "set_flush_denormal", "set_num_interop_threads", "set_warn_always",
     "sparse_bsc", "sparse_bsr", "sym_float", "sym_fresh_size", "sym_int", "sym_ite", "sym_max", "sym_min",
     "sym_not", "sym_sqrt", "sym_sum", "typename",
 ]  # fmt: skip

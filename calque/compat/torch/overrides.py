@@ -1,11 +1,13 @@
-"""`torch.overrides`: functions of Calque are not dispatched to other classes, and these say so."""
+"""`torch.overrides`: which classes give functions another meaning. Modes, which would see every call, are refused."""
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import calque
-from calque.compat.refused import as_it_is, no, refused
+from calque.compat.refused import refused
+from calque.functional.subclasses import LOCAL, ask, overriding
 
 __all__ = [
     "BaseTorchFunctionMode", "TorchFunctionMode", "get_ignored_functions", "get_overridable_functions", "handle_torch_function", "has_torch_function",
@@ -13,13 +15,40 @@ __all__ = [
     "wrap_torch_function", "_get_overloaded_args", "get_default_nowrap_functions",
 ]  # fmt: skip
 
-has_torch_function = has_torch_function_unary = has_torch_function_variadic = no
-handle_torch_function = refused("torch.overrides.handle_torch_function")
+
+def has_torch_function(relevant_args: Any) -> bool:
+    """Whether one of the arguments is of a class with a `__torch_function__` of its own."""
+    return not LOCAL.off and bool(overriding(relevant_args))
+
+
+def has_torch_function_unary(argument: Any) -> bool:
+    """`has_torch_function` of one argument."""
+    return has_torch_function((argument,))
+
+
+def has_torch_function_variadic(*arguments: Any) -> bool:
+    """`has_torch_function` of several arguments."""
+    return has_torch_function(arguments)
+
+
+def handle_torch_function(public_api: Any, relevant_args: Any, *args: Any, **kwargs: Any) -> Any:
+    """What the classes of the arguments say to a call."""
+    return ask(public_api, relevant_args, args, kwargs)
+
 
 
 def wrap_torch_function(dispatcher: Any) -> Any:
-    """A decorator that changes nothing: there is no dispatch."""
-    return as_it_is
+    """A decorator of functions whose relevant arguments `dispatcher` names."""
+
+    def decorate(function: Any) -> Any:
+        @functools.wraps(function)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            relevant = dispatcher(*args, **kwargs)
+            return ask(call, relevant, args, kwargs) if has_torch_function(relevant) else function(*args, **kwargs)
+
+        return call
+
+    return decorate
 
 
 def is_tensor_like(inp: Any) -> bool:

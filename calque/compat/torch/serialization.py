@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from calque.io import load, save
+from calque.io import load
+from calque.io import save as plain_save
+from calque.io.checkpoint import save_by_name
 
 __all__ = [
     "FILE_LIKE", "LoadEndianness", "MAP_LOCATION", "SourceChangeWarning", "add_safe_globals", "clear_safe_globals", "get_default_load_endianness",
@@ -15,6 +17,16 @@ __all__ = [
 FILE_LIKE = Any
 MAP_LOCATION = Callable[[Any, str], Any] | dict[str, str] | str | None
 LoadEndianness = Any
+
+
+def save(obj: Any, f: Any, *args: Any, **keywords: Any) -> None:
+    """`calque.save`. Objects of any class are written too, as a `.pt` file that names the class, as PyTorch does; `load` refuses such files."""
+    try:
+        plain_save(obj, f, *args, **keywords)
+    except TypeError as error:
+        if not str(error).startswith("[save] expected tensors"):
+            raise
+        save_by_name(obj, f)
 
 
 class SourceChangeWarning(Warning):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -69,6 +70,24 @@ def _cubic_weights(size: int, out: int, scale: float | None, align_corners: bool
     return table
 
 
+def _filtered_weights(reach: int, size: int, out: int, scale: float | None, align_corners: bool) -> Any:
+    """Matrix (out, size) of a filter as wide as an output pixel, if that is the larger one: a triangle, or with `reach` 2 a cubic (a = -0.5).
+    Source: Pillow's resampling, which PyTorch's `antialias` follows."""
+    step = ((size - 1) / (out - 1) if out > 1 else 0.0) if align_corners else 1.0 / scale if scale else size / out
+    width = max(step, 1.0)
+    centre = step * (np.arange(out)[:, None] + 0.5)
+    low = np.maximum((centre - reach * width + 0.5).astype(np.int64), 0)
+    high = np.minimum((centre + reach * width + 0.5).astype(np.int64), size)
+    j = np.arange(size)[None, :]
+    d = np.abs((j - centre + 0.5) / width)
+    if reach == 1:
+        table = np.maximum(1.0 - d, 0.0)
+    else:
+        table = np.where(d < 1, (1.5 * d - 2.5) * d * d + 1, np.where(d < 2, ((-0.5 * d + 2.5) * d - 4) * d + 2, 0.0))
+    table = np.where((j >= low) & (j < high), table, 0.0)
+    return table / table.sum(1, keepdims=True)
+
+
 def _nearest_index(size: int, out: int, scale: float | None, exact: bool) -> Any:
     step = np.float32(1.0 / scale if scale else size / out)
     i = np.arange(out, dtype=np.float32)
@@ -134,6 +153,8 @@ def interpolate(
 ) -> Tensor:  # fmt: skip
     """Resize: (N, C, *) -> (N, C, *size). Modes: nearest, nearest-exact, linear, bilinear, bicubic, trilinear, area.
 
+    antialias: bilinear and bicubic, by a filter as wide as an output pixel where an image becomes smaller.
+
     >>> import calque
     >>> calque.nn.functional.interpolate(calque.tensor([[[1.0, 2.0]]]), scale_factor=2)
     tensor([[[1., 1., 2., 2.]]])
@@ -145,8 +166,8 @@ def interpolate(
             f"[interpolate] Got {input._layout.ndim}D input, but mode {shown(mode)} needs one of {sorted(_DIMS)} with matching dims "
             "(linear: 3D, bilinear and bicubic: 4D, trilinear: 5D)"
         )
-    if antialias:
-        raise NotImplementedError("[interpolate] antialias=True is not supported")
+    if antialias and mode not in ("bilinear", "bicubic"):
+        raise ArgumentError(f"[interpolate] Anti-alias option is restricted to bilinear and bicubic modes, got {shown(mode)}")
     if align_corners is not None and mode in ("nearest", "nearest-exact", "area"):
         raise ArgumentError(
             "[interpolate] align_corners option can only be set with the interpolating modes: linear | bilinear | bicubic | trilinear"
@@ -157,6 +178,8 @@ def interpolate(
     if mode == "area":
         return adaptive_avg_pool1d(input, out[0]) if spatial == 1 else adaptive_avg_pool2d(input, out)
     weights = _cubic_weights if mode == "bicubic" else _linear_weights
+    if antialias:
+        weights = functools.partial(_filtered_weights, 2 if mode == "bicubic" else 1)
     return _separable(input, out, scales, weights, bool(align_corners))
 
 

@@ -1,0 +1,190 @@
+"""PyTorch's protocol for classes that give functions another meaning: `__torch_function__(func, types, args, kwargs)`.
+
+A subclass of `Tensor` with such a method has its storage and layout behind properties, so functions that are given one get `NotDense`, and ask it.
+Its methods ask at once. Other classes are asked where a call with one of their objects has failed. Calls without such objects pay nothing.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import FunctionType
+from typing import Any
+
+from calque.base.errors import DTypeError, NotDense, no_tensor
+from calque.functional.common import method
+from calque.tensor import Tensor, wrap
+
+
+class _Local(threading.local):
+    off = 0  # functions inside the protocol's own call take such tensors as they are
+
+
+LOCAL = _Local()
+METHOD = "__torch_function__"
+
+
+class plainly:
+    """A `with` block in which tensors of such classes are ordinary ones."""
+
+    def __enter__(self) -> None:
+        LOCAL.off += 1
+
+    def __exit__(self, *_: object) -> None:
+        LOCAL.off -= 1
+
+
+def _run(cls: type, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None) -> Any:
+    """`Tensor.__torch_function__`: the function as it is; tensors among its results become of the class that was asked."""
+    if not all(issubclass(cls, t) for t in types):
+        return NotImplemented
+    with plainly():
+        found = func(*args, **(kwargs or {}))
+    return found if issubclass(Tensor, cls) else _converted(found, cls)
+
+
+def _converted(found: Any, cls: Any) -> Any:
+    if type(found) is Tensor:
+        return as_subclass(found, cls)
+    if isinstance(found, (tuple, list)) and any(isinstance(x, (Tensor, tuple, list)) for x in found):
+        parts = [_converted(x, cls) for x in found]
+        return type(found)(*parts) if hasattr(found, "_fields") else type(found)(parts)
+    return found
+
+
+def disabled(func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None) -> Any:
+    """What a class writes as its `__torch_function__` to have none: results are ordinary tensors."""
+    with plainly():
+        return func(*args, **(kwargs or {}))
+
+
+@method()
+def as_subclass(input: Tensor, cls: Any) -> Any:
+    """The tensor as an object of a subclass of `Tensor`: the same memory and history.
+
+    >>> import calque
+    >>> class Named(calque.Tensor):
+    ...     pass
+    >>> type(calque.ones(2).as_subclass(Named)).__name__
+    'Named'
+    """
+    if not isinstance(cls, type) or not issubclass(cls, Tensor):
+        raise DTypeError(f"[as_subclass] expected a subclass of Tensor, got {cls!r}")
+    with plainly():
+        made = wrap(input._storage, input._layout, cls)
+        made._requires_grad, made._grad_fn, made._base = input._requires_grad, input._grad_fn, input._base
+    return made
+
+
+def ask(function: Any, given: Iterable[Any], args: Sequence[Any], keywords: Mapping[str, Any]) -> Any:
+    """What the classes of operands say to a call, subclasses first; an error if none of them takes it."""
+    found = overriding(given)
+    types = tuple(type(x) for x in found)
+    for x in found:
+        result = getattr(x, METHOD)(function, types, tuple(args), dict(keywords))
+        if result is not NotImplemented:
+            return result
+    name = getattr(function, "__name__", function)
+    raise DTypeError(f"[{name}] no implementation found for {name} on types that implement __torch_function__: got {[t.__name__ for t in types]}")
+
+
+def overriding(given: Iterable[Any]) -> list[Any]:
+    """One object of each class that has a protocol of its own, subclasses before their bases."""
+    found: list[Any] = []
+    for x in given:
+        for part in x if isinstance(x, (tuple, list)) else (x,):
+            if overrides(type(part)) and all(type(part) is not type(other) for other in found):
+                at = next((k for k, other in enumerate(found) if isinstance(part, type(other))), len(found))
+                found.insert(at, part)
+    return found
+
+
+def overrides(cls: type) -> bool:
+    """Whether a class has a `__torch_function__` of its own."""
+    own = inspect.getattr_static(cls, METHOD, None)
+    return own is not None and own is not vars(Tensor)[METHOD] and getattr(own, "__func__", own) is not disabled
+
+
+def public_function(name: str, function: Any = None) -> Any:
+    """The function that users call by a name."""
+    facade: Any = sys.modules["calque"]
+    known = [f for place in (facade, facade.nn.functional, facade.linalg, Tensor) if (f := getattr(place, name, None)) is not None]
+    same = [f for f in known if f is function or getattr(f, "__wrapped__", None) is function]
+    return (same or known or [function])[0]
+
+
+def _meaning(self: Any, name: str, args: Sequence[Any], keywords: Mapping[str, Any], function: Any = None) -> Any:
+    """See `SparseTensor._meaning`."""
+    return ask(public_function(name, function), (*args, *keywords.values()), args, keywords)
+
+
+def _behind(slot: Any) -> property:
+    """A slot that is asked for only inside the protocol."""
+
+    def get(self: Any) -> Any:
+        if not LOCAL.off:
+            raise NotDense(self)
+        return slot.__get__(self, type(self))
+
+    return property(get, slot.__set__)
+
+
+def _asking(name: str) -> Callable[..., Any]:
+    def call(self: Any, *args: Any, **keywords: Any) -> Any:
+        function = getattr(Tensor, name)
+        if LOCAL.off:
+            return function(self, *args, **keywords)
+        return ask(function, (self, *args, *keywords.values()), (self, *args), keywords)
+
+    call.__name__ = call.__qualname__ = name
+    return call
+
+
+def _seen(name: str, attribute: property) -> property:
+    """An attribute of `Tensor`, read and written as it is; a tensor that it gives is of the class, unless it is the gradient."""
+
+    def get(self: Any) -> Any:
+        with plainly():
+            found = attribute.__get__(self, type(self))
+        return found if name in ("grad", "_base") or LOCAL.off else _converted(found, type(self))
+
+    def put(self: Any, value: Any) -> None:
+        with plainly():
+            attribute.__set__(self, value)
+
+    return property(get, put, doc=attribute.__doc__)
+
+
+KEPT = ("__new__", "__init__", "__init_subclass__", METHOD, "__hash__", "__class__", "__getattribute__", "__setattr__", "__dir__", "as_subclass")
+
+
+def adopt(cls: type) -> None:
+    """Put a subclass of `Tensor` that has a protocol of its own behind it."""
+    above = [base for base in cls.__mro__[: cls.__mro__.index(Tensor)] if not base.__module__.startswith("calque.")]
+    own = {name for base in above for name in vars(base)}
+    for name, value in list(vars(Tensor).items()):
+        if name in own or name in KEPT:
+            continue
+        if name in ("_storage", "_layout"):
+            setattr(cls, name, _behind(value))
+        elif isinstance(value, property):
+            setattr(cls, name, _seen(name, value))
+        elif isinstance(value, FunctionType) or type(value).__name__ == "LaterMethod":
+            setattr(cls, name, _asking(name))
+    cls._meaning = _meaning  # type: ignore[attr-defined]
+
+
+def _of_others(name: str, x: Any, error: Exception) -> Any:
+    """What a function of one operand means for something that is no tensor with values."""
+    if isinstance(error, NotDense):
+        return error.tensor._meaning(name, (x,), {})  # type: ignore[attr-defined]
+    if overriding((x,)):
+        return ask(public_function(name), (x,), (x,), {})
+    assert isinstance(error, AttributeError)
+    raise no_tensor(name, error) or error from None
+
+
+type.__setattr__(Tensor, METHOD, classmethod(_run))
+type.__setattr__(Tensor, "_of_others", staticmethod(_of_others))
