@@ -398,7 +398,7 @@ class ParameterDict(Module):
             self[key] = default
         return self[key]
 
-    def fromkeys(self, keys: Any, default: Any = None) -> Any:
+    def fromkeys(self, keys: Iterable[str], default: Any = None) -> Any:
         """A new ParameterDict of these names, each with the value `default`."""
         return ParameterDict(dict.fromkeys(keys, default))
 
