@@ -175,7 +175,7 @@ def _values(state: State) -> list[tuple[tuple[str, ...], Any, bool]]:
         copy: Any = wrap(storage, t._layout)
         if isinstance(t, Parameter):
             copy = Parameter(copy, requires_grad=t._requires_grad)
-        persistent = not name.startswith("constant.") and is_tensor(t) and not _hidden(name, state)
+        persistent = name not in state.constants and is_tensor(t) and not _hidden(name, state)
         found.append((names, copy, persistent))
     for name, number in state.counted.items():
         found.append(((name,), upload(np.array(number), float64), True))

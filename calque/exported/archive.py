@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import warnings
 from collections.abc import Callable
 from typing import Any, BinaryIO
 
@@ -55,7 +56,9 @@ def load_exported(f: str | os.PathLike[str] | BinaryIO) -> Exported:
             f"[load_exported] expected an export of version {VERSION}, got {where}, which has version {data[MARK]}; update Calque, or export again"
         )
     try:
-        return _exported(data)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", SyntaxWarning)  # what Python's parser says of texts that nobody wrote
+            return _exported(data)
     except CheckpointError:
         raise
     except (Exception, RecursionError) as error:

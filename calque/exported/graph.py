@@ -100,7 +100,7 @@ class Variant:
             values = dict(zip(self.rows, found, strict=True))
             result = [_exchanged(node.attrs, values) for node in self.program.nodes]
         if len(self._known) >= _KEPT:
-            self._known.pop(next(iter(self._known)))
+            self._known = {}  # other threads may be looking at the old one
         self._known[sizes] = result
         return result
 

@@ -38,6 +38,7 @@ class State:
     values: dict[str, Any] = field(default_factory=dict)
     generators: dict[str, Any] = field(default_factory=dict)
     counted: dict[str, float] = field(default_factory=dict)  # numbers of optimizers, by name
+    constants: set[str] = field(default_factory=set)
     by_content: dict[Any, str] = field(default_factory=dict)
     by_storage: dict[int, str] = field(default_factory=dict)
     kept: list[Any] = field(default_factory=list)
@@ -55,22 +56,31 @@ class State:
                 content = None if written or storage.buffer is None else (whole, sha256(storage.buffer.readable().tobytes()).digest())
                 found = self.by_content.get(content)
                 if found is None:
-                    kind = "tensor" if written else "constant"
+                    kind = self._own("tensor" if written else "constant")
                     number = sum(name.startswith(f"{kind}.") for name in self.values)
                     found = f"{kind}.{number}"
                     self.values[found] = wrap(storage, whole)
                 if content is not None:
                     self.by_content[content] = found
+                if not written:
+                    self.constants.add(found)
             self.by_storage[id(storage)] = found
             self.kept.append(storage)
         return found
+
+    def _own(self, kind: str) -> str:
+        """A word that begins no name of the model's."""
+        while any(name.split(".")[0] == kind for name in self.reached.tensors):
+            kind += "_"
+        return kind
 
     def generator_name(self, generator: Any) -> str:
         """The name of a random generator."""
         for name, known in self.generators.items():
             if known is generator:
                 return name
-        name = "generator" if not self.generators else f"generator.{len(self.generators)}"
+        kind = self._own("generator")
+        name = kind if not self.generators else f"{kind}_{len(self.generators)}"
         self.generators[name] = generator
         return name
 

@@ -94,6 +94,22 @@ def test_random_numbers_are_new_in_every_call_and_their_state_is_a_buffer() -> N
         assert apart(exported(x), model(x)) < 1e-6
 
 
+def test_names_of_state_are_none_of_the_model(seed: int) -> None:
+    class Gan(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.generator, self.constant = nn.Linear(4, 4), nn.ParameterList([nn.Parameter(calque.ones(4))])
+
+        def forward(self, x: Any) -> Any:
+            return self.generator(x) * self.constant[0] + calque.tensor([1.0, 2.0, 3.0, 4.0]) + calque.rand(4)
+
+    model = Gan()
+    exported = again(calque.export(model, X))
+    assert {name for name, _ in exported.named_buffers()} == {"generator_", "constant_.0"} and list(exported.state_dict()) == list(model.state_dict())
+    exported.generator_.copy_(calque.get_rng_state().view(calque.int64))
+    assert apart(exported(X), model(X)) < 1e-6
+
+
 OPTIMIZERS: dict[str, Callable[[Any], Any]] = {
     "SGD": lambda p: calque.optim.SGD(p, lr=0.1, momentum=0.9, nesterov=True, weight_decay=0.01),
     "Adam": lambda p: calque.optim.Adam(p, lr=0.01, amsgrad=True),
