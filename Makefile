@@ -40,8 +40,8 @@ slow: $(VENV)/.installed-dev  ## the whole test suite
 # Libraries written for PyTorch, without it: those that would bring it along are installed without what they depend on.
 $(VENV)-clients/.installed: pyproject.toml Makefile
 	$(PYTHON) -m venv $(VENV)-clients
-	$(VENV)-clients/bin/python -m pip install --quiet --disable-pip-version-check -e '.[dev,vision]' transformers einops psutil lightning-utilities requests einx sympy cloudpickle loguru
-	$(VENV)-clients/bin/python -m pip install --quiet --disable-pip-version-check --no-deps torchmetrics accelerate timm peft diffusers \
+	$(VENV)-clients/bin/python -m pip install --quiet --disable-pip-version-check -e '.[dev,vision]' transformers einops psutil scikit-learn lightning-utilities requests einx sympy cloudpickle loguru
+	$(VENV)-clients/bin/python -m pip install --quiet --disable-pip-version-check --no-deps torchmetrics accelerate timm peft diffusers lightning pytorch-lightning sentence-transformers \
 		x-transformers torch-einops-utils ema-pytorch rotary-embedding-torch
 	@touch $@
 

@@ -41,7 +41,7 @@ INSTEAD = {
     "torch.utils.cpp_extension": "extensions in C++ are compiled against PyTorch's own headers: write the function with tensor operations",
     "torch.utils.data.datapipes": "use torch.utils.data.Dataset or IterableDataset",
     "torch.package": "import the model's Python code and load its state_dict",
-    "torch.overrides": "functions of Calque are not dispatched to other classes: convert with calque.as_tensor",
+    "torch.overrides": "a class with __torch_function__ is asked; modes, which would see every call, are not there",
     "torch.fx.experimental": "shapes are those of the call: run the module again with others",
     "torch.fx.passes": "change the graph with torch.fx.Graph and Node",
 }

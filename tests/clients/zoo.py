@@ -180,83 +180,6 @@ def trainer() -> Any:
     return [[row["loss"] for row in made.state.log_history if "loss" in row], evaluated, same]
 
 
-TIMM = (
-    "resnet10t",
-    "resnext50_32x4d",
-    "seresnet50",
-    "densenet121",
-    "mobilenetv3_small_050",
-    "efficientnet_b0",
-    "regnety_002",
-    "convnext_atto",
-    "vit_tiny_patch16_224",
-    "deit_tiny_patch16_224",
-    "swin_tiny_patch4_window7_224",
-    "mixer_s32_224",
-    "gmlp_s16_224",
-    "resmlp_12_224",
-    "poolformer_s12",
-    "xcit_nano_12_p16_224",
-    "cait_xxs24_224",
-    "coatnet_0_224",
-    "edgenext_xx_small",
-    "levit_128s",
-    "mnasnet_small",
-    "vgg11",
-    "ghostnet_050",
-    "repvgg_a0",
-)
-
-
-def timm_families() -> Any:
-    import timm
-
-    found = {}
-    for name in TIMM:
-        size = 224 if any(part in name for part in ("swin", "coatnet", "gmlp", "levit", "resmlp")) else 64
-        options = {"img_size": size} if any(part in name for part in ("vit_tiny", "deit", "mixer", "cait")) else {}
-        model = fill(timm.create_model(name, num_classes=3, **options)).eval()
-        loss = F.cross_entropy(model(image(1, 3, size, size)), torch.tensor([2]))
-        loss.backward()
-        norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        found[name] = [loss.item(), norm.item()]
-    return found
-
-
-def timm_trainer() -> Any:
-    """What timm's own script for training is made of: its losses, optimizers, schedules, average of weights and mixing."""
-    import timm
-    from timm.loss import AsymmetricLossMultiLabel, BinaryCrossEntropy, JsdCrossEntropy, LabelSmoothingCrossEntropy, SoftTargetCrossEntropy
-    from timm.optim import create_optimizer_v2
-    from timm.scheduler import create_scheduler_v2
-    from timm.utils import ModelEmaV2, accuracy
-
-    x, y, found = image(3, 3, 32, 32), torch.tensor([0, 2, 1]), {}
-    for name in ("sgd", "adamw", "lamb", "lion", "adan", "radam", "nadamw", "adafactor", "adabelief", "novograd", "lars", "adopt", "muon"):
-        model = fill(timm.create_model("resnet10t", num_classes=3)).eval()
-        optimizer = create_optimizer_v2(model, name, lr=1e-3, weight_decay=0.05)
-        schedule, _ = create_scheduler_v2(optimizer, sched="cosine", num_epochs=4, warmup_epochs=1, warmup_lr=1e-4)
-        ema, losses = ModelEmaV2(model, decay=0.9), []
-        for epoch in range(3):
-            loss = LabelSmoothingCrossEntropy(0.1)(model(x), y)
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-            ema.update(model)
-            schedule.step(epoch + 1)
-            losses.append(loss.item())
-        found[name] = [losses[0], losses[1], optimizer.param_groups[0]["lr"]]
-    scores = model(x).detach()
-    soft = F.one_hot(y, 3).float()
-    found["losses"] = [
-        AsymmetricLossMultiLabel()(scores, soft).item(),
-        BinaryCrossEntropy()(scores, y).item(),
-        SoftTargetCrossEntropy()(scores, soft).item(),
-        JsdCrossEntropy(3)(scores, y[:1]).item(),
-    ]
-    return found if accuracy(scores, y, topk=(1, 2)) else None
-
-
 def lightning() -> Any:
     """A module with schedules, logging, validation, accumulation, a callback, a checkpoint and manual optimization."""
     import lightning as pl
@@ -554,8 +477,6 @@ PROGRAMS = {
         transformers,
         sampled,
         trainer,
-        timm_families,
-        timm_trainer,
         lightning,
         sentence_transformers,
         peft_methods,
