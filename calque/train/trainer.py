@@ -113,6 +113,7 @@ class Trainer:
         self.meters = {name: AverageMeter(name) for name in ("loss", *self.metrics)}
         self._fresh = True
         self._loader_state: Any = None
+        self._drained = False  # whether this epoch has no more batches: a loader whose pass is over would begin another one
         self._unread: tuple[int, Any] | None = None
 
     # -------------------------------------------------------------------------------------------------------------- one step
@@ -195,6 +196,7 @@ class Trainer:
                 self._look(log, loader)
                 self._unread = (self.step - 1, loss)
                 bar.update(1)
+                self._drained = len(group) < self.accumulate
                 due = self.save_every is not None and self.updates % self.save_every == 0
                 if due or signals.asked:
                     self._look(log, loader)
@@ -203,12 +205,14 @@ class Trainer:
                 if signals.asked:
                     raise KeyboardInterrupt if signals.asked == signal.SIGINT else Stopped(signals.asked)
         self._look(log, loader)
-        self._loader_state = None
+        self._loader_state, self._drained = None, False
 
     def _batches(self, loader: Any) -> Iterator[Any]:
         """The batches of this epoch that are left."""
         if self.step == 0:
             return iter(loader)
+        if self._drained:
+            return iter(())
         if self._loader_state is not None:
             loader.load_state_dict(self._loader_state)
             return iter(loader)
@@ -285,7 +289,7 @@ class Trainer:
         parts = {"scheduler": self.scheduler, "scaler": self.scaler}
         return {
             "version": 1, "epoch": self.epoch, "step": self.step, "updates": self.updates, "history": self.history, "stopped": self.stopped,
-            "config": self.config,
+            "config": self.config, "drained": self._drained,
             "model_state_dict": self.model.state_dict(), "optimizer_state_dict": self.optimizer.state_dict(), "loader": self._loader_state,
             "meters": {name: meter.state_dict() for name, meter in self.meters.items()}, "streams": _streams(),
             **{f"{name}_state_dict": None if part is None else part.state_dict() for name, part in parts.items()},
@@ -315,6 +319,7 @@ class Trainer:
         for name, meter in self.meters.items():
             meter.load_state_dict(state["meters"].get(name, {}))
         _set_streams(state["streams"])
+        self._drained = state["drained"]
         self._unread, self._fresh = None, False
 
     def save(self, value: float | None = None) -> None:

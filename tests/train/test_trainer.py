@@ -103,6 +103,26 @@ def test_it_goes_on_bit_for_bit_wherever_it_was_killed(tmp_path: Path, rng: np.r
     assert calque.get_rng_state().tolist() == whole_state(tmp_path / "whole")
 
 
+@pytest.mark.parametrize("accumulate", [1, 2, 7])
+def test_a_kill_between_the_last_update_of_an_epoch_and_its_end(tmp_path: Path, accumulate: int) -> None:
+    """The loader has seen its end there, or has not: 7 batches in groups."""
+    whole = trainer(tmp_path / "whole", save_every=1, accumulate=accumulate)
+    whole.fit(*loaders(), epochs=2)
+    run = trainer(tmp_path / "run", save_every=1, accumulate=accumulate)
+
+    def die(_: Any) -> Any:
+        raise Killed
+
+    run.evaluate = die
+    with pytest.raises(Killed):
+        run.fit(*loaders(), epochs=2)
+    run = trainer(tmp_path / "run", save_every=1, accumulate=accumulate)
+    run.resume()
+    assert run.epoch == 0 and run.step == -(-7 // accumulate)
+    run.fit(*loaders(), epochs=2)
+    assert values(run.model) == values(whole.model) and run.history == whole.history
+
+
 def whole_state(folder: Path) -> Any:
     return Checkpoints(folder).load()["streams"]["calque"].tolist()
 
