@@ -233,7 +233,7 @@ def test_a_sample_that_always_kills_is_given_up() -> None:
 
 
 def killed_at_random(rng: np.random.Generator, passes: int, stop: bool) -> None:
-    loader = DataLoader(Pids(60), 2, shuffle=True, num_workers=2, timeout=1.0 if stop else 0, generator=calque.Generator().manual_seed(3))
+    loader = DataLoader(Pids(60), 2, shuffle=True, num_workers=2, timeout=2.0 if stop else 0, generator=calque.Generator().manual_seed(3))
     wanted = DataLoader(Numbers(60), 2, shuffle=True, generator=calque.Generator().manual_seed(3))
     for _ in range(passes):
         got, moment = [], int(rng.integers(1, 25))
