@@ -169,6 +169,15 @@ def require_pivot_count(op: str, shape: tuple[int, ...], rows: int, exactly: boo
         )
 
 
+def require_pivot_dims(op: str, matrix: tuple[int, ...], pivots: tuple[int, ...]) -> None:
+    """Raise for pivots that are not one vector per matrix."""
+    if len(pivots) != len(matrix) - 1:
+        raise ShapeError(
+            f"[linalg.{op}] Expected LD.shape[:-1] and pivots.shape to be the same, got LD of {matrix} and pivots of {pivots}; pass what "
+            "the factorisation gave"
+        )
+
+
 def require_pivots(op: str, pivots: Any, rows: int, signed: bool = False) -> Any:
     """The values of pivots, at most one per row, which count rows from 1 (`signed`: or from -1 down); raises for others."""
     require_pivot_count(op, pivots.shape, rows, False)

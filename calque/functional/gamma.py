@@ -197,10 +197,15 @@ def polygamma(n: int, input: Tensor) -> Tensor:
     n = whole("polygamma", "n", n)
     if n < 0:
         raise ArgumentError(f"[polygamma] polygamma(n, x) does not support negative n: expected n >= 0, got {n}; integrals have no name here")
+    if n > MOST_DERIVATIVES:
+        raise ArgumentError(f"[polygamma] expected n <= {MOST_DERIVATIVES}, got {n}: its factorial is larger than any float64")
     x = _float(input)
     if n == 0:
         return digamma(x)
     return prim("polygamma", x, n)
+
+
+MOST_DERIVATIVES = 170
 
 
 @method("polygamma")

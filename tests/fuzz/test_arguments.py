@@ -194,6 +194,9 @@ WRONG = [
     (lambda: encoder(norm=7)(calque.ones(2, 4)), "[TransformerEncoder] expected a function or None, got int 7 as 'norm'"),
     (lambda: nn.Linear(2, 2).load_state_dict({1: 2}), "[load_state_dict] expected names as keys, got int 1; pass what"),
     (lambda: nn.Linear(2, 2).load_state_dict({"weight": ONE, None: ONE}, strict=False), "[load_state_dict] expected names as keys, got None"),
+    (lambda: calque.polygamma(1 << 40, ONE), "[polygamma] expected n <= 170, got 1099511627776"),
+    (lambda: calque.linalg.solve_triangular(calque.eye(2), ONE.half(), upper=True), "[solve_triangular] expected a float32 or float64 matrix, got"),
+    (lambda: calque.linalg.ldl_solve(calque.eye(3), calque.ones(1, 1).int(), calque.ones(3, 1)), "Expected LD.shape[:-1] and pivots.shape to be"),
     (lambda: nn.ParameterDict().fromkeys(...), "[fromkeys] expected something to walk through, got ellipsis as 'keys'; pass"),
     (lambda: calque.sum_to_shape(ONE, np.int64(-2)), "[reshape] expected sizes >= 0 or one -1, got shape (-2,)"),
 ]  # fmt: skip
