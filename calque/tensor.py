@@ -27,6 +27,7 @@ from calque.run.dispatch import new_array, raise_pending
 from calque.run.history import watch
 from calque.run.live import LiveFloat, holds_live
 from calque.run.nodes import FunctionNode, GradNode, OutputNode, view_rule
+from calque.run.novel import at_once
 from calque.run.numbers import BAKED, scalar_tag
 from calque.run.outputs import stored
 from calque.run.queues import on
@@ -96,12 +97,14 @@ def slot_of(trace: Trace, t: Tensor, operands: tuple[Any, ...] = ()) -> int:
     known, buffer, slot = storage.trace is trace, storage.buffer, storage.slot
     if known and storage.layout is view:
         return slot
+    if trace.eager:
+        return 0
     for x in operands:
         if x.__class__ is not tuple and not x._layout.upright:
             return -1
     if known:
         cache = t._cache
-        if cache is not None and cache[1] == slot and cache[0] is trace:
+        if cache is not None and cache[0] is trace and cache[1] == slot:
             found: int = cache[2]
             return found
     if buffer is not None and t._requires_grad and t._grad_fn is not None and local.state.grad:
@@ -201,9 +204,10 @@ def record(op: OpDef, operands: tuple[Any, ...], attrs: tuple[Any, ...] = (), ro
     key = (op, sources, there)
     edge = trace.cur.next.get(key)
     if edge is None:
-        if -1 in sources or trace.__class__ is not Trace:
-            return turned(op, operands, attrs) if -1 in sources else trace.record(op, operands, attrs)
-        layouts = tuple([_dense_of(x) for x in operands])
+        other = _instead(trace, key, op, operands, attrs, row_major, -1 in sources)
+        if other is not None:
+            return other
+        layouts = tuple([dense_of(x) for x in operands])
         edge = recorder.grow_general(trace, op, sources, attrs, there, layouts, False)
     if edge.op is op:
         out = finish(trace, edge)
@@ -234,9 +238,10 @@ def _record_numbers(op: OpDef, operands: tuple[Any, ...], attrs: tuple[Any, ...]
     key = (op, sources, there)
     edge = trace.cur.next.get(key)
     if edge is None:
-        if -1 in sources or trace.__class__ is not Trace:
-            return turned(op, operands, attrs) if -1 in sources else trace.record(op, operands, attrs)
-        layouts = tuple([x[1] if x.__class__ is tuple else _dense_of(x) for x in operands])
+        other = _instead(trace, key, op, operands, attrs, not together, -1 in sources)
+        if other is not None:
+            return other
+        layouts = tuple([x[1] if x.__class__ is tuple else dense_of(x) for x in operands])
         edge = recorder.grow_general(trace, op, sources, attrs, there, layouts, baked)
     if edge.op is not op:
         op = edge.op
@@ -247,18 +252,33 @@ def _record_numbers(op: OpDef, operands: tuple[Any, ...], attrs: tuple[Any, ...]
     return out
 
 
+def _instead(
+    trace: Any, key: Any, op: OpDef, operands: tuple[Any, ...], attrs: tuple[Any, ...] = (), row_major: bool = False, turn: bool = False
+) -> Tensor | None:
+    """The result of an operation that has no edge of this key where a trace stands, if it does not get one: it is recorded of permuted operands
+    (`turn`), is what a transform makes of it, or is computed at once."""
+    if turn:
+        return turned(op, operands, attrs)
+    other = at_once(trace, key)
+    return None if other is None else other.record(op, operands, attrs, row_major)  # type: ignore[no-any-return]
+
+
 def turned(op: OpDef, operands: tuple[Any, ...], attrs: tuple[Any, ...] = ()) -> Tensor:
     """Record an elementwise primitive whose operands are not all row-major: its result lies in memory as they do. So it is recorded of operands that
     are permuted, mostly to what their memory holds, and its result is permuted back."""
     views = tuple([x._layout for x in operands if x.__class__ is not tuple])
-    order = _orders.get(views)
-    if order is None:
-        order = _orders.keep(views, common_order([(tuple(view.shape), view.strides) for view in views]))
+    order = order_of(views)
     if order == tuple(range(len(order))):
         return record(op, operands, attrs, True)
     given = [x if x.__class__ is tuple else _look(x, order, len(order) - x._layout.ndim) for x in operands]
     out = record(op, tuple(given), attrs, True)
     return _look(out, inverse(order), label="" if out._grad_fn is None else out._grad_fn.name())
+
+
+def order_of(views: tuple[Layout, ...]) -> tuple[int, ...]:
+    """The order of dimensions in which the result of an elementwise operation lies in memory, from its operands' layouts."""
+    found: tuple[int, ...] | None = _orders.get(views)
+    return found or _orders.keep(views, common_order([(tuple(view.shape), view.strides) for view in views]))  # type: ignore[no-any-return]
 
 
 _orders = Cache("orders of dimensions", 700, 1 / 512)  # layouts of operands -> order in which their result lies in memory
@@ -295,7 +315,7 @@ class _LookBack:
         return _look(g, *self.arguments)
 
 
-def _dense_of(t: Tensor) -> Layout:
+def dense_of(t: Tensor) -> Layout:
     view = t._layout
     return view if view.dense else dense_layout(tuple(view.shape), view.dtype, view.device)
 
@@ -321,9 +341,10 @@ def unary(op: OpDef, to_float: bool = False) -> Callable[[Tensor], Tensor]:
         if edge is None:
             if to_float and input._layout.dtype.category < 2:
                 return apply(record(get("cast"), (input,), (dt.get_default_dtype(),)))
-            if i < 0 or trace.__class__ is not Trace:
-                return turned(op, (input,)) if i < 0 else trace.record(op, (input,))
-            edge = grow(trace, key, op, (i,), (), (_dense_of(input),))
+            other = _instead(trace, key, op, (input,), turn=i < 0)
+            if other is not None:
+                return other
+            edge = grow(trace, key, op, (i,), (), (dense_of(input),))
         result = finish(trace, edge)
         if input._requires_grad and state.grad:
             attach_node(result, edge, op, (input,))
@@ -338,7 +359,7 @@ def binary(op: OpDef, fallback: Binary, unusual: Binary | None = None) -> Binary
     """Recording of a binary primitive. Different dtypes and what is `unusual` go to `fallback` (and get no edge, so others pay no test)."""
     tensor_types, save_table, ordered, baked, new = TENSOR_TYPES, op.save_table, op.ordered, BAKED, _new
 
-    def apply(a: Any, b: Any) -> Tensor:  # noqa: C901 - see above
+    def apply(a: Any, b: Any) -> Tensor:  # noqa: C901, PLR0912, PLR0915 - see above
         state = local.state
         trace = state.trace
         kind = b.__class__
@@ -352,11 +373,12 @@ def binary(op: OpDef, fallback: Binary, unusual: Binary | None = None) -> Binary
             key = (op, i, j)
             edge = trace.cur.next.get(key)
             if edge is None:
-                if i < 0 or j < 0 or (unusual is not None and unusual(a, b)):
-                    return turned(op, (a, b)) if unusual is None or not unusual(a, b) else fallback(a, b)
-                if trace.__class__ is not Trace:
-                    return trace.record(op, (a, b))  # type: ignore[no-any-return]
-                edge = grow(trace, key, op, (i, j), (), (_dense_of(a), _dense_of(b)))
+                if unusual is not None and unusual(a, b):
+                    return fallback(a, b)
+                other = _instead(trace, key, op, (a, b), turn=i < 0 or j < 0)
+                if other is not None:
+                    return other
+                edge = grow(trace, key, op, (i, j), (), (dense_of(a), dense_of(b)))
             needs, tag = a._requires_grad or b._requires_grad, None
         elif (kind is float or kind is int or kind is LiveFloat) and a.__class__ in tensor_types and a._layout.dtype.category == 2:
             if kind is not float:
@@ -369,9 +391,11 @@ def binary(op: OpDef, fallback: Binary, unusual: Binary | None = None) -> Binary
             edge = trace.cur.next.get((op, i, tag))
             if edge is None:
                 dtype = a._layout.dtype
-                if i < 0 or trace.__class__ is not Trace:
-                    return turned(op, (a, (b, dtype))) if i < 0 else trace.record(op, (a, (b, dtype)))
-                edge, tag = grow_constant(trace, (op, i), tag, op, (i, ("c", b, dtype)), (), (_dense_of(a), dtype))
+                if (op, i, "s") not in trace.cur.next:
+                    other = _instead(trace, (op, i), op, (a, (b, dtype)), turn=i < 0)
+                    if other is not None:
+                        return other
+                edge, tag = grow_constant(trace, (op, i), tag, op, (i, ("c", b, dtype)), (), (dense_of(a), dtype))
             needs = a._requires_grad
         else:
             return fallback(a, b)
@@ -549,6 +573,8 @@ def read_number(t: Tensor, reason: str, convert: Callable[[Any], Any]) -> Any:
     if capture is not None:
         return capture.read(storage, view, reason, convert)
     buffer = storage.buffer or recorder.materialise(storage, reason)
+    if local.state.trace.eager:
+        recorder.flush(reason)
     if buffer.task is not None or buffer.array is None:
         return convert(read(t, reason))
     raise_pending()  # `read` without the calls that nothing needs here: a loop waits for its loss, and then for what follows
@@ -570,7 +596,7 @@ def upload(values: np.ndarray[Any, Any], dtype: dt.DType, shape: tuple[int, ...]
     made = from_array(flat, dense)
     if device is None:
         made._storage.buffer.floating = True  # type: ignore[union-attr]
-    if local.state.trace.__class__ is not Trace:
+    if not local.state.plain:
         local.state.trace.born(made._storage)
     return made
 

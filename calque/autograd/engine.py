@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from calque.autograd import template
+from calque.autograd import formula, template
+from calque.autograd.eager import Eager
 from calque.autograd.moving import move
 from calque.base.errors import AutogradError, DTypeError, NonFiniteError, ShapeError
 from calque.base.layout import Layout
@@ -149,11 +150,14 @@ def apply_node(node: GradNode, grad: Any, keep: bool) -> Sequence[Any]:
     if node.freed:
         raise second_time(node, node.freed)
     known = template.possible(local.state)  # whether rules need not run
+    at_once = local.state.trace.__class__ is Eager
     result: Sequence[Any]
     if isinstance(node, FunctionNode):
         rule: Any = node.backward
         if known and rule.__class__ is FunctionType and rule.__code__ is VIEW_RULE:
             result = template.view(node, grad, _apply_function)
+        elif at_once and rule.__class__ is FunctionType and rule.__code__ is VIEW_RULE:
+            result = formula.view(local.state.trace, node, grad, _apply_function)
         else:
             result = _apply_function(node, grad)
     else:
@@ -246,6 +250,12 @@ def run_backward(
         state.grad, state.autocast, state.applied, state.started, state.waiting = before
 
 
+def total(a: Any, b: Any) -> Any:
+    """The sum of two gradients of one target."""
+    trace = local.state.trace
+    return trace.total(a, b) if trace.__class__ is Eager and not local.state.grad else a + b
+
+
 class Total:
     """What a node gives for a target that had a gradient before: the sum of both."""
 
@@ -284,7 +294,7 @@ class _Pass:
             return
         if isinstance(target, Tensor):
             held = self.leaves.get(key)
-            self.leaves[key] = (target, gradient if held is None else held[1] + gradient)
+            self.leaves[key] = (target, gradient if held is None else total(held[1], gradient))
             return
         pending = self.pending
         waiting = pending.get(key)
@@ -301,7 +311,7 @@ class _Pass:
         elif waiting.__class__ is list:
             waiting[index] = gradient if waiting[index] is None else waiting[index] + gradient
         else:
-            pending[key] = waiting + gradient
+            pending[key] = total(waiting, gradient)
 
     def held(self, target: Any) -> Any:
         """The gradient that a target has already, if any."""
@@ -310,7 +320,7 @@ class _Pass:
 
     def run(self) -> None:
         """Work through the heap."""
-        state, heap, pending, needed, keep = local.state, self.heap, self.pending, self.needed, self.keep
+        state, heap, pending, needed = local.state, self.heap, self.pending, self.needed
         oldest = 0 if state.capture is None else state.capture.oldest
         while heap:
             _, key, node = heapq.heappop(heap)
@@ -328,17 +338,28 @@ class _Pass:
             elif needed is None or any(t is not None and id(t) in needed for t in node.next):
                 if node.number < oldest:  # the next call may come with another history
                     abort("differentiates through the history of an argument or of a tensor that it reaches")
-                gradients = node.edge.gradients(state.trace, node, gradient) if self.appends and node.__class__ is GradNode else None
-                if gradients is None:
-                    state.applied = node
-                    gradients = apply_node(node, gradient, keep)
-                    state.applied = None
-                    self.appends = template.at_once(state)  # Python of the user's may have run
-                elif node.saved is not None and not keep:
-                    free(node, state.started)
+                gradients = self._gradients(state, node, gradient)
                 if Engine.check_nan:
                     _check_nan(node, gradients)
                 self._send_all(node.next, gradients)
+
+    def _gradients(self, state: Any, node: Any, gradient: Any) -> Sequence[Any]:
+        """What a node gives for its targets."""
+        found: Sequence[Any] | None = None
+        if self.appends and node.__class__ is GradNode:
+            trace = state.trace
+            if trace.__class__ is Eager:
+                found = trace.gradients(node, gradient, _apply_primitive)
+            else:
+                found = node.edge.gradients(trace, node, gradient)
+        if found is None:
+            state.applied = node
+            found = apply_node(node, gradient, self.keep)
+            state.applied = None
+            self.appends = template.at_once(state)  # Python of the user's may have run
+        elif node.saved is not None and not self.keep:
+            free(node, state.started)
+        return found
 
     def _send_all(self, targets: Sequence[Any], gradients: Sequence[Any]) -> None:
         """`send` for all targets of a node."""
@@ -353,7 +374,7 @@ class _Pass:
                     heapq.heappush(self.heap, (-target.number, key, target))
                     pending[key] = g
                 else:
-                    pending[key] = waiting + g
+                    pending[key] = total(waiting, g)
             else:
                 self.send(target, g)
 

@@ -87,23 +87,18 @@ def straight(tape: Tape, made: tuple[tuple[int, Any], ...], results: tuple[tuple
     missing."""
     if len(results) > MOST:
         return unknown
-    writer = _Writer(tape)
+    writer = Writer(tape)
     writer.guards(node, operands)
     writer.steps()
     writer.commit()
     writer.results(made, results)
-    names = [f"k{k}" for k in range(len(writer.constants))]
-    body = "\n".join(f"        {line}" for line in writer.lines)
-    source = f"def make({', '.join(names)}):\n    def gradients(trace, node, h0):\n{body}\n    return gradients\n"
-    code = _codes.get(source) or _codes.keep(source, compile(source, __file__, "exec"))
-    scope: dict[str, Any] = {}
-    exec(code, _NAMES, scope)  # noqa: S102 - no text of anybody else's is in it
-    function: Straight = scope["make"](*writer.constants)  # type: ignore[operator]
-    return function
+    return writer.function()
 
 
-class _Writer:
+class Writer:
     """Writes the lines. Register j is `r<j>`, storage j `s<j>`, its buffer `b<j>`, handle j `h<j>`."""
+
+    names: dict[str, Any] = _NAMES  # what the lines may use
 
     def __init__(self, tape: Tape) -> None:
         self.tape = tape
@@ -113,6 +108,17 @@ class _Writer:
         self.numbers: list[Any] = []
         self.owned: list[tuple[int, int, int]] = []
         self.enters = self.shifts = False
+
+    def function(self, parameters: str = "trace, node, h0") -> Straight:
+        """The function of the lines. Functions of the same text share its code."""
+        names = [f"k{k}" for k in range(len(self.constants))]
+        body = "\n".join(f"        {line}" for line in self.lines)
+        source = f"def make({', '.join(names)}):\n    def gradients({parameters}):\n{body}\n    return gradients\n"
+        code = _codes.get(source) or _codes.keep(source, compile(source, __file__, "exec"))
+        scope: dict[str, Any] = {}
+        exec(code, self.names, scope)  # noqa: S102 - no text of anybody else's is in it
+        made: Straight = scope["make"](*self.constants)  # type: ignore[operator]
+        return made
 
     def constant(self, value: Any) -> str:
         """A name for a value that the function closes over."""

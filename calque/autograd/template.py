@@ -47,7 +47,9 @@ class Template:
 
     __slots__ = ("tape", "made", "results", "straight")
 
-    def __init__(self, mark: Mark, gradients: Sequence[Any], node: Any, operands: Operands) -> None:
+    def __init__(
+        self, mark: Mark, gradients: Sequence[Any], node: Any, operands: Any, write: Callable[..., Straight] = straight
+    ) -> None:
         path = mark.path()
         self.tape = Tape.read(mark)
         self.made: tuple[tuple[int, Any], ...] = ()
@@ -56,7 +58,7 @@ class Template:
         slots = [slot for slot in slots if registers[slot] >= len(mark.storages)]
         self.made = tuple([(registers[slot], path[slot - mark.n].layout) for slot in slots])
         self.results = tuple([self._result(g, gradients[:k], mark, slots) for k, g in enumerate(gradients)])
-        self.straight = straight(self.tape, self.made, self.results, node, operands)
+        self.straight = write(self.tape, self.made, self.results, node, operands)
 
     def _result(self, g: Any, before: Sequence[Any], mark: Mark, slots: list[int]) -> tuple[Any, ...]:
         if g is None:
@@ -151,16 +153,16 @@ def possible(state: Any) -> bool:
 
 def at_once(state: Any) -> bool:
     """Whether what edges know of their gradients may be used."""
+    if state.trace.eager:
+        return settings.macros and not state.grad
     return possible(state) and not settings.verify
 
 
-def primitive(node: GradNode, grad: Tensor, rule: Rule) -> Sequence[Any]:
-    """Gradients of the operands of a primitive whose edge does not know them yet. `rule`: runs its rules."""
+def described(node: GradNode, grad: Tensor) -> tuple[Any, Any, list[Storage], list[Any]] | None:
+    """(what is the same for all nodes of an edge, what else the rule of a primitive depends on, its operands as storages and as handles); None if
+    that cannot be said."""
     edge = node.edge
     place = (edge.op, edge.attrs, edge.input_layouts, edge.layout)
-    variants = _variants.get(place)
-    if variants is None:
-        variants = _variants.keep(place, Variants())
     targets = node.next
     needed: Any = len(targets)
     if needed == 2:
@@ -181,19 +183,31 @@ def primitive(node: GradNode, grad: Tensor, rule: Rule) -> Sequence[Any]:
             elif kind is Storage:
                 storage, shown, value = value, edge.layout, None
             elif kind in LIVE:
-                return rule(node, grad)
+                return None
             else:
                 key += (kind, value or str(value))  # the zeros differ
                 continue
             if storage.version != version:
-                return rule(node, grad)
+                return None
             if shown is storage.layout and storage not in storages:
                 key.append(shown)
                 storages.append(storage)
                 handles.append(value)
             else:
                 _given(key, value, shown, storage, handles, storages)
-    return _gradients(variants, tuple(key), node, grad, rule, storages, handles)
+    return place, tuple(key), storages, handles
+
+
+def primitive(node: GradNode, grad: Tensor, rule: Rule) -> Sequence[Any]:
+    """Gradients of the operands of a primitive whose edge does not know them yet. `rule`: runs its rules."""
+    found = described(node, grad)
+    if found is None:
+        return rule(node, grad)
+    place, key, storages, handles = found
+    variants = _variants.get(place)
+    if variants is None:
+        variants = _variants.keep(place, Variants())
+    return _gradients(variants, key, node, grad, rule, storages, handles)
 
 
 def view(node: Any, grad: Tensor, rule: Rule) -> Sequence[Any]:

@@ -18,7 +18,7 @@ from calque.exported.tracing import Request, State, entry_of
 from calque.functional.common import is_tensor
 from calque.nn.module import Module
 from calque.nn.parameter import Parameter
-from calque.run.recorder import Trace, local, share_value
+from calque.run.recorder import local, share_value
 from calque.tensor import upload, wrap
 
 
@@ -53,7 +53,7 @@ def export(
     """
     if not callable(model):
         raise ArgumentError(f"[export] expected a function or a Module, got {type_name(model)}; pass the model itself, not its result")
-    if local.state.trace.__class__ is not Trace or local.state.capture is not None:
+    if not local.state.plain or local.state.capture is not None:
         raise ExportError("[export] expected to be called outside of vmap, grad, hybridized calls and other exports; export first")
     wanted: dict[str, tuple[Any, Any, Any, dict[str, Any]]] = {}
     args = _tuple(inputs)

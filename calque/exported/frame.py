@@ -283,9 +283,9 @@ class ExportFrame(Frame):
     def mine(self, x: Any) -> bool:
         return x.__class__ is not tuple
 
-    def record(self, op: OpDef, operands: tuple[Any, ...], attrs: tuple[Any, ...] = ()) -> Tensor:
+    def record(self, op: OpDef, operands: tuple[Any, ...], attrs: tuple[Any, ...] = (), row_major: bool = False) -> Tensor:
         layouts = tuple([x[1] if x.__class__ is tuple else dense_of(x._layout) for x in operands])
-        value = recorder._result(op, attrs, layouts, dense_layout((), int64).device)
+        value = recorder.result_of(op, attrs, layouts, dense_layout((), int64).device)
         inputs = tuple([self.number(*x) if x.__class__ is tuple else self.of(x) for x in operands])
         out = self.handle(self.node(op, inputs, attrs, value.shape, value.dtype), value)
         if local.state.grad and any(x.__class__ is not tuple and x._requires_grad for x in operands):

@@ -23,7 +23,6 @@ from calque.functional.windows import narrow, selected, sliced
 from calque.run.buffer import strided
 from calque.run.dispatch import raise_pending
 from calque.run.recorder import local
-from calque.run.state import Trace
 from calque.tensor import TENSOR_TYPES, Tensor, alias, function_node, output_nodes, upload
 
 __all__ = [
@@ -241,7 +240,7 @@ def _joined_now(parts: list[Tensor], join: Callable[[list[Any]], Any]) -> Tensor
     """Many small values that are all there, joined at once; None for others. A program would have an input for each, and be a new one wherever their
     number changes, or which of them are one tensor: at every batch of samples that is drawn from a memory."""
     state = local.state
-    if len(parts) < MANY or state.capture is not None or state.trace.__class__ is not Trace or state.device is not None:
+    if len(parts) < MANY or state.capture is not None or not state.plain or state.device is not None:
         return None
     size, given = 0, []
     for x in parts:

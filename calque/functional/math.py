@@ -109,7 +109,7 @@ def with_formula(
         out = value()
     finally:
         state.grad = before
-    if state.trace.__class__ is not Trace:
+    if not state.plain and state.trace.__class__ is not Trace:
         out = state.trace.by_formula(inputs, out, backward)
     if before and any(x._requires_grad for x in inputs) and out._layout.dtype.category >= 2:
 

@@ -231,7 +231,7 @@ def tensor_text(t: Tensor, name: str = "tensor") -> str:
 @method("__repr__", "__str__")
 def _repr(self: Tensor) -> str:
     frame = local.state.trace
-    return tensor_text(self) if frame.__class__ is Trace else frame.text(self, tensor_text)  # type: ignore[no-any-return]
+    return tensor_text(self) if frame.__class__ is Trace or frame.eager else frame.text(self, tensor_text)  # type: ignore[no-any-return]
 
 
 @method("__format__")

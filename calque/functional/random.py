@@ -95,7 +95,7 @@ class Generator:
         if count > _MOST:
             raise OutOfMemoryError(f"[random] expected a size that fits into memory, got {count} random numbers; ask for fewer")
         trace = local.state.trace
-        if trace.__class__ is not Trace:
+        if trace.__class__ is not Trace and not trace.eager:
             return trace.take(self, count)  # type: ignore[no-any-return]
         seed_, start = numbers(lambda: self._advance(count))
         return seed_, start

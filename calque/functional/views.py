@@ -489,7 +489,7 @@ def detach(input: Tensor) -> Tensor:
     False
     """
     trace = local.state.trace
-    return wrap(input._storage, input._layout) if trace.__class__ is Trace else trace.detached(input)  # type: ignore[no-any-return]
+    return wrap(input._storage, input._layout) if trace.__class__ is Trace or trace.eager else trace.detached(input)  # type: ignore[no-any-return]
 
 
 @method("detach_")

@@ -170,6 +170,8 @@ class Hybridized:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         state = local.state
+        if state.trace.eager:
+            flush("hybridized call")
         if state.capture is not None or settings.checked or Engine.check_nan or state.trace.__class__ is not Trace:
             return self.function(*args, **kwargs)
         if self.short:

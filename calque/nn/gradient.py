@@ -53,11 +53,11 @@ def with_gradient(
         if x is not None and x._requires_grad:
             wanted = True
     if not state.grad or not wanted:
-        values = call(forward, inputs)
+        values = _values(forward, inputs)
         return values if every else values[0] if count == 1 else values[:count]
     state.grad = False
     try:
-        values = call(forward, inputs)
+        values = _values(forward, inputs)
     finally:
         state.grad = True
     layouts, shown, versions = [], list(values), []
@@ -87,6 +87,11 @@ def with_gradient(
     return values if every else values[0] if count == 1 else values[:count]
 
 
+def _values(forward: Forward, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+    trace = local.state.trace
+    return trace.call(forward, inputs) if trace.eager else call(forward, inputs)  # type: ignore[no-any-return]
+
+
 ANALYTIC = ("SiluBackward0", "RmsNormBackward0")
 """Formulas whose forward function, differentiated as it stands, is right for complex numbers."""
 
@@ -113,7 +118,11 @@ def formula(forward: Forward, backward: Backward) -> Callable[[Any, list[Any]], 
                 )
             inputs = tuple(map(with_history, inputs, node.next))
             values = forward(*inputs)
-        return backward(Saved(inputs, values, tuple(t is not None for t in node.next)), *grads)
+        needs = tuple([t is not None for t in node.next])
+        trace = local.state.trace
+        if trace.eager:
+            return trace.gradient(backward, (inputs, values, grads, needs), lambda: backward(Saved(inputs, values, needs), *grads))  # type: ignore[no-any-return]
+        return backward(Saved(inputs, values, needs), *grads)
 
     return apply
 

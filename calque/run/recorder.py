@@ -16,6 +16,7 @@ from typing import Any
 
 from calque.base.cache import Cache
 from calque.base.collector import pause_collections, without_full_collections
+from calque.base.config import settings
 from calque.base.device import CPU, META, Device, InUse
 from calque.base.dtypes import int64
 from calque.base.layout import Layout, dense_layout
@@ -23,7 +24,7 @@ from calque.ops import opdef
 from calque.run import trace as tracing
 from calque.run.backends import require_memory
 from calque.run.buffer import Buffer, strided
-from calque.run.causes import cause_of, flushed, seldom_repeats
+from calque.run.causes import ALWAYS, cause_of, flushed, seldom_repeats
 from calque.run.dispatch import dispatch, make_plan, new_array, run_at_once
 from calque.run.early import in_vain, learn
 from calque.run.exclusive import judge
@@ -48,6 +49,7 @@ UPDATE_AS = opdef.get("update_as")
 WITH_OFFSET = {VIEW: VIEW_AT, UPDATE: UPDATE_AT}
 """The same with the offset as their last operand."""
 _getrefcount = sys.getrefcount
+NOVEL = "new operations"  # reason of flushes behind which operations are computed at once, see `novel.py`
 _TICK = 0
 _HUGE = 1 << 32  # bytes from which a new tensor is refused where it is written if it cannot fit, not where it is first read
 
@@ -79,7 +81,7 @@ def grow(
     if InUse.several and not forced:
         device = place_of(trace, op, inputs, layouts, local.state.device)
     rule = (op, attrs, layouts, device)
-    value = _results.get(rule) or _results.keep(rule, _result(op, attrs, layouts, device or CPU))
+    value = _results.get(rule) or _results.keep(rule, result_of(op, attrs, layouts, device or CPU))
     if value.nbytes > _HUGE and op.creates and value.device is not META:
         require_memory(value.nbytes)
     edge = Edge(trace.cur, op, inputs, attrs, value, recording_line() if line is None else line)
@@ -97,7 +99,7 @@ def grow(
 _results = Cache("results of operations", 700, 1 / 64)  # (operation, attributes, operands, device) -> layout
 
 
-def _result(op: Any, attrs: tuple[Any, ...], layouts: tuple[Any, ...], device: Device) -> Layout:
+def result_of(op: Any, attrs: tuple[Any, ...], layouts: tuple[Any, ...], device: Device) -> Layout:
     """Shape and dtype by the rules of the operation."""
     shapes = [tuple(lay.shape) if isinstance(lay, Layout) else () for lay in layouts]
     dtypes = [lay.dtype if isinstance(lay, Layout) else lay for lay in layouts]
@@ -170,7 +172,7 @@ def base_slot(trace: Trace, storage: Storage) -> int:
         return 0
     buffer = storage.buffer
     if buffer is None:
-        return _input_slot(trace, _elsewhere(storage), storage.layout)
+        return _input_slot(trace, value_elsewhere(storage), storage.layout)
     slot, key = _input_slot(trace, buffer, storage.layout), id(storage)
     if storage.buffer is not buffer:  # another thread has overwritten it since
         if local.state.capture is not None:
@@ -184,7 +186,7 @@ def base_slot(trace: Trace, storage: Storage) -> int:
     return slot
 
 
-def _elsewhere(storage: Storage) -> Buffer:
+def value_elsewhere(storage: Storage) -> Buffer:
     """The value of a storage that has none yet and is not of this thread's trace."""
     owner = storage.trace
     if owner is not None and owner.__class__ is not Trace:
@@ -367,7 +369,7 @@ def share_value(storage: Storage) -> Storage:
     if twin.trace is not local.state.trace:
         twin.trace = None
         if twin.buffer is None:
-            twin.buffer = _elsewhere(storage)
+            twin.buffer = value_elsewhere(storage)
     elif twin.buffer is None:
         twin.trace.storages.append(twin)
     else:
@@ -395,8 +397,7 @@ def flush(reason: str, awaited: bool = False, wanted: tuple[int, ...] = ()) -> N
     state = local.state
     trace = state.trace
     if not trace.n:
-        if state.capture is None:
-            trace.cur = root(reason)
+        _restart(state, trace, reason)
         return
     state.seen = None
     if state.capture is not None and state.capture.flushing(trace, reason):
@@ -416,7 +417,7 @@ def flush(reason: str, awaited: bool = False, wanted: tuple[int, ...] = ()) -> N
     flow = session.flow() if session is not None else 0
     try:
         with LOCK:
-            state.trace = Trace(root(reason))
+            state.trace = _following(trace, reason)
             _dispatch(trace, reason, awaited, wanted)
     finally:
         trace.inputs, trace.scalars = [], []  # buffers and caches know their trace; it must not keep memory alive
@@ -430,6 +431,25 @@ def flush(reason: str, awaited: bool = False, wanted: tuple[int, ...] = ()) -> N
         state.capture.flushed()
 
 
+def _restart(state: State, trace: Any, reason: str) -> None:
+    """A flush where nothing is recorded."""
+    if trace.eager:
+        state.trace = Trace(root(reason))
+    elif state.capture is None:
+        trace.cur = root(reason)
+
+
+def _following(trace: Any, reason: str) -> Trace:
+    """What records behind a flush."""
+    fresh, novelty = Trace(root(reason)), local.state.novelty
+    fresh.edges = Counters.edges
+    if novelty is not None and settings.eager and (trace.room < 0 or trace.room > ALWAYS >> 1):
+        novelty.count(Counters.edges - trace.edges, trace.n)
+    if reason == BOUND:
+        fresh.room = trace.room  # it is the same program that goes on
+    return fresh
+
+
 def count_flush(edge: Edge, reason: str, frames: int) -> list[Any] | None:
     """A flush at `edge`, `frames` frames of ours below the one that may be the user's; gives the counters of that line. (Three more stand between
     `flush` and the user if somebody waits for a value: `materialise`, its caller and who reads.)"""
@@ -438,7 +458,10 @@ def count_flush(edge: Edge, reason: str, frames: int) -> list[Any] | None:
     edge.used = _TICK
     Counters.flushes += 1
     Counters.reasons[reason] = Counters.reasons.get(reason, 0) + 1
-    return flushed(reason, frames + 1)
+    site = flushed(reason, frames + 1)
+    if reason != NOVEL and reason != BOUND:
+        local.state.novelty = None if site is None else site[6]
+    return site
 
 
 def _flush_at_once(state: State, trace: Trace, reason: str, awaited: bool) -> bool:
@@ -459,7 +482,7 @@ def _flush_at_once(state: State, trace: Trace, reason: str, awaited: bool) -> bo
         plan = edge.plans.get((tuple(made), (-1,) * len(made), ()))
         if plan is None or plan.__class__ is Split or plan.floating:
             return False
-        results, fresh = run_at_once(plan, inputs, scalars, awaited), Trace(root(reason))
+        results, fresh = run_at_once(plan, inputs, scalars, awaited), _following(trace, reason)
         if results is None or trace.cur is not edge or state.trace is not trace:  # code that an interrupt has run may have recorded something
             return False
         state.trace = fresh  # until the end of this, values of the old trace can be had as those of another thread can
@@ -565,5 +588,5 @@ def materialise(storage: Storage, reason: str, awaited: bool = True) -> Buffer:
         if storage.trace is local.state.trace:
             flush(reason, awaited, () if awaited else (storage.slot,))
         if storage.buffer is None:
-            return _elsewhere(storage)
+            return value_elsewhere(storage)
     return storage.buffer

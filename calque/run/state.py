@@ -11,6 +11,7 @@ from calque.base.collector import pause_collections
 from calque.base.device import Device
 from calque.base.dtypes import DType
 from calque.run.buffer import Buffer
+from calque.run.causes import Novelty
 from calque.run.numbers import Number
 from calque.run.storage import Storage
 from calque.run.trie import Edge, root
@@ -20,7 +21,8 @@ class Trace:
     """What one thread has recorded since its last flush. While a function is transformed, a frame of `autograd/transform` stands in its place.
     `inputs`, `scalars`, `cur`, `n` change with no call in between, where Ctrl-C could come."""
 
-    __slots__ = ("cur", "n", "storages", "attached", "inputs", "scalars", "checks", "passed", "early", "ran")
+    __slots__ = ("cur", "n", "storages", "attached", "inputs", "scalars", "checks", "passed", "early", "ran", "room", "edges")
+    eager = False  # whether operations are computed where they are written (see `novel.py`)
 
     def __init__(self, root: Edge) -> None:
         self.cur = root
@@ -32,6 +34,8 @@ class Trace:
         self.checks: list[tuple[int, Callable[[int], Exception], str]] = []
         self.passed: list[tuple[Any, int]] = []  # stretches that were replayed, and how many inputs there were then
         self.early: Any = None  # what was begun of the program that is expected (see `early`)
+        self.edges = 0  # how many there were when it began
+        self.room = -1  # new operations that are still recorded, see `novel.py`; below zero before the first
         self.ran: dict[int, Buffer] | None = None  # by id of a storage: values of a call that is recorded again after its programs have run
 
 
@@ -39,7 +43,10 @@ class State:
     """Per-thread recording state; `grad`, `inference` and `autocast` (the lower dtype, or None) are modes, kept here for one look-up on the hot
     path."""
 
-    __slots__ = ("trace", "grad", "inference", "capture", "autocast", "applied", "started", "waiting", "device", "seen", "nested")
+    __slots__ = (
+        "trace", "grad", "inference", "capture", "autocast", "applied", "started", "waiting", "device", "seen", "nested", "plain",
+        "novelty",
+    )  # fmt: skip
 
     def __init__(self, nested: bool = False) -> None:
         self.nested = nested  # whether it is the one of code that the collector runs
@@ -53,6 +60,8 @@ class State:
         self.started = ""  # ... by the backward pass that the user started on this line
         self.waiting: Any = None  # that pass
         self.seen: Any = None  # see `others`
+        self.plain = True  # whether no function is being transformed
+        self.novelty: Novelty | None = None  # of the line that flushed last
 
 
 class _Local(threading.local):

@@ -7,7 +7,7 @@ import contextlib
 import warnings
 from collections.abc import Iterator
 from functools import partial
-from itertools import cycle, repeat
+from itertools import count, cycle, repeat
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ import numpy as np
 import calque
 import calque.nn.functional
 from calque.base.config import settings
-from calque.run import pipeline, recorder, trie
+from calque.run import novel, pipeline, recorder, trie
 from calque.run.dispatch import Plan
 from tests.fuzz.pool import EPS, Value, array_of
 from tests.fuzz.programs import Machine
@@ -29,20 +29,26 @@ def forget() -> None:
 
 
 @contextlib.contextmanager
-def mode(backend: str = "cpu", *, fusion: bool = True, reuse: bool = True, interpreted: str = "") -> Iterator[None]:
+def mode(backend: str = "cpu", *, fusion: bool = True, reuse: bool = True, interpreted: str = "", computed: str = "") -> Iterator[None]:
     """Run on a backend, compiling every program at once (nothing is interpreted because it is small), or with programs `interpreted`: "all", or
-    "every other" one."""
+    "every other" one; or with operations `computed` where they are written: "all" that may be, or those behind every third "one"."""
     original = pipeline.compile_program
     saved = settings.backend, original, Plan.patience
     turns = {"": repeat(0), "all": repeat(1 << 30), "every other": cycle((1 << 30, 0))}[interpreted]
     Plan.patience = lambda plan: next(turns)  # type: ignore[method-assign]
     forget()
+    before, begin = settings.eager, novel.begin
+    settings.eager = novel.ALL if computed else 0
+    number = count()
+    if computed == "one":
+        novel.begin = lambda state: None if next(number) % 3 else begin(state)  # what was recorded until then runs before it
     settings.backend = backend
     pipeline.compile_program = partial(original, fusion=fusion, reuse=reuse)  # type: ignore[assignment]
     try:
         yield
     finally:
         forget()
+        settings.eager, novel.begin = before, begin
         settings.backend, pipeline.compile_program, Plan.patience = saved  # type: ignore[assignment,method-assign]
 
 
@@ -107,6 +113,8 @@ WAYS: dict[str, dict[str, Any]] = {
     "cpu without fusion and reuse": {"fusion": False, "reuse": False},
     "interpreted": {"interpreted": "all"},
     "every other program interpreted": {"interpreted": "every other"},
+    "computed at once": {"computed": "all"},
+    "some computed at once": {"computed": "one"},
 }
 
 

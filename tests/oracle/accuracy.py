@@ -74,9 +74,11 @@ def convolutions() -> Iterator[Case]:
     ):  # fmt: skip
         yield Case(f"conv2d {x} {w[2]}x{w[3]} to {w[0]}{', Winograd' if bound > 2 else ''}",
                    lambda T, x, w, b, o=options: T.nn.functional.conv2d(x, w, b, **o), layer(x, w, w[0], w[1] * w[2] * w[3]), bound, max(bound, 2.2))
+    # PyTorch's chains of products have some 400 links as ours where its library uses 512-bit registers, and 192 where it takes its code for AMD's
+    # processors (measured on a Zen 4): the root of 400 / 192 is 1.44. Ours are at most 400 (decision 0056).
     for n, inputs, outputs in ((4, 10, 20), (32, 784, 512), (64, 512, 10), (256, 1024, 256)):
         yield Case(f"linear {n} x {inputs} to {outputs}", lambda T, x, w, b: T.nn.functional.linear(x, w, b),
-                   layer((n, inputs), (outputs, inputs), outputs, inputs), 1.2, 1.2)
+                   layer((n, inputs), (outputs, inputs), outputs, inputs), 1.5, 1.5)
 
 
 def reductions() -> Iterator[Case]:

@@ -50,6 +50,7 @@ class Frame:
     n = property(lambda self: 0, _ignored)
     scalars = property(lambda self: (), _ignored)
     ran = early = None
+    eager = False
 
     def __init__(self) -> None:
         self.outer: Any = None  # the trace or frame of the level below
@@ -58,6 +59,7 @@ class Frame:
         self.place: Any = None  # the level below when this was entered, and how much had been made there
         self.first = 0
         self.grad = local.state.grad
+        self.within = False  # whether another frame was there before
         self.last: Any = None  # weak reference to the value that was recorded last
         self.checks: list[Any] = []
         self.storages: list[Any] = []
@@ -67,13 +69,17 @@ class Frame:
 
     def __enter__(self) -> Any:
         state = local.state
+        if state.trace.eager:
+            recorder.flush("transform")
         self.outer, self.open = state.trace, True
+        self.within, state.plain = not state.plain, False
         self.place, self.first = self.outer, self.outer.count if isinstance(self.outer, Frame) else self.outer.n
         state.trace = self
         return self
 
     def __exit__(self, *_: object) -> None:
         local.state.trace, self.open = self.outer, False
+        local.state.plain = not self.within
         self.outer = None
 
     def again(self, function: Callable[[], Any]) -> Any:
@@ -183,8 +189,8 @@ class Frame:
 
     # ------------------------------------------------------------------------------------- what the recorder asks for
 
-    def record(self, op: OpDef, operands: tuple[Any, ...], attrs: tuple[Any, ...] = ()) -> Tensor:
-        """As `calque.tensor.record`."""
+    def record(self, op: OpDef, operands: tuple[Any, ...], attrs: tuple[Any, ...] = (), row_major: bool = False) -> Tensor:
+        """As `calque.tensor.record`; values of a frame are row-major."""
         needs = lifted = False
         for x in operands:
             if x.__class__ is not tuple:

@@ -1,4 +1,4 @@
-"""Programs that will hardly come again, computed at once: node by node, by NumPy's own routines.
+"""Primitives computed at once, by NumPy's own routines: what runs once, or will hardly come again.
 
 Planning and compiling a node takes as long as computing some dozens of small ones, so what runs once is run like this. `interpret.py` is the same
 thing made to be obvious; here views are no copies, products go to the BLAS, and nothing is looked at that the recorder has seen already. Results are
@@ -8,32 +8,106 @@ those of the other ways up to the rounding of the same sums and functions.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from math import prod
 from typing import Any
 
 import numpy as np
 
 from calque.backend.ref.interpret import Array, Number, last_uses, number_as_array, run_node
 from calque.base.blas import limited
-from calque.base.dtypes import float32, float64
+from calque.base.dtypes import DType, float32, float64
+from calque.base.shapes import Shape
 from calque.ir.program import Node, Program
-from calque.ops.opdef import get
+from calque.ops.opdef import OpDef, get
 
-_WHOLE = (float32, float64)  # 16-bit types are computed as float32 and rounded, see `run_node`
+Function = Callable[..., Any]
+WHOLE = (float32, float64)  # 16-bit types are computed as float32 and rounded, see `run_node`
+_ROWS = 4096  # numbers that are added up in their own type; longer sums are kept in float64, as the definition of a sum does
+_THREADED = 1 << 18  # multiplications of a product from which on the BLAS may take several threads, which have to be asked for then
 
 
 def _sigmoid(x: Any) -> Any:
     return np.reciprocal(np.exp(-x) + x.dtype.type(1))
 
 
-_Named = dict[str, Callable[..., Any]]
+def _relu(x: Any) -> Any:
+    return np.maximum(x, x.dtype.type(0))
+
+
+_Named = dict[str, Function]
 _SAMES: _Named = {  # operands and result of one of the types above
     "add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide, "neg": np.negative, "abs": np.abs, "exp": np.exp, "log": np.log,
     "exp_shifted": np.exp, "tanh": np.tanh, "sqrt": np.sqrt, "maximum": np.maximum, "minimum": np.minimum, "sigmoid": _sigmoid,
-    "reciprocal": np.reciprocal, "sin": np.sin, "cos": np.cos, "matmul": np.matmul,
+    "reciprocal": np.reciprocal, "sin": np.sin, "cos": np.cos, "matmul": np.matmul, "relu": _relu,
 }  # fmt: skip
 _COMPARISONS: _Named = {"lt": np.less, "le": np.less_equal, "gt": np.greater, "ge": np.greater_equal, "eq": np.equal, "ne": np.not_equal}
 _SAME, _COMPARED = ({get(name): function for name, function in named.items()} for named in (_SAMES, _COMPARISONS))
 _VIEW, _VIEW_AT, _INPUT, _SCALAR, _WHERE = get("view"), get("view_at"), get("input"), get("scalar"), get("where")
+_MATMUL, _SUM, _CAST, _COPY, _FULL = get("matmul"), get("sum"), get("cast"), get("copy"), get("full")
+
+
+class Routine:
+    """How one primitive is computed for operands of certain shapes: `function(*arrays)`. `numbers`: an operand may be a Python number as it is.
+    `fresh`: the result is an array of its own, whatever the operands are; else it may show their memory."""
+
+    __slots__ = ("function", "numbers", "fresh")
+
+    def __init__(self, function: Function, numbers: bool, fresh: bool) -> None:
+        self.function, self.numbers, self.fresh = function, numbers, fresh
+
+
+def routine_of(op: OpDef, attrs: tuple[Any, ...], operands: Sequence[tuple[Shape, DType]], shape: Shape, dtype: DType) -> Routine:
+    """The routine of a primitive whose operands and result have these shapes and types."""
+    kinds = {kind for _, kind in operands}
+    kind = next(iter(kinds)) if len(kinds) == 1 else None
+    if op is _MATMUL and kind in WHOLE:
+        return Routine(_product([s for s, _ in operands], shape), False, True)
+    if kind in WHOLE:
+        function = _SAME.get(op) if dtype is kind else _COMPARED.get(op)
+        if function is not None:
+            return Routine(function, len(operands) > 1, True)
+        if op is _SUM and attrs[0]:
+            return Routine(_sum(attrs, operands[0][0], kind), False, True)
+    if dtype in WHOLE and op is _WHERE:
+        return Routine(np.where, False, True)
+    if op is _COPY:
+        return Routine(np.array, False, True)
+    node = Node(op, tuple(range(len(operands))), attrs, shape, dtype)
+    if op is _CAST and kind is not None and not dtype.hosted and not kind.hosted and _exactly(kind, dtype):
+        to = dtype.np
+        return Routine(lambda x: x.astype(to), False, True)
+    if op is _VIEW:
+        return Routine(lambda base: _view(node, base, attrs[2]), False, False)
+    if op is _VIEW_AT:
+        return Routine(lambda base, offset: _view(node, base, int(offset)), False, False)
+    return Routine(lambda *values: run_node(node, values, (), ()), False, False)
+
+
+def _exactly(kind: DType, dtype: DType) -> bool:
+    """Whether NumPy converts as the definition of a cast does: numbers to the two types that everything is computed in."""
+    return dtype in WHOLE and (kind in WHOLE or kind.category < 2)
+
+
+def _product(shapes: Sequence[Shape], shape: Shape) -> Function:
+    function: Function = np.dot if all(len(s) == 2 for s in shapes) else np.matmul
+    if prod(shape) * shapes[0][-1] < _THREADED:
+        return function
+
+    def product(a: Any, b: Any) -> Any:
+        with limited():
+            return function(a, b)
+
+    return product
+
+
+def _sum(attrs: tuple[Any, ...], shape: Shape, kind: DType) -> Function:
+    dims, keepdim = attrs
+    reduce: Function = np.add.reduce
+    axis = dims[0] if len(dims) == 1 else dims
+    wide = np.float64 if prod([shape[d] for d in dims]) > _ROWS else None
+    if wide is None or kind is float64:
+        return lambda x: reduce(x, axis, None, None, keepdim)
+    return lambda x: reduce(x, axis, wide, None, keepdim).astype(np.float32)
 
 
 def run_quickly(program: Program, inputs: Sequence[Array], scalars: Sequence[Number] = ()) -> list[Array]:
@@ -54,7 +128,7 @@ def _run(program: Program, inputs: Sequence[Array], scalars: Sequence[Number]) -
                 continue
             op, sources = node.op, node.inputs
             kind = nodes[sources[-1]].dtype if sources else node.dtype
-            function = (_SAME.get(op) if node.dtype is kind else _COMPARED.get(op)) if kind in _WHOLE else None
+            function = (_SAME.get(op) if node.dtype is kind else _COMPARED.get(op)) if kind in WHOLE else None
             if function is not None:
                 values[position] = function(*[values[i] for i in sources])
             elif op is _VIEW:
@@ -65,7 +139,7 @@ def _run(program: Program, inputs: Sequence[Array], scalars: Sequence[Number]) -
                 values[position] = inputs[node.attrs[0]]
             elif op is _SCALAR:
                 values[position] = number_as_array(scalars[node.attrs[0]], node.dtype)
-            elif op is _WHERE and node.dtype in _WHOLE:
+            elif op is _WHERE and node.dtype in WHOLE:
                 values[position] = np.where(*[values[i] for i in sources])
             else:
                 values[position] = run_node(node, [values[i] for i in sources], inputs, scalars)

@@ -1,0 +1,292 @@
+"""Operations computed where they are written, each by one of NumPy's routines: what programs do that hardly ever come again.
+
+`Eager` stands in the place of a thread's trace, as the frames of transforms do (`autograd/transform/frame.py`): nothing is ever found there, so each
+operation takes the cold path of its recording function, which asks `record` here. Its result has a value at once, so nothing is pending and whoever
+reads goes on without a flush; a flush ends it. When it begins is decided in `run/novel.py`.
+
+The same checks are made and the same errors are raised as for an operation that is recorded, and gradients have the same rules. Operations that take
+long are left to the compiler: where one comes, what follows is recorded.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from contextvars import copy_context
+from typing import Any
+
+import numpy as np
+
+from calque.autograd import formula
+from calque.autograd.routines import large, routine, same
+from calque.backend.ref.interpret import number_as_array, run_node
+from calque.backend.ref.quick import WHOLE
+from calque.base.cache import Cache
+from calque.base.config import settings
+from calque.base.device import CPU
+from calque.base.dtypes import int64
+from calque.base.layout import Layout, dense_layout
+from calque.base.shapes import inverse
+from calque.ir.program import Node
+from calque.ops.opdef import OpDef, get
+from calque.run import recorder
+from calque.run.buffer import Buffer, strided
+from calque.run.dispatch import new_array
+from calque.run.nodes import GradNode
+from calque.run.novel import HEAVY, Computing
+from calque.run.recorder import Storage, Trace, local, recording_line
+from calque.run.source import user_site
+from calque.run.trie import Edge, root
+from calque.tensor import Tensor, attach_node, dense_of, order_of, record, sub_layout, turned, wrap
+
+MOST = 1 << 15  # operations behind which it is asked again whether what comes repeats
+LINES = 64  # places in the user's program that one operation is remembered for
+_ADD, _UPDATE = get("add"), get("update")
+_NOWHERE = Edge(None, None, (), (), None, "")  # nothing is ever put behind it
+_steps = Cache("operations computed at once", 1500, 1 / 256)  # (operation, attributes, layouts of operands) -> Step
+_new: Any = object.__new__
+
+
+def _ignored(self: Any, value: Any) -> None:
+    """What is computed at once counts no slots."""
+
+
+class Step:
+    """An operation on operands of certain layouts: how it is computed, and the edges that the graph's nodes have, by the user's line."""
+
+    __slots__ = ("op", "attrs", "inputs", "layout", "memory", "order", "function", "numbers", "fresh", "large", "edges", "value", "code", "saved")
+
+    def __init__(self, op: OpDef, operands: tuple[Any, ...], attrs: tuple[Any, ...], row_major: bool) -> None:
+        layouts = tuple([x[1] if x.__class__ is tuple else dense_of(x) for x in operands])
+        self.op, self.attrs, self.inputs = op, attrs, layouts
+        self.value = self.layout = self.memory = recorder.result_of(op, attrs, layouts, CPU)
+        found = routine(op, attrs, layouts, self.layout)
+        self.function, self.numbers, self.fresh = found.function, found.numbers, found.fresh
+        self.code = self.layout.ndim == 0 and self.layout.dtype is int64  # as what a check looks at
+        self.large = large(op, layouts, self.layout)
+        self.order: tuple[int, ...] | None = None
+        self.saved = False  # whether its gradient needs the result, which nodes keep as a row-major value
+        views = [x._layout for x in operands if x.__class__ is not tuple]
+        if op.ordered and not row_major and not all(view.upright for view in views):
+            order = order_of(tuple(views))
+            self.saved = order != tuple(range(len(order))) and any(-1 in saves for saves in op.save_table)
+            if order != tuple(range(len(order))):
+                self.order, shape = order, self.layout.shape
+                self.memory = dense_layout(tuple([shape[d] for d in order]), self.layout.dtype)
+                strides = tuple([self.memory.strides[k] for k in inverse(order)])
+                self.layout = sub_layout(self.layout, tuple(shape), strides, 0)
+        self.edges: dict[tuple[int, int], tuple[Any, Edge]] = {}
+
+    def edge(self) -> Edge:
+        """The edge for a node that is made now. It leads nowhere: it says what the operation was and where it was written."""
+        if local.state.applied is not None:  # recorded by a backward pass, which knows the line
+            return self._edge()
+        code, position = user_site(3)
+        place = (id(code), position)
+        found = self.edges.get(place)
+        if found is None or found[0] is not code:
+            if len(self.edges) >= LINES:
+                self.edges.clear()
+            found = self.edges[place] = (code, self._edge())
+        return found[1]
+
+    def _edge(self) -> Edge:
+        edge = Edge(None, self.op, (), self.attrs, self.value, recording_line())
+        edge.input_layouts = self.inputs
+        return edge
+
+
+class Eager:
+    """What stands in the place of a thread's trace. `last`: the last value that may be the code of a check; `count`: values since it began."""
+
+    eager = True
+    n = property(lambda self: 0, _ignored)
+    scalars = property(lambda self: (), _ignored)
+    ran = early = None
+
+    def __init__(self) -> None:
+        self.cur = _NOWHERE
+        self.checks: list[Any] = []
+        self.storages: list[Any] = []
+        self.passed: list[Any] = []
+        self.inputs: tuple[Any, ...] = ()
+        self.attached: dict[int, Any] = {}
+        self.last: Any = None
+        self.count = 0
+        context = copy_context()
+        context.run(np.errstate(all="ignore").__enter__)  # entering it for each operation would take longer than the operation
+        self.quietly: Callable[..., Any] = context.run
+
+    # ------------------------------------------------------------------------------------------------------------ values
+
+    def array(self, t: Any) -> Any:
+        """The values of a tensor, where they lie; its handle remembers them."""
+        buffer = t._storage.buffer
+        if buffer is None or buffer.task is not None:
+            buffer = buffer or recorder.value_elsewhere(t._storage)
+            buffer.wait()
+        flat, cache = buffer.array, t._cache
+        if cache is not None and cache[1] is flat and cache[0] is self:
+            return cache[2]
+        view = t._layout
+        if view.dense or view.numel == 0 or flat.dtype is not view.dtype.np or not flat.dtype.isbuiltin:
+            found = strided(flat, view)
+        else:
+            size = flat.itemsize
+            found = np.ndarray(view.shape, flat.dtype, flat, view.offset * size, [stride * size for stride in view.strides])
+        t._cache = (self, flat, found)
+        return found
+
+    def whole(self, storage: Storage) -> Any:
+        """The values of a storage."""
+        buffer = storage.buffer or recorder.value_elsewhere(storage)
+        return buffer.wait().reshape(storage.layout.shape)
+
+    def made(self, value: Any, view: Layout, fresh: bool) -> Tensor:
+        """A tensor of what a routine gave. `fresh`: it is nobody else's memory."""
+        if value.__class__ is not np.ndarray:
+            value = np.asarray(value)
+        if not fresh and (value.base is not None or not value.flags.owndata):
+            value = np.array(value, order="C")
+        flat = value.ravel()
+        if flat.base is not value:  # it lies in another order
+            value = flat.reshape(view.shape)
+        storage = _new(Storage)
+        storage.trace, storage.slot, storage.layout, storage.buffer = None, -1, view, Buffer(flat)
+        storage.home, storage.version, storage.writer = None, 0, None
+        t = _new(Tensor)
+        t._storage, t._layout, t._requires_grad = storage, view, False
+        t._grad_fn = t._grad = t._base = t._views = t._hooks = None
+        t._cache = (self, flat, value)
+        return t  # type: ignore[no-any-return]
+
+    # ------------------------------------------------------------------------------------------- what the recorder asks for
+
+    def record(self, op: OpDef, operands: tuple[Any, ...], attrs: tuple[Any, ...] = (), row_major: bool = False) -> Tensor:
+        """As `calque.tensor.record`."""
+        key = (op, attrs, row_major, *[x[1] if x.__class__ is tuple else x._layout for x in operands])
+        step = _steps.get(key) or _steps.keep(key, Step(op, operands, attrs, row_major))
+        self.count += 1
+        if step.large or self.count > MOST:
+            leave(step.large)
+            return record(op, operands, attrs, row_major)
+        if step.saved:
+            return turned(op, operands, attrs)
+        needs, values = False, []
+        for x in operands:
+            if x.__class__ is tuple:
+                values.append(x[0] if step.numbers else number_as_array(*x))
+            else:
+                values.append(self.array(x))
+                if x._requires_grad:
+                    needs = True
+        value = self.quietly(step.function, *values)
+        if settings.verify:
+            verify(step, values, value)
+        t = self.made(value, step.layout, step.fresh) if step.order is None else self.turned(value, step)
+        if step.code:
+            self.last = t
+        if needs and local.state.grad:
+            attach_node(t, step.edge(), op, tuple([x[0] if x.__class__ is tuple else x for x in operands]))
+        return t
+
+    def turned(self, value: Any, step: Step) -> Tensor:
+        """The result of an elementwise operation whose operands are permuted: it lies in memory as they do."""
+        order: Any = step.order
+        t = self.made(np.ascontiguousarray(value.transpose(order)), step.memory, True)
+        return wrap(t._storage, step.layout)  # type: ignore[no-any-return]
+
+    def total(self, a: Tensor, b: Tensor) -> Tensor:
+        """The sum of two gradients of one target."""
+        view = a._layout
+        if view is not b._layout or view.dtype not in WHOLE:
+            return a + b
+        if view.dense:
+            return self.made(self.quietly(np.add, self.array(a), self.array(b)), view, True)
+        return record(_ADD, (a, b))
+
+    def gradients(self, node: GradNode, grad: Any, rule: Callable[..., Any]) -> Any:
+        """What a node gives for its targets, by a function that computes what its rule would record; None if the rule has to be run."""
+        if settings.verify:
+            return formula.verified(self, node, grad, rule)
+        found = self.quietly(node.edge.formula, self, node, grad)
+        return formula.gradients(self, node, grad, rule) if found is None else found
+
+    def call(self, function: Callable[..., tuple[Any, ...]], inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+        """`function(*inputs)` of library code that only makes new values."""
+        return formula.call(self, getattr(function, "__code__", function.__class__), function, (inputs,), lambda: function(*inputs))
+
+    def gradient(self, backward: Any, groups: Sequence[Any], run: Callable[[], tuple[Any, ...]]) -> tuple[Any, ...]:
+        """`run()`: what a formula for gradients gives for tensors and numbers."""
+        return formula.call(self, getattr(backward, "__code__", backward.__class__), backward, groups, run)
+
+    def write(self, storage: Storage, view: Layout, value: Storage) -> None:
+        """As `recorder.write`."""
+        buffer = storage.buffer or recorder.value_elsewhere(storage)
+        fresh = value.buffer or recorder.value_elsewhere(value)
+        new = fresh.wait()
+        if (buffer.owner is not None or buffer.export is not None) and buffer.shared():
+            for task in buffer.readers or ():
+                task.wait()
+            strided(buffer.wait(), view)[...] = new.reshape(view.shape)
+        elif view is storage.layout or (view.dense and view.numel == storage.layout.numel and view.dtype is storage.layout.dtype):
+            storage.layout, buffer = value.layout, fresh  # an alias of another shape wrote it: handles of the old shape become views
+        else:
+            old = buffer.wait()
+            flat = new_array(old.size, None, old.dtype)
+            flat[...] = old
+            strided(flat, view)[...] = new.reshape(view.shape)
+            buffer = Buffer(flat)
+        edge = Edge(None, _UPDATE, (), (), storage.layout, recording_line())
+        storage.trace, storage.slot, storage.buffer, storage.home = None, -1, buffer, None
+        storage.version += 1
+        storage.writer = edge
+
+    def twin(self, storage: Storage) -> Storage:
+        """As `recorder.share_value`."""
+        buffer = storage.buffer or recorder.value_elsewhere(storage)
+        return recorder.realised(recorder.snapshot(buffer, storage.layout) if buffer.shared() else buffer, storage.layout)
+
+    def check(self, slot: int, make_error: Callable[[int], Exception]) -> None:
+        """As `recorder.add_check`: the code is the value that was computed last."""
+        code, self.last = int(self.array(self.last)), None
+        if code != -1:
+            raise make_error(code)
+
+    def materialise(self, storage: Storage, reason: str, awaited: bool) -> Buffer:
+        """As `recorder.materialise`."""
+        return recorder.value_elsewhere(storage)
+
+
+def verify(step: Step, values: list[Any], value: Any) -> None:
+    """Compare with the definition of the primitive (`settings.verify`)."""
+    dtypes = [lay.dtype if isinstance(lay, Layout) else lay for lay in step.inputs]
+    arrays = [x if isinstance(x, (np.ndarray, np.generic)) else number_as_array(x, dtype) for x, dtype in zip(values, dtypes, strict=True)]
+    node = Node(step.op, tuple(range(len(arrays))), step.attrs, tuple(step.value.shape), step.value.dtype)
+    same(step.op.name, value, run_node(node, arrays, (), ()), arrays)
+
+
+def leave(heavy: bool) -> None:
+    """What follows is recorded. `heavy`: because an operation is worth it; and so are the next programs behind this line."""
+    state = local.state
+    if heavy and state.novelty is not None:
+        state.novelty.heavy = HEAVY
+    state.trace = Trace(root())
+    state.trace.room = 1  # this operation is
+
+
+class _Eager(threading.local):
+    def __init__(self) -> None:
+        self.trace = Eager()
+
+
+_eager = _Eager()
+
+
+def _make() -> Eager:
+    trace = _eager.trace
+    trace.count = 0
+    return trace
+
+
+Computing.make = _make

@@ -1,0 +1,308 @@
+"""Gradients of operations that are computed at once: Python functions of arrays, made of what their rules record.
+
+As for recorded operations (`template.py`), the second node of a kind has its rule watched: it records into a trace of its own, which never runs, and
+what it recorded is read as a `Tape`. Instead of being appended to a trace, the tape is written as a function that computes its steps one
+after the other with NumPy's routines. The guards of that function, and what is given back, are those of `straight.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from calque.autograd import template
+from calque.autograd.facts import Facts, Unknown
+from calque.autograd.routines import large, routine, same
+from calque.autograd.straight import AGAIN, GIVEN, MADE, MOST, NOTHING, SAME, WITHIN, Operands, Straight, Writer
+from calque.backend.ref.interpret import number_as_array
+from calque.base.cache import Cache
+from calque.base.config import settings
+from calque.base.device import CPU
+from calque.base.layout import Layout
+from calque.run.buffer import strided
+from calque.run.causes import ALWAYS
+from calque.run.nodes import GradNode
+from calque.run.recorder import Storage, Trace, local, result_of
+from calque.run.tape import BINARY, ENTER, GENERAL, NUMBER, OWN, UNARY, Mark, Tape, Unread
+from calque.run.trie import Counters, Edge, unknown
+from calque.tensor import Tensor, wrap
+
+_variants = Cache("gradients computed at once", 6000, 1 / 256)  # (operation, attributes, operands, result) -> variants, as in `template.py`
+Rule = Callable[[Any, Any], Sequence[Any]]
+
+
+class Variants(dict[Any, Any]):
+    """The functions of one operation with operands of certain layouts, by what else they depend on; a number counts how often a rule was watched."""
+
+
+def gradients(trace: Any, node: GradNode, grad: Any, rule: Rule) -> Sequence[Any] | None:
+    """What a primitive's node, whose edge has no function that is for it, gives for its targets; None if its rule has to be run."""
+    told = template.described(node, grad)
+    if told is None:
+        return None
+    place, key, storages, handles = told
+    variants = _variants.get(place)
+    if variants is None:
+        variants = _variants.keep(place, Variants())
+    function = variants.get(key)
+    if function is None or function.__class__ is int:
+        function = _watched(variants, key, node, grad, storages, handles, rule)
+        if function is None:
+            return None
+    node.edge.formula = function
+    return trace.quietly(function, trace, node, grad)  # type: ignore[no-any-return]
+
+
+Several = tuple[Any, ...]
+_functions = Cache("library functions computed at once", 3000, 1 / 256)  # (id of what tells functions apart) -> [it, [(facts, function), ...]]
+
+
+def call(trace: Any, kind: Any, function: Any, groups: Sequence[Any], run: Callable[[], Several]) -> Several:
+    """The result of library code that depends on nothing but `function` (and what it closes over) and the tensors, numbers and None in `groups`, and
+    only makes new values: `run()`, or what a function computes that was made of an earlier run. `kind`: tells most of them apart, by identity."""
+    if settings.verify or not settings.macros or local.state.trace is not trace or (local.state.grad and _matter(groups)):
+        return run()
+    facts = Facts()
+    try:
+        if function is not None:
+            facts.value(function)
+        for group in groups:
+            facts.values(group)
+    except Unknown:
+        return run()
+    entry = _entry(kind, facts.parts)
+    found = entry[1]
+    if found.__class__ is int:
+        if not 0 < found < template.TRIES:
+            entry[1] = max(found, 1)
+            return run()
+        try:
+            entry[1] = _watch(facts.cells, facts.views, lambda mark: _described(mark, facts, run()))
+        except Unread:
+            entry[1] = found + 1
+            return run()
+    return tuple(trace.quietly(entry[1], trace, facts.cells, facts.views))
+
+
+def _entry(kind: Any, parts: list[Any]) -> list[Any]:
+    """What is known of library code with these facts: [facts, its function or how often it was met]."""
+    known = _functions.get(id(kind))
+    if known is None or known[0] is not kind:
+        known = _functions.keep(id(kind), (kind, []))
+    entries: list[list[Any]] = known[1]
+    for entry in entries:
+        if entry[0] == parts:
+            return entry
+    if len(entries) >= template.VARIANTS:
+        entries.clear()
+    entries.append([parts, 0])
+    return entries[-1]
+
+
+def _matter(groups: Sequence[Any]) -> bool:
+    """Whether operations on these values would have a history."""
+    return any(getattr(x, "_requires_grad", False) for group in groups for x in group)
+
+
+def _described(mark: Mark, facts: Facts, values: Several) -> Straight:
+    """The function of library code that has recorded behind `mark` and given these values."""
+    tensors = [x if x.__class__ is Tensor else None for x in values]
+    others = {k: x for k, x in enumerate(values) if tensors[k] is None}
+    if any(x is not None and x._base is not None for x in tensors) or not all(x.__class__ in _NUMBERS for x in others.values()):
+        raise Unread  # a view of what somebody else has
+    return template.Template(mark, tensors, None, (facts, others), _plain).straight
+
+
+_NUMBERS = (type(None), bool, int, float)
+
+
+def view(trace: Any, node: Any, grad: Any, rule: Rule) -> Sequence[Any]:
+    """The gradient of what a view was taken of. `rule`: runs the node's."""
+    return call(trace, node.backward.__closure__[0].cell_contents, None, ((grad,),), lambda: tuple(rule(node, grad)))
+
+
+def verified(trace: Any, node: GradNode, grad: Any, rule: Rule) -> Sequence[Any]:
+    """Instead of `gradients` (`settings.verify`): run the rule, and compare it with what the function computes."""
+    function = None
+    told = template.described(node, grad)
+    if told is not None:
+        place, key, storages, handles = told
+        variants = _variants.get(place) or _variants.keep(place, Variants())
+        function = variants.get(key)
+        if function is None or function.__class__ is int:
+            function = _watched(variants, key, node, grad, storages, handles, rule)
+    found = None if function is None else trace.quietly(function, trace, node, grad)
+    result = rule(node, grad)
+    for ours, theirs in zip(found or (), result, strict=False):
+        if (ours is None) is not (theirs is None) or (ours is not None and ours._layout.shape != theirs._layout.shape):
+            raise AssertionError(f"the gradient of {node.name()} computed at once is not what its rule gives")
+        if ours is not None and local.state.trace is trace:
+            same(f"the gradient of {node.name()}", trace.array(ours), trace.array(theirs))
+    return result
+
+
+def _watched(
+    variants: Variants, key: Any, node: Any, grad: Any, storages: list[Storage], handles: list[Any], rule: Rule
+) -> Straight | None:
+    """The function of the gradients of nodes like this one, if it is time for it and if it can be written."""
+    times = variants.get(key, 0)
+    if times == 0 or times >= template.TRIES:
+        if len(variants) >= template.VARIANTS:
+            variants.clear()
+        variants[key] = max(times, 1)
+        return None
+    try:
+        function = variants[key] = _written(node, grad, storages, handles, rule)
+    except Unread:
+        variants[key] = times + 1
+        return None
+    return function
+
+
+def _written(node: Any, grad: Any, storages: list[Storage], handles: list[Any], rule: Rule) -> Straight:
+    """Have the rule record into a trace that is then forgotten, and write what it recorded as a function."""
+    operands = Operands(node, grad, storages, handles)
+    return _watch(storages, handles, lambda mark: template.Template(mark, rule(node, grad), node, operands, _formula).straight)
+
+
+def _watch(storages: Sequence[Storage], handles: Sequence[Any], write: Callable[[Mark], Straight]) -> Straight:
+    """`write(mark)`, while what is recorded goes into a trace that is then forgotten. Raises `Unread` if it gives no function."""
+    state, edges = local.state, Counters.edges
+    before, scratch = state.trace, Trace(Edge(None, None, (), (), None, ""))
+    scratch.room = ALWAYS
+    state.trace = scratch
+    try:
+        function = write(Mark(scratch, storages, handles))
+        if function is unknown:
+            raise Unread
+        return function
+    finally:
+        written = [storage for storage in storages if storage.trace is scratch and storage.buffer is None]
+        assert not written, "library code that only makes values wrote to one"
+        state.trace = before
+        Counters.edges = edges
+        for storage in scratch.attached.values():
+            if storage.trace is scratch:
+                storage.trace = None
+
+
+def _formula(tape: Tape, made: tuple[tuple[int, Any], ...], results: tuple[tuple[Any, ...], ...], node: Any, operands: Operands) -> Straight:
+    """The function of a template, as `straight.straight`."""
+    if len(results) > MOST:
+        return unknown
+    writer = _Writer(tape)
+    writer.lines.append("if not trace.eager: return None")
+    writer.guards(node, operands)
+    writer.compute({entry.storage: entry.handle for entry in operands.entries if entry.handle >= 0 and entry.shown is entry.whole})
+    writer.give(made, results)
+    return writer.function()
+
+
+def _plain(
+    tape: Tape, made: tuple[tuple[int, Any], ...], results: tuple[tuple[Any, ...], ...], _: Any, known: tuple[Facts, dict[int, Any]]
+) -> Straight:
+    """A function (trace, storages, handles) -> results, without guards. `known`: the facts, and results that are no tensors."""
+    facts, others = known
+    if len(results) > MOST:
+        return unknown
+    writer = _Writer(tape)
+    for name, values, given in (("s", facts.cells, "node"), ("h", facts.views, "handles")):
+        if values:
+            writer.lines.append(f"{', '.join(f'{name}{k}' for k in range(len(values)))}, = {given}")
+    writer.compute({})
+    writer.give(made, results, others)
+    return writer.function("trace, node, handles")
+
+
+class _Writer(Writer):
+    """Writes the lines of one that computes: register j is an array. `fresh`: registers whose memory is nobody else's."""
+
+    def __init__(self, tape: Tape) -> None:
+        super().__init__(tape)
+        self.fresh: set[int] = set()
+
+    def compute(self, handles: dict[int, int]) -> None:
+        """Take the steps. `handles`: those that show the whole value of a storage."""
+        for kind, op, a, b, more in self.tape.steps:
+            if kind == ENTER:
+                self.lines.append(f"r{a} = trace.array(h{handles[a]})" if a in handles else f"r{a} = trace.whole(s{a})")
+                continue
+            if kind == BINARY:
+                self._operation(op, [a, b], (), more)
+            elif kind == UNARY:
+                self._operation(op, [a], (), more)
+            elif kind == NUMBER:
+                self._operation(op, [a, more[0]], (), more[1], (1,))
+            elif kind == GENERAL:
+                values, layouts, _ = more
+                given = [x if x.__class__ is int else values[k] for k, x in enumerate(a)]
+                self._operation(op, given, b, layouts, [k for k, x in enumerate(a) if x.__class__ is not int])
+            elif kind == OWN:
+                self.lines.append(f"r{self.register} = trace.array(h{b})")
+            elif b is None:
+                self.lines.append(f"r{self.register} = {self._shown(a, *more)}")
+            else:
+                self.lines.append(f"r{self.register} = shown(r{a}, moved({self.constant(more)}, h{b}._layout.offset)[0])")
+            self.register += 1
+
+    def _operation(self, op: Any, operands: list[Any], attrs: tuple[Any, ...], layouts: tuple[Any, ...], numbers: Sequence[int] = ()) -> None:
+        view = result_of(op, attrs, layouts, CPU)
+        if large(op, layouts, view):
+            raise Unread
+        found = routine(op, attrs, layouts, view)
+        names = []
+        for k, x in enumerate(operands):
+            if k in numbers:
+                names.append(self.constant(x if found.numbers else number_as_array(x, layouts[k])))
+            else:
+                names.append(f"r{x}")
+        self.lines.append(f"r{self.register} = {self.constant(found.function)}({', '.join(names)})")
+        if found.fresh:
+            self.fresh.add(self.register)
+
+    def _shown(self, base: int, view: Layout, whole: Layout) -> str:
+        """A view of a register that holds a whole value."""
+        if view.dense and view.numel == whole.numel:
+            return f"r{base}.reshape({self.constant(tuple(view.shape))})"
+        order = permutation(view, whole)
+        return f"r{base}.transpose({self.constant(order)})" if order is not None else f"shown(r{base}, {self.constant(view)})"
+
+    def give(self, made: tuple[tuple[int, Any], ...], results: tuple[tuple[Any, ...], ...], others: dict[int, Any] | None = None) -> None:
+        """Make what is given back. `others`: results that are no tensors, by their place."""
+        for k, (register, view) in enumerate(made):
+            self.lines.append(f"m{k} = trace.made(r{register}, {self.constant(view)}, {register in self.fresh})")
+        names: list[str] = []
+        taken: set[int] = set()
+        for k, (how, which, view, _) in enumerate(results):
+            if how == MADE and which not in taken:
+                taken.add(which)
+                names.append(f"m{which}")
+                continue
+            if others and k in others:
+                names.append(self.constant(others[k]))
+                continue
+            names.append("None" if how == NOTHING else f"h{which}" if how == SAME else names[which] if how == AGAIN else f"t{k}")
+            if how >= MADE:
+                storage = f"s{which}" if how >= GIVEN else f"m{which}._storage"
+                layout = f"moved({self.constant(view)}, h{view[1]}._layout.offset)[0]" if how == WITHIN else self.constant(view)
+                self.lines.append(f"t{k} = wrap({storage}, {layout})")
+        self.lines.append(f"return [{', '.join(names)}]")
+
+
+def permutation(view: Layout, whole: Layout) -> tuple[int, ...] | None:
+    """The order of a whole value's dims in which a view shows them, if it does nothing else."""
+    if view.offset or view.ndim != whole.ndim or view.numel != whole.numel or view.dtype is not whole.dtype:
+        return None
+    there = {(extent, stride): d for d, (extent, stride) in enumerate(zip(whole.shape, whole.strides, strict=True))}
+    order = [there.get(pair, -1) for pair in zip(view.shape, view.strides, strict=True)]
+    return tuple(order) if sorted(order) == list(range(whole.ndim)) else None
+
+
+def shown(values: Any, view: Layout) -> Any:
+    """A view of a whole value, told from the beginning of its memory."""
+    return strided(np.ascontiguousarray(values).reshape(-1), view)
+
+
+_Writer.names = {**Writer.names, "shown": shown, "wrap": wrap}

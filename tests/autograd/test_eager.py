@@ -1,0 +1,194 @@
+"""Operations that are computed where they are written: the same values, gradients, aliasing and errors as recorded ones, and when it begins."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+import calque
+from calque import nn
+from calque.base.config import settings
+from calque.run import novel
+from calque.run.recorder import local
+from tests.fuzz.check import mismatch
+
+
+@pytest.fixture
+def everything(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Whatever is new is computed at once."""
+    calque.synchronize()
+    monkeypatch.setattr(settings, "eager", novel.ALL)
+    yield
+    calque.synchronize()
+
+
+def both(function: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`function(start)` gives the same arrays recorded and computed. `start`: a number that makes the operations new."""
+    monkeypatch.setattr(settings, "eager", 0)
+    recorded = [np.asarray(x.tolist(), np.float64) for x in function()]  # type: ignore[operator]
+    monkeypatch.setattr(settings, "eager", novel.ALL)
+    calque.synchronize()
+    with pytest.MonkeyPatch.context() as patch:
+        begun: list[bool] = []
+        begin = novel.begin
+        patch.setattr(novel, "begin", lambda state: begun.append(True) or begin(state))
+        patch.setattr("calque.run.trie.Edge.keep", lambda *_: None)
+        from calque.run.trie import forget
+
+        forget()
+        for _ in range(3):  # the second time rules are watched, the third time they are not run
+            computed = [np.asarray(x.tolist(), np.float64) for x in function()]  # type: ignore[operator]
+        assert begun
+    for a, b in zip(recorded, computed, strict=True):
+        np.testing.assert_allclose(b, a, rtol=2e-5, atol=1e-5 * max(1.0, float(np.abs(a).max(initial=0.0))))
+
+
+def step() -> list[calque.Tensor]:
+    """A network with most of what small programs do, and its gradients."""
+    calque.manual_seed(3)
+    model = nn.Sequential(nn.Linear(6, 8), nn.LayerNorm(8), nn.GELU(), nn.Linear(8, 4))
+    cell = nn.GRUCell(4, 4)
+    x, h = calque.randn(5, 6), calque.zeros(5, 4)
+    for k in range(3):
+        h = cell(model(x + 0.1 * k), h)
+    picked = calque.softmax(h, -1)[calque.arange(5), calque.tensor([0, 1, 2, 3, 0])]
+    parts = calque.cat([h[:2].t(), h[3:].t()], 1).chunk(2, 1)
+    loss = -picked.log().mean() + (parts[0] * parts[1]).sum().tanh() + nn.functional.cross_entropy(h, calque.tensor([1, 0, 3, 2, 1]))
+    loss.backward()
+    return [loss, h, *[p.grad for p in (*model.parameters(), *cell.parameters())]]
+
+
+def in_place() -> list[calque.Tensor]:
+    """Writes to values, to views of them and to parts, seen by all handles, with gradients."""
+    a = calque.arange(12.0).reshape(3, 4)
+    view, whole = a[1], a.view(-1)
+    a.mul_(2.0)
+    view[2] = -5.0
+    whole[::3] += 1.0
+    w = calque.ones(4, requires_grad=True)
+    b = (a * w).clone()
+    b[0].mul_(3.0)
+    b[:, 1] = w.sum()
+    b.t()[2].add_(w[0])
+    (b * b).sum().backward()
+    return [a, view, whole, b, w.grad, a.t() * 2.0 + a.t()]
+
+
+def permuted() -> list[calque.Tensor]:
+    """An operation that keeps its result for its gradient, of an operand whose dimensions lie in another order in memory."""
+    x = (calque.arange(6.0).reshape(3, 1, 2) / 5).requires_grad_()
+    y = (x / x.exp().sum(0, keepdim=True)).permute(1, 2, 0)
+    out = y.tanh() * y.exp() + y.sigmoid()
+    (out * calque.arange(6.0).reshape(1, 2, 3)).sum().backward()
+    return [out, x.grad]  # type: ignore[list-item]
+
+
+@pytest.mark.parametrize("function", [step, in_place, permuted])
+def test_as_recorded(function: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    both(function, monkeypatch)
+
+
+def test_random_programs(seed: int) -> None:
+    """Also switched in the middle, see `tests.fuzz.check`."""
+    for number in range(seed + 90_000, seed + 90_060):
+        text = mismatch(number, 16, ways=("computed at once", "some computed at once"))
+        assert not text, f"seed {number}: {text}"
+
+
+def test_every_operation_is_compared_with_its_definition(everything: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`CALQUE_VERIFY=1`: what is computed is compared with the definition of the primitive, and gradients with their rules."""
+    monkeypatch.setattr(settings, "verify", True)
+    for _ in range(3):
+        step()
+        in_place()
+    from calque.autograd import routines
+
+    with pytest.raises(AssertionError, match="add computed at once is not what its definition gives"):
+        routines.same("add", np.float32([1.0, 2.0]), np.float32([1.0, 2.001]))
+
+
+def test_nothing_is_pending_and_shared_memory_is_read_and_written_where_it_lies(everything: None) -> None:
+    array = np.zeros(4, np.float32)
+    x = calque.from_numpy(array)
+    y = x + 1.25
+    array[:] = 7.0
+    assert y.tolist() == [1.25] * 4
+    x.add_(2.5)
+    assert array.tolist() == [9.5] * 4
+    z = calque.ones(3) * 1.75
+    shown = z.numpy()
+    z[1] = 4.0
+    assert shown.tolist() == [1.75, 4.0, 1.75]
+
+
+def test_results_do_not_share_memory(everything: None) -> None:
+    x = calque.ones(2, 3) * 1.5
+    others = [x.clone(), x.contiguous().clone(), x + 0.0, x.reshape(3, 2).clone(), calque.cat([x], 0), x.float().clone(), x.detach().clone()]
+    x.zero_()
+    assert all(float(other.sum()) == 9.0 for other in others)
+
+
+def test_errors_come_at_once_and_at_the_line(everything: None) -> None:
+    x = calque.ones(2, 3) * 1.125
+    with pytest.raises(RuntimeError, match=r"\[matmul\]"):
+        x @ x
+    with pytest.raises(IndexError):
+        x[calque.tensor([0, 5]) * 1]
+    with pytest.raises(ZeroDivisionError):
+        calque.tensor([4]) // (calque.tensor([1]) * 0)
+
+
+def test_an_operation_that_takes_long_is_recorded(everything: None) -> None:
+    x = calque.ones(8) * 1.0625
+    assert local.state.trace.eager
+    big = calque.ones(300, 300) * 1.0625
+    assert not local.state.trace.eager and float(big.sum()) == 300 * 300 * 1.0625 and float(x.sum()) == 8.5
+
+
+def test_it_begins_where_programs_keep_being_new_and_ends_with_a_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A loop that repeats never begins; one whose programs are always new does, and what comes again is recorded in the end."""
+    monkeypatch.setattr(settings, "eager", 1)
+    w = calque.ones(4, requires_grad=True)
+
+    def turn(operations: list[int]) -> float:
+        y = w * 1.0
+        for k in operations:
+            y = (y.tanh(), y * w, y + 0.25, y.sigmoid(), y.exp() * 0.1)[k]
+        w.grad = None
+        y.sum().backward()
+        return float(w.grad.sum().item())  # type: ignore[union-attr]
+
+    before = novel.Computing.times
+    for _ in range(40):
+        turn([0, 1, 2, 3] * 4)
+    assert novel.Computing.times == before
+    rng = np.random.default_rng(0)
+    orders = [rng.integers(0, 5, 24).tolist() for _ in range(60)]
+    values = [turn(order) for order in orders]
+    assert novel.Computing.times > before
+    assert not local.state.trace.eager
+    monkeypatch.setattr(settings, "eager", 0)
+    np.testing.assert_allclose(values, [turn(order) for order in orders], rtol=1e-5)
+
+
+def test_a_transform_and_a_hybridized_call_end_it(everything: None) -> None:
+    x = calque.ones(3) * 1.375
+    assert local.state.trace.eager
+    per_row = calque.func.vmap(lambda row: (row * row).sum())(calque.ones(2, 3) * 2.0)
+    assert per_row.tolist() == [12.0, 12.0]
+    doubled = calque.compile(lambda t: t * 2.0 + 1.0)
+    for _ in range(4):
+        assert doubled(x).tolist() == [3.75] * 3
+
+
+def test_second_gradients(everything: None) -> None:
+    for _ in range(3):
+        x = calque.tensor([0.5, -1.0, 2.0], requires_grad=True)
+        (g,) = calque.autograd.grad((x.tanh() * x * x).sum(), x, create_graph=True)
+        (second,) = calque.autograd.grad(g.sum(), x)
+        t = np.tanh([0.5, -1.0, 2.0])
+        v = np.array([0.5, -1.0, 2.0])
+        d = 1 - t * t
+        np.testing.assert_allclose(second.tolist(), 2 * t + 4 * v * d - 2 * v * v * t * d, rtol=1e-5)
