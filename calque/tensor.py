@@ -596,8 +596,9 @@ def upload(values: np.ndarray[Any, Any], dtype: dt.DType, shape: tuple[int, ...]
     made = from_array(flat, dense)
     if device is None:
         made._storage.buffer.floating = True  # type: ignore[union-attr]
-    if not local.state.plain:
-        local.state.trace.born(made._storage)
+    trace = local.state.trace
+    if trace.__class__ is not Trace and not trace.eager:
+        trace.born(made._storage)
     return made
 
 

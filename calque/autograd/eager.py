@@ -43,7 +43,7 @@ MOST = 1 << 15  # operations behind which it is asked again whether what comes r
 LINES = 64  # places in the user's program that one operation is remembered for
 _ADD, _UPDATE = get("add"), get("update")
 _NOWHERE = Edge(None, None, (), (), None, "")  # nothing is ever put behind it
-_steps = Cache("operations computed at once", 1500, 1 / 256)  # (operation, attributes, layouts of operands) -> Step
+_steps = Cache("operations computed at once", 1500, 1 / 512)  # (operation, attributes, layouts of operands) -> Step
 _new: Any = object.__new__
 
 

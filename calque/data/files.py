@@ -16,9 +16,9 @@ from typing import Any
 
 import numpy as np
 
-from calque.base.errors import ArgumentError, CalqueError, DataError
+from calque.base.errors import ArgumentError, CalqueError, DataError, DTypeError
 from calque.base.extras import need
-from calque.base.text import nearest, shown
+from calque.base.text import described, nearest, shown
 from calque.data.convert import copy_array
 from calque.data.dataset import Dataset, IterableDataset
 from calque.data.random_source import host_generator
@@ -349,12 +349,15 @@ def read_wav(path: str | os.PathLike[str]) -> tuple[Tensor, int]:
 
     Raises DataError for another format or a file that is cut short.
     """
-    name = os.fspath(path)
+    try:
+        name = os.fsdecode(path)
+    except TypeError:
+        raise DTypeError(f"[read_wav] expected a path, got {described(path)}; pass a str or a Path") from None
     try:
         with wave.open(name, "rb") as file:
             channels, width, rate, count = file.getnchannels(), file.getsampwidth(), file.getframerate(), file.getnframes()
             content = file.readframes(count)
-    except (wave.Error, EOFError) as error:
+    except (wave.Error, EOFError, ValueError) as error:  # the last: a name that no file has
         raise DataError(f"[read_wav] expected a WAV file of whole numbers, got {error} in {name}") from error
     if len(content) != channels * width * count or width not in (1, 2, 3, 4):
         raise DataError(f"[read_wav] expected {count} samples of {channels} channels and {width} bytes in {name}, got {len(content):,} bytes; it is "

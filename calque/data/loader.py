@@ -288,9 +288,14 @@ def _progress_of(found: dict[str, Any]) -> Progress:
     return Progress((numbers[0], numbers[1]), 0, numbers[2], set(found["ahead"]), dict(enumerate(found["streams"])), numbers[3])
 
 
+MOST_WORKERS = 4096  # processes that one loader may start
+
+
 def _check_workers(num_workers: Any, timeout: Any, prefetch_factor: Any, persistent_workers: bool) -> None:
     if num_workers != "auto" and (isinstance(num_workers, bool) or not isinstance(num_workers, int) or num_workers < 0):
         raise ArgumentError(f"[DataLoader] expected num_workers to be an integer >= 0, or 'auto', got num_workers={shown(num_workers)}")
+    if num_workers != "auto" and num_workers > MOST_WORKERS:
+        raise ArgumentError(f"[DataLoader] expected at most {MOST_WORKERS} workers, got {shown(num_workers)}; one for each core is enough")
     if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not 0 <= timeout < math.inf:
         raise ArgumentError(f"[DataLoader] expected timeout to be a number of seconds >= 0, got timeout={shown(timeout)}")
     if timeout and num_workers == 0:

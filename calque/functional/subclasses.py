@@ -38,11 +38,17 @@ class plainly:
 
 def _run(cls: type, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None) -> Any:
     """`Tensor.__torch_function__`: the function as it is; tensors among its results become of the class that was asked."""
-    if not all(issubclass(cls, t) for t in types):
+    if not all(issubclass(cls, t) for t in types) or _of_pytorch(func):
         return NotImplemented
     with plainly():
         found = func(*args, **(kwargs or {}))
     return found if issubclass(Tensor, cls) else _converted(found, cls)
+
+
+def _of_pytorch(func: Any) -> bool:
+    """Whether a function is one of PyTorch itself, which knows nothing of our tensors and would ask again."""
+    owner = getattr(func, "__objclass__", None) or getattr(func, "__self__", None)
+    return any(str(getattr(x, "__module__", "")).partition(".")[0] == "torch" for x in (func, owner))
 
 
 def _converted(found: Any, cls: Any) -> Any:
@@ -102,9 +108,10 @@ def overriding(given: Iterable[Any]) -> list[Any]:
 
 
 def overrides(cls: type) -> bool:
-    """Whether a class has a `__torch_function__` of its own."""
+    """Whether a class has a `__torch_function__` of its own. PyTorch's tensors have one that calls the function again, with the same tensors."""
     own = inspect.getattr_static(cls, METHOD, None)
-    return own is not None and own is not vars(Tensor)[METHOD] and getattr(own, "__func__", own) is not disabled
+    function = getattr(own, "__func__", own)
+    return own is not None and own is not vars(Tensor)[METHOD] and function is not disabled and getattr(function, "__module__", "") != "torch._tensor"
 
 
 def public_function(name: str, function: Any = None) -> Any:

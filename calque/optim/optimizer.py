@@ -9,6 +9,7 @@ import copy
 import functools
 import inspect
 import math
+import sys
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from threading import get_ident
@@ -55,7 +56,7 @@ def check_range(owner: str, name: str, value: Any, low: float, high: float = mat
     if is_tensor(value) and value._layout.numel != 1:
         raise ArgumentError(f"[{owner}] Invalid {name}: a Tensor must be 1-element, got shape {list(value._layout.shape)}")
     number = value.item() if is_tensor(value) else value
-    valid = isinstance(number, (int, float)) and not isinstance(number, bool) and math.isfinite(number)
+    valid = isinstance(number, (int, float)) and not isinstance(number, bool) and abs(number) <= sys.float_info.max
     if not valid or not low <= number < high:
         raise ArgumentError(f"[{owner}] Invalid {name}: expected a finite number in [{low:g}, {high:g}), got {shown(number)}")
 

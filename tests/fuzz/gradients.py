@@ -283,7 +283,7 @@ WITHOUT: dict[str, str] = {
             untyped_storage
             """,
         "moves, or changes what a tensor is": """
-            cpu cuda pin_memory register_hook register_post_accumulate_grad_hook requires_grad_ resize_ retain_grad set_ to
+            as_subclass cpu cuda pin_memory register_hook register_post_accumulate_grad_hook requires_grad_ resize_ retain_grad set_ to
             backward
             """,
         "compared on the samples of PyTorch's operator database, with gradients: see tests/oracle/opinfo.py": """

@@ -345,7 +345,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a second gradient replaces the first",
         "calque/autograd/engine.py",
-        "            pending[key] = waiting + gradient\n",
+        "            pending[key] = total(waiting, gradient)\n",
         "            pending[key] = gradient\n",
         GRAD,
     ),
@@ -378,7 +378,7 @@ MUTANTS: tuple[Mutant, ...] = (
         GRAD,
     ),
     # --------------------------------------------------------------------------------------------------------------- optimizers
-    Mutant("Adam: the bias of the second moment", "calque/optim/adam.py", "math.sqrt(1.0 - beta2**t)", "math.sqrt(1.0 - beta2 ** (t - 1))", OPTIM),
+    Mutant("Adam: the bias of the second moment", "calque/optim/adam.py", "root(1.0 - beta2**t)", "root(1.0 - beta2 ** (t - 1))", OPTIM),
     Mutant(
         "Adam: beta1 for both moments",
         "calque/optim/adam.py",
