@@ -33,7 +33,8 @@ class TableDataset(Dataset[Any]):
 
     path: a file that ends in .csv, .tsv or .parquet (which needs pyarrow). features: names of columns of numbers; default: all but the target.
     target: the name of the column to predict: numbers stay numbers (whole ones int64, others float32), texts become labels 0, 1, ... in the order of
-    `classes`. missing: what stands for an empty cell; default: an empty cell is an error that names it. transform: changes the features of a sample.
+    `classes`. missing: what stands for an empty cell, or one that says NaN; default: such a cell is an error that names it. transform: changes
+    the features of a sample.
 
     Raises DataError that names row and column for a cell that is no number, and ArgumentError for a column that is not there.
 
@@ -121,6 +122,11 @@ def _numbers(path: str, name: str, cells: Sequence[Any], missing: float | None) 
             if empty and missing is None:
                 raise ValueError
             values[row] = missing if empty else float(cell)
+            if values[row] != values[row] and not empty:  # "nan", or NaN in a Parquet file: a gap, too
+                empty = True
+                if missing is None:
+                    raise ValueError
+                values[row] = missing
         except (TypeError, ValueError):
             what = "an empty cell; missing= says what stands for it" if empty else shown(cell)
             raise DataError(f"[TableDataset] expected a number in row {row} (counted from 0) of column {name!r} of {path}, got {what}") from None

@@ -16,7 +16,7 @@ from calque.data.dataset import Dataset, IterableDataset, Subset, TensorDataset,
 from calque.data.fetch import IndexFetcher, StreamFetcher
 from calque.data.pace import ENOUGH, MEASURED, Pace
 from calque.data.passes import Progress, SerialPass, WorkerPass, begun
-from calque.data.random_source import require_generator
+from calque.data.random_source import position, require_generator
 from calque.data.sampler import BatchSampler, RandomSampler, SequentialSampler, require_positive
 from calque.data.worker_info import WorkerInfo
 from calque.data.workers import WorkerPool
@@ -126,7 +126,9 @@ class DataLoader(Generic[T_co]):
 
     def __iter__(self) -> Iterator[Any]:
         resumed, self._resumed = self._resumed, None
+        samplers = self._samplers()
         progress, requests = begun(self, resumed)
+        progress.samplers = samplers
         self._progress = progress
         if self.num_workers == "auto":
             self._pace = Pace(0)
@@ -167,7 +169,8 @@ class DataLoader(Generic[T_co]):
     def state_dict(self) -> dict[str, Any]:
         """Where the pass that began last stands, as numbers: save it with a checkpoint, and a loader that gets it by `load_state_dict` goes on with
         the batches that were not handed out yet, in the same order and with the same random numbers. For an IterableDataset its first samples are
-        computed again and dropped.
+        computed again and dropped. Between two passes it is where the loader's own `generator` stands. A sampler with `state_dict` and
+        `load_state_dict` of its own (such as DistributedSampler) is asked for its state, too.
 
         >>> loader = calque.data.DataLoader(calque.data.TensorDataset(calque.arange(6)), batch_size=2, shuffle=True)
         >>> rest = iter(loader)
@@ -179,7 +182,12 @@ class DataLoader(Generic[T_co]):
         """
         progress = self._resumed or self._progress
         state: dict[str, Any] = {"version": 1, "streamed": self.streamed, "batches": self._known_length(), "pass": None}
+        state["samplers"] = self._samplers()
+        if self.generator is not None:
+            state["generator"] = list(position(self.generator))
         if progress is not None and not progress.over:
+            if progress is not self._resumed:
+                state["samplers"] = progress.samplers
             state["workers"] = max(int(self.num_workers), 1) if self.streamed else 0
             state["pass"] = {
                 "seed": progress.beginning[0], "offset": progress.beginning[1], "delivered": progress.delivered, "ahead": sorted(progress.ahead),
@@ -196,11 +204,12 @@ class DataLoader(Generic[T_co]):
             version, streamed, batches, found = (state_dict[name] for name in ("version", "streamed", "batches", "pass"))
             workers = state_dict["workers"] if found is not None else 0
             progress = None if found is None else _progress_of(found)
+            places = _place_of(state_dict.get("generator")), dict(state_dict.get("samplers", {}))
         except (KeyError, TypeError, ValueError) as error:
             raise CheckpointError(f"[DataLoader] expected what state_dict() of a DataLoader gave, got {shown(state_dict)} ({error!r})") from error
         if version != 1:
             raise CheckpointError(f"[DataLoader] expected a state of version 1, got version {shown(version)}; it was saved by a newer Calque")
-        if streamed != self.streamed or batches != self._known_length():
+        if found is not None and (streamed != self.streamed or batches != self._known_length()):
             raise CheckpointError(
                 f"[DataLoader] expected a state of a loader with {self._known_length()} batches, got one with {batches}; use the same dataset, "
                 f"batch_size "
@@ -211,7 +220,18 @@ class DataLoader(Generic[T_co]):
                 f"[DataLoader] expected num_workers={workers} for the state of an IterableDataset, whose workers share out its samples, got "
                 f"{self.num_workers}"
             )
+        for name, state in places[1].items():
+            sampler: Any = getattr(self, name, None)
+            if hasattr(sampler, "load_state_dict"):
+                sampler.load_state_dict(state)
+        if places[0] is not None and self.generator is not None:
+            position(self.generator, places[0])
         self._resumed, self._progress = progress, None
+
+    def _samplers(self) -> dict[str, Any]:
+        """The state of samplers that have one."""
+        found = {name: getattr(self, name) for name in ("sampler", "batch_sampler")}
+        return {name: sampler.state_dict() for name, sampler in found.items() if hasattr(sampler, "state_dict")}
 
     def _known_length(self) -> int | None:
         try:
@@ -286,6 +306,16 @@ def _progress_of(found: dict[str, Any]) -> Progress:
     if any(type(n) is not int for n in (*numbers, *found["ahead"], *found["streams"])) or min(numbers[2:]) < 0 or any(n < 0 for n in found["ahead"]):
         raise ValueError("numbers are missing")
     return Progress((numbers[0], numbers[1]), 0, numbers[2], set(found["ahead"]), dict(enumerate(found["streams"])), numbers[3])
+
+
+def _place_of(found: Any) -> tuple[int, int] | None:
+    """Where a generator stood: seed and offset."""
+    if found is None:
+        return None
+    seed, offset = found
+    if type(seed) is not int or type(offset) is not int:
+        raise ValueError(f"the place {shown(found)} of a generator")
+    return seed, offset
 
 
 MOST_WORKERS = 4096  # processes that one loader may start

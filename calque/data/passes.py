@@ -41,6 +41,7 @@ class Progress:
     streams: dict[int, int] = field(default_factory=dict)
     turn: int = 0
     over: bool = False
+    samplers: dict[str, Any] = field(default_factory=dict)  # where they stood before it
 
     def handed_out(self, number: int) -> None:
         """Batch `number` is the loop's."""
@@ -241,9 +242,9 @@ class WorkerPass:
             elif self.loader.streamed:
                 self.progress.streams[asked.worker] = self.progress.streams.get(asked.worker, 0) + 1
                 self.progress.turn = (asked.worker + 1) % self.workers
-            else:
-                self.progress.handed_out(asked.number)
             self.request()
+            if not self.loader.streamed:
+                self.progress.handed_out(asked.number)  # last: what a signal handler raises in the middle of a request loses no batch
             if error is not None:
                 raise error
             if self.loader.streamed:

@@ -24,6 +24,8 @@ from calque.base.errors import OutOfMemoryError
 SMALLEST = 1 << 15  # bytes; what is less travels in the message
 MOST_NEW = 64  # file descriptors in one message
 _KEPT = 8  # segments that wait to be used again
+_FEW = 16  # arrays of one batch that have a segment each; more of them share one, as a process may have few files open
+_ALIGNED = 64
 _HEAD = struct.Struct("<QI")
 
 Flat = np.ndarray[Any, np.dtype[np.uint8]]
@@ -172,34 +174,49 @@ class Segments:
             return False
 
         text = pickle.dumps(box[0], protocol=5, buffer_callback=apart)
-        found: list[tuple[Segment, int]] = []
-        for buffer in buffers:
-            found.append(self._place(np.frombuffer(buffer.raw(), np.uint8)))
-            found[-1][0].lent = True
+        found: list[tuple[Segment, int, int]] = []  # where each array lies: from an offset on, so many bytes
+        if len(buffers) > _FEW:
+            found = self._together([np.frombuffer(buffer.raw(), np.uint8) for buffer in buffers])
+        else:
+            for buffer in buffers:
+                found.append(self._place(np.frombuffer(buffer.raw(), np.uint8)))
+                found[-1][0].lent = True
         box.clear()
         buffers.clear()
         del apart
         # Whoever still holds such an array here (a cache, perhaps) must not see what the other process writes to it.
-        found = [(self._copied(segment, size), size) if not segment.unseen() else (segment, size) for segment, size in found]
+        found = [(segment if segment.unseen() else self._copied(segment, size), start, size) for segment, start, size in found]
         body: Any = text
         if len(text) >= SMALLEST:
             found.append(self._place(np.frombuffer(text, np.uint8)))
-            body = (found[-1][0].number, len(text))
+            body = (found[-1][0].number, 0, len(text))
         handles: list[int] = []
         new: list[tuple[int, int]] = []
-        for segment, _ in found:
+        for segment in {segment.number: segment for segment, _, _ in found}.values():
             self._lend(segment, handles, new)
-        places = [(segment.number, size) for segment, size in found[: len(found) - (body is not text)]]
+        places = [(segment.number, start, size) for segment, start, size in found[: len(found) - (body is not text)]]
         dropped, self.dropped = self.dropped, []
         return {"value": body, "places": places, "new": new, "dropped": dropped}, handles
 
-    def _place(self, memory: Flat) -> tuple[Segment, int]:
+    def _together(self, arrays: list[Flat]) -> list[tuple[Segment, int, int]]:
+        """Many arrays copied into one segment."""
+        starts, size = [], 0
+        for array in arrays:
+            starts.append(size)
+            size += -(-array.size // _ALIGNED) * _ALIGNED
+        segment = self.take(size)
+        segment.lent = True
+        for start, array in zip(starts, arrays):
+            segment.memory[start : start + array.size] = array
+        return [(segment, start, array.size) for start, array in zip(starts, arrays)]
+
+    def _place(self, memory: Flat) -> tuple[Segment, int, int]:
         """The segment where some bytes are, or into which they have been copied."""
         segment = self.holding(memory)
         if segment is None:
             segment = self.take(memory.size)
             segment.memory[: memory.size] = memory
-        return segment, memory.size
+        return segment, 0, memory.size
 
     def _copied(self, segment: Segment, size: int) -> Segment:
         """Another segment with the same bytes; this one stays with whoever holds it."""
@@ -231,9 +248,14 @@ class Mappings:
     def unpack(self, message: dict[str, Any], handles: list[int]) -> Any:
         """The value of a message; its arrays and tensors lie where the worker has written them."""
         self.take(message, handles)
-        buffers = [self.lease(*place) for place in message["places"]]
+        ends: dict[int, int] = {}
         body = message["value"]
-        text: Any = body if isinstance(body, bytes) else self.lease(*body)
+        places = message["places"] if isinstance(body, bytes) else [*message["places"], body]
+        for number, start, size in places:
+            ends[number] = max(ends.get(number, 0), start + size)
+        leases = {number: self.lease(number, end) for number, end in ends.items()}
+        buffers = [leases[number][start : start + size] for number, start, size in places]
+        text: Any = body if isinstance(body, bytes) else buffers.pop()
         return pickle.loads(text, buffers=buffers)  # noqa: S301 - of our own worker
 
     def take(self, message: dict[str, Any], handles: list[int]) -> None:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
-from calque.base.errors import ArgumentError
+from calque.base.errors import ArgumentError, CheckpointError
 from calque.base.text import shown
 from calque.data.dataset import size_of
 from calque.data.sampler import Sampler
@@ -78,3 +78,14 @@ class DistributedSampler(Sampler[int]):
     def set_epoch(self, epoch: int) -> None:
         """Say which epoch the next pass is, as after a resumption; the same on every rank."""
         self.epoch, self._said = epoch, True
+
+    def state_dict(self) -> dict[str, Any]:
+        """Which epoch the next pass is. A DataLoader keeps it in its own state."""
+        return {"epoch": self.epoch, "said": self._said}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Let the next pass be the one that `state_dict` was asked before. Raises CheckpointError for anything else."""
+        epoch, said = state_dict.get("epoch"), state_dict.get("said")
+        if type(epoch) is not int or type(said) is not bool:
+            raise CheckpointError(f"[DistributedSampler] expected what state_dict() of one gave, got {shown(state_dict)}; save it again")
+        self.epoch, self._said = epoch, said

@@ -113,6 +113,7 @@ class Trainer:
         self.meters = {name: AverageMeter(name) for name in ("loss", *self.metrics)}
         self._fresh = True
         self._loader_state: Any = None
+        self._loaded = False  # whether this state came from a checkpoint
         self._drained = False  # whether this epoch has no more batches: a loader whose pass is over would begin another one
         self._unread: tuple[int, Any] | None = None
 
@@ -184,7 +185,14 @@ class Trainer:
                 self._epoch(loader, signals, log, epochs)
                 figures = self._figures(validation)
                 self._print(figures, time.perf_counter() - started)
+                self._end(signals)
         return self.history
+
+    @staticmethod
+    def _end(signals: _Signals) -> None:
+        """End if a signal has asked for it."""
+        if signals.asked:
+            raise KeyboardInterrupt if signals.asked == signal.SIGINT else Stopped(signals.asked)
 
     def _epoch(self, loader: Any, signals: _Signals, log: Any, epochs: int) -> None:
         self.model.train()
@@ -202,14 +210,20 @@ class Trainer:
                     self._look(log, loader)
                     self._loader_state = loader.state_dict() if hasattr(loader, "state_dict") else None
                     self.save()
-                if signals.asked:
-                    raise KeyboardInterrupt if signals.asked == signal.SIGINT else Stopped(signals.asked)
+                self._end(signals)
         self._look(log, loader)
-        self._loader_state, self._drained = None, False
+        self._loader_state = loader.state_dict() if hasattr(loader, "state_dict") else None  # its own generator goes on from there
+        self._drained = False
 
     def _batches(self, loader: Any) -> Iterator[Any]:
         """The batches of this epoch that are left."""
         if self.step == 0:
+            sampler: Any = getattr(loader, "sampler", None)
+            if hasattr(sampler, "set_epoch") and not hasattr(sampler, "state_dict"):
+                sampler.set_epoch(self.epoch)
+            if self._loader_state is not None and self._loaded:
+                loader.load_state_dict(self._loader_state)
+            self._loaded = False
             return iter(loader)
         if self._drained:
             return iter(())
@@ -319,7 +333,7 @@ class Trainer:
         for name, meter in self.meters.items():
             meter.load_state_dict(state["meters"].get(name, {}))
         _set_streams(state["streams"])
-        self._drained = state["drained"]
+        self._drained, self._loaded = state["drained"], True
         self._unread, self._fresh = None, False
 
     def save(self, value: float | None = None) -> None:

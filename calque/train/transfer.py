@@ -96,10 +96,10 @@ def unfreeze(model: Any) -> None:
 
 
 def _head(model: Any) -> str:
-    """The path of the layer that gives the classes: the last linear one, or a 1x1 convolution behind it."""
+    """The path of the layer that gives the classes: the last one that is linear or a 1x1 convolution."""
     found = ""
     for name, module in model.named_modules():
-        if isinstance(module, nn.Linear) or (isinstance(module, nn.Conv2d) and tuple(module.kernel_size) == (1, 1) and not found):
+        if isinstance(module, nn.Linear) or (isinstance(module, nn.Conv2d) and tuple(module.kernel_size) == (1, 1)):
             found = name
     if not found:
         raise ArgumentError(f"[replace_head] expected a model with a linear layer, got {type(model).__name__} without one; pass name=")
@@ -110,7 +110,7 @@ def replace_head(model: Any, classes: int | Sequence[str], source_classes: Seque
     """Put a new, untrained last layer for other classes into the model; the new layer.
 
     classes: how many, or their names. source_classes: the names of the classes that the old layer knows; rows of classes that are in both are taken
-    over (see `reuse_classifier`). name: the path of the layer; default: the last linear layer.
+    over (see `reuse_classifier`). name: the path of the layer; default: the last layer that is linear or a 1x1 convolution.
 
     >>> model = calque.nn.Sequential(calque.nn.Linear(4, 8), calque.nn.ReLU(), calque.nn.Linear(8, 10))
     >>> calque.train.replace_head(model, 3)

@@ -199,3 +199,11 @@ def test_stacks() -> None:
     for wrong, options in (((), {}), ((letters,), {"x": letters}), ((letters, [1]), {})):
         with pytest.raises(ValueError, match=r"\[StackDataset\] expected datasets"):
             StackDataset(*wrong, **options)
+
+
+def test_a_cell_that_says_nan_is_empty(tmp_path: Path) -> None:
+    path = tmp_path / "gaps.csv"
+    path.write_text("x,y\n1,2\nNaN,nan\n")
+    with pytest.raises(DataError, match="row 1 .* column 'x' .* an empty cell; missing="):
+        TableDataset(path)
+    assert TableDataset(path, missing=0.0)[1].tolist() == [0.0, 0.0]

@@ -304,7 +304,7 @@ def test_passes_are_taken_up_with_other_workers(rng: np.random.Generator) -> Non
     list(done)
     second = loader(0)
     second.load_state_dict(done.state_dict())
-    assert [plain(b) for b in second] == whole[0]  # the pass was over: another one begins
+    assert [plain(b) for b in second] == whole[1]  # the pass was over: the one behind it begins
     mixed = loader(2, in_order=False)
     iterator = iter(mixed)
     some = [next(iterator)["index"].tolist() for _ in range(3)]
@@ -464,3 +464,54 @@ class Files(Dataset[str]):
 
     def __getitem__(self, index: int) -> str:
         return str(self.names[index])
+
+
+class Pictures(Dataset[Any]):
+    def __len__(self) -> int:
+        return 150
+
+    def __getitem__(self, index: int) -> Any:
+        return np.full((3, 60, 50 + index % 3), index, np.float32)
+
+
+def as_they_are(samples: Any) -> Any:
+    return samples
+
+
+def test_a_batch_of_many_arrays() -> None:
+    loader = DataLoader(Pictures(), 100, num_workers=1, collate_fn=as_they_are, multiprocessing_context="forkserver")
+    for _ in range(2):
+        batches = list(loader)
+        assert [len(batch) for batch in batches] == [100, 50]
+        for k, picture in enumerate(picture for batch in batches for picture in batch):
+            assert picture.shape == (3, 60, 50 + k % 3) and (picture == k).all()
+
+
+def test_a_pass_goes_on_with_the_generator_and_the_sampler_of_the_loader() -> None:
+    """In another process both begin anew: what they had done must come with the state, also between two passes."""
+
+    def made() -> Any:
+        data = Numbers(12)
+        shuffled = DataLoader(data, 2, shuffle=True, generator=calque.Generator().manual_seed(3))
+        shared = DataLoader(data, 2, sampler=calque.distributed.DistributedSampler(data, 2, 1))
+        return shuffled, shared
+
+    def values(batches: Any) -> list[Any]:
+        return [batch.tolist() for batch in batches]
+
+    for which in range(2):
+        loader = made()[which]
+        first = values(loader)
+        between = loader.state_dict()
+        batches = iter(loader)
+        second = [next(batches).tolist(), next(batches).tolist()]
+        inside = loader.state_dict()
+        second += values(batches)
+        third = values(loader)
+        assert first != second != third
+        other = made()[which]
+        other.load_state_dict(between)
+        assert [values(other), values(other)] == [second, third]
+        other = made()[which]
+        other.load_state_dict(inside)
+        assert [values(other), values(other)] == [second[2:], third]

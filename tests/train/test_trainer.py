@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import random
+import signal
 import subprocess
 import sys
 import textwrap
@@ -376,3 +377,23 @@ def test_a_rate_is_found_and_nothing_is_changed(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     found.plot(tmp_path / "rates.png")
     assert (tmp_path / "rates.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_it_goes_on_with_a_loader_that_has_a_generator_of_its_own(tmp_path: Path) -> None:
+    def run(folder: str, epochs: int) -> Any:
+        made = trainer(tmp_path / folder)
+        made.resume()
+        made.fit(DataLoader(Noisy(), 4, shuffle=True, generator=calque.Generator().manual_seed(8)), epochs=epochs)
+        return made.losses.read_text()
+
+    whole = run("whole", 3)
+    run("parts", 1)
+    run("parts", 2)
+    assert run("parts", 3) == whole
+
+
+def test_a_signal_that_comes_after_the_last_step_ends_it_too(tmp_path: Path) -> None:
+    made = trainer(tmp_path, on_epoch=lambda *_: os.kill(os.getpid(), signal.SIGTERM))
+    with pytest.raises(SystemExit):
+        made.fit(*loaders(), epochs=1)
+    assert made.checkpoints.last is not None and "epoch001" in made.checkpoints.last.name

@@ -168,3 +168,10 @@ def test_rates_fall_towards_the_input_and_features_are_cached() -> None:
     assert len(history) == 30 and history[-1]["loss"] < history[0]["loss"] and 0 <= history[-1]["accuracy"] <= 1
     with pytest.raises(ValueError, match="epochs to be an integer >= 1, got 0"):
         finetune(model, data, epochs=0)
+
+
+def test_the_head_of_a_model_of_convolutions_is_its_last_one() -> None:
+    body = [nn.Conv2d(3, 8, 3), nn.Conv2d(8, 4, 1), nn.Conv2d(4, 8, 3)]
+    model = nn.Sequential(*body, nn.Conv2d(8, 10, 1), nn.AdaptiveAvgPool2d(1))
+    replace_head(model, 5)
+    assert model[1].out_channels == 4 and model(calque.randn(1, 3, 9, 9)).shape == (1, 5, 1, 1)
