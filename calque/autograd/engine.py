@@ -278,6 +278,7 @@ class _Pass:
         self.needed = _reaches(roots, self.wanted) if wanted is not None else None
         self.appends = template.at_once(local.state)
         self.after: list[Callable[[], None]] = []  # called when the leaves have their gradients
+        self.outer: _Pass | None = local.state.waiting  # in a rule of which this one runs
 
     def send(self, target: Any, gradient: Any, index: int = 0) -> None:
         """Add a gradient to what waits for `target`."""
@@ -412,11 +413,20 @@ def _arrive(work: _Pass, accumulate: bool) -> None:
 
 
 def queue_callback(function: Callable[[], None]) -> None:
-    """Call the function when the backward pass that runs now, a hook of which calls this, has given all leaves their gradients."""
-    work = local.state.waiting
+    """Call the function when the backward pass that runs now, a hook of which calls this, has given all leaves their gradients; of several passes one
+    inside the other, the outermost."""
+    work = running_pass()
     if work is None:
         raise AutogradError("[queue_callback] expected a backward pass that runs, got none; call it from a hook")
     work.after.append(function)
+
+
+def running_pass() -> Any:
+    """What stands for the outermost backward pass that this thread runs now; None outside of one."""
+    work = local.state.waiting
+    while work is not None and work.outer is not None:
+        work = work.outer
+    return work
 
 
 def _reaches(roots: Sequence[tuple[Any, Any]], wanted: set[int]) -> set[int]:

@@ -8,21 +8,24 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
-from calque.autograd.engine import queue_callback
+from calque.autograd.engine import queue_callback, running_pass
 from calque.base.errors import ArgumentError, DistributedError
 from calque.base.text import shown, type_name
 from calque.distributed import hooks
 from calque.distributed.collectives import as_bytes, assign, begin, require_tensor, targets_of
 from calque.distributed.group import ProcessGroup
 from calque.distributed.objects import all_gather_object
+from calque.distributed.watch import WATCH
+from calque.distributed.weights import Weights
 from calque.distributed.world import group_of
 from calque.nn.module import Module
-from calque.nn.parallel.primitives import tensors_in
+from calque.nn.modules.sync_batch_norm import SyncBatchNorm
 from calque.run.effects import gradients_matter
 from calque.run.exchange import exchange, wait_for
 from calque.run.recorder import local
@@ -30,16 +33,17 @@ from calque.run.source import inside_package, user_line
 
 FIRST_BUCKET_MB = 1.0  # small, so that something travels soon
 NAMED = 20  # parameters that an error names
+LONG = 64  # steps between two comparisons of parameters, in the end
+SAMPLED = 16  # numbers of each that are compared
 
 
 class Step:
     """What the ranks told each other about one step: weights, which parameters took part anywhere. Filled by its task."""
 
-    def __init__(self) -> None:
-        self.weights: Any = np.zeros(0)
-        self.active: Any = np.zeros(0, bool)
+    def __init__(self, size: int) -> None:
+        self.active: Any = np.ones(size, bool)
         self.used: Any = np.zeros(0, bool)
-        self.factor = 0.0
+        self.factor = 1.0 / size
 
     def root(self) -> int:
         """The first rank that is not done."""
@@ -47,24 +51,25 @@ class Step:
 
 
 class DistributedDataParallel(Module):
-    """Train `module` on all ranks of the job: it starts with the parameters of rank 0, and after every `backward` its gradients are those of the
-    mean over the samples of all ranks.
+    """Train `module` on all ranks of the job: it starts with the parameters of rank 0, and after every `backward` its gradients are the mean of those
+    of all ranks.
 
-    Gradients are weighted by the number of samples of each rank: dim 0 of the first tensor that the model gets. So ranks with uneven batches
-    equal one process with all samples, where PyTorch counts every rank alike; `weight="ranks"` does so, too, and `set_weight(n)` gives another
-    number, of tokens for instance, for the next step. The loss is a mean over what is counted.
+    weight: what a rank counts in that mean. "ranks" (as in PyTorch): every one the same, so n ranks equal one process with all samples if their
+    batches are equal. "samples": the number of its samples, dim `dim` of the first tensor that the model gets; for losses that are means over these,
+    ranks with uneven batches equal one process then, too. With it, `set_weight(n)` gives another number for the next step, of tokens for instance.
 
     device_ids: accepted with one entry, as programs for GPUs have it. broadcast_buffers: after each step the buffers (running statistics) are those
     of rank 0. bucket_cap_mb: gradients that travel together. find_unused_parameters: parameters may take no part in a step; without it that is an
     error at the first backward, which names them. gradient_as_bucket_view, static_graph: accepted; gradients are parts of the buckets anyway.
 
-    Raises DistributedError, on every rank, if the ranks' parameters differ in name, shape or dtype.
+    Now and then (after 1, 2, 4, .. 64, then every 64 steps) ranks compare some numbers of every parameter. Raises DistributedError, on every rank, if
+    the ranks' parameters differ in name, shape or dtype, or come to differ in value.
     """
 
     def __init__(
         self, module: Any, device_ids: Any = None, output_device: Any = None, dim: int = 0, broadcast_buffers: bool = True, init_sync: bool = True,
         process_group: Any = None, bucket_cap_mb: float | None = None, find_unused_parameters: bool = False, check_reduction: bool = False,
-        gradient_as_bucket_view: bool = False, static_graph: bool = False, *, weight: str = "samples",
+        gradient_as_bucket_view: bool = False, static_graph: bool = False, *, weight: str = "ranks",
     ) -> None:  # fmt: skip
         super().__init__()
         pg = group_of("DistributedDataParallel", process_group)
@@ -86,15 +91,17 @@ class DistributedDataParallel(Module):
             )
         self.module = module
         self.dim, self.broadcast_buffers, self.find_unused_parameters, self.weight = dim, broadcast_buffers, find_unused_parameters, weight
+        self.bucket_cap_mb = float(cap)
         self.process_group = pg
         self.require_backward_grad_sync = True
         self._names = [name for name, _ in named]
         self.__dict__["_params"] = [p for _, p in named]  # not a second registration of them
-        self._buckets = _buckets(self._params, cap)
+        self._share_out()
         self._arrived: set[int] = set()
-        self._rows, self._forwards = 0.0, 0
-        self._wanted_rows: float | None = None
-        self._waits = False
+        self._weights = Weights(dim) if weight == "samples" else None
+        self._pass: Any = None
+        self._joined: bool | None = None  # inside `join`: whether those that are done count
+        self._steps = 0
         self._hook: tuple[Any, Any] | None = None
         self._last: Step | None = None
         if pg.size() > 1 and init_sync:
@@ -102,27 +109,30 @@ class DistributedDataParallel(Module):
             state = [*module.parameters(), *module.buffers()]
             for tensors in by_dtype(state):
                 copy_from(pg, tensors, 0)
-        for p in self._params:
-            p.register_post_accumulate_grad_hook(self._note)
+        itself = weakref.ref(self)
+        handles = [p.register_post_accumulate_grad_hook(lambda p: _note(itself, p)) for p in self._params]
+        weakref.finalize(self, _remove, handles)
+        for part in module.modules():
+            if isinstance(part, SyncBatchNorm) and self._weights is not None:
+                part.__dict__["weight_of_rank"] = self._weights.pending
+
+    def _share_out(self) -> None:
+        """Which parameters travel together."""
+        self._layouts = [p._layout for p in self._params]
+        self._buckets = _buckets(self._params, self.bucket_cap_mb)
 
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
         """The module's result for this rank's share."""
-        if local.state.grad:
-            self._rows += self._count(inputs, kwargs)
-            self._forwards += 1
-        return self.module(*inputs, **kwargs)
-
-    def _count(self, inputs: Any, kwargs: Any) -> float:
-        if self.weight == "ranks":
-            return 1.0
-        first = next((t for t in tensors_in((inputs, kwargs)) if t._layout.ndim > self.dim), None)
-        return 1.0 if first is None else float(first._layout.shape[self.dim])
+        found = self.module(*inputs, **kwargs)
+        if self._weights is not None and local.state.grad:
+            self._weights.forward((inputs, kwargs), found)
+        return found
 
     def set_weight(self, weight: float) -> None:
         """The weight of this rank in the next step instead of its number of samples: the tokens, for instance, over which its loss is the mean."""
-        if isinstance(weight, bool) or not isinstance(weight, int | float) or not 0 <= weight < float("inf"):
-            raise ArgumentError(f"[set_weight] expected a number of 0 or more, got {shown(weight)}; .item() makes one of a tensor")
-        self._wanted_rows = float(weight)
+        if self._weights is None:
+            raise ArgumentError("[set_weight] expected a model with weight='samples', got one where every rank counts alike; wrap it with that")
+        self._weights.give(weight)
 
     @contextlib.contextmanager
     def no_sync(self) -> Iterator[None]:
@@ -134,14 +144,24 @@ class DistributedDataParallel(Module):
             self.require_backward_grad_sync = before
 
     @contextlib.contextmanager
-    def join(self, divide_by_initial_world_size: bool = False, enable: bool = True, throw_on_early_termination: bool = False) -> Iterator[None]:
-        """Around a loop in which ranks may have different numbers of batches: a rank that is done takes part in the steps of the others with no
-        samples, and has their parameters in the end. Means are always over the samples that there are."""
-        if divide_by_initial_world_size or throw_on_early_termination:
-            raise ArgumentError("[join] expected divide_by_initial_world_size=False and throw_on_early_termination=False: means are over samples")
-        yield
-        if enable and self.process_group.size() > 1:
+    def join(self, divide_by_initial_world_size: bool = True, enable: bool = True, throw_on_early_termination: bool = False) -> Iterator[None]:
+        """Around a loop in which ranks may have different numbers of batches: a rank that is done takes part in the steps of the others with
+        gradients of zero, and has their parameters in the end.
+
+        divide_by_initial_world_size: whether sums are divided by the number of all ranks (as in PyTorch), or of those that have samples; with
+        weight="samples" they are divided by the samples that there are in either case.
+        """
+        if throw_on_early_termination:
+            raise ArgumentError("[join] expected throw_on_early_termination=False; a rank that ends too early is an error outside of join")
+        if not enable or self.process_group.size() == 1:
+            yield
+            return
+        self._joined = divide_by_initial_world_size
+        try:
+            yield
             self._go_along()
+        finally:
+            self._joined = None
 
     def _go_along(self) -> None:
         """Take part in steps of the others until nobody has any."""
@@ -152,6 +172,7 @@ class DistributedDataParallel(Module):
             if not step.active.any():
                 break
             self._last = step
+            self._compare(step)
             for number, bucket in enumerate(self._buckets):
                 self._send(number, bucket, step, [], [], [False] * len(bucket), [False] * len(bucket))
             if self.broadcast_buffers:
@@ -171,36 +192,52 @@ class DistributedDataParallel(Module):
 
     # ------------------------------------------------------------------------------------------------ after a backward pass
 
-    def _note(self, p: Any) -> None:
-        """A gradient is recorded."""
-        self._arrived.add(id(p))
-        if not self._waits:
-            self._waits = True
-            queue_callback(self._average)
-
     def _average(self) -> None:
         """All gradients of a backward pass are recorded."""
-        self._waits = False
+        self._pass = None
+        if self._weights is not None:
+            self._weights.end()
         if not self.require_backward_grad_sync:
             return
         gradients_matter()
         arrived, self._arrived = self._arrived, set()
+        rows = 1.0 if self._weights is None else self._weights.take()
+        self._look_at_parameters()
         missing = [k for k, p in enumerate(self._params) if id(p) not in arrived]
         if missing and not self.find_unused_parameters:
             raise self._unused(missing)
-        rows = self._rows if self._forwards else 1.0  # who calls the module itself says nothing of samples
-        rows = rows if self._wanted_rows is None else self._wanted_rows
-        self._rows, self._forwards, self._wanted_rows = 0.0, 0, None
-        used = np.ones(len(self._params), bool)
-        used[missing] = False
-        step, task = self._agree(rows, used, True)
+        step = Step(self.process_group.size())
+        if self._weights is not None or self.find_unused_parameters or self._joined is not None:
+            used = np.ones(len(self._params), bool)
+            used[missing] = False
+            step, task = self._agree(rows, used, True)
+            if missing:  # whether their gradients are zeros, or none, depends on the other ranks
+                wait_for(task)
         self._last = step
-        if missing:  # whether their gradients are zeros, or none, depends on the other ranks
-            wait_for(task)
+        self._compare(step)
         for number, bucket in enumerate(self._buckets):
-            self._reduce(number, bucket, step, set(missing))
+            self._reduce(number, bucket, step, set(missing), rows)
         if self.broadcast_buffers:
             self._same_buffers(step)
+
+    def _look_at_parameters(self) -> None:
+        """Those that came later would be left out, and those whose dtype has changed do not fit where they were."""
+        mine = {id(p) for p in self._params}
+        late = [name for name, p in self.module.named_parameters() if p._requires_grad and id(p) not in mine]
+        if late:
+            raise DistributedError(
+                f"[DistributedDataParallel] expected the parameters that the module had when it was wrapped, but {', '.join(late[:NAMED])} "
+                "came, or began to require a gradient, later and would not be averaged; wrap the module again. Nothing was averaged"
+            )
+        if any(p._layout is not layout for p, layout in zip(self._params, self._layouts, strict=True)):
+            self._share_out()
+
+    def _compare(self, step: Step) -> None:
+        """Look, now and then, whether all ranks have the same parameters."""
+        self._steps += 1
+        pg, often = self.process_group, min(self._steps, LONG)
+        if pg.size() > 1 and pg.checks and self._hook is None and self._steps % often == 0 and often & (often - 1) == 0:
+            compare(pg, self._names, self._params, step, self._steps)
 
     def _unused(self, missing: list[int]) -> DistributedError:
         rows = [f"{self._names[k]} does not reach the loss{_place(self.module, self._names[k])}" for k in missing[:NAMED]]
@@ -212,42 +249,42 @@ class DistributedDataParallel(Module):
 
     def _agree(self, rows: float, used: Any, active: bool) -> tuple[Step, Any]:
         """Tell each other the weights of this step."""
-        pg, step = self.process_group, Step()
+        pg, all_count = self.process_group, self._joined is True and self._weights is None
+        step = Step(pg.size())
         call = pg.next_call("DistributedDataParallel", "step", (len(self._params),), "", user_line())
         mine = np.concatenate([as_bytes(np.array([rows], np.float64)), np.packbits(np.concatenate([[active], used]))])
 
         def work() -> list[Any]:
             found = np.zeros((pg.size(), mine.size), np.uint8)
             pg.all_gather(mine, found)
-            step.weights = found[:, :8].copy().view(np.float64).reshape(-1)
             bits = np.unpackbits(found[:, 8:], axis=1, count=used.size + 1).astype(bool)
             step.active, step.used = bits[:, 0], bits[:, 1:].any(0)
-            total = float(step.weights.sum())
+            total = float(pg.size()) if all_count else float(found[:, :8].copy().view(np.float64).sum())
             step.factor = rows / total if total else 0.0
             return []
 
         return step, exchange([], [], lambda _: pg.perform(call, work), "DistributedDataParallel", queued=True)[1]
 
-    def _reduce(self, number: int, bucket: list[int], step: Step, missing: set[int]) -> None:
+    def _reduce(self, number: int, bucket: list[int], step: Step, missing: set[int], rows: float) -> None:
         """Queue the average of one bucket."""
         params = [self._params[k] for k in bucket]
-        there = [k not in missing for k in bucket]
-        results: list[Any] = []
-        for k, p, has in zip(bucket, params, there, strict=True):
-            if not has and p._grad is None:
-                if not step.used[k]:
-                    results.append(None)
-                    continue
-                p._grad = hooks.empty_like(p)
-            results.append(p._grad)
-        sources = [p._grad for p, has in zip(params, there, strict=True) if has]
+        wanted = [k not in missing or bool(step.used[k]) for k in bucket]  # what nobody has used stays as it is
+        there = [p._grad is not None and want for p, want in zip(params, wanted, strict=True)]
+        for p, has in zip(params, there, strict=True):
+            if has and p._grad._layout.dtype is not p._layout.dtype:
+                raise DistributedError(
+                    f"[DistributedDataParallel] expected gradients of the dtype of their parameters, got {p._grad._layout.dtype!r} for "
+                    f"{p._layout.dtype!r}; call zero_grad() after the dtype of a model has changed"
+                )
         if self._hook is not None and self._hook[1] not in hooks.NATIVE:
-            if not all(there):
-                raise DistributedError("[register_comm_hook] expected every parameter to have a gradient: a hook of the user's cannot do without")
-            hooks.by_hook(self._hook, number, number == len(self._buckets) - 1, params)
+            hooks.by_hook(self._hook, number, number == len(self._buckets) - 1, params, there, wanted)
             return
-        kept = [t for t in results if t is not None]
-        self._send(number, bucket, step, sources, kept, there, [t is not None for t in results])
+        for p, has, want in zip(params, there, wanted, strict=True):
+            if want and not has:
+                p._grad = hooks.empty_like(p)
+        there = [has and rows > 0 for has in there]  # the mean over no samples is no number
+        sources = [p._grad for p, has in zip(params, there, strict=True) if has]
+        self._send(number, bucket, step, sources, [p._grad for p, want in zip(params, wanted, strict=True) if want], there, wanted)
 
     def _send(self, number: int, bucket: list[int], step: Step, sources: list[Any], results: list[Any], there: list[bool], kept: list[bool]) -> None:
         """Queue the call itself: `there`, which parameters of the bucket the sources are of; `kept`: those of the results."""
@@ -267,6 +304,22 @@ class DistributedDataParallel(Module):
 
 
 # ------------------------------------------------------------------------------------------------------------------ parts
+
+
+def _note(wrapper: Any, p: Any) -> None:
+    """A gradient is recorded. `wrapper`: a weak reference, since a parameter may live longer than what averages its gradients."""
+    ddp, running = wrapper(), running_pass()
+    if ddp is None:
+        return
+    ddp._arrived.add(id(p))
+    if ddp._pass is not running:  # also after a pass that has failed in its middle
+        ddp._pass = running
+        queue_callback(ddp._average)
+
+
+def _remove(handles: list[Any]) -> None:
+    for handle in handles:
+        handle.remove()
 
 
 def _buckets(params: list[Any], cap: float) -> list[list[int]]:
@@ -309,6 +362,42 @@ def copy_from(pg: ProcessGroup, tensors: list[Any], root: Any) -> None:
     made, _ = exchange(sources, targets_of(tensors), lambda a: pg.perform(call, lambda: work(a)), "DistributedDataParallel", queued=True)
     for t, storage in zip(tensors, made, strict=True):
         assign(t, storage)
+
+
+def compare(pg: ProcessGroup, names: list[str], params: list[Any], step: Step, steps: int) -> None:
+    """Queue a look at some numbers of every parameter: DistributedError, on every rank, if they differ between ranks by more than roundings do."""
+    layouts, line = [p._layout for p in params], user_line()
+    call = pg.next_call("DistributedDataParallel", "", (len(params),), "comparison of parameters", line)
+
+    def work(arrays: list[Any]) -> list[Any]:
+        mine = np.stack([_sampled(a) for a in arrays])
+        found = np.empty((pg.size(), *mine.shape))
+        pg.all_gather(as_bytes(mine), as_bytes(found.reshape(-1)))
+        rows = found[step.active]
+        scale = np.abs(rows).max((0, 2), initial=0.0)
+        bounds = np.array([1e-3 if layout.dtype.itemsize > 2 else 0.1 for layout in layouts]) * scale  # optimizers may round differently
+        with np.errstate(invalid="ignore"):
+            differs = ((np.abs(rows - rows[:1]) > bounds[:, None]) | (np.isnan(rows) != np.isnan(rows[:1]))).any(2)
+        if differs.any():
+            k = int(np.argmax(differs.any(0)))
+            other = int(np.argmax(differs[:, k]))
+            ranks = [r for r, active in zip(pg.ranks, step.active, strict=True) if active]
+            at = int(np.argmax(np.abs(np.nan_to_num(rows[other, k] - rows[0, k]))))
+            raise WATCH.broken(
+                f"[DistributedDataParallel] expected the same parameters on every rank, but before step {steps} {names[k]} has {rows[0, k, at]:g} on "
+                f"rank {ranks[0]} where rank {ranks[other]} has {rows[other, k, at]:g}; load checkpoints and change parameters on every rank alike"
+            )
+        return []
+
+    exchange([(p._storage, p._layout) for p in params], [], lambda a: pg.perform(call, lambda: work(a)), "DistributedDataParallel", queued=True)
+
+
+def _sampled(array: Any) -> Any:
+    """Some numbers of a parameter."""
+    at = np.linspace(0, max(array.size - 1, 0), SAMPLED // 2).astype(np.int64) if array.size else np.zeros(0, np.int64)
+    found = np.zeros(SAMPLED)
+    found[: 2 * at.size] = array[at].astype(np.complex128).view(np.float64)
+    return found
 
 
 def _require_the_same(pg: ProcessGroup, module: Any) -> None:

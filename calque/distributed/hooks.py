@@ -8,9 +8,12 @@ import ml_dtypes
 import numpy as np
 
 from calque.autograd.modes import no_grad
-from calque.distributed.collectives import as_bytes
+from calque.base.dtypes import bfloat16, float16
+from calque.base.errors import ArgumentError
+from calque.distributed.collectives import all_reduce, as_bytes
 from calque.distributed.group import ProcessGroup, ReduceOp
-from calque.functional.creation import empty
+from calque.distributed.world import group_of
+from calque.functional.creation import empty, zeros
 from calque.functional.inplace import copy_
 from calque.functional.joining import cat
 from calque.functional.views import detach
@@ -57,6 +60,8 @@ class Flat:
 
 def _halved(pg: ProcessGroup, whole: Any, wire: Any) -> Any:
     """A sum whose addends and result travel in 16 bits and are added as they are, in the order of ranks: the same bits everywhere."""
+    if whole.dtype.kind == "c":
+        return _halved(pg, whole.view(f"f{whole.itemsize // 2}"), wire).view(whole.dtype)
     count = pg.size()
     part = -(-whole.size // count)
     sent = np.zeros(part * count, wire)
@@ -106,16 +111,18 @@ class GradBucket:
 
 
 @no_grad()
-def by_hook(hook: tuple[Any, Any], index: int, last: bool, params: list[Any]) -> None:
-    """Let a function of the user's average a bucket."""
-    gradients = [p._grad for p in params]
+def by_hook(hook: tuple[Any, Any], index: int, last: bool, params: list[Any], there: list[bool], wanted: list[bool]) -> None:
+    """Let a function of the user's average a bucket. `there`: which parameters have a gradient, the others are zeros; `wanted`: which get one."""
+    gradients = [p._grad if has else zeros(tuple(p._layout.shape), dtype=p._layout.dtype) for p, has in zip(params, there, strict=True)]
     bucket = GradBucket(cat([g.reshape(-1) for g in gradients]), index, last, params, gradients)
     found = hook[1](hook[0], bucket)
     while not hasattr(found, "_layout"):  # a future, or a list of one tensor
         found = found.wait() if hasattr(found, "wait") else found[0]
     at = 0
-    for g in gradients:
-        copy_(detach(g), found[at : at + g._layout.numel].reshape(tuple(g._layout.shape)))
+    for p, g, want in zip(params, gradients, wanted, strict=True):
+        if want:
+            copy_(detach(g), found[at : at + g._layout.numel].reshape(tuple(g._layout.shape)))
+            p._grad = g
         at += g._layout.numel
 
 
@@ -124,19 +131,29 @@ def empty_like(p: Any) -> Any:
     return empty(tuple(p._layout.shape), dtype=p._layout.dtype)
 
 
+def _mean(group: Any, buffer: Any, dtype: Any) -> Any:
+    """What the hooks below are when a function of the user's calls them."""
+    pg = group_of("register_comm_hook", group)
+    if pg is None:
+        raise ArgumentError("[register_comm_hook] expected a group of which this process is a member")
+    sent = (buffer / pg.size()).to(dtype)
+    all_reduce(sent, group=pg)
+    return sent.to(buffer.dtype)
+
+
 def allreduce_hook(state: Any, bucket: GradBucket) -> Any:
-    """For `register_comm_hook`: gradients travel as they are."""
-    raise NotImplementedError("[allreduce_hook] expected to be given to register_comm_hook, got called")
+    """For `register_comm_hook`: gradients travel as they are. state: the group, or None."""
+    return _mean(state, bucket.buffer(), bucket.buffer().dtype)
 
 
 def fp16_compress_hook(state: Any, bucket: GradBucket) -> Any:
-    """For `register_comm_hook`: gradients travel as float16."""
-    raise NotImplementedError("[fp16_compress_hook] expected to be given to register_comm_hook, got called")
+    """For `register_comm_hook`: gradients travel as float16. state: the group, or None."""
+    return _mean(state, bucket.buffer(), float16)
 
 
 def bf16_compress_hook(state: Any, bucket: GradBucket) -> Any:
-    """For `register_comm_hook`: gradients travel as bfloat16."""
-    raise NotImplementedError("[bf16_compress_hook] expected to be given to register_comm_hook, got called")
+    """For `register_comm_hook`: gradients travel as bfloat16. state: the group, or None."""
+    return _mean(state, bucket.buffer(), bfloat16)
 
 
 NATIVE: dict[Any, Any] = {allreduce_hook: None, fp16_compress_hook: np.dtype(np.float16), bf16_compress_hook: np.dtype(ml_dtypes.bfloat16)}

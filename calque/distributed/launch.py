@@ -60,6 +60,14 @@ def variables_of(rank: int, size: int, server: Rendezvous) -> dict[str, str | No
 # ------------------------------------------------------------------------------------------------------------- programs
 
 
+def _code(process: subprocess.Popen[bytes]) -> int | None:
+    """Its exit code; None while it runs. What it has started in its session, and left there, ends with it."""
+    if process.returncode is None and os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)  # the number is not given to others before the process is waited for
+    return process.poll()
+
+
 class _Gang:
     """The processes of one `launch`, and the threads that show what they print."""
 
@@ -93,22 +101,23 @@ class _Gang:
                 self._readers.append(reader)
 
     def _show(self, stream: IO[bytes], target: Any, prefix: str) -> None:
-        for line in stream:
-            with self._lock, contextlib.suppress(BrokenPipeError, ValueError):
-                target.write(prefix + line.decode(errors="replace"))
-                target.flush()
+        with stream:
+            for line in stream:
+                with self._lock, contextlib.suppress(BrokenPipeError, ValueError):
+                    target.write(prefix + line.decode(errors="replace"))
+                    target.flush()
 
     def signal(self, number: int) -> None:
         """Send a signal to those that are alive."""
         for process in self.processes:
-            if process.poll() is None:
+            if _code(process) is None:
                 with contextlib.suppress(ProcessLookupError):
                     process.send_signal(number)
 
     def wait(self, asked: list[int]) -> tuple[int, int] | None:
         """Until all have ended well: None; or one has not: its rank and code. `asked`: signals that have come for them."""
         while True:
-            codes = [process.poll() for process in self.processes]
+            codes = [_code(process) for process in self.processes]
             bad = next(((rank, code) for rank, code in enumerate(codes) if code), None)
             if bad is not None or all(code == 0 for code in codes):
                 return bad
@@ -121,15 +130,11 @@ class _Gang:
         for number, seconds in ((0, moment), (signal.SIGTERM, 2.0), (signal.SIGKILL, 5.0)):
             self.signal(number)
             until = time.monotonic() + seconds
-            while time.monotonic() < until and any(process.poll() is None for process in self.processes):
+            while time.monotonic() < until and any(_code(process) is None for process in self.processes):
                 time.sleep(0.02)
         for reader in self._readers:
             reader.join(timeout=2)
-        for process in self.processes:
-            for stream in (process.stdout, process.stderr):
-                if stream is not None:
-                    stream.close()
-        self.server.close()
+        self.server.close()  # a pipe that somebody else holds open, too, is left to its reader: closing it would wait for that
 
 
 def launch(words: Sequence[str], nprocs: int, prefix: bool = True) -> int:

@@ -18,8 +18,9 @@ class DistributedSampler(Sampler[int]):
     """The indices of one of several processes: every `num_replicas`-th of them, from `rank` on, in an order that `seed` and the epoch choose, the
     same on all ranks.
 
-    num_replicas, rank: default, those of the job. Each pass over the sampler is a new epoch, in another order, unless `set_epoch` has said which
-    (PyTorch repeats the first order then). drop_last: leave out what does not come out even; pad: else repeat the first ones (default), or, with
+    num_replicas, rank: default, those of the job. After a pass to its end comes the next epoch, in another order, unless `set_epoch` has said which
+    (PyTorch repeats the first order then); a pass that breaks off, to look at a batch on one rank for instance, changes nothing. drop_last: leave out
+    what does not come out even; pad: else repeat the first ones (default), or, with
     `pad=False`, give some ranks one less, so that every sample comes exactly once.
 
     >>> from calque.distributed import DistributedSampler
@@ -46,7 +47,7 @@ class DistributedSampler(Sampler[int]):
             raise ArgumentError(f"[DistributedSampler] Invalid rank {rank}, rank should be in the interval [0, {num_replicas - 1}]; count from 0")
         self.dataset, self.num_replicas, self.rank, self.epoch = dataset, num_replicas, rank, 0
         self.shuffle, self.seed, self.drop_last, self.pad = shuffle, seed, drop_last, pad
-        self._said = True  # whether `epoch` is that of the next pass
+        self._over = False  # whether the pass of `epoch` has been
         count = size_of(dataset)
         if drop_last:
             self.num_samples = count // num_replicas
@@ -57,9 +58,8 @@ class DistributedSampler(Sampler[int]):
         self.total_size = count if not (pad or drop_last) else self.num_samples * num_replicas
 
     def __iter__(self) -> Iterator[int]:
-        if not self._said:
-            self.epoch += 1
-        self._said = False
+        if self._over:
+            self.epoch, self._over = self.epoch + 1, False
         count = size_of(self.dataset)
         if self.shuffle:
             generator = Generator()
@@ -70,22 +70,26 @@ class DistributedSampler(Sampler[int]):
         missing = self.total_size - count
         if missing > 0:
             indices += (indices * math.ceil(missing / max(count, 1)))[:missing]
-        return iter(indices[self.rank : self.total_size : self.num_replicas])
+        return self._to_the_end(indices[self.rank : self.total_size : self.num_replicas], self.epoch)
+
+    def _to_the_end(self, indices: list[int], epoch: int) -> Iterator[int]:
+        yield from indices
+        self._over = self._over or self.epoch == epoch
 
     def __len__(self) -> int:
         return self.num_samples
 
     def set_epoch(self, epoch: int) -> None:
         """Say which epoch the next pass is, as after a resumption; the same on every rank."""
-        self.epoch, self._said = epoch, True
+        self.epoch, self._over = epoch, False
 
     def state_dict(self) -> dict[str, Any]:
-        """Which epoch the next pass is. A DataLoader keeps it in its own state."""
-        return {"epoch": self.epoch, "said": self._said}
+        """Which epoch the pass is of that began last, and whether it has come to its end. A DataLoader keeps it in its own state."""
+        return {"epoch": self.epoch, "over": self._over}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Let the next pass be the one that `state_dict` was asked before. Raises CheckpointError for anything else."""
-        epoch, said = state_dict.get("epoch"), state_dict.get("said")
-        if type(epoch) is not int or type(said) is not bool:
+        """Let the next pass be the one that would have come next. Raises CheckpointError for anything but what `state_dict` gave."""
+        epoch, over = state_dict.get("epoch"), state_dict.get("over")
+        if type(epoch) is not int or type(over) is not bool:
             raise CheckpointError(f"[DistributedSampler] expected what state_dict() of one gave, got {shown(state_dict)}; save it again")
-        self.epoch, self._said = epoch, said
+        self.epoch, self._over = epoch, over

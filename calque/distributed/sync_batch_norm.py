@@ -17,18 +17,19 @@ from calque.nn.modules.sync_batch_norm import SyncBatchNorm
 class SumOverRanks(Function):
     """The sum of a tensor over the ranks of a group. Its gradient is the sum of theirs: what one rank has goes into the losses of all.
 
-    rows: samples of this rank. The gradients that come out are averaged with these weights later (`DistributedDataParallel`), and the loss of each
-    rank is a mean over its own samples, so what goes to rank k of the gradient of rank j counts rows_j / rows_k.
+    weight: what this rank counts where gradients are averaged later (`DistributedDataParallel`), or a function that knows it when gradients come. The
+    average of all ranks' losses is differentiated, so what goes to rank k of the gradient of rank j counts weight_j / weight_k.
     """
 
     @staticmethod
-    def forward(ctx: Any, x: Any, group: Any = None, rows: float = 1.0) -> Any:
-        ctx.group, ctx.rows = group, rows
+    def forward(ctx: Any, x: Any, group: Any = None, weight: Any = 1.0) -> Any:
+        ctx.group, ctx.weight = group, weight
         return _summed(x, group)
 
     @staticmethod
     def backward(ctx: Any, grad: Any) -> Any:
-        return _summed(grad * ctx.rows, ctx.group) / max(ctx.rows, 1.0), None, None
+        weight = ctx.weight() if callable(ctx.weight) else ctx.weight
+        return _summed(grad * weight, ctx.group) / (weight or 1.0), None, None
 
 
 def _summed(x: Any, group: Any) -> Any:
@@ -50,14 +51,14 @@ def batch_norm(module: Any, x: Any) -> Any:
 def _over(pg: ProcessGroup, module: Any, x: Any) -> Any:
     wide = x if x.dtype.itemsize > 2 else x.to(float32)
     dims, channels = [d for d in range(x.ndim) if d != 1], x.shape[1]
-    samples = float(x.shape[0])
+    weight = module.__dict__.get("weight_of_rank", 1.0)
     shape = [channels if d == 1 else 1 for d in range(x.ndim)]
     rows = T.full((1,), float(x.numel() // channels if channels else 0), dtype=wide.dtype)
-    total = SumOverRanks.apply(T.cat([wide.sum(dims), rows]), pg, samples)
+    total = SumOverRanks.apply(T.cat([wide.sum(dims), rows]), pg, weight)
     count = total[channels:].detach()
     mean = total[:channels] / count
     centred = wide - mean.reshape(shape)
-    variance = SumOverRanks.apply((centred * centred).sum(dims), pg, samples) / count
+    variance = SumOverRanks.apply((centred * centred).sum(dims), pg, weight) / count
     y = centred * T.rsqrt(variance + module.eps).reshape(shape)
     if module.weight is not None:
         y = y * module.weight.reshape(shape)

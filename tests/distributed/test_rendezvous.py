@@ -104,6 +104,19 @@ def test_launch_gives_ranks_and_passes_exit_codes_on(capsys: pytest.CaptureFixtu
     assert time.monotonic() - start < 30
 
 
+def test_what_a_rank_has_started_ends_with_it() -> None:
+    """Also where it keeps the pipe of the rank open, and where it has left the rank's session."""
+    text = "import subprocess, sys; print(*[subprocess.Popen(['sleep', '50'], start_new_session=k > 0).pid for k in range(2)])"
+    start = time.monotonic()
+    words = [sys.executable, "-c", f"import sys; from calque.distributed.launch import launch; sys.exit(launch({code(text)!r}, 2))"]
+    process = subprocess.run(words, cwd=ROOT, stdout=subprocess.PIPE, text=True, timeout=40)
+    pids = [[int(word) for word in line.split()[1:]] for line in process.stdout.split("\n")[:-1]]
+    for _, other in pids:
+        os.kill(other, signal.SIGKILL)
+    assert process.returncode == 0 and len(pids) == 2 and time.monotonic() - start < 30
+    assert not any(alive(pid) for pid, _ in pids)
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_children_end_with_who_started_them(number: int, tmp_path: Path) -> None:
     child = "import os, time, sys; open(sys.argv[1] + '/' + os.environ['RANK'], 'w').write(str(os.getpid())); time.sleep(100)"
@@ -183,7 +196,10 @@ def test_samplers_of_all_ranks_have_every_sample(count: int, replicas: int) -> N
 
 def test_the_sampler_repeats_an_epoch_that_it_is_told() -> None:
     sampler = DistributedSampler(range(50), 2, 0)
-    first, second, third = list(sampler), list(sampler), list(sampler)
+    first = list(sampler)
+    assert next(iter(sampler)) == list(sampler)[0] != first[0]  # a look at the next epoch, on one rank perhaps, is no epoch
+    sampler.set_epoch(1)
+    second, third = list(sampler), list(sampler)
     sampler.set_epoch(1)
     assert list(sampler) == second and list(sampler) == third and first != second
     wrong = [((0, 0), "positive whole number, got 0"), ((2, 2), r"Invalid rank 2, .* in the interval \[0, 1\]"), ((2, -1), "Invalid rank")]

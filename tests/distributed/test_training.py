@@ -32,3 +32,9 @@ def test_a_program_for_pytorch_gives_the_losses_of_one_process() -> None:
     program = str(PROGRAMS / "ddp.py")
     one = said("-m", "calque", "run", program)
     assert said("-m", "calque", "launch", "-n", "2", "--no-prefix", "-m", "calque", "run", program) == one and len(one) == 15
+
+
+@pytest.mark.mpi
+def test_nothing_is_wrong_without_a_word() -> None:
+    found = said("-m", "calque", "launch", "-n", "2", str(PROGRAMS / "traps.py"))
+    assert sorted(found) == ["[0] all is well", "[1] all is well"]

@@ -38,6 +38,13 @@ if mode == "middle":  # everybody has come, and then one stops while data moves
 if mode == "silent":  # nobody reads what failed; the process must not end as if all were well
     dist.all_reduce(calque.ones(30_000 + rank))
     sys.exit(0)
+if mode == "loaded":  # a checkpoint, on one rank alone
+    model = calque.nn.Linear(3, 1)
+    ours = dist.DistributedDataParallel(model)
+    if rank == 1:
+        ours.load_state_dict({"module.weight": calque.full((1, 3), 7.0), "module.bias": calque.zeros(1)})
+    ours(t).sum().backward()
+    model.weight.grad.tolist()
 if mode == "message":
     if rank == 0:
         dist.recv(t, 1)

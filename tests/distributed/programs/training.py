@@ -45,11 +45,11 @@ def nearly(a, b, bound=1e-12):
         assert np.abs(x - y).max(initial=0.0) <= (1e-5 if single else bound) * max(1.0, np.abs(y).max(initial=0.0)), (name, np.abs(x - y).max())
 
 
-def train(make, rounds, optimizer=calque.optim.SGD, accumulate=1, wrap=lambda m: dist.DistributedDataParallel(m, bucket_cap_mb=0.002), **options):
+def train(make, rounds, optimizer=calque.optim.SGD, accumulate=1, **options):
     """The same steps here with a share, and with everything: (lo, hi, cut) each."""
     calque.manual_seed(rank)  # other parameters: those of rank 0 are everybody's
     model = make()
-    ours = wrap(model)
+    ours = dist.DistributedDataParallel(model, bucket_cap_mb=0.002, weight="samples")
     calque.manual_seed(0)
     whole = make()
     steps = [(ours, True, optimizer(ours.parameters(), **options)), (whole, False, optimizer(whole.parameters(), **options))]
@@ -66,6 +66,16 @@ def train(make, rounds, optimizer=calque.optim.SGD, accumulate=1, wrap=lambda m:
                 opt.step()
                 opt.zero_grad()
     return ours, whole, steps
+
+
+def refused(call, *texts):
+    """Raises, and says all this."""
+    try:
+        call()
+    except RuntimeError as error:
+        assert all(text in str(error) for text in texts), error
+    else:
+        raise SystemExit(f"nothing was wrong with what should say {texts}")
 
 
 EVEN, UNEVEN = [(0, 16, 8), (16, 32, 8), (32, 48, 8)], [(0, 20, 10), (20, 37, 3), (37, 60, 22)]
@@ -107,7 +117,7 @@ assert means[0].tolist() == means[1].tolist()
 calque.manual_seed(0)
 whole = Net(norm=False)
 calque.manual_seed(rank)
-ours = dist.DistributedDataParallel(Net(norm=False))
+ours = dist.DistributedDataParallel(Net(norm=False), weight="samples")
 batches = [slice(0, 6), slice(6, 12), slice(12, 15)] if rank == 0 else [slice(30, 34)]
 with ours.join():
     opt = calque.optim.SGD(ours.parameters(), lr=0.1)
@@ -130,6 +140,8 @@ for weight in ("tokens", "ranks"):
     x, tokens = calque.ones(2, 3) * (rank + 1), 5 if rank == 0 else 15
     if weight == "tokens":
         ours.set_weight(tokens)
+    else:
+        refused(lambda ours=ours: ours.set_weight(3), "weight='samples'")
     ours(x).mean().backward()
     assert np.allclose(np.asarray(w.weight.grad), (5 * 1 + 15 * 2) / 20 if weight == "tokens" else 1.5)
 
@@ -184,7 +196,7 @@ assert seen == [(0, True, 4)]
 # The module itself, past the wrapper: every rank counts alike.
 calque.manual_seed(0)
 model = nn.Linear(2, 1)
-dist.DistributedDataParallel(model)
+ours = dist.DistributedDataParallel(model)
 model(calque.ones(4, 2) * (1 + 2 * rank)).mean().backward()
 assert model.weight.grad.tolist() == [[2.0, 2.0]]
 
@@ -193,7 +205,7 @@ for kind, options in ((calque.optim.AdamW, {"lr": 1e-2, "weight_decay": 0.1}), (
     calque.manual_seed(0)
     whole = Net(norm=False)
     calque.manual_seed(rank)
-    ours = dist.DistributedDataParallel(Net(norm=False))
+    ours = dist.DistributedDataParallel(Net(norm=False), weight="samples")
     pairs = [(ours, dist.ZeroRedundancyOptimizer(ours.parameters(), kind, **options)), (whole, kind(whole.parameters(), **options))]
     schedules = [calque.optim.lr_scheduler.StepLR(opt, 2, 0.5) for _, opt in pairs]
     for k in range(6):
@@ -289,15 +301,6 @@ for k in range(4):
 nearly(model.state_dict(), whole.state_dict())
 
 # What cannot be right is said by every rank before anything was averaged.
-def refused(call, *texts):
-    try:
-        call()
-    except RuntimeError as error:
-        assert all(text in str(error) for text in texts), error
-    else:
-        raise SystemExit(f"nothing was wrong with what should say {texts}")
-
-
 several = nn.Sequential(*[nn.Linear(2, 2) for _ in range(1 + rank)])
 refused(lambda: dist.DistributedDataParallel(nn.Linear(2, 2 + rank)), "the first that differs is weight (2, 2) float64 on rank 0, weight (3, 2)")
 refused(lambda: dist.DistributedDataParallel(several), "rank 0 has 2 and rank 1 has 4", "nothing more on rank 0")
@@ -307,7 +310,7 @@ refused(lambda: dist.DistributedDataParallel(nn.Linear(1, 1), weight="tokens"), 
 refused(lambda: dist.DistributedDataParallel(nn.Linear(1, 1), bucket_cap_mb=0), "positive number")
 ours.register_comm_hook(None, hooks.allreduce_hook)
 refused(lambda: ours.register_comm_hook(None, hooks.allreduce_hook), "one hook per model")
-refused(lambda: ours.set_weight(-1), "0 or more")
+refused(lambda: dist.DistributedDataParallel(nn.Linear(1, 1), weight="samples").set_weight(-1), "0 or more")
 ours = dist.DistributedDataParallel(Branchy(), device_ids=[rank])
 loss = ours(calque.ones(1, 2), 0).sum()
 refused(loss.backward, "b.weight does not reach the loss (Branchy, ", "training.py:", "c.bias", "find_unused_parameters=True")
