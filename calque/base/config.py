@@ -19,6 +19,7 @@ MOST_DEVICES = 256  # logical devices; each that is used has threads of its own
 MOST_THREADS = 256  # threads of a device
 TARGETS = ("sse2", "avx2", "avx512")  # machines that CALQUE_CPU_TARGET may name
 TOPICS = ("fuse", "compile")  # of CALQUE_LOG
+TRACEBACKS = ("short", "full")  # of CALQUE_TRACEBACK: the program's frames, or all
 _YES, _NO = ("1", "true", "yes", "on"), ("", "0", "false", "no", "off")
 
 # Every variable, and a text that cannot be used for it where there is one: tests give each of them.
@@ -69,12 +70,17 @@ def _words(name: str, known: tuple[str, ...]) -> str:
     return ",".join(word for word in words if word in known)
 
 
+def _one_of(name: str, known: tuple[str, ...], default: str, instead: str) -> str:
+    """A word; one that is not known is reported and not used."""
+    text = _given(name, "z80")
+    if text and text not in known:
+        _report(name, f"one of {', '.join(known)}", text, instead)
+        return default
+    return text or default
+
+
 def _target() -> str:
-    text = _given("CALQUE_CPU_TARGET", "z80")
-    if text and text not in TARGETS:
-        _report("CALQUE_CPU_TARGET", f"one of {', '.join(TARGETS)}", text, "this machine is compiled for as it is")
-        return ""
-    return text
+    return _one_of("CALQUE_CPU_TARGET", TARGETS, "", "this machine is compiled for as it is")
 
 
 def _home_cache() -> Path:
@@ -140,6 +146,7 @@ class Settings:
     eager: int = field(default_factory=lambda: _number("CALQUE_EAGER", 0, 0, 2))
     macros: bool = field(default_factory=lambda: _flag("CALQUE_MACROS", True))  # record steps of optimizers and backward passes again without Python
     log: str = field(default_factory=lambda: _words("CALQUE_LOG", TOPICS))
+    traceback: str = field(default_factory=lambda: _one_of("CALQUE_TRACEBACK", TRACEBACKS, "short", "it is taken as short"))  # of `calque run`
     deterministic: bool = field(default_factory=lambda: _flag("CALQUE_DETERMINISTIC"))  # a program gives the same bits however often it was seen
     checked: bool = field(default_factory=lambda: _flag("CALQUE_CHECKED"))  # NaN, overflow and domain errors raise
     memory_limit: int = field(default_factory=lambda: _number("CALQUE_MEMORY_LIMIT", 0))  # bytes; 0 = what the machine has

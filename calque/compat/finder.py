@@ -22,6 +22,7 @@ VERSION = VERSIONS[ROOT]
 HERE = os.path.dirname(os.path.abspath(__file__))
 SITE = os.path.join(HERE, "site")
 _FACES = "calque.compat.face"
+_TRACEBACKS = "calque.compat.tracebacks"
 
 
 class Metadata(importlib.metadata.Distribution):
@@ -59,6 +60,7 @@ class Finder(importlib.metadata.DistributionFinder, importlib.abc.Loader):
 
     def create_module(self, spec: Any) -> Any:
         """The face of the module that was found."""
+        importlib.import_module(_TRACEBACKS).install()
         return importlib.import_module(_FACES).face(spec.name)
 
     def exec_module(self, module: ModuleType) -> None:

@@ -141,12 +141,18 @@ def explain(error: BaseException) -> None:
         wanted = getattr(error, "name_from", None) or next((name for name in reversed(names) if f"'{name}'" in str(error)), None)
         if wanted is None:
             module, _, wanted = module.rpartition(".")
-        error.add_note(text_of(module, wanted))
+        _add(error, text_of(module, wanted))
     elif isinstance(error, AttributeError) and error.obj is not None and error.name:
         for owner in type(error.obj).__mro__:
             path = CLASSES.get(f"{owner.__module__}.{owner.__qualname__}")
             if path is not None and pytorch_has(path, error.name):
-                error.add_note(text_of(path, error.name, dir(owner)))
+                _add(error, text_of(path, error.name, dir(owner)))
+
+
+def _add(error: BaseException, note: str) -> None:
+    """Add a note to an error that may have been shown before."""
+    if note not in getattr(error, "__notes__", ()):
+        error.add_note(note)
 
 
 def report() -> str:

@@ -10,17 +10,16 @@ import os
 import runpy
 import sys
 from collections.abc import Callable, Sequence
-from types import ModuleType, TracebackType
+from types import ModuleType
 from typing import Any
 
 import calque
 from calque.base.config import hand_down
 from calque.base.errors import ArgumentError
-from calque.compat import finder, missing
+from calque.compat import finder, missing, tracebacks
 from calque.tensor import Tensor
 
 USAGE = "calque run [--report] (script.py | -m module | -c command | -) [arguments ...]"
-_OURS = tuple(os.path.join(os.path.dirname(finder.HERE), part) for part in ("compat", "cli", "__main__.py"))
 
 
 def install_as_torch(children: bool = True) -> None:
@@ -28,40 +27,7 @@ def install_as_torch(children: bool = True) -> None:
     finder.install()
     if children:
         hand_down("PYTHONPATH", finder.SITE)
-    if sys.excepthook is not _with_a_note:
-        _Hook.before = sys.excepthook
-        sys.excepthook = _with_a_note
-
-
-class _Hook:
-    """What showed errors before."""
-
-    before: Callable[..., Any] = sys.__excepthook__
-
-
-def _with_a_note(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    missing.explain(error)
-    _Hook.before(kind, error, trace)
-
-
-def without_ours(trace: TracebackType | None) -> TracebackType | None:
-    """A traceback without the frames that stand between Python and the program, and between the program and a name that is not there."""
-    if trace is None:
-        return None
-    rest = without_ours(trace.tb_next)
-    file = trace.tb_frame.f_code.co_filename
-    if file.startswith(_OURS):
-        return rest
-    return trace if rest is trace.tb_next else TracebackType(rest, trace.tb_frame, trace.tb_lasti, trace.tb_lineno)
-
-
-def _clean(error: BaseException | None) -> None:
-    """Take our frames out of an error and of those that led to it."""
-    seen: set[int] = set()
-    while error is not None and id(error) not in seen:
-        seen.add(id(error))
-        error.__traceback__ = without_ours(error.__traceback__)
-        error = error.__cause__ or error.__context__
+    tracebacks.install()
 
 
 def _main_module(file: str | None) -> dict[str, Any]:
@@ -161,7 +127,7 @@ def _shielded(work: Callable[[], None]) -> int:
     except SystemExit:
         raise
     except BaseException as error:
-        _clean(error)
+        tracebacks.prepare(error)  # a hook that the program has put there sees the same
         sys.excepthook(type(error), error, error.__traceback__)
         return 130 if isinstance(error, KeyboardInterrupt) else 1
     return 0

@@ -177,7 +177,7 @@ def _kind_for(name: str, parameter: inspect.Parameter) -> tuple[str, Callable[[A
 
 def _wrong_function(function: Callable[..., Any], args: Sequence[Any], keywords: Mapping[str, Any], text: str) -> tuple[str, Any] | None:
     """(parameter, function) of a function among the arguments whose own parameters an error of Python's is about."""
-    if not _OF_A_CALL.search(text):
+    if not OF_A_CALL.search(text):
         return None
     for name, value in inspect.signature(function).bind(*args, **keywords).arguments.items():
         if callable(value) and f"{getattr(value, '__name__', None)}()" in text:
@@ -185,7 +185,7 @@ def _wrong_function(function: Callable[..., Any], args: Sequence[Any], keywords:
     return None
 
 
-_OF_A_CALL = re.compile(r"\(\) (missing|takes|got)")
+OF_A_CALL = re.compile(r"\(\) (missing|takes|got)")  # what Python says of a call whose arguments a function does not take
 
 
 def _too_wide(function: Callable[..., Any], args: Sequence[Any], keywords: Mapping[str, Any]) -> tuple[str, int] | None:

@@ -92,7 +92,7 @@ class Module(Conversions):
         except Exception as error:
             meant = annotate(self, error, args, kwargs)
             if meant is not error:
-                raise meant from None
+                raise meant from meant.__cause__
             raise
 
     def hybridize(self, active: bool = True, *, fullgraph: bool = False) -> Any:
