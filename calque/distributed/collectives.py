@@ -138,16 +138,22 @@ def begin(
     group: ProcessGroup, op: str, like: Any, detail: str, sources: Sequence[Any], results: Sequence[Any], work: Work_, same_shape: bool = True
 ) -> Task:
     """Queue a call: `work` makes the values of `results` from those of `sources`. `like`: the tensor whose dtype and shape must agree."""
-    shape = tuple(like._layout.shape) if same_shape else None
-    call = group.next_call(op, like._layout.dtype.name, shape, detail, user_line())
-    made, task = exchange([(t._storage, t._layout) for t in sources], targets_of(results), lambda a: group.perform(call, lambda: work(a)), op)
+    line = user_line()
+    call = group.next_call(op, like._layout.dtype.name, tuple(like._layout.shape) if same_shape else None, detail, line)
+    made, task = exchange(
+        [(t._storage, t._layout) for t in sources], targets_of(results), lambda a: group.perform(call, lambda: work(a)), op, line=line
+    )
     for t, storage in zip(results, made, strict=True):
         assign(t, storage)
     return task
 
 
-def ended(task: Task, results: list[Any], async_op: bool) -> Work | None:
-    """What a call returns."""
+def _call(
+    group: ProcessGroup, op: str, like: Any, detail: str, sources: Sequence[Any], results: list[Any], work: Work_, async_op: bool,
+    same_shape: bool = True,
+) -> Work | None:  # fmt: skip
+    """The same, with what a call returns."""
+    task = begin(group, op, like, detail, sources, results, work, same_shape)
     return Work(task, results) if async_op else None
 
 
@@ -156,15 +162,36 @@ def as_bytes(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     return array.view(np.uint8)
 
 
-def combine(work: Callable[[Any, Any], None], source: Any, numel: int) -> Any:
-    """`work(source, target)` of a reduction in a dtype that MPI knows; the target in the dtype of the source."""
-    wide = source.astype(np.float32) if source.dtype.name in _HALF else source
-    target = flat(numel, wide.dtype)
-    work(wide, target)
-    if wide is source:
-        return target
-    with np.errstate(over="ignore"):  # infinity, as on every device
-        return target.astype(source.dtype)
+def _moving(move: Callable[[Any, Any], None], sizes: Sequence[int], dtype: Any) -> Work_:
+    """The work of a call that moves bytes: `move(source, target)`, of all sources, one behind the other, into all results. sizes: elements of the
+    results; dtype: theirs, of NumPy."""
+
+    def work(arrays: Arrays) -> Arrays:
+        found = flat(sum(sizes), dtype)
+        source = arrays[0] if len(arrays) == 1 else np.concatenate(arrays) if arrays else np.zeros(0, np.uint8)
+        move(as_bytes(source), as_bytes(found))
+        return [found] if len(sizes) == 1 else np.split(found, np.cumsum(sizes)[:-1]) if sizes else []
+
+    return work
+
+
+def _combining(reduce: Callable[[Any, Any], None], numel: int, dtype: Any, kept: bool = True) -> Work_:
+    """The work of a call that combines values: `reduce(source, target)`, in a dtype that MPI knows, of all sources, one behind the other. numel:
+    elements of the result; dtype: its `DType`; kept: whether this process gets it."""
+    half = dtype.name in _HALF
+
+    def work(arrays: Arrays) -> Arrays:
+        source = arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
+        if half:
+            source = source.astype(np.float32)
+        target = flat(numel, source.dtype)
+        reduce(source, target)
+        if half:
+            with np.errstate(over="ignore"):  # infinity, as on every device
+                target = target.astype(dtype.np)
+        return [target] if kept else []
+
+    return work
 
 
 # ------------------------------------------------------------------------------------------------------------ collectives
@@ -185,11 +212,10 @@ def all_reduce(tensor: Any, op: Any = ReduceOp.SUM, group: Any = None, async_op:
     if pg is None:
         return None
     require_tensor("all_reduce", tensor)
-    kind = require_op("all_reduce", op, tensor._layout.dtype)
-    task = begin(
-        pg, "all_reduce", tensor, kind.name, [tensor], [tensor], lambda a: [combine(lambda s, t: pg.all_reduce(s, t, kind), a[0], a[0].size)]
-    )
-    return ended(task, [tensor], async_op)
+    layout = tensor._layout
+    kind = require_op("all_reduce", op, layout.dtype)
+    work = _combining(lambda s, t: pg.all_reduce(s, t, kind), layout.numel, layout.dtype)
+    return _call(pg, "all_reduce", tensor, kind.name, [tensor], [tensor], work, async_op)
 
 
 def broadcast(tensor: Any, src: Any = None, group: Any = None, async_op: bool = False, group_src: Any = None) -> Work | None:
@@ -200,15 +226,13 @@ def broadcast(tensor: Any, src: Any = None, group: Any = None, async_op: bool = 
     require_tensor("broadcast", tensor)
     root = root_of("broadcast", pg, src, group_src)
 
-    def work(arrays: Arrays) -> Arrays:
+    def move(source: Any, target: Any) -> None:
         if pg.rank() == root:
-            found = arrays[0].copy()
-        else:
-            found = flat(arrays[0].size, arrays[0].dtype)
-        pg.broadcast(as_bytes(found), root)
-        return [found]
+            np.copyto(target, source)
+        pg.broadcast(target, root)
 
-    return ended(begin(pg, "broadcast", tensor, f"from {pg.ranks[root]}", [tensor], [tensor], work), [tensor], async_op)
+    work = _moving(move, [tensor._layout.numel], tensor._layout.dtype.np)
+    return _call(pg, "broadcast", tensor, f"from {pg.ranks[root]}", [tensor], [tensor], work, async_op)
 
 
 def all_gather_into_tensor(output_tensor: Any, input_tensor: Any, group: Any = None, async_op: bool = False) -> Work | None:
@@ -220,13 +244,8 @@ def all_gather_into_tensor(output_tensor: Any, input_tensor: Any, group: Any = N
     require_tensor(op, input_tensor, "input_tensor")
     require_tensor(op, output_tensor, "output_tensor")
     require_parts(op, output_tensor, input_tensor, pg.size())
-
-    def work(arrays: Arrays) -> Arrays:
-        found = flat(arrays[0].size * pg.size(), arrays[0].dtype)
-        pg.all_gather(as_bytes(arrays[0]), as_bytes(found))
-        return [found]
-
-    return ended(begin(pg, op, input_tensor, "", [input_tensor], [output_tensor], work), [output_tensor], async_op)
+    work = _moving(pg.all_gather, [output_tensor._layout.numel], input_tensor._layout.dtype.np)
+    return _call(pg, op, input_tensor, "", [input_tensor], [output_tensor], work, async_op)
 
 
 def require_parts(op: str, whole: Any, part: Any, count: int) -> None:
@@ -249,14 +268,8 @@ def all_gather(tensor_list: Any, tensor: Any, group: Any = None, async_op: bool 
     require_tensor("all_gather", tensor)
     results = require_list("all_gather", tensor_list, pg.size(), "tensor_list")
     require_alike("all_gather", results, tensor)
-
-    def work(arrays: Arrays) -> Arrays:
-        size = arrays[0].size
-        found = flat(size * pg.size(), arrays[0].dtype)
-        pg.all_gather(as_bytes(arrays[0]), as_bytes(found))
-        return [found[k * size : (k + 1) * size] for k in range(pg.size())]
-
-    return ended(begin(pg, "all_gather", tensor, "", [tensor], results, work), results, async_op)
+    work = _moving(pg.all_gather, [tensor._layout.numel] * pg.size(), tensor._layout.dtype.np)
+    return _call(pg, "all_gather", tensor, "", [tensor], results, work, async_op)
 
 
 def reduce(tensor: Any, dst: Any = None, op: Any = ReduceOp.SUM, group: Any = None, async_op: bool = False, group_dst: Any = None) -> Work | None:
@@ -267,13 +280,9 @@ def reduce(tensor: Any, dst: Any = None, op: Any = ReduceOp.SUM, group: Any = No
     require_tensor("reduce", tensor)
     kind = require_op("reduce", op, tensor._layout.dtype)
     root = root_of("reduce", pg, dst, group_dst)
-
-    def work(arrays: Arrays) -> Sequence[Any]:
-        found = combine(lambda s, t: pg.reduce(s, t, kind, root), arrays[0], arrays[0].size)
-        return [found] if pg.rank() == root else []
-
-    results = [tensor] if pg.rank() == root else []
-    return ended(begin(pg, "reduce", tensor, f"{kind.name} to {pg.ranks[root]}", [tensor], results, work), results, async_op)
+    here = pg.rank() == root
+    work = _combining(lambda s, t: pg.reduce(s, t, kind, root), tensor._layout.numel, tensor._layout.dtype, here)
+    return _call(pg, "reduce", tensor, f"{kind.name} to {pg.ranks[root]}", [tensor], [tensor] if here else [], work, async_op)
 
 
 def reduce_scatter_tensor(output: Any, input: Any, op: Any = ReduceOp.SUM, group: Any = None, async_op: bool = False) -> Work | None:
@@ -285,11 +294,9 @@ def reduce_scatter_tensor(output: Any, input: Any, op: Any = ReduceOp.SUM, group
     require_tensor(name, output, "output")
     require_tensor(name, input, "input")
     require_parts(name, input, output, pg.size())
-    kind, numel = require_op(name, op, input._layout.dtype), output._layout.numel
-    task = begin(
-        pg, name, input, kind.name, [input], [output], lambda a: [combine(lambda s, t: pg.reduce_scatter(s, t, kind), a[0], numel)]
-    )
-    return ended(task, [output], async_op)
+    kind = require_op(name, op, input._layout.dtype)
+    work = _combining(lambda s, t: pg.reduce_scatter(s, t, kind), output._layout.numel, input._layout.dtype)
+    return _call(pg, name, input, kind.name, [input], [output], work, async_op)
 
 
 def reduce_scatter(output: Any, input_list: Any, op: Any = ReduceOp.SUM, group: Any = None, async_op: bool = False) -> Work | None:
@@ -302,11 +309,8 @@ def reduce_scatter(output: Any, input_list: Any, op: Any = ReduceOp.SUM, group: 
     sources = require_list(name, input_list, pg.size(), "input_list")
     require_alike(name, sources, output)
     kind = require_op(name, op, output._layout.dtype)
-
-    def work(arrays: Arrays) -> Sequence[Any]:
-        return [combine(lambda s, t: pg.reduce_scatter(s, t, kind), np.concatenate(arrays), arrays[0].size)]
-
-    return ended(begin(pg, name, output, kind.name, sources, [output], work), [output], async_op)
+    work = _combining(lambda s, t: pg.reduce_scatter(s, t, kind), output._layout.numel, output._layout.dtype)
+    return _call(pg, name, output, kind.name, sources, [output], work, async_op)
 
 
 def gather(
@@ -318,19 +322,10 @@ def gather(
         return None
     require_tensor("gather", tensor)
     root = root_of("gather", pg, dst, group_dst, pg.ranks[0])
+    results = _at_root("gather", pg, root, gather_list, "gather_list", tensor)
     here = pg.rank() == root
-    if not here and gather_list:
-        raise ArgumentError(f"[gather] expected gather_list on rank {pg.ranks[root]} alone, got one on rank {pg.own}")
-    results = require_list("gather", gather_list, pg.size(), "gather_list") if here else []
-    require_alike("gather", results, tensor)
-
-    def work(arrays: Arrays) -> Sequence[Any]:
-        size = arrays[0].size
-        found = flat(size * pg.size(), arrays[0].dtype) if here else None
-        pg.gather(as_bytes(arrays[0]), None if found is None else as_bytes(found), root)
-        return [] if found is None else [found[k * size : (k + 1) * size] for k in range(pg.size())]
-
-    return ended(begin(pg, "gather", tensor, f"to {pg.ranks[root]}", [tensor], results, work), results, async_op)
+    work = _moving(lambda s, t: pg.gather(s, t if here else None, root), [t._layout.numel for t in results], tensor._layout.dtype.np)
+    return _call(pg, "gather", tensor, f"to {pg.ranks[root]}", [tensor], results, work, async_op)
 
 
 def scatter(
@@ -342,19 +337,21 @@ def scatter(
         return None
     require_tensor("scatter", tensor)
     root = root_of("scatter", pg, src, group_src, pg.ranks[0])
+    sources = _at_root("scatter", pg, root, scatter_list, "scatter_list", tensor)
     here = pg.rank() == root
-    if not here and scatter_list:
-        raise ArgumentError(f"[scatter] expected scatter_list on rank {pg.ranks[root]} alone, got one on rank {pg.own}")
-    sources = require_list("scatter", scatter_list, pg.size(), "scatter_list") if here else []
-    require_alike("scatter", sources, tensor)
-    dtype, numel = tensor._layout.dtype.np, tensor._layout.numel
+    work = _moving(lambda s, t: pg.scatter(s if here else None, t, root), [tensor._layout.numel], tensor._layout.dtype.np)
+    return _call(pg, "scatter", tensor, f"from {pg.ranks[root]}", sources, [tensor], work, async_op)
 
-    def work(arrays: Arrays) -> Sequence[Any]:
-        found = flat(numel, dtype)
-        pg.scatter(as_bytes(np.concatenate(arrays)) if here else None, as_bytes(found), root)
-        return [found]
 
-    return ended(begin(pg, "scatter", tensor, f"from {pg.ranks[root]}", sources, [tensor], work), [tensor], async_op)
+def _at_root(op: str, pg: ProcessGroup, root: int, tensors: Any, name: str, like: Any) -> list[Any]:
+    """The list that one process alone passes."""
+    if pg.rank() != root:
+        if tensors:
+            raise ArgumentError(f"[{op}] expected {name} on rank {pg.ranks[root]} alone, got one on rank {pg.own}")
+        return []
+    found = require_list(op, tensors, pg.size(), name)
+    require_alike(op, found, like)
+    return found
 
 
 def all_to_all(output_tensor_list: Any, input_tensor_list: Any, group: Any = None, async_op: bool = False) -> Work | None:
@@ -370,13 +367,8 @@ def all_to_all(output_tensor_list: Any, input_tensor_list: Any, group: Any = Non
             raise DTypeError(f"[all_to_all] expected one dtype, got {dtype!r} and {t._layout.dtype!r}; convert with .to(...)")
     sent, received = ([t._layout.nbytes for t in tensors] for tensors in (sources, results))
     _same_counts("all_to_all", pg, sent, received)
-
-    def work(arrays: Arrays) -> Sequence[Any]:
-        found = flat(sum(received), np.uint8)
-        pg.all_to_all(as_bytes(np.concatenate(arrays)), found, sent, received)
-        return [part.view(dtype.np) for part in np.split(found, np.cumsum(received)[:-1])]
-
-    return ended(begin(pg, "all_to_all", sources[0], "", sources, results, work, same_shape=False), results, async_op)
+    work = _moving(lambda s, t: pg.all_to_all(s, t, sent, received), [t._layout.numel for t in results], dtype.np)
+    return _call(pg, "all_to_all", sources[0], "", sources, results, work, async_op, same_shape=False)
 
 
 def _same_counts(op: str, pg: ProcessGroup, sent: list[int], received: list[int]) -> None:
@@ -413,12 +405,8 @@ def all_to_all_single(
     sent, received = _splits(op, input, input_split_sizes, pg.size()), _splits(op, output, output_split_sizes, pg.size())
     _same_counts(op, pg, sent, received)
 
-    def work(arrays: Arrays) -> Sequence[Any]:
-        found = flat(output._layout.numel, arrays[0].dtype)
-        pg.all_to_all(as_bytes(arrays[0]), as_bytes(found), sent, received)
-        return [found]
-
-    return ended(begin(pg, op, input, "", [input], [output], work, same_shape=False), [output], async_op)
+    work = _moving(lambda s, t: pg.all_to_all(s, t, sent, received), [output._layout.numel], input._layout.dtype.np)
+    return _call(pg, op, input, "", [input], [output], work, async_op, same_shape=False)
 
 
 def _splits(op: str, t: Any, sizes: Any, count: int) -> list[int]:

@@ -30,6 +30,7 @@ class ReduceOp(enum.Enum):
     """What a reduction does with the values of all ranks. `AVG` is for floating-point and complex values, the `B...` are for integers."""
 
     SUM, AVG, PRODUCT, MIN, MAX, BAND, BOR, BXOR = "sum", "avg", "product", "min", "max", "band", "bor", "bxor"
+    __hash__ = object.__hash__  # there is one of each; that of names is slow
 
 
 ReduceOp.RedOpType = ReduceOp  # type: ignore[attr-defined]  # PyTorch's name of the class, in annotations
@@ -80,8 +81,11 @@ class ProcessGroup(ABC):
             call.state = WAITING
             self._come_together(call)
             call.state = MOVING
-            with WATCH.guarding(call, self.timeout):
+            entry = WATCH.guard(call, self.timeout)
+            try:
                 found = work()
+            finally:
+                WATCH.unguard(entry)
         except BaseException as error:
             call.state, call.ended = FAILED, time.time()
             if isinstance(error, self.failures):
@@ -94,10 +98,10 @@ class ProcessGroup(ABC):
     def _come_together(self, call: Call) -> None:
         if self.size() == 1:
             return
-        first, second = call.words() if self.checks else (0, 0)
-        words = np.array([first, -first, second, -second], np.int64)
+        word = call.word() if self.checks else 0
+        words = np.array((word, -word), np.int64)
         most = self.finish(self.agreement(words), words, call)
-        if self.checks and (most[0] != -most[1] or most[2] != -most[3]):
+        if most[0] != -most[1]:
             raise self._disagreement(call)
 
     def finish(self, pending: Pending, result: T, call: Call) -> T:

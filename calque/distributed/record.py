@@ -11,6 +11,8 @@ from collections import deque
 from typing import Any
 
 KEPT = 512  # calls
+WORDS = 4096  # descriptions whose number is kept
+_WORDS: dict[tuple[Any, ...], int] = {}
 WAITING, MOVING, DONE, FAILED = "waits for the others", "moves data", "done", "failed"
 
 
@@ -29,10 +31,15 @@ class Call:
         shape = "" if self.shape is None else f" {self.shape}"
         return f"{self.op}({self.dtype}{shape}{', ' if self.detail else ''}{self.detail})"
 
-    def words(self) -> tuple[int, int]:
-        """The same as two numbers."""
-        text = f"{self.number} {self.same()}".encode()
-        return zlib.crc32(text), zlib.crc32(text[::-1] + b"!")
+    def word(self) -> int:
+        """The same, and its place, as one number."""
+        key = (self.op, self.dtype, self.shape, self.detail)
+        found = _WORDS.get(key)
+        if found is None:
+            if len(_WORDS) >= WORDS:
+                _WORDS.clear()
+            found = _WORDS[key] = zlib.crc32(self.same().encode())
+        return self.number << 32 | found
 
     def place(self) -> str:
         """Which one of the group's."""

@@ -6,13 +6,11 @@ long asks the others where they are, and its error says it. What cannot be inter
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from typing import Any, Protocol
 
 from calque.base.errors import DistributedError
@@ -174,15 +172,15 @@ class Watch:
             f"{call.place()}, {call}; {'; '.join(rows)}. Look why they differ, or raise timeout= in init_process_group"
         )
 
-    @contextlib.contextmanager
-    def guarding(self, call: Call, timeout: float) -> Iterator[None]:
-        """While a call of the back-end runs that nothing can interrupt."""
+    def guard(self, call: Call, timeout: float) -> tuple[float, Call]:
+        """A call of the back-end begins that nothing can interrupt."""
         entry = (time.monotonic() + timeout + GRACE, call)
         self._guarded.append(entry)
-        try:
-            yield
-        finally:
-            self._guarded.remove(entry)
+        return entry
+
+    def unguard(self, entry: tuple[float, Call]) -> None:
+        """It is over."""
+        self._guarded.remove(entry)
 
     def _end_if_stuck(self) -> None:
         for until, call in list(self._guarded):

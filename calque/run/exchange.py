@@ -27,25 +27,63 @@ from calque.run.source import user_line
 REASON = "communication"
 INLINE_BYTES = 1 << 16  # up to which waking another thread takes longer than the work
 Arrays = list[np.ndarray[Any, Any]]
+SMALL_BYTES = 1 << 14  # of results that are not worth a place in the pool
 _QUEUES: list[Queue] = []  # the first is that of collectives; each of the others serves one message at a time
+
+
+def _finished() -> Task:
+    task = Task(lambda: None)
+    task.run()
+    return task
+
+
+_DONE = _finished()
 
 
 def exchange(
     sources: Sequence[tuple[Storage, Layout]], targets: Sequence[Layout], work: Callable[[Arrays], Sequence[Any]], name: str,
-    queued: bool = False,
+    queued: bool = False, line: str | None = None,
 ) -> tuple[list[Storage], Task]:  # fmt: skip
     """New storages of dense layouts, which `work` computes from what the sources show: flat arrays of the targets from flat arrays of the sources.
-    `queued`: the caller does not wait, also if there is little to do."""
-    buffers = values_of(sources)
-    views = [view for _, view in sources]
+    `queued`: the caller does not wait, also if there is little to do. `line`: of the user, where it is known."""
+    inputs = values_of(sources)
+    line = user_line() if line is None else line
+    queue = _QUEUES[0] if _QUEUES else _queue()
+    if not queued and sum([view.nbytes for _, view in sources]) + sum([view.nbytes for view in targets]) <= INLINE_BYTES and queue.idle():
+        with LOCK:
+            arrays = settled(inputs)
+        if arrays is not None:
+            results = _here(arrays, sources, work, name, line)
+            return [realised(Buffer(array), target) for array, target in zip(results, targets, strict=True)], _DONE
     made = [Buffer(None) for _ in targets]
-    inputs, outputs, line = list(buffers), list(made), user_line()
+    task = _later(queue, inputs, [view for _, view in sources], list(made), work, name, line)
+    return [realised(buffer, target) for buffer, target in zip(made, targets, strict=True)], task
+
+
+def _here(arrays: Arrays, sources: Sequence[tuple[Storage, Layout]], work: Callable[[Arrays], Sequence[Any]], name: str, line: str) -> Sequence[Any]:
+    """Do it on this thread; its error is raised now."""
+    start = tracing.clock() if tracing.active is not None else 0.0
+    try:
+        results = work([_flat(array, view) for array, (_, view) in zip(arrays, sources, strict=True)])
+    except Exception as error:
+        remember(error, line)
+        reported(error)
+        raise
+    if tracing.active is not None:
+        tracing.active.span(name, "communication", start, line=line)
+    return results
+
+
+def _later(
+    queue: Queue, inputs: list[Buffer], views: list[Layout], outputs: list[Buffer], work: Callable[[Arrays], Sequence[Any]], name: str, line: str
+) -> Task:
+    """Queue it."""
     writers: list[Task | None] = []  # of the values that there are now: whoever overwrites one later waits for this task
 
     def run() -> None:
         start = tracing.clock()
         try:
-            results = work([np.ascontiguousarray(strided(b.early(w), v)).reshape(-1) for b, w, v in zip(inputs, writers, views, strict=True)])
+            results = work([_flat(b.early(w), v) for b, w, v in zip(inputs, writers, views, strict=True)])
             writers.clear()
         except Exception as error:
             remember(error, line)
@@ -56,27 +94,18 @@ def exchange(
             tracing.active.span(name, "communication", start, line=line)
 
     task = Task(run)
-    nbytes = sum(view.nbytes for view in (*views, *targets))
-    queue = _queue()
     with LOCK:
         writers += [b.task for b in inputs]
-        at_once = not queued and nbytes <= INLINE_BYTES and queue.idle() and settled(inputs) is not None
-        if not at_once:
-            task.hold(inputs, outputs)
-            queue.submit(task, (), outputs, inputs)
-    if at_once:
-        _here(task, outputs)
-    return [realised(buffer, target) for buffer, target in zip(made, targets, strict=True)], task
+        task.hold(inputs, outputs)
+        queue.submit(task, (), outputs, inputs)
+    return task
 
 
-def _here(task: Task, outputs: list[Buffer]) -> None:
-    """Run the task on this thread; its error is raised now."""
-    for buffer in outputs:
-        buffer.task = task
-    task.run()
-    if task.error is not None:
-        reported(task.error)
-        raise task.error
+def _flat(array: Any, view: Layout) -> Any:
+    """What a view shows of an array, as a flat array."""
+    if array.size == view.numel and view.dense and array.dtype is view.dtype.np and array.ndim == 1:
+        return array
+    return np.ascontiguousarray(strided(array, view)).reshape(-1)
 
 
 def values_of(sources: Sequence[tuple[Storage, Layout]]) -> list[Buffer]:
@@ -134,7 +163,9 @@ def wait_for_exchanges() -> None:
 
 
 def flat(numel: int, dtype: Any) -> Any:
-    """Memory for a result: a flat array of a NumPy dtype."""
+    """Memory for a result: a flat array of a NumPy dtype (an instance)."""
+    if numel * dtype.itemsize <= SMALL_BYTES:
+        return np.empty(numel, dtype)
     return new_array(numel, None, dtype)
 
 
