@@ -29,7 +29,7 @@ from calque.functional.common import (
     require_tensors,
     result_dtype,
 )
-from calque.functional.options import fill_number
+from calque.functional.options import factor
 from calque.functional.subclasses import ask, overriding, public_function
 from calque.functional.writing import own_result
 from calque.ops.opdef import get
@@ -254,16 +254,7 @@ def _scaled(name: str, function: Binary, a: Any, b: Any, alpha: Any) -> Any:
         if function is _sub:  # as PyTorch, which subtracts by adding: the sign of a zero shows it
             function, alpha = _add, -alpha
         return call(name, function, a, _mul(b, alpha))
-    if common.category < 2 and isinstance(alpha, float):
-        raise DTypeError(
-            f"[{name}] For integral input tensors, argument alpha must not be a floating point number, got {alpha}"
-        )
-    if isinstance(alpha, complex) and not common.is_complex:
-        raise DTypeError(f"[{name}] For non-complex input tensors, argument alpha must not be a complex number, got {alpha}")
-    if isinstance(alpha, bool) and common.category:
-        raise DTypeError(f"[{name}] Boolean alpha only supported for Boolean results, got {common!r}")
-    if common.category < 2 and is_number(alpha):
-        alpha = fill_number(alpha, common, name)
+    alpha = factor(name, alpha, common)
     if common.category == 1:
         a, b, _ = _in_range(name, a, b, common)
     scaled = record_numbers(get("mul"), b, -alpha if function is _sub else alpha, common.compute)

@@ -119,7 +119,7 @@ KINDS: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "LRScheduler": ("a learning rate scheduler", has("get_last_lr", "step")),
     "PackedSequence": ("a PackedSequence", has("batch_sizes", "data")),
     "Device": ("a device", either(lambda x: isinstance(x, (str, Device)), is_int)),
-    "Callable": ("a function", callable),
+    "Callable": ("a function", lambda x: callable(x) and not (isinstance(x, type) and hasattr(x, "load_state_dict"))),
     "Mapping": ("a dict", lambda x: isinstance(x, Mapping)),
     "dict": ("a dict", lambda x: isinstance(x, dict)),
     "Iterable": ("something to walk through", lambda x: isinstance(x, Iterable)),
@@ -176,16 +176,27 @@ def _kind_for(name: str, parameter: inspect.Parameter) -> tuple[str, Callable[[A
 
 
 def _wrong_function(function: Callable[..., Any], args: Sequence[Any], keywords: Mapping[str, Any], text: str) -> tuple[str, Any] | None:
-    """(parameter, function) of a function among the arguments whose own parameters an error of Python's is about."""
+    """(parameter, function) of a function or class whose own parameters an error of Python's is about: among the arguments, or held by the
+    object whose method this is."""
     if not OF_A_CALL.search(text):
         return None
-    for name, value in inspect.signature(function).bind(*args, **keywords).arguments.items():
-        if callable(value) and f"{getattr(value, '__name__', None)}()" in text:
+    given = list(inspect.signature(function).bind(*args, **keywords).arguments.items())
+    owner = getattr(function, "__self__", None) or (given[0][1] if given and given[0][0] == "self" else None)
+    given += getattr(owner, "__dict__", {}).items()
+    for name, value in given:
+        if callable(value) and any(called in text for called in _calls_of(value)):
             return name, value
     return None
 
 
 OF_A_CALL = re.compile(r"\(\) (missing|takes|got)")  # what Python says of a call whose arguments a function does not take
+
+
+def _calls_of(value: Any) -> Iterable[str]:
+    """What Python names in errors about calls of a function or class."""
+    if not isinstance(value, type):
+        return (f"{getattr(value, '__name__', None)}()",)
+    return (f"{kind.__name__}{called}" for kind in value.__mro__ for called in ("()", ".__init__()"))
 
 
 def _too_wide(function: Callable[..., Any], args: Sequence[Any], keywords: Mapping[str, Any]) -> tuple[str, int] | None:
@@ -265,7 +276,9 @@ def explained(name: str, function: Callable[..., Any], args: Sequence[Any], keyw
     if isinstance(error, OverflowError) and (wide := _too_wide(function, args, keywords)) is not None:
         return ArgumentError(f"[{name}] expected integers of 64 bits, got {shown(wide[1])} as {wide[0]!r}; pass a smaller one")
     if isinstance(error, TypeError) and (wrong := _wrong_function(function, args, keywords, str(error))) is not None:
-        return DTypeError(f"[{name}] expected a function of the arguments that it is called with, got {described(wrong[1])} as {wrong[0]!r}: {error}")
+        hint = "; make an object of the class and pass that" if isinstance(wrong[1], type) else ""
+        got = f"{described(wrong[1])} as {wrong[0]!r}: {error}{hint}"
+        return DTypeError(f"[{name}] expected a function of the arguments that it is called with, got {got}")
     found: Exception | None = no_tensor(name, error) if isinstance(error, AttributeError) else None
     if found is not None or is_guess(error) or not _comes_from_inside(error):
         return found

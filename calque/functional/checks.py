@@ -188,3 +188,10 @@ def require_pivots(op: str, pivots: Any, rows: int, signed: bool = False) -> Any
             f"[{op}] pivots passed to {op} must be between 1 and {rows} inclusive, got {pivots[wrong][0]}; pass those that the factorisation gave"
         )
     return pivots
+
+
+def require_rows(op: str, x: Tensor, B: Tensor) -> None:
+    """Raise unless `B` is a matrix, or several, with a row for each of a square matrix."""
+    if B._layout.ndim < 2 or B._layout.shape[-2] != x._layout.shape[-1]:
+        got = f"{tuple(x._layout.shape)} and {tuple(B._layout.shape)}: Incompatible shapes of A and B for the equation AX = B"
+        raise ShapeError(f"[linalg.{op}] expected B with {x._layout.shape[-1]} rows, got shapes {got}")

@@ -317,7 +317,12 @@ def full(
     resolve_device(device, "full")
     if not is_tensor(fill_value) and not is_scalar(fill_value):
         raise DTypeError(f"[full] expected fill_value as a number, got {type_name(fill_value)}; use calque.tensor(...) for other data")
-    inferred = fill_value._layout.dtype if is_tensor(fill_value) else dt.of_scalar(number(fill_value))
+    if is_tensor(fill_value):
+        if fill_value._requires_grad:
+            raise DTypeError("[full] expected fill_value as a number, got a Tensor that requires a gradient, which would stop here; use expand()")
+        inferred = (dt.bool_, dt.int64, dt.get_default_dtype(), dt.default_complex())[fill_value._layout.dtype.category]
+    else:
+        inferred = dt.of_scalar(number(fill_value))
     shape = size_of("full", (size,))
     return marked(filled(shape, fill_value, resolve_dtype(dtype, inferred, "full"), "full"), requires_grad, "full")
 

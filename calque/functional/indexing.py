@@ -13,14 +13,14 @@ from calque.autograd.assign import assign
 from calque.autograd.moving import move
 from calque.base import dtypes as dt
 from calque.base.device import CPU
-from calque.base.errors import OutOfRangeError, ShapeError, how_to_pass
+from calque.base.errors import DTypeError, OutOfRangeError, ShapeError, how_to_pass
 from calque.base.layout import Layout, dense_layout, layout
 from calque.base.shapes import Shape, broadcast_shapes, overlaps
 from calque.base.text import type_name
 from calque.functional.checks import check_index, known_values
 from calque.functional.common import cast, is_scalar, is_tensor, method, operand, prim
 from calque.functional.creation import as_tensor
-from calque.functional.options import filled
+from calque.functional.options import filled, held, within
 from calque.functional.placing import beside_input
 from calque.functional.views import Entry, expand, lookup, permute, remember, reshape
 from calque.functional.windows import selected, sliced
@@ -305,7 +305,7 @@ def fitted(op: str, value: Any, view: Layout) -> Tensor:
     """A value to be written, converted to the dtype and broadcast to the shape of the target; extra leading 1s are dropped."""
     if not is_tensor(value):
         if is_scalar(value):
-            return filled(tuple(view.shape), value, view.dtype, op)
+            return filled(tuple(view.shape), within(value, view.dtype), view.dtype, op)
         value = as_tensor(value)
     value = cast(value, view.dtype)
     shape, target = tuple(value._layout.shape), tuple(view.shape)
@@ -322,7 +322,7 @@ def fitted(op: str, value: Any, view: Layout) -> Tensor:
 
 
 def _is_single(value: Any) -> bool:
-    return is_scalar(value) or (is_tensor(value) and not value._layout.ndim)
+    return is_scalar(value) or (is_tensor(value) and value._layout.numel == 1)
 
 
 def put_values(input: Tensor, items: tuple[Any, ...], value: Any, accumulate: bool = False) -> None:
@@ -334,7 +334,8 @@ def put_values(input: Tensor, items: tuple[Any, ...], value: Any, accumulate: bo
         check_target("index_put_", input)
         mask = _brought(mask, input)
         mask = reshape(mask, tuple(mask._layout.shape) + (1,) * (input._layout.ndim - mask._layout.ndim))
-        assign(input, prim("where", mask, operand("index_put_", value, input._layout.dtype), input))
+        dtype, value = input._layout.dtype, reshape(value, ()) if is_tensor(value) else value
+        assign(input, prim("where", mask, operand("index_put_", held("index_put_", within(value, dtype), dtype), dtype), input))
         return
     base, indices = _separate(input, parsed)
     check_target("index_put_", base)
@@ -343,6 +344,11 @@ def put_values(input: Tensor, items: tuple[Any, ...], value: Any, accumulate: bo
         assign(base, prim("add", base, source) if accumulate else source)
         return
     plan = _Plan(base, indices)
+    if is_tensor(value) and value._layout.dtype is not base._layout.dtype:
+        raise DTypeError(
+            f"[index_put_] Index put requires the source and destination dtypes match, got {base._layout.dtype} for the destination and "
+            f"{value._layout.dtype} for the source; convert the values with .to({base._layout.dtype})"
+        )
     source = fitted("index_put_", value, dense_layout(plan.target, base._layout.dtype))
     assign(base, plan.written(source, accumulate))
 

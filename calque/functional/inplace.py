@@ -13,10 +13,10 @@ from calque.base import dtypes as dt
 from calque.base.errors import ArgumentError, AutogradError, ShapeError
 from calque.base.shapes import contiguous_strides
 from calque.base.text import type_name
-from calque.functional.common import Operand, cast, is_scalar, is_tensor, method, prim, require_operands
+from calque.functional.common import Operand, cast, is_scalar, is_tensor, method, number, prim, require_operands
 from calque.functional.creation import as_tensor
 from calque.functional.formats import format_of, reordered
-from calque.functional.options import filled, size_of
+from calque.functional.options import filled, held, size_of
 from calque.functional.views import expand
 from calque.functional.writing import check_target, in_place_form
 from calque.run.recorder import Trace, local
@@ -63,6 +63,9 @@ def install(namespace: Mapping[str, Any]) -> dict[str, Any]:
     return functions
 
 
+_WIDEST = (dt.bool_, dt.int64, dt.float64, dt.complex128)  # what a number is written by, of each category
+
+
 @method("copy_")
 def copy_(input: Tensor, other: Operand, non_blocking: bool = False) -> Tensor:
     """Write the values of `other` (converted and broadcast) into the tensor; gradients flow to `other`.
@@ -74,7 +77,7 @@ def copy_(input: Tensor, other: Operand, non_blocking: bool = False) -> Tensor:
     """
     if not is_tensor(other):
         require_operands("copy_", other)
-        other = as_tensor(other)
+        other = filled((), other, _WIDEST[dt.of_scalar(number(other)).category], "copy_") if is_scalar(other) else as_tensor(other)
     value = cast(move(other, input._layout.device), input._layout.dtype)
     shape = input._layout.shape
     if value._layout.shape != shape:
@@ -148,7 +151,7 @@ def fill_diagonal_(input: Tensor, fill_value: Any, wrap: bool = False) -> Tensor
     if wrap and input._layout.ndim == 2 and input._layout.shape[0] > input._layout.shape[1]:
         length = -(-input._layout.shape[0] // (input._layout.shape[1] + 1)) * input._layout.shape[1]
         length = min(length, -(-input._layout.numel // (input._layout.shape[1] + 1)))
-    fill_(input.as_strided((length,), (sum(strides),), offset), fill_value)  # type: ignore[attr-defined]
+    fill_(input.as_strided((length,), (sum(strides),), offset), held("fill_diagonal_", fill_value, input._layout.dtype))  # type: ignore[attr-defined]
     return input
 
 

@@ -229,6 +229,10 @@ ger = outer
 # ------------------------------------------------------------------------------------------------------------ with addition
 
 
+def _is_complex(x: Any) -> bool:
+    return x._layout.dtype.is_complex if is_tensor(x) else isinstance(x, complex)
+
+
 def _combine(op: str, input: Tensor, out: Tensor, beta: Any, alpha: Any) -> Tensor:
     """beta * input + alpha * out; beta 0 ignores the input, also its NaNs."""
     if input._layout.dtype is not out._layout.dtype:
@@ -236,8 +240,8 @@ def _combine(op: str, input: Tensor, out: Tensor, beta: Any, alpha: Any) -> Tens
             f"[{op}] expected input of dtype {out._layout.dtype!r} like the matrices, got {input._layout.dtype!r}; convert with "
             ".to(dtype)"
         )
-    if out._layout.dtype.category == 1:
-        alpha, beta = (fill_number(x, out._layout.dtype, op) if is_number(x) else x for x in (alpha, beta))
+    kind = out._layout.dtype
+    alpha, beta = (fill_number(x, kind, op) if kind.category == 1 or _is_complex(x) and not kind.is_complex else x for x in (alpha, beta))
     scaled = out if alpha == 1 else mul(out, alpha)
     if beta == 0:
         return linked(scaled, input)

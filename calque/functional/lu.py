@@ -10,9 +10,9 @@ import numpy as np
 
 from calque.base import dtypes as dt
 from calque.base.device import META
-from calque.base.errors import ArgumentError, LinAlgError, ShapeError
+from calque.base.errors import ArgumentError, LinAlgError
 from calque.base.shapes import broadcast_shapes
-from calque.functional.checks import require_pivot_count, require_pivot_dims, require_pivots
+from calque.functional.checks import require_pivot_count, require_pivot_dims, require_pivots, require_rows
 from calque.functional.common import method
 from calque.functional.creation import eye, zeros
 from calque.functional.decompositions import (
@@ -341,11 +341,7 @@ def solve_triangular(A: Tensor, B: Tensor, *, upper: bool, left: bool = True, un
     if not left:
         return _t(solve_triangular(_t(A), _t(B), upper=not upper, unitriangular=unitriangular))
     x, _ = _matrix("solve_triangular", A, square=True), _matrix("solve_triangular", B if B._layout.ndim > 1 else A)
-    if B._layout.ndim < 2 or B._layout.shape[-2] != x._layout.shape[-1]:
-        raise ShapeError(
-            f"[linalg.solve_triangular] expected B with {x._layout.shape[-1]} rows, got shapes {tuple(x._layout.shape)} and "
-            f"{tuple(B._layout.shape)}: Incompatible shapes of A and B for the equation AX = B"
-        )
+    require_rows("solve_triangular", x, B)
     half = x.triu(1 if unitriangular else 0) if upper else x.tril(-1 if unitriangular else 0)  # type: ignore[attr-defined]
     whole = half + eye(x._layout.shape[-1], dtype=x._layout.dtype) if unitriangular else half
     return _triangular(whole, B, upper)
@@ -587,6 +583,7 @@ def ldl_solve(LD: Tensor, pivots: Tensor, B: Tensor, *, hermitian: bool = False)
     x = _matrix("ldl_solve", LD, square=True)
     _symmetric("ldl_solve", x, hermitian)
     require_pivot_dims("ldl_solve", tuple(x._layout.shape), tuple(pivots._layout.shape))
+    require_rows("ldl_solve", x, B)
     batch = broadcast_shapes(_extents(x)[0], tuple(B._layout.shape[:-2]), op="linalg.ldl_solve")
     shape = (*batch, *B._layout.shape[-2:])
     if x._layout.device is META:

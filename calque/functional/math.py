@@ -34,7 +34,7 @@ from calque.functional.common import (
     result_dtype,
 )
 from calque.functional.elementary import _float, erf, exp, log, log1p, sigmoid, sqrt
-from calque.functional.options import fill_number
+from calque.functional.options import fill_number, within
 from calque.functional.views import sum_to_shape
 from calque.functional.writing import kept_operand
 from calque.ops.opdef import get
@@ -72,9 +72,9 @@ def where(condition: Tensor, input: Operand = None, other: Operand = None) -> An
     if input is None and other is None:
         return condition.nonzero(as_tuple=True)
     if condition._layout.dtype is dt.bool_:
-        if other.__class__ is float and is_tensor(input) and input._layout.dtype.category == 2:
+        if other.__class__ is float and -60_000 < other < 60_000 and is_tensor(input) and input._layout.dtype.category == 2:
             return record(WHERE, (condition, input, (other, input._layout.dtype)))
-        if input.__class__ is float and is_tensor(other) and other._layout.dtype.category == 2:
+        if input.__class__ is float and -60_000 < input < 60_000 and is_tensor(other) and other._layout.dtype.category == 2:
             return record(WHERE, (condition, (input, other._layout.dtype), other))
     require_operands("where", input, other)
     dtype = result_dtype(input, other)
@@ -85,8 +85,8 @@ def where(condition: Tensor, input: Operand = None, other: Operand = None) -> An
                 "compare it first"
             )
         condition = cast(condition, dt.bool_)
-    if dtype.category == 1:
-        input, other = (fill_number(x, dtype, "where") if is_number(x) else x for x in (input, other))
+    if dtype.category:
+        input, other = (fill_number(within(x, dtype), dtype, "where") if is_number(x) else x for x in (input, other))
     return pick(condition, input, other, dtype)
 
 
@@ -418,10 +418,18 @@ def copysign(input: Operand, other: Operand) -> Tensor:
 
 @method()
 def ldexp(input: Operand, other: Operand) -> Tensor:
-    """`input * 2**other`, broadcast: (*), (*) -> (*)."""
+    """`input * 2**other`, broadcast: (*), (*) -> (*). With an integer `other` a floating input keeps its type, and only the result is rounded."""
+    if is_tensor(input) and is_tensor(other) and input._layout.dtype.category == 2 and other._layout.dtype.category == 1:
+        wide = cast(input, dt.float64)
+        steps = 4 if input._layout.dtype is dt.float64 else 1  # a step is a number of float64, for other types the whole product is one, too
+        exponent = clamp(cast(other, dt.int64), -550 * steps, 550 * steps)
+        for step in range(steps):
+            wide = mul(wide, exp2(cast((exponent + step) // steps, dt.float64)))
+        return cast(wide, input._layout.dtype)
     if is_tensor(input) and is_tensor(other) and other._requires_grad:
         input = kept_operand(input)  # PyTorch keeps the result for the gradient, here as well
-    return mul(input, exp2(other))
+    common = result_dtype(input, other)
+    return mul(input, exp2(cast(other, common) if common.category > 1 and is_tensor(other) else other))
 
 
 @method()
@@ -447,6 +455,7 @@ def clamp(input: Tensor, min: Any = None, max: Any = None) -> Tensor:
     dtype = input._layout.dtype
     if dtype.category == 2 and min.__class__ in _PLAIN and max.__class__ in _PLAIN:
         return _clamp_numbers(input, min, max, dtype)
+    require_real("clamp", input)
     for bound in (min, max):
         if bound is not None:
             if not is_tensor(bound) and not is_number(bound):
@@ -454,8 +463,7 @@ def clamp(input: Tensor, min: Any = None, max: Any = None) -> Tensor:
             if is_number(bound) and number(bound) != number(bound):
                 return input * math.nan
     dtype = result_dtype(input, *[bound for bound in (min, max) if bound is not None])
-    if dtype.category == 1:
-        min, max = (fill_number(bound, dtype, "clamp") if is_number(bound) else bound for bound in (min, max))
+    min, max = (fill_number(bound, dtype, "clamp") if is_number(bound) else bound for bound in (min, max))
     result = cast(input, dtype)
     if is_tensor(min) and min._requires_grad and max is not None:  # a lower bound that the upper one overrules, or equals, has no gradient
         low = cast(min, dtype)
@@ -475,14 +483,18 @@ def _clamp_numbers(x: Tensor, low: float | None, high: float | None, dtype: dt.D
     if low != low or high != high:
         return x * math.nan
     if low is not None:
-        x = record(WHERE, (lt(x, low), (float(low), dtype), x))
+        x = record(WHERE, (lt(x, low), (fill_number(low, dtype, "clamp"), dtype), x))
     if high is not None:
-        x = record(WHERE, (gt(x, high), (float(high), dtype), x))
+        x = record(WHERE, (gt(x, high), (fill_number(high, dtype, "clamp"), dtype), x))
     return x
 
 
 def _compare(name: str, x: Tensor, bound: Any, dtype: dt.DType) -> Tensor:
-    return record(get(name), (x, operand("clamp", bound, dtype)))
+    """Where the bound is the result: it is beyond, or NaN."""
+    beyond = record(get(name), (x, operand("clamp", bound, dtype)))
+    if is_tensor(bound) and bound._layout.dtype.category == 2:
+        return record(get("add"), (beyond, record(get("ne"), (bound, bound))))
+    return beyond
 
 
 clip = clamp

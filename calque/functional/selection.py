@@ -19,7 +19,6 @@ from calque.functional.checks import check_index
 from calque.functional.common import (
     Operand,
     cast,
-    is_number,
     is_tensor,
     linked,
     method,
@@ -31,7 +30,7 @@ from calque.functional.common import (
 )
 from calque.functional.indexing import fitted, positions_of, put_values
 from calque.functional.math import with_formula
-from calque.functional.options import fill_number, marked, resolve_dtype, size_of
+from calque.functional.options import fill_number, held, marked, resolve_dtype, size_of
 from calque.functional.placing import beside_input, placed
 from calque.functional.views import expand, movedim, reshape
 from calque.functional.windows import diagonal as _diagonal
@@ -115,10 +114,11 @@ def index_fill(input: Tensor, dim: int, index: Tensor, value: Any) -> Tensor:
     d = normalize_dim(dim, base._layout.ndim, "index_fill")
     shape = tuple(base._layout.shape)
     positions = check_index("index_fill", where, shape[d])
-    if is_number(value):
-        value = fill_number(value, input._layout.dtype, "index_fill")
-    elif is_tensor(value) and value._layout.ndim:
+    if is_tensor(value) and value._layout.ndim:
         raise ShapeError(f"[index_fill] only supports a 0-dimensional value tensor, got shape {tuple(value._layout.shape)}; use index_copy()")
+    if (value._layout.dtype.is_complex if is_tensor(value) else isinstance(value, complex)) and not input._layout.dtype.is_complex:
+        raise DTypeError(f"[index_fill] Converting complex Scalar to non-complex type is not supported: expected a real value, got {shown(value)}")
+    value = held("index_fill", value, input._layout.dtype)
     hit = prim("full", (True, dt.bool_), tuple(where._layout.shape))  # a mask: what is named twice is filled once
     mask = reshape(prim("index_put", prim("full", (False, dt.bool_), (shape[d],)), positions, hit, 0), (shape[d], *(1,) * (len(shape) - d - 1)))
     result = prim("where", mask, operand("index_fill", value, input._layout.dtype), base)
@@ -192,6 +192,17 @@ def gather(input: Tensor, dim: int, index: Tensor, *, sparse_grad: bool = False)
     return reshape(prim("gather", base, where, d), tuple(index._layout.shape))
 
 
+def _scatter_dtypes(op: str, input: Tensor, source: Tensor) -> None:
+    if source._layout.dtype is not input._layout.dtype:
+        raise DTypeError(f"[{op}] Expected self.dtype to be equal to src.dtype, got {input._layout.dtype} and {source._layout.dtype}")
+
+
+def _scatter_sizes(op: str, shape: tuple[int, ...], source: Tensor) -> None:
+    have = tuple(source._layout.shape)
+    if len(have) != len(shape) or any(h < w for h, w in zip(have, shape, strict=True)):
+        raise ShapeError(f"[{op}] Expected index {shape} to be no larger than src {have} in every dimension")
+
+
 def _scattered(op: str, primitive: str, input: Tensor, dim: int, index: Tensor, src: Any) -> Tensor:
     base, where, d = _aligned(op, input, dim, index)
     if not where._layout.numel:
@@ -199,14 +210,9 @@ def _scattered(op: str, primitive: str, input: Tensor, dim: int, index: Tensor, 
     shape = tuple(where._layout.shape)
     if is_tensor(src):
         source = src if src._layout.ndim else reshape(src, (1,))
-        if source._layout.dtype is not input._layout.dtype:
-            raise DTypeError(
-                f"[{op}] Expected self.dtype to be equal to src.dtype, got {input._layout.dtype} and {source._layout.dtype}"
-            )
-        have = tuple(source._layout.shape)
-        if len(have) != len(shape) or any(h < w for h, w in zip(have, shape, strict=True)):
-            raise ShapeError(f"[{op}] Expected index {shape} to be no larger than src {have} in every dimension")
-        if have != shape:
+        _scatter_dtypes(op, input, source)
+        _scatter_sizes(op, shape, source)
+        if tuple(source._layout.shape) != shape:
             source = source[tuple(slice(0, extent) for extent in shape)]  # type: ignore[index]
     else:
         source = fitted(op, src, dense_layout(shape, input._layout.dtype))
@@ -218,6 +224,8 @@ def scatter(input: Tensor, dim: int, index: Tensor, src: Operand | None = None, 
     """`input` with out[index[i, j], j] = src[i, j] for dim=0; `src` may be one number."""
     given = value if src is None else src
     require_operands("scatter", given)
+    if not is_tensor(given):
+        given = fill_number(given, input._layout.dtype, "scatter")
     if reduce == "add":
         if not is_tensor(given):
             given = fitted("scatter", given, dense_layout(tuple(index._layout.shape), input._layout.dtype))
@@ -252,12 +260,14 @@ def scatter_reduce(input: Tensor, dim: int, index: Tensor, src: Tensor, reduce: 
         counts = scatter_add(counts, dim, index, prim("full", (1, input._layout.dtype), tuple(src._layout.shape)))
         counts = prim("maximum", counts, (1, input._layout.dtype))
         return prim("div" if input._layout.dtype.category >= 2 else "floor_divide", total, counts)
+    _scatter_dtypes("scatter_reduce", input, src)
     if reduce != "prod":
         require_real(f"scatter_reduce with reduce={reduce!r}", input)
     base, where_, d = _aligned("scatter_reduce", input, dim, index)
     if not where_._layout.numel:
         return linked(prim("copy", input), src)
     part = src if src._layout.ndim else reshape(src, (1,))
+    _scatter_sizes("scatter_reduce", tuple(where_._layout.shape), part)
     if tuple(part._layout.shape) != tuple(where_._layout.shape):
         part = part[tuple(slice(0, extent) for extent in where_._layout.shape)]  # type: ignore[index]
     return reshape(_combined(base, d, where_, part, reduce, include_self), tuple(input._layout.shape))
@@ -395,8 +405,7 @@ def masked_fill(input: Tensor, mask: Tensor, value: Any) -> Tensor:
             "shape "
             f"{tuple(value._layout.shape)}; use where()"
         )
-    if is_number(value):
-        value = fill_number(value, input._layout.dtype, "masked_fill")
+    value = held("masked_fill", value, input._layout.dtype)
     return record(get("where"), (condition, operand("masked_fill", value, input._layout.dtype), input), row_major=True)
 
 

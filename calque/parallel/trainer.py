@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from inspect import signature
 from typing import Any
 
@@ -67,7 +67,10 @@ class Trainer:
     >>> trainer.step(batch_size=4)
     """
 
-    def __init__(self, params: Any, optimizer: Any, optimizer_params: dict[str, Any] | None = None, kvstore: str | KVStore = "device") -> None:
+    def __init__(
+        self, params: Module | Mapping[str, Any] | Iterable[Any], optimizer: Any, optimizer_params: dict[str, Any] | None = None,
+        kvstore: str | KVStore = "device",
+    ) -> None:  # fmt: skip
         self._rows = _rows(params)
         options = dict(optimizer_params or {})
         make = _optimizer(optimizer, options)

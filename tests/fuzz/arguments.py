@@ -28,8 +28,10 @@ from types import FrameType
 from typing import Any
 
 import calque
-from calque import nn, utils  # noqa: F401
+from calque import jit, nn
+from calque import signal as signals
 from calque.base.errors import CalqueError
+from calque.nn import attention
 from calque.nn.utils import rnn
 from tests.bad_input.calls import Sample
 from tests.bad_input.test_spoilt_arguments import spoilings
@@ -57,6 +59,14 @@ PLACES: dict[str, Any] = {
     "nn.parallel": nn.parallel,
     "autograd.functional": calque.autograd.functional,
     "kvstore": calque.kvstore,
+    "fft": calque.fft,
+    "special": calque.special,
+    "masked": calque.masked,
+    "data": calque.data,
+    "signal.windows": signals.windows,
+    "jit": jit,
+    "nn.attention": attention,
+    "swa_utils": calque.optim.swa_utils,
 }
 CLASSES: dict[str, Any] = {
     "nn": nn,
@@ -64,10 +74,12 @@ CLASSES: dict[str, Any] = {
     "lr_scheduler": calque.optim.lr_scheduler,
     "swa_utils": calque.optim.swa_utils,
     "utils.data": calque.utils.data,
+    "data": calque.data,
+    "parallel": calque.parallel,
 }
 # They change what the calls after them would find.
 INNER = frozenset(["forward", "hybridizer", "changing", "check_group", "step_numbers", "update_group"])  # of use to subclasses alone
-LEFT_OUT = frozenset(["set_num_threads", "set_logical_devices", "set_default_dtype", "set_default_device", "default_generator", "explain"])
+LEFT_OUT = frozenset(["set_num_threads", "set_logical_devices", "set_default_dtype", "set_default_device", "default_generator", "explain", "spawn"])
 REFUSED_BY_PYTHON = re.compile(r"\(\) (missing|takes|got (an unexpected|multiple|some positional))|takes no (keyword )?arguments")
 
 
@@ -224,7 +236,7 @@ def look(result: Any, depth: int = 0) -> None:
     elif isinstance(result, (tuple, list)) and depth < 3:
         for part in result[:100]:
             look(part, depth + 1)
-    elif inspect.isgenerator(result) or hasattr(result, "__next__"):
+    elif hasattr(result, "__next__") and not isinstance(result, type):
         for _, part in zip(range(5), result):
             look(part, depth + 1)
 

@@ -27,7 +27,10 @@ TWO = (
     "T.result_type(x, y)", "x.clamp(min=y)", "x.clamp(max=y)", "T.copysign(x, y)", "x.masked_fill(x > 0, y)",
     "T.full_like(x, 2).add(y, alpha=a)", "x.fill_(a)", "T.full((2,), a, dtype=x.dtype)", "x.new_full((2,), a)", "T.full_like(x, a)",
     "x.masked_fill(x == x, a)", "x.index_fill(0, T.tensor([0]), a)", "T.tensor([1, a], dtype=x.dtype)", "T.tensor(a, dtype=x.dtype)",
-    "T.scalar_tensor(a, dtype=x.dtype)",
+    "T.scalar_tensor(a, dtype=x.dtype)", "T.full((2,), y)", "T.full((2,), y, dtype=x.dtype)", "x.new_full((2,), y)", "T.full_like(x, y)",
+    "x.masked_fill(x == x, y)", "x.index_fill(0, T.tensor([0]), y)", "x.fill_(y)", "x.copy_(y)", "T.constant_pad_nd(x, (1, 1), y)", "T.ldexp(x, y)",
+    "out = x\nout[...] = y", "out = x.flatten()\nout[out == out] = y", "out = x.flatten()\nout[T.tensor([0])] = y", "T.add(x, x, alpha=y)",
+    "T.sub(x, 1, alpha=y)", "T.clamp(x, y)", "x.clamp_(max=y)", "F.hardtanh(x, 0, y)",
 )  # fmt: skip
 TENSORS = (
     "T.maximum(x, y)", "T.minimum(x, y)", "T.fmax(x, y)", "T.fmin(x, y)", "T.atan2(x, y)", "T.hypot(x, y)", "T.logaddexp(x, y)",
@@ -74,9 +77,9 @@ def case(seed: int) -> Case:
         operands = {"x": operand(), "y": operand()}
         number = repr(NUMBERS[rng.integers(len(NUMBERS))])
         if rng.integers(2):  # a Python number in the place of one operand
-            name = "y" if "x." in text or "T.rsub(x" in text or rng.integers(3) else "x"
+            name = "y" if "x." in text or "T.rsub(x" in text or "out" in text or "alpha=y" in text or "F." in text or rng.integers(3) else "x"
             del operands[name]
-            text = f"{name} = {number}\nout = {text}"
+            text = f"{name} = {number}\n{text if text.startswith('out') else f'out = {text}'}"
     elif family < 9:
         text, operands = TENSORS[rng.integers(len(TENSORS))], {"x": operand(), "y": operand(), "z": operand()}
     else:
@@ -86,7 +89,9 @@ def case(seed: int) -> Case:
     lines = [f"{name} = {value!r}" for name, value in (("a", factor), ("b", other)) if re.search(rf"\b{name}\b", text)]
     if lines:
         text = "\n".join([*lines, text if "\n" in text else f"out = {text}"])
-    return Case(text, operands, ulps=8.0 if family < 9 else 64.0, signs=family < 6 and "clamp" not in text)
+    near_zero = "logaddexp" in text  # a sum whose terms are larger than it
+    signs = family < 6 and not re.search("clamp|hardtanh", text)
+    return Case(text, operands, ulps=8.0 if family < 9 else 64.0, signs=signs, scaled=near_zero)
 
 
 def accepted(one: Case, mine: Any, theirs: Any) -> bool:

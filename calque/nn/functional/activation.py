@@ -72,7 +72,13 @@ def hardtanh(input: Tensor, min_val: float = -1.0, max_val: float = 1.0, inplace
     if min_val > max_val:
         raise ArgumentError(f"[hardtanh] expected min_val <= max_val, got {min_val} > {max_val}")
     low, high = float(min_val), float(max_val)
+    if not input._layout.dtype.is_floating_point:
+        if not input._layout.dtype.is_signed and min(low, high) < 0:
+            raise ArgumentError(f"[hardtanh] cannot do hardtanh on an unsigned type with negative limits: expected limits >= 0, got {low}, {high}")
+        low, high = (fill_number(bound, input._layout.dtype, "hardtanh") for bound in (min_val, max_val))
     x = _operand(input, inplace)
+    if low != low or high != high:
+        return _result("hardtanh", input, x * math.nan, inplace)
     y = choose(T.ge(x, high), high, _where_below(x, low, low, x), x._layout.dtype)
     return _result("hardtanh", input, y, inplace)
 
