@@ -7,7 +7,7 @@ False
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 from calque.base.config import job_variables
 from calque.base.extras import there
@@ -62,6 +62,7 @@ class Backend(str):
     """What carries messages, by name."""
 
     UNDEFINED, GLOO, NCCL, UCC, MPI, XCCL = "undefined", "gloo", "nccl", "ucc", "mpi", "xccl"
+    default_device_backend_map: ClassVar[dict[str, str]] = {"cpu": "mpi"}
 
 
 class _GroupMeta(type):

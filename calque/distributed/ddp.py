@@ -91,7 +91,7 @@ class DistributedDataParallel(Module):
             )
         self.module = module
         self.dim, self.broadcast_buffers, self.find_unused_parameters, self.weight = dim, broadcast_buffers, find_unused_parameters, weight
-        self.bucket_cap_mb = float(cap)
+        self.bucket_cap_mb, self.static_graph, self.device_ids = float(cap), static_graph, device_ids
         self.process_group = pg
         self.require_backward_grad_sync = True
         self._names = [name for name, _ in named]
@@ -189,6 +189,10 @@ class DistributedDataParallel(Module):
         if self._hook is not None:
             raise DistributedError("[register_comm_hook] expected one hook per model, got a second one")
         self._hook = (state, hook)
+
+    def _get_ddp_logging_data(self) -> dict[str, Any]:
+        """What PyTorch's class has found out about itself; libraries ask for this entry."""
+        return {"can_set_static_graph": False}
 
     # ------------------------------------------------------------------------------------------------ after a backward pass
 

@@ -50,6 +50,8 @@ def variables_of(rank: int, size: int, server: Rendezvous) -> dict[str, str | No
     found |= {
         "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(size), "LOCAL_WORLD_SIZE": str(size), "MASTER_ADDR": server.host,
         "MASTER_PORT": str(server.port), RENDEZVOUS: f"{server.host}:{server.port}",
+        # For libraries that look at mpi4py before anybody joins the job: MPI_Finalize at the end of a process would wait for the others.
+        "PMI_PORT": f"{server.host}:{server.port}", "PMI_ID": str(rank), "MPI4PY_RC_FINALIZE": "0",
     }  # fmt: skip
     given = whole_environment()
     if "OMP_NUM_THREADS" not in given and "CALQUE_NUM_THREADS" not in given:

@@ -144,6 +144,23 @@ def hybrid(t):
 for k in range(4):  # recorded calls run as they are written
     assert hybrid(calque.ones(3) * (rank + k)).tolist() == [2.0 * (2 * k + 1) + 1] * 3
 
+# With gradients: what one rank has goes into the results of all.
+from calque.distributed.functional import all_gather as gathered, all_reduce as summed  # noqa: E402, I001
+
+w = (calque.ones(3) * (rank + 1)).requires_grad_()
+total, mean = summed(w * w), summed(w, ReduceOp.AVG)
+((total * (rank + 1)).sum() + mean.sum()).backward()
+assert total.tolist() == [5.0] * 3 and mean.tolist() == [1.5] * 3 and w.grad.tolist() == [3.0 * 2 * (rank + 1) + 1] * 3
+w.grad = None
+parts = gathered(w * 2)
+(parts[0].sum() * 10 + parts[1].sum() * (rank + 1)).backward()
+assert [p.tolist() for p in parts] == [[2.0] * 3, [4.0] * 3] and w.grad.tolist() == ([40.0] * 3 if rank == 0 else [6.0] * 3)
+try:
+    summed(w, ReduceOp.MAX)
+    raise SystemExit("MAX has no gradient")
+except ValueError as error:
+    assert "ReduceOp.SUM or AVG" in str(error)
+
 # Objects.
 objects = [None] * size
 dist.all_gather_object(objects, {"rank": rank, "t": calque.ones(2) * rank, 3: [None, True, 1.5, b"x", (1, "é" * rank)]})
