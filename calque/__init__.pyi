@@ -38,6 +38,7 @@ from calque import kernel as kernel
 from calque import kvstore as kvstore
 from calque import linalg as linalg
 from calque import masked as masked
+from calque import memory as memory
 from calque import monitor as monitor
 from calque import nn as nn
 from calque import ops as ops

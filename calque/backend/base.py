@@ -185,6 +185,14 @@ class Backend(ABC):
         """Let the calling thread work on logical device `index` (None: the device as a whole); returns where it worked before."""
         return None
 
+    def free(self) -> int:
+        """Bytes that the system could still give to this process."""
+        return 1 << 62
+
+    def held(self, nbytes: int) -> int:
+        """The size of the block that `empty` takes for so many bytes."""
+        return nbytes
+
     @abstractmethod
     def memory(self, index: int | None = None) -> MemoryStats:
         """Memory accounting of one logical device, or of all together."""

@@ -92,6 +92,10 @@ class OutOfMemoryError(CalqueError, MemoryError, RuntimeError):
     described = False  # whether the message names the operation
 
 
+class MemoryPlanError(CalqueError, RuntimeError):
+    """What a step holds cannot be said before it runs, or cannot be brought under a budget."""
+
+
 class CompileError(CalqueError, TypeError):
     """A program cannot be compiled."""
 

@@ -417,7 +417,7 @@ def flush(reason: str, awaited: bool = False, wanted: tuple[int, ...] = ()) -> N
     flow = session.flow() if session is not None else 0
     try:
         with LOCK:
-            state.trace = _following(trace, reason)
+            state.trace = following(trace, reason)
             _dispatch(trace, reason, awaited, wanted)
     finally:
         trace.inputs, trace.scalars = [], []  # buffers and caches know their trace; it must not keep memory alive
@@ -439,7 +439,7 @@ def _restart(state: State, trace: Any, reason: str) -> None:
         trace.cur = root(reason)
 
 
-def _following(trace: Any, reason: str) -> Trace:
+def following(trace: Any, reason: str) -> Trace:
     """What records behind a flush."""
     fresh, novelty = Trace(root(reason)), local.state.novelty
     fresh.edges = Counters.edges
@@ -482,7 +482,7 @@ def _flush_at_once(state: State, trace: Trace, reason: str, awaited: bool) -> bo
         plan = edge.plans.get((tuple(made), (-1,) * len(made), ()))
         if plan is None or plan.__class__ is Split or plan.floating:
             return False
-        results, fresh = run_at_once(plan, inputs, scalars, awaited), _following(trace, reason)
+        results, fresh = run_at_once(plan, inputs, scalars, awaited), following(trace, reason)
         if results is None or trace.cur is not edge or state.trace is not trace:  # code that an interrupt has run may have recorded something
             return False
         state.trace = fresh  # until the end of this, values of the old trace can be had as those of another thread can
@@ -522,7 +522,7 @@ def _dispatch(trace: Trace, reason: str, awaited: bool, wanted: tuple[int, ...])
     plan: Any = None if edge.plans is None else edge.plans.get((key, wanted) if wanted else key)
     if plan is None:
         Counters.plan_misses += 1
-        plan = _plan(trace, reason, key, wanted, site, known > 0)
+        plan = plan_of(trace, reason, key, wanted, site, known > 0)
     else:
         Counters.plan_hits += 1
     errors = [c[1] for c in checks] if checks else []
@@ -546,12 +546,12 @@ def _dispatch(trace: Trace, reason: str, awaited: bool, wanted: tuple[int, ...])
             if trace.passed:
                 learn(trace, plan, at_once)
     finally:  # also after an interrupt: the trace cannot be run again
-        _hand_out(trace, live, made)
+        hand_out(trace, live, made)
         if paused:
             gc.enable()
 
 
-def _plan(trace: Trace, reason: str, key: tuple[Any, ...], wanted: tuple[int, ...], site: Any, known: bool) -> Any:
+def plan_of(trace: Trace, reason: str, key: tuple[Any, ...], wanted: tuple[int, ...], site: Any, known: bool) -> Any:
     """A plan for what is flushed here for the first time. It is kept unless it is only interpreted, and the first one here (not `known`)."""
     edge, checks = trace.cur, trace.checks
     with without_full_collections():
@@ -572,7 +572,7 @@ def _plan(trace: Trace, reason: str, key: tuple[Any, ...], wanted: tuple[int, ..
     return plan
 
 
-def _hand_out(trace: Trace, live: list[Storage], made: dict[int, Buffer]) -> None:
+def hand_out(trace: Trace, live: list[Storage], made: dict[int, Buffer]) -> None:
     for storage in live:
         if storage.trace is trace:  # else another thread has overwritten it since
             storage.trace, storage.buffer, storage.home = None, made[storage.slot], None

@@ -12,7 +12,7 @@ from calque.backend.cpu import contract, limits, place, plans, same, tune
 from calque.backend.cpu.executable import CpuExecutable, compile_schedule
 from calque.backend.cpu.gates import GATES
 from calque.backend.cpu.link import notes
-from calque.backend.cpu.memory import POOL, POOLS
+from calque.backend.cpu.memory import POOL, POOLS, available, rounded
 from calque.backend.cpu.place import HERE
 from calque.backend.cpu.processes import COUNTERS
 from calque.backend.cpu.target import current, expect
@@ -92,6 +92,14 @@ class CpuBackend(Backend):
     def empty(self, nbytes: int) -> Array:
         """Uninitialised bytes, aligned to 64."""
         return HERE.pool.empty(nbytes, np.dtype(np.uint8))
+
+    def free(self) -> int:
+        """See `backend.base.Backend.free`."""
+        return available()
+
+    def held(self, nbytes: int) -> int:
+        """See `backend.base.Backend.held`."""
+        return rounded(nbytes)
 
     def enter(self, index: int | None) -> int | None:
         """Let the calling thread work on a logical device."""

@@ -1,0 +1,139 @@
+"""What a step may change while it is rehearsed, and how it is put back: values, gradients, states of optimizers, attributes of modules, and what
+functions name."""
+
+from __future__ import annotations
+
+import inspect
+import random
+import re
+from collections.abc import Callable
+from functools import partial
+from types import FunctionType, MethodType
+from typing import Any
+
+import numpy as np
+
+from calque.exported.names import Reached, Restored
+from calque.functional.random import get_rng_state, set_rng_state
+from calque.hybrid.call import Hybridized
+from calque.nn.module import Module
+from calque.run.recorder import share_value
+from calque.run.rehearsal import Rehearsal
+from calque.tensor import Tensor, wrap
+
+_ARGUMENT = re.compile(r"argument\.(\d+)")
+_KNOWN = (FunctionType, MethodType, partial, Module, Hybridized)
+_MOST = 10_000  # entries of a list or dict that is copied
+
+
+def functions_of(function: Any) -> list[FunctionType]:
+    """The Python functions that a step consists of, as far as their names lead."""
+    found: list[FunctionType] = []
+    pending, seen = [function], set()
+    while pending:
+        item = pending.pop()
+        if id(item) in seen or len(found) > 200:
+            continue
+        seen.add(id(item))
+        if isinstance(item, MethodType):
+            pending.append(item.__func__)
+        elif isinstance(item, Hybridized):
+            pending.append(item.function)
+        elif isinstance(item, FunctionType) and not item.__module__.startswith("calque."):
+            found.append(item)
+            pending += [cell.cell_contents for cell in item.__closure__ or () if _filled(cell)]
+            pending += [item.__globals__[name] for name in item.__code__.co_names if name in item.__globals__]
+        elif isinstance(item, partial):
+            pending += [item.func, *item.args]
+        elif isinstance(getattr(type(item), "__call__", None), FunctionType) and not isinstance(item, Module | Tensor | type):  # noqa: B004
+            pending += [type(item).__call__, *getattr(item, "__dict__", {}).values()]
+    return found
+
+
+def _filled(cell: Any) -> bool:
+    try:
+        return cell.cell_contents is not None
+    except ValueError:  # not set yet
+        return False
+
+
+class Stage:
+    """What a step reaches. `names`: of storages, by id."""
+
+    def __init__(self, step: Callable[..., Any], inputs: tuple[Any, ...]) -> None:
+        self.functions = functions_of(step)
+        bound = getattr(step, "__call__", step) if not isinstance(step, _KNOWN) else step  # noqa: B004 (the method of an object that is called)
+        self.reached = Reached([bound, partial(step, *inputs), *self.functions])
+        for optimizer in self.reached.optimizers:
+            known = {id(t._storage) for t in self.reached.tensors.values()}
+            for k, t in enumerate(t for group in optimizer.param_groups for t in group["params"]):
+                if id(t._storage) not in known:
+                    self.reached.tensors[f"parameter {k}"] = t
+        self.restored = Restored(self.reached)
+        arguments = _parameters(step)
+        self.names: dict[int, str] = {}
+        for name, t in self.reached.tensors.items():
+            if (found := _ARGUMENT.match(name)) is not None:
+                number = int(found[1])
+                name = (arguments[number] if number < len(arguments) else f"input {number}") + name[found.end() :]
+            self.names.setdefault(id(t._storage), name)
+        self.modules = [(m, dict(vars(m)), dict(m._buffers)) for m in {id(m): m for root in self.reached.modules for m in root.modules()}.values()]
+        self.cells = [(cell, cell.cell_contents) for f in self.functions for cell in f.__closure__ or () if _filled(cell)]
+        self.globals = [(f.__globals__, name, f.__globals__[name]) for f in self.functions for name in f.__code__.co_names if name in f.__globals__]
+        held = [value for _, value in self.cells] + [value for _, _, value in self.globals]
+        held += [value for _, own, _ in self.modules for name, value in own.items() if not name.startswith("_")]
+        self.containers: list[tuple[Any, Any]] = [
+            (value, value.copy()) for value in {id(v): v for v in held if type(v) in (list, dict, set) and len(v) <= _MOST}.values()
+        ]
+        self.streams = get_rng_state(), random.getstate(), np.random.get_state(legacy=False)
+
+    def set(self, rehearsal: Rehearsal) -> None:
+        """Put stand-ins in the place of gradients, so that a step can let go of them."""
+        for t in {id(t): t for t in self.reached.tensors.values()}.values():
+            grad = t._grad
+            if type(grad) is Tensor:
+                twin: Any = wrap(share_value(grad._storage), grad._layout)
+                rehearsal.stand_in(twin._storage, f"gradient of {self.names[id(t._storage)]}")
+                t._grad = twin
+
+    def results(self) -> dict[int, str]:
+        """Names of what the steps have made, by id of the buffer: gradients, and states of optimizers."""
+        found: dict[int, str] = {}
+        for t in self.reached.tensors.values():
+            name = self.names[id(t._storage)]
+            found[id(t._storage.buffer)] = name
+            if type(t._grad) is Tensor:
+                found[id(t._grad._storage.buffer)] = f"gradient of {name}"
+        for optimizer in self.reached.optimizers:
+            for key, entries in optimizer.state.items():
+                for kind, t in entries.items() if isinstance(entries, dict) else ():
+                    if isinstance(t, Tensor) and isinstance(key, Tensor):
+                        found[id(t._storage.buffer)] = f"{kind} of {self.names.get(id(key._storage), 'a parameter')}"
+        return found
+
+    def put_back(self) -> None:
+        """Everything as it was."""
+        self.restored.put_back()
+        for module, own, buffers in self.modules:
+            vars(module).clear()
+            vars(module).update(own)
+            module._buffers.clear()
+            module._buffers.update(buffers)
+        for cell, value in self.cells:
+            cell.cell_contents = value
+        for names, name, value in self.globals:
+            names[name] = value
+        for container, copy in self.containers:
+            container.clear()
+            container.extend(copy) if isinstance(container, list) else container.update(copy)
+        set_rng_state(self.streams[0])
+        random.setstate(self.streams[1])
+        np.random.set_state(self.streams[2])
+
+
+def _parameters(step: Any) -> list[str]:
+    """Names of the positional arguments of a step."""
+    try:
+        return list(inspect.signature(step).parameters)
+    except (TypeError, ValueError):
+        return []
