@@ -13,6 +13,7 @@ import contextlib
 from collections.abc import Iterator
 from typing import Any
 
+from calque.base.config import settings
 from calque.base.errors import ArgumentError
 from calque.base.text import shown
 
@@ -134,10 +135,12 @@ class _Chosen:
 
 
 def set_float32_matmul_precision(precision: str) -> None:
-    """Allow products of float32 to be computed with less than float32: "highest", "high" or "medium". They never are."""
+    """Allow products of float32 to be computed with less than float32: "highest" (no), "high" or "medium". On the CPU they never are; a GPU with
+    tensor cores then rounds their operands to TF32, as soon as programs are compiled."""
     if precision not in PRECISIONS:
         raise ArgumentError(f"[set_float32_matmul_precision] expected one of {', '.join(map(repr, PRECISIONS))}, got {shown(precision)}")
     _Chosen.precision = precision
+    settings.tf32 = precision != PRECISIONS[0]
 
 
 def get_float32_matmul_precision() -> str:

@@ -30,7 +30,7 @@ from calque.run.nodes import FunctionNode, GradNode, OutputNode, view_rule
 from calque.run.novel import at_once
 from calque.run.numbers import BAKED, scalar_tag
 from calque.run.outputs import stored
-from calque.run.queues import on
+from calque.run.queues import on, placed
 from calque.run.recorder import Storage, Trace, grow, grow_constant, local, view_slot
 from calque.run.source import user_line
 
@@ -593,7 +593,7 @@ def upload(values: np.ndarray[Any, Any], dtype: dt.DType, shape: tuple[int, ...]
         return constant(0.0, dense)
     flat = on(device or CPU, lambda: new_array(dense.numel, dtype))
     flat.reshape(values.shape)[...] = values
-    made = from_array(flat, dense)
+    made = from_array(placed(flat, dense.device), dense)
     if device is None:
         made._storage.buffer.floating = True  # type: ignore[union-attr]
     trace = local.state.trace

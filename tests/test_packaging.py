@@ -12,7 +12,8 @@ from calque.cli.doctor import DISTRIBUTION
 
 ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-EXTRAS = {name: set(packages) for name, packages in PROJECT["optional-dependencies"].items() if name not in ("dev", "all")}
+HARDWARE = ("cuda", "tpu")  # the extra [xla] for machines that have it, in gigabytes: no part of [all]
+EXTRAS = {name: set(packages) for name, packages in PROJECT["optional-dependencies"].items() if name not in ("dev", "all", *HARDWARE)}
 # A command ends with its line or with the quotes around it; options may stand before what is installed.
 INSTALLS = re.compile(r"pip install((?:[ ]+-[-\w]+)*)[ ]+[\"']?([\w.\[\],<>=~-]+)")
 TEXTS = [
@@ -47,6 +48,11 @@ def test_every_extra_exists_for_a_module_that_uses_it() -> None:
         unused = names(packages) - {p for p, _ in asked}
         assert not unused, f"the extra [{extra}] installs {unused}, which no module asks for"
     assert not {e for _, e in asked} - set(EXTRAS), "a module names an extra that pyproject.toml does not have"
+
+
+def test_extras_for_hardware_are_jax_for_it() -> None:
+    for name in HARDWARE:
+        assert names(set(PROJECT["optional-dependencies"][name])) == names(EXTRAS["xla"]) == {"jax"}
 
 
 def test_all_is_every_extra_under_the_name_of_the_distribution() -> None:

@@ -1,6 +1,8 @@
-"""The contract between the pipeline and a backend: a schedule goes in, an executable comes out.
+"""The contracts of backends.
 
-A backend is one folder with one final subclass of `Backend`. Values cross the border as flat, dense NumPy arrays.
+`DeviceBackend` serves devices that have a memory of their own: a recorded program goes in, what runs it comes out, and values stay there. `Backend`
+is what the CPU's pipeline asks of the part that makes machine code: a schedule goes in, an executable comes out, and values are flat, dense NumPy
+arrays. A backend is one folder with one final subclass of either.
 """
 
 from __future__ import annotations
@@ -204,3 +206,67 @@ class Backend(ABC):
     @abstractmethod
     def release_cached(self) -> int:
         """Give freed memory kept for reuse back to the system; returns the bytes released."""
+
+
+class DeviceProgram(ABC):
+    """A program compiled for one device. Safe to run from several Python threads."""
+
+    launches: int = 1
+    distinct = plain = planned = False  # it is started by its own kind of plan (`run/plans.py`)
+    lowering = 0.0
+
+    @abstractmethod
+    def run(self, inputs: Sequence[Any], scalars: Sequence[Scalar]) -> tuple[Sequence[Any], Any]:
+        """Start the program on values of the device (or arrays of the host, which are copied there): its outputs, flat, each a value of its own, and
+        what `checked` asks about its checks (None if it has none). Returns before they are computed, if the device can. Inputs that the program's
+        `updates` name are not used again by anybody; an output that replaces one has the old contents if a check fails."""
+
+    def checked(self, report: Any) -> tuple[int, int]:
+        """(number of the first check that failed or -1, the bad position that it found), from what `run` gave; waits for it."""
+        return -1, -1
+
+
+class DeviceBackend(ABC):
+    """The devices of one kind. A value is a flat array there: an object with `dtype`, `size`, `nbytes`, `is_ready()` (whether it is computed) and
+    `__array__`, which waits and copies to the host. Nobody writes to a value."""
+
+    kind: str
+
+    @abstractmethod
+    def count(self) -> int:
+        """How many devices there are; 0 also if that cannot be found out."""
+
+    def missing(self) -> str:
+        """Why there is none, and what helps."""
+        return f"no device of kind {self.kind!r} was found"
+
+    @abstractmethod
+    def name(self, index: int) -> str:
+        """The device's name, as its maker calls it."""
+
+    @abstractmethod
+    def refusal(self, op: Any, dtypes: Sequence[DType], result: DType) -> str:
+        """Why the device cannot compute a primitive (`ops.opdef.OpDef`) on operands of these types; "" if it can."""
+
+    @abstractmethod
+    def compile(self, program: Any, index: int) -> DeviceProgram:
+        """What runs an `ir.program.Program` on a device."""
+
+    @abstractmethod
+    def put(self, array: Any, index: int) -> Any:
+        """A value with the contents of a flat array: of the host, which nobody writes to afterwards, or of another device of this backend."""
+
+    @abstractmethod
+    def synchronize(self, index: int) -> None:
+        """Wait until everything that was started has run."""
+
+    @abstractmethod
+    def memory(self, index: int) -> MemoryStats:
+        """Memory accounting."""
+
+    def limit(self, index: int) -> int:
+        """Bytes of memory; 0: unknown."""
+        return 0
+
+    def reset_peak(self, index: int) -> None:  # noqa: B027 (not every device can)
+        """Start the peak anew from the bytes in use, if the device can."""

@@ -1,4 +1,6 @@
-"""Devices by name: `cpu` (all threads), `cpu:0`, `cpu:1`, ... (logical devices that share out the threads), `cuda:i`, `meta`.
+"""Devices by name: `cpu` (all threads), `cpu:0`, `cpu:1`, ... (logical devices that share out the threads), `meta`, and those of other backends.
+
+`BACKENDS` is the one table that says who serves the devices of a kind; packages add to it by an entry point of the group `calque.backends`.
 
 >>> from calque.base.device import Device
 >>> Device("cpu")
@@ -7,6 +9,7 @@ device(type='cpu')
 
 from __future__ import annotations
 
+import importlib
 import threading
 from typing import Any
 
@@ -14,16 +17,43 @@ from calque.base.config import settings
 from calque.base.errors import DeviceError
 from calque.base.text import shown
 
-_KNOWN = ("cpu", "cuda", "meta")
+GROUP = "calque.backends"
+BACKENDS: dict[str, Any] = {
+    "cuda": "calque.backend.xla.backend:cuda",
+    "tpu": "calque.backend.xla.backend:tpu",
+    "xla": "calque.backend.xla.backend:xla",
+}
+"""Kind of device -> its `backend.base.DeviceBackend`, or "module:function" that makes it when a device of that kind is first used."""
+_HERE = ("cpu", "meta")
+
+
+def register_backend(kind: str, backend: Any) -> None:
+    """Let `backend` (a `backend.base.DeviceBackend`, or "module:function" that makes one) serve the devices of a kind. An installed package says the
+    same by an entry point of the group `calque.backends` with the kind as its name."""
+    if kind in _HERE or not kind.isidentifier():
+        raise DeviceError(f"[device] expected a name for a new kind of device, got {shown(kind)}; 'cpu' and 'meta' are Calque's own")
+    BACKENDS[kind] = backend
+
+
+def _kinds() -> tuple[str, ...]:
+    """All kinds of devices; asks the installed packages, which takes some milliseconds."""
+    from importlib.metadata import entry_points
+
+    for entry in entry_points(group=GROUP):
+        if entry.name not in BACKENDS:
+            register_backend(entry.name, entry.value)
+    return ("cpu", *sorted(BACKENDS), "meta")
 
 
 class Device:
-    """A place where tensors live: `cpu`, `cuda:i` or `meta` (shapes only). Interned: equal devices are identical."""
+    """A place where tensors live: `cpu`, `cuda:i`, `xla:i` or `meta` (shapes only). Interned: equal devices are identical."""
 
-    __slots__ = ("type", "index")
+    __slots__ = ("type", "index", "backend")
     _interned: dict[tuple[str, int | None], "Device"] = {}
     type: str
     index: int | None
+    backend: Any
+    """Who computes there, once `known` has asked for it; None for the CPU and `meta`."""
 
     def __new__(cls, type: "str | Device", index: int | None = None) -> "Device":
         if isinstance(type, Device):
@@ -31,8 +61,8 @@ class Device:
         if not isinstance(type, str):
             raise DeviceError(f"[device] expected a string like 'cpu' or 'cuda:0', got {shown(type)}")
         name, colon, number = type.partition(":")
-        if name not in _KNOWN or (colon and not number.isdigit()):
-            raise DeviceError(f"[device] expected one of {', '.join(_KNOWN)} with an optional index, got {shown(type)}")
+        if (name not in _HERE and name not in BACKENDS and name not in _kinds()) or (colon and not number.isdigit()):
+            raise DeviceError(f"[device] expected one of {', '.join(_kinds())} with an optional index, got {shown(type)}")
         if colon:
             index = int(number)
         if index is not None and (index.__class__ is not int or index < 0):
@@ -41,9 +71,14 @@ class Device:
         found = cls._interned.get(key)
         if found is None:
             found = object.__new__(cls)
-            found.type, found.index = key
+            (found.type, found.index), found.backend = key, None
             cls._interned[key] = found
         return found
+
+    @classmethod
+    def served(cls) -> "list[Device]":
+        """Devices with a backend of their own that were used."""
+        return [device for device in list(cls._interned.values()) if device.backend is not None]
 
     def __repr__(self) -> str:
         return f"device(type='{self.type}'" + (f", index={self.index})" if self.index is not None else ")")
@@ -64,7 +99,7 @@ class Device:
         """Make tensors here inside the block, where no device is given."""
         DEFAULT.before.append(DEFAULT.device)
         try:
-            DEFAULT.device = usable(self)
+            DEFAULT.device = known(self)
         except DeviceError:
             DEFAULT.before.pop()
             raise
@@ -98,9 +133,51 @@ class InUse:
     several = False
 
 
+def backend_of(kind: str) -> Any:
+    """The backend of a kind of device; raises `DeviceError` saying what is missing and what helps."""
+    found = BACKENDS[kind]
+    if isinstance(found, str):
+        module, _, name = found.partition(":")
+        try:
+            made = getattr(importlib.import_module(module), name)()
+        except ImportError as error:
+            raise DeviceError(f"[device] expected the backend of {kind!r} in {found!r}, got {error}; install the package again") from None
+        found = BACKENDS[kind] = made
+    return found
+
+
+class Current(threading.local):
+    """Which device of a kind is meant where no index is given."""
+
+    def __init__(self) -> None:
+        self.index: dict[str, int] = {}
+
+
+CURRENT = Current()
+
+
+def _served(device: Device) -> Device:
+    """The device with an index, and with its backend; raises `DeviceError` if there is none."""
+    kind = device.type
+    backend = backend_of(kind)
+    count = backend.count()
+    index = CURRENT.index.get(kind, 0) if device.index is None else device.index
+    if index >= count:
+        there = backend.missing() if not count else f"there {'is' if count == 1 else 'are'} {', '.join(f'{kind}:{i}' for i in range(count))}"
+        raise DeviceError(f"[device] expected a device that exists, got {str(device)!r}: {there}; or use device='cpu'")
+    found = Device(kind, index)
+    found.backend = backend
+    InUse.several = True
+    return found
+
+
 def known(device: Device) -> Device:
-    """The device whose memory a value really has: with a single logical device, `cpu:0` is the CPU. Raises `DeviceError` for logical devices
-    that do not exist."""
+    """The device whose memory a value really has: with a single logical device, `cpu:0` is the CPU, and `cuda` is the current one. Raises
+    `DeviceError` for devices that do not exist."""
+    if device.backend is not None and device.index is not None:
+        return device
+    if device.type not in _HERE:
+        return _served(device)
     if device.type == "cpu" and device.index is not None:
         count = settings.logical_devices
         if device.index >= count:
@@ -116,13 +193,6 @@ def known(device: Device) -> Device:
     return device
 
 
-def usable(device: Device) -> Device:
-    """`known`, or a `DeviceError` for devices that no installation has."""
-    if device.type == "cuda":
-        raise DeviceError(f"[device] expected a device that exists, got {str(device)!r}: this version of Calque has no CUDA backend; use 'cpu'")
-    return known(device)
-
-
 def set_default_device(device: "Device | str | None") -> None:
     """Make tensors and parameters of this thread on a device, where no other is given; `None` is the CPU. `with device:` does it for a block.
 
@@ -135,7 +205,7 @@ def set_default_device(device: "Device | str | None") -> None:
     ...     calque.ones(3).device
     device(type='meta')
     """
-    DEFAULT.device = None if device is None else usable(Device(device))
+    DEFAULT.device = None if device is None else known(Device(device))
 
 
 def get_default_device() -> Device:

@@ -34,6 +34,8 @@ def numpy(input: Tensor, *, force: bool = False) -> np.ndarray[Any, Any]:
     """
     if input._requires_grad and not force and (local.state.grad or input._grad_fn is None):
         raise AutogradError("[numpy] Can't call numpy() on Tensor that requires grad. Use tensor.detach().numpy() instead.")
+    if force and input._layout.device.backend is not None:
+        return export(input.detach().cpu(), "numpy")  # type: ignore[attr-defined]
     return export(input, "numpy")
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from calque.base.dtypes import DType
+from calque.base.errors import DTypeError
 from calque.base.layout import layout
 from calque.base.shapes import contiguous_strides, view_bounds
 from calque.run.buffer import Buffer, ForeignMemory, exported_view
@@ -20,6 +21,11 @@ from calque.tensor import Tensor, from_array, realise
 def own_buffer(t: Tensor, reason: str) -> Buffer:
     """The tensor's realised memory, shared with no other storage. What was recorded before has run, so it cannot see later
     writes to it."""
+    device = t._layout.device
+    if device.backend is not None:
+        raise DTypeError(
+            f"[{reason}] can't convert {device} device type tensor to numpy. Use Tensor.cpu() to copy the tensor to host memory first."
+        )
     buffer = realise(t, reason)
     if buffer.trace is local.state.trace:
         flush("memory shared with NumPy")

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import functools
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from calque.base import dtypes as dt
 from calque.base.device import CPU, META, Device, known
-from calque.base.errors import ArgumentError, DeviceError, DTypeError
+from calque.base.errors import ArgumentError, DTypeError
 from calque.base.shapes import Shape
 from calque.base.text import type_name
 from calque.functional.common import complex_number, dtype_of, is_tensor, number, prim
@@ -21,29 +20,13 @@ from calque.run.outputs import write
 from calque.tensor import Tensor
 
 
-def missing_cuda() -> str:
-    """What keeps this process from using CUDA, as a sentence."""
-    import ctypes.util  # starts with eight modules that nobody else needs
-
-    missing = []
-    if not Path("/proc/driver/nvidia/version").exists():
-        missing.append("no NVIDIA driver is loaded")
-    if ctypes.util.find_library("cuda") is None:
-        missing.append("libcuda was not found")
-    missing.append("this installation of Calque has no CUDA backend")
-    return ", ".join(missing)
-
-
 def resolve_device(device: Any, op: str) -> Device:
     """The device a result lives on; `None` means the CPU. Raises `DeviceError` for devices this installation cannot use."""
     if device is None or device is CPU:
         return CPU
     if isinstance(device, int) and not isinstance(device, bool):
         device = f"cuda:{device}"
-    found = Device(device)
-    if found.type == "cuda":
-        raise DeviceError(f"[{op}] expected a device that exists, got {str(found)!r}: {missing_cuda()}; use device='cpu'")
-    return known(found)
+    return known(Device(device))
 
 
 def resolve_dtype(dtype: Any, default: dt.DType, op: str) -> dt.DType:

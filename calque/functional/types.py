@@ -120,13 +120,12 @@ def to_device(self: Tensor, device: Any, /, *, stream: Any = None) -> Tensor:
 @method("cuda")
 def cuda(input: Tensor, device: Any = None, non_blocking: bool = False, memory_format: Any = None) -> Tensor:
     """The tensor on a CUDA device; raises `DeviceError` saying what is missing."""
-    resolve_device("cuda" if device is None else device, "cuda")
-    return input
+    return converted("cuda", move(input, resolve_device("cuda" if device is None else device, "cuda")), input._layout.dtype, memory_format)
 
 
 @method("get_device")
 def get_device(input: Tensor) -> int:
-    """Number of the CUDA or logical device, -1 for the CPU as a whole."""
+    """Number of the device, -1 for the CPU as a whole."""
     index = input._layout.device.index
     return -1 if index is None else index
 
@@ -203,10 +202,11 @@ attribute("dtype", lambda self: self._layout.dtype, "Element type.")
 attribute("device", lambda self: self._layout.device, "Where the tensor lives.")
 attribute("itemsize", lambda self: self._layout.dtype.itemsize, "Bytes per element.")
 attribute("nbytes", lambda self: self._layout.nbytes, "Bytes of the elements.")
+attribute("is_cuda", lambda self: self._layout.device.type == "cuda", "Whether the tensor is on a CUDA device.")
 attribute("is_cpu", lambda self: self._layout.device.type == "cpu", "Whether the tensor is on the CPU or one of its logical devices.")
 attribute("is_meta", lambda self: self._layout.device is META, "Whether the tensor has a shape and a dtype only.")
 attribute("layout", lambda self: strided, "`torch.strided`: every element has its place in memory. Sparse tensors have other layouts.")
-for _name in ("is_cuda", "is_sparse", "is_sparse_csr", "is_quantized", "is_mkldnn", "is_nested", "is_mps", "is_xpu"):
+for _name in ("is_sparse", "is_sparse_csr", "is_quantized", "is_mkldnn", "is_nested", "is_mps", "is_xpu"):
     attribute(_name, lambda self: False, "False.")
 
 

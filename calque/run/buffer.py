@@ -17,7 +17,7 @@ from calque.run.engine import Task
 
 
 class Buffer:
-    """A dense 1-D array of the storage's elements.
+    """A dense 1-D array of the storage's elements; on a device with a backend of its own a value of that (`backend.base.DeviceBackend`).
 
     `task` is set while (or after) a flush fills it. `owner` is the `ForeignMemory` that also sees the memory (`from_numpy`, DLPack);
     `export` is a weak reference to the hook behind arrays handed out by `Tensor.numpy()`.
@@ -52,8 +52,8 @@ class Buffer:
                 raise task.error
             self.task = None
         result: np.ndarray[Any, Any] = self.array
-        if result is None:
-            raise interrupted()
+        if result.__class__ is not np.ndarray:
+            return on_host(result)
         return result
 
     def readable(self) -> np.ndarray[Any, Any]:
@@ -76,9 +76,9 @@ class Buffer:
             writer.wait()
             if writer.error is not None and self.array is None:
                 raise writer.error
-        if self.array is None:
-            raise interrupted()
         result: np.ndarray[Any, Any] = self.array
+        if result.__class__ is not np.ndarray:
+            return on_host(result)
         return result
 
     def shared(self) -> bool:
@@ -98,6 +98,13 @@ def _wait_seen(session: tracing.Session, task: Task) -> None:
         task.wait()
     finally:
         session.end("wait for a value", start)
+
+
+def on_host(value: Any) -> np.ndarray[Any, Any]:
+    """What a device computes, once it is there, as an array of the host; not to be written to."""
+    if value is None:
+        raise interrupted()
+    return np.asarray(value)
 
 
 def interrupted() -> InterruptedValueError:
@@ -151,7 +158,9 @@ def exported_view(buffer: Buffer, view: Layout) -> np.ndarray[Any, Any]:
 
 
 def strided(flat: np.ndarray[Any, Any], view: Layout) -> np.ndarray[Any, Any]:
-    """NumPy view of a dense 1-D array under a layout; no copy."""
+    """NumPy view of a dense 1-D array under a layout; no copy, unless the array is a device's."""
+    if flat.__class__ is not np.ndarray:
+        flat = on_host(flat)
     if flat.dtype is not view.dtype.np and flat.dtype != view.dtype.np:  # a real view of complex numbers, or a complex one of real ones
         size = view.dtype.itemsize
         flat = flat[: flat.nbytes // size * size // flat.itemsize].view(view.dtype.np)

@@ -14,7 +14,7 @@ from weakref import ref
 
 from calque.base.device import Device
 from calque.base.layout import Layout
-from calque.run.buffer import Buffer, strided
+from calque.run.buffer import Buffer, on_host, strided
 from calque.run.counts import Changes, Counts, hybrid_counts
 from calque.run.dispatch import raise_pending
 from calque.run.live import LIVE, LiveFloat, LiveInt, leaves, live, plain, rebuilt
@@ -325,7 +325,7 @@ class Capture:
         if self.active and self.tree and buffer is not None:
             if buffer.array.size > LARGEST_CONSTANT:
                 self.abort("makes a large tensor from Python data")
-            self._adopt(storage, Fresh(-1, buffer.array.copy(), storage.layout, buffer.floating))
+            self._adopt(storage, Fresh(-1, on_host(buffer.array).copy(), storage.layout, buffer.floating))
 
     def twin(self, source: Storage, storage: Storage) -> None:
         """A new storage has the value of another that exists already."""

@@ -10,7 +10,9 @@ from typing import Any
 import numpy as np
 
 from calque.base.device import META, Device
+from calque.base.errors import UnsupportedTypeError
 from calque.base.layout import Layout, dense_layout
+from calque.ops.opdef import get
 from calque.run import recorder
 from calque.run import trace as tracing
 from calque.run.buffer import Buffer, interrupted, strided
@@ -19,9 +21,11 @@ from calque.run.engine import Task
 from calque.run.interrupt import SHIELD
 from calque.run.others import LOCK
 from calque.run.places import no_values
-from calque.run.queues import on, queue_of
+from calque.run.plans import settle
+from calque.run.queues import on, placed, queue_of
 from calque.run.recorder import Storage, realised
 
+COPY = get("copy")
 REASON = "copy between devices"
 INLINE_BYTES = 1 << 20  # up to which waking another thread takes longer than the copy
 BRIEF_BYTES = 64 << 20  # copied in some ten milliseconds
@@ -88,9 +92,13 @@ def _start(sources: Sequence[tuple[Storage, Layout]], device: Device) -> list[St
     """Queue the copies."""
     if device is META:
         return [_meta(view) for _, view in sources]
+    for _, view in sources if device.backend is not None else ():
+        if why := device.backend.refusal(COPY, (view.dtype,), view.dtype):
+            raise UnsupportedTypeError(f"[to] expected a dtype that {device} has, got {view.dtype!r}: {why}; keep it on the CPU")
     if any(view.device is META for _, view in sources):
         raise no_values()
     found = [(buffer_of(storage, REASON), view) for storage, view in sources]
+    settle(buffer for buffer, _ in found)
     made = [Buffer(None) for _ in found]
     targets = [_target(view, device) for _, view in found]
     inputs, outputs = [buffer for buffer, _ in found], list(made)
@@ -100,7 +108,7 @@ def _start(sources: Sequence[tuple[Storage, Layout]], device: Device) -> list[St
 
     def work() -> None:
         start = tracing.clock()
-        on(device, lambda: _fill(inputs, views, outputs))
+        on(device, lambda: _fill(inputs, views, outputs, device))
         if session is not None:
             session.span(f"copy to {device}", tracing.COPIES, start, bytes=nbytes, values=len(targets))
 
@@ -141,16 +149,26 @@ def buffer_of(storage: Storage, reason: str) -> Buffer:
     return buffer
 
 
-def _fill(sources: list[Buffer], views: list[Layout], targets: list[Buffer]) -> None:
+def _fill(sources: list[Buffer], views: list[Layout], targets: list[Buffer], device: Device) -> None:
     """Make the copies; a source that failed is reported when the others are done."""
     failed: BaseException | None = None
     for source, view, target in zip(sources, views, targets, strict=True):
         if source.array is None:
             failed = source.task.error if source.task is not None and source.task.error is not None else interrupted()
         else:
-            target.array = _copied(source, view)
+            target.array = _sent(source, view, device)
     if failed is not None:
         raise failed
+
+
+def _sent(buffer: Buffer, view: Layout, device: Device) -> Any:
+    """What the view shows, on the device."""
+    array = buffer.array
+    if array.__class__ is not np.ndarray:
+        if view.dense and view.numel == array.size and device.backend is not None:  # the host need not see it
+            return device.backend.put(array, device.index)
+        return placed(np.array(strided(array, view)).reshape(-1), device)
+    return placed(_copied(buffer, view), device)
 
 
 def _copied(buffer: Buffer, view: Layout) -> Any:

@@ -55,6 +55,9 @@ def memory_stats(device: Any = None) -> dict[str, int]:
     ['cached', 'in_use', 'peak']
     """
     where = None if device is None else known(Device(device))
+    if where is not None and where.backend is not None:
+        there = where.backend.memory(where.index)
+        return {"in_use": there.in_use, "peak": there.peak, "cached": there.cached}
     if where is not None and where.type != "cpu":
         raise DeviceError(f"[memory_stats] expected a device with memory, got {str(where)!r}; use 'cpu'")
     found = backend().memory() if where is None else backend().memory(-1 if where.index is None else where.index)

@@ -24,7 +24,7 @@ from calque.base.dtypes import DType
 from calque.ir.program import Program
 from calque.run import trace as tracing
 from calque.run.backends import Structure, allocate, compile_or_interpret
-from calque.run.buffer import Buffer, interrupted
+from calque.run.buffer import Buffer, interrupted, on_host
 from calque.run.causes import compiled
 from calque.run.checked import Inspection
 from calque.run.diagnose import Salvage
@@ -122,6 +122,17 @@ class Plan:
         self.habit -= 1
         return True
 
+    def execute(self, *given: Any) -> None:
+        """What a task of the plan does: see `_execute`."""
+        _execute(self, *given)
+
+    def start(
+        self, inputs: list[Buffer], scalars: Sequence[Any], outputs: list[Buffer], errors: list[Callable[[int], Exception]],
+        previous: Sequence[Buffer | None], awaited: bool,
+    ) -> bool:  # fmt: skip
+        """`dispatch`, for plans of other kinds than this."""
+        raise NotImplementedError
+
     def run(self, inputs: list[Array], scalars: Sequence[Any], progress: Any = None) -> tuple[Sequence[Array], int, int]:
         """(outputs, failed check number or -1, its bad position). `progress`: what the compiled form's `follow` gave, or None."""
         form = self.compiled
@@ -177,11 +188,6 @@ class Plan:
             facts = {"cause": self.cause, "nodes": len(self.program.nodes), "launches": launches, "lowering": form.lowering}
             tracing.active.span(f"compile {tracing.label(self.program)}", tracing.COMPILE, start, **facts)
 
-def make_plan(program: Program, cause: str = "new program", device: Device = CPU, seldom: bool = False) -> Plan:
-    """A plan for a new program and why there was none; compiling waits until it first runs. `seldom`: it will hardly come again."""
-    return Plan(program, cause, device, seldom)
-
-
 def new_array(numel: int, dtype: DType | None, np_dtype: Any = None) -> Array:
     """An uninitialised 64-byte aligned 1-D array from the backend's pool; raises `OutOfMemoryError` if it cannot fit."""
     try:
@@ -195,6 +201,8 @@ _unreported: list[BaseException] = []  # raised at the next read: they have kept
 # A value's error is asked of the value: kept here it would keep alive the frames that met it.
 _unseen: deque[tuple[BaseException | None, list[weakref.ref[Buffer]]]] = deque(maxlen=64)
 _UNSEEN_LOCK = threading.Lock()
+ELSEWHERE: list[Callable[[], None]] = []
+"""What else `wait_for_queues` waits for."""
 
 
 def raise_pending() -> None:
@@ -218,13 +226,15 @@ def dispatch(
     """Queue the plan, or run it at once (True) if that is cheaper (`awaited`: this thread will wait for the result anyway); `outputs` are filled
     when it has run. Outputs that already hold an array are updated in place; the others fall back to the value of their storage before it was
     written (`previous`, among the inputs) if the program fails: a failure loses nothing."""
+    if plan.__class__ is not Plan:
+        return plan.start(inputs, scalars, outputs, errors, previous, awaited)
     if LEFT.absence is not None:
         back()
     queue = CPU_QUEUE if plan.device is CPU else queue_of(plan.device)
     short = plan.cost < INLINE_WORK or (awaited and plan.cost < INLINE_READ_WORK and plan.compiled is not None)
     if short and not queue.idle() and queue.light() and not ENGINE.tracking:
         queue.drain()  # one short program behind another would stay there for ever: each call would find the one before it
-    short = (short or plan.habitual()) and queue.idle() and not (ENGINE.tracking and _read_elsewhere(outputs))
+    short = (short or plan.habitual()) and queue.idle() and not (ENGINE.tracking and read_elsewhere(outputs))
     if short and not settings.checked:
         arrays = settled(inputs)
         if arrays is not None:
@@ -232,20 +242,20 @@ def dispatch(
             return True
     held = SHIELD.hold()
     try:
-        _hand_over(plan, queue, short, inputs, scalars, outputs, errors, previous)
+        hand_over(plan, queue, short, inputs, scalars, outputs, errors, previous)
     finally:
         if held:
             SHIELD.release()
     return False
 
 
-def _hand_over(
+def hand_over(
     plan: Plan, queue: Queue, short: bool, inputs: list[Buffer], scalars: Sequence[Any], outputs: list[Buffer],
     errors: list[Callable[[int], Exception]], previous: Sequence[Buffer | None],
 ) -> None:  # fmt: skip
     """Make a task of the plan, and queue it unless it is `short`."""
     before = [_writer(b) for b in inputs]
-    line, updates_state = user_line(), _updates_state(outputs, previous)
+    line, updates_state = user_line(), writes_state(outputs, previous)
 
     session = tracing.active
     flow = tracing.where.flow if session is not None else 0
@@ -254,9 +264,9 @@ def _hand_over(
         if session is not None:
             tracing.where.flow = flow
         try:
-            _execute(plan, inputs, before, scalars, outputs, errors, progress)
+            plan.execute(inputs, before, scalars, outputs, errors, progress)
         except Exception as error:
-            _failed(error, line, outputs, previous, updates_state)
+            note_failure(error, line, outputs, previous, updates_state)
             raise
 
     progress = None if short else _followed(plan, session)
@@ -351,7 +361,7 @@ def _run_here(
             buffer.task = task
         if failure is None:  # a handler inside inline work: the user wants it now, and once
             raise
-        _failed(failure, user_line(), outputs, previous, bool(previous) or plan.stateful)
+        note_failure(failure, user_line(), outputs, previous, bool(previous) or plan.stateful)
         forget_frames(failure)
     finally:
         if several:
@@ -367,17 +377,17 @@ def _submit(session: tracing.Session, queue: Queue, task: Task, inputs: list[Buf
         session.span(f"{queue.name} queue is full", tracing.RECORDING, start)
 
 
-def _read_elsewhere(outputs: list[Buffer]) -> bool:
+def read_elsewhere(outputs: list[Buffer]) -> bool:
     """Whether a task of some queue still reads what is to be overwritten."""
     return any(any(not r.done for r in b.readers) for b in outputs if b.readers)
 
 
-def _updates_state(outputs: list[Buffer], previous: Sequence[Buffer | None]) -> bool:
+def writes_state(outputs: list[Buffer], previous: Sequence[Buffer | None]) -> bool:
     """Whether a failure would be noticed by nobody: what the program was to write has a value already."""
     return bool(previous) or any(b.array is not None or b.task is not None for b in outputs)
 
 
-def _failed(error: Exception, line: str, outputs: list[Buffer], previous: Sequence[Buffer | None], updates_state: bool) -> None:
+def note_failure(error: Exception, line: str, outputs: list[Buffer], previous: Sequence[Buffer | None], updates_state: bool) -> None:
     """Say where the program was run, give back old values, and remember an error that nobody may read."""
     for buffer, old in zip(outputs, previous, strict=False):
         if buffer.array is None and old is not None and old.array is not None:
@@ -419,7 +429,7 @@ def _execute(
     progress: Any = None,
 ) -> None:
     """Run a plan and fill the outputs; `before` are the tasks that fill the inputs."""
-    arrays, poison = _gather(inputs, before)
+    arrays, poison = gather(inputs, before)
     if poison is not None:
         raise _rescue(plan.program, arrays, scalars, outputs, errors) or poison
     _check(plan.program, arrays, scalars, outputs)
@@ -438,7 +448,7 @@ def _compute(
             raise
         raise _cause(error, plan, arrays, scalars, outputs, errors) from None
     if failed >= 0:
-        raise _rescue(plan.program, arrays, scalars, outputs, errors) or _refused(plan.program, failed, position, errors)
+        raise _rescue(plan.program, arrays, scalars, outputs, errors) or refused(plan.program, failed, position, errors)
     form = plan.compiled
     with ENGINE.pins:
         if form is not None and form.distinct:
@@ -472,7 +482,7 @@ def _writer(buffer: Buffer) -> Task | None:
     return task
 
 
-def _gather(inputs: list[Buffer], before: list[Task | None]) -> tuple[list[Any], BaseException | None]:
+def gather(inputs: list[Buffer], before: list[Task | None]) -> tuple[list[Any], BaseException | None]:
     """Arrays of the inputs (None where an earlier failure left nothing) and that failure."""
     for writer in before:
         if writer is not None:
@@ -523,10 +533,10 @@ def _rescue(
         return None
     salvage = Salvage(program, arrays, scalars)
     _store(outputs, [None if v is None else _flat_copy(v) for v in salvage.values], arrays)
-    return _refused(program, *salvage.failed[0], errors) if salvage.failed else salvage.error
+    return refused(program, *salvage.failed[0], errors) if salvage.failed else salvage.error
 
 
-def _refused(program: Program, check: int, report: int, errors: list[Callable[[int], Exception]]) -> Exception:
+def refused(program: Program, check: int, report: int, errors: list[Callable[[int], Exception]]) -> Exception:
     """The error of a failed check."""
     wrong = errors[check](report)
     wrong.add_note(f"recorded at {program.checks[check].line}")
@@ -546,6 +556,8 @@ def _check(program: Program, arrays: list[Any], scalars: Sequence[Any], outputs:
 
 
 def _flat_copy(value: Array) -> Array:
+    if value.__class__ is not np.ndarray:
+        value = on_host(value)
     fresh = new_array(value.size, None, value.dtype)
     fresh[...] = value.reshape(-1)
     return fresh
@@ -558,6 +570,8 @@ def wait_for_queues() -> None:
     try:
         somebody_waits()
         drain()
+        for wait in ELSEWHERE:
+            wait()
     finally:
         if session is not None:
             session.end("synchronize", start)

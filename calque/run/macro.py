@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from sys import getrefcount
 from typing import Any
 
+import numpy as np
+
 from calque.base.device import Device
 from calque.base.layout import Layout
 from calque.run.buffer import Buffer, strided
@@ -19,7 +21,7 @@ from calque.run.dispatch import new_array
 from calque.run.interrupt import SHIELD
 from calque.run.others import foreign_buffer
 from calque.run.places import SEVERAL
-from calque.run.queues import on
+from calque.run.queues import on, placed
 from calque.run.recorder import Storage, Trace, local, realised, share_value, snapshot
 from calque.run.trie import Edge
 from calque.run.versions import silence
@@ -93,7 +95,7 @@ class Fresh:
             return share_value(cells[self.source])
         flat = on(self.layout.device, lambda: new_array(self.values.size, self.layout.dtype))
         flat[...] = self.values
-        buffer = Buffer(flat)
+        buffer = Buffer(placed(flat, self.layout.device))
         buffer.floating = self.floating
         return realised(buffer, self.layout)
 
@@ -333,9 +335,9 @@ _new: Any = object.__new__
 
 
 def known_values(storage: Storage, view: Layout) -> Any:
-    """The values if they exist already, else None."""
+    """The values if they are in the host's memory already, else None."""
     buffer = storage.buffer
-    if buffer is None or buffer.array is None or (buffer.task is not None and not buffer.task.done):
+    if buffer is None or buffer.array.__class__ is not np.ndarray or (buffer.task is not None and not buffer.task.done):
         return None
     return strided(buffer.array, view)
 

@@ -18,9 +18,10 @@ from calque.base.device import META
 from calque.run.backends import compile_or_interpret
 from calque.run.buffer import Buffer, interrupted
 from calque.run.causes import cause_of
-from calque.run.dispatch import dispatch, make_plan
+from calque.run.dispatch import dispatch
 from calque.run.interrupt import SHIELD
 from calque.run.places import build_program, no_values, path_of
+from calque.run.plans import make_plan
 
 LOCK = threading.RLock()  # guards flush against evaluation from another thread
 SECTION = threading.RLock()  # held while gradients are given to leaves, dropped, or used for an update; nothing of the user's runs meanwhile
@@ -121,7 +122,7 @@ def _evaluated(trace: Any, slot: int, device: Any) -> dict[int, Buffer] | None:
                 slots[number] = None
     program = build_program(edge, tuple(slots), (-1,) * len(slots), (), [])
     plan = make_plan(program, cause_of(program), device)
-    if plan.work < INTERPRETED_WORK and not settings.deterministic:
+    if plan.work < INTERPRETED_WORK and not settings.deterministic and device.backend is None:
         plan.compiled = compile_or_interpret(program, True)
     outputs = [Buffer(None) for _ in slots]
     dispatch(plan, inputs, scalars, list(outputs), [])  # which lets go of its lists when it is done

@@ -16,9 +16,10 @@ from calque.base.layout import Layout
 from calque.ir.program import Check, Node, Program
 from calque.ops import opdef
 from calque.run.buffer import Buffer
-from calque.run.dispatch import Plan, dispatch, make_plan
+from calque.run.dispatch import Plan, dispatch
 from calque.run.engine import Task
 from calque.run.estimate import estimate_cost
+from calque.run.plans import make_plan
 
 INPUT = opdef.get("input")
 SCALAR = opdef.get("scalar")

@@ -20,7 +20,7 @@ def queue_of(device: Device) -> Queue:
     """The queue of a device with memory."""
     found = _QUEUES.get(device)
     if found is None:
-        if device.type != "cpu":
+        if device.type != "cpu" and device.backend is None:
             raise DeviceError(f"[engine] expected a device with memory, got {str(device)!r}; use device='cpu'")
         with _LOCK:
             found = _QUEUES.get(device)
@@ -40,7 +40,7 @@ def at(device: Device) -> Device:
     """Let this thread use the cores and the memory of a device; returns the one before."""
     before = _AT.device
     if device is not before:
-        backend().enter(device.index)
+        backend().enter(None if device.backend is not None else device.index)  # whoever works for another device has the cores as a whole
         tracing.where.queue = str(device)
         _AT.device = device
     return before
@@ -58,3 +58,8 @@ def on(device: Device, work: Callable[[], Any]) -> Any:
         return work()
     finally:
         at(before)
+
+
+def placed(array: Any, device: Device) -> Any:
+    """A flat array of the host that nobody else has, as a value of the device."""
+    return array if device.backend is None else device.backend.put(array, device.index)

@@ -19,18 +19,20 @@ from calque.base.collector import pause_collections, without_full_collections
 from calque.base.config import settings
 from calque.base.device import CPU, META, Device, InUse
 from calque.base.dtypes import int64
+from calque.base.errors import UnsupportedTypeError
 from calque.base.layout import Layout, dense_layout
 from calque.ops import opdef
 from calque.run import trace as tracing
 from calque.run.backends import require_memory
 from calque.run.buffer import Buffer, strided
 from calque.run.causes import ALWAYS, cause_of, flushed, seldom_repeats
-from calque.run.dispatch import dispatch, make_plan, new_array, run_at_once
+from calque.run.dispatch import dispatch, new_array, run_at_once
 from calque.run.early import in_vain, learn
 from calque.run.exclusive import judge
 from calque.run.interrupt import SHIELD
 from calque.run.others import LOCK, foreign_buffer
 from calque.run.places import SEVERAL, Split, build_program, floating_outputs, place_of, split
+from calque.run.plans import make_plan
 from calque.run.source import user_line
 from calque.run.state import State as State
 from calque.run.state import Trace as Trace
@@ -82,7 +84,7 @@ def grow(
         device = place_of(trace, op, inputs, layouts, local.state.device)
     rule = (op, attrs, layouts, device)
     value = _results.get(rule) or _results.keep(rule, result_of(op, attrs, layouts, device or CPU))
-    if value.nbytes > _HUGE and op.creates and value.device is not META:
+    if value.nbytes > _HUGE and op.creates and value.device is not META and value.device.backend is None:
         require_memory(value.nbytes)
     edge = Edge(trace.cur, op, inputs, attrs, value, recording_line() if line is None else line)
     edge.fixed = forced or (local.state.device is not None and not any(isinstance(source, int) for source in inputs))
@@ -105,7 +107,10 @@ def result_of(op: Any, attrs: tuple[Any, ...], layouts: tuple[Any, ...], device:
     dtypes = [lay.dtype if isinstance(lay, Layout) else lay for lay in layouts]
     if any(dtype.hosted for dtype in dtypes):
         opdef.refuse_hosted(op, dtypes, not all(isinstance(lay, Layout) for lay in layouts))
-    return dense_layout(tuple(op.shape(shapes, attrs)), op.dtype(dtypes, attrs), device)
+    shape, dtype = tuple(op.shape(shapes, attrs)), op.dtype(dtypes, attrs)
+    if device.backend is not None and (why := device.backend.refusal(op, dtypes, dtype)):
+        raise UnsupportedTypeError(f"[{op.name}] expected what {device} computes, got {op.name} of {dtype!r}: {why}; move operands with .cpu()")
+    return dense_layout(shape, dtype, device)
 
 
 def grow_constant(

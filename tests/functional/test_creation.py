@@ -134,7 +134,7 @@ def test_a_tensor_too_large_for_memory() -> None:
     "call", [lambda: calque.zeros(2, device="cuda"), lambda: calque.ones(2).cuda(), lambda: calque.ones(2).to("cuda:1")]
 )
 def test_a_missing_device(call) -> None:
-    with pytest.raises(DeviceError, match=r"got 'cuda(:1)?': .*no CUDA backend; use device='cpu'"):
+    with pytest.raises(DeviceError, match=r"got 'cuda(:1)?': JAX.*; run: pip install 'jax\[cuda13\]'.*; or use device='cpu'"):
         call()
 
 

@@ -1,4 +1,4 @@
-"""`torch.cuda` without a device: what asks is answered, what would use one says that there is none."""
+"""`torch.cuda` beyond `calque.cuda`: what asks is answered, what we do not have says so when it is called."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from calque.compat.refused import no, nothing, without_device
 __all__ = [
     "OutOfMemoryError", "_device_t", "_is_in_bad_fork", "_lazy_call", "can_device_access_peer", "current_blas_handle", "default_generators", "device",
     "find", "get_arch_list", "get_gencode_flags", "get_rng_state_all", "has_half", "has_magma", "initial_seed", "ipc_collect", "is_bf16_supported",
-    "is_current_stream_capturing", "is_initialized", "is_tf32_supported", "max_memory_allocated", "max_memory_cached", "max_memory_reserved",
-    "memory_allocated", "memory_cached", "memory_reserved", "memory_stats", "seed", "seed_all", "set_rng_state_all", "stream",
+    "is_current_stream_capturing", "is_initialized", "is_tf32_supported", "max_memory_cached", "memory_cached", "memory_stats", "seed", "seed_all",
+    "set_rng_state_all", "stream",
 ]  # fmt: skip
 
 _device_t = Any
@@ -26,12 +26,7 @@ ipc_collect = seed = seed_all = _lazy_call = nothing
 current_blas_handle = without_device("torch.cuda.current_blas_handle", "CUDA")
 
 
-def memory_allocated(device: Any = None) -> int:
-    """0: no memory of a device is held."""
-    return 0
-
-
-max_memory_allocated = memory_reserved = max_memory_reserved = memory_cached = max_memory_cached = memory_allocated
+memory_cached, max_memory_cached = calque.cuda.memory_reserved, calque.cuda.max_memory_reserved
 
 
 def memory_stats(device: Any = None) -> dict[str, Any]:
@@ -74,17 +69,19 @@ def stream(stream: Any = None) -> Iterator[None]:
 
 
 class device:
-    """A block on another device: index -1 and None mean nothing, as in PyTorch."""
+    """A block in which another CUDA device is the current one: index -1 and None mean nothing, as in PyTorch."""
 
     def __init__(self, device: Any) -> None:
-        if device is not None and device != -1 and str(device) != "cpu":
-            without_device("torch.cuda.device", "CUDA")()
+        self._device = None if device is None or device == -1 or str(device) == "cpu" else device
 
     def __enter__(self) -> None:
-        pass
+        if self._device is not None:
+            self._before = calque.cuda.current_device()
+            calque.cuda.set_device(self._device)
 
     def __exit__(self, *_: object) -> None:
-        pass
+        if self._device is not None:
+            calque.cuda.set_device(self._before)
 
 
 def find(name: str, nothing: Any) -> Any:

@@ -1,0 +1,217 @@
+"""The devices of one platform of JAX behind the contract of `backend/base.py`."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from calque.backend.base import DeviceBackend, DeviceProgram, MemoryStats, Scalar
+from calque.backend.xla.translate import Translation, pack, supports
+from calque.base.config import settings
+from calque.base.dtypes import DType, from_numpy_dtype
+from calque.base.errors import DeviceError, OutOfMemoryError
+from calque.base.extras import need, there
+from calque.ir.program import Program
+
+Value = Any
+PLUGINS = ("jax_cuda13_plugin", "jax_cuda12_plugin")
+EXTRA = {"cuda": "jax[cuda13]", "tpu": "jax[tpu]", "xla": "jax"}
+
+
+def cuda() -> JaxBackend:
+    """NVIDIA's GPUs."""
+    return JaxBackend("cuda", "cuda")
+
+
+def tpu() -> JaxBackend:
+    """Google's TPUs."""
+    return JaxBackend("tpu", "tpu")
+
+
+def xla() -> JaxBackend:
+    """Whatever JAX computes on by itself: its first platform."""
+    return JaxBackend("xla", None)
+
+
+class JaxBackend(DeviceBackend):
+    """All devices of a platform (None: the one that JAX prefers)."""
+
+    def __init__(self, kind: str, platform: str | None) -> None:
+        self.kind, self.platform = kind, platform
+        self._devices: list[Any] | None = None
+        self._why = ""
+        self.last: dict[int, Value] = {}  # of the program started last on a device: it is there when everything before has run
+        self.peak: dict[int, int] = {}
+
+    # ------------------------------------------------------------------------------------------------------------- devices
+
+    @property
+    def jax(self) -> Any:
+        """The package."""
+        return need("jax", "jax", "xla", self.kind)
+
+    @property
+    def devices(self) -> list[Any]:
+        """JAX's devices of this process. Without a plugin for the platform JAX need not load to tell that there is none."""
+        if not there("jax"):
+            self._devices, self._why = [], "JAX is not installed"
+        if self._devices is None and self.platform == "cuda" and not any(there(name) for name in PLUGINS):
+            self._devices, self._why = [], "JAX's plugin for CUDA is not installed"
+        if self._devices is None:
+            jax = self.jax
+            try:
+                found = jax.local_devices(backend=self.platform) if self.platform else jax.local_devices()
+            except RuntimeError as error:  # JAX finds no such platform, or cannot start it
+                found, self._why = [], f"JAX finds none ({str(error).splitlines()[0]})"
+            self._devices = list(found)
+        return self._devices
+
+    def count(self) -> int:
+        """Devices that this process sees."""
+        return len(self.devices)
+
+    def missing(self) -> str:
+        """What JAX said, and the command that helps."""
+        driver = ", and see that the driver is there (nvidia-smi)" if self.kind == "cuda" else ""
+        return f"{self._why}; run: pip install '{EXTRA[self.kind]}'{driver}"
+
+    def name(self, index: int) -> str:
+        """As the maker calls it."""
+        return str(self.devices[index].device_kind)
+
+    def refusal(self, op: Any, dtypes: Sequence[DType], result: DType) -> str:
+        """Complex numbers, types that are only stored, and what is computed by LAPACK or NumPy stay on the CPU."""
+        for dtype in (*dtypes, result):
+            if dtype.hosted:
+                return f"tensors of {dtype!r} live on the CPU alone"
+        return "" if supports(op) else f"{op.name} is computed on the CPU alone"
+
+    def synchronize(self, index: int) -> None:
+        """Programs of a device run one after another."""
+        last = self.last.get(index)
+        if last is not None:
+            last.block_until_ready()
+
+    # -------------------------------------------------------------------------------------------------------------- values
+
+    def put(self, array: Any, index: int) -> Value:
+        """A copy on the device; what is on it already is copied there."""
+        jax, device = self.jax, self.devices[index]
+        dtype = from_numpy_dtype(np.dtype(array.dtype))
+        if dtype is None or dtype.hosted:
+            raise DeviceError(f"[to] expected a dtype that {self.kind}:{index} has, got {array.dtype}; keep the tensor on the CPU")
+        try:
+            with jax.enable_x64(True):
+                if isinstance(array, jax.Array) and device in array.devices():
+                    return jax.numpy.array(array, copy=True)
+                return jax.device_put(array, device)
+        except jax.errors.JaxRuntimeError as error:
+            raise self.meant(error, index, array.nbytes) from None
+
+    def meant(self, error: Exception, index: int, nbytes: int = 0) -> Exception:
+        """The error to raise for one of JAX's."""
+        text = str(error)
+        if "RESOURCE_EXHAUSTED" in text or "out of memory" in text.lower():
+            made = OutOfMemoryError(f"[run] expected memory on {self.kind}:{index}, got {text.splitlines()[0]}")
+            made.sizes = (f"{nbytes:,} bytes" if nbytes else "memory", f"{self.kind}:{index} with {text.splitlines()[0]}")
+            return made
+        return DeviceError(f"[run] expected {self.kind}:{index} to run the program, got {text.splitlines()[0]}; that is what JAX says")
+
+    def memory(self, index: int) -> MemoryStats:
+        """As the device counts; where it does not, the arrays that JAX keeps alive."""
+        stats = self.devices[index].memory_stats()
+        if stats:
+            in_use = int(stats["bytes_in_use"])
+            return MemoryStats(in_use, int(stats.get("peak_bytes_in_use", in_use)), max(0, int(stats.get("bytes_reserved", 0)) - in_use))
+        device = self.devices[index]
+        in_use = sum(a.nbytes for a in self.jax.live_arrays() if not a.is_deleted() and device in a.devices())
+        self.peak[index] = max(in_use, self.peak.get(index, 0))
+        return MemoryStats(in_use, self.peak[index], 0)
+
+    def reset_peak(self, index: int) -> None:
+        """Of devices that do not count themselves."""
+        self.peak.pop(index, None)
+
+    def limit(self, index: int) -> int:
+        """What JAX may take."""
+        stats = self.devices[index].memory_stats()
+        return int(stats.get("bytes_limit", 0)) if stats else 0
+
+    # ------------------------------------------------------------------------------------------------------------ programs
+
+    def compile(self, program: Program, index: int) -> XlaProgram:
+        """One executable for the whole program."""
+        return XlaProgram(self, program, index)
+
+
+class XlaProgram(DeviceProgram):
+    """A program compiled by XLA. Numbers are arguments: the executable is the same whatever they are."""
+
+    compiled = 0  # in this process, for tests and `calque.stats()`
+    _lock = threading.Lock()
+
+    def __init__(self, backend: JaxBackend, program: Program, index: int) -> None:
+        self.backend, self.index, self.device = backend, index, backend.devices[index]
+        jax = backend.jax
+        translation = Translation(jax, program, not settings.tf32, self.device.platform == "gpu")
+        leaves = [program.nodes[i] for i in program.inputs]
+        here = jax.sharding.SingleDeviceSharding(self.device)
+        self.pack, self._numbers, self._known = pack(program), None, b""
+        count = len(self.pack([0] * (1 + max((n.attrs[0] for n in program.nodes if n.op.role == "scalar"), default=-1))))
+        donated = {number for _, number in program.updates}
+        kept = [k for k in range(len(leaves)) if k not in donated]
+        given = [k for k in range(len(leaves)) if k in donated]
+
+        def whole(written: list[Value], read: list[Value], numbers: Value) -> Any:
+            inputs: list[Value] = [None] * len(leaves)
+            for k, x in zip([*given, *kept], [*written, *read], strict=True):
+                inputs[k] = x
+            outputs, checks = translation.run(inputs, numbers)
+            return outputs, jax.numpy.zeros((), np.int8) if checks is None else checks
+
+        def shaped(k: int) -> Any:
+            return jax.ShapeDtypeStruct((leaves[k].numel,), leaves[k].dtype.np, sharding=here)
+
+        with jax.enable_x64(True):
+            numbers = jax.ShapeDtypeStruct((count,), np.int64, sharding=here)
+            traced = jax.jit(whole, donate_argnums=0, keep_unused=True)
+            self.lowered = traced.lower([shaped(k) for k in given], [shaped(k) for k in kept], numbers)
+            try:
+                self.call = self.lowered.compile()
+            except jax.errors.JaxRuntimeError as error:
+                raise backend.meant(error, index) from None
+        self.given, self.kept, self.checks = given, kept, bool(program.checks)
+        self.indexed = translation.windows.indexed
+        self.array = jax.Array
+        with self._lock:
+            XlaProgram.compiled += 1
+
+    def run(self, inputs: Sequence[Value], scalars: Sequence[Scalar]) -> tuple[Sequence[Value], Any]:
+        """Started; JAX returns before it has run."""
+        array, backend = self.array, self.backend
+        values = [x if isinstance(x, array) else backend.put(np.array(x), self.index) for x in inputs]
+        try:
+            outputs, report = self.call([values[k] for k in self.given], [values[k] for k in self.kept], self._words(scalars))
+        except backend.jax.errors.JaxRuntimeError as error:
+            raise backend.meant(error, self.index) from None
+        backend.last[self.index] = report
+        return outputs, report if self.checks else None
+
+    def _words(self, scalars: Sequence[Scalar]) -> Value:
+        """The numbers on the device: those of the last run if they are the same."""
+        made = self.pack(scalars)
+        known = made.tobytes()
+        numbers, before = self._numbers, self._known
+        if numbers is None or known != before:
+            numbers = self.backend.put(made, self.index)
+            self._known, self._numbers = known, numbers
+        return numbers
+
+    def checked(self, report: Any) -> tuple[int, int]:
+        """Reads the checks' values."""
+        values = self.backend.jax.device_get(report)
+        failed = np.flatnonzero(values != -1)
+        return (int(failed[0]), int(values[failed[0]])) if failed.size else (-1, -1)
