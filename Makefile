@@ -13,11 +13,11 @@ TRAIN_ARGS ?=
 BENCH_ARGS ?=
 EXAMPLES_ARGS ?= --steps 5
 
-.PHONY: help train test slow clients examples lint types docs bench format clean
+.PHONY: help train test slow test-device clients examples lint types docs bench format clean
 .DEFAULT_GOAL := help
 
 help:  ## this list
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
 $(BIN)/python:
 	@test -n "$(PYTHON)" || { echo "make: no Python 3.11, 3.12 or 3.13 found on PATH; set PYTHON=/path/to/python"; exit 1; }
@@ -36,6 +36,11 @@ test: $(VENV)/.installed-dev  ## the fast test suite (PYTEST_ARGS="-k name")
 
 slow: $(VENV)/.installed-dev  ## the whole test suite
 	$(PYTEST) --slow $(PYTEST_ARGS)
+
+# On an accelerator install the JAX that knows it first (EXTRA=cuda or tpu); without one XLA's CPU device runs the same tests.
+EXTRA ?= xla
+test-device: $(VENV)/.installed-dev,$(EXTRA)  ## tests on the accelerator that is there (EXTRA=cuda), else on XLA's CPU device
+	$(BIN)/python -m pytest -n 0 tests/device $(PYTEST_ARGS)
 
 # Libraries written for PyTorch, without it: those that would bring it along are installed without what they depend on.
 $(VENV)-clients/.installed: pyproject.toml Makefile

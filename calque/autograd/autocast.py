@@ -11,6 +11,7 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
+from calque.base.device import BACKENDS, backend_of
 from calque.base.dtypes import DType, bfloat16, float16
 from calque.base.errors import ArgumentError, DTypeError
 from calque.base.text import shown
@@ -35,7 +36,7 @@ def _known(device_type: Any) -> str:
 
 def is_autocast_available(device_type: str) -> bool:
     """Whether a device can autocast: the CPU can."""
-    return _known(device_type) == "cpu"
+    return _known(device_type) == "cpu" or (device_type in BACKENDS and backend_of(device_type).count() > 0)
 
 
 def is_autocast_enabled(device_type: str = "cpu") -> bool:
@@ -46,12 +47,12 @@ def is_autocast_enabled(device_type: str = "cpu") -> bool:
     ...     calque.is_autocast_enabled("cpu")
     True
     """
-    return _known(device_type) == "cpu" and local.state.autocast is not None
+    return is_autocast_available(device_type) and local.state.autocast is not None
 
 
 def get_autocast_dtype(device_type: str = "cpu") -> DType:
     """The dtype of the present autocast, or the one that `autocast` takes if none is given."""
-    present = local.state.autocast if _known(device_type) == "cpu" else None
+    present = local.state.autocast if is_autocast_available(device_type) else None
     return present or _chosen.get(device_type, float16 if device_type == "cuda" else bfloat16)
 
 
@@ -73,7 +74,8 @@ def set_autocast_enabled(device_type: str, enabled: bool) -> None:
 class autocast:
     """Choose the precision of operations inside a `with` block or of a decorated function.
 
-    device_type: "cpu" (others warn and do nothing). dtype: bfloat16 (default) or float16 of the contractions: matmul, linear, convolutions,
+    device_type: "cpu", or that of a device which is there (others warn and do nothing); the types hold for all devices. dtype: bfloat16
+    (default; on "cuda" float16) or float16 of the contractions: matmul, linear, convolutions,
     scaled_dot_product_attention, addmm and their like; losses, prod, cdist, decompositions and others run in float32; everything else takes
     what it is given. float64 is never touched. enabled=False switches autocast off inside. `cache_enabled` is accepted for PyTorch's
     signature: repeated casts of one weight are merged by the compiler.
@@ -91,7 +93,7 @@ class autocast:
     def __init__(self, device_type: str, dtype: DType | None = None, enabled: bool = True, cache_enabled: bool | None = None) -> None:
         self.device = _known(device_type)
         self.fast_dtype = dtype or get_autocast_dtype(device_type)
-        if enabled and self.device != "cpu":
+        if enabled and not is_autocast_available(self.device):
             warn_user(f"User provided device_type of '{device_type}', but {device_type.upper()} is not available. Disabling autocast; "
                 "use autocast('cpu')", UserWarning)
             enabled = False
@@ -105,7 +107,7 @@ class autocast:
     def __enter__(self) -> autocast:
         state = local.state
         self._before.append(state.autocast)
-        if self.device == "cpu":
+        if is_autocast_available(self.device):
             state.autocast = self.fast_dtype if self._enabled else None
         return self
 
