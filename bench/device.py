@@ -2,9 +2,9 @@
 
     python bench/device.py [--only mlp,gpt] [--modes float32,tf32,bf16] [--slices 5] [--scale 1] [--seconds 0.5] [--json FILE]
 
-Runs on `cuda:0`; without a GPU on `xla:0` beside PyTorch's CPU, which tries the program out and says nothing about speed. Prints losses of the same
-steps from the same parameters, medians of the slices (steps that are queued and waited for at the end of a slice; steps whose loss is read each
-time), what the host needs to record and start a step, the first step with all compiling, and the peak of memory. Without PyTorch its columns stay empty.
+Runs on `cuda:0`; without a GPU on `xla:0` beside PyTorch's CPU, which tries the program out and says nothing about speed. Prints losses of the
+same steps from the same parameters, medians of the slices (steps that are queued and waited for at the end of a slice; steps whose loss is read
+each time), what the host needs to record and start a step, the first step with all compiling, and the peak of memory. Without PyTorch its columns stay empty.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from typing import Any
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # PyTorch wants some of the memory, too
 sys.path[:0] = [str(Path(__file__).parent.parent), str(Path(__file__).parent)]
 
-import numpy as np
-from models import JOBS, copy_parameters
+import numpy as np  # noqa: E402 (the memory of the device is asked for when JAX loads)
+from models import JOBS, copy_parameters  # noqa: E402
 
-import calque
-from calque.run import plans
+import calque  # noqa: E402
+from calque.run import plans  # noqa: E402
 
 try:
     import torch
