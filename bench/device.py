@@ -4,7 +4,8 @@
 
 Runs on `cuda:0`; without a GPU on `xla:0` beside PyTorch's CPU, which tries the program out and says nothing about speed. Prints losses of the
 same steps from the same parameters, medians of the slices (steps that are queued and waited for at the end of a slice; steps whose loss is read
-each time), what the host needs to record and start a step, the first step with all compiling, and the peak of memory. Without PyTorch its columns stay empty.
+each time), what the host needs to record and start a step, the first step with all compiling, and the peak of memory. Without PyTorch its columns
+stay empty.
 """
 
 from __future__ import annotations
