@@ -162,9 +162,11 @@ def _misspelt() -> None:
 
 
 RENDEZVOUS = "CALQUE_RENDEZVOUS"  # host:port at which the processes of `calque launch` and `spawn` meet
-VARIABLES[RENDEZVOUS] = None
+SNAPSHOTS = "CALQUE_SNAPSHOTS"  # descriptors of the memory in which `calque launch --restarts` keeps commits
+GANG = "CALQUE_GANG"  # how often it has started the processes of the job anew
+VARIABLES |= dict.fromkeys((RENDEZVOUS, SNAPSHOTS, GANG))
 _OF_A_JOB = (
-    "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", RENDEZVOUS,
+    "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", RENDEZVOUS, SNAPSHOTS, GANG,
     "PMI_FD", "PMI_PORT", "PMI_RANK", "PMI_SIZE", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE",
 )  # fmt: skip
 

@@ -2,7 +2,7 @@
 
     calque train digits [--epochs N] [--seed N] [--out DIR] [--resume [CHECKPOINT]] ...
     calque run [--report] (script.py | -m module | -c command | -) [arguments ...]
-    calque launch -n N [--no-prefix] (script.py | -m module | -c code) [arguments ...]
+    calque launch -n N [--restarts K [--min M]] [--no-prefix] (script.py | -m module | -c code) [arguments ...]
     calque doctor
     calque cache [--clear]
     calque --version
@@ -51,6 +51,8 @@ def parser() -> argparse.ArgumentParser:
     launch = commands.add_parser("launch", help="run a program in several processes of one job, which calque.distributed joins")
     launch.add_argument("-n", "--nprocs", type=int, required=True, metavar="N", help="number of processes, all on this machine")
     launch.add_argument("--no-prefix", action="store_true", help="do not put the rank in front of what the processes print")
+    launch.add_argument("--restarts", type=int, default=0, metavar="K", help="start all anew, up to K times, when one has failed")
+    launch.add_argument("--min", type=int, default=None, metavar="M", help="start one process less, down to M, where a start has come to nothing")
     launch.add_argument("program", nargs="*", help="script.py, -m module or -c code, with its arguments")
     commands.add_parser("doctor", help="versions, machine, cache and optional packages")
     cache = commands.add_parser("cache", help="the compiled-kernel cache")
@@ -109,7 +111,7 @@ def _before_program(words: list[str]) -> list[str]:
     """The words of `calque launch` with `--` in front of the program, whose options are not ours."""
     k = 1
     while k < len(words) and words[k].startswith("-") and words[k] not in ("-m", "-c", "--"):
-        k += 2 if words[k] in ("-n", "--nprocs") else 1
+        k += 2 if words[k] in ("-n", "--nprocs", "--restarts", "--min") else 1
     return words if "--" in words[k : k + 1] or k >= len(words) else [*words[:k], "--", *words[k:]]
 
 
@@ -120,7 +122,7 @@ def _launch(options: argparse.Namespace) -> int:
         del options.program[0]
     if not options.program:
         parser().error("launch: expected a script, -m module or -c code after the options")
-    code: int = job.launch(job.command_of(options.program), options.nprocs, not options.no_prefix)
+    code: int = job.launch(job.command_of(options.program), options.nprocs, not options.no_prefix, options.restarts, options.min)
     return code
 
 

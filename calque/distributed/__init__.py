@@ -28,6 +28,7 @@ from calque.distributed.collectives import (
     scatter,
 )
 from calque.distributed.ddp import DistributedDataParallel
+from calque.distributed.elastic import State
 from calque.distributed.group import ProcessGroup, ReduceOp
 from calque.distributed.launch import spawn
 from calque.distributed.messages import P2POp, batch_isend_irecv, irecv, isend, recv, send
@@ -46,7 +47,7 @@ from calque.distributed.world import (
 from calque.distributed.zero import ZeroRedundancyOptimizer
 
 __all__ = [
-    "Backend", "DistributedDataParallel", "DistributedSampler", "GroupMember", "P2POp", "ProcessGroup", "ReduceOp", "SumOverRanks", "Work",
+    "Backend", "DistributedDataParallel", "DistributedSampler", "GroupMember", "P2POp", "ProcessGroup", "ReduceOp", "State", "SumOverRanks", "Work",
     "ZeroRedundancyOptimizer",
     "all_gather", "all_gather_into_tensor", "all_gather_object",
     "all_reduce", "all_to_all", "all_to_all_single", "barrier", "batch_isend_irecv", "broadcast", "broadcast_object_list", "destroy_process_group",

@@ -21,6 +21,7 @@ from calque.distributed import hooks
 from calque.distributed.collectives import as_bytes, assign, begin, require_tensor, targets_of
 from calque.distributed.group import ProcessGroup
 from calque.distributed.objects import all_gather_object
+from calque.distributed.ordered import InOrder
 from calque.distributed.watch import WATCH
 from calque.distributed.weights import Weights
 from calque.distributed.world import group_of
@@ -62,6 +63,10 @@ class DistributedDataParallel(Module):
     of rank 0. bucket_cap_mb: gradients that travel together. find_unused_parameters: parameters may take no part in a step; without it that is an
     error at the first backward, which names them. gradient_as_bucket_view, static_graph: accepted; gradients are parts of the buckets anyway.
 
+    ordered: gradients of the micro-batches of a step (`no_sync` around all but the last) are kept apart and added in one order, from the first
+    of rank 0 on, then divided by their number. So the same micro-batches give the same bits on 1, 2 or 4 ranks, with
+    `use_deterministic_algorithms(True)`. It takes the memory and the messages of all of them.
+
     Now and then (after 1, 2, 4, .. 64, then every 64 steps) ranks compare some numbers of every parameter. Raises DistributedError, on every rank, if
     the ranks' parameters differ in name, shape or dtype, or come to differ in value.
     """
@@ -70,6 +75,7 @@ class DistributedDataParallel(Module):
         self, module: Any, device_ids: Any = None, output_device: Any = None, dim: int = 0, broadcast_buffers: bool = True, init_sync: bool = True,
         process_group: Any = None, bucket_cap_mb: float | None = None, find_unused_parameters: bool = False, check_reduction: bool = False,
         gradient_as_bucket_view: bool = False, static_graph: bool = False, *, weight: str = "ranks",
+        ordered: bool = False,
     ) -> None:  # fmt: skip
         super().__init__()
         pg = group_of("DistributedDataParallel", process_group)
@@ -81,6 +87,8 @@ class DistributedDataParallel(Module):
             raise ArgumentError(f"[DistributedDataParallel] expected one device or None, got {shown(device_ids)}; start one process for each device")
         if weight not in ("samples", "ranks"):
             raise ArgumentError(f"[DistributedDataParallel] expected weight='samples' or 'ranks', got {shown(weight)}")
+        if ordered and (weight != "ranks" or find_unused_parameters):
+            raise ArgumentError("[DistributedDataParallel] expected ordered=True with weight='ranks' and find_unused_parameters=False, got others")
         cap = 25.0 if bucket_cap_mb is None else bucket_cap_mb
         if isinstance(cap, bool) or not isinstance(cap, int | float) or not 0 < cap < float("inf"):
             raise ArgumentError(f"[DistributedDataParallel] expected bucket_cap_mb to be a positive number, got {shown(bucket_cap_mb)}")
@@ -100,6 +108,7 @@ class DistributedDataParallel(Module):
         self._arrived: set[int] = set()
         self._weights = Weights(dim) if weight == "samples" else None
         self._pass: Any = None
+        self._ordered = InOrder(pg, self._params) if ordered else None
         self._joined: bool | None = None  # inside `join`: whether those that are done count
         self._steps = 0
         self._hook: tuple[Any, Any] | None = None
@@ -156,6 +165,8 @@ class DistributedDataParallel(Module):
         if not enable or self.process_group.size() == 1:
             yield
             return
+        if self._ordered is not None:
+            raise ArgumentError("[join] expected a model without ordered=True: all ranks have equally many micro-batches there")
         self._joined = divide_by_initial_world_size
         try:
             yield
@@ -186,6 +197,8 @@ class DistributedDataParallel(Module):
         or a function `hook(state, bucket)` that returns the averaged `bucket.buffer()`, or something whose `wait()` gives it."""
         if not callable(hook):
             raise ArgumentError(f"[register_comm_hook] expected a function, got {type_name(hook)}")
+        if self._ordered is not None:
+            raise ArgumentError("[register_comm_hook] expected a model without ordered=True, whose gradients travel one by one")
         if self._hook is not None:
             raise DistributedError("[register_comm_hook] expected one hook per model, got a second one")
         self._hook = (state, hook)
@@ -201,6 +214,9 @@ class DistributedDataParallel(Module):
         self._pass = None
         if self._weights is not None:
             self._weights.end()
+        if self._ordered is not None:
+            self._average_in_order(self._ordered)
+            return
         if not self.require_backward_grad_sync:
             return
         gradients_matter()
@@ -221,6 +237,23 @@ class DistributedDataParallel(Module):
         self._compare(step)
         for number, bucket in enumerate(self._buckets):
             self._reduce(number, bucket, step, set(missing), rows)
+        if self.broadcast_buffers:
+            self._same_buffers(step)
+
+    def _average_in_order(self, ordered: InOrder) -> None:
+        """The same with `ordered=True`."""
+        arrived, self._arrived = self._arrived, set()
+        self._look_at_parameters()
+        missing = [k for k, p in enumerate(self._params) if id(p) not in arrived]
+        if missing:
+            raise self._unused(missing)
+        ordered.keep(self.require_backward_grad_sync)
+        if not self.require_backward_grad_sync:
+            return
+        gradients_matter()
+        step = self._last = Step(self.process_group.size())
+        self._compare(step)
+        ordered.average(self._buckets)
         if self.broadcast_buffers:
             self._same_buffers(step)
 

@@ -20,15 +20,17 @@ from collections.abc import Sequence
 from multiprocessing import connection
 from typing import IO, Any
 
-from calque.base.config import RENDEZVOUS, available_cores, job_variables, set_variables, whole_environment
+from calque.base.config import GANG, RENDEZVOUS, SNAPSHOTS, available_cores, job_variables, set_variables, whole_environment
 from calque.base.errors import ArgumentError
 from calque.base.text import shown, type_name
 from calque.distributed.rendezvous import Rendezvous
+from calque.distributed.snapshots import Snapshots
 from calque.distributed.watch import WATCH
 from calque.distributed.world import leave
 
 _DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG, linux/prctl.h
 MOMENT = 5.0  # seconds that the others have after one has failed
+SHORT_MOMENT = 0.3  # the same, if all are started anew
 _FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -71,30 +73,36 @@ def _code(process: subprocess.Popen[bytes]) -> int | None:
 
 
 class _Gang:
-    """The processes of one `launch`, and the threads that show what they print."""
+    """The processes of one `launch`, and the threads that show what they print. `kept`: where they keep commits; `number`: how often they have been
+    started anew."""
 
-    def __init__(self, words: Sequence[str], size: int, prefix: bool) -> None:
+    def __init__(self, words: Sequence[str], size: int, prefix: bool, kept: Snapshots | None = None, number: int = 0) -> None:
         self.server = Rendezvous(size).start()
         self.processes: list[subprocess.Popen[bytes]] = []
         self._readers: list[threading.Thread] = []
         self._lock = threading.Lock()
+        more: dict[str, str | None] = {}
+        if kept is not None:
+            more = {SNAPSHOTS: str(kept), GANG: str(number), "TORCHELASTIC_RESTART_COUNT": str(number)}
         try:
             for rank in range(size):
-                self._start(words, rank, size, prefix)
+                variables = {**variables_of(rank, size, self.server), **more, "PYTHONUNBUFFERED": "1"}
+                self._start(words, rank, variables, prefix, () if kept is None else kept.descriptors)
         except BaseException:
             self.end()
             raise
 
-    def _start(self, words: Sequence[str], rank: int, size: int, prefix: bool) -> None:
+    def _start(self, words: Sequence[str], rank: int, variables: dict[str, str | None], prefix: bool, kept: Sequence[int]) -> None:
         environment = whole_environment()
-        for name, value in {**variables_of(rank, size, self.server), "PYTHONUNBUFFERED": "1"}.items():
+        for name, value in variables.items():
             environment.pop(name, None)
             if value is not None:
                 environment[name] = value
         out = subprocess.PIPE if prefix else None
         process = subprocess.Popen(
-            list(words), env=environment, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True, preexec_fn=die_with_parent
-        )
+            list(words), env=environment, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True, preexec_fn=die_with_parent,
+            pass_fds=kept,
+        )  # fmt: skip
         self.processes.append(process)
         for stream, target in ((process.stdout, sys.stdout), (process.stderr, sys.stderr)):
             if stream is not None:
@@ -139,10 +147,12 @@ class _Gang:
         self.server.close()  # a pipe that somebody else holds open, too, is left to its reader: closing it would wait for that
 
 
-def launch(words: Sequence[str], nprocs: int, prefix: bool = True) -> int:
+def launch(words: Sequence[str], nprocs: int, prefix: bool = True, restarts: int = 0, least: int | None = None) -> int:
     """Run a command line in `nprocs` processes of one job; returns 0, or the exit code of the first that failed (128 + signal if one ended it).
 
-    words: the program and its arguments; `prefix`: every line that they print begins with the rank of who prints it.
+    words: the program and its arguments; `prefix`: every line that they print begins with the rank of who prints it. restarts: how often all are
+    started anew after one has failed; `calque.distributed.State` goes on where they were. least: after a start that failed before anything new was
+    committed the next one has one process less, but never less than this (default: always `nprocs`).
 
     >>> import sys
     >>> from calque.distributed.launch import launch
@@ -150,29 +160,56 @@ def launch(words: Sequence[str], nprocs: int, prefix: bool = True) -> int:
     0
     """
     require_count("launch", "-n", nprocs)
+    if isinstance(restarts, bool) or not isinstance(restarts, int) or restarts < 0:
+        raise ArgumentError(f"[launch] expected --restarts to be a whole number from 0 on, got {shown(restarts)}")
+    if least is not None and require_count("launch", "--min", least) > nprocs:
+        raise ArgumentError(f"[launch] expected --min to be at most -n, {nprocs}, got {least}")
+    if least is not None and not restarts:
+        raise ArgumentError("[launch] expected --restarts with --min: without it nobody is started anew")
     asked: list[int] = []
     before = {}
     if threading.current_thread() is threading.main_thread():
         before = {number: signal.signal(number, lambda number, _: asked.append(number)) for number in _FORWARDED}
-    gang = None
+    kept = Snapshots.create(nprocs) if restarts else None
     try:
-        gang = _Gang(words, nprocs, prefix)
-        bad = gang.wait(asked)
-        if asked:
-            gang.signal(asked[0])
-        gang.end(MOMENT if bad is None or bad[1] > 0 else 1.0)
+        return _gangs(words, nprocs, prefix, restarts, nprocs if least is None else least, kept, asked)
     finally:
-        if gang is not None:
-            gang.end()
+        if kept is not None:
+            kept.close()
         for number, handler in before.items():
             signal.signal(number, handler)
-    if asked:
-        return 128 + asked[0]
-    if bad is None:
-        return 0
-    rank, code = bad
-    how = f"ended with exit code {code}" if code > 0 else f"was killed by signal {-code} ({signal.Signals(-code).name})"
-    sys.stderr.write(f"calque: rank {rank} of {nprocs} {how}; the others were ended\n")
+
+
+def _gangs(words: Sequence[str], size: int, prefix: bool, restarts: int, least: int, kept: Snapshots | None, asked: list[int]) -> int:
+    """One gang after the other, until one ends well, or too many have failed."""
+    newest = 0
+    for number in range(restarts + 1):
+        gang = _Gang(words, size, prefix, kept, number)
+        try:
+            bad = gang.wait(asked)
+            if asked:
+                gang.signal(asked[0])
+            last = number == restarts or bad is None or bool(asked)
+            gang.end((MOMENT if bad is None or bad[1] > 0 else 1.0) if last else SHORT_MOMENT)
+        finally:
+            gang.end()
+        if asked:
+            return 128 + asked[0]
+        if bad is None:
+            return 0
+        rank, code = bad
+        how = f"ended with exit code {code}" if code > 0 else f"was killed by signal {-code} ({signal.Signals(-code).name})"
+        if last or kept is None:
+            break
+        commit = max((c.number for c in kept.newest()), default=0)
+        sys.stderr.write(f"calque: rank {rank} of {size} {how}; ")
+        if commit == newest:  # this number of processes does not come far
+            size = max(size - 1, least)
+        newest = commit
+        where = f"from commit {commit}" if commit else "from the beginning, as nothing was committed"
+        sys.stderr.write(f"restart {number + 1} of {restarts} with {size} processes {where}\n")
+        sys.stderr.flush()
+    sys.stderr.write(f"calque: rank {rank} of {size} {how}; the others were ended\n")
     return code if code > 0 else 128 - code
 
 

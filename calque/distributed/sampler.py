@@ -48,18 +48,23 @@ class DistributedSampler(Sampler[int]):
         self.dataset, self.num_replicas, self.rank, self.epoch = dataset, num_replicas, rank, 0
         self.shuffle, self.seed, self.drop_last, self.pad = shuffle, seed, drop_last, pad
         self._over = False  # whether the pass of `epoch` has been
-        count = size_of(dataset)
-        if drop_last:
-            self.num_samples = count // num_replicas
-        elif pad:
-            self.num_samples = math.ceil(count / num_replicas)
+        self._begin_at(0)
+
+    def _begin_at(self, start: int) -> None:
+        """Let the pass be of the samples from place `start` of the epoch's order on: those before it other ranks have had."""
+        self._start = start
+        count = max(size_of(self.dataset) - start, 0)
+        if self.drop_last:
+            self.num_samples = count // self.num_replicas
+        elif self.pad:
+            self.num_samples = math.ceil(count / self.num_replicas)
         else:
-            self.num_samples = len(range(rank, count, num_replicas))
-        self.total_size = count if not (pad or drop_last) else self.num_samples * num_replicas
+            self.num_samples = len(range(self.rank, count, self.num_replicas))
+        self.total_size = count if not (self.pad or self.drop_last) else self.num_samples * self.num_replicas
 
     def __iter__(self) -> Iterator[int]:
         if self._over:
-            self.epoch, self._over = self.epoch + 1, False
+            self.set_epoch(self.epoch + 1)
         count = size_of(self.dataset)
         if self.shuffle:
             generator = Generator()
@@ -67,10 +72,11 @@ class DistributedSampler(Sampler[int]):
             indices: list[int] = randperm(count, generator=generator).tolist()
         else:
             indices = list(range(count))
-        missing = self.total_size - count
+        rest = indices[self._start :]
+        missing = self.total_size - len(rest)
         if missing > 0:
-            indices += (indices * math.ceil(missing / max(count, 1)))[:missing]
-        return self._to_the_end(indices[self.rank : self.total_size : self.num_replicas], self.epoch)
+            rest += (indices * math.ceil(missing / max(count, 1)))[:missing]
+        return self._to_the_end(rest[self.rank : self.total_size : self.num_replicas], self.epoch)
 
     def _to_the_end(self, indices: list[int], epoch: int) -> Iterator[int]:
         yield from indices
@@ -82,14 +88,26 @@ class DistributedSampler(Sampler[int]):
     def set_epoch(self, epoch: int) -> None:
         """Say which epoch the next pass is, as after a resumption; the same on every rank."""
         self.epoch, self._over = epoch, False
+        self._begin_at(0)
 
     def state_dict(self) -> dict[str, Any]:
-        """Which epoch the pass is of that began last, and whether it has come to its end. A DataLoader keeps it in its own state."""
-        return {"epoch": self.epoch, "over": self._over}
+        """Which epoch the pass is of that began last, whether it has come to its end, and where in the epoch's order it began. A DataLoader keeps it
+        in its own state."""
+        return {"epoch": self.epoch, "over": self._over, "start": self._start}
+
+    def go_on(self, state_dict: dict[str, Any], taken: int) -> None:
+        """Let the next pass be of what is left of the pass that came next after `state_dict` was asked of the sampler of any rank, of any number of
+        ranks, when these have taken `taken` samples of it together."""
+        self.load_state_dict(state_dict)
+        if self._over:
+            self.set_epoch(self.epoch + 1)
+        self._begin_at(min(self._start + taken, size_of(self.dataset)))
+        self._over = self._start == size_of(self.dataset)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Let the next pass be the one that would have come next. Raises CheckpointError for anything but what `state_dict` gave."""
-        epoch, over = state_dict.get("epoch"), state_dict.get("over")
-        if type(epoch) is not int or type(over) is not bool:
+        epoch, over, start = state_dict.get("epoch"), state_dict.get("over"), state_dict.get("start")
+        if type(epoch) is not int or type(over) is not bool or type(start) is not int or not 0 <= start <= size_of(self.dataset):
             raise CheckpointError(f"[DistributedSampler] expected what state_dict() of one gave, got {shown(state_dict)}; save it again")
         self.epoch, self._over = epoch, over
+        self._begin_at(start)

@@ -5,6 +5,7 @@ Source: Rajbhandari et al., "ZeRO: Memory Optimizations Toward Training Trillion
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -34,6 +35,11 @@ class ZeroRedundancyOptimizer(Optimizer):
             raise ArgumentError("[ZeroRedundancyOptimizer] expected a group of which this process is a member")
         if not (isinstance(optimizer_class, type) and issubclass(optimizer_class, Optimizer)):
             raise ArgumentError(f"[ZeroRedundancyOptimizer] expected a class of calque.optim, got {shown(optimizer_class)}")
+        if inspect.signature(optimizer_class.step).parameters["closure"].default is inspect.Parameter.empty:
+            raise ArgumentError(
+                f"[ZeroRedundancyOptimizer] expected an optimizer that updates each parameter by its own gradient, got {optimizer_class.__name__}, "
+                "which looks at all of them together; use it as it is"
+            )
         if parameters_as_bucket_view or overlap_with_ddp:
             raise ArgumentError(
                 "[ZeroRedundancyOptimizer] expected parameters_as_bucket_view=False and overlap_with_ddp=False; leave them out"

@@ -38,3 +38,10 @@ def test_a_program_for_pytorch_gives_the_losses_of_one_process() -> None:
 def test_nothing_is_wrong_without_a_word() -> None:
     found = said("-m", "calque", "launch", "-n", "2", str(PROGRAMS / "traps.py"))
     assert sorted(found) == ["[0] all is well", "[1] all is well"]
+
+
+@pytest.mark.mpi
+@pytest.mark.slow
+def test_ordered_sums_have_the_same_bits_on_any_number_of_ranks() -> None:
+    found = {n: said("-m", "calque", "launch", "-n", str(n), "--no-prefix", str(PROGRAMS / "ordered.py"), "4") for n in (1, 2, 4)}
+    assert found[1] == found[2] == found[4] and len(found[1]) == 1
