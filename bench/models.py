@@ -201,7 +201,7 @@ def gpt(T: Any, layers: int = 6, heads: int = 6, width: int = 384, context: int 
                 self.head.weight = self.tokens.weight
 
         def forward(self, tokens: Any) -> Any:
-            x = self.tokens(tokens) + self.positions(T.arange(tokens.shape[1]))
+            x = self.tokens(tokens) + self.positions(T.arange(tokens.shape[1], device=tokens.device))
             for block in self.blocks:
                 x = block(x)
             return self.head(self.norm(x))
