@@ -57,8 +57,8 @@ class Scan:
 
 def scan_functions(blocking: Blocking) -> str:
     """The entries ``calque_cumsum_*`` and so on, and what they are made of."""
-    parts = [(_columns(kind, blocking), _rows(kind, 1, blocking), _rows(kind, TOGETHER, blocking), _entry(kind, blocking)) for kind in KINDS]
-    return "".join(text for one in parts for text in one)
+    rows = [_row_of_extremes(kind, blocking) for kind in EXTREMES] + [_rows(kind, count, blocking) for kind in TOTALS for count in (1, TOGETHER)]
+    return "".join([*rows, *(make(kind, blocking) for kind in KINDS for make in (_columns, _entry))])
 
 
 def _result(kind: str, blocking: Blocking) -> tuple[str, int]:
@@ -163,6 +163,38 @@ def _rows(kind: str, count: int, blocking: Blocking) -> str:
     return b.text()
 
 
+def _row_of_extremes(kind: str, blocking: Blocking) -> str:
+    """A line, wherever it begins. What changes nothing, as nearly all elements do, costs a comparison that nothing waits for."""
+    names = ("i64 %size", "i64 %step", "i64 %out_step", "ptr %a0", "ptr %b0")
+    b = Builder(f"{kind}_rows_1", names, blocking, attributes="noinline")
+    element, falls_short = blocking.element, {"ogt": "olt", "olt": "ogt"}[EXTREMES[kind][0]]
+    carried = {"best": (element, EXTREMES[kind][2]), "at": ("i64", "0"), "nan": ("i1", "false")}
+    b.emit("br label %head")
+    b.label("head")
+    for name, (type_, start) in {"k": ("i64", "0"), "x": ("ptr", "%a0"), "y": ("ptr", "%b0"), **carried}.items():
+        b.emit(f"%{name} = phi {type_} [{start}, %setup], [%{name}.next, %join]")
+    b.emit(f"br i1 {b.compare('slt', '%k', '%size')}, label %body, label %finish")
+    b.label("body")
+    value = b.load("%x")
+    b.emit(f"br i1 {b.let(f'fcmp {falls_short} {element} {value}, %best')}, label %join, label %look")
+    b.label("look")
+    is_nan = b.let(f"fcmp uno {element} {value}, {value}")
+    b.emit(f"%nan.look = or i1 %nan, {is_nan}")  # from the first NaN on only another one is the extreme
+    b.emit(f"%best.look = select i1 %nan.look, {element} %best, {element} {value}")
+    b.emit(f"%at.look = select i1 {b.let(f'icmp eq i1 %nan.look, {is_nan}')}, i64 %k, i64 %at")
+    b.emit("br label %join")
+    b.label("join")
+    for name, (type_, _) in carried.items():
+        b.emit(f"%{name}.next = phi {type_} [%{name}, %body], [%{name}.look, %look]")
+    b.emit("store i64 %at.next, ptr %y, align 8")
+    b.emit(f"%x.next = getelementptr {element}, ptr %x, i64 %step")
+    b.emit("%y.next = getelementptr i64, ptr %y, i64 %out_step")
+    b.emit("%k.next = add nsw i64 %k, 1")
+    b.emit("br label %head")
+    b.label("finish")
+    return b.text()
+
+
 def _entry(kind: str, blocking: Blocking) -> str:
     """This thread's share of the lines, in groups that are walked together."""
     b = Builder(f"calque_{kind}_{blocking.dtype}", ENTRY, blocking, linkage="")
@@ -196,7 +228,7 @@ def _entry(kind: str, blocking: Blocking) -> str:
     def rows() -> None:
         low, high = b.share(w["lines"], "%thread", "%threads")
         whole = b.sub(high, b.rem(b.sub(high, low), TOGETHER))
-        for start, end, count in ((low, whole, TOGETHER), (whole, high, 1)):
+        for start, end, count in ((low, high, 1),) if kind in EXTREMES else ((low, whole, TOGETHER), (whole, high, 1)):
             with b.loop(start, end, count) as first:
                 places = [place(b.add(first, line)) for line in range(count)]
                 b.call(f"{kind}_rows_{count}", f"i64 {w['size']}", f"i64 {w['step']}", f"i64 {w['out_step']}",
