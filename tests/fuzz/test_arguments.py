@@ -201,6 +201,7 @@ WRONG = [
     (lambda: distance(nn.PairwiseDistance)(ONE, ONE, -ONE), "expected a function or None, got type as 'distance_function'"),
     (lambda: calque.linalg.ldl_solve(calque.eye(3), calque.ones(3).int(), calque.ones(7)), "[linalg.ldl_solve] expected B with 3 rows, got shapes"),
     (lambda: F.hardtanh_(calque.ones(2).long(), max_val=float("nan")), "[hardtanh] value cannot be converted to torch.int64 without overflow: nan"),
+    (lambda: F.cross_entropy(calque.tensor(2.0), calque.tensor(0.5)), "[cross_entropy] expected scores with a class dim, got a 0-d input"),
     (lambda: F.hardtanh(calque.ones(2).byte()), "[hardtanh] cannot do hardtanh on an unsigned type with negative limits"),
     (lambda: calque.full((2,), calque.ones((), requires_grad=True)), "[full] expected fill_value as a number, got a Tensor that requires"),
     (lambda: calque.add(ONE, ONE, alpha=ONE), "[add] expected a number or a 0-d tensor, got a Tensor of shape (2, 3)"),

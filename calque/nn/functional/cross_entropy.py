@@ -202,7 +202,7 @@ def cross_entropy(
         _check_reduction("cross_entropy", reduction)
     if getattr(input, "_is_softmax", None) is not None:
         _warn_softmax(input)
-    if target._layout.dtype.category == 2 and tuple(target._layout.shape) == tuple(input._layout.shape):
+    if target._layout.dtype.category == 2 and input._layout.ndim and tuple(target._layout.shape) == tuple(input._layout.shape):
         return _probabilities(input, target, weight, reduction, float(label_smoothing))
     _check("cross_entropy", input, target, weight)
     node = _Labels(input, target, weight, ignore_index, reduction, label_smoothing, False)
