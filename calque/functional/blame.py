@@ -321,13 +321,13 @@ def _comes_from_inside(error: Exception) -> bool:
         if not file.startswith(_LIBRARIES) or file.startswith(_PACKAGES) and not file.startswith(_NUMPY):
             last = file
         trace = trace.tb_next
-    return inside_package(last)
-
+    return inside_package(last) and not last.startswith(_PROGRAMS)
 
 
 _NUMPY = os.path.dirname(np.__file__)
 _LIBRARIES = (_NUMPY, os.path.dirname(os.__file__), "<frozen")
 _PACKAGES = os.path.dirname(_NUMPY)
+_PROGRAMS = os.path.join(os.path.dirname(os.path.dirname(__file__)), "compat")  # `torch._assert` and the like speak for the program that calls them
 
 
 def _misfit(function: Callable[..., Any], args: Sequence[Any], keywords: Mapping[str, Any]) -> str:
