@@ -16,6 +16,7 @@ from calque.functional.distances import *  # noqa: F403
 from calque.functional.dlpack import *  # noqa: F403
 from calque.functional.einsum import *  # noqa: F403
 from calque.functional.elementary import *  # noqa: F403
+from calque.functional.fake_quantise import *  # noqa: F403
 from calque.functional.formats import *  # noqa: F403
 from calque.functional.grids import *  # noqa: F403
 from calque.functional.indexing import *  # noqa: F403
