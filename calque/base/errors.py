@@ -89,6 +89,7 @@ class OutOfMemoryError(CalqueError, MemoryError, RuntimeError):
     """An allocation does not fit; the process and every existing tensor stay usable."""
 
     sizes: tuple[str, str] | None = None  # what was asked for and what there was, as text
+    nbytes: tuple[int, int] | None = None  # the same in bytes
     described = False  # whether the message names the operation
 
 

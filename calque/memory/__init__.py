@@ -6,6 +6,22 @@ True
 """
 
 from calque.memory.fit import Fitted, fit, largest_batch
+from calque.memory.leaks import Leak, LeakWarning, LeakWatch
+from calque.memory.origin import nan_origin
 from calque.memory.plan import MemoryPlan, TensorHeld, plan
+from calque.memory.summary import (
+    Layer,
+    Summary,
+    empty_cache,
+    max_memory_allocated,
+    memory_allocated,
+    memory_reserved,
+    memory_summary,
+    reset_peak_memory_stats,
+    summary,
+)
 
-__all__ = ["Fitted", "MemoryPlan", "TensorHeld", "fit", "largest_batch", "plan"]
+__all__ = [
+    "Fitted", "Layer", "Leak", "LeakWarning", "LeakWatch", "MemoryPlan", "Summary", "TensorHeld", "empty_cache", "fit", "largest_batch",
+    "max_memory_allocated", "memory_allocated", "memory_reserved", "memory_summary", "nan_origin", "plan", "reset_peak_memory_stats", "summary",
+]  # fmt: skip

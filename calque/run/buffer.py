@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import sys
 import weakref
+from copy import copy
 from typing import Any
 
 import numpy as np
 
 from calque.base.config import settings
-from calque.base.errors import InterruptedValueError
+from calque.base.errors import InterruptedValueError, OutOfMemoryError
 from calque.base.layout import Layout
 from calque.ops.movement import window
 from calque.run import trace as tracing
@@ -49,7 +50,7 @@ class Buffer:
                 _wait_seen(tracing.active, task)
             if task.error is not None and self.array is None:
                 task.error.calque_reported = True  # type: ignore[attr-defined]
-                raise task.error
+                raise own(task.error)
             self.task = None
         result: np.ndarray[Any, Any] = self.array
         if result.__class__ is not np.ndarray:
@@ -75,7 +76,7 @@ class Buffer:
                 return found  # type: ignore[no-any-return]
             writer.wait()
             if writer.error is not None and self.array is None:
-                raise writer.error
+                raise own(writer.error)
         result: np.ndarray[Any, Any] = self.array
         if result.__class__ is not np.ndarray:
             return on_host(result)
@@ -105,6 +106,13 @@ def on_host(value: Any) -> np.ndarray[Any, Any]:
     if value is None:
         raise interrupted()
     return np.asarray(value)
+
+
+def own(error: BaseException) -> BaseException:
+    """The error of a task, for one reader: when memory has run out, the frames that meet it must not live as long as the task's values do."""
+    if not isinstance(error, OutOfMemoryError):
+        return error
+    return copy(error).with_traceback(None)
 
 
 def interrupted() -> InterruptedValueError:

@@ -106,7 +106,8 @@ class Rehearsal:
 
     active, blind, failed, met, oldest, rehearses = False, False, "", False, 0, True
 
-    def __init__(self) -> None:
+    def __init__(self, charge: Callable[[Form], None] | None = None) -> None:
+        self.charge = charge  # is told of every program, lowered
         self.given: list[Any] = []
         self.definitions: list[Any] = []
         self.losses: list[Any] = []
@@ -237,6 +238,8 @@ class Rehearsal:
         """Note what a run would hold, and what it leaves."""
         self._settle()
         form = self._form(plan)
+        if self.charge is not None:
+            self.charge(form)
         program, old = form.source, {id(b) for b in homes.values()}
         arena, seen = 0, set(old)
         schedule = form.schedule
@@ -264,7 +267,7 @@ class Rehearsal:
         """A plan's program, lowered as it would be. It is only computed operation by operation if a run would do that now."""
         found = self._forms.get(id(plan))
         if found is None:
-            found = self._forms[id(plan)] = plan, _lowered(plan)
+            found = self._forms[id(plan)] = plan, _lowered(plan, self.charge is not None)
         return found[1]
 
     # -------------------------------------------------------------------------------------------------- what Python asks
@@ -301,11 +304,11 @@ class Rehearsal:
         raise MemoryPlanError(f"[plan] expected work for one device, but at {user_line()} values are copied to {device}; plan the parts one by one")
 
 
-def _lowered(plan: Any) -> Form:
+def _lowered(plan: Any, always: bool) -> Form:
     source: Program = plan.program
     if plan.compiled is not None:
         return Form(source, plan.compiled.program, plan.compiled.schedule)
-    if plan.seen < plan.patience():
+    if plan.seen < plan.patience() and not always:
         return Form(source, source, None)
     passes, target = compiler(), backend()
     structure = Structure(source)

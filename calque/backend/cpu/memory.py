@@ -319,7 +319,7 @@ class Pool:
     def _refuse(self, asked: int, free: int) -> None:
         sizes = f"{human(asked)} of free memory", f"{human(max(free, 0))} free with {human(self._in_use)} in use"
         error = OutOfMemoryError(f"[memory] expected {sizes[0]}, got {sizes[1]}; use a smaller batch, free tensors, or raise CALQUE_MEMORY_LIMIT")
-        error.sizes = sizes
+        error.sizes, error.nbytes = sizes, (asked, max(free, 0))
         raise error
 
 
