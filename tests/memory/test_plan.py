@@ -21,6 +21,7 @@ from calque.memory import largest_batch, plan
 from calque.vision import models as zoo
 
 F = nn.functional
+pytestmark = pytest.mark.usefixtures("nothing_kept")
 MODELS = Path(__file__).resolve().parents[2] / "bench" / "models.py"
 
 
@@ -49,7 +50,7 @@ def measured(step: Callable[..., Any], *inputs: Any) -> int:
 
 
 @pytest.mark.parametrize("name", ["mlp", "lenet", "resnet18-32", pytest.param("resnet18-224", marks=pytest.mark.slow), "lstm", "gpt"])
-def test_the_six_steps(name: str, jobs: dict[str, Any], nothing_kept: None) -> None:
+def test_the_six_steps(name: str, jobs: dict[str, Any]) -> None:
     job = jobs[name]
     model = job.model(calque)
     optimizer = job.optimizer(calque, model)
@@ -130,7 +131,7 @@ HEAVY = {
 
 
 @pytest.mark.parametrize("name", [*ZOO, *(pytest.param(name, marks=pytest.mark.slow) for name in HEAVY)])
-def test_models_of_the_zoo(name: str, nothing_kept: None) -> None:
+def test_models_of_the_zoo(name: str) -> None:
     step = (ZOO | HEAVY)[name]()
     found = plan(step)
     assert measured(step) == pytest.approx(found.peak, rel=0.02)
