@@ -20,7 +20,7 @@ def test_values_and_gradients_are_pytorchs(kind: str, rng: np.random.Generator) 
         lambda t, x: t.fake_quantize_per_tensor_affine(x, 0.25, 3, -8, 7),
         lambda t, x: t.fake_quantize_per_tensor_affine(x, t.tensor(0.1), t.tensor(-2, dtype=t.int32), -128, 127),
         lambda t, x: t.fake_quantize_per_channel_affine(x, t.tensor(scales), t.tensor(zeros), 1, -8, 7),
-        lambda t, x: t.fake_quantize_per_channel_affine(x, t.tensor(scales[:3]), t.tensor((zeros[:3] + 0.25).astype(np.float32)), -1, -8, 8),
+        lambda t, x: t.fake_quantize_per_channel_affine(x, t.tensor(scales[:3]), t.tensor((zeros[:3] + 0.25).astype(np.float32)), 2, -8, 8),
     ]
     for k, call in enumerate(calls):
         results = []
