@@ -1,0 +1,3 @@
+"""`torch.distributed.elastic`: what torchrun is made of. `calque launch` starts processes here."""
+
+__all__: list[str] = []

@@ -1,0 +1,3 @@
+"""`torch.distributed.elastic.multiprocessing`."""
+
+__all__: list[str] = []
