@@ -5,7 +5,6 @@ from __future__ import annotations
 import builtins
 import code
 import contextlib
-import importlib
 import io
 import os
 import runpy
@@ -77,7 +76,9 @@ def _work(words: Sequence[str]) -> None:
     """Run what the words of the command line name."""
     first, rest = words[0], list(words[1:])
     if first == "-m" and rest[0] == "torch.distributed.run":  # torchrun: a program of ours, which `runpy` does not find
-        importlib.import_module(rest[0]).main(rest[1:])
+        from calque.compat.torch.distributed.run import main
+
+        main(rest[1:])
     elif first == "-m":
         _module(rest[0], rest[1:])
     elif first == "-c":
