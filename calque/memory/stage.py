@@ -39,7 +39,7 @@ def functions_of(function: Any) -> list[FunctionType]:
             pending.append(item.__func__)
         elif isinstance(item, Hybridized):
             pending.append(item.function)
-        elif isinstance(item, FunctionType) and not item.__module__.startswith("calque."):
+        elif isinstance(item, FunctionType) and not (item.__module__ or "").startswith("calque."):
             found.append(item)
             pending += [cell.cell_contents for cell in item.__closure__ or () if _filled(cell)]
             pending += [item.__globals__[name] for name in item.__code__.co_names if name in item.__globals__]

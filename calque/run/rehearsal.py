@@ -28,7 +28,7 @@ from calque.run.exclusive import judge
 from calque.run.live import plain
 from calque.run.others import LOCK
 from calque.run.places import Split
-from calque.run.recorder import Storage, count_flush, following, hand_out, local, plan_of
+from calque.run.recorder import Storage, following, hand_out, local, plan_of
 from calque.run.source import user_line
 
 LARGEST = 256  # elements of a value that Python may read; a plan takes them for ones
@@ -135,8 +135,8 @@ class Rehearsal:
         finally:
             state.capture = None
             for storage, buffer, view, version, writer in self.replaced.values():
+                storage.buffer = buffer or storage.buffer or storage.home
                 storage.trace = storage.home = None
-                storage.buffer = storage.buffer if buffer is None else buffer
                 storage.layout, storage.version, storage.writer = view, version, writer
 
     # -------------------------------------------------------------------------------------------------- what is held
@@ -196,8 +196,6 @@ class Rehearsal:
 
     def _start(self, trace: Any, reason: str) -> None:
         edge = trace.cur
-        known = edge.used
-        site = count_flush(edge, reason, 4)
         for storage in trace.attached.values():
             if storage.trace is trace:
                 storage.trace = None
@@ -209,16 +207,16 @@ class Rehearsal:
         numbers: dict[int, int] = {}
         homes: dict[int, Buffer] = {}
         judge(trace, live, numbers, homes, {})
+        for storage in live:  # first of all: whatever goes wrong from here on, they are put back
+            if storage.home is not None:
+                self._remember(storage, storage.home, storage.home is homes.get(storage.slot))
         trace.scalars = [plain(s) for s in trace.scalars]
         key = (tuple(numbers), tuple(numbers.values()), tuple([c[0] for c in trace.checks]) if trace.checks else ())
         plan: Any = None if edge.plans is None else edge.plans.get(key)
         if plan is None:
-            plan = plan_of(trace, reason, key, (), site, known > 0)
+            plan = plan_of(trace, reason, key, (), None, False)  # it is not counted: a search among sizes is no loop that does not repeat
         if plan.__class__ is Split:
             raise MemoryPlanError(f"[plan] expected work for one device, got some for several that starts at {user_line()}; plan its parts")
-        for storage in live:
-            if storage.home is not None:
-                self._remember(storage, storage.home, storage.home is homes.get(storage.slot))
         made = {slot: homes.get(slot) or unknown() for slot in numbers}
         self._planned(plan, list(made.values()), homes, reason)
         hand_out(trace, live, made)

@@ -145,7 +145,7 @@ def _parts(item: Any) -> tuple[bool, list[tuple[str, Any]]]:
     if hasattr(item, "param_groups") and hasattr(item, "state"):
         return True, [("", entries) for entries in list(item.state.values())]
     inner = getattr(item, "__dict__", None)
-    if type(item).__module__.startswith("calque."):  # what the library keeps for itself
+    if str(type(item).__module__).startswith("calque."):  # what the library keeps for itself
         return True, []
     return False, [(f".{name}", value) for name, value in inner.items()] if isinstance(inner, dict) else []
 

@@ -238,3 +238,30 @@ def test_the_largest_batch() -> None:
     assert fits[0] <= budget * 1.01 and fits[1] > budget
     with pytest.raises(MemoryPlanError, match="expected one sample to fit into"):
         largest_batch(step, calque.randn(4, 32), calque.randint(0, 5, (4,)), budget=1000)
+
+
+def test_an_error_in_the_middle_of_planning(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever breaks a plan: the values that the step was to overwrite are there afterwards."""
+    model = nn.Linear(40, 40)
+    optimizer = calque.optim.Adam(model.parameters())
+
+    def step() -> None:
+        optimizer.zero_grad()
+        model(calque.ones(64, 40)).square().mean().backward()
+        optimizer.step()
+
+    for name in ("plan_of", "_lowered", "hand_out"):
+        before = [p.tolist() for p in model.parameters()]
+
+        def broken(*_: Any) -> Any:
+            raise ZeroDivisionError(name)  # noqa: B023
+
+        with monkeypatch.context() as patch:
+            patch.setattr(f"calque.run.rehearsal.{name}", broken)
+            with pytest.raises(ZeroDivisionError, match=name):
+                plan(step)
+        assert [(p + 0).tolist() for p in model.parameters()] == before and not optimizer.state
+        step()
+        calque.synchronize()
+        assert [p.tolist() for p in model.parameters()] != before
+        optimizer.state.clear()
