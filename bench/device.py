@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import math
 import os
 import statistics
 import sys
@@ -34,7 +35,24 @@ try:
 except ImportError:
     torch = None  # type: ignore[assignment]
 
+LAUNCHED = [0.0]  # seconds that starting programs took, of the host's
 CHECKED = 4  # steps whose losses are compared
+
+
+def watch_launches() -> None:
+    """Count the time in which JAX starts programs."""
+    from calque.backend.xla.backend import XlaProgram
+
+    run = XlaProgram.run
+
+    def timed(self: Any, inputs: Any, scalars: Any) -> Any:
+        start = time.perf_counter()
+        try:
+            return run(self, inputs, scalars)
+        finally:
+            LAUNCHED[0] += time.perf_counter() - start
+
+    XlaProgram.run = timed  # type: ignore[method-assign]
 
 
 class Contender:
@@ -66,8 +84,8 @@ class Contender:
         elif self.device.startswith("cuda"):
             self.framework.cuda.synchronize()
 
-    def queued(self, seconds: float) -> tuple[float, float]:
-        """Seconds of a step, and of the host for it."""
+    def queued(self, seconds: float) -> tuple[float, float, int]:
+        """Seconds of a step, and of the host for it; how many steps."""
         count, start = 0, time.perf_counter()
         self.step()
         self.wait()
@@ -79,7 +97,7 @@ class Contender:
             host += time.perf_counter() - begun
             count += 1
         self.wait()
-        return (time.perf_counter() - start) / count, host / count
+        return (time.perf_counter() - start) / count, host / count, count
 
     def read(self, seconds: float) -> float:
         """Seconds of a step whose loss is read."""
@@ -121,14 +139,16 @@ def case(name: str, mode: str, options: Any, device: str) -> dict[str, Any]:
         if contender is not None:
             contender.queued(0.1)
     compiled = plans.DispatchCounters.compiled
-    slices: dict[str, list[float]] = {"ours": [], "host": [], "read": [], "torch": [], "torch_host": [], "torch_read": []}
+    slices: dict[str, list[float]] = {"ours": [], "host": [], "launch": [], "read": [], "torch": [], "torch_host": [], "torch_read": []}
     for _ in range(options.slices):
-        whole, host = ours.queued(options.seconds)
+        LAUNCHED[0] = 0.0
+        whole, host, count = ours.queued(options.seconds)
         slices["ours"].append(whole)
         slices["host"].append(host)
+        slices["launch"].append(LAUNCHED[0] / (count + 1))
         slices["read"].append(ours.read(options.seconds / 2))
         if theirs is not None:
-            whole, host = theirs.queued(options.seconds)
+            whole, host, count = theirs.queued(options.seconds)
             slices["torch"].append(whole)
             slices["torch_host"].append(host)
             slices["torch_read"].append(theirs.read(options.seconds / 2))
@@ -150,16 +170,19 @@ def kernels(form: Any) -> int:
     return entry.count(" fusion(") + entry.count(" custom-call(")
 
 
+COLUMNS = (
+    ("Calque ms", "ours", 1e3, ".3f"), ("PyTorch ms", "torch", 1e3, ".3f"), ("read: Calque ms", "read", 1e3, ".3f"),
+    ("PyTorch ms", "torch_read", 1e3, ".3f"), ("host: Calque us", "host", 1e6, ".0f"), ("of it JAX's start", "launch", 1e6, ".0f"),
+    ("PyTorch us", "torch_host", 1e6, ".0f"), ("first s", "first_s", 1, ".1f"), ("loss difference", "difference", 1, ".1e"),
+)  # fmt: skip
+
+
 def table(rows: list[dict[str, Any]]) -> None:
     """One line for each case."""
-    print("| job | mode | Calque ms | PyTorch ms | ratio | read: Calque | PyTorch | host: Calque us | PyTorch us | first s | loss difference |")
-    print("|---|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|")
+    print("| job | mode | " + " | ".join(title for title, *_ in COLUMNS) + " |")
+    print("|---|---|" + "---:|" * len(COLUMNS))
     for r in rows:
-        ms, theirs = r["ours"] * 1e3, r.get("torch", float("nan")) * 1e3
-        print(
-            f"| {r['job']} | {r['mode']} | {ms:.3f} | {theirs:.3f} | {theirs / ms:.2f} | {r['read'] * 1e3:.3f} | {r.get('torch_read', 0) * 1e3:.3f} "
-            f"| {r['host'] * 1e6:.0f} | {r.get('torch_host', 0) * 1e6:.0f} | {r['first_s']:.1f} | {r.get('difference', float('nan')):.1e} |"
-        )
+        print(f"| {r['job']} | {r['mode']} | " + " | ".join(format(r.get(key, math.nan) * by, form) for _, key, by, form in COLUMNS) + " |")
 
 
 def main() -> None:
@@ -171,6 +194,7 @@ def main() -> None:
     parser.add_argument("--scale", type=int, default=1, help="times the batch of the benchmark")
     parser.add_argument("--json")
     options = parser.parse_args()
+    watch_launches()
     device = "cuda:0" if calque.cuda.is_available() else "xla:0"
     backend = calque.zeros(0, device=device).device.backend
     print(f"device: {backend.name(0)}; JAX {backend.jax.__version__}; PyTorch {getattr(torch, '__version__', 'not installed')}")

@@ -252,6 +252,10 @@ class DeviceBackend(ABC):
     def compile(self, program: Any, index: int) -> DeviceProgram:
         """What runs an `ir.program.Program` on a device."""
 
+    def fine(self, reports: Sequence[Any]) -> bool:
+        """Whether it is known, from one look at all of them, that no check of these runs has failed (see `DeviceProgram.run`)."""
+        return False
+
     @abstractmethod
     def put(self, array: Any, index: int) -> Any:
         """A value with the contents of a flat array: of the host, which nobody writes to afterwards, or of another device of this backend."""

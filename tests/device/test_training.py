@@ -60,9 +60,12 @@ def test_offsets_that_change_compile_nothing(device: Any) -> None:
 
 
 def test_no_view_of_the_models_needs_an_index(device: Any) -> None:
-    for program in (cnn, gpt):
-        Training(program, device).losses(3)
-    assert sum(getattr(form, "indexed", 0) for form in plans._forms.values()) == 0
+    before = {id(form) for form in plans._forms.values()}
+    trainings = [Training(program, device) for program in (cnn, gpt)]
+    for training in trainings:
+        training.losses(3)
+    found = [form for form in plans._forms.values() if id(form) not in before]
+    assert found and not any(form.indexed for form in found)
 
 
 def test_state_is_updated_where_it_lies(device: Any) -> None:

@@ -43,6 +43,7 @@ class JaxBackend(DeviceBackend):
         self.kind, self.platform = kind, platform
         self._devices: list[Any] | None = None
         self._why = ""
+        self._fine: Any = None
         self.last: dict[int, Value] = {}  # of the program started last on a device: it is there when everything before has run
         self.peak: dict[int, int] = {}
 
@@ -142,6 +143,13 @@ class JaxBackend(DeviceBackend):
 
     # ------------------------------------------------------------------------------------------------------------ programs
 
+    def fine(self, reports: Sequence[Any]) -> bool:
+        """One number for all of them."""
+        jax = self.jax
+        if self._fine is None:
+            self._fine = jax.jit(lambda rows: jax.numpy.all(jax.numpy.concatenate(rows)))
+        return bool(jax.device_get(self._fine([fine for _, fine in reports])))
+
     def compile(self, program: Program, index: int) -> XlaProgram:
         """One executable for the whole program."""
         return XlaProgram(self, program, index)
@@ -169,14 +177,15 @@ class XlaProgram(DeviceProgram):
             inputs: list[Value] = [None] * len(leaves)
             for k, x in zip([*given, *kept], [*written, *read], strict=True):
                 inputs[k] = x
-            outputs, checks = translation.run(inputs, numbers)
-            return outputs, jax.numpy.zeros((), np.int8) if checks is None else checks
+            outputs, checks = translation.run(inputs, jax.lax.bitcast_convert_type(numbers, np.int64))
+            checks = jax.numpy.zeros((0,), np.int64) if checks is None else checks
+            return outputs, (checks, jax.numpy.all(checks == -1).reshape(1))
 
         def shaped(k: int) -> Any:
             return jax.ShapeDtypeStruct((leaves[k].numel,), leaves[k].dtype.np, sharding=here)
 
         with jax.enable_x64(True):
-            numbers = jax.ShapeDtypeStruct((count,), np.int64, sharding=here)
+            numbers = jax.ShapeDtypeStruct((count, 2), np.uint32, sharding=here)
             traced = jax.jit(whole, donate_argnums=0, keep_unused=True)
             self.lowered = traced.lower([shaped(k) for k in given], [shaped(k) for k in kept], numbers)
             try:
@@ -197,7 +206,7 @@ class XlaProgram(DeviceProgram):
             outputs, report = self.call([values[k] for k in self.given], [values[k] for k in self.kept], self._words(scalars))
         except backend.jax.errors.JaxRuntimeError as error:
             raise backend.meant(error, self.index) from None
-        backend.last[self.index] = report
+        backend.last[self.index] = report[1]
         return outputs, report if self.checks else None
 
     def _words(self, scalars: Sequence[Scalar]) -> Value:
@@ -205,13 +214,13 @@ class XlaProgram(DeviceProgram):
         made = self.pack(scalars)
         known = made.tobytes()
         numbers, before = self._numbers, self._known
-        if numbers is None or known != before:
-            numbers = self.backend.put(made, self.index)
+        if numbers is None or known != before:  # as halves of words, which need no types that JAX has to be asked for
+            numbers = self.backend.jax.device_put(made.view(np.uint32).reshape(-1, 2), self.device)
             self._known, self._numbers = known, numbers
         return numbers
 
     def checked(self, report: Any) -> tuple[int, int]:
         """Reads the checks' values."""
-        values = self.backend.jax.device_get(report)
+        values = self.backend.jax.device_get(report[0])
         failed = np.flatnonzero(values != -1)
         return (int(failed[0]), int(values[failed[0]])) if failed.size else (-1, -1)
