@@ -6,9 +6,10 @@ from __future__ import annotations
 import inspect
 import random
 import re
+from collections import deque
 from collections.abc import Callable
 from functools import partial
-from types import FunctionType, MethodType
+from types import CodeType, FrameType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 import numpy as np
@@ -17,13 +18,18 @@ from calque.exported.names import Reached, Restored
 from calque.functional.random import get_rng_state, set_rng_state
 from calque.hybrid.call import Hybridized
 from calque.nn.module import Module
+from calque.optim.optimizer import Optimizer
 from calque.run.recorder import share_value
 from calque.run.rehearsal import Rehearsal
 from calque.tensor import Tensor, wrap
 
 _ARGUMENT = re.compile(r"argument\.(\d+)")
 _KNOWN = (FunctionType, MethodType, partial, Module, Hybridized)
-_MOST = 10_000  # entries of a list or dict that is copied
+_MOST = 10_000  # entries of a list or dict that is copied, and things that are looked at
+_INSIDE = 1_000  # entries of a list or dict that are looked into
+_DEPTH = 4
+_LEFT = (Hybridized, FunctionType, MethodType, ModuleType, CodeType, FrameType, type, str, bytes, int, float, np.ndarray)
+_LIBRARY = frozenset({"calque.run.rehearsal", "calque.memory.plan", "calque.run.state", "calque.run.trie"})
 
 
 def functions_of(function: Any) -> list[FunctionType]:
@@ -64,6 +70,16 @@ class Stage:
         self.functions = functions_of(step)
         bound = getattr(step, "__call__", step) if not isinstance(step, _KNOWN) else step  # noqa: B004 (the method of an object that is called)
         self.reached = Reached([bound, partial(step, *inputs), *self.functions])
+        self.cells = [(cell, cell.cell_contents) for f in self.functions for cell in f.__closure__ or () if _filled(cell)]
+        self.globals = [(f.__globals__, name, f.__globals__[name]) for f in self.functions for name in f.__code__.co_names if name in f.__globals__]
+        roots = [(f.__code__.co_freevars[k], v) for f in self.functions for k, c in enumerate(f.__closure__ or ()) if (v := _content(c)) is not None]
+        roots += [(name, value) for _, name, value in self.globals] + [("self", getattr(bound, "__self__", None))]
+        outside = _changeable([*roots, *((f"input {k}", value) for k, value in enumerate(inputs))])
+        seen = {id(t) for t in self.reached.tensors.values()} | {id(m) for m in (*self.reached.modules, *self.reached.optimizers)}
+        for name, value in outside.leaves:
+            if id(value) not in seen:
+                seen.add(id(value))
+                self.reached._add(name, value, seen)
         for optimizer in self.reached.optimizers:
             known = {id(t._storage) for t in self.reached.tensors.values()}
             for k, t in enumerate(t for group in optimizer.param_groups for t in group["params"]):
@@ -78,13 +94,9 @@ class Stage:
                 name = (arguments[number] if number < len(arguments) else f"input {number}") + name[found.end() :]
             self.names.setdefault(id(t._storage), name)
         self.modules = [(m, dict(vars(m)), dict(m._buffers)) for m in {id(m): m for root in self.reached.modules for m in root.modules()}.values()]
-        self.cells = [(cell, cell.cell_contents) for f in self.functions for cell in f.__closure__ or () if _filled(cell)]
-        self.globals = [(f.__globals__, name, f.__globals__[name]) for f in self.functions for name in f.__code__.co_names if name in f.__globals__]
-        held = [value for _, value in self.cells] + [value for _, _, value in self.globals]
-        held += [value for _, own, _ in self.modules for name, value in own.items() if not name.startswith("_")]
-        self.containers: list[tuple[Any, Any]] = [
-            (value, value.copy()) for value in {id(v): v for v in held if type(v) in (list, dict, set) and len(v) <= _MOST}.values()
-        ]
+        inside = _changeable([(name, value) for _, own, _ in self.modules for name, value in own.items() if not name.startswith("_")])
+        self.containers = outside.containers + inside.containers
+        self.objects = outside.objects + inside.objects
         self.streams = get_rng_state(), random.getstate(), np.random.get_state(legacy=False)
 
     def set(self, rehearsal: Rehearsal) -> None:
@@ -119,16 +131,59 @@ class Stage:
             vars(module).update(own)
             module._buffers.clear()
             module._buffers.update(buffers)
+        for item, own in self.objects:
+            vars(item).clear()
+            vars(item).update(own)
         for cell, value in self.cells:
             cell.cell_contents = value
         for names, name, value in self.globals:
             names[name] = value
         for container, copy in self.containers:
             container.clear()
-            container.extend(copy) if isinstance(container, list) else container.update(copy)
+            container.extend(copy) if isinstance(container, list | deque) else container.update(copy)
         set_rng_state(self.streams[0])
         random.setstate(self.streams[1])
         np.random.set_state(self.streams[2])
+
+
+def _content(cell: Any) -> Any:
+    return cell.cell_contents if _filled(cell) else None
+
+
+class _Found:
+    """What some values lead to."""
+
+    def __init__(self) -> None:
+        self.containers: list[tuple[Any, Any]] = []  # with copies of what they hold
+        self.objects: list[tuple[Any, dict[str, Any]]] = []
+        self.leaves: list[tuple[str, Any]] = []  # tensors, modules, optimizers
+
+
+def _changeable(roots: list[tuple[str, Any]]) -> _Found:
+    """Containers and objects that some values lead to (schedulers, meters, whatever a program consists of), and the tensors, modules and optimizers
+    in them."""
+    found = _Found()
+    seen: set[int] = set()
+    pending = [(name, value, 0) for name, value in reversed(roots)]
+    while pending and len(seen) < _MOST:
+        path, item, depth = pending.pop()
+        if id(item) in seen or isinstance(item, _LEFT) or type(item).__module__ in _LIBRARY:
+            continue
+        seen.add(id(item))
+        inside: list[tuple[str, Any]] = []
+        if isinstance(item, Tensor | Module | Optimizer):
+            found.leaves.append((path, item))
+        elif type(item) in (list, dict, set, deque) and len(item) <= _MOST:
+            found.containers.append((item, item.copy()))
+            items = item.items() if isinstance(item, dict) else enumerate(item)
+            inside = [(f"{path}[{k!r}]", v) for k, v in list(items)[:_INSIDE]]
+        elif isinstance(item, tuple):
+            inside = [(f"{path}[{k}]", v) for k, v in enumerate(item[:_INSIDE])]
+        elif isinstance(getattr(item, "__dict__", None), dict):
+            found.objects.append((item, dict(vars(item))))
+            inside = [(f"{path}.{name}", v) for name, v in vars(item).items()]
+        pending += [(name, value, depth + 1) for name, value in inside if depth < _DEPTH]
+    return found
 
 
 def _parameters(step: Any) -> list[str]:

@@ -18,6 +18,7 @@ from calque import nn
 from calque.backend.cpu.memory import POOL
 from calque.base.errors import MemoryPlanError
 from calque.memory import largest_batch, plan
+from calque.monitor import AverageMeter
 from calque.vision import models as zoo
 
 F = nn.functional
@@ -146,6 +147,7 @@ def test_a_plan_leaves_nothing_behind() -> None:
         np.random.seed(3)
         model = nn.Sequential(nn.Linear(6, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Dropout(0.3), nn.Linear(16, 3))
         optimizer = calque.optim.Adam(model.parameters(), lr=0.01)
+        scheduler, meter = calque.optim.lr_scheduler.StepLR(optimizer, 1, 0.5), AverageMeter("loss")
         scheduler_steps: list[int] = []
         total, count = 0.0, 0
 
@@ -157,6 +159,8 @@ def test_a_plan_leaves_nothing_behind() -> None:
             optimizer.step()
             total, count = total + loss.detach(), count + 1
             scheduler_steps.append(count)
+            scheduler.step()
+            meter.update(loss)
             model.last = loss.detach()  # an attribute
             return loss
 
@@ -166,7 +170,8 @@ def test_a_plan_leaves_nothing_behind() -> None:
             if planned:
                 plan(step, x)
             losses.append(step(x).item())
-        assert count == 4 and scheduler_steps == [1, 2, 3, 4]
+        assert count == 4 and scheduler_steps == [1, 2, 3, 4] and scheduler.last_epoch == 4
+        losses.append(meter.avg)
         state = {name: value.tolist() for name, value in model.state_dict().items()}
         return losses, float(total), state, float(model.last), [p.grad.tolist() for p in model.parameters()]
 
@@ -190,7 +195,7 @@ def test_values_that_python_looks_at() -> None:
     assert len(found.reads) == 1 and "test_plan.py" in found.reads[0][0] and "planned as if it were 1" in str(found)
     with pytest.raises(MemoryPlanError, match="expected a step that leaves the values of its tensors alone, but at .*test_plan.py"):
         plan(lambda: (x + 1).numpy())
-    kept: Any = type("Holder", (), {})()
+    kept: Any = type("Holder", (), {"__slots__": ("value",)})()
     with pytest.raises(MemoryPlanError, match=r"still holds add \[100, 100\] float32 of .*test_plan.py"):
         plan(lambda holder: setattr(holder, "value", x + 1), kept)
     assert calque.equal(x, calque.ones(100, 100))
