@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -105,13 +106,16 @@ def pack(program: Program) -> Callable[[Sequence[Any]], Any]:
     """A function that makes `numbers` of `Translation.run` from the scalars of a run."""
     kinds = {n.attrs[0]: n.dtype.category for n in program.nodes if n.op.role == "scalar"}
     count = max(kinds, default=-1) + 1
-    floats = np.array([k for k in range(count) if kinds.get(k) == 2], np.intp)
-    wholes = np.array([k for k in range(count) if kinds.get(k) != 2], np.intp)
+    floats = [k for k in range(count) if kinds.get(k) == 2]
+    wholes = [k for k in range(count) if kinds.get(k) != 2]
+    places, pick = np.array(floats, np.intp), itemgetter(*floats) if floats else None
+    single = len(floats) == 1
 
     def words(scalars: Sequence[Any]) -> Any:
         made = np.zeros(count, np.int64)
-        if floats.size:
-            made[floats] = np.array([scalars[k] for k in floats], np.float64).view(np.int64)
+        if pick is not None:
+            found = pick(scalars)
+            made[places] = np.array((found,) if single else found, np.float64).view(np.int64)
         for k in wholes:
             made[k] = ((int(scalars[k]) + (1 << 63)) & ((1 << 64) - 1)) - (1 << 63)
         return made
