@@ -128,6 +128,7 @@ class DistributedDataParallel(Module):
     def _share_out(self) -> None:
         """Which parameters travel together."""
         self._layouts = [p._layout for p in self._params]
+        self._known = {id(p) for p in self._params}
         self._buckets = _buckets(self._params, self.bucket_cap_mb)
 
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
@@ -259,9 +260,9 @@ class DistributedDataParallel(Module):
 
     def _look_at_parameters(self) -> None:
         """Those that came later would be left out, and those whose dtype has changed do not fit where they were."""
-        mine = {id(p) for p in self._params}
-        late = [name for name, p in self.module.named_parameters() if p._requires_grad and id(p) not in mine]
-        if late:
+        mine = self._known
+        if any(p is not None and p._requires_grad and id(p) not in mine for part in _parts(self.module) for p in part._parameters.values()):
+            late = [name for name, p in self.module.named_parameters() if p._requires_grad and id(p) not in mine]
             raise DistributedError(
                 f"[DistributedDataParallel] expected the parameters that the module had when it was wrapped, but {', '.join(late[:NAMED])} "
                 "came, or began to require a gradient, later and would not be averaged; wrap the module again. Nothing was averaged"
@@ -336,11 +337,24 @@ class DistributedDataParallel(Module):
         begin(pg, f"DistributedDataParallel bucket {number}", params[0], str(sum(plan.sizes)), sources, results, work)
 
     def _same_buffers(self, step: Step) -> None:
-        for tensors in by_dtype(list(self.module.buffers())):
+        found = {id(b): b for part in _parts(self.module) for b in part._buffers.values() if b is not None}
+        for tensors in by_dtype(list(found.values())):
             copy_from(self.process_group, tensors, step)
 
 
 # ------------------------------------------------------------------------------------------------------------------ parts
+
+
+def _parts(module: Any) -> list[Any]:
+    """A module and all in it, in an order that is the same on all ranks; a quicker `modules()`, since every step asks."""
+    found = {id(module): module}
+    waiting = [module]
+    while waiting:
+        for part in waiting.pop()._modules.values():
+            if part is not None and id(part) not in found:
+                found[id(part)] = part
+                waiting.append(part)
+    return list(found.values())
 
 
 def _note(wrapper: Any, p: Any) -> None:

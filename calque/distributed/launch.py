@@ -29,7 +29,7 @@ from calque.distributed.watch import WATCH
 from calque.distributed.world import leave
 
 _DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG, linux/prctl.h
-MOMENT = 5.0  # seconds that the others have after one has failed
+MOMENT = 3.0  # seconds that the others have after one has failed
 SHORT_MOMENT = 0.3  # the same, if all are started anew
 _FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -139,6 +139,8 @@ class _Gang:
         """Until nobody is left: after a moment they are asked, and then made, to end."""
         for number, seconds in ((0, moment), (signal.SIGTERM, 2.0), (signal.SIGKILL, 5.0)):
             self.signal(number)
+            if number:
+                self.signal(signal.SIGCONT)  # one that is stopped hears nothing
             until = time.monotonic() + seconds
             while time.monotonic() < until and any(_code(process) is None for process in self.processes):
                 time.sleep(0.02)

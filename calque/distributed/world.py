@@ -25,7 +25,7 @@ from calque.run.source import user_line
 
 DEFAULT_TIMEOUT = 300.0  # seconds
 MEETING_SECONDS = 120.0  # for which processes wait for each other at the start
-LINGER = 3.0  # seconds for which a process that failed stays, so that the others end with their own errors
+LINGER = 2.0  # seconds for which a process that failed stays, so that the others end with their own errors
 HOW = "start it with: calque launch -n 2 train.py, or: mpiexec -n 2 python train.py"
 _NATIVE = (("PMI_RANK", "PMI_SIZE"), ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"), ("PMIX_RANK", ""))  # set by an mpiexec
 
