@@ -67,3 +67,11 @@ def test_torchrun_says_what_it_does_not_do() -> None:
         with pytest.raises(SystemExit) as caught, contextlib.redirect_stderr(io.StringIO()) as said_there:
             main(words)
         assert caught.value.code == 2 and text in said_there.getvalue()
+
+
+@pytest.mark.mpi
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_random_programs_have_the_gradients_of_one_process(seed: int) -> None:
+    found = said("-W", "ignore", "-m", "calque", "launch", "-n", "2", str(PROGRAMS / "fuzz.py"), str(seed % 1_000_000_000), "100")
+    assert sorted(found) == ["[0] all is well", "[1] all is well"]
