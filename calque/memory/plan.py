@@ -101,8 +101,8 @@ def plan(step: Callable[..., Any], *inputs: Any, steps: int = 2) -> MemoryPlan:
 
     step: a function that trains (forward, backward, optimizer) or evaluates. Its Python runs, `steps` times (the second step already has gradients
     and states of the optimizer), but its programs are only planned, as they would be for a run. Afterwards parameters, gradients, optimizers, streams
-    of random numbers, attributes of modules and objects (schedulers, meters), and the variables, lists and dicts that the function names or that these
-    lead to are as before. Few numbers may be read (`item()`): they are taken for 1, and the plan says where. Files that it writes are written.
+    of random numbers, attributes of modules and objects (schedulers, meters), and the variables, lists and dicts that the function names or that
+    these lead to, are as before. Few numbers may be read (`item()`): they are taken for 1, and the plan says where. Files that it writes are written.
 
     Raises MemoryPlanError where a step needs values that only a run has (arrays of NumPy's, other devices), and whatever `step` raises.
 

@@ -13,17 +13,35 @@ import json
 import math
 import os
 import re
+import threading
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 import calque
 from calque.base.errors import ArgumentError, CheckpointError
 from calque.base.text import shown
+from calque.data.convert import copy_array
 from calque.io.write import write_whole
 from calque.run.source import warn_user
+from calque.tensor import read
 
 _NAME = re.compile(r"epoch\d+-step(\d+)[^/]*\.calque")
 LAST = 2  # checkpoints to go on from; should the newest be damaged there is one before it
+
+
+def snapshot(state: Any) -> Any:
+    """A copy of a state. Values are copied at once: parameters that somebody else looks at could not be overwritten in place, which is another
+    program, with other last bits."""
+    if isinstance(state, calque.Tensor):
+        return copy_array(read(state))
+    if isinstance(state, dict):
+        return {key: snapshot(item) for key, item in state.items()}
+    if isinstance(state, list | tuple):
+        return type(state)(snapshot(item) for item in state)
+    return state.copy() if isinstance(state, np.ndarray) else state
 
 
 class Checkpoints:
@@ -56,6 +74,7 @@ class Checkpoints:
         if not os.access(self.folder, os.W_OK):
             raise CheckpointError(f"[Checkpoints] expected a folder that can be written, got {self.folder}, which is protected; choose another")
         self.entries = self._read()
+        self._writing: Future[None] | None = None
 
     @property
     def index(self) -> Path:
@@ -84,8 +103,35 @@ class Checkpoints:
             raise ValueError(f"the file name {shown(file)}")
         return {"file": file, "value": entry["value"], "epoch": int(entry["epoch"]), "step": int(entry["step"])}
 
-    def save(self, state: Any, epoch: int, step: int, value: float | None = None) -> None:
-        """Write a checkpoint. Raises CheckpointError if that is not possible; those before it stay as they are."""
+    def save(self, state: Any, epoch: int, step: int, value: float | None = None, wait: bool = True) -> None:
+        """Write a checkpoint. Raises CheckpointError if that is not possible; those before it stay as they are.
+
+        wait: False copies the state and writes it in another thread, while the caller goes on. One is written at a time; what goes wrong is raised
+        by the next `save`, `load` or `wait`.
+        """
+        self.wait()
+        if wait:
+            self._save(state, epoch, step, value)
+            return
+        kept, done = snapshot(state), Future[None]()
+        self._writing = done
+
+        def write() -> None:
+            try:
+                self._save(kept, epoch, step, value)
+                done.set_result(None)
+            except BaseException as error:
+                done.set_exception(error)
+
+        threading.Thread(target=write, name="calque-checkpoint").start()  # no daemon: the process ends when it is written
+
+    def wait(self) -> None:
+        """Wait until nothing is being written; raises what has gone wrong."""
+        writing, self._writing = self._writing, None
+        if writing is not None:
+            writing.result()
+
+    def _save(self, state: Any, epoch: int, step: int, value: float | None) -> None:
         score = "" if value is None else f"-{re.sub(r'[^A-Za-z0-9_.]+', '_', self.metric)}{value:.6g}"
         entry: dict[str, Any] = {"file": f"epoch{epoch:03d}-step{step:06d}{score}.calque", "value": value, "epoch": epoch, "step": step}
         calque.save(state, self.folder / entry["file"])
@@ -105,6 +151,7 @@ class Checkpoints:
 
     def clear(self) -> None:
         """Remove every checkpoint, the index first."""
+        self.wait()
         names = {entry["file"] for found in self.entries.values() for entry in found}
         self.entries = {"last": [], "best": []}
         self.index.unlink(missing_ok=True)
@@ -132,9 +179,12 @@ class Checkpoints:
         return self.folder / self.entries["last"][0]["file"] if self.entries["last"] else None
 
     def load(self) -> Any:
-        """The newest checkpoint that is whole; a warning names those that are not. Raises CheckpointError if there is none."""
+        """The newest checkpoint that is whole, of the last ones and then of the best; a warning names those that are not. Raises CheckpointError if
+        there is none."""
+        self.wait()
         failures = []
-        for entry in self.entries["last"]:
+        known = {entry["file"]: entry for kind in ("last", "best") for entry in self.entries[kind]}
+        for entry in sorted(known.values(), key=lambda e: (e["epoch"], e["step"]), reverse=True):
             try:
                 return calque.load(self.folder / entry["file"])
             except (CheckpointError, FileNotFoundError) as error:

@@ -70,7 +70,8 @@ class Trainer:
     amp: "bfloat16" or "float16" for forward and loss under autocast (float16 with a GradScaler). metrics: functions (outputs, targets) -> the mean
     over a batch. monitor: which of the figures of an epoch decides about the best checkpoints and early stopping, and mode: "min" or "max" is better.
     patience: epochs without a better one before it stops. keep: how many of the best checkpoints stay. save_every: updates between checkpoints inside
-    an epoch; default: at its end only. on_epoch(trainer, figures): called after every epoch. quiet: prints nothing. config: options of yours, kept in
+    an epoch; default: at its end only. on_epoch(trainer, figures): called after every epoch. quiet: prints nothing. wait: False
+    writes checkpoints in another thread while training goes on. config: options of yours, kept in
     checkpoints; one with others is refused.
 
     A loss that is NaN or infinite ends training with NonFiniteError, which names the operation and its line: the step is done once more in checked
@@ -90,7 +91,7 @@ class Trainer:
         schedule: str = "epoch", accumulate: int = 1, max_norm: float | None = None, amp: str | None = None,
         metrics: dict[str, Callable[[Any, Any], Any]] | None = None, monitor: str = "", mode: str = "min", patience: int | None = None, keep: int = 3,
         save_every: int | None = None, on_epoch: Callable[["Trainer", dict[str, float]], None] | None = None, quiet: bool = False,
-        config: dict[str, Any] | None = None,
+        config: dict[str, Any] | None = None, wait: bool = True,
     ) -> None:  # fmt: skip
         if not isinstance(model, nn.Module) or not callable(loss_fn):
             raise DTypeError(f"[Trainer] expected a Module and a loss function, got {type_name(model)} and {type_name(loss_fn)}")
@@ -105,13 +106,13 @@ class Trainer:
         self.monitor, self.mode, self.patience, self.save_every, self.on_epoch, self.quiet = monitor, mode, patience, save_every, on_epoch, quiet
         self.scaler = calque.amp.GradScaler("cpu") if amp == "float16" else None
         self.checkpoints = Checkpoints(folder, keep, monitor or "loss", mode)
-        self.config = dict(config or {})
+        self.config, self.wait = dict(config or {}), wait
         self.losses = Path(folder) / "losses.jsonl"
         self.epoch = self.step = self.updates = 0  # whole epochs; updates in this one; updates in all
         self.history: list[dict[str, float]] = []
         self.stopped = ""  # why training is over before its last epoch
         self.meters = {name: AverageMeter(name) for name in ("loss", *self.metrics)}
-        self._fresh = True
+        self._fresh, self._epochs = True, 0
         self._loader_state: Any = None
         self._loaded = False  # whether this state came from a checkpoint
         self._drained = False  # whether this epoch has no more batches: a loader whose pass is over would begin another one
@@ -168,7 +169,7 @@ class Trainer:
         if isinstance(epochs, bool) or not isinstance(epochs, int) or epochs < 0:
             raise ArgumentError(f"[Trainer] expected epochs to be an integer >= 0, got {shown(epochs)}")
         self.monitor = self.monitor or ("val_loss" if validation is not None else "loss")
-        self.checkpoints.metric = self.monitor
+        self.checkpoints.metric, self._epochs = self.monitor, epochs
         self._stop_early()
         if self.checkpoints.last is None:
             self.save()
@@ -209,7 +210,7 @@ class Trainer:
                 if due or signals.asked:
                     self._look(log, loader)
                     self._loader_state = loader.state_dict() if hasattr(loader, "state_dict") else None
-                    self.save()
+                    self.save(last=bool(signals.asked))
                 self._end(signals)
         self._look(log, loader)
         self._loader_state = loader.state_dict() if hasattr(loader, "state_dict") else None  # its own generator goes on from there
@@ -264,7 +265,7 @@ class Trainer:
         self._stop_early()
         if self.on_epoch is not None:
             self.on_epoch(self, figures)
-        self.save(figures[self.monitor])
+        self.save(figures[self.monitor], last=bool(self.stopped) or self.epoch >= self._epochs)
         return figures
 
     def _stop_early(self) -> None:
@@ -336,12 +337,15 @@ class Trainer:
         self._drained, self._loaded = state["drained"], True
         self._unread, self._fresh = None, False
 
-    def save(self, value: float | None = None) -> None:
-        """Write a checkpoint. One that cannot be written is a warning: those before it are there, and training goes on."""
-        try:
-            self.checkpoints.save(self.state_dict(), self.epoch, self.updates, value)
-        except CheckpointError as error:
-            warn_user(f"{error}; training goes on, the last checkpoint is {self.checkpoints.last}")
+    def save(self, value: float | None = None, last: bool = False) -> None:
+        """Write a checkpoint (`last`: and wait until it is written). One that cannot be written is a warning: those before it are there, and training
+        goes on."""
+        keep = self.checkpoints
+        for act in (keep.wait, lambda: keep.save(self.state_dict(), self.epoch, self.updates, value, self.wait), *([keep.wait] if last else [])):
+            try:
+                act()
+            except CheckpointError as error:
+                warn_user(f"{error}; training goes on, the last checkpoint is {keep.last}")
 
     def resume(self, path: str | os.PathLike[str] | None = None) -> bool:
         """Go on from the newest checkpoint of the folder that is whole, or from the one at `path`. False, and nothing happens, if the folder has

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 import warnings
 from pathlib import Path
@@ -397,3 +398,66 @@ def test_a_signal_that_comes_after_the_last_step_ends_it_too(tmp_path: Path) -> 
     with pytest.raises(SystemExit):
         made.fit(*loaders(), epochs=1)
     assert made.checkpoints.last is not None and "epoch001" in made.checkpoints.last.name
+
+
+def test_checkpoints_that_are_written_while_training_goes_on(tmp_path: Path, rng: np.random.Generator) -> None:
+    """A checkpoint is the state at the call, whatever was overwritten since; every one of them resumes to the same bits; errors come out later."""
+    whole = trainer(tmp_path / "whole", save_every=1)
+    whole.fit(*loaders(), epochs=3)
+    made = trainer(tmp_path / "beside", save_every=1, wait=False)
+    state = made.state_dict()
+    before = values(made.model)
+    slow, written = threading.Event(), calque.save
+
+    def later(*args: Any, **keywords: Any) -> None:
+        slow.wait(20)
+        written(*args, **keywords)
+
+    made.checkpoints.folder.mkdir(exist_ok=True)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(calque, "save", later)
+        made.checkpoints.save(state, 0, 0, wait=False)
+        for parameter in made.model.parameters():
+            with calque.no_grad():
+                parameter.mul_(3.0)
+        slow.set()
+        made.checkpoints.wait()
+    found = made.checkpoints.load()["model_state_dict"]
+    assert {name: value.numpy().tobytes() for name, value in found.items()} == before
+    made.checkpoints.clear()
+    made = trainer(tmp_path / "beside", save_every=1, wait=False)
+    stop = int(rng.integers(2, 10))
+
+    def killed(*_: Any, **__: Any) -> Any:
+        if made.updates >= stop:
+            raise Killed
+        return F.cross_entropy(*_)
+
+    made.loss_fn = killed
+    with pytest.raises(Killed):
+        made.fit(*loaders(), epochs=3)
+    made.checkpoints.wait()
+    again = trainer(tmp_path / "beside", save_every=1, wait=False)
+    again.resume()
+    again.fit(*loaders(), epochs=3)
+    assert values(again.model) == values(whole.model) and again.losses.read_text() == whole.losses.read_text()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(calque, "save", lambda *_: (_ for _ in ()).throw(CheckpointError("no room")))
+        again.checkpoints.save({}, 9, 9, wait=False)
+        with pytest.raises(CheckpointError, match="no room"):
+            again.checkpoints.wait()
+        again.save()
+        with pytest.warns(UserWarning, match="no room; training goes on"):
+            again.save(last=True)
+    assert again.checkpoints.load()["epoch"] == 3
+
+
+def test_when_the_last_two_are_damaged_a_best_one_is_taken(tmp_path: Path) -> None:
+    run = trainer(tmp_path, keep=4)
+    run.fit(*loaders(), epochs=4)
+    for entry in run.checkpoints.entries["last"]:
+        (tmp_path / entry["file"]).write_bytes(b"nothing")
+    again = trainer(tmp_path, keep=4)
+    with pytest.warns(UserWarning, match="the checkpoint before it is taken"):
+        assert again.resume()
+    assert again.epoch == 2
