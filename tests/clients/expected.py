@@ -26,6 +26,9 @@ def main(names: list[str]) -> None:
     for name in [] if names else found["zoo"]:
         done = subprocess.run([sys.executable, str(HERE / "zoo.py"), name], capture_output=True, text=True, check=True)
         found["zoo"][name] = json.loads(done.stdout.strip().splitlines()[-1])
+    for name in [] if names else found["families"]:
+        done = subprocess.run([sys.executable, str(HERE / "families.py"), name], capture_output=True, text=True, check=True)
+        found["families"][name] = json.loads(done.stdout.strip().splitlines()[-1])
     FILE.write_text(json.dumps(found, indent=1, sort_keys=True) + "\n")
 
 

@@ -35,7 +35,7 @@ def differences(found: Any, wanted: Any, place: str = "") -> list[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [name for name in EXPECTED if name not in ("versions", "zoo")])
+@pytest.mark.parametrize("name", [name for name in EXPECTED if name not in ("versions", "zoo", "families")])
 def test_a_program_computes_what_pytorch_does(name: str) -> None:
     library = name if name in OTHERS else "transformers"
     if importlib.util.find_spec(library) is None:
@@ -50,21 +50,22 @@ def test_a_program_computes_what_pytorch_does(name: str) -> None:
 
 
 LIBRARY = {"peft_methods": "peft", "diffusers_parts": "diffusers", "x_transformers_kinds": "x_transformers", "torchmetrics_more": "torchmetrics"}
+LIBRARY |= dict.fromkeys(EXPECTED["families"], "timm")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", list(EXPECTED["zoo"]))
-def test_many_models_of_a_library_compute_what_pytorch_does(name: str) -> None:
+@pytest.mark.parametrize(("group", "name"), [(group, name) for group in ("zoo", "families") for name in EXPECTED[group]])
+def test_many_models_of_a_library_compute_what_pytorch_does(group: str, name: str) -> None:
     library = LIBRARY.get(name, "transformers" if name in ("sampled", "trainer") else name)
     if importlib.util.find_spec(library) is None:
         pytest.skip(f"{library} is not installed; make clients runs these tests")
     done = subprocess.run(
-        [sys.executable, "-m", "calque", "run", str(HERE / "zoo.py"), name],
-        capture_output=True, text=True, timeout=900, check=False, cwd=HERE.parents[1],
+        [sys.executable, "-m", "calque", "run", str(HERE / f"{group}.py"), name],
+        capture_output=True, text=True, timeout=1800, check=False, cwd=HERE.parents[1],
         env={**os.environ, "HF_HUB_OFFLINE": "1"},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
-    assert not differences(json.loads(done.stdout.strip().splitlines()[-1]), EXPECTED["zoo"][name])
+    assert not differences(json.loads(done.stdout.strip().splitlines()[-1]), EXPECTED[group][name])
 
 
 def test_differences_are_seen() -> None:

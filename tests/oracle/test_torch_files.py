@@ -5,13 +5,15 @@ from __future__ import annotations
 import argparse
 import io
 import pickle
-from collections import OrderedDict
+from collections import Counter, OrderedDict
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 import calque
+from calque.compat.torch import serialization
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.oracle
@@ -150,3 +152,19 @@ def test_whole_modules_are_refused_with_advice() -> None:
 def test_sparse_tensors_are_refused_by_name() -> None:
     with pytest.raises(OSError, match="_rebuild_sparse_tensor"):
         through(torch.eye(2).to_sparse())
+
+
+def test_what_a_pytorch_program_saves_is_read_by_pytorch(tmp_path: Path) -> None:
+    """Whatever the name of the file; what that format has no data for stays readable here."""
+    model = calque.nn.Linear(2, 3)
+    optimizer = calque.optim.Adam(model.parameters())
+    model(calque.ones(1, 2)).sum().backward()
+    optimizer.step()
+    for name in ("last.pt", "last", "pytorch_model.bin"):
+        serialization.save({"model": model.state_dict(), "optimizer": optimizer.state_dict(), "epoch": 3}, tmp_path / name)
+        theirs = torch.load(tmp_path / name, weights_only=True)
+        assert theirs["epoch"] == 3 and theirs["optimizer"]["state"][0]["step"] == 1
+        np.testing.assert_array_equal(theirs["model"]["weight"].numpy(), model.weight.detach().numpy())
+        assert calque.load(tmp_path / name)["epoch"] == 3
+    serialization.save({"folder": tmp_path, "counts": Counter("abb")}, tmp_path / "settings.pt")
+    assert calque.load(tmp_path / "settings.pt") == {"folder": tmp_path, "counts": Counter("abb")}

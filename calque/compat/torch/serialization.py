@@ -20,13 +20,21 @@ LoadEndianness = Any
 
 
 def save(obj: Any, f: Any, *args: Any, **keywords: Any) -> None:
-    """`calque.save`. Objects of any class are written too, as a `.pt` file that names the class, as PyTorch does; `load` refuses such files."""
-    try:
+    """`calque.save` in PyTorch's format: whoever reads what a PyTorch program has written expects that. What that format holds only by the name of a
+    class, such as a path, is written in Calque's, which `load` reads; objects of other classes by name, as PyTorch does, and `load` refuses those.
+    """
+    if "format" in keywords:
         plain_save(obj, f, *args, **keywords)
+        return
+    try:
+        plain_save(obj, f, *args, format="pt", **keywords)
     except TypeError as error:
         if not str(error).startswith("[save] expected tensors"):
             raise
-        save_by_name(obj, f)
+        try:
+            plain_save(obj, f, *args, **keywords)
+        except TypeError:
+            save_by_name(obj, f)
 
 
 class SourceChangeWarning(Warning):
