@@ -27,6 +27,8 @@ from calque.functional.legacy import IntTensor as _Int
 from calque.functional.legacy import LegacyType
 from calque.functional.legacy import LongTensor as _Long
 from calque.functional.legacy import ShortTensor as _Short
+from calque.functional.linalg import addmm as dense_addmm
+from calque.functional.options import size_of
 from calque.functional.sparse import products
 from calque.functional.sparse.making import sparse_coo_tensor
 from calque.functional.sparse.tensor import LAYOUTS, RULES, SparseTensor, require_kind
@@ -56,7 +58,9 @@ def mm(sparse: Tensor, dense: Tensor, reduce: str = "sum") -> Tensor:
 
 
 def addmm(mat: Tensor, mat1: Tensor, mat2: Tensor, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
-    """`beta * mat + alpha * (mat1 @ mat2)` with a sparse `mat1`: (n, m), (n, k), (k, m) -> (n, m)."""
+    """`beta * mat + alpha * (mat1 @ mat2)`; `mat1` may be sparse: (n, m), (n, k), (k, m) -> (n, m)."""
+    if not any(isinstance(x, SparseTensor) for x in (mat, mat1, mat2)):
+        return dense_addmm(mat, mat1, mat2, beta=beta, alpha=alpha)
     return products.addmm(mat, mat1, mat2, beta=beta, alpha=alpha)  # type: ignore[no-any-return]
 
 
@@ -97,6 +101,7 @@ def spdiags(diagonals: Tensor, offsets: Tensor, shape: Any, layout: Any = None) 
 
     layout: of the result, coordinates by default.
     """
+    shape = size_of("spdiags", (shape,))
     rows = diagonals if diagonals.dim() == 2 else diagonals.unsqueeze(0)  # type: ignore[attr-defined]
     places = np.atleast_1d(offsets.numpy())  # type: ignore[attr-defined]
     if len(shape) != 2 or rows.dim() != 2 or places.ndim != 1 or len(places) != rows.shape[0]:

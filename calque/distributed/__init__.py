@@ -7,6 +7,7 @@ False
 
 from __future__ import annotations
 
+import sys
 from typing import Any, ClassVar
 
 from calque.base.config import job_variables
@@ -45,6 +46,7 @@ from calque.distributed.world import (
     world,
 )
 from calque.distributed.zero import ZeroRedundancyOptimizer
+from calque.functional.blame import publish as _publish
 
 __all__ = [
     "Backend", "DistributedDataParallel", "DistributedSampler", "GroupMember", "P2POp", "ProcessGroup", "ReduceOp", "State", "SumOverRanks", "Work",
@@ -147,3 +149,5 @@ def monitored_barrier(group: Any = None, timeout: Any = None, wait_all_ranks: bo
     """`barrier`: every call of a group names the ranks that are missing."""
     world("monitored_barrier")
     barrier(group)
+
+_publish(sys.modules[__name__])

@@ -119,6 +119,7 @@ KINDS: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "LRScheduler": ("a learning rate scheduler", has("get_last_lr", "step")),
     "PackedSequence": ("a PackedSequence", has("batch_sizes", "data")),
     "Device": ("a device", either(lambda x: isinstance(x, (str, Device)), is_int)),
+    "os.PathLike": ("a path", lambda x: isinstance(x, os.PathLike)),
     "Callable": ("a function", lambda x: callable(x) and not (isinstance(x, type) and hasattr(x, "load_state_dict"))),
     "Mapping": ("a dict", lambda x: isinstance(x, Mapping)),
     "dict": ("a dict", lambda x: isinstance(x, dict)),
@@ -161,7 +162,7 @@ CONVENTIONS = {
 
 def kind_of(annotation: Any) -> tuple[str, Callable[[Any], bool]] | None:
     """What an annotation asks for, if it is one of `KINDS` or several of them."""
-    parts = [part.strip().removeprefix("dt.") for part in _ALTERNATIVES.split(getattr(annotation, "__name__", str(annotation)))]
+    parts = [part.strip().removeprefix("dt.").removeprefix("nn.") for part in _ALTERNATIVES.split(getattr(annotation, "__name__", str(annotation)))]
     parts = [part if part in KINDS else part.partition("[")[0] for part in parts]
     found = [KINDS[part] for part in parts if part in KINDS]
     if len(found) < len([part for part in parts if part != "None"]):
@@ -262,7 +263,8 @@ def explained(name: str, function: Callable[..., Any], args: Sequence[Any], keyw
         name = type(args[0]).__name__
     if name.startswith("_"):
         return None
-    if isinstance(error, MemoryError):
+    if isinstance(error, MemoryError) or isinstance(error, ValueError) and _TOO_BIG.match(str(error)):
+        error = error if isinstance(error, MemoryError) else MemoryError(str(error))
         given = ", ".join([_shown(a) for a in args] + [f"{key}={_shown(a)}" for key, a in keywords.items()])
         found_none = out_of_memory(error, name, f"the result of ({given})")
         return None if found_none is error else found_none
@@ -288,6 +290,9 @@ def explained(name: str, function: Callable[..., Any], args: Sequence[Any], keyw
     meant.__cause__ = error
     meant.__dict__[_GUESS] = True
     return meant
+
+
+_TOO_BIG = re.compile("array is too big|Maximum allowed (size|dimension) exceeded")  # a ValueError of NumPy's
 
 
 def is_guess(error: BaseException) -> bool:

@@ -182,6 +182,8 @@ def require_pivot_dims(op: str, matrix: tuple[int, ...], pivots: tuple[int, ...]
 def require_pivots(op: str, pivots: Any, rows: int, signed: bool = False) -> Any:
     """The values of pivots, at most one per row, which count rows from 1 (`signed`: or from -1 down); raises for others."""
     require_pivot_count(op, pivots.shape, rows, False)
+    if pivots.dtype.kind not in "iu":
+        raise DTypeError(f"[{op}] expected pivots as integers, got {pivots.dtype}; pass those that the factorisation gave")
     size = np.abs(pivots) if signed else pivots
     wrong = (size < 1) | (size > rows)
     if wrong.any():

@@ -256,6 +256,12 @@ def asarray(obj: Any, *, dtype: Any = None, device: Any = None, copy: bool | Non
 def frombuffer(buffer: Any, *, dtype: Any, count: int = -1, offset: int = 0, requires_grad: bool = False) -> Tensor:
     """A 1-d tensor over the bytes of an object with the buffer interface; shares memory if the buffer is writable."""
     wanted = resolve_dtype(dtype, dt.float32, "frombuffer")
+    behind = memoryview(buffer).nbytes - offset
+    if count < 0 and behind % wanted.itemsize:
+        raise ArgumentError(
+            f"[frombuffer] expected a number of bytes that {wanted.itemsize}, the size of an element of {wanted}, divides, got {behind} behind the "
+            f"offset {offset}; pass count"
+        )
     return marked(from_numpy(np.frombuffer(buffer, wanted.np, count, offset)), requires_grad, "frombuffer")
 
 

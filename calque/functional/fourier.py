@@ -21,6 +21,7 @@ from calque.functional.joining import roll
 from calque.functional.options import marked, resolve_dtype, written
 from calque.functional.placing import placed
 from calque.functional.precision import full_precision
+from calque.functional.views import int_tuple
 from calque.functional.windows import narrow
 from calque.tensor import Tensor
 
@@ -81,8 +82,8 @@ def fitted(x: Tensor, dim: int, n: int) -> Tensor:
 def _dims(op: str, x: Tensor, s: Any, dim: Any) -> tuple[Shape, list[int | None]]:
     """(dims to transform, wanted extent of each or None) of `s` and `dim`."""
     ndim = x._layout.ndim
-    sizes = None if s is None else [s] if isinstance(s, int) else [int(n) for n in s]
-    given = None if dim is None else [dim] if isinstance(dim, int) else list(dim)
+    sizes = None if s is None else list(int_tuple(op, (s,)))
+    given = None if dim is None else list(int_tuple(op, (dim,)))
     if given is not None:
         dims = tuple(normalize_dim(d, ndim, op) for d in given)
         if len(set(dims)) < len(dims):

@@ -6,6 +6,7 @@ point 1. Computed in float64 and rounded to `dtype`. Source: F. Harris, "On the 
 
 import math
 from collections.abc import Callable, Iterable
+from operator import index
 from typing import Any
 
 import numpy as np
@@ -27,7 +28,7 @@ Array = np.ndarray[Any, Any]
 
 def _window(op: str, M: int, sym: bool, dtype: Any, requires_grad: bool, values: Callable[[Array, float], Array]) -> Tensor:
     """`values(k, last)` at the positions k = 0 .. M - 1 of a symmetric window that ends at `last`."""
-    kind = resolve_dtype(dtype, dt.get_default_dtype(), op)
+    kind, M = resolve_dtype(dtype, dt.get_default_dtype(), op), index(M)
     if kind not in (dt.float32, dt.float64):
         raise DTypeError(f"[{op}] {op} expects float32 or float64 dtypes, got: {kind!r}; convert the window with .to(dtype)")
     if M < 0:

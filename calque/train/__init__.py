@@ -1,5 +1,8 @@
 """Training and fine-tuning beyond the plain loop, and the training jobs that the command line offers."""
 
+import sys
+
+from calque.functional.blame import publish as _publish
 from calque.train.checkpoints import Checkpoints
 from calque.train.lr_find import Rates, lr_find
 from calque.train.trainer import Trainer
@@ -36,3 +39,5 @@ __all__ = [
     "reuse_classifier",
     "unfreeze",
 ]
+
+_publish(sys.modules[__name__])

@@ -68,8 +68,8 @@ class Checkpoints:
         self.folder, self.keep, self.metric, self.sign = Path(folder), keep, metric, 1.0 if mode == "min" else -1.0
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            why = error.strerror
+        except (OSError, ValueError) as error:  # the latter: a name with a zero byte
+            why = getattr(error, "strerror", error)
             raise CheckpointError(f"[Checkpoints] expected a folder that can be written, got {self.folder}: {why}; choose another") from error
         if not os.access(self.folder, os.W_OK):
             raise CheckpointError(f"[Checkpoints] expected a folder that can be written, got {self.folder}, which is protected; choose another")

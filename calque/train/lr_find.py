@@ -5,9 +5,8 @@ from __future__ import annotations
 import copy
 import math
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from itertools import chain, repeat
 from typing import Any
 
 import calque
@@ -38,6 +37,17 @@ class Rates:
         figure.savefig(os.fspath(path))
 
 
+def _endless(loader: Iterable[Any]) -> Iterator[Any]:
+    """The batches of a loader, again and again."""
+    while True:
+        empty = True
+        for batch in loader:
+            empty = False
+            yield batch
+        if empty:
+            raise ArgumentError("[lr_find] expected at least one batch, got an empty loader; make a new one if it was walked through before")
+
+
 def lr_find(
     model: Any, optimizer: Any, loss_fn: Callable[[Any, Any], Any], loader: Iterable[Any], start: float = 1e-6, end: float = 1.0, steps: int = 100
 ) -> Rates:
@@ -63,7 +73,7 @@ def lr_find(
     losses: list[float] = []
     average = 0.0
     try:
-        for step, (inputs, targets) in zip(range(steps), chain.from_iterable(repeat(loader))):
+        for step, (inputs, targets) in zip(range(steps), _endless(loader)):
             rate = start * (end / start) ** (step / (steps - 1))
             for group in optimizer.param_groups:
                 group["lr"] = rate

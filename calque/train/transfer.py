@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -11,7 +11,7 @@ from typing import Any
 import calque
 from calque import nn
 from calque.base.errors import ArgumentError, DTypeError, ShapeError
-from calque.base.text import nearest, shown, type_name
+from calque.base.text import described, nearest, shown, type_name
 from calque.data import DataLoader, TensorDataset
 from calque.nn.utils import parametrize
 
@@ -139,7 +139,7 @@ def replace_head(model: Any, classes: int | Sequence[str], source_classes: Seque
     return new
 
 
-def reuse_classifier(old: Any, new: Any, source_classes: Sequence[str], target_classes: Sequence[str]) -> list[str]:
+def reuse_classifier(old: nn.Module, new: nn.Module, source_classes: Sequence[str], target_classes: Sequence[str]) -> list[str]:
     """Copy the rows of the classes that both layers know from `old` to `new`; the names of these classes.
 
     Names are compared without case and surrounding blanks; "_" and " " are one. Raises ShapeError if a layer has another number of rows than there
@@ -336,6 +336,16 @@ def _blocks(model: Any) -> list[list[Any]]:
     return [[p for p in block if p is not None] for block in blocks]
 
 
+def _pairs(op: str, loader: Any) -> Iterator[Any]:
+    """The batches of a loader, which must be pairs."""
+    if not isinstance(loader, Iterable) or getattr(loader, "ndim", 1) == 0:
+        raise ArgumentError(f"[{op}] expected a loader, whose batches are (inputs, labels), got {described(loader)}")
+    for batch in loader:
+        if not isinstance(batch, (tuple, list)) or len(batch) != 2:
+            raise ArgumentError(f"[{op}] expected batches (inputs, labels), got {described(batch)}; give a dataset of pairs")
+        yield batch
+
+
 def cached_features(features: Callable[[Any], Any], loader: Iterable[Any]) -> Any:
     """What a frozen part of a model gives for every batch (inputs, labels) of a loader, computed once: a TensorDataset of (features, labels) to train
     a head on."""
@@ -346,7 +356,7 @@ def cached_features(features: Callable[[Any], Any], loader: Iterable[Any]) -> An
         if isinstance(features, nn.Module):
             features.eval()
         with calque.no_grad():
-            for inputs, targets in loader:
+            for inputs, targets in _pairs("cached_features", loader):
                 found.append(features(inputs))
                 labels.append(targets)
     finally:
@@ -370,6 +380,8 @@ def finetune(
     """
     if isinstance(epochs, bool) or not isinstance(epochs, int) or epochs < 1:
         raise ArgumentError(f"[finetune] expected epochs to be an integer >= 1, got {shown(epochs)}")
+    if isinstance(data, Mapping):
+        raise ArgumentError(f"[finetune] expected a dataset or loader of (input, label), got {described(data)}; make a TensorDataset of it")
     loader = data if isinstance(data, DataLoader) else DataLoader(data, batch_size=batch_size, shuffle=True)
     optimizer = calque.optim.AdamW(parameter_groups(model, lr, layer_decay, weight_decay))
     steps = epochs * len(loader)
@@ -383,7 +395,7 @@ def finetune(
     for _ in range(epochs):
         model.train()
         losses = []
-        for inputs, labels in loader:
+        for inputs, labels in _pairs("finetune", loader):
             optimizer.zero_grad()
             loss = criterion(model(inputs), labels)
             loss.backward()

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import calque
-from calque import nn
+from calque import nn, train
 from calque.base import text
 from calque.compat import missing
 from calque.functional import blame
@@ -202,6 +202,19 @@ WRONG = [
     (lambda: calque.linalg.ldl_solve(calque.eye(3), calque.ones(3).int(), calque.ones(7)), "[linalg.ldl_solve] expected B with 3 rows, got shapes"),
     (lambda: F.hardtanh_(calque.ones(2).long(), max_val=float("nan")), "[hardtanh] value cannot be converted to torch.int64 without overflow: nan"),
     (lambda: F.cross_entropy(calque.tensor(2.0), calque.tensor(0.5)), "[cross_entropy] expected scores with a class dim, got a 0-d input"),
+    (lambda: nn.LayerNorm(None), "[LayerNorm] expected normalized_shape as an int or a tuple of ints, got NoneType None"),
+    (lambda: calque.lu_unpack(calque.eye(3), calque.ones(3)), "[lu_unpack] expected pivots as integers, got float32; pass those that"),
+    (lambda: calque.frombuffer(b"abc", dtype=calque.float32), "[frombuffer] expected a number of bytes that 4, the size of an element of"),
+    (lambda: calque.sparse.spdiags(calque.ones(2, 3), calque.tensor([0, 1]), 3), "[spdiags] expected one offset for each diagonal and a shape of"),
+    (lambda: F.linear_cross_entropy(calque.ones(4, 3), calque.tensor(1.0), calque.zeros(4).long()), "expected linear_weight with at least 1 dims"),
+    (lambda: calque.signal.windows.gaussian(1 << 62, std=2), "[gaussian] expected memory for the result of"),
+    (lambda: train.lr_find(nn.Linear(3, 3), calque.optim.SGD([ONE], lr=0.1), F.mse_loss, []), "[lr_find] expected at least one batch, got an empty"),
+    (lambda: train.cached_features(nn.Linear(3, 3), [ONE]), "[cached_features] expected batches (inputs, labels), got Tensor"),
+    (lambda: train.finetune(nn.Linear(3, 3), {1: 2}), "[finetune] expected a dataset or loader of (input, label), got dict"),
+    (lambda: train.reuse_classifier(3, nn.Linear(1, 1), ["a"], ["a"]), "[reuse_classifier] expected a Module, got int 3 as 'old'"),
+    (lambda: calque.fft.ifft2(calque.ones(2, 3), s=np.float32(1.5)), "[ifft2] expected"),
+    (lambda: calque.export(nn.Linear(1, 1), (ONE,), entries="a"), "[export] expected"),
+    (lambda: calque.distributed.batch_isend_irecv(7), "[batch_isend_irecv] expected"),
     (lambda: F.hardtanh(calque.ones(2).byte()), "[hardtanh] cannot do hardtanh on an unsigned type with negative limits"),
     (lambda: calque.full((2,), calque.ones((), requires_grad=True)), "[full] expected fill_value as a number, got a Tensor that requires"),
     (lambda: calque.add(ONE, ONE, alpha=ONE), "[add] expected a number or a 0-d tensor, got a Tensor of shape (2, 3)"),
@@ -221,6 +234,11 @@ def test_what_the_fuzzer_found(call: Any, text: str) -> None:
     with pytest.raises((TypeError, ValueError, AttributeError, MemoryError)) as caught:
         call()
     assert text in str(caught.value)
+
+
+def test_a_folder_that_no_system_has() -> None:
+    with pytest.raises(calque.base.errors.CheckpointError, match="expected a folder that can be written"):
+        train.Checkpoints("\0")
 
 
 def test_a_size_of_numpy_is_summed_to() -> None:

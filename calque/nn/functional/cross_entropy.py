@@ -10,7 +10,7 @@ from calque import functional as T
 from calque.base import dtypes as dt
 from calque.base.config import settings
 from calque.base.errors import ArgumentError, DTypeError, ShapeError
-from calque.functional.common import cast, linked, require_real
+from calque.functional.common import cast, linked, require_dims, require_real
 from calque.functional.precision import full_precision
 from calque.nn.functional.checks import bad_label, check_indices, reduced
 from calque.nn.functional.legacy import legacy_reduction
@@ -229,6 +229,7 @@ def linear_cross_entropy(
     >>> calque.nn.functional.linear_cross_entropy(calque.ones(2, 3), calque.zeros(4, 3), calque.tensor([0, 3]))
     tensor(1.3863)
     """
+    require_dims("linear_cross_entropy", linear_weight, 1, name="linear_weight")
     classes = tuple(linear_weight._layout.shape[:-1])
     scores = linear(input, T.reshape(linear_weight, (prod(classes), linear_weight._layout.shape[-1])))
     if linear_bias is not None:

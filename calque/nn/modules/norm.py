@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,8 @@ import numpy as np
 from calque import functional as T
 from calque.base import dtypes as dt
 from calque.base.device import DEFAULT
-from calque.base.errors import ArgumentError, ShapeError
+from calque.base.errors import ArgumentError, DTypeError, ShapeError
+from calque.base.text import described
 from calque.nn import functional as F
 from calque.nn import init
 from calque.nn.module import Module
@@ -217,6 +219,8 @@ class InstanceNorm3d(_InstanceNorm):
 
 def _last_dims(layer: str, shape: Any) -> tuple[int, ...]:
     """Sizes of the last dims, given as one or several."""
+    if not isinstance(shape, (int, np.integer, str, float, Iterable)):
+        raise DTypeError(f"[{layer}] expected normalized_shape as an int or a tuple of ints, got {described(shape)}; pass the sizes of the last dims")
     sizes = (shape,) if isinstance(shape, (int, np.integer, str, float)) else tuple(shape)
     for size in sizes:
         extents(layer, normalized_shape=size)
