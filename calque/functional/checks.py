@@ -172,7 +172,7 @@ def require_pivot_count(op: str, shape: tuple[int, ...], rows: int, exactly: boo
 
 def require_pivot_dims(op: str, matrix: tuple[int, ...], pivots: tuple[int, ...]) -> None:
     """Raise for pivots that are not one vector per matrix."""
-    if len(pivots) != len(matrix) - 1:
+    if len(pivots) != len(matrix) - 1 or not pivots[-1] and matrix[-1]:
         raise ShapeError(
             f"[linalg.{op}] Expected LD.shape[:-1] and pivots.shape to be the same, got LD of {matrix} and pivots of {pivots}; pass what "
             "the factorisation gave"

@@ -203,6 +203,7 @@ def isin(elements: Operand, test_elements: Operand, *, assume_unique: bool = Fal
 
     def found() -> Array:
         left, right = (read(x, "isin") if is_tensor(x) else np.asarray(number(x)) for x in (elements, test_elements))
+        left, right = (x.astype(np.float32) if x.dtype == dt.bfloat16.np else x for x in (left, right))  # NumPy has no common type for others
         return np.isin(left, right, invert=invert)
 
     return host_values(tuple(elements._layout.shape) if is_tensor(elements) else (), dt.bool_, found)

@@ -215,6 +215,7 @@ WRONG = [
     (lambda: calque.fft.ifft2(calque.ones(2, 3), s=np.float32(1.5)), "[ifft2] expected"),
     (lambda: calque.export(nn.Linear(1, 1), (ONE,), entries="a"), "[export] expected"),
     (lambda: calque.distributed.batch_isend_irecv(7), "[batch_isend_irecv] expected"),
+    (lambda: calque.linalg.ldl_solve(calque.eye(3), calque.ones(0).int(), calque.ones(3, 1)), "Expected LD.shape[:-1] and pivots.shape to be"),
     (lambda: F.hardtanh(calque.ones(2).byte()), "[hardtanh] cannot do hardtanh on an unsigned type with negative limits"),
     (lambda: calque.full((2,), calque.ones((), requires_grad=True)), "[full] expected fill_value as a number, got a Tensor that requires"),
     (lambda: calque.add(ONE, ONE, alpha=ONE), "[add] expected a number or a 0-d tensor, got a Tensor of shape (2, 3)"),
@@ -234,6 +235,13 @@ def test_what_the_fuzzer_found(call: Any, text: str) -> None:
     with pytest.raises((TypeError, ValueError, AttributeError, MemoryError)) as caught:
         call()
     assert text in str(caught.value)
+
+
+def test_elements_of_different_types_are_found() -> None:
+    """As in PyTorch. NumPy has no common type of bfloat16 and integers."""
+    halves = calque.tensor([1.0, 2.5, 3.0], dtype=calque.bfloat16)
+    assert halves.isin(calque.tensor([3, 1])).tolist() == [True, False, True]
+    assert calque.tensor([3, 1, 2]).isin(halves).tolist() == [True, True, False]
 
 
 def test_a_folder_that_no_system_has() -> None:
