@@ -23,6 +23,7 @@ from typing import IO, Any
 from calque.base.config import GANG, RENDEZVOUS, SNAPSHOTS, available_cores, job_variables, set_variables, whole_environment
 from calque.base.errors import ArgumentError
 from calque.base.text import shown, type_name
+from calque.distributed import mpi
 from calque.distributed.rendezvous import Rendezvous
 from calque.distributed.snapshots import Snapshots
 from calque.distributed.watch import WATCH
@@ -137,7 +138,9 @@ class _Gang:
 
     def end(self, moment: float = 0.0) -> None:
         """Until nobody is left: after a moment they are asked, and then made, to end."""
+        files: set[str] = set()
         for number, seconds in ((0, moment), (signal.SIGTERM, 2.0), (signal.SIGKILL, 5.0)):
+            files |= {file for process in self.processes if process.returncode is None for file in mpi.files_of(process.pid)}
             self.signal(number)
             if number:
                 self.signal(signal.SIGCONT)  # one that is stopped hears nothing
@@ -146,6 +149,7 @@ class _Gang:
                 time.sleep(0.02)
         for reader in self._readers:
             reader.join(timeout=2)
+        mpi.forget(files)  # of ranks that were ended between the start of MPI and the moment when they do this themselves
         self.server.close()  # a pipe that somebody else holds open, too, is left to its reader: closing it would wait for that
 
 

@@ -47,11 +47,21 @@ def forget_files(comm: Any) -> None:
     """Once all processes have mapped the memory through which those of one machine speak, it needs no name: so nothing is left of it in
     /dev/shm, however they end. All of them call this."""
     comm.Barrier()
+    forget(files_of("self"))
+
+
+def files_of(process: int | str) -> set[str]:
+    """The names of such memory that a process has mapped; without those that are forgotten already."""
     try:
-        lines = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace").split("\n")
+        lines = Path(f"/proc/{process}/maps").read_text(encoding="utf-8", errors="replace").split("\n")
     except OSError:
-        return
-    for path in {line.split()[-1] for line in lines if _SHARED in line}:
+        return set()
+    return {line.split()[-1] for line in lines if _SHARED in line and not line.endswith("(deleted)")}
+
+
+def forget(files: set[str]) -> None:
+    """Take the names away."""
+    for path in files:
         with contextlib.suppress(OSError):  # another process was quicker
             os.unlink(path)
 
