@@ -21,13 +21,15 @@ UNROLLED = 64
 @dataclass(frozen=True)
 class Window:
     """A view as slices of a grid: `grid` is its shape, `starts`, `extents` and `steps` the slice of each axis, `dims` the dim of the view that
-    an axis holds (-1: none)."""
+    an axis holds (-1: none). `shift` elements stand before the base: a window that begins left of its row (as padded pooling reads one) lies so in
+    the rows of the grid."""
 
     grid: tuple[int, ...]
     starts: tuple[int, ...]
     extents: tuple[int, ...]
     steps: tuple[int, ...]
     dims: tuple[int, ...]
+    shift: int = 0
 
     @property
     def order(self) -> tuple[int, ...]:
@@ -59,27 +61,32 @@ def _chains(base: Shape, strides: Sequence[int]) -> Iterator[list[int]]:
 
 def decode(base: Shape, shape: Shape, strides: Shape, offset: int) -> Window | None:
     """The view as slices of a grid; None if no grid shows it. Strides are not negative, no size is 0."""
-    numel = prod(base)
     live = [d for d in range(len(shape)) if shape[d] > 1 and strides[d] != 0]
     for steps in _chains(base, [strides[d] for d in live]):
         if any(a % b for a, b in pairwise(steps)):
             continue
-        grid = [-(-numel // steps[0]), *[a // b for a, b in pairwise(steps)]]
-        starts, rest = [], offset
-        for step in steps:
-            starts.append(rest // step)
-            rest %= step
-        extents, by, dims = [1] * len(grid), [1] * len(grid), [-1] * len(grid)
-        for d in live:
-            axis = next(a for a, step in enumerate(steps) if strides[d] % step == 0 and strides[d] >= step)
-            if dims[axis] >= 0:
-                break
-            dims[axis], extents[axis], by[axis] = d, shape[d], strides[d] // steps[axis]
-        else:
-            found = Window(tuple(grid), tuple(starts), tuple(extents), tuple(by), tuple(dims))
-            if all(end <= size for end, size in zip(found.limits, grid, strict=True)):
+        for shift in dict.fromkeys([0, *(-offset % step for step in reversed(steps[:-1]))]):
+            found = _in_grid(steps, prod(base), shape, strides, offset, live, shift)
+            if found is not None:
                 return found
     return None
+
+
+def _in_grid(steps: list[int], numel: int, shape: Shape, strides: Shape, offset: int, live: list[int], shift: int) -> Window | None:
+    """The view as slices of the grid with these steps; None if it is none."""
+    grid = [-(-(numel + shift) // steps[0]), *[a // b for a, b in pairwise(steps)]]
+    starts, rest = [], offset + shift
+    for step in steps:
+        starts.append(rest // step)
+        rest %= step
+    extents, by, dims = [1] * len(grid), [1] * len(grid), [-1] * len(grid)
+    for d in live:
+        axis = next(a for a, step in enumerate(steps) if strides[d] % step == 0 and strides[d] >= step)
+        if dims[axis] >= 0:
+            return None
+        dims[axis], extents[axis], by[axis] = d, shape[d], strides[d] // steps[axis]
+    found = Window(tuple(grid), tuple(starts), tuple(extents), tuple(by), tuple(dims), shift)
+    return found if all(end <= size for end, size in zip(found.limits, grid, strict=True)) else None
 
 
 def unrolled(base: Shape, shape: Shape, strides: Shape, offset: int) -> tuple[int, ...] | None:
@@ -137,9 +144,10 @@ class Windows:
         return self.jnp.broadcast_to(grid.reshape([shape[d] if d in order else 1 for d in range(len(shape))]), shape)
 
     def gridded(self, x: Any, window: Window) -> Any:
-        """The base as a grid, with padding behind it."""
+        """The base as a grid, with padding around it."""
         flat, more = x.reshape(-1), prod(window.grid) - x.size
-        return (self.lax.pad(flat, self.jnp.zeros((), flat.dtype), [(0, more, 0)]) if more else flat).reshape(window.grid)
+        around = [(window.shift, more - window.shift, 0)]
+        return (self.lax.pad(flat, self.jnp.zeros((), flat.dtype), around) if more else flat).reshape(window.grid)
 
     def _side_by_side(self, x: Any, shape: Shape, strides: Shape, offset: int) -> Any:
         dims = unrolled(x.shape, shape, strides, offset)
@@ -219,7 +227,7 @@ class Windows:
             else:
                 grid = jnp.where(lax.pad(jnp.ones(rows.shape, bool), jnp.zeros((), bool), around), spread, grid)
         flat = grid.reshape(-1)
-        return (lax.slice(flat, (0,), (base.size,)) if flat.size != base.size else flat).reshape(base.shape)
+        return (lax.slice(flat, (window.shift,), (window.shift + base.size,)) if flat.size != base.size else flat).reshape(base.shape)
 
     def update_at(self, base: Any, value: Any, offset: Any, shape: Shape, strides: Shape) -> Any:
         """`update` with an offset that comes at run time."""
