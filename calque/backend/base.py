@@ -252,8 +252,12 @@ class DeviceBackend(ABC):
     def compile(self, program: Any, index: int) -> DeviceProgram:
         """What runs an `ir.program.Program` on a device."""
 
-    def fine(self, reports: Sequence[Any]) -> bool:
-        """Whether it is known, from one look at all of them, that no check of these runs has failed (see `DeviceProgram.run`)."""
+    def join(self, reports: Sequence[Any]) -> Any:
+        """Begin to find out whether any check of several runs has failed (see `DeviceProgram.run`); None: each report has to be read."""
+        return None
+
+    def fine(self, joined: Any) -> bool:
+        """Whether none has, from what `join` gave; waits for it."""
         return False
 
     @abstractmethod

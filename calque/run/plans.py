@@ -183,19 +183,32 @@ def _nothing() -> None:
 
 
 _open: deque[Verdict] = deque()
+_groups: deque[tuple[list[Verdict], Device, Any]] = deque()
+"""Those of `_open`, OPEN // 2 at a time, and what joins them."""
 _OPEN_LOCK = threading.RLock()
 
 
 def _expect(verdict: Verdict) -> None:
-    """Keep a verdict until it is read; many wait for the oldest."""
-    _open.append(verdict)
-    if len(_open) <= OPEN:
-        return
-    with _OPEN_LOCK:  # the older half, if one look tells that it is fine; else one by one
-        oldest = [v for v in list(_open)[: OPEN // 2] if not v.done and v.plan.device is verdict.plan.device]
-        if oldest and verdict.plan.device.backend.fine([v.report for v in oldest]):
-            for v in oldest:
-                v.settled()
+    """Keep a verdict until it is read. Many are joined on the device, which is asked for what came of it when as many more have come: nobody waits
+    for what was started last."""
+    with _OPEN_LOCK:
+        _open.append(verdict)
+        if len(_open) % (OPEN // 2):
+            return
+        here = verdict.plan.device
+        group = [v for v in list(_open)[-(OPEN // 2) :] if not v.done and v.plan.device is here]
+        same = [*group, *group[:1] * (OPEN // 2 - len(group))]  # always as many, so that what joins them is compiled once
+        _groups.append((group, here, here.backend.join([v.report for v in same]) if group else None))
+        while len(_open) >= OPEN:
+            _look_at_oldest()
+
+
+def _look_at_oldest() -> None:
+    """Read what came of the oldest verdicts: one by one only if some check failed. The caller holds the lock."""
+    group, device, joined = _groups.popleft()
+    if joined is not None and device.backend.fine(joined):
+        for verdict in group:
+            verdict.settled()
     for _ in range(OPEN // 2):
         _open.popleft().wait()
 
@@ -209,8 +222,10 @@ def settle(buffers: Iterable[Buffer]) -> None:
 
 def _settle_all() -> None:
     """All verdicts, and everything that devices compute."""
-    while _open:
-        _open.popleft().wait()
+    with _OPEN_LOCK:
+        _groups.clear()
+        while _open:
+            _open.popleft().wait()
     for device in Device.served():
         device.backend.synchronize(device.index)
 

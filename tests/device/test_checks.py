@@ -10,6 +10,7 @@ import calque
 from calque import nn
 from calque.base.errors import OutOfRangeError, UnsupportedTypeError
 from calque.run import plans, recorder
+from calque.run.dispatch import raise_pending
 
 pytestmark = pytest.mark.device
 
@@ -73,8 +74,31 @@ def test_many_open_checks_are_bounded(device: Any) -> None:
     for _ in range(plans.OPEN + 20):
         table.step([1, 2])
     assert len(plans._open) <= plans.OPEN
+    assert len(plans._groups) <= 2
+    calque.synchronize()
+    assert not plans._open and not plans._groups
+
+
+def test_a_loop_that_reads_leaves_nothing_to_ask(device: Any) -> None:
+    table = Table(device)
+    for k in range(2 * plans.OPEN + 3):
+        loss = table.step([1, 2])
+        if k % 5:
+            loss.item()
     calque.synchronize()
     assert not plans._open
+
+
+def test_one_failure_among_many_is_found_without_a_read(device: Any) -> None:
+    table = Table(device)
+    table.step([0, 1]).item()
+    with pytest.raises(OutOfRangeError, match="got 8"):
+        for k in range(4 * plans.OPEN):
+            table.step([1, 8 if k == 3 else 2])
+            raise_pending()
+    before = table.weight()
+    calque.synchronize()
+    assert calque.equal(table.weight(), before)
 
 
 def test_types_and_operations_that_are_not_there(device: Any) -> None:

@@ -43,7 +43,7 @@ class JaxBackend(DeviceBackend):
         self.kind, self.platform = kind, platform
         self._devices: list[Any] | None = None
         self._why = ""
-        self._fine: Any = None
+        self._join: Any = None
         self.last: dict[int, Value] = {}  # of the program started last on a device: it is there when everything before has run
         self.peak: dict[int, int] = {}
 
@@ -143,12 +143,16 @@ class JaxBackend(DeviceBackend):
 
     # ------------------------------------------------------------------------------------------------------------ programs
 
-    def fine(self, reports: Sequence[Any]) -> bool:
-        """One number for all of them."""
+    def join(self, reports: Sequence[Any]) -> Any:
+        """One number for all of them, on the device."""
         jax = self.jax
-        if self._fine is None:
-            self._fine = jax.jit(lambda rows: jax.numpy.all(jax.numpy.concatenate(rows)))
-        return bool(jax.device_get(self._fine([fine for _, fine in reports])))
+        if self._join is None:
+            self._join = jax.jit(lambda rows: jax.numpy.all(jax.numpy.concatenate(rows)))
+        return self._join([fine for _, fine in reports])
+
+    def fine(self, joined: Any) -> bool:
+        """Read the number."""
+        return bool(self.jax.device_get(joined))
 
     def compile(self, program: Program, index: int) -> XlaProgram:
         """One executable for the whole program."""
