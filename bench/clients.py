@@ -10,7 +10,6 @@ less (with `--threads 1`: PyTorch's threads wait by spinning). A model whose lib
 from __future__ import annotations
 
 import argparse
-import functools
 import importlib.util
 import json
 import os
@@ -127,11 +126,25 @@ JOBS: dict[str, tuple[str, Callable[[Any], Any]]] = {
 }
 
 
+def names_of_torchvision(torch: Any) -> Any:
+    """timm imports torchvision, and the package on the index holds operators for a PyTorch with CUDA alone. Without one their names are enough."""
+    spec = importlib.util.find_spec("torchvision")
+    if torch.version.cuda is not None or "calque" in torch.__version__ or spec is None or spec.origin is None:
+        return None
+    if "+cu" not in Path(spec.origin).with_name("version.py").read_text():
+        return None
+    names = torch.library.Library("torchvision", "DEF")
+    for name in ("nms", "qnms"):
+        names.define(name + "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+    return names
+
+
 def worker(threads: int) -> None:
     """Read names from standard input, answer with seconds per step: wall clock and processor."""
     import torch
 
     torch.set_num_threads(threads)
+    names = names_of_torchvision(torch)  # kept while the process lives
     jobs: dict[str, Callable[[], Any]] = {}
     for line in sys.stdin:
         name = line.strip()
@@ -147,7 +160,7 @@ def worker(threads: int) -> None:
                 optimizer.step()
                 return float(value.item())
 
-            jobs[name] = functools.partial(step)
+            jobs[name] = step
             for _ in range(WARM):
                 jobs[name]()
         count, wall, processor = 0, time.perf_counter(), time.process_time()
@@ -155,6 +168,7 @@ def worker(threads: int) -> None:
             jobs[name]()
             count += 1
         print(json.dumps([(time.perf_counter() - wall) / count, (time.process_time() - processor) / count]), flush=True)
+    del names
 
 
 class Contender:
