@@ -81,6 +81,7 @@ class _Gang:
         self.server = Rendezvous(size).start()
         self.processes: list[subprocess.Popen[bytes]] = []
         self._readers: list[threading.Thread] = []
+        self._files: set[str] = set()
         self._lock = threading.Lock()
         more: dict[str, str | None] = {}
         if kept is not None:
@@ -120,6 +121,7 @@ class _Gang:
 
     def signal(self, number: int) -> None:
         """Send a signal to those that are alive."""
+        self._files |= {file for process in self.processes if process.returncode is None for file in mpi.files_of(process.pid)}
         for process in self.processes:
             if _code(process) is None:
                 with contextlib.suppress(ProcessLookupError):
@@ -138,9 +140,7 @@ class _Gang:
 
     def end(self, moment: float = 0.0) -> None:
         """Until nobody is left: after a moment they are asked, and then made, to end."""
-        files: set[str] = set()
         for number, seconds in ((0, moment), (signal.SIGTERM, 2.0), (signal.SIGKILL, 5.0)):
-            files |= {file for process in self.processes if process.returncode is None for file in mpi.files_of(process.pid)}
             self.signal(number)
             if number:
                 self.signal(signal.SIGCONT)  # one that is stopped hears nothing
@@ -149,7 +149,7 @@ class _Gang:
                 time.sleep(0.02)
         for reader in self._readers:
             reader.join(timeout=2)
-        mpi.forget(files)  # of ranks that were ended between the start of MPI and the moment when they do this themselves
+        mpi.forget(self._files)  # of ranks that were ended between the start of MPI and the moment when they do this themselves
         self.server.close()  # a pipe that somebody else holds open, too, is left to its reader: closing it would wait for that
 
 
