@@ -257,6 +257,8 @@ def frombuffer(buffer: Any, *, dtype: Any, count: int = -1, offset: int = 0, req
     """A 1-d tensor over the bytes of an object with the buffer interface; shares memory if the buffer is writable."""
     wanted = resolve_dtype(dtype, dt.float32, "frombuffer")
     behind = memoryview(buffer).nbytes - offset
+    if count * wanted.itemsize > behind:
+        raise ArgumentError(f"[frombuffer] expected at least {count} elements of {wanted} behind the offset {offset}, got {behind} bytes")
     if count < 0 and behind % wanted.itemsize:
         raise ArgumentError(
             f"[frombuffer] expected a number of bytes that {wanted.itemsize}, the size of an element of {wanted}, divides, got {behind} behind the "

@@ -310,7 +310,7 @@ def rfftfreq(n: int, d: float = 1.0, *, out: Any = None, dtype: Any = None, devi
 def _shifted(op: str, input: Tensor, dim: Any, back: bool) -> Tensor:
     require_tensors(op, input)
     ndim = input._layout.ndim
-    given = range(ndim) if dim is None else [dim] if isinstance(dim, int) else dim
+    given = range(ndim) if dim is None else int_tuple(op, (dim,))
     dims = [normalize_dim(d, ndim, op) for d in given]
     if not dims:
         raise ArgumentError(f"[{op}] `shifts` required: expected a tensor with dims to shift along, got shape {tuple(input._layout.shape)}")

@@ -168,6 +168,7 @@ def element_size(input: Tensor) -> int:
 
 def can_cast(from_: dt.DType, to: dt.DType) -> bool:
     """Whether PyTorch's in-place rules allow writing `from_` into `to`."""
+    _require_dtypes("can_cast", from_=from_, to=to)
     return from_.category <= to.category
 
 
@@ -178,10 +179,14 @@ def promote_types(type1: dt.DType, type2: dt.DType) -> dt.DType:
     >>> calque.promote_types(calque.int64, calque.float32)
     torch.float32
     """
-    for name, given in (("type1", type1), ("type2", type2)):
-        if not isinstance(given, dt.DType):
-            raise DTypeError(f"[promote_types] expected a dtype, got {described(given)} as {name!r}; pass one such as calque.float32")
+    _require_dtypes("promote_types", type1=type1, type2=type2)
     return dt.promote(type1, type2)
+
+
+def _require_dtypes(op: str, **given: Any) -> None:
+    for name, value in given.items():
+        if not isinstance(value, dt.DType):
+            raise DTypeError(f"[{op}] expected a dtype, got {described(value)} as {name!r}; pass one such as calque.float32")
 
 
 def result_type(tensor1: Any, tensor2: Any) -> dt.DType:

@@ -12,7 +12,7 @@ from typing import Any
 import calque
 from calque.base.errors import ArgumentError
 from calque.base.extras import need
-from calque.base.text import shown
+from calque.base.text import described, shown
 
 _SMOOTH = 0.9
 _DIVERGED = 4.0  # times the best loss
@@ -43,6 +43,8 @@ def _endless(loader: Iterable[Any]) -> Iterator[Any]:
         empty = True
         for batch in loader:
             empty = False
+            if not isinstance(batch, (tuple, list)) or len(batch) != 2:
+                raise ArgumentError(f"[lr_find] expected batches (inputs, labels), got {described(batch)}; give a loader of pairs")
             yield batch
         if empty:
             raise ArgumentError("[lr_find] expected at least one batch, got an empty loader; make a new one if it was walked through before")

@@ -12,7 +12,7 @@ from calque import functional as T
 from calque.base import dtypes as dt
 from calque.base.errors import ArgumentError, DTypeError, ShapeError
 from calque.base.layout import sparse_coo, strided
-from calque.base.text import type_name
+from calque.base.text import described, type_name
 from calque.functional.checks import check_index
 from calque.functional.common import cast, dtype_of, is_tensor, method, prim
 from calque.functional.creation import tensor
@@ -188,6 +188,8 @@ def to_sparse(
         return RULES["to_sparse"](input, sparse_dim, layout=layout)  # type: ignore[no-any-return]
     if is_tensor(sparse_dim) or isinstance(sparse_dim, str):
         layout, sparse_dim = sparse_dim, None
+    if sparse_dim is not None and not hasattr(sparse_dim, "__index__"):
+        raise DTypeError(f"[to_sparse] expected sparse_dim as an int, got {described(sparse_dim)}; leave it out to list all dims by place")
     found = from_dense(input, sparse_dim)
     return found if layout is None or layout == sparse_coo else RULES["to_sparse"](found, layout=layout)  # type: ignore[no-any-return]
 

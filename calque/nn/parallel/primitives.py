@@ -9,8 +9,8 @@ from typing import Any
 from calque import functional as T
 from calque.autograd.moving import move
 from calque.base.device import Device
-from calque.base.errors import ArgumentError
-from calque.base.text import shown, type_name
+from calque.base.errors import ArgumentError, DTypeError
+from calque.base.text import described, shown, type_name
 from calque.functional.common import is_tensor
 from calque.functional.options import resolve_device
 from calque.run.recorder import flush
@@ -137,6 +137,9 @@ def parallel_apply(
     """Call every module on its input: `modules[i](*inputs[i], **kwargs_tup[i])` (an input that is no tuple is the only argument). The calls are
     recorded one after the other and run at the same time, each on the device of its module; there are no Python threads.
     """
+    for module in modules:
+        if not callable(module):
+            raise DTypeError(f"[parallel_apply] expected modules or functions, got {described(module)} among them; pass modules, then inputs")
     if len(modules) != len(inputs):
         raise ArgumentError(
             f"[parallel_apply] expected as many inputs as modules, got {len(inputs)} inputs for {len(modules)} modules; "
