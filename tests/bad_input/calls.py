@@ -61,6 +61,8 @@ i(2, 3), i(3): bitwise_and bitwise_or bitwise_xor bitwise_left_shift bitwise_rig
 f(3), f(3): dot vdot inner outer ger kron cartesian_prod
 f(2, 3), f(3, 4): mm matmul chain_matmul
 f(2, 3), f(2, 3), f(2, 3): addcmul addcdiv lerp
+f(2, 3), 0.1, 0, -128, 127: fake_quantize_per_tensor_affine
+f(2, 3), f(3), f(3), 1, -128, 127: fake_quantize_per_channel_affine
 f(2, 3), f(2, 3), 0.5: lerp
 f(2, 4), f(2, 3), f(3, 4): addmm
 f(2), f(2, 3), f(3): addmv
