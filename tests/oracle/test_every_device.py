@@ -42,6 +42,8 @@ class On:
 
 # Functions that no other table of this folder calls: on a matrix (4, 3), a row (3) and int64 positions (3) in [0, 3).
 MORE: dict[str, Call] = {
+    "fake_quantize_per_tensor_affine": lambda m, x, v, i: m.fake_quantize_per_tensor_affine(x, 0.25, 1, -8, 7),
+    "fake_quantize_per_channel_affine": lambda m, x, v, i: m.fake_quantize_per_channel_affine(x, v.float().abs(), i.int(), 1, -8, 7),
     "other names": lambda m, x, r, i: [
         x.absolute(), m.divide(x, r), m.greater(x, r), m.greater_equal(x, r), m.less(x, r), m.less_equal(x, r), m.multiply(x, r),
         m.not_equal(x, r), m.subtract(x, r), m.arccos(x), m.arccosh(x), m.arcsin(x), m.arcsinh(x), m.arctan(x), m.arctanh(x), m.arctan2(x, r),
