@@ -250,6 +250,9 @@ WITHOUT: dict[str, str] = {
             arange as_tensor asarray empty empty_like eye from_dlpack from_numpy frombuffer full full_like linspace logspace
             new_empty new_full new_ones new_tensor new_zeros ones scalar_tensor tensor tril_indices triu_indices zeros
             """,
+        "a staircase that the gradient goes straight through: tests/oracle/test_fake_quantise.py": """
+            fake_quantize_per_channel_affine fake_quantize_per_tensor_affine
+            """,
         "random": """
             bernoulli bernoulli_ dropout1d dropout2d dropout3d exponential_ gumbel_softmax multinomial normal normal_ rand
             rand_like randint randint_like randn randn_like random_ randperm uniform_
