@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from inspect import CO_OPTIMIZED
-from types import CodeType, FrameType, ModuleType
+from types import CodeType, FrameType, FunctionType, GeneratorType, ModuleType
 from typing import Any
 
 from calque.run.nodes import GradNode
@@ -116,7 +116,10 @@ def _of(name: str, value: Any, seen: set[int], budget: list[int]) -> Iterator[Va
         if hasattr(type(item), "_storage") and hasattr(type(item), "_grad_fn"):
             _note(variable, item)
         elif depth < DEPTH:
-            inside, parts = _parts(item)
+            try:
+                inside, parts = _parts(item)
+            except Exception:  # an object that does something else when it is asked for an attribute
+                continue
             for part, inner in parts:
                 target = variable
                 if not inside and not isinstance(inner, _PLAIN):
@@ -136,10 +139,9 @@ def _parts(item: Any) -> tuple[bool, list[tuple[str, Any]]]:
         own = [(f".{name}", inner) for name, inner in vars(item).items() if not name.startswith("_")]
         tensors = {**item._parameters, **item._buffers}
         return False, [(f".{n}", t) for n, t in tensors.items()] + [(f".{n}", m) for n, m in item._modules.items()] + own
-    if hasattr(item, "cr_frame") or hasattr(item, "gi_frame"):
-        frame = getattr(item, "gi_frame", None)
-        return False, [(f": {name}", inner) for name, inner in (frame.f_locals if frame is not None else {}).items()]
-    if hasattr(item, "__closure__") and item.__closure__:
+    if isinstance(item, GeneratorType):
+        return False, [(f": {name}", inner) for name, inner in (_locals(item.gi_frame) if item.gi_frame is not None else [])]
+    if isinstance(item, FunctionType) and item.__closure__:
         names = item.__code__.co_freevars
         return False, [(f": {name}", cell.cell_contents) for name, cell in zip(names, item.__closure__, strict=True) if _filled(cell)]
     if hasattr(item, "param_groups") and hasattr(item, "state"):
