@@ -19,6 +19,7 @@ from calque.base.cache import Cache
 from calque.base.device import CPU, META
 from calque.base.errors import DeviceError, DTypeError, NotDense
 from calque.base.layout import Layout, dense_layout, layout
+from calque.base.native import hastened, hot, not_floating
 from calque.base.shapes import common_order, inverse
 from calque.ops.opdef import OpDef, get
 from calque.run import recorder, trie
@@ -188,6 +189,8 @@ def attach_node(out: Tensor, edge: trie.Edge, op: OpDef, operands: tuple[Any, ..
 def record(op: OpDef, operands: tuple[Any, ...], attrs: tuple[Any, ...] = (), row_major: bool = False) -> Tensor:
     """Record a primitive. Operands are Tensors, or Python numbers as `(number, dtype)` pairs. See `unary` and `binary` for shorter paths. The result
     lies in memory as the operands of an elementwise primitive do (see `turned`), or `row_major`."""
+    if hot is not None and (found := hot.record(op, operands, attrs, row_major)) is not None:
+        return found  # type: ignore[no-any-return]
     state = local.state
     trace = state.trace
     slots: list[Any] = []
@@ -259,7 +262,7 @@ def _instead(
     (`turn`), is what a transform makes of it, or is computed at once."""
     if turn:
         return turned(op, operands, attrs)
-    other = at_once(trace, key)
+    other = at_once(trace, recorder.flush)
     return None if other is None else other.record(op, operands, attrs, row_major)  # type: ignore[no-any-return]
 
 
@@ -350,9 +353,7 @@ def unary(op: OpDef, to_float: bool = False) -> Callable[[Tensor], Tensor]:
             attach_node(result, edge, op, (input,))
         return result
 
-    apply.__name__ = op.name
-    apply.__dict__["answers"] = True  # see calque.functional.blame
-    return apply
+    return hastened(op, apply, not_floating if to_float else None, False)
 
 
 def binary(op: OpDef, fallback: Binary, unusual: Binary | None = None) -> Binary:  # noqa: C901, PLR0915 - the hot path of recording: one frame
@@ -418,8 +419,7 @@ def binary(op: OpDef, fallback: Binary, unusual: Binary | None = None) -> Binary
             _attach_binary(out, edge, op, save_table, a, b, kind)
         return out
 
-    apply.__name__ = op.name
-    return apply
+    return hastened(op, apply, unusual, True)
 
 
 def _attach_binary(out: Tensor, edge: trie.Edge, op: OpDef, save_table: Any, a: Any, b: Any, kind: type) -> None:
@@ -500,6 +500,10 @@ def make_view(t: Tensor, kind: View, label: str) -> Tensor:  # one frame: `alias
     else:
         v._grad_fn, v._requires_grad = None, False
     return v
+
+
+if hot is not None:
+    make_view = hot.make_view
 
 
 def view_kind(view: Layout, backward: Callable[[Any], Any]) -> View:

@@ -76,6 +76,24 @@ def _ctrl_c_arrives() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+# Folders whose tests ask what values are: there small operations are computed where they are written, as for users (`calque/run/novel.py`). All
+# others ask what is recorded, planned and compiled, with tensors of a few numbers.
+AS_USERS = {"oracle", "functional", "nn", "optim", "conformance", "distributions", "vision", "audio", "native"}
+
+
+@pytest.fixture(autouse=True)
+def _small_operations(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether small operations are recorded, here and in processes that a test starts."""
+    from calque.base.config import settings
+    from calque.run.recorder import local, record_from_here
+
+    eager = int(request.path.relative_to(Path(__file__).parent).parts[0] in AS_USERS)
+    if eager != settings.eager:
+        settings.eager = eager
+        record_from_here(local.state, "test")
+    monkeypatch.setenv("CALQUE_EAGER", str(eager))
+
+
 @pytest.fixture(autouse=True)
 def _no_lock_is_kept() -> Iterator[None]:
     """A test that leaves the lock of flushes behind would let the next one with threads wait for ever; if it leaves signals held off, no handler is

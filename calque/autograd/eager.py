@@ -17,29 +17,33 @@ from typing import Any
 
 import numpy as np
 
+from calque import tensor
 from calque.autograd import formula
-from calque.autograd.routines import large, routine, same
+from calque.autograd.routines import kernel, routine, same
 from calque.backend.ref.interpret import number_as_array, run_node
 from calque.backend.ref.quick import WHOLE
 from calque.base.cache import Cache
-from calque.base.config import settings
+from calque.base.config import Settings, settings
 from calque.base.device import CPU
-from calque.base.dtypes import int64
+from calque.base.dtypes import DType, int64
 from calque.base.layout import Layout, dense_layout
+from calque.base.native import hot
 from calque.base.shapes import inverse
 from calque.ir.program import Node
 from calque.ops.opdef import OpDef, get
-from calque.run import recorder
+from calque.run import recorder, source
+from calque.run import trace as tracing
 from calque.run.buffer import Buffer, strided
 from calque.run.dispatch import new_array
-from calque.run.nodes import GradNode
-from calque.run.novel import HEAVY, Computing
-from calque.run.recorder import Storage, Trace, local, recording_line
+from calque.run.estimate import large
+from calque.run.nodes import FunctionNode, GradNode
+from calque.run.novel import Computing, possible
+from calque.run.numbers import BAKED, scalar_tag
+from calque.run.recorder import State, Storage, Trace, local, recording_line
 from calque.run.source import user_site
-from calque.run.trie import Edge, root
-from calque.tensor import Tensor, attach_node, dense_of, order_of, record, sub_layout, turned, wrap
+from calque.run.trie import BOUND, Edge, root
+from calque.tensor import Tensor, attach_node, order_of, record, sub_layout, turned, wrap
 
-MOST = 1 << 15  # operations behind which it is asked again whether what comes repeats
 LINES = 64  # places in the user's program that one operation is remembered for
 _ADD, _UPDATE = get("add"), get("update")
 _NOWHERE = Edge(None, None, (), (), None, "")  # nothing is ever put behind it
@@ -54,10 +58,13 @@ def _ignored(self: Any, value: Any) -> None:
 class Step:
     """An operation on operands of certain layouts: how it is computed, and the edges that the graph's nodes have, by the user's line."""
 
-    __slots__ = ("op", "attrs", "inputs", "layout", "memory", "order", "function", "numbers", "fresh", "large", "edges", "value", "code", "saved")
+    __slots__ = (
+        "op", "attrs", "inputs", "layout", "memory", "order", "function", "numbers", "fresh", "large", "edges", "value", "code", "saved", "kernel",
+    )  # fmt: skip
 
-    def __init__(self, op: OpDef, operands: tuple[Any, ...], attrs: tuple[Any, ...], row_major: bool) -> None:
-        layouts = tuple([x[1] if x.__class__ is tuple else dense_of(x) for x in operands])
+    def __init__(self, op: OpDef, shown: tuple[Any, ...], attrs: tuple[Any, ...], row_major: bool) -> None:
+        """`shown`: layouts of the operands without their offsets, dtypes of those that are numbers."""
+        layouts = tuple([dense_layout(tuple(x.shape), x.dtype, x.device) if x.__class__ is Layout else x for x in shown])
         self.op, self.attrs, self.inputs = op, attrs, layouts
         self.value = self.layout = self.memory = recorder.result_of(op, attrs, layouts, CPU)
         found = routine(op, attrs, layouts, self.layout)
@@ -66,7 +73,7 @@ class Step:
         self.large = large(op, layouts, self.layout)
         self.order: tuple[int, ...] | None = None
         self.saved = False  # whether its gradient needs the result, which nodes keep as a row-major value
-        views = [x._layout for x in operands if x.__class__ is not tuple]
+        views = [x for x in shown if x.__class__ is Layout]
         if op.ordered and not row_major and not all(view.upright for view in views):
             order = order_of(tuple(views))
             self.saved = order != tuple(range(len(order))) and any(-1 in saves for saves in op.save_table)
@@ -75,13 +82,21 @@ class Step:
                 self.memory = dense_layout(tuple([shape[d] for d in order]), self.layout.dtype)
                 strides = tuple([self.memory.strides[k] for k in inverse(order)])
                 self.layout = sub_layout(self.layout, tuple(shape), strides, 0)
+        plain = not (self.saved or self.code or settings.verify)
+        # What the compiled module runs.
+        self.kernel = kernel(op, attrs, shown, self.layout, self.memory, found, self.large) if plain else None
+        if self.kernel is not None:
+            self.function, self.fresh = self.kernel, True
         self.edges: dict[tuple[int, int], tuple[Any, Edge]] = {}
 
     def edge(self) -> Edge:
         """The edge for a node that is made now. It leads nowhere: it says what the operation was and where it was written."""
         if local.state.applied is not None:  # recorded by a backward pass, which knows the line
             return self._edge()
-        code, position = user_site(3)
+        return self.edge_at(*user_site(3))
+
+    def edge_at(self, code: Any, position: int) -> Edge:
+        """The edge for code of the user's."""
         place = (id(code), position)
         found = self.edges.get(place)
         if found is None or found[0] is not code:
@@ -96,8 +111,34 @@ class Step:
         return edge
 
 
+def step_of(op: OpDef, shown: tuple[Any, ...], attrs: tuple[Any, ...] = (), row_major: bool = False) -> Step:
+    """The step of an operation on operands of these layouts (of a number: dtype)."""
+    key = (op, attrs, row_major, *shown)
+    found: Step = _steps.get(key) or _steps.keep(key, Step(op, shown, attrs, row_major))
+    return found
+
+
+class _Shown:
+    """A tensor of which only the layout is asked."""
+
+    __slots__ = ("_layout",)
+
+    def __init__(self, view: Layout) -> None:
+        self._layout = view
+
+
+def _step_for(op: OpDef, first: Layout, second: Any, unusual: Callable[..., bool] | None) -> Step | None:
+    """For the compiled module: the step of an operation of one operand, or of two, of which `second` is the layout or, of a number, the dtype; None
+    if it has no kernel, or if operands like these are `unusual`."""
+    shown = (first,) if second is None else (first, second)
+    if unusual is not None and all(view.__class__ is Layout for view in shown) and unusual(*map(_Shown, shown)):
+        return None
+    found = step_of(op, shown)
+    return None if found.kernel is None else found
+
+
 class Eager:
-    """What stands in the place of a thread's trace. `last`: the last value that may be the code of a check; `count`: values since it began."""
+    """What stands in the place of a thread's trace. `last`: the last value that may be the code of a check."""
 
     eager = True
     n = property(lambda self: 0, _ignored)
@@ -112,10 +153,10 @@ class Eager:
         self.inputs: tuple[Any, ...] = ()
         self.attached: dict[int, Any] = {}
         self.last: Any = None
-        self.count = 0
         context = copy_context()
         context.run(np.errstate(all="ignore").__enter__)  # entering it for each operation would take longer than the operation
         self.quietly: Callable[..., Any] = context.run
+        self.around = context.run(copy_context)  # the same for a whole backward pass
 
     # ------------------------------------------------------------------------------------------------------------ values
 
@@ -164,10 +205,10 @@ class Eager:
 
     def record(self, op: OpDef, operands: tuple[Any, ...], attrs: tuple[Any, ...] = (), row_major: bool = False) -> Tensor:
         """As `calque.tensor.record`."""
-        key = (op, attrs, row_major, *[x[1] if x.__class__ is tuple else x._layout for x in operands])
-        step = _steps.get(key) or _steps.keep(key, Step(op, operands, attrs, row_major))
-        self.count += 1
-        if step.large or self.count > MOST:
+        shown = tuple([x[1] if x.__class__ is tuple else x._layout.origin or x._layout for x in operands])
+        step = step_of(op, shown, attrs, row_major)
+        state = local.state
+        if (step.large and state.waiting is None) or not possible(state):  # what a backward pass needs is there: it is computed to its end
             leave(step.large)
             return record(op, operands, attrs, row_major)
         if step.saved:
@@ -266,13 +307,11 @@ def verify(step: Step, values: list[Any], value: Any) -> None:
     same(step.op.name, value, run_node(node, arrays, (), ()), arrays)
 
 
-def leave(heavy: bool) -> None:
-    """What follows is recorded. `heavy`: because an operation is worth it; and so are the next programs behind this line."""
+def leave(recorded: bool) -> None:
+    """What follows is recorded; `recorded`: also what is small."""
     state = local.state
-    if heavy and state.novelty is not None:
-        state.novelty.heavy = HEAVY
     state.trace = Trace(root())
-    state.trace.room = 1  # this operation is
+    state.trace.recorded = recorded
 
 
 class _Eager(threading.local):
@@ -284,9 +323,14 @@ _eager = _Eager()
 
 
 def _make() -> Eager:
-    trace = _eager.trace
-    trace.count = 0
-    return trace
+    return _eager.trace
 
 
 Computing.make = _make
+
+if hot is not None:
+    _CLASSES = (Tensor, Storage, Buffer, Layout, GradNode, FunctionNode, Edge, Trace, State, OpDef, DType, Settings)
+    _KNOWN = local, tensor.TENSOR_TYPES, tensor._sequence, tensor.slot_of, recorder.flush, BOUND, BAKED, scalar_tag
+    hot.set_up({c.__name__: c for c in _CLASSES}, *_KNOWN)
+    _TWINS = Eager.array, Eager.made, Step._edge, Step.edge_at
+    hot.set_eager(Eager, Step, _steps, _step_for, source._ours, source._foreign, *_TWINS, settings, vars(tracing))

@@ -18,6 +18,7 @@ from calque.autograd.eager import Eager
 from calque.autograd.moving import move
 from calque.base.errors import AutogradError, DTypeError, NonFiniteError, ShapeError
 from calque.base.layout import Layout
+from calque.base.native import hot
 from calque.base.shapes import fills
 from calque.base.text import described, function_name
 from calque.ops.opdef import get
@@ -256,6 +257,10 @@ def total(a: Any, b: Any) -> Any:
     return trace.total(a, b) if trace.__class__ is Eager and not local.state.grad else a + b
 
 
+if hot is not None:
+    hot.set_backward(get("add"), hot.Memo(None), total)
+
+
 class Total:
     """What a node gives for a target that had a gradient before: the sum of both."""
 
@@ -323,7 +328,12 @@ class _Pass:
         """Work through the heap."""
         state, heap, pending, needed = local.state, self.heap, self.pending, self.needed
         oldest = 0 if state.capture is None else state.capture.oldest
+        plain = hot is not None and not (self.wanted or self.stop or Engine.check_nan) and needed is None and state.capture is None
         while heap:
+            if plain and self.appends:
+                hot.run_pass(self, state, heap, pending, self.leaves, self.keep)
+                if not heap:
+                    break
             _, key, node = heapq.heappop(heap)
             gradient = pending.pop(key)
             if self.stop and key in self.wanted:

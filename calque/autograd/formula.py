@@ -14,15 +14,16 @@ import numpy as np
 
 from calque.autograd import template
 from calque.autograd.facts import Facts, Unknown
-from calque.autograd.routines import large, routine, same
+from calque.autograd.routines import kernel, routine, same
 from calque.autograd.straight import AGAIN, GIVEN, MADE, MOST, NOTHING, SAME, WITHIN, Operands, Straight, Writer
 from calque.backend.ref.interpret import number_as_array
 from calque.base.cache import Cache
 from calque.base.config import settings
 from calque.base.device import CPU
 from calque.base.layout import Layout
+from calque.base.native import hot
 from calque.run.buffer import strided
-from calque.run.causes import ALWAYS
+from calque.run.estimate import large
 from calque.run.nodes import GradNode
 from calque.run.recorder import Storage, Trace, local, result_of
 from calque.run.tape import BINARY, ENTER, GENERAL, NUMBER, OWN, UNARY, Mark, Tape, Unread
@@ -171,7 +172,7 @@ def _watch(storages: Sequence[Storage], handles: Sequence[Any], write: Callable[
     """`write(mark)`, while what is recorded goes into a trace that is then forgotten. Raises `Unread` if it gives no function."""
     state, edges = local.state, Counters.edges
     before, scratch = state.trace, Trace(Edge(None, None, (), (), None, ""))
-    scratch.room = ALWAYS
+    scratch.recorded = True
     state.trace = scratch
     try:
         function = write(Mark(scratch, storages, handles))
@@ -192,7 +193,7 @@ def _formula(tape: Tape, made: tuple[tuple[int, Any], ...], results: tuple[tuple
     """The function of a template, as `straight.straight`."""
     if len(results) > MOST:
         return unknown
-    writer = _Writer(tape)
+    writer = _Writer(tape, True)
     writer.lines.append("if not trace.eager: return None")
     writer.guards(node, operands)
     writer.compute({entry.storage: entry.handle for entry in operands.entries if entry.handle >= 0 and entry.shown is entry.whole})
@@ -207,7 +208,7 @@ def _plain(
     facts, others = known
     if len(results) > MOST:
         return unknown
-    writer = _Writer(tape)
+    writer = _Writer(tape, False)
     for name, values, given in (("s", facts.cells, "node"), ("h", facts.views, "handles")):
         if values:
             writer.lines.append(f"{', '.join(f'{name}{k}' for k in range(len(values)))}, = {given}")
@@ -217,17 +218,19 @@ def _plain(
 
 
 class _Writer(Writer):
-    """Writes the lines of one that computes: register j is an array. `fresh`: registers whose memory is nobody else's."""
+    """Writes the lines of one that computes: register j is an array. `fresh`: registers whose memory is nobody else's; `everything`: also what is
+    large."""
 
-    def __init__(self, tape: Tape) -> None:
+    def __init__(self, tape: Tape, everything: bool) -> None:
         super().__init__(tape)
+        self.everything = everything
         self.fresh: set[int] = set()
 
     def compute(self, handles: dict[int, int]) -> None:
         """Take the steps. `handles`: those that show the whole value of a storage."""
         for kind, op, a, b, more in self.tape.steps:
             if kind == ENTER:
-                self.lines.append(f"r{a} = trace.array(h{handles[a]})" if a in handles else f"r{a} = trace.whole(s{a})")
+                self.lines.append(f"r{a} = array(trace, h{handles[a]})" if a in handles else f"r{a} = trace.whole(s{a})")
                 continue
             if kind == BINARY:
                 self._operation(op, [a, b], (), more)
@@ -240,7 +243,7 @@ class _Writer(Writer):
                 given = [x if x.__class__ is int else values[k] for k, x in enumerate(a)]
                 self._operation(op, given, b, layouts, [k for k, x in enumerate(a) if x.__class__ is not int])
             elif kind == OWN:
-                self.lines.append(f"r{self.register} = trace.array(h{b})")
+                self.lines.append(f"r{self.register} = array(trace, h{b})")
             elif b is None:
                 self.lines.append(f"r{self.register} = {self._shown(a, *more)}")
             else:
@@ -249,7 +252,7 @@ class _Writer(Writer):
 
     def _operation(self, op: Any, operands: list[Any], attrs: tuple[Any, ...], layouts: tuple[Any, ...], numbers: Sequence[int] = ()) -> None:
         view = result_of(op, attrs, layouts, CPU)
-        if large(op, layouts, view):
+        if not self.everything and large(op, layouts, view):
             raise Unread
         found = routine(op, attrs, layouts, view)
         names = []
@@ -258,8 +261,9 @@ class _Writer(Writer):
                 names.append(self.constant(x if found.numbers else number_as_array(x, layouts[k])))
             else:
                 names.append(f"r{x}")
-        self.lines.append(f"r{self.register} = {self.constant(found.function)}({', '.join(names)})")
-        if found.fresh:
+        native = kernel(op, attrs, layouts, view, view, found, False)
+        self.lines.append(f"r{self.register} = {self.constant(native or found.function)}({', '.join(names)})")
+        if found.fresh or native is not None:
             self.fresh.add(self.register)
 
     def _shown(self, base: int, view: Layout, whole: Layout) -> str:
@@ -272,7 +276,7 @@ class _Writer(Writer):
     def give(self, made: tuple[tuple[int, Any], ...], results: tuple[tuple[Any, ...], ...], others: dict[int, Any] | None = None) -> None:
         """Make what is given back. `others`: results that are no tensors, by their place."""
         for k, (register, view) in enumerate(made):
-            self.lines.append(f"m{k} = trace.made(r{register}, {self.constant(view)}, {register in self.fresh})")
+            self.lines.append(f"m{k} = made(trace, r{register}, {self.constant(view)}, {register in self.fresh})")
         names: list[str] = []
         taken: set[int] = set()
         for k, (how, which, view, _) in enumerate(results):
@@ -305,4 +309,14 @@ def shown(values: Any, view: Layout) -> Any:
     return strided(np.ascontiguousarray(values).reshape(-1), view)
 
 
-_Writer.names = {**Writer.names, "shown": shown, "wrap": wrap}
+def _array(trace: Any, t: Tensor) -> Any:
+    return trace.array(t)
+
+
+def _made(trace: Any, value: Any, view: Layout, fresh: bool) -> Any:
+    return trace.made(value, view, fresh)
+
+
+_Writer.names = {
+    **Writer.names, "shown": shown, "wrap": wrap, "array": _array if hot is None else hot.array, "made": _made if hot is None else hot.made,
+}  # fmt: skip

@@ -8,12 +8,10 @@ from typing import Any
 import numpy as np
 
 from calque.backend.ref.quick import Routine, routine_of
+from calque.backend.ref.small import kernel_of
+from calque.base.device import CPU
 from calque.base.layout import Layout
-from calque.ops.opdef import OpDef, get
-
-LARGE = 1 << 16  # numbers in an operand or a result from which on an operation is worth recording
-PRODUCT = 1 << 22  # multiplications of a matrix product from which on it is
-_PRODUCT = get("matmul")
+from calque.ops.opdef import OpDef
 
 
 def routine(op: OpDef, attrs: tuple[Any, ...], layouts: tuple[Any, ...], result: Layout) -> Routine:
@@ -22,11 +20,14 @@ def routine(op: OpDef, attrs: tuple[Any, ...], layouts: tuple[Any, ...], result:
     return routine_of(op, attrs, operands, tuple(result.shape), result.dtype)
 
 
-def large(op: OpDef, layouts: tuple[Any, ...], result: Layout) -> bool:
-    """Whether an operation gains more from being compiled than its planning costs."""
-    if op.kind == "contract":
-        return op is not _PRODUCT or result.numel * layouts[0].shape[-1] >= PRODUCT
-    return max([result.numel, *[lay.numel for lay in layouts if lay.__class__ is Layout]]) >= LARGE
+def kernel(op: OpDef, attrs: tuple[Any, ...], views: tuple[Any, ...], result: Layout, memory: Layout, found: Routine, forward: bool) -> Any:
+    """What the compiled module runs for an operation on values that lie in memory like this, numbers as their dtypes; None if it has nothing for it.
+    It is a function of row-major arrays, too. `memory`: the layout of the result's block of memory. `forward`: it is not run in
+    forward passes, as it is large."""
+    if any(v.__class__ is Layout and v.device is not CPU for v in views):
+        return None
+    operands = [(tuple(v.shape), v.strides, v.dtype) if v.__class__ is Layout else ((), (), v) for v in views]
+    return kernel_of(op, attrs, operands, result, memory, tuple(result.shape), result.strides, result.dtype, found.function, forward)
 
 
 def same(name: str, found: Any, expected: Any, operands: Sequence[Any] = ()) -> None:

@@ -143,7 +143,8 @@ class Settings:
     memo_bytes: int = field(default_factory=lambda: _number("CALQUE_MEMO_BYTES", 512 << 20, 1 << 16))  # what was worked out, see `cache`
     early_reads: bool = field(default_factory=lambda: _flag("CALQUE_EARLY_READS", True))  # reads wait for their value, not for its whole program
     # small operations that hardly come again are computed at once: 0 never, 1 where programs keep being new, 2 whatever is new (to test it)
-    eager: int = field(default_factory=lambda: _number("CALQUE_EAGER", 0, 0, 2))
+    eager: int = field(default_factory=lambda: _number("CALQUE_EAGER", 1, 0, 2))
+    native: bool = field(default_factory=lambda: _flag("CALQUE_NATIVE", True))  # use the compiled module, where there is one
     macros: bool = field(default_factory=lambda: _flag("CALQUE_MACROS", True))  # record steps of optimizers and backward passes again without Python
     log: str = field(default_factory=lambda: _words("CALQUE_LOG", TOPICS))
     traceback: str = field(default_factory=lambda: _one_of("CALQUE_TRACEBACK", TRACEBACKS, "short", "it is taken as short"))  # of `calque run`

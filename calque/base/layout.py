@@ -17,7 +17,9 @@ MOST_DIMS = 64  # NumPy's limit, which the reference interpreter has, and with i
 class Layout:
     """Shape, strides and offset (in elements), dtype and device. `dense`: contiguous from offset 0, so the handle may be the whole value."""
 
-    __slots__ = ("shape", "strides", "offset", "dtype", "device", "ndim", "numel", "nbytes", "contiguous", "dense", "upright", "__weakref__")
+    __slots__ = (
+        "shape", "strides", "offset", "dtype", "device", "ndim", "numel", "nbytes", "contiguous", "dense", "upright", "origin", "__weakref__",
+    )  # fmt: skip
     shape: Size
     strides: Shape
     offset: int
@@ -29,6 +31,7 @@ class Layout:
     contiguous: bool
     dense: bool
     upright: bool  # whether what is computed elementwise from it is row-major
+    origin: "Layout | None"  # the same without its offset; None if it has none
 
     def __repr__(self) -> str:
         return f"Layout({tuple(self.shape)}, strides={self.strides}, offset={self.offset}, {self.dtype.name}, {self.device})"
@@ -81,6 +84,7 @@ def layout(shape: Shape, strides: Shape, offset: int, dtype: DType, device: Devi
         found.contiguous = is_contiguous(shape, strides)
         found.dense = found.contiguous and offset == 0
         found.upright = found.contiguous or common_order([(shape, strides)]) == tuple(range(len(shape)))
+        found.origin = layout(shape, strides, 0, dtype, device) if offset else None
         if len(_INTERNED) * _INTERNED.ENTRY >= _TABLE.limit():
             _INTERNED.sweep()
         _INTERNED[key] = found

@@ -9,6 +9,7 @@ import shutil
 
 import calque
 from calque.base.config import available_cores, settings
+from calque.base.native import hot
 
 DISTRIBUTION = "calque-dl"  # what pip installs; the import and the command are `calque`
 _PACKAGES = ("numpy", "llvmlite", "ml_dtypes", "safetensors")
@@ -49,6 +50,7 @@ def doctor(cache_only: bool = False) -> int:
     print("optional:")
     for package in _optional():
         print(f"  {package:14} {_version(package)}")
+    print(f"compiled module {'there' if hot is not None else 'missing: small operations take longer; install a C compiler, then calque-dl again'}")
     print(f"kernel cache {_cache_line()}")
     return 0
 

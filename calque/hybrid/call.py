@@ -33,7 +33,7 @@ from calque.run.causes import guard_missed
 from calque.run.losses import ReplayedLoss
 from calque.run.macro import Macro
 from calque.run.others import SECTION, Sharing, handed_over
-from calque.run.recorder import Storage, Trace, flush, local
+from calque.run.recorder import Storage, Trace, flush, local, record_from_here
 from calque.run.source import user_line
 from calque.run.trie import BOUND
 from calque.run.versions import Silent
@@ -171,7 +171,7 @@ class Hybridized:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         state = local.state
         if state.trace.eager:
-            flush("hybridized call")
+            record_from_here(state, "hybridized call")
         if state.capture is not None or settings.checked or Engine.check_nan or state.trace.__class__ is not Trace:
             return self.function(*args, **kwargs)
         if self.short:

@@ -302,8 +302,7 @@ class Optimizer:
             with enable_grad():
                 loss = closure()
         state = recorder.local.state
-        if state.trace.eager:  # what is done to many parameters at once is one program, and always the same
-            recorder.flush("optimizer.step")
+        recorder.record_from_here(state, "optimizer.step")  # what is done to many parameters at once is one program, and always the same
         before, state.grad = state.grad, bool(self.defaults.get("differentiable"))
         try:
             with SECTION:

@@ -18,7 +18,6 @@ from calque.run.source import line_of, user_site, warn_user
 
 SITE = 600  # bytes of a line that flushed, with its code; what comes when there are too many is counted by its reason alone
 SELDOM = 6  # new programs of one line behind which its next ones are first interpreted, if that takes less than planning them...
-MUCH = 8  # of so many operations of a program with much that is new at least one is
 SHARE = 4  # ... and at least one of so many programs there was new
 TOLD = 5  # new programs of one line with which a loop is said not to repeat (the first turns of one that does may be four)...
 COSTLY = 2_000  # ... if they have so many nodes together: planning them has taken some tenths of a second
@@ -40,28 +39,13 @@ class Compilation:
     lowering: float
 
 
-ALWAYS = 1 << 60  # new operations that a trace may record where nothing speaks against it
-
-
-class Novelty:
-    """What was new behind a line that flushes (see `novel.py`). `new`: by how many more of the last programs much was new than not; `heavy`: how many
-    more are recorded because one had a large operation."""
-
-    __slots__ = ("new", "heavy")
-
-    def __init__(self) -> None:
-        self.new = self.heavy = 0
-
-    def count(self, edges: int, length: int) -> None:
-        """A program of so many operations has been recorded, with so many new ones."""
-        self.new = min(self.new + 1, 2 * SELDOM) if MUCH * edges > length else max(self.new - 1, 0)
 
 
 class Causes:
     """The counters."""
 
     # reason, code by its id (its hash goes over all of it), instruction: times, code, how often its program was new since how many times, nodes of
-    # the new ones, how many of them by cause, what was new of those that came behind it
+    # the new ones, how many of them by cause
     sites: dict[tuple[str, int, int], list[Any]] = {}
     compiled: dict[str, int] = {}
     records: deque[Compilation] = deque(maxlen=RECORDS)
@@ -84,7 +68,7 @@ def flushed(reason: str, frames: int = 1) -> list[Any] | None:
     if found is not None:
         found[0] += 1
     elif (len(sites) + 1) * SITE <= _SITES.limit():
-        found = sites[key] = [1, code, 0, 0, 0, {}, Novelty()]
+        found = sites[key] = [1, code, 0, 0, 0, {}]
     return found
 
 
@@ -93,7 +77,7 @@ def seldom_repeats(site: list[Any] | None, cause: str = "", nodes: int = 0, agai
     was cut, of which one turn may have many. `again`: it was recorded before and not kept, so it is not new, whatever else met its structure."""
     if site is None:
         return False
-    times, _, new, since, planned, causes, _ = site
+    times, _, new, since, planned, causes = site
     if not again:
         causes[cause] = causes.get(cause, 0) + 1
         new, planned = new + 1, planned + nodes
@@ -115,7 +99,7 @@ def seldom_repeats(site: list[Any] | None, cause: str = "", nodes: int = 0, agai
 def unrepeated() -> dict[tuple[str, str], dict[str, int]]:
     """Of each (reason, line) whose programs do not repeat: how many were new, by cause."""
     found: dict[tuple[str, str], dict[str, int]] = {}
-    for (reason, _, position), (times, code, new, since, planned, causes, _) in list(Causes.sites.items()):
+    for (reason, _, position), (times, code, new, since, planned, causes) in list(Causes.sites.items()):
         if planned and new >= TOLD and SHARE * new > times - since:
             found[reason, line_of(code, position)] = dict(causes)
     return found

@@ -43,3 +43,15 @@ def in_operations(plain: int, products: int) -> int:
 def estimate_cost(program: Program) -> int:
     """The same of a program."""
     return in_operations(*estimates(program))
+
+
+_NUMBERS = 1 << 14  # in an operand or a result, from which on an operation is large
+_PRODUCTS = 1 << 20  # multiplications of a matrix product
+
+
+def large(op: Any, layouts: tuple[Any, ...], result: Any) -> bool:
+    """Whether an operation gains from being compiled together with others: a small one takes no longer than recording and starting it. `layouts`: of
+    its operands; of a number its dtype."""
+    if op.kind == "contract":
+        return bool(op.name != "matmul" or result.numel * layouts[0].shape[-1] >= _PRODUCTS)
+    return max([result.numel, *[lay.numel for lay in layouts if hasattr(lay, "numel")]]) >= _NUMBERS  # type: ignore[no-any-return]

@@ -1,13 +1,10 @@
 """Which operations are computed where they are written, instead of being recorded.
 
-A trie pays for what comes again. Where the programs that follow a flush keep being new, an operation that would need an edge of its own is computed
-at once (`autograd/eager.py`), and so are those behind it, until the next value is read or the optimizer steps. Whether that is so follows from what
-was recorded before alone:
+Recording and starting an operation takes about as long as computing a small one. So small operations (`run/estimate.py`) are computed at once
+(`autograd/eager.py`), with their gradients, until a large one comes: that is recorded, and with it all that follows until the next flush, as in the
+steps of most models. Everything is recorded where somebody wants to see or to repeat it, and where several devices work.
 
-- *Behind a flush of this line much was new in `SELDOM` more programs than not.* Where pieces of programs come back, the trie finds them.
-- *Nobody has come to this place more than twice.* Where the same operation comes to the same place again, the path is prolonged instead, each time by
-  as many operations as it has already: what does repeat is recorded whole after some turns, and what does not wastes no more than it has found.
-- *The work is small*, see `autograd/eager.py`: what a large operation gains from being compiled is more than its planning costs.
+The rule looks at sizes alone. So a program gives the same bits whatever ran before it.
 """
 
 from __future__ import annotations
@@ -18,75 +15,49 @@ from typing import Any
 from calque.base.config import settings
 from calque.base.device import InUse
 from calque.run import trace as tracing
-from calque.run.causes import ALWAYS, SELDOM
-from calque.run.recorder import NOVEL, State, Trace, flush, local
+from calque.run.state import State, Trace, local
 
-ALL = 2  # of `settings.eager`: whatever is new is computed, so that tests see it
-HEAVY = 64  # programs that are recorded all the same behind one that had a large operation
-AGAIN = 2  # times that a place was met without being recorded, behind which it is
-LEAST = 16  # operations by which a path that is met again is prolonged at least
-MARKS = 64  # places behind one edge that are remembered as met once
+ALL = 2  # of `settings.eager`: whatever is new is computed, also behind recorded operations, so that tests see it
 
 
 class Computing:
     """`make()` gives what stands in the place of a thread's trace while operations are computed at once; `autograd/eager.py` sets it."""
 
-    make: Callable[[], Any]
+    make: Callable[[], Any] | None = None
     times = 0  # that this began
 
 
 def possible(state: State) -> bool:
     """Whether operations may be computed at once in the modes of a thread: nobody wants to see or to repeat what is recorded."""
-    return (
+    return bool(settings.eager) and (
         state.capture is None and state.device is None and state.plain and not state.nested and not InUse.several
         and tracing.active is None and not (settings.checked or settings.deterministic or settings.sync)
     )  # fmt: skip
 
 
-def at_once(trace: Any, key: Any) -> Any:
+def at_once(trace: Any, flush: Callable[[str], Any]) -> Any:
     """No edge is there for an operation: None if one is to be recorded, else what says what the operation means instead, here a frame of a transform
-    or what computes it. `key`: of the edge that is missing."""
+    or what computes it."""
     if trace.__class__ is not Trace:
         return trace
-    if not settings.eager:
-        return None
-    room = trace.room
-    if room > 0:
-        trace.room = room - 1
+    if trace.recorded or not settings.eager or (trace.n and settings.eager != ALL):
         return None
     state = local.state
-    if not possible(state):
-        return None
-    if settings.eager == ALL:
-        return begin(state)
-    novelty = state.novelty
-    if room < 0:  # the first in this trace
-        if novelty is None:
-            trace.room = ALWAYS
-            return None
-        if novelty.new < SELDOM or novelty.heavy:
-            novelty.heavy = max(0, novelty.heavy - 1)
-            trace.room = ALWAYS
-            return None
-    cur, place = trace.cur, hash(key)
-    met = cur.met
-    if met is None:
-        met = cur.met = {}
-    times = met.get(place, 0)
-    if times >= AGAIN:
-        del met[place]
-        trace.room = max(trace.n, LEAST)
-        return None
-    if len(met) >= MARKS:
-        met.clear()
-    met[place] = times + 1
-    return begin(state)
+    return begin(state, flush) if possible(state) else None
 
 
-def begin(state: State) -> Any:
+def begin(state: State, flush: Callable[[str], Any]) -> Any:
     """What was recorded so far runs, and what follows is computed."""
     if state.trace.n:
-        flush(NOVEL)
-    Computing.times += 1
-    state.trace = Computing.make()
+        flush("new operations")
+    if state.trace.__class__ is Trace and Computing.make is not None:
+        Computing.times += 1
+        state.trace = Computing.make()
     return state.trace
+
+
+def fresh(state: State, trace: Trace, goes_on: bool) -> Any:
+    """What stands behind a flush in the place of `trace`, an empty one. `goes_on`: it is the same program that goes on there."""
+    if goes_on or Computing.make is None or not possible(state):
+        return trace
+    return Computing.make()

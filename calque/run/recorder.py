@@ -16,7 +16,6 @@ from typing import Any
 
 from calque.base.cache import Cache
 from calque.base.collector import pause_collections, without_full_collections
-from calque.base.config import settings
 from calque.base.device import CPU, META, Device, InUse
 from calque.base.dtypes import int64
 from calque.base.errors import UnsupportedTypeError
@@ -25,11 +24,12 @@ from calque.ops import opdef
 from calque.run import trace as tracing
 from calque.run.backends import require_memory
 from calque.run.buffer import Buffer, strided
-from calque.run.causes import ALWAYS, cause_of, flushed, seldom_repeats
+from calque.run.causes import cause_of, flushed, seldom_repeats
 from calque.run.dispatch import dispatch, new_array, run_at_once
 from calque.run.early import in_vain, learn
 from calque.run.exclusive import judge
 from calque.run.interrupt import SHIELD
+from calque.run.novel import fresh
 from calque.run.others import LOCK, foreign_buffer
 from calque.run.places import SEVERAL, Split, build_program, floating_outputs, place_of, split
 from calque.run.plans import make_plan
@@ -37,6 +37,7 @@ from calque.run.source import user_line
 from calque.run.state import State as State
 from calque.run.state import Trace as Trace
 from calque.run.state import local as local
+from calque.run.state import record_from_here as record_from_here
 from calque.run.storage import Storage as Storage
 from calque.run.storage import realised as realised
 from calque.run.trie import BOUND, Counters, Edge, beat, evict, full, loosen, retire, root, varies
@@ -51,7 +52,6 @@ UPDATE_AS = opdef.get("update_as")
 WITH_OFFSET = {VIEW: VIEW_AT, UPDATE: UPDATE_AT}
 """The same with the offset as their last operand."""
 _getrefcount = sys.getrefcount
-NOVEL = "new operations"  # reason of flushes behind which operations are computed at once, see `novel.py`
 _TICK = 0
 _HUGE = 1 << 32  # bytes from which a new tensor is refused where it is written if it cannot fit, not where it is first read
 
@@ -439,20 +439,18 @@ def flush(reason: str, awaited: bool = False, wanted: tuple[int, ...] = ()) -> N
 def _restart(state: State, trace: Any, reason: str) -> None:
     """A flush where nothing is recorded."""
     if trace.eager:
-        state.trace = Trace(root(reason))
+        flushed(reason, 3)
+        state.trace = fresh(state, Trace(root(reason)), False)
     elif state.capture is None:
         trace.cur = root(reason)
 
 
-def following(trace: Any, reason: str) -> Trace:
-    """What records behind a flush."""
-    fresh, novelty = Trace(root(reason)), local.state.novelty
-    fresh.edges = Counters.edges
-    if novelty is not None and settings.eager and (trace.room < 0 or trace.room > ALWAYS >> 1):
-        novelty.count(Counters.edges - trace.edges, trace.n)
+def following(trace: Any, reason: str) -> Any:
+    """What records behind a flush, or computes."""
+    behind = Trace(root(reason))
     if reason == BOUND:
-        fresh.room = trace.room  # it is the same program that goes on
-    return fresh
+        behind.recorded = trace.recorded  # it is the same program that goes on
+    return fresh(local.state, behind, reason == BOUND)
 
 
 def count_flush(edge: Edge, reason: str, frames: int) -> list[Any] | None:
@@ -463,10 +461,7 @@ def count_flush(edge: Edge, reason: str, frames: int) -> list[Any] | None:
     edge.used = _TICK
     Counters.flushes += 1
     Counters.reasons[reason] = Counters.reasons.get(reason, 0) + 1
-    site = flushed(reason, frames + 1)
-    if reason != NOVEL and reason != BOUND:
-        local.state.novelty = None if site is None else site[6]
-    return site
+    return flushed(reason, frames + 1)
 
 
 def _flush_at_once(state: State, trace: Trace, reason: str, awaited: bool) -> bool:

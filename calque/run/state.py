@@ -11,7 +11,6 @@ from calque.base.collector import pause_collections
 from calque.base.device import Device
 from calque.base.dtypes import DType
 from calque.run.buffer import Buffer
-from calque.run.causes import Novelty
 from calque.run.numbers import Number
 from calque.run.storage import Storage
 from calque.run.trie import Edge, root
@@ -21,7 +20,7 @@ class Trace:
     """What one thread has recorded since its last flush. While a function is transformed, a frame of `autograd/transform` stands in its place.
     `inputs`, `scalars`, `cur`, `n` change with no call in between, where Ctrl-C could come."""
 
-    __slots__ = ("cur", "n", "storages", "attached", "inputs", "scalars", "checks", "passed", "early", "ran", "room", "edges")
+    __slots__ = ("cur", "n", "storages", "attached", "inputs", "scalars", "checks", "passed", "early", "ran", "recorded", "edges")
     eager = False  # whether operations are computed where they are written (see `novel.py`)
 
     def __init__(self, root: Edge) -> None:
@@ -35,7 +34,7 @@ class Trace:
         self.passed: list[tuple[Any, int]] = []  # stretches that were replayed, and how many inputs there were then
         self.early: Any = None  # what was begun of the program that is expected (see `early`)
         self.edges = 0  # how many there were when it began
-        self.room = -1  # new operations that are still recorded, see `novel.py`; below zero before the first
+        self.recorded = False  # whether small operations are recorded, too, see `novel.py`
         self.ran: dict[int, Buffer] | None = None  # by id of a storage: values of a call that is recorded again after its programs have run
 
 
@@ -45,7 +44,6 @@ class State:
 
     __slots__ = (
         "trace", "grad", "inference", "capture", "autocast", "applied", "started", "waiting", "device", "seen", "nested", "plain",
-        "novelty",
     )  # fmt: skip
 
     def __init__(self, nested: bool = False) -> None:
@@ -61,7 +59,6 @@ class State:
         self.waiting: Any = None  # that pass
         self.seen: Any = None  # see `others`
         self.plain = True  # whether no function is being transformed
-        self.novelty: Novelty | None = None  # of the line that flushed last
 
 
 class _Local(threading.local):
@@ -73,3 +70,11 @@ class _Local(threading.local):
 
 
 local = _Local()
+
+
+def record_from_here(state: State, reason: str) -> None:
+    """What is computed at once ends, and what follows is recorded whatever it is."""
+    if state.trace.eager:
+        state.trace = Trace(root(reason))
+    if state.trace.__class__ is Trace:
+        state.trace.recorded = True

@@ -17,7 +17,7 @@ from calque.base.config import settings
 from calque.base.device import META
 from calque.base.layout import Layout
 from calque.ops import opdef
-from calque.run.causes import Causes, Novelty
+from calque.run.causes import Causes
 from calque.run.places import SEVERAL
 
 BOUND = "bound on pending work"  # reason of flushes at a boundary
@@ -40,7 +40,7 @@ class Edge:
 
     __slots__ = (
         "next", "parent", "op", "inputs", "attrs", "layout", "input_layouts", "line", "plans", "depth", "used", "boundary", "nbytes", "place",
-        "fixed", "rhythm", "loose", "gradients", "formula", "met",
+        "fixed", "rhythm", "loose", "gradients", "formula",
     )  # fmt: skip
 
     def __init__(self, parent: "Edge | None", op: Any, inputs: tuple[Any, ...], attrs: tuple[Any, ...], value: Any, line: str) -> None:
@@ -62,7 +62,6 @@ class Edge:
         self.used = 0
         self.formula: Any = unknown  # the same where operations are computed at once, see `autograd/formula.py`
         self.gradients: Any = unknown  # (trace, node, gradient) -> what the operation's nodes give, see `autograd/template.py`
-        self.met: dict[int, int] | None = None  # what has come here once and was computed at once, see `novel.py`
         # Behind a cut, and where a path leaves those that seldom come again (`loosen`): number of the last position, operations, the largest number
         # and where it was met (see `beat`); None elsewhere.
         self.loose = False
@@ -177,7 +176,7 @@ def forget() -> None:
         start.next.clear()
     _varying.clear()
     for site in list(Causes.sites.values()):
-        site[2:] = 0, site[0], 0, {}, Novelty()
+        site[2:] = 0, site[0], 0, {}
     Counters.edges = Counters.nbytes = 0
     Counters.loose = False
 

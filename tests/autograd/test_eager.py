@@ -33,7 +33,7 @@ def both(function: object, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.MonkeyPatch.context() as patch:
         begun: list[bool] = []
         begin = novel.begin
-        patch.setattr(novel, "begin", lambda state: begun.append(True) or begin(state))
+        patch.setattr(novel, "begin", lambda *state: begun.append(True) or begin(*state))
         patch.setattr("calque.run.trie.Edge.keep", lambda *_: None)
         from calque.run.trie import forget
 
@@ -147,30 +147,37 @@ def test_an_operation_that_takes_long_is_recorded(everything: None) -> None:
     assert not local.state.trace.eager and float(big.sum()) == 300 * 300 * 1.0625 and float(x.sum()) == 8.5
 
 
-def test_it_begins_where_programs_keep_being_new_and_ends_with_a_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A loop that repeats never begins; one whose programs are always new does, and what comes again is recorded in the end."""
+def test_bits_do_not_depend_on_what_ran_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A loop gives the same bits the first and the hundredth time, and behind the same operations recorded for a compiled function."""
     monkeypatch.setattr(settings, "eager", 1)
-    w = calque.ones(4, requires_grad=True)
+    calque.synchronize()
+    w = calque.linspace(0.1, 0.9, 4).requires_grad_()
 
-    def turn(operations: list[int]) -> float:
-        y = w * 1.0
-        for k in operations:
-            y = (y.tanh(), y * w, y + 0.25, y.sigmoid(), y.exp() * 0.1)[k]
+    def turn() -> tuple[float, list[float]]:
+        y = w * 1.5
+        for _ in range(10):
+            y = (y.tanh() * w + 0.25).sigmoid()
         w.grad = None
         y.sum().backward()
-        return float(w.grad.sum().item())  # type: ignore[union-attr]
+        return y.sum().item(), w.grad.tolist()  # type: ignore[union-attr]
 
-    before = novel.Computing.times
-    for _ in range(40):
-        turn([0, 1, 2, 3] * 4)
-    assert novel.Computing.times == before
-    rng = np.random.default_rng(0)
-    orders = [rng.integers(0, 5, 24).tolist() for _ in range(60)]
-    values = [turn(order) for order in orders]
-    assert novel.Computing.times > before
+    first = turn()
+    assert all(turn() == first for _ in range(100))
+    compiled = calque.compile(lambda x: (x.tanh() * w + 0.25).sigmoid())
+    for _ in range(4):
+        compiled(w * 1.5).sum().item()
+    assert turn() == first
+
+
+def test_a_large_operation_has_all_that_follows_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(settings, "eager", 1)
+    calque.synchronize()
+    x = calque.ones(8) * 1.0625
+    assert local.state.trace.eager
+    total = (calque.ones(300, 300) * 1.0625).sum()
     assert not local.state.trace.eager
-    monkeypatch.setattr(settings, "eager", 0)
-    np.testing.assert_allclose(values, [turn(order) for order in orders], rtol=1e-5)
+    (total * 2.0 + x.sum()).item()
+    assert not local.state.trace.n
 
 
 def test_a_transform_and_a_hybridized_call_end_it(everything: None) -> None:

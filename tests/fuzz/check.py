@@ -24,6 +24,7 @@ from tests.fuzz.programs import Machine
 def forget() -> None:
     """Flush, and drop every recorded path with its compiled programs, so that the next run starts from nothing."""
     recorder.flush("test")
+    recorder.record_from_here(recorder.local.state, "test")
     calque.synchronize()
     trie.forget()
 
@@ -41,7 +42,7 @@ def mode(backend: str = "cpu", *, fusion: bool = True, reuse: bool = True, inter
     settings.eager = novel.ALL if computed else 0
     number = count()
     if computed == "one":
-        novel.begin = lambda state: None if next(number) % 3 else begin(state)  # what was recorded until then runs before it
+        novel.begin = lambda *state: None if next(number) % 3 else begin(*state)  # what was recorded until then runs before it
     settings.backend = backend
     pipeline.compile_program = partial(original, fusion=fusion, reuse=reuse)  # type: ignore[assignment]
     try:

@@ -69,8 +69,7 @@ class Frame:
 
     def __enter__(self) -> Any:
         state = local.state
-        if state.trace.eager:
-            recorder.flush("transform")
+        recorder.record_from_here(state, "transform")
         self.outer, self.open = state.trace, True
         self.within, state.plain = not state.plain, False
         self.place, self.first = self.outer, self.outer.count if isinstance(self.outer, Frame) else self.outer.n

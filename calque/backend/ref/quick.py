@@ -22,7 +22,7 @@ from calque.ops.opdef import OpDef, get
 
 Function = Callable[..., Any]
 WHOLE = (float32, float64)  # 16-bit types are computed as float32 and rounded, see `run_node`
-_ROWS = 4096  # numbers that are added up in their own type; longer sums are kept in float64, as the definition of a sum does
+_ROWS = 8  # numbers that are added up in their own type; longer sums are kept in float64, as the definition of a sum does
 _THREADED = 1 << 18  # multiplications of a product from which on the BLAS may take several threads, which have to be asked for then
 
 
@@ -43,7 +43,7 @@ _SAMES: _Named = {  # operands and result of one of the types above
 _COMPARISONS: _Named = {"lt": np.less, "le": np.less_equal, "gt": np.greater, "ge": np.greater_equal, "eq": np.equal, "ne": np.not_equal}
 _SAME, _COMPARED = ({get(name): function for name, function in named.items()} for named in (_SAMES, _COMPARISONS))
 _VIEW, _VIEW_AT, _INPUT, _SCALAR, _WHERE = get("view"), get("view_at"), get("input"), get("scalar"), get("where")
-_MATMUL, _SUM, _CAST, _COPY, _FULL = get("matmul"), get("sum"), get("cast"), get("copy"), get("full")
+_MATMUL, _SUM, _CAST, _COPY, _CAT, _SELECT = (get(name) for name in ("matmul", "sum", "cast", "copy", "cat", "index_select"))
 
 
 class Routine:
@@ -72,6 +72,12 @@ def routine_of(op: OpDef, attrs: tuple[Any, ...], operands: Sequence[tuple[Shape
         return Routine(np.where, False, True)
     if op is _COPY:
         return Routine(np.array, False, True)
+    if op is _CAT and kind is not None and not kind.hosted:
+        dim = attrs[0]
+        return Routine(lambda *values: np.concatenate(values, dim), False, True)
+    if op is _SELECT and not dtype.hosted and 0 not in operands[0][0]:
+        dim = attrs[0]
+        return Routine(lambda x, i: np.take(x, i, dim, None, "clip"), False, True)  # the recorder has refused indices outside
     node = Node(op, tuple(range(len(operands))), attrs, shape, dtype)
     if op is _CAST and kind is not None and not dtype.hosted and not kind.hosted and _exactly(kind, dtype):
         to = dtype.np

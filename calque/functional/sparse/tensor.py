@@ -101,6 +101,7 @@ class SparseTensor(Tensor):
     itemsize = property(lambda self: self._elements._layout.dtype.itemsize, doc="Bytes per element.")
     is_cpu = property(lambda self: self._elements._layout.device.type == "cpu", doc="Whether it is on the CPU.")
     is_meta = property(lambda self: False, doc="False.")
+    is_cuda = property(lambda self: False, doc="False.")
     is_leaf = property(lambda self: self._elements._grad_fn is None, doc="Whether no recorded operation made it.")
     grad_fn = property(lambda self: self._elements._grad_fn, doc="The node of the graph that made its values.")
     T = property(lambda self: RULES["t"](self), doc="The transposed matrix.")

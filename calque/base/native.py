@@ -1,0 +1,52 @@
+"""The compiled module of hot paths, where it is there: `hot` is None where Calque was installed without a C compiler, or with CALQUE_NATIVE=0.
+
+Everything in it has a twin in Python that does the same, which is what runs then; `native/README.md` says what is in it and why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any
+
+from calque.base.config import settings
+
+
+def _load() -> Any:
+    if not settings.native:
+        return None
+    try:
+        return import_module("calque._hot")
+    except ImportError:
+        return None
+
+
+hot = _load()
+
+
+def not_floating(a: Any) -> bool:
+    """Whether a tensor holds integers or bool."""
+    return a._layout.dtype.category < 2  # type: ignore[no-any-return]
+
+
+def hastened(op: Any, apply: Callable[..., Any], unusual: Callable[..., bool] | None, pair: bool) -> Callable[..., Any]:
+    """A recording function of one operand, or of a `pair`, that lets the compiled module do what it can do; `apply` does everything. `unusual`:
+    operands that get no edge."""
+    chosen = apply
+    if hot is not None:
+        memo, unary, binary = hot.Memo(unusual), hot.unary, hot.binary
+
+        def one(input: Any, _: Any = None, out: Any = None) -> Any:
+            found = unary(op, memo, input) if out is _ else None
+            return apply(input, _, out) if found is None else found
+
+        def two(a: Any, b: Any) -> Any:
+            found = binary(op, memo, a, b)
+            return apply(a, b) if found is None else found
+
+        chosen = two if pair else one
+    chosen.__name__ = op.name
+    chosen.__annotations__ = {name: apply.__globals__.get(kind, kind) for name, kind in apply.__annotations__.items()}
+    if not pair:
+        chosen.__dict__["answers"] = True  # see calque.functional.blame
+    return chosen

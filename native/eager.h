@@ -1,0 +1,19 @@
+/* Operations that are computed where they are written: `Eager` of `autograd/eager.py`, where a kernel does the work. */
+#ifndef CALQUE_EAGER_H
+#define CALQUE_EAGER_H
+
+#include "handles.h"
+
+extern PyTypeObject *eager_type;
+extern PyTypeObject Memo_Type;
+
+/* Each gives NULL without an error set where Python is to do it. */
+PyObject *eager_unary(PyObject *state, PyObject *op, PyObject *memo, PyObject *a);
+PyObject *eager_binary(PyObject *state, PyObject *op, PyObject *memo, PyObject *a, PyObject *b, bool two);
+PyObject *eager_record(PyObject *state, PyObject *op, PyObject *operands, PyObject *attrs, PyObject *row_major);
+
+PyObject *set_eager(PyObject *module, PyObject *args);
+PyObject *eager_array(PyObject *module, PyObject *const *args, Py_ssize_t count);
+PyObject *eager_made(PyObject *module, PyObject *const *args, Py_ssize_t count);
+
+#endif

@@ -1,0 +1,79 @@
+/* Python's objects as the recording functions see them: slots by their offsets, and new ones made without calling anything. */
+#ifndef CALQUE_HANDLES_H
+#define CALQUE_HANDLES_H
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <stdbool.h>
+#include <structmember.h>
+
+#define AT(object, offset) (*(PyObject **)((char *)(object) + (offset)))
+#define SLOTS_TENSOR(X) X(_storage) X(_layout) X(_requires_grad) X(_grad_fn) X(_grad) X(_base) X(_views) X(_cache) X(_hooks)
+#define SLOTS_STORAGE(X) X(trace) X(slot) X(layout) X(buffer) X(home) X(version) X(writer)
+#define SLOTS_BUFFER(X) X(array) X(task) X(owner) X(export) X(trace) X(number) X(readers) X(pins) X(floating)
+#define SLOTS_LAYOUT(X) X(shape) X(strides) X(offset) X(dtype) X(upright) X(origin)
+#define SLOTS_NODE(X) X(edge) X(next) X(saved) X(versions) X(number) X(hooks) X(retain) X(freed)
+#define SLOTS_FUNCTION(X) X(backward) X(label) X(outputs) X(where) X(context)
+#define SLOTS_EDGE(X) X(next) X(op) X(layout) X(boundary) X(formula) X(gradients)
+#define SLOTS_TRACE(X) X(cur) X(n) X(storages) X(scalars)
+#define SLOTS_STATE(X) X(trace) X(grad) X(applied) X(device) X(started) X(capture) X(waiting)
+#define SLOTS_SETTINGS(X) X(eager) X(checked) X(deterministic) X(sync)
+#define SLOTS_OP(X) X(vjp) X(save_table) X(ordered)
+#define SLOTS_DTYPE(X) X(category) X(np)
+
+#define FIELD(name) Py_ssize_t name;
+typedef struct { PyTypeObject *type; struct { SLOTS_TENSOR(FIELD) } at; } TensorClass;
+typedef struct { PyTypeObject *type; struct { SLOTS_STORAGE(FIELD) } at; } StorageClass;
+typedef struct { PyTypeObject *type; struct { SLOTS_BUFFER(FIELD) } at; } BufferClass;
+typedef struct { PyTypeObject *type; struct { SLOTS_LAYOUT(FIELD) } at; } LayoutClass;
+typedef struct { PyTypeObject *type; struct { SLOTS_NODE(FIELD) } at; } NodeClass;
+typedef struct { PyTypeObject *type; struct { SLOTS_FUNCTION(FIELD) } at; } FunctionClass;
+typedef struct { PyTypeObject *type; struct { SLOTS_EDGE(FIELD) } at; } EdgeClass;
+typedef struct { PyTypeObject *type; struct { SLOTS_TRACE(FIELD) } at; } TraceClass;
+typedef struct { PyTypeObject *type; struct { SLOTS_STATE(FIELD) } at; } StateClass;
+typedef struct { PyTypeObject *type; struct { SLOTS_OP(FIELD) } at; } OpClass;
+typedef struct { PyTypeObject *type; struct { SLOTS_DTYPE(FIELD) } at; } DTypeClass;
+
+typedef struct { PyTypeObject *type; struct { SLOTS_SETTINGS(FIELD) } at; } SettingsClass;
+
+extern TensorClass Tensor;
+extern StorageClass Storage;
+extern BufferClass Buffer;
+extern LayoutClass Layout;
+extern NodeClass Node;
+extern FunctionClass Function;
+extern EdgeClass Edge;
+extern TraceClass Trace;
+extern StateClass State;
+extern OpClass Op;
+extern DTypeClass DType;
+extern SettingsClass Settings;
+
+/* What the Python twin closes over. `local`: `recorder.local`; `types`: `TENSOR_TYPES`; `numbers`: of autograd nodes. */
+typedef struct {
+    PyObject *local, *types, *numbers, *slot_of, *flush, *bound, *baked, *scalar_tag;
+    PyObject *state_name, *zero, *minus_one, *empty_string, *empty_tuple, *tag_s;
+} Known;
+extern Known known;
+
+bool find_classes(PyObject *classes);
+
+static inline PyObject *new_object(PyTypeObject *type) { return type->tp_alloc(type, 0); }
+static inline void put(PyObject *object, Py_ssize_t offset, PyObject *value) { AT(object, offset) = Py_NewRef(value); }
+static inline void replace(PyObject *object, Py_ssize_t offset, PyObject *value) {
+    PyObject *before = AT(object, offset);
+    AT(object, offset) = value; /* steals */
+    Py_XDECREF(before);
+}
+static inline bool is_tensor(PyObject *x) { return Py_TYPE(x) == Tensor.type || PySet_Contains(known.types, (PyObject *)Py_TYPE(x)) == 1; }
+static inline PyObject *current_state(void) { return PyObject_GetAttr(known.local, known.state_name); }
+static inline int category_of(PyObject *layout) {
+    return (int)PyLong_AsLong(AT(AT(layout, Layout.at.dtype), DType.at.category));
+}
+
+PyObject *new_tensor(PyObject *storage, PyObject *layout);   /* steals the storage */
+PyObject *new_storage(PyObject *trace, PyObject *slot, PyObject *layout, PyObject *buffer);
+bool attach(PyObject *out, PyObject *edge, PyObject *op, PyObject *const *operands, Py_ssize_t count);
+PyObject *make_view(PyObject *module, PyObject *const *args, Py_ssize_t count);
+
+#endif

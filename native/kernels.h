@@ -1,0 +1,48 @@
+/* Small operations on arrays: loops of NumPy, products of the BLAS, over a nest that was worked out once. */
+#ifndef CALQUE_KERNELS_H
+#define CALQUE_KERNELS_H
+
+#include "handles.h"
+#ifndef CALQUE_MAIN
+#define NO_IMPORT_ARRAY
+#define NO_IMPORT_UFUNC
+#endif
+#define PY_ARRAY_UNIQUE_SYMBOL calque_array
+#define PY_UFUNC_UNIQUE_SYMBOL calque_ufunc
+#define NPY_NO_DEPRECATED_API NPY_2_0_API_VERSION
+#include <numpy/arrayobject.h>
+#include <numpy/ufuncobject.h>
+
+#define MOST_INPUTS 3
+#define MOST_DIMS 8
+#define PLACES 4
+
+enum { ELEMENTWISE, SIGMOID, RELU, REDUCE, PRODUCT, COPY, WHERE, SUM };
+
+typedef struct { PyObject *code, *edge; int position; } Place;
+
+/* One operation on operands of certain layouts. `steps` are in bytes; those of the result stand behind those of the inputs. */
+typedef struct {
+    PyObject_HEAD
+    vectorcallfunc vectorcall;
+    int kind, inputs, ndim, next_place, out_ndim;
+    bool large; /* see `run/estimate.py` */
+    npy_intp dims[MOST_DIMS], steps[MOST_DIMS][MOST_INPUTS + 1], sizes[MOST_INPUTS], rows[MOST_INPUTS][2];
+    npy_intp numel, out_dims[MOST_DIMS], m, n, k;
+    int types[MOST_INPUTS], out_type;
+    double start; /* of a reduction */
+    PyUFuncGenericFunction loop, second;
+    void *data, *second_data;
+    PyObject *function; /* the same by a routine of Python's */
+    PyObject *layout, *memory; /* how the result is seen, and as which value it lies in memory */
+    Place places[PLACES];
+} Kernel;
+
+extern PyTypeObject Kernel_Type;
+
+/* False: no memory. No operand is empty. */
+bool run_kernel(Kernel *kernel, char **pointers, char *out);
+bool number_at(PyObject *number, int type, char *where);
+PyObject *set_blas(PyObject *module, PyObject *args);
+
+#endif

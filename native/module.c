@@ -1,0 +1,56 @@
+/* `calque._hot`: what is done for every operation, and the same every time, without Python's frames. `calque/native/README.md` says which file
+   holds what. Each function has a twin in Python that does the same and is used where this module is not there. */
+#define CALQUE_MAIN
+#include "kernels.h"
+#include "eager.h"
+
+PyObject *record_unary(PyObject *, PyObject *const *, Py_ssize_t);
+PyObject *record_binary(PyObject *, PyObject *const *, Py_ssize_t);
+PyObject *record_general(PyObject *, PyObject *const *, Py_ssize_t);
+PyObject *set_backward(PyObject *, PyObject *);
+PyObject *run_pass(PyObject *, PyObject *const *, Py_ssize_t);
+
+/* set_up(classes, local, types, numbers, slot_of, flush, bound, baked, scalar_tag) */
+static PyObject *set_up(PyObject *module, PyObject *args) {
+    (void)module;
+    PyObject *classes;
+    if (!PyArg_ParseTuple(args, "O!OOOOOOOO", &PyDict_Type, &classes, &known.local, &known.types, &known.numbers, &known.slot_of, &known.flush,
+                          &known.bound, &known.baked, &known.scalar_tag))
+        return NULL;
+    if (!find_classes(classes)) return NULL;
+    Py_INCREF(args); /* keeps all of them */
+    known.state_name = PyUnicode_InternFromString("state");
+    known.zero = PyLong_FromLong(0);
+    known.minus_one = PyLong_FromLong(-1);
+    known.empty_string = PyUnicode_InternFromString("");
+    known.empty_tuple = PyTuple_New(0);
+    known.tag_s = PyUnicode_InternFromString("s");
+    Py_RETURN_NONE;
+}
+
+#define FAST(name, function, text) {name, (PyCFunction)(void (*)(void))function, METH_FASTCALL, text}
+
+static PyMethodDef methods[] = {
+    {"set_up", set_up, METH_VARARGS, "set_up(classes, local, types, numbers, slot_of, flush, bound, baked, scalar_tag): what the others work with."},
+    {"set_eager", set_eager, METH_VARARGS, "set_eager(Eager, Step, steps, step_for, ours, foreign, array, made, edge, edge_at, settings, tracing): the same."},
+    {"set_blas", set_blas, METH_VARARGS, "set_blas(address of sgemm, of dgemm, whether its integers have 64 bits)"},
+    {"set_backward", set_backward, METH_VARARGS, "set_backward(add, memo, total)"},
+    FAST("unary", record_unary, "unary(op, memo, input): the result, or None where Python is to make it."),
+    FAST("binary", record_binary, "binary(op, memo, a, b): the result, or None where Python is to make it."),
+    FAST("record", record_general, "record(op, operands, attrs, row_major): the result, or None where Python is to make it."),
+    FAST("make_view", make_view, "make_view(t, kind, label)"),
+    FAST("array", eager_array, "array(trace, t): the values of a tensor, where they lie."),
+    FAST("made", eager_made, "made(trace, value, view, fresh): a tensor of what a routine gave."),
+    FAST("run_pass", run_pass, "run_pass(work, state, heap, pending, leaves, keep): works through the nodes that have nothing unusual."),
+    {NULL, NULL, 0, NULL},
+};
+
+static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, "calque._hot", "The hot paths of recording, in C.", -1, methods, NULL, NULL, NULL, NULL};
+
+PyMODINIT_FUNC PyInit__hot(void) {
+    import_array();
+    import_umath();
+    PyObject *module = PyModule_Create(&definition);
+    if (module == NULL || PyModule_AddType(module, &Kernel_Type) < 0 || PyModule_AddType(module, &Memo_Type) < 0) return NULL;
+    return module;
+}

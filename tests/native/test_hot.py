@@ -1,0 +1,173 @@
+"""The compiled module against its Python twins: kernels by themselves, whole programs with and without it, and what it leaves behind."""
+
+from __future__ import annotations
+
+import gc
+import subprocess
+import sys
+import weakref
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import calque
+from calque.autograd.routines import kernel, routine
+from calque.base.device import CPU
+from calque.base.dtypes import DType, bool_, float32, float64
+from calque.base.layout import dense_layout, layout
+from calque.base.native import hot
+from calque.ops.opdef import get
+from calque.run.recorder import result_of
+from calque.tensor import from_array, record
+
+pytestmark = pytest.mark.skipif(hot is None, reason="Calque was installed without a C compiler")
+
+UNARY = ("neg", "abs", "exp", "log", "tanh", "sqrt", "sigmoid", "reciprocal", "sin", "cos", "relu", "copy")
+BINARY = ("add", "sub", "mul", "div", "maximum", "minimum", "lt", "ge", "eq")
+
+
+@st.composite
+def seen(draw: st.DrawFn, shape: tuple[int, ...], dtype: DType) -> tuple[object, np.ndarray]:
+    """A layout of this shape in some memory, and that memory: dims in any order, gaps, an offset, some dims broadcast."""
+    order = draw(st.permutations(range(len(shape))))
+    strides, step = [0] * len(shape), 1
+    for d in order:
+        if draw(st.integers(0, 5)) == 0:
+            continue  # broadcast
+        step *= draw(st.integers(1, 3))
+        strides[d], step = step, step * shape[d]
+    offset = draw(st.integers(0, 3))
+    size = offset + 1 + sum((n - 1) * s for n, s in zip(shape, strides, strict=True))
+    rng = np.random.default_rng(draw(st.integers(0, 1 << 30)))
+    memory = rng.integers(0, 2, size).astype(bool) if dtype is bool_ else rng.uniform(0.1, 3.0, size).astype(dtype.np)
+    return layout(shape, tuple(strides), offset, dtype), memory
+
+
+def values(view: object, memory: np.ndarray) -> np.ndarray:
+    size = memory.itemsize
+    return np.lib.stride_tricks.as_strided(memory[view.offset :], view.shape, [s * size for s in view.strides])  # type: ignore[attr-defined]
+
+
+SHAPES = st.lists(st.integers(1, 5), min_size=0, max_size=4).map(tuple)
+
+
+@given(st.data(), SHAPES, st.sampled_from([float32, float64]), st.sampled_from(UNARY + BINARY + ("where",)))
+def test_elementwise_kernels_are_numpys(data: st.DataObject, shape: tuple[int, ...], dtype: DType, name: str) -> None:
+    """Whatever the operands' strides are, the values are those of the twin on copies."""
+    op = get(name)
+    kinds = [bool_, dtype, dtype] if name == "where" else [dtype] * (2 if name in BINARY else 1)
+    cut = data.draw(st.integers(0, len(shape)))
+    shapes = [shape, *[shape[cut:] for _ in kinds[1:]]]
+    operands = [data.draw(seen(s, kind)) for s, kind in zip(shapes, kinds, strict=True)]
+    with calque.no_grad():
+        tensors = [calque.as_strided(from_array(m, dense_layout((m.size,), k)), tuple(v.shape), v.strides, v.offset)  # type: ignore[attr-defined]
+                   for (v, m), k in zip(operands, kinds, strict=True)]  # fmt: skip
+        found = record(op, tuple(tensors), (), True)
+        plain = [np.ascontiguousarray(values(*operand)) for operand in operands]
+        views = tuple([dense_layout(x.shape, k) for x, k in zip(plain, kinds, strict=True)])
+        wanted = routine(op, (), views, result_of(op, (), views, CPU)).function(*plain)
+        np.testing.assert_array_equal(found.numpy(), wanted)
+
+
+@given(st.data(), st.lists(st.integers(1, 6), min_size=1, max_size=4).map(tuple), st.sampled_from([float32, float64]), st.booleans())
+def test_sums_are_those_of_float64(data: st.DataObject, shape: tuple[int, ...], dtype: DType, keepdim: bool) -> None:
+    view, memory = data.draw(seen(shape, dtype))
+    dims = tuple(sorted(data.draw(st.sets(st.integers(0, len(shape) - 1), min_size=1))))
+    name = data.draw(st.sampled_from(["sum", "amax", "amin"]))
+    t = calque.as_strided(from_array(memory, dense_layout((memory.size,), dtype)), shape, view.strides, view.offset)  # type: ignore[attr-defined]
+    found = record(get(name), (t,), (dims, keepdim)).numpy()
+    wanted = getattr(np, name)(values(view, memory).astype(np.float64), axis=dims, keepdims=keepdim).astype(dtype.np)
+    np.testing.assert_allclose(found, wanted, rtol=1e-15 if dtype is float64 else 2e-7, strict=True)
+
+
+@given(st.data(), *[st.integers(1, 9)] * 3, st.sampled_from([float32, float64]))
+def test_products_take_rows_or_columns(data: st.DataObject, m: int, k: int, n: int, dtype: DType) -> None:
+    (a, left), (b, right) = data.draw(seen((m, k), dtype)), data.draw(seen((k, n), dtype))
+    x, y = (calque.as_strided(from_array(memory, dense_layout((memory.size,), dtype)), tuple(v.shape), v.strides, v.offset)  # type: ignore[attr-defined]
+            for v, memory in ((a, left), (b, right)))  # fmt: skip
+    wanted = values(a, left).astype(np.float64) @ values(b, right).astype(np.float64)
+    np.testing.assert_allclose((x @ y).numpy(), wanted, rtol=1e-13 if dtype is float64 else 1e-5)
+
+
+def test_a_kernel_is_a_function_of_any_arrays() -> None:
+    """Arrays that are not what the nest is for go to the twin."""
+    view = dense_layout((3, 4), float32)
+    op = get("exp")
+    run = kernel(op, (), (view,), view, view, routine(op, (), (view,), view), False)
+    x = np.random.default_rng(0).normal(size=(3, 4)).astype(np.float32)
+    for given_ in (x, np.asfortranarray(x), np.repeat(x, 2, 1)[:, ::2], x.astype(np.float64), x[:2], x[0, 0]):
+        np.testing.assert_array_equal(run(given_), np.exp(given_))
+
+
+PROGRAM = """
+import calque, calque.nn as nn
+calque.manual_seed(0)
+model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 8), nn.Sigmoid(), nn.Linear(8, 3))
+optimizer = calque.optim.Adam(model.parameters(), lr=0.01)
+x, y = calque.randn(5, 6), calque.tensor([0, 1, 2, 0, 1])
+for k in range(30):
+    h = x * 1.5 + k
+    for _ in range(k % 3):
+        h = h.relu() - h.t().t() * 0.25
+    loss = nn.functional.cross_entropy(model(h[:, :6]), y) + h.mean() * 0.1
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    print(float(loss).hex())
+print([float(p.abs().sum()).hex() for p in model.parameters()])
+"""
+
+
+@pytest.mark.parametrize("eager", ["0", "1"])
+def test_programs_are_the_same_without_it(eager: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Recorded programs are bit-equal, as they are the same; computed ones differ by how products and sums are rounded at most."""
+    monkeypatch.setenv("CALQUE_EAGER", eager)
+    outputs = []
+    for native in ("1", "0"):
+        monkeypatch.setenv("CALQUE_NATIVE", native)
+        outputs.append(subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True).stdout)
+    if eager == "0":
+        assert outputs[0] == outputs[1]
+    first, second = ([float.fromhex(w) for w in text.split("\n") if w.startswith(("0x", "-0x"))] for text in outputs)
+    assert len(first) == 30
+    np.testing.assert_allclose(first, second, rtol=1e-4)
+
+
+def test_nothing_is_kept() -> None:
+    """Values, nodes and views die with their last handle, and many operations leave no memory behind."""
+    w = calque.ones(4, requires_grad=True)
+
+    def chain() -> list[weakref.ref[object]]:
+        y = (w * 2.0 + 1.0).tanh()
+        rows = y.reshape(2, 2).t()
+        total = (rows @ rows).sum()
+        total.backward()
+        return [weakref.ref(x) for x in (y, rows, y._storage, total)]
+
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in range(4):  # rules are watched then
+            chain()
+        dead = [ref for _ in range(3) for ref in chain()]
+        assert all(ref() is None for ref in dead)
+        blocks = []
+        for _ in range(3):
+            for _ in range(300):
+                chain()
+            blocks.append(sys.getallocatedblocks())
+    finally:
+        gc.enable()
+    assert blocks[2] - blocks[1] < 200
+
+
+def test_errors_come_from_the_users_line_and_change_nothing() -> None:
+    a, b = calque.ones(3), calque.ones(4)
+    before = a + 1.0
+    with pytest.raises(RuntimeError, match=r"\[add\]"):
+        a + b
+    with pytest.raises(RuntimeError, match="matmul"):
+        calque.ones(2, 3) @ calque.ones(2, 3)
+    assert before.tolist() == [2.0, 2.0, 2.0] and (a + before).tolist() == [3.0, 3.0, 3.0]
