@@ -29,7 +29,7 @@ from calque.run.history import watch
 from calque.run.live import LiveFloat, holds_live
 from calque.run.nodes import FunctionNode, GradNode, OutputNode, view_rule
 from calque.run.novel import at_once
-from calque.run.numbers import BAKED, scalar_tag
+from calque.run.numbers import BAKED, in_float, scalar_tag
 from calque.run.outputs import stored
 from calque.run.queues import on, placed
 from calque.run.recorder import Storage, Trace, grow, grow_constant, local, view_slot
@@ -383,7 +383,7 @@ def binary(op: OpDef, fallback: Binary, unusual: Binary | None = None) -> Binary
             needs, tag = a._requires_grad or b._requires_grad, None
         elif (kind is float or kind is int or kind is LiveFloat) and a.__class__ in tensor_types and a._layout.dtype.category == 2:
             if kind is not float:
-                b, kind = b * 1.0 if kind is int else b, float
+                b, kind = in_float(b) if kind is int else b, float
             storage = a._storage
             i = storage.slot if storage.trace is trace and storage.layout is a._layout else slot_of(trace, a, (a,) if ordered else ())
             tag = baked.get(b) if b.__class__ is float else None

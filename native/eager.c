@@ -102,7 +102,7 @@ static PyArrayObject *memory_of(PyObject *t) {
     PyObject *buffer = AT(AT(t, Tensor.at._storage), Storage.at.buffer);
     if (buffer == Py_None || AT(buffer, Buffer.at.task) != Py_None) return NULL;
     PyObject *array = AT(buffer, Buffer.at.array);
-    return PyArray_CheckExact(array) ? (PyArrayObject *)array : NULL;
+    return PyArray_CheckExact(array) && PyArray_ISALIGNED((PyArrayObject *)array) ? (PyArrayObject *)array : NULL;
 }
 
 /* A tensor over a flat array, which it takes over. */
@@ -211,15 +211,24 @@ static PyObject *compute(PyObject *state, PyObject *op, PyObject *step, PyObject
     return t;
 }
 
+/* The same of a borrowed step, which other threads may forget meanwhile. */
+static PyObject *computed(PyObject *state, PyObject *op, PyObject *step, PyObject *const *operands, Py_ssize_t count) {
+    if (step == NULL) return NULL;
+    Py_INCREF(step);
+    PyObject *out = compute(state, op, step, operands, count);
+    Py_DECREF(step);
+    return out;
+}
+
 PyObject *eager_unary(PyObject *state, PyObject *op, PyObject *memo, PyObject *a) {
     PyObject *step = recall(memo, op, origin_of(a), NULL);
-    return step == NULL ? NULL : compute(state, op, step, &a, 1);
+    return computed(state, op, step, &a, 1);
 }
 
 PyObject *eager_binary(PyObject *state, PyObject *op, PyObject *memo, PyObject *a, PyObject *b, bool two) {
     PyObject *first = origin_of(a), *operands[2] = {a, b};
     PyObject *step = recall(memo, op, first, two ? origin_of(b) : AT(first, Layout.at.dtype));
-    return step == NULL ? NULL : compute(state, op, step, operands, 2);
+    return computed(state, op, step, operands, 2);
 }
 
 PyObject *eager_record(PyObject *state, PyObject *op, PyObject *operands, PyObject *attrs, PyObject *row_major) {
@@ -234,11 +243,7 @@ PyObject *eager_record(PyObject *state, PyObject *op, PyObject *operands, PyObje
         PyTuple_SET_ITEM(key, 3 + k, Py_NewRef(origin_of(PyTuple_GET_ITEM(operands, k))));
     PyObject *step = PyDict_GetItemWithError(steps, key);
     Py_DECREF(key);
-    if (step == NULL) return NULL;
-    Py_INCREF(step);
-    PyObject *out = compute(state, op, step, &PyTuple_GET_ITEM(operands, 0), count);
-    Py_DECREF(step);
-    return out;
+    return computed(state, op, step, &PyTuple_GET_ITEM(operands, 0), count);
 }
 
 /* ------------------------------------------------------------------------------------------- between handles and arrays of NumPy */

@@ -189,6 +189,10 @@ PyObject *make_view(PyObject *module, PyObject *const *args, Py_ssize_t count) {
     (void)module;
     if (count != 3) { PyErr_SetString(PyExc_TypeError, "make_view takes a tensor, a kind and a label"); return NULL; }
     PyObject *t = args[0], *kind = args[1];
+    if (!PyObject_TypeCheck(t, Tensor.type) || AT(t, Tensor.at._hooks) == NULL || AT(t, Tensor.at._storage) == NULL) {
+        PyErr_Format(PyExc_AttributeError, "%R has no attribute '_storage'", Py_TYPE(t));
+        return NULL;
+    }
     PyObject *v = new_tensor(Py_NewRef(AT(t, Tensor.at._storage)), PyTuple_GET_ITEM(kind, 0));
     if (v == NULL) return NULL;
     PyObject *base = AT(t, Tensor.at._base), *before = AT(t, Tensor.at._grad_fn);

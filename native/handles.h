@@ -52,7 +52,7 @@ extern SettingsClass Settings;
 /* What the Python twin closes over. `local`: `recorder.local`; `types`: `TENSOR_TYPES`; `numbers`: of autograd nodes. */
 typedef struct {
     PyObject *local, *types, *numbers, *slot_of, *flush, *bound, *baked, *scalar_tag;
-    PyObject *state_name, *zero, *minus_one, *empty_string, *empty_tuple, *tag_s;
+    PyObject *state_name, *zero, *minus_one, *empty_string, *empty_tuple, *tag_s, *storage_name, *storage_slot;
 } Known;
 extern Known known;
 
@@ -65,7 +65,14 @@ static inline void replace(PyObject *object, Py_ssize_t offset, PyObject *value)
     AT(object, offset) = value; /* steals */
     Py_XDECREF(before);
 }
-static inline bool is_tensor(PyObject *x) { return Py_TYPE(x) == Tensor.type || PySet_Contains(known.types, (PyObject *)Py_TYPE(x)) == 1; }
+/* Whether x is a tensor whose slots may be read: all are there (one that is only being made has none yet), and its class has put nothing before them,
+   as those with a protocol of their own do. */
+static inline bool is_tensor(PyObject *x) {
+    PyTypeObject *type = Py_TYPE(x);
+    if (type != Tensor.type && (PySet_Contains(known.types, (PyObject *)type) != 1 || _PyType_Lookup(type, known.storage_name) != known.storage_slot))
+        return false;
+    return AT(x, Tensor.at._hooks) != NULL;
+}
 static inline PyObject *current_state(void) { return PyObject_GetAttr(known.local, known.state_name); }
 static inline int category_of(PyObject *layout) {
     return (int)PyLong_AsLong(AT(AT(layout, Layout.at.dtype), DType.at.category));

@@ -20,6 +20,8 @@ static PyObject *set_up(PyObject *module, PyObject *args) {
     if (!find_classes(classes)) return NULL;
     Py_INCREF(args); /* keeps all of them */
     known.state_name = PyUnicode_InternFromString("state");
+    known.storage_name = PyUnicode_InternFromString("_storage");
+    known.storage_slot = Py_XNewRef(_PyType_Lookup(Tensor.type, known.storage_name));
     known.zero = PyLong_FromLong(0);
     known.minus_one = PyLong_FromLong(-1);
     known.empty_string = PyUnicode_InternFromString("");

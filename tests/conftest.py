@@ -79,18 +79,21 @@ def _ctrl_c_arrives() -> None:
 # Folders whose tests ask what values are: there small operations are computed where they are written, as for users (`calque/run/novel.py`). All
 # others ask what is recorded, planned and compiled, with tensors of a few numbers.
 AS_USERS = {"oracle", "functional", "nn", "optim", "conformance", "distributions", "vision", "audio", "native"}
+RECORDED = {"test_replay.py", "test_arithmetic.py"}  # files there that ask the same
 
 
 @pytest.fixture(autouse=True)
 def _small_operations(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whether small operations are recorded, here and in processes that a test starts."""
     from calque.base.config import settings
-    from calque.run.recorder import local, record_from_here
+    from calque.run.recorder import flush, local, record_from_here
 
-    eager = int(request.path.relative_to(Path(__file__).parent).parts[0] in AS_USERS)
+    eager = int(request.path.relative_to(Path(__file__).parent).parts[0] in AS_USERS and request.path.name not in RECORDED)
     if eager != settings.eager:
+        flush("test")
         settings.eager = eager
         record_from_here(local.state, "test")
+        local.state.trace.recorded = not eager
     monkeypatch.setenv("CALQUE_EAGER", str(eager))
 
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from contextvars import copy_context
+from sys import getrefcount
 from typing import Any
 
 import numpy as np
@@ -44,6 +45,7 @@ from calque.run.source import user_site
 from calque.run.trie import BOUND, Edge, root
 from calque.tensor import Tensor, attach_node, order_of, record, sub_layout, turned, wrap
 
+MINE = 3  # references to the buffer of one storage while it is written: the storage's, a variable, the argument
 LINES = 64  # places in the user's program that one operation is remembered for
 _ADD, _UPDATE = get("add"), get("update")
 _NOWHERE = Edge(None, None, (), (), None, "")  # nothing is ever put behind it
@@ -270,14 +272,28 @@ class Eager:
             for task in buffer.readers or ():
                 task.wait()
             strided(buffer.wait(), view)[...] = new.reshape(view.shape)
-        elif view is storage.layout or (view.dense and view.numel == storage.layout.numel and view.dtype is storage.layout.dtype):
-            storage.layout, buffer = value.layout, fresh  # an alias of another shape wrote it: handles of the old shape become views
+            self.written(storage, buffer)
+            return
+        whole = view is storage.layout or (view.dense and view.numel == storage.layout.numel and view.dtype is storage.layout.dtype)
+        old = buffer.wait()
+        if getrefcount(buffer) <= MINE and old.flags.writeable:  # nobody else has this value: it stays where it is
+            for task in buffer.readers or ():
+                task.wait()
+            if whole:
+                storage.layout, old[...] = value.layout, new.reshape(-1)  # an alias of another shape wrote it: handles of the old shape become views
+            else:
+                strided(old, view)[...] = new.reshape(view.shape)
+        elif whole:
+            storage.layout, buffer = value.layout, fresh
         else:
-            old = buffer.wait()
             flat = new_array(old.size, None, old.dtype)
             flat[...] = old
             strided(flat, view)[...] = new.reshape(view.shape)
             buffer = Buffer(flat)
+        self.written(storage, buffer)
+
+    def written(self, storage: Storage, buffer: Buffer) -> None:
+        """The storage has a new value, which lies there."""
         edge = Edge(None, _UPDATE, (), (), storage.layout, recording_line())
         storage.trace, storage.slot, storage.buffer, storage.home = None, -1, buffer, None
         storage.version += 1

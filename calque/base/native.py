@@ -45,7 +45,7 @@ def hastened(op: Any, apply: Callable[..., Any], unusual: Callable[..., bool] | 
             return apply(a, b) if found is None else found
 
         chosen = two if pair else one
-    chosen.__name__ = op.name
+    chosen.__name__, chosen.__module__, chosen.__qualname__ = op.name, apply.__module__, apply.__qualname__
     chosen.__annotations__ = {name: apply.__globals__.get(kind, kind) for name, kind in apply.__annotations__.items()}
     if not pair:
         chosen.__dict__["answers"] = True  # see calque.functional.blame

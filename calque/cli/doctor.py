@@ -50,8 +50,8 @@ def doctor(cache_only: bool = False) -> int:
     print("optional:")
     for package in _optional():
         print(f"  {package:14} {_version(package)}")
-    print(f"compiled module {'there' if hot is not None else 'missing: small operations take longer; install a C compiler, then calque-dl again'}")
     print(f"kernel cache {_cache_line()}")
+    print(f"compiled module {'there' if hot is not None else 'missing: small operations take longer; install a C compiler, then calque-dl again'}")
     return 0
 
 

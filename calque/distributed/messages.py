@@ -123,7 +123,7 @@ class P2POp:
     """A message for `batch_isend_irecv`: `op` is `isend` or `irecv`."""
 
     def __init__(self, op: Any, tensor: Any, peer: int | None = None, group: Any = None, tag: int = 0, group_peer: int | None = None) -> None:
-        if op not in (isend, irecv):
+        if getattr(op, "__name__", "") not in ("isend", "irecv"):  # published functions are wrapped
             raise ArgumentError(f"[P2POp] expected op to be isend or irecv, got {shown(op)}")
         self.op, self.tensor, self.peer, self.group, self.tag, self.group_peer = op, tensor, peer, group, tag, group_peer
 
@@ -136,5 +136,5 @@ def batch_isend_irecv(p2p_op_list: Sequence[P2POp]) -> list[Work]:
     if not p2p_op_list:
         raise ArgumentError("[batch_isend_irecv] expected one P2POp or more, got none")
     # Receives first: a receive waits for nothing, and a message to somebody who expects it needs no memory on the way.
-    begun = {id(e): e.op(e.tensor, e.peer, e.group, e.tag, e.group_peer) for e in sorted(p2p_op_list, key=lambda e: e.op is isend)}
+    begun = {id(e): e.op(e.tensor, e.peer, e.group, e.tag, e.group_peer) for e in sorted(p2p_op_list, key=lambda e: e.op.__name__ == "isend")}
     return [begun[id(entry)] for entry in p2p_op_list if begun[id(entry)] is not None]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from calque.base.errors import IntegerOverflowError
 from calque.run.live import LIVE
 
 Number = bool | int | float
@@ -13,6 +14,16 @@ ROOT_HALF_TWIN = math.nextafter(ROOT_HALF, 0.0)
 """Two numbers next to each other, both within 7e-17 of the root of 1/2 and the same in float32."""
 BAKED: dict[Number, str] = {0: "0", 1: "1", -1: "-1", 2: "2", 0.5: "0.5", ROOT_HALF: "root", ROOT_HALF_TWIN: "twin"}
 """Constants that may be part of the key."""
+
+
+def in_float(value: int) -> float:
+    """An integer as a float."""
+    try:
+        return value * 1.0
+    except OverflowError:
+        digits = len(str(abs(value) >> 1000)) + 301
+        text = f"[number] expected an integer that fits into float64, got one of more than {digits} digits; divide it first"
+        raise IntegerOverflowError(text) from None
 
 
 def scalar_tag(value: Number) -> Any:

@@ -224,7 +224,7 @@ def test_values_beyond_json_come_back(value: object) -> None:
 
 WRONG = [
     {"namespace": []}, {"namespace": {"dict": [[1, 2]]}}, {"set": [1]}, {"set": {"dict": {}}}, {"set": [{"tuple": [[1]]}]}, {"complex": "1+"},
-    {"complex": 3}, {"size": ["x"]}, {"size": 2}, {"dtype": "float31"}, {"dtype": 3}, {"device": "tpu"}, {"path": 3}, {"counter": 1},
+    {"complex": 3}, {"size": ["x"]}, {"size": 2}, {"dtype": "float31"}, {"dtype": 3}, {"device": "abacus"}, {"path": 3}, {"counter": 1},
     {"defaultdict": ["eval", {"dict": {}}]}, {"defaultdict": [[1], {"dict": {}}]}, {"defaultdict": ["list"]}, {"path": "a\0b", "grad": 1, "x": 2},
 ]  # fmt: skip
 

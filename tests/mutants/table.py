@@ -453,8 +453,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a worker shares what it still holds",
         "calque/data/transport.py",
-        "if not segment.unseen() else (segment, size)",
-        "if False else (segment, size)",
+        "(segment if segment.unseen() else self._copied(segment, size), start, size)",
+        "(segment, start, size)",
         DATA,
     ),
     Mutant(

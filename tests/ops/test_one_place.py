@@ -174,7 +174,10 @@ def test_a_contraction_is_one_record(scaled_rows: OpDef, rng: np.random.Generato
 
 def test_no_list_names_the_primitives_of_one_property() -> None:
     """Below the functions, no set, tuple or dict beside the records has the names of three primitives or more: what they share is a field."""
-    allowed = {"calque/backend/ref/quick.py", "calque/backend/cpu/contract/params.py", "calque/backend/cpu/contract/ways.py"}  # tables of code
+    allowed = {
+        "calque/backend/ref/quick.py", "calque/backend/cpu/contract/params.py", "calque/backend/cpu/contract/ways.py",
+        "calque/backend/xla/translate.py",
+    }  # fmt: skip - tables of code
     instructions = {
         "calque/ir/scalar.py", "calque/ir/symint.py", "calque/kernel/facts.py", "calque/kernel/interpret.py", "calque/backend/ref/builder.py",
         "calque/backend/cpu/emit_plan.py", "calque/backend/cpu/emit_ops.py", "calque/backend/cpu/emit_math.py",

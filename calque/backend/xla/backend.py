@@ -58,7 +58,7 @@ class JaxBackend(DeviceBackend):
     def devices(self) -> list[Any]:
         """JAX's devices of this process. Without a plugin for the platform JAX need not load to tell that there is none."""
         if not there("jax"):
-            self._devices, self._why = [], "JAX is not installed"
+            self._devices, self._why = [], "JAX, which serves CUDA and other devices, is not installed"
         if self._devices is None and self.platform == "cuda" and not any(there(name) for name in PLUGINS):
             self._devices, self._why = [], "JAX's plugin for CUDA is not installed"
         if self._devices is None:
