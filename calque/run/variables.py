@@ -60,14 +60,16 @@ def variables(user: list[FrameType]) -> list[Variable]:
     seen: set[int] = set()
     found: list[Variable] = []
     budget = [MOST]
-    for frame in user:
+    modules: set[int] = set()
+    for frame in user:  # with its module, before what stands further out has used up the budget
         names = _locals(frame)
         while names:
             found += _of(*names.pop(0), seen, budget)
-    for module in {id(f.f_globals): f.f_globals for f in user}.values():
-        for name, value in list(module.items()):
+        module = frame.f_globals
+        for name, value in list(module.items()) if id(module) not in modules else ():
             if not name.startswith("__"):
                 found += _of(name, value, seen, budget)
+        modules.add(id(module))
     return [variable for variable in found if variable.count]
 
 
