@@ -34,6 +34,8 @@ static inline PyObject *origin_of(PyObject *t) {
 
 #define MEMORY 64
 
+static Py_ssize_t remembered; /* entries of all memos */
+
 typedef struct { PyObject *first, *second, *step; } Known_Step;
 typedef struct { PyObject_HEAD PyObject *unusual; Known_Step known[MEMORY]; } Memo;
 
@@ -48,6 +50,7 @@ static PyObject *memo_create(PyTypeObject *type, PyObject *args, PyObject *names
 
 static void forget(Memo *memo) {
     for (int k = 0; k < MEMORY; k++) {
+        if (memo->known[k].first != NULL) remembered--;
         Py_CLEAR(memo->known[k].first);
         Py_CLEAR(memo->known[k].second);
         Py_CLEAR(memo->known[k].step);
@@ -64,6 +67,13 @@ static PyObject *memo_forget(PyObject *self, PyObject *none) {
     (void)none;
     forget((Memo *)self);
     Py_RETURN_NONE;
+}
+
+/* remembered(): entries of all memos. */
+PyObject *memo_entries(PyObject *module, PyObject *none) {
+    (void)module;
+    (void)none;
+    return PyLong_FromSsize_t(remembered);
 }
 
 static PyMethodDef memo_methods[] = {{"forget", memo_forget, METH_NOARGS, "Forget all steps."}, {NULL, NULL, 0, NULL}};
@@ -88,6 +98,7 @@ static PyObject *recall(PyObject *object, PyObject *op, PyObject *first, PyObjec
         PyObject *args[4] = {op, first, second == NULL ? Py_None : second, memo->unusual};
         PyObject *step = PyObject_Vectorcall(step_for, args, 4, NULL);
         if (step == NULL) return NULL;
+        if (entry->first == NULL) remembered++;
         Py_XSETREF(entry->first, Py_NewRef(first));
         Py_XSETREF(entry->second, Py_XNewRef(second));
         Py_XSETREF(entry->step, step);

@@ -1,11 +1,11 @@
-"""Operations computed where they are written, each by one of NumPy's routines: what programs do that hardly ever come again.
+"""Small operations, computed where they are written: each by a kernel of the compiled module, or by one of NumPy's routines.
 
 `Eager` stands in the place of a thread's trace, as the frames of transforms do (`autograd/transform/frame.py`): nothing is ever found there, so each
-operation takes the cold path of its recording function, which asks `record` here. Its result has a value at once, so nothing is pending and whoever
-reads goes on without a flush; a flush ends it. When it begins is decided in `run/novel.py`.
+operation takes the cold path of its recording function, which asks `record` here; where the compiled module has a kernel for it (`Step.kernel`),
+`native/eager.c` does the whole. Its result has a value at once, so nothing is pending and whoever reads goes on without a flush. When it stands there
+is decided in `run/novel.py`; a large operation ends it, and what follows is recorded.
 
-The same checks are made and the same errors are raised as for an operation that is recorded, and gradients have the same rules. Operations that take
-long are left to the compiler: where one comes, what follows is recorded.
+The same checks are made and the same errors are raised as for an operation that is recorded, and gradients have the same rules.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from calque.base.config import Settings, settings
 from calque.base.device import CPU
 from calque.base.dtypes import DType, int64
 from calque.base.layout import Layout, dense_layout
-from calque.base.native import hot
+from calque.base.native import forget_steps, hot
 from calque.base.shapes import inverse
 from calque.ir.program import Node
 from calque.ops.opdef import OpDef, get
@@ -132,6 +132,7 @@ class _Shown:
 def _step_for(op: OpDef, first: Layout, second: Any, unusual: Callable[..., bool] | None) -> Step | None:
     """For the compiled module: the step of an operation of one operand, or of two, of which `second` is the layout or, of a number, the dtype; None
     if it has no kernel, or if operands like these are `unusual`."""
+    forget_steps()
     shown = (first,) if second is None else (first, second)
     if unusual is not None and all(view.__class__ is Layout for view in shown) and unusual(*map(_Shown, shown)):
         return None
@@ -267,37 +268,27 @@ class Eager:
         """As `recorder.write`."""
         buffer = storage.buffer or recorder.value_elsewhere(storage)
         fresh = value.buffer or recorder.value_elsewhere(value)
-        new = fresh.wait()
-        if (buffer.owner is not None or buffer.export is not None) and buffer.shared():
-            for task in buffer.readers or ():
-                task.wait()
-            strided(buffer.wait(), view)[...] = new.reshape(view.shape)
-            self.written(storage, buffer)
-            return
+        new, old = fresh.wait(), buffer.wait()
+        writer = Edge(None, _UPDATE, (), (), storage.layout, recording_line())
         whole = view is storage.layout or (view.dense and view.numel == storage.layout.numel and view.dtype is storage.layout.dtype)
-        old = buffer.wait()
-        if getrefcount(buffer) <= MINE and old.flags.writeable:  # nobody else has this value: it stays where it is
+        shared = (buffer.owner is not None or buffer.export is not None) and buffer.shared()
+        if shared or (getrefcount(buffer) <= MINE and old.flags.writeable):  # others see this memory, or nobody else has it: the value stays there
             for task in buffer.readers or ():
                 task.wait()
-            if whole:
-                storage.layout, old[...] = value.layout, new.reshape(-1)  # an alias of another shape wrote it: handles of the old shape become views
-            else:
-                strided(old, view)[...] = new.reshape(view.shape)
+            target, source = (old, new.reshape(-1)) if whole and not shared else (strided(old, view), new.reshape(view.shape))
         elif whole:
-            storage.layout, buffer = value.layout, fresh
+            buffer, target, source = fresh, new, new
         else:
-            flat = new_array(old.size, None, old.dtype)
-            flat[...] = old
-            strided(flat, view)[...] = new.reshape(view.shape)
-            buffer = Buffer(flat)
-        self.written(storage, buffer)
-
-    def written(self, storage: Storage, buffer: Buffer) -> None:
-        """The storage has a new value, which lies there."""
-        edge = Edge(None, _UPDATE, (), (), storage.layout, recording_line())
+            target, source = new_array(old.size, None, old.dtype), new.reshape(view.shape)
+            target[...] = old
+            buffer, target = Buffer(target), strided(target, view)
+        if whole and not shared:
+            storage.layout = value.layout  # an alias of another shape wrote it: handles of the old shape become views
         storage.trace, storage.slot, storage.buffer, storage.home = None, -1, buffer, None
-        storage.version += 1
-        storage.writer = edge
+        storage.version += 1  # before the values: whoever interrupts this finds a graph that knows
+        storage.writer = writer
+        if target is not source:
+            target[...] = source
 
     def twin(self, storage: Storage) -> Storage:
         """As `recorder.share_value`."""

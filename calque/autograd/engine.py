@@ -18,7 +18,7 @@ from calque.autograd.eager import Eager
 from calque.autograd.moving import move
 from calque.base.errors import AutogradError, DTypeError, NonFiniteError, ShapeError
 from calque.base.layout import Layout
-from calque.base.native import hot
+from calque.base.native import hot, new_memo
 from calque.base.shapes import fills
 from calque.base.text import described, function_name
 from calque.ops.opdef import get
@@ -258,7 +258,7 @@ def total(a: Any, b: Any) -> Any:
 
 
 if hot is not None:
-    hot.set_backward(get("add"), hot.Memo(None), total)
+    hot.set_backward(get("add"), new_memo(None), total)
 
 
 class Total:

@@ -1,4 +1,4 @@
-"""Which operations are computed at once where programs hardly come again, and how."""
+"""How operations are computed where they are written."""
 
 from __future__ import annotations
 

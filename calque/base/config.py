@@ -142,7 +142,7 @@ class Settings:
     max_trie_edges: int = field(default_factory=lambda: _number("CALQUE_MAX_TRIE_EDGES", 400_000))
     memo_bytes: int = field(default_factory=lambda: _number("CALQUE_MEMO_BYTES", 512 << 20, 1 << 16))  # what was worked out, see `cache`
     early_reads: bool = field(default_factory=lambda: _flag("CALQUE_EARLY_READS", True))  # reads wait for their value, not for its whole program
-    # small operations that hardly come again are computed at once: 0 never, 1 where programs keep being new, 2 whatever is new (to test it)
+    # small operations are computed where they are written: 0 never, 1 until a large one comes, 2 also behind it (to test it)
     eager: int = field(default_factory=lambda: _number("CALQUE_EAGER", 1, 0, 2))
     native: bool = field(default_factory=lambda: _flag("CALQUE_NATIVE", True))  # use the compiled module, where there is one
     macros: bool = field(default_factory=lambda: _flag("CALQUE_MACROS", True))  # record steps of optimizers and backward passes again without Python

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
+from calque.base.cache import Table, register
 from calque.base.config import settings
 
 
@@ -29,12 +30,33 @@ def not_floating(a: Any) -> bool:
     return a._layout.dtype.category < 2  # type: ignore[no-any-return]
 
 
+_memos: list[Any] = []
+STEP = 1_500  # bytes of a step that a recording function remembers, roughly
+
+
+def new_memo(unusual: Callable[..., bool] | None) -> Any:
+    """What a recording function of the compiled module remembers of the layouts that it has met, 64 at most."""
+    memo = hot.Memo(unusual)
+    _memos.append(memo)
+    return memo
+
+
+def forget_steps() -> None:
+    """Have all of them forget, if they hold more than they may."""
+    if hot.remembered() * STEP > _TABLE.limit():
+        for memo in _memos:
+            memo.forget()
+
+
+_TABLE = register("steps of recording functions", Table(1 / 512, lambda: (count := 0 if hot is None else hot.remembered(), count * STEP), 64 * STEP))
+
+
 def hastened(op: Any, apply: Callable[..., Any], unusual: Callable[..., bool] | None, pair: bool) -> Callable[..., Any]:
     """A recording function of one operand, or of a `pair`, that lets the compiled module do what it can do; `apply` does everything. `unusual`:
     operands that get no edge."""
     chosen = apply
     if hot is not None:
-        memo, unary, binary = hot.Memo(unusual), hot.unary, hot.binary
+        memo, unary, binary = new_memo(unusual), hot.unary, hot.binary
 
         def one(input: Any, _: Any = None, out: Any = None) -> Any:
             found = unary(op, memo, input) if out is _ else None

@@ -4,7 +4,7 @@ Recording and starting an operation takes about as long as computing a small one
 (`autograd/eager.py`), with their gradients, until a large one comes: that is recorded, and with it all that follows until the next flush, as in the
 steps of most models. Everything is recorded where somebody wants to see or to repeat it, and where several devices work.
 
-The rule looks at sizes alone. So a program gives the same bits whatever ran before it.
+The rule looks at sizes alone: which of the two an operation is does not depend on what ran before.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ class Computing:
     """`make()` gives what stands in the place of a thread's trace while operations are computed at once; `autograd/eager.py` sets it."""
 
     make: Callable[[], Any] | None = None
-    times = 0  # that this began
 
 
 def possible(state: State) -> bool:
@@ -51,7 +50,6 @@ def begin(state: State, flush: Callable[[str], Any]) -> Any:
     if state.trace.n:
         flush("new operations")
     if state.trace.__class__ is Trace and Computing.make is not None:
-        Computing.times += 1
         state.trace = Computing.make()
     return state.trace
 

@@ -20,7 +20,7 @@ class Trace:
     """What one thread has recorded since its last flush. While a function is transformed, a frame of `autograd/transform` stands in its place.
     `inputs`, `scalars`, `cur`, `n` change with no call in between, where Ctrl-C could come."""
 
-    __slots__ = ("cur", "n", "storages", "attached", "inputs", "scalars", "checks", "passed", "early", "ran", "recorded", "edges")
+    __slots__ = ("cur", "n", "storages", "attached", "inputs", "scalars", "checks", "passed", "early", "ran", "recorded")
     eager = False  # whether operations are computed where they are written (see `novel.py`)
 
     def __init__(self, root: Edge) -> None:
@@ -33,7 +33,6 @@ class Trace:
         self.checks: list[tuple[int, Callable[[int], Exception], str]] = []
         self.passed: list[tuple[Any, int]] = []  # stretches that were replayed, and how many inputs there were then
         self.early: Any = None  # what was begun of the program that is expected (see `early`)
-        self.edges = 0  # how many there were when it began
         self.recorded = False  # whether small operations are recorded, too, see `novel.py`
         self.ran: dict[int, Buffer] | None = None  # by id of a storage: values of a call that is recorded again after its programs have run
 
