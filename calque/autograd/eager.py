@@ -49,7 +49,7 @@ MINE = 3  # references to the buffer of one storage while it is written: the sto
 LINES = 64  # places in the user's program that one operation is remembered for
 _ADD, _UPDATE = get("add"), get("update")
 _NOWHERE = Edge(None, None, (), (), None, "")  # nothing is ever put behind it
-_steps = Cache("operations computed at once", 1500, 1 / 512)  # (operation, attributes, layouts of operands) -> Step
+_steps = Cache("operations computed at once", 1500, 1 / 64)  # (operation, attributes, layouts of operands) -> Step
 _new: Any = object.__new__
 
 

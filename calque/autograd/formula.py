@@ -30,7 +30,7 @@ from calque.run.tape import BINARY, ENTER, GENERAL, NUMBER, OWN, UNARY, Mark, Ta
 from calque.run.trie import Counters, Edge, unknown
 from calque.tensor import Tensor, wrap
 
-_variants = Cache("gradients computed at once", 6000, 1 / 512)  # (operation, attributes, operands, result) -> variants, as in `template.py`
+_variants = Cache("gradients computed at once", 6000, 1 / 64)  # (operation, attributes, operands, result) -> variants, as in `template.py`
 Rule = Callable[[Any, Any], Sequence[Any]]
 
 
@@ -57,7 +57,7 @@ def gradients(trace: Any, node: GradNode, grad: Any, rule: Rule) -> Sequence[Any
 
 
 Several = tuple[Any, ...]
-_functions = Cache("library functions computed at once", 3000, 1 / 512)  # (id of what tells functions apart) -> [it, [(facts, function), ...]]
+_functions = Cache("library functions computed at once", 3000, 1 / 128)  # (id of what tells functions apart) -> [it, [(facts, function), ...]]
 
 
 def call(trace: Any, kind: Any, function: Any, groups: Sequence[Any], run: Callable[[], Several]) -> Several:

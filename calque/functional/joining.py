@@ -32,7 +32,7 @@ __all__ = [
 ]  # fmt: skip
 
 MANY, SMALL = 8, 1 << 20  # operands, and bytes of all together, that are joined at once
-_PARTS = Cache("parts of tensors", 600, 1 / 64)
+_PARTS = Cache("parts of tensors", 600, 1 / 128)
 
 
 def _parts(input: Tensor, layouts: tuple[Layout, ...], label: str, join: Callable[[list[Any]], Any]) -> tuple[Tensor, ...]:

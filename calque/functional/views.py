@@ -36,7 +36,7 @@ __all__ = [
 ]  # fmt: skip
 
 Entry = tuple[Layout, Callable[[Any], Any]]
-_VIEWS = Cache("views", 1200, 1 / 32)
+_VIEWS = Cache("views", 1200, 1 / 64)
 
 
 def remember(key: Any, entry: Entry) -> View:

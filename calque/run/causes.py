@@ -53,7 +53,7 @@ class Causes:
     missed_in: Any = None  # trace in which a guard missed last
 
 
-_known = Cache("structures of programs", 250, 1 / 64)  # structures, and (structure, kind, dtypes or shapes or attributes or results) met with them
+_known = Cache("structures of programs", 250, 1 / 128)  # structures, and (structure, kind, dtypes or shapes or attributes or results) met with them
 _met = Cache("meetings of structures", 250, 1 / 512)  # key of a description -> [how often]
 _LOCK = Lock()
 _SITES = register("lines of flushes", Table(1 / 256, lambda: (len(Causes.sites), len(Causes.sites) * SITE)))

@@ -442,7 +442,8 @@ def _restart(state: State, trace: Any, reason: str) -> None:
         flushed(reason, 3)
         state.trace = fresh(state, Trace(root(reason)), False)
     elif state.capture is None:
-        trace.cur = root(reason)
+        trace.cur, trace.recorded = root(reason), False
+        state.trace = fresh(state, trace, False)
 
 
 def following(trace: Any, reason: str) -> Any:

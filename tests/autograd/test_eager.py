@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ import calque
 from calque import nn
 from calque.base.config import settings
 from calque.run import novel
-from calque.run.recorder import local
+from calque.run.recorder import local, record_from_here
 from tests.fuzz.check import mismatch
 
 
@@ -32,8 +33,8 @@ def both(function: object, monkeypatch: pytest.MonkeyPatch) -> None:
     calque.synchronize()
     with pytest.MonkeyPatch.context() as patch:
         begun: list[bool] = []
-        begin = novel.begin
-        patch.setattr(novel, "begin", lambda *state: begun.append(True) or begin(*state))
+        make: Any = novel.Computing.make
+        patch.setattr(novel.Computing, "make", staticmethod(lambda: begun.append(True) or make()))
         patch.setattr("calque.run.trie.Edge.keep", lambda *_: None)
         from calque.run.trie import forget
 
@@ -167,6 +168,16 @@ def test_bits_do_not_depend_on_what_ran_before(monkeypatch: pytest.MonkeyPatch) 
     for _ in range(4):
         compiled(w * 1.5).sum().item()
     assert turn() == first
+
+
+def test_a_flush_of_nothing_begins_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What had everything recorded, an optimizer's step, say, holds until the next flush, whether anything was recorded or not."""
+    monkeypatch.setattr(settings, "eager", 1)
+    record_from_here(local.state, "test")
+    assert not local.state.trace.eager
+    calque.synchronize()
+    calque.ones(3) * 1.5
+    assert local.state.trace.eager
 
 
 def test_a_large_operation_has_all_that_follows_recorded(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -38,18 +38,19 @@ def mode(backend: str = "cpu", *, fusion: bool = True, reuse: bool = True, inter
     turns = {"": repeat(0), "all": repeat(1 << 30), "every other": cycle((1 << 30, 0))}[interpreted]
     Plan.patience = lambda plan: next(turns)  # type: ignore[method-assign]
     forget()
-    before, begin = settings.eager, novel.begin
+    before, begin, fresh = settings.eager, novel.begin, recorder.fresh
     settings.eager = novel.ALL if computed else 0
     number = count()
     if computed == "one":
         novel.begin = lambda *state: None if next(number) % 3 else begin(*state)  # what was recorded until then runs before it
+        recorder.fresh = lambda state, trace, goes_on: trace  # a flush has what follows recorded
     settings.backend = backend
     pipeline.compile_program = partial(original, fusion=fusion, reuse=reuse)  # type: ignore[assignment]
     try:
         yield
     finally:
         forget()
-        settings.eager, novel.begin = before, begin
+        settings.eager, novel.begin, recorder.fresh = before, begin, fresh
         settings.backend, pipeline.compile_program, Plan.patience = saved  # type: ignore[assignment,method-assign]
 
 
