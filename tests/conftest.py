@@ -79,7 +79,7 @@ def _ctrl_c_arrives() -> None:
 # Folders whose tests ask what values are: there small operations are computed where they are written, as for users (`calque/run/novel.py`). All
 # others ask what is recorded, planned and compiled, with tensors of a few numbers.
 AS_USERS = {"oracle", "functional", "nn", "optim", "conformance", "distributions", "vision", "audio", "native"}
-RECORDED = {"test_replay.py", "test_arithmetic.py"}  # files there that ask the same
+RECORDED = {"test_replay.py", "test_arithmetic.py", "test_bad_numbers.py", "test_parametrize.py"}  # files there that ask the same
 
 
 @pytest.fixture(autouse=True)
