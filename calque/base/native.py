@@ -43,7 +43,7 @@ def new_memo(unusual: Callable[..., bool] | None) -> Any:
 
 def forget_steps() -> None:
     """Have all of them forget, if they hold more than they may."""
-    if hot.remembered() * STEP > _TABLE.limit():
+    if hot is not None and hot.remembered() * STEP > _TABLE.limit():
         for memo in _memos:
             memo.forget()
 

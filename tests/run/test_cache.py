@@ -12,6 +12,7 @@ import pytest
 
 import calque
 from calque.base import layout as layouts
+from calque.base import native
 from calque.base.cache import LEAST, TABLES, Cache, memoised
 from calque.base.config import settings
 from calque.base.dtypes import float32
@@ -114,6 +115,7 @@ def test_all_caches_are_counted_and_stay_within_their_limits(monkeypatch: pytest
     for kept in TABLES.values():
         if isinstance(owner := getattr(kept.measure, "__self__", None), Cache):
             owner.clear()
+    native.forget_steps()
     for n in range(1, 400):
         x = calque.ones(n, 3, requires_grad=True)
         (x[1:] * 2.0).sum().backward()
@@ -168,7 +170,7 @@ def test_a_recording_goes_on_where_its_path_was_forgotten(monkeypatch: pytest.Mo
 
 
 def test_many_parts_count_as_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(settings, "memo_bytes", 1 << 22)
+    monkeypatch.setattr(settings, "memo_bytes", 1 << 23)
     joining._PARTS.clear()
     for n in range(25, 400):
         calque.zeros(n).chunk(n)
