@@ -24,28 +24,48 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--slow", action="store_true", help="also run the tests marked slow")
     parser.addoption("--update-golden", action="store_true", help="rewrite the texts that golden tests compare with")
     parser.addoption("--seed", default="0", help="seed of the random tests: a number, or 'random'")
+    parser.addoption("--shuffle", default=None, metavar="SEED", help="files, and the tests in each, in an order drawn from SEED or 'random'")
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    gc.disable()  # until the tests are collected: nothing of it is garbage, and looking for some took half of the time
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # over a hundred tests start Python: 0.6 s each if it has to compile Calque again
     text = config.getoption("--seed")
     config.calque_seed = random.SystemRandom().randrange(2**32) if text == "random" else int(text)  # type: ignore[attr-defined]
     config.option.seed = str(config.calque_seed)  # what the processes of pytest-xdist are started with
+    if config.getoption("--shuffle") == "random":
+        config.option.shuffle = str(random.SystemRandom().randrange(2**32))
     if config.getoption("hypothesis_profile", None) is None:
         hypothesis.settings.load_profile("slow" if config.getoption("--slow") else "fast")
 
 
 def pytest_report_header(config: pytest.Config) -> str:
-    return f"calque: repeat the random tests with --seed {config.calque_seed}"  # type: ignore[attr-defined]
+    order = config.getoption("--shuffle")
+    again = f"calque: repeat the random tests with --seed {config.calque_seed}"  # type: ignore[attr-defined]
+    return again if order is None else f"{again} and the order with --shuffle {order}"
 
 
 def pytest_collection_finish() -> None:
     """The 1.4 million objects of collected tests and imported modules stay to the end: looking through them cost every `gc.collect()` 0.7 s."""
     gc.collect()
     gc.freeze()
+    gc.enable()
     torch = sys.modules.get("torch")
     if torch is not None and Path(str(torch.__file__)).parts[-3] != "compat":  # not ours
         torch.set_num_threads(1)  # its threads spin while they wait: beside another process of the suite most of the time went there
+
+
+def _shuffle(items: list[pytest.Item], seed: str) -> None:
+    """Files in another order and the tests of each in another order: none may need what another left, or fail of it. A file stays together, as
+    what its tests share would be made again and again."""
+    draw, files = random.Random(seed), dict[Path, list[pytest.Item]]()
+    for item in items:
+        files.setdefault(item.path, []).append(item)
+    order = list(files.values())
+    draw.shuffle(order)
+    for tests in order:
+        draw.shuffle(tests)
+    items[:] = [item for tests in order for item in tests]
 
 
 def _has_cuda() -> bool:
@@ -66,6 +86,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for name, skip in skips.items():
             if item.get_closest_marker(name) is not None:  # keywords also hold the names of folders
                 item.add_marker(skip)
+    if config.getoption("--shuffle") is not None:
+        _shuffle(items, config.getoption("--shuffle"))
 
 
 @pytest.fixture(autouse=True, scope="session")
