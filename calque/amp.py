@@ -26,6 +26,7 @@ from calque.base.dtypes import DType, float16
 from calque.base.errors import ArgumentError, AutogradError
 from calque.base.text import type_name
 from calque.functional.precision import converted
+from calque.nn.shares import share_of
 from calque.run.capture import again, numbers
 from calque.run.recorder import local
 from calque.run.source import warn_user
@@ -104,10 +105,13 @@ class GradScaler:
     def _divide(self, optimizer: Any) -> Tensor | None:
         """Unscale the gradients in place; whether all are finite, None without gradients."""
         finite: Tensor | None = None
+        shares: dict[Any, Any] = {}
         (inverse,) = numbers(lambda: [1.0 / self._scale])
         for group in optimizer.param_groups:
             for parameter in group["params"]:
-                gradient = parameter.grad
+                share, gradient = share_of(parameter), parameter.grad
+                if share is not None:
+                    shares[share.group] = share
                 if gradient is None:
                     continue
                 if gradient.dtype is float16:
@@ -115,6 +119,8 @@ class GradScaler:
                 gradient.mul_(inverse)
                 good = T.all(T.isfinite(gradient))
                 finite = good if finite is None else T.logical_and(finite, good)
+        for share in shares.values():  # all processes that hold a part skip the step, or none
+            finite = share.everywhere(T.full((), True) if finite is None else finite)
         return finite
 
     def step(self, optimizer: Any, *args: Any, **kwargs: Any) -> Any:

@@ -30,6 +30,7 @@ from calque.distributed.collectives import (
 )
 from calque.distributed.ddp import DistributedDataParallel
 from calque.distributed.elastic import State
+from calque.distributed.fsdp import FSDPModule, fully_shard
 from calque.distributed.group import ProcessGroup, ReduceOp
 from calque.distributed.launch import spawn
 from calque.distributed.messages import P2POp, batch_isend_irecv, irecv, isend, recv, send
@@ -49,10 +50,12 @@ from calque.distributed.zero import ZeroRedundancyOptimizer
 from calque.functional.blame import publish as _publish
 
 __all__ = [
-    "Backend", "DistributedDataParallel", "DistributedSampler", "GroupMember", "P2POp", "ProcessGroup", "ReduceOp", "State", "SumOverRanks", "Work",
+    "Backend", "DistributedDataParallel", "DistributedSampler", "FSDPModule", "GroupMember", "P2POp", "ProcessGroup", "ReduceOp",
+    "State", "SumOverRanks", "Work",
     "ZeroRedundancyOptimizer",
     "all_gather", "all_gather_into_tensor", "all_gather_object",
     "all_reduce", "all_to_all", "all_to_all_single", "barrier", "batch_isend_irecv", "broadcast", "broadcast_object_list", "destroy_process_group",
+    "fully_shard",
     "gather", "gather_object", "get_backend", "get_global_rank", "get_group_rank", "get_process_group_ranks", "get_rank", "get_world_size", "group",
     "hooks",
     "init_process_group", "irecv", "is_available", "is_gloo_available", "is_initialized", "is_mpi_available", "is_nccl_available",

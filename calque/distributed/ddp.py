@@ -114,7 +114,7 @@ class DistributedDataParallel(Module):
         self._hook: tuple[Any, Any] | None = None
         self._last: Step | None = None
         if pg.size() > 1 and init_sync:
-            _require_the_same(pg, module)
+            require_the_same("DistributedDataParallel", pg, dict([*module.named_parameters(), *module.named_buffers()]))
             state = [*module.parameters(), *module.buffers()]
             for tensors in by_dtype(state):
                 copy_from(pg, tensors, 0)
@@ -451,12 +451,9 @@ def _sampled(array: Any) -> Any:
     return found
 
 
-def _require_the_same(pg: ProcessGroup, module: Any) -> None:
+def require_the_same(op: str, pg: ProcessGroup, named: dict[str, Any]) -> None:
     """Raise, on every rank, if the ranks have different parameters or buffers."""
-    mine = [
-        [name, [int(n) for n in t._layout.shape], t._layout.dtype.name, bool(t._requires_grad)]
-        for name, t in [*module.named_parameters(), *module.named_buffers()]
-    ]
+    mine = [[name, [int(n) for n in t._layout.shape], t._layout.dtype.name, bool(t._requires_grad)] for name, t in named.items()]
     found: list[Any] = [None] * pg.size()
     all_gather_object(found, mine, pg)
     for rank, theirs in zip(pg.ranks, found, strict=True):
@@ -465,7 +462,7 @@ def _require_the_same(pg: ProcessGroup, module: Any) -> None:
         k = next((k for k, (a, b) in enumerate(zip(found[0], theirs)) if a != b), min(len(found[0]), len(theirs)))
         first, other = (_described(rows[k]) if k < len(rows) else "nothing more" for rows in (found[0], theirs))
         raise DistributedError(
-            f"[DistributedDataParallel] expected the same parameters on every rank, but rank {pg.ranks[0]} has {len(found[0])} and rank {rank} has "
+            f"[{op}] expected the same parameters on every rank, but rank {pg.ranks[0]} has {len(found[0])} and rank {rank} has "
             f"{len(theirs)}; the first that differs is {first} on rank {pg.ranks[0]}, {other} on rank {rank}; build the same model everywhere"
         )
 

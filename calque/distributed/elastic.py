@@ -71,10 +71,13 @@ class State:
             if isinstance(part, DataLoader):
                 mine["loaders"][name] = {"state": part.state_dict(), "batch_size": part.batch_size, "length": len(part.sampler)}  # type: ignore[arg-type]
                 continue
-            if hasattr(part, "consolidate_state_dict"):
+            alone = hasattr(part, "consolidate_state_dict")
+            if alone:
                 part.consolidate_state_dict(0)
-            if pg.rank() == 0:
-                mine["parts"][name] = part.state_dict() if hasattr(part, "state_dict") else part
+            if pg.rank() == 0 or not alone:  # of parameters that are shared out every rank gives its part
+                value = part.state_dict() if hasattr(part, "state_dict") else part
+                if pg.rank() == 0:
+                    mine["parts"][name] = value
         stream = BytesIO()
         save(mine, stream)
         # When all have come here, all have written the commit before: what is overwritten now nobody will need.

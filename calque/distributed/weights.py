@@ -41,9 +41,9 @@ class Weights:
 
     def forward(self, inputs: Any, outputs: Any) -> None:
         """Look whether a backward pass comes through the outputs."""
-        first = next((t for t in _tensors(inputs) if t._layout.ndim > self.dim), None)
+        first = next((t for t in tensors_of(inputs) if t._layout.ndim > self.dim), None)
         here = _Forward(1.0 if first is None else float(first._layout.shape[self.dim]))
-        found = [t for t in _tensors(outputs) if t._grad_fn is not None]
+        found = [t for t in tensors_of(outputs) if t._grad_fn is not None]
         for t in found:
             t.register_hook(partial(self._come, here))
         if not found:  # it hides them, in an object of its own
@@ -74,7 +74,7 @@ class Weights:
         return found
 
 
-def _tensors(value: Any) -> Iterator[Any]:
+def tensors_of(value: Any) -> Iterator[Any]:
     """Those inside tuples, lists, dicts and dataclasses."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         value = [getattr(value, field.name) for field in dataclasses.fields(value)]

@@ -40,6 +40,7 @@ class Adafactor(Optimizer):
     ([0.5, 0.5, 0.5, 0.5], (3, 1), (1, 4))
     """
 
+    by_element = False
     takes_complex = False
     state_like_parameter = ("variance",)
     state_needed = ("step",)

@@ -31,6 +31,7 @@ class LARS(Optimizer):
     [1.5, 2.0]
     """
 
+    by_element = False
     state_like_parameter = ("momentum_buffer",)
     replays = True
 
@@ -85,6 +86,7 @@ class LAMB(Optimizer):
     [2.646, 3.646]
     """
 
+    by_element = False
     state_like_parameter = ("exp_avg", "exp_avg_sq")
     state_needed = ("step", "exp_avg", "exp_avg_sq")
     on_host = ("step",)

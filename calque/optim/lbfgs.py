@@ -42,6 +42,7 @@ class LBFGS(Optimizer):
     (94.0, True)
     """
 
+    by_element = False
     state_needed = ("func_evals", "n_iter")
 
     def __init__(

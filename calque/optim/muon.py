@@ -44,6 +44,7 @@ class Muon(Optimizer):
     (True, 0.0)
     """
 
+    by_element = False
     takes_complex = False
     state_like_parameter = ("momentum_buffer",)
     state_needed = ("momentum_buffer",)

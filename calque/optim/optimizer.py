@@ -24,6 +24,7 @@ from calque.base import dtypes as dt
 from calque.base.errors import ArgumentError, DTypeError, StateDictError, how_to_pass
 from calque.base.text import LONGEST, clipped, described, function_name, shown, type_name
 from calque.functional.common import is_tensor
+from calque.nn.shares import part_of_state, require_whole, whole_state
 from calque.nn.traps import Departures, look_for_departed
 from calque.optim.parts import update
 from calque.optim.replay import update_again
@@ -103,6 +104,8 @@ def _hooked(function: Callable[..., Any]) -> Callable[..., Any]:
         if self._departures != Departures.count:
             self._departures = Departures.count
             look_for_departed(self)
+            if not self.by_element:
+                require_whole(type(self).__name__, [p for group in self.param_groups for p in group["params"]])
         self._stepping, self._opt_called = get_ident(), True
         try:
             before = self._optimizer_step_pre_hooks
@@ -138,6 +141,7 @@ class Optimizer:
     state_like_parameter: tuple[str, ...] = ()  # state tensors of the parameter's shape and dtype; checked when loaded
     state_needed: tuple[str, ...] = ()  # entries without which loaded state is of no use
     replays = False  # whether everything that changes from step to step comes from `run.capture.numbers`
+    by_element = True  # whether every number of a parameter is updated by its own gradient alone
     takes_complex = True  # whether complex parameters are updated as their parts
     on_host: tuple[str, ...] = ()  # state that is a Python number here and a 0-d float32 tensor in state dicts, as PyTorch's; "step" is an int
 
@@ -223,6 +227,8 @@ class Optimizer:
                 f"cannot add param group {which} to the optimizer"
             )
         self.check_group(group)
+        if not self.by_element:
+            require_whole(type(self).__name__, group["params"])
         param_group.update(group)
         self.param_groups.append(param_group)
 
@@ -399,7 +405,7 @@ class Optimizer:
             packed = {k: v for k, v in group.items() if k != "params"}
             packed["params"] = [index[id(p)] for p in group["params"]]
             groups.append(packed)
-        state = {index.get(id(p), p) if is_tensor(p) else p: self._packed(values) for p, values in self.state.items()}
+        state = {index.get(id(p), p) if is_tensor(p) else p: self._packed(whole_state(values, p)) for p, values in self.state.items()}
         result: dict[str, Any] = {"state": state, "param_groups": groups}
         for hook in self._optimizer_state_dict_post_hooks.values():
             changed = hook(self, result)
@@ -432,6 +438,7 @@ class Optimizer:
             if parameter is None:
                 loaded[key] = _copy(values)
             else:
+                values = part_of_state(values, parameter)
                 problems += self._problems(values, parameter, f"parameter {key} ({names[id(parameter)]})")
                 loaded[parameter] = self._unpacked(values)
         if problems:

@@ -14,6 +14,7 @@ from calque.base.device import Device
 from calque.base.errors import ArgumentError, DTypeError, NonFiniteError, how_to_pass
 from calque.base.text import type_name
 from calque.functional.common import cast, is_tensor
+from calque.nn.shares import share_of
 from calque.run.effects import gradients_matter
 from calque.run.source import warn_user
 from calque.tensor import Tensor
@@ -42,6 +43,20 @@ def _norm(grads: list[Any], p: float) -> Tensor:
         sums = [_on(first, T.sum(g * g)) for g in grads]
         return T.sqrt(sums[0] if len(sums) == 1 else T.sum(T.stack(sums, 0)))
     return T.norm(T.stack([_on(first, T.norm(g, p)) for g in grads], 0), p)
+
+
+@no_grad()
+def _norm_everywhere(parameters: list[Any], shared: list[Any], p: float, error_if_nonfinite: bool) -> Tensor:
+    """The norm of gradients some of which every process has a part of. All processes that do call this."""
+    known = {id(q) for q in shared}
+    groups: dict[Any, list[Any]] = {}
+    for q in shared:
+        groups.setdefault(share_of(q).group, []).append(q)  # type: ignore[union-attr]
+    norms = [get_total_norm(_grads([q for q in parameters if id(q) not in known]), p)]
+    for members in groups.values():
+        own = get_total_norm([g for g in _grads(members) if g._layout.numel], p)
+        norms.append(share_of(members[0]).norm(own.to(members[0].dtype), p))  # type: ignore[union-attr]
+    return get_total_norm([n.to(norms[-1].dtype) for n in norms], p, error_if_nonfinite)
 
 
 def get_total_norm(tensors: Iterable[Tensor], norm_type: float = 2.0, error_if_nonfinite: bool = False, foreach: bool | None = None) -> Tensor:
@@ -87,7 +102,11 @@ def clip_grad_norm_(
     parameters = [parameters] if is_tensor(parameters) else list(parameters)
     if used_up and not parameters:
         warn_user("`parameters` is an empty generator, no gradient clipping will occur.")
-    total = get_total_norm(_grads(parameters), norm_type, error_if_nonfinite)
+    shared = [p for p in parameters if is_tensor(p) and share_of(p) is not None]
+    if shared:
+        total = _norm_everywhere(parameters, shared, float(norm_type), error_if_nonfinite)
+    else:
+        total = get_total_norm(_grads(parameters), norm_type, error_if_nonfinite)
     clip_grads_with_norm_(parameters, max_norm, total)
     return total
 

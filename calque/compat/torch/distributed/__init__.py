@@ -8,7 +8,10 @@ from calque.distributed import *  # noqa: F403 - what is PyTorch's there
 from calque.distributed import __all__ as _ours
 from calque.distributed import is_available as mpi_is_there
 
-_ELSEWHERE = ("DistributedDataParallel", "DistributedSampler", "State", "SumOverRanks", "ZeroRedundancyOptimizer", "hooks", "spawn")
+_ELSEWHERE = (
+    "DistributedDataParallel", "DistributedSampler", "FSDPModule", "State", "SumOverRanks", "ZeroRedundancyOptimizer", "fully_shard",
+    "hooks", "spawn",
+)  # fmt: skip
 __all__ = [
     *(name for name in _ours if name not in _ELSEWHERE),
     "FileStore", "HashStore", "Store", "TCPStore", "gloo", "is_backend_available", "is_ucc_available", "is_xccl_available",

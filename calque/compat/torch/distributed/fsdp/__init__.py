@@ -1,15 +1,23 @@
-"""`torch.distributed.fsdp`: modules whose parameters several processes share. Nothing is one."""
+"""`torch.distributed.fsdp`: modules whose parameters several processes share."""
 
-from calque.compat.refused import refused, refused_class
+from calque.compat.refused import refused_class
+from calque.compat.torch.distributed.fsdp.api import (
+    BackwardPrefetch,
+    CPUOffload,
+    FullOptimStateDictConfig,
+    FullStateDictConfig,
+    MixedPrecision,
+    ShardingStrategy,
+    StateDictType,
+)
+from calque.compat.torch.distributed.fsdp.fully_sharded_data_parallel import FullyShardedDataParallel
+from calque.distributed import FSDPModule, fully_shard
 
 __all__ = [
-    "CPUOffload", "CPUOffloadPolicy", "FSDPModule", "FullyShardedDataParallel", "MixedPrecision", "MixedPrecisionPolicy", "OffloadPolicy",
-    "fully_shard",
+    "BackwardPrefetch", "CPUOffload", "CPUOffloadPolicy", "FSDPModule", "FullOptimStateDictConfig", "FullStateDictConfig",
+    "FullyShardedDataParallel", "MixedPrecision", "MixedPrecisionPolicy", "OffloadPolicy", "ShardingStrategy", "StateDictType", "fully_shard",
 ]  # fmt: skip
 
-FSDPModule, FullyShardedDataParallel = (refused_class(f"torch.distributed.fsdp.{name}") for name in __all__[2:4])
-MixedPrecision, MixedPrecisionPolicy = (refused_class(f"torch.distributed.fsdp.{name}") for name in __all__[4:6])
-CPUOffload, CPUOffloadPolicy, OffloadPolicy = (
-    refused_class(f"torch.distributed.fsdp.{name}") for name in ("CPUOffload", "CPUOffloadPolicy", "OffloadPolicy")
+CPUOffloadPolicy, MixedPrecisionPolicy, OffloadPolicy = (
+    refused_class(f"torch.distributed.fsdp.{name}") for name in ("CPUOffloadPolicy", "MixedPrecisionPolicy", "OffloadPolicy")
 )
-fully_shard = refused("torch.distributed.fsdp.fully_shard")
