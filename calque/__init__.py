@@ -79,38 +79,14 @@ from calque.base.layout import (
     strided,
 )
 from calque.base.shapes import Size
-from calque.functional.arithmetic import *
-from calque.functional.blame import public as _public
+from calque.functional.blame import framed as _framed
 from calque.functional.blame import publish as _publish
-from calque.functional.complex import *
-from calque.functional.creation import *
-from calque.functional.decompositions import *
-from calque.functional.distances import *
-from calque.functional.dlpack import *
-from calque.functional.einsum import *
-from calque.functional.elementary import *
-from calque.functional.grids import *
-from calque.functional.indexing import *
-from calque.functional.joining import *
+from calque.functional.declared import NAMES as _NAMES
 from calque.functional.later import namespace as _later_names
 from calque.functional.later import resolver as _resolver
-from calque.functional.legacy import *
-from calque.functional.linalg import *
-from calque.functional.math import *
-from calque.functional.order import *
-from calque.functional.printing import *
-from calque.functional.random import *
-from calque.functional.reductions import *
-from calque.functional.selection import *
-from calque.functional.sorting import *
-from calque.functional.statistics import *
-from calque.functional.transfers import *
-from calque.functional.types import *
-from calque.functional.views import *
-from calque.functional.windows import *
+from calque.functional.random import default_generator
 from calque.hybrid import compile
 from calque.io import load, save
-from calque.nn.methods import *
 from calque.run.aside import keep_apart as _keep_apart
 from calque.run.determinism import (
     are_deterministic_algorithms_enabled,
@@ -124,10 +100,10 @@ from calque.tensor import Tensor
 
 __version__ = "0.1.0"
 
-# The generated in-place functions (`relu_`, ...). Type checkers read `__init__.pyi`, which `python -m tests.stubs` makes of all names that are here.
-globals().update({name: getattr(functional, name) for name in functional.__all__})
-globals().update(_public(globals(), __name__))
-for _name, _function in _public(vars(Tensor), "calque.Tensor").items():
+# Type checkers read `__init__.pyi`, which `python -m tests.stubs` makes of all names that are here.
+globals().update(_NAMES)
+globals().update(_framed(globals(), __name__))
+for _name, _function in _framed(vars(Tensor), "calque.Tensor").items():
     if len(_function.__wrapped__.__annotations__) > 2:  # `self` is a Tensor: Python has found the method there
         setattr(Tensor, _name, _function)
 for _module in (
@@ -184,8 +160,10 @@ def __getattr__(name: str) -> object:
         return _import_module(f"calque.{name}")
     if name.startswith("_foreach_") and hasattr(_import_module("calque.functional.foreach"), name):
         return getattr(_import_module("calque.functional.foreach"), name)
+    if name in _NAMES:  # declared since then
+        return _framed({name: _NAMES[name]}, __name__).get(name, _NAMES[name])
     return _function_on_first_use(name)
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_ON_FIRST_USE, *_function_on_first_use.__dict__["names"]})
+    return sorted({*globals(), *_NAMES, *_ON_FIRST_USE, *_function_on_first_use.__dict__["names"]})

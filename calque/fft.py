@@ -5,7 +5,7 @@
 tensor([1.0000, 2.0000, 4.0000])
 """
 
-from calque.functional.blame import public
+from calque.functional.blame import framed
 from calque.functional.fourier import (
     fft,
     fft2,
@@ -36,4 +36,4 @@ __all__ = [
     "irfft", "irfft2", "irfftn", "rfft", "rfft2", "rfftfreq", "rfftn",
 ]  # fmt: skip
 
-globals().update(public({name: globals()[name] for name in __all__}, __name__))
+globals().update(framed({name: globals()[name] for name in __all__}, __name__))

@@ -26,7 +26,7 @@ from calque.autograd.transform.gradients import (
     vjp,
 )
 from calque.autograd.transform.vmap import vmap
-from calque.functional.blame import public
+from calque.functional.blame import framed
 from calque.nn.module import Module
 from calque.nn.utils.stateless import functional_call, stack_module_state
 from calque.tensor import Tensor
@@ -72,4 +72,4 @@ def debug_unwrap(tensor: Tensor, *, recurse: bool = True) -> Tensor:
     return found  # type: ignore[no-any-return]
 
 
-globals().update(public({name: globals()[name] for name in __all__}, __name__))
+globals().update(framed({name: globals()[name] for name in __all__}, __name__))

@@ -3,9 +3,10 @@
 from typing import TYPE_CHECKING, Any
 
 from calque.base.errors import LinAlgError
-from calque.functional.blame import public
+from calque.functional.blame import framed
 from calque.functional.common import require_tensors
 from calque.functional.complex import conj
+from calque.functional.declared import takes_out
 from calque.functional.decompositions import cholesky as _cholesky
 from calque.functional.decompositions import (
     cond,
@@ -50,21 +51,25 @@ __all__ = [
 ]  # fmt: skip
 
 
+@takes_out
 def cholesky(A: Tensor, *, upper: bool = False) -> Tensor:
     """Lower L with `L @ L^T = A` for symmetric positive-definite A (or the upper L^T): (*, n, n) -> (*, n, n)."""
     return _cholesky(A, upper)
 
 
+@takes_out
 def det(A: Tensor) -> Tensor:
     """Determinant: (*, n, n) -> (*)."""
     return _det(A)
 
 
+@takes_out
 def slogdet(A: Tensor) -> Any:
     """Sign and logarithm of the absolute determinant: (*, n, n) -> (*), (*)."""
     return _slogdet(A)
 
 
+@takes_out
 def cross(input: Tensor, other: Tensor, *, dim: int = -1) -> Tensor:
     """Vector product along a dim of size 3: (*), (*) -> (*), broadcast."""
     return _cross(input, other, dim)
@@ -75,6 +80,7 @@ def diagonal(A: Tensor, *, offset: int = 0, dim1: int = -2, dim2: int = -1) -> T
     return _diagonal(A, offset, dim1, dim2)
 
 
+@takes_out
 @lower_precision
 def vecdot(x: Tensor, y: Tensor, *, dim: int = -1) -> Tensor:
     """Inner products along a dim: (*), (*) -> (* without dim), broadcast."""
@@ -82,7 +88,7 @@ def vecdot(x: Tensor, y: Tensor, *, dim: int = -1) -> Tensor:
     return (conj(x) * y).sum(dim)
 
 
-globals().update(public({name: globals()[name] for name in __all__ if name in globals()}, __name__))
+globals().update(framed({name: globals()[name] for name in __all__ if name in globals()}, __name__))
 __getattr__ = resolver(
     globals(),
     {

@@ -14,7 +14,7 @@ from calque import functional as T
 from calque.base import dtypes as dt
 from calque.base.errors import ArgumentError, DTypeError, ShapeError
 from calque.base.shapes import normalize_dim
-from calque.functional.blame import public
+from calque.functional.blame import framed
 from calque.functional.common import cast, dtype_of
 from calque.functional.reductions import vector_norm
 from calque.nn.functional.softmax import log_softmax as _log_softmax
@@ -264,4 +264,4 @@ def logsumexp(input: Tensor, dim: Dims = None, *, keepdim: bool = False, dtype: 
     return cast(T.logsumexp(_filled("logsumexp", x, mask, -INF), _dims("logsumexp", x, dim), keepdim), x._layout.dtype)
 
 
-globals().update(public({name: globals()[name] for name in __all__}, __name__))
+globals().update(framed({name: globals()[name] for name in __all__}, __name__))

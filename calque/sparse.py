@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from calque.base.errors import ArgumentError, ShapeError
-from calque.functional.blame import public
+from calque.functional.blame import framed
 from calque.functional.common import dtype_of
 from calque.functional.legacy import BFloat16Tensor as _BFloat16
 from calque.functional.legacy import ByteTensor as _Byte
@@ -202,4 +202,4 @@ def _legacy(dense: Any) -> Any:
 FloatTensor, DoubleTensor, HalfTensor, BFloat16Tensor = _legacy(_Float), _legacy(_Double), _legacy(_Half), _legacy(_BFloat16)
 ByteTensor, CharTensor, ShortTensor, IntTensor, LongTensor = _legacy(_Byte), _legacy(_Char), _legacy(_Short), _legacy(_Int), _legacy(_Long)
 
-globals().update(public(globals(), __name__))
+globals().update(framed(globals(), __name__))

@@ -25,7 +25,7 @@ from calque.functional.bessel import (
     scaled_modified_bessel_k1,
     spherical_bessel_j0,
 )
-from calque.functional.blame import public
+from calque.functional.blame import framed
 from calque.functional.elementary import digamma, erf, erfinv, expm1, lgamma, log1p, sigmoid
 from calque.functional.gamma import gammainc, gammaincc, multigammaln, polygamma, zeta
 from calque.functional.math import erfc, exp2, logit, round, sinc, xlogy
@@ -72,4 +72,4 @@ def log_softmax(input: Tensor, dim: int, *, dtype: Any = None) -> Tensor:
     return _log_softmax(input, dim, dtype=dtype)
 
 
-globals().update(public({name: globals()[name] for name in __all__}, __name__))
+globals().update(framed({name: globals()[name] for name in __all__}, __name__))

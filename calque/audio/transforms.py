@@ -451,10 +451,10 @@ class AddNoise(Module):
 
 FADES: dict[str, Callable[[Tensor], Tensor]] = {  # what a waveform is multiplied by, of the part of the way from silence
     "linear": lambda part: part,
-    "exponential": lambda part: T.pow(2.0, part - 1) * part,
-    "logarithmic": lambda part: T.log10(0.1 + part) + 1,
-    "quarter_sine": lambda part: T.sin(part * math.pi / 2),
-    "half_sine": lambda part: T.sin(part * math.pi - math.pi / 2) / 2 + 0.5,
+    "exponential": lambda part: 2.0 ** (part - 1) * part,
+    "logarithmic": lambda part: (0.1 + part).log10() + 1,
+    "quarter_sine": lambda part: (part * math.pi / 2).sin(),
+    "half_sine": lambda part: (part * math.pi - math.pi / 2).sin() / 2 + 0.5,
 }
 
 

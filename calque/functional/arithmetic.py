@@ -29,6 +29,7 @@ from calque.functional.common import (
     require_tensors,
     result_dtype,
 )
+from calque.functional.declared import public
 from calque.functional.options import factor
 from calque.functional.subclasses import ask, overriding, public_function
 from calque.functional.writing import own_result
@@ -38,16 +39,6 @@ from calque.run.outputs import stored
 from calque.run.recorder import add_check, local
 from calque.run.source import user_line
 from calque.tensor import Tensor, binary, record, slot_of, unary, upload_known, wrap
-
-__all__ = [
-    "abs", "absolute", "add", "bitwise_and", "bitwise_left_shift", "bitwise_not", "bitwise_or",
-    "bitwise_right_shift",
-    "bitwise_xor", "div", "divide", "eq", "floor_divide", "fmax", "fmin", "fmod", "ge", "greater", "greater_equal", "gt", "le",
-    "less",
-    "less_equal", "logical_and", "logical_not", "logical_or", "logical_xor", "lt", "maximum", "minimum", "mul", "multiply", "ne",
-    "neg",
-    "negative", "not_equal", "positive", "pow", "remainder", "rsub", "sub", "subtract", "true_divide",
-]  # fmt: skip
 
 Binary = Callable[[Any, Any], Any]
 
@@ -261,7 +252,7 @@ def _scaled(name: str, function: Binary, a: Any, b: Any, alpha: Any) -> Any:
     return cast(record_numbers(get("add"), a, scaled, common.compute), common)
 
 
-@method("add")
+@public(in_place="method", out=True)
 def add(input: Operand, other: Operand, *, alpha: Any = 1, out: Tensor | None = None) -> Tensor:
     """`input + alpha * other`, broadcast: (*), (*) -> (*). Logical or on bool.
 
@@ -277,7 +268,7 @@ def add(input: Operand, other: Operand, *, alpha: Any = 1, out: Tensor | None = 
         return asked.tensor._meaning("add", (input, other), {"alpha": alpha})  # type: ignore[attr-defined, no-any-return]
 
 
-@method("sub", "subtract")
+@public("subtract", in_place="method", out=True)
 def sub(input: Operand, other: Operand, *, alpha: Any = 1, out: Tensor | None = None) -> Tensor:
     """`input - alpha * other`, broadcast: (*), (*) -> (*). Refuses bool."""
     if out is not None:
@@ -288,13 +279,13 @@ def sub(input: Operand, other: Operand, *, alpha: Any = 1, out: Tensor | None = 
         return asked.tensor._meaning("sub", (input, other), {"alpha": alpha})  # type: ignore[attr-defined, no-any-return]
 
 
-@method()
+@public()
 def rsub(input: Operand, other: Operand, *, alpha: Any = 1) -> Tensor:
     """`other - alpha * input`, broadcast."""
     return _scaled("rsub", _sub, other, input, alpha)
 
 
-@method("mul", "multiply")
+@public("multiply", in_place="method", out=True)
 def mul(input: Operand, other: Operand, _: Any = None, out: Tensor | None = None) -> Tensor:
     """Elementwise product, broadcast: (*), (*) -> (*). Logical and on bool."""
     if out is not _:
@@ -302,7 +293,7 @@ def mul(input: Operand, other: Operand, _: Any = None, out: Tensor | None = None
     return call("mul", _mul, input, other)
 
 
-@method("div", "divide")
+@public("divide", in_place="method", out=True)
 def div(input: Operand, other: Operand, *, rounding_mode: str | None = None, out: Tensor | None = None) -> Tensor:
     """Elementwise quotient, broadcast. Integers give the default floating type unless rounded.
 
@@ -329,13 +320,13 @@ def div(input: Operand, other: Operand, *, rounding_mode: str | None = None, out
     return call("div", _floor_divide, call("div", _sub, a, call("div", _fmod, a, b)), b)  # exact: the remainder is gone
 
 
-@method()
+@public(in_place="method", out=True)
 def true_divide(input: Operand, other: Operand) -> Tensor:
     """`input / other`; integers give the default floating type."""
     return call("true_divide", _div, input, other)
 
 
-@method()
+@public(in_place="method", out=True)
 def floor_divide(input: Operand, other: Operand) -> Tensor:
     """`floor(input / other)`, broadcast; raises ZeroDivisionError for an integer divided by zero.
 
@@ -346,13 +337,13 @@ def floor_divide(input: Operand, other: Operand) -> Tensor:
     return call("floor_divide", _floor_divide, input, other)
 
 
-@method()
+@public(in_place="method", out=True)
 def remainder(input: Operand, other: Operand) -> Tensor:
     """Remainder with the divisor's sign (Python's `%`), broadcast; ZeroDivisionError for an integer modulo zero."""
     return call("remainder", _remainder, input, other)
 
 
-@method()
+@public(in_place="method", out=True)
 def fmod(input: Operand, other: Operand) -> Tensor:
     """Remainder with the dividend's sign (C's `fmod`), broadcast; ZeroDivisionError for an integer modulo zero."""
     return call("fmod", _fmod, input, other)
@@ -384,7 +375,7 @@ def _power(input: Any, exponent: Any) -> Any:
     return power(input, exponent, _pow)
 
 
-@method()
+@public(in_place="method", out=True)
 def pow(input: Operand, exponent: Operand) -> Tensor:
     """`input ** exponent`, broadcast: (*), (*) -> (*).
 
@@ -408,13 +399,13 @@ def _negate(input: Tensor) -> Tensor:
     return _neg(input)
 
 
-@method("neg", "negative")
+@public("negative", in_place="both", out=True)
 def neg(input: Tensor) -> Tensor:
     """`-input`: (*) -> (*). Refuses bool."""
     return _negate(input)
 
 
-@method()
+@public()
 def positive(input: Tensor) -> Tensor:
     """`+input`: the tensor itself. Refuses bool."""
     if input._layout.dtype is dt.bool_:
@@ -422,7 +413,9 @@ def positive(input: Tensor) -> Tensor:
     return input
 
 
-@method("abs", "absolute", "__abs__")
+@public("absolute", own=False, in_place="method", out=True)
+@public(in_place="both", out=True)
+@method("__abs__")
 def abs(input: Tensor) -> Tensor:
     """Absolute value: (*) -> (*). The gradient at 0 is 0. Of complex numbers: their real distance from 0."""
     if input._layout.dtype is dt.bool_:
@@ -430,37 +423,36 @@ def abs(input: Tensor) -> Tensor:
     return _abs(input)
 
 
-subtract, multiply, divide, negative, absolute = sub, mul, div, neg, abs
 
 
 # ---------------------------------------------------------------------------------------------------------- comparisons
 
 
-@method("lt", "less")
+@public("less", in_place="method", out=True)
 def lt(input: Operand, other: Operand) -> Tensor:
     """`input < other` as bool, broadcast."""
     return call("lt", _lt, input, other)
 
 
-@method("le", "less_equal")
+@public("less_equal", in_place="method", out=True)
 def le(input: Operand, other: Operand) -> Tensor:
     """`input <= other` as bool, broadcast."""
     return call("le", _le, input, other)
 
 
-@method("gt", "greater")
+@public("greater", in_place="method", out=True)
 def gt(input: Operand, other: Operand) -> Tensor:
     """`input > other` as bool, broadcast."""
     return call("gt", _gt, input, other)
 
 
-@method("ge", "greater_equal")
+@public("greater_equal", in_place="method", out=True)
 def ge(input: Operand, other: Operand) -> Tensor:
     """`input >= other` as bool, broadcast."""
     return call("ge", _ge, input, other)
 
 
-@method()
+@public(in_place="method", out=True)
 def eq(input: Operand, other: Operand) -> Tensor:
     """`input == other` as bool, broadcast.
 
@@ -471,16 +463,15 @@ def eq(input: Operand, other: Operand) -> Tensor:
     return call("eq", _eq, input, other)
 
 
-@method("ne", "not_equal")
+@public("not_equal", in_place="method", out=True)
 def ne(input: Operand, other: Operand) -> Tensor:
     """`input != other` as bool, broadcast."""
     return call("ne", _ne, input, other)
 
 
-less, less_equal, greater, greater_equal, not_equal = lt, le, gt, ge, ne
 
 
-@method()
+@public(out=True)
 def maximum(input: Operand, other: Operand) -> Tensor:
     """Larger of two, broadcast; NaN if either is NaN. Equal operands share the gradient.
 
@@ -491,7 +482,7 @@ def maximum(input: Operand, other: Operand) -> Tensor:
     return call("maximum", _maximum, input, other)
 
 
-@method()
+@public(out=True)
 def minimum(input: Operand, other: Operand) -> Tensor:
     """Smaller of two, broadcast; NaN if either is NaN. Equal operands share the gradient."""
     return call("minimum", _minimum, input, other)
@@ -507,13 +498,13 @@ def _ignoring_nan(name: str, function: Binary, wins: Binary, a: Any, b: Any) -> 
     return prim("where", prim("bitwise_or", wins(a, b), _ne(b, b)), a, b)
 
 
-@method()
+@public(out=True)
 def fmax(input: Operand, other: Operand) -> Tensor:
     """Larger of two, broadcast, where NaN counts as missing."""
     return _ignoring_nan("fmax", _maximum, _ge, input, other)
 
 
-@method()
+@public(out=True)
 def fmin(input: Operand, other: Operand) -> Tensor:
     """Smaller of two, broadcast, where NaN counts as missing."""
     return _ignoring_nan("fmin", _minimum, _le, input, other)
@@ -529,62 +520,63 @@ def truth(x: Any) -> Any:
     return bool(x) if is_number(x) else x
 
 
-@method()
+@public(in_place="method", out=True)
 def logical_and(input: Operand, other: Operand) -> Tensor:
     """Whether both are non-zero, broadcast; any dtype -> bool."""
     return call("logical_and", _and, truth(input), truth(other))
 
 
-@method()
+@public(in_place="method", out=True)
 def logical_or(input: Operand, other: Operand) -> Tensor:
     """Whether either is non-zero, broadcast; any dtype -> bool."""
     return call("logical_or", _or, truth(input), truth(other))
 
 
-@method()
+@public(in_place="method", out=True)
 def logical_xor(input: Operand, other: Operand) -> Tensor:
     """Whether exactly one is non-zero, broadcast; any dtype -> bool."""
     return call("logical_xor", _xor, truth(input), truth(other))
 
 
-@method()
+@public(in_place="method", out=True)
 def logical_not(input: Tensor) -> Tensor:
     """Whether each element is zero; any dtype -> bool."""
     require_tensors("logical_not", input)
     return prim("logical_not", input)
 
 
-@method()
+@public(in_place="method", out=True)
 def bitwise_and(input: Operand, other: Operand) -> Tensor:
     """Bits set in both, broadcast; integers and bool."""
     return call("bitwise_and", _and, input, other)
 
 
-@method()
+@public(in_place="method", out=True)
 def bitwise_or(input: Operand, other: Operand) -> Tensor:
     """Bits set in either, broadcast; integers and bool."""
     return call("bitwise_or", _or, input, other)
 
 
-@method()
+@public(in_place="method", out=True)
 def bitwise_xor(input: Operand, other: Operand) -> Tensor:
     """Bits set in exactly one, broadcast; integers and bool."""
     return call("bitwise_xor", _xor, input, other)
 
 
-@method("bitwise_not", "__invert__")
+@public(in_place="method", out=True)
+@method("__invert__")
 def bitwise_not(input: Tensor) -> Tensor:
     """All bits flipped; logical not on bool."""
     return prim("bitwise_not", input)
 
 
-@method()
+@public(in_place="method", out=True)
 def bitwise_left_shift(input: Operand, other: Operand) -> Tensor:
     """`input * 2**other` for integers, broadcast."""
     return call("bitwise_left_shift", _lshift, input, other)
 
 
-@method()
+@public(in_place="method", out=True)
 def bitwise_right_shift(input: Operand, other: Operand) -> Tensor:
     """`floor(input / 2**other)` for integers, broadcast."""
     return call("bitwise_right_shift", _rshift, input, other)

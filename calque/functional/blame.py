@@ -23,7 +23,7 @@ from calque.functional.common import Function, is_number, is_tensor
 from calque.functional.subclasses import ask, overriding, public_function
 from calque.run.interrupt import of_handler, shielded
 from calque.run.memory import out_of_memory
-from calque.run.outputs import TAKING, stored
+from calque.run.outputs import stored
 from calque.run.source import inside_package
 
 # Recorded in a microsecond or two: they look at their arguments with a `try` of their own.
@@ -506,7 +506,7 @@ def explaining(name: str, function: Any, module: str) -> Any:
     code = function.__code__
     plain = not code.co_kwonlyargcount and not code.co_flags & (inspect.CO_VARARGS | inspect.CO_VARKEYWORDS)
     count = code.co_argcount
-    writes = takes_out(name, module) and not _has_out(code)
+    writes = _takes_out(function, module) and not _has_out(code)
     if plain and count in POSITIONAL:
         call = POSITIONAL[count](name, function, writes)
         names = code.co_varnames[:count]
@@ -523,12 +523,12 @@ def _has_out(code: CodeType) -> bool:
     return "out" in code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
 
 
-def takes_out(name: str, module: str) -> bool:
-    """Whether users may say `out=` to a function of a module."""
-    return name in TAKING.get(module, ())
+def _takes_out(function: FunctionType, module: str) -> bool:
+    """Whether users may say `out=` to a function that they find in a module: not to a method."""
+    return "takes_out" in function.__dict__ and module in ("calque", "calque.linalg", "calque.special")
 
 
-def public(names: Mapping[str, Any], module: str) -> dict[str, Any]:
+def framed(names: Mapping[str, Any], module: str) -> dict[str, Any]:
     """The functions among `names` that take arguments, as users shall see them."""
     return {name: explaining(name, f, module) for name, f in names.items() if isinstance(f, FunctionType) and _needs(name, f, module)}
 
@@ -536,7 +536,7 @@ def public(names: Mapping[str, Any], module: str) -> dict[str, Any]:
 def _needs(name: str, function: FunctionType, module: str = "") -> bool:
     code = function.__code__
     takes = code.co_argcount or code.co_kwonlyargcount or code.co_flags & (inspect.CO_VARARGS | inspect.CO_VARKEYWORDS)
-    seen = "answers" in function.__dict__ and (not takes_out(name, module) or _has_out(code))
+    seen = "answers" in function.__dict__ and (not _takes_out(function, module) or _has_out(code))
     return bool(takes) and name not in PLAIN and not name.startswith("_") and not seen
 
 
@@ -545,7 +545,7 @@ def publish(module: ModuleType) -> None:
     space = vars(module)
     listed = space.get("__all__") or [name for name, value in space.items() if getattr(value, "__module__", "").startswith(module.__name__)]
     names = {name: space[name] for name in listed if not name.startswith("_") and name in space}  # the rest loads on first use
-    space.update(public(names, module.__name__))
+    space.update(framed(names, module.__name__))
     for value in names.values():
         if isinstance(value, type) and value.__module__.startswith("calque.") and not issubclass(value, BaseException):
             for base in value.__mro__:

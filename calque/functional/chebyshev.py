@@ -8,8 +8,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-__all__: list[str] = []
-
 
 def series(t: Any, coefficients: Sequence[float]) -> Any:
     """The sum of a series at t in [-1, 1], by Clenshaw's recurrence."""

@@ -13,19 +13,14 @@ from calque.base import dtypes as dt
 from calque.base.errors import DTypeError, ShapeError
 from calque.base.layout import Layout, layout
 from calque.base.shapes import contiguous_strides
-from calque.functional.common import attribute, cast, is_tensor, method, prim, require_tensors
+from calque.functional.common import attribute, cast, is_tensor, prim, require_tensors
 from calque.functional.creation import zeros_like
+from calque.functional.declared import public
 from calque.functional.elementary import _float, cos, sign, sin
 from calque.functional.math import atan2, isnan, where
 from calque.functional.placing import beside_input
 from calque.functional.views import Entry, _matrix_transpose, _transpose_all, lookup, remember
 from calque.tensor import Tensor, make_view
-
-__all__ = [
-    "adjoint", "angle", "complex", "conj", "conj_physical", "imag", "is_complex", "is_conj", "is_neg", "isreal", "polar", "real", "resolve_conj",
-    "resolve_neg", "sgn", "view_as_complex", "view_as_real",
-]  # fmt: skip
-
 
 # ---------------------------------------------------------------------------------------------------------------------- views
 
@@ -73,6 +68,7 @@ def _viewed(name: str, input: Tensor, label: str, make: Any, *arguments: Any) ->
     return make_view(input, found, label)
 
 
+@public(method=False)
 def view_as_real(input: Tensor) -> Tensor:
     """A complex tensor seen as real numbers with a last dim of real and imaginary parts: (*) -> (*, 2). Shares memory.
 
@@ -85,6 +81,7 @@ def view_as_real(input: Tensor) -> Tensor:
     return _viewed("view_as_real", input, "ViewAsRealBackward0", _as_real)
 
 
+@public(method=False)
 def view_as_complex(input: Tensor) -> Tensor:
     """Real numbers with a last dim of size 2 seen as complex ones: (*, 2) -> (*). Shares memory; the last dim must have stride 1.
 
@@ -95,12 +92,14 @@ def view_as_complex(input: Tensor) -> Tensor:
     return _viewed("view_as_complex", input, "ViewAsComplexBackward0", _as_complex)
 
 
+@public(method=False)
 def real(input: Tensor) -> Tensor:
     """The real parts, a view: (*) -> (*). A real tensor itself."""
     require_tensors("real", input)
     return _viewed("real", input, "RealBackward0", _part, 0) if input._layout.dtype.is_complex else input
 
 
+@public(method=False)
 def imag(input: Tensor) -> Tensor:
     """The imaginary parts of a complex tensor, a view: (*) -> (*)."""
     require_tensors("imag", input)
@@ -124,6 +123,7 @@ attribute("imag", imag, "The imaginary parts of a complex tensor, as a view that
 # ------------------------------------------------------------------------------------------------------------------- making
 
 
+@public(method=False)
 def complex(real: Tensor, imag: Tensor, *, out: Any = None) -> Tensor:
     """`real + i imag` of two float32 or two float64 tensors, broadcast: (*), (*) -> (*).
 
@@ -135,6 +135,7 @@ def complex(real: Tensor, imag: Tensor, *, out: Any = None) -> Tensor:
     return _given("complex", prim("complex", real, imag), out)
 
 
+@public(method=False)
 def polar(abs: Tensor, angle: Tensor, *, out: Any = None) -> Tensor:
     """The complex numbers of these distances from 0 and angles in radians, broadcast: (*), (*) -> (*).
 
@@ -162,7 +163,7 @@ def _given(op: str, result: Tensor, out: Any) -> Tensor:
 # ---------------------------------------------------------------------------------------------------- conjugates and angles
 
 
-@method("conj", "conj_physical")
+@public()
 def conj(input: Tensor) -> Tensor:
     """The conjugate numbers: (*) -> (*). Computed when it is asked for, so it has memory of its own; a real tensor itself.
 
@@ -174,45 +175,49 @@ def conj(input: Tensor) -> Tensor:
     return prim("conj", input) if input._layout.dtype.is_complex else input
 
 
-conj_physical = conj
+@public(out=True)
+def conj_physical(input: Tensor) -> Tensor:
+    """`conj`, with memory of its own as there: (*) -> (*)."""
+    require_tensors("conj_physical", input)
+    return conj(input)
 
 
-@method()
+@public()
 def resolve_conj(input: Tensor) -> Tensor:
     """The tensor itself: conjugates are computed at once here."""
     require_tensors("resolve_conj", input)
     return input
 
 
-@method()
+@public()
 def resolve_neg(input: Tensor) -> Tensor:
     """The tensor itself: negatives are computed at once here."""
     require_tensors("resolve_neg", input)
     return input
 
 
-@method()
+@public()
 def is_conj(input: Tensor) -> bool:
     """False: no tensor waits for being conjugated."""
     require_tensors("is_conj", input)
     return False
 
 
-@method()
+@public()
 def is_neg(input: Tensor) -> bool:
     """False: no tensor waits for being negated."""
     require_tensors("is_neg", input)
     return False
 
 
-@method()
+@public()
 def is_complex(input: Tensor) -> bool:
     """Whether the dtype is a complex type."""
     require_tensors("is_complex", input)
     return input._layout.dtype.is_complex
 
 
-@method()
+@public()
 @beside_input
 def isreal(input: Tensor) -> Tensor:
     """Whether the imaginary part of each element is 0: (*) -> (*) bool; True for real dtypes."""
@@ -221,7 +226,7 @@ def isreal(input: Tensor) -> Tensor:
     return prim("full", (True, dt.bool_), tuple(input._layout.shape))
 
 
-@method()
+@public(out=True)
 def angle(input: Tensor) -> Tensor:
     """The angle in radians, in (-pi, pi]: (*) -> (*), real. Of a negative real number pi; of NaN, NaN.
 
@@ -235,7 +240,7 @@ def angle(input: Tensor) -> Tensor:
     return where(isnan(x), x, where(x < 0, math.pi, x * 0.0))  # type: ignore[operator,no-any-return]
 
 
-@method()
+@public(in_place="method", out=True)
 def sgn(input: Tensor) -> Tensor:
     """z / |z|, and 0 where z = 0: (*) -> (*); the sign of real numbers.
 
@@ -249,7 +254,7 @@ def sgn(input: Tensor) -> Tensor:
 # ------------------------------------------------------------------------------------------------------ conjugate transposes
 
 
-@method("adjoint")
+@public()
 def adjoint(input: Tensor) -> Tensor:
     """The conjugate transpose of the last two dims: (*, N, M) -> (*, M, N); a view of a real tensor."""
     return conj(_matrix_transpose(input))

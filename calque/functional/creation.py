@@ -14,6 +14,7 @@ from calque.base.layout import MOST_DIMS, preserve_format
 from calque.base.shapes import Shape
 from calque.base.text import described, shown, type_name
 from calque.functional.common import cast, is_number, is_scalar, is_tensor, method, number, prim
+from calque.functional.declared import public
 from calque.functional.formats import clone, format_of, like, reordered
 from calque.functional.memory import share_array
 from calque.functional.options import fill_number, filled, marked, resolve_device, resolve_dtype, size_of, written
@@ -23,12 +24,6 @@ from calque.ops.opdef import no_complex
 from calque.run.live import LiveFloat
 from calque.run.memory import out_of_memory
 from calque.tensor import Tensor, upload_known
-
-__all__ = [
-    "arange", "as_tensor", "asarray", "empty", "empty_like", "eye", "from_numpy", "frombuffer", "full", "full_like",
-    "linspace", "logspace", "meshgrid", "ones", "ones_like", "scalar_tensor", "tensor", "zeros", "zeros_like",
-]  # fmt: skip
-
 
 # ---------------------------------------------------------------------------------------------------------- from values
 
@@ -152,6 +147,7 @@ def to_array(data: Any, dtype: dt.DType | None = None) -> tuple[np.ndarray[Any, 
     return array, dtype
 
 
+@public(method=False)
 @placed_like
 def tensor(
     data: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False, pin_memory: bool = False, copy: bool = True
@@ -194,6 +190,7 @@ def _converted(array: np.ndarray[Any, Any], dtype: dt.DType, data: Any) -> np.nd
         return dtype.encode(array)
 
 
+@public(method=False)
 @placed
 def scalar_tensor(s: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
     """A 0-d tensor of a number; of the default dtype unless one is given."""
@@ -205,6 +202,7 @@ def scalar_tensor(s: Any, *, dtype: Any = None, device: Any = None, requires_gra
     )
 
 
+@public(method=False)
 def from_numpy(ndarray: np.ndarray[Any, Any]) -> Tensor:
     """A tensor that shares the array's memory. Arrays that are read-only, have negative strides or foreign byte order are copied.
 
@@ -233,6 +231,7 @@ def from_numpy(ndarray: np.ndarray[Any, Any]) -> Tensor:
     return share_array(ndarray, dtype)
 
 
+@public(method=False)
 @placed_like_or_third
 def as_tensor(data: Any, dtype: Any = None, device: Any = None) -> Tensor:
     """The data as a tensor, sharing memory where dtype and device allow it."""
@@ -247,12 +246,14 @@ def as_tensor(data: Any, dtype: Any = None, device: Any = None) -> Tensor:
     return tensor(data, dtype=dtype)
 
 
+@public(method=False)
 def asarray(obj: Any, *, dtype: Any = None, device: Any = None, copy: bool | None = None, requires_grad: bool = False) -> Tensor:
     """`as_tensor`, or a copy if `copy` is true."""
     made = tensor(obj, dtype=dtype, device=device) if copy else as_tensor(obj, dtype, device=device)
     return marked(detach(made), requires_grad, "asarray") if requires_grad else made
 
 
+@public(method=False)
 def frombuffer(buffer: Any, *, dtype: Any, count: int = -1, offset: int = 0, requires_grad: bool = False) -> Tensor:
     """A 1-d tensor over the bytes of an object with the buffer interface; shares memory if the buffer is writable."""
     wanted = resolve_dtype(dtype, dt.float32, "frombuffer")
@@ -291,7 +292,7 @@ def _constant(op: str, value: Any) -> Any:
         return marked(result, requires_grad, op) if requires_grad else result
 
     create.__name__ = create.__qualname__ = op
-    return placed(create)
+    return public(method=False)(placed(create))
 
 
 def _dtype(dtype: Any, op: str) -> dt.DType:
@@ -312,6 +313,7 @@ empty = _constant("empty", 0.0)
 empty.__doc__ = "A tensor whose values do not matter (zeros: the result of a program never depends on old memory)."
 
 
+@public(method=False, out=True)
 @placed
 def full(
     size: Sequence[int], fill_value: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False
@@ -342,6 +344,7 @@ def _like(op: str, input: Tensor, value: Any, dtype: Any, device: Any, requires_
     return marked(like(op, made, input, memory_format), requires_grad, op)
 
 
+@public(method=False, out=True)
 @placed_like
 def full_like(
     input: Tensor, fill_value: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False, memory_format: Any = None
@@ -350,6 +353,7 @@ def full_like(
     return _like("full_like", input, fill_value, dtype, device, requires_grad, memory_format)
 
 
+@public(method=False, out=True)
 @placed_like
 def zeros_like(
     input: Tensor, *, dtype: Any = None, device: Any = None, requires_grad: bool = False, memory_format: Any = None
@@ -358,6 +362,7 @@ def zeros_like(
     return _like("zeros_like", input, 0, dtype, device, requires_grad, memory_format)
 
 
+@public(method=False, out=True)
 @placed_like
 def ones_like(
     input: Tensor, *, dtype: Any = None, device: Any = None, requires_grad: bool = False, memory_format: Any = None
@@ -366,6 +371,7 @@ def ones_like(
     return _like("ones_like", input, 1, dtype, device, requires_grad, memory_format)
 
 
+@public(method=False, out=True)
 @placed_like
 def empty_like(
     input: Tensor, *, dtype: Any = None, device: Any = None, requires_grad: bool = False, memory_format: Any = None
@@ -428,6 +434,7 @@ def _plain_number(op: str, name: str, value: Any) -> Any:
     return number(value)
 
 
+@public(method=False)
 @placed
 def arange(
     start: Any = None,
@@ -472,6 +479,7 @@ def arange(
     return marked(result, requires_grad, "arange") if out is None else written("arange", result, out)
 
 
+@public(method=False, out=True)
 @placed
 def linspace(
     start: Any, end: Any, steps: int, *, dtype: Any = None, device: Any = None, requires_grad: bool = False
@@ -506,6 +514,7 @@ def _spaced(op: str, first: Any, last: Any, steps: int, dtype: dt.DType) -> np.n
     return np.where(i < steps // 2, low, high).astype(dtype.np)
 
 
+@public(method=False, out=True)
 @placed
 def logspace(
     start: Any,
@@ -525,6 +534,7 @@ def logspace(
     return marked(upload_known(values.astype(wanted.np), wanted, (first, last, base)), requires_grad, "logspace")
 
 
+@public(method=False, out=True)
 @placed
 def eye(n: int, m: int | None = None, *, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
     """The identity matrix: (n, m), square unless m is given.
@@ -541,6 +551,7 @@ def eye(n: int, m: int | None = None, *, dtype: Any = None, device: Any = None, 
     return marked(cast(same, wanted), requires_grad, "eye")
 
 
+@public(method=False)
 def meshgrid(*tensors: Any, indexing: str = "ij") -> tuple[Tensor, ...]:
     """Coordinate grids of 1-d tensors: (A,), (B,) -> two of (A, B), or (B, A) for indexing="xy"."""
     given = tuple(tensors[0]) if len(tensors) == 1 and isinstance(tensors[0], (tuple, list)) else tensors

@@ -22,9 +22,10 @@ from calque.base.errors import ArgumentError, DTypeError, LinAlgError, ShapeErro
 from calque.base.shapes import Shape, broadcast_shapes
 from calque.base.text import shown
 from calque.functional.arithmetic import abs as magnitude
-from calque.functional.common import cast, is_number, is_tensor, linked, method, require_dims
+from calque.functional.common import cast, is_number, is_tensor, linked, require_dims
 from calque.functional.complex import conj, imag, real
 from calque.functional.creation import eye, zeros
+from calque.functional.declared import public, takes_out
 from calque.functional.elementary import log
 from calque.functional.joining import cat
 from calque.functional.linalg import identity_like, matmul, matrix_transpose, require_square
@@ -37,8 +38,6 @@ from calque.functional.views import expand, squeeze, sum_to_shape, unsqueeze
 from calque.functional.windows import narrow
 from calque.run.recorder import local
 from calque.tensor import Tensor, function_node, output_nodes, upload
-
-__all__ = ["cholesky", "det", "inverse", "logdet", "pinverse", "slogdet"]
 
 SlogdetResult = named_result("linalg_slogdet", "sign", "logabsdet")
 EighResult = named_result("linalg_eigh", "eigenvalues", "eigenvectors")
@@ -130,6 +129,7 @@ def _h(x: Tensor) -> Tensor:
     return conj(matrix_transpose(x))
 
 
+@takes_out
 @full_precision
 @beside_input
 def inv(A: Tensor) -> Tensor:
@@ -149,14 +149,14 @@ def inv(A: Tensor) -> Tensor:
     return with_formula("LinalgInvExBackward0", (x,), lambda: _result("inv", x, np.linalg.inv, tuple(x._layout.shape)), backward)
 
 
-@method("inverse")
+@public(out=True)
 @full_precision
 def inverse(input: Tensor) -> Tensor:
     """Inverse of square matrices: (*, n, n) -> (*, n, n)."""
     return inv(input)
 
 
-@method("det")
+@public()
 @beside_input
 def det(input: Tensor) -> Tensor:
     """Determinant: (*, n, n) -> (*)."""
@@ -188,7 +188,7 @@ def _cofactors(x: Tensor) -> Tensor:
     return (u * unsqueeze(others, -2)) @ vh * conj(turn)
 
 
-@method("slogdet")
+@public(out=True)
 @beside_input
 def slogdet(input: Tensor) -> Any:
     """Sign and logarithm of the absolute determinant: (*, n, n) -> (*), (*)."""
@@ -211,7 +211,7 @@ def slogdet(input: Tensor) -> Any:
     return SlogdetResult(direction, logabs)
 
 
-@method("logdet")
+@public()
 def logdet(input: Tensor) -> Tensor:
     """Logarithm of the determinant, NaN where it is negative: (*, n, n) -> (*)."""
     sign, size = slogdet(input)
@@ -220,6 +220,7 @@ def logdet(input: Tensor) -> Tensor:
     return where(sign < 0, math.nan, size)
 
 
+@takes_out
 @full_precision
 @beside_input
 def solve(A: Tensor, B: Tensor, *, left: bool = True) -> Tensor:
@@ -257,7 +258,7 @@ def _lower_half(x: Tensor) -> Tensor:
     return x.tril() - x.diagonal(0, -2, -1).diag_embed() * 0.5
 
 
-@method("cholesky")
+@public(out=True)
 @full_precision
 @beside_input
 def cholesky(input: Tensor, upper: bool = False) -> Tensor:
@@ -276,6 +277,7 @@ def cholesky(input: Tensor, upper: bool = False) -> Tensor:
     return _h(low) if upper else low
 
 
+@takes_out
 @full_precision
 @beside_input
 def eigh(A: Tensor, UPLO: str = "L") -> Any:
@@ -306,12 +308,14 @@ def _diagonal_matrix(x: Tensor) -> Tensor:
     return x.diag_embed()
 
 
+@takes_out
 @full_precision
 def eigvalsh(A: Tensor, UPLO: str = "L") -> Tensor:
     """Eigenvalues (increasing) of symmetric matrices: (*, n, n) -> (*, n)."""
     return eigh(A, UPLO).eigenvalues
 
 
+@takes_out
 @full_precision
 @beside_input
 def svd(A: Tensor, full_matrices: bool = True, *, driver: str | None = None) -> Any:
@@ -357,12 +361,14 @@ def _svd_gradient(outputs: Sequence[Tensor], grads: list[Any]) -> Tensor:
     return core if result is None else core + result
 
 
+@takes_out
 @full_precision
 def svdvals(A: Tensor, *, driver: str | None = None) -> Tensor:
     """Singular values, decreasing: (*, n, m) -> (*, min(n, m))."""
     return svd(A, full_matrices=False, driver=driver).S
 
 
+@takes_out
 @full_precision
 @beside_input
 def qr(A: Tensor, mode: str = "reduced") -> Any:
@@ -406,7 +412,7 @@ def _qr_gradient(q: Tensor, r: Tensor, gq: Tensor, gr: Tensor) -> Tensor:
     return _h(solve(r, _h(gq + q @ symmetric)))
 
 
-@method("pinverse")
+@public()
 @full_precision
 def pinverse(input: Tensor, rcond: float = 1e-15) -> Tensor:
     """Moore-Penrose inverse: (*, n, m) -> (*, m, n)."""
@@ -430,6 +436,7 @@ def _least(A: Tensor, sizes: Tensor, atol: Any, rtol: Any) -> Tensor:
     return where(relative > absolute, relative, absolute)
 
 
+@takes_out
 def pinv(A: Tensor, *, atol: Any = None, rtol: Any = None, hermitian: bool = False) -> Tensor:
     """Moore-Penrose inverse through the singular values above atol and above rtol times the largest (of symmetric matrices, if `hermitian`,
     through the eigenvalues): (*, n, m) -> (*, m, n). Source of the gradient: Golub & Pereyra 1973."""
@@ -456,6 +463,7 @@ def pinv(A: Tensor, *, atol: Any = None, rtol: Any = None, hermitian: bool = Fal
     return with_formula("LinalgPinvBackward0", (A,), value, backward)
 
 
+@takes_out
 @full_precision
 def matrix_rank(A: Tensor, *, atol: Any = None, rtol: Any = None, hermitian: bool = False) -> Tensor:
     """Number of singular values above atol and above rtol times the largest (of absolute eigenvalues, if `hermitian`): (*, n, m) -> (*) int64."""
@@ -472,6 +480,7 @@ def _largest(x: Tensor) -> Tensor:
     return amax(x, -1) if x._layout.shape[-1] else sum(x.detach(), -1)  # type: ignore[attr-defined]
 
 
+@takes_out
 def matrix_norm(
     A: Tensor, ord: Any = "fro", dim: tuple[int, int] = (-2, -1), keepdim: bool = False, *, dtype: dt.DType | None = None
 ) -> Tensor:
@@ -496,6 +505,7 @@ def matrix_norm(
     return result
 
 
+@takes_out
 def norm(input: Tensor, ord: Any = None, dim: Any = None, keepdim: bool = False, *, dtype: dt.DType | None = None) -> Tensor:
     """Vector norm (one dim, or ord None), or matrix norm (two dims, or a 2-d input with ord)."""
     input, keepdim = input if dtype is None else input.to(dtype), bool(keepdim)
@@ -510,6 +520,7 @@ def norm(input: Tensor, ord: Any = None, dim: Any = None, keepdim: bool = False,
     return matrix_norm(input, ord, tuple(dim) if pair else (-2, -1), keepdim)  # type: ignore[arg-type]
 
 
+@takes_out
 @full_precision
 def cond(A: Tensor, p: Any = None) -> Tensor:
     """Condition number ||A|| ||A^-1|| in a matrix norm, by default the 2-norm: (*, n, m) -> (*)."""

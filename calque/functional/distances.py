@@ -9,7 +9,8 @@ from calque.base.errors import ArgumentError, ShapeError
 from calque.base.shapes import broadcast_shapes, normalize_dim
 from calque.base.text import shown
 from calque.functional.arithmetic import sub
-from calque.functional.common import linked, method, prim, require_real, require_tensors
+from calque.functional.common import linked, prim, require_real, require_tensors
+from calque.functional.declared import public
 from calque.functional.math import where, with_formula
 from calque.functional.precision import full_precision
 from calque.functional.reductions import vector_norm
@@ -17,18 +18,17 @@ from calque.functional.views import expand, unsqueeze
 from calque.functional.windows import narrow
 from calque.tensor import Tensor
 
-__all__ = ["cdist", "cross", "diff", "dist", "pairwise_distance"]
-
 MODES = ("use_mm_for_euclid_dist_if_necessary", "use_mm_for_euclid_dist", "donot_use_mm_for_euclid_dist")
 
 
-@method()
+@public()
 def dist(input: Tensor, other: Tensor, p: float = 2) -> Tensor:
     """Norm of order `p` of `input - other`: (*), (*) -> ()."""
     require_tensors("dist", input, other)
     return vector_norm(sub(input, other), p)
 
 
+@public(method=False)
 @full_precision
 def cdist(x1: Tensor, x2: Tensor, p: float = 2.0, compute_mode: str = MODES[0]) -> Tensor:
     """Distances of order `p` between all pairs of rows: (*, n, d), (*, m, d) -> (*, n, m). `compute_mode` says how PyTorch computes them; here
@@ -68,13 +68,14 @@ def row_distance(apart: Tensor, p: float) -> Tensor:
     return with_formula("CdistBackward0", (apart,), lambda: vector_norm(apart, p, -1), backward)
 
 
+@public(method=False)
 def pairwise_distance(x1: Tensor, x2: Tensor, p: float = 2.0, eps: float = 1e-6, keepdim: bool = False) -> Tensor:
     """Distances of order `p` between corresponding rows, `eps` added to the differences: (*, d), (*, d) -> (*)."""
     require_tensors("pairwise_distance", x1, x2)
     return vector_norm(sub(x1, x2) + eps, p, -1, keepdim)
 
 
-@method()
+@public(out=True)
 def cross(input: Tensor, other: Tensor, dim: int | None = None) -> Tensor:
     """Vector product along a dim of size 3 (default: the first such dim): (*), (*) -> (*), broadcast.
 
@@ -105,7 +106,7 @@ def cross(input: Tensor, other: Tensor, dim: int | None = None) -> Tensor:
     return prim("cat", *parts, d)
 
 
-@method()
+@public(out=True)
 def diff(input: Tensor, n: int = 1, dim: int = -1, prepend: Any = None, append: Any = None) -> Tensor:
     """Differences of neighbours along `dim`, taken `n` times: (*, k, *) -> (*, k - n, *). Of bool: whether they differ.
 

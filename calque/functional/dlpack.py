@@ -18,13 +18,12 @@ from calque.base.errors import ArgumentError, DTypeError, SharingError
 from calque.base.text import described, shown, type_name
 from calque.functional.common import cast, method, require_tensors
 from calque.functional.creation import from_numpy
+from calque.functional.declared import public
 from calque.functional.formats import clone
 from calque.functional.memory import export, share_array
 from calque.functional.options import resolve_device
 from calque.functional.views import detach
 from calque.tensor import Tensor
-
-__all__ = ["from_dlpack", "to_dlpack"]
 
 _CPU = (1, 0)  # kDLCPU, and the number of the device
 # Codes of the types that NumPy does not exchange. Those of float8 came with DLPack 1.1.
@@ -96,6 +95,7 @@ def _dlpack_device(self: Tensor) -> tuple[int, int]:
     return _CPU
 
 
+@public(method=False)
 def to_dlpack(tensor: Tensor) -> Any:
     """A DLPack capsule of the tensor's memory."""
     require_tensors("to_dlpack", tensor)
@@ -133,6 +133,7 @@ def _ask(source: Any, copy: bool | None) -> Any:
         return source.__dlpack__()
 
 
+@public(method=False)
 def from_dlpack(ext_tensor: Any, *, device: Any = None, copy: bool | None = None) -> Tensor:
     """A tensor over the memory of an array of another framework (anything with `__dlpack__`, or a capsule).
 

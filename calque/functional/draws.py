@@ -16,8 +16,6 @@ from calque.functional.random import Generator, _floating, _host_bits, _in_place
 from calque.functional.views import broadcast_tensors
 from calque.tensor import Tensor, read
 
-__all__ = ["binomial", "poisson"]
-
 Shape = tuple[int, ...]
 
 

@@ -10,6 +10,7 @@ import numpy as np
 from calque.functional.common import cast
 from calque.functional.complex import conj, real
 from calque.functional.creation import eye
+from calque.functional.declared import takes_out
 from calque.functional.decompositions import Array, _h, _host, _matrix, _with_outputs, solve
 from calque.functional.math import where
 from calque.functional.placing import beside_input
@@ -17,8 +18,6 @@ from calque.functional.precision import full_precision
 from calque.functional.results import named_result
 from calque.functional.views import unsqueeze
 from calque.tensor import Tensor
-
-__all__ = ["eig", "eigvals"]
 
 EigResult = named_result("linalg_eig", "eigenvalues", "eigenvectors")
 
@@ -34,6 +33,7 @@ def _vectors(a: Array) -> tuple[Array, Array]:
     return values.astype(kind), vectors.astype(kind)
 
 
+@takes_out
 @full_precision
 @beside_input
 def eig(A: Tensor) -> Any:
@@ -67,6 +67,7 @@ def eig(A: Tensor) -> Any:
     return EigResult(*_with_outputs("LinalgEigBackward0", x, arrays, lambda: eig(x), backward))
 
 
+@takes_out
 @full_precision
 @beside_input
 def eigvals(A: Tensor) -> Tensor:

@@ -10,13 +10,12 @@ from calque.base.errors import ArgumentError, DTypeError, ShapeError
 from calque.base.text import shown, type_name
 from calque.functional.arithmetic import mul
 from calque.functional.common import is_tensor, prim
+from calque.functional.declared import public
 from calque.functional.linalg import matmul, require_tensors
 from calque.functional.precision import lower_precision
 from calque.functional.views import permute, reshape
 from calque.functional.windows import diagonal
 from calque.tensor import Tensor
-
-__all__ = ["einsum"]
 
 Labels = list[Any]  # a letter, or ("...", k) for the k-th ellipsis dim counted from the right
 
@@ -183,6 +182,7 @@ def _from_lists(arguments: Sequence[Any]) -> tuple[str, list[Tensor]]:
     return equation, operands
 
 
+@public(method=False)
 @lower_precision
 def einsum(equation: Any, *operands: Any) -> Tensor:
     """Sum of products over named dims.

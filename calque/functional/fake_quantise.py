@@ -11,13 +11,13 @@ from calque.base.errors import ArgumentError, DTypeError, ShapeError, Unsupporte
 from calque.base.shapes import normalize_dim
 from calque.functional.arithmetic import add, div, ge, le, logical_and, mul, sub
 from calque.functional.common import cast, is_tensor, linked, require_tensors
+from calque.functional.declared import public
 from calque.functional.math import clamp, isnan, round, where, with_formula
 from calque.functional.views import reshape
 from calque.tensor import Tensor, read
 
-__all__ = ["fake_quantize_per_channel_affine", "fake_quantize_per_tensor_affine"]
 
-
+@public(method=False)
 def fake_quantize_per_tensor_affine(input: Tensor, scale: Any, zero_point: Any, quant_min: int, quant_max: int) -> Tensor:
     """`(clamp(round(input / scale) + zero_point, quant_min, quant_max) - zero_point) * scale`: any shape, floating, to the same.
 
@@ -37,6 +37,7 @@ def fake_quantize_per_tensor_affine(input: Tensor, scale: Any, zero_point: Any, 
         return _rounded(op, input, float(small), float(np.float32(1) / small), zero, quant_min, quant_max)
 
 
+@public(method=False)
 def fake_quantize_per_channel_affine(input: Tensor, scale: Tensor, zero_point: Tensor, axis: int, quant_min: int, quant_max: int) -> Tensor:
     """`fake_quantize_per_tensor_affine` with a scale and a zero point for each slice along `axis`.
 

@@ -14,12 +14,11 @@ from calque.base.errors import ArgumentError, ShapeError
 from calque.base.layout import Layout, MemoryFormat, channels_last, channels_last_3d, contiguous_format, layout, preserve_format
 from calque.base.shapes import Shape, fills, ordered_strides
 from calque.base.text import described, shown
-from calque.functional.common import CAST, cast, method, prim
+from calque.functional.common import CAST, cast, prim
+from calque.functional.declared import public
 from calque.functional.views import permute
 from calque.run.recorder import local
 from calque.tensor import Tensor, function_node, record, wrap
-
-__all__ = ["clone", "contiguous", "is_contiguous"]
 
 
 def format_of(op: str, memory_format: Any, ndim: int) -> MemoryFormat | None:
@@ -117,7 +116,7 @@ def _in_order(view: Layout, wanted: MemoryFormat) -> bool:
     )
 
 
-@method("clone")
+@public()
 def clone(input: Tensor, memory_format: Any = None) -> Tensor:
     """A differentiable copy with memory of its own, in the order of the tensor or in a format.
 
@@ -130,7 +129,7 @@ def clone(input: Tensor, memory_format: Any = None) -> Tensor:
     return converted("clone", input, input._layout.dtype, memory_format, copy=True)
 
 
-@method("contiguous")
+@public()
 def contiguous(input: Tensor, memory_format: Any = None) -> Tensor:
     """The tensor itself if its elements lie in row-major order (or in a format), else a copy in that order.
 
@@ -148,7 +147,7 @@ def contiguous(input: Tensor, memory_format: Any = None) -> Tensor:
     return converted("contiguous", input, input._layout.dtype, wanted, copy=True)
 
 
-@method("is_contiguous")
+@public()
 def is_contiguous(input: Tensor, memory_format: Any = contiguous_format) -> bool:
     """Whether the elements lie densely in row-major order, or in the order of a format."""
     view = input._layout

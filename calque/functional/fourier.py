@@ -25,11 +25,6 @@ from calque.functional.views import int_tuple
 from calque.functional.windows import narrow
 from calque.tensor import Tensor
 
-__all__ = [
-    "fft", "fft2", "fftfreq", "fftn", "fftshift", "hfft", "hfft2", "hfftn", "ifft", "ifft2", "ifftn", "ifftshift", "ihfft", "ihfft2", "ihfftn",
-    "irfft", "irfft2", "irfftn", "rfft", "rfft2", "rfftfreq", "rfftn",
-]  # fmt: skip
-
 LAST_TWO = (-2, -1)
 
 

@@ -16,6 +16,7 @@ from calque.base import dtypes as dt
 from calque.base.errors import ArgumentError
 from calque.base.shapes import broadcast_shapes, whole
 from calque.functional.common import Operand, method, prim, require_tensors
+from calque.functional.declared import takes_out
 from calque.functional.elementary import _float, digamma, exp, lgamma, log
 from calque.functional.math import _both_float, where, with_formula
 from calque.functional.placing import beside_input, host_values
@@ -23,8 +24,6 @@ from calque.functional.reductions import sum as total
 from calque.functional.views import sum_to_shape, unsqueeze
 from calque.functional.writing import in_place_form
 from calque.tensor import Tensor, read
-
-__all__ = ["gammainc", "gammaincc", "igamma", "igammac", "multigammaln", "mvlgamma", "polygamma", "zeta"]
 
 Array = np.ndarray[Any, Any]
 _lgamma = np.vectorize(math.lgamma, otypes=[np.float64])
@@ -114,6 +113,7 @@ def _gamma_part(name: str, input: Operand, other: Operand, upper: bool) -> Tenso
 
 
 @method()
+@takes_out
 def igamma(input: Tensor, other: Tensor) -> Tensor:
     """Regularised lower incomplete gamma function P(input, other) of non-negative numbers, broadcast: (*), (*) -> (*). Reads the values; there is no
     gradient for `input`.
@@ -127,6 +127,7 @@ def igamma(input: Tensor, other: Tensor) -> Tensor:
 
 
 @method()
+@takes_out
 def igammac(input: Tensor, other: Tensor) -> Tensor:
     """Regularised upper incomplete gamma function Q = 1 - P(input, other), broadcast: (*), (*) -> (*). Reads the values; there is no gradient for
     `input`.
@@ -169,6 +170,7 @@ def _zeta(s: Array, q: Array) -> Array:
     return out
 
 
+@takes_out
 def zeta(input: Operand, other: Operand) -> Tensor:
     """Hurwitz zeta function, the sum of `(other + k) ** -input` over k = 0, 1, ..., broadcast: (*), (*) -> (*). Reads the values; there is no
     gradient for `input`.
@@ -187,6 +189,7 @@ def zeta(input: Operand, other: Operand) -> Tensor:
     return with_formula("SpecialZetaBackward0", (s, q), lambda: _evaluated("zeta", s, q, _zeta), backward)
 
 
+@takes_out
 def polygamma(n: int, input: Tensor) -> Tensor:
     """The n-th derivative of `digamma`, n >= 0: (*) -> (*).
 
@@ -215,6 +218,7 @@ def _polygamma_method(input: Tensor, n: int) -> Tensor:
 
 
 @method("mvlgamma")
+@takes_out
 def mvlgamma(input: Tensor, p: int) -> Tensor:
     """Logarithm of the multivariate gamma function of dimension p >= 1, for x > (p - 1) / 2: (*) -> (*).
 

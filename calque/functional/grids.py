@@ -9,17 +9,17 @@ from calque.base import dtypes as dt
 from calque.base import shapes
 from calque.base.errors import ArgumentError, ShapeError
 from calque.base.shapes import Size, ints, normalize_dim, whole
-from calque.functional.common import cast, method, require_dims, require_tensors
+from calque.functional.common import cast, require_dims, require_tensors
 from calque.functional.creation import meshgrid, tensor, zeros
+from calque.functional.declared import public
 from calque.functional.joining import cat, stack
 from calque.functional.reductions import sum
 from calque.functional.views import atleast_2d, reshape
 from calque.functional.windows import narrow
 from calque.tensor import Tensor
 
-__all__ = ["block_diag", "broadcast_shapes", "cartesian_prod", "combinations", "trapezoid", "trapz"]
 
-
+@public(method=False)
 def broadcast_shapes(*sizes: Any) -> Size:
     """The shape that results from broadcasting shapes with each other.
 
@@ -30,6 +30,7 @@ def broadcast_shapes(*sizes: Any) -> Size:
     return Size(shapes.broadcast_shapes(*[ints("broadcast_shapes", s) for s in sizes], op="broadcast_shapes"))
 
 
+@public(method=False)
 def cartesian_prod(*tensors: Tensor) -> Tensor:
     """All combinations of one element of each 1-d tensor, as rows; of one tensor: the tensor.
 
@@ -43,7 +44,7 @@ def cartesian_prod(*tensors: Tensor) -> Tensor:
     return tensors[0] if len(tensors) == 1 else stack([reshape(g, (-1,)) for g in meshgrid(*tensors, indexing="ij")], 1)
 
 
-@method()
+@public()
 def combinations(input: Tensor, r: int = 2, with_replacement: bool = False) -> Tensor:
     """Combinations of r elements of a 1-d tensor, as rows, in the order of `itertools`."""
     if input._layout.ndim != 1:
@@ -58,6 +59,7 @@ def combinations(input: Tensor, r: int = 2, with_replacement: bool = False) -> T
     return picked
 
 
+@public(method=False)
 def block_diag(*tensors: Tensor) -> Tensor:
     """A matrix with the given matrices (1-d tensors are rows) along its diagonal and zeros elsewhere."""
     require_tensors("block_diag", *tensors)
@@ -81,6 +83,7 @@ def _total(numbers: Any) -> int:
     return found
 
 
+@public("trapz", method=False)
 def trapezoid(y: Tensor, x: Tensor | None = None, *, dx: float = 1.0, dim: int = -1) -> Tensor:
     """Integral of samples by the trapezoidal rule along `dim`, at places `x` or `dx` apart: (*) -> (* without dim)."""
     require_dims("trapezoid", y, 1, name="y")
@@ -98,4 +101,3 @@ def trapezoid(y: Tensor, x: Tensor | None = None, *, dx: float = 1.0, dim: int =
     return sum(means * steps, dim)
 
 
-trapz = trapezoid

@@ -14,8 +14,6 @@ from calque.functional.views import expand
 from calque.functional.writing import write_back
 from calque.tensor import Tensor, read, upload
 
-__all__ = ["is_same_size"]
-
 
 @method()
 def apply_(input: Tensor, callable: Callable[[Any], Any]) -> Tensor:

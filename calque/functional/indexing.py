@@ -27,8 +27,6 @@ from calque.functional.windows import selected, sliced
 from calque.functional.writing import check_target
 from calque.tensor import Tensor, make_view, read, read_number, upload
 
-__all__: list[str] = []
-
 _OF_A_TUPLE = (slice, Tensor, np.ndarray, list, tuple, range)  # items that no list of numbers has
 _LIST_IS_AN_ARRAY = 32  # items: a longer list is an array whatever it holds, as in PyTorch
 

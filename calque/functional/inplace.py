@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from math import prod
 from types import NoneType
 from typing import Any
@@ -15,53 +14,13 @@ from calque.base.shapes import contiguous_strides
 from calque.base.text import type_name
 from calque.functional.common import Operand, cast, is_scalar, is_tensor, method, number, prim, require_operands
 from calque.functional.creation import as_tensor
+from calque.functional.declared import public
 from calque.functional.formats import format_of, reordered
 from calque.functional.options import filled, held, size_of
 from calque.functional.views import expand
-from calque.functional.writing import check_target, in_place_form
+from calque.functional.writing import check_target
 from calque.run.recorder import Trace, local
 from calque.tensor import Tensor, function_node, wrap
-
-__all__ = ["install"]
-
-# Functions of one result of the first operand's shape; `name_` is generated for those that exist.
-NAMES = (
-    "abs", "absolute", "acos", "acosh", "add", "addbmm", "addcdiv", "addcmul", "addmm", "addmv", "addr", "arccos", "arccosh", "arcsin",
-    "arcsinh", "arctan", "arctanh", "asin", "asinh", "atan", "atan2", "arctan2", "atanh", "baddbmm", "bitwise_and",
-    "bitwise_left_shift", "bitwise_not", "bitwise_or", "bitwise_right_shift", "bitwise_xor", "ceil", "celu", "clamp",
-    "clamp_max", "clamp_min", "clip", "copysign", "cos", "cosh", "cumprod", "cumsum", "deg2rad", "digamma", "div", "divide",
-    "elu", "eq", "erf", "erfc", "erfinv", "exp", "exp2", "expm1", "fix", "float_power", "floor", "floor_divide", "fmod",
-    "frac", "gcd", "ge", "gelu", "greater", "greater_equal", "gt", "hardsigmoid", "hardswish", "hardtanh", "heaviside",
-    "hypot", "index_add", "index_copy", "index_fill", "index_put", "lcm", "ldexp", "le", "leaky_relu", "lerp", "less", "less_equal",
-    "lgamma", "log", "log10", "log1p", "log2", "logical_and", "logical_not", "logical_or", "logical_xor", "logit", "lt",
-    "masked_fill", "masked_scatter", "mish", "mul", "multiply", "nan_to_num", "ne", "neg", "negative", "nextafter",
-    "not_equal", "polygamma", "pow", "put", "rad2deg", "reciprocal", "relu", "relu6", "remainder", "renorm", "round", "rsqrt",
-    "scatter", "scatter_add", "scatter_reduce", "selu", "sgn", "sigmoid", "sign", "silu", "sin", "sinc", "sinh", "softplus",
-    "sqrt", "square", "sub", "subtract", "tan", "tanh", "threshold", "tril", "triu", "true_divide", "trunc", "xlogy",
-)  # fmt: skip
-# Also functions of the namespace in PyTorch, not only methods.
-FUNCTIONS = (
-    "abs", "acos", "acosh", "addmv", "arccos", "arccosh", "arcsin", "arcsinh", "arctan", "arctanh", "asin", "asinh", "atan", "atanh", "ceil",
-    "celu", "clamp", "clamp_max", "clamp_min", "clip", "cos", "cosh", "deg2rad", "erf", "erfc", "exp", "exp2", "expm1", "fix", "floor", "frac",
-    "gcd", "lcm", "ldexp", "log", "log10", "log1p", "log2", "logit", "nan_to_num", "neg", "negative", "rad2deg", "reciprocal", "relu", "round",
-    "rsqrt", "selu", "sigmoid", "sin", "sinc", "sinh", "sqrt", "square", "tan", "tanh", "threshold", "trunc", "xlogy",
-)  # fmt: skip
-
-
-def install(namespace: Mapping[str, Any]) -> dict[str, Any]:
-    """Attach the in-place methods of the functions found in `namespace`; returns the new functions of the namespace."""
-    functions = {}
-    for name in NAMES:
-        function = namespace.get(name) or getattr(Tensor, name, None)
-        if function is None or f"{name}_" in Tensor.__dict__:
-            continue
-        form = in_place_form(f"{name}_", function)
-        method(f"{name}_")(form)
-        if name in FUNCTIONS:
-            functions[f"{name}_"] = form
-    functions.update({name: vars(Tensor)[name] for name in ("detach_", "fill_", "index_put_", "resize_", "zero_")})
-    return functions
-
 
 _WIDEST = (dt.bool_, dt.int64, dt.float64, dt.complex128)  # what a number is written by, of each category
 
@@ -115,7 +74,7 @@ def filling(input: Tensor, value: Any, op: str) -> Tensor:
     return filled(tuple(view.shape), value, view.dtype, op)
 
 
-@method("fill_")
+@public()
 def fill_(input: Tensor, value: Any) -> Tensor:
     """Every element set to one value.
 
@@ -127,7 +86,7 @@ def fill_(input: Tensor, value: Any) -> Tensor:
     return assign(input, filling(input, value, "fill_"))
 
 
-@method("zero_")
+@public()
 def zero_(input: Tensor) -> Tensor:
     """Every element set to zero."""
     check_target("zero_", input)
@@ -164,7 +123,7 @@ def set_(input: Tensor, source: Tensor) -> Tensor:
     return input
 
 
-@method("resize_")
+@public()
 def resize_(input: Tensor, *sizes: Any, size: Any = None, memory_format: Any = None) -> Tensor:
     """The tensor with another shape, row-major: its memory from its first element on, if that is enough, else a copy and zeros."""
     shape = size_of("resize_", sizes, size)

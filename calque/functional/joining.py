@@ -17,6 +17,7 @@ from calque.base.layout import Layout
 from calque.base.shapes import Shape, contiguous_strides, listed, normalize_dim, whole
 from calque.base.text import described, shown, type_name
 from calque.functional.common import cast, is_number, is_tensor, method, prim
+from calque.functional.declared import public
 from calque.functional.options import written
 from calque.functional.views import atleast_1d, atleast_2d, atleast_3d, expand, int_tuple, reshape, transpose, unsqueeze
 from calque.functional.windows import narrow, selected, sliced
@@ -24,12 +25,6 @@ from calque.run.buffer import strided
 from calque.run.dispatch import raise_pending
 from calque.run.recorder import local
 from calque.tensor import TENSOR_TYPES, Tensor, alias, function_node, output_nodes, upload
-
-__all__ = [
-    "cat", "chunk", "column_stack", "concat", "concatenate", "dsplit", "dstack", "flip", "fliplr", "flipud", "hsplit",
-    "hstack", "repeat_interleave", "roll", "rot90", "row_stack", "split", "split_with_sizes", "stack", "tensor_split", "tile",
-    "unbind", "vsplit", "vstack",
-]  # fmt: skip
 
 MANY, SMALL = 8, 1 << 20  # operands, and bytes of all together, that are joined at once
 _PARTS = Cache("parts of tensors", 600, 1 / 128)
@@ -73,7 +68,7 @@ def _dim(input: Tensor, dim: int, op: str) -> int:
     return normalize_dim(dim, input._layout.ndim, op)
 
 
-@method("split_with_sizes")
+@public()
 def split_with_sizes(input: Tensor, split_sizes: Sequence[int], dim: int = 0) -> tuple[Tensor, ...]:
     """Pieces of the given sizes along `dim`, as views."""
     d = _dim(input, dim, "split")
@@ -92,6 +87,7 @@ def split_with_sizes(input: Tensor, split_sizes: Sequence[int], dim: int = 0) ->
     return _parts(input, found, "SplitWithSizesBackward0", lambda grads: prim("cat", *grads, d))
 
 
+@public(method=False)
 def split(tensor: Tensor, split_size_or_sections: Any, dim: int = 0) -> tuple[Tensor, ...]:
     """Pieces of a size (the last may be smaller) or of a list of sizes, as views: (A, B) -> (s, B), (s, B), ...
 
@@ -120,7 +116,7 @@ def _split(input: Tensor, split_size: Any, dim: int = 0) -> tuple[Tensor, ...]:
     return split(input, split_size, dim)
 
 
-@method("chunk")
+@public()
 def chunk(input: Tensor, chunks: int, dim: int = 0) -> tuple[Tensor, ...]:
     """At most `chunks` pieces of equal size (the last may be smaller), as views."""
     if chunks <= 0:
@@ -145,7 +141,7 @@ def _is_row(x: Any) -> bool:
     return hasattr(x, "tolist") and getattr(x, "ndim", 0) > 0
 
 
-@method("tensor_split")
+@public()
 def tensor_split(
     input: Tensor, indices_or_sections: Any = None, dim: int = 0, *, indices: Any = None, sections: Any = None
 ) -> tuple[Tensor, ...]:
@@ -183,13 +179,13 @@ def _axis_split(op: str, axis: int, least: int) -> Callable[..., tuple[Tensor, .
 
     function.__name__ = op
     function.__doc__ = f"`tensor_split` along dim {axis}."
-    return method(op)(function)
+    return public()(function)
 
 
 hsplit, vsplit, dsplit = _axis_split("hsplit", 1, 1), _axis_split("vsplit", 0, 2), _axis_split("dsplit", 2, 3)
 
 
-@method("unbind")
+@public()
 def unbind(input: Tensor, dim: int = 0) -> tuple[Tensor, ...]:
     """All slices along `dim`, as views without it: (A, B) -> A times (B,)."""
     d = _dim(input, dim, "unbind")
@@ -263,6 +259,7 @@ def _joined_now(parts: list[Tensor], join: Callable[[list[Any]], Any]) -> Tensor
     return made
 
 
+@public("concat", "concatenate", method=False)
 def cat(tensors: Sequence[Tensor], dim: int = 0, *, axis: int | None = None, out: Tensor | None = None) -> Tensor:
     """Tensors joined along `dim`: (A, B), (C, B) -> (A + C, B).
 
@@ -289,9 +286,9 @@ def cat(tensors: Sequence[Tensor], dim: int = 0, *, axis: int | None = None, out
     return result if out is None else written("cat", result, out)
 
 
-concat = concatenate = cat
 
 
+@public(method=False)
 def stack(tensors: Sequence[Tensor], dim: int = 0, *, out: Tensor | None = None) -> Tensor:
     """Tensors of one shape joined along a new dim: N times (A, B) -> (N, A, B) for dim=0."""
     try:
@@ -312,25 +309,28 @@ def stack(tensors: Sequence[Tensor], dim: int = 0, *, out: Tensor | None = None)
     return result if out is None else written("stack", result, out)
 
 
+@public(method=False, out=True)
 def hstack(tensors: Sequence[Tensor]) -> Tensor:
     """Joined along dim 1 (dim 0 for 1-d tensors)."""
     listed = atleast_1d(_given("hstack", tensors))
     return cat(listed, 0 if listed[0]._layout.ndim == 1 else 1)
 
 
+@public("row_stack", method=False, out=True)
 def vstack(tensors: Sequence[Tensor]) -> Tensor:
     """Joined along dim 0, 1-d tensors as rows."""
     return cat(atleast_2d(_given("vstack", tensors)), 0)
 
 
-row_stack = vstack
 
 
+@public(method=False, out=True)
 def dstack(tensors: Sequence[Tensor]) -> Tensor:
     """Joined along dim 2."""
     return cat(atleast_3d(_given("dstack", tensors)), 2)
 
 
+@public(method=False, out=True)
 def column_stack(tensors: Sequence[Tensor]) -> Tensor:
     """Joined along dim 1, 1-d tensors as columns."""
     return cat([reshape(x, (x._layout.numel, 1)) if x._layout.ndim <= 1 else x for x in _given("column_stack", tensors)], 1)
@@ -359,14 +359,14 @@ def repeat(input: Tensor, *sizes: Any, repeats: Any = None) -> Tensor:
     return reshape(prim("copy", repeated), tuple(n * s for n, s in zip(counts, padded, strict=True)))
 
 
-@method("tile")
+@public()
 def tile(input: Tensor, *repeats: Any, dims: Any = None) -> Tensor:
     """As `repeat`, with counts padded by 1 on the left."""
     counts = int_tuple("tile", repeats if dims is None else (dims,))
     return repeat(input, (1,) * (input._layout.ndim - len(counts)) + counts)
 
 
-@method("repeat_interleave")
+@public()
 def repeat_interleave(input: Tensor, repeats: Any = None, dim: int | None = None, *, output_size: int | None = None) -> Tensor:
     """Each element (or slice along `dim`) repeated: [a, b] -> [a, a, b, b] for repeats=2. With one tensor alone its elements say how often
     their own position is repeated. `output_size`: how many there are afterwards, which must be right."""
@@ -417,7 +417,7 @@ def _repeated_positions(counts: Any, output_size: Any) -> Tensor:
 # ---------------------------------------------------------------------------------------------------------- reordering
 
 
-@method("flip")
+@public()
 def flip(input: Tensor, *axes: Any, dims: Any = None) -> Tensor:
     """The order of elements reversed along dims (a copy).
 
@@ -437,13 +437,13 @@ def flip(input: Tensor, *axes: Any, dims: Any = None) -> Tensor:
     return prim("view", input, shape, tuple(-s if d in wanted else s for d, s in enumerate(strides)), start)
 
 
-@method("fliplr")
+@public()
 def fliplr(input: Tensor) -> Tensor:
     """Columns reversed."""
     return flip(input, 1)
 
 
-@method("flipud")
+@public()
 def flipud(input: Tensor) -> Tensor:
     """Rows reversed."""
     if not input._layout.ndim:
@@ -451,7 +451,7 @@ def flipud(input: Tensor) -> Tensor:
     return flip(input, 0)
 
 
-@method("roll")
+@public()
 def roll(input: Tensor, shifts: Any, dims: Any = None) -> Tensor:
     """Elements moved by `shifts` places along dims, those that fall off re-entering at the other end."""
     if dims is None:
@@ -471,7 +471,7 @@ def roll(input: Tensor, shifts: Any, dims: Any = None) -> Tensor:
     return prim("copy", input) if result is input else result
 
 
-@method("rot90")
+@public()
 def rot90(input: Tensor, k: int = 1, dims: Sequence[int] = (0, 1)) -> Tensor:
     """Rotated by k quarter turns from the first towards the second dim."""
     given = listed("rot90", "dims", dims)

@@ -8,7 +8,7 @@ from types import FunctionType
 from typing import Any
 
 from calque.base.text import no_attribute
-from calque.functional.blame import public
+from calque.functional.blame import framed
 from calque.tensor import Tensor
 
 # Module beside this one -> (names of the namespace, methods of Tensor).
@@ -67,7 +67,7 @@ def resolver(space: dict[str, Any], modules: Mapping[str, str]) -> Callable[[str
         module, own = home[name]
         found = getattr(_loaded(module), own)
         if isinstance(found, FunctionType):
-            found = public({name: found}, place).get(name, found)
+            found = framed({name: found}, place).get(name, found)
         space[name] = found
         return found
 
@@ -79,7 +79,7 @@ def _loaded(module: str) -> Any:
     """A module, whose methods of `Tensor` users see in frames however it came to be loaded."""
     found, name = import_module(module), module.removeprefix("calque.functional.")
     methods = {name: vars(Tensor)[name] for name in MODULES.get(name, ("", ""))[1].split()}
-    for name, function in public(methods, "calque.Tensor").items():
+    for name, function in framed(methods, "calque.Tensor").items():
         setattr(Tensor, name, function)
     return found
 

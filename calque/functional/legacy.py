@@ -12,13 +12,9 @@ from calque.base.shapes import Size
 from calque.base.text import described
 from calque.functional.common import cast, is_tensor
 from calque.functional.creation import empty, from_numpy, tensor
+from calque.functional.declared import public
 from calque.functional.subclasses import adopt, overrides
 from calque.tensor import Tensor, register_type, wrap
-
-__all__ = [
-    "BFloat16Tensor", "BoolTensor", "ByteTensor", "CharTensor", "DoubleTensor", "FloatTensor", "HalfTensor", "IntTensor", "LongTensor",
-    "ShortTensor",
-]  # fmt: skip
 
 
 class LegacyType(type):
@@ -61,6 +57,11 @@ FloatTensor, DoubleTensor, HalfTensor = _make("Float", dt.float32), _make("Doubl
 BFloat16Tensor, BoolTensor, ByteTensor = _make("BFloat16", dt.bfloat16), _make("Bool", dt.bool_), _make("Byte", dt.uint8)
 CharTensor, ShortTensor = _make("Char", dt.int8), _make("Short", dt.int16)
 IntTensor, LongTensor = _make("Int", dt.int32), _make("Long", dt.int64)
+
+for _type in (
+    FloatTensor, DoubleTensor, HalfTensor, BFloat16Tensor, BoolTensor, ByteTensor, CharTensor, ShortTensor, IntTensor, LongTensor,
+):  # fmt: skip
+    public(method=False)(_type)
 
 
 def _construct(cls: type, *arguments: Any, device: Any = None) -> Any:

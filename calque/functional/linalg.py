@@ -17,6 +17,7 @@ from calque.base.text import described, type_name
 from calque.functional.arithmetic import Binary, add, mul
 from calque.functional.common import cast, is_number, is_tensor, linked, method, prim, require_operands, result_dtype
 from calque.functional.complex import conj
+from calque.functional.declared import public, takes_out
 from calque.functional.options import fill_number
 from calque.functional.placing import beside_input
 from calque.functional.precision import full_precision, lower_precision
@@ -24,12 +25,6 @@ from calque.functional.views import permute, reshape, reshaped, transpose, unsqu
 from calque.functional.windows import diagonal
 from calque.ops.opdef import get
 from calque.tensor import Tensor, binary, record, upload_known
-
-__all__ = [
-    "addbmm", "addmm", "addmv", "addr", "baddbmm", "bmm", "chain_matmul", "dot", "ger", "inner", "kron", "matmul", "matrix_power",
-    "mm", "mv",
-    "outer", "tensordot", "trace", "vdot",
-]  # fmt: skip
 
 
 def _shape(x: Tensor) -> tuple[int, ...]:
@@ -125,7 +120,7 @@ def _reflected_matmul(a: Any, b: Any) -> Any:
     return _matmul_operator(b, a)
 
 
-@method()
+@public(out=True)
 @lower_precision
 def matmul(input: Tensor, other: Tensor) -> Tensor:
     """Matrix product: (k), (k) -> (); (n, k), (k) -> (n); (*, n, k), (*, k, m) -> (*, n, m) with broadcast batch dims.
@@ -138,7 +133,7 @@ def matmul(input: Tensor, other: Tensor) -> Tensor:
     return _matmul(input, other)
 
 
-@method()
+@public(out=True)
 @lower_precision
 def mm(input: Tensor, mat2: Tensor) -> Tensor:
     """Matrix product of two matrices, without broadcasting: (n, k), (k, m) -> (n, m).
@@ -153,7 +148,7 @@ def mm(input: Tensor, mat2: Tensor) -> Tensor:
     return _matmul(input, mat2)
 
 
-@method()
+@public(out=True)
 @lower_precision
 def bmm(input: Tensor, mat2: Tensor) -> Tensor:
     """Batched matrix product, without broadcasting: (b, n, k), (b, k, m) -> (b, n, m)."""
@@ -167,7 +162,7 @@ def bmm(input: Tensor, mat2: Tensor) -> Tensor:
     return _matmul(input, mat2)
 
 
-@method()
+@public(out=True)
 def mv(input: Tensor, vec: Tensor) -> Tensor:
     """Matrix times vector: (n, k), (k) -> (n)."""
     require_tensors("mv", input, vec)
@@ -176,7 +171,7 @@ def mv(input: Tensor, vec: Tensor) -> Tensor:
     return _general_matmul(input, vec)
 
 
-@method()
+@public(out=True)
 def dot(input: Tensor, tensor: Tensor) -> Tensor:
     """Inner product of two vectors: (k), (k) -> ().
 
@@ -195,13 +190,13 @@ def dot(input: Tensor, tensor: Tensor) -> Tensor:
     return prim("sum", mul(input, tensor), (0,), False)
 
 
-@method()
+@public(out=True)
 def vdot(input: Tensor, other: Tensor) -> Tensor:
     """Inner product of two vectors, the first one conjugated: (k), (k) -> ()."""
     return dot(conj(input), other)
 
 
-@method()
+@public(out=True)
 @lower_precision
 def inner(input: Tensor, other: Tensor) -> Tensor:
     """Sum of products over the last dim of both: (*a, k), (*b, k) -> (*a, *b); a 0-d operand multiplies."""
@@ -216,14 +211,13 @@ def inner(input: Tensor, other: Tensor) -> Tensor:
     return tensordot(input, other, ([-1], [-1]))
 
 
-@method("outer", "ger")
+@public("ger", out=True)
 def outer(input: Tensor, vec2: Tensor) -> Tensor:
     """All products of two vectors: (n), (m) -> (n, m)."""
     require_dims("outer", (1, 1), input, vec2)
     return mul(unsqueeze(input, 1), unsqueeze(vec2, 0))
 
 
-ger = outer
 
 
 # ------------------------------------------------------------------------------------------------------------ with addition
@@ -253,20 +247,20 @@ def _combine(op: str, input: Tensor, out: Tensor, beta: Any, alpha: Any) -> Tens
     return result
 
 
-@method()
+@public(in_place="method", out=True)
 @lower_precision
 def addmm(input: Tensor, mat1: Tensor, mat2: Tensor, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
     """`beta * input + alpha * (mat1 @ mat2)`: (n, m) or broadcastable, (n, k), (k, m) -> (n, m)."""
     return _combine("addmm", input, mm(mat1, mat2), beta, alpha)
 
 
-@method()
+@public(in_place="both", out=True)
 def addmv(input: Tensor, mat: Tensor, vec: Tensor, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
     """`beta * input + alpha * (mat @ vec)`: (n), (n, k), (k) -> (n)."""
     return _combine("addmv", input, mv(mat, vec), beta, alpha)
 
 
-@method()
+@public(in_place="method", out=True)
 def addr(input: Tensor, vec1: Tensor, vec2: Tensor, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
     """`beta * input + alpha * outer(vec1, vec2)`: (n, m), (n), (m) -> (n, m)."""
     require_operands("addr", input, vec1, vec2)
@@ -281,14 +275,14 @@ def addr(input: Tensor, vec1: Tensor, vec2: Tensor, *, beta: Any = 1, alpha: Any
     return _combine("addr", cast(input, common), outer(cast(vec1, common), cast(vec2, common)), beta, alpha)
 
 
-@method()
+@public(in_place="method", out=True)
 @lower_precision
 def baddbmm(input: Tensor, batch1: Tensor, batch2: Tensor, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
     """`beta * input + alpha * (batch1 @ batch2)`: (b, n, m), (b, n, k), (b, k, m) -> (b, n, m)."""
     return _combine("baddbmm", input, bmm(batch1, batch2), beta, alpha)
 
 
-@method()
+@public(in_place="method", out=True)
 @lower_precision
 def addbmm(input: Tensor, batch1: Tensor, batch2: Tensor, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
     """`beta * input + alpha * sum over the batch of (batch1 @ batch2)`: (n, m), (b, n, k), (b, k, m) -> (n, m)."""
@@ -298,6 +292,7 @@ def addbmm(input: Tensor, batch1: Tensor, batch2: Tensor, *, beta: Any = 1, alph
 # --------------------------------------------------------------------------------------------------------- compositions
 
 
+@public(method=False, out=True)
 @lower_precision
 def tensordot(a: Tensor, b: Tensor, dims: Any = 2) -> Tensor:
     """Sum of products over pairs of dims: an int n (last n of a with first n of b) or two lists of dims.
@@ -339,7 +334,7 @@ def tensordot(a: Tensor, b: Tensor, dims: Any = 2) -> Tensor:
     return reshape(mm(flat_a, flat_b), tuple(x[d] for d in rows) + tuple(y[d] for d in columns))
 
 
-@method()
+@public(out=True)
 def kron(input: Tensor, other: Tensor) -> Tensor:
     """Kronecker product: (a1, a2, ...), (b1, b2, ...) -> (a1 b1, a2 b2, ...)."""
     a, b = _shape(input), _shape(other)
@@ -350,6 +345,7 @@ def kron(input: Tensor, other: Tensor) -> Tensor:
     return reshape(mul(wide, tall), tuple(p * q for p, q in zip(a, b, strict=True)))
 
 
+@public(method=False, out=True)
 @lower_precision
 def chain_matmul(*matrices: Tensor) -> Tensor:
     """Product of several matrices in the cheapest order.
@@ -392,7 +388,7 @@ def require_square(op: str, x: Tensor) -> None:
         raise ShapeError(f"[{op}] A must be batches of square matrices: expected shape (*, n, n), got {shape}")
 
 
-@method()
+@public(out=True)
 @lower_precision
 @beside_input
 def matrix_power(input: Tensor, n: int) -> Tensor:
@@ -409,7 +405,7 @@ def matrix_power(input: Tensor, n: int) -> Tensor:
     return linked(identity_like(input), input) if result is None else result
 
 
-@method()
+@public()
 @full_precision
 def trace(input: Tensor) -> Tensor:
     """Sum of the main diagonal of a matrix: (n, m) -> ()."""
@@ -423,6 +419,7 @@ def trace(input: Tensor) -> Tensor:
     return prim("sum", values, (0,), False)
 
 
+@takes_out
 @lower_precision
 def multi_dot(tensors: Sequence[Tensor]) -> Tensor:
     """Product of several matrices in the cheapest order; the first and last may be vectors."""

@@ -15,6 +15,7 @@ from calque.base.shapes import broadcast_shapes
 from calque.functional.checks import require_pivot_count, require_pivot_dims, require_pivots, require_rows
 from calque.functional.common import method
 from calque.functional.creation import eye, zeros
+from calque.functional.declared import takes_out
 from calque.functional.decompositions import (
     Array,
     _extents,
@@ -40,11 +41,6 @@ from calque.functional.selection import take_along_dim
 from calque.functional.views import expand, sum_to_shape, unsqueeze
 from calque.functional.windows import narrow
 from calque.tensor import Tensor, read, upload
-
-__all__ = [
-    "cholesky_ex", "inv_ex", "ldl_factor", "ldl_factor_ex", "ldl_solve", "linalg_lu", "linalg_lu_solve", "lu", "lu_factor", "lu_factor_ex",
-    "lu_solve", "lu_unpack", "solve_ex", "solve_triangular", "triangular_solve",
-]  # fmt: skip
 
 LuResult = named_result("linalg_lu", "P", "L", "U")
 LuFactorResult = named_result("linalg_lu_factor", "LU", "pivots")
@@ -595,3 +591,10 @@ def ldl_solve(LD: Tensor, pivots: Tensor, B: Tensor, *, hermitian: bool = False)
     for place in np.ndindex(*batch):
         out[place] = _solved(tables[place], rows[place], right[place])
     return upload(out, x._layout.dtype)
+
+
+for _function in (
+    linalg_lu, lu_factor_ex, lu_factor, linalg_lu_solve, solve_triangular, inv_ex, solve_ex, cholesky_ex,
+    ldl_factor_ex, ldl_factor, ldl_solve, lu_solve, lu_unpack, triangular_solve,
+):  # fmt: skip
+    takes_out(_function)

@@ -33,6 +33,7 @@ from calque.functional.common import (
     require_tensors,
     result_dtype,
 )
+from calque.functional.declared import public
 from calque.functional.elementary import _float, erf, exp, log, log1p, sigmoid, sqrt
 from calque.functional.options import fill_number, within
 from calque.functional.views import sum_to_shape
@@ -42,14 +43,6 @@ from calque.run.recorder import Trace, local
 from calque.run.source import user_line
 from calque.tensor import Tensor, binary, function_node, read, record, wrap
 
-__all__ = [
-    "allclose", "arctan2", "atan2", "clamp", "clamp_max", "clamp_min", "clip", "copysign", "deg2rad", "equal", "erfc", "exp2",
-    "float_power",
-    "fix", "frac", "heaviside", "hypot", "isclose", "isfinite", "isinf", "isnan", "isneginf", "isposinf", "ldexp", "log10",
-    "logaddexp",
-    "logaddexp2", "logit", "nan_to_num", "rad2deg", "round", "signbit", "sinc", "square", "where", "xlogy",
-]  # fmt: skip
-
 WHERE = get("where")
 
 
@@ -58,7 +51,7 @@ def pick(condition: Tensor, x: Any, y: Any, dtype: dt.DType) -> Tensor:
     return record(WHERE, (condition, operand("where", x, dtype), operand("where", y, dtype)))
 
 
-@method()
+@public(out=True)
 def where(condition: Tensor, input: Operand = None, other: Operand = None) -> Any:
     """`input` where the condition holds, else `other`: (*) bool, (*), (*) -> (*), broadcast. With the condition alone, the index
     tensors of its
@@ -128,7 +121,7 @@ def with_formula(
 # ------------------------------------------------------------------------------------------------------------- unary
 
 
-@method()
+@public(in_place="both", out=True)
 def square(input: Tensor) -> Tensor:
     """`input * input`: (*) -> (*); bool gives int64."""
     if input._layout.dtype is dt.bool_:
@@ -136,7 +129,7 @@ def square(input: Tensor) -> Tensor:
     return mul(input, input)
 
 
-@method()
+@public(in_place="both", out=True)
 def exp2(input: Tensor) -> Tensor:
     """2**x: (*) -> (*)."""
     x = _float(input)
@@ -145,13 +138,13 @@ def exp2(input: Tensor) -> Tensor:
     return record(get("pow"), ((2.0, x._layout.dtype), x))
 
 
-@method()
+@public(in_place="both", out=True)
 def log10(input: Tensor) -> Tensor:
     """Logarithm to base 10: (*) -> (*)."""
     return log(_float(input)) / math.log(10)
 
 
-@method()
+@public(in_place="both", out=True)
 def frac(input: Tensor) -> Tensor:
     """`x - trunc(x)`: (*) -> (*), the sign of x; floating tensors only."""
     if input._layout.dtype.category != 2:
@@ -159,7 +152,7 @@ def frac(input: Tensor) -> Tensor:
     return input - prim("trunc", input)
 
 
-@method()
+@public(in_place="both", out=True)
 def round(input: Tensor, *, decimals: int = 0) -> Tensor:
     """Nearest integer, halves to even: (*) -> (*). With `decimals`, that many digits after the point are kept (before it if
     negative).
@@ -180,7 +173,7 @@ def round(input: Tensor, *, decimals: int = 0) -> Tensor:
     return prim("round", input / scale) * scale
 
 
-@method("trunc", "fix")
+@public(in_place="both", out=True)
 def fix(input: Tensor) -> Tensor:
     """x without its fraction: (*) -> (*). Alias of `trunc`."""
     return prim("trunc", input)
@@ -205,7 +198,7 @@ def _erfc_value(x: Tensor) -> Tensor:
     return where(z < 0.5, 1.0 - erf(x), where(x < 0, 2.0 - tail, tail))
 
 
-@method()
+@public(in_place="both", out=True)
 def erfc(input: Tensor) -> Tensor:
     """Complementary error function `1 - erf(x)`, accurate in the tail: (*) -> (*).
 
@@ -215,7 +208,7 @@ def erfc(input: Tensor) -> Tensor:
     return with_formula("ErfcBackward0", (x,), lambda: _erfc_value(x), lambda g: (g * exp(-x * x) * (-2 / math.sqrt(math.pi)),))
 
 
-@method()
+@public(in_place="both", out=True)
 def logit(input: Tensor, eps: float | None = None) -> Tensor:
     """`log(x / (1 - x))`: (*) -> (*). With `eps`, x is first clamped to [eps, 1 - eps]; without, values outside [0, 1] give
     NaN."""
@@ -233,7 +226,7 @@ def logit(input: Tensor, eps: float | None = None) -> Tensor:
     return with_formula("LogitBackward0", (x,), value, backward)
 
 
-@method()
+@public(in_place="both", out=True)
 def sinc(input: Tensor) -> Tensor:
     """`sin(pi x) / (pi x)`, 1 at 0: (*) -> (*)."""
     given = _float(input)
@@ -248,21 +241,21 @@ def widened(x: Tensor) -> Tensor:
     return cast(x, dt.float32) if x._layout.dtype.itemsize == 2 else x
 
 
-@method()
+@public(in_place="both", out=True)
 def deg2rad(input: Tensor) -> Tensor:
     """Degrees to radians: (*) -> (*)."""
     require_real("deg2rad", input)
     return _float(input) * (math.pi / 180)
 
 
-@method()
+@public(in_place="both", out=True)
 def rad2deg(input: Tensor) -> Tensor:
     """Radians to degrees: (*) -> (*)."""
     require_real("rad2deg", input)
     return _float(input) * (180 / math.pi)
 
 
-@method()
+@public(in_place="both", out=True)
 def nan_to_num(input: Tensor, nan: float = 0.0, posinf: float | None = None, neginf: float | None = None) -> Tensor:
     """NaN replaced by `nan`, infinities by `posinf` and `neginf` (default: the largest finite values): (*) -> (*).
 
@@ -299,13 +292,12 @@ def _float_binary(name: str) -> Callable[[Any, Any], Any]:
 _atan2 = _float_binary("atan2")
 
 
-@method("atan2", "arctan2")
+@public("arctan2", in_place="method", out=True)
 def atan2(input: Operand, other: Operand) -> Tensor:
     """Angle of the point (x=other, y=input) in [-pi, pi], broadcast: (*), (*) -> (*)."""
     return call("atan2", _atan2, input, other)
 
 
-arctan2 = atan2
 
 
 def _both_float(name: str, a: Any, b: Any, promote: bool = True) -> tuple[Any, Any]:
@@ -324,7 +316,7 @@ def as_tensor_of(x: Any, dtype: dt.DType) -> Tensor:
     return cast(x, dtype) if is_tensor(x) else prim("full", (float(number(x)), dtype), ())
 
 
-@method()
+@public(in_place="method", out=True)
 def hypot(input: Operand, other: Operand) -> Tensor:
     """`sqrt(input**2 + other**2)` without overflow, broadcast: (*), (*) -> (*)."""
     a, b = _both_float("hypot", input, other, promote=False)
@@ -336,7 +328,7 @@ def hypot(input: Operand, other: Operand) -> Tensor:
     return where(infinite, math.inf, sqrt(x * x + y * y) * safe)
 
 
-@method()
+@public(out=True)
 def logaddexp(input: Operand, other: Operand) -> Tensor:
     """`log(exp(input) + exp(other))` without overflow, broadcast: (*), (*) -> (*)."""
     if result_dtype(input, other).is_complex:
@@ -365,14 +357,14 @@ def _log_of_sum(a: Tensor, b: Tensor, scale: float) -> Tensor:
     return cast(with_formula("LogaddexpBackward0", (a, b), value, backward), dtype)
 
 
-@method()
+@public(out=True)
 def logaddexp2(input: Operand, other: Operand) -> Tensor:
     """`log2(2**input + 2**other)` without overflow, broadcast: (*), (*) -> (*)."""
     a, b = _both_float("logaddexp2", input, other, promote=False)
     return _log_of_sum(a, b, math.log(2))
 
 
-@method()
+@public(in_place="both", out=True)
 def xlogy(input: Operand, other: Operand) -> Tensor:
     """`input * log(other)`, and 0 where input is 0 (unless other is NaN), broadcast: (*), (*) -> (*)."""
     x, y = _both_float("xlogy", input, other)
@@ -388,7 +380,7 @@ def xlogy(input: Operand, other: Operand) -> Tensor:
     return with_formula("XlogyBackward0", (x, y), value, backward)
 
 
-@method()
+@public(in_place="method", out=True)
 def heaviside(input: Tensor, values: Tensor) -> Tensor:
     """0 below zero, 1 above, `values` at zero, broadcast: (*), (*) -> (*)."""
     dtype = input._layout.dtype
@@ -399,7 +391,7 @@ def heaviside(input: Tensor, values: Tensor) -> Tensor:
     return pick(input == 0, values, cast(input > 0, dtype), dtype)
 
 
-@method()
+@public(out=True)
 def signbit(input: Tensor) -> Tensor:
     """Whether the sign bit is set (also of -0.0): (*) -> (*) bool."""
     if input._layout.dtype.category != 2:
@@ -408,7 +400,7 @@ def signbit(input: Tensor) -> Tensor:
     return (x < 0) | ((x == 0) & (prim("reciprocal", x) < 0))
 
 
-@method()
+@public(in_place="method", out=True)
 def copysign(input: Operand, other: Operand) -> Tensor:
     """Magnitude of `input` with the sign of `other`, broadcast: (*), (*) -> (*)."""
     x, y = _both_float("copysign", input, other)
@@ -416,7 +408,7 @@ def copysign(input: Operand, other: Operand) -> Tensor:
     return linked(where(signbit(y), -size, size), y)
 
 
-@method()
+@public(in_place="both", out=True)
 def ldexp(input: Operand, other: Operand) -> Tensor:
     """`input * 2**other`, broadcast: (*), (*) -> (*). With an integer `other` a floating input keeps its type, and only the result is rounded."""
     if is_tensor(input) and is_tensor(other) and input._layout.dtype.category == 2 and other._layout.dtype.category == 1:
@@ -432,7 +424,7 @@ def ldexp(input: Operand, other: Operand) -> Tensor:
     return mul(input, exp2(cast(other, common) if common.category > 1 and is_tensor(other) else other))
 
 
-@method()
+@public(in_place="method", out=True)
 def float_power(input: Operand, exponent: Operand) -> Tensor:
     """`input ** exponent` in float64 (complex128 of complex operands), broadcast: (*), (*) -> (*)."""
     return record_numbers(get("pow"), input, exponent, dt.complex128 if result_dtype(input, exponent).is_complex else dt.float64)
@@ -441,7 +433,7 @@ def float_power(input: Operand, exponent: Operand) -> Tensor:
 # --------------------------------------------------------------------------------------------------------- clamping
 
 
-@method("clamp", "clip")
+@public("clip", in_place="both", out=True)
 def clamp(input: Tensor, min: Any = None, max: Any = None) -> Tensor:
     """Values limited to [min, max], each a number, a Tensor that broadcasts, or None: (*) -> (*). Where min > max, the result is
     max.
@@ -497,16 +489,15 @@ def _compare(name: str, x: Tensor, bound: Any, dtype: dt.DType) -> Tensor:
     return beyond
 
 
-clip = clamp
 
 
-@method()
+@public(in_place="both", out=True)
 def clamp_min(input: Tensor, min: Any) -> Tensor:
     """Values below `min` replaced by it: (*) -> (*)."""
     return clamp(input, min=min)
 
 
-@method()
+@public(in_place="both", out=True)
 def clamp_max(input: Tensor, max: Any) -> Tensor:
     """Values above `max` replaced by it: (*) -> (*)."""
     return clamp(input, max=max)
@@ -515,7 +506,7 @@ def clamp_max(input: Tensor, max: Any) -> Tensor:
 # -------------------------------------------------------------------------------------------------------- tests
 
 
-@method()
+@public()
 def isnan(input: Tensor) -> Tensor:
     """Whether each element is NaN: (*) -> (*) bool."""
     require_tensors("isnan", input)
@@ -527,28 +518,28 @@ def _computable(input: Tensor) -> Tensor:
     return cast(input, dt.float32) if input._layout.dtype.stored == "float8" else input
 
 
-@method()
+@public()
 def isinf(input: Tensor) -> Tensor:
     """Whether each element is an infinity: (*) -> (*) bool."""
     input = _computable(input)
     return prim("abs", input) == math.inf if input._layout.dtype.category >= 2 else prim("ne", input, input)
 
 
-@method()
+@public(out=True)
 def isposinf(input: Tensor) -> Tensor:
     """Whether each element is +infinity: (*) -> (*) bool."""
     require_real("isposinf", input)
     return input == math.inf if input._layout.dtype.category == 2 else prim("ne", input, input)
 
 
-@method()
+@public(out=True)
 def isneginf(input: Tensor) -> Tensor:
     """Whether each element is -infinity: (*) -> (*) bool."""
     require_real("isneginf", input)
     return input == -math.inf if input._layout.dtype.category == 2 else prim("ne", input, input)
 
 
-@method()
+@public()
 def isfinite(input: Tensor) -> Tensor:
     """Whether each element is neither NaN nor an infinity: (*) -> (*) bool."""
     if input._layout.dtype.category == 3:
@@ -557,7 +548,7 @@ def isfinite(input: Tensor) -> Tensor:
     return prim("abs", input) < math.inf if input._layout.dtype.category == 2 else prim("eq", input, input)
 
 
-@method()
+@public()
 def isclose(input: Tensor, other: Tensor, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False) -> Tensor:
     """Whether `|input - other| <= atol + rtol |other|`, broadcast: (*), (*) -> (*) bool. Equal infinities are close."""
     if input._layout.dtype is not other._layout.dtype:
@@ -578,7 +569,7 @@ def isclose(input: Tensor, other: Tensor, rtol: float = 1e-05, atol: float = 1e-
     return close | ((distance < math.inf) & (distance <= prim("abs", b) * float(rtol) + float(atol)))
 
 
-@method()
+@public()
 def allclose(input: Tensor, other: Tensor, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False) -> bool:
     """Whether all elements are close (see `isclose`), as a Python bool. Reads the values.
 
@@ -590,7 +581,7 @@ def allclose(input: Tensor, other: Tensor, rtol: float = 1e-05, atol: float = 1e
     return bool(read(prim("all", close, tuple(range(close._layout.ndim)), False)))
 
 
-@method()
+@public()
 def equal(input: Tensor, other: Tensor) -> bool:
     """Whether both tensors have the same shape and values, as a Python bool. Reads the values."""
     if input._layout.shape != other._layout.shape:

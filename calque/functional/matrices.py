@@ -14,6 +14,7 @@ from calque.base.shapes import listed, normalize_dim
 from calque.functional.common import cast, linked, method, require_dims
 from calque.functional.complex import conj
 from calque.functional.creation import arange, eye, ones_like
+from calque.functional.declared import takes_out
 from calque.functional.decompositions import Array, _h, _host, _matrix, doubled, inv, qr, solve, svd
 from calque.functional.joining import cat, flip
 from calque.functional.linalg import matmul
@@ -28,11 +29,6 @@ from calque.functional.results import named_result
 from calque.functional.views import expand, permute, reshape, unsqueeze
 from calque.functional.windows import narrow
 from calque.tensor import Tensor, upload
-
-__all__ = [
-    "cholesky_inverse", "cholesky_solve", "geqrf", "householder_product", "linalg_matrix_exp", "linalg_vander", "matrix_exp", "old_qr", "old_svd",
-    "orgqr", "ormqr", "pca_lowrank", "svd_lowrank", "tensorinv", "tensorsolve", "vander",
-]  # fmt: skip
 
 GeqrfResult = named_result("geqrf", "a", "tau")
 OldQrResult = named_result("qr", "Q", "R")
@@ -63,6 +59,7 @@ def _reflected(v: Tensor, tau: Tensor, other: Tensor, order: Any) -> Tensor:
     return other
 
 
+@takes_out
 @full_precision
 def householder_product(A: Tensor, tau: Tensor) -> Tensor:
     """The first n columns of the product of k reflections `I - tau_i v_i v_i^T`, v_i below the diagonal of A: (*, m, n), (*, k) -> (*, m, n).
@@ -78,12 +75,14 @@ def householder_product(A: Tensor, tau: Tensor) -> Tensor:
 
 
 @method()
+@takes_out
 def orgqr(input: Tensor, input2: Tensor) -> Tensor:
     """The same as `linalg.householder_product`: (*, m, n), (*, k) -> (*, m, n)."""
     return householder_product(input, input2)
 
 
 @method()
+@takes_out
 @full_precision
 def ormqr(input: Tensor, input2: Tensor, input3: Tensor, left: bool = True, transpose: bool = False) -> Tensor:
     """`Q @ input3` (`input3 @ Q` without `left`, Q transposed with `transpose`) for the m x m product Q of the reflections of `geqrf`:
@@ -105,6 +104,7 @@ def ormqr(input: Tensor, input2: Tensor, input3: Tensor, left: bool = True, tran
 
 
 @method()
+@takes_out
 @beside_input
 def geqrf(input: Tensor) -> Any:
     """R on and above the diagonal, the reflections that give Q below it, and their factors: (*, m, n) -> (*, m, n), (*, min(m, n)). Without gradient.
@@ -127,12 +127,14 @@ def geqrf(input: Tensor) -> Any:
 
 
 @method("qr")
+@takes_out
 def old_qr(input: Tensor, some: bool = True) -> Any:
     """A = Q R, reduced or (without `some`) complete; see `linalg.qr`: (*, n, m) -> (*, n, k), (*, k, m)."""
     return OldQrResult(*qr(input, "reduced" if some else "complete"))
 
 
 @method("svd")
+@takes_out
 def old_svd(input: Tensor, some: bool = True, compute_uv: bool = True) -> Any:
     """A = U diag(S) V^T; without `compute_uv` U and V are zeros. See `linalg.svd`: (*, n, m) -> (*, n, k), (*, k), (*, m, k)."""
     require_dims("svd", input, 2)
@@ -149,6 +151,7 @@ def old_svd(input: Tensor, some: bool = True, compute_uv: bool = True) -> Any:
 
 
 @method()
+@takes_out
 @full_precision
 def cholesky_solve(input: Tensor, input2: Tensor, upper: bool = False) -> Tensor:
     """X with `A @ X = input` where A = L L^T (L^T L with `upper`) for L = input2: (*, n, k), (*, n, n) -> (*, n, k).
@@ -162,6 +165,7 @@ def cholesky_solve(input: Tensor, input2: Tensor, upper: bool = False) -> Tensor
 
 
 @method()
+@takes_out
 @full_precision
 def cholesky_inverse(input: Tensor, upper: bool = False) -> Tensor:
     """The inverse of L L^T (of L^T L with `upper`) for L = input: (*, n, n) -> (*, n, n).
@@ -237,6 +241,7 @@ def linalg_matrix_exp(A: Tensor) -> Tensor:
 # ---------------------------------------------------------------------------------------------------------- equations of tensors
 
 
+@takes_out
 @full_precision
 def tensorinv(A: Tensor, ind: int = 2) -> Tensor:
     """B with `tensordot(B, A, ind)` the identity: A of shape (*s, *t) with `ind` dims in s and as many elements in s as in t -> (*t, *s)."""
@@ -252,6 +257,7 @@ def tensorinv(A: Tensor, ind: int = 2) -> Tensor:
     return reshape(inv(reshape(A, (product(rows), product(columns)))), (*columns, *rows))
 
 
+@takes_out
 @full_precision
 def tensorsolve(A: Tensor, B: Tensor, dims: Any = None) -> Tensor:
     """X with `tensordot(A, X, X.ndim) == B`, after `dims` of A were moved to its end: -> X of shape A.shape[B.ndim:]."""

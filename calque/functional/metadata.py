@@ -7,9 +7,8 @@ from typing import Any
 from calque.base.errors import OutOfRangeError
 from calque.base.shapes import normalize_dim
 from calque.functional.common import attribute, method
+from calque.functional.declared import public
 from calque.tensor import Tensor
-
-__all__ = ["numel"]
 
 
 @method("size")
@@ -44,7 +43,8 @@ def dim(input: Tensor) -> int:
     return input._layout.ndim
 
 
-@method("numel", "nelement")
+@public()
+@method("nelement")
 def numel(input: Tensor) -> int:
     """Number of elements."""
     return input._layout.numel

@@ -15,8 +15,6 @@ from calque.ops.opdef import get
 from calque.run.live import LiveFloat
 from calque.tensor import record
 
-__all__: list[str] = []
-
 RECIPROCAL = get("reciprocal")
 
 

@@ -13,7 +13,8 @@ from calque.base.device import META
 from calque.base.errors import ArgumentError, DTypeError
 from calque.base.shapes import normalize_dim
 from calque.base.text import shown
-from calque.functional.common import Operand, cast, is_tensor, linked, method, number, prim, require_real
+from calque.functional.common import Operand, cast, is_tensor, linked, number, prim, require_real
+from calque.functional.declared import public
 from calque.functional.elementary import _float, floor
 from calque.functional.joining import cat
 from calque.functional.math import clamp, isnan, logaddexp, where, with_formula
@@ -27,11 +28,6 @@ from calque.functional.views import detach, reshape
 from calque.functional.windows import narrow, select
 from calque.tensor import Tensor, read
 
-__all__ = [
-    "cummax", "cummin", "cumprod", "cumsum", "logcumsumexp", "median", "mode", "nanmedian", "nanquantile", "quantile",
-]  # fmt: skip
-
-
 # ------------------------------------------------------------------------------------------------------------ running
 
 
@@ -44,7 +40,7 @@ def _running(name: str, x: Tensor, dim: int, dtype: dt.DType | None) -> Tensor:
     return prim(name, x, d)
 
 
-@method()
+@public(in_place="method", out=True)
 @numpy_names
 def cumsum(input: Tensor, dim: int, *, dtype: dt.DType | None = None) -> Tensor:
     """Running sum along `dim`: (*) -> (*). Integers and bool give int64.
@@ -56,14 +52,14 @@ def cumsum(input: Tensor, dim: int, *, dtype: dt.DType | None = None) -> Tensor:
     return _running("cumsum", input, dim, dtype)
 
 
-@method()
+@public(in_place="method", out=True)
 @numpy_names
 def cumprod(input: Tensor, dim: int, *, dtype: dt.DType | None = None) -> Tensor:
     """Running product along `dim`: (*) -> (*). Integers and bool give int64."""
     return _running("cumprod", input, dim, dtype)
 
 
-@method()
+@public(out=True)
 @numpy_names
 def logcumsumexp(input: Tensor, dim: int) -> Tensor:
     """`log(cumsum(exp(x)))` along `dim`, without overflow: (*) -> (*). Computed by doubling: log2(n) passes over n elements."""
@@ -85,7 +81,7 @@ def _running_extreme(name: str, kind: Any, x: Tensor, dim: int) -> Any:
     return kind(*take_chosen(x, prim(f"cumarg{name[3:]}", sortable(x), d), d, True))
 
 
-@method()
+@public(out=True)
 @numpy_names
 def cummax(input: Tensor, dim: int) -> Any:
     """Running maximum along `dim` and where it is: (*) -> (values (*), indices (*) int64).
@@ -98,7 +94,7 @@ def cummax(input: Tensor, dim: int) -> Any:
     return _running_extreme("cummax", CummaxResult, input, dim)
 
 
-@method()
+@public(out=True)
 @numpy_names
 def cummin(input: Tensor, dim: int) -> Any:
     """Running minimum along `dim` and where it is: (*) -> (values (*), indices (*) int64). As `cummax`."""
@@ -160,7 +156,7 @@ def _median_of(name: str, kind: Any, x: Tensor, dim: int | None, keepdim: bool) 
     return with_formula("MedianBackward0", (x,), lambda: middle, backward)
 
 
-@method()
+@public(out=True)
 @numpy_names
 def median(input: Tensor, dim: int | None = None, keepdim: bool = False) -> Any:
     """Middle value (the lower of two) of all elements, which share the gradient if they are equal; along `dim` a named tuple (values, indices).
@@ -173,14 +169,14 @@ def median(input: Tensor, dim: int | None = None, keepdim: bool = False) -> Any:
     return _median_of("median", MedianResult, input, dim, keepdim)
 
 
-@method()
+@public(out=True)
 @numpy_names
 def nanmedian(input: Tensor, dim: int | None = None, keepdim: bool = False) -> Any:
     """As `median`, without the NaNs."""
     return _median_of("nanmedian", NanMedianResult, input, dim, keepdim)
 
 
-@method()
+@public(out=True)
 @numpy_names
 @beside_input
 def mode(input: Tensor, dim: int = -1, keepdim: bool = False) -> Any:
@@ -303,7 +299,7 @@ def _finish_shape(piece: Tensor, x: Tensor, d: int, dim: int | None, keepdim: bo
     return select(piece, d, 0)
 
 
-@method()
+@public(out=True)
 @numpy_names
 @full_precision
 def quantile(input: Tensor, q: Operand, dim: int | None = None, keepdim: bool = False, *, interpolation: str = "linear") -> Tensor:
@@ -318,7 +314,7 @@ def quantile(input: Tensor, q: Operand, dim: int | None = None, keepdim: bool = 
     return _quantile("quantile", input, q, dim, keepdim, interpolation)
 
 
-@method()
+@public(out=True)
 @numpy_names
 @full_precision
 def nanquantile(input: Tensor, q: Operand, dim: int | None = None, keepdim: bool = False, *, interpolation: str = "linear") -> Tensor:

@@ -16,6 +16,7 @@ from calque.base.text import shown
 from calque.functional.checks import check_index
 from calque.functional.common import cast, is_tensor, linked, method, prim, require_real
 from calque.functional.creation import empty, full, zeros
+from calque.functional.declared import takes_out
 from calque.functional.formats import reordered
 from calque.functional.inplace import filling
 from calque.functional.joining import cat
@@ -30,16 +31,11 @@ from calque.functional.windows import as_strided, narrow
 from calque.functional.writing import in_place_form
 from calque.tensor import Tensor, read, upload_known
 
-__all__ = [
-    "as_strided_scatter", "empty_permuted", "empty_strided", "fill", "index_reduce", "nonzero_static", "range_", "renorm", "resize_as_",
-    "segment_reduce", "unravel_index",
-]  # fmt: skip
-
-
 # ------------------------------------------------------------------------------------------------------------ into rows
 
 
 @method()
+@takes_out
 def index_reduce(input: Tensor, dim: int, index: Tensor, source: Tensor, reduce: str, *, include_self: bool = True) -> Tensor:
     """`input` with the rows of `source` combined into the rows that `index` names, by "prod", "mean", "amax" or "amin" (with the row that was there,
     unless include_self=False): (*, n, *), (k), (*, k, *) -> (*, n, *).
@@ -70,6 +66,7 @@ method("index_reduce_")(in_place_form("index_reduce_", index_reduce))
 
 
 @method()
+@takes_out
 def renorm(input: Tensor, p: float, dim: int, maxnorm: float) -> Tensor:
     """The parts along `dim` whose p-norm is above `maxnorm` scaled down to it: (*) -> (*).
 
@@ -192,6 +189,7 @@ def _of_strides(shape: Shape, strides: Shape, dtype: Any, device: Any, requires_
     return marked(as_strided(empty((span,), dtype=dtype, device=device), shape, strides).detach(), requires_grad, op)  # type: ignore[attr-defined]
 
 
+@takes_out
 @placed
 def empty_strided(size: Sequence[int], stride: Sequence[int], *, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
     """A tensor of a shape and strides, whose elements are zeros: () -> size.
@@ -214,6 +212,7 @@ def new_empty_strided(
     return _of_strides(tuple(size), tuple(stride), kind, None, requires_grad, "new_empty_strided")
 
 
+@takes_out
 @placed
 def empty_permuted(
     size: Sequence[int], physical_layout: Sequence[int], *, dtype: Any = None, device: Any = None, requires_grad: bool = False
@@ -255,6 +254,7 @@ def fill(input: Tensor, value: Any) -> Tensor:
 
 
 @method()
+@takes_out
 def nonzero_static(input: Tensor, *, size: int, fill_value: int = -1) -> Tensor:
     """The first `size` positions of elements other than 0, and rows of `fill_value` where there are fewer: (*) -> (size, ndim) int64.
 
@@ -290,6 +290,7 @@ def unravel_index(indices: Tensor, shape: Any) -> tuple[Tensor, ...]:
     return tuple([indices // stride % size for stride, size in zip(contiguous_strides(sizes), sizes, strict=True)])
 
 
+@takes_out
 @placed
 def range_(
     start: float = 0, end: float | None = None, step: float = 1, *, dtype: Any = None, device: Any = None, requires_grad: bool = False

@@ -16,10 +16,9 @@ from calque.base.device import CPU, META
 from calque.base.errors import ArgumentError
 from calque.base.text import shown
 from calque.functional.common import method
+from calque.functional.declared import public
 from calque.run.recorder import Trace, local
 from calque.tensor import GradNode, Tensor, read
-
-__all__ = ["get_printoptions", "printoptions", "set_printoptions"]
 
 Array = np.ndarray[Any, Any]
 
@@ -43,6 +42,7 @@ _PROFILES: dict[str, dict[str, float]] = {
 }
 
 
+@public(method=False)
 def set_printoptions(
     precision: int | None = None, threshold: float | None = None, edgeitems: int | None = None, linewidth: int | None = None,
     profile: str | None = None, sci_mode: bool | None = None,
@@ -66,11 +66,13 @@ def set_printoptions(
     OPTIONS.sci_mode = sci_mode
 
 
+@public(method=False)
 def get_printoptions() -> dict[str, Any]:
     """The current options by name."""
     return asdict(OPTIONS)
 
 
+@public(method=False)
 @contextlib.contextmanager
 def printoptions(**options: Any) -> Iterator[None]:
     """`set_printoptions` for a `with` block."""

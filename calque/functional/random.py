@@ -20,6 +20,7 @@ from calque.base.errors import ArgumentError, DTypeError, OutOfMemoryError, OutO
 from calque.base.shapes import Shape, broadcast_shapes, whole
 from calque.functional.checks import check_probabilities
 from calque.functional.common import Operand, cast, is_number, is_tensor, method, number, prim, require_operands, require_real
+from calque.functional.declared import public
 from calque.functional.formats import like
 from calque.functional.options import marked, resolve_device, resolve_dtype, size_of, written
 from calque.functional.placing import beside_input, host_values, made_on, placed, placed_like
@@ -30,17 +31,12 @@ from calque.run.capture import abort, numbers
 from calque.run.recorder import Trace, local
 from calque.tensor import Tensor, read, upload
 
-__all__ = [
-    "Generator", "bernoulli", "default_generator", "fork_rng", "get_rng_state", "initial_seed", "manual_seed", "multinomial",
-    "normal",
-    "rand", "rand_like", "randint", "randint_like", "randn", "randn_like", "randperm", "seed", "set_rng_state",
-]  # fmt: skip
-
 _START = 8  # the first offset; small numbers could be baked into a recorded program
 _MOST = 1 << 48  # random numbers in one call: more than any memory holds, few enough for offsets of 64 bits
 _DEFAULT_SEED = 67280421310721  # PyTorch's
 
 
+@public(method=False)
 class Generator:
     """A stream of random numbers with a seed of its own.
 
@@ -165,6 +161,7 @@ def stream_of(seed: int) -> list[int]:
     return [seed, _START]
 
 
+@public(method=False)
 def manual_seed(seed: int) -> Generator:
     """Start the default stream of `seed`.
 
@@ -175,26 +172,31 @@ def manual_seed(seed: int) -> Generator:
     return default_generator.manual_seed(seed)
 
 
+@public(method=False)
 def seed() -> int:
     """Start the default stream from an unpredictable seed; returns it."""
     return default_generator.seed()
 
 
+@public(method=False)
 def initial_seed() -> int:
     """Seed of the default stream."""
     return default_generator.initial_seed()
 
 
+@public(method=False)
 def get_rng_state() -> Tensor:
     """State of the default stream."""
     return default_generator.get_state()
 
 
+@public(method=False)
 def set_rng_state(new_state: Tensor) -> None:
     """Continue the default stream from a state."""
     default_generator.set_state(new_state)
 
 
+@public(method=False)
 @contextlib.contextmanager
 def fork_rng(devices: Any = None, enabled: bool = True) -> Iterator[None]:
     """Run a block without moving the default stream."""
@@ -268,7 +270,7 @@ def _sized(op: str, draw: Any) -> Any:
         return marked(result, requires_grad, op) if out is None else written(op, result, out)
 
     create.__name__ = create.__qualname__ = op
-    return placed(create)
+    return public(method=False)(placed(create))
 
 
 rand = _sized("rand", uniform)
@@ -292,7 +294,7 @@ def _like(op: str, draw: Any) -> Any:
 
     create.__name__ = create.__qualname__ = op
     create.__doc__ = f"`{op.removesuffix('_like')}` with the shape and dtype of `input`."
-    return placed_like(create)
+    return public(method=False, out=True)(placed_like(create))
 
 
 rand_like, randn_like = _like("rand_like", uniform), _like("randn_like", gaussian)
@@ -328,6 +330,7 @@ def _limits(op: str, low: Any, high: Any, dtype: dt.DType) -> tuple[int, int]:
     return first, last
 
 
+@public(method=False, out=True)
 @placed
 def randint(
     low: int, high: int | None = None, size: Any = None, *, generator: Generator | None = None, dtype: Any = None, device: Any = None,
@@ -346,6 +349,7 @@ def randint(
     return marked(integers(first, last, size_of("randint", (size,)), wanted, generator, "randint"), requires_grad, "randint")
 
 
+@public(method=False, out=True)
 @placed_like
 def randint_like(
     input: Tensor, low: int, high: int | None = None, *, dtype: Any = None, device: Any = None, requires_grad: bool = False,
@@ -370,6 +374,7 @@ def _host_bits(count: int, generator: Generator | None) -> np.ndarray[Any, Any]:
     return result
 
 
+@public(method=False, out=True)
 @placed
 def randperm(
     n: int, *, generator: Generator | None = None, dtype: Any = None, device: Any = None, requires_grad: bool = False
@@ -384,6 +389,7 @@ def randperm(
     return marked(cast(made, resolve_dtype(dtype, dt.int64, "randperm")), requires_grad, "randperm")
 
 
+@public(method=False)
 @placed_like
 def normal(
     mean: Operand = 0.0, std: Operand = 1.0, size: Any = None, *, generator: Generator | None = None, out: Any = None, dtype: Any = None,
@@ -422,7 +428,7 @@ def _check_probability(op: str, p: Any) -> None:
         check_probabilities(op, p)
 
 
-@method("bernoulli")
+@public()
 def bernoulli(input: Tensor, p: float | None = None, *, generator: Generator | None = None, out: Any = None) -> Tensor:
     """1 with probability `input` (element by element), else 0, in the dtype of `input`."""
     dtype = _floating("bernoulli", None, input._layout.dtype)
@@ -434,7 +440,7 @@ def bernoulli(input: Tensor, p: float | None = None, *, generator: Generator | N
     return result if out is None else written("bernoulli", result, out)
 
 
-@method("multinomial")
+@public(out=True)
 @beside_input
 def multinomial(input: Tensor, num_samples: int, replacement: bool = False, *, generator: Generator | None = None) -> Tensor:
     """Indices drawn with probabilities proportional to `input`: (C,) -> (num_samples,), (N, C) -> (N, num_samples). Reads

@@ -21,7 +21,8 @@ from calque.base.shapes import Shape, broadcast_shapes, normalize_dim, normalize
 from calque.base.text import shown, type_name
 from calque.functional.arithmetic import maximum, minimum
 from calque.functional.blame import NOTHING, answer, answering
-from calque.functional.common import cast, is_number, is_tensor, linked, method, prim, require_real
+from calque.functional.common import cast, is_number, is_tensor, linked, prim, require_real
+from calque.functional.declared import public
 from calque.functional.elementary import _float, exp, log, sqrt
 from calque.functional.math import isnan, where, with_formula
 from calque.functional.precision import full_precision
@@ -30,11 +31,6 @@ from calque.functional.views import detach, int_tuple, reshape, sum_to_shape
 from calque.run.recorder import local
 from calque.run.source import warn_user
 from calque.tensor import Tensor
-
-__all__ = [
-    "all", "amax", "amin", "aminmax", "any", "argmax", "argmin", "count_nonzero", "logsumexp", "max", "mean", "min", "nanmean",
-    "nansum", "norm", "prod", "std", "std_mean", "sum", "sum_to_size", "var", "var_mean", "vector_norm",
-]  # fmt: skip
 
 Dims = Any
 
@@ -112,7 +108,7 @@ def _summable(x: Tensor, dtype: dt.DType | None) -> Tensor:
     return cast(x, dt.int64) if x._layout.dtype.category < 2 else x
 
 
-@method()
+@public(out=True)
 @numpy_names
 def sum(input: Tensor, dim: Dims = None, keepdim: bool = False, *, dtype: dt.DType | None = None) -> Tensor:
     """Sum over `dim`: (*) -> (* without dim). Integers and bool give int64 unless `dtype` says otherwise.
@@ -125,7 +121,7 @@ def sum(input: Tensor, dim: Dims = None, keepdim: bool = False, *, dtype: dt.DTy
     return prim("sum", x, dims_of("sum", x, dim), keepdim)
 
 
-@method()
+@public()
 def sum_to_size(input: Tensor, *sizes: Any, size: Any = None) -> Tensor:
     """Sum the dims that were broadcast from `size`: the adjoint of `expand`."""
     shape = int_tuple("sum_to_size", sizes if size is None else (size,))
@@ -144,7 +140,7 @@ def sum_to_size(input: Tensor, *sizes: Any, size: Any = None) -> Tensor:
     return sum_to_shape(cast(input, dt.int64) if input._layout.dtype.category < 2 else input, shape)
 
 
-@method()
+@public(out=True)
 @numpy_names
 def nansum(input: Tensor, dim: Dims = None, keepdim: bool = False, *, dtype: dt.DType | None = None) -> Tensor:
     """Sum that counts NaN as 0."""
@@ -154,7 +150,7 @@ def nansum(input: Tensor, dim: Dims = None, keepdim: bool = False, *, dtype: dt.
     return sum(input, dim, keepdim, dtype=dtype)
 
 
-@method()
+@public(out=True)
 @numpy_names
 def mean(input: Tensor, dim: Dims = None, keepdim: bool = False, *, dtype: dt.DType | None = None) -> Tensor:
     """Arithmetic mean over `dim`: (*) -> (* without dim). Floating tensors only (or pass `dtype`). Of nothing: NaN, with a
@@ -182,7 +178,7 @@ def mean(input: Tensor, dim: Dims = None, keepdim: bool = False, *, dtype: dt.DT
     return prim("sum", x, dims, keepdim) / (count * 1.0)
 
 
-@method()
+@public(out=True)
 @numpy_names
 def nanmean(input: Tensor, dim: Dims = None, keepdim: bool = False, *, dtype: dt.DType | None = None) -> Tensor:
     """Mean of the elements that are not NaN."""
@@ -195,7 +191,7 @@ def nanmean(input: Tensor, dim: Dims = None, keepdim: bool = False, *, dtype: dt
     return nansum(input, dim, keepdim, dtype=dtype) / prim("sum", valid, dims_of("nanmean", input, dim), keepdim)
 
 
-@method()
+@public(out=True)
 @numpy_names
 @full_precision
 def prod(input: Tensor, dim: int | None = None, keepdim: bool = False, *, dtype: dt.DType | None = None) -> Tensor:
@@ -209,7 +205,7 @@ def prod(input: Tensor, dim: int | None = None, keepdim: bool = False, *, dtype:
     return prim("prod", x, dims_of("prod", x, dim), keepdim)
 
 
-@method()
+@public()
 @numpy_names
 def count_nonzero(input: Tensor, dim: Dims = None) -> Tensor:
     """Number of non-zero elements over `dim`, int64."""
@@ -220,7 +216,7 @@ def _zero(x: Tensor) -> tuple[Any, dt.DType]:
     return (False if x._layout.dtype is dt.bool_ else 0, x._layout.dtype)
 
 
-@method()
+@public(out=True)
 @numpy_names
 def logsumexp(input: Tensor, dim: Dims, keepdim: bool = False) -> Tensor:
     """`log(sum(exp(x)))` over `dim` without overflow: (*) -> (* without dim). Integers give the default floating type."""
@@ -245,21 +241,21 @@ def _extreme(name: str, x: Tensor, dims: Shape, keepdim: bool) -> Tensor:
     return prim("amax" if name.endswith("max") else "amin", x, dims, keepdim)
 
 
-@method()
+@public(out=True)
 @numpy_names
 def amax(input: Tensor, dim: Dims = (), keepdim: bool = False) -> Tensor:
     """Largest element over `dim` (default all); NaN wins; equal elements share the gradient: (*) -> (* without dim)."""
     return _extreme("amax", input, dims_of("amax", input, dim), keepdim)
 
 
-@method()
+@public(out=True)
 @numpy_names
 def amin(input: Tensor, dim: Dims = (), keepdim: bool = False) -> Tensor:
     """Smallest element over `dim` (default all); NaN wins; equal elements share the gradient: (*) -> (* without dim)."""
     return _extreme("amin", input, dims_of("amin", input, dim), keepdim)
 
 
-@method()
+@public(out=True)
 @numpy_names
 def aminmax(input: Tensor, *, dim: int | None = None, keepdim: bool = False) -> Any:
     """Smallest and largest element over one `dim` or all, as a named tuple (min, max)."""
@@ -280,7 +276,7 @@ def _arg(name: str, x: Tensor, dim: int | None, keepdim: bool) -> Tensor:
     return _position(name, x, dims_of(name, x, dim), keepdim)
 
 
-@method()
+@public(out=True)
 @numpy_names
 def argmax(input: Tensor, dim: int | None = None, keepdim: bool = False) -> Tensor:
     """Position (int64) of the first largest element along `dim`, or in the flattened tensor: (*) -> (* without dim).
@@ -292,7 +288,7 @@ def argmax(input: Tensor, dim: int | None = None, keepdim: bool = False) -> Tens
     return _arg("argmax", input, dim, keepdim)
 
 
-@method()
+@public(out=True)
 @numpy_names
 def argmin(input: Tensor, dim: int | None = None, keepdim: bool = False) -> Tensor:
     """Position (int64) of the first smallest element along `dim`, or in the flattened tensor: (*) -> (* without dim)."""
@@ -320,7 +316,7 @@ def _choose(name: str, kind: Any, input: Tensor, dim: Any, keepdim: bool, pair: 
     return kind(*take_chosen(input, indices, dims[0] if dims else 0, keepdim))
 
 
-@method()
+@public(out=True)
 @numpy_names
 def max(input: Tensor, dim: Any = None, keepdim: bool = False, *, other: Any = None) -> Any:
     """Largest element of all; or along an int `dim` as a named tuple (values, indices); or of two tensors.
@@ -332,7 +328,7 @@ def max(input: Tensor, dim: Any = None, keepdim: bool = False, *, other: Any = N
     return _choose("max", MaxResult, input, dim if other is None else other, keepdim, maximum)
 
 
-@method()
+@public(out=True)
 @numpy_names
 def min(input: Tensor, dim: Any = None, keepdim: bool = False, *, other: Any = None) -> Any:
     """Smallest element of all; or along an int `dim` as a named tuple (values, indices); or of two tensors."""
@@ -395,7 +391,7 @@ def safe_sqrt(x: Tensor) -> Tensor:
     return where(at_zero, 0.0, sqrt(where(at_zero, 1.0, x)))
 
 
-@method()
+@public(out=True)
 @numpy_names
 def var(
     input: Tensor, dim: Dims = None, unbiased: bool | None = None, keepdim: bool = False, *, correction: Any = None
@@ -411,7 +407,7 @@ def var(
     return cast(_moments("var", input, dim, unbiased, correction, keepdim)[0], input._layout.dtype.to_real())
 
 
-@method()
+@public(out=True)
 @numpy_names
 def std(
     input: Tensor, dim: Dims = None, unbiased: bool | None = None, keepdim: bool = False, *, correction: Any = None
@@ -420,6 +416,7 @@ def std(
     return cast(safe_sqrt(_moments("std", input, dim, unbiased, correction, keepdim)[0]), input._layout.dtype.to_real())
 
 
+@public(method=False, out=True)
 @numpy_names
 def var_mean(
     input: Tensor, dim: Dims = None, unbiased: bool | None = None, keepdim: bool = False, *, correction: Any = None
@@ -429,6 +426,7 @@ def var_mean(
     return cast(variance, input._layout.dtype.to_real()), cast(middle, input._layout.dtype)
 
 
+@public(method=False, out=True)
 @numpy_names
 def std_mean(
     input: Tensor, dim: Dims = None, unbiased: bool | None = None, keepdim: bool = False, *, correction: Any = None
@@ -441,6 +439,7 @@ def std_mean(
 # --------------------------------------------------------------------------------------------------------------- norms
 
 
+@public(method=False, out=True)
 @numpy_names
 def vector_norm(x: Tensor, ord: float = 2, dim: Dims = None, keepdim: bool = False, *, dtype: dt.DType | None = None) -> Tensor:
     """`sum(|x|**ord)**(1 / ord)` over `dim` (all by default), also for ord inf, -inf and 0 (the number of non-zeros).
@@ -476,7 +475,7 @@ def vector_norm(x: Tensor, ord: float = 2, dim: Dims = None, keepdim: bool = Fal
     return cast(where(at_zero, 0.0 if ord > 0 else math.inf, root), kind)
 
 
-@method()
+@public(out=True)
 @numpy_names
 def norm(input: Tensor, p: Any = "fro", dim: Dims = None, keepdim: bool = False, *, dtype: dt.DType | None = None) -> Tensor:
     """Norm of order `p` over `dim` (all by default): a number, inf, -inf, "fro" (the same as 2), or "nuc": the sum of the singular values of
@@ -513,14 +512,14 @@ def _truth(name: str, x: Tensor, dim: Dims, keepdim: bool) -> Tensor:
     return cast(result, dt.uint8) if x._layout.dtype is dt.uint8 else result
 
 
-@method()
+@public(out=True)
 @numpy_names
 def any(input: Tensor, dim: Dims = None, keepdim: bool = False) -> Tensor:
     """Whether any element over `dim` is non-zero; bool (uint8 for uint8): (*) -> (* without dim). Of nothing: False."""
     return _truth("any", input, dim, keepdim)
 
 
-@method()
+@public(out=True)
 @numpy_names
 def all(input: Tensor, dim: Dims = None, keepdim: bool = False) -> Tensor:
     """Whether all elements over `dim` are non-zero; bool (uint8 for uint8): (*) -> (* without dim). Of nothing: True."""

@@ -21,8 +21,6 @@ from calque.run.recorder import local
 from calque.run.versions import Silent
 from calque.tensor import Tensor, function_node
 
-__all__: list[str] = []
-
 
 def restride(input: Tensor, view: Tensor) -> Tensor:
     """Make `input` look at its storage as `view` does, with the view's history."""

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections import namedtuple
 from typing import Any
 
-__all__: list[str] = []
-
 
 def named_result(name: str, *fields: str) -> Any:
     """A named tuple type whose text is PyTorch's `torch.return_types.<name>(...)`."""

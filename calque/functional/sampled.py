@@ -12,6 +12,7 @@ from calque.base import dtypes as dt
 from calque.base.errors import ArgumentError, DTypeError, ShapeError
 from calque.base.shapes import broadcast_shapes, normalize_dim, whole
 from calque.functional.common import cast, is_number, is_tensor, method, require_dims, require_tensors
+from calque.functional.declared import takes_out
 from calque.functional.elementary import _float
 from calque.functional.joining import cat
 from calque.functional.math import _both_float, with_formula
@@ -22,8 +23,6 @@ from calque.functional.views import reshape, sum_to_shape
 from calque.functional.windows import narrow
 from calque.functional.writing import in_place_form
 from calque.tensor import Tensor, read, upload
-
-__all__ = ["cumulative_trapezoid", "frexp", "gradient", "histogram", "histogramdd", "nextafter", "nextafter_"]
 
 FrexpResult = named_result("frexp", "mantissa", "exponent")
 HistogramResult = named_result("histogram", "hist", "bin_edges")
@@ -196,6 +195,7 @@ def _given(op: str, input: Tensor, weight: Tensor | None, shape: Sequence[int]) 
 
 
 @method()
+@takes_out
 @beside_input
 def histogram(
     input: Tensor, bins: Any, *, range: Sequence[float] | None = None, weight: Tensor | None = None, density: bool = False
@@ -214,6 +214,7 @@ def histogram(
     return HistogramResult(upload(_counted(values, [edges], weights, density).astype(kind.np), kind), upload(edges, kind))
 
 
+@takes_out
 @beside_input
 def histogramdd(
     input: Tensor, bins: Any, *, range: Sequence[float] | None = None, weight: Tensor | None = None, density: bool = False
@@ -251,6 +252,7 @@ def _pairs(values: Sequence[float]) -> list[Any]:
 
 
 @method()
+@takes_out
 @beside_input
 def frexp(input: Tensor) -> Any:
     """mantissa in [0.5, 1) and int32 exponent with `input = mantissa * 2**exponent`: (*) -> (*), (*). Reads the values.
@@ -270,6 +272,7 @@ def frexp(input: Tensor) -> Any:
 
 
 @method()
+@takes_out
 @beside_input
 def nextafter(input: Tensor, other: Tensor) -> Tensor:
     """The next floating number after `input` towards `other`, broadcast: (*), (*) -> (*). Reads the values; the

@@ -28,6 +28,7 @@ from calque.functional.common import (
     require_real,
     require_tensors,
 )
+from calque.functional.declared import public
 from calque.functional.indexing import fitted, positions_of, put_values
 from calque.functional.math import with_formula
 from calque.functional.options import fill_number, held, marked, resolve_dtype, size_of
@@ -38,13 +39,6 @@ from calque.functional.writing import write_back
 from calque.ops.opdef import get
 from calque.run.recorder import local
 from calque.tensor import Tensor, read, record, upload, upload_known
-
-__all__ = [
-    "argwhere", "diag", "diag_embed", "diagflat", "diagonal_scatter", "gather", "index_add", "index_copy", "index_fill",
-    "index_put", "index_select", "masked_fill", "masked_scatter", "masked_select", "nonzero", "put", "scatter", "scatter_add",
-    "scatter_reduce", "select_scatter", "slice_scatter", "take", "take_along_dim", "tril", "tril_indices", "triu",
-    "triu_indices",
-]  # fmt: skip
 
 
 def _flat_index(op: str, index: Any) -> Tensor:
@@ -57,7 +51,7 @@ def _flat_index(op: str, index: Any) -> Tensor:
     return index if index._layout.ndim else reshape(index, (1,))
 
 
-@method("index_select")
+@public(out=True)
 def index_select(input: Tensor, dim: int, index: Tensor) -> Tensor:
     """Slices along `dim` at the positions `index`: (A, B), (K,) -> (K, B) for dim=0.
 
@@ -94,19 +88,19 @@ def _index_write(op: str, primitive: str, input: Tensor, dim: int, index: Tensor
     return result if input._layout.ndim else reshape(result, ())
 
 
-@method("index_add")
+@public(in_place="method", out=True)
 def index_add(input: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: Any = 1) -> Tensor:
     """`input` with the slices of `source` added at the positions `index` along `dim`."""
     return _index_write("index_add", "index_add", input, dim, index, source if alpha == 1 else source * alpha)  # type: ignore[operator]
 
 
-@method("index_copy")
+@public(in_place="method", out=True)
 def index_copy(input: Tensor, dim: int, index: Tensor, source: Tensor) -> Tensor:
     """`input` with its slices at the positions `index` along `dim` replaced by those of `source`."""
     return _index_write("index_copy", "index_put", input, dim, index, source)
 
 
-@method("index_fill")
+@public(in_place="method")
 def index_fill(input: Tensor, dim: int, index: Tensor, value: Any) -> Tensor:
     """`input` with the slices at the positions `index` along `dim` set to one value."""
     where = _flat_index("index_fill", index)
@@ -125,7 +119,7 @@ def index_fill(input: Tensor, dim: int, index: Tensor, value: Any) -> Tensor:
     return result if input._layout.ndim else reshape(result, ())
 
 
-@method("index_put")
+@public(in_place="method")
 def index_put(input: Tensor, indices: Any, values: Tensor, accumulate: bool = False) -> Tensor:
     """A copy of `input` with `copy[indices] = values`, or `+=` with `accumulate`."""
     _same_dtype("index_put", input, values)
@@ -135,7 +129,7 @@ def index_put(input: Tensor, indices: Any, values: Tensor, accumulate: bool = Fa
     return result
 
 
-@method("index_put_")
+@public()
 def index_put_(input: Tensor, indices: Any, values: Tensor, accumulate: bool = False) -> Tensor:
     """`input[indices] = values`, or `+=` with `accumulate` (repeated indices add up)."""
     _same_dtype("index_put_", input, values)
@@ -176,7 +170,7 @@ def _aligned(op: str, input: Tensor, dim: int, index: Tensor) -> tuple[Tensor, T
     return base, check_index(op, where, base._layout.shape[d], negative=False), d
 
 
-@method("gather")
+@public(out=True)
 @beside_input
 def gather(input: Tensor, dim: int, index: Tensor, *, sparse_grad: bool = False) -> Tensor:
     """Elements along `dim`: out[i, j] = input[index[i, j], j] for dim=0; the result has the shape of `index`.
@@ -219,7 +213,7 @@ def _scattered(op: str, primitive: str, input: Tensor, dim: int, index: Tensor, 
     return reshape(prim(primitive, base, where, source, d), tuple(input._layout.shape))
 
 
-@method("scatter")
+@public(in_place="method", out=True)
 def scatter(input: Tensor, dim: int, index: Tensor, src: Operand | None = None, *, value: Any = None, reduce: str | None = None) -> Tensor:
     """`input` with out[index[i, j], j] = src[i, j] for dim=0; `src` may be one number."""
     given = value if src is None else src
@@ -237,14 +231,14 @@ def scatter(input: Tensor, dim: int, index: Tensor, src: Operand | None = None, 
     return _scattered("scatter", "scatter", input, dim, index, given)
 
 
-@method("scatter_add")
+@public(in_place="method", out=True)
 def scatter_add(input: Tensor, dim: int, index: Tensor, src: Tensor) -> Tensor:
     """`input` with out[index[i, j], j] += src[i, j] for dim=0."""
     require_tensors("scatter_add", src)
     return _scattered("scatter_add", "scatter_add", input, dim, index, src)
 
 
-@method("scatter_reduce")
+@public(in_place="method", out=True)
 def scatter_reduce(input: Tensor, dim: int, index: Tensor, src: Tensor, reduce: str, *, include_self: bool = True) -> Tensor:
     """`input` combined with the elements of `src` that go to the same place: sum, mean, prod, amax or amin. Equal extremes share the gradient."""
     require_tensors("scatter_reduce", src)
@@ -338,14 +332,14 @@ def _combined_on_host(base: Tensor, d: int, index: Tensor, part: Tensor, reduce:
     return upload(values, base._layout.dtype)
 
 
-@method("take")
+@public(out=True)
 def take(input: Tensor, index: Tensor) -> Tensor:
     """Elements of the flattened tensor at the positions `index`."""
     flat = reshape(input, (-1,)) if input._layout.numel else reshape(input, (0,))
     return prim("index_select", flat, check_index("take", index, flat._layout.numel), 0)
 
 
-@method("take_along_dim")
+@public(out=True)
 def take_along_dim(input: Tensor, indices: Tensor, dim: int | None = None) -> Tensor:
     """`gather` with broadcasting of the other dims."""
     if dim is None:
@@ -364,7 +358,7 @@ def take_along_dim(input: Tensor, indices: Tensor, dim: int | None = None) -> Te
     return gather(sized(input), d, sized(index))
 
 
-@method("put")
+@public(in_place="method")
 def put(input: Tensor, index: Tensor, source: Tensor, accumulate: bool = False) -> Tensor:
     """`input` with the elements of its flattened form at the positions `index` replaced (or added to)."""
     _same_dtype("put", input, source)
@@ -390,7 +384,7 @@ def _mask(op: str, mask: Any) -> Tensor:
     return found
 
 
-@method("masked_fill")
+@public(in_place="method")
 def masked_fill(input: Tensor, mask: Tensor, value: Any) -> Tensor:
     """`input` with one value where the mask is true.
 
@@ -409,7 +403,7 @@ def masked_fill(input: Tensor, mask: Tensor, value: Any) -> Tensor:
     return record(get("where"), (condition, operand("masked_fill", value, input._layout.dtype), input), row_major=True)
 
 
-@method("masked_select")
+@public(out=True)
 @beside_input
 def masked_select(input: Tensor, mask: Tensor) -> Tensor:
     """The elements where the mask is true, in one dimension. Reads the mask."""
@@ -419,7 +413,7 @@ def masked_select(input: Tensor, mask: Tensor) -> Tensor:
     return prim("index_select", reshape(expand(input, shape), (prod(shape),)), upload(where, dt.int64), 0)
 
 
-@method("masked_scatter")
+@public(in_place="method")
 @beside_input
 def masked_scatter(input: Tensor, mask: Tensor, source: Tensor) -> Tensor:
     """`input` with the elements where the mask is true replaced by the first elements of `source`, in order. Reads the mask."""
@@ -440,7 +434,7 @@ def masked_scatter(input: Tensor, mask: Tensor, source: Tensor) -> Tensor:
     return reshape(prim("index_put", flat, upload(where, dt.int64), cast(chosen, input._layout.dtype), 0), target)
 
 
-@method("nonzero")
+@public(out=True)
 @beside_input
 def nonzero(input: Tensor, *, as_tuple: bool = False) -> Any:
     """Coordinates of the elements that are not zero: (K, ndim), or one tensor per dim. Reads the tensor."""
@@ -449,7 +443,7 @@ def nonzero(input: Tensor, *, as_tuple: bool = False) -> Any:
     return upload(np.argwhere(read(input, "nonzero")), dt.int64)
 
 
-@method("argwhere")
+@public()
 def argwhere(input: Tensor) -> Tensor:
     """`nonzero(input)`."""
     return nonzero(input)  # type: ignore[no-any-return]
@@ -467,7 +461,7 @@ def _triangle(op: str, comparison: str, input: Tensor, offset: int) -> Tensor:
     return prim("where", kept, input, (False if input._layout.dtype is dt.bool_ else 0, input._layout.dtype))
 
 
-@method("tril")
+@public(in_place="method", out=True)
 def tril(input: Tensor, diagonal: int = 0) -> Tensor:
     """Zeros above a diagonal of the last two dims.
 
@@ -479,7 +473,7 @@ def tril(input: Tensor, diagonal: int = 0) -> Tensor:
     return _triangle("tril", "le", input, diagonal)
 
 
-@method("triu")
+@public(in_place="method", out=True)
 def triu(input: Tensor, diagonal: int = 0) -> Tensor:
     """Zeros below a diagonal of the last two dims."""
     return _triangle("triu", "ge", input, diagonal)
@@ -491,19 +485,21 @@ def _indices(op: str, of: Any, row: int, col: int, offset: int, dtype: Any, requ
     return marked(upload_known(places, resolve_dtype(dtype, dt.int64, op)), requires_grad, op)
 
 
+@public(method=False, out=True)
 @placed
 def tril_indices(row: int, col: int, offset: int = 0, *, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
     """Coordinates of the lower triangle: (2, K)."""
     return _indices("tril_indices", np.tril_indices, row, col, offset, dtype, requires_grad)
 
 
+@public(method=False, out=True)
 @placed
 def triu_indices(row: int, col: int, offset: int = 0, *, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
     """Coordinates of the upper triangle: (2, K)."""
     return _indices("triu_indices", np.triu_indices, row, col, offset, dtype, requires_grad)
 
 
-@method("diag_embed")
+@public()
 def diag_embed(input: Tensor, offset: int = 0, dim1: int = -2, dim2: int = -1) -> Tensor:
     """The last dim as a diagonal of new dims: (N, A) -> (N, A, A)."""
     shape, offset = tuple(input._layout.shape), whole("diag_embed", "offset", offset)
@@ -521,7 +517,7 @@ def diag_embed(input: Tensor, offset: int = 0, dim1: int = -2, dim2: int = -1) -
     return square if (first, second) == (len(shape) - 1, len(shape)) else movedim(square, (-2, -1), (first, second))
 
 
-@method("diag")
+@public(out=True)
 def diag(input: Tensor, diagonal: int = 0) -> Tensor:
     """A vector as a diagonal matrix, or the diagonal of a matrix (a copy)."""
     if input._layout.ndim not in (1, 2):
@@ -531,7 +527,7 @@ def diag(input: Tensor, diagonal: int = 0) -> Tensor:
     return diag_embed(input, diagonal) if input._layout.ndim == 1 else prim("copy", _diagonal(input, diagonal))
 
 
-@method("diagflat")
+@public()
 def diagflat(input: Tensor, offset: int = 0) -> Tensor:
     """The flattened tensor as a diagonal matrix."""
     return diag_embed(reshape(input, (-1,)), offset)
@@ -548,14 +544,14 @@ def _written(view: Tensor, copy: Tensor, src: Tensor, op: str) -> Tensor:
     return copy
 
 
-@method("select_scatter")
+@public()
 def select_scatter(input: Tensor, src: Tensor, dim: int, index: int) -> Tensor:
     """A copy of `input` with `copy.select(dim, index)` set to `src`."""
     copy = prim("copy", input)
     return _written(copy.select(dim, index), copy, src, "select_scatter")  # type: ignore[attr-defined]
 
 
-@method("slice_scatter")
+@public(out=True)
 def slice_scatter(
     input: Tensor, src: Tensor, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1
 ) -> Tensor:
@@ -565,7 +561,7 @@ def slice_scatter(
     return _written(copy[(slice(None),) * d + (slice(start, end, step),)], copy, src, "slice_scatter")  # type: ignore[index]
 
 
-@method("diagonal_scatter")
+@public()
 def diagonal_scatter(input: Tensor, src: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Tensor:
     """A copy of `input` with a diagonal set to `src`."""
     copy = prim("copy", input)

@@ -17,17 +17,13 @@ from calque.base.errors import ArgumentError, DTypeError, OutOfRangeError, Shape
 from calque.base.shapes import normalize_dim, whole
 from calque.base.text import shown
 from calque.functional.common import Operand, cast, is_tensor, method, number, prim, require_dims, require_operands, require_real
+from calque.functional.declared import public
 from calque.functional.math import with_formula
 from calque.functional.placing import beside_input, host_values
 from calque.functional.reductions import numpy_names, take_chosen
 from calque.functional.results import KthResult, SortResult, TopkResult
 from calque.functional.views import reshape
 from calque.tensor import Tensor, read, upload
-
-__all__ = [
-    "argsort", "bincount", "bucketize", "histc", "isin", "kthvalue", "msort", "searchsorted", "sort", "topk", "unique",
-    "unique_consecutive",
-]  # fmt: skip
 
 Array = np.ndarray[Any, Any]
 
@@ -48,7 +44,7 @@ def ranked(x: Tensor, d: int, start: int, stop: int, descending: bool = False) -
     return prim("ranked", sortable(x), d, start, stop, descending) if x._layout.ndim else prim("argsort", sortable(x), d, descending)
 
 
-@method()
+@public(out=True)
 @numpy_names
 def sort(input: Tensor, dim: int = -1, descending: bool = False, stable: bool = False) -> Any:
     """Values in order along `dim` and where they came from: (*) -> (values (*), indices (*) int64). Always stable; NaN counts as
@@ -62,20 +58,20 @@ def sort(input: Tensor, dim: int = -1, descending: bool = False, stable: bool = 
     return SortResult(*take_chosen(input, order, d, True))
 
 
-@method()
+@public(out=True)
 @numpy_names
 def argsort(input: Tensor, dim: int = -1, descending: bool = False, stable: bool = False) -> Tensor:
     """Indices (int64) that sort along `dim`: (*) -> (*). Always stable."""
     return order_along("argsort", input, dim, descending)[0]
 
 
-@method()
+@public(out=True)
 def msort(input: Tensor) -> Tensor:
     """Values in order along the first dim: (*) -> (*)."""
     return sort(input, 0).values  # type: ignore[no-any-return]
 
 
-@method()
+@public(out=True)
 def topk(input: Tensor, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> Any:
     """The k largest (or smallest) elements along `dim`, in order: (*, n, *) -> (values (*, k, *), indices (*, k, *) int64).
 
@@ -93,7 +89,7 @@ def topk(input: Tensor, k: int, dim: int = -1, largest: bool = True, sorted: boo
     return TopkResult(*take_chosen(input, ranked(input, d, 0, k, bool(largest)), d, True))
 
 
-@method()
+@public(out=True)
 def kthvalue(input: Tensor, k: int, dim: int = -1, keepdim: bool = False) -> Any:
     """The k-th smallest element along `dim`, k from 1: (*) -> (values, indices)."""
     d = normalize_dim(dim, input._layout.ndim, "kthvalue")
@@ -136,7 +132,7 @@ def _distinct_rows(values: Array, dim: int) -> tuple[Array, Array, Array]:
     return first, inverse.reshape(-1), counts
 
 
-@method()
+@public()
 @beside_input
 def unique(
     input: Tensor, sorted: bool = True, return_inverse: bool = False, return_counts: bool = False, dim: int | None = None
@@ -166,7 +162,7 @@ def unique(
     return _results(_chosen(input, first, d), upload(inverse, dt.int64), upload(counts, dt.int64), wanted)
 
 
-@method()
+@public()
 @beside_input
 def unique_consecutive(input: Tensor, return_inverse: bool = False, return_counts: bool = False, dim: int | None = None) -> Any:
     """As `unique`, but only neighbours are compared and the order is kept. Reads the values. The gradient of equal neighbours goes to the first."""
@@ -194,7 +190,7 @@ def unique_consecutive(input: Tensor, return_inverse: bool = False, return_count
     return _results(_chosen(source, first, d), upload(shaped, dt.int64), upload(counts, dt.int64), (return_inverse, return_counts))
 
 
-@method()
+@public(out=True)
 @beside_input
 def isin(elements: Operand, test_elements: Operand, *, assume_unique: bool = False, invert: bool = False) -> Tensor:
     """Whether each element is among the test elements: (*), any shape -> (*) bool. Reads the values."""
@@ -212,7 +208,7 @@ def isin(elements: Operand, test_elements: Operand, *, assume_unique: bool = Fal
 # ---------------------------------------------------------------------------------------------- histograms and searches
 
 
-@method()
+@public()
 @beside_input
 def bincount(input: Tensor, weights: Tensor | None = None, minlength: int = 0) -> Tensor:
     """How often each value occurs (or the sum of its weights, which get its gradient): (n) non-negative integers -> (max + 1). Reads the values."""
@@ -240,7 +236,7 @@ def bincount(input: Tensor, weights: Tensor | None = None, minlength: int = 0) -
     )  # fmt: skip
 
 
-@method()
+@public(out=True)
 @beside_input
 def histc(input: Tensor, bins: int = 100, min: float = 0, max: float = 0) -> Tensor:
     """Counts in `bins` equal intervals of [min, max] (both 0: the data's range); values outside are ignored: (*) -> (bins).
@@ -268,7 +264,7 @@ def _histogram(array: Array, bins: int, low: float, high: float) -> Array:
     return np.bincount(positions, minlength=bins)
 
 
-@method()
+@public(out=True)
 @beside_input
 def searchsorted(
     sorted_sequence: Tensor,
@@ -319,6 +315,7 @@ def searchsorted(
     return host_values(shape, dt.int32 if out_int32 else dt.int64, places)
 
 
+@public(method=False, out=True)
 def bucketize(input: Operand, boundaries: Tensor, *, out_int32: bool = False, right: bool = False) -> Tensor:
     """Number of the interval between `boundaries` (n) that each value falls into: (*) -> (*) int64. Reads the values."""
     require_real("bucketize", input, boundaries)

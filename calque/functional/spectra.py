@@ -19,8 +19,6 @@ from calque.functional.windows import narrow
 from calque.run.source import warn_user
 from calque.tensor import Tensor, read
 
-__all__ = ["istft", "stft"]
-
 NEGLIGIBLE = 1e-11  # a sum of squared windows below this counts as 0, as in PyTorch
 
 

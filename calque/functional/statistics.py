@@ -10,8 +10,9 @@ from calque.base.errors import DTypeError, ShapeError
 from calque.base.shapes import broadcast_shapes
 from calque.base.text import shown
 from calque.functional.arithmetic import as_operand
-from calque.functional.common import cast, is_tensor, method, number, prim, result_dtype
+from calque.functional.common import cast, is_tensor, number, prim, result_dtype
 from calque.functional.complex import conj, imag, real
+from calque.functional.declared import public
 from calque.functional.elementary import _float
 from calque.functional.linalg import matmul, matrix_transpose
 from calque.functional.math import clamp, isnan, where
@@ -20,10 +21,8 @@ from calque.functional.reductions import sum
 from calque.functional.views import reshape, unsqueeze
 from calque.tensor import Tensor, read
 
-__all__ = ["corrcoef", "cov", "gcd", "lcm"]
 
-
-@method()
+@public()
 def cov(input: Tensor, *, correction: int = 1, fweights: Tensor | None = None, aweights: Tensor | None = None) -> Tensor:
     """Covariance of variables (rows) over observations (columns): (n, k) -> (n, n); (k) and (1, k) -> (). Weights: how often, how much each
     counts.
@@ -67,7 +66,7 @@ def _weights(frequencies: Tensor | None, importance: Tensor | None, rows: Tensor
     return weights
 
 
-@method()
+@public()
 def corrcoef(input: Tensor) -> Tensor:
     """Correlation of variables (rows) over observations (columns), in [-1, 1]: (n, k) -> (n, n); (k) -> ()."""
     c = cov(input)
@@ -95,13 +94,13 @@ def _integers(name: str, a: Any, b: Any, function: Any) -> Tensor:
     return host_values(shape, dtype, found)
 
 
-@method()
+@public(in_place="both", out=True)
 def gcd(input: Tensor, other: Tensor) -> Tensor:
     """Greatest common divisor of integers, broadcast: (*), (*) -> (*). Reads the values."""
     return _integers("gcd", input, other, np.gcd)
 
 
-@method()
+@public(in_place="both", out=True)
 def lcm(input: Tensor, other: Tensor) -> Tensor:
     """Least common multiple of integers, broadcast: (*), (*) -> (*). Reads the values."""
     return _integers("lcm", input, other, np.lcm)

@@ -19,8 +19,6 @@ from calque.functional.options import marked, resolve_dtype
 from calque.functional.placing import placed
 from calque.tensor import Tensor, upload_known
 
-__all__ = ["bartlett_window", "blackman_window", "hamming_window", "hann_window", "kaiser_window"]
-
 Array = np.ndarray[Any, Any]
 
 

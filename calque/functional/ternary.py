@@ -11,14 +11,13 @@ from calque.functional.arithmetic import _div as div
 from calque.functional.arithmetic import _lt as lt
 from calque.functional.arithmetic import _mul as mul
 from calque.functional.arithmetic import _sub as sub
-from calque.functional.common import Operand, cast, is_scalar, is_tensor, method, prim, require_tensors, result_dtype
+from calque.functional.common import Operand, cast, is_scalar, is_tensor, prim, require_tensors, result_dtype
+from calque.functional.declared import public
 from calque.functional.options import fill_number
 from calque.tensor import Tensor
 
-__all__ = ["addcdiv", "addcmul", "lerp"]
 
-
-@method()
+@public(in_place="method", out=True)
 def addcmul(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: Any = 1) -> Tensor:
     """`input + value * tensor1 * tensor2`, broadcast."""
     require_tensors("addcmul", input, tensor1, tensor2)
@@ -32,7 +31,7 @@ def addcmul(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: Any = 1) 
     return cast(add(a, product if value == 1 else mul(product, value)), common)
 
 
-@method()
+@public(in_place="method", out=True)
 def addcdiv(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: Any = 1) -> Tensor:
     """`input + value * tensor1 / tensor2`, broadcast; floating tensors only."""
     require_tensors("addcdiv", input, tensor1, tensor2)
@@ -48,7 +47,7 @@ def addcdiv(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: Any = 1) 
     return cast(add(a, quotient if value == 1 else mul(quotient, value)), common)
 
 
-@method()
+@public(in_place="method", out=True)
 def lerp(input: Tensor, end: Tensor, weight: Operand) -> Tensor:
     """Linear interpolation `input + weight * (end - input)`, broadcast. `weight`: number or Tensor.
 

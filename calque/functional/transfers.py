@@ -10,13 +10,12 @@ import numpy as np
 from calque.base.errors import DTypeError
 from calque.base.text import described, type_name
 from calque.functional.common import is_tensor, method
+from calque.functional.declared import public
 from calque.functional.inplace import copy_
 from calque.run.buffer import strided
 from calque.run.devices import Callback, call_on_host
 from calque.run.dispatch import raise_pending
 from calque.tensor import Tensor, realise
-
-__all__ = ["call_when_ready"]
 
 
 @method("wait_to_read")
@@ -54,6 +53,7 @@ def copyfrom(input: Tensor, source: Tensor) -> Tensor:
     return copy_(input, source)
 
 
+@public(method=False)
 def call_when_ready(function: Callable[..., Any], *tensors: Tensor) -> Callback:
     """Run `function` on the values of the tensors (NumPy arrays, not to be written) once they are there, on a thread beside the devices; nothing
     waits for it. `done` of the result tells whether it has run, `wait()` waits and raises what it raised; so does `calque.synchronize()`.

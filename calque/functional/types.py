@@ -12,12 +12,13 @@ from calque.base.errors import ArgumentError, DTypeError, ShapeError
 from calque.base.layout import strided
 from calque.base.text import described, shown
 from calque.functional.common import attribute, is_tensor, method, require_operands
+from calque.functional.declared import public
 from calque.functional.formats import converted
 from calque.functional.options import resolve_device, resolve_dtype
 from calque.run.memory import out_of_memory
 from calque.tensor import Tensor, read_number
 
-__all__ = ["can_cast", "is_floating_point", "is_nonzero", "is_tensor", "promote_types", "result_type"]
+public(method=False)(is_tensor)
 
 
 # ----------------------------------------------------------------------------------------------------------- conversion
@@ -136,7 +137,7 @@ def pin_memory(input: Tensor, device: Any = None) -> Tensor:
     return input
 
 
-@method("is_floating_point")
+@public()
 def is_floating_point(input: Tensor) -> bool:
     """Whether the dtype is a floating type."""
     return input._layout.dtype.is_floating_point
@@ -166,12 +167,14 @@ def element_size(input: Tensor) -> int:
     return input._layout.dtype.itemsize
 
 
+@public(method=False)
 def can_cast(from_: dt.DType, to: dt.DType) -> bool:
     """Whether PyTorch's in-place rules allow writing `from_` into `to`."""
     _require_dtypes("can_cast", from_=from_, to=to)
     return from_.category <= to.category
 
 
+@public(method=False)
 def promote_types(type1: dt.DType, type2: dt.DType) -> dt.DType:
     """The smallest dtype of at least the category of both.
 
@@ -189,6 +192,7 @@ def _require_dtypes(op: str, **given: Any) -> None:
             raise DTypeError(f"[{op}] expected a dtype, got {described(value)} as {name!r}; pass one such as calque.float32")
 
 
+@public(method=False)
 def result_type(tensor1: Any, tensor2: Any) -> dt.DType:
     """dtype of an arithmetic operation on two operands, each a tensor or a number."""
     require_operands("result_type", tensor1, tensor2)
@@ -276,6 +280,7 @@ def _truth(input: Tensor) -> bool:
     return bool(read_number(input, "bool", _is_true))
 
 
+@public(method=False)
 def is_nonzero(input: Tensor) -> bool:
     """Whether the only element is not zero."""
     return _truth(input)

@@ -24,16 +24,10 @@ from calque.base.shapes import (
 )
 from calque.functional.blame import NOTHING, answer
 from calque.functional.common import Tensors, attribute, method, prim
+from calque.functional.declared import public
 from calque.functional.memory import export, share_array
 from calque.run.recorder import Trace, local
 from calque.tensor import Tensor, View, make_view, view_kind, wrap
-
-__all__ = [
-    "atleast_1d", "atleast_2d", "atleast_3d", "broadcast_tensors", "broadcast_to", "detach",
-    "expand", "expand_as", "flatten", "moveaxis", "movedim", "permute", "ravel", "reshape",
-    "reshape_as", "squeeze", "swapaxes", "swapdims", "t", "transpose", "unflatten", "unsqueeze", "view_as",
-    "sum_to_shape",
-]  # fmt: skip
 
 Entry = tuple[Layout, Callable[[Any], Any]]
 _VIEWS = Cache("views", 1200, 1 / 64)
@@ -116,7 +110,7 @@ def view_dtype(input: Tensor, dtype: DType) -> Tensor:
     return share_array(array, dtype)
 
 
-@method("reshape")
+@public()
 def reshape(input: Tensor, *sizes: Any, shape: Any = None) -> Tensor:
     """The elements under another shape: a view where strides allow it, else a copy with memory of its own.
 
@@ -145,19 +139,19 @@ def reshaped(input: Tensor, shape: Shape) -> Tensor:
     return make_view(input, found, "ViewBackward0")
 
 
-@method("view_as")
+@public()
 def view_as(input: Tensor, other: Tensor) -> Tensor:
     """`input.view(other.size())`."""
     return view(input, tuple(other._layout.shape))
 
 
-@method("reshape_as")
+@public()
 def reshape_as(input: Tensor, other: Tensor) -> Tensor:
     """`input.reshape(other.size())`."""
     return reshape(input, tuple(other._layout.shape))
 
 
-@method("flatten")
+@public()
 def flatten(input: Tensor, start_dim: int = 0, end_dim: int = -1) -> Tensor:
     """Dims `start_dim`..`end_dim` as one: (A, B, C) -> (A, B*C) for start_dim=1.
 
@@ -180,13 +174,13 @@ def flatten(input: Tensor, start_dim: int = 0, end_dim: int = -1) -> Tensor:
     return reshape(input, (*shape[:first], merged, *shape[last + 1 :]))
 
 
-@method("ravel")
+@public()
 def ravel(input: Tensor) -> Tensor:
     """The elements in one dimension; a view if the tensor is contiguous, else a copy."""
     return reshape(input if input._layout.contiguous else prim("copy", input), (input._layout.numel,))
 
 
-@method("unflatten")
+@public()
 def unflatten(input: Tensor, dim: int, sizes: Sequence[int]) -> Tensor:
     """One dim as several: (A, B*C) -> (A, B, C) for dim=1, sizes=(B, C)."""
     shape = input._layout.shape
@@ -206,7 +200,7 @@ def _permuted(view: Layout, dims: Shape) -> Entry:
     return moved, lambda g: permute(g, inverse)
 
 
-@method("permute")
+@public()
 def permute(input: Tensor, *axes: Any, dims: Any = None) -> Tensor:
     """Dimensions in the given order: (A, B, C) -> (C, A, B) for dims=(2, 0, 1)."""
     wanted = int_tuple("permute", axes if dims is None else (dims,))
@@ -236,7 +230,7 @@ def _exchanged(view: Layout, dim0: int, dim1: int, op: str) -> Entry:
     return _permuted(view, tuple(order))
 
 
-@method("transpose", "swapdims")
+@public("swapdims")
 def transpose(input: Tensor, dim0: int, dim1: int) -> Tensor:
     """Two dimensions exchanged, as a view.
 
@@ -254,16 +248,15 @@ def transpose(input: Tensor, dim0: int, dim1: int) -> Tensor:
     return make_view(input, found, "TransposeBackward0")
 
 
-swapdims = transpose
 
 
-@method("swapaxes")
+@public()
 def swapaxes(input: Tensor, axis0: int, axis1: int) -> Tensor:
     """`transpose`, under NumPy's name."""
     return transpose(input, axis0, axis1)
 
 
-@method("t")
+@public()
 def t(input: Tensor) -> Tensor:
     """Transpose of a matrix, as a view; tensors with fewer dimensions as they are.
 
@@ -307,7 +300,7 @@ def _matrix_transpose(input: Tensor) -> Tensor:
     return transpose(input, -2, -1)
 
 
-@method("movedim", "moveaxis")
+@public("moveaxis")
 def movedim(input: Tensor, source: int | Sequence[int], destination: int | Sequence[int]) -> Tensor:
     """Dims `source` moved to the places `destination`, the others in order: (A, B, C) -> (B, C, A) for 0 -> 2."""
     ndim = input._layout.ndim
@@ -324,7 +317,6 @@ def movedim(input: Tensor, source: int | Sequence[int], destination: int | Seque
     return permute(input, tuple(next(rest) if d < 0 else d for d in order))
 
 
-moveaxis = movedim
 
 
 # ------------------------------------------------------------------------------------------------- squeeze and expand
@@ -346,7 +338,7 @@ def _squeezed(view: Layout, dims: Any) -> Entry:
     return _keep_dims(view, [d for d in range(view.ndim) if d not in drop or view.shape[d] != 1])
 
 
-@method("squeeze")
+@public()
 def squeeze(input: Tensor, dim: Any = None) -> Tensor:
     """Without its dimensions of size 1, or without those of `dim` (an int or a tuple) that have size 1: (2, 1, 2) -> (2, 2).
 
@@ -380,7 +372,7 @@ def _unsqueezed(view: Layout, dim: int) -> Entry:
     return longer, lambda g: reshape(g, source)
 
 
-@method("unsqueeze")
+@public()
 def unsqueeze(input: Tensor, dim: int) -> Tensor:
     """A new dimension of size 1 at `dim`.
 
@@ -398,6 +390,7 @@ def unsqueeze(input: Tensor, dim: int) -> Tensor:
     return make_view(input, found, "UnsqueezeBackward0")
 
 
+@public(method=False)
 def sum_to_shape(g: Tensor, shape: Shape) -> Tensor:
     """`g` summed over the dimensions that broadcasting from `shape` repeated."""
     current = tuple(g._layout.shape)
@@ -442,7 +435,7 @@ def _expanded(view: Layout, sizes: Shape) -> Entry:
     return wide, lambda g: sum_to_shape(g, source)
 
 
-@method("expand")
+@public()
 def expand(input: Tensor, *sizes: Any, size: Any = None, implicit: bool = False) -> Tensor:
     """Dimensions of size 1 repeated without copying: (3, 1) -> (3, 4); -1 keeps a size.
 
@@ -457,18 +450,19 @@ def expand(input: Tensor, *sizes: Any, size: Any = None, implicit: bool = False)
     return make_view(input, found, "ExpandBackward0")
 
 
-@method("expand_as")
+@public()
 def expand_as(input: Tensor, other: Tensor) -> Tensor:
     """`input.expand(other.size())`."""
     return expand(input, tuple(other._layout.shape))
 
 
-@method("broadcast_to")
+@public()
 def broadcast_to(input: Tensor, *sizes: Any, size: Any = None) -> Tensor:
     """`input.expand(size)`."""
     return expand(input, *sizes, size=size)
 
 
+@public(method=False)
 def broadcast_tensors(*tensors: Tensors) -> tuple[Tensor, ...]:
     """All tensors expanded to their common shape."""
     if len(tensors) == 1 and isinstance(tensors[0], (tuple, list)):
@@ -480,7 +474,7 @@ def broadcast_tensors(*tensors: Tensors) -> tuple[Tensor, ...]:
 # ------------------------------------------------------------------------------------------------ copies and handles
 
 
-@method("detach")
+@public()
 def detach(input: Tensor) -> Tensor:
     """The same memory without autograd history.
 
@@ -492,7 +486,7 @@ def detach(input: Tensor) -> Tensor:
     return wrap(input._storage, input._layout) if trace.__class__ is Trace or trace.eager else trace.detached(input)  # type: ignore[no-any-return]
 
 
-@method("detach_")
+@public()
 def detach_(input: Tensor) -> Tensor:
     """Forget the autograd history, in place."""
     if input._base is not None and input._requires_grad:
@@ -501,16 +495,19 @@ def detach_(input: Tensor) -> Tensor:
     return input
 
 
+@public(method=False)
 def atleast_1d(*tensors: Tensors) -> Any:
     """Tensors with at least one dimension: () -> (1,)."""
     return _each(tensors, lambda x: reshape(x, (1,)) if x._layout.ndim < 1 else x)
 
 
+@public(method=False)
 def atleast_2d(*tensors: Tensors) -> Any:
     """Tensors with at least two dimensions: (N,) -> (1, N)."""
     return _each(tensors, lambda x: reshape(x, (1, 1)) if x._layout.ndim == 0 else unsqueeze(x, 0) if x._layout.ndim == 1 else x)
 
 
+@public(method=False)
 def atleast_3d(*tensors: Tensors) -> Any:
     """Tensors with at least three dimensions: (N,) -> (1, N, 1), (A, B) -> (A, B, 1)."""
 

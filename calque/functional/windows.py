@@ -10,12 +10,11 @@ from calque.base.errors import ArgumentError, OutOfRangeError, ShapeError
 from calque.base.layout import Layout, dense_layout, layout
 from calque.base.shapes import Shape, normalize_dim, overlaps, view_bounds, whole
 from calque.functional.blame import NOTHING, answer
-from calque.functional.common import method, prim
+from calque.functional.common import prim
+from calque.functional.declared import public
 from calque.functional.views import Entry, int_tuple, lookup, remember
 from calque.ir.symint import SymInt
 from calque.tensor import Tensor, make_view, sub_layout
-
-__all__ = ["as_strided", "diagonal", "narrow", "select", "unfold"]
 
 
 def as_int(value: Any) -> int:
@@ -53,7 +52,7 @@ def selected(view: Layout, dim: int, position: int, op: str = "select") -> Entry
     return _part(view, drop(tuple(view.shape)), drop, lambda strides: where * strides[d])
 
 
-@method("select")
+@public()
 def select(input: Tensor, dim: int, index: int) -> Tensor:
     """One index along `dim`, which disappears: (A, B) -> (A) for dim=1."""
     try:
@@ -93,7 +92,7 @@ def sliced(view: Layout, dim: int, start: int | None, stop: int | None, step: in
     )
 
 
-@method("narrow")
+@public()
 def narrow(input: Tensor, dim: int, start: int, length: int) -> Tensor:
     """Positions start .. start + length - 1 along `dim`: (A, B) -> (A, length) for dim=1."""
     try:
@@ -135,7 +134,7 @@ def _diagonal(view: Layout, offset: int, dim1: int, dim2: int) -> Entry:
     return _part(view, shape, steps, lambda strides: skip * strides[b] if skip >= 0 else -skip * strides[a])
 
 
-@method("diagonal")
+@public()
 def diagonal(input: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Tensor:
     """The diagonal over two dims as the last dim: (N, A, A) -> (N, A) for dims 1, 2."""
     key = ("diagonal", input._layout, offset, dim1, dim2)
@@ -156,7 +155,7 @@ def _unfolded(view: Layout, dimension: int, size: int, step: int) -> Entry:
     return _part(view, shape, lambda strides: (*strides[:d], strides[d] * step, *strides[d + 1 :], strides[d]), lambda strides: 0)
 
 
-@method("unfold")
+@public()
 def unfold(input: Tensor, dimension: int, size: int, step: int) -> Tensor:
     """All windows of `size` elements along `dimension` as a new last dim: (L,) -> ((L - size) // step + 1, size)."""
     key = ("unfold", input._layout, dimension, size, step)
@@ -164,7 +163,7 @@ def unfold(input: Tensor, dimension: int, size: int, step: int) -> Tensor:
     return make_view(input, found, "UnfoldBackward0")
 
 
-@method("as_strided")
+@public()
 def as_strided(input: Tensor, size: Sequence[int], stride: Sequence[int], storage_offset: int | None = None) -> Tensor:
     """Any strided view of the tensor's storage; strides and offset in elements."""
     view = input._layout

@@ -13,6 +13,7 @@ from typing import Any as _Any
 
 from calque.functional.later import resolver as _resolver
 from calque.nn import functional, init, modules, parallel, utils
+from calque.nn import methods as methods
 from calque.nn.module import Module
 from calque.nn.modules import *  # noqa: F403
 from calque.nn.parallel import DataParallel

@@ -33,10 +33,7 @@ _ON_FIRST_USE = {
     "swap_in_optimizer_params_and_state": "swapping",
 }  # fmt: skip
 
-__all__ = [
-    "ASGD", "LAMB", "LARS", "LBFGS", "SGD", "Adadelta", "Adafactor", "Adagrad", "Adam", "AdamW", "Adamax", "Muon", "NAdam", "Optimizer", "RAdam",
-    "RMSprop", "Rprop", "SparseAdam", "lr_scheduler", "swa_utils", "swap_in_optimizer_params_and_state",
-]  # fmt: skip
+__all__ = ["LBFGS", "SGD", "Adagrad", "Adam", "AdamW", "Optimizer", "RMSprop", "lr_scheduler", "swa_utils", *_ON_FIRST_USE]
 
 
 def __getattr__(name: str) -> object:

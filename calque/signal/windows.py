@@ -14,7 +14,7 @@ import numpy as np
 from calque.base import dtypes as dt
 from calque.base.errors import ArgumentError, DTypeError
 from calque.base.text import shown
-from calque.functional.blame import public
+from calque.functional.blame import framed
 from calque.functional.options import marked, resolve_dtype
 from calque.functional.placing import placed
 from calque.tensor import Tensor, upload_known
@@ -137,4 +137,4 @@ def kaiser(M: int, *, beta: float = 12.0, sym: bool = True, dtype: Any = None, d
     return _window("kaiser", M, sym, dtype, requires_grad, lambda k, last: np.i0(beta * inside(k, last)) / np.i0(beta))
 
 
-globals().update(public({name: globals()[name] for name in __all__}, __name__))
+globals().update(framed({name: globals()[name] for name in __all__}, __name__))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 import calque
-from calque.run.outputs import TAKING
 
 ONE, TWO = calque.ones(3), calque.full((3,), 2.0)
 
@@ -68,9 +67,3 @@ def test_out_has_no_place() -> None:
     with pytest.raises(TypeError, match="out as a Tensor"):
         calque.exp(ONE, out=3)
     assert calque.exp(calque.zeros(1), out=None).tolist() == [1.0]
-
-
-@pytest.mark.parametrize(("module", "name"), [(m, n) for m, names in TAKING.items() for n in sorted(names)])
-def test_every_name_is_there(module: str, name: str) -> None:
-    part = calque if module == "calque" else getattr(calque, module.partition(".")[2])
-    assert callable(getattr(part, name))

@@ -106,7 +106,7 @@ MORE: dict[str, Call] = {
 ELSEWHERE = (
     "empty from_numpy frombuffer BFloat16Tensor BoolTensor ByteTensor CharTensor DoubleTensor FloatTensor HalfTensor IntTensor LongTensor "
     "ShortTensor from_dlpack to_dlpack broadcast_shapes get_printoptions printoptions set_printoptions Generator default_generator fork_rng "
-    "get_rng_state initial_seed seed set_rng_state can_cast is_floating_point is_tensor promote_types result_type is_contiguous numel"
+    "get_rng_state initial_seed seed set_rng_state call_when_ready can_cast is_floating_point is_tensor promote_types result_type is_contiguous numel"
 )
 
 

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 
-from calque.functional.blame import public as _public
+from calque.functional.blame import framed as _framed
 from calque.functional.later import resolver as _resolver
 from calque.nn.functional.activation import *  # noqa: F403
 from calque.nn.functional.attention import *  # noqa: F403
@@ -19,7 +19,7 @@ from calque.nn.functional.pooling import *  # noqa: F403
 from calque.nn.functional.softmax import *  # noqa: F403
 from calque.nn.functional.vision import *  # noqa: F403
 
-globals().update(_public(globals(), __name__))
+globals().update(_framed(globals(), __name__))
 
 # Loaded when one of them is first asked for.
 if _TYPE_CHECKING:

@@ -11,6 +11,7 @@ from calque.base.errors import ArgumentError, ShapeError
 from calque.base.text import shown
 from calque.functional.blame import signed
 from calque.functional.common import cast, require_real, row_major
+from calque.functional.declared import public
 from calque.functional.options import fill_number
 from calque.functional.precision import lower_precision
 from calque.functional.writing import old_value, write_back
@@ -106,6 +107,7 @@ def elu(input: Tensor, alpha: float = 1.0, inplace: bool = False) -> Tensor:
     return _exponential("elu", input, float(alpha), 1.0, 1.0, inplace)
 
 
+@public(method=False)
 def celu(input: Tensor, alpha: float = 1.0, inplace: bool = False) -> Tensor:
     """max(x, 0) + min(0, alpha (exp(x / alpha) - 1))."""
     a = float(alpha)
@@ -114,6 +116,7 @@ def celu(input: Tensor, alpha: float = 1.0, inplace: bool = False) -> Tensor:
     return _exponential("celu", input, a, 1.0 / a, 1.0, inplace)
 
 
+@public(method=False)
 def selu(input: Tensor, inplace: bool = False) -> Tensor:
     """Scaled ELU. Source: Klambauer et al., "Self-Normalizing Neural Networks" (2017)."""
     return _exponential("selu", input, _SELU_ALPHA * _SELU_SCALE, 1.0, _SELU_SCALE, inplace)
@@ -126,6 +129,7 @@ def leaky_relu(input: Tensor, negative_slope: float = 0.01, inplace: bool = Fals
     return _result("leaky_relu", input, y, inplace)
 
 
+@public()
 @lower_precision
 def prelu(input: Tensor, weight: Tensor) -> Tensor:
     """Leaky ReLU with a learned slope: one, or one per channel (dim 1)."""
@@ -163,6 +167,7 @@ def _prelu_twice(saved: Saved, of_x: Tensor | None, of_w: Tensor | None) -> tupl
     return to_x, to_w, choose(below, of_x * w + of_w * x, of_x, kind)
 
 
+@public(method=False)
 def rrelu(input: Tensor, lower: float = 1 / 8, upper: float = 1 / 3, training: bool = False, inplace: bool = False) -> Tensor:
     """Leaky ReLU with a random slope in [lower, upper] per element while training, else their mean."""
     if lower > upper:
@@ -174,6 +179,7 @@ def rrelu(input: Tensor, lower: float = 1 / 8, upper: float = 1 / 3, training: b
     return _result("rrelu", input, _where_below(x, 0.0, x * slope, x), inplace)
 
 
+@public(method=False, out=True)
 def threshold(input: Tensor, threshold: float, value: float, inplace: bool = False) -> Tensor:
     """x for x > threshold, else value."""
     x = _operand(input, inplace)
@@ -293,6 +299,7 @@ def tanhshrink(input: Tensor) -> Tensor:
     return input - T.tanh(input)
 
 
+@public(out=True)
 def hardshrink(input: Tensor, lambd: float = 0.5) -> Tensor:
     """x where |x| > lambd, else 0."""
     return _where_below_abs(input, float(lambd), kinked(input))
@@ -344,3 +351,5 @@ def _in_place(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
 celu_, elu_, hardtanh_, leaky_relu_, relu_, rrelu_, selu_, threshold_ = (
     _in_place(f) for f in (celu, elu, hardtanh, leaky_relu, relu, rrelu, selu, threshold)
 )
+for _form in (celu_, rrelu_, selu_, threshold_):
+    public(method=False)(_form)

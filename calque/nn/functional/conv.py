@@ -13,6 +13,7 @@ from calque.base.cache import Cache
 from calque.base.errors import ArgumentError, ShapeError
 from calque.base.shapes import listed
 from calque.base.text import shown
+from calque.functional.declared import public
 from calque.functional.precision import lower_precision
 from calque.nn.functional.checks import channels_last, require_dtype
 from calque.nn.functional.integers import convolved, transposed
@@ -127,6 +128,7 @@ def _check_ranks(op: str, n: int, x: Tensor, w: Tensor) -> None:
         raise ShapeError(f"[{op}] Expected {n + 1}D (unbatched) or {n + 2}D (batched) input to {op}, but got input of size: {list(x._layout.shape)}")
 
 
+@public(method=False)
 @lower_precision
 def conv1d(
     input: Tensor,
@@ -141,6 +143,7 @@ def conv1d(
     return _convolve("conv1d", 1, input, weight, bias, stride, padding, dilation, groups)
 
 
+@public(method=False)
 @lower_precision
 def conv2d(
     input: Tensor,
@@ -160,6 +163,7 @@ def conv2d(
     return _convolve("conv2d", 2, input, weight, bias, stride, padding, dilation, groups)
 
 
+@public(method=False)
 @lower_precision
 def conv3d(
     input: Tensor,
@@ -233,6 +237,7 @@ def _transpose(
     return y if bias is None else y + T.reshape(bias, (1, -1, *(1,) * n))
 
 
+@public(method=False)
 @lower_precision
 def conv_transpose1d(
     input: Tensor,
@@ -248,6 +253,7 @@ def conv_transpose1d(
     return _transpose("conv_transpose1d", 1, input, weight, bias, stride, padding, output_padding, groups, dilation)
 
 
+@public(method=False)
 @lower_precision
 def conv_transpose2d(
     input: Tensor,

@@ -7,12 +7,14 @@ from typing import Any
 from calque import functional as T
 from calque.base.errors import ArgumentError, ShapeError
 from calque.functional.common import require_real, require_tensors
+from calque.functional.declared import public
 from calque.functional.distances import row_distance
 from calque.tensor import Tensor
 
 __all__ = ["cosine_similarity", "pairwise_distance", "pdist"]
 
 
+@public(method=False)
 def cosine_similarity(x1: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-8) -> Tensor:
     """x1 . x2 / (max(|x1|, eps) max(|x2|, eps)) along `dim`, which disappears.
 
@@ -34,6 +36,7 @@ def pairwise_distance(x1: Tensor, x2: Tensor, p: float = 2.0, eps: float = 1e-6,
     return T.norm(x1 - x2 + float(eps), p, -1, keepdim)
 
 
+@public(method=False)
 def pdist(input: Tensor, p: float = 2.0) -> Tensor:
     """Distances between all pairs of rows i < j: (N, D) -> (N (N - 1) / 2)."""
     require_real("pdist", input)

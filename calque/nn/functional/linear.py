@@ -9,6 +9,7 @@ from calque import functional as T
 from calque.base.cache import Cache
 from calque.base.errors import ShapeError
 from calque.functional.common import require_dims, require_tensors
+from calque.functional.declared import public
 from calque.functional.precision import as_given, lower_precision
 from calque.functional.views import reshaped
 from calque.nn.functional.checks import require_dtype
@@ -72,6 +73,7 @@ def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     return y if whole is None else reshaped(y, whole)
 
 
+@public(method=False)
 @as_given
 def bilinear(input1: Tensor, input2: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """x1^T W_k x2 + b_k for every output k: (*, in1), (*, in2), (out, in1, in2) -> (*, out)."""

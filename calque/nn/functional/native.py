@@ -9,6 +9,7 @@ from typing import Any
 from calque import functional as T
 from calque.base.errors import ArgumentError
 from calque.functional.common import cast, is_tensor
+from calque.functional.declared import takes_out
 from calque.nn.functional.norm import batch_norm, group_norm, layer_norm
 from calque.nn.functional.padding import pad
 from calque.nn.functional.rows import wide
@@ -58,6 +59,7 @@ def native_group_norm(
     return group_norm(input, group, weight, bias, eps), T.squeeze(centre, 2), T.squeeze(inverse, 2)
 
 
+@takes_out
 def native_batch_norm(
     input: Tensor, weight: Tensor | None, bias: Tensor | None, running_mean: Tensor | None, running_var: Tensor | None, training: bool,
     momentum: float, eps: float,

@@ -18,6 +18,7 @@ from calque.base.errors import ArgumentError, ShapeError
 from calque.base.layout import channels_last as channels_last_format
 from calque.base.layout import channels_last_3d, contiguous_format
 from calque.functional.common import cast, require_real, row_major
+from calque.functional.declared import public
 from calque.functional.formats import is_contiguous
 from calque.functional.options import written
 from calque.nn.functional.checks import channels_last, require_dtype
@@ -169,6 +170,7 @@ def _trailing(op: str, input: Tensor, normalized_shape: Sequence[int], weight: A
     return wanted, tuple(range(lead, len(shape))), tuple(range(lead))
 
 
+@public(method=False)
 def layer_norm(input: Tensor, normalized_shape: Sequence[int], weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-5) -> Tensor:
     """(x - mean) / sqrt(var + eps) over the last dims, scaled and shifted: (*, normalized_shape) -> the same.
 
@@ -181,6 +183,7 @@ def layer_norm(input: Tensor, normalized_shape: Sequence[int], weight: Tensor | 
     return with_gradient("NativeLayerNormBackward0", kernel.forward, kernel.backward, (row_major(input), weight, bias))  # type: ignore[no-any-return]
 
 
+@public(method=False)
 def rms_norm(input: Tensor, normalized_shape: Sequence[int], weight: Tensor | None = None, eps: float | None = None) -> Tensor:
     """x / sqrt(mean(x^2) + eps) over the last dims, scaled: (*, normalized_shape) -> the same. `eps` defaults to the dtype's epsilon."""
     _, dims, lead = _trailing("rms_norm", input, normalized_shape, weight, None)
@@ -297,6 +300,7 @@ def _averaged(
     return ()
 
 
+@public(method=False)
 def group_norm(input: Tensor, num_groups: int, weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-5) -> Tensor:
     """Normalise each sample over the channels of a group and all positions: (N, C, *) -> the same."""
     _check_channels("group_norm", input, weight=weight, bias=bias)

@@ -18,6 +18,7 @@ from calque.base.shapes import contiguous_strides, listed, whole
 from calque.base.text import shown
 from calque.functional.blame import signed
 from calque.functional.common import cast, linked, prim, require_real
+from calque.functional.declared import public
 from calque.functional.precision import as_given
 from calque.nn.functional.conv import sizes
 from calque.nn.functional.padding import pad
@@ -390,9 +391,9 @@ def _max_pool(op: str, n: int, input: Tensor, settings: tuple[Any, ...], ceil_mo
     return back(y), back(flat)
 
 
+@public(method=False)
 def max_pool2d(
-    input: Tensor, kernel_size: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False,
-    return_indices: bool = False,
+    input: Tensor, kernel_size: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False, return_indices: bool = False,
 ) -> Any:  # fmt: skip
     """Largest element of every window: (N, C, H, W) -> (N, C, H', W').
 
@@ -404,9 +405,9 @@ def max_pool2d(
     return _max_pool("max_pool2d", 2, input, (kernel_size, stride, padding, dilation), ceil_mode, return_indices)
 
 
+@public(method=False)
 def max_pool1d(
-    input: Tensor, kernel_size: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False,
-    return_indices: bool = False,
+    input: Tensor, kernel_size: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False, return_indices: bool = False,
 ) -> Any:  # fmt: skip
     """Largest element of every window: (N, C, L) -> (N, C, L')."""
     op = "max_pool1d"
@@ -471,18 +472,14 @@ def _avg_pool(op: str, n: int, input: Tensor, settings: tuple[Any, ...], ceil_mo
 
 
 def avg_pool2d(
-    input: Tensor,
-    kernel_size: Any,
-    stride: Any = None,
-    padding: Any = 0,
-    ceil_mode: bool = False,
-    count_include_pad: bool = True,
+    input: Tensor, kernel_size: Any, stride: Any = None, padding: Any = 0, ceil_mode: bool = False, count_include_pad: bool = True,
     divisor_override: int | None = None,
-) -> Tensor:
+) -> Tensor:  # fmt: skip
     """Mean of every window: (N, C, H, W) -> (N, C, H', W')."""
     return _avg_pool("avg_pool2d", 2, input, (kernel_size, stride, padding), ceil_mode, count_include_pad, divisor_override)
 
 
+@public(method=False)
 def avg_pool1d(
     input: Tensor, kernel_size: Any, stride: Any = None, padding: Any = 0, ceil_mode: bool = False, count_include_pad: bool = True
 ) -> Tensor:
@@ -559,6 +556,7 @@ def adaptive_avg_pool2d(input: Tensor, output_size: Any) -> Tensor:
     return back(_adaptive_average("adaptive_avg_pool2d", x, output_size))  # type: ignore[no-any-return]
 
 
+@public(method=False)
 def adaptive_avg_pool1d(input: Tensor, output_size: Any) -> Tensor:
     """Mean over windows that divide the sequence into `output_size`: (N, C, L) -> (N, C, output_size)."""
     x, back = _batched("adaptive_avg_pool1d", input, 1)
@@ -590,6 +588,7 @@ def adaptive_max_pool2d(input: Tensor, output_size: Any, return_indices: bool = 
     return (back(values), back(indices)) if return_indices else back(values)
 
 
+@public(method=False)
 def adaptive_max_pool1d(input: Tensor, output_size: Any, return_indices: bool = False) -> Any:
     """Maximum over windows that divide the sequence into `output_size`: (N, C, L) -> (N, C, output_size)."""
     x, back = _batched("adaptive_max_pool1d", input, 1)

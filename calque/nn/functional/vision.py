@@ -15,6 +15,7 @@ from calque.base.errors import ArgumentError, ShapeError
 from calque.base.shapes import contiguous_strides, listed, whole
 from calque.base.text import shown
 from calque.functional.common import prim, require_dims, require_real
+from calque.functional.declared import public
 from calque.functional.precision import as_given
 from calque.nn.functional.conv import sizes
 from calque.nn.functional.padding import pad
@@ -198,6 +199,7 @@ def upsample_bilinear(input: Tensor, size: Any = None, scale_factor: Any = None)
     return interpolate(input, size, scale_factor, "bilinear", True)
 
 
+@public(method=False)
 def pixel_shuffle(input: Tensor, upscale_factor: int) -> Tensor:
     """Channels to pixels: (*, C r^2, H, W) -> (*, C, H r, W r). Source: Shi et al., "Sub-Pixel CNN" (2016)."""
     r = whole("pixel_shuffle", "upscale_factor", upscale_factor)
@@ -215,6 +217,7 @@ def pixel_shuffle(input: Tensor, upscale_factor: int) -> Tensor:
     return T.reshape(moved, (*lead, c, height * r, width * r))
 
 
+@public(method=False)
 def pixel_unshuffle(input: Tensor, downscale_factor: int) -> Tensor:
     """Pixels to channels: (*, C, H r, W r) -> (*, C r^2, H, W)."""
     r = whole("pixel_unshuffle", "downscale_factor", downscale_factor)
@@ -228,6 +231,7 @@ def pixel_unshuffle(input: Tensor, downscale_factor: int) -> Tensor:
     return T.reshape(moved, (*lead, channels * r * r, height // r, width // r))
 
 
+@public(method=False)
 def channel_shuffle(input: Tensor, groups: int) -> Tensor:
     """Interleave the channels of the groups: (N, C, *) -> the same. Source: Zhang et al., "ShuffleNet" (2017)."""
     if input._layout.ndim < 3:
