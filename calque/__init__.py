@@ -126,8 +126,12 @@ _ON_FIRST_USE: set[str] = {
     "memory", "train", "vision",
 }  # fmt: skip
 _function_on_first_use = _resolver(
-    globals(), {**_later_names(), "calque.autograd.transform.vmap": "vmap", "calque.exported": "Dim Exported export load_exported"}
-)
+    globals(),
+    {
+        **_later_names(), "calque.autograd.transform.vmap": "vmap", "calque.exported": "Dim Exported export load_exported",
+        "calque.distributed.scaling": "plan_scaling",
+    },
+)  # fmt: skip
 
 
 def install_as_torch(children: _bool = True) -> None:

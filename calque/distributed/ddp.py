@@ -129,7 +129,7 @@ class DistributedDataParallel(Module):
         """Which parameters travel together."""
         self._layouts = [p._layout for p in self._params]
         self._known = {id(p) for p in self._params}
-        self._buckets = _buckets(self._params, self.bucket_cap_mb)
+        self._buckets = buckets_of(self._params, self.bucket_cap_mb)
 
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
         """The module's result for this rank's share."""
@@ -373,7 +373,7 @@ def _remove(handles: list[Any]) -> None:
         handle.remove()
 
 
-def _buckets(params: list[Any], cap: float) -> list[list[int]]:
+def buckets_of(params: list[Any], cap: float) -> list[list[int]]:
     """Numbers of the parameters that travel together: the last ones first, as the backward pass makes them; one dtype each."""
     found: list[list[int]] = []
     limit, size, dtype = min(FIRST_BUCKET_MB, cap) * (1 << 20), 0.0, None
