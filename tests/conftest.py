@@ -104,19 +104,30 @@ AS_USERS = {"oracle", "functional", "nn", "optim", "conformance", "distributions
 RECORDED = {"test_replay.py", "test_arithmetic.py", "test_bad_numbers.py", "test_parametrize.py"}  # files there that ask the same
 
 
-@pytest.fixture(autouse=True)
-def _small_operations(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whether small operations are recorded, here and in processes that a test starts."""
+def _compute_small_operations(eager: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether small operations are computed where they are written, here and in processes that a test starts."""
     from calque.base.config import settings
     from calque.run.recorder import flush, local, record_from_here
 
-    eager = int(request.path.relative_to(Path(__file__).parent).parts[0] in AS_USERS and request.path.name not in RECORDED)
     if eager != settings.eager:
         flush("test")
         settings.eager = eager
         record_from_here(local.state, "test")
         local.state.trace.recorded = not eager
     monkeypatch.setenv("CALQUE_EAGER", str(eager))
+
+
+@pytest.fixture(autouse=True)
+def _small_operations(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small operations are computed or recorded, as the folder of the test asks."""
+    folder = request.path.relative_to(Path(__file__).parent).parts[0]
+    _compute_small_operations(int(folder in AS_USERS and request.path.name not in RECORDED), monkeypatch)
+
+
+@pytest.fixture(params=[0, 1], ids=["recorded", "at_once"])
+def both_ways(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A test of what values are, in a folder whose tests ask what is recorded."""
+    _compute_small_operations(request.param, monkeypatch)
 
 
 @pytest.fixture(autouse=True)

@@ -39,7 +39,9 @@ class Variants(dict[Any, Any]):
 
 
 def gradients(trace: Any, node: GradNode, grad: Any, rule: Rule) -> Sequence[Any] | None:
-    """What a primitive's node, whose edge has no function that is for it, gives for its targets; None if its rule has to be run."""
+    """What a primitive's node, whose edge has no function that is for it, gives; None if its rule has to be run, or the pass is refused."""
+    if node.freed:
+        return None
     told = template.described(node, grad)
     if told is None:
         return None
@@ -124,8 +126,10 @@ def view(trace: Any, node: Any, grad: Any, rule: Rule) -> Sequence[Any]:
     return call(trace, node.backward.__closure__[0].cell_contents, None, ((grad,),), lambda: tuple(rule(node, grad)))
 
 
-def verified(trace: Any, node: GradNode, grad: Any, rule: Rule) -> Sequence[Any]:
+def verified(trace: Any, node: GradNode, grad: Any, rule: Rule) -> Sequence[Any] | None:
     """Instead of `gradients` (`settings.verify`): run the rule, and compare it with what the function computes."""
+    if node.freed:
+        return None
     function = None
     told = template.described(node, grad)
     if told is not None:

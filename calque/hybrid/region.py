@@ -15,7 +15,7 @@ from calque.run.capture import Capture, Counts, Script, plain_numbers
 from calque.run.interrupt import whole
 from calque.run.macro import Macro
 from calque.run.moved import moved
-from calque.run.recorder import Storage, flush, local
+from calque.run.recorder import Storage, flush, local, record_from_here
 from calque.run.trie import BOUND, Counters, root
 from calque.tensor import Tensor, wrap
 
@@ -86,6 +86,7 @@ class Memory:
                 return here
         if any(m.ready for m in self.roots.get((key, root()), ())) or self.crowded():
             flush("hybridize")
+            record_from_here(local.state, "hybridize")
             return self.find(key, cells)
         return None
 
@@ -215,6 +216,7 @@ class Region:
         state = local.state
         if state.capture is not None:  # whoever watches wants to see it done
             return function()
+        record_from_here(state, "hybridize")
         memory = self.memory
         macro = memory.find(key, cells)
         if macro is not None:

@@ -18,7 +18,7 @@ from calque.run.live import leaves
 from calque.run.losses import watch_value
 from calque.run.macro import Macro, key_of
 from calque.run.others import LOCK, foreign_buffer
-from calque.run.recorder import Storage, Trace, flush, local
+from calque.run.recorder import Storage, Trace, flush, local, record_from_here
 from calque.run.trie import root
 
 
@@ -125,6 +125,7 @@ class Walk:
         self._drop(macro)
         if macro.ending and not started and macro.copies is None:
             flush(macro.ending, awaited=macro.test is not None)
+            record_from_here(local.state, macro.ending)
         self._copy(macro)
 
     def _drop(self, macro: Macro) -> None:

@@ -13,9 +13,10 @@ from calque.base.config import settings
 from calque.hybrid import call
 from tests.fuzz.calls import Text, mismatch, report
 
-FAST = 60
+FAST = 30
 
 
+@pytest.mark.usefixtures("both_ways")
 @pytest.mark.parametrize("verify", [False, True], ids=["", "verify"])
 def test_hybridized_calls_do_what_they_do_as_written(verify: bool, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(settings, "verify", verify)
@@ -40,7 +41,8 @@ def test_hybridized_calls_do_what_pytorch_does(seed: int) -> None:
 
 
 @pytest.mark.parametrize("verify", [False, True], ids=["", "verify"])
-@pytest.mark.parametrize("number", [1803712, 1804014, 904558, 951524, 6001799, 6000190, 6000198])
+@pytest.mark.usefixtures("both_ways")
+@pytest.mark.parametrize("number", [1803712, 1804014, 904558, 951524, 6001799, 6000190, 6000198, 770000045])
 def test_programs_that_went_wrong_once(number: int, verify: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(settings, "verify", verify)
     assert not (text := report(number)), text
