@@ -24,6 +24,7 @@ from urllib.parse import urlparse
 from calque.base.config import settings
 from calque.base.errors import ArgumentError
 from calque.base.text import shown
+from calque.functional.blame import publish as _publish
 from calque.io import load as _load
 
 __all__ = ["download_url_to_file", "get_dir", "help", "list", "load", "load_state_dict_from_url", "set_dir"]
@@ -130,3 +131,6 @@ def load_state_dict_from_url(
         wanted = target.stem.rpartition("-")[2] if check_hash else None
         download_url_to_file(url, target, wanted, progress)
     return _load(str(target), map_location=map_location)
+
+
+_publish(sys.modules[__name__])

@@ -9,6 +9,7 @@ torch.Size([2, 3])
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from numbers import Number
 from typing import Any
@@ -20,6 +21,7 @@ from calque.base import dtypes as dt
 from calque.base.device import Device
 from calque.base.errors import ArgumentError
 from calque.base.text import type_name
+from calque.functional.blame import publish as _publish
 from calque.functional.common import is_tensor
 from calque.tensor import Tensor
 
@@ -219,3 +221,6 @@ def _random(shape: Any, dtype: dt.DType, device: Any, low: float, high: float) -
     if first >= last:
         raise ArgumentError(f"[make_tensor] expected an interval with an integer of {dtype}, got {low} to {high}; give a wider one")
     return T.randint(first, last, shape, dtype=dtype, device=device)
+
+
+_publish(sys.modules[__name__])

@@ -98,7 +98,7 @@ static void sum_row(const Kernel *kernel, char **pointers, npy_intp count) {
 static bool sum(Kernel *kernel, char **pointers, float *out) {
     double few[64], *wide = kernel->numel <= 64 ? few : PyMem_Malloc(kernel->numel * sizeof(double));
     if (wide == NULL) return false;
-    for (npy_intp k = 0; k < kernel->numel; k++) wide[k] = -0.0;
+    for (npy_intp k = 0; k < kernel->numel; k++) wide[k] = 0.0;
     pointers[1] = (char *)wide;
     every_row(kernel, pointers, sum_row);
     for (npy_intp k = 0; k < kernel->numel; k++) out[k] = (float)wide[k];

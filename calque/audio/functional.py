@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from typing import Any
 
 from calque import functional as T
@@ -10,6 +11,7 @@ from calque.base import dtypes as dt
 from calque.base.errors import ArgumentError, DTypeError, ShapeError
 from calque.base.text import shown
 from calque.functional.bessel import i0
+from calque.functional.blame import publish as _publish
 from calque.functional.fourier import irfft, rfft
 from calque.functional.spectra import istft, stft
 from calque.nn import functional as F
@@ -508,3 +510,6 @@ def edit_distance(seq1: Any, seq2: Any) -> int:
         for j, other in enumerate(seq2, 1):
             row.append(min(last[j] + 1, row[-1] + 1, last[j - 1] + (one != other)))
     return row[-1]
+
+
+_publish(sys.modules[__name__])

@@ -11,6 +11,7 @@ torch.Size([1, 9, 13])
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -19,6 +20,7 @@ from calque.audio import functional as F
 from calque.base import dtypes as dt
 from calque.base.errors import ArgumentError, DTypeError, ShapeError
 from calque.base.text import shown
+from calque.functional.blame import publish as _publish
 from calque.functional.decompositions import lstsq
 from calque.functional.tapers import hann_window
 from calque.nn.module import Module
@@ -499,3 +501,6 @@ class Vol(Module):
             return (waveform * self.gain).clamp(-1, 1)
         loud = self.gain if self.gain_type == "db" else 10 * math.log10(self.gain)
         return F.gain(waveform, loud).clamp(-1, 1)
+
+
+_publish(sys.modules[__name__])

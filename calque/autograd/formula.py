@@ -191,6 +191,7 @@ def _watch(storages: Sequence[Storage], handles: Sequence[Any], write: Callable[
         for storage in scratch.attached.values():
             if storage.trace is scratch:
                 storage.trace = None
+        scratch.inputs, scratch.attached, scratch.storages = [], {}, []  # buffers know it; it must not keep memory alive
 
 
 def _formula(tape: Tape, made: tuple[tuple[int, Any], ...], results: tuple[tuple[Any, ...], ...], node: Any, operands: Operands) -> Straight:

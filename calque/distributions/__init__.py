@@ -7,6 +7,8 @@
 (0.5, (3,))
 """
 
+import sys
+
 from calque.distributions import constraints, cross_divergences, exp_family, kl, transforms, utils  # noqa: F401
 from calque.distributions.bernoulli import Bernoulli
 from calque.distributions.beta import Beta
@@ -52,6 +54,7 @@ from calque.distributions.uniform import Uniform
 from calque.distributions.von_mises import VonMises
 from calque.distributions.weibull import Weibull
 from calque.distributions.wishart import Wishart
+from calque.functional.blame import publish as _publish
 
 __all__ = [
     "Bernoulli", "Beta", "Binomial", "Categorical", "Cauchy", "Chi2", "ContinuousBernoulli", "Dirichlet", "Distribution", "Exponential",
@@ -61,3 +64,5 @@ __all__ = [
     "Poisson", "RelaxedBernoulli", "RelaxedOneHotCategorical", "StudentT", "TransformedDistribution", "Uniform", "VonMises", "Weibull", "Wishart",
     "biject_to", "constraints", "kl", "kl_divergence", "register_kl", "transform_to", "utils", *transforms.__all__,
 ]  # fmt: skip
+
+_publish(sys.modules[__name__])

@@ -12,11 +12,13 @@ like it: it may have more inputs than outputs.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
 from calque.base.text import described
 from calque.distributions import constraints, transforms
+from calque.functional.blame import publish as _publish
 from calque.functional.common import is_number
 
 __all__ = ["ConstraintRegistry", "biject_to", "transform_to"]
@@ -108,3 +110,5 @@ transform_to.register(constraints.simplex, lambda constraint: transforms.Softmax
 transform_to.register(constraints.lower_cholesky, lambda constraint: transforms.LowerCholeskyTransform())
 transform_to.register(constraints.positive_definite, lambda constraint: transforms.PositiveDefiniteTransform())
 transform_to.register(constraints.positive_semidefinite, lambda constraint: transforms.PositiveDefiniteTransform())
+
+_publish(sys.modules[__name__])

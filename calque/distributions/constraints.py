@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,6 +17,7 @@ from calque.base.dtypes import FInfo, bool_
 from calque.base.errors import ArgumentError
 from calque.base.text import type_name
 from calque.functional import decompositions as linalg
+from calque.functional.blame import publish as _publish
 from calque.functional.lu import cholesky_ex
 from calque.tensor import Tensor
 
@@ -382,3 +384,5 @@ positive_semidefinite = _PositiveSemidefinite()
 positive_definite = _PositiveDefinite()
 cat = _Cat
 stack = _Stack
+
+_publish(sys.modules[__name__])

@@ -114,27 +114,27 @@ class Distribution:
     @property
     def arg_constraints(self) -> dict[str, Any]:
         """Constraint of each parameter, by name."""
-        raise NotImplementedError
+        raise NotImplementedError(f"[{type(self).__name__}] expected a distribution with `arg_constraints`, got one that does not define it")
 
     @property
     def support(self) -> Any:
         """Constraint of the values."""
-        raise NotImplementedError
+        raise NotImplementedError(f"[{type(self).__name__}] expected a distribution with `support`, got one that does not define it")
 
     @property
     def mean(self) -> Tensor:
         """The mean, of shape batch_shape + event_shape."""
-        raise NotImplementedError
+        raise NotImplementedError(f"[{type(self).__name__}] expected a distribution with `mean`, got one that does not define it")
 
     @property
     def mode(self) -> Tensor:
         """The most probable value."""
-        raise NotImplementedError(f"{type(self)} does not implement mode")
+        raise NotImplementedError(f"[{type(self).__name__}] expected a distribution with `mode`, got one that does not define it")
 
     @property
     def variance(self) -> Tensor:
         """The variance of each element."""
-        raise NotImplementedError
+        raise NotImplementedError(f"[{type(self).__name__}] expected a distribution with `variance`, got one that does not define it")
 
     @property
     def stddev(self) -> Tensor:
@@ -148,7 +148,7 @@ class Distribution:
 
     def rsample(self, sample_shape: Any = ()) -> Tensor:
         """Samples that are a differentiable function of the parameters, for distributions with `has_rsample`."""
-        raise NotImplementedError(f"{type(self)} does not implement rsample; use sample()")
+        raise NotImplementedError(f"[{type(self).__name__}] rsample is not implemented: expected a distribution with has_rsample; use sample()")
 
     def sample_n(self, n: int) -> Tensor:
         """`sample((n,))`; an older name."""
@@ -173,7 +173,7 @@ class Distribution:
 
     def entropy(self) -> Tensor:
         """The entropy in nats, of shape batch_shape."""
-        raise NotImplementedError
+        raise NotImplementedError(f"[{type(self).__name__}] expected a distribution with a known entropy, got one that does not define it")
 
     def perplexity(self) -> Tensor:
         """exp(entropy)."""
@@ -243,7 +243,7 @@ class ExponentialFamily(Distribution):
 
     @property
     def _mean_carrier_measure(self) -> Any:
-        raise NotImplementedError
+        raise NotImplementedError(f"[{type(self).__name__}] expected a family with `_mean_carrier_measure` for its entropy, got one without")
 
     def entropy(self) -> Any:
         """The entropy by the Bregman divergence of the log normaliser."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections.abc import Callable
 from typing import Any
 
 from calque.base.text import described
 from calque.distributions.distribution import Distribution
+from calque.functional.blame import publish as _publish
 from calque.tensor import Tensor
 
 __all__ = ["kl_divergence", "register_kl"]
@@ -80,3 +82,6 @@ def kl_divergence(p: Distribution, q: Distribution) -> Tensor:
     if function is None:
         function = _FOUND[kinds] = _look_up(*kinds)
     return function(p, q)  # type: ignore[no-any-return]
+
+
+_publish(sys.modules[__name__])

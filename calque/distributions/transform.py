@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from calque import functional as T
-from calque.base.errors import ArgumentError, ShapeError
+from calque.base.errors import ArgumentError, DTypeError, ShapeError
 from calque.base.shapes import Size
-from calque.base.text import shown
+from calque.base.text import described, shown
 from calque.distributions import constraints
 from calque.distributions.utils import lazy_property, sum_rightmost
 
@@ -60,7 +60,7 @@ class Transform:
     @property
     def sign(self) -> Any:
         """1 or -1: the sign of the derivative of a monotone transform of numbers."""
-        raise NotImplementedError
+        raise NotImplementedError(f"[{type(self).__name__}] expected a monotone transform of numbers for its sign, got one that is not")
 
     def with_cache(self, cache_size: int = 1) -> Any:
         """The same transform with another cache size."""
@@ -111,11 +111,11 @@ class Transform:
     def __repr__(self) -> str:
         return f"{type(self).__name__}()"
 
-    def forward_shape(self, shape: Any) -> Any:
+    def forward_shape(self, shape: tuple[int, ...]) -> Any:
         """Shape of y for an x of this shape."""
         return shape
 
-    def inverse_shape(self, shape: Any) -> Any:
+    def inverse_shape(self, shape: tuple[int, ...]) -> Any:
         """Shape of x for a y of this shape."""
         return shape
 
@@ -160,10 +160,10 @@ class _InverseTransform(Transform):
     def log_abs_det_jacobian(self, x: Any, y: Any) -> Any:
         return -self._inv.log_abs_det_jacobian(y, x)
 
-    def forward_shape(self, shape: Any) -> Any:
+    def forward_shape(self, shape: tuple[int, ...]) -> Any:
         return self._inv.inverse_shape(shape)
 
-    def inverse_shape(self, shape: Any) -> Any:
+    def inverse_shape(self, shape: tuple[int, ...]) -> Any:
         return self._inv.forward_shape(shape)
 
 
@@ -178,6 +178,8 @@ class ComposeTransform(Transform):
     """
 
     def __init__(self, parts: list[Transform], cache_size: int = 0) -> None:
+        if not isinstance(parts, (list, tuple)) or not all(isinstance(part, Transform) for part in parts):
+            raise DTypeError(f"[ComposeTransform] expected a list of Transforms, got {described(parts)}; put one transform into a list, too")
         super().__init__(cache_size=cache_size)
         self.parts = [part.with_cache(cache_size) for part in parts] if cache_size else parts
 
@@ -246,12 +248,12 @@ class ComposeTransform(Transform):
             dims += part.codomain.event_dim - part.domain.event_dim
         return total
 
-    def forward_shape(self, shape: Any) -> Any:
+    def forward_shape(self, shape: tuple[int, ...]) -> Any:
         for part in self.parts:
             shape = part.forward_shape(shape)
         return shape
 
-    def inverse_shape(self, shape: Any) -> Any:
+    def inverse_shape(self, shape: tuple[int, ...]) -> Any:
         for part in reversed(self.parts):
             shape = part.inverse_shape(shape)
         return shape
@@ -315,10 +317,10 @@ class IndependentTransform(Transform):
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.base_transform!r}, {self.reinterpreted_batch_ndims})"
 
-    def forward_shape(self, shape: Any) -> Any:
+    def forward_shape(self, shape: tuple[int, ...]) -> Any:
         return self.base_transform.forward_shape(shape)
 
-    def inverse_shape(self, shape: Any) -> Any:
+    def inverse_shape(self, shape: tuple[int, ...]) -> Any:
         return self.base_transform.inverse_shape(shape)
 
 
@@ -368,10 +370,10 @@ class ReshapeTransform(Transform):
             raise ShapeError(f"[ReshapeTransform] Shape mismatch: expected {tuple(old)} but got {tuple(shape[cut:])}")
         return Size((*shape[:cut], *new))
 
-    def forward_shape(self, shape: Any) -> Any:
+    def forward_shape(self, shape: tuple[int, ...]) -> Any:
         return self._exchanged(shape, self.in_shape, self.out_shape)
 
-    def inverse_shape(self, shape: Any) -> Any:
+    def inverse_shape(self, shape: tuple[int, ...]) -> Any:
         return self._exchanged(shape, self.out_shape, self.in_shape)
 
 
@@ -379,7 +381,7 @@ class _SideBySide(Transform):
     """Transforms of parts of a tensor along `dim`."""
 
     def __init__(self, tseq: Sequence[Transform], dim: int, cache_size: int) -> None:
-        if not all(isinstance(t, Transform) for t in tseq):
+        if not tseq or not all(isinstance(t, Transform) for t in tseq):
             raise AssertionError(f"[{type(self).__name__}] expected a sequence of Transforms, got {shown(tseq)}")
         super().__init__(cache_size=cache_size)
         self.transforms = [t.with_cache(cache_size) for t in tseq] if cache_size else list(tseq)

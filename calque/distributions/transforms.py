@@ -103,7 +103,7 @@ class PowerTransform(Transform):
     def log_abs_det_jacobian(self, x: Any, y: Any) -> Any:
         return T.log(T.abs(self.exponent * y / x))
 
-    def forward_shape(self, shape: Any) -> Any:
+    def forward_shape(self, shape: tuple[int, ...]) -> Any:
         return Size(broadcast_shapes(tuple(shape), tuple(self.exponent.shape)))
 
     inverse_shape = forward_shape
@@ -257,7 +257,7 @@ class AffineTransform(Transform):
         slope = T.full_like(x, math.log(abs(self.scale))) if known else T.log(T.abs(self.scale))
         return T.expand(sum_rightmost(slope, self._event_dim), tuple(x.shape[: x.dim() - self._event_dim]))
 
-    def forward_shape(self, shape: Any) -> Any:
+    def forward_shape(self, shape: tuple[int, ...]) -> Any:
         others = [tuple(v.shape) for v in (self.loc, self.scale) if not is_number(v)]
         return Size(broadcast_shapes(tuple(shape), *others)) if others else shape
 
@@ -294,7 +294,7 @@ class CorrCholeskyTransform(Transform):
         slopes = -2 * T.sum(x + F.softplus(-2 * x) - math.log(2.0), -1)
         return 0.5 * T.sum(T.log(left), -1) + slopes
 
-    def forward_shape(self, shape: Any) -> Any:
+    def forward_shape(self, shape: tuple[int, ...]) -> Any:
         if len(shape) < 1:
             raise ShapeError("[CorrCholeskyTransform] Too few dimensions on input")
         count = shape[-1]
@@ -303,7 +303,7 @@ class CorrCholeskyTransform(Transform):
             raise ShapeError(f"[CorrCholeskyTransform] Input is not a flattened lower-diagonal number, got {count}")
         return Size((*shape[:-1], n, n))
 
-    def inverse_shape(self, shape: Any) -> Any:
+    def inverse_shape(self, shape: tuple[int, ...]) -> Any:
         if len(shape) < 2:
             raise ShapeError("[CorrCholeskyTransform] Too few dimensions on input")
         if shape[-2] != shape[-1]:
@@ -333,7 +333,7 @@ class SoftmaxTransform(_Plain):
     def _inverse(self, y: Any) -> Any:
         return T.log(y)
 
-    def forward_shape(self, shape: Any) -> Any:
+    def forward_shape(self, shape: tuple[int, ...]) -> Any:
         _needs_dim("SoftmaxTransform", shape)
         return shape
 
@@ -370,11 +370,11 @@ class StickBreakingTransform(_Plain):
         x = x - self._offset(x, x.shape[-1])
         return T.sum(-x + F.logsigmoid(x) + T.log(y[..., :-1]), -1)
 
-    def forward_shape(self, shape: Any) -> Any:
+    def forward_shape(self, shape: tuple[int, ...]) -> Any:
         _needs_dim("StickBreakingTransform", shape)
         return Size((*shape[:-1], shape[-1] + 1))
 
-    def inverse_shape(self, shape: Any) -> Any:
+    def inverse_shape(self, shape: tuple[int, ...]) -> Any:
         _needs_dim("StickBreakingTransform", shape)
         return Size((*shape[:-1], shape[-1] - 1))
 

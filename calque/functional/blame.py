@@ -9,17 +9,16 @@ from __future__ import annotations
 import inspect
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 import numpy as np
 
-from calque.base.device import Device
-from calque.base.dtypes import DType
-from calque.base.errors import ArgumentError, CalqueError, DTypeError, NotDense, how_to_pass, no_tensor
+from calque.base.errors import ArgumentError, CalqueError, DTypeError, NotDense, ShapeError, how_to_pass, no_tensor
 from calque.base.text import clipped, described, shown, type_name
-from calque.functional.common import Function, is_number, is_tensor
+from calque.functional.common import Function, is_tensor
+from calque.functional.kinds import foreign, kind_for
 from calque.functional.subclasses import ask, overriding, public_function
 from calque.run.interrupt import of_handler, shielded
 from calque.run.memory import out_of_memory
@@ -46,134 +45,6 @@ def answering(function: Function) -> Function:
     """Mark a function that explains its errors itself."""
     function.__dict__["answers"] = True
     return function
-
-
-def is_int(x: Any) -> bool:
-    """An int, a NumPy one, or an integer Tensor of one element."""
-    if is_tensor(x):
-        return x._layout.numel == 1 and x._layout.dtype.category < 2  # type: ignore[no-any-return]
-    return hasattr(x, "__index__") and not isinstance(x, (np.ndarray, type))
-
-
-def is_real(x: Any) -> bool:
-    """A number or a Tensor of one element."""
-    return is_number(x) or (is_tensor(x) and x._layout.numel == 1) or is_int(x)
-
-
-def many(test: Callable[[Any], bool]) -> Callable[[Any], bool]:
-    """A test of a tuple or list of such things."""
-    return lambda x: isinstance(x, (tuple, list)) and all(test(v) for v in x)
-
-
-def each(test: Callable[[Any], bool]) -> Callable[[Any], bool]:
-    """A test of something with such things inside. What can be walked through only once is taken to be right."""
-
-    def holds(x: Any) -> bool:
-        if not isinstance(x, Iterable) or getattr(x, "ndim", 1) == 0:
-            return False
-        return not isinstance(x, Sized) or all(test(v) for v in x)
-
-    return holds
-
-
-def either(*tests: Callable[[Any], bool]) -> Callable[[Any], bool]:
-    """A test that any of the tests holds."""
-    return lambda x: any(test(x) for test in tests)
-
-
-def nothing(x: Any) -> bool:
-    """None."""
-    return x is None
-
-
-def has(*names: str) -> Callable[[Any], bool]:
-    """A test that something has these attributes: of classes that stand above this layer."""
-    return lambda x: all(hasattr(x, name) for name in names) and not isinstance(x, type)
-
-
-def _has_bytes(x: Any) -> bool:
-    try:
-        return bool(memoryview(x).contiguous)
-    except (TypeError, ValueError, BufferError):
-        return False
-
-
-# Annotation -> (what it is called, whether an argument is one).
-KINDS: dict[str, tuple[str, Callable[[Any], bool]]] = {
-    "Tensor": ("a Tensor", is_tensor),
-    "Operand": ("a Tensor or a number", either(is_tensor, is_number)),
-    "Tensors": ("a Tensor", either(is_tensor, many(is_tensor))),
-    "Sequence[Tensor]": ("a tuple or list of Tensors", many(is_tensor)),
-    "int": ("an int", is_int),
-    "float": ("a number", is_real),
-    "bool": ("a bool", lambda x: isinstance(x, (bool, int, np.bool_))),
-    "str": ("a str", lambda x: isinstance(x, str)),
-    "Sequence[int]": ("a tuple or list of ints", many(is_int)),
-    "Sizes": ("an int or a tuple of ints", either(is_int, many(is_int))),
-    "Dims": ("an int, a tuple of ints or None", either(nothing, is_int, many(is_int))),
-    "DType": ("a dtype", lambda x: isinstance(x, (DType, type, np.dtype))),
-    "Shape": ("ints", either(is_int, many(is_int))),
-    "Generator": ("a Generator", has("manual_seed", "get_state", "take")),
-    "Module": ("a Module", has("state_dict", "_modules")),
-    "Optimizer": ("an Optimizer", has("param_groups", "state_dict")),
-    "LRScheduler": ("a learning rate scheduler", has("get_last_lr", "step")),
-    "PackedSequence": ("a PackedSequence", has("batch_sizes", "data")),
-    "Device": ("a device", either(lambda x: isinstance(x, (str, Device)), is_int)),
-    "os.PathLike": ("a path", lambda x: isinstance(x, os.PathLike)),
-    "Callable": ("a function", lambda x: callable(x) and not (isinstance(x, type) and hasattr(x, "load_state_dict"))),
-    "Mapping": ("a dict", lambda x: isinstance(x, Mapping)),
-    "dict": ("a dict", lambda x: isinstance(x, dict)),
-    "Iterable": ("something to walk through", lambda x: isinstance(x, Iterable)),
-    "Sequence": ("a sequence", has("__getitem__", "__len__")),
-    "list": ("a list", lambda x: isinstance(x, list)),
-    "tuple": ("a tuple", lambda x: isinstance(x, tuple)),
-    "Iterable[Tensor]": ("Tensors", either(is_tensor, each(is_tensor))),
-    "Iterable[Parameter]": ("Parameters", either(is_tensor, each(is_tensor))),
-    "Iterable[Module]": ("Modules", each(has("state_dict", "_modules"))),
-    "Buffer": ("an object with bytes, such as bytes or an array", _has_bytes),
-    "Iterable[int]": ("ints", each(is_int)),
-    "Iterable[float]": ("numbers", each(is_real)),
-    "Sequence[float]": ("a tuple or list of numbers", many(is_real)),
-}
-
-# What parameters of these names are wherever their annotation says no more than `Any`.
-CONVENTIONS = {
-    name: kind
-    for kind, names in {
-        "DType | None": "dtype out_dtype", "Device | None": "device output_device target_device", "Generator | None": "generator",
-        "bool | None": "size_average reduce", "Module": "module model network layer parametrization", "Buffer": "buffer", "Optimizer": "optimizer",
-        "Callable": "hook fn func function",
-        "Tensor | None": "out weight bias running_mean running_var pos_weight attn_mask key_padding_mask src_mask tgt_mask memory_mask _weight "
-        "offsets src_key_padding_mask tgt_key_padding_mask memory_key_padding_mask mask in_proj_weight in_proj_bias out_proj_bias bias_k bias_v "
-        "q_proj_weight k_proj_weight v_proj_weight static_k static_v per_sample_weights",
-        "Sizes | str | None": "kernel_size stride padding dilation output_size output_padding size normalized_shape", "int | float": "momentum",
-        "Sizes | float | Sequence[float] | None": "scale_factor", "Iterable[Tensor]": "parameters", "Iterable[Module]": "modules",
-        "Sequence[int] | Tensor": "lengths", "Tensors": "inputs",
-        "Tensor | float | int": "alpha beta value fill_value p ord s start end step",
-        "Mapping | Sequence": "parameter_and_buffer_dicts", "dict": "state_dict",
-        "Shape": "shape dims repeats",
-        "Callable | None": "distance_function closure callable",
-        "Sequence[int] | int | Tensor": "indices_or_sections split_size_or_sections split_size indices sections",
-        "Tensor | float | None": "atol rtol correction", "int": "num_samples num_layers",
-    }.items()
-    for name in names.split()
-}  # fmt: skip
-
-
-def kind_of(annotation: Any) -> tuple[str, Callable[[Any], bool]] | None:
-    """What an annotation asks for, if it is one of `KINDS` or several of them."""
-    parts = [part.strip().removeprefix("dt.").removeprefix("nn.") for part in _ALTERNATIVES.split(getattr(annotation, "__name__", str(annotation)))]
-    parts = [part if part in KINDS else part.partition("[")[0] for part in parts]
-    found = [KINDS[part] for part in parts if part in KINDS]
-    if len(found) < len([part for part in parts if part != "None"]):
-        return None
-    tests = [test for _, test in found] + [nothing] * ("None" in parts)
-    return " or ".join([name for name, _ in found] + ["None"] * ("None" in parts)), either(*tests)
-
-
-def _kind_for(name: str, parameter: inspect.Parameter) -> tuple[str, Callable[[Any], bool]] | None:
-    unsaid = parameter.annotation in ("Any", parameter.empty) or parameter.annotation is Any
-    return kind_of(CONVENTIONS.get(name, parameter.annotation) if unsaid else parameter.annotation)
 
 
 def _wrong_function(function: Callable[..., Any], args: Sequence[Any], keywords: Mapping[str, Any], text: str) -> tuple[str, Any] | None:
@@ -209,9 +80,6 @@ def _too_wide(function: Callable[..., Any], args: Sequence[Any], keywords: Mappi
     return None
 
 
-_ALTERNATIVES = re.compile(r"\|(?![^\[]*\])")  # not those inside of brackets
-
-
 def wrong_arguments(function: Callable[..., Any], args: Sequence[Any], keywords: Mapping[str, Any]) -> Iterable[tuple[str, str, Any]]:
     """(parameter, what it should be, what it is) of arguments that are not what the annotations say."""
     try:
@@ -221,16 +89,30 @@ def wrong_arguments(function: Callable[..., Any], args: Sequence[Any], keywords:
         return
     for name, value in given.items():
         parameter = signature.parameters[name]
-        kind = _kind_for(name, parameter)
+        kind = kind_for(name, parameter)
         if kind is not None:
             values = value if parameter.kind is parameter.VAR_POSITIONAL else (value,)
             yield from ((name, kind[0], v) for v in values if v is not parameter.default and not kind[1](v))
 
 
+def _given(function: Callable[..., Any], args: Sequence[Any], keywords: Mapping[str, Any]) -> Iterable[tuple[str, Any]]:
+    """(parameter, value) of what was given, one by one."""
+    signature = inspect.signature(function)
+    for name, value in signature.bind(*args, **keywords).arguments.items():
+        kind = signature.parameters[name].kind
+        yield from ((name, v) for v in (value if kind is inspect.Parameter.VAR_POSITIONAL else (value,)))
+
+
+def _method_of_ours(function: Callable[..., Any], args: Sequence[Any]) -> bool:
+    """Whether it is a method, other than `__init__`, of an object of the library."""
+    mine = function.__code__.co_varnames[:1] == ("self",) and function.__name__ != "__init__"
+    return mine and bool(args) and type(args[0]).__module__.startswith("calque.")
+
+
 def wrong_settings(owner: Any) -> Iterable[tuple[str, str, Any]]:
     """(parameter, what it should be, what it is) of what an object was made with and keeps under the same name."""
     for name, parameter in inspect.signature(type(owner).__init__).parameters.items():
-        kind = _kind_for(name, parameter)
+        kind = kind_for(name, parameter)
         if kind is not None and name in vars(owner) and not kind[1](vars(owner)[name]):
             yield name, kind[0], vars(owner)[name]
 
@@ -260,36 +142,75 @@ def explained(name: str, function: Callable[..., Any], args: Sequence[Any], keyw
     if of_handler(error):
         return None
     if function.__name__ == "__init__":
-        name = type(args[0]).__name__
+        name = type(args[0]).__name__.lstrip("_")
     if name.startswith("_"):
         return None
+    if isinstance(error, NotImplementedError) and not said(error) and _comes_from_inside(error):
+        owner = type(args[0]).__name__.lstrip("_") if args else name
+        return NotImplementedError(f"[{name}] {str(error) or f'expected a {owner} that defines it, got one that does not'}")
     if isinstance(error, MemoryError) or isinstance(error, ValueError) and _TOO_BIG.match(str(error)):
         error = error if isinstance(error, MemoryError) else MemoryError(str(error))
-        given = ", ".join([_shown(a) for a in args] + [f"{key}={_shown(a)}" for key, a in keywords.items()])
-        found_none = out_of_memory(error, name, f"the result of ({given})")
+        found_none = out_of_memory(error, name, f"the result of ({_all_shown(args, keywords)})")
         return None if found_none is error else found_none
     if (isinstance(error, (CalqueError, NotImplementedError, Warning)) or said(error)) and not is_guess(error):
         return None
-    misfit = _misfit(function, args, keywords)
-    if misfit:
+    if isinstance(error, OSError) and error.errno is not None:  # a file that is missing, a full disk: callers look for these
+        return None
+    if misfit := _misfit(function, args, keywords):
         return _no_such_call(name, function, misfit)
-    for parameter, expected, value in wrong_arguments(function, args, keywords):
-        return refusal(name, parameter, expected, value)
-    if isinstance(error, OverflowError) and (wide := _too_wide(function, args, keywords)) is not None:
-        return ArgumentError(f"[{name}] expected integers of 64 bits, got {shown(wide[1])} as {wide[0]!r}; pass a smaller one")
-    if isinstance(error, TypeError) and (wrong := _wrong_function(function, args, keywords, str(error))) is not None:
-        hint = "; make an object of the class and pass that" if isinstance(wrong[1], type) else ""
-        got = f"{described(wrong[1])} as {wrong[0]!r}: {error}{hint}"
-        return DTypeError(f"[{name}] expected a function of the arguments that it is called with, got {got}")
-    found: Exception | None = no_tensor(name, error) if isinstance(error, AttributeError) else None
+    found = _about_one(name, function, args, keywords, error)
     if found is not None or is_guess(error) or not _comes_from_inside(error):
         return found
-    given = ", ".join([_shown(a) for a in args] + [f"{key}={_shown(a)}" for key, a in keywords.items()])
-    text = f"[{name}] expected other arguments, got ({given}): {type(error).__name__}: {error}; if they are right, this is a bug of Calque"
+    for parameter, value in _given(function, args, keywords):
+        if foreign(value):
+            return DTypeError(f"[{name}] expected something else than {described(value)} as {parameter!r}; look at its parameters")
+    text = f"[{name}] expected other arguments, got ({_all_shown(args, keywords)}): {type(error).__name__}: {error}"
+    text += "; if they are right, this is a bug of Calque"
     meant = DTypeError(text) if isinstance(error, TypeError) else ArgumentError(text)
     meant.__cause__ = error
     meant.__dict__[_GUESS] = True
     return meant
+
+
+def _about_one(name: str, function: Callable[..., Any], args: Sequence[Any], keywords: Mapping[str, Any], error: Exception) -> Exception | None:
+    """The error about the one argument, of the call or of what its object was made with, that is to blame."""
+    for wrong in wrong_arguments(function, args, keywords):
+        return refusal(name, *wrong)
+    if _method_of_ours(function, args):
+        for wrong in wrong_settings(args[0]):
+            return refusal(type(args[0]).__name__.lstrip("_"), *wrong)
+    if (rank := _wrong_rank(function, args, keywords, error)) is not None:
+        return ShapeError(f"[{name}] expected {rank[0]} with {rank[2]}, got shape {tuple(rank[1]._layout.shape)}; use unsqueeze(...) or reshape(...)")
+    if isinstance(error, OverflowError) and (wide := _too_wide(function, args, keywords)) is not None:
+        return ArgumentError(f"[{name}] expected integers of 64 bits, got {shown(wide[1])} as {wide[0]!r}; pass a smaller one")
+    if isinstance(error, TypeError) and (called := _wrong_function(function, args, keywords, str(error))) is not None:
+        hint = "; make an object of the class and pass that" if isinstance(called[1], type) else ""
+        got = f"{described(called[1])} as {called[0]!r}: {error}{hint}"
+        return DTypeError(f"[{name}] expected a function of the arguments that it is called with, got {got}")
+    if isinstance(error, (OverflowError, ValueError)) and _OUT_OF_RANGE.search(str(error)):
+        return ArgumentError(f"[{name}] expected numbers for which the result is finite, got ({_all_shown(args, keywords)}): {error}")
+    return no_tensor(name, error) if isinstance(error, AttributeError) else None
+
+
+_OUT_OF_RANGE = re.compile(r"math domain error|math range error|Numerical result out of range")
+
+
+def _wrong_rank(
+    function: Callable[..., Any], args: Sequence[Any], keywords: Mapping[str, Any], error: Exception
+) -> tuple[str, Any, str] | None:
+    """(parameter, tensor, how many dims it should have) if a tensor among the arguments has fewer or more dims than were looked for."""
+    text = str(error)
+    several = _UNPACKED.search(text) if isinstance(error, ValueError) else None
+    if several is None and not (isinstance(error, IndexError) and text.startswith("tuple index")):
+        return None
+    wanted = int(several.group(1)) if several else 0
+    for name, value in _given(function, args, keywords):
+        if is_tensor(value) and (value._layout.ndim != wanted if several else value._layout.ndim == 0):
+            return name, value, f"{wanted} dims" if several else "at least 1 dims"
+    return None
+
+
+_UNPACKED = re.compile(r"values to unpack \(expected (\d)")
 
 
 _TOO_BIG = re.compile("array is too big|Maximum allowed (size|dimension) exceeded")  # a ValueError of NumPy's
@@ -352,6 +273,11 @@ def _shown(x: Any) -> str:
         return shown(x, 60)
     except Exception:  # an object whose own __init__ has failed may have nothing to show yet
         return f"{type(x).__name__}(...)"
+
+
+def _all_shown(args: Sequence[Any], keywords: Mapping[str, Any]) -> str:
+    """The arguments of a call in a few words each."""
+    return ", ".join([_shown(a) for a in args] + [f"{key}={_shown(a)}" for key, a in keywords.items()])
 
 
 NOTHING = object()  # what `answer` returns where a call has no other result than its error
@@ -561,14 +487,16 @@ UNFRAMED = frozenset(
 
 
 def _explain_methods(cls: type) -> None:
-    """Put the methods of a class that take arguments into frames; its `__init__` speaks under the name of the class."""
+    """Put the methods of a class that take arguments into frames; its `__init__` speaks under the name of the class, and `__call__`, which
+    `nn.Module` explains itself."""
     setattr(cls, "_explained", True)  # noqa: B010
+    own = ("__init__",) if hasattr(cls, "load_state_dict") else ("__init__", "__call__")
     for name, function in list(vars(cls).items()):
         if not isinstance(function, FunctionType) or name in UNFRAMED or not function.__module__.startswith("calque"):
             continue
         code = function.__code__
         more = code.co_argcount > 1 or code.co_kwonlyargcount or code.co_flags & (inspect.CO_VARARGS | inspect.CO_VARKEYWORDS)
-        if more and (name == "__init__" or _needs(name, function)):
-            call = explaining(cls.__name__ if name == "__init__" else name, function, function.__module__)
+        if more and (name in own or _needs(name, function)):
+            call = explaining(cls.__name__ if name in own else name, function, function.__module__)
             call.__name__, call.__qualname__ = function.__name__, function.__qualname__
             setattr(cls, name, call)

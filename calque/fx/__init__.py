@@ -4,6 +4,9 @@
 replaces pieces. `functions` knows which functions of Calque are nodes, and what code calls them.
 """
 
+import sys
+
+from calque.functional.blame import publish as _publish
 from calque.fx.functions import public_functions
 from calque.fx.graph import Graph, PythonCode
 from calque.fx.interpreter import Interpreter, Transformer
@@ -18,3 +21,5 @@ __all__ = [
     "TracerBase", "Transformer", "has_side_effect", "immutable_dict", "immutable_list", "map_aggregate", "map_arg", "public_functions",
     "replace_pattern", "symbolic_trace", "wrap",
 ]  # fmt: skip
+
+_publish(sys.modules[__name__])

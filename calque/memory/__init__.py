@@ -5,6 +5,9 @@
 True
 """
 
+import sys
+
+from calque.functional.blame import publish as _publish
 from calque.memory.fit import Fitted, fit, largest_batch
 from calque.memory.leaks import Leak, LeakWarning, LeakWatch
 from calque.memory.origin import nan_origin
@@ -25,3 +28,5 @@ __all__ = [
     "Fitted", "Layer", "Leak", "LeakWarning", "LeakWatch", "MemoryPlan", "Summary", "TensorHeld", "empty_cache", "fit", "largest_batch",
     "max_memory_allocated", "memory_allocated", "memory_reserved", "memory_summary", "nan_origin", "plan", "reset_peak_memory_stats", "summary",
 ]  # fmt: skip
+
+_publish(sys.modules[__name__])

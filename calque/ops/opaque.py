@@ -113,7 +113,10 @@ def _running(function: Any) -> Any:
         if x.ndim == 0:
             return x.copy()
         accumulator = np.complex128 if x.dtype.kind == "c" else np.float64 if x.dtype.kind not in "iub" else x.dtype
-        return np.asarray(function(x, axis=dim, dtype=accumulator)).astype(x.dtype)
+        found = np.asarray(function(x, axis=dim, dtype=accumulator))
+        if function is np.cumsum:
+            found += found.dtype.type(0)  # from 0.0 on: a sum of negative zeros is 0.0
+        return found.astype(x.dtype)
 
     return call
 

@@ -100,7 +100,7 @@ def _accumulator(x: Array) -> Any:
 
 def _sum_ref(x: Array, dims: Shape, keepdim: bool) -> Array:
     wide = widen(x)
-    return np.asarray(np.sum(wide, axis=dims, keepdims=keepdim, dtype=_accumulator(wide))).astype(wide.dtype)
+    return np.asarray(np.sum(wide, axis=dims, keepdims=keepdim, dtype=_accumulator(wide), initial=0)).astype(wide.dtype)
 
 
 def _prod_ref(x: Array, dims: Shape, keepdim: bool) -> Array:

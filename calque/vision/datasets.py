@@ -8,6 +8,7 @@ from __future__ import annotations
 import gzip
 import os
 import struct
+import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -19,6 +20,7 @@ from calque import functional as T
 from calque.base.errors import DataError
 from calque.base.text import shown
 from calque.data import Dataset
+from calque.functional.blame import publish as _publish
 from calque.io.allowed import find
 from calque.io.bounds import Budget
 from calque.io.source import Reader, of_bytes
@@ -232,3 +234,6 @@ class FakeData(VisionDataset):
 
     def __len__(self) -> int:
         return self.size
+
+
+_publish(sys.modules[__name__])

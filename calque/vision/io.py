@@ -9,13 +9,17 @@ from __future__ import annotations
 
 import enum
 import io
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from calque import functional as T
 from calque.base import dtypes as dt
-from calque.base.errors import DTypeError
+from calque.base.errors import ArgumentError, CalqueError, DataError, DTypeError
 from calque.base.extras import need
-from calque.base.text import type_name
+from calque.base.text import described, shown, type_name
+from calque.functional.blame import publish as _publish
 from calque.functional.common import is_tensor
 from calque.tensor import Tensor
 from calque.vision.transforms.functional import pil_to_tensor, pillow, to_pil_image
@@ -36,6 +40,19 @@ class ImageReadMode(enum.Enum):
 _MODES = {"GRAY": "L", "GRAY_ALPHA": "LA", "RGB": "RGB", "RGB_ALPHA": "RGBA"}
 
 
+@contextmanager
+def pillow_speaks(name: str) -> Iterator[None]:
+    """What Pillow refuses is said in words of ours; errors of the system, such as a missing file, stay what they are."""
+    try:
+        yield
+    except (CalqueError, FileNotFoundError):
+        raise
+    except (AttributeError, KeyError, OSError, SystemError, TypeError, ValueError) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise
+        raise DataError(f"[{name}] expected an image and a format that Pillow takes, got an error of Pillow's: {shown(str(error), 200)}") from error
+
+
 def read_file(path: str) -> Tensor:
     """The bytes of a file, as a tensor of uint8."""
     with open(path, "rb") as file:
@@ -45,10 +62,13 @@ def read_file(path: str) -> Tensor:
 def decode_image(input: Any, mode: Any = ImageReadMode.UNCHANGED, apply_exif_orientation: bool = False) -> Tensor:
     """An image (C, H, W) of uint8 from the bytes of a file (a tensor of uint8) or from its path. mode: an `ImageReadMode`, or its name."""
     source = io.BytesIO(input.numpy().tobytes()) if is_tensor(input) else input
-    found = pillow("decode_image").open(source)
-    if apply_exif_orientation:
-        found = need("PIL.ImageOps", "pillow", "vision", "decode_image").exif_transpose(found)
-    name = mode.upper() if isinstance(mode, str) else mode.name
+    with pillow_speaks("decode_image"):
+        found = pillow("decode_image").open(source)
+        if apply_exif_orientation:
+            found = need("PIL.ImageOps", "pillow", "vision", "decode_image").exif_transpose(found)
+    name = mode.upper() if isinstance(mode, str) else getattr(mode, "name", "")
+    if name not in ImageReadMode.__members__:
+        raise ArgumentError(f"[decode_image] expected mode as one of {', '.join(ImageReadMode.__members__)}, got {described(mode)}")
     return pil_to_tensor(found.convert(_MODES[name]) if name in _MODES else found.convert("RGB") if found.mode == "P" else found)
 
 
@@ -61,7 +81,8 @@ def _encoded(input: Tensor, format: str, **options: Any) -> Tensor:
     if not is_tensor(input) or input.element_size() != 1:
         raise DTypeError(f"[encode_{format}] expected a Tensor (C, H, W) of uint8, got {type_name(input)}; use convert_image_dtype")
     out = io.BytesIO()
-    to_pil_image(input).save(out, format=format, **options)
+    with pillow_speaks(f"encode_{format}"):
+        to_pil_image(input).save(out, format=format, **options)
     return T.frombuffer(bytearray(out.getvalue()), dtype=input.dtype)
 
 
@@ -89,3 +110,6 @@ def write_png(input: Tensor, filename: str, compression_level: int = 6) -> None:
 def write_jpeg(input: Tensor, filename: str, quality: int = 75) -> None:
     """Write a JPEG file."""
     write_file(filename, encode_jpeg(input, quality))
+
+
+_publish(sys.modules[__name__])

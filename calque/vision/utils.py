@@ -8,6 +8,7 @@ torch.Size([3, 22, 22])
 from __future__ import annotations
 
 import math
+import sys
 from typing import Any
 
 from calque import functional as T
@@ -15,8 +16,10 @@ from calque.autograd.modes import no_grad
 from calque.base import dtypes as dt
 from calque.base.errors import DTypeError
 from calque.base.text import type_name
+from calque.functional.blame import publish as _publish
 from calque.functional.common import is_tensor
 from calque.tensor import Tensor
+from calque.vision.io import pillow_speaks
 from calque.vision.transforms.functional import to_pil_image
 
 __all__ = ["make_grid", "save_image"]
@@ -58,4 +61,8 @@ def make_grid(
 def save_image(tensor: Any, fp: Any, format: str | None = None, **kwargs: Any) -> None:
     """Write `make_grid(tensor, **kwargs)`, values from 0 to 1, to a file."""
     values = (make_grid(tensor, **kwargs) * 255).add(0.5).clamp(0, 255).to(dt.uint8)
-    to_pil_image(values).save(fp, format=format)
+    with pillow_speaks("save_image"):
+        to_pil_image(values).save(fp, format=format)
+
+
+_publish(sys.modules[__name__])

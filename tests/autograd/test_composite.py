@@ -111,6 +111,7 @@ def test_second_derivatives_after_replays() -> None:
     compare(run, 3)
 
 
+@pytest.mark.usefixtures("both_ways")
 def test_nothing_is_kept_alive() -> None:
     gc.collect()
     gc.disable()
@@ -125,7 +126,7 @@ def test_nothing_is_kept_alive() -> None:
             calque.synchronize()
             del x, y
             assert [ref() for ref in refs] == [None] * len(refs)
-        assert StretchCounts.replays > before
+        assert StretchCounts.replays > before or settings.eager
     finally:
         gc.enable()
 

@@ -242,6 +242,7 @@ def test_a_transform_that_failed_leaves_nothing_behind() -> None:
     assert func.grad(lambda x: x * x)(calque.tensor(3.0)).item() == 6.0
 
 
+@pytest.mark.usefixtures("both_ways")
 @pytest.mark.parametrize(
     ("call", "text"),
     [
@@ -368,6 +369,7 @@ def test_empty_batches_and_no_chunks() -> None:
     assert vmap(lambda a: {"s": a.sum(), "t": (a, a * 2)}, out_dims={"s": 0, "t": (1, 0)})(x)["t"][0].shape == (3, 5)
 
 
+@pytest.mark.usefixtures("both_ways")
 def test_forward_mode_levels() -> None:
     x, t = calque.tensor([1.0, 2.0]), calque.tensor([0.5, 0.25])
     with forward_ad.dual_level():

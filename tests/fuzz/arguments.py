@@ -29,11 +29,14 @@ from types import FrameType
 from typing import Any
 
 import calque
-from calque import exported, jit, nn, train
+from calque import audio, exported, hub, jit, nn, train, vision
 from calque import signal as signals
 from calque.base.errors import CalqueError
+from calque.distributions import constraint_registry, constraints, kl
 from calque.nn import attention
 from calque.nn.utils import rnn
+from calque.utils import checkpoint
+from calque.vision.transforms import v2
 from tests.bad_input.calls import Sample
 from tests.bad_input.test_spoilt_arguments import spoilings
 from tests.bad_input.test_wrong_arguments import SAMPLES
@@ -72,6 +75,23 @@ PLACES: dict[str, Any] = {
     "jit": jit,
     "nn.attention": attention,
     "swa_utils": calque.optim.swa_utils,
+    "distributions": calque.distributions,
+    "distributions.kl": kl,
+    "distributions.constraints": constraints,
+    "constraint_registry": constraint_registry,
+    "vision.transforms.functional": vision.transforms.functional,
+    "vision.ops": vision.ops,
+    "vision.io": vision.io,
+    "vision.utils": vision.utils,
+    "vision.models": vision.models,
+    "audio.functional": audio.functional,
+    "fx": calque.fx,
+    "hub": hub,
+    "monitor": calque.monitor,
+    "testing": calque.testing,
+    "memory": calque.memory,
+    "utils.checkpoint": checkpoint,
+    "backends": calque.backends,
 }
 CLASSES: dict[str, Any] = {
     "nn": nn,
@@ -84,11 +104,28 @@ CLASSES: dict[str, Any] = {
     "train": train,
     "distributed": calque.distributed,
     "exported": exported,
+    "distributions": calque.distributions,
+    "distributions.constraints": constraints,
+    "vision.transforms": vision.transforms,
+    "vision.transforms.v2": v2,
+    "vision.ops": vision.ops,
+    "vision.datasets": vision.datasets,
+    "audio.transforms": audio.transforms,
+    "fx": calque.fx,
+    "monitor": calque.monitor,
+    "memory": calque.memory,
 }
 # They change what the calls after them would find.
 INNER = frozenset(["forward", "hybridizer", "changing", "check_group", "step_numbers", "update_group"])  # of use to subclasses alone
-LEFT_OUT = frozenset(["set_num_threads", "set_logical_devices", "set_default_dtype", "set_default_device", "default_generator", "explain", "spawn"])
-RESULTS = frozenset(["Backend", "Exported", "LoadReport", "ProcessGroup", "Rates", "Work"])  # classes of what functions give: nobody makes one
+LEFT_OUT = frozenset(
+    """set_num_threads set_logical_devices set_default_dtype set_default_device default_generator explain spawn register_kl wrap has_side_effect
+    set_dir download_url_to_file load_state_dict_from_url
+    resnet50 resnet101 resnet152 vgg11 vgg11_bn vgg13 vgg13_bn vgg16 vgg16_bn vgg19 vgg19_bn""".split()  # noqa: SIM905 - the last: 0.5 GB each
+)
+RESULTS = frozenset(  # classes of what functions give: nobody makes one
+    """Backend Exported Fitted Layer Leak LoadReport Match MemoryPlan Node ProcessGroup Proxy Attribute PythonCode Rates Summary TensorHeld
+    Work""".split()  # noqa: SIM905
+)
 REFUSED_BY_PYTHON = re.compile(r"\(\) (missing|takes|got (an unexpected|multiple|some positional))|takes no (keyword )?arguments")
 
 
@@ -124,8 +161,11 @@ def all_targets() -> list[Target]:
             if is_ours(value) and not isinstance(value, type):
                 found.append(Target(place, name, value, "function"))
     for place, owner in CLASSES.items():
+        listed, package = getattr(owner, "__all__", ()), owner.__name__.split(".")[:2]
         for name in sorted(vars(owner)):
             value = getattr(owner, name)
+            if name not in listed and str(getattr(value, "__module__", "")).split(".")[:2] != package:
+                continue
             if isinstance(value, type) and is_ours(value) and not name.startswith("_") and name not in RESULTS and not issubclass(value, enum.Enum):
                 found.append(Target(place, name, value, "class"))
     for name in sorted(dir(calque.Tensor)):
@@ -205,9 +245,9 @@ class Call:
                     n
                     for n in sorted(set(dir(result)) - INNER)
                     if (not n.startswith("_") or n in ("__iter__", "__len__", "__getitem__"))
-                    and callable(getattr(result, n))
                     and hasattr(type(result), n)  # not an argument of ours that it keeps
-                    and not inspect.isdatadescriptor(getattr(type(result), n))
+                    and isinstance(inspect.getattr_static(type(result), n), (Callable, classmethod, staticmethod))
+                    and not isinstance(inspect.getattr_static(type(result), n), property)
                 ]
                 if not names:
                     return

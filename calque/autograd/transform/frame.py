@@ -307,7 +307,7 @@ def current(kind: type) -> Any:
 def frames() -> list[Frame]:
     """The frames of this thread, innermost first."""
     found, trace = [], local.state.trace
-    while trace.__class__ is not Trace:
+    while trace.__class__ is not Trace and not trace.eager:
         found.append(trace)
         trace = trace.outer
     return found

@@ -112,8 +112,8 @@ def _sum(attrs: tuple[Any, ...], shape: Shape, kind: DType) -> Function:
     axis = dims[0] if len(dims) == 1 else dims
     wide = np.float64 if prod([shape[d] for d in dims]) > _ROWS else None
     if wide is None or kind is float64:
-        return lambda x: reduce(x, axis, None, None, keepdim)
-    return lambda x: reduce(x, axis, wide, None, keepdim).astype(np.float32)
+        return lambda x: reduce(x, axis, None, None, keepdim, 0.0)  # from 0.0 on: a sum of negative zeros is 0.0
+    return lambda x: reduce(x, axis, wide, None, keepdim, 0.0).astype(np.float32)
 
 
 def run_quickly(program: Program, inputs: Sequence[Array], scalars: Sequence[Number] = ()) -> list[Array]:

@@ -25,7 +25,7 @@ ELEMENTWISE, SIGMOID, RELU, REDUCE, PRODUCT, COPY, WHERE, SUM = range(8)
 MOST_DIMS = 8
 Operand = tuple[Shape, Shape, DType]
 """Shape, strides in elements, dtype; of a number the first two are empty."""
-_REDUCED = {get("sum"): (np.add, -0.0), get("amax"): (np.maximum, -np.inf), get("amin"): (np.minimum, np.inf)}  # -0.0 + x is x whatever x is
+_REDUCED = {get("sum"): (np.add, 0.0), get("amax"): (np.maximum, -np.inf), get("amin"): (np.minimum, np.inf)}
 _SIGMOID, _RELU, _PRODUCT, _COPY, _WHERE = get("sigmoid"), get("relu"), get("matmul"), get("copy"), get("where")
 _BLAS = [(f"{prefix}cblas_{{}}gemm{bits}", bool(bits)) for prefix in ("scipy_", "") for bits in ("64_", "")]
 

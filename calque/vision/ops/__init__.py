@@ -6,6 +6,9 @@
 tensor([0, 2])
 """
 
+import sys
+
+from calque.functional.blame import publish as _publish
 from calque.vision.ops import boxes, misc
 from calque.vision.ops.boxes import batched_nms, box_area, box_convert, box_iou, clip_boxes_to_image, generalized_box_iou, nms, remove_small_boxes
 from calque.vision.ops.misc import (
@@ -23,3 +26,5 @@ __all__ = [
     "MLP", "Conv2dNormActivation", "FrozenBatchNorm2d", "Permute", "SqueezeExcitation", "StochasticDepth", "batched_nms", "box_area", "box_convert",
     "box_iou", "boxes", "clip_boxes_to_image", "generalized_box_iou", "misc", "nms", "remove_small_boxes", "sigmoid_focal_loss", "stochastic_depth",
 ]  # fmt: skip
+
+_publish(sys.modules[__name__])

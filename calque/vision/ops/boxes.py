@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from calque import functional as T
+from calque.base.errors import ShapeError
 from calque.base.text import shown
 from calque.tensor import Tensor
 
@@ -41,8 +42,18 @@ def generalized_box_iou(boxes1: Tensor, boxes2: Tensor) -> Tensor:
     return common / union - (hull - union) / hull
 
 
+def _check_boxes(name: str, boxes: Tensor, *others: Tensor) -> None:
+    """Four numbers per box, and one score (and one class) for each."""
+    if boxes.ndim != 2 or boxes.shape[1] != 4:
+        raise ShapeError(f"[{name}] expected boxes of shape (N, 4), got {tuple(boxes.shape)}")
+    for other in others:
+        if tuple(other.shape) != tuple(boxes.shape[:1]):
+            raise ShapeError(f"[{name}] expected one number per box, shape ({boxes.shape[0]},), got {tuple(other.shape)}")
+
+
 def nms(boxes: Tensor, scores: Tensor, iou_threshold: float) -> Tensor:
     """Indices of boxes, best first, without those that cover a better one by more than a part of `iou_threshold`. Waits for the values."""
+    _check_boxes("nms", boxes, scores)
     corners, order = boxes.detach().double().numpy(), np.argsort(-scores.detach().double().numpy(), kind="stable")
     areas = (corners[:, 2] - corners[:, 0]) * (corners[:, 3] - corners[:, 1])
     kept = []
@@ -59,6 +70,7 @@ def batched_nms(boxes: Tensor, scores: Tensor, idxs: Tensor, iou_threshold: floa
     """`nms` of each class by itself: boxes of different `idxs` never exclude each other."""
     if not boxes.numel():
         return T.tensor(np.empty(0, np.int64))
+    _check_boxes("batched_nms", boxes, scores, idxs)
     apart = idxs.to(boxes.dtype) * (boxes.max() + 1)
     return nms(boxes + apart[:, None], scores, iou_threshold)
 

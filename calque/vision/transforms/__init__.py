@@ -11,6 +11,7 @@ torch.Size([1, 2, 2])
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -18,7 +19,9 @@ from calque import functional as T
 from calque.base import dtypes as dt
 from calque.base.errors import DTypeError
 from calque.base.text import shown, type_name
+from calque.functional.blame import publish as _publish
 from calque.functional.common import is_tensor
+from calque.functional.kinds import is_int
 from calque.nn.module import Module
 from calque.vision.transforms import functional
 from calque.vision.transforms import functional as F
@@ -46,7 +49,7 @@ def _below(count: int) -> int:
 
 
 def _pair(size: Any) -> tuple[int, int]:
-    return (size, size) if isinstance(size, int) else (size[0], size[0]) if len(size) == 1 else (size[0], size[1])
+    return (int(size), int(size)) if is_int(size) else (size[0], size[0]) if len(size) == 1 else (size[0], size[1])
 
 
 class Compose:
@@ -436,3 +439,6 @@ class RandomErasing(_Sometimes):
                     value = T.tensor(self.value if isinstance(self.value, (tuple, list)) else [self.value]).to(img.dtype).reshape(-1, 1, 1)
                 return F.erase(img, _below(height - h + 1), _below(width - w + 1), h, w, value, self.inplace)
         return img
+
+
+_publish(sys.modules[__name__])

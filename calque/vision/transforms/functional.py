@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import enum
 import math
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,7 +19,9 @@ from calque.base import dtypes as dt
 from calque.base.errors import ArgumentError, DTypeError, ShapeError
 from calque.base.extras import need
 from calque.base.text import shown, type_name
+from calque.functional.blame import publish as _publish
 from calque.functional.common import is_tensor
+from calque.functional.kinds import is_int
 from calque.nn import functional as F
 from calque.tensor import Tensor
 
@@ -164,7 +167,7 @@ def normalize(tensor: Tensor, mean: Sequence[float], std: Sequence[float], inpla
 
 def _resized(height: int, width: int, size: Any, max_size: int | None) -> tuple[int, int]:
     """(height, width) that a size means: one number is the shorter side."""
-    sizes = [size] if isinstance(size, int) else list(size)
+    sizes = [int(size)] if is_int(size) else list(size)
     if len(sizes) == 2:
         return sizes[0], sizes[1]
     short, long = (width, height) if width <= height else (height, width)
@@ -229,7 +232,7 @@ def _mode_of(number: int) -> InterpolationMode:
 
 def _borders(padding: Any) -> tuple[int, int, int, int]:
     """(left, top, right, bottom)."""
-    values = [padding] if isinstance(padding, int) else list(padding)
+    values = [int(padding)] if is_int(padding) else list(padding)
     if len(values) not in (1, 2, 4):
         raise ValueError(f"[pad] expected 1, 2 or 4 numbers, got {shown(padding)}; give (left, top, right, bottom)")
     left, top, right, bottom = values * 4 if len(values) == 1 else values * 2 if len(values) == 2 else values
@@ -300,7 +303,7 @@ def resized_crop(
 
 def five_crop(img: Any, size: Any) -> tuple[Any, ...]:
     """The four corners and the middle."""
-    height, width = (size, size) if isinstance(size, int) else (size[0], size[-1])
+    height, width = (int(size), int(size)) if is_int(size) else (size[0], size[-1])
     _, h, w = get_dimensions(img)
     if width > w or height > h:
         raise ValueError(f"[five_crop] expected a size of at most {(h, w)}, got {(height, width)}; choose a smaller one")
@@ -452,7 +455,7 @@ def rotate(img: Any, angle: float, interpolation: Any = InterpolationMode.NEARES
 
 def gaussian_blur(img: Any, kernel_size: Any, sigma: Any = None) -> Any:
     """Smoothed by a Gaussian window of odd sizes; sigma: 0.3 * ((size - 1) / 2 - 1) + 0.8 if not given."""
-    sizes = [kernel_size, kernel_size] if isinstance(kernel_size, int) else list(kernel_size)
+    sizes = [int(kernel_size)] * 2 if is_int(kernel_size) else list(kernel_size)
     if any(size % 2 == 0 or size < 1 for size in sizes):
         raise ValueError(f"[gaussian_blur] kernel_size should have odd and positive integers, got {shown(kernel_size)}; choose odd ones")
     widths = [size * 0.15 + 0.35 for size in sizes] if sigma is None else [sigma] * 2 if isinstance(sigma, (int, float)) else list(sigma)
@@ -480,3 +483,6 @@ def erase(img: Any, i: int, j: int, h: int, w: int, v: Any, inplace: bool = Fals
     out = img if inplace else img.clone()
     out[..., i : i + h, j : j + w] = v
     return out
+
+
+_publish(sys.modules[__name__])

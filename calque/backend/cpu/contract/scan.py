@@ -15,7 +15,7 @@ from calque.backend.cpu.contract.target import Blocking, VectorUnit
 from calque.base.shapes import contiguous_strides
 from calque.ops.routines import ScanSpec
 
-TOTALS = {"cumsum": ("fadd", "-0.0"), "cumprod": ("fmul", "1.0")}
+TOTALS = {"cumsum": ("fadd", "0.0"), "cumprod": ("fmul", "1.0")}
 """The instruction of a step, and the number that changes nothing."""
 EXTREMES = {"cumargmax": ("ogt", "oge", "0xFFF0000000000000"), "cumargmin": ("olt", "ole", "0x7FF0000000000000")}
 """How an element compares with the extreme so far if it exceeds it or takes its place, and the number (an infinity) that no other falls short of."""
