@@ -40,6 +40,8 @@ def _sent(t: Tensor, device: Device) -> Tensor | None:
     """What was computed from constants alone is computed there: no copy, and nothing has to start. A call that is recorded for replays copies
     values of earlier programs whatever they are, since another call may come with others."""
     trace, again = local.state.trace, local.state.capture is not None
+    if trace.eager:
+        return None
     storage = t._storage
     buffer = storage.buffer
     earlier = buffer is not None and buffer.floating and not again

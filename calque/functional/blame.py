@@ -145,16 +145,15 @@ def explained(name: str, function: Callable[..., Any], args: Sequence[Any], keyw
         name = type(args[0]).__name__.lstrip("_")
     if name.startswith("_"):
         return None
-    if isinstance(error, NotImplementedError) and not said(error) and _comes_from_inside(error):
-        owner = type(args[0]).__name__.lstrip("_") if args else name
-        return NotImplementedError(f"[{name}] {str(error) or f'expected a {owner} that defines it, got one that does not'}")
+    if isinstance(error, NotImplementedError) and not said(error):
+        return _not_implemented(name, function, args, keywords, error)
     if isinstance(error, MemoryError) or isinstance(error, ValueError) and _TOO_BIG.match(str(error)):
         error = error if isinstance(error, MemoryError) else MemoryError(str(error))
         found_none = out_of_memory(error, name, f"the result of ({_all_shown(args, keywords)})")
         return None if found_none is error else found_none
     if (isinstance(error, (CalqueError, NotImplementedError, Warning)) or said(error)) and not is_guess(error):
         return None
-    if isinstance(error, OSError) and error.errno is not None:  # a file that is missing, a full disk: callers look for these
+    if _looked_for(name, error):
         return None
     if misfit := _misfit(function, args, keywords):
         return _no_such_call(name, function, misfit)
@@ -170,6 +169,23 @@ def explained(name: str, function: Callable[..., Any], args: Sequence[Any], keyw
     meant.__cause__ = error
     meant.__dict__[_GUESS] = True
     return meant
+
+
+def _not_implemented(
+    name: str, function: Callable[..., Any], args: Sequence[Any], keywords: Mapping[str, Any], error: NotImplementedError
+) -> Exception | None:
+    """The error about something that a class or a library does not define, or about the argument that brought it there."""
+    for wrong in wrong_arguments(function, args, keywords):
+        return refusal(name, *wrong)
+    if not _comes_from_inside(error):
+        return None
+    owner = type(args[0]).__name__.lstrip("_") if args else name
+    return NotImplementedError(f"[{name}] {str(error) or f'expected a {owner} that defines it, got one that does not'}")
+
+
+def _looked_for(name: str, error: Exception) -> bool:
+    """Whether callers look for this error: of a file that is missing or a disk that is full, or of `assert_close` and its kin."""
+    return isinstance(error, AssertionError) and name.startswith("assert_") or isinstance(error, OSError) and error.errno is not None
 
 
 def _about_one(name: str, function: Callable[..., Any], args: Sequence[Any], keywords: Mapping[str, Any], error: Exception) -> Exception | None:
@@ -482,7 +498,7 @@ def publish(module: ModuleType) -> None:
 # Called at every step of a training loop, or explained by `nn.Module.__call__`: no frame.
 UNFRAMED = frozenset(
     ["forward", "step", "zero_grad", "train", "eval", "parameters", "named_parameters", "modules", "named_modules", "children",
-     "pop", "update_group", "changing", "step_numbers"]
+     "pop", "update_group", "changing", "step_numbers", "iter"]
 )  # fmt: skip
 
 

@@ -92,6 +92,13 @@ KINDS: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "Distribution": ("a Distribution", has("log_prob", "batch_shape")),
     "Transform": ("a Transform", has("log_abs_det_jacobian", "inv")),
     "Constraint": ("a Constraint", has("check", "event_dim")),
+    "_Folder": ("a str or a path", lambda x: isinstance(x, (str, os.PathLike))),
+    "Image": ("an image: a Tensor, an array or one of Pillow's", lambda x: hasattr(x, "ndim") or has("mode", "size")(x)),
+    "Proxy": ("a Proxy", has("node", "tracer")),
+    "Node": ("a Node", has("op", "target")),
+    "Graph": ("a Graph", has("create_node", "nodes")),
+    "GraphModule": ("a GraphModule", has("graph", "state_dict")),
+    "Dataset": ("a dataset with __getitem__ or __iter__", lambda x: hasattr(x, "__getitem__") or hasattr(x, "__iter__")),
     "tuple[int, ...]": ("a tuple of ints", many(is_int)),
     "Sequence[Callable]": ("a tuple or list of functions", many(callable)),
     "Sequence[Transform]": ("a tuple or list of Transforms", many(has("log_abs_det_jacobian", "inv"))),
@@ -100,7 +107,7 @@ KINDS: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "Mapping": ("a dict", lambda x: isinstance(x, Mapping)),
     "dict": ("a dict", lambda x: isinstance(x, dict)),
     "Iterable": ("something to walk through", lambda x: isinstance(x, Iterable)),
-    "Sequence": ("a sequence", has("__getitem__", "__len__")),
+    "Sequence": ("a sequence", lambda x: has("__getitem__", "__len__")(x) and getattr(x, "ndim", 1) > 0),
     "list": ("a list", lambda x: isinstance(x, list)),
     "tuple": ("a tuple", lambda x: isinstance(x, tuple)),
     "Iterable[Tensor]": ("Tensors", either(is_tensor, each(is_tensor))),
@@ -126,15 +133,15 @@ CONVENTIONS = {
         "Sizes | float | Sequence[float] | None": "scale_factor", "Iterable[Tensor]": "parameters", "Iterable[Module]": "modules",
         "Sequence[int] | Tensor": "lengths", "Tensors": "inputs",
         "Tensor | float | int": "alpha beta value fill_value p ord s start end step",
-        "Mapping | Sequence": "parameter_and_buffer_dicts", "dict": "state_dict",
+        "Mapping | Sequence": "parameter_and_buffer_dicts",
         "Shape": "shape dims repeats",
         "Callable | None": "distance_function closure callable transform target_transform window_fn",
         "Size": "sample_shape batch_shape event_shape in_shape out_shape", "Constraint": "constraint base_constraint",
         "Distribution": "base_distribution base_dist mixture_distribution component_distribution",
         "Tensor | float | int | None": "df loc scale rate concentration concentration0 concentration1 probs logits low high total_count zero_point "
         "temperature", "Tensor | None ": "covariance_matrix precision_matrix scale_tril", "Tensor | float": "lower_bound upper_bound",
-        "Tensor": "x y img_tensor",
-        "str | os.PathLike": "root path filename folder", "Sequence[Callable] | Module | None": "transforms",
+        "Tensor": "x y", "Image": "img image inpt pic img_tensor", "dict": "state_dict",
+        "str | os.PathLike": "path filename folder", "Sequence[Callable] | Module | None": "transforms",
         "float | Sequence[float] | Tensor | None": "fill degrees brightness contrast saturation hue sigma", "str | Sequence": "seq1 seq2",
         "Sequence[int] | int | Tensor": "indices_or_sections split_size_or_sections split_size indices sections",
         "Tensor | float | None": "atol rtol correction", "int": "num_samples num_layers",
@@ -145,7 +152,8 @@ CONVENTIONS = {
 
 def kind_of(annotation: Any) -> tuple[str, Callable[[Any], bool]] | None:
     """What an annotation asks for, if it is one of `KINDS` or several of them."""
-    parts = [part.strip().removeprefix("dt.").removeprefix("nn.") for part in _ALTERNATIVES.split(getattr(annotation, "__name__", str(annotation)))]
+    text = getattr(annotation, "__name__", str(annotation))
+    parts = [part.strip(" '").removeprefix("dt.").removeprefix("nn.") for part in _ALTERNATIVES.split(text)]
     parts = [part if part in KINDS else part.partition("[")[0] for part in parts]
     found = [KINDS[part] for part in parts if part in KINDS]
     if len(found) < len([part for part in parts if part != "None"]):

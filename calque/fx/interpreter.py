@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from calque.base.errors import ArgumentError
+from calque.base.errors import ArgumentError, DTypeError
+from calque.base.text import type_name
 from calque.fx.graph import Graph
 from calque.fx.module import GraphModule
 from calque.fx.node import Node, map_arg
@@ -30,6 +31,8 @@ class Interpreter:
     """
 
     def __init__(self, module: Module, garbage_collect_values: bool = True, graph: Graph | None = None) -> None:
+        if graph is None and not hasattr(module, "graph"):
+            raise DTypeError(f"[{type(self).__name__}] expected a GraphModule, got {type_name(module)}; make one with symbolic_trace, or give graph=")
         self.module, self.graph = module, graph if graph is not None else module.graph
         self.submodules = dict(module.named_modules())
         self.env: dict[Node, Any] = {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dis
 import operator
 import sys
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from calque.base.text import type_name
@@ -22,7 +23,9 @@ class TracerBase:
 
     graph: Any
 
-    def create_node(self, kind: str, target: Any, args: Any, kwargs: Any, name: str | None = None, type_expr: Any = None) -> Node:
+    def create_node(
+        self, kind: str, target: Any, args: Sequence[Any], kwargs: Mapping[str, Any], name: str | None = None, type_expr: Any = None
+    ) -> Node:
         """Add a node to the graph."""
         return self.graph.create_node(kind, target, args, kwargs, name, type_expr)  # type: ignore[no-any-return]
 
@@ -31,8 +34,9 @@ class TracerBase:
         return Proxy(node, self)
 
     def create_proxy(
-        self, kind: str, target: Any, args: Any, kwargs: Any, name: str | None = None, type_expr: Any = None, proxy_factory_fn: Any = None
-    ) -> Any:
+        self, kind: str, target: Any, args: Sequence[Any], kwargs: Mapping[str, Any], name: str | None = None, type_expr: Any = None,
+        proxy_factory_fn: Any = None,
+    ) -> Any:  # fmt: skip
         """Add a node for arguments with proxies inside; what stands for its result."""
         node = self.create_node(kind, target, self.create_arg(tuple(args)), self.create_arg(dict(kwargs)), name, type_expr)
         return proxy_factory_fn(node) if proxy_factory_fn is not None else self.proxy(node)

@@ -10,6 +10,7 @@ from collections import deque
 from typing import Any
 
 from calque.base.errors import ArgumentError, ShapeError
+from calque.base.text import described
 from calque.monitor.host import detached, is_tensor, to_host
 
 _PENDING = 64  # values kept unread; beyond it the older half is read
@@ -26,7 +27,10 @@ class Meter:
     """
 
     def __init__(self, name: str = "", fmt: str = ".4f") -> None:
-        format(0.0, fmt)  # a wrong format is an error here and not at the end of an epoch
+        try:
+            format(0.0, fmt)  # a wrong format is an error here and not at the end of an epoch
+        except (TypeError, ValueError) as error:
+            raise ArgumentError(f"[Meter] expected fmt as a format of a number, such as '.4f', got {described(fmt)}: {error}") from None
         self.name = name
         self.fmt = fmt
         self.reset()

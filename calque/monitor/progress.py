@@ -9,7 +9,8 @@ from collections.abc import Iterable, Iterator, Sized
 from types import TracebackType
 from typing import TextIO, TypeVar
 
-from calque.base.errors import ArgumentError
+from calque.base.errors import ArgumentError, DTypeError
+from calque.base.text import described
 
 T = TypeVar("T")
 _REDRAW_SECONDS = 0.1
@@ -108,9 +109,15 @@ def progress(iterable: Iterable[T], description: str = "", total: int | None = N
     >>> sum(progress([1, 2, 3], "adding"))
     6
     """
+    if not isinstance(iterable, Iterable):
+        raise DTypeError(f"[progress] expected something to walk through, got {described(iterable)}")
     if total is None and isinstance(iterable, Sized):
         total = len(iterable)
-    with ProgressBar(total, description, disable=disable) as bar:
+    return _walked(iterable, ProgressBar(total, description, disable=disable))
+
+
+def _walked(iterable: Iterable[T], shown: ProgressBar) -> Iterator[T]:
+    with shown as bar:
         for item in iterable:
             yield item
             bar.update()

@@ -46,11 +46,49 @@ def _ranked_shape(shapes: Sequence[Shape], attrs: Attrs) -> Shape:
 
 def _ranked_ref(x: Array, dim: int, start: int, stop: int, descending: bool) -> Array:
     rows, size = np.moveaxis(widen(x), dim, -1), x.shape[dim]
-    if descending:  # mirrored as in `argsort`
+    first = _first(rows.reshape(-1, size), stop, descending)
+    if first is not None:
+        found = first[:, start:].reshape(*rows.shape[:-1], stop - start)
+    elif descending:  # mirrored as in `argsort`
         found = size - 1 - _selected(np.ascontiguousarray(rows[..., ::-1]), size - stop, size - start)[..., ::-1]
     else:
         found = _selected(np.ascontiguousarray(rows), start, stop)
     return np.ascontiguousarray(np.moveaxis(found, -1, dim))
+
+
+_BLOCKS = 8  # what a row has of them for each element that is looked for, and elements in one: fewer leave too much
+
+
+def _first(rows: Array, count: int, descending: bool) -> Array | None:
+    """Positions of the `count` smallest (largest) elements of each row, in order, ties and NaN as in `argsort`; None where sorting more is as good.
+    Elements beyond the `count`-th best of the best ones of blocks are not looked at again: most of it is a minimum and a comparison."""
+    columns = max(_BLOCKS * count, 64)
+    depth = rows.shape[-1] // columns if rows.size and count else 0
+    if depth < _BLOCKS or rows.dtype.kind not in "iuf":
+        return None
+    blocks = rows[:, : depth * columns].reshape(len(rows), depth, columns)
+    best = blocks.max(1) if descending else np.fmin.reduce(blocks, 1)  # NaN is the largest of all
+    place = columns - count if descending else count - 1
+    limit = np.partition(best, place, axis=-1)[:, place : place + 1]
+    if np.isnan(limit).any():
+        return None
+    kept = ~(rows < limit) if descending else rows <= limit
+    counts = np.count_nonzero(kept, axis=-1)
+    width = int(counts.max())
+    if width * len(rows) * _BLOCKS > rows.size:
+        return None
+    row, column = np.divmod(np.flatnonzero(kept), rows.shape[-1])
+    slot = np.arange(len(row)) - np.repeat(np.cumsum(counts) - counts, counts)
+    low, high = (-np.inf, np.inf) if rows.dtype.kind == "f" else (np.iinfo(rows.dtype).min, np.iinfo(rows.dtype).max)
+    values = np.full((len(rows), width), low if descending else high, rows.dtype)
+    values[row, slot] = rows[row, column]
+    positions = np.zeros((len(rows), width), np.int64)
+    positions[row, slot] = column
+    if descending:  # what fills the rows comes behind its equals, as it does in ascending order
+        order = width - 1 - np.argsort(values[:, ::-1], axis=-1, kind="stable")[:, ::-1]
+    else:
+        order = np.argsort(values, axis=-1, kind="stable")
+    return np.take_along_axis(positions, order[:, :count], -1)
 
 
 def _selected(rows: Array, start: int, stop: int) -> Array:

@@ -31,14 +31,16 @@ __all__ = ["CIFAR10", "CIFAR100", "DatasetFolder", "FakeData", "FashionMNIST", "
 
 IMG_EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
 
+_Folder = str | os.PathLike[str]
+
 
 class VisionDataset(Dataset):
     """What the others have in common: a folder and transformations. `transforms` takes image and label together."""
 
-    def __init__(self, root: Any = None, transforms: Any = None, transform: Any = None, target_transform: Any = None) -> None:
+    def __init__(self, root: _Folder | None = None, transforms: Any = None, transform: Any = None, target_transform: Any = None) -> None:
         if transforms is not None and (transform is not None or target_transform is not None):
             raise ValueError("[VisionDataset] Only transforms or transform/target_transform can be passed as argument, got both; choose one")
-        self.root = os.path.expanduser(root) if isinstance(root, str) else root
+        self.root: Any = os.path.expanduser(root) if isinstance(root, str) else root
         self.transforms, self.transform, self.target_transform = transforms, transform, target_transform
 
     def changed(self, image: Any, target: Any) -> tuple[Any, Any]:
@@ -58,7 +60,7 @@ class DatasetFolder(VisionDataset):
     """A folder for each class: `root/dog/x.png`. loader: reads a file; extensions or is_valid_file: which files count."""
 
     def __init__(
-        self, root: Any, loader: Callable[[str], Any], extensions: Any = None, transform: Any = None, target_transform: Any = None,
+        self, root: _Folder, loader: Callable[[str], Any], extensions: Any = None, transform: Any = None, target_transform: Any = None,
         is_valid_file: Callable[[str], bool] | None = None, allow_empty: bool = False,
     ) -> None:  # fmt: skip
         super().__init__(root, transform=transform, target_transform=target_transform)
@@ -99,7 +101,7 @@ class ImageFolder(DatasetFolder):
     """Images in a folder for each class."""
 
     def __init__(
-        self, root: Any, transform: Any = None, target_transform: Any = None, loader: Callable[[str], Any] = default_loader,
+        self, root: _Folder, transform: Any = None, target_transform: Any = None, loader: Callable[[str], Any] = default_loader,
         is_valid_file: Callable[[str], bool] | None = None, allow_empty: bool = False,
     ) -> None:  # fmt: skip
         extensions = IMG_EXTENSIONS if is_valid_file is None else None
@@ -125,7 +127,7 @@ class MNIST(VisionDataset):
 
     classes = [f"{k} - {name}" for k, name in enumerate(["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"])]
 
-    def __init__(self, root: Any, train: bool = True, transform: Any = None, target_transform: Any = None, download: bool = False) -> None:
+    def __init__(self, root: _Folder, train: bool = True, transform: Any = None, target_transform: Any = None, download: bool = False) -> None:
         super().__init__(root, transform=transform, target_transform=target_transform)
         self.train = train
         folder, kind = Path(self.raw_folder), "train" if train else "t10k"
@@ -182,7 +184,7 @@ class CIFAR10(VisionDataset):
     files = (tuple(f"data_batch_{k}" for k in range(1, 6)), ("test_batch",))
     labels, names = "labels", ("batches.meta", "label_names")
 
-    def __init__(self, root: Any, train: bool = True, transform: Any = None, target_transform: Any = None, download: bool = False) -> None:
+    def __init__(self, root: _Folder, train: bool = True, transform: Any = None, target_transform: Any = None, download: bool = False) -> None:
         super().__init__(root, transform=transform, target_transform=target_transform)
         folder = Path(self.root) / self.base_folder
         wanted = self.files[0 if train else 1]

@@ -27,6 +27,31 @@ def values(rng: np.random.Generator, shape: tuple[int, ...], dtype: str) -> Any:
 
 
 @given(st.integers(0, 10**9))
+def test_few_ranks_of_long_rows_are_those_of_sorting(seed: int) -> None:
+    """They are chosen among what is no worse than the best ones of blocks."""
+    rng = np.random.default_rng(seed)
+    x = values(rng, (int(rng.integers(1, 4)), int(rng.integers(512, 5000))), str(rng.choice([*DTYPES, "int8"])))
+    if rng.random() < 0.5:
+        x = np.sort(x, -1)[:, :: int(rng.choice([1, -1]))]
+    for descending in (False, True):
+        count = int(rng.integers(1, 20))
+        start = int(rng.integers(count)) if rng.integers(2) else 0
+        want = get("argsort").ref(x, 1, descending)[:, start:count]  # type: ignore[misc]
+        np.testing.assert_array_equal(get("ranked").ref(x, 1, start, count, descending), want)  # type: ignore[misc]
+
+
+def test_a_few_of_a_million_look_at_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[int] = []
+    argsort = np.argsort
+    monkeypatch.setattr(np, "argsort", lambda x, *rest, **more: (seen.append(x.size), argsort(x, *rest, **more))[1])
+    monkeypatch.setattr(np, "argpartition", None)
+    x = np.random.default_rng(0).standard_normal((1, 1 << 20)).astype(np.float32)
+    for descending in (False, True):
+        get("ranked").ref(x, 1, 0, 10, descending)  # type: ignore[misc]
+    assert seen and max(seen) < 1000
+
+
+@given(st.integers(0, 10**9))
 def test_ranks_are_those_of_sorting(seed: int) -> None:
     rng = np.random.default_rng(seed)
     shape = tuple(int(n) for n in rng.integers(1, 40, rng.integers(1, 4)))

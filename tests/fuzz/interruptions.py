@@ -358,6 +358,7 @@ def reading(loop: Loop, moments: int, folder: str, sort: str | None = None) -> s
                     return f"{loop.kind}, {'__del__' if by_collector else 'handler'}, moment {moment}: {text}"
         finally:
             gc.set_threshold(*before)
+            gc.collect()  # what is left of the garbage must not be met by the signals of the next program: Python ignores errors in `__del__`
     return ""
 
 

@@ -173,3 +173,23 @@ def test_errors_come_from_the_users_line_and_change_nothing() -> None:
     with pytest.raises(RuntimeError, match="matmul"):
         calque.ones(2, 3) @ calque.ones(2, 3)
     assert before.tolist() == [2.0, 2.0, 2.0] and (a + before).tolist() == [3.0, 3.0, 3.0]
+
+
+def test_what_floats_is_copied_where_small_operations_are_computed() -> None:
+    """It was recorded where nothing is, and its value was never there."""
+    from calque.base.config import settings
+
+    before = settings.logical_devices
+    try:
+        calque.set_logical_devices(2)
+        x = calque.ones(3) * 2
+        calque.synchronize()
+        calque.set_logical_devices(1)
+        assert (calque.ones(3) + 1).tolist() == [2.0] * 3  # from here on they are computed
+        x._storage.buffer.floating = True
+        calque.set_logical_devices(2)
+        y = x.to("cpu:1")
+        assert y.tolist() == [2.0] * 3 and (y + 1).device == calque.device("cpu:1")
+    finally:
+        calque.synchronize()
+        settings.logical_devices = before

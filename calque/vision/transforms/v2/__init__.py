@@ -6,6 +6,7 @@ from typing import Any
 
 from calque.base import dtypes as dt
 from calque.nn.modules.linear import Identity
+from calque.tensor import Tensor
 from calque.vision import transforms as first
 from calque.vision.transforms import _Transform
 from calque.vision.transforms.v2 import functional
@@ -30,6 +31,6 @@ class ToDtype(_Transform):
         super().__init__()
         self.dtype, self.scale = dtype, scale
 
-    def forward(self, img: Any) -> Any:
+    def forward(self, img: Tensor) -> Any:
         """The image in the dtype."""
         return functional.to_dtype(img, self.dtype, self.scale)
