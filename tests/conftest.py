@@ -45,14 +45,25 @@ def pytest_report_header(config: pytest.Config) -> str:
     return again if order is None else f"{again} and the order with --shuffle {order}"
 
 
-def pytest_collection_finish() -> None:
-    """The 1.4 million objects of collected tests and imported modules stay to the end: looking through them cost every `gc.collect()` 0.7 s."""
+def _freeze() -> None:
+    """What is alive now stays to the end, and no collection looks through it again: over the 1.4 million objects of collected tests and imported
+    modules every `gc.collect()` took 0.7 s, with what hundreds of files leave in caches more than 2 s."""
     gc.collect()
     gc.freeze()
+
+
+def pytest_collection_finish() -> None:
+    _freeze()
     gc.enable()
     torch = sys.modules.get("torch")
     if torch is not None and Path(str(torch.__file__)).parts[-3] != "compat":  # not ours
         torch.set_num_threads(1)  # its threads spin while they wait: beside another process of the suite most of the time went there
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    if nextitem is None or nextitem.path != item.path:
+        _freeze()
 
 
 def _shuffle(items: list[pytest.Item], seed: str) -> None:
@@ -101,7 +112,8 @@ def _ctrl_c_arrives() -> None:
 # Folders whose tests ask what values are: there small operations are computed where they are written, as for users (`calque/run/novel.py`). All
 # others ask what is recorded, planned and compiled, with tensors of a few numbers.
 AS_USERS = {"oracle", "functional", "nn", "optim", "conformance", "distributions", "vision", "audio", "native"}
-RECORDED = {"test_replay.py", "test_arithmetic.py", "test_bad_numbers.py", "test_parametrize.py"}  # files there that ask the same
+# Files there that ask the same.
+RECORDED = {"test_replay.py", "test_arithmetic.py", "test_bad_numbers.py", "test_parametrize.py", "test_every_device.py"}
 
 
 def _compute_small_operations(eager: int, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -119,9 +131,19 @@ def _compute_small_operations(eager: int, monkeypatch: pytest.MonkeyPatch) -> No
 
 @pytest.fixture(autouse=True)
 def _small_operations(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Small operations are computed or recorded, as the folder of the test asks."""
+    """Small operations are computed or recorded, as the folder of the test asks. A process that has used several devices records all: that another
+    test did must not count."""
+    from calque.base.device import InUse
+
+    InUse.several = False
     folder = request.path.relative_to(Path(__file__).parent).parts[0]
     _compute_small_operations(int(folder in AS_USERS and request.path.name not in RECORDED), monkeypatch)
+
+
+@pytest.fixture
+def recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A test of what is found when a value is wanted, in a folder whose tests ask what values are."""
+    _compute_small_operations(0, monkeypatch)
 
 
 @pytest.fixture(params=[0, 1], ids=["recorded", "at_once"])

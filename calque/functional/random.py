@@ -20,7 +20,7 @@ from calque.base.errors import ArgumentError, DTypeError, OutOfMemoryError, OutO
 from calque.base.shapes import Shape, broadcast_shapes, whole
 from calque.functional.checks import check_probabilities
 from calque.functional.common import Operand, cast, is_number, is_tensor, method, number, prim, require_operands, require_real
-from calque.functional.declared import public
+from calque.functional.declared import NAMES, public
 from calque.functional.formats import like
 from calque.functional.options import marked, resolve_device, resolve_dtype, size_of, written
 from calque.functional.placing import beside_input, host_values, made_on, placed, placed_like
@@ -563,3 +563,6 @@ for _name, _draw in (
     ("exponential_", _exponential),
 ):
     _in_place(_name, _draw)
+
+# What users find here, too, and are told the mistakes of.
+__all__ = ["default_generator", *(name for name, f in list(globals().items()) if NAMES.get(name) is f and f.__module__ == __name__)]

@@ -100,7 +100,10 @@ def overriding(given: Iterable[Any]) -> list[Any]:
     """One object of each class that has a protocol of its own, subclasses before their bases."""
     found: list[Any] = []
     for x in given:
+        parts: dict[type, Any] = {}
         for part in x if isinstance(x, (tuple, list)) else (x,):
+            parts.setdefault(type(part), part)  # lists may be of millions: each class is looked at once
+        for part in parts.values():
             if overrides(type(part)) and all(type(part) is not type(other) for other in found):
                 at = next((k for k, other in enumerate(found) if isinstance(part, type(other))), len(found))
                 found.insert(at, part)

@@ -14,7 +14,6 @@ import stat
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -141,14 +140,15 @@ def empty(entry: Path) -> None:
 ATTACKS = (world_writable, group_writable, linked, foreign, truncated, renamed, altered, pipe, folder, empty)
 
 
-@pytest.mark.parametrize("attack", ATTACKS, ids=lambda f: f.__name__)
-def test_foreign_code_is_not_loaded(attack: Callable[[Path], None], entries: list[Path], tmp_path: Path) -> None:
-    """0 of the planted kernels run; they are compiled again, and what is sound is still used."""
-    for entry in entries:
+@pytest.mark.parametrize("first", range(0, len(ATTACKS), 3))
+def test_foreign_code_is_not_loaded(first: int, entries: list[Path], tmp_path: Path) -> None:
+    """0 of the planted kernels run; they are compiled again, and what is sound is still used. Each attack on one kernel, three in one process."""
+    attacks = ATTACKS[first : first + 3]
+    for attack, entry in zip(attacks, entries, strict=False):
         attack(entry)
     verdict, compiled, loaded = run(tmp_path / "cache")
     assert verdict == "right"
-    assert compiled == len(entries) and loaded > 0
+    assert compiled == len(attacks) and loaded > 0
 
 
 def test_a_directory_of_somebody_else_is_not_used(entries: list[Path], tmp_path: Path) -> None:

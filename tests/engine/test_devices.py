@@ -197,7 +197,8 @@ def test_gradients_of_what_the_host_computes(call: Any) -> None:
 
 
 def test_positions_on_another_device_are_refused() -> None:
-    x, i = calque.arange(12.0).reshape(3, 4), calque.tensor([0, 2], device="cpu:1")
+    i = calque.tensor([0, 2], device="cpu:1")  # first: what was recorded before any device was named goes where it is used
+    x = calque.arange(12.0).reshape(3, 4)
     for wrong in (lambda: x[i], lambda: x.to("cpu:0")[i], lambda: written(x, i, 1.0), lambda: x[x.to("cpu:1")[:, 0] > 3]):
         with pytest.raises(DeviceError, match="same device"):
             wrong()

@@ -76,7 +76,7 @@ def test_division_of_nothing_by_zero() -> None:
     assert calque.div(calque.tensor(True), calque.tensor([-4, 2]), rounding_mode="trunc").tolist() == [0, 0]
 
 
-def test_numpy_raises_what_the_computation_did() -> None:
+def test_numpy_raises_what_the_computation_did(recorded: None) -> None:
     x = calque.tensor([4, 6])
     x.floor_divide_(calque.tensor([2, 0]))
     with pytest.raises(ZeroDivisionError, match="first at position"):
@@ -167,3 +167,11 @@ def test_nothing_is_joined_along_any_dim() -> None:
             calque.cat(parts, dim)
     with pytest.raises(TypeError, match=r"^\[cat\] expected dim as an int"):
         calque.cat([calque.ones(0)], 1.5)
+
+
+def test_a_dual_level_begins_where_operations_are_computed_at_once() -> None:
+    x = calque.ones(3) * 2
+    assert x.tolist() == [2.0] * 3 and (x + 1).tolist() == [3.0] * 3
+    with calque.autograd.forward_ad.dual_level():
+        found = calque.autograd.forward_ad.unpack_dual(calque.autograd.forward_ad.make_dual(x, calque.ones(3)).square())
+        assert found.primal.tolist() == [4.0] * 3 and found.tangent.tolist() == [4.0] * 3

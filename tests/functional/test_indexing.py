@@ -33,7 +33,7 @@ def test_reading_and_writing_equal_numpy(index) -> None:
     assert x.tolist() == changed.tolist()
 
 
-def test_lists_of_tensors_and_pending_indices() -> None:
+def test_lists_of_tensors_and_pending_indices(recorded: None) -> None:
     x = calque.tensor(X)
     where = calque.tensor([0, 1]) * 1  # not computed yet
     assert x[where, where].tolist() == X[[0, 1], [0, 1]].tolist()
@@ -65,7 +65,7 @@ def test_messages(call, words) -> None:
         assert word in str(caught.value), str(caught.value)
 
 
-def test_a_pending_index_is_checked_when_it_is_computed() -> None:
+def test_a_pending_index_is_checked_when_it_is_computed(recorded: None) -> None:
     x = calque.tensor(X)
     wrong = x[calque.tensor([0, 1, 1]) * 3]
     with pytest.raises(

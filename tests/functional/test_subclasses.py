@@ -99,3 +99,12 @@ def test_a_class_may_have_none_of_it() -> None:
     assert type(calque.ones(2).as_subclass(Off) + 1) is calque.Tensor and type(Own(calque.ones(2)) * 2) is calque.Tensor
     with pytest.raises(DTypeError, match="expected a subclass of Tensor"):
         calque.ones(2).as_subclass(int)
+
+
+def test_long_lists_are_asked_once_for_each_class(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A value of millions of numbers that is refused, as `save` does, took seconds."""
+    from calque.functional import subclasses
+
+    asked: list[type] = []
+    monkeypatch.setattr(subclasses, "overrides", lambda cls: bool(asked.append(cls)))
+    assert subclasses.overriding([[1.0] * 1000 + [2] * 1000, 3]) == [] and asked == [float, int, int]

@@ -16,8 +16,8 @@ from tests.fuzz.pool import array_of
 from tests.fuzz.programs import Machine
 
 STEPS = 16
-FAST = 300
-PARTS = 10
+FAST = 120
+PARTS = 4
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="t
 
 @pytest.mark.parametrize("kind", ["lines", "small", "threads"])
 def test_no_container_grows(kind: str, seed: int) -> None:
-    found = apart(kind, seed, 1_500)
+    found = apart(kind, seed, 1_000)
     assert not found["grown"] and not found["full"], found
 
 

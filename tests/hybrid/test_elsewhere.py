@@ -129,7 +129,7 @@ def _on_and_off(net: Any, step: int) -> None:
 
 @pytest.mark.parametrize("interpret", [0, dispatch.INTERPRET_WORK], ids=["compiled", "as usual"])
 @pytest.mark.parametrize("prepare", [_whole, _parts, _nested, _on_and_off], ids=lambda f: f.__name__.strip("_"))
-@pytest.mark.parametrize("seed", [0, 1, 32, 47, 58, *(pytest.param(k, marks=pytest.mark.slow) for k in range(2, 60) if k not in (32, 47, 58))])
+@pytest.mark.parametrize("seed", [32, 47, 58, *(pytest.param(k, marks=pytest.mark.slow) for k in range(60) if k not in (32, 47, 58))])
 def test_random_networks(seed: int, prepare: Callable[[Any, int], None], interpret: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dispatch, "INTERPRET_WORK", interpret)
     expected = _train(seed, lambda net, step: None)

@@ -121,12 +121,10 @@ def evaluated() -> Any:
     return step
 
 
-ZOO = {
-    "resnet18": lambda: trained(zoo.resnet18, 40, 2), "resnet50": lambda: trained(zoo.resnet50, 40, 2), "encoder": encoder, "recurrent": recurrent,
-    "evaluated": evaluated,
-}  # fmt: skip
+ZOO = {"resnet50": lambda: trained(zoo.resnet50, 40, 2), "encoder": encoder, "recurrent": recurrent, "evaluated": evaluated}
 HEAVY = {
-    "resnet34": lambda: trained(zoo.resnet34, 64, 4), "vgg11": lambda: trained(zoo.vgg11, 224, 2), "vgg13_bn": lambda: trained(zoo.vgg13_bn, 224, 1),
+    "resnet18": lambda: trained(zoo.resnet18, 40, 2), "resnet34": lambda: trained(zoo.resnet34, 64, 4),
+    "vgg11": lambda: trained(zoo.vgg11, 224, 2), "vgg13_bn": lambda: trained(zoo.vgg13_bn, 224, 1),
     "resnet101": lambda: trained(zoo.resnet101, 64, 2),
 }  # fmt: skip
 

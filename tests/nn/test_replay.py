@@ -229,7 +229,7 @@ def random_loop(seed: int, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 
 @pytest.mark.filterwarnings("ignore:.SGD. 1 of the 5 parameters")  # one of the changes is that trap
-@pytest.mark.parametrize("number", range(30))
+@pytest.mark.parametrize("number", [*range(12), *(pytest.param(k, marks=pytest.mark.slow) for k in range(12, 30))])
 def test_random_loops(number: int, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     def run() -> list[np.ndarray]:
         return [np.array(x) for x in random_loop(1000 * seed + number, monkeypatch)]
