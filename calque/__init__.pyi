@@ -52,6 +52,7 @@ from calque import sparse as sparse
 from calque import special as special
 from calque import testing as testing
 from calque import train as train
+from calque import tune as tune
 from calque import utils as utils
 from calque import vision as vision
 from calque.autograd.autocast import autocast as autocast

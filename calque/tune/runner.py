@@ -1,0 +1,260 @@
+"""`tune.run`: many trials on this machine, each in a process of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import math
+import multiprocessing
+import os
+import random
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from tempfile import mkdtemp
+from typing import Any
+
+import numpy as np
+
+from calque.base.errors import ArgumentError, DeviceError, WorkerError
+from calque.base.text import shown, type_name
+from calque.memory.plan import bytes_of
+from calque.run.devices import synchronize
+from calque.tune import child
+from calque.tune.reporter import CLIReporter
+from calque.tune.schedulers import FIFOScheduler
+from calque.tune.session import Session, tell, told
+from calque.tune.space import configs
+from calque.tune.trial import ERROR, REFUSED, RUNNING, TERMINATED, ExperimentAnalysis, Trial
+
+LONGEST_WAIT = 0.5  # seconds between looks at the table
+
+
+@dataclass
+class _Process:
+    """A trial that runs."""
+
+    trial: Trial
+    pid: int
+    connection: Connection
+    over: bool = False  # it has said how it ended
+
+
+class _Runner:
+    """One search."""
+
+    def __init__(
+        self, function: Callable[..., Any], room: int, threads: int, scheduler: FIFOScheduler, max_failures: int, options: dict[str, Any]
+    ) -> None:
+        self.function, self.room, self.threads, self.scheduler, self.max_failures = function, room, threads, scheduler, max_failures
+        self.rehearse, self.memory, self.stop, self.seed = options["rehearse"], options["memory"], options["stop"], options["seed"]
+        self.running: list[_Process] = []
+        self.again: list[Trial] = []  # whose process has died
+
+    def start(self, trial: Trial, number: int) -> None:
+        """Fork a process for it."""
+        ours, theirs = multiprocessing.Pipe()
+        done = trial.last_result
+        kept = trial.latest
+        if trial.results:  # what came after the checkpoint comes again
+            at = int(Path(kept).name.split("_")[1]) if kept else 0
+            trial.results = [r for r in trial.results if r["training_iteration"] <= at]
+            done = trial.last_result
+        session = Session(trial.trial_id, trial.folder, theirs, done.get("training_iteration", 0), kept, done.get("time_total_s", 0.0))
+        seed = random.Random(f"{self.seed} {number}").randrange(1 << 63)
+        run = partial(child.trial, self.function, trial.config, session, seed, self.threads, self.rehearse, self.memory)
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})  # nobody is forked and then forgotten
+        try:
+            pid = child.start(run, theirs, [ours, *(p.connection for p in self.running)])
+            self.running.append(_Process(trial, pid, ours))
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        theirs.close()
+        trial.status = RUNNING
+
+    def hear(self, seconds: float) -> None:
+        """Wait for news of the processes, and answer."""
+        ready = wait([p.connection for p in self.running], seconds)
+        for process in [p for p in self.running if p.connection in ready]:
+            try:
+                while process.connection.poll():
+                    self._message(process, told(process.connection))
+            except (EOFError, OSError):
+                self._ended(process)
+
+    def _message(self, process: _Process, message: list[Any]) -> None:
+        trial = process.trial
+        if message[0] == "result":
+            trial.results.append(message[1])
+            trial.latest = message[2] or trial.latest
+            reached = any(message[1].get(name, -math.inf) >= value for name, value in self.stop.items())
+            tell(process.connection, self.scheduler.goes_on(trial.trial_id, message[1]) and not reached)
+        elif message[0] == "done":
+            trial.status, process.over = TERMINATED, True
+        elif message[0] == "refused":
+            trial.status, trial.error, process.over = REFUSED, message[1], True
+        else:
+            trial.error = message[1]
+
+    def _ended(self, process: _Process) -> None:
+        """Its end of the pipe is closed."""
+        _, status = os.waitpid(process.pid, 0)
+        process.connection.close()
+        self.running.remove(process)
+        trial = process.trial
+        if process.over:
+            return
+        trial.failures += 1
+        if os.WIFSIGNALED(status):
+            trial.error = f"its process was ended by {signal.Signals(os.WTERMSIG(status)).name}"
+        elif not trial.error:
+            trial.error = f"its process ended with exit code {os.waitstatus_to_exitcode(status)}"
+        trial.status = ERROR
+        if self.max_failures < 0 or trial.failures <= self.max_failures:
+            trial.status, trial.error = "PENDING", ""
+            self.again.append(trial)
+
+    def end(self) -> None:
+        """End all processes, whatever they do."""
+        for process in self.running:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process.pid, signal.SIGKILL)
+        for process in self.running:
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(process.pid, 0)
+            process.connection.close()
+            if process.trial.status == RUNNING:
+                process.trial.status, process.trial.error = ERROR, "the search ended before it"
+        self.running = []
+
+
+def _room(resources: Any, most: int | None) -> tuple[int, int]:
+    """(trials at a time, threads of each)."""
+    asked = {"cpu": 1.0, **(resources or {})}
+    unknown = sorted(set(asked) - {"cpu", "gpu", "memory"})
+    if unknown or not all(isinstance(n, int | float) and not isinstance(n, bool) and n >= 0 for n in asked.values()):
+        raise ArgumentError(f"[tune.run] expected resources_per_trial with numbers for 'cpu', 'gpu', 'memory', got {shown(resources)}")
+    if asked.get("gpu", 0):
+        raise DeviceError(
+            f"[tune.run] expected trials without a GPU, got resources_per_trial with gpu={asked['gpu']}: this machine's CPUs run them; use gpu=0"
+        )
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if asked["cpu"] > cores:
+        raise ArgumentError(f"[tune.run] expected at most cpu={cores} for a trial, the cores of this machine, got {asked['cpu']}")
+    room = max(1, int(cores / asked["cpu"] + 1e-9)) if asked["cpu"] else 4 * cores
+    return room if most is None else min(room, most), max(1, int(asked["cpu"]))
+
+
+def run(
+    run_or_experiment: Callable[..., Any], *, config: dict[str, Any] | None = None, num_samples: int = 1, metric: str | None = None,
+    mode: str | None = None, scheduler: Any = None, progress_reporter: Any = None, resources_per_trial: dict[str, Any] | None = None,
+    stop: dict[str, float] | None = None, name: str | None = None, storage_path: Any = None, local_dir: Any = None, max_failures: int = 0,
+    max_concurrent_trials: int | None = None,
+    raise_on_failed_trial: bool = True, time_budget_s: float | None = None, verbose: int = 2, seed: int | None = None,
+    rehearse: Callable[..., Any] | None = None,
+) -> ExperimentAnalysis:  # fmt: skip
+    """Try configurations: call a function in a process of its own for each, some at a time, and stop early what promises little.
+
+    run_or_experiment: `train(config)`, which calls `tune.report(...)`; a dict that it returns is a last report. With a parameter `checkpoint_dir` it
+    gets the path of the checkpoint from which it goes on. config: values, domains (`tune.loguniform(1e-4, 1e-1)`) and `tune.grid_search([...])`,
+    nested dicts too. num_samples: how many are drawn. scheduler: `ASHAScheduler(...)`; all run to their end by default. progress_reporter:
+    `CLIReporter(...)`; verbose=0 prints nothing. resources_per_trial: as many run at a time as there are cores for, `{"cpu": 0.5}` two per core.
+    stop: values of metrics at which a trial ends. max_failures: how often a trial whose process dies, or raises, begins anew from its newest
+    checkpoint (-1: always). storage_path: where checkpoints are kept, a folder of temporary files by default; name: of the folder in it. seed: makes
+    configurations and the trials' random numbers the same every time, but for what functions of `sample_from` draw.
+
+    rehearse: `rehearse(config)` returns `(step, *inputs)` of a trial. Before the trial starts, `calque.memory.plan` finds out what the step would
+    hold, and refuses the trial if that is more than `resources_per_trial["memory"]` (bytes, or "2GiB"; by default the machine's available memory,
+    shared among the trials that run at a time).
+
+    Trials are forks of this process. Raises WorkerError once all have ended if some have failed (raise_on_failed_trial).
+
+    >>> from calque import tune
+    >>> def train(config):
+    ...     for epoch in range(3):
+    ...         tune.report(loss=(config["x"] - 2) ** 2 / (epoch + 1))
+    >>> found = tune.run(train, config={"x": tune.grid_search([1.0, 1.5, 3.5])}, metric="loss", mode="min", verbose=0)
+    >>> found.best_config, found.best_result["training_iteration"]
+    ({'x': 1.5}, 3)
+    """
+    if not callable(run_or_experiment):
+        raise ArgumentError(f"[tune.run] expected a function of the configuration, got {type_name(run_or_experiment)}")
+    if isinstance(num_samples, bool) or not isinstance(num_samples, int) or num_samples < 1:
+        raise ArgumentError(f"[tune.run] expected num_samples of 1 or more, got {shown(num_samples)}")
+    if mode not in (None, "min", "max"):
+        raise ArgumentError(f"[tune.run] expected mode='min' or 'max', got {shown(mode)}")
+    if not hasattr(os, "fork"):
+        raise DeviceError("[tune.run] expected a system that can fork processes, got one that cannot; run it on Linux or macOS")
+    given = dict(resources_per_trial or {})
+    asked = given.pop("memory", None)
+    room, threads = _room(given, max_concurrent_trials)
+    memory = bytes_of("tune.run", asked) if asked is not None else _available() // room if rehearse is not None else None
+    scheduler = FIFOScheduler() if scheduler is None else scheduler
+    scheduler.wants(metric, mode)
+    reporter = (CLIReporter() if progress_reporter is None else progress_reporter) if verbose else None
+    base = Path(storage_path or local_dir or mkdtemp(prefix="calque-tune-")) / str(name or getattr(run_or_experiment, "__name__", "search"))
+    rng = random.Random(seed)
+    options = {"rehearse": rehearse, "memory": memory, "stop": dict(stop or {}), "seed": rng.random()}
+    runner = _Runner(run_or_experiment, room, threads, scheduler, max_failures, options)
+    drawn = configs(config or {}, num_samples, rng)
+    analysis = ExperimentAnalysis([], base, metric or getattr(scheduler, "metric", None), mode or getattr(scheduler, "mode", None))
+    try:
+        _search(runner, drawn, analysis, reporter, time_budget_s)
+    finally:
+        runner.end()
+    if raise_on_failed_trial:
+        _require_success(analysis.trials)
+    return analysis
+
+
+def _require_success(trials: list[Trial]) -> None:
+    failed = [t for t in trials if t.status == ERROR]
+    if failed:
+        rows = "\n".join(f"{t.trial_id} with {shown(t.config)}: {t.error}" for t in failed[:3])
+        raise WorkerError(f"[tune.run] expected all trials to end well, got {len(failed)} of {len(trials)} that failed:\n{rows}")
+
+
+def _search(runner: _Runner, drawn: Any, analysis: ExperimentAnalysis, reporter: Any, budget: float | None) -> None:
+    """Start trials where there is room, until there are none."""
+    until = math.inf if budget is None else time.monotonic() + budget
+    trials, more = analysis.trials, True
+    synchronize()  # nothing is computed here while processes are forked
+    np.random.get_state()  # else every process would load the module
+    gc.collect()
+    gc.freeze()
+    try:
+        while (more or runner.running or runner.again) and time.monotonic() < until:
+            while len(runner.running) < runner.room and (runner.again or more):
+                if runner.again:
+                    trial = runner.again.pop(0)
+                    runner.start(trial, trials.index(trial))
+                    continue
+                config = next(drawn, None)
+                if config is None:
+                    more = False
+                    break
+                label = f"{len(trials):05d}"
+                trials.append(Trial(label, config, child.folder_of(analysis.path, label)))
+                runner.start(trials[-1], len(trials) - 1)
+            if runner.running:
+                runner.hear(min(LONGEST_WAIT, until - time.monotonic()))
+            if reporter is not None:
+                reporter.look(trials)
+    finally:
+        gc.unfreeze()
+        runner.end()
+    if reporter is not None:
+        reporter.look(trials, end=True)
+
+
+def _available() -> int:
+    """Bytes that programs may still take."""
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

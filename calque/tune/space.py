@@ -1,0 +1,147 @@
+"""What a search draws from. Names and meanings are those of Ray Tune."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from calque.base.errors import ArgumentError
+from calque.base.text import shown, type_name
+
+
+class Domain:
+    """Something that a value is drawn from."""
+
+    def __init__(self, draw: Callable[[random.Random, Any], Any], text: str) -> None:
+        self._draw, self._text = draw, text
+
+    def sample(self, rng: random.Random | None = None, spec: Any = None) -> Any:
+        """A value. spec: what functions of `sample_from` get."""
+        return self._draw(random.Random() if rng is None else rng, spec)
+
+    def __repr__(self) -> str:
+        return self._text
+
+
+class Spec:
+    """What a function of `sample_from` gets: `spec.config.lr` and `spec.config["lr"]` are what was drawn before it."""
+
+    def __init__(self, config: dict[str, Any]) -> None:
+        self.config = _Config(config)
+
+
+class _Config(dict[str, Any]):
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self[name]
+        except KeyError:
+            raise AttributeError(f"[sample_from] expected one of {list(self)}, drawn before, got {name!r}") from None
+
+
+def _bounds(name: str, lower: Any, upper: Any, whole: bool = False, positive: bool = False) -> None:
+    kinds: Any = int if whole else (int, float)
+    right = all(isinstance(n, kinds) and not isinstance(n, bool) and math.isfinite(n) for n in (lower, upper))
+    if not right or not lower < upper or (positive and lower <= 0):
+        want = f"{'whole ' if whole else ''}numbers lower < upper{', above 0' if positive else ''}"
+        raise ArgumentError(f"[{name}] expected {want}, got {shown(lower)} and {shown(upper)}")
+
+
+def uniform(lower: float, upper: float) -> Domain:
+    """A float from lower to upper.
+
+    >>> import random
+    >>> from calque import tune
+    >>> 2 <= tune.uniform(2, 3).sample(random.Random(0)) < 3
+    True
+    """
+    _bounds("uniform", lower, upper)
+    return Domain(lambda rng, _: rng.uniform(lower, upper), f"uniform({lower}, {upper})")
+
+
+def quniform(lower: float, upper: float, q: float) -> Domain:
+    """A multiple of q from lower to upper."""
+    _bounds("quniform", lower, upper)
+    return Domain(lambda rng, _: round(rng.uniform(lower, upper) / q) * q, f"quniform({lower}, {upper}, {q})")
+
+
+def loguniform(lower: float, upper: float, base: float = 10) -> Domain:
+    """A float whose logarithm is uniform: each decade comes equally often."""
+    _bounds("loguniform", lower, upper, positive=True)
+    return Domain(lambda rng, _: math.exp(rng.uniform(math.log(lower), math.log(upper))), f"loguniform({lower}, {upper})")
+
+
+def randint(lower: int, upper: int) -> Domain:
+    """A whole number from lower to upper - 1."""
+    _bounds("randint", lower, upper, whole=True)
+    return Domain(lambda rng, _: rng.randrange(lower, upper), f"randint({lower}, {upper})")
+
+
+def lograndint(lower: int, upper: int, base: float = 10) -> Domain:
+    """A whole number from lower to upper - 1 whose logarithm is uniform."""
+    _bounds("lograndint", lower, upper, whole=True, positive=True)
+    return Domain(
+        lambda rng, _: min(int(math.exp(rng.uniform(math.log(lower), math.log(upper)))), upper - 1), f"lograndint({lower}, {upper})"
+    )
+
+
+def randn(mean: float = 0.0, sd: float = 1.0) -> Domain:
+    """A normally distributed number."""
+    return Domain(lambda rng, _: rng.gauss(mean, sd), f"randn({mean}, {sd})")
+
+
+def choice(categories: Sequence[Any]) -> Domain:
+    """One of several values."""
+    values = list(categories)
+    if not values:
+        raise ArgumentError("[choice] expected some values to choose from, got none")
+    return Domain(lambda rng, _: rng.choice(values), f"choice({values})")
+
+
+def sample_from(func: Callable[..., Any]) -> Domain:
+    """What a function gives: `func(spec)`, where `spec.config` has the values that were drawn before it."""
+    if not callable(func):
+        raise ArgumentError(f"[sample_from] expected a function, got {type_name(func)}")
+    return Domain(lambda _, spec: func(spec), "sample_from(...)")
+
+
+def grid_search(values: Sequence[Any]) -> dict[str, list[Any]]:
+    """Every one of these values; several grids give all combinations. `num_samples` repeats them all."""
+    return {"grid_search": list(values)}
+
+
+def _leaves(config: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Any]]:
+    for key, value in config.items():
+        if isinstance(value, dict) and set(value) != {"grid_search"}:
+            yield from _leaves(value, (*path, key))
+        else:
+            yield (*path, key), value
+
+
+def _put(config: dict[str, Any], path: tuple[Any, ...], value: Any) -> None:
+    for key in path[:-1]:
+        config = config.setdefault(key, {})
+    config[path[-1]] = value
+
+
+def configs(space: dict[str, Any], num_samples: int, rng: random.Random) -> Iterator[dict[str, Any]]:
+    """The configurations of a search, one by one. Functions of `sample_from` come last."""
+    leaves = list(_leaves(space))
+    grids = [(path, value["grid_search"]) for path, value in leaves if isinstance(value, dict)]
+    drawn = [(path, value) for path, value in leaves if isinstance(value, Domain)]
+    drawn.sort(key=lambda leaf: leaf[1]._text == "sample_from(...)")
+    for _ in range(num_samples):
+        for combination in itertools.product(*[values for _, values in grids]):
+            config: dict[str, Any] = {}
+            for path, value in leaves:
+                _put(config, path, None if isinstance(value, Domain | dict) else value)
+            for (path, _), value in zip(grids, combination, strict=True):
+                _put(config, path, value)
+            done: dict[str, Any] = {path[0]: config[path[0]] for path, value in leaves if not isinstance(value, Domain)}
+            for path, domain in drawn:
+                value = domain.sample(rng, Spec(done))
+                _put(config, path, value)
+                done[path[0]] = config[path[0]]
+            yield config
