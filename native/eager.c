@@ -201,7 +201,7 @@ static PyObject *compute(PyObject *state, PyObject *op, PyObject *step, PyObject
             wanted = wanted || AT(x, Tensor.at._requires_grad) == Py_True;
         } else {
             pointers[k] = (char *)&numbers[k];
-            if (!number_at(x, kernel->types[k], pointers[k])) return NULL;
+            if (!number_at(x, kernel->types[k], pointers[k])) return NULL; /* Python takes it, or says what is wrong with it */
         }
     }
     if (!possible(state) || (kernel->large && AT(state, State.at.waiting) == Py_None)) return NULL;
@@ -245,16 +245,20 @@ PyObject *eager_binary(PyObject *state, PyObject *op, PyObject *memo, PyObject *
 PyObject *eager_record(PyObject *state, PyObject *op, PyObject *operands, PyObject *attrs, PyObject *row_major) {
     Py_ssize_t count = PyTuple_GET_SIZE(operands);
     if (count > MOST_INPUTS) return NULL;
-    PyObject *key = PyTuple_New(3 + count);
+    PyObject *key = PyTuple_New(3 + count), *plain[MOST_INPUTS];
     if (key == NULL) return NULL;
     PyTuple_SET_ITEM(key, 0, Py_NewRef(op));
     PyTuple_SET_ITEM(key, 1, Py_NewRef(attrs));
     PyTuple_SET_ITEM(key, 2, Py_NewRef(row_major));
-    for (Py_ssize_t k = 0; k < count; k++)
-        PyTuple_SET_ITEM(key, 3 + k, Py_NewRef(origin_of(PyTuple_GET_ITEM(operands, k))));
+    for (Py_ssize_t k = 0; k < count; k++) {
+        PyObject *x = PyTuple_GET_ITEM(operands, k);
+        bool number = PyTuple_CheckExact(x);
+        plain[k] = number ? PyTuple_GET_ITEM(x, 0) : x;
+        PyTuple_SET_ITEM(key, 3 + k, Py_NewRef(number ? PyTuple_GET_ITEM(x, 1) : origin_of(x)));
+    }
     PyObject *step = PyDict_GetItemWithError(steps, key);
     Py_DECREF(key);
-    return computed(state, op, step, &PyTuple_GET_ITEM(operands, 0), count);
+    return computed(state, op, step, plain, count);
 }
 
 /* ------------------------------------------------------------------------------------------- between handles and arrays of NumPy */

@@ -26,8 +26,15 @@ PyObject *set_blas(PyObject *module, PyObject *args) {
 }
 
 bool number_at(PyObject *number, int type, char *where) {
+    if (type == NPY_LONG) {
+        long value = PyLong_Check(number) ? PyLong_AsLong(number) : -1;
+        if (value == -1 && (PyErr_Occurred() || !PyLong_Check(number))) { PyErr_Clear(); return false; }
+        memcpy(where, &value, 8);
+        return true;
+    }
+    if (type != NPY_FLOAT32 && type != NPY_FLOAT64) return false;
     double value = PyFloat_AsDouble(number);
-    if (value == -1.0 && PyErr_Occurred()) return false;
+    if (value == -1.0 && PyErr_Occurred()) { PyErr_Clear(); return false; }
     if (type == NPY_FLOAT32) { float narrow = (float)value; memcpy(where, &narrow, 4); }
     else memcpy(where, &value, 8);
     return true;
@@ -124,7 +131,7 @@ static void sigmoid_row(const Kernel *kernel, char **pointers, npy_intp count) {
 
 static void copy_row(const Kernel *kernel, char **pointers, npy_intp count) {
     const npy_intp *step = kernel->steps[kernel->ndim - 1];
-    npy_intp size = kernel->sizes[2];
+    npy_intp size = kernel->m;
     if (step[0] == size && step[1] == size) memcpy(pointers[1], pointers[0], count * size);
     else if (size == 4) { COPIED(uint32_t) }
     else if (size == 8) { COPIED(uint64_t) }
@@ -139,8 +146,106 @@ static void copy_row(const Kernel *kernel, char **pointers, npy_intp count) {
 
 static void where_row(const Kernel *kernel, char **pointers, npy_intp count) {
     const npy_intp *step = kernel->steps[kernel->ndim - 1];
-    if (kernel->out_type == NPY_FLOAT32) { CHOSEN(uint32_t) }
-    else { CHOSEN(uint64_t) }
+    npy_intp size = kernel->m;
+    if (size == 4) { CHOSEN(uint32_t) }
+    else if (size == 8) { CHOSEN(uint64_t) }
+    else { CHOSEN(uint8_t) }
+}
+
+#define CONVERTED(From, To) \
+    for (npy_intp k = 0; k < count; k++) *(To *)(pointers[1] + k * step[1]) = (To)*(From *)(pointers[0] + k * step[0]);
+#define CONVERTED_FROM(To) \
+    switch (kernel->types[0]) { \
+        case NPY_FLOAT32: CONVERTED(float, To) break; \
+        case NPY_FLOAT64: CONVERTED(double, To) break; \
+        case NPY_INT32: CONVERTED(int32_t, To) break; \
+        case NPY_LONG: CONVERTED(int64_t, To) break; \
+        default: CONVERTED(uint8_t, To) \
+    }
+
+/* Between the types of `_CONVERTED` in `small.py`; bool and uint8 are bytes. */
+static void cast_row(const Kernel *kernel, char **pointers, npy_intp count) {
+    const npy_intp *step = kernel->steps[kernel->ndim - 1];
+    switch (kernel->out_type) {
+        case NPY_FLOAT32: CONVERTED_FROM(float) break;
+        case NPY_FLOAT64: CONVERTED_FROM(double) break;
+        case NPY_LONG: CONVERTED_FROM(int64_t) break;
+        default: CONVERTED_FROM(bool)
+    }
+}
+
+/* An element at the position along one dim that the index says: n positions, k bytes from one to the next. */
+#define PICKED(Type) \
+    for (npy_intp k = 0; k < count; k++) \
+        *(Type *)(pointers[2] + k * step[2]) = *(Type *)(pointers[0] + k * step[0] + within(*(int64_t *)(pointers[1] + k * step[1]), kernel->n) * kernel->k);
+
+static inline npy_intp within(int64_t index, npy_intp extent) { return index < 0 ? 0 : index >= extent ? extent - 1 : index; }
+
+static void gather_row(const Kernel *kernel, char **pointers, npy_intp count) {
+    const npy_intp *step = kernel->steps[kernel->ndim - 1];
+    npy_intp size = kernel->m;
+    if (size == 4) { PICKED(uint32_t) }
+    else if (size == 8) { PICKED(uint64_t) }
+    else { PICKED(uint8_t) }
+}
+
+/* Of m blocks of n slices of k bytes each, the slices that the index names. */
+static void lookup(const Kernel *kernel, char **pointers, char *out) {
+    const int64_t *index = (const int64_t *)pointers[1];
+    npy_intp count = kernel->sizes[1];
+    for (npy_intp block = 0; block < kernel->m; block++)
+        for (npy_intp k = 0; k < count; k++, out += kernel->k)
+            memcpy(out, pointers[0] + (block * kernel->n + within(index[k], kernel->n)) * kernel->k, kernel->k);
+}
+
+/* The operands side by side: m times the next rows[k] bytes of each. */
+static void join(const Kernel *kernel, char **pointers, char *out) {
+    for (npy_intp block = 0; block < kernel->m; block++)
+        for (int k = 0; k < kernel->inputs; k++) {
+            memcpy(out, pointers[k] + block * kernel->rows[k][0], kernel->rows[k][0]);
+            out += kernel->rows[k][0];
+        }
+}
+
+/* Where the first of the largest (k = 1) or smallest (k = 0) of n numbers stands, m times. Nothing compares with NaN, and the first NaN is it. */
+#define FOUND(Type, is_nan) \
+    for (npy_intp row = 0; row < kernel->m; row++) { \
+        const Type *x = (const Type *)pointers[0] + row * kernel->n; \
+        npy_intp best = 0; \
+        for (npy_intp k = 1; k < kernel->n && !(is_nan(x[best])); k++) \
+            if (is_nan(x[k]) || (kernel->k ? x[k] > x[best] : x[k] < x[best])) best = k; \
+        out[row] = best; \
+    }
+#define NEVER(x) false
+
+static void best(const Kernel *kernel, char **pointers, int64_t *out) {
+    if (kernel->types[0] == NPY_FLOAT32) { FOUND(float, isnan) }
+    else if (kernel->types[0] == NPY_FLOAT64) { FOUND(double, isnan) }
+    else { FOUND(int64_t, NEVER) }
+}
+
+static void count_up(const Kernel *kernel, char *out) {
+    for (npy_intp k = 0; k < kernel->numel; k++)
+        if (kernel->out_type == NPY_LONG) ((int64_t *)out)[k] = k;
+        else if (kernel->out_type == NPY_FLOAT32) ((float *)out)[k] = (float)k;
+        else ((double *)out)[k] = (double)k;
+}
+
+/* As `random_bits_ref` of `ops/random.py`. */
+static void draw(uint64_t key, uint64_t offset, npy_intp count, uint64_t *out) {
+    key += 0x9E3779B97F4A7C15u;
+    key = (key ^ (key >> 30)) * 0xBF58476D1CE4E5B9u;
+    key = (key ^ (key >> 27)) * 0x94D049BB133111EBu;
+    key = (key ^ (key >> 31)) | 1;
+    for (npy_intp k = 0; k < count; k++) {
+        uint64_t y = (offset + (uint64_t)k) * key, z = y + key, x = y;
+        x = x * x + y, x = x >> 32 | x << 32;
+        x = x * x + z, x = x >> 32 | x << 32;
+        x = x * x + y, x = x >> 32 | x << 32;
+        uint64_t t = x * x + z;
+        x = t >> 32 | t << 32;
+        out[k] = t ^ ((x * x + y) >> 32);
+    }
 }
 
 #define CALLED(Type, Int, Real, function) \
@@ -172,12 +277,40 @@ static bool takes(npy_intp count, npy_intp length, npy_intp rows[2]) {
     return rows[0] == 1 && rows[1] >= count;
 }
 
+static void random_bits(const Kernel *kernel, char **pointers, uint64_t *out) {
+    uint64_t seed, offset;
+    memcpy(&seed, pointers[0], 8);
+    memcpy(&offset, pointers[1], 8);
+    draw(seed, offset, kernel->numel, out);
+}
+
+/* bits(seed, offset, count): as an array. */
+PyObject *draw_bits(PyObject *module, PyObject *args) {
+    (void)module;
+    PyObject *seed, *offset;
+    npy_intp count;
+    if (!PyArg_ParseTuple(args, "O!O!n", &PyLong_Type, &seed, &PyLong_Type, &offset, &count)) return NULL;
+    PyObject *out = PyArray_SimpleNew(1, &count, NPY_INT64);
+    if (out != NULL) draw(PyLong_AsUnsignedLongLongMask(seed), PyLong_AsUnsignedLongLongMask(offset), count, (uint64_t *)PyArray_DATA((PyArrayObject *)out));
+    return out;
+}
+
+/* One product for every position of the dims before. */
+static void product_row(const Kernel *kernel, char **pointers, npy_intp count) {
+    const npy_intp *step = kernel->steps[kernel->ndim - 1];
+    npy_intp rows[2][2] = {{kernel->rows[0][0], kernel->rows[0][1]}, {kernel->rows[1][0], kernel->rows[1][1]}};
+    for (npy_intp k = 0; k < count; k++) {
+        char *here[3] = {pointers[0] + k * step[0], pointers[1] + k * step[1], pointers[2] + k * step[2]};
+        product(kernel, here, rows);
+    }
+}
+
 bool run_kernel(Kernel *kernel, char **pointers, char *out) {
     pointers[kernel->inputs] = out;
     if (kernel->kind == SUM) return sum(kernel, pointers, (float *)out);
     if (kernel->kind == REDUCE) {
         for (npy_intp k = 0; k < kernel->numel; k++)
-            if (kernel->out_type == NPY_FLOAT32) ((float *)out)[k] = (float)kernel->start; else ((double *)out)[k] = kernel->start;
+            memcpy(out + k * kernel->k, kernel->start, kernel->k);
         every_row(kernel, pointers, reduce_row);
         return true;
     }
@@ -187,6 +320,14 @@ bool run_kernel(Kernel *kernel, char **pointers, char *out) {
         case SIGMOID: every_row(kernel, pointers, sigmoid_row); break;
         case COPY: every_row(kernel, pointers, copy_row); break;
         case WHERE: every_row(kernel, pointers, where_row); break;
+        case CAST: every_row(kernel, pointers, cast_row); break;
+        case GATHER: every_row(kernel, pointers, gather_row); break;
+        case BATCH: every_row(kernel, pointers, product_row); break;
+        case LOOKUP: lookup(kernel, pointers, out); break;
+        case JOIN: join(kernel, pointers, out); break;
+        case BEST: best(kernel, pointers, (int64_t *)out); break;
+        case COUNT: count_up(kernel, out); break;
+        case RANDOM: random_bits(kernel, pointers, (uint64_t *)out); break;
         default: product(kernel, pointers, kernel->rows);
     }
     return true;
@@ -213,9 +354,9 @@ static PyObject *call(PyObject *self, PyObject *const *args, size_t given, PyObj
                 fits = fits && (k == 0 ? takes(kernel->m, kernel->k, rows[0]) : takes(kernel->k, kernel->n, rows[1]));
             } else
                 fits = fits && PyArray_IS_C_CONTIGUOUS(array);
-        } else if (kernel->sizes[k] == 1 && (PyFloat_CheckExact(x) || PyLong_CheckExact(x)) && kernel->kind == ELEMENTWISE) {
+        } else if (kernel->sizes[k] == 1 && (PyFloat_CheckExact(x) || PyLong_CheckExact(x) || PyBool_Check(x))) {
             pointers[k] = (char *)&numbers[k];
-            if (!number_at(x, kernel->types[k], pointers[k])) return NULL;
+            fits = number_at(x, kernel->types[k], pointers[k]);
         } else
             fits = false;
     }
@@ -242,8 +383,35 @@ static bool intps(PyObject *tuple, npy_intp *into, Py_ssize_t most, Py_ssize_t *
     return true;
 }
 
-/* The loop of a ufunc for operands of these types. */
+/* What NumPy has no loops for. */
+#define LOOP_OF(name, Type, expression) \
+    static void name(char **args, const npy_intp *count, const npy_intp *steps, void *data) { \
+        (void)data; \
+        for (npy_intp k = 0; k < *count; k++) { \
+            Type x = *(Type *)(args[0] + k * steps[0]); \
+            *(Type *)(args[1] + k * steps[1]) = (Type)(expression); \
+        } \
+    }
+LOOP_OF(erf_single, float, erff(x))
+LOOP_OF(erf_double, double, erf(x))
+LOOP_OF(rsqrt_single, float, 1.0 / sqrt((double)x))
+LOOP_OF(rsqrt_double, double, 1.0 / sqrt(x))
+
+static const struct { const char *name; PyUFuncGenericFunction single, twice; } own_loops[] = {
+    {"erf", (PyUFuncGenericFunction)erf_single, (PyUFuncGenericFunction)erf_double},
+    {"rsqrt", (PyUFuncGenericFunction)rsqrt_single, (PyUFuncGenericFunction)rsqrt_double},
+};
+
+/* The loop of a ufunc for operands of these types, or one of those above by its name. */
 static bool find_loop(PyObject *function, const int *types, int count, PyUFuncGenericFunction *loop, void **data) {
+    if (PyUnicode_Check(function)) {
+        for (size_t k = 0; k < sizeof own_loops / sizeof *own_loops; k++)
+            if (PyUnicode_CompareWithASCIIString(function, own_loops[k].name) == 0) {
+                *loop = types[0] == NPY_FLOAT32 ? own_loops[k].single : own_loops[k].twice;
+                return types[0] == NPY_FLOAT32 || types[0] == NPY_FLOAT64;
+            }
+        return false;
+    }
     PyUFuncObject *ufunc = (PyUFuncObject *)function;
     if (!PyObject_TypeCheck(function, &PyUFunc_Type) || ufunc->nargs != count) return false;
     for (int k = 0; k < ufunc->ntypes; k++) {
@@ -254,14 +422,14 @@ static bool find_loop(PyObject *function, const int *types, int count, PyUFuncGe
     return false;
 }
 
-/* Kernel(kind, large, function, layout, memory, shape, dims, steps, sizes, types, out_type, [ufunc, [second ufunc, [start]]]) */
+/* Kernel(kind, large, function, layout, memory, shape, sizes, types, out_type, dims, steps, extents, rows, ufuncs, start) */
 static PyObject *create(PyTypeObject *type, PyObject *args, PyObject *names) {
     (void)names;
     int kind, large, out_type;
-    PyObject *function, *layout, *memory, *shape, *dims, *steps, *sizes, *types, *ufunc = NULL, *second = NULL;
-    double start = 0.0;
-    if (!PyArg_ParseTuple(args, "ipOOOO!O!O!O!O!i|OOd", &kind, &large, &function, &layout, &memory, &PyTuple_Type, &shape, &PyTuple_Type, &dims, &PyTuple_Type,
-                          &steps, &PyTuple_Type, &sizes, &PyTuple_Type, &types, &out_type, &ufunc, &second, &start))
+    PyObject *function, *layout, *memory, *shape, *dims, *steps, *sizes, *types, *extents, *rows, *ufuncs, *start;
+    if (!PyArg_ParseTuple(args, "ipOOOO!O!O!iO!O!O!O!O!O", &kind, &large, &function, &layout, &memory, &PyTuple_Type, &shape, &PyTuple_Type, &sizes,
+                          &PyTuple_Type, &types, &out_type, &PyTuple_Type, &dims, &PyTuple_Type, &steps, &PyTuple_Type, &extents, &PyTuple_Type, &rows,
+                          &PyTuple_Type, &ufuncs, &start))
         return NULL;
     Kernel *kernel = (Kernel *)type->tp_alloc(type, 0);
     if (kernel == NULL) return NULL;
@@ -272,32 +440,34 @@ static PyObject *create(PyTypeObject *type, PyObject *args, PyObject *names) {
     kernel->kind = kind;
     kernel->large = large;
     kernel->out_type = out_type;
-    kernel->start = start;
-    Py_ssize_t count = 0, inputs = PyTuple_GET_SIZE(types), ndim = 0;
+    Py_ssize_t count = 0, inputs = PyTuple_GET_SIZE(types), ndim = 0, given = PyTuple_GET_SIZE(rows);
+    npy_intp sizes_of[3] = {0};
     bool ok = inputs <= MOST_INPUTS && intps(sizes, kernel->sizes, MOST_INPUTS, &count) && intps(shape, kernel->out_dims, MOST_DIMS, &count);
     kernel->inputs = (int)inputs;
     kernel->out_ndim = (int)count;
     kernel->numel = 1;
     for (Py_ssize_t k = 0; ok && k < count; k++) kernel->numel *= kernel->out_dims[k];
     for (Py_ssize_t k = 0; ok && k < inputs; k++) kernel->types[k] = (int)PyLong_AsLong(PyTuple_GET_ITEM(types, k));
-    if (ok && kind == PRODUCT) {
-        npy_intp sizes_of[3];
-        ok = intps(dims, sizes_of, 3, &count) && count == 3 && PyTuple_GET_SIZE(steps) == 2 && blas.single != NULL;
-        if (ok) { kernel->m = sizes_of[0]; kernel->n = sizes_of[1]; kernel->k = sizes_of[2]; }
-        for (int k = 0; ok && k < 2; k++) ok = intps(PyTuple_GET_ITEM(steps, k), kernel->rows[k], 2, &count) && count == 2;
-        ok = ok && takes(kernel->m, kernel->k, kernel->rows[0]) && takes(kernel->k, kernel->n, kernel->rows[1]);
-    } else if (ok) {
-        ok = intps(dims, kernel->dims, MOST_DIMS, &ndim) && ndim > 0 && PyTuple_GET_SIZE(steps) == ndim;
-        kernel->ndim = (int)ndim;
-        for (Py_ssize_t d = 0; ok && d < ndim; d++)
-            ok = intps(PyTuple_GET_ITEM(steps, d), kernel->steps[d], MOST_INPUTS + 1, &count) && count == inputs + 1;
-    }
+    ok = ok && intps(extents, sizes_of, 3, &count) && given <= inputs;
+    kernel->m = sizes_of[0];
+    kernel->n = sizes_of[1];
+    kernel->k = sizes_of[2];
+    for (Py_ssize_t k = 0; ok && k < given; k++) ok = intps(PyTuple_GET_ITEM(rows, k), kernel->rows[k], 2, &count);
+    if (ok && (kind == PRODUCT || kind == BATCH))
+        ok = given == 2 && blas.single != NULL && takes(kernel->m, kernel->k, kernel->rows[0]) && takes(kernel->k, kernel->n, kernel->rows[1]);
+    ok = ok && intps(dims, kernel->dims, MOST_DIMS, &ndim) && PyTuple_GET_SIZE(steps) == ndim;
+    kernel->ndim = (int)ndim;
+    for (Py_ssize_t d = 0; ok && d < ndim; d++)
+        ok = intps(PyTuple_GET_ITEM(steps, d), kernel->steps[d], MOST_INPUTS + 1, &count) && count == inputs + 1;
+    PyObject *ufunc = PyTuple_GET_SIZE(ufuncs) ? PyTuple_GET_ITEM(ufuncs, 0) : NULL;
     int wanted[4] = {0};
     for (int k = 0; k < kernel->inputs; k++) wanted[k] = kernel->types[k];
     if (kind == RELU || kind == REDUCE) { wanted[1] = wanted[2] = wanted[0]; ok = ok && find_loop(ufunc, wanted, 3, &kernel->loop, &kernel->data); }
+    if (kind == REDUCE) ok = ok && number_at(start, out_type, kernel->start);
     if (kind == SIGMOID) {
         wanted[1] = wanted[0];
-        ok = ok && find_loop(ufunc, wanted, 2, &kernel->loop, &kernel->data) && find_loop(second, wanted, 2, &kernel->second, &kernel->second_data);
+        ok = ok && find_loop(ufunc, wanted, 2, &kernel->loop, &kernel->data)
+            && find_loop(PyTuple_GET_ITEM(ufuncs, 1), wanted, 2, &kernel->second, &kernel->second_data);
     }
     if (kind == ELEMENTWISE) {
         wanted[inputs] = out_type;

@@ -17,7 +17,7 @@
 #define MOST_DIMS 8
 #define PLACES 4
 
-enum { ELEMENTWISE, SIGMOID, RELU, REDUCE, PRODUCT, COPY, WHERE, SUM };
+enum { ELEMENTWISE, SIGMOID, RELU, REDUCE, PRODUCT, COPY, WHERE, SUM, CAST, RANDOM, LOOKUP, GATHER, JOIN, BEST, COUNT, BATCH };
 
 typedef struct { PyObject *code, *edge; int position; } Place;
 
@@ -28,9 +28,9 @@ typedef struct {
     int kind, inputs, ndim, next_place, out_ndim;
     bool large; /* see `run/estimate.py` */
     npy_intp dims[MOST_DIMS], steps[MOST_DIMS][MOST_INPUTS + 1], sizes[MOST_INPUTS], rows[MOST_INPUTS][2];
-    npy_intp numel, out_dims[MOST_DIMS], m, n, k;
+    npy_intp numel, out_dims[MOST_DIMS], m, n, k; /* m, n, k: extents of a product; of LOOKUP, GATHER, JOIN and BEST see `small.py` */
     int types[MOST_INPUTS], out_type;
-    double start; /* of a reduction */
+    char start[8]; /* of a reduction */
     PyUFuncGenericFunction loop, second;
     void *data, *second_data;
     PyObject *function; /* the same by a routine of Python's */
@@ -44,5 +44,6 @@ extern PyTypeObject Kernel_Type;
 bool run_kernel(Kernel *kernel, char **pointers, char *out);
 bool number_at(PyObject *number, int type, char *where);
 PyObject *set_blas(PyObject *module, PyObject *args);
+PyObject *draw_bits(PyObject *module, PyObject *args);
 
 #endif

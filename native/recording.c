@@ -137,15 +137,16 @@ PyObject *record_unary(PyObject *module, PyObject *const *args, Py_ssize_t count
     return out == NULL ? nothing() : out;
 }
 
-/* record(op, operands, attrs, row_major): all operands are tensors */
+/* record(op, operands, attrs, row_major); operands that are numbers, as pairs with their type, only where operations are computed at once. */
 PyObject *record_general(PyObject *module, PyObject *const *args, Py_ssize_t count) {
     (void)module;
     PyObject *op = args[0], *operands = args[1], *attrs = args[2], *out = NULL, *edge = NULL;
     if (count != 4 || known.local == NULL || !PyTuple_CheckExact(operands)) return Py_NewRef(Py_None);
     Py_ssize_t size = PyTuple_GET_SIZE(operands);
-    bool wanted = false;
+    bool wanted = false, numbers = false;
     for (Py_ssize_t k = 0; k < size; k++) {
         PyObject *x = PyTuple_GET_ITEM(operands, k);
+        if (PyTuple_CheckExact(x) && PyTuple_GET_SIZE(x) == 2) { numbers = true; continue; }
         if (!is_tensor(x)) return Py_NewRef(Py_None);
         wanted = wanted || needs(x);
     }
@@ -157,6 +158,7 @@ PyObject *record_general(PyObject *module, PyObject *const *args, Py_ssize_t cou
         Py_DECREF(state);
         return out == NULL ? nothing() : out;
     }
+    if (numbers) { Py_DECREF(state); return Py_NewRef(Py_None); }
     Py_INCREF(trace);
     PyObject *together = AT(op, Op.at.ordered) == Py_True && args[3] != Py_True ? operands : known.empty_tuple;
     PyObject *sources = PyTuple_New(size), *device = AT(state, State.at.device);

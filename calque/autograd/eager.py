@@ -11,7 +11,7 @@ The same checks are made and the same errors are raised as for an operation that
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextvars import copy_context
 from sys import getrefcount
 from typing import Any
@@ -255,14 +255,6 @@ class Eager:
             return formula.verified(self, node, grad, rule)
         found = self.quietly(node.edge.formula, self, node, grad)
         return formula.gradients(self, node, grad, rule) if found is None else found
-
-    def call(self, function: Callable[..., tuple[Any, ...]], inputs: tuple[Any, ...]) -> tuple[Any, ...]:
-        """`function(*inputs)` of library code that only makes new values."""
-        return formula.call(self, getattr(function, "__code__", function.__class__), function, (inputs,), lambda: function(*inputs))
-
-    def gradient(self, backward: Any, groups: Sequence[Any], run: Callable[[], tuple[Any, ...]]) -> tuple[Any, ...]:
-        """`run()`: what a formula for gradients gives for tensors and numbers."""
-        return formula.call(self, getattr(backward, "__code__", backward.__class__), backward, groups, run)
 
     def write(self, storage: Storage, view: Layout, value: Storage) -> None:
         """As `recorder.write`."""

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from calque.autograd import formula, template
+from calque.autograd import template
 from calque.autograd.eager import Eager
 from calque.autograd.moving import move
 from calque.base.errors import AutogradError, DTypeError, NonFiniteError, ShapeError
@@ -151,14 +151,11 @@ def apply_node(node: GradNode, grad: Any, keep: bool) -> Sequence[Any]:
     if node.freed:
         raise second_time(node, node.freed)
     known = template.possible(local.state)  # whether rules need not run
-    at_once = local.state.trace.__class__ is Eager
     result: Sequence[Any]
     if isinstance(node, FunctionNode):
         rule: Any = node.backward
         if known and rule.__class__ is FunctionType and rule.__code__ is VIEW_RULE:
             result = template.view(node, grad, _apply_function)
-        elif at_once and rule.__class__ is FunctionType and rule.__code__ is VIEW_RULE:
-            result = formula.view(local.state.trace, node, grad, _apply_function)
         else:
             result = _apply_function(node, grad)
     else:

@@ -13,17 +13,14 @@ from typing import Any
 import numpy as np
 
 from calque.autograd import template
-from calque.autograd.facts import Facts, Unknown
 from calque.autograd.routines import kernel, routine, same
 from calque.autograd.straight import AGAIN, GIVEN, MADE, MOST, NOTHING, SAME, WITHIN, Operands, Straight, Writer
 from calque.backend.ref.interpret import number_as_array
 from calque.base.cache import Cache
-from calque.base.config import settings
 from calque.base.device import CPU
 from calque.base.layout import Layout
 from calque.base.native import hot
 from calque.run.buffer import strided
-from calque.run.estimate import large
 from calque.run.nodes import GradNode
 from calque.run.recorder import Storage, Trace, local, result_of
 from calque.run.tape import BINARY, ENTER, GENERAL, NUMBER, OWN, UNARY, Mark, Tape, Unread
@@ -56,74 +53,6 @@ def gradients(trace: Any, node: GradNode, grad: Any, rule: Rule) -> Sequence[Any
             return None
     node.edge.formula = function
     return trace.quietly(function, trace, node, grad)  # type: ignore[no-any-return]
-
-
-Several = tuple[Any, ...]
-_functions = Cache("library functions computed at once", 3000, 1 / 128)  # (id of what tells functions apart) -> [it, [(facts, function), ...]]
-
-
-def call(trace: Any, kind: Any, function: Any, groups: Sequence[Any], run: Callable[[], Several]) -> Several:
-    """The result of library code that depends on nothing but `function` (and what it closes over) and the tensors, numbers and None in `groups`, and
-    only makes new values: `run()`, or what a function computes that was made of an earlier run. `kind`: tells most of them apart, by identity."""
-    if settings.verify or not settings.macros or local.state.trace is not trace or (local.state.grad and _matter(groups)):
-        return run()
-    facts = Facts()
-    try:
-        if function is not None:
-            facts.value(function)
-        for group in groups:
-            facts.values(group)
-    except Unknown:
-        return run()
-    entry = _entry(kind, facts.parts)
-    found = entry[1]
-    if found.__class__ is int:
-        if not 0 < found < template.TRIES:
-            entry[1] = max(found, 1)
-            return run()
-        try:
-            entry[1] = _watch(facts.cells, facts.views, lambda mark: _described(mark, facts, run()))
-        except Unread:
-            entry[1] = found + 1
-            return run()
-    return tuple(trace.quietly(entry[1], trace, facts.cells, facts.views))
-
-
-def _entry(kind: Any, parts: list[Any]) -> list[Any]:
-    """What is known of library code with these facts: [facts, its function or how often it was met]."""
-    known = _functions.get(id(kind))
-    if known is None or known[0] is not kind:
-        known = _functions.keep(id(kind), (kind, []))
-    entries: list[list[Any]] = known[1]
-    for entry in entries:
-        if entry[0] == parts:
-            return entry
-    if len(entries) >= template.VARIANTS:
-        entries.clear()
-    entries.append([parts, 0])
-    return entries[-1]
-
-
-def _matter(groups: Sequence[Any]) -> bool:
-    """Whether operations on these values would have a history."""
-    return any(getattr(x, "_requires_grad", False) for group in groups for x in group)
-
-
-def _described(mark: Mark, facts: Facts, values: Several) -> Straight:
-    """The function of library code that has recorded behind `mark` and given these values."""
-    tensors = [x if x.__class__ is Tensor else None for x in values]
-    others = {k: x for k, x in enumerate(values) if tensors[k] is None}
-    if any(x is not None and x._base is not None for x in tensors) or not all(x.__class__ in _NUMBERS for x in others.values()):
-        raise Unread  # a view of what somebody else has
-    return template.Template(mark, tensors, None, (facts, others), _plain).straight
-
-
-_NUMBERS = (type(None), bool, int, float)
-
-
-def view(trace: Any, node: Any, grad: Any, rule: Rule) -> Sequence[Any]:
-    """The gradient of what a view was taken of. `rule`: runs the node's."""
-    return call(trace, node.backward.__closure__[0].cell_contents, None, ((grad,),), lambda: tuple(rule(node, grad)))
 
 
 def verified(trace: Any, node: GradNode, grad: Any, rule: Rule) -> Sequence[Any] | None:
@@ -167,19 +96,15 @@ def _watched(
 
 
 def _written(node: Any, grad: Any, storages: list[Storage], handles: list[Any], rule: Rule) -> Straight:
-    """Have the rule record into a trace that is then forgotten, and write what it recorded as a function."""
+    """Have the rule record into a trace that is then forgotten, and write what it recorded as a function. Raises `Unread` if that is not possible."""
     operands = Operands(node, grad, storages, handles)
-    return _watch(storages, handles, lambda mark: template.Template(mark, rule(node, grad), node, operands, _formula).straight)
-
-
-def _watch(storages: Sequence[Storage], handles: Sequence[Any], write: Callable[[Mark], Straight]) -> Straight:
-    """`write(mark)`, while what is recorded goes into a trace that is then forgotten. Raises `Unread` if it gives no function."""
     state, edges = local.state, Counters.edges
     before, scratch = state.trace, Trace(Edge(None, None, (), (), None, ""))
     scratch.recorded = True
     state.trace = scratch
     try:
-        function = write(Mark(scratch, storages, handles))
+        mark = Mark(scratch, storages, handles)
+        function = template.Template(mark, rule(node, grad), node, operands, _formula).straight
         if function is unknown:
             raise Unread
         return function
@@ -198,7 +123,7 @@ def _formula(tape: Tape, made: tuple[tuple[int, Any], ...], results: tuple[tuple
     """The function of a template, as `straight.straight`."""
     if len(results) > MOST:
         return unknown
-    writer = _Writer(tape, True)
+    writer = _Writer(tape)
     writer.lines.append("if not trace.eager: return None")
     writer.guards(node, operands)
     writer.compute({entry.storage: entry.handle for entry in operands.entries if entry.handle >= 0 and entry.shown is entry.whole})
@@ -206,29 +131,11 @@ def _formula(tape: Tape, made: tuple[tuple[int, Any], ...], results: tuple[tuple
     return writer.function()
 
 
-def _plain(
-    tape: Tape, made: tuple[tuple[int, Any], ...], results: tuple[tuple[Any, ...], ...], _: Any, known: tuple[Facts, dict[int, Any]]
-) -> Straight:
-    """A function (trace, storages, handles) -> results, without guards. `known`: the facts, and results that are no tensors."""
-    facts, others = known
-    if len(results) > MOST:
-        return unknown
-    writer = _Writer(tape, False)
-    for name, values, given in (("s", facts.cells, "node"), ("h", facts.views, "handles")):
-        if values:
-            writer.lines.append(f"{', '.join(f'{name}{k}' for k in range(len(values)))}, = {given}")
-    writer.compute({})
-    writer.give(made, results, others)
-    return writer.function("trace, node, handles")
-
-
 class _Writer(Writer):
-    """Writes the lines of one that computes: register j is an array. `fresh`: registers whose memory is nobody else's; `everything`: also what is
-    large."""
+    """Writes the lines of one that computes: register j is an array. `fresh`: registers whose memory is nobody else's."""
 
-    def __init__(self, tape: Tape, everything: bool) -> None:
+    def __init__(self, tape: Tape) -> None:
         super().__init__(tape)
-        self.everything = everything
         self.fresh: set[int] = set()
 
     def compute(self, handles: dict[int, int]) -> None:
@@ -257,8 +164,6 @@ class _Writer(Writer):
 
     def _operation(self, op: Any, operands: list[Any], attrs: tuple[Any, ...], layouts: tuple[Any, ...], numbers: Sequence[int] = ()) -> None:
         view = result_of(op, attrs, layouts, CPU)
-        if not self.everything and large(op, layouts, view):
-            raise Unread
         found = routine(op, attrs, layouts, view)
         names = []
         for k, x in enumerate(operands):
@@ -278,8 +183,8 @@ class _Writer(Writer):
         order = permutation(view, whole)
         return f"r{base}.transpose({self.constant(order)})" if order is not None else f"shown(r{base}, {self.constant(view)})"
 
-    def give(self, made: tuple[tuple[int, Any], ...], results: tuple[tuple[Any, ...], ...], others: dict[int, Any] | None = None) -> None:
-        """Make what is given back. `others`: results that are no tensors, by their place."""
+    def give(self, made: tuple[tuple[int, Any], ...], results: tuple[tuple[Any, ...], ...]) -> None:
+        """Make what is given back."""
         for k, (register, view) in enumerate(made):
             self.lines.append(f"m{k} = made(trace, r{register}, {self.constant(view)}, {register in self.fresh})")
         names: list[str] = []
@@ -288,9 +193,6 @@ class _Writer(Writer):
             if how == MADE and which not in taken:
                 taken.add(which)
                 names.append(f"m{which}")
-                continue
-            if others and k in others:
-                names.append(self.constant(others[k]))
                 continue
             names.append("None" if how == NOTHING else f"h{which}" if how == SAME else names[which] if how == AGAIN else f"t{k}")
             if how >= MADE:

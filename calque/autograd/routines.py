@@ -24,7 +24,7 @@ def kernel(op: OpDef, attrs: tuple[Any, ...], views: tuple[Any, ...], result: La
     """What the compiled module runs for an operation on values that lie in memory like this, numbers as their dtypes; None if it has nothing for it.
     It is a function of row-major arrays, too. `memory`: the layout of the result's block of memory. `forward`: it is not run in
     forward passes, as it is large."""
-    if any(v.__class__ is Layout and v.device is not CPU for v in views):
+    if result.device is not CPU or any(v.__class__ is Layout and v.device is not CPU for v in views):
         return None
     operands = [(tuple(v.shape), v.strides, v.dtype) if v.__class__ is Layout else ((), (), v) for v in views]
     return kernel_of(op, attrs, operands, result, memory, tuple(result.shape), result.strides, result.dtype, found.function, forward)

@@ -17,6 +17,7 @@ import numpy as np
 from calque.base import dtypes as dt
 from calque.base.device import META, InUse
 from calque.base.errors import ArgumentError, DTypeError, OutOfMemoryError, OutOfRangeError, ShapeError
+from calque.base.native import hot
 from calque.base.shapes import Shape, broadcast_shapes, whole
 from calque.functional.checks import check_probabilities
 from calque.functional.common import Operand, cast, is_number, is_tensor, method, number, prim, require_operands, require_real
@@ -26,7 +27,8 @@ from calque.functional.options import marked, resolve_device, resolve_dtype, siz
 from calque.functional.placing import beside_input, host_values, made_on, placed, placed_like
 from calque.functional.views import expand
 from calque.functional.writing import write_back
-from calque.ops.opdef import get, no_complex
+from calque.ops.opdef import no_complex
+from calque.ops.random import random_bits_ref
 from calque.run.capture import abort, numbers
 from calque.run.recorder import Trace, local
 from calque.tensor import Tensor, read, upload
@@ -368,10 +370,7 @@ def randint_like(
 def _host_bits(count: int, generator: Generator | None) -> np.ndarray[Any, Any]:
     """The same numbers as `bits`, made by NumPy at once."""
     seed_, offset = (generator or default_generator).take(count)
-    reference = get("random_bits").ref
-    assert reference is not None
-    result: np.ndarray[Any, Any] = reference(seed_, offset, (count,))
-    return result
+    return random_bits_ref(seed_, offset, (count,)) if hot is None else hot.bits(seed_, offset, count)  # type: ignore[no-any-return]
 
 
 @public(method=False, out=True)
@@ -471,12 +470,15 @@ def _drawn(given: np.ndarray[Any, Any], num_samples: int, replacement: bool, gen
     totals = weights.sum(1, keepdims=True)
     if (totals <= 0).any():
         raise ArgumentError("[multinomial] invalid multinomial distribution (sum of probabilities <= 0)")
-    count = num_samples if replacement else classes
+    several = num_samples > 1 and not replacement
+    count = classes if several else num_samples
     draws = ((_host_bits(rows * count, generator) >> 11) & ((1 << 53) - 1)).astype(np.float64).reshape(rows, count) * 2.0**-53
-    if replacement:
-        edges = np.cumsum(weights / totals, axis=1)
-        last = [np.flatnonzero(w)[-1] for w in weights]
-        return np.stack([np.minimum(np.searchsorted(e, d, side="right"), k) for e, d, k in zip(edges, draws, last, strict=True)])
+    if not several:
+        edges = weights.cumsum(1)
+        last = classes - 1 - (weights[:, ::-1] > 0).argmax(1)
+        marks = draws * edges[:, -1:]
+        found = [np.searchsorted(edge, mark, side="right") for edge, mark in zip(edges, marks, strict=True)]
+        return np.minimum(found, last[:, None])
     with np.errstate(divide="ignore"):
         keys = np.log(weights) - np.log(-np.log1p(-draws))  # the Gumbel trick: largest keys are a draw without replacement
     if ((weights > 0).sum(1) < num_samples).any():

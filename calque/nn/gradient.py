@@ -88,8 +88,7 @@ def with_gradient(
 
 
 def _values(forward: Forward, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
-    trace = local.state.trace
-    return trace.call(forward, inputs) if trace.eager else call(forward, inputs)  # type: ignore[no-any-return]
+    return forward(*inputs) if local.state.trace.eager else call(forward, inputs)
 
 
 ANALYTIC = ("SiluBackward0", "RmsNormBackward0")
@@ -119,9 +118,6 @@ def formula(forward: Forward, backward: Backward) -> Callable[[Any, list[Any]], 
             inputs = tuple(map(with_history, inputs, node.next))
             values = forward(*inputs)
         needs = tuple([t is not None for t in node.next])
-        trace = local.state.trace
-        if trace.eager:
-            return trace.gradient(backward, (inputs, values, grads, needs), lambda: backward(Saved(inputs, values, needs), *grads))  # type: ignore[no-any-return]
         return backward(Saved(inputs, values, needs), *grads)
 
     return apply

@@ -54,4 +54,5 @@ def large(op: Any, layouts: tuple[Any, ...], result: Any) -> bool:
     its operands; of a number its dtype."""
     if op.kind == "contract":
         return bool(op.name != "matmul" or result.numel * layouts[0].shape[-1] >= _PRODUCTS)
-    return max([result.numel, *[lay.numel for lay in layouts if hasattr(lay, "numel")]]) >= _NUMBERS  # type: ignore[no-any-return]
+    read = layouts[1:] if op.role == "lookup" else layouts  # of a table only what is looked up
+    return max([result.numel, *[lay.numel for lay in read if hasattr(lay, "numel")]]) >= _NUMBERS  # type: ignore[no-any-return]

@@ -9,23 +9,26 @@ import weakref
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import calque
 from calque.autograd.routines import kernel, routine
+from calque.backend.ref.interpret import run_node
 from calque.base.device import CPU
-from calque.base.dtypes import DType, bool_, float32, float64
+from calque.base.dtypes import DType, bool_, float32, float64, int32, int64, uint8
 from calque.base.layout import dense_layout, layout
 from calque.base.native import hot
+from calque.ir.program import Node
 from calque.ops.opdef import get
+from calque.ops.random import random_bits_ref
 from calque.run.recorder import result_of
 from calque.tensor import from_array, record
 
 pytestmark = pytest.mark.skipif(hot is None, reason="Calque was installed without a C compiler")
 
-UNARY = ("neg", "abs", "exp", "log", "tanh", "sqrt", "sigmoid", "reciprocal", "sin", "cos", "relu", "copy")
-BINARY = ("add", "sub", "mul", "div", "maximum", "minimum", "lt", "ge", "eq")
+UNARY = ("neg", "abs", "exp", "log", "tanh", "sqrt", "sigmoid", "reciprocal", "sin", "cos", "relu", "copy", "floor", "round", "log1p", "logical_not")
+BINARY = ("add", "sub", "mul", "div", "maximum", "minimum", "lt", "ge", "eq", "pow", "fmod")
 
 
 @st.composite
@@ -89,6 +92,66 @@ def test_products_take_rows_or_columns(data: st.DataObject, m: int, k: int, n: i
             for v, memory in ((a, left), (b, right)))  # fmt: skip
     wanted = values(a, left).astype(np.float64) @ values(b, right).astype(np.float64)
     np.testing.assert_allclose((x @ y).numpy(), wanted, rtol=1e-13 if dtype is float64 else 1e-5)
+
+
+KINDS = (bool_, uint8, int32, int64, float32, float64)
+SMALL = st.lists(st.integers(1, 4), min_size=1, max_size=3).map(tuple)
+
+
+MOVED = ("cast", "cat", "index_select", "gather", "argmax", "argmin", "add", "eq", "bitwise_and")
+
+
+@given(st.data(), SMALL, st.sampled_from(KINDS), st.sampled_from(MOVED))
+def test_what_moves_and_counts_is_the_definition(data: st.DataObject, shape: tuple[int, ...], dtype: DType, name: str) -> None:
+    """Operands anywhere in memory; the definition on copies."""
+    op, dim = get(name), data.draw(st.integers(0, len(shape) - 1))
+    assume(name != "bitwise_and" or dtype.category < 2)
+    assume(not name.startswith("arg") or dtype is not bool_)
+    kinds, shapes, attrs = [dtype], [shape], (dim,)
+    if name == "cast":
+        attrs = (data.draw(st.sampled_from(KINDS)),)
+    elif name == "cat":
+        others = data.draw(st.lists(st.integers(1, 3), min_size=1, max_size=3))
+        shapes += [(*shape[:dim], n, *shape[dim + 1 :]) for n in others]
+        kinds = [dtype] * len(shapes)
+    elif name in ("index_select", "gather"):
+        free = st.lists(st.integers(1, 3), max_size=2).map(tuple)
+        shapes.append(data.draw(free if name == "index_select" else st.tuples(*[st.integers(1, n) for n in shape])))
+        kinds.append(int64)
+    elif name.startswith("arg"):
+        attrs = (data.draw(st.sampled_from([(dim,), tuple(range(len(shape)))])), data.draw(st.booleans()))
+    else:
+        shapes, kinds, attrs = [shape, shape[data.draw(st.integers(0, len(shape))) :]], [dtype, dtype], ()
+    operands = [data.draw(seen(s, kind)) for s, kind in zip(shapes, kinds, strict=True)]
+    if kinds[1:] == [int64] and name in ("index_select", "gather"):
+        operands[1][1][:] %= shape[dim]
+    elif data.draw(st.booleans()) and dtype.category == 2:
+        operands[0][1][data.draw(st.integers(0, operands[0][1].size - 1))] = np.nan
+        attrs = attrs if name != "cast" or attrs[0].category == 2 or attrs[0] is bool_ else (float64,)
+    tensors = [calque.as_strided(from_array(m, dense_layout((m.size,), k)), tuple(v.shape), v.strides, v.offset)  # type: ignore[attr-defined]
+               for (v, m), k in zip(operands, kinds, strict=True)]  # fmt: skip
+    plain = [np.ascontiguousarray(values(*operand)).reshape(s) for operand, s in zip(operands, shapes, strict=True)]
+    out = result_of(op, attrs, tuple([dense_layout(s, k) for s, k in zip(shapes, kinds, strict=True)]), CPU)
+    wanted = run_node(Node(op, tuple(range(len(plain))), attrs, tuple(out.shape), out.dtype), plain, (), ())
+    for given_ in (tensors, [x.contiguous() for x in tensors]):
+        np.testing.assert_array_equal(record(op, tuple(given_), attrs, True).numpy(), wanted, strict=True)
+
+
+@given(SMALL, SMALL, st.booleans(), st.booleans(), st.sampled_from([float32, float64]))
+def test_products_of_many_matrices(lead: tuple[int, ...], extents: tuple[int, ...], left: bool, right: bool, dtype: DType) -> None:
+    """Broadcast dims before, transposed matrices."""
+    m, k, n = (*extents, 2, 3)[:3]
+    rng = np.random.default_rng(m * 16 + k * 4 + n)
+    a, b = rng.normal(size=(*lead, m, k)).astype(dtype.np), rng.normal(size=(*lead[1:], k, n)).astype(dtype.np)
+    x, y = (calque.tensor(v.swapaxes(-1, -2).copy()).mT if turn else calque.tensor(v) for v, turn in ((a, left), (b, right)))
+    np.testing.assert_allclose((x @ y).numpy(), a.astype(np.float64) @ b.astype(np.float64), rtol=1e-5 if dtype is float32 else 1e-12, atol=1e-5)
+
+
+@given(st.integers(-(1 << 63), (1 << 63) - 1), st.integers(0, 1 << 62), SMALL)
+def test_random_bits_are_those_of_the_definition(seed_: int, offset: int, shape: tuple[int, ...]) -> None:
+    wanted = random_bits_ref(seed_, offset, shape)
+    np.testing.assert_array_equal(record(get("random_bits"), ((seed_, int64), (offset, int64)), (shape,)).numpy(), wanted)
+    np.testing.assert_array_equal(hot.bits(seed_, offset, wanted.size), wanted.reshape(-1))
 
 
 def test_a_kernel_is_a_function_of_any_arrays() -> None:

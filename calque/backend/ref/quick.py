@@ -38,9 +38,11 @@ _Named = dict[str, Function]
 _SAMES: _Named = {  # operands and result of one of the types above
     "add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide, "neg": np.negative, "abs": np.abs, "exp": np.exp, "log": np.log,
     "exp_shifted": np.exp, "tanh": np.tanh, "sqrt": np.sqrt, "maximum": np.maximum, "minimum": np.minimum, "sigmoid": _sigmoid,
-    "reciprocal": np.reciprocal, "sin": np.sin, "cos": np.cos, "matmul": np.matmul, "relu": _relu,
+    "reciprocal": np.reciprocal, "sin": np.sin, "cos": np.cos, "matmul": np.matmul, "relu": _relu, "floor": np.floor, "ceil": np.ceil,
+    "trunc": np.trunc, "round": np.rint, "pow": np.power, "fmod": np.fmod,
 }  # fmt: skip
-_COMPARISONS: _Named = {"lt": np.less, "le": np.less_equal, "gt": np.greater, "ge": np.greater_equal, "eq": np.equal, "ne": np.not_equal}
+_COMPARISONS: _Named = {"lt": np.less, "le": np.less_equal, "gt": np.greater, "ge": np.greater_equal, "eq": np.equal, "ne": np.not_equal,
+                        "logical_not": np.logical_not}  # fmt: skip
 _SAME, _COMPARED = ({get(name): function for name, function in named.items()} for named in (_SAMES, _COMPARISONS))
 _VIEW, _VIEW_AT, _INPUT, _SCALAR, _WHERE = get("view"), get("view_at"), get("input"), get("scalar"), get("where")
 _MATMUL, _SUM, _CAST, _COPY, _CAT, _SELECT = (get(name) for name in ("matmul", "sum", "cast", "copy", "cat", "index_select"))
@@ -56,16 +58,23 @@ class Routine:
         self.function, self.numbers, self.fresh = function, numbers, fresh
 
 
+def ufunc_of(op: OpDef, kind: DType | None, dtype: DType) -> Any:
+    """What computes a primitive of operands that all are of one type, or None."""
+    found = (_SAME.get(op) if dtype is kind else _COMPARED.get(op)) if kind in WHOLE else None
+    whole = kind in WHOLE or (kind is not None and kind.category < 2 and not kind.hosted)  # nothing is rounded that the definition does not round
+    return op.ref if found is None and whole and isinstance(op.ref, np.ufunc) else found
+
+
 def routine_of(op: OpDef, attrs: tuple[Any, ...], operands: Sequence[tuple[Shape, DType]], shape: Shape, dtype: DType) -> Routine:
     """The routine of a primitive whose operands and result have these shapes and types."""
     kinds = {kind for _, kind in operands}
     kind = next(iter(kinds)) if len(kinds) == 1 else None
     if op is _MATMUL and kind in WHOLE:
         return Routine(_product([s for s, _ in operands], shape), False, True)
+    function = ufunc_of(op, kind, dtype)
+    if function is not None:
+        return Routine(function, kind in WHOLE and len(operands) > 1, True)
     if kind in WHOLE:
-        function = _SAME.get(op) if dtype is kind else _COMPARED.get(op)
-        if function is not None:
-            return Routine(function, len(operands) > 1, True)
         if op is _SUM and attrs[0]:
             return Routine(_sum(attrs, operands[0][0], kind), False, True)
     if dtype in WHOLE and op is _WHERE:

@@ -11,23 +11,41 @@ import ctypes
 from collections.abc import Sequence
 from functools import cache
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from calque.backend.ref import quick
-from calque.base.dtypes import DType, bool_, float64
+from calque.base.dtypes import DType, bool_, float32, float64, int32, int64, uint8
 from calque.base.native import hot
 from calque.base.shapes import Shape, contiguous_strides
 from calque.ops.opdef import OpDef, get
 
-ELEMENTWISE, SIGMOID, RELU, REDUCE, PRODUCT, COPY, WHERE, SUM = range(8)
-MOST_DIMS = 8
+(ELEMENTWISE, SIGMOID, RELU, REDUCE, PRODUCT, COPY, WHERE, SUM, CAST, RANDOM, LOOKUP, GATHER, JOIN, BEST, COUNT, BATCH) = range(16)
+MOST_DIMS, MOST_INPUTS = 8, 3
 Operand = tuple[Shape, Shape, DType]
 """Shape, strides in elements, dtype; of a number the first two are empty."""
-_REDUCED = {get("sum"): (np.add, 0.0), get("amax"): (np.maximum, -np.inf), get("amin"): (np.minimum, np.inf)}
-_SIGMOID, _RELU, _PRODUCT, _COPY, _WHERE = get("sigmoid"), get("relu"), get("matmul"), get("copy"), get("where")
+_EXTREMES = {float32: (-np.inf, np.inf), float64: (-np.inf, np.inf), int64: (-(1 << 63), (1 << 63) - 1)}
+_REDUCED = {get("amax"): np.maximum, get("amin"): np.minimum}
+_SIGMOID, _RELU, _PRODUCT, _COPY, _WHERE, _SUM = get("sigmoid"), get("relu"), get("matmul"), get("copy"), get("where"), get("sum")
+_CAST, _BITS, _SELECT, _GATHER, _CAT, _IOTA, _FULL = (get(each) for each in ("cast", "random_bits", "index_select", "gather", "cat", "iota", "full"))
+_OWN = {get("erf"): "erf", get("rsqrt"): "rsqrt"}  # loops of `native/kernels.c`
+_BEST = {get("argmin"): 0, get("argmax"): 1}
+_CONVERTED = (bool_, uint8, int32, int64, float32, float64)
 _BLAS = [(f"{prefix}cblas_{{}}gemm{bits}", bool(bits)) for prefix in ("scipy_", "") for bits in ("64_", "")]
+
+
+class Plan(NamedTuple):
+    """How the compiled module computes one operation. `dims`, `steps`: the nest of loops, see `nest`; `extents`, `rows`: what the kind takes, see
+    `native/kernels.c`; `ufuncs`: whose loops it runs; `start`: of a reduction."""
+
+    kind: int
+    dims: Shape = ()
+    steps: tuple[Shape, ...] = ()
+    extents: Shape = ()
+    rows: tuple[Shape, ...] = ()
+    ufuncs: tuple[Any, ...] = ()
+    start: Any = 0
 
 
 @cache
@@ -52,73 +70,121 @@ def kernel_of(
 ) -> Any:  # fmt: skip
     """The kernel of a primitive whose operands lie in memory like this, and whose result fills a block of memory with the strides `out`; None if
     there is none. `layout`, `memory`: of the result, as it is seen, and as one row-major value. `large`: only backward passes run it."""
-    if hot is None or not operands or not all(prod(s) for s, *_ in operands) or not prod(shape) or len(shape) > MOST_DIMS:
+    if hot is None or not all(prod(s) for s, *_ in operands) or not prod(shape) or len(shape) > MOST_DIMS or len(operands) > MOST_INPUTS:
         return None
-    if not all(kind.np.isbuiltin == 1 and not kind.hosted for *_, kind in operands):
+    if dtype.hosted or not all(kind.np.isbuiltin == 1 and not kind.hosted for *_, kind in operands):
         return None
-    found = _described(op, attrs, operands, shape, out, dtype)
-    if found is None:
+    plan = _described(op, attrs, operands, shape, out, dtype)
+    if plan is None:
         return None
-    kind, dims, steps, more = found
+    kind, *more = plan
     sizes = tuple([prod(s) for s, *_ in operands])
-    if kind == COPY:
-        sizes = (sizes[0], 0, dtype.itemsize)
     types = tuple([each.np.num for *_, each in operands])
     try:
-        return hot.Kernel(kind, large, function, layout, memory, shape, dims, steps, sizes, types, dtype.np.num, *more)
+        return hot.Kernel(kind, large, function, layout, memory, shape, sizes, types, dtype.np.num, *more)
     except ValueError:  # NumPy has no loop for these types
         return None
 
 
-def _described(op: OpDef, attrs: tuple[Any, ...], operands: Sequence[Operand], shape: Shape, out: Shape, dtype: DType) -> Any:
-    """(kind, dims, steps, ufuncs and start of a reduction), or None."""
-    kinds = {kind for *_, kind in operands}
-    kind = next(iter(kinds)) if len(kinds) == 1 else None
-    if op is _COPY and kind is dtype:
-        return COPY, *nest(operands, shape, out, dtype), ()
-    if op is _WHERE and dtype in quick.WHOLE and [k for *_, k in operands] == [bool_, dtype, dtype]:
-        return WHERE, *nest(operands, shape, out, dtype), ()
-    if kind not in quick.WHOLE:
-        return None
-    if op is _PRODUCT:
-        return _product(operands, shape)
-    if op in _REDUCED:
+def _described(op: OpDef, attrs: tuple[Any, ...], operands: Sequence[Operand], shape: Shape, out: Shape, dtype: DType) -> Plan | None:
+    """How an operation is computed, or None."""
+    kinds = [kind for *_, kind in operands]
+    kind = kinds[0] if kinds and kinds.count(kinds[0]) == len(kinds) else None
+    if op in _MOVED:
+        return _moved(op, attrs, operands, shape, out, dtype)
+    if op is _BITS:
+        return Plan(RANDOM)
+    if op is _IOTA:
+        return Plan(COUNT) if dtype in _EXTREMES else None
+    if op in _BEST and kind in _EXTREMES:
+        return _best(op, attrs, operands[0], shape)
+    if op is _CAST and kinds[0] in _CONVERTED and (dtype in (*quick.WHOLE, bool_) or (kinds[0].category < 2 and dtype is int64)):
+        return Plan(CAST, *nest(operands, shape, out, dtype))
+    if op is _SUM or op in _REDUCED:
         return _reduction(op, attrs, operands[0], shape, dtype)
-    ufunc = quick._SAME.get(op) if dtype is kind else quick._COMPARED.get(op)
+    if op is _PRODUCT:
+        return _product(operands, shape, out, dtype) if kind in quick.WHOLE else None
+    ufunc = _OWN.get(op) if kind in quick.WHOLE else None
+    ufunc = ufunc or quick.ufunc_of(op, kind, dtype)
     if ufunc is None or len(operands) > 2:
         return None
-    what, more = ELEMENTWISE, (ufunc,)  # type: tuple[int, tuple[Any, ...]]
+    loops = nest(operands, shape, out, dtype)
     if op is _SIGMOID:
-        what, more = SIGMOID, (np.exp, np.negative)
-    elif op is _RELU:
-        what, more = RELU, (np.maximum,)
-    return what, *nest(operands, shape, out, dtype), more
+        return Plan(SIGMOID, *loops, ufuncs=(np.exp, np.negative))
+    if op is _RELU:
+        return Plan(RELU, *loops, ufuncs=(np.maximum,))
+    return Plan(ELEMENTWISE, *loops, ufuncs=(ufunc,))
 
 
-def _product(operands: Sequence[Operand], shape: Shape) -> Any:
-    (a, left, *_), (b, right, *_) = operands
-    if len(a) != 2 or len(b) != 2 or prod(shape) * a[1] >= quick._THREADED or not has_products():
+_MOVED = (_COPY, _FULL, _WHERE, _SELECT, _GATHER, _CAT)
+
+
+def _moved(op: OpDef, attrs: tuple[Any, ...], operands: Sequence[Operand], shape: Shape, out: Shape, dtype: DType) -> Plan | None:
+    """What only moves numbers, whatever they are."""
+    size, kinds = dtype.itemsize, [kind for *_, kind in operands]
+    if size > 8 or (op in (_COPY, _FULL, _CAT) and any(kind is not dtype for kind in kinds)):
         return None
-    if not all(1 in strides or 1 in s for s, strides in ((a, left), (b, right))):
+    if op in (_SELECT, _CAT) and out != contiguous_strides(shape):
         return None
-    for s, strides in ((a, left), (b, right)):  # rows or columns that lie side by side, without overlap
+    if op is _WHERE:
+        return Plan(WHERE, *nest(operands, shape, out, dtype), extents=(size,)) if kinds == [bool_, dtype, dtype] and size in (1, 4, 8) else None
+    if op is _COPY or op is _FULL:
+        return Plan(COPY, *nest(operands, shape, out, dtype), extents=(size,))
+    dim, (first, strides, _) = attrs[0], operands[0]
+    if op is _GATHER:
+        if kinds != [dtype, int64] or size not in (1, 4, 8):
+            return None
+        there = tuple([0 if d == dim else stride for d, stride in enumerate(strides)])
+        loops = nest([(shape, there, dtype), operands[1]], shape, out, dtype)
+        return Plan(GATHER, *loops, extents=(size, first[dim], strides[dim] * size))
+    if any(given != contiguous_strides(s) for s, given, _ in operands):
+        return None
+    inner = prod(first[dim + 1 :]) * size
+    if op is _SELECT:
+        return Plan(LOOKUP, extents=(prod(first[:dim]), first[dim], inner)) if kinds == [dtype, int64] else None
+    return Plan(JOIN, extents=(prod(first[:dim]),), rows=tuple([(s[dim] * inner, 0) for s, *_ in operands]))
+
+
+def _best(op: OpDef, attrs: tuple[Any, ...], operand: Operand, shape: Shape) -> Plan | None:
+    """Along all dims or the last one."""
+    (given, strides, _), dims = operand, attrs[0]
+    if strides != contiguous_strides(given) or tuple(dims) != tuple(range(len(given)))[-len(dims) :]:
+        return None
+    return Plan(BEST, extents=(prod(shape), prod(given) // prod(shape), _BEST[op]))
+
+
+def _product(operands: Sequence[Operand], shape: Shape, out: Shape, dtype: DType) -> Plan | None:
+    """A product of matrices whose rows or columns lie side by side, without overlap; or one for every position of the dims before."""
+    (a, left, _), (b, right, _) = operands
+    if min(len(a), len(b)) < 2 or prod(shape) * a[-1] >= quick._THREADED or not has_products():
+        return None
+    rows = (left[-2:], right[-2:])
+    for s, strides in ((a[-2:], rows[0]), (b[-2:], rows[1])):
+        if not (1 in strides or 1 in s):
+            return None
         if min(s) > 1 and not (strides[1] == 1 and strides[0] >= s[1]) and not (strides[0] == 1 and strides[1] >= s[0]):
             return None
-    return PRODUCT, (a[0], b[1], a[1]), (left, right), ()
+    extents = (a[-2], b[-1], a[-1])
+    if len(shape) == 2:
+        return Plan(PRODUCT, extents=extents, rows=rows)
+    batch = [(s[:-2], strides[:-2], kind) for s, strides, kind in operands]
+    return Plan(BATCH, *nest(batch, shape[:-2], out[:-2], dtype), extents=extents, rows=rows)
 
 
-def _reduction(op: OpDef, attrs: tuple[Any, ...], operand: Operand, shape: Shape, dtype: DType) -> Any:
+def _reduction(op: OpDef, attrs: tuple[Any, ...], operand: Operand, shape: Shape, dtype: DType) -> Plan | None:
     dims, keepdim = attrs[0], attrs[1]
-    whole = operand[0]
-    if not dims:
+    whole, _, kind = operand
+    if not dims or kind is not dtype or kind not in _EXTREMES:
         return None
     kept = iter(contiguous_strides(shape if not keepdim else tuple([n for d, n in enumerate(shape) if d not in dims])))
     out = tuple([0 if d in dims else next(kept) for d in range(len(whole))])
-    ufunc, start = _REDUCED[op]
-    if ufunc is np.add and dtype is not float64:  # float32 is added up in float64
-        dims_, steps = nest([operand], whole, out, float64)
-        return SUM, dims_, steps, ()
-    return REDUCE, *nest([operand], whole, out, dtype), (ufunc, ufunc, start)
+    if op is _SUM and dtype is float32:  # added up in float64
+        return Plan(SUM, *nest([operand], whole, out, float64))
+    loops, extents = nest([operand], whole, out, dtype), (0, 0, dtype.itemsize)
+    if op is _SUM:
+        return Plan(REDUCE, *loops, extents, ufuncs=(np.add,), start=0)
+    ufunc = _REDUCED[op]
+    return Plan(REDUCE, *loops, extents, ufuncs=(ufunc,), start=_EXTREMES[dtype][ufunc is np.minimum])
 
 
 def nest(operands: Sequence[Operand], shape: Shape, out: Shape, dtype: DType) -> tuple[Shape, tuple[Shape, ...]]:
