@@ -241,7 +241,7 @@ def _record_numbers(op: OpDef, operands: tuple[Any, ...], attrs: tuple[Any, ...]
     key = (op, sources, there)
     edge = trace.cur.next.get(key)
     if edge is None:
-        other = _instead(trace, key, op, operands, attrs, op.ordered and not together, -1 in sources)
+        other = _instead(trace, key, op, operands, attrs, bool(op.ordered and not together), -1 in sources)
         if other is not None:
             return other
         layouts = tuple([x[1] if x.__class__ is tuple else dense_of(x) for x in operands])

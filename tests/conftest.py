@@ -119,8 +119,11 @@ RECORDED = {"test_replay.py", "test_arithmetic.py", "test_bad_numbers.py", "test
 def _compute_small_operations(eager: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whether small operations are computed where they are written, here and in processes that a test starts."""
     from calque.base.config import settings
+    from calque.base.device import InUse
     from calque.run.recorder import flush, local, record_from_here
 
+    if settings.logical_devices == 1:
+        InUse.several = False  # an earlier test has used other devices, which ends that small operations are computed
     if eager != settings.eager:
         flush("test")
         settings.eager = eager
