@@ -3,6 +3,7 @@
     calque train digits [--epochs N] [--seed N] [--out DIR] [--resume [CHECKPOINT]] ...
     calque run [--report] (script.py | -m module | -c command | -) [arguments ...]
     calque launch -n N [--restarts K [--min M]] [--no-prefix] (script.py | -m module | -c code) [arguments ...]
+    calque build model.calque [--target SYSTEM] [--out FOLDER] [--name NAME] [--size batch=1,8] ...
     calque doctor
     calque cache [--clear]
     calque --version
@@ -16,6 +17,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import os
+import re
 import sys
 from collections.abc import Sequence
 from dataclasses import fields
@@ -54,6 +56,16 @@ def parser() -> argparse.ArgumentParser:
     launch.add_argument("--restarts", type=int, default=0, metavar="K", help="start all anew, up to K times, when one has failed")
     launch.add_argument("--min", type=int, default=None, metavar="M", help="start one process less, down to M, where a start has come to nothing")
     launch.add_argument("program", nargs="*", help="script.py, -m module or -c code, with its arguments")
+    build = commands.add_parser("build", help="make a native library, or a web page, from an export (model.calque)")
+    build.add_argument("file", type=Path, help="what Exported.save has written")
+    build.add_argument("--target", default="", help="what it is for: aarch64-linux-gnu, wasm32, web, ... (default: this machine)")
+    build.add_argument("--out", type=Path, default=Path("."), help="folder for the files")
+    build.add_argument("--name", default=None, help="of the library, with which all its functions begin (default: that of the file)")
+    build.add_argument("--size", action="append", default=[], metavar="DIM=N[,N]", help="numbers for a free size, each with a program of its own")
+    build.add_argument("--cpu", default="", help="processors, joined by +, or native")
+    build.add_argument("--weights", choices=("inside", "file"), default="inside", help="where weights go")
+    build.add_argument("--entry", action="append", default=None, help="an entry to build (default: all)")
+    build.add_argument("--linker", default=None, help="command that links the shared library; none for none")
     commands.add_parser("doctor", help="versions, machine, cache and optional packages")
     cache = commands.add_parser("cache", help="the compiled-kernel cache")
     cache.add_argument("--clear", action="store_true", help="delete every entry")
@@ -78,6 +90,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return clear_cache() if options.clear else doctor(cache_only=True)
         if options.command == "launch":
             return _launch(options)
+        if options.command == "build":
+            return _build(options)
         return _train_digits(options)
     except NonFiniteError as error:
         print(f"calque: {error}", file=sys.stderr)
@@ -91,6 +105,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("calque: interrupted", file=sys.stderr)
         return 130
+
+
+def _build(options: argparse.Namespace) -> int:
+    """`calque build`."""
+    exported = importlib.import_module("calque.exported").load_exported(options.file)
+    sizes: dict[str, list[int]] = {}
+    for text in options.size:
+        name, _, numbers = text.partition("=")
+        if not name or not all(n.isdecimal() and len(n) < 16 for n in numbers.split(",")):
+            parser().error(f"argument --size: expected DIM=N or DIM=N,N, got {text}")
+        sizes[name] = [int(n) for n in numbers.split(",")]
+    name = re.sub(r"\W", "_", options.file.stem, flags=re.ASCII) if options.name is None else options.name
+    linker = True if options.linker is None else False if options.linker == "none" else options.linker
+    files = exported.compile(
+        options.out, options.target, name=name, sizes=sizes, cpu=options.cpu, weights=options.weights, entries=options.entry, linker=linker
+    )
+    for file in files:
+        print(f"{file.stat().st_size:>12,}  {file}")
+    return 0
 
 
 def _run(words: list[str]) -> int:

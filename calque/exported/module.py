@@ -6,6 +6,7 @@ import inspect
 import os
 from collections.abc import Callable
 from importlib import import_module
+from pathlib import Path
 from typing import Any, BinaryIO
 
 from calque.autograd.modes import no_grad
@@ -163,6 +164,31 @@ class Exported(Module):
         have, and for an entry that does something else for some sizes.
         """
         import_module("calque.exported.onnx.write").write_onnx(self, f, entry, opset, (input_names, output_names))
+
+    def compile(  # type: ignore[override]
+        self, folder: str | os.PathLike[str], target: str = "", *, name: str = "model", sizes: dict[str, int | list[int]] | None = None,
+        cpu: str = "", weights: str = "inside", entries: list[str] | None = None, linker: str | bool = True,
+    ) -> list[Path]:  # fmt: skip
+        """Write a native library that runs without Python: an object file, a static library, a C header, and a shared library where a linker is
+        there. Returns the files. No compiler is needed: LLVM writes the object.
+
+        folder: where; it is made if it is missing. target: "x86_64-linux-gnu" and others, by default this machine's system. name: of the library,
+        the beginning of all its functions. sizes: for each free size, the number, or the numbers, that the library has a program for. cpu: the
+        processor, "native" for this one; for x86-64 by default "x86-64-v3+x86-64-v4" (AVX2 and AVX-512), of which the library chooses when an
+        instance is made. weights: "inside" of the library, or in a "file" beside it. entries: which (default: all). linker: a command, or False for
+        no shared library. One thread runs a program. Outputs are those of the export bit for bit where the kernels are the same: for this
+        processor, on one thread.
+
+        Raises ExportError for operations that NumPy computes, with their line, and ArgumentError for an unknown target, cpu or size.
+        """
+        found = {key: entry for key, entry in self.__dict__["_entries"].items() if entries is None or key in entries}
+        missing = [key for key in entries or [] if key not in found]
+        if missing:
+            raise ExportError(f"[compile] expected names of entries, some of {', '.join(self.entries)}, got {shown(missing[0])}")
+        values = {key: registry[last] for key, (registry, last) in self.__dict__["_state"].items()}
+        build = import_module("calque.exported.native.build")
+        files: list[Path] = build.compile_exported(found, values, folder, target, name, sizes, cpu, weights, linker)
+        return files
 
     def save(self, f: str | os.PathLike[str] | BinaryIO) -> None:
         """Write programs, parameters and buffers to one file, which `calque.load_exported` reads: the programs as text, in a safetensors file with a

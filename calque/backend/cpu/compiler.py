@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 import select
 import struct
 import sys
@@ -148,6 +149,43 @@ def object_code(text: bytes, level: int, machine: Any) -> bytes:
             library.dispose_buffer(buffer)
     finally:
         library.dispose_module(module)
+
+
+def one_object(texts: list[tuple[str, int]], target: Target, exported: frozenset[str], outside: frozenset[str], abi: str = "") -> bytes:
+    """The object code of several modules (text, pass list) as one file for a linker, position-independent, in which only the functions of these names
+    can be seen. What it calls and nobody defines stops the program, unless it is a function `outside`. Whoever calls has switched loop strength
+    reduction on."""
+    llvm = binding()
+    llvm.initialize_all_targets()
+    llvm.initialize_all_asmprinters()
+    llvm.initialize_native_asmparser()  # for the few lines that ask an x86 processor what it is
+    triple, processor, features = target
+    small = "default" if triple.startswith("wasm") else "small"
+    machine = llvm.Target.from_triple(triple).create_target_machine(
+        cpu=processor, features=features, opt=2, reloc="pic", codemodel=small, abiname=abi,
+    )
+    context = llvm.create_context()
+    whole = llvm.parse_assembly(f'target triple = "{triple}"\ntarget datalayout = "{machine.target_data}"\n', context)
+    tuning = llvm.create_pipeline_tuning_options(speed_level=1)
+    tuning.loop_vectorization = tuning.slp_vectorization = False
+    for text, level in texts:
+        try:
+            module = llvm.parse_assembly(f'target triple = "{triple}"\ntarget datalayout = "{machine.target_data}"\n{text}', context)
+        except RuntimeError as error:
+            raise InvalidText(str(error)) from error
+        pass_list(level).run(module, llvm.create_pass_builder(machine, tuning))
+        whole.link_in(module)
+    absent = [f for f in whole.functions if f.is_declaration and not f.name.startswith("llvm.") and f.name not in outside]
+    stubs = [str(f).strip().split("\n")[-1].replace("declare ", "define ", 1) + " {\n  call void @llvm.trap()\n  unreachable\n}\n" for f in absent]
+    stubs = [re.sub(r" #[0-9]+", "", stub) for stub in stubs]
+    whole.link_in(llvm.parse_assembly("\n".join(["declare void @llvm.trap()", *stubs]), context))
+    for value in (*whole.functions, *whole.global_variables):
+        if not value.is_declaration and value.name not in exported:
+            value.linkage = "internal"
+    last = llvm.create_new_module_pass_manager()
+    last.add_global_dead_code_eliminate_pass()
+    last.run(whole, llvm.create_pass_builder(machine, tuning))
+    return bytes(machine.emit_object(whole))
 
 
 def host() -> Target:

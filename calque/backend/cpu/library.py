@@ -351,6 +351,23 @@ def needed(kernels: Sequence[LoopKernel], contractions: Sequence[Contraction]) -
         return Needed(loops, called, (*dict.fromkeys(units), *described.values()), absent, tuple(later.values()), present)
 
 
+def sources(
+    kernels: Sequence[LoopKernel], contractions: Sequence[Contraction], target: TargetInfo
+) -> tuple[tuple[Module, ...], tuple[Module, ...], tuple[Module, ...]]:
+    """The code of kernels and contractions that runs elsewhere, not compiled and not loaded: the module whose function a kernel is, for each; the
+    same for each contraction; all modules. Functions that no way of any of these contractions calls are not among them."""
+    ways: dict[tuple[str, str], frozenset[str]] = {}
+    for c in contractions:
+        taken = frozenset(contract.FUNCTIONS.get(c.kind, {})) if c.ways is None else c.ways
+        ways[c.kind, c.dtype] = ways.get((c.kind, c.dtype), frozenset()) | taken
+    with _lock:
+        units = {key: _contraction(*key, target, taken) for key, taken in ways.items()}
+        loops = tuple([_loop(kernel, target) for kernel in kernels])
+    called = tuple([units[c.kind, c.dtype].modules[-1] for c in contractions])
+    every = {m.symbols: m for m in (*loops, *(m for found in units.values() for m in found.modules))}
+    return loops, called, tuple(every.values())
+
+
 def recall(modules: Sequence[Module], kernels: Sequence[Module], absent: frozenset[str], later: Sequence[Module]) -> dict[str, Code] | None:
     """Bring modules (some of them loop kernels) into this process if all of them are on the disk; `later` is brought when it is called. Their code by
     their places, or None."""

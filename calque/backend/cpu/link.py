@@ -79,6 +79,7 @@ class Linker:
         self.ints: list[tuple[int, int]] = []
         self.dynamic: list[tuple[int, int, int]] = []
         self.constants: dict[int, Array] = {}
+        self.fixed: list[tuple[int, int, int]] = []  # position of a word, the constant whose address it is, bytes behind that
         self.offsets: list[int] = []
         self._ranges: dict[int, tuple[Any, list[Range]]] = {}  # by the id of a launch, which stays alive
         self.arena_bytes = -(-schedule.arena_bytes // ALIGNMENT) * ALIGNMENT
@@ -110,7 +111,8 @@ class Linker:
         """Append the address of a buffer."""
         b = self.schedule.buffers[buffer]
         if b.kind == "constant":
-            self.words.append(self.constants[buffer].ctypes.data + byte_offset)
+            self.fixed.append((len(self.words), buffer, byte_offset))
+            self.words.append(0)
             return
         if b.kind == "arena":
             byte_offset += b.index
@@ -360,6 +362,29 @@ def _ready(schedule: Schedule, linker: Linker, native: list[Loop | Contract]) ->
     return tuple([(number, work[-1] - work[number]) for number in last])
 
 
+@dataclass(frozen=True, slots=True)
+class LaidOut:
+    """A schedule with its arguments and without code: the native launches in order, and their flags (see `runtime_text.py`)."""
+
+    linker: Linker
+    native: list[Loop | Contract]
+    flags: list[int]
+
+
+def lay_out(schedule: Schedule) -> LaidOut:
+    """For a schedule without steps on the host, that runs elsewhere. Its checks are a call of their own."""
+    linker = Linker(schedule)
+    native, flags = _launches(schedule, linker)
+    starts = frozenset({0, schedule.check_steps})
+    return LaidOut(linker, native, interleave.flags(schedule, native, flags, starts))
+
+
+def native_contraction(schedule: Schedule, step: Contract) -> library.Contraction:
+    """What a step calls, whatever sizes it has."""
+    native, dtype = _contraction(schedule, step), step.dtype.name
+    return library.Contraction(step.kind, dtype, contract.ways_of(step.kind, native, dtype, current()))
+
+
 def link(schedule: Schedule) -> Linked:
     """Compile the kernels of a schedule and lay out its arguments."""
     linker = Linker(schedule)
@@ -372,6 +397,8 @@ def link(schedule: Schedule) -> Linked:
     patches = np.array(linker.patches, np.int64).reshape(-1, 3).T.copy()
     words = POOL.empty(max(len(linker.words), 1), np.dtype(np.int64))
     words[:] = linker.words or [0]
+    for position, buffer, byte_offset in linker.fixed:
+        words[position] = linker.constants[buffer].ctypes.data + byte_offset
     return Linked(
         words=words,
         records=records,

@@ -171,6 +171,16 @@ def compile_all(sources: Sequence[Source], target: TargetInfo, finished: Callabl
     return objects
 
 
+def one_object(texts: Sequence[tuple[str, int]], target: compiler.Target, exported: frozenset[str], outside: frozenset[str], abi: str) -> bytes:
+    """See `compiler.one_object`; in this process, as nobody waits for it."""
+    with _lock:
+        compiler.reduce_strength(True)
+        try:
+            return compiler.one_object(list(texts), target, exported, outside, abi)
+        except compiler.InvalidText as error:
+            raise CompileError(f"[cpu] expected valid IR, got {error}; this is a bug in the emitter") from error
+
+
 def _after_fork() -> None:
     global _lock
     _lock = threading.RLock()

@@ -50,49 +50,7 @@ _LOOK = """
   %now = load atomic i32, ptr %generation acquire, align 4
   %ready = icmp ne i32 %now, %g"""
 
-_TEXT = """
-declare i32 @sched_yield()
-declare i64 @syscall(i64, ...)
-declare i32 @pthread_create(ptr, ptr, ptr, ptr)
-declare i32 @pthread_join(i64, ptr)
-DECLARE_PAUSE
-
-define void @calque_barrier(ptr %b, i64 %threads) nounwind {
-entry:
-  %alone = icmp sle i64 %threads, 1
-  br i1 %alone, label %done, label %arrive
-arrive:
-  %generation = getelementptr i8, ptr %b, i64 64
-  %g = load atomic i32, ptr %generation acquire, align 4
-  %old = atomicrmw add ptr %b, i32 1 acq_rel
-  %n = trunc i64 %threads to i32
-  %others = sub i32 %n, 1
-  %last = icmp eq i32 %old, %others
-  br i1 %last, label %release, label %spin
-release:
-  store atomic i32 0, ptr %b monotonic, align 4
-  %next = add i32 %g, 1
-  store atomic i32 %next, ptr %generation release, align 4
-  ret void
-BARRIER_SPIN
-done:
-  ret void
-}
-
-define internal void @job(ptr %thread) nounwind {
-entry:
-  %control = load ptr, ptr %thread
-  %number = load i64, ptr %thread + 8
-  %scratch = load ptr, ptr %thread + 16
-  %barrier = getelementptr i8, ptr %control, i64 128
-  %launches = load ptr, ptr %control + 256
-  %count = load i64, ptr %control + 264
-  %words = load ptr, ptr %control + 272
-  %threads = load i64, ptr %control + 320
-  call void @launches(i64 %number, i64 %threads, ptr %barrier, ptr %scratch, ptr %launches, i64 %count, ptr %words)
-  ret void
-}
-
+_LAUNCHES = """
 define internal void @launches(i64 %number, i64 %threads, ptr %barrier, ptr %scratch, ptr %launches, i64 %count, ptr %words)
 nounwind {
 entry:
@@ -258,7 +216,52 @@ ready:
   call void %loop(i64 0, i64 1, ptr null, ptr null, ptr %local)
   ret void
 }
+"""
 
+_TEXT = """
+declare i32 @sched_yield()
+declare i64 @syscall(i64, ...)
+declare i32 @pthread_create(ptr, ptr, ptr, ptr)
+declare i32 @pthread_join(i64, ptr)
+DECLARE_PAUSE
+
+define void @calque_barrier(ptr %b, i64 %threads) nounwind {
+entry:
+  %alone = icmp sle i64 %threads, 1
+  br i1 %alone, label %done, label %arrive
+arrive:
+  %generation = getelementptr i8, ptr %b, i64 64
+  %g = load atomic i32, ptr %generation acquire, align 4
+  %old = atomicrmw add ptr %b, i32 1 acq_rel
+  %n = trunc i64 %threads to i32
+  %others = sub i32 %n, 1
+  %last = icmp eq i32 %old, %others
+  br i1 %last, label %release, label %spin
+release:
+  store atomic i32 0, ptr %b monotonic, align 4
+  %next = add i32 %g, 1
+  store atomic i32 %next, ptr %generation release, align 4
+  ret void
+BARRIER_SPIN
+done:
+  ret void
+}
+
+define internal void @job(ptr %thread) nounwind {
+entry:
+  %control = load ptr, ptr %thread
+  %number = load i64, ptr %thread + 8
+  %scratch = load ptr, ptr %thread + 16
+  %barrier = getelementptr i8, ptr %control, i64 128
+  %launches = load ptr, ptr %control + 256
+  %count = load i64, ptr %control + 264
+  %words = load ptr, ptr %control + 272
+  %threads = load i64, ptr %control + 320
+  call void @launches(i64 %number, i64 %threads, ptr %barrier, ptr %scratch, ptr %launches, i64 %count, ptr %words)
+  ret void
+}
+
+LAUNCHES
 define internal ptr @worker(ptr %thread) nounwind {
 entry:
   %control = load ptr, ptr %thread
@@ -533,17 +536,29 @@ ENTRY_POINTS = (
 )  # fmt: skip
 
 
+_NUMBERS = {
+    "SPIN_IDLE": SPIN_IDLE, "SCRATCH_BYTES": SCRATCH_BYTES, "LOCAL_WORDS": LOCAL_WORDS, "EARLY_AT": EARLY, "EARLY_CLOSED": CLOSED,
+    "THREAD_BLOCK": THREAD_BLOCK, "THREAD_HANDLE": THREAD_BLOCK + 24, "PROGRESS_AT": PROGRESS, "PROGRESS_BEHIND": PROGRESS - BARRIER,
+}  # fmt: skip
+
+
+def launches_text() -> str:
+    """The loop over the launches of a program alone, for programs that run elsewhere: `@launches` and what it calls but `@calque_barrier` and
+    `@calque_tell`. Behind the barrier's 192 bytes it wants no progress."""
+    text = _LAUNCHES
+    for name, number in _NUMBERS.items():
+        text = text.replace(name, str(number))
+    return with_addresses(text)
+
+
 def module_text() -> str:
     """The runtime for this machine's architecture."""
     machine = platform.machine().lower()
     pause = _PAUSE[machine]
     declare = "declare void @llvm.x86.sse2.pause()" if "x86" in pause else "declare void @llvm.aarch64.hint(i32)"
-    text = _TEXT.replace("BARRIER_SPIN", spin_text("arrive", _LOOK, "done"))
+    text = _TEXT.replace("LAUNCHES\n", _LAUNCHES, 1).replace("BARRIER_SPIN", spin_text("arrive", _LOOK, "done"))
     text = (text + early_text() + progress_text() + same_text(len(REQUEST))).replace("DECLARE_PAUSE", declare).replace("PAUSE", pause)
     text = text.replace("FUTEX", str(_SYSCALL[machine]))
-    numbers = {"SPIN_IDLE": SPIN_IDLE, "SCRATCH_BYTES": SCRATCH_BYTES, "LOCAL_WORDS": LOCAL_WORDS}
-    numbers |= {"EARLY_AT": EARLY, "EARLY_CLOSED": CLOSED, "THREAD_BLOCK": THREAD_BLOCK, "THREAD_HANDLE": THREAD_BLOCK + 24}
-    numbers |= {"PROGRESS_AT": PROGRESS, "PROGRESS_BEHIND": PROGRESS - BARRIER}
-    for name, number in numbers.items():
+    for name, number in _NUMBERS.items():
         text = text.replace(name, str(number))
     return with_addresses(text)

@@ -8,6 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import platform
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -125,6 +128,41 @@ def _target(restricted: str) -> TargetInfo:
     return TargetInfo(restricted, triple, processor, "", width, registers, fma=better, masked=restricted == "avx512", half=better)
 
 
+PORTABLE = {
+    "x86-64": ("x86-64", "", 16, 16, False, False, False),
+    "x86-64-v3": ("x86-64-v3", "", 32, 16, True, False, True),
+    "x86-64-v4": ("x86-64-v4", "", 64, 32, True, True, True),
+    "armv8-a": ("generic", "+neon", 16, 32, True, False, True),
+    "apple-m1": ("apple-m1", "", 16, 32, True, False, True),
+    "rv64gc": ("generic-rv64", "+m,+a,+f,+d,+c", 16, 32, True, False, False),
+    "rv64gcv": ("generic-rv64", "+m,+a,+f,+d,+c,+v", 16, 32, True, False, False),
+    "simd128": ("generic", "+simd128,+bulk-memory,+sign-ext,+nontrapping-fptoint", 16, 16, False, False, False),
+}
+"""Processors for which libraries are built that run elsewhere: LLVM's name and features, vector bytes, registers, fma, masked, half (see
+`TargetInfo`)."""
+
+
+def portable(triple: str, name: str) -> TargetInfo:
+    """A processor of the table, in a system that LLVM calls `triple`."""
+    processor, features, width, registers, fma, masked, half = PORTABLE[name]
+    return TargetInfo(name, triple, processor, features, width, registers, fma=fma, masked=masked, half=half)
+
+
+_elsewhere = threading.local()
+
+
+@contextmanager
+def compiling_for(target: TargetInfo) -> Iterator[None]:
+    """What this thread lowers and writes meanwhile is for another processor. It must not be run, nor asked for by other threads."""
+    before = getattr(_elsewhere, "target", None)
+    _elsewhere.target = target
+    try:
+        yield
+    finally:
+        _elsewhere.target = before
+
+
 def current() -> TargetInfo:
-    """The processor to compile for, as the settings say now."""
-    return _target(config.settings.cpu_target)
+    """The processor to compile for: as the settings say now, or as this thread has chosen (`compiling_for`)."""
+    found: TargetInfo | None = getattr(_elsewhere, "target", None)
+    return _target(config.settings.cpu_target) if found is None else found

@@ -1,0 +1,168 @@
+"""The C header of a library."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from calque.exported.graph import Spec
+from calque.exported.native.plan import DTYPES, FUNCTIONS, Plan, Signature
+from calque.exported.native.runtime import CODES
+
+_C = {"float32": "float", "float64": "double", "float16": "uint16_t", "bfloat16": "uint16_t", "bool": "uint8_t"}
+_TAKEN = """
+auto break case char const continue default do double else enum extern float for goto if inline int long register restrict return short signed
+sizeof static struct switch typedef union unsigned void volatile while bool class delete new operator private protected public template this throw
+try using virtual namespace and or not xor m d inputs outputs
+"""
+"""Words that parameters cannot be called."""
+
+_COMMON = """
+#ifndef CALQUE_TENSOR
+#define CALQUE_TENSOR
+/* A tensor that the caller holds. strides (in elements) may be NULL: dense and row-major, which is all that is taken. */
+typedef struct { void *data; const int64_t *shape; const int64_t *strides; int32_t dtype; int32_t ndim; } calque_tensor;
+enum { %(dtypes)s };
+/* What goes into a program and comes out of it. */
+typedef struct { const char *name; int32_t dtype; int32_t ndim; const int64_t *shape; } calque_spec;
+typedef struct {
+    const char *name, *entry;
+    int32_t inputs, outputs;
+    const calque_spec *input, *output;
+} calque_signature;
+enum { CALQUE_OK, %(codes)s };
+#endif
+"""
+
+_API = """
+/* An instance: a block of memory with its own state. One thread uses it at a time; as many instances as there is memory run side by side. */
+typedef struct NAME NAME;
+
+/* Programs by number (below NAME_PROGRAMS): what they take and give; NULL for other numbers. */
+const calque_signature *NAME_describe(int32_t program);
+
+/* Bytes of memory that an instance needs, from a multiple of 64 on; what a weights file has (0: the weights are in the library). */
+uint64_t NAME_memory_bytes(void);
+uint64_t NAME_weights_bytes(void);
+
+/* Make an instance in memory of the caller's, which stays the caller's. weights: the bytes of the weights file, from a multiple of 8 on, which must
+   stay where they are (NULL if they are in the library). Returns CALQUE_OK or an error code, and sets *instance (to NULL if there is an error). */
+int32_t NAME_create(void *memory, uint64_t bytes, const void *weights, uint64_t weights_bytes, NAME **instance);
+
+/* Run a program. Allocates nothing. Outputs are written where the caller's tensors say; they must not share memory with other tensors. Returns
+   CALQUE_OK or an error code; then nothing was written to outputs or state. */
+int32_t NAME_run(NAME *m, int32_t program, const calque_tensor *inputs, int32_t input_count, const calque_tensor *outputs, int32_t output_count);
+
+/* The text of the last error of an instance, with what was expected; the text of an error code. */
+const char *NAME_error(const NAME *m);
+const char *NAME_text(int32_t code);
+
+/* State (caches, running statistics, parameters that a train step changes) by number, from 0 on: where it lies, dense and row-major, to be read or
+   overwritten between runs, and in *spec, which may be NULL, what it is. NULL for other numbers. */
+void *NAME_state(NAME *m, int32_t number, const calque_spec **spec);
+
+/* All state as it was exported. */
+int32_t NAME_reset(NAME *m);
+
+/* The end of an instance, whose memory may then be used for something else. */
+void NAME_destroy(NAME *m);
+"""
+
+_HELPERS = """
+#ifndef CALQUE_NO_STDLIB
+#include <stdio.h>
+#include <stdlib.h>
+/* The same with memory from malloc. code may be NULL. */
+static inline NAME *NAME_new(const void *weights, uint64_t weights_bytes, int32_t *code) {
+    uint64_t bytes = NAME_memory_bytes();
+    char *block = (char *)malloc((size_t)(bytes + 128));
+    NAME *made = NULL;
+    int32_t found = CALQUE_MEMORY;
+    if (block) {
+        char *memory = block + 128 - ((uintptr_t)block & 63);
+        ((void **)memory)[-1] = block;
+        found = NAME_create(memory, bytes, weights, weights_bytes, &made);
+        if (found) free(block);
+    }
+    if (code) *code = found;
+    return made;
+}
+
+static inline void NAME_free(NAME *m) {
+    if (m) {
+        void *block = ((void **)m)[-1];
+        NAME_destroy(m);
+        free(block);
+    }
+}
+
+/* The bytes of a weights file, to be freed with free(); NULL if it cannot be read. Systems that map files can do that instead. */
+static inline void *NAME_read_weights(const char *path) {
+    uint64_t bytes = NAME_weights_bytes();
+    FILE *file = fopen(path, "rb");
+    void *found = file ? malloc((size_t)bytes + 1) : NULL;
+    if (found && fread(found, 1, (size_t)bytes + 1, file) != (size_t)bytes) {
+        free(found);
+        found = NULL;
+    }
+    if (file) fclose(file);
+    return found;
+}
+#endif
+"""
+
+
+def header(plan: Plan, inside: bool) -> str:
+    """Its text."""
+    name, guard = plan.name, f"{plan.name.upper()}_H"
+    codes = ", ".join(f"CALQUE_{code}" for code in CODES)
+    dtypes = ", ".join(f"CALQUE_{dtype.upper()}" for dtype in DTYPES)
+    taken = {f"{guard}", f"{name.upper()}_PROGRAMS"}
+    constants = [c_name(f"{name}_{s.name}".upper(), taken) for s in plan.signatures]
+    numbers = ", ".join([*constants, f"{name.upper()}_PROGRAMS"])
+    functions = {f"{name}_{function}" for function in (*FUNCTIONS, "new", "free", "read_weights")}
+    wrappers = [_wrapper(name, c_name(f"{name}_{s.name}", functions), constant, s) for s, constant in zip(plan.signatures, constants, strict=True)]
+    targets = ", ".join(f"{t.triple} ({t.name})" for t in plan.targets)
+    lead = f"/* {name}: written by `calque build` for {targets}. The weights are in {'the library' if inside else f'{name}.weights'}. */"
+    parts = [
+        lead, f"#ifndef {guard}\n#define {guard}\n#include <stddef.h>\n#include <stdint.h>\n#ifdef __cplusplus\nextern \"C\" {{\n#endif",
+        _COMMON % {"codes": codes, "dtypes": dtypes}, f"/* Numbers of the programs. */\nenum {{ {numbers} }};", _API.replace("NAME", name),
+        *wrappers, _HELPERS.replace("NAME", name), "#ifdef __cplusplus\n}\n#endif\n#endif\n",
+    ]  # fmt: skip
+    return "\n".join(parts)
+
+
+def c_name(name: str, taken: set[str]) -> str:
+    """A name as an identifier of C that is not taken yet."""
+    found = re.sub(r"\W", "_", name, flags=re.ASCII)
+    found = f"x{found}" if found[:1].isdigit() or not found else found
+    while found in taken:
+        found += "_"
+    taken.add(found)
+    return found
+
+
+def _parameters(specs: Sequence[Spec], const: str, taken: set[str]) -> tuple[list[str], list[str]]:
+    names = [c_name(s.name, taken) for s in specs]
+    types = [_C.get(s.dtype.name, f"{s.dtype.name}_t") for s in specs]
+    return names, [f"{const}{kind} *{n}" for kind, n in zip(types, names, strict=True)]
+
+
+def _wrapper(name: str, function: str, constant: str, s: Signature) -> str:
+    """A function with a parameter for each tensor, all of which are dense."""
+    taken = set(_TAKEN.split())
+    inputs, given = _parameters(s.inputs, "const ", taken)
+    outputs, wanted = _parameters(s.outputs, "", taken)
+    told = zip([*inputs, *outputs], [*s.inputs, *s.outputs], strict=True)
+    shapes = "; ".join(f"{n}: {spec.dtype.name}[{', '.join(map(str, spec.shape))}]" for n, spec in told)
+
+    def rows(names: list[str], which: str) -> str:
+        fields = (f"{{ (void *){n}, d->{which}[{k}].shape, NULL, d->{which}[{k}].dtype, d->{which}[{k}].ndim }}" for k, n in enumerate(names))
+        return ", ".join(fields) or "{ NULL, NULL, NULL, 0, 0 }"
+
+    return (
+        f"\n/* {shapes} */\nstatic inline int32_t {function}({', '.join([f'{name} *m', *given, *wanted])}) {{\n"
+        f"    const calque_signature *d = {name}_describe({constant});\n"
+        f"    const calque_tensor inputs[] = {{ {rows(inputs, 'input')} }};\n    const calque_tensor outputs[] = {{ {rows(outputs, 'output')} }};\n"
+        f"    (void)d;\n    return {name}_run(m, {constant}, inputs, {len(inputs)}, outputs, {len(outputs)});\n}}"
+    )
