@@ -149,6 +149,12 @@ def recorded(monkeypatch: pytest.MonkeyPatch) -> None:
     _compute_small_operations(0, monkeypatch)
 
 
+@pytest.fixture
+def as_users(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A test of what values are, in a folder whose tests ask what is recorded."""
+    _compute_small_operations(1, monkeypatch)
+
+
 @pytest.fixture(params=[0, 1], ids=["recorded", "at_once"])
 def both_ways(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """A test of what values are, in a folder whose tests ask what is recorded."""

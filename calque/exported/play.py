@@ -24,6 +24,7 @@ def play(variant: Variant, attributes: Sequence[tuple[Any, ...]], inputs: Sequen
     program = variant.program
     values: list[Any] = [None] * len(program.nodes)
     scans: dict[tuple[int, ...], Any] = {}
+    checks = {check.value: check.line for check in program.checks}
     for position, (node, attrs) in enumerate(zip(program.nodes, attributes, strict=True)):
         role = node.op.role
         if role == "input":
@@ -36,10 +37,10 @@ def play(variant: Variant, attributes: Sequence[tuple[Any, ...]], inputs: Sequen
             values[position] = values[node.inputs[0]].seen(attrs)
         else:
             values[position] = record(node.op, tuple([values[k] for k in node.inputs]), attrs, True)
+        if position in checks:  # at once: what computes operations where they are written knows the last value alone
+            add_check(slot_of(local.state.trace, values[position]), _failure(checks[position]))
         for k in variant.last_uses[position]:
             values[k] = None
-    for check in program.checks:
-        add_check(slot_of(local.state.trace, values[check.value]), _failure(check.line))
     return [values[k] for k in program.outputs]
 
 
