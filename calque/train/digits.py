@@ -20,7 +20,7 @@ from calque.base.extras import need
 from calque.data import DataLoader
 from calque.monitor import SummaryWriter
 from calque.nn import functional as F
-from calque.train.digits_data import Digits, load_digits, split
+from calque.train.digits_data import PIXEL_MEAN, PIXEL_STD, Digits, load_digits, split
 from calque.train.report import draw_report
 from calque.train.trainer import Trainer
 
@@ -147,6 +147,17 @@ class Job:
                 labels.append(target.numpy())
         return np.concatenate(labels), np.concatenate(predictions)
 
+    def export(self) -> Path:
+        """Write the best model as a program that takes images of pixels from 0 to 1 and gives the probability of each digit."""
+        self.model.eval()
+
+        def digits(image: Any) -> Any:
+            return self.model((image - PIXEL_MEAN) / PIXEL_STD).softmax(1)
+
+        path = self.out / "digits.calque"
+        calque.export(digits, calque.zeros(1, 1, 8, 8), {"image": {0: "batch"}}).save(path)
+        return path
+
     def finish(self) -> float:
         """Test the best model, draw the report, say where everything is. Returns the test accuracy."""
         checkpoints = self.trainer.checkpoints
@@ -157,7 +168,7 @@ class Job:
         draw_report(picture, self.trainer.history, labels, predictions, self.test_images, right)
         self._print(f"\ntest accuracy {right:.2%} ({int((labels == predictions).sum())} of {len(labels)} images)\n")
         for what, path in (
-            ("best checkpoint", checkpoints.best), ("last checkpoint", checkpoints.last), ("report", picture),
+            ("best checkpoint", checkpoints.best), ("last checkpoint", checkpoints.last), ("program", self.export()), ("report", picture),
             ("loss log", self.trainer.losses), ("TensorBoard", self.out / "tensorboard"),
         ):  # fmt: skip
             self._print(f"{what:16} {path}")

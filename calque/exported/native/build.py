@@ -20,6 +20,7 @@ from calque.base.text import shown
 from calque.exported.native.header import header
 from calque.exported.native.plan import FUNCTIONS, make_plan
 from calque.exported.native.tables import library_texts, weights_file
+from calque.exported.native.web import web_files
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +45,7 @@ TARGETS = {
     "arm64-apple-macosx": Target("arm64-apple-macosx11.0.0", ("apple-m1",), "aarch64-macos", "lib{}.dylib"),
     "x86_64-windows": Target("x86_64-pc-windows-msvc", _X86[:-1], "x86_64-windows-gnu", "{}.dll", "{}.lib", "{}.obj"),
     "wasm32": Target("wasm32-unknown-unknown", ("simd128",), "wasm32-freestanding", "{}.wasm"),
+    "web": Target("wasm32-unknown-unknown", ("simd128",), "wasm32-freestanding", "{}.wasm"),
 }
 MOST_INSIDE = 256 << 20  # bytes of weights in a library
 
@@ -81,6 +83,11 @@ def compile_exported(
         shared = _linked(system, target, Path(temporary), name, code, linker)
         if shared is not None:
             files[system.shared.format(name)] = shared
+    if target == "web":
+        if shared is None:
+            raise ExportError("[compile] expected a linker for WebAssembly; install lld (wasm-ld) or `pip install ziglang`")
+        files = {key: data for key, data in files.items() if key.endswith((".wasm", ".weights"))}
+        files |= web_files(plan, shared, files.get(f"{name}.weights", b""))
     return _written(Path(folder), files)
 
 
