@@ -15,7 +15,7 @@ from typing import Any
 
 from calque.backend.cpu.standalone import TargetInfo, current, object_file, portable
 from calque.base.errors import ArgumentError, ExportError
-from calque.base.extras import there
+from calque.base.extras import need, there
 from calque.base.text import shown
 from calque.exported.native.header import header
 from calque.exported.native.plan import FUNCTIONS, make_plan
@@ -85,7 +85,7 @@ def compile_exported(
             files[system.shared.format(name)] = shared
     if target == "web":
         if shared is None:
-            raise ExportError("[compile] expected a linker for WebAssembly; install lld (wasm-ld) or `pip install ziglang`")
+            raise ArgumentError("[compile] expected a linker for target='web', got linker=False; leave it out: wasm-ld, or ziglang's, is found")
         files = {key: data for key, data in files.items() if key.endswith((".wasm", ".weights"))}
         files |= web_files(plan, shared, files.get(f"{name}.weights", b""))
     return _written(Path(folder), files)
@@ -179,6 +179,7 @@ def _linker(system: Target, name: str, linker: str | bool) -> list[str] | None:
     for candidate in candidates:
         if shutil.which(candidate[0]):
             return candidate
-    if there("ziglang"):
+    if there("ziglang") or name == "web":
+        need("ziglang", "ziglang", "native", "compile")
         return [sys.executable, "-m", "ziglang", "wasm-ld"] if wasm else [sys.executable, "-m", "ziglang", "cc", "-target", system.zig]
     return None
