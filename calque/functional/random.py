@@ -567,4 +567,4 @@ for _name, _draw in (
     _in_place(_name, _draw)
 
 # What users find here, too, and are told the mistakes of.
-__all__ = ["default_generator", *(name for name, f in list(globals().items()) if NAMES.get(name) is f and f.__module__ == __name__)]
+__all__ = ["default_generator", *(name for name, f in list(globals().items()) if f is not None and NAMES.get(name) is f and f.__module__ == __name__)]
