@@ -212,7 +212,7 @@ def test_modules_that_are_missing_are_compiled_meanwhile(monkeypatch, tmp_path):
         return "define void @f() {\n  ret void\n}\n"
 
     code = library._Objects([_module("c" * 64, text)], library.current())
-    assert code.meanwhile(lambda: written.wait(60))
+    assert code.meanwhile(lambda: written.wait(300))
     assert code.all()[0].startswith(b"\x7fELF") or not library.objects.can_load()
     again = library._Objects([_module("c" * 64, lambda: "not read")], library.current())
     assert again.meanwhile(lambda: 1) == 1 and again.all() == code.all()

@@ -118,7 +118,7 @@ def test_modules_compile_on_several_threads(monkeypatch):
     """All helpers take part: every thread must have entered before the first may leave."""
     monkeypatch.setattr(config.settings, "threads", 3)
     monkeypatch.setattr(config.settings, "compile_in_process", True)
-    together = threading.Barrier(3, timeout=30)
+    together = threading.Barrier(3, timeout=300)
 
     def write():
         together.wait()

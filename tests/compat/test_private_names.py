@@ -55,7 +55,7 @@ assert p.tolist() == [0.5, 0.5]
 
 
 def test_private_names_that_libraries_import() -> None:
-    done = subprocess.run([sys.executable, "-c", CODE], capture_output=True, text=True, timeout=120)
+    done = subprocess.run([sys.executable, "-c", CODE], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
 
 

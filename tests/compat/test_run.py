@@ -16,7 +16,7 @@ def run(*words: str, cwd: Path | None = None, given: str | None = None) -> subpr
     """`python -m calque ...` with this tree's Calque."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     return subprocess.run(
-        [sys.executable, "-m", "calque", *words], capture_output=True, text=True, env=environment, cwd=cwd, input=given, timeout=120, check=False
+        [sys.executable, "-m", "calque", *words], capture_output=True, text=True, env=environment, cwd=cwd, input=given, timeout=300, check=False
     )
 
 

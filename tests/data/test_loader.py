@@ -54,7 +54,7 @@ def message(error: BaseException) -> str:
 @pytest.fixture(autouse=True)
 def no_thread_is_left() -> Any:
     yield
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 300
     while any(t.name.startswith("calque-data-") for t in threading.enumerate()) and time.monotonic() < deadline:
         gc.collect()
         time.sleep(0.01)
@@ -264,7 +264,7 @@ def test_workers_load_ahead_but_not_too_far() -> None:
     data = Counting(100)
     iterator = iter(DataLoader(data, 1, num_workers=2, prefetch_factor=3))
     next(iterator)
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 300
     while data.loaded < 7 and time.monotonic() < deadline:
         time.sleep(0.01)
     time.sleep(0.05)
@@ -272,7 +272,7 @@ def test_workers_load_ahead_but_not_too_far() -> None:
 
 
 def test_workers_load_at_the_same_time() -> None:
-    together = threading.Barrier(4, timeout=60)
+    together = threading.Barrier(4, timeout=300)
 
     class Meeting(Numbers):
         def __getitem__(self, index: Any) -> int:
@@ -312,7 +312,7 @@ def test_a_pass_that_is_given_up_stops_its_workers() -> None:
         next(iterator)
         del iterator
         gc.collect()
-        seen, deadline = -1, time.monotonic() + 60
+        seen, deadline = -1, time.monotonic() + 300
         while data.loaded > seen and time.monotonic() < deadline:
             seen = data.loaded
             time.sleep(0.1)
@@ -326,7 +326,7 @@ def test_timeout() -> None:
     class Stuck(Numbers):
         def __getitem__(self, index: Any) -> int:
             if index == 2:
-                release.wait(60)
+                release.wait(300)
             return int(index)
 
     def patient() -> int:

@@ -219,7 +219,7 @@ def test_a_killed_worker_costs_nothing(tmp_path: Path) -> None:
     words = r"worker \d \(process \d+\) was killed by SIGKILL .* while it loaded the sample indices \[9, 10, 11\]; .*nothing is lost; .*free"
     with pytest.warns(UserWarning, match=words):
         assert [i for batch in loader for i in batch.tolist()] == list(range(30))
-    assert time.monotonic() - start < 60
+    assert time.monotonic() - start < 300
 
 
 def test_a_sample_that_always_kills_is_given_up() -> None:
@@ -380,7 +380,7 @@ def test_nothing_is_left_behind(tmp_path: Path, number: int) -> None:
     pids = {int(running.stdout.readline()) for _ in range(4)}
     family = pids | {int(p) for p in Path(f"/proc/{running.pid}/task/{running.pid}/children").read_text().split()}
     running.send_signal(number)
-    rest, words = running.communicate(timeout=60)
+    rest, words = running.communicate(timeout=300)
     pids |= {int(line) for line in rest.split()}
     assert running.pid not in pids and len(family) >= 2
     assert until(lambda: not any(alive(pid) for pid in family | pids), 5)
@@ -390,7 +390,7 @@ def test_nothing_is_left_behind(tmp_path: Path, number: int) -> None:
 
 def test_a_program_without_a_guard(tmp_path: Path) -> None:
     running = program(tmp_path, "if True:", "spawn")
-    _, words = running.communicate(timeout=60)
+    _, words = running.communicate(timeout=300)
     assert running.returncode == 1 and 'RuntimeError' in "".join(c.__name__ for c in WorkerError.__mro__)
     assert "expected a guard in" in words and 'if __name__ == "__main__":' in words and words.count("Traceback") == 1, words
 
@@ -407,7 +407,7 @@ if __name__ == "__main__":
     DataLoader(Data(), num_workers=1, multiprocessing_context="forkserver").__iter__()
 """)
     environment = os.environ | {"PYTHONPATH": str(Path(calque.__file__).parents[1])}
-    done = subprocess.run([sys.executable, str(path)], capture_output=True, text=True, env=environment, timeout=120, check=False)
+    done = subprocess.run([sys.executable, str(path)], capture_output=True, text=True, env=environment, timeout=300, check=False)
     words = "expected Data at the top of .*program.py, got it inside of `if __name__ == ...`.*move it out"
     assert done.stdout == "[0, 1, 2]\n" and len(re.findall(words, done.stderr)) == 2 and "These workers are threads" in done.stderr, done.stderr
 

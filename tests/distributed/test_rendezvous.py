@@ -22,7 +22,7 @@ from calque.distributed.sampler import DistributedSampler
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def meetings(server: Rendezvous, *ranks: tuple[int, int], seconds: float = 5) -> list[str]:
+def meetings(server: Rendezvous, *ranks: tuple[int, int], seconds: float = 100) -> list[str]:
     """What each (rank, size) hears."""
     heard = [""] * len(ranks)
 
@@ -34,7 +34,7 @@ def meetings(server: Rendezvous, *ranks: tuple[int, int], seconds: float = 5) ->
         thread.start()
         time.sleep(0.02)
     for thread in threads:
-        thread.join(timeout=20)
+        thread.join(timeout=200)
     server.close()
     return heard
 
@@ -48,8 +48,8 @@ def test_who_does_not_belong_is_named_to_everybody() -> None:
     assert heard == ["rank 1 expects 3 processes where 2 were to meet"] * 2
     heard = meetings(Rendezvous(3).start(), (1, 3), (1, 3), (0, 3))
     assert heard == ["two processes came as rank 1"] * 3
-    heard = meetings(Rendezvous(3, seconds=0.3).start(), (1, 3))
-    assert heard == ["after 0.3 s rank 0, 2 of 3 had not come"]
+    heard = meetings(Rendezvous(3, seconds=1).start(), (1, 3))
+    assert heard == ["after 1 s rank 0, 2 of 3 had not come"]
 
 
 def test_strangers_disturb_nobody(rng) -> None:
@@ -89,7 +89,7 @@ def test_launch_gives_ranks_and_passes_exit_codes_on(capsys: pytest.CaptureFixtu
     assert launch(code(text), 3) == 0
     captured = capsys.readouterr()
     assert sorted(captured.out.split("\n")[:-1]) == [f"[{r}] {r} 3 {r}" for r in range(3)] and "[2] oh" in captured.err
-    sleeper = "import os, sys, time\nif os.environ['RANK'] == '1': {}\ntime.sleep(60)"
+    sleeper = "import os, sys, time\nif os.environ['RANK'] == '1': {}\ntime.sleep(600)"
     start = time.monotonic()
     import calque.distributed.launch as module
 
@@ -101,35 +101,35 @@ def test_launch_gives_ranks_and_passes_exit_codes_on(capsys: pytest.CaptureFixtu
         assert "rank 1 of 2 was killed by signal 9 (SIGKILL)" in capsys.readouterr().err
     finally:
         module.MOMENT = before
-    assert time.monotonic() - start < 30
+    assert time.monotonic() - start < 300
 
 
 def test_what_a_rank_has_started_ends_with_it() -> None:
     """Also where it keeps the pipe of the rank open, and where it has left the rank's session."""
-    text = "import subprocess, sys; print(*[subprocess.Popen(['sleep', '50'], start_new_session=k > 0).pid for k in range(2)])"
+    text = "import subprocess, sys; print(*[subprocess.Popen(['sleep', '500'], start_new_session=k > 0).pid for k in range(2)])"
     start = time.monotonic()
     words = [sys.executable, "-c", f"import sys; from calque.distributed.launch import launch; sys.exit(launch({code(text)!r}, 2))"]
-    process = subprocess.run(words, cwd=ROOT, stdout=subprocess.PIPE, text=True, timeout=40)
+    process = subprocess.run(words, cwd=ROOT, stdout=subprocess.PIPE, text=True, timeout=400)
     pids = [[int(word) for word in line.split()[1:]] for line in process.stdout.split("\n")[:-1]]
     for _, other in pids:
         os.kill(other, signal.SIGKILL)
-    assert process.returncode == 0 and len(pids) == 2 and time.monotonic() - start < 30
+    assert process.returncode == 0 and len(pids) == 2 and time.monotonic() - start < 300
     assert not any(alive(pid) for pid, _ in pids)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_children_end_with_who_started_them(number: int, tmp_path: Path) -> None:
-    child = "import os, time, sys; open(sys.argv[1] + '/' + os.environ['RANK'], 'w').write(str(os.getpid())); time.sleep(100)"
+    child = "import os, time, sys; open(sys.argv[1] + '/' + os.environ['RANK'], 'w').write(str(os.getpid())); time.sleep(1000)"
     starter = "import sys; from calque.distributed.launch import launch; sys.exit(launch([sys.executable, '-S', '-c', *sys.argv[1:]], 2))"
     process = subprocess.Popen([sys.executable, "-c", starter, child, str(tmp_path)], cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    until = time.monotonic() + 60
+    until = time.monotonic() + 300
     while len([p for p in tmp_path.iterdir() if p.read_text()]) < 2 and time.monotonic() < until:
         time.sleep(0.02)
     pids = [int(p.read_text()) for p in tmp_path.iterdir()]
     assert len(pids) == 2
     process.send_signal(number)
-    assert process.wait(timeout=30) == (-9 if number == signal.SIGKILL else 128 + number)
-    until = time.monotonic() + 10
+    assert process.wait(timeout=300) == (-9 if number == signal.SIGKILL else 128 + number)
+    until = time.monotonic() + 100
     while any(map(alive, pids)) and time.monotonic() < until:
         time.sleep(0.02)
     assert not any(map(alive, pids))

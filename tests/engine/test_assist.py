@@ -146,7 +146,7 @@ def test_copies_run_beside_a_task_of_their_queue(queues: list[Queue]) -> None:
     ran: list[tuple[str, Any]] = []
     gate, started = threading.Event(), threading.Event()
     queues[0].submit(Task(lambda: started.set() or gate.wait() and None))
-    assert started.wait(60)
+    assert started.wait(300)
     waiting = _noted(ran, "waiting", brief=False)
     queues[0].submit(waiting)
     copy = _noted(ran, "copy")

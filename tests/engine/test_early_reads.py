@@ -154,15 +154,15 @@ def test_without_early_reads_the_whole_program_is_waited_for(gate: Gate, monkeyp
         loop.step().item()
     gate.close()
     loss = loop.step()
-    assert gate.reached.wait(60)
+    assert gate.reached.wait(300)
     reader = threading.Thread(target=loss.item)
     reader.start()
     reader.join(0.2)
     assert reader.is_alive()
     gate.open()
-    reader.join(60)
+    reader.join(300)
     assert not reader.is_alive()
-    until = time.monotonic() + 60
+    until = time.monotonic() + 300
     while not CPU_QUEUE.idle() and time.monotonic() < until:  # who waits is woken before the queue has put the program away
         time.sleep(0.001)
     assert CPU_QUEUE.idle()
@@ -214,12 +214,12 @@ def test_others_wait_as_well(gate: Gate) -> None:
     for reader in readers:
         reader.start()
     for reader in readers:
-        reader.join(60)
+        reader.join(300)
     assert len(found) == 4 and len(set(found)) == 1 and not CPU_QUEUE.idle()
     last = threading.Thread(target=calque.synchronize)
     last.start()
     gate.open()
-    last.join(60)
+    last.join(300)
     assert not last.is_alive() and CPU_QUEUE.idle()
 
 
@@ -272,7 +272,7 @@ def test_ctrl_c_reaches_a_thread_that_waits_for_a_value(monkeypatch: pytest.Monk
     loss = loop.step()
 
     def interrupt() -> None:
-        gate.reached.wait(60)
+        gate.reached.wait(300)
         time.sleep(0.05)
         signal.raise_signal(signal.SIGINT)
 
@@ -343,7 +343,7 @@ def test_a_process_forked_while_a_program_runs(gate: Gate, monkeypatch: pytest.M
     child = get_context("fork").Process(target=goes_on)
     child.start()
     goes_on()
-    child.join(60)
+    child.join(300)
     opener.join()
     assert child.exitcode == 0
 
@@ -362,7 +362,7 @@ def test_a_thread_that_ends_while_its_program_runs(dies: bool, gate: Gate, monke
 
     thread = threading.Thread(target=work)
     thread.start()
-    thread.join(60)
+    thread.join(300)
     assert not thread.is_alive() and seen == [losses[3]] and errors == [ZeroDivisionError] * dies
     gate.open()
     assert [loop.step().item() for _ in range(2)] == losses[4:]

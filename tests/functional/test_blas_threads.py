@@ -76,11 +76,11 @@ def test_a_call_that_fails_and_calls_that_overlap_give_the_number_back() -> None
         def first() -> None:
             with blas.limited():
                 inside.set()
-                leave.wait(30)
+                leave.wait(300)
 
         thread = threading.Thread(target=first)
         thread.start()
-        inside.wait(30)
+        inside.wait(300)
         with blas.limited():
             assert ask() == 1
             leave.set()

@@ -23,7 +23,7 @@ from tests.fuzz.check_graphs import STEPS, failure, guard, report
 from tests.fuzz.graphs import Found, Graph, wrong
 
 ROOT = Path(__file__).resolve().parents[2]
-FAST, PARTS = 400, 8
+FAST, PARTS = 160, 4
 
 
 @pytest.mark.parametrize("part", range(PARTS))

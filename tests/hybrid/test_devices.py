@@ -266,7 +266,7 @@ def busy(device: str) -> Iterator[threading.Event]:
     gate, late = threading.Event(), threading.Event()
 
     def stand_still() -> None:
-        if not gate.wait(30):
+        if not gate.wait(300):
             late.set()
 
     with recorder.LOCK:

@@ -112,12 +112,13 @@ def handlers() -> Iterator[None]:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("kind", ["plain", "module", "step"])
-def test_interrupts_at_calls(kind: str, number: int) -> None:
+@pytest.mark.parametrize("every", [3, pytest.param(1, marks=pytest.mark.slow)])
+def test_interrupts_at_calls(kind: str, number: int, every: int) -> None:
     training = _Training(kind)
     training.go_on()
     expected = training.go_on()
     calls = training.interrupted(-1)
-    for point in range(1, calls + 1, 1 if number == signal.SIGINT else 3):  # what raises matters less than where
+    for point in range(1, calls + 1, every if number == signal.SIGINT else 3 * every):  # what raises matters less than where
         training.restore()
         training.interrupted(point, number)
         state = local.state

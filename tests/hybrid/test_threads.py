@@ -51,7 +51,7 @@ def together(work: Callable[[int], None], threads: int) -> None:
         for thread in started:
             thread.start()
         for thread in started:
-            thread.join(120)
+            thread.join(300)
             assert not thread.is_alive()
     finally:
         sys.setswitchinterval(before)
@@ -191,7 +191,7 @@ def test_what_a_call_does_again_is_read_by_other_threads_when_it_is_done(pending
     x = _argument(8.0, pending)
     assert function(x).tolist() == [24.0, 24.0]
     for thread in threads:
-        thread.join(30)
+        thread.join(300)
     assert len(threads) == 3 and sorted(seen) == [[-19.0, -19.0], [8.0, 8.0], [8.0, 8.0]]
 
 

@@ -279,11 +279,11 @@ HOSTILE: dict[str, tuple[bytes, str]] = {
 def test_hostile_files_are_refused_in_little_memory(name: str) -> None:
     content, word = HOSTILE[name]
     tracemalloc.start()
-    begun = time.monotonic()
+    begun = time.process_time()
     refused(content, word)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert peak < 160 << 20 and time.monotonic() - begun < 20
+    assert peak < 160 << 20 and time.process_time() - begun < 20
 
 
 def test_bombs_and_paths(tmp_path: Path) -> None:

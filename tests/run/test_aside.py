@@ -123,7 +123,7 @@ def test_values_are_read_and_recorded_at_any_call(kind: str, run: Callable[[Call
         seen.append(((pending + 1.0).sum().item(), pending.sum(), calque.is_grad_enabled()))
 
     _, calls = interrupted_at(-1, run, act, work)
-    for point in range(1, calls + 1, 5):
+    for point in range(1, calls + 1, 11):
         result, reached = interrupted_at(point, run, act, work)
         assert _same(result, expected), point
         if reached < point:

@@ -49,7 +49,7 @@ def test_what_the_user_sets_meanwhile_stays() -> None:
 
 def test_threads_share_one_pause() -> None:
     before = gc.get_threshold()
-    inside, leave = threading.Barrier(3, timeout=30), threading.Barrier(3, timeout=30)
+    inside, leave = threading.Barrier(3, timeout=300), threading.Barrier(3, timeout=300)
 
     def work() -> None:
         with without_full_collections():
@@ -108,12 +108,12 @@ def test_programs_that_are_made_all_the_time_do_not_hold_collections_back_for_ev
     def first() -> None:
         with without_full_collections():
             inside.set()
-            leave.wait(30)
+            leave.wait(300)
         done.set()
 
     thread = threading.Thread(target=first)
     thread.start()
-    assert inside.wait(30)
+    assert inside.wait(300)
     for k in range(collector.MANY):
         assert gc.get_threshold()[2] == NEVER, k
         with without_full_collections():
@@ -122,7 +122,7 @@ def test_programs_that_are_made_all_the_time_do_not_hold_collections_back_for_ev
     with without_full_collections():
         assert gc.get_threshold() == before
     leave.set()
-    assert done.wait(30)
+    assert done.wait(300)
     thread.join()
     with without_full_collections():
         assert gc.get_threshold()[2] == NEVER

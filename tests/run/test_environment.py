@@ -17,7 +17,7 @@ def imported(**variables: str) -> "subprocess.CompletedProcess[str]":
     """A process that imports Calque with these variables and prints what it made of them."""
     show = "from calque.base.config import settings as s; import calque; print(s.logical_devices, s.threads, s.memory_limit)"
     given = {k: v for k, v in whole_environment().items() if k not in VARIABLES or k == "CALQUE_CACHE"}
-    return subprocess.run([sys.executable, "-c", show], env=given | variables, capture_output=True, text=True, timeout=60, check=True)
+    return subprocess.run([sys.executable, "-c", show], env=given | variables, capture_output=True, text=True, timeout=300, check=True)
 
 
 def test_variables_are_read() -> None:
@@ -92,7 +92,7 @@ def test_a_user_without_a_home_can_import_and_run(tmp_path: Path, home: str | No
         "import pwd\ndef absent(uid): raise KeyError(uid)\npwd.getpwuid = absent  # a user that no table knows\n"
         "import calque; from calque.base.config import settings; print(calque.ones(300, 300).exp().sum().item() > 0, settings.cache_dir)"
     )
-    done = subprocess.run([sys.executable, "-c", code], env=variables, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    done = subprocess.run([sys.executable, "-c", code], env=variables, cwd=tmp_path, capture_output=True, text=True, timeout=300)
     name = f"calque-{os.geteuid()}"
     assert done.stdout.split() == ["True", str(tmp_path / name)] and not done.stderr
     assert os.listdir(tmp_path) in ([], [name])

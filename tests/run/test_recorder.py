@@ -229,12 +229,12 @@ def test_what_another_thread_still_has_to_read_is_not_overwritten(replayed: bool
     def work() -> None:
         y = x * 2
         recorded.set()
-        changed.wait(30)
+        changed.wait(300)
         found.append(y.tolist())
 
     thread = threading.Thread(target=work)
     thread.start()
-    assert recorded.wait(30)
+    assert recorded.wait(300)
     update()
     assert x.tolist() == [5.0, 6.0, 7.0, 8.0]
     changed.set()

@@ -149,7 +149,7 @@ def test_queue_depth() -> None:
     queues = calque.stats().queues
     assert "cpu" in queues and not any(queues.values())
     gate = threading.Event()
-    CPU_QUEUE.submit(Task(lambda: gate.wait(60) and None))
+    CPU_QUEUE.submit(Task(lambda: gate.wait(300) and None))
     CPU_QUEUE.submit(Task(lambda: None))
     assert calque.stats().queues["cpu"] == 2
     gate.set()

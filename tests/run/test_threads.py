@@ -29,7 +29,7 @@ def together(targets: list[Any], interval: float) -> None:
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(120)
+            thread.join(300)
             assert not thread.is_alive()
     finally:
         sys.setswitchinterval(before)
@@ -47,7 +47,7 @@ def in_thread(work: Callable[[], Any]) -> Any:
     found: list[Any] = []
     thread = threading.Thread(target=lambda: found.append(work()))
     thread.start()
-    thread.join(30)
+    thread.join(300)
     assert not thread.is_alive()
     return found[0]
 
@@ -132,14 +132,14 @@ def test_memory_shared_with_numpy_that_another_thread_overwrites_before_a_replay
     def flushed(*args: Any, **named: Any) -> Any:
         if threading.current_thread() in threads:
             inside.set()
-            assert over.wait(30)
+            assert over.wait(300)
         return flush(*args, **named)
 
     def overwritten(*args: Any) -> Any:
         monkeypatch.setattr(macro.Macro, "replay", replay)
         threads.append(threading.Thread(target=overwrite))
         threads[0].start()
-        assert inside.wait(30)
+        assert inside.wait(300)
         return replay(*args)
 
     for _ in range(4):
@@ -148,7 +148,7 @@ def test_memory_shared_with_numpy_that_another_thread_overwrites_before_a_replay
     monkeypatch.setattr(recorder, "flush", flushed)
     y = model(owner[1:])
     over.set()
-    threads[0].join(30)
+    threads[0].join(300)
     assert y.tolist() == [[5.0] * 4, [7.0] * 4] and array[2].tolist() == [3.0] * 4
 
 
@@ -333,7 +333,7 @@ held, over = threading.Event(), threading.Event()
 def hold():
     with LOCK, SECTION:
         held.set()
-        over.wait(60)
+        over.wait(300)
 threading.Thread(target=hold, daemon=True).start()
 held.wait()
 child = os.fork()
@@ -344,7 +344,7 @@ if not child:
 over.set()
 assert os.waitpid(child, 0)[1] == 0
 """
-    subprocess.run([sys.executable, "-c", script], check=True, timeout=120)
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=300)
 
 
 def test_hybridized_models_of_several_threads_wait_for_each_other_in_one_order(rng: Any) -> None:

@@ -271,7 +271,7 @@ def test_signals(tmp_path: Path, name: str, code: int) -> None:
     program = textwrap.dedent(PROGRAM.format(folder=str(tmp_path / "run"), name=name))
     environment = os.environ | {"PYTHONPATH": str(Path(calque.__file__).parents[1])}
     for stop in ("stop", "on"):
-        done = subprocess.run([sys.executable, "-c", program, stop], capture_output=True, text=True, env=environment, timeout=120, check=False)
+        done = subprocess.run([sys.executable, "-c", program, stop], capture_output=True, text=True, env=environment, timeout=300, check=False)
         assert done.returncode == (code if stop == "stop" else 0), done.stderr
         if stop == "stop" and name != "SIGKILL":
             assert Checkpoints(tmp_path / "run").load()["updates"] == 6  # the step was done
