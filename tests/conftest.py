@@ -134,11 +134,7 @@ def _compute_small_operations(eager: int, monkeypatch: pytest.MonkeyPatch) -> No
 
 @pytest.fixture(autouse=True)
 def _small_operations(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Small operations are computed or recorded, as the folder of the test asks. A process that has used several devices records all: that another
-    test did must not count."""
-    from calque.base.device import InUse
-
-    InUse.several = False
+    """Small operations are computed or recorded, as the folder of the test asks."""
     folder = request.path.relative_to(Path(__file__).parent).parts[0]
     _compute_small_operations(int(folder in AS_USERS and request.path.name not in RECORDED), monkeypatch)
 
