@@ -220,12 +220,12 @@ def _require_success(trials: list[Trial]) -> None:
 
 def _search(runner: _Runner, drawn: Any, analysis: ExperimentAnalysis, reporter: Any, budget: float | None) -> None:
     """Start trials where there is room, until there are none."""
-    until = math.inf if budget is None else time.monotonic() + budget
     trials, more = analysis.trials, True
     synchronize()  # nothing is computed here while processes are forked
     np.random.get_state()  # else every process would load the module
     gc.collect()
     gc.freeze()
+    until = math.inf if budget is None else time.monotonic() + budget
     try:
         while (more or runner.running or runner.again) and time.monotonic() < until:
             while len(runner.running) < runner.room and (runner.again or more):

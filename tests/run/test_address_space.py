@@ -30,7 +30,7 @@ WORK = {
     "tensor of a list": lambda: calque.tensor(listed),
     "cat": lambda: calque.cat([ones(5_000_000)] * 8).numpy(),
     "sort": lambda: calque.randn(3_000_000).sort()[0].numpy(),
-    "svd": lambda: calque.linalg.svd(ones(700, 700)),
+    "svd": lambda: calque.linalg.svd(ones(500, 500)),
     "numpy": lambda: ones(12_000_000).numpy(),
     "double": lambda: ones(8_000_000).double().clone().numpy(),
     "tolist": lambda: calque.from_numpy(small).tolist(),
