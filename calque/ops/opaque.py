@@ -46,7 +46,7 @@ def _ranked_shape(shapes: Sequence[Shape], attrs: Attrs) -> Shape:
 
 def _ranked_ref(x: Array, dim: int, start: int, stop: int, descending: bool) -> Array:
     rows, size = np.moveaxis(widen(x), dim, -1), x.shape[dim]
-    first = _first(rows.reshape(-1, size), stop, descending)
+    first = _first(rows.reshape(-1, size), stop, descending) if rows.size else None
     if first is not None:
         found = first[:, start:].reshape(*rows.shape[:-1], stop - start)
     elif descending:  # mirrored as in `argsort`
@@ -63,7 +63,7 @@ def _first(rows: Array, count: int, descending: bool) -> Array | None:
     """Positions of the `count` smallest (largest) elements of each row, in order, ties and NaN as in `argsort`; None where sorting more is as good.
     Elements beyond the `count`-th best of the best ones of blocks are not looked at again: most of it is a minimum and a comparison."""
     columns = max(_BLOCKS * count, 64)
-    depth = rows.shape[-1] // columns if rows.size and count else 0
+    depth = rows.shape[-1] // columns if count else 0
     if depth < _BLOCKS or rows.dtype.kind not in "iuf":
         return None
     blocks = rows[:, : depth * columns].reshape(len(rows), depth, columns)
