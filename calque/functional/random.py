@@ -370,7 +370,9 @@ def randint_like(
 def _host_bits(count: int, generator: Generator | None) -> np.ndarray[Any, Any]:
     """The same numbers as `bits`, made by NumPy at once."""
     seed_, offset = (generator or default_generator).take(count)
-    return random_bits_ref(seed_, offset, (count,)) if hot is None else hot.bits(seed_, offset, count)  # type: ignore[no-any-return]
+    if hot is None or offset.__class__ is not int:  # one that a recording watches: it must see what Python computes with it
+        return random_bits_ref(seed_, offset, (count,))
+    return hot.bits(seed_, offset, count)  # type: ignore[no-any-return]
 
 
 @public(method=False, out=True)

@@ -16,7 +16,7 @@ from tests.fuzz.pool import array_of
 from tests.fuzz.programs import Machine
 
 STEPS = 16
-FAST = 120
+FAST = 80
 PARTS = 4
 
 
