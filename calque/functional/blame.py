@@ -145,7 +145,7 @@ def explained(name: str, function: Callable[..., Any], args: Sequence[Any], keyw
         name = type(args[0]).__name__.lstrip("_")
     if name.startswith("_"):
         return None
-    if isinstance(error, NotImplementedError) and not said(error):
+    if isinstance(error, NotImplementedError) and not isinstance(error, CalqueError) and not said(error):
         return _not_implemented(name, function, args, keywords, error)
     if isinstance(error, MemoryError) or isinstance(error, ValueError) and _TOO_BIG.match(str(error)):
         error = error if isinstance(error, MemoryError) else MemoryError(str(error))

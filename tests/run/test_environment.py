@@ -54,7 +54,8 @@ def test_what_cannot_be_used_is_said(wrong: dict[str, tuple[str, str]]) -> None:
 
 def test_every_variable_is_in_the_table() -> None:
     root = Path(__file__).resolve().parents[2] / "calque"
-    read = {name for file in root.rglob("*.py") for name in re.findall(r"\bCALQUE_[A-Z_]+[A-Z]", file.read_text())}
+    files = [file for file in root.rglob("*.py") if file.parent.name != "native"]  # the names there are those of a C header
+    read = {name for file in files for name in re.findall(r"\bCALQUE_[A-Z_]+[A-Z]", file.read_text())}
     assert read == {name for name in VARIABLES if name.startswith("CALQUE_")}
 
 
