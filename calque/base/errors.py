@@ -42,6 +42,12 @@ class OutOfRangeError(CalqueError, IndexError, RuntimeError):
     """An index or label is outside the valid range."""
 
 
+class MissingEntryError(CalqueError, KeyError, ValueError):
+    """A result, or a configuration, has no entry of this name."""
+
+    __str__ = Exception.__str__  # KeyError shows quotes
+
+
 class DeviceError(CalqueError, RuntimeError):
     """A device is missing, or tensors live on different devices."""
 

@@ -26,7 +26,7 @@ T = TypeVar("T")
 _APART = 1 << 14  # bytes of an array from which on it is shared
 _ALIGNED = 64
 _COUNT = struct.Struct("<QQ")
-_GUARD = 'if __name__ == "__main__":\n    main()  # what trains goes into a function that is called here'
+GUARD = 'if __name__ == "__main__":\n    main()  # what trains goes into a function that is called here'
 
 
 class Unsendable(DTypeError):
@@ -268,7 +268,7 @@ def _how_to_find_main(names: set[str]) -> tuple[str, str]:
             "find; put it "
             "into a module, or use multiprocessing_context='thread'"
         )
-    guarded, known = _guarded(path)
+    guarded, known = guarded_names(path)
     if guarded and (hidden := sorted(name for name in names - known if not known & {"*"})):
         raise Unsendable(
             f"[DataLoader] expected {hidden[0]} at the top of {path}, got it inside of `if __name__ == ...` or of something else that a worker does "
@@ -278,7 +278,7 @@ def _how_to_find_main(names: set[str]) -> tuple[str, str]:
     if not guarded:
         raise WorkerError(
             f"[DataLoader] expected a guard in {path}, because a worker process runs that file to find the dataset, and would train, too; "
-            f"write:\n{_GUARD}\n"
+            f"write:\n{GUARD}\n"
             "or put the dataset into a module of its own, or use multiprocessing_context='thread'"
         )
     if spec is not None and spec.name and not spec.name.startswith("calque.") and not spec.name.endswith("__main__"):
@@ -286,7 +286,7 @@ def _how_to_find_main(names: set[str]) -> tuple[str, str]:
     return "file", os.path.abspath(path)
 
 
-def _guarded(path: str) -> tuple[bool, set[str]]:
+def guarded_names(path: str) -> tuple[bool, set[str]]:
     """Whether a program looks at `__name__` before it begins to work, and the names that are there without that ("*": of another module)."""
     try:
         with open(path, "rb") as file:

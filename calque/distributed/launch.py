@@ -18,11 +18,13 @@ import time
 import traceback
 from collections.abc import Sequence
 from multiprocessing import connection
+from pickle import PicklingError
 from typing import IO, Any
 
 from calque.base.config import GANG, RENDEZVOUS, SNAPSHOTS, available_cores, job_variables, set_variables, whole_environment
-from calque.base.errors import ArgumentError
+from calque.base.errors import ArgumentError, DistributedError, DTypeError
 from calque.base.text import shown, type_name
+from calque.data.payload import GUARD, guarded_names
 from calque.distributed import mpi
 from calque.distributed.rendezvous import Rendezvous
 from calque.distributed.snapshots import Snapshots
@@ -304,11 +306,25 @@ class ProcessContext:
         raise ProcessRaisedException(f"[spawn] process {index} terminated with the following error:\n\n{text}", index, process.pid)
 
 
+def _require_guard() -> None:
+    """A new process runs the program's file to find what it needs, and would start processes as well."""
+    main = sys.modules["__main__"]
+    path = getattr(main, "__file__", None)
+    if path is not None and os.path.isfile(path) and getattr(main, "__spec__", None) is None and not guarded_names(path)[0]:
+        raise DistributedError(
+            f"[spawn] expected a guard in {path}, because every process that is started runs that file, and would start processes, too; "
+            f"write:\n{GUARD}\n"
+            "or pass start_method='fork', or start the program with calque launch"
+        )
+
+
 def start_processes(
     fn: Any, args: Any = (), nprocs: int = 1, join: bool = True, daemon: bool = False, start_method: str = "spawn", server: Rendezvous | None = None
 ) -> Any:
     """Call `fn(i, *args)` in `nprocs` processes; join: wait for them. Without it a `ProcessContext`. An error in one ends all and is raised here."""
     require_count("spawn", "nprocs", nprocs)
+    if start_method != "fork":
+        _require_guard()
     context: Any = multiprocessing.get_context(start_method)
     errors = [context.SimpleQueue() for _ in range(nprocs)]
     processes = [context.Process(target=_work, args=(fn, k, args, errors[k]), daemon=daemon) for k in range(nprocs)]
@@ -320,6 +336,11 @@ def start_processes(
             try:
                 process.start()
                 begun.append(process)
+            except (AttributeError, TypeError, PicklingError) as error:
+                raise DTypeError(
+                    f"[spawn] expected a function and arguments that can be sent to another process, got {shown(fn)} and {shown(args)} ({error}); "
+                    "define functions and classes at the top of a module, or pass start_method='fork'"
+                ) from error
             finally:
                 set_variables(before)
         while join and not started.join():

@@ -149,8 +149,8 @@ class Watch:
                 why = f" with {got['why']}" if got["why"] else ""
                 raise self.broken(
                     f"[{call.op}] expected rank {rank} to take part, but it has ended{why}; this rank {self.rank} waits in "
-                    f"{call.place()}, {call}. Every rank must make the same calls: with uneven data, drop_last=True or "
-                    "DistributedSampler"
+                    f"{call.place()}, {call}. Every rank must make the same calls: with uneven data, drop_last=True, "
+                    "DistributedSampler or model.join()"
                 )
         if time.monotonic() > deadline:
             raise self.broken(self._too_long(call, ranks, timeout))

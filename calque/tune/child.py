@@ -21,6 +21,7 @@ from calque.functional.random import manual_seed
 from calque.memory.plan import plan
 from calque.run.stats import set_num_threads
 from calque.tune.session import Session, Stopped, tell
+from calque.tune.space import named
 
 
 def start(run: Callable[[], None], connection: Any, others: list[Any]) -> int:
@@ -62,6 +63,7 @@ def trial(
     np.random.seed(seed % (1 << 32))
     manual_seed(seed)
     Session.current = session
+    config = named(config)
     if rehearse is not None:
         step, *inputs = rehearse(config)
         found = plan(step, *inputs)

@@ -7,6 +7,7 @@ from typing import Any
 
 from calque.base.errors import ArgumentError
 from calque.base.text import shown
+from calque.tune.space import missing
 
 __all__ = ["ASHAScheduler", "AsyncHyperBandScheduler", "FIFOScheduler"]
 
@@ -61,9 +62,9 @@ class ASHAScheduler(FIFOScheduler):
 
     def goes_on(self, trial: str, result: dict[str, Any]) -> bool:
         """See `FIFOScheduler`."""
-        for name in (self.time_attr, self.metric):
+        for name in (self.time_attr, str(self.metric)):
             if name not in result:
-                raise ArgumentError(f"[ASHAScheduler] expected every result to have {name!r}, got {sorted(result)}; report it")
+                raise missing("ASHAScheduler", name, result, "every tune.report(...) must have it")
         time, value = result[self.time_attr], float(result[str(self.metric)])
         value = value if self.mode == "max" else -value
         if math.isnan(value):

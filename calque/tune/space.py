@@ -5,11 +5,11 @@ from __future__ import annotations
 import itertools
 import math
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-from calque.base.errors import ArgumentError
-from calque.base.text import shown, type_name
+from calque.base.errors import ArgumentError, MissingEntryError
+from calque.base.text import nearest, shown, type_name
 
 
 class Domain:
@@ -30,15 +30,32 @@ class Spec:
     """What a function of `sample_from` gets: `spec.config.lr` and `spec.config["lr"]` are what was drawn before it."""
 
     def __init__(self, config: dict[str, Any]) -> None:
-        self.config = _Config(config)
+        self.config = Config(config)
 
 
-class _Config(dict[str, Any]):
+class Config(dict[str, Any]):
+    """A configuration that names what is like a name it has not; entries are attributes as well."""
+
+    def __missing__(self, name: Any) -> Any:
+        raise missing("config", str(name), self, "put it into config=")
+
     def __getattr__(self, name: str) -> Any:
         try:
             return self[name]
-        except KeyError:
-            raise AttributeError(f"[sample_from] expected one of {list(self)}, drawn before, got {name!r}") from None
+        except MissingEntryError as error:
+            raise AttributeError(str(error)) from None
+
+
+def missing(where: str, name: str, known: Iterable[str], how: str) -> MissingEntryError:
+    """The error of an entry that is not there."""
+    names = [str(k) for k in known]
+    like = nearest(name, names, 0.6)
+    return MissingEntryError(f"[{where}] expected an entry {name!r}, got only {shown(names)}; {f'did you mean {like!r}?' if like else how}")
+
+
+def named(value: Any) -> Any:
+    """A configuration as the function of a trial gets it."""
+    return Config({k: named(v) for k, v in value.items()}) if isinstance(value, dict) else value
 
 
 def _bounds(name: str, lower: Any, upper: Any, whole: bool = False, positive: bool = False) -> None:

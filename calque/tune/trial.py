@@ -9,6 +9,7 @@ from typing import Any
 from calque.base.errors import ArgumentError
 from calque.base.text import shown
 from calque.tune.session import Checkpoint
+from calque.tune.space import missing
 
 PENDING, RUNNING, TERMINATED, ERROR, REFUSED = "PENDING", "RUNNING", "TERMINATED", "ERROR", "REFUSED"
 
@@ -63,6 +64,9 @@ class ExperimentAnalysis:
             raise ArgumentError(f"[get_best_trial] expected a metric and mode='min' or 'max', got {shown(metric)} and {shown(mode)}")
         if scope not in ("last", "avg", "all"):
             raise ArgumentError(f"[get_best_trial] expected scope='last', 'avg' or 'all', got {shown(scope)}")
+        names = dict.fromkeys(name for t in self.trials for result in t.results for name in result)
+        if names and metric not in names:
+            raise missing("get_best_trial", metric, names, "report it in every trial")
         sign = 1 if mode == "min" else -1
         found = [(sign * value, k, t) for k, t in enumerate(self.trials) if (value := t.value(metric, mode, scope)) is not None]
         return min(found)[2] if found else None

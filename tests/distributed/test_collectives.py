@@ -73,6 +73,22 @@ def test_functions_are_spawned() -> None:
     assert "ValueError: a word" in done.stderr and "[barrier] expected rank 1 to take part" not in done.stdout
 
 
+@pytest.mark.mpi
+def test_functions_that_cannot_be_spawned_say_why(tmp_path: Path) -> None:
+    """Bad input, row 44: no guard, a function and an argument that cannot be sent."""
+    from calque.distributed import spawn
+
+    (tmp_path / "bare.py").write_text("import calque.distributed as dist\ndef f(rank): pass\ndist.spawn(f, nprocs=2)\n")
+    done = run(sys.executable, str(tmp_path / "bare.py"))
+    assert done.returncode == 1 and done.stderr.count("Traceback") == 1
+    assert re.search(r"\[spawn\] expected a guard in .*bare\.py.*write:\nif __name__ == .__main__.:", done.stderr)
+    for words in ((lambda rank: None, ()), (print, (open(os.devnull),))):  # noqa: SIM115 - closed by the test's end
+        with pytest.raises(TypeError, match=r"\[spawn\] expected a function and arguments that can be sent.*start_method='fork'"):
+            spawn(*words, nprocs=2)
+        for file in words[1]:
+            file.close()
+
+
 FAILURES = {
     "raise": {
         1: "ValueError: boom",

@@ -149,6 +149,25 @@ def test_errors_are_shown_and_others_go_on() -> None:
     assert "ZeroDivisionError: division by zero" in CLIReporter().table(found.trials)
 
 
+def test_names_that_are_not_there_are_said_with_what_is_like_them() -> None:
+    """Bad input, row 51."""
+
+    def train(config: dict[str, Any]) -> dict[str, Any]:
+        return {"loss": config["learning_rate"] if config["right"] else config["lerning_rate"]}
+
+    space = {"learning_rate": tune.uniform(0, 1), "right": tune.grid_search([True, False])}
+    found = tune.run(train, config=space, verbose=0, raise_on_failed_trial=False)
+    assert "expected an entry 'lerning_rate', got only ['learning_rate', 'right']; did you mean 'learning_rate'?" in found.trials[1].error
+    with pytest.raises(KeyError, match=r"expected an entry 'los', got only \['training_iteration', .*'loss'\]; did you mean 'loss'\?"):
+        found.get_best_trial("los", "min")
+    space["right"] = True  # type: ignore[assignment]
+    with pytest.raises(KeyError, match="expected an entry 'lose', .*did you mean 'loss'"):
+        tune.run(train, config=space, metric="lose", mode="min", verbose=0, scheduler=ASHAScheduler(max_t=3))
+    space["x"] = tune.sample_from(lambda spec: spec.config.learning_rat)
+    with pytest.raises(AttributeError, match="'learning_rat', .*did you mean 'learning_rate'"):
+        tune.run(train, config=space, verbose=0)
+
+
 def test_what_does_not_fit_in_memory_does_not_start() -> None:
     def step(net: Any, width: int) -> None:
         net(calque.ones(64, width)).sum().backward()
