@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from calque.autograd.engine import queue_callback
 from calque.autograd.function import Function, once_differentiable
 from calque.autograd.modes import no_grad
 from calque.base.errors import ArgumentError, DistributedError
@@ -41,7 +42,7 @@ from calque.run.counts import Changes
 from calque.run.engine import Task
 from calque.run.exchange import exchange, flat
 from calque.run.others import LOCK
-from calque.run.recorder import local
+from calque.run.recorder import local, realised
 from calque.run.source import user_line
 from calque.tensor import wrap
 
@@ -140,13 +141,41 @@ def _call(pg: ProcessGroup, what: str, sources: list[Any], targets: list[Any], w
 
 
 class Unit:
-    """The parameters of one module that travel together. `places`: where each of them belongs: (module, name, parameter)."""
+    """The parameters of one module that travel together. `places`: where each of them belongs: (module, name, parameter). `inner`: units inside."""
 
-    def __init__(self, pg: ProcessGroup, places: list[tuple[Any, str, Any]], name: str, reshard: bool) -> None:
-        self.pg, self.places, self.name, self.reshard = pg, places, name, reshard
+    def __init__(self, pg: ProcessGroup, places: list[tuple[Any, str, Any]], name: str, reshard: bool, inner: list["Unit"]) -> None:
+        self.pg, self.places, self.name, self.reshard, self.inner = pg, places, name, reshard, inner
         self.params = list({id(p): p for _, _, p in places}.values())
         self.parts: list[Part] = [p.__dict__["_share"] for p in self.params]
         self.inside = False
+        self.around = 0  # units around this one that compute
+        self.backward: _Call | None = None  # through which a backward pass goes
+
+    def show(self) -> None:
+        """Put in place what one sees of the parameters outside of the forward pass: this rank's parts; in the backward pass whole ones, as a
+        checkpoint may compute again; in the forward pass of a unit around this one, which reads them itself, an error, as the parts would be
+        wrong there."""
+        if self.backward is not None:
+            seen = self.backward.whole()
+        else:
+            seen = [self._out_of_reach(p, part) for p, part in zip(self.params, self.parts, strict=True)] if self.around else self.params
+        self.put(seen)
+
+    def put(self, seen: list[Any]) -> None:
+        """Let the modules have these in the place of their parameters."""
+        found = dict(zip(map(id, self.params), seen, strict=True))
+        for module, name, p in self.places:
+            module._parameters[name] = found[id(p)]
+
+    def _out_of_reach(self, p: Any, part: "Part") -> Any:
+        layout = dense_layout(part.shape, p._layout.dtype, p._layout.device)
+        lost = DistributedError(
+            f"[fully_shard] expected the parameters of {self.name} to be read in its own forward pass, got a reader in that of a module around "
+            f"it; call {self.name}, or do not share it out by itself"
+        )
+        found = wrap(realised(Buffer(None, Task.failed(lost)), layout), layout, type(p))
+        found._requires_grad = p._requires_grad
+        return found
 
     def gather(self, after: list[Any]) -> list[Any]:
         """Storages of the whole parameters, once `after`, tensors, are computed."""
@@ -176,16 +205,24 @@ class Unit:
     def computing(self) -> Iterator["_Call"]:
         """The parameters are whole in the modules."""
         call = _Call(self)
-        whole = dict(zip(map(id, self.params), _Whole.apply(call, *self.params), strict=True))
+        whole = _Whole.apply(call, *self.params)
+        call.nodes = [None if w._grad_fn is None else weakref.ref(w._grad_fn) for w in whole]
         self.inside = True
         try:
-            for module, name, p in self.places:
-                module._parameters[name] = whole[id(p)]
+            self.put(whole)
+            del whole
+            self._let_inner_know(1)
             yield call
         finally:
             self.inside = False
-            for module, name, p in self.places:
-                module._parameters[name] = p
+            self.show()
+            self._let_inner_know(-1)
+
+    def _let_inner_know(self, more: int) -> None:
+        for unit in self.inner:
+            unit.around += more
+            if not unit.inside:
+                unit.show()
 
     def __deepcopy__(self, memo: Any) -> Any:
         raise DistributedError(
@@ -198,11 +235,37 @@ def _shown(storage: Any) -> Any:
 
 
 class _Call:
-    """One forward pass of a unit. `storages`: of its whole parameters; nothing but `release` and `fetch` changes what they hold."""
+    """One forward pass of a unit. `storages`: of its whole parameters; nothing but `release` and `fetch` changes what they hold. `nodes`: weak
+    references to the nodes of the graph that made them."""
 
     def __init__(self, unit: Unit) -> None:
         self.unit, self.there, self.fetched = unit, True, False
         self.storages: list[Any] = []
+        self.nodes: list[Any] = []
+
+    def whole(self) -> list[Any]:
+        """The whole parameters, as functions of the parts."""
+        found = [_shown(storage) for storage in self.storages]
+        for t, node in zip(found, self.nodes, strict=True):
+            t._grad_fn = None if node is None else node()
+            t._requires_grad = t._grad_fn is not None
+        return found
+
+    def come(self, gradient: Any = None) -> None:
+        """A backward pass comes to the results."""
+        if self.unit.backward is not self:
+            self.fetch()
+            self.unit.backward = self
+            if not self.unit.inside:
+                self.unit.show()
+            queue_callback(self.leave)
+
+    def leave(self) -> None:
+        """It has gone through, or has ended."""
+        if self.unit.backward is self:
+            self.unit.backward = None
+            if not self.unit.inside:
+                self.unit.show()
 
     def release(self) -> None:
         """Give the memory back. Whoever reads the parameters until they are fetched again gets an error."""
@@ -220,8 +283,8 @@ class _Call:
             with LOCK:
                 storage.trace, storage.slot, storage.buffer = None, -1, Buffer(None, Task.failed(lost))
 
-    def fetch(self, gradient: Any = None) -> None:
-        """Hold the parameters again; the backward pass comes."""
+    def fetch(self) -> None:
+        """Hold the parameters again."""
         if self.there:
             return
         for storage, made in zip(self.storages, self.unit.gather([]), strict=True):
@@ -233,16 +296,12 @@ class _Call:
         """The forward pass has ended with this."""
         found = list(tensors_of(result))
         recent = _PACE.setdefault(self.unit.pg, deque(maxlen=AHEAD))
-        recent.extend(t for t in found[:1] if t._layout.dense)
-        if not self.unit.reshard or any(t._storage is storage for t in found for storage in self.storages):
-            return
-        if not local.state.grad:
-            self.release()
-            return
-        behind = [t for t in found if t._grad_fn is not None]
+        recent.extend(wrap(t._storage, t._layout) for t in found[:1] if t._layout.dense)  # without its graph, which would hold more
+        behind = [t for t in found if t._grad_fn is not None] if local.state.grad else []
         for t in behind:
-            t.register_hook(self.fetch)
-        if behind:  # else they may be in an object of the user's, and nobody would fetch
+            t.register_hook(self.come)
+        given_away = any(t._storage is storage for t in found for storage in self.storages)
+        if self.unit.reshard and not given_away and (behind or not local.state.grad):  # else nobody would fetch them again
             self.release()
 
 
@@ -265,6 +324,7 @@ class _Whole(Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: Any) -> Any:
+        ctx.call.leave()
         found = ctx.call.unit.average(list(gradients))
         if ctx.call.fetched and ctx.call.there:  # it may come again, with retain_graph
             ctx.call.release()
@@ -276,7 +336,7 @@ class FSDPModule:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         unit = self.__dict__["_unit"]
-        if unit.inside or not unit.params:
+        if unit.inside or not (unit.params or unit.inner):
             return super().__call__(*args, **kwargs)  # type: ignore[misc]
         with unit.computing() as call:
             found = super().__call__(*args, **kwargs)  # type: ignore[misc]
@@ -319,6 +379,8 @@ def fully_shard(
             raise ArgumentError(f"[fully_shard] expected {name}=None, got {shown(value)}; leave it out")
     if reshard_after_forward not in (None, True, False) or isinstance(reshard_after_forward, int) is not isinstance(reshard_after_forward, bool):
         raise ArgumentError(f"[fully_shard] expected reshard_after_forward=True, False or None, got {shown(reshard_after_forward)}")
+    if type(module).forward is Module.forward:
+        raise ArgumentError(f"[fully_shard] expected a module that computes, got {type_name(module)}, which nobody calls; share out its parts")
     pg = group_of("fully_shard", mesh)
     if pg is None:
         raise ArgumentError("[fully_shard] expected a group of which this process is a member")
@@ -334,7 +396,7 @@ def fully_shard(
     for p in {id(p): p for _, _, p in places}.values():
         _cut(pg, p)
     reshard = not inner if reshard_after_forward is None else reshard_after_forward
-    module.__dict__["_unit"] = Unit(pg, places, type(module).__name__, reshard)
+    module.__dict__["_unit"] = Unit(pg, places, type(module).__name__, reshard, [part.__dict__["_unit"] for part in inner])
     cls = type(module)
     module.__class__ = _CLASSES.setdefault(cls, type(f"FSDP{cls.__name__}", (FSDPModule, cls), {"__module__": cls.__module__}))
     for part in dict.fromkeys(part for part, _, _ in places):

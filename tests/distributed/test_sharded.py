@@ -31,6 +31,14 @@ def test_a_program_for_pytorch_that_shares_parameters_gives_the_losses_of_one_pr
     assert said("-m", "calque", "launch", "-n", "2", "--no-prefix", "-m", "calque", "run", program) == one and len(one) == 10
 
 
+@pytest.mark.mpi
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_random_programs_do_what_one_process_does(seed: int) -> None:
+    found = said("-W", "ignore", "-m", "calque", "launch", "-n", "2", str(PROGRAMS / "fuzz_sharded.py"), str(seed % 1_000_000_000), "40")
+    assert sorted(found) == ["[0] all is well", "[1] all is well"]
+
+
 def test_without_a_job_it_says_what_is_missing() -> None:
     with pytest.raises(Exception, match=r"\[fully_shard\] expected .*init_process_group"):
         fully_shard(Linear(2, 2))

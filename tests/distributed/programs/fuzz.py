@@ -108,12 +108,13 @@ def program(seed):
     return model
 
 
-first, count = int(sys.argv[1]), int(sys.argv[2])
-for seed in range(first, first + count):
-    try:
-        program(seed)
-    except BaseException:
-        print("seed", seed, flush=True)
-        raise
-    dist.barrier()
-print("all is well")
+if __name__ == "__main__":
+    first, count = int(sys.argv[1]), int(sys.argv[2])
+    for seed in range(first, first + count):
+        try:
+            program(seed)
+        except BaseException:
+            print("seed", seed, flush=True)
+            raise
+        dist.barrier()
+    print("all is well")

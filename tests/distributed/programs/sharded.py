@@ -203,6 +203,25 @@ for kind in (calque.optim.LAMB, calque.optim.LARS, calque.optim.Adafactor, calqu
     refused(lambda kind=kind, late=late: kind(late.parameters(), lr=0.1), "expected whole parameters")
 if size > 1:
     refused(lambda: dist.fully_shard(nn.Linear(2 + rank, 3)), "expected the same parameters on every rank")
+
+
+class Outer(nn.Module):
+    """Reads the parameters of a module inside without calling it."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner, self.scale = Block(4), nn.Parameter(calque.ones(4))
+
+    def forward(self, x):
+        return x * self.scale * self.inner.scale
+
+
+outer = Outer()
+dist.fully_shard(outer.inner)
+dist.fully_shard(outer)
+refused(lambda: outer(calque.ones(2, 4)).sum().item(), "expected the parameters of Block to be read in its own forward pass")
+assert sum(p.numel() for p in outer.parameters()) < 200 and all(p._storage.buffer.array is not None for p in outer.parameters())
+refused(lambda: dist.fully_shard(nn.ModuleList([nn.Linear(2, 2)])), "expected a module that computes, got ModuleList")
 x = calque.ones(2, 6, requires_grad=True)
 refused(lambda: late(x).sum().backward(create_graph=True) or late.weight.grad.sum().backward(), "")
 
