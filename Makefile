@@ -54,7 +54,7 @@ clients: $(VENV)-clients/.installed  ## libraries written for PyTorch (transform
 	$(VENV)-clients/bin/python -m pytest --slow -n 0 tests/clients $(PYTEST_ARGS)
 
 examples: $(VENV)/.installed-demo  ## the PyTorch programs of examples/ through `calque run` (EXAMPLES_ARGS="--steps 50")
-	@for program in $$(grep -l __main__ examples/*.py); do \
+	@for program in $$(grep -l __main__ $$(grep -l "^import torch" examples/*.py)); do \
 		echo "calque run $$program $(EXAMPLES_ARGS)"; $(BIN)/calque run $$program $(EXAMPLES_ARGS) || exit 1; done
 
 lint: $(VENV)/.installed-dev  ## ruff

@@ -11,7 +11,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "examples"
-PROGRAMS = sorted(file.stem for file in FOLDER.glob("*.py") if "__main__" in file.read_text(encoding="utf-8"))  # the others are what they import
+TEXTS = {file.stem: file.read_text(encoding="utf-8") for file in FOLDER.glob("*.py")}
+PROGRAMS = sorted(name for name, text in TEXTS.items() if "\nimport torch\n" in text and "__main__" in text)  # the others are imported, or Calque's own
 NUMBER = re.compile(r"(?<![\w.])-?\d+(?:\.\d+)?(?:e-?\d+)?(?![\w.])")
 
 
