@@ -12,7 +12,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "examples"
 TEXTS = {file.stem: file.read_text(encoding="utf-8") for file in FOLDER.glob("*.py")}
-PROGRAMS = sorted(name for name, text in TEXTS.items() if "\nimport torch\n" in text and "__main__" in text)  # the others are imported, or Calque's own
+# The others are imported by these, or Calque's own.
+PROGRAMS = sorted(name for name, text in TEXTS.items() if "\nimport torch\n" in text and "__main__" in text)
 NUMBER = re.compile(r"(?<![\w.])-?\d+(?:\.\d+)?(?:e-?\d+)?(?![\w.])")
 
 

@@ -45,7 +45,7 @@ def test_the_message(little_memory: None) -> None:
         with pytest.raises(OutOfMemoryError) as caught:
             train(model, 4000)
         text = str(caught.value)
-        start = r"\[\w+\] expected [\d.]+ (?:\wi)?B of free memory for a value of shape \(\d+, \d+\) and \S+, recorded at \S*test_out_of_memory.py:\d+"
+        start = r"\[\w+\] expected [\d.]+ (\wi)?B of free memory for a value of shape \(\d+, \d+\) and \S+, recorded at \S*test_out_of_memory.py:\d+"
         assert re.match(start, text), text
         assert re.search(r"most of it `history` \(\d+ tensors, [\d.]+ MiB\), `x` \(\(4000, 500\), 7.6 MiB\)", text), text
         share = re.search(r"about (\d+) % of its batch would fit \(calque.memory.fit", text)
