@@ -331,14 +331,14 @@ def _set_grad(self: Tensor, value: Any) -> None:
             raise DTypeError(f"[grad] assigned grad expected to be a Tensor or None but got grad of type {type_name(value)}; {how_to_pass(value)}")
         if value is self:
             raise AutogradError("[grad] can't assign Variable as its own grad")
-        if value._layout.shape != self._layout.shape:
+        if value.shape != self.shape:  # type: ignore[attr-defined]
             raise ShapeError(
                 f"[grad] assigned grad has data of a different size: expected {tuple(self._layout.shape)}, got "
-                f"{tuple(value._layout.shape)}"
+                f"{tuple(value.shape)}"
             )
-        if value._layout.dtype is not self._layout.dtype:
+        if value.dtype is not self.dtype:  # type: ignore[attr-defined]
             raise DTypeError(
-                f"[grad] assigned grad has data of a different type: expected {self._layout.dtype!r}, got {value._layout.dtype!r}"
+                f"[grad] assigned grad has data of a different type: expected {self._layout.dtype!r}, got {value.dtype!r}"
             )
     gradients_matter(self)
     self._grad = value

@@ -29,7 +29,7 @@ from calque.run.others import SECTION, handed_over
 from calque.run.recorder import Storage, local
 from calque.run.source import user_line
 from calque.run.versions import modified
-from calque.tensor import FunctionNode, GradNode, OutputNode, Tensor, constant, function_node, in_order, read, record, wrap
+from calque.tensor import TENSOR_TYPES, FunctionNode, GradNode, OutputNode, Tensor, constant, function_node, in_order, read, record, wrap
 
 
 class SavedContext:
@@ -250,6 +250,8 @@ def run_backward(
 
 def total(a: Any, b: Any) -> Any:
     """The sum of two gradients of one target."""
+    if a.__class__ not in TENSOR_TYPES or b.__class__ not in TENSOR_TYPES:  # sparse ones; a dense and a sparse one make a dense one
+        return b + a if b.__class__ in TENSOR_TYPES else a + b
     trace = local.state.trace
     return trace.total(a, b) if trace.__class__ is Eager and not local.state.grad else a + b
 
@@ -524,23 +526,29 @@ def _after_hook(hook: Any, gradient: Tensor) -> Tensor:
 
 def accumulate_grad(leaf: Tensor, gradient: Tensor) -> None:
     """Add to `leaf.grad`, or set it to a value of its own; then run the post-accumulate hooks."""
+    held = leaf._grad
+    if gradient.__class__ not in TENSOR_TYPES and held.__class__ in TENSOR_TYPES:  # a sparse one
+        gradient = gradient.to_dense()  # type: ignore[attr-defined]
+    if gradient.__class__ not in TENSOR_TYPES or (held is not None and held.__class__ not in TENSOR_TYPES):
+        leaf._grad = gradient if held is None else total(held, gradient)
+        _after_accumulation(leaf)
+        return
     if gradient._layout.device is not leaf._layout.device:
         gradient = move(gradient, leaf._layout.device)
-    held = leaf._grad
     grad_mode = local.state.grad
     if held is not None:
-        total = held + gradient
+        both = held + gradient
         if grad_mode:
-            leaf._grad = total
-        elif total._layout is not held._layout and total._layout.shape != held._layout.shape:
+            leaf._grad = both
+        elif both._layout is not held._layout and both._layout.shape != held._layout.shape:
             raise ShapeError(
                 f"[backward] expected a gradient of the shape {tuple(held._layout.shape)} that .grad of a leaf has already, got one of shape "
                 f"{tuple(gradient._layout.shape)}: the leaf has changed its shape since; set its .grad to None first"
             )
         else:
-            if total._layout is not total._storage.layout:
-                total = record(get("copy"), (total,))
-            recorder.write(held._storage, held._layout, total._storage)  # in place: every alias of .grad sees it
+            if both._layout is not both._storage.layout:
+                both = record(get("copy"), (both,))
+            recorder.write(held._storage, held._layout, both._storage)  # in place: every alias of .grad sees it
     elif grad_mode and gradient._requires_grad:
         leaf._grad = Engine.functional.clone(gradient)  # the same value may be another leaf's, and writes to this one are nobody else's
     elif not leaf._layout.upright and fills(tuple(leaf._layout.shape), leaf._layout.strides):
@@ -550,6 +558,10 @@ def accumulate_grad(leaf: Tensor, gradient: Tensor) -> None:
         leaf._grad = wrap(gradient._storage, gradient._layout)
     else:
         leaf._grad = wrap(recorder.share_value(gradient._storage), gradient._layout)
+    _after_accumulation(leaf)
+
+
+def _after_accumulation(leaf: Tensor) -> None:
     after = leaf.__dict__.get("_post_accumulate")
     if after:
         abort("runs a hook of a tensor")

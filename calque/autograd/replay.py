@@ -188,10 +188,13 @@ class Graph(Facts):
         _, macro, capture = watch(self.cells, walk, False)
         if capture.segments and (capture.failed or len(capture.segments) > 1):  # cut, as it is long: it will be again
             _tables.passes.leave(place)
+        if macro is None:  # among other reasons, as a gradient is sparse
+            capture.release()
+            return
         new = [k for k, (leaf, old) in enumerate(zip(self.leaves, had, strict=True)) if leaf._grad is not old]
         found = {id(st): k for k, st in enumerate(capture.storages)}
         grads = [(k, found.pop(id(self.leaves[k]._grad._storage), -1), self.leaves[k]._grad._layout) for k in new]
-        if macro is not None and self._whole(macro, chains) and not found and all(place >= 0 for _, place, _ in grads):
+        if self._whole(macro, chains) and not found and all(place >= 0 for _, place, _ in grads):
             stretch.macro, stretch.result = macro, (grads, self._spent(chains), self.remembered(caches))
         capture.release()
 

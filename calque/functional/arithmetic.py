@@ -253,13 +253,15 @@ def _scaled(name: str, function: Binary, a: Any, b: Any, alpha: Any) -> Any:
 
 
 @public(in_place="method", out=True)
-def add(input: Operand, other: Operand, *, alpha: Any = 1, out: Tensor | None = None) -> Tensor:
+def add(input: Operand, other: Operand, _: Any = None, *, alpha: Any = 1, out: Tensor | None = None) -> Tensor:
     """`input + alpha * other`, broadcast: (*), (*) -> (*). Logical or on bool.
 
     >>> import calque
     >>> calque.add(calque.tensor([1, 2]), 10)
     tensor([11, 12])
     """
+    if _ is not None:  # the old order: add(x, alpha, y)
+        other, alpha = _, other
     if out is not None:
         return stored("add", add, (input, other), {"alpha": alpha}, out)  # type: ignore[no-any-return]
     try:
@@ -269,8 +271,10 @@ def add(input: Operand, other: Operand, *, alpha: Any = 1, out: Tensor | None = 
 
 
 @public("subtract", in_place="method", out=True)
-def sub(input: Operand, other: Operand, *, alpha: Any = 1, out: Tensor | None = None) -> Tensor:
+def sub(input: Operand, other: Operand, _: Any = None, *, alpha: Any = 1, out: Tensor | None = None) -> Tensor:
     """`input - alpha * other`, broadcast: (*), (*) -> (*). Refuses bool."""
+    if _ is not None:
+        other, alpha = _, other
     if out is not None:
         return stored("sub", sub, (input, other), {"alpha": alpha}, out)  # type: ignore[no-any-return]
     try:

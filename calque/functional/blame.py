@@ -17,7 +17,7 @@ import numpy as np
 
 from calque.base.errors import ArgumentError, CalqueError, DTypeError, NotDense, ShapeError, how_to_pass, no_tensor
 from calque.base.text import clipped, described, shown, type_name
-from calque.functional.common import Function, is_tensor
+from calque.functional.common import Function, is_number, is_tensor
 from calque.functional.kinds import foreign, kind_for
 from calque.functional.subclasses import ask, overriding, public_function
 from calque.run.interrupt import of_handler, shielded
@@ -141,7 +141,7 @@ def explained(name: str, function: Callable[..., Any], args: Sequence[Any], keyw
     """What to raise instead of an error that left `function`, if that says nothing to its caller."""
     if of_handler(error):
         return None
-    if function.__name__ == "__init__":
+    if getattr(function, "__name__", "") == "__init__":
         name = type(args[0]).__name__.lstrip("_")
     if name.startswith("_"):
         return None
@@ -305,6 +305,9 @@ def answer(name: str, function: Callable[..., Any], args: Sequence[Any], keyword
         return error.tensor._meaning(name, args, keywords, function)  # type: ignore[attr-defined]
     if others := [x for x in overriding((*args, *keywords.values())) if not is_tensor(x)]:
         return ask(public_function(name, function), others, args, keywords)
+    if isinstance(error, TypeError) and not isinstance(error, CalqueError) and (again := _in_our_words(name, function, args, keywords)) is not None:
+        call, args, keywords = again
+        return call(*args, **keywords)
     meant = explained(name, function, args, keywords, error)
     if meant is None and error.args and isinstance(error.args[0], str) and len(error.args[0]) > CalqueError.longest:
         if not isinstance(error, CalqueError):  # these do so themselves
@@ -313,6 +316,29 @@ def answer(name: str, function: Callable[..., Any], args: Sequence[Any], keyword
         meant.__suppress_context__ = True
         raise meant
     return NOTHING
+
+
+NUMPY = {"axis": "dim", "keepdims": "keepdim", "x": "input", "a": "input", "x1": "input", "x2": "other"}  # words that PyTorch takes as well
+# By numbers that once stood among the tensors.
+SCALED = {"add": "alpha", "sub": "alpha", "addcmul": "value", "addcdiv": "value"}
+SCALED |= dict.fromkeys(["addmm", "addmv", "addr", "addbmm", "baddbmm"], "beta alpha")
+
+
+def _in_our_words(name: str, function: Any, args: Sequence[Any], keywords: Mapping[str, Any]) -> tuple[Any, Sequence[Any], dict[str, Any]] | None:
+    """(function, arguments, keywords) of a call that does not fit, if it is in NumPy's words, or in the old order `addcmul(x, value, y, z)`."""
+    if not _misfit(function, args, keywords):
+        return None
+    known = inspect.signature(function).parameters
+    meant = {key if key in known else NUMPY.get(key, key): value for key, value in keywords.items()}
+    plain, scales = name.removesuffix("_"), [x for x in args if is_number(x)]
+    if 0 < len(scales) <= len(words := SCALED.get(plain, "").split()):
+        args = [x for x in args if not is_number(x)]
+        meant |= zip(words, scales, strict=False)
+    if _misfit(function, args, meant):
+        return None
+    if name == plain or not is_tensor(args[0]):
+        return function, args, meant
+    return getattr(args[0], name), args[1:], meant
 
 
 def _of_one(name: str, function: Any, writes: bool) -> Any:
@@ -438,16 +464,17 @@ def _of_any(name: str, function: Any, writes: bool) -> Any:
     return writing if writes else call
 
 
-# Each a third of the cost of `_of_any`. `writes`: the function takes `out`, which an argument too many in front of it keeps from being given by
-# position: a call that names neither pays a comparison.
+# Each a third of the cost of `_of_any`, by which functions with a `dim` are called: it may be said as `axis`. `writes`: the function takes `out`,
+# which an argument too many in front of it keeps from being given by position: a call that names neither pays a comparison.
 POSITIONAL = {1: _of_one, 2: _of_two, 3: _of_three, 4: _of_four, 5: _of_five}
 
 
 def explaining(name: str, function: Any, module: str) -> Any:
     """`function` for users, as `module.name`."""
     code = function.__code__
-    plain = not code.co_kwonlyargcount and not code.co_flags & (inspect.CO_VARARGS | inspect.CO_VARKEYWORDS)
     count = code.co_argcount
+    plain = not code.co_kwonlyargcount and not code.co_flags & (inspect.CO_VARARGS | inspect.CO_VARKEYWORDS)
+    plain = plain and "dim" not in code.co_varnames[:count]
     writes = _takes_out(function, module) and not _has_out(code)
     if plain and count in POSITIONAL:
         call = POSITIONAL[count](name, function, writes)

@@ -77,6 +77,8 @@ def fitted(x: Tensor, dim: int, n: int) -> Tensor:
 def _dims(op: str, x: Tensor, s: Any, dim: Any) -> tuple[Shape, list[int | None]]:
     """(dims to transform, wanted extent of each or None) of `s` and `dim`."""
     ndim = x._layout.ndim
+    if not ndim and dim is not None:
+        raise OutOfRangeError(f"[{op}] expected a tensor with dims, got shape () and dim={shown(dim)}: the tensor has no dimensions")
     sizes = None if s is None else list(int_tuple(op, (s,)))
     given = None if dim is None else list(int_tuple(op, (dim,)))
     if given is not None:

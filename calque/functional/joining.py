@@ -16,6 +16,7 @@ from calque.base.errors import ArgumentError, DTypeError, NotDense, OutOfRangeEr
 from calque.base.layout import Layout
 from calque.base.shapes import Shape, contiguous_strides, listed, normalize_dim, whole
 from calque.base.text import described, shown, type_name
+from calque.functional.blame import NOTHING, answer
 from calque.functional.common import cast, is_number, is_tensor, method, prim
 from calque.functional.declared import public
 from calque.functional.options import written
@@ -64,7 +65,7 @@ def _cut(view: Layout, d: int, sizes: Sequence[int]) -> tuple[Layout, ...]:
 
 def _dim(input: Tensor, dim: int, op: str) -> int:
     if not input._layout.ndim:
-        raise ShapeError(f"[{op}] expects at least a 1-dimensional tensor, got shape ()")
+        raise OutOfRangeError(f"[{op}] expects at least a 1-dimensional tensor, got shape ()")
     return normalize_dim(dim, input._layout.ndim, op)
 
 
@@ -270,8 +271,10 @@ def cat(tensors: Sequence[Tensor], dim: int = 0, *, axis: int | None = None, out
     dim = dim if axis is None else axis
     try:
         listed = _common("cat", tensors)
-    except NotDense as asked:
-        return asked.tensor._meaning("cat", (tensors, dim), {})  # type: ignore[attr-defined, no-any-return]
+    except (NotDense, TypeError) as error:
+        if (meant := answer("cat", cat, (tensors, dim), {}, error)) is not NOTHING:
+            return meant  # type: ignore[no-any-return]
+        raise
     kept = listed
     if any(x._layout.ndim != 1 for x in listed):  # PyTorch skips empty 1-d tensors among others
         kept = [x for x in listed if x._layout.shape != (0,)] or listed[:1]

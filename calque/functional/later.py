@@ -65,7 +65,7 @@ def resolver(space: dict[str, Any], modules: Mapping[str, str]) -> Callable[[str
         if name not in home:
             raise no_attribute(place, name)
         module, own = home[name]
-        found = getattr(_loaded(module), own)
+        found = getattr(loaded(module), own)
         if isinstance(found, FunctionType):
             found = framed({name: found}, place).get(name, found)
         space[name] = found
@@ -75,7 +75,7 @@ def resolver(space: dict[str, Any], modules: Mapping[str, str]) -> Callable[[str
     return find
 
 
-def _loaded(module: str) -> Any:
+def loaded(module: str) -> Any:
     """A module, whose methods of `Tensor` users see in frames however it came to be loaded."""
     found, name = import_module(module), module.removeprefix("calque.functional.")
     methods = {name: vars(Tensor)[name] for name in MODULES.get(name, ("", ""))[1].split()}
@@ -96,7 +96,7 @@ class LaterMethod:
         self.module, self.name = module, name
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
-        _loaded(f"calque.functional.{self.module}")
+        loaded(f"calque.functional.{self.module}")
         found = vars(Tensor)[self.name]
         if found is self:
             raise AttributeError(f"'Tensor' object has no attribute {self.name!r}")

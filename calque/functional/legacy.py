@@ -10,7 +10,7 @@ from calque.base import dtypes as dt
 from calque.base.errors import DTypeError
 from calque.base.shapes import Size
 from calque.base.text import described
-from calque.functional.common import cast, is_tensor
+from calque.functional.common import cast, is_tensor, method
 from calque.functional.creation import empty, from_numpy, tensor
 from calque.functional.declared import public
 from calque.functional.subclasses import adopt, overrides
@@ -64,10 +64,26 @@ for _type in (
     public(method=False)(_type)
 
 
+@method()
+def new(input: Tensor, *arguments: Any, device: Any = None) -> Any:
+    """A tensor of this dtype by the old constructor: sizes make an uninitialised one, a list or an array one of its values.
+
+    >>> import calque
+    >>> calque.ones(2, dtype=calque.int64).new([3, 4])
+    tensor([3, 4])
+    """
+    return _make("", input._layout.dtype)(*arguments, device=input._layout.device if device is None else device)
+
+
 def _construct(cls: type, *arguments: Any, device: Any = None) -> Any:
     """`Tensor(2, 3)`, `Tensor([1, 2])`: the old constructor of the default floating type."""
     made = _make("", dt.get_default_dtype())(*arguments, device=device)
     return wrap(made._storage, made._layout, cls)
+
+
+def _make_subclass(cls: type, data: Tensor, require_grad: bool = False) -> Any:
+    """`data`, without its history, as an object of a subclass: what libraries call in `__new__`."""
+    return data.detach().as_subclass(cls).requires_grad_(require_grad)  # type: ignore[attr-defined]
 
 
 def _register(cls: type, **_: Any) -> None:
@@ -79,3 +95,4 @@ def _register(cls: type, **_: Any) -> None:
 
 type.__setattr__(Tensor, "__new__", staticmethod(_construct))
 type.__setattr__(Tensor, "__init_subclass__", classmethod(_register))
+setattr(Tensor, "_make_subclass", staticmethod(_make_subclass))  # noqa: B010

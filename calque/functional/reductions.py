@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from calque.base import dtypes as dt
-from calque.base.errors import ArgumentError, DTypeError, ShapeError
+from calque.base.errors import ArgumentError, DTypeError, OutOfRangeError, ShapeError
 from calque.base.shapes import Shape, broadcast_shapes, normalize_dim, normalize_dims, reduced_shape
 from calque.base.text import shown, type_name
 from calque.functional.arithmetic import maximum, minimum
@@ -90,7 +90,7 @@ def require_elements(op: str, x: Tensor, dims: Shape) -> None:
             "specified for input.numel() == 0; check the data or reduce over another dim"
         )
     if empty:
-        raise ShapeError(
+        raise OutOfRangeError(
             f"[{op}] Expected reduction dim {empty[0]} to have non-zero size, got shape {shape}; there is nothing to choose from"
         )
 

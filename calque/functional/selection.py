@@ -374,8 +374,6 @@ def put(input: Tensor, index: Tensor, source: Tensor, accumulate: bool = False) 
 def _mask(op: str, mask: Any) -> Tensor:
     if not is_tensor(mask):
         raise TypeError(f"[{op}] expected a Tensor as mask, got {type_name(mask)}; {how_to_pass(mask)}")
-    if mask._layout.dtype is dt.uint8:
-        return cast(mask, dt.bool_)
     if mask._layout.dtype is not dt.bool_:
         raise DTypeError(
             f"[{op}] only supports boolean masks, but got mask with dtype {mask._layout.dtype}; compare first, e.g. mask != 0"

@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from calque.base.errors import DTypeError, ShapeError
+from calque.base.device import META
+from calque.base.errors import ArgumentError, DTypeError, ShapeError
 from calque.base.shapes import broadcast_shapes
 from calque.base.text import shown
 from calque.functional.arithmetic import as_operand
@@ -61,6 +62,8 @@ def _weights(frequencies: Tensor | None, importance: Tensor | None, rows: Tensor
             raise ShapeError(f"[cov] expected {name} of shape ({rows._layout.shape[1]},), got {tuple(given._layout.shape)}")
         if name == "fweights" and given._layout.dtype.category == 2:
             raise DTypeError(f"[cov] expected fweights to have integral dtype, got {given._layout.dtype!r}")
+        if given._layout.device is not META and bool((read(given, "cov") < 0).any()):
+            raise ArgumentError(f"[cov] {name} cannot be negative: expected weights >= 0, got one below")
         converted = cast(given, rows._layout.dtype.to_real())
         weights = converted if weights is None else weights * converted
     return weights

@@ -120,7 +120,7 @@ def overrides(cls: type) -> bool:
 def public_function(name: str, function: Any = None) -> Any:
     """The function that users call by a name."""
     facade: Any = sys.modules["calque"]
-    known = [f for place in (facade, facade.nn.functional, facade.linalg, Tensor) if (f := getattr(place, name, None)) is not None]
+    known = [f for place in (facade, facade.nn.functional, facade.linalg, Tensor) if callable(f := getattr(place, name, None))]
     same = [f for f in known if f is function or getattr(f, "__wrapped__", None) is function]
     return (same or known or [function])[0]
 

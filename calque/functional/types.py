@@ -321,7 +321,7 @@ def _iterate(input: Tensor) -> Iterator[Tensor]:
 
 def _contains(input: Tensor, element: Any) -> bool:
     if not (is_tensor(element) or isinstance(element, (bool, int, float, complex))):
-        raise TypeError(f"[in] Tensor.__contains__ only supports Tensor or scalar, but you passed in a {type(element)}")
+        raise ArgumentError(f"[in] Tensor.__contains__ only supports Tensor or scalar, but you passed in a {type(element)}")
     return bool((input == element).any().item())  # type: ignore[union-attr]
 
 

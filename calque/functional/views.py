@@ -10,7 +10,7 @@ from typing import Any
 
 from calque.base.cache import Cache
 from calque.base.dtypes import DType
-from calque.base.errors import ArgumentError, NotDense, OutOfRangeError, ShapeError, no_tensor
+from calque.base.errors import ArgumentError, DTypeError, NotDense, OutOfRangeError, ShapeError, no_tensor
 from calque.base.layout import Layout, layout
 from calque.base.shapes import (
     Shape,
@@ -122,6 +122,8 @@ def reshape(input: Tensor, *sizes: Any, shape: Any = None) -> Tensor:
     try:
         return reshaped(input, shape)
     except AttributeError as error:
+        if (meant := answer("reshape", reshape, (input, shape), {}, error)) is not NOTHING:
+            return meant  # type: ignore[no-any-return]
         raise no_tensor("reshape", error) or error from None
     except NotDense as asked:
         return asked.tensor._meaning("reshape", (input, shape), {})  # type: ignore[attr-defined, no-any-return]
@@ -339,13 +341,14 @@ def _squeezed(view: Layout, dims: Any) -> Entry:
 
 
 @public()
-def squeeze(input: Tensor, dim: Any = None) -> Tensor:
+def squeeze(input: Tensor, dim: Any = None, *, axis: Any = None) -> Tensor:
     """Without its dimensions of size 1, or without those of `dim` (an int or a tuple) that have size 1: (2, 1, 2) -> (2, 2).
 
     >>> import calque
     >>> calque.zeros(2, 1, 2).squeeze().shape
     torch.Size([2, 2])
     """
+    dim = axis if dim is None else dim
     try:
         if dim is not None and dim.__class__ is not int:
             dim = tuple(listed("squeeze", "dim", dim))
@@ -373,13 +376,17 @@ def _unsqueezed(view: Layout, dim: int) -> Entry:
 
 
 @public()
-def unsqueeze(input: Tensor, dim: int) -> Tensor:
+def unsqueeze(input: Tensor, dim: int | None = None, *, axis: int | None = None) -> Tensor:
     """A new dimension of size 1 at `dim`.
 
     >>> import calque
     >>> calque.zeros(2, 2).unsqueeze(1).shape
     torch.Size([2, 1, 2])
     """
+    if dim is None:
+        dim = axis
+        if dim is None:
+            raise DTypeError("[unsqueeze] expected arguments (input, dim), got others: missing a required argument: 'dim'; look at its parameters")
     try:
         key = ("unsqueeze", input._layout, dim)
         found = lookup(key) or remember(key, _unsqueezed(input._layout, dim))

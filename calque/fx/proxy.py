@@ -107,6 +107,13 @@ class Proxy:
             raise AttributeError(f"'Proxy' object has no attribute {name!r}", name=name, obj=self)
         return Attribute(self, name)
 
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """The node of a function that was given a proxy while nobody traces: graphs are also written by hand."""
+        keywords = dict(kwargs or {})
+        [first, *_] = [x for a in (*args, *keywords.values()) for x in (a if isinstance(a, (tuple, list)) else (a,)) if isinstance(x, Proxy)]
+        return first.tracer.create_proxy("call_function", func, tuple(args), keywords)
+
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.tracer.create_proxy("call_method", "__call__", (self, *args), kwargs)
 

@@ -16,6 +16,7 @@ from calque.autograd.engine import Engine
 from calque.base.config import settings
 from calque.base.device import DEFAULT
 from calque.base.dtypes import get_default_dtype
+from calque.base.errors import NotDense
 from calque.hybrid.gradients import Gradients
 from calque.hybrid.graph import Spent, Template, Unsupported
 from calque.hybrid.guards import Guards, Refused
@@ -226,7 +227,10 @@ class Hybridized:
 
     def _again(self, key: Any, entry: Entry, tensors: list[Tensor], args: Any, kwargs: Any) -> Any:
         """A call whose guards hold; `MISSED` if its arguments share memory."""
-        found = entry.cells(tensors)
+        try:
+            found = entry.cells(tensors)
+        except NotDense:  # a leaf has a sparse gradient
+            return self._as_written(args, kwargs, "meets a sparse gradient")
         if found is None:
             return MISSED
         cells, place = found

@@ -49,7 +49,7 @@ class Parameter(Tensor):
     def __new__(cls, data: Any = None, requires_grad: bool = True) -> "Parameter":
         return _handle(data, cls, requires_grad, "Parameter")  # type: ignore[no-any-return]
 
-    def __init__(self, data: Any = None, requires_grad: bool = True) -> None:
+    def __init__(self, *_: Any, **__: Any) -> None:  # whose `__new__` takes more has done all
         pass
 
     def __repr__(self) -> str:

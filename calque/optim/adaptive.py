@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from calque.base.errors import ArgumentError
 from calque.optim.optimizer import Optimizer, check_common, check_range, cycles, gradient, replace, slot
 
 
@@ -107,6 +108,16 @@ class Adagrad(Optimizer):
             state["step"] = t = state["step"] + 1
             found.append(lr / (1.0 + (t - 1) * decay))
         return found
+
+    def update_rows(self, group: dict[str, Any], parameter: Any, rows: Any, values: Any) -> None:
+        """One step of what a sparse gradient names; the rest of the parameter and of its sums stays."""
+        if group["weight_decay"]:
+            raise ArgumentError("[Adagrad] weight_decay option is not compatible with sparse gradients: expected 0; use sparse=False")
+        state = self._state_of(parameter, group)
+        (rate,) = self.step_numbers(group, [parameter])
+        total = rows.of(state["sum"]) + values * values
+        rows.put(state["sum"], total)
+        rows.put(parameter, rows.of(parameter) - values / (total.sqrt() + float(group["eps"])) * rate)
 
     def update_group(self, group: dict[str, Any]) -> None:
         eps, decay = float(group["eps"]), float(group["weight_decay"])

@@ -39,6 +39,9 @@ _pre_hooks_of_all: Hooks = OrderedDict()
 _post_hooks_of_all: Hooks = OrderedDict()
 
 
+INITIAL = 256  # operations that initialise a model, beyond which they are a program of their own, so that the first step is the same as later ones
+
+
 class _Required:
     def __repr__(self) -> str:
         return "<required parameter>"
@@ -181,6 +184,9 @@ class Optimizer:
             groups = [{"params": groups}]
         for group in groups:
             self.add_param_group(group)
+        state = recorder.local.state
+        if state.capture is None and state.trace.__class__ is recorder.Trace and state.trace.n > INITIAL:
+            recorder.flush("Optimizer")
 
     def _reset_hooks(self) -> None:
         self._optimizer_step_pre_hooks: Hooks = OrderedDict()

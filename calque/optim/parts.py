@@ -1,17 +1,24 @@
-"""Updates of complex parameters: those of their parts, as PyTorch does it. No optimizer knows of it."""
+"""Updates of complex parameters, those of their parts, which no optimizer knows of; and of the rows that sparse gradients name."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from calque.autograd.assign import assign
 from calque.base.errors import ArgumentError
 from calque.functional.common import is_tensor
 from calque.functional.complex import view_as_complex, view_as_real
+from calque.functional.selection import index_copy, index_select
+from calque.run.capture import abort
+from calque.tensor import TENSOR_TYPES, Tensor
 
 
 def update(optimizer: Any, group: dict[str, Any]) -> None:
     """`optimizer.update_group(group)`, for which complex parameters, gradients and states are real ones with a last dim of 2. They share memory."""
     for p in group["params"]:
+        if p._grad is not None and p._grad.__class__ not in TENSOR_TYPES:
+            _update_rows(optimizer, group)
+            return
         if p._layout.dtype.category == 3:
             break
     else:
@@ -29,6 +36,51 @@ def update(optimizer: Any, group: dict[str, Any]) -> None:
         group["params"] = whole
         for view in filter(None, views):
             view.give_back()
+
+
+def _update_rows(optimizer: Any, group: dict[str, Any]) -> None:
+    """Update a group in which there are sparse gradients: what these name by `optimizer.update_rows`, the other parameters as ever."""
+    abort("updates what a sparse gradient names")
+    name, whole = type(optimizer).__name__, group["params"]
+    sparse = [p for p in whole if p._grad is not None and p._grad.__class__ not in TENSOR_TYPES]
+    for p in sparse:
+        g = p._grad
+        if not hasattr(optimizer, "update_rows"):
+            raise ArgumentError(
+                f"[{name}] {name} does not support sparse gradients, please consider SparseAdam instead (parameter of shape {list(p.shape)})"
+            )
+        if not g.is_sparse or p._layout.dtype.is_complex:
+            raise ArgumentError(
+                f"[{name}] expected a gradient of layout torch.sparse_coo and of real numbers, got {g.layout} of {g.dtype}; use to_dense()"
+            )
+    group["params"] = [p for p in whole if p not in set(sparse)]
+    try:
+        update(optimizer, group)
+    finally:
+        group["params"] = whole
+    for p in sparse:
+        g = p._grad.coalesce()
+        values = -g.values() if group["maximize"] else g.values()
+        if values._layout.numel:
+            optimizer.update_rows(group, p, Rows(g.keys(), g.sparse), values)
+
+
+class Rows:
+    """What a sparse gradient names of a parameter, and of tensors of its shape."""
+
+    def __init__(self, positions: Tensor, dims: int) -> None:
+        self.positions, self.dims = positions, dims
+
+    def of(self, x: Any) -> Any:
+        """These parts of a tensor: (n, *dense dims)."""
+        return index_select(self._flat(x), 0, self.positions)
+
+    def put(self, x: Any, values: Any) -> None:
+        """Overwrite them."""
+        assign(x, index_copy(self._flat(x), 0, self.positions, values).reshape(tuple(x._layout.shape)))
+
+    def _flat(self, x: Any) -> Any:
+        return x.reshape(-1, *x._layout.shape[self.dims :])
 
 
 class _Parts:

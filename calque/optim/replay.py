@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from calque.base.dtypes import get_default_dtype
+from calque.base.errors import NotDense
 from calque.optim.parts import update
 from calque.run.live import plain
 from calque.run.numbers import scalar_tag
@@ -137,7 +138,11 @@ def update_again(optimizer: Any) -> bool:
     if "update_group" in optimizer.__dict__ or "step_numbers" in optimizer.__dict__:  # put there by somebody
         return False
     update = Update(optimizer)
-    if not update.collect(optimizer):
+    try:
+        usual = update.collect(optimizer)
+    except NotDense:  # a sparse gradient
+        return False
+    if not usual:
         return False
     table = optimizer._updates
     if table is None:

@@ -46,6 +46,15 @@ class SGD(Optimizer):
         """The rate; a momentum that a schedule moves."""
         return [float(group["lr"]), *([float(group["momentum"])] if cycles(group) else [])]
 
+    def update_rows(self, group: dict[str, Any], parameter: Any, rows: Any, values: Any) -> None:
+        """One step of what a sparse gradient names; the rest of the parameter stays."""
+        if group["momentum"] or group["weight_decay"]:
+            raise ArgumentError(
+                f"[SGD] expected no momentum and no weight_decay with sparse gradients, got momentum={group['momentum']}, "
+                f"weight_decay={group['weight_decay']}: both move every row; use sparse=False"
+            )
+        rows.put(parameter, rows.of(parameter) - values * float(group["lr"]))
+
     def update_group(self, group: dict[str, Any]) -> None:
         parameters = [p for p in group["params"] if p._grad is not None]
         lr, *moved = self.changing(group, parameters)

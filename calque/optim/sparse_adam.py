@@ -2,30 +2,35 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from typing import Any
 
 from calque.base.errors import ArgumentError
-from calque.optim.optimizer import Optimizer, check_betas, check_range
+from calque.optim.optimizer import Optimizer, check_betas, check_range, slot
 
 
 class SparseAdam(Optimizer):
-    """Adam that updates only the rows a sparse gradient names. Gradients of Calque are dense, which this optimizer refuses, as PyTorch's does.
+    """Adam (Kingma and Ba 2015) of the rows that a sparse gradient names: their averages and numbers move, all others stay as they are.
 
-    params: tensors, `(name, tensor)` pairs or groups. lr, eps: larger than 0. betas: shares of the old averages, each in [0, 1). A program that lists
-    its dense parameters elsewhere and has no sparse ones left may make this optimizer and step it; a parameter with a dense gradient raises a
-    RuntimeError that names `Adam`.
+    params: tensors, `(name, tensor)` pairs or groups. lr, eps: larger than 0. betas: shares of the old averages, each in [0, 1). Raises a
+    RuntimeError that names `Adam` for a parameter with a dense gradient.
 
     >>> import calque
-    >>> w = calque.ones(3, requires_grad=True)
-    >>> optimizer = calque.optim.SparseAdam([w])
-    >>> w.sum().backward()
+    >>> table = calque.nn.Embedding(4, 2, sparse=True)
+    >>> optimizer = calque.optim.SparseAdam(table.parameters(), lr=0.5)
+    >>> before = table.weight.detach().clone()
+    >>> table(calque.tensor([1, 1])).sum().backward()
     >>> optimizer.step()
-    Traceback (most recent call last):
-    ...
-    calque.base.errors.ArgumentError: [SparseAdam] SparseAdam does not support dense gradients, please consider Adam instead (parameter of shape [3])
+    >>> before - table.weight.detach()
+    tensor([[0.0000, 0.0000],
+            [0.5000, 0.5000],
+            [0.0000, 0.0000],
+            [0.0000, 0.0000]])
     """
 
+    state_like_parameter = ("exp_avg", "exp_avg_sq")
+    state_needed = ("step", "exp_avg", "exp_avg_sq")
     takes_complex = False
 
     def __init__(
@@ -46,3 +51,16 @@ class SparseAdam(Optimizer):
                 raise ArgumentError(
                     f"[SparseAdam] SparseAdam does not support dense gradients, please consider Adam instead (parameter of shape {list(p.shape)})"
                 )
+
+    def update_rows(self, group: dict[str, Any], parameter: Any, rows: Any, values: Any) -> None:
+        """One step of what a sparse gradient names."""
+        state, (first, second) = self.state[parameter], map(float, group["betas"])
+        mean: Any = slot(state, "exp_avg", parameter)
+        spread: Any = slot(state, "exp_avg_sq", parameter)
+        t = self.count_step(parameter)
+        m, v = rows.of(mean), rows.of(spread)
+        m, v = m + (values - m) * (1.0 - first), v + (values * values - v) * (1.0 - second)
+        rows.put(mean, m)
+        rows.put(spread, v)
+        size = float(group["lr"]) * math.sqrt(1.0 - second**t) / (1.0 - first**t)
+        rows.put(parameter, rows.of(parameter) - m / (v.sqrt() + float(group["eps"])) * size)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from calque.base import dtypes as dt
-from calque.base.errors import ArgumentError, DTypeError
+from calque.base.errors import ArgumentError
 from calque.base.text import shown
 from calque.functional.blame import framed
 from calque.functional.options import marked, resolve_dtype
@@ -30,7 +30,7 @@ def _window(op: str, M: int, sym: bool, dtype: Any, requires_grad: bool, values:
     """`values(k, last)` at the positions k = 0 .. M - 1 of a symmetric window that ends at `last`."""
     kind, M = resolve_dtype(dtype, dt.get_default_dtype(), op), index(M)
     if kind not in (dt.float32, dt.float64):
-        raise DTypeError(f"[{op}] {op} expects float32 or float64 dtypes, got: {kind!r}; convert the window with .to(dtype)")
+        raise ArgumentError(f"[{op}] {op} expects float32 or float64 dtypes, got: {kind!r}; convert the window with .to(dtype)")
     if M < 0:
         raise ArgumentError(f"[{op}] {op} requires non-negative window length, expected M >= 0, got M={M}")
     if M < 2:

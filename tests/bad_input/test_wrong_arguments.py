@@ -41,7 +41,7 @@ ANYTHING = {
     "nn.functional": "",
     "linalg": "solve_triangular",  # its third argument has to be named, so have the arguments of some below
     "Tensor": "_indices _nnz _values ccol_indices coalesce col_indices crow_indices dense_dim indices is_coalesced row_indices smm sparse_dim "
-        "as_subclass sparse_mask sspaddmm to_dense to_sparse to_sparse_coo to_sparse_csc to_sparse_csr values nonzero_static map2_ "
+        "as_subclass new sparse_mask sspaddmm to_dense to_sparse to_sparse_coo to_sparse_csc to_sparse_csr values nonzero_static map2_ "
     "backward register_hook register_post_accumulate_grad_hook retain_grad map_ apply_ cuda pin_memory copyto copyfrom numpy __array__ "
     "__dlpack__ __dlpack_device__ __copy__ __deepcopy__ __reduce_ex__ __complex__ __index__ __repr__ __format__ __str__ __init__ __new__",
 }

@@ -161,7 +161,9 @@ def test_embedding_index() -> None:
     ]
     expect(IndexError, facts, lambda: layer(calque.tensor([[1, 10]])))
     expect(DTypeError, ["expected integer indices", "torch.float32"], lambda: layer(calque.ones(2)))
-    expect(ValueError, ["sparse gradients are not supported"], lambda: nn.Embedding(3, 2, sparse=True))
+    index = calque.tensor([[1]])
+    expect(ValueError, ["max mode does not support sparse weights"], lambda: nn.EmbeddingBag(3, 2, mode="max", sparse=True)(index))
+    expect(ValueError, ["not supported with sparse gradients"], lambda: nn.Embedding(3, 2, sparse=True, scale_grad_by_freq=True)(index))
     expect(IndexError, ["got -1"], lambda: layer(calque.tensor([[-1]])))
 
 

@@ -16,6 +16,8 @@ import pytest
 import calque
 from calque import nn, optim
 from calque.base.errors import ArgumentError, NonFiniteError, StateDictError
+from calque.run.recorder import local
+from tests.fuzz.check import mode
 
 Array = np.ndarray
 START = np.array([[0.5, -1.5], [2.0, 0.0]])
@@ -471,3 +473,14 @@ def test_clip_grad_mistakes() -> None:
     with pytest.warns(UserWarning, match="empty generator"):
         nn.utils.clip_grad_norm_((p for p in ()), 1.0)
     assert nn.utils.clip_grad_norm_([], 1.0).item() == 0.0
+
+
+def test_initialising_a_large_model_is_a_program_of_its_own() -> None:
+    """So the first step is the program of the later ones; a small model's is computed with the first step."""
+    with mode():
+        pending = []
+        for layers in (2, 40):
+            model = nn.Sequential(*(nn.Linear(3, 3) for _ in range(layers)))
+            optim.SGD(model.parameters(), lr=0.1)
+            pending.append(local.state.trace.n)
+        assert pending[0] > 0 and pending[1] == 0

@@ -60,6 +60,7 @@ NOWHERE = {
 
 # Name -> reason.
 DIFFERENT = {
+    "Tensor.new": "any of the ways to call the old constructor",
     "compile": "records and replays; it has no back ends to choose from",
     "is_tensor": "takes its argument by position",
     "set_default_dtype": "takes its argument by position",

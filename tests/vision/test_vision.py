@@ -153,3 +153,35 @@ def test_layers() -> None:
     depth = ops.StochasticDepth(0.5, "row")
     kept = depth(calque.ones(200, 3))
     assert set(kept.flatten().tolist()) == {0.0, 2.0} and calque.equal(depth.eval()(kept), kept)
+
+
+def test_densenet() -> None:
+    """The names and sizes of torchvision's; a memory-efficient one computes the same, with the same gradients."""
+    assert sum(p.numel() for p in calque.vision.models.densenet121().parameters()) == 7_978_856
+    plain = calque.vision.models.DenseNet(8, (2, 3), 16, num_classes=3)
+    thrifty = calque.vision.models.DenseNet(8, (2, 3), 16, num_classes=3, memory_efficient=True)
+    thrifty.load_state_dict(plain.state_dict())
+    assert "features.denseblock2.denselayer3.conv2.weight" in plain.state_dict() and "features.transition1.norm.weight" in plain.state_dict()
+    x, found = calque.rand(2, 3, 32, 32), []
+    for model in (plain, thrifty):
+        y = model(x)
+        y.square().sum().backward()
+        found.append((y.tolist(), model.features.conv0.weight.grad.tolist()))
+    np.testing.assert_allclose(found[0][0], found[1][0], rtol=1e-5)
+    np.testing.assert_allclose(found[0][1], found[1][1], rtol=1e-3, atol=1e-5)
+    with pytest.raises(ValueError, match="expected weights=None"):
+        calque.vision.models.densenet121(weights="DEFAULT")
+
+
+def test_boxes_compared_by_distance_and_proportion() -> None:
+    a, b = calque.tensor([[0.0, 0, 2, 3]]), calque.tensor([[0.0, 1, 2, 2], [5, 5, 6, 7]])
+    iou, apart = np.array([1 / 3, 0.0]), np.array([0.0, 20.25 + 20.25 - 0.0])
+    apart[1] = 4.5**2 + 4.5**2
+    want = iou - apart / np.array([13.0, 85.0])
+    np.testing.assert_allclose(calque.vision.ops.distance_box_iou(a, b)[0].tolist(), want, rtol=1e-5)
+    v = 4 / np.pi**2 * (np.arctan(2 / 3) - np.arctan([2.0, 0.5])) ** 2
+    np.testing.assert_allclose(calque.vision.ops.complete_box_iou(a, b)[0].tolist(), want - v * v / (1 - iou + v), rtol=1e-5)
+    masks = calque.zeros(3, 5, 6)
+    masks[0, 1:3, 2:5] = 1
+    masks[1, 4, 0] = 1
+    assert calque.vision.ops.masks_to_boxes(masks).tolist() == [[2, 1, 4, 2], [0, 4, 0, 4], [0, 0, 0, 0]]

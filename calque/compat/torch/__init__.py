@@ -18,13 +18,15 @@ from calque.compat.torch.library import OPERATORS as ops
 from calque.compat.torch.serialization import save
 from calque.compat.torch.storage import TypedStorage, UntypedStorage
 from calque.compat.torch.torch_version import TorchVersion
+from calque.functional.later import namespace
 
 __all__ = [
     "AcceleratorError", "Event", "GradScaler", "OutOfMemoryError", "PyTorchFileReader",
     "Future", "PyTorchFileWriter", "ScriptFunction", "ScriptModule", "Stream", "fork", "wait",
     "SymBool", "SymFloat", "SymInt",
     "TypedStorage", "UntypedStorage", "__config__", "__version__", "_assert", "_assert_async",
-    "_check", "_check_index", "_check_is_size", "_check_not_implemented", "_check_tensor_all", "_check_type", "_check_value", "_check_with",
+    "_check", "_check_index", "_shape_as_tensor", "clear_autocast_cache", "get_autocast_cpu_dtype", "get_autocast_gpu_dtype", "has_cuda",
+    "is_autocast_cpu_enabled", "_check_is_size", "_check_not_implemented", "_check_tensor_all", "_check_type", "_check_value", "_check_with",
     "_convert_indices_from_coo_to_csr", "_convert_indices_from_csr_to_coo", "_is_functional_tensor", "_mkldnn", "_sync", "_utils_internal", "classes",
     "compiled_with_cxx11_abi", "cond", "get_deterministic_debug_mode", "get_device_module", "get_num_interop_threads", "has_lapack", "has_mkl",
     "has_openmp", "has_spectral", "init_num_threads", "is_storage", "is_vulkan_available", "is_warn_always_enabled", "jagged", "newaxis",
@@ -36,7 +38,8 @@ __all__ = [
 __version__ = TorchVersion(VERSION)
 newaxis = None
 has_lapack = has_spectral = True
-has_mkl = has_openmp = False
+PRIVATE = frozenset(name for names in namespace().values() for name, *_ in (n.split("=") for n in names.split()) if name.startswith("_"))
+has_mkl = has_openmp = has_cuda = False
 GradScaler = calque.amp.GradScaler
 Stream, Event = without_device("torch.Stream", "streaming"), without_device("torch.Event", "streaming")
 classes = SimpleNamespace(loaded_libraries=frozenset())
@@ -49,7 +52,7 @@ _utils_internal = SimpleNamespace(get_file_path=lambda *parts: "/".join(parts))
 SymInt, SymFloat, SymBool = (refused_class(f"torch.{name}") for name in ("SymInt", "SymFloat", "SymBool"))
 sym_int, sym_float, sym_max, sym_min = int, float, max, min
 is_vulkan_available = _is_functional_tensor = no
-init_num_threads = sym_fresh_size = _sync = nothing
+init_num_threads = sym_fresh_size = _sync = clear_autocast_cache = nothing
 
 
 PyTorchFileReader, PyTorchFileWriter = (refused_class(f"torch.{name}") for name in ("PyTorchFileReader", "PyTorchFileWriter"))
@@ -110,6 +113,25 @@ def _check_not_implemented(cond: Any, message: Any = None) -> None:
 
 def _check_tensor_all(cond: Any, message: Any = None) -> None:
     _check_with(RuntimeError, bool(cond.all().item()), message)
+
+
+def _shape_as_tensor(input: Any) -> Any:
+    return calque.tensor(input.shape, dtype=calque.int64)
+
+
+def get_autocast_cpu_dtype() -> Any:
+    """`get_autocast_dtype("cpu")`."""
+    return calque.get_autocast_dtype("cpu")
+
+
+def get_autocast_gpu_dtype() -> Any:
+    """`get_autocast_dtype("cuda")`."""
+    return calque.get_autocast_dtype("cuda")
+
+
+def is_autocast_cpu_enabled() -> bool:
+    """`is_autocast_enabled("cpu")`."""
+    return calque.is_autocast_enabled("cpu")
 
 
 def _convert_indices_from_coo_to_csr(input: Any, size: int, *, out_int32: bool = False) -> Any:
@@ -226,5 +248,7 @@ def get_device_module(device: Any = None) -> Any:
 
 
 def find(name: str, default: Any) -> Any:
-    """`_foreach_add_` and its like: they are private names of PyTorch's, which optimizers and averages of weights call."""
-    return getattr(calque, name, default) if name.startswith("_foreach_") else default
+    """`_foreach_add_` and other private names of PyTorch's that stand for functions; `torch.torch`, which is `torch`."""
+    if name == "torch":
+        return face("torch")
+    return getattr(calque, name, default) if name.startswith("_foreach_") or name in PRIVATE else default

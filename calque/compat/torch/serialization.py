@@ -10,10 +10,12 @@ from calque.io import save as plain_save
 from calque.io.checkpoint import save_by_name
 
 __all__ = [
-    "FILE_LIKE", "LoadEndianness", "MAP_LOCATION", "SourceChangeWarning", "add_safe_globals", "clear_safe_globals", "get_default_load_endianness",
+    "DEFAULT_PROTOCOL", "FILE_LIKE", "LoadEndianness", "MAP_LOCATION", "SourceChangeWarning", "add_safe_globals", "clear_safe_globals",
+    "get_default_load_endianness",
     "get_safe_globals", "load", "save", "safe_globals", "set_default_load_endianness", "skip_data",
 ]  # fmt: skip
 
+DEFAULT_PROTOCOL = 2  # of pickle
 FILE_LIKE = Any
 MAP_LOCATION = Callable[[Any, str], Any] | dict[str, str] | str | None
 LoadEndianness = Any

@@ -152,9 +152,15 @@ def reduced(loss: Tensor, reduction: str, op: str) -> Tensor:
         return T.mean(loss)
     if reduction == "sum":
         return T.sum(loss)
-    if reduction == "none":
-        return loss
-    raise ArgumentError(f"[{op}] expected reduction 'none', 'mean' or 'sum', got {shown(reduction)}: {reduction} is not a valid value for reduction")
+    check_reduction(op, reduction)
+    return loss
+
+
+def check_reduction(op: str, reduction: Any) -> None:
+    """Raise unless it is a word for what becomes of the losses."""
+    if reduction not in ("none", "mean", "sum"):
+        got = f"got {shown(reduction)}: {reduction} is not a valid value for reduction"
+        raise ArgumentError(f"[{op}] expected reduction 'none', 'mean' or 'sum', {got}")
 
 
 def channels_last(shape: tuple[int, ...], channels: int) -> str:

@@ -12,12 +12,14 @@ from calque.base.errors import ArgumentError, DTypeError, OutOfRangeError, Shape
 from calque.base.shapes import whole
 from calque.base.text import shown
 from calque.functional.common import cast, linked, prim, require_dims
+from calque.functional.later import loaded
 from calque.nn.functional.checks import check_indices, values_of
 from calque.nn.functional.rows import SELECT_ROWS, choose, constant, positions
 from calque.nn.gradient import Saved, with_gradient
-from calque.run.recorder import local
-from calque.run.source import warn_user
-from calque.tensor import Tensor, read, record
+from calque.run.capture import abort
+from calque.run.recorder import Trace, local
+from calque.run.source import user_line, warn_user
+from calque.tensor import Tensor, function_node, read, record
 
 __all__ = ["embedding", "embedding_bag", "one_hot"]
 
@@ -78,7 +80,8 @@ def embedding(
     input: Tensor, weight: Tensor, padding_idx: int | None = None, max_norm: float | None = None, norm_type: float = 2.0,
     scale_grad_by_freq: bool = False, sparse: bool = False,
 ) -> Tensor:  # fmt: skip
-    """Rows of a table: (*) indices, (rows, width) -> (*, width). Row `padding_idx` gets no gradient.
+    """Rows of a table: (*) indices, (rows, width) -> (*, width). Row `padding_idx` gets no gradient. With `sparse` the gradient of a leaf is a sparse
+    tensor that names the rows in use, for `SparseAdam`, `SGD` and `Adagrad`.
 
     >>> import calque
     >>> table = calque.tensor([[0.0, 0.0], [1.0, 2.0]])
@@ -86,13 +89,18 @@ def embedding(
     tensor([[1., 2.],
             [0., 0.]])
     """
-    if sparse:
-        raise ArgumentError("[embedding] sparse gradients are not supported; use sparse=False: the gradient is dense and its update is fused")
     rows, skip = _table("embedding", input, weight, padding_idx)
     check_indices(input, rows, None, _bad_index("embedding", rows))
     index = cast(input, dt.int64)
     if max_norm is not None:
         _renormalise(weight, index, max_norm, norm_type)
+    state = local.state
+    if sparse and weight._requires_grad and state.grad and (state.plain or state.trace.__class__ is Trace):
+        if scale_grad_by_freq:
+            raise ArgumentError(
+                "[embedding] scale_grad_by_freq not supported with sparse gradients: expected one of scale_grad_by_freq and sparse; leave one out"
+            )
+        return _named_rows(weight, index, skip)
     if skip is None and not scale_grad_by_freq:
         return record(SELECT_ROWS, (weight, index), (0,))
 
@@ -109,16 +117,49 @@ def embedding(
     return with_gradient("EmbeddingBackward0", lambda w: (record(SELECT_ROWS, (w, index), (0,)),), backward, (weight,))  # type: ignore[no-any-return]
 
 
+def _named_rows(weight: Tensor, index: Tensor, skip: int | None) -> Tensor:
+    """Rows of a table whose gradient is a sparse tensor, uncoalesced as PyTorch's; a dense one where the table is no leaf."""
+    abort("makes a sparse gradient")
+    extent = tuple(weight._layout.shape)
+    state = local.state
+    state.grad = False
+    try:
+        out = record(SELECT_ROWS, (weight, index), (0,))
+    finally:
+        state.grad = True
+
+    def rule(node: Any, grads: Any) -> tuple[Any, ...]:
+        abort("makes a sparse gradient")
+        rows, values = T.reshape(node.saved[0], (-1,)), T.reshape(grads[0], (-1, extent[1]))
+        if skip is not None:
+            kept = T.nonzero(T.ne(rows, skip))[:, 0]
+            rows, values = T.index_select(rows, 0, kept), T.index_select(values, 0, kept)
+        parts = loaded("calque.functional.sparse.tensor")
+        made = parts.build("coo", (T.unsqueeze(rows, 0),), values, extent, False)
+        return (made if isinstance(node.next[0], Tensor) else parts.dense(made),)
+
+    node = function_node("EmbeddingBackward0", (weight,), (out._layout,), rule)
+    node.where, node.saved, node.versions = user_line(), {0: index}, [index._storage.version]
+    out._grad_fn, out._requires_grad = node, True
+    return out
+
+
+def _check_mode(mode: str, sparse: bool, weighted: bool) -> None:
+    if mode not in ("sum", "mean", "max"):
+        raise ArgumentError(f"[embedding_bag] mode has to be one of sum, mean or max, got {shown(mode)}")
+    if sparse and mode == "max":
+        raise ArgumentError("[embedding_bag] max mode does not support sparse weights: expected mode='sum' or 'mean'; use sparse=False")
+    if weighted and mode != "sum":
+        raise ArgumentError(f"[embedding_bag] per_sample_weights is only supported with mode='sum', got mode={shown(mode)}")
+
+
 def embedding_bag(
     input: Tensor, weight: Tensor, offsets: Tensor | None = None, max_norm: float | None = None, norm_type: float = 2.0,
     scale_grad_by_freq: bool = False, mode: str = "mean", sparse: bool = False, per_sample_weights: Tensor | None = None,
     include_last_offset: bool = False, padding_idx: int | None = None,
 ) -> Tensor:  # fmt: skip
     """Sum, mean or maximum of the rows of each bag: (bags, n) indices, or a flat list with `offsets` -> (bags, width)."""
-    if mode not in ("sum", "mean", "max"):
-        raise ArgumentError(f"[embedding_bag] mode has to be one of sum, mean or max, got {shown(mode)}")
-    if per_sample_weights is not None and mode != "sum":
-        raise ArgumentError(f"[embedding_bag] per_sample_weights is only supported with mode='sum', got mode={shown(mode)}")
+    _check_mode(mode, sparse, per_sample_weights is not None)
     if weight._layout.dtype is dt.int64 and input._layout.dtype.category == 2:
         warn_user("[embedding_bag] expected (indices, weight), got them in the order of old programs: Argument order of nn.functional.embedding_bag "
                   "was changed; exchange them")  # fmt: skip

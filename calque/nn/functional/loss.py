@@ -12,7 +12,7 @@ from calque.base.errors import ArgumentError, DTypeError, OutOfRangeError, Shape
 from calque.base.shapes import broadcast_shapes
 from calque.functional.common import Operand, require_real, require_tensors
 from calque.functional.precision import full_precision
-from calque.nn.functional.checks import check_indices, check_interval, reduced
+from calque.nn.functional.checks import check_indices, check_interval, check_reduction, reduced
 from calque.nn.functional.cross_entropy import warn_probabilities
 from calque.nn.functional.distance import pairwise_distance
 from calque.nn.functional.legacy import legacy_reduction
@@ -444,6 +444,9 @@ def multi_margin_loss(
     reduction = legacy_reduction(size_average, reduce, reduction)
     if p not in (1, 2):
         raise ArgumentError(f"[multi_margin_loss] only p == 1 and p == 2 supported, got {p}")
+    check_reduction("multi_margin_loss", reduction)
+    if weight is not None and weight._layout.ndim != 1:
+        raise ShapeError(f"[multi_margin_loss] weight must be one-dimensional: expected one per class, got shape {tuple(weight._layout.shape)}")
     if input._layout.ndim == 0:
         input = T.unsqueeze(input, 0)
     last = input._layout.ndim - 1
@@ -471,6 +474,7 @@ def multilabel_margin_loss(input: Tensor, target: Tensor, size_average: Any = No
     tensor(0.8500)
     """
     reduction = legacy_reduction(size_average, reduce, reduction)
+    check_reduction("multilabel_margin_loss", reduction)
     if input._layout.shape != target._layout.shape or input._layout.ndim > 2:
         raise ShapeError(
             f"[multilabel_margin_loss] expected input and target of one shape (C) or (N, C), got {tuple(input._layout.shape)} and inconsistent "

@@ -75,8 +75,6 @@ class Embedding(_Table):
         dtype: Any = None,
     ) -> None:
         super().__init__()
-        if sparse:
-            raise ArgumentError("[Embedding] sparse gradients are not supported; use sparse=False: the gradient is dense and its update is fused")
         self.num_embeddings, self.embedding_dim = num_embeddings, embedding_dim
         extents("Embedding", num_embeddings=num_embeddings, embedding_dim=embedding_dim)
         self.padding_idx = _row("Embedding", padding_idx, num_embeddings)
@@ -87,7 +85,7 @@ class Embedding(_Table):
         weight = self._parameters.get("weight")
         if weight is None:  # parametrized, or computed by a hook
             weight = self.weight
-        return F.embedding(input, weight, self.padding_idx, self.max_norm, self.norm_type, self.scale_grad_by_freq)
+        return F.embedding(input, weight, self.padding_idx, self.max_norm, self.norm_type, self.scale_grad_by_freq, self.sparse)
 
     def extra_repr(self) -> str:
         text = f"{self.num_embeddings}, {self.embedding_dim}"
@@ -99,7 +97,7 @@ class Embedding(_Table):
             text += f", norm_type={self.norm_type}"
         if self.scale_grad_by_freq is not False:
             text += f", scale_grad_by_freq={self.scale_grad_by_freq}"
-        return text
+        return text + (", sparse=True" if self.sparse is not False else "")
 
     @classmethod
     def from_pretrained(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from calque import nn
@@ -9,7 +10,7 @@ from calque.base.errors import ArgumentError
 from calque.base.text import shown
 from calque.tensor import Tensor
 
-__all__ = ["VGG", "vgg11", "vgg11_bn", "vgg13", "vgg13_bn", "vgg16", "vgg16_bn", "vgg19", "vgg19_bn"]
+__all__ = ["VGG", "make_layers", "vgg11", "vgg11_bn", "vgg13", "vgg13_bn", "vgg16", "vgg16_bn", "vgg19", "vgg19_bn"]
 
 # Channels of the convolutions between two poolings.
 BLOCKS = {
@@ -44,15 +45,24 @@ class VGG(nn.Module):
         return self.classifier(self.avgpool(self.features(x)).flatten(1))  # type: ignore[no-any-return]
 
 
-def _features(depth: int, norm: bool) -> nn.Module:
+def make_layers(cfg: Sequence[int | str], batch_norm: bool = False) -> nn.Sequential:
+    """The convolutions of a list of their channels, in which "M" is a pooling; each with a ReLU, and batch normalisation in between if asked for."""
     layers: list[Any] = []
     channels = 3
-    for block in BLOCKS[depth]:
-        for width in block:
-            layers += [nn.Conv2d(channels, width, 3, padding=1), *([nn.BatchNorm2d(width)] if norm else []), nn.ReLU(inplace=True)]
-            channels = width
-        layers.append(nn.MaxPool2d(2, 2))
+    for width in cfg:
+        if width == "M":
+            layers.append(nn.MaxPool2d(2, 2))
+        else:
+            channels, before = int(width), channels
+            layers += [nn.Conv2d(before, channels, 3, padding=1), *([nn.BatchNorm2d(channels)] if batch_norm else []), nn.ReLU(inplace=True)]
     return nn.Sequential(*layers)
+
+
+def _features(depth: int, norm: bool) -> nn.Module:
+    layers: list[int | str] = []
+    for block in BLOCKS[depth]:
+        layers += [*block, "M"]
+    return make_layers(layers, norm)
 
 
 def _make(depth: int, norm: bool) -> Any:

@@ -10,7 +10,19 @@ import sys
 
 from calque.functional.blame import publish as _publish
 from calque.vision.ops import boxes, misc
-from calque.vision.ops.boxes import batched_nms, box_area, box_convert, box_iou, clip_boxes_to_image, generalized_box_iou, nms, remove_small_boxes
+from calque.vision.ops.boxes import (
+    batched_nms,
+    box_area,
+    box_convert,
+    box_iou,
+    clip_boxes_to_image,
+    complete_box_iou,
+    distance_box_iou,
+    generalized_box_iou,
+    masks_to_boxes,
+    nms,
+    remove_small_boxes,
+)
 from calque.vision.ops.misc import (
     MLP,
     Conv2dNormActivation,
@@ -24,7 +36,8 @@ from calque.vision.ops.misc import (
 
 __all__ = [
     "MLP", "Conv2dNormActivation", "FrozenBatchNorm2d", "Permute", "SqueezeExcitation", "StochasticDepth", "batched_nms", "box_area", "box_convert",
-    "box_iou", "boxes", "clip_boxes_to_image", "generalized_box_iou", "misc", "nms", "remove_small_boxes", "sigmoid_focal_loss", "stochastic_depth",
+    "box_iou", "boxes", "clip_boxes_to_image", "complete_box_iou", "distance_box_iou", "generalized_box_iou", "masks_to_boxes", "misc", "nms",
+    "remove_small_boxes", "sigmoid_focal_loss", "stochastic_depth",
 ]  # fmt: skip
 
 _publish(sys.modules[__name__])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,10 @@ from calque.base.errors import ShapeError
 from calque.base.text import shown
 from calque.tensor import Tensor
 
-__all__ = ["batched_nms", "box_area", "box_convert", "box_iou", "clip_boxes_to_image", "generalized_box_iou", "nms", "remove_small_boxes"]
+__all__ = [
+    "batched_nms", "box_area", "box_convert", "box_iou", "clip_boxes_to_image", "complete_box_iou", "distance_box_iou", "generalized_box_iou",
+    "masks_to_boxes", "nms", "remove_small_boxes",
+]  # fmt: skip
 
 
 def box_area(boxes: Tensor) -> Tensor:
@@ -49,6 +53,44 @@ def _check_boxes(name: str, boxes: Tensor, *others: Tensor) -> None:
     for other in others:
         if tuple(other.shape) != tuple(boxes.shape[:1]):
             raise ShapeError(f"[{name}] expected one number per box, shape ({boxes.shape[0]},), got {tuple(other.shape)}")
+
+
+EPSILON = 1e-7
+
+
+def distance_box_iou(boxes1: Tensor, boxes2: Tensor, eps: float = EPSILON) -> Tensor:
+    """`box_iou` less the squared distance of the centres by that of the corners of the smallest box around both: (N, 4), (M, 4) -> (N, M).
+
+    Source: Zheng et al. 2020, "Distance-IoU Loss".
+    """
+    a, b = boxes1[:, None].float(), boxes2[None].float()  # type: ignore[attr-defined]
+    size = (T.maximum(a[..., 2:], b[..., 2:]) - T.minimum(a[..., :2], b[..., :2])).clamp(min=0)
+    apart = ((a[..., :2] + a[..., 2:] - b[..., :2] - b[..., 2:]) / 2).square().sum(-1)
+    return box_iou(boxes1, boxes2) - apart / (size.square().sum(-1) + eps)  # type: ignore[no-any-return]
+
+
+def complete_box_iou(boxes1: Tensor, boxes2: Tensor, eps: float = EPSILON) -> Tensor:
+    """`distance_box_iou` less how much the proportions of two boxes differ: (N, 4), (M, 4) -> (N, M). Source: as there."""
+    a, b = boxes1[:, None].float(), boxes2[None].float()  # type: ignore[attr-defined]
+    angle = T.atan((a[..., 2] - a[..., 0]) / (a[..., 3] - a[..., 1])) - T.atan((b[..., 2] - b[..., 0]) / (b[..., 3] - b[..., 1]))
+    v = angle.square() * (4 / math.pi**2)
+    alpha = (v / (1 - box_iou(boxes1, boxes2) + v + eps)).detach()
+    return distance_box_iou(boxes1, boxes2, eps) - alpha * v  # type: ignore[no-any-return]
+
+
+def masks_to_boxes(masks: Tensor) -> Tensor:
+    """The smallest box around the elements of each mask that are not zero: (N, H, W) -> (N, 4) as (x1, y1, x2, y2); of an empty mask zeros."""
+    if not masks.numel():  # type: ignore[attr-defined]
+        return T.zeros((0, 4), device=masks.device)  # type: ignore[attr-defined, no-any-return]
+    there = masks != 0
+    ends = []
+    for dim in (1, 2):
+        line = there.any(dim)  # type: ignore[attr-defined]
+        place = T.arange(line.shape[1], device=line.device)
+        ends.append((T.where(line, place, line.shape[1]).amin(1), T.where(line, place, -1).amax(1)))
+    (left, right), (top, bottom) = ends
+    boxes = T.stack([left, top, right, bottom], 1).float()
+    return T.where((right < 0)[:, None], 0.0, boxes)  # type: ignore[no-any-return]
 
 
 def nms(boxes: Tensor, scores: Tensor, iou_threshold: float) -> Tensor:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import warnings
 from typing import Any
 
 import calque
 from calque.base.errors import DeviceError
 
-__all__ = ["DefaultDeviceType", "detach_variable", "get_device_states", "noop_context_fn", "set_device_states"]
+__all__ = ["DefaultDeviceType", "check_backward_validity", "detach_variable", "get_device_states", "noop_context_fn", "set_device_states"]
 
 
 def get_device_states(*args: Any) -> tuple[list[int], list[Any]]:
@@ -20,6 +21,12 @@ def set_device_states(devices: Any, states: Any, *, device_type: str | None = No
     """Nothing, for no device."""
     if len(list(devices)):
         raise DeviceError(f"[set_device_states] expected no devices, got {list(devices)}: this version of Calque has no backend for them")
+
+
+def check_backward_validity(inputs: Any) -> None:
+    """Warn if no tensor among the inputs needs a gradient: the checkpoint will have none."""
+    if not any(x.requires_grad for x in inputs if isinstance(x, calque.Tensor)):
+        warnings.warn("None of the inputs have requires_grad=True. Gradients will be None", stacklevel=2)
 
 
 def detach_variable(inputs: tuple[Any, ...]) -> tuple[Any, ...]:
