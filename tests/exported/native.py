@@ -52,11 +52,11 @@ class Tensor(ctypes.Structure):
     ]  # fmt: skip
 
     @classmethod
-    def of(cls, array: Any) -> Tensor:
-        """The memory of an array, as it lies."""
+    def of(cls, array: Any, dtype: str = "") -> Tensor:
+        """The memory of an array, as it lies; `dtype`: what NumPy has no name for."""
         row = ctypes.c_int64 * max(array.ndim, 1)
         steps = row(*(s // array.itemsize for s in array.strides))
-        return cls(array.ctypes.data, row(*array.shape), steps, DTYPES.index(array.dtype.name), array.ndim)
+        return cls(array.ctypes.data, row(*array.shape), steps, DTYPES.index(dtype or array.dtype.name), array.ndim)
 
 
 class Spec(ctypes.Structure):

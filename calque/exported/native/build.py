@@ -25,8 +25,8 @@ from calque.exported.native.web import web_files
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A system: LLVM's name, processors that a library may be for (first those that it is for by default, joined by +), what zig calls it, endings.
-    """
+    """A system: LLVM's name, processors that a library may be for (first those that it is for by default, joined by +), what zig calls it (empty
+    where it has no libc), endings."""
 
     triple: str
     processors: tuple[str, ...]
@@ -40,7 +40,7 @@ _X86 = ("x86-64-v3+x86-64-v4", "x86-64", "x86-64-v3", "x86-64-v4", "native")
 TARGETS = {
     "x86_64-linux-gnu": Target("x86_64-unknown-linux-gnu", _X86, "x86_64-linux-gnu"),
     "aarch64-linux-gnu": Target("aarch64-unknown-linux-gnu", ("armv8-a",), "aarch64-linux-gnu"),
-    "aarch64-linux-android": Target("aarch64-unknown-linux-android21", ("armv8-a",), "aarch64-linux-android"),
+    "aarch64-linux-android": Target("aarch64-unknown-linux-android21", ("armv8-a",), ""),
     "riscv64-linux-gnu": Target("riscv64-unknown-linux-gnu", ("rv64gc", "rv64gcv"), "riscv64-linux-gnu"),
     "arm64-apple-macosx": Target("arm64-apple-macosx11.0.0", ("apple-m1",), "aarch64-macos", "lib{}.dylib"),
     "x86_64-windows": Target("x86_64-pc-windows-msvc", _X86[:-1], "x86_64-windows-gnu", "{}.dll", "{}.lib", "{}.obj"),
@@ -159,7 +159,7 @@ def _linked(system: Target, name: str, folder: Path, library: str, code: bytes, 
         options = ["--no-entry", "--import-undefined", "-z", "stack-size=262144", "--stack-first", "--export=__heap_base"]
         flags = [*options, *exports, "-o", str(result), str(source)]
     else:
-        flags = ["-shared", "-o", str(result), str(source), *([] if "windows" in system.triple else ["-lm"])]
+        flags = ["-shared", "-o", str(result), str(source), *(["-lm"] if system.triple.endswith("gnu") else [])]
     done = subprocess.run([*command, *flags], capture_output=True, text=True, check=False)
     if done.returncode or not result.exists():
         said = (done.stderr or done.stdout).strip()[:2000]
@@ -175,11 +175,11 @@ def _linker(system: Target, name: str, linker: str | bool) -> list[str] | None:
         return linker.split()
     wasm = "wasm" in system.triple
     own = TARGETS.get(host_target()) is system
-    candidates = [["wasm-ld"]] if wasm else [["cc"]] if own else [[f"{name}-gcc"], [f"{name}-clang"]]
+    candidates = [["wasm-ld"]] if wasm else [["cc"]] if own else [[f"{name}-gcc"], [f"{name}-clang"], [f"{name}21-clang"]]
     for candidate in candidates:
         if shutil.which(candidate[0]):
             return candidate
-    if there("ziglang") or name == "web":
+    if (system.zig and there("ziglang")) or name == "web":
         need("ziglang", "ziglang", "native", "compile")
         return [sys.executable, "-m", "ziglang", "wasm-ld"] if wasm else [sys.executable, "-m", "ziglang", "cc", "-target", system.zig]
     return None
