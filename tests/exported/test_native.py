@@ -176,6 +176,11 @@ def test_bad_input_is_told_and_nothing_is_written(taken: Any) -> None:
     assert lib.run(m, 1, [index, x], outputs()) == lib.run(m, -1, [index, x], outputs()) == runtime.PROGRAM
     assert lib.run_tensors(m, 0, None, None, 2, 3) == runtime.NULL
     works(2)
+    running = ctypes.c_int32.from_address(m.pointer.value + 24)  # as while another thread runs it
+    running.value = 1
+    assert lib.run(m, 0, [index, x], outputs()) == runtime.BUSY and "another thread" in lib.text(runtime.BUSY)
+    running.value = 0
+    works(3)
     assert lib.call("run", None, 0, None, 0, None, 0) == runtime.NULL
     block = np.zeros(64, np.uint8)
     assert lib.call("run", ctypes.c_void_p(block.ctypes.data), 0, None, 0, None, 0) == runtime.INSTANCE
