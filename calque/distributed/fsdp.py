@@ -40,7 +40,7 @@ from calque.nn.traps import Departures
 from calque.run.buffer import Buffer
 from calque.run.counts import Changes
 from calque.run.engine import Task
-from calque.run.exchange import exchange, flat
+from calque.run.exchange import exchange, flat, values_of
 from calque.run.others import LOCK
 from calque.run.recorder import local, realised
 from calque.run.source import user_line
@@ -132,12 +132,22 @@ class Part:
         return self
 
 
-def _call(pg: ProcessGroup, what: str, sources: list[Any], targets: list[Any], work: Any, dtype: str, count: int = 1) -> tuple[list[Any], Task]:
-    """Queue a call of the group."""
+def _call(
+    pg: ProcessGroup, what: str, sources: list[Any], targets: list[Any], work: Any, dtype: str, count: int = 1, after: Any = ()
+) -> tuple[list[Any], Task]:
+    """Queue a call of the group. `after`: tensors for which it waits, whether or not they come to be."""
     line = user_line()
+    earlier = values_of([(t._storage, t._layout) for t in after])
     call = pg.next_call(f"fully_shard: {what}", dtype, (count,), "", line)
-    views = [(t._storage, t._layout) for t in sources]
-    return exchange(views, targets, lambda arrays: pg.perform(call, lambda: work(arrays)), "fully_shard", line=line)
+
+    def run(arrays: list[Any]) -> Any:
+        for buffer in earlier:
+            if (task := buffer.task) is not None:
+                task.wait()
+        earlier.clear()
+        return pg.perform(call, lambda: work(arrays))
+
+    return exchange([(t._storage, t._layout) for t in sources], targets, run, "fully_shard", line=line)
 
 
 class Unit:
@@ -178,14 +188,14 @@ class Unit:
         return found
 
     def gather(self, after: list[Any]) -> list[Any]:
-        """Storages of the whole parameters, once `after`, tensors, are computed."""
+        """Storages of the whole parameters; they are gathered when `after`, tensors, are computed, or have failed."""
         parts = self.parts
         targets = [dense_layout(part.shape, p._layout.dtype, p._layout.device) for p, part in zip(self.params, parts, strict=True)]
 
         def work(arrays: list[Any]) -> list[Any]:
-            return [part.gathered(array) for part, array in zip(parts, arrays[: len(parts)], strict=True)]
+            return [part.gathered(array) for part, array in zip(parts, arrays, strict=True)]
 
-        return _call(self.pg, f"parameters of {self.name}", [*self.params, *after], targets, work, "", len(parts))[0]
+        return _call(self.pg, f"parameters of {self.name}", self.params, targets, work, "", len(parts), after)[0]
 
     def average(self, gradients: list[Any]) -> list[Any]:
         """This rank's parts of the mean gradients; None for parameters that get none."""
