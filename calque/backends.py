@@ -137,7 +137,7 @@ class _Chosen:
 def set_float32_matmul_precision(precision: str) -> None:
     """Allow products of float32 to be computed with less than float32: "highest" (no), "high" or "medium". On the CPU they never are; a GPU with
     tensor cores then rounds their operands to TF32, as soon as programs are compiled."""
-    if precision not in PRECISIONS:
+    if not isinstance(precision, str) or precision not in PRECISIONS:
         raise ArgumentError(f"[set_float32_matmul_precision] expected one of {', '.join(map(repr, PRECISIONS))}, got {shown(precision)}")
     _Chosen.precision = precision
     settings.tf32 = precision != PRECISIONS[0]

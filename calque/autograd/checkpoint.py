@@ -13,6 +13,7 @@ from typing import Any
 from calque.autograd.api import target_of
 from calque.autograd.engine import Engine, run_backward
 from calque.base.errors import ArgumentError, AutogradError
+from calque.base.text import described
 from calque.run import recorder
 from calque.run.recorder import local
 from calque.run.source import user_line
@@ -149,6 +150,9 @@ def checkpoint_sequential(
 ) -> Any:
     """Run a sequence of functions in `segments` checkpointed pieces; the last piece is kept."""
     parts = list(functions.children()) if hasattr(functions, "children") else list(functions)
+    for k, part in enumerate(parts):
+        if not callable(part):
+            raise ArgumentError(f"[checkpoint_sequential] expected functions or modules, got {described(part)} at index {k}")
     size = max(1, len(parts) // max(1, segments))
 
     def run(piece: list[Any]) -> Callable[[Any], Any]:

@@ -231,7 +231,8 @@ def _split_sizes(lengths: list[int | float], total: int) -> list[int]:
 
 def require_indices(owner: str, indices: Any) -> None:
     """Raise unless it is a sequence of indices."""
-    if not hasattr(indices, "__getitem__") or not hasattr(indices, "__len__") or isinstance(indices, (dict, str)) or getattr(indices, "ndim", 1) == 0:
+    sequence = hasattr(indices, "__getitem__") and hasattr(indices, "__len__") and getattr(indices, "ndim", 1) != 0
+    if not sequence or isinstance(indices, (dict, str, type)):
         raise DTypeError(f"[{owner}] expected indices as a sequence of ints, got {type_name(indices)}; pass a list")
 
 

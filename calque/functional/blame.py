@@ -197,6 +197,8 @@ def _about_one(name: str, function: Callable[..., Any], args: Sequence[Any], key
             return refusal(type(args[0]).__name__.lstrip("_"), *wrong)
     if (rank := _wrong_rank(function, args, keywords, error)) is not None:
         return ShapeError(f"[{name}] expected {rank[0]} with {rank[2]}, got shape {tuple(rank[1]._layout.shape)}; use unsqueeze(...) or reshape(...)")
+    if isinstance(error, IndexError) and "index out of range" in str(error) and (short := _too_short(function, args, keywords)) is not None:
+        return ArgumentError(f"[{name}] expected more values in {short[0]!r}, got {shown(short[1])}")
     if isinstance(error, OverflowError) and (wide := _too_wide(function, args, keywords)) is not None:
         return ArgumentError(f"[{name}] expected integers of 64 bits, got {shown(wide[1])} as {wide[0]!r}; pass a smaller one")
     if isinstance(error, TypeError) and (called := _wrong_function(function, args, keywords, str(error))) is not None:
@@ -216,14 +218,23 @@ def _wrong_rank(
 ) -> tuple[str, Any, str] | None:
     """(parameter, tensor, how many dims it should have) if a tensor among the arguments has fewer or more dims than were looked for."""
     text = str(error)
+    if isinstance(error, ZeroDivisionError):
+        empty = (item for item in _given(function, args, keywords) if is_tensor(item[1]) and not item[1]._layout.numel)
+        return next(((name, value, "elements") for name, value in empty), None)
     several = _UNPACKED.search(text) if isinstance(error, ValueError) else None
     if several is None and not (isinstance(error, IndexError) and text.startswith("tuple index")):
         return None
     wanted = int(several.group(1)) if several else 0
     for name, value in _given(function, args, keywords):
-        if is_tensor(value) and (value._layout.ndim != wanted if several else value._layout.ndim == 0):
-            return name, value, f"{wanted} dims" if several else "at least 1 dims"
+        if is_tensor(value) and (value._layout.ndim != wanted if several else value._layout.ndim < 2):
+            return name, value, f"{wanted} dims" if several else f"at least {value._layout.ndim + 1} dims"
     return None
+
+
+def _too_short(function: Callable[..., Any], args: Sequence[Any], keywords: Mapping[str, Any]) -> tuple[str, Any] | None:
+    """(parameter, value) of a sequence among the arguments that has at most one value."""
+    found = (item for item in _given(function, args, keywords) if isinstance(item[1], (tuple, list)) and len(item[1]) < 2)
+    return next(iter(found), None)
 
 
 _UNPACKED = re.compile(r"values to unpack \(expected (\d)")
@@ -301,9 +312,11 @@ NOTHING = object()  # what `answer` returns where a call has no other result tha
 
 def answer(name: str, function: Callable[..., Any], args: Sequence[Any], keywords: Mapping[str, Any], error: Exception) -> Any:
     """Raise what `error` means to the caller, if it says nothing; the call's result if an operand gives it another meaning."""
+    if of_handler(error):
+        return NOTHING
     if isinstance(error, NotDense):
         return error.tensor._meaning(name, args, keywords, function)  # type: ignore[attr-defined]
-    if others := [x for x in overriding((*args, *keywords.values())) if not is_tensor(x)]:
+    if others := _others(args, keywords):
         return ask(public_function(name, function), others, args, keywords)
     if isinstance(error, TypeError) and not isinstance(error, CalqueError) and (again := _in_our_words(name, function, args, keywords)) is not None:
         call, args, keywords = again
@@ -339,6 +352,12 @@ def _in_our_words(name: str, function: Any, args: Sequence[Any], keywords: Mappi
     if name == plain or not is_tensor(args[0]):
         return function, args, meant
     return getattr(args[0], name), args[1:], meant
+
+
+@shielded  # what looks at classes takes a KeyError of a handler's for one of its own
+def _others(args: Sequence[Any], keywords: Mapping[str, Any]) -> list[Any]:
+    """Arguments, other than tensors of ours, that say themselves what functions mean for them."""
+    return [x for x in overriding((*args, *keywords.values())) if not is_tensor(x)]
 
 
 def _of_one(name: str, function: Any, writes: bool) -> Any:

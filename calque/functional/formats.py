@@ -133,6 +133,9 @@ def clone(input: Tensor, memory_format: Any = None) -> Tensor:
 def contiguous(input: Tensor, memory_format: Any = None) -> Tensor:
     """The tensor itself if its elements lie in row-major order (or in a format), else a copy in that order.
 
+    Elementwise operations keep the order. Convolutions, poolings, `interpolate` and `cat` take operands in any order and give row-major results:
+    `channels_last` changes no number there, and makes nothing faster.
+
     >>> import calque
     >>> calque.ones(1, 2, 3, 4).contiguous(memory_format=calque.channels_last).stride()
     (24, 1, 8, 2)

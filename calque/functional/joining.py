@@ -217,7 +217,7 @@ def _given(op: str, tensors: Any) -> list[Tensor]:
 def _require_iterable(op: str, tensors: Any) -> None:
     if is_tensor(tensors):
         raise TypeError(f"[{op}] expected a tuple or list of Tensors, got a Tensor; wrap it in a list")
-    if not isinstance(tensors, Iterable):
+    if not isinstance(tensors, Iterable) or getattr(tensors, "ndim", 1) == 0:
         raise DTypeError(f"[{op}] expected a tuple or list of Tensors, got {type_name(tensors)}; {how_to_pass(tensors)}")
 
 

@@ -10,6 +10,8 @@ from collections.abc import Callable
 from typing import Any
 
 from calque.base import dtypes as dt
+from calque.base.errors import OutOfRangeError
+from calque.base.text import shown
 from calque.functional.arithmetic import abs as magnitude
 from calque.functional.arithmetic import float_result
 from calque.functional.common import Operand, cast, is_tensor, number, prim, require_operands
@@ -21,6 +23,7 @@ from calque.tensor import Tensor, read_number
 
 Step = Callable[[int, Any, Any, Any], Any]
 
+MOST = 100_000  # an order above it would take minutes, and its steps round the result away
 CLOSED = 6  # the largest order for which a Chebyshev polynomial comes from its recurrence
 
 
@@ -162,6 +165,8 @@ def shifted_chebyshev_polynomial_w(input: Operand, n: Operand) -> Tensor:
 
 def _plain(name: str, input: Any, n: Any, second: Callable[[Tensor], Tensor], step: Step) -> tuple[Tensor, Any, dt.DType]:
     x, order, dtype = _operands(name, input, n)
+    if _largest(order) > MOST:
+        raise OutOfRangeError(f"[{name}] expected an order of at most {MOST}, one step of its recurrence each, got {shown(_largest(order))}")
     return _recurrence(x, order, second(x), step, max(_largest(order), 0)), order, dtype
 
 

@@ -57,7 +57,10 @@ class Graph:
 
     def output_node(self) -> Node:
         """The output."""
-        return next(node for node in reversed(self.nodes) if node.op == "output")
+        found = next((node for node in reversed(self.nodes) if node.op == "output"), None)
+        if found is None:
+            raise ArgumentError("[output_node] expected a graph with an output, got one without; call graph.output(value) first")
+        return found
 
     def find_nodes(self, *, op: str, target: Any = None, sort: bool = True) -> list[Node]:
         """The nodes of a kind, and with a target if one is given."""

@@ -13,12 +13,12 @@ from types import FunctionType, ModuleType
 from typing import Any
 
 from calque.base.errors import DTypeError
-from calque.base.text import type_name
+from calque.base.text import described, type_name
 from calque.fx.functions import public_functions
 from calque.fx.graph import Graph
 from calque.fx.module import GraphModule
 from calque.fx.operators import ORDINARY
-from calque.fx.proxy import Proxy, TracerBase
+from calque.fx.proxy import Proxy, TraceError, TracerBase
 from calque.nn.module import Module
 from calque.nn.modules.container import Sequential
 from calque.nn.parameter import Parameter
@@ -154,6 +154,8 @@ class Tracer(TracerBase):
     """
 
     def __init__(self, autowrap_modules: Any = (math,), autowrap_functions: Any = (), param_shapes_constant: bool = False) -> None:
+        if not isinstance(autowrap_modules, (tuple, list)) or not all(isinstance(m, ModuleType) for m in autowrap_modules):
+            raise DTypeError(f"[Tracer] expected autowrap_modules as a tuple of Python modules, got {described(autowrap_modules)}")
         self._more = [f for m in autowrap_modules for f in vars(m).values() if callable(f) and not isinstance(f, type)] + list(autowrap_functions)
         self.param_shapes_constant = param_shapes_constant
         self.root: Any = None
@@ -198,6 +200,8 @@ class Tracer(TracerBase):
         """An argument as a node can have it: tensors are read from the module, others become attributes of it."""
         if not isinstance(a, Tensor):
             return super().create_arg(a)
+        if self.root is None:
+            raise TraceError("[Tracer] expected a trace to be going on, got a tensor before it; call trace(root) first")
         name = self.tensor_attrs.get(a)
         if name is None:
             name = next(f"_tensor_constant{k}" for k in range(1 << 30) if not hasattr(self.root, f"_tensor_constant{k}"))
@@ -205,7 +209,7 @@ class Tracer(TracerBase):
             self.root.register_buffer(name, a, persistent=False) if a._grad_fn is None else setattr(self.root, name, a)
         return self.create_node("get_attr", name, (), {})
 
-    def create_args_for_root(self, root_fn: Any, is_module: bool, concrete_args: Any = None) -> tuple[Any, list[Any], dict[str, Any]]:
+    def create_args_for_root(self, root_fn: Callable[..., Any], is_module: bool, concrete_args: Any = None) -> tuple[Any, list[Any], dict[str, Any]]:
         """(function, positional arguments, keyword arguments): placeholders for what the function takes."""
         given = dict(concrete_args or {})
         parameters = list(inspect.signature(root_fn).parameters.values())

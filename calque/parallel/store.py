@@ -11,7 +11,7 @@ from typing import Any
 
 from calque.autograd.modes import no_grad
 from calque.autograd.moving import move
-from calque.base.errors import ArgumentError, ShapeError
+from calque.base.errors import ArgumentError, DTypeError, ShapeError
 from calque.base.text import shown, type_name
 from calque.functional.common import is_tensor
 from calque.functional.formats import clone
@@ -173,6 +173,8 @@ def _pairs(op: str, key: Any, value: Any) -> list[tuple[Any, Any]]:
     else:
         found = [(key, value)]
     for k, v in found:
+        if not isinstance(k, (str, int)):
+            raise DTypeError(f"[kvstore] {op} expected a str or an int as key, got {type_name(k)}")
         if isinstance(v, (list, tuple)) and not v:
             raise ArgumentError(f"[kvstore] {op} expected one tensor or more for key {shown(k)}, got an empty {type_name(v)}")
         for t in v if isinstance(v, (list, tuple)) else [v]:

@@ -305,6 +305,8 @@ def leak(error: BaseException, call: Call) -> bool:
         return False
     if call.target.name in ("__getitem__", "pop") and isinstance(error, (LookupError, TypeError)):
         return False  # what Python's protocols ask for
+    if isinstance(error, KeyError) and call.target.place == "DataLoader":
+        return False  # of a dict that is the data set
     if isinstance(error, TypeError) and REFUSED_BY_PYTHON.search(text):
         return binds(call.target.function, call.args, call.keywords)
     return True

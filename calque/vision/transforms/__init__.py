@@ -17,7 +17,7 @@ from typing import Any
 
 from calque import functional as T
 from calque.base import dtypes as dt
-from calque.base.errors import DTypeError
+from calque.base.errors import ArgumentError, DTypeError
 from calque.base.text import shown, type_name
 from calque.functional.blame import publish as _publish
 from calque.functional.common import is_tensor
@@ -49,7 +49,20 @@ def _below(count: int) -> int:
 
 
 def _pair(size: Any) -> tuple[int, int]:
-    return (int(size), int(size)) if is_int(size) else (size[0], size[0]) if len(size) == 1 else (size[0], size[1])
+    if is_int(size):
+        return int(size), int(size)
+    if not isinstance(size, (tuple, list)) or len(size) not in (1, 2) or not all(is_int(n) for n in size):
+        raise ArgumentError(f"[transforms] expected a size as an int or as (height, width), got {shown(size)}")
+    return int(size[0]), int(size[-1])
+
+
+def _limits(owner: str, name: str, value: Any) -> tuple[Any, Any]:
+    """(lowest, highest) of a number that is drawn."""
+    if isinstance(value, (int, float)):
+        return value, value
+    if not isinstance(value, (tuple, list)) or len(value) != 2 or not all(isinstance(v, (int, float)) for v in value):
+        raise ArgumentError(f"[{owner}] expected {name} as a number or as (lowest, highest), got {shown(value)}")
+    return value[0], value[1]
 
 
 class Compose:
@@ -397,7 +410,7 @@ class RandomRotation(_Transform):
 
     def __init__(self, degrees: Any, interpolation: Any = InterpolationMode.NEAREST, expand: bool = False, center: Any = None, fill: Any = 0) -> None:
         super().__init__()
-        self.degrees = (-degrees, degrees) if isinstance(degrees, (int, float)) else tuple(degrees)
+        self.degrees = (-degrees, degrees) if isinstance(degrees, (int, float)) else _limits("RandomRotation", "degrees", degrees)
         self.interpolation, self.expand, self.center, self.fill = interpolation, expand, center, fill
 
     def forward(self, img: Any) -> Any:
@@ -410,7 +423,7 @@ class GaussianBlur(_Transform):
 
     def __init__(self, kernel_size: Any, sigma: Any = (0.1, 2.0)) -> None:
         super().__init__()
-        self.kernel_size, self.sigma = _pair(kernel_size), (sigma, sigma) if isinstance(sigma, (int, float)) else tuple(sigma)
+        self.kernel_size, self.sigma = _pair(kernel_size), _limits("GaussianBlur", "sigma", sigma)
 
     def forward(self, img: Any) -> Any:
         """The image, smoothed."""

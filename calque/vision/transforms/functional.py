@@ -18,7 +18,7 @@ from calque import functional as T
 from calque.base import dtypes as dt
 from calque.base.errors import ArgumentError, DTypeError, ShapeError
 from calque.base.extras import need
-from calque.base.text import shown, type_name
+from calque.base.text import described, shown, type_name
 from calque.functional.blame import publish as _publish
 from calque.functional.common import is_tensor
 from calque.functional.kinds import is_int
@@ -226,6 +226,8 @@ def _weights(count: int, new: int, cubic: bool, dtype: dt.DType) -> Tensor:
 
 def _mode_of(number: int) -> InterpolationMode:
     """What a number of Pillow's means."""
+    if number not in range(6):
+        raise ArgumentError(f"[InterpolationMode] expected an InterpolationMode, or one of Pillow's numbers 0 to 5, got {described(number)}")
     return {0: InterpolationMode.NEAREST, 1: InterpolationMode.LANCZOS, 2: InterpolationMode.BILINEAR, 3: InterpolationMode.BICUBIC,
             4: InterpolationMode.BOX, 5: InterpolationMode.HAMMING}[number]  # fmt: skip
 
