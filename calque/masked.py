@@ -16,6 +16,7 @@ from calque.base.errors import ArgumentError, DTypeError, ShapeError
 from calque.base.shapes import normalize_dim
 from calque.functional.blame import framed
 from calque.functional.common import cast, dtype_of
+from calque.functional.kinds import is_int
 from calque.functional.reductions import vector_norm
 from calque.nn.functional.softmax import log_softmax as _log_softmax
 from calque.nn.functional.softmax import softmax as _softmax
@@ -33,9 +34,9 @@ INF = float("inf")
 def _dims(op: str, x: Tensor, dim: Any) -> tuple[int, ...]:
     """The dims that are reduced, all of them for None and ()."""
     n = x._layout.ndim
-    if dim is None or dim == ():
+    if dim is None or (dim.__class__ is tuple and not dim):
         return tuple(range(n))
-    found = tuple(normalize_dim(d, n, op) for d in ((dim,) if isinstance(dim, int) else dim))
+    found = tuple(normalize_dim(d, n, op) for d in ((dim,) if is_int(dim) else dim))
     if len(set(found)) < len(found):
         raise ArgumentError(f"[masked.{op}] expected dims that differ, got {dim}: dim appears multiple times in the list of dims")
     return found if n else ()

@@ -162,7 +162,7 @@ def explained(name: str, function: Callable[..., Any], args: Sequence[Any], keyw
         return found
     for parameter, value in _given(function, args, keywords):
         if foreign(value):
-            return DTypeError(f"[{name}] expected something else than {described(value)} as {parameter!r}; look at its parameters")
+            return _not_that(name, parameter, value)
     text = f"[{name}] expected other arguments, got ({_all_shown(args, keywords)}): {type(error).__name__}: {error}"
     text += "; if they are right, this is a bug of Calque"
     meant = DTypeError(text) if isinstance(error, TypeError) else ArgumentError(text)
@@ -171,12 +171,19 @@ def explained(name: str, function: Callable[..., Any], args: Sequence[Any], keyw
     return meant
 
 
+def _not_that(name: str, parameter: str, value: Any) -> DTypeError:
+    return DTypeError(f"[{name}] expected something else than {described(value)} as {parameter!r}; look at its parameters")
+
+
 def _not_implemented(
     name: str, function: Callable[..., Any], args: Sequence[Any], keywords: Mapping[str, Any], error: NotImplementedError
 ) -> Exception | None:
     """The error about something that a class or a library does not define, or about the argument that brought it there."""
     for wrong in wrong_arguments(function, args, keywords):
         return refusal(name, *wrong)
+    for parameter, value in _given(function, args, keywords):
+        if foreign(value):
+            return _not_that(name, parameter, value)
     if not _comes_from_inside(error):
         return None
     owner = type(args[0]).__name__.lstrip("_") if args else name

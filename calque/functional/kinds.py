@@ -139,8 +139,8 @@ CONVENTIONS = {
         "Callable | None": "distance_function closure callable transform target_transform window_fn",
         "tuple[int, ...]": "batch_shape event_shape in_shape out_shape", "Size": "sample_shape", "Constraint": "constraint base_constraint",
         "Distribution": "base_distribution base_dist mixture_distribution component_distribution",
-        "Tensor | float | int | None": "df loc scale rate concentration concentration0 concentration1 probs logits low high total_count zero_point "
-        "temperature", "Tensor | float": "lower_bound upper_bound",
+        "Tensor | float | int | None": "probs logits", "Tensor | float": "lower_bound upper_bound df loc scale rate concentration concentration0 "
+        "concentration1 low high total_count zero_point temperature",
         "Tensor": "x y", "Image": "img image inpt pic img_tensor", "dict": "state_dict",
         "str | os.PathLike": "path filename folder github repo_or_dir", "Figure": "figure", "Sequence[Callable] | Module | None": "transforms",
         "float | Sequence[float] | Tensor | None": "fill degrees brightness contrast saturation hue sigma", "str | Sequence": "seq1 seq2",

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from calque.base import dtypes as dt
-from calque.base.errors import OutOfRangeError
+from calque.base.errors import ArgumentError
 from calque.base.text import shown
 from calque.functional.arithmetic import abs as magnitude
 from calque.functional.arithmetic import float_result
@@ -166,7 +166,7 @@ def shifted_chebyshev_polynomial_w(input: Operand, n: Operand) -> Tensor:
 def _plain(name: str, input: Any, n: Any, second: Callable[[Tensor], Tensor], step: Step) -> tuple[Tensor, Any, dt.DType]:
     x, order, dtype = _operands(name, input, n)
     if _largest(order) > MOST:
-        raise OutOfRangeError(f"[{name}] expected an order of at most {MOST}, one step of its recurrence each, got {shown(_largest(order))}")
+        raise ArgumentError(f"[{name}] expected an order of at most {MOST}, one step of its recurrence each, got {shown(_largest(order))}")
     return _recurrence(x, order, second(x), step, max(_largest(order), 0)), order, dtype
 
 

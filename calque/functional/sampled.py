@@ -15,6 +15,7 @@ from calque.functional.common import cast, is_number, is_tensor, method, require
 from calque.functional.declared import takes_out
 from calque.functional.elementary import _float
 from calque.functional.joining import cat
+from calque.functional.kinds import is_int
 from calque.functional.math import _both_float, with_formula
 from calque.functional.order import cumsum
 from calque.functional.placing import beside_input, host_values
@@ -94,7 +95,7 @@ def gradient(input: Tensor, *, spacing: Any = 1, dim: Any = None, edge_order: in
     x = _float(input)
     n = x._layout.ndim
     one = isinstance(spacing, (tuple, list)) and dim is None and len(spacing) == 1
-    wanted = range(n) if dim is None else [dim] if isinstance(dim, int) else dim
+    wanted = range(n) if dim is None else [dim] if is_int(dim) else dim
     dims = [normalize_dim(d, n, "gradient") for d in wanted]
     if one:
         spacing = list(spacing) * len(dims) if not is_tensor(spacing[0]) else spacing

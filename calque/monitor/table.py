@@ -6,7 +6,8 @@ import sys
 from collections.abc import Sequence
 from typing import TextIO
 
-from calque.base.errors import ArgumentError
+from calque.base.errors import ArgumentError, DTypeError
+from calque.base.text import described
 
 _WIDTH = 12
 
@@ -32,6 +33,8 @@ def format_table(header: Sequence[object], rows: Sequence[Sequence[object]]) -> 
     linear        1290
     """
     for number, row in enumerate(rows):
+        if not isinstance(row, (tuple, list)):
+            raise DTypeError(f"[format_table] expected rows as tuples or lists of cells, got {described(row)} as row {number}")
         if len(row) != len(header):
             raise ArgumentError(f"[format_table] expected {len(header)} cells in every row, got {len(row)} in row {number}")
     texts = [[cell_text(cell) for cell in row] for row in (header, *rows)]

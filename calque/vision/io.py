@@ -66,6 +66,7 @@ def decode_image(input: Any, mode: Any = ImageReadMode.UNCHANGED, apply_exif_ori
         found = pillow("decode_image").open(source)
         if apply_exif_orientation:
             found = need("PIL.ImageOps", "pillow", "vision", "decode_image").exif_transpose(found)
+        found.load()
     name = mode.upper() if isinstance(mode, str) else getattr(mode, "name", "")
     if name not in ImageReadMode.__members__:
         raise ArgumentError(f"[decode_image] expected mode as one of {', '.join(ImageReadMode.__members__)}, got {described(mode)}")

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 import calque
-from calque import nn, train
+from calque import audio, fx, hub, monitor, nn, train, vision
+from calque import distributions as d
 from calque.base import text
 from calque.compat import missing
 from calque.functional import blame
@@ -123,6 +124,28 @@ def polynomial(power: float) -> None:
 
 
 WRONG = [
+    (lambda: d.Chi2("x"), "[Chi2] expected a Tensor or a number, got str 'x' as 'df'"),
+    (lambda: d.constraints.interval(None, 1.0).check(ONE), "[Interval] expected a Tensor or a number, got NoneType as 'lower_bound'"),
+    (lambda: d.Independent(ONE, 1), "[Independent] expected a Distribution, got Tensor as 'base_distribution'; pass a Distribution"),
+    (lambda: d.ComposeTransform(ONE), "[ComposeTransform] expected a list of Transforms, got Tensor of shape (2, 3); put one transform into a list"),
+    (lambda: d.kl_divergence("a", ONE), "[kl_divergence] expected a Distribution, got str 'a' as 'p'; pass a Distribution"),
+    (lambda: vision.ops.nms(calque.ones(3, 3), calque.ones(3), 0.5), "[nms] expected boxes of shape (N, 4), got (3, 3)"),
+    (lambda: vision.transforms.CenterCrop([]), "[transforms] expected a size as an int or as (height, width), got []"),
+    (lambda: vision.transforms.RandomRotation({1: 2}), "[RandomRotation] expected degrees as a number or as (lowest, highest), got {1: 2}"),
+    (lambda: vision.transforms.functional.get_dimensions(calque.ones(3)), "[get_dimensions] expected img with at least 2 dims, got shape (3,)"),
+    (lambda: vision.datasets.MNIST(5), "[MNIST] expected a str or a path, got int 5 as 'root'; pass a str or a path"),
+    (lambda: vision.io.decode_image(ONE), "[decode_image] expected an image and a format that Pillow takes, got an error of Pillow's"),
+    (lambda: audio.functional.compute_deltas(calque.tensor(1.0)), "[compute_deltas] expected specgram with at least 1 dims, got shape ()"),
+    (lambda: audio.functional.mu_law_encoding(ONE, 0), "[mu_law_encoding] expected numbers for which the result is finite, got (Tensor (2, 3)"),
+    (lambda: fx.Graph().output_node(), "[output_node] expected a graph with an output, got one without; call graph.output(value) first"),
+    (lambda: fx.Tracer((3,)), "[Tracer] expected autowrap_modules as a tuple of Python modules, got tuple (3,)"),
+    (lambda: monitor.Meter("a", "meta"), "[Meter] expected fmt as a format of a number, such as '.4f', got str 'meta'"),
+    (lambda: monitor.progress(3), "[progress] expected something to walk through, got int 3"),
+    (lambda: hub.list([1]), "[list] expected a str or a path, got list as 'github'; pass a str or a path"),
+    (lambda: calque.special.legendre_polynomial_p(ONE, 1 << 70), "[legendre_polynomial_p] expected an order of at most 100000, one step of its"),
+    (lambda: calque.cat(np.array(1.0)), "[cat] expected a tuple or list of Tensors, got numpy.ndarray"),
+    (lambda: nn.TransformerDecoder(None, 2), "[TransformerDecoder] expected a layer as its first argument, got NoneType None; pass an"),
+    (lambda: calque.fake_quantize_per_tensor_affine(ONE, None, 0, 0, 255), "[fake_quantize_per_tensor_affine] expected a Tensor or a number, got"),
     (lambda: F.pixel_shuffle(calque.ones(2, 2), 1), "[pixel_shuffle] expected input with at least 3 dims, got shape (2, 2)"),
     (lambda: F.unfold(calque.ones(4), 1), "[unfold] expected input with 3 to 4 dims, got shape (4,); add some with unsqueeze(...)"),
     (lambda: F.fold(calque.ones(4), 2, 1), "[fold] expected input with 2 to 3 dims"),
@@ -303,6 +326,15 @@ def test_what_has_no_bags_and_no_dims_works() -> None:
     out = bag(calque.zeros(4).long(), calque.zeros(0).long())
     assert out.shape == (0, 4) and out.requires_grad
     assert F.gumbel_softmax(calque.tensor(1.0), 1.0, True).item() == 1.0
+
+
+def test_what_a_class_does_not_define_is_named() -> None:
+    with pytest.raises(NotImplementedError, match=r"^\[enumerate_support\] expected a Dirichlet that defines it, got one that does not"):
+        d.Dirichlet(calque.ones(3)).enumerate_support()
+    with pytest.raises(AssertionError, match="^mine$"):
+        calque.testing.assert_close(calque.ones(1), calque.zeros(1), msg="mine")
+    with pytest.raises(FileNotFoundError):
+        vision.io.read_file("missing")
 
 
 def test_a_right_call_that_fails_inside_says_so() -> None:

@@ -165,7 +165,7 @@ def total(input: SparseTensor, dim: Any = None, keepdim: bool = False, *, dtype:
     """The sum of all elements, or along dims; what is left of sparse dims stays sparse."""
     kind = dtype_of(dtype, "sum") if dtype is not None else dt.int64 if input.dtype.category < 2 else input.dtype
     elements = cast(input._elements, kind)
-    if dim is None or dim == ():
+    if dim is None or (dim.__class__ is tuple and not dim):
         return T.sum(elements)
     if input._kind != "coo":
         made = total(as_coo(input), dim, keepdim, dtype=dtype)

@@ -9,7 +9,8 @@ from typing import Any
 
 from calque import functional as T
 from calque.base.device import DEFAULT
-from calque.base.errors import ArgumentError, ShapeError
+from calque.base.errors import ArgumentError, DTypeError, ShapeError
+from calque.base.text import described
 from calque.nn import functional as F
 from calque.nn import init
 from calque.nn.module import Module
@@ -128,6 +129,13 @@ class TransformerDecoderLayer(_Layer):
         return self.norm3(x + self.dropout3(self._feed_forward(x)))  # type: ignore[no-any-return]
 
 
+def _copies(owner: str, layer: Module, count: int) -> ModuleList:
+    """So many copies of a layer."""
+    if not isinstance(layer, Module):
+        raise DTypeError(f"[{owner}] expected a layer as its first argument, got {described(layer)}; pass an nn.{owner}Layer")
+    return ModuleList([copy.deepcopy(layer) for _ in range(count)])
+
+
 class TransformerEncoder(Module):
     """`num_layers` copies of an encoder layer."""
 
@@ -136,7 +144,7 @@ class TransformerEncoder(Module):
         mask_check: bool = True,
     ) -> None:  # fmt: skip
         super().__init__()
-        self.layers = ModuleList([copy.deepcopy(encoder_layer) for _ in range(num_layers)])
+        self.layers = _copies("TransformerEncoder", encoder_layer, num_layers)
         self.num_layers, self.norm = num_layers, norm
 
     def forward(self, src: Tensor, mask: Any = None, src_key_padding_mask: Any = None, is_causal: bool | None = None) -> Tensor:
@@ -151,7 +159,7 @@ class TransformerDecoder(Module):
 
     def __init__(self, decoder_layer: Module, num_layers: int, norm: Callable[[Tensor], Tensor] | None = None) -> None:
         super().__init__()
-        self.layers = ModuleList([copy.deepcopy(decoder_layer) for _ in range(num_layers)])
+        self.layers = _copies("TransformerDecoder", decoder_layer, num_layers)
         self.num_layers, self.norm = num_layers, norm
 
     def forward(
