@@ -217,7 +217,7 @@ def _about_one(name: str, function: Callable[..., Any], args: Sequence[Any], key
     return no_tensor(name, error) if isinstance(error, AttributeError) else None
 
 
-_OUT_OF_RANGE = re.compile(r"math domain error|math range error|Numerical result out of range")
+_OUT_OF_RANGE = re.compile(r"math domain error|math range error|Numerical result out of range|cannot convert float (NaN|infinity) to integer")
 
 
 def _wrong_rank(
