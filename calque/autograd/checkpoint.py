@@ -149,6 +149,8 @@ def checkpoint_sequential(
     functions: Any, segments: int, input: Tensor, use_reentrant: bool = False, preserve_rng_state: bool = True
 ) -> Any:
     """Run a sequence of functions in `segments` checkpointed pieces; the last piece is kept."""
+    if not hasattr(functions, "children") and not isinstance(functions, (tuple, list)):
+        raise ArgumentError(f"[checkpoint_sequential] expected a Sequential or a list of functions, got {described(functions)}")
     parts = list(functions.children()) if hasattr(functions, "children") else list(functions)
     for k, part in enumerate(parts):
         if not callable(part):

@@ -233,7 +233,7 @@ def _wrong_rank(
         return None
     wanted = int(several.group(1)) if several else 0
     for name, value in _given(function, args, keywords):
-        if is_tensor(value) and (value._layout.ndim != wanted if several else value._layout.ndim < 2):
+        if is_tensor(value) and (value._layout.ndim != wanted if several else value._layout.ndim < 3):
             return name, value, f"{wanted} dims" if several else f"at least {value._layout.ndim + 1} dims"
     return None
 

@@ -135,7 +135,9 @@ def _ends(values: Array) -> Array:
     k = OPTIONS.edgeitems
     for axis, extent in enumerate(values.shape):
         if extent > 2 * k:
-            values = np.take(values, [*range(k), *range(extent - k, extent)], axis=axis)
+            before = (slice(None),) * axis
+            # Not `np.take`, which first copies all of a tensor that is expanded.
+            values = np.concatenate((values[(*before, slice(k))], values[(*before, slice(extent - k, None))]), axis)
     return values
 
 

@@ -348,6 +348,8 @@ class Module(Conversions):
         memo = set() if memo is None else memo
         if not isinstance(memo, set):
             raise DTypeError(f"[named_modules] expected memo as a set of modules, got {type_name(memo)}; leave it out")
+        if not isinstance(prefix, str):
+            raise DTypeError(f"[named_modules] expected prefix as a str, got {type_name(prefix)}; leave it out")
         if self in memo:
             return
         if remove_duplicate:
@@ -378,6 +380,8 @@ class Module(Conversions):
     def _named_members(self, registry: str, prefix: str, recurse: bool, remove_duplicate: bool) -> Iterator[tuple[str, Any]]:
         if not isinstance(recurse, int):
             raise DTypeError(f"[named_{registry[1:]}] expected recurse as a bool, got {described(recurse)}; pass True or False")
+        if not isinstance(prefix, str):
+            raise DTypeError(f"[named_{registry[1:]}] expected prefix as a str, got {described(prefix)}; leave it out")
         seen: set[int] = set()
         modules = self.named_modules(prefix=prefix, remove_duplicate=remove_duplicate) if recurse else [(prefix, self)]
         for path, module in modules:
