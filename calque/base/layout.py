@@ -79,7 +79,7 @@ def layout(shape: Shape, strides: Shape, offset: int, dtype: DType, device: Devi
         if device is not CPU:
             InUse.several = True
         found.nbytes = found.numel * dtype.itemsize
-        if found.nbytes >= 1 << 63:
+        if (found.nbytes or prod([n or 1 for n in shape]) * dtype.itemsize) >= 1 << 63:  # of no elements, too: NumPy has no such array
             raise OutOfMemoryError(f"[memory] expected a tensor of less than 2**63 bytes, got shape {shape} of {dtype}; is a size wrong?")
         found.contiguous = is_contiguous(shape, strides)
         found.dense = found.contiguous and offset == 0
