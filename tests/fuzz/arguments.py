@@ -117,7 +117,10 @@ CLASSES: dict[str, Any] = {
     "memory": calque.memory,
 }
 # They change what the calls after them would find.
-INNER = frozenset(["forward", "hybridizer", "changing", "check_group", "step_numbers", "update_group", "iter"])  # of use to subclasses alone
+INNER = frozenset(  # of use to subclasses alone
+    """forward hybridizer changing check_group step_numbers update_group iter create_arg create_args_for_root create_node
+    create_proxy""".split()  # noqa: SIM905
+)
 LEFT_OUT = frozenset(
     """set_num_threads set_logical_devices set_default_dtype set_default_device default_generator explain spawn register_kl wrap has_side_effect
     set_dir download_url_to_file load_state_dict_from_url
