@@ -7,10 +7,10 @@ from collections.abc import Callable
 from typing import Any
 
 from calque import functional as T
-from calque.base.errors import ArgumentError, ShapeError
+from calque.base.errors import ArgumentError, DTypeError, ShapeError
 from calque.base.text import shown
 from calque.functional.blame import signed
-from calque.functional.common import cast, require_real, row_major
+from calque.functional.common import cast, is_tensor, require_real, row_major
 from calque.functional.declared import public
 from calque.functional.options import fill_number
 from calque.functional.precision import lower_precision
@@ -70,6 +70,9 @@ def relu6(input: Tensor, inplace: bool = False) -> Tensor:
 
 def hardtanh(input: Tensor, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False) -> Tensor:
     """x limited to [min_val, max_val]; the gradient is zero at and outside the limits."""
+    for name, bound in (("min_val", min_val), ("max_val", max_val)):
+        if is_tensor(bound) and bound._layout.ndim:
+            raise DTypeError(f"[hardtanh] expected {name} as a number, got a Tensor of shape {tuple(bound.shape)}; use clamp for limits of each element")
     if min_val > max_val:
         raise ArgumentError(f"[hardtanh] expected min_val <= max_val, got {min_val} > {max_val}")
     low, high = float(min_val), float(max_val)
