@@ -204,8 +204,8 @@ def _about_one(name: str, function: Callable[..., Any], args: Sequence[Any], key
             return refusal(type(args[0]).__name__.lstrip("_"), *wrong)
     if (rank := _wrong_rank(function, args, keywords, error)) is not None:
         return ShapeError(f"[{name}] expected {rank[0]} with {rank[2]}, got shape {tuple(rank[1]._layout.shape)}; use unsqueeze(...) or reshape(...)")
-    if isinstance(error, IndexError) and "index out of range" in str(error) and (short := _too_short(function, args, keywords)) is not None:
-        return ArgumentError(f"[{name}] expected more values in {short[0]!r}, got {shown(short[1])}")
+    if (count := _wrong_count(function, args, keywords, error)) is not None:
+        return ArgumentError(f"[{name}] expected {count[2]} values in {count[0]!r}, got {shown(count[1])}")
     if isinstance(error, OverflowError) and (wide := _too_wide(function, args, keywords)) is not None:
         return ArgumentError(f"[{name}] expected integers of 64 bits, got {shown(wide[1])} as {wide[0]!r}; pass a smaller one")
     if isinstance(error, TypeError) and (called := _wrong_function(function, args, keywords, str(error))) is not None:
@@ -238,10 +238,17 @@ def _wrong_rank(
     return None
 
 
-def _too_short(function: Callable[..., Any], args: Sequence[Any], keywords: Mapping[str, Any]) -> tuple[str, Any] | None:
-    """(parameter, value) of a sequence among the arguments that has at most one value."""
-    found = (item for item in _given(function, args, keywords) if isinstance(item[1], (tuple, list)) and len(item[1]) < 2)
-    return next(iter(found), None)
+def _wrong_count(
+    function: Callable[..., Any], args: Sequence[Any], keywords: Mapping[str, Any], error: Exception
+) -> tuple[str, Any, str] | None:
+    """(parameter, sequence, how many values it should have) of a sequence among the arguments that has others."""
+    several = _UNPACKED.search(str(error)) if isinstance(error, ValueError) else None
+    if several is None and not (isinstance(error, IndexError) and "index out of range" in str(error)):
+        return None
+    for name, value in _given(function, args, keywords):
+        if isinstance(value, (tuple, list)) and (len(value) != int(several.group(1)) if several else len(value) < 2):
+            return name, value, several.group(1) if several else "more"
+    return None
 
 
 _UNPACKED = re.compile(r"values to unpack \(expected (\d)")

@@ -94,7 +94,7 @@ KINDS: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "Constraint": ("a Constraint", has("check", "event_dim")),
     "Figure": ("a Figure of matplotlib's, or a list of them", either(has("savefig"), many(has("savefig")))),
     "_Folder": ("a str or a path", lambda x: isinstance(x, (str, os.PathLike))),
-    "Image": ("an image: a Tensor, an array or one of Pillow's", lambda x: hasattr(x, "ndim") or has("mode", "size")(x)),
+    "Image": ("an image: a Tensor, an array or one of Pillow's", lambda x: getattr(x, "ndim", 0) > 0 or has("mode", "size")(x)),
     "Proxy": ("a Proxy", has("node", "tracer")),
     "Node": ("a Node", has("op", "target")),
     "Graph": ("a Graph", has("create_node", "nodes")),

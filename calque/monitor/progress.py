@@ -39,6 +39,8 @@ class ProgressBar:
         disable: bool = False,
         file: TextIO | None = None,
     ) -> None:
+        if total is not None and not isinstance(total, int):
+            raise DTypeError(f"[ProgressBar] expected total as an int or None, got {described(total)}")
         if total is not None and total < 0:
             raise ArgumentError(f"[ProgressBar] expected total >= 0 or None, got {total}")
         self.total = total

@@ -70,9 +70,10 @@ def relu6(input: Tensor, inplace: bool = False) -> Tensor:
 
 def hardtanh(input: Tensor, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False) -> Tensor:
     """x limited to [min_val, max_val]; the gradient is zero at and outside the limits."""
-    for name, bound in (("min_val", min_val), ("max_val", max_val)):
+    bounds: tuple[tuple[str, Any], ...] = (("min_val", min_val), ("max_val", max_val))
+    for name, bound in bounds:
         if is_tensor(bound) and bound._layout.ndim:
-            raise DTypeError(f"[hardtanh] expected {name} as a number, got a Tensor of shape {tuple(bound.shape)}; use clamp for limits of each element")
+            raise DTypeError(f"[hardtanh] expected {name} as a number, got a Tensor of shape {tuple(bound.shape)}; use clamp for such limits")
     if min_val > max_val:
         raise ArgumentError(f"[hardtanh] expected min_val <= max_val, got {min_val} > {max_val}")
     low, high = float(min_val), float(max_val)
