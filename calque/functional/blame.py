@@ -558,7 +558,9 @@ def publish(module: ModuleType) -> None:
 # Called at every step of a training loop, or explained by `nn.Module.__call__`: no frame.
 UNFRAMED = frozenset(
     ["forward", "step", "zero_grad", "train", "eval", "parameters", "named_parameters", "modules", "named_modules", "children",
-     "pop", "update_group", "changing", "step_numbers", "iter"]
+     "pop", "update_group", "changing", "step_numbers",
+     # Of a tracer: proxies among their arguments are what they are for, and no protocol to be asked.
+     "iter", "keys", "to_bool", "proxy", "create_arg", "create_args_for_root", "create_node", "create_proxy"]
 )  # fmt: skip
 
 

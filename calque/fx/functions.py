@@ -14,9 +14,13 @@ from calque.fx.node import Names
 SPACES = {f"calque.{name}": f"torch.{name}" for name in ("nn.functional", "linalg", "special", "fft")}
 
 
-@functools.cache
 def public_functions() -> dict[int, Any]:
     """id -> function of every public function that takes tensors."""
+    return _functions()
+
+
+@functools.cache
+def _functions() -> dict[int, Any]:
     return {id(value): value for _, value in _all()}
 
 
