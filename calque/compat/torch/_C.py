@@ -7,10 +7,12 @@ from typing import Any
 import calque
 from calque.compat.refused import no, nothing, refused, refused_class
 from calque.functional.subclasses import disabled, plainly
+from calque.run.recorder import local
 
 __all__ = [
     "DisableTorchFunction", "DisableTorchFunctionSubclass", "Generator", "Size", "_GLIBCXX_USE_CXX11_ABI", "_TensorBase", "TensorBase",
-    "_TensorMeta", "_VariableFunctions", "_cuda_getDeviceCount", "_disabled_torch_function_impl", "_functions", "_get_privateuse1_backend_name",
+    "_TensorMeta", "_VariableFunctions", "_are_functorch_transforms_active",
+    "_cuda_getDeviceCount", "_disabled_torch_function_impl", "_functions", "_get_privateuse1_backend_name",
     "_get_tracing_state", "_has_cuda", "_has_mkldnn", "_has_mps", "_has_xpu", "_is_tracing", "_is_torch_function_enabled",
     "_jit_clear_class_registry",
     "_jit_override_can_fuse_on_cpu", "_jit_override_can_fuse_on_gpu", "_jit_set_bailout_depth", "_jit_set_fusion_strategy",
@@ -34,6 +36,11 @@ _jit_set_nvfuser_guard_mode = _jit_can_fuse_on_cpu = _jit_can_fuse_on_gpu = _cud
 _jit_set_profiling_mode = _jit_set_texpr_fuser_enabled = _set_graph_executor_optimize = no
 Graph, Node, Value, ScriptModule = (refused_class(f"torch._C.{name}") for name in ("Graph", "Node", "Value", "ScriptModule"))
 import_ir_module, parse_ir = refused("torch.jit.load"), refused("torch._C.parse_ir")
+
+
+def _are_functorch_transforms_active() -> bool:
+    """Whether `vmap` or forward mode runs the function that asks."""
+    return local.state.trace.__class__.__module__.startswith("calque.autograd.transform")
 
 
 def _cuda_getDeviceCount() -> int:
