@@ -183,6 +183,7 @@ class Guarded:
         self.guards = [(_FUNCTIONS[op], place[a], place[b], answer) for (op, a, b), answer in sizes.asked.items()]
         self.results = [place[row] for row in results]
         self.hashed = [place[row] for row in sizes.keys]
+        self.failed = -1  # the number of the guard that did not hold last time
 
     def __call__(self, variables: Sequence[int]) -> list[Any] | None:
         values = [*self.constants, *[variables[k] for k in self.order]]
@@ -190,8 +191,9 @@ class Guarded:
         try:
             for function, a, b in self.steps:
                 append(function(values[a], values[b]))
-            for function, a, b, answer in self.guards:
+            for number, (function, a, b, answer) in enumerate(self.guards):
                 if function(values[a], values[b]) is not answer:
+                    self.failed = number
                     return None
         except (ZeroDivisionError, ValueError, OverflowError):  # the code would have gone another way before
             return None

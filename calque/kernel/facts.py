@@ -30,7 +30,7 @@ class Class(IntEnum):
 
 WEIGHTS = {
     "exp": 20, "exp_shifted": 20, "log": 20, "sin": 20, "cos": 20, "tanh": 20, "erf": 20, "atan": 20, "pow": 40, "div": 4, "sqrt": 4,
-    "floordiv": 8, "mod": 8, "const": 0, "index": 0, "cast": 0,
+    "floordiv": 8, "mod": 8, "const": 0, "index": 0, "extent": 0, "cast": 0,
 }  # fmt: skip
 
 

@@ -155,6 +155,8 @@ class KernelRun:
         args = [self.values[a] for a in instr.args]
         if op == "const":
             return wrap(instr.imm, dtype).reshape((1,) * len(self.extents))
+        if op == "extent":
+            return np.full((1,) * len(self.extents), self.extents[instr.imm], dtype.np)
         if op == "index":
             return self.axes[instr.imm].astype(dtype.np)
         if op == "scalar":

@@ -17,6 +17,7 @@ Grammar (all sizes are run-time parameters, so a kernel is keyed by structure al
     instr   ::= op, dtype, args (value ids), imm                id = position in the kernel-wide numbering
 
 Instructions: the closed scalar set of `ir/scalar.py` (`const` imm=number, `index` imm=dim of P+R, `cast`, ...) and
+    extent    imm=dim of P+R             how many turns the loop over it makes
     load      imm=access                 value at the access (affine)
     load_at   args=(i,)    imm=access    indirect access: index i is clamped to 0..limit-1 and adds i * index_stride
     store     args=(v,)    imm=access

@@ -256,9 +256,7 @@ class Lowering:
                 self._instruction(draft.instrs[k], k, out)
             stages.append(Stage(kind, first, tuple(out)))
         operands = tuple(Operand(self.nodes[n].dtype, out_) for n, out_ in self.operands)
-        vector = self._vector()
-        inner = tuple([e for _, e in self.r_dims])
-        fixed = inner if vector == "p" and max(inner, default=9) <= SHORT_R and prod(inner) <= MAX_FIXED else ()
+        vector, fixed = self._vector(), self._fixed()
         panels = vector == "p" and not fixed and self._many_columns()
         kernel = LoopKernel(
             len(self.p_dims), len(self.r_dims), operands, tuple(self.access_list), tuple(stages), vector, tuple(self.scalar_types), fixed, panels
@@ -272,6 +270,11 @@ class Lowering:
             plain = address.limit < 0 and not address.dynamic
             table.setdefault(address.node, []).append(address if plain else None)
         return launch
+
+    def _fixed(self) -> tuple[int, ...]:
+        """Extents of R that are part of the kernel."""
+        inner = tuple([e for _, e in self.r_dims])
+        return inner if self._vector() == "p" and max(inner, default=9) <= SHORT_R and prod(inner) <= MAX_FIXED else ()
 
     def _push(self, out: list[Instr], instr: Instr) -> int:
         out.append(instr)
@@ -318,12 +321,23 @@ class Lowering:
                 continue
             term = self._push(out, Instr("index", int64, (), k))
             if c != 1:
-                term = self._push(out, Instr("mul", int64, (term, self._push(out, Instr("const", int64, (), c)))))
+                term = self._push(out, Instr("mul", int64, (term, self._factor(c, k, out))))
             total = term if total < 0 else self._push(out, Instr("add", int64, (total, term)))
         if form[0] or total < 0:
             shift = self._push(out, Instr("const", int64, (), form[0]))
             total = shift if total < 0 else self._push(out, Instr("add", int64, (total, shift)))
         return total
+
+    def _factor(self, c: int, k: int, out: list[Instr]) -> int:
+        """The factor of dim k in a position: the product of the extents of the dims behind it, where it is that, so that other sizes need no other
+        kernel; else a constant."""
+        extents = [e for _, e in self.p_dims + self.r_dims]
+        if self._fixed() or prod(extents[k + 1 :]) != c:
+            return self._push(out, Instr("const", int64, (), c))
+        found = self._push(out, Instr("extent", int64, (), k + 1))
+        for d in range(k + 2, len(extents)):
+            found = self._push(out, Instr("mul", int64, (found, self._push(out, Instr("extent", int64, (), d)))))
+        return found
 
 
 def lower_group(fusion: Fusion, g: Group, needed: set[int]) -> Launch | None:

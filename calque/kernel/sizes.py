@@ -30,6 +30,7 @@ from calque.ops.structure import Description, with_sizes
 ROWS = 4  # last rows of a structure, which say what varies
 VARIANTS = 16  # of one structure
 EAGER = 3  # variants that are made in any case
+REASONS = 256  # that are remembered of a structure
 PAID = 2  # programs that a variant has to have held for, on the average, before there is another
 _ATOMS = frozenset({int, str, bool, float, type(None), DType})
 PART = 250  # bytes of a part of a template, a step or a guard
@@ -177,6 +178,7 @@ class Variant:
     def lowered(self, row: Row) -> Lowered | None:
         """What lowering gives for these sizes; None if they are others than the guards ask for."""
         if not (np.array_equal(row[self.fixed], self.values) and np.array_equal(row[self.varying], row[self.which])):
+            self.template.guarded.failed = -1
             return None
         built = self.template.built(row[self.first].tolist())
         if built is None:
@@ -193,15 +195,21 @@ class Family:
         self.rows: deque[Row] = deque(maxlen=ROWS)
         self.variants: list[int] = []  # the one that held last is the last
         self.made = self.hits = self.planned = 0
+        self.reason: Any = None  # why the last program had to be lowered: the variant that was tried first, and which guard of it did not hold
+        self.reasons: set[Any] = set()
 
     def open(self) -> bool:
         """Whether there are few variants, or they are used."""
         return self.made < EAGER or self.hits > self.made * PAID
 
     def worth_another(self) -> bool:
-        """Whether a program that no variant held for is to give a variant: else less and less often."""
+        """Whether a program that no variant held for is to give a variant: when one has failed for this reason before (two sizes that are equal by
+        chance may never be so again); and else less and less often, where variants do not hold for many."""
         self.planned += 1
-        return self.open() or not self.planned & (self.planned - 1)
+        known = not self.variants or self.reason in self.reasons
+        if len(self.reasons) < REASONS:
+            self.reasons.add(self.reason)
+        return known and (self.open() or not self.planned & (self.planned - 1))
 
 
 class Families:
@@ -221,9 +229,11 @@ class Families:
             tried = [] if family is None else [(k, self.variants.get((key, k))) for k in reversed(family.variants)]
         if not tried:
             return None
-        row = np.array(described.sizes, np.int64)
+        row, reason = np.array(described.sizes, np.int64), None
         for number, variant in tried:
             found: Lowered | None = variant.lowered(row) if variant is not None else None
+            if found is None and variant is not None and reason is None:
+                reason = number, variant.template.guarded.failed
             if found is not None:
                 with self._lock:
                     self.hits += 1
@@ -232,6 +242,7 @@ class Families:
                         family.variants.remove(number)
                         family.variants.append(number)
                 return found
+        family.reason = reason
         return None
 
     def instructive(self, described: Description, backend: str) -> bool:

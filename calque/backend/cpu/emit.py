@@ -444,6 +444,8 @@ class KernelEmitter:
         op, dtype = instr.op, instr.dtype
         if op == "const":
             return constant(instr.imm, dtype)
+        if op == "extent":
+            return Val(self.frame.extents[instr.imm], dtype)
         if op == "scalar":
             return self.frame.scalar(self.one, instr)
         if op == "index":

@@ -110,7 +110,7 @@ def instruction_cost(instrs: tuple[Instr, ...]) -> int:
     """Rough number of vector instructions."""
     total = 0
     for i in instrs:
-        if i.op in ("const", "scalar", "index"):
+        if i.op in ("const", "scalar", "index", "extent"):
             continue
         rounding = 8 if i.dtype.category == 2 and i.dtype.bits == 16 else 0
         total += COST.get(i.op, 1) + rounding
