@@ -123,7 +123,7 @@ def _compute_small_operations(eager: int, monkeypatch: pytest.MonkeyPatch) -> No
     from calque.run.recorder import flush, local, record_from_here
 
     if settings.logical_devices == 1:
-        InUse.several = False  # an earlier test has used other devices, which ends that small operations are computed
+        InUse.several = InUse.elsewhere = False  # an earlier test has used other devices, which ends that small operations are computed
     if eager != settings.eager:
         flush("test")
         settings.eager = eager

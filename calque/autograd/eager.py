@@ -25,7 +25,7 @@ from calque.backend.ref.interpret import number_as_array, run_node
 from calque.backend.ref.quick import WHOLE
 from calque.base.cache import Cache
 from calque.base.config import Settings, settings
-from calque.base.device import CPU
+from calque.base.device import CPU, InUse
 from calque.base.dtypes import DType, int64
 from calque.base.layout import Layout, dense_layout
 from calque.base.native import forget_steps, hot
@@ -209,6 +209,9 @@ class Eager:
     def record(self, op: OpDef, operands: tuple[Any, ...], attrs: tuple[Any, ...] = (), row_major: bool = False) -> Tensor:
         """As `calque.tensor.record`."""
         shown = tuple([x[1] if x.__class__ is tuple else x._layout.origin or x._layout for x in operands])
+        if InUse.several and any(view.__class__ is Layout and view.device is not CPU for view in shown):
+            leave(True)
+            return record(op, operands, attrs, row_major)
         step = step_of(op, shown, attrs, row_major)
         state = local.state
         if (step.large and state.waiting is None) or not possible(state):  # what a backward pass needs is there: it is computed to its end
@@ -243,7 +246,7 @@ class Eager:
     def total(self, a: Tensor, b: Tensor) -> Tensor:
         """The sum of two gradients of one target."""
         view = a._layout
-        if view is not b._layout or view.dtype not in WHOLE:
+        if view is not b._layout or view.dtype not in WHOLE or view.device is not CPU:
             return a + b
         if view.dense:
             return self.made(self.quietly(np.add, self.array(a), self.array(b)), view, True)
@@ -258,6 +261,10 @@ class Eager:
 
     def write(self, storage: Storage, view: Layout, value: Storage) -> None:
         """As `recorder.write`."""
+        if view.device is not CPU:
+            leave(True)
+            recorder.write(storage, view, value)
+            return
         buffer = storage.buffer or recorder.value_elsewhere(storage)
         fresh = value.buffer or recorder.value_elsewhere(value)
         new, old = fresh.wait(), buffer.wait()
@@ -284,6 +291,9 @@ class Eager:
 
     def twin(self, storage: Storage) -> Storage:
         """As `recorder.share_value`."""
+        if storage.layout.device is not CPU:
+            leave(True)
+            return recorder.share_value(storage)
         buffer = storage.buffer or recorder.value_elsewhere(storage)
         return recorder.realised(recorder.snapshot(buffer, storage.layout) if buffer.shared() else buffer, storage.layout)
 

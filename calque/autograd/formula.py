@@ -39,7 +39,7 @@ def gradients(trace: Any, node: GradNode, grad: Any, rule: Rule) -> Sequence[Any
     """What a primitive's node, whose edge has no function that is for it, gives; None if its rule has to be run, or the pass is refused."""
     if node.freed:
         return None
-    told = template.described(node, grad)
+    told = template.described(node, grad) if node.edge.layout.device is CPU else None
     if told is None:
         return None
     place, key, storages, handles = told
@@ -60,7 +60,7 @@ def verified(trace: Any, node: GradNode, grad: Any, rule: Rule) -> Sequence[Any]
     if node.freed:
         return None
     function = None
-    told = template.described(node, grad)
+    told = template.described(node, grad) if node.edge.layout.device is CPU else None
     if told is not None:
         place, key, storages, handles = told
         variants = _variants.get(place) or _variants.keep(place, Variants())

@@ -128,9 +128,10 @@ DEFAULT = _Default()
 
 
 class InUse:
-    """`several`: whether values live anywhere but on the CPU as a whole. Until then nobody needs to ask where."""
+    """`several`: whether tensors live anywhere but on the CPU as a whole. Until then nobody needs to ask where. `elsewhere`: whether values do, which
+    tensors of the device `meta` do not have."""
 
-    several = False
+    several = elsewhere = False
 
 
 def backend_of(kind: str) -> Any:
@@ -167,7 +168,7 @@ def _served(device: Device) -> Device:
         raise DeviceError(f"[device] expected a device that exists, got {str(device)!r}: {there}; or use device='cpu'")
     found = Device(kind, index)
     found.backend = backend
-    InUse.several = True
+    InUse.several = InUse.elsewhere = True
     return found
 
 
@@ -190,6 +191,7 @@ def known(device: Device) -> Device:
             return CPU
     if device is not CPU:
         InUse.several = True
+        InUse.elsewhere |= device is not META
     return device
 
 

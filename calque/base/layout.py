@@ -6,7 +6,7 @@ from math import prod
 from sys import getrefcount
 
 from calque.base.cache import Table, register
-from calque.base.device import CPU, Device, InUse
+from calque.base.device import CPU, META, Device, InUse
 from calque.base.dtypes import DType, with_values
 from calque.base.errors import OutOfMemoryError, ShapeError
 from calque.base.shapes import Shape, Size, common_order, contiguous_strides, is_contiguous
@@ -78,6 +78,7 @@ def layout(shape: Shape, strides: Shape, offset: int, dtype: DType, device: Devi
         found.numel = prod(shape)
         if device is not CPU:
             InUse.several = True
+            InUse.elsewhere |= device is not META
         found.nbytes = found.numel * dtype.itemsize
         if (found.nbytes or prod([n or 1 for n in shape]) * dtype.itemsize) >= 1 << 63:  # of no elements, too: NumPy has no such array
             raise OutOfMemoryError(f"[memory] expected a tensor of less than 2**63 bytes, got shape {shape} of {dtype}; is a size wrong?")

@@ -29,7 +29,7 @@ class Computing:
 def possible(state: State) -> bool:
     """Whether operations may be computed at once in the modes of a thread: nobody wants to see or to repeat what is recorded."""
     return bool(settings.eager) and (
-        state.capture is None and state.device is None and state.plain and not state.nested and not InUse.several
+        state.capture is None and state.device is None and state.plain and not state.nested and not InUse.elsewhere
         and tracing.active is None and not (settings.checked or settings.deterministic or settings.sync)
     )  # fmt: skip
 

@@ -11,6 +11,7 @@ import pytest
 import calque
 from calque import nn
 from calque.base.config import settings
+from calque.base.errors import DeviceError
 from calque.run import novel
 from calque.run.recorder import local, record_from_here
 from tests.fuzz.check import mismatch
@@ -199,6 +200,24 @@ def test_a_transform_and_a_hybridized_call_end_it(everything: None) -> None:
     doubled = calque.compile(lambda t: t * 2.0 + 1.0)
     for _ in range(4):
         assert doubled(x).tolist() == [3.75] * 3
+
+
+def test_tensors_without_values_do_not_end_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A library that makes a model on `meta` first leaves the rest of the program as it was."""
+    monkeypatch.setattr(settings, "eager", 1)
+    model = calque.nn.Sequential(calque.nn.Linear(4, 8, device="meta"), calque.nn.BatchNorm1d(8, device="meta"), calque.nn.ReLU())
+    calque.nn.init.normal_(model[0].weight)
+    z = calque.zeros(3, 4, device="meta")
+    z[1] = 2.0
+    z.data.mul_(3.0)
+    model(z.detach().add_(1.0)).sum().backward()
+    assert model[0].weight.grad.device.type == "meta" and model[0].weight.grad.shape == (8, 4)  # type: ignore[union-attr]
+    made = calque.nn.Linear(4, 2, device="meta").to_empty(device="cpu")
+    calque.nn.init.ones_(made.weight), calque.nn.init.zeros_(made.bias)
+    assert made(calque.ones(1, 4)).tolist() == [[4.0, 4.0]]
+    assert (calque.ones(3) * 2.0).tolist() == [2.0] * 3 and local.state.trace.eager
+    with pytest.raises(DeviceError, match="expected all tensors to be on the same device"):
+        calque.ones(3) + calque.ones(3, device="meta")
 
 
 def test_second_gradients(everything: None) -> None:
