@@ -203,6 +203,18 @@ def rng(seed: int) -> np.random.Generator:
 
 
 @pytest.fixture
+def little_memory() -> Iterator[None]:
+    """Eight GiB more than the process has, so that a call which asks for what the machine has gets an error instead of having it killed."""
+    resource = pytest.importorskip("resource")
+    before, pages = resource.getrlimit(resource.RLIMIT_AS), Path("/proc/self/statm")
+    if pages.exists():
+        now = int(pages.read_text().split()[0]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_AS, (now + (8 << 30), before[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_AS, before)
+
+
+@pytest.fixture
 def two_devices() -> Iterator[None]:
     """Two logical devices during a test, or all tests of a file by `pytest.mark.usefixtures`."""
     import calque

@@ -54,7 +54,7 @@ def begin(state: State, flush: Callable[[str], Any]) -> Any:
     return state.trace
 
 
-def fresh(state: State, trace: Trace, goes_on: bool) -> Any:
+def fresh(state: State, trace: Trace | None, goes_on: bool) -> Any:
     """What stands behind a flush in the place of `trace`, an empty one. `goes_on`: it is the same program that goes on there."""
     if goes_on or Computing.make is None or not possible(state):
         return trace

@@ -440,7 +440,7 @@ def _restart(state: State, trace: Any, reason: str) -> None:
     """A flush where nothing is recorded."""
     if trace.eager:
         flushed(reason, 3)
-        state.trace = fresh(state, Trace(root(reason)), False)
+        state.trace = fresh(state, None, False) or Trace(root(reason))
     elif state.capture is None:
         trace.cur, trace.recorded = root(reason), False
         state.trace = fresh(state, trace, False)

@@ -248,7 +248,7 @@ WITHOUT: dict[str, str] = {
     for reason, names in {
         "makes something of nothing, or like something": """
             arange as_tensor asarray empty empty_like eye from_dlpack from_numpy frombuffer full full_like linspace logspace
-            new_empty new_full new_ones new_tensor new_zeros ones scalar_tensor tensor tril_indices triu_indices zeros
+            new new_empty new_full new_ones new_tensor new_zeros ones scalar_tensor tensor tril_indices triu_indices zeros
             """,
         "a staircase that the gradient goes straight through: tests/oracle/test_fake_quantise.py": """
             fake_quantize_per_channel_affine fake_quantize_per_tensor_affine

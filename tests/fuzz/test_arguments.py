@@ -29,7 +29,7 @@ def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 ONE = calque.ones(2, 3)
 
 
-@pytest.mark.usefixtures("two_devices")
+@pytest.mark.usefixtures("two_devices", "little_memory")
 @pytest.mark.parametrize("part", range(4))
 def test_every_answer_is_a_value_or_an_error_of_ours(part: int, seed: int) -> None:
     first = (seed + part) * 100_000
@@ -38,7 +38,7 @@ def test_every_answer_is_a_value_or_an_error_of_ours(part: int, seed: int) -> No
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("two_devices")
+@pytest.mark.usefixtures("two_devices", "little_memory")
 def test_twenty_thousand_calls(seed: int) -> None:
     wrong = [text for number in range(seed, seed + 20_000) if (text := finding(number))]
     assert not wrong, "\n".join(wrong)

@@ -12,7 +12,7 @@ from calque.base.errors import ArgumentError
 from tests.fuzz.messages import LONGEST, HostileCall, finding, full_text, nested, wrong
 
 
-@pytest.mark.usefixtures("two_devices")
+@pytest.mark.usefixtures("two_devices", "little_memory")
 def test_no_message_is_long(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)  # what is called may write files of any name
     first = seed * 100_000

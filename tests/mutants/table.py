@@ -352,8 +352,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "gradients of leaves do not accumulate",
         "calque/autograd/engine.py",
-        "        total = held + gradient\n",
-        "        total = gradient + 0.0\n",
+        "        both = held + gradient\n",
+        "        both = gradient + 0.0\n",
         GRAD,
     ),
     Mutant(
