@@ -202,6 +202,13 @@ def rng(seed: int) -> np.random.Generator:
     return np.random.default_rng(seed)
 
 
+@pytest.fixture(scope="module")
+def nothing_forgotten() -> None:
+    """What earlier files left is gone: what was alive when they ended (see `_freeze`) may have become garbage since, with memory that counts."""
+    gc.unfreeze()
+    _freeze()
+
+
 @pytest.fixture
 def little_memory() -> Iterator[None]:
     """Eight GiB more than the process has, so that a call which asks for what the machine has gets an error instead of having it killed."""

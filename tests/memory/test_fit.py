@@ -13,7 +13,7 @@ from calque.base.errors import MemoryPlanError
 from calque.memory import fit, plan
 
 F = nn.functional
-pytestmark = pytest.mark.usefixtures("nothing_kept")
+pytestmark = pytest.mark.usefixtures("nothing_forgotten", "nothing_kept")
 
 
 def blocks(norm: bool = False) -> Any:

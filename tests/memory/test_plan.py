@@ -22,7 +22,7 @@ from calque.monitor import AverageMeter
 from calque.vision import models as zoo
 
 F = nn.functional
-pytestmark = pytest.mark.usefixtures("nothing_kept")
+pytestmark = pytest.mark.usefixtures("nothing_forgotten", "nothing_kept")
 MODELS = Path(__file__).resolve().parents[2] / "bench" / "models.py"
 
 

@@ -29,6 +29,8 @@ from calque.run.pipeline import compile_program
 from tests.kernel.programs import Build
 from tests.kernel.random_programs import random_program
 
+pytestmark = pytest.mark.usefixtures("nothing_forgotten")
+
 MODELS = Path(__file__).resolve().parents[2] / "bench" / "models.py"
 
 
