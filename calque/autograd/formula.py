@@ -60,9 +60,11 @@ def verified(trace: Any, node: GradNode, grad: Any, rule: Rule) -> Sequence[Any]
     if node.freed:
         return None
     function = None
+    operands: list[Any] = []  # terms of a sum may cancel: what differs by rounding depends on them, not on the sum
     told = template.described(node, grad) if node.edge.layout.device is CPU else None
     if told is not None:
         place, key, storages, handles = told
+        operands = [trace.whole(storage) for storage in storages]
         variants = _variants.get(place) or _variants.keep(place, Variants())
         function = variants.get(key)
         if function is None or function.__class__ is int:
@@ -73,7 +75,7 @@ def verified(trace: Any, node: GradNode, grad: Any, rule: Rule) -> Sequence[Any]
         if (ours is None) is not (theirs is None) or (ours is not None and ours._layout.shape != theirs._layout.shape):
             raise AssertionError(f"the gradient of {node.name()} computed at once is not what its rule gives")
         if ours is not None and local.state.trace is trace:
-            same(f"the gradient of {node.name()}", trace.array(ours), trace.array(theirs))
+            same(f"the gradient of {node.name()}", trace.array(ours), trace.array(theirs), operands)
     return result
 
 

@@ -202,6 +202,18 @@ def test_a_transform_and_a_hybridized_call_end_it(everything: None) -> None:
         assert doubled(x).tolist() == [3.75] * 3
 
 
+def test_sums_that_cancel_are_verified_by_their_terms(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What two ways differ by is rounding of the terms, which may be all that is left of their sum."""
+    monkeypatch.setattr(settings, "eager", 1)
+    monkeypatch.setattr(settings, "verify", True)
+    terms = np.random.default_rng(0).normal(size=(5, 64)).astype(np.float32)
+    terms -= terms.mean(0)
+    for _ in range(4):
+        a, b = calque.ones(5, 64), calque.ones(1, 64, requires_grad=True)
+        ((a - b) * calque.from_numpy(terms)).sum().backward()
+        assert b.grad.abs().max() < 1e-6  # type: ignore[union-attr]
+
+
 def test_tensors_without_values_do_not_end_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """A library that makes a model on `meta` first leaves the rest of the program as it was."""
     monkeypatch.setattr(settings, "eager", 1)

@@ -36,7 +36,7 @@ _CONVERTED = (bool_, uint8, int32, int64, float32, float64)
 _BLAS = [(f"{prefix}cblas_{{}}gemm{bits}", bool(bits)) for prefix in ("scipy_", "") for bits in ("64_", "")]
 
 
-class Plan(NamedTuple):
+class Computation(NamedTuple):
     """How the compiled module computes one operation. `dims`, `steps`: the nest of loops, see `nest`; `extents`, `rows`: what the kind takes, see
     `native/kernels.c`; `ufuncs`: whose loops it runs; `start`: of a reduction."""
 
@@ -75,10 +75,10 @@ def kernel_of(
         return None
     if dtype.hosted or not all(kind.np.isbuiltin == 1 and not kind.hosted for *_, kind in operands):
         return None
-    plan = _described(op, attrs, operands, shape, out, dtype)
-    if plan is None:
+    found = _described(op, attrs, operands, shape, out, dtype)
+    if found is None:
         return None
-    kind, *more = plan
+    kind, *more = found
     sizes = tuple([prod(s) for s, *_ in operands])
     types = tuple([each.np.num for *_, each in operands])
     try:
@@ -87,20 +87,20 @@ def kernel_of(
         return None
 
 
-def _described(op: OpDef, attrs: tuple[Any, ...], operands: Sequence[Operand], shape: Shape, out: Shape, dtype: DType) -> Plan | None:
+def _described(op: OpDef, attrs: tuple[Any, ...], operands: Sequence[Operand], shape: Shape, out: Shape, dtype: DType) -> Computation | None:
     """How an operation is computed, or None."""
     kinds = [kind for *_, kind in operands]
     kind = kinds[0] if kinds and kinds.count(kinds[0]) == len(kinds) else None
     if op in _MOVED:
         return _moved(op, attrs, operands, shape, out, dtype)
     if op is _BITS:
-        return Plan(RANDOM)
+        return Computation(RANDOM)
     if op is _IOTA:
-        return Plan(COUNT) if dtype in _EXTREMES else None
+        return Computation(COUNT) if dtype in _EXTREMES else None
     if op in _BEST and kind in _EXTREMES:
         return _best(op, attrs, operands[0], shape)
     if op is _CAST and kinds[0] in _CONVERTED and (dtype in (*quick.WHOLE, bool_) or (kinds[0].category < 2 and dtype is int64)):
-        return Plan(CAST, *nest(operands, shape, out, dtype))
+        return Computation(CAST, *nest(operands, shape, out, dtype))
     if op is _SUM or op in _REDUCED:
         return _reduction(op, attrs, operands[0], shape, dtype)
     if op is _PRODUCT:
@@ -111,16 +111,16 @@ def _described(op: OpDef, attrs: tuple[Any, ...], operands: Sequence[Operand], s
         return None
     loops = nest(operands, shape, out, dtype)
     if op is _SIGMOID:
-        return Plan(SIGMOID, *loops, ufuncs=(np.exp, np.negative))
+        return Computation(SIGMOID, *loops, ufuncs=(np.exp, np.negative))
     if op is _RELU:
-        return Plan(RELU, *loops, ufuncs=(np.maximum,))
-    return Plan(ELEMENTWISE, *loops, ufuncs=(ufunc,))
+        return Computation(RELU, *loops, ufuncs=(np.maximum,))
+    return Computation(ELEMENTWISE, *loops, ufuncs=(ufunc,))
 
 
 _MOVED = (_COPY, _FULL, _WHERE, _SELECT, _GATHER, _CAT)
 
 
-def _moved(op: OpDef, attrs: tuple[Any, ...], operands: Sequence[Operand], shape: Shape, out: Shape, dtype: DType) -> Plan | None:
+def _moved(op: OpDef, attrs: tuple[Any, ...], operands: Sequence[Operand], shape: Shape, out: Shape, dtype: DType) -> Computation | None:
     """What only moves numbers, whatever they are."""
     size, kinds = dtype.itemsize, [kind for *_, kind in operands]
     if size > 8 or (op in (_COPY, _FULL, _CAT) and any(kind is not dtype for kind in kinds)):
@@ -128,33 +128,34 @@ def _moved(op: OpDef, attrs: tuple[Any, ...], operands: Sequence[Operand], shape
     if op in (_SELECT, _CAT) and out != contiguous_strides(shape):
         return None
     if op is _WHERE:
-        return Plan(WHERE, *nest(operands, shape, out, dtype), extents=(size,)) if kinds == [bool_, dtype, dtype] and size in (1, 4, 8) else None
+        fits = kinds == [bool_, dtype, dtype] and size in (1, 4, 8)
+        return Computation(WHERE, *nest(operands, shape, out, dtype), extents=(size,)) if fits else None
     if op is _COPY or op is _FULL:
-        return Plan(COPY, *nest(operands, shape, out, dtype), extents=(size,))
+        return Computation(COPY, *nest(operands, shape, out, dtype), extents=(size,))
     dim, (first, strides, _) = attrs[0], operands[0]
     if op is _GATHER:
         if kinds != [dtype, int64] or size not in (1, 4, 8):
             return None
         there = tuple([0 if d == dim else stride for d, stride in enumerate(strides)])
         loops = nest([(shape, there, dtype), operands[1]], shape, out, dtype)
-        return Plan(GATHER, *loops, extents=(size, first[dim], strides[dim] * size))
+        return Computation(GATHER, *loops, extents=(size, first[dim], strides[dim] * size))
     if any(given != contiguous_strides(s) for s, given, _ in operands):
         return None
     inner = prod(first[dim + 1 :]) * size
     if op is _SELECT:
-        return Plan(LOOKUP, extents=(prod(first[:dim]), first[dim], inner)) if kinds == [dtype, int64] else None
-    return Plan(JOIN, extents=(prod(first[:dim]),), rows=tuple([(s[dim] * inner, 0) for s, *_ in operands]))
+        return Computation(LOOKUP, extents=(prod(first[:dim]), first[dim], inner)) if kinds == [dtype, int64] else None
+    return Computation(JOIN, extents=(prod(first[:dim]),), rows=tuple([(s[dim] * inner, 0) for s, *_ in operands]))
 
 
-def _best(op: OpDef, attrs: tuple[Any, ...], operand: Operand, shape: Shape) -> Plan | None:
+def _best(op: OpDef, attrs: tuple[Any, ...], operand: Operand, shape: Shape) -> Computation | None:
     """Along all dims or the last one."""
     (given, strides, _), dims = operand, attrs[0]
     if strides != contiguous_strides(given) or tuple(dims) != tuple(range(len(given)))[-len(dims) :]:
         return None
-    return Plan(BEST, extents=(prod(shape), prod(given) // prod(shape), _BEST[op]))
+    return Computation(BEST, extents=(prod(shape), prod(given) // prod(shape), _BEST[op]))
 
 
-def _product(operands: Sequence[Operand], shape: Shape, out: Shape, dtype: DType) -> Plan | None:
+def _product(operands: Sequence[Operand], shape: Shape, out: Shape, dtype: DType) -> Computation | None:
     """A product of matrices whose rows or columns lie side by side, without overlap; or one for every position of the dims before."""
     (a, left, _), (b, right, _) = operands
     if min(len(a), len(b)) < 2 or prod(shape) * a[-1] >= quick._THREADED or not has_products():
@@ -167,12 +168,12 @@ def _product(operands: Sequence[Operand], shape: Shape, out: Shape, dtype: DType
             return None
     extents = (a[-2], b[-1], a[-1])
     if len(shape) == 2:
-        return Plan(PRODUCT, extents=extents, rows=rows)
+        return Computation(PRODUCT, extents=extents, rows=rows)
     batch = [(s[:-2], strides[:-2], kind) for s, strides, kind in operands]
-    return Plan(BATCH, *nest(batch, shape[:-2], out[:-2], dtype), extents=extents, rows=rows)
+    return Computation(BATCH, *nest(batch, shape[:-2], out[:-2], dtype), extents=extents, rows=rows)
 
 
-def _reduction(op: OpDef, attrs: tuple[Any, ...], operand: Operand, shape: Shape, dtype: DType) -> Plan | None:
+def _reduction(op: OpDef, attrs: tuple[Any, ...], operand: Operand, shape: Shape, dtype: DType) -> Computation | None:
     dims, keepdim = attrs[0], attrs[1]
     whole, _, kind = operand
     if not dims or kind is not dtype or kind not in _EXTREMES:
@@ -180,12 +181,12 @@ def _reduction(op: OpDef, attrs: tuple[Any, ...], operand: Operand, shape: Shape
     kept = iter(contiguous_strides(shape if not keepdim else tuple([n for d, n in enumerate(shape) if d not in dims])))
     out = tuple([0 if d in dims else next(kept) for d in range(len(whole))])
     if op is _SUM and dtype is float32:  # added up in float64
-        return Plan(SUM, *nest([operand], whole, out, float64))
+        return Computation(SUM, *nest([operand], whole, out, float64))
     loops, extents = nest([operand], whole, out, dtype), (0, 0, dtype.itemsize)
     if op is _SUM:
-        return Plan(REDUCE, *loops, extents, ufuncs=(np.add,), start=0)
+        return Computation(REDUCE, *loops, extents, ufuncs=(np.add,), start=0)
     ufunc = _REDUCED[op]
-    return Plan(REDUCE, *loops, extents, ufuncs=(ufunc,), start=_EXTREMES[dtype][ufunc is np.minimum])
+    return Computation(REDUCE, *loops, extents, ufuncs=(ufunc,), start=_EXTREMES[dtype][ufunc is np.minimum])
 
 
 def nest(operands: Sequence[Operand], shape: Shape, out: Shape, dtype: DType) -> tuple[Shape, tuple[Shape, ...]]:

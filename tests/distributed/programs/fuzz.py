@@ -108,13 +108,18 @@ def program(seed):
     return model
 
 
-if __name__ == "__main__":
+def run(one):
+    """`one(seed)` for each seed of the command line: the first and how many."""
     first, count = int(sys.argv[1]), int(sys.argv[2])
     for seed in range(first, first + count):
         try:
-            program(seed)
+            one(seed)
         except BaseException:
             print("seed", seed, flush=True)
             raise
         dist.barrier()
     print("all is well")
+
+
+if __name__ == "__main__":
+    run(program)

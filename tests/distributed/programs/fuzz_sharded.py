@@ -3,7 +3,6 @@ first seed and a count."""
 
 import copy
 import random
-import sys
 
 import fuzz
 import numpy as np
@@ -67,12 +66,4 @@ def program(seed):
 
 
 if __name__ == "__main__":
-    first, count = int(sys.argv[1]), int(sys.argv[2])
-    for seed in range(first, first + count):
-        try:
-            program(seed)
-        except BaseException:
-            print("seed", seed, flush=True)
-            raise
-        dist.barrier()
-    print("all is well")
+    fuzz.run(program)
