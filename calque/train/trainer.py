@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import math
 import os
 import random
@@ -25,6 +24,7 @@ from calque.base.text import shown, type_name
 from calque.monitor import AverageMeter, ProgressBar
 from calque.run.source import warn_user
 from calque.train.checkpoints import Checkpoints
+from calque.train.losses import LossLog
 
 MOST_REPLAYED = 2000  # steps that are done again to find where a NaN came from
 
@@ -108,6 +108,7 @@ class Trainer:
         self.checkpoints = Checkpoints(folder, keep, monitor or "loss", mode)
         self.config, self.wait = dict(config or {}), wait
         self.losses = Path(folder) / "losses.jsonl"
+        self._log = LossLog(self.losses)
         self.epoch = self.step = self.updates = 0  # whole epochs; updates in this one; updates in all
         self.history: list[dict[str, float]] = []
         self.stopped = ""  # why training is over before its last epoch
@@ -180,10 +181,10 @@ class Trainer:
                 "choose another folder"
             )
         self._fresh = False
-        with _Signals() as signals, open(self.losses, "a") as log:
+        with _Signals() as signals:
             while self.epoch < epochs and not self.stopped:
                 started = time.perf_counter()
-                self._epoch(loader, signals, log, epochs)
+                self._epoch(loader, signals, epochs)
                 figures = self._figures(validation)
                 self._print(figures, time.perf_counter() - started)
                 self._end(signals)
@@ -195,24 +196,24 @@ class Trainer:
         if signals.asked:
             raise KeyboardInterrupt if signals.asked == signal.SIGINT else Stopped(signals.asked)
 
-    def _epoch(self, loader: Any, signals: _Signals, log: Any, epochs: int) -> None:
+    def _epoch(self, loader: Any, signals: _Signals, epochs: int) -> None:
         self.model.train()
         total = -(-len(loader) // self.accumulate) if hasattr(loader, "__len__") else None
         batches = self._batches(loader)
         with ProgressBar(total, f"epoch {self.epoch + 1}/{epochs}", initial=self.step, disable=self.quiet) as bar:
             while group := list(islice(batches, self.accumulate)):
                 loss = self._update(group)
-                self._look(log, loader)
+                self._look(loader)
                 self._unread = (self.step - 1, loss)
                 bar.update(1)
                 self._drained = len(group) < self.accumulate
                 due = self.save_every is not None and self.updates % self.save_every == 0
                 if due or signals.asked:
-                    self._look(log, loader)
+                    self._look(loader)
                     self._loader_state = loader.state_dict() if hasattr(loader, "state_dict") else None
                     self.save(last=bool(signals.asked))
                 self._end(signals)
-        self._look(log, loader)
+        self._look(loader)
         self._loader_state = loader.state_dict() if hasattr(loader, "state_dict") else None  # its own generator goes on from there
         self._drained = False
 
@@ -238,7 +239,7 @@ class Trainer:
         _set_streams(streams)
         return batches
 
-    def _look(self, log: Any, loader: Any) -> None:
+    def _look(self, loader: Any) -> None:
         """Read the loss of the update before: it is there by now, so nobody waits."""
         if self._unread is None:
             return
@@ -246,8 +247,7 @@ class Trainer:
         value = float(loss.item())
         if not math.isfinite(value):
             self._not_finite(step, value, loader)
-        log.write(json.dumps({"epoch": self.epoch, "step": step, "loss": value}) + "\n")
-        log.flush()
+        self._log.append(self.epoch, step, value)
 
     def _figures(self, validation: Iterable[Any] | None) -> dict[str, float]:
         """Close an epoch: its figures, the scheduler, the checkpoint, and whether it goes on."""
@@ -341,6 +341,7 @@ class Trainer:
         """Write a checkpoint (`last`: and wait until it is written). One that cannot be written is a warning: those before it are there, and training
         goes on."""
         keep = self.checkpoints
+        self._log.write(durable=True)
         for act in (keep.wait, lambda: keep.save(self.state_dict(), self.epoch, self.updates, value, self.wait), *([keep.wait] if last else [])):
             try:
                 act()
@@ -353,29 +354,13 @@ class Trainer:
         if path is None and self.checkpoints.last is None:
             return False
         self.load_state_dict(self.checkpoints.load() if path is None else calque.load(path))
-        self._trim()
+        self._log.trim(self.epoch, self.step)
         return True
 
     def clear(self) -> None:
         """Remove the checkpoints and the losses of an earlier run from the folder."""
         self.checkpoints.clear()
-        self.losses.unlink(missing_ok=True)
-
-    def _trim(self) -> None:
-        """Drop logged losses of steps that will be done again."""
-        if not self.losses.exists():
-            return
-        kept = []
-        for line in self.losses.read_text().splitlines():
-            try:
-                entry = json.loads(line)
-                if (entry["epoch"], entry["step"]) < (self.epoch, self.step):
-                    kept.append(line + "\n")
-            except (ValueError, KeyError, TypeError):  # cut short by a kill
-                break
-        new = self.losses.with_suffix(".new")
-        new.write_text("".join(kept))
-        new.replace(self.losses)
+        self._log.clear()
 
     # -------------------------------------------------------------------------------------------------------------- a loss that is no number
 

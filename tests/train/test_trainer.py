@@ -218,6 +218,7 @@ def test_a_full_disk_costs_a_checkpoint_and_not_the_run(tmp_path: Path, monkeypa
 
         run.on_epoch = at
         with pytest.warns(UserWarning, match=r"bytes needed, .* free; .*training goes on, the last checkpoint is .*epoch002"):
+            warnings.filterwarnings("ignore", ".*its lines are tried again")  # of the losses
             run.fit(*loaders(), epochs=4)
         assert values(run.model) == values(whole.model)
         assert Checkpoints(folder).load()["epoch"] == 4 and not [p for p in os.listdir(folder) if ".tmp" in p]
