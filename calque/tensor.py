@@ -320,7 +320,7 @@ class _LookBack:
 
 def dense_of(t: Tensor) -> Layout:
     view = t._layout
-    return view if view.dense else dense_layout(tuple(view.shape), view.dtype, view.device)
+    return dense_layout(tuple(view.shape), view.dtype, view.device)  # a dense one of one element may have any strides
 
 
 def unary(op: OpDef, to_float: bool = False) -> Callable[[Tensor], Tensor]:

@@ -249,7 +249,8 @@ class Eager:
         if view is not b._layout or view.dtype not in WHOLE or view.device is not CPU:
             return a + b
         if view.dense:
-            return self.made(self.quietly(np.add, self.array(a), self.array(b)), view, True)
+            found = dense_layout(tuple(view.shape), view.dtype)  # of one element, the operands may have any strides
+            return self.made(self.quietly(np.add, self.array(a), self.array(b)), found, True)
         return record(_ADD, (a, b))
 
     def gradients(self, node: GradNode, grad: Any, rule: Callable[..., Any]) -> Any:

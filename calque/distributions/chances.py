@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from calque.base.errors import ArgumentError
+from calque.base.errors import ArgumentError, DTypeError, how_to_pass
 from calque.base.shapes import Size
+from calque.base.text import described
 from calque.distributions.distribution import Distribution
 from calque.distributions.utils import lazy_property, logits_to_probs, probs_to_logits
+from calque.functional.common import is_tensor
 from calque.tensor import Tensor
 
 
@@ -20,8 +22,10 @@ class Chances(Distribution):
         """Name and value of what is given."""
         if (probs is None) == (logits is None):
             raise ArgumentError(f"[{type(self).__name__}] Either `probs` or `logits` must be specified, but not both.")
-        self._given = "logits" if probs is None else "probs"
-        return self._given, logits if probs is None else probs
+        self._given, value = ("logits", logits) if probs is None else ("probs", probs)
+        if not self._binary and not is_tensor(value):  # numbers are chances of two sides alone
+            raise DTypeError(f"[{type(self).__name__}] expected {self._given} as a Tensor (..., K), got {described(value)}; {how_to_pass(value)}")
+        return self._given, value
 
     @lazy_property
     def logits(self) -> Tensor:

@@ -10,6 +10,7 @@ import inspect
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from traceback import walk_tb
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
@@ -164,7 +165,7 @@ def explained(name: str, function: Callable[..., Any], args: Sequence[Any], keyw
         if foreign(value):
             return _not_that(name, parameter, value)
     text = f"[{name}] expected other arguments, got ({_all_shown(args, keywords)}): {type(error).__name__}: {error}"
-    text += "; if they are right, this is a bug of Calque"
+    text += "; Pillow does not take them" if _files(error)[-1].startswith(_PILLOW) else "; if they are right, this is a bug of Calque"
     meant = DTypeError(text) if isinstance(error, TypeError) else ArgumentError(text)
     meant.__cause__ = error
     meant.__dict__[_GUESS] = True
@@ -213,11 +214,13 @@ def _about_one(name: str, function: Callable[..., Any], args: Sequence[Any], key
         got = f"{described(called[1])} as {called[0]!r}: {error}{hint}"
         return DTypeError(f"[{name}] expected a function of the arguments that it is called with, got {got}")
     if isinstance(error, (OverflowError, ValueError)) and _OUT_OF_RANGE.search(str(error)):
-        return ArgumentError(f"[{name}] expected numbers for which the result is finite, got ({_all_shown(args, keywords)}): {error}")
+        return ArgumentError(f"[{name}] expected numbers that the result can hold, got ({_all_shown(args, keywords)}): {error}")
     return no_tensor(name, error) if isinstance(error, AttributeError) else None
 
 
-_OUT_OF_RANGE = re.compile(r"math domain error|math range error|Numerical result out of range|cannot convert float (NaN|infinity) to integer")
+_OUT_OF_RANGE = re.compile(
+    "math domain error|math range error|Numerical result out of range|out of bounds for u?int|cannot convert float (NaN|infinity) to integer"
+)
 
 
 def _wrong_rank(
@@ -282,18 +285,19 @@ def _no_such_call(name: str, function: Callable[..., Any], misfit: str) -> DType
 
 def _comes_from_inside(error: Exception) -> bool:
     """Whether our code raised it, or what it called of NumPy's and Python's: not a function of the user's that was called back."""
-    trace, last = error.__traceback__, ""
-    while trace is not None:
-        file = trace.tb_frame.f_code.co_filename
-        if not file.startswith(_LIBRARIES) or file.startswith(_PACKAGES) and not file.startswith(_NUMPY):
-            last = file
-        trace = trace.tb_next
-    return inside_package(last) and not last.startswith(_PROGRAMS)
+    ours = [file for file in _files(error) if not file.startswith(_LIBRARIES) or file.startswith(_PACKAGES) and not file.startswith(_CALLED)]
+    return bool(ours) and inside_package(ours[-1]) and not ours[-1].startswith(_PROGRAMS)
 
 
-_NUMPY = os.path.dirname(np.__file__)
-_LIBRARIES = (_NUMPY, os.path.dirname(os.__file__), "<frozen")
-_PACKAGES = os.path.dirname(_NUMPY)
+def _files(error: Exception) -> list[str]:
+    """Whose code an error came through, the innermost last."""
+    return [frame.f_code.co_filename for frame, _ in walk_tb(error.__traceback__)]
+
+
+_PACKAGES = os.path.dirname(os.path.dirname(np.__file__))
+_PILLOW = os.path.join(_PACKAGES, "PIL", "")
+_CALLED = (os.path.dirname(np.__file__), _PILLOW)  # by us, and never by functions that users give to us
+_LIBRARIES = (*_CALLED, os.path.dirname(os.__file__), "<frozen")
 _PROGRAMS = os.path.join(os.path.dirname(os.path.dirname(__file__)), "compat")  # `torch._assert` and the like speak for the program that calls them
 
 

@@ -420,8 +420,9 @@ def ldexp(input: Operand, other: Operand) -> Tensor:
         return cast(wide, input._layout.dtype)
     if is_tensor(input) and is_tensor(other) and other._requires_grad:
         input = kept_operand(input)  # PyTorch keeps the result for the gradient, here as well
-    common = result_dtype(input, other)
-    return mul(input, exp2(cast(other, common) if common.category > 1 and is_tensor(other) else other))
+    if is_tensor(input) and is_tensor(other) and input._layout.dtype is not dt.float32 and (input._layout.dtype.is_complex or not other._layout.ndim):
+        other = cast(other, dt.promote(input._layout.dtype, other._layout.dtype))  # as PyTorch, whose 2 has the type of `input` and no dims
+    return mul(input, exp2(other))
 
 
 @public(in_place="method", out=True)

@@ -9,11 +9,13 @@ import keyword
 import operator
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from types import NoneType
 from typing import Any, NamedTuple
 
 from calque.base.dtypes import DType
-from calque.base.errors import ArgumentError
+from calque.base.errors import ArgumentError, DTypeError
+from calque.base.text import described
 from calque.fx.node import Node, NodeList, map_arg, qualified_name
 from calque.fx.operators import INFIX, PREFIX
 from calque.tensor import Tensor
@@ -88,6 +90,8 @@ class Graph:
         self, op: str, target: Any, args: Any = None, kwargs: Any = None, name: str | None = None, type_expr: Any = None
     ) -> Node:
         """Add a node where nodes are inserted at present (`inserting_before`); else at the end."""
+        if not isinstance(args, (tuple, list, NoneType)) or not isinstance(kwargs, (Mapping, NoneType)):
+            raise DTypeError(f"[{op}] expected args as a tuple and kwargs as a dict, got {described(args)} and {described(kwargs)}")
         if name is None:
             last = target if isinstance(target, str) else getattr(target, "__name__", type(target).__name__)
             name = "output" if op == "output" else _snake(last.rpartition(".")[2] if op in ("call_function", "call_method") else last.lstrip("*"))

@@ -8,7 +8,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from calque.base.text import type_name
+from calque.base.errors import DTypeError
+from calque.base.text import described, type_name
 from calque.fx.graph import is_constant
 from calque.fx.node import Node, immutable_dict, immutable_list
 from calque.fx.operators import ORDINARY, REFLECTED
@@ -16,6 +17,13 @@ from calque.fx.operators import ORDINARY, REFLECTED
 
 class TraceError(ValueError):
     """What cannot be traced: Python that depends on a value which is not there yet."""
+
+
+def node_of(name: str, value: Any) -> Node:
+    """The node of a proxy; raises for anything else, as what it is given is no proxy only if a program asks a tracer itself."""
+    if not isinstance(value, Proxy):
+        raise DTypeError(f"[{name}] expected a Proxy, got {described(value)}; pass what stands for a value of the graph")
+    return value.node
 
 
 class TracerBase:
@@ -31,6 +39,8 @@ class TracerBase:
 
     def proxy(self, node: Node) -> "Proxy":
         """What stands for the result of a node."""
+        if not isinstance(node, Node):
+            raise DTypeError(f"[proxy] expected a Node, got {described(node)}; pass one of the graph's")
         return Proxy(node, self)
 
     def create_proxy(
@@ -66,25 +76,28 @@ class TracerBase:
 
     def to_bool(self, obj: "Proxy") -> bool:
         """The truth of a value, where Python asks for it."""
+        node = node_of("to_bool", obj)
         raise TraceError(
-            f"[symbolic_trace] expected a function without branches on values, got one that asks whether {obj.node} is true (symbolically traced "
+            f"[symbolic_trace] expected a function without branches on values, got one that asks whether {node} is true (symbolically traced "
             "variables cannot be used as inputs to control flow); make the module that does so a leaf, or use torch.where"
         )
 
     def iter(self, obj: Any) -> Any:
         """The parts of a value: where it is unpacked into names, as many as there are."""
+        node = node_of("iter", obj)
         frame = sys._getframe(2)
         code = list(dis.get_instructions(frame.f_code))
         at = next(k for k, instruction in enumerate(code) if instruction.offset == frame.f_lasti)
         if code[at].opname == "UNPACK_SEQUENCE":
             return (obj[k] for k in range(code[at].argval))
         raise TraceError(
-            f"[symbolic_trace] expected a function without loops over values, got one that walks through {obj.node} (Proxy object cannot be "
+            f"[symbolic_trace] expected a function without loops over values, got one that walks through {node} (Proxy object cannot be "
             "iterated); use a number of steps that does not depend on it"
         )
 
     def keys(self, obj: "Proxy") -> Any:
         """The keys of a value."""
+        node_of("keys", obj)
         return Attribute(obj, "keys")()
 
 

@@ -62,6 +62,8 @@ class CosineAnnealingWarmRestarts(LRScheduler):
 
     def step(self, epoch: float | None = None) -> None:
         """Go to the next epoch, or to a given one such as `epoch + batch / batches`."""
+        if epoch is not None:
+            self._require_epoch(epoch)
         self._repeat(lambda: self._go(epoch), epoch)
 
     def _go(self, epoch: float | None) -> None:

@@ -7,9 +7,12 @@ group's present one where PyTorch does, so several schedules of one optimizer mu
 from __future__ import annotations
 
 import contextlib
+import math
 import types
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
+
+import numpy as np
 
 from calque.autograd.modes import no_grad
 from calque.base.errors import ArgumentError, DTypeError, StateDictError
@@ -127,10 +130,14 @@ class LRScheduler:
                 "`optimizer.step()` before `lr_scheduler.step()`. Failure to do this will result in skipping the first value of the "
                 "learning rate schedule.", UserWarning)
         if epoch is not None:
-            if not is_number(epoch):
-                raise DTypeError(f"[{type(self).__name__}] expected epoch as a number or None, got {type_name(epoch)}; leave it out")
+            self._require_epoch(epoch)
             warn_user(STEP_WITH_EPOCH, UserWarning)
         self._repeat(lambda: self._next(epoch), epoch)
+
+    def _require_epoch(self, epoch: Any) -> None:
+        if not is_number(epoch) or isinstance(epoch, (float, np.floating)) and not math.isfinite(epoch):
+            got = epoch if is_number(epoch) else type_name(epoch)
+            raise DTypeError(f"[{type(self).__name__}] expected epoch as a finite number or None, got {got}; leave it out")
 
     def _repeat(self, action: Callable[[], None], epoch: Any = None) -> None:
         """Do something to this schedule that replays of a hybridized call have to do as well."""

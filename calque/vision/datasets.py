@@ -18,6 +18,7 @@ import numpy as np
 
 from calque import functional as T
 from calque.base.errors import DataError
+from calque.base.shapes import whole
 from calque.base.text import shown
 from calque.data import Dataset
 from calque.functional.blame import publish as _publish
@@ -227,7 +228,7 @@ class FakeData(VisionDataset):
         self.size, self.image_size, self.num_classes, self.random_offset = size, image_size, num_classes, random_offset
 
     def __getitem__(self, index: int) -> tuple[Any, Any]:
-        if not 0 <= index < self.size:
+        if not 0 <= whole("FakeData", "index", index) < self.size:
             raise IndexError(f"[FakeData] expected an index below {self.size}, got {index} (index out of range); count from 0")
         random = np.random.default_rng(index + self.random_offset)
         values = (random.random(tuple(self.image_size)) * 255).astype(np.uint8).transpose(1, 2, 0)

@@ -26,7 +26,8 @@ def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-ONE = calque.ones(2, 3)
+V = vision.transforms.functional
+ONE, RGB = calque.ones(2, 3), calque.ones(3, 4, 5)
 
 
 @pytest.mark.usefixtures("two_devices", "little_memory")
@@ -136,7 +137,7 @@ WRONG = [
     (lambda: vision.datasets.MNIST(5), "[MNIST] expected a str or a path, got int 5 as 'root'; pass a str or a path"),
     (lambda: vision.io.decode_image(ONE), "[decode_image] expected an image and a format that Pillow takes, got an error of Pillow's"),
     (lambda: audio.functional.compute_deltas(calque.tensor(1.0)), "[compute_deltas] expected specgram with at least 1 dims, got shape ()"),
-    (lambda: audio.functional.mu_law_encoding(ONE, 0), "[mu_law_encoding] expected numbers for which the result is finite, got (Tensor (2, 3)"),
+    (lambda: audio.functional.mu_law_encoding(ONE, 0), "[mu_law_encoding] expected numbers that the result can hold, got (Tensor (2, 3)"),
     (lambda: fx.Graph().output_node(), "[output_node] expected a graph with an output, got one without; call graph.output(value) first"),
     (lambda: fx.Tracer((3,)), "[Tracer] expected autowrap_modules as a tuple of Python modules, got tuple (3,)"),
     (lambda: monitor.Meter("a", "meta"), "[Meter] expected fmt as a format of a number, such as '.4f', got str 'meta'"),
@@ -253,6 +254,32 @@ WRONG = [
     (lambda: calque.linalg.solve_triangular(calque.eye(2), ONE.half(), upper=True), "[solve_triangular] expected a float32 or float64 matrix, got"),
     (lambda: calque.linalg.ldl_solve(calque.eye(3), calque.ones(1, 1).int(), calque.ones(3, 1)), "Expected LD.shape[:-1] and pivots.shape to be"),
     (lambda: nn.ParameterDict().fromkeys(...), "[fromkeys] expected something to walk through, got ellipsis as 'keys'; pass"),
+    (lambda: d.RelaxedOneHotCategorical(ONE, 0.5), "[Categorical] expected probs as a Tensor (..., K), got float 0.5; "),
+    (lambda: d.OneHotCategorical(logits=[0.5]), "[Categorical] expected logits as a Tensor (..., K), got list [0.5]; "),
+    (lambda: fx.GraphAppendingTracer(7).to_bool(frozenset()), "[to_bool] expected a Proxy, got frozenset"),
+    (lambda: fx.TracerBase().keys(7), "[keys] expected a Proxy, got int 7; pass what"),
+    (lambda: fx.TracerBase().iter(7), "[iter] expected a Proxy, got int 7; pass what"),
+    (lambda: fx.TracerBase().proxy(7), "[proxy] expected a Node, got int 7; pass one of"),
+    (lambda: vision.datasets.FakeData()[np.array([], int)], "[FakeData] expected index as an int, got"),
+    (lambda: fx.Graph().call_function(calque.relu, kwargs=[[1, 2], [3]]), "[call_function] expected args as a tuple and kwargs as a dict, got"),
+    (lambda: V.to_pil_image(RGB, "x"), "[to_pil_image] expected other arguments, got (Tensor (3, 4, 5) torch.float32, 'x'): Val"),
+    (lambda: V.to_pil_image(ONE.long()), "[to_pil_image] expected other arguments, got"),
+    (lambda: V.to_pil_image(V.to_pil_image(RGB)), "[to_pil_image] expected a Tensor or an array, got"),
+    (lambda: V.adjust_contrast(V.to_pil_image(RGB).convert("1"), 0), "[adjust_contrast] expected other arguments, got"),
+    (lambda: V.adjust_hue(calque.ones(5, 3, 3), 0), "[adjust_hue] expected (..., 1 or 3, H, W), got shape (5, 3, 3)"),
+    (lambda: V.adjust_saturation(calque.ones(3, 3), 0), "[adjust_saturation] expected (..., 1 or 3, H, W), got shape (3, 3)"),
+    (lambda: V.rgb_to_grayscale(calque.ones(5, 3, 3)), "[rgb_to_grayscale] expected (..., 1 or 3, H, W), got shape (5, 3, 3)"),
+    (lambda: V.center_crop(RGB, "x"), "[center_crop] expected output_size as an int or a tuple of ints, got str"),
+    (lambda: V.center_crop(RGB, -1), "[center_crop] expected output_size as one or two ints from 0 to"),
+    (lambda: V.five_crop(RGB, (1, 2, 3)), "[five_crop] expected size as one or two ints from 0 to"),
+    (lambda: V.resize(RGB, 0), "[resize] expected size as one or two ints from 1 to"),
+    (lambda: V.resize(calque.ones(3, 0, 2), 3), "[resize] expected an image with pixels, got 0 rows of 2"),
+    (lambda: V.gaussian_blur(RGB, ""), "[gaussian_blur] expected kernel_size as an int or a tuple of ints, got str"),
+    (lambda: V.gaussian_blur(RGB, 3, (1.0, 0.0)), "[gaussian_blur] expected sigma as one or two numbers above 0, got (1.0, 0.0)"),
+    (lambda: V.pad(V.to_pil_image(RGB), -1), "[pad] expected padding >= 0 for an image of Pillow's, got -1; use crop"),
+    (lambda: V.pad(V.to_pil_image(RGB), 1, (1, 2)), "[pad] expected one number as fill, or 3, got (1, 2); one for each channel"),
+    (lambda: V.pad(V.to_pil_image(RGB).convert("I"), 1, 1 << 40), "[pad] expected numbers that the result can hold, got"),
+    (lambda: V.pad(RGB, -1, padding_mode="edge"), "[pad] expected padding >= 0 where padding_mode is 'edge', got -1; use crop"),
     (lambda: calque.sum_to_shape(ONE, np.int64(-2)), "[reshape] expected sizes >= 0 or one -1, got shape (-2,)"),
 ]  # fmt: skip
 
@@ -262,6 +289,25 @@ def test_what_the_fuzzer_found(call: Any, text: str) -> None:
     with pytest.raises((TypeError, ValueError, AttributeError, MemoryError)) as caught:
         call()
     assert text in str(caught.value)
+
+
+@pytest.mark.filterwarnings("ignore:Detected call")
+@pytest.mark.parametrize("epoch", [iter([]), "1", float("nan"), float("inf"), np.float32("inf"), ONE])
+def test_a_schedule_steps_to_a_number(epoch: Any) -> None:
+    for make in SCHEDULES:
+        schedule = make(calque.optim.SGD([calque.ones(1)], lr=0.1))
+        with pytest.raises(TypeError, match=rf"^\[{type(schedule).__name__}\] expected epoch as a finite number or None, got"):
+            schedule.step(epoch)
+
+
+SCHEDULES: list[Any] = [
+    lambda o: calque.optim.lr_scheduler.CosineAnnealingWarmRestarts(o, 4), lambda o: calque.optim.lr_scheduler.StepLR(o, 2),
+    lambda o: calque.optim.lr_scheduler.CosineAnnealingLR(o, 4), lambda o: calque.optim.lr_scheduler.LambdaLR(o, lambda k: 1.0),
+]  # fmt: skip
+
+
+def test_settings_of_any_type_are_shown() -> None:
+    assert repr(vision.transforms.Pad(("x", 2.00001))) == "Pad(padding=(x, 2.0), fill=0, padding_mode=constant)"  # type: ignore[arg-type]
 
 
 def test_elements_of_different_types_are_found() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -123,6 +124,17 @@ def test_ldexp_rounds_once() -> None:
     x = calque.tensor([1.0, 2.0], requires_grad=True)
     calque.ldexp(x, calque.tensor([3, 100])).sum().backward()
     assert x.grad.tolist() == [8.0, 2.0**100]
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64", "int64", "bool"])
+def test_ldexp_by_a_power_of_its_own_type(dtype: str) -> None:
+    """PyTorch rounds 2**other in the type of `other`, or where that has no dims in the type of both."""
+    for kind in ("float16", "bfloat16", "float32", "float64"):
+        for value, power in itertools.product(([0.5, 1.0, -1.0], 0.7), ([-1.5], -1.3)):
+            x, p = (torch.tensor(v).to(getattr(torch, d)) for v, d in ((value, dtype), (power, kind)))
+            theirs = torch.ldexp(x, p)
+            mine = calque.ldexp(calque.tensor(value).to(getattr(calque, dtype)), calque.tensor(power).to(getattr(calque, kind)))
+            assert (str(mine.dtype), mine.tolist()) == (str(theirs.dtype), theirs.tolist()), (kind, value, power)
 
 
 def test_a_bound_that_is_nan() -> None:

@@ -263,7 +263,7 @@ def own_value(value: Tensor) -> Tensor:
 
 def dense_of(view: Layout) -> Layout:
     """The row-major layout of what a handle shows."""
-    return view if view.dense else dense_layout(tuple(view.shape), view.dtype, view.device)
+    return dense_layout(tuple(view.shape), view.dtype, view.device)  # a dense one of one element may have any strides
 
 
 def shows_all(view: Layout, whole: Layout) -> bool:

@@ -127,7 +127,7 @@ def _text(value: Any) -> str:
     if isinstance(value, InterpolationMode):
         return str(value.value)
     if isinstance(value, tuple):
-        return f"({', '.join(str(round(v, 4)) for v in value)})"
+        return f"({', '.join(str(round(v, 4) if isinstance(v, (int, float)) else v) for v in value)})"
     return str(value)
 
 

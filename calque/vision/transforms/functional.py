@@ -18,10 +18,10 @@ from calque import functional as T
 from calque.base import dtypes as dt
 from calque.base.errors import ArgumentError, DTypeError, ShapeError
 from calque.base.extras import need
+from calque.base.shapes import listed
 from calque.base.text import described, shown, type_name
 from calque.functional.blame import publish as _publish
 from calque.functional.common import is_tensor
-from calque.functional.kinds import is_int
 from calque.nn import functional as F
 from calque.tensor import Tensor
 
@@ -43,6 +43,8 @@ class InterpolationMode(enum.Enum):
     HAMMING = "hamming"
     LANCZOS = "lanczos"
 
+
+FAR = (1 << 31) - 1  # the most pixels of a side that Pillow counts
 
 _PILLOW = {"nearest": 0, "nearest-exact": 0, "bilinear": 2, "bicubic": 3, "box": 4, "hamming": 5, "lanczos": 1}  # Pillow's numbers of its filters
 
@@ -117,9 +119,11 @@ def pil_to_tensor(pic: Any) -> Tensor:
 
 def to_pil_image(pic: Any, mode: str | None = None) -> Any:
     """A tensor (C, H, W) or (H, W), or an array (H, W, C), as an image of Pillow's. Floating values from 0 to 1 become 0 to 255."""
+    if not is_tensor(pic) and not isinstance(pic, np.ndarray):
+        raise DTypeError(f"[to_pil_image] expected a Tensor or an array, got {described(pic)}; an image of Pillow's is one already")
+    if pic.ndim not in (2, 3):
+        raise ShapeError(f"[to_pil_image] expected 2 or 3 dims, got shape {tuple(pic.shape)}; give one image")
     if is_tensor(pic):
-        if pic.ndim not in (2, 3):
-            raise ShapeError(f"[to_pil_image] expected 2 or 3 dims, got shape {tuple(pic.shape)}; give one image")
         values = (pic if pic.ndim == 3 else pic.unsqueeze(0)).detach().cpu()
         floating = values.dtype.is_floating_point and mode != "F"
         array = (values * 255).to(dt.uint8).numpy() if floating else values.numpy()
@@ -165,9 +169,19 @@ def normalize(tensor: Tensor, mean: Sequence[float], std: Sequence[float], inpla
     return out.sub_(shift).div_(scale)
 
 
+def _numbers_of(op: str, name: str, value: Any, least: int) -> list[int]:
+    """One or two numbers of pixels."""
+    found = listed(op, name, value)
+    if len(found) not in (1, 2) or min(found) < least or max(found) > FAR:
+        raise ArgumentError(f"[{op}] expected {name} as one or two ints from {least} to {FAR}, got {shown(value)}; give (height, width)")
+    return found
+
+
 def _resized(height: int, width: int, size: Any, max_size: int | None) -> tuple[int, int]:
     """(height, width) that a size means: one number is the shorter side."""
-    sizes = [int(size)] if is_int(size) else list(size)
+    sizes = _numbers_of("resize", "size", size, 1)
+    if not height or not width:
+        raise ShapeError(f"[resize] expected an image with pixels, got {height} rows of {width}; nothing to enlarge")
     if len(sizes) == 2:
         return sizes[0], sizes[1]
     short, long = (width, height) if width <= height else (height, width)
@@ -180,7 +194,7 @@ def _resized(height: int, width: int, size: Any, max_size: int | None) -> tuple[
 
 
 def resize(
-    img: Any, size: Any, interpolation: Any = InterpolationMode.BILINEAR, max_size: int | None = None, antialias: bool | None = True
+    img: Any, size: int | Sequence[int], interpolation: Any = InterpolationMode.BILINEAR, max_size: int | None = None, antialias: bool | None = True
 ) -> Any:
     """An image of another size: (height, width), or one number for the shorter side."""
     mode = interpolation if isinstance(interpolation, InterpolationMode) else _mode_of(interpolation)
@@ -234,14 +248,14 @@ def _mode_of(number: int) -> InterpolationMode:
 
 def _borders(padding: Any) -> tuple[int, int, int, int]:
     """(left, top, right, bottom)."""
-    values = [int(padding)] if is_int(padding) else list(padding)
+    values = listed("pad", "padding", padding)
     if len(values) not in (1, 2, 4):
         raise ValueError(f"[pad] expected 1, 2 or 4 numbers, got {shown(padding)}; give (left, top, right, bottom)")
     left, top, right, bottom = values * 4 if len(values) == 1 else values * 2 if len(values) == 2 else values
     return left, top, right, bottom
 
 
-def pad(img: Any, padding: Any, fill: Any = 0, padding_mode: str = "constant") -> Any:
+def pad(img: Any, padding: int | Sequence[int], fill: float | Sequence[float] = 0, padding_mode: str = "constant") -> Any:
     """Borders: one number, (sides, top and bottom) or (left, top, right, bottom). padding_mode: constant, edge, reflect or symmetric."""
     left, top, right, bottom = _borders(padding)
     modes: dict[str, Any] = {"constant": "constant", "edge": "edge", "reflect": "reflect", "symmetric": "symmetric"}
@@ -249,6 +263,10 @@ def pad(img: Any, padding: Any, fill: Any = 0, padding_mode: str = "constant") -
         raise ValueError(f"[pad] expected padding_mode as one of {', '.join(modes)}, got {shown(padding_mode)}; choose one")
     if not _image("pad", img):
         values = _values(img)
+        if min(left, top, right, bottom) < 0:
+            raise ArgumentError(f"[pad] expected padding >= 0 for an image of Pillow's, got {shown(padding)}; use crop")
+        if isinstance(fill, (tuple, list)) and len(fill) != values.shape[2]:
+            raise ArgumentError(f"[pad] expected one number as fill, or {values.shape[2]}, got {shown(fill)}; one for each channel")
         widths = ((top, bottom), (left, right))
         if padding_mode == "constant":
             colours = fill if isinstance(fill, (tuple, list)) else [fill] * values.shape[2]
@@ -258,11 +276,13 @@ def pad(img: Any, padding: Any, fill: Any = 0, padding_mode: str = "constant") -
             out = np.pad(values, (*widths, (0, 0)), mode=modes[padding_mode])
         return pillow("pad").fromarray(out[:, :, 0] if out.shape[2] == 1 else out)
     if padding_mode == "constant" and isinstance(fill, (tuple, list)):
-        fill = fill[0] if len(set(fill)) == 1 else fill
-        if isinstance(fill, (tuple, list)):
+        if len(set(fill)) != 1:
             raise ArgumentError("[pad] expected one number as fill for a Tensor, got several; use an image of Pillow's")
+        fill = fill[0]
     if padding_mode == "constant":
-        return F.pad(img, [left, right, top, bottom], value=float(fill) if img.dtype.is_floating_point else fill)
+        return F.pad(img, [left, right, top, bottom], value=float(fill) if img.dtype.is_floating_point else fill)  # type: ignore[arg-type]
+    if min(left, top, right, bottom) < 0:
+        raise ArgumentError(f"[pad] expected padding >= 0 where padding_mode is {padding_mode!r}, got {shown(padding)}; use crop")
     rows, columns = (
         T.tensor(np.pad(np.arange(n), w, mode=modes[padding_mode])) for n, w in ((img.shape[-2], (top, bottom)), (img.shape[-1], (left, right)))
     )
@@ -281,10 +301,10 @@ def crop(img: Any, top: int, left: int, height: int, width: int) -> Any:
                       height - part.shape[-2] - max(min(-top, height), 0)])  # fmt: skip
 
 
-def center_crop(img: Any, output_size: Any) -> Any:
+def center_crop(img: Any, output_size: int | float | Sequence[int]) -> Any:
     """The middle; a smaller image gets borders of 0."""
-    sizes: Any = (output_size,) if isinstance(output_size, (int, float)) else output_size
-    height, width = int(sizes[0]), int(sizes[-1])
+    sizes = _numbers_of("center_crop", "output_size", int(output_size) if isinstance(output_size, float) else output_size, 0)
+    height, width = sizes[0], sizes[-1]
     _, h, w = get_dimensions(img)
     if width > w or height > h:
         sides = [(width - w) // 2 if width > w else 0, (height - h) // 2 if height > h else 0,
@@ -303,9 +323,10 @@ def resized_crop(
     return resize(crop(img, top, left, height, width), size, interpolation, antialias=antialias)
 
 
-def five_crop(img: Any, size: Any) -> tuple[Any, ...]:
+def five_crop(img: Any, size: int | Sequence[int]) -> tuple[Any, ...]:
     """The four corners and the middle."""
-    height, width = (int(size), int(size)) if is_int(size) else (size[0], size[-1])
+    sizes = _numbers_of("five_crop", "size", size, 0)
+    height, width = sizes[0], sizes[-1]
     _, h, w = get_dimensions(img)
     if width > w or height > h:
         raise ValueError(f"[five_crop] expected a size of at most {(h, w)}, got {(height, width)}; choose a smaller one")
@@ -339,6 +360,7 @@ def rgb_to_grayscale(img: Any, num_output_channels: int = 1) -> Any:
     if not _image("rgb_to_grayscale", img):
         grey = img.convert("L")
         return grey if num_output_channels == 1 else pillow("rgb_to_grayscale").merge("RGB", (grey, grey, grey))
+    _check_colours("rgb_to_grayscale", img)
     if img.shape[-3] == 1:
         grey = img
     else:
@@ -359,6 +381,11 @@ def _enhanced(name: str, img: Any, factor: float) -> Any:
 def _check_factor(op: str, factor: float) -> None:
     if factor < 0:
         raise ValueError(f"[{op}] expected a factor of at least 0 (factor ({factor}) is not non-negative), got {factor}; 1 changes nothing")
+
+
+def _check_colours(op: str, img: Tensor) -> None:
+    if img.ndim < 3 or img.shape[-3] not in (1, 3):
+        raise ShapeError(f"[{op}] expected (..., 1 or 3, H, W), got shape {tuple(img.shape)}; its channels are grey, or red, green and blue")
 
 
 def adjust_brightness(img: Any, brightness_factor: float) -> Any:
@@ -382,6 +409,7 @@ def adjust_saturation(img: Any, saturation_factor: float) -> Any:
     _check_factor("adjust_saturation", saturation_factor)
     if not _image("adjust_saturation", img):
         return _enhanced("Color", img, saturation_factor)
+    _check_colours("adjust_saturation", img)
     return img if img.shape[-3] == 1 else _blend(img, rgb_to_grayscale(img), saturation_factor)
 
 
@@ -396,6 +424,7 @@ def adjust_hue(img: Any, hue_factor: float) -> Any:
         turned = (np.array(h, np.int32) + int(hue_factor * 255)).astype(np.uint8)
         image = pillow("adjust_hue")
         return image.merge("HSV", (image.fromarray(turned), s, v)).convert(img.mode)
+    _check_colours("adjust_hue", img)
     if img.shape[-3] == 1:
         return img
     kind = img.dtype
@@ -455,13 +484,16 @@ def rotate(img: Any, angle: float, interpolation: Any = InterpolationMode.NEARES
     return out if img.dtype.is_floating_point else out.round().to(img.dtype)
 
 
-def gaussian_blur(img: Any, kernel_size: Any, sigma: Any = None) -> Any:
+def gaussian_blur(img: Any, kernel_size: int | Sequence[int], sigma: float | Sequence[float] | None = None) -> Any:
     """Smoothed by a Gaussian window of odd sizes; sigma: 0.3 * ((size - 1) / 2 - 1) + 0.8 if not given."""
-    sizes = [int(kernel_size)] * 2 if is_int(kernel_size) else list(kernel_size)
-    if any(size % 2 == 0 or size < 1 for size in sizes):
+    sizes = listed("gaussian_blur", "kernel_size", kernel_size)
+    sizes = sizes * 2 if len(sizes) == 1 else sizes
+    if len(sizes) != 2 or any(size % 2 == 0 or size < 1 for size in sizes):
         raise ValueError(f"[gaussian_blur] kernel_size should have odd and positive integers, got {shown(kernel_size)}; choose odd ones")
     widths = [size * 0.15 + 0.35 for size in sizes] if sigma is None else [sigma] * 2 if isinstance(sigma, (int, float)) else list(sigma)
     widths = widths * 2 if len(widths) == 1 else widths
+    if len(widths) != 2 or not all(width > 0 for width in widths):
+        raise ValueError(f"[gaussian_blur] expected sigma as one or two numbers above 0, got {shown(sigma)}; leave it out")
     if not _image("gaussian_blur", img):
         return to_pil_image(gaussian_blur(pil_to_tensor(img), sizes, widths), img.mode)
     kernels = []
