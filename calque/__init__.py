@@ -82,7 +82,7 @@ from calque.base.shapes import Size
 from calque.functional.blame import framed as _framed
 from calque.functional.blame import publish as _publish
 from calque.functional.declared import NAMES as _NAMES
-from calque.functional.later import namespace as _later_names
+from calque.functional.later import MODULES as _MODULES
 from calque.functional.later import resolver as _resolver
 from calque.functional.random import default_generator
 from calque.hybrid import compile
@@ -125,13 +125,7 @@ _ON_FIRST_USE: set[str] = {
     "array_api", "audio", "distributed", "distributions", "fft", "func", "fx", "hub", "masked", "random", "signal", "sparse", "special", "testing",
     "memory", "train", "tune", "vision",
 }  # fmt: skip
-_function_on_first_use = _resolver(
-    globals(),
-    {
-        **_later_names(), "calque.autograd.transform.vmap": "vmap", "calque.exported": "Dim Exported export load_exported",
-        "calque.distributed.scaling": "plan_scaling",
-    },
-)  # fmt: skip
+_function_on_first_use = _resolver(globals(), {module: names["calque"] for module, names in _MODULES.items() if "calque" in names})
 
 
 def install_as_torch(children: _bool = True) -> None:
@@ -164,8 +158,6 @@ def __getattr__(name: str) -> object:
         return _import_module(f"calque.{name}")
     if name.startswith("_foreach_") and hasattr(_import_module("calque.functional.foreach"), name):
         return getattr(_import_module("calque.functional.foreach"), name)
-    if name in _NAMES:  # declared since then
-        return _framed({name: _NAMES[name]}, __name__).get(name, _NAMES[name])
     return _function_on_first_use(name)
 
 

@@ -5,35 +5,7 @@
 tensor([1.0000, 2.0000, 4.0000])
 """
 
-from calque.functional.blame import framed
-from calque.functional.fourier import (
-    fft,
-    fft2,
-    fftfreq,
-    fftn,
-    fftshift,
-    hfft,
-    hfft2,
-    hfftn,
-    ifft,
-    ifft2,
-    ifftn,
-    ifftshift,
-    ihfft,
-    ihfft2,
-    ihfftn,
-    irfft,
-    irfft2,
-    irfftn,
-    rfft,
-    rfft2,
-    rfftfreq,
-    rfftn,
-)
+from calque.functional import fourier as _fourier  # noqa: F401 - it declares the functions of this namespace
+from calque.functional.later import namespace as _namespace
 
-__all__ = [
-    "fft", "fft2", "fftfreq", "fftn", "fftshift", "hfft", "hfft2", "hfftn", "ifft", "ifft2", "ifftn", "ifftshift", "ihfft", "ihfft2", "ihfftn",
-    "irfft", "irfft2", "irfftn", "rfft", "rfft2", "rfftfreq", "rfftn",
-]  # fmt: skip
-
-globals().update(framed({name: globals()[name] for name in __all__}, __name__))
+__getattr__ = _namespace(globals())

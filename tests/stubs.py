@@ -1,4 +1,5 @@
-"""What editors and type checkers know of `Tensor` and of `calque.*`: `python -m tests.stubs` writes calque/base/attached.pyi and calque/__init__.pyi.
+"""What editors and type checkers know of `Tensor`, of `calque.*` and of namespaces: `python -m tests.stubs` writes calque/base/attached.pyi,
+calque/__init__.pyi and those of `SPACES`.
 
 Methods and functions are declared where they are defined; they are attached to `Tensor`, and many are made from a table, when their modules are
 imported, which no type checker follows. `attached.pyi` stands for the base class of `Tensor`. A test holds both stubs to the tree.
@@ -6,6 +7,7 @@ imported, which no type checker follows. `attached.pyi` stands for the base clas
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import pkgutil
 import types
@@ -22,6 +24,7 @@ from calque.base.attached import Attached
 
 PACKAGE = Path(calque.__file__).parent
 STUB, FACADE = PACKAGE / "base" / "attached.pyi", PACKAGE / "__init__.pyi"
+SPACES = {"fft": "fft.pyi", "linalg": "linalg.pyi", "nn.functional": "nn/functional/__init__.pyi", "special": "special.pyi"}
 KEPT = {Tensor: "Tensor", calque.dtype: "DType", calque.device: "Device", calque.Size: "Size", np.ndarray: "np.ndarray[Any, Any]", type(None): "None",
         inspect.Parameter.empty: "Any"}  # fmt: skip
 NOTES = {"__eq__": "  # type: ignore[override]", "__ne__": "  # type: ignore[override]", "__ipow__": "  # type: ignore[misc]"}
@@ -164,7 +167,7 @@ def facade() -> str:
         if name.startswith("_") and name != "__version__":
             continue
         value = getattr(calque, name)
-        home = getattr(value, "__module__", "")
+        home = "calque.tensor" if value is Tensor else getattr(value, "__module__", "")  # under PyTorch's name it is shown as of "torch"
         if inspect.ismodule(value):
             first.append(f"import {value.__name__} as {name}")
         elif isinstance(value, type) and home.startswith("calque"):
@@ -184,8 +187,23 @@ def facade() -> str:
     return FACADE_HEADER + "\n".join([*sorted(first), "", *lines]) + "\n"
 
 
+def space(of: str) -> str:
+    """The text of the stub of a namespace, whose functions are declared where they are defined."""
+    module = importlib.import_module(f"calque.{of}")
+    lines = []
+    for name in sorted(module.__all__):
+        value = getattr(module, name)
+        if isinstance(value, type):
+            lines.append(f"from {value.__module__} import {name} as {name}\n")
+        else:
+            lines.append(declared(name, value, method=False))
+    return FACADE_HEADER.replace("from calque.base.device", "from calque.tensor import Tensor\nfrom calque.base.device") + "\n".join(lines) + "\n"
+
+
 if __name__ == "__main__":
     assert Attached in Tensor.__mro__
     STUB.write_text(page())
     FACADE.write_text(facade())
+    for of, file in SPACES.items():
+        (PACKAGE / file).write_text(space(of))
     print(f"{STUB}: {sum(1 for _ in members())} names")

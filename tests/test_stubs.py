@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.stubs import FACADE, STUB, facade, page
+from tests.stubs import FACADE, PACKAGE, SPACES, STUB, facade, page, space
 
 PROGRAM = """
 import calque
@@ -25,6 +25,8 @@ x.sum(keepdims=3)
 
 def test_the_stub_is_that_of_the_tree() -> None:
     assert STUB.read_text() == page() and FACADE.read_text() == facade(), "run `python -m tests.stubs`"
+    for of, file in SPACES.items():
+        assert (PACKAGE / file).read_text() == space(of), "run `python -m tests.stubs`"
 
 
 def test_type_checkers_know_what_is_attached(tmp_path: Path) -> None:

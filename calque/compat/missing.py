@@ -15,7 +15,7 @@ from calque.compat.finder import VERSIONS
 
 FILE = Path(__file__).with_name("pytorch_names.txt")
 VERSION = "2.13"
-CLASSES = {"calque.tensor.Tensor": "torch.Tensor", "calque.nn.module.Module": "torch.nn.Module"}  # whose attributes the file lists
+CLASSES = {"torch.Tensor": "torch.Tensor", "calque.nn.module.Module": "torch.nn.Module"}  # whose attributes the file lists
 
 # The beginning of a name -> what to use instead. The longest beginning that fits is taken.
 INSTEAD = {

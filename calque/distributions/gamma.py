@@ -9,7 +9,7 @@ from calque.base.dtypes import FInfo
 from calque.distributions import constraints, sampling
 from calque.distributions.distribution import ExponentialFamily
 from calque.distributions.utils import broadcast_all
-from calque.functional.gamma import gammainc
+from calque.functional.gamma import igamma
 from calque.tensor import Tensor
 
 __all__ = ["Gamma"]
@@ -59,7 +59,7 @@ class Gamma(ExponentialFamily):
         return powers - self.rate * value - T.lgamma(self.concentration)
 
     def cdf(self, value: Tensor) -> Tensor:
-        return gammainc(self.concentration, self.rate * self._checked(value))
+        return igamma(self.concentration, self.rate * self._checked(value))
 
     def entropy(self) -> Tensor:
         a = self.concentration

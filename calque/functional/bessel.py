@@ -12,11 +12,10 @@ from typing import Any
 from calque.functional import chebyshev as table
 from calque.functional.arithmetic import abs as magnitude
 from calque.functional.chebyshev import series
-from calque.functional.common import cast, method, require_real
-from calque.functional.declared import takes_out
+from calque.functional.common import cast, require_real
+from calque.functional.declared import public
 from calque.functional.elementary import _float, cos, exp, log, rsqrt, sign, sin, sqrt
 from calque.functional.math import clamp, where, widened, with_formula
-from calque.functional.writing import in_place_form
 from calque.tensor import Tensor
 
 NEAR, KNEAR = 8.0, 2.0  # where the series near zero end: of J, Y and I, of K
@@ -44,8 +43,7 @@ def _scaled_i(order: int, x: Tensor) -> Tensor:
     return where(size <= NEAR, x * centre, sign(x) * tail)
 
 
-@method()
-@takes_out
+@public(of="calque special", in_place="both", out=True)
 def i0(input: Tensor) -> Tensor:
     """Modified Bessel function of the first kind, order 0: (*) -> (*). Integers give the default floating type.
 
@@ -56,10 +54,8 @@ def i0(input: Tensor) -> Tensor:
     return _function("I0Backward0", input, lambda x: exp(magnitude(x)) * _scaled_i(0, x), i1)
 
 
-i0_ = method("i0_")(in_place_form("i0_", i0))
 
-
-@takes_out
+@public(of="special", out=True)
 def i0e(input: Tensor) -> Tensor:
     """`exp(-|x|) i0(x)`: (*) -> (*).
 
@@ -70,7 +66,7 @@ def i0e(input: Tensor) -> Tensor:
     return _function("SpecialI0EBackward0", input, lambda x: _scaled_i(0, x), lambda x: i1e(x) - sign(x) * i0e(x))
 
 
-@takes_out
+@public(of="special", out=True)
 def i1(input: Tensor) -> Tensor:
     """Modified Bessel function of the first kind, order 1: (*) -> (*).
 
@@ -81,7 +77,7 @@ def i1(input: Tensor) -> Tensor:
     return _function("SpecialI1Backward0", input, lambda x: exp(magnitude(x)) * _scaled_i(1, x), lambda x: i0(x) - _over(i1(x), x, 0.5))
 
 
-@takes_out
+@public(of="special", out=True)
 def i1e(input: Tensor) -> Tensor:
     """`exp(-|x|) i1(x)`: (*) -> (*).
 
@@ -105,13 +101,13 @@ def _plain_i1(x: Tensor) -> Tensor:
     return exp(magnitude(x)) * _scaled_i(1, x)
 
 
-@takes_out
+@public(of="special", out=True)
 def modified_bessel_i0(input: Tensor) -> Tensor:
     """Modified Bessel function of the first kind, order 0: (*) -> (*). The same as `i0`."""
     return i0(input)
 
 
-@takes_out
+@public(of="special", out=True)
 def modified_bessel_i1(input: Tensor) -> Tensor:
     """Modified Bessel function of the first kind, order 1: (*) -> (*). The same as `i1`."""
     return i1(input)
@@ -133,7 +129,7 @@ def _second_kind(order: int, x: Tensor, scaled: bool) -> Tensor:
     return where(x == 0, math.inf, where(x < 0, math.nan, where(x <= KNEAR, centre, tail)))
 
 
-@takes_out
+@public(of="special", out=True)
 def modified_bessel_k0(input: Tensor) -> Tensor:
     """Modified Bessel function of the second kind, order 0: (*) -> (*); infinite at 0, NaN below.
 
@@ -144,7 +140,7 @@ def modified_bessel_k0(input: Tensor) -> Tensor:
     return _function("SpecialModifiedBesselK0Backward0", input, lambda x: _second_kind(0, x, False), lambda x: -modified_bessel_k1(x))
 
 
-@takes_out
+@public(of="special", out=True)
 def modified_bessel_k1(input: Tensor) -> Tensor:
     """Modified Bessel function of the second kind, order 1: (*) -> (*); infinite at 0, NaN below.
 
@@ -156,14 +152,14 @@ def modified_bessel_k1(input: Tensor) -> Tensor:
     return _function("SpecialModifiedBesselK1Backward0", input, lambda x: _second_kind(1, x, False), slope)
 
 
-@takes_out
+@public(of="special", out=True)
 def scaled_modified_bessel_k0(input: Tensor) -> Tensor:
     """`exp(x) modified_bessel_k0(x)`: (*) -> (*)."""
     slope = lambda x: scaled_modified_bessel_k0(x) - scaled_modified_bessel_k1(x)  # noqa: E731
     return _function("SpecialScaledModifiedBesselK0Backward0", input, lambda x: _second_kind(0, x, True), slope)
 
 
-@takes_out
+@public(of="special", out=True)
 def scaled_modified_bessel_k1(input: Tensor) -> Tensor:
     """`exp(x) modified_bessel_k1(x)`: (*) -> (*)."""
 
@@ -207,7 +203,7 @@ def _neumann(order: int, x: Tensor) -> Tensor:
     return where(x == 0, -math.inf, where(x < 0, math.nan, where(x <= NEAR, centre, _waves(order, outside, "second"))))
 
 
-@takes_out
+@public(of="special", out=True)
 def bessel_j0(input: Tensor) -> Tensor:
     """Bessel function of the first kind, order 0: (*) -> (*).
 
@@ -218,7 +214,7 @@ def bessel_j0(input: Tensor) -> Tensor:
     return _function("SpecialBesselJ0Backward0", input, lambda x: _first_kind(0, x), lambda x: -bessel_j1(x))
 
 
-@takes_out
+@public(of="special", out=True)
 def bessel_j1(input: Tensor) -> Tensor:
     """Bessel function of the first kind, order 1: (*) -> (*).
 
@@ -229,7 +225,7 @@ def bessel_j1(input: Tensor) -> Tensor:
     return _function("SpecialBesselJ1Backward0", input, lambda x: _first_kind(1, x), lambda x: bessel_j0(x) - _over(bessel_j1(x), x, 0.5))
 
 
-@takes_out
+@public(of="special", out=True)
 def bessel_y0(input: Tensor) -> Tensor:
     """Bessel function of the second kind, order 0: (*) -> (*); -infinity at 0, NaN below.
 
@@ -240,7 +236,7 @@ def bessel_y0(input: Tensor) -> Tensor:
     return _function("SpecialBesselY0Backward0", input, lambda x: _neumann(0, x), lambda x: -bessel_y1(x))
 
 
-@takes_out
+@public(of="special", out=True)
 def bessel_y1(input: Tensor) -> Tensor:
     """Bessel function of the second kind, order 1: (*) -> (*); -infinity at 0, NaN below.
 
@@ -270,7 +266,7 @@ def _no_slope(x: Tensor) -> Any:
     raise NotImplementedError("[airy_ai] expected no gradient to be asked for: the derivative for airy_ai is not implemented; detach() its operand")
 
 
-@takes_out
+@public(of="special", out=True)
 def airy_ai(input: Tensor) -> Tensor:
     """Airy function Ai: (*) -> (*). It has no gradient.
 
@@ -281,7 +277,7 @@ def airy_ai(input: Tensor) -> Tensor:
     return _function("SpecialAiryAiBackward0", input, lambda x: where(magnitude(x) == math.inf, math.nan, _airy(x)), _no_slope)
 
 
-@takes_out
+@public(of="special", out=True)
 def spherical_bessel_j0(input: Tensor) -> Tensor:
     """`sin(x) / x`, and 1 at 0: (*) -> (*).
 

@@ -2,32 +2,42 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable
 from typing import Any
 
 from calque.functional.common import Function, method
 from calque.functional.writing import in_place_form
 
-NAMES: dict[str, Any] = {}  # of `calque` and of `calque.functional`: all that has been declared
+SPACES: defaultdict[str, dict[str, Any]] = defaultdict(dict)  # "calque", "linalg", "nn.functional", ... -> all that has been declared of it
+NAMES = SPACES["calque"]  # of `calque` and of `calque.functional`
 
 
-def public(*names: str, own: bool = True, method: bool = True, in_place: str = "", out: bool = False) -> Callable[[Function], Function]:
-    """Declare a function of the namespace under its own name (if `own`) and other `names`.
+def public(
+    *names: str, of: str = "calque", own: bool = True, method: bool = True, in_place: str = "", out: bool = False
+) -> Callable[[Function], Function]:
+    """Declare a function under its own name (if `own`) and other `names`, in the namespaces `of`. A name with a dot, "special.expit", is of that
+    namespace alone.
 
-    method: is one of `Tensor`, too. in_place: "method" makes `x.name_()`, "both" also the function `name_(x)`. out: users may say `out=`.
+    method: names of `calque` are those of methods of `Tensor`, too. in_place: "method" makes `x.name_()`, "both" also the function `name_(x)`.
+    out: users may say `out=`.
     """
 
     def declare(function: Function) -> Function:
         if out:
             takes_out(function)
         for name in (function.__name__, *names) if own else names:
-            _enter(name, function)
-            if method:
-                _attach(name)(function)
-            if in_place:
-                form = _attach(f"{name}_")(in_place_form(f"{name}_", function))
-                if in_place == "both":
-                    _enter(f"{name}_", form)
+            space, _, last = name.rpartition(".")
+            for place in [space] if space else of.split():
+                _enter(place, last, function)
+                if place != "calque":
+                    continue
+                if method:
+                    _attach(last)(function)
+                if in_place:
+                    form = _attach(f"{last}_")(in_place_form(f"{last}_", function))
+                    if in_place == "both":
+                        _enter(place, f"{last}_", form)
         return function
 
     return declare
@@ -36,10 +46,11 @@ def public(*names: str, own: bool = True, method: bool = True, in_place: str = "
 _attach = method
 
 
-def _enter(name: str, function: Any) -> None:
-    if name in NAMES:
-        raise ValueError(f"[public] expected a new name, got {name!r}, which {NAMES[name].__module__} has declared; take another one")
-    NAMES[name] = function
+def _enter(place: str, name: str, function: Any) -> None:
+    space = SPACES[place]
+    if name in space:
+        raise ValueError(f"[public] expected a new name, got {name!r}, which {space[name].__module__} has declared; take another one")
+    space[name] = function
 
 
 def takes_out(function: Function) -> Function:

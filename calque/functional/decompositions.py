@@ -25,7 +25,7 @@ from calque.functional.arithmetic import abs as magnitude
 from calque.functional.common import cast, is_number, is_tensor, linked, require_dims
 from calque.functional.complex import conj, imag, real
 from calque.functional.creation import eye, zeros
-from calque.functional.declared import public, takes_out
+from calque.functional.declared import public
 from calque.functional.elementary import log
 from calque.functional.joining import cat
 from calque.functional.linalg import identity_like, matmul, matrix_transpose, require_square
@@ -129,7 +129,7 @@ def _h(x: Tensor) -> Tensor:
     return conj(matrix_transpose(x))
 
 
-@takes_out
+@public(of="linalg", out=True)
 @full_precision
 @beside_input
 def inv(A: Tensor) -> Tensor:
@@ -220,7 +220,7 @@ def logdet(input: Tensor) -> Tensor:
     return where(sign < 0, math.nan, size)
 
 
-@takes_out
+@public(of="linalg", out=True)
 @full_precision
 @beside_input
 def solve(A: Tensor, B: Tensor, *, left: bool = True) -> Tensor:
@@ -277,7 +277,7 @@ def cholesky(input: Tensor, upper: bool = False) -> Tensor:
     return _h(low) if upper else low
 
 
-@takes_out
+@public(of="linalg", out=True)
 @full_precision
 @beside_input
 def eigh(A: Tensor, UPLO: str = "L") -> Any:
@@ -308,14 +308,14 @@ def _diagonal_matrix(x: Tensor) -> Tensor:
     return x.diag_embed()
 
 
-@takes_out
+@public(of="linalg", out=True)
 @full_precision
 def eigvalsh(A: Tensor, UPLO: str = "L") -> Tensor:
     """Eigenvalues (increasing) of symmetric matrices: (*, n, n) -> (*, n)."""
     return eigh(A, UPLO).eigenvalues
 
 
-@takes_out
+@public(of="linalg", out=True)
 @full_precision
 @beside_input
 def svd(A: Tensor, full_matrices: bool = True, *, driver: str | None = None) -> Any:
@@ -361,14 +361,14 @@ def _svd_gradient(outputs: Sequence[Tensor], grads: list[Any]) -> Tensor:
     return core if result is None else core + result
 
 
-@takes_out
+@public(of="linalg", out=True)
 @full_precision
 def svdvals(A: Tensor, *, driver: str | None = None) -> Tensor:
     """Singular values, decreasing: (*, n, m) -> (*, min(n, m))."""
     return svd(A, full_matrices=False, driver=driver).S
 
 
-@takes_out
+@public(of="linalg", out=True)
 @full_precision
 @beside_input
 def qr(A: Tensor, mode: str = "reduced") -> Any:
@@ -436,7 +436,7 @@ def _least(A: Tensor, sizes: Tensor, atol: Any, rtol: Any) -> Tensor:
     return where(relative > absolute, relative, absolute)
 
 
-@takes_out
+@public(of="linalg", out=True)
 def pinv(A: Tensor, *, atol: Any = None, rtol: Any = None, hermitian: bool = False) -> Tensor:
     """Moore-Penrose inverse through the singular values above atol and above rtol times the largest (of symmetric matrices, if `hermitian`,
     through the eigenvalues): (*, n, m) -> (*, m, n). Source of the gradient: Golub & Pereyra 1973."""
@@ -463,7 +463,7 @@ def pinv(A: Tensor, *, atol: Any = None, rtol: Any = None, hermitian: bool = Fal
     return with_formula("LinalgPinvBackward0", (A,), value, backward)
 
 
-@takes_out
+@public(of="linalg", out=True)
 @full_precision
 def matrix_rank(A: Tensor, *, atol: Any = None, rtol: Any = None, hermitian: bool = False) -> Tensor:
     """Number of singular values above atol and above rtol times the largest (of absolute eigenvalues, if `hermitian`): (*, n, m) -> (*) int64."""
@@ -480,7 +480,7 @@ def _largest(x: Tensor) -> Tensor:
     return amax(x, -1) if x._layout.shape[-1] else sum(x.detach(), -1)  # type: ignore[attr-defined]
 
 
-@takes_out
+@public(of="linalg", out=True)
 def matrix_norm(
     A: Tensor, ord: Any = "fro", dim: tuple[int, int] = (-2, -1), keepdim: bool = False, *, dtype: dt.DType | None = None
 ) -> Tensor:
@@ -505,7 +505,7 @@ def matrix_norm(
     return result
 
 
-@takes_out
+@public(of="linalg", out=True)
 def norm(input: Tensor, ord: Any = None, dim: Any = None, keepdim: bool = False, *, dtype: dt.DType | None = None) -> Tensor:
     """Vector norm (one dim, or ord None), or matrix norm (two dims, or a 2-d input with ord)."""
     input, keepdim = input if dtype is None else input.to(dtype), bool(keepdim)
@@ -520,7 +520,7 @@ def norm(input: Tensor, ord: Any = None, dim: Any = None, keepdim: bool = False,
     return matrix_norm(input, ord, tuple(dim) if pair else (-2, -1), keepdim)  # type: ignore[arg-type]
 
 
-@takes_out
+@public(of="linalg", out=True)
 @full_precision
 def cond(A: Tensor, p: Any = None) -> Tensor:
     """Condition number ||A|| ||A^-1|| in a matrix norm, by default the 2-norm: (*, n, m) -> (*)."""
@@ -540,6 +540,7 @@ def cond(A: Tensor, p: Any = None) -> Tensor:
 LstsqResult = named_result("linalg_lstsq", "solution", "residuals", "rank", "singular_values")
 
 
+@public(of="linalg")
 @full_precision
 @beside_input
 def lstsq(A: Tensor, B: Tensor, rcond: float | None = None, *, driver: str | None = None) -> Any:

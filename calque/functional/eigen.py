@@ -10,7 +10,7 @@ import numpy as np
 from calque.functional.common import cast
 from calque.functional.complex import conj, real
 from calque.functional.creation import eye
-from calque.functional.declared import takes_out
+from calque.functional.declared import public
 from calque.functional.decompositions import Array, _h, _host, _matrix, _with_outputs, solve
 from calque.functional.math import where
 from calque.functional.placing import beside_input
@@ -33,7 +33,7 @@ def _vectors(a: Array) -> tuple[Array, Array]:
     return values.astype(kind), vectors.astype(kind)
 
 
-@takes_out
+@public(of="linalg", out=True)
 @full_precision
 @beside_input
 def eig(A: Tensor) -> Any:
@@ -67,7 +67,7 @@ def eig(A: Tensor) -> Any:
     return EigResult(*_with_outputs("LinalgEigBackward0", x, arrays, lambda: eig(x), backward))
 
 
-@takes_out
+@public(of="linalg", out=True)
 @full_precision
 @beside_input
 def eigvals(A: Tensor) -> Tensor:

@@ -17,6 +17,7 @@ from calque.base.text import shown
 from calque.functional.common import cast, prim, require_tensors
 from calque.functional.complex import conj
 from calque.functional.creation import arange
+from calque.functional.declared import public
 from calque.functional.joining import roll
 from calque.functional.options import marked, resolve_dtype, written
 from calque.functional.placing import placed
@@ -155,6 +156,7 @@ def _to_real(op: str, input: Tensor, s: Any, dim: Any, norm: str | None, forward
     return prim("fft_c2r", conj(x) if forward else x, dims[-1], n, scale_of(op, norm, [n], forward))
 
 
+@public(of="fft")
 @full_precision
 def fft(input: Tensor, n: int | None = None, dim: int = -1, norm: str | None = None, *, out: Tensor | None = None) -> Tensor:
     """The discrete Fourier transform along `dim`, of n elements (cut, or filled up with zeros): (*) -> (*), complex.
@@ -166,36 +168,42 @@ def fft(input: Tensor, n: int | None = None, dim: int = -1, norm: str | None = N
     return _given("fft", _complex("fft", input, *_one("fft", input, n, dim), norm, False), out)
 
 
+@public(of="fft")
 @full_precision
 def ifft(input: Tensor, n: int | None = None, dim: int = -1, norm: str | None = None, *, out: Tensor | None = None) -> Tensor:
     """The inverse of `fft` along `dim`: (*) -> (*), complex."""
     return _given("ifft", _complex("ifft", input, *_one("ifft", input, n, dim), norm, True), out)
 
 
+@public(of="fft")
 @full_precision
 def fft2(input: Tensor, s: Any = None, dim: Any = LAST_TWO, norm: str | None = None, *, out: Tensor | None = None) -> Tensor:
     """The Fourier transform over two dims, of extents `s`: (*) -> (*), complex."""
     return _given("fft2", _complex("fft2", input, s, dim, norm, False), out)
 
 
+@public(of="fft")
 @full_precision
 def ifft2(input: Tensor, s: Any = None, dim: Any = LAST_TWO, norm: str | None = None, *, out: Tensor | None = None) -> Tensor:
     """The inverse of `fft2`: (*) -> (*), complex."""
     return _given("ifft2", _complex("ifft2", input, s, dim, norm, True), out)
 
 
+@public(of="fft")
 @full_precision
 def fftn(input: Tensor, s: Any = None, dim: Any = None, norm: str | None = None, *, out: Tensor | None = None) -> Tensor:
     """The Fourier transform over `dim` (by default the last len(s), or all), of extents `s`: (*) -> (*), complex."""
     return _given("fftn", _complex("fftn", input, s, dim, norm, False), out)
 
 
+@public(of="fft")
 @full_precision
 def ifftn(input: Tensor, s: Any = None, dim: Any = None, norm: str | None = None, *, out: Tensor | None = None) -> Tensor:
     """The inverse of `fftn`: (*) -> (*), complex."""
     return _given("ifftn", _complex("ifftn", input, s, dim, norm, True), out)
 
 
+@public(of="fft")
 @full_precision
 def rfft(input: Tensor, n: int | None = None, dim: int = -1, norm: str | None = None, *, out: Tensor | None = None) -> Tensor:
     """The frequencies 0..n // 2 of the transform of real numbers; the others are their conjugates: (*, n) -> (*, n // 2 + 1), complex.
@@ -207,66 +215,77 @@ def rfft(input: Tensor, n: int | None = None, dim: int = -1, norm: str | None = 
     return _given("rfft", _from_real("rfft", input, *_one("rfft", input, n, dim), norm, True), out)
 
 
+@public(of="fft")
 @full_precision
 def irfft(input: Tensor, n: int | None = None, dim: int = -1, norm: str | None = None, *, out: Tensor | None = None) -> Tensor:
     """The inverse of `rfft`: (*, m) -> (*, n), real; n is 2 (m - 1) unless given. Imaginary parts of frequency 0 and n / 2 do not count."""
     return _given("irfft", _to_real("irfft", input, *_one("irfft", input, n, dim), norm, False), out)
 
 
+@public(of="fft")
 @full_precision
 def rfft2(input: Tensor, s: Any = None, dim: Any = LAST_TWO, norm: str | None = None, *, out: Tensor | None = None) -> Tensor:
     """`rfft` along the last of two dims, and `fft` along the other: (*) real -> (*) complex."""
     return _given("rfft2", _from_real("rfft2", input, s, dim, norm, True), out)
 
 
+@public(of="fft")
 @full_precision
 def irfft2(input: Tensor, s: Any = None, dim: Any = LAST_TWO, norm: str | None = None, *, out: Tensor | None = None) -> Tensor:
     """The inverse of `rfft2`: (*) complex -> (*) real."""
     return _given("irfft2", _to_real("irfft2", input, s, dim, norm, False), out)
 
 
+@public(of="fft")
 @full_precision
 def rfftn(input: Tensor, s: Any = None, dim: Any = None, norm: str | None = None, *, out: Tensor | None = None) -> Tensor:
     """`rfft` along the last of the dims, and `fft` along the others: (*) real -> (*) complex."""
     return _given("rfftn", _from_real("rfftn", input, s, dim, norm, True), out)
 
 
+@public(of="fft")
 @full_precision
 def irfftn(input: Tensor, s: Any = None, dim: Any = None, norm: str | None = None, *, out: Tensor | None = None) -> Tensor:
     """The inverse of `rfftn`: (*) complex -> (*) real."""
     return _given("irfftn", _to_real("irfftn", input, s, dim, norm, False), out)
 
 
+@public(of="fft")
 @full_precision
 def hfft(input: Tensor, n: int | None = None, dim: int = -1, norm: str | None = None, *, out: Tensor | None = None) -> Tensor:
     """The transform of a signal whose other half are the conjugates of this one: (*, m) complex -> (*, n) real, n = 2 (m - 1) unless given."""
     return _given("hfft", _to_real("hfft", input, *_one("hfft", input, n, dim), norm, True), out)
 
 
+@public(of="fft")
 @full_precision
 def ihfft(input: Tensor, n: int | None = None, dim: int = -1, norm: str | None = None, *, out: Tensor | None = None) -> Tensor:
     """The inverse of `hfft`: (*, n) real -> (*, n // 2 + 1) complex."""
     return _given("ihfft", _from_real("ihfft", input, *_one("ihfft", input, n, dim), norm, False), out)
 
 
+@public(of="fft")
 @full_precision
 def hfft2(input: Tensor, s: Any = None, dim: Any = LAST_TWO, norm: str | None = None, *, out: Tensor | None = None) -> Tensor:
     """`hfft` along the last of two dims, and `fft` along the other: (*) complex -> (*) real."""
     return _given("hfft2", _to_real("hfft2", input, s, dim, norm, True), out)
 
 
+@public(of="fft")
 @full_precision
 def ihfft2(input: Tensor, s: Any = None, dim: Any = LAST_TWO, norm: str | None = None, *, out: Tensor | None = None) -> Tensor:
     """The inverse of `hfft2`: (*) real -> (*) complex."""
     return _given("ihfft2", _from_real("ihfft2", input, s, dim, norm, False), out)
 
 
+@public(of="fft")
 @full_precision
 def hfftn(input: Tensor, s: Any = None, dim: Any = None, norm: str | None = None, *, out: Tensor | None = None) -> Tensor:
     """`hfft` along the last of the dims, and `fft` along the others: (*) complex -> (*) real."""
     return _given("hfftn", _to_real("hfftn", input, s, dim, norm, True), out)
 
 
+@public(of="fft")
 @full_precision
 def ihfftn(input: Tensor, s: Any = None, dim: Any = None, norm: str | None = None, *, out: Tensor | None = None) -> Tensor:
     """The inverse of `hfftn`: (*) real -> (*) complex."""
@@ -287,6 +306,7 @@ def _frequencies(op: str, n: int, count: int, d: float, out: Any, dtype: Any, re
     return _given(op, marked(result, requires_grad, op), out)
 
 
+@public(of="fft")
 @placed
 def fftfreq(n: int, d: float = 1.0, *, out: Any = None, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
     """The frequencies of `fft` of n elements at distance d: [0, 1, ..., -2, -1] / (n d).
@@ -298,6 +318,7 @@ def fftfreq(n: int, d: float = 1.0, *, out: Any = None, dtype: Any = None, devic
     return _frequencies("fftfreq", n, n, d, out, dtype, requires_grad)
 
 
+@public(of="fft")
 @placed
 def rfftfreq(n: int, d: float = 1.0, *, out: Any = None, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
     """The frequencies of `rfft` of n elements at distance d: [0, 1, ..., n // 2] / (n d)."""
@@ -315,6 +336,7 @@ def _shifted(op: str, input: Tensor, dim: Any, back: bool) -> Tensor:
     return roll(input, [(shape[d] + back) // 2 for d in dims], dims)
 
 
+@public(of="fft")
 def fftshift(input: Tensor, dim: Any = None) -> Tensor:
     """Frequency 0 in the middle, along `dim` (by default all): (*) -> (*).
 
@@ -325,6 +347,7 @@ def fftshift(input: Tensor, dim: Any = None) -> Tensor:
     return _shifted("fftshift", input, dim, False)
 
 
+@public(of="fft")
 def ifftshift(input: Tensor, dim: Any = None) -> Tensor:
     """The inverse of `fftshift`: (*) -> (*)."""
     return _shifted("ifftshift", input, dim, True)

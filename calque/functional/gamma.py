@@ -16,7 +16,7 @@ from calque.base import dtypes as dt
 from calque.base.errors import ArgumentError
 from calque.base.shapes import broadcast_shapes, whole
 from calque.functional.common import Operand, method, prim, require_tensors
-from calque.functional.declared import takes_out
+from calque.functional.declared import public
 from calque.functional.elementary import _float, digamma, exp, lgamma, log
 from calque.functional.math import _both_float, where, with_formula
 from calque.functional.placing import beside_input, host_values
@@ -112,8 +112,7 @@ def _gamma_part(name: str, input: Operand, other: Operand, upper: bool) -> Tenso
     return with_formula(label, (a, x), lambda: _evaluated(name, a, x, lambda p, q: _incomplete(p, q, upper)), backward)
 
 
-@method()
-@takes_out
+@public("special.gammainc", in_place="method", out=True)
 def igamma(input: Tensor, other: Tensor) -> Tensor:
     """Regularised lower incomplete gamma function P(input, other) of non-negative numbers, broadcast: (*), (*) -> (*). Reads the values; there is no
     gradient for `input`.
@@ -126,8 +125,7 @@ def igamma(input: Tensor, other: Tensor) -> Tensor:
     return _gamma_part("igamma", input, other, False)
 
 
-@method()
-@takes_out
+@public("special.gammaincc", in_place="method", out=True)
 def igammac(input: Tensor, other: Tensor) -> Tensor:
     """Regularised upper incomplete gamma function Q = 1 - P(input, other), broadcast: (*), (*) -> (*). Reads the values; there is no gradient for
     `input`.
@@ -138,9 +136,6 @@ def igammac(input: Tensor, other: Tensor) -> Tensor:
     """
     require_tensors("igammac", input, other)
     return _gamma_part("igammac", input, other, True)
-
-
-gammainc, gammaincc = igamma, igammac
 
 
 # ------------------------------------------------------------------------------------------------------------- zeta and polygamma
@@ -170,7 +165,7 @@ def _zeta(s: Array, q: Array) -> Array:
     return out
 
 
-@takes_out
+@public(of="special", out=True)
 def zeta(input: Operand, other: Operand) -> Tensor:
     """Hurwitz zeta function, the sum of `(other + k) ** -input` over k = 0, 1, ..., broadcast: (*), (*) -> (*). Reads the values; there is no
     gradient for `input`.
@@ -189,7 +184,7 @@ def zeta(input: Operand, other: Operand) -> Tensor:
     return with_formula("SpecialZetaBackward0", (s, q), lambda: _evaluated("zeta", s, q, _zeta), backward)
 
 
-@takes_out
+@public(of="calque special", method=False, out=True)
 def polygamma(n: int, input: Tensor) -> Tensor:
     """The n-th derivative of `digamma`, n >= 0: (*) -> (*).
 
@@ -217,8 +212,10 @@ def _polygamma_method(input: Tensor, n: int) -> Tensor:
     return polygamma(n, input)
 
 
-@method("mvlgamma")
-@takes_out
+method("polygamma_")(in_place_form("polygamma_", _polygamma_method))
+
+
+@public("special.multigammaln", in_place="method", out=True)
 def mvlgamma(input: Tensor, p: int) -> Tensor:
     """Logarithm of the multivariate gamma function of dimension p >= 1, for x > (p - 1) / 2: (*) -> (*).
 
@@ -234,8 +231,3 @@ def mvlgamma(input: Tensor, p: int) -> Tensor:
     x = _float(input)
     shifts = host_values((p,), x._layout.dtype, lambda: -0.5 * np.arange(p, dtype=x._layout.dtype.np))
     return total(lgamma(unsqueeze(x, -1) + shifts), -1) + p * (p - 1) * math.log(math.pi) / 4
-
-
-multigammaln = mvlgamma
-for _name, _function in (("igamma", igamma), ("igammac", igammac), ("polygamma", _polygamma_method), ("mvlgamma", mvlgamma)):
-    method(f"{_name}_")(in_place_form(f"{_name}_", _function))

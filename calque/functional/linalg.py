@@ -17,7 +17,7 @@ from calque.base.text import described, type_name
 from calque.functional.arithmetic import Binary, add, mul
 from calque.functional.common import cast, is_number, is_tensor, linked, method, prim, require_operands, result_dtype
 from calque.functional.complex import conj
-from calque.functional.declared import public, takes_out
+from calque.functional.declared import public
 from calque.functional.options import fill_number
 from calque.functional.placing import beside_input
 from calque.functional.precision import full_precision, lower_precision
@@ -120,7 +120,7 @@ def _reflected_matmul(a: Any, b: Any) -> Any:
     return _matmul_operator(b, a)
 
 
-@public(out=True)
+@public(out=True, of="calque linalg")
 @lower_precision
 def matmul(input: Tensor, other: Tensor) -> Tensor:
     """Matrix product: (k), (k) -> (); (n, k), (k) -> (n); (*, n, k), (*, k, m) -> (*, n, m) with broadcast batch dims.
@@ -388,7 +388,7 @@ def require_square(op: str, x: Tensor) -> None:
         raise ShapeError(f"[{op}] A must be batches of square matrices: expected shape (*, n, n), got {shape}")
 
 
-@public(out=True)
+@public(out=True, of="calque linalg")
 @lower_precision
 @beside_input
 def matrix_power(input: Tensor, n: int) -> Tensor:
@@ -419,7 +419,7 @@ def trace(input: Tensor) -> Tensor:
     return prim("sum", values, (0,), False)
 
 
-@takes_out
+@public(of="linalg", out=True)
 @lower_precision
 def multi_dot(tensors: Sequence[Tensor]) -> Tensor:
     """Product of several matrices in the cheapest order; the first and last may be vectors."""

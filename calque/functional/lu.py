@@ -13,9 +13,8 @@ from calque.base.device import META
 from calque.base.errors import ArgumentError, LinAlgError
 from calque.base.shapes import broadcast_shapes
 from calque.functional.checks import require_pivot_count, require_pivot_dims, require_pivots, require_rows
-from calque.functional.common import method
 from calque.functional.creation import eye, zeros
-from calque.functional.declared import takes_out
+from calque.functional.declared import public
 from calque.functional.decompositions import (
     Array,
     _extents,
@@ -53,9 +52,6 @@ InvExResult = named_result("linalg_inv_ex", "inverse", "info")
 CholeskyExResult = named_result("linalg_cholesky_ex", "L", "info")
 SolveExResult = named_result("linalg_solve_ex", "result", "info")
 TriangularResult = named_result("triangular_solve", "solution", "cloned_coefficient")
-
-
-# --------------------------------------------------------------------------------------------------------------------------- LU
 
 
 def _sizes(a: Array) -> Array:
@@ -168,6 +164,7 @@ def _permutation(rows: Array, kind: dt.DType) -> Tensor:
     return upload(table, kind)
 
 
+@public("linalg.lu", own=False, out=True)
 @full_precision
 @beside_input
 def linalg_lu(A: Tensor, *, pivot: bool = True) -> Any:
@@ -184,6 +181,7 @@ def linalg_lu(A: Tensor, *, pivot: bool = True) -> Any:
     return LuResult(_permutation(rows, A._layout.dtype), low, up)
 
 
+@public(of="linalg", out=True)
 @full_precision
 @beside_input
 def lu_factor_ex(A: Tensor, *, pivot: bool = True, check_errors: bool = False) -> Any:
@@ -205,6 +203,7 @@ def _refuse_zero(op: str, info: Array) -> None:
         )
 
 
+@public(of="linalg", out=True)
 @full_precision
 @beside_input
 def lu_factor(A: Tensor, *, pivot: bool = True) -> Any:
@@ -220,7 +219,7 @@ def lu_factor(A: Tensor, *, pivot: bool = True) -> Any:
     return LuFactorResult(_joined(low, up), upload(pivots, dt.int32))
 
 
-@method()
+@public()
 @full_precision
 @beside_input
 def lu(input: Tensor, pivot: bool = True, get_infos: bool = False) -> Any:
@@ -249,6 +248,7 @@ def _order(pivots: Array, m: int) -> Array:
     return rows.reshape(*pivots.shape[:-1], m)
 
 
+@public(method=False, out=True)
 @full_precision
 @beside_input
 def lu_unpack(LU_data: Tensor, LU_pivots: Tensor, unpack_data: bool = True, unpack_pivots: bool = True) -> Any:
@@ -273,6 +273,7 @@ def lu_unpack(LU_data: Tensor, LU_pivots: Tensor, unpack_data: bool = True, unpa
     return LuUnpackResult(permutation, low, up)
 
 
+@public("linalg.lu_solve", own=False, out=True)
 @full_precision
 @beside_input
 def linalg_lu_solve(LU: Tensor, pivots: Tensor, B: Tensor, *, left: bool = True, adjoint: bool = False) -> Tensor:
@@ -296,13 +297,10 @@ def linalg_lu_solve(LU: Tensor, pivots: Tensor, B: Tensor, *, left: bool = True,
     return solve_triangular(up, inner, upper=True)
 
 
-@method()
+@public(out=True)
 def lu_solve(input: Tensor, LU_data: Tensor, LU_pivots: Tensor) -> Tensor:
     """`linalg.lu_solve` with the right side first: (*, n, k), (*, n, n), (*, n) -> (*, n, k)."""
     return linalg_lu_solve(LU_data, LU_pivots, input)
-
-
-# ----------------------------------------------------------------------------------------------------------- triangular equations
 
 
 def _substituted(a: Array, b: Array) -> Array:
@@ -323,6 +321,7 @@ def _substituted(a: Array, b: Array) -> Array:
     return x
 
 
+@public(of="linalg", out=True)
 @full_precision
 @beside_input
 def solve_triangular(A: Tensor, B: Tensor, *, upper: bool, left: bool = True, unitriangular: bool = False) -> Tensor:
@@ -357,14 +356,11 @@ def _triangular(half: Tensor, right: Tensor, upper: bool) -> Tensor:
     return with_formula("LinalgSolveTriangularBackward0", (half, right), value, backward)
 
 
-@method()
+@public(out=True)
 def triangular_solve(input: Tensor, A: Tensor, upper: bool = True, transpose: bool = False, unitriangular: bool = False) -> Any:
     """X with `A @ X = input` for a triangular A, and a copy of A: (*, n, k), (*, n, n) -> (*, n, k), (*, n, n). See `linalg.solve_triangular`."""
     coefficients, half = (_t(A), not upper) if transpose else (A, upper)
     return TriangularResult(solve_triangular(coefficients, input, upper=half, unitriangular=unitriangular), A.clone())  # type: ignore[attr-defined]
-
-
-# -------------------------------------------------------------------------------------------------------- failures as numbers
 
 
 def _regular(x: Tensor, info: Array) -> Tensor:
@@ -395,6 +391,7 @@ def _singularity(op: str, x: Tensor, check_errors: bool) -> Array:
     return np.asarray(info)
 
 
+@public(of="linalg", out=True)
 @full_precision
 @beside_input
 def inv_ex(A: Tensor, *, check_errors: bool = False) -> Any:
@@ -409,6 +406,7 @@ def inv_ex(A: Tensor, *, check_errors: bool = False) -> Any:
     return InvExResult(_spoiled(inv(_regular(x, info)), info), upload(info, dt.int32))
 
 
+@public(of="linalg", out=True)
 @full_precision
 @beside_input
 def solve_ex(A: Tensor, B: Tensor, *, left: bool = True, check_errors: bool = False) -> Any:
@@ -435,6 +433,7 @@ def _indefinite(a: Array) -> Array:
     return info
 
 
+@public(of="linalg", out=True)
 @full_precision
 @beside_input
 def cholesky_ex(A: Tensor, *, upper: bool = False, check_errors: bool = False) -> Any:
@@ -517,6 +516,7 @@ def _reduce(a: Array, k: int, width: int) -> None:
     a[end:, k:end] = low
 
 
+@public(of="linalg", out=True)
 @beside_input
 def ldl_factor_ex(A: Tensor, *, hermitian: bool = False, check_errors: bool = False) -> Any:
     """L and D of a symmetric matrix A (of which the lower half is read) in one matrix, the pivots of Bunch and Kaufman's method, and 0 or the
@@ -533,6 +533,7 @@ def ldl_factor_ex(A: Tensor, *, hermitian: bool = False, check_errors: bool = Fa
     return LdlExResult(upload(table.astype(x._layout.dtype.np), x._layout.dtype), upload(pivots, dt.int32), upload(info, dt.int32))
 
 
+@public(of="linalg", out=True)
 def ldl_factor(A: Tensor, *, hermitian: bool = False) -> Any:
     """`ldl_factor_ex` that raises where D has a zero block: (*, n, n) -> (*, n, n), (*, n) int32.
 
@@ -567,6 +568,7 @@ def _solved(table: Array, pivots: Array, b: Array) -> Array:
     return x
 
 
+@public(of="linalg", out=True)
 @beside_input
 def ldl_solve(LD: Tensor, pivots: Tensor, B: Tensor, *, hermitian: bool = False) -> Tensor:
     """X with `A @ X = B` from what `ldl_factor(A)` gives: (*, n, n), (*, n), (*, n, k) -> (*, n, k). Without gradient.
@@ -591,10 +593,3 @@ def ldl_solve(LD: Tensor, pivots: Tensor, B: Tensor, *, hermitian: bool = False)
     for place in np.ndindex(*batch):
         out[place] = _solved(tables[place], rows[place], right[place])
     return upload(out, x._layout.dtype)
-
-
-for _function in (
-    linalg_lu, lu_factor_ex, lu_factor, linalg_lu_solve, solve_triangular, inv_ex, solve_ex, cholesky_ex,
-    ldl_factor_ex, ldl_factor, ldl_solve, lu_solve, lu_unpack, triangular_solve,
-):  # fmt: skip
-    takes_out(_function)

@@ -129,7 +129,7 @@ def square(input: Tensor) -> Tensor:
     return mul(input, input)
 
 
-@public(in_place="both", out=True)
+@public(in_place="both", out=True, of="calque special")
 def exp2(input: Tensor) -> Tensor:
     """2**x: (*) -> (*)."""
     x = _float(input)
@@ -152,7 +152,7 @@ def frac(input: Tensor) -> Tensor:
     return input - prim("trunc", input)
 
 
-@public(in_place="both", out=True)
+@public(in_place="both", out=True, of="calque special")
 def round(input: Tensor, *, decimals: int = 0) -> Tensor:
     """Nearest integer, halves to even: (*) -> (*). With `decimals`, that many digits after the point are kept (before it if
     negative).
@@ -198,7 +198,7 @@ def _erfc_value(x: Tensor) -> Tensor:
     return where(z < 0.5, 1.0 - erf(x), where(x < 0, 2.0 - tail, tail))
 
 
-@public(in_place="both", out=True)
+@public(in_place="both", out=True, of="calque special")
 def erfc(input: Tensor) -> Tensor:
     """Complementary error function `1 - erf(x)`, accurate in the tail: (*) -> (*).
 
@@ -208,7 +208,7 @@ def erfc(input: Tensor) -> Tensor:
     return with_formula("ErfcBackward0", (x,), lambda: _erfc_value(x), lambda g: (g * exp(-x * x) * (-2 / math.sqrt(math.pi)),))
 
 
-@public(in_place="both", out=True)
+@public(in_place="both", out=True, of="calque special")
 def logit(input: Tensor, eps: float | None = None) -> Tensor:
     """`log(x / (1 - x))`: (*) -> (*). With `eps`, x is first clamped to [eps, 1 - eps]; without, values outside [0, 1] give
     NaN."""
@@ -226,7 +226,7 @@ def logit(input: Tensor, eps: float | None = None) -> Tensor:
     return with_formula("LogitBackward0", (x,), value, backward)
 
 
-@public(in_place="both", out=True)
+@public(in_place="both", out=True, of="calque special")
 def sinc(input: Tensor) -> Tensor:
     """`sin(pi x) / (pi x)`, 1 at 0: (*) -> (*)."""
     given = _float(input)
@@ -364,7 +364,7 @@ def logaddexp2(input: Operand, other: Operand) -> Tensor:
     return _log_of_sum(a, b, math.log(2))
 
 
-@public(in_place="both", out=True)
+@public(in_place="both", out=True, of="calque special")
 def xlogy(input: Operand, other: Operand) -> Tensor:
     """`input * log(other)`, and 0 where input is 0 (unless other is NaN), broadcast: (*), (*) -> (*)."""
     x, y = _both_float("xlogy", input, other)

@@ -11,10 +11,10 @@ import numpy as np
 from calque.base import dtypes as dt
 from calque.base.errors import ArgumentError, ShapeError
 from calque.base.shapes import listed, normalize_dim
-from calque.functional.common import cast, linked, method, require_dims
+from calque.functional.common import cast, linked, require_dims
 from calque.functional.complex import conj
 from calque.functional.creation import arange, eye, ones_like
-from calque.functional.declared import takes_out
+from calque.functional.declared import public
 from calque.functional.decompositions import Array, _h, _host, _matrix, doubled, inv, qr, solve, svd
 from calque.functional.joining import cat, flip
 from calque.functional.linalg import matmul
@@ -59,7 +59,7 @@ def _reflected(v: Tensor, tau: Tensor, other: Tensor, order: Any) -> Tensor:
     return other
 
 
-@takes_out
+@public(of="linalg", out=True)
 @full_precision
 def householder_product(A: Tensor, tau: Tensor) -> Tensor:
     """The first n columns of the product of k reflections `I - tau_i v_i v_i^T`, v_i below the diagonal of A: (*, m, n), (*, k) -> (*, m, n).
@@ -74,15 +74,13 @@ def householder_product(A: Tensor, tau: Tensor) -> Tensor:
     return linked(_reflected(v, tau, start, range(tau._layout.shape[-1])[::-1]), A, tau)  # there may be no reflection
 
 
-@method()
-@takes_out
+@public(out=True)
 def orgqr(input: Tensor, input2: Tensor) -> Tensor:
     """The same as `linalg.householder_product`: (*, m, n), (*, k) -> (*, m, n)."""
     return householder_product(input, input2)
 
 
-@method()
-@takes_out
+@public(out=True)
 @full_precision
 def ormqr(input: Tensor, input2: Tensor, input3: Tensor, left: bool = True, transpose: bool = False) -> Tensor:
     """`Q @ input3` (`input3 @ Q` without `left`, Q transposed with `transpose`) for the m x m product Q of the reflections of `geqrf`:
@@ -103,8 +101,7 @@ def ormqr(input: Tensor, input2: Tensor, input3: Tensor, left: bool = True, tran
     return _reflected(v, conj(input2) if transpose else input2, input3, order if transpose else order[::-1])
 
 
-@method()
-@takes_out
+@public(out=True)
 @beside_input
 def geqrf(input: Tensor) -> Any:
     """R on and above the diagonal, the reflections that give Q below it, and their factors: (*, m, n) -> (*, m, n), (*, min(m, n)). Without gradient.
@@ -126,15 +123,13 @@ def geqrf(input: Tensor) -> Any:
     return GeqrfResult(upload(found, x._layout.dtype), upload(tau, x._layout.dtype))
 
 
-@method("qr")
-@takes_out
+@public("qr", own=False, out=True)
 def old_qr(input: Tensor, some: bool = True) -> Any:
     """A = Q R, reduced or (without `some`) complete; see `linalg.qr`: (*, n, m) -> (*, n, k), (*, k, m)."""
     return OldQrResult(*qr(input, "reduced" if some else "complete"))
 
 
-@method("svd")
-@takes_out
+@public("svd", own=False, out=True)
 def old_svd(input: Tensor, some: bool = True, compute_uv: bool = True) -> Any:
     """A = U diag(S) V^T; without `compute_uv` U and V are zeros. See `linalg.svd`: (*, n, m) -> (*, n, k), (*, k), (*, m, k)."""
     require_dims("svd", input, 2)
@@ -150,8 +145,7 @@ def old_svd(input: Tensor, some: bool = True, compute_uv: bool = True) -> Any:
 # ------------------------------------------------------------------------------------------------------------- with a Cholesky factor
 
 
-@method()
-@takes_out
+@public(out=True)
 @full_precision
 def cholesky_solve(input: Tensor, input2: Tensor, upper: bool = False) -> Tensor:
     """X with `A @ X = input` where A = L L^T (L^T L with `upper`) for L = input2: (*, n, k), (*, n, n) -> (*, n, k).
@@ -164,8 +158,7 @@ def cholesky_solve(input: Tensor, input2: Tensor, upper: bool = False) -> Tensor
     return solve_triangular(_h(low), solve_triangular(low, input, upper=False), upper=True)
 
 
-@method()
-@takes_out
+@public(out=True)
 @full_precision
 def cholesky_inverse(input: Tensor, upper: bool = False) -> Tensor:
     """The inverse of L L^T (of L^T L with `upper`) for L = input: (*, n, n) -> (*, n, n).
@@ -205,7 +198,7 @@ def _exponential(a: Array) -> Array:
     return found.astype(a.dtype)
 
 
-@method()
+@public()
 @full_precision
 @beside_input
 def matrix_exp(input: Tensor) -> Tensor:
@@ -233,6 +226,7 @@ def matrix_exp(input: Tensor) -> Tensor:
     return with_formula("LinalgMatrixExpBackward0", (x,), value, backward)
 
 
+@public("linalg.matrix_exp", own=False)
 def linalg_matrix_exp(A: Tensor) -> Tensor:
     """`I + A + A @ A / 2 + ...`: (*, n, n) -> (*, n, n)."""
     return matrix_exp(A)
@@ -241,7 +235,7 @@ def linalg_matrix_exp(A: Tensor) -> Tensor:
 # ---------------------------------------------------------------------------------------------------------- equations of tensors
 
 
-@takes_out
+@public(of="linalg", out=True)
 @full_precision
 def tensorinv(A: Tensor, ind: int = 2) -> Tensor:
     """B with `tensordot(B, A, ind)` the identity: A of shape (*s, *t) with `ind` dims in s and as many elements in s as in t -> (*t, *s)."""
@@ -257,7 +251,7 @@ def tensorinv(A: Tensor, ind: int = 2) -> Tensor:
     return reshape(inv(reshape(A, (product(rows), product(columns)))), (*columns, *rows))
 
 
-@takes_out
+@public(of="linalg", out=True)
 @full_precision
 def tensorsolve(A: Tensor, B: Tensor, dims: Any = None) -> Tensor:
     """X with `tensordot(A, X, X.ndim) == B`, after `dims` of A were moved to its end: -> X of shape A.shape[B.ndim:]."""
@@ -275,6 +269,7 @@ def tensorsolve(A: Tensor, B: Tensor, dims: Any = None) -> Tensor:
     return reshape(solve(flat, reshape(B, (B._layout.numel,))), wanted)
 
 
+@public("linalg.vander", own=False)
 def linalg_vander(x: Tensor, N: int | None = None) -> Tensor:
     """Powers 0 to N - 1 (by default as many as elements) of each element, in a new last dim: (*, n) -> (*, n, N).
 
@@ -292,6 +287,7 @@ def linalg_vander(x: Tensor, N: int | None = None) -> Tensor:
     return cat([unsqueeze(ones_like(rows), -1), cumprod(columns, -1)], -1)
 
 
+@public(method=False)
 def vander(x: Tensor, N: int | None = None, increasing: bool = False) -> Tensor:
     """Powers N - 1 down to 0 (0 up to N - 1 with `increasing`) of each element of a vector: (n) -> (n, N).
 
@@ -329,6 +325,7 @@ def _range_of(A: Tensor, q: int, niter: int, M: Tensor | None) -> Tensor:
     return found  # type: ignore[no-any-return]
 
 
+@public(method=False)
 def svd_lowrank(A: Tensor, q: int | None = 6, niter: int | None = 2, M: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
     """The q largest singular values of A (of A - M), nearly, by random projections and `niter` rounds: (*, m, n) -> (*, m, q), (*, q), (*, n, q).
 
@@ -354,6 +351,7 @@ def svd_lowrank(A: Tensor, q: int | None = 6, niter: int | None = 2, M: Tensor |
     return (v, s, u) if wide else (u, s, v)
 
 
+@public(method=False)
 def pca_lowrank(A: Tensor, q: int | None = None, center: bool = True, niter: int = 2) -> tuple[Tensor, Tensor, Tensor]:
     """The q (by default at most 6) largest principal components of rows, nearly; see `svd_lowrank`: (*, m, n) -> (*, m, q), (*, q), (*, n, q)."""
     x = _matrix("pca_lowrank", A)

@@ -16,7 +16,7 @@ from calque.base.text import shown
 from calque.functional.checks import check_index
 from calque.functional.common import cast, is_tensor, linked, method, prim, require_real
 from calque.functional.creation import empty, full, zeros
-from calque.functional.declared import takes_out
+from calque.functional.declared import public, takes_out
 from calque.functional.formats import reordered
 from calque.functional.inplace import filling
 from calque.functional.joining import cat
@@ -96,6 +96,7 @@ _REDUCERS: dict[str, tuple[Any, float]] = {
 }  # fmt: skip
 
 
+@public("_segment_reduce", method=False)
 def segment_reduce(
     data: Tensor,
     reduce: str,
@@ -290,7 +291,7 @@ def unravel_index(indices: Tensor, shape: Any) -> tuple[Tensor, ...]:
     return tuple([indices // stride % size for stride, size in zip(contiguous_strides(sizes), sizes, strict=True)])
 
 
-@takes_out
+@public("range", own=False, method=False, out=True)
 @placed
 def range_(
     start: float = 0, end: float | None = None, step: float = 1, *, dtype: Any = None, device: Any = None, requires_grad: bool = False

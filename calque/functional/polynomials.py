@@ -15,7 +15,7 @@ from calque.base.text import shown
 from calque.functional.arithmetic import abs as magnitude
 from calque.functional.arithmetic import float_result
 from calque.functional.common import Operand, cast, is_tensor, number, prim, require_operands
-from calque.functional.declared import takes_out
+from calque.functional.declared import public
 from calque.functional.elementary import acos, cos, sin
 from calque.functional.math import as_tensor_of, clamp, where, widened
 from calque.functional.views import broadcast_tensors
@@ -110,7 +110,7 @@ def _ratio(a: Tensor, b: Tensor) -> Tensor:
     return a / where(b == 0, 1.0, b)
 
 
-@takes_out
+@public(of="special", out=True)
 def chebyshev_polynomial_t(input: Operand, n: Operand) -> Tensor:
     """Chebyshev polynomial of the first kind T_n(x), 0 for a negative order: (*), (*) -> (*), broadcast.
 
@@ -121,43 +121,43 @@ def chebyshev_polynomial_t(input: Operand, n: Operand) -> Tensor:
     return _chebyshev("chebyshev_polynomial_t", input, n, lambda x: x, "t")
 
 
-@takes_out
+@public(of="special", out=True)
 def chebyshev_polynomial_u(input: Operand, n: Operand) -> Tensor:
     """Chebyshev polynomial of the second kind U_n(x), 0 for a negative order: (*), (*) -> (*), broadcast."""
     return _chebyshev("chebyshev_polynomial_u", input, n, lambda x: x * 2.0, "u")
 
 
-@takes_out
+@public(of="special", out=True)
 def chebyshev_polynomial_v(input: Operand, n: Operand) -> Tensor:
     """Chebyshev polynomial of the third kind V_n(x), 0 for a negative order: (*), (*) -> (*), broadcast."""
     return _chebyshev("chebyshev_polynomial_v", input, n, lambda x: x * 2.0 - 1.0, "v")
 
 
-@takes_out
+@public(of="special", out=True)
 def chebyshev_polynomial_w(input: Operand, n: Operand) -> Tensor:
     """Chebyshev polynomial of the fourth kind W_n(x), 0 for a negative order: (*), (*) -> (*), broadcast."""
     return _chebyshev("chebyshev_polynomial_w", input, n, lambda x: x * 2.0 + 1.0, "w")
 
 
-@takes_out
+@public(of="special", out=True)
 def shifted_chebyshev_polynomial_t(input: Operand, n: Operand) -> Tensor:
     """`chebyshev_polynomial_t(2 x - 1, n)`: (*), (*) -> (*), broadcast."""
     return _chebyshev("shifted_chebyshev_polynomial_t", input, n, lambda x: x, "t", True)
 
 
-@takes_out
+@public(of="special", out=True)
 def shifted_chebyshev_polynomial_u(input: Operand, n: Operand) -> Tensor:
     """`chebyshev_polynomial_u(2 x - 1, n)`: (*), (*) -> (*), broadcast."""
     return _chebyshev("shifted_chebyshev_polynomial_u", input, n, lambda x: x * 2.0, "u", True)
 
 
-@takes_out
+@public(of="special", out=True)
 def shifted_chebyshev_polynomial_v(input: Operand, n: Operand) -> Tensor:
     """`chebyshev_polynomial_v(2 x - 1, n)`: (*), (*) -> (*), broadcast."""
     return _chebyshev("shifted_chebyshev_polynomial_v", input, n, lambda x: x * 2.0 - 1.0, "v", True)
 
 
-@takes_out
+@public(of="special", out=True)
 def shifted_chebyshev_polynomial_w(input: Operand, n: Operand) -> Tensor:
     """`chebyshev_polynomial_w(2 x - 1, n)`: (*), (*) -> (*), broadcast."""
     return _chebyshev("shifted_chebyshev_polynomial_w", input, n, lambda x: x * 2.0 + 1.0, "w", True)
@@ -183,7 +183,7 @@ def _hermite(name: str, input: Any, n: Any, second: Callable[[Tensor], Tensor], 
     return cast(found, dtype)
 
 
-@takes_out
+@public(of="special", out=True)
 def hermite_polynomial_h(input: Operand, n: Operand) -> Tensor:
     """Hermite polynomial of physicists H_n(x), 0 for a negative order: (*), (*) -> (*), broadcast.
 
@@ -194,13 +194,13 @@ def hermite_polynomial_h(input: Operand, n: Operand) -> Tensor:
     return _hermite("hermite_polynomial_h", input, n, lambda x: x * 2.0, lambda k, x, now, before: (x * now - before * float(k)) * 2.0)
 
 
-@takes_out
+@public(of="special", out=True)
 def hermite_polynomial_he(input: Operand, n: Operand) -> Tensor:
     """Hermite polynomial of probabilists He_n(x), 0 for a negative order: (*), (*) -> (*), broadcast."""
     return _hermite("hermite_polynomial_he", input, n, lambda x: x, lambda k, x, now, before: x * now - before * float(k))
 
 
-@takes_out
+@public(of="special", out=True)
 def laguerre_polynomial_l(input: Operand, n: Operand) -> Tensor:
     """Laguerre polynomial L_n(x), 0 for a negative order: (*), (*) -> (*), broadcast."""
 
@@ -211,7 +211,7 @@ def laguerre_polynomial_l(input: Operand, n: Operand) -> Tensor:
     return cast(found, dtype)
 
 
-@takes_out
+@public(of="special", out=True)
 def legendre_polynomial_p(input: Operand, n: Operand) -> Tensor:
     """Legendre polynomial P_n(x), 0 for a negative order: (*), (*) -> (*), broadcast."""
 

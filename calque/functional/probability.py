@@ -8,7 +8,7 @@ from calque.functional import chebyshev as table
 from calque.functional.arithmetic import abs as magnitude
 from calque.functional.chebyshev import series
 from calque.functional.common import Operand, cast
-from calque.functional.declared import takes_out
+from calque.functional.declared import public
 from calque.functional.elementary import _float, erf, exp, log, log1p, sqrt
 from calque.functional.math import _both_float, clamp, erfc, where, widened, with_formula
 from calque.functional.views import sum_to_shape
@@ -18,7 +18,7 @@ HALF = math.sqrt(0.5)
 DENSITY = 1 / math.sqrt(2 * math.pi)
 
 
-@takes_out
+@public(of="special", out=True)
 def entr(input: Tensor) -> Tensor:
     """`-x log(x)`, 0 at 0 and -infinity below: (*) -> (*).
 
@@ -35,7 +35,7 @@ def entr(input: Tensor) -> Tensor:
     return with_formula("SpecialEntrBackward0", (x,), value, lambda g: (g * where(x < 0, math.nan, -log(where(x < 0, 1.0, x)) - 1.0),))
 
 
-@takes_out
+@public(of="special", out=True)
 def xlog1py(input: Operand, other: Operand) -> Tensor:
     """`input * log1p(other)`, and 0 where input is 0 (unless other is NaN), broadcast: (*), (*) -> (*).
 
@@ -62,7 +62,7 @@ def _scaled_tail(x: Tensor) -> Tensor:
     return where(x == math.inf, 0.0, series((finite - 3.75) / (finite + 3.75), table.ERFCX) / (finite * 2.0 + 1.0))
 
 
-@takes_out
+@public(of="special", out=True)
 def erfcx(input: Tensor) -> Tensor:
     """`exp(x**2) erfc(x)` without overflow for large x: (*) -> (*).
 
@@ -81,7 +81,7 @@ def erfcx(input: Tensor) -> Tensor:
     return with_formula("SpecialErfcxBackward0", (x,), value, lambda g: (g * (x * erfcx(x) - 1 / math.sqrt(math.pi)) * 2.0,))
 
 
-@takes_out
+@public(of="special", out=True)
 def ndtr(input: Tensor) -> Tensor:
     """Probability that a standard normal variable is at most x: (*) -> (*).
 
@@ -98,7 +98,7 @@ def ndtr(input: Tensor) -> Tensor:
     return with_formula("SpecialNdtrBackward0", (x,), value, lambda g: (g * exp(x * x * -0.5) * DENSITY,))
 
 
-@takes_out
+@public(of="special", out=True)
 def log_ndtr(input: Tensor) -> Tensor:
     """Logarithm of `ndtr(x)`, accurate in the lower tail: (*) -> (*).
 
@@ -139,7 +139,7 @@ def _quantile(p: Tensor) -> Tensor:
     return where(p == 0, -math.inf, where(p == 1, math.inf, where((p < 0) | (p > 1), math.nan, inside)))
 
 
-@takes_out
+@public(of="special", out=True)
 def ndtri(input: Tensor) -> Tensor:
     """x with `ndtr(x)` equal to the argument, which lies in [0, 1]: (*) -> (*); NaN outside.
 

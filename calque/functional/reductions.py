@@ -216,7 +216,7 @@ def _zero(x: Tensor) -> tuple[Any, dt.DType]:
     return (False if x._layout.dtype is dt.bool_ else 0, x._layout.dtype)
 
 
-@public(out=True)
+@public(out=True, of="calque special")
 @numpy_names
 def logsumexp(input: Tensor, dim: Dims, keepdim: bool = False) -> Tensor:
     """`log(sum(exp(x)))` over `dim` without overflow: (*) -> (* without dim). Integers give the default floating type."""
@@ -439,7 +439,7 @@ def std_mean(
 # --------------------------------------------------------------------------------------------------------------- norms
 
 
-@public(method=False, out=True)
+@public(method=False, out=True, of="calque linalg")
 @numpy_names
 def vector_norm(x: Tensor, ord: float = 2, dim: Dims = None, keepdim: bool = False, *, dtype: dt.DType | None = None) -> Tensor:
     """`sum(|x|**ord)**(1 / ord)` over `dim` (all by default), also for ord inf, -inf and 0 (the number of non-zeros).

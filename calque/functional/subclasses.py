@@ -48,7 +48,8 @@ def _run(cls: type, func: Callable[..., Any], types: Any, args: Sequence[Any] = 
 def _of_pytorch(func: Any) -> bool:
     """Whether a function is one of PyTorch itself, which knows nothing of our tensors and would ask again."""
     owner = getattr(func, "__objclass__", None) or getattr(func, "__self__", None)
-    return any(str(getattr(x, "__module__", "")).partition(".")[0] == "torch" for x in (func, owner))
+    ours = owner is Tensor or isinstance(owner, Tensor)  # which may be shown under PyTorch's name
+    return not ours and any(str(getattr(x, "__module__", "")).partition(".")[0] == "torch" for x in (func, owner))
 
 
 def _converted(found: Any, cls: Any) -> Any:
@@ -172,7 +173,7 @@ KEPT = ("__new__", "__init__", "__init_subclass__", METHOD, "__hash__", "__class
 
 def adopt(cls: type) -> None:
     """Put a subclass of `Tensor` that has a protocol of its own behind it."""
-    above = [base for base in cls.__mro__[: cls.__mro__.index(Tensor)] if not base.__module__.startswith("calque.")]
+    above = [base for base in cls.__mro__[: cls.__mro__.index(Tensor)] if not base.__module__.startswith(("calque.", "torch.nn."))]
     own = {name for base in above for name in vars(base)}
     for name, value in list(vars(Tensor).items()):
         if name in own or name in KEPT:

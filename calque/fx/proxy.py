@@ -48,6 +48,8 @@ class TracerBase:
         proxy_factory_fn: Any = None,
     ) -> Any:  # fmt: skip
         """Add a node for arguments with proxies inside; what stands for its result."""
+        if getattr(target, "__name__", "") == "einsum" and len(args) == 2 and isinstance(args[1], (list, tuple)):
+            args = (args[0], *args[1])  # as PyTorch's function hands them on
         node = self.create_node(kind, target, self.create_arg(tuple(args)), self.create_arg(dict(kwargs)), name, type_expr)
         return proxy_factory_fn(node) if proxy_factory_fn is not None else self.proxy(node)
 

@@ -358,7 +358,7 @@ class Guards:
         root = kind.__module__.split(".")[0]
         if made and root in _IMPURE_MODULES:
             raise Refused(f"uses {kind.__name__} of the module {kind.__module__!r}")
-        known = kind.__name__ in _EXACT_BUILTINS or _is_error(kind) if root == "builtins" else root == "calque"
+        known = kind.__name__ in _EXACT_BUILTINS or _is_error(kind) if root == "builtins" else _of_calque(kind)
         if not known and root != "__main__" and _foreign(getattr(sys.modules.get(kind.__module__), "__file__", None) or "<frozen"):
             self._unknown(f"reaches a {root}.{kind.__name__}")
         for base in kind.__mro__:
@@ -528,7 +528,7 @@ class _Quick:
 
 
 def _of_calque(kind: type) -> bool:
-    return kind.__module__.split(".")[0] == "calque"
+    return kind.__module__.split(".")[0] == "calque" or kind in TENSOR_TYPES
 
 
 def _foreign_class(kind: type) -> bool:

@@ -12,6 +12,18 @@ calque.install_as_torch(children=False)
 import torch
 import pytest
 
+# Libraries choose functions by the module of a class (autoray, opt_einsum).
+import pickle
+assert {kind.__module__.split(".")[0] for kind in (torch.Tensor, torch.nn.Parameter)} == {"torch"} and str(torch.Tensor) == "<class 'torch.Tensor'>"
+assert type(pickle.loads(pickle.dumps(torch.nn.Parameter(torch.ones(1))))) is torch.nn.Parameter
+class Asked(torch.Tensor):
+    seen = []
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        cls.seen.append(func.__name__)
+        return super().__torch_function__(func, types, args, kwargs or {})
+assert type(torch.ones(2).as_subclass(Asked) + 1) is Asked and "add" in Asked.seen
+
 # A library goes through the classes of a module by its dictionary.
 kinds = [kind for kind in vars(torch.distributions).values() if isinstance(kind, type) and issubclass(kind, torch.distributions.Distribution)]
 assert torch.distributions.Bernoulli in kinds and len(kinds) > 30

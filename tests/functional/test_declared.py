@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Iterator
 
 import numpy as np
@@ -9,8 +10,9 @@ import pytest
 
 import calque
 from calque import functional
-from calque.functional.declared import NAMES, public
+from calque.functional.declared import NAMES, SPACES, public
 from calque.functional.elementary import define
+from calque.functional.later import MODULES, loaded
 from calque.ops import OpDef, register, unregister
 from calque.ops.opdef import Vjp
 from calque.tensor import Tensor
@@ -19,11 +21,14 @@ from tests.stubs import facade, page
 
 @pytest.fixture
 def nothing_stays() -> Iterator[None]:
-    """Take back what a test declares."""
-    names, methods = set(NAMES), set(vars(Tensor))
+    """Take back what a test declares, and nothing that was loaded meanwhile."""
+    for module in ("calque.special", "calque.fft", *MODULES):
+        loaded(module)
+    names, methods = {place: set(declared) for place, declared in SPACES.items()}, set(vars(Tensor))
     yield
-    for name in set(NAMES) - names:
-        del NAMES[name]
+    for place, declared in SPACES.items():
+        for name in set(declared) - names[place]:
+            del declared[name]
     for name in set(vars(Tensor)) - methods:
         delattr(Tensor, name)
 
@@ -89,3 +94,45 @@ def test_a_name_is_declared_once(nothing_stays: None) -> None:
     with pytest.raises(ValueError, match=r"\[public\] expected a new name, got 'exp', which calque.functional.elementary has declared"):
         public("exp", own=False)(lambda x: x)
     assert before == NAMES
+
+
+@pytest.mark.parametrize("place", ["special", "linalg", "fft", "nn.functional"])
+def test_a_function_of_a_namespace_is_one_statement(nothing_stays: None, place: str) -> None:
+    @public(f"{place}.toy_other", of=place, out=True)
+    def toy_twice(input: Tensor) -> Tensor:
+        """2 x."""
+        return input.mul(2)
+
+    module = importlib.import_module(f"calque.{place}")
+    for name in ("toy_twice", "toy_other"):
+        assert getattr(module, name)(calque.ones(2)).tolist() == [2.0, 2.0]
+        assert name in dir(module) and not hasattr(calque, name) and not hasattr(Tensor, name)
+    with pytest.raises(TypeError, match=r"\[toy_twice\] expected a Tensor, got str"):
+        module.toy_twice("a")
+    if place in ("special", "linalg"):  # where PyTorch's functions take it
+        out = calque.empty(2)
+        assert module.toy_twice(calque.ones(2), out=out) is out and out.tolist() == [2.0, 2.0]
+
+
+def test_one_function_in_several_namespaces(nothing_stays: None) -> None:
+    @public("toy_alias", "fft.toy_only_here", of="calque special")
+    def toy_twice(input: Tensor) -> Tensor:
+        """2 x."""
+        return input.mul(2)
+
+    for place, names in ((calque, "toy_twice toy_alias"), (calque.special, "toy_twice toy_alias"), (calque.fft, "toy_only_here")):
+        for name in ("toy_twice", "toy_alias", "toy_only_here"):
+            assert hasattr(place, name) == (name in names.split()), (place, name)
+    assert calque.ones(1).toy_alias().tolist() == [2.0] and not hasattr(Tensor, "toy_only_here")
+
+
+def test_what_loads_later_declares_or_defines_the_names_that_it_is_asked_for() -> None:
+    for module, places in MODULES.items():
+        found = loaded(module)
+        for place, names in places.items():
+            if place == "Tensor":
+                assert all(hasattr(Tensor, name) for name in names.split())
+                continue
+            for name in names.split():
+                assert name in SPACES[place] or hasattr(found, name), (module, place, name)
+                assert callable(getattr(calque if place == "calque" else importlib.import_module(f"calque.{place}"), name))

@@ -173,3 +173,11 @@ def test_what_cannot_be_traced_says_so(function: Any, words: str) -> None:
 def test_wrap_belongs_to_the_top_of_a_module() -> None:
     with pytest.raises(NotImplementedError, match="at the top of a module"):
         fx.wrap("helper")
+
+
+def test_einsum_hands_on_its_operands_one_by_one() -> None:
+    """As PyTorch's function does: libraries that rewrite graphs (opt_einsum_fx) unpack `equation, *operands`."""
+    graph = fx.symbolic_trace(lambda x, y: calque.einsum("ij,jk->ik", [x, y]))
+    node = next(node for node in graph.graph.nodes if node.op == "call_function")
+    assert [getattr(a, "name", a) for a in node.args] == ["ij,jk->ik", "x", "y"]
+    assert graph(calque.ones(2, 3), calque.ones(3, 1)).tolist() == [[3.0], [3.0]]

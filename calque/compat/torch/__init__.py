@@ -18,7 +18,7 @@ from calque.compat.torch.library import OPERATORS as ops
 from calque.compat.torch.serialization import save
 from calque.compat.torch.storage import TypedStorage, UntypedStorage
 from calque.compat.torch.torch_version import TorchVersion
-from calque.functional.later import namespace
+from calque.functional.later import MODULES
 
 __all__ = [
     "AcceleratorError", "Event", "GradScaler", "OutOfMemoryError", "PyTorchFileReader",
@@ -36,9 +36,10 @@ __all__ = [
 ]  # fmt: skip
 
 __version__ = TorchVersion(VERSION)
+calque.Tensor.__module__, calque.nn.Parameter.__module__ = "torch", "torch.nn.parameter"  # by which libraries tell whose arrays they were given
 newaxis = None
 has_lapack = has_spectral = True
-PRIVATE = frozenset(name for names in namespace().values() for name, *_ in (n.split("=") for n in names.split()) if name.startswith("_"))
+PRIVATE = frozenset(name for names in MODULES.values() for name in names.get("calque", "").split() if name.startswith("_"))
 has_mkl = has_openmp = has_cuda = False
 GradScaler = calque.amp.GradScaler
 Stream, Event = without_device("torch.Stream", "streaming"), without_device("torch.Event", "streaming")

@@ -22,12 +22,6 @@ from calque.ops.opdef import get
 from calque.run.numbers import ROOT_HALF, ROOT_HALF_TWIN
 from calque.tensor import Tensor, unary
 
-__all__ = [
-    "celu", "celu_", "elu", "elu_", "gelu", "glu", "hardshrink", "hardsigmoid", "hardswish", "hardtanh", "hardtanh_", "leaky_relu",
-    "leaky_relu_", "logsigmoid", "mish", "prelu", "relu", "relu6", "relu_", "rrelu", "rrelu_", "selu", "selu_", "sigmoid", "silu",
-    "softplus", "softshrink", "softsign", "tanh", "tanhshrink", "threshold", "threshold_",
-]  # fmt: skip
-
 _relu = unary(get("relu"))
 _SELU_ALPHA, _SELU_SCALE = 1.6732632423543772, 1.0507009873554805
 
@@ -46,6 +40,7 @@ def _once(formula: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
     return cast(formula(wide(x)), x._layout.dtype)
 
 
+@public(of="nn.functional")
 def relu(input: Tensor, inplace: bool = False) -> Tensor:
     """max(x, 0).
 
@@ -63,11 +58,13 @@ def _where_below(x: Tensor, bound: float, below: Any, above: Any) -> Tensor:
     return choose(T.le(x, bound), below, above, x._layout.dtype)
 
 
+@public(of="nn.functional")
 def relu6(input: Tensor, inplace: bool = False) -> Tensor:
     """min(max(x, 0), 6)."""
     return hardtanh(input, 0.0, 6.0, inplace)
 
 
+@public(of="nn.functional")
 def hardtanh(input: Tensor, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False) -> Tensor:
     """x limited to [min_val, max_val]; the gradient is zero at and outside the limits."""
     bounds: tuple[tuple[str, Any], ...] = (("min_val", min_val), ("max_val", max_val))
@@ -106,12 +103,13 @@ def _exponential(op: str, input: Tensor, factor: float, rate: float, slope: floa
     return _result(op, input, y, inplace)
 
 
+@public(of="nn.functional")
 def elu(input: Tensor, alpha: float = 1.0, inplace: bool = False) -> Tensor:
     """x for x > 0, else alpha (exp(x) - 1)."""
     return _exponential("elu", input, float(alpha), 1.0, 1.0, inplace)
 
 
-@public(method=False)
+@public(method=False, of="calque nn.functional")
 def celu(input: Tensor, alpha: float = 1.0, inplace: bool = False) -> Tensor:
     """max(x, 0) + min(0, alpha (exp(x / alpha) - 1))."""
     a = float(alpha)
@@ -120,12 +118,13 @@ def celu(input: Tensor, alpha: float = 1.0, inplace: bool = False) -> Tensor:
     return _exponential("celu", input, a, 1.0 / a, 1.0, inplace)
 
 
-@public(method=False)
+@public(method=False, of="calque nn.functional")
 def selu(input: Tensor, inplace: bool = False) -> Tensor:
     """Scaled ELU. Source: Klambauer et al., "Self-Normalizing Neural Networks" (2017)."""
     return _exponential("selu", input, _SELU_ALPHA * _SELU_SCALE, 1.0, _SELU_SCALE, inplace)
 
 
+@public(of="nn.functional")
 def leaky_relu(input: Tensor, negative_slope: float = 0.01, inplace: bool = False) -> Tensor:
     """x for x > 0, else negative_slope * x."""
     x = _operand(input, inplace)
@@ -133,7 +132,7 @@ def leaky_relu(input: Tensor, negative_slope: float = 0.01, inplace: bool = Fals
     return _result("leaky_relu", input, y, inplace)
 
 
-@public()
+@public(of="calque nn.functional")
 @lower_precision
 def prelu(input: Tensor, weight: Tensor) -> Tensor:
     """Leaky ReLU with a learned slope: one, or one per channel (dim 1)."""
@@ -171,7 +170,7 @@ def _prelu_twice(saved: Saved, of_x: Tensor | None, of_w: Tensor | None) -> tupl
     return to_x, to_w, choose(below, of_x * w + of_w * x, of_x, kind)
 
 
-@public(method=False)
+@public(method=False, of="calque nn.functional")
 def rrelu(input: Tensor, lower: float = 1 / 8, upper: float = 1 / 3, training: bool = False, inplace: bool = False) -> Tensor:
     """Leaky ReLU with a random slope in [lower, upper] per element while training, else their mean."""
     if lower > upper:
@@ -183,7 +182,7 @@ def rrelu(input: Tensor, lower: float = 1 / 8, upper: float = 1 / 3, training: b
     return _result("rrelu", input, _where_below(x, 0.0, x * slope, x), inplace)
 
 
-@public(method=False, out=True)
+@public(method=False, out=True, of="calque nn.functional")
 def threshold(input: Tensor, threshold: float, value: float, inplace: bool = False) -> Tensor:
     """x for x > threshold, else value."""
     x = _operand(input, inplace)
@@ -221,6 +220,7 @@ def _gelu_like(x: Tensor) -> Tensor:
     return x * 0.5 * (_gelu_inner(x) + 1.0)
 
 
+@public(of="nn.functional")
 def gelu(input: Tensor, approximate: str = "none") -> Tensor:
     """x times the normal cumulative distribution of x; `approximate="tanh"` uses Hendrycks and Gimpel's formula (2016)."""
     if approximate == "none":
@@ -242,17 +242,20 @@ def _silu(x: Tensor) -> Tensor:
     return x * T.sigmoid(x)
 
 
+@public(of="nn.functional")
 def silu(input: Tensor, inplace: bool = False) -> Tensor:
     """x sigmoid(x). Source: Elfwing, Uchibe, Doya (2017)."""
     y = with_gradient("SiluBackward0", lambda x: (_once(_silu, x),), _silu_backward, (_operand(input, inplace),))
     return _result("silu", input, y, inplace)
 
 
+@public(of="nn.functional")
 def mish(input: Tensor, inplace: bool = False) -> Tensor:
     """x tanh(softplus(x))."""
     return _result("mish", input, _once(lambda x: x * T.tanh(softplus(x)), _operand(input, inplace)), inplace)
 
 
+@public(of="nn.functional")
 def softplus(input: Tensor, beta: float = 1.0, threshold: float = 20.0) -> Tensor:
     """log(1 + exp(beta x)) / beta; x itself where beta x > threshold."""
     b, limit = float(beta), float(threshold)
@@ -272,6 +275,7 @@ def softplus(input: Tensor, beta: float = 1.0, threshold: float = 20.0) -> Tenso
     return with_gradient("SoftplusBackward0", lambda x: (_once(formula, x),), backward, (input,))  # type: ignore[no-any-return]
 
 
+@public(of="nn.functional")
 def logsigmoid(input: Tensor) -> Tensor:
     """log(sigmoid(x)), computed stably."""
 
@@ -283,32 +287,37 @@ def logsigmoid(input: Tensor) -> Tensor:
     )
 
 
+@public(of="nn.functional")
 def softsign(input: Tensor) -> Tensor:
     """x / (1 + |x|)."""
     return input / (T.abs(input) + 1.0)
 
 
+@public(of="nn.functional")
 def tanh(input: Tensor) -> Tensor:
     """Hyperbolic tangent."""
     return T.tanh(input)
 
 
+@public(of="nn.functional")
 def sigmoid(input: Tensor) -> Tensor:
     """1 / (1 + exp(-x))."""
     return T.sigmoid(input)
 
 
+@public(of="nn.functional")
 def tanhshrink(input: Tensor) -> Tensor:
     """x - tanh(x)."""
     return input - T.tanh(input)
 
 
-@public(out=True)
+@public(out=True, of="calque nn.functional")
 def hardshrink(input: Tensor, lambd: float = 0.5) -> Tensor:
     """x where |x| > lambd, else 0."""
     return _where_below_abs(input, float(lambd), kinked(input))
 
 
+@public(of="nn.functional")
 def softshrink(input: Tensor, lambd: float = 0.5) -> Tensor:
     """x - lambd for x > lambd, x + lambd for x < -lambd, else 0."""
     if lambd < 0:
@@ -321,16 +330,19 @@ def _where_below_abs(x: Tensor, bound: float, above: Tensor) -> Tensor:
     return choose(T.le(T.abs(x.detach()), bound), 0.0, above, x._layout.dtype)
 
 
+@public(of="nn.functional")
 def hardsigmoid(input: Tensor, inplace: bool = False) -> Tensor:
     """relu6(x + 3) / 6."""
     return _result("hardsigmoid", input, _once(lambda x: relu6(x + 3.0) * (1.0 / 6.0), _operand(input, inplace)), inplace)
 
 
+@public(of="nn.functional")
 def hardswish(input: Tensor, inplace: bool = False) -> Tensor:
     """x relu6(x + 3) / 6."""
     return _result("hardswish", input, _once(lambda x: x * relu6(x + 3.0) * (1.0 / 6.0), _operand(input, inplace)), inplace)
 
 
+@public(of="nn.functional")
 def glu(input: Tensor, dim: int = -1) -> Tensor:
     """First half times sigmoid of the second half along `dim`: (*, 2 n, *) -> (*, n, *)."""
     require_real("glu", input)
@@ -352,8 +364,10 @@ def _in_place(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
     return signed(call, function, without=("inplace",))
 
 
-celu_, elu_, hardtanh_, leaky_relu_, relu_, rrelu_, selu_, threshold_ = (
-    _in_place(f) for f in (celu, elu, hardtanh, leaky_relu, relu, rrelu, selu, threshold)
-)
-for _form in (celu_, rrelu_, selu_, threshold_):
-    public(method=False)(_form)
+_IN_PLACE: dict[str, tuple[Callable[..., Tensor], ...]] = {
+    "nn.functional": (elu, hardtanh, leaky_relu, relu),
+    "calque nn.functional": (celu, rrelu, selu, threshold),
+}
+for _of, _functions in _IN_PLACE.items():
+    for _function in _functions:
+        public(of=_of, method=False)(_in_place(_function))

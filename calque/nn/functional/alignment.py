@@ -14,13 +14,12 @@ from calque.base import dtypes as dt
 from calque.base.errors import ArgumentError, ShapeError
 from calque.base.text import shown
 from calque.functional.common import is_tensor
+from calque.functional.declared import public
 from calque.functional.math import with_formula
 from calque.functional.placing import beside_input
 from calque.functional.precision import full_precision
 from calque.run.recorder import local
 from calque.tensor import Tensor, read, upload
-
-__all__ = ["ctc_loss"]
 
 Array = np.ndarray[Any, Any]
 
@@ -126,6 +125,7 @@ def _moved(x: Array, steps: int) -> Array:
     return found
 
 
+@public(of="nn.functional")
 @full_precision
 @beside_input
 def ctc_loss(

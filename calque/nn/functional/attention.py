@@ -13,6 +13,7 @@ from typing import Any
 from calque import functional as T
 from calque.base.errors import ArgumentError, DTypeError, ShapeError
 from calque.functional.common import cast, prim, require_dims
+from calque.functional.declared import public
 from calque.functional.precision import lower_precision
 from calque.nn.functional.dropout import dropout
 from calque.nn.functional.linear import linear
@@ -22,8 +23,6 @@ from calque.nn.gradient import Saved, with_gradient
 from calque.ops.attention import MAX_HEAD_SIZE, MOST_QUERIES_IN_PLACE
 from calque.run.recorder import local
 from calque.tensor import Tensor, wrap
-
-__all__ = ["multi_head_attention_forward", "scaled_dot_product_attention"]
 
 FEW_QUERIES = 32
 """Below this many queries scores are stored after all: they are small, and the blockwise kernels would mostly move keys and values about. Very
@@ -145,6 +144,7 @@ def _grouped(q: Tensor, k: Tensor, v: Tensor, mask: Any) -> tuple[Tensor, Tensor
     return T.unflatten(q, -3, (groups, heads // groups)), T.unsqueeze(k, -3), T.unsqueeze(v, -3), mask
 
 
+@public(of="nn.functional")
 @lower_precision
 def scaled_dot_product_attention(
     query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0, is_causal: bool = False,
@@ -257,6 +257,7 @@ def _head_mask(attn_mask: Any, padding: Any, is_causal: bool, batch: int, heads:
     return _merged_mask(attn_mask, padding, batch, heads, source), is_causal and attn_mask is None
 
 
+@public(of="nn.functional")
 def multi_head_attention_forward(
     query: Tensor, key: Tensor, value: Tensor, embed_dim_to_check: int, num_heads: int, in_proj_weight: Any, in_proj_bias: Any, bias_k: Any,
     bias_v: Any, add_zero_attn: bool, dropout_p: float, out_proj_weight: Tensor, out_proj_bias: Any, training: bool = True,

@@ -21,8 +21,6 @@ from calque.nn.functional.padding import pad
 from calque.ops.opdef import get
 from calque.tensor import Tensor, record
 
-__all__ = ["conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d"]
-
 CONV, CONV_INPUT = get("conv2d"), get("conv2d_input_grad")
 Sizes = int | Sequence[int]
 _CHECKED = Cache("convolutions", 1000, 1 / 128)
@@ -128,7 +126,7 @@ def _check_ranks(op: str, n: int, x: Tensor, w: Tensor) -> None:
         raise ShapeError(f"[{op}] Expected {n + 1}D (unbatched) or {n + 2}D (batched) input to {op}, but got input of size: {list(x._layout.shape)}")
 
 
-@public(method=False)
+@public(method=False, of="calque nn.functional")
 @lower_precision
 def conv1d(
     input: Tensor,
@@ -143,7 +141,7 @@ def conv1d(
     return _convolve("conv1d", 1, input, weight, bias, stride, padding, dilation, groups)
 
 
-@public(method=False)
+@public(method=False, of="calque nn.functional")
 @lower_precision
 def conv2d(
     input: Tensor,
@@ -163,7 +161,7 @@ def conv2d(
     return _convolve("conv2d", 2, input, weight, bias, stride, padding, dilation, groups)
 
 
-@public(method=False)
+@public(method=False, of="calque nn.functional")
 @lower_precision
 def conv3d(
     input: Tensor,
@@ -237,7 +235,7 @@ def _transpose(
     return y if bias is None else y + T.reshape(bias, (1, -1, *(1,) * n))
 
 
-@public(method=False)
+@public(method=False, of="calque nn.functional")
 @lower_precision
 def conv_transpose1d(
     input: Tensor,
@@ -253,7 +251,7 @@ def conv_transpose1d(
     return _transpose("conv_transpose1d", 1, input, weight, bias, stride, padding, output_padding, groups, dilation)
 
 
-@public(method=False)
+@public(method=False, of="calque nn.functional")
 @lower_precision
 def conv_transpose2d(
     input: Tensor,

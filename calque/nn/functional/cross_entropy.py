@@ -11,6 +11,7 @@ from calque.base import dtypes as dt
 from calque.base.config import settings
 from calque.base.errors import ArgumentError, DTypeError, ShapeError
 from calque.functional.common import cast, linked, require_dims, require_real
+from calque.functional.declared import public
 from calque.functional.precision import full_precision
 from calque.nn.functional.checks import bad_label, check_indices, reduced
 from calque.nn.functional.legacy import legacy_reduction
@@ -22,8 +23,6 @@ from calque.run.nodes import GradNode
 from calque.run.source import warn_user
 from calque.run.versions import version_of
 from calque.tensor import Tensor, record
-
-__all__ = ["cross_entropy", "linear_cross_entropy", "nll_loss"]
 
 _REDUCTIONS = ("none", "mean", "sum")
 _told: set[str] = set()
@@ -181,6 +180,7 @@ def _warn_softmax(input: Tensor) -> None:
         warn_user(text)
 
 
+@public(of="nn.functional")
 @full_precision
 def cross_entropy(
     input: Tensor, target: Tensor, weight: Tensor | None = None, size_average: Any = None, ignore_index: int = -100, reduce: Any = None,
@@ -209,6 +209,7 @@ def cross_entropy(
     return with_gradient("CrossEntropyLossBackward0", node.forward, node.backward, (input,))  # type: ignore[no-any-return]
 
 
+@public(of="nn.functional")
 def linear_cross_entropy(
     input: Tensor,
     linear_weight: Tensor,
@@ -258,6 +259,7 @@ def _probabilities(input: Tensor, target: Tensor, weight: Any, reduction: str, s
     return reduced(loss, reduction, "cross_entropy")
 
 
+@public(of="nn.functional")
 @full_precision
 def nll_loss(
     input: Tensor, target: Tensor, weight: Tensor | None = None, size_average: Any = None, ignore_index: int = -100, reduce: Any = None,

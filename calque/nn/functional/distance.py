@@ -11,10 +11,8 @@ from calque.functional.declared import public
 from calque.functional.distances import row_distance
 from calque.tensor import Tensor
 
-__all__ = ["cosine_similarity", "pairwise_distance", "pdist"]
 
-
-@public(method=False)
+@public(method=False, of="calque nn.functional")
 def cosine_similarity(x1: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-8) -> Tensor:
     """x1 . x2 / (max(|x1|, eps) max(|x2|, eps)) along `dim`, which disappears.
 
@@ -30,13 +28,14 @@ def cosine_similarity(x1: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-8) -
     return T.sum((x1 / lengths[0]) * (x2 / lengths[1]), dim)
 
 
+@public(of="nn.functional")
 def pairwise_distance(x1: Tensor, x2: Tensor, p: float = 2.0, eps: float = 1e-6, keepdim: bool = False) -> Tensor:
     """p-norm of x1 - x2 + eps over the last dim: (N, D), (N, D) -> (N)."""
     require_tensors("pairwise_distance", x1, x2)
     return T.norm(x1 - x2 + float(eps), p, -1, keepdim)
 
 
-@public(method=False)
+@public(method=False, of="calque nn.functional")
 def pdist(input: Tensor, p: float = 2.0) -> Tensor:
     """Distances between all pairs of rows i < j: (N, D) -> (N (N - 1) / 2)."""
     require_real("pdist", input)

@@ -11,11 +11,10 @@ from typing import Any
 from calque import functional as T
 from calque.base.errors import ArgumentError, ShapeError
 from calque.functional.common import require_real
+from calque.functional.declared import public
 from calque.functional.writing import write_back
 from calque.nn.functional.rows import choose
 from calque.tensor import Tensor
-
-__all__ = ["alpha_dropout", "dropout", "dropout1d", "dropout2d", "dropout3d", "feature_alpha_dropout"]
 
 _ALPHA = -1.7580993408473766  # -scale * alpha of SELU: what its inputs saturate to
 
@@ -39,6 +38,7 @@ def _drop(op: str, x: Tensor, shape: Any, p: float, inplace: bool) -> Tensor:
     return write_back(op, x, y) if inplace else y
 
 
+@public(of="nn.functional")
 def dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
     """Each element becomes 0 with probability p, else x / (1 - p): (*) -> (*)."""
     _check("dropout", p)
@@ -54,16 +54,19 @@ def _channels(op: str, n: int, input: Tensor, p: float, training: bool, inplace:
     return _drop(op, input, (*shape[:lead], *(1,) * n), p, inplace) if training else input
 
 
+@public(of="nn.functional")
 def dropout1d(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
     """Whole channels become 0: (N, C, L) -> the same."""
     return _channels("dropout1d", 1, input, p, training, inplace)
 
 
+@public(of="nn.functional")
 def dropout2d(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
     """Whole channels become 0: (N, C, H, W) -> the same."""
     return _channels("dropout2d", 2, input, p, training, inplace)
 
 
+@public(of="nn.functional")
 def dropout3d(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
     """Whole channels become 0: (N, C, D, H, W) -> the same."""
     return _channels("dropout3d", 3, input, p, training, inplace)
@@ -82,11 +85,13 @@ def _alpha(op: str, input: Tensor, shape: Any, p: float, training: bool, inplace
     return write_back(op, input, y) if inplace else y
 
 
+@public(of="nn.functional")
 def alpha_dropout(input: Tensor, p: float = 0.5, training: bool = False, inplace: bool = False) -> Tensor:
     """Dropout that keeps mean and variance of SELU networks."""
     return _alpha("alpha_dropout", input, input._layout.shape, p, training, inplace)
 
 
+@public(of="nn.functional")
 def feature_alpha_dropout(input: Tensor, p: float = 0.5, training: bool = False, inplace: bool = False) -> Tensor:
     """`alpha_dropout` of whole channels: (N, C, *) -> the same."""
     shape = tuple(input._layout.shape)

@@ -12,6 +12,7 @@ from calque.base.errors import ArgumentError, DTypeError, OutOfRangeError, Shape
 from calque.base.shapes import whole
 from calque.base.text import shown
 from calque.functional.common import cast, linked, prim, require_dims
+from calque.functional.declared import public
 from calque.functional.later import loaded
 from calque.nn.functional.checks import check_indices, values_of
 from calque.nn.functional.rows import SELECT_ROWS, choose, constant, positions
@@ -20,8 +21,6 @@ from calque.run.capture import abort
 from calque.run.recorder import Trace, local
 from calque.run.source import user_line, warn_user
 from calque.tensor import Tensor, function_node, read, record
-
-__all__ = ["embedding", "embedding_bag", "one_hot"]
 
 
 def _bad_index(op: str, size: int) -> Callable[[tuple[int, ...], int], Exception]:
@@ -76,6 +75,7 @@ def _bags(offsets: Tensor | None, count: int, include_last_offset: bool) -> tupl
     return starts, [*starts[1:], count][: len(starts)]
 
 
+@public(of="nn.functional")
 def embedding(
     input: Tensor, weight: Tensor, padding_idx: int | None = None, max_norm: float | None = None, norm_type: float = 2.0,
     scale_grad_by_freq: bool = False, sparse: bool = False,
@@ -153,6 +153,7 @@ def _check_mode(mode: str, sparse: bool, weighted: bool) -> None:
         raise ArgumentError(f"[embedding_bag] per_sample_weights is only supported with mode='sum', got mode={shown(mode)}")
 
 
+@public(of="nn.functional")
 def embedding_bag(
     input: Tensor, weight: Tensor, offsets: Tensor | None = None, max_norm: float | None = None, norm_type: float = 2.0,
     scale_grad_by_freq: bool = False, mode: str = "mean", sparse: bool = False, per_sample_weights: Tensor | None = None,
@@ -194,6 +195,7 @@ def embedding_bag(
     return summed if mode == "sum" else summed / T.clamp(T.sum(cast(kept, kind), 1), min=1.0)
 
 
+@public(of="nn.functional")
 def one_hot(tensor: Tensor, num_classes: int = -1) -> Tensor:
     """int64 codes with a single 1: (*) -> (*, num_classes). With -1 the largest value decides (read at once).
 

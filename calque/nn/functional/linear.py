@@ -16,8 +16,6 @@ from calque.nn.functional.checks import require_dtype
 from calque.ops.opdef import get
 from calque.tensor import Tensor, record
 
-__all__ = ["bilinear", "linear"]
-
 MATMUL = get("matmul")
 
 
@@ -53,6 +51,7 @@ def _fit(input: Tensor, weight: Tensor, bias: Any) -> tuple[Any, ...]:
     return (prod(shape[:-1]), shape[-1]), (*shape[:-1], weight._layout.shape[0])
 
 
+@public(of="nn.functional")
 @lower_precision
 def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """x W^T + b: (*, in), (out, in), (out) -> (*, out).
@@ -73,7 +72,7 @@ def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     return y if whole is None else reshaped(y, whole)
 
 
-@public(method=False)
+@public(method=False, of="calque nn.functional")
 @as_given
 def bilinear(input1: Tensor, input2: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """x1^T W_k x2 + b_k for every output k: (*, in1), (*, in2), (out, in1, in2) -> (*, out)."""

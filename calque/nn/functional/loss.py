@@ -11,6 +11,7 @@ from calque import functional as T
 from calque.base.errors import ArgumentError, DTypeError, OutOfRangeError, ShapeError
 from calque.base.shapes import broadcast_shapes
 from calque.functional.common import Operand, require_real, require_tensors
+from calque.functional.declared import public
 from calque.functional.precision import full_precision
 from calque.nn.functional.checks import check_indices, check_interval, check_reduction, reduced
 from calque.nn.functional.cross_entropy import warn_probabilities
@@ -21,13 +22,6 @@ from calque.nn.gradient import Saved, with_gradient
 from calque.ops.opdef import get
 from calque.run.source import warn_user
 from calque.tensor import Tensor, unary
-
-__all__ = [
-    "binary_cross_entropy", "binary_cross_entropy_with_logits", "cosine_embedding_loss", "gaussian_nll_loss", "hinge_embedding_loss",
-    "huber_loss", "kl_div", "l1_loss", "margin_ranking_loss", "mse_loss", "multi_margin_loss", "multilabel_margin_loss",
-    "multilabel_soft_margin_loss", "poisson_nll_loss", "smooth_l1_loss", "soft_margin_loss", "triplet_margin_loss",
-    "triplet_margin_with_distance_loss",
-]  # fmt: skip
 
 _relu = unary(get("relu"))
 
@@ -58,6 +52,7 @@ def _pairwise(op: str, input: Tensor, target: Tensor, loss: Tensor, weight: Any,
     return T.sum(loss) / T.sum(weight) if reduction == "mean" else reduced(loss, reduction, op)
 
 
+@public(of="nn.functional")
 @full_precision
 def mse_loss(
     input: Tensor, target: Tensor, size_average: Any = None, reduce: Any = None, reduction: str = "mean", weight: Tensor | None = None
@@ -75,6 +70,7 @@ def mse_loss(
     return _pairwise("mse_loss", input, target, d * d, weight, reduction)
 
 
+@public(of="nn.functional")
 @full_precision
 def l1_loss(
     input: Tensor, target: Tensor, size_average: Any = None, reduce: Any = None, reduction: str = "mean", weight: Tensor | None = None
@@ -85,6 +81,7 @@ def l1_loss(
     return _pairwise("l1_loss", input, target, T.abs(input - target), weight, reduction)
 
 
+@public(of="nn.functional")
 @full_precision
 def smooth_l1_loss(input: Tensor, target: Tensor, size_average: Any = None, reduce: Any = None, reduction: str = "mean", beta: float = 1.0) -> Tensor:
     """d ** 2 / (2 beta) for d = |x - y| < beta, else d - beta / 2."""
@@ -106,6 +103,7 @@ def _quadratic_then_linear(d: Tensor, bound: float) -> Tensor:
     return choose(T.lt(size, bound), inside * inside * 0.5, (size - 0.5 * bound) * bound, size._layout.dtype)
 
 
+@public(of="nn.functional")
 @full_precision
 def huber_loss(input: Tensor, target: Tensor, reduction: str = "mean", delta: float = 1.0, weight: Tensor | None = None) -> Tensor:
     """d ** 2 / 2 for d = |x - y| <= delta, else delta (d - delta / 2)."""
@@ -142,6 +140,7 @@ def _same_shape(op: str, input: Tensor, target: Tensor) -> None:
         raise DTypeError(f"[{op}] expected floating targets in [0, 1], got dtype {target._layout.dtype!r}; convert with .float()")
 
 
+@public(of="nn.functional")
 @full_precision
 def binary_cross_entropy(
     input: Tensor, target: Tensor, weight: Tensor | None = None, size_average: Any = None, reduce: Any = None, reduction: str = "mean"
@@ -207,6 +206,7 @@ def _logits_backward(saved: Saved, g: Tensor) -> tuple[Any, ...]:
     return gx, gy, gp
 
 
+@public(of="nn.functional")
 @full_precision
 def binary_cross_entropy_with_logits(
     input: Tensor, target: Tensor, weight: Tensor | None = None, size_average: Any = None, reduce: Any = None, reduction: str = "mean",
@@ -229,6 +229,7 @@ def binary_cross_entropy_with_logits(
 # ------------------------------------------------------------------------------------------------------------ distributions
 
 
+@public(of="nn.functional")
 @full_precision
 def kl_div(input: Tensor, target: Tensor, size_average: Any = None, reduce: Any = None, reduction: str = "mean", log_target: bool = False) -> Tensor:
     """Kullback-Leibler divergence of log probabilities `input` from `target`: y (log y - x)."""
@@ -253,6 +254,7 @@ def kl_div(input: Tensor, target: Tensor, size_average: Any = None, reduce: Any 
     return reduced(loss, reduction, "kl_div")
 
 
+@public(of="nn.functional")
 @full_precision
 def poisson_nll_loss(
     input: Tensor, target: Tensor, log_input: bool = True, full: bool = False, size_average: Any = None, eps: float = 1e-8,
@@ -270,6 +272,7 @@ def poisson_nll_loss(
     return reduced(loss, reduction, "poisson_nll_loss")
 
 
+@public(of="nn.functional")
 def gaussian_nll_loss(input: Tensor, target: Tensor, var: Operand, full: bool = False, eps: float = 1e-6, reduction: str = "mean") -> Tensor:
     """Negative log likelihood of a normal distribution with mean x and variance `var` (a number or tensor, >= 0, raised to at least `eps`)."""
 
@@ -308,6 +311,7 @@ def _hinge(x: Tensor) -> Tensor:
     return T.clamp(x, min=0.0)
 
 
+@public(of="nn.functional")
 @full_precision
 def hinge_embedding_loss(
     input: Tensor, target: Tensor, margin: float = 1.0, size_average: Any = None, reduce: Any = None, reduction: str = "mean"
@@ -321,6 +325,7 @@ def hinge_embedding_loss(
     return reduced(far + near, reduction, "hinge_embedding_loss")
 
 
+@public(of="nn.functional")
 @full_precision
 def margin_ranking_loss(
     input1: Tensor,
@@ -341,6 +346,7 @@ def margin_ranking_loss(
     return reduced(_hinge(float(margin) - target * (input1 - input2)), reduction, "margin_ranking_loss")
 
 
+@public(of="nn.functional")
 @full_precision
 def cosine_embedding_loss(
     input1: Tensor,
@@ -372,6 +378,7 @@ def _cosine(a: Tensor, b: Tensor) -> Tensor:
     return T.sum(a * b, last) / T.sqrt((T.sum(a * a, last) + eps) * (T.sum(b * b, last) + eps))
 
 
+@public(of="nn.functional")
 @full_precision
 def triplet_margin_loss(
     anchor: Tensor, positive: Tensor, negative: Tensor, margin: float = 1.0, p: float = 2, eps: float = 1e-6, swap: bool = False,
@@ -387,6 +394,7 @@ def triplet_margin_loss(
     return triplet_margin_with_distance_loss(anchor, positive, negative, distance_function=distance, margin=margin, swap=swap, reduction=reduction)
 
 
+@public(of="nn.functional")
 def triplet_margin_with_distance_loss(
     anchor: Tensor, positive: Tensor, negative: Tensor, *, distance_function: Any = None, margin: float = 1.0, swap: bool = False,
     reduction: str = "mean",
@@ -405,6 +413,7 @@ def triplet_margin_with_distance_loss(
     return reduced(_hinge(near - far + float(margin)), reduction, "triplet_margin_loss")
 
 
+@public(of="nn.functional")
 @full_precision
 def soft_margin_loss(input: Tensor, target: Tensor, size_average: Any = None, reduce: Any = None, reduction: str = "mean") -> Tensor:
     """log(1 + exp(-y x)) for y = 1 or -1."""
@@ -416,6 +425,7 @@ def soft_margin_loss(input: Tensor, target: Tensor, size_average: Any = None, re
     return reduced(_softplus_of_minus(input * target), reduction, "soft_margin_loss")
 
 
+@public(of="nn.functional")
 def multilabel_soft_margin_loss(
     input: Tensor, target: Tensor, weight: Tensor | None = None, size_average: Any = None, reduce: Any = None, reduction: str = "mean"
 ) -> Tensor:
@@ -429,6 +439,7 @@ def multilabel_soft_margin_loss(
     return reduced(T.mean(loss, input._layout.ndim - 1), reduction, "multilabel_soft_margin_loss")
 
 
+@public(of="nn.functional")
 @full_precision
 def multi_margin_loss(
     input: Tensor,
@@ -466,6 +477,7 @@ def _bad_name(classes: int, where: tuple[int, ...], value: int) -> Exception:
     )
 
 
+@public(of="nn.functional")
 def multilabel_margin_loss(input: Tensor, target: Tensor, size_average: Any = None, reduce: Any = None, reduction: str = "mean") -> Tensor:
     """sum over labels y and over i that is none of max(0, 1 - x[y] + x[i]) / C, where labels end at the first -1: (N, C), (N, C) int64 -> scalar.
 

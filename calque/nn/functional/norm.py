@@ -27,8 +27,6 @@ from calque.nn.gradient import Saved, with_gradient
 from calque.run.recorder import local
 from calque.tensor import Tensor
 
-__all__ = ["batch_norm", "group_norm", "instance_norm", "layer_norm", "local_response_norm", "normalize", "rms_norm"]
-
 
 class _Kernel:
     """Normalise over `dims` of x, then scale and shift with parameters of the extents of these dims, whose gradients sum over `spread`."""
@@ -170,7 +168,7 @@ def _trailing(op: str, input: Tensor, normalized_shape: Sequence[int], weight: A
     return wanted, tuple(range(lead, len(shape))), tuple(range(lead))
 
 
-@public(method=False)
+@public(method=False, of="calque nn.functional")
 def layer_norm(input: Tensor, normalized_shape: Sequence[int], weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-5) -> Tensor:
     """(x - mean) / sqrt(var + eps) over the last dims, scaled and shifted: (*, normalized_shape) -> the same.
 
@@ -183,7 +181,7 @@ def layer_norm(input: Tensor, normalized_shape: Sequence[int], weight: Tensor | 
     return with_gradient("NativeLayerNormBackward0", kernel.forward, kernel.backward, (row_major(input), weight, bias))  # type: ignore[no-any-return]
 
 
-@public(method=False)
+@public(method=False, of="calque nn.functional")
 def rms_norm(input: Tensor, normalized_shape: Sequence[int], weight: Tensor | None = None, eps: float | None = None) -> Tensor:
     """x / sqrt(mean(x^2) + eps) over the last dims, scaled: (*, normalized_shape) -> the same. `eps` defaults to the dtype's epsilon."""
     _, dims, lead = _trailing("rms_norm", input, normalized_shape, weight, None)
@@ -236,6 +234,7 @@ def _check_channels(op: str, input: Tensor, **parameters: Any) -> None:
         require_dtype(op, input, weight)
 
 
+@public(of="nn.functional")
 def batch_norm(
     input: Tensor, running_mean: Any, running_var: Any, weight: Tensor | None = None, bias: Tensor | None = None, training: bool = False,
     momentum: Any = 0.1, eps: float = 1e-5,
@@ -300,7 +299,7 @@ def _averaged(
     return ()
 
 
-@public(method=False)
+@public(method=False, of="calque nn.functional")
 def group_norm(input: Tensor, num_groups: int, weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-5) -> Tensor:
     """Normalise each sample over the channels of a group and all positions: (N, C, *) -> the same."""
     _check_channels("group_norm", input, weight=weight, bias=bias)
@@ -318,6 +317,7 @@ def group_norm(input: Tensor, num_groups: int, weight: Tensor | None = None, bia
     return kernel("NativeGroupNormBackward0", input, weight, bias)
 
 
+@public(of="nn.functional")
 def instance_norm(
     input: Tensor, running_mean: Tensor | None = None, running_var: Tensor | None = None, weight: Tensor | None = None, bias: Tensor | None = None,
     use_input_stats: bool = True, momentum: float = 0.1, eps: float = 1e-5,
@@ -343,6 +343,7 @@ def instance_norm(
     return y
 
 
+@public(of="nn.functional")
 def local_response_norm(input: Tensor, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0) -> Tensor:
     """x / (k + alpha * mean of squares over `size` neighbouring channels) ** beta: (N, C, *) -> the same."""
     require_real("local_response_norm", input)
@@ -365,6 +366,7 @@ def local_response_norm(input: Tensor, size: int, alpha: float = 1e-4, beta: flo
     return input / (shifted * (alpha / size) + float(k)) ** float(beta)
 
 
+@public(of="nn.functional")
 def normalize(input: Tensor, p: float = 2.0, dim: Any = 1, eps: float = 1e-12, out: Any = None) -> Tensor:
     """x / max(norm_p(x), eps) along `dim`: (*) -> (*).
 

@@ -13,14 +13,14 @@ from calque.base.errors import ArgumentError, ShapeError
 from calque.base.shapes import contiguous_strides
 from calque.base.text import shown
 from calque.functional.common import prim
+from calque.functional.declared import public
 from calque.functional.options import filled
 from calque.functional.precision import widened
 from calque.nn.functional.rows import kinked
 from calque.tensor import Tensor, upload_known
 
-__all__ = ["pad"]
 
-
+@public(of="nn.functional")
 def pad(input: Tensor, pad: Sequence[int], mode: str = "constant", value: float | None = None) -> Tensor:
     """Add (or with negative numbers remove) elements: `pad` lists (before, after) of the last dim, then of the one before it, ...
 

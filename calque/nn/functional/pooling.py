@@ -27,11 +27,6 @@ from calque.nn.gradient import Saved, with_gradient
 from calque.run.recorder import local
 from calque.tensor import Tensor, record, upload_known
 
-__all__ = [
-    "adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_max_pool1d", "adaptive_max_pool2d", "avg_pool1d", "avg_pool2d", "lp_pool1d",
-    "lp_pool2d", "max_pool1d", "max_pool1d_with_indices", "max_pool2d", "max_pool2d_with_indices",
-]  # fmt: skip
-
 Pair = tuple[int, ...]
 MAX_TAPS = 16  # windows that contain an element, up to which the gradient of overlapping windows is a gather
 MAX_PIECES = 9  # parts of the output whose windows are cut off alike, up to which no padded input is made
@@ -391,7 +386,7 @@ def _max_pool(op: str, n: int, input: Tensor, settings: tuple[Any, ...], ceil_mo
     return back(y), back(flat)
 
 
-@public(method=False)
+@public(method=False, of="calque nn.functional")
 def max_pool2d(
     input: Tensor, kernel_size: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False, return_indices: bool = False,
 ) -> Any:  # fmt: skip
@@ -405,7 +400,7 @@ def max_pool2d(
     return _max_pool("max_pool2d", 2, input, (kernel_size, stride, padding, dilation), ceil_mode, return_indices)
 
 
-@public(method=False)
+@public(method=False, of="calque nn.functional")
 def max_pool1d(
     input: Tensor, kernel_size: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False, return_indices: bool = False,
 ) -> Any:  # fmt: skip
@@ -416,11 +411,13 @@ def max_pool1d(
     return _max_pool(op, 1, input, settings, ceil_mode, return_indices)
 
 
+@public(of="nn.functional")
 def max_pool2d_with_indices(input: Tensor, *args: Any, **kwargs: Any) -> Any:
     """`max_pool2d` and the flat positions of the maxima."""
     return max_pool2d(input, *args, **{**kwargs, "return_indices": True})
 
 
+@public(of="nn.functional")
 def max_pool1d_with_indices(input: Tensor, *args: Any, **kwargs: Any) -> Any:
     """`max_pool1d` and the positions of the maxima."""
     return max_pool1d(input, *args, **{**kwargs, "return_indices": True})
@@ -471,6 +468,7 @@ def _avg_pool(op: str, n: int, input: Tensor, settings: tuple[Any, ...], ceil_mo
     return back(totals / count)  # type: ignore[no-any-return]
 
 
+@public(of="nn.functional")
 def avg_pool2d(
     input: Tensor, kernel_size: Any, stride: Any = None, padding: Any = 0, ceil_mode: bool = False, count_include_pad: bool = True,
     divisor_override: int | None = None,
@@ -479,7 +477,7 @@ def avg_pool2d(
     return _avg_pool("avg_pool2d", 2, input, (kernel_size, stride, padding), ceil_mode, count_include_pad, divisor_override)
 
 
-@public(method=False)
+@public(method=False, of="calque nn.functional")
 def avg_pool1d(
     input: Tensor, kernel_size: Any, stride: Any = None, padding: Any = 0, ceil_mode: bool = False, count_include_pad: bool = True
 ) -> Tensor:
@@ -495,6 +493,7 @@ def _check_norm(op: str, norm_type: float) -> None:
         raise ArgumentError(f"[{op}] expected norm_type as a number other than 0, got {norm_type}; use 1 or 2")
 
 
+@public(of="nn.functional")
 def lp_pool2d(input: Tensor, norm_type: float, kernel_size: Any, stride: Any = None, ceil_mode: bool = False) -> Tensor:
     """(sum of x ** p) ** (1 / p) over every window: (N, C, H, W) -> (N, C, H', W')."""
     k = sizes("lp_pool2d", "kernel_size", kernel_size, 2, 1)
@@ -503,6 +502,7 @@ def lp_pool2d(input: Tensor, norm_type: float, kernel_size: Any, stride: Any = N
     return (T.sign(means) * T.relu(T.abs(means)) * float(k[0] * k[1])) ** (1.0 / norm_type)
 
 
+@public(of="nn.functional")
 def lp_pool1d(input: Tensor, norm_type: float, kernel_size: Any, stride: Any = None, ceil_mode: bool = False) -> Tensor:
     """(sum of x ** p) ** (1 / p) over every window: (N, C, L) -> (N, C, L')."""
     k = sizes("lp_pool1d", "kernel_size", kernel_size, 1, 1)[0]
@@ -550,13 +550,14 @@ def _adaptive_average(op: str, x: Tensor, output_size: Any) -> Tensor:
     return T.matmul(_averages(hw[0], out[0], kind), T.matmul(x, T.transpose(_averages(hw[1], out[1], kind), 0, 1)))
 
 
+@public(of="nn.functional")
 def adaptive_avg_pool2d(input: Tensor, output_size: Any) -> Tensor:
     """Mean over windows that divide the image into `output_size`: (N, C, H, W) -> (N, C, *output_size)."""
     x, back = _batched("adaptive_avg_pool2d", input, 2)
     return back(_adaptive_average("adaptive_avg_pool2d", x, output_size))  # type: ignore[no-any-return]
 
 
-@public(method=False)
+@public(method=False, of="calque nn.functional")
 def adaptive_avg_pool1d(input: Tensor, output_size: Any) -> Tensor:
     """Mean over windows that divide the sequence into `output_size`: (N, C, L) -> (N, C, output_size)."""
     x, back = _batched("adaptive_avg_pool1d", input, 1)
@@ -581,6 +582,7 @@ def _adaptive_max(op: str, x: Tensor, output_size: Any) -> tuple[Tensor, Tensor]
     return T.reshape(T.stack(values, 2), shape), T.reshape(T.stack(indices, 2), shape)
 
 
+@public(of="nn.functional")
 def adaptive_max_pool2d(input: Tensor, output_size: Any, return_indices: bool = False) -> Any:
     """Maximum over windows that divide the image into `output_size`: (N, C, H, W) -> (N, C, *output_size)."""
     x, back = _batched("adaptive_max_pool2d", input, 2)
@@ -588,7 +590,7 @@ def adaptive_max_pool2d(input: Tensor, output_size: Any, return_indices: bool = 
     return (back(values), back(indices)) if return_indices else back(values)
 
 
-@public(method=False)
+@public(method=False, of="calque nn.functional")
 def adaptive_max_pool1d(input: Tensor, output_size: Any, return_indices: bool = False) -> Any:
     """Maximum over windows that divide the sequence into `output_size`: (N, C, L) -> (N, C, output_size)."""
     x, back = _batched("adaptive_max_pool1d", input, 1)

@@ -15,11 +15,10 @@ from calque.base.errors import ArgumentError, DTypeError, ShapeError
 from calque.base.shapes import contiguous_strides
 from calque.base.text import shown
 from calque.functional.common import cast, linked
+from calque.functional.declared import public
 from calque.functional.precision import full_precision
 from calque.run.source import warn_user
 from calque.tensor import Tensor, upload_known
-
-__all__ = ["affine_grid", "grid_sample", "grid_sampler", "grid_sampler_2d", "grid_sampler_3d"]
 
 MODES, PADDINGS = ("bilinear", "nearest", "bicubic"), ("zeros", "border", "reflection")
 
@@ -135,6 +134,7 @@ def _check(input: Tensor, grid: Tensor, mode: str, padding_mode: str) -> None:
         raise DTypeError(f"[{op}] expected input and grid to have same dtype, but got {input._layout.dtype!r} and {grid._layout.dtype!r}")
 
 
+@public(of="nn.functional")
 @full_precision
 def grid_sample(
     input: Tensor, grid: Tensor, mode: str = "bilinear", padding_mode: str = "zeros", align_corners: bool | None = None
@@ -173,6 +173,7 @@ def grid_sampler(input: Tensor, grid: Tensor, interpolation_mode: int, padding_m
 grid_sampler_2d = grid_sampler_3d = grid_sampler
 
 
+@public(of="nn.functional")
 @full_precision
 def affine_grid(theta: Tensor, size: Any, align_corners: bool | None = None) -> Tensor:
     """The places that affine maps give the elements of an output of `size`, for `grid_sample`: (N, 2, 3), (N, C, H, W) -> (N, H, W, 2), or

@@ -9,12 +9,11 @@ from calque.base import dtypes as dt
 from calque.base.cache import memoised
 from calque.base.errors import no_tensor
 from calque.functional.common import cast, row_major
+from calque.functional.declared import public
 from calque.nn.functional.rows import Dims, largest, one_dim, positions, powers, total, wide
 from calque.nn.gradient import Saved, formula, with_gradient
 from calque.run.source import warn_user
 from calque.tensor import Tensor
-
-__all__ = ["gumbel_softmax", "log_softmax", "softmax", "softmin"]
 
 
 def _default_dim(name: str, ndim: int) -> int:
@@ -38,6 +37,7 @@ def _prepared(name: str, input: Tensor, dim: int | None, dtype: Any) -> tuple[Te
     return row_major(input), one_dim(input, dim, name)
 
 
+@public(of="nn.functional")
 def softmax(input: Tensor, dim: int | None = None, _stacklevel: int = 3, dtype: Any = None) -> Tensor:
     """exp(x) / sum(exp(x)) along `dim`: (*) -> (*), values in (0, 1) that sum to 1.
 
@@ -69,6 +69,7 @@ def _softmax(dims: Dims, kind: dt.DType) -> tuple[Any, Any]:
     return forward, formula(forward, backward)
 
 
+@public(of="nn.functional")
 def log_softmax(input: Tensor, dim: int | None = None, _stacklevel: int = 3, dtype: Any = None) -> Tensor:
     """log(softmax(x)) along `dim`, computed stably: (*) -> (*)."""
     input, d = _prepared("log_softmax", input, dim, dtype)
@@ -92,6 +93,7 @@ def _log_softmax(dims: Dims, kind: dt.DType) -> tuple[Any, Any]:
     return forward, formula(forward, backward)
 
 
+@public(of="nn.functional")
 def softmin(input: Tensor, dim: int | None = None, _stacklevel: int = 3, dtype: Any = None) -> Tensor:
     """softmax(-x) along `dim`."""
     if dim is None:
@@ -99,6 +101,7 @@ def softmin(input: Tensor, dim: int | None = None, _stacklevel: int = 3, dtype: 
     return softmax(-input, dim, _stacklevel, dtype)
 
 
+@public(of="nn.functional")
 def gumbel_softmax(logits: Tensor, tau: float = 1, hard: bool = False, eps: float = 1e-10, dim: int = -1) -> Tensor:
     """Softmax of logits plus Gumbel noise at temperature `tau`; `hard` gives one-hot samples with the soft gradient.
 

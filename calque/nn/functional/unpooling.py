@@ -13,15 +13,11 @@ from calque.base.errors import ArgumentError, OutOfRangeError, ShapeError
 from calque.base.text import shown
 from calque.functional.blame import signed
 from calque.functional.common import require_real
+from calque.functional.declared import public
 from calque.functional.random import rand
 from calque.nn.functional.conv import sizes
 from calque.nn.functional.rows import kinked
 from calque.tensor import Tensor, read, read_number, upload
-
-__all__ = [
-    "fractional_max_pool2d", "fractional_max_pool2d_with_indices", "fractional_max_pool3d", "fractional_max_pool3d_with_indices", "max_unpool1d",
-    "max_unpool2d", "max_unpool3d",
-]  # fmt: skip
 
 
 def _unpooled(op: str, n: int, x: Tensor, indices: Tensor, kernel: Any, stride: Any, padding: Any, output_size: Any) -> Tensor:
@@ -52,6 +48,7 @@ def _unpooled(op: str, n: int, x: Tensor, indices: Tensor, kernel: Any, stride: 
     return T.reshape(T.scatter(start, -1, flat, T.reshape(x, (*lead, prod(spatial)))), (*lead, *out))
 
 
+@public(of="nn.functional")
 def max_unpool1d(input: Tensor, indices: Tensor, kernel_size: Any, stride: Any = None, padding: Any = 0, output_size: Any = None) -> Tensor:
     """Maxima put back where `max_pool1d` found them, zeros elsewhere: (N, C, L) -> (N, C, L').
 
@@ -63,11 +60,13 @@ def max_unpool1d(input: Tensor, indices: Tensor, kernel_size: Any, stride: Any =
     return _unpooled("max_unpool1d", 1, input, indices, kernel_size, stride, padding, output_size)
 
 
+@public(of="nn.functional")
 def max_unpool2d(input: Tensor, indices: Tensor, kernel_size: Any, stride: Any = None, padding: Any = 0, output_size: Any = None) -> Tensor:
     """Maxima put back where `max_pool2d` found them, zeros elsewhere: (N, C, H, W) -> (N, C, H', W')."""
     return _unpooled("max_unpool2d", 2, input, indices, kernel_size, stride, padding, output_size)
 
 
+@public(of="nn.functional")
 def max_unpool3d(input: Tensor, indices: Tensor, kernel_size: Any, stride: Any = None, padding: Any = 0, output_size: Any = None) -> Tensor:
     """Maxima put back where `max_pool3d` found them, zeros elsewhere: (N, C, D, H, W) -> (N, C, D', H', W')."""
     return _unpooled("max_unpool3d", 3, input, indices, kernel_size, stride, padding, output_size)
@@ -123,6 +122,7 @@ def _fractional(op: str, n: int, input: Tensor, kernel_size: Any, output_size: A
     return (T.squeeze(values, 0), T.squeeze(indices, 0)) if single else (values, indices)
 
 
+@public(of="nn.functional")
 def fractional_max_pool2d(
     input: Tensor,
     kernel_size: Any,
@@ -137,6 +137,7 @@ def fractional_max_pool2d(
     return (values, indices) if return_indices else values
 
 
+@public(of="nn.functional")
 def fractional_max_pool3d(
     input: Tensor,
     kernel_size: Any,
@@ -150,11 +151,13 @@ def fractional_max_pool3d(
     return (values, indices) if return_indices else values
 
 
+@public(of="nn.functional")
 def fractional_max_pool2d_with_indices(input: Tensor, *args: Any, **kwargs: Any) -> Any:
     """`fractional_max_pool2d` and the flat positions of the maxima."""
     return fractional_max_pool2d(input, *args, **{**kwargs, "return_indices": True})
 
 
+@public(of="nn.functional")
 def fractional_max_pool3d_with_indices(input: Tensor, *args: Any, **kwargs: Any) -> Any:
     """`fractional_max_pool3d` and the flat positions of the maxima."""
     return fractional_max_pool3d(input, *args, **{**kwargs, "return_indices": True})

@@ -23,10 +23,6 @@ from calque.nn.functional.pooling import adaptive_avg_pool1d, adaptive_avg_pool2
 from calque.nn.functional.rows import constant
 from calque.tensor import Tensor, upload_known
 
-__all__ = [
-    "channel_shuffle", "fold", "interpolate", "pixel_shuffle", "pixel_unshuffle", "unfold", "upsample", "upsample_bilinear", "upsample_nearest",
-]  # fmt: skip
-
 _DIMS = {
     "nearest": (1, 2, 3),
     "nearest-exact": (1, 2, 3),
@@ -148,6 +144,7 @@ def _output_sizes(hw: tuple[int, ...], size: Any, scale_factor: Any, recompute: 
     return wanted, [None] * n if recompute else scales
 
 
+@public(of="nn.functional")
 def interpolate(
     input: Tensor, size: Any = None, scale_factor: Any = None, mode: str = "nearest", align_corners: bool | None = None,
     recompute_scale_factor: bool | None = None, antialias: bool = False,
@@ -184,22 +181,25 @@ def interpolate(
     return _separable(input, out, scales, weights, bool(align_corners))
 
 
+@public(of="nn.functional")
 def upsample(input: Tensor, size: Any = None, scale_factor: Any = None, mode: str = "nearest", align_corners: bool | None = None) -> Tensor:
     """`interpolate`, under its old name."""
     return interpolate(input, size, scale_factor, mode, align_corners)
 
 
+@public(of="nn.functional")
 def upsample_nearest(input: Tensor, size: Any = None, scale_factor: Any = None) -> Tensor:
     """`interpolate` with mode "nearest"."""
     return interpolate(input, size, scale_factor)
 
 
+@public(of="nn.functional")
 def upsample_bilinear(input: Tensor, size: Any = None, scale_factor: Any = None) -> Tensor:
     """`interpolate` with mode "bilinear" and align_corners."""
     return interpolate(input, size, scale_factor, "bilinear", True)
 
 
-@public(method=False)
+@public(method=False, of="calque nn.functional")
 def pixel_shuffle(input: Tensor, upscale_factor: int) -> Tensor:
     """Channels to pixels: (*, C r^2, H, W) -> (*, C, H r, W r). Source: Shi et al., "Sub-Pixel CNN" (2016)."""
     r = whole("pixel_shuffle", "upscale_factor", upscale_factor)
@@ -217,7 +217,7 @@ def pixel_shuffle(input: Tensor, upscale_factor: int) -> Tensor:
     return T.reshape(moved, (*lead, c, height * r, width * r))
 
 
-@public(method=False)
+@public(method=False, of="calque nn.functional")
 def pixel_unshuffle(input: Tensor, downscale_factor: int) -> Tensor:
     """Pixels to channels: (*, C, H r, W r) -> (*, C r^2, H, W)."""
     r = whole("pixel_unshuffle", "downscale_factor", downscale_factor)
@@ -231,7 +231,7 @@ def pixel_unshuffle(input: Tensor, downscale_factor: int) -> Tensor:
     return T.reshape(moved, (*lead, channels * r * r, height // r, width // r))
 
 
-@public(method=False)
+@public(method=False, of="calque nn.functional")
 def channel_shuffle(input: Tensor, groups: int) -> Tensor:
     """Interleave the channels of the groups: (N, C, *) -> the same. Source: Zhang et al., "ShuffleNet" (2017)."""
     if input._layout.ndim < 3:
@@ -260,6 +260,7 @@ def _column_view(n: int, c: int, k: Any, d: Any, s: Any, padded: Any, out: Any) 
     return (n, c, *k, *out), (a, b, h * d[0], w * d[1], h * s[0], w * s[1])
 
 
+@public(of="nn.functional")
 def unfold(input: Tensor, kernel_size: Any, dilation: Any = 1, padding: Any = 0, stride: Any = 1) -> Tensor:
     """Windows as columns: (N, C, H, W) -> (N, C kH kW, positions)."""
     require_dims("unfold", input, 3, 4)
@@ -272,6 +273,7 @@ def unfold(input: Tensor, kernel_size: Any, dilation: Any = 1, padding: Any = 0,
     return T.reshape(prim("view", x, shape, strides, 0), (n, c * k[0] * k[1], out[0] * out[1]))
 
 
+@public(of="nn.functional")
 def fold(input: Tensor, output_size: Any, kernel_size: Any, dilation: Any = 1, padding: Any = 0, stride: Any = 1) -> Tensor:
     """Columns added up as windows of an image, the transpose of `unfold`: (N, C kH kW, positions) -> (N, C, *output_size)."""
     require_dims("fold", input, 2, 3)

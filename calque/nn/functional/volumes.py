@@ -13,6 +13,7 @@ from calque.base.shapes import listed
 from calque.base.text import shown
 from calque.functional.blame import signed
 from calque.functional.common import cast
+from calque.functional.declared import public
 from calque.functional.precision import lower_precision
 from calque.nn.functional.checks import require_dtype
 from calque.nn.functional.conv import _check_bias, _check_ranks, conv1d, conv_transpose2d, sizes
@@ -29,11 +30,6 @@ from calque.nn.functional.pooling import (
 )
 from calque.nn.functional.rows import kinked
 from calque.tensor import Tensor, upload_known
-
-__all__ = [
-    "adaptive_avg_pool3d", "adaptive_max_pool1d_with_indices", "adaptive_max_pool2d_with_indices", "adaptive_max_pool3d",
-    "adaptive_max_pool3d_with_indices", "avg_pool3d", "conv_tbc", "conv_transpose3d", "lp_pool3d", "max_pool3d", "max_pool3d_with_indices",
-]  # fmt: skip
 
 Sizes = int | Sequence[int]
 
@@ -91,6 +87,7 @@ def _settings(op: str, kernel: Any, stride: Any, padding: Any, dilation: Any) ->
 # ---------------------------------------------------------------------------------------------------------------------- maximum
 
 
+@public(of="nn.functional")
 def max_pool3d(
     input: Tensor,
     kernel_size: Any,
@@ -124,6 +121,7 @@ def max_pool3d(
     return (T.squeeze(best, 0), T.squeeze(indices, 0)) if single else (best, indices)
 
 
+@public(of="nn.functional")
 def max_pool3d_with_indices(input: Tensor, *args: Any, **kwargs: Any) -> Any:
     """`max_pool3d` and the flat positions of the maxima."""
     return max_pool3d(input, *args, **{**kwargs, "return_indices": True})
@@ -140,6 +138,7 @@ def _inside(along: _Depth, include_pad: bool) -> Any:
     return (stop - start).astype(np.float64)
 
 
+@public(of="nn.functional")
 def avg_pool3d(
     input: Tensor,
     kernel_size: Any,
@@ -183,6 +182,7 @@ def avg_pool3d(
     return T.squeeze(result, 0) if single else result
 
 
+@public(of="nn.functional")
 def lp_pool3d(input: Tensor, norm_type: float, kernel_size: Any, stride: Any = None, ceil_mode: bool = False) -> Tensor:
     """(sum of x ** p) ** (1 / p) over every window: (N, C, D, H, W) -> (N, C, D', H', W')."""
     k = sizes("lp_pool3d", "kernel_size", kernel_size, 3, 1)
@@ -202,6 +202,7 @@ def _target(op: str, output_size: Any, shape: Sequence[int]) -> tuple[int, ...]:
     return tuple(int(shape[i]) if n is None else listed(op, "output_size", n)[0] for i, n in enumerate(wanted))
 
 
+@public(of="nn.functional")
 def adaptive_avg_pool3d(input: Tensor, output_size: Any) -> Tensor:
     """Mean over windows that divide the volume into `output_size`: (N, C, D, H, W) -> (N, C, *output_size)."""
     x, single = _batched("adaptive_avg_pool3d", input)
@@ -217,6 +218,7 @@ def adaptive_avg_pool3d(input: Tensor, output_size: Any) -> Tensor:
     return T.squeeze(result, 0) if single else result
 
 
+@public(of="nn.functional")
 def adaptive_max_pool3d(input: Tensor, output_size: Any, return_indices: bool = False) -> Any:
     """Maximum over windows that divide the volume into `output_size`: (N, C, D, H, W) -> (N, C, *output_size)."""
     x, single = _batched("adaptive_max_pool3d", input)
@@ -236,16 +238,19 @@ def adaptive_max_pool3d(input: Tensor, output_size: Any, return_indices: bool = 
     return (best, places) if return_indices else best
 
 
+@public(of="nn.functional")
 def adaptive_max_pool3d_with_indices(input: Tensor, output_size: Any, return_indices: bool = False) -> Any:
     """`adaptive_max_pool3d` and the flat positions of the maxima."""
     return adaptive_max_pool3d(input, output_size, True)
 
 
+@public(of="nn.functional")
 def adaptive_max_pool2d_with_indices(input: Tensor, output_size: Any, return_indices: bool = False) -> Any:
     """`adaptive_max_pool2d` and the flat positions of the maxima."""
     return adaptive_max_pool2d(input, output_size, True)
 
 
+@public(of="nn.functional")
 def adaptive_max_pool1d_with_indices(input: Tensor, output_size: Any, return_indices: bool = False) -> Any:
     """`adaptive_max_pool1d` and the positions of the maxima."""
     return adaptive_max_pool1d(input, output_size, True)
@@ -256,6 +261,7 @@ signed(max_pool3d_with_indices, max_pool3d)
 # ------------------------------------------------------------------------------------------------------------------- convolutions
 
 
+@public(of="nn.functional")
 @lower_precision
 def conv_transpose3d(
     input: Tensor,
@@ -302,6 +308,7 @@ def conv_transpose3d(
     return total if bias is None else total + T.reshape(bias, (1, -1, 1, 1, 1))
 
 
+@public(of="nn.functional")
 def conv_tbc(input: Tensor, weight: Tensor, bias: Tensor, pad: int = 0) -> Tensor:
     """Convolution over time, where time comes first: (T, B, C), (k, C, O), (O) -> (T', B, O)."""
     if input._layout.ndim != 3 or weight._layout.ndim != 3:
