@@ -13,6 +13,7 @@ import io
 import os
 import pkgutil
 import re
+import shlex
 import sys
 import tempfile
 import traceback
@@ -51,19 +52,32 @@ def run_doctests(prefix: str) -> tuple[int, int]:
     return tried, failed
 
 
+def run_commands(block: str) -> None:
+    """Lines of `calque`, in this process."""
+    from calque.cli import main as command
+
+    for line in block.splitlines():
+        program, *words = shlex.split(line, comments=True)
+        if program != "calque" or command(words) != 0:
+            raise RuntimeError(f"{line!r} failed; what it printed on the standard error stands above")
+
+
 def run_blocks(path: Path) -> tuple[int, int]:
-    """Execute the Python blocks of a Markdown file, in order and in one namespace."""
-    blocks = re.findall(r"^```python\n(.*?)^```", path.read_text(), flags=re.M | re.S)
+    """Execute the Python blocks of a Markdown file, in order and in one namespace, and the commands of blocks that are marked `sh run`."""
+    blocks = re.findall(r"^```(python|sh run)\n(.*?)^```", path.read_text(), flags=re.M | re.S)
     namespace: dict[str, object] = {"__name__": "__main__"}
     failed = 0
-    for number, block in enumerate(blocks, start=1):
+    for number, (kind, block) in enumerate(blocks, start=1):
         output = io.StringIO()
         try:
             with contextlib.redirect_stdout(output):
+                if kind == "sh run":
+                    run_commands(block)
+                    continue
                 exec(compile(block, f"{path.name}[{number}]", "exec"), namespace)  # noqa: S102 - our own documentation
         except Exception:
             failed += 1
-            print(f"FAILED {path.name}, Python block {number}:\n{output.getvalue()}{traceback.format_exc()}")
+            print(f"FAILED {path.name}, block {number}:\n{output.getvalue()}{traceback.format_exc()}")
     return len(blocks), failed
 
 

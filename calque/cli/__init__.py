@@ -1,10 +1,19 @@
 """The `calque` command.
 
+    calque init (FOLDER | TABLE --target COLUMN) [--recipe calque.toml]
+    calque train RECIPE [--resume | --restart] ...
+    calque finetune RECIPE --weights FILE [--freeze-until LAYER] ...
+    calque evaluate RUN [DATA]
+    calque predict RUN FILE ...
+    calque export RUN [--onnx FILE]
+    calque show-augment RECIPE
     calque train digits [--epochs N] [--seed N] [--out DIR] [--resume [CHECKPOINT]] ...
     calque run [--report] (script.py | -m module | -c command | -) [arguments ...]
     calque launch -n N [--restarts K [--min M]] [--no-prefix] (script.py | -m module | -c code) [arguments ...]
     calque build model.calque [--target SYSTEM] [--out FOLDER] [--name NAME] [--size batch=1,8] ...
-    calque doctor
+    calque doctor [RECIPE]
+    calque info PATH
+    calque completion (bash | zsh | fish)
     calque cache [--clear]
     calque --version
 
@@ -22,6 +31,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 import calque
 from calque.base.config import settings
@@ -34,21 +44,7 @@ def parser() -> argparse.ArgumentParser:
     top = argparse.ArgumentParser(prog="calque", description="Calque: PyTorch's interface, traced while it runs, executed as compiled programs.")
     top.add_argument("--version", action="version", version=f"calque {calque.__version__}")
     commands = top.add_subparsers(dest="command")
-    train = commands.add_parser("train", help="train a model that ships with Calque")
-    jobs = train.add_subparsers(dest="job", required=True)
-    digits = jobs.add_parser("digits", help="a small CNN on 1,797 real handwritten digits", formatter_class=argparse.ArgumentDefaultsHelpFormatter)
-    digits.add_argument("--epochs", type=int, default=30, help="passes over the training images")
-    digits.add_argument("--batch-size", type=int, default=64)
-    digits.add_argument("--lr", type=float, default=4e-3, help="peak learning rate of the one-cycle schedule")
-    digits.add_argument("--weight-decay", type=float, default=1e-3)
-    digits.add_argument("--seed", type=int, default=0)
-    digits.add_argument("--patience", type=int, default=12, help="epochs without improvement before stopping early")
-    digits.add_argument("--out", type=Path, default=Path("runs/digits"), help="folder for everything written")
-    digits.add_argument(
-        "--resume", nargs="?", const="", default=None, metavar="CHECKPOINT", help="continue (from the last checkpoint in OUT if no file is named)"
-    )
-    digits.add_argument("--threads", type=int, default=settings.threads, help="CPU threads")
-    digits.add_argument("--quiet", action="store_true", help="print nothing but errors")
+    _add_jobs(commands)
     commands.add_parser("run", help="run a PyTorch program: `import torch` is Calque (--report lists the names that it misses)")
     launch = commands.add_parser("launch", help="run a program in several processes of one job, which calque.distributed joins")
     launch.add_argument("-n", "--nprocs", type=int, required=True, metavar="N", help="number of processes, all on this machine")
@@ -66,10 +62,72 @@ def parser() -> argparse.ArgumentParser:
     build.add_argument("--weights", choices=("inside", "file"), default="inside", help="where weights go")
     build.add_argument("--entry", action="append", default=None, help="an entry to build (default: all)")
     build.add_argument("--linker", default=None, help="command that links the shared library; none for none")
-    commands.add_parser("doctor", help="versions, machine, cache and optional packages")
+    doctor = commands.add_parser("doctor", help="versions, machine, cache and optional packages; of a recipe: what limits its run")
+    doctor.add_argument("recipe", type=Path, nargs="?", default=None, help="a recipe, for which a few steps are timed")
+    info = commands.add_parser("info", help="what a file is: a checkpoint, weights, an export, a recipe, a table, or a folder of data or of a run")
+    info.add_argument("path", type=Path)
+    completion = commands.add_parser("completion", help="words for the TAB key: eval \"$(calque completion bash)\" in ~/.bashrc")
+    completion.add_argument("shell", choices=("bash", "zsh", "fish"))
     cache = commands.add_parser("cache", help="the compiled-kernel cache")
     cache.add_argument("--clear", action="store_true", help="delete every entry")
     return top
+
+
+def _add_jobs(commands: Any) -> None:
+    """The commands around a recipe."""
+    init = commands.add_parser("init", help="look at a folder of images, or a table, and write a recipe for it")
+    init.add_argument("data", type=Path, help="a folder with a folder of images for each class, or a .csv, .tsv or .parquet file")
+    init.add_argument("--target", default="", metavar="COLUMN", help="the column of a table that is to be predicted")
+    init.add_argument("--recipe", type=Path, default=Path("calque.toml"), help="the file to write (default: calque.toml)")
+    init.add_argument("--force", action="store_true", help="overwrite it")
+    train = commands.add_parser("train", help="train, test and export the model of a recipe; `calque train digits`: an example")
+    finetune = commands.add_parser("finetune", help="the same, beginning with trained weights: smaller rates near the input, frozen layers")
+    for job in (train, finetune):
+        job.add_argument("recipe", type=Path, metavar="RECIPE", help="a file that `calque init` writes" + ("" if job is finetune else ", or: digits"))
+        job.add_argument("--resume", action="store_true", help="go on with a run that was stopped")
+        job.add_argument("--restart", action="store_true", help="forget an earlier run in the same folder")
+        job.add_argument("--epochs", type=int, default=None, help="instead of those of the recipe")
+        job.add_argument("--out", type=Path, default=None, metavar="RUN", help="folder of the run, instead of that of the recipe")
+        job.add_argument("--threads", type=int, default=settings.threads, help="CPU threads")
+        job.add_argument("--quiet", action="store_true", help="print nothing but errors")
+    finetune.add_argument("--weights", type=Path, default=None, metavar="FILE", help="weights (.safetensors, .pt, .calque) or the folder of a run")
+    finetune.add_argument("--freeze-until", default=None, metavar="LAYER", help="layers before this one stay as they are")
+    evaluate = commands.add_parser("evaluate", help="how good a trained model is: on its test samples, or on others")
+    evaluate.add_argument("run", type=Path, metavar="RUN", help="folder of a run, such as runs/photos")
+    evaluate.add_argument("data", type=Path, nargs="?", default=None, help="a folder or table with the same classes")
+    evaluate.add_argument("--json", action="store_true", help="print one JSON object")
+    predict = commands.add_parser("predict", help="classes of images, or predictions for the rows of a table, as comma-separated lines")
+    predict.add_argument("run", type=Path, metavar="RUN", help="folder of a run")
+    predict.add_argument("inputs", nargs="+", metavar="FILE", help="images, folders of images, or a table")
+    predict.add_argument("--top", type=int, default=1, metavar="N", help="the N most probable classes")
+    export = commands.add_parser("export", help="write the best model of a run as a program, also of one that was stopped")
+    export.add_argument("run", type=Path, metavar="RUN", help="folder of a run")
+    export.add_argument("--onnx", type=Path, default=None, metavar="FILE", help="write an ONNX model instead")
+    show = commands.add_parser("show-augment", help="draw what the augmentations of a recipe make of its images")
+    show.add_argument("recipe", type=Path, metavar="RECIPE")
+    show.add_argument("--out", type=Path, default=Path("augment.png"), help="the picture to write (default: augment.png)")
+    show.add_argument("--rows", type=int, default=6, help="images")
+    show.add_argument("--columns", type=int, default=8, help="random variants of each")
+
+
+def _digits_parser() -> argparse.ArgumentParser:
+    digits = argparse.ArgumentParser(
+        prog="calque train digits", description="A small CNN on 1,797 real handwritten digits.",
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )  # fmt: skip
+    digits.add_argument("--epochs", type=int, default=30, help="passes over the training images")
+    digits.add_argument("--batch-size", type=int, default=64)
+    digits.add_argument("--lr", type=float, default=4e-3, help="peak learning rate of the one-cycle schedule")
+    digits.add_argument("--weight-decay", type=float, default=1e-3)
+    digits.add_argument("--seed", type=int, default=0)
+    digits.add_argument("--patience", type=int, default=12, help="epochs without improvement before stopping early")
+    digits.add_argument("--out", type=Path, default=Path("runs/digits"), help="folder for everything written")
+    digits.add_argument(
+        "--resume", nargs="?", const="", default=None, metavar="CHECKPOINT", help="continue (from the last checkpoint in OUT if no file is named)"
+    )
+    digits.add_argument("--threads", type=int, default=settings.threads, help="CPU threads")
+    digits.add_argument("--quiet", action="store_true", help="print nothing but errors")
+    return digits
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -79,20 +137,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _run(words[1:])
     if words[:1] == ["launch"]:
         words = _before_program(words)
-    options = parser().parse_args(words)
-    if options.command is None:
+    digits = words[:2] == ["train", "digits"]
+    options = _digits_parser().parse_args(words[2:]) if digits else parser().parse_args(words)
+    if not digits and options.command is None:
         parser().print_help()
         return 0
     try:
-        if options.command == "doctor":
-            return doctor()
-        if options.command == "cache":
-            return clear_cache() if options.clear else doctor(cache_only=True)
-        if options.command == "launch":
-            return _launch(options)
-        if options.command == "build":
-            return _build(options)
-        return _train_digits(options)
+        return _train_digits(options) if digits else _command(options)
     except NonFiniteError as error:
         print(f"calque: {error}", file=sys.stderr)
         return 1
@@ -105,6 +156,35 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("calque: interrupted", file=sys.stderr)
         return 130
+
+
+def _command(options: argparse.Namespace) -> int:
+    """What was asked for. Modules load with their command: not needed for --help."""
+    command = options.command
+    code: int
+    if command == "cache":
+        code = clear_cache() if options.clear else doctor(cache_only=True)
+    elif command == "doctor" and options.recipe is None:
+        code = doctor()
+    elif command == "launch":
+        code = _launch(options)
+    elif command == "build":
+        code = _build(options)
+    elif command == "completion":
+        code = importlib.import_module("calque.cli.completion").completion(parser(), options.shell)
+    elif command == "info":
+        code = importlib.import_module("calque.cli.info").info(options.path)
+    else:
+        if getattr(options, "threads", 1) < 1:
+            parser().error(f"argument --threads: expected at least 1, got {options.threads}")
+        settings.threads = getattr(options, "threads", settings.threads)
+        jobs = importlib.import_module("calque.cli.jobs")
+        if command == "doctor":
+            code = jobs.examine(options.recipe)
+        else:
+            name = {"finetune": "train", "show-augment": "show_augment"}.get(command, command)
+            code = getattr(jobs, name)(options)
+    return code
 
 
 def _build(options: argparse.Namespace) -> int:

@@ -247,7 +247,7 @@ def largest_batch(step: Callable[..., Any], *inputs: Any, budget: int | str | No
     >>> calque.memory.largest_batch(lambda x: model(x).relu().sum().backward(), calque.ones(1, 1024), budget="64MiB") > 1000
     True
     """
-    limit = _free() if budget is None else bytes_of("largest_batch", budget)
+    limit = free_bytes() if budget is None else bytes_of("largest_batch", budget)
     example = _batch_of(inputs)
     peaks: dict[int, int] = {}
 
@@ -277,8 +277,8 @@ def largest_batch(step: Callable[..., Any], *inputs: Any, budget: int | str | No
     return low
 
 
-def _free() -> int:
-    """Bytes that may be in use at one time."""
+def free_bytes() -> int:
+    """Bytes that may be in use by tensors at one time: `CALQUE_MEMORY_LIMIT`, or what is in use and what is free."""
     stats = backend().memory()
     if settings.memory_limit > 0:
         return int(settings.memory_limit)

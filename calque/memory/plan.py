@@ -119,6 +119,7 @@ def plan(step: Callable[..., Any], *inputs: Any, steps: int = 2) -> MemoryPlan:
         raise ArgumentError(f"[plan] expected a function, got {type_name(step)}; pass the function and its inputs: plan(step, x, y)")
     if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
         raise ArgumentError(f"[plan] expected at least one step, got steps={shown(steps)}")
+    recorder.record_from_here(local.state, "plan")
     if not local.state.plain or local.state.capture is not None or local.state.trace.__class__ is not recorder.Trace:
         raise MemoryPlanError("[plan] expected to be called outside of vmap, hybridized calls, exports and other plans; call it first")
     synchronize()
@@ -135,6 +136,7 @@ def _rehearsed(step: Callable[..., Any], inputs: tuple[Any, ...], steps: int, si
     stage = Stage(step, inputs)
     before = backend().memory().in_use
     rehearsal = Rehearsal()
+    recorder.record_from_here(local.state, "plan")  # waiting for what was pending may have ended that
     try:
         with rehearsal:
             stage.set(rehearsal)

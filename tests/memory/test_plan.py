@@ -16,9 +16,11 @@ import pytest
 import calque
 from calque import nn
 from calque.backend.cpu.memory import POOL
+from calque.base.config import settings
 from calque.base.errors import MemoryPlanError
 from calque.memory import largest_batch, plan
 from calque.monitor import AverageMeter
+from calque.run.recorder import flush, local, record_from_here
 from calque.vision import models as zoo
 
 F = nn.functional
@@ -268,3 +270,31 @@ def test_an_error_in_the_middle_of_planning(monkeypatch: pytest.MonkeyPatch) -> 
         calque.synchronize()
         assert [p.tolist() for p in model.parameters()] != before
         optimizer.state.clear()
+
+
+def test_a_plan_among_small_operations(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is computed where it is written (decision 0079) ends before a rehearsal: `plan` was refused there."""
+    calque.manual_seed(0)
+    model = nn.Linear(6, 3)
+    optimizer = calque.optim.SGD(model.parameters(), lr=0.1)
+
+    def step(x: Any) -> None:
+        optimizer.zero_grad()
+        model(x).square().sum().backward()
+        optimizer.step()
+
+    flush("test")
+    monkeypatch.setattr(settings, "eager", 1)
+    local.state.trace.recorded = False
+    try:
+        x = calque.ones(4, 6) + 1
+        y = x * 2
+        assert local.state.trace.eager
+        before = model.weight.detach().numpy().copy()
+        found = plan(step, y)
+        assert found.peak > found.before and np.array_equal(model.weight.detach().numpy(), before)
+        z = x * 3
+        assert largest_batch(step, z, budget="1MiB") > 100
+    finally:
+        record_from_here(local.state, "test")
+        local.state.trace.recorded = True
