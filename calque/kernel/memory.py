@@ -1,15 +1,14 @@
-"""Memory: which values share a buffer, which inputs are overwritten in place, where everything else lies in one arena.
+"""Memory: which values share a buffer, and which inputs are overwritten in place. Where buffers lie is decided later (`kernel/arena.py`).
+
+Sizes may be symbols here (`ir/symint.py`): they are asked for equality alone, so what was decided for some holds for many.
 
 `plan(..., reuse=False)` gives every value memory of its own: the twin that planned programs are compared with.
 """
 
 from __future__ import annotations
 
-from bisect import insort
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from itertools import accumulate
-from typing import Any
 
 from calque.base.dtypes import DType, int16, int32, int64, uint8
 from calque.ir.program import Program
@@ -17,12 +16,8 @@ from calque.kernel.assemble import Entry, contract_call
 from calque.kernel.facts import Class, Facts
 from calque.kernel.inplace import may_overwrite
 from calque.kernel.loops import Access, Instr, LoopKernel, Operand, Stage
-from calque.kernel.schedule import Buffer, Contract, Host, Loop, Schedule
+from calque.kernel.schedule import Buffer, Contract, Host, Loop, Schedule, Step
 from calque.ops.routines import AttentionSpec
-
-ALIGNMENT = 64  # bytes: one cache line, one AVX-512 register
-SMALL_ARENA = 1 << 20  # bytes: below this, holes do not matter
-WorkspaceBytes = Callable[[str, Any, DType], int]
 
 
 @dataclass(slots=True, eq=False)
@@ -37,12 +32,12 @@ class Block:
     source: int = -1
     output: int = -1
     heir: Block | None = None  # the block that overwrites this one in place, in the same memory
-    offset: int = -1
+    place: int = -1  # number of its memory in the arena
     buffer: int = -1
 
     @property
     def nbytes(self) -> int:
-        return int(self.numel * self.dtype.itemsize)
+        return self.numel * int(self.dtype.itemsize)
 
     @property
     def home(self) -> Block:
@@ -51,46 +46,6 @@ class Block:
         while block.heir is not None:
             block = block.heir
         return block
-
-
-class Arena:
-    """Best-fit allocation of byte ranges in time order."""
-
-    def __init__(self) -> None:
-        self.free: list[tuple[int, int]] = []  # (offset, size), sorted, never adjacent
-        self.top = 0
-        self.size = 0
-
-    def allocate(self, nbytes: int) -> int:
-        """Offset of a free range: the smallest that fits, else the end."""
-        size = _aligned(nbytes)
-        best = -1
-        for k, (_, room) in enumerate(self.free):
-            if room >= size and (best < 0 or room < self.free[best][1]):
-                best = k
-        if best >= 0:
-            offset, room = self.free.pop(best)
-            if room > size:
-                insort(self.free, (offset + size, room - size))
-            return offset
-        offset = self.top
-        if self.free and sum(self.free[-1]) == self.top:
-            offset = self.free.pop()[0]
-        self.top = offset + size
-        self.size = max(self.size, self.top)
-        return offset
-
-    def release(self, offset: int, nbytes: int) -> None:
-        """Return a range; neighbours merge."""
-        size = _aligned(nbytes)
-        insort(self.free, (offset, size))
-        k = self.free.index((offset, size))
-        if k + 1 < len(self.free) and offset + size == self.free[k + 1][0]:
-            size += self.free.pop(k + 1)[1]
-            self.free[k] = (offset, size)
-        if k and sum(self.free[k - 1]) == offset:
-            before = self.free[k - 1]
-            self.free[k - 1 : k + 1] = [(before[0], before[1] + size)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,72 +57,25 @@ class Span:
     nbytes: int
 
 
-def pack(spans: list[Span]) -> tuple[list[int], int]:
-    """Offsets such that spans that are needed at the same time do not overlap, and the size of the whole: the smaller of two layouts.
+@dataclass(frozen=True, slots=True)
+class Lowered:
+    """A lowered program whose buffers have no places yet: a `Schedule` in which the `index` of an arena buffer is the number of its span. `times`:
+    when each step runs, as spans count."""
 
-    Allocation in time order is near the most that is ever needed at once when lifetimes nest, as in a training step. Where it leaves holes, the
-    largest spans are placed first, each at the lowest offset that is free for its whole life.
-    """
-    offsets, size = _in_time_order(spans)
-    if size > SMALL_ARENA and size > 1.01 * most_at_once(spans):
-        others, other = _largest_first(spans)
-        if other < size:
-            return others, other
-    return offsets, size
-
-
-def most_at_once(spans: list[Span]) -> int:
-    """The most bytes that are needed at one entry: no layout is smaller."""
-    change: dict[int, int] = {}
-    for s in spans:
-        change[s.first] = change.get(s.first, 0) + _aligned(s.nbytes)
-        change[s.last + 1] = change.get(s.last + 1, 0) - _aligned(s.nbytes)
-    return max(accumulate((change[t] for t in sorted(change)), initial=0))
-
-
-def _in_time_order(spans: list[Span]) -> tuple[list[int], int]:
-    arena = Arena()
-    offsets = [0] * len(spans)
-    ends: dict[int, list[int]] = {}
-    for k, s in enumerate(spans):
-        ends.setdefault(s.last, []).append(k)
-    pending = sorted(ends)
-    for k in sorted(range(len(spans)), key=lambda k: (spans[k].first, -spans[k].nbytes)):
-        while pending and pending[0] < spans[k].first:
-            for done in ends[pending.pop(0)]:
-                arena.release(offsets[done], spans[done].nbytes)
-        offsets[k] = arena.allocate(spans[k].nbytes)
-    return offsets, arena.size
-
-
-def _largest_first(spans: list[Span]) -> tuple[list[int], int]:
-    offsets = [0] * len(spans)
-    placed: list[int] = []  # by offset
-    size = 0
-    for k in sorted(range(len(spans)), key=lambda k: (-spans[k].nbytes, spans[k].first)):
-        s, wanted, at = spans[k], _aligned(spans[k].nbytes), 0
-        for other in placed:
-            o = spans[other]
-            if o.first <= s.last and s.first <= o.last:
-                if offsets[other] - at >= wanted:
-                    break
-                at = max(at, offsets[other] + _aligned(o.nbytes))
-        offsets[k] = at
-        insort(placed, k, key=offsets.__getitem__)
-        size = max(size, at + wanted)
-    return offsets, size
-
-
-def _aligned(nbytes: int) -> int:
-    return max(ALIGNMENT, -(-nbytes // ALIGNMENT) * ALIGNMENT)
+    buffers: tuple[Buffer, ...]
+    spans: tuple[Span, ...]
+    steps: tuple[Step, ...]
+    times: tuple[int, ...]
+    outputs: tuple[int, ...]
+    scalars: tuple[DType, ...]
+    check_steps: int
+    checks: tuple[int, ...]
 
 
 class Planner:
     """Assigns blocks to nodes, then memory to blocks."""
 
-    def __init__(self, program: Program, facts: Facts, entries: list[Entry], reuse: bool, workspace_bytes: WorkspaceBytes | None = None) -> None:
-        self.workspace_bytes = workspace_bytes
-        self.workspaces: dict[int, Block] = {}  # entry -> the workspace of its library call
+    def __init__(self, program: Program, facts: Facts, entries: list[Entry], reuse: bool) -> None:
         self.program = program
         self.facts = facts
         self.nodes = program.nodes
@@ -288,30 +196,19 @@ class Planner:
         writes = [n for n in new.nodes if n in entry.writes]
         return all(may_overwrite(entry.launch, r, w) for r in reads for w in writes)
 
-    def lay_out(self) -> int:
-        """Arena offsets; returns the arena's size."""
-        for t, entry in enumerate(self.entries):
-            nbytes = self.workspace(entry)
-            if nbytes:
-                block = Block(uint8, nbytes, first=t, last=t)
-                self.blocks.append(block)
-                self.workspaces[t] = block
+    def lifetimes(self) -> tuple[Span, ...]:
+        """When memory in the arena is needed, once for all blocks that share it; their `place` is its number."""
         own = [b for b in self.blocks if b.source < 0 and b.output < 0 and b.first >= 0]
-        if not self.reuse:
-            for block in own:
-                block.last = len(self.entries)
-        else:
+        if self.reuse:
             self.inherit(own)
         starts: dict[int, int] = {}  # home -> when its memory is first written
         for block in own:
             key = id(block.home)
             starts[key] = min(starts.get(key, block.first), block.first)
         homes = [b for b in own if b.heir is None]
-        spans = [Span(starts[id(b)], b.last, b.nbytes) for b in homes]
-        offsets, size = pack(spans)
-        for block, offset in zip(homes, offsets, strict=True):
-            block.offset = offset
-        return size
+        for number, block in enumerate(homes):
+            block.place = number
+        return tuple([Span(starts[id(b)], b.last if self.reuse else len(self.entries), b.nbytes) for b in homes])
 
     def inherit(self, own: list[Block]) -> None:
         """Let blocks that are overwritten in place pass their memory on: to another temporary, or to an output, in which they then live."""
@@ -320,7 +217,7 @@ class Planner:
             dying.setdefault(block.last, []).append(block)
         outputs = [b for b in self.blocks if b.output >= 0 and b.source < 0 and b.first >= 0]
         before: dict[int, list[Block]] = {}  # blocks that already pass their memory to this one
-        for block in sorted([*own, *outputs], key=lambda b: (b.first, b.output >= 0, -b.nbytes)):
+        for block in sorted([*own, *outputs], key=lambda b: (b.first, b.output >= 0)):
             for old in dying.get(block.first, ()):
                 if old.heir is not None or not self.inherits(old, block):
                     continue
@@ -337,20 +234,32 @@ class Planner:
             return False
         return self.follows(old, new)
 
-    def workspace(self, entry: Entry) -> int:
-        """Bytes that the backend wants for a library call beside its operands."""
-        if self.workspace_bytes is None or entry.node < 0 or self.facts.cls[entry.node] is not Class.CONTRACT or not self.nodes[entry.node].numel:
-            return 0
-        return self.workspace_bytes(self.nodes[entry.node].op.name, contract_call(self.facts, entry.node).spec, self.nodes[entry.node].dtype)
-
     # ---------------------------------------------------------------- result
 
-    def schedule(self) -> Schedule:
-        """The finished schedule."""
+    def lowered(self) -> Lowered:
+        """The finished plan."""
         self.assign()
         if self.reuse:
             self.donate()
-        arena = self.lay_out()
+        spans = self.lifetimes()
+        buffers = self.number()
+        kernels: dict[LoopKernel, LoopKernel] = {}
+        steps: list[Step] = []
+        times: list[int] = []
+        check_steps = 0
+        for t, entry in enumerate(self.entries):
+            step = self.step(entry, kernels)
+            if step is not None:
+                steps.append(step)
+                times.append(t)
+                check_steps += entry.check
+        scalars = tuple(self.nodes[i].dtype for i in self.program.scalars)
+        outputs = tuple(self.buffer(n) for n in self.results)
+        checks = tuple(self.buffer(c.value) for c in self.program.checks)
+        return Lowered(tuple(buffers), spans, tuple(steps), tuple(times), outputs, scalars, check_steps, checks)
+
+    def number(self) -> list[Buffer]:
+        """All buffers; blocks learn the number of theirs."""
         buffers: list[Buffer] = []
         for index in sorted(self.inputs):
             node = self.nodes[self.inputs[index]]
@@ -362,25 +271,12 @@ class Planner:
                 buffers.append(Buffer("output", block.output, block.dtype, block.numel, block.source))
             elif block.source < 0 and block.first >= 0 and block.home.output < 0:
                 block.buffer = len(buffers)
-                buffers.append(Buffer("arena", block.home.offset, block.dtype, block.numel))
+                buffers.append(Buffer("arena", block.home.place, block.dtype, block.numel))
         for block in self.blocks:
             if block.heir is not None and block.home.output >= 0:
                 block.buffer = block.home.buffer
         self.input_buffer = {index: k for k, index in enumerate(sorted(self.inputs))}
-        kernels: dict[LoopKernel, LoopKernel] = {}
-        steps: list[Loop | Contract | Host] = []
-        check_steps = 0
-        for t, entry in enumerate(self.entries):
-            step = self.step(entry, kernels)
-            if step is not None:
-                if isinstance(step, Contract) and t in self.workspaces:
-                    step = replace(step, workspace=self.workspaces[t].buffer)
-                steps.append(step)
-                check_steps += entry.check
-        scalars = tuple(self.nodes[i].dtype for i in self.program.scalars)
-        outputs = tuple(self.buffer(n) for n in self.results)
-        checks = tuple(self.buffer(c.value) for c in self.program.checks)
-        return Schedule(tuple(buffers), tuple(steps), outputs, arena, scalars, check_steps, checks)
+        return buffers
 
     def buffer(self, node: int) -> int:
         """Buffer id that holds a node. An input's old value is addressed as the input even when an output takes its memory
@@ -389,7 +285,7 @@ class Planner:
             return self.input_buffer[self.nodes[node].attrs[0]]
         return self.block_of[node].buffer
 
-    def step(self, entry: Entry, kernels: dict[LoopKernel, LoopKernel]) -> Loop | Contract | Host | None:
+    def step(self, entry: Entry, kernels: dict[LoopKernel, LoopKernel]) -> Step | None:
         """The launch of an entry with its buffers."""
         if entry.copy is not None:
             target, source = entry.copy
@@ -399,7 +295,7 @@ class Planner:
             unit = word_of(block.dtype)
             kernel = copy_kernel(unit)
             kernel = kernels.setdefault(kernel, kernel)
-            return Loop(kernel, (self.buffer(source), self.buffer(target)), (block.nbytes // unit.itemsize, 0, 0))
+            return Loop(kernel, (self.buffer(source), self.buffer(target)), (block.numel * (block.dtype.itemsize // unit.itemsize), 0, 0))
         if entry.launch is not None:
             launch = entry.launch
             kernel = kernels.setdefault(launch.kernel, launch.kernel)
@@ -451,12 +347,9 @@ def copy_kernel(dtype: DType) -> LoopKernel:
     return LoopKernel(1, 0, (Operand(dtype), Operand(dtype, True)), accesses, (Stage("map", 0, body),), "p")
 
 
-def plan(
-    program: Program, facts: Facts, entries: list[Entry], reuse: bool = True, workspace_bytes: WorkspaceBytes | None = None
-) -> Schedule:
-    """Assign memory. `workspace_bytes(kind, spec, dtype)`: what the backend wants for a contraction beside its operands; its place is in the
-    arena, for the time of the call."""
-    return Planner(program, facts, entries, reuse, workspace_bytes).schedule()
+def plan(program: Program, facts: Facts, entries: list[Entry], reuse: bool = True) -> Lowered:
+    """Assign memory."""
+    return Planner(program, facts, entries, reuse).lowered()
 
 
 def predicted_peak(schedule: Schedule, rounded: Callable[[int], int] = int) -> int:

@@ -80,6 +80,9 @@ class Host:
     nodes: tuple[int, ...] = ()
 
 
+Step = Loop | Contract | Host
+
+
 @dataclass(frozen=True, slots=True)
 class Schedule:
     """A lowered program. The first `check_steps` steps compute the checks; they write no donated input. `outputs[i]` is the
@@ -87,7 +90,7 @@ class Schedule:
     scalar leaves."""
 
     buffers: tuple[Buffer, ...]
-    steps: tuple[Loop | Contract | Host, ...]
+    steps: tuple[Step, ...]
     outputs: tuple[int, ...]
     arena_bytes: int
     scalars: tuple[DType, ...]

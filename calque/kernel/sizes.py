@@ -12,7 +12,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import fields, is_dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -22,8 +22,7 @@ from calque.base.cache import Cache, forgetful
 from calque.base.dtypes import DType
 from calque.ir.program import Program
 from calque.ir.symint import PLAIN, Sizes, SymInt
-from calque.kernel.assemble import Entry
-from calque.kernel.facts import Facts
+from calque.kernel.memory import Lowered
 from calque.ops.opdef import OpDef
 from calque.ops.structure import Description, with_sizes
 
@@ -36,15 +35,6 @@ _ATOMS = frozenset({int, str, bool, float, type(None), DType})
 PART = 250  # bytes of a part of a template, a step or a guard
 
 Row = np.ndarray[Any, Any]
-
-
-@dataclass(slots=True)
-class Lowered:
-    """A program after all passes, as launches before memory."""
-
-    program: Program
-    facts: Facts
-    entries: list[Entry]
 
 
 class Template:
@@ -170,9 +160,7 @@ class Variant:
 
         with forgetful():
             found = lower(with_sizes(program, size))
-        self.cls, self.output_alias, p = found.facts.cls, found.facts.output_alias, found.program
-        self.rest = (p.outputs, p.donated, p.updates, p.checks, p.name, p.late)
-        self.template = Template(sizes, (p.nodes, found.entries))
+        self.template = Template(sizes, found)
         sizes.forget()
 
     def lowered(self, row: Row) -> Lowered | None:
@@ -180,12 +168,8 @@ class Variant:
         if not (np.array_equal(row[self.fixed], self.values) and np.array_equal(row[self.varying], row[self.which])):
             self.template.guarded.failed = -1
             return None
-        built = self.template.built(row[self.first].tolist())
-        if built is None:
-            return None
-        nodes, entries = built
-        program = Program(nodes, *self.rest)
-        return Lowered(program, Facts.known(program, self.cls, self.output_alias), entries)
+        found: Lowered | None = self.template.built(row[self.first].tolist())
+        return found
 
 
 class Family:
@@ -264,25 +248,13 @@ class Families:
                 return
             rows = list(family.rows)
         variant = Variant(program, rows, lower)
-        if not same(variant.lowered(row), lowered):
+        if variant.lowered(row) != lowered:
             self.refused += 1
             return
         with self._lock:
             self.variants.keep((key, family.made), variant, variant.template.nbytes)
             family.variants = [*family.variants, family.made][-VARIANTS:]
             family.made += 1
-
-
-def same(a: Lowered | None, b: Lowered) -> bool:
-    """Whether two lowered programs are the same, but for the lines that they came from."""
-
-    def parts(x: Lowered) -> Any:
-        p = x.program
-        nodes = [(n.op.name, n.inputs, n.attrs, n.shape, n.dtype) for n in p.nodes]
-        checks = [c.value for c in p.checks]
-        return nodes, p.outputs, p.donated, p.updates, checks, p.late, x.entries, x.facts.cls, x.facts.output_alias
-
-    return a is not None and parts(a) == parts(b)
 
 
 FAMILIES = Families(Cache("sizes of structures", 2_000, 1 / 64), Cache("plans for all sizes", 2_000, 3 / 64))

@@ -2,7 +2,8 @@
 
 The update of a step is a function of the options, the parameters, gradients and state tensors it finds, and of a few numbers that change from step to
 step (`Optimizer.step_numbers`). The second step that finds the same at the same place of the trace is recorded, later ones are replays: the
-same operations, with other numbers. Where something is unusual the update runs as it is written.
+same operations, with other numbers. Where something is unusual the update runs as it is written. Behind steps that never repeat it is a program of
+its own, which does repeat.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from calque.base.errors import NotDense
 from calque.optim.parts import update
 from calque.run.live import plain
 from calque.run.numbers import scalar_tag
-from calque.run.recorder import local
+from calque.run.recorder import flush, local, record_from_here
 from calque.run.stretches import Stretch, StretchCounts, Stretches, generalised, possible, replay, takes_constants, watch
 from calque.tensor import TENSOR_TYPES
 
@@ -147,6 +148,9 @@ def update_again(optimizer: Any) -> bool:
     table = optimizer._updates
     if table is None:
         table = optimizer._updates = Stretches()
+    if table.alone():
+        flush("optimizer.step")
+        record_from_here(state, "optimizer.step")
     stretch = table.here(update.parts)
     if stretch.macro is not None and stretch.macro.fits(state.trace, update.cells):
         update.replay(optimizer, stretch)

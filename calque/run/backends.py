@@ -42,7 +42,7 @@ class Structure:
         self._asked = False
 
     def launches(self, backend_: Backend) -> Any:
-        """Its launches before memory, if they follow from those of the others; else None."""
+        """Its launches before buffers have places, if they follow from those of the others; else None."""
         if not self._asked:
             self._asked = True
             if self.described is not None and "calque.run.pipeline" in sys.modules:  # else nothing was planned in this process
@@ -73,7 +73,7 @@ class Compiled:
             passes = compiler()
             if launches is None:
                 launches = passes.lowered_once(structure.described, program, backend_.name, self.narrow)
-            self.schedule = passes.placed(launches, True, self._workspace_bytes)
+            self.schedule = passes.placed(launches, self._workspace_bytes)
             lowered = tracing.clock()
             found = backend_.compile(self.schedule)
             if known:

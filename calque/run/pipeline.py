@@ -12,12 +12,13 @@ from calque.graph.rematerialise import rematerialise
 from calque.graph.simplify import Narrow, legalize, simplify
 from calque.ir.program import Program
 from calque.ir.spec import verify
+from calque.kernel.arena import WorkspaceBytes, placed
 from calque.kernel.assemble import assemble
 from calque.kernel.fuse import fuse
 from calque.kernel.joined import write_joined
-from calque.kernel.memory import WorkspaceBytes, plan, predicted_peak
+from calque.kernel.memory import Lowered, plan, predicted_peak
 from calque.kernel.schedule import Schedule
-from calque.kernel.sizes import FAMILIES, Lowered, same
+from calque.kernel.sizes import FAMILIES
 from calque.ops.structure import Description
 
 Pass = Callable[[Program], Program]
@@ -48,20 +49,15 @@ def compile_program(
     narrow: Narrow | None = None,
 ) -> Schedule:
     """Lower a program. `fusion=False` gives one launch per node and `reuse=False` one buffer per value: the twins used by
-    tests. `workspace_bytes`: see `memory.plan`."""
-    return placed(lower(program, narrow, fusion), reuse, workspace_bytes)
+    tests. `workspace_bytes`: see `arena.placed`."""
+    return placed(lower(program, narrow, fusion, reuse), workspace_bytes)
 
 
-def lower(program: Program, narrow: Narrow | None = None, fusion: bool = True, check: bool | None = None) -> Lowered:
-    """A program as launches before memory."""
+def lower(program: Program, narrow: Narrow | None = None, fusion: bool = True, reuse: bool = True, check: bool | None = None) -> Lowered:
+    """A program as launches on buffers that have no places yet."""
     program = simplified(program, narrow, check)
     groups = fuse(program, fusion)
-    return Lowered(program, groups.facts, write_joined(program, groups.facts, assemble(program, groups)))
-
-
-def placed(lowered: Lowered, reuse: bool = True, workspace_bytes: WorkspaceBytes | None = None) -> Schedule:
-    """The launches with their memory."""
-    return plan(lowered.program, lowered.facts, lowered.entries, reuse, workspace_bytes)
+    return plan(program, groups.facts, write_joined(program, groups.facts, assemble(program, groups)), reuse)
 
 
 def fusion_report(program: Program, schedule: Schedule, narrow: Narrow | None = None) -> tuple[tuple[tuple[str, str, str], ...], int]:
@@ -74,7 +70,7 @@ def for_sizes(described: Description, program: Program, backend: str, narrow: Na
     `narrow` it is."""
     found = FAMILIES.find(described, backend)
     if found is not None and settings.verify:
-        assert same(found, lower(program, narrow)), "a program was lowered differently for its sizes"
+        assert found == lower(program, narrow), "a program was lowered differently for its sizes"
     return found
 
 

@@ -313,4 +313,4 @@ def _lowered(plan: Any, always: bool) -> Form:
     launches = structure.launches(target)
     if launches is None:
         launches = passes.lowered_once(structure.described, source, target.name, target.narrow)
-    return Form(source, launches.program, passes.placed(launches, True, target.workspace_bytes))
+    return Form(source, passes.simplified(source, target.narrow), passes.placed(launches, target.workspace_bytes))

@@ -20,6 +20,7 @@ from calque.run.trie import Counters, Edge
 
 PLACES = 256  # places of the trace; with more of them the one that was met first is forgotten
 VARIANTS = 4  # of one place
+STRANGE = 5  # calls in a row at places that were never met
 
 
 class _StretchCounts:
@@ -59,12 +60,26 @@ class Stretch:
 class Stretches:
     """The stretches of one function."""
 
-    __slots__ = ("places", "generation", "most")
+    __slots__ = ("places", "generation", "most", "strange")
 
     def __init__(self, most: int = PLACES) -> None:
         self.most = most
         self.places: dict[Edge, list[Stretch] | None] = {}  # None: calls at this place are left alone
         self.generation = Counters.evictions
+        self.strange = 0
+
+    def alone(self) -> bool:
+        """Whether the function had better begin a program of its own: what comes before it was never met, as it was before the last calls, so what
+        it records would always stand somewhere else. The place is known from now on; where it is met again the two are one program."""
+        place = local.state.trace.cur
+        if place.parent is None:
+            return False
+        known = self.generation == Counters.evictions and place in self.places
+        self.strange = 0 if known else self.strange + 1
+        if self.strange <= STRANGE:
+            return False
+        self._level(place)
+        return True
 
     def met(self) -> bool:
         """Whether the function was called at the trace's place before and is not left alone there; the first call is only counted."""

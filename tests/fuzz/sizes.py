@@ -15,7 +15,8 @@ import numpy as np
 from calque.base.cache import TABLES, Cache
 from calque.base.dtypes import float16, float32, float64, int64
 from calque.ir.program import Program
-from calque.kernel.sizes import Families, Lowered, same
+from calque.kernel.memory import Lowered
+from calque.kernel.sizes import Families
 from calque.ops.structure import describe
 from calque.run.pipeline import lower
 from tests.kernel.random_programs import Generator
@@ -52,7 +53,7 @@ def checked(known: Families, program: Program) -> bool:
     if found is None:
         known.learn(described, "", program, fresh, lambda p: lower(p, check=False))
         return True
-    return same(found, fresh)
+    return found == fresh
 
 
 def failure(seed: int, counts: dict[str, int]) -> Any:

@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from calque.kernel import memory
-from calque.kernel.memory import ALIGNMENT, Arena, Span, _in_time_order, _largest_first, most_at_once, pack, predicted_peak
+from calque.kernel import arena
+from calque.kernel.arena import ALIGNMENT, Arena, _in_time_order, _largest_first, most_at_once, pack
+from calque.kernel.memory import Span, predicted_peak
 from calque.kernel.schedule import Host, Schedule
 from calque.run.pipeline import compile_program
 from tests.kernel.programs import Build
@@ -120,7 +121,7 @@ def test_the_most_at_once_is_counted_with_both_ends() -> None:
 
 def test_holes_of_the_time_order_are_filled_by_size(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two small long-lived values around a large one that dies leave a hole that the next, larger value does not fit."""
-    monkeypatch.setattr(memory, "SMALL_ARENA", 0)
+    monkeypatch.setattr(arena, "SMALL_ARENA", 0)
     spans = [Span(0, 1, 1024), Span(1, 9, 64), Span(2, 9, 2048)]
     assert _in_time_order(spans)[1] == 1024 + 64 + 2048
     assert pack(spans)[1] == 64 + 2048 == most_at_once(spans)

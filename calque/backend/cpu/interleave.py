@@ -23,9 +23,10 @@ def flags(schedule: Schedule, steps: Sequence[Loop | Contract], barriers: Sequen
     256 times the number of parts. `starts`: launches that begin a native call."""
     words = list(barriers)
     first = 0
+    large = {k for k, b in enumerate(schedule.buffers) if b.nbytes >= SHARED_BYTES}
     while first < len(steps):
         last = first
-        shared = _walked(schedule, steps[first])
+        shared = {} if large.isdisjoint(steps[first].operands) else _walked(schedule, steps[first])
         while shared and last + 1 < len(steps) and last + 1 - first < MOST and not barriers[last] and last + 1 not in starts:
             both = {k: min(n, shared[k]) for k, n in _walked(schedule, steps[last + 1]).items() if k in shared}
             if not both:

@@ -3,7 +3,9 @@ stand."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from math import prod
 from typing import Any
 
@@ -82,6 +84,7 @@ class Linker:
         self.fixed: list[tuple[int, int, int]] = []  # position of a word, the constant whose address it is, bytes behind that
         self.offsets: list[int] = []
         self._ranges: dict[int, tuple[Any, list[Range]]] = {}  # by the id of a launch, which stays alive
+        self._natives: dict[int, contract.Contraction] = {}  # by the id of a step of the schedule
         self.arena_bytes = -(-schedule.arena_bytes // ALIGNMENT) * ALIGNMENT
         inputs = 1 + max(
             (b.index if b.kind == "input" else b.donor for b in schedule.buffers if b.kind == "input" or b.donor >= 0), default=-1
@@ -131,6 +134,13 @@ class Linker:
             (self.floats if dtype.is_floating_point else self.ints).append((len(self.words), leaf))
             self.words.append(0)
 
+    def native(self, step: Contract) -> contract.Contraction:
+        """What a contraction of the schedule is computed by."""
+        found = self._natives.get(id(step))
+        if found is None:
+            found = self._natives[id(step)] = _contraction(self.schedule, step)
+        return found
+
     def follower(self, pair: Epilogue) -> None:
         """Arguments of a loop that runs on parts of the result before it."""
         self.words.extend(follow.before(pair.loop))
@@ -141,7 +151,7 @@ class Linker:
         """Arguments of a contraction: its buffers (0 for an output that nobody needs), the workspace, the parameters."""
         self.offsets.append(8 * len(self.words))
         size = step.dtype.itemsize
-        native = _contraction(self.schedule, step)
+        native = self.native(step)
         for position, leaf, factor in step.dynamic:
             self.dynamic.append((len(self.words) + position, leaf, factor * size))
         for buffer, offset in zip(step.operands, step.offsets, strict=True):
@@ -177,7 +187,7 @@ class Linker:
         if isinstance(step, Contract):
             if step.workspace >= 0:
                 found.append(self.range_of(step.workspace, True))
-            elif _contraction(self.schedule, step).workspace_bytes(step.dtype.name, current()):
+            elif self.native(step).workspace_bytes(step.dtype.name, current()):
                 found.append((self.arena, self.schedule.arena_bytes, 1 << 62, True))
         self._ranges[id(step)] = step, found
         return found
@@ -217,8 +227,8 @@ def runs_alone(stretch: Stretch) -> bool:
     return stretch.host is None and stretch.work < SMALL_WORK
 
 
-def _stretches(schedule: Schedule) -> tuple[tuple[Stretch, ...], int]:
-    """Native calls and host steps in order, and how many of them compute the checks."""
+def _stretches(schedule: Schedule, work: Sequence[int]) -> tuple[tuple[Stretch, ...], int]:
+    """Native calls and host steps in order, and how many of them compute the checks. `work`: of every native launch."""
     found: list[Stretch] = []
     checks = launches = 0
     open_ = False
@@ -232,7 +242,7 @@ def _stretches(schedule: Schedule) -> tuple[tuple[Stretch, ...], int]:
         if not open_:
             found.append(Stretch(launches, 0))
         last, open_ = found[-1], True
-        found[-1] = Stretch(last.first, last.count + 1, last.work + work_of(step))
+        found[-1] = Stretch(last.first, last.count + 1, last.work + work[launches])
         launches += 1
     if schedule.check_steps and schedule.check_steps >= len(schedule.steps):
         checks = len(found)
@@ -253,17 +263,17 @@ def _contracts_alone(steps: list[Loop | Contract], stretches: tuple[Stretch, ...
 
 
 def _functions(
-    schedule: Schedule, steps: list[Loop | Contract], flags: list[int], alone: bool,
+    linker: Linker, steps: list[Loop | Contract], flags: list[int], alone: bool,
 ) -> tuple[library.Needed, tuple[library.Module, ...]]:  # fmt: skip
     """The native code behind some launches, and the module of each. `alone`: contractions may run while this thread holds the interpreter's lock, so
     nothing can be compiled meanwhile (see `gates.py`)."""
-    target = current()
+    target, schedule = current(), linker.schedule
     parts = [k > 0 and flags[k - 1] & follow.FOLLOWED for k in range(len(steps))]  # they may begin anywhere in a line
     loops = [s.kernel if parts[k] else with_streams(schedule, s, target) for k, s in enumerate(steps) if isinstance(s, Loop)]
     calls: list[library.Contraction] = []
     for step in steps:
         if not isinstance(step, Loop):
-            native, dtype = _contraction(schedule, step), step.dtype.name
+            native, dtype = linker.native(step), step.dtype.name
             expected = None if alone else contract.expected(step.kind, native, dtype, target, config.settings.threads)
             calls.append(library.Contraction(step.kind, dtype, contract.ways_of(step.kind, native, dtype, target), expected))
     needed = library.needed(loops, calls)
@@ -273,28 +283,31 @@ def _functions(
 
 def epilogues(schedule: Schedule) -> dict[int, Epilogue]:
     """Number of a contraction among the steps -> the next step as its epilogue."""
-    return {number: pair for number, pair in _behind(schedule).items() if isinstance(pair, Epilogue)}
+    return _epilogues(Linker(schedule))
+
+
+def _epilogues(linker: Linker) -> dict[int, Epilogue]:
+    return {number: pair for number, pair in _behind(linker).items() if isinstance(pair, Epilogue)}
 
 
 def notes(schedule: Schedule) -> dict[int, str]:
     """Number of a loop right behind a contraction -> whether it runs part by part behind it, or why not."""
     alone = "a pass of its own behind the contraction"
-    texts = {number + 1: f"{alone}: {pair}" if isinstance(pair, str) else follow.TOGETHER for number, pair in _behind(schedule).items()}
+    pairs = _behind(Linker(schedule)).items()
+    texts = {number + 1: f"{alone}: {pair}" if isinstance(pair, str) else follow.TOGETHER for number, pair in pairs}
     return {number: texts[number] for number in texts if not texts[number].endswith(NOT_READ)}
 
 
-def _behind(schedule: Schedule) -> dict[int, Epilogue | str]:
+def _behind(linker: Linker) -> dict[int, Epilogue | str]:
     """For every native contraction before a loop: the loop as its epilogue, or why it is none."""
     found: dict[int, Epilogue | str] = {}
-    linker: Linker | None = None
+    schedule = linker.schedule
     for number, (step, after) in enumerate(zip(schedule.steps, schedule.steps[1:], strict=False)):
         if not isinstance(step, Contract) or not isinstance(after, Loop) or not is_native(step) or number + 1 == schedule.check_steps:
             continue
-        pair = follow.epilogue(step, after, schedule.buffers, _contraction(schedule, step))
-        if isinstance(pair, Epilogue):
-            linker = linker or Linker(schedule)
-            if not _apart(linker, step, pair.loop):
-                pair = "it writes what the contraction still reads"
+        pair = follow.epilogue(step, after, schedule.buffers, linker.native(step))
+        if isinstance(pair, Epilogue) and not _apart(linker, step, pair.loop):
+            pair = "it writes what the contraction still reads"
         found[number] = pair
     return found
 
@@ -322,7 +335,7 @@ def _launches(schedule: Schedule, linker: Linker) -> tuple[list[Loop | Contract]
     native: list[Loop | Contract] = []
     recent: list[tuple[int, list[Range]]] = []  # since the last barrier: number of a launch, its memory
     flags: list[int] = []
-    pairs = epilogues(schedule)
+    pairs = _epilogues(linker)
     for number, step in enumerate(schedule.steps):
         if not is_native(step) or isinstance(step, Host):
             continue
@@ -349,17 +362,16 @@ def _launches(schedule: Schedule, linker: Linker) -> tuple[list[Loop | Contract]
     return native, flags
 
 
-def _ready(schedule: Schedule, linker: Linker, native: list[Loop | Contract]) -> tuple[tuple[int, int], ...]:
+def _ready(linker: Linker, native: list[Loop | Contract], work: Sequence[int]) -> tuple[tuple[int, int], ...]:
     """For every output: how many launches have run when nothing is written to its memory any more, and the work of those behind."""
     done: dict[int, int] = {}
-    work = [0]
     for number, step in enumerate(native, 1):
-        work.append(work[-1] + work_of(step))
         for memory, _, _, written in linker.ranges(step):
             if written:
                 done[memory] = number
-    last = [done.get(linker.objects[k], 0) for k in schedule.outputs]
-    return tuple([(number, work[-1] - work[number]) for number in last])
+    before = list(accumulate(work, initial=0))
+    last = [done.get(linker.objects[k], 0) for k in linker.schedule.outputs]
+    return tuple([(number, before[-1] - before[number]) for number in last])
 
 
 @dataclass(frozen=True, slots=True)
@@ -389,9 +401,10 @@ def link(schedule: Schedule) -> Linked:
     """Compile the kernels of a schedule and lay out its arguments."""
     linker = Linker(schedule)
     native, flags = _launches(schedule, linker)
-    stretches, checks = _stretches(schedule)
+    work = [work_of(step) for step in native]
+    stretches, checks = _stretches(schedule, work)
     starts = frozenset(s.first for s in stretches)
-    needed, launched = _functions(schedule, native, flags, _contracts_alone(native, stretches))
+    needed, launched = _functions(linker, native, flags, _contracts_alone(native, stretches))
     functions = [needed.address(module) for module in launched]
     records = np.array([functions, linker.offsets, interleave.flags(schedule, native, flags, starts)], np.int64).T.copy()
     patches = np.array(linker.patches, np.int64).reshape(-1, 3).T.copy()
@@ -416,7 +429,7 @@ def link(schedule: Schedule) -> Linked:
         arena_bytes=linker.arena_bytes,
         launched=launched,
         needed=needed,
-        ready=_ready(schedule, linker, native),
+        ready=_ready(linker, native, work),
     )
 
 

@@ -16,9 +16,8 @@ from calque.base.errors import ArgumentError, ExportError
 from calque.base.text import shown
 from calque.exported.graph import Entry, Spec, Variant
 from calque.ir.program import Program
-from calque.kernel.memory import plan as with_memory
 from calque.kernel.schedule import Schedule
-from calque.run.pipeline import lower
+from calque.run.pipeline import compile_program, simplified
 
 DTYPES = ("float32", "float64", "float16", "bfloat16", "int8", "int16", "int32", "int64", "uint8", "bool")
 """What tensors of a library may hold, in the order of the header's numbers."""
@@ -170,10 +169,10 @@ def _program(entry: Entry, row: tuple[int, ...], variant: Variant) -> Program:
 def _schedule(program: Program) -> Schedule:
     """Launches and memory for the processor that is compiled for."""
     backend = CpuBackend()
-    lowered = lower(program, backend.narrow)
-    schedule = with_memory(lowered.program, lowered.facts, lowered.entries, True, backend.workspace_bytes)
-    for what, nodes in hosted(schedule):
-        line = next((lowered.program.nodes[k].line for k in nodes if k < len(lowered.program.nodes) and lowered.program.nodes[k].line), "")
+    schedule = compile_program(program, workspace_bytes=backend.workspace_bytes, narrow=backend.narrow)
+    for what, positions in hosted(schedule):
+        nodes = simplified(program, backend.narrow).nodes
+        line = next((nodes[k].line for k in positions if k < len(nodes) and nodes[k].line), "")
         raise ExportError(
             f"[compile] expected operations with native code, got {what}, which NumPy computes (recorded at {line or 'an unknown line'}); compute it "
             "outside of the exported function"
