@@ -64,7 +64,7 @@ def window(n: int, c: int, size: int, o: int, taps: int, stride: int, padding: i
 def compared(program: Program, arrays: list[Any], scalars: list[Any], monkeypatch: pytest.MonkeyPatch) -> int:
     """How many epilogues there are; with and without them come the same bits for any number of threads."""
     schedule = compile_program(program)
-    count = len(link.epilogues(schedule))
+    count = len(link.epilogues(link.Linker(schedule)))
     with monkeypatch.context() as patch:
         patch.setattr(link, "epilogues", lambda schedule: {})
         apart = compile_schedule(schedule)

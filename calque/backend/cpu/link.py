@@ -281,12 +281,8 @@ def _functions(
     return needed, tuple([next(kernels) if isinstance(s, Loop) else next(contractions) for s in steps])
 
 
-def epilogues(schedule: Schedule) -> dict[int, Epilogue]:
+def epilogues(linker: Linker) -> dict[int, Epilogue]:
     """Number of a contraction among the steps -> the next step as its epilogue."""
-    return _epilogues(Linker(schedule))
-
-
-def _epilogues(linker: Linker) -> dict[int, Epilogue]:
     return {number: pair for number, pair in _behind(linker).items() if isinstance(pair, Epilogue)}
 
 
@@ -335,7 +331,7 @@ def _launches(schedule: Schedule, linker: Linker) -> tuple[list[Loop | Contract]
     native: list[Loop | Contract] = []
     recent: list[tuple[int, list[Range]]] = []  # since the last barrier: number of a launch, its memory
     flags: list[int] = []
-    pairs = _epilogues(linker)
+    pairs = epilogues(linker)
     for number, step in enumerate(schedule.steps):
         if not is_native(step) or isinstance(step, Host):
             continue

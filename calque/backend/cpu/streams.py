@@ -27,7 +27,8 @@ LONG_ROW = 1024  # elements of a row that may begin anywhere in a line, from whi
 def with_streams(schedule: Schedule, step: Loop, target: TargetInfo) -> LoopKernel:
     """The kernel of a launch, told which of its stores are streamed."""
     kernel = step.kernel
-    if not any(o.out and schedule.buffers[k].nbytes >= PART_BYTES for o, k in zip(kernel.operands, step.operands, strict=True)):
+    fewest = min(PART_BYTES, STREAM_BYTES)
+    if not any(o.out and schedule.buffers[k].nbytes >= fewest for o, k in zip(kernel.operands, step.operands, strict=True)):
         return kernel
     least = PART_BYTES if _moved(schedule, step) >= MOVED_BYTES else STREAM_BYTES
     large = [k for k, o in enumerate(kernel.operands) if o.out and schedule.buffers[step.operands[k]].nbytes >= least]
