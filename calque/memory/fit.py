@@ -26,12 +26,11 @@ SHARES = (0.0, 0.5, 1.0)  # of the blocks of a model that are computed again
 
 @dataclass(frozen=True)
 class _Choice:
-    """How a step is run. `blocks`: modules whose values are computed again."""
+    """How a step is run. `blocks`: those whose values are computed again."""
 
     micro: int  # samples at a time
     count: int  # how many times
-    blocks: tuple[Any, ...]
-    names: tuple[str, ...]
+    blocks: tuple[_Block, ...]
 
 
 class Fitted:
@@ -44,7 +43,7 @@ class Fitted:
 
     def __init__(self, loss: Callable[..., Any], choice: _Choice, reduction: str, weight: Callable[..., Any] | None) -> None:
         self._loss, self._choice, self._reduction, self._weight = loss, choice, reduction, weight
-        self.micro_batch, self.blocks = choice.micro, choice.names
+        self.micro_batch, self.blocks = choice.micro, tuple(block.name for block in choice.blocks)
         self.plan: MemoryPlan | None = None
         self.whole: MemoryPlan | None = None
 
@@ -114,7 +113,7 @@ def fit(
             raise ArgumentError(f"[fit] expected {name} to be one of {words}, got {shown(value)}")
     total = _batch_of(inputs)
     blocks, norms = _blocks(loss, inputs)
-    whole = plan(Fitted(loss, _Choice(total, 1, (), ()), reduction, weight), *inputs)
+    whole = plan(Fitted(loss, _Choice(total, 1, ()), reduction, weight), *inputs)
     best: tuple[float, Fitted] | None = None
     least = whole
     cuts = [1] if norms and batch_statistics == "whole" else _cuts(total)
@@ -125,7 +124,7 @@ def fit(
             if best is not None and cost >= best[0]:
                 break
             micro = -(-total // count)
-            found = Fitted(loss, _Choice(micro, count, tuple(m for _, m in chosen), tuple(n for n, _ in chosen)), reduction, weight)
+            found = Fitted(loss, _Choice(micro, count, tuple(chosen)), reduction, weight)
             found.plan = whole if count == 1 and not chosen else plan(found, *inputs)
             found.whole = whole
             least = min(least, found.plan, key=lambda p: p.peak)
@@ -173,40 +172,51 @@ def _part(inputs: tuple[Any, ...], start: int, end: int, total: int) -> tuple[An
     return tuple([t[start:end] if is_tensor(t) and t.dim() and t.shape[0] == total else t for t in inputs])
 
 
-def _blocks(loss: Callable[..., Any], inputs: tuple[Any, ...]) -> tuple[list[tuple[str, Any]], list[str]]:
-    """Modules whose inputs are kept and whose values may be computed again: the items of lists and sequences that consist of others, without those
-    inside of them. And names of batch norms in training."""
-    blocks: list[tuple[str, Any]] = []
+@dataclass(frozen=True)
+class _Block:
+    """What may be computed again: a method of a module. `name`: its path."""
+
+    name: str
+    module: Any
+    method: str = "forward"
+
+
+def _blocks(loss: Callable[..., Any], inputs: tuple[Any, ...]) -> tuple[list[_Block], list[str]]:
+    """Parts of the model whose inputs are kept and whose values may be computed again: methods that a module names in `blocks_of_forward`, and the
+    items of lists and sequences that consist of others, without those inside of them. And names of batch norms in training."""
+    blocks: list[_Block] = []
     norms: list[str] = []
     inside: set[int] = set()
     for root in Stage(loss, inputs).reached.modules:
         norms += [name for name, m in root.named_modules() if type(m).__name__.startswith(("BatchNorm", "SyncBatchNorm")) and m.training]
         for name, module in root.named_modules():
+            if id(module) not in inside:
+                blocks += [_Block(f"{name}.{method}" if name else method, module, method) for method in getattr(module, "blocks_of_forward", ())]
             if isinstance(module, Sequential | ModuleList) and id(module) not in inside:
                 for key, child in module.named_children():
                     if id(child) not in inside and any(True for _ in child.children()):
-                        blocks.append((f"{name}.{key}" if name else key, child))
+                        blocks.append(_Block(f"{name}.{key}" if name else key, child))
                         inside.update(id(m) for m in child.modules())
     return blocks, norms
 
 
 @contextmanager
-def _again(blocks: tuple[Any, ...]) -> Iterator[None]:
-    """Let the values of some modules be computed again in the backward pass."""
+def _again(blocks: tuple[_Block, ...]) -> Iterator[None]:
+    """Let the values of some blocks be computed again in the backward pass."""
     for block in blocks:
-        block.__dict__["forward"] = _Again(block)
+        block.module.__dict__[block.method] = _Again(block)
     try:
         yield
     finally:
         for block in blocks:
-            block.__dict__.pop("forward", None)
+            block.module.__dict__.pop(block.method, None)
 
 
 class _Again:
-    """`forward` of a module under `checkpoint`. Statistics of batch norms move the first time alone."""
+    """A method of a module under `checkpoint`. Statistics of batch norms move the first time alone."""
 
-    def __init__(self, module: Any) -> None:
-        self.module, self.forward = module, module.forward
+    def __init__(self, block: _Block) -> None:
+        self.module, self.forward = block.module, getattr(block.module, block.method)
 
     def __call__(self, *args: Any, **keywords: Any) -> Any:
         return checkpoint(_Once(self), *args, **keywords)

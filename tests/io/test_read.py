@@ -250,6 +250,27 @@ def test_every_single_bit_flip_is_detected_and_named(tmp_path: Path, good: bytes
                 assert "its header is damaged (checksum" in str(caught.value)
 
 
+@pytest.mark.slow
+def test_10_000_flipped_bits_of_a_large_file_are_detected_and_named(tmp_path: Path, rng: np.random.Generator) -> None:
+    path = tmp_path / "l"
+    save({f"w{k}": rng.integers(0, 2**31, 250_000).astype(np.int32) for k in range(10)}, path)
+    whole = path.read_bytes()
+    body = 8 + struct.unpack("<Q", whole[:8])[0]
+    index = {n: e["data_offsets"] for n, e in json.loads(whole[8:body]).items() if n != "__metadata__"}
+    with open(path, "r+b", buffering=0) as file:
+        for position in rng.integers(0, len(whole), 10_000).tolist():
+            file.seek(position)
+            file.write(bytes([whole[position] ^ 1 << int(rng.integers(8))]))
+            with pytest.raises(CheckpointError) as caught:
+                load(path)
+            if position >= body:
+                name = next(n for n, (a, b) in index.items() if a <= position - body < b)
+                assert f"tensor {name!r} is damaged (checksum" in str(caught.value)
+            file.seek(position)
+            file.write(whole[position : position + 1])
+    load(path)
+
+
 def mutate(data: bytes, rng: np.random.Generator) -> bytes:
     """A random edit: bytes changed, cut, repeated, moved, or digits and quotes of the header changed."""
     result = bytearray(data)
@@ -429,10 +450,11 @@ print(json.dumps(bad))
 """
 
 
-def test_no_load_runs_code_or_opens_another_file(tmp_path: Path, good: bytes, rng: np.random.Generator) -> None:
+@pytest.mark.parametrize("count", [300, pytest.param(100_000, marks=pytest.mark.slow)])
+def test_no_load_runs_code_or_opens_another_file(tmp_path: Path, good: bytes, rng: np.random.Generator, count: int) -> None:
     contents = [good, foreign(tmp_path), *(content for content, _ in HOSTILE.values())]
     contents += [torch_like(tmp_path, kind) for kind in ("zip", "0", "2", "4")]
-    contents += [mutate(good, rng) for _ in range(300)]
+    contents += [mutate(good, rng) for _ in range(count)]
 
     class Trap:
         def __reduce__(self) -> tuple:

@@ -92,3 +92,42 @@ def test_what_does_not_fit_is_said() -> None:
         fit(lambda x, y: model(x), x, y, budget="1GiB")
     with pytest.raises(ValueError, match="a batch among the inputs"):
         fit(lambda: calque.ones(1), budget="1GiB")
+
+
+class Stemmed(nn.Module):
+    """A model whose first part is a method, as that of a ResNet."""
+
+    blocks_of_forward = ("stem",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.norm = nn.Conv2d(2, 24, 3, padding=1, bias=False), nn.BatchNorm2d(24)
+        self.rest = nn.Sequential(nn.Sequential(nn.Conv2d(24, 8, 3, stride=2, bias=False), nn.BatchNorm2d(8), nn.ReLU()))
+
+    def stem(self, x: Any) -> Any:
+        return F.max_pool2d(self.norm(self.first(x)).relu(), 2)
+
+    def forward(self, x: Any) -> Any:
+        return self.rest(self.stem(x)).mean((2, 3))
+
+
+def test_a_method_that_a_module_names_may_be_computed_again() -> None:
+    model = Stemmed().double()
+    x, y = calque.randn(32, 2, 32, 32).double(), calque.randint(0, 8, (32,))
+
+    def loss(x: Any, y: Any) -> Any:
+        return F.cross_entropy(model(x), y)
+
+    start = POOL.stats().in_use
+    whole = plan(lambda: loss(x, y).backward())
+    fitted = fit(loss, x, y, budget=int(start + 0.93 * (whole.peak - start)))
+    assert fitted.blocks and fitted.blocks[0] == "stem" and fitted.micro_batch == 32
+    mean = model.norm.running_mean.clone()
+    loss(x, y).backward()
+    wanted, moved = gradients(model), model.norm.running_mean.clone()
+    model.zero_grad()
+    model.norm.running_mean.copy_(mean)
+    fitted(x, y)
+    for one, other in zip(gradients(model), wanted, strict=True):
+        assert ((one - other).abs().max() / other.abs().max()).item() < 1e-12
+    assert calque.equal(model.norm.running_mean, moved) and "stem" not in vars(model)

@@ -113,8 +113,14 @@ class ResNet(nn.Module):
         layers += [block(self.inplanes, planes) for _ in range(1, blocks)]
         return nn.Sequential(*layers)
 
+    blocks_of_forward = ("stem",)  # for `calque.memory.fit`
+
+    def stem(self, x: Tensor) -> Tensor:
+        """(N, 3, H, W) -> (N, 64, H / 4, W / 4): what comes before the stages."""
+        return self.maxpool(self.relu(self.bn1(self.conv1(x))))  # type: ignore[no-any-return]
+
     def forward(self, x: Tensor) -> Tensor:
-        x = self.maxpool(self.relu(self.bn1(self.conv1(x))))
+        x = self.stem(x)
         x = self.layer4(self.layer3(self.layer2(self.layer1(x))))
         return self.fc(T.flatten(self.avgpool(x), 1))  # type: ignore[no-any-return]
 
